@@ -1,0 +1,76 @@
+package cache
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestBlobKeepsOnlyWhatItsNameSays(t *testing.T) {
+	s := Store{Root: t.TempDir()}
+	const hello = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+	write := func(text string) func(io.Writer) error {
+		return func(w io.Writer) error { _, err := io.WriteString(w, text); return err }
+	}
+	if _, err := s.Blob(hello, write("hellO")); !errors.Is(err, ErrContent) || !strings.Contains(err.Error(), hello) {
+		t.Fatalf("wrong content: got error %v", err)
+	}
+	if _, err := os.Stat(s.BlobPath(hello)); err == nil {
+		t.Fatal("wrong content was kept")
+	}
+	path, err := s.Blob(hello, write("hello"))
+	if err != nil || path != s.BlobPath(hello) {
+		t.Fatalf("right content: %q, %v", path, err)
+	}
+	never := func(io.Writer) error { t.Error("fetched again"); return nil }
+	if _, err := s.Blob(hello, never); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStepIsWholeOrAbsent(t *testing.T) {
+	s := Store{Root: t.TempDir()}
+	broken := errors.New("broken")
+	fill := func(err error) func(string) error {
+		return func(dir string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, "half"), nil, 0o600), err)
+		}
+	}
+	if _, _, err := s.Step("kind", "key", fill(broken)); !errors.Is(err, broken) {
+		t.Fatalf("got %v", err)
+	}
+	for _, want := range []bool{false, true} {
+		dir, hit, err := s.Step("kind", "key", fill(nil))
+		if err != nil || hit != want {
+			t.Fatalf("hit %v, %v; want %v", hit, err, want)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "half")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(s.Root, "kind", ".making-*"))
+	if err != nil || len(left) != 0 {
+		t.Fatalf("left behind: %v %v", left, err)
+	}
+}
+
+func TestKeySeparatesParts(t *testing.T) {
+	if Key("ab", "c") == Key("a", "bc") {
+		t.Fatal("two lists share a key")
+	}
+}
+
+func TestDirPrefersItsOwnVariable(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", "/x")
+	t.Setenv("HULLMARK_CACHE", "")
+	if d, err := Dir(); err != nil || d != "/x/hullmark" {
+		t.Fatalf("got %q, %v", d, err)
+	}
+	t.Setenv("HULLMARK_CACHE", "/y")
+	if d, err := Dir(); err != nil || d != "/y" {
+		t.Fatalf("got %q, %v", d, err)
+	}
+}
