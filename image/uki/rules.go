@@ -58,10 +58,15 @@ func (r stubRules) check(name string) error {
 	return errors.New("unknown to this version of systemd-stub, so what it would measure is unknown")
 }
 
-// place sorts sections for Build: measurement order, .linux last.
+// place sorts sections for Build: measurement order, then what is not measured,
+// .linux last.
 func place(name string) int {
-	if i := slices.Index(rules257.measured, name); i > 0 {
+	end := len(rules257.measured)
+	if name == ".linux" {
+		return end + 1
+	}
+	if i := slices.Index(rules257.measured, name); i >= 0 {
 		return i
 	}
-	return len(rules257.measured)
+	return end
 }
