@@ -1,0 +1,139 @@
+package vm
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+
+	"github.com/hullmark/hullmark/internal/toolstree"
+)
+
+// hardware is all that decides QEMU's command line.
+type hardware struct {
+	config    Config
+	shape     Shape
+	accel     Accel // kvm or tcg, decided
+	qemuMajor int
+	forwards  []Forward // with the host ports that were chosen
+	stateDisk string    // path, or empty
+	nodeConf  string    // path, or empty
+	tpmSocket string
+	qmpSocket string
+	tools     toolset
+}
+
+// file is a path as QEMU sees it, quoted for QEMU's option syntax, where a comma ends a value and two commas are one.
+func (h hardware) file(path string) string {
+	return strings.ReplaceAll(h.tools.inside(path), ",", ",,")
+}
+
+// command prepares QEMU. binds are the writable folders; what it only reads is added here.
+func (h hardware) command(ctx context.Context, binds []toolstree.Bind) (*exec.Cmd, error) {
+	for _, path := range append([]string{h.config.Image, h.shape.Firmware}, h.shape.OptionROMs...) {
+		if path != "" {
+			binds = append(binds, toolstree.Bind{Host: path})
+		}
+	}
+	return h.tools.command(ctx, binds, qemuProgram, h.arguments()...)
+}
+
+// arguments is QEMU's command line for a machine. The console is standard output.
+func (h hardware) arguments() []string {
+	args := h.platform()
+	args = append(args, h.flash()...)
+	args = append(args, h.disks()...)
+	args = append(args, h.network()...)
+	args = append(args, h.tpm()...)
+	args = append(args,
+		"-object", "rng-random,id=rng0,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng0",
+		"-chardev", "stdio,id=console,signal=off,mux=off", "-serial", "chardev:console",
+		"-qmp", "unix:"+h.file(h.qmpSocket)+",server=on,wait=off")
+	if h.nodeConf != "" {
+		args = append(args, "-fw_cfg", "name="+NodeConfigName+",file="+h.file(h.nodeConf))
+	}
+	if h.config.ExitOnReboot {
+		args = append(args, "-no-reboot")
+	}
+	return args
+}
+
+func (h hardware) platform() []string {
+	machine := "q35"
+	if h.config.SecureBoot {
+		machine += ",smm=on"
+	}
+	accel := string(h.accel)
+	if h.accel == AccelTCG {
+		accel += ",thread=multi,tb-size=512"
+	}
+	return []string{
+		"-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-parallel", "none",
+		"-machine", machine, "-accel", accel, "-cpu", h.cpu(),
+		"-smp", strconv.Itoa(h.config.CPUs), "-m", strconv.Itoa(h.config.MemoryMiB),
+	}
+}
+
+// cpu names the CPU model. TCG before QEMU 8 gets a 16-byte compare-and-exchange wrong when several CPUs run in threads of
+// their own: the guest's kernel panics in its allocator. Without the flag the kernel does not use the instruction.
+func (h hardware) cpu() string {
+	switch {
+	case h.accel == AccelKVM:
+		return "host"
+	case h.qemuMajor < 8 && h.config.CPUs > 1:
+		return "max,-cx16"
+	default:
+		return "max"
+	}
+}
+
+func (h hardware) flash() []string {
+	args := []string{
+		"-drive", "if=pflash,unit=0,format=raw,readonly=on,file=" + h.file(h.shape.Firmware),
+		"-drive", "if=pflash,unit=1,format=raw,file=" + h.file(h.shape.Vars),
+	}
+	if h.config.SecureBoot {
+		args = append(args, "-global", "driver=cfi.pflash01,property=secure,value=on")
+	}
+	return args
+}
+
+// disks attaches the image as the only device that is booted from. Without a boot index OVMF would try the network card
+// and the state disk as well, which costs time and adds events to PCR 4 when one of them fails.
+func (h hardware) disks() []string {
+	var args []string
+	if h.config.Image != "" {
+		args = append(args,
+			"-drive", "id=image,if=none,format=raw,readonly=on,file="+h.file(h.config.Image),
+			"-device", "virtio-blk-pci,drive=image,bootindex=0,serial="+ImageSerial)
+	}
+	if h.stateDisk != "" {
+		args = append(args,
+			"-drive", "id=state,if=none,format=raw,discard=unmap,file="+h.file(h.stateDisk),
+			"-device", "virtio-blk-pci,drive=state,serial="+StateSerial)
+	}
+	return args
+}
+
+func (h hardware) network() []string {
+	netdev := "user,id=net0"
+	for _, f := range h.forwards {
+		netdev += fmt.Sprintf(",hostfwd=tcp:%s:%d-:%d", loopback, f.Host, f.Guest)
+	}
+	rom := ""
+	if len(h.shape.OptionROMs) > 0 {
+		rom = h.file(h.shape.OptionROMs[0])
+	}
+	return []string{"-netdev", netdev, "-device", "virtio-net-pci,netdev=net0,romfile=" + rom}
+}
+
+func (h hardware) tpm() []string {
+	if h.config.TPM == TPMNone {
+		return nil
+	}
+	return []string{
+		"-chardev", "socket,id=tpm,path=" + h.file(h.tpmSocket),
+		"-tpmdev", "emulator,id=tpm0,chardev=tpm", "-device", "tpm-" + string(h.config.TPM) + ",tpmdev=tpm0",
+	}
+}
