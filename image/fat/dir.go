@@ -1,0 +1,142 @@
+package fat
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf16"
+)
+
+// entry is a file or directory of a directory.
+type entry struct {
+	name    string // long name, or the short one where there is none
+	short   string
+	dir     bool
+	cluster uint32
+	size    uint32
+	volume  bool  // the volume's label
+	offset  int64 // of the 32 bytes in the volume
+}
+
+func find(entries []entry, name string) (entry, bool) {
+	for _, e := range entries {
+		if !e.volume && (strings.EqualFold(e.name, name) || strings.EqualFold(e.short, name)) {
+			return e, true
+		}
+	}
+	return entry{}, false
+}
+
+// readDir returns the entries of the directory that starts at the cluster,
+// with "." and "..".
+func (f *FS) readDir(cluster uint32) ([]entry, error) {
+	chain, err := f.chain(cluster)
+	if err != nil {
+		return nil, fmt.Errorf("directory: %w", err)
+	}
+	if int64(len(chain))*f.clusterSize > maxDirEntries*entrySize {
+		return nil, fmt.Errorf("directory: more than %d entries", maxDirEntries)
+	}
+	data, err := f.readChain(chain)
+	if err != nil {
+		return nil, fmt.Errorf("directory: %w", err)
+	}
+	var (
+		out  []entry
+		long longName
+	)
+	for i := 0; i+entrySize <= len(data) && data[i] != 0; i += entrySize {
+		raw := data[i : i+entrySize]
+		switch {
+		case raw[0] == 0xe5: // deleted
+			long = longName{}
+		case raw[11] == attrLongName:
+			if err := long.add(raw); err != nil {
+				return nil, fmt.Errorf("directory: %w", err)
+			}
+		default:
+			e, err := parseEntry(raw, long)
+			if err != nil {
+				return nil, fmt.Errorf("directory: %w", err)
+			}
+			position := int64(i)
+			e.offset = f.offset(chain[position/f.clusterSize]) + position%f.clusterSize
+			out, long = append(out, e), longName{}
+		}
+	}
+	return out, nil
+}
+
+func parseEntry(raw []byte, long longName) (entry, error) {
+	le := binary.LittleEndian
+	e := entry{
+		short:   shortName(raw),
+		dir:     raw[11]&attrDir != 0,
+		volume:  raw[11]&attrVolume != 0,
+		cluster: uint32(le.Uint16(raw[20:]))<<16 | uint32(le.Uint16(raw[26:])),
+		size:    le.Uint32(raw[28:]),
+	}
+	e.name = e.short
+	if !long.started {
+		return e, nil
+	}
+	if long.left != 0 || long.sum != checksum(raw[:11]) {
+		return e, fmt.Errorf("long name before %s does not belong to it", e.short)
+	}
+	e.name = string(utf16.Decode(long.units))
+	return e, nil
+}
+
+func shortName(raw []byte) string {
+	base := strings.TrimRight(string(raw[:8]), " ")
+	if extension := strings.TrimRight(string(raw[8:11]), " "); extension != "" {
+		return base + "." + extension
+	}
+	return base
+}
+
+// longName collects the entries that hold a long name, which come last part
+// first (FAT specification §7).
+type longName struct {
+	started bool
+	left    byte
+	sum     byte
+	units   []uint16
+}
+
+func (l *longName) add(raw []byte) error {
+	number := raw[0]
+	if number&0x40 != 0 {
+		*l = longName{started: true, left: number &^ 0x40, sum: raw[13]}
+		number = l.left
+	}
+	if !l.started || number == 0 || number != l.left || number > 20 || raw[13] != l.sum {
+		return errors.New("parts of a long name are out of order")
+	}
+	var units []uint16
+	for _, span := range [][2]int{{1, 11}, {14, 26}, {28, 32}} {
+		for i := span[0]; i < span[1]; i += 2 {
+			u := binary.LittleEndian.Uint16(raw[i:])
+			if u == 0 {
+				break
+			}
+			if u != 0xffff {
+				units = append(units, u)
+			}
+		}
+	}
+	l.units = append(units, l.units...)
+	l.left--
+	return nil
+}
+
+// checksum ties the parts of a long name to the short entry that they precede.
+func checksum(short []byte) byte {
+	var sum byte
+	for _, c := range short {
+		sum = sum>>1 | sum<<7
+		sum += c
+	}
+	return sum
+}

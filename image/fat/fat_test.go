@@ -1,0 +1,191 @@
+package fat
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var epoch = Params{Label: "ESP", VolumeID: 0x1234abcd, Time: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC)}
+
+// tool returns the path of a program or fails with how to get it.
+func tool(t *testing.T, name, pkg string) string {
+	t.Helper()
+	for _, dir := range []string{"", "/usr/sbin/", "/sbin/"} {
+		if p, err := exec.LookPath(dir + name); err == nil {
+			return p
+		}
+	}
+	t.Fatalf("%s is missing: apt-get install %s", name, pkg)
+	return ""
+}
+
+func content(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i * 7 >> 3)
+	}
+	return b
+}
+
+func sample() []File {
+	return []File{
+		{Path: "EFI/BOOT/BOOTX64.EFI", Data: content(3<<20 + 5)},
+		{Path: "loader/a file with a long name.conf", Data: []byte("x")},
+		{Path: "EFI/BOOT/second.bin", Data: content(512)},
+	}
+}
+
+func build(t *testing.T, files []File) []byte {
+	t.Helper()
+	v, err := Build(files, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestFsckAcceptsTheVolume(t *testing.T) {
+	for name, files := range map[string][]File{
+		"small":             sample(),
+		"above the minimum": {{Path: "EFI/BOOT/BOOTX64.EFI", Data: content(61 << 20)}},
+	} {
+		file := filepath.Join(t.TempDir(), "esp")
+		if err := os.WriteFile(file, build(t, files), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command(tool(t, "fsck.vfat", "dosfstools"), "-n", "-v", file).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: fsck.vfat: %v\n%s", name, err, out)
+		}
+		for _, f := range files {
+			got, err := exec.Command(tool(t, "mtype", "mtools"), "-i", file, "::"+f.Path).Output()
+			if err != nil || !bytes.Equal(got, f.Data) {
+				t.Errorf("%s: mtype %s: %d bytes, %v", name, f.Path, len(got), err)
+			}
+		}
+	}
+}
+
+func TestFilesReadBack(t *testing.T) {
+	v := build(t, sample())
+	f, err := Open(bytes.NewReader(v), int64(len(v)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range sample() {
+		for _, p := range []string{want.Path, "/" + strings.ToLower(want.Path)} {
+			got, err := f.File(p)
+			if err != nil || !bytes.Equal(got, want.Data) {
+				t.Errorf("%s: %d bytes, %v", p, len(got), err)
+			}
+		}
+	}
+	if f.VolumeID() != epoch.VolumeID {
+		t.Errorf("volume id %#x", f.VolumeID())
+	}
+	for _, p := range []string{"EFI", "", "EFI/BOOT/none", "EFI/BOOT/BOOTX64.EFI/x"} {
+		if _, err := f.File(p); err == nil {
+			t.Errorf("%q: no error", p)
+		}
+	}
+}
+
+func TestReadsWhatMkfsWrites(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "esp")
+	for _, args := range [][]string{
+		{tool(t, "mkfs.vfat", "dosfstools"), "-C", "-F", "32", "-s", "1", file, "40960"},
+		{tool(t, "mmd", "mtools"), "-i", file, "::EFI"},
+		{tool(t, "mcopy", "mtools"), "-i", file, "fat_test.go", "::EFI/a rather long name.go"},
+	} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	volume, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := Open(bytes.NewReader(volume), int64(len(volume)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile("fat_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := f.File("EFI/a rather long name.go"); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
+func TestBuildDependsOnItsArgumentsOnly(t *testing.T) {
+	files := sample()
+	first := build(t, files)
+	t.Setenv("SOURCE_DATE_EPOCH", "1")
+	t.Setenv("TZ", "Asia/Tokyo")
+	files[0], files[2] = files[2], files[0]
+	if !bytes.Equal(first, build(t, files)) {
+		t.Error("two builds differ")
+	}
+}
+
+func TestBuildRefuses(t *testing.T) {
+	one := []byte("x")
+	for name, files := range map[string][]File{
+		"absolute path": {{Path: "/a", Data: one}},
+		"dots":          {{Path: "../a", Data: one}},
+		"empty":         {{Path: "a"}},
+		"twice":         {{Path: "a", Data: one}, {Path: "a", Data: one}},
+	} {
+		if _, err := Build(files, epoch); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if _, err := Build(sample(), Params{Label: "ESP"}); err == nil {
+		t.Error("time before 1980: no error")
+	}
+}
+
+func TestOpenRefusesDamage(t *testing.T) {
+	v := build(t, sample())
+	for name, change := range map[string]func([]byte) []byte{
+		"truncated":      func(b []byte) []byte { return b[:len(b)-SectorSize] },
+		"boot signature": func(b []byte) []byte { b[510]++; return b },
+		"sectors":        func(b []byte) []byte { b[bpbSectors]++; return b },
+		"one table":      func(b []byte) []byte { b[reservedSectors*SectorSize+40]++; return b },
+		"cluster size":   func(b []byte) []byte { b[bpbClusterSize] = 3; return b },
+	} {
+		b := change(bytes.Clone(v))
+		if _, err := Open(bytes.NewReader(b), int64(len(b))); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// FuzzRead changes the parts of a volume that the reader interprets.
+func FuzzRead(f *testing.F) {
+	v, err := Build([]File{{Path: "EFI/BOOT/BOOTX64.EFI", Data: content(2000)}}, epoch)
+	if err != nil {
+		f.Fatal(err)
+	}
+	opened, err := Open(bytes.NewReader(v), int64(len(v)))
+	if err != nil {
+		f.Fatal(err)
+	}
+	areas := []int64{0, opened.fatStart, opened.dataStart}
+	f.Add(v[:90], v[opened.fatStart:opened.fatStart+64], v[opened.dataStart:opened.dataStart+1536])
+	f.Fuzz(func(t *testing.T, boot, table, data []byte) {
+		w := bytes.Clone(v)
+		for i, part := range [][]byte{boot, table, data} {
+			copy(w[areas[i]:], part[:min(len(part), 4096)])
+		}
+		if o, err := Open(bytes.NewReader(w), int64(len(w))); err == nil {
+			_, _ = o.File("EFI/BOOT/BOOTX64.EFI")
+		}
+	})
+}
