@@ -1,0 +1,120 @@
+package hullmark
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+)
+
+// MaxNodeConfig is the largest node configuration that is read, in bytes.
+const MaxNodeConfig = 64 << 10
+
+// NodeConfig is what a machine's owner hands to a node before it boots. It is
+// public, it comes through the host and is therefore hostile: it grants
+// nothing. It is measured into PCR 8 before any of it is used.
+type NodeConfig struct {
+	// Version is 1.
+	Version int `json:"version"`
+	// ClusterRoot names the only cluster whose operator and join service the node obeys.
+	ClusterRoot ClusterRoot `json:"clusterRoot"`
+	// Endpoints are join services as host:port, tried in any order; empty before the first init.
+	Endpoints []string `json:"endpoints,omitempty"`
+	// Addresses are static addresses in CIDR notation for the first network
+	// interface; without them the node uses DHCP and router advertisements.
+	Addresses []string `json:"addresses,omitempty"`
+	// Gateway is the default route for static addresses.
+	Gateway string `json:"gateway,omitempty"`
+	// TimeServers are NTP servers by name or address; time is a convenience, no decision rests on it.
+	TimeServers []string `json:"timeServers,omitempty"`
+	// StateDisk selects the state disk.
+	StateDisk DiskSelector `json:"stateDisk"`
+}
+
+// DiskSelector names one block device. Exactly one field is set.
+type DiskSelector struct {
+	// Serial is the device's serial number as the virtio, NVMe or SCSI layer reports it.
+	Serial string `json:"serial,omitempty"`
+	// Path is a device path below /dev.
+	Path string `json:"path,omitempty"`
+}
+
+var (
+	serialPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+	devicePattern = regexp.MustCompile(`^/dev/[A-Za-z0-9/_:.-]{1,128}$`)
+)
+
+// ParseNodeConfig strictly decodes a node configuration: JSON (RFC 8259) of at
+// most MaxNodeConfig bytes, without unknown fields or trailing data.
+func ParseNodeConfig(data []byte) (NodeConfig, error) {
+	var c NodeConfig
+	if len(data) > MaxNodeConfig {
+		return c, fmt.Errorf("node config: %d bytes, at most %d are allowed", len(data), MaxNodeConfig)
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		return NodeConfig{}, fmt.Errorf("node config: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return NodeConfig{}, errors.New("node config: data after the end of the document")
+	}
+	if err := c.check(); err != nil {
+		return NodeConfig{}, fmt.Errorf("node config: %w", err)
+	}
+	return c, nil
+}
+
+func (c NodeConfig) check() error {
+	if c.Version != 1 {
+		return fmt.Errorf("version: want 1, got %d", c.Version)
+	}
+	if c.ClusterRoot == (ClusterRoot{}) {
+		return errors.New("clusterRoot: missing")
+	}
+	if len(c.Endpoints) > 32 || len(c.Addresses) > 16 || len(c.TimeServers) > 16 {
+		return errors.New("a list is too long (at most 32 endpoints, 16 addresses, 16 time servers)")
+	}
+	for _, e := range c.Endpoints {
+		if _, _, err := net.SplitHostPort(e); err != nil {
+			return fmt.Errorf("endpoints: %q: %w", e, err)
+		}
+	}
+	if err := c.checkAddresses(); err != nil {
+		return err
+	}
+	return c.StateDisk.check()
+}
+
+func (c NodeConfig) checkAddresses() error {
+	for _, a := range c.Addresses {
+		if _, _, err := net.ParseCIDR(a); err != nil {
+			return fmt.Errorf("addresses: %w", err)
+		}
+	}
+	if c.Gateway != "" && net.ParseIP(c.Gateway) == nil {
+		return fmt.Errorf("gateway: %q is no IP address", c.Gateway)
+	}
+	for _, s := range c.TimeServers {
+		if !serialPattern.MatchString(s) && net.ParseIP(s) == nil {
+			return fmt.Errorf("timeServers: %q is neither a host name nor an address", s)
+		}
+	}
+	return nil
+}
+
+func (s DiskSelector) check() error {
+	if (s.Serial == "") == (s.Path == "") {
+		return errors.New("stateDisk: exactly one of serial and path must be set")
+	}
+	if s.Serial != "" && !serialPattern.MatchString(s.Serial) {
+		return fmt.Errorf("stateDisk: serial %q: want 1 to 64 letters, digits, dots, hyphens or underscores", s.Serial)
+	}
+	if s.Path != "" && !devicePattern.MatchString(s.Path) {
+		return fmt.Errorf("stateDisk: path %q: want a device below /dev", s.Path)
+	}
+	return nil
+}

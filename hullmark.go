@@ -1,0 +1,120 @@
+// Package hullmark holds the nouns that two or more rooms of Hullmark speak:
+// secrets, identities, the node's configuration, tickets and conditions.
+//
+// It uses the standard library only and performs no input or output: every
+// function is a pure computation on its arguments.
+package hullmark
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+)
+
+// NodeID is the identity of a machine: for a TPM,
+// SHA-256("hullmark/v1/id/tpm\0" ‖ TPMT_PUBLIC of its endorsement key).
+// It is public, and is decided from evidence, never from a name that the machine claims.
+type NodeID [sha256.Size]byte
+
+// TPMNodeID returns the identity of the TPM whose endorsement key has the
+// given TPMT_PUBLIC, in the marshalled form of TPM 2.0 Part 2 §12.2.4
+// (without a TPM2B size prefix).
+func TPMNodeID(ekPublic []byte) NodeID {
+	return sha256.Sum256(append([]byte("hullmark/v1/id/tpm\x00"), ekPublic...))
+}
+
+// ParseNodeID reads the 64 hexadecimal digits that String writes.
+func ParseNodeID(s string) (NodeID, error) {
+	var id NodeID
+	if err := decodeHex(id[:], s); err != nil {
+		return NodeID{}, fmt.Errorf("node id: %w", err)
+	}
+	return id, nil
+}
+
+// String returns the identity as 64 lower-case hexadecimal digits.
+func (id NodeID) String() string { return hex.EncodeToString(id[:]) }
+
+// MarshalText writes String's form; it makes NodeID usable as a JSON string and map key.
+func (id NodeID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (id *NodeID) UnmarshalText(text []byte) (err error) {
+	*id, err = ParseNodeID(string(text))
+	return err
+}
+
+// ClusterRoot names a cluster: the SHA-256 of its root key's
+// SubjectPublicKeyInfo (RFC 5280 §4.1.2.7, DER).
+type ClusterRoot [sha256.Size]byte
+
+// ClusterRootOf returns the cluster root of a root key given as DER SubjectPublicKeyInfo.
+func ClusterRootOf(spki []byte) ClusterRoot { return sha256.Sum256(spki) }
+
+// ParseClusterRoot reads the 64 hexadecimal digits that String writes.
+func ParseClusterRoot(s string) (ClusterRoot, error) {
+	var root ClusterRoot
+	if err := decodeHex(root[:], s); err != nil {
+		return ClusterRoot{}, fmt.Errorf("cluster root: %w", err)
+	}
+	return root, nil
+}
+
+// String returns the root as 64 lower-case hexadecimal digits.
+func (r ClusterRoot) String() string { return hex.EncodeToString(r[:]) }
+
+// MarshalText writes String's form.
+func (r ClusterRoot) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (r *ClusterRoot) UnmarshalText(text []byte) (err error) {
+	*r, err = ParseClusterRoot(string(text))
+	return err
+}
+
+// Role is what a node is in its cluster. The zero value is no role.
+type Role string
+
+// The roles that a membership rule can give.
+const (
+	ControlPlane Role = "control-plane"
+	Worker       Role = "worker"
+)
+
+// Valid reports whether r is one of the roles that exist.
+func (r Role) Valid() bool { return r == ControlPlane || r == Worker }
+
+// ConfigEvent returns the data that a node measures into PCR 8 for its configuration.
+func ConfigEvent(nodeConfig []byte) []byte {
+	digest := sha256.Sum256(nodeConfig)
+	return append([]byte("hullmark/v1/config\x00"), digest[:]...)
+}
+
+// ClusterEvent returns the data that a node measures into PCR 15, the fuse,
+// once its state disk is open: from then on it can earn no further ticket in this boot.
+func ClusterEvent(root ClusterRoot) []byte {
+	return append([]byte("hullmark/v1/cluster\x00"), root[:]...)
+}
+
+// SigningInput returns what a cluster's root key signs over a document of the
+// given kind: "hullmark/v1/<kind>\0" ‖ clusterRoot ‖ bytes. The kind keeps a
+// signature made for one purpose from serving another.
+func SigningInput(kind string, root ClusterRoot, document []byte) []byte {
+	input := append([]byte("hullmark/v1/"+kind+"\x00"), root[:]...)
+	return append(input, document...)
+}
+
+func decodeHex(dst []byte, s string) error {
+	if len(s) != hex.EncodedLen(len(dst)) {
+		return fmt.Errorf("want %d hexadecimal digits, got %d characters", hex.EncodedLen(len(dst)), len(s))
+	}
+	decoded, err := hex.DecodeString(s)
+	if err != nil {
+		return err
+	}
+	copy(dst, decoded)
+	if hex.EncodeToString(dst) != s {
+		return fmt.Errorf("want lower-case hexadecimal digits")
+	}
+	return nil
+}
