@@ -1,0 +1,81 @@
+# `make` alone lists the targets.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+# What the build and the tests take from the host. The versions do not matter:
+# what shapes an image comes from the pinned tools tree in hullmark.lock.
+HOST_PACKAGES := bubblewrap uidmap python3 ca-certificates debian-archive-keyring dpkg gpgv xz-utils zstd tar \
+	gcc libc6-dev pkg-config libcryptsetup-dev \
+	swtpm swtpm-tools tpm2-tools qemu-system-x86 ovmf \
+	cryptsetup-bin dosfstools erofs-utils gdisk mtools sbsigntool osslsigncode binutils
+
+FUZZTIME ?= 10s
+VERSION ?= dev
+OUT ?= out
+
+.PHONY: help
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: setup bin/hullmark bin/demo ## Build everything, boot a VM, release its key, end with a Ready node.
+	bin/demo --out $(OUT)
+
+.PHONY: image
+image: setup bin/hullmark ## Build and measure the image into out/.
+	bin/hullmark build --out $(OUT)
+
+.PHONY: test
+test: setup lint test-fast test-long test-vm ## Run every test; a VM boots to Ready.
+
+.PHONY: test-fast
+test-fast: ## Run the tests that take seconds.
+	go test ./...
+
+.PHONY: test-long
+test-long: bin/hullmark ## Run the tests that build images or compile Kubernetes.
+	go test -tags long -timeout 40m -run Long ./...
+
+.PHONY: test-vm
+test-vm: bin/hullmark ## Run the tests that boot virtual machines.
+	go test -tags vm -timeout 50m -p 1 -v -run VM ./...
+
+.PHONY: lint
+lint: ## Run go vet, staticcheck and gofumpt.
+	go vet -tags long,vm ./...
+	go tool staticcheck -tags long,vm ./...
+	@unformatted=$$(go tool gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); \
+		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi
+
+.PHONY: fuzz
+fuzz: ## Fuzz every decoder for FUZZTIME each (default 10s).
+	@for pkg in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+			echo "== $$pkg $$target"; \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+		done; \
+	done
+
+.PHONY: generate
+generate: ## Regenerate the exchange's Go code from wire.proto.
+	cd attest/wire && PATH="$$(go env GOPATH)/bin:$$PATH" go generate ./...
+
+.PHONY: setup
+setup: ## Install the Debian packages that building and testing need.
+	@missing=$$(dpkg-query -W -f '$${db:Status-Status} $${Package}\n' $(HOST_PACKAGES) 2>/dev/null | awk '$$1 == "installed" { print $$2 }' \
+		| sort | comm -13 - <(printf '%s\n' $(HOST_PACKAGES) | sort)); \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	echo "installing:" $$missing; \
+	if [ "$$(id -u)" != 0 ]; then echo "as root: apt-get install" $$missing >&2; exit 1; fi; \
+	apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing
+
+.PHONY: clean-cache
+clean-cache: bin/hullmark ## Remove every cache outside the checkout.
+	bin/hullmark cache clean
+
+bin/%: FORCE
+	@mkdir -p bin
+	CGO_ENABLED=0 go build -trimpath -o $@ ./tools/$*
+
+.PHONY: FORCE
+FORCE:

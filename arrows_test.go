@@ -1,0 +1,89 @@
+package hullmark_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/hullmark/hullmark"
+
+// arrow forbids an import, directly or through others, and says why.
+type arrow struct{ from, to, why string }
+
+// A trailing "/..." in from or to means the package and all below it.
+var forbidden = []arrow{
+	{".", module + "/...", "the root package holds nouns: it imports no room"},
+	{".", "net", "the root package performs no I/O"},
+	{".", "os", "the root package performs no I/O"},
+	{"./pcrs/...", "os/exec", "a prediction runs no program"},
+	{"./pcrs/...", "net", "a prediction opens no network"},
+	{"./pcrs/...", module + "/image", "prediction and assembly meet only in the formats, so that one checks the other"},
+	{"./image", module + "/pcrs/...", "assembly does not know what will be measured"},
+	{"./image", "os/exec", "laying out a disk is pure; image/build runs programs"},
+	{"./image", "net", "laying out a disk is pure"},
+	{"./image/lock", "os/exec", "the lock is a format"},
+	{"./measurements", "os/exec", "a verdict runs no program"},
+	{"./measurements", "net", "a verdict opens no network"},
+	{"./attest/...", module + "/measurements/...", "attest says whose registers, measurements says which boot: neither needs the other"},
+	{"./measurements", module + "/attest/...", "measurements says which boot, attest says whose registers: neither needs the other"},
+	{"./attest/prover", module + "/attest/verifier", "producer and verifier meet only in the exchange"},
+	{"./attest/verifier", module + "/attest/prover", "producer and verifier meet only in the exchange"},
+	{"./firstboot/...", module + "/joinservice/...", "a node never holds the code that decides over it"},
+	{"./firstboot/luks2", module + "/...", "a header decoder is a leaf"},
+	{"./tools/firstboot", "C", "the agent is static: cgo stays in the short-lived disk helper"},
+}
+
+// formats are leaves: they import nothing of ours.
+var formats = []string{"pe", "uki", "gpt", "fat", "cpio", "verity"}
+
+func TestArrows(t *testing.T) {
+	for _, a := range forbidden {
+		for pkg, deps := range dependencies(t, a.from) {
+			for _, dep := range deps {
+				if matches(dep, a.to) && dep != pkg {
+					t.Errorf("%s imports %s, directly or through others: %s", pkg, dep, a.why)
+				}
+			}
+		}
+	}
+}
+
+func TestFormatsAreLeaves(t *testing.T) {
+	for _, f := range formats {
+		pattern := "./image/" + f
+		for pkg, deps := range dependencies(t, pattern) {
+			for _, dep := range deps {
+				ours := strings.HasPrefix(dep, module) && dep != pkg
+				if ours && dep != module+"/image/pe" {
+					t.Errorf("%s imports %s: a format imports nothing of ours (but pe, which uki is built on)", pkg, dep)
+				}
+			}
+		}
+	}
+}
+
+func matches(dep, pattern string) bool {
+	if prefix, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return dep == prefix || strings.HasPrefix(dep, prefix+"/")
+	}
+	return dep == pattern
+}
+
+// dependencies returns, for each package that the pattern names, all that it imports, transitively.
+func dependencies(t *testing.T, pattern string) map[string][]string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Deps " "}}`, pattern).CombinedOutput()
+	if err != nil {
+		t.Fatalf("go list %s: %v\n%s", pattern, err, out)
+	}
+	found := map[string][]string{}
+	for line := range strings.Lines(string(out)) {
+		words := strings.Fields(line)
+		found[words[0]] = words[1:]
+	}
+	if len(found) == 0 {
+		t.Fatalf("go list %s: no packages", pattern)
+	}
+	return found
+}

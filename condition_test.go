@@ -1,0 +1,39 @@
+package hullmark
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestConditionShowsItsRootCause(t *testing.T) {
+	cause := &Condition{Code: "no-network", Step: "NETWORK", Title: "no interface has an address", Next: "connect one"}
+	c := &Condition{Code: "join-unreachable", Step: "ATTEST", Title: "no join service answers", Because: cause}
+	if got := c.Error(); !strings.HasPrefix(got, "no-network: ") || !strings.Contains(got, "next: connect one") {
+		t.Errorf("got %q", got)
+	}
+	if !errors.Is(c, cause) {
+		t.Error("the cause is not found by errors.Is")
+	}
+	wrapped := fmt.Errorf("start: %w", c)
+	if AsCondition(wrapped, "X", "y") != c {
+		t.Error("AsCondition lost the condition")
+	}
+	if made := AsCondition(errors.New("disk gone"), "DISK", "disk-failed"); made.Code != "disk-failed" || made.Step != "DISK" {
+		t.Errorf("got %+v", made)
+	}
+}
+
+func TestUUIDRoundTrip(t *testing.T) {
+	const s = "01234567-89ab-4def-8123-456789abcdef"
+	u, err := ParseUUID(s)
+	if err != nil || u.String() != s {
+		t.Fatalf("got %s, %v", u, err)
+	}
+	for _, bad := range []string{"", s[1:], strings.ToUpper(s), s + "0", strings.ReplaceAll(s, "-", "0")} {
+		if _, err := ParseUUID(bad); err == nil {
+			t.Errorf("accepted %q", bad)
+		}
+	}
+}

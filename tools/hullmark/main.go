@@ -1,0 +1,76 @@
+// Hullmark builds reproducible disk images, predicts what their boot will
+// measure, and releases keys to the nodes that prove it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit codes that scripts may rely on; 0 is success.
+const (
+	exitFailed      = 1
+	exitUsage       = 2
+	exitMismatch    = 3
+	exitDenied      = 4
+	exitUnreachable = 5
+)
+
+// codedError is an error that ends the program with a code of its own.
+type codedError struct {
+	code int
+	err  error
+}
+
+func (e codedError) Error() string { return e.err.Error() }
+func (e codedError) Unwrap() error { return e.err }
+
+// withCode makes err end the program with the given exit code.
+func withCode(code int, err error) error { return codedError{code: code, err: err} }
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	root := newRootCommand()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(os.Stderr, "hullmark:", err)
+	return exitCode(err)
+}
+
+func exitCode(err error) int {
+	var coded codedError
+	if errors.As(err, &coded) {
+		return coded.code
+	}
+	return exitFailed
+}
+
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "hullmark",
+		Short:         "Know every byte that a node boots, before it boots",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return withCode(exitUsage, fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
+	})
+	root.AddCommand(
+		newVMCommand(),
+	)
+	return root
+}
