@@ -1,0 +1,90 @@
+package build
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+
+	"github.com/hullmark/hullmark/image/lock"
+)
+
+// mkosi is an unpacked mkosi package and the definitions that it is given.
+type mkosi struct {
+	program     string // folder of the unpacked package
+	definitions string // our folder mkosi/
+	config      string // the user's definition folder, layered over ours; may be empty
+	profile     string // may be empty
+}
+
+// openMkosi unpacks the locked mkosi, which has to be in the store.
+func openMkosi(ctx context.Context, o Options, l lock.Lock) (mkosi, error) {
+	m := mkosi{definitions: filepath.Join(o.Source, "mkosi"), config: o.Config, profile: o.Profile}
+	for _, p := range l.Of(lock.Tools) {
+		if p.Name != mkosiPackage {
+			continue
+		}
+		dir, _, err := o.Store.Step("mkosi", p.SHA256, func(dir string) error { return unpack(ctx, o.Store.BlobPath(p.SHA256), dir) })
+		m.program = dir
+		return m, err
+	}
+	return m, fmt.Errorf("package %s is not locked: run hullmark lock", mkosiPackage)
+}
+
+// command prepares a run of mkosi. Its environment is empty but for what is named here, so a build does not depend on the caller's.
+func (m mkosi) command(ctx context.Context, home string, args ...string) *exec.Cmd {
+	all := []string{"-m", "mkosi", "--directory", m.definitions}
+	if m.config != "" {
+		all = append(all, "--include", m.config)
+	}
+	if m.profile != "" {
+		all = append(all, "--profile", m.profile)
+	}
+	// Debian's own Python: another one that is first in PATH may be of any version.
+	cmd := exec.CommandContext(ctx, "/usr/bin/python3", append(all, args...)...)
+	cmd.Env = []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "TZ=UTC", "HOME=" + home, "TMPDIR=" + home,
+		"PYTHONPATH=" + filepath.Join(m.program, "usr/lib/python3/dist-packages"), "PYTHONDONTWRITEBYTECODE=1",
+	}
+	return cmd
+}
+
+// packages returns the names of the packages that the definitions ask for.
+func (m mkosi) packages(ctx context.Context, home string) ([]string, error) {
+	cmd := m.command(ctx, home, "--json", "summary")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("read mkosi definitions: %w\n%s", err, stderr.Bytes())
+	}
+	var summary struct{ Images []struct{ Packages []string } }
+	if err := json.Unmarshal(out, &summary); err != nil || len(summary.Images) != 1 {
+		return nil, fmt.Errorf("read mkosi definitions: %d images, want 1 (%w)", len(summary.Images), err)
+	}
+	return summary.Images[0].Packages, nil
+}
+
+// rootTar installs packages from a repository at url into an empty tree and writes it as out/root.tar.
+func (m mkosi) rootTar(ctx context.Context, tools, url string, epoch int64, out string) error {
+	work, err := os.MkdirTemp(out, "work-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	cmd := m.command(ctx, work,
+		"--tools-tree", tools, "--local-mirror", url, "--source-date-epoch", strconv.FormatInt(epoch, 10),
+		"--output-dir", out, "--output", "root", "--workspace-dir", work, "--package-cache-dir", filepath.Join(work, "packages"), "--force", "build")
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("mkosi: %w\n%s", err, tail(log.Bytes(), 4096))
+	}
+	return nil
+}
+
+func tail(b []byte, n int) []byte { return b[max(0, len(b)-n):] }

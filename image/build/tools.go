@@ -1,0 +1,77 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/internal/cache"
+)
+
+// toolPackages are what the tools tree is asked to hold; what they depend on comes with them.
+func toolPackages() []string {
+	return []string{
+		// What mkosi runs to install packages into a tree.
+		"?essential", "apt", "sqv", "gpgv", "debian-archive-keyring", "ca-certificates", "tar", "cpio", "kmod", "systemd", "udev", "util-linux", "mount", "fdisk",
+		// What makes the image, and the boot stub that becomes part of it.
+		"erofs-utils", "systemd-boot-efi",
+		// What compiles the program that links libcryptsetup.
+		"gcc", "libc6-dev", "libcryptsetup-dev", "pkgconf",
+		// What boots an image, and what tests hold an image against.
+		"qemu-system-x86", "ovmf", "swtpm", "swtpm-tools", "tpm2-tools", "cryptsetup-bin", "mtools", "dosfstools", "gdisk",
+	}
+}
+
+// mkosiPackage runs on the machine's Python and takes its tools from the tree, so it is locked without what it depends on.
+const mkosiPackage = "mkosi"
+
+// Tools returns the unpacked tools tree of a lock; its packages are fetched if need be.
+func Tools(ctx context.Context, o Options, l lock.Lock) (string, error) {
+	packages := l.Of(lock.Tools)
+	mirrors, err := o.mirrors()
+	if err != nil {
+		return "", err
+	}
+	if err := newFetcher(o, mirrors).fetch(ctx, l, packages); err != nil {
+		return "", err
+	}
+	dir, _, err := o.Store.Step("tools", l.Digest(lock.Tools), func(dir string) error { return unpackTools(ctx, o.Store, packages, dir) })
+	return dir, err
+}
+
+// unpackTools lays the files of packages over each other. No maintainer script is run, so the tree is a function of the packages alone; the one
+// thing that a script would have made and that a tool needs is made here.
+func unpackTools(ctx context.Context, s cache.Store, packages []lock.Package, dir string) error {
+	for _, p := range packages {
+		if err := unpack(ctx, s.BlobPath(p.SHA256), dir); err != nil {
+			return fmt.Errorf("unpack %s: %w", p.ID(), err)
+		}
+	}
+	return errors.Join(
+		os.Symlink("mawk", filepath.Join(dir, "usr/bin/awk")),
+		os.WriteFile(filepath.Join(dir, "etc/passwd"), []byte("root:x:0:0:root:/root:/bin/sh\n"), 0o644),
+		os.WriteFile(filepath.Join(dir, "etc/group"), []byte("root:x:0:\n"), 0o644),
+	)
+}
+
+func unpack(ctx context.Context, deb, dir string) error {
+	content := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb)
+	tar := exec.CommandContext(ctx, "tar", "-x", "-C", dir, "--no-same-owner", "--keep-directory-symlink", "--delay-directory-restore")
+	pipe, err := content.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	tar.Stdin = pipe
+	if err := content.Start(); err != nil {
+		return err
+	}
+	out, err := tar.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("tar: %w: %s", err, out)
+	}
+	return errors.Join(err, content.Wait())
+}

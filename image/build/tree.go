@@ -1,0 +1,136 @@
+package build
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/internal/cache"
+)
+
+// dpkgStatus is where a Debian tree records what is installed in it.
+const dpkgStatus = "var/lib/dpkg/status"
+
+// Tree returns the tar file of the root tree that mkosi makes from the locked packages and the definitions. What was installed is held against the
+// lock; any difference is an error that names the package.
+func Tree(ctx context.Context, o Options, l lock.Lock, tools string) (tarFile string, hit bool, err error) {
+	packages := l.Of(lock.Root)
+	mirrors, err := o.mirrors()
+	if err != nil {
+		return "", false, err
+	}
+	if err := newFetcher(o, mirrors).fetch(ctx, l, packages); err != nil {
+		return "", false, err
+	}
+	m, err := openMkosi(ctx, o, l)
+	if err != nil {
+		return "", false, err
+	}
+	key, err := treeKey(o, l, m)
+	if err != nil {
+		return "", false, err
+	}
+	dir, hit, err := o.Store.Step("tree", key, func(dir string) error {
+		return makeTree(ctx, o.Store, l, m, tools, dir)
+	})
+	return filepath.Join(dir, "root.tar"), hit, err
+}
+
+func treeKey(o Options, l lock.Lock, m mkosi) (string, error) {
+	parts := []string{l.Digest(lock.Root), l.Digest(lock.Tools), fmt.Sprint(l.Time), o.Profile}
+	for _, dir := range []string{m.definitions, filepath.Join(o.Source, "systemd"), m.config} {
+		if dir == "" {
+			continue
+		}
+		sum, err := hashFolder(dir)
+		if err != nil {
+			return "", fmt.Errorf("hash definitions: %w", err)
+		}
+		parts = append(parts, sum)
+	}
+	return cache.Key(parts...), nil
+}
+
+func makeTree(ctx context.Context, s cache.Store, l lock.Lock, m mkosi, tools, dir string) error {
+	repository, err := makeRepository(ctx, s, l, l.Of(lock.Root))
+	if err != nil {
+		return err
+	}
+	url, stop, err := serveRepository(repository, s)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if err := m.rootTar(ctx, tools, url, l.Time, dir); err != nil {
+		return err
+	}
+	return checkTree(filepath.Join(dir, "root.tar"), l.Of(lock.Root))
+}
+
+// checkTree reads the dpkg database in a tree's tar file and compares it with the lock.
+func checkTree(file string, want []lock.Package) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	in := tar.NewReader(f)
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return fmt.Errorf("check root tree: %s is not in it", dpkgStatus)
+		}
+		if err != nil {
+			return fmt.Errorf("check root tree: %w", err)
+		}
+		if strings.TrimPrefix(h.Name, "./") != dpkgStatus {
+			continue
+		}
+		have, err := lock.ParseStatus(in)
+		if err != nil {
+			return err
+		}
+		return lock.CheckInstalled(want, have)
+	}
+}
+
+// hashFolder condenses names, types, executable bits and content of all files below dir; times and owners do not count, as in git.
+func hashFolder(dir string) (string, error) {
+	h := sha256.New()
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		kind, content, err := fileContent(path, e)
+		fmt.Fprintf(h, "%q %s %d\n", name, kind, len(content))
+		h.Write(content)
+		return err
+	})
+	return hex.EncodeToString(h.Sum(nil)), err
+}
+
+func fileContent(path string, e fs.DirEntry) (kind string, content []byte, err error) {
+	if e.Type()&fs.ModeSymlink != 0 {
+		target, err := os.Readlink(path)
+		return "link", []byte(target), err
+	}
+	info, err := e.Info()
+	if err != nil {
+		return "", nil, err
+	}
+	content, err = os.ReadFile(path)
+	return fmt.Sprintf("file %t", info.Mode()&0o100 != 0), content, err
+}

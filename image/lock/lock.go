@@ -1,0 +1,127 @@
+// Package lock is the locked set of packages that an image is built from: its file format, what moved between two of them, and whether a tree holds exactly one.
+package lock
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Limits of a lock file; Parse refuses more.
+const (
+	MaxSize     = 1 << 20 // bytes
+	MaxPackages = 4096
+	MaxModules  = 1024
+)
+
+// Set tells what a package is for.
+type Set string
+
+// The two sets of packages.
+const (
+	Root  Set = "root"  // installed in the image
+	Tools Set = "tools" // runs the build; no byte of it is in the image except the boot stub
+)
+
+// Lock says exactly what an image is built from. Its zero value holds nothing.
+type Lock struct {
+	// Time is the Unix time in seconds of the newest archive index that was read; every date in an image is this one.
+	Time int64
+	// Suites are the archive indexes that the packages were chosen from.
+	Suites []Suite
+	// Kubernetes names what the Kubernetes bundle is compiled from.
+	Kubernetes Kubernetes
+	// Packages are sorted by set, then name, then architecture.
+	Packages []Package
+}
+
+// Suite is one signed index of an archive.
+type Suite struct {
+	// Archive is the first element of every Path that it lists ("debian"), Name the suite ("trixie-updates").
+	Archive, Name string
+	// InRelease is the SHA-256 of the signed index file, in hex.
+	InRelease string
+}
+
+// Kubernetes is the source of the Kubernetes bundle, held by Go's own checksums.
+type Kubernetes struct {
+	// Sums are the go.sum files that pin every module, sorted by folder.
+	Sums []GoSum
+	// Modules are the modules that the bundle asks for by itself, sorted by path and version.
+	Modules []Module
+}
+
+// GoSum is one go.sum file.
+type GoSum struct {
+	// Dir is its folder in the checkout, with slashes.
+	Dir string
+	// SHA256 is the file's hash in hex.
+	SHA256 string
+}
+
+// Module is a Go module at a version.
+type Module struct {
+	Path, Version string
+	// Sum is the h1: line of go.sum, which hashes the module's content.
+	Sum string
+}
+
+// Package is one Debian package file.
+type Package struct {
+	Set                 Set
+	Name, Version, Arch string
+	// SHA256 (hex) and Size (bytes) decide about the file's content, wherever it is taken from.
+	SHA256 string
+	Size   int64
+	// Path is where archives keep the file, with the archive's name before it: "debian/pool/main/b/bash/bash_5.2.37-2_amd64.deb".
+	Path string
+}
+
+// File returns the package's file name without what archives escape in it: "name_version_arch.deb", the epoch left out.
+func (p Package) File() string {
+	_, version, epoch := strings.Cut(p.Version, ":")
+	if !epoch {
+		version = p.Version
+	}
+	return p.Name + "_" + version + "_" + p.Arch + ".deb"
+}
+
+// ID returns "name version arch", as messages show a package.
+func (p Package) ID() string { return p.Name + " " + p.Version + " " + p.Arch }
+
+// Of returns the packages of one set.
+func (l Lock) Of(s Set) []Package {
+	var out []Package
+	for _, p := range l.Packages {
+		if p.Set == s {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Digest condenses the content of one set: two locks with equal digests install the same bytes.
+func (l Lock) Digest(s Set) string {
+	h := sha256.New()
+	for _, p := range l.Of(s) {
+		fmt.Fprintf(h, "%s %s\n", p.Name, p.SHA256)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Sort brings l into the order in which it is written.
+func (l *Lock) Sort() {
+	slices.SortFunc(l.Suites, func(a, b Suite) int { return cmp.Or(cmp.Compare(a.Archive, b.Archive), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(l.Kubernetes.Sums, func(a, b GoSum) int { return cmp.Compare(a.Dir, b.Dir) })
+	slices.SortFunc(l.Kubernetes.Modules, func(a, b Module) int {
+		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Version, b.Version))
+	})
+	slices.SortFunc(l.Packages, comparePackages)
+}
+
+func comparePackages(a, b Package) int {
+	return cmp.Or(cmp.Compare(a.Set, b.Set), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Arch, b.Arch))
+}
