@@ -27,6 +27,9 @@ const (
 	// partitioning tool writes it.
 	EntryCount = 128
 
+	// maxName is the length of a name in UTF-16 code units.
+	maxName = 36
+
 	arraySize    = EntrySize * EntryCount
 	arraySectors = arraySize / SectorSize
 	// firstUsable is the first sector after MBR, header and entries.
@@ -205,7 +208,7 @@ func (t *Table) parseEntries(array []byte, sectors uint64) error {
 }
 
 func parseEntry(raw []byte) (Partition, error) {
-	units := make([]uint16, 0, 36)
+	units := make([]uint16, 0, maxName)
 	name := raw[56:]
 	for i := 0; i < len(name); i += 2 {
 		u := binary.LittleEndian.Uint16(name[i:])

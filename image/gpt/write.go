@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"time"
+	"unicode/utf16"
 
 	diskfsgpt "github.com/diskfs/go-diskfs/partition/gpt"
 )
@@ -31,6 +32,9 @@ func Encode(size int64, diskGUID GUID, partitions []Partition) (primary, backup 
 	for i, p := range partitions {
 		if p.GUID == (GUID{}) || p.Type == (GUID{}) || diskGUID == (GUID{}) {
 			return nil, nil, fmt.Errorf("write GPT: partition %d: a GUID is not set", i+1)
+		}
+		if n := len(utf16.Encode([]rune(p.Name))); n > maxName {
+			return nil, nil, fmt.Errorf("write GPT: partition %d: name of %d UTF-16 units, want at most %d", i+1, n, maxName)
 		}
 		table.Partitions = append(table.Partitions, &diskfsgpt.Partition{
 			Index: i + 1, Start: p.FirstLBA, End: p.LastLBA, Attributes: p.Attributes,

@@ -31,7 +31,10 @@ func Append(image []byte, sections []NewSection) ([]byte, error) {
 	if err := f.checkRoom(len(sections)); err != nil {
 		return nil, fmt.Errorf("append sections: %w", err)
 	}
-	out := pad(bytes.Clone(image), f.fileAlign)
+	out, err := f.withoutSymbols(image)
+	if err != nil {
+		return nil, fmt.Errorf("append sections: %w", err)
+	}
 	last := f.Sections[len(f.Sections)-1]
 	e := extender{file: f, out: out, address: int64(last.VirtualAddress) + int64(last.VirtualSize)}
 	for _, s := range sections {
@@ -54,6 +57,24 @@ func (f *File) checkRoom(added int) error {
 		return fmt.Errorf("section table would end at %d, the headers have %d bytes", end, f.sizeOfHeader)
 	}
 	return nil
+}
+
+// withoutSymbols returns a copy of the image that ends with its last section.
+// Old linkers leave a COFF symbol table after it, which images should not have
+// (PE/COFF §3.3) and nothing at boot reads; left in place it would lie between
+// two sections. Other data after the sections is an error.
+func (f *File) withoutSymbols(image []byte) ([]byte, error) {
+	end := f.sizeOfHeader
+	for _, s := range f.byOffset() {
+		end = max(end, int64(s.RawOffset)+int64(s.RawSize))
+	}
+	out := bytes.Clone(image[:end])
+	symbols := out[f.coff+coffSymbols : f.coff+coffSymbols+8]
+	if pointer := int64(binary.LittleEndian.Uint32(symbols)); end < f.size && pointer != end {
+		return nil, fmt.Errorf("%d bytes after the last section are not a symbol table", f.size-end)
+	}
+	clear(symbols)
+	return pad(out, f.fileAlign), nil
 }
 
 // extender is the state of one Append.

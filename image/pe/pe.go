@@ -22,6 +22,7 @@ const (
 	dosHeaderSize     = 64
 	lfanewOffset      = 0x3c
 	coffHeaderSize    = 20
+	coffSymbols       = 8 // offset of the symbol table's position and count
 	sectionHeaderSize = 40
 	dataDirectorySize = 8
 

@@ -1,0 +1,179 @@
+package verity
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	dmverity "github.com/containerd/go-dmverity/pkg/verity"
+)
+
+var params = Params{Salt: sha256.Sum256([]byte("salt")), UUID: [16]byte{0x11, 0x22, 2: 0x40, 8: 0x80, 15: 0xff}}
+
+// randomBytes returns n bytes that are the same in every run.
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8(sha256.Sum256([]byte("data"))).Read(b)
+	return b
+}
+
+func write(t testing.TB, data []byte) ([]byte, Root) {
+	t.Helper()
+	var tree bytes.Buffer
+	root, err := Write(bytes.NewReader(data), int64(len(data)), &tree, params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree.Bytes(), root
+}
+
+// sizes, in blocks, around every change of the number of levels.
+var sizes = []int{1, 2, 127, 128, 129, 1000, 128*128 + 1}
+
+func TestEqualsVeritysetup(t *testing.T) {
+	program, err := exec.LookPath("/usr/sbin/veritysetup")
+	if err != nil {
+		t.Fatal("veritysetup is missing: apt-get install cryptsetup-bin")
+	}
+	dir := t.TempDir()
+	dataFile, treeFile := filepath.Join(dir, "data"), filepath.Join(dir, "tree")
+	uuid := fmt.Sprintf("%x-%x-%x-%x-%x", params.UUID[:4], params.UUID[4:6], params.UUID[6:8], params.UUID[8:10], params.UUID[10:])
+	rootLine := regexp.MustCompile(`Root hash:\s+([0-9a-f]{64})`)
+	for _, blocks := range sizes {
+		data := randomBytes(blocks * BlockSize)
+		if err := os.WriteFile(dataFile, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_ = os.Remove(treeFile)
+		out, err := exec.Command(program, "format", "--salt", hex.EncodeToString(params.Salt[:]), "--uuid", uuid, dataFile, treeFile).CombinedOutput()
+		if err != nil {
+			t.Fatalf("veritysetup: %v\n%s", err, out)
+		}
+		want, err := os.ReadFile(treeFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree, root := write(t, data)
+		match := rootLine.FindSubmatch(out)
+		if match == nil || string(match[1]) != hex.EncodeToString(root[:]) {
+			t.Errorf("%d blocks: root %x, veritysetup says\n%s", blocks, root, out)
+		}
+		// veritysetup leaves the rest of the superblock's block out of a file
+		// that ends with it.
+		if !bytes.Equal(tree[:len(want)], want) || !allZero(tree[len(want):]) {
+			t.Errorf("%d blocks: the trees differ (%d and %d bytes)", blocks, len(tree), len(want))
+		}
+		if int64(len(tree)) != Size(int64(len(data))) {
+			t.Errorf("%d blocks: Size says %d, wrote %d", blocks, Size(int64(len(data))), len(tree))
+		}
+	}
+}
+
+func TestEqualsGoDmverity(t *testing.T) {
+	dir := t.TempDir()
+	dataFile, treeFile := filepath.Join(dir, "data"), filepath.Join(dir, "tree")
+	data := randomBytes(1000 * BlockSize)
+	if err := os.WriteFile(dataFile, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tree, root := write(t, data)
+	if err := os.WriteFile(treeFile, make([]byte, len(tree)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := dmverity.DefaultParams()
+	p.Salt, p.SaltSize, p.UUID = params.Salt[:], SaltSize, params.UUID
+	p.DataBlockSize, p.HashBlockSize = BlockSize, BlockSize
+	p.DataBlocks, p.HashAreaOffset = 1000, BlockSize
+	got, err := dmverity.Create(&p, dataFile, treeFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, root[:]) {
+		t.Errorf("root %x, go-dmverity says %x", root, got)
+	}
+}
+
+func TestVerify(t *testing.T) {
+	data := randomBytes(300 * BlockSize)
+	tree, root := write(t, data)
+	check := func(data, tree []byte, root Root) error {
+		return Verify(bytes.NewReader(data), int64(len(data)), bytes.NewReader(tree), int64(len(tree)), root)
+	}
+	if err := check(data, tree, root); err != nil {
+		t.Fatal(err)
+	}
+	flip := func(b []byte, i int) []byte {
+		c := bytes.Clone(b)
+		c[i] ^= 1
+		return c
+	}
+	for _, c := range []struct {
+		name       string
+		data, tree []byte
+		root       Root
+		want       string
+	}{
+		{"data", flip(data, 217*BlockSize+9), tree, root, "block 217 of the data"},
+		{"tree", data, flip(tree, 2*BlockSize+9), root, "damaged in its block 2"},
+		{"superblock", data, flip(tree, 80), root, "superblock"},
+		{"salt", data, flip(tree, 90), root, "root hash"},
+		{"root", data, tree, Root{}, "other data"},
+		{"truncated data", data[:len(data)-BlockSize], tree, root, "covers"},
+		{"truncated tree", data, tree[:len(tree)-BlockSize], root, "covers"},
+		{"no tree", data, nil, root, "EOF"},
+	} {
+		err := check(c.data, c.tree, c.root)
+		if err == nil || !regexp.MustCompile(c.want).MatchString(err.Error()) {
+			t.Errorf("%s: got %v, want an error with %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestWriteRefusesSizes(t *testing.T) {
+	for _, size := range []int64{-BlockSize, 0, 1, BlockSize + 1, MaxSize + BlockSize} {
+		if _, err := Write(bytes.NewReader(nil), size, &bytes.Buffer{}, params); err == nil {
+			t.Errorf("%d bytes: no error", size)
+		}
+	}
+	if _, err := Write(bytes.NewReader(nil), BlockSize, &bytes.Buffer{}, params); err == nil {
+		t.Error("data shorter than its size: no error")
+	}
+}
+
+func FuzzReadSuperblock(f *testing.F) {
+	f.Add(superblock(BlockSize, params))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := ReadSuperblock(bytes.NewReader(b))
+		if err == nil && !bytes.Equal(superblock(s.DataSize, s.Params), b[:BlockSize]) {
+			t.Error("accepted a superblock that it would not write")
+		}
+	})
+}
+
+func BenchmarkWrite(b *testing.B) {
+	data := randomBytes(64 << 20)
+	b.SetBytes(int64(len(data)))
+	for b.Loop() {
+		write(b, data)
+	}
+}
+
+// BenchmarkPlainHash is what one core hashes without a tree.
+func BenchmarkPlainHash(b *testing.B) {
+	data := randomBytes(64 << 20)
+	b.SetBytes(int64(len(data)))
+	for b.Loop() {
+		sha256.Sum256(data)
+	}
+}
+
+func allZero(b []byte) bool {
+	return len(bytes.Trim(b, "\x00")) == 0
+}
