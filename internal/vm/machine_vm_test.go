@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// These tests boot OVMF without a disk. TestMain's HULLMARK_TOOLS names a tools tree to run from; without it the host's programs run.
+// These tests boot OVMF without a disk. HULLMARK_TOOLS names a tools tree to run from; without it the host's programs run.
 func testConfig(t *testing.T) Config {
 	t.Helper()
 	return Config{Dir: filepath.Join(t.TempDir(), "machine"), CPUs: 1, MemoryMiB: 512, Accel: AccelTCG, Tools: os.Getenv("HULLMARK_TOOLS")}
@@ -33,7 +33,7 @@ func start(t *testing.T, c Config) *Machine {
 }
 
 // firmwareDone is what OVMF writes when it has looked for something to boot: its own work, the measuring included, is over.
-var firmwareDone = regexp.MustCompile(`BdsDxe: .*(No bootable|failed to)|Shell>|start PXE|UEFI Interactive Shell`)
+var firmwareDone = regexp.MustCompile(`BdsDxe: .*(No bootable|failed to)|Shell>|[Ss]tart PXE`)
 
 func awaitFirmware(t *testing.T, m *Machine) {
 	t.Helper()

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/vm"
+)
+
+// vmOptions are the flags of `hullmark vm`, as they were typed.
+type vmOptions struct {
+	config     vm.Config
+	tpm, accel string
+	stateDisk  string
+	forwards   []string
+	nodeConfig string
+	grace      time.Duration
+}
+
+func newVMCommand() *cobra.Command {
+	var o vmOptions
+	cmd := &cobra.Command{
+		Use:   "vm IMAGE",
+		Short: "Boot an image in a virtual machine with a TPM of its own",
+		Long: `Boot an image in a virtual machine with a TPM of its own.
+
+The console goes to standard output and to a log in the machine's folder. The folder also keeps the TPM, the certificate of its
+endorsement key, the CA that signed it, the firmware's variables and the state disk: starting again with the same folder is the same
+machine. The image is never written. Interrupt once to press the power button, twice to cut the power.`,
+		Example: "  hullmark vm out/node.raw --forward 7443:7443 --config node.json --dir node1",
+		Args:    vmArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			config, err := o.resolve(args[0])
+			if err != nil {
+				return withCode(exitUsage, err)
+			}
+			config.Output = cmd.OutOrStdout()
+			return runVM(cmd.Context(), config, o.grace, cmd.ErrOrStderr())
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func vmArgs(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return withCode(exitUsage, errors.New("vm: name one image (see hullmark vm --help)"))
+	}
+	return nil
+}
+
+func (o *vmOptions) addFlags(cmd *cobra.Command) {
+	flags, c := cmd.Flags(), &o.config
+	flags.StringVar(&c.Dir, "dir", "", "folder of the machine's state (default: IMAGE with the ending .vm)")
+	flags.StringVar(&o.stateDisk, "state-disk", "", "size of the state disk, made sparse at the first start, such as 10G; 0 for none (default: the existing disk's, else 10G)")
+	flags.IntVar(&c.MemoryMiB, "memory", 3072, "memory in MiB")
+	flags.IntVar(&c.CPUs, "cpus", 2, "virtual CPUs")
+	flags.StringArrayVar(&o.forwards, "forward", nil, "HOST:GUEST, a TCP port of the guest to reach on 127.0.0.1; HOST 0 takes a free one; repeatable")
+	flags.StringVar(&o.nodeConfig, "config", "", "file with the node config, given to the guest by fw_cfg")
+	flags.StringVar(&c.Firmware.Code, "firmware", "", "OVMF code file (default: the tools tree's or the host's)")
+	flags.StringVar(&c.Firmware.Vars, "vars", "", "OVMF variables file to start from (default: without keys)")
+	flags.StringVar(&o.tpm, "tpm", string(vm.TPMCRB), "TPM interface: crb, tis or none")
+	flags.BoolVar(&c.SecureBoot, "secure-boot", false, "firmware with Secure Boot; --vars decides whose keys are enrolled")
+	flags.BoolVar(&c.NICROM, "nic-rom", false, "keep the network card's boot ROM, which is measured into PCR 2")
+	flags.BoolVar(&c.ExitOnReboot, "no-reboot", false, "end where the guest reboots")
+	flags.StringVar(&c.Tools, "tools", "", "tools tree to run QEMU and swtpm from (default: the host's)")
+	flags.StringVar(&o.accel, "accel", string(vm.AccelAuto), "auto, kvm or tcg; auto tries whether KVM really works")
+	flags.DurationVar(&o.grace, "grace", 30*time.Second, "how long a stopped guest may take to switch itself off")
+}
+
+// resolve turns what was typed into a configuration.
+func (o *vmOptions) resolve(image string) (vm.Config, error) {
+	c := o.config
+	c.Image, c.TPM, c.Accel = image, vm.TPMInterface(o.tpm), vm.Accel(o.accel)
+	if c.Dir == "" {
+		c.Dir = strings.TrimSuffix(image, filepath.Ext(image)) + ".vm"
+	}
+	for _, text := range o.forwards {
+		f, err := vm.ParseForward(text)
+		if err != nil {
+			return c, err
+		}
+		c.Forwards = append(c.Forwards, f)
+	}
+	if o.nodeConfig != "" {
+		content, err := os.ReadFile(o.nodeConfig)
+		if err != nil {
+			return c, fmt.Errorf("node config: %w", err)
+		}
+		c.NodeConfig = content
+	}
+	var err error
+	c.StateDisk, err = stateDiskSize(o.stateDisk, c.Dir)
+	return c, err
+}
+
+// defaultStateDisk is the size of a new state disk in bytes; the file is sparse.
+const defaultStateDisk = 10 << 30
+
+// stateDiskSize is the size that was asked for, else that of the disk that is there, else the default.
+func stateDiskSize(text, dir string) (int64, error) {
+	if text != "" {
+		return parseSize(text)
+	}
+	size, err := vm.StateDiskSize(dir)
+	if err != nil || size > 0 {
+		return size, err
+	}
+	return defaultStateDisk, nil
+}
+
+// parseSize reads a number of bytes, or of K, M, G or T of them, by powers of 1024.
+func parseSize(text string) (int64, error) {
+	digits, unit := text, int64(1)
+	if i := strings.IndexByte("KMGT", text[len(text)-1]); i >= 0 {
+		digits, unit = text[:len(text)-1], 1<<(10*(i+1))
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n < 0 || n > (1<<50)/unit {
+		return 0, fmt.Errorf("size %q: want a number with K, M, G or T, for example 10G", text)
+	}
+	return n * unit, nil
+}
+
+// runVM runs a machine to its end. The first interrupt stops it, the second cuts its power.
+func runVM(ctx context.Context, config vm.Config, grace time.Duration, notes io.Writer) error {
+	// The machine's own context must outlive the interrupt, which otherwise would cut the power at once.
+	life, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	interruptible := context.AfterFunc(ctx, cut)
+	m, err := vm.Start(life, config)
+	if err != nil {
+		return err
+	}
+	if !interruptible() {
+		return m.Wait()
+	}
+	describeVM(m, notes)
+	select {
+	case <-m.Done():
+		return m.Wait()
+	case <-ctx.Done():
+	}
+	stopVM(m, grace, notes)
+	return m.Wait()
+}
+
+func stopVM(m *vm.Machine, grace time.Duration, notes io.Writer) {
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(again)
+	go func() {
+		select {
+		case <-again:
+			m.Kill()
+		case <-m.Done():
+		}
+	}()
+	fmt.Fprintf(notes, "\npower button pressed; the guest has %v (interrupt again to cut the power)\n", grace)
+	if !m.Stop(grace) {
+		fmt.Fprintln(notes, "the guest did not switch itself off")
+	}
+}
+
+// describeVM says once what runs and where its things are.
+func describeVM(m *vm.Machine, notes io.Writer) {
+	a := m.Acceleration()
+	fmt.Fprintf(notes, "execution  %s: %s\n", a.Accel, a.Reason)
+	s := m.Shape()
+	fmt.Fprintf(notes, "firmware   %s\nvariables  %s\n", s.Firmware, s.Vars)
+	for _, rom := range s.OptionROMs {
+		fmt.Fprintf(notes, "option rom %s\n", rom)
+	}
+	for _, f := range m.Forwards() {
+		fmt.Fprintf(notes, "forward    127.0.0.1:%d to guest port %d\n", f.Host, f.Guest)
+	}
+	if s.TPM != vm.TPMNone {
+		fmt.Fprintf(notes, "ek         %s\nek ca      %s\n", hullmark.TPMNodeID(m.EK().Public), filepath.Join(m.Dir(), vm.CAFile))
+	}
+	fmt.Fprintf(notes, "console    %s\n\n", m.Console())
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hullmark/hullmark/internal/vm"
+)
+
+func TestParseSize(t *testing.T) {
+	for text, want := range map[string]int64{"0": 0, "512": 512, "3K": 3 << 10, "20M": 20 << 20, "10G": 10 << 30, "1T": 1 << 40} {
+		if got, err := parseSize(text); got != want || err != nil {
+			t.Errorf("%s: %d, %v", text, got, err)
+		}
+	}
+	for _, bad := range []string{"G", "-1", "1.5G", "10g", "10GB", "99999999T"} {
+		if _, err := parseSize(bad); err == nil {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+func TestVMOptions(t *testing.T) {
+	dir := t.TempDir()
+	nodeConfig := filepath.Join(dir, "node.json")
+	if err := os.WriteFile(nodeConfig, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := vmOptions{tpm: "tis", accel: "tcg", forwards: []string{"0:7443"}, nodeConfig: nodeConfig}
+	c, err := o.resolve(filepath.Join(dir, "node.raw"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Dir != filepath.Join(dir, "node.vm") || c.TPM != vm.TPMTIS || c.Forwards[0].Guest != 7443 || string(c.NodeConfig) != "{}" || c.StateDisk != defaultStateDisk {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestExistingStateDiskKeepsItsSize(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "state.raw"), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if size, err := stateDiskSize("", dir); size != 1<<20 || err != nil {
+		t.Errorf("%d, %v", size, err)
+	}
+	if size, err := stateDiskSize("0", dir); size != 0 || err != nil {
+		t.Errorf("asked for none: %d, %v", size, err)
+	}
+}
+
+func TestVMUsageErrorsHaveTheirExitCode(t *testing.T) {
+	for _, args := range [][]string{{"vm"}, {"vm", "a", "b"}, {"vm", "a", "--forward", "x"}, {"vm", "a", "--state-disk", "x"}, {"vm", "a", "--config", "absent"}} {
+		if code := run(args); code != exitUsage {
+			t.Errorf("%q: exit %d", args, code)
+		}
+	}
+}
