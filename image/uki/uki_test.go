@@ -1,0 +1,223 @@
+package uki
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark/image/pe"
+)
+
+const stubPath = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub"
+
+func stub(t testing.TB) []byte {
+	t.Helper()
+	b, err := os.ReadFile(stubPath)
+	if err != nil {
+		t.Fatalf("the stub is missing: apt-get install systemd-boot-efi: %v", err)
+	}
+	return b
+}
+
+// sections uses the stub as the kernel: it is an EFI executable too.
+func sections(t testing.TB) []Section {
+	return []Section{
+		{Name: ".linux", Data: stub(t)},
+		{Name: ".initrd", Data: bytes.Repeat([]byte("initrd"), 10000)},
+		{Name: ".cmdline", Data: []byte("console=ttyS0 roothash=00")},
+		{Name: ".osrel", Data: []byte("ID=test\n")},
+	}
+}
+
+func build(t testing.TB) []byte {
+	t.Helper()
+	image, err := Build(stub(t), sections(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
+func open(image []byte) (*UKI, error) {
+	return Open(bytes.NewReader(image), int64(len(image)))
+}
+
+// pcr11 replays the events that the stub makes of the measured sections.
+func pcr11(u *UKI) string {
+	pcr := make([]byte, sha256.Size)
+	extend := func(data []byte) {
+		digest := sha256.Sum256(data)
+		next := sha256.Sum256(slices.Concat(pcr, digest[:]))
+		pcr = next[:]
+	}
+	for _, s := range u.Measured() {
+		extend([]byte(s.Name + "\x00"))
+		extend(s.Data)
+	}
+	return hex.EncodeToString(pcr)
+}
+
+// measure asks the systemd-measure of the same Debian release as the stub.
+func measure(t *testing.T, u *UKI) string {
+	t.Helper()
+	program := ""
+	for _, p := range []string{"/usr/lib/systemd/systemd-measure", "/lib/systemd/systemd-measure"} {
+		if _, err := os.Stat(p); err == nil {
+			program = p
+		}
+	}
+	if program == "" {
+		t.Fatal("systemd-measure is missing: apt-get install systemd")
+	}
+	args := []string{"calculate", "--bank=sha256", "--phase=", "--json=short"}
+	for _, s := range u.Measured() {
+		file := filepath.Join(t.TempDir(), "section")
+		if err := os.WriteFile(file, s.Data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "--"+strings.TrimPrefix(s.Name, ".")+"="+file)
+	}
+	out, err := exec.Command(program, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("systemd-measure: %v\n%s", err, out)
+	}
+	return string(out)
+}
+
+func TestMeasuredEqualsSystemdMeasure(t *testing.T) {
+	u, err := open(build(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := measure(t, u); !strings.Contains(out, pcr11(u)) {
+		t.Errorf("PCR 11 is %s, systemd-measure says %s", pcr11(u), out)
+	}
+}
+
+func TestSectionsReadBack(t *testing.T) {
+	u, err := open(build(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range sections(t) {
+		if got, ok := u.Section(want.Name); !ok || !bytes.Equal(got, want.Data) {
+			t.Errorf("%s: %d bytes, want %d", want.Name, len(got), len(want.Data))
+		}
+	}
+	if _, ok := u.Section(".none"); ok {
+		t.Error("a section that is not there was found")
+	}
+	if major, _, _ := strings.Cut(u.StubVersion, "."); major != "252" && major != "257" {
+		t.Errorf("stub version %q", u.StubVersion)
+	}
+	if last := u.PE.Sections[len(u.PE.Sections)-1]; last.Name != ".linux" {
+		t.Errorf("the last section is %s", last.Name)
+	}
+}
+
+func TestBuildDoesNotDependOnOrder(t *testing.T) {
+	reversed := sections(t)
+	slices.Reverse(reversed)
+	image, err := Build(stub(t), reversed)
+	if err != nil || !bytes.Equal(image, build(t)) {
+		t.Errorf("two orders give two images (%v)", err)
+	}
+}
+
+func TestBuildRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		sections []Section
+		want     string
+	}{
+		"no kernel":       {sections(t)[1:], "no .linux"},
+		"kernel no PE":    {[]Section{{Name: ".linux", Data: []byte("x")}}, "EFI executable"},
+		"unknown section": {append(sections(t), Section{Name: ".extra", Data: []byte("x")}), "unknown"},
+		"profile":         {append(sections(t), Section{Name: ".profile", Data: []byte("ID=x")}), "not supported"},
+		"stub's section":  {append(sections(t), Section{Name: ".sbat", Data: []byte("x")}), "already"},
+	} {
+		if _, err := Build(stub(t), c.sections); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	image := build(t)
+	rename := func(old, name string) []byte {
+		return bytes.Replace(image, append([]byte(old), 0), append([]byte(name), 0), 1)
+	}
+	major := bytes.Index(image, []byte("systemd-stub 25")) + len("systemd-stub ")
+	unknown := bytes.Clone(image)
+	copy(unknown[major:], "299")
+	for name, c := range map[string]struct {
+		image []byte
+		want  string
+	}{
+		"unknown stub":     {unknown, "systemd-stub 299"},
+		"other magic":      {bytes.ReplaceAll(image, []byte("LoaderInfo"), []byte("Loaderinfo")), "does not name"},
+		"unknown section":  {rename(".osrel", ".osrex"), "unknown"},
+		"section twice":    {rename(".osrel", ".linux"), "twice"},
+		"no kernel":        {rename(".linux", ".ucode"), ""},
+		"truncated":        {image[:len(image)-512], "truncated"},
+		"a plain stub":     {stub(t), "no .linux"},
+		"not a PE":         {make([]byte, 4096), "MZ"},
+		"hardware profile": {rename(".osrel", ".hwids"), "not supported"},
+	} {
+		_, err := open(c.image)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+}
+
+// TestStub257Order holds the order of generation 257 to a value that
+// systemd-measure 257.13 computed for sections holding their own names.
+func TestStub257Order(t *testing.T) {
+	u := &UKI{sections: map[string][]byte{}, order: rules257.measured}
+	for _, name := range rules257.measured {
+		u.sections[name] = []byte(strings.TrimPrefix(name, "."))
+	}
+	const want = "af6e47d54eebf81d6cc7f778564e755ff9cef40a8d4c27dad334aac435b1c10b"
+	if got := pcr11(u); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// FuzzOpen changes the headers of a real image and keeps its sections.
+func FuzzOpen(f *testing.F) {
+	image := build(f)
+	f.Add(image[:1024])
+	f.Fuzz(func(t *testing.T, headers []byte) {
+		b := bytes.Clone(image)
+		copy(b[:4096], headers)
+		u, err := open(b)
+		if err != nil {
+			return
+		}
+		for _, s := range u.Measured() {
+			if got, ok := u.Section(s.Name); !ok || !bytes.Equal(got, s.Data) {
+				t.Errorf("%s: not the same bytes twice", s.Name)
+			}
+		}
+	})
+}
+
+func TestNXCompatFollowsTheKernel(t *testing.T) {
+	f, err := pe.Parse(bytes.NewReader(stub(t)), int64(len(stub(t))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := open(build(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u.PE.NXCompat() != f.NXCompat() {
+		t.Error("image and kernel differ in NX_COMPAT")
+	}
+}
