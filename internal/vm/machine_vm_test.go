@@ -131,6 +131,17 @@ func TestSecureBootFirmwareBoots(t *testing.T) {
 	awaitFirmware(t, m)
 }
 
+func TestMachineWithOptionROM(t *testing.T) {
+	c := testConfig(t)
+	c.NICROM = true
+	m := start(t, c)
+	defer m.Kill()
+	awaitFirmware(t, m)
+	if roms := m.Shape().OptionROMs; len(roms) != 1 || !fileExists(roms[0]) {
+		t.Errorf("option ROMs %q", roms)
+	}
+}
+
 func TestCancelledContextEndsTheMachine(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	m, err := Start(ctx, testConfig(t))
