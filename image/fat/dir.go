@@ -140,3 +140,39 @@ func checksum(short []byte) byte {
 	}
 	return sum
 }
+
+// maxDepth bounds how deep Files looks into directories.
+const maxDepth = 8
+
+// Files returns the paths of all files, in the order of the directories.
+func (f *FS) Files() ([]string, error) {
+	paths, err := f.list(f.root, "", maxDepth, nil)
+	if err != nil {
+		return nil, fmt.Errorf("list FAT volume: %w", err)
+	}
+	return paths, nil
+}
+
+func (f *FS) list(cluster uint32, prefix string, depth int, paths []string) ([]string, error) {
+	if depth == 0 {
+		return nil, fmt.Errorf("%s: more than %d directories deep", prefix, maxDepth)
+	}
+	entries, err := f.readDir(cluster)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		switch {
+		case e.volume || e.short == "." || e.short == "..":
+		case e.dir:
+			if paths, err = f.list(e.cluster, prefix+e.name+"/", depth-1, paths); err != nil {
+				return nil, err
+			}
+		case len(paths) >= maxDirEntries:
+			return nil, fmt.Errorf("more than %d files", maxDirEntries)
+		default:
+			paths = append(paths, prefix+e.name)
+		}
+	}
+	return paths, nil
+}

@@ -1,0 +1,190 @@
+package image
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/hullmark/hullmark/image/fat"
+	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/uki"
+	"github.com/hullmark/hullmark/image/verity"
+)
+
+// Disk is a disk that was read back. It reads from the io.ReaderAt given to
+// Open, which must stay valid.
+type Disk struct {
+	// Table is the partition table, as firmware measures it.
+	Table *gpt.Table
+	// UKI is the opened kernel image of the ESP.
+	UKI *uki.UKI
+	// UKIBytes is the file that UKI was opened from.
+	UKIBytes []byte
+	// Cmdline is the kernel command line in the kernel image.
+	Cmdline string
+	// RootHash is the root hash in Cmdline.
+	RootHash verity.Root
+	// Root is the root file system, without the padding of its partition.
+	Root *io.SectionReader
+	// Verity is its hash area, without the padding of its partition.
+	Verity *io.SectionReader
+}
+
+// Open reads a disk of the given size in bytes and checks its shape: exactly
+// the three partitions, exactly the kernel image on the ESP, a root hash in
+// the command line and in the partitions' GUIDs, and a hash tree that covers
+// the root file system. It does not hash the content; Verify does.
+func Open(r io.ReaderAt, size int64) (*Disk, error) {
+	d := &Disk{}
+	if err := d.open(r, size); err != nil {
+		return nil, fmt.Errorf("open image: %w", err)
+	}
+	return d, nil
+}
+
+func (d *Disk) open(r io.ReaderAt, size int64) error {
+	table, err := gpt.Read(r, size)
+	if err != nil {
+		return err
+	}
+	d.Table = table
+	parts := table.Partitions
+	types := []gpt.GUID{gpt.TypeESP, gpt.TypeRootAMD64, gpt.TypeRootVerityAMD64}
+	if len(parts) != len(types) {
+		return fmt.Errorf("%d partitions, want ESP, root and root-verity", len(parts))
+	}
+	for i, want := range types {
+		if parts[i].Type != want {
+			return fmt.Errorf("partition %d has type %s, want %s", i+1, parts[i].Type, want)
+		}
+	}
+	if err := d.openESP(section(r, parts[0])); err != nil {
+		return fmt.Errorf("ESP: %w", err)
+	}
+	if err := d.findRoot(parts[1], parts[2]); err != nil {
+		return err
+	}
+	return d.openRoot(section(r, parts[1]), section(r, parts[2]))
+}
+
+func section(r io.ReaderAt, p gpt.Partition) *io.SectionReader {
+	return io.NewSectionReader(r, p.Offset(), p.Size())
+}
+
+// openESP reads the kernel image. Any other file is refused, because the stub
+// reads addons, credentials and extensions from the ESP.
+func (d *Disk) openESP(esp *io.SectionReader) error {
+	volume, err := fat.Open(esp, esp.Size())
+	if err != nil {
+		return err
+	}
+	files, err := volume.Files()
+	if err != nil {
+		return err
+	}
+	if len(files) != 1 || files[0] != UKIPath {
+		return fmt.Errorf("it holds %q, want %s only", files, UKIPath)
+	}
+	if d.UKIBytes, err = volume.File(UKIPath); err != nil {
+		return err
+	}
+	d.UKI, err = uki.Open(bytes.NewReader(d.UKIBytes), int64(len(d.UKIBytes)))
+	return err
+}
+
+// findRoot takes the root hash from the command line and compares the GUIDs.
+func (d *Disk) findRoot(root, tree gpt.Partition) error {
+	cmdline, _ := d.UKI.Section(".cmdline")
+	d.Cmdline = string(cmdline)
+	hash, err := parseRootHash(d.Cmdline)
+	if err != nil {
+		return fmt.Errorf("command line: %w", err)
+	}
+	d.RootHash = hash
+	first, second := rootGUIDs(hash)
+	if root.GUID != first || tree.GUID != second {
+		return fmt.Errorf("partitions %s and %s are not those of root hash %x in the command line", root.GUID, tree.GUID, hash)
+	}
+	return nil
+}
+
+// parseRootHash finds the one roothash= of a command line.
+func parseRootHash(cmdline string) (verity.Root, error) {
+	var (
+		found []string
+		root  verity.Root
+	)
+	for _, word := range strings.Fields(cmdline) {
+		if value, ok := strings.CutPrefix(word, roothash); ok {
+			found = append(found, value)
+		}
+	}
+	if len(found) != 1 {
+		return root, fmt.Errorf("%d words start with %s, want one", len(found), roothash)
+	}
+	b, err := hex.DecodeString(found[0])
+	if err != nil || len(b) != len(root) || found[0] != strings.ToLower(found[0]) {
+		return root, fmt.Errorf("%s%.80s: want %d lower-case hexadecimal digits", roothash, found[0], 2*len(root))
+	}
+	return verity.Root(b), nil
+}
+
+func (d *Disk) openRoot(root, tree *io.SectionReader) error {
+	s, err := verity.ReadSuperblock(tree)
+	if err != nil {
+		return err
+	}
+	if s.DataSize > root.Size() || verity.Size(s.DataSize) > tree.Size() {
+		return fmt.Errorf("verity superblock: %d bytes of data do not fit the partitions", s.DataSize)
+	}
+	d.Root = io.NewSectionReader(root, 0, s.DataSize)
+	d.Verity = io.NewSectionReader(tree, 0, verity.Size(s.DataSize))
+	return nil
+}
+
+// Verify hashes the disk: the root file system and its hash tree against the
+// root hash in the command line, salt and UUID of the tree and the GUIDs of
+// disk and ESP against the content that they derive from. A kernel image that
+// was changed after planning is found by the latter; signing it is no change.
+func (d *Disk) Verify() error {
+	if err := d.verifySeed(); err != nil {
+		return fmt.Errorf("verify image: %w", err)
+	}
+	if err := verity.Verify(d.Root, d.Root.Size(), d.Verity, d.Verity.Size(), d.RootHash); err != nil {
+		return fmt.Errorf("verify image: %w", err)
+	}
+	if err := d.verifyTreeParams(); err != nil {
+		return fmt.Errorf("verify image: %w", err)
+	}
+	return nil
+}
+
+func (d *Disk) verifySeed() error {
+	seed, err := seedOf(d.UKIBytes)
+	if err != nil {
+		return err
+	}
+	if d.Table.GUID != diskGUID(seed) || d.Table.Partitions[0].GUID != espGUID(seed) {
+		return errors.New("the GUIDs of disk and ESP do not follow from the kernel image: it was changed or damaged")
+	}
+	return nil
+}
+
+func (d *Disk) verifyTreeParams() error {
+	s, err := verity.ReadSuperblock(d.Verity)
+	if err != nil {
+		return err
+	}
+	digest := sha256.New()
+	if _, err := io.Copy(digest, io.NewSectionReader(d.Root, 0, d.Root.Size())); err != nil {
+		return fmt.Errorf("root file system: %w", err)
+	}
+	if s.Params != treeParams([sha256.Size]byte(digest.Sum(nil))) {
+		return errors.New("salt or UUID of the hash tree do not follow from the root file system: another tool wrote it")
+	}
+	return nil
+}

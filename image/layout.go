@@ -1,0 +1,233 @@
+// Package image lays out the disk of a Hullmark node and reads one back. It
+// knows every byte that it writes: the same parts give the same disk, wherever
+// and whenever they are put together.
+//
+// A disk has three partitions: the ESP with one file, the unified kernel image;
+// the root file system; its dm-verity hash tree. The kernel command line holds
+// the root hash, so whoever measures the kernel image measures the root too.
+package image
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/hullmark/hullmark/image/fat"
+	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/uki"
+	"github.com/hullmark/hullmark/image/verity"
+)
+
+const (
+	// UKIPath is where the ESP holds the unified kernel image: the path that
+	// firmware starts without a boot entry (UEFI 2.10 §3.5.1.1, x86-64).
+	UKIPath = "EFI/BOOT/BOOTX64.EFI"
+
+	// alignment of partitions, in bytes.
+	alignment = 1 << 20
+	// readOnly is the attribute of the root and verity partitions
+	// (UAPI.2 Discoverable Partitions Specification, bit 60).
+	readOnly = 1 << 60
+	// roothash starts the command line's word that holds the root hash.
+	roothash = "roothash="
+	espLabel = "ESP"
+)
+
+// Parts are what a disk is made of.
+type Parts struct {
+	// Stub is the PE stub of systemd.
+	Stub []byte
+	// Kernel is the kernel, an EFI executable.
+	Kernel []byte
+	// Initrd is the initial file system, one or more archives in a row.
+	Initrd []byte
+	// OSRelease is the content of /usr/lib/os-release.
+	OSRelease []byte
+	// Uname is the kernel's version as uname -r prints it.
+	Uname string
+	// Cmdline is the kernel command line without roothash=, which Plan adds.
+	Cmdline string
+	// Root is the root file system, read while planning and again by WriteTo.
+	Root io.ReaderAt
+	// RootSize is its length in bytes, a multiple of verity.BlockSize.
+	RootSize int64
+	// Time is the modification time of the ESP's file. It should come from the
+	// locked package set, not from the clock.
+	Time time.Time
+}
+
+// Layout is a planned disk.
+type Layout struct {
+	cmdline    string
+	uki        []byte
+	rootHash   verity.Root
+	partitions []gpt.Partition
+	size       int64
+	areas      []area
+}
+
+// area is a run of bytes of the disk; what no area covers is zero.
+type area struct {
+	name   string
+	offset int64
+	size   int64
+	data   io.ReaderAt
+}
+
+// Plan decides every byte of the disk. It reads the root file system twice:
+// once for its digest, once for the hash tree, of which it keeps the result.
+//
+// What other tools choose at random follows from the content, by derive:
+// the salt and the UUID of the hash tree from the SHA-256 of the root file
+// system; the GUIDs of the disk and of the ESP and the volume's serial number
+// from the Authenticode digest of the kernel image, which signing leaves
+// unchanged. The GUIDs of the other two partitions are the halves of the root
+// hash, by which the initrd finds them.
+func Plan(p Parts) (*Layout, error) {
+	l := &Layout{}
+	tree, err := l.hashRoot(p)
+	if err != nil {
+		return nil, fmt.Errorf("plan image: root file system: %w", err)
+	}
+	if err := l.buildUKI(p); err != nil {
+		return nil, fmt.Errorf("plan image: %w", err)
+	}
+	seed, err := seedOf(l.uki)
+	if err != nil {
+		return nil, fmt.Errorf("plan image: %w", err)
+	}
+	esp, err := fat.Build([]fat.File{{Path: UKIPath, Data: l.uki}}, fat.Params{
+		Label: espLabel, VolumeID: volumeID(seed), Time: p.Time,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("plan image: ESP: %w", err)
+	}
+	l.place(seed, esp, p.Root, p.RootSize, tree)
+	if err := l.addTable(seed); err != nil {
+		return nil, fmt.Errorf("plan image: %w", err)
+	}
+	return l, nil
+}
+
+// hashRoot computes the root hash and returns the hash tree.
+func (l *Layout) hashRoot(p Parts) ([]byte, error) {
+	digest := sha256.New()
+	n, err := io.Copy(digest, io.NewSectionReader(p.Root, 0, p.RootSize))
+	if err != nil {
+		return nil, err
+	}
+	if n != p.RootSize {
+		return nil, fmt.Errorf("it has %d bytes, %d were announced", n, p.RootSize)
+	}
+	var tree bytes.Buffer
+	params := treeParams([sha256.Size]byte(digest.Sum(nil)))
+	l.rootHash, err = verity.Write(p.Root, p.RootSize, &tree, params)
+	return tree.Bytes(), err
+}
+
+func (l *Layout) buildUKI(p Parts) error {
+	if err := checkCmdline(p.Cmdline); err != nil {
+		return fmt.Errorf("command line: %w", err)
+	}
+	l.cmdline = strings.TrimSpace(p.Cmdline + " " + roothash + hex.EncodeToString(l.rootHash[:]))
+	image, err := uki.Build(p.Stub, []uki.Section{
+		{Name: ".linux", Data: p.Kernel},
+		{Name: ".osrel", Data: p.OSRelease},
+		{Name: ".cmdline", Data: []byte(l.cmdline)},
+		{Name: ".initrd", Data: p.Initrd},
+		{Name: ".uname", Data: []byte(p.Uname)},
+	})
+	l.uki = image
+	return err
+}
+
+// checkCmdline refuses what the stub or the kernel would read differently from
+// what stands here, and a root hash that is not ours.
+func checkCmdline(cmdline string) error {
+	for _, c := range []byte(cmdline) {
+		if c < ' ' || c > '~' {
+			return fmt.Errorf("byte %#02x: only printable ASCII on one line", c)
+		}
+	}
+	for _, word := range strings.Fields(cmdline) {
+		if strings.HasPrefix(word, roothash) {
+			return errors.New("it has a roothash= already; leave it out, it is computed")
+		}
+	}
+	return nil
+}
+
+// place puts the partitions one after the other.
+func (l *Layout) place(seed [sha256.Size]byte, esp []byte, root io.ReaderAt, rootSize int64, tree []byte) {
+	first, second := rootGUIDs(l.rootHash)
+	l.size = alignment // the first partition starts after the table
+	l.add(gpt.Partition{Type: gpt.TypeESP, GUID: espGUID(seed), Name: "esp"}, bytes.NewReader(esp), int64(len(esp)))
+	l.add(gpt.Partition{Type: gpt.TypeRootAMD64, GUID: first, Name: "root", Attributes: readOnly}, root, rootSize)
+	l.add(gpt.Partition{Type: gpt.TypeRootVerityAMD64, GUID: second, Name: "root-verity", Attributes: readOnly}, bytes.NewReader(tree), int64(len(tree)))
+	l.size += alignment // room for the second copy of the table
+}
+
+func (l *Layout) add(p gpt.Partition, data io.ReaderAt, size int64) {
+	length := (size + alignment - 1) / alignment * alignment
+	p.FirstLBA = uint64(l.size / gpt.SectorSize)
+	p.LastLBA = uint64((l.size+length)/gpt.SectorSize) - 1
+	l.areas = append(l.areas, area{name: p.Name, offset: l.size, size: size, data: data})
+	l.partitions = append(l.partitions, p)
+	l.size += length
+}
+
+// addTable encodes the partition table and puts its two copies around the
+// partitions.
+func (l *Layout) addTable(seed [sha256.Size]byte) error {
+	primary, backup, err := gpt.Encode(l.size, diskGUID(seed), l.partitions)
+	if err != nil {
+		return err
+	}
+	first := area{name: "partition table", size: gpt.PrimarySize, data: bytes.NewReader(primary)}
+	last := area{name: "second partition table", offset: l.size - gpt.BackupSize, size: gpt.BackupSize, data: bytes.NewReader(backup)}
+	l.areas = append(append([]area{first}, l.areas...), last)
+	return nil
+}
+
+// UKI returns the unified kernel image. The caller must not change it.
+func (l *Layout) UKI() []byte { return l.uki }
+
+// Cmdline returns the kernel command line, with the root hash.
+func (l *Layout) Cmdline() string { return l.cmdline }
+
+// RootHash returns the root hash of the root file system.
+func (l *Layout) RootHash() verity.Root { return l.rootHash }
+
+// Size returns the length of the disk in bytes.
+func (l *Layout) Size() int64 { return l.size }
+
+// WriteTo writes the whole disk, Size bytes, from its first to its last. Runs
+// of zeros are written too; a writer that skips them makes a sparse file.
+func (l *Layout) WriteTo(w io.Writer) (int64, error) {
+	at := int64(0)
+	for _, a := range l.areas {
+		gap, err := io.CopyN(w, zeros{}, a.offset-at)
+		at += gap
+		if err != nil {
+			return at, fmt.Errorf("write image: before %s: %w", a.name, err)
+		}
+		n, err := io.CopyN(w, io.NewSectionReader(a.data, 0, a.size), a.size)
+		at += n
+		if err != nil {
+			return at, fmt.Errorf("write image: %s: %w", a.name, err)
+		}
+	}
+	return at, nil
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
