@@ -1,0 +1,173 @@
+package kubeadm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Version is the Kubernetes release that the image carries.
+const Version = "v1.36.3"
+
+// Repository is the name that the side-loaded images live under.
+const Repository = "localhost/hullmark"
+
+// PatchesDir is where the verity root keeps kubeadm's patches: they mount each program from the verity root into its container.
+const PatchesDir = "/usr/lib/kubernetes/patches"
+
+// Profile says how patient a cluster is.
+type Profile string
+
+const (
+	// Normal keeps kubeadm's own defaults.
+	Normal Profile = ""
+	// Slow is for machines that are tens of times slower than real ones, such as emulated ones. It waits longer, uses ECDSA P-256 for the certificates
+	// that kubeadm makes, lets etcd miss more heartbeats, and runs the controllers without leader election: with a second control plane
+	// two of each would act at once. It is meant for tests.
+	Slow Profile = "slow"
+)
+
+// Params are what differs between clusters.
+type Params struct {
+	// NodeName is the first control-plane node's name, a DNS label.
+	NodeName string
+	// AdvertiseAddress is the address that the node's API server tells others.
+	AdvertiseAddress netip.Addr
+	// ClusterName names the cluster in kubeconfig files; empty means kubernetes.
+	ClusterName string
+	// Endpoint is the control plane's stable host:port; empty means AdvertiseAddress:6443.
+	Endpoint string
+	// ServiceSubnet and PodSubnet are the cluster's own networks, IPv4.
+	ServiceSubnet, PodSubnet netip.Prefix
+	// SANs are further names and addresses that the API server's certificate is for.
+	SANs []string
+	// Workloads lets ordinary pods run on the control-plane node.
+	Workloads bool
+	// Profile is Normal or Slow.
+	Profile Profile
+}
+
+// endpoint is where nodes reach the API server.
+func (p Params) endpoint() string {
+	if p.Endpoint != "" {
+		return p.Endpoint
+	}
+	return netip.AddrPortFrom(p.AdvertiseAddress, 6443).String()
+}
+
+func (p Params) check() error {
+	switch {
+	case p.NodeName == "":
+		return errors.New("kubeadm documents: node name: missing")
+	case !p.AdvertiseAddress.IsValid() || p.AdvertiseAddress.IsUnspecified():
+		return fmt.Errorf("kubeadm documents: advertise address %q: want the node's own address", p.AdvertiseAddress)
+	case !p.ServiceSubnet.IsValid() || !p.ServiceSubnet.Addr().Is4():
+		return fmt.Errorf("kubeadm documents: service subnet %q: want an IPv4 network such as 10.96.0.0/12", p.ServiceSubnet)
+	case !p.PodSubnet.IsValid() || !p.PodSubnet.Addr().Is4():
+		return fmt.Errorf("kubeadm documents: pod subnet %q: want an IPv4 network such as 10.244.0.0/16", p.PodSubnet)
+	case p.ServiceSubnet.Overlaps(p.PodSubnet):
+		return fmt.Errorf("kubeadm documents: service subnet %s overlaps pod subnet %s: choose two apart", p.ServiceSubnet, p.PodSubnet)
+	case p.Profile != Normal && p.Profile != Slow:
+		return fmt.Errorf("kubeadm documents: profile %q: want slow or none", p.Profile)
+	}
+	return nil
+}
+
+// InitDocuments writes what kubeadm init reads: an InitConfiguration, a ClusterConfiguration (kubeadm.k8s.io/v1beta4) and a KubeletConfiguration, as one
+// YAML stream. It holds no secret: the cluster's keys lie in /etc/kubernetes/pki before kubeadm starts.
+func InitDocuments(p Params) ([]byte, error) {
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	initial, cluster, kubelet := initOf(p), clusterOf(p), kubeletOf()
+	if p.Profile == Slow {
+		slow(&initial, &cluster)
+	}
+	return stream(initial, cluster, kubelet)
+}
+
+func stream(i initConfiguration, c clusterConfiguration, k kubeletConfiguration) ([]byte, error) {
+	var out bytes.Buffer
+	for _, d := range []any{i, c, k} {
+		text, err := yaml.Marshal(d)
+		if err != nil {
+			return nil, fmt.Errorf("kubeadm documents: %w", err)
+		}
+		out.WriteString("---\n")
+		out.Write(text)
+	}
+	return out.Bytes(), nil
+}
+
+func initOf(p Params) initConfiguration {
+	c := initConfiguration{
+		meta: meta{APIVersion: kubeadmAPI, Kind: "InitConfiguration"},
+		NodeRegistration: nodeRegistration{
+			Name:      p.NodeName,
+			CRISocket: "unix:///run/containerd/containerd.sock",
+			// The check looks for the kernel's build configuration below /boot, which the image leaves out; the kernel is the image's own.
+			IgnorePreflightErrors: []string{"SystemVerification"},
+			ImagePullPolicy:       "IfNotPresent",
+		},
+		LocalAPIEndpoint: endpoint{AdvertiseAddress: p.AdvertiseAddress.String(), BindPort: 6443},
+		// kube-proxy is an addon of ours: kubeadm has no patch for it, and its image is empty.
+		SkipPhases: []string{"addon/kube-proxy", "show-join-command"},
+		Patches:    directory{Directory: PatchesDir},
+	}
+	if p.Workloads {
+		// An empty list, unlike none, means no taint.
+		c.NodeRegistration.Taints = &[]taint{}
+	}
+	return c
+}
+
+func clusterOf(p Params) clusterConfiguration {
+	return clusterConfiguration{
+		meta:                 meta{APIVersion: kubeadmAPI, Kind: "ClusterConfiguration"},
+		ClusterName:          p.ClusterName,
+		KubernetesVersion:    Version,
+		ImageRepository:      Repository,
+		ControlPlaneEndpoint: p.endpoint(),
+		Networking:           networking{ServiceSubnet: p.ServiceSubnet.String(), PodSubnet: p.PodSubnet.String(), DNSDomain: "cluster.local"},
+		APIServer:            apiServer{CertSANs: p.SANs},
+		ControllerManager: component{ExtraArgs: []argument{
+			// kubeadm mounts the default, which is in the read-only /usr.
+			{Name: "flex-volume-plugin-dir", Value: volumePlugins},
+		}},
+	}
+}
+
+// volumePlugins is where volume plugins are looked for; the default is in the read-only /usr.
+const volumePlugins = "/var/lib/kubelet/volume-plugins"
+
+func kubeletOf() kubeletConfiguration {
+	return kubeletConfiguration{
+		meta:            meta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"},
+		CgroupDriver:    "systemd",
+		VolumePluginDir: volumePlugins,
+		// What systemd-resolved learned; /etc/resolv.conf names its stub, which pods do not reach.
+		ResolvConf: "/run/systemd/resolve/resolv.conf",
+	}
+}
+
+func slow(i *initConfiguration, c *clusterConfiguration) {
+	i.Timeouts = &timeouts{
+		ControlPlaneComponentHealthCheck: "20m",
+		KubeletHealthCheck:               "20m",
+		KubernetesAPICall:                "10m",
+		EtcdAPICall:                      "10m",
+		TLSBootstrap:                     "20m",
+		Discovery:                        "20m",
+	}
+	c.EncryptionAlgorithm = "ECDSA-P256"
+	c.Etcd = &etcd{Local: localEtcd{DataDir: "/var/lib/etcd", ExtraArgs: []argument{
+		{Name: "heartbeat-interval", Value: "500"},
+		{Name: "election-timeout", Value: "5000"},
+	}}}
+	alone := argument{Name: "leader-elect", Value: "false"}
+	c.ControllerManager.ExtraArgs = append(c.ControllerManager.ExtraArgs, alone)
+	c.Scheduler.ExtraArgs = append(c.Scheduler.ExtraArgs, alone)
+}

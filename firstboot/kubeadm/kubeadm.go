@@ -1,0 +1,63 @@
+// Package kubeadm makes a node a Kubernetes control plane: it writes kubeadm's documents, lets the real kubeadm judge them before anything changes,
+// runs kubeadm init as a systemd unit, follows its phases, and waits until the node is Ready.
+package kubeadm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+)
+
+// Program is kubeadm in the verity root.
+const Program = "/usr/bin/kubeadm"
+
+// MaxDocuments is the largest stream of kubeadm documents or of addon manifests that is taken, in bytes.
+const MaxDocuments = 4 << 20
+
+// Validate lets the kubeadm at program judge documents. It changes nothing. Kubeadm's init only warns of unknown fields, its validation refuses them; so
+// this comes first. The error holds kubeadm's own words.
+func Validate(ctx context.Context, program string, documents []byte) error {
+	if len(documents) > MaxDocuments {
+		return fmt.Errorf("validate kubeadm documents: %d bytes, at most %d are allowed", len(documents), MaxDocuments)
+	}
+	if len(bytes.TrimSpace(documents)) == 0 {
+		return errors.New("validate kubeadm documents: there are none")
+	}
+	cmd := exec.CommandContext(ctx, program, "config", "validate", "--config", "/dev/stdin")
+	cmd.Stdin = bytes.NewReader(documents)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	err := cmd.Run()
+	var refused *exec.ExitError
+	if errors.As(err, &refused) {
+		return fmt.Errorf("validate kubeadm documents: %s (correct the document and start again)", cause(said.String()))
+	}
+	if err != nil {
+		return fmt.Errorf("validate kubeadm documents: run %s: %w", program, err)
+	}
+	return nil
+}
+
+// maxCause is how many lines of kubeadm's output an error repeats.
+const maxCause = 12
+
+// cause picks out of kubeadm's output what went wrong: its error and the lines under it, without the usage that follows; if it names none, its last words.
+func cause(output string) string {
+	var lines []string
+	for line := range strings.Lines(output) {
+		line = redact(strings.TrimRight(line, "\n"))
+		switch {
+		case strings.HasPrefix(line, "error"):
+			lines = []string{line}
+		case strings.HasPrefix(line, "To see the stack trace"):
+			return strings.Join(lines, "; ")
+		case strings.TrimSpace(line) != "":
+			lines = append(lines, strings.TrimSpace(line))
+		}
+		lines = lines[max(0, len(lines)-maxCause):]
+	}
+	return strings.Join(lines, "; ")
+}

@@ -1,0 +1,192 @@
+// Package oci writes a container image as an archive that a container runtime imports: an OCI image layout (image-spec v1.1, image-layout.md) in a tar
+// file. One image may stand in it under several names. The same image and names give the same bytes.
+package oci
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Media types of image-spec v1.1.
+const (
+	typeIndex    = "application/vnd.oci.image.index.v1+json"
+	typeManifest = "application/vnd.oci.image.manifest.v1+json"
+	typeConfig   = "application/vnd.oci.image.config.v1+json"
+	typeLayer    = "application/vnd.oci.image.layer.v1.tar"
+)
+
+// File is one entry of an image's only layer. Name is relative, with slashes. Content is a regular file's bytes or a symbolic link's target. Owner is root.
+type File struct {
+	Name    string
+	Mode    fs.FileMode
+	Content []byte
+}
+
+// Image is a linux/amd64 image of one layer.
+type Image struct {
+	// Files are written in the order of their names.
+	Files []File
+	// Path is the value of $PATH in a container.
+	Path string
+	// Entrypoint is the command of a container that names none.
+	Entrypoint []string
+}
+
+// Write writes image to w under every one of names, which are whole references: registry/repository:tag.
+func Write(w io.Writer, image Image, names []string) error {
+	layer, err := layerOf(image.Files)
+	if err != nil {
+		return fmt.Errorf("write image: layer: %w", err)
+	}
+	a := archive{}
+	stored := a.add(typeLayer, layer)
+	config, err := json.Marshal(configOf(image, stored.Digest))
+	if err != nil {
+		return fmt.Errorf("write image: config: %w", err)
+	}
+	manifest, err := json.Marshal(manifest{SchemaVersion: 2, MediaType: typeManifest, Config: a.add(typeConfig, config), Layers: []descriptor{stored}})
+	if err != nil {
+		return fmt.Errorf("write image: manifest: %w", err)
+	}
+	index, err := indexOf(a.add(typeManifest, manifest), names)
+	if err != nil {
+		return fmt.Errorf("write image: %w", err)
+	}
+	a["index.json"], a["oci-layout"] = index, []byte(`{"imageLayoutVersion":"1.0.0"}`)
+	return a.write(w)
+}
+
+type descriptor struct {
+	MediaType   string            `json:"mediaType"`
+	Digest      string            `json:"digest"`
+	Size        int               `json:"size"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+type manifest struct {
+	SchemaVersion int          `json:"schemaVersion"`
+	MediaType     string       `json:"mediaType"`
+	Config        descriptor   `json:"config"`
+	Layers        []descriptor `json:"layers"`
+}
+
+type index struct {
+	SchemaVersion int          `json:"schemaVersion"`
+	MediaType     string       `json:"mediaType"`
+	Manifests     []descriptor `json:"manifests"`
+}
+
+type config struct {
+	Architecture string        `json:"architecture"`
+	OS           string        `json:"os"`
+	Config       processConfig `json:"config"`
+	RootFS       rootFS        `json:"rootfs"`
+}
+
+type processConfig struct {
+	Env        []string `json:",omitempty"`
+	Entrypoint []string `json:",omitempty"`
+}
+
+type rootFS struct {
+	Type    string   `json:"type"`
+	DiffIDs []string `json:"diff_ids"`
+}
+
+// configOf needs the digest of the uncompressed layer, which is how the layer is stored: what holds the archive is compressed already.
+func configOf(image Image, layer string) config {
+	return config{
+		Architecture: "amd64",
+		OS:           "linux",
+		Config:       processConfig{Env: []string{"PATH=" + image.Path}, Entrypoint: image.Entrypoint},
+		RootFS:       rootFS{Type: "layers", DiffIDs: []string{layer}},
+	}
+}
+
+// indexOf names the manifest in both ways that importers know: containerd's annotation is the whole reference, the specification's is the tag.
+func indexOf(m descriptor, names []string) ([]byte, error) {
+	i := index{SchemaVersion: 2, MediaType: typeIndex}
+	for _, name := range names {
+		repository, tag, tagged := strings.Cut(name[strings.LastIndex(name, "/")+1:], ":")
+		if !tagged || repository == "" || tag == "" {
+			return nil, fmt.Errorf("name %q: want registry/repository:tag", name)
+		}
+		m.Annotations = map[string]string{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag}
+		i.Manifests = append(i.Manifests, m)
+	}
+	return json.Marshal(i)
+}
+
+func layerOf(files []File) ([]byte, error) {
+	files = slices.Clone(files)
+	slices.SortFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, f := range files {
+		if !fs.ValidPath(f.Name) {
+			return nil, fmt.Errorf("file %q: want a relative path without . and ..", f.Name)
+		}
+		if err := addFile(w, f); err != nil {
+			return nil, fmt.Errorf("file %s: %w", f.Name, err)
+		}
+	}
+	err := w.Close()
+	return out.Bytes(), err
+}
+
+func addFile(w *tar.Writer, f File) error {
+	h := tar.Header{Name: f.Name, Mode: int64(f.Mode.Perm()), ModTime: time.Unix(0, 0), Format: tar.FormatUSTAR}
+	if f.Mode&fs.ModeSticky != 0 {
+		h.Mode |= 0o1000
+	}
+	switch f.Mode.Type() {
+	case fs.ModeDir:
+		h.Typeflag, h.Name = tar.TypeDir, f.Name+"/"
+	case fs.ModeSymlink:
+		h.Typeflag, h.Linkname = tar.TypeSymlink, string(f.Content)
+	case 0:
+		h.Typeflag, h.Size = tar.TypeReg, int64(len(f.Content))
+	default:
+		return fmt.Errorf("mode %s: want a file, a folder or a symbolic link", f.Mode)
+	}
+	if err := w.WriteHeader(&h); err != nil || h.Typeflag != tar.TypeReg {
+		return err
+	}
+	_, err := w.Write(f.Content)
+	return err
+}
+
+// archive maps the names of a layout's files to their content.
+type archive map[string][]byte
+
+// add stores content as a blob and describes it.
+func (a archive) add(mediaType string, content []byte) descriptor {
+	sum := sha256.Sum256(content)
+	name := hex.EncodeToString(sum[:])
+	a["blobs/sha256/"+name] = content
+	return descriptor{MediaType: mediaType, Digest: "sha256:" + name, Size: len(content)}
+}
+
+func (a archive) write(w io.Writer) error {
+	var names []string
+	for name := range a {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	out := tar.NewWriter(w)
+	for _, name := range names {
+		if err := addFile(out, File{Name: name, Mode: 0o644, Content: a[name]}); err != nil {
+			return fmt.Errorf("write image: %s: %w", name, err)
+		}
+	}
+	return out.Close()
+}
