@@ -1,0 +1,172 @@
+package initrd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hullmark/hullmark/firstboot/devmapper"
+	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/verity"
+)
+
+const sector = 512
+
+// rootHash returns the value of the only roothash= parameter of a kernel command line.
+func rootHash(line string) (verity.Root, error) {
+	var found []string
+	for word := range strings.FieldsSeq(line) {
+		if value, ok := strings.CutPrefix(word, "roothash="); ok {
+			found = append(found, value)
+		}
+	}
+	if len(found) != 1 {
+		return verity.Root{}, fmt.Errorf("kernel command line: %d roothash= parameters, want 1", len(found))
+	}
+	root, err := parseRoot(found[0])
+	if err != nil {
+		return verity.Root{}, fmt.Errorf("kernel command line: roothash=%s: %w", found[0], err)
+	}
+	return root, nil
+}
+
+func parseRoot(s string) (verity.Root, error) {
+	var root verity.Root
+	if len(s) != 2*len(root) {
+		return root, fmt.Errorf("want %d hexadecimal digits", 2*len(root))
+	}
+	for i := range root {
+		b, err := strconv.ParseUint(s[2*i:2*i+2], 16, 8)
+		if err != nil {
+			return verity.Root{}, err
+		}
+		root[i] = byte(b)
+	}
+	return root, nil
+}
+
+// partitions are the device paths of the root file system and its hash tree.
+type partitions struct{ data, tree string }
+
+// scanner finds block devices below a sysfs and a devtmpfs.
+type scanner struct{ sys, dev string }
+
+// waitForPartitions looks for the root's partitions until both are there.
+// Drivers probe disks in their own time, so their absence is no error at first.
+func waitForPartitions(s scanner, root verity.Root, timeout time.Duration) (partitions, error) {
+	deadline := time.Now().Add(timeout)
+	for {
+		p, err := s.find(root)
+		if err == nil {
+			return p, nil
+		}
+		if time.Now().After(deadline) {
+			return partitions{}, fmt.Errorf("find the root's partitions for %v: %w", timeout, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// find looks at every disk's partition table for the two partitions whose
+// GUIDs are the halves of the root hash. A wrong partition with the right GUID
+// does no harm beyond a failed boot: it does not hash to the root.
+func (s scanner) find(root verity.Root) (partitions, error) {
+	disks, err := os.ReadDir(filepath.Join(s.sys, "class/block"))
+	if err != nil {
+		return partitions{}, err
+	}
+	problems := []error{errors.New("no disk has partitions with the halves of the root hash as GUIDs")}
+	for _, d := range disks {
+		dir := filepath.Join(s.sys, "class/block", d.Name())
+		if _, err := os.Stat(filepath.Join(dir, "partition")); err == nil {
+			continue
+		}
+		p, ok, err := s.findOn(dir, d.Name(), root)
+		if ok {
+			return p, nil
+		}
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", d.Name(), err))
+		}
+	}
+	return partitions{}, errors.Join(problems...)
+}
+
+func (s scanner) findOn(dir, name string, root verity.Root) (partitions, bool, error) {
+	size, err := readNumber(filepath.Join(dir, "size"))
+	if err != nil || size == 0 {
+		return partitions{}, false, err
+	}
+	table, err := s.readTable(name, size*sector)
+	if err != nil {
+		return partitions{}, false, err
+	}
+	p := partitions{data: s.partition(dir, table, gpt.GUID(root[:16])), tree: s.partition(dir, table, gpt.GUID(root[16:]))}
+	return p, p.data != "" && p.tree != "", nil
+}
+
+func (s scanner) readTable(name string, size int64) (*gpt.Table, error) {
+	f, err := os.Open(filepath.Join(s.dev, name))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return gpt.Read(f, size)
+}
+
+// partition returns the device of the partition with that GUID, or "". The
+// kernel's partitions are matched by where they start, because the table that
+// is read here does not number them.
+func (s scanner) partition(dir string, table *gpt.Table, guid gpt.GUID) string {
+	for _, p := range table.Partitions {
+		if p.GUID != guid {
+			continue
+		}
+		children, _ := filepath.Glob(filepath.Join(dir, "*", "partition"))
+		for _, c := range children {
+			child := filepath.Dir(c)
+			if start, err := readNumber(filepath.Join(child, "start")); err == nil && start == int64(p.FirstLBA) {
+				return filepath.Join(s.dev, filepath.Base(child))
+			}
+		}
+	}
+	return ""
+}
+
+func readNumber(path string) (int64, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+}
+
+// verityTarget returns the device-mapper target (Linux,
+// Documentation/admin-guide/device-mapper/verity.rst): corruption stops the
+// machine, because a node that runs on with unreadable files looks merely broken.
+func verityTarget(p partitions, s verity.Superblock, root verity.Root) (devmapper.Target, error) {
+	size, err := deviceSize(p.data)
+	if err != nil {
+		return devmapper.Target{}, err
+	}
+	if s.DataSize > size {
+		return devmapper.Target{}, fmt.Errorf("the hash tree covers %d bytes, %s has %d", s.DataSize, p.data, size)
+	}
+	params := fmt.Sprintf("1 %s %s %d %d %d 1 sha256 %x %x 1 panic_on_corruption",
+		p.data, p.tree, verity.BlockSize, verity.BlockSize, s.DataSize/verity.BlockSize, root[:], s.Salt[:])
+	return devmapper.Target{Length: uint64(s.DataSize / sector), Type: "verity", Params: params}, nil
+}
+
+func deviceSize(path string) (int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	return f.Seek(0, io.SeekEnd)
+}
