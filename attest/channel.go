@@ -1,0 +1,168 @@
+package attest
+
+import (
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/hullmark/hullmark"
+)
+
+// exporterLabel names the keying material that binds evidence to a channel (RFC 8446 §7.5).
+const exporterLabel = "EXPORTER-hullmark-attest-v1"
+
+// OperatorConfig returns the TLS configuration with which an operator dials a
+// node. The node's certificate is ephemeral and proves nothing: what makes the
+// peer the right machine is its quote, which covers this channel's exporter.
+func OperatorConfig(operator tls.Certificate) *tls.Config {
+	config := baseConfig(operator)
+	// Nothing in the node's certificate is checked, by design: see above.
+	config.InsecureSkipVerify = true
+	config.ServerName = "node.hullmark.invalid"
+	return config
+}
+
+// NodeConfig returns the TLS configuration with which a node waits for the
+// operator of the cluster that root names. The node's key lives as long as the
+// configuration. A caller without a certificate that the root key itself
+// signed for an operator does not get past the handshake.
+func NodeConfig(root hullmark.ClusterRoot) (*tls.Config, error) {
+	certificate, err := ephemeralCertificate()
+	if err != nil {
+		return nil, err
+	}
+	config := baseConfig(certificate)
+	config.ClientAuth = tls.RequireAnyClientCert
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		return CheckOperator(state.PeerCertificates, root)
+	}
+	return config, nil
+}
+
+// ServiceConfig returns the TLS configuration of a join service; chain holds
+// its leaf, the online CA and the root. It asks for no client certificate.
+func ServiceConfig(chain tls.Certificate) *tls.Config { return baseConfig(chain) }
+
+// JoinConfig returns the TLS configuration with which a node dials a join
+// service of the cluster that root names. Names and times are ignored: the
+// node's clock and its resolver are the host's.
+func JoinConfig(root hullmark.ClusterRoot) *tls.Config {
+	config := baseConfig()
+	config.InsecureSkipVerify = true // VerifyConnection does what can be done without a clock.
+	config.ServerName = "join.hullmark.invalid"
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		return CheckService(state.PeerCertificates, root)
+	}
+	return config
+}
+
+// baseConfig is TLS 1.3 without resumption, which would carry one channel's keys into the next.
+func baseConfig(certificates ...tls.Certificate) *tls.Config {
+	return &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		SessionTicketsDisabled: true,
+		Certificates:           certificates,
+	}
+}
+
+// ChannelKey returns EKM, the keying material of the gRPC channel that p
+// describes. p is what peer.FromContext finds in a stream's context: on the
+// serving side at once, on the dialling side after the first message arrived.
+func ChannelKey(p *peer.Peer) ([]byte, error) {
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok {
+		return nil, errors.New("channel key: the channel is not TLS")
+	}
+	if info.State.Version != tls.VersionTLS13 || info.State.DidResume {
+		return nil, errors.New("channel key: the channel is not a fresh TLS 1.3 connection")
+	}
+	key, err := info.State.ExportKeyingMaterial(exporterLabel, nil, ChannelKeySize)
+	if err != nil {
+		return nil, fmt.Errorf("channel key: %w", err)
+	}
+	return key, nil
+}
+
+// CheckOperator accepts a chain of exactly two, leaf and root: the root's key
+// is the cluster's and signed the leaf itself, for an operator as a client.
+func CheckOperator(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
+	if len(chain) != 2 {
+		return fmt.Errorf("operator's certificate: a chain of %d, want leaf and root", len(chain))
+	}
+	leaf, anchor := chain[0], chain[1]
+	if err := checkAnchor(anchor, root); err != nil {
+		return fmt.Errorf("operator's certificate: %w", err)
+	}
+	if err := leaf.CheckSignatureFrom(anchor); err != nil {
+		return fmt.Errorf("operator's certificate: signature by the cluster root: %w", err)
+	}
+	if err := checkLeaf(leaf, x509.ExtKeyUsageClientAuth, operatorURI); err != nil {
+		return fmt.Errorf("operator's certificate: %w", err)
+	}
+	return nil
+}
+
+// CheckService accepts a chain of exactly three, leaf, online CA and root: the
+// root's key is the cluster's, the CA may sign leaves only, and the leaf is a
+// join service's.
+func CheckService(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
+	if len(chain) != 3 {
+		return fmt.Errorf("join service's certificate: a chain of %d, want leaf, online CA and root", len(chain))
+	}
+	leaf, online, anchor := chain[0], chain[1], chain[2]
+	if err := checkAnchor(anchor, root); err != nil {
+		return fmt.Errorf("join service's certificate: %w", err)
+	}
+	if !online.IsCA || online.MaxPathLen != 0 || !online.MaxPathLenZero {
+		return errors.New("join service's certificate: its issuer is no CA of path length 0")
+	}
+	if err := online.CheckSignatureFrom(anchor); err != nil {
+		return fmt.Errorf("join service's certificate: online CA: %w", err)
+	}
+	if err := leaf.CheckSignatureFrom(online); err != nil {
+		return fmt.Errorf("join service's certificate: %w", err)
+	}
+	if err := checkLeaf(leaf, x509.ExtKeyUsageServerAuth, serviceURI); err != nil {
+		return fmt.Errorf("join service's certificate: %w", err)
+	}
+	return nil
+}
+
+// checkAnchor holds the last certificate of a chain to the pinned root key.
+func checkAnchor(anchor *x509.Certificate, root hullmark.ClusterRoot) error {
+	if got := hullmark.ClusterRootOf(anchor.RawSubjectPublicKeyInfo); got != root {
+		return fmt.Errorf("cluster root: want %s, got %s", root, got)
+	}
+	return nil
+}
+
+// checkLeaf holds a leaf to one purpose: not a CA, one key usage, one name.
+func checkLeaf(leaf *x509.Certificate, usage x509.ExtKeyUsage, uri string) error {
+	if leaf.IsCA {
+		return errors.New("the leaf is a CA")
+	}
+	if len(leaf.UnhandledCriticalExtensions) > 0 {
+		return fmt.Errorf("unknown critical extension %s", leaf.UnhandledCriticalExtensions[0])
+	}
+	if len(leaf.ExtKeyUsage) != 1 || leaf.ExtKeyUsage[0] != usage || len(leaf.UnknownExtKeyUsage) != 0 {
+		return errors.New("the leaf is for another purpose")
+	}
+	if len(leaf.URIs) != 1 || leaf.URIs[0].String() != uri {
+		return fmt.Errorf("the leaf is not named %s", uri)
+	}
+	return nil
+}
+
+// RootOf returns the cluster root of a root key.
+func RootOf(key crypto.Signer) (hullmark.ClusterRoot, error) {
+	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		return hullmark.ClusterRoot{}, fmt.Errorf("cluster root: %w", err)
+	}
+	return hullmark.ClusterRootOf(spki), nil
+}

@@ -1,0 +1,237 @@
+// Package prover produces evidence from a machine's TPM: its identity, the
+// proof that its attestation key lives in the same TPM as its endorsement key,
+// and quotes. It judges nothing; package verifier does, and never imports it.
+package prover
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/google/go-tpm/tpm2"
+	"github.com/google/go-tpm/tpm2/transport"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+)
+
+const (
+	// ekHandle is where manufacturers keep the RSA-2048 EK (TCG EK Credential Profile 2.5 §2.2.1.4, Table 2).
+	ekHandle tpm2.TPMHandle = 0x81010001
+	// ekCertificateIndex is where they keep its certificate (the same profile, §2.2.1.4).
+	ekCertificateIndex tpm2.TPMHandle = 0x01c00002
+	// maxCertificate bounds the certificate that is read, in bytes.
+	maxCertificate = 8 << 10
+	// quoteAttempts is how often a quote is tried when a register changes between reading and quoting.
+	quoteAttempts = 3
+)
+
+// errRace says that registers kept changing under the quote.
+var errRace = errors.New("registers changed between reading and quoting, three times")
+
+// Identity is what a machine shows of its TPM, in the TPM's own encodings.
+type Identity struct {
+	// EKPublic is the endorsement key's TPMT_PUBLIC.
+	EKPublic []byte
+	// EKCertificate is the manufacturer's certificate of the EK in DER, or nil where there is none.
+	EKCertificate []byte
+	// AKPublic is the attestation key's TPMT_PUBLIC.
+	AKPublic []byte
+}
+
+// Evidence is a quote with what is needed to check it.
+type Evidence struct {
+	// Quoted is the TPMS_ATTEST that the TPM signed.
+	Quoted []byte
+	// Signature is the TPMT_SIGNATURE over Quoted.
+	Signature []byte
+	// Registers are the values that the quote covers.
+	Registers attest.Registers
+}
+
+// Prover holds the two keys of an exchange. It is not safe for concurrent use.
+type Prover struct {
+	tpm      transport.TPM
+	ek, ak   tpm2.NamedHandle
+	identity Identity
+	flush    []tpm2.TPMHandle
+}
+
+// Open finds or makes the endorsement key and makes an attestation key. The
+// caller closes the prover, then the TPM.
+func Open(tpm transport.TPM) (*Prover, error) {
+	p := &Prover{tpm: tpm}
+	if err := p.open(); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+func (p *Prover) open() error {
+	ekPublic, err := p.openEK()
+	if err != nil {
+		return fmt.Errorf("prover: endorsement key: %w", err)
+	}
+	akPublic, err := p.create(&p.ak, tpm2.TPMRHOwner, akTemplate())
+	if err != nil {
+		return fmt.Errorf("prover: attestation key: %w", err)
+	}
+	certificate, err := readCertificate(p.tpm)
+	if err != nil {
+		return fmt.Errorf("prover: endorsement key's certificate: %w", err)
+	}
+	p.identity = Identity{EKPublic: ekPublic, EKCertificate: certificate, AKPublic: akPublic}
+	return nil
+}
+
+// openEK uses the manufacturer's persistent key if it is the default
+// template's, and otherwise makes that key, which takes a TPM up to some seconds.
+func (p *Prover) openEK() ([]byte, error) {
+	found, err := tpm2.ReadPublic{ObjectHandle: ekHandle}.Execute(p.tpm)
+	if err == nil {
+		public, err := found.OutPublic.Contents()
+		if err != nil {
+			return nil, err
+		}
+		if attest.IsDefaultEK(public) {
+			p.ek = tpm2.NamedHandle{Handle: ekHandle, Name: found.Name}
+			return tpm2.Marshal(public), nil
+		}
+	}
+	return p.create(&p.ek, tpm2.TPMRHEndorsement, tpm2.RSAEKTemplate)
+}
+
+// create makes a primary key, notes that it has to be flushed, and returns its TPMT_PUBLIC.
+func (p *Prover) create(key *tpm2.NamedHandle, hierarchy tpm2.TPMHandle, template tpm2.TPMTPublic) ([]byte, error) {
+	made, err := tpm2.CreatePrimary{
+		PrimaryHandle: tpm2.AuthHandle{Handle: hierarchy, Auth: tpm2.PasswordAuth(nil)},
+		InPublic:      tpm2.New2B(template),
+	}.Execute(p.tpm)
+	if err != nil {
+		return nil, fmt.Errorf("create: %w", err)
+	}
+	p.flush = append(p.flush, made.ObjectHandle)
+	*key = tpm2.NamedHandle{Handle: made.ObjectHandle, Name: made.Name}
+	public, err := made.OutPublic.Contents()
+	if err != nil {
+		return nil, fmt.Errorf("create: %w", err)
+	}
+	return tpm2.Marshal(public), nil
+}
+
+// akTemplate is a restricted ECC P-256 signing key: the TPM signs with it only
+// what it composed itself. It has no authorisation value, since it guards nothing.
+func akTemplate() tpm2.TPMTPublic {
+	scheme := tpm2.TPMTECCScheme{
+		Scheme:  tpm2.TPMAlgECDSA,
+		Details: tpm2.NewTPMUAsymScheme(tpm2.TPMAlgECDSA, &tpm2.TPMSSigSchemeECDSA{HashAlg: tpm2.TPMAlgSHA256}),
+	}
+	return tpm2.TPMTPublic{
+		Type:    tpm2.TPMAlgECC,
+		NameAlg: tpm2.TPMAlgSHA256,
+		ObjectAttributes: tpm2.TPMAObject{
+			FixedTPM: true, FixedParent: true, SensitiveDataOrigin: true,
+			UserWithAuth: true, NoDA: true, Restricted: true, SignEncrypt: true,
+		},
+		Parameters: tpm2.NewTPMUPublicParms(tpm2.TPMAlgECC, &tpm2.TPMSECCParms{Scheme: scheme, CurveID: tpm2.TPMECCNistP256}),
+	}
+}
+
+// Identity returns the public halves of both keys.
+func (p *Prover) Identity() Identity { return p.identity }
+
+// Node returns the machine's identity.
+func (p *Prover) Node() hullmark.NodeID { return hullmark.TPMNodeID(p.identity.EKPublic) }
+
+// Close frees the TPM's memory. It is safe to call more than once.
+func (p *Prover) Close() error {
+	var errs []error
+	for _, handle := range p.flush {
+		if _, err := (tpm2.FlushContext{FlushHandle: handle}).Execute(p.tpm); err != nil {
+			errs = append(errs, fmt.Errorf("prover: flush %#x: %w", uint32(handle), err))
+		}
+	}
+	p.flush = nil
+	return errors.Join(errs...)
+}
+
+// Activate decrypts a challenge's secret S. The TPM does so only if it holds
+// both the EK that the challenge was encrypted to and the AK that it names
+// (TPM 2.0 Part 3 §12.5). credential is a TPM2B_ID_OBJECT and secret a
+// TPM2B_ENCRYPTED_SECRET.
+func (p *Prover) Activate(credential, secret []byte) (hullmark.Secret, error) {
+	blob, err := tpm2.Unmarshal[tpm2.TPM2BIDObject](credential)
+	if err != nil {
+		return hullmark.Secret{}, fmt.Errorf("activate: credential: %w", err)
+	}
+	seed, err := tpm2.Unmarshal[tpm2.TPM2BEncryptedSecret](secret)
+	if err != nil {
+		return hullmark.Secret{}, fmt.Errorf("activate: secret: %w", err)
+	}
+	activated, err := tpm2.ActivateCredential{
+		ActivateHandle: tpm2.AuthHandle{Handle: p.ak.Handle, Name: p.ak.Name, Auth: tpm2.PasswordAuth(nil)},
+		KeyHandle: tpm2.AuthHandle{
+			Handle: p.ek.Handle, Name: p.ek.Name,
+			Auth: tpm2.Policy(tpm2.TPMAlgSHA256, 16, endorsementPolicy),
+		},
+		CredentialBlob: *blob,
+		Secret:         *seed,
+	}.Execute(p.tpm)
+	if err != nil {
+		return hullmark.Secret{}, fmt.Errorf("activate: %w", err)
+	}
+	return hullmark.NewSecret(activated.CertInfo.Buffer), nil
+}
+
+// endorsementPolicy satisfies the default EK's policy: TPM2_PolicySecret(TPM_RH_ENDORSEMENT).
+func endorsementPolicy(tpm transport.TPM, session tpm2.TPMISHPolicy, nonce tpm2.TPM2BNonce) error {
+	_, err := tpm2.PolicySecret{
+		AuthHandle:    tpm2.AuthHandle{Handle: tpm2.TPMRHEndorsement, Auth: tpm2.PasswordAuth(nil)},
+		PolicySession: session,
+		NonceTPM:      nonce,
+	}.Execute(tpm)
+	return err
+}
+
+// Prove quotes the registers with binding as extraData. Registers are read
+// first and the quote's digest compared with them; if one changed in between,
+// both are repeated.
+func (p *Prover) Prove(binding attest.Binding) (Evidence, error) {
+	for range quoteAttempts {
+		registers, err := ReadRegisters(p.tpm)
+		if err != nil {
+			return Evidence{}, fmt.Errorf("prove: %w", err)
+		}
+		evidence, digest, err := p.quote(binding)
+		if err != nil {
+			return Evidence{}, fmt.Errorf("prove: %w", err)
+		}
+		if want := registers.Digest(); bytes.Equal(digest, want[:]) {
+			evidence.Registers = registers
+			return evidence, nil
+		}
+	}
+	return Evidence{}, fmt.Errorf("prove: %w", errRace)
+}
+
+// quote returns a signed quote without its registers, and the digest of registers that it states.
+func (p *Prover) quote(binding attest.Binding) (Evidence, []byte, error) {
+	quoted, err := tpm2.Quote{
+		SignHandle:     tpm2.AuthHandle{Handle: p.ak.Handle, Name: p.ak.Name, Auth: tpm2.PasswordAuth(nil)},
+		QualifyingData: tpm2.TPM2BData{Buffer: binding[:]},
+		InScheme:       tpm2.TPMTSigScheme{Scheme: tpm2.TPMAlgNull},
+		PCRSelect:      attest.Selection(),
+	}.Execute(p.tpm)
+	if err != nil {
+		return Evidence{}, nil, fmt.Errorf("quote: %w", err)
+	}
+	statement, err := quoted.Quoted.Contents()
+	if err != nil {
+		return Evidence{}, nil, fmt.Errorf("quote: %w", err)
+	}
+	info, err := statement.Attested.Quote()
+	if err != nil {
+		return Evidence{}, nil, fmt.Errorf("quote: %w", err)
+	}
+	return Evidence{Quoted: quoted.Quoted.Bytes(), Signature: tpm2.Marshal(quoted.Signature)}, info.PCRDigest.Buffer, nil
+}

@@ -1,0 +1,111 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+)
+
+// errEmpty is a message whose oneof holds nothing that this version knows.
+var errEmpty = errors.New("the message is empty or of an unknown kind")
+
+// CheckFromNode enforces the limits of a message from a node, before it is used.
+// A Hello inside is only bounded: DecodeHello looks into it.
+func CheckFromNode(m *FromNode) error {
+	if err := strict(m.ProtoReflect()); err != nil {
+		return fmt.Errorf("message from the node: %w", err)
+	}
+	if err := checkNodeKind(m); err != nil {
+		return fmt.Errorf("message from the node: %w", err)
+	}
+	return nil
+}
+
+func checkNodeKind(m *FromNode) error {
+	switch kind := m.GetMessage().(type) {
+	case *FromNode_Hello:
+		return atMost("hello", len(kind.Hello), MaxHello)
+	case *FromNode_Proof:
+		return checkProof(kind.Proof)
+	case *FromNode_Opened:
+		return nil
+	case *FromNode_Progress:
+		return checkCauses(kind.Progress.GetFailed())
+	}
+	return errEmpty
+}
+
+func checkProof(p *Proof) error {
+	return firstError(
+		atMost("quoted", len(p.GetQuoted()), MaxQuoted),
+		atMost("signature", len(p.GetSignature()), MaxSignature),
+		exactly("pcr_values", len(p.GetPcrValues()), PCRValues),
+		atMost("event_log", len(p.GetEventLog()), MaxEventLog),
+	)
+}
+
+// CheckFromVerifier enforces the limits of a message from an operator or a join service, before it is used.
+func CheckFromVerifier(m *FromVerifier) error {
+	if err := strict(m.ProtoReflect()); err != nil {
+		return fmt.Errorf("message from the verifier: %w", err)
+	}
+	if err := checkVerifierKind(m); err != nil {
+		return fmt.Errorf("message from the verifier: %w", err)
+	}
+	return nil
+}
+
+func checkVerifierKind(m *FromVerifier) error {
+	switch kind := m.GetMessage().(type) {
+	case *FromVerifier_Call:
+		return nil
+	case *FromVerifier_Challenge:
+		return firstError(
+			atMost("credential", len(kind.Challenge.GetCredential()), MaxCredential),
+			atMost("secret", len(kind.Challenge.GetSecret()), MaxCredential))
+	case *FromVerifier_Ticket:
+		return checkTicket(kind.Ticket)
+	case *FromVerifier_Proceed:
+		return checkProceed(kind.Proceed)
+	case *FromVerifier_Denied:
+		return checkCauses(kind.Denied)
+	}
+	return errEmpty
+}
+
+func checkTicket(t *Ticket) error {
+	return firstError(
+		exactly("disk_key", len(t.GetDiskKey()), 32),
+		exactly("uuid", len(t.GetUuid()), 16),
+		exactly("owner", len(t.GetOwner()), 32),
+	)
+}
+
+func checkProceed(p *Proceed) error {
+	if len(p.GetFiles()) > MaxFiles || len(p.GetManifests()) > MaxManifests {
+		return fmt.Errorf("%d files and %d manifests, at most %d and %d are allowed",
+			len(p.GetFiles()), len(p.GetManifests()), MaxFiles, MaxManifests)
+	}
+	for _, f := range p.GetFiles() {
+		if err := atMost(f.GetPath(), len(f.GetContent()), MaxFile); err != nil {
+			return err
+		}
+		if f.GetMode()&^0o777 != 0 {
+			return fmt.Errorf("%s: mode %#o has more than permission bits", f.GetPath(), f.GetMode())
+		}
+	}
+	for i, m := range p.GetManifests() {
+		if err := atMost(fmt.Sprintf("manifest %d", i), len(m), MaxFile); err != nil {
+			return err
+		}
+	}
+	return atMost("kubeadm_documents", len(p.GetKubeadmDocuments()), MaxFile)
+}
+
+func checkCauses(c *Condition) error {
+	for depth := 0; c != nil; c = c.GetBecause() {
+		if depth++; depth > MaxCauses {
+			return fmt.Errorf("condition: more than %d causes", MaxCauses)
+		}
+	}
+	return nil
+}

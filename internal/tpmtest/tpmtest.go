@@ -1,0 +1,152 @@
+// Package tpmtest gives a test a TPM of its own: the emulator swtpm in a
+// temporary folder, gone when the test ends.
+package tpmtest
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-tpm/tpm2"
+	"github.com/google/go-tpm/tpm2/transport"
+)
+
+// patience is how long swtpm may take to open its socket.
+const patience = 10 * time.Second
+
+// TPM is a running emulator.
+type TPM struct {
+	transport.TPM
+	// Socket is the path of the emulator's command socket; it serves one connection, which TPM holds.
+	Socket string
+	// CA is the file of the certificate that signed the EK's certificate, in
+	// PEM; empty unless the TPM was made by NewCertified.
+	CA string
+}
+
+// New starts a TPM as a manufacturer's: SHA-256 and SHA-384 banks, no
+// persistent keys, no certificates.
+func New(t *testing.T) *TPM {
+	t.Helper()
+	state := shortDir(t)
+	setup(t, state)
+	return start(t, state)
+}
+
+// NewCertified starts a TPM with a persistent RSA-2048 EK and its certificate, from a CA made for this one TPM.
+func NewCertified(t *testing.T) *TPM {
+	t.Helper()
+	state := shortDir(t)
+	ca := configureCA(t, state)
+	setup(t, state, "--config", filepath.Join(state, "setup.conf"), "--create-ek-cert")
+	tpm := start(t, state)
+	tpm.CA = ca
+	return tpm
+}
+
+// shortDir is a temporary folder whose path leaves room for a socket's name.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "tpm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// setup manufactures the TPM's state.
+func setup(t *testing.T, state string, args ...string) {
+	t.Helper()
+	args = append([]string{"--tpm2", "--tpmstate", state, "--pcr-banks", "sha256,sha384"}, args...)
+	if os.Geteuid() == 0 {
+		args = append(args, "--runas", "root") // It would become a user of its own, who cannot write here.
+	}
+	run(t, "swtpm_setup", args...)
+}
+
+// configureCA writes what swtpm_setup otherwise reads from /etc, and returns where the CA's certificate will be.
+func configureCA(t *testing.T, state string) string {
+	t.Helper()
+	localca, err := exec.LookPath("swtpm_localca")
+	if err != nil {
+		t.Fatal("swtpm_localca is missing: apt-get install swtpm-tools")
+	}
+	ca := filepath.Join(state, "ca.pem")
+	for name, content := range map[string]string{
+		"setup.conf": "create_certs_tool = " + localca + "\ncreate_certs_tool_config = " + state + "/ca.conf\n" +
+			"create_certs_tool_options = " + state + "/ca.options\n",
+		"ca.conf": "statedir = " + state + "\nsigningkey = " + state + "/ca-key.pem\nissuercert = " + ca +
+			"\ncertserial = " + state + "/serial\n",
+		"ca.options": "--platform-manufacturer Hullmark\n--platform-version 1\n--platform-model test\n",
+	} {
+		if err := os.WriteFile(filepath.Join(state, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ca
+}
+
+func run(t *testing.T, program string, args ...string) {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if err != nil {
+		t.Fatalf("%s is missing: apt-get install swtpm swtpm-tools", program)
+	}
+	if output, err := exec.Command(path, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", program, err, output)
+	}
+}
+
+// start runs the emulator until the test ends.
+func start(t *testing.T, state string) *TPM {
+	t.Helper()
+	program, err := exec.LookPath("swtpm")
+	if err != nil {
+		t.Fatal("swtpm is missing: apt-get install swtpm")
+	}
+	socket := filepath.Join(state, "s")
+	cmd := exec.Command(program, "socket", "--tpm2", "--tpmstate", "dir="+state,
+		"--server", "type=unixio,path="+socket, "--flags", "not-need-init,startup-clear")
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start swtpm: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	connection := dial(t, socket)
+	t.Cleanup(func() { _ = connection.Close() })
+	return &TPM{TPM: transport.FromReadWriteCloser(connection), Socket: socket}
+}
+
+func dial(t *testing.T, socket string) net.Conn {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		connection, err := net.Dial("unix", socket)
+		if err == nil {
+			return connection
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("swtpm does not answer at %s: %v", socket, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// Extend measures data into a register of every bank, as firmware would.
+func (tpm *TPM) Extend(t *testing.T, pcr int, data []byte) {
+	t.Helper()
+	_, err := tpm2.PCREvent{
+		PCRHandle: tpm2.AuthHandle{Handle: tpm2.TPMHandle(pcr), Auth: tpm2.PasswordAuth(nil)},
+		EventData: tpm2.TPM2BEvent{Buffer: data},
+	}.Execute(tpm)
+	if err != nil {
+		t.Fatalf("extend PCR %d: %v", pcr, err)
+	}
+}
