@@ -48,7 +48,8 @@ type Parts struct {
 	Initrd []byte
 	// OSRelease is the content of /usr/lib/os-release.
 	OSRelease []byte
-	// Uname is the kernel's version as uname -r prints it.
+	// Uname is the kernel's version as uname -r prints it, or empty: stubs
+	// before systemd 254 do not know it.
 	Uname string
 	// Cmdline is the kernel command line without roothash=, which Plan adds.
 	Cmdline string
@@ -135,13 +136,16 @@ func (l *Layout) buildUKI(p Parts) error {
 		return fmt.Errorf("command line: %w", err)
 	}
 	l.cmdline = strings.TrimSpace(p.Cmdline + " " + roothash + hex.EncodeToString(l.rootHash[:]))
-	image, err := uki.Build(p.Stub, []uki.Section{
+	sections := []uki.Section{
 		{Name: ".linux", Data: p.Kernel},
 		{Name: ".osrel", Data: p.OSRelease},
 		{Name: ".cmdline", Data: []byte(l.cmdline)},
 		{Name: ".initrd", Data: p.Initrd},
-		{Name: ".uname", Data: []byte(p.Uname)},
-	})
+	}
+	if p.Uname != "" {
+		sections = append(sections, uki.Section{Name: ".uname", Data: []byte(p.Uname)})
+	}
+	image, err := uki.Build(p.Stub, sections)
 	l.uki = image
 	return err
 }

@@ -180,11 +180,17 @@ func FuzzRead(f *testing.F) {
 	areas := []int64{0, opened.fatStart, opened.dataStart}
 	f.Add(v[:90], v[opened.fatStart:opened.fatStart+64], v[opened.dataStart:opened.dataStart+1536])
 	f.Fuzz(func(t *testing.T, boot, table, data []byte) {
-		w := bytes.Clone(v)
 		for i, part := range [][]byte{boot, table, data} {
-			copy(w[areas[i]:], part[:min(len(part), 4096)])
+			area := v[areas[i]:][:4096]
+			whole := bytes.Clone(area)
+			defer copy(area, whole)
+			copy(area, part)
 		}
-		if o, err := Open(bytes.NewReader(w), int64(len(w))); err == nil {
+		o, err := Open(bytes.NewReader(v), int64(len(v)))
+		if err != nil {
+			return
+		}
+		if _, err := o.Files(); err == nil {
 			_, _ = o.File("EFI/BOOT/BOOTX64.EFI")
 		}
 	})

@@ -73,8 +73,8 @@ func (p Partition) Size() int64 { return int64(p.LastLBA-p.FirstLBA+1) * SectorS
 // second copy ends the disk, and the partitions overlap neither each other nor
 // the table.
 func Read(r io.ReaderAt, size int64) (*Table, error) {
-	if size%SectorSize != 0 || size < (2*firstUsable)*SectorSize {
-		return nil, fmt.Errorf("read GPT: disk of %d bytes: not a multiple of %d, or too small for a table", size, SectorSize)
+	if err := checkSize(size); err != nil {
+		return nil, fmt.Errorf("read GPT: %w", err)
 	}
 	d := disk{r: r, sectors: uint64(size / SectorSize)}
 	t, err := d.read()
@@ -82,6 +82,13 @@ func Read(r io.ReaderAt, size int64) (*Table, error) {
 		return nil, fmt.Errorf("read GPT: %w", err)
 	}
 	return t, nil
+}
+
+func checkSize(size int64) error {
+	if size%SectorSize != 0 || size < 2*firstUsable*SectorSize {
+		return fmt.Errorf("disk of %d bytes: not a multiple of %d, or too small for a table", size, SectorSize)
+	}
+	return nil
 }
 
 type disk struct {

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	diskfsgpt "github.com/diskfs/go-diskfs/partition/gpt"
 )
 
 const diskSize = 8 << 20
@@ -91,6 +94,38 @@ func TestSgdiskAgrees(t *testing.T) {
 		if !strings.Contains(info, want) {
 			t.Errorf("sgdisk -i 2: no %s in %s", want, info)
 		}
+	}
+}
+
+// TestGoDiskfsAgrees writes the same table with go-diskfs: all bytes but the CHS
+// addresses of the protective MBR, which it leaves zero, are the same.
+func TestGoDiskfsAgrees(t *testing.T) {
+	other := &diskfsgpt.Table{ProtectiveMBR: true, GUID: "21234567-89ab-cdef-0123-456789abcdef"}
+	for i, p := range sample(t) {
+		other.Partitions = append(other.Partitions, &diskfsgpt.Partition{
+			Index: i + 1, Type: diskfsgpt.Type(p.Type.String()), GUID: p.GUID.String(),
+			Start: p.FirstLBA, End: p.LastLBA, Attributes: p.Attributes, Name: p.Name,
+		})
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "disk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	if err := errors.Join(file.Truncate(diskSize), other.Write(file, diskSize)); err != nil {
+		t.Fatal(err)
+	}
+	want, err := os.ReadFile(file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := encode(t)
+	for _, disk := range [][]byte{got, want} {
+		clear(disk[447:450])
+		clear(disk[451:454])
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("the tables differ")
 	}
 }
 
@@ -180,15 +215,22 @@ func TestParseGUIDRefuses(t *testing.T) {
 // FuzzRead changes header and entries and repairs the checksums, so that the
 // checks behind them are reached.
 func FuzzRead(f *testing.F) {
-	whole := encode(f)
-	f.Add(whole[512:604], whole[1024:1024+512])
+	const size = 256 * SectorSize
+	part := Partition{Type: TypeESP, GUID: guid(f, "01234567-89ab-cdef-0123-456789abcdef"), FirstLBA: 34, LastLBA: 99, Name: "esp"}
+	primary, backup, err := Encode(size, part.GUID, []Partition{part})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(primary[512:604], primary[1024:1024+256])
 	f.Fuzz(func(t *testing.T, header, entries []byte) {
-		disk := bytes.Clone(whole)
+		disk := make([]byte, size)
+		copy(disk, primary)
+		copy(disk[size-BackupSize:], backup)
 		copy(disk[512:604], header)
 		copy(disk[1024:1024+arraySize], entries)
-		copy(disk[diskSize-BackupSize:], disk[1024:1024+arraySize])
+		copy(disk[size-BackupSize:], disk[1024:1024+arraySize])
 		sum := crc32.ChecksumIEEE(disk[1024 : 1024+arraySize])
-		for _, h := range [][]byte{disk[512:604], disk[diskSize-512:][:92]} {
+		for _, h := range [][]byte{disk[512:604], disk[size-512:][:92]} {
 			binary.LittleEndian.PutUint32(h[88:], sum)
 			clear(h[16:20])
 			binary.LittleEndian.PutUint32(h[16:], crc32.ChecksumIEEE(h))
@@ -198,7 +240,7 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		for _, p := range table.Partitions {
-			if p.Offset() < PrimarySize || p.Offset()+p.Size() > diskSize-BackupSize {
+			if p.Offset() < PrimarySize || p.Offset()+p.Size() > size-BackupSize {
 				t.Errorf("accepted %+v", p)
 			}
 		}

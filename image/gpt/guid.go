@@ -48,6 +48,12 @@ func guidFromDisk(b []byte) GUID {
 	}
 }
 
+// disk returns the mixed-endian form; the conversion is its own inverse.
+func (g GUID) disk() []byte {
+	swapped := guidFromDisk(g[:])
+	return swapped[:]
+}
+
 func mustParse(s string) GUID {
 	g, err := ParseGUID(s)
 	if err != nil {

@@ -1,13 +1,11 @@
 package gpt
 
 import (
-	"errors"
+	"encoding/binary"
 	"fmt"
-	"io/fs"
-	"time"
+	"hash/crc32"
+	"io"
 	"unicode/utf16"
-
-	diskfsgpt "github.com/diskfs/go-diskfs/partition/gpt"
 )
 
 // Sizes of the two areas that Encode returns, in bytes.
@@ -22,76 +20,96 @@ const (
 // primary, the first PrimarySize bytes of the disk, and backup, its last
 // BackupSize bytes. Every GUID must be set, so nothing in the result is random.
 func Encode(size int64, diskGUID GUID, partitions []Partition) (primary, backup []byte, err error) {
-	if size%SectorSize != 0 || size < 2*PrimarySize {
-		return nil, nil, fmt.Errorf("write GPT: disk of %d bytes: not a multiple of %d, or too small for a table", size, SectorSize)
-	}
-	table := &diskfsgpt.Table{
-		GUID: diskGUID.String(), ProtectiveMBR: true,
-		LogicalSectorSize: SectorSize, PhysicalSectorSize: SectorSize,
-	}
-	for i, p := range partitions {
-		if p.GUID == (GUID{}) || p.Type == (GUID{}) || diskGUID == (GUID{}) {
-			return nil, nil, fmt.Errorf("write GPT: partition %d: a GUID is not set", i+1)
-		}
-		if n := len(utf16.Encode([]rune(p.Name))); n > maxName {
-			return nil, nil, fmt.Errorf("write GPT: partition %d: name of %d UTF-16 units, want at most %d", i+1, n, maxName)
-		}
-		table.Partitions = append(table.Partitions, &diskfsgpt.Partition{
-			Index: i + 1, Start: p.FirstLBA, End: p.LastLBA, Attributes: p.Attributes,
-			Type: diskfsgpt.Type(p.Type.String()), GUID: p.GUID.String(), Name: p.Name,
-		})
-	}
-	e := &ends{size: size, primary: make([]byte, PrimarySize), backup: make([]byte, BackupSize)}
-	if err := table.Write(e, size); err != nil {
+	if err := checkSize(size); err != nil {
 		return nil, nil, fmt.Errorf("write GPT: %w", err)
 	}
-	// The strict reader is the check of bounds, overlaps and names.
-	if _, err := Read(e, size); err != nil {
+	entries, err := encodeEntries(diskGUID, partitions)
+	if err != nil {
+		return nil, nil, fmt.Errorf("write GPT: %w", err)
+	}
+	sectors := uint64(size / SectorSize)
+	sum := crc32.ChecksumIEEE(entries)
+	primary = append(encodeMBR(sectors), encodeHeader(1, 2, sectors, diskGUID, sum)...)
+	primary = append(primary, entries...)
+	backup = append(entries, encodeHeader(sectors-1, sectors-1-arraySectors, sectors, diskGUID, sum)...)
+	// The strict reader is the check of bounds and overlaps.
+	if _, err := Read(ends{size, primary, backup}, size); err != nil {
 		return nil, nil, fmt.Errorf("write GPT: check the result: %w", err)
 	}
-	return e.primary, e.backup, nil
+	return primary, backup, nil
 }
 
-// ends is a disk of which only the two ends are kept; go-diskfs writes the
-// table to it, so that no disk-sized buffer is needed.
+func encodeEntries(diskGUID GUID, partitions []Partition) ([]byte, error) {
+	if len(partitions) > EntryCount {
+		return nil, fmt.Errorf("%d partitions, want at most %d", len(partitions), EntryCount)
+	}
+	array := make([]byte, arraySize)
+	for i, p := range partitions {
+		if p.GUID == (GUID{}) || p.Type == (GUID{}) || diskGUID == (GUID{}) {
+			return nil, fmt.Errorf("partition %d: a GUID is not set", i+1)
+		}
+		units := utf16.Encode([]rune(p.Name))
+		if len(units) > maxName {
+			return nil, fmt.Errorf("partition %d: name of %d UTF-16 units, want at most %d", i+1, len(units), maxName)
+		}
+		le, entry := binary.LittleEndian, array[i*EntrySize:]
+		copy(entry, p.Type.disk())
+		copy(entry[16:], p.GUID.disk())
+		le.PutUint64(entry[32:], p.FirstLBA)
+		le.PutUint64(entry[40:], p.LastLBA)
+		le.PutUint64(entry[48:], p.Attributes)
+		for j, u := range units {
+			le.PutUint16(entry[56+2*j:], u)
+		}
+	}
+	return array, nil
+}
+
+// encodeMBR returns the protective MBR: one partition of type 0xee over the
+// disk, with the CHS addresses that UEFI 2.10 table 5.4 prescribes.
+func encodeMBR(sectors uint64) []byte {
+	mbr := make([]byte, SectorSize)
+	entry := mbr[446:]
+	copy(entry, []byte{0x00, 0x00, 0x02, 0x00, 0xee, 0xff, 0xff, 0xff})
+	binary.LittleEndian.PutUint32(entry[8:], 1)
+	binary.LittleEndian.PutUint32(entry[12:], uint32(min(sectors-1, 0xffffffff)))
+	mbr[510], mbr[511] = 0x55, 0xaa
+	return mbr
+}
+
+// encodeHeader returns the sector of the header at sector lba, whose entries
+// start at sector array and have the checksum sum (UEFI 2.10 table 5.5).
+func encodeHeader(lba, array, sectors uint64, diskGUID GUID, sum uint32) []byte {
+	h := append(make([]byte, 0, SectorSize), "EFI PART"...)
+	le := binary.LittleEndian
+	h = le.AppendUint32(h, 0x00010000)
+	h = le.AppendUint32(h, HeaderSize)
+	h = le.AppendUint64(h, 0) // checksum, set below, and reserved
+	for _, v := range []uint64{lba, sectors - lba, firstUsable, sectors - firstUsable} {
+		h = le.AppendUint64(h, v)
+	}
+	h = append(h, diskGUID.disk()...)
+	h = le.AppendUint64(h, array)
+	h = le.AppendUint32(h, EntryCount)
+	h = le.AppendUint32(h, EntrySize)
+	h = le.AppendUint32(h, sum)
+	le.PutUint32(h[16:], crc32.ChecksumIEEE(h))
+	return h[:SectorSize]
+}
+
+// ends reads a disk of which only the two ends are known.
 type ends struct {
 	size            int64
 	primary, backup []byte
 }
 
-var errOutside = errors.New("outside of the partition table")
-
-// window returns the kept bytes at the offset.
-func (e *ends) window(n int, offset int64) ([]byte, error) {
-	start := e.size - BackupSize
-	switch {
-	case offset >= 0 && offset+int64(n) <= PrimarySize:
-		return e.primary[offset : offset+int64(n)], nil
-	case offset >= start && offset+int64(n) <= e.size:
-		return e.backup[offset-start : offset-start+int64(n)], nil
+func (e ends) ReadAt(b []byte, offset int64) (int, error) {
+	part := e.primary
+	if start := e.size - BackupSize; offset >= start {
+		part, offset = e.backup, offset-start
 	}
-	return nil, fmt.Errorf("%d bytes at %d: %w", n, offset, errOutside)
+	if offset+int64(len(b)) > int64(len(part)) {
+		return 0, io.EOF
+	}
+	return copy(b, part[offset:]), nil
 }
-
-func (e *ends) WriteAt(b []byte, offset int64) (int, error) {
-	w, err := e.window(len(b), offset)
-	return copy(w, b), err
-}
-
-func (e *ends) ReadAt(b []byte, offset int64) (int, error) {
-	w, err := e.window(len(b), offset)
-	return copy(b, w), err
-}
-
-// go-diskfs asks for a whole file, but writing a table uses WriteAt alone.
-
-func (e *ends) Read([]byte) (int, error)       { return 0, errOutside }
-func (e *ends) Seek(int64, int) (int64, error) { return 0, errOutside }
-func (e *ends) Close() error                   { return nil }
-func (e *ends) Stat() (fs.FileInfo, error)     { return e, nil }
-func (e *ends) Name() string                   { return "" }
-func (e *ends) Size() int64                    { return e.size }
-func (e *ends) Mode() fs.FileMode              { return 0 }
-func (e *ends) ModTime() time.Time             { return time.Time{} }
-func (e *ends) IsDir() bool                    { return false }
-func (e *ends) Sys() any                       { return nil }

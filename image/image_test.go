@@ -1,0 +1,270 @@
+package image
+
+import (
+	"bytes"
+	"encoding/hex"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark/image/fat"
+	"github.com/hullmark/hullmark/image/gpt"
+)
+
+const stubPath = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub"
+
+// run runs a program that the package of that name brings and returns what it
+// printed.
+func run(t testing.TB, pkg, name string, args ...string) string {
+	t.Helper()
+	for _, dir := range []string{"", "/usr/sbin/", "/sbin/"} {
+		program, err := exec.LookPath(dir + name)
+		if err != nil {
+			continue
+		}
+		out, err := exec.Command(program, args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+		}
+		return string(out)
+	}
+	t.Fatalf("%s is missing: apt-get install %s", name, pkg)
+	return ""
+}
+
+// erofs makes a small root file system.
+func erofs(t testing.TB) []byte {
+	t.Helper()
+	dir := t.TempDir()
+	tree, file := filepath.Join(dir, "tree"), filepath.Join(dir, "root.erofs")
+	if err := os.MkdirAll(filepath.Join(tree, "usr", "lib"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	content := []byte(strings.Repeat("a line of a file\n", 100000))
+	if err := os.WriteFile(filepath.Join(tree, "usr", "lib", "file"), content, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "erofs-utils", "mkfs.erofs", "-T0", "-U", "00000000-0000-4000-8000-000000000001", file, tree)
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// parts returns the parts of a small disk, whose kernel is the stub: it is an
+// EFI executable too.
+func parts(t testing.TB) Parts {
+	t.Helper()
+	stub, err := os.ReadFile(stubPath)
+	if err != nil {
+		t.Fatalf("the stub is missing: apt-get install systemd-boot-efi: %v", err)
+	}
+	root := erofs(t)
+	return Parts{
+		Stub: stub, Kernel: stub, Initrd: bytes.Repeat([]byte("initrd"), 3000),
+		OSRelease: []byte("ID=hullmark\n"), Cmdline: "console=ttyS0 panic=1",
+		Root: bytes.NewReader(root), RootSize: int64(len(root)),
+		Time: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC),
+	}
+}
+
+func plan(t testing.TB, p Parts) (*Layout, []byte) {
+	t.Helper()
+	l, err := Plan(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var disk bytes.Buffer
+	if n, err := l.WriteTo(&disk); err != nil || n != l.Size() || int64(disk.Len()) != l.Size() {
+		t.Fatalf("wrote %d of %d bytes: %v", n, l.Size(), err)
+	}
+	return l, disk.Bytes()
+}
+
+func open(disk []byte) (*Disk, error) {
+	return Open(bytes.NewReader(disk), int64(len(disk)))
+}
+
+func TestTwoPlansAreEqual(t *testing.T) {
+	p := parts(t)
+	_, first := plan(t, p)
+	t.Setenv("TZ", "Asia/Tokyo")
+	t.Setenv("SOURCE_DATE_EPOCH", "77")
+	if _, second := plan(t, p); !bytes.Equal(first, second) {
+		t.Error("two plans of the same parts differ")
+	}
+}
+
+func TestReadsBack(t *testing.T) {
+	l, disk := plan(t, parts(t))
+	d, err := open(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Verify(); err != nil {
+		t.Error(err)
+	}
+	if d.RootHash != l.RootHash() || d.Cmdline != l.Cmdline() || !bytes.Equal(d.UKIBytes, l.UKI()) {
+		t.Error("root hash, command line or kernel image are not what was planned")
+	}
+	if want := "console=ttyS0 panic=1 roothash=" + hex.EncodeToString(d.RootHash[:]); d.Cmdline != want {
+		t.Errorf("command line %q, want %q", d.Cmdline, want)
+	}
+	root, err := io.ReadAll(d.Root)
+	if err != nil || !bytes.Equal(root, erofs(t)) {
+		t.Errorf("root of %d bytes differs, %v", len(root), err)
+	}
+	if got := strings.ReplaceAll(d.Table.Partitions[1].GUID.String(), "-", ""); got != hex.EncodeToString(d.RootHash[:16]) {
+		t.Errorf("root partition's GUID %s is not the first half of the root hash", got)
+	}
+}
+
+// TestToolsAccept asks the tools that a person would ask.
+func TestToolsAccept(t *testing.T) {
+	l, disk := plan(t, parts(t))
+	dir := t.TempDir()
+	file := func(name string, b []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	if out := run(t, "gdisk", "sgdisk", "-v", file("disk", disk)); !strings.Contains(out, "No problems found") {
+		t.Errorf("sgdisk -v: %s", out)
+	}
+	part := func(i int) []byte {
+		p := l.partitions[i]
+		return disk[p.Offset() : p.Offset()+p.Size()]
+	}
+	run(t, "dosfstools", "fsck.vfat", "-n", file("esp", part(0)))
+	root, hash := file("root", part(1)), hex.EncodeToString(l.rootHash[:])
+	run(t, "cryptsetup-bin", "veritysetup", "verify", root, file("tree", part(2)), hash)
+	run(t, "erofs-utils", "fsck.erofs", root)
+}
+
+func TestPlanRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(p *Parts)
+		want   string
+	}{
+		"root hash given":  {func(p *Parts) { p.Cmdline = "a roothash=00" }, "roothash= already"},
+		"second line":      {func(p *Parts) { p.Cmdline = "a\nb" }, "printable"},
+		"no kernel":        {func(p *Parts) { p.Kernel = nil }, ".linux"},
+		"no stub":          {func(p *Parts) { p.Stub = nil }, "truncated"},
+		"root too short":   {func(p *Parts) { p.RootSize += 4096 }, "announced"},
+		"root not aligned": {func(p *Parts) { p.RootSize-- }, "multiple"},
+		"no root":          {func(p *Parts) { p.RootSize = 0 }, "multiple"},
+		"no time":          {func(p *Parts) { p.Time = time.Time{} }, "1980"},
+	} {
+		p := parts(t)
+		c.change(&p)
+		if _, err := Plan(p); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+}
+
+// TestFlippedByte flips one byte in every kind of content. Where the shape is
+// still right, hashing finds it.
+func TestFlippedByte(t *testing.T) {
+	l, disk := plan(t, parts(t))
+	esp, root, tree := l.partitions[0].Offset(), l.partitions[1].Offset(), l.partitions[2].Offset()
+	at := func(pattern string) int64 { return int64(bytes.Index(disk, []byte(pattern))) }
+	for name, c := range map[string]struct {
+		offset int64
+		want   string
+	}{
+		"protective MBR":  {510, "MBR"},
+		"table":           {512 + 60, "checksum"},
+		"entries":         {1024 + 20, "checksum"},
+		"second table":    {l.size - 500, "second copy"},
+		"ESP boot sector": {esp + 511, "boot sector"},
+		"ESP table":       {esp + 32*512 + 100, "tables differ"},
+		"kernel image":    {at("initrdinitrd") + 100, "kernel image"},
+		"command line":    {at("panic=1"), "kernel image"},
+		"root hash":       {at("roothash=") + 9, "roothash"},
+		"root":            {root + 50000, "block 12 of the data"},
+		"superblock":      {tree + 8, "superblock"},
+		"tree":            {tree + 3*4096 + 5, "hash tree is damaged"},
+		"tree's UUID":     {tree + 20, "UUID of the hash tree"},
+	} {
+		changed := bytes.Clone(disk)
+		changed[c.offset] ^= 0x80
+		d, err := open(changed)
+		if err == nil {
+			err = d.Verify()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+}
+
+func TestTruncatedImage(t *testing.T) {
+	l, disk := plan(t, parts(t))
+	for _, n := range []int64{0, 511, 1 << 20, l.partitions[1].Offset(), l.size - 512, l.size - 1} {
+		if _, err := open(disk[:n]); err == nil {
+			t.Errorf("%d of %d bytes: no error", n, l.size)
+		}
+	}
+}
+
+// TestOpenRefusesCompanions puts an addon beside the kernel image, which the
+// stub would load.
+func TestOpenRefusesCompanions(t *testing.T) {
+	l, disk := plan(t, parts(t))
+	esp, err := fat.Build([]fat.File{
+		{Path: UKIPath, Data: l.UKI()},
+		{Path: UKIPath + ".extra.d/x.addon.efi", Data: []byte("x")},
+	}, fat.Params{Label: espLabel, Time: parts(t).Time})
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := bytes.Clone(disk)
+	copy(changed[l.partitions[0].Offset():][:l.partitions[0].Size()], esp)
+	if _, err := open(changed); err == nil || !strings.Contains(err.Error(), "addon") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOpenRefusesOtherDisks(t *testing.T) {
+	l, disk := plan(t, parts(t))
+	for name, c := range map[string]struct {
+		change func(p []gpt.Partition) []gpt.Partition
+		want   string
+	}{
+		"two partitions": {func(p []gpt.Partition) []gpt.Partition { return p[:2] }, "want ESP"},
+		"other type":     {func(p []gpt.Partition) []gpt.Partition { p[1].Type = gpt.TypeESP; return p }, "has type"},
+		"other GUID":     {func(p []gpt.Partition) []gpt.Partition { p[1].GUID[0]++; return p }, "not those of root hash"},
+	} {
+		table := c.change(append([]gpt.Partition{}, l.partitions...))
+		primary, backup, err := gpt.Encode(l.size, gpt.GUID{1}, table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := bytes.Clone(disk)
+		copy(changed, primary)
+		copy(changed[l.size-gpt.BackupSize:], backup)
+		if _, err := open(changed); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+}
+
+func TestParseRootHash(t *testing.T) {
+	digits := strings.Repeat("0a", 32)
+	if _, err := parseRootHash("x roothash=" + digits + " y"); err != nil {
+		t.Error(err)
+	}
+	for _, c := range []string{"", "xroothash=" + digits, "roothash=00", "roothash=" + strings.ToUpper(digits), "roothash=" + digits + " roothash=" + digits} {
+		if _, err := parseRootHash(c); err == nil {
+			t.Errorf("%q: no error", c)
+		}
+	}
+}
