@@ -141,38 +141,50 @@ func checksum(short []byte) byte {
 	return sum
 }
 
-// maxDepth bounds how deep Files looks into directories.
-const maxDepth = 8
+// Bounds of what Files visits, so that directories which contain each other end.
+const (
+	maxDepth = 8
+	maxFiles = 4096
+)
 
 // Files returns the paths of all files, in the order of the directories.
 func (f *FS) Files() ([]string, error) {
-	paths, err := f.list(f.root, "", maxDepth, nil)
-	if err != nil {
+	l := lister{fs: f, left: maxFiles}
+	if err := l.list(f.root, "", maxDepth); err != nil {
 		return nil, fmt.Errorf("list FAT volume: %w", err)
 	}
-	return paths, nil
+	return l.paths, nil
 }
 
-func (f *FS) list(cluster uint32, prefix string, depth int, paths []string) ([]string, error) {
+// lister is the state of one Files.
+type lister struct {
+	fs    *FS
+	left  int // files and directories that may still be visited
+	paths []string
+}
+
+func (l *lister) list(cluster uint32, prefix string, depth int) error {
 	if depth == 0 {
-		return nil, fmt.Errorf("%s: more than %d directories deep", prefix, maxDepth)
+		return fmt.Errorf("more than %d directories deep", maxDepth)
 	}
-	entries, err := f.readDir(cluster)
+	entries, err := l.fs.readDir(cluster)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, e := range entries {
-		switch {
-		case e.volume || e.short == "." || e.short == "..":
-		case e.dir:
-			if paths, err = f.list(e.cluster, prefix+e.name+"/", depth-1, paths); err != nil {
-				return nil, err
-			}
-		case len(paths) >= maxDirEntries:
-			return nil, fmt.Errorf("more than %d files", maxDirEntries)
-		default:
-			paths = append(paths, prefix+e.name)
+		if e.volume || e.short == "." || e.short == ".." {
+			continue
+		}
+		if l.left--; l.left < 0 {
+			return fmt.Errorf("more than %d files and directories", maxFiles)
+		}
+		if !e.dir {
+			l.paths = append(l.paths, prefix+e.name)
+			continue
+		}
+		if err := l.list(e.cluster, prefix+e.name+"/", depth-1); err != nil {
+			return err
 		}
 	}
-	return paths, nil
+	return nil
 }

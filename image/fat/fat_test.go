@@ -2,9 +2,11 @@ package fat
 
 import (
 	"bytes"
+	"encoding/binary"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -164,6 +166,41 @@ func TestOpenRefusesDamage(t *testing.T) {
 		if _, err := Open(bytes.NewReader(b), int64(len(b))); err == nil {
 			t.Errorf("%s: no error", name)
 		}
+	}
+}
+
+func TestFiles(t *testing.T) {
+	v := build(t, sample())
+	f, err := Open(bytes.NewReader(v), int64(len(v)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := f.Files()
+	want := []string{"EFI/BOOT/BOOTX64.EFI", "EFI/BOOT/second.bin", "loader/a file with a long name.conf"}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// TestFilesEndsInLoop lets every directory contain itself many times over.
+func TestFilesEndsInLoop(t *testing.T) {
+	v := build(t, sample())
+	f, err := Open(bytes.NewReader(v), int64(len(v)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := f.readDir(f.root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := v[f.dataStart : f.dataStart+f.clusterSize]
+	dir := bytes.Clone(v[entries[1].offset : entries[1].offset+entrySize])
+	binary.LittleEndian.PutUint16(dir[26:], uint16(f.root))
+	for i := 0; i+entrySize < len(root); i += entrySize {
+		copy(root[i:], dir)
+	}
+	if _, err := f.Files(); err == nil {
+		t.Error("no error")
 	}
 }
 
