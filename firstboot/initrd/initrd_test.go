@@ -1,50 +1,151 @@
 package initrd
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/verity"
 )
 
-const someHash = "00112233445566778899aabbccddeeff0123456789abcdef0123456789abcdef"
-
-func TestRootHashIsOneOfFullLength(t *testing.T) {
-	if got, err := rootHash("quiet roothash=" + someHash + " panic=1\n"); err != nil || got != someHash {
-		t.Errorf("got %q, %v", got, err)
+var testRoot = func() (r verity.Root) {
+	for i := range r {
+		r[i] = byte(i + 1)
 	}
-	for name, cmdline := range map[string]string{
-		"none": "quiet", "short": "roothash=00", "two": "roothash=" + someHash + " roothash=" + someHash,
-		"upper case": "roothash=" + strings.ToUpper(someHash), "quoted": `"roothash=` + someHash + `"`,
+	return r
+}()
+
+func TestRootHash(t *testing.T) {
+	const hash = "0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20"
+	got, err := rootHash("quiet panic=1 roothash=" + hash + " console=ttyS0\n")
+	if err != nil || got != testRoot {
+		t.Errorf("rootHash = %x, %v; want %x", got, err, testRoot)
+	}
+	for _, line := range []string{
+		"", "roothash=", "roothash=12", "roothash=" + strings.Repeat("zz", 32),
+		"roothash=" + strings.Repeat("+1", 32), "roothash=" + hash + " roothash=" + hash,
 	} {
-		if got, err := rootHash(cmdline); err == nil {
-			t.Errorf("%s: accepted %q", name, got)
+		if _, err := rootHash(line); err == nil {
+			t.Errorf("rootHash(%q) succeeded", line)
 		}
 	}
 }
 
-func TestFindPartitionsByTheHalvesOfTheHash(t *testing.T) {
-	dir := t.TempDir()
-	for name, uevent := range map[string]string{
-		"vda":  "MAJOR=254\nDEVNAME=vda\nDEVTYPE=disk\n",
-		"vda2": "DEVNAME=vda2\nPARTN=2\nPARTUUID=00112233-4455-6677-8899-aabbccddeeff\n",
-		"vdb7": "DEVNAME=vdb7\nPARTUUID=01234567-89ab-cdef-0123-456789abcdef\n",
-		"vdb8": "DEVNAME=vdb8\nPARTUUID=ffffffff-89ab-cdef-0123-456789abcdef\n",
-	} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name, "uevent"), []byte(uevent), 0o600); err != nil {
-			t.Fatal(err)
+// machine builds a sysfs and a devtmpfs that hold one disk with the root's
+// partitions, under the names that a driver gives.
+func machine(t *testing.T, disk, separator string) scanner {
+	t.Helper()
+	s := scanner{sys: t.TempDir(), dev: t.TempDir()}
+	const size = 4 << 20
+	parts := []gpt.Partition{
+		{Type: gpt.TypeESP, GUID: gpt.GUID{9}, FirstLBA: 64, LastLBA: 127, Name: "ESP"},
+		{Type: gpt.TypeRootAMD64, GUID: gpt.GUID(testRoot[:16]), FirstLBA: 128, LastLBA: 255, Name: "root"},
+		{Type: gpt.TypeRootVerityAMD64, GUID: gpt.GUID(testRoot[16:]), FirstLBA: 256, LastLBA: 383, Name: "verity"},
+	}
+	primary, backup, err := gpt.Encode(size, gpt.GUID{1}, parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := make([]byte, size)
+	copy(content, primary)
+	copy(content[size-len(backup):], backup)
+	write(t, filepath.Join(s.dev, disk), content)
+	block := filepath.Join(s.sys, "class/block")
+	write(t, filepath.Join(block, disk, "size"), []byte(strconv.Itoa(size/sector)+"\n"))
+	for i, p := range parts {
+		name := disk + separator + strconv.Itoa(i+1)
+		for _, dir := range []string{filepath.Join(block, disk, name), filepath.Join(block, name)} {
+			write(t, filepath.Join(dir, "partition"), []byte(strconv.Itoa(i+1)+"\n"))
+			write(t, filepath.Join(dir, "start"), []byte(strconv.FormatUint(p.FirstLBA, 10)+"\n"))
 		}
 	}
-	data, tree, err := findPartitions(dir, someHash, time.Second)
-	if err != nil || data != "/dev/vda2" || tree != "/dev/vdb7" {
-		t.Errorf("got %q, %q, %v", data, tree, err)
+	return s
+}
+
+func write(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
 	}
-	_, _, err = findPartitions(dir, strings.Repeat("0", 64), 0)
-	if err == nil || !strings.Contains(err.Error(), "/dev/vda2") {
-		t.Errorf("absent partitions: %v; want what there is instead", err)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFindPartitions(t *testing.T) {
+	for _, tc := range []struct{ disk, separator string }{{"vda", ""}, {"sdb", ""}, {"nvme0n1", "p"}} {
+		s := machine(t, tc.disk, tc.separator)
+		// An empty drive and a blank disk are looked at first, and passed over.
+		write(t, filepath.Join(s.sys, "class/block/aaa/size"), []byte("0\n"))
+		write(t, filepath.Join(s.sys, "class/block/bbb/size"), []byte("2048\n"))
+		write(t, filepath.Join(s.dev, "bbb"), bytes.Repeat([]byte{0}, 1<<20))
+		got, err := s.find(testRoot)
+		want := partitions{
+			data: filepath.Join(s.dev, tc.disk+tc.separator+"2"),
+			tree: filepath.Join(s.dev, tc.disk+tc.separator+"3"),
+		}
+		if err != nil || got != want {
+			t.Errorf("find on %s = %+v, %v; want %+v", tc.disk, got, err, want)
+		}
+	}
+}
+
+// An image of 4 MiB on a disk of 8 MiB: the table's second copy is in the middle.
+func TestFindOnALargerDisk(t *testing.T) {
+	s := machine(t, "vda", "")
+	if err := os.Truncate(filepath.Join(s.dev, "vda"), 8<<20); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(s.sys, "class/block/vda/size"), []byte("16384\n"))
+	if _, err := s.find(testRoot); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFindNamesWhatIsWrong(t *testing.T) {
+	s := machine(t, "vda", "")
+	other := testRoot
+	other[0]++
+	if _, err := waitForPartitions(s, other, time.Millisecond); err == nil || !strings.Contains(err.Error(), "root hash") {
+		t.Errorf("another root hash: error %v", err)
+	}
+	disk, err := os.ReadFile(filepath.Join(s.dev, "vda"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk[512+20]++
+	write(t, filepath.Join(s.dev, "vda"), disk)
+	if _, err := s.find(testRoot); err == nil || !strings.Contains(err.Error(), "vda") {
+		t.Errorf("damaged table: error %v", err)
+	}
+}
+
+func TestVerityTarget(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	write(t, data, make([]byte, 2*verity.BlockSize))
+	super := verity.Superblock{Params: verity.Params{Salt: [32]byte{0xab}}, DataSize: 2 * verity.BlockSize}
+	got, err := verityTarget(partitions{data: data, tree: "/dev/t"}, super, testRoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "1 " + data + " /dev/t 4096 4096 2 1 sha256 0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20 ab" +
+		strings.Repeat("0", 62) + " 1 panic_on_corruption"
+	if got.Length != 16 || got.Type != "verity" || got.Params != want {
+		t.Errorf("target = %+v, want %d sectors of verity %q", got, 16, want)
+	}
+	super.DataSize += verity.BlockSize
+	if _, err := verityTarget(partitions{data: data}, super, testRoot); err == nil {
+		t.Error("a tree that covers more than the partition was accepted")
+	}
+}
+
+func TestRunRefusesOutsideOfPID1(t *testing.T) {
+	if err := Run(); err == nil {
+		t.Fatal("Run worked in a process that is not the machine's first")
 	}
 }
