@@ -62,7 +62,7 @@ func daemon(command *cobra.Command) {
 // kubectl reads its verbosity before the command exists, because building the command
 // already reads configuration files and logs about them.
 func kubectl() {
-	if err := logs.GlogSetter(cmd.GetLogVerbosity(os.Args)); err != nil {
+	if _, err := logs.GlogSetter(cmd.GetLogVerbosity(os.Args)); err != nil {
 		fmt.Fprintln(os.Stderr, "kubectl: verbosity:", err)
 	}
 	cmdutil.CheckErr(cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()))

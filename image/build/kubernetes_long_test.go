@@ -1,0 +1,126 @@
+//go:build long
+
+package build
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/internal/cache"
+)
+
+// kubernetesBundle builds the bundle, or takes it from the store that builds use.
+func kubernetesBundle(t *testing.T) string {
+	t.Helper()
+	store, err := cache.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, _, err := Kubernetes(t.Context(), Options{Source: filepath.Join("..", ".."), Store: store, Progress: NewProgress(os.Stderr, time.Now)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+func clusterParams() kubeadm.Params {
+	return kubeadm.Params{
+		NodeName:         "one",
+		AdvertiseAddress: netip.MustParseAddr("10.0.2.15"),
+		ServiceSubnet:    netip.MustParsePrefix("10.96.0.0/12"),
+		PodSubnet:        netip.MustParsePrefix("10.244.0.0/16"),
+		SANs:             []string{"127.0.0.1"},
+		Workloads:        true,
+	}
+}
+
+func TestKubernetesProgramsKnowTheirVersion(t *testing.T) {
+	bin := filepath.Join(kubernetesBundle(t), "usr", "bin")
+	for _, args := range [][]string{{"kubeadm", "version", "-o", "short"}, {"kubelet", "--version"}, {"kubectl", "version", "--client"}} {
+		out, err := exec.CommandContext(t.Context(), filepath.Join(bin, args[0]), args[1:]...).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), kubeadm.Version) {
+			t.Errorf("%s: %v: %s", args[0], err, out)
+		}
+	}
+}
+
+func TestKubeadmTakesOurDocuments(t *testing.T) {
+	program := filepath.Join(kubernetesBundle(t), "usr", "bin", "kubeadm")
+	for _, profile := range []kubeadm.Profile{kubeadm.Normal, kubeadm.Slow} {
+		p := clusterParams()
+		p.Profile = profile
+		documents, err := kubeadm.InitDocuments(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := kubeadm.Validate(t.Context(), program, documents); err != nil {
+			t.Errorf("profile %q: %v", profile, err)
+		}
+	}
+}
+
+func TestKubeadmRefuses(t *testing.T) {
+	program := filepath.Join(kubernetesBundle(t), "usr", "bin", "kubeadm")
+	good, err := kubeadm.InitDocuments(clusterParams())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string][2]string{
+		"unknown field": {"bindPort:", "bindingPort:"},
+		"bad address":   {"10.0.2.15", "ten"},
+	} {
+		documents := strings.ReplaceAll(string(good), change[0], change[1])
+		if err := kubeadm.Validate(t.Context(), program, []byte(documents)); err == nil {
+			t.Errorf("%s: kubeadm takes it", name)
+		} else {
+			t.Log(err)
+		}
+	}
+}
+
+// TestPatchesReachEveryProgram lets kubeadm write what the kubelet will run, and looks for the verity root in it.
+func TestPatchesReachEveryProgram(t *testing.T) {
+	root := kubernetesBundle(t)
+	documents, err := kubeadm.InitDocuments(clusterParams())
+	if err != nil {
+		t.Fatal(err)
+	}
+	patched := strings.Replace(string(documents), kubeadm.PatchesDir, filepath.Join(root, kubeadm.PatchesDir), 1)
+	manifests := dryRun(t.Context(), t, root, patched)
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd"} {
+		text, err := os.ReadFile(filepath.Join(manifests, name+".yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"image: " + KubernetesRepository + "/" + name + ":", "mountPath: /usr/lib/kubernetes/bin", "path: /usr/lib/kubernetes/bin"} {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("%s.yaml lacks %q:\n%s", name, want, text)
+			}
+		}
+	}
+}
+
+// dryRun runs kubeadm's phases that write manifests in a root folder of their own, and returns the folder that they are in.
+func dryRun(ctx context.Context, t *testing.T, root, documents string) string {
+	t.Helper()
+	dir := t.TempDir()
+	config := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(config, []byte(documents), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBEADM_INIT_DRYRUN_DIR", filepath.Join(dir, "out"))
+	for _, phase := range [][]string{{"control-plane", "all"}, {"etcd", "local"}} {
+		args := append(append([]string{"init", "phase"}, phase...), "--config", config, "--dry-run")
+		if out, err := exec.CommandContext(ctx, filepath.Join(root, "usr", "bin", "kubeadm"), args...).CombinedOutput(); err != nil {
+			t.Fatalf("kubeadm %s: %v: %s", phase[0], err, out)
+		}
+	}
+	return filepath.Join(dir, "out")
+}
