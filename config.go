@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"net/netip"
 	"regexp"
+	"strconv"
+	"strings"
 )
 
 // MaxNodeConfig is the largest node configuration that is read, in bytes.
@@ -43,6 +45,7 @@ type DiskSelector struct {
 }
 
 var (
+	hostPattern   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?$`)
 	serialPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 	devicePattern = regexp.MustCompile(`^/dev/[A-Za-z0-9/_:.-]{1,128}$`)
 )
@@ -79,8 +82,8 @@ func (c NodeConfig) check() error {
 		return errors.New("a list is too long (at most 32 endpoints, 16 addresses, 16 time servers)")
 	}
 	for _, e := range c.Endpoints {
-		if _, _, err := net.SplitHostPort(e); err != nil {
-			return fmt.Errorf("endpoints: %q: %w", e, err)
+		if !validEndpoint(e) {
+			return fmt.Errorf("endpoints: %q: want HOST:PORT", e)
 		}
 	}
 	if err := c.checkAddresses(); err != nil {
@@ -91,19 +94,34 @@ func (c NodeConfig) check() error {
 
 func (c NodeConfig) checkAddresses() error {
 	for _, a := range c.Addresses {
-		if _, _, err := net.ParseCIDR(a); err != nil {
+		if _, err := netip.ParsePrefix(a); err != nil {
 			return fmt.Errorf("addresses: %w", err)
 		}
 	}
-	if c.Gateway != "" && net.ParseIP(c.Gateway) == nil {
+	if c.Gateway != "" && !validAddress(c.Gateway) {
 		return fmt.Errorf("gateway: %q is no IP address", c.Gateway)
 	}
 	for _, s := range c.TimeServers {
-		if !serialPattern.MatchString(s) && net.ParseIP(s) == nil {
+		if !hostPattern.MatchString(s) && !validAddress(s) {
 			return fmt.Errorf("timeServers: %q is neither a host name nor an address", s)
 		}
 	}
 	return nil
+}
+
+// validEndpoint accepts a host name or an address (IPv6 in brackets), a colon and a port.
+func validEndpoint(s string) bool {
+	if _, err := netip.ParseAddrPort(s); err == nil {
+		return true
+	}
+	host, port, found := strings.Cut(s, ":")
+	n, err := strconv.ParseUint(port, 10, 16)
+	return found && err == nil && n > 0 && hostPattern.MatchString(host)
+}
+
+func validAddress(s string) bool {
+	_, err := netip.ParseAddr(s)
+	return err == nil
 }
 
 func (s DiskSelector) check() error {
