@@ -18,11 +18,14 @@ import (
 
 	"github.com/google/go-tpm/tpm2"
 	"github.com/google/go-tpm/tpm2/transport"
+
+	"github.com/hullmark/hullmark"
 )
 
 // The files of the state folder that say who the machine's TPM is.
 const (
 	EKPublicFile = "ek.pub" // the TPMT_PUBLIC of the EK, as TPM2_ReadPublic returns it
+	EKIDFile     = "ek.id"  // the node id that follows from it, in hexadecimal, for `hullmark init --ek`
 	EKCertFile   = "ek.crt" // its certificate, PEM
 	CAFile       = "ca.crt" // the certificate of the CA that signed it, PEM: the trust anchor for this machine alone
 )
@@ -114,7 +117,10 @@ func recordEK(ctx context.Context, t toolset, tpm, dir, runtime string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, EKPublicFile), public, 0o600); err != nil {
+	id := []byte(hullmark.TPMNodeID(public).String() + "\n")
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(dir, EKPublicFile), public, 0o600),
+		os.WriteFile(filepath.Join(dir, EKIDFile), id, 0o600)); err != nil {
 		return fmt.Errorf("vm: endorsement key: %w", err)
 	}
 	der, err := os.ReadFile(filepath.Join(tpm, ekCertDER))
