@@ -1,0 +1,64 @@
+package verifier
+
+import (
+	"crypto/rsa"
+	"crypto/x509"
+
+	"github.com/google/go-tpm/tpm2"
+
+	"github.com/hullmark/hullmark"
+)
+
+// accept holds a machine's endorsement key to the anchor, and reports whether an authority vouched for it.
+func (a Anchor) accept(node hullmark.NodeID, ek *tpm2.TPMTPublic, certificate []byte) (certified bool, err error) {
+	if a.Node == nil && len(a.Authorities) == 0 {
+		return false, &hullmark.Condition{
+			Code: "ek-not-named", Step: step, Title: "no endorsement key was named and no authority is trusted",
+			Got: node.String(), Next: "name the node's EK (--ek), and the CA that certified it if there is one (--ek-ca)",
+		}
+	}
+	if a.Node != nil && *a.Node != node {
+		return false, &hullmark.Condition{
+			Code: "ek-unexpected", Step: step, Title: "the machine that answered has another endorsement key than the named one",
+			Expected: a.Node.String(), Got: node.String(),
+			Next: "check the address, and the EK's identity with whoever made or rents out the machine",
+		}
+	}
+	if len(a.Authorities) == 0 {
+		return false, nil
+	}
+	if cause := a.vouched(ek, certificate); cause != "" {
+		return false, &hullmark.Condition{
+			Code: "ek-uncertified", Step: step, Title: "no named authority vouches for the endorsement key: " + cause,
+			Got: node.String(), Next: "name the CA that signed this EK's certificate itself (--ek-ca)",
+		}
+	}
+	return true, nil
+}
+
+// vouched checks that an authority signed a certificate of this very key; it
+// returns what is wrong, or nothing. Times are not looked at: an EK is burnt in
+// and outlives its certificate's dates, and the decision rests on the rule that names it.
+func (a Anchor) vouched(ek *tpm2.TPMTPublic, der []byte) string {
+	if len(der) == 0 {
+		return "the node shows no EK certificate"
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		return "its certificate: " + err.Error()
+	}
+	public, ok := certificate.PublicKey.(*rsa.PublicKey)
+	modulus, err := ek.Unique.RSA()
+	if !ok || err != nil || public.E != defaultExponent || string(public.N.FillBytes(make([]byte, len(modulus.Buffer)))) != string(modulus.Buffer) {
+		return "its certificate is for another key"
+	}
+	for _, authority := range a.Authorities {
+		if certificate.CheckSignatureFrom(authority) == nil {
+			return ""
+		}
+	}
+	return "its certificate was issued by " + certificate.Issuer.String()
+}
+
+// defaultExponent is the RSA exponent that a TPM means by 0 (TPM 2.0 Part 2 §12.2.3.5).
+const defaultExponent = 65537

@@ -1,0 +1,204 @@
+// Package verifier establishes who produced a machine's evidence and what it
+// measured. It does not say whether that is accepted: package joinservice does.
+// It never imports package prover, so that neither can lean on the other.
+package verifier
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/google/go-tpm/tpm2"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/wire"
+)
+
+// step names the part of a node's journey that this package's conditions belong to.
+const step = "ATTEST"
+
+// Anchor says which endorsement keys a verifier talks to. The zero value accepts none.
+type Anchor struct {
+	// Node accepts the one TPM of this identity; nil accepts every one that Authorities vouch for.
+	Node *hullmark.NodeID
+	// Authorities are certificates, each trusted to sign EK certificates directly.
+	// If there are any, the EK must have a certificate signed by one of them.
+	Authorities []*x509.Certificate
+}
+
+// ParseAuthorities reads certificates in PEM; each is trusted to sign EK
+// certificates directly, so a manufacturer's intermediate CA is listed itself.
+func ParseAuthorities(data []byte) ([]*x509.Certificate, error) {
+	var authorities []*x509.Certificate
+	for len(data) > 0 {
+		var block *pem.Block
+		if block, data = pem.Decode(data); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			return nil, fmt.Errorf("EK authorities: a PEM block of type %q, want CERTIFICATE", block.Type)
+		}
+		authority, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("EK authorities: %w", err)
+		}
+		authorities = append(authorities, authority)
+	}
+	if len(authorities) == 0 {
+		return nil, errors.New("EK authorities: no certificate in PEM was found")
+	}
+	return authorities, nil
+}
+
+// Exchange is one machine's evidence while it is being gathered. Its methods
+// are called once each, in order: Begin, Challenge, Verify. Every error of
+// theirs is or wraps a *hullmark.Condition.
+type Exchange struct {
+	root       hullmark.ClusterRoot
+	channelKey []byte
+	hello      []byte
+	claims     attest.Claims
+	ek, ak     *tpm2.TPMTPublic
+	secret     hullmark.Secret
+}
+
+// Begin does all that costs nothing: it holds M1 to the limits, to this
+// cluster's root and to the anchor. channelKey is attest.ChannelKey's result
+// for the channel on which hello, the bytes of M1, arrived.
+func Begin(hello, channelKey []byte, root hullmark.ClusterRoot, anchor Anchor) (*Exchange, error) {
+	message, err := wire.DecodeHello(hello)
+	if err != nil {
+		return nil, malformed("M1", err)
+	}
+	if message.GetVersion() != attest.Version {
+		return nil, &hullmark.Condition{
+			Code: "version-unsupported", Step: step, Title: "the node speaks another version of the exchange",
+			Expected: fmt.Sprint(attest.Version), Got: fmt.Sprint(message.GetVersion()),
+			Next: "use a hullmark of the image's own release",
+		}
+	}
+	e := &Exchange{root: root, channelKey: channelKey, hello: hello}
+	if err := e.readKeys(message); err != nil {
+		return nil, err
+	}
+	if e.claims.Certified, err = anchor.accept(e.claims.Node, e.ek, message.GetEkCertificate()); err != nil {
+		return nil, err
+	}
+	return e, e.readClaims(message)
+}
+
+// readKeys decodes both public keys, and accepts no EK but the default template's.
+func (e *Exchange) readKeys(message *wire.Hello) (err error) {
+	if e.ek, err = parsePublic(message.GetEkPublic()); err != nil {
+		return malformed("endorsement key", err)
+	}
+	if e.ak, err = parsePublic(message.GetAkPublic()); err != nil {
+		return malformed("attestation key", err)
+	}
+	if !attest.IsDefaultEK(e.ek) {
+		return &hullmark.Condition{
+			Code: "ek-template", Step: step, Title: "the endorsement key is not one of the TCG's default RSA-2048 template",
+			Expected: "template L-1", Got: "another public area", Next: "use a TPM that holds a default RSA-2048 endorsement key",
+		}
+	}
+	e.claims.Node = hullmark.TPMNodeID(message.GetEkPublic())
+	e.claims.Trust = attest.TPM
+	return nil
+}
+
+// readClaims decodes what the node says of its configuration and disk.
+func (e *Exchange) readClaims(message *wire.Hello) (err error) {
+	e.claims.NodeConfig = message.GetNodeConfig()
+	if e.claims.Config, err = hullmark.ParseNodeConfig(message.GetNodeConfig()); err != nil {
+		return malformed("node config", err)
+	}
+	if e.claims.Disk, err = message.GetDisk().DiskClaim(); err != nil {
+		return malformed("disk", err)
+	}
+	return nil
+}
+
+// Node returns the identity that the machine claims; it is proven only once Verify succeeded.
+func (e *Exchange) Node() hullmark.NodeID { return e.claims.Node }
+
+// Challenge encrypts a new secret S to the EK, so that only the TPM which also
+// holds the AK can read it. It returns a TPM2B_ID_OBJECT and a
+// TPM2B_ENCRYPTED_SECRET. random is crypto/rand.Reader in all but tests.
+func (e *Exchange) Challenge(random io.Reader) (credential, secret []byte, err error) {
+	name, err := tpm2.ObjectName(e.ak)
+	if err != nil {
+		return nil, nil, malformed("attestation key", err)
+	}
+	key, err := tpm2.ImportEncapsulationKey(e.ek)
+	if err != nil {
+		return nil, nil, malformed("endorsement key", err)
+	}
+	if e.secret, err = hullmark.RandomSecret(random, attest.SecretSize); err != nil {
+		return nil, nil, fmt.Errorf("challenge: %w", err)
+	}
+	credential, secret, err = tpm2.CreateCredential(random, key, name.Buffer, e.secret.Expose())
+	if err != nil {
+		return nil, nil, malformed("endorsement key", err)
+	}
+	return tpm2.Marshal(tpm2.TPM2BIDObject{Buffer: credential}), tpm2.Marshal(tpm2.TPM2BEncryptedSecret{Buffer: secret}), nil
+}
+
+// Verify checks M3 against all that went before and returns what it proves.
+func (e *Exchange) Verify(proof *wire.Proof) (attest.Claims, error) {
+	defer e.secret.Wipe()
+	binding, err := attest.Bind(e.channelKey, e.secret, e.hello)
+	if err != nil {
+		return attest.Claims{}, fmt.Errorf("verify: %w", err)
+	}
+	registers, err := attest.ParseRegisters(proof.GetPcrValues())
+	if err != nil {
+		return attest.Claims{}, malformed("M3", err)
+	}
+	if err := checkQuote(e.ak, proof, binding, registers); err != nil {
+		return attest.Claims{}, err
+	}
+	if err := e.checkOwnRegisters(&registers); err != nil {
+		return attest.Claims{}, err
+	}
+	claims := e.claims
+	claims.Registers = registers
+	claims.EventLog = proof.GetEventLog()
+	return claims, nil
+}
+
+// checkOwnRegisters holds the registers that the exchange itself uses to what M1 said.
+func (e *Exchange) checkOwnRegisters(registers *attest.Registers) error {
+	want := attest.Extended(hullmark.ConfigEvent(e.claims.NodeConfig))
+	if got := registers[attest.ConfigRegister]; got != want {
+		return &hullmark.Condition{
+			Code: "config-mismatch", Step: step, Title: "PCR 8 does not hold the node config that the node shows",
+			Expected: fmt.Sprintf("%x", want), Got: fmt.Sprintf("%x", got),
+			Next: "reboot the node; if it happens again, its image does not measure its configuration",
+		}
+	}
+	if e.claims.Config.ClusterRoot != e.root {
+		return &hullmark.Condition{
+			Code: "cluster-mismatch", Step: step, Title: "the node was configured for another cluster",
+			Expected: e.root.String(), Got: e.claims.Config.ClusterRoot.String(),
+			Next: "boot the node with this cluster's root in its node config",
+		}
+	}
+	if got := registers[attest.FuseRegister]; got != ([32]byte{}) {
+		return &hullmark.Condition{
+			Code: "fuse-blown", Step: step, Title: "the node already used a ticket in this boot: PCR 15 is not zero",
+			Expected: "zero", Got: fmt.Sprintf("%x", got), Next: "reboot the node",
+		}
+	}
+	return nil
+}
+
+// malformed is the condition of every message or key that cannot be read.
+func malformed(what string, err error) *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: "message-malformed", Step: step, Title: what + ": " + err.Error(),
+		Next: "check that the node boots a Hullmark image of the same release",
+	}
+}

@@ -1,0 +1,96 @@
+// Package cluster keeps what only a cluster's operator holds: the root key, the
+// master keys, the Kubernetes authorities, and how far the first node has come.
+package cluster
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/joinservice/keys"
+)
+
+// Authority is a signing key with its certificate.
+type Authority struct {
+	Certificate *x509.Certificate
+	Key         *ecdsa.PrivateKey
+}
+
+// Initialising is the epoch record of the first node while no API server can
+// keep it (docs/protocol.md, Epoch).
+type Initialising struct {
+	// Node is the machine that the operator named.
+	Node hullmark.NodeID `json:"node"`
+	// Disk is the state disk that the machine showed last.
+	Disk hullmark.UUID `json:"disk"`
+	// Committed and Issued bound the disk's counter.
+	Committed uint64 `json:"committed"`
+	// Issued is the last number that a ticket carried.
+	Issued uint64 `json:"issued"`
+}
+
+// Cluster is the content of a cluster file.
+type Cluster struct {
+	// Root signs the online CA, the operator's certificates and the policy; nodes pin its hash.
+	Root Authority
+	// Online signs join services' certificates.
+	Online Authority
+	// Keys are the master keys that disk keys derive from.
+	Keys keys.Keyset
+	// Kubernetes, Etcd and FrontProxy are the authorities that kubeadm would otherwise make itself.
+	Kubernetes, Etcd, FrontProxy Authority
+	// ServiceAccount signs service accounts' tokens.
+	ServiceAccount *ecdsa.PrivateKey
+	// Policy is the last policy that Root signed, in its signed form; empty before the first.
+	Policy []byte
+	// Initialising is set from the first ticket on.
+	Initialising *Initialising
+	// Initialised is set once that node was Ready.
+	Initialised *hullmark.NodeID
+}
+
+// New makes every key of a cluster.
+func New() (*Cluster, error) {
+	c := &Cluster{}
+	for _, step := range []func() error{c.makeExchange, c.makeKubernetes} {
+		if err := step(); err != nil {
+			return nil, fmt.Errorf("new cluster: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// makeExchange makes what the release exchange needs.
+func (c *Cluster) makeExchange() (err error) {
+	if c.Root.Key, err = newKey(); err != nil {
+		return err
+	}
+	if c.Root.Certificate, err = attest.NewRoot(c.Root.Key); err != nil {
+		return err
+	}
+	if c.Online.Key, err = newKey(); err != nil {
+		return err
+	}
+	if c.Online.Certificate, err = attest.NewOnlineCA(c.Root.Certificate, c.Root.Key, c.Online.Key.Public()); err != nil {
+		return err
+	}
+	c.Keys, err = keys.New(rand.Reader)
+	return err
+}
+
+func newKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
+
+// ID returns the cluster root that every node of the cluster is configured with.
+func (c *Cluster) ID() hullmark.ClusterRoot {
+	return hullmark.ClusterRootOf(c.Root.Certificate.RawSubjectPublicKeyInfo)
+}
+
+// Operator returns a fresh client certificate for one connection to a node.
+func (c *Cluster) Operator() (tls.Certificate, error) {
+	return attest.NewOperator(c.Root.Certificate, c.Root.Key)
+}

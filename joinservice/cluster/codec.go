@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice/keys"
+)
+
+// maxFile bounds a cluster file, encrypted or not, in bytes.
+const maxFile = 4 << 20
+
+// document is a cluster file's decrypted content; keys are PKCS #8 and
+// certificates X.509, both DER in base64.
+type document struct {
+	Version        int              `json:"version"`
+	Root           authorityDoc     `json:"root"`
+	Online         authorityDoc     `json:"online"`
+	Keyset         []byte           `json:"keyset"`
+	Kubernetes     authorityDoc     `json:"kubernetes"`
+	Etcd           authorityDoc     `json:"etcd"`
+	FrontProxy     authorityDoc     `json:"frontProxy"`
+	ServiceAccount []byte           `json:"serviceAccount"`
+	Policy         []byte           `json:"policy,omitempty"`
+	Initialising   *Initialising    `json:"initialising,omitempty"`
+	Initialised    *hullmark.NodeID `json:"initialised,omitempty"`
+}
+
+type authorityDoc struct {
+	Certificate []byte `json:"certificate"`
+	Key         []byte `json:"key"`
+}
+
+// encode returns the decrypted form of a cluster file. It is all secret.
+func (c *Cluster) encode() ([]byte, error) {
+	keyset, err := c.Keys.Encode()
+	if err != nil {
+		return nil, err
+	}
+	d := document{Version: 1, Keyset: keyset, Policy: c.Policy, Initialising: c.Initialising, Initialised: c.Initialised}
+	for _, a := range c.authorities(&d) {
+		key, err := x509.MarshalPKCS8PrivateKey(a.authority.Key)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", a.name, err)
+		}
+		*a.doc = authorityDoc{Certificate: a.authority.Certificate.Raw, Key: key}
+	}
+	if d.ServiceAccount, err = x509.MarshalPKCS8PrivateKey(c.ServiceAccount); err != nil {
+		return nil, fmt.Errorf("service-account key: %w", err)
+	}
+	return json.Marshal(d)
+}
+
+// pairing joins an authority to its place in the document.
+type pairing struct {
+	name      string
+	authority *Authority
+	doc       *authorityDoc
+}
+
+func (c *Cluster) authorities(d *document) []pairing {
+	return []pairing{
+		{"root", &c.Root, &d.Root},
+		{"online CA", &c.Online, &d.Online},
+		{"Kubernetes CA", &c.Kubernetes, &d.Kubernetes},
+		{"etcd CA", &c.Etcd, &d.Etcd},
+		{"front-proxy CA", &c.FrontProxy, &d.FrontProxy},
+	}
+}
+
+// decode strictly reads what encode writes.
+func decode(data []byte) (*Cluster, error) {
+	var d document
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&d); err != nil {
+		return nil, err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("data after the end of the document")
+	}
+	if d.Version != 1 {
+		return nil, fmt.Errorf("version: want 1, got %d", d.Version)
+	}
+	c := &Cluster{Policy: d.Policy, Initialising: d.Initialising, Initialised: d.Initialised}
+	var err error
+	for _, a := range c.authorities(&d) {
+		if *a.authority, err = a.doc.decode(); err != nil {
+			return nil, fmt.Errorf("%s: %w", a.name, err)
+		}
+	}
+	if c.ServiceAccount, err = decodeKey(d.ServiceAccount); err != nil {
+		return nil, fmt.Errorf("service-account key: %w", err)
+	}
+	if err := c.Online.Certificate.CheckSignatureFrom(c.Root.Certificate); err != nil {
+		return nil, fmt.Errorf("online CA: %w", err)
+	}
+	if c.Keys, err = keys.Parse(d.Keyset); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (d authorityDoc) decode() (Authority, error) {
+	certificate, err := x509.ParseCertificate(d.Certificate)
+	if err != nil {
+		return Authority{}, err
+	}
+	key, err := decodeKey(d.Key)
+	if err != nil {
+		return Authority{}, err
+	}
+	if !key.PublicKey.Equal(certificate.PublicKey) {
+		return Authority{}, errors.New("the certificate is for another key")
+	}
+	return Authority{Certificate: certificate, Key: key}, nil
+}
+
+func decodeKey(der []byte) (*ecdsa.PrivateKey, error) {
+	parsed, err := x509.ParsePKCS8PrivateKey(der)
+	if err != nil {
+		return nil, err
+	}
+	key, ok := parsed.(*ecdsa.PrivateKey)
+	if !ok || key.Curve != elliptic.P256() {
+		return nil, errors.New("the key is not ECDSA P-256")
+	}
+	return key, nil
+}

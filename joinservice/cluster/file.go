@@ -1,0 +1,208 @@
+package cluster
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"filippo.io/age"
+	"golang.org/x/sys/unix"
+
+	"github.com/hullmark/hullmark"
+)
+
+// ErrPassphrase says that a passphrase does not open a cluster file.
+var ErrPassphrase = errors.New("the passphrase does not open the cluster file")
+
+// File is a cluster file: a Cluster encrypted under a passphrase in the age
+// format (age-encryption.org/v1, scrypt recipient). It is not safe for concurrent use.
+type File struct {
+	// Cluster is the content as it was read or last written; change it by Update only.
+	Cluster *Cluster
+
+	path       string
+	passphrase hullmark.Secret
+	workFactor int
+	// seen is the SHA-256 of the encrypted file that Cluster is the content of.
+	seen [sha256.Size]byte
+}
+
+// workFactor makes one guess of the passphrase cost about a second: scrypt's log2 N.
+const workFactor = 18
+
+// Create writes a new cluster file, which must not exist yet, and returns it
+// once it is safely on disk.
+func Create(path string, passphrase hullmark.Secret, c *Cluster) (*File, error) {
+	return create(path, passphrase, c, workFactor)
+}
+
+func create(path string, passphrase hullmark.Secret, c *Cluster, cost int) (*File, error) {
+	f := &File{Cluster: c, path: path, passphrase: passphrase, workFactor: cost}
+	if passphrase.Len() == 0 {
+		return nil, errors.New("create cluster file: the passphrase is empty")
+	}
+	encrypted, err := f.encrypt(c)
+	if err != nil {
+		return nil, fmt.Errorf("create cluster file: %w", err)
+	}
+	if err := f.write(encrypted, func(from, to string) error {
+		return unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	}); err != nil {
+		return nil, fmt.Errorf("create cluster file %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// Open reads a cluster file. A wrong passphrase is ErrPassphrase.
+func Open(path string, passphrase hullmark.Secret) (*File, error) {
+	f := &File{path: path, passphrase: passphrase, workFactor: workFactor}
+	encrypted, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("cluster file: %w", err)
+	}
+	f.seen = sha256.Sum256(encrypted)
+	plain, err := decrypt(encrypted, passphrase)
+	if err != nil {
+		return nil, fmt.Errorf("cluster file %s: %w", path, err)
+	}
+	defer clear(plain)
+	if f.Cluster, err = decode(plain); err != nil {
+		return nil, fmt.Errorf("cluster file %s: %w", path, err)
+	}
+	return f, nil
+}
+
+func readFile(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if err == nil && len(content) > maxFile {
+		err = fmt.Errorf("%s: more than %d bytes", path, maxFile)
+	}
+	return content, err
+}
+
+// Update lets change edit a copy of the cluster's records and writes the
+// result. It returns once the file is safely on disk; until then nothing that
+// depends on the change may leave this process. A file that another process
+// changed since it was read is left alone.
+func (f *File) Update(change func(*Cluster) error) error {
+	next := *f.Cluster
+	if f.Cluster.Initialising != nil {
+		record := *f.Cluster.Initialising
+		next.Initialising = &record
+	}
+	if err := change(&next); err != nil {
+		return err
+	}
+	encrypted, err := f.encrypt(&next)
+	if err != nil {
+		return fmt.Errorf("update cluster file: %w", err)
+	}
+	if err := f.write(encrypted, f.replaceSeen); err != nil {
+		return fmt.Errorf("update cluster file %s: %w", f.path, err)
+	}
+	f.Cluster = &next
+	return nil
+}
+
+// replaceSeen renames only over the very file that was read.
+func (f *File) replaceSeen(from, to string) error {
+	current, err := readFile(to)
+	if err != nil {
+		return err
+	}
+	if sha256.Sum256(current) != f.seen {
+		return errors.New("another process changed it meanwhile; run the command again")
+	}
+	return os.Rename(from, to)
+}
+
+// write puts encrypted at the file's path: a temporary file beside it, synced,
+// renamed by replace under a lock on the folder, and the folder synced.
+func (f *File) write(encrypted []byte, replace func(from, to string) error) error {
+	dir, err := os.Open(filepath.Dir(f.path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", dir.Name(), err)
+	}
+	temporary, err := writeTemporary(dir.Name(), encrypted)
+	if err != nil {
+		return err
+	}
+	if err := replace(temporary, f.path); err != nil {
+		return errors.Join(err, os.Remove(temporary))
+	}
+	f.seen = sha256.Sum256(encrypted)
+	return dir.Sync()
+}
+
+// writeTemporary writes a synced file of mode 0600 and returns its name.
+func writeTemporary(dir string, content []byte) (string, error) {
+	file, err := os.CreateTemp(dir, ".hullmark-cluster-*")
+	if err != nil {
+		return "", err
+	}
+	_, err = file.Write(content)
+	err = errors.Join(err, file.Sync(), file.Close())
+	if err != nil {
+		return "", errors.Join(err, os.Remove(file.Name()))
+	}
+	return file.Name(), nil
+}
+
+func (f *File) encrypt(c *Cluster) ([]byte, error) {
+	plain, err := c.encode()
+	if err != nil {
+		return nil, err
+	}
+	defer clear(plain)
+	recipient, err := age.NewScryptRecipient(string(f.passphrase.Expose()))
+	if err != nil {
+		return nil, err
+	}
+	recipient.SetWorkFactor(f.workFactor)
+	var out bytes.Buffer
+	writer, err := age.Encrypt(&out, recipient)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := writer.Write(plain); err != nil {
+		return nil, err
+	}
+	if err := writer.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+func decrypt(encrypted []byte, passphrase hullmark.Secret) ([]byte, error) {
+	identity, err := age.NewScryptIdentity(string(passphrase.Expose()))
+	if err != nil {
+		return nil, err
+	}
+	identity.SetMaxWorkFactor(workFactor + 2)
+	reader, err := age.Decrypt(bytes.NewReader(encrypted), identity)
+	var mismatch *age.NoIdentityMatchError
+	if errors.As(err, &mismatch) {
+		return nil, ErrPassphrase
+	}
+	if err != nil {
+		return nil, err
+	}
+	plain, err := io.ReadAll(io.LimitReader(reader, maxFile))
+	if err != nil {
+		return nil, err
+	}
+	return plain, nil
+}

@@ -1,0 +1,185 @@
+package cluster
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+)
+
+// cheap keeps scrypt out of the tests' time; the passphrases here guard nothing.
+const cheap = 4
+
+func newFile(t *testing.T) *File {
+	t.Helper()
+	c, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := create(filepath.Join(t.TempDir(), "cluster.age"), secret("correct"), c, cheap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func secret(s string) hullmark.Secret { return hullmark.NewSecret([]byte(s)) }
+
+func reopen(t *testing.T, f *File) *File {
+	t.Helper()
+	again, err := Open(f.path, secret("correct"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.workFactor = cheap
+	return again
+}
+
+func TestFileKeepsEverything(t *testing.T) {
+	f := newFile(t)
+	if err := f.Update(func(c *Cluster) error {
+		c.Policy = []byte("signed")
+		c.Initialising = &Initialising{Node: hullmark.NodeID{1}, Disk: hullmark.UUID{2}, Committed: 3, Issued: 4}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	again := reopen(t, f)
+	want, err := f.Cluster.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := again.Cluster.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("what was read is not what was written")
+	}
+	if again.Cluster.ID() != f.Cluster.ID() {
+		t.Error("the cluster root changed")
+	}
+}
+
+func TestFileIsEncryptedAndPrivate(t *testing.T) {
+	f := newFile(t)
+	info, err := os.Stat(f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode() != 0o600 {
+		t.Errorf("mode %v, want 0600", info.Mode())
+	}
+	content, err := os.ReadFile(f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(string(content), "age-encryption.org/v1\n-> scrypt ") {
+		t.Errorf("the file does not begin as an age file: %.60q", content)
+	}
+	if bytes.Contains(content, []byte("keyset")) {
+		t.Error("the file holds plain text")
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	f := newFile(t)
+	if _, err := Open(f.path, secret("wrong")); !errors.Is(err, ErrPassphrase) {
+		t.Errorf("wrong passphrase: got %v", err)
+	}
+	content, err := os.ReadFile(f.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[len(content)-1] ^= 1
+	if err := os.WriteFile(f.path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(f.path, secret("correct")); err == nil {
+		t.Error("a file with a flipped byte was opened")
+	}
+}
+
+func TestCreateNeverOverwrites(t *testing.T) {
+	f := newFile(t)
+	if _, err := create(f.path, secret("correct"), f.Cluster, cheap); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("got %v, want an error that the file exists", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(f.path), ".hullmark-*")); len(left) > 0 {
+		t.Errorf("temporary files were left: %v", left)
+	}
+}
+
+func TestUpdateComparesAndSwaps(t *testing.T) {
+	f := newFile(t)
+	other := reopen(t, f)
+	issue := func(c *Cluster) error {
+		c.Initialising = &Initialising{Issued: 1}
+		return nil
+	}
+	if err := other.Update(issue); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Update(issue); err == nil || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("a file that changed meanwhile was overwritten: %v", err)
+	}
+	if f.Cluster.Initialising != nil {
+		t.Error("a failed update changed the record in memory")
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	f := newFile(t)
+	plain, err := f.Cluster.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{
+		"unknown field": bytes.Replace(plain, []byte(`"version":1`), []byte(`"version":1,"x":2`), 1),
+		"version":       bytes.Replace(plain, []byte(`"version":1`), []byte(`"version":2`), 1),
+		"trailing":      append(bytes.Clone(plain), '1'),
+		"swapped keys":  bytes.Replace(bytes.Replace(bytes.Replace(plain, []byte(`"root"`), []byte(`"?"`), 1), []byte(`"online"`), []byte(`"root"`), 1), []byte(`"?"`), []byte(`"online"`), 1),
+	} {
+		if _, err := decode(data); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	c, err := New()
+	if err != nil {
+		f.Fatal(err)
+	}
+	plain, err := c.encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(plain)
+	f.Add([]byte(`{"version":1}`))
+	f.Fuzz(func(_ *testing.T, data []byte) { _, _ = decode(data) })
+}
+
+func TestAuthoritiesServeTheExchange(t *testing.T) {
+	c := newFile(t).Cluster
+	operator, err := c.Operator()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(operator.Certificate) != 2 {
+		t.Errorf("the operator's chain has %d certificates, want 2", len(operator.Certificate))
+	}
+	root, err := attest.RootOf(c.Root.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if root != c.ID() {
+		t.Error("the cluster's ID is not its root key's hash")
+	}
+}

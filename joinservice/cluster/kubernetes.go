@@ -1,0 +1,191 @@
+package cluster
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"text/template"
+	"time"
+
+	"github.com/hullmark/hullmark/attest/wire"
+)
+
+// The span of the Kubernetes authorities: it begins well before any clock that
+// a host may show its node, and ends after any disk.
+func caValidity() (notBefore, notAfter time.Time) {
+	return time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2099, 12, 31, 23, 59, 59, 0, time.UTC)
+}
+
+// adminValidity is how long an administrator's kubeconfig is good for.
+const adminValidity = 365 * 24 * time.Hour
+
+// makeKubernetes makes what kubeadm finds below /etc/kubernetes/pki.
+func (c *Cluster) makeKubernetes() (err error) {
+	if c.Kubernetes, err = newAuthority("kubernetes"); err != nil {
+		return err
+	}
+	if c.Etcd, err = newAuthority("etcd-ca"); err != nil {
+		return err
+	}
+	if c.FrontProxy, err = newAuthority("front-proxy-ca"); err != nil {
+		return err
+	}
+	c.ServiceAccount, err = newKey()
+	return err
+}
+
+// newAuthority makes a self-signed CA of the shape that kubeadm makes.
+func newAuthority(name string) (Authority, error) {
+	key, err := newKey()
+	if err != nil {
+		return Authority{}, fmt.Errorf("authority %s: %w", name, err)
+	}
+	notBefore, notAfter := caValidity()
+	template := &x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: notBefore, NotAfter: notAfter,
+		KeyUsage:              x509.KeyUsageKeyEncipherment | x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		BasicConstraintsValid: true, IsCA: true,
+	}
+	certificate, err := issue(template, template, &key.PublicKey, key)
+	if err != nil {
+		return Authority{}, fmt.Errorf("authority %s: %w", name, err)
+	}
+	return Authority{Certificate: certificate, Key: key}, nil
+}
+
+func issue(template, issuer *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, err
+	}
+	template.SerialNumber = serial
+	der, err := x509.CreateCertificate(rand.Reader, template, issuer, public, key)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
+}
+
+// kubeconfig is the kubeconfig format v1 with one user; data is base64 of PEM.
+var kubeconfig = template.Must(template.New("kubeconfig").Parse(`apiVersion: v1
+kind: Config
+clusters:
+- name: hullmark
+  cluster:
+    server: https://{{.Server}}
+    certificate-authority-data: {{.CA}}
+users:
+- name: operator
+  user:
+    client-certificate-data: {{.Certificate}}
+    client-key-data: {{.Key}}
+contexts:
+- name: operator@hullmark
+  context:
+    cluster: hullmark
+    user: operator
+current-context: operator@hullmark
+`))
+
+// Kubeconfig signs an administrator's kubeconfig, without asking the cluster.
+// server is host:port of an API server, as the kubeconfig's user reaches it.
+// The certificate is good for a year from now, and as a member of
+// kubeadm:cluster-admins it can be revoked by removing that group's binding.
+func (c *Cluster) Kubeconfig(server string, now time.Time) ([]byte, error) {
+	key, err := newKey()
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	notBefore, _ := caValidity()
+	certificate, err := issue(&x509.Certificate{
+		Subject:   pkix.Name{CommonName: "hullmark-operator", Organization: []string{"kubeadm:cluster-admins"}},
+		NotBefore: notBefore, NotAfter: now.Add(adminValidity),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, c.Kubernetes.Certificate, &key.PublicKey, c.Kubernetes.Key)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	keyPEM, err := encodeKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	encode := base64.StdEncoding.EncodeToString
+	var out bytes.Buffer
+	err = kubeconfig.Execute(&out, struct{ Server, CA, Certificate, Key string }{
+		server, encode(encodeCertificate(c.Kubernetes.Certificate)), encode(encodeCertificate(certificate)), encode(keyPEM),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// Where a control-plane node keeps what Files lists, on its encrypted disk.
+const (
+	pkiDir   = "/etc/kubernetes/pki/"
+	stateDir = "/var/lib/hullmark/"
+)
+
+// Files returns what a control-plane node of the cluster keeps on its encrypted
+// disk: the Kubernetes authorities, and what a join service needs. Modes are
+// 0600 but for certificates and public keys.
+func (c *Cluster) Files() ([]*wire.File, error) {
+	files := []*wire.File{
+		{Path: stateDir + "root.crt", Content: encodeCertificate(c.Root.Certificate), Mode: 0o644},
+		{Path: stateDir + "policy", Content: c.Policy, Mode: 0o644},
+	}
+	for base, authority := range map[string]Authority{
+		pkiDir + "ca": c.Kubernetes, pkiDir + "etcd/ca": c.Etcd, pkiDir + "front-proxy-ca": c.FrontProxy, stateDir + "online-ca": c.Online,
+	} {
+		key, err := encodeKey(authority.Key)
+		if err != nil {
+			return nil, fmt.Errorf("control plane's files: %w", err)
+		}
+		files = append(files,
+			&wire.File{Path: base + ".crt", Content: encodeCertificate(authority.Certificate), Mode: 0o644},
+			&wire.File{Path: base + ".key", Content: key, Mode: 0o600})
+	}
+	return c.addKeys(files)
+}
+
+// addKeys appends the service accounts' key pair and the keyset.
+func (c *Cluster) addKeys(files []*wire.File) ([]*wire.File, error) {
+	private, err := encodeKey(c.ServiceAccount)
+	if err != nil {
+		return nil, fmt.Errorf("control plane's files: %w", err)
+	}
+	spki, err := x509.MarshalPKIXPublicKey(&c.ServiceAccount.PublicKey)
+	if err != nil {
+		return nil, fmt.Errorf("control plane's files: %w", err)
+	}
+	keyset, err := c.Keys.Encode()
+	if err != nil {
+		return nil, fmt.Errorf("control plane's files: %w", err)
+	}
+	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: spki})
+	return append(files,
+		&wire.File{Path: pkiDir + "sa.key", Content: private, Mode: 0o600},
+		&wire.File{Path: pkiDir + "sa.pub", Content: public, Mode: 0o644},
+		&wire.File{Path: stateDir + "keyset.json", Content: keyset, Mode: 0o600}), nil
+}
+
+func encodeCertificate(c *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
+}
+
+// encodeKey writes SEC 1 PEM, which every version of kubeadm reads.
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
+}
