@@ -85,6 +85,15 @@ func (c *Control) Table(name string) ([]Target, error) {
 // Status returns the status of a device's targets; Params then holds the status.
 func (c *Control) Status(name string) ([]Target, error) { return c.targets(name, 0) }
 
+// Number returns a device's number as major:minor, the way tables name it.
+func (c *Control) Number(name string) (string, error) {
+	m, err := c.do(unix.DM_DEV_STATUS, message{name: name})
+	if err != nil {
+		return "", fmt.Errorf("read number of device %s: %w", name, err)
+	}
+	return fmt.Sprintf("%d:%d", unix.Major(m.dev), unix.Minor(m.dev)), nil
+}
+
 func (c *Control) targets(name string, flags uint32) ([]Target, error) {
 	m, err := c.do(unix.DM_TABLE_STATUS, message{name: name, flags: flags | unix.DM_SECURE_DATA_FLAG})
 	if err != nil {

@@ -1,0 +1,168 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+
+	cryptsetup "github.com/martinjungblut/go-cryptsetup"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/luks2"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
+)
+
+// mkfs makes the file system; it is called with the device as last argument.
+// Sectors that were never written cannot be read through dm-integrity, so
+// everything that mkfs or a mount would read back has to have been written:
+// no backup superblocks, and the journal is written in full, because a lazily
+// initialised one does not survive a crash.
+var mkfs = []string{
+	"/usr/sbin/mkfs.ext4", "-q", "-F", "-b", "4096", "-J", "size=64", "-O", "sparse_super2",
+	"-E", "num_backup_sb=0,nodiscard,lazy_itable_init=1,lazy_journal_init=0", "-L", "hullmark-state",
+}
+
+// How much at the ends of the volume is zeroed for what probes read, in bytes.
+const (
+	zeroHead = 16 << 20
+	zeroTail = 4 << 20
+)
+
+// format writes a disk in an order in which a power cut leaves it blank,
+// formatting or ready, and nothing else: record A, the data behind 16 MiB, the
+// LUKS area, and record B as the commit.
+func (w Workspace) format(path string, found hullmark.DiskClaim, g hullmark.DiskGrant, keys statedisk.Keys) error {
+	disk, _, err := openDisk(path)
+	if err != nil {
+		return fmt.Errorf("format state disk: %w", err)
+	}
+	id := statedisk.Identity{UUID: g.UUID, Generation: g.Generation, Owner: g.Owner}
+	err = begin(disk, found, id, keys)
+	// The handle is exclusive: libcryptsetup takes its own.
+	if err := errors.Join(err, disk.Close()); err != nil {
+		return err
+	}
+	geometry, err := w.fill(path, id, keys)
+	if err != nil {
+		return fmt.Errorf("format state disk: %w", errors.Join(err, closeVolume()))
+	}
+	if err := w.commit(path, statedisk.Ready{Identity: id, Geometry: geometry}, keys); err != nil {
+		return fmt.Errorf("format state disk: commit: %w", err)
+	}
+	return nil
+}
+
+// begin writes record A, unless an interrupted formatting of the same disk has
+// done so. A record A that does not verify is someone else's formatting.
+func begin(disk *os.File, found hullmark.DiskClaim, id statedisk.Identity, keys statedisk.Keys) error {
+	if found.State == hullmark.DiskFormatting {
+		b := make([]byte, statedisk.RecordSize)
+		if _, err := disk.ReadAt(b, statedisk.OffsetA); err != nil {
+			return fmt.Errorf("format state disk: record A: %w", err)
+		}
+		if err := statedisk.VerifyA(b, keys.Header); err != nil {
+			return tampered(err)
+		}
+		return nil
+	}
+	if err := writeThrough(disk, statedisk.EncodeA(id, keys.Header), statedisk.OffsetA); err != nil {
+		return fmt.Errorf("format state disk: record A: %w", err)
+	}
+	return nil
+}
+
+// fill writes everything behind luks2.DataOffset: dm-integrity's layout and
+// the file system. The LUKS header goes to the workspace only.
+func (w Workspace) fill(path string, id statedisk.Identity, keys statedisk.Keys) (statedisk.Geometry, error) {
+	if err := w.newHeader(); err != nil {
+		return statedisk.Geometry{}, err
+	}
+	if err := w.luksFormat(path, id.UUID, keys); err != nil {
+		return statedisk.Geometry{}, err
+	}
+	// Private: udev must not read a volume of which nothing was written.
+	if err := w.activate(path, keys, cryptsetup.CRYPT_ACTIVATE_PRIVATE); err != nil {
+		return statedisk.Geometry{}, err
+	}
+	geometry, err := liveGeometry(path)
+	if err != nil {
+		return statedisk.Geometry{}, err
+	}
+	if err := w.makeFilesystem(); err != nil {
+		return statedisk.Geometry{}, err
+	}
+	return geometry, closeVolume()
+}
+
+func (w Workspace) luksFormat(path string, uuid hullmark.UUID, keys statedisk.Keys) error {
+	device, err := cryptsetup.InitDataDevice(w.header(), path)
+	if err != nil {
+		return err
+	}
+	defer device.Free()
+	err = device.Format(cryptsetup.LUKS2{
+		SectorSize: luks2.SectorSize, DataAlignment: luks2.DataOffset / 512, DataDevice: path, Integrity: luks2.Integrity,
+		PBKDFType: &cryptsetup.PbkdfType{
+			Type: "pbkdf2", Hash: luks2.Hash, Iterations: luks2.Iterations, Flags: cryptsetup.CRYPT_PBKDF_NO_BENCHMARK,
+		},
+	}, cryptsetup.GenericParams{Cipher: luks2.Cipher, CipherMode: luks2.Mode, UUID: uuid.String(), VolumeKeySize: luks2.KeySize})
+	if err != nil {
+		return err
+	}
+	return device.KeyslotAddByVolumeKey(0, "", string(keys.LUKS.Expose()))
+}
+
+func (w Workspace) makeFilesystem() error {
+	if err := zeroEnds("/dev/mapper/" + Name); err != nil {
+		return err
+	}
+	out, err := exec.Command(mkfs[0], append(mkfs[1:], "/dev/mapper/"+Name)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %.300s", mkfs[0], err, out)
+	}
+	return w.mounted(makeTree)
+}
+
+// zeroEnds writes whole blocks, so that none is read before.
+func zeroEnds(device string) error {
+	f, err := os.OpenFile(device, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	size, err := f.Seek(0, 2)
+	if err != nil {
+		return err
+	}
+	zeros := make([]byte, 1<<20)
+	for _, span := range [][2]int64{{0, zeroHead}, {size - zeroTail, size}} {
+		for at := span[0]; at < span[1]; at += int64(len(zeros)) {
+			if _, err := f.WriteAt(zeros, at); err != nil {
+				return fmt.Errorf("zero %s at %d: %w", device, at, err)
+			}
+		}
+	}
+	return f.Sync()
+}
+
+// commit writes the LUKS area and, once that is stored, record B.
+func (w Workspace) commit(path string, r statedisk.Ready, keys statedisk.Keys) error {
+	header, err := os.ReadFile(w.header())
+	if err != nil {
+		return err
+	}
+	area := header[:luks2.AreaSize]
+	if _, err := luks2.Decode(area); err != nil {
+		return fmt.Errorf("libcryptsetup wrote another header than expected: %w", err)
+	}
+	disk, _, err := openDisk(path)
+	if err != nil {
+		return err
+	}
+	defer disk.Close()
+	if err := writeThrough(disk, area, 0); err != nil {
+		return err
+	}
+	return writeThrough(disk, statedisk.EncodeB(r, area, keys.Header), statedisk.OffsetB)
+}
