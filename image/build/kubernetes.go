@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -97,7 +98,23 @@ func (b bundle) make(ctx context.Context) error {
 	if err := os.CopyFS(filepath.Join(b.home, "patches"), os.DirFS(filepath.Join(b.source, "patches"))); err != nil {
 		return fmt.Errorf("kubeadm patches: %w", err)
 	}
+	if err := setModes(filepath.Join(b.home, "..", "..")); err != nil {
+		return err
+	}
 	return os.RemoveAll(b.objects)
+}
+
+// setModes makes what the umask left the same everywhere: programs and folders 0755, files 0644.
+func setModes(dir string) error {
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.Type()&fs.ModeSymlink != 0 {
+			return err
+		}
+		if e.IsDir() || filepath.Base(filepath.Dir(path)) == "bin" {
+			return os.Chmod(path, 0o755)
+		}
+		return os.Chmod(path, 0o644)
+	})
 }
 
 // stamps are the linker flags that tell the programs their version. Time is the release's, as the module proxy records it.
@@ -116,6 +133,9 @@ func (b bundle) stamps(ctx context.Context) (string, error) {
 			"-X", p+".gitVersion="+release.Version,
 			"-X", p+".gitMajor="+number[0],
 			"-X", p+".gitMinor="+number[1],
+			// A module does not say which commit it was made from; left alone, this is a placeholder of git.
+			"-X", p+".gitCommit=",
+			"-X", p+".gitTreeState=archive",
 			"-X", p+".buildDate="+release.Time)
 	}
 	return strings.Join(flags, " "), nil

@@ -115,7 +115,7 @@ func dryRun(ctx context.Context, t *testing.T, root, documents string) string {
 	if err := os.WriteFile(config, []byte(documents), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("KUBEADM_INIT_DRYRUN_DIR", filepath.Join(dir, "out"))
+	t.Setenv("KUBEADM_INIT_DRYRUN_DIR", filepath.Join(dir, "out")) // kubeadm makes it
 	for _, phase := range [][]string{{"control-plane", "all"}, {"etcd", "local"}} {
 		args := append(append([]string{"init", "phase"}, phase...), "--config", config, "--dry-run")
 		if out, err := exec.CommandContext(ctx, filepath.Join(root, "usr", "bin", "kubeadm"), args...).CombinedOutput(); err != nil {
