@@ -111,7 +111,6 @@ func start(t *testing.T, state string) *TPM {
 	socket := filepath.Join(state, "s")
 	cmd := exec.Command(program, "socket", "--tpm2", "--tpmstate", "dir="+state,
 		"--server", "type=unixio,path="+socket, "--flags", "not-need-init,startup-clear")
-	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start swtpm: %v", err)
 	}

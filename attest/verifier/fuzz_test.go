@@ -1,0 +1,85 @@
+package verifier
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/hex"
+	"testing"
+
+	"github.com/google/go-tpm/tpm2"
+
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/wire"
+)
+
+// An ECC P-256 attestation key, a quote of it and the signature, from an emulated TPM.
+const (
+	sampleAK = "0023000b00050472000000100018000b000300100020959df5ae9f84e7097e9b643e7d2ce664e8929a652155bf9ee042bcc0" +
+		"582e14590020a016673e1def3849a22c1eaae6ca82fa4211b639e637cc80a5e9db4c6702afcc"
+	sampleQuoted = "ff54434780180022000b50139acd91032eb6c3ec1b494bd86ec8d452785a3b0dfeb9246ab3515e3e0f190020b2d2a55e1fec" +
+		"c352bb3b199fcccc3cede816128af37202e14c1a1a7e7c540144000000000000004a042f46bcc0473e1801acd9ab07a55537" +
+		"ec00000001000b03fffb000020df85e04ae8329218ae256c2987227bd43619c202202c8801b733133f0987a321"
+	sampleSignature = "0018000b0020802a9b395043455db6a621587fd9fa184c00ac53080393c85b2c1d953d3332410020bde5da7087a256eed027" +
+		"0d14c7964515b837ebef7407699681507a85c39f06fc"
+)
+
+func seeds(f *testing.F) {
+	f.Helper()
+	for _, s := range []string{sampleAK, sampleQuoted, sampleSignature} {
+		seed, err := hex.DecodeString(s)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(seed)
+	}
+	f.Add(tpm2.Marshal(tpm2.RSAEKTemplate))
+}
+
+// FuzzPublic holds the reader of EKs and AKs to what its callers rely on: no
+// panic, and one encoding for one key.
+func FuzzPublic(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		public, err := parsePublic(data)
+		if err != nil {
+			return
+		}
+		if string(tpm2.Marshal(public)) != string(data) {
+			t.Error("a key with another encoding was accepted")
+		}
+		_ = attest.IsDefaultEK(public)
+		if verify, err := signatureScheme(public); err == nil {
+			_ = verify(data, data)
+		}
+	})
+}
+
+// FuzzStatement must refuse whatever it is given: no input is bound to this exchange.
+func FuzzStatement(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if checkStatement(data, attest.Binding{1}, attest.Registers{}) == nil {
+			t.Error("accepted")
+		}
+	})
+}
+
+// FuzzSignature must refuse whatever it is given.
+func FuzzSignature(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) <= wire.MaxSignature && verifyECDSA(sampleKey(t), []byte("message"), data) == nil {
+			t.Error("accepted")
+		}
+	})
+}
+
+func sampleKey(t *testing.T) *ecdsa.PublicKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &key.PublicKey
+}

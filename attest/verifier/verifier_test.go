@@ -1,0 +1,337 @@
+package verifier_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-tpm/tpm2"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/verifier"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/tpmtest"
+)
+
+func TestHonestMachine(t *testing.T) {
+	s := newScene(t, tpmtest.New(t))
+	claims, err := s.honest(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if claims.Node != s.prover.Node() || claims.Certified || claims.Trust != attest.TPM {
+		t.Errorf("claims name node %s, certified %v, trust %q", claims.Node, claims.Certified, claims.Trust)
+	}
+	if claims.Registers[11] != attest.Extended([]byte("image")) {
+		t.Error("PCR 11 in the claims is not the machine's")
+	}
+	if claims.Config.StateDisk.Serial != "state" || claims.Disk.State != hullmark.DiskBlank {
+		t.Error("the claims lost the node config or the disk")
+	}
+}
+
+// TestOneTPM shares one emulator among the cases that leave its registers alone.
+func TestOneTPM(t *testing.T) {
+	s := newScene(t, tpmtest.New(t))
+	if _, err := s.honest(t); err != nil {
+		t.Fatalf("the legal twin of every case below: %v", err)
+	}
+	if err := s.prover.Close(); err != nil { // A TPM has room for three keys.
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		code string
+		run  func(*testing.T, *scene) error
+	}{
+		"another EK than the named one":        {"ek-unexpected", otherEK},
+		"no EK named":                          {"ek-not-named", noAnchor},
+		"EK of another template":               {"ek-template", otherTemplate},
+		"another version":                      {"version-unsupported", otherVersion},
+		"node config with an unknown field":    {"message-malformed", unknownConfigField},
+		"M1 with an unknown field":             {"message-malformed", unknownHelloField},
+		"oversize M1":                          {"message-malformed", oversizeHello},
+		"AK that signs anything":               {"ak-attributes", unrestrictedAK},
+		"software AK":                          {"quote-not-bound", softwareAK},
+		"quote from another channel":           {"quote-not-bound", otherChannel},
+		"quote for an earlier challenge":       {"quote-not-bound", replayed},
+		"M1 changed after the quote":           {"quote-not-bound", changedHello},
+		"fewer registers":                      {"quote-selection", fewerRegisters},
+		"an extra bank":                        {"quote-selection", extraBank},
+		"another bank":                         {"quote-selection", otherBank},
+		"wide selection bytes":                 {"quote-selection", extraRegister},
+		"register values of another boot":      {"quote-digest", otherValues},
+		"signature with a flipped bit":         {"quote-signature", flippedSignature},
+		"statement with a flipped bit":         {"quote-signature", flippedStatement},
+		"empty proof":                          {"message-malformed", emptyProof},
+		"node config that PCR 8 does not hold": {"config-mismatch", otherConfig},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fresh := arrive(t, s.tpm)
+			defer func() { _ = fresh.prover.Close() }()
+			wantCode(t, c.run(t, fresh), c.code)
+		})
+	}
+}
+
+func begin(t *testing.T, s *scene, anchor verifier.Anchor) error {
+	t.Helper()
+	_, err := verifier.Begin(s.encoded(t), s.channelKey, testRoot, anchor)
+	return err
+}
+
+func otherEK(t *testing.T, s *scene) error {
+	return begin(t, s, verifier.Anchor{Node: &hullmark.NodeID{1}})
+}
+
+func noAnchor(t *testing.T, s *scene) error { return begin(t, s, verifier.Anchor{}) }
+
+func otherTemplate(t *testing.T, s *scene) error {
+	public, err := tpm2.Unmarshal[tpm2.TPMTPublic](s.hello.EkPublic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public.ObjectAttributes.UserWithAuth = true
+	s.hello.EkPublic = tpm2.Marshal(public)
+	return begin(t, s, s.anchor())
+}
+
+func otherVersion(t *testing.T, s *scene) error {
+	s.hello.Version = 2
+	return begin(t, s, s.anchor())
+}
+
+func unknownConfigField(t *testing.T, s *scene) error {
+	s.hello.NodeConfig = []byte(strings.Replace(testConfig, `"version":1`, `"version":1,"role":"control-plane"`, 1))
+	return begin(t, s, s.anchor())
+}
+
+func unknownHelloField(t *testing.T, s *scene) error {
+	_, err := verifier.Begin(append(s.encoded(t), 0x3a, 0), s.channelKey, testRoot, s.anchor()) // field 7, empty
+	return err
+}
+
+func oversizeHello(_ *testing.T, s *scene) error {
+	_, err := verifier.Begin(make([]byte, wire.MaxHello+1), s.channelKey, testRoot, s.anchor())
+	return err
+}
+
+func unrestrictedAK(t *testing.T, s *scene) error {
+	public, err := tpm2.Unmarshal[tpm2.TPMTPublic](s.hello.AkPublic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public.ObjectAttributes.Restricted = false
+	s.hello.AkPublic = tpm2.Marshal(public)
+	exchange := s.begin(t)
+	if _, _, err := exchange.Challenge(rand.Reader); err != nil {
+		t.Fatal(err)
+	}
+	return second(exchange.Verify(s.prove(t, attest.Binding{})))
+}
+
+func second(_ attest.Claims, err error) error { return err }
+
+// softwareAK shows a key that no TPM holds, with all the right attributes, and
+// quotes with it whatever it likes; only S it cannot know.
+func softwareAK(t *testing.T, s *scene) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	point, err := key.PublicKey.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := tpm2.Unmarshal[tpm2.TPMTPublic](s.hello.AkPublic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgECC, &tpm2.TPMSECCPoint{
+		X: tpm2.TPM2BECCParameter{Buffer: point[1:33]}, Y: tpm2.TPM2BECCParameter{Buffer: point[33:]},
+	})
+	s.hello.AkPublic = tpm2.Marshal(public)
+	exchange := s.begin(t)
+	credential, encrypted, err := exchange.Challenge(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.prover.Activate(credential, encrypted); err == nil {
+		t.Fatal("the TPM activated a key that it does not hold")
+	}
+	guess := hullmark.NewSecret(make([]byte, attest.SecretSize))
+	return second(exchange.Verify(forge(t, key, s.prove(t, s.bind(t, guess)))))
+}
+
+// forge signs a genuine statement again with another key.
+func forge(t *testing.T, key *ecdsa.PrivateKey, proof *wire.Proof) *wire.Proof {
+	t.Helper()
+	digest := sha256.Sum256(proof.GetQuoted())
+	r, s, err := ecdsa.Sign(rand.Reader, key, digest[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	proof.Signature = tpm2.Marshal(tpm2.TPMTSignature{
+		SigAlg: tpm2.TPMAlgECDSA,
+		Signature: tpm2.NewTPMUSignature(tpm2.TPMAlgECDSA, &tpm2.TPMSSignatureECC{
+			Hash:       tpm2.TPMAlgSHA256,
+			SignatureR: tpm2.TPM2BECCParameter{Buffer: r.Bytes()},
+			SignatureS: tpm2.TPM2BECCParameter{Buffer: s.Bytes()},
+		}),
+	})
+	return proof
+}
+
+func otherChannel(t *testing.T, s *scene) error {
+	exchange := s.begin(t)
+	secret := s.activate(t, exchange)
+	s.channelKey = append([]byte{1}, s.channelKey[1:]...)
+	return second(exchange.Verify(s.prove(t, s.bind(t, secret))))
+}
+
+func replayed(t *testing.T, s *scene) error {
+	old := s.prove(t, s.bind(t, s.activate(t, s.begin(t))))
+	exchange := s.begin(t)
+	s.activate(t, exchange)
+	return second(exchange.Verify(old))
+}
+
+func changedHello(t *testing.T, s *scene) error {
+	exchange := s.begin(t)
+	secret := s.activate(t, exchange)
+	s.hello.Disk.Uuid[0]++
+	return second(exchange.Verify(s.prove(t, s.bind(t, secret))))
+}
+
+func selected(t *testing.T, s *scene, selections ...tpm2.TPMSPCRSelection) error {
+	t.Helper()
+	exchange := s.begin(t)
+	binding := s.bind(t, s.activate(t, exchange))
+	return second(exchange.Verify(s.rogueQuote(t, binding, tpm2.TPMLPCRSelection{PCRSelections: selections})))
+}
+
+func fewerRegisters(t *testing.T, s *scene) error {
+	return selected(t, s, tpm2.TPMSPCRSelection{Hash: tpm2.TPMAlgSHA256, PCRSelect: []byte{0xff, 0x7b, 0}})
+}
+
+func extraRegister(t *testing.T, s *scene) error {
+	return selected(t, s, tpm2.TPMSPCRSelection{Hash: tpm2.TPMAlgSHA256, PCRSelect: []byte{0xff, 0xff, 0}})
+}
+
+func otherBank(t *testing.T, s *scene) error {
+	return selected(t, s, tpm2.TPMSPCRSelection{Hash: tpm2.TPMAlgSHA384, PCRSelect: []byte{0xff, 0xfb, 0}})
+}
+
+func extraBank(t *testing.T, s *scene) error {
+	return selected(t, s, tpm2.TPMSPCRSelection{Hash: tpm2.TPMAlgSHA256, PCRSelect: []byte{0xff, 0xfb, 0}},
+		tpm2.TPMSPCRSelection{Hash: tpm2.TPMAlgSHA384, PCRSelect: []byte{0xff, 0xfb, 0}})
+}
+
+// edited makes a genuine proof and changes it before it is verified.
+func edited(t *testing.T, s *scene, edit func(*wire.Proof)) error {
+	t.Helper()
+	exchange := s.begin(t)
+	proof := s.prove(t, s.bind(t, s.activate(t, exchange)))
+	edit(proof)
+	return second(exchange.Verify(proof))
+}
+
+func otherValues(t *testing.T, s *scene) error {
+	return edited(t, s, func(p *wire.Proof) { p.PcrValues[0] ^= 1 })
+}
+
+func flippedSignature(t *testing.T, s *scene) error {
+	return edited(t, s, func(p *wire.Proof) { p.Signature[len(p.Signature)-1] ^= 1 })
+}
+
+func flippedStatement(t *testing.T, s *scene) error {
+	return edited(t, s, func(p *wire.Proof) { p.Quoted[len(p.Quoted)-1] ^= 1 })
+}
+
+func emptyProof(t *testing.T, s *scene) error {
+	return edited(t, s, func(p *wire.Proof) { p.Reset() })
+}
+
+func otherConfig(t *testing.T, s *scene) error {
+	s.hello.NodeConfig = []byte(strings.Replace(testConfig, `"state"`, `"other"`, 1))
+	return second(s.honest(t))
+}
+
+func TestAnotherClustersNode(t *testing.T) {
+	tpm := tpmtest.New(t)
+	config := strings.Replace(testConfig, "c1", "c2", 1)
+	tpm.Extend(t, attest.ConfigRegister, hullmark.ConfigEvent([]byte(config)))
+	s := arrive(t, tpm)
+	s.hello.NodeConfig = []byte(config)
+	wantCode(t, second(s.honest(t)), "cluster-mismatch")
+}
+
+func TestBlownFuse(t *testing.T) {
+	s := newScene(t, tpmtest.New(t))
+	if _, err := s.honest(t); err != nil {
+		t.Fatalf("the legal twin: %v", err)
+	}
+	s.tpm.Extend(t, attest.FuseRegister, hullmark.ClusterEvent(testRoot))
+	wantCode(t, second(s.honest(t)), "fuse-blown")
+}
+
+// TestTwoTPMs shows one TPM's EK with another's AK: neither can answer.
+func TestTwoTPMs(t *testing.T) {
+	victim, attacker := newScene(t, tpmtest.New(t)), newScene(t, tpmtest.New(t))
+	attacker.hello.EkPublic = victim.hello.EkPublic
+	exchange, err := verifier.Begin(attacker.encoded(t), attacker.channelKey, testRoot, victim.anchor())
+	if err != nil {
+		t.Fatal(err)
+	}
+	credential, encrypted, err := exchange.Challenge(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]*scene{"the EK's TPM": victim, "the AK's TPM": attacker} {
+		if _, err := s.prover.Activate(credential, encrypted); err == nil {
+			t.Errorf("%s activated a credential for keys of two TPMs", name)
+		}
+	}
+	guess := attacker.bind(t, hullmark.NewSecret(make([]byte, attest.SecretSize)))
+	wantCode(t, second(exchange.Verify(attacker.prove(t, guess))), "quote-not-bound")
+}
+
+func TestCertifiedEK(t *testing.T) {
+	s := newScene(t, tpmtest.NewCertified(t))
+	anchor := s.anchor()
+	anchor.Authorities = authorities(t, s.tpm.CA)
+	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, testRoot, anchor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims, err := exchange.Verify(s.prove(t, s.bind(t, s.activate(t, exchange))))
+	if err != nil || !claims.Certified {
+		t.Fatalf("certified %v, error %v", claims.Certified, err)
+	}
+	other := tpmtest.NewCertified(t)
+	anchor.Authorities = authorities(t, other.CA)
+	wantCode(t, begin(t, s, anchor), "ek-uncertified")
+	anchor.Authorities = authorities(t, s.tpm.CA)
+	s.hello.EkCertificate = arrive(t, other).hello.EkCertificate
+	wantCode(t, begin(t, s, anchor), "ek-uncertified")
+	s.hello.EkCertificate = nil
+	wantCode(t, begin(t, s, anchor), "ek-uncertified")
+}
+
+func authorities(t *testing.T, file string) []*x509.Certificate {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := verifier.ParseAuthorities(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed
+}

@@ -1,0 +1,241 @@
+package joinservice
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc/peer"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/verifier"
+	"github.com/hullmark/hullmark/attest/wire"
+)
+
+// Stream is the verifier's end of the exchange: of a stream that an operator
+// opened to a node, or that a node opened to a join service.
+type Stream interface {
+	Send(*wire.FromVerifier) error
+	Recv() (*wire.FromNode, error)
+	Context() context.Context
+}
+
+// Patience is how long a verifier waits for each of a node's messages.
+type Patience struct {
+	// Proof bounds the wait for M1, and again for M3.
+	Proof time.Duration
+	// Opened bounds the wait for M5: formatting a disk takes a while.
+	Opened time.Duration
+	// Progress bounds the silence between two messages of M7.
+	Progress time.Duration
+}
+
+// ServicePatience is a join service's: strangers can dial it.
+func ServicePatience() Patience {
+	return Patience{Proof: 15 * time.Second, Opened: 5 * time.Minute, Progress: 10 * time.Minute}
+}
+
+// OperatorPatience is an operator's, who waits for one machine of their own.
+func OperatorPatience() Patience {
+	return Patience{Proof: 2 * time.Minute, Opened: 15 * time.Minute, Progress: 15 * time.Minute}
+}
+
+// Conversation speaks the verifier's half of one exchange. Its methods are
+// called once each, in order: Attest, Grant, Proceed, Follow; Deny ends it
+// anywhere. The caller ends the stream.
+type Conversation struct {
+	stream   Stream
+	patience Patience
+}
+
+// Converse begins an exchange on a stream.
+func Converse(stream Stream, patience Patience) *Conversation {
+	return &Conversation{stream: stream, patience: patience}
+}
+
+// Attest receives M1, sends M2, receives M3, and returns what they prove. A
+// node whose evidence is refused before its TPM answered is told no more than that.
+func (c *Conversation) Attest(root hullmark.ClusterRoot, anchor verifier.Anchor) (attest.Claims, error) {
+	exchange, err := c.challenge(root, anchor)
+	if err != nil {
+		return attest.Claims{}, c.refuse(err, refused())
+	}
+	message, err := c.receive("M3", c.patience.Proof)
+	if err != nil {
+		return attest.Claims{}, err
+	}
+	if message.GetProof() == nil {
+		return attest.Claims{}, c.refuse(unexpected("M3"), refused())
+	}
+	claims, err := exchange.Verify(message.GetProof())
+	if err != nil {
+		return attest.Claims{}, c.refuse(err, refused())
+	}
+	return claims, nil
+}
+
+// challenge does M1 and M2.
+func (c *Conversation) challenge(root hullmark.ClusterRoot, anchor verifier.Anchor) (*verifier.Exchange, error) {
+	message, err := c.receive("M1", c.patience.Proof)
+	if err != nil {
+		return nil, err
+	}
+	if message.GetHello() == nil {
+		return nil, unexpected("M1")
+	}
+	// Only now, after a first message, is a dialled stream's peer known.
+	other, ok := peer.FromContext(c.stream.Context())
+	if !ok {
+		return nil, errors.New("exchange: the channel's peer is unknown")
+	}
+	channelKey, err := attest.ChannelKey(other)
+	if err != nil {
+		return nil, err
+	}
+	exchange, err := verifier.Begin(message.GetHello(), channelKey, root, anchor)
+	if err != nil {
+		return nil, err
+	}
+	credential, secret, err := exchange.Challenge(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	return exchange, c.send("M2", &wire.FromVerifier{Message: &wire.FromVerifier_Challenge{
+		Challenge: &wire.Challenge{Credential: credential, Secret: secret},
+	}})
+}
+
+// Opened is what a node reports once its disk is open.
+type Opened struct {
+	// EpochRead is what the disk's counter held before the node wrote the ticket's number.
+	EpochRead uint64
+	// Joined reports that the disk holds a finished kubeadm init or join.
+	Joined bool
+	// LastBoot is when the node last came so far, by its own clock; for people.
+	LastBoot string
+}
+
+// Grant sends M4 and receives M5. The ticket's epoch must be recorded before.
+// The ticket's key is wiped.
+func (c *Conversation) Grant(ticket hullmark.Ticket) (Opened, error) {
+	defer ticket.Disk.Key.Wipe()
+	if err := c.send("M4", &wire.FromVerifier{Message: &wire.FromVerifier_Ticket{Ticket: wire.FromTicket(ticket)}}); err != nil {
+		return Opened{}, err
+	}
+	opened, err := c.awaitOpened()
+	if err != nil {
+		return Opened{}, err
+	}
+	if opened.GetIssued() != ticket.Disk.Epoch.Issued {
+		return Opened{}, c.refuse(&hullmark.Condition{
+			Code: "epoch-mismatch", Step: "EPOCH", Title: "the node opened its disk with another ticket than this one",
+			Expected: fmt.Sprint(ticket.Disk.Epoch.Issued), Got: fmt.Sprint(opened.GetIssued()), Next: "reboot the node and begin again",
+		}, refused())
+	}
+	return Opened{EpochRead: opened.GetEpochRead(), Joined: opened.GetJoined(), LastBoot: opened.GetLastBoot()}, nil
+}
+
+// awaitOpened receives M5, past the progress that formatting makes.
+func (c *Conversation) awaitOpened() (*wire.Opened, error) {
+	message, err := c.receive("M5", c.patience.Opened)
+	if err != nil {
+		return nil, err
+	}
+	if failed := message.GetProgress().GetFailed(); failed != nil {
+		return nil, failed.HullmarkCondition()
+	}
+	if message.GetOpened() == nil {
+		return nil, c.refuse(unexpected("M5"), refused())
+	}
+	return message.GetOpened(), nil
+}
+
+// Proceed sends M6. What M5 reported must be recorded before.
+func (c *Conversation) Proceed(proceed *wire.Proceed) error {
+	return c.send("M6", &wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: proceed}})
+}
+
+// Follow receives M7 until the node is Ready or failed, and hands each message
+// to report. A failure is a *hullmark.Condition.
+func (c *Conversation) Follow(report func(phase, message string)) error {
+	for {
+		message, err := c.receive("M7", c.patience.Progress)
+		if err != nil {
+			return err
+		}
+		progress := message.GetProgress()
+		switch {
+		case progress == nil:
+			return unexpected("M7")
+		case progress.GetFailed() != nil:
+			return progress.GetFailed().HullmarkCondition()
+		}
+		report(progress.GetPhase(), progress.GetMessage())
+		if progress.GetReady() {
+			return nil
+		}
+	}
+}
+
+// Deny ends the exchange with a condition that the node is told.
+func (c *Conversation) Deny(condition *hullmark.Condition) error {
+	return c.send("denial", &wire.FromVerifier{Message: &wire.FromVerifier_Denied{Denied: wire.FromCondition(condition)}})
+}
+
+// refuse tells the node said and returns err. That the node may no longer hear it changes nothing.
+func (c *Conversation) refuse(err error, said *hullmark.Condition) error {
+	return errors.Join(err, c.Deny(said))
+}
+
+func (c *Conversation) send(what string, message *wire.FromVerifier) error {
+	if err := c.stream.Send(message); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("send %s: %w", what, err)
+	}
+	return nil // After io.EOF the reason of the end is what Recv returns.
+}
+
+// receive waits for one message and holds it to its limits. After a time-out
+// the stream must be ended, which also ends the waiting goroutine.
+func (c *Conversation) receive(what string, limit time.Duration) (*wire.FromNode, error) {
+	type result struct {
+		message *wire.FromNode
+		err     error
+	}
+	arrived := make(chan result, 1)
+	go func() {
+		message, err := c.stream.Recv()
+		arrived <- result{message, err}
+	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case r := <-arrived:
+		if r.err != nil {
+			return nil, fmt.Errorf("receive %s: %w", what, r.err)
+		}
+		return r.message, wire.CheckFromNode(r.message)
+	case <-timer.C:
+		return nil, fmt.Errorf("receive %s: the node said nothing for %v", what, limit)
+	}
+}
+
+// unexpected is the error of a message out of order.
+func unexpected(want string) *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: "message-unexpected", Step: "ATTEST", Title: "the node sent another message than the one whose turn it is",
+		Expected: want, Next: "check that the node boots a Hullmark image of the same release",
+	}
+}
+
+// refused is all that a machine learns whose evidence is not accepted: the
+// details would tell an attacker which attempt came closer.
+func refused() *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: "denied", Step: "ATTEST", Title: "the evidence was not accepted",
+		Next: "ask the cluster's operator, whose side knows the reason",
+	}
+}

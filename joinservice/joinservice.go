@@ -1,0 +1,178 @@
+// Package joinservice decides which claims earn which ticket. It is a library:
+// the operator's CLI admits the first node with it, by the same rules as the
+// service that admits every other.
+package joinservice
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/joinservice/keys"
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// Desk admits machines. It performs no input or output and keeps no records:
+// whoever runs it stores an Admission's record before its ticket is sent.
+type Desk struct {
+	// Root is the cluster's.
+	Root hullmark.ClusterRoot
+	// Policy is the one in force, whose signature was checked.
+	Policy measurements.Policy
+	// Documents are those that the policy accepts, as far as they are at hand.
+	Documents []measurements.Document
+	// Keys are the master keys that this desk holds.
+	Keys keys.Keyset
+	// Waiver is what the operator allows in this run.
+	Waiver Waiver
+}
+
+// Admission is what an admitted machine gets, and what has to be recorded of it.
+type Admission struct {
+	// Member is the machine's rule: its role and name.
+	Member measurements.Member
+	// Verdict names the document that the machine's registers match.
+	Verdict measurements.Verdict
+	// Ticket is for the machine, once Record is stored.
+	Ticket hullmark.Ticket
+	// Record replaces the machine's record.
+	Record Record
+}
+
+// Admit decides over a machine that claims a ticket of the given kind. record
+// is the machine's, or nil. Every refusal is a *hullmark.Condition.
+func (d *Desk) Admit(kind hullmark.TicketKind, claims attest.Claims, record *Record) (Admission, error) {
+	member, ok := d.Policy.Member(claims.Node)
+	if !ok {
+		return Admission{}, &hullmark.Condition{
+			Code: "not-a-member", Step: "ATTEST", Title: "no membership rule names this machine",
+			Got: claims.Node.String(), Next: "add a rule for its identity to the policy",
+		}
+	}
+	verdict := d.Judge(claims.Registers)
+	if !verdict.Accepted() {
+		return Admission{}, mismatch(verdict)
+	}
+	if err := d.checkOwner(claims); err != nil {
+		return Admission{}, err
+	}
+	next, formatAllowed, err := record.Issue(claims.Disk, d.Waiver)
+	if err != nil {
+		return Admission{}, err
+	}
+	grant, err := d.grant(claims, next, formatAllowed)
+	if err != nil {
+		return Admission{}, err
+	}
+	return Admission{Member: member, Verdict: verdict, Ticket: hullmark.Ticket{Kind: kind, Disk: grant}, Record: next}, nil
+}
+
+// Judge compares registers with the documents that the policy accepts.
+func (d *Desk) Judge(registers attest.Registers) measurements.Verdict {
+	return measurements.Judge(d.Policy, d.Documents, pcrs.SHA256, Values(registers))
+}
+
+// Values returns the quoted registers in the form that predictions have.
+func Values(registers attest.Registers) pcrs.Values {
+	values := pcrs.Values{}
+	for _, pcr := range attest.Quoted() {
+		values[pcrs.Register(pcr)] = slices.Clone(registers[pcr][:])
+	}
+	return values
+}
+
+// checkOwner refuses a disk that was formatted for another machine, unless a signed rebind hands it over.
+func (d *Desk) checkOwner(claims attest.Claims) error {
+	if claims.Disk.State != hullmark.DiskReady || claims.Disk.Owner == claims.Node {
+		return nil
+	}
+	if slices.Contains(d.Policy.Rebinds, measurements.Rebind{Old: claims.Disk.Owner, New: claims.Node}) {
+		return nil
+	}
+	return &hullmark.Condition{
+		Code: "disk-owner", Step: "ATTEST", Title: "the state disk was formatted for another machine",
+		Expected: claims.Node.String(), Got: claims.Disk.Owner.String(),
+		Next: "attach the machine's own disk, or sign a rebind of this one",
+	}
+}
+
+// grant derives the disk's key: of the generation and owner that a ready disk
+// was made for, and of the highest generation and this machine for a new one.
+func (d *Desk) grant(claims attest.Claims, record Record, formatAllowed bool) (hullmark.DiskGrant, error) {
+	generation, owner := d.Keys.Current(), claims.Node
+	if claims.Disk.State == hullmark.DiskReady {
+		generation, owner = claims.Disk.Generation, claims.Disk.Owner
+	}
+	key, err := d.Keys.DiskKey(generation, d.Root, owner, claims.Disk.UUID)
+	if err != nil {
+		return hullmark.DiskGrant{}, &hullmark.Condition{
+			Code: "generation-missing", Step: "ATTEST", Title: err.Error(),
+			Next: "ask a control-plane node that holds this generation",
+		}
+	}
+	return hullmark.DiskGrant{
+		Key: key, Generation: generation, UUID: claims.Disk.UUID, Owner: owner, FormatAllowed: formatAllowed,
+		Epoch: hullmark.Epoch{Committed: record.Committed, Issued: record.Issued},
+	}, nil
+}
+
+// mismatch is the condition of registers that no accepted document predicts;
+// the first reason stands for all, which the verdict lists.
+func mismatch(verdict measurements.Verdict) *hullmark.Condition {
+	c := &hullmark.Condition{
+		Code: CodeMismatch, Step: "ATTEST", Title: "the machine did not boot what the measurement document describes",
+		Next: "compare the image, firmware and machine with the document (hullmark explain)",
+	}
+	if len(verdict.Reasons) > 0 {
+		first := verdict.Reasons[0]
+		c.Title = fmt.Sprintf("%s: %s", c.Title, first.Text)
+		c.Expected, c.Got = first.Expected.String(), first.Measured.String()
+	}
+	return c
+}
+
+// CodeMismatch is the code of the condition that registers differ from every accepted document.
+const CodeMismatch = "measurement-mismatch"
+
+// FirstPolicy returns the policy under which an operator admits the first
+// node: previous, which is the zero value before the first init, with the
+// document accepted and the member's rule added. Of the registers that a policy
+// may enforce, those are that the document predicts and no repartitioning of a
+// disk or change of devices moves. A policy that says all this already is
+// returned unchanged.
+func FirstPolicy(previous measurements.Policy, document measurements.Document, member measurements.Member) (measurements.Policy, error) {
+	id, err := document.Digest()
+	if err != nil {
+		return measurements.Policy{}, fmt.Errorf("first policy: %w", err)
+	}
+	next := previous
+	if !slices.ContainsFunc(previous.Documents, func(a measurements.Accepted) bool { return a.Document == id }) {
+		accepted := measurements.Accepted{Document: id, Enforce: enforced(document)}
+		next.Documents = append(slices.Clone(previous.Documents), accepted)
+	}
+	if !slices.Contains(previous.Members, member) {
+		others := slices.DeleteFunc(slices.Clone(previous.Members), func(m measurements.Member) bool { return m.EKID == member.EKID })
+		next.Members = append(others, member)
+	}
+	if len(next.Documents) != len(previous.Documents) || !slices.Equal(next.Members, previous.Members) {
+		next.Version++
+	}
+	if _, err := next.Encode(); err != nil {
+		return measurements.Policy{}, fmt.Errorf("first policy: %w", err)
+	}
+	return next, nil
+}
+
+// enforced returns which of PCR 0, 2, 3, 6, 7 and 14 the document predicts.
+func enforced(document measurements.Document) []pcrs.Register {
+	var enforce []pcrs.Register
+	predicted := document.Values(pcrs.SHA256)
+	for _, register := range []pcrs.Register{0, 2, 3, 6, 7, 14} {
+		if _, ok := predicted[register]; ok {
+			enforce = append(enforce, register)
+		}
+	}
+	return enforce
+}

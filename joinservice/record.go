@@ -1,0 +1,82 @@
+package joinservice
+
+import (
+	"fmt"
+
+	"github.com/hullmark/hullmark"
+)
+
+// Record is what is kept of one machine's state disk (docs/protocol.md, Epoch).
+// It is a value: whoever keeps it stores the changed copy by compare-and-swap
+// before anything that depends on it leaves the process.
+type Record struct {
+	// Disk is the disk that the machine showed last.
+	Disk hullmark.UUID
+	// Committed is the highest number that a node confirmed to have written.
+	Committed uint64
+	// Issued is the highest number that a ticket carried.
+	Issued uint64
+}
+
+// Waiver is what an operator allows although the record speaks against it.
+// The zero value allows nothing.
+type Waiver struct {
+	// NewDisk allows formatting a disk other than the recorded one, whose data is given up.
+	NewDisk bool
+}
+
+// Issue admits a claimed disk against the record, which is nil for a machine
+// that has none, and returns the record to store and the epoch to send.
+// formatAllowed is true only where no committed data is given up unasked.
+func (r *Record) Issue(claim hullmark.DiskClaim, waiver Waiver) (next Record, formatAllowed bool, err error) {
+	next, known := Record{Disk: claim.UUID}, r != nil && r.Disk == claim.UUID
+	if known {
+		next = *r
+	}
+	if claim.State == hullmark.DiskReady {
+		if !known {
+			return Record{}, false, r.missing(claim)
+		}
+		next.Issued++
+		return next, false, nil
+	}
+	if r != nil && r.Committed > 0 && !waiver.NewDisk {
+		return Record{}, false, r.givenUp(claim)
+	}
+	next.Committed = 0
+	next.Issued++
+	return next, true, nil
+}
+
+// missing is the condition of a disk that holds data which nothing vouches for:
+// it could be an old copy.
+func (r *Record) missing(claim hullmark.DiskClaim) *hullmark.Condition {
+	c := &hullmark.Condition{
+		Code: "record-missing", Step: "ATTEST", Title: "the state disk holds data, but no record says how recent it must be",
+		Got:  claim.UUID.String(),
+		Next: "attach the recorded disk, or one that is empty",
+	}
+	if r != nil {
+		c.Expected = r.Disk.String()
+	}
+	return c
+}
+
+// givenUp is the condition of an empty disk in the place of one that holds data.
+func (r *Record) givenUp(claim hullmark.DiskClaim) *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: "disk-replaced", Step: "ATTEST", Title: "the machine shows an empty disk, but its recorded one holds data",
+		Expected: r.Disk.String(), Got: claim.State.String() + " " + claim.UUID.String(),
+		Next: "attach the recorded disk, or give its data up (--new-disk)",
+	}
+}
+
+// Commit notes that the machine wrote the number issued to the disk. It changes
+// nothing if a later ticket named another disk.
+func (r Record) Commit(disk hullmark.UUID, issued uint64) (Record, error) {
+	if r.Disk != disk || issued > r.Issued {
+		return Record{}, fmt.Errorf("commit epoch %d of disk %s: the record is of disk %s and epoch %d", issued, disk, r.Disk, r.Issued)
+	}
+	r.Committed = max(r.Committed, issued)
+	return r, nil
+}
