@@ -2,18 +2,32 @@
 package build
 
 import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
 	"path/filepath"
+	"strings"
+	"time"
 
+	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/cache"
 )
 
-// Options say what to build and where. Source and Store have to be set.
+// Options say what to build and where. Source, LockFile, Out, ID and Store have to be set.
 type Options struct {
 	// Source is the folder of the checkout; it holds mkosi/, systemd/ and tools/.
 	Source string
-	// LockFile is the lock to build from; Out is where the image goes.
+	// LockFile is the lock to build from; Out is the folder that the image goes to.
 	LockFile, Out string
-	// ID names the image; it is part of os-release and of the file's name.
+	// ID names the image: it is IMAGE_ID in os-release and the name of its files.
 	ID string
 	// Config is a definition folder of the user's own that is layered over mkosi/; empty means none.
 	Config string
@@ -21,21 +35,235 @@ type Options struct {
 	Profile string
 	// Mirror is the URL of a Debian archive to use instead of the machine's own; empty means none.
 	Mirror string
+	// WithoutKubernetes leaves the bundle out: an image in a minute, for work on the system itself.
+	WithoutKubernetes bool
 	// Store keeps packages and finished steps.
 	Store cache.Store
 	// Progress is told what happens; it may be nil.
 	Progress *Progress
 }
 
-// mirrors returns the URL of each archive.
-func (o Options) mirrors() (map[string]string, error) {
-	if o.Mirror != "" {
-		m := map[string]string{}
-		addMirror(m, o.Mirror)
-		if m[mainArchive] == "" {
-			m = map[string]string{mainArchive: o.Mirror}
-		}
-		return m, nil
+// Result is a finished image.
+type Result struct {
+	// Image is the disk's file, OUT/ID.raw, and Size its length in bytes.
+	Image string
+	Size  int64
+	// RootHash is the dm-verity root hash in hex, Cmdline the kernel command line that contains it.
+	RootHash, Cmdline string
+	// Lock is what it was built from, Tools the tools tree that built it.
+	Lock  lock.Lock
+	Tools string
+}
+
+// job is a build under way: what each step leaves for the later ones.
+type job struct {
+	Options
+	work    string // temporary folder
+	lock    lock.Lock
+	tools   string
+	tree    string // mkosi's tar file
+	bundle  string // the Kubernetes folder, or empty
+	members members
+	epoch   int64
+	kernel  []byte
+	version string // the kernel's, as uname -r prints it
+	initrd  []byte
+	root    string // the erofs file
+	layout  *image.Layout
+	result  Result
+}
+
+// Build makes the image that o describes. Every step whose input is as before is taken from the store.
+func Build(ctx context.Context, o Options) (Result, error) {
+	if err := os.MkdirAll(o.Out, 0o755); err != nil {
+		return Result{}, fmt.Errorf("build: %w", err)
 	}
-	return machineMirrors(filepath.FromSlash("/etc/apt"))
+	work, err := os.MkdirTemp(o.Out, ".work-")
+	if err != nil {
+		return Result{}, fmt.Errorf("build: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	j := &job{Options: o, work: work}
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) (note string, err error)
+	}{
+		{"read lock", j.readLock},
+		{"tools tree", j.makeTools},
+		{"root tree", j.makeRoot},
+		{"programs", j.makePrograms},
+		{"Kubernetes bundle", j.makeKubernetes},
+		{"initrd", j.makeInitrd},
+		{"merge tree", j.merge},
+		{"file system", j.makeFileSystem},
+		{"lay out disk", j.plan},
+		{"write image", j.write},
+	} {
+		if err := o.Progress.Step(step.name, func() (string, error) { return step.do(ctx) }); err != nil {
+			return Result{}, fmt.Errorf("build: %w", err)
+		}
+	}
+	return j.result, nil
+}
+
+func (j *job) readLock(context.Context) (note string, err error) {
+	j.lock, err = ReadLock(j.Options)
+	j.epoch = j.lock.Time
+	return fmt.Sprintf("%d packages", len(j.lock.Packages)), err
+}
+
+func (j *job) makeTools(ctx context.Context) (note string, err error) {
+	j.tools, err = Tools(ctx, j.Options, j.lock)
+	return fmt.Sprintf("%d packages", len(j.lock.Of(lock.Tools))), err
+}
+
+func (j *job) makeRoot(ctx context.Context) (note string, err error) {
+	var hit bool
+	j.tree, hit, err = Tree(ctx, j.Options, j.lock, j.tools)
+	return cachedNote(hit, fmt.Sprintf("%d packages", len(j.lock.Of(lock.Root)))), err
+}
+
+func (j *job) makePrograms(ctx context.Context) (note string, err error) {
+	p := programs{source: j.Source, store: j.Store, tools: j.tools, out: filepath.Join(j.work, "programs")}
+	if err := os.MkdirAll(filepath.Join(p.out, "node"), 0o755); err != nil {
+		return "", err
+	}
+	return "compiled", p.make(ctx, j.lock)
+}
+
+func (j *job) makeKubernetes(ctx context.Context) (note string, err error) {
+	if j.WithoutKubernetes {
+		return "left out", nil
+	}
+	var hit bool
+	j.bundle, hit, err = Kubernetes(ctx, j.Options)
+	return cachedNote(hit, "compiled"), err
+}
+
+// makeInitrd reads the tree that mkosi made, and takes kernel and modules out of it.
+func (j *job) makeInitrd(context.Context) (note string, err error) {
+	j.members = members{}
+	if err := j.members.addTar(j.tree); err != nil {
+		return "", err
+	}
+	if j.version, err = kernelVersion(j.members); err != nil {
+		return "", err
+	}
+	if j.kernel, err = j.members.read("usr/lib/modules/" + j.version + "/vmlinuz"); err != nil {
+		return "", err
+	}
+	program, err := os.ReadFile(filepath.Join(j.work, "programs", "initrd"))
+	if err != nil {
+		return "", err
+	}
+	modules, err := initrdModules(filepath.Join(j.Source, "mkosi"), j.Config)
+	if err != nil {
+		return "", err
+	}
+	j.initrd, err = packInitrd(j.members, program, modules)
+	return fmt.Sprintf("%d kB", len(j.initrd)/1000), err
+}
+
+// merge adds to the tree what mkosi does not make, and takes away what the disk has no use for.
+func (j *job) merge(context.Context) (note string, err error) {
+	j.trim()
+	if err := j.addOSRelease(); err != nil {
+		return "", err
+	}
+	programs := members{}
+	if err := programs.addFolder(filepath.Join(j.work, "programs", "node")); err != nil {
+		return "", err
+	}
+	for name, f := range programs {
+		j.members[nodeHome+"/"+name] = f
+	}
+	if j.bundle != "" {
+		err = j.members.addFolder(j.bundle)
+	}
+	return fmt.Sprintf("%d files", len(j.members)), err
+}
+
+// trim leaves of /boot nothing, and of /var only its top-level folders and links: the state disk's /var is mounted over it, and services need
+// some of them before.
+func (j *job) trim() {
+	j.members.remove("usr/lib/modules/"+j.version+"/vmlinuz", false)
+	j.members.remove("boot", true)
+	maps.DeleteFunc(j.members, func(name string, _ member) bool { return strings.HasPrefix(name, "var/") && path.Dir(name) != "var" })
+}
+
+const osReleasePath = "usr/lib/os-release"
+
+// addOSRelease names the image in os-release(5): IMAGE_VERSION is the day of the archive indexes that it was made from.
+func (j *job) addOSRelease() error {
+	text, err := j.members.read(osReleasePath)
+	if err != nil {
+		return err
+	}
+	text = fmt.Appendf(text, "IMAGE_ID=%s\nIMAGE_VERSION=%s\n", j.ID, time.Unix(j.epoch, 0).UTC().Format("20060102"))
+	j.members.addBytes(osReleasePath, 0o644, text)
+	return nil
+}
+
+// makeFileSystem packs the merged tree, unless the same tree was packed before.
+func (j *job) makeFileSystem(ctx context.Context) (note string, err error) {
+	file := filepath.Join(j.work, "root.tar")
+	sum, err := j.writeTar(file)
+	if err != nil {
+		return "", err
+	}
+	key := cache.Key(sum, erofsCompression, j.lock.Digest(lock.Tools))
+	dir, hit, err := j.Store.Step("erofs", key, func(dir string) error { return makeErofs(ctx, j.tools, file, sum, j.epoch, dir) })
+	if err != nil {
+		return "", err
+	}
+	j.root = filepath.Join(dir, erofsName)
+	info, err := os.Stat(j.root)
+	if err != nil {
+		return "", err
+	}
+	return cachedNote(hit, fmt.Sprintf("%d MB", info.Size()/1e6)), nil
+}
+
+// writeTar writes the merged tree and returns its SHA-256 in hex.
+func (j *job) writeTar(file string) (string, error) {
+	f, err := os.Create(file)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	w := bufio.NewWriterSize(io.MultiWriter(f, h), 1<<20)
+	err = errors.Join(j.members.write(w, j.epoch), w.Flush(), f.Close())
+	return hex.EncodeToString(h.Sum(nil)), err
+}
+
+// plan takes kernel, stub and os-release from where the earlier steps left them, and decides every byte of the disk.
+func (j *job) plan(context.Context) (note string, err error) {
+	stub, err := os.ReadFile(filepath.Join(j.tools, "usr/lib/systemd/boot/efi/linuxx64.efi.stub"))
+	if err != nil {
+		return "", err
+	}
+	osRelease, err := j.members.read(osReleasePath)
+	if err != nil {
+		return "", err
+	}
+	root, err := os.Open(j.root)
+	if err != nil {
+		return "", err
+	}
+	info, err := root.Stat()
+	if err != nil {
+		return "", err
+	}
+	j.layout, err = image.Plan(image.Parts{
+		Stub: stub, Kernel: j.kernel, Initrd: j.initrd, OSRelease: osRelease, Uname: j.version, Cmdline: kernelCommandLine,
+		Root: root, RootSize: info.Size(), Time: time.Unix(j.epoch, 0).UTC(),
+	})
+	return "", err
+}
+
+func cachedNote(hit bool, otherwise string) string {
+	if hit {
+		return "cached"
+	}
+	return otherwise
 }

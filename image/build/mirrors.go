@@ -82,3 +82,11 @@ func aptSources(mirrors map[string]string) []aptSource {
 	}
 	return sources
 }
+
+// mirrors returns the URL of each archive: the one that the options name, else the machine's own.
+func (o Options) mirrors() (map[string]string, error) {
+	if o.Mirror == "" {
+		return machineMirrors("/etc/apt")
+	}
+	return map[string]string{mainArchive: strings.TrimRight(o.Mirror, "/")}, nil
+}

@@ -16,7 +16,7 @@ import (
 func toolPackages() []string {
 	return []string{
 		// What mkosi runs to install packages into a tree.
-		"?essential", "apt", "sqv", "gpgv", "debian-archive-keyring", "ca-certificates", "tar", "cpio", "kmod", "systemd", "udev", "util-linux", "mount", "fdisk",
+		"?essential", "apt", "sqv", "gpgv", "debian-archive-keyring", "ca-certificates", "tar", "xz-utils", "cpio", "kmod", "systemd", "udev", "util-linux", "mount", "fdisk",
 		// What makes the image, and the boot stub that becomes part of it.
 		"erofs-utils", "systemd-boot-efi",
 		// What compiles the program that links libcryptsetup.

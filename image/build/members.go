@@ -1,0 +1,253 @@
+package build
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// member is one file of the root tree: its header, and where its bytes are.
+type member struct {
+	header tar.Header
+	open   func() (io.ReadCloser, error)
+	// same is the name of the file that this one shares its inode with in its archive; empty if it has its own.
+	same string
+}
+
+// members is a root tree that is put together. Keys are clean relative paths without a leading dot.
+type members map[string]member
+
+// addTar adds all files of an uncompressed tar archive. The archive must stay unchanged until write is done.
+func (m members) addTar(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	counted := &countingReader{r: f}
+	in := tar.NewReader(counted)
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return m.settleLinks()
+		}
+		if err != nil {
+			return fmt.Errorf("read %s: %w", file, err)
+		}
+		name := path.Clean(h.Name)
+		if name == "." {
+			continue
+		}
+		open := section(file, counted.n, h.Size)
+		if isSparse(h) {
+			content, err := io.ReadAll(in)
+			if err != nil {
+				return fmt.Errorf("read %s: %s: %w", file, name, err)
+			}
+			open = inMemory(content)
+		}
+		m[name] = member{header: *h, open: open}
+	}
+}
+
+// isSparse tells whether the archive holds less than the file's bytes (tar(5), GNU and PAX sparse files), so they cannot be read in place.
+func isSparse(h *tar.Header) bool {
+	if h.Typeflag == tar.TypeGNUSparse {
+		return true
+	}
+	for k := range h.PAXRecords {
+		if strings.HasPrefix(k, "GNU.sparse.") {
+			return true
+		}
+	}
+	return false
+}
+
+// addFolder adds all files below dir as root's, with mode 0755 if they are folders or executable and 0644 if not.
+func (m members) addFolder(dir string) error {
+	return filepath.WalkDir(dir, func(p string, e fs.DirEntry, err error) error {
+		if err != nil || p == dir {
+			return err
+		}
+		rel, err := filepath.Rel(dir, p)
+		if err != nil {
+			return err
+		}
+		return m.addPath(filepath.ToSlash(rel), p, e)
+	})
+}
+
+func (m members) addPath(name, file string, e fs.DirEntry) error {
+	info, err := e.Info()
+	if err != nil {
+		return err
+	}
+	h := tar.Header{Typeflag: tar.TypeReg, Mode: 0o644, Size: info.Size()}
+	switch {
+	case e.IsDir():
+		if _, there := m[name]; there {
+			return nil // a folder of the tree keeps its mode
+		}
+		h.Typeflag, h.Mode, h.Size = tar.TypeDir, 0o755, 0
+	case e.Type()&fs.ModeSymlink != 0:
+		h.Typeflag, h.Mode, h.Size = tar.TypeSymlink, 0o777, 0
+		if h.Linkname, err = os.Readlink(file); err != nil {
+			return err
+		}
+	case info.Mode()&0o100 != 0:
+		h.Mode = 0o755
+	}
+	m[name] = member{header: h, open: section(file, 0, h.Size)}
+	return nil
+}
+
+// addBytes adds one file of root's.
+func (m members) addBytes(name string, mode int64, content []byte) {
+	m[name] = member{header: tar.Header{Typeflag: tar.TypeReg, Mode: mode, Size: int64(len(content))}, open: inMemory(content)}
+}
+
+// read returns the content of one file; symbolic links are not followed.
+func (m members) read(name string) ([]byte, error) {
+	f, ok := m[name]
+	if !ok || f.header.Typeflag != tar.TypeReg {
+		return nil, fmt.Errorf("root tree: no file %s", name)
+	}
+	r, err := f.open()
+	if err != nil {
+		return nil, err
+	}
+	content, err := io.ReadAll(r)
+	return content, errors.Join(err, r.Close())
+}
+
+// remove takes away everything below dir, and dir itself unless keep is set.
+func (m members) remove(dir string, keep bool) {
+	maps.DeleteFunc(m, func(name string, _ member) bool {
+		return strings.HasPrefix(name, dir+"/") || name == dir && !keep
+	})
+}
+
+// write writes the tree as a canonical tar archive: sorted by name, numeric owners only, every time set to epoch (Unix seconds), PAX records only
+// for extended attributes and long names. Equal trees give equal bytes, whatever file system they came from.
+func (m members) write(w io.Writer, epoch int64) error {
+	m.addParents()
+	out := tar.NewWriter(w)
+	if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: 0o755, ModTime: time.Unix(epoch, 0), Format: tar.FormatPAX}); err != nil {
+		return fmt.Errorf("write root tree: %w", err)
+	}
+	written := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		f := m[name]
+		h := f.canonical(name, written[f.same], time.Unix(epoch, 0))
+		if f.same != "" && written[f.same] == "" {
+			written[f.same] = name
+		}
+		if err := f.write(out, h); err != nil {
+			return fmt.Errorf("write root tree: %s: %w", name, err)
+		}
+	}
+	return out.Close()
+}
+
+// canonical returns the header under which the file is written; first is the name that its inode was written under before, if any.
+func (f member) canonical(name, first string, at time.Time) *tar.Header {
+	h := tar.Header{
+		Typeflag: f.header.Typeflag, Name: name, Linkname: f.header.Linkname, Size: f.header.Size, Mode: f.header.Mode & 0o7777,
+		Uid: f.header.Uid, Gid: f.header.Gid, Devmajor: f.header.Devmajor, Devminor: f.header.Devminor, ModTime: at, Format: tar.FormatPAX,
+	}
+	switch {
+	case h.Typeflag == tar.TypeDir:
+		h.Name += "/"
+	case h.Typeflag == tar.TypeGNUSparse:
+		h.Typeflag = tar.TypeReg
+	case f.same != "" && first != "":
+		h.Typeflag, h.Linkname, h.Size = tar.TypeLink, first, 0
+	}
+	for k, v := range f.header.PAXRecords {
+		if strings.HasPrefix(k, "SCHILY.xattr.") {
+			if h.PAXRecords == nil {
+				h.PAXRecords = map[string]string{}
+			}
+			h.PAXRecords[k] = v
+		}
+	}
+	return &h
+}
+
+func (f member) write(out *tar.Writer, h *tar.Header) error {
+	if err := out.WriteHeader(h); err != nil || h.Typeflag != tar.TypeReg {
+		return err
+	}
+	r, err := f.open()
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, r)
+	return errors.Join(err, r.Close())
+}
+
+// addParents adds folders that only exist by their content.
+func (m members) addParents() {
+	for name := range maps.Clone(m) {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			if _, there := m[dir]; !there {
+				m[dir] = member{header: tar.Header{Typeflag: tar.TypeDir, Mode: 0o755}}
+			}
+		}
+	}
+}
+
+// settleLinks gives the names of a hard-linked file equal standing: the original may later be removed, or sort after a link to it.
+func (m members) settleLinks() error {
+	for name, f := range m {
+		if f.header.Typeflag != tar.TypeLink {
+			continue
+		}
+		target := path.Clean(f.header.Linkname)
+		original, ok := m[target]
+		if !ok || original.header.Typeflag == tar.TypeLink {
+			return fmt.Errorf("root tree: %s is a link to %s, which is not there", name, target)
+		}
+		original.same = target
+		m[name], m[target] = original, original
+	}
+	return nil
+}
+
+type countingReader struct {
+	r io.Reader
+	n int64
+}
+
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+func section(file string, at, size int64) func() (io.ReadCloser, error) {
+	return func() (io.ReadCloser, error) {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		return struct {
+			io.Reader
+			io.Closer
+		}{io.NewSectionReader(f, at, size), f}, nil
+	}
+}
+
+func inMemory(content []byte) func() (io.ReadCloser, error) {
+	return func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }
+}

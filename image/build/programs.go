@@ -1,0 +1,112 @@
+package build
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/internal/cache"
+	"github.com/hullmark/hullmark/internal/toolstree"
+)
+
+// nodeHome is the folder of the root tree that holds our own programs.
+const nodeHome = "usr/lib/hullmark"
+
+// programs compiles what runs on a node. They are compiled at each build, because Go's own cache knows better than we what changed.
+type programs struct {
+	source string
+	store  cache.Store
+	tools  string
+	out    string // folder for the results
+}
+
+// make compiles everything and returns the folder: initrd, and under node/ what goes to nodeHome.
+func (p programs) make(ctx context.Context, l lock.Lock) error {
+	if err := p.static(ctx, "initrd", filepath.Join(p.out, "initrd")); err != nil {
+		return err
+	}
+	for _, name := range []string{"firstboot", "joinservice"} {
+		if _, err := os.Stat(filepath.Join(p.source, "tools", name, "main.go")); err != nil {
+			continue
+		}
+		if err := p.static(ctx, name, filepath.Join(p.out, "node", name)); err != nil {
+			return err
+		}
+	}
+	return p.linked(ctx, "statedisk", l)
+}
+
+// goFlags make a program's bytes independent of where and when it is compiled.
+func goFlags(extra ...string) []string {
+	return append([]string{"build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags=-s -w -buildid="}, extra...)
+}
+
+// static compiles tools/name without C, so the machine's Go is all that it needs.
+func (p programs) static(ctx context.Context, name, out string) error {
+	cmd := exec.CommandContext(ctx, "go", goFlags("-o", out, "./tools/"+name)...)
+	cmd.Dir = p.source
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOAMD64=v1", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off")
+	return runQuiet(cmd, "compile "+name)
+}
+
+// linked compiles tools/name, which uses a C library, with the compiler and the libraries of the tools tree: their versions are those of the
+// image, and the machine's do not matter. Go itself and its modules are the machine's, shown read-only.
+func (p programs) linked(ctx context.Context, name string, l lock.Lock) error {
+	if _, err := os.Stat(filepath.Join(p.source, "tools", name, "main.go")); err != nil {
+		return nil
+	}
+	download := exec.CommandContext(ctx, "go", "mod", "download")
+	download.Dir = p.source
+	if err := runQuiet(download, "download modules"); err != nil {
+		return err
+	}
+	root, modules, err := goFolders(ctx)
+	if err != nil {
+		return err
+	}
+	objects := filepath.Join(p.store.Root, "go-build", l.Digest(lock.Tools))
+	if err := os.MkdirAll(objects, 0o755); err != nil {
+		return err
+	}
+	s := toolstree.Sandbox{
+		Tree: p.tools, Offline: true, Dir: "/source",
+		Binds: []toolstree.Bind{
+			{Host: p.source, Tree: "/source"},
+			{Host: root, Tree: "/go"},
+			{Host: modules, Tree: "/modules"},
+			{Host: objects, Tree: "/objects", Writable: true},
+			{Host: p.out, Tree: "/out", Writable: true},
+		},
+		Env: map[string]string{
+			"CGO_ENABLED": "1", "CC": "gcc", "GOROOT": "/go", "GOMODCACHE": "/modules", "GOCACHE": "/objects", "GOPROXY": "off", "GOFLAGS": "",
+			"GOTOOLCHAIN": "local", "GOAMD64": "v1", "GOWORK": "off", "HOME": "/tmp", "CGO_CFLAGS": "-O2 -g0", "GOTELEMETRY": "off",
+		},
+	}
+	args := goFlags("-o", "/out/node/"+name, "./tools/"+name)
+	return runQuiet(s.Command(ctx, append([]string{"/go/bin/go"}, args...)...), "compile "+name)
+}
+
+// goFolders returns where the machine keeps Go and the modules that it downloaded.
+func goFolders(ctx context.Context) (root, modules string, err error) {
+	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT", "GOMODCACHE").Output()
+	f := strings.Fields(string(out))
+	if err != nil || len(f) != 2 {
+		return "", "", fmt.Errorf("find Go: %w: %q", err, out)
+	}
+	return f[0], f[1], nil
+}
+
+// runQuiet runs cmd; what it printed is shown only if it fails.
+func runQuiet(cmd *exec.Cmd, what string) error {
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", what, err, tail(log.Bytes(), 4096))
+	}
+	return nil
+}
