@@ -191,8 +191,9 @@ func (f *File) readOptional() error {
 }
 
 func (f *File) checkOptional() error {
-	if !powerOfTwo(f.fileAlign) || f.fileAlign < 512 || f.fileAlign > 64<<10 {
-		return fmt.Errorf("file alignment %d, want a power of two from 512 to 65536", f.fileAlign)
+	// The specification wants at least 512; iPXE's drivers in option ROMs have 32, and firmware loads them.
+	if !powerOfTwo(f.fileAlign) || f.fileAlign < 32 || f.fileAlign > 64<<10 {
+		return fmt.Errorf("file alignment %d, want a power of two from 32 to 65536", f.fileAlign)
 	}
 	if !powerOfTwo(f.sectionAlign) || f.sectionAlign < f.fileAlign {
 		return fmt.Errorf("section alignment %d, want a power of two not below the file alignment %d", f.sectionAlign, f.fileAlign)
