@@ -1,0 +1,167 @@
+package pcrs
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// EventType says what kind of thing was measured (TCG PC Client PFP §10.4.1).
+type EventType uint32
+
+// The types that a prediction or a log on the supported boot path uses.
+const (
+	EvNoAction                EventType = 0x00000003
+	EvSeparator               EventType = 0x00000004
+	EvAction                  EventType = 0x00000005
+	EvEventTag                EventType = 0x00000006
+	EvCRTMVersion             EventType = 0x00000008
+	EvPlatformConfigFlags     EventType = 0x0000000a
+	EvIPL                     EventType = 0x0000000d
+	EvVariableDriverConfig    EventType = 0x80000001
+	EvVariableBoot            EventType = 0x80000002
+	EvBootServicesApplication EventType = 0x80000003
+	EvBootServicesDriver      EventType = 0x80000004
+	EvRuntimeServicesDriver   EventType = 0x80000005
+	EvGPT                     EventType = 0x80000006
+	EvEFIAction               EventType = 0x80000007
+	EvPlatformFirmwareBlob    EventType = 0x80000008
+	EvVariableAuthority       EventType = 0x800000e0
+	// EvUserSpace is not in any log: it marks what an operating system extends with TPM2_PCR_Event.
+	EvUserSpace EventType = 0
+)
+
+var eventNames = map[EventType]string{
+	EvNoAction: "EV_NO_ACTION", EvSeparator: "EV_SEPARATOR", EvAction: "EV_ACTION", EvEventTag: "EV_EVENT_TAG",
+	EvCRTMVersion: "EV_S_CRTM_VERSION", EvPlatformConfigFlags: "EV_PLATFORM_CONFIG_FLAGS", EvIPL: "EV_IPL",
+	EvVariableDriverConfig: "EV_EFI_VARIABLE_DRIVER_CONFIG", EvVariableBoot: "EV_EFI_VARIABLE_BOOT",
+	EvBootServicesApplication: "EV_EFI_BOOT_SERVICES_APPLICATION", EvBootServicesDriver: "EV_EFI_BOOT_SERVICES_DRIVER",
+	EvRuntimeServicesDriver: "EV_EFI_RUNTIME_SERVICES_DRIVER", EvGPT: "EV_EFI_GPT_EVENT", EvEFIAction: "EV_EFI_ACTION",
+	EvPlatformFirmwareBlob: "EV_EFI_PLATFORM_FIRMWARE_BLOB", EvVariableAuthority: "EV_EFI_VARIABLE_AUTHORITY",
+	EvUserSpace: "TPM2_PCR_Event",
+}
+
+// String returns the specification's name, or the number if it has no name here.
+func (t EventType) String() string {
+	if name, ok := eventNames[t]; ok {
+		return name
+	}
+	return fmt.Sprintf("EV_%#08x", uint32(t))
+}
+
+// MarshalText writes String's form of a type that has a name here.
+func (t EventType) MarshalText() ([]byte, error) {
+	if _, ok := eventNames[t]; !ok {
+		return nil, fmt.Errorf("event type %#x has no name", uint32(t))
+	}
+	return []byte(t.String()), nil
+}
+
+// UnmarshalText reads what MarshalText writes.
+func (t *EventType) UnmarshalText(text []byte) error {
+	for known, name := range eventNames {
+		if name == string(text) {
+			*t = known
+			return nil
+		}
+	}
+	return fmt.Errorf("event type %q is unknown", text)
+}
+
+// hashesData reports whether the digest of such an event is the hash of its
+// data. Of the others the log holds only a description.
+func (t EventType) hashesData() bool {
+	switch t {
+	case EvSeparator, EvEFIAction, EvVariableDriverConfig, EvVariableAuthority, EvGPT, EvCRTMVersion:
+		return true
+	}
+	return false
+}
+
+// Origin says how a digest came to be known.
+type Origin string
+
+// The origins of an event.
+const (
+	// Derived digests are computed from the bytes that What names.
+	Derived Origin = "derived"
+	// Learned digests were taken from a boot that was observed.
+	Learned Origin = "learned"
+	// Node digests are computed from what one node was configured with.
+	Node Origin = "node"
+)
+
+// Event is one extend of one register.
+type Event struct {
+	Register Register
+	Type     EventType
+	// Digests are what is extended, per bank.
+	Digests Digests
+	// Data is the log's description of the event; predictions of large things leave it empty.
+	Data []byte
+	// What tells a person what is hashed, and from which bytes.
+	What string
+	// Origin is empty for events that were read from a log.
+	Origin Origin
+}
+
+// Log is a sequence of events in the order in which they were measured.
+type Log struct {
+	// Locality is the startup locality, the last byte of PCR 0 before the first event (PFP §10.4.5.3).
+	Locality uint8
+	Events   []Event
+}
+
+// Replay returns the value that each register of a bank has after all events:
+// value = H(value ‖ digest). Registers 17 to 22 start with ones, all others with
+// zeros (TCG PC Client Platform TPM Profile §4.6.2). It fails if an event lacks a digest of the bank.
+func (l Log) Replay(bank Bank) (Values, error) {
+	if !bank.Valid() {
+		return nil, fmt.Errorf("replay event log: %v is unknown", bank)
+	}
+	values := l.initial(bank)
+	for i, e := range l.Events {
+		if e.Type == EvNoAction {
+			continue
+		}
+		if !e.Register.Valid() {
+			return nil, fmt.Errorf("replay event log: event %d: no register %d", i, int(e.Register))
+		}
+		digest := e.Digests[bank]
+		if len(digest) != bank.Size() {
+			return nil, fmt.Errorf("replay event log: event %d (%v): %v digest of %d bytes, want %d", i, e.Register, bank, len(digest), bank.Size())
+		}
+		values[e.Register] = extend(bank, values[e.Register], digest)
+	}
+	return values, nil
+}
+
+func (l Log) initial(bank Bank) Values {
+	values := Values{}
+	for r := range Register(RegisterCount) {
+		fill := byte(0)
+		if r >= 17 && r <= 22 {
+			fill = 0xff
+		}
+		values[r] = bytes.Repeat([]byte{fill}, bank.Size())
+	}
+	values[0][bank.Size()-1] = l.Locality
+	return values
+}
+
+// Of returns the events of one register, in order.
+func (l Log) Of(r Register) []Event {
+	var out []Event
+	for _, e := range l.Events {
+		if e.Register == r && e.Type != EvNoAction {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func extend(bank Bank, value, digest Digest) Digest {
+	h := bank.Hash().New()
+	h.Write(value)
+	h.Write(digest)
+	return h.Sum(nil)
+}

@@ -1,0 +1,89 @@
+package pcrs
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Difference is a register whose measured value is not the predicted one.
+type Difference struct {
+	Register Register
+	Bank     Bank
+	// Expected is the predicted value, Measured the given one; Measured is empty if there was none.
+	Expected, Measured Digest
+	// ExpectedEvent is the first predicted event that did not happen, nil if
+	// there is no log to tell, or if something was measured after all predicted events.
+	ExpectedEvent *Event
+	// MeasuredEvent is what the log has in its place, nil if it has nothing there.
+	MeasuredEvent *Event
+	// Note says why no event is named, if none is.
+	Note string
+}
+
+// String says the difference in one line.
+func (d Difference) String() string {
+	var b strings.Builder
+	measured := d.Measured.String()
+	if measured == "" {
+		measured = "nothing"
+	}
+	fmt.Fprintf(&b, "%v (%v): want %v, got %s", d.Register, d.Bank, d.Expected, measured)
+	if d.ExpectedEvent != nil {
+		fmt.Fprintf(&b, "; expected %s", d.ExpectedEvent.What)
+	}
+	if d.MeasuredEvent != nil {
+		fmt.Fprintf(&b, "; the log has %v: %s", d.MeasuredEvent.Type, d.MeasuredEvent.What)
+	}
+	if d.Note != "" {
+		fmt.Fprintf(&b, "; %s", d.Note)
+	}
+	return b.String()
+}
+
+// Explain compares the predicted registers with measured values of a bank and
+// returns one Difference for each that is not equal, ascending. With the log of
+// that boot it names the first event that departs; the log is believed for a
+// register only if it replays to the measured value. log may be nil.
+func Explain(p Prediction, bank Bank, measured Values, log *Log) ([]Difference, error) {
+	expected, err := p.Values(bank)
+	if err != nil {
+		return nil, fmt.Errorf("explain: %w", err)
+	}
+	var replayed Values
+	if log != nil {
+		if replayed, err = log.Replay(bank); err != nil {
+			return nil, fmt.Errorf("explain: %w", err)
+		}
+	}
+	var out []Difference
+	for _, r := range p.Registers {
+		if expected[r].Equal(measured[r]) {
+			continue
+		}
+		d := Difference{Register: r, Bank: bank, Expected: expected[r], Measured: measured[r]}
+		switch {
+		case log == nil:
+			d.Note = "without an event log the event cannot be named"
+		case !replayed[r].Equal(measured[r]):
+			d.Note = "the event log does not replay to the measured value, so it names nothing"
+		default:
+			d.ExpectedEvent, d.MeasuredEvent = firstDeparture(bank, p.Log.Of(r), log.Of(r))
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+func firstDeparture(bank Bank, expected, measured []Event) (want, got *Event) {
+	i := 0
+	for i < len(expected) && i < len(measured) && expected[i].Digests[bank].Equal(measured[i].Digests[bank]) {
+		i++
+	}
+	if i < len(expected) {
+		want = &expected[i]
+	}
+	if i < len(measured) {
+		got = &measured[i]
+	}
+	return want, got
+}

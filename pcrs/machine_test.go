@@ -1,0 +1,281 @@
+package pcrs
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+)
+
+func gunzip(t testing.TB, path string) []byte {
+	t.Helper()
+	r, err := gzip.NewReader(bytes.NewReader(readFile(t, path)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func vars(t testing.TB, path string) Vars {
+	t.Helper()
+	v, err := OpenVars(gunzip(t, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// packaged reads a file of a Debian package that the tests need.
+func packaged(t testing.TB, path, pkg string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%s is missing: apt-get install %s", path, pkg)
+	}
+	return b
+}
+
+// machineOf is the machine that a recorded boot ran on.
+func machineOf(t *testing.T, name string) Machine {
+	t.Helper()
+	switch name {
+	case "ovmf-2025.02":
+		return Machine{Vars: vars(t, "testdata/ovmf-2025.02.vars.gz")}
+	case "ovmf-2025.02-secureboot":
+		return Machine{Firmware: Firmware{SecureBoot: true}, Vars: vars(t, "testdata/ovmf-2025.02-snakeoil.vars.gz")}
+	case "ovmf-2025.02-setupmode":
+		return Machine{Firmware: Firmware{SecureBoot: true}, Vars: vars(t, "testdata/ovmf-2025.02.vars.gz")}
+	case "ovmf-2022.11-e1000e":
+		rom, err := OpenROM(packaged(t, "/usr/lib/ipxe/qemu/efi-e1000e.rom", "ipxe-qemu"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Machine{Firmware: Firmware{SecureBoot: true}, Vars: vars(t, "testdata/ovmf-2022.11-booted.vars.gz"), ROMs: []ROM{rom}}
+	}
+	t.Fatalf("no recorded boot %s", name)
+	return Machine{}
+}
+
+// TestFirmwareRegistersEqualTheTPM predicts what firmware alone measures.
+func TestFirmwareRegistersEqualTheTPM(t *testing.T) {
+	for _, name := range recorded {
+		p := &predictor{boot: Boot{Machine: machineOf(t, name)}}
+		for _, step := range []func() error{p.secureBoot, p.optionROMs, p.bootAttempt, p.authority} {
+			if err := step(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		for _, bank := range PredictedBanks() {
+			got, err := Log{Events: p.events}.Replay(bank)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := recordedValues(t, name, bank)
+			for _, r := range []Register{2, 3, 6, 7} {
+				if !want[r].Equal(got[r]) {
+					t.Errorf("%s: %v (%v): predicted %v, the TPM has %v", name, r, bank, got[r], want[r])
+				}
+			}
+		}
+	}
+}
+
+func TestOpenFirmware(t *testing.T) {
+	f, err := OpenFirmware(packaged(t, "/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !f.SecureBoot || f.SHA256 == [32]byte{} {
+		t.Errorf("got %+v; Debian 12 builds this file with Secure Boot", f)
+	}
+	for name, file := range map[string][]byte{
+		"empty":     nil,
+		"variables": gunzip(t, "testdata/ovmf-2025.02.vars.gz"),
+		"too large": make([]byte, MaxFirmware+1),
+	} {
+		if _, err := OpenFirmware(file); err == nil {
+			t.Errorf("%s: opened as firmware", name)
+		}
+	}
+}
+
+func TestFirmwareRefusesHugeVolume(t *testing.T) {
+	section := binary.LittleEndian.AppendUint32(nil, 64|2<<24)
+	section = append(section, guidLZMASection[:]...)
+	section = append(section, 24, 0, 1, 0, 0x5d)
+	section = binary.LittleEndian.AppendUint32(section, 1<<23)
+	section = binary.LittleEndian.AppendUint64(section, 1<<40)
+	if _, err := OpenFirmware(append(section, make([]byte, 64)...)); err == nil || !strings.Contains(err.Error(), "at most") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestVarsAfterABoot(t *testing.T) {
+	v := vars(t, "testdata/ovmf-2022.11-booted.vars.gz")
+	if order, ok := v.lookup(guidGlobalVariable, "BootOrder"); !ok || len(order)%2 != 0 || len(order) == 0 {
+		t.Errorf("BootOrder of a machine that has booted: %x, %v", order, ok)
+	}
+	if _, ok := v.lookup(guidGlobalVariable, "PK"); ok {
+		t.Error("a platform key was never enrolled")
+	}
+}
+
+func TestOpenVarsRefuses(t *testing.T) {
+	good := gunzip(t, "testdata/ovmf-2025.02-snakeoil.vars.gz")
+	const store, first = 0x48, 0x64
+	edit := func(change func([]byte)) []byte {
+		b := bytes.Clone(good)
+		change(b)
+		return b
+	}
+	second := first + 84
+	for name, c := range map[string]struct {
+		file []byte
+		want string
+	}{
+		"empty":         {nil, "no volume"},
+		"truncated":     {good[:len(good)/2], "truncated"},
+		"checksum":      {edit(func(b []byte) { b[50] ^= 1 }), "checksum"},
+		"store type":    {edit(func(b []byte) { b[store] ^= 1 }), "authenticated"},
+		"store size":    {edit(func(b []byte) { b[store+18] = 0xff }), "leaves"},
+		"store state":   {edit(func(b []byte) { b[store+21] = 0 }), "healthy"},
+		"unknown state": {edit(func(b []byte) { b[second+2] = 0x55 }), "unknown"},
+		"huge data":     {edit(func(b []byte) { b[second+43] = 0xff }), "do not fit"},
+		"twice":         {edit(func(b []byte) { copy(b[second:], b[first:first+84]); b[second+2] = 0x3f; b[first+2] = 0x3f }), "twice"},
+		"free space":    {edit(func(b []byte) { b[store+0x3ffb8-1] = 0 }), "not erased"},
+	} {
+		if _, err := OpenVars(c.file); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+}
+
+func TestDeletedVariablesAreGone(t *testing.T) {
+	b := gunzip(t, "testdata/ovmf-2025.02-snakeoil.vars.gz")
+	v, err := OpenVars(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pk, _ := v.lookup(guidGlobalVariable, "PK")
+	at := bytes.Index(b, pk) - variableHeaderSize - len("PK\x00")*2
+	for state, present := range map[byte]bool{variableReplacing: true, variableDeletedA: false, variableDeletedB: false, variableHeaderOnly: false} {
+		b[at+2] = state
+		v, err := OpenVars(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := v.lookup(guidGlobalVariable, "PK"); ok != present {
+			t.Errorf("state %#x: present %v, want %v", state, ok, present)
+		}
+	}
+}
+
+func TestSecureBootSwitch(t *testing.T) {
+	m := machineOf(t, "ovmf-2025.02-secureboot")
+	if !m.SecureBoot() {
+		t.Error("keys are enrolled, Secure Boot should be on")
+	}
+	m.Vars.variables[variableKey{guidSecureBootEnable, string(append(utf16Bytes("SecureBootEnable"), 0, 0))}] = []byte{0}
+	if m.SecureBoot() {
+		t.Error("SecureBootEnable is 0, Secure Boot should be off")
+	}
+}
+
+func TestAuthorityNeedsOneCertificate(t *testing.T) {
+	m := machineOf(t, "ovmf-2025.02-secureboot")
+	key := variableKey{guidImageSecurity, string(append(utf16Bytes("db"), 0, 0))}
+	m.Vars.variables[key] = append(bytes.Clone(m.Vars.variables[key]), m.Vars.variables[key]...)
+	p := &predictor{boot: Boot{Machine: m}, state: secureBootOn}
+	if err := p.authority(); err == nil || !strings.Contains(err.Error(), "more than one") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// testROM is an expansion ROM with one image.
+func testROM(compression uint16, codeType byte) []byte {
+	b := make([]byte, 1024)
+	binary.LittleEndian.PutUint16(b, 0xaa55)
+	binary.LittleEndian.PutUint32(b[4:], efiSignature)
+	binary.LittleEndian.PutUint16(b[8:], subsystemBoot)
+	binary.LittleEndian.PutUint16(b[10:], machineX64)
+	binary.LittleEndian.PutUint16(b[12:], compression)
+	binary.LittleEndian.PutUint16(b[22:], 0x40)
+	binary.LittleEndian.PutUint16(b[24:], 0x1c)
+	copy(b[0x1c:], "PCIR")
+	binary.LittleEndian.PutUint16(b[0x1c+16:], 2)
+	b[0x1c+20] = codeType
+	b[0x1c+21] = 0x80
+	return b
+}
+
+func TestOpenROMRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		file []byte
+		want string
+	}{
+		"empty":      {nil, "no ROM signature"},
+		"compressed": {testROM(1, codeTypeEFI), "compressed"},
+		"truncated":  {testROM(0, codeTypeEFI)[:512], "left"},
+		"too large":  {make([]byte, MaxROM+1), "at most"},
+	} {
+		if _, err := OpenROM(c.file); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+	if rom, err := OpenROM(testROM(0, 0)); err != nil || len(rom.drivers) != 0 {
+		t.Errorf("a ROM for another firmware: %v, %v", rom.drivers, err)
+	}
+	rom, err := OpenROM(testROM(0, codeTypeEFI))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rom.events(); err == nil {
+		t.Error("hashed a driver that is no PE image")
+	}
+}
+
+func FuzzOpenVars(f *testing.F) {
+	f.Add(gunzip(f, "testdata/ovmf-2025.02-snakeoil.vars.gz"))
+	f.Add(gunzip(f, "testdata/ovmf-2022.11-booted.vars.gz"))
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		v, err := OpenVars(b)
+		if err != nil {
+			return
+		}
+		p := &predictor{boot: Boot{Machine: Machine{Firmware: Firmware{SecureBoot: true}, Vars: v}}}
+		if p.secureBoot() == nil {
+			fmt.Fprint(io.Discard, p.authority())
+		}
+	})
+}
+
+func FuzzOpenROM(f *testing.F) {
+	f.Add(testROM(0, codeTypeEFI))
+	f.Add(packaged(f, "/usr/lib/ipxe/qemu/efi-virtio.rom", "ipxe-qemu"))
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		rom, err := OpenROM(b)
+		if err != nil {
+			return
+		}
+		if events, err := rom.events(); err == nil && len(events) != len(rom.drivers) {
+			panic("a driver has no event")
+		}
+	})
+}
+
+func FuzzOpenFirmware(f *testing.F) {
+	f.Add(append(guidLZMASection[:], make([]byte, 64)...))
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		if firmware, err := OpenFirmware(b); err == nil && firmware.SHA256 == [32]byte{} {
+			panic("opened without a digest")
+		}
+	})
+}

@@ -1,0 +1,94 @@
+//go:build long
+
+package pcrs
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/hullmark/hullmark/image/build"
+	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/image/uki"
+	"github.com/hullmark/hullmark/internal/cache"
+)
+
+// lockedTools returns the tools tree of the repository's lock, which holds the
+// stub that images are built with and the systemd-measure of the same version.
+func lockedTools(t *testing.T) string {
+	t.Helper()
+	l, err := lock.Parse(readFile(t, "../hullmark.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := cache.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree, err := build.Tools(t.Context(), build.Options{
+		Source: "..", LockFile: "../hullmark.lock", Out: t.TempDir(), ID: "tools", Store: store,
+	}, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+// systemdMeasure runs the tree's systemd-measure with the tree's own libraries.
+func systemdMeasure(t *testing.T, tree string, args ...string) string {
+	t.Helper()
+	libraries := filepath.Join(tree, "usr/lib/x86_64-linux-gnu")
+	args = append([]string{
+		"--library-path", libraries + ":" + filepath.Join(libraries, "systemd"),
+		filepath.Join(tree, "usr/lib/systemd/systemd-measure"),
+	}, args...)
+	out, err := exec.Command(filepath.Join(tree, "usr/lib64/ld-linux-x86-64.so.2"), args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("systemd-measure: %v\n%s", err, out)
+	}
+	return string(out)
+}
+
+func TestLongPCR11EqualsSystemdMeasure(t *testing.T) {
+	tree := lockedTools(t)
+	stub := readFile(t, filepath.Join(tree, "usr/lib/systemd/boot/efi/linuxx64.efi.stub"))
+	image, err := uki.Build(stub, []uki.Section{
+		{Name: ".linux", Data: stub},
+		{Name: ".osrel", Data: []byte("ID=test\nVERSION_ID=1\n")},
+		{Name: ".cmdline", Data: []byte(cmdline)},
+		{Name: ".initrd", Data: bytes.Repeat([]byte("initrd"), 1001)},
+		{Name: ".uname", Data: []byte("6.12.1")},
+		{Name: ".pcrpkey", Data: []byte("a public key")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := testBoot(t)
+	b.UKI = open(t, image)
+	p, err := Predict(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"calculate", "--bank=sha256", "--bank=sha384", "--phase="}
+	for _, s := range b.UKI.Measured() {
+		file := filepath.Join(t.TempDir(), "section")
+		if err := os.WriteFile(file, s.Data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "--"+s.Name[1:]+"="+file)
+	}
+	out := systemdMeasure(t, tree, args...)
+	for _, bank := range PredictedBanks() {
+		values, err := p.Values(bank)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := regexp.MustCompile(`(?m)^11:` + bank.String() + `=([0-9a-f]+)$`).FindStringSubmatch(out)
+		if found == nil || found[1] != values[11].String() {
+			t.Errorf("PCR 11 (%v): predicted %v, systemd-measure says %s", bank, values[11], out)
+		}
+	}
+}

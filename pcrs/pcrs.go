@@ -1,0 +1,144 @@
+// Package pcrs models a measured boot event by event: it predicts what a boot
+// extends into the registers of a TPM, replays event logs, and explains where
+// a boot departed from its prediction.
+//
+// Everything is computed from bytes that the caller hands over. Nothing is
+// guessed: a firmware, a stub version or a variable that the rules do not cover
+// is an error.
+package pcrs
+
+import (
+	"bytes"
+	"crypto"
+	_ "crypto/sha1"   // registers crypto.SHA1
+	_ "crypto/sha256" // registers crypto.SHA256
+	_ "crypto/sha512" // registers crypto.SHA384 and crypto.SHA512
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// Register is the number of a platform configuration register, 0 to 23
+// (TCG PC Client Platform TPM Profile §4.6).
+type Register int
+
+// RegisterCount is how many registers a bank has.
+const RegisterCount = 24
+
+// String returns the name that people use, such as "PCR 11".
+func (r Register) String() string { return fmt.Sprintf("PCR %d", int(r)) }
+
+// Valid reports whether a TPM has the register.
+func (r Register) Valid() bool { return r >= 0 && r < RegisterCount }
+
+// Bank names a bank of registers by its hash: a TPM_ALG_ID (TPM 2.0 Part 2 §6.3).
+type Bank uint16
+
+// The banks that can be replayed. Predictions are made for SHA256 and SHA384.
+const (
+	// SHA1 is only replayed: no decision may rest on it.
+	SHA1   Bank = 0x0004
+	SHA256 Bank = 0x000b
+	SHA384 Bank = 0x000c
+	SHA512 Bank = 0x000d
+)
+
+var bankHashes = map[Bank]crypto.Hash{
+	SHA1: crypto.SHA1, SHA256: crypto.SHA256, SHA384: crypto.SHA384, SHA512: crypto.SHA512,
+}
+
+// PredictedBanks returns the banks that a prediction covers.
+func PredictedBanks() []Bank { return []Bank{SHA256, SHA384} }
+
+// ParseBank reads what String writes.
+func ParseBank(name string) (Bank, error) {
+	for b := range bankHashes {
+		if b.String() == name {
+			return b, nil
+		}
+	}
+	return 0, fmt.Errorf("bank %q: want sha1, sha256, sha384 or sha512", name)
+}
+
+// Valid reports whether b is one of the banks above.
+func (b Bank) Valid() bool { return bankHashes[b] != 0 }
+
+// Size returns the length of the bank's digests in bytes, 0 for an unknown bank.
+func (b Bank) Size() int {
+	if !b.Valid() {
+		return 0
+	}
+	return bankHashes[b].Size()
+}
+
+// Hash returns the hash function of the bank, which must be Valid.
+func (b Bank) Hash() crypto.Hash { return bankHashes[b] }
+
+// String returns the name in lower case, such as "sha256".
+func (b Bank) String() string {
+	if !b.Valid() {
+		return fmt.Sprintf("bank %#04x", uint16(b))
+	}
+	return strings.ReplaceAll(strings.ToLower(bankHashes[b].String()), "-", "")
+}
+
+// MarshalText writes String's form, so that a Bank can be a JSON map key.
+func (b Bank) MarshalText() ([]byte, error) {
+	if !b.Valid() {
+		return nil, fmt.Errorf("%v is unknown", b)
+	}
+	return []byte(b.String()), nil
+}
+
+// UnmarshalText reads what MarshalText writes.
+func (b *Bank) UnmarshalText(text []byte) (err error) {
+	*b, err = ParseBank(string(text))
+	return err
+}
+
+// sum hashes data with the bank's function.
+func (b Bank) sum(data []byte) Digest {
+	h := b.Hash().New()
+	h.Write(data)
+	return h.Sum(nil)
+}
+
+// Digest is the digest of an event, or the value of a register.
+type Digest []byte
+
+// String returns lower-case hexadecimal digits.
+func (d Digest) String() string { return hex.EncodeToString(d) }
+
+// Equal reports whether both are the same, non-empty bytes.
+func (d Digest) Equal(other Digest) bool { return len(d) > 0 && bytes.Equal(d, other) }
+
+// MarshalText writes String's form.
+func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads lower-case hexadecimal digits of at most 64 bytes.
+func (d *Digest) UnmarshalText(text []byte) error {
+	decoded, err := hex.DecodeString(string(text))
+	if err != nil {
+		return fmt.Errorf("digest: %w", err)
+	}
+	if len(decoded) > crypto.SHA512.Size() || hex.EncodeToString(decoded) != string(text) {
+		return fmt.Errorf("digest: want at most %d lower-case hexadecimal digits", 2*crypto.SHA512.Size())
+	}
+	*d = decoded
+	return nil
+}
+
+// Digests holds one digest per bank.
+type Digests map[Bank]Digest
+
+// DigestsOf hashes data for each of the banks.
+func DigestsOf(data []byte, banks ...Bank) Digests {
+	out := Digests{}
+	for _, b := range banks {
+		out[b] = b.sum(data)
+	}
+	return out
+}
+
+// Values holds the values of some registers of one bank.
+type Values map[Register]Digest

@@ -1,0 +1,239 @@
+package pcrs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/pe"
+	"github.com/hullmark/hullmark/image/uki"
+)
+
+// Machine is what a boot depends on beside the image.
+type Machine struct {
+	Firmware Firmware
+	Vars     Vars
+	// ROMs are the expansion ROMs in the order in which firmware finds the devices.
+	ROMs []ROM
+}
+
+// Boot is one boot of an image on a machine: firmware starts the image's UKI
+// from the disk's only boot entry, without load options, addons or companions.
+type Boot struct {
+	Machine Machine
+	UKI     *uki.UKI
+	// Table is the partition table of the disk.
+	Table *gpt.Table
+	// NodeConfig is the node configuration as the node reads it, or nil where
+	// the prediction is for all nodes.
+	NodeConfig []byte
+}
+
+// Prediction is what a boot will measure.
+type Prediction struct {
+	// Log holds the predicted events in the order in which they happen, for PredictedBanks.
+	Log Log
+	// Registers are those that the log predicts, ascending. One without events stays zero.
+	Registers []Register
+	// Unpredicted are the other registers of a boot, each with the reason.
+	Unpredicted []Unpredicted
+}
+
+// Unpredicted is a register that a prediction says nothing about.
+type Unpredicted struct {
+	Register Register
+	Reason   string
+}
+
+// Predict computes the events of a boot. It predicts the state when the node's
+// agent answers its first challenge: PCR 15 is still zero. It fails wherever a
+// rule is missing.
+func Predict(b Boot) (Prediction, error) {
+	if b.UKI == nil || b.Table == nil {
+		return Prediction{}, errors.New("predict boot: the kernel image or the partition table is missing")
+	}
+	rules, err := rulesFor(b.UKI.StubVersion)
+	if err != nil {
+		return Prediction{}, fmt.Errorf("predict boot: %w", err)
+	}
+	p := &predictor{boot: b, rules: rules}
+	for _, step := range []func() error{
+		p.secureBoot, p.optionROMs, p.bootAttempt, p.authority, p.startUKI, p.stub, p.kernel, p.nodeConfig,
+	} {
+		if err := step(); err != nil {
+			return Prediction{}, fmt.Errorf("predict boot: %w", err)
+		}
+	}
+	return p.prediction(), nil
+}
+
+// Values replays the log for the predicted registers.
+func (p Prediction) Values(bank Bank) (Values, error) {
+	all, err := p.Log.Replay(bank)
+	if err != nil {
+		return nil, err
+	}
+	out := Values{}
+	for _, r := range p.Registers {
+		out[r] = all[r]
+	}
+	return out, nil
+}
+
+// predictor collects events step by step, in the order of the boot.
+type predictor struct {
+	boot   Boot
+	rules  stubRules
+	state  secureBootState
+	events []Event
+}
+
+func (p *predictor) add(events ...Event) { p.events = append(p.events, events...) }
+
+func (p *predictor) prediction() Prediction {
+	out := Prediction{
+		Log: Log{Events: p.events},
+		Unpredicted: []Unpredicted{
+			{0, "the firmware patches its own volume before it measures it"},
+			{1, "depends on processors, memory and devices of the machine"},
+			{10, "the kernel's IMA measures PCR 0 to 9 into it, and those include 0 and 1"},
+		},
+	}
+	for _, r := range []Register{2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15} {
+		if r == 8 && p.boot.NodeConfig == nil {
+			out.Unpredicted = slices.Insert(out.Unpredicted, 2, Unpredicted{8, "differs per node: it holds the node's configuration"})
+			continue
+		}
+		out.Registers = append(out.Registers, r)
+	}
+	return out
+}
+
+func (p *predictor) optionROMs() error {
+	if len(p.boot.Machine.ROMs) > 0 && p.state == secureBootOn {
+		return errors.New("option ROMs together with Secure Boot are not supported yet; start the machine with empty ROM files")
+	}
+	for _, rom := range p.boot.Machine.ROMs {
+		events, err := rom.events()
+		if err != nil {
+			return err
+		}
+		p.add(events...)
+	}
+	return nil
+}
+
+// bootAttempt is what firmware measures when it is ready to boot (PFP §3.3.4, §10.4.1).
+func (p *predictor) bootAttempt() error {
+	p.add(action(4, "Calling EFI Application from Boot Option"))
+	for r := Register(2); r <= 6; r++ {
+		p.add(separator(r))
+	}
+	return nil
+}
+
+func (p *predictor) startUKI() error {
+	table := dataEvent(5, EvGPT, p.boot.Table.Event(),
+		fmt.Sprintf("UEFI_GPT_DATA: header and the %d used entries of the disk's partition table", len(p.boot.Table.Partitions)))
+	image, err := authenticodeEvent(4, p.boot.UKI.PE, "Authenticode hash of the unified kernel image on the ESP")
+	if err != nil {
+		return fmt.Errorf("unified kernel image: %w", err)
+	}
+	p.add(table, image)
+	return nil
+}
+
+// stub is what systemd-stub measures, and how it starts the kernel inside.
+func (p *predictor) stub() error {
+	for _, s := range p.boot.UKI.Measured() {
+		name := derived(11, EvIPL, append([]byte(s.Name), 0), fmt.Sprintf("section name %q with its NUL", s.Name))
+		data := derived(11, EvIPL, s.Data, fmt.Sprintf("%d bytes of section %s of the unified kernel image", len(s.Data), s.Name))
+		p.add(name, data)
+	}
+	if !p.rules.loadsKernelThroughFirmware || p.state == secureBootOn {
+		return nil
+	}
+	linux, ok := p.boot.UKI.Section(".linux")
+	if !ok {
+		return errors.New("unified kernel image: no .linux section")
+	}
+	f, err := pe.Parse(bytes.NewReader(linux), int64(len(linux)))
+	if err != nil {
+		return fmt.Errorf("kernel in section .linux: %w", err)
+	}
+	kernel, err := authenticodeEvent(4, f, "Authenticode hash of the kernel in section .linux")
+	if err != nil {
+		return fmt.Errorf("kernel in section .linux: %w", err)
+	}
+	p.add(kernel)
+	return nil
+}
+
+// kernel is what Linux's EFI stub measures, then leaving the firmware.
+func (p *predictor) kernel() error {
+	cmdline, ok := p.boot.UKI.Section(".cmdline")
+	if !ok {
+		return errors.New("unified kernel image: no .cmdline section, so the host would choose the command line")
+	}
+	options, err := loadOptions(cmdline)
+	if err != nil {
+		return fmt.Errorf("section .cmdline: %w", err)
+	}
+	initrd, what, err := combinedInitrd(p.boot.UKI)
+	if err != nil {
+		return err
+	}
+	p.add(
+		derived(9, EvEventTag, options, "kernel command line from section .cmdline as UTF-16LE with its NUL (LOADED_IMAGE::LoadOptions)"),
+		derived(9, EvEventTag, initrd, what),
+		action(5, "Exit Boot Services Invocation"),
+		action(5, "Exit Boot Services Returned with Success"),
+	)
+	return nil
+}
+
+func (p *predictor) nodeConfig() error {
+	if p.boot.NodeConfig == nil {
+		return nil
+	}
+	e := dataEvent(8, EvUserSpace, hullmark.ConfigEvent(p.boot.NodeConfig),
+		fmt.Sprintf("\"hullmark/v1/config\\0\" and the SHA-256 of the node configuration of %d bytes", len(p.boot.NodeConfig)))
+	e.Origin = Node
+	p.add(e)
+	return nil
+}
+
+// derived is an event whose digests are the hash of data, which the event does not keep.
+func derived(r Register, t EventType, data []byte, what string) Event {
+	return Event{Register: r, Type: t, Digests: DigestsOf(data, PredictedBanks()...), What: what, Origin: Derived}
+}
+
+// dataEvent is an event that keeps the data that is hashed.
+func dataEvent(r Register, t EventType, data []byte, what string) Event {
+	e := derived(r, t, data, what)
+	e.Data = data
+	return e
+}
+
+func separator(r Register) Event {
+	return dataEvent(r, EvSeparator, make([]byte, 4), "four zero bytes: the end of the firmware's own measurements")
+}
+
+func action(r Register, text string) Event {
+	return dataEvent(r, EvEFIAction, []byte(text), fmt.Sprintf("the text %q without a NUL", text))
+}
+
+func authenticodeEvent(r Register, f *pe.File, what string) (Event, error) {
+	e := Event{Register: r, Type: EvBootServicesApplication, Digests: Digests{}, What: what, Origin: Derived}
+	for _, bank := range PredictedBanks() {
+		h := bank.Hash().New()
+		if err := f.Authenticode(h); err != nil {
+			return Event{}, err
+		}
+		e.Digests[bank] = h.Sum(nil)
+	}
+	return e, nil
+}

@@ -1,0 +1,125 @@
+package pcrs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// secureBootState is what the firmware says in the variable SecureBoot.
+type secureBootState int
+
+const (
+	secureBootUnknown secureBootState = iota // the build has no such variable
+	secureBootOff
+	secureBootOn
+)
+
+func (s secureBootState) data() []byte {
+	switch s {
+	case secureBootOff:
+		return []byte{0}
+	case secureBootOn:
+		return []byte{1}
+	}
+	return nil
+}
+
+// secureBootOf decides as EDK2 does (SecurityPkg, AuthVariableLib): with a
+// platform key Secure Boot is on, unless SecureBootEnable says otherwise.
+func (m Machine) secureBootOf() secureBootState {
+	if !m.Firmware.SecureBoot {
+		return secureBootUnknown
+	}
+	if pk, _ := m.Vars.lookup(guidGlobalVariable, "PK"); len(pk) == 0 {
+		return secureBootOff
+	}
+	enable, ok := m.Vars.lookup(guidSecureBootEnable, "SecureBootEnable")
+	if ok && (len(enable) != 1 || enable[0] != 1) {
+		return secureBootOff
+	}
+	return secureBootOn
+}
+
+// SecureBoot reports whether the firmware will enforce Secure Boot with these variables.
+func (m Machine) SecureBoot() bool { return m.secureBootOf() == secureBootOn }
+
+// secureBoot is the firmware's policy in PCR 7 (PFP §3.3.4.8): five variables, absent or not, then a separator.
+func (p *predictor) secureBoot() error {
+	vars := p.boot.Machine.Vars
+	p.state = p.boot.Machine.secureBootOf()
+	for _, name := range []string{"dbt", "dbr"} {
+		if data, _ := vars.lookup(guidImageSecurity, name); len(data) > 0 {
+			return fmt.Errorf("variable %s is set, and what firmware measures of it was never observed; use variables without it", name)
+		}
+	}
+	p.add(variableEvent(guidGlobalVariable, "SecureBoot", p.state.data(), EvVariableDriverConfig))
+	for _, v := range []struct {
+		vendor guid
+		name   string
+	}{
+		{guidGlobalVariable, "PK"},
+		{guidGlobalVariable, "KEK"},
+		{guidImageSecurity, "db"},
+		{guidImageSecurity, "dbx"},
+	} {
+		data, _ := vars.lookup(v.vendor, v.name)
+		p.add(variableEvent(v.vendor, v.name, data, EvVariableDriverConfig))
+	}
+	p.add(separator(7))
+	return nil
+}
+
+// authority is the certificate that the UKI is verified with. It is known
+// without verifying anything where db holds one certificate and nothing else:
+// firmware starts the UKI because of that one, or not at all.
+func (p *predictor) authority() error {
+	if p.state != secureBootOn {
+		return nil
+	}
+	db, _ := p.boot.Machine.Vars.lookup(guidImageSecurity, "db")
+	entry, err := onlyCertificate(db)
+	if err != nil {
+		return fmt.Errorf("variable db, which decides because Secure Boot is on: %w", err)
+	}
+	p.add(variableEvent(guidImageSecurity, "db", entry, EvVariableAuthority))
+	return nil
+}
+
+// onlyCertificate returns the single EFI_SIGNATURE_DATA (owner ‖ certificate) of
+// a db (EFI_SIGNATURE_LIST, UEFI 2.10 §32.4.1).
+func onlyCertificate(db []byte) ([]byte, error) {
+	const listHeaderSize = 28
+	if len(db) < listHeaderSize {
+		return nil, errors.New("holds no signature list, so nothing can boot")
+	}
+	listSize := binary.LittleEndian.Uint32(db[16:])
+	headerSize := binary.LittleEndian.Uint32(db[20:])
+	entrySize := binary.LittleEndian.Uint32(db[24:])
+	single := int64(listHeaderSize)+int64(headerSize)+int64(entrySize) == int64(len(db)) && int64(listSize) == int64(len(db))
+	if guid(db[:16]) != guidX509 || !single || entrySize <= 16 || headerSize != 0 {
+		return nil, errors.New("holds more than one X.509 certificate, and choosing the one that verifies the image is not supported yet; " +
+			"use variables with one certificate, or turn Secure Boot off")
+	}
+	return db[listHeaderSize:], nil
+}
+
+// variableEvent hashes UEFI_VARIABLE_DATA (PFP §10.4.2.6): vendor, lengths of
+// name (in characters) and data, name without a NUL, data.
+func variableEvent(vendor guid, name string, data []byte, t EventType) Event {
+	wide := utf16Bytes(name)
+	b := append([]byte(nil), vendor[:]...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(wide)/2))
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(data)))
+	b = append(append(b, wide...), data...)
+	what := fmt.Sprintf("variable %s: %d bytes from the variable file", name, len(data))
+	switch {
+	case name == "SecureBoot" && data == nil:
+		what = "variable SecureBoot: absent, because this firmware build has no Secure Boot"
+	case name == "SecureBoot":
+		what = fmt.Sprintf("variable SecureBoot: %d, as firmware sets it from PK and SecureBootEnable", data[0])
+	case t == EvVariableAuthority:
+		what = "the only certificate in db, with its owner: the image is verified with it"
+	}
+	return dataEvent(7, t, b, what)
+}
