@@ -1,0 +1,325 @@
+// Package measurements says which boots are accepted: a document publishes the
+// expected registers of one image on named firmware, a policy signed by a
+// cluster's root key accepts documents and names members, and a verdict judges
+// measured registers by both.
+//
+// It decides nothing about whose registers they are.
+package measurements
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// DocumentSchema names the format of a Document.
+const DocumentSchema = "hullmark.measurement/v1"
+
+// Limits of a document.
+const (
+	// MaxDocument is the largest encoded document, in bytes.
+	MaxDocument = 1 << 20
+	maxEvents   = 1024
+	maxText     = 512
+	maxROMs     = 32
+)
+
+// DocumentID is the SHA-256 of an encoded document. Policies name documents by it.
+type DocumentID [sha256.Size]byte
+
+// String returns 64 lower-case hexadecimal digits.
+func (d DocumentID) String() string { return hex.EncodeToString(d[:]) }
+
+// MarshalText writes String's form.
+func (d DocumentID) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (d *DocumentID) UnmarshalText(text []byte) error {
+	var digest pcrs.Digest
+	if err := digest.UnmarshalText(text); err != nil {
+		return err
+	}
+	if len(digest) != len(d) {
+		return fmt.Errorf("document digest: %d bytes, want %d", len(digest), len(d))
+	}
+	copy(d[:], digest)
+	return nil
+}
+
+// Document is what an image is expected to measure on named firmware.
+type Document struct {
+	// Schema is DocumentSchema.
+	Schema string `json:"schema"`
+	// Image names the image.
+	Image Image `json:"image"`
+	// SVN is the security version: it is raised when older images must no longer be accepted.
+	SVN uint32 `json:"svn"`
+	// Lock is the SHA-256 of the locked package set, empty if it was not given.
+	Lock pcrs.Digest `json:"lock,omitempty"`
+	// Machine is what the registers depend on beside the image.
+	Machine Machine `json:"machine"`
+	// Registers are the predicted registers, ascending.
+	Registers []Register `json:"registers"`
+	// NotPredicted are registers that the document says nothing about, ascending.
+	NotPredicted []NotPredicted `json:"notPredicted"`
+}
+
+// Image identifies an image. Digests are SHA-256.
+type Image struct {
+	// ID and Version are IMAGE_ID and IMAGE_VERSION of os-release(5).
+	ID      string `json:"id"`
+	Version string `json:"version"`
+	// Disk is the digest of the whole raw disk.
+	Disk pcrs.Digest `json:"disk"`
+	// RootHash is the dm-verity root hash in the kernel command line.
+	RootHash pcrs.Digest `json:"rootHash"`
+	// UKI is the digest of the unified kernel image, as a file.
+	UKI pcrs.Digest `json:"uki"`
+	// Stub is the version of the systemd-stub in it.
+	Stub string `json:"stub"`
+}
+
+// Machine identifies firmware and devices by the SHA-256 of their files.
+type Machine struct {
+	Firmware   pcrs.Digest   `json:"firmware"`
+	Variables  pcrs.Digest   `json:"variables"`
+	OptionROMs []pcrs.Digest `json:"optionROMs"`
+	// SecureBoot reports whether firmware enforces Secure Boot.
+	SecureBoot bool `json:"secureBoot"`
+}
+
+// Register is a predicted register: its values, and the events that produce them.
+type Register struct {
+	Register pcrs.Register `json:"register"`
+	Values   pcrs.Digests  `json:"values"`
+	// Events are in the order in which they happen; none means that the register stays zero.
+	Events []Event `json:"events"`
+}
+
+// Event is one extend.
+type Event struct {
+	Type    pcrs.EventType `json:"type"`
+	What    string         `json:"what"`
+	Origin  pcrs.Origin    `json:"origin"`
+	Digests pcrs.Digests   `json:"digests"`
+}
+
+// NotPredicted is a register that is not predicted, with the reason.
+type NotPredicted struct {
+	Register pcrs.Register `json:"register"`
+	Reason   string        `json:"reason"`
+}
+
+// New describes an image on a machine by its prediction. lock may be empty.
+func New(image Image, svn uint32, lock pcrs.Digest, machine pcrs.Machine, p pcrs.Prediction) (Document, error) {
+	d := Document{
+		Schema: DocumentSchema, Image: image, SVN: svn, Lock: lock,
+		Machine: Machine{
+			Firmware:   machine.Firmware.SHA256[:],
+			Variables:  machine.Vars.SHA256[:],
+			OptionROMs: []pcrs.Digest{},
+			SecureBoot: machine.SecureBoot(),
+		},
+	}
+	for _, rom := range machine.ROMs {
+		d.Machine.OptionROMs = append(d.Machine.OptionROMs, rom.SHA256[:])
+	}
+	d.Registers, d.NotPredicted = []Register{}, []NotPredicted{}
+	for _, u := range p.Unpredicted {
+		d.NotPredicted = append(d.NotPredicted, NotPredicted(u))
+	}
+	if err := d.addRegisters(p); err != nil {
+		return Document{}, fmt.Errorf("describe image: %w", err)
+	}
+	if err := d.check(); err != nil {
+		return Document{}, fmt.Errorf("describe image: %w", err)
+	}
+	return d, nil
+}
+
+func (d *Document) addRegisters(p pcrs.Prediction) error {
+	for _, r := range p.Registers {
+		register := Register{Register: r, Values: pcrs.Digests{}, Events: []Event{}}
+		for _, e := range p.Log.Of(r) {
+			register.Events = append(register.Events, Event{Type: e.Type, What: e.What, Origin: e.Origin, Digests: e.Digests})
+		}
+		d.Registers = append(d.Registers, register)
+	}
+	for _, bank := range pcrs.PredictedBanks() {
+		values, err := p.Values(bank)
+		if err != nil {
+			return err
+		}
+		for _, r := range d.Registers {
+			r.Values[bank] = values[r.Register]
+		}
+	}
+	return nil
+}
+
+// Values returns the expected values of one bank.
+func (d Document) Values(bank pcrs.Bank) pcrs.Values {
+	out := pcrs.Values{}
+	for _, r := range d.Registers {
+		if value, ok := r.Values[bank]; ok {
+			out[r.Register] = value
+		}
+	}
+	return out
+}
+
+// Prediction returns the document's events as a prediction, for pcrs.Explain.
+// Events are grouped by register, so only their order within one is that of the boot.
+func (d Document) Prediction() pcrs.Prediction {
+	var p pcrs.Prediction
+	for _, r := range d.Registers {
+		p.Registers = append(p.Registers, r.Register)
+		for _, e := range r.Events {
+			p.Log.Events = append(p.Log.Events, pcrs.Event{
+				Register: r.Register, Type: e.Type, Digests: e.Digests, What: e.What, Origin: e.Origin,
+			})
+		}
+	}
+	for _, u := range d.NotPredicted {
+		p.Unpredicted = append(p.Unpredicted, pcrs.Unpredicted(u))
+	}
+	return p
+}
+
+// Encode returns the document's canonical form: JSON (RFC 8259) with the fields
+// in the order of the types here, map keys sorted, indented by two spaces, one newline at the end.
+func (d Document) Encode() ([]byte, error) {
+	if err := d.check(); err != nil {
+		return nil, fmt.Errorf("encode measurement document: %w", err)
+	}
+	return canonical(d)
+}
+
+// Digest returns the SHA-256 of the canonical form.
+func (d Document) Digest() (DocumentID, error) {
+	encoded, err := d.Encode()
+	if err != nil {
+		return DocumentID{}, err
+	}
+	return sha256.Sum256(encoded), nil
+}
+
+// Parse reads a document that Encode wrote. It fails for anything else: an
+// unknown field, another order or spacing, values that are not those of their events.
+func Parse(encoded []byte) (Document, error) {
+	var d Document
+	if err := strict(encoded, MaxDocument, &d); err != nil {
+		return Document{}, fmt.Errorf("read measurement document: %w", err)
+	}
+	if err := d.check(); err != nil {
+		return Document{}, fmt.Errorf("read measurement document: %w", err)
+	}
+	if err := isCanonical(encoded, d); err != nil {
+		return Document{}, fmt.Errorf("read measurement document: %w", err)
+	}
+	return d, nil
+}
+
+func (d Document) check() error {
+	if d.Schema != DocumentSchema {
+		return fmt.Errorf("schema %q, want %q", d.Schema, DocumentSchema)
+	}
+	if err := d.Image.check(); err != nil {
+		return fmt.Errorf("image: %w", err)
+	}
+	if err := d.Machine.check(); err != nil {
+		return fmt.Errorf("machine: %w", err)
+	}
+	if len(d.Lock) != 0 && len(d.Lock) != sha256.Size {
+		return fmt.Errorf("lock: digest of %d bytes, want %d", len(d.Lock), sha256.Size)
+	}
+	return d.checkRegisters()
+}
+
+func (i Image) check() error {
+	for _, text := range []string{i.ID, i.Version, i.Stub} {
+		if text == "" || len(text) > maxText {
+			return fmt.Errorf("id, version and stub must have 1 to %d bytes", maxText)
+		}
+	}
+	return checkSHA256(i.Disk, i.RootHash, i.UKI)
+}
+
+func (m Machine) check() error {
+	if len(m.OptionROMs) > maxROMs || m.OptionROMs == nil {
+		return fmt.Errorf("%d option ROMs, want a list of at most %d", len(m.OptionROMs), maxROMs)
+	}
+	return checkSHA256(append([]pcrs.Digest{m.Firmware, m.Variables}, m.OptionROMs...)...)
+}
+
+func checkSHA256(digests ...pcrs.Digest) error {
+	for _, d := range digests {
+		if len(d) != sha256.Size {
+			return fmt.Errorf("digest of %d bytes, want %d", len(d), sha256.Size)
+		}
+	}
+	return nil
+}
+
+// checkRegisters checks that every register is there once, and that the values are those of the events.
+func (d Document) checkRegisters() error {
+	if d.Registers == nil || d.NotPredicted == nil {
+		return errors.New("registers or notPredicted are missing")
+	}
+	var seen []pcrs.Register
+	events := 0
+	for _, r := range d.Registers {
+		if len(seen) > 0 && r.Register <= seen[len(seen)-1] || !r.Register.Valid() {
+			return fmt.Errorf("registers: %v is out of order, or no register", r.Register)
+		}
+		seen = append(seen, r.Register)
+		if events += len(r.Events); events > maxEvents {
+			return fmt.Errorf("registers: more than %d events", maxEvents)
+		}
+		if err := r.check(); err != nil {
+			return fmt.Errorf("%v: %w", r.Register, err)
+		}
+	}
+	for _, u := range d.NotPredicted {
+		if slices.Contains(seen, u.Register) || !u.Register.Valid() || len(u.Reason) > maxText {
+			return fmt.Errorf("notPredicted: %v is predicted or listed twice, is no register, or its reason is too long", u.Register)
+		}
+		seen = append(seen, u.Register)
+	}
+	return d.replay()
+}
+
+func (r Register) check() error {
+	if r.Events == nil || len(r.Values) != len(pcrs.PredictedBanks()) {
+		return errors.New("events or a bank's value are missing")
+	}
+	for i, e := range r.Events {
+		known := e.Origin == pcrs.Derived || e.Origin == pcrs.Learned || e.Origin == pcrs.Node
+		if !known || e.What == "" || len(e.What) > maxText || len(e.Digests) != len(pcrs.PredictedBanks()) {
+			return fmt.Errorf("event %d: origin, description or a bank's digest is missing or malformed", i+1)
+		}
+		if e.Type == pcrs.EvNoAction {
+			return fmt.Errorf("event %d: %v extends nothing", i+1, e.Type)
+		}
+	}
+	return nil
+}
+
+func (d Document) replay() error {
+	for _, bank := range pcrs.PredictedBanks() {
+		replayed, err := d.Prediction().Values(bank)
+		if err != nil {
+			return err
+		}
+		for _, r := range d.Registers {
+			if !r.Values[bank].Equal(replayed[r.Register]) {
+				return fmt.Errorf("%v (%v): the value is not what its events produce; the document was changed", r.Register, bank)
+			}
+		}
+	}
+	return nil
+}

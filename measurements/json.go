@@ -1,0 +1,50 @@
+package measurements
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// canonical encodes a value the one way that this package accepts.
+func canonical[T any](v T) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// strict decodes one JSON value of at most limit bytes without unknown fields or trailing data.
+func strict[T any](encoded []byte, limit int, v *T) error {
+	if len(encoded) > limit {
+		return fmt.Errorf("%d bytes, want at most %d", len(encoded), limit)
+	}
+	d := json.NewDecoder(bytes.NewReader(encoded))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("data after the end")
+	}
+	return nil
+}
+
+// isCanonical checks that encoded is the canonical form of v, so that a digest
+// names one content only: no duplicate keys, no other spelling of a name.
+func isCanonical[T any](encoded []byte, v T) error {
+	again, err := canonical(v)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(encoded, again) {
+		return errors.New("not in canonical form; it was reformatted or changed by hand")
+	}
+	return nil
+}

@@ -1,0 +1,375 @@
+package measurements
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// testDocument is a small document; changing tag changes PCR 4 only.
+func testDocument(t testing.TB, tag string) Document {
+	t.Helper()
+	event := func(r pcrs.Register, text string) pcrs.Event {
+		return pcrs.Event{
+			Register: r, Type: pcrs.EvEFIAction, Digests: pcrs.DigestsOf([]byte(text), pcrs.PredictedBanks()...),
+			What: "the text " + text, Origin: pcrs.Derived,
+		}
+	}
+	p := pcrs.Prediction{
+		Log:         pcrs.Log{Events: []pcrs.Event{event(7, "keys"), event(4, tag), event(9, "command line"), event(11, "sections"), event(9, "initrd")}},
+		Registers:   []pcrs.Register{4, 7, 9, 11, 12, 13, 15},
+		Unpredicted: []pcrs.Unpredicted{{Register: 0, Reason: "firmware"}, {Register: 8, Reason: "per node"}},
+	}
+	digest := bytes.Repeat([]byte{7}, 32)
+	image := Image{ID: "node", Version: "20260101", Disk: digest, RootHash: digest, UKI: digest, Stub: "257.1"}
+	d, err := New(image, 3, digest, pcrs.Machine{}, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func encode(t testing.TB, d Document) []byte {
+	t.Helper()
+	b, err := d.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func id(t testing.TB, d Document) DocumentID {
+	t.Helper()
+	digest, err := d.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return digest
+}
+
+func TestDocumentReadsBack(t *testing.T) {
+	d := testDocument(t, "image")
+	encoded := encode(t, d)
+	again, err := Parse(encoded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(encode(t, again), encoded) || id(t, again) != id(t, d) {
+		t.Error("a document changed by being read")
+	}
+	values, err := again.Prediction().Values(pcrs.SHA384)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, want := range d.Values(pcrs.SHA384) {
+		if !want.Equal(values[r]) {
+			t.Errorf("%v: %v, want %v", r, values[r], want)
+		}
+	}
+}
+
+func TestDocumentSatisfiesItsSchema(t *testing.T) {
+	schema := compileSchema(t, "../docs/measurement.schema.json")
+	var v any
+	if err := json.Unmarshal(encode(t, testDocument(t, "image")), &v); err != nil {
+		t.Fatal(err)
+	}
+	if err := schema.Validate(v); err != nil {
+		t.Error(err)
+	}
+	v.(map[string]any)["more"] = true
+	if schema.Validate(v) == nil {
+		t.Error("the schema allows an unknown field")
+	}
+}
+
+func compileSchema(t *testing.T, path string) *jsonschema.Schema {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	source, err := jsonschema.UnmarshalJSON(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("schema.json", source); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := c.Compile("schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
+func TestParseRefusesEveryFlippedByte(t *testing.T) {
+	good := encode(t, testDocument(t, "image"))
+	original := id(t, testDocument(t, "image"))
+	for i := range good {
+		b := bytes.Clone(good)
+		b[i] ^= 1
+		d, err := Parse(b)
+		if err == nil && id(t, d) == original {
+			t.Fatalf("byte %d flipped (%q), and the document has the same digest", i, good[max(0, i-10):min(len(good), i+10)])
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	good := string(encode(t, testDocument(t, "image")))
+	for name, c := range map[string]struct{ document, want string }{
+		"empty":         {"", "EOF"},
+		"unknown field": {strings.Replace(good, `"svn"`, `"more": 1, "svn"`, 1), "unknown field"},
+		"schema":        {strings.Replace(good, "/v1", "/v2", 1), "schema"},
+		"spacing":       {strings.Replace(good, "\n", "", 1), "canonical"},
+		"twice":         {strings.Replace(good, `"svn": 3`, "\"svn\": 2,\n  \"svn\": 3", 1), "canonical"},
+		"trailing":      {good + "{}", "after the end"},
+		"order":         {strings.Replace(good, `"register": 4`, `"register": 14`, 1), "out of order"},
+		"value":         {flipValue(good), "not what its events produce"},
+		"too large":     {strings.Repeat(" ", MaxDocument+1), "at most"},
+	} {
+		if _, err := Parse([]byte(c.document)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+}
+
+// flipValue changes one digit of the first register's value.
+func flipValue(document string) string {
+	at := strings.Index(document, `"values"`)
+	at += strings.Index(document[at:], `"sha256": "`) + len(`"sha256": "`)
+	digit := byte('0')
+	if document[at] == digit {
+		digit = '1'
+	}
+	return document[:at] + string(digit) + document[at+1:]
+}
+
+func testPolicy(ids ...DocumentID) Policy {
+	p := Policy{
+		Version: 4, MinimumSVN: 2,
+		Members:   []Member{{EKID: hullmark.NodeID{1}, Role: hullmark.ControlPlane, Name: "cp-1"}, {EKID: hullmark.NodeID{2}, Role: hullmark.Worker, Name: "w-1"}},
+		Rebinds:   []Rebind{{Old: hullmark.NodeID{3}, New: hullmark.NodeID{1}}},
+		Resets:    []Reset{{EKID: hullmark.NodeID{2}, OldUUID: hullmark.UUID{9}}},
+		Overrides: []Override{{Serial: 1, EKID: hullmark.NodeID{2}, UUID: hullmark.UUID{9}, Epoch: 7}},
+	}
+	for _, id := range ids {
+		p.Documents = append(p.Documents, Accepted{Document: id, Enforce: []pcrs.Register{7}})
+	}
+	return p
+}
+
+func newRoot(t testing.TB) (*ecdsa.PrivateKey, hullmark.ClusterRoot) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spki, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key, hullmark.ClusterRootOf(spki)
+}
+
+func TestPolicySignedByTheRoot(t *testing.T) {
+	key, root := newRoot(t)
+	signed, err := SignPolicy(key, root, testPolicy(DocumentID{5}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := OpenPolicy(signed, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, ok := p.Member(hullmark.NodeID{2}); !ok || m.Name != "w-1" || p.Version != 4 {
+		t.Errorf("read back %+v", p)
+	}
+	if _, ok := p.Member(hullmark.NodeID{3}); ok {
+		t.Error("a stranger is a member")
+	}
+	_, other := newRoot(t)
+	if _, err := OpenPolicy(signed, other); err == nil {
+		t.Error("opened for another cluster")
+	}
+	if _, err := SignPolicy(key, other, p); err == nil {
+		t.Error("signed for a cluster whose root key this is not")
+	}
+}
+
+func TestSignPolicyRefusesOtherKeys(t *testing.T) {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := SignPolicy(key, hullmark.ClusterRoot{}, testPolicy()); err == nil {
+		t.Error("signed with RSA")
+	}
+}
+
+func TestOpenPolicyRefusesChanges(t *testing.T) {
+	key, root := newRoot(t)
+	signed, err := SignPolicy(key, root, testPolicy(DocumentID{5}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s signedPolicy
+	if err := json.Unmarshal(signed, &s); err != nil {
+		t.Fatal(err)
+	}
+	for i := range s.Policy {
+		changed := s
+		changed.Policy = bytes.Clone(s.Policy)
+		changed.Policy[i] ^= 1
+		encoded, err := canonical(changed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := OpenPolicy(encoded, root); err == nil {
+			t.Fatalf("byte %d of the policy flipped and it opened", i)
+		}
+	}
+}
+
+func TestPolicyRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Policy)
+		want   string
+	}{
+		"version":    {func(p *Policy) { p.Version = 0 }, "version"},
+		"register":   {func(p *Policy) { p.Documents[0].Enforce = []pcrs.Register{8} }, "cannot be enforced"},
+		"order":      {func(p *Policy) { p.Documents[0].Enforce = []pcrs.Register{7, 2} }, "out of order"},
+		"document":   {func(p *Policy) { p.Documents = append(p.Documents, p.Documents[0]) }, "twice"},
+		"same ekid":  {func(p *Policy) { p.Members[1].EKID = p.Members[0].EKID }, "rule already"},
+		"same name":  {func(p *Policy) { p.Members[1].Name = p.Members[0].Name }, "rule already"},
+		"role":       {func(p *Policy) { p.Members[0].Role = "admin" }, "role"},
+		"name":       {func(p *Policy) { p.Members[0].Name = "Node 1" }, "name"},
+		"rebind":     {func(p *Policy) { p.Rebinds[0].New = p.Rebinds[0].Old }, "itself"},
+		"serial":     {func(p *Policy) { p.Overrides = append(p.Overrides, p.Overrides[0]) }, "serial"},
+		"name empty": {func(p *Policy) { p.Members[0].Name = "" }, "name"},
+	} {
+		p := testPolicy(DocumentID{5})
+		c.change(&p)
+		if _, err := p.Encode(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+}
+
+func TestZeroVerdictDenies(t *testing.T) {
+	var v Verdict
+	if v.Accepted() {
+		t.Error("the zero verdict accepts")
+	}
+	if v := Judge(Policy{}, nil, pcrs.SHA256, nil); v.Accepted() || len(v.Reasons) == 0 {
+		t.Errorf("nothing to compare with: %v", v)
+	}
+}
+
+func TestJudge(t *testing.T) {
+	good, other := testDocument(t, "image"), testDocument(t, "another image")
+	policy := testPolicy(id(t, good), id(t, other))
+	measured := good.Values(pcrs.SHA256)
+	for name, c := range map[string]struct {
+		change    func(*Policy, pcrs.Values)
+		documents []Document
+		want      string // empty: accepted
+	}{
+		"equal":               {nil, []Document{other, good}, ""},
+		"not accepted":        {func(p *Policy, _ pcrs.Values) { p.Documents = p.Documents[1:] }, []Document{good}, "does not accept"},
+		"other image":         {nil, []Document{other}, "PCR 4: want"},
+		"command line":        {func(_ *Policy, v pcrs.Values) { v[9] = v[11] }, []Document{good}, "PCR 9: want"},
+		"addon":               {func(_ *Policy, v pcrs.Values) { v[12] = v[11] }, []Document{good}, "PCR 12: want"},
+		"sysext":              {func(_ *Policy, v pcrs.Values) { v[13] = v[11] }, []Document{good}, "PCR 13: want"},
+		"not measured":        {func(_ *Policy, v pcrs.Values) { delete(v, 11) }, []Document{good}, "PCR 11: want"},
+		"enforced by policy":  {func(_ *Policy, v pcrs.Values) { v[7] = v[11] }, []Document{good}, "PCR 7: want"},
+		"not enforced":        {func(p *Policy, v pcrs.Values) { p.Documents[0].Enforce = nil; v[7] = v[11] }, []Document{good}, ""},
+		"enforced, not known": {func(p *Policy, _ pcrs.Values) { p.Documents[0].Enforce = []pcrs.Register{2} }, []Document{good}, "does not predict"},
+		"old":                 {func(p *Policy, _ pcrs.Values) { p.MinimumSVN = 4 }, []Document{good}, "security version"},
+		"15 is not judged":    {func(_ *Policy, v pcrs.Values) { v[15] = v[11] }, []Document{good}, ""},
+	} {
+		p, v := policy.normalised(), pcrs.Values{}
+		for r, value := range measured {
+			v[r] = slices.Clone(value)
+		}
+		if c.change != nil {
+			c.change(&p, v)
+		}
+		verdict := Judge(p, c.documents, pcrs.SHA256, v)
+		if verdict.Accepted() != (c.want == "") || !strings.Contains(verdict.String(), c.want) {
+			t.Errorf("%s: %v", name, verdict)
+		}
+	}
+}
+
+// TestJudgeMixesNoDocuments gives half of the registers of each of two accepted documents.
+func TestJudgeMixesNoDocuments(t *testing.T) {
+	a, b := testDocument(t, "image"), testDocument(t, "another image")
+	values := a.Values(pcrs.SHA256)
+	values[4] = b.Values(pcrs.SHA256)[4]
+	values[9] = make(pcrs.Digest, 32)
+	if v := Judge(testPolicy(id(t, a), id(t, b)), []Document{a, b}, pcrs.SHA256, values); v.Accepted() || len(v.Reasons) != 3 {
+		t.Errorf("got %v", v)
+	}
+}
+
+func TestJudgeRefusesWeakBanks(t *testing.T) {
+	d := testDocument(t, "image")
+	if v := Judge(testPolicy(id(t, d)), []Document{d}, pcrs.SHA1, pcrs.Values{}); v.Accepted() || !strings.Contains(v.String(), "decide nothing") {
+		t.Errorf("got %v", v)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(encode(f, testDocument(f, "image")))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, err := Parse(b)
+		if err != nil {
+			return
+		}
+		if !bytes.Equal(encode(t, d), b) {
+			t.Error("two spellings of one document")
+		}
+	})
+}
+
+func FuzzOpenPolicy(f *testing.F) {
+	key, root := newRoot(f)
+	signed, err := SignPolicy(key, root, testPolicy(DocumentID{5}))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(signed)
+	encoded, err := testPolicy(DocumentID{5}).Encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(encoded)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _ = OpenPolicy(b, root)
+		p, err := ParsePolicy(b)
+		if err != nil {
+			return
+		}
+		again, err := p.Encode()
+		if err != nil || !bytes.Equal(again, b) {
+			t.Errorf("two spellings of one policy: %v", err)
+		}
+	})
+}

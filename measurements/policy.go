@@ -1,0 +1,203 @@
+package measurements
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// PolicySchema names the format of a Policy.
+const PolicySchema = "hullmark.policy/v1"
+
+// Limits of a policy.
+const (
+	// MaxPolicy is the largest encoded policy, in bytes.
+	MaxPolicy    = 4 << 20
+	maxDocuments = 256
+	maxMembers   = 10000
+)
+
+// Policy is what a cluster accepts. It is signed by the cluster's root key.
+type Policy struct {
+	// Schema is PolicySchema.
+	Schema string `json:"schema"`
+	// Version rises with every change, from 1; of two policies the higher is in force.
+	Version uint64 `json:"version"`
+	// MinimumSVN refuses documents with a lower security version, even those accepted below.
+	MinimumSVN uint32 `json:"minimumSVN"`
+	// Documents are the accepted documents.
+	Documents []Accepted `json:"documents"`
+	// Members are the machines that may hold a ticket.
+	Members []Member `json:"members"`
+	// Rebinds let a machine open a disk that was formatted for another.
+	Rebinds []Rebind `json:"rebinds"`
+	// Resets allow one more formatting of a machine's disk.
+	Resets []Reset `json:"resets"`
+	// Overrides set a disk's epoch after a rollback was examined.
+	Overrides []Override `json:"overrides"`
+}
+
+// Accepted is a document that is accepted, by its digest.
+type Accepted struct {
+	Document DocumentID `json:"document"`
+	// Enforce lists registers that have to match beyond those that code
+	// requires, ascending: 0 to 3, 5 to 7, 14.
+	Enforce []pcrs.Register `json:"enforce"`
+}
+
+// Member is a membership rule: the machine with this identity has this role and name.
+type Member struct {
+	EKID hullmark.NodeID `json:"ekid"`
+	Role hullmark.Role   `json:"role"`
+	// Name is the node's name: RFC 1123 labels, at most 63 characters.
+	Name string `json:"name"`
+}
+
+// Rebind lets New open the disks of Old.
+type Rebind struct {
+	Old hullmark.NodeID `json:"old"`
+	New hullmark.NodeID `json:"new"`
+}
+
+// Reset lets EKID format a disk although it has one; it is spent once the disk is no longer OldUUID.
+type Reset struct {
+	EKID    hullmark.NodeID `json:"ekid"`
+	OldUUID hullmark.UUID   `json:"oldUUID"`
+}
+
+// Override sets the epoch of one disk. Each has its own serial, from 1, ascending, and is used once.
+type Override struct {
+	Serial uint64          `json:"serial"`
+	EKID   hullmark.NodeID `json:"ekid"`
+	UUID   hullmark.UUID   `json:"uuid"`
+	Epoch  uint64          `json:"epoch"`
+}
+
+// enforceable are the registers that a policy may require beyond those of code.
+var enforceable = []pcrs.Register{0, 1, 2, 3, 5, 6, 7, 14}
+
+var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+
+// Member returns the rule for a machine, and whether there is one.
+func (p Policy) Member(ekid hullmark.NodeID) (Member, bool) {
+	i := slices.IndexFunc(p.Members, func(m Member) bool { return m.EKID == ekid })
+	if i < 0 {
+		return Member{}, false
+	}
+	return p.Members[i], true
+}
+
+// Encode returns the policy's canonical form, built as that of a Document. Empty lists are written as [].
+func (p Policy) Encode() ([]byte, error) {
+	p = p.normalised()
+	if err := p.check(); err != nil {
+		return nil, fmt.Errorf("encode policy: %w", err)
+	}
+	return canonical(p)
+}
+
+// normalised sets the schema and makes every list present; it shares no list that it changes.
+func (p Policy) normalised() Policy {
+	p.Schema = PolicySchema
+	p.Documents = append([]Accepted{}, p.Documents...)
+	for i, a := range p.Documents {
+		p.Documents[i].Enforce = append([]pcrs.Register{}, a.Enforce...)
+	}
+	p.Members = append([]Member{}, p.Members...)
+	p.Rebinds = append([]Rebind{}, p.Rebinds...)
+	p.Resets = append([]Reset{}, p.Resets...)
+	p.Overrides = append([]Override{}, p.Overrides...)
+	return p
+}
+
+// ParsePolicy reads a policy that Encode wrote and fails for anything else. It checks no signature: see OpenPolicy.
+func ParsePolicy(encoded []byte) (Policy, error) {
+	var p Policy
+	if err := strict(encoded, MaxPolicy, &p); err != nil {
+		return Policy{}, fmt.Errorf("read policy: %w", err)
+	}
+	if p.Schema != PolicySchema {
+		return Policy{}, fmt.Errorf("read policy: schema %q, want %q", p.Schema, PolicySchema)
+	}
+	if err := p.check(); err != nil {
+		return Policy{}, fmt.Errorf("read policy: %w", err)
+	}
+	if err := isCanonical(encoded, p.normalised()); err != nil {
+		return Policy{}, fmt.Errorf("read policy: %w", err)
+	}
+	return p, nil
+}
+
+func (p Policy) check() error {
+	if p.Version == 0 {
+		return errors.New("version: want at least 1")
+	}
+	for _, check := range []func() error{p.checkDocuments, p.checkMembers, p.checkExceptions} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p Policy) checkDocuments() error {
+	if len(p.Documents) > maxDocuments {
+		return fmt.Errorf("documents: %d, want at most %d", len(p.Documents), maxDocuments)
+	}
+	seen := map[DocumentID]bool{}
+	for _, a := range p.Documents {
+		if seen[a.Document] {
+			return fmt.Errorf("documents: %v is accepted twice", a.Document)
+		}
+		seen[a.Document] = true
+		for i, r := range a.Enforce {
+			if !slices.Contains(enforceable, r) || i > 0 && r <= a.Enforce[i-1] {
+				return fmt.Errorf("document %v: enforce: %v cannot be enforced by policy, or is out of order (want ascending out of %v)", a.Document, r, enforceable)
+			}
+		}
+	}
+	return nil
+}
+
+func (p Policy) checkMembers() error {
+	if len(p.Members) > maxMembers {
+		return fmt.Errorf("members: %d, want at most %d", len(p.Members), maxMembers)
+	}
+	ids, names := map[hullmark.NodeID]bool{}, map[string]bool{}
+	for _, m := range p.Members {
+		if ids[m.EKID] || names[m.Name] {
+			return fmt.Errorf("members: %s (%v): identity or name has a rule already", m.Name, m.EKID)
+		}
+		ids[m.EKID], names[m.Name] = true, true
+		if !m.Role.Valid() {
+			return fmt.Errorf("members: %s: role %q is unknown", m.Name, m.Role)
+		}
+		if len(m.Name) > 63 || !namePattern.MatchString(m.Name) {
+			return fmt.Errorf("members: name %q: want at most 63 lower-case letters, digits, hyphens and dots", m.Name)
+		}
+	}
+	return nil
+}
+
+func (p Policy) checkExceptions() error {
+	if len(p.Rebinds) > maxMembers || len(p.Resets) > maxMembers || len(p.Overrides) > maxMembers {
+		return fmt.Errorf("rebinds, resets and overrides: want at most %d of each", maxMembers)
+	}
+	for _, r := range p.Rebinds {
+		if r.Old == r.New {
+			return fmt.Errorf("rebinds: %v to itself", r.Old)
+		}
+	}
+	last := uint64(0)
+	for _, o := range p.Overrides {
+		if o.Serial <= last {
+			return fmt.Errorf("overrides: serial %d does not follow %d", o.Serial, last)
+		}
+		last = o.Serial
+	}
+	return nil
+}
