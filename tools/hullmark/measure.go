@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// measureOptions are the files that a prediction is made from.
+type measureOptions struct {
+	firmware, vars string
+	roms           []string
+	nodeConfig     string // empty: the prediction is for all nodes
+	lock           string // empty: the document names no lock
+	svn            uint32
+}
+
+func newMeasureCommand() *cobra.Command {
+	var o measureOptions
+	var output string
+	cmd := &cobra.Command{
+		Use:   "measure IMAGE --firmware FILE --vars FILE",
+		Short: "Predict what an image will measure when it boots on named firmware",
+		Long: `Predict what an image will measure when it boots on named firmware.
+
+Nothing is run: the image's partition table, kernel image and root hash are read, and every event that the boot will extend into a
+register of the TPM is computed from the bytes that it is made of. The result is the measurement document: JSON with -o json, a table
+for people otherwise. The image's content is checked against its own root hash first.
+
+Without --config the document is for all nodes, and PCR 8, which holds a node's configuration, is not in it.`,
+		Example: "  hullmark measure out/node.raw --firmware OVMF_CODE_4M.fd --vars OVMF_VARS_4M.fd -o json",
+		Args:    measureArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "text" && output != "json" {
+				return withCode(exitUsage, fmt.Errorf("measure: output %q: want text or json", output))
+			}
+			document, err := measureImage(args[0], o)
+			if err != nil {
+				return fmt.Errorf("measure %s: %w", args[0], err)
+			}
+			return writeDocument(cmd.OutOrStdout(), document, output)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.firmware, "firmware", "", "firmware `FILE` (OVMF code)")
+	f.StringVar(&o.vars, "vars", "", "`FILE` with the firmware's variables before the boot (OVMF vars)")
+	f.StringArrayVar(&o.roms, "rom", nil, "option ROM `FILE` of a device, in the order of the devices; repeat for more")
+	f.StringVar(&o.nodeConfig, "config", "", "node configuration `FILE`, for PCR 8")
+	f.StringVar(&o.lock, "lock", "", "lock `FILE` to name in the document")
+	f.Uint32Var(&o.svn, "svn", 1, "security version `NUMBER` of the release")
+	f.StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
+	for _, name := range []string{"firmware", "vars"} {
+		if err := cmd.MarkFlagRequired(name); err != nil {
+			panic(err) // the flag is defined above
+		}
+	}
+	return cmd
+}
+
+func measureArgs(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return withCode(exitUsage, errors.New("measure: name one image (see hullmark measure --help)"))
+	}
+	return nil
+}
+
+// measureImage reads an image and predicts its boot.
+func measureImage(path string, o measureOptions) (measurements.Document, error) {
+	machine, err := openMachine(o)
+	if err != nil {
+		return measurements.Document{}, err
+	}
+	config, err := readNodeConfig(o.nodeConfig)
+	if err != nil {
+		return measurements.Document{}, err
+	}
+	lock, err := digestOf(o.lock)
+	if err != nil {
+		return measurements.Document{}, fmt.Errorf("lock: %w", err)
+	}
+	raw, err := os.Open(path)
+	if err != nil {
+		return measurements.Document{}, err
+	}
+	defer raw.Close()
+	disk, described, err := openImage(raw)
+	if err != nil {
+		return measurements.Document{}, err
+	}
+	prediction, err := pcrs.Predict(pcrs.Boot{Machine: machine, UKI: disk.UKI, Table: disk.Table, NodeConfig: config})
+	if err != nil {
+		return measurements.Document{}, err
+	}
+	return measurements.New(described, o.svn, lock, machine, prediction)
+}
+
+// openMachine reads what a boot depends on beside the image.
+func openMachine(o measureOptions) (m pcrs.Machine, err error) {
+	if m.Firmware, err = openFile(o.firmware, pcrs.OpenFirmware); err != nil {
+		return m, err
+	}
+	if m.Vars, err = openFile(o.vars, pcrs.OpenVars); err != nil {
+		return m, err
+	}
+	for _, path := range o.roms {
+		rom, err := openFile(path, pcrs.OpenROM)
+		if err != nil {
+			return m, err
+		}
+		m.ROMs = append(m.ROMs, rom)
+	}
+	return m, nil
+}
+
+func openFile[T any](path string, open func([]byte) (T, error)) (T, error) {
+	var none T
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return none, err
+	}
+	v, err := open(content)
+	if err != nil {
+		return none, fmt.Errorf("%s: %w", path, err)
+	}
+	return v, nil
+}
+
+func readNodeConfig(path string) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := hullmark.ParseNodeConfig(content); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return content, nil
+}
+
+func digestOf(path string) (pcrs.Digest, error) {
+	if path == "" {
+		return nil, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return nil, err
+	}
+	return h.Sum(nil), nil
+}
+
+// openImage reads a raw disk, checks its content against its own root hash and names it.
+func openImage(raw *os.File) (*image.Disk, measurements.Image, error) {
+	var described measurements.Image
+	info, err := raw.Stat()
+	if err != nil {
+		return nil, described, err
+	}
+	disk, err := image.Open(raw, info.Size())
+	if err != nil {
+		return nil, described, err
+	}
+	if err := disk.Verify(); err != nil {
+		return nil, described, err
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, io.NewSectionReader(raw, 0, info.Size())); err != nil {
+		return nil, described, err
+	}
+	release, _ := disk.UKI.Section(".osrel")
+	uki := sha256.Sum256(disk.UKIBytes)
+	return disk, measurements.Image{
+		ID:       osReleaseField(release, "IMAGE_ID"),
+		Version:  osReleaseField(release, "IMAGE_VERSION"),
+		Disk:     h.Sum(nil),
+		RootHash: disk.RootHash[:],
+		UKI:      uki[:],
+		Stub:     disk.UKI.StubVersion,
+	}, nil
+}
+
+// osReleaseField returns a field of os-release(5), without quotes, or nothing.
+func osReleaseField(release []byte, name string) string {
+	for line := range bytes.Lines(release) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(string(line)), name+"="); ok {
+			return strings.Trim(value, `"'`)
+		}
+	}
+	return ""
+}
+
+func writeDocument(w io.Writer, d measurements.Document, output string) error {
+	if output == "text" {
+		return writeDocumentTable(w, d)
+	}
+	encoded, err := d.Encode()
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(encoded)
+	return err
+}
+
+func writeDocumentTable(w io.Writer, d measurements.Document) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "image\t%s %s\nroot hash\t%v\nkernel image\t%v (systemd-stub %s)\nfirmware\t%v\nsecurity version\t%d\n\n",
+		d.Image.ID, d.Image.Version, d.Image.RootHash, d.Image.UKI, d.Image.Stub, d.Machine.Firmware, d.SVN)
+	for _, r := range d.Registers {
+		fmt.Fprintf(t, "%v\t%v\n", r.Register, r.Values[pcrs.SHA256])
+		for _, e := range r.Events {
+			fmt.Fprintf(t, "\t  %s  %s (%s)\n", e.Digests[pcrs.SHA256].String()[:16], e.What, e.Origin)
+		}
+	}
+	for _, u := range d.NotPredicted {
+		fmt.Fprintf(t, "%v\tnot predicted: %s\n", u.Register, u.Reason)
+	}
+	return t.Flush()
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// measureFixture is a small disk, with the files that a prediction needs beside it.
+type measureFixture struct{ image, firmware, vars, config string }
+
+func newMeasureFixture(t *testing.T) measureFixture {
+	t.Helper()
+	dir := t.TempDir()
+	f := measureFixture{
+		image: filepath.Join(dir, "node.raw"), firmware: "/usr/share/OVMF/OVMF_CODE_4M.fd",
+		vars: filepath.Join(dir, "vars.fd"), config: filepath.Join(dir, "node.json"),
+	}
+	if _, err := os.Stat(f.firmware); err != nil {
+		t.Fatal("OVMF is missing: apt-get install ovmf")
+	}
+	write(t, f.image, smallDisk(t))
+	write(t, f.vars, unpackedVars(t))
+	write(t, f.config, fmt.Appendf(nil, `{"version":1,"clusterRoot":"%064x","stateDisk":{"serial":"state"}}`, 1))
+	return f
+}
+
+func write(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func unpackedVars(t *testing.T) []byte {
+	t.Helper()
+	file, err := os.Open("../../pcrs/testdata/ovmf-2025.02.vars.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	r, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// smallDisk has a real stub, which says that it is of version 257, as its kernel too.
+func smallDisk(t *testing.T) []byte {
+	t.Helper()
+	stub, err := os.ReadFile("/usr/lib/systemd/boot/efi/linuxx64.efi.stub")
+	if err != nil {
+		t.Fatal("the stub is missing: apt-get install systemd-boot-efi")
+	}
+	stub = bytes.Replace(stub, []byte("systemd-stub 252"), []byte("systemd-stub 257"), 1)
+	root := bytes.Repeat([]byte("root"), 64<<10)
+	layout, err := image.Plan(image.Parts{
+		Stub: stub, Kernel: stub, Initrd: []byte("initrd"), Cmdline: "console=ttyS0",
+		OSRelease: []byte("ID=test\nIMAGE_ID=\"node\"\nIMAGE_VERSION=20260102\n"),
+		Root:      bytes.NewReader(root), RootSize: int64(len(root)), Time: time.Unix(1767225600, 0),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var disk bytes.Buffer
+	if _, err := layout.WriteTo(&disk); err != nil {
+		t.Fatal(err)
+	}
+	return disk.Bytes()
+}
+
+// hullmarkMeasure runs the verb and returns what it printed.
+func hullmarkMeasure(args ...string) (string, error) {
+	cmd := newMeasureCommand()
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetErr(io.Discard)
+	cmd.SetArgs(args)
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	err := cmd.Execute()
+	return out.String(), err
+}
+
+func TestMeasurePrintsTheDocument(t *testing.T) {
+	f := newMeasureFixture(t)
+	out, err := hullmarkMeasure(f.image, "--firmware", f.firmware, "--vars", f.vars, "--lock", f.vars, "--svn", "7", "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !json.Valid([]byte(out)) {
+		t.Fatal("not JSON")
+	}
+	d, err := measurements.Parse([]byte(out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(f.image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Image.ID != "node" || d.Image.Version != "20260102" || d.SVN != 7 || len(d.Lock) != sha256.Size {
+		t.Errorf("got %+v", d.Image)
+	}
+	if d.Image.Disk.String() != fmt.Sprintf("%x", sha256.Sum256(raw)) {
+		t.Errorf("disk digest %v", d.Image.Disk)
+	}
+	if _, ok := d.Values(pcrs.SHA256)[8]; ok {
+		t.Error("PCR 8 is in a document for all nodes")
+	}
+}
+
+func TestMeasureWithNodeConfig(t *testing.T) {
+	f := newMeasureFixture(t)
+	out, err := hullmarkMeasure(f.image, "--firmware", f.firmware, "--vars", f.vars, "--config", f.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"PCR 8 ", "(node)", "PCR 10  not predicted", "section .cmdline", "systemd-stub 257"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+func TestMeasureRefuses(t *testing.T) {
+	f := newMeasureFixture(t)
+	raw, err := os.ReadFile(f.image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := f.image + ".damaged"
+	changed := bytes.Clone(raw)
+	changed[bytes.Index(changed, []byte("rootroot"))] ^= 1
+	write(t, damaged, changed)
+	truncated := f.image + ".truncated"
+	write(t, truncated, raw[:len(raw)/2])
+	write(t, f.config+".odd", []byte(`{"version":1,"more":1}`))
+	for name, c := range map[string]struct {
+		args []string
+		want string
+		code int
+	}{
+		"no image":       {[]string{"--firmware", f.firmware, "--vars", f.vars}, "name one image", exitUsage},
+		"no firmware":    {[]string{f.image, "--vars", f.vars}, "firmware", exitFailed},
+		"output":         {[]string{f.image, "--firmware", f.firmware, "--vars", f.vars, "-o", "xml"}, "xml", exitUsage},
+		"swapped files":  {[]string{f.image, "--firmware", f.vars, "--vars", f.firmware}, "not an OVMF code file", exitFailed},
+		"damaged root":   {[]string{damaged, "--firmware", f.firmware, "--vars", f.vars}, "root", exitFailed},
+		"truncated":      {[]string{truncated, "--firmware", f.firmware, "--vars", f.vars}, "", exitFailed},
+		"odd config":     {[]string{f.image, "--firmware", f.firmware, "--vars", f.vars, "--config", f.config + ".odd"}, "unknown field", exitFailed},
+		"image is a ROM": {[]string{f.image, "--firmware", f.firmware, "--vars", f.vars, "--rom", f.vars}, "ROM", exitFailed},
+	} {
+		_, err := hullmarkMeasure(c.args...)
+		if err == nil || !strings.Contains(err.Error(), c.want) || exitCode(err) != c.code {
+			t.Errorf("%s: got %v (exit %d), want an error with %q and exit %d", name, err, exitCode(err), c.want, c.code)
+		}
+	}
+}
