@@ -1,0 +1,185 @@
+//go:build vm
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark/internal/vm"
+)
+
+// bootTime bounds a boot up to the agent: some 20 seconds on an idle machine that emulates the processor, so this
+// is for a busy one.
+const bootTime = 5 * time.Minute
+
+// bench is where a test works: the built image and a folder whose logs stay when the test fails.
+type bench struct {
+	out string // hullmark.raw, hullmark.json, tools, kubectl
+	dir string
+}
+
+// newBench builds the image, which is a matter of seconds when the cache is warm.
+func newBench(t *testing.T) bench {
+	t.Helper()
+	b := bench{out: filepath.Join(source(t), "out", "test"), dir: t.TempDir()}
+	hullmark(t, 0, "build", "--relock", "--out", b.out)
+	t.Cleanup(func() { b.keepLogs(t) })
+	return b
+}
+
+func (b bench) path(elements ...string) string {
+	return filepath.Join(append([]string{b.dir}, elements...)...)
+}
+
+func (b bench) image() string        { return filepath.Join(b.out, "hullmark.raw") }
+func (b bench) measurements() string { return filepath.Join(b.out, "hullmark.json") }
+func (b bench) tools() string        { return filepath.Join(b.out, "tools") }
+
+// keepLogs copies every log of a failed test to out/failed, where it outlives the test's folder.
+func (b bench) keepLogs(t *testing.T) {
+	if !t.Failed() {
+		return
+	}
+	keep := filepath.Join(source(t), "out", "failed", strings.ReplaceAll(t.Name(), "/", "-"))
+	logs, _ := filepath.Glob(b.path("*", "*.log"))
+	for _, log := range logs {
+		to := filepath.Join(keep, filepath.Base(filepath.Dir(log))+"-"+filepath.Base(log))
+		if err := errors.Join(os.MkdirAll(keep, 0o755), copyFile(to, log)); err != nil {
+			t.Log(err)
+			continue
+		}
+		t.Logf("console kept: %s", to)
+	}
+}
+
+// newCluster makes a cluster file and returns the node configuration that names it.
+func (b bench) newCluster(t *testing.T, name string) []byte {
+	t.Helper()
+	if err := os.WriteFile(b.path("passphrase"), []byte("correct horse battery staple\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hullmark(t, 0, "cluster", "new", b.path(name), "--passphrase-file", b.path("passphrase"), "--node-config", b.path(name+".json"))
+	config, err := os.ReadFile(b.path(name + ".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// machine is a running machine of a test.
+type machine struct {
+	*vm.Machine
+	bench bench
+	agent string // the agent's address on this host
+	api   string
+}
+
+// boot starts a machine named name; edit changes its usual shape.
+func (b bench) boot(t *testing.T, name string, config []byte, edit func(*vm.Config)) machine {
+	t.Helper()
+	c := vm.Config{
+		Dir: b.path(name), Image: b.image(), Tools: b.tools(), StateDisk: 4 << 30, MemoryMiB: 4096, NodeConfig: config,
+		ExitOnReboot: true, Forwards: []vm.Forward{{Guest: 7443}, {Guest: 6443}},
+	}
+	if edit != nil {
+		edit(&c)
+	}
+	m, err := vm.Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Kill)
+	address := func(i int) string { return "127.0.0.1:" + strconv.Itoa(int(m.Forwards()[i].Host)) }
+	return machine{Machine: m, bench: b, agent: address(0), api: address(1)}
+}
+
+// sees waits until the console shows pattern.
+func (m machine) sees(t *testing.T, pattern string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bootTime)
+	defer cancel()
+	line, err := m.WaitConsole(ctx, regexp.MustCompile(pattern))
+	if err != nil {
+		console, _ := os.ReadFile(m.Console())
+		t.Fatalf("the console does not show %q: %v\nits end:\n%s", pattern, err, tail(console))
+	}
+	return line
+}
+
+// init runs `hullmark init` against the machine with the cluster file of the given name; it must end with the code.
+func (m machine) init(t *testing.T, code int, cluster string, more ...string) string {
+	t.Helper()
+	ek, err := os.ReadFile(filepath.Join(m.Dir(), vm.EKIDFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{
+		"init", "--cluster", m.bench.path(cluster), "--passphrase-file", m.bench.path("passphrase"),
+		"--node", m.agent, "--measurements", m.bench.measurements(), "--ek", strings.TrimSpace(string(ek)),
+		"--ek-ca", filepath.Join(m.Dir(), vm.CAFile), "--endpoint", m.api, "--kubeconfig", m.bench.path("kubeconfig"), "--profile", "slow",
+	}
+	return hullmark(t, code, append(args, more...)...)
+}
+
+// hullmark runs the program, whose output is shown, and fails the test unless it ends with the code.
+func hullmark(t *testing.T, code int, args ...string) string {
+	t.Helper()
+	return command(t, code, filepath.Join(source(t), "bin", "hullmark"), args...)
+}
+
+func command(t *testing.T, code int, program string, args ...string) string {
+	t.Helper()
+	t.Logf("$ %s %s", filepath.Base(program), strings.Join(args, " "))
+	var out bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Dir = source(t)
+	cmd.Stdout = io.MultiWriter(&out, t.Output())
+	cmd.Stderr = cmd.Stdout
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		t.Fatalf("%s ended with exit code %d, want %d", filepath.Base(program), got, code)
+	}
+	return out.String()
+}
+
+// source is the root of the checkout.
+func source(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// tail returns the last part of a console log.
+func tail(b []byte) []byte { return b[max(0, len(b)-3000):] }

@@ -1,0 +1,3 @@
+// Package e2e holds the tests that take whole machines: an image is built, boots in a virtual machine, and is
+// dealt with by the hullmark program as its users would. They carry the build tag vm; `make test-vm` runs them.
+package e2e
