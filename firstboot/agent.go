@@ -1,0 +1,228 @@
+package firstboot
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/go-tpm/tpm2/transport"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/prover"
+	"github.com/hullmark/hullmark/firstboot/config"
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
+)
+
+// StateDir is where the open state disk is mounted.
+const StateDir = "/run/hullmark/state"
+
+// retryPause lies between two attempts of what failed before the fuse.
+const retryPause = 5 * time.Second
+
+// Disk is the helper that opens the state disk; statedisk.Client is the real one.
+type Disk interface {
+	Probe(context.Context, hullmark.DiskSelector) (hullmark.DiskClaim, error)
+	Open(context.Context, hullmark.DiskSelector, hullmark.DiskGrant) (statedisk.Opened, error)
+}
+
+// Machine is what the agent asks of the operating system around it; Systemd is the real one.
+type Machine interface {
+	// Start starts a unit and waits until it is up or has done its work.
+	Start(ctx context.Context, unit string) error
+	// Restart does the same for a unit that may run already.
+	Restart(ctx context.Context, unit string) error
+	// Reboot restarts the machine; it returns once that has begun.
+	Reboot(ctx context.Context) error
+	// Online reports whether a network interface is up and has an address that others can reach.
+	Online() (bool, error)
+	// Journal writes the log of this boot to w as text.
+	Journal(ctx context.Context, w io.Writer) error
+}
+
+// Cluster is what the agent asks of Kubernetes; Kubeadm is the real one.
+type Cluster interface {
+	Validate(ctx context.Context, documents []byte) error
+	Init(ctx context.Context, w kubeadm.Work) error
+	WaitReady(ctx context.Context, kubeconfig []byte, node string) error
+}
+
+// Agent takes one node to Ready. All fields are set by its maker.
+type Agent struct {
+	// OpenTPM opens the machine's TPM; it is closed after each use.
+	OpenTPM func() (transport.TPMCloser, error)
+	Config  config.Source
+	Disk    Disk
+	Machine Machine
+	Cluster Cluster
+	Status  *Status
+	// StateDir is where the state disk is mounted, RunDir the agent's folder on a RAM disk.
+	StateDir, RunDir string
+	// Listen is the address on which the operator is awaited.
+	Listen string
+
+	config     hullmark.NodeConfig
+	configData []byte
+}
+
+// Run takes the node to Ready and then keeps answering the operator until ctx
+// ends. It returns early only if the machine is to restart, which then has begun.
+func (a *Agent) Run(ctx context.Context) error {
+	err := a.prepare(ctx)
+	if err == nil {
+		err = a.serve(ctx)
+	}
+	if !errors.Is(err, errReboot) {
+		return err
+	}
+	fmt.Fprintln(a.Status.Console, "HULLMARK: the machine restarts")
+	return errors.Join(err, a.Machine.Reboot(context.WithoutCancel(ctx)))
+}
+
+// prepare does what needs no ticket, again and again until it works.
+func (a *Agent) prepare(ctx context.Context) error {
+	journal := Journal{Status: a.Status}
+	steps := []Step{
+		{Name: StepStart, Do: a.checkTPM},
+		{Name: StepConfig, Do: a.measureConfig},
+		{Name: StepAttest, Done: func(context.Context) (bool, error) { return a.Machine.Online() }, Do: a.waitNetwork},
+	}
+	for {
+		err := journal.Run(ctx, steps...)
+		if err == nil || errors.Is(err, errReboot) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(retryPause):
+		}
+	}
+}
+
+// withTPM opens the TPM for one use.
+func (a *Agent) withTPM(use func(transport.TPM) error) error {
+	tpm, err := a.OpenTPM()
+	if err != nil {
+		return &hullmark.Condition{
+			Code: "no-tpm", Step: StepStart, Title: "the machine's TPM does not answer: " + err.Error(), Retry: true,
+			Next: "give the machine a TPM 2.0; without one it cannot show what it booted",
+		}
+	}
+	return errors.Join(use(tpm), tpm.Close())
+}
+
+// checkTPM makes sure that this boot can still earn a ticket.
+func (a *Agent) checkTPM(context.Context) error {
+	return a.withTPM(func(tpm transport.TPM) error {
+		registers, err := prover.ReadRegisters(tpm)
+		if err != nil {
+			return err
+		}
+		if registers[attest.FuseRegister] != [32]byte{} {
+			return fmt.Errorf("%w: %w", errReboot, &hullmark.Condition{
+				Code: "fuse-blown", Step: StepStart, Title: "this boot has used its ticket already",
+				Expected: "PCR 15 = 0", Got: fmt.Sprintf("%x", registers[attest.FuseRegister]), Next: "wait for the restart", Retry: true,
+			})
+		}
+		return nil
+	})
+}
+
+// measureConfig finds the configuration, measures it, and only then reads it.
+func (a *Agent) measureConfig(ctx context.Context) error {
+	data, err := a.Config.Bytes()
+	if err != nil {
+		return err
+	}
+	if err := a.withTPM(func(tpm transport.TPM) error { return measureOnce(tpm, data) }); err != nil {
+		return err
+	}
+	parsed, err := hullmark.ParseNodeConfig(data)
+	if err != nil {
+		return config.Invalid(err)
+	}
+	a.config, a.configData = parsed, data
+	return a.applyConfig(ctx)
+}
+
+// measureOnce extends PCR 8 with the configuration, unless that happened
+// before in this boot. Any other value can only be shed by a restart.
+func measureOnce(tpm transport.TPM, data []byte) error {
+	registers, err := prover.ReadRegisters(tpm)
+	if err != nil {
+		return err
+	}
+	event := hullmark.ConfigEvent(data)
+	switch registers[attest.ConfigRegister] {
+	case [32]byte{}:
+		return prover.ExtendEvent(tpm, attest.ConfigRegister, event)
+	case attest.Extended(event):
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errReboot, &hullmark.Condition{
+		Code: "config-changed", Step: StepConfig, Title: "register 8 holds another configuration than this one",
+		Expected: fmt.Sprintf("%x", attest.Extended(event)), Got: fmt.Sprintf("%x", registers[attest.ConfigRegister]),
+		Next: "wait for the restart", Retry: true,
+	})
+}
+
+// waitNetwork shows a condition for as long as nobody could reach the node.
+func (a *Agent) waitNetwork(ctx context.Context) error {
+	a.Status.Fail(&hullmark.Condition{
+		Code: "no-network", Step: StepAttest, Title: "no network interface has an address yet", Retry: true,
+		Next: "check the machine's network card and DHCP, or give addresses in the node config",
+	})
+	for {
+		online, err := a.Machine.Online()
+		if err != nil {
+			return err
+		}
+		if online {
+			a.Status.Enter(StepAttest)
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(250 * time.Millisecond):
+		}
+	}
+}
+
+// probe looks at the state disk and names a blank one.
+func (a *Agent) probe(ctx context.Context) (hullmark.DiskClaim, error) {
+	claim, err := a.Disk.Probe(ctx, a.config.StateDisk)
+	if err != nil {
+		return hullmark.DiskClaim{}, err
+	}
+	switch claim.State {
+	case hullmark.DiskForeign:
+		return hullmark.DiskClaim{}, &hullmark.Condition{
+			Code: "disk-foreign", Step: StepDisk, Title: "the state disk is neither blank nor a Hullmark state disk; it was not touched",
+			Next: "attach another disk, or zero this one's first and last 16 MiB if its content may go",
+		}
+	case hullmark.DiskBlank:
+		_, err = rand.Read(claim.UUID[:])
+	}
+	return claim, err
+}
+
+// intent returns what the state disk records of kubeadm: empty, started or done.
+func (a *Agent) intent() (string, error) {
+	text, err := os.ReadFile(a.intentFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return string(text), err
+}
+
+func (a *Agent) intentFile() string {
+	return filepath.Join(a.StateDir, statedisk.AgentDir, statedisk.IntentFile)
+}

@@ -1,0 +1,278 @@
+//go:build vm
+
+package volume
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
+)
+
+// What host and guest agree on.
+const (
+	guestDiskSize    = 1 << 30
+	guestSerial      = "state"
+	guestPassed      = "HULLMARK-GUEST-PASSED"
+	guestKey         = "a key of thirty-two plain bytes!"
+	guestFileContent = "this text is on the encrypted file system"
+)
+
+// TestMain is the first process of the guest; on the host it runs the tests as usual.
+func TestMain(m *testing.M) {
+	if os.Getpid() != 1 {
+		os.Exit(m.Run())
+	}
+	if err := prepareGuest(); err != nil {
+		fmt.Println("prepare guest:", err)
+	} else {
+		os.Args = []string{"/init", "-test.v", "-test.run", "^TestGuest"}
+		if m.Run() == 0 {
+			fmt.Println(guestPassed)
+		}
+	}
+	unix.Sync()
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+}
+
+func prepareGuest() error {
+	for _, mount := range [][2]string{{"devtmpfs", "/dev"}, {"proc", "/proc"}, {"sysfs", "/sys"}, {"tmpfs", "/run"}, {"tmpfs", "/tmp"}} {
+		if err := unix.Mount(mount[0], mount[1], mount[0], 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("mount %s: %w", mount[1], err)
+		}
+	}
+	modules, err := filepath.Glob("/lib/modules/*.ko")
+	if err != nil {
+		return err
+	}
+	for _, module := range modules {
+		f, err := os.Open(module)
+		if err != nil {
+			return err
+		}
+		// Modules for instructions that this processor lacks do not load.
+		if err := unix.FinitModule(int(f.Fd()), "", 0); err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("load %s: %w", module, err)
+		}
+		_ = f.Close()
+	}
+	return os.WriteFile("/etc/mtab", nil, 0o600) // mke2fs looks there for mounted disks
+}
+
+func onlyInGuest(t *testing.T) {
+	t.Helper()
+	if os.Getpid() != 1 {
+		t.Skip("part of TestStateDiskInAGuest, which runs it in a virtual machine")
+	}
+}
+
+var workspace = Workspace{Dir: "/run/statedisk"}
+
+func grant(committed, issued uint64) hullmark.DiskGrant {
+	return hullmark.DiskGrant{
+		Key: hullmark.NewSecret([]byte(guestKey)), Generation: 1, UUID: hullmark.UUID{1, 2, 3}, Owner: hullmark.NodeID{7},
+		Epoch: hullmark.Epoch{Committed: committed, Issued: issued},
+	}
+}
+
+func wantCode(t *testing.T, err error, code string) {
+	t.Helper()
+	var c *hullmark.Condition
+	if !errors.As(err, &c) || c.Code != code {
+		t.Fatalf("error %v, want condition %s", err, code)
+	}
+}
+
+// TestGuest is one story of one disk, because each state follows from the one before.
+func TestGuest(t *testing.T) {
+	onlyInGuest(t)
+	path, err := Find(hullmark.DiskSelector{Serial: guestSerial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, chapter := range []struct {
+		name string
+		run  func(*testing.T, string)
+	}{
+		{"foreign disk is never formatted", chapterForeign},
+		{"blank disk is not formatted without permission", chapterRefused},
+		{"blank disk is formatted and opened", chapterFormat},
+		{"disk opens again with its epoch and content", chapterReopen},
+		{"older epoch is a rollback", chapterRollback},
+		{"another key, uuid or owner does not open it", chapterOthers},
+		{"edited header and record are refused", chapterEdited},
+		{"interrupted formatting is repeated", chapterInterrupted},
+	} {
+		if !t.Run(chapter.name, func(t *testing.T) { chapter.run(t, path) }) {
+			return
+		}
+	}
+}
+
+func state(t *testing.T, path string) hullmark.DiskState {
+	t.Helper()
+	claim, err := Probe(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return claim.State
+}
+
+// poke changes bytes of the raw disk and returns what was there.
+func poke(t *testing.T, path string, offset int64, b []byte) []byte {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	old := make([]byte, len(b))
+	if _, err := f.ReadAt(old, offset); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeThrough(f, b, offset); err != nil {
+		t.Fatal(err)
+	}
+	return old
+}
+
+func chapterForeign(t *testing.T, path string) {
+	someone := []byte("someone's file system")
+	poke(t, path, 1024, someone)
+	g := grant(0, 1)
+	g.FormatAllowed = true
+	_, err := workspace.Open(path, g)
+	wantCode(t, err, "disk-foreign")
+	if old := poke(t, path, 1024, make([]byte, len(someone))); !bytes.Equal(old, someone) {
+		t.Errorf("the disk was changed to %q", old)
+	}
+}
+
+func chapterRefused(t *testing.T, path string) {
+	_, err := workspace.Open(path, grant(0, 1))
+	wantCode(t, err, "format-refused")
+	if s := state(t, path); s != hullmark.DiskBlank {
+		t.Errorf("the disk is %v, want blank", s)
+	}
+}
+
+func chapterFormat(t *testing.T, path string) {
+	g := grant(0, 1)
+	g.FormatAllowed = true
+	opened, err := workspace.Open(path, g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (statedisk.Opened{Formatted: true}); opened != want {
+		t.Errorf("opened = %+v, want %+v", opened, want)
+	}
+	if s := state(t, path); s != hullmark.DiskReady {
+		t.Errorf("the disk is %v, want ready", s)
+	}
+	if err := workspace.mounted(func(dir string) error {
+		if info, err := os.Stat(filepath.Join(dir, "var/lib/etcd")); err != nil || info.Mode().Perm() != 0o700 {
+			return fmt.Errorf("var/lib/etcd: %v, %w", info, err)
+		}
+		if err := replaceFile(filepath.Join(dir, statedisk.AgentDir, statedisk.IntentFile), statedisk.IntentDone); err != nil {
+			return err
+		}
+		return replaceFile(filepath.Join(dir, "file"), guestFileContent)
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func chapterReopen(t *testing.T, path string) {
+	opened, err := workspace.Open(path, grant(1, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if opened.Formatted || opened.EpochRead != 1 || !opened.Joined || opened.LastBoot == "" {
+		t.Errorf("opened = %+v, want epoch 1 of a disk that joined", opened)
+	}
+	if err := workspace.mounted(func(dir string) error {
+		text, err := os.ReadFile(filepath.Join(dir, "file"))
+		if string(text) != guestFileContent {
+			return fmt.Errorf("content %q, %w", text, err)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(workspace.header()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the header copy is still there: %v", err)
+	}
+}
+
+func chapterRollback(t *testing.T, path string) {
+	for _, window := range [][2]uint64{{3, 4}, {1, 2}} {
+		_, err := workspace.Open(path, grant(window[0], window[1]))
+		wantCode(t, err, "rollback-detected")
+		if _, err := os.Stat("/dev/mapper/" + Name); !errors.Is(err, os.ErrNotExist) {
+			t.Error("the disk stayed open")
+		}
+	}
+}
+
+func chapterOthers(t *testing.T, path string) {
+	for name, edit := range map[string]func(*hullmark.DiskGrant){
+		"disk-tampered":    func(g *hullmark.DiskGrant) { g.Key = hullmark.NewSecret(bytes.Repeat([]byte{1}, 32)) },
+		"disk-not-granted": func(g *hullmark.DiskGrant) { g.UUID[0]++ },
+	} {
+		g := grant(2, 3)
+		edit(&g)
+		_, err := workspace.Open(path, g)
+		wantCode(t, err, name)
+	}
+	g := grant(2, 3)
+	g.Owner[0]++
+	_, err := workspace.Open(path, g)
+	wantCode(t, err, "disk-not-granted")
+}
+
+func chapterEdited(t *testing.T, path string) {
+	for _, offset := range []int64{500, 5000, 16<<10 + 5000, 40 << 10, statedisk.OffsetB + 75, statedisk.OffsetB + 500} {
+		old := poke(t, path, offset, []byte{0xa5})
+		_, err := workspace.Open(path, grant(2, 3))
+		wantCode(t, err, "disk-tampered")
+		poke(t, path, offset, old)
+	}
+	// dm-integrity's superblock says how many sectors there are; another number may open, but not as what was formatted.
+	const provided = 16<<20 + 16
+	old := poke(t, path, provided, []byte{0})
+	poke(t, path, provided, []byte{old[0] ^ 8})
+	_, err := workspace.Open(path, grant(2, 3))
+	if err == nil {
+		t.Error("another dm-integrity layout was opened")
+	}
+	poke(t, path, provided, old)
+	if _, err := workspace.Open(path, grant(2, 3)); err != nil {
+		t.Errorf("with everything put back: %v", err)
+	}
+	if err := closeVolume(); err != nil {
+		t.Error(err)
+	}
+}
+
+func chapterInterrupted(t *testing.T, path string) {
+	poke(t, path, statedisk.OffsetB, make([]byte, statedisk.RecordSize))
+	if s := state(t, path); s != hullmark.DiskFormatting {
+		t.Fatalf("the disk is %v, want formatting", s)
+	}
+	g := grant(0, 1)
+	g.FormatAllowed = true
+	opened, err := workspace.Open(path, g)
+	if err != nil || !opened.Formatted {
+		t.Fatalf("opened = %+v, %v", opened, err)
+	}
+	if err := closeVolume(); err != nil {
+		t.Error(err)
+	}
+}

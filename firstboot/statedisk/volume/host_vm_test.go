@@ -1,0 +1,276 @@
+//go:build vm
+
+package volume
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ulikunitz/xz"
+
+	"github.com/hullmark/hullmark/image/build"
+	"github.com/hullmark/hullmark/image/cpio"
+	"github.com/hullmark/hullmark/internal/cache"
+	"github.com/hullmark/hullmark/internal/toolstree"
+)
+
+// guestTimeout bounds one virtual machine.
+const guestTimeout = 4 * time.Minute
+
+// guestModules are loaded in this order, each after what it needs.
+var guestModules = []string{
+	"virtio_blk", "dm_crypt", "dm_integrity", "authenc", "xts", "hmac", "sha256_generic", "sha256_ssse3", "aes_generic", "aesni_intel", "crc32c_generic", "ext4",
+}
+
+// A device mapper is in no kernel that tests can count on, so this test boots
+// the image's own kernel with this very test binary as its first process and
+// the image's libraries.
+func TestStateDiskInAGuest(t *testing.T) {
+	tools, root := trees(t)
+	dir := t.TempDir()
+	initrd := filepath.Join(dir, "initrd")
+	packGuest(t, initrd, root)
+	disk := filepath.Join(dir, "disk")
+	if err := os.WriteFile(disk, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(disk, guestDiskSize); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), guestTimeout)
+	defer cancel()
+	kernel := root + ".vmlinuz"
+	qemu := toolstree.Command(ctx, tools, []toolstree.Bind{{Host: dir, Writable: true}, {Host: kernel}}, "qemu-system-x86_64",
+		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024", "-nodefaults", "-no-reboot", "-display", "none",
+		"-kernel", kernel, "-initrd", initrd, "-append", "console=ttyS0 panic=1 quiet", "-serial", "stdio",
+		"-drive", "if=none,id=d,format=raw,file="+disk, "-device", "virtio-blk-pci,drive=d,serial="+guestSerial)
+	said, err := qemu.CombinedOutput()
+	t.Logf("the guest said:\n%s", said)
+	if err != nil || !bytes.Contains(said, []byte(guestPassed)) {
+		t.Fatalf("the tests in the guest did not pass: %v", err)
+	}
+	searchDisk(t, disk)
+}
+
+// searchDisk looks for what must never be on a disk in clear.
+func searchDisk(t *testing.T, disk string) {
+	t.Helper()
+	content, err := os.ReadFile(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{guestKey, guestFileContent} {
+		if bytes.Contains(content, []byte(secret)) {
+			t.Errorf("the disk holds %q in clear", secret)
+		}
+	}
+}
+
+// trees returns the tools tree and the path of the root tree without its ending.
+func trees(t *testing.T) (tools, root string) {
+	t.Helper()
+	store, err := cache.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := build.Options{
+		Source: source, LockFile: filepath.Join(source, "hullmark.lock"), Out: t.TempDir(), Store: store,
+		Progress: build.NewProgress(io.Discard, time.Now), WithoutKubernetes: true,
+	}
+	l, err := build.ReadLock(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tools, err = build.Tools(t.Context(), o, l); err != nil {
+		t.Fatal(err)
+	}
+	// A root tree that exists already, as the path of its archive without .tar, saves building one.
+	if tree := os.Getenv("HULLMARK_ROOT_TREE"); tree != "" {
+		return tools, tree
+	}
+	tarFile, _, err := build.Tree(t.Context(), o, l, tools)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tools, strings.TrimSuffix(tarFile, ".tar")
+}
+
+// packGuest writes the initrd: this test binary as /init, mkfs, the image's libraries that both load, and modules.
+func packGuest(t *testing.T, initrd, root string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := readTree(t, root+".tar")
+	files := modules(t, image)
+	files["init"] = read(t, self)
+	files["usr/sbin/mkfs.ext4"] = image.file(t, "usr/sbin/mke2fs")
+	files["lib64/ld-linux-x86-64.so.2"] = image.file(t, libraries+"ld-linux-x86-64.so.2")
+	for _, program := range []string{"init", "usr/sbin/mkfs.ext4"} {
+		addLibraries(t, image, files, files[program])
+	}
+	out, err := os.Create(initrd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cpio.Write(out, entries(files)); err != nil {
+		t.Fatal(err)
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const libraries = "usr/lib/x86_64-linux-gnu/"
+
+// addLibraries adds what program loads, and what that loads.
+func addLibraries(t *testing.T, image tree, files map[string][]byte, program []byte) {
+	t.Helper()
+	binary, err := elf.NewFile(bytes.NewReader(program))
+	if err != nil {
+		t.Fatal(err)
+	}
+	needed, err := binary.ImportedLibraries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range needed {
+		if name = libraries + name; files[name] == nil {
+			files[name] = image.file(t, name)
+			addLibraries(t, image, files, files[name])
+		}
+	}
+}
+
+// tree is the part of the root tree that guests need, by path; links holds symbolic links.
+type tree struct {
+	files map[string][]byte
+	links map[string]string
+}
+
+func (r tree) file(t *testing.T, name string) []byte {
+	t.Helper()
+	for range 5 {
+		if content, ok := r.files[name]; ok {
+			return content
+		}
+		name = path.Join(path.Dir(name), r.links[name])
+	}
+	t.Fatalf("the root tree has no %s", name)
+	return nil
+}
+
+// readTree reads kernel modules, libraries and mkfs from the tree's archive.
+func readTree(t *testing.T, archive string) tree {
+	t.Helper()
+	f, err := os.Open(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	found := tree{files: map[string][]byte{}, links: map[string]string{}}
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return found
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := path.Clean(h.Name)
+		if !strings.HasPrefix(name, "usr/lib/modules/") && !strings.HasPrefix(name, libraries) && name != "usr/sbin/mke2fs" {
+			continue
+		}
+		switch h.Typeflag {
+		case tar.TypeSymlink:
+			found.links[name] = h.Linkname
+		case tar.TypeReg:
+			if found.files[name], err = io.ReadAll(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// entries makes the archive's; it adds the folders that files lie in by itself.
+func entries(files map[string][]byte) []cpio.Entry {
+	var list []cpio.Entry
+	for _, dir := range []string{"dev", "proc", "sys", "run", "tmp", "etc"} {
+		list = append(list, cpio.Entry{Name: dir, Mode: fs.ModeDir | 0o755})
+	}
+	for name, content := range files {
+		list = append(list, cpio.Entry{Name: name, Mode: 0o755, Data: content})
+	}
+	return list
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// modules returns the guest's modules, decompressed, under names in load order.
+func modules(t *testing.T, image tree) map[string][]byte {
+	t.Helper()
+	var dir string
+	for name := range image.files {
+		if path.Base(name) == "modules.dep" {
+			dir = path.Dir(name)
+		}
+	}
+	needs := map[string][]string{}
+	for line := range strings.Lines(string(image.file(t, dir+"/modules.dep"))) {
+		file, rest, _ := strings.Cut(line, ":")
+		name, _, _ := strings.Cut(path.Base(file), ".ko")
+		needs[strings.ReplaceAll(name, "-", "_")] = append([]string{file}, strings.Fields(rest)...)
+	}
+	packed, seen := map[string][]byte{}, map[string]bool{}
+	for _, name := range guestModules {
+		chain := needs[name] // empty for what is built in
+		for i := len(chain) - 1; i >= 0; i-- {
+			if file := chain[i]; !seen[file] {
+				seen[file] = true
+				base := strings.TrimSuffix(path.Base(file), ".xz")
+				packed[fmt.Sprintf("lib/modules/%02d-%s", len(seen), base)] = decompress(t, file, image.file(t, dir+"/"+file))
+			}
+		}
+	}
+	return packed
+}
+
+func decompress(t *testing.T, name string, content []byte) []byte {
+	t.Helper()
+	if !strings.HasSuffix(name, ".xz") {
+		return content
+	}
+	r, err := xz.NewReader(bytes.NewReader(content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}

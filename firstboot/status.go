@@ -1,0 +1,151 @@
+package firstboot
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/hullmark/hullmark"
+)
+
+// StatusFile is where the agent's status document lies.
+const StatusFile = "/run/hullmark/status.json"
+
+// Document is the status document.
+type Document struct {
+	// Version is 1.
+	Version int `json:"version"`
+	// Step is the state that the agent is in.
+	Step string `json:"step"`
+	// Doing says it for people.
+	Doing string `json:"doing,omitempty"`
+	// Node is the identity of the machine's TPM, once known.
+	Node *hullmark.NodeID `json:"node,omitempty"`
+	// Ready reports that the node serves its cluster.
+	Ready bool `json:"ready"`
+	// Condition is what stands in the way, if anything does.
+	Condition *hullmark.Condition `json:"condition,omitempty"`
+}
+
+// Status keeps the status document in a file, and tells the console of every
+// new condition. Failing to do so never fails the boot: it is written to the log.
+type Status struct {
+	// File is the document's path; Console is where people look; Notify takes
+	// one line for the service manager.
+	File    string
+	Console io.Writer
+	Log     io.Writer
+	Notify  func(line string)
+
+	mu  sync.Mutex
+	doc Document
+}
+
+// Enter says that a step begins; the condition of an earlier attempt is over.
+func (s *Status) Enter(step string) {
+	s.change(func(d *Document) { d.Step, d.Doing, d.Condition = step, "", nil })
+}
+
+// Say tells what the current step does.
+func (s *Status) Say(format string, args ...any) {
+	s.change(func(d *Document) { d.Doing = fmt.Sprintf(format, args...) })
+}
+
+// Know records the node's identity.
+func (s *Status) Know(id hullmark.NodeID) { s.change(func(d *Document) { d.Node = &id }) }
+
+// Finish says that the node is Ready.
+func (s *Status) Finish() {
+	s.change(func(d *Document) { d.Step, d.Doing, d.Ready, d.Condition = StepReady, "the node is Ready", true, nil })
+	fmt.Fprint(s.Console, "\nHULLMARK: the node is Ready\n")
+}
+
+// Fail shows a condition. One that is already shown is not printed again.
+func (s *Status) Fail(c *hullmark.Condition) {
+	var shown bool
+	s.change(func(d *Document) {
+		shown = d.Condition != nil && d.Condition.Error() == c.Error()
+		d.Condition, d.Ready = c, false
+	})
+	if !shown {
+		fmt.Fprint(s.Console, Block(c))
+	}
+}
+
+// Document returns the document as JSON.
+func (s *Status) Document() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.encode()
+}
+
+func (s *Status) encode() []byte {
+	s.doc.Version = 1
+	text, err := json.MarshalIndent(s.doc, "", "  ")
+	if err != nil {
+		fmt.Fprintln(s.Log, "status:", err)
+	}
+	return append(text, '\n')
+}
+
+func (s *Status) change(edit func(*Document)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	edit(&s.doc)
+	if err := replaceFile(s.File, s.encode(), 0o644); err != nil {
+		fmt.Fprintln(s.Log, "status:", err)
+	}
+	line := s.doc.Step
+	switch {
+	case s.doc.Condition != nil:
+		line += ": " + s.doc.Condition.Error()
+	case s.doc.Doing != "":
+		line += ": " + s.doc.Doing
+	}
+	fmt.Fprintln(s.Log, line)
+	s.Notify("STATUS=" + strings.ReplaceAll(line, "\n", " "))
+}
+
+// Block returns a condition as the block of lines that the console shows: the
+// root cause first, then what it prevented.
+func Block(c *hullmark.Condition) string {
+	root := c.Root()
+	var b strings.Builder
+	fmt.Fprintf(&b, "\nHULLMARK: %s\n", oneLine(root.Title))
+	for _, line := range [][2]string{
+		{"code", root.Code},
+		{"step", root.Step},
+		{"expected", root.Expected},
+		{"got", root.Got},
+		{"next", root.Next},
+	} {
+		if line[1] != "" {
+			fmt.Fprintf(&b, "  %-9s %s\n", line[0]+":", oneLine(line[1]))
+		}
+	}
+	if root != c {
+		fmt.Fprintf(&b, "  %-9s %s\n", "prevents:", oneLine(c.Title))
+	}
+	return b.String()
+}
+
+// oneLine keeps foreign text from drawing lines of its own on the console.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// replaceFile writes a file so that readers see the old or the new content.
+func replaceFile(path string, content []byte, mode os.FileMode) error {
+	if err := os.WriteFile(path+".new", content, mode); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}

@@ -1,0 +1,75 @@
+// Package firstboot takes a node from power-on to Ready: START, CONFIG,
+// ATTEST, DISK, EPOCH, FUSE, KUBEADM, READY. Every step looks at the world
+// before it acts and can be repeated. Until the fuse is blown a failure is
+// retried in the same boot; afterwards it means a reboot, because this boot
+// can earn no second ticket.
+package firstboot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hullmark/hullmark"
+)
+
+// The names of the steps, as conditions and the status document spell them.
+const (
+	StepStart   = "START"
+	StepConfig  = "CONFIG"
+	StepAttest  = "ATTEST"
+	StepDisk    = "DISK"
+	StepEpoch   = "EPOCH"
+	StepFuse    = "FUSE"
+	StepKubeadm = "KUBEADM"
+	StepReady   = "READY"
+)
+
+// Step is one state of the agent.
+type Step struct {
+	// Name is one of the Step constants.
+	Name string
+	// Done looks at the world and reports whether there is nothing left to do;
+	// nil means that there always is.
+	Done func(context.Context) (bool, error)
+	// Do makes it so. It is idempotent: it may have been interrupted anywhere before.
+	Do func(context.Context) error
+}
+
+// Journal runs steps and lets the status say where they are.
+type Journal struct{ Status *Status }
+
+// Run runs the steps in order until one fails. The error is or wraps a
+// *hullmark.Condition, which the status then shows.
+func (j Journal) Run(ctx context.Context, steps ...Step) error {
+	for _, s := range steps {
+		j.Status.Enter(s.Name)
+		if err := s.run(ctx); err != nil {
+			condition := hullmark.AsCondition(err, s.Name, "step-failed")
+			j.Status.Fail(condition)
+			return withReboot(condition, err)
+		}
+	}
+	return nil
+}
+
+func (s Step) run(ctx context.Context) error {
+	if s.Done != nil {
+		done, err := s.Done(ctx)
+		if done || err != nil {
+			return err
+		}
+	}
+	return s.Do(ctx)
+}
+
+// errReboot marks what no retry in this boot can mend.
+var errReboot = errors.New("this boot cannot go on; the machine restarts")
+
+// withReboot keeps the mark when an error becomes a condition.
+func withReboot(condition *hullmark.Condition, err error) error {
+	if errors.Is(err, errReboot) {
+		return fmt.Errorf("%w: %w", errReboot, condition)
+	}
+	return condition
+}

@@ -1,0 +1,119 @@
+package firstboot
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+
+	"github.com/coreos/go-systemd/v22/dbus"
+	"github.com/vishvananda/netlink"
+
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+)
+
+// Systemd is the machine that the agent runs on. It talks to systemd itself
+// over its private socket, so no message bus has to run.
+type Systemd struct{}
+
+// Start starts a unit and waits until it is up or has done its work.
+func (Systemd) Start(ctx context.Context, unit string) error {
+	return job(ctx, unit, (*dbus.Conn).StartUnitContext)
+}
+
+// Restart starts a unit anew and waits like Start.
+func (Systemd) Restart(ctx context.Context, unit string) error {
+	return job(ctx, unit, (*dbus.Conn).RestartUnitContext)
+}
+
+type enqueue func(c *dbus.Conn, ctx context.Context, unit, mode string, done chan<- string) (int, error)
+
+func job(ctx context.Context, unit string, f enqueue) error {
+	conn, err := dbus.NewSystemdConnectionContext(ctx)
+	if err != nil {
+		return fmt.Errorf("start %s: reach systemd: %w", unit, err)
+	}
+	defer conn.Close()
+	done := make(chan string, 1)
+	if _, err := f(conn, ctx, unit, "replace", done); err != nil {
+		return fmt.Errorf("start %s: %w", unit, err)
+	}
+	select {
+	case result := <-done:
+		if result != "done" {
+			return fmt.Errorf("start %s: %s (see the unit in hullmark node logs)", unit, result)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("start %s: %w", unit, ctx.Err())
+	}
+}
+
+// Reboot restarts the machine in good order.
+func (Systemd) Reboot(ctx context.Context) error {
+	conn, err := dbus.NewSystemdConnectionContext(ctx)
+	if err != nil {
+		return fmt.Errorf("restart the machine: reach systemd: %w", err)
+	}
+	defer conn.Close()
+	if _, err := conn.StartUnitContext(ctx, "reboot.target", "replace-irreversibly", nil); err != nil {
+		return fmt.Errorf("restart the machine: %w", err)
+	}
+	return nil
+}
+
+// Online reports whether an interface other than the loopback is up and has a
+// global address.
+func (Systemd) Online() (bool, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return false, fmt.Errorf("list network interfaces: %w", err)
+	}
+	for _, link := range links {
+		if link.Attrs().OperState != netlink.OperUp {
+			continue
+		}
+		addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		if err != nil {
+			return false, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
+		}
+		for _, address := range addresses {
+			if address.IP.IsGlobalUnicast() {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// maxJournal bounds how much of the log is sent, in lines.
+const maxJournal = "20000"
+
+// Journal writes the newest lines of this boot's log to w.
+func (Systemd) Journal(ctx context.Context, w io.Writer) error {
+	cmd := exec.CommandContext(ctx, "/usr/bin/journalctl", "--boot", "--no-pager", "--output=short-monotonic", "--lines="+maxJournal)
+	var complaint bytes.Buffer
+	cmd.Stdout, cmd.Stderr = w, &complaint
+	if err := cmd.Run(); err != nil {
+		return errors.Join(fmt.Errorf("read the journal: %w: %.200s", err, complaint.String()), ctx.Err())
+	}
+	return nil
+}
+
+// Kubeadm is Kubernetes as the image brings it.
+type Kubeadm struct{}
+
+// Validate lets kubeadm judge documents.
+func (Kubeadm) Validate(ctx context.Context, documents []byte) error {
+	return kubeadm.Validate(ctx, kubeadm.Program, documents)
+}
+
+// Init makes the node a control plane.
+func (Kubeadm) Init(ctx context.Context, w kubeadm.Work) error { return kubeadm.Init(ctx, w) }
+
+// WaitReady returns when the node is Ready.
+func (Kubeadm) WaitReady(ctx context.Context, kubeconfig []byte, node string) error {
+	return kubeadm.WaitReady(ctx, kubeconfig, node, readyPause)
+}

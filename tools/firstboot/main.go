@@ -1,0 +1,89 @@
+// Command firstboot is the node's agent: it takes the machine from power-on to
+// a Ready Kubernetes node, and tells what stands in the way.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/google/go-tpm/tpm2/transport"
+	"github.com/google/go-tpm/tpm2/transport/linuxtpm"
+	"golang.org/x/sys/unix"
+
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/firstboot"
+	"github.com/hullmark/hullmark/firstboot/config"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
+)
+
+const (
+	// tpmDevice is the TPM behind the kernel's resource manager.
+	tpmDevice = "/dev/tpmrm0"
+	runDir    = "/run/hullmark"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil && ctx.Err() == nil {
+		fmt.Fprintln(os.Stderr, "firstboot:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	console := openConsole()
+	notify(daemon.SdNotifyReady)
+	go keepWatchdogQuiet(ctx)
+	agent := firstboot.Agent{
+		OpenTPM:  func() (transport.TPMCloser, error) { return linuxtpm.Open(tpmDevice) },
+		Config:   config.Source{File: config.FirmwareFile, Cache: runDir + "/config.json"},
+		Disk:     statedisk.Client{Path: statedisk.Socket},
+		Machine:  firstboot.Systemd{},
+		Cluster:  firstboot.Kubeadm{},
+		Status:   &firstboot.Status{File: firstboot.StatusFile, Console: console, Log: os.Stderr, Notify: notify},
+		StateDir: firstboot.StateDir, RunDir: runDir,
+		Listen: ":" + attest.DefaultPort,
+	}
+	return agent.Run(ctx)
+}
+
+// openConsole returns the console, or the log if there is none.
+func openConsole() io.Writer {
+	console, err := os.OpenFile("/dev/console", os.O_WRONLY|unix.O_NOCTTY, 0)
+	if err != nil {
+		return os.Stderr
+	}
+	return console
+}
+
+// notify tells systemd; without systemd there is nobody to tell.
+func notify(line string) {
+	if _, err := daemon.SdNotify(false, line); err != nil {
+		fmt.Fprintln(os.Stderr, "notify systemd:", err)
+	}
+}
+
+// keepWatchdogQuiet tells systemd that the process still runs, twice per
+// interval that the unit sets.
+func keepWatchdogQuiet(ctx context.Context) {
+	interval, err := daemon.SdWatchdogEnabled(false)
+	if err != nil || interval == 0 {
+		return
+	}
+	tick := time.NewTicker(interval / 2)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			notify(daemon.SdNotifyWatchdog)
+		}
+	}
+}
