@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"time"
 
 	"google.golang.org/grpc/peer"
@@ -117,6 +118,8 @@ type Opened struct {
 	Joined bool
 	// LastBoot is when the node last came so far, by its own clock; for people.
 	LastBoot string
+	// Addresses are the node's own, the one with the default route first.
+	Addresses []netip.Addr
 }
 
 // Grant sends M4 and receives M5. The ticket's epoch must be recorded before.
@@ -136,7 +139,17 @@ func (c *Conversation) Grant(ticket hullmark.Ticket) (Opened, error) {
 			Expected: fmt.Sprint(ticket.Disk.Epoch.Issued), Got: fmt.Sprint(opened.GetIssued()), Next: "reboot the node and begin again",
 		}, refused())
 	}
-	return Opened{EpochRead: opened.GetEpochRead(), Joined: opened.GetJoined(), LastBoot: opened.GetLastBoot()}, nil
+	return readOpened(opened), nil
+}
+
+func readOpened(message *wire.Opened) Opened {
+	opened := Opened{EpochRead: message.GetEpochRead(), Joined: message.GetJoined(), LastBoot: message.GetLastBoot()}
+	for _, text := range message.GetAddresses() {
+		if address, err := netip.ParseAddr(text); err == nil { // CheckFromNode refused all others.
+			opened.Addresses = append(opened.Addresses, address)
+		}
+	}
+	return opened
 }
 
 // awaitOpened receives M5, past the progress that formatting makes.

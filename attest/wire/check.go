@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 )
 
 // errEmpty is a message whose oneof holds nothing that this version knows.
@@ -27,11 +28,23 @@ func checkNodeKind(m *FromNode) error {
 	case *FromNode_Proof:
 		return checkProof(kind.Proof)
 	case *FromNode_Opened:
-		return nil
+		return checkAddresses(kind.Opened.GetAddresses())
 	case *FromNode_Progress:
 		return checkCauses(kind.Progress.GetFailed())
 	}
 	return errEmpty
+}
+
+func checkAddresses(addresses []string) error {
+	if len(addresses) > MaxAddresses {
+		return fmt.Errorf("addresses: %d, at most %d are allowed", len(addresses), MaxAddresses)
+	}
+	for _, a := range addresses {
+		if _, err := netip.ParseAddr(a); err != nil {
+			return fmt.Errorf("addresses: %w", err)
+		}
+	}
+	return nil
 }
 
 func checkProof(p *Proof) error {

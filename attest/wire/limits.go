@@ -30,6 +30,8 @@ const (
 	MaxEventLog = 1 << 20
 	// MaxText bounds every string.
 	MaxText = 4 << 10
+	// MaxAddresses bounds the number of addresses in an Opened.
+	MaxAddresses = 16
 	// MaxFiles bounds the number of files in a Proceed.
 	MaxFiles = 64
 	// MaxManifests bounds the number of manifests in a Proceed.

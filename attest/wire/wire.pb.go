@@ -709,6 +709,7 @@ type Opened struct {
 	EpochRead     uint64                 `protobuf:"varint,2,opt,name=epoch_read,json=epochRead,proto3" json:"epoch_read,omitempty"` // what the disk held before
 	Joined        bool                   `protobuf:"varint,3,opt,name=joined,proto3" json:"joined,omitempty"`                        // the disk holds a finished kubeadm init or join
 	LastBoot      string                 `protobuf:"bytes,4,opt,name=last_boot,json=lastBoot,proto3" json:"last_boot,omitempty"`     // RFC 3339, by the node's own clock; for people
+	Addresses     []string               `protobuf:"bytes,5,rep,name=addresses,proto3" json:"addresses,omitempty"`                   // the node's own IP addresses, the one with the default route first; for its kubeadm documents
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -769,6 +770,13 @@ func (x *Opened) GetLastBoot() string {
 		return x.LastBoot
 	}
 	return ""
+}
+
+func (x *Opened) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
 }
 
 // File is one file that the node writes on its encrypted disk.
@@ -1299,13 +1307,14 @@ const file_wire_proto_rawDesc = "" +
 	"\x0eformat_allowed\x18\x06 \x01(\bR\rformatAllowed\x12\x1c\n" +
 	"\tcommitted\x18\a \x01(\x04R\tcommitted\x12\x16\n" +
 	"\x06issued\x18\b \x01(\x04R\x06issued\x12\x1c\n" +
-	"\tunchecked\x18\t \x01(\bR\tunchecked\"t\n" +
+	"\tunchecked\x18\t \x01(\bR\tunchecked\"\x92\x01\n" +
 	"\x06Opened\x12\x16\n" +
 	"\x06issued\x18\x01 \x01(\x04R\x06issued\x12\x1d\n" +
 	"\n" +
 	"epoch_read\x18\x02 \x01(\x04R\tepochRead\x12\x16\n" +
 	"\x06joined\x18\x03 \x01(\bR\x06joined\x12\x1b\n" +
-	"\tlast_boot\x18\x04 \x01(\tR\blastBoot\"H\n" +
+	"\tlast_boot\x18\x04 \x01(\tR\blastBoot\x12\x1c\n" +
+	"\taddresses\x18\x05 \x03(\tR\taddresses\"H\n" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\fR\acontent\x12\x12\n" +

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"math/big"
@@ -153,7 +154,23 @@ func (c *Cluster) Files() ([]*wire.File, error) {
 			&wire.File{Path: base + ".crt", Content: encodeCertificate(authority.Certificate), Mode: 0o644},
 			&wire.File{Path: base + ".key", Content: key, Mode: 0o600})
 	}
+	files, err := c.addRecord(files)
+	if err != nil {
+		return nil, fmt.Errorf("control plane's files: %w", err)
+	}
 	return c.addKeys(files)
+}
+
+// addRecord appends the first node's epoch record, from which its join service makes the one that the API keeps.
+func (c *Cluster) addRecord(files []*wire.File) ([]*wire.File, error) {
+	if c.Initialising == nil {
+		return files, nil
+	}
+	record, err := json.Marshal(c.Initialising)
+	if err != nil {
+		return nil, err
+	}
+	return append(files, &wire.File{Path: stateDir + "initialising.json", Content: record, Mode: 0o600}), nil
 }
 
 // addKeys appends the service accounts' key pair and the keyset.

@@ -71,6 +71,9 @@ func newRootCommand() *cobra.Command {
 	})
 	root.AddCommand(
 		newVMCommand(),
+		newClusterCommand(),
+		newInitCommand(),
+		newNodeCommand(),
 	)
 	return root
 }

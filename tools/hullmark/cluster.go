@@ -1,0 +1,173 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+)
+
+// stateDiskSerial is the serial number that `hullmark vm` gives its state disk.
+const stateDiskSerial = "hullmark-state"
+
+func newClusterCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "cluster", Short: "Make a cluster's keys, and what derives from them", Args: cobra.NoArgs}
+	cmd.AddCommand(newClusterNewCommand(), newClusterKubeconfigCommand())
+	return cmd
+}
+
+// clusterOptions are the flags of `hullmark cluster new`.
+type clusterOptions struct {
+	passphraseFile, nodeConfig, stateDisk string
+}
+
+func newClusterNewCommand() *cobra.Command {
+	var o clusterOptions
+	cmd := &cobra.Command{
+		Use:   "new FILE",
+		Short: "Make a cluster file, before any of its nodes boots",
+		Long: `Make a cluster file, before any of its nodes boots.
+
+It holds the cluster's root key, the master keys of every node's disk and the Kubernetes authorities, encrypted under a passphrase
+(age format, mode 0600). Keep it and the passphrase: without them a cluster that is down cannot be brought back. The command prints
+the cluster root, which every node's configuration names.`,
+		Example: "  hullmark cluster new prod.cluster --node-config node.json",
+		Args:    exactArg("cluster new", "the file to make"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return newCluster(args[0], o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.passphraseFile, "passphrase-file", "", "`FILE` whose first line is the passphrase (default: ask twice)")
+	f.StringVar(&o.nodeConfig, "node-config", "", "also write a node configuration for this cluster to `FILE`")
+	f.StringVar(&o.stateDisk, "state-disk", stateDiskSerial, "serial `NUMBER` of the state disk in that configuration")
+	return cmd
+}
+
+// exactArg wants one argument, and says what it stands for.
+func exactArg(verb, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return withCode(exitUsage, fmt.Errorf("%s: name %s (see %s --help)", verb, what, cmd.CommandPath()))
+		}
+		return nil
+	}
+}
+
+func newCluster(path string, o clusterOptions, out, notes io.Writer) error {
+	passphrase, err := newPassphrase(o.passphraseFile, notes)
+	if err != nil {
+		return err
+	}
+	c, err := cluster.New()
+	if err != nil {
+		return err
+	}
+	if err := writeNodeConfig(o, c.ID()); err != nil {
+		return err
+	}
+	if _, err := cluster.Create(path, passphrase, c); err != nil {
+		return errors.Join(err, forget(o.nodeConfig))
+	}
+	fmt.Fprintf(out, "cluster root %s\n", c.ID())
+	return nil
+}
+
+// forget removes a configuration whose cluster was not made.
+func forget(nodeConfig string) error {
+	if nodeConfig == "" {
+		return nil
+	}
+	return os.Remove(nodeConfig)
+}
+
+// newPassphrase asks twice, unless a file is named.
+func newPassphrase(file string, notes io.Writer) (hullmark.Secret, error) {
+	first, err := readPassphrase(file, notes, "New passphrase")
+	if err != nil || file != "" {
+		return first, err
+	}
+	second, err := readPassphrase("", notes, "The same again")
+	if err != nil {
+		return hullmark.Secret{}, err
+	}
+	if !first.Equal(second) || first.Len() == 0 {
+		return hullmark.Secret{}, errors.New("the two passphrases differ, or are empty")
+	}
+	return first, nil
+}
+
+// writeNodeConfig writes the configuration that every node of a simple cluster can boot with.
+func writeNodeConfig(o clusterOptions, root hullmark.ClusterRoot) error {
+	if o.nodeConfig == "" {
+		return nil
+	}
+	config := hullmark.NodeConfig{Version: 1, ClusterRoot: root, StateDisk: hullmark.DiskSelector{Serial: o.stateDisk}}
+	text, err := json.MarshalIndent(config, "", "  ")
+	if err != nil {
+		return fmt.Errorf("node config: %w", err)
+	}
+	if _, err := hullmark.ParseNodeConfig(text); err != nil {
+		return withCode(exitUsage, err)
+	}
+	return writeNew(o.nodeConfig, append(text, '\n'), 0o644)
+}
+
+// writeNew writes a file that must not exist yet.
+func writeNew(path string, content []byte, mode os.FileMode) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Close())
+}
+
+func newClusterKubeconfigCommand() *cobra.Command {
+	var o operatorOptions
+	var endpoint string
+	cmd := &cobra.Command{
+		Use:   "kubeconfig FILE",
+		Short: "Sign an administrator's kubeconfig, without asking the cluster",
+		Args:  exactArg("cluster kubeconfig", "the file to write"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, err := o.open(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return writeKubeconfig(file.Cluster, endpoint, args[0])
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.cluster, "cluster", "", "cluster `FILE`")
+	f.StringVar(&o.passphraseFile, "passphrase-file", "", "`FILE` whose first line is the cluster file's passphrase (default: ask)")
+	f.StringVar(&endpoint, "endpoint", "", "`HOST:PORT` at which you reach the API server")
+	require(cmd, "cluster", "endpoint")
+	return cmd
+}
+
+// writeKubeconfig signs a kubeconfig and writes it with mode 0600 in place of an older one.
+func writeKubeconfig(c *cluster.Cluster, endpoint, path string) error {
+	text, err := c.Kubeconfig(endpoint, time.Now())
+	if err != nil {
+		return err
+	}
+	temporary := path + ".new"
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	if err := writeNew(temporary, text, 0o600); err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	return nil
+}

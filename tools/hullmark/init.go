@@ -1,0 +1,365 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/verifier"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// initOptions are the flags of `hullmark init`.
+type initOptions struct {
+	operatorOptions
+	measurements, ek, ekCA string
+	name                   string
+	kubeconfig, endpoint   string
+	documents              documentOptions
+	output                 string
+	dryRun                 bool
+	newDisk, replaceFirst  bool
+}
+
+func newInitCommand() *cobra.Command {
+	var o initOptions
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Verify a cluster's first node, give it its disk key, and see it Ready",
+		Long: `Verify a cluster's first node, give it its disk key, and see it Ready.
+
+The node's TPM has to quote the registers that the measurement document predicts, over this very connection, with a key that lives
+beside the endorsement key that you name. The table shows both sides. Only then does the node get its disk key, the cluster's keys
+and its kubeadm documents. Run the same command again after an interruption, or after the node was powered off.
+
+Exit codes: 0 Ready (or verified, with --dry-run), 1 failed, 2 usage, 3 the node booted something else, 4 denied, 5 not reached.`,
+		Example: "  hullmark init --cluster prod.cluster --node 192.0.2.7 --measurements node.json --ek $(cat ek.id) --kubeconfig admin.conf",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.output != "text" && o.output != "json" {
+				return withCode(exitUsage, fmt.Errorf("init: output %q: want text or json", o.output))
+			}
+			run, err := o.prepare(cmd.OutOrStdout(), cmd.ErrOrStderr())
+			if err != nil {
+				return fmt.Errorf("init: %w", err)
+			}
+			if err := run.do(cmd.Context()); err != nil {
+				return fmt.Errorf("init: %w", tell(err))
+			}
+			return nil
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func (o *initOptions) addFlags(cmd *cobra.Command) {
+	o.operatorOptions.addFlags(cmd, 10*time.Minute)
+	o.documents.addFlags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.measurements, "measurements", "", "measurement document `FILE` that the node has to match")
+	f.StringVar(&o.ek, "ek", "", "the endorsement key's `ID` that the node's TPM has to have: 64 hexadecimal digits")
+	f.StringVar(&o.ekCA, "ek-ca", "", "PEM `FILE` of the CAs of which one has to have signed the EK's certificate")
+	f.StringVar(&o.name, "name", "control-plane-1", "the node's `NAME`")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "write an administrator's kubeconfig to `FILE` (mode 0600)")
+	f.StringVar(&o.endpoint, "endpoint", "", "`HOST:PORT` at which you reach the API server (default: the node's host, port 6443)")
+	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the table: text or json")
+	f.BoolVar(&o.dryRun, "dry-run", false, "stop after the table; the node gets nothing")
+	f.BoolVar(&o.newDisk, "new-disk", false, "let the node format another disk than the recorded one, whose data is given up")
+	f.BoolVar(&o.replaceFirst, "replace-first", false, "let another machine be the first node; the recorded one's data is given up")
+	require(cmd, "measurements", "ek")
+}
+
+// initRun is one run of `hullmark init`.
+type initRun struct {
+	options  initOptions
+	out      io.Writer // the table
+	notes    io.Writer // progress
+	file     *cluster.File
+	document measurements.Document
+	anchor   verifier.Anchor
+	desk     joinservice.Desk
+	endpoint string
+}
+
+// prepare reads every file, and makes the policy that this init admits by.
+func (o *initOptions) prepare(out, notes io.Writer) (*initRun, error) {
+	run := &initRun{options: *o, out: out, notes: notes}
+	for _, step := range []func() error{run.readAnchor, run.readDocument, run.chooseEndpoint, o.documents.check, run.openCluster, run.makeDesk} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return run, nil
+}
+
+func (r *initRun) readAnchor() error {
+	node, err := hullmark.ParseNodeID(r.options.ek)
+	if err != nil {
+		return withCode(exitUsage, fmt.Errorf("--ek: %w", err))
+	}
+	r.anchor.Node = &node
+	if r.options.ekCA == "" {
+		return nil
+	}
+	text, err := os.ReadFile(r.options.ekCA)
+	if err != nil {
+		return err
+	}
+	r.anchor.Authorities, err = verifier.ParseAuthorities(text)
+	return err
+}
+
+func (r *initRun) readDocument() error {
+	text, err := os.ReadFile(r.options.measurements)
+	if err != nil {
+		return err
+	}
+	if r.document, err = measurements.Parse(text); err != nil {
+		return fmt.Errorf("%s: %w", r.options.measurements, err)
+	}
+	return nil
+}
+
+// chooseEndpoint decides where the kubeconfig points.
+func (r *initRun) chooseEndpoint() error {
+	r.endpoint = r.options.endpoint
+	if r.endpoint == "" {
+		host, _, err := net.SplitHostPort(r.options.address())
+		if err != nil {
+			return withCode(exitUsage, fmt.Errorf("--node: %w", err))
+		}
+		r.endpoint = net.JoinHostPort(host, "6443")
+	}
+	if _, _, err := net.SplitHostPort(r.endpoint); err != nil {
+		return withCode(exitUsage, fmt.Errorf("--endpoint: %w", err))
+	}
+	return nil
+}
+
+func (r *initRun) openCluster() (err error) {
+	r.file, err = r.options.open(r.notes)
+	return err
+}
+
+// makeDesk makes the desk with the last policy, to which this init's document and machine are added.
+func (r *initRun) makeDesk() error {
+	c := r.file.Cluster
+	var previous measurements.Policy
+	if len(c.Policy) > 0 {
+		var err error
+		if previous, err = measurements.OpenPolicy(c.Policy, c.ID()); err != nil {
+			return err
+		}
+	}
+	member := measurements.Member{EKID: *r.anchor.Node, Role: hullmark.ControlPlane, Name: r.options.name}
+	policy, err := joinservice.FirstPolicy(previous, r.document, member)
+	if err != nil {
+		return err
+	}
+	r.desk = joinservice.Desk{
+		Root: c.ID(), Policy: policy, Documents: []measurements.Document{r.document}, Keys: c.Keys,
+		Waiver: joinservice.Waiver{NewDisk: r.options.newDisk},
+	}
+	return nil
+}
+
+// do runs the exchange, from the first dial to Ready.
+func (r *initRun) do(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the stream
+	stream, connection, err := r.call(ctx)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	conversation := joinservice.Converse(stream, joinservice.OperatorPatience())
+	claims, err := conversation.Attest(r.desk.Root, r.anchor)
+	if err != nil {
+		return unreachable(err)
+	}
+	if err := r.writeReport(claims); err != nil {
+		return err
+	}
+	if r.options.dryRun {
+		return r.endDry(conversation, claims)
+	}
+	return r.release(conversation, claims)
+}
+
+// call opens the stream with which a node waits for its operator.
+func (r *initRun) call(ctx context.Context) (joinservice.Stream, *grpc.ClientConn, error) {
+	fmt.Fprintf(r.notes, "dialling %s\n", r.options.address())
+	var stream joinservice.Stream
+	connection, err := r.options.reach(ctx, r.file.Cluster, r.notes, func(client wire.NodeClient) error {
+		opened, err := client.Release(ctx)
+		if err != nil {
+			return err
+		}
+		stream = opened
+		return opened.Send(&wire.FromVerifier{Message: &wire.FromVerifier_Call{Call: &wire.Call{Kind: string(hullmark.Init)}}})
+	})
+	return stream, connection, err
+}
+
+// unreachable gives the end of a connection its exit code.
+func unreachable(err error) error {
+	if status.Code(err) == codes.Unavailable {
+		return withCode(exitUnreachable, fmt.Errorf("%w; next: read the node's console, then run the command again", err))
+	}
+	return err
+}
+
+// endDry tells the node that it gets nothing, and judges all the same.
+func (r *initRun) endDry(conversation *joinservice.Conversation, claims attest.Claims) error {
+	err := conversation.Deny(&hullmark.Condition{
+		Code: "dry-run", Step: "ATTEST", Title: "the operator only wanted to see the evidence", Next: "wait for the operator", Retry: true,
+	})
+	if verdict := r.desk.Judge(claims.Registers); !verdict.Accepted() {
+		return withCode(exitMismatch, r.explain(claims))
+	}
+	return err
+}
+
+// release admits the machine and sees it through to Ready.
+func (r *initRun) release(conversation *joinservice.Conversation, claims attest.Claims) error {
+	admission, err := r.admit(claims)
+	if err != nil {
+		condition := hullmark.AsCondition(err, "ATTEST", "denied")
+		said := conversation.Deny(condition)
+		if condition.Code == joinservice.CodeMismatch {
+			err = withCode(exitMismatch, r.explain(claims))
+		}
+		return errors.Join(err, said)
+	}
+	fmt.Fprintf(r.notes, "accepted as %s; the node opens its state disk (%s)\n", admission.Member.Name, claims.Disk.State)
+	opened, err := conversation.Grant(admission.Ticket)
+	if err != nil {
+		return failed(err)
+	}
+	proceed, err := r.commit(claims, admission, opened)
+	if err != nil {
+		return errors.Join(err, conversation.Deny(hullmark.AsCondition(err, "EPOCH", "not-recorded")))
+	}
+	if err := conversation.Proceed(proceed); err != nil {
+		return err
+	}
+	if r.options.kubeconfig != "" {
+		if err := writeKubeconfig(r.file.Cluster, r.endpoint, r.options.kubeconfig); err != nil {
+			return err
+		}
+	}
+	return r.follow(conversation, claims.Node)
+}
+
+// admit decides, and stores the decision before anything of it leaves this process.
+func (r *initRun) admit(claims attest.Claims) (joinservice.Admission, error) {
+	var admission joinservice.Admission
+	err := r.file.Update(func(c *cluster.Cluster) error {
+		if r.options.replaceFirst && c.Initialising != nil && c.Initialising.Node != claims.Node {
+			c.GiveUpFirst()
+		}
+		record, err := c.Record(claims.Node)
+		if err != nil {
+			return err
+		}
+		if admission, err = r.desk.Admit(hullmark.Init, claims, record); err != nil {
+			return err
+		}
+		c.SetRecord(claims.Node, admission.Record)
+		c.Policy, err = measurements.SignPolicy(c.Root.Key, c.ID(), r.desk.Policy)
+		return err
+	})
+	return admission, err
+}
+
+// commit records that the disk holds the ticket's epoch, and only then makes what M6 carries.
+func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, opened joinservice.Opened) (*wire.Proceed, error) {
+	err := r.file.Update(func(c *cluster.Cluster) error {
+		return c.Commit(claims.Node, claims.Disk.UUID, admission.Ticket.Disk.Epoch.Issued)
+	})
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(r.notes, "the state disk is open (epoch %d after %d)\n", admission.Ticket.Disk.Epoch.Issued, opened.EpochRead)
+	if opened.LastBoot != "" {
+		fmt.Fprintf(r.notes, "its last boot was at %s\n", printable(opened.LastBoot))
+	}
+	files, err := r.file.Cluster.Files()
+	if err != nil {
+		return nil, err
+	}
+	parameters, err := r.parameters(claims.Config, admission.Member.Name, opened.Addresses)
+	if err != nil {
+		return nil, err
+	}
+	documents, manifests, err := r.options.documents.make(parameters)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.Proceed{
+		NodeName: admission.Member.Name, Role: string(admission.Member.Role),
+		KubeadmDocuments: documents, Files: files, Manifests: manifests,
+	}, nil
+}
+
+// follow prints what the node does until it is Ready, and then records that it was.
+func (r *initRun) follow(conversation *joinservice.Conversation, node hullmark.NodeID) error {
+	began := time.Now()
+	err := conversation.Follow(func(phase, message string) {
+		fmt.Fprintf(r.notes, "%7s  %s  %s\n", time.Since(began).Round(time.Second), printable(phase), printable(message))
+	})
+	if err != nil {
+		return failed(err)
+	}
+	if err := r.file.Update(func(c *cluster.Cluster) error {
+		c.Initialised = &node
+		return nil
+	}); err != nil {
+		return err
+	}
+	fmt.Fprintf(r.notes, "%s is Ready\n", r.options.name)
+	return nil
+}
+
+// failed gives a failure after admission its text: it is no denial, so the exit code is 1.
+func failed(err error) error {
+	var condition *hullmark.Condition
+	if errors.As(err, &condition) {
+		return withCode(exitFailed, told{condition})
+	}
+	return unreachable(err)
+}
+
+// nodeAddress chooses the address that the first API server tells others: the
+// operator's word, a static address of the measured config, or the node's own word.
+func (r *initRun) nodeAddress(config hullmark.NodeConfig, own []netip.Addr) (netip.Addr, error) {
+	if r.options.documents.advertise != "" {
+		return netip.ParseAddr(r.options.documents.advertise)
+	}
+	if len(config.Addresses) > 0 {
+		prefix, err := netip.ParsePrefix(config.Addresses[0])
+		return prefix.Addr(), err
+	}
+	for _, address := range own {
+		if address.IsGlobalUnicast() && address.Is4() {
+			return address, nil
+		}
+	}
+	return netip.Addr{}, errors.New("the node named no IPv4 address of its own; next: name it (--advertise-address)")
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+)
+
+const (
+	// maxPassphrase bounds a passphrase, in bytes.
+	maxPassphrase = 1 << 10
+	// dialPause is how long is waited before a node that does not answer is dialled again.
+	dialPause = 2 * time.Second
+	// firstWord is how long one attempt to reach a node may take, handshake included.
+	firstWord = 30 * time.Second
+)
+
+// operatorOptions are the flags of every verb that speaks to a node.
+type operatorOptions struct {
+	cluster, passphraseFile string
+	node                    string
+	wait                    time.Duration
+}
+
+func (o *operatorOptions) addFlags(cmd *cobra.Command, wait time.Duration) {
+	f := cmd.Flags()
+	f.StringVar(&o.cluster, "cluster", "", "cluster `FILE`")
+	f.StringVar(&o.passphraseFile, "passphrase-file", "", "`FILE` whose first line is the cluster file's passphrase (default: ask)")
+	f.StringVar(&o.node, "node", "", "the node's `HOST[:PORT]` (port 7443 if none)")
+	f.DurationVar(&o.wait, "wait", wait, "how long to keep dialling a node that is still booting")
+	require(cmd, "cluster", "node")
+}
+
+// require marks flags that the caller has defined.
+func require(cmd *cobra.Command, flags ...string) {
+	for _, flag := range flags {
+		if err := cmd.MarkFlagRequired(flag); err != nil {
+			panic(err) // the flag is defined by the caller
+		}
+	}
+}
+
+// open reads the cluster file.
+func (o *operatorOptions) open(notes io.Writer) (*cluster.File, error) {
+	passphrase, err := readPassphrase(o.passphraseFile, notes, "Passphrase of "+o.cluster)
+	if err != nil {
+		return nil, err
+	}
+	return cluster.Open(o.cluster, passphrase)
+}
+
+// address returns the node's address with a port.
+func (o *operatorOptions) address() string {
+	if _, _, err := net.SplitHostPort(o.node); err == nil {
+		return o.node
+	}
+	return net.JoinHostPort(strings.Trim(o.node, "[]"), attest.DefaultPort)
+}
+
+// readPassphrase reads the first line of a file, or asks on the terminal if no file is named.
+func readPassphrase(file string, notes io.Writer, prompt string) (hullmark.Secret, error) {
+	if file != "" {
+		return readPassphraseFile(file)
+	}
+	stdin := int(os.Stdin.Fd())
+	if !term.IsTerminal(stdin) {
+		return hullmark.Secret{}, withCode(exitUsage, errors.New("no terminal to ask for the passphrase on: name a file (--passphrase-file)"))
+	}
+	fmt.Fprint(notes, prompt+": ")
+	typed, err := term.ReadPassword(stdin)
+	fmt.Fprintln(notes)
+	if err != nil {
+		return hullmark.Secret{}, fmt.Errorf("read the passphrase: %w", err)
+	}
+	return hullmark.NewSecret(typed), nil
+}
+
+func readPassphraseFile(file string) (hullmark.Secret, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return hullmark.Secret{}, fmt.Errorf("passphrase: %w", err)
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, maxPassphrase+1))
+	if err != nil {
+		return hullmark.Secret{}, fmt.Errorf("passphrase: %w", err)
+	}
+	end := strings.IndexAny(string(content), "\r\n")
+	if end < 0 {
+		end = len(content)
+	}
+	if end == 0 || end > maxPassphrase {
+		return hullmark.Secret{}, fmt.Errorf("passphrase: %s: want 1 to %d bytes in the first line", file, maxPassphrase)
+	}
+	return hullmark.NewSecret(content[:end:end]), nil
+}
+
+// dial prepares one connection to the node: no proxy, no retry, no resolver
+// but the system's, and the operator's certificate, made for this connection alone.
+func dial(address string, operator tls.Certificate) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(credentials.NewTLS(attest.OperatorConfig(operator))),
+		grpc.WithNoProxy(),
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MaxFromNode)),
+	)
+}
+
+// reach dials the node until open succeeds on a connection to it, which is
+// returned and is the caller's to close. A node that does not answer is dialled
+// again until the deadline; one that refuses is not.
+func (o *operatorOptions) reach(ctx context.Context, c *cluster.Cluster, notes io.Writer, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
+	began := time.Now()
+	for {
+		connection, err := o.attempt(c, open)
+		if err == nil {
+			return connection, nil
+		}
+		if status.Code(err) != codes.Unavailable || refusedByNode(err) {
+			return nil, explainRefusal(err)
+		}
+		waited := time.Since(began).Round(time.Second)
+		if waited >= o.wait {
+			return nil, withCode(exitUnreachable, fmt.Errorf("node %s: not reached within %v: %s; next: is it booted, and is the address right? Its console says more",
+				o.address(), o.wait, status.Convert(err).Message()))
+		}
+		fmt.Fprintf(notes, "waiting for %s (%v of %v)\n", o.address(), waited, o.wait)
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(dialPause):
+		}
+	}
+}
+
+// attempt makes one connection and tries to use it.
+func (o *operatorOptions) attempt(c *cluster.Cluster, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
+	operator, err := c.Operator()
+	if err != nil {
+		return nil, err
+	}
+	connection, err := dial(o.address(), operator)
+	if err != nil {
+		return nil, err
+	}
+	if err := open(wire.NewNodeClient(connection)); err != nil {
+		return nil, errors.Join(err, connection.Close())
+	}
+	return connection, nil
+}
+
+// refusedByNode reports that the node ended the handshake because of the operator's certificate.
+func refusedByNode(err error) bool {
+	return strings.Contains(status.Convert(err).Message(), "remote error: tls:")
+}
+
+func explainRefusal(err error) error {
+	if refusedByNode(err) {
+		return withCode(exitDenied, errors.New("the node refuses this operator: it was configured for another cluster; next: check the cluster file, and the clusterRoot in its node config"))
+	}
+	return err
+}
+
+// printable makes text from a node safe for a terminal: control characters other than line feed and tab are left out.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// told is a condition as an error that says all of it, one line for each part.
+type told struct{ condition *hullmark.Condition }
+
+func (e told) Unwrap() error { return e.condition }
+
+// Error lists step, cause and next action.
+func (e told) Error() string {
+	root := e.condition.Root()
+	lines := []string{
+		fmt.Sprintf("%s (%s)", printable(root.Title), printable(root.Code)),
+		"  step:     " + printable(root.Step),
+	}
+	if root.Expected != "" || root.Got != "" {
+		lines = append(lines, "  expected: "+printable(root.Expected), "  got:      "+printable(root.Got))
+	}
+	for c := e.condition; c != root; c = c.Because {
+		lines = append(lines, "  so:       "+printable(c.Title))
+	}
+	return strings.Join(append(lines, "  next:     "+printable(root.Next)), "\n")
+}
+
+// tell gives a denial its full text and exit code; an error with a code of its own it leaves alone.
+func tell(err error) error {
+	var condition *hullmark.Condition
+	var coded codedError
+	if errors.As(err, &coded) || !errors.As(err, &condition) {
+		return err
+	}
+	return withCode(exitDenied, told{condition})
+}
