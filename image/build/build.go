@@ -50,9 +50,10 @@ type Result struct {
 	Size  int64
 	// RootHash is the dm-verity root hash in hex, Cmdline the kernel command line that contains it.
 	RootHash, Cmdline string
-	// Lock is what it was built from, Tools the tools tree that built it.
-	Lock  lock.Lock
-	Tools string
+	// LockFile and Lock are what it was built from, Tools the tools tree that built it.
+	LockFile string
+	Lock     lock.Lock
+	Tools    string
 }
 
 // job is a build under way: what each step leaves for the later ones.

@@ -65,6 +65,9 @@ func kubernetesKey(ctx context.Context, o Options) (string, error) {
 	return cache.Key(kubernetesFormat, sources, strings.TrimSpace(string(compiler))), nil
 }
 
+// stripped leaves debugging information and the build's own identity out of a program.
+const stripped = "-s -w -buildid="
+
 // bundle is one compilation.
 type bundle struct {
 	source string
@@ -80,12 +83,13 @@ func (b bundle) make(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range []struct{ dir, packages string }{
-		{".", "./kube ./etcd ./pause"},
-		{"coredns", "."},
-		{"flannel", "."},
+	for _, m := range []struct{ dir, packages, stamps string }{
+		{".", "./kube ./etcd ./pause", stamps},
+		// These have a client-go of their own, which is of another release.
+		{"coredns", ".", stripped},
+		{"flannel", ".", stripped},
 	} {
-		if err := b.compile(ctx, m.dir, stamps, strings.Fields(m.packages)); err != nil {
+		if err := b.compile(ctx, m.dir, m.stamps, strings.Fields(m.packages)); err != nil {
 			return fmt.Errorf("compile %s: %w", m.dir, err)
 		}
 	}
@@ -127,7 +131,7 @@ func (b bundle) stamps(ctx context.Context) (string, error) {
 	if release.Time == "" || len(number) < 3 {
 		return "", fmt.Errorf("module k8s.io/kubernetes: version %q of time %q: a release with its time is needed; is the module proxy reachable?", release.Version, release.Time)
 	}
-	flags := []string{"-s", "-w", "-buildid="}
+	flags := []string{stripped}
 	for _, p := range []string{"k8s.io/client-go/pkg/version", "k8s.io/component-base/version"} {
 		flags = append(flags,
 			"-X", p+".gitVersion="+release.Version,

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark/image/build"
+	"github.com/hullmark/hullmark/internal/cache"
+)
+
+func newBuildCommand() *cobra.Command {
+	var f buildFlags
+	var relock bool
+	var output string
+	cmd := &cobra.Command{
+		Use:   "build",
+		Short: "Build an image from the locked packages",
+		Long: `Build an image from the locked packages.
+
+Exactly the packages of the lock are installed; one that cannot be had, or is another than was locked, is an error that names it. The
+same lock, sources and compiler give the same image, byte for byte. Everything that was downloaded or built once is kept in the cache folder.`,
+		Example: "  hullmark build\n  hullmark build --config my-node --image-id my-node",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := f.options(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			if relock {
+				if o, err = build.Settle(cmd.Context(), o); err != nil {
+					return err
+				}
+			}
+			r, err := build.Build(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			o.Progress.Summary()
+			return writeBuilt(cmd.OutOrStdout(), r, output)
+		},
+	}
+	f.register(cmd)
+	f.registerImage(cmd)
+	cmd.Flags().BoolVar(&relock, "relock", false, "where a locked package is gone from every source, lock it anew into OUT/hullmark.lock and build from that")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
+	return cmd
+}
+
+// built is the JSON that hullmark build writes.
+type built struct {
+	Image    string `json:"image"`
+	Size     int64  `json:"size"`
+	RootHash string `json:"rootHash"`
+	Cmdline  string `json:"cmdline"`
+	Lock     string `json:"lock"`
+	Tools    string `json:"tools"`
+}
+
+func writeBuilt(w io.Writer, r build.Result, format string) error {
+	switch format {
+	case "json":
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(built{r.Image, r.Size, r.RootHash, r.Cmdline, r.LockFile, r.Tools})
+	case "text":
+		_, err := fmt.Fprintf(w, "image         %s (%d MB)\nroot hash     %s\ncommand line  %s\n", r.Image, r.Size/1e6, r.RootHash, r.Cmdline)
+		return err
+	}
+	return withCode(exitUsage, fmt.Errorf("build: output %q: want text or json", format))
+}
+
+// buildFlags are what lock, build and reproduce have in common.
+type buildFlags struct {
+	source, lockFile, out, id, config, profile, mirror string
+	withoutKubernetes                                  bool
+}
+
+// register defines the flags of all three commands.
+func (f *buildFlags) register(cmd *cobra.Command) {
+	s := cmd.Flags()
+	s.StringVar(&f.source, "source", ".", "`FOLDER` of the checkout")
+	s.StringVar(&f.lockFile, "lock", "", "lock `FILE` (default: hullmark.lock in the checkout)")
+	s.StringVar(&f.config, "config", "", "definition `FOLDER` of your own, layered over mkosi/")
+	s.StringVar(&f.mirror, "mirror", "", "`URL` of a Debian archive to use instead of this machine's")
+}
+
+// registerImage defines the flags of the two that build.
+func (f *buildFlags) registerImage(cmd *cobra.Command) {
+	s := cmd.Flags()
+	s.StringVar(&f.out, "out", "out", "`FOLDER` for the image")
+	s.StringVar(&f.id, "image-id", "hullmark", "`NAME` of the image and of its files")
+	s.StringVar(&f.profile, "profile", "", "mkosi profile `NAME` to add, for instance debug")
+	s.BoolVar(&f.withoutKubernetes, "without-kubernetes", false, "leave the Kubernetes bundle out, for work on the system itself")
+}
+
+// options turns flags into what package build takes; progress goes to w.
+func (f *buildFlags) options(w io.Writer) (build.Options, error) {
+	store, err := cache.Open()
+	if err != nil {
+		return build.Options{}, err
+	}
+	o := build.Options{
+		LockFile: f.lockFile, ID: f.id, Profile: f.profile, Mirror: f.mirror, WithoutKubernetes: f.withoutKubernetes,
+		Store: store, Progress: build.NewProgress(w, time.Now),
+	}
+	for _, p := range []struct {
+		to   *string
+		from string
+	}{{&o.Source, f.source}, {&o.Out, f.out}, {&o.Config, f.config}} {
+		if p.from == "" {
+			continue
+		}
+		if *p.to, err = filepath.Abs(p.from); err != nil {
+			return o, err
+		}
+	}
+	if o.LockFile == "" {
+		o.LockFile = filepath.Join(o.Source, "hullmark.lock")
+	}
+	if _, err := os.Stat(filepath.Join(o.Source, "mkosi", "mkosi.conf")); err != nil {
+		return o, withCode(exitUsage, fmt.Errorf("%s is not a checkout of hullmark: name one with --source: %w", o.Source, err))
+	}
+	return o, nil
+}

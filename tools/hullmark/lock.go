@@ -1,0 +1,62 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark/image/build"
+	"github.com/hullmark/hullmark/image/lock"
+)
+
+func newLockCommand() *cobra.Command {
+	var f buildFlags
+	cmd := &cobra.Command{
+		Use:   "lock",
+		Short: "Choose the newest packages of the signed archives and lock them",
+		Long: `Choose the newest packages of the signed archives and lock them.
+
+The Debian archives of this machine's APT configuration are asked for release trixie, its updates and security updates. Their indexes must be
+signed by a key of debian-archive-keyring. What is chosen, with all that it depends on, is written to the lock file with version, hash and
+size, and what moved since the last lock is shown.`,
+		Example: "  hullmark lock\n  hullmark lock --config my-node --lock my-node/hullmark.lock",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := f.options(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			before, err := build.ReadLock(o)
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "hullmark: the lock that was there counts as empty: %v\n", err)
+			}
+			after, err := build.Lock(cmd.Context(), o)
+			if err != nil {
+				return err
+			}
+			if err := build.WriteLock(o.LockFile, after); err != nil {
+				return err
+			}
+			return writeMoves(cmd.OutOrStdout(), o.LockFile, before, after)
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func writeMoves(w io.Writer, file string, before, after lock.Lock) error {
+	moves := lock.Compare(before, after)
+	if len(before.Packages) > 0 {
+		for _, m := range moves {
+			if _, err := fmt.Fprintln(w, m); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := fmt.Fprintf(w, "%s: %d packages for the image, %d for the tools tree; %d moved\n",
+		file, len(after.Of(lock.Root)), len(after.Of(lock.Tools)), len(moves))
+	return err
+}

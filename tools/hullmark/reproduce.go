@@ -1,0 +1,46 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark/image/build"
+)
+
+func newReproduceCommand() *cobra.Command {
+	var f buildFlags
+	cmd := &cobra.Command{
+		Use:   "reproduce",
+		Short: "Build the image twice under other circumstances and compare",
+		Long: `Build the image twice under other circumstances and compare.
+
+Folder, umask, time zone, locale and number of processors differ, and both builds begin with an empty cache: they share only the packages, which
+are held by hash, and the tools tree. If the images differ, the first differing partition, file and offset are named and the exit code is 3.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o, err := f.options(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			program, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			sum, err := build.Reproduce(cmd.Context(), o, program)
+			if errors.Is(err, build.ErrImagesDiffer) {
+				return withCode(exitMismatch, err)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "byte-equal: both images have sha256 %s\n", sum)
+			return err
+		},
+	}
+	f.register(cmd)
+	f.registerImage(cmd)
+	return cmd
+}
