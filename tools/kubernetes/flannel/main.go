@@ -1,4 +1,4 @@
-// Command flannel gives every pod of a cluster an address that every other pod reaches.
+// Command flannel gives every pod of a cluster an address that the other pods reach.
 // It is flannel's own subnet manager, backends and nftables rules under a smaller main:
 // flannel's also links the kits of clouds that this cluster does not run in, and leaves
 // the CNI configuration to a container of its own, which is written here.

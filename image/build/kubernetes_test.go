@@ -1,0 +1,75 @@
+package build
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/image/oci"
+)
+
+func TestKubernetesImageHoldsOnlyPause(t *testing.T) {
+	image := kubernetesImage([]byte("program"))
+	for _, f := range image.Files {
+		if f.Mode.IsRegular() && f.Name != "pause" {
+			t.Errorf("%s is a file of the image, not of the root", f.Name)
+		}
+	}
+	var first, second bytes.Buffer
+	for _, out := range []*bytes.Buffer{&first, &second} {
+		if err := oci.Write(out, kubernetesImage([]byte("program")), []string{KubernetesRepository + "/pause:1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(first.Bytes(), second.Bytes()) {
+		t.Error("two archives of one image differ")
+	}
+}
+
+// TestEveryPieceNamesTheSameImages holds together what no compiler does.
+func TestEveryPieceNamesTheSameImages(t *testing.T) {
+	if KubernetesRepository != kubeadm.Repository {
+		t.Errorf("bundle: %s, documents: %s", KubernetesRepository, kubeadm.Repository)
+	}
+	config, err := os.ReadFile(filepath.Join("..", "..", "mkosi", "mkosi.extra", "etc", "containerd", "config.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(config), `sandbox_image = "`+KubernetesRepository+`/pause:`) {
+		t.Error("containerd's sandbox image is not ours")
+	}
+}
+
+func TestSetModesForgetsTheUmask(t *testing.T) {
+	dir := t.TempDir()
+	want := map[string]fs.FileMode{"bin": 0o755, "bin/kube": 0o755, "patches": 0o755, "patches/etcd.yaml": 0o644}
+	for _, name := range []string{"bin/kube", "patches/etcd.yaml"} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := setModes(dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, mode := range want {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+	}
+}
+
+func TestFollowKeepsTheReason(t *testing.T) {
+	said := strings.Repeat("k8s.io/api\n", 100) + "kube/main.go:1: wrong\n"
+	if got := (bundle{}).follow(strings.NewReader(said), "packages", 200); !strings.HasSuffix(got, "wrong") || strings.Count(got, "\n") > 10 {
+		t.Errorf("got %q", got)
+	}
+}
