@@ -1,0 +1,55 @@
+package build
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var fixedTime = time.Unix(1000, 0)
+
+func TestFirstDifference(t *testing.T) {
+	long := strings.Repeat("x", 3<<20)
+	for _, c := range []struct {
+		a, b string
+		want int64
+	}{{"", "", -1}, {"abc", "abc", -1}, {"abc", "abd", 2}, {"abc", "ab", 2}, {long, long, -1}, {long, long[:2<<20] + "y" + long[2<<20+1:], 2 << 20}} {
+		if got, err := firstDifference(strings.NewReader(c.a), strings.NewReader(c.b)); err != nil || got != c.want {
+			t.Errorf("%.5q… and %.5q…: %d, %v; want %d", c.a, c.b, got, err, c.want)
+		}
+	}
+}
+
+func TestCompareFoldersNamesTheFirstFile(t *testing.T) {
+	a, b := t.TempDir(), t.TempDir()
+	write := func(dir, name, content string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{a, b} {
+		write(dir, "same", "x")
+		if err := os.Chtimes(filepath.Join(dir, "same"), fixedTime, fixedTime); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(a, "zed", "one two")
+	write(b, "zed", "one too")
+	for _, dir := range []string{a, b} {
+		for _, name := range []string{"zed", "."} {
+			if err := os.Chtimes(filepath.Join(dir, name), fixedTime, fixedTime); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := compareFolders(a, b); err == nil || err.Error() != "file /zed, offset 5" {
+		t.Errorf("got %v", err)
+	}
+	write(b, "extra", "")
+	if err := compareNames(b, a); err == nil || !strings.Contains(err.Error(), "/extra") {
+		t.Errorf("got %v", err)
+	}
+}
