@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -29,9 +30,14 @@ type fetcher struct {
 }
 
 func newFetcher(o Options, mirrors map[string]string) fetcher {
+	// A source that does not answer is given up soon, one that is slow is not.
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: 30 * time.Second,
+	}
 	return fetcher{
 		store: o.Store, mirrors: mirrors, snapshot: snapshotArchive, progress: o.Progress,
-		client: &http.Client{Timeout: 10 * time.Minute},
+		client: &http.Client{Transport: transport, Timeout: 10 * time.Minute},
 	}
 }
 
