@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -13,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/ulikunitz/xz"
 
 	"github.com/hullmark/hullmark/image/cpio"
 )
@@ -117,8 +115,7 @@ func (k kernelModules) order(names []string) ([]string, error) {
 	return out, nil
 }
 
-// packInitrd packs the initrd: our program as /init, and modules in the order in which it has to load them. It is compressed as a whole, so the
-// modules are not.
+// packInitrd packs the initrd: our program as /init, and modules in the order in which it has to load them.
 func packInitrd(tree members, program []byte, modules []string) ([]byte, error) {
 	k, err := readKernelModules(tree)
 	if err != nil {
@@ -130,7 +127,7 @@ func packInitrd(tree members, program []byte, modules []string) ([]byte, error) 
 	}
 	entries := []cpio.Entry{{Name: "init", Mode: 0o755, Data: program}}
 	for i, file := range files {
-		module, err := readModule(tree, k.dir+"/"+file)
+		module, err := tree.read(k.dir + "/" + file)
 		if err != nil {
 			return nil, fmt.Errorf("pack initrd: %w", err)
 		}
@@ -141,18 +138,6 @@ func packInitrd(tree members, program []byte, modules []string) ([]byte, error) 
 		return nil, fmt.Errorf("pack initrd: %w", err)
 	}
 	return compress(archive.Bytes())
-}
-
-func readModule(tree members, name string) ([]byte, error) {
-	packed, err := tree.read(name)
-	if err != nil || !strings.HasSuffix(name, ".xz") {
-		return packed, err
-	}
-	r, err := xz.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return io.ReadAll(r)
 }
 
 // compress writes one zstd frame. One worker makes its bytes independent of the machine's processors.

@@ -25,18 +25,13 @@ type programs struct {
 	out    string // folder for the results
 }
 
-// make compiles everything and returns the folder: initrd, and under node/ what goes to nodeHome.
+// make compiles everything into out: the initrd's program as initrd, and what goes to nodeHome below node.
 func (p programs) make(ctx context.Context, l lock.Lock) error {
 	if err := p.static(ctx, "initrd", filepath.Join(p.out, "initrd")); err != nil {
 		return err
 	}
-	for _, name := range []string{"firstboot", "joinservice"} {
-		if _, err := os.Stat(filepath.Join(p.source, "tools", name, "main.go")); err != nil {
-			continue
-		}
-		if err := p.static(ctx, name, filepath.Join(p.out, "node", name)); err != nil {
-			return err
-		}
+	if err := p.static(ctx, "firstboot", filepath.Join(p.out, "node", "firstboot")); err != nil {
+		return err
 	}
 	return p.linked(ctx, "statedisk", l)
 }
@@ -57,9 +52,6 @@ func (p programs) static(ctx context.Context, name, out string) error {
 // linked compiles tools/name, which uses a C library, with the compiler and the libraries of the tools tree: their versions are those of the
 // image, and the machine's do not matter. Go itself and its modules are the machine's, shown read-only.
 func (p programs) linked(ctx context.Context, name string, l lock.Lock) error {
-	if _, err := os.Stat(filepath.Join(p.source, "tools", name, "main.go")); err != nil {
-		return nil
-	}
 	download := exec.CommandContext(ctx, "go", "mod", "download")
 	download.Dir = p.source
 	if err := runQuiet(download, "download modules"); err != nil {
