@@ -54,6 +54,8 @@ type Result struct {
 	LockFile string
 	Lock     lock.Lock
 	Tools    string
+	// Bundle is the folder of the Kubernetes bundle, or empty.
+	Bundle string
 }
 
 // job is a build under way: what each step leaves for the later ones.

@@ -126,7 +126,7 @@ func (d *demo) makeCluster(ctx context.Context) error {
 
 func (d *demo) boot(ctx context.Context) (err error) {
 	d.machine, err = startMachine(ctx, d.path("vm"), "vm", filepath.Join(d.out, "hullmark.raw"), "--dir", d.path("vm"),
-		"--state-disk", "10G", "--memory", "4096", "--config", d.path("node.json"),
+		"--tools", filepath.Join(d.out, "tools"), "--state-disk", "10G", "--memory", "4096", "--config", d.path("node.json"),
 		"--forward", d.agent+":7443", "--forward", d.api+":6443", "--no-reboot")
 	return err
 }

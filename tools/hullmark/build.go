@@ -24,7 +24,9 @@ func newBuildCommand() *cobra.Command {
 		Long: `Build an image from the locked packages.
 
 Exactly the packages of the lock are installed; one that cannot be had, or is another than was locked, is an error that names it. The
-same lock, sources and compiler give the same image, byte for byte. Everything that was downloaded or built once is kept in the cache folder.`,
+same lock, sources and compiler give the same image, byte for byte. Everything that was downloaded or built once is kept in the cache folder.
+
+Beside the image lie its measurement document, for the firmware of the tools tree without keys, and links to that tree and to the image's kubectl.`,
 		Example: "  hullmark build\n  hullmark build --config my-node --image-id my-node",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,6 +44,9 @@ same lock, sources and compiler give the same image, byte for byte. Everything t
 				return err
 			}
 			o.Progress.Summary()
+			if err := accompany(r); err != nil {
+				return err
+			}
 			return writeBuilt(cmd.OutOrStdout(), r, output)
 		},
 	}

@@ -70,10 +70,15 @@ func newRootCommand() *cobra.Command {
 		return withCode(exitUsage, fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
 	})
 	root.AddCommand(
+		newLockCommand(),
+		newBuildCommand(),
+		newReproduceCommand(),
+		newMeasureCommand(),
 		newVMCommand(),
 		newClusterCommand(),
 		newInitCommand(),
 		newNodeCommand(),
+		newCacheCommand(),
 	)
 	return root
 }
