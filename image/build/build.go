@@ -192,6 +192,7 @@ func (j *job) trim() {
 	j.members.remove("usr/lib/modules/"+j.version+"/vmlinuz", false)
 	j.members.remove("boot", true)
 	maps.DeleteFunc(j.members, func(name string, _ member) bool { return strings.HasPrefix(name, "var/") && path.Dir(name) != "var" })
+	j.members.ownByRoot()
 }
 
 const osReleasePath = "usr/lib/os-release"

@@ -9,7 +9,7 @@ import (
 )
 
 // erofsCompression trades size for the time of a build and of a boot: figures are in docs/build.md.
-const erofsCompression = "lz4hc,9"
+const erofsCompression = "lz4hc,6"
 
 // erofsName is the file that makeErofs leaves in its folder.
 const erofsName = "root.erofs"
@@ -21,7 +21,7 @@ func makeErofs(ctx context.Context, tools, tarFile, sum string, epoch int64, dir
 		Tree: tools, Offline: true, Dir: "/out",
 		Binds: []toolstree.Bind{{Host: tarFile, Tree: "/root.tar"}, {Host: dir, Tree: "/out", Writable: true}},
 	}
-	cmd := s.Command(ctx, "mkfs.erofs", "--quiet", "--tar=f", "-z"+erofsCompression, "-C65536", "-T"+strconv.FormatInt(epoch, 10), "-U"+contentUUID(sum),
+	cmd := s.Command(ctx, "mkfs.erofs", "--quiet", "--workers=1", "--tar=f", "-z"+erofsCompression, "-C65536", "-T"+strconv.FormatInt(epoch, 10), "-U"+contentUUID(sum),
 		erofsName, "/root.tar")
 	return runQuiet(cmd, "mkfs.erofs")
 }

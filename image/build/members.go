@@ -137,6 +137,15 @@ func (m members) remove(dir string, keep bool) {
 	})
 }
 
+// ownByRoot gives every file to root and takes away set-user-ID and set-group-ID bits. Nothing is ever written to the tree and no one logs in, so
+// other owners and borrowed rights serve nobody; and mkosi, run by an ordinary user, records no other owners anyway.
+func (m members) ownByRoot() {
+	for name, f := range m {
+		f.header.Uid, f.header.Gid, f.header.Mode = 0, 0, f.header.Mode&0o1777
+		m[name] = f
+	}
+}
+
 // write writes the tree as a canonical tar archive: sorted by name, numeric owners only, every time set to epoch (Unix seconds), PAX records only
 // for extended attributes and long names. Equal trees give equal bytes, whatever file system they came from.
 func (m members) write(w io.Writer, epoch int64) error {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/hullmark/hullmark/image/lock"
@@ -19,6 +20,25 @@ type mkosi struct {
 	definitions string // our folder mkosi/
 	config      string // the user's definition folder, layered over ours; may be empty
 	profile     string // may be empty
+}
+
+// stage returns m with copies of the definitions below dir, with modes that depend only on what git keeps: a checkout made under another umask
+// gives the same tree.
+func (m mkosi) stage(dir string) (mkosi, error) {
+	systemd := filepath.Join(filepath.Dir(m.definitions), "systemd")
+	for _, c := range []struct{ from, to string }{{m.definitions, "mkosi"}, {systemd, "systemd"}, {m.config, "config"}} {
+		if c.from == "" {
+			continue
+		}
+		if err := copyFolder(c.from, filepath.Join(dir, c.to), plainMode); err != nil {
+			return m, fmt.Errorf("copy definitions: %w", err)
+		}
+	}
+	m.definitions = filepath.Join(dir, "mkosi")
+	if m.config != "" {
+		m.config = filepath.Join(dir, "config")
+	}
+	return m, nil
 }
 
 // openMkosi unpacks the locked mkosi, which has to be in the store.
@@ -44,8 +64,9 @@ func (m mkosi) command(ctx context.Context, home string, args ...string) *exec.C
 	if m.profile != "" {
 		all = append(all, "--profile", m.profile)
 	}
-	// Debian's own Python: another one that is first in PATH may be of any version.
-	cmd := exec.CommandContext(ctx, "/usr/bin/python3", append(all, args...)...)
+	// Debian's own Python: another one that is first in PATH may be of any version. Scripts make files, so the umask is part of the input.
+	script := `umask 022; exec /usr/bin/python3 "$@"`
+	cmd := exec.CommandContext(ctx, "sh", slices.Concat([]string{"-c", script, "sh"}, all, args)...)
 	cmd.Env = []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "TZ=UTC", "HOME=" + home, "TMPDIR=" + home,
 		"PYTHONPATH=" + filepath.Join(m.program, "usr/lib/python3/dist-packages"), "PYTHONDONTWRITEBYTECODE=1",
@@ -76,6 +97,9 @@ func (m mkosi) rootTar(ctx context.Context, tools, url string, epoch int64, out 
 		return err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
+	if m, err = m.stage(filepath.Join(work, "definitions")); err != nil {
+		return err
+	}
 	cmd := m.command(ctx, work,
 		"--tools-tree", tools, "--local-mirror", url, "--source-date-epoch", strconv.FormatInt(epoch, 10),
 		"--output-dir", out, "--output", "root", "--workspace-dir", work, "--package-cache-dir", filepath.Join(work, "packages"), "--force", "build")

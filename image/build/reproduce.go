@@ -11,18 +11,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 )
 
 // circumstance is what differs between two builds that must not differ.
 type circumstance struct {
-	folder, umask, cores string
-	env                  []string
+	folder   string
+	umask    fs.FileMode
+	oneCore  bool
+	settings []string // of the environment
 }
 
 func circumstances() [2]circumstance {
 	return [2]circumstance{
-		{folder: "a", umask: "022", cores: "0", env: []string{"TZ=UTC", "LC_ALL=C", "GOMAXPROCS=1"}},
-		{folder: "another/folder", umask: "077", cores: "0-", env: []string{"TZ=Pacific/Kiritimati", "LC_ALL=de_DE.UTF-8", "LANG=de_DE.UTF-8", "GOMAXPROCS=7"}},
+		{folder: "a", umask: 0o022, oneCore: true, settings: []string{"TZ=UTC", "LC_ALL=C", "GOMAXPROCS=1"}},
+		{folder: "another/folder", umask: 0o077, settings: []string{"TZ=Pacific/Kiritimati", "LC_ALL=de_DE.UTF-8", "LANG=de_DE.UTF-8", "GOMAXPROCS=7"}},
 	}
 }
 
@@ -66,23 +69,14 @@ func Reproduce(ctx context.Context, o Options, program string) (sum string, err 
 // buildUnder runs a build in a folder of its own and returns the image's path.
 func (o Options) buildUnder(ctx context.Context, program, dir string, c circumstance) (string, error) {
 	source, store := filepath.Join(dir, "source"), filepath.Join(dir, "cache")
-	if err := copySources(o.Source, source, o.Out); err != nil {
+	if err := copyFolder(o.Source, source, c.mode, ".git", o.Out); err != nil {
 		return "", fmt.Errorf("copy sources: %w", err)
 	}
 	if err := o.shareVerified(store); err != nil {
 		return "", err
 	}
-	args := []string{"build", "--source", source, "--lock", o.LockFile, "--out", filepath.Join(dir, "out"), "--image-id", o.ID, "--config", o.Config, "--profile", o.Profile, "--mirror", o.Mirror}
-	if o.WithoutKubernetes {
-		args = append(args, "--without-kubernetes")
-	}
-	script := `umask "$1"; shift; exec taskset -c "$@"`
-	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", script, "sh", c.umask, c.cores, program}, args...)...)
-	if c.cores == "0-" {
-		cmd.Args = append([]string{"sh", "-c", `umask "$1"; shift; exec "$@"`, "sh", c.umask, program}, args...)
-	}
-	cmd.Env = append(os.Environ(), c.env...)
-	cmd.Env = append(cmd.Env, "HULLMARK_CACHE="+store, "GOCACHE="+filepath.Join(store, "go"))
+	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", c.script(), "sh", program}, o.buildArgs(source, filepath.Join(dir, "out"))...)...)
+	cmd.Env = slices.Concat(os.Environ(), c.settings, []string{"HULLMARK_CACHE=" + store, "GOCACHE=" + filepath.Join(store, "go")})
 	if o.Progress != nil {
 		cmd.Stderr = o.Progress.out
 	}
@@ -90,6 +84,29 @@ func (o Options) buildUnder(ctx context.Context, program, dir string, c circumst
 		return "", fmt.Errorf("build in %s: %w", dir, err)
 	}
 	return filepath.Join(dir, "out", o.ID+".raw"), nil
+}
+
+// mode is what a file's permissions are in a checkout that was made under c's umask.
+func (c circumstance) mode(m fs.FileMode) fs.FileMode { return m.Perm() &^ c.umask }
+
+// script runs the program that follows it.
+func (c circumstance) script() string {
+	command := `exec "$@"`
+	if c.oneCore {
+		command = `exec taskset --cpu-list 0 "$@"`
+	}
+	return fmt.Sprintf("umask %03o; %s", uint32(c.umask), command)
+}
+
+func (o Options) buildArgs(source, out string) []string {
+	args := []string{
+		"build", "--source", source, "--lock", o.LockFile, "--out", out, "--image-id", o.ID,
+		"--config", o.Config, "--profile", o.Profile, "--mirror", o.Mirror,
+	}
+	if o.WithoutKubernetes {
+		args = append(args, "--without-kubernetes")
+	}
+	return args
 }
 
 // shareVerified makes a store that has nothing but the packages and the tools tree of o's.
@@ -103,55 +120,6 @@ func (o Options) shareVerified(store string) error {
 		}
 	}
 	return nil
-}
-
-// copySources copies a checkout without its history and without the folder that images go to.
-func copySources(from, to, out string) error {
-	out, err := filepath.Abs(out)
-	if err != nil {
-		return err
-	}
-	from, err = filepath.Abs(from)
-	if err != nil {
-		return err
-	}
-	return filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if e.IsDir() && (path == out || e.Name() == ".git") {
-			return fs.SkipDir
-		}
-		rel, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
-		return copyEntry(path, filepath.Join(to, rel), e)
-	})
-}
-
-func copyEntry(from, to string, e fs.DirEntry) error {
-	switch {
-	case e.IsDir():
-		return os.MkdirAll(to, 0o755)
-	case e.Type()&fs.ModeSymlink != 0:
-		target, err := os.Readlink(from)
-		if err != nil {
-			return err
-		}
-		return os.Symlink(target, to)
-	case !e.Type().IsRegular():
-		return nil
-	}
-	info, err := e.Info()
-	if err != nil {
-		return err
-	}
-	content, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(to, content, info.Mode().Perm())
 }
 
 func fileSum(file string) (string, error) {
