@@ -91,7 +91,7 @@ func Build(ctx context.Context, o Options) (Result, error) {
 		name string
 		do   func(context.Context) (note string, err error)
 	}{
-		{"read lock", j.readLock},
+		{"lock", j.readLock},
 		{"tools tree", j.makeTools},
 		{"root tree", j.makeRoot},
 		{"programs", j.makePrograms},

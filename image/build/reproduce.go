@@ -50,6 +50,11 @@ func Reproduce(ctx context.Context, o Options, program string) (sum string, err 
 		return "", err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
+	for _, c := range circumstances() { // both before the first build, which takes long enough for someone to edit a file
+		if err := copyFolder(o.Source, filepath.Join(work, c.folder, "source"), c.mode, ".git", o.Out); err != nil {
+			return "", fmt.Errorf("reproduce: copy sources: %w", err)
+		}
+	}
 	var images [2]string
 	for i, c := range circumstances() {
 		err := o.Progress.Step("build "+c.folder, func() (string, error) {
@@ -66,12 +71,9 @@ func Reproduce(ctx context.Context, o Options, program string) (sum string, err 
 	return fileSum(images[0])
 }
 
-// buildUnder runs a build in a folder of its own and returns the image's path.
+// buildUnder runs a build of dir/source in a folder of its own and returns the image's path.
 func (o Options) buildUnder(ctx context.Context, program, dir string, c circumstance) (string, error) {
 	source, store := filepath.Join(dir, "source"), filepath.Join(dir, "cache")
-	if err := copyFolder(o.Source, source, c.mode, ".git", o.Out); err != nil {
-		return "", fmt.Errorf("copy sources: %w", err)
-	}
 	if err := o.shareVerified(store); err != nil {
 		return "", err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +30,9 @@ func toolPackages() []string {
 // mkosiPackage runs on the machine's Python and takes its tools from the tree, so it is locked without what it depends on.
 const mkosiPackage = "mkosi"
 
+// toolsFormat changes whenever unpackTools makes another tree of the same packages.
+const toolsFormat = "2"
+
 // Tools returns the unpacked tools tree of a lock; its packages are fetched if need be.
 func Tools(ctx context.Context, o Options, l lock.Lock) (string, error) {
 	packages := l.Of(lock.Tools)
@@ -39,7 +43,7 @@ func Tools(ctx context.Context, o Options, l lock.Lock) (string, error) {
 	if err := newFetcher(o, mirrors).fetch(ctx, l, packages); err != nil {
 		return "", err
 	}
-	dir, _, err := o.Store.Step("tools", l.Digest(lock.Tools), func(dir string) error { return unpackTools(ctx, o.Store, packages, dir) })
+	dir, _, err := o.Store.Step("tools", cache.Key(toolsFormat, l.Digest(lock.Tools)), func(dir string) error { return unpackTools(ctx, o.Store, packages, dir) })
 	return dir, err
 }
 
@@ -52,10 +56,25 @@ func unpackTools(ctx context.Context, s cache.Store, packages []lock.Package, di
 		}
 	}
 	return errors.Join(
+		dropBorrowedRights(dir),
 		os.Symlink("mawk", filepath.Join(dir, "usr/bin/awk")),
 		os.WriteFile(filepath.Join(dir, "etc/passwd"), []byte("root:x:0:0:root:/root:/bin/sh\n"), 0o644),
 		os.WriteFile(filepath.Join(dir, "etc/group"), []byte("root:x:0:\n"), 0o644),
 	)
+}
+
+// dropBorrowedRights takes set-user-ID and set-group-ID bits away: if root unpacked the tree, any user could else run its programs as root.
+func dropBorrowedRights(dir string) error {
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil || info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) == 0 {
+			return err
+		}
+		return os.Chmod(path, info.Mode().Perm())
+	})
 }
 
 func unpack(ctx context.Context, deb, dir string) error {
