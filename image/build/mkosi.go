@@ -103,12 +103,7 @@ func (m mkosi) rootTar(ctx context.Context, tools, url string, epoch int64, out 
 	cmd := m.command(ctx, work,
 		"--tools-tree", tools, "--local-mirror", url, "--source-date-epoch", strconv.FormatInt(epoch, 10),
 		"--output-dir", out, "--output", "root", "--workspace-dir", work, "--package-cache-dir", filepath.Join(work, "packages"), "--force", "build")
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("mkosi: %w\n%s", err, tail(log.Bytes(), 4096))
-	}
-	return nil
+	return runQuiet(cmd, "mkosi")
 }
 
 func tail(b []byte, n int) []byte { return b[max(0, len(b)-n):] }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/cache"
@@ -97,8 +98,16 @@ func goFolders(ctx context.Context) (root, modules string, err error) {
 func runQuiet(cmd *exec.Cmd, what string) error {
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
+	interruptible(cmd)
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", what, err, tail(log.Bytes(), 4096))
 	}
 	return nil
+}
+
+// interruptible makes the end of cmd's context an interrupt, so that a program ends those that it started and removes what it made; only one that
+// does not listen is killed.
+func interruptible(cmd *exec.Cmd) {
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 20 * time.Second
 }

@@ -82,6 +82,7 @@ func (o Options) buildUnder(ctx context.Context, program, dir string, c circumst
 	if o.Progress != nil {
 		cmd.Stderr = o.Progress.out
 	}
+	interruptible(cmd)
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("build in %s: %w", dir, err)
 	}
