@@ -8,7 +8,8 @@ import (
 	"github.com/hullmark/hullmark/internal/toolstree"
 )
 
-// erofsCompression trades size for the time of a build and of a boot: figures are in docs/build.md.
+// erofsCompression trades size for the time of a build. The 390 MB tree without Kubernetes, one core: lz4 205 MB in 2 s, lz4hc,6 175 MB in 9 s,
+// lz4hc,9 174 MB in 18 s. Slower algorithms save more and cost it at each read of a boot; all lz4 levels unpack alike.
 const erofsCompression = "lz4hc,6"
 
 // erofsName is the file that makeErofs leaves in its folder.
@@ -21,6 +22,7 @@ func makeErofs(ctx context.Context, tools, tarFile, sum string, epoch int64, dir
 		Tree: tools, Offline: true, Dir: "/out",
 		Binds: []toolstree.Bind{{Host: tarFile, Tree: "/root.tar"}, {Host: dir, Tree: "/out", Writable: true}},
 	}
+	// One worker, whatever machine builds: the default is one for each of its processors.
 	cmd := s.Command(ctx, "mkfs.erofs", "--quiet", "--workers=1", "--tar=f", "-z"+erofsCompression, "-C65536", "-T"+strconv.FormatInt(epoch, 10), "-U"+contentUUID(sum),
 		erofsName, "/root.tar")
 	return runQuiet(cmd, "mkfs.erofs")
