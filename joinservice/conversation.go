@@ -35,6 +35,9 @@ type Patience struct {
 	Progress time.Duration
 }
 
+// farewell is how long a denied node has to end the stream.
+const farewell = 5 * time.Second
+
 // ServicePatience is a join service's: strangers can dial it.
 func ServicePatience() Patience {
 	return Patience{Proof: 15 * time.Second, Opened: 5 * time.Minute, Progress: 10 * time.Minute}
@@ -129,9 +132,13 @@ func (c *Conversation) Grant(ticket hullmark.Ticket) (Opened, error) {
 	if err := c.send("M4", &wire.FromVerifier{Message: &wire.FromVerifier_Ticket{Ticket: wire.FromTicket(ticket)}}); err != nil {
 		return Opened{}, err
 	}
-	opened, err := c.awaitOpened()
+	message, err := c.receive("M5", c.patience.Opened)
 	if err != nil {
 		return Opened{}, err
+	}
+	opened := message.GetOpened()
+	if opened == nil {
+		return Opened{}, c.refuse(unexpected("M5"), refused())
 	}
 	if opened.GetIssued() != ticket.Disk.Epoch.Issued {
 		return Opened{}, c.refuse(&hullmark.Condition{
@@ -152,28 +159,13 @@ func readOpened(message *wire.Opened) Opened {
 	return opened
 }
 
-// awaitOpened receives M5, past the progress that formatting makes.
-func (c *Conversation) awaitOpened() (*wire.Opened, error) {
-	message, err := c.receive("M5", c.patience.Opened)
-	if err != nil {
-		return nil, err
-	}
-	if failed := message.GetProgress().GetFailed(); failed != nil {
-		return nil, failed.HullmarkCondition()
-	}
-	if message.GetOpened() == nil {
-		return nil, c.refuse(unexpected("M5"), refused())
-	}
-	return message.GetOpened(), nil
-}
-
 // Proceed sends M6. What M5 reported must be recorded before.
 func (c *Conversation) Proceed(proceed *wire.Proceed) error {
 	return c.send("M6", &wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: proceed}})
 }
 
 // Follow receives M7 until the node is Ready or failed, and hands each message
-// to report. A failure is a *hullmark.Condition.
+// to report. A failure is a *NodeError.
 func (c *Conversation) Follow(report func(phase, message string)) error {
 	for {
 		message, err := c.receive("M7", c.patience.Progress)
@@ -181,11 +173,8 @@ func (c *Conversation) Follow(report func(phase, message string)) error {
 			return err
 		}
 		progress := message.GetProgress()
-		switch {
-		case progress == nil:
+		if progress == nil {
 			return unexpected("M7")
-		case progress.GetFailed() != nil:
-			return progress.GetFailed().HullmarkCondition()
 		}
 		report(progress.GetPhase(), progress.GetMessage())
 		if progress.GetReady() {
@@ -194,9 +183,14 @@ func (c *Conversation) Follow(report func(phase, message string)) error {
 	}
 }
 
-// Deny ends the exchange with a condition that the node is told.
+// Deny ends the exchange with a condition that the node is told. It waits a
+// moment for the node to end the stream: ending it here could overtake the message.
 func (c *Conversation) Deny(condition *hullmark.Condition) error {
-	return c.send("denial", &wire.FromVerifier{Message: &wire.FromVerifier_Denied{Denied: wire.FromCondition(condition)}})
+	err := c.send("denial", &wire.FromVerifier{Message: &wire.FromVerifier_Denied{Denied: wire.FromCondition(condition)}})
+	if err == nil {
+		_, _ = c.receive("end", farewell) // Whatever comes, the exchange is over.
+	}
+	return err
 }
 
 // refuse tells the node said and returns err. That the node may no longer hear it changes nothing.
@@ -230,11 +224,34 @@ func (c *Conversation) receive(what string, limit time.Duration) (*wire.FromNode
 		if r.err != nil {
 			return nil, fmt.Errorf("receive %s: %w", what, r.err)
 		}
-		return r.message, wire.CheckFromNode(r.message)
+		return inspect(r.message)
 	case <-timer.C:
 		return nil, fmt.Errorf("receive %s: the node said nothing for %v", what, limit)
 	}
 }
+
+// inspect holds a message to its limits, and turns a node's own failure into an error.
+func inspect(message *wire.FromNode) (*wire.FromNode, error) {
+	if err := wire.CheckFromNode(message); err != nil {
+		return nil, err
+	}
+	if failed := message.GetProgress().GetFailed(); failed != nil {
+		return nil, &NodeError{Condition: failed.HullmarkCondition()}
+	}
+	return message, nil
+}
+
+// NodeError is a failure that the node itself reports, at any point of the exchange.
+type NodeError struct {
+	// Condition is what the node says of it.
+	Condition *hullmark.Condition
+}
+
+// Error says the condition in one line.
+func (e *NodeError) Error() string { return "the node reports: " + e.Condition.Error() }
+
+// Unwrap returns the condition.
+func (e *NodeError) Unwrap() error { return e.Condition }
 
 // unexpected is the error of a message out of order.
 func unexpected(want string) *hullmark.Condition {

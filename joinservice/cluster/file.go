@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"filippo.io/age"
 	"golang.org/x/sys/unix"
@@ -31,17 +32,17 @@ type File struct {
 	seen [sha256.Size]byte
 }
 
-// workFactor makes one guess of the passphrase cost about a second: scrypt's log2 N.
-const workFactor = 18
+// WorkFactor is the work factor for people's passphrases, scrypt's log2 N: one guess costs about a second.
+const WorkFactor = 18
+
+// maxWorkFactor is the highest that is opened: a guess of some seconds and 1 GiB.
+const maxWorkFactor = 20
 
 // Create writes a new cluster file, which must not exist yet, and returns it
-// once it is safely on disk.
-func Create(path string, passphrase hullmark.Secret, c *Cluster) (*File, error) {
-	return create(path, passphrase, c, workFactor)
-}
-
-func create(path string, passphrase hullmark.Secret, c *Cluster, cost int) (*File, error) {
-	f := &File{Cluster: c, path: path, passphrase: passphrase, workFactor: cost}
+// once it is safely on disk. The file keeps its work factor, which is
+// WorkFactor in all but tests.
+func Create(path string, passphrase hullmark.Secret, c *Cluster, workFactor int) (*File, error) {
+	f := &File{Cluster: c, path: path, passphrase: passphrase, workFactor: workFactor}
 	if passphrase.Len() == 0 {
 		return nil, errors.New("create cluster file: the passphrase is empty")
 	}
@@ -59,12 +60,15 @@ func create(path string, passphrase hullmark.Secret, c *Cluster, cost int) (*Fil
 
 // Open reads a cluster file. A wrong passphrase is ErrPassphrase.
 func Open(path string, passphrase hullmark.Secret) (*File, error) {
-	f := &File{path: path, passphrase: passphrase, workFactor: workFactor}
+	f := &File{path: path, passphrase: passphrase}
 	encrypted, err := readFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("cluster file: %w", err)
 	}
 	f.seen = sha256.Sum256(encrypted)
+	if f.workFactor, err = readWorkFactor(encrypted); err != nil {
+		return nil, fmt.Errorf("cluster file %s: %w", path, err)
+	}
 	plain, err := decrypt(encrypted, passphrase)
 	if err != nil {
 		return nil, fmt.Errorf("cluster file %s: %w", path, err)
@@ -74,6 +78,21 @@ func Open(path string, passphrase hullmark.Secret) (*File, error) {
 		return nil, fmt.Errorf("cluster file %s: %w", path, err)
 	}
 	return f, nil
+}
+
+// readWorkFactor reads the second line of an age file: "-> scrypt SALT FACTOR".
+func readWorkFactor(encrypted []byte) (int, error) {
+	_, rest, _ := bytes.Cut(encrypted, []byte("\n"))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	fields := bytes.Fields(line)
+	if len(fields) != 4 || string(fields[1]) != "scrypt" {
+		return 0, errors.New("this is no file that is encrypted under a passphrase")
+	}
+	factor, err := strconv.Atoi(string(fields[3]))
+	if err != nil || factor < 1 || factor > maxWorkFactor {
+		return 0, fmt.Errorf("work factor %q: want a number up to %d", fields[3], maxWorkFactor)
+	}
+	return factor, nil
 }
 
 func readFile(path string) ([]byte, error) {
@@ -191,7 +210,7 @@ func decrypt(encrypted []byte, passphrase hullmark.Secret) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	identity.SetMaxWorkFactor(workFactor + 2)
+	identity.SetMaxWorkFactor(maxWorkFactor)
 	reader, err := age.Decrypt(bytes.NewReader(encrypted), identity)
 	var mismatch *age.NoIdentityMatchError
 	if errors.As(err, &mismatch) {

@@ -22,7 +22,7 @@ func newFile(t *testing.T) *File {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := create(filepath.Join(t.TempDir(), "cluster.age"), secret("correct"), c, cheap)
+	f, err := Create(filepath.Join(t.TempDir(), "cluster.age"), secret("correct"), c, cheap)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,9 @@ func reopen(t *testing.T, f *File) *File {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again.workFactor = cheap
+	if again.workFactor != cheap {
+		t.Errorf("work factor %d, want %d", again.workFactor, cheap)
+	}
 	return again
 }
 
@@ -97,6 +99,11 @@ func TestOpenRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for name, text := range map[string]string{"no age file": "x", "a bomb": "age-encryption.org/v1\n-> scrypt c2FsdA 60\n"} {
+		if _, err := readWorkFactor([]byte(text)); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
 	content[len(content)-1] ^= 1
 	if err := os.WriteFile(f.path, content, 0o600); err != nil {
 		t.Fatal(err)
@@ -108,7 +115,7 @@ func TestOpenRefuses(t *testing.T) {
 
 func TestCreateNeverOverwrites(t *testing.T) {
 	f := newFile(t)
-	if _, err := create(f.path, secret("correct"), f.Cluster, cheap); !errors.Is(err, fs.ErrExist) {
+	if _, err := Create(f.path, secret("correct"), f.Cluster, cheap); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("got %v, want an error that the file exists", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(f.path), ".hullmark-*")); len(left) > 0 {

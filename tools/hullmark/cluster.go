@@ -62,6 +62,9 @@ func exactArg(verb, what string) cobra.PositionalArgs {
 }
 
 func newCluster(path string, o clusterOptions, out, notes io.Writer) error {
+	if _, err := os.Lstat(path); err == nil {
+		return fmt.Errorf("cluster new: %s exists already; a cluster file is never overwritten", path)
+	}
 	passphrase, err := newPassphrase(o.passphraseFile, notes)
 	if err != nil {
 		return err
@@ -73,7 +76,7 @@ func newCluster(path string, o clusterOptions, out, notes io.Writer) error {
 	if err := writeNodeConfig(o, c.ID()); err != nil {
 		return err
 	}
-	if _, err := cluster.Create(path, passphrase, c); err != nil {
+	if _, err := cluster.Create(path, passphrase, c, cluster.WorkFactor); err != nil {
 		return errors.Join(err, forget(o.nodeConfig))
 	}
 	fmt.Fprintf(out, "cluster root %s\n", c.ID())

@@ -100,7 +100,7 @@ type initRun struct {
 // prepare reads every file, and makes the policy that this init admits by.
 func (o *initOptions) prepare(out, notes io.Writer) (*initRun, error) {
 	run := &initRun{options: *o, out: out, notes: notes}
-	for _, step := range []func() error{run.readAnchor, run.readDocument, run.chooseEndpoint, o.documents.check, run.openCluster, run.makeDesk} {
+	for _, step := range []func() error{run.readAnchor, run.readDocument, run.chooseEndpoint, run.options.documents.check, run.openCluster, run.makeDesk} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -250,7 +250,7 @@ func (r *initRun) release(conversation *joinservice.Conversation, claims attest.
 	fmt.Fprintf(r.notes, "accepted as %s; the node opens its state disk (%s)\n", admission.Member.Name, claims.Disk.State)
 	opened, err := conversation.Grant(admission.Ticket)
 	if err != nil {
-		return failed(err)
+		return unreachable(err)
 	}
 	proceed, err := r.commit(claims, admission, opened)
 	if err != nil {
@@ -325,7 +325,7 @@ func (r *initRun) follow(conversation *joinservice.Conversation, node hullmark.N
 		fmt.Fprintf(r.notes, "%7s  %s  %s\n", time.Since(began).Round(time.Second), printable(phase), printable(message))
 	})
 	if err != nil {
-		return failed(err)
+		return unreachable(err)
 	}
 	if err := r.file.Update(func(c *cluster.Cluster) error {
 		c.Initialised = &node
@@ -335,15 +335,6 @@ func (r *initRun) follow(conversation *joinservice.Conversation, node hullmark.N
 	}
 	fmt.Fprintf(r.notes, "%s is Ready\n", r.options.name)
 	return nil
-}
-
-// failed gives a failure after admission its text: it is no denial, so the exit code is 1.
-func failed(err error) error {
-	var condition *hullmark.Condition
-	if errors.As(err, &condition) {
-		return withCode(exitFailed, told{condition})
-	}
-	return unreachable(err)
 }
 
 // nodeAddress chooses the address that the first API server tells others: the

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -52,6 +53,9 @@ func (d *documentOptions) check() (err error) {
 		if _, err := netip.ParseAddr(d.advertise); err != nil {
 			return withCode(exitUsage, fmt.Errorf("--advertise-address: %w", err))
 		}
+	}
+	if d.network == "none" && len(d.manifests) == 0 {
+		return withCode(exitUsage, errors.New("--network none: a node without a pod network never becomes Ready; name its manifests (--manifest)"))
 	}
 	for _, file := range append(slices.Clone(d.manifests), d.kubeadm) {
 		if file == "" {

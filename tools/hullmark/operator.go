@@ -22,6 +22,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
 )
 
@@ -212,12 +213,17 @@ func (e told) Error() string {
 	return strings.Join(append(lines, "  next:     "+printable(root.Next)), "\n")
 }
 
-// tell gives a denial its full text and exit code; an error with a code of its own it leaves alone.
+// tell gives an error that carries a condition its full text and exit code: a
+// denial, or a failure that the node reports. An error with a code of its own it leaves alone.
 func tell(err error) error {
 	var condition *hullmark.Condition
 	var coded codedError
 	if errors.As(err, &coded) || !errors.As(err, &condition) {
 		return err
+	}
+	var reported *joinservice.NodeError
+	if errors.As(err, &reported) {
+		return withCode(exitFailed, told{condition})
 	}
 	return withCode(exitDenied, told{condition})
 }

@@ -1,0 +1,197 @@
+package wire_test
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
+)
+
+func hello() *wire.Hello {
+	return &wire.Hello{
+		Version: 1, EkPublic: []byte{1}, AkPublic: []byte{2}, NodeConfig: []byte("{}"),
+		Disk: wire.FromDiskClaim(hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{3}}),
+	}
+}
+
+func TestHelloRoundTrip(t *testing.T) {
+	raw, err := wire.EncodeHello(hello())
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := wire.DecodeHello(raw)
+	if err != nil || !proto.Equal(again, hello()) {
+		t.Errorf("got %v, %v", again, err)
+	}
+}
+
+func TestDecodeHelloRefuses(t *testing.T) {
+	raw, err := wire.EncodeHello(hello())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, edit := range map[string]func(*wire.Hello){
+		"long EK":          func(h *wire.Hello) { h.EkPublic = make([]byte, wire.MaxPublic+1) },
+		"long AK":          func(h *wire.Hello) { h.AkPublic = make([]byte, wire.MaxPublic+1) },
+		"long certificate": func(h *wire.Hello) { h.EkCertificate = make([]byte, wire.MaxCertificate+1) },
+		"long config":      func(h *wire.Hello) { h.NodeConfig = make([]byte, hullmark.MaxNodeConfig+1) },
+		"no disk":          func(h *wire.Hello) { h.Disk = nil },
+	} {
+		h := hello()
+		edit(h)
+		encoded, err := proto.Marshal(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wire.DecodeHello(encoded); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	for name, bad := range map[string][]byte{
+		"unknown field": append(raw[:len(raw):len(raw)], 0x7a, 0), "truncated": raw[:len(raw)-1], "oversize": make([]byte, wire.MaxHello+1),
+	} {
+		if _, err := wire.DecodeHello(bad); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestCheckFromNodeRefuses(t *testing.T) {
+	good := &wire.FromNode{Message: &wire.FromNode_Proof{Proof: &wire.Proof{PcrValues: make([]byte, wire.PCRValues)}}}
+	if err := wire.CheckFromNode(good); err != nil {
+		t.Fatal(err)
+	}
+	var chain *wire.Condition
+	for range wire.MaxCauses + 1 {
+		chain = &wire.Condition{Because: chain}
+	}
+	for name, m := range map[string]*wire.FromNode{
+		"empty":           {},
+		"short values":    {Message: &wire.FromNode_Proof{Proof: &wire.Proof{PcrValues: make([]byte, 32)}}},
+		"long log":        {Message: &wire.FromNode_Proof{Proof: &wire.Proof{PcrValues: make([]byte, wire.PCRValues), EventLog: make([]byte, wire.MaxEventLog+1)}}},
+		"long text":       {Message: &wire.FromNode_Progress{Progress: &wire.Progress{Message: strings.Repeat("x", wire.MaxText+1)}}},
+		"too many causes": {Message: &wire.FromNode_Progress{Progress: &wire.Progress{Failed: chain}}},
+		"no address":      {Message: &wire.FromNode_Opened{Opened: &wire.Opened{Addresses: []string{"host"}}}},
+	} {
+		if err := wire.CheckFromNode(m); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestCheckFromVerifierRefuses(t *testing.T) {
+	for name, m := range map[string]*wire.FromVerifier{
+		"empty":          {},
+		"short key":      {Message: &wire.FromVerifier_Ticket{Ticket: &wire.Ticket{DiskKey: []byte{1}, Uuid: make([]byte, 16), Owner: make([]byte, 32)}}},
+		"long challenge": {Message: &wire.FromVerifier_Challenge{Challenge: &wire.Challenge{Secret: make([]byte, wire.MaxCredential+1)}}},
+		"set-uid file":   {Message: &wire.FromVerifier_Proceed{Proceed: &wire.Proceed{Files: []*wire.File{{Path: "/x", Mode: 0o4755}}}}},
+		"long manifest":  {Message: &wire.FromVerifier_Proceed{Proceed: &wire.Proceed{Manifests: [][]byte{make([]byte, wire.MaxFile+1)}}}},
+		"many files":     {Message: &wire.FromVerifier_Proceed{Proceed: &wire.Proceed{Files: make([]*wire.File, wire.MaxFiles+1)}}},
+	} {
+		if err := wire.CheckFromVerifier(m); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestDiskClaim(t *testing.T) {
+	ready := hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 2, Owner: hullmark.NodeID{3}}
+	got, err := wire.FromDiskClaim(ready).DiskClaim()
+	if err != nil || got != ready {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for name, d := range map[string]*wire.Disk{
+		"foreign":               {State: uint32(hullmark.DiskForeign), Uuid: make([]byte, 16)},
+		"short uuid":            {State: 1, Uuid: make([]byte, 15)},
+		"blank with an owner":   {State: 1, Uuid: make([]byte, 16), Owner: make([]byte, 32)},
+		"blank of a generation": {State: 1, Uuid: make([]byte, 16), Generation: 1},
+		"ready without owner":   {State: 3, Uuid: make([]byte, 16)},
+	} {
+		if _, err := d.DiskClaim(); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestTicketRoundTrip(t *testing.T) {
+	ticket := hullmark.Ticket{Kind: hullmark.Init, Disk: hullmark.DiskGrant{
+		Key: hullmark.NewSecret(make([]byte, 32)), Generation: 1, UUID: hullmark.UUID{1}, Owner: hullmark.NodeID{2},
+		FormatAllowed: true, Epoch: hullmark.Epoch{Committed: 3, Issued: 4, Unchecked: true},
+	}}
+	got, err := wire.FromTicket(ticket).HullmarkTicket()
+	if err != nil || !got.Disk.Key.Equal(ticket.Disk.Key) {
+		t.Fatal(err)
+	}
+	got.Disk.Key, ticket.Disk.Key = hullmark.Secret{}, hullmark.Secret{}
+	if got.Disk.Epoch != ticket.Disk.Epoch || got.Kind != ticket.Kind || got.Disk.UUID != ticket.Disk.UUID || !got.Disk.FormatAllowed {
+		t.Errorf("got %+v", got)
+	}
+	bad := wire.FromTicket(hullmark.Ticket{Kind: "other", Disk: hullmark.DiskGrant{Key: hullmark.NewSecret(make([]byte, 32))}})
+	if _, err := bad.HullmarkTicket(); err == nil {
+		t.Error("an unknown kind was accepted")
+	}
+}
+
+func TestConditionIsCutToTheLimits(t *testing.T) {
+	c := &hullmark.Condition{Code: "x", Title: strings.Repeat("é", wire.MaxText)}
+	for range 2 * wire.MaxCauses {
+		c = &hullmark.Condition{Code: "y", Because: c}
+	}
+	m := &wire.FromVerifier{Message: &wire.FromVerifier_Denied{Denied: wire.FromCondition(c)}}
+	if err := wire.CheckFromVerifier(m); err != nil {
+		t.Error(err)
+	}
+	if got := wire.FromCondition(&hullmark.Condition{Because: &hullmark.Condition{Code: "z"}}).HullmarkCondition(); got.Because.Code != "z" {
+		t.Error("the cause was lost")
+	}
+}
+
+func FuzzDecodeHello(f *testing.F) {
+	raw, err := wire.EncodeHello(hello())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(raw)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		h, err := wire.DecodeHello(data)
+		if err != nil {
+			return
+		}
+		if len(h.GetNodeConfig()) > hullmark.MaxNodeConfig || h.GetDisk() == nil {
+			t.Error("a hello beyond the limits was accepted")
+		}
+		_, _ = h.GetDisk().DiskClaim()
+	})
+}
+
+func FuzzFromNode(f *testing.F) {
+	proof := &wire.FromNode{Message: &wire.FromNode_Proof{Proof: &wire.Proof{Quoted: []byte{1}, PcrValues: make([]byte, wire.PCRValues)}}}
+	raw, err := proto.Marshal(proof)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(raw)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m := &wire.FromNode{}
+		if proto.Unmarshal(data, m) != nil || wire.CheckFromNode(m) != nil {
+			return
+		}
+		if p := m.GetProof(); p != nil && len(p.GetPcrValues()) != wire.PCRValues {
+			t.Error("a proof of another size was accepted")
+		}
+	})
+}
+
+func FuzzFromVerifier(f *testing.F) {
+	f.Add([]byte{0x0a, 0x06, 0x0a, 0x04, 'i', 'n', 'i', 't'})
+	f.Fuzz(func(_ *testing.T, data []byte) {
+		m := &wire.FromVerifier{}
+		if proto.Unmarshal(data, m) == nil && wire.CheckFromVerifier(m) == nil {
+			_, _ = m.GetTicket().HullmarkTicket()
+			_ = m.GetDenied().HullmarkCondition()
+		}
+	})
+}

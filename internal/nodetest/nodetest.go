@@ -1,0 +1,327 @@
+// Package nodetest is a node's side of the release exchange in one process:
+// real TLS, real gRPC and a real TPM emulator, but a disk that is a number and
+// a kubeadm that always succeeds. It is the twin against which the verifier's
+// side is tested.
+package nodetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/prover"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/tpmtest"
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// Node is a machine that waits for its operator.
+type Node struct {
+	wire.UnimplementedNodeServer
+
+	// TPM is the machine's; it is in use while an exchange runs.
+	TPM *tpmtest.TPM
+	// ID is the machine's identity.
+	ID hullmark.NodeID
+	// Config is what it measured into PCR 8.
+	Config []byte
+	// Disk is what M1 says of its disk.
+	Disk hullmark.DiskClaim
+	// Epoch is the counter in its disk.
+	Epoch uint64
+	// EventLog is what M3 offers as an explanation.
+	EventLog []byte
+	// EditHello and EditProof let a test tamper with what the node sends; nil for an honest node.
+	EditHello func(*wire.Hello)
+	// EditProof changes M3 before it is sent.
+	EditProof func(*wire.Proof)
+	// ForeignChannel makes the node bind its quote to another channel than this one.
+	ForeignChannel bool
+	// Fail, if set, is how kubeadm ends.
+	Fail *hullmark.Condition
+
+	exchange sync.Mutex // held while the TPM is in use
+
+	mutex   sync.Mutex // guards what follows
+	ticket  *hullmark.Ticket
+	proceed *wire.Proceed
+	denied  *hullmark.Condition
+}
+
+// New returns an honest machine that booted with config and measured an image.
+func New(t *testing.T, root hullmark.ClusterRoot) *Node {
+	t.Helper()
+	config := []byte(`{"version":1,"clusterRoot":"` + root.String() + `","stateDisk":{"serial":"state"}}`)
+	n := &Node{
+		TPM: tpmtest.New(t), Config: config,
+		Disk: hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{7}},
+	}
+	n.TPM.Extend(t, attest.ConfigRegister, hullmark.ConfigEvent(config))
+	n.ID = n.identify(t)
+	return n
+}
+
+// Document returns a small measurement document; image names what PCR 4 measures.
+func Document(t *testing.T, image string) measurements.Document {
+	t.Helper()
+	var prediction pcrs.Prediction
+	for _, e := range boot(image) {
+		prediction.Log.Events = append(prediction.Log.Events, pcrs.Event{
+			Register: pcrs.Register(e.register), Type: pcrs.EvEFIAction, Digests: pcrs.DigestsOf([]byte(e.text), pcrs.PredictedBanks()...),
+			What: "the text " + e.text, Origin: pcrs.Derived,
+		})
+	}
+	prediction.Registers = []pcrs.Register{4, 7, 9, 11, 12, 13}
+	digest := bytes.Repeat([]byte{7}, sha256.Size)
+	described := measurements.Image{ID: "node", Version: "1", Disk: digest, RootHash: digest, UKI: digest, Stub: "257.1"}
+	document, err := measurements.New(described, 1, nil, pcrs.Machine{}, prediction)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return document
+}
+
+// event is the measurement of a text.
+type event struct {
+	register int
+	text     string
+}
+
+// boot lists what a machine measures that boots image.
+func boot(image string) []event {
+	return []event{{7, "keys"}, {4, image}, {9, "command line"}, {9, "initrd"}, {11, "sections"}}
+}
+
+// Boot measures what Document predicts for the same image.
+func (n *Node) Boot(t *testing.T, image string) {
+	t.Helper()
+	for _, e := range boot(image) {
+		n.TPM.Extend(t, e.register, []byte(e.text))
+	}
+}
+
+// identify reads the machine's identity.
+func (n *Node) identify(t *testing.T) hullmark.NodeID {
+	t.Helper()
+	p, err := prover.Open(n.TPM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	return p.Node()
+}
+
+// Serve waits for the operator of the cluster that root names, on loopback,
+// until the test ends, and returns its address.
+func (n *Node) Serve(t *testing.T, root hullmark.ClusterRoot) string {
+	t.Helper()
+	config, err := attest.NodeConfig(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)), grpc.MaxRecvMsgSize(wire.MaxFromVerifier))
+	wire.RegisterNodeServer(server, n)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+	return listener.Addr().String()
+}
+
+// Ticket returns the ticket that the node got, or nil.
+func (n *Node) Ticket() *hullmark.Ticket {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return n.ticket
+}
+
+// Proceed returns what M6 brought, or nil.
+func (n *Node) Proceed() *wire.Proceed {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return n.proceed
+}
+
+// Denied returns the condition that the node was told, or nil.
+func (n *Node) Denied() *hullmark.Condition {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return n.denied
+}
+
+// Status returns a status document.
+func (n *Node) Status(_ context.Context, _ *wire.StatusRequest) (*wire.StatusReply, error) {
+	return &wire.StatusReply{Json: []byte(`{"state":"ATTEST"}`)}, nil
+}
+
+// Journal returns two lines, the second with what a terminal must not see.
+func (n *Node) Journal(_ *wire.JournalRequest, stream grpc.ServerStreamingServer[wire.JournalChunk]) error {
+	for _, text := range []string{"first line\n", "second\x1b[2J line\n"} {
+		if err := stream.Send(&wire.JournalChunk{Text: []byte(text)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// errDenied ends an exchange in which the verifier said no.
+var errDenied = errors.New("denied")
+
+// Release runs the node's side of one exchange.
+func (n *Node) Release(stream grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) error {
+	n.exchange.Lock()
+	defer n.exchange.Unlock()
+	p, err := prover.Open(n.TPM)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	err = n.release(p, stream)
+	if errors.Is(err, errDenied) || errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+func (n *Node) release(p *prover.Prover, stream grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) error {
+	if _, err := n.receive(stream); err != nil { // the call
+		return err
+	}
+	if err := n.prove(p, stream); err != nil {
+		return err
+	}
+	if err := n.open(stream); err != nil {
+		return err
+	}
+	message, err := n.receive(stream)
+	if err != nil {
+		return err
+	}
+	n.mutex.Lock()
+	n.proceed = message.GetProceed()
+	n.mutex.Unlock()
+	return n.finish(stream)
+}
+
+// prove does M1 to M3.
+func (n *Node) prove(p *prover.Prover, stream grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) error {
+	identity := p.Identity()
+	hello := &wire.Hello{
+		Version: attest.Version, EkPublic: identity.EKPublic, EkCertificate: identity.EKCertificate, AkPublic: identity.AKPublic,
+		NodeConfig: n.Config, Disk: wire.FromDiskClaim(n.Disk),
+	}
+	if n.EditHello != nil {
+		n.EditHello(hello)
+	}
+	raw, err := wire.EncodeHello(hello)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&wire.FromNode{Message: &wire.FromNode_Hello{Hello: raw}}); err != nil {
+		return err
+	}
+	message, err := n.receive(stream)
+	if err != nil {
+		return err
+	}
+	secret, err := p.Activate(message.GetChallenge().GetCredential(), message.GetChallenge().GetSecret())
+	if err != nil {
+		return err
+	}
+	proof, err := n.quote(p, stream.Context(), secret, raw)
+	if err != nil {
+		return err
+	}
+	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Proof{Proof: proof}})
+}
+
+func (n *Node) quote(p *prover.Prover, ctx context.Context, secret hullmark.Secret, hello []byte) (*wire.Proof, error) {
+	operator, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, errors.New("the stream has no peer")
+	}
+	channelKey, err := attest.ChannelKey(operator)
+	if err != nil {
+		return nil, err
+	}
+	if n.ForeignChannel {
+		channelKey = make([]byte, attest.ChannelKeySize)
+	}
+	binding, err := attest.Bind(channelKey, secret, hello)
+	if err != nil {
+		return nil, err
+	}
+	evidence, err := p.Prove(binding)
+	if err != nil {
+		return nil, err
+	}
+	proof := &wire.Proof{Quoted: evidence.Quoted, Signature: evidence.Signature, PcrValues: evidence.Registers.Bytes(), EventLog: n.EventLog}
+	if n.EditProof != nil {
+		n.EditProof(proof)
+	}
+	return proof, nil
+}
+
+// open does M4 and M5: it holds the ticket to the disk's counter as docs/protocol.md says.
+func (n *Node) open(stream grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) error {
+	message, err := n.receive(stream)
+	if err != nil {
+		return err
+	}
+	ticket, err := message.GetTicket().HullmarkTicket()
+	if err != nil {
+		return err
+	}
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	n.ticket = &ticket
+	read, epoch := n.Epoch, ticket.Disk.Epoch
+	if read < epoch.Committed || read >= epoch.Issued {
+		return fmt.Errorf("rollback: the disk's epoch is %d, the ticket's window [%d, %d)", read, epoch.Committed, epoch.Issued)
+	}
+	n.Epoch = epoch.Issued
+	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
+		Issued: epoch.Issued, EpochRead: read, Joined: n.Disk.State == hullmark.DiskReady, Addresses: []string{"192.0.2.7"},
+	}}})
+}
+
+// finish does M7; from then on the machine's disk is ready.
+func (n *Node) finish(stream grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) error {
+	progress := &wire.Progress{Phase: "KUBEADM", Message: "node is ready", Ready: true}
+	if n.Fail != nil {
+		progress = &wire.Progress{Phase: "KUBEADM", Failed: wire.FromCondition(n.Fail)}
+	}
+	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Progress{Progress: progress}})
+}
+
+func (n *Node) receive(stream grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) (*wire.FromVerifier, error) {
+	message, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	if err := wire.CheckFromVerifier(message); err != nil {
+		return nil, err
+	}
+	if message.GetDenied() != nil {
+		n.mutex.Lock()
+		defer n.mutex.Unlock()
+		n.denied = message.GetDenied().HullmarkCondition()
+		return nil, errDenied
+	}
+	return message, nil
+}

@@ -1,0 +1,321 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+)
+
+// site is a cluster, a document and a node that booted it, as an operator has them.
+type site struct {
+	dir     string
+	cluster *cluster.Cluster
+	node    *nodetest.Node
+	address string
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{dir: t.TempDir()}
+	var err error
+	if s.cluster, err = cluster.New(); err != nil {
+		t.Fatal(err)
+	}
+	const cheap = 4 // This passphrase guards nothing.
+	if _, err := cluster.Create(s.path("cluster"), hullmark.NewSecret([]byte("correct horse")), s.cluster, cheap); err != nil {
+		t.Fatal(err)
+	}
+	s.node = nodetest.New(t, s.cluster.ID())
+	s.node.Boot(t, "image")
+	s.address = s.node.Serve(t, s.cluster.ID())
+	document, err := nodetest.Document(t, "image").Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "document.json", document)
+	s.write(t, "passphrase", []byte("correct horse\n"))
+	return s
+}
+
+func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
+
+func (s *site) write(t *testing.T, name string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(s.path(name), content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *site) open(t *testing.T) *cluster.Cluster {
+	t.Helper()
+	file, err := cluster.Open(s.path("cluster"), hullmark.NewSecret([]byte("correct horse")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file.Cluster
+}
+
+// init runs `hullmark init` with what every run needs.
+func (s *site) init(t *testing.T, more ...string) (int, string) {
+	t.Helper()
+	args := []string{
+		"init", "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"), "--node", s.address,
+		"--measurements", s.path("document.json"), "--ek", s.node.ID.String(), "--wait", "5s",
+	}
+	return hullmarkCLI(t, append(args, more...)...)
+}
+
+// hullmarkCLI runs the program in this process and returns its exit code and all that it said.
+func hullmarkCLI(t *testing.T, args ...string) (int, string) {
+	t.Helper()
+	var output bytes.Buffer
+	root := newRootCommand()
+	root.SetArgs(args)
+	root.SetOut(&output)
+	root.SetErr(&output)
+	err := root.ExecuteContext(t.Context())
+	if err == nil {
+		return 0, output.String()
+	}
+	return exitCode(err), output.String() + err.Error()
+}
+
+func wantExit(t *testing.T, code, want int, output string, contains ...string) {
+	t.Helper()
+	if code != want {
+		t.Errorf("exit %d, want %d\n%s", code, want, output)
+	}
+	for _, text := range contains {
+		if !strings.Contains(output, text) {
+			t.Errorf("the output does not say %q:\n%s", text, output)
+		}
+	}
+}
+
+func TestInitTakesANodeToReady(t *testing.T) {
+	s := newSite(t)
+	code, output := s.init(t, "--kubeconfig", s.path("admin.conf"))
+	wantExit(t, code, 0, output, "PCR 4", "equal", "not against the host", "control-plane-1 is Ready")
+	ticket, proceed := s.node.Ticket(), s.node.Proceed()
+	if ticket == nil || !ticket.Disk.FormatAllowed || ticket.Disk.Epoch != (hullmark.Epoch{Committed: 0, Issued: 1}) {
+		t.Fatalf("the ticket is %+v", ticket)
+	}
+	if !strings.Contains(string(proceed.GetKubeadmDocuments()), "192.0.2.7") {
+		t.Error("the kubeadm documents do not name the node's own address")
+	}
+	if len(proceed.GetFiles()) < 12 || len(proceed.GetManifests()) != 2 {
+		t.Errorf("M6 brought %d files and %d manifests", len(proceed.GetFiles()), len(proceed.GetManifests()))
+	}
+	info, err := os.Stat(s.path("admin.conf"))
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("kubeconfig: %v, %v", info, err)
+	}
+	after := s.open(t)
+	if r := after.Initialising; r == nil || r.Committed != 1 || r.Issued != 1 || after.Initialised == nil {
+		t.Errorf("the cluster file holds %+v", after.Initialising)
+	}
+	s.comeBack(t, ticket)
+}
+
+// comeBack powers the node off and runs init again: the same disk opens with the same key.
+func (s *site) comeBack(t *testing.T, first *hullmark.Ticket) {
+	t.Helper()
+	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: first.Disk.UUID, Generation: first.Disk.Generation, Owner: first.Disk.Owner}
+	code, output := s.init(t)
+	wantExit(t, code, 0, output)
+	again := s.node.Ticket()
+	if !again.Disk.Key.Equal(first.Disk.Key) || again.Disk.FormatAllowed {
+		t.Error("the second ticket has another key, or allows formatting")
+	}
+	if again.Disk.Epoch != (hullmark.Epoch{Committed: 1, Issued: 2}) {
+		t.Errorf("the second ticket's epoch is %+v", again.Disk.Epoch)
+	}
+	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{9}}
+	code, output = s.init(t)
+	wantExit(t, code, exitDenied, output, "disk-replaced", "--new-disk")
+}
+
+func TestInitDryRunGivesNothing(t *testing.T) {
+	s := newSite(t)
+	code, output := s.init(t, "--dry-run", "-o", "json")
+	wantExit(t, code, 0, output)
+	var r report
+	if err := json.NewDecoder(strings.NewReader(output[strings.Index(output, "{"):])).Decode(&r); err != nil {
+		t.Fatal(err)
+	}
+	if !r.Accepted || len(r.Registers) != 15 || s.node.Ticket() != nil || s.open(t).Initialising != nil {
+		t.Errorf("accepted %v, %d registers, ticket %v", r.Accepted, len(r.Registers), s.node.Ticket())
+	}
+}
+
+func TestInitOfAnotherImage(t *testing.T) {
+	s := newSite(t)
+	document, err := nodetest.Document(t, "another").Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "document.json", document)
+	for _, more := range [][]string{nil, {"--dry-run"}} {
+		code, output := s.init(t, more...)
+		wantExit(t, code, exitMismatch, output, "PCR 4 (sha256): want", "differs")
+	}
+	if s.node.Ticket() != nil || s.open(t).Initialising != nil {
+		t.Error("a node of another image got a ticket, or a record")
+	}
+}
+
+func TestInitDenies(t *testing.T) {
+	s := newSite(t)
+	for name, c := range map[string]struct {
+		prepare func(*nodetest.Node)
+		code    string
+	}{
+		"a quote over another channel": {func(n *nodetest.Node) { n.ForeignChannel = true }, "quote-not-bound"},
+		"changed register values":      {func(n *nodetest.Node) { n.EditProof = func(p *wire.Proof) { p.PcrValues[0] ^= 1 } }, "quote-digest"},
+		"another version":              {func(n *nodetest.Node) { n.EditHello = func(h *wire.Hello) { h.Version = 9 } }, "version-unsupported"},
+		"a ready disk without record": {func(n *nodetest.Node) {
+			n.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{7}, Generation: 1, Owner: s.node.ID}
+		}, "record-missing"},
+		"another machine's disk": {func(n *nodetest.Node) {
+			n.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{7}, Generation: 1, Owner: hullmark.NodeID{1}}
+		}, "disk-owner"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.node.EditHello, s.node.EditProof, s.node.ForeignChannel = nil, nil, false
+			s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{7}}
+			c.prepare(s.node)
+			code, output := s.init(t)
+			wantExit(t, code, exitDenied, output, c.code, "next:")
+			if s.node.Ticket() != nil {
+				t.Error("the node got a ticket")
+			}
+		})
+	}
+}
+
+func TestInitOfAnotherEK(t *testing.T) {
+	s := newSite(t)
+	code, output := s.init(t, "--ek", strings.Repeat("ab", 32))
+	wantExit(t, code, exitDenied, output, "ek-unexpected")
+	if told := s.node.Denied(); told == nil || told.Code != "denied" || strings.Contains(told.Title, "ab") {
+		t.Errorf("the machine was told %+v", told)
+	}
+}
+
+func TestInitReportsTheNodesFailure(t *testing.T) {
+	s := newSite(t)
+	s.node.Fail = &hullmark.Condition{Code: "kubeadm-failed", Step: "KUBEADM", Title: "it failed", Next: "try again"}
+	code, output := s.init(t)
+	wantExit(t, code, exitFailed, output, "kubeadm-failed", "step:     KUBEADM", "next:     try again")
+	if after := s.open(t); after.Initialised != nil || after.Initialising.Committed != 1 {
+		t.Error("a failed init was recorded as finished, or its epoch was lost")
+	}
+}
+
+func TestInitByAStranger(t *testing.T) {
+	s := newSite(t)
+	stranger := newSite(t)
+	code, output := s.init(t, "--cluster", stranger.path("cluster"))
+	wantExit(t, code, exitDenied, output, "refuses this operator")
+}
+
+func TestInitOfAnotherFirstNode(t *testing.T) {
+	s := newSite(t)
+	if code, output := s.init(t); code != 0 {
+		t.Fatal(output)
+	}
+	first := s.node
+	s.node = nodetest.New(t, s.cluster.ID())
+	s.node.Boot(t, "image")
+	s.address = s.node.Serve(t, s.cluster.ID())
+	code, output := s.init(t, "--name", "control-plane-2")
+	wantExit(t, code, exitDenied, output, "other-first-node", first.ID.String())
+	code, output = s.init(t, "--name", "control-plane-2", "--replace-first")
+	wantExit(t, code, 0, output)
+}
+
+func TestInitNotReached(t *testing.T) {
+	s := newSite(t)
+	code, output := s.init(t, "--node", "127.0.0.1:1", "--wait", "1s")
+	wantExit(t, code, exitUnreachable, output, "not reached within 1s")
+}
+
+func TestInitUsage(t *testing.T) {
+	s := newSite(t)
+	for name, more := range map[string][]string{
+		"no EK id":         {"--ek", "zz"},
+		"unknown output":   {"-o", "yaml"},
+		"no network":       {"--network", "none"},
+		"bad pod subnet":   {"--pod-subnet", "x"},
+		"missing manifest": {"--manifest", s.path("none.yaml")},
+		"unknown network":  {"--network", "other"},
+		"bad node name":    {"--endpoint", "no-port"},
+		"advertise no IP":  {"--advertise-address", "name"},
+	} {
+		if code, output := s.init(t, more...); code != exitUsage {
+			t.Errorf("%s: exit %d, want %d\n%s", name, code, exitUsage, output)
+		}
+	}
+}
+
+func TestNodeVerbs(t *testing.T) {
+	s := newSite(t)
+	flags := []string{"--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"), "--node", s.address}
+	code, output := hullmarkCLI(t, append([]string{"node", "status"}, flags...)...)
+	wantExit(t, code, 0, output, `"state": "ATTEST"`)
+	code, output = hullmarkCLI(t, append([]string{"node", "logs"}, flags...)...)
+	wantExit(t, code, 0, output, "first line\n", "second[2J line")
+	if strings.Contains(output, "\x1b") {
+		t.Error("an escape character reached the terminal")
+	}
+}
+
+func TestClusterNew(t *testing.T) {
+	s := &site{dir: t.TempDir()}
+	s.write(t, "passphrase", []byte("correct horse\n"))
+	code, output := hullmarkCLI(t, "cluster", "new", s.path("cluster"), "--passphrase-file", s.path("passphrase"), "--node-config", s.path("node.json"))
+	root := s.open(t).ID()
+	wantExit(t, code, 0, output, root.String())
+	text, err := os.ReadFile(s.path("node.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := hullmark.ParseNodeConfig(text)
+	if err != nil || config.ClusterRoot != root {
+		t.Errorf("node config %s: %v", text, err)
+	}
+	code, output = hullmarkCLI(t, "cluster", "new", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
+	wantExit(t, code, exitFailed, output, "exists")
+}
+
+func TestClusterKubeconfig(t *testing.T) {
+	s := newSite(t)
+	code, output := hullmarkCLI(t, "cluster", "kubeconfig", s.path("k"), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"), "--endpoint", "192.0.2.1:6443")
+	wantExit(t, code, 0, output)
+	if text, err := os.ReadFile(s.path("k")); err != nil || !strings.Contains(string(text), "https://192.0.2.1:6443") {
+		t.Errorf("kubeconfig %q: %v", text, err)
+	}
+}
+
+func TestReadPassphraseFile(t *testing.T) {
+	dir := t.TempDir()
+	for content, want := range map[string]string{"secret\nmore": "secret", "secret": "secret", "secret\r\n": "secret", "": "", "\nx": ""} {
+		path := filepath.Join(dir, "p")
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := readPassphrase(path, io.Discard, "")
+		if (err == nil) != (want != "") || string(got.Expose()) != want {
+			t.Errorf("%q: got %q, %v", content, got.Expose(), err)
+		}
+	}
+}
