@@ -1,0 +1,205 @@
+package joinservice_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"testing"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/keys"
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+var (
+	machine = hullmark.NodeID{1}
+	disk    = hullmark.UUID{2}
+	root    = hullmark.ClusterRoot{3}
+)
+
+// newDesk accepts the document of "image" and one machine.
+func newDesk(t *testing.T) *joinservice.Desk {
+	t.Helper()
+	document := nodetest.Document(t, "image")
+	policy, err := joinservice.FirstPolicy(measurements.Policy{}, document, member("first"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyset, err := keys.New(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &joinservice.Desk{Root: root, Policy: policy, Documents: []measurements.Document{document}, Keys: keyset}
+}
+
+func member(name string) measurements.Member {
+	return measurements.Member{EKID: machine, Role: hullmark.ControlPlane, Name: name}
+}
+
+// claims are those of a machine that booted what the document of image says.
+func claims(t *testing.T, image string, d hullmark.DiskClaim) attest.Claims {
+	t.Helper()
+	c := attest.Claims{Node: machine, Disk: d}
+	for register, value := range nodetest.Document(t, image).Values(pcrs.SHA256) {
+		copy(c.Registers[register][:], value)
+	}
+	return c
+}
+
+func blank() hullmark.DiskClaim { return hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: disk} }
+
+func ready() hullmark.DiskClaim {
+	return hullmark.DiskClaim{State: hullmark.DiskReady, UUID: disk, Generation: 1, Owner: machine}
+}
+
+func TestAdmit(t *testing.T) {
+	desk := newDesk(t)
+	first, err := desk.Admit(hullmark.Init, claims(t, "image", blank()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grant := first.Ticket.Disk
+	if !grant.FormatAllowed || grant.Generation != 1 || grant.Owner != machine || grant.UUID != disk || first.Member.Name != "first" {
+		t.Errorf("the first ticket is %+v", grant)
+	}
+	again, err := desk.Admit(hullmark.Init, claims(t, "image", ready()), &first.Record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !again.Ticket.Disk.Key.Equal(grant.Key) || again.Ticket.Disk.FormatAllowed {
+		t.Error("the same disk gets another key, or may be formatted")
+	}
+}
+
+func TestAdmitRefuses(t *testing.T) {
+	record := &joinservice.Record{Disk: disk, Committed: 1, Issued: 1}
+	foreign, unknownGeneration := ready(), ready()
+	foreign.Owner = hullmark.NodeID{9}
+	unknownGeneration.Generation = 9
+	stranger := claims(t, "image", blank())
+	stranger.Node = hullmark.NodeID{9}
+	for name, c := range map[string]struct {
+		claims attest.Claims
+		record *joinservice.Record
+		code   string
+	}{
+		"a stranger":               {stranger, nil, "not-a-member"},
+		"another image":            {claims(t, "other", blank()), nil, joinservice.CodeMismatch},
+		"no registers":             {attest.Claims{Node: machine, Disk: blank()}, nil, joinservice.CodeMismatch},
+		"another machine's disk":   {claims(t, "image", foreign), record, "disk-owner"},
+		"an unknown generation":    {claims(t, "image", unknownGeneration), record, "generation-missing"},
+		"a disk without a record":  {claims(t, "image", ready()), nil, "record-missing"},
+		"another disk with data":   {claims(t, "image", ready()), &joinservice.Record{Disk: hullmark.UUID{8}, Committed: 1, Issued: 1}, "record-missing"},
+		"an empty disk in between": {claims(t, "image", blank()), record, "disk-replaced"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			admission, err := newDesk(t).Admit(hullmark.Init, c.claims, c.record)
+			var condition *hullmark.Condition
+			if !errors.As(err, &condition) || condition.Code != c.code || condition.Next == "" {
+				t.Errorf("got %v, want %s", err, c.code)
+			}
+			if admission.Ticket.Disk.Key.Len() != 0 {
+				t.Error("a refused machine got a key")
+			}
+		})
+	}
+}
+
+func TestRebindOpensTheOldDisk(t *testing.T) {
+	desk := newDesk(t)
+	old := hullmark.NodeID{9}
+	desk.Policy.Rebinds = []measurements.Rebind{{Old: old, New: machine}}
+	claim := ready()
+	claim.Owner = old
+	admission, err := desk.Admit(hullmark.Init, claims(t, "image", claim), &joinservice.Record{Disk: disk, Issued: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := desk.Keys.DiskKey(1, root, old, disk)
+	if err != nil || !admission.Ticket.Disk.Key.Equal(want) {
+		t.Error("the rebound disk's key is not the old owner's")
+	}
+}
+
+// TestRecordSurvivesCrashes walks through the points at which either side can
+// stop, and holds the window to what the disk can then contain.
+func TestRecordSurvivesCrashes(t *testing.T) {
+	var record *joinservice.Record
+	epoch := uint64(0) // the disk's counter
+	for round, stop := range []string{"before the disk", "before the commit", "never", "before the commit", "never"} {
+		claim := ready()
+		if record == nil || epoch == 0 {
+			claim = blank()
+		}
+		next, _, err := record.Issue(claim, joinservice.Waiver{})
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		record = &next
+		if epoch < next.Committed || epoch >= next.Issued {
+			t.Fatalf("round %d: the honest disk's epoch %d is outside [%d, %d)", round, epoch, next.Committed, next.Issued)
+		}
+		if stop == "before the disk" {
+			continue
+		}
+		epoch = next.Issued
+		if stop == "never" {
+			committed, err := record.Commit(disk, epoch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			record = &committed
+		}
+	}
+	if stale := uint64(1); stale >= record.Committed {
+		t.Errorf("a rolled back disk of epoch %d would pass: %+v", stale, record)
+	}
+}
+
+func TestCommitRefuses(t *testing.T) {
+	record := joinservice.Record{Disk: disk, Issued: 2}
+	if _, err := record.Commit(hullmark.UUID{8}, 1); err == nil {
+		t.Error("the commit of another disk was accepted")
+	}
+	if _, err := record.Commit(disk, 3); err == nil {
+		t.Error("an epoch that was never issued was committed")
+	}
+}
+
+func TestNewDiskGivesUpTheOldOnlyWhenAsked(t *testing.T) {
+	record := &joinservice.Record{Disk: hullmark.UUID{8}, Committed: 5, Issued: 6}
+	next, formatAllowed, err := record.Issue(blank(), joinservice.Waiver{NewDisk: true})
+	if err != nil || !formatAllowed || next != (joinservice.Record{Disk: disk, Issued: 1}) {
+		t.Errorf("got %+v, %v, %v", next, formatAllowed, err)
+	}
+	uncommitted := &joinservice.Record{Disk: hullmark.UUID{8}, Issued: 6}
+	if _, formatAllowed, err := uncommitted.Issue(blank(), joinservice.Waiver{}); err != nil || !formatAllowed {
+		t.Errorf("a disk that never held data could not be replaced: %v", err)
+	}
+}
+
+func TestFirstPolicyKeepsItsVersion(t *testing.T) {
+	document := nodetest.Document(t, "image")
+	first, err := joinservice.FirstPolicy(measurements.Policy{}, document, member("first"))
+	if err != nil || first.Version != 1 || len(first.Documents[0].Enforce) != 1 {
+		t.Fatalf("got %+v, %v", first, err)
+	}
+	same, err := joinservice.FirstPolicy(first, document, member("first"))
+	if err != nil || same.Version != 1 {
+		t.Errorf("repeating it made version %d, %v", same.Version, err)
+	}
+	renamed, err := joinservice.FirstPolicy(first, document, member("second"))
+	if err != nil || renamed.Version != 2 || len(renamed.Members) != 1 {
+		t.Errorf("another name: got %+v, %v", renamed, err)
+	}
+	more, err := joinservice.FirstPolicy(first, nodetest.Document(t, "newer"), member("first"))
+	if err != nil || more.Version != 2 || len(more.Documents) != 2 {
+		t.Errorf("another document: got %+v, %v", more, err)
+	}
+	if _, err := joinservice.FirstPolicy(first, document, member("Not A Label")); err == nil {
+		t.Error("a name that is no label was accepted")
+	}
+}
