@@ -1,7 +1,6 @@
 package attest
 
 import (
-	"crypto"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -156,13 +155,4 @@ func checkLeaf(leaf *x509.Certificate, usage x509.ExtKeyUsage, uri string) error
 		return fmt.Errorf("the leaf is not named %s", uri)
 	}
 	return nil
-}
-
-// RootOf returns the cluster root of a root key.
-func RootOf(key crypto.Signer) (hullmark.ClusterRoot, error) {
-	spki, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		return hullmark.ClusterRoot{}, fmt.Errorf("cluster root: %w", err)
-	}
-	return hullmark.ClusterRootOf(spki), nil
 }
