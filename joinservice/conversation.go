@@ -121,7 +121,7 @@ type Opened struct {
 	Joined bool
 	// LastBoot is when the node last came so far, by its own clock; for people.
 	LastBoot string
-	// Addresses are the node's own, the one with the default route first.
+	// Addresses are the node's own, first the one at which it was reached.
 	Addresses []netip.Addr
 }
 

@@ -709,7 +709,7 @@ type Opened struct {
 	EpochRead     uint64                 `protobuf:"varint,2,opt,name=epoch_read,json=epochRead,proto3" json:"epoch_read,omitempty"` // what the disk held before
 	Joined        bool                   `protobuf:"varint,3,opt,name=joined,proto3" json:"joined,omitempty"`                        // the disk holds a finished kubeadm init or join
 	LastBoot      string                 `protobuf:"bytes,4,opt,name=last_boot,json=lastBoot,proto3" json:"last_boot,omitempty"`     // RFC 3339, by the node's own clock; for people
-	Addresses     []string               `protobuf:"bytes,5,rep,name=addresses,proto3" json:"addresses,omitempty"`                   // the node's own IP addresses, the one with the default route first; for its kubeadm documents
+	Addresses     []string               `protobuf:"bytes,5,rep,name=addresses,proto3" json:"addresses,omitempty"`                   // the node's own IP addresses, first the one at which it was reached; for its kubeadm documents
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
