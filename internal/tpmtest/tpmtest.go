@@ -109,7 +109,8 @@ func start(t *testing.T, state string) *TPM {
 		t.Fatal("swtpm is missing: apt-get install swtpm")
 	}
 	socket := filepath.Join(state, "s")
-	cmd := exec.Command(program, "socket", "--tpm2", "--tpmstate", "dir="+state,
+	// With --terminate it ends with its one connection, so that even a test that is killed leaves no process behind.
+	cmd := exec.Command(program, "socket", "--tpm2", "--terminate", "--tpmstate", "dir="+state,
 		"--server", "type=unixio,path="+socket, "--flags", "not-need-init,startup-clear")
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start swtpm: %v", err)
