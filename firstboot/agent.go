@@ -66,6 +66,8 @@ type Agent struct {
 	StateDir, RunDir string
 	// Listen is the address on which the operator is awaited.
 	Listen string
+	// NetworkPatience is how long the network may take before the node says that it lacks one.
+	NetworkPatience time.Duration
 
 	config     hullmark.NodeConfig
 	configData []byte
@@ -175,10 +177,8 @@ func measureOnce(tpm transport.TPM, data []byte) error {
 
 // waitNetwork shows a condition for as long as nobody could reach the node.
 func (a *Agent) waitNetwork(ctx context.Context) error {
-	a.Status.Fail(&hullmark.Condition{
-		Code: "no-network", Step: StepAttest, Title: "no network interface has an address yet", Retry: true,
-		Next: "check the machine's network card and DHCP, or give addresses in the node config",
-	})
+	a.Status.Say("waiting for the network")
+	late := time.After(a.NetworkPatience)
 	for {
 		online, err := a.Machine.Online()
 		if err != nil {
@@ -191,6 +191,11 @@ func (a *Agent) waitNetwork(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-late:
+			a.Status.Fail(&hullmark.Condition{
+				Code: "no-network", Step: StepAttest, Title: "no network interface has an address yet", Retry: true,
+				Next: "check the machine's network card and DHCP, or give addresses in the node config",
+			})
 		case <-time.After(250 * time.Millisecond):
 		}
 	}

@@ -52,14 +52,20 @@ func job(ctx context.Context, unit string, f enqueue) error {
 }
 
 // Reboot restarts the machine in good order.
-func (Systemd) Reboot(ctx context.Context) error {
+func (Systemd) Reboot(ctx context.Context) error { return leave(ctx, "reboot.target") }
+
+// PowerOff switches the machine off in good order.
+func (Systemd) PowerOff(ctx context.Context) error { return leave(ctx, "poweroff.target") }
+
+// leave starts a target after which nothing else can be started.
+func leave(ctx context.Context, target string) error {
 	conn, err := dbus.NewSystemdConnectionContext(ctx)
 	if err != nil {
-		return fmt.Errorf("restart the machine: reach systemd: %w", err)
+		return fmt.Errorf("start %s: reach systemd: %w", target, err)
 	}
 	defer conn.Close()
-	if _, err := conn.StartUnitContext(ctx, "reboot.target", "replace-irreversibly", nil); err != nil {
-		return fmt.Errorf("restart the machine: %w", err)
+	if _, err := conn.StartUnitContext(ctx, target, "replace-irreversibly", nil); err != nil {
+		return fmt.Errorf("start %s: %w", target, err)
 	}
 	return nil
 }

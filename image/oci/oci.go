@@ -133,7 +133,7 @@ func layerOf(files []File) ([]byte, error) {
 	w := tar.NewWriter(&out)
 	for _, f := range files {
 		if !fs.ValidPath(f.Name) {
-			return nil, fmt.Errorf("file %q: want a relative path without . and ..", f.Name)
+			return nil, fmt.Errorf("file %q: want a relative path without empty, single-dot or double-dot elements", f.Name)
 		}
 		if err := addFile(w, f); err != nil {
 			return nil, fmt.Errorf("file %s: %w", f.Name, err)

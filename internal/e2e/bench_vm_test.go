@@ -33,7 +33,7 @@ type bench struct {
 func newBench(t *testing.T) bench {
 	t.Helper()
 	b := bench{out: filepath.Join(source(t), "out", "test"), dir: t.TempDir()}
-	hullmark(t, 0, "build", "--relock", "--out", b.out)
+	cli(t, 0, "build", "--relock", "--out", b.out)
 	t.Cleanup(func() { b.keepLogs(t) })
 	return b
 }
@@ -69,7 +69,7 @@ func (b bench) newCluster(t *testing.T, name string) []byte {
 	if err := os.WriteFile(b.path("passphrase"), []byte("correct horse battery staple\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	hullmark(t, 0, "cluster", "new", b.path(name), "--passphrase-file", b.path("passphrase"), "--node-config", b.path(name+".json"))
+	cli(t, 0, "cluster", "new", b.path(name), "--passphrase-file", b.path("passphrase"), "--node-config", b.path(name+".json"))
 	config, err := os.ReadFile(b.path(name + ".json"))
 	if err != nil {
 		t.Fatal(err)
@@ -129,11 +129,11 @@ func (m machine) init(t *testing.T, code int, cluster string, more ...string) st
 		"--node", m.agent, "--measurements", m.bench.measurements(), "--ek", strings.TrimSpace(string(ek)),
 		"--ek-ca", filepath.Join(m.Dir(), vm.CAFile), "--endpoint", m.api, "--kubeconfig", m.bench.path("kubeconfig"), "--profile", "slow",
 	}
-	return hullmark(t, code, append(args, more...)...)
+	return cli(t, code, append(args, more...)...)
 }
 
-// hullmark runs the program, whose output is shown, and fails the test unless it ends with the code.
-func hullmark(t *testing.T, code int, args ...string) string {
+// cli runs the hullmark program, whose output is shown, and fails the test unless it ends with the code.
+func cli(t *testing.T, code int, args ...string) string {
 	t.Helper()
 	return command(t, code, filepath.Join(source(t), "bin", "hullmark"), args...)
 }

@@ -143,11 +143,19 @@ func (d *demo) release(ctx context.Context) error {
 }
 
 func (d *demo) kubectl(ctx context.Context) error {
-	args := []string{"--kubeconfig", d.path("kubeconfig"), "get", "nodes", "-o", "wide"}
-	fmt.Println("$", d.kubectlPath(), strings.Join(args, " "))
-	cmd := exec.CommandContext(ctx, d.kubectlPath(), args...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	return cmd.Run()
+	for _, args := range [][]string{
+		{"get", "nodes", "-o", "wide"},
+		{"get", "nodes", "-o", "jsonpath=node uid {.items[0].metadata.uid}{\"\\n\"}"},
+	} {
+		args = append([]string{"--kubeconfig", d.path("kubeconfig")}, args...)
+		fmt.Println("$", d.kubectlPath(), strings.Join(args, " "))
+		cmd := exec.CommandContext(ctx, d.kubectlPath(), args...)
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		if err := cmd.Run(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // kubectlPath is the bundle's own kubectl, which `hullmark build` leaves beside the image.

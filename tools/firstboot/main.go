@@ -17,6 +17,7 @@ import (
 
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/firstboot"
+	"github.com/hullmark/hullmark/firstboot/button"
 	"github.com/hullmark/hullmark/firstboot/config"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 )
@@ -40,6 +41,7 @@ func run(ctx context.Context) error {
 	console := openConsole()
 	notify(daemon.SdNotifyReady)
 	go keepWatchdogQuiet(ctx)
+	go obeyPowerButton(ctx)
 	agent := firstboot.Agent{
 		OpenTPM:  func() (transport.TPMCloser, error) { return linuxtpm.Open(tpmDevice) },
 		Config:   config.Source{File: config.FirmwareFile, Cache: runDir + "/config.json"},
@@ -48,9 +50,20 @@ func run(ctx context.Context) error {
 		Cluster:  firstboot.Kubeadm{},
 		Status:   &firstboot.Status{File: firstboot.StatusFile, Console: console, Log: os.Stderr, Notify: notify},
 		StateDir: firstboot.StateDir, RunDir: runDir,
-		Listen: ":" + attest.DefaultPort,
+		Listen: ":" + attest.DefaultPort, NetworkPatience: 15 * time.Second,
 	}
 	return agent.Run(ctx)
+}
+
+// obeyPowerButton switches the machine off in order when its power button is pressed.
+func obeyPowerButton(ctx context.Context) {
+	err := button.Wait(ctx)
+	if err == nil {
+		err = firstboot.Systemd{}.PowerOff(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
+		fmt.Fprintln(os.Stderr, "power button:", err)
+	}
 }
 
 // openConsole returns the console, or the log if there is none.

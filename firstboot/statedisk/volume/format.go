@@ -15,12 +15,14 @@ import (
 
 // mkfs makes the file system; it is called with the device as last argument.
 // Sectors that were never written cannot be read through dm-integrity, so
-// everything that mkfs or a mount would read back has to have been written:
-// no backup superblocks, and the journal is written in full, because a lazily
-// initialised one does not survive a crash.
+// everything that mkfs, a mount or the kernel later would read back has to be
+// written: no backup superblocks, the journal in full, because a lazily
+// initialised one does not survive a crash, and the inode tables, because ext4
+// reads a table's block when two inodes of it are taken at the same time. One
+// inode for each 64 KiB keeps the tables small.
 var mkfs = []string{
-	"/usr/sbin/mkfs.ext4", "-q", "-F", "-b", "4096", "-J", "size=64", "-O", "sparse_super2",
-	"-E", "num_backup_sb=0,nodiscard,lazy_itable_init=1,lazy_journal_init=0", "-L", "hullmark-state",
+	"/usr/sbin/mkfs.ext4", "-q", "-F", "-b", "4096", "-i", "65536", "-J", "size=64", "-O", "sparse_super2",
+	"-E", "num_backup_sb=0,nodiscard,lazy_itable_init=0,lazy_journal_init=0", "-L", "hullmark-state",
 }
 
 // How much at the ends of the volume is zeroed for what probes read, in bytes.
@@ -33,12 +35,12 @@ const (
 // formatting or ready, and nothing else: record A, the data behind 16 MiB, the
 // LUKS area, and record B as the commit.
 func (w Workspace) format(path string, found hullmark.DiskClaim, g hullmark.DiskGrant, keys statedisk.Keys) error {
-	disk, _, err := openDisk(path)
+	disk, size, err := openDisk(path)
 	if err != nil {
 		return fmt.Errorf("format state disk: %w", err)
 	}
 	id := statedisk.Identity{UUID: g.UUID, Generation: g.Generation, Owner: g.Owner}
-	err = begin(disk, found, id, keys)
+	err = begin(disk, size, found, id, keys)
 	// The handle is exclusive: libcryptsetup takes its own.
 	if err := errors.Join(err, disk.Close()); err != nil {
 		return err
@@ -54,22 +56,37 @@ func (w Workspace) format(path string, found hullmark.DiskClaim, g hullmark.Disk
 }
 
 // begin writes record A, unless an interrupted formatting of the same disk has
-// done so. A record A that does not verify is someone else's formatting.
-func begin(disk *os.File, found hullmark.DiskClaim, id statedisk.Identity, keys statedisk.Keys) error {
+// done so. A complete record A that does not verify is someone else's formatting.
+func begin(disk *os.File, size int64, found hullmark.DiskClaim, id statedisk.Identity, keys statedisk.Keys) error {
 	if found.State == hullmark.DiskFormatting {
-		b := make([]byte, statedisk.RecordSize)
-		if _, err := disk.ReadAt(b, statedisk.OffsetA); err != nil {
-			return fmt.Errorf("format state disk: record A: %w", err)
+		if begun, err := checkBegun(disk, size, keys); err != nil || begun {
+			return err
 		}
-		if err := statedisk.VerifyA(b, keys.Header); err != nil {
-			return tampered(err)
-		}
-		return nil
 	}
 	if err := writeThrough(disk, statedisk.EncodeA(id, keys.Header), statedisk.OffsetA); err != nil {
 		return fmt.Errorf("format state disk: record A: %w", err)
 	}
 	return nil
+}
+
+// checkBegun reports whether record A is whole and ours, and fails if it is whole and not ours.
+func checkBegun(disk *os.File, size int64, keys statedisk.Keys) (bool, error) {
+	b := make([]byte, statedisk.RecordSize)
+	if _, err := disk.ReadAt(b, statedisk.OffsetA); err != nil {
+		return false, fmt.Errorf("format state disk: record A: %w", err)
+	}
+	verr := statedisk.VerifyA(b, keys.Header)
+	if verr == nil {
+		return true, nil
+	}
+	torn, err := statedisk.OnlyBegun(disk, size)
+	if err != nil {
+		return false, fmt.Errorf("format state disk: %w", err)
+	}
+	if !torn {
+		return false, tampered(verr)
+	}
+	return false, nil
 }
 
 // fill writes everything behind luks2.DataOffset: dm-integrity's layout and

@@ -36,8 +36,8 @@ const (
 	lastBootFile = statedisk.AgentDir + "/last-boot"
 )
 
-// mountOptions keep ext4 from reading inode tables that were never written.
-const mountOptions = "noinit_itable,errors=remount-ro"
+// mountOptions end writing, rather than going on, where the file system finds an error.
+const mountOptions = "errors=remount-ro"
 
 // mounted calls do with the file system mounted in the workspace.
 func (w Workspace) mounted(do func(dir string) error) error {

@@ -1,0 +1,152 @@
+//go:build vm
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/vm"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+)
+
+// The README's first command ends with a Ready node; its state disk then shows none of the secrets that it holds;
+// and after a power-off the same command as before opens the same disk, and the same node comes back.
+func TestVMDemo(t *testing.T) {
+	out := command(t, 0, "make", "demo")
+	table, _, found := strings.Cut(out, "accepted as")
+	if !found || strings.Count(table, "  equal") < 13 || strings.Contains(table, "differ") {
+		t.Error("the table does not show every predicted register equal to the measured one")
+	}
+	if !strings.Contains(out, " Ready ") {
+		t.Error("kubectl does not show a Ready node")
+	}
+	b := bench{out: filepath.Join(source(t), "out"), dir: filepath.Join(source(t), "out", "demo")}
+	t.Cleanup(func() { b.keepLogs(t) })
+	_, uid, found := strings.Cut(out, "node uid ")
+	if !found {
+		t.Fatal("the demo does not name the node's uid")
+	}
+	needles := b.secrets(t)
+	t.Run("the same node comes back", func(t *testing.T) { b.comesBack(t, strings.Fields(uid)[0], needles) })
+	t.Run("the state disk shows no secret", func(t *testing.T) { b.searchStateDisk(t, needles) })
+}
+
+// searchStateDisk reads the raw file for everything that must be on it only encrypted.
+func (b bench) searchStateDisk(t *testing.T, needles map[string][]byte) {
+	disk, err := os.Open(b.path("vm", "state.raw"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = disk.Close() }()
+	const step, overlap = 8 << 20, 4096
+	window := make([]byte, 0, step+overlap)
+	for read := int64(0); ; {
+		n, err := io.ReadFull(disk, window[len(window):len(window)+step])
+		window = window[:len(window)+n]
+		for name, needle := range needles {
+			if bytes.Contains(window, needle) {
+				t.Errorf("%s is on the disk in clear, near %d", name, read)
+			}
+		}
+		if err != nil {
+			break
+		}
+		read += int64(n)
+		window = window[:copy(window, window[len(window)-overlap:])]
+	}
+}
+
+// secrets are byte strings that the disk may hold only under encryption: what the operator gave, and how files that
+// kubeadm wrote look.
+func (b bench) secrets(t *testing.T) map[string][]byte {
+	t.Helper()
+	needles := map[string][]byte{
+		"a PEM private key":     []byte("PRIVATE KEY-----"),
+		"a PEM certificate":     []byte("-----BEGIN CERTIFICATE"),
+		"a kubeconfig":          []byte("client-certificate-data:"),
+		"a Kubernetes manifest": []byte("kube-apiserver.advertise-address.endpoint"),
+	}
+	passphrase, err := os.ReadFile(b.path("passphrase"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := cluster.Open(b.path("cluster"), hullmark.NewSecret(bytes.TrimSpace(passphrase)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := file.Cluster
+	key, err := c.Keys.DiskKey(c.Keys.Current(), c.ID(), c.Initialising.Node, c.Initialising.Disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	needles["the disk key"] = key.Expose()
+	files, err := c.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		content := f.GetContent()
+		if block, _ := pem.Decode(content); block != nil {
+			needles[f.GetPath()+" (DER)"] = block.Bytes
+			_, content, _ = bytes.Cut(content, []byte("-----\n"))
+		}
+		needles[f.GetPath()] = content[:min(len(content), 48)]
+	}
+	for name, needle := range needles {
+		if len(needle) < 16 {
+			t.Fatalf("%s is too short to search for", name)
+		}
+	}
+	return needles
+}
+
+// bootstrapTokens adds the secret of every bootstrap token of the running cluster.
+func (b bench) bootstrapTokens(t *testing.T, needles map[string][]byte) {
+	t.Helper()
+	out := b.kubectl(t, "get", "secrets", "-n", "kube-system", "-o", `jsonpath={range .items[?(@.type=="bootstrap.kubernetes.io/token")]}{.data.token-secret}{"\n"}{end}`)
+	for i, encoded := range strings.Fields(out) {
+		secret, err := base64.StdEncoding.DecodeString(encoded)
+		if err != nil || len(secret) < 16 {
+			t.Fatalf("bootstrap token %d: %v", i, err)
+		}
+		needles[fmt.Sprintf("bootstrap token %d", i)] = secret
+	}
+}
+
+// comesBack boots the demo's machine again.
+func (b bench) comesBack(t *testing.T, uid string, needles map[string][]byte) {
+	config, err := os.ReadFile(b.path("node.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := b.boot(t, "vm", config, func(c *vm.Config) { c.StateDisk = 10 << 30 })
+	m.init(t, 0, "cluster")
+	if after := b.kubectl(t, "get", "node", "control-plane-1", "-o", "jsonpath={.metadata.uid}"); after != uid || uid == "" {
+		t.Errorf("the node's uid was %q, now it is %q", uid, after)
+	}
+	for _, verb := range []string{"status", "logs"} {
+		out := cli(t, 0, "node", verb, "--cluster", b.path("cluster"), "--passphrase-file", b.path("passphrase"), "--node", m.agent)
+		if !strings.Contains(out, "READY") {
+			t.Errorf("node %s does not say READY", verb)
+		}
+	}
+	b.bootstrapTokens(t, needles)
+	if !m.Stop(time.Minute) {
+		t.Error("the machine did not switch itself off when its power button was pressed")
+	}
+}
+
+func (b bench) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	return command(t, 0, filepath.Join(b.out, "kubectl"), append([]string{"--kubeconfig", b.path("kubeconfig")}, args...)...)
+}
