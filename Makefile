@@ -32,18 +32,29 @@ test: setup lint test-fast test-long test-vm ## Run every test; a VM boots to Re
 test-fast: ## Run the tests that take seconds.
 	go test ./...
 
+# tagged lists the packages whose tests carry a build tag.
+tagged = $$(git grep -l '^//go:build $(1)$$' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
+
 .PHONY: test-long
-test-long: bin/hullmark ## Run the tests that build images or compile Kubernetes.
-	go test -tags long -timeout 40m -run Long ./...
+test-long: bin/hullmark ## Run the tests that build root trees and compile Kubernetes.
+	go test -tags long -timeout 50m $(call tagged,long)
 
 .PHONY: test-vm
-test-vm: bin/hullmark ## Run the tests that boot virtual machines.
-	go test -tags vm -timeout 50m -p 1 -v -run VM ./...
+test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
+	go test -tags vm -timeout 80m -p 1 -v $(call tagged,vm)
+
+.PHONY: test-docs
+test-docs: ## Run every command of the docs' journeys in a clone (two builds from nothing, and a boot).
+	go test -tags docs -timeout 3h -v -run TestDocsCommands ./internal/e2e
+
+.PHONY: reproduce
+reproduce: setup bin/hullmark ## Build the image twice under other circumstances, Kubernetes included, and compare.
+	bin/hullmark reproduce --out $(OUT)
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.
-	go vet -tags long,vm ./...
-	go tool staticcheck -tags long,vm ./...
+	go vet -tags long,vm,docs ./...
+	go tool staticcheck -tags long,vm,docs ./...
 	@unformatted=$$(go tool gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); \
 		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi
 

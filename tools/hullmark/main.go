@@ -41,12 +41,30 @@ func run(args []string) int {
 	defer stop()
 	root := newRootCommand()
 	root.SetArgs(args)
+	var began bool
+	note(root, &began)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0
 	}
 	fmt.Fprintln(os.Stderr, "hullmark:", err)
+	if !began {
+		return exitUsage
+	}
 	return exitCode(err)
+}
+
+// note sets began when a command's own work starts: whatever fails before that is wrong usage.
+func note(cmd *cobra.Command, began *bool) {
+	if do := cmd.RunE; do != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			*began = true
+			return do(cmd, args)
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		note(sub, began)
+	}
 }
 
 func exitCode(err error) int {
