@@ -138,6 +138,9 @@ func (j *job) makeKubernetes(ctx context.Context) (note string, err error) {
 	if j.WithoutKubernetes {
 		return "left out", nil
 	}
+	if err := checkModules(j.Source, j.lock.Kubernetes); err != nil {
+		return "", err
+	}
 	var hit bool
 	j.bundle, hit, err = Kubernetes(ctx, j.Options)
 	return cachedNote(hit, "compiled"), err

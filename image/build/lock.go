@@ -205,6 +205,21 @@ func addModules(ctx context.Context, k *lock.Kubernetes, source, dir string) err
 	return nil
 }
 
+// checkModules holds the checkout's go.sum files, which pin every module of the bundle, to the locked ones.
+func checkModules(source string, locked lock.Kubernetes) error {
+	for _, sum := range locked.Sums {
+		content, err := os.ReadFile(filepath.Join(source, filepath.FromSlash(sum.Dir), "go.sum"))
+		if err != nil {
+			return fmt.Errorf("locked modules: %w", err)
+		}
+		whole := sha256.Sum256(content)
+		if got := hex.EncodeToString(whole[:]); got != sum.SHA256 {
+			return fmt.Errorf("locked modules: %s/go.sum: locked with sha256 %s, found %s (hullmark lock accepts the change)", sum.Dir, sum.SHA256, got)
+		}
+	}
+	return nil
+}
+
 // directModules maps the modules that go.mod in dir requires by itself to their versions.
 func directModules(ctx context.Context, dir string) (map[string]string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "edit", "-json")
