@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/google/go-tpm/tpm2/transport"
@@ -15,9 +16,6 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 )
-
-// errEnded says that the operator ended the exchange, which is its right.
-var errEnded = errors.New("the operator ended the exchange")
 
 // exchange is the node's side of one release exchange (docs/protocol.md).
 type exchange struct {
@@ -42,10 +40,8 @@ func (x *exchange) run(ctx context.Context) error {
 		Step{Name: StepDisk, Do: x.openDisk},
 		Step{Name: StepEpoch, Do: x.awaitProceed},
 	)
-	if errors.Is(err, errEnded) {
-		x.agent.Status.Enter(StepAttest)
-	}
 	if err != nil {
+		x.agent.Status.Say("waiting for the operator")
 		return err
 	}
 	// The operator may go away now: the node goes on by itself.
@@ -181,7 +177,21 @@ func (x *exchange) openDisk(ctx context.Context) error {
 	x.opened = opened
 	return x.stream.Send(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
 		Issued: x.ticket.Disk.Epoch.Issued, EpochRead: opened.EpochRead, Joined: opened.Joined, LastBoot: opened.LastBoot,
+		Addresses: ownAddresses(ctx),
 	}}})
+}
+
+// ownAddresses returns the address at which the operator reached the node, for its kubeadm documents.
+func ownAddresses(ctx context.Context) []string {
+	operator, ok := peer.FromContext(ctx)
+	if !ok || operator.LocalAddr == nil {
+		return nil
+	}
+	own, err := netip.ParseAddrPort(operator.LocalAddr.String())
+	if err != nil {
+		return nil
+	}
+	return []string{own.Addr().Unmap().WithZone("").String()}
 }
 
 // awaitProceed waits until the epoch is committed, and refuses before the fuse

@@ -39,15 +39,20 @@ type Step struct {
 // Journal runs steps and lets the status say where they are.
 type Journal struct{ Status *Status }
 
-// Run runs the steps in order until one fails. The error is or wraps a
-// *hullmark.Condition, which the status then shows.
+// Run runs the steps in order until one fails. The status then shows the
+// error's condition; an operator's going away is none.
 func (j Journal) Run(ctx context.Context, steps ...Step) error {
 	for _, s := range steps {
 		j.Status.Enter(s.Name)
-		if err := s.run(ctx); err != nil {
-			condition := hullmark.AsCondition(err, s.Name, "step-failed")
+		err := s.run(ctx)
+		var condition *hullmark.Condition
+		if errors.Is(err, errEnded) && !errors.As(err, &condition) {
+			return err
+		}
+		if err != nil {
+			condition = hullmark.AsCondition(err, s.Name, "step-failed")
 			j.Status.Fail(condition)
-			return withReboot(condition, err)
+			return keepMarks(condition, err)
 		}
 	}
 	return nil
@@ -63,13 +68,20 @@ func (s Step) run(ctx context.Context) error {
 	return s.Do(ctx)
 }
 
-// errReboot marks what no retry in this boot can mend.
-var errReboot = errors.New("this boot cannot go on; the machine restarts")
+// Marks of errors, which decide what comes after a failure.
+var (
+	// errReboot marks what no retry in this boot can mend.
+	errReboot = errors.New("this boot cannot go on; the machine restarts")
+	// errEnded says that the operator ended the exchange, which is its right.
+	errEnded = errors.New("the operator ended the exchange")
+)
 
-// withReboot keeps the mark when an error becomes a condition.
-func withReboot(condition *hullmark.Condition, err error) error {
-	if errors.Is(err, errReboot) {
-		return fmt.Errorf("%w: %w", errReboot, condition)
+// keepMarks returns the condition with the marks of the error that it was made from.
+func keepMarks(condition *hullmark.Condition, err error) error {
+	for _, mark := range []error{errReboot, errEnded} {
+		if errors.Is(err, mark) {
+			return fmt.Errorf("%w: %w", mark, condition)
+		}
 	}
 	return condition
 }

@@ -117,8 +117,11 @@ func (c Client) ask(ctx context.Context, r Request, key []byte) (Answer, error) 
 	if _, err := conn.Write(append(line, '\n')); err != nil {
 		return Answer{}, err
 	}
-	if _, err := conn.Write(key); err != nil {
-		return Answer{}, err
+	// Not even an empty write without a key: the helper may have answered and gone.
+	if len(key) > 0 {
+		if _, err := conn.Write(key); err != nil {
+			return Answer{}, err
+		}
 	}
 	return ReadAnswer(conn)
 }

@@ -26,17 +26,35 @@ func Probe(r io.ReaderAt, size int64) (hullmark.DiskClaim, error) {
 	if a, err := DecodeA(recordA); err == nil {
 		return claim(hullmark.DiskFormatting, a), nil
 	}
+	blank, err := blankAround(first, r, size)
+	if err != nil {
+		return hullmark.DiskClaim{}, err
+	}
+	if blank {
+		return hullmark.DiskClaim{State: hullmark.DiskBlank}, nil
+	}
+	return hullmark.DiskClaim{State: hullmark.DiskForeign}, nil
+}
+
+// OnlyBegun reports whether a disk holds the beginning of record A and
+// otherwise zeros at both ends: the power went while A was written, so a
+// record A that does not verify is nobody's.
+func OnlyBegun(r io.ReaderAt, size int64) (bool, error) {
+	first, err := readEdge(r, 0)
+	if err != nil {
+		return false, err
+	}
+	return blankAround(first, r, size)
+}
+
+// blankAround reports whether both edges are zero, a begun record A apart. It changes first.
+func blankAround(first []byte, r io.ReaderAt, size int64) (bool, error) {
+	recordA := first[OffsetA : OffsetA+RecordSize]
 	if bytes.HasPrefix(recordA, []byte(magicA)) {
 		clear(recordA)
 	}
 	last, err := readEdge(r, size-EdgeSize)
-	if err != nil {
-		return hullmark.DiskClaim{}, err
-	}
-	if zero(first) && zero(last) {
-		return hullmark.DiskClaim{State: hullmark.DiskBlank}, nil
-	}
-	return hullmark.DiskClaim{State: hullmark.DiskForeign}, nil
+	return err == nil && zero(first) && zero(last), err
 }
 
 func claim(state hullmark.DiskState, id Identity) hullmark.DiskClaim {
