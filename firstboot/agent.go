@@ -15,6 +15,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/prover"
+	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/config"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
@@ -64,6 +65,8 @@ type Agent struct {
 	Status  *Status
 	// StateDir is where the state disk is mounted, RunDir the agent's folder on a RAM disk.
 	StateDir, RunDir string
+	// EventLog is the file of the firmware's event log, which explains the registers where they differ; it may be absent.
+	EventLog string
 	// Listen is the address on which the operator is awaited.
 	Listen string
 	// NetworkPatience is how long the network may take before the node says that it lacks one.
@@ -199,6 +202,20 @@ func (a *Agent) waitNetwork(ctx context.Context) error {
 		case <-time.After(250 * time.Millisecond):
 		}
 	}
+}
+
+// eventLog returns the firmware's log, or nothing: no decision rests on it.
+func (a *Agent) eventLog() []byte {
+	f, err := os.Open(a.EventLog)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	log, err := io.ReadAll(io.LimitReader(f, wire.MaxEventLog+1))
+	if err != nil || len(log) > wire.MaxEventLog {
+		return nil
+	}
+	return log
 }
 
 // probe looks at the state disk and names a blank one.

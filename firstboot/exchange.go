@@ -137,7 +137,7 @@ func (x *exchange) sendProof(p *prover.Prover, secret hullmark.Secret, hello []b
 		return err
 	}
 	return x.stream.Send(&wire.FromNode{Message: &wire.FromNode_Proof{Proof: &wire.Proof{
-		Quoted: evidence.Quoted, Signature: evidence.Signature, PcrValues: evidence.Registers.Bytes(),
+		Quoted: evidence.Quoted, Signature: evidence.Signature, PcrValues: evidence.Registers.Bytes(), EventLog: x.agent.eventLog(),
 	}}})
 }
 

@@ -26,6 +26,8 @@ const (
 	// tpmDevice is the TPM behind the kernel's resource manager.
 	tpmDevice = "/dev/tpmrm0"
 	runDir    = "/run/hullmark"
+	// eventLog is where the kernel keeps what the firmware and the stub logged (Documentation/security/tpm/tpm_event_log.rst).
+	eventLog = "/sys/kernel/security/tpm0/binary_bios_measurements"
 )
 
 func main() {
@@ -50,7 +52,8 @@ func run(ctx context.Context) error {
 		Cluster:  firstboot.Kubeadm{},
 		Status:   &firstboot.Status{File: firstboot.StatusFile, Console: console, Log: os.Stderr, Notify: notify},
 		StateDir: firstboot.StateDir, RunDir: runDir,
-		Listen: ":" + attest.DefaultPort, NetworkPatience: 15 * time.Second,
+		EventLog: eventLog,
+		Listen:   ":" + attest.DefaultPort, NetworkPatience: 15 * time.Second,
 	}
 	return agent.Run(ctx)
 }
