@@ -72,6 +72,8 @@ type Agent struct {
 	// NetworkPatience is how long the network may take before the node says that it lacks one.
 	NetworkPatience time.Duration
 
+	// ticketed says that an earlier run of the agent took this boot to Ready: this one only answers questions.
+	ticketed   bool
 	config     hullmark.NodeConfig
 	configData []byte
 }
@@ -130,7 +132,10 @@ func (a *Agent) checkTPM(context.Context) error {
 		if err != nil {
 			return err
 		}
-		if registers[attest.FuseRegister] != [32]byte{} {
+		if registers[attest.FuseRegister] == [32]byte{} {
+			return nil
+		}
+		if a.ticketed = a.wasReady(); !a.ticketed {
 			return fmt.Errorf("%w: %w", errReboot, &hullmark.Condition{
 				Code: "fuse-blown", Step: StepStart, Title: "this boot has used its ticket already",
 				Expected: "PCR 15 = 0", Got: fmt.Sprintf("%x", registers[attest.FuseRegister]), Next: "wait for the restart", Retry: true,
@@ -216,6 +221,18 @@ func (a *Agent) eventLog() []byte {
 		return nil
 	}
 	return log
+}
+
+// readyMark is the file in RunDir by which a later run of the agent knows that this boot came to Ready.
+const readyMark = "ready"
+
+func (a *Agent) markReady() error {
+	return replaceFile(filepath.Join(a.RunDir, readyMark), nil, 0o600)
+}
+
+func (a *Agent) wasReady() bool {
+	_, err := os.Stat(filepath.Join(a.RunDir, readyMark))
+	return err == nil
 }
 
 // probe looks at the state disk and names a blank one.

@@ -53,6 +53,9 @@ func (x *exchange) run(ctx context.Context) error {
 		}
 		return fmt.Errorf("%w: %w", errReboot, err)
 	}
+	if err := x.agent.markReady(); err != nil {
+		return fmt.Errorf("%w: %w", errReboot, err)
+	}
 	x.agent.Status.Finish()
 	x.send(&wire.Progress{Ready: true})
 	return nil
@@ -65,7 +68,7 @@ func (x *exchange) attest(ctx context.Context) error {
 		return err
 	}
 	kind := call.GetCall().GetKind()
-	if kind != string(hullmark.Init) && kind != callDryRun {
+	if kind != string(hullmark.Init) {
 		return &hullmark.Condition{
 			Code: "call-refused", Step: StepAttest, Title: "the operator asked for an exchange that this node does not know",
 			Expected: string(hullmark.Init), Got: fmt.Sprintf("%.20q", kind), Next: "use a hullmark of this image's release",
@@ -85,9 +88,6 @@ func (x *exchange) attest(ctx context.Context) error {
 		return errors.Join(x.prove(p, claim), p.Close())
 	})
 }
-
-// callDryRun is the call of an operator that only wants to see the registers.
-const callDryRun = "attest"
 
 func (x *exchange) prove(p *prover.Prover, claim hullmark.DiskClaim) error {
 	identity := p.Identity()

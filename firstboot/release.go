@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -18,14 +19,21 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 )
 
-// maxStreams bounds what one connection asks at once.
-const maxStreams = 8
+// maxStreams bounds what one connection asks at once, maxConnections how many
+// there are, those included that have not shown who they are.
+const (
+	maxStreams     = 8
+	maxConnections = 64
+)
 
 // Time limits of an exchange.
 const (
 	callTimeout    = 15 * time.Second // until the operator says what it wants
 	ticketTimeout  = 15 * time.Second // from M1 to M4, without the node's own work
 	proceedTimeout = 5 * time.Minute
+	// handshakeTimeout bounds how long a stranger holds a connection, stopTimeout how long an answer may delay a restart.
+	handshakeTimeout = 10 * time.Second
+	stopTimeout      = 10 * time.Second
 )
 
 // serve waits for the operator. It returns when ctx ends or the machine is to restart.
@@ -42,16 +50,26 @@ func (a *Agent) serve(ctx context.Context) error {
 }
 
 func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds credentials.TransportCredentials) error {
-	server := grpc.NewServer(grpc.Creds(creds), grpc.MaxRecvMsgSize(wire.MaxFromVerifier), grpc.MaxConcurrentStreams(maxStreams))
+	server := grpc.NewServer(grpc.Creds(creds), grpc.MaxRecvMsgSize(wire.MaxFromVerifier),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(handshakeTimeout))
 	node := &nodeServer{agent: a, over: make(chan error, 1)}
+	if a.ticketed {
+		node.busy.Lock()
+	}
 	wire.RegisterNodeServer(server, node)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	a.Status.Say("waiting for the operator on %s", listener.Addr())
+	go func() { served <- server.Serve(netutil.LimitListener(listener, maxConnections)) }()
+	if a.ticketed {
+		a.Status.Finish()
+	} else {
+		a.Status.Say("waiting for the operator on %s", listener.Addr())
+	}
 	select {
 	case err := <-served:
 		return err
 	case err := <-node.over:
+		// A reader that stands still must not keep the machine from restarting.
+		defer time.AfterFunc(stopTimeout, server.Stop).Stop()
 		server.GracefulStop()
 		return err
 	case <-ctx.Done():

@@ -147,5 +147,8 @@ func replaceFile(path string, content []byte, mode os.FileMode) error {
 	if err := os.WriteFile(path+".new", content, mode); err != nil {
 		return err
 	}
+	if err := os.Chmod(path+".new", mode); err != nil { // whatever the umask is
+		return err
+	}
 	return os.Rename(path+".new", path)
 }

@@ -148,8 +148,10 @@ func (e *Exchange) Challenge(random io.Reader) (credential, secret []byte, err e
 
 // Verify checks M3 against all that went before and returns what it proves.
 func (e *Exchange) Verify(proof *wire.Proof) (attest.Claims, error) {
-	defer e.secret.Wipe()
-	binding, err := attest.Bind(e.channelKey, e.secret, e.hello)
+	secret := e.secret
+	e.secret = hullmark.Secret{} // a second call fails
+	defer secret.Wipe()
+	binding, err := attest.Bind(e.channelKey, secret, e.hello)
 	if err != nil {
 		return attest.Claims{}, fmt.Errorf("verify: %w", err)
 	}

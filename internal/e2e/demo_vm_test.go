@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -58,8 +59,11 @@ func (b bench) searchStateDisk(t *testing.T, needles map[string][]byte) {
 				t.Errorf("%s is on the disk in clear, near %d", name, read)
 			}
 		}
-		if err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			break
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 		read += int64(n)
 		window = window[:copy(window, window[len(window)-overlap:])]
@@ -114,6 +118,9 @@ func (b bench) secrets(t *testing.T) map[string][]byte {
 func (b bench) bootstrapTokens(t *testing.T, needles map[string][]byte) {
 	t.Helper()
 	out := b.kubectl(t, "get", "secrets", "-n", "kube-system", "-o", `jsonpath={range .items[?(@.type=="bootstrap.kubernetes.io/token")]}{.data.token-secret}{"\n"}{end}`)
+	if len(strings.Fields(out)) == 0 {
+		t.Fatal("the cluster has no bootstrap token to search for")
+	}
 	for i, encoded := range strings.Fields(out) {
 		secret, err := base64.StdEncoding.DecodeString(encoded)
 		if err != nil || len(secret) < 16 {

@@ -40,7 +40,7 @@ func TestVMRefusesChangedCommandLine(t *testing.T) {
 	})
 	m := b.boot(t, "machine", b.newCluster(t, "cluster"), func(c *vm.Config) { c.Image = changed })
 	out := m.init(t, 3, "cluster")
-	for _, want := range []string{"11", ".cmdline"} {
+	for _, want := range []string{"PCR 11", ".cmdline"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the refusal does not name %q", want)
 		}

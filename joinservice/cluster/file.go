@@ -202,6 +202,9 @@ func (f *File) encrypt(c *Cluster) ([]byte, error) {
 	if err := writer.Close(); err != nil {
 		return nil, err
 	}
+	if out.Len() > maxFile {
+		return nil, fmt.Errorf("the cluster file would have %d bytes, and more than %d are never read; remove documents from the policy", out.Len(), maxFile)
+	}
 	return out.Bytes(), nil
 }
 

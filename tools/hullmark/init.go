@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -166,6 +167,13 @@ func (r *initRun) makeDesk() error {
 		if previous, err = measurements.OpenPolicy(c.Policy, c.ID()); err != nil {
 			return err
 		}
+	}
+	if r.options.replaceFirst && c.Initialising != nil {
+		// The machine that is given up must not stay a member.
+		given := c.Initialising.Node
+		previous.Members = slices.DeleteFunc(slices.Clone(previous.Members), func(m measurements.Member) bool {
+			return m.EKID == given && given != *r.anchor.Node
+		})
 	}
 	member := measurements.Member{EKID: *r.anchor.Node, Role: hullmark.ControlPlane, Name: r.options.name}
 	policy, err := joinservice.FirstPolicy(previous, r.document, member)

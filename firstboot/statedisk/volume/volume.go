@@ -96,6 +96,13 @@ func (w Workspace) prepare(path string, g hullmark.DiskGrant, keys statedisk.Key
 	}
 	switch claim.State {
 	case hullmark.DiskReady:
+		if g.FormatAllowed {
+			// The node claimed a disk without data, and the ticket was decided on that.
+			return false, &hullmark.Condition{
+				Code: "disk-changed", Step: step, Title: "the state disk holds data, and did not when the ticket was asked for", Retry: true,
+				Expected: "a disk without data", Got: "a ready disk", Next: "run the command again; if this repeats, do not trust this machine's host",
+			}
+		}
 		return false, nil
 	case hullmark.DiskBlank, hullmark.DiskFormatting:
 		if !g.FormatAllowed {
