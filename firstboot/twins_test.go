@@ -73,7 +73,8 @@ func (m *twinMachine) has(what string) bool {
 	return slices.Contains(m.did, what)
 }
 
-func (m *twinMachine) Start(_ context.Context, unit string) error   { return m.note("start " + unit) }
+func (m *twinMachine) Start(_ context.Context, unit string) error { return m.note("start " + unit) }
+
 func (m *twinMachine) Restart(_ context.Context, unit string) error { return m.note("restart " + unit) }
 func (m *twinMachine) Reboot(context.Context) error                 { return m.note("reboot") }
 
