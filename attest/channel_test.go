@@ -7,10 +7,13 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+	"strings"
 	"testing"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
@@ -145,6 +148,34 @@ func TestNodeRefuses(t *testing.T) {
 		if _, errs := handshake(t, attest.OperatorConfig(certificate), node); errs[1] == nil {
 			t.Errorf("%s: got past the handshake", name)
 		}
+	}
+}
+
+// A refused operator shall read why, however the node's alert and the end of
+// the connection race with what the operator writes.
+func TestStrangerIsTold(t *testing.T) {
+	node, err := attest.NodeConfig(newAuthority(t).id())
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(node)))
+	go func() { _ = server.Serve(listener) }()
+	defer server.Stop()
+	stranger := newAuthority(t).operator(t)
+	for range 50 {
+		connection, err := grpc.NewClient("passthrough:///"+listener.Addr().String(), grpc.WithTransportCredentials(attest.OperatorCredentials(stranger)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = connection.Invoke(t.Context(), "/none/None", &emptypb.Empty{}, &emptypb.Empty{})
+		if err == nil || !strings.Contains(err.Error(), "remote error: tls: bad certificate") {
+			t.Fatalf("got %v, want the node's alert", err)
+		}
+		_ = connection.Close()
 	}
 }
 

@@ -199,7 +199,7 @@ func operator(t *testing.T, address string, root *x509.Certificate, key *ecdsa.P
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(credentials.NewTLS(attest.OperatorConfig(certificate))))
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(attest.OperatorCredentials(certificate)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/term"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	"github.com/hullmark/hullmark"
@@ -119,7 +118,7 @@ func readPassphraseFile(file string) (hullmark.Secret, error) {
 // but the system's, and the operator's certificate, made for this connection alone.
 func dial(address string, operator tls.Certificate) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(credentials.NewTLS(attest.OperatorConfig(operator))),
+		grpc.WithTransportCredentials(attest.OperatorCredentials(operator)),
 		grpc.WithNoProxy(),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
