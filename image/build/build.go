@@ -127,11 +127,14 @@ func (j *job) makeRoot(ctx context.Context) (note string, err error) {
 }
 
 func (j *job) makePrograms(ctx context.Context) (note string, err error) {
+	if err := checkGo(ctx, j.lock.Go, j.Source); err != nil {
+		return "", err
+	}
 	p := programs{source: j.Source, store: j.Store, tools: j.tools, out: filepath.Join(j.work, "programs")}
 	if err := os.MkdirAll(filepath.Join(p.out, "node"), 0o755); err != nil {
 		return "", err
 	}
-	return "compiled", p.make(ctx, j.lock)
+	return "compiled by " + j.lock.Go, p.make(ctx, j.lock)
 }
 
 func (j *job) makeKubernetes(ctx context.Context) (note string, err error) {
@@ -142,7 +145,7 @@ func (j *job) makeKubernetes(ctx context.Context) (note string, err error) {
 		return "", err
 	}
 	var hit bool
-	j.bundle, hit, err = Kubernetes(ctx, j.Options)
+	j.bundle, hit, err = Kubernetes(ctx, j.Options, j.lock)
 	return cachedNote(hit, "compiled"), err
 }
 

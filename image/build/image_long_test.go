@@ -86,7 +86,7 @@ func TestRootTreeHoldsNothingUnwanted(t *testing.T) {
 
 func TestSettleMovesOnlyWhatIsGone(t *testing.T) {
 	o, l, _ := settled(t)
-	bad := lock.Lock{Time: l.Time, Suites: l.Suites, Kubernetes: l.Kubernetes}
+	bad := lock.Lock{Time: l.Time, Go: "go1.26.9999", Suites: l.Suites, Kubernetes: l.Kubernetes}
 	for _, p := range l.Packages {
 		if p.Name == "ethtool" { // as if the archive had a newer one, and the locked one nowhere
 			p.Version, p.SHA256 = "1:0.1-1", strings.Repeat("0", 64)
@@ -112,6 +112,9 @@ func TestSettleMovesOnlyWhatIsGone(t *testing.T) {
 	got, err := ReadLock(anew)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if machine, err := machineGo(t.Context(), o.Source); err != nil || got.Go != machine {
+		t.Errorf("in place of a release of Go that is none, got %s, want the machine's %s (%v)", got.Go, machine, err)
 	}
 	if moves := lock.Compare(bad, got); len(moves) != 1 || moves[0].To.Name != "ethtool" {
 		t.Errorf("moved: %v", moves)

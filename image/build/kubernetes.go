@@ -4,15 +4,14 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
+	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/cache"
 )
 
@@ -31,13 +30,14 @@ var kubePrograms = []string{"kubeadm", "kubectl", "kubelet", "kube-apiserver", "
 // Kubernetes returns the folder that holds the Kubernetes bundle, laid out as it is in the root tree: usr/lib/kubernetes with bin, images and
 // patches, and links in usr/bin. It is compiled from the modules that tools/kubernetes pins, which takes minutes, unless the store holds the bundle of
 // these sources and this compiler already (hit). The same sources and compiler give the same bytes, wherever they are.
-func Kubernetes(ctx context.Context, o Options) (root string, hit bool, err error) {
-	key, err := kubernetesKey(ctx, o)
+func Kubernetes(ctx context.Context, o Options, l lock.Lock) (root string, hit bool, err error) {
+	key, err := kubernetesKey(ctx, o, l.Go)
 	if err != nil {
 		return "", false, fmt.Errorf("build Kubernetes: %w", err)
 	}
 	dir, hit, err := o.Store.Step("kubernetes", key, func(dir string) error {
 		b := bundle{
+			release:  l.Go,
 			source:   kubernetesSource(o),
 			home:     filepath.Join(dir, kubernetesHome),
 			objects:  filepath.Join(o.Store.Root, "kubernetes-objects"),
@@ -53,12 +53,12 @@ func Kubernetes(ctx context.Context, o Options) (root string, hit bool, err erro
 
 func kubernetesSource(o Options) string { return filepath.Join(o.Source, "tools", "kubernetes") }
 
-func kubernetesKey(ctx context.Context, o Options) (string, error) {
+func kubernetesKey(ctx context.Context, o Options, release string) (string, error) {
 	sources, err := hashFolder(kubernetesSource(o))
 	if err != nil {
 		return "", err
 	}
-	compiler, err := goTool(ctx, kubernetesSource(o), "", "version")
+	compiler, err := goTool(ctx, release, kubernetesSource(o), "", "version")
 	if err != nil {
 		return "", err
 	}
@@ -70,7 +70,9 @@ const stripped = "-s -w -buildid="
 
 // bundle is one compilation.
 type bundle struct {
-	source string
+	// release is the release of Go that compiles.
+	release string
+	source  string
 	// home is usr/lib/kubernetes of the new tree.
 	home string
 	// objects keeps compiled packages until the bundle is whole, so that an interrupted compilation goes on where it was.
@@ -148,7 +150,7 @@ func (b bundle) stamps(ctx context.Context) (string, error) {
 type goModule struct{ Version, Time string }
 
 func (b bundle) module(ctx context.Context, dir, path string) (m goModule, err error) {
-	out, err := goTool(ctx, filepath.Join(b.source, dir), b.objects, "list", "-m", "-json", path)
+	out, err := goTool(ctx, b.release, filepath.Join(b.source, dir), b.objects, "list", "-m", "-json", path)
 	if err != nil {
 		return m, err
 	}
@@ -159,7 +161,7 @@ func (b bundle) module(ctx context.Context, dir, path string) (m goModule, err e
 // compile builds packages of the module in dir into bin. A package is named after its folder.
 func (b bundle) compile(ctx context.Context, dir, stamps string, packages []string) error {
 	dir = filepath.Join(b.source, dir)
-	all, err := goTool(ctx, dir, b.objects, append([]string{"list", "-deps"}, packages...)...)
+	all, err := goTool(ctx, b.release, dir, b.objects, append([]string{"list", "-deps"}, packages...)...)
 	if err != nil {
 		return err
 	}
@@ -167,7 +169,7 @@ func (b bundle) compile(ctx context.Context, dir, stamps string, packages []stri
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return err
 	}
-	cmd := goCommand(ctx, dir, b.objects, append([]string{"build", "-v", "-trimpath", "-ldflags", stamps, "-o", bin + "/"}, packages...)...)
+	cmd := goCommand(ctx, b.release, dir, b.objects, append([]string{"build", "-v", "-trimpath", "-ldflags", stamps, "-o", bin + "/"}, packages...)...)
 	lines, err := cmd.StderrPipe()
 	if err != nil {
 		return err
@@ -213,28 +215,4 @@ func (b bundle) link() error {
 		}
 	}
 	return nil
-}
-
-// goCommand prepares the Go tool with an environment in which nothing of the person's own settings reaches the binaries. Objects is the folder for
-// compiled packages; empty means the person's.
-func goCommand(ctx context.Context, dir, objects string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOAMD64=v1", "GOFLAGS=-mod=readonly -buildvcs=false", "GOWORK=off", "GOEXPERIMENT=", "GODEBUG=")
-	if objects != "" {
-		cmd.Env = append(cmd.Env, "GOCACHE="+objects)
-	}
-	return cmd
-}
-
-func goTool(ctx context.Context, dir, objects string, args ...string) ([]byte, error) {
-	out, err := goCommand(ctx, dir, objects, args...).Output()
-	var failed *exec.ExitError
-	if errors.As(err, &failed) {
-		return nil, fmt.Errorf("go %s: %w: %s", args[0], err, failed.Stderr)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("go %s: %w (Go is needed: https://go.dev/dl)", args[0], err)
-	}
-	return out, nil
 }

@@ -10,20 +10,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
-	"github.com/hullmark/hullmark/internal/cache"
 )
 
 // kubernetesBundle builds the bundle, or takes it from the store that builds use.
 func kubernetesBundle(t *testing.T) string {
 	t.Helper()
-	store, err := cache.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	root, _, err := Kubernetes(t.Context(), Options{Source: filepath.Join("..", ".."), Store: store, Progress: NewProgress(os.Stderr, time.Now)})
+	o, l, _ := settled(t)
+	root, _, err := Kubernetes(t.Context(), o, l)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func ReadLock(o Options) (lock.Lock, error) {
 }
 
 // Lock chooses the newest packages that the signed Debian archives offer for the definitions in o, with all that they depend on, and pins the
-// Kubernetes bundle's sources. It writes nothing.
+// Kubernetes bundle's sources and the machine's release of Go. It writes nothing.
 func Lock(ctx context.Context, o Options) (lock.Lock, error) {
 	return choose(ctx, o, nil, lock.Lock{}, "")
 }
@@ -50,6 +50,7 @@ func Relock(ctx context.Context, o Options, old lock.Lock, gone []lock.Package) 
 		o.Progress.Say("the packages that stayed do not fit the new ones, choosing all anew: %v", err)
 		l, err = choose(ctx, o, nil, lock.Lock{}, "")
 	}
+	l.Go = old.Go
 	return l, lock.Compare(old, l), err
 }
 
@@ -114,6 +115,9 @@ func choose(ctx context.Context, o Options, extra []aptSource, old lock.Lock, pi
 		return l, err
 	}
 	if err := chooseRoot(ctx, o, a, &l, old, newFetcher(o, mirrors)); err != nil {
+		return l, err
+	}
+	if l.Go, err = machineGo(ctx, o.Source); err != nil {
 		return l, err
 	}
 	l.Kubernetes, err = kubernetesSources(ctx, o.Source)

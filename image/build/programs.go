@@ -28,10 +28,10 @@ type programs struct {
 
 // make compiles everything into out: the initrd's program as initrd, and what goes to nodeHome below node.
 func (p programs) make(ctx context.Context, l lock.Lock) error {
-	if err := p.static(ctx, "initrd", filepath.Join(p.out, "initrd")); err != nil {
+	if err := p.static(ctx, l.Go, "initrd", filepath.Join(p.out, "initrd")); err != nil {
 		return err
 	}
-	if err := p.static(ctx, "firstboot", filepath.Join(p.out, "node", "firstboot")); err != nil {
+	if err := p.static(ctx, l.Go, "firstboot", filepath.Join(p.out, "node", "firstboot")); err != nil {
 		return err
 	}
 	return p.linked(ctx, "statedisk", l)
@@ -42,23 +42,19 @@ func goFlags(extra ...string) []string {
 	return append([]string{"build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags=-s -w -buildid="}, extra...)
 }
 
-// static compiles tools/name without C, so the machine's Go is all that it needs.
-func (p programs) static(ctx context.Context, name, out string) error {
-	cmd := exec.CommandContext(ctx, "go", goFlags("-o", out, "./tools/"+name)...)
-	cmd.Dir = p.source
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOAMD64=v1", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off")
+// static compiles tools/name without C, so Go is all that it needs.
+func (p programs) static(ctx context.Context, release, name, out string) error {
+	cmd := goCommand(ctx, release, p.source, "", goFlags("-o", out, "./tools/"+name)...)
 	return runQuiet(cmd, "compile "+name)
 }
 
 // linked compiles tools/name, which uses a C library, with the compiler and the libraries of the tools tree: their versions are those of the
-// image, and the machine's do not matter. Go itself and its modules are the machine's, shown read-only.
+// image, and the machine's do not matter. Go and its modules are shown read-only.
 func (p programs) linked(ctx context.Context, name string, l lock.Lock) error {
-	download := exec.CommandContext(ctx, "go", "mod", "download")
-	download.Dir = p.source
-	if err := runQuiet(download, "download modules"); err != nil {
+	if err := runQuiet(goCommand(ctx, l.Go, p.source, "", "mod", "download"), "download modules"); err != nil {
 		return err
 	}
-	root, modules, err := goFolders(ctx)
+	root, modules, err := p.goFolders(ctx, l.Go)
 	if err != nil {
 		return err
 	}
@@ -84,9 +80,9 @@ func (p programs) linked(ctx context.Context, name string, l lock.Lock) error {
 	return runQuiet(s.Command(ctx, append([]string{"/go/bin/go"}, args...)...), "compile "+name)
 }
 
-// goFolders returns where the machine keeps Go and the modules that it downloaded.
-func goFolders(ctx context.Context) (root, modules string, err error) {
-	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT", "GOMODCACHE").Output()
+// goFolders returns where the machine keeps a release of Go and the modules that it downloaded.
+func (p programs) goFolders(ctx context.Context, release string) (root, modules string, err error) {
+	out, err := goTool(ctx, release, p.source, "", "env", "GOROOT", "GOMODCACHE")
 	f := strings.Fields(string(out))
 	if err != nil || len(f) != 2 {
 		return "", "", fmt.Errorf("find Go: %w: %q", err, out)

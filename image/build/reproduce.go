@@ -12,26 +12,35 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
+	"time"
 )
 
 // circumstance is what differs between two builds that must not differ.
 type circumstance struct {
 	folder   string
 	umask    fs.FileMode
-	oneCore  bool
 	settings []string // of the environment
+	// ahead is on which day the build runs, from today; another day's kernel has one processor.
+	ahead time.Duration
 }
 
 func circumstances() [2]circumstance {
 	return [2]circumstance{
-		{folder: "a", umask: 0o022, oneCore: true, settings: []string{"TZ=UTC", "LC_ALL=C", "GOMAXPROCS=1"}},
-		{folder: "another/folder", umask: 0o077, settings: []string{"TZ=Pacific/Kiritimati", "LC_ALL=de_DE.UTF-8", "LANG=de_DE.UTF-8", "GOMAXPROCS=7"}},
+		{folder: "a", umask: 0o022, settings: []string{"TZ=UTC", "LC_ALL=C"}},
+		{
+			folder: "another/folder", umask: 0o077, ahead: 400*24*time.Hour + 7*time.Hour,
+			settings: []string{"TZ=Pacific/Kiritimati", "LC_ALL=tr_TR.UTF-8", "LANG=tr_TR.UTF-8", "GOPROXY=off"},
+		},
 	}
 }
 
-// Reproduce builds the image of o twice and compares: in two folders with two copies of the sources, under another umask, time zone, locale and
-// number of processors, minutes apart, each with an empty store and an empty Go cache. They share only packages, which are held by hash, and the
-// tools tree. Program is the hullmark program that is started for each. It returns the SHA-256 in hex that both images have; if they differ, the
+// otherMemory is what the kernel of another day gets, in MiB: a root tree, and the objects of all programs.
+const otherMemory = 14 << 10
+
+// Reproduce builds the image of o twice and compares: in two folders with two copies of the sources, under another umask, time zone, locale, kernel
+// and number of processors, on two days of the clock, each with an empty store and an empty Go cache. They share only what is held by hash, which is
+// packages and Go modules, and the tools tree. Program is the hullmark program that is started for each. It returns the SHA-256 in hex that both images have; if they differ, the
 // error names the first partition, file and offset that do.
 func Reproduce(ctx context.Context, o Options, program string) (sum string, err error) {
 	l, err := ReadLock(o)
@@ -51,7 +60,7 @@ func Reproduce(ctx context.Context, o Options, program string) (sum string, err 
 	}
 	defer func() { _ = os.RemoveAll(work) }()
 	for _, c := range circumstances() { // both before the first build, which takes long enough for someone to edit a file
-		if err := copyFolder(o.Source, filepath.Join(work, c.folder, "source"), c.mode, ".git", o.Out); err != nil {
+		if err := copyFolder(o.Source, filepath.Join(work, c.folder, "source"), c.mode, ".git", o.Out, filepath.Join(o.Source, "out"), filepath.Join(o.Source, "bin")); err != nil {
 			return "", fmt.Errorf("reproduce: copy sources: %w", err)
 		}
 	}
@@ -73,33 +82,60 @@ func Reproduce(ctx context.Context, o Options, program string) (sum string, err 
 
 // buildUnder runs a build of dir/source in a folder of its own and returns the image's path.
 func (o Options) buildUnder(ctx context.Context, program, dir string, c circumstance) (string, error) {
-	source, store := filepath.Join(dir, "source"), filepath.Join(dir, "cache")
-	if err := o.shareVerified(store); err != nil {
+	source, work := filepath.Join(dir, "source"), filepath.Join(dir, "work")
+	store, out := filepath.Join(work, "cache"), filepath.Join(work, "out")
+	if err := os.Mkdir(work, 0o755); err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", c.script(), "sh", program}, o.buildArgs(source, filepath.Join(dir, "out"))...)...)
-	cmd.Env = slices.Concat(os.Environ(), c.settings, []string{"HULLMARK_CACHE=" + store, "GOCACHE=" + filepath.Join(store, "go")})
-	if o.Progress != nil {
-		cmd.Stderr = o.Progress.out
+	locales, err := makeLocale(ctx, dir)
+	if err != nil {
+		return "", err
 	}
+	script := fmt.Sprintf("%s && umask %03o && export %s && %s", o.shareVerified(store), uint32(c.umask),
+		quoteAll(slices.Concat(c.settings, []string{"LOCPATH=" + locales, "HULLMARK_CACHE=" + store, "GOCACHE=" + filepath.Join(store, "go")})),
+		quoteAll(append([]string{program}, o.buildArgs(source, out)...)))
+	image := filepath.Join(out, o.ID+".raw")
+	if c.ahead != 0 {
+		return o.buildOnOtherDay(ctx, dir, work, script, image, c.ahead)
+	}
+	cmd := exec.CommandContext(ctx, "sh", "-c", script)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	interruptible(cmd)
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("build in %s: %w", dir, err)
 	}
-	return filepath.Join(dir, "out", o.ID+".raw"), nil
+	return image, nil
+}
+
+// buildOnOtherDay runs a build's script with an environment like the machine's, on a kernel of another day.
+func (o Options) buildOnOtherDay(ctx context.Context, dir, work, script, image string, ahead time.Duration) (string, error) {
+	kernel := otherDay{ahead: ahead, dir: filepath.Join(dir, "kernel"), memory: otherMemory}
+	if err := os.Mkdir(kernel.dir, 0o755); err != nil {
+		return "", err
+	}
+	modules, err := goTool(ctx, "local", o.Source, "", "env", "GOMODCACHE")
+	if err != nil {
+		return "", err
+	}
+	environment := quoteAll([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + work, "GOMODCACHE=" + strings.TrimSpace(string(modules))})
+	return kernel.run(ctx, work, "export "+environment+" && "+script, image, os.Stderr)
+}
+
+// makeLocale compiles the locale in which letters are least like elsewhere, and returns the folder that LOCPATH names.
+func makeLocale(ctx context.Context, dir string) (string, error) {
+	locales := filepath.Join(dir, "locales")
+	if err := os.Mkdir(locales, 0o755); err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "localedef", "-i", "tr_TR", "-f", "UTF-8", filepath.Join(locales, "tr_TR.UTF-8"))
+	if err := runQuiet(cmd, "localedef"); err != nil {
+		return "", fmt.Errorf("%w (apt-get install locales)", err)
+	}
+	return locales, nil
 }
 
 // mode is what a file's permissions are in a checkout that was made under c's umask.
 func (c circumstance) mode(m fs.FileMode) fs.FileMode { return m.Perm() &^ c.umask }
-
-// script runs the program that follows it.
-func (c circumstance) script() string {
-	command := `exec "$@"`
-	if c.oneCore {
-		command = `exec taskset --cpu-list 0 "$@"`
-	}
-	return fmt.Sprintf("umask %03o; %s", uint32(c.umask), command)
-}
 
 func (o Options) buildArgs(source, out string) []string {
 	args := []string{
@@ -112,17 +148,9 @@ func (o Options) buildArgs(source, out string) []string {
 	return args
 }
 
-// shareVerified makes a store that has nothing but the packages and the tools tree of o's.
-func (o Options) shareVerified(store string) error {
-	if err := os.MkdirAll(store, 0o755); err != nil {
-		return err
-	}
-	for _, kind := range []string{"sha256", "tools"} {
-		if err := os.Symlink(filepath.Join(o.Store.Root, kind), filepath.Join(store, kind)); err != nil {
-			return err
-		}
-	}
-	return nil
+// shareVerified is a script that makes a store with nothing but the packages and the tools tree of o's.
+func (o Options) shareVerified(store string) string {
+	return "mkdir -p " + quote(store) + " && ln -s " + quoteAll([]string{filepath.Join(o.Store.Root, "sha256"), filepath.Join(o.Store.Root, "tools"), store})
 }
 
 func fileSum(file string) (string, error) {

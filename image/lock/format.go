@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-const header = "hullmark-lock 1"
+const header = "hullmark-lock 2"
 
 // Encode returns l's file: a line for each fact, in Sort's order, and a last line with the SHA-256 of all before it.
 // A lock that Parse would refuse is an error.
@@ -31,7 +31,7 @@ func (l Lock) body() []byte {
 	l.Kubernetes.Sums, l.Kubernetes.Modules = slices.Clone(l.Kubernetes.Sums), slices.Clone(l.Kubernetes.Modules)
 	l.Sort()
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s\ntime %d\n", header, l.Time)
+	fmt.Fprintf(&b, "%s\ntime %d\ngo %s\n", header, l.Time, l.Go)
 	for _, s := range l.Suites {
 		fmt.Fprintf(&b, "suite %s %s %s\n", s.Archive, s.Name, s.InRelease)
 	}
@@ -96,6 +96,8 @@ func (l *Lock) parseLine(f []string) (err error) {
 	switch {
 	case f[0] == "time" && len(f) == 2:
 		l.Time, err = strconv.ParseInt(f[1], 10, 64)
+	case f[0] == "go" && len(f) == 2:
+		l.Go = f[1]
 	case f[0] == "suite" && len(f) == 4:
 		l.Suites = append(l.Suites, Suite{Archive: f[1], Name: f[2], InRelease: f[3]})
 	case f[0] == "gosum" && len(f) == 3:
@@ -120,12 +122,16 @@ var (
 	versionForm = regexp.MustCompile(`^[0-9][A-Za-z0-9.+:~-]*$`)
 	pathForm    = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9/_.+~-]*$`)
 	moduleForm  = regexp.MustCompile(`^[a-z0-9][A-Za-z0-9/_.~-]*$`)
+	goForm      = regexp.MustCompile(`^go1\.[0-9]+(\.[0-9]+|rc[0-9]+)?$`)
 	h1Form      = regexp.MustCompile(`^h1:[A-Za-z0-9+/]{43}=$`)
 )
 
 func (l Lock) check() error {
 	if l.Time <= 0 || len(l.Packages) > MaxPackages || len(l.Kubernetes.Modules) > MaxModules {
 		return fmt.Errorf("read lock: time %d, %d packages, %d modules: outside what a lock may hold", l.Time, len(l.Packages), len(l.Kubernetes.Modules))
+	}
+	if !goForm.MatchString(l.Go) {
+		return fmt.Errorf("read lock: malformed Go release %q", l.Go)
 	}
 	for _, s := range l.Suites {
 		if !wordForm.MatchString(s.Archive) || !wordForm.MatchString(s.Name) || !sumForm.MatchString(s.InRelease) {

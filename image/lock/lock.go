@@ -32,6 +32,8 @@ type Lock struct {
 	Time int64
 	// Suites are the archive indexes that the packages were chosen from.
 	Suites []Suite
+	// Go is the release of Go that compiles the image's programs, as GOVERSION spells it ("go1.26.8").
+	Go string
 	// Kubernetes names what the Kubernetes bundle is compiled from.
 	Kubernetes Kubernetes
 	// Packages are sorted by set, then name, then architecture.

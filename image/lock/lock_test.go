@@ -13,6 +13,7 @@ func sum(digit string) string { return strings.Repeat(digit, 64) }
 func small() Lock {
 	return Lock{
 		Time:   1795054374,
+		Go:     "go1.26.8",
 		Suites: []Suite{{Archive: "debian", Name: "trixie", InRelease: sum("a")}},
 		Kubernetes: Kubernetes{
 			Sums:    []GoSum{{Dir: "tools/kubernetes", SHA256: sum("b")}},
@@ -105,7 +106,7 @@ func TestParseRefusesUnknownLinesAndOtherOrder(t *testing.T) {
 		"other order":     strings.Join(append(append(append([]string{}, lines[:5]...), lines[6], lines[5]), lines[7:]...), ""),
 		"two spaces":      strings.Replace(body, "time ", "time  ", 1),
 		"leading zero":    strings.Replace(body, " 814968 ", " 0814968 ", 1),
-		"another version": strings.Replace(body, "hullmark-lock 1", "hullmark-lock 2", 1),
+		"another version": strings.Replace(body, "hullmark-lock 2", "hullmark-lock 1", 1),
 	} {
 		if bad == body {
 			t.Fatalf("%s: test changed nothing", name)

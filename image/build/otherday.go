@@ -1,0 +1,78 @@
+package build
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// otherDay runs programs on a kernel whose clock stands on another day: User-Mode Linux, a Linux kernel that is an ordinary program. Its root is the
+// machine's, it has one processor, no network, and memory of its own for what is built. A library that fakes the time would not do: Go's programs do
+// not ask the C library, and what mkosi runs asks the one in its own tree.
+type otherDay struct {
+	// ahead is how far its clock is before the machine's.
+	ahead time.Duration
+	// dir holds its memory and its init; it must be empty.
+	dir string
+	// memory is what it gets, in MiB. What is built lies in it, too.
+	memory int
+}
+
+// umlProgram is User-Mode Linux under the name that Debian gives it.
+const umlProgram = "linux.uml"
+
+// The init of the other kernel. Its own file systems hide the machine's devices and temporary files; what is built is made on a tmpfs, because files
+// on the machine cannot be given away by an ordinary user.
+const otherInit = `#!/bin/sh
+mount -t proc proc /proc && mount -t sysfs sysfs /sys && { mountpoint -q /dev || mount -t devtmpfs dev /dev; } && mkdir -p /dev/pts /dev/shm &&
+mount -t tmpfs -o mode=0755 tmpfs /run && mount -t tmpfs tmpfs /var/tmp && mount -t tmpfs -o size=100%% tmpfs %[1]s &&
+ip link set lo up && date -s @%[2]d >/dev/null && date && ( %[3]s
+) && cp %[4]s %[5]s/result
+echo $? > %[5]s/status
+sync
+exec python3 -c 'import ctypes; ctypes.CDLL(None).reboot(0x4321fedc)'
+`
+
+// run executes script and then takes file, which is below work, out to the path that it returns. Everything below work is gone after it. What is
+// printed goes to show.
+func (d otherDay) run(ctx context.Context, work, script, file string, show *os.File) (string, error) {
+	program, err := exec.LookPath(umlProgram)
+	if err != nil {
+		return "", fmt.Errorf("a kernel for another day: %w (apt-get install user-mode-linux)", err)
+	}
+	init := fmt.Sprintf(otherInit, quote(work), time.Now().Add(d.ahead).Unix(), script, quote(file), quote(d.dir))
+	if err := os.WriteFile(filepath.Join(d.dir, "init"), []byte(init), 0o755); err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, program, fmt.Sprintf("mem=%dM", d.memory), "rootfstype=hostfs", "rootflags=/", "rw",
+		"init="+filepath.Join(d.dir, "init"), "con=null", "con0=null,fd:3", "quiet", "loglevel=1")
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.dir, "TMPDIR=" + d.dir}
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = &log, &log, []*os.File{show}
+	interruptible(cmd)
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("a kernel for another day: %w\n%s", err, tail(log.Bytes(), 4096))
+	}
+	status, err := os.ReadFile(filepath.Join(d.dir, "status"))
+	if err != nil || strings.TrimSpace(string(status)) != "0" {
+		return "", errors.Join(fmt.Errorf("a kernel for another day: what it ran failed (%q)", strings.TrimSpace(string(status))), err)
+	}
+	return filepath.Join(d.dir, "result"), nil
+}
+
+// quote makes one word of a shell's script of s.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+func quoteAll(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = quote(w)
+	}
+	return strings.Join(quoted, " ")
+}
