@@ -203,13 +203,17 @@ func (j *job) trim() {
 
 const osReleasePath = "usr/lib/os-release"
 
-// addOSRelease names the image in os-release(5): IMAGE_VERSION is the day of the archive indexes that it was made from.
+// addOSRelease names the image in os-release(5): IMAGE_VERSION is the day of the archive indexes that it was made from, VARIANT_ID a profile
+// that was added.
 func (j *job) addOSRelease() error {
 	text, err := j.members.read(osReleasePath)
 	if err != nil {
 		return err
 	}
 	text = fmt.Appendf(text, "IMAGE_ID=%s\nIMAGE_VERSION=%s\n", j.ID, time.Unix(j.epoch, 0).UTC().Format("20060102"))
+	if j.Profile != "" {
+		text = fmt.Appendf(text, "VARIANT_ID=%s\n", j.Profile)
+	}
 	j.members.addBytes(osReleasePath, 0o644, text)
 	return nil
 }

@@ -17,8 +17,8 @@ func newReproduceCommand() *cobra.Command {
 		Short: "Build the image twice under other circumstances and compare",
 		Long: `Build the image twice under other circumstances and compare.
 
-Folder, umask, time zone, locale and number of processors differ, and both builds begin with an empty cache: they share only the packages, which
-are held by hash, and the tools tree. If the images differ, the first differing partition, file and offset are named and the exit code is 3.`,
+Folder, umask, time zone, locale, kernel, number of processors and day of the clock differ, and both builds begin with an empty cache: they
+share only packages and Go modules, which are held by hash, and the tools tree. If the images differ, the first differing partition, file and offset are named and the exit code is 3.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := f.options(cmd.ErrOrStderr())
