@@ -77,6 +77,12 @@ func (t EventType) hashesData() bool {
 	return false
 }
 
+// logsOtherData reports whether real machines log such events with other data than they hash: firmware that measures its version as a volume's bytes
+// and logs a name, shims that log a key in place of the variable that holds it, and firmware of TPM 1.2, which hashes a variable's value alone.
+func (t EventType) logsOtherData(f LogFormat) bool {
+	return t == EvCRTMVersion || t == EvVariableAuthority || t == EvVariableDriverConfig && f == FormatSHA1
+}
+
 // Origin says how a digest came to be known.
 type Origin string
 
@@ -92,6 +98,7 @@ const (
 
 // Event is one extend of one register.
 type Event struct {
+	// Register is NoRegister in an event that extends nothing and names none.
 	Register Register
 	Type     EventType
 	// Digests are what is extended, per bank.
@@ -100,12 +107,33 @@ type Event struct {
 	Data []byte
 	// What tells a person what is hashed, and from which bytes.
 	What string
+	// Unproven says that Data is not what the digests are the hash of, although it should be.
+	Unproven bool
 	// Origin is empty for events that were read from a log.
 	Origin Origin
 }
 
+// mismatch returns a bank whose digest is not the hash of the data, if the type says that it is.
+func (e Event) mismatch() (Bank, bool) {
+	if !e.Type.hashesData() {
+		return 0, false
+	}
+	for bank, digest := range e.Digests {
+		if !digest.Equal(bank.sum(e.Data)) {
+			return bank, true
+		}
+	}
+	return 0, false
+}
+
 // Log is a sequence of events in the order in which they were measured.
 type Log struct {
+	// Format is what the log was read from; it is empty in a prediction.
+	Format LogFormat
+	// Banks are the banks of which every event has a digest, in the order of the log's header.
+	Banks []Bank
+	// Padding is how many bytes filled the rest of the log's buffer.
+	Padding int
 	// Locality is the startup locality, the last byte of PCR 0 before the first event (PFP §10.4.5.3).
 	Locality uint8
 	Events   []Event

@@ -138,16 +138,29 @@ func TestParseLogRefuses(t *testing.T) {
 	}{
 		"empty":            {nil, "truncated"},
 		"truncated":        {good[:len(good)-1], "truncated"},
-		"trailing byte":    {append(append([]byte{}, good...), 0), "truncated"},
+		"trailing byte":    {append(append([]byte{}, good...), 7), "truncated"},
 		"too large":        {make([]byte, MaxLog+1), "at most"},
-		"not crypto-agile": {edit(func(b []byte) { b[32] ^= 1 }), "crypto-agile"},
-		"unknown hash":     {edit(func(b []byte) { b[32+28] = 0x12 }), "not supported"},
+		"another header":   {edit(func(b []byte) { b[32] ^= 1 }), "truncated"},
+		"unknown hash":     {edit(func(b []byte) { b[32+28] = 0x12 }), "sha1: not in the header"},
+		"wrong hash size":  {edit(func(b []byte) { b[32+30]++ }), "wrong size"},
+		"2^32 hashes":      {edit(func(b []byte) { copy(b[32+24:], "\xff\xff\xff\xff") }), "hashes"},
+		"2^32 digests":     {edit(func(b []byte) { copy(b[firstEvent(b)+8:], "\xff\xff\xff\xff") }), "digests"},
+		"foreign register": {edit(func(b []byte) { b[secondEvent(b)] = 24 }), "no register 24"},
 		"changed data":     {edit(func(b []byte) { b[separator] ^= 1 }), "not the hash of its data"},
 	} {
 		if _, err := ParseLog(c.raw); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
 		}
 	}
+}
+
+// firstEvent is the offset of the event after a log's header.
+func firstEvent(log []byte) int { return 32 + int(binary.LittleEndian.Uint32(log[28:])) }
+
+// secondEvent is the offset of the event after that, in a log with four hashes.
+func secondEvent(log []byte) int {
+	data := firstEvent(log) + 12 + 4*2 + 20 + 32 + 48 + 64
+	return data + 4 + int(binary.LittleEndian.Uint32(log[data:]))
 }
 
 func FuzzParseLog(f *testing.F) {
@@ -167,6 +180,26 @@ func FuzzParseLog(f *testing.F) {
 			return
 		}
 		for bank := range log.Events[0].Digests {
+			if _, err := log.Replay(bank); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func FuzzParseCCEL(f *testing.F) {
+	f.Add(readFile(f, filepath.Join(moduleFolder(f, "github.com/google/go-eventlog"), "testdata", "eventlogs", "ccel", "CCEL_unpadded.data.bin")))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		log, err := ParseCCEL(raw)
+		if err != nil {
+			return
+		}
+		for _, e := range log.Events {
+			if e.Register >= rtmrCount {
+				t.Fatalf("an event of %v", e.Register)
+			}
+		}
+		for _, bank := range log.Banks {
 			if _, err := log.Replay(bank); err != nil {
 				t.Fatal(err)
 			}

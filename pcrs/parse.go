@@ -15,6 +15,10 @@ const (
 	MaxLog = 1 << 20
 	// MaxEvents is the largest number of events.
 	MaxEvents = 4096
+	// maxHashes is the largest number of hashes that a header names.
+	maxHashes = 8
+	// rtmrCount is how many run-time measurement registers a TDX guest has.
+	rtmrCount = 4
 )
 
 const (
@@ -22,37 +26,80 @@ const (
 	localitySignature = "StartupLocality\x00"
 )
 
-// ParseLog reads a crypto-agile event log (TCG PC Client PFP §10.2.2, §10.4.5)
-// of at most MaxLog bytes. It is strict: it fails for an unknown hash, for an
-// event without exactly one digest of each hash, for trailing bytes, and where
-// the data of an event is not what its digest says. A log is only ever an
+// LogFormat is the form that an event log has.
+type LogFormat string
+
+// The formats of event logs.
+const (
+	// FormatSHA1 is TCG 1.2's: SHA-1 digests only (TCG PC Client PFP §10.2.1).
+	FormatSHA1 LogFormat = "sha1"
+	// FormatAgile is crypto-agile: a digest for each bank of the TPM (PFP §10.2.2).
+	FormatAgile LogFormat = "crypto-agile"
+	// FormatCCEL is crypto-agile for a TDX guest, whose registers are RTMR 0 to 3 (UEFI 2.10 §38.4.1; its index counts from MRTD).
+	FormatCCEL LogFormat = "ccel"
+)
+
+// Name returns what people call a register of such a log, such as "PCR 7" or "RTMR 0".
+func (f LogFormat) Name(r Register) string {
+	if f == FormatCCEL && r != NoRegister {
+		return fmt.Sprintf("RTMR %d", int(r))
+	}
+	return r.String()
+}
+
+// ParseLog reads the event log of a TPM, of at most MaxLog bytes: a crypto-agile
+// one if it begins with the event that says so (TCG PC Client PFP §10.4.5), else one of TCG 1.2.
+// It is strict: it fails for an event without exactly one digest of each hash
+// that the header names, for a log that ends within an event, and where
+// the data of an event is not what its digest says, unless real firmware does so;
+// such an event is Unproven. Zeros or ones that fill the
+// rest of a buffer are counted and left out. A log is only ever an
 // explanation: decide on register values.
-func ParseLog(raw []byte) (Log, error) {
+func ParseLog(raw []byte) (Log, error) { return parseLog(raw, FormatAgile) }
+
+// ParseCCEL reads the event log of a TDX guest, as ACPI table CCEL leads to it.
+// Registers of its events are RTMRs. It is as strict as ParseLog.
+func ParseCCEL(raw []byte) (Log, error) { return parseLog(raw, FormatCCEL) }
+
+func parseLog(raw []byte, format LogFormat) (Log, error) {
 	if len(raw) > MaxLog {
 		return Log{}, fmt.Errorf("read event log: %d bytes, want at most %d", len(raw), MaxLog)
 	}
-	p := &logParser{rest: raw}
+	p := &logParser{rest: raw, log: Log{Format: format}}
 	if err := p.readHeader(); err != nil {
 		return Log{}, fmt.Errorf("read event log: header: %w", err)
 	}
-	for n := 1; len(p.rest) > 0; n++ {
+	for n := 1; !p.atEnd(); n++ {
 		if n > MaxEvents {
 			return Log{}, fmt.Errorf("read event log: more than %d events", MaxEvents)
 		}
+		at := len(raw) - len(p.rest)
 		if err := p.readEvent(); err != nil {
-			return Log{}, fmt.Errorf("read event log: event %d: %w", n, err)
+			return Log{}, fmt.Errorf("read event log: event %d at offset %d: %w", n, at, err)
 		}
 	}
 	return p.log, nil
 }
 
 type logParser struct {
-	rest  []byte
-	banks []Bank
+	rest []byte
+	// sizes are the digests' lengths by algorithm, of those too that are no bank here.
+	sizes map[Bank]int
 	log   Log
 }
 
 var errTruncated = errors.New("the log ends in the middle; it is truncated")
+
+// atEnd reports whether no event is left, but at most padding: bytes that are all zero or all ones.
+func (p *logParser) atEnd() bool {
+	for _, fill := range []string{"\x00", "\xff"} {
+		if len(bytes.TrimLeft(p.rest, fill)) == 0 {
+			p.log.Padding = len(p.rest)
+			return true
+		}
+	}
+	return false
+}
 
 func (p *logParser) take(n int) ([]byte, error) {
 	if n < 0 || n > len(p.rest) {
@@ -83,39 +130,53 @@ func (p *logParser) sized() ([]byte, error) {
 	return p.take(int(n))
 }
 
-// readHeader reads the first event, which has the SHA-1 format and lists the hashes of the others.
+// readHeader reads the first event, which has the SHA-1 format and lists the hashes of the others. A log that begins otherwise is one of TCG 1.2.
 func (p *logParser) readHeader() error {
+	whole := p.rest
 	head, err := p.take(8 + SHA1.Size())
 	if err != nil {
 		return err
-	}
-	if binary.LittleEndian.Uint32(head) != 0 || EventType(binary.LittleEndian.Uint32(head[4:])) != EvNoAction {
-		return errors.New("the first event is not the specification's; this is not a crypto-agile log")
 	}
 	spec, err := p.sized()
 	if err != nil {
 		return err
 	}
-	return p.readSpecID(spec)
+	kind := EventType(binary.LittleEndian.Uint32(head[4:]))
+	if kind == EvNoAction && bytes.HasPrefix(spec, []byte(specIDSignature)) {
+		return p.readSpecID(spec)
+	}
+	if p.log.Format == FormatCCEL {
+		return fmt.Errorf("no %q; this is no CCEL log", specIDSignature[:len(specIDSignature)-1])
+	}
+	p.rest = whole
+	p.log.Format, p.log.Banks, p.sizes = FormatSHA1, []Bank{SHA1}, map[Bank]int{SHA1: SHA1.Size()}
+	return nil
 }
 
 // readSpecID reads TCG_EfiSpecIDEvent (PFP §10.4.5.1).
 func (p *logParser) readSpecID(spec []byte) error {
 	const fixed = 28
-	if len(spec) < fixed || string(spec[:16]) != specIDSignature {
-		return errors.New("no \"Spec ID Event03\"; this is not a crypto-agile log")
+	if len(spec) < fixed {
+		return fmt.Errorf("%d bytes", len(spec))
 	}
 	count := binary.LittleEndian.Uint32(spec[24:])
-	if count == 0 || count > 8 || len(spec) < fixed+4*int(count)+1 {
+	if count == 0 || count > maxHashes || len(spec) < fixed+4*int(count)+1 {
 		return fmt.Errorf("%d hashes in %d bytes", count, len(spec))
 	}
+	p.sizes = map[Bank]int{}
 	for i := range int(count) {
 		entry := spec[fixed+4*i:]
-		bank := Bank(binary.LittleEndian.Uint16(entry))
-		if size := int(binary.LittleEndian.Uint16(entry[2:])); !bank.Valid() || size != bank.Size() {
-			return fmt.Errorf("%v with digests of %d bytes is not supported", bank, size)
+		bank, size := Bank(binary.LittleEndian.Uint16(entry)), int(binary.LittleEndian.Uint16(entry[2:]))
+		if _, twice := p.sizes[bank]; twice || size == 0 || size > SHA512.Size() || bank.Valid() && size != bank.Size() {
+			return fmt.Errorf("%v with digests of %d bytes: there twice, or of a wrong size", bank, size)
 		}
-		p.banks = append(p.banks, bank)
+		p.sizes[bank] = size
+		if bank.Valid() {
+			p.log.Banks = append(p.log.Banks, bank)
+		}
+	}
+	if len(p.log.Banks) == 0 {
+		return errors.New("no hash of it is sha1, sha256, sha384 or sha512")
 	}
 	vendor := spec[fixed+4*int(count):]
 	if int(vendor[0]) != len(vendor)-1 {
@@ -124,9 +185,9 @@ func (p *logParser) readSpecID(spec []byte) error {
 	return nil
 }
 
-// readEvent reads TCG_PCR_EVENT2 (PFP §10.2.2).
+// readEvent reads TCG_PCR_EVENT2 (PFP §10.2.2), or TCG_PCR_EVENT in a log of TCG 1.2.
 func (p *logParser) readEvent() error {
-	register, err := p.u32()
+	index, err := p.u32()
 	if err != nil {
 		return err
 	}
@@ -134,11 +195,17 @@ func (p *logParser) readEvent() error {
 	if err != nil {
 		return err
 	}
-	if register >= RegisterCount {
-		return fmt.Errorf("no register %d", register)
+	e := Event{Type: EventType(kind)}
+	if e.Register, err = p.register(e.Type, index); err != nil {
+		return err
 	}
-	e := Event{Register: Register(register), Type: EventType(kind)}
-	if e.Digests, err = p.readDigests(); err != nil {
+	if p.log.Format == FormatSHA1 {
+		digest, err := p.take(SHA1.Size())
+		if err != nil {
+			return err
+		}
+		e.Digests = Digests{SHA1: digest}
+	} else if e.Digests, err = p.readDigests(); err != nil {
 		return err
 	}
 	if e.Data, err = p.sized(); err != nil {
@@ -147,29 +214,51 @@ func (p *logParser) readEvent() error {
 	return p.keep(e)
 }
 
+// register is the register of an event's index. A CCEL log counts MRTD as 0, which nothing extends (Intel TDX Virtual Firmware Design Guide §8.3.3).
+// An event that extends nothing may name no register at all.
+func (p *logParser) register(kind EventType, index uint32) (Register, error) {
+	first, count := uint32(0), uint32(RegisterCount)
+	if p.log.Format == FormatCCEL {
+		first, count = 1, rtmrCount
+	}
+	switch {
+	case index >= first && index-first < count:
+		return Register(index - first), nil
+	case kind == EvNoAction:
+		return NoRegister, nil
+	case p.log.Format == FormatCCEL:
+		return 0, fmt.Errorf("no RTMR has index %d", index)
+	}
+	return 0, fmt.Errorf("no register %d", index)
+}
+
 func (p *logParser) readDigests() (Digests, error) {
 	count, err := p.u32()
 	if err != nil {
 		return nil, err
 	}
-	if int64(count) != int64(len(p.banks)) {
-		return nil, fmt.Errorf("%d digests, the header names %d hashes", count, len(p.banks))
+	if int64(count) != int64(len(p.sizes)) {
+		return nil, fmt.Errorf("%d digests, the header names %d hashes", count, len(p.sizes))
 	}
-	out := Digests{}
-	for range p.banks {
+	out, seen := Digests{}, map[Bank]bool{}
+	for range p.sizes {
 		id, err := p.take(2)
 		if err != nil {
 			return nil, err
 		}
 		bank := Bank(binary.LittleEndian.Uint16(id))
-		digest, err := p.take(bank.Size())
+		size, known := p.sizes[bank]
+		if !known || seen[bank] {
+			return nil, fmt.Errorf("%v: not in the header, or there twice", bank)
+		}
+		seen[bank] = true
+		digest, err := p.take(size)
 		if err != nil {
 			return nil, err
 		}
-		if _, twice := out[bank]; twice || !bank.Valid() {
-			return nil, fmt.Errorf("%v: unknown, or there twice", bank)
+		if bank.Valid() {
+			out[bank] = digest
 		}
-		out[bank] = digest
 	}
 	return out, nil
 }
@@ -182,12 +271,11 @@ func (p *logParser) keep(e Event) error {
 		}
 		p.log.Locality = e.Data[len(localitySignature)]
 	}
-	if e.Type.hashesData() {
-		for bank, digest := range e.Digests {
-			if !digest.Equal(bank.sum(e.Data)) {
-				return fmt.Errorf("%v in %v: its %v digest is not the hash of its data", e.Type, e.Register, bank)
-			}
+	if bank, wrong := e.mismatch(); wrong {
+		if !e.Type.logsOtherData(p.log.Format) {
+			return fmt.Errorf("%v in %s: its %v digest is not the hash of its data", e.Type, p.log.Format.Name(e.Register), bank)
 		}
+		e.Unproven = true
 	}
 	e.What = describe(e)
 	p.log.Events = append(p.log.Events, e)
@@ -196,6 +284,14 @@ func (p *logParser) keep(e Event) error {
 
 // describe says what an event of a log claims to be, in one printable line.
 func describe(e Event) string {
+	what := claim(e)
+	if e.Unproven {
+		what += " (the digest is of other bytes)"
+	}
+	return what
+}
+
+func claim(e Event) string {
 	switch e.Type {
 	case EvEFIAction, EvAction:
 		return fmt.Sprintf("the text %q", e.Data)

@@ -25,8 +25,16 @@ type Register int
 // RegisterCount is how many registers a bank has.
 const RegisterCount = 24
 
+// NoRegister stands in events that extend nothing.
+const NoRegister Register = -1
+
 // String returns the name that people use, such as "PCR 11".
-func (r Register) String() string { return fmt.Sprintf("PCR %d", int(r)) }
+func (r Register) String() string {
+	if r == NoRegister {
+		return "no register"
+	}
+	return fmt.Sprintf("PCR %d", int(r))
+}
 
 // Valid reports whether a TPM has the register.
 func (r Register) Valid() bool { return r >= 0 && r < RegisterCount }

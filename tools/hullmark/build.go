@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -70,9 +69,7 @@ type built struct {
 func writeBuilt(w io.Writer, r build.Result, format string) error {
 	switch format {
 	case "json":
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(built{r.Image, r.Size, r.RootHash, r.Cmdline, r.LockFile, r.Tools})
+		return writeJSON(w, built{r.Image, r.Size, r.RootHash, r.Cmdline, r.LockFile, r.Tools})
 	case "text":
 		_, err := fmt.Fprintf(w, "image         %s (%d MB)\nroot hash     %s\ncommand line  %s\n", r.Image, r.Size/1e6, r.RootHash, r.Cmdline)
 		return err

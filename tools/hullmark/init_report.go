@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -42,9 +41,7 @@ type registerReport struct {
 func (r *initRun) writeReport(claims attest.Claims) error {
 	report := r.report(claims)
 	if r.options.output == "json" {
-		encoder := json.NewEncoder(r.out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(report)
+		return writeJSON(r.out, report)
 	}
 	t := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "register\tpredicted\tmeasured\t\n")

@@ -4,8 +4,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -92,6 +94,7 @@ func newRootCommand() *cobra.Command {
 		newBuildCommand(),
 		newReproduceCommand(),
 		newMeasureCommand(),
+		newEventlogCommand(),
 		newVMCommand(),
 		newClusterCommand(),
 		newInitCommand(),
@@ -99,4 +102,11 @@ func newRootCommand() *cobra.Command {
 		newCacheCommand(),
 	)
 	return root
+}
+
+// writeJSON writes v as a document for programs.
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }

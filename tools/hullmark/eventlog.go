@@ -1,0 +1,186 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+func newEventlogCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "eventlog",
+		Short: "Read a measured boot's event log",
+		Long: `Read a measured boot's event log: of TCG 1.2, crypto-agile, or of a TDX guest (CCEL).
+
+A log explains register values and proves nothing by itself: whoever has the machine can write one. On Linux it lies in
+/sys/kernel/security/tpm0/binary_bios_measurements, or in /sys/firmware/acpi/tables/data/CCEL.`,
+	}
+	cmd.AddCommand(newEventlogShowCommand(), newEventlogReplayCommand())
+	return cmd
+}
+
+// eventlogOptions are what both verbs have in common.
+type eventlogOptions struct {
+	ccel   bool
+	output string
+}
+
+func (o *eventlogOptions) register(cmd *cobra.Command) {
+	cmd.Args = cobra.ExactArgs(1)
+	cmd.Flags().BoolVar(&o.ccel, "ccel", false, "the log is of a TDX guest; its registers are RTMR 0 to 3")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
+}
+
+// read parses the file, and not a byte more of it than a log may have.
+func (o *eventlogOptions) read(file string) (pcrs.Log, error) {
+	if o.output != "text" && o.output != "json" {
+		return pcrs.Log{}, withCode(exitUsage, fmt.Errorf("output %q: want text or json", o.output))
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return pcrs.Log{}, fmt.Errorf("read event log: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(f, pcrs.MaxLog+1))
+	if err != nil {
+		return pcrs.Log{}, fmt.Errorf("read event log: %w", err)
+	}
+	parse := pcrs.ParseLog
+	if o.ccel {
+		parse = pcrs.ParseCCEL
+	}
+	log, err := parse(raw)
+	if err != nil {
+		return log, fmt.Errorf("%s: %w", file, err)
+	}
+	return log, nil
+}
+
+func newEventlogShowCommand() *cobra.Command {
+	var o eventlogOptions
+	cmd := &cobra.Command{
+		Use:     "show FILE",
+		Short:   "List the events of a log",
+		Example: "  hullmark eventlog show /sys/kernel/security/tpm0/binary_bios_measurements",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			log, err := o.read(args[0])
+			if err != nil {
+				return err
+			}
+			return o.show(cmd.OutOrStdout(), log)
+		},
+	}
+	o.register(cmd)
+	return cmd
+}
+
+// shownLog is the JSON that hullmark eventlog show writes.
+type shownLog struct {
+	Format   pcrs.LogFormat `json:"format"`
+	Banks    []pcrs.Bank    `json:"banks"`
+	Locality uint8          `json:"locality"`
+	Padding  int            `json:"padding"`
+	Events   []shownEvent   `json:"events"`
+}
+
+type shownEvent struct {
+	// Register is null in an event that extends nothing and names none.
+	Register *pcrs.Register `json:"register"`
+	Type     string         `json:"type"`
+	What     string         `json:"what"`
+	Unproven bool           `json:"unproven,omitempty"`
+	Digests  pcrs.Digests   `json:"digests"`
+	Data     []byte         `json:"data"`
+}
+
+func (o *eventlogOptions) show(w io.Writer, log pcrs.Log) error {
+	if o.output == "json" {
+		shown := shownLog{Format: log.Format, Banks: log.Banks, Locality: log.Locality, Padding: log.Padding, Events: []shownEvent{}}
+		for _, e := range log.Events {
+			s := shownEvent{Type: e.Type.String(), What: e.What, Unproven: e.Unproven, Digests: e.Digests, Data: e.Data}
+			if e.Register != pcrs.NoRegister {
+				s.Register = &e.Register
+			}
+			shown.Events = append(shown.Events, s)
+		}
+		return writeJSON(w, shown)
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, e := range log.Events {
+		fmt.Fprintf(table, "%s\t%v\t%s\t%s\n", log.Format.Name(e.Register), e.Type, shortDigest(e, log.Banks), printable(e.What))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "%d events, %s, banks %v, startup locality %d, %d bytes of padding\n", len(log.Events), log.Format, log.Banks, log.Locality, log.Padding)
+	return err
+}
+
+// shortDigest is the beginning of an event's digest in the strongest bank of common use, or of the one that there is.
+func shortDigest(e pcrs.Event, banks []pcrs.Bank) string {
+	if e.Type == pcrs.EvNoAction {
+		return "-"
+	}
+	bank := banks[0]
+	if slices.Contains(banks, pcrs.SHA256) {
+		bank = pcrs.SHA256
+	}
+	return fmt.Sprintf("%.16s…", e.Digests[bank].String())
+}
+
+func newEventlogReplayCommand() *cobra.Command {
+	var o eventlogOptions
+	cmd := &cobra.Command{
+		Use:   "replay FILE",
+		Short: "Compute the register values that a log leads to",
+		Long: `Compute the register values that a log leads to, for every bank that it has.
+
+Only registers that the log extends are listed. What an operating system extends after the firmware's log ended, such as PCR 10 by IMA, is in none
+of these values.`,
+		Example: "  hullmark eventlog replay /sys/kernel/security/tpm0/binary_bios_measurements -o json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			log, err := o.read(args[0])
+			if err != nil {
+				return err
+			}
+			return o.replay(cmd.OutOrStdout(), log)
+		},
+	}
+	o.register(cmd)
+	return cmd
+}
+
+func (o *eventlogOptions) replay(w io.Writer, log pcrs.Log) error {
+	values := map[pcrs.Bank]pcrs.Values{}
+	for _, bank := range log.Banks {
+		all, err := log.Replay(bank)
+		if err != nil {
+			return err
+		}
+		values[bank] = pcrs.Values{}
+		for r, v := range all {
+			if len(log.Of(r)) > 0 {
+				values[bank][r] = v
+			}
+		}
+	}
+	if o.output == "json" {
+		return writeJSON(w, values)
+	}
+	for _, bank := range log.Banks {
+		for r := range pcrs.Register(pcrs.RegisterCount) {
+			if v, extended := values[bank][r]; extended {
+				if _, err := fmt.Fprintf(w, "%-6s  %-7s %v\n", bank, log.Format.Name(r), v); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
