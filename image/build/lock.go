@@ -48,9 +48,8 @@ func Relock(ctx context.Context, o Options, old lock.Lock, gone []lock.Package) 
 	l, err := choose(ctx, o, []aptSource{local}, old, pins(kept))
 	if err != nil {
 		o.Progress.Say("the packages that stayed do not fit the new ones, choosing all anew: %v", err)
-		l, err = choose(ctx, o, nil, lock.Lock{}, "")
+		l, err = choose(ctx, o, nil, lock.Lock{Go: old.Go}, "")
 	}
-	l.Go = old.Go
 	return l, lock.Compare(old, l), err
 }
 
@@ -117,8 +116,10 @@ func choose(ctx context.Context, o Options, extra []aptSource, old lock.Lock, pi
 	if err := chooseRoot(ctx, o, a, &l, old, newFetcher(o, mirrors)); err != nil {
 		return l, err
 	}
-	if l.Go, err = machineGo(ctx, o.Source); err != nil {
-		return l, err
+	if l.Go = old.Go; l.Go == "" {
+		if l.Go, err = machineGo(ctx, o.Source); err != nil {
+			return l, err
+		}
 	}
 	l.Kubernetes, err = kubernetesSources(ctx, o.Source)
 	l.Sort()

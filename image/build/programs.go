@@ -39,7 +39,7 @@ func (p programs) make(ctx context.Context, l lock.Lock) error {
 
 // goFlags make a program's bytes independent of where and when it is compiled.
 func goFlags(extra ...string) []string {
-	return append([]string{"build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags=-s -w -buildid="}, extra...)
+	return append([]string{"build", "-trimpath", "-ldflags=-s -w -buildid="}, extra...)
 }
 
 // static compiles tools/name without C, so Go is all that it needs.
@@ -72,7 +72,7 @@ func (p programs) linked(ctx context.Context, name string, l lock.Lock) error {
 			{Host: p.out, Tree: "/out", Writable: true},
 		},
 		Env: map[string]string{
-			"CGO_ENABLED": "1", "CC": "gcc", "GOROOT": "/go", "GOMODCACHE": "/modules", "GOCACHE": "/objects", "GOPROXY": "off", "GOFLAGS": "",
+			"CGO_ENABLED": "1", "CC": "gcc", "GOROOT": "/go", "GOMODCACHE": "/modules", "GOCACHE": "/objects", "GOPROXY": "off", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOENV": "off",
 			"GOTOOLCHAIN": "local", "GOAMD64": "v1", "GOWORK": "off", "HOME": "/tmp", "CGO_CFLAGS": "-O2 -g0", "GOTELEMETRY": "off",
 		},
 	}

@@ -34,7 +34,11 @@ func Settle(ctx context.Context, o Options) (Options, error) {
 			return o, fmt.Errorf("lock anew what is gone: %w", err)
 		}
 	}
-	if lost := checkGo(ctx, l.Go, o.Source); lost != nil {
+	lost := checkGo(ctx, l.Go, o.Source)
+	if lost != nil && !errors.Is(lost, errGoGone) {
+		return o, lost
+	}
+	if lost != nil {
 		if anew.Go, err = machineGo(ctx, o.Source); err != nil {
 			return o, err
 		}

@@ -66,7 +66,7 @@ func Parse(file []byte) (Lock, error) {
 	for i, line := range strings.Split(strings.TrimSuffix(string(body), "\n"), "\n") {
 		if i == 0 {
 			if line != header {
-				return Lock{}, fmt.Errorf("read lock: line 1: want %q, got %q", header, line)
+				return Lock{}, fmt.Errorf("read lock: line 1: want %q, got %q: make it anew with hullmark lock", header, line)
 			}
 			continue
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +21,7 @@ func newLockCommand() *cobra.Command {
 		Long: `Choose the newest packages of the signed archives and lock them.
 
 The Debian archives of this machine's APT configuration are asked for release trixie, its updates and security updates. Their indexes must be
-signed by a key of debian-archive-keyring. What is chosen, with all that it depends on, is written to the lock file with version, hash and
+signed by a key of debian-archive-keyring. The compiler is this machine's release of Go. What is chosen, with all that it depends on, is written to the lock file with version, hash and
 size, and what moved since the last lock is shown.`,
 		Example: "  hullmark lock\n  hullmark lock --config my-node --lock my-node/hullmark.lock",
 		Args:    cobra.NoArgs,
@@ -54,6 +55,11 @@ func writeMoves(w io.Writer, file string, before, after lock.Lock) error {
 			if _, err := fmt.Fprintln(w, m); err != nil {
 				return err
 			}
+		}
+	}
+	if before.Go != after.Go {
+		if _, err := fmt.Fprintf(w, "compiler: %s became %s\n", cmp.Or(before.Go, "none"), after.Go); err != nil {
+			return err
 		}
 	}
 	_, err := fmt.Fprintf(w, "%s: %d packages for the image, %d for the tools tree; %d moved\n",
