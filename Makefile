@@ -44,11 +44,11 @@ test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
 	go test -tags vm -timeout 80m -p 1 -v $(call tagged,vm)
 
 .PHONY: test-docs
-test-docs: ## Run every command of the docs' journeys in a clone (two builds from nothing, and a boot).
+test-docs: ## Run every command of the docs' journeys in a clone (five builds, most from nothing, and a boot).
 	go test -tags docs -timeout 3h -v -run TestDocsCommands ./internal/e2e
 
 .PHONY: reproduce
-reproduce: setup bin/hullmark ## Build the image twice under other circumstances, Kubernetes included, and compare.
+reproduce: setup bin/hullmark ## Build the image three times under other circumstances, and compare.
 	bin/hullmark reproduce --out $(OUT)
 
 .PHONY: lint

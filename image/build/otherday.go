@@ -27,8 +27,7 @@ type otherDay struct {
 // umlProgram is User-Mode Linux under the name that Debian gives it.
 const umlProgram = "linux.uml"
 
-// The init of the other kernel. Its own file systems hide the machine's devices and temporary files; what is built is made on a tmpfs, because files
-// on the machine cannot be given away by an ordinary user.
+// The init of the other kernel. What is built is made on a tmpfs, because files on the machine cannot be given away by an ordinary user.
 const otherInit = `#!/bin/sh
 mount -t proc proc /proc && mount -t sysfs sysfs /sys && { mountpoint -q /dev || mount -t devtmpfs dev /dev; } && mkdir -p /dev/pts /dev/shm &&
 mount -t tmpfs -o mode=0755 tmpfs /run && mount -t tmpfs tmpfs /var/tmp && mount -t tmpfs -o size=100%% tmpfs %[1]s &&

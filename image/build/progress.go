@@ -43,6 +43,9 @@ func (p *Progress) Step(name string, do func() (note string, err error)) error {
 	p.mu.Lock()
 	p.steps = append(p.steps, stepTime{name, note, took})
 	p.mu.Unlock()
+	if note == "" {
+		note = "done"
+	}
 	p.say("%s: %s in %.1f s", name, note, took.Seconds())
 	return nil
 }

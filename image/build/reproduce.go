@@ -16,32 +16,35 @@ import (
 	"time"
 )
 
-// circumstance is what differs between two builds that must not differ.
+// circumstance is what differs between builds that must not differ.
 type circumstance struct {
-	folder   string
-	umask    fs.FileMode
-	settings []string // of the environment
-	// ahead is on which day the build runs, from today; another day's kernel has one processor.
+	name, folder string
+	umask        fs.FileMode
+	settings     []string // of the environment
+	// ahead is on which day the build runs, from today. Another day's kernel has one processor, and Kubernetes would take hours on it: such a build
+	// takes the bundle that the build before it made.
 	ahead time.Duration
 }
 
-func circumstances() [2]circumstance {
-	return [2]circumstance{
-		{folder: "a", umask: 0o022, settings: []string{"TZ=UTC", "LC_ALL=C"}},
-		{
-			folder: "another/folder", umask: 0o077, ahead: 400*24*time.Hour + 7*time.Hour,
-			settings: []string{"TZ=Pacific/Kiritimati", "LC_ALL=tr_TR.UTF-8", "LANG=tr_TR.UTF-8", "GOPROXY=off"},
-		},
+func circumstances() []circumstance {
+	elsewhere := circumstance{
+		name: "elsewhere", folder: "another/folder", umask: 0o077,
+		settings: []string{"TZ=Pacific/Kiritimati", "LC_ALL=tr_TR.UTF-8", "LANG=tr_TR.UTF-8", "GOMAXPROCS=7"},
 	}
+	otherDay := elsewhere
+	otherDay.name, otherDay.folder, otherDay.ahead = "on another day", "a third/folder", 400*24*time.Hour+7*time.Hour
+	otherDay.settings = []string{"TZ=America/St_Johns", "LC_ALL=tr_TR.UTF-8", "LANG=tr_TR.UTF-8", "GOPROXY=off"}
+	return []circumstance{{name: "here", folder: "a", umask: 0o022, settings: []string{"TZ=UTC", "LC_ALL=C"}}, elsewhere, otherDay}
 }
 
 // otherMemory is what the kernel of another day gets, in MiB: a root tree, and the objects of all programs.
 const otherMemory = 14 << 10
 
-// Reproduce builds the image of o twice and compares: in two folders with two copies of the sources, under another umask, time zone, locale, kernel
-// and number of processors, on two days of the clock, each with an empty store and an empty Go cache. They share only what is held by hash, which is
-// packages and Go modules, and the tools tree. Program is the hullmark program that is started for each. It returns the SHA-256 in hex that both images have; if they differ, the
-// error names the first partition, file and offset that do.
+// Reproduce builds the image of o three times and compares: in three folders with copies of the sources, under another umask, time zone and locale,
+// the third time on another kernel with one processor, whose clock stands on another day. Each has an empty store and an empty Go cache. They share
+// only what is held by hash, which is packages and Go modules, and the tools tree; the third takes the second's Kubernetes bundle. Program is the
+// hullmark program that is started for each. It returns the SHA-256 in hex that all images have; if two differ, the error names the first
+// partition, file and offset that do.
 func Reproduce(ctx context.Context, o Options, program string) (sum string, err error) {
 	l, err := ReadLock(o)
 	if err != nil {
@@ -64,24 +67,29 @@ func Reproduce(ctx context.Context, o Options, program string) (sum string, err 
 			return "", fmt.Errorf("reproduce: copy sources: %w", err)
 		}
 	}
-	var images [2]string
+	var images []string
 	for i, c := range circumstances() {
-		err := o.Progress.Step("build "+c.folder, func() (string, error) {
-			images[i], err = o.buildUnder(ctx, program, filepath.Join(work, c.folder), c)
+		err := o.Progress.Step("build "+c.name, func() (string, error) {
+			file, err := o.buildUnder(ctx, program, work, c)
+			images = append(images, file)
 			return "", err
 		})
 		if err != nil {
 			return "", fmt.Errorf("reproduce: %w", err)
 		}
-	}
-	if err := compareImages(ctx, tools, images[0], images[1]); err != nil {
-		return "", fmt.Errorf("reproduce: %w", err)
+		if i == 0 {
+			continue
+		}
+		if err := compareImages(ctx, tools, images[i-1], images[i]); err != nil {
+			return "", fmt.Errorf("reproduce: built %s and %s: %w", circumstances()[i-1].name, c.name, err)
+		}
 	}
 	return fileSum(images[0])
 }
 
-// buildUnder runs a build of dir/source in a folder of its own and returns the image's path.
-func (o Options) buildUnder(ctx context.Context, program, dir string, c circumstance) (string, error) {
+// buildUnder runs a build of c's sources below all in a folder of its own and returns the image's path.
+func (o Options) buildUnder(ctx context.Context, program, all string, c circumstance) (string, error) {
+	dir := filepath.Join(all, c.folder)
 	source, work := filepath.Join(dir, "source"), filepath.Join(dir, "work")
 	store, out := filepath.Join(work, "cache"), filepath.Join(work, "out")
 	if err := os.Mkdir(work, 0o755); err != nil {
@@ -91,7 +99,12 @@ func (o Options) buildUnder(ctx context.Context, program, dir string, c circumst
 	if err != nil {
 		return "", err
 	}
-	script := fmt.Sprintf("%s && umask %03o && export %s && %s", o.shareVerified(store), uint32(c.umask),
+	shared := []string{filepath.Join(o.Store.Root, "sha256"), filepath.Join(o.Store.Root, "tools")}
+	if c.ahead != 0 && !o.WithoutKubernetes {
+		shared = append(shared, filepath.Join(all, circumstances()[1].folder, "work", "cache", "kubernetes"))
+	}
+	script := fmt.Sprintf("mkdir -p %s && ln -s %s && umask %03o && export %s && %s",
+		quote(store), quoteAll(append(shared, store)), uint32(c.umask),
 		quoteAll(slices.Concat(c.settings, []string{"LOCPATH=" + locales, "HULLMARK_CACHE=" + store, "GOCACHE=" + filepath.Join(store, "go")})),
 		quoteAll(append([]string{program}, o.buildArgs(source, out)...)))
 	image := filepath.Join(out, o.ID+".raw")
@@ -146,11 +159,6 @@ func (o Options) buildArgs(source, out string) []string {
 		args = append(args, "--without-kubernetes")
 	}
 	return args
-}
-
-// shareVerified is a script that makes a store with nothing but the packages and the tools tree of o's.
-func (o Options) shareVerified(store string) string {
-	return "mkdir -p " + quote(store) + " && ln -s " + quoteAll([]string{filepath.Join(o.Store.Root, "sha256"), filepath.Join(o.Store.Root, "tools"), store})
 }
 
 func fileSum(file string) (string, error) {
