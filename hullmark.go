@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"regexp"
 )
 
 // NodeID is the identity of a machine: for a TPM,
@@ -118,3 +119,9 @@ func decodeHex(dst []byte, s string) error {
 	}
 	return nil
 }
+
+// nodeName is a label of RFC 1123 §2.1, in lower case as Kubernetes wants it.
+var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// ValidNodeName reports whether a node can have the name: it becomes its host name and its name in Kubernetes, so it is one DNS label of at most 63 bytes.
+func ValidNodeName(name string) bool { return nodeName.MatchString(name) }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -41,9 +40,6 @@ const readyTimeout = 20 * time.Minute
 // roots are where Proceed may place files, and the folders of the state disk that are bound there.
 var roots = map[string]string{"/etc/kubernetes/": "etc-kubernetes", "/var/lib/hullmark/": "var/lib/hullmark"}
 
-// nodeName is an RFC 1123 label: it becomes a host name and a Kubernetes object.
-var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-
 // checkProceed refuses what could not be carried out.
 func checkProceed(p *wire.Proceed, joined bool) error {
 	bad := func(format string, args ...any) error {
@@ -51,7 +47,7 @@ func checkProceed(p *wire.Proceed, joined bool) error {
 			Code: "proceed-refused", Step: StepEpoch, Title: fmt.Sprintf(format, args...), Next: "use a hullmark of this image's release",
 		}
 	}
-	if !nodeName.MatchString(p.GetNodeName()) {
+	if !hullmark.ValidNodeName(p.GetNodeName()) {
 		return bad("node name %.80q is no DNS label", p.GetNodeName())
 	}
 	if !hullmark.Role(p.GetRole()).Valid() {

@@ -3,7 +3,6 @@ package measurements
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 
 	"github.com/hullmark/hullmark"
@@ -79,8 +78,6 @@ type Override struct {
 
 // enforceable are the registers that a policy may require beyond those of code.
 var enforceable = []pcrs.Register{0, 1, 2, 3, 5, 6, 7, 14}
-
-var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 
 // Member returns the rule for a machine, and whether there is one.
 func (p Policy) Member(ekid hullmark.NodeID) (Member, bool) {
@@ -176,8 +173,8 @@ func (p Policy) checkMembers() error {
 		if !m.Role.Valid() {
 			return fmt.Errorf("members: %s: role %q is unknown", m.Name, m.Role)
 		}
-		if len(m.Name) > 63 || !namePattern.MatchString(m.Name) {
-			return fmt.Errorf("members: name %q: want at most 63 lower-case letters, digits, hyphens and dots", m.Name)
+		if !hullmark.ValidNodeName(m.Name) {
+			return fmt.Errorf("members: name %q: want a DNS label: at most 63 lower-case letters, digits and hyphens", m.Name)
 		}
 	}
 	return nil
