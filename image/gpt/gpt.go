@@ -132,7 +132,7 @@ func (d disk) checkMBR() error {
 	case entry[0] != 0 || entry[4] != 0xee || !allZero(mbr[462:510]):
 		return errors.New("not exactly one partition of type 0xee")
 	case binary.LittleEndian.Uint32(entry[8:]) != 1 || uint64(binary.LittleEndian.Uint32(entry[12:])) != length:
-		return errors.New("its partition does not cover the disk")
+		return errors.New("its partition does not cover the disk: the file was cut off or grew, so build or copy it again")
 	}
 	return nil
 }

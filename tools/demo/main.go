@@ -37,7 +37,7 @@ type demo struct {
 func main() {
 	var d demo
 	flag.StringVar(&d.out, "out", "out", "folder for the image and its measurements")
-	flag.StringVar(&d.state, "state", "", "folder for the machine and the cluster (default: OUT/demo); it must not hold an earlier demo")
+	flag.StringVar(&d.state, "state", "", "folder for the machine and the cluster (default: OUT/demo); it must not hold an earlier demo; the default is emptied first")
 	flag.StringVar(&d.config, "config", "", "definition folder of your own, layered over mkosi/")
 	flag.BoolVar(&d.keep, "keep", false, "leave the machine running until interrupted")
 	flag.Parse()
@@ -50,6 +50,7 @@ func main() {
 }
 
 func (d *demo) run(ctx context.Context) (err error) {
+	began := time.Now()
 	if err := d.prepare(); err != nil {
 		return err
 	}
@@ -61,17 +62,19 @@ func (d *demo) run(ctx context.Context) (err error) {
 		{"build and measure the image", d.build},
 		{"make a cluster file", d.makeCluster},
 		{"boot a machine", d.boot},
-		{"attest, release, kubeadm init", d.release},
+		{"await it, attest, release, init", d.release},
 		{"ask the cluster", d.kubectl},
 	} {
 		if err := d.step(ctx, step.name, step.do); err != nil {
 			return fmt.Errorf("%s: %w", step.name, err)
 		}
 	}
-	fmt.Printf("\nThe node is Ready. Step by step:\n%s\n", strings.Join(d.took, "\n"))
+	fmt.Printf("\nThe node is Ready. Step by step:\n%s\n  %-32s %7.1f s\n", strings.Join(d.took, "\n"), "together", time.Since(began).Seconds())
 	if d.keep {
 		fmt.Printf("\nThe machine keeps running; interrupt to switch it off.\n  KUBECONFIG=%s %s get pods -A\n", d.path("kubeconfig"), d.kubectlPath())
 		<-ctx.Done()
+	} else {
+		fmt.Printf("\nThe machine is switched off now. It is %s; docs/boot.md says how to start it, and how to ask it again.\n", d.path("vm"))
 	}
 	return nil
 }
@@ -79,6 +82,9 @@ func (d *demo) run(ctx context.Context) (err error) {
 func (d *demo) prepare() (err error) {
 	if d.state == "" {
 		d.state = filepath.Join(d.out, "demo")
+		if _, err := os.Stat(d.state); err == nil {
+			fmt.Printf("%s holds an earlier demo, which this one replaces (--state keeps it)\n", d.state)
+		}
 		if err := os.RemoveAll(d.state); err != nil {
 			return err
 		}
@@ -165,7 +171,7 @@ func (d *demo) hullmark(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, hullmarkPath(), args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	fmt.Println("$ hullmark", strings.Join(args, " "))
+	fmt.Println("$", hullmarkPath(), strings.Join(args, " "))
 	return cmd.Run()
 }
 

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,6 +33,9 @@ Beside the image lie its measurement document, for the firmware of the tools tre
 		Example: "  hullmark build\n  hullmark build --config my-node --image-id my-node",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "text" && output != "json" {
+				return withCode(exitUsage, fmt.Errorf("build: output %q: want text or json", output))
+			}
 			o, err := f.options(cmd.ErrOrStderr())
 			if err != nil {
 				return err
@@ -67,14 +74,11 @@ type built struct {
 }
 
 func writeBuilt(w io.Writer, r build.Result, format string) error {
-	switch format {
-	case "json":
+	if format == "json" {
 		return writeJSON(w, built{r.Image, r.Size, r.RootHash, r.Cmdline, r.LockFile, r.Tools})
-	case "text":
-		_, err := fmt.Fprintf(w, "image         %s (%d MB)\nroot hash     %s\ncommand line  %s\n", r.Image, r.Size/1e6, r.RootHash, r.Cmdline)
-		return err
 	}
-	return withCode(exitUsage, fmt.Errorf("build: output %q: want text or json", format))
+	_, err := fmt.Fprintf(w, "image         %s (%d MB)\nroot hash     %s\ncommand line  %s\n", r.Image, r.Size/1e6, r.RootHash, r.Cmdline)
+	return err
 }
 
 // buildFlags are what lock, build and reproduce have in common.
@@ -101,8 +105,43 @@ func (f *buildFlags) registerImage(cmd *cobra.Command) {
 	s.BoolVar(&f.withoutKubernetes, "without-kubernetes", false, "leave the Kubernetes bundle out, for work on the system itself")
 }
 
+// imageID is what names files and stands in os-release: IMAGE_ID of os-release(5).
+var imageID = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// check refuses at once what would fail, or be measured, after minutes of work.
+func (f *buildFlags) check() error {
+	if f.id != "" && !imageID.MatchString(f.id) {
+		return fmt.Errorf("--image-id %q: want up to 64 of a-z, 0-9, dot, dash, underscore", f.id)
+	}
+	if f.config != "" {
+		if _, err := os.ReadDir(f.config); err != nil {
+			return fmt.Errorf("--config: want a folder of mkosi definitions: %w", err)
+		}
+	}
+	if f.profile == "" {
+		return nil
+	}
+	var known []string
+	for _, definitions := range []string{filepath.Join(f.source, "mkosi"), f.config} {
+		entries, err := os.ReadDir(filepath.Join(definitions, "mkosi.profiles"))
+		for _, e := range entries {
+			known = append(known, strings.TrimSuffix(e.Name(), ".conf"))
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("--profile: %w", err)
+		}
+	}
+	if !slices.Contains(known, f.profile) {
+		return fmt.Errorf("--profile %q: there is %s", f.profile, strings.Join(known, ", "))
+	}
+	return nil
+}
+
 // options turns flags into what package build takes; progress goes to w.
 func (f *buildFlags) options(w io.Writer) (build.Options, error) {
+	if err := f.check(); err != nil {
+		return build.Options{}, withCode(exitUsage, err)
+	}
 	store, err := cache.Open()
 	if err != nil {
 		return build.Options{}, err

@@ -10,8 +10,7 @@ import (
 )
 
 func newCacheCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "cache", Short: "Look after what is kept between builds", Args: cobra.NoArgs}
-	cmd.AddCommand(&cobra.Command{
+	return group("cache", "Look after what is kept between builds", &cobra.Command{
 		Use:   "clean",
 		Short: "Remove every package, tree and finished step that is kept",
 		Args:  cobra.NoArgs,
@@ -27,5 +26,4 @@ func newCacheCommand() *cobra.Command {
 			return err
 		},
 	})
-	return cmd
 }

@@ -18,9 +18,7 @@ import (
 const stateDiskSerial = "hullmark-state"
 
 func newClusterCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "cluster", Short: "Make a cluster's keys, and what derives from them", Args: cobra.NoArgs}
-	cmd.AddCommand(newClusterNewCommand(), newClusterKubeconfigCommand())
-	return cmd
+	return group("cluster", "Make a cluster's keys, and what derives from them", newClusterNewCommand(), newClusterKubeconfigCommand())
 }
 
 // clusterOptions are the flags of `hullmark cluster new`.

@@ -13,15 +13,11 @@ import (
 )
 
 func newEventlogCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "eventlog",
-		Short: "Read a measured boot's event log",
-		Long: `Read a measured boot's event log: of TCG 1.2, crypto-agile, or of a TDX guest (CCEL).
+	cmd := group("eventlog", "Read a measured boot's event log", newEventlogShowCommand(), newEventlogReplayCommand())
+	cmd.Long = `Read a measured boot's event log: of TCG 1.2, crypto-agile, or of a TDX guest (CCEL).
 
 A log explains register values and proves nothing by itself: whoever has the machine can write one. On Linux it lies in
-/sys/kernel/security/tpm0/binary_bios_measurements, or in /sys/firmware/acpi/tables/data/CCEL.`,
-	}
-	cmd.AddCommand(newEventlogShowCommand(), newEventlogReplayCommand())
+/sys/kernel/security/tpm0/binary_bios_measurements, or in /sys/firmware/acpi/tables/data/CCEL.`
 	return cmd
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -101,7 +102,7 @@ type initRun struct {
 // prepare reads every file, and makes the policy that this init admits by.
 func (o *initOptions) prepare(out, notes io.Writer) (*initRun, error) {
 	run := &initRun{options: *o, out: out, notes: notes}
-	for _, step := range []func() error{run.readAnchor, run.readDocument, run.chooseEndpoint, run.options.documents.check, run.openCluster, run.makeDesk} {
+	for _, step := range []func() error{run.readAnchor, run.readDocument, run.chooseEndpoint, run.checkKubeconfig, run.options.documents.check, run.openCluster, run.makeDesk} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -135,6 +136,18 @@ func (r *initRun) readDocument() error {
 		return fmt.Errorf("%s: %w", r.options.measurements, err)
 	}
 	return nil
+}
+
+// checkKubeconfig makes sure that the file can be written, before the node that it is for has a disk.
+func (r *initRun) checkKubeconfig() error {
+	if r.options.kubeconfig == "" {
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(r.options.kubeconfig), ".hullmark-")
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 // chooseEndpoint decides where the kubeconfig points.

@@ -249,6 +249,15 @@ func TestInitNotReached(t *testing.T) {
 	wantExit(t, code, exitUnreachable, output, "not reached within 1s")
 }
 
+func TestInitNeedsAPlaceForTheKubeconfig(t *testing.T) {
+	s := newSite(t)
+	code, output := s.init(t, "--kubeconfig", s.path("absent/kubeconfig"))
+	wantExit(t, code, exitFailed, output, "--kubeconfig", "absent")
+	if s.node.Ticket() != nil {
+		t.Error("the node got a ticket, and its kubeconfig no place")
+	}
+}
+
 func TestInitUsage(t *testing.T) {
 	s := newSite(t)
 	for name, more := range map[string][]string{

@@ -104,6 +104,13 @@ func newRootCommand() *cobra.Command {
 	return root
 }
 
+// group is a command that has only verbs of its own.
+func group(use, short string, verbs ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd.AddCommand(verbs...)
+	return cmd
+}
+
 // writeJSON writes v as a document for programs.
 func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)

@@ -15,12 +15,10 @@ import (
 )
 
 func newNodeCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Ask a node what it does; there is no shell on it", Args: cobra.NoArgs}
-	cmd.AddCommand(
+	return group("node", "Ask a node what it does; there is no shell on it",
 		nodeCommand("status", "Print a node's status document", nodeStatus),
 		nodeCommand("logs", "Print a node's journal of this boot", nodeLogs),
 	)
-	return cmd
 }
 
 // nodeCommand makes a verb that asks one node one thing. What comes back is the

@@ -99,6 +99,9 @@ func (o *vmOptions) resolve(image string) (vm.Config, error) {
 		if err != nil {
 			return c, fmt.Errorf("node config: %w", err)
 		}
+		if _, err := hullmark.ParseNodeConfig(content); err != nil {
+			return c, fmt.Errorf("%s: %w", o.nodeConfig, err)
+		}
 		c.NodeConfig = content
 	}
 	var err error

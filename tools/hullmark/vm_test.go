@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -24,7 +25,8 @@ func TestParseSize(t *testing.T) {
 func TestVMOptions(t *testing.T) {
 	dir := t.TempDir()
 	nodeConfig := filepath.Join(dir, "node.json")
-	if err := os.WriteFile(nodeConfig, []byte("{}"), 0o600); err != nil {
+	valid := fmt.Sprintf(`{"version":1,"clusterRoot":"%064x","stateDisk":{"serial":"hullmark-state"}}`, 7)
+	if err := os.WriteFile(nodeConfig, []byte(valid), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	o := vmOptions{tpm: "tis", accel: "tcg", forwards: []string{"0:7443"}, nodeConfig: nodeConfig}
@@ -32,7 +34,7 @@ func TestVMOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Dir != filepath.Join(dir, "node.vm") || c.TPM != vm.TPMTIS || c.Forwards[0].Guest != 7443 || string(c.NodeConfig) != "{}" || c.StateDisk != defaultStateDisk {
+	if c.Dir != filepath.Join(dir, "node.vm") || c.TPM != vm.TPMTIS || c.Forwards[0].Guest != 7443 || string(c.NodeConfig) != valid || c.StateDisk != defaultStateDisk {
 		t.Errorf("%+v", c)
 	}
 }
@@ -50,8 +52,27 @@ func TestExistingStateDiskKeepsItsSize(t *testing.T) {
 	}
 }
 
-func TestVMUsageErrorsHaveTheirExitCode(t *testing.T) {
-	for _, args := range [][]string{{"vm"}, {"vm", "a", "b"}, {"vm", "a", "--forward", "x"}, {"vm", "a", "--state-disk", "x"}, {"vm", "a", "--config", "absent"}} {
+func TestUsageErrorsHaveTheirExitCode(t *testing.T) {
+	nonsense := filepath.Join(t.TempDir(), "node.json")
+	if err := os.WriteFile(nonsense, []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"cluster", "nosuch"},
+		{"node", "nosuch"},
+		{"cache", "nosuch"},
+		{"eventlog", "nosuch"},
+		{"vm", "a", "--config", nonsense},
+		{"build", "--profile", "nosuch", "--source", "../.."},
+		{"build", "--image-id", "a b"},
+		{"build", "--config", "absent"},
+		{"build", "-o", "yaml"},
+		{"vm"},
+		{"vm", "a", "b"},
+		{"vm", "a", "--forward", "x"},
+		{"vm", "a", "--state-disk", "x"},
+		{"vm", "a", "--config", "absent"},
+	} {
 		if code := run(args); code != exitUsage {
 			t.Errorf("%q: exit %d", args, code)
 		}
