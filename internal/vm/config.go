@@ -134,7 +134,7 @@ func (c Config) complete() (Config, error) {
 	setDefault(&c.Accel, AccelAuto)
 	setDefault(&c.CPUs, 2)
 	setDefault(&c.MemoryMiB, 3072)
-	if err := c.check(); err != nil {
+	if err := c.Check(); err != nil {
 		return c, fmt.Errorf("vm: configuration: %w", err)
 	}
 	if err := c.findFirmware(); err != nil {
@@ -150,7 +150,8 @@ func setDefault[T comparable](v *T, value T) {
 	}
 }
 
-func (c Config) check() error {
+// Check refuses what no machine can be.
+func (c Config) Check() error {
 	switch {
 	case c.Dir == "":
 		return errors.New("a machine needs a state folder")

@@ -139,6 +139,9 @@ func newClusterKubeconfigCommand() *cobra.Command {
 		Short: "Sign an administrator's kubeconfig, without asking the cluster",
 		Args:  exactArg("cluster kubeconfig", "the file to write"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkHostPort(endpoint); err != nil {
+				return withCode(exitUsage, fmt.Errorf("--endpoint: %w", err))
+			}
 			file, err := o.open(cmd.ErrOrStderr())
 			if err != nil {
 				return err

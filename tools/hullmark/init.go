@@ -102,12 +102,19 @@ type initRun struct {
 // prepare reads every file, and makes the policy that this init admits by.
 func (o *initOptions) prepare(out, notes io.Writer) (*initRun, error) {
 	run := &initRun{options: *o, out: out, notes: notes}
-	for _, step := range []func() error{run.readAnchor, run.readDocument, run.chooseEndpoint, run.checkKubeconfig, run.options.documents.check, run.openCluster, run.makeDesk} {
+	for _, step := range []func() error{run.checkFlags, run.readAnchor, run.readDocument, run.chooseEndpoint, run.checkKubeconfig, run.options.documents.check, run.openCluster, run.makeDesk} {
 		if err := step(); err != nil {
 			return nil, err
 		}
 	}
 	return run, nil
+}
+
+func (r *initRun) checkFlags() error {
+	if !hullmark.ValidNodeName(r.options.name) {
+		return withCode(exitUsage, fmt.Errorf("--name %q: want a DNS label: at most 63 lower-case letters, digits and hyphens", r.options.name))
+	}
+	return r.options.operatorOptions.check()
 }
 
 func (r *initRun) readAnchor() error {
@@ -160,7 +167,7 @@ func (r *initRun) chooseEndpoint() error {
 		}
 		r.endpoint = net.JoinHostPort(host, "6443")
 	}
-	if _, _, err := net.SplitHostPort(r.endpoint); err != nil {
+	if err := checkHostPort(r.endpoint); err != nil {
 		return withCode(exitUsage, fmt.Errorf("--endpoint: %w", err))
 	}
 	return nil

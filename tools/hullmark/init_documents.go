@@ -62,11 +62,13 @@ func (d *documentOptions) check() (err error) {
 			continue
 		}
 		if _, err := os.Stat(file); err != nil {
-			return withCode(exitUsage, err)
+			return err
 		}
 	}
-	_, _, err = d.make(d.example())
-	return err
+	if _, _, err = d.make(d.example()); err != nil {
+		return withCode(exitUsage, err)
+	}
+	return nil
 }
 
 // example is parameters that only lack what the node adds, so that everything else is checked before it is dialled.

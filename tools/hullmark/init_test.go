@@ -261,14 +261,17 @@ func TestInitNeedsAPlaceForTheKubeconfig(t *testing.T) {
 func TestInitUsage(t *testing.T) {
 	s := newSite(t)
 	for name, more := range map[string][]string{
-		"no EK id":         {"--ek", "zz"},
-		"unknown output":   {"-o", "yaml"},
-		"no network":       {"--network", "none"},
-		"bad pod subnet":   {"--pod-subnet", "x"},
-		"missing manifest": {"--manifest", s.path("none.yaml")},
-		"unknown network":  {"--network", "other"},
-		"bad node name":    {"--endpoint", "no-port"},
-		"advertise no IP":  {"--advertise-address", "name"},
+		"no EK id":        {"--ek", "zz"},
+		"unknown output":  {"-o", "yaml"},
+		"no network":      {"--network", "none"},
+		"bad pod subnet":  {"--pod-subnet", "x"},
+		"unknown profile": {"--profile", "fast"},
+		"no DNS label":    {"--name", "Bad_Name"},
+		"no such port":    {"--node", "127.0.0.1:99999"},
+		"negative wait":   {"--wait", "-1s"},
+		"unknown network": {"--network", "other"},
+		"bad node name":   {"--endpoint", "no-port"},
+		"advertise no IP": {"--advertise-address", "name"},
 	} {
 		if code, output := s.init(t, more...); code != exitUsage {
 			t.Errorf("%s: exit %d, want %d\n%s", name, code, exitUsage, output)

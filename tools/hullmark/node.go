@@ -35,6 +35,9 @@ over the address can give it too.`,
 		Example: fmt.Sprintf("  hullmark node %s --cluster prod.cluster --node 192.0.2.7", verb),
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
 			return ask(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}

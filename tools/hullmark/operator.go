@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -74,6 +75,29 @@ func (o *operatorOptions) address() string {
 		return o.node
 	}
 	return net.JoinHostPort(strings.Trim(o.node, "[]"), attest.DefaultPort)
+}
+
+// checkHostPort refuses what cannot be dialled.
+func checkHostPort(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("%q: want HOST:PORT", address)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || host == "" || strings.ContainsAny(host, "/ ") {
+		return fmt.Errorf("%q: want HOST:PORT, with a port from 1 to 65535", address)
+	}
+	return nil
+}
+
+// check refuses flags that no node can be reached with.
+func (o *operatorOptions) check() error {
+	if o.wait < 0 {
+		return withCode(exitUsage, fmt.Errorf("--wait %v: want a time that is not negative", o.wait))
+	}
+	if err := checkHostPort(o.address()); err != nil {
+		return withCode(exitUsage, fmt.Errorf("--node: %w", err))
+	}
+	return nil
 }
 
 // readPassphrase reads the first line of a file, or asks on the terminal if no file is named.

@@ -43,8 +43,12 @@ machine. The image is never written. Interrupt once to press the power button, t
 		Args:    vmArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			config, err := o.resolve(args[0])
-			if err != nil {
+			var coded codedError
+			if err != nil && !errors.As(err, &coded) {
 				return withCode(exitUsage, err)
+			}
+			if err != nil {
+				return err
 			}
 			config.Output = cmd.OutOrStdout()
 			return runVM(cmd.Context(), config, o.grace, cmd.ErrOrStderr())
@@ -97,7 +101,7 @@ func (o *vmOptions) resolve(image string) (vm.Config, error) {
 	if o.nodeConfig != "" {
 		content, err := os.ReadFile(o.nodeConfig)
 		if err != nil {
-			return c, fmt.Errorf("node config: %w", err)
+			return c, withCode(exitFailed, fmt.Errorf("node config: %w", err))
 		}
 		if _, err := hullmark.ParseNodeConfig(content); err != nil {
 			return c, fmt.Errorf("%s: %w", o.nodeConfig, err)
@@ -105,8 +109,10 @@ func (o *vmOptions) resolve(image string) (vm.Config, error) {
 		c.NodeConfig = content
 	}
 	var err error
-	c.StateDisk, err = stateDiskSize(o.stateDisk, c.Dir)
-	return c, err
+	if c.StateDisk, err = stateDiskSize(o.stateDisk, c.Dir); err != nil {
+		return c, err
+	}
+	return c, c.Check()
 }
 
 // defaultStateDisk is the size of a new state disk in bytes; the file is sparse.

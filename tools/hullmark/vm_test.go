@@ -30,6 +30,7 @@ func TestVMOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := vmOptions{tpm: "tis", accel: "tcg", forwards: []string{"0:7443"}, nodeConfig: nodeConfig}
+	o.config.CPUs, o.config.MemoryMiB = 2, 3072
 	c, err := o.resolve(filepath.Join(dir, "node.raw"))
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +72,10 @@ func TestUsageErrorsHaveTheirExitCode(t *testing.T) {
 		{"vm", "a", "b"},
 		{"vm", "a", "--forward", "x"},
 		{"vm", "a", "--state-disk", "x"},
-		{"vm", "a", "--config", "absent"},
+		{"vm", "a", "--memory", "-5"},
+		{"vm", "a", "--tpm", "foo"},
+		{"vm", "a", "--accel", "foo"},
+		{"vm", "a", "--cpus", "0"},
 	} {
 		if code := run(args); code != exitUsage {
 			t.Errorf("%q: exit %d", args, code)
