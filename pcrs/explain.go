@@ -16,6 +16,8 @@ type Difference struct {
 	ExpectedEvent *Event
 	// MeasuredEvent is what the log has in its place, nil if it has nothing there.
 	MeasuredEvent *Event
+	// Cause names the input behind the difference in a user's terms, as far as it can be told.
+	Cause string
 	// Note says why no event is named, if none is.
 	Note string
 }
@@ -34,16 +36,19 @@ func (d Difference) String() string {
 	if d.MeasuredEvent != nil {
 		fmt.Fprintf(&b, "; the log has %v: %s", d.MeasuredEvent.Type, d.MeasuredEvent.What)
 	}
-	if d.Note != "" {
-		fmt.Fprintf(&b, "; %s", d.Note)
+	for _, text := range []string{d.Note, d.Cause} {
+		if text != "" {
+			fmt.Fprintf(&b, "; %s", text)
+		}
 	}
 	return b.String()
 }
 
 // Explain compares the predicted registers with measured values of a bank and
 // returns one Difference for each that is not equal, ascending. With the log of
-// that boot it names the first event that departs; the log is believed for a
-// register only if it replays to the measured value. log may be nil.
+// that boot it names the first event that departs and the input behind it; the log
+// is believed for a register only if it replays to the measured value. log may
+// be nil: then a single change that gives the measured value is named, if there is one.
 func Explain(p Prediction, bank Bank, measured Values, log *Log) ([]Difference, error) {
 	expected, err := p.Values(bank)
 	if err != nil {
@@ -62,12 +67,20 @@ func Explain(p Prediction, bank Bank, measured Values, log *Log) ([]Difference, 
 		}
 		d := Difference{Register: r, Bank: bank, Expected: expected[r], Measured: measured[r]}
 		switch {
+		case len(measured[r]) == 0:
+			d.Note = "it was not measured"
 		case log == nil:
 			d.Note = "without an event log the event cannot be named"
 		case !replayed[r].Equal(measured[r]):
 			d.Note = "the event log does not replay to the measured value, so it names nothing"
 		default:
 			d.ExpectedEvent, d.MeasuredEvent = firstDeparture(bank, p.Log.Of(r), log.Of(r))
+			if d.ExpectedEvent != nil || d.MeasuredEvent != nil {
+				d.Cause = cause(r, d.ExpectedEvent, d.MeasuredEvent)
+			}
+		}
+		if d.Cause == "" && len(measured[r]) == bank.Size() {
+			d.Cause = singleChange(bank, r, p.Log.Of(r), measured[r])
 		}
 		out = append(out, d)
 	}

@@ -1,0 +1,247 @@
+package pcrs
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// cause says in a user's terms which input makes a register depart where the
+// log has got in place of want; either may be nil, but not both. It is empty
+// where nothing better is known than the two events.
+func cause(r Register, want, got *Event) string {
+	switch r {
+	case 2:
+		return optionROMCause(want, got)
+	case 4:
+		return applicationCause(want, got)
+	case 5:
+		return diskCause(want, got)
+	case 7:
+		return secureBootCause(want, got)
+	case 8:
+		return "the node configuration is another, or the node has not measured it yet"
+	case 9:
+		return kernelInputCause(want, got)
+	case 11:
+		return sectionCause(want, got)
+	}
+	return addedCause(r, got)
+}
+
+func optionROMCause(want, got *Event) string {
+	switch {
+	case got != nil && isDriver(got.Type):
+		return "a device's option ROM was started that the prediction does not have: the machine has another device, or its ROM file is not empty"
+	case want != nil && isDriver(want.Type):
+		return "an option ROM of the prediction was not started: the machine lacks the device"
+	}
+	return ""
+}
+
+func isDriver(t EventType) bool { return t == EvBootServicesDriver || t == EvRuntimeServicesDriver }
+
+func applicationCause(want, got *Event) string {
+	inner := want != nil && strings.Contains(want.What, "section .linux")
+	switch {
+	case inner && got == nil:
+		return "the stub did not start the kernel inside the image through the firmware: Secure Boot was on, or the stub is of another version"
+	case inner:
+		return "another EFI program was started before the kernel inside the image: an addon on the ESP, or the kernel is another"
+	case want == nil && got.Type == EvBootServicesApplication:
+		return "one more EFI program was started: the kernel inside the image, because Secure Boot was off, or an addon on the ESP"
+	case want != nil && want.Type == EvBootServicesApplication && got != nil && got.Type == EvBootServicesApplication:
+		return "another EFI program was started from the ESP than the unified kernel image of the prediction"
+	case got != nil && got.Type == EvEFIAction:
+		return fmt.Sprintf("the firmware did %q: another boot entry was tried, or its setup was entered", printableText(got.Data))
+	case want != nil && want.Type == EvBootServicesApplication:
+		return "the unified kernel image was not started"
+	}
+	return ""
+}
+
+func diskCause(want, got *Event) string {
+	switch {
+	case want != nil && want.Type == EvGPT && got != nil && got.Type == EvGPT:
+		return "the disk has another partition table: it was repartitioned or grown, or is of another image"
+	case got != nil && got.Type == EvGPT:
+		return "the partition table of one more disk was measured"
+	case want != nil && want.Type == EvGPT:
+		return "no partition table was measured: the machine did not boot from a disk"
+	case want != nil && want.Type == EvEFIAction && got == nil:
+		return "the firmware was not left the way Linux does"
+	}
+	return ""
+}
+
+func secureBootCause(want, got *Event) string {
+	if got == nil || want == nil {
+		if got != nil && got.Type == EvVariableAuthority {
+			return "a program was verified with a certificate: Secure Boot was on, or a shim verified it"
+		}
+		if want != nil && want.Type == EvVariableAuthority {
+			return "no certificate verified the image: Secure Boot was off"
+		}
+		return ""
+	}
+	name, size, ok := variableOf(got.Data)
+	switch {
+	case got.Type == EvVariableAuthority:
+		return "the image was verified with another certificate"
+	case !ok || got.Type != EvVariableDriverConfig:
+		return ""
+	case name == "SecureBoot" && size == 0:
+		return "the firmware is a build without Secure Boot"
+	case name == "SecureBoot" && got.Data[len(got.Data)-1] == 1:
+		return "Secure Boot was on"
+	case name == "SecureBoot":
+		return "Secure Boot was off"
+	}
+	return fmt.Sprintf("the firmware's variable %s is another: it has %d bytes; keys were enrolled, removed or updated", printableText([]byte(name)), size)
+}
+
+func kernelInputCause(want, got *Event) string {
+	switch {
+	case want != nil && strings.Contains(want.What, "command line"):
+		return "the kernel got another command line than the image's own: an addon, the SMBIOS or the boot entry added to it, or the image is another"
+	case want != nil && strings.Contains(want.What, "initrd"):
+		return "the kernel got another initrd: an addon, a credential or an extension on the ESP added to it, or the image is another"
+	case got != nil:
+		return "one more input was handed to the kernel"
+	}
+	return ""
+}
+
+// sectionCause compares the names that the stub logs. The name of a section and its content are two events with the same data.
+func sectionCause(want, got *Event) string {
+	if want == nil {
+		return fmt.Sprintf("one more measurement, %s: the image has another section or an addon, or systemd-pcrphase runs in it", got.What)
+	}
+	wanted := sectionName(want.What)
+	if got == nil {
+		return fmt.Sprintf("section %s was not measured: the image lacks it, or its stub is of another version", wanted)
+	}
+	name := decodeUTF16(got.Data)
+	if strings.HasPrefix(want.What, "section name") || name != wanted {
+		return fmt.Sprintf("the image has a section %s where the prediction has %s: its sections are others, or its stub is of another version", printableText([]byte(name)), wanted)
+	}
+	return fmt.Sprintf("%s of the unified kernel image differs", wanted)
+}
+
+// sectionName finds a section's name in what a predicted event says.
+func sectionName(what string) string {
+	for _, word := range strings.Fields(what) {
+		if word = strings.Trim(word, `"`); strings.HasPrefix(word, ".") {
+			return word
+		}
+	}
+	return "of the prediction"
+}
+
+// addedCause covers registers that stay empty unless someone adds to a boot (systemd-stub(7)).
+func addedCause(r Register, got *Event) string {
+	if got == nil {
+		return ""
+	}
+	text := printableText([]byte(decodeUTF16(got.Data)))
+	switch r {
+	case 12:
+		return fmt.Sprintf("the boot got a command line, credential or addon from outside the image: %q", text)
+	case 13:
+		return fmt.Sprintf("a system extension was loaded from the ESP: %q", text)
+	case 14:
+		return "a shim was started: its machine owner keys were measured"
+	case 3, 6:
+		return "the firmware or a driver measured its own configuration"
+	case 15:
+		return "the state disk is open, or another program has measured into the register"
+	}
+	return ""
+}
+
+// printableText is text from a log that a terminal may show, at most 80 bytes of it.
+func printableText(b []byte) string {
+	clean := bytes.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return -1
+		}
+		return r
+	}, b[:min(len(b), 80)])
+	return string(clean)
+}
+
+// singleChange looks for one change of the predicted events of a register that
+// gives the measured value, for boots without a log. It is empty if there is none.
+func singleChange(bank Bank, r Register, events []Event, measured Digest) string {
+	start := Log{}.initial(bank)[r]
+	value := func(changed []Event) Digest {
+		v := start
+		for _, e := range changed {
+			v = extend(bank, v, e.Digests[bank])
+		}
+		return v
+	}
+	if measured.Equal(start) {
+		return "nothing was measured into it" + untouched(r)
+	}
+	for i := range events {
+		if value(slices.Delete(slices.Clone(events), i, i+1)).Equal(measured) {
+			return strings.TrimSuffix("as if one event had not happened: "+events[i].What+"; "+cause(r, &events[i], nil), "; ")
+		}
+	}
+	for _, c := range knownChanges(r, events) {
+		if value(c.events).Equal(measured) {
+			return c.text
+		}
+	}
+	return ""
+}
+
+func untouched(r Register) string {
+	if r == 8 {
+		return ": the node was given no configuration, or has not come to measure it"
+	}
+	return ""
+}
+
+// change is another sequence of events, and what it would mean.
+type change struct {
+	events []Event
+	text   string
+}
+
+// phases are what systemd-pcrphase measures into PCR 11 one after the other (systemd-pcrphase.service(8)).
+var phases = []string{"enter-initrd", "leave-initrd", "sysinit", "ready", "shutdown", "final"}
+
+// knownChanges are sequences that a changed machine or image is known to measure.
+func knownChanges(r Register, events []Event) []change {
+	var out []change
+	switch r {
+	case 7:
+		if len(events) > 0 && strings.Contains(events[0].What, "SecureBoot") {
+			for state, text := range map[secureBootState]string{
+				secureBootOff: "Secure Boot was off", secureBootOn: "Secure Boot was on", secureBootUnknown: "the firmware is a build without Secure Boot",
+			} {
+				changed := slices.Clone(events)
+				changed[0] = variableEvent(guidGlobalVariable, "SecureBoot", state.data(), EvVariableDriverConfig)
+				withoutAuthority := slices.DeleteFunc(slices.Clone(changed), func(e Event) bool { return e.Type == EvVariableAuthority })
+				out = append(out, change{changed, text}, change{withoutAuthority, text})
+			}
+		}
+	case 11:
+		for first := range phases {
+			changed := slices.Clone(events)
+			for _, phase := range phases[first:] {
+				changed = append(changed, derived(11, EvIPL, []byte(phase), phase))
+				out = append(out, change{slices.Clone(changed), fmt.Sprintf("systemd-pcrphase has measured %q into it", phase)})
+			}
+		}
+	}
+	for _, name := range []string{"Returning from EFI Application from Boot Option", "Entering ROM Based Setup", "Booting to Firmware Setup Utility"} {
+		if r == 4 {
+			out = append(out, change{slices.Insert(slices.Clone(events), 0, action(4, name)), fmt.Sprintf("the firmware did %q first", name)})
+		}
+	}
+	return out
+}

@@ -1,0 +1,184 @@
+package pcrs
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/uki"
+)
+
+// asLogged gives predicted events the data that firmware, stub and kernel log for them.
+func asLogged(events []Event) []Event {
+	out := slices.Clone(events)
+	for i, e := range out {
+		switch {
+		case e.Register == 11:
+			out[i].Data = append(utf16Bytes(sectionName(e.What)), 0, 0)
+		case e.Register == 9 && strings.Contains(e.What, "command line"):
+			out[i].Data = append(make([]byte, 8), "LOADED_IMAGE::LoadOptions\x00"...)
+		case e.Register == 9:
+			out[i].Data = append(make([]byte, 8), "Linux initrd\x00"...)
+		}
+		out[i].What, out[i].Origin = describe(out[i]), ""
+	}
+	return out
+}
+
+// extra is an event of someone who adds to a boot; text is what the log says of it.
+func extra(r Register, t EventType, text string) Event {
+	e := derived(r, t, []byte("content of "+text), "")
+	e.Data = append(utf16Bytes(text), 0, 0)
+	return e
+}
+
+func must(t *testing.T, b Boot) []Event {
+	t.Helper()
+	p, err := Predict(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.Log.Events
+}
+
+// without leaves out the event of a register whose description contains what.
+func without(t *testing.T, events []Event, r Register, what string) []Event {
+	t.Helper()
+	i := slices.IndexFunc(events, func(e Event) bool { return e.Register == r && strings.Contains(e.What, what) })
+	if i < 0 {
+		t.Fatalf("%v has no event %q", r, what)
+	}
+	return slices.Delete(slices.Clone(events), i, i+1)
+}
+
+// differences are boots that were changed on purpose: which register departs, and what a person shall read, with the log and without it. Without says
+// what is told where there is no log; empty means that no single change can be found, because content that nobody predicted was measured.
+func differences(t *testing.T) map[string]struct {
+	boot          []Event
+	register      Register
+	with, without string
+} {
+	t.Helper()
+	plain := must(t, testBoot(t))
+	config := testBoot(t)
+	config.NodeConfig = []byte("{}")
+	configured := must(t, config)
+	kernel := testBoot(t)
+	kernel.UKI = open(t, rebuilt(t, ".linux", packaged(t, "/usr/lib/systemd/boot/efi/systemd-bootx64.efi", "systemd-boot-efi")))
+	initrd, release, table := testBoot(t), testBoot(t), testBoot(t)
+	initrd.UKI = open(t, rebuilt(t, ".initrd", []byte("another initrd")))
+	release.UKI = open(t, rebuilt(t, ".osrel", []byte("ID=another\n")))
+	table.Table = &gpt.Table{Header: slices.Clone(table.Table.Header), GUID: table.Table.GUID, Partitions: table.Table.Partitions}
+	table.Table.Header[56] ^= 1
+	on, off := testBoot(t), testBoot(t)
+	on.Machine, off.Machine = machineOf(t, "ovmf-2025.02-secureboot"), machineOf(t, "ovmf-2025.02-setupmode")
+	rom := testBoot(t)
+	rom.Machine.ROMs = machineOf(t, "ovmf-2022.11-e1000e").ROMs
+	other := config
+	other.NodeConfig = []byte("{ }")
+	add := func(events ...Event) []Event { return append(slices.Clone(plain), events...) }
+	type difference = struct {
+		boot          []Event
+		register      Register
+		with, without string
+	}
+	return map[string]difference{
+		"another command line":     {must(t, cmdlineBoot(t)), 11, ".cmdline of the unified kernel image differs", ""},
+		"it reaches the kernel":    {must(t, cmdlineBoot(t)), 9, "another command line than the image's own", ""},
+		"another kernel":           {must(t, kernel), 11, ".linux of the unified kernel image differs", ""},
+		"another image":            {must(t, kernel), 4, "another EFI program was started from the ESP", ""},
+		"another initrd":           {must(t, initrd), 11, ".initrd of the unified kernel image differs", ""},
+		"another release":          {must(t, release), 11, ".osrel of the unified kernel image differs", ""},
+		"an added section":         {must(t, testBoot(t, uki.Section{Name: ".uname", Data: []byte("7")})), 11, "a section .uname where", ""},
+		"a repartitioned disk":     {must(t, table), 5, "the disk has another partition table", ""},
+		"no partition table":       {without(t, plain, 5, "UEFI_GPT"), 5, "no partition table was measured", "no partition table was measured"},
+		"Secure Boot on":           {must(t, on), 7, "Secure Boot was on", ""},
+		"a build with Secure Boot": {must(t, off), 7, "Secure Boot was off", "Secure Boot was off"},
+		"no inner kernel":          {without(t, plain, 4, "kernel in section .linux"), 4, "Secure Boot was on, or the stub", "Secure Boot was on, or the stub"},
+		"an addon":                 {add(extra(4, EvBootServicesApplication, "addon")), 4, "one more EFI program was started", ""},
+		"an earlier boot entry": {
+			slices.Insert(slices.Clone(plain), 0, action(4, "Returning from EFI Application from Boot Option")), 4,
+			"another boot entry was tried", `"Returning from EFI Application from Boot Option" first`,
+		},
+		"an addon's command line": {add(extra(12, EvIPL, "debug=1")), 12, `from outside the image: "debug=1"`, ""},
+		"a credential":            {add(extra(12, EvIPL, "Credentials initrd")), 12, `"Credentials initrd"`, ""},
+		"a system extension":      {add(extra(13, EvIPL, "System extension initrd")), 13, "a system extension was loaded from the ESP", ""},
+		"a shim":                  {add(extra(14, EvIPL, "MokList")), 14, "a shim was started", ""},
+		"an option ROM":           {must(t, rom), 2, "option ROM was started that the prediction does not have", ""},
+		"a phase of the boot":     {add(derived(11, EvIPL, []byte("enter-initrd"), "")), 11, "one more measurement", `systemd-pcrphase has measured "enter-initrd"`},
+		"another initrd handed over": {
+			append(without(t, plain, 9, "initrd"), extra(9, EvEventTag, "initrd")), 9, "an addon, a credential or an extension on the ESP", "",
+		},
+		"no node configuration":      {without(t, configured, 8, "node configuration"), 8, "the node configuration is another", "the node was given no configuration"},
+		"another node configuration": {must(t, other), 8, "the node configuration is another", ""},
+		"an open state disk":         {add(extra(15, EvUserSpace, "disk")), 15, "the state disk is open", ""},
+	}
+}
+
+// rebuilt is the test image with one section of another content.
+func rebuilt(t *testing.T, name string, data []byte) []byte {
+	t.Helper()
+	sections := []uki.Section{
+		{Name: ".linux", Data: packaged(t, "/usr/lib/systemd/boot/efi/linuxx64.efi.stub", "systemd-boot-efi")},
+		{Name: ".osrel", Data: []byte("ID=test\nVERSION_ID=1\n")},
+		{Name: ".initrd", Data: []byte("an initrd")},
+		{Name: ".cmdline", Data: []byte(cmdline)},
+	}
+	for i := range sections {
+		if sections[i].Name == name {
+			sections[i].Data = data
+		}
+	}
+	image, err := uki.Build(stub257(t), sections)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
+func cmdlineBoot(t *testing.T) Boot {
+	t.Helper()
+	b := testBoot(t)
+	b.UKI = open(t, rebuilt(t, ".cmdline", []byte(cmdline+" debug")))
+	return b
+}
+
+func TestExplainNamesTheInput(t *testing.T) {
+	all := differences(t)
+	if len(all) < 20 {
+		t.Fatalf("%d differences", len(all))
+	}
+	for name, c := range all {
+		boot := testBoot(t)
+		if c.register == 8 {
+			boot.NodeConfig = []byte("{}")
+		}
+		p, err := Predict(boot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log := Log{Events: asLogged(c.boot)}
+		measured, err := log.Replay(SHA256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range []*Log{&log, nil} {
+			want := c.with
+			if l == nil {
+				want = c.without
+			}
+			found, err := Explain(p, SHA256, measured, l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			i := slices.IndexFunc(found, func(d Difference) bool { return d.Register == c.register })
+			switch {
+			case i < 0:
+				t.Errorf("%s: %v is not among %v", name, c.register, found)
+			case !strings.Contains(found[i].Cause, want) || (want == "") != (found[i].Cause == ""):
+				t.Errorf("%s (with a log: %t): the cause is %q, want %q", name, l != nil, found[i].Cause, want)
+			}
+		}
+	}
+}
