@@ -1,0 +1,206 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// explainOptions are the flags of `hullmark explain`.
+type explainOptions struct {
+	log, list, bank, output string
+}
+
+func newExplainCommand() *cobra.Command {
+	var o explainOptions
+	cmd := &cobra.Command{
+		Use:   "explain DOCUMENT",
+		Short: "Say which event and which input differ from a measurement document",
+		Long: `Say which event and which input differ from a measurement document.
+
+It takes the registers of a machine (--pcrs, as tpm2_pcrread prints them), its event log (--log), or both. With both, the log is believed for a register
+only if it replays to that register's value, and names the first event that departs. With a log alone its own registers are taken, which proves nothing.
+Without a log, a single change that would give the value is named, if there is one.
+
+Exit codes: 0 every register that the document predicts is equal, 3 one differs, 1 failed, 2 usage.`,
+		Example: "  tpm2_pcrread sha256 > registers\n  hullmark explain node.json --pcrs registers --log /sys/kernel/security/tpm0/binary_bios_measurements",
+		Args:    exactArg("explain", "the measurement document"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd.OutOrStdout(), args[0])
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.log, "log", "", "the boot's event log `FILE`")
+	f.StringVar(&o.list, "pcrs", "", "`FILE` with the machine's registers, as tpm2_pcrread or hullmark eventlog replay prints them")
+	f.StringVar(&o.bank, "bank", "sha256", "`BANK` to compare: sha256 or sha384")
+	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
+	return cmd
+}
+
+// explained is the JSON that hullmark explain writes.
+type explained struct {
+	Equal     bool                `json:"equal"`
+	Bank      pcrs.Bank           `json:"bank"`
+	Registers []explainedRegister `json:"registers"`
+}
+
+// explainedRegister is one register; Result is equal, differs or not covered.
+type explainedRegister struct {
+	Register      pcrs.Register `json:"register"`
+	Result        string        `json:"result"`
+	Expected      pcrs.Digest   `json:"expected,omitempty"`
+	Measured      pcrs.Digest   `json:"measured,omitempty"`
+	ExpectedEvent string        `json:"expectedEvent,omitempty"`
+	MeasuredEvent string        `json:"measuredEvent,omitempty"`
+	Cause         string        `json:"cause,omitempty"`
+	Note          string        `json:"note,omitempty"`
+}
+
+const notCovered = "not covered"
+
+func (o *explainOptions) run(w io.Writer, file string) error {
+	bank, err := pcrs.ParseBank(o.bank)
+	if err != nil || !slices.Contains(pcrs.PredictedBanks(), bank) {
+		return withCode(exitUsage, fmt.Errorf("--bank %q: want sha256 or sha384", o.bank))
+	}
+	if o.output != "text" && o.output != "json" {
+		return withCode(exitUsage, fmt.Errorf("output %q: want text or json", o.output))
+	}
+	if o.log == "" && o.list == "" {
+		return withCode(exitUsage, errors.New("explain: name the machine's registers (--pcrs), its event log (--log), or both"))
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	document, err := measurements.Parse(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	measured, log, err := o.read(bank)
+	if err != nil {
+		return err
+	}
+	found, err := pcrs.Explain(document.Prediction(), bank, measured, log)
+	if err != nil {
+		return err
+	}
+	if err := o.write(w, compareRegisters(document, bank, measured, found)); err != nil || len(found) == 0 {
+		return err
+	}
+	return withCode(exitMismatch, fmt.Errorf("%d of %d predicted registers differ from %s", len(found), len(document.Registers), file))
+}
+
+// read returns what was measured, from the list or from the log, and the log if there is one.
+func (o *explainOptions) read(bank pcrs.Bank) (measured pcrs.Values, log *pcrs.Log, err error) {
+	if o.log != "" {
+		read, err := (&eventlogOptions{output: o.output}).read(o.log)
+		if err != nil {
+			return nil, nil, err
+		}
+		log = &read
+	}
+	if o.list == "" {
+		measured, err = log.Replay(bank)
+		return measured, log, err
+	}
+	text, err := os.ReadFile(o.list)
+	if err != nil {
+		return nil, nil, err
+	}
+	banks, err := pcrs.ParseList(text)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", o.list, err)
+	}
+	if banks[bank] == nil {
+		return nil, nil, fmt.Errorf("%s: it has no registers of bank %v", o.list, bank)
+	}
+	return banks[bank], log, nil
+}
+
+// compareRegisters lists what the document predicts and what was measured beside it.
+func compareRegisters(document measurements.Document, bank pcrs.Bank, measured pcrs.Values, found []pcrs.Difference) explained {
+	out := explained{Equal: len(found) == 0, Bank: bank}
+	expected := document.Values(bank)
+	differences := map[pcrs.Register]pcrs.Difference{}
+	for _, d := range found {
+		differences[d.Register] = d
+	}
+	covered := maps.Clone(expected)
+	maps.Copy(covered, measured)
+	for _, r := range slices.Sorted(maps.Keys(covered)) {
+		if r >= 16 {
+			continue // a boot ends with PCR 15; the rest is for programs that run later
+		}
+		row := explainedRegister{Register: r, Result: equal, Expected: expected[r], Measured: measured[r]}
+		d, differing := differences[r]
+		switch {
+		case expected[r] == nil:
+			row.Result = notCovered
+		case differing:
+			row.Result, row.Cause, row.Note = differs, d.Cause, d.Note
+			row.ExpectedEvent, row.MeasuredEvent = eventText(d.ExpectedEvent), eventText(d.MeasuredEvent)
+		}
+		out.Registers = append(out.Registers, row)
+	}
+	return out
+}
+
+func eventText(e *pcrs.Event) string {
+	if e == nil {
+		return ""
+	}
+	return fmt.Sprintf("%v: %s", e.Type, e.What)
+}
+
+func (o *explainOptions) write(w io.Writer, e explained) error {
+	if o.output == "json" {
+		return writeJSON(w, e)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "register\texpected\tmeasured\t\n")
+	for _, r := range e.Registers {
+		fmt.Fprintf(t, "%v\t%s\t%s\t%s\n", r.Register, shortValue(r.Expected), shortValue(r.Measured), r.Result)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, r := range e.Registers {
+		if r.Result != differs {
+			continue
+		}
+		fmt.Fprintf(w, "\n%v differs\n", r.Register)
+		for _, line := range [][2]string{
+			{"expected", r.Expected.String()},
+			{"measured", r.Measured.String()},
+			{"event expected", r.ExpectedEvent},
+			{"event in the log", r.MeasuredEvent},
+			{"because", r.Cause},
+			{"note", r.Note},
+		} {
+			if line[1] == "" {
+				continue
+			}
+			if _, err := fmt.Fprintf(w, "  %-16s  %s\n", line[0], printable(line[1])); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func shortValue(d pcrs.Digest) string {
+	if len(d) == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.16s…", d.String())
+}

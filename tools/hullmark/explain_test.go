@@ -1,0 +1,87 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// explainFixture is a document in a file, and its registers in another.
+func explainFixture(t *testing.T) (document, list string, values pcrs.Values) {
+	t.Helper()
+	f := newMeasureFixture(t)
+	code, output := hullmarkCLI(t, "measure", f.image, "--firmware", f.firmware, "--vars", f.vars, "-o", "json")
+	wantExit(t, code, 0, output)
+	parsed, err := measurements.Parse([]byte(output))
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, list = filepath.Join(t.TempDir(), "node.json"), filepath.Join(t.TempDir(), "registers")
+	write(t, document, []byte(output))
+	values = parsed.Values(pcrs.SHA256)
+	write(t, list, pcrread(values))
+	return document, list, values
+}
+
+// pcrread is how tpm2_pcrread prints registers.
+func pcrread(values pcrs.Values) []byte {
+	text := "  sha256:\n"
+	for _, r := range slices.Sorted(maps.Keys(values)) {
+		text += fmt.Sprintf("    %-2d: 0x%s\n", int(r), strings.ToUpper(values[r].String()))
+	}
+	return []byte(text)
+}
+
+func TestExplain(t *testing.T) {
+	document, list, values := explainFixture(t)
+	code, output := hullmarkCLI(t, "explain", document, "--pcrs", list)
+	wantExit(t, code, 0, output, "PCR 11", "equal")
+	if strings.Contains(output, "differs") {
+		t.Errorf("equal registers differ:\n%s", output)
+	}
+	values[12] = pcrs.Digest(strings.Repeat("x", 32))
+	values[0] = values[12]
+	write(t, list, pcrread(values))
+	code, output = hullmarkCLI(t, "explain", document, "--pcrs", list)
+	wantExit(t, code, exitMismatch, output, "PCR 12 differs", "not covered", "1 of ")
+}
+
+// The recorded machine booted another image: the log says so, event by event.
+func TestExplainByTheLog(t *testing.T) {
+	document, _, _ := explainFixture(t)
+	code, output := hullmarkCLI(t, "explain", document, "--log", sampleLog)
+	wantExit(t, code, exitMismatch, output, "PCR 11 differs", ".linux of the unified kernel image differs", "the disk has another partition table")
+	code, output = hullmarkCLI(t, "explain", document, "--log", sampleLog, "-o", "json")
+	wantExit(t, code, exitMismatch, output)
+	var e explained
+	if err := json.NewDecoder(strings.NewReader(output)).Decode(&e); err != nil || e.Equal || len(e.Registers) != 16 {
+		t.Errorf("%d registers, equal %t, %v", len(e.Registers), e.Equal, err)
+	}
+}
+
+func TestExplainRefuses(t *testing.T) {
+	document, list, _ := explainFixture(t)
+	for name, args := range map[string][]string{
+		"nothing to compare": {document},
+		"a replayed bank":    {document, "--pcrs", list, "--bank", "sha1"},
+		"unknown output":     {document, "--pcrs", list, "-o", "html"},
+		"no document":        {},
+	} {
+		if code, output := hullmarkCLI(t, append([]string{"explain"}, args...)...); code != exitUsage {
+			t.Errorf("%s: exit %d\n%s", name, code, output)
+		}
+	}
+	code, output := hullmarkCLI(t, "explain", document, "--pcrs", list, "--bank", "sha384")
+	wantExit(t, code, exitFailed, output, list, "no registers of bank sha384")
+	code, output = hullmarkCLI(t, "explain", list, "--pcrs", list)
+	wantExit(t, code, exitFailed, output, list)
+	code, output = hullmarkCLI(t, "explain", document, "--pcrs", document)
+	wantExit(t, code, exitFailed, output, "line 1")
+}
