@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"text/tabwriter"
 
@@ -78,13 +77,9 @@ func (o *explainOptions) run(w io.Writer, file string) error {
 	if o.log == "" && o.list == "" {
 		return withCode(exitUsage, errors.New("explain: name the machine's registers (--pcrs), its event log (--log), or both"))
 	}
-	text, err := os.ReadFile(file)
+	document, err := readDocument(file)
 	if err != nil {
 		return err
-	}
-	document, err := measurements.Parse(text)
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
 	}
 	measured, log, err := o.read(bank)
 	if err != nil {
@@ -113,7 +108,7 @@ func (o *explainOptions) read(bank pcrs.Bank) (measured pcrs.Values, log *pcrs.L
 		measured, err = log.Replay(bank)
 		return measured, log, err
 	}
-	text, err := os.ReadFile(o.list)
+	text, err := readBounded(o.list, pcrs.MaxList)
 	if err != nil {
 		return nil, nil, err
 	}

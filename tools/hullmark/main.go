@@ -94,6 +94,8 @@ func newRootCommand() *cobra.Command {
 		newBuildCommand(),
 		newReproduceCommand(),
 		newMeasureCommand(),
+		newSignCommand(),
+		newVerifyCommand(),
 		newExplainCommand(),
 		newEventlogCommand(),
 		newVMCommand(),

@@ -1,0 +1,186 @@
+package measurements
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+)
+
+// releaseKeys are one signer of each kind.
+func releaseKeys(t testing.TB) map[string]crypto.Signer {
+	t.Helper()
+	p256, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, edwards, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]crypto.Signer{"ECDSA P-256": p256, "Ed25519": edwards}
+}
+
+func sign(t testing.TB, key crypto.Signer, d Document) []byte {
+	t.Helper()
+	signed, err := Sign(key, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed
+}
+
+func TestSignedDocumentOpens(t *testing.T) {
+	d := testDocument(t, "image")
+	for name, key := range releaseKeys(t) {
+		got, err := Open(sign(t, key, d), key.Public())
+		if err != nil || id(t, got) != id(t, d) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// stranger verifies as other people's programs do.
+type stranger struct{ public crypto.PublicKey }
+
+func (s stranger) KeyID() (string, error)   { return "", nil }
+func (s stranger) Public() crypto.PublicKey { return s.public }
+
+func (s stranger) Verify(_ context.Context, message, signature []byte) error {
+	digest := sha256.Sum256(message)
+	good := false
+	switch key := s.public.(type) {
+	case ed25519.PublicKey:
+		good = ed25519.Verify(key, message, signature)
+	case *ecdsa.PublicKey:
+		good = ecdsa.VerifyASN1(key, digest[:], signature)
+	}
+	if !good {
+		return errors.New("bad signature")
+	}
+	return nil
+}
+
+// Another implementation of DSSE accepts the envelope, and finds an in-toto statement about the disk in it.
+func TestOthersOpenTheEnvelope(t *testing.T) {
+	d := testDocument(t, "image")
+	for name, key := range releaseKeys(t) {
+		var e dsse.Envelope
+		if err := json.Unmarshal(sign(t, key, d), &e); err != nil {
+			t.Fatal(err)
+		}
+		verifier, err := dsse.NewEnvelopeVerifier(stranger{key.Public()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, payload, err := verifier.VerifyAndDecode(t.Context(), &e)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var s struct {
+			Type    string `json:"_type"`
+			Subject []struct {
+				Name   string
+				Digest map[string]string
+			}
+		}
+		if err := json.Unmarshal(payload, &s); err != nil || s.Type != statementType || s.Subject[0].Name != "node.raw" || s.Subject[0].Digest["sha256"] != d.Image.Disk.String() {
+			t.Errorf("%s: %+v, %v", name, s, err)
+		}
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	keys := releaseKeys(t)
+	key, other := keys["ECDSA P-256"], keys["Ed25519"]
+	d := testDocument(t, "image")
+	resign := func(change func(*statement)) []byte {
+		s := statementOf(d)
+		change(&s)
+		payload, err := canonical(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return wrap(t, key, PayloadType, payload)
+	}
+	payload, err := canonical(statementOf(d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := sign(t, key, d)
+	foreign, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Sign(foreign, d); err == nil || !strings.Contains(err.Error(), "want ECDSA P-256 or Ed25519") {
+		t.Errorf("signed with RSA: %v", err)
+	}
+	for name, c := range map[string]struct {
+		signed []byte
+		public crypto.PublicKey
+		want   string
+	}{
+		"another key":           {good, other.Public(), "no signature is by this key"},
+		"a key of another kind": {good, foreign.Public(), "want ECDSA P-256 or Ed25519"},
+		"another payload type":  {wrap(t, key, "application/json", payload), key.Public(), "the payload is"},
+		"a changed payload":     {bytes.Replace(good, []byte(`"payload": "ew`), []byte(`"payload": "eQ`), 1), key.Public(), "no signature is by this key"},
+		"no signature":          {wrap(t, nil, PayloadType, payload), key.Public(), "0 signatures"},
+		"an unknown field":      {bytes.Replace(good, []byte(`{`), []byte(`{"more": 1,`), 1), key.Public(), "unknown field"},
+		"cut off":               {good[:len(good)/2], key.Public(), "unexpected EOF"},
+		"too large":             {bytes.Repeat([]byte{' '}, MaxEnvelope+1), key.Public(), "at most"},
+		"reformatted":           {wrap(t, key, PayloadType, bytes.ReplaceAll(payload, []byte("  "), []byte(" "))), key.Public(), "canonical"},
+		"another predicate":     {resign(func(s *statement) { s.PredicateType += "2" }), key.Public(), "statement"},
+		"another subject":       {resign(func(s *statement) { s.Subject[0].Digest["sha256"] = make([]byte, 32) }), key.Public(), "canonical"},
+		"values that do not follow from their events": {
+			resign(func(s *statement) {
+				s.Predicate.Registers = append([]Register{}, s.Predicate.Registers...)
+				s.Predicate.Registers[0].Events = nil
+			}), key.Public(), "measurement document",
+		},
+	} {
+		if _, err := Open(c.signed, c.public); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+}
+
+// wrap signs any payload; without a key it leaves the signatures out.
+func wrap(t *testing.T, key crypto.Signer, payloadType string, payload []byte) []byte {
+	t.Helper()
+	e := envelope{PayloadType: payloadType, Payload: payload, Signatures: []envelopeSignature{}}
+	if key != nil {
+		signature, err := signMessage(key, preAuthentication(payloadType, payload))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Signatures = append(e.Signatures, envelopeSignature{Sig: signature})
+	}
+	signed, err := canonical(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed
+}
+
+func FuzzOpen(f *testing.F) {
+	key := releaseKeys(f)["Ed25519"]
+	f.Add(sign(f, key, testDocument(f, "image")))
+	f.Add([]byte(`{"payloadType":"application/vnd.in-toto+json","payload":"","signatures":[{"sig":""}]}`))
+	f.Fuzz(func(t *testing.T, signed []byte) {
+		if d, err := Open(signed, key.Public()); err == nil && d.check() != nil {
+			t.Fatal("opened what it would not sign")
+		}
+	})
+}

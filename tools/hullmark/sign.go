@@ -1,0 +1,256 @@
+package main
+
+import (
+	"crypto"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/youmark/pkcs8"
+
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// maxKeyFile is the largest key file, in bytes.
+const maxKeyFile = 1 << 16
+
+// signOptions are the flags of `hullmark sign`.
+type signOptions struct {
+	key, passphraseFile, out string
+}
+
+func newSignCommand() *cobra.Command {
+	var o signOptions
+	cmd := &cobra.Command{
+		Use:   "sign DOCUMENT",
+		Short: "Sign a measurement document for others",
+		Long: `Sign a measurement document for others.
+
+The document becomes the predicate of an in-toto statement about its disk and its kernel image, in a DSSE envelope. The key is an ECDSA P-256 or Ed25519
+key in a PKCS #8 file, encrypted or not; openssl genpkey makes one.`,
+		Example: "  openssl genpkey -algorithm ED25519 -aes256 -out release.key\n  openssl pkey -in release.key -pubout -out release.pub\n  hullmark sign out/node.json --key release.key",
+		Args:    exactArg("sign", "the measurement document"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.key, "key", "", "private key `FILE` (PEM, PKCS #8)")
+	f.StringVar(&o.passphraseFile, "passphrase-file", "", "`FILE` whose first line is the key's passphrase (default: ask, if the key is encrypted)")
+	f.StringVar(&o.out, "out", "", "`FILE` to write (default: DOCUMENT with the ending .dsse)")
+	require(cmd, "key")
+	return cmd
+}
+
+func (o *signOptions) run(file string, out, notes io.Writer) error {
+	document, err := readDocument(file)
+	if err != nil {
+		return err
+	}
+	key, err := readPrivateKey(o.key, o.passphraseFile, notes)
+	if err != nil {
+		return err
+	}
+	signed, err := measurements.Sign(key, document)
+	if err != nil {
+		return err
+	}
+	to := o.out
+	if to == "" {
+		to = strings.TrimSuffix(file, ".json") + ".dsse"
+	}
+	if err := writeWhole(to, signed); err != nil {
+		return fmt.Errorf("sign: %w", err)
+	}
+	_, err = fmt.Fprintln(out, to)
+	return err
+}
+
+func readDocument(file string) (measurements.Document, error) {
+	text, err := readBounded(file, measurements.MaxDocument)
+	if err != nil {
+		return measurements.Document{}, err
+	}
+	document, err := measurements.Parse(text)
+	if err != nil {
+		return document, fmt.Errorf("%s: %w", file, err)
+	}
+	return document, nil
+}
+
+// readPrivateKey reads a PKCS #8 key, and asks for its passphrase if it has one.
+func readPrivateKey(file, passphraseFile string, notes io.Writer) (crypto.Signer, error) {
+	block, err := readPEM(file)
+	if err != nil {
+		return nil, err
+	}
+	var passphrase []byte
+	switch block.Type {
+	case "PRIVATE KEY":
+	case "ENCRYPTED PRIVATE KEY":
+		secret, err := readPassphrase(passphraseFile, notes, "Passphrase of "+file)
+		if err != nil {
+			return nil, err
+		}
+		passphrase = secret.Expose()
+	default:
+		return nil, fmt.Errorf("%s: it holds a %q, want a PKCS #8 private key (openssl pkcs8 -topk8 makes one of others)", file, block.Type)
+	}
+	key, err := pkcs8.ParsePKCS8PrivateKey(block.Bytes, passphrase)
+	if err != nil {
+		return nil, fmt.Errorf("%s: no private key can be read; is the passphrase right? (%w)", file, err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("%s: a %T cannot sign", file, key)
+	}
+	return signer, nil
+}
+
+func readPublicKey(file string) (crypto.PublicKey, error) {
+	block, err := readPEM(file)
+	if err != nil {
+		return nil, err
+	}
+	if block.Type != "PUBLIC KEY" {
+		return nil, fmt.Errorf("%s: it holds a %q, want a public key (openssl pkey -pubout makes one)", file, block.Type)
+	}
+	key, err := x509.ParsePKIXPublicKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return key, nil
+}
+
+// readPEM reads a file that holds exactly one PEM block.
+func readPEM(file string) (*pem.Block, error) {
+	text, err := readBounded(file, maxKeyFile)
+	if err != nil {
+		return nil, err
+	}
+	block, rest := pem.Decode(text)
+	if block == nil || strings.TrimSpace(string(rest)) != "" {
+		return nil, fmt.Errorf("%s: want one PEM block and nothing after it", file)
+	}
+	return block, nil
+}
+
+// readBounded reads a file of at most limit bytes.
+func readBounded(file string, limit int64) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	content, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(content)) > limit {
+		return nil, fmt.Errorf("%s: more than %d bytes", file, limit)
+	}
+	return content, nil
+}
+
+// writeWhole writes a file that has its name only when it is whole.
+func writeWhole(file string, content []byte) error {
+	temporary := file + ".new"
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := writeNew(temporary, content, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(temporary, file)
+}
+
+// verifyOptions are the flags of `hullmark verify`.
+type verifyOptions struct {
+	key, image, document string
+}
+
+func newVerifyCommand() *cobra.Command {
+	var o verifyOptions
+	cmd := &cobra.Command{
+		Use:   "verify FILE",
+		Short: "Check a signed measurement document, offline",
+		Long: `Check a signed measurement document, offline, and say what was checked.
+
+Nothing but the file and the public key is needed. With --image the disk is compared with what was signed. The document is written to --document,
+for measure's peers, explain and init, only after everything was checked.
+
+Exit codes: 0 all is right, 3 the image is another than the signed one, 1 anything else is wrong, 2 usage.`,
+		Example: "  hullmark verify node.dsse --key release.pub --image node.raw --document node.json",
+		Args:    exactArg("verify", "the signed document"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(args[0], cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.key, "key", "", "public key `FILE` (PEM)")
+	f.StringVar(&o.image, "image", "", "also compare this disk image `FILE`")
+	f.StringVar(&o.document, "document", "", "write the verified document to `FILE`")
+	require(cmd, "key")
+	return cmd
+}
+
+func (o *verifyOptions) run(file string, out io.Writer) error {
+	key, err := readPublicKey(o.key)
+	if err != nil {
+		return err
+	}
+	signed, err := readBounded(file, measurements.MaxEnvelope)
+	if err != nil {
+		return err
+	}
+	document, err := measurements.Open(signed, key)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	checked := []string{
+		fmt.Sprintf("signature   by the key in %s (a %T)", o.key, key),
+		"statement   in-toto, about the disk and the kernel image of the document",
+		fmt.Sprintf("registers   %d, each replayed from its events", len(document.Registers)),
+	}
+	if o.image != "" {
+		if err := o.compareImage(document); err != nil {
+			return err
+		}
+		checked = append(checked, "image       "+o.image+" is the signed disk, byte for byte")
+	}
+	encoded, err := document.Encode()
+	if err != nil {
+		return err
+	}
+	if o.document != "" {
+		if err := writeWhole(o.document, encoded); err != nil {
+			return fmt.Errorf("verify: %w", err)
+		}
+	}
+	image := document.Image
+	_, err = fmt.Fprintf(out, "%s\n\nimage %s %s, security version %d\nroot hash %v\ndocument %x\n",
+		strings.Join(checked, "\n"), printable(image.ID), printable(image.Version), document.SVN, image.RootHash, sha256.Sum256(encoded))
+	return err
+}
+
+func (o *verifyOptions) compareImage(document measurements.Document) error {
+	f, err := os.Open(o.image)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	if got := h.Sum(nil); !document.Image.Disk.Equal(got) {
+		return withCode(exitMismatch, fmt.Errorf("%s: signed is a disk with sha256 %v, this one has %x", o.image, document.Image.Disk, got))
+	}
+	return nil
+}

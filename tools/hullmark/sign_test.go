@@ -1,0 +1,61 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// openssl runs OpenSSL, which makes keys as users make them.
+func openssl(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), "openssl", args...).CombinedOutput(); err != nil {
+		t.Fatalf("openssl: %v (apt-get install openssl)\n%s", err, out)
+	}
+}
+
+func TestSignAndVerify(t *testing.T) {
+	f := newMeasureFixture(t)
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	_, output := hullmarkCLI(t, "measure", f.image, "--firmware", f.firmware, "--vars", f.vars, "-o", "json")
+	write(t, path("node.json"), []byte(output))
+	write(t, path("passphrase"), []byte("correct horse\n"))
+	write(t, path("wrong"), []byte("battery staple\n"))
+	openssl(t, "genpkey", "-algorithm", "ED25519", "-aes256", "-pass", "file:"+path("passphrase"), "-out", path("edwards"))
+	openssl(t, "pkey", "-in", path("edwards"), "-passin", "file:"+path("passphrase"), "-pubout", "-out", path("edwards.pub"))
+	openssl(t, "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", path("p256"))
+	openssl(t, "pkey", "-in", path("p256"), "-pubout", "-out", path("p256.pub"))
+	for _, name := range []string{"edwards", "p256"} { // what follows is about the last
+		code, output := hullmarkCLI(t, "sign", path("node.json"), "--key", path(name), "--passphrase-file", path("passphrase"))
+		wantExit(t, code, 0, output, path("node.dsse"))
+		code, output = hullmarkCLI(t, "verify", path("node.dsse"), "--key", path(name+".pub"), "--image", f.image, "--document", path("verified"))
+		wantExit(t, code, 0, output, "signature", "each replayed from its events", "byte for byte")
+		before, _ := os.ReadFile(path("node.json"))
+		if after, err := os.ReadFile(path("verified")); err != nil || string(after) != string(before) {
+			t.Errorf("%s: the verified document is another than the signed one: %v", name, err)
+		}
+	}
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"another key":           {[]string{"verify", path("node.dsse"), "--key", path("edwards.pub"), "--document", path("bad")}, exitFailed, "no signature is by this key"},
+		"another image":         {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--image", f.vars, "--document", path("bad")}, exitMismatch, "signed is a disk with"},
+		"a private key":         {[]string{"verify", path("node.dsse"), "--key", path("p256")}, exitFailed, "want a public key"},
+		"no envelope":           {[]string{"verify", path("node.json"), "--key", path("p256.pub")}, exitFailed, "node.json"},
+		"no such file":          {[]string{"verify", path("none"), "--key", path("p256.pub")}, exitFailed, "none"},
+		"a wrong passphrase":    {[]string{"sign", path("node.json"), "--key", path("edwards"), "--passphrase-file", path("wrong")}, exitFailed, "is the passphrase right"},
+		"a public key":          {[]string{"sign", path("node.json"), "--key", path("p256.pub")}, exitFailed, "want a PKCS #8 private key"},
+		"a document of nothing": {[]string{"sign", path("p256"), "--key", path("p256")}, exitFailed, "p256"},
+		"no key":                {[]string{"sign", path("node.json")}, exitFailed, "key"},
+	} {
+		code, output := hullmarkCLI(t, c.args...)
+		wantExit(t, code, c.code, name+": "+output, c.want)
+	}
+	if _, err := os.Stat(path("bad")); err == nil {
+		t.Error("a document was written that was not verified")
+	}
+}
