@@ -33,16 +33,16 @@ func OperatorConfig(operator tls.Certificate) *tls.Config {
 // the server has looked at its certificate (RFC 8446 §4.4.2), and what it wrote
 // by then would hide the alert that refuses it behind a broken pipe.
 func OperatorCredentials(operator tls.Certificate) credentials.TransportCredentials {
-	return settled{credentials.NewTLS(OperatorConfig(operator))}
+	return firstByte{credentials.NewTLS(OperatorConfig(operator))}
 }
 
-// settled waits after its handshake for the server's first byte.
-type settled struct {
+// firstByte waits after its handshake for the server's first byte.
+type firstByte struct {
 	credentials.TransportCredentials
 }
 
 // ClientHandshake ends with an error that is or wraps the server's alert when it refuses the client.
-func (s settled) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (s firstByte) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := s.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if err != nil {
 		return nil, nil, err
@@ -52,14 +52,18 @@ func (s settled) ClientHandshake(ctx context.Context, authority string, raw net.
 	defer stop()
 	first := make([]byte, 1)
 	if _, err := conn.Read(first); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("wait for the server to accept the handshake: %w", err), conn.Close())
+		_ = conn.Close() // the server has ended it, or nobody waits any more
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return nil, nil, fmt.Errorf("wait for the server to accept the handshake: %w", err)
 	}
 	return &unread{Conn: conn, first: first}, info, nil
 }
 
 // Clone returns s, which has no state.
-func (s settled) Clone() credentials.TransportCredentials {
-	return settled{s.TransportCredentials.Clone()}
+func (s firstByte) Clone() credentials.TransportCredentials {
+	return firstByte{s.TransportCredentials.Clone()}
 }
 
 // unread gives back the first byte that was read ahead.

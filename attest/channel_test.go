@@ -1,14 +1,19 @@
 package attest_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"io"
 	"net"
 	"strings"
 	"testing"
+	"testing/iotest"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -176,6 +181,68 @@ func TestStrangerIsTold(t *testing.T) {
 			t.Fatalf("got %v, want the node's alert", err)
 		}
 		_ = connection.Close()
+	}
+}
+
+// dialled is a connection to a node that accepts the operator and then does what it is told.
+func dialled(t *testing.T, root hullmark.ClusterRoot, accepted func(net.Conn)) net.Conn {
+	t.Helper()
+	node, err := attest.NodeConfig(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		raw, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		conn, _, err := credentials.NewTLS(node).ServerHandshake(raw)
+		if err != nil {
+			t.Errorf("the node did not accept: %v", err)
+			return
+		}
+		accepted(conn)
+	}()
+	near, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return near
+}
+
+// A node that goes silent after the handshake does not hold the operator longer than the dial's own deadline.
+func TestOperatorDoesNotWaitForASilentNode(t *testing.T) {
+	a := newAuthority(t)
+	near := dialled(t, a.id(), func(net.Conn) {})
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, _, err := attest.OperatorCredentials(a.operator(t)).ClientHandshake(ctx, "node", near); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the deadline", err)
+	}
+}
+
+// What was read ahead is read again, whatever the size of the buffer.
+func TestChannelLosesNoByte(t *testing.T) {
+	a := newAuthority(t)
+	near := dialled(t, a.id(), func(conn net.Conn) {
+		_, _ = conn.Write([]byte("hello"))
+		_ = conn.Close()
+	})
+	conn, info, err := attest.OperatorCredentials(a.operator(t)).ClientHandshake(t.Context(), "node", near)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := attest.ChannelKey(&peer.Peer{AuthInfo: info}); err != nil {
+		t.Error(err)
+	}
+	got, err := io.ReadAll(iotest.OneByteReader(conn))
+	if err != nil || string(got) != "hello" {
+		t.Errorf("read %q, %v", got, err)
 	}
 }
 
