@@ -100,6 +100,7 @@ func newRootCommand() *cobra.Command {
 		newEventlogCommand(),
 		newVMCommand(),
 		newClusterCommand(),
+		newPolicyCommand(),
 		newInitCommand(),
 		newNodeCommand(),
 		newCacheCommand(),
