@@ -52,7 +52,7 @@ type explained struct {
 	Registers []explainedRegister `json:"registers"`
 }
 
-// explainedRegister is one register; Result is equal, differs or not covered.
+// explainedRegister is one register; Result is equal, differs, not covered, or what follows says of PCR 10.
 type explainedRegister struct {
 	Register      pcrs.Register `json:"register"`
 	Result        string        `json:"result"`
@@ -64,7 +64,11 @@ type explainedRegister struct {
 	Note          string        `json:"note,omitempty"`
 }
 
-const notCovered = "not covered"
+// Results beside those of init's report.
+const (
+	notCovered = "not covered"
+	follows    = "follows from PCR 0 to 9"
+)
 
 func (o *explainOptions) run(w io.Writer, file string) error {
 	bank, err := pcrs.ParseBank(o.bank)
@@ -139,6 +143,8 @@ func compareRegisters(document measurements.Document, bank pcrs.Bank, measured p
 		row := explainedRegister{Register: r, Result: equal, Expected: expected[r], Measured: measured[r]}
 		d, differing := differences[r]
 		switch {
+		case expected[r] == nil && r == 10 && isBootAggregate(bank, measured):
+			row.Result = follows
 		case expected[r] == nil:
 			row.Result = notCovered
 		case differing:
@@ -148,6 +154,19 @@ func compareRegisters(document measurements.Document, bank pcrs.Bank, measured p
 		out.Registers = append(out.Registers, row)
 	}
 	return out
+}
+
+// isBootAggregate reports whether PCR 10 is what IMA makes of the other registers, and nothing more: it says no more than they do.
+func isBootAggregate(bank pcrs.Bank, measured pcrs.Values) bool {
+	if bank != pcrs.SHA256 {
+		return false // IMA hashes that bank, so it takes both to tell
+	}
+	e, err := pcrs.BootAggregate(measured)
+	if err != nil {
+		return false
+	}
+	values, err := pcrs.Log{Events: []pcrs.Event{e}}.Replay(bank)
+	return err == nil && values[10].Equal(measured[10])
 }
 
 func eventText(e *pcrs.Event) string {

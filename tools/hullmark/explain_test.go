@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -63,6 +65,26 @@ func TestExplainByTheLog(t *testing.T) {
 	var e explained
 	if err := json.NewDecoder(strings.NewReader(output)).Decode(&e); err != nil || e.Equal || len(e.Registers) != 16 {
 		t.Errorf("%d registers, equal %t, %v", len(e.Registers), e.Equal, err)
+	}
+}
+
+// PCR 10 of a recorded machine is IMA's boot_aggregate of its other registers.
+func TestExplainKnowsTheBootAggregate(t *testing.T) {
+	document, list, _ := explainFixture(t)
+	recorded, err := os.ReadFile("../../pcrs/testdata/ovmf-2025.02.pcrs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	measured := regexp.MustCompile(`(?m)^(\w+) (\d+) `).ReplaceAllString(string(recorded), "$1 PCR $2 ")
+	write(t, list, []byte(measured))
+	code, output := hullmarkCLI(t, "explain", document, "--pcrs", list)
+	wantExit(t, code, exitMismatch, output, "follows from PCR 0 to 9")
+	value := regexp.MustCompile(`(?m)^(sha256 PCR 10 )\w{4}`)
+	write(t, list, value.ReplaceAll([]byte(measured), []byte("${1}0000")))
+	code, output = hullmarkCLI(t, "explain", document, "--pcrs", list)
+	wantExit(t, code, exitMismatch, output)
+	if strings.Contains(output, "follows from") {
+		t.Error("a changed PCR 10 follows from the others")
 	}
 }
 
