@@ -131,6 +131,18 @@ func writeNew(path string, content []byte, mode os.FileMode) error {
 	return errors.Join(err, f.Close())
 }
 
+// writeWhole writes a file, in place of an older one, that has its name only when it is whole.
+func writeWhole(path string, content []byte, mode os.FileMode) error {
+	temporary := path + ".new"
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := writeNew(temporary, content, mode); err != nil {
+		return err
+	}
+	return os.Rename(temporary, path)
+}
+
 func newClusterKubeconfigCommand() *cobra.Command {
 	var o operatorOptions
 	var endpoint string
@@ -163,14 +175,7 @@ func writeKubeconfig(c *cluster.Cluster, endpoint, path string) error {
 	if err != nil {
 		return err
 	}
-	temporary := path + ".new"
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	if err := writeNew(temporary, text, 0o600); err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	if err := os.Rename(temporary, path); err != nil {
+	if err := writeWhole(path, text, 0o600); err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
 	return nil

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -65,7 +64,7 @@ func (o *signOptions) run(file string, out, notes io.Writer) error {
 	if to == "" {
 		to = strings.TrimSuffix(file, ".json") + ".dsse"
 	}
-	if err := writeWhole(to, signed); err != nil {
+	if err := writeWhole(to, signed, 0o644); err != nil {
 		return fmt.Errorf("sign: %w", err)
 	}
 	_, err = fmt.Fprintln(out, to)
@@ -158,18 +157,6 @@ func readBounded(file string, limit int64) ([]byte, error) {
 	return content, nil
 }
 
-// writeWhole writes a file that has its name only when it is whole.
-func writeWhole(file string, content []byte) error {
-	temporary := file + ".new"
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := writeNew(temporary, content, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(temporary, file)
-}
-
 // verifyOptions are the flags of `hullmark verify`.
 type verifyOptions struct {
 	key, image, document string
@@ -229,7 +216,7 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 		return err
 	}
 	if o.document != "" {
-		if err := writeWhole(o.document, encoded); err != nil {
+		if err := writeWhole(o.document, encoded, 0o644); err != nil {
 			return fmt.Errorf("verify: %w", err)
 		}
 	}
