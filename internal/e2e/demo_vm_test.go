@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -121,7 +122,14 @@ func (b bench) secrets(t *testing.T) map[string][]byte {
 // bootstrapTokens adds the secret of every bootstrap token of the running cluster.
 func (b bench) bootstrapTokens(t *testing.T, needles map[string][]byte) {
 	t.Helper()
-	out := b.kubectl(t, "get", "secrets", "-n", "kube-system", "-o", `jsonpath={range .items[?(@.type=="bootstrap.kubernetes.io/token")]}{.data.token-secret}{"\n"}{end}`)
+	// Not by kubectl(): what it prints stands in the test's log.
+	cmd := exec.CommandContext(t.Context(), filepath.Join(b.out, "kubectl"), "--kubeconfig", b.path("kubeconfig"), "get", "secrets", "-n", "kube-system",
+		"-o", `jsonpath={range .items[?(@.type=="bootstrap.kubernetes.io/token")]}{.data.token-secret}{"\n"}{end}`)
+	printed, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("ask for bootstrap tokens: %v", err)
+	}
+	out := string(printed)
 	if len(strings.Fields(out)) == 0 {
 		t.Fatal("the cluster has no bootstrap token to search for")
 	}
