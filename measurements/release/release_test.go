@@ -1,0 +1,266 @@
+package release
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// shop is a tree with one release in it.
+type shop struct {
+	dir      string
+	key      ed25519.PrivateKey
+	image    []byte
+	document measurements.Document
+	id       string
+}
+
+func newShop(t *testing.T) *shop {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &shop{dir: t.TempDir(), key: key, image: bytes.Repeat([]byte("image "), 500_000)}
+	s.document = s.describe(t, "node", 3)
+	s.publish(t, s.document)
+	digest, err := s.document.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.id = digest.String()
+	return s
+}
+
+func (s *shop) describe(t *testing.T, name string, svn uint32) measurements.Document {
+	t.Helper()
+	p := pcrs.Prediction{Registers: []pcrs.Register{4, 12}}
+	p.Log.Events = []pcrs.Event{{
+		Register: 4, Type: pcrs.EvSeparator, Digests: pcrs.DigestsOf([]byte{0}, pcrs.PredictedBanks()...), What: "separator", Origin: pcrs.Derived,
+	}}
+	disk := sha256.Sum256(s.image)
+	other := make(pcrs.Digest, 32)
+	d, err := measurements.New(measurements.Image{ID: name, Version: "1", Disk: disk[:], RootHash: other, UKI: other, Stub: "257"}, svn, nil, pcrs.Machine{}, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (s *shop) sign(t *testing.T, d measurements.Document) []byte {
+	t.Helper()
+	signed, err := measurements.Sign(s.key, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed
+}
+
+func (s *shop) publish(t *testing.T, d measurements.Document) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "image")
+	if err := os.WriteFile(file, s.image, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Publish(s.dir, s.sign(t, d), s.key.Public(), file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// serve shows a tree on loopback; change may do otherwise with a request and say so.
+func serve(t *testing.T, dir string, change func(http.ResponseWriter, *http.Request) bool) Source {
+	t.Helper()
+	files := http.FileServer(http.Dir(dir))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if change == nil || !change(w, r) {
+			files.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(server.Close)
+	source, err := Web(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source
+}
+
+func TestFetchWhatWasPublished(t *testing.T) {
+	s := newShop(t)
+	for name, source := range map[string]Source{"folder": Folder(s.dir), "web": serve(t, s.dir, nil)} {
+		for _, reference := range []string{"node", s.id} {
+			signed, d, err := Fetch(t.Context(), source, reference, s.key.Public(), 3)
+			if err != nil || !bytes.Equal(signed, s.sign(t, s.document)) {
+				t.Errorf("%s: %s: %v", name, reference, err)
+				continue
+			}
+			to := filepath.Join(t.TempDir(), "image")
+			if err := FetchImage(t.Context(), source, d, to, nil); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, s.image) {
+				t.Errorf("%s: another image came: %v", name, err)
+			}
+		}
+	}
+}
+
+func TestFetchRefuses(t *testing.T) {
+	s := newShop(t)
+	elsewhere := newShop(t)
+	document := s.sign(t, s.document)
+	body := func(content []byte) Source {
+		return serve(t, s.dir, func(w http.ResponseWriter, _ *http.Request) bool {
+			_, _ = w.Write(content)
+			return true
+		})
+	}
+	endless := serve(t, s.dir, func(w http.ResponseWriter, _ *http.Request) bool {
+		for {
+			if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+				return true
+			}
+		}
+	})
+	away := serve(t, s.dir, func(w http.ResponseWriter, r *http.Request) bool {
+		http.Redirect(w, r, "http://example.invalid/node.dsse", http.StatusFound)
+		return true
+	})
+	round := serve(t, s.dir, func(w http.ResponseWriter, r *http.Request) bool {
+		http.Redirect(w, r, r.URL.Path, http.StatusFound)
+		return true
+	})
+	for name, c := range map[string]struct {
+		source    Source
+		reference string
+		minimum   uint32
+		want      string
+	}{
+		"a release that is not there": {Folder(s.dir), "other", 0, "no such file"},
+		"not there on the web":        {serve(t, s.dir, nil), "other", 0, "file does not exist"},
+		"no reference":                {Folder(s.dir), "../node", 0, "want an image's name"},
+		"another signer":              {Folder(elsewhere.dir), "node", 0, "no signature is by this key"},
+		"another digest":              {body(document), strings.Repeat("0", 64), 0, "instead"},
+		"another name":                {body(s.sign(t, s.describe(t, "worker", 3))), "node", 0, `of image "worker" instead`},
+		"an old release":              {Folder(s.dir), "node", 4, "shows an old release"},
+		"an endless body":             {endless, "node", 0, "at most"},
+		"a redirect to another host":  {away, "node", 0, "which was not asked for"},
+		"a redirect in a circle":      {round, "node", 0, "redirects"},
+		"an error of the server":      {serve(t, s.dir, func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(500); return true }), "node", 0, "500"},
+	} {
+		signed, _, err := Fetch(t.Context(), c.source, c.reference, s.key.Public(), c.minimum)
+		if err == nil || !strings.Contains(err.Error(), c.want) || signed != nil && err == nil {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+	for _, address := range []string{"ftp://host/", "host", "https://", "https://user:word@host/", "https://host/?q"} {
+		if _, err := Web(address); err == nil {
+			t.Errorf("%s is taken as a source", address)
+		}
+	}
+}
+
+// An interrupted fetch goes on where it was, from servers that know ranges and from others.
+func TestFetchImageGoesOn(t *testing.T) {
+	s := newShop(t)
+	for name, ranges := range map[string]bool{"a server with ranges": true, "a server without": false} {
+		var asked []string
+		cut := true
+		source := serve(t, s.dir, func(w http.ResponseWriter, r *http.Request) bool {
+			asked = append(asked, r.Header.Get("Range"))
+			if cut {
+				cut = false
+				w.Header().Set("Content-Length", "3000000")
+				_, _ = w.Write(s.image[:1_234_567])
+				return true
+			}
+			if !ranges {
+				_, _ = w.Write(s.image)
+			}
+			return !ranges
+		})
+		to := filepath.Join(t.TempDir(), "image")
+		if err := FetchImage(t.Context(), source, s.document, to, nil); err == nil || !strings.Contains(err.Error(), "goes on with it") {
+			t.Errorf("%s: cut off: %v", name, err)
+		}
+		if _, err := os.Stat(to); err == nil {
+			t.Errorf("%s: half an image has its name", name)
+		}
+		last := int64(0)
+		if err := FetchImage(t.Context(), source, s.document, to, func(done int64) { last = done }); err != nil {
+			t.Errorf("%s: going on: %v", name, err)
+		}
+		got, err := os.ReadFile(to)
+		if err != nil || !bytes.Equal(got, s.image) || last != int64(len(s.image)) {
+			t.Errorf("%s: another image came, %d bytes: %v", name, last, err)
+		}
+		if !slices.Equal(asked, []string{"", "bytes=1234567-"}) {
+			t.Errorf("%s: asked for %q", name, asked)
+		}
+	}
+}
+
+func TestFetchImageRefuses(t *testing.T) {
+	s := newShop(t)
+	to := filepath.Join(t.TempDir(), "image")
+	left := func() []string {
+		found, _ := filepath.Glob(to + "*")
+		return found
+	}
+	wrong := bytes.Clone(s.image)
+	wrong[7] ^= 1
+	source := serve(t, s.dir, func(w http.ResponseWriter, _ *http.Request) bool { _, _ = w.Write(wrong); return true })
+	if err := FetchImage(t.Context(), source, s.document, to, nil); err == nil || !strings.Contains(err.Error(), "signed is a disk with") || len(left()) != 0 {
+		t.Errorf("another image: %v; left are %v", err, left())
+	}
+	if err := fetchImage(t.Context(), Folder(s.dir), s.document, to, 1000, nil); err == nil || !strings.Contains(err.Error(), "more than 1000 bytes") {
+		t.Errorf("more than an image can have: %v", err)
+	}
+	// What lies there is of the right length, and wrong: asked for the rest, the server has none.
+	if err := os.WriteFile(to+".part", wrong, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := FetchImage(t.Context(), serve(t, s.dir, nil), s.document, to, nil); err == nil || len(left()) != 0 {
+		t.Errorf("a wrong part: %v; left are %v", err, left())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := FetchImage(ctx, serve(t, s.dir, nil), s.document, to, nil); err == nil {
+		t.Error("fetched after it was called off")
+	}
+}
+
+func TestPublishRefuses(t *testing.T) {
+	s := newShop(t)
+	other := filepath.Join(t.TempDir(), "other")
+	if err := os.WriteFile(other, []byte("another image"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := Publish(dir, s.sign(t, s.document), s.key.Public(), other); err == nil || !strings.Contains(err.Error(), "signed is a disk with") {
+		t.Errorf("another image: %v", err)
+	}
+	if err := Publish(dir, s.sign(t, s.document), newShop(t).key.Public(), ""); err == nil {
+		t.Error("published what another key signed")
+	}
+	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			t.Errorf("%s was left", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

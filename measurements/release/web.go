@@ -1,0 +1,114 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Limits of a web server's patience with us, and ours with it.
+const (
+	headerTimeout = 30 * time.Second
+	// silence is how long a transfer may stand still.
+	silence      = time.Minute
+	maxRedirects = 3
+)
+
+// Web is a tree that a web server shows below an http or https address.
+func Web(address string) (Source, error) {
+	base, err := url.Parse(address)
+	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.RawQuery != "" || base.Fragment != "" || base.User != nil {
+		return nil, fmt.Errorf("source %.200q: want an address http://HOST/PATH or https://HOST/PATH", address)
+	}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, ResponseHeaderTimeout: headerTimeout, TLSHandshakeTimeout: headerTimeout, DisableCompression: true}
+	return &web{base: base, client: &http.Client{Transport: transport, CheckRedirect: stayThere}}, nil
+}
+
+type web struct {
+	base   *url.URL
+	client *http.Client
+}
+
+// stayThere refuses to be sent to another host, or from https to http: the person chose whom to ask.
+func stayThere(next *http.Request, before []*http.Request) error {
+	if len(before) > maxRedirects {
+		return fmt.Errorf("more than %d redirects", maxRedirects)
+	}
+	if first := before[0].URL; next.URL.Host != first.Host || next.URL.Scheme != first.Scheme {
+		return fmt.Errorf("the server redirects to %s://%s, which was not asked for", next.URL.Scheme, next.URL.Host)
+	}
+	return nil
+}
+
+func (w *web) open(ctx context.Context, path string, offset int64) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.base.JoinPath(path).String(), nil)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	if offset > 0 {
+		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
+	}
+	response, err := w.client.Do(request)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	if err := checkResponse(response, offset); err != nil {
+		cancel()
+		return nil, errors.Join(fmt.Errorf("%s: %w", request.URL.Redacted(), err), response.Body.Close())
+	}
+	b := &body{ReadCloser: response.Body, cancel: cancel, watch: time.AfterFunc(silence, cancel)}
+	if response.StatusCode == http.StatusRequestedRangeNotSatisfiable {
+		return http.NoBody, b.Close() // nothing is left after what is there
+	}
+	if response.StatusCode == http.StatusOK && offset > 0 {
+		// The server does not know ranges: what is there already is read over.
+		if _, err := io.CopyN(io.Discard, b, offset); err != nil {
+			return nil, errors.Join(err, b.Close())
+		}
+	}
+	return b, nil
+}
+
+func checkResponse(r *http.Response, offset int64) error {
+	switch {
+	case r.StatusCode == http.StatusNotFound:
+		return fs.ErrNotExist
+	case r.StatusCode == http.StatusOK:
+		return nil
+	case r.StatusCode == http.StatusRequestedRangeNotSatisfiable && offset > 0:
+		return nil
+	case r.StatusCode == http.StatusPartialContent && offset > 0 && strings.HasPrefix(r.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", offset)):
+		return nil
+	}
+	return fmt.Errorf("the server answers %.80q", r.Status)
+}
+
+// body ends a transfer that stands still.
+type body struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+	watch  *time.Timer
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.watch.Reset(silence)
+	}
+	return n, err
+}
+
+func (b *body) Close() error {
+	b.watch.Stop()
+	b.cancel()
+	return b.ReadCloser.Close()
+}
