@@ -96,6 +96,8 @@ func newRootCommand() *cobra.Command {
 		newMeasureCommand(),
 		newSignCommand(),
 		newVerifyCommand(),
+		newPublishCommand(),
+		newFetchCommand(),
 		newExplainCommand(),
 		newEventlogCommand(),
 		newVMCommand(),
