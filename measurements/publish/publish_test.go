@@ -1,4 +1,4 @@
-package release
+package publish
 
 import (
 	"bytes"
@@ -74,7 +74,7 @@ func (s *shop) publish(t *testing.T, d measurements.Document) {
 	if err := os.WriteFile(file, s.image, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := Publish(s.dir, s.sign(t, d), s.key.Public(), file); err != nil {
+	if err := Release(s.dir, s.sign(t, d), s.key.Public(), file); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -248,10 +248,10 @@ func TestPublishRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := Publish(dir, s.sign(t, s.document), s.key.Public(), other); err == nil || !strings.Contains(err.Error(), "signed is a disk with") {
+	if err := Release(dir, s.sign(t, s.document), s.key.Public(), other); err == nil || !strings.Contains(err.Error(), "signed is a disk with") {
 		t.Errorf("another image: %v", err)
 	}
-	if err := Publish(dir, s.sign(t, s.document), newShop(t).key.Public(), ""); err == nil {
+	if err := Release(dir, s.sign(t, s.document), newShop(t).key.Public(), ""); err == nil {
 		t.Error("published what another key signed")
 	}
 	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark/measurements"
-	"github.com/hullmark/hullmark/measurements/release"
+	"github.com/hullmark/hullmark/measurements/publish"
 )
 
 func newPublishCommand() *cobra.Command {
@@ -31,7 +31,7 @@ The folder is a tree that any web server can show. Both files have to be what th
 			if err != nil {
 				return err
 			}
-			if err := release.Publish(to, signed, public, image); err != nil {
+			if err := publish.Release(to, signed, public, image); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), "published in", to)
@@ -82,18 +82,18 @@ func (o *fetchOptions) run(cmd *cobra.Command, reference string) error {
 	if err != nil {
 		return err
 	}
-	source := release.Folder(o.from)
+	source := publish.Folder(o.from)
 	if strings.Contains(o.from, "://") {
-		if source, err = release.Web(o.from); err != nil {
+		if source, err = publish.Web(o.from); err != nil {
 			return withCode(exitUsage, err)
 		}
 	}
-	signed, document, err := release.Fetch(cmd.Context(), source, reference, key, o.minimum)
+	signed, document, err := publish.Fetch(cmd.Context(), source, reference, key, o.minimum)
 	if err != nil {
 		return err
 	}
 	if o.image != "" {
-		if err := release.FetchImage(cmd.Context(), source, document, o.image, bytesDone(cmd.ErrOrStderr(), time.Now)); err != nil {
+		if err := publish.FetchImage(cmd.Context(), source, document, o.image, bytesDone(cmd.ErrOrStderr(), time.Now)); err != nil {
 			return err
 		}
 	}

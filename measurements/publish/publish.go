@@ -1,11 +1,11 @@
-// Package release publishes signed measurement documents and their images, and
+// Package publish publishes signed measurement documents and their images, and
 // fetches them again: from a folder, or from a tree that a web server shows.
 // Whoever serves is not trusted: nothing is handed on that the key did not sign.
 //
 // A tree holds NAME.dsse, the newest document of an image's name, and below
 // sha256/ every document and every image by the digest of its content:
 // sha256/DIGEST.dsse and sha256/DIGEST.raw.
-package release
+package publish
 
 import (
 	"context"
@@ -30,9 +30,9 @@ var (
 	nameForm   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 )
 
-// Publish puts a signed document into the tree in folder, and its image if one
+// Release puts a signed document into the tree in folder, and its image if one
 // is named. Both have to be what key signed. The name leads to the document only when everything it names is there.
-func Publish(folder string, signed []byte, key crypto.PublicKey, image string) error {
+func Release(folder string, signed []byte, key crypto.PublicKey, image string) error {
 	document, err := measurements.Open(signed, key)
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)
