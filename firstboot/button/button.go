@@ -72,7 +72,9 @@ func isPress(message []byte) bool {
 	if len(message) < nl.SizeofGenlmsg {
 		return false
 	}
-	attributes, err := nl.ParseRouteAttr(message[nl.SizeofGenlmsg:])
+	// ParseRouteAttr takes it that a message ends at a multiple of the alignment, and panics where it does not.
+	padded := append(bytes.Clone(message[nl.SizeofGenlmsg:]), make([]byte, -len(message)&(unix.NLA_ALIGNTO-1))...)
+	attributes, err := nl.ParseRouteAttr(padded)
 	if err != nil {
 		return false
 	}
