@@ -54,6 +54,9 @@ func known(t testing.TB) map[string]map[string]Values {
 		}
 		out[file][bank][r] = decoded
 	}
+	if len(out) < 17 {
+		t.Fatalf("only %d logs have known registers", len(out))
+	}
 	return out
 }
 

@@ -19,7 +19,7 @@ var journeys = []string{"docs/build.md", "docs/measuring.md", "docs/verify.md", 
 
 var fence = regexp.MustCompile("(?ms)^```sh( background)?\n(.*?)^```$")
 
-// TestDocsCommands runs every command of the journeys in a clone of the checkout. It takes the time of two builds and a boot.
+// TestDocsCommands runs every command of the journeys in a clone of the checkout. It takes the time of five builds and a boot.
 func TestDocsCommands(t *testing.T) {
 	clone := t.TempDir()
 	shell(t, ".", "git clone -q "+filepath.Join("..", "..")+" "+clone)

@@ -173,7 +173,11 @@ func fetchImage(ctx context.Context, from Source, d measurements.Document, to st
 			return err
 		}
 		err = copyOn(io.MultiWriter(f, h), in, done, limit, progress)
-		if err = errors.Join(err, in.Close()); err != nil {
+		err = errors.Join(err, in.Close())
+		if errors.Is(err, errTooLarge) {
+			return errors.Join(err, os.Remove(part))
+		}
+		if err != nil {
 			return fmt.Errorf("%w (what came is in %s; the same command goes on with it)", err, part)
 		}
 	}
@@ -186,13 +190,16 @@ func fetchImage(ctx context.Context, from Source, d measurements.Document, to st
 	return os.Rename(part, to)
 }
 
+// errTooLarge says that what comes is no image; what came is of no use.
+var errTooLarge = errors.New("larger than any image")
+
 // copyOn copies what follows done bytes, and no more than limit of both.
 func copyOn(w io.Writer, r io.Reader, done, limit int64, progress func(done int64)) error {
 	buffer := make([]byte, 1<<20)
 	for {
 		n, err := r.Read(buffer)
 		if done += int64(n); done > limit {
-			return fmt.Errorf("more than %d bytes, which no image has", limit)
+			return fmt.Errorf("%w: more than %d bytes", errTooLarge, limit)
 		}
 		if _, err := w.Write(buffer[:n]); err != nil {
 			return err

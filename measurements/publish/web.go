@@ -71,7 +71,11 @@ func (w *web) open(ctx context.Context, path string, offset int64) (io.ReadClose
 	}
 	if response.StatusCode == http.StatusOK && offset > 0 {
 		// The server does not know ranges: what is there already is read over.
-		if _, err := io.CopyN(io.Discard, b, offset); err != nil {
+		_, err := io.CopyN(io.Discard, b, offset)
+		if errors.Is(err, io.EOF) {
+			return http.NoBody, b.Close() // nothing is left after what is there
+		}
+		if err != nil {
 			return nil, errors.Join(err, b.Close())
 		}
 	}

@@ -162,10 +162,9 @@ func newClusterKubeconfigCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.cluster, "cluster", "", "cluster `FILE`")
-	f.StringVar(&o.passphraseFile, "passphrase-file", "", "`FILE` whose first line is the cluster file's passphrase (default: ask)")
+	clusterFlags(cmd, &o.cluster, &o.passphraseFile)
 	f.StringVar(&endpoint, "endpoint", "", "`HOST:PORT` at which you reach the API server")
-	require(cmd, "cluster", "endpoint")
+	require(cmd, "endpoint")
 	return cmd
 }
 

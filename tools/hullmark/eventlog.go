@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"text/tabwriter"
 
@@ -38,12 +37,7 @@ func (o *eventlogOptions) read(file string) (pcrs.Log, error) {
 	if o.output != "text" && o.output != "json" {
 		return pcrs.Log{}, withCode(exitUsage, fmt.Errorf("output %q: want text or json", o.output))
 	}
-	f, err := os.Open(file)
-	if err != nil {
-		return pcrs.Log{}, fmt.Errorf("read event log: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(f, pcrs.MaxLog+1))
+	raw, err := readBounded(file, pcrs.MaxLog)
 	if err != nil {
 		return pcrs.Log{}, fmt.Errorf("read event log: %w", err)
 	}

@@ -134,15 +134,9 @@ func (r *initRun) readAnchor() error {
 	return err
 }
 
-func (r *initRun) readDocument() error {
-	text, err := os.ReadFile(r.options.measurements)
-	if err != nil {
-		return err
-	}
-	if r.document, err = measurements.Parse(text); err != nil {
-		return fmt.Errorf("%s: %w", r.options.measurements, err)
-	}
-	return nil
+func (r *initRun) readDocument() (err error) {
+	r.document, err = readDocument(r.options.measurements)
+	return err
 }
 
 // checkKubeconfig makes sure that the file can be written, before the node that it is for has a disk.

@@ -44,11 +44,17 @@ type operatorOptions struct {
 
 func (o *operatorOptions) addFlags(cmd *cobra.Command, wait time.Duration) {
 	f := cmd.Flags()
-	f.StringVar(&o.cluster, "cluster", "", "cluster `FILE`")
-	f.StringVar(&o.passphraseFile, "passphrase-file", "", "`FILE` whose first line is the cluster file's passphrase (default: ask)")
+	clusterFlags(cmd, &o.cluster, &o.passphraseFile)
 	f.StringVar(&o.node, "node", "", "the node's `HOST[:PORT]` (port 7443 if none)")
 	f.DurationVar(&o.wait, "wait", wait, "how long to keep dialling a node that is still booting")
-	require(cmd, "cluster", "node")
+	require(cmd, "node")
+}
+
+// clusterFlags defines the flags of every verb that opens the cluster file.
+func clusterFlags(cmd *cobra.Command, cluster, passphraseFile *string) {
+	cmd.Flags().StringVar(cluster, "cluster", "", "cluster `FILE`")
+	cmd.Flags().StringVar(passphraseFile, "passphrase-file", "", "`FILE` whose first line is the cluster file's passphrase (default: ask)")
+	require(cmd, "cluster")
 }
 
 // require marks flags that the caller has defined.

@@ -29,10 +29,7 @@ type policyOptions struct {
 }
 
 func (o *policyOptions) addFlags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&o.cluster, "cluster", "", "cluster `FILE`")
-	f.StringVar(&o.passphraseFile, "passphrase-file", "", "`FILE` whose first line is the cluster file's passphrase (default: ask)")
-	require(cmd, "cluster")
+	clusterFlags(cmd, &o.cluster, &o.passphraseFile)
 }
 
 // open reads the cluster file and the policy in it, which is the zero value before the first.

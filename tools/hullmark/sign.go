@@ -97,6 +97,7 @@ func readPrivateKey(file, passphraseFile string, notes io.Writer) (crypto.Signer
 		if err != nil {
 			return nil, err
 		}
+		defer secret.Wipe()
 		passphrase = secret.Expose()
 	default:
 		return nil, fmt.Errorf("%s: it holds a %q, want a PKCS #8 private key (openssl pkcs8 -topk8 makes one of others)", file, block.Type)
@@ -152,7 +153,7 @@ func readBounded(file string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	if int64(len(content)) > limit {
-		return nil, fmt.Errorf("%s: more than %d bytes", file, limit)
+		return nil, fmt.Errorf("%s: too long, want at most %d bytes", file, limit)
 	}
 	return content, nil
 }
