@@ -19,7 +19,8 @@ var journeys = []string{"docs/build.md", "docs/measuring.md", "docs/verify.md", 
 
 var fence = regexp.MustCompile("(?ms)^```sh( background)?\n(.*?)^```$")
 
-// TestDocsCommands runs every command of the journeys in a clone of the checkout. It takes the time of five builds and a boot.
+// TestDocsCommands runs every command of the journeys in a clone of the checkout. It takes the time of five builds and a boot,
+// and its commands speak as they go.
 func TestDocsCommands(t *testing.T) {
 	clone := t.TempDir()
 	shell(t, ".", "git clone -q "+filepath.Join("..", "..")+" "+clone)
@@ -48,8 +49,10 @@ func shell(t *testing.T, dir, script string) {
 	t.Log("$ " + strings.TrimSpace(script))
 	cmd := exec.CommandContext(t.Context(), "bash", "-eu", "-o", "pipefail", "-c", script)
 	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	// The commands say how far they are, and some take most of an hour.
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
 	}
 }
 
