@@ -53,6 +53,9 @@ func (h hardware) arguments() []string {
 	if h.nodeConf != "" {
 		args = append(args, "-fw_cfg", "name="+NodeConfigName+",file="+h.file(h.nodeConf))
 	}
+	for _, text := range h.config.SMBIOS {
+		args = append(args, "-smbios", "type=11,value="+strings.ReplaceAll(text, ",", ",,"))
+	}
 	if h.config.ExitOnReboot {
 		args = append(args, "-no-reboot")
 	}
@@ -100,13 +103,14 @@ func (h hardware) flash() []string {
 }
 
 // disks attaches the image as the only device that is booted from. Without a boot index OVMF would try the network card
-// and the state disk as well, which costs time and adds events to PCR 4 when one of them fails.
+// and the state disk as well, which costs time and adds events to PCR 4 when one of them fails. Its PCI address is in the boot
+// entry that the firmware makes and measures.
 func (h hardware) disks() []string {
 	var args []string
 	if h.config.Image != "" {
 		args = append(args,
 			"-drive", "id=image,if=none,format=raw,readonly=on,file="+h.file(h.config.Image),
-			"-device", "virtio-blk-pci,drive=image,bootindex=0,serial="+ImageSerial)
+			"-device", "virtio-blk-pci,drive=image,bootindex=0,addr=1,serial="+ImageSerial)
 	}
 	if h.stateDisk != "" {
 		args = append(args,

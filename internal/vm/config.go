@@ -11,6 +11,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 )
 
 // TPMInterface is how the guest sees its TPM.
@@ -66,6 +68,8 @@ type Config struct {
 	Forwards []Forward
 	// NodeConfig, if not nil, is given to the guest under the fw_cfg name NodeConfigName.
 	NodeConfig []byte
+	// SMBIOS are OEM strings (SMBIOS 3.6 §7.12, type 11), each of at most maxSMBIOS printable bytes. The boot stub reads some.
+	SMBIOS []string
 	// NICROM leaves the network card's boot ROM in place. It is measured into PCR 2; without it there is nothing to measure.
 	NICROM bool
 	// ExitOnReboot ends the machine where the guest reboots, so that a panic does not become a loop.
@@ -167,6 +171,8 @@ func (c Config) Check() error {
 		return fmt.Errorf("accelerator %q: auto, kvm and tcg exist", c.Accel)
 	case c.SecureBoot && c.Firmware.Vars == "":
 		return errors.New("secure boot: no variables file: name one with your keys enrolled (--vars)")
+	case slices.ContainsFunc(c.SMBIOS, func(s string) bool { return s == "" || len(s) > maxSMBIOS || strings.ContainsFunc(s, notPrintable) }):
+		return fmt.Errorf("SMBIOS string: 1 to %d printable bytes are possible", maxSMBIOS)
 	case len(c.NodeConfig) > maxNodeConfig:
 		return fmt.Errorf("node config of %d bytes: at most %d are possible", len(c.NodeConfig), maxNodeConfig)
 	}
@@ -175,6 +181,11 @@ func (c Config) Check() error {
 
 // maxNodeConfig keeps a file that was named by mistake from being handed to the guest.
 const maxNodeConfig = 1 << 20
+
+// maxSMBIOS is the longest OEM string: firmware does not have to take more in one table.
+const maxSMBIOS = 4096
+
+func notPrintable(r rune) bool { return r < ' ' || r > '~' }
 
 func (c *Config) findFirmware() error {
 	t := toolset{c.Tools}

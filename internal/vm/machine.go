@@ -262,11 +262,11 @@ func (m *Machine) Done() <-chan struct{} {
 // whether the guest did it. Everything has ended when it returns.
 func (m *Machine) Stop(grace time.Duration) (clean bool) {
 	m.asked.Store(true)
-	if _, err := m.monitor.execute("system_powerdown"); err == nil && m.qemu.ended(grace) {
+	if _, err := m.monitor.execute("system_powerdown", nil); err == nil && m.qemu.ended(grace) {
 		<-m.done
 		return true
 	}
-	if _, err := m.monitor.execute("quit"); err != nil || !m.qemu.ended(qmpTimeout) {
+	if _, err := m.monitor.execute("quit", nil); err != nil || !m.qemu.ended(qmpTimeout) {
 		m.qemu.kill()
 	}
 	<-m.done

@@ -32,7 +32,7 @@ func dialMonitor(ctx context.Context, path string, stop <-chan struct{}) (*monit
 	m := &monitor{conn: conn, in: bufio.NewScanner(conn)}
 	m.in.Buffer(nil, maxQMPLine)
 	// The greeting is the server's first line; before this command it accepts no other.
-	if _, err := m.execute("qmp_capabilities"); err != nil {
+	if _, err := m.execute("qmp_capabilities", nil); err != nil {
 		conn.Close()
 		return nil, err
 	}
@@ -66,14 +66,22 @@ type qmpReply struct {
 	} `json:"error"`
 }
 
-// execute runs a command that has no arguments and returns its result.
-func (m *monitor) execute(command string) (json.RawMessage, error) {
+// execute runs a command with its arguments, nil for none, and returns its result.
+func (m *monitor) execute(command string, arguments map[string]any) (json.RawMessage, error) {
+	request := map[string]any{"execute": command}
+	if arguments != nil {
+		request["arguments"] = arguments
+	}
+	line, err := json.Marshal(request)
+	if err != nil {
+		return nil, fmt.Errorf("vm: qmp %s: %w", command, err)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err := m.conn.SetDeadline(time.Now().Add(qmpTimeout)); err != nil {
 		return nil, fmt.Errorf("vm: qmp %s: %w", command, err)
 	}
-	if _, err := fmt.Fprintf(m.conn, "{\"execute\":%q}\n", command); err != nil {
+	if _, err := m.conn.Write(append(line, '\n')); err != nil {
 		return nil, fmt.Errorf("vm: qmp %s: %w", command, err)
 	}
 	for m.in.Scan() {
@@ -93,7 +101,7 @@ func (m *monitor) execute(command string) (json.RawMessage, error) {
 
 // status is QEMU's run state: "running", "paused", "internal-error", …
 func (m *monitor) status() (string, error) {
-	reply, err := m.execute("query-status")
+	reply, err := m.execute("query-status", nil)
 	if err != nil {
 		return "", err
 	}

@@ -49,13 +49,13 @@ func TestMonitorReadsPastEvents(t *testing.T) {
 
 func TestMonitorErrors(t *testing.T) {
 	m := fakeMonitor(t, `{"error":{"class":"CommandNotFound","desc":"no such"}}`, `not json`)
-	if _, err := m.execute("x"); err == nil || !strings.Contains(err.Error(), "CommandNotFound: no such") {
+	if _, err := m.execute("x", nil); err == nil || !strings.Contains(err.Error(), "CommandNotFound: no such") {
 		t.Error(err)
 	}
-	if _, err := m.execute("x"); err == nil {
+	if _, err := m.execute("x", nil); err == nil {
 		t.Error("accepted what is not JSON")
 	}
-	if _, err := m.execute("x"); err == nil {
+	if _, err := m.execute("x", nil); err == nil {
 		t.Error("accepted the end of the connection")
 	}
 }

@@ -1,0 +1,260 @@
+// Package probe boots small images for tests: a stub and a kernel of the test's choice, and an initrd that says what the TPM holds. What they measure
+// is compared with predictions, by the dozen, where whole nodes would take minutes each.
+package probe
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/image/cpio"
+	"github.com/hullmark/hullmark/image/verity"
+	"github.com/hullmark/hullmark/internal/vm"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// bootTime bounds a boot: it takes ten seconds on an idle machine that emulates the processor.
+const bootTime = 3 * time.Minute
+
+// Image is a probe's disk.
+type Image struct {
+	// Path is the file; Disk is what it held before Parts.ESP was added.
+	Path string
+	Disk *image.Disk
+}
+
+// Parts are what makes one probe different from another.
+type Parts struct {
+	Stub, Kernel []byte
+	Cmdline      string
+	// Uname is left empty for stubs before systemd 254.
+	Uname string
+	// Sign, if set, signs the unified kernel image.
+	Sign func(uki []byte) []byte
+	// ESP are files to add beside the kernel image, by their path.
+	ESP map[string][]byte
+}
+
+// Result is what a boot measured.
+type Result struct {
+	Log       []byte
+	Registers map[pcrs.Bank]pcrs.Values
+	// Cmdline is the kernel command line that the kernel ran with.
+	Cmdline string
+}
+
+// New makes a probe's disk in a folder of the test.
+func New(t testing.TB, p Parts) Image {
+	t.Helper()
+	root := make([]byte, 16*verity.BlockSize)
+	layout, err := image.Plan(image.Parts{
+		Stub: p.Stub, Kernel: p.Kernel, Initrd: initrd(t), OSRelease: []byte("ID=probe\nIMAGE_ID=probe\nIMAGE_VERSION=1\n"), Uname: p.Uname,
+		Cmdline: p.Cmdline, Root: bytes.NewReader(root), RootSize: int64(len(root)), Time: time.Unix(1700000000, 0),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := Image{Path: filepath.Join(t.TempDir(), "probe.raw")}
+	write(t, i.Path, layout)
+	i.open(t)
+	if p.Sign != nil {
+		i.add(t, map[string][]byte{image.UKIPath: p.Sign(layout.UKI())})
+		i.open(t)
+	}
+	i.add(t, p.ESP)
+	return i
+}
+
+func write(t testing.TB, path string, layout *image.Layout) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := layout.WriteTo(f); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// open reads the disk back, for predictions.
+func (i *Image) open(t testing.TB) {
+	t.Helper()
+	raw, err := os.ReadFile(i.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i.Disk, err = image.Open(bytes.NewReader(raw), int64(len(raw))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// add puts files on the ESP with mtools, which knows nothing of ours.
+func (i Image) add(t testing.TB, files map[string][]byte) {
+	t.Helper()
+	drive := fmt.Sprintf("%s@@%d", i.Path, i.Disk.Table.Partitions[0].Offset())
+	made := map[string]bool{"EFI": true, "EFI/BOOT": true}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		dirs := strings.Split(name, "/")
+		for n := 1; n < len(dirs); n++ {
+			if dir := strings.Join(dirs[:n], "/"); !made[dir] {
+				mtool(t, nil, "mmd", "-i", drive, "::"+dir)
+				made[dir] = true
+			}
+		}
+		mtool(t, files[name], "mcopy", "-o", "-i", drive, "-", "::"+name)
+	}
+}
+
+func mtool(t testing.TB, input []byte, name string, args ...string) {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		t.Fatalf("%s is missing: apt-get install mtools", name)
+	}
+	cmd := exec.Command(name, args...)
+	cmd.Stdin = bytes.NewReader(input)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+}
+
+// initrd holds the probe's program alone.
+func initrd(t testing.TB) []byte {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "init")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "github.com/hullmark/hullmark/internal/probe/init")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("compile the probe: %v\n%s", err, out)
+	}
+	content, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	if err := cpio.Write(&archive, []cpio.Entry{
+		{Name: "init", Mode: 0o755, Data: content},
+		{Name: "dev", Mode: os.ModeDir | 0o755},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return archive.Bytes()
+}
+
+// Boot boots the image and returns what it measured. c says on what; its image and folder are set here.
+func (i Image) Boot(t testing.TB, c vm.Config) Result {
+	t.Helper()
+	c.Image, c.ExitOnReboot = i.Path, true
+	if c.Dir == "" {
+		c.Dir = filepath.Join(t.TempDir(), "machine")
+	}
+	var console bytes.Buffer
+	c.Output = &console
+	ctx, cancel := context.WithTimeoutCause(t.Context(), bootTime, errors.New("the probe did not switch itself off"))
+	defer cancel()
+	m, err := vm.Start(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Wait(); err != nil {
+		t.Fatalf("%v; console:\n%s", err, console.Bytes())
+	}
+	r, err := parse(console.String())
+	if err == nil {
+		err = r.consistent()
+	}
+	if err != nil {
+		t.Fatalf("%v; console:\n%s", err, console.Bytes())
+	}
+	return r
+}
+
+// consistent holds what the probe says against itself: the log has to lead to the registers that firmware, stub and kernel extend.
+func (r Result) consistent() error {
+	log, err := pcrs.ParseLog(r.Log)
+	if err != nil {
+		return err
+	}
+	for _, bank := range pcrs.PredictedBanks() {
+		values, err := log.Replay(bank)
+		if err != nil {
+			return err
+		}
+		for register := range pcrs.Register(16) {
+			if register != 10 && !values[register].Equal(r.Registers[bank][register]) { // the kernel extends PCR 10 without a log
+				return fmt.Errorf("%v (%v): the log leads to %v, the TPM has %v", register, bank, values[register], r.Registers[bank][register])
+			}
+		}
+	}
+	return nil
+}
+
+var line = regexp.MustCompile(`(?m)^probe: (.*?)\r*$`)
+
+// parse reads what the probe's program wrote.
+func parse(console string) (Result, error) {
+	r := Result{Registers: map[pcrs.Bank]pcrs.Values{}}
+	done := false
+	for _, found := range line.FindAllStringSubmatch(console, -1) {
+		what, rest, _ := strings.Cut(found[1], " ")
+		var err error
+		switch what {
+		case "log":
+			r.Log, err = base64.StdEncoding.DecodeString(rest)
+		case "register":
+			err = r.register(strings.Fields(rest))
+		case "cmdline":
+			r.Cmdline = rest
+		case "done":
+			done = true
+		default:
+			err = errors.New(found[1])
+		}
+		if err != nil {
+			return r, fmt.Errorf("probe: %s: %w", what, err)
+		}
+	}
+	if !done {
+		return r, fmt.Errorf("probe: the console ends before its report: %w", io.ErrUnexpectedEOF)
+	}
+	return r, nil
+}
+
+func (r Result) register(fields []string) error {
+	if len(fields) != 3 {
+		return fmt.Errorf("%q", fields)
+	}
+	bank, err := pcrs.ParseBank(fields[0])
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(fields[1])
+	if err != nil {
+		return err
+	}
+	if r.Registers[bank] == nil {
+		r.Registers[bank] = pcrs.Values{}
+	}
+	var value pcrs.Digest
+	if err := value.UnmarshalText([]byte(fields[2])); err != nil {
+		return err
+	}
+	r.Registers[bank][pcrs.Register(n)] = value
+	return nil
+}

@@ -1,0 +1,67 @@
+package vm
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Where q35 ends the memory below 4 GiB: all of it, or half of the space where it has more than that leaves for devices.
+const (
+	q35LowestDevice = 0xb0000000
+	q35LowMemory    = 0x80000000
+)
+
+// logWindow is how far below the end of low memory firmware is searched for its event log. OVMF keeps it within the last 64 MiB.
+const logWindow = 128 << 20
+
+// MaxFirmwareLog is how many bytes FirmwareLogs returns of each log at most; OVMF's buffer has 64 KiB.
+const MaxFirmwareLog = 64 << 10
+
+// logSignature stands at the start of a crypto-agile event log, in its first event's data (PFP §10.4.5.1), and logHeader is how many bytes precede it.
+var logSignature = []byte("Spec ID Event03\x00")
+
+const logHeader = 32
+
+// FirmwareLogs returns what looks like an event log in the memory of the running machine, lowest address first, each with what follows it in memory up to
+// MaxFirmwareLog: firmware keeps it there until an operating system takes it over. The caller has to find out which are whole.
+func (m *Machine) FirmwareLogs() ([][]byte, error) {
+	top := int64(m.config.MemoryMiB) << 20
+	if top > q35LowestDevice {
+		top = q35LowMemory
+	}
+	memory, err := m.memory(max(0, top-logWindow), min(top, logWindow))
+	if err != nil {
+		return nil, err
+	}
+	var logs [][]byte
+	for at := 0; ; at++ {
+		i := bytes.Index(memory[at:], logSignature)
+		if i < 0 {
+			return logs, nil
+		}
+		at += i
+		if at >= logHeader {
+			logs = append(logs, memory[at-logHeader:min(len(memory), at-logHeader+MaxFirmwareLog)])
+		}
+	}
+}
+
+// memory reads the machine's memory by physical address.
+func (m *Machine) memory(address, size int64) ([]byte, error) {
+	path := filepath.Join(m.runtime, "memory")
+	defer os.Remove(path)
+	inside := toolset{m.config.Tools}.inside(path)
+	if _, err := m.monitor.execute("pmemsave", map[string]any{"val": address, "size": size, "filename": inside}); err != nil {
+		return nil, err
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("vm: memory of the machine: %w", err)
+	}
+	if int64(len(content)) != size {
+		return nil, fmt.Errorf("vm: memory of the machine: %d bytes, asked for %d", len(content), size)
+	}
+	return content, nil
+}
