@@ -90,6 +90,8 @@ type Machine struct {
 	OptionROMs []pcrs.Digest `json:"optionROMs"`
 	// SecureBoot reports whether firmware enforces Secure Boot.
 	SecureBoot bool `json:"secureBoot"`
+	// Shape is what PCR 0, 1 and 10 depend on; it is absent where they are not predicted.
+	Shape *pcrs.Shape `json:"shape,omitempty"`
 }
 
 // Register is a predicted register: its values, and the events that produce them.
@@ -127,6 +129,9 @@ func New(image Image, svn uint32, lock pcrs.Digest, machine pcrs.Machine, p pcrs
 	}
 	for _, rom := range machine.ROMs {
 		d.Machine.OptionROMs = append(d.Machine.OptionROMs, rom.SHA256[:])
+	}
+	if machine.Learned != nil {
+		d.Machine.Shape = &machine.Shape
 	}
 	d.Registers, d.NotPredicted = []Register{}, []NotPredicted{}
 	for _, u := range p.Unpredicted {
@@ -252,6 +257,11 @@ func (i Image) check() error {
 func (m Machine) check() error {
 	if len(m.OptionROMs) > maxROMs || m.OptionROMs == nil {
 		return fmt.Errorf("%d option ROMs, want a list of at most %d", len(m.OptionROMs), maxROMs)
+	}
+	if m.Shape != nil {
+		if err := m.Shape.Check(); err != nil {
+			return err
+		}
 	}
 	return checkSHA256(append([]pcrs.Digest{m.Firmware, m.Variables}, m.OptionROMs...)...)
 }

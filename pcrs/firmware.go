@@ -25,26 +25,61 @@ type Firmware struct {
 	// that does not has no SecureBoot variable, which measures differently from
 	// Secure Boot that is turned off.
 	SecureBoot bool
+
+	// version is what the build calls itself, in UTF-16LE with a NUL (PFP §10.4.1, EV_S_CRTM_VERSION).
+	version []byte
+	// drivers are the digests of the volume of drivers, the last thing that the code before it measures.
+	drivers Digests
+	// applications are the programs of that volume that firmware makes boot entries for.
+	applications []application
 }
 
-// OpenFirmware reads an OVMF code file (EDK2, OvmfPkg X64). It unpacks the
-// volume of drivers and looks which of them are in it. It fails for a file
-// without such a volume and for a build that measures nothing into a TPM.
+// OpenFirmware reads an OVMF code file (EDK2, OvmfPkg X64). It unpacks its two
+// volumes, of the code that measures first and of drivers, and looks what is in
+// them. It fails for a file without such volumes and for a build that measures
+// nothing into a TPM.
 func OpenFirmware(file []byte) (Firmware, error) {
 	if len(file) > MaxFirmware {
 		return Firmware{}, fmt.Errorf("open firmware: %d bytes, want at most %d", len(file), MaxFirmware)
 	}
-	volume, err := unpackVolume(file)
+	unpacked, err := unpackVolume(file)
 	if err != nil {
 		return Firmware{}, fmt.Errorf("open firmware: %w", err)
 	}
-	if !bytes.Contains(volume, guidTcg2Dxe[:]) {
-		return Firmware{}, errors.New("open firmware: this build has no TPM 2.0 driver, so it measures nothing; use one built with TPM support")
+	volumes, err := readVolumes(unpacked)
+	if err != nil {
+		return Firmware{}, fmt.Errorf("open firmware: %w", err)
 	}
-	return Firmware{
-		SHA256:     sha256.Sum256(file),
-		SecureBoot: bytes.Contains(volume, guidSecureBootDxe[:]),
-	}, nil
+	if len(volumes) != 2 {
+		return Firmware{}, fmt.Errorf("open firmware: %d volumes, want one of early code and one of drivers", len(volumes))
+	}
+	f := Firmware{SHA256: sha256.Sum256(file)}
+	if err := f.read(volumes[0], volumes[1]); err != nil {
+		return Firmware{}, fmt.Errorf("open firmware: %w", err)
+	}
+	return f, nil
+}
+
+func (f *Firmware) read(early, drivers volume) (err error) {
+	measuring, ok := early.files[guidTcg2Pei]
+	if _, driver := drivers.files[guidTcg2Dxe]; !ok || !driver {
+		return errors.New("this build has no TPM 2.0 driver, so it measures nothing; use one built with TPM support")
+	}
+	if f.version, err = versionOf(measuring); err != nil {
+		return fmt.Errorf("program that measures its version: %w", err)
+	}
+	f.drivers = DigestsOf(drivers.bytes, PredictedBanks()...)
+	_, f.SecureBoot = drivers.files[guidSecureBootDxe]
+	for _, a := range []application{
+		{name: "UiApp", file: guidUiApp, attributes: loadOptionActive | loadOptionHidden | loadOptionApplication},
+		{name: "EFI Internal Shell", file: guidShell, attributes: loadOptionActive},
+	} {
+		a.volume = drivers.name
+		if _, ok := drivers.files[a.file]; ok {
+			f.applications = append(f.applications, a)
+		}
+	}
+	return nil
 }
 
 // unpackVolume unpacks the GUID-defined LZMA section (UEFI PI 1.8 vol. 3

@@ -20,6 +20,10 @@ var (
 	guidAuthVariables    = mustGUID("aaf32c78-947b-439a-a180-2e144ec37792")
 	guidLZMASection      = mustGUID("ee4e5898-3914-4259-9d6e-dc7bd79403cf")
 	guidTcg2Dxe          = mustGUID("fdff263d-5f68-4591-87ba-b768f445a9af")
+	guidTcg2Pei          = mustGUID("a0c98b77-cba5-4bb8-993b-4af6ce33ece4")
+	guidUiApp            = mustGUID("462caa21-7614-4503-836e-8ab6f4662331")
+	guidShell            = mustGUID("7c04a583-9e3e-4f1c-ad65-e05268d0b4d1")
+	guidAutoCreatedEntry = mustGUID("8108ac4e-9f11-4d59-850e-e21a522c59b2")
 	guidSecureBootDxe    = mustGUID("f0e6a44f-7195-41c3-ac64-54f202cd0a21")
 )
 

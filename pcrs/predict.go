@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
+	"strings"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/image/gpt"
@@ -18,6 +18,10 @@ type Machine struct {
 	Vars     Vars
 	// ROMs are the expansion ROMs in the order in which firmware finds the devices.
 	ROMs []ROM
+	// Shape has a meaning only with Learned.
+	Shape Shape
+	// Learned is what cannot be derived of a machine of that shape; nil if it is not known, and PCR 0, 1 and 10 are then not predicted.
+	Learned *LearnedData
 }
 
 // Boot is one boot of an image on a machine: firmware starts the image's UKI
@@ -61,7 +65,7 @@ func Predict(b Boot) (Prediction, error) {
 	}
 	p := &predictor{boot: b, rules: rules}
 	for _, step := range []func() error{
-		p.secureBoot, p.optionROMs, p.bootAttempt, p.authority, p.startUKI, p.stub, p.kernel, p.nodeConfig,
+		p.platform, p.secureBoot, p.optionROMs, p.bootAttempt, p.authority, p.startUKI, p.stub, p.kernel, p.bootAggregate, p.nodeConfig,
 	} {
 		if err := step(); err != nil {
 			return Prediction{}, fmt.Errorf("predict boot: %w", err)
@@ -88,28 +92,76 @@ type predictor struct {
 	boot   Boot
 	rules  stubRules
 	state  secureBootState
+	policy string // the word of the command line that gives IMA a policy or another form
 	events []Event
 }
 
 func (p *predictor) add(events ...Event) { p.events = append(p.events, events...) }
 
 func (p *predictor) prediction() Prediction {
-	out := Prediction{
-		Log: Log{Events: p.events},
-		Unpredicted: []Unpredicted{
-			{0, "the firmware patches its own volume before it measures it"},
-			{1, "depends on processors, memory and devices of the machine"},
-			{10, "the kernel's IMA measures PCR 0 to 9 into it, and those include 0 and 1"},
-		},
-	}
-	for _, r := range []Register{2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15} {
-		if r == 8 && p.boot.NodeConfig == nil {
-			out.Unpredicted = slices.Insert(out.Unpredicted, 2, Unpredicted{8, "differs per node: it holds the node's configuration"})
+	out := Prediction{Log: Log{Events: p.events}}
+	for r := range Register(16) {
+		if reason := p.unpredicted(r); reason != "" {
+			out.Unpredicted = append(out.Unpredicted, Unpredicted{r, reason})
 			continue
 		}
 		out.Registers = append(out.Registers, r)
 	}
 	return out
+}
+
+// unpredicted says why a register is not predicted, or nothing.
+func (p *predictor) unpredicted(r Register) string {
+	learned := p.boot.Machine.Learned != nil
+	switch {
+	case r == 0 && !learned:
+		return "the firmware changes its own code in memory before it measures it, and no boot of this machine was learned"
+	case r == 1 && !learned:
+		return "depends on processors, memory and devices, and no boot of this machine was learned"
+	case r == 8 && p.boot.NodeConfig == nil:
+		return "differs per node: it holds the node's configuration"
+	case r == 10 && !learned:
+		return "the kernel's IMA measures PCR 0 to 9 into it, and those include 0 and 1"
+	case r == 10 && p.policy != "":
+		return fmt.Sprintf("the kernel command line has %s, so IMA measures what runs", p.policy)
+	}
+	return ""
+}
+
+// platform is what the firmware measures of itself and of the machine before it looks for something to boot (PFP §3.3.4.1 and §3.3.4.2).
+func (p *predictor) platform() error {
+	m := p.boot.Machine
+	if m.Learned == nil {
+		return nil
+	}
+	if err := m.Learned.fits(m); err != nil {
+		return fmt.Errorf("learned data: %w", err)
+	}
+	if err := m.checkBootVariables(); err != nil {
+		return err
+	}
+	p.add(m.firmwareEvents()...)
+	p.add(m.platformEvents()...)
+	return nil
+}
+
+// bootAggregate is what IMA measures when the kernel starts, before anything measures into PCR 8. The kernel is taken to have IMA, as distributions
+// build it, and no policy but what the command line says.
+func (p *predictor) bootAggregate() error {
+	if p.boot.Machine.Learned == nil || p.policy != "" {
+		return nil
+	}
+	values, err := Log{Events: p.events}.Replay(SHA256)
+	if err != nil {
+		return err
+	}
+	e, err := BootAggregate(values)
+	if err != nil {
+		return err
+	}
+	e.Digests = predictedOnly(e.Digests)
+	p.add(e)
+	return nil
 }
 
 func (p *predictor) optionROMs() error {
@@ -129,8 +181,10 @@ func (p *predictor) optionROMs() error {
 // bootAttempt is what firmware measures when it is ready to boot (PFP §3.3.4, §10.4.1).
 func (p *predictor) bootAttempt() error {
 	p.add(action(4, "Calling EFI Application from Boot Option"))
-	for r := Register(2); r <= 6; r++ {
-		p.add(separator(r))
+	for r := Register(0); r <= 6; r++ {
+		if r > 1 || p.boot.Machine.Learned != nil {
+			p.add(separator(r))
+		}
 	}
 	return nil
 }
@@ -181,6 +235,11 @@ func (p *predictor) kernel() error {
 	options, err := loadOptions(cmdline)
 	if err != nil {
 		return fmt.Errorf("section .cmdline: %w", err)
+	}
+	for word := range strings.FieldsSeq(string(cmdline)) {
+		if strings.HasPrefix(word, "ima") {
+			p.policy = word
+		}
 	}
 	initrd, what, err := combinedInitrd(p.boot.UKI)
 	if err != nil {

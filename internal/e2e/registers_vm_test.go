@@ -3,13 +3,19 @@
 package e2e
 
 import (
+	"bytes"
+	"encoding/json"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/internal/probe"
 	"github.com/hullmark/hullmark/internal/vm"
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 // probeParts are a probe of the built image's stub and kernel.
@@ -37,13 +43,132 @@ func (b bench) probeParts(t *testing.T) probe.Parts {
 	return probe.Parts{Stub: stub, Kernel: kernel, Uname: string(uname), Cmdline: "console=ttyS0 quiet panic=-1"}
 }
 
-// probeMachine is the shape that most probes boot on.
-func (b bench) probeMachine() vm.Config {
-	return vm.Config{Tools: b.tools(), CPUs: 1, MemoryMiB: 512}
+// registersCase is a boot whose registers are predicted before it.
+type registersCase struct {
+	name string
+	// machine is the machine file, without its schema and tools.
+	machine map[string]any
+	// edit changes the probe.
+	edit func(p *probe.Parts)
 }
 
+// TestVMRegisters learns machines from their firmware alone, predicts PCR 0 to 15 of an image that they have never booted, and boots it.
 func TestVMRegisters(t *testing.T) {
 	b := newBench(t)
-	r := probe.New(t, b.probeParts(t)).Boot(t, b.probeMachine())
-	t.Logf("the probe ran with %q and has %d banks", r.Cmdline, len(r.Registers))
+	keys := probe.NewKeys(t)
+	vars := b.path("own-keys.fd")
+	template, err := os.ReadFile(filepath.Join(b.tools(), "usr/share/OVMF/OVMF_VARS_4M.fd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(vars, keys.Enroll(t, template), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []registersCase{
+		{name: "default", machine: map[string]any{}},
+		{name: "two processors", machine: map[string]any{"cpus": 2}},
+		{name: "more memory", machine: map[string]any{"memoryMiB": 3072}},
+		{name: "second disk", machine: map[string]any{"stateDisk": "1G"}},
+		{name: "option ROM", machine: map[string]any{"nicROM": true}},
+		{name: "TPM by TIS", machine: map[string]any{"tpm": "tis"}},
+		{name: "the host's firmware", machine: map[string]any{"firmware": "/usr/share/OVMF/OVMF_CODE_4M.fd", "variables": "/usr/share/OVMF/OVMF_VARS_4M.fd"}},
+		{
+			name: "Secure Boot with own keys", machine: map[string]any{"secureBoot": true, "variables": vars},
+			edit: func(p *probe.Parts) { p.Sign = keys.Sign(t) },
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) { b.predictAndBoot(t, c) })
+	}
+}
+
+// predictAndBoot lets the program say what the boot will measure, then boots.
+func (b bench) predictAndBoot(t *testing.T, c registersCase) {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "machine.json")
+	described := map[string]any{"schema": "hullmark.machine/v1", "tools": b.tools(), "cpus": 1, "memoryMiB": 512, "stateDisk": "0"}
+	maps.Copy(described, c.machine)
+	text, err := json.Marshal(described)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	parts := b.probeParts(t)
+	if c.edit != nil {
+		c.edit(&parts)
+	}
+	i := probe.New(t, parts)
+	cli(t, 0, "learn", "--machine", file)
+	document := b.measure(t, i.Path, file)
+	measured := i.Boot(t, b.shaped(t, described))
+	for _, bank := range pcrs.PredictedBanks() {
+		expected := document.Values(bank)
+		for r := range pcrs.Register(16) {
+			if r == 8 { // nothing measures a node's configuration here
+				continue
+			}
+			if !expected[r].Equal(measured.Registers[bank][r]) {
+				t.Errorf("%v (%v): predicted %v, the TPM has %v", r, bank, expected[r], measured.Registers[bank][r])
+			}
+		}
+	}
+	if t.Failed() {
+		b.explain(t, document, measured)
+	}
+}
+
+// measure lets the program predict.
+func (b bench) measure(t *testing.T, image, machine string) measurements.Document {
+	t.Helper()
+	document, err := measurements.Parse([]byte(quiet(t, "measure", image, "--machine", machine, "-o", "json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return document
+}
+
+// quiet runs the program without showing its output, which it returns.
+func quiet(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(source(t), "bin", "hullmark"), args...)
+	var problem bytes.Buffer
+	cmd.Stderr = &problem
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("hullmark %v: %v: %s", args, err, problem.Bytes())
+	}
+	return string(out)
+}
+
+// shaped is the machine that a machine file describes.
+func (b bench) shaped(t *testing.T, described map[string]any) vm.Config {
+	t.Helper()
+	c := vm.Config{Tools: b.tools(), CPUs: described["cpus"].(int), MemoryMiB: described["memoryMiB"].(int)}
+	text := func(name string) string { s, _ := described[name].(string); return s }
+	c.Firmware = vm.Firmware{Code: text("firmware"), Vars: text("variables")}
+	c.TPM = vm.TPMInterface(text("tpm"))
+	c.NICROM, _ = described["nicROM"].(bool)
+	c.SecureBoot, _ = described["secureBoot"].(bool)
+	if text("stateDisk") != "0" {
+		c.StateDisk = 1 << 30
+	}
+	return c
+}
+
+// explain shows what departs, event by event.
+func (b bench) explain(t *testing.T, document measurements.Document, measured probe.Result) {
+	t.Helper()
+	log, err := pcrs.ParseLog(measured.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	differences, err := pcrs.Explain(document.Prediction(), pcrs.SHA256, measured.Registers[pcrs.SHA256], &log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range differences {
+		t.Log(d)
+	}
 }

@@ -110,7 +110,7 @@ func (h hardware) disks() []string {
 	if h.config.Image != "" {
 		args = append(args,
 			"-drive", "id=image,if=none,format=raw,readonly=on,file="+h.file(h.config.Image),
-			"-device", "virtio-blk-pci,drive=image,bootindex=0,addr=1,serial="+ImageSerial)
+			"-device", "virtio-blk-pci,drive=image,bootindex=0,serial="+ImageSerial+",addr="+strconv.Itoa(ImageSlot))
 	}
 	if h.stateDisk != "" {
 		args = append(args,

@@ -85,6 +85,8 @@ const (
 	ImageSerial    = "hullmark-image"
 	StateSerial    = "hullmark-state"
 	NodeConfigName = "opt/hullmark/config"
+	// ImageSlot is the image's PCI device number on the first bus.
+	ImageSlot = 1
 )
 
 // Shape is what the machine brings to a boot beside the image: the input for predicting its registers.

@@ -2,6 +2,7 @@ package vm
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -46,6 +47,21 @@ func (m *Machine) FirmwareLogs() ([][]byte, error) {
 			logs = append(logs, memory[at-logHeader:min(len(memory), at-logHeader+MaxFirmwareLog)])
 		}
 	}
+}
+
+// Version is the version of the QEMU that runs the machine, such as "10.0.2".
+func (m *Machine) Version() (string, error) {
+	reply, err := m.monitor.execute("query-version", nil)
+	if err != nil {
+		return "", err
+	}
+	var v struct {
+		QEMU struct{ Major, Minor, Micro int } `json:"qemu"`
+	}
+	if err := json.Unmarshal(reply, &v); err != nil {
+		return "", fmt.Errorf("vm: qmp query-version: %w", err)
+	}
+	return fmt.Sprintf("%d.%d.%d", v.QEMU.Major, v.QEMU.Minor, v.QEMU.Micro), nil
 }
 
 // memory reads the machine's memory by physical address.

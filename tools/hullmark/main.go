@@ -94,6 +94,7 @@ func newRootCommand() *cobra.Command {
 		newBuildCommand(),
 		newReproduceCommand(),
 		newMeasureCommand(),
+		newLearnCommand(),
 		newSignCommand(),
 		newVerifyCommand(),
 		newPublishCommand(),

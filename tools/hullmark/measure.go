@@ -20,6 +20,7 @@ import (
 
 // measureOptions are the files that a prediction is made from.
 type measureOptions struct {
+	machine        string // empty: the machine is described by the fields that follow
 	firmware, vars string
 	roms           []string
 	nodeConfig     string // empty: the prediction is for all nodes
@@ -31,20 +32,26 @@ func newMeasureCommand() *cobra.Command {
 	var o measureOptions
 	var output string
 	cmd := &cobra.Command{
-		Use:   "measure IMAGE --firmware FILE --vars FILE",
-		Short: "Predict what an image will measure when it boots on named firmware",
-		Long: `Predict what an image will measure when it boots on named firmware.
+		Use:   "measure IMAGE (--machine FILE | --firmware FILE --vars FILE)",
+		Short: "Predict what an image will measure when it boots on a machine",
+		Long: `Predict what an image will measure when it boots on a machine.
 
 Nothing is run: the image's partition table, kernel image and root hash are read, and every event that the boot will extend into a
 register of the TPM is computed from the bytes that it is made of. The result is the measurement document: JSON with -o json, a table
 for people otherwise. The image's content is checked against its own root hash first.
 
-Without --config the document is for all nodes, and PCR 8, which holds a node's configuration, is not in it.`,
-		Example: "  hullmark measure out/node.raw --firmware OVMF_CODE_4M.fd --vars OVMF_VARS_4M.fd -o json",
+A machine file says all that a boot depends on beside the image. With what hullmark learn stored for it, every register from 0 to 15 is predicted;
+without, and with --firmware and --vars alone, PCR 0, 1 and 10 are not. Without a node configuration the document is for all nodes, and PCR 8, which holds
+it, is not in it.`,
+		Example: "  hullmark measure out/node.raw --machine machine.json\n  hullmark measure out/node.raw --firmware OVMF_CODE_4M.fd --vars OVMF_VARS_4M.fd -o json",
 		Args:    measureArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if output != "text" && output != "json" {
 				return withCode(exitUsage, fmt.Errorf("measure: output %q: want text or json", output))
+			}
+			described := o.firmware != "" || o.vars != "" || o.roms != nil || o.nodeConfig != ""
+			if o.machine != "" && described || o.machine == "" && (o.firmware == "" || o.vars == "") {
+				return withCode(exitUsage, errors.New("measure: name a machine file (--machine), or firmware and variables (--firmware, --vars), not both"))
 			}
 			document, err := measureImage(args[0], o)
 			if err != nil {
@@ -54,6 +61,7 @@ Without --config the document is for all nodes, and PCR 8, which holds a node's 
 		},
 	}
 	f := cmd.Flags()
+	f.StringVar(&o.machine, "machine", "", "machine `FILE`")
 	f.StringVar(&o.firmware, "firmware", "", "firmware `FILE` (OVMF code)")
 	f.StringVar(&o.vars, "vars", "", "`FILE` with the firmware's variables before the boot (OVMF vars)")
 	f.StringArrayVar(&o.roms, "rom", nil, "option ROM `FILE` of a device, in the order of the devices; repeat for more")
@@ -61,11 +69,6 @@ Without --config the document is for all nodes, and PCR 8, which holds a node's 
 	f.StringVar(&o.lock, "lock", "", "lock `FILE` to name in the document")
 	f.Uint32Var(&o.svn, "svn", 1, "security version `NUMBER` of the release")
 	f.StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
-	for _, name := range []string{"firmware", "vars"} {
-		if err := cmd.MarkFlagRequired(name); err != nil {
-			panic(err) // the flag is defined above
-		}
-	}
 	return cmd
 }
 
@@ -78,11 +81,7 @@ func measureArgs(_ *cobra.Command, args []string) error {
 
 // measureImage reads an image and predicts its boot.
 func measureImage(path string, o measureOptions) (measurements.Document, error) {
-	machine, err := openMachine(o)
-	if err != nil {
-		return measurements.Document{}, err
-	}
-	config, err := readNodeConfig(o.nodeConfig)
+	boot, err := openBoot(o)
 	if err != nil {
 		return measurements.Document{}, err
 	}
@@ -99,14 +98,36 @@ func measureImage(path string, o measureOptions) (measurements.Document, error) 
 	if err != nil {
 		return measurements.Document{}, err
 	}
-	prediction, err := pcrs.Predict(pcrs.Boot{Machine: machine, UKI: disk.UKI, Table: disk.Table, NodeConfig: config})
+	boot.UKI, boot.Table = disk.UKI, disk.Table
+	prediction, err := pcrs.Predict(boot)
 	if err != nil {
 		return measurements.Document{}, err
 	}
-	return measurements.New(described, o.svn, lock, machine, prediction)
+	return measurements.New(described, o.svn, lock, boot.Machine, prediction)
 }
 
-// openMachine reads what a boot depends on beside the image.
+// openBoot reads all that a boot depends on beside the image.
+func openBoot(o measureOptions) (b pcrs.Boot, err error) {
+	if o.machine == "" {
+		if b.Machine, err = openMachine(o); err != nil {
+			return b, err
+		}
+		b.NodeConfig, err = readNodeConfig(o.nodeConfig)
+		return b, err
+	}
+	m, err := readMachine(o.machine)
+	if err != nil {
+		return b, err
+	}
+	if b.Machine, err = m.predicted(); err != nil {
+		return b, err
+	}
+	b.NodeConfig = m.config.NodeConfig
+	b.Machine.Learned, err = m.readLearned()
+	return b, err
+}
+
+// openMachine reads the files that describe a machine.
 func openMachine(o measureOptions) (m pcrs.Machine, err error) {
 	if m.Firmware, err = openFile(o.firmware, pcrs.OpenFirmware); err != nil {
 		return m, err

@@ -22,6 +22,7 @@ import (
 // vmOptions are the flags of `hullmark vm`, as they were typed.
 type vmOptions struct {
 	config     vm.Config
+	machine    string
 	tpm, accel string
 	stateDisk  string
 	forwards   []string
@@ -42,6 +43,10 @@ machine. The image is never written. Interrupt once to press the power button, t
 		Example: "  hullmark vm out/node.raw --forward 7443:7443 --config node.json --dir node1",
 		Args:    vmArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			err := o.describe(cmd.Flags().Changed)
+			if err != nil {
+				return err
+			}
 			config, err := o.resolve(args[0])
 			var coded codedError
 			if err != nil && !errors.As(err, &coded) {
@@ -68,6 +73,7 @@ func vmArgs(_ *cobra.Command, args []string) error {
 func (o *vmOptions) addFlags(cmd *cobra.Command) {
 	flags, c := cmd.Flags(), &o.config
 	flags.StringVar(&c.Dir, "dir", "", "folder of the machine's state (default: IMAGE with the ending .vm)")
+	flags.StringVar(&o.machine, "machine", "", "machine `FILE` that says what follows from --state-disk to --tools, in their place")
 	flags.StringVar(&o.stateDisk, "state-disk", "", "size of the state disk, made sparse at the first start, such as 10G; 0 for none (default: the existing disk's, else 10G)")
 	flags.IntVar(&c.MemoryMiB, "memory", 3072, "memory in MiB")
 	flags.IntVar(&c.CPUs, "cpus", 2, "virtual CPUs")
@@ -82,6 +88,31 @@ func (o *vmOptions) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&c.Tools, "tools", "", "tools tree to run QEMU and swtpm from (default: the host's)")
 	flags.StringVar(&o.accel, "accel", string(vm.AccelAuto), "auto, kvm or tcg; auto tries whether KVM really works")
 	flags.DurationVar(&o.grace, "grace", 30*time.Second, "how long a stopped guest may take to switch itself off")
+}
+
+// describing are the flags that a machine file stands for.
+var describing = []string{"state-disk", "memory", "cpus", "config", "firmware", "vars", "tpm", "secure-boot", "nic-rom", "tools"}
+
+// describe takes what a machine file says, if one was named.
+func (o *vmOptions) describe(typed func(flag string) bool) error {
+	if o.machine == "" {
+		return nil
+	}
+	for _, name := range describing {
+		if typed(name) {
+			return withCode(exitUsage, fmt.Errorf("--%s and --machine both say it; name one", name))
+		}
+	}
+	m, err := readMachine(o.machine)
+	if err != nil {
+		return err
+	}
+	c := m.config
+	c.Dir, c.ExitOnReboot = o.config.Dir, o.config.ExitOnReboot
+	o.config = c
+	o.tpm = string(c.TPM)
+	o.stateDisk = strconv.FormatInt(c.StateDisk, 10)
+	return nil
 }
 
 // resolve turns what was typed into a configuration.

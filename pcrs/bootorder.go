@@ -1,0 +1,110 @@
+package pcrs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"strings"
+)
+
+// Attributes of a load option (UEFI 2.10 §3.1.3).
+const (
+	loadOptionActive      = 0x0001
+	loadOptionHidden      = 0x0008
+	loadOptionApplication = 0x0100
+)
+
+// diskDescription is what OVMF calls a disk whose device has no name of its own, such as virtio-blk.
+const diskDescription = "UEFI Misc Device"
+
+// application is a program inside the firmware that has a boot entry.
+type application struct {
+	name         string
+	volume, file guid
+	attributes   uint32
+}
+
+// bootEntry is a variable Boot####.
+type bootEntry struct {
+	number int
+	data   []byte
+	what   string
+}
+
+// bootEntries are what OVMF makes of a machine whose variables hold none, with the disk first (BootOrder): the setup program is registered first, then the
+// disks, then the shell, if the build has one.
+func (m Machine) bootEntries() []bootEntry {
+	disk := bootEntry{
+		number: 1, data: loadOption(loadOptionActive, diskDescription, pciPath(m.Shape.BootSlot), guidAutoCreatedEntry[:]),
+		what: fmt.Sprintf("the disk at PCI device %d, as firmware names it", m.Shape.BootSlot),
+	}
+	entries := []bootEntry{disk}
+	for i, a := range m.Firmware.applications {
+		number := 2 * i // the disk is 1
+		entries = append(entries, bootEntry{
+			number: number, data: loadOption(a.attributes, a.name, filePath(a.volume, a.file), nil),
+			what: fmt.Sprintf("%q, which is part of the firmware", a.name),
+		})
+	}
+	return entries
+}
+
+// bootVariables are the events of BootOrder and of the entries in their order: the hash of each variable's data alone (EV_EFI_VARIABLE_BOOT).
+func (m Machine) bootVariables() []Event {
+	entries := m.bootEntries()
+	var order []byte
+	for _, e := range entries {
+		order = binary.LittleEndian.AppendUint16(order, uint16(e.number))
+	}
+	out := []Event{derived(1, EvVariableBoot, order, fmt.Sprintf("variable BootOrder: the disk, then what the firmware brings, %d entries", len(entries)))}
+	for _, e := range entries {
+		out = append(out, derived(1, EvVariableBoot, e.data, fmt.Sprintf("variable Boot%04X: %s", e.number, e.what)))
+	}
+	return out
+}
+
+// checkBootVariables fails for variables with boot entries that are not what firmware makes by itself: it would try them, and measure them.
+func (m Machine) checkBootVariables() error {
+	known := map[string][]byte{}
+	var order []byte
+	for _, e := range m.bootEntries() {
+		known[fmt.Sprintf("Boot%04X", e.number)] = e.data
+		order = binary.LittleEndian.AppendUint16(order, uint16(e.number))
+	}
+	known["BootOrder"] = order
+	for key, data := range m.Vars.variables {
+		name := printableText([]byte(key.name))
+		entry := len(name) == len("Boot0000") && strings.Trim(name[4:], "0123456789ABCDEF") == ""
+		if key.vendor != guidGlobalVariable || !strings.HasPrefix(name, "Boot") || !entry && name != "BootOrder" && name != "BootNext" {
+			continue
+		}
+		if want, ok := known[name]; !ok || !bytes.Equal(want, data) {
+			return fmt.Errorf("variable %s is not what the firmware makes for this machine; use variables without boot entries of their own", name)
+		}
+	}
+	return nil
+}
+
+// loadOption is an EFI_LOAD_OPTION (UEFI 2.10 §3.1.3).
+func loadOption(attributes uint32, description string, path, optional []byte) []byte {
+	b := binary.LittleEndian.AppendUint32(nil, attributes)
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(path)))
+	b = append(append(b, utf16Bytes(description)...), 0, 0)
+	return append(append(b, path...), optional...)
+}
+
+// pathEnd ends a device path (UEFI 2.10 §10.3.1).
+var pathEnd = []byte{0x7f, 0xff, 4, 0}
+
+// pciPath is PciRoot(0)/Pci(device, 0) (UEFI 2.10 §10.3.3 and §10.3.2.1): ACPI's PNP0A03 with UID 0, then function and device.
+func pciPath(device int) []byte {
+	path := []byte{2, 1, 12, 0, 0xd0, 0x41, 0x03, 0x0a, 0, 0, 0, 0, 1, 1, 6, 0, 0, byte(device)}
+	return append(path, pathEnd...)
+}
+
+// filePath names a file of a firmware volume (UEFI PI 1.8 vol. 2 §8.3).
+func filePath(volume, file guid) []byte {
+	path := append([]byte{4, 7, 20, 0}, volume[:]...)
+	path = append(append(path, 4, 6, 20, 0), file[:]...)
+	return append(path, pathEnd...)
+}

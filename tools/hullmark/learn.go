@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark/internal/vm"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// learnTime bounds the start of the firmware, and learnEvery is how often its memory is looked at meanwhile.
+const (
+	learnTime  = 3 * time.Minute
+	learnEvery = time.Second
+)
+
+// blankDisk is the size in bytes of the disk that stands for the image while a machine is learned.
+const blankDisk = 1 << 20
+
+func newLearnCommand() *cobra.Command {
+	var file, output string
+	cmd := &cobra.Command{
+		Use:   "learn --machine FILE",
+		Short: "Start a machine's firmware once, and store what cannot be derived of it",
+		Long: `Start a machine's firmware once, and store what cannot be derived of it.
+
+Two inputs of PCR 0 and 1 cannot be computed from files: the volume of early code, which OVMF changes in memory before it measures it, and the ACPI tables
+that QEMU makes for the machine's processors, memory and devices. No operating system and no image is needed for them: the firmware starts with a blank disk
+in place of the image, its event log is read from the machine's memory, and the machine is switched off. Everything else in that log is held against what is
+derived, so that learning fails where predicting would.
+
+The result is a small file that belongs to firmware and shape, and to no image. With it, hullmark measure --machine predicts PCR 0 to 15 of any image.`,
+		Example: "  hullmark learn --machine machine.json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			m, err := readMachine(file)
+			if err != nil {
+				return err
+			}
+			if output == "" {
+				output = m.learned
+			}
+			learned, err := learn(cmd.Context(), m, cmd.ErrOrStderr())
+			if err != nil {
+				return fmt.Errorf("learn %s: %w", file, err)
+			}
+			text, err := learned.Encode()
+			if err != nil {
+				return err
+			}
+			return writeWhole(output, text, 0o644)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&file, "machine", "", "machine `FILE`")
+	f.StringVar(&output, "out", "", "`FILE` to write (default: what the machine file names)")
+	if err := cmd.MarkFlagRequired("machine"); err != nil {
+		panic(err) // the flag is defined above
+	}
+	return cmd
+}
+
+// learn starts the machine in a folder of its own, so that nothing of the real machine is touched.
+func learn(ctx context.Context, m machine, notes io.Writer) (learned pcrs.LearnedData, err error) {
+	predicted, err := m.predicted()
+	if err != nil {
+		return learned, err
+	}
+	dir, err := os.MkdirTemp("", "hullmark-learn-")
+	if err != nil {
+		return learned, err
+	}
+	defer os.RemoveAll(dir)
+	c := m.config
+	c.Dir, c.Image, c.NodeConfig = filepath.Join(dir, "machine"), filepath.Join(dir, "blank.raw"), nil
+	if err := os.WriteFile(c.Image, make([]byte, blankDisk), 0o600); err != nil {
+		return learned, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, learnTime, fmt.Errorf("the firmware did not get as far as booting within %v", learnTime))
+	defer cancel()
+	running, err := vm.Start(ctx, c)
+	if err != nil {
+		return learned, err
+	}
+	defer running.Kill()
+	begin := time.Now()
+	fmt.Fprintf(notes, "the firmware of %v starts…\n", predicted.Shape)
+	log, err := firmwareLog(ctx, running)
+	if err != nil {
+		return learned, err
+	}
+	fmt.Fprintf(notes, "%d events read from its memory after %.1f s\n", len(log.Events), time.Since(begin).Seconds())
+	version, err := running.Version()
+	if err != nil {
+		return learned, err
+	}
+	return pcrs.Learn("firmware alone with a blank disk, QEMU "+version, predicted, log)
+}
+
+// firmwareLog waits until the firmware has measured all that it measures before it boots, and returns its log.
+func firmwareLog(ctx context.Context, m *vm.Machine) (pcrs.Log, error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return pcrs.Log{}, context.Cause(ctx)
+		case <-m.Done():
+			return pcrs.Log{}, errors.Join(errors.New("the machine ended while its firmware started"), m.Wait())
+		case <-time.After(learnEvery):
+		}
+		candidates, err := m.FirmwareLogs()
+		if err != nil {
+			return pcrs.Log{}, err
+		}
+		for _, raw := range candidates {
+			// Memory holds copies and remains; only a whole log with every separator counts.
+			if log, err := pcrs.ParseLog(raw); err == nil && separated(log) {
+				return log, nil
+			}
+		}
+	}
+}
+
+// separated reports whether PCR 0 to 7 have their separators.
+func separated(log pcrs.Log) bool {
+	for r := range pcrs.Register(8) {
+		events := log.Of(r)
+		found := false
+		for _, e := range events {
+			found = found || e.Type == pcrs.EvSeparator
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}
