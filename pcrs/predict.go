@@ -236,11 +236,7 @@ func (p *predictor) kernel() error {
 	if err != nil {
 		return fmt.Errorf("section .cmdline: %w", err)
 	}
-	for word := range strings.FieldsSeq(string(cmdline)) {
-		if strings.HasPrefix(word, "ima") {
-			p.policy = word
-		}
-	}
+	p.notePolicy(string(cmdline))
 	initrd, what, err := combinedInitrd(p.boot.UKI)
 	if err != nil {
 		return err
@@ -252,6 +248,15 @@ func (p *predictor) kernel() error {
 		action(5, "Exit Boot Services Returned with Success"),
 	)
 	return nil
+}
+
+// notePolicy remembers a parameter of IMA's, such as ima_policy= or ima_hash=: with it, IMA measures more, or otherwise.
+func (p *predictor) notePolicy(cmdline string) {
+	for word := range strings.FieldsSeq(cmdline) {
+		if strings.HasPrefix(word, "ima_") || strings.HasPrefix(word, "ima=") {
+			p.policy = word
+		}
+	}
 }
 
 func (p *predictor) nodeConfig() error {

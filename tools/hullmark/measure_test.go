@@ -158,7 +158,7 @@ func TestMeasureRefuses(t *testing.T) {
 		code int
 	}{
 		"no image":       {[]string{"--firmware", f.firmware, "--vars", f.vars}, "name one image", exitUsage},
-		"no firmware":    {[]string{f.image, "--vars", f.vars}, "firmware", exitFailed},
+		"no firmware":    {[]string{f.image, "--vars", f.vars}, "machine file", exitUsage},
 		"output":         {[]string{f.image, "--firmware", f.firmware, "--vars", f.vars, "-o", "xml"}, "xml", exitUsage},
 		"swapped files":  {[]string{f.image, "--firmware", f.vars, "--vars", f.firmware}, "not an OVMF code file", exitFailed},
 		"damaged root":   {[]string{damaged, "--firmware", f.firmware, "--vars", f.vars}, "root", exitFailed},

@@ -1,0 +1,252 @@
+package pcrs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// learnedMachine is a machine of a made-up firmware with the shell, and the log that it would leave.
+func learnedMachine(t testing.TB) (Machine, Log) {
+	t.Helper()
+	m := Machine{
+		Firmware: Firmware{
+			SHA256: [32]byte{1}, version: append(utf16Bytes("a version"), 0, 0), drivers: DigestsOf([]byte("drivers"), PredictedBanks()...),
+			applications: []application{{name: "UiApp", file: guidUiApp}, {name: "EFI Internal Shell", file: guidShell}},
+		},
+		Vars:  vars(t, "testdata/ovmf-2025.02.vars.gz"),
+		Shape: Shape{CPUs: 2, MemoryMiB: 1024, TPM: "crb", Disks: 1, BootSlot: 1},
+	}
+	digests := func(s string) Digests { return DigestsOf([]byte(s), PredictedBanks()...) }
+	known := m
+	known.Learned = &LearnedData{
+		Schema: LearnedSchema, Origin: "a test", Firmware: m.Firmware.SHA256[:], Shape: m.Shape, EarlyVolume: digests("early"),
+		ACPI: []Digests{digests("loader"), digests("tables"), DigestsOf(make([]byte, 64<<10), PredictedBanks()...)},
+	}
+	log := Log{Events: append(known.firmwareEvents(), known.platformEvents()...)}
+	log.Events = append(log.Events, separator(0), separator(1))
+	return m, log
+}
+
+func TestLearnThenPredict(t *testing.T) {
+	m, log := learnedMachine(t)
+	l, err := Learn("a test", m, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := l.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := ParseLearned(encoded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Learned = &again
+	b := testBoot(t)
+	b.Machine = m
+	p, err := Predict(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Registers) != 15 || len(p.Unpredicted) != 1 || p.Unpredicted[0].Register != 8 {
+		t.Errorf("predicted %v, not %v", p.Registers, p.Unpredicted)
+	}
+	for _, bank := range PredictedBanks() {
+		values, err := p.Values(bank)
+		if err != nil {
+			t.Fatal(err)
+		}
+		measured, err := log.Replay(bank)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for r := range Register(2) {
+			if !values[r].Equal(measured[r]) {
+				t.Errorf("%v (%v): predicted %v, the log has %v", r, bank, values[r], measured[r])
+			}
+		}
+	}
+	origins := map[Origin]int{}
+	for _, e := range append(p.Log.Of(0), p.Log.Of(1)...) {
+		origins[e.Origin]++
+	}
+	// The early volume and two of the three ACPI blobs; the third is known to be zeros.
+	if origins[Learned] != 3 || origins[Derived] != 9 {
+		t.Errorf("origins %v, want 3 learned and 9 derived events in PCR 0 and 1", origins)
+	}
+}
+
+func TestLearnRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Log)
+		want   string
+	}{
+		"empty log":        {func(l *Log) { l.Events = nil }, "no firmware volume"},
+		"another version":  {func(l *Log) { l.Events[0].Digests = DigestsOf(nil, PredictedBanks()...) }, "PCR 0: event 1"},
+		"other drivers":    {func(l *Log) { l.Events[2].Digests = DigestsOf(nil, PredictedBanks()...) }, "PCR 0: event 3"},
+		"a missing bank":   {func(l *Log) { l.Events[1].Digests = DigestsOf(nil, SHA256) }, "digests of 1 banks"},
+		"no separator":     {func(l *Log) { l.Events = l.Events[:len(l.Events)-1] }, "PCR 1"},
+		"an unknown event": {func(l *Log) { l.Events = append(l.Events, action(1, "more")) }, "one event more"},
+		"another entry": {func(l *Log) {
+			i := slices.IndexFunc(l.Events, func(e Event) bool { return strings.Contains(e.What, "Boot0001") })
+			l.Events[i].Digests = DigestsOf([]byte("another disk"), PredictedBanks()...)
+		}, "Boot0001"},
+		"too many tables": {func(l *Log) {
+			e := Event{Register: 1, Type: EvPlatformConfigFlags, Digests: DigestsOf(nil, PredictedBanks()...)}
+			l.Events = append(l.Events, slices.Repeat([]Event{e}, maxACPI)...)
+		}, "acpi"},
+	} {
+		m, log := learnedMachine(t)
+		c.change(&log)
+		if _, err := Learn("a test", m, log); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+}
+
+func TestPredictRefusesForeignLearnedData(t *testing.T) {
+	m, log := learnedMachine(t)
+	l, err := Learn("a test", m, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		change func(*Boot)
+		want   string
+	}{
+		"another shape":    {func(b *Boot) { b.Machine.Shape.CPUs++ }, "3 processors"},
+		"another firmware": {func(b *Boot) { b.Machine.Firmware.SHA256[0]++ }, "firmware"},
+		"a boot entry": {func(b *Boot) {
+			b.Machine.Vars.variables[variableKey{guidGlobalVariable, string(append(utf16Bytes("Boot0007"), 0, 0))}] = []byte("mine")
+		}, "Boot0007"},
+	} {
+		b := testBoot(t)
+		b.Machine = m
+		b.Machine.Vars = vars(t, "testdata/ovmf-2025.02.vars.gz")
+		b.Machine.Learned = &l
+		c.change(&b)
+		if _, err := Predict(b); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+}
+
+// TestBootEntriesSurviveABoot takes variables that a machine's first boot left: the entries in them are the derived ones.
+func TestBootEntriesSurviveABoot(t *testing.T) {
+	m, _ := learnedMachine(t)
+	m.Firmware.applications[0].attributes = loadOptionActive | loadOptionHidden | loadOptionApplication
+	m.Firmware.applications[1].attributes = loadOptionActive
+	for i := range m.Firmware.applications {
+		m.Firmware.applications[i].volume = mustGUID("7cb8bdc9-f8eb-4f34-aaea-3ee4af6516a1")
+	}
+	m.Vars = vars(t, "testdata/ovmf-2022.11-booted.vars.gz")
+	if err := m.checkBootVariables(); err != nil {
+		t.Error(err)
+	}
+	log := recordedLog(t, "ovmf-2022.11-e1000e")
+	var recorded []Event
+	for _, e := range log.Of(1) {
+		if e.Type == EvVariableBoot {
+			recorded = append(recorded, e)
+		}
+	}
+	if err := sameEvents(m.bootVariables(), recorded); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPolicyOnTheCommandLineLeavesPCR10Out(t *testing.T) {
+	m, log := learnedMachine(t)
+	l, err := Learn("a test", m, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Learned = &l
+	b := testBoot(t)
+	b.Machine = m
+	for _, line := range []string{"quiet ima_policy=tcb", "ima_hash=sha512"} {
+		p := &predictor{boot: b}
+		p.notePolicy(line)
+		if p.unpredicted(10) == "" {
+			t.Errorf("%q: PCR 10 is predicted", line)
+		}
+	}
+}
+
+func TestReadVolumeRefuses(t *testing.T) {
+	header := func(size uint64, length, extended uint16) []byte {
+		b := make([]byte, 128)
+		binary.LittleEndian.PutUint64(b[32:], size)
+		copy(b[40:], "_FVH")
+		binary.LittleEndian.PutUint16(b[48:], length)
+		binary.LittleEndian.PutUint16(b[52:], extended)
+		return b
+	}
+	for name, b := range map[string][]byte{
+		"empty":             nil,
+		"no signature":      make([]byte, 128),
+		"too long":          header(1<<40, 72, 0),
+		"header too long":   header(128, 200, 0),
+		"name outside":      header(128, 72, 120),
+		"file without size": header(128, 72, 0),
+	} {
+		if _, err := readVolume(b); err == nil {
+			t.Errorf("%s: read as a volume", name)
+		}
+	}
+	if _, err := readSections([]byte{0xff, 0xff, 0, 0x17, 1}); err == nil {
+		t.Error("read a section that is longer than its file")
+	}
+	two := append(append([]byte{4 + 20, 0, 0, sectionPE}, utf16Bytes("version 1")...), 0, 0)
+	two = append(append(two, 4+20, 0, 0, sectionTE), append(utf16Bytes("version 2"), 0, 0)...)
+	if _, err := versionOf(two); err == nil || !strings.Contains(err.Error(), "more than one") {
+		t.Errorf("two versions: %v", err)
+	}
+}
+
+func FuzzReadVolumes(f *testing.F) {
+	f.Add([]byte{0, 0, 0, sectionVolume})
+	if file, err := unpackVolume(packaged(f, "/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf")); err == nil {
+		f.Add(file[:1<<20]) // the volume of early code
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		volumes, err := readVolumes(b)
+		if err != nil {
+			return
+		}
+		for _, v := range volumes {
+			for _, file := range v.files {
+				if len(file) > len(b) {
+					t.Error("a file is longer than its volume")
+				}
+				_, _ = versionOf(file)
+			}
+		}
+	})
+}
+
+func FuzzParseLearned(f *testing.F) {
+	m, log := learnedMachine(f)
+	l, err := Learn("a test", m, log)
+	if err != nil {
+		f.Fatal(err)
+	}
+	encoded, err := l.Encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(encoded)
+	f.Add([]byte("{}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l, err := ParseLearned(b)
+		if err != nil {
+			return
+		}
+		if again, err := l.Encode(); err != nil || !bytes.Equal(again, b) {
+			t.Errorf("accepted in another form: %v", err)
+		}
+	})
+}
