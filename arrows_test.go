@@ -27,6 +27,8 @@ var forbidden = []arrow{
 	{"./measurements", "os/exec", "a verdict runs no program"},
 	{"./measurements", "net", "a verdict opens no network"},
 	{"./measurements/publish", "os/exec", "publishing runs no program"},
+	{"./measurements/export", "os/exec", "a format is pure"},
+	{"./measurements/export", "net", "a format is pure"},
 	{"./measurements", module + "/measurements/publish", "a verdict does not know where documents come from"},
 	{"./attest/...", module + "/measurements/...", "attest says whose registers, measurements says which boot: neither needs the other"},
 	{"./measurements", module + "/attest/...", "measurements says which boot, attest says whose registers: neither needs the other"},

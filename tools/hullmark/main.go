@@ -100,6 +100,7 @@ func newRootCommand() *cobra.Command {
 		newPublishCommand(),
 		newFetchCommand(),
 		newExplainCommand(),
+		newExportCommand(),
 		newEventlogCommand(),
 		newVMCommand(),
 		newClusterCommand(),

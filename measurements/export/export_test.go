@@ -1,0 +1,320 @@
+package export
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// recorded is the log of a boot that was observed, with its registers beside it.
+const recorded = "../../pcrs/testdata/ovmf-2025.02"
+
+func readLog(t testing.TB) pcrs.Log {
+	t.Helper()
+	raw, err := os.ReadFile(recorded + ".log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := pcrs.ParseLog(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return log
+}
+
+// recordedRegisters reads the registers that the machine had after the boot.
+func recordedRegisters(t testing.TB) map[pcrs.Bank]pcrs.Values {
+	t.Helper()
+	text, err := os.ReadFile(recorded + ".pcrs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[pcrs.Bank]pcrs.Values{pcrs.SHA1: {}, pcrs.SHA256: {}, pcrs.SHA384: {}, pcrs.SHA512: {}}
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		bank, err := pcrs.ParseBank(words[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		number, err := strconv.Atoi(words[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		var digest pcrs.Digest
+		if err := digest.UnmarshalText([]byte(words[2])); err != nil {
+			t.Fatal(err)
+		}
+		out[bank][pcrs.Register(number)] = digest
+	}
+	return out
+}
+
+// document describes the recorded boot: every register but PCR 8, which a document of a release leaves out, and PCR 10, which is not in the
+// firmware's log.
+func document(t testing.TB) measurements.Document {
+	t.Helper()
+	return describe(t, readLog(t), 0, 1, 2, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14, 15)
+}
+
+func describe(t testing.TB, log pcrs.Log, registers ...pcrs.Register) measurements.Document {
+	t.Helper()
+	p := pcrs.Prediction{Registers: registers, Unpredicted: []pcrs.Unpredicted{{Register: 8, Reason: "differs per node"}}}
+	for _, r := range registers {
+		for _, e := range log.Of(r) {
+			digests := maps.Clone(e.Digests)
+			maps.DeleteFunc(digests, func(b pcrs.Bank, _ pcrs.Digest) bool { return !slices.Contains(pcrs.PredictedBanks(), b) })
+			p.Log.Events = append(p.Log.Events, pcrs.Event{Register: r, Type: e.Type, Digests: digests, What: e.Type.String(), Origin: pcrs.Learned})
+		}
+	}
+	digest := slices.Repeat([]byte{7}, 32)
+	image := measurements.Image{ID: "node", Version: "20260101", Disk: digest, RootHash: digest, UKI: digest, Stub: "257.1"}
+	d, err := measurements.New(image, 3, digest, pcrs.Machine{}, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func export(t testing.TB, d measurements.Document, f Format, chosen ...pcrs.Register) []File {
+	t.Helper()
+	files, err := Export(d, f, chosen...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// exportOne returns the content of a form that is one file.
+func exportOne(t testing.TB, d measurements.Document, f Format, chosen ...pcrs.Register) []byte {
+	t.Helper()
+	files := export(t, d, f, chosen...)
+	if len(files) != 1 || f.Several() {
+		t.Fatalf("%s: %d files, want one", f, len(files))
+	}
+	return files[0].Content
+}
+
+// readers read the registers back out of a form, by bank.
+var readers = map[Format]func(*testing.T, []File) map[pcrs.Bank]pcrs.Values{
+	JSON: readJSON, CoRIM: readCoRIM, Keylime: readKeylime, RVPS: readRVPS, Pcrlock: readPcrlock,
+}
+
+// TestExport reads every form back and compares it with the registers of the machine that booted.
+func TestExport(t *testing.T) {
+	want := recordedRegisters(t)
+	for _, format := range Formats() {
+		for name, chosen := range map[string][]pcrs.Register{"all": nil, "some": {4, 11, 9}} {
+			t.Run(string(format)+"/"+name, func(t *testing.T) {
+				d := document(t)
+				read := readers[format](t, export(t, d, format, chosen...))
+				wanted := chosen
+				if chosen == nil {
+					wanted = slices.Collect(maps.Keys(d.Values(pcrs.SHA256)))
+				}
+				banks := pcrs.PredictedBanks()
+				if format == RVPS {
+					banks = []pcrs.Bank{pcrs.SHA256}
+				}
+				if len(read) != len(banks) {
+					t.Fatalf("%d banks, want %v", len(read), banks)
+				}
+				for _, bank := range banks {
+					if format == Pcrlock {
+						addZeros(read[bank], bank, d)
+					}
+					compare(t, bank, read[bank], want[bank], wanted)
+				}
+			})
+		}
+	}
+}
+
+// addZeros adds the registers that have no component because nothing is measured into them, if the others are there too.
+func addZeros(values pcrs.Values, bank pcrs.Bank, d measurements.Document) {
+	for _, r := range d.Registers {
+		if len(r.Events) == 0 && values[0] != nil {
+			values[r.Register] = make(pcrs.Digest, bank.Size())
+		}
+	}
+}
+
+// compare wants exactly the wanted registers, with their values.
+func compare(t *testing.T, bank pcrs.Bank, got, want pcrs.Values, wanted []pcrs.Register) {
+	t.Helper()
+	for _, r := range wanted {
+		if !got[r].Equal(want[r]) {
+			t.Errorf("%v of %v: exported %v, the machine had %v", r, bank, got[r], want[r])
+		}
+	}
+	for r := range got {
+		if !slices.Contains(wanted, r) {
+			t.Errorf("%v of %v is exported and was not asked for", r, bank)
+		}
+	}
+}
+
+func TestExportIsDeterministic(t *testing.T) {
+	d := document(t)
+	for _, format := range Formats() {
+		first, second := export(t, d, format), export(t, d, format)
+		for i := range first {
+			if string(first[i].Content) != string(second[i].Content) || first[i].Name != second[i].Name {
+				t.Errorf("%s: file %d differs the second time", format, i+1)
+			}
+		}
+	}
+}
+
+func decodeJSON[T any](t *testing.T, content []byte) T {
+	t.Helper()
+	var v T
+	d := json.NewDecoder(strings.NewReader(string(content)))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&v); err != nil {
+		t.Fatalf("%v\n%s", err, content)
+	}
+	return v
+}
+
+func readJSON(t *testing.T, files []File) map[pcrs.Bank]pcrs.Values {
+	out := decodeJSON[plainRegisters](t, files[0].Content)
+	id, err := document(t).Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out.Schema != RegistersSchema || out.Document != id || out.Image.ID != "node" || out.Image.Version != "20260101" {
+		t.Errorf("the head is %+v", out)
+	}
+	return out.Banks
+}
+
+// readKeylime reads a policy as keylime.tpm.tpm_util.readPolicy does: every member is the number of a register.
+func readKeylime(t *testing.T, files []File) map[pcrs.Bank]pcrs.Values {
+	out := map[pcrs.Bank]pcrs.Values{}
+	for key, values := range decodeJSON[map[string][]pcrs.Digest](t, files[0].Content) {
+		number, err := strconv.ParseUint(key, 10, 8)
+		if err != nil || number > 24 || number == 10 || number == 16 {
+			t.Fatalf("Keylime refuses %q", key)
+		}
+		for _, value := range values {
+			put(out, bankOfSize(t, len(value)), pcrs.Register(number), value)
+		}
+	}
+	return out
+}
+
+func put(out map[pcrs.Bank]pcrs.Values, bank pcrs.Bank, r pcrs.Register, value pcrs.Digest) {
+	if out[bank] == nil {
+		out[bank] = pcrs.Values{}
+	}
+	out[bank][r] = value
+}
+
+func bankOfSize(t *testing.T, size int) pcrs.Bank {
+	t.Helper()
+	for _, bank := range pcrs.PredictedBanks() {
+		if bank.Size() == size {
+			return bank
+		}
+	}
+	t.Fatalf("no bank has values of %d bytes", size)
+	return 0
+}
+
+// readRVPS reads a message as Trustee's extractor of type "sample" does.
+func readRVPS(t *testing.T, files []File) map[pcrs.Bank]pcrs.Values {
+	message := decodeJSON[rvpsMessage](t, files[0].Content)
+	if message.Version != "0.1.0" || message.Type != "sample" {
+		t.Errorf("the message is of version %q, type %q", message.Version, message.Type)
+	}
+	payload, err := base64.StdEncoding.DecodeString(message.Payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[pcrs.Bank]pcrs.Values{}
+	for name, values := range decodeJSON[map[string][]pcrs.Digest](t, payload) {
+		var number int
+		if _, err := fmt.Sscanf(name, "tpm_pcr%d", &number); err != nil || name != fmt.Sprintf("tpm_pcr%d", number) || len(values) != 1 {
+			t.Fatalf("%s has %d values: %v", name, len(values), err)
+		}
+		put(out, bankOfSize(t, len(values[0])), pcrs.Register(number), values[0])
+	}
+	return out
+}
+
+// readPcrlock replays the components.
+func readPcrlock(t *testing.T, files []File) map[pcrs.Bank]pcrs.Values {
+	var log pcrs.Log
+	covered := map[pcrs.Register]bool{}
+	for _, f := range files {
+		c := decodeJSON[pcrlockComponent](t, f.Content)
+		for _, record := range c.Records {
+			if name := fmt.Sprintf("500-hullmark-pcr%02d.pcrlock", record.Register); f.Name != name {
+				t.Errorf("%s holds a record of %v", f.Name, record.Register)
+			}
+			covered[record.Register] = true
+			event := pcrs.Event{Register: record.Register, Digests: pcrs.Digests{}}
+			for _, digest := range record.Digests {
+				event.Digests[digest.Bank] = digest.Digest
+			}
+			log.Events = append(log.Events, event)
+		}
+	}
+	out := map[pcrs.Bank]pcrs.Values{}
+	for _, bank := range pcrs.PredictedBanks() {
+		values, err := log.Replay(bank)
+		if err != nil {
+			t.Fatal(err)
+		}
+		maps.DeleteFunc(values, func(r pcrs.Register, _ pcrs.Digest) bool { return !covered[r] })
+		out[bank] = values
+	}
+	return out
+}
+
+func TestExportRefuses(t *testing.T) {
+	d := document(t)
+	withIMA := describe(t, readLog(t), 4, 10)
+	none := describe(t, readLog(t))
+	changed := document(t)
+	changed.Image.ID = ""
+	for name, c := range map[string]struct {
+		document  measurements.Document
+		format    Format
+		chosen    []pcrs.Register
+		registers bool // other registers would do
+		want      string
+	}{
+		"an unknown form":               {d, "tpm", nil, false, "json, corim, keylime, rvps, pcrlock"},
+		"a register of the node":        {d, JSON, []pcrs.Register{4, 8}, true, "PCR 8: the document does not predict it (differs per node)"},
+		"a register nobody speaks of":   {d, CoRIM, []pcrs.Register{10}, true, "PCR 10: the document does not predict it;"},
+		"no register of a TPM":          {d, RVPS, []pcrs.Register{-1}, true, "does not predict it"},
+		"PCR 10 in a policy of Keylime": {withIMA, Keylime, nil, true, "PCR 10: Keylime judges it by the list of IMA's measurements"},
+		"components without events":     {d, Pcrlock, []pcrs.Register{12, 15}, true, "none of the registers has an event"},
+		"a document without registers":  {none, JSON, nil, false, "predicts no register"},
+		"a document that is none":       {changed, JSON, nil, false, "image"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files, err := Export(c.document, c.format, c.chosen...)
+			if err == nil || !strings.Contains(err.Error(), c.want) || errors.Is(err, ErrRegisters) != c.registers {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if files != nil {
+				t.Errorf("%d files came with the error", len(files))
+			}
+		})
+	}
+	if _, err := ParseFormat("CoRIM"); err == nil {
+		t.Error("ParseFormat takes a name in other letters")
+	}
+}
