@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -45,6 +47,22 @@ func NewCertified(t *testing.T) *TPM {
 	tpm := start(t, state)
 	tpm.CA = ca
 	return tpm
+}
+
+// NewShared starts a TPM that programs use one after another, after use has had it, and returns the path of its socket. Its control channel is at
+// that path with the ending .ctrl, as tcti-swtpm wants it.
+func NewShared(t *testing.T, use func(*TPM)) string {
+	t.Helper()
+	state := shortDir(t)
+	setup(t, state)
+	socket := filepath.Join(state, "s")
+	// It must not end with a connection, so it is bound to this thread, which ends with the test, killed or not.
+	runtime.LockOSThread()
+	serve(t, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}, state, socket, "--ctrl", "type=unixio,path="+socket+".ctrl")
+	connection := dial(t, socket)
+	defer func() { _ = connection.Close() }()
+	use(&TPM{TPM: transport.FromReadWriteCloser(connection), Socket: socket})
+	return socket
 }
 
 // shortDir is a temporary folder whose path leaves room for a socket's name.
@@ -104,14 +122,26 @@ func run(t *testing.T, program string, args ...string) {
 // start runs the emulator until the test ends.
 func start(t *testing.T, state string) *TPM {
 	t.Helper()
+	socket := filepath.Join(state, "s")
+	// With --terminate it ends with its one connection, so that even a test that is killed leaves no process behind.
+	serve(t, nil, state, socket, "--terminate")
+	connection := dial(t, socket)
+	t.Cleanup(func() { _ = connection.Close() })
+	return &TPM{TPM: transport.FromReadWriteCloser(connection), Socket: socket}
+}
+
+// serve runs swtpm until the test ends.
+func serve(t *testing.T, attributes *syscall.SysProcAttr, state, socket string, args ...string) {
+	t.Helper()
 	program, err := exec.LookPath("swtpm")
 	if err != nil {
 		t.Fatal("swtpm is missing: apt-get install swtpm")
 	}
-	socket := filepath.Join(state, "s")
-	// With --terminate it ends with its one connection, so that even a test that is killed leaves no process behind.
-	cmd := exec.Command(program, "socket", "--tpm2", "--terminate", "--tpmstate", "dir="+state,
-		"--server", "type=unixio,path="+socket, "--flags", "not-need-init,startup-clear")
+	cmd := exec.Command(program, append([]string{
+		"socket", "--tpm2", "--tpmstate", "dir=" + state,
+		"--server", "type=unixio,path=" + socket, "--flags", "not-need-init,startup-clear",
+	}, args...)...)
+	cmd.SysProcAttr = attributes
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start swtpm: %v", err)
 	}
@@ -119,9 +149,6 @@ func start(t *testing.T, state string) *TPM {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	connection := dial(t, socket)
-	t.Cleanup(func() { _ = connection.Close() })
-	return &TPM{TPM: transport.FromReadWriteCloser(connection), Socket: socket}
 }
 
 func dial(t *testing.T, socket string) net.Conn {

@@ -9,7 +9,7 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// outerCoRIM is what veraison/corim 1.1 does not read as draft-ietf-rats-corim-10 writes it: tags 501 and 506, and the bytes in the latter.
+// outerCoRIM is the unsigned-corim-map. Package corim of veraison/corim reads it too, but takes any tag for the right one, and a JOSE library along.
 type outerCoRIM struct {
 	ID   string     `cbor:"0,keyasint"`
 	Tags []cbor.Tag `cbor:"1,keyasint"`
