@@ -2,6 +2,7 @@ package export
 
 import (
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -94,11 +95,11 @@ func export(t testing.TB, d measurements.Document, f Format, chosen ...pcrs.Regi
 	return files
 }
 
-// exportOne returns the content of a form that is one file.
+// exportOne returns the content of an export that is one file.
 func exportOne(t testing.TB, d measurements.Document, f Format, chosen ...pcrs.Register) []byte {
 	t.Helper()
 	files := export(t, d, f, chosen...)
-	if len(files) != 1 || f.Several() {
+	if len(files) != 1 {
 		t.Fatalf("%s: %d files, want one", f, len(files))
 	}
 	return files[0].Content
@@ -159,6 +160,86 @@ func compare(t *testing.T, bank pcrs.Bank, got, want pcrs.Values, wanted []pcrs.
 	for r := range got {
 		if !slices.Contains(wanted, r) {
 			t.Errorf("%v of %v is exported and was not asked for", r, bank)
+		}
+	}
+}
+
+// goldens are the forms of PCR 3, whose one event is the separator of four zero bytes. ID stands for the document's digest.
+var goldens = map[Format]string{
+	JSON: `{
+  "schema": "hullmark.registers/v1",
+  "document": "ID",
+  "image": {
+    "id": "node",
+    "version": "20260101"
+  },
+  "banks": {
+    "sha256": {
+      "3": "3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969"
+    },
+    "sha384": {
+      "3": "518923b0f955d08da077c96aaba522b9decede61c599cea6c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4"
+    }
+  }
+}
+`,
+	Keylime: `{
+  "3": [
+    "3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969",
+    "518923b0f955d08da077c96aaba522b9decede61c599cea6c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4"
+  ]
+}
+`,
+	RVPS: `{
+  "version": "0.1.0",
+  "type": "sample",
+  "payload": "` + base64.StdEncoding.EncodeToString([]byte(`{"tpm_pcr3":["3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969"]}`)) + `"
+}
+`,
+	Pcrlock: `{
+  "records": [
+    {
+      "pcr": 3,
+      "digests": [
+        {
+          "hashAlg": "sha256",
+          "digest": "df3f619804a92fdb4057192dc43dd748ea778adc52bc498ce80524c014b81119"
+        },
+        {
+          "hashAlg": "sha384",
+          "digest": "394341b7182cd227c5c6b07ef8000cdfd86136c4292b8e576573ad7ed9ae41019f5818b4b971c9effc60e1ad9f1289f0"
+        }
+      ]
+    }
+  ]
+}
+`,
+	CoRIM: "d901f5" + "a2" + // 501({
+		"00" + "7842" + "ID" + // 0: "ID-3",
+		"01" + "81" + "d901fa" + "58ca" + // 1: [506(<<{
+		"a2" + "01" + "a100" + "7842" + "ID" + // 1: {0: "ID-3"},
+		"04" + "a100" + "81" + "82" + // 4: {0: [[
+		"a100" + "a2" + "00" + "d825" + "50" + "046a599c98685b0e9504a1c0bac02f6d" + "02" + "646e6f6465" + // {0: {0: 37(UUID), 2: "node"}},
+		"81" + "a2" + "0003" + "01" + "a102" + "82" + // [{0: 3, 1: {2: [
+		"82" + "01" + "5820" + "3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969" + // [1, sha256],
+		"82" + "07" + "5830" + "518923b0f955d08da077c96aaba522b9decede61c599cea6c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4", // [7, sha384]]}}]]]}}>>)]})
+}
+
+func TestExportGoldens(t *testing.T) {
+	d := document(t)
+	id, err := d.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, format := range Formats() {
+		got := string(exportOne(t, d, format, 3))
+		want := strings.ReplaceAll(goldens[format], "ID", id.String())
+		if format == CoRIM {
+			got = hex.EncodeToString([]byte(got))
+			want = strings.ReplaceAll(goldens[format], "ID", hex.EncodeToString([]byte(id.String()+"-3")))
+		}
+		if got != want {
+			t.Errorf("%s:\n%s\nwant\n%s", format, got, want)
 		}
 	}
 }
