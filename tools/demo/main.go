@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -61,6 +62,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}{
 		{"build and measure the image", d.build},
 		{"make a cluster file", d.makeCluster},
+		{"predict the machine's registers", d.predict},
 		{"boot a machine", d.boot},
 		{"await it, attest, release, init", d.release},
 		{"ask the cluster", d.kubectl},
@@ -130,9 +132,30 @@ func (d *demo) makeCluster(ctx context.Context) error {
 	return d.hullmark(ctx, "cluster", "new", d.path("cluster"), "--passphrase-file", d.path("passphrase"), "--node-config", d.path("node.json"))
 }
 
+// predict describes the machine, lets its firmware start once for what cannot be derived, and predicts every register of the image on it.
+func (d *demo) predict(ctx context.Context) error {
+	tools, err := filepath.Abs(filepath.Join(d.out, "tools"))
+	if err != nil {
+		return err
+	}
+	machine, err := json.MarshalIndent(map[string]any{
+		"schema": "hullmark.machine/v1", "tools": tools, "memoryMiB": 4096, "stateDisk": "10G", "nodeConfig": "node.json",
+	}, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(d.path("machine.json"), append(machine, '\n'), 0o600); err != nil {
+		return err
+	}
+	fmt.Printf("%s\n%s\n", d.path("machine.json"), machine)
+	if err := d.hullmark(ctx, "learn", "--machine", d.path("machine.json")); err != nil {
+		return err
+	}
+	return d.hullmark(ctx, "measure", d.image(), "--machine", d.path("machine.json"), "--out", d.path("measurements.json"))
+}
+
 func (d *demo) boot(ctx context.Context) (err error) {
-	d.machine, err = startMachine(ctx, d.path("vm"), "vm", filepath.Join(d.out, "hullmark.raw"), "--dir", d.path("vm"),
-		"--tools", filepath.Join(d.out, "tools"), "--state-disk", "10G", "--memory", "4096", "--config", d.path("node.json"),
+	d.machine, err = startMachine(ctx, d.path("vm"), "vm", d.image(), "--dir", d.path("vm"), "--machine", d.path("machine.json"),
 		"--forward", d.agent+":7443", "--forward", d.api+":6443", "--no-reboot")
 	return err
 }
@@ -143,7 +166,7 @@ func (d *demo) release(ctx context.Context) error {
 		return err
 	}
 	return d.hullmark(ctx, "init", "--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase"),
-		"--node", "127.0.0.1:"+d.agent, "--measurements", filepath.Join(d.out, "hullmark.json"),
+		"--node", "127.0.0.1:"+d.agent, "--measurements", d.path("measurements.json"),
 		"--ek", strings.TrimSpace(string(ek)), "--ek-ca", d.path("vm", "ca.crt"),
 		"--endpoint", "127.0.0.1:"+d.api, "--kubeconfig", d.path("kubeconfig"), "--profile", "slow")
 }
@@ -163,6 +186,8 @@ func (d *demo) kubectl(ctx context.Context) error {
 	}
 	return nil
 }
+
+func (d *demo) image() string { return filepath.Join(d.out, "hullmark.raw") }
 
 // kubectlPath is the bundle's own kubectl, which `hullmark build` leaves beside the image.
 func (d *demo) kubectlPath() string { return filepath.Join(d.out, "kubectl") }

@@ -30,7 +30,7 @@ type measureOptions struct {
 
 func newMeasureCommand() *cobra.Command {
 	var o measureOptions
-	var output string
+	var output, file string
 	cmd := &cobra.Command{
 		Use:   "measure IMAGE (--machine FILE | --firmware FILE --vars FILE)",
 		Short: "Predict what an image will measure when it boots on a machine",
@@ -57,7 +57,14 @@ it, is not in it.`,
 			if err != nil {
 				return fmt.Errorf("measure %s: %w", args[0], err)
 			}
-			return writeDocument(cmd.OutOrStdout(), document, output)
+			if file == "" {
+				return writeDocument(cmd.OutOrStdout(), document, output)
+			}
+			text, err := document.Encode()
+			if err != nil {
+				return err
+			}
+			return writeWhole(file, text, 0o644)
 		},
 	}
 	f := cmd.Flags()
@@ -68,6 +75,7 @@ it, is not in it.`,
 	f.StringVar(&o.nodeConfig, "config", "", "node configuration `FILE`, for PCR 8")
 	f.StringVar(&o.lock, "lock", "", "lock `FILE` to name in the document")
 	f.Uint32Var(&o.svn, "svn", 1, "security version `NUMBER` of the release")
+	f.StringVar(&file, "out", "", "`FILE` to write the document to, in place of standard output")
 	f.StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	return cmd
 }
