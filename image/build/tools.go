@@ -22,8 +22,8 @@ func toolPackages() []string {
 		"erofs-utils", "systemd-boot-efi",
 		// What compiles the program that links libcryptsetup.
 		"gcc", "libc6-dev", "libcryptsetup-dev", "pkgconf",
-		// What boots an image, and what tests hold an image against.
-		"qemu-system-x86", "ovmf", "swtpm", "swtpm-tools", "tpm2-tools", "cryptsetup-bin", "mtools", "dosfstools", "gdisk",
+		// What boots an image, and what tests hold an image and its signed document against.
+		"qemu-system-x86", "ovmf", "swtpm", "swtpm-tools", "tpm2-tools", "cryptsetup-bin", "mtools", "dosfstools", "gdisk", "cosign",
 	}
 }
 
