@@ -7,6 +7,7 @@
 package measurements
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -56,16 +57,27 @@ type Document struct {
 	Schema string `json:"schema"`
 	// Image names the image.
 	Image Image `json:"image"`
-	// SVN is the security version: it is raised when older images must no longer be accepted.
-	SVN uint32 `json:"svn"`
-	// Lock is the SHA-256 of the locked package set, empty if it was not given.
-	Lock pcrs.Digest `json:"lock,omitempty"`
+	// Release is what was released; its fields stand among the document's own.
+	Release
 	// Machine is what the registers depend on beside the image.
 	Machine Machine `json:"machine"`
 	// Registers are the predicted registers, ascending.
 	Registers []Register `json:"registers"`
 	// NotPredicted are registers that the document says nothing about, ascending.
 	NotPredicted []NotPredicted `json:"notPredicted"`
+}
+
+// Release says what was released, made by what, of what. Empty fields were not given.
+type Release struct {
+	// Name is what people call the release.
+	Name string `json:"release"`
+	// SVN is the security version: it is raised when older images must no longer be accepted.
+	SVN uint32 `json:"svn"`
+	// Builder is the program that built the image, as PATH@VERSION of its Go module.
+	Builder string `json:"builder,omitempty"`
+	// Lock is the SHA-256 of the locked package set, SBOM that of the bill of materials.
+	Lock pcrs.Digest `json:"lock,omitempty"`
+	SBOM pcrs.Digest `json:"sbom,omitempty"`
 }
 
 // Image identifies an image. Digests are SHA-256.
@@ -116,10 +128,11 @@ type NotPredicted struct {
 	Reason   string        `json:"reason"`
 }
 
-// New describes an image on a machine by its prediction. lock may be empty.
-func New(image Image, svn uint32, lock pcrs.Digest, machine pcrs.Machine, p pcrs.Prediction) (Document, error) {
+// New describes a released image on a machine by its prediction. A release without a name has the image's version for one.
+func New(image Image, release Release, machine pcrs.Machine, p pcrs.Prediction) (Document, error) {
+	release.Name = cmp.Or(release.Name, image.Version)
 	d := Document{
-		Schema: DocumentSchema, Image: image, SVN: svn, Lock: lock,
+		Schema: DocumentSchema, Image: image, Release: release,
 		Machine: Machine{
 			Firmware:   machine.Firmware.SHA256[:],
 			Variables:  machine.Vars.SHA256[:],
@@ -239,10 +252,22 @@ func (d Document) check() error {
 	if err := d.Machine.check(); err != nil {
 		return fmt.Errorf("machine: %w", err)
 	}
-	if len(d.Lock) != 0 && len(d.Lock) != sha256.Size {
-		return fmt.Errorf("lock: digest of %d bytes, want %d", len(d.Lock), sha256.Size)
+	if err := d.Release.check(); err != nil {
+		return fmt.Errorf("release: %w", err)
 	}
 	return d.checkRegisters()
+}
+
+func (r Release) check() error {
+	if r.Name == "" || len(r.Name) > maxText || len(r.Builder) > maxText {
+		return fmt.Errorf("its name must have 1 to %d bytes, its builder at most as many", maxText)
+	}
+	for _, digest := range []pcrs.Digest{r.Lock, r.SBOM} {
+		if len(digest) != 0 && len(digest) != sha256.Size {
+			return fmt.Errorf("lock or sbom: digest of %d bytes, want %d", len(digest), sha256.Size)
+		}
+	}
+	return nil
 }
 
 func (i Image) check() error {

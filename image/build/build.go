@@ -48,6 +48,8 @@ type Result struct {
 	// Image is the disk's file, OUT/ID.raw, and Size its length in bytes.
 	Image string
 	Size  int64
+	// ID and Version are IMAGE_ID and IMAGE_VERSION of its os-release.
+	ID, Version string
 	// RootHash is the dm-verity root hash in hex, Cmdline the kernel command line that contains it.
 	RootHash, Cmdline string
 	// LockFile and Lock are what it was built from, Tools the tools tree that built it.
@@ -210,13 +212,15 @@ func (j *job) addOSRelease() error {
 	if err != nil {
 		return err
 	}
-	text = fmt.Appendf(text, "IMAGE_ID=%s\nIMAGE_VERSION=%s\n", j.ID, time.Unix(j.epoch, 0).UTC().Format("20060102"))
+	text = fmt.Appendf(text, "IMAGE_ID=%s\nIMAGE_VERSION=%s\n", j.ID, j.imageVersion())
 	if j.Profile != "" {
 		text = fmt.Appendf(text, "VARIANT_ID=%s\n", j.Profile)
 	}
 	j.members.addBytes(osReleasePath, 0o644, text)
 	return nil
 }
+
+func (j *job) imageVersion() string { return time.Unix(j.epoch, 0).UTC().Format("20060102") }
 
 // makeFileSystem packs the merged tree, unless the same tree was packed before.
 func (j *job) makeFileSystem(ctx context.Context) (note string, err error) {

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/internal/toolstree"
@@ -16,6 +17,9 @@ import (
 
 // ErrImagesDiffer says that two builds of the same input are not byte-equal.
 var ErrImagesDiffer = errors.New("images differ")
+
+// ErrDocumentsDiffer says that what lies beside two images is not byte-equal.
+var ErrDocumentsDiffer = errors.New("documents differ")
 
 // compareImages says where two images first differ. What comes first is not what stands first on the disk but what the rest follows from: the root
 // file system, then the kernel image's sections (the command line holds the root hash), then the table and the file system around them.
@@ -48,6 +52,17 @@ func compareImages(ctx context.Context, tools, fileA, fileB string) error {
 		return err
 	}
 	return fmt.Errorf("%w: %s, offset %d of the disk", ErrImagesDiffer, partitionAt(a.disk, at), at)
+}
+
+// compareDocuments compares what describes two images and has their names with other endings.
+func compareDocuments(imageA, imageB string) error {
+	for _, ending := range []string{".spdx.json", ".json"} {
+		a, b := strings.TrimSuffix(imageA, ".raw")+ending, strings.TrimSuffix(imageB, ".raw")+ending
+		if err := compareContent(filepath.Base(a), a, b); err != nil {
+			return fmt.Errorf("%w: %w", ErrDocumentsDiffer, err)
+		}
+	}
+	return nil
 }
 
 type openedImage struct {
@@ -157,7 +172,7 @@ func compareEntry(name, a, b string, e fs.DirEntry) error {
 	if !e.Type().IsRegular() {
 		return nil
 	}
-	return compareContent(name, a, b)
+	return compareContent("/"+name, a, b)
 }
 
 func compareContent(name, a, b string) error {
@@ -173,7 +188,7 @@ func compareContent(name, a, b string) error {
 	defer func() { _ = g.Close() }()
 	at, err := firstDifference(f, g)
 	if err == nil && at >= 0 {
-		err = fmt.Errorf("file /%s, offset %d", name, at)
+		err = fmt.Errorf("file %s, offset %d", name, at)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package build
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,29 @@ func TestFirstDifference(t *testing.T) {
 		if got, err := firstDifference(strings.NewReader(c.a), strings.NewReader(c.b)); err != nil || got != c.want {
 			t.Errorf("%.5q… and %.5q…: %d, %v; want %d", c.a, c.b, got, err, c.want)
 		}
+	}
+}
+
+func TestCompareDocuments(t *testing.T) {
+	a, b := filepath.Join(t.TempDir(), "node"), filepath.Join(t.TempDir(), "node")
+	for _, name := range []string{a, b} {
+		for _, ending := range []string{".json", ".spdx.json"} {
+			if err := os.WriteFile(name+ending, []byte(ending), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := compareDocuments(a+".raw", b+".raw"); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(b+".json", []byte(".jsoN"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := compareDocuments(a+".raw", b+".raw"); !errors.Is(err, ErrDocumentsDiffer) || !strings.Contains(err.Error(), "node.json, offset 4") {
+		t.Errorf("got %v", err)
+	}
+	if err := compareDocuments(a+".raw", "other.raw"); err == nil {
+		t.Error("documents that are not there are equal")
 	}
 }
 

@@ -44,7 +44,7 @@ const otherMemory = 14 << 10
 // the third time on another kernel with one processor, whose clock stands on another day. Each has an empty store and an empty Go cache. They share
 // only what is held by hash, which is packages and Go modules, and the tools tree; the third takes the second's Kubernetes bundle. Program is the
 // hullmark program that is started for each. It returns the SHA-256 in hex that all images have; if two differ, the error names the first
-// partition, file and offset that do.
+// partition, file and offset that do. What the program writes beside an image, its bill of materials and its measurement document, has to be equal, too.
 func Reproduce(ctx context.Context, o Options, program string) (sum string, err error) {
 	l, err := ReadLock(o)
 	if err != nil {
@@ -80,7 +80,7 @@ func Reproduce(ctx context.Context, o Options, program string) (sum string, err 
 		if i == 0 {
 			continue
 		}
-		if err := compareImages(ctx, tools, images[i-1], images[i]); err != nil {
+		if err := errors.Join(compareImages(ctx, tools, images[i-1], images[i]), compareDocuments(images[i-1], images[i])); err != nil {
 			return "", fmt.Errorf("reproduce: built %s and %s: %w", circumstances()[i-1].name, c.name, err)
 		}
 	}

@@ -87,7 +87,7 @@ func Document(t *testing.T, image string) measurements.Document {
 	prediction.Registers = []pcrs.Register{4, 7, 9, 11, 12, 13}
 	digest := bytes.Repeat([]byte{7}, sha256.Size)
 	described := measurements.Image{ID: "node", Version: "1", Disk: digest, RootHash: digest, UKI: digest, Stub: "257.1"}
-	document, err := measurements.New(described, 1, nil, pcrs.Machine{}, prediction)
+	document, err := measurements.New(described, measurements.Release{SVN: 1}, pcrs.Machine{}, prediction)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func (s *shop) describe(t *testing.T, name string, svn uint32) measurements.Docu
 	}}
 	disk := sha256.Sum256(s.image)
 	other := make(pcrs.Digest, 32)
-	d, err := measurements.New(measurements.Image{ID: name, Version: "1", Disk: disk[:], RootHash: other, UKI: other, Stub: "257"}, svn, nil, pcrs.Machine{}, p)
+	d, err := measurements.New(measurements.Image{ID: name, Version: "1", Disk: disk[:], RootHash: other, UKI: other, Stub: "257"}, measurements.Release{SVN: svn}, pcrs.Machine{}, p)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,9 +6,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime/debug"
 	"strings"
 
 	"github.com/hullmark/hullmark/image/build"
+	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // The firmware that an image is measured for when nobody names another: what `hullmark vm` runs from the tools tree.
@@ -17,11 +21,20 @@ const (
 	treeVars     = "usr/share/OVMF/OVMF_VARS_4M.fd"
 )
 
-// accompany leaves beside a finished image what its users need next: the measurement document, the tools tree and kubectl.
-func accompany(r build.Result) error {
+// accompany leaves beside a finished image what its users need next: its bill of materials, the measurement document that names both, the tools
+// tree and kubectl.
+func accompany(r build.Result, release measurements.Release) error {
 	out := filepath.Dir(r.Image)
+	bill, err := r.Lock.SPDX(lock.Contents{ID: r.ID, Version: r.Version, RootHash: r.RootHash, Kubernetes: r.Bundle != ""})
+	if err != nil {
+		return err
+	}
+	sbom := strings.TrimSuffix(r.Image, ".raw") + ".spdx.json"
+	if err := os.WriteFile(sbom, bill, 0o644); err != nil {
+		return err
+	}
 	document, err := measureImage(r.Image, measureOptions{
-		firmware: filepath.Join(r.Tools, treeFirmware), vars: filepath.Join(r.Tools, treeVars), lock: r.LockFile, svn: 1,
+		firmware: filepath.Join(r.Tools, treeFirmware), vars: filepath.Join(r.Tools, treeVars), release: release, lock: r.LockFile, sbom: sbom,
 	})
 	if err != nil {
 		return fmt.Errorf("measure: %w", err)
@@ -37,6 +50,23 @@ func accompany(r build.Result) error {
 		return err
 	}
 	return link(filepath.Join(r.Bundle, "usr/lib/kubernetes/bin/kubectl"), filepath.Join(out, "kubectl"))
+}
+
+// releaseVersion is the form of a version that a tag gives, unlike what Go makes of a commit or of a changed checkout.
+var releaseVersion = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+$`)
+
+// thisBuilder names this program as PATH@VERSION. Two builds of one release have to have equal documents, so nothing is in it that depends on how
+// the checkout came to be: whatever is no release is called devel.
+func thisBuilder() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	version := "devel"
+	if releaseVersion.MatchString(info.Main.Version) {
+		version = info.Main.Version
+	}
+	return info.Main.Path + "@" + version
 }
 
 // link makes name a symbolic link to target, in place of an older link.

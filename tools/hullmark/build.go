@@ -15,12 +15,14 @@ import (
 
 	"github.com/hullmark/hullmark/image/build"
 	"github.com/hullmark/hullmark/internal/cache"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 func newBuildCommand() *cobra.Command {
 	var f buildFlags
 	var relock bool
 	var output string
+	release := measurements.Release{Builder: thisBuilder()}
 	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build an image from the locked packages",
@@ -29,7 +31,8 @@ func newBuildCommand() *cobra.Command {
 Exactly the packages of the lock are installed; one that cannot be had, or is another than was locked, is an error that names it. The
 same lock, sources and compiler give the same image, byte for byte. Everything that was downloaded or built once is kept in the cache folder.
 
-Beside the image lie its measurement document, for the firmware of the tools tree without keys, and links to that tree and to the image's kubectl.`,
+Beside the image lie its bill of materials (SPDX), its measurement document, for the firmware of the tools tree without keys, and links to that
+tree and to the image's kubectl.`,
 		Example: "  hullmark build\n  hullmark build --config my-node --image-id my-node",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -50,7 +53,7 @@ Beside the image lie its measurement document, for the firmware of the tools tre
 				return err
 			}
 			o.Progress.Summary()
-			if err := accompany(r); err != nil {
+			if err := accompany(r, release); err != nil {
 				return err
 			}
 			return writeBuilt(cmd.OutOrStdout(), r, output)
@@ -58,6 +61,7 @@ Beside the image lie its measurement document, for the firmware of the tools tre
 	}
 	f.register(cmd)
 	f.registerImage(cmd)
+	registerRelease(cmd, &release)
 	cmd.Flags().BoolVar(&relock, "relock", false, "where a locked package is gone from every source, lock it anew into OUT/hullmark.lock and build from that")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	return cmd

@@ -24,8 +24,8 @@ type measureOptions struct {
 	firmware, vars string
 	roms           []string
 	nodeConfig     string // empty: the prediction is for all nodes
-	lock           string // empty: the document names no lock
-	svn            uint32
+	release        measurements.Release
+	lock, sbom     string // empty: the document does not name them
 }
 
 func newMeasureCommand() *cobra.Command {
@@ -74,10 +74,19 @@ it, is not in it.`,
 	f.StringArrayVar(&o.roms, "rom", nil, "option ROM `FILE` of a device, in the order of the devices; repeat for more")
 	f.StringVar(&o.nodeConfig, "config", "", "node configuration `FILE`, for PCR 8")
 	f.StringVar(&o.lock, "lock", "", "lock `FILE` to name in the document")
-	f.Uint32Var(&o.svn, "svn", 1, "security version `NUMBER` of the release")
 	f.StringVar(&file, "out", "", "`FILE` to write the document to, in place of standard output")
+	f.StringVar(&o.sbom, "sbom", "", "bill of materials `FILE` to name in the document")
+	f.StringVar(&o.release.Builder, "builder", "", "`PATH@VERSION` of the program that built the image, to name in the document")
+	registerRelease(cmd, &o.release)
 	f.StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	return cmd
+}
+
+// registerRelease defines the flags of what only the releaser knows.
+func registerRelease(cmd *cobra.Command, r *measurements.Release) {
+	f := cmd.Flags()
+	f.StringVar(&r.Name, "release", "", "`NAME` of the release (default: the image's version)")
+	f.Uint32Var(&r.SVN, "svn", 1, "security version `NUMBER` of the release")
 }
 
 func measureArgs(_ *cobra.Command, args []string) error {
@@ -93,9 +102,9 @@ func measureImage(path string, o measureOptions) (measurements.Document, error) 
 	if err != nil {
 		return measurements.Document{}, err
 	}
-	lock, err := digestOf(o.lock)
+	release, err := o.released()
 	if err != nil {
-		return measurements.Document{}, fmt.Errorf("lock: %w", err)
+		return measurements.Document{}, err
 	}
 	raw, err := os.Open(path)
 	if err != nil {
@@ -111,7 +120,19 @@ func measureImage(path string, o measureOptions) (measurements.Document, error) 
 	if err != nil {
 		return measurements.Document{}, err
 	}
-	return measurements.New(described, o.svn, lock, boot.Machine, prediction)
+	return measurements.New(described, release, boot.Machine, prediction)
+}
+
+// released completes the release with the digests of the files that it names.
+func (o measureOptions) released() (r measurements.Release, err error) {
+	r = o.release
+	if r.Lock, err = digestOf(o.lock); err != nil {
+		return r, fmt.Errorf("lock: %w", err)
+	}
+	if r.SBOM, err = digestOf(o.sbom); err != nil {
+		return r, fmt.Errorf("bill of materials: %w", err)
+	}
+	return r, nil
 }
 
 // openBoot reads all that a boot depends on beside the image.
@@ -250,8 +271,8 @@ func writeDocument(w io.Writer, d measurements.Document, output string) error {
 
 func writeDocumentTable(w io.Writer, d measurements.Document) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "image\t%s %s\nroot hash\t%v\nkernel image\t%v (systemd-stub %s)\nfirmware\t%v\nsecurity version\t%d\n\n",
-		d.Image.ID, d.Image.Version, d.Image.RootHash, d.Image.UKI, d.Image.Stub, d.Machine.Firmware, d.SVN)
+	fmt.Fprintf(t, "image\t%s %s\nrelease\t%s\nroot hash\t%v\nkernel image\t%v (systemd-stub %s)\nfirmware\t%v\nsecurity version\t%d\n\n",
+		d.Image.ID, d.Image.Version, d.Name, d.Image.RootHash, d.Image.UKI, d.Image.Stub, d.Machine.Firmware, d.SVN)
 	for _, r := range d.Registers {
 		fmt.Fprintf(t, "%v\t%v\n", r.Register, r.Values[pcrs.SHA256])
 		for _, e := range r.Events {

@@ -100,7 +100,7 @@ func hullmarkMeasure(args ...string) (string, error) {
 
 func TestMeasurePrintsTheDocument(t *testing.T) {
 	f := newMeasureFixture(t)
-	out, err := hullmarkMeasure(f.image, "--firmware", f.firmware, "--vars", f.vars, "--lock", f.vars, "--svn", "7", "-o", "json")
+	out, err := hullmarkMeasure(f.image, "--firmware", f.firmware, "--vars", f.vars, "--lock", f.vars, "--sbom", f.image, "--svn", "7", "--release", "spring", "--builder", "a.example/b@v1.0.0", "-o", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,11 +118,28 @@ func TestMeasurePrintsTheDocument(t *testing.T) {
 	if d.Image.ID != "node" || d.Image.Version != "20260102" || d.SVN != 7 || len(d.Lock) != sha256.Size {
 		t.Errorf("got %+v", d.Image)
 	}
+	if d.Name != "spring" || d.Builder != "a.example/b@v1.0.0" || !d.SBOM.Equal(d.Image.Disk) {
+		t.Errorf("got %+v", d.Release)
+	}
 	if d.Image.Disk.String() != fmt.Sprintf("%x", sha256.Sum256(raw)) {
 		t.Errorf("disk digest %v", d.Image.Disk)
 	}
 	if _, ok := d.Values(pcrs.SHA256)[8]; ok {
 		t.Error("PCR 8 is in a document for all nodes")
+	}
+}
+
+// What a checkout is made of, and whether Go could see it, is not in a document.
+func TestABuilderIsNamedByItsRelease(t *testing.T) {
+	if got := thisBuilder(); got != "github.com/hullmark/hullmark@devel" {
+		t.Errorf("got %s", got)
+	}
+	for version, want := range map[string]bool{
+		"v1.2.3": true, "(devel)": false, "v0.0.0-20261121075742-111178911789": false, "v1.2.3+dirty": false, "v1.2.4-0.20261121075742-111178911789": false, "": false,
+	} {
+		if releaseVersion.MatchString(version) != want {
+			t.Errorf("%s is a release: %v", version, !want)
+		}
 	}
 }
 

@@ -19,7 +19,7 @@ func newReproduceCommand() *cobra.Command {
 
 Folder, umask, time zone and locale differ, and the third build runs on another kernel (User-Mode Linux) with one processor, whose clock stands
 more than a year ahead. Every build begins with an empty cache: they share only packages and Go modules, which are held by hash, and the tools
-tree; the third also takes the second's Kubernetes bundle, which would take hours there. If the images differ, the first differing partition, file and offset are named and the exit code is 3.`,
+tree; the third also takes the second's Kubernetes bundle, which would take hours there. If the images or their documents differ, the first differing partition, file and offset are named and the exit code is 3.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := f.options(cmd.ErrOrStderr())
@@ -31,13 +31,13 @@ tree; the third also takes the second's Kubernetes bundle, which would take hour
 				return err
 			}
 			sum, err := build.Reproduce(cmd.Context(), o, program)
-			if errors.Is(err, build.ErrImagesDiffer) {
+			if errors.Is(err, build.ErrImagesDiffer) || errors.Is(err, build.ErrDocumentsDiffer) {
 				return withCode(exitMismatch, err)
 			}
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "byte-equal: all three images have sha256 %s\n", sum)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "byte-equal: all three images have sha256 %s, and equal documents\n", sum)
 			return err
 		},
 	}

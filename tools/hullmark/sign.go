@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/sha256"
 	"crypto/x509"
@@ -14,6 +15,7 @@ import (
 	"github.com/youmark/pkcs8"
 
 	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 // maxKeyFile is the largest key file, in bytes.
@@ -160,7 +162,7 @@ func readBounded(file string, limit int64) ([]byte, error) {
 
 // verifyOptions are the flags of `hullmark verify`.
 type verifyOptions struct {
-	key, image, document string
+	key, image, sbom, document string
 }
 
 func newVerifyCommand() *cobra.Command {
@@ -170,10 +172,10 @@ func newVerifyCommand() *cobra.Command {
 		Short: "Check a signed measurement document, offline",
 		Long: `Check a signed measurement document, offline, and say what was checked.
 
-Nothing but the file and the public key is needed. With --image the disk is compared with what was signed. The document is written to --document,
+Nothing but the file and the public key is needed. With --image the disk is compared with what was signed, with --sbom the bill of materials. The document is written to --document,
 for measure's peers, explain and init, only after everything was checked.
 
-Exit codes: 0 all is right, 3 the image is another than the signed one, 1 anything else is wrong, 2 usage.`,
+Exit codes: 0 all is right, 3 the image or the bill of materials is another than the signed one, 1 anything else is wrong, 2 usage.`,
 		Example: "  hullmark verify node.dsse --key release.pub --image node.raw --document node.json",
 		Args:    exactArg("verify", "the signed document"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -183,6 +185,7 @@ Exit codes: 0 all is right, 3 the image is another than the signed one, 1 anythi
 	f := cmd.Flags()
 	f.StringVar(&o.key, "key", "", "public key `FILE` (PEM)")
 	f.StringVar(&o.image, "image", "", "also compare this disk image `FILE`")
+	f.StringVar(&o.sbom, "sbom", "", "also compare this bill of materials `FILE`")
 	f.StringVar(&o.document, "document", "", "write the verified document to `FILE`")
 	require(cmd, "key")
 	return cmd
@@ -207,10 +210,16 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 		fmt.Sprintf("registers   %d, each replayed from its events", len(document.Registers)),
 	}
 	if o.image != "" {
-		if err := o.compareImage(document); err != nil {
+		if err := compareFile(o.image, "disk", document.Image.Disk); err != nil {
 			return err
 		}
 		checked = append(checked, "image       "+o.image+" is the signed disk, byte for byte")
+	}
+	if o.sbom != "" {
+		if err := compareFile(o.sbom, "bill of materials", document.SBOM); err != nil {
+			return err
+		}
+		checked = append(checked, "packages    "+o.sbom+" is the signed bill of materials, byte for byte")
 	}
 	encoded, err := document.Encode()
 	if err != nil {
@@ -222,23 +231,23 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 		}
 	}
 	image := document.Image
-	_, err = fmt.Fprintf(out, "%s\n\nimage %s %s, security version %d\nroot hash %v\ndocument %x\n",
-		strings.Join(checked, "\n"), printable(image.ID), printable(image.Version), document.SVN, image.RootHash, sha256.Sum256(encoded))
+	_, err = fmt.Fprintf(out, "%s\n\nimage %s %s, release %s, security version %d, built by %s\nroot hash %v\ndocument %x\n",
+		strings.Join(checked, "\n"), printable(image.ID), printable(image.Version), printable(document.Name), document.SVN,
+		cmp.Or(printable(document.Builder), "an unnamed builder"), image.RootHash, sha256.Sum256(encoded))
 	return err
 }
 
-func (o *verifyOptions) compareImage(document measurements.Document) error {
-	f, err := os.Open(o.image)
+// compareFile compares a file with a signed digest; none means that nothing was signed.
+func compareFile(file, what string, signed pcrs.Digest) error {
+	got, err := digestOf(file)
 	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
-	if got := h.Sum(nil); !document.Image.Disk.Equal(got) {
-		return withCode(exitMismatch, fmt.Errorf("%s: signed is a disk with sha256 %v, this one has %x", o.image, document.Image.Disk, got))
+	if len(signed) == 0 {
+		return withCode(exitMismatch, fmt.Errorf("%s: the document names no %s", file, what))
+	}
+	if !signed.Equal(got) {
+		return withCode(exitMismatch, fmt.Errorf("%s: signed is a %s with sha256 %v, this one has %v", file, what, signed, got))
 	}
 	return nil
 }
