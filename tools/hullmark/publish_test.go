@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,11 +11,18 @@ import (
 	"testing"
 )
 
-// A stranger's way, as docs/verify.md shows it, with a small image.
-func TestVerifyPage(t *testing.T) {
-	page, err := os.ReadFile("../../docs/verify.md")
-	if err != nil {
-		t.Fatal(err)
+// A stranger's way, as docs/verify.md shows it, with a small image, and then by hand, as docs/measurement-format.md does.
+func TestVerifyPages(t *testing.T) {
+	var pages []byte
+	for _, name := range []string{"verify.md", "measurement-format.md"} {
+		page, err := os.ReadFile("../../docs/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, page...)
+	}
+	if _, err := exec.LookPath("jq"); err != nil {
+		t.Fatal("jq is missing: apt-get install jq")
 	}
 	f := newMeasureFixture(t)
 	dir := t.TempDir()
@@ -41,13 +50,17 @@ func TestVerifyPage(t *testing.T) {
 	}
 	write(t, filepath.Join(dir, "out/hullmark.json"), []byte(document))
 	script := ""
-	for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(string(page), -1) {
+	for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(string(pages), -1) {
 		script += strings.Replace(block[1], "fetch hullmark ", "fetch "+name[1]+" ", 1)
 	}
 	cmd := exec.CommandContext(t.Context(), "bash", "-eu", "-c", script)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
-	wantExit(t, cmd.ProcessState.ExitCode(), 0, string(out), "published in", "is the signed disk, byte for byte", "PCR 11 differs")
+	wantExit(t, cmd.ProcessState.ExitCode(), 0, string(out), "published in", "is the signed disk, byte for byte", "PCR 11 differs", "Signature Verified Successfully")
+	// hullmark and jq name the same digest.
+	if id := fmt.Sprintf("%x", sha256.Sum256([]byte(document))); strings.Count(string(out), id) != 2 {
+		t.Errorf("the document's digest %s is not named twice in\n%s", id, out)
+	}
 	if err != nil {
 		t.Error(err)
 	}
