@@ -1,38 +1,85 @@
-// Package publish publishes signed measurement documents and their images, and
-// fetches them again: from a folder, or from a tree that a web server shows.
-// Whoever serves is not trusted: nothing is handed on that the key did not sign.
-//
-// A tree holds NAME.dsse, the newest document of an image's name, and below
-// sha256/ every document and every image by the digest of its content:
-// sha256/DIGEST.dsse and sha256/DIGEST.raw.
+// Package publish publishes signed measurement documents, with the images and the
+// bills of materials that they name, and fetches them again: in a folder, from a
+// tree that a web server shows, or in an OCI registry. Whoever serves is not
+// trusted: nothing is handed on that the key did not sign.
 package publish
 
 import (
 	"context"
 	"crypto"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"regexp"
 
 	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
-// MaxImage is the largest image that is fetched, in bytes.
-const MaxImage = 16 << 30
+// Limits of what is fetched, in bytes.
+const (
+	MaxImage = 16 << 30
+	MaxSBOM  = 16 << 20
+)
 
 var (
 	digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	nameForm   = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 )
 
-// Release puts a signed document into the tree in folder, and its image if one
-// is named. Both have to be what key signed. The name leads to the document only when everything it names is there.
-func Release(folder string, signed []byte, key crypto.PublicKey, image string) error {
+// Destination is where releases are published.
+type Destination interface {
+	// put publishes a release. What leads to the document comes last, when everything that it names is there.
+	put(ctx context.Context, r release) error
+}
+
+// Source is where releases are fetched from.
+type Source interface {
+	// documents returns the signed documents that reference, a name or a digest, may lead to; they may be anything.
+	documents(ctx context.Context, reference string) ([][]byte, error)
+	// content reads a file of the kind from an offset on. It fails with fs.ErrNotExist for one that is not there.
+	content(ctx context.Context, k kind, digest pcrs.Digest, offset int64) (io.ReadCloser, error)
+}
+
+// Place is both.
+type Place interface {
+	Destination
+	Source
+}
+
+// kind is what a document names by digest, beside itself.
+type kind struct {
+	what, ending string
+	limit        int64
+}
+
+var (
+	imageKind = kind{"disk", ".raw", MaxImage}
+	sbomKind  = kind{"bill of materials", ".spdx.json", MaxSBOM}
+)
+
+// release is what is published together.
+type release struct {
+	document measurements.Document
+	id       measurements.DocumentID
+	signed   []byte
+	files    []file
+}
+
+// file is one that the document names by digest.
+type file struct {
+	kind
+	path   string
+	digest pcrs.Digest
+}
+
+// Files are what is published beside a document; either may be empty.
+type Files struct{ Image, SBOM string }
+
+// Release publishes a signed document, and the files that are named with it. All of them have to be what key signed.
+func Release(ctx context.Context, to Destination, signed []byte, key crypto.PublicKey, files Files) error {
 	document, err := measurements.Open(signed, key)
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)
@@ -44,135 +91,138 @@ func Release(folder string, signed []byte, key crypto.PublicKey, image string) e
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Join(folder, "sha256"), 0o755); err != nil {
+	r := release{document: document, id: id, signed: signed}
+	if files.Image != "" {
+		r.files = append(r.files, file{imageKind, files.Image, document.Image.Disk})
+	}
+	if files.SBOM != "" {
+		r.files = append(r.files, file{sbomKind, files.SBOM, document.SBOM})
+	}
+	if err := to.put(ctx, r); err != nil {
 		return fmt.Errorf("publish: %w", err)
-	}
-	if image != "" {
-		if err := copyImage(folder, image, document); err != nil {
-			return fmt.Errorf("publish: %w", err)
-		}
-	}
-	for _, name := range []string{documentPath(id.String()), document.Image.ID + ".dsse"} {
-		if err := replace(filepath.Join(folder, name), func(w io.Writer) error { _, err := w.Write(signed); return err }); err != nil {
-			return fmt.Errorf("publish: %w", err)
-		}
 	}
 	return nil
 }
 
-func documentPath(digest string) string { return "sha256/" + digest + ".dsse" }
-
-func imagePath(d measurements.Document) string { return "sha256/" + d.Image.Disk.String() + ".raw" }
-
-// copyImage copies an image while it is hashed; one that is not the document's leaves nothing.
-func copyImage(folder, image string, document measurements.Document) error {
-	in, err := os.Open(image)
+// copyTo copies the file while it is hashed, and fails if it is not what was signed.
+func (f file) copyTo(w io.Writer) error {
+	in, err := os.Open(f.path)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = in.Close() }()
-	return replace(filepath.Join(folder, imagePath(document)), func(w io.Writer) error {
-		h := sha256.New()
-		if _, err := io.Copy(io.MultiWriter(w, h), in); err != nil {
-			return err
-		}
-		if got := h.Sum(nil); !document.Image.Disk.Equal(got) {
-			return fmt.Errorf("%s: signed is a disk with sha256 %v, this one has %x", image, document.Image.Disk, got)
-		}
-		return nil
-	})
-}
-
-// replace writes a file that has its name only when it is whole and on disk.
-func replace(path string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-")
-	if err != nil {
+	h := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(w, h), in); err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	if err := errors.Join(write(f), f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return err
+	if got := h.Sum(nil); !f.digest.Equal(got) {
+		return fmt.Errorf("%s: signed is a %s with sha256 %v, this one has %x", f.path, f.what, f.digest, got)
 	}
-	return os.Rename(f.Name(), path)
-}
-
-// Source is a tree that is fetched from.
-type Source interface {
-	// open reads a file of the tree from an offset on. It fails with fs.ErrNotExist for a file that is not there.
-	open(ctx context.Context, path string, offset int64) (io.ReadCloser, error)
+	return nil
 }
 
 // Fetch returns the document that reference names, an image's name or a
 // document's digest, with the bytes that were signed. The document is checked as
 // measurements.Open does, has to be the one that was asked for, and may not have
 // a security version below minimum: a name says nothing of which release it leads to.
-func Fetch(ctx context.Context, from Source, reference string, key crypto.PublicKey, minimum uint32) (signed []byte, d measurements.Document, err error) {
-	path := reference + ".dsse"
-	switch {
-	case digestForm.MatchString(reference):
-		path = documentPath(reference)
-	case !nameForm.MatchString(reference):
-		return nil, d, fmt.Errorf("fetch %.80q: want an image's name or a document's digest", reference)
+func Fetch(ctx context.Context, from Source, reference string, key crypto.PublicKey, minimum uint32) ([]byte, measurements.Document, error) {
+	var none measurements.Document
+	if !digestForm.MatchString(reference) && !nameForm.MatchString(reference) {
+		return nil, none, fmt.Errorf("fetch %.80q: want an image's name or a document's digest", reference)
 	}
-	in, err := from.open(ctx, path, 0)
+	candidates, err := from.documents(ctx, reference)
 	if err != nil {
-		return nil, d, fmt.Errorf("fetch %s: %w", reference, err)
+		return nil, none, fmt.Errorf("fetch %s: %w", reference, err)
 	}
-	signed, err = io.ReadAll(io.LimitReader(in, measurements.MaxEnvelope+1))
-	if err = errors.Join(err, in.Close()); err != nil {
-		return nil, d, fmt.Errorf("fetch %s: %w", reference, err)
-	}
-	if d, err = measurements.Open(signed, key); err != nil {
-		return nil, measurements.Document{}, fmt.Errorf("fetch %s: %w", reference, err)
-	}
-	if err := isMeant(d, reference, minimum); err != nil {
-		return nil, measurements.Document{}, fmt.Errorf("fetch %s: %w", reference, err)
+	signed, d, err := choose(candidates, reference, key, minimum)
+	if err != nil {
+		return nil, none, fmt.Errorf("fetch %s: %w", reference, err)
 	}
 	return signed, d, nil
 }
 
-func isMeant(d measurements.Document, reference string, minimum uint32) error {
-	id, err := d.Digest()
+// choose returns the candidate that is meant, of several the one with the highest security version. Others may have put theirs beside it.
+func choose(candidates [][]byte, reference string, key crypto.PublicKey, minimum uint32) (signed []byte, best measurements.Document, err error) {
+	var refused []error
+	var ids []measurements.DocumentID // that share the highest security version
+	for _, c := range candidates {
+		d, id, err := open(c, reference, key, minimum)
+		switch {
+		case err != nil:
+			refused = append(refused, err)
+		case signed == nil || d.SVN > best.SVN:
+			signed, best, ids = c, d, []measurements.DocumentID{id}
+		case d.SVN == best.SVN && id != ids[0]:
+			ids = append(ids, id)
+		}
+	}
+	if signed == nil {
+		return nil, best, errors.Join(refused...)
+	}
+	if len(ids) > 1 {
+		return nil, best, fmt.Errorf("the name leads to several documents of security version %d: fetch one by its digest: %v", best.SVN, ids)
+	}
+	return signed, best, nil
+}
+
+func open(signed []byte, reference string, key crypto.PublicKey, minimum uint32) (measurements.Document, measurements.DocumentID, error) {
+	var id measurements.DocumentID
+	d, err := measurements.Open(signed, key)
 	if err != nil {
-		return err
+		return d, id, err
+	}
+	if id, err = d.Digest(); err != nil {
+		return d, id, err
 	}
 	if reference != id.String() && reference != d.Image.ID {
-		return fmt.Errorf("the source gave the document %v of image %.80q instead", id, d.Image.ID)
+		return d, id, fmt.Errorf("the source gave the document %v of image %.80q instead", id, d.Image.ID)
 	}
 	if d.SVN < minimum {
-		return fmt.Errorf("its security version is %d, wanted is at least %d: the source shows an old release", d.SVN, minimum)
+		return d, id, fmt.Errorf("its security version is %d, wanted is at least %d: the source shows an old release", d.SVN, minimum)
 	}
-	return nil
+	return d, id, nil
 }
 
 // FetchImage fetches a document's image into the file to, which has its name
 // only when its content is what was signed. What an interrupted fetch left in
 // to.part is gone on with. Progress is told how many bytes are there; it may be nil.
 func FetchImage(ctx context.Context, from Source, d measurements.Document, to string, progress func(done int64)) error {
-	if err := fetchImage(ctx, from, d, to, MaxImage, progress); err != nil {
-		return fmt.Errorf("fetch image %s: %w", d.Image.ID, err)
+	return fetchFile(ctx, from, file{imageKind, to, d.Image.Disk}, progress)
+}
+
+// FetchSBOM fetches a document's bill of materials as FetchImage fetches its image.
+func FetchSBOM(ctx context.Context, from Source, d measurements.Document, to string) error {
+	if len(d.SBOM) == 0 {
+		return errors.New("fetch bill of materials: the document names none")
+	}
+	return fetchFile(ctx, from, file{sbomKind, to, d.SBOM}, nil)
+}
+
+func fetchFile(ctx context.Context, from Source, f file, progress func(done int64)) error {
+	if err := f.fetch(ctx, from, progress); err != nil {
+		return fmt.Errorf("fetch %s: %w", f.what, err)
 	}
 	return nil
 }
 
-func fetchImage(ctx context.Context, from Source, d measurements.Document, to string, limit int64, progress func(done int64)) error {
-	part := to + ".part"
-	f, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
+func (f file) fetch(ctx context.Context, from Source, progress func(done int64)) error {
+	part := f.path + ".part"
+	out, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }()
+	defer func() { _ = out.Close() }()
 	h := sha256.New()
-	done, err := io.Copy(h, f)
+	done, err := io.Copy(h, out)
 	if err != nil {
 		return err
 	}
-	if !d.Image.Disk.Equal(h.Sum(nil)) { // all of it may be there already
-		in, err := from.open(ctx, imagePath(d), done)
+	if !f.digest.Equal(h.Sum(nil)) { // all of it may be there already
+		in, err := from.content(ctx, f.kind, f.digest, done)
 		if err != nil {
 			return err
 		}
-		err = copyOn(io.MultiWriter(f, h), in, done, limit, progress)
+		err = copyOn(io.MultiWriter(out, h), in, done, f.limit, progress)
 		err = errors.Join(err, in.Close())
 		if errors.Is(err, errTooLarge) {
 			return errors.Join(err, os.Remove(part))
@@ -181,17 +231,17 @@ func fetchImage(ctx context.Context, from Source, d measurements.Document, to st
 			return fmt.Errorf("%w (what came is in %s; the same command goes on with it)", err, part)
 		}
 	}
-	if got := hex.EncodeToString(h.Sum(nil)); got != d.Image.Disk.String() {
-		return errors.Join(fmt.Errorf("signed is a disk with sha256 %v, the source gave %s; what came was removed", d.Image.Disk, got), os.Remove(part))
+	if got := h.Sum(nil); !f.digest.Equal(got) {
+		return errors.Join(fmt.Errorf("signed is a %s with sha256 %v, the source gave %x; what came was removed", f.what, f.digest, got), os.Remove(part))
 	}
-	if err := f.Sync(); err != nil {
+	if err := out.Sync(); err != nil {
 		return err
 	}
-	return os.Rename(part, to)
+	return os.Rename(part, f.path)
 }
 
-// errTooLarge says that what comes is no image; what came is of no use.
-var errTooLarge = errors.New("larger than any image")
+// errTooLarge says that what comes is not what was asked for; what came is of no use.
+var errTooLarge = errors.New("too large")
 
 // copyOn copies what follows done bytes, and no more than limit of both.
 func copyOn(w io.Writer, r io.Reader, done, limit int64, progress func(done int64)) error {
@@ -214,20 +264,4 @@ func copyOn(w io.Writer, r io.Reader, done, limit int64, progress func(done int6
 			return err
 		}
 	}
-}
-
-// Folder is a tree on this machine.
-func Folder(dir string) Source { return folder(dir) }
-
-type folder string
-
-func (f folder) open(_ context.Context, path string, offset int64) (io.ReadCloser, error) {
-	in, err := os.Open(filepath.Join(string(f), filepath.FromSlash(path)))
-	if err != nil {
-		return nil, err
-	}
-	if _, err := in.Seek(offset, io.SeekStart); err != nil {
-		return nil, errors.Join(err, in.Close())
-	}
-	return in, nil
 }

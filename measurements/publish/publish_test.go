@@ -18,11 +18,13 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// shop is a tree with one release in it.
+// shop is a tree with one release in it, and the files that it was published from.
 type shop struct {
 	dir      string
+	files    Files
 	key      ed25519.PrivateKey
 	image    []byte
+	sbom     []byte
 	document measurements.Document
 	id       string
 }
@@ -33,9 +35,16 @@ func newShop(t *testing.T) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &shop{dir: t.TempDir(), key: key, image: bytes.Repeat([]byte("image "), 500_000)}
+	s := &shop{dir: t.TempDir(), key: key, image: bytes.Repeat([]byte("image "), 500_000), sbom: []byte("a bill")}
+	from := t.TempDir()
+	s.files = Files{Image: filepath.Join(from, "image"), SBOM: filepath.Join(from, "bill")}
+	for path, content := range map[string][]byte{s.files.Image: s.image, s.files.SBOM: s.sbom} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s.document = s.describe(t, "node", 3)
-	s.publish(t, s.document)
+	s.publish(t, Folder(s.dir), s.document)
 	digest, err := s.document.Digest()
 	if err != nil {
 		t.Fatal(err)
@@ -50,9 +59,9 @@ func (s *shop) describe(t *testing.T, name string, svn uint32) measurements.Docu
 	p.Log.Events = []pcrs.Event{{
 		Register: 4, Type: pcrs.EvSeparator, Digests: pcrs.DigestsOf([]byte{0}, pcrs.PredictedBanks()...), What: "separator", Origin: pcrs.Derived,
 	}}
-	disk := sha256.Sum256(s.image)
+	disk, sbom := sha256.Sum256(s.image), sha256.Sum256(s.sbom)
 	other := make(pcrs.Digest, 32)
-	d, err := measurements.New(measurements.Image{ID: name, Version: "1", Disk: disk[:], RootHash: other, UKI: other, Stub: "257"}, measurements.Release{SVN: svn}, pcrs.Machine{}, p)
+	d, err := measurements.New(measurements.Image{ID: name, Version: "1", Disk: disk[:], RootHash: other, UKI: other, Stub: "257"}, measurements.Release{SVN: svn, SBOM: sbom[:]}, pcrs.Machine{}, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,13 +77,9 @@ func (s *shop) sign(t *testing.T, d measurements.Document) []byte {
 	return signed
 }
 
-func (s *shop) publish(t *testing.T, d measurements.Document) {
+func (s *shop) publish(t *testing.T, to Destination, d measurements.Document) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "image")
-	if err := os.WriteFile(file, s.image, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := Release(s.dir, s.sign(t, d), s.key.Public(), file); err != nil {
+	if err := Release(t.Context(), to, s.sign(t, d), s.key.Public(), s.files); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -98,7 +103,9 @@ func serve(t *testing.T, dir string, change func(http.ResponseWriter, *http.Requ
 
 func TestFetchWhatWasPublished(t *testing.T) {
 	s := newShop(t)
-	for name, source := range map[string]Source{"folder": Folder(s.dir), "web": serve(t, s.dir, nil)} {
+	for name, source := range map[string]Source{
+		"folder": Folder(s.dir), "web": serve(t, s.dir, nil), "registry": s.registry(t, true), "registry without the referrers API": s.registry(t, false),
+	} {
 		for _, reference := range []string{"node", s.id} {
 			signed, d, err := Fetch(t.Context(), source, reference, s.key.Public(), 3)
 			if err != nil || !bytes.Equal(signed, s.sign(t, s.document)) {
@@ -111,6 +118,12 @@ func TestFetchWhatWasPublished(t *testing.T) {
 			}
 			if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, s.image) {
 				t.Errorf("%s: another image came: %v", name, err)
+			}
+			if err := FetchSBOM(t.Context(), source, d, to); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, s.sbom) {
+				t.Errorf("%s: another bill came: %v", name, err)
 			}
 		}
 	}
@@ -224,7 +237,8 @@ func TestFetchImageRefuses(t *testing.T) {
 	if err := FetchImage(t.Context(), source, s.document, to, nil); err == nil || !strings.Contains(err.Error(), "signed is a disk with") || len(left()) != 0 {
 		t.Errorf("another image: %v; left are %v", err, left())
 	}
-	if err := fetchImage(t.Context(), Folder(s.dir), s.document, to, 1000, nil); err == nil || !strings.Contains(err.Error(), "more than 1000 bytes") {
+	small := file{kind{"disk", ".raw", 1000}, to, s.document.Image.Disk}
+	if err := small.fetch(t.Context(), Folder(s.dir), nil); err == nil || !strings.Contains(err.Error(), "more than 1000 bytes") {
 		t.Errorf("more than an image can have: %v", err)
 	}
 	// What lies there is of the right length, and wrong: asked for the rest, the server has none.
@@ -248,11 +262,21 @@ func TestPublishRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := Release(dir, s.sign(t, s.document), s.key.Public(), other); err == nil || !strings.Contains(err.Error(), "signed is a disk with") {
-		t.Errorf("another image: %v", err)
+	held := newRegistry(t, true)
+	for name, to := range map[string]Destination{"folder": Folder(dir), "registry": held.place(t, "shop/node", nil)} {
+		signed := s.sign(t, s.document)
+		if err := Release(t.Context(), to, signed, s.key.Public(), Files{Image: other}); err == nil || !strings.Contains(err.Error(), "signed is a disk with") {
+			t.Errorf("%s: another image: %v", name, err)
+		}
+		if err := Release(t.Context(), to, signed, newShop(t).key.Public(), Files{}); err == nil {
+			t.Errorf("%s: published what another key signed", name)
+		}
+		if err := Release(t.Context(), to, signed, s.key.Public(), Files{SBOM: other}); err == nil {
+			t.Errorf("%s: published another bill", name)
+		}
 	}
-	if err := Release(dir, s.sign(t, s.document), newShop(t).key.Public(), ""); err == nil {
-		t.Error("published what another key signed")
+	if held.writes != 0 {
+		t.Errorf("the registry was sent %d things", held.writes)
 	}
 	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
 		if err == nil && !e.IsDir() {

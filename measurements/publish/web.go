@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Limits of a web server's patience with us, and ours with it.
+// Limits of a server's patience with us, and ours with it.
 const (
 	headerTimeout = 30 * time.Second
 	// silence is how long a transfer may stand still.
@@ -26,13 +26,14 @@ func Web(address string) (Source, error) {
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" || base.RawQuery != "" || base.Fragment != "" || base.User != nil {
 		return nil, fmt.Errorf("source %.200q: want an address http://HOST/PATH or https://HOST/PATH", address)
 	}
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, ResponseHeaderTimeout: headerTimeout, TLSHandshakeTimeout: headerTimeout, DisableCompression: true}
-	return &web{base: base, client: &http.Client{Transport: transport, CheckRedirect: stayThere}}, nil
+	client := &http.Client{Transport: patient{newTransport()}, CheckRedirect: stayThere}
+	return tree{func(ctx context.Context, path string, offset int64) (io.ReadCloser, error) {
+		return get(ctx, client, base.JoinPath(path).String(), offset, "")
+	}}, nil
 }
 
-type web struct {
-	base   *url.URL
-	client *http.Client
+func newTransport() *http.Transport {
+	return &http.Transport{Proxy: http.ProxyFromEnvironment, ResponseHeaderTimeout: headerTimeout, TLSHandshakeTimeout: headerTimeout, DisableCompression: true}
 }
 
 // stayThere refuses to be sent to another host, or from https to http: the person chose whom to ask.
@@ -46,40 +47,41 @@ func stayThere(next *http.Request, before []*http.Request) error {
 	return nil
 }
 
-func (w *web) open(ctx context.Context, path string, offset int64) (io.ReadCloser, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.base.JoinPath(path).String(), nil)
+// doer is an HTTP client, which may know how to log in.
+type doer interface {
+	Do(request *http.Request) (*http.Response, error)
+}
+
+// get reads what lies at an address, from an offset on and up to the byte last, in decimal digits; nothing means all.
+func get(ctx context.Context, client doer, address string, offset int64, last string) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		cancel()
 		return nil, err
 	}
 	if offset > 0 {
-		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
+		request.Header.Set("Range", fmt.Sprintf("bytes=%d-%s", offset, last))
 	}
-	response, err := w.client.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
-		cancel()
 		return nil, err
 	}
 	if err := checkResponse(response, offset); err != nil {
-		cancel()
 		return nil, errors.Join(fmt.Errorf("%s: %w", request.URL.Redacted(), err), response.Body.Close())
 	}
-	b := &body{ReadCloser: response.Body, cancel: cancel, watch: time.AfterFunc(silence, cancel)}
 	if response.StatusCode == http.StatusRequestedRangeNotSatisfiable {
-		return http.NoBody, b.Close() // nothing is left after what is there
+		return http.NoBody, response.Body.Close() // nothing is left after what is there
 	}
 	if response.StatusCode == http.StatusOK && offset > 0 {
 		// The server does not know ranges: what is there already is read over.
-		_, err := io.CopyN(io.Discard, b, offset)
+		_, err := io.CopyN(io.Discard, response.Body, offset)
 		if errors.Is(err, io.EOF) {
-			return http.NoBody, b.Close() // nothing is left after what is there
+			return http.NoBody, response.Body.Close() // nothing is left after what is there
 		}
 		if err != nil {
-			return nil, errors.Join(err, b.Close())
+			return nil, errors.Join(err, response.Body.Close())
 		}
 	}
-	return b, nil
+	return response.Body, nil
 }
 
 func checkResponse(r *http.Response, offset int64) error {
@@ -96,7 +98,21 @@ func checkResponse(r *http.Response, offset int64) error {
 	return fmt.Errorf("the server answers %.80q", r.Status)
 }
 
-// body ends a transfer that stands still.
+// patient ends transfers that stand still.
+type patient struct{ http.RoundTripper }
+
+// RoundTrip is http.RoundTripper's.
+func (p patient) RoundTrip(request *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(request.Context())
+	response, err := p.RoundTripper.RoundTrip(request.WithContext(ctx))
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	response.Body = &body{ReadCloser: response.Body, cancel: cancel, watch: time.AfterFunc(silence, cancel)}
+	return response, nil
+}
+
 type body struct {
 	io.ReadCloser
 	cancel context.CancelFunc

@@ -7,21 +7,25 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"oras.land/oras-go/v2/registry/remote/credentials"
 
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/measurements/publish"
 )
 
 func newPublishCommand() *cobra.Command {
-	var key, image, to string
+	var key, to string
+	var files publish.Files
 	cmd := &cobra.Command{
 		Use:   "publish FILE",
-		Short: "Put a signed measurement document, and its image, where others fetch it",
-		Long: `Put a signed measurement document, and its image, where others fetch it.
+		Short: "Put a signed measurement document, and what it names, where others fetch it",
+		Long: `Put a signed measurement document, its image and its bill of materials where others fetch it.
 
-The folder is a tree that any web server can show. Both files have to be what the key signed.`,
-		Example: "  hullmark publish node.dsse --key release.pub --image node.raw --to /srv/releases",
-		Args:    exactArg("publish", "the signed document"),
+A folder becomes a tree that any web server can show. In an OCI registry, oci://HOST/NAME:TAG, the tag leads to the image, and document and bill
+refer to it; the login is the one that docker, podman or oras keep in Docker's configuration. All files have to be what the key signed.`,
+		Example: `  hullmark publish node.dsse --key release.pub --image node.raw --sbom node.spdx.json --to /srv/releases
+  hullmark publish node.dsse --key release.pub --image node.raw --to oci://registry.example/node:spring`,
+		Args: exactArg("publish", "the signed document"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			public, err := readPublicKey(key)
 			if err != nil {
@@ -31,7 +35,11 @@ The folder is a tree that any web server can show. Both files have to be what th
 			if err != nil {
 				return err
 			}
-			if err := publish.Release(to, signed, public, image); err != nil {
+			destination, err := openPlace(to)
+			if err != nil {
+				return err
+			}
+			if err := publish.Release(cmd.Context(), destination, signed, public, files); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), "published in", to)
@@ -40,38 +48,71 @@ The folder is a tree that any web server can show. Both files have to be what th
 	}
 	f := cmd.Flags()
 	f.StringVar(&key, "key", "", "public key `FILE` (PEM)")
-	f.StringVar(&image, "image", "", "also publish this disk image `FILE`")
-	f.StringVar(&to, "to", "", "`FOLDER` to publish in")
+	f.StringVar(&files.Image, "image", "", "also publish this disk image `FILE`")
+	f.StringVar(&files.SBOM, "sbom", "", "also publish this bill of materials `FILE`")
+	f.StringVar(&to, "to", "", "`PLACE` to publish in: a folder, or oci://HOST/NAME:TAG")
 	require(cmd, "key", "to")
 	return cmd
 }
 
+const registryScheme = "oci://"
+
+// openPlace opens a folder, or a registry with the login that Docker's configuration has for it.
+func openPlace(name string) (publish.Place, error) {
+	if !strings.Contains(name, "://") {
+		return publish.Folder(name), nil
+	}
+	logins, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read Docker's configuration: %w", err)
+	}
+	place, err := publish.Registry(name, credentials.Credential(logins))
+	if err != nil {
+		return nil, withCode(exitUsage, err)
+	}
+	return place, nil
+}
+
+// openSource opens a place, or a tree on the web.
+func openSource(name string) (publish.Source, error) {
+	if !strings.Contains(name, "://") || strings.HasPrefix(name, registryScheme) {
+		return openPlace(name)
+	}
+	source, err := publish.Web(name)
+	if err != nil {
+		return nil, withCode(exitUsage, err)
+	}
+	return source, nil
+}
+
 // fetchOptions are the flags of `hullmark fetch`.
 type fetchOptions struct {
-	from, key, out, image string
-	minimum               uint32
+	from, key, out, image, sbom string
+	minimum                     uint32
 }
 
 func newFetchCommand() *cobra.Command {
 	var o fetchOptions
 	cmd := &cobra.Command{
 		Use:   "fetch NAME|DIGEST",
-		Short: "Fetch a signed measurement document, and its image, and check them",
-		Long: `Fetch a signed measurement document, and its image, and check them.
+		Short: "Fetch a signed measurement document, and what it names, and check them",
+		Long: `Fetch a signed measurement document, its image and its bill of materials, and check them.
 
 It is named by its image's name or by the document's digest. Whoever serves is not trusted: nothing is written that the key did not sign, that was not
 asked for, or whose security version is below --minimum-svn. An image that was interrupted goes on where it was when the command is repeated.`,
-		Example: "  hullmark fetch node --from https://releases.example --key release.pub --minimum-svn 4 --image node.raw",
-		Args:    exactArg("fetch", "an image's name or a document's digest"),
+		Example: `  hullmark fetch node --from https://releases.example --key release.pub --minimum-svn 4 --image node.raw
+  hullmark fetch node --from oci://registry.example/node:spring --key release.pub --image node.raw`,
+		Args: exactArg("fetch", "an image's name or a document's digest"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd, args[0])
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.from, "from", "", "`FOLDER`, or http or https address, to fetch from")
+	f.StringVar(&o.from, "from", "", "`PLACE` to fetch from: a folder, an http or https address, or oci://HOST/NAME:TAG")
 	f.StringVar(&o.key, "key", "", "public key `FILE` (PEM)")
 	f.StringVar(&o.out, "out", "", "`FILE` for the signed document (default: the image's name with the ending .dsse)")
 	f.StringVar(&o.image, "image", "", "also fetch the disk image into `FILE`")
+	f.StringVar(&o.sbom, "sbom", "", "also fetch the bill of materials into `FILE`")
 	f.Uint32Var(&o.minimum, "minimum-svn", 0, "lowest security version `NUMBER` to take")
 	require(cmd, "from", "key")
 	return cmd
@@ -82,11 +123,9 @@ func (o *fetchOptions) run(cmd *cobra.Command, reference string) error {
 	if err != nil {
 		return err
 	}
-	source := publish.Folder(o.from)
-	if strings.Contains(o.from, "://") {
-		if source, err = publish.Web(o.from); err != nil {
-			return withCode(exitUsage, err)
-		}
+	source, err := openSource(o.from)
+	if err != nil {
+		return err
 	}
 	signed, document, err := publish.Fetch(cmd.Context(), source, reference, key, o.minimum)
 	if err != nil {
@@ -94,6 +133,11 @@ func (o *fetchOptions) run(cmd *cobra.Command, reference string) error {
 	}
 	if o.image != "" {
 		if err := publish.FetchImage(cmd.Context(), source, document, o.image, bytesDone(cmd.ErrOrStderr(), time.Now)); err != nil {
+			return err
+		}
+	}
+	if o.sbom != "" {
+		if err := publish.FetchSBOM(cmd.Context(), source, document, o.sbom); err != nil {
 			return err
 		}
 	}

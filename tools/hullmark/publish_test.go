@@ -1,14 +1,22 @@
 package main
 
 import (
+	"bytes"
 	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/google/go-containerregistry/pkg/registry"
 )
 
 // A stranger's way, as docs/verify.md shows it, with a small image, and then by hand, as docs/measurement-format.md does.
@@ -41,7 +49,8 @@ func TestVerifyPages(t *testing.T) {
 		}
 		write(t, filepath.Join(dir, to), content)
 	}
-	code, document := hullmarkCLI(t, "measure", f.image, "--firmware", f.firmware, "--vars", f.vars, "-o", "json")
+	write(t, filepath.Join(dir, "out/hullmark.spdx.json"), []byte("a bill"))
+	code, document := hullmarkCLI(t, "measure", f.image, "--firmware", f.firmware, "--vars", f.vars, "--sbom", filepath.Join(dir, "out/hullmark.spdx.json"), "-o", "json")
 	wantExit(t, code, 0, document)
 	// The small image has a name of its own.
 	name := regexp.MustCompile(`"id": "([^"]+)"`).FindStringSubmatch(document)
@@ -51,12 +60,25 @@ func TestVerifyPages(t *testing.T) {
 	write(t, filepath.Join(dir, "out/hullmark.json"), []byte(document))
 	script := ""
 	for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(string(pages), -1) {
-		script += strings.Replace(block[1], "fetch hullmark ", "fetch "+name[1]+" ", 1)
+		script += block[1]
 	}
+	for _, block := range regexp.MustCompile("(?ms)^```console\n(\\$ bin/.*?)^```$").FindAllStringSubmatch(string(pages), -1) {
+		script += strings.ReplaceAll(block[1], "$ bin/", "bin/")
+	}
+	script = strings.NewReplacer("fetch hullmark ", "fetch "+name[1]+" ", "registry.example", registryWithLogin(t, dir)).Replace(script)
 	cmd := exec.CommandContext(t.Context(), "bash", "-eu", "-c", script)
-	cmd.Dir = dir
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "DOCKER_CONFIG="+dir)
 	out, err := cmd.CombinedOutput()
 	wantExit(t, cmd.ProcessState.ExitCode(), 0, string(out), "published in", "is the signed disk, byte for byte", "PCR 11 differs", "Signature Verified Successfully")
+	for again, first := range map[string]string{"out/again.raw": f.image, "out/again.dsse": filepath.Join(dir, "out/hullmark.dsse")} {
+		want, err := os.ReadFile(first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(dir, again)); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("the registry gave another %s: %v", again, err)
+		}
+	}
 	// hullmark and jq name the same digest.
 	if id := fmt.Sprintf("%x", sha256.Sum256([]byte(document))); strings.Count(string(out), id) != 2 {
 		t.Errorf("the document's digest %s is not named twice in\n%s", id, out)
@@ -64,6 +86,25 @@ func TestVerifyPages(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// registryWithLogin serves a registry and returns its address. The login is in the Docker configuration in dir.
+func registryWithLogin(t *testing.T, dir string) string {
+	t.Helper()
+	served := registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "someone" || password != "something" {
+			w.Header().Set("WWW-Authenticate", `Basic realm="here"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		served.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	host := strings.TrimPrefix(server.URL, "http://")
+	login := base64.StdEncoding.EncodeToString([]byte("someone:something"))
+	write(t, filepath.Join(dir, "config.json"), fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, host, login))
+	return host
 }
 
 func TestFetchFailures(t *testing.T) {
@@ -77,6 +118,10 @@ func TestFetchFailures(t *testing.T) {
 	wantExit(t, code, exitUsage, output, "http://HOST/PATH")
 	code, output = hullmarkCLI(t, "fetch", "--from", dir, "--key", path("pub"))
 	wantExit(t, code, exitUsage, output, "name an image's name")
+	code, output = hullmarkCLI(t, "fetch", "node", "--from", "oci://host", "--key", path("pub"))
+	wantExit(t, code, exitUsage, output, "oci://HOST/NAME:TAG")
+	code, output = hullmarkCLI(t, "publish", path("pub"), "--key", path("pub"), "--to", "https://host/")
+	wantExit(t, code, exitUsage, output, "oci://HOST/NAME:TAG")
 	code, output = hullmarkCLI(t, "publish", path("pub"), "--key", path("pub"), "--to", path("tree"))
 	wantExit(t, code, exitFailed, output, "publish")
 	if _, err := os.Stat(path("node.dsse")); err == nil {

@@ -1,0 +1,295 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/errdef"
+	"oras.land/oras-go/v2/registry"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// What a release is called in a registry.
+const (
+	imageArtifact    = "application/vnd.hullmark.image.v1"
+	diskLayer        = "application/vnd.hullmark.disk.v1+raw"
+	documentArtifact = "application/vnd.hullmark.measurement.v1"
+	envelopeLayer    = "application/vnd.dsse.envelope.v1+json"
+	sbomArtifact     = "application/spdx+json"
+	// documentTag and a document's digest are the tag that leads to it.
+	documentTag = "document-"
+	latestTag   = "latest"
+)
+
+// Limits of what a registry may say.
+const (
+	maxManifest      = 1 << 20 // bytes
+	maxReferrers     = 32
+	maxReferrerPages = 8
+	// uploadTimeout is how long a registry may think about what it was given.
+	uploadTimeout = 5 * time.Minute
+)
+
+// Registry is a repository of an OCI registry (distribution-spec 1.1), by the address oci://HOST/NAME:TAG; without a tag it is latest.
+// Credential returns what to log in with, if the registry wants it; it may be nil.
+//
+// The tag leads to the image, an artifact whose one layer is the disk. Documents and bills of materials are artifacts that refer to it; a document
+// also has the tag document-DIGEST. Only a registry on this machine is spoken to without TLS. Blobs may be redirected to
+// another host by https, because registries keep them in object stores, and are held by their digest; nothing else may.
+func Registry(address string, credential auth.CredentialFunc) (Place, error) {
+	name, ok := strings.CutPrefix(address, "oci://")
+	reference, err := registry.ParseReference(name)
+	if err != nil || !ok || strings.Contains(name, "@") {
+		return nil, errors.Join(fmt.Errorf("registry %.200q: want an address oci://HOST/NAME:TAG", address), err)
+	}
+	tag := reference.Reference
+	if tag == "" {
+		tag = latestTag
+	}
+	reference.Reference = ""
+	transport := newTransport()
+	transport.ResponseHeaderTimeout = uploadTimeout
+	client := &auth.Client{
+		Client:     &http.Client{Transport: patient{private{transport}}, CheckRedirect: blobsMayMove},
+		Credential: credential, Cache: auth.NewCache(), ClientID: "hullmark",
+	}
+	return &ociPlace{
+		repository: &remote.Repository{
+			Reference: reference, Client: client, PlainHTTP: isHere(reference.Host()), ReferrerListMaxPages: maxReferrerPages, SkipReferrersGC: true,
+		},
+		client: client, tag: tag,
+	}, nil
+}
+
+// isHere tells whether a host, with or without a port, is this machine.
+func isHere(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// private refuses to speak without TLS to another machine, whatever sent us there.
+type private struct{ http.RoundTripper }
+
+// RoundTrip is http.RoundTripper's.
+func (p private) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.URL.Scheme != "https" && !isHere(request.URL.Host) {
+		return nil, fmt.Errorf("%s://%s is not asked without TLS", request.URL.Scheme, request.URL.Host)
+	}
+	return p.RoundTripper.RoundTrip(request)
+}
+
+// blobsMayMove is stayThere, but for blobs, which may move to another host that speaks https.
+func blobsMayMove(next *http.Request, before []*http.Request) error {
+	err := stayThere(next, before)
+	first := before[0]
+	isBlob := strings.Contains(first.URL.Path, "/blobs/sha256:") && (first.Method == http.MethodGet || first.Method == http.MethodHead)
+	if err != nil && isBlob && next.URL.Scheme == "https" && len(before) <= maxRedirects {
+		return nil
+	}
+	return err
+}
+
+type ociPlace struct {
+	repository *remote.Repository
+	client     *auth.Client
+	tag        string
+}
+
+func (p *ociPlace) put(ctx context.Context, r release) error {
+	if len(r.files) == 0 || r.files[0].kind != imageKind {
+		return errors.New("a document in a registry refers to its image: name the image, too")
+	}
+	image, err := p.putFile(ctx, r.files[0], imageArtifact, diskLayer, r.document.Image.ID, nil)
+	if err != nil {
+		return err
+	}
+	for _, f := range r.files[1:] {
+		if _, err := p.putFile(ctx, f, sbomArtifact, sbomArtifact, r.document.Image.ID, &image); err != nil {
+			return err
+		}
+	}
+	if err := p.putDocument(ctx, r, image); err != nil {
+		return err
+	}
+	return p.repository.Tag(ctx, image, p.tag)
+}
+
+// putFile stores a file as the one layer of an artifact that may refer to another.
+func (p *ociPlace) putFile(ctx context.Context, f file, artifactType, mediaType, name string, subject *ocispec.Descriptor) (ocispec.Descriptor, error) {
+	var none ocispec.Descriptor
+	if err := f.copyTo(io.Discard); err != nil { // before anything is sent
+		return none, err
+	}
+	in, err := os.Open(f.path)
+	if err != nil {
+		return none, err
+	}
+	defer func() { _ = in.Close() }()
+	info, err := in.Stat()
+	if err != nil {
+		return none, err
+	}
+	layer := ocispec.Descriptor{
+		MediaType: mediaType, Digest: digest.NewDigestFromEncoded(digest.SHA256, f.digest.String()), Size: info.Size(),
+		Annotations: map[string]string{ocispec.AnnotationTitle: name + f.ending},
+	}
+	if err := p.putBlob(ctx, layer, in); err != nil {
+		return none, err
+	}
+	return p.putManifest(ctx, artifact(artifactType, layer, subject), "")
+}
+
+func (p *ociPlace) putDocument(ctx context.Context, r release, image ocispec.Descriptor) error {
+	layer := content.NewDescriptorFromBytes(envelopeLayer, r.signed)
+	layer.Annotations = map[string]string{ocispec.AnnotationTitle: r.document.Image.ID + ".dsse"}
+	if err := p.putBlob(ctx, layer, bytes.NewReader(r.signed)); err != nil {
+		return err
+	}
+	m := artifact(documentArtifact, layer, &image)
+	m.Annotations = map[string]string{"predicateType": measurements.PredicateType}
+	_, err := p.putManifest(ctx, m, documentTag+r.id.String())
+	return err
+}
+
+// artifact is a manifest around one layer (image-spec 1.1, "Guidelines for Artifact Usage"). It says nothing of when it was made, so the same
+// content is the same manifest. The type is the configuration's, too, where registries of before 1.1 look for it.
+func artifact(artifactType string, layer ocispec.Descriptor, subject *ocispec.Descriptor) ocispec.Manifest {
+	config := content.NewDescriptorFromBytes(artifactType, ocispec.DescriptorEmptyJSON.Data)
+	return ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: artifactType,
+		Config: config, Layers: []ocispec.Descriptor{layer}, Subject: subject,
+	}
+}
+
+// putManifest stores a manifest, under a tag if there is one.
+func (p *ociPlace) putManifest(ctx context.Context, m ocispec.Manifest, tag string) (ocispec.Descriptor, error) {
+	var none ocispec.Descriptor
+	if err := p.putBlob(ctx, m.Config, bytes.NewReader(ocispec.DescriptorEmptyJSON.Data)); err != nil {
+		return none, err
+	}
+	encoded, err := json.Marshal(m)
+	if err != nil {
+		return none, err
+	}
+	d := content.NewDescriptorFromBytes(m.MediaType, encoded)
+	if tag == "" {
+		err = p.repository.Push(ctx, d, bytes.NewReader(encoded))
+	} else {
+		err = p.repository.PushReference(ctx, d, bytes.NewReader(encoded), tag)
+	}
+	// A reference to it holds no more than this.
+	return ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size}, err
+}
+
+func (p *ociPlace) putBlob(ctx context.Context, d ocispec.Descriptor, in io.Reader) error {
+	there, err := p.repository.Blobs().Exists(ctx, d)
+	if err != nil || there {
+		return err
+	}
+	return p.repository.Blobs().Push(ctx, d, in)
+}
+
+func (p *ociPlace) documents(ctx context.Context, reference string) ([][]byte, error) {
+	tag := p.tag
+	if digestForm.MatchString(reference) {
+		tag = documentTag + reference
+	}
+	found, err := p.repository.Resolve(ctx, tag)
+	if err != nil {
+		return nil, fmt.Errorf("tag %s: %w", tag, err)
+	}
+	artifacts := []ocispec.Descriptor{found}
+	if tag == p.tag {
+		if artifacts, err = p.referrers(ctx, found); err != nil {
+			return nil, err
+		}
+	}
+	var signed [][]byte
+	var errs []error
+	for _, a := range artifacts {
+		envelope, err := p.envelope(ctx, a)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("artifact %.80s: %w", a.Digest, err))
+			continue
+		}
+		signed = append(signed, envelope)
+	}
+	if len(signed) == 0 {
+		return nil, errors.Join(append(errs, fmt.Errorf("tag %s leads to no document", tag))...)
+	}
+	return signed, nil
+}
+
+// referrers lists the artifacts that call themselves documents about an image.
+func (p *ociPlace) referrers(ctx context.Context, image ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	var all []ocispec.Descriptor
+	err := p.repository.Referrers(ctx, image, documentArtifact, func(some []ocispec.Descriptor) error {
+		if all = append(all, some...); len(all) > maxReferrers {
+			return fmt.Errorf("more than %d documents refer to the image: fetch one by its digest", maxReferrers)
+		}
+		return nil
+	})
+	return all, err
+}
+
+// envelope reads the one layer of an artifact, which is held by its digest.
+func (p *ociPlace) envelope(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
+	if d.MediaType != ocispec.MediaTypeImageManifest || d.Size > maxManifest {
+		return nil, fmt.Errorf("a %.80q of %d bytes, want a manifest of at most %d", d.MediaType, d.Size, maxManifest)
+	}
+	encoded, err := content.FetchAll(ctx, p.repository.Manifests(), d)
+	if err != nil {
+		return nil, err
+	}
+	var m ocispec.Manifest // read as OCI wants it, unknown fields and all: it decides nothing
+	if err := json.Unmarshal(encoded, &m); err != nil {
+		return nil, err
+	}
+	if len(m.Layers) != 1 || m.Layers[0].MediaType != envelopeLayer || m.Layers[0].Size > measurements.MaxEnvelope {
+		return nil, fmt.Errorf("want one layer, a %s of at most %d bytes", envelopeLayer, measurements.MaxEnvelope)
+	}
+	return content.FetchAll(ctx, p.repository.Blobs(), m.Layers[0])
+}
+
+func (p *ociPlace) content(ctx context.Context, k kind, sum pcrs.Digest, offset int64) (io.ReadCloser, error) {
+	blob := digest.NewDigestFromEncoded(digest.SHA256, sum.String())
+	d, err := p.repository.Blobs().Resolve(ctx, blob.String())
+	if errors.Is(err, errdef.ErrNotFound) {
+		return nil, fmt.Errorf("the registry has no %s %v", k.what, sum)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if offset >= d.Size {
+		return http.NoBody, nil
+	}
+	reference := p.repository.Reference
+	scheme := "https"
+	if p.repository.PlainHTTP {
+		scheme = "http"
+	}
+	address := scheme + "://" + reference.Host() + "/v2/" + reference.Repository + "/blobs/" + blob.String()
+	// Not every registry knows ranges without an end.
+	return get(auth.AppendRepositoryScope(ctx, reference, auth.ActionPull), p.client, address, offset, strconv.FormatInt(d.Size-1, 10))
+}

@@ -1,0 +1,314 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	ocireg "github.com/google/go-containerregistry/pkg/registry"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/registry/remote/auth"
+)
+
+// held is a registry on loopback. Change may do otherwise with a request and say so.
+type held struct {
+	server *httptest.Server
+	change func(http.ResponseWriter, *http.Request) bool
+	writes int
+}
+
+func newRegistry(t *testing.T, referrers bool) *held {
+	t.Helper()
+	h := &held{}
+	real := ocireg.New(ocireg.WithReferrersSupport(referrers), ocireg.Logger(log.New(io.Discard, "", 0)))
+	h.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h.change != nil && h.change(w, r) {
+			return
+		}
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			h.writes++
+		}
+		real.ServeHTTP(w, r)
+	}))
+	t.Cleanup(h.server.Close)
+	return h
+}
+
+func (h *held) place(t *testing.T, name string, credential auth.CredentialFunc) *ociPlace {
+	t.Helper()
+	place, err := Registry("oci://"+strings.TrimPrefix(h.server.URL, "http://")+"/"+name, credential)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return place.(*ociPlace)
+}
+
+// registry publishes the shop's release in a registry of its own.
+func (s *shop) registry(t *testing.T, referrers bool) Source {
+	t.Helper()
+	place := newRegistry(t, referrers).place(t, "shop/node:spring", nil)
+	s.publish(t, place, s.document)
+	return place
+}
+
+func TestRegistryTakesTheSameAgain(t *testing.T) {
+	s, h := newShop(t), newRegistry(t, true)
+	place := h.place(t, "node", nil)
+	s.publish(t, place, s.document)
+	bodies := 0
+	h.change = func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPost || r.Method == http.MethodPatch {
+			bodies++
+		}
+		return false
+	}
+	s.publish(t, place, s.document)
+	if bodies != 0 {
+		t.Errorf("%d blobs were uploaded again", bodies)
+	}
+	if _, d, err := Fetch(t.Context(), place, "node", s.key.Public(), 3); err != nil || d.SVN != 3 {
+		t.Error(err)
+	}
+}
+
+// Of several documents about an image the name leads to the newest, whatever others put beside them.
+func TestRegistryWithSeveralDocuments(t *testing.T) {
+	s, h, other := newShop(t), newRegistry(t, true), newShop(t)
+	place := h.place(t, "node", nil)
+	s.publish(t, place, s.document)
+	other.publish(t, place, other.describe(t, "node", 9))
+	newer := s.describe(t, "node", 4)
+	s.publish(t, place, newer)
+	if _, d, err := Fetch(t.Context(), place, "node", s.key.Public(), 0); err != nil || d.SVN != 4 {
+		t.Errorf("security version %d, %v", d.SVN, err)
+	}
+	if _, d, err := Fetch(t.Context(), place, s.id, s.key.Public(), 0); err != nil || d.SVN != 3 {
+		t.Errorf("by digest: security version %d, %v", d.SVN, err)
+	}
+	rival := s.describe(t, "node", 4)
+	rival.Name = "another"
+	s.publish(t, place, rival)
+	if _, _, err := Fetch(t.Context(), place, "node", s.key.Public(), 0); err == nil || !strings.Contains(err.Error(), "fetch one by its digest") {
+		t.Errorf("of two equal ones: %v", err)
+	}
+}
+
+func TestRegistryWantsALogin(t *testing.T) {
+	s, h := newShop(t), newRegistry(t, true)
+	h.change = func(w http.ResponseWriter, r *http.Request) bool {
+		user, password, _ := r.BasicAuth()
+		if user == "someone" && password == "something" {
+			return false
+		}
+		w.Header().Set("WWW-Authenticate", `Basic realm="here"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	}
+	err := Release(t.Context(), h.place(t, "node", nil), s.sign(t, s.document), s.key.Public(), s.files)
+	if err == nil || h.writes != 0 {
+		t.Errorf("published without a login: %v", err)
+	}
+	place := h.place(t, "node", func(context.Context, string) (auth.Credential, error) {
+		return auth.Credential{Username: "someone", Password: "something"}, nil
+	})
+	s.publish(t, place, s.document)
+	if _, _, err := Fetch(t.Context(), place, "node", s.key.Public(), 0); err != nil {
+		t.Error(err)
+	}
+	if err := FetchImage(t.Context(), place, s.document, filepath.Join(t.TempDir(), "image"), nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// only changes the answers to reading requests whose path has a part.
+func only(part string, answer http.HandlerFunc) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, part) {
+			return false
+		}
+		answer(w, r)
+		return true
+	}
+}
+
+func endless(w http.ResponseWriter, _ *http.Request) {
+	for {
+		if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+			return
+		}
+	}
+}
+
+func TestFetchFromRegistryRefuses(t *testing.T) {
+	s, h := newShop(t), newRegistry(t, true)
+	place := h.place(t, "shop/node", nil)
+	s.publish(t, place, s.document)
+	elsewhere := func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://example.invalid"+r.URL.Path, http.StatusTemporaryRedirect)
+	}
+	index := func(change func(*ocispec.Descriptor), copies int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			i := ocispec.Index{MediaType: ocispec.MediaTypeImageIndex}
+			for n := range copies {
+				d := ocispec.Descriptor{
+					MediaType: ocispec.MediaTypeImageManifest, ArtifactType: documentArtifact, Size: 5,
+					Digest: "sha256:2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824",
+				}
+				if change != nil && n == 0 {
+					change(&d)
+				}
+				i.Manifests = append(i.Manifests, d)
+			}
+			w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
+			if copies == 0 {
+				w.Header().Set("Link", fmt.Sprintf("<%s>; rel=\"next\"", r.URL.Path))
+			}
+			_ = json.NewEncoder(w).Encode(i)
+		}
+	}
+	other := newShop(t)
+	for name, c := range map[string]struct {
+		change    func(http.ResponseWriter, *http.Request) bool
+		reference string
+		minimum   uint32
+		key       *shop
+		want      string
+	}{
+		"another signer":               {nil, "node", 0, other, "no signature is by this key"},
+		"an old release":               {nil, "node", 4, s, "shows an old release"},
+		"an old release by its digest": {nil, s.id, 4, s, "shows an old release"},
+		"a digest that is not there":   {nil, strings.Repeat("0", 64), 0, s, "not found"},
+		"another name":                 {nil, "worker", 0, s, "instead"},
+		"another envelope":             {only("/blobs/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }), "node", 0, s, "leads to no document"},
+		"an endless envelope":          {only("/blobs/", endless), "node", 0, s, "leads to no document"},
+		"an endless list": {only("/referrers/", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", ocispec.MediaTypeImageIndex)
+			endless(w, r)
+		}), "node", 0, s, "decode"},
+		"a list of endless pages":  {only("/referrers/", index(nil, 0)), "node", 0, s, "exceeded 8 pages"},
+		"a list of too many":       {only("/referrers/", index(nil, 33)), "node", 0, s, "more than 32"},
+		"a manifest of great size": {only("/referrers/", index(func(d *ocispec.Descriptor) { d.Size = 1 << 40 }, 1)), "node", 0, s, "at most 1048576"},
+		"a manifest that is another": {only("/manifests/sha256:", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", ocispec.MediaTypeImageManifest)
+			_, _ = w.Write([]byte("{}"))
+		}), "node", 0, s, "leads to no document"},
+		"a manifest on another host":       {only("/manifests/", elsewhere), "node", 0, s, "which was not asked for"},
+		"a list on another host":           {only("/referrers/", elsewhere), "node", 0, s, "which was not asked for"},
+		"a blob on another host, in clear": {only("/blobs/", elsewhere), "node", 0, s, "which was not asked for"},
+		"an error of the registry":         {only("/referrers/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }), "node", 0, s, "500"},
+		"a login on another host, in clear": {only("/referrers/", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="http://example.invalid/token",service="x"`)
+			w.WriteHeader(401)
+		}), "node", 0, s, "not asked without TLS"},
+	} {
+		h.change = c.change
+		if signed, _, err := Fetch(t.Context(), h.place(t, "shop/node", nil), c.reference, c.key.key.Public(), c.minimum); err == nil || signed != nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+	for _, address := range []string{"oci://host", "oci:///name", "http://host/name", "oci://host/name@sha256:" + strings.Repeat("0", 64), "oci://host/Name", "oci://user:word@host/name", "oci://host/name:a:b"} {
+		if _, err := Registry(address, nil); err == nil {
+			t.Errorf("%s is taken as a registry", address)
+		}
+	}
+}
+
+// An interrupted image goes on where it was, also from another host that the registry keeps its blobs on.
+func TestFetchImageFromRegistryGoesOn(t *testing.T) {
+	s, h := newShop(t), newRegistry(t, true)
+	place := h.place(t, "node", nil)
+	s.publish(t, place, s.document)
+	var asked []string
+	store := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.Header.Get("Range"))
+		if r.Header.Get("Authorization") != "" {
+			t.Error("the store was given the registry's login")
+		}
+		if len(asked) == 1 {
+			w.Header().Set("Content-Length", "3000000")
+			_, _ = w.Write(s.image[:1_234_567])
+			return
+		}
+		http.ServeFile(w, r, s.files.Image)
+	}))
+	t.Cleanup(store.Close)
+	trust(place, store.Certificate())
+	for _, moved := range []bool{false, true} {
+		asked = nil
+		h.change = only("/blobs/", func(w http.ResponseWriter, r *http.Request) {
+			if moved {
+				http.Redirect(w, r, store.URL+"/blob", http.StatusTemporaryRedirect)
+				return
+			}
+			store.Config.Handler.ServeHTTP(w, r)
+		})
+		to := filepath.Join(t.TempDir(), "image")
+		if err := FetchImage(t.Context(), place, s.document, to, nil); err == nil || !strings.Contains(err.Error(), "goes on with it") {
+			t.Errorf("cut off: %v", err)
+		}
+		if err := FetchImage(t.Context(), place, s.document, to, nil); err != nil {
+			t.Errorf("going on: %v", err)
+		}
+		if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, s.image) {
+			t.Errorf("another image came: %v", err)
+		}
+		if !slices.Equal(asked, []string{"", "bytes=1234567-2999999"}) {
+			t.Errorf("asked for %q", asked)
+		}
+	}
+}
+
+// trust makes a place accept the certificate of a test's server.
+func trust(p *ociPlace, certificate *x509.Certificate) {
+	roots := x509.NewCertPool()
+	roots.AddCert(certificate)
+	p.client.Client.Transport.(patient).RoundTripper.(private).RoundTripper.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: roots}
+}
+
+func TestFetchImageFromRegistryRefuses(t *testing.T) {
+	s, h := newShop(t), newRegistry(t, true)
+	place := h.place(t, "node", nil)
+	s.publish(t, place, s.document)
+	to := filepath.Join(t.TempDir(), "image")
+	wrong := bytes.Clone(s.image)
+	wrong[7] ^= 1
+	for name, c := range map[string]struct {
+		change func(http.ResponseWriter, *http.Request) bool
+		want   string
+	}{
+		"another image":          {only("/blobs/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(wrong) }), "signed is a disk with"},
+		"another host, in clear": {only("/blobs/", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://example.invalid/", 307) }), "which was not asked for"},
+		"no image": {func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodHead {
+				w.WriteHeader(http.StatusNotFound)
+			}
+			return r.Method == http.MethodHead
+		}, "has no disk"},
+	} {
+		h.change = c.change
+		if err := FetchImage(t.Context(), place, s.document, to, nil); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+		if _, err := os.Stat(to); err == nil {
+			t.Errorf("%s: an image was written", name)
+		}
+		_ = os.Remove(to + ".part")
+	}
+	h.change = only("/blobs/", endless)
+	small := file{kind{"disk", ".raw", 5 << 20}, to, s.document.Image.Disk}
+	if err := small.fetch(t.Context(), place, nil); err == nil || !strings.Contains(err.Error(), "more than") {
+		t.Errorf("an endless image: %v", err)
+	}
+}

@@ -1,0 +1,92 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// tree is a source of files with names. It holds NAME.dsse, the newest document
+// of an image's name, and below sha256/ every document, image and bill of
+// materials by the digest of its content: DIGEST.dsse, DIGEST.raw and DIGEST.spdx.json.
+type tree struct {
+	// open reads a file of the tree from an offset on.
+	open func(ctx context.Context, path string, offset int64) (io.ReadCloser, error)
+}
+
+func digestPath(digest, ending string) string { return "sha256/" + digest + ending }
+
+func (t tree) documents(ctx context.Context, reference string) ([][]byte, error) {
+	path := reference + ".dsse"
+	if digestForm.MatchString(reference) {
+		path = digestPath(reference, ".dsse")
+	}
+	in, err := t.open(ctx, path, 0)
+	if err != nil {
+		return nil, err
+	}
+	signed, err := io.ReadAll(io.LimitReader(in, measurements.MaxEnvelope+1))
+	return [][]byte{signed}, errors.Join(err, in.Close())
+}
+
+func (t tree) content(ctx context.Context, k kind, digest pcrs.Digest, offset int64) (io.ReadCloser, error) {
+	return t.open(ctx, digestPath(digest.String(), k.ending), offset)
+}
+
+// Folder is a tree on this machine. Any web server can show it.
+func Folder(dir string) Place {
+	return folder{tree{func(_ context.Context, path string, offset int64) (io.ReadCloser, error) {
+		return openAt(filepath.Join(dir, path), offset)
+	}}, dir}
+}
+
+type folder struct {
+	tree
+	dir string
+}
+
+func (f folder) put(_ context.Context, r release) error {
+	if err := os.MkdirAll(filepath.Join(f.dir, "sha256"), 0o755); err != nil {
+		return err
+	}
+	for _, file := range r.files {
+		if err := replace(filepath.Join(f.dir, digestPath(file.digest.String(), file.ending)), file.copyTo); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{digestPath(r.id.String(), ".dsse"), r.document.Image.ID + ".dsse"} {
+		if err := replace(filepath.Join(f.dir, name), func(w io.Writer) error { _, err := w.Write(r.signed); return err }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replace writes a file that has its name only when it is whole and on disk.
+func replace(path string, write func(io.Writer) error) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(f.Name()) }()
+	if err := errors.Join(write(f), f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func openAt(path string, offset int64) (io.ReadCloser, error) {
+	in, err := os.Open(filepath.FromSlash(path))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := in.Seek(offset, io.SeekStart); err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	return in, nil
+}
