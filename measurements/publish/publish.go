@@ -96,6 +96,9 @@ func Release(ctx context.Context, to Destination, signed []byte, key crypto.Publ
 		r.files = append(r.files, file{imageKind, files.Image, document.Image.Disk})
 	}
 	if files.SBOM != "" {
+		if len(document.SBOM) == 0 {
+			return fmt.Errorf("publish: %s: the document names no bill of materials", files.SBOM)
+		}
 		r.files = append(r.files, file{sbomKind, files.SBOM, document.SBOM})
 	}
 	if err := to.put(ctx, r); err != nil {

@@ -288,8 +288,10 @@ func TestFetchImageFromRegistryRefuses(t *testing.T) {
 		change func(http.ResponseWriter, *http.Request) bool
 		want   string
 	}{
-		"another image":          {only("/blobs/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(wrong) }), "signed is a disk with"},
-		"another host, in clear": {only("/blobs/", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://example.invalid/", 307) }), "which was not asked for"},
+		"another image": {only("/blobs/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(wrong) }), "signed is a disk with"},
+		"another host, in clear": {only("/blobs/", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://example.invalid/", http.StatusTemporaryRedirect)
+		}), "which was not asked for"},
 		"no image": {func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Method == http.MethodHead {
 				w.WriteHeader(http.StatusNotFound)
