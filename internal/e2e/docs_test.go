@@ -15,8 +15,9 @@ import (
 )
 
 // journeys are the pages in the order in which a newcomer follows them; each builds on what the one before left.
-var journeys = []string{"docs/build.md", "docs/measuring.md", "docs/verify.md", "docs/export.md", "docs/boot.md"}
-var journeys = []string{"docs/build.md", "docs/measuring.md", "docs/verify.md", "docs/measurement-format.md", "docs/boot.md"}
+var journeys = []string{
+	"docs/build.md", "docs/measuring.md", "docs/verify.md", "docs/measurement-format.md", "docs/export.md", "docs/boot.md",
+}
 
 var fence = regexp.MustCompile("(?ms)^```sh( background)?\n(.*?)^```$")
 

@@ -77,7 +77,7 @@ func describe(t testing.TB, log pcrs.Log, registers ...pcrs.Register) measuremen
 	}
 	digest := slices.Repeat([]byte{7}, 32)
 	image := measurements.Image{ID: "node", Version: "20260101", Disk: digest, RootHash: digest, UKI: digest, Stub: "257.1"}
-	d, err := measurements.New(image, 3, digest, pcrs.Machine{}, p)
+	d, err := measurements.New(image, measurements.Release{SVN: 3, Lock: digest}, pcrs.Machine{}, p)
 	if err != nil {
 		t.Fatal(err)
 	}
