@@ -34,6 +34,7 @@ func seeds(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Add(tpm2.Marshal(tpm2.RSAEKTemplate))
+	f.Add(tpm2.Marshal(tpm2.New2B(tpm2.RSAEKTemplate)))
 }
 
 // FuzzPublic holds the reader of EKs and AKs to what its callers rely on: no
@@ -61,6 +62,31 @@ func FuzzStatement(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if checkStatement(data, attest.Binding{1}, attest.Registers{}) == nil {
 			t.Error("accepted")
+		}
+	})
+}
+
+// FuzzQuote holds the readers of quotes in files to what their callers rely on:
+// no panic, registers that exist, and no proof of values that are not given.
+func FuzzQuote(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if key, err := ParseKey(data); err == nil {
+			_ = key.verify(data, data)
+		}
+		q, err := readQuote(data)
+		if err != nil {
+			return
+		}
+		for _, s := range q.Selection {
+			for _, r := range s.Registers {
+				if !r.Valid() {
+					t.Errorf("no register %d", r)
+				}
+			}
+			if len(s.Registers) > 0 && q.Check(nil) == nil {
+				t.Error("values that are not given are proven")
+			}
 		}
 	})
 }
