@@ -247,7 +247,7 @@ All registers that count have to match one and the same of the documents, and th
 				documents = append(documents, document)
 			}
 			explain := explainOptions{list: list}
-			measured, _, err := explain.read(compared)
+			boot, err := explain.read(compared)
 			if err != nil {
 				return err
 			}
@@ -255,7 +255,7 @@ All registers that count have to match one and the same of the documents, and th
 			if err != nil {
 				return err
 			}
-			verdict := measurements.Judge(policy, documents, compared, measured)
+			verdict := measurements.Judge(policy, documents, compared, boot.measured)
 			if !verdict.Accepted() {
 				return withCode(exitMismatch, errors.New(verdict.String()))
 			}
