@@ -2,12 +2,15 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
-# What the build and the tests take from the host. The versions do not matter:
+# What the build, and most tests, take from the host. The versions do not matter:
 # what shapes an image comes from the pinned tools tree in hullmark.lock.
 HOST_PACKAGES := bubblewrap uidmap python3 ca-certificates debian-archive-keyring dpkg gpgv xz-utils zstd tar \
 	gcc libc6-dev pkg-config libcryptsetup-dev \
 	swtpm swtpm-tools tpm2-tools qemu-system-x86 ovmf \
 	binutils cpio cryptsetup-bin dosfstools erofs-utils gdisk ipxe-qemu iproute2 jq locales mtools openssl sbsigntool systemd systemd-boot-efi user-mode-linux
+
+# What only tests need.
+TEST_PACKAGES := chromium fonts-liberation
 
 FUZZTIME ?= 10s
 VERSION ?= dev
@@ -26,7 +29,7 @@ image: setup bin/hullmark ## Build and measure the image into out/.
 	bin/hullmark build --out $(OUT)
 
 .PHONY: test
-test: setup lint test-fast test-long test-vm ## Run every test; a VM boots to Ready.
+test: setup-test lint test-fast test-browser test-long test-vm ## Run every test; a VM boots to Ready.
 
 .PHONY: test-fast
 test-fast: ## Run the tests that take seconds.
@@ -43,6 +46,11 @@ test-long: bin/hullmark ## Run the tests that build root trees and compile Kuber
 test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
 	go test -tags vm -timeout 80m -p 1 -v $(call tagged,vm)
 
+.PHONY: test-browser
+test-browser: ## Look at the pages in a real browser; pictures of them stay in out/browser.
+	@mkdir -p $(OUT)/browser
+	go test -tags browser -run Browser -artifacts -outputdir $(OUT)/browser $(call tagged,browser)
+
 .PHONY: test-docs
 test-docs: ## Run every command of the docs' journeys in a clone (five builds, most from nothing, and a boot).
 	go test -tags docs -timeout 3h -v -run TestDocsCommands ./internal/e2e
@@ -53,8 +61,8 @@ reproduce: setup bin/hullmark ## Build the image three times under other circums
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.
-	go vet -tags long,vm,docs ./...
-	go tool staticcheck -tags long,vm,docs ./...
+	go vet -tags long,vm,docs,browser ./...
+	go tool staticcheck -tags long,vm,docs,browser ./...
 	@unformatted=$$(go tool gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); \
 		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi
 
@@ -73,13 +81,22 @@ generate: ## Regenerate the exchange's Go code from wire.proto.
 	cd attest/wire && PATH="$$(go env GOPATH)/bin:$$PATH" go generate ./...
 
 .PHONY: setup
-setup: ## Install the Debian packages that building and testing need.
-	@missing=$$(dpkg-query -W -f '$${db:Status-Status} $${Package}\n' $(HOST_PACKAGES) 2>/dev/null | awk '$$1 == "installed" { print $$2 }' \
-		| sort | comm -13 - <(printf '%s\n' $(HOST_PACKAGES) | sort)); \
-	if [ -z "$$missing" ]; then exit 0; fi; \
-	echo "installing:" $$missing; \
-	if [ "$$(id -u)" != 0 ]; then echo "as root: apt-get install" $$missing >&2; exit 1; fi; \
-	apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing
+setup: ## Install the Debian packages that building needs.
+	$(call install,$(HOST_PACKAGES))
+
+.PHONY: setup-test
+setup-test: ## Install the Debian packages that building and testing need.
+	$(call install,$(HOST_PACKAGES) $(TEST_PACKAGES))
+
+# install installs those of some packages that are missing.
+define install
+@missing=$$(dpkg-query -W -f '$${db:Status-Status} $${Package}\n' $(1) 2>/dev/null | awk '$$1 == "installed" { print $$2 }' \
+	| sort | comm -13 - <(printf '%s\n' $(1) | sort)); \
+if [ -z "$$missing" ]; then exit 0; fi; \
+echo "installing:" $$missing; \
+if [ "$$(id -u)" != 0 ]; then echo "as root: apt-get install" $$missing >&2; exit 1; fi; \
+apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing
+endef
 
 .PHONY: clean-cache
 clean-cache: bin/hullmark ## Remove every cache outside the checkout.

@@ -24,9 +24,9 @@ import (
 var screens = []struct {
 	width  int64
 	scheme string
-}{{390, "light"}, {390, "dark"}, {1440, "light"}, {1440, "dark"}}
+}{{390, "light"}, {390, "dark"}, {800, "light"}, {1250, "light"}, {1440, "light"}, {1440, "dark"}}
 
-// TestExplainPageInBrowser opens the page of a machine that booted another image, as a phone and as a wide screen would.
+// TestExplainPageInBrowser opens the page of a machine that booted another image, as a phone, a narrow window and a wide screen would.
 func TestExplainPageInBrowser(t *testing.T) {
 	document, _, _ := explainFixture(t)
 	file := filepath.Join(t.TempDir(), "page.html")
@@ -57,7 +57,7 @@ func TestExplainPageInBrowser(t *testing.T) {
 }
 
 // A tile leads into its section, which opens although it was folded.
-func TestExplainPageTileOpensSection(t *testing.T) {
+func TestExplainPageInBrowserOpensSection(t *testing.T) {
 	document, list, _ := explainFixture(t)
 	file := filepath.Join(t.TempDir(), "page.html")
 	code, output := hullmarkCLI(t, "explain", document, "--pcrs", list, "--html", file)

@@ -137,7 +137,7 @@ func (p *page) judge(document measurements.Document, e explained) {
 	case differing > 0:
 		p.Verdict, p.Mark = differs, "≠"
 		p.Headline = fmt.Sprintf("%d of %d predicted registers differ", differing, len(document.Registers))
-		p.Lead = "This machine did not boot what the document of " + image + " describes. Each register below leads to the first event that departs."
+		p.Lead = "What was measured is not what the document of " + image + " describes. Each register below leads to the first event that departs."
 	case unproven > 0:
 		p.Verdict, p.Mark = "unproven", "?"
 		p.Headline = "Every predicted register is equal, but not every one is proven"
@@ -145,7 +145,7 @@ func (p *page) judge(document measurements.Document, e explained) {
 	default:
 		p.Verdict, p.Mark = equal, "="
 		p.Headline = "Every predicted register is equal"
-		p.Lead = "This machine booted what the document of " + image + " describes, event by event."
+		p.Lead = "What was measured is what the document of " + image + " describes, event by event."
 	}
 	p.Title = image + ": " + p.Headline
 }
@@ -259,16 +259,23 @@ func (t timeline) tell(r *pageRegister, haveLog bool) {
 	default:
 		t.list(r, "told", "?", "unknown")
 	}
-	switch {
-	case !t.believed && haveLog && len(r.Measured) > 0 && r.Note == "":
-		r.Story = "The event log does not lead to the measured value, so its events are not shown."
-	case len(r.Steps) == 0:
-		r.Story = "No event was measured into it, and none is known."
-		if t.row.Result == equal {
-			r.Story = "It is as it was at power-on: nothing was to be measured into it, and nothing was."
-		}
-	}
+	r.Story = t.story(len(r.Steps), haveLog)
 	r.Count = count(len(r.Steps)+r.Before+r.After, "event")
+}
+
+// story says in words what the timeline cannot show.
+func (t timeline) story(steps int, haveLog bool) string {
+	switch {
+	case steps == 0 && t.row.Result == equal:
+		return "It is as it was at power-on: nothing was to be measured into it, and nothing was."
+	case steps == 0 && t.believed:
+		return "Nothing was measured into it."
+	case haveLog && !t.believed && len(t.row.Measured) > 0 && t.row.Note == "":
+		return "The event log does not lead to the measured value, so its events are not shown."
+	case steps == 0:
+		return "Its events are not known."
+	}
+	return ""
 }
 
 func count(n int, what string) string {
