@@ -80,18 +80,24 @@ const (
 	follows    = "follows from PCR 0 to 9"
 )
 
-func (o *explainOptions) run(w io.Writer, file string) error {
+// check reads the flags that say what is compared.
+func (o *explainOptions) check() (pcrs.Bank, error) {
 	bank, err := pcrs.ParseBank(o.bank)
 	if err != nil || !slices.Contains(pcrs.PredictedBanks(), bank) {
-		return withCode(exitUsage, fmt.Errorf("--bank %q: want sha256 or sha384", o.bank))
+		return 0, withCode(exitUsage, fmt.Errorf("--bank %q: want sha256 or sha384", o.bank))
 	}
 	if o.output != "text" && o.output != "json" {
-		return withCode(exitUsage, fmt.Errorf("output %q: want text or json", o.output))
+		return 0, withCode(exitUsage, fmt.Errorf("output %q: want text or json", o.output))
 	}
 	if o.log == "" && o.list == "" {
-		return withCode(exitUsage, errors.New("explain: name the machine's registers (--pcrs), its event log (--log), or both"))
+		return 0, withCode(exitUsage, errors.New("explain: name the machine's registers (--pcrs), its event log (--log), or both"))
 	}
-	if err := o.quote.check(o.list); err != nil {
+	return bank, o.quote.check(o.list)
+}
+
+func (o *explainOptions) run(w io.Writer, file string) error {
+	bank, err := o.check()
+	if err != nil {
 		return err
 	}
 	document, err := readDocument(file)
