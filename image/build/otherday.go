@@ -50,7 +50,7 @@ func (d otherDay) run(ctx context.Context, work, script, file string, show *os.F
 		return "", err
 	}
 	cmd := exec.CommandContext(ctx, program, fmt.Sprintf("mem=%dM", d.memory), "rootfstype=hostfs", "rootflags=/", "rw",
-		"init="+filepath.Join(d.dir, "init"), "con=null", "con0=null,fd:3", "quiet", "loglevel=1")
+		`init="`+filepath.Join(d.dir, "init")+`"`, "con=null", "con0=null,fd:3", "quiet", "loglevel=1")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.dir, "TMPDIR=" + d.dir}
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = &log, &log, []*os.File{show}

@@ -11,7 +11,10 @@ import (
 )
 
 func TestOtherDayHasAnotherDateForEveryProgram(t *testing.T) {
-	dir, work := t.TempDir(), t.TempDir()
+	dir, work := filepath.Join(t.TempDir(), "with a space"), t.TempDir()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	kernel := otherDay{ahead: 400 * 24 * time.Hour, dir: dir, memory: 512}
 	want := time.Now().Add(kernel.ahead).UTC().Format("2006-01")
 	// Go asks the kernel by itself, date by way of the C library.
@@ -22,7 +25,7 @@ func TestOtherDayHasAnotherDateForEveryProgram(t *testing.T) {
 	if err := runQuiet(goCommand(t.Context(), "local", dir, "", "build", "-o", program, "now.go"), "compile"); err != nil {
 		t.Fatal(err)
 	}
-	result, err := kernel.run(t.Context(), work, program+" 2>"+work+"/a && date -u +%Y-%m >>"+work+"/a && chown 1234 "+work+"/a && nproc >>"+work+"/a", work+"/a", os.Stderr)
+	result, err := kernel.run(t.Context(), work, quote(program)+" 2>"+work+"/a && date -u +%Y-%m >>"+work+"/a && chown 1234 "+work+"/a && nproc >>"+work+"/a", work+"/a", os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}
