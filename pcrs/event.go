@@ -3,6 +3,7 @@ package pcrs
 import (
 	"bytes"
 	"fmt"
+	"hash"
 )
 
 // EventType says what kind of thing was measured (TCG PC Client PFP §10.4.1).
@@ -111,6 +112,9 @@ type Event struct {
 	Unproven bool
 	// Origin is empty for events that were read from a log.
 	Origin Origin
+
+	// source writes the bytes that a predicted event is the hash of, until Digests are computed.
+	source func(hash.Hash) error
 }
 
 // mismatch returns a bank whose digest is not the hash of the data, if the type says that it is.

@@ -68,7 +68,7 @@ func machineOf(t *testing.T, name string) Machine {
 func TestFirmwareRegistersEqualTheTPM(t *testing.T) {
 	for _, name := range recorded {
 		p := &predictor{boot: Boot{Machine: machineOf(t, name)}}
-		for _, step := range []func() error{p.secureBoot, p.optionROMs, p.bootAttempt, p.authority} {
+		for _, step := range []func() error{p.secureBoot, p.optionROMs, p.bootAttempt, p.authority, p.hash} {
 			if err := step(); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -265,8 +265,12 @@ func FuzzOpenROM(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if events, err := rom.events(); err == nil && len(events) != len(rom.drivers) {
+		events, err := rom.events()
+		if err == nil && len(events) != len(rom.drivers) {
 			panic("a driver has no event")
+		}
+		for _, e := range events {
+			_ = e.hash(PredictedBanks())
 		}
 	})
 }

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/hullmark/hullmark"
@@ -34,11 +37,13 @@ type Boot struct {
 	// NodeConfig is the node configuration as the node reads it, or nil where
 	// the prediction is for all nodes.
 	NodeConfig []byte
+	// Banks are the banks to predict, out of PredictedBanks; none means all of them.
+	Banks []Bank
 }
 
 // Prediction is what a boot will measure.
 type Prediction struct {
-	// Log holds the predicted events in the order in which they happen, for PredictedBanks.
+	// Log holds the predicted events in the order in which they happen, for the boot's Banks.
 	Log Log
 	// Registers are those that the log predicts, ascending. One without events stays zero.
 	Registers []Register
@@ -70,6 +75,9 @@ func Predict(b Boot) (Prediction, error) {
 		if err := step(); err != nil {
 			return Prediction{}, fmt.Errorf("predict boot: %w", err)
 		}
+	}
+	if err := p.hash(); err != nil {
+		return Prediction{}, fmt.Errorf("predict boot: %w", err)
 	}
 	return p.prediction(), nil
 }
@@ -192,11 +200,7 @@ func (p *predictor) bootAttempt() error {
 func (p *predictor) startUKI() error {
 	table := dataEvent(5, EvGPT, p.boot.Table.Event(),
 		fmt.Sprintf("UEFI_GPT_DATA: header and the %d used entries of the disk's partition table", len(p.boot.Table.Partitions)))
-	image, err := authenticodeEvent(4, p.boot.UKI.PE, "Authenticode hash of the unified kernel image on the ESP")
-	if err != nil {
-		return fmt.Errorf("unified kernel image: %w", err)
-	}
-	p.add(table, image)
+	p.add(table, authenticodeEvent(4, p.boot.UKI.PE, "Authenticode hash of the unified kernel image on the ESP"))
 	return nil
 }
 
@@ -204,7 +208,7 @@ func (p *predictor) startUKI() error {
 func (p *predictor) stub() error {
 	for _, s := range p.boot.UKI.Measured() {
 		name := derived(11, EvIPL, append([]byte(s.Name), 0), fmt.Sprintf("section name %q with its NUL", s.Name))
-		data := derived(11, EvIPL, s.Data, fmt.Sprintf("%d bytes of section %s of the unified kernel image", len(s.Data), s.Name))
+		data := large(11, EvIPL, fmt.Sprintf("%d bytes of section %s of the unified kernel image", len(s.Data), s.Name), s.Data)
 		p.add(name, data)
 	}
 	if !p.rules.loadsKernelThroughFirmware || p.state == secureBootOn {
@@ -218,11 +222,7 @@ func (p *predictor) stub() error {
 	if err != nil {
 		return fmt.Errorf("kernel in section .linux: %w", err)
 	}
-	kernel, err := authenticodeEvent(4, f, "Authenticode hash of the kernel in section .linux")
-	if err != nil {
-		return fmt.Errorf("kernel in section .linux: %w", err)
-	}
-	p.add(kernel)
+	p.add(authenticodeEvent(4, f, "Authenticode hash of the kernel in section .linux"))
 	return nil
 }
 
@@ -237,13 +237,13 @@ func (p *predictor) kernel() error {
 		return fmt.Errorf("section .cmdline: %w", err)
 	}
 	p.notePolicy(string(cmdline))
-	initrd, what, err := combinedInitrd(p.boot.UKI)
+	initrd, err := combinedInitrd(p.boot.UKI)
 	if err != nil {
 		return err
 	}
 	p.add(
 		derived(9, EvEventTag, options, "kernel command line from section .cmdline as UTF-16LE with its NUL (LOADED_IMAGE::LoadOptions)"),
-		derived(9, EvEventTag, initrd, what),
+		initrd,
 		action(5, "Exit Boot Services Invocation"),
 		action(5, "Exit Boot Services Returned with Success"),
 	)
@@ -270,9 +270,57 @@ func (p *predictor) nodeConfig() error {
 	return nil
 }
 
+// hash computes the digests of the events that have none yet, and leaves no digests but those of the boot's banks.
+func (p *predictor) hash() error {
+	if len(p.boot.Banks) == 0 {
+		p.boot.Banks = PredictedBanks()
+	}
+	for _, bank := range p.boot.Banks {
+		if !slices.Contains(PredictedBanks(), bank) {
+			return fmt.Errorf("bank %v is not predicted; want some of %v", bank, PredictedBanks())
+		}
+	}
+	for i := range p.events {
+		if err := p.events[i].hash(p.boot.Banks); err != nil {
+			return err
+		}
+		maps.DeleteFunc(p.events[i].Digests, func(b Bank, _ Digest) bool { return !slices.Contains(p.boot.Banks, b) })
+	}
+	return nil
+}
+
+// hash computes the digests of an event that was made with a source, and lets go of that.
+// Each bank is a pass over the bytes, which are not copied.
+func (e *Event) hash(banks []Bank) error {
+	if e.source == nil {
+		return nil
+	}
+	e.Digests = Digests{}
+	for _, bank := range banks {
+		h := bank.Hash().New()
+		if err := e.source(h); err != nil {
+			return fmt.Errorf("%s: %w", e.What, err)
+		}
+		e.Digests[bank] = h.Sum(nil)
+	}
+	e.source = nil
+	return nil
+}
+
 // derived is an event whose digests are the hash of data, which the event does not keep.
 func derived(r Register, t EventType, data []byte, what string) Event {
 	return Event{Register: r, Type: t, Digests: DigestsOf(data, PredictedBanks()...), What: what, Origin: Derived}
+}
+
+// large is an event whose digests are the hash of the pieces of data, one after the other; they are computed last.
+func large(r Register, t EventType, what string, pieces ...[]byte) Event {
+	source := func(h hash.Hash) error {
+		for _, piece := range pieces {
+			h.Write(piece)
+		}
+		return nil
+	}
+	return Event{Register: r, Type: t, source: source, What: what, Origin: Derived}
 }
 
 // dataEvent is an event that keeps the data that is hashed.
@@ -290,14 +338,6 @@ func action(r Register, text string) Event {
 	return dataEvent(r, EvEFIAction, []byte(text), fmt.Sprintf("the text %q without a NUL", text))
 }
 
-func authenticodeEvent(r Register, f *pe.File, what string) (Event, error) {
-	e := Event{Register: r, Type: EvBootServicesApplication, Digests: Digests{}, What: what, Origin: Derived}
-	for _, bank := range PredictedBanks() {
-		h := bank.Hash().New()
-		if err := f.Authenticode(h); err != nil {
-			return Event{}, err
-		}
-		e.Digests[bank] = h.Sum(nil)
-	}
-	return e, nil
+func authenticodeEvent(r Register, f *pe.File, what string) Event {
+	return Event{Register: r, Type: EvBootServicesApplication, source: f.Authenticode, What: what, Origin: Derived}
 }

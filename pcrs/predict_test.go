@@ -208,6 +208,28 @@ func TestNodeConfigIsPerNode(t *testing.T) {
 	}
 }
 
+func TestPredictsTheBanksThatAreAskedFor(t *testing.T) {
+	b := testBoot(t)
+	all, err := Predict(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Banks = []Bank{SHA384}
+	some, err := Predict(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range some.Log.Events {
+		if len(e.Digests) != 1 || !e.Digests[SHA384].Equal(all.Log.Events[i].Digests[SHA384]) {
+			t.Errorf("%s: %v, want the digest of one bank", e.What, e.Digests)
+		}
+	}
+	b.Banks = []Bank{SHA1}
+	if _, err := Predict(b); err == nil || !strings.Contains(err.Error(), "not predicted") {
+		t.Errorf("a bank that is only replayed: %v", err)
+	}
+}
+
 func TestPredictRefuses(t *testing.T) {
 	stub252 := bytes.Replace(stub257(t), []byte("systemd-stub 257"), []byte("systemd-stub 252"), 1)
 	old, err := uki.Build(stub252, []uki.Section{{Name: ".linux", Data: stub252}})

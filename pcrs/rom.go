@@ -112,10 +112,7 @@ func (r ROM) events() ([]Event, error) {
 		if err != nil {
 			return nil, fmt.Errorf("option ROM: driver %d: %w", i+1, err)
 		}
-		e, err := authenticodeEvent(2, f, fmt.Sprintf("Authenticode hash of EFI driver %d of option ROM %x", i+1, r.SHA256[:8]))
-		if err != nil {
-			return nil, err
-		}
+		e := authenticodeEvent(2, f, fmt.Sprintf("Authenticode hash of EFI driver %d of option ROM %x", i+1, r.SHA256[:8]))
 		e.Type = EvBootServicesDriver
 		if d.runtime {
 			e.Type = EvRuntimeServicesDriver

@@ -44,20 +44,20 @@ func loadOptions(cmdline []byte) ([]byte, error) {
 // rules, but whose effect on later events was never compared with a boot.
 var refusedByPrediction = []string{".dtb", ".pcrsig", ".ucode"}
 
-// combinedInitrd returns the initrd as the stub hands it to the kernel: the
+// combinedInitrd is the event of the initrd as the stub hands it to the kernel: the
 // section .initrd, then an archive for each section that becomes a file below
 // /.extra; each part is padded with zeros to 4 bytes.
-func combinedInitrd(u *uki.UKI) ([]byte, string, error) {
+func combinedInitrd(u *uki.UKI) (Event, error) {
 	for _, name := range refusedByPrediction {
 		if _, ok := u.Section(name); ok {
-			return nil, "", fmt.Errorf("section %s: what a boot measures of it was never observed; build the image without it", name)
+			return Event{}, fmt.Errorf("section %s: what a boot measures of it was never observed; build the image without it", name)
 		}
 	}
 	initrd, ok := u.Section(".initrd")
 	if !ok {
-		return nil, "", errors.New("unified kernel image: no .initrd section")
+		return Event{}, errors.New("unified kernel image: no .initrd section")
 	}
-	out := pad4(append([]byte(nil), initrd...))
+	pieces := [][]byte{initrd, make([]byte, -len(initrd)&3)}
 	what := fmt.Sprintf("the initrd that the stub hands over: section .initrd (%d bytes)", len(initrd))
 	for _, file := range []struct{ section, name string }{
 		{".pcrpkey", "tpm2-pcr-public-key.pem"},
@@ -67,10 +67,10 @@ func combinedInitrd(u *uki.UKI) ([]byte, string, error) {
 		if !ok {
 			continue
 		}
-		out = append(out, extraArchive(file.name, data)...)
+		pieces = append(pieces, extraArchive(file.name, data))
 		what += fmt.Sprintf(", archive with /.extra/%s from section %s", file.name, file.section)
 	}
-	return out, what, nil
+	return large(9, EvEventTag, what, pieces...), nil
 }
 
 // cpioTrailer ends an archive as the stub writes it: unlike in its headers, the
