@@ -23,6 +23,10 @@ import (
 // Build and Open accept. The firmware's and this package's memory hold it.
 const MaxSize = 512 << 20
 
+// maxZeros bounds the bytes of all sections together that are in memory only,
+// so that a small file cannot take much of it.
+const maxZeros = 1 << 20
+
 // Section is a named part of the image.
 type Section struct {
 	// Name is the section's name with its dot, for instance ".cmdline".
@@ -75,7 +79,7 @@ func (u *UKI) load() error {
 		return err
 	}
 	u.order = rules.measured
-	budget := int64(MaxSize)
+	budget, unread := int64(MaxSize), int64(maxZeros)
 	for _, s := range u.PE.Sections {
 		if err := rules.check(s.Name); err != nil {
 			return fmt.Errorf("section %s: %w", s.Name, err)
@@ -86,9 +90,14 @@ func (u *UKI) load() error {
 		if budget -= int64(s.VirtualSize); budget < 0 {
 			return fmt.Errorf("section %s: the sections are longer than %d bytes together", s.Name, MaxSize)
 		}
-		if u.sections[s.Name], err = io.ReadAll(u.PE.Data(s)); err != nil {
+		if unread -= int64(s.VirtualSize) - int64(min(s.RawSize, s.VirtualSize)); unread < 0 {
+			return fmt.Errorf("section %s: the sections are more than %d bytes longer in memory than in the file", s.Name, maxZeros)
+		}
+		data := make([]byte, s.VirtualSize)
+		if _, err := io.ReadFull(u.PE.Data(s), data); err != nil {
 			return fmt.Errorf("section %s: %w", s.Name, err)
 		}
+		u.sections[s.Name] = data
 	}
 	return nil
 }
