@@ -55,6 +55,10 @@ test-browser: ## Look at the pages in a real browser; pictures of them stay in o
 test-docs: ## Run every command of the docs' journeys in a clone (five builds, most from nothing, and a boot).
 	go test -tags docs -timeout 3h -v -run TestDocsCommands ./internal/e2e
 
+.PHONY: bench
+bench: ## Compare speed with peers, side by side, on the image in out/ (run make image before).
+	go test -run '^$$' -bench . -benchtime 1x ./internal/bench -args -out $(abspath $(OUT))
+
 .PHONY: reproduce
 reproduce: setup bin/hullmark ## Build the image three times under other circumstances, and compare.
 	bin/hullmark reproduce --out $(OUT)

@@ -64,61 +64,99 @@ func (r Reason) String() string {
 	return fmt.Sprintf("document %s…: %s", r.Document.String()[:12], r.Text)
 }
 
+// Judge is NewReferences(policy, documents).Judge(bank, measured), for whoever judges once.
+func Judge(policy Policy, documents []Document, bank pcrs.Bank, measured pcrs.Values) Verdict {
+	return NewReferences(policy, documents).Judge(bank, measured)
+}
+
+// References are documents together with what a policy says of each. Making them encodes and
+// hashes every document; a verifier of many boots does that once. They do not follow later changes of either.
+type References struct{ references []reference }
+
+// reference is one document: either why it decides nothing, or which values are expected.
+type reference struct {
+	id       DocumentID
+	svn      uint32
+	against  *Reason
+	judged   []pcrs.Register
+	expected map[pcrs.Bank]pcrs.Values
+}
+
+// NewReferences prepares documents for being judged by. Those that the policy does not accept stay, as reasons to deny.
+func NewReferences(policy Policy, documents []Document) References {
+	var r References
+	for _, d := range documents {
+		r.references = append(r.references, newReference(policy, d))
+	}
+	return r
+}
+
+func newReference(policy Policy, d Document) reference {
+	id, err := d.Digest()
+	if err != nil {
+		return reference{against: &Reason{Text: err.Error()}}
+	}
+	i := slices.IndexFunc(policy.Documents, func(a Accepted) bool { return a.Document == id })
+	if i < 0 {
+		return reference{against: &Reason{Document: id, Text: "the policy does not accept this document"}}
+	}
+	if d.SVN < policy.MinimumSVN {
+		text := fmt.Sprintf("its security version is %d, the policy wants at least %d", d.SVN, policy.MinimumSVN)
+		return reference{against: &Reason{Document: id, Text: text}}
+	}
+	r := reference{id: id, svn: d.SVN, judged: append(RequiredRegisters(), policy.Documents[i].Enforce...), expected: map[pcrs.Bank]pcrs.Values{}}
+	slices.Sort(r.judged)
+	for _, bank := range pcrs.PredictedBanks() {
+		r.expected[bank] = d.Values(bank)
+		for register, value := range r.expected[bank] {
+			r.expected[bank][register] = slices.Clone(value)
+		}
+	}
+	return r
+}
+
 // Judge compares the measured registers of a bank with every document that the
 // policy accepts. All judged registers must match one and the same document:
 // those of RequiredRegisters, and those that the policy enforces for it. PCR 8
 // and 15 are not judged here: whoever verified the evidence has to.
-func Judge(policy Policy, documents []Document, bank pcrs.Bank, measured pcrs.Values) Verdict {
+func (r References) Judge(bank pcrs.Bank, measured pcrs.Values) Verdict {
 	var denied Verdict
-	for _, d := range documents {
-		id, err := d.Digest()
-		if err != nil {
-			denied.Reasons = append(denied.Reasons, Reason{Text: err.Error()})
-			continue
-		}
-		v := judgeDocument(policy, id, d, bank, measured)
+	for _, reference := range r.references {
+		v := reference.judge(bank, measured)
 		if v.accepted {
 			return v
 		}
 		denied.Reasons = append(denied.Reasons, v.Reasons...)
 	}
-	if len(documents) == 0 {
+	if len(r.references) == 0 {
 		denied.Reasons = []Reason{{Text: "no measurement document was given to compare with"}}
 	}
 	return denied
 }
 
-func judgeDocument(policy Policy, id DocumentID, d Document, bank pcrs.Bank, measured pcrs.Values) Verdict {
-	deny := func(r Reason) Verdict {
-		r.Document = id
-		return Verdict{Reasons: []Reason{r}}
+func (r reference) judge(bank pcrs.Bank, measured pcrs.Values) Verdict {
+	if r.against != nil {
+		return Verdict{Reasons: []Reason{*r.against}}
 	}
-	i := slices.IndexFunc(policy.Documents, func(a Accepted) bool { return a.Document == id })
-	if i < 0 {
-		return deny(Reason{Text: "the policy does not accept this document"})
+	expected, predicted := r.expected[bank]
+	if !predicted {
+		return Verdict{Reasons: []Reason{{Document: r.id, Text: fmt.Sprintf("registers of bank %v decide nothing", bank)}}}
 	}
-	if d.SVN < policy.MinimumSVN {
-		return deny(Reason{Text: fmt.Sprintf("its security version is %d, the policy wants at least %d", d.SVN, policy.MinimumSVN)})
-	}
-	if !slices.Contains(pcrs.PredictedBanks(), bank) {
-		return deny(Reason{Text: fmt.Sprintf("registers of bank %v decide nothing", bank)})
-	}
-	return compare(id, d, append(RequiredRegisters(), policy.Documents[i].Enforce...), bank, measured)
+	return r.compare(expected, measured)
 }
 
-func compare(id DocumentID, d Document, judged []pcrs.Register, bank pcrs.Bank, measured pcrs.Values) Verdict {
-	v := Verdict{Document: id, SVN: d.SVN}
-	expected := d.Values(bank)
-	slices.Sort(judged)
-	for _, r := range judged {
-		want, pinned := expected[r]
+func (r reference) compare(expected, measured pcrs.Values) Verdict {
+	v := Verdict{Document: r.id, SVN: r.svn}
+	for _, register := range r.judged {
+		want, pinned := expected[register]
 		switch {
 		case !pinned:
-			v.Reasons = append(v.Reasons, Reason{Document: id, Register: r, Text: fmt.Sprintf("%v has to match, but the document does not predict it", r)})
-		case !want.Equal(measured[r]):
-			v.Reasons = append(v.Reasons, mismatch(id, r, want, measured[r]))
+			text := fmt.Sprintf("%v has to match, but the document does not predict it", register)
+			v.Reasons = append(v.Reasons, Reason{Document: r.id, Register: register, Text: text})
+		case !want.Equal(measured[register]):
+			v.Reasons = append(v.Reasons, mismatch(r.id, register, want, measured[register]))
 		default:
-			v.Matched = append(v.Matched, r)
+			v.Matched = append(v.Matched, register)
 		}
 	}
 	if len(v.Reasons) > 0 {

@@ -151,6 +151,7 @@ func (l Log) Replay(bank Bank) (Values, error) {
 		return nil, fmt.Errorf("replay event log: %v is unknown", bank)
 	}
 	values := l.initial(bank)
+	h := bank.Hash().New()
 	for i, e := range l.Events {
 		if e.Type == EvNoAction {
 			continue
@@ -162,7 +163,11 @@ func (l Log) Replay(bank Bank) (Values, error) {
 		if len(digest) != bank.Size() {
 			return nil, fmt.Errorf("replay event log: event %d (%v): %v digest of %d bytes, want %d", i, e.Register, bank, len(digest), bank.Size())
 		}
-		values[e.Register] = extend(bank, values[e.Register], digest)
+		value := values[e.Register]
+		h.Reset()
+		h.Write(value)
+		h.Write(digest)
+		h.Sum(value[:0])
 	}
 	return values, nil
 }

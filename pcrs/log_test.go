@@ -94,6 +94,22 @@ func TestReplayRefusesMissingDigest(t *testing.T) {
 	}
 }
 
+func TestParseLogReadsTheBanksThatAreAskedFor(t *testing.T) {
+	raw := readFile(t, "testdata/ovmf-2025.02.log")
+	log, err := ParseLog(raw, SHA256)
+	if err != nil || len(log.Banks) != 1 {
+		t.Fatalf("banks %v, %v", log.Banks, err)
+	}
+	for i, e := range recordedLog(t, "ovmf-2025.02").Events {
+		if got := log.Events[i].Digests; len(got) != 1 || !got[SHA256].Equal(e.Digests[SHA256]) {
+			t.Fatalf("event %d has the digests %v", i+1, got)
+		}
+	}
+	if _, err := ParseLog(raw[:firstEvent(raw)], Bank(0x12)); err == nil || !strings.Contains(err.Error(), "names no digests of") {
+		t.Errorf("a bank that the log has not: %v", err)
+	}
+}
+
 func TestStartupLocality(t *testing.T) {
 	raw := readFile(t, "testdata/ovmf-2025.02.log")
 	header := 32 + int(binary.LittleEndian.Uint32(raw[28:]))

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf16"
 )
@@ -54,20 +55,24 @@ func (f LogFormat) Name(r Register) string {
 // the data of an event is not what its digest says, unless real firmware does so;
 // such an event is Unproven. Zeros or ones that fill the
 // rest of a buffer are counted and left out. A log is only ever an
-// explanation: decide on register values.
-func ParseLog(raw []byte) (Log, error) { return parseLog(raw, FormatAgile) }
+// explanation: decide on register values. If banks are named, only their digests are
+// read and compared with the data, which saves time; the log must have one of them.
+func ParseLog(raw []byte, banks ...Bank) (Log, error) { return parseLog(raw, FormatAgile, banks) }
 
 // ParseCCEL reads the event log of a TDX guest, as ACPI table CCEL leads to it.
-// Registers of its events are RTMRs. It is as strict as ParseLog.
-func ParseCCEL(raw []byte) (Log, error) { return parseLog(raw, FormatCCEL) }
+// Registers of its events are RTMRs. It is as strict as ParseLog, also in which banks it reads.
+func ParseCCEL(raw []byte, banks ...Bank) (Log, error) { return parseLog(raw, FormatCCEL, banks) }
 
-func parseLog(raw []byte, format LogFormat) (Log, error) {
+func parseLog(raw []byte, format LogFormat, banks []Bank) (Log, error) {
 	if len(raw) > MaxLog {
 		return Log{}, fmt.Errorf("read event log: %d bytes, want at most %d", len(raw), MaxLog)
 	}
-	p := &logParser{rest: raw, log: Log{Format: format}}
+	p := &logParser{rest: raw, wanted: banks, log: Log{Format: format}}
 	if err := p.readHeader(); err != nil {
 		return Log{}, fmt.Errorf("read event log: header: %w", err)
+	}
+	if len(p.log.Banks) == 0 {
+		return Log{}, fmt.Errorf("read event log: header: it names no digests of %v", banks)
 	}
 	for n := 1; !p.atEnd(); n++ {
 		if n > MaxEvents {
@@ -85,7 +90,13 @@ type logParser struct {
 	rest []byte
 	// sizes are the digests' lengths by algorithm, of those too that are no bank here.
 	sizes map[Bank]int
-	log   Log
+	// wanted are the banks to read; none means all.
+	wanted []Bank
+	log    Log
+}
+
+func (p *logParser) wants(b Bank) bool {
+	return b.Valid() && (len(p.wanted) == 0 || slices.Contains(p.wanted, b))
 }
 
 var errTruncated = errors.New("the log ends in the middle; it is truncated")
@@ -149,7 +160,10 @@ func (p *logParser) readHeader() error {
 		return fmt.Errorf("no %q; this is no CCEL log", specIDSignature[:len(specIDSignature)-1])
 	}
 	p.rest = whole
-	p.log.Format, p.log.Banks, p.sizes = FormatSHA1, []Bank{SHA1}, map[Bank]int{SHA1: SHA1.Size()}
+	p.log.Format, p.sizes = FormatSHA1, map[Bank]int{SHA1: SHA1.Size()}
+	if p.wants(SHA1) {
+		p.log.Banks = []Bank{SHA1}
+	}
 	return nil
 }
 
@@ -164,6 +178,7 @@ func (p *logParser) readSpecID(spec []byte) error {
 		return fmt.Errorf("%d hashes in %d bytes", count, len(spec))
 	}
 	p.sizes = map[Bank]int{}
+	known := false
 	for i := range int(count) {
 		entry := spec[fixed+4*i:]
 		bank, size := Bank(binary.LittleEndian.Uint16(entry)), int(binary.LittleEndian.Uint16(entry[2:]))
@@ -171,11 +186,11 @@ func (p *logParser) readSpecID(spec []byte) error {
 			return fmt.Errorf("%v with digests of %d bytes: there twice, or of a wrong size", bank, size)
 		}
 		p.sizes[bank] = size
-		if bank.Valid() {
+		if known = known || bank.Valid(); p.wants(bank) {
 			p.log.Banks = append(p.log.Banks, bank)
 		}
 	}
-	if len(p.log.Banks) == 0 {
+	if !known {
 		return errors.New("no hash of it is sha1, sha256, sha384 or sha512")
 	}
 	vendor := spec[fixed+4*int(count):]
@@ -240,7 +255,8 @@ func (p *logParser) readDigests() (Digests, error) {
 	if int64(count) != int64(len(p.sizes)) {
 		return nil, fmt.Errorf("%d digests, the header names %d hashes", count, len(p.sizes))
 	}
-	out, seen := Digests{}, map[Bank]bool{}
+	out := Digests{}
+	seen := make([]Bank, 0, maxHashes)
 	for range p.sizes {
 		id, err := p.take(2)
 		if err != nil {
@@ -248,15 +264,15 @@ func (p *logParser) readDigests() (Digests, error) {
 		}
 		bank := Bank(binary.LittleEndian.Uint16(id))
 		size, known := p.sizes[bank]
-		if !known || seen[bank] {
+		if !known || slices.Contains(seen, bank) {
 			return nil, fmt.Errorf("%v: not in the header, or there twice", bank)
 		}
-		seen[bank] = true
+		seen = append(seen, bank)
 		digest, err := p.take(size)
 		if err != nil {
 			return nil, err
 		}
-		if bank.Valid() {
+		if p.wants(bank) {
 			out[bank] = digest
 		}
 	}

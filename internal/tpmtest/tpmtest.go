@@ -31,7 +31,7 @@ type TPM struct {
 
 // New starts a TPM as a manufacturer's: SHA-256 and SHA-384 banks, no
 // persistent keys, no certificates.
-func New(t *testing.T) *TPM {
+func New(t testing.TB) *TPM {
 	t.Helper()
 	state := shortDir(t)
 	setup(t, state)
@@ -39,7 +39,7 @@ func New(t *testing.T) *TPM {
 }
 
 // NewCertified starts a TPM with a persistent RSA-2048 EK and its certificate, from a CA made for this one TPM.
-func NewCertified(t *testing.T) *TPM {
+func NewCertified(t testing.TB) *TPM {
 	t.Helper()
 	state := shortDir(t)
 	ca := configureCA(t, state)
@@ -66,7 +66,7 @@ func NewShared(t *testing.T, use func(*TPM)) string {
 }
 
 // shortDir is a temporary folder whose path leaves room for a socket's name.
-func shortDir(t *testing.T) string {
+func shortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "tpm")
 	if err != nil {
@@ -77,7 +77,7 @@ func shortDir(t *testing.T) string {
 }
 
 // setup manufactures the TPM's state.
-func setup(t *testing.T, state string, args ...string) {
+func setup(t testing.TB, state string, args ...string) {
 	t.Helper()
 	args = append([]string{"--tpm2", "--tpmstate", state, "--pcr-banks", "sha256,sha384"}, args...)
 	if os.Geteuid() == 0 {
@@ -87,7 +87,7 @@ func setup(t *testing.T, state string, args ...string) {
 }
 
 // configureCA writes what swtpm_setup otherwise reads from /etc, and returns where the CA's certificate will be.
-func configureCA(t *testing.T, state string) string {
+func configureCA(t testing.TB, state string) string {
 	t.Helper()
 	localca, err := exec.LookPath("swtpm_localca")
 	if err != nil {
@@ -108,7 +108,7 @@ func configureCA(t *testing.T, state string) string {
 	return ca
 }
 
-func run(t *testing.T, program string, args ...string) {
+func run(t testing.TB, program string, args ...string) {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -120,7 +120,7 @@ func run(t *testing.T, program string, args ...string) {
 }
 
 // start runs the emulator until the test ends.
-func start(t *testing.T, state string) *TPM {
+func start(t testing.TB, state string) *TPM {
 	t.Helper()
 	socket := filepath.Join(state, "s")
 	// With --terminate it ends with its one connection, so that even a test that is killed leaves no process behind.
@@ -151,7 +151,7 @@ func serve(t *testing.T, attributes *syscall.SysProcAttr, state, socket string, 
 	})
 }
 
-func dial(t *testing.T, socket string) net.Conn {
+func dial(t testing.TB, socket string) net.Conn {
 	t.Helper()
 	deadline := time.Now().Add(patience)
 	for {
@@ -167,7 +167,7 @@ func dial(t *testing.T, socket string) net.Conn {
 }
 
 // Extend measures data into a register of every bank, as firmware would.
-func (tpm *TPM) Extend(t *testing.T, pcr int, data []byte) {
+func (tpm *TPM) Extend(t testing.TB, pcr int, data []byte) {
 	t.Helper()
 	_, err := tpm2.PCREvent{
 		PCRHandle: tpm2.AuthHandle{Handle: tpm2.TPMHandle(pcr), Auth: tpm2.PasswordAuth(nil)},
