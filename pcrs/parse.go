@@ -310,7 +310,7 @@ func describe(e Event) string {
 func claim(e Event) string {
 	switch e.Type {
 	case EvEFIAction, EvAction:
-		return fmt.Sprintf("the text %q", e.Data)
+		return fmt.Sprintf("the text %q", shown(e.Data))
 	case EvSeparator:
 		return "separator"
 	case EvVariableDriverConfig, EvVariableBoot, EvVariableAuthority:
@@ -321,7 +321,7 @@ func claim(e Event) string {
 		return fmt.Sprintf("%q", decodeUTF16(e.Data))
 	case EvEventTag:
 		if len(e.Data) >= 8 {
-			return fmt.Sprintf("%q", bytes.TrimRight(e.Data[8:], "\x00"))
+			return fmt.Sprintf("%q", shown(bytes.TrimRight(e.Data[8:], "\x00")))
 		}
 	}
 	return fmt.Sprintf("%v with %d bytes of data", e.Type, len(e.Data))
@@ -339,9 +339,21 @@ func variableOf(b []byte) (name string, size uint64, ok bool) {
 	return decodeUTF16(b[32 : 32+2*length]), binary.LittleEndian.Uint64(b[24:]), true
 }
 
+// maxShown is how many bytes of an event's data are told to people; command lines have 4096 at most (2048 characters, as UTF-16).
+const maxShown = 4096
+
+// shown cuts text that is longer, since its description would take a multiple of its length.
+func shown(b []byte) []byte {
+	if len(b) <= maxShown {
+		return b
+	}
+	return append(b[:maxShown:maxShown], "…"...)
+}
+
+// decodeUTF16 decodes UTF-16LE up to maxShown bytes.
 func decodeUTF16(b []byte) string {
 	var units []uint16
-	for ; len(b) >= 2; b = b[2:] {
+	for b = b[:min(len(b), maxShown)]; len(b) >= 2; b = b[2:] {
 		units = append(units, binary.LittleEndian.Uint16(b))
 	}
 	return strings.TrimRight(string(utf16.Decode(units)), "\x00")
