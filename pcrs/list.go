@@ -29,15 +29,15 @@ func ParseList(text []byte) (map[Bank]Values, error) {
 	out := map[Bank]Values{}
 	var bank string
 	for i, line := range strings.Split(string(text), "\n") {
-		err := fmt.Errorf("%.80q is no register; want the output of tpm2_pcrread or hullmark eventlog replay", line)
+		var err error
 		if m := bankLine.FindStringSubmatch(line); m != nil {
-			bank, err = m[1], nil
+			bank = m[1]
 		} else if m := valueLine.FindStringSubmatch(line); m != nil {
 			err = addValue(out, bank, m[1], m[2])
 		} else if m := replayLine.FindStringSubmatch(line); m != nil {
 			err = addValue(out, m[1], m[2], m[3])
-		} else if strings.TrimSpace(line) == "" {
-			err = nil
+		} else if strings.TrimSpace(line) != "" {
+			err = fmt.Errorf("%.80q is no register; want the output of tpm2_pcrread or hullmark eventlog replay", line)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read registers: line %d: %w", i+1, err)

@@ -203,6 +203,40 @@ func FuzzParseLog(f *testing.F) {
 	})
 }
 
+// FuzzExplain explains a real boot by whatever a machine says that it measured.
+func FuzzExplain(f *testing.F) {
+	for _, name := range recorded {
+		f.Add(readFile(f, "testdata/"+name+".log"))
+	}
+	expected, err := ParseLog(readFile(f, "testdata/ovmf-2025.02-setupmode.log"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	p := Prediction{Log: expected, Registers: []Register{2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15}}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		log, err := ParseLog(raw, SHA256)
+		if err != nil {
+			return
+		}
+		measured, err := log.Replay(SHA256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		differences, err := Explain(p, SHA256, measured, &log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range differences {
+			if d.Expected.Equal(d.Measured) || d.String() == "" {
+				t.Errorf("%v is no difference", d.Register)
+			}
+		}
+		if _, err := Explain(p, SHA256, measured, nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 func FuzzParseCCEL(f *testing.F) {
 	f.Add(readFile(f, filepath.Join(moduleFolder(f, "github.com/google/go-eventlog"), "testdata", "eventlogs", "ccel", "CCEL_unpadded.data.bin")))
 	f.Fuzz(func(t *testing.T, raw []byte) {

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ulikunitz/xz/lzma"
 )
 
 func gunzip(t testing.TB, path string) []byte {
@@ -275,8 +278,37 @@ func FuzzOpenROM(f *testing.F) {
 	})
 }
 
+// smallFirmware is a firmware file whose volume holds nothing but the names of the two drivers that are looked for.
+func smallFirmware(t testing.TB) []byte {
+	t.Helper()
+	volume := slices.Concat(guidTcg2Dxe[:], make([]byte, 256), guidSecureBootDxe[:])
+	var stream bytes.Buffer
+	w, err := lzma.WriterConfig{SizeInHeader: true, Size: int64(len(volume)), DictCap: lzma.MinDictCap}.NewWriter(&stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(volume); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	section := binary.LittleEndian.AppendUint32(nil, uint32(24+stream.Len())|2<<24)
+	section = append(section, guidLZMASection[:]...)
+	return append(append(section, 24, 0, 1, 0), stream.Bytes()...)
+}
+
+func TestOpenSmallFirmware(t *testing.T) {
+	f, err := OpenFirmware(smallFirmware(t))
+	if err != nil || !f.SecureBoot {
+		t.Errorf("%+v, %v", f, err)
+	}
+}
+
 func FuzzOpenFirmware(f *testing.F) {
 	f.Add(append(guidLZMASection[:], make([]byte, 64)...))
+	f.Add(smallFirmware(f))
+	f.Add(bomb(1 << 20))
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		if firmware, err := OpenFirmware(b); err == nil && firmware.SHA256 == [32]byte{} {
 			panic("opened without a digest")

@@ -159,7 +159,7 @@ func (f *FS) Files() ([]string, error) {
 // lister is the state of one Files.
 type lister struct {
 	fs    *FS
-	left  int // files and directories that may still be visited
+	left  int // entries that may still be read
 	paths []string
 }
 
@@ -171,12 +171,12 @@ func (l *lister) list(cluster uint32, prefix string, depth int) error {
 	if err != nil {
 		return err
 	}
+	if l.left -= len(entries); l.left < 0 {
+		return fmt.Errorf("more than %d files and directories", maxFiles)
+	}
 	for _, e := range entries {
 		if e.volume || e.short == "." || e.short == ".." {
 			continue
-		}
-		if l.left--; l.left < 0 {
-			return fmt.Errorf("more than %d files and directories", maxFiles)
 		}
 		if !e.dir {
 			l.paths = append(l.paths, prefix+e.name)
