@@ -268,3 +268,28 @@ func TestParseRootHash(t *testing.T) {
 		}
 	}
 }
+
+// FuzzOpen overwrites a part of a real disk: of its table, its ESP with the kernel image, or the hash tree.
+func FuzzOpen(f *testing.F) {
+	l, disk := plan(f, parts(f))
+	esp, tree := l.partitions[0].Offset(), l.partitions[2].Offset()
+	for _, area := range []int64{0, 512, 1024, esp, esp + 32*512, tree} {
+		f.Add(uint32(area), disk[area:area+512])
+	}
+	f.Add(uint32(bytes.Index(disk, []byte("roothash="))), []byte("roothash=00"))
+	f.Add(uint32(bytes.Index(disk, []byte("BOOTX64 EFI"))), []byte("BOOTX64 EFI\x10"))
+	f.Fuzz(func(t *testing.T, offset uint32, patch []byte) {
+		area := disk[int64(offset)%l.Size():]
+		area = area[:min(len(area), len(patch))]
+		whole := bytes.Clone(area)
+		defer copy(area, whole)
+		copy(area, patch)
+		d, err := open(disk)
+		if err != nil {
+			return
+		}
+		if !strings.Contains(d.Cmdline, hex.EncodeToString(d.RootHash[:])) || d.Root.Size() > l.Size() {
+			t.Error("opened a disk whose parts do not belong together")
+		}
+	})
+}

@@ -20,10 +20,17 @@ func canonical[T any](v T) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// bytesPerValue is what a value takes at least, on the average of any document, policy or envelope. Lists of
+// empty values would otherwise take a hundred bytes of memory for each of their own.
+const bytesPerValue = 16
+
 // strict decodes one JSON value of at most limit bytes without unknown fields or trailing data.
 func strict[T any](encoded []byte, limit int, v *T) error {
 	if len(encoded) > limit {
 		return fmt.Errorf("%d bytes, want at most %d", len(encoded), limit)
+	}
+	if bytes.Count(encoded, []byte(",")) > len(encoded)/bytesPerValue+bytesPerValue {
+		return errors.New("more values than its length can hold in canonical form")
 	}
 	d := json.NewDecoder(bytes.NewReader(encoded))
 	d.DisallowUnknownFields()

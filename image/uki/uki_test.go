@@ -3,10 +3,12 @@ package uki
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -219,5 +221,29 @@ func TestNXCompatFollowsTheKernel(t *testing.T) {
 	}
 	if u.PE.NXCompat() != f.NXCompat() {
 		t.Error("image and kernel differ in NX_COMPAT")
+	}
+}
+
+// TestOpenRefusesEmptyMemory: a small file may not claim memory that it does not fill.
+func TestOpenRefusesEmptyMemory(t *testing.T) {
+	image := build(t)
+	f, err := pe.Parse(bytes.NewReader(image), int64(len(image)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := f.Sections[len(f.Sections)-1]
+	entry := bytes.LastIndex(image[:4096], append([]byte(last.Name), 0))
+	header := binary.LittleEndian.Uint32(image[0x3c:]) + 24
+	binary.LittleEndian.PutUint32(image[header+56:], 1<<31) // the size of the image
+	binary.LittleEndian.PutUint32(image[entry+8:], 500<<20) // the section's in memory
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err = open(image)
+	runtime.ReadMemStats(&after)
+	if err == nil || !strings.Contains(err.Error(), "longer in memory") {
+		t.Errorf("got %v", err)
+	}
+	if spent := after.TotalAlloc - before.TotalAlloc; spent > uint64(4*len(image)) {
+		t.Errorf("%d bytes cost %d bytes of memory", len(image), spent)
 	}
 }
