@@ -2,6 +2,7 @@ package pcrs
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -31,6 +32,50 @@ func TestExplainNamesTheEvent(t *testing.T) {
 	for _, r := range []Register{2, 3, 6, 7, 12, 13, 14, 15} {
 		if d, ok := byRegister[r]; ok {
 			t.Errorf("%v is equal, but explained: %v", r, d)
+		}
+	}
+}
+
+// A log that was reordered, or got an event twice or one of another boot, is well-formed: its registers are others, and the event is named.
+func TestExplainNamesTheMovedEvent(t *testing.T) {
+	good := recordedLog(t, "ovmf-2025.02")
+	p := Prediction{Log: good, Registers: []Register{2, 3, 4, 5, 6, 7, 9, 11}}
+	four := func(l Log) (at []int) {
+		for i, e := range l.Events {
+			if e.Register == 4 {
+				at = append(at, i)
+			}
+		}
+		return at
+	}
+	foreign := extra(4, EvBootServicesApplication, "a program of another boot")
+	foreign.What = "foreign"
+	for name, c := range map[string]struct {
+		change    func(events []Event, at []int) []Event
+		want, got int // which event of PCR 4, or of the log, is named
+	}{
+		"reordered": {func(events []Event, at []int) []Event {
+			events[at[2]], events[at[3]] = events[at[3]], events[at[2]]
+			return events
+		}, 2, 2},
+		"duplicated": {func(events []Event, at []int) []Event { return slices.Insert(events, at[1], events[at[1]]) }, 2, 2},
+		"left out":   {func(events []Event, at []int) []Event { return slices.Delete(events, at[1], at[1]+1) }, 1, 1},
+		"foreign":    {func(events []Event, at []int) []Event { return slices.Insert(events, at[2], foreign) }, 2, 2},
+	} {
+		changed := good
+		changed.Events = c.change(slices.Clone(good.Events), four(good))
+		measured, err := changed.Replay(SHA256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		differences, err := Explain(p, SHA256, measured, &changed)
+		if err != nil || len(differences) != 1 || differences[0].Register != 4 {
+			t.Errorf("%s: got %v, %v; want one difference, in PCR 4", name, differences, err)
+			continue
+		}
+		d := differences[0]
+		if d.ExpectedEvent == nil || d.ExpectedEvent.What != good.Of(4)[c.want].What || d.MeasuredEvent == nil || d.MeasuredEvent.What != changed.Of(4)[c.got].What {
+			t.Errorf("%s: got %v", name, d)
 		}
 	}
 }

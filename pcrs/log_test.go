@@ -161,6 +161,9 @@ func TestParseLogRefuses(t *testing.T) {
 		"wrong hash size":  {edit(func(b []byte) { b[32+30]++ }), "wrong size"},
 		"2^32 hashes":      {edit(func(b []byte) { copy(b[32+24:], "\xff\xff\xff\xff") }), "hashes"},
 		"2^32 digests":     {edit(func(b []byte) { copy(b[firstEvent(b)+8:], "\xff\xff\xff\xff") }), "digests"},
+		"wrong algorithm":  {edit(func(b []byte) { b[firstEvent(b)+12] = 0x12 }), "not in the header"},
+		"algorithm twice":  {edit(func(b []byte) { b[firstEvent(b)+12+2+20] = byte(SHA1) }), "there twice"},
+		"2^32 bytes":       {edit(func(b []byte) { copy(b[firstEvent(b)+12+4*2+20+32+48+64:], "\xff\xff\xff\xff") }), "truncated"},
 		"foreign register": {edit(func(b []byte) { b[secondEvent(b)] = 24 }), "no register 24"},
 		"changed data":     {edit(func(b []byte) { b[separator] ^= 1 }), "not the hash of its data"},
 	} {

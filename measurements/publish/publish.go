@@ -222,6 +222,9 @@ func (f file) fetch(ctx context.Context, from Source, progress func(done int64))
 	}
 	if !f.digest.Equal(h.Sum(nil)) { // all of it may be there already
 		in, err := from.content(ctx, f.kind, f.digest, done)
+		if err != nil && done == 0 {
+			return errors.Join(err, os.Remove(part)) // it is empty
+		}
 		if err != nil {
 			return err
 		}

@@ -241,6 +241,26 @@ func TestFetchImageRefuses(t *testing.T) {
 	if err := small.fetch(t.Context(), Folder(s.dir), nil); err == nil || !strings.Contains(err.Error(), "more than 1000 bytes") {
 		t.Errorf("more than an image can have: %v", err)
 	}
+	if len(left()) != 0 {
+		t.Errorf("left are %v", left())
+	}
+	endless := serve(t, s.dir, func(w http.ResponseWriter, _ *http.Request) bool {
+		for {
+			if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+				return true
+			}
+		}
+	})
+	if err := fetchImage(t.Context(), endless, s.document, to, 5<<20, nil); err == nil || !strings.Contains(err.Error(), "more than 5242880 bytes") || len(left()) != 0 {
+		t.Errorf("an endless body: %v; left are %v", err, left())
+	}
+	away := serve(t, s.dir, func(w http.ResponseWriter, r *http.Request) bool {
+		http.Redirect(w, r, "http://example.invalid/image", http.StatusFound)
+		return true
+	})
+	if err := FetchImage(t.Context(), away, s.document, to, nil); err == nil || !strings.Contains(err.Error(), "which was not asked for") || len(left()) != 0 {
+		t.Errorf("a redirect to another host: %v; left are %v", err, left())
+	}
 	// What lies there is of the right length, and wrong: asked for the rest, the server has none.
 	if err := os.WriteFile(to+".part", wrong, 0o600); err != nil {
 		t.Fatal(err)
