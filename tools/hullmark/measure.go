@@ -158,14 +158,14 @@ func openBoot(o measureOptions) (b pcrs.Boot, err error) {
 
 // openMachine reads the files that describe a machine.
 func openMachine(o measureOptions) (m pcrs.Machine, err error) {
-	if m.Firmware, err = openFile(o.firmware, pcrs.OpenFirmware); err != nil {
+	if m.Firmware, err = openFile(o.firmware, pcrs.MaxFirmware, pcrs.OpenFirmware); err != nil {
 		return m, err
 	}
-	if m.Vars, err = openFile(o.vars, pcrs.OpenVars); err != nil {
+	if m.Vars, err = openFile(o.vars, pcrs.MaxVars, pcrs.OpenVars); err != nil {
 		return m, err
 	}
 	for _, path := range o.roms {
-		rom, err := openFile(path, pcrs.OpenROM)
+		rom, err := openFile(path, pcrs.MaxROM, pcrs.OpenROM)
 		if err != nil {
 			return m, err
 		}
@@ -174,9 +174,9 @@ func openMachine(o measureOptions) (m pcrs.Machine, err error) {
 	return m, nil
 }
 
-func openFile[T any](path string, open func([]byte) (T, error)) (T, error) {
+func openFile[T any](path string, limit int64, open func([]byte) (T, error)) (T, error) {
 	var none T
-	content, err := os.ReadFile(path)
+	content, err := readBounded(path, limit)
 	if err != nil {
 		return none, err
 	}
@@ -191,7 +191,7 @@ func readNodeConfig(path string) ([]byte, error) {
 	if path == "" {
 		return nil, nil
 	}
-	content, err := os.ReadFile(path)
+	content, err := readBounded(path, hullmark.MaxNodeConfig)
 	if err != nil {
 		return nil, err
 	}
