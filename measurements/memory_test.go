@@ -26,7 +26,7 @@ func largeDocument(t *testing.T) Document {
 			What: strings.Repeat("x", maxText), Origin: pcrs.Derived,
 		})
 	}
-	large, err := New(d.Image, 1, nil, pcrs.Machine{}, p)
+	large, err := New(d.Image, Release{SVN: 1}, pcrs.Machine{}, p)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -278,10 +277,33 @@ func FuzzOpenROM(f *testing.F) {
 	})
 }
 
-// smallFirmware is a firmware file whose volume holds nothing but the names of the two drivers that are looked for.
+// testVolume is a firmware volume in its section, with files that are given by their names.
+func testVolume(files map[guid][]byte) []byte {
+	const header = volumeHeaderSize + 16 // with a block map
+	v := make([]byte, header)
+	for name, content := range files {
+		file := append(append([]byte(nil), name[:]...), make([]byte, fileHeaderSize-16)...)
+		file = append(file, content...)
+		binary.LittleEndian.PutUint32(file[20:], uint32(len(file)))
+		v = append(v, file...)
+		v = append(v, make([]byte, align8(len(v))-len(v))...)
+	}
+	v = append(v, bytes.Repeat([]byte{0xff}, 64)...) // free space
+	binary.LittleEndian.PutUint64(v[32:], uint64(len(v)))
+	copy(v[40:], "_FVH")
+	binary.LittleEndian.PutUint16(v[48:], header)
+	section := binary.LittleEndian.AppendUint32(nil, uint32(sectionHeaderSize+len(v))|sectionVolume<<24)
+	return append(section, v...)
+}
+
+// smallFirmware is a firmware file whose volumes hold nothing but the programs that are looked for.
 func smallFirmware(t testing.TB) []byte {
 	t.Helper()
-	volume := slices.Concat(guidTcg2Dxe[:], make([]byte, 256), guidSecureBootDxe[:])
+	version := append(utf16Bytes("a version"), 0, 0)
+	program := append(binary.LittleEndian.AppendUint32(nil, uint32(sectionHeaderSize+len(version))|sectionPE<<24), version...)
+	early := testVolume(map[guid][]byte{guidTcg2Pei: program})
+	volume := append(early, make([]byte, align4(int64(len(early)))-int64(len(early)))...)
+	volume = append(volume, testVolume(map[guid][]byte{guidTcg2Dxe: nil, guidSecureBootDxe: nil, guidUiApp: nil})...)
 	var stream bytes.Buffer
 	w, err := lzma.WriterConfig{SizeInHeader: true, Size: int64(len(volume)), DictCap: lzma.MinDictCap}.NewWriter(&stream)
 	if err != nil {
@@ -300,7 +322,7 @@ func smallFirmware(t testing.TB) []byte {
 
 func TestOpenSmallFirmware(t *testing.T) {
 	f, err := OpenFirmware(smallFirmware(t))
-	if err != nil || !f.SecureBoot {
+	if err != nil || !f.SecureBoot || printableText(f.version) != "a version" || len(f.applications) != 1 {
 		t.Errorf("%+v, %v", f, err)
 	}
 }

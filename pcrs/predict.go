@@ -130,6 +130,8 @@ func (p *predictor) unpredicted(r Register) string {
 		return "differs per node: it holds the node's configuration"
 	case r == 10 && !learned:
 		return "the kernel's IMA measures PCR 0 to 9 into it, and those include 0 and 1"
+	case r == 10 && len(p.boot.Banks) > 0 && !slices.Contains(p.boot.Banks, SHA256):
+		return "IMA hashes the registers of bank sha256, which was not asked for"
 	case r == 10 && p.policy != "":
 		return fmt.Sprintf("the kernel command line has %s, so IMA measures what runs", p.policy)
 	}
@@ -156,8 +158,11 @@ func (p *predictor) platform() error {
 // bootAggregate is what IMA measures when the kernel starts, before anything measures into PCR 8. The kernel is taken to have IMA, as distributions
 // build it, and no policy but what the command line says.
 func (p *predictor) bootAggregate() error {
-	if p.boot.Machine.Learned == nil || p.policy != "" {
+	if p.unpredicted(10) != "" {
 		return nil
+	}
+	if err := p.hash(); err != nil {
+		return err
 	}
 	values, err := Log{Events: p.events}.Replay(SHA256)
 	if err != nil {
@@ -284,7 +289,9 @@ func (p *predictor) hash() error {
 		if err := p.events[i].hash(p.boot.Banks); err != nil {
 			return err
 		}
-		maps.DeleteFunc(p.events[i].Digests, func(b Bank, _ Digest) bool { return !slices.Contains(p.boot.Banks, b) })
+		digests := maps.Clone(p.events[i].Digests) // learned ones are shared
+		maps.DeleteFunc(digests, func(b Bank, _ Digest) bool { return !slices.Contains(p.boot.Banks, b) })
+		p.events[i].Digests = digests
 	}
 	return nil
 }

@@ -135,7 +135,7 @@ func (n *node) accept(b *testing.B) {
 		}
 	}
 	zero := make(pcrs.Digest, 32)
-	d, err := measurements.New(measurements.Image{ID: "node", Version: "1", Disk: zero, RootHash: zero, UKI: zero, Stub: "257"}, 1, nil, pcrs.Machine{}, p)
+	d, err := measurements.New(measurements.Image{ID: "node", Version: "1", Disk: zero, RootHash: zero, UKI: zero, Stub: "257"}, measurements.Release{SVN: 1}, pcrs.Machine{}, p)
 	if err != nil {
 		b.Fatal(err)
 	}

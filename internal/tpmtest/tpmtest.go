@@ -131,7 +131,7 @@ func start(t testing.TB, state string) *TPM {
 }
 
 // serve runs swtpm until the test ends.
-func serve(t *testing.T, attributes *syscall.SysProcAttr, state, socket string, args ...string) {
+func serve(t testing.TB, attributes *syscall.SysProcAttr, state, socket string, args ...string) {
 	t.Helper()
 	program, err := exec.LookPath("swtpm")
 	if err != nil {

@@ -251,7 +251,8 @@ func TestFetchImageRefuses(t *testing.T) {
 			}
 		}
 	})
-	if err := fetchImage(t.Context(), endless, s.document, to, 5<<20, nil); err == nil || !strings.Contains(err.Error(), "more than 5242880 bytes") || len(left()) != 0 {
+	bounded := file{kind{"disk", ".raw", 5 << 20}, to, s.document.Image.Disk}
+	if err := bounded.fetch(t.Context(), endless, nil); err == nil || !strings.Contains(err.Error(), "more than 5242880 bytes") || len(left()) != 0 {
 		t.Errorf("an endless body: %v; left are %v", err, left())
 	}
 	away := serve(t, s.dir, func(w http.ResponseWriter, r *http.Request) bool {
