@@ -132,12 +132,12 @@ func (u *UKI) Section(name string) ([]byte, bool) {
 }
 
 // Measured returns the sections that the stub extends into PCR 11, in that
-// order. For each the stub makes two events: the hash of the name with a NUL
+// order; it skips empty ones. For each the stub makes two events: the hash of the name with a NUL
 // byte, then the hash of the data.
 func (u *UKI) Measured() []Section {
 	var out []Section
 	for _, name := range u.order {
-		if data, ok := u.sections[name]; ok {
+		if data := u.sections[name]; len(data) > 0 {
 			out = append(out, Section{Name: name, Data: data})
 		}
 	}

@@ -181,8 +181,8 @@ func TestOpenRefuses(t *testing.T) {
 // TestStub257Order holds the order of generation 257 to a value that
 // systemd-measure 257.13 computed for sections holding their own names.
 func TestStub257Order(t *testing.T) {
-	u := &UKI{sections: map[string][]byte{}, order: rules257.measured}
-	for _, name := range rules257.measured {
+	u := &UKI{sections: map[string][]byte{}, order: rules256.measured}
+	for _, name := range rules256.measured {
 		u.sections[name] = []byte(strings.TrimPrefix(name, "."))
 	}
 	const want = "af6e47d54eebf81d6cc7f778564e755ff9cef40a8d4c27dad334aac435b1c10b"
@@ -222,6 +222,84 @@ func TestNXCompatFollowsTheKernel(t *testing.T) {
 	if u.PE.NXCompat() != f.NXCompat() {
 		t.Error("image and kernel differ in NX_COMPAT")
 	}
+}
+
+// TestGenerations opens one image as every known version: sections that came later are refused.
+func TestGenerations(t *testing.T) {
+	for major, c := range map[string]struct{ uname, ucode bool }{
+		"252": {false, false}, "253": {false, false}, "254": {true, false}, "255": {true, false},
+		"256": {true, true}, "257": {true, true}, "258": {true, true},
+	} {
+		renamed := bytes.Replace(stub(t), []byte("systemd-stub 252"), []byte("systemd-stub "+major), 1)
+		for name, known := range map[string]bool{".uname": c.uname, ".ucode": c.ucode, ".efifw": false, ".pcrsig": true} {
+			if _, err := Build(renamed, append(sections(t), Section{Name: name, Data: []byte("x")})); (err == nil) != known {
+				t.Errorf("%s of stub %s: %v", name, major, err)
+			}
+		}
+		u, err := Build(renamed, sections(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened, err := open(u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sbat := slices.ContainsFunc(opened.Measured(), func(s Section) bool { return s.Name == ".sbat" })
+		if _, has := opened.Section(".sbat"); has && sbat != c.uname {
+			t.Errorf("stub %s: .sbat measured: %t", major, sbat)
+		}
+	}
+}
+
+func TestOpenAddonRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		image []byte
+		want  string
+	}{
+		"too large":       {make([]byte, MaxAddon+1), "at most"},
+		"not a PE":        {make([]byte, 64), "MZ"},
+		"unknown section": {bytes.Replace(stub(t), []byte(".dynsym"), []byte(".dynsyx"), 1), "no known addon"},
+		"section twice":   {bytes.Replace(stub(t), []byte(".dynsym"), []byte(".text\x00\x00"), 1), "twice"},
+	} {
+		if _, err := OpenAddon(c.image); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
+	long, err := pe.Append(stub(t), []pe.NewSection{{Name: ".cmdline", Data: []byte("x")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary.LittleEndian.PutUint32(long[bytes.Index(long, []byte(".cmdline"))+8:], 16<<20)       // VirtualSize
+	binary.LittleEndian.PutUint32(long[binary.LittleEndian.Uint32(long[0x3c:])+24+56:], 32<<20) // SizeOfImage
+	if _, err := OpenAddon(long); err == nil || !strings.Contains(err.Error(), "twice as long") {
+		t.Errorf("a section of 16 MiB that the file does not have: %v", err)
+	}
+	a, err := OpenAddon(stub(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := a.Section(".cmdline"); ok {
+		t.Error("a section that is not there was found")
+	}
+}
+
+// FuzzOpenAddon changes the headers of a real image and keeps its sections.
+func FuzzOpenAddon(f *testing.F) {
+	image := stub(f)
+	f.Add(image[:1024])
+	f.Fuzz(func(t *testing.T, headers []byte) {
+		b := bytes.Clone(image)
+		copy(b[:4096], headers)
+		a, err := OpenAddon(b)
+		if err != nil {
+			return
+		}
+		for _, s := range a.PE.Sections {
+			if data, ok := a.Section(s.Name); ok && len(data) != int(s.VirtualSize) {
+				t.Errorf("%s: %d bytes, want %d", s.Name, len(data), s.VirtualSize)
+			}
+		}
+	})
 }
 
 // TestOpenRefusesEmptyMemory: a small file may not claim memory that it does not fill.
