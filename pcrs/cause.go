@@ -27,7 +27,7 @@ func cause(r Register, want, got *Event) string {
 	case 11:
 		return sectionCause(want, got)
 	}
-	return addedCause(r, got)
+	return addedCause(r, want, got)
 }
 
 func optionROMCause(want, got *Event) string {
@@ -45,6 +45,8 @@ func isDriver(t EventType) bool { return t == EvBootServicesDriver || t == EvRun
 func applicationCause(want, got *Event) string {
 	inner := want != nil && strings.Contains(want.What, "section .linux")
 	switch {
+	case want != nil && addonName(want.What) != "" || got != nil && isAddon(loadedFile(got)):
+		return addonCause(want, got)
 	case inner && got == nil:
 		return "the stub did not start the kernel inside the image through the firmware: Secure Boot was on, or the stub is of another version"
 	case inner:
@@ -60,6 +62,36 @@ func applicationCause(want, got *Event) string {
 	}
 	return ""
 }
+
+// addonCause is for two events of which at least one is an addon that firmware loaded.
+func addonCause(want, got *Event) string {
+	expected, loaded := "", ""
+	if want != nil {
+		expected = addonName(want.What)
+	}
+	if got != nil {
+		loaded = loadedFile(got)
+	}
+	switch {
+	case expected != "" && strings.EqualFold(loaded[strings.LastIndex(loaded, `\`)+1:], expected):
+		return fmt.Sprintf("the addon on the ESP is another than the prediction's: %q", loaded)
+	case expected != "":
+		return fmt.Sprintf("an addon of the prediction was not loaded, or another one before it: %q is not on the ESP, or Secure Boot refused it", expected)
+	}
+	return fmt.Sprintf("an addon was loaded from the ESP: %q", loaded)
+}
+
+// addonName finds an addon's name in what a predicted event says.
+func addonName(what string) string {
+	_, rest, _ := strings.Cut(what, "the addon ")
+	name, _, found := strings.Cut(rest, " on the ESP")
+	if !found {
+		return ""
+	}
+	return name
+}
+
+func isAddon(file string) bool { return hasSuffix(file, ".addon.efi") }
 
 func diskCause(want, got *Event) string {
 	switch {
@@ -140,16 +172,14 @@ func sectionName(what string) string {
 }
 
 // addedCause covers registers that stay empty unless someone adds to a boot (systemd-stub(7)).
-func addedCause(r Register, got *Event) string {
-	if got == nil {
+func addedCause(r Register, want, got *Event) string {
+	switch {
+	case r == 12 || r == 13:
+		return companionCause(r, want, got)
+	case got == nil:
 		return ""
 	}
-	text := printableText([]byte(decodeUTF16(got.Data)))
 	switch r {
-	case 12:
-		return fmt.Sprintf("the boot got a command line, credential or addon from outside the image: %q", text)
-	case 13:
-		return fmt.Sprintf("a system extension was loaded from the ESP: %q", text)
 	case 14:
 		return "a shim was started: its machine owner keys were measured"
 	case 3, 6:
@@ -158,6 +188,47 @@ func addedCause(r Register, got *Event) string {
 		return "the state disk is open, or another program has measured into the register"
 	}
 	return ""
+}
+
+// archives are what the stub logs for the archives that it makes of files on the ESP.
+var archives = map[string]string{
+	"Credentials initrd":                    "credentials were loaded from the ESP (" + localFolder + "/*.cred)",
+	"Global credentials initrd":             "credentials were loaded from the ESP (" + globalCredentialsFolder + "/*.cred)",
+	"System extension initrd":               "a system extension was loaded from the ESP (" + localFolder + "/*.raw)",
+	"Global system extension initrd":        "a system extension was loaded from the ESP (" + globalExtensionsFolder + "/*.raw)",
+	"Configuration extension initrd":        "a configuration extension was loaded from the ESP (" + localFolder + "/*.confext.raw)",
+	"Global configuration extension initrd": "a configuration extension was loaded from the ESP (" + globalExtensionsFolder + "/*.confext.raw)",
+}
+
+// companionCause covers what lies beside the image on the ESP and what the host passes.
+func companionCause(r Register, want, got *Event) string {
+	if got == nil {
+		return "the boot lacked what the prediction has: " + want.What
+	}
+	text := printableText([]byte(decodeUTF16(got.Data)))
+	cause := archives[text]
+	switch {
+	case got.Type == EvEventTag:
+		cause = fmt.Sprintf("an addon on the ESP brought an initrd, microcode or a device tree: %q", taggedName(got.Data))
+	case cause != "":
+		cause += fmt.Sprintf(": %q", text)
+	case r == 12:
+		cause = fmt.Sprintf("the kernel got a command line from outside the image: %q, by an addon, the SMBIOS or the boot entry", text)
+	default:
+		return ""
+	}
+	if want != nil {
+		cause += "; the prediction has in its place: " + want.What
+	}
+	return cause
+}
+
+// taggedName is what the stub logs beside an event's tag: the UTF-16 name of an addon.
+func taggedName(data []byte) string {
+	if len(data) < 8 {
+		return ""
+	}
+	return printableText([]byte(decodeUTF16(data[8:])))
 }
 
 // printableText is text from a log that a terminal may show, at most 80 bytes of it.

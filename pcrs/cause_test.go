@@ -33,6 +33,22 @@ func extra(r Register, t EventType, text string) Event {
 	return e
 }
 
+// loaded is the event of a program that firmware loaded from a file of the ESP.
+func loaded(file string) Event {
+	e := derived(4, EvBootServicesApplication, []byte("content of "+file), "")
+	path := append(utf16Bytes(file), 0, 0)
+	e.Data = append(make([]byte, 32), 4, 4, byte(len(path)+4), 0)
+	e.Data = append(append(e.Data, path...), 0x7f, 0xff, 4, 0)
+	return e
+}
+
+// tagged is an event with a tag, as the stub logs it for parts of addons.
+func tagged(name string) Event {
+	e := extra(12, EvEventTag, name)
+	e.Data = append(make([]byte, 8), e.Data...)
+	return e
+}
+
 func must(t *testing.T, b Boot) []Event {
 	t.Helper()
 	p, err := Predict(b)
@@ -102,11 +118,18 @@ func differences(t *testing.T) map[string]struct {
 			"another boot entry was tried", `"Returning from EFI Application from Boot Option" first`,
 		},
 		"an addon's command line": {add(extra(12, EvIPL, "debug=1")), 12, `from outside the image: "debug=1"`, ""},
-		"a credential":            {add(extra(12, EvIPL, "Credentials initrd")), 12, `"Credentials initrd"`, ""},
-		"a system extension":      {add(extra(13, EvIPL, "System extension initrd")), 13, "a system extension was loaded from the ESP", ""},
-		"a shim":                  {add(extra(14, EvIPL, "MokList")), 14, "a shim was started", ""},
-		"an option ROM":           {must(t, rom), 2, "option ROM was started that the prediction does not have", ""},
-		"a phase of the boot":     {add(derived(11, EvIPL, []byte("enter-initrd"), "")), 11, "one more measurement", `systemd-pcrphase has measured "enter-initrd"`},
+		"a credential":            {add(extra(12, EvIPL, "Credentials initrd")), 12, `EFI/BOOT/BOOTX64.EFI.extra.d/*.cred): "Credentials initrd"`, ""},
+		"a global credential":     {add(extra(12, EvIPL, "Global credentials initrd")), 12, "loader/credentials/*.cred", ""},
+		"a confext":               {add(extra(12, EvIPL, "Configuration extension initrd")), 12, "a configuration extension was loaded from the ESP", ""},
+		"a named addon":           {add(loaded(`\loader\addons\x.addon.efi`)), 4, `an addon was loaded from the ESP: "\\loader\\addons\\x.addon.efi"`, ""},
+		"an addon before the kernel": {
+			append(without(t, plain, 4, "kernel in section .linux"), loaded(`\x.addon.efi`), eventIn(t, Log{Events: plain}, 4, "kernel in section .linux")), 4, `an addon was loaded from the ESP: "\\x.addon.efi"`, "",
+		},
+		"an addon's initrd":   {add(tagged("x.addon.efi")), 12, `brought an initrd, microcode or a device tree: "x.addon.efi"`, ""},
+		"a system extension":  {add(extra(13, EvIPL, "System extension initrd")), 13, "a system extension was loaded from the ESP", ""},
+		"a shim":              {add(extra(14, EvIPL, "MokList")), 14, "a shim was started", ""},
+		"an option ROM":       {must(t, rom), 2, "option ROM was started that the prediction does not have", ""},
+		"a phase of the boot": {add(derived(11, EvIPL, []byte("enter-initrd"), "")), 11, "one more measurement", `systemd-pcrphase has measured "enter-initrd"`},
 		"another initrd handed over": {
 			append(without(t, plain, 9, "initrd"), extra(9, EvEventTag, "initrd")), 9, "an addon, a credential or an extension on the ESP", "",
 		},
@@ -179,6 +202,44 @@ func TestExplainNamesTheInput(t *testing.T) {
 			case !strings.Contains(found[i].Cause, want) || (want == "") != (found[i].Cause == ""):
 				t.Errorf("%s (with a log: %t): the cause is %q, want %q", name, l != nil, found[i].Cause, want)
 			}
+		}
+	}
+}
+
+// Where companions are predicted, a boot without them, or with others, is told by their names.
+func TestExplainNamesPredictedCompanions(t *testing.T) {
+	b := testBoot(t)
+	b.ESP = map[string][]byte{
+		local + "x.addon.efi": testAddon(t, addonSection(".initrd", "more")), local + "a.cred": []byte("a"), local + "b.cred": []byte("b"), local + "s.raw": []byte("s"),
+	}
+	p, err := Predict(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := must(t, testBoot(t))
+	for name, c := range map[string]struct {
+		boot     []Event
+		register Register
+		want     string
+	}{
+		"no addon":         {without(t, p.Log.Events, 4, "addon"), 4, `not loaded, or another one before it: "x.addon.efi"`},
+		"another addon":    {append(without(t, plain, 4, "kernel in section"), loaded(`\EFI\BOOT\BOOTX64.EFI.extra.d\X.ADDON.EFI`)), 4, "the addon on the ESP is another"},
+		"no companions":    {plain, 12, "lacked what the prediction has: archive with the credentials a.cred, b.cred"},
+		"no extension":     {plain, 13, "lacked what the prediction has: archive with the system extensions s.raw"},
+		"other credential": {append(slices.Clone(plain), extra(12, EvIPL, "Credentials initrd")), 12, "in its place: archive with the credentials a.cred, b.cred"},
+	} {
+		log := Log{Events: asLogged(c.boot)}
+		measured, err := log.Replay(SHA256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := Explain(p, SHA256, measured, &log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(found, func(d Difference) bool { return d.Register == c.register })
+		if i < 0 || !strings.Contains(found[i].Cause, c.want) {
+			t.Errorf("%s: %v", name, found)
 		}
 	}
 }

@@ -319,6 +319,10 @@ func claim(e Event) string {
 		}
 	case EvIPL, EvCRTMVersion:
 		return fmt.Sprintf("%q", decodeUTF16(e.Data))
+	case EvBootServicesApplication:
+		if file := loadedFile(&e); file != "" {
+			return fmt.Sprintf("the program %q", file)
+		}
 	case EvEventTag:
 		if len(e.Data) >= 8 {
 			return fmt.Sprintf("%q", shown(bytes.TrimRight(e.Data[8:], "\x00")))
@@ -337,6 +341,28 @@ func variableOf(b []byte) (name string, size uint64, ok bool) {
 		return "", 0, false
 	}
 	return decodeUTF16(b[32 : 32+2*length]), binary.LittleEndian.Uint64(b[24:]), true
+}
+
+// loadedFile is the path of a program that firmware loaded from a file system, such as
+// \EFI\BOOT\BOOTX64.EFI, or nothing: the file path nodes of the device path in an
+// EFI_IMAGE_LOAD_EVENT (PFP §10.2.3, UEFI 2.10 §10.3.5.4).
+func loadedFile(e *Event) string {
+	const header, mediaType, fileType = 32, 4, 4
+	if e.Type != EvBootServicesApplication || len(e.Data) < header {
+		return ""
+	}
+	var out strings.Builder
+	for nodes := e.Data[header:]; len(nodes) >= 4; {
+		size := int(binary.LittleEndian.Uint16(nodes[2:]))
+		if size < 4 || size > len(nodes) {
+			break
+		}
+		if nodes[0] == mediaType && nodes[1] == fileType {
+			out.WriteString(printableText([]byte(decodeUTF16(nodes[4:size]))))
+		}
+		nodes = nodes[size:]
+	}
+	return out.String()
 }
 
 // maxShown is how many bytes of an event's data are told to people; command lines have 4096 at most (2048 characters, as UTF-16).

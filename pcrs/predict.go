@@ -1,7 +1,6 @@
 package pcrs
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"hash"
@@ -28,7 +27,7 @@ type Machine struct {
 }
 
 // Boot is one boot of an image on a machine: firmware starts the image's UKI
-// from the disk's only boot entry, without load options, addons or companions.
+// from the disk's only boot entry, without load options.
 type Boot struct {
 	Machine Machine
 	UKI     *uki.UKI
@@ -37,6 +36,16 @@ type Boot struct {
 	// NodeConfig is the node configuration as the node reads it, or nil where
 	// the prediction is for all nodes.
 	NodeConfig []byte
+	// ESP holds what lies on the ESP beside the kernel image, by path with slashes:
+	// "EFI/BOOT/BOOTX64.EFI.extra.d/a.cred", "loader/addons/b.addon.efi". The path
+	// decides what a file is; the stub reads no others.
+	ESP map[string][]byte
+	// SMBIOSExtra are the values of io.systemd.stub.kernel-cmdline-extra= among the
+	// SMBIOS strings of type 11, in order: the stub takes the first. In a
+	// confidential VM it takes none, so there this must be empty.
+	SMBIOSExtra []string
+	// AllowUnprovenStub accepts a stub whose rules no boot has confirmed.
+	AllowUnprovenStub bool
 	// Banks are the banks to predict, out of PredictedBanks; none means all of them.
 	Banks []Bank
 }
@@ -64,7 +73,7 @@ func Predict(b Boot) (Prediction, error) {
 	if b.UKI == nil || b.Table == nil {
 		return Prediction{}, errors.New("predict boot: the kernel image or the partition table is missing")
 	}
-	rules, err := rulesFor(b.UKI.StubVersion)
+	rules, err := rulesFor(b.UKI.StubVersion, b.AllowUnprovenStub)
 	if err != nil {
 		return Prediction{}, fmt.Errorf("predict boot: %w", err)
 	}
@@ -102,6 +111,7 @@ type predictor struct {
 	state  secureBootState
 	policy string // the word of the command line that gives IMA a policy or another form
 	events []Event
+	handover
 }
 
 func (p *predictor) add(events ...Event) { p.events = append(p.events, events...) }
@@ -206,52 +216,6 @@ func (p *predictor) startUKI() error {
 	table := dataEvent(5, EvGPT, p.boot.Table.Event(),
 		fmt.Sprintf("UEFI_GPT_DATA: header and the %d used entries of the disk's partition table", len(p.boot.Table.Partitions)))
 	p.add(table, authenticodeEvent(4, p.boot.UKI.PE, "Authenticode hash of the unified kernel image on the ESP"))
-	return nil
-}
-
-// stub is what systemd-stub measures, and how it starts the kernel inside.
-func (p *predictor) stub() error {
-	for _, s := range p.boot.UKI.Measured() {
-		name := derived(11, EvIPL, append([]byte(s.Name), 0), fmt.Sprintf("section name %q with its NUL", s.Name))
-		data := large(11, EvIPL, fmt.Sprintf("%d bytes of section %s of the unified kernel image", len(s.Data), s.Name), s.Data)
-		p.add(name, data)
-	}
-	if !p.rules.loadsKernelThroughFirmware || p.state == secureBootOn {
-		return nil
-	}
-	linux, ok := p.boot.UKI.Section(".linux")
-	if !ok {
-		return errors.New("unified kernel image: no .linux section")
-	}
-	f, err := pe.Parse(bytes.NewReader(linux), int64(len(linux)))
-	if err != nil {
-		return fmt.Errorf("kernel in section .linux: %w", err)
-	}
-	p.add(authenticodeEvent(4, f, "Authenticode hash of the kernel in section .linux"))
-	return nil
-}
-
-// kernel is what Linux's EFI stub measures, then leaving the firmware.
-func (p *predictor) kernel() error {
-	cmdline, ok := p.boot.UKI.Section(".cmdline")
-	if !ok {
-		return errors.New("unified kernel image: no .cmdline section, so the host would choose the command line")
-	}
-	options, err := loadOptions(cmdline)
-	if err != nil {
-		return fmt.Errorf("section .cmdline: %w", err)
-	}
-	p.notePolicy(string(cmdline))
-	initrd, err := combinedInitrd(p.boot.UKI)
-	if err != nil {
-		return err
-	}
-	p.add(
-		derived(9, EvEventTag, options, "kernel command line from section .cmdline as UTF-16LE with its NUL (LOADED_IMAGE::LoadOptions)"),
-		initrd,
-		action(5, "Exit Boot Services Invocation"),
-		action(5, "Exit Boot Services Returned with Success"),
-	)
 	return nil
 }
 

@@ -1,0 +1,268 @@
+package pcrs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/hullmark/hullmark/image/uki"
+)
+
+// Limits of what may lie beside the image.
+const (
+	// MaxESPFiles is how many files Boot.ESP may hold.
+	MaxESPFiles = 4096
+	// MaxESPBytes is how many bytes they may have together.
+	MaxESPBytes = 256 << 20
+	// maxName is the longest name of a companion in bytes; the stub skips longer ones.
+	maxName = 255
+)
+
+// checkESP bounds the files of the ESP and refuses paths that FAT could not hold beside each other.
+func checkESP(esp map[string][]byte) error {
+	if len(esp) > MaxESPFiles {
+		return fmt.Errorf("ESP: %d files, want at most %d", len(esp), MaxESPFiles)
+	}
+	total, seen := 0, map[string]bool{}
+	for name, data := range esp {
+		if !fs.ValidPath(name) || name == "." || strings.Contains(name, `\`) {
+			return fmt.Errorf("ESP: %q: want a clean relative path with slashes", name)
+		}
+		if seen[strings.ToLower(name)] {
+			return fmt.Errorf("ESP: %q: there twice, FAT does not tell upper from lower case", name)
+		}
+		seen[strings.ToLower(name)] = true
+		total += len(data)
+	}
+	if total > MaxESPBytes {
+		return fmt.Errorf("ESP: %d bytes, want at most %d", total, MaxESPBytes)
+	}
+	return nil
+}
+
+// espFiles returns the files that the stub picks from a folder of the ESP, in its
+// order: by name, byte by byte. It compares folders and suffixes without regard to
+// case, and skips hidden files, long names and names outside ASCII.
+func espFiles(esp map[string][]byte, folder, suffix, exclude string) []espFile {
+	var out []espFile
+	for p, data := range esp {
+		dir, name := path.Split(p)
+		switch {
+		case !strings.EqualFold(strings.TrimSuffix(dir, "/"), folder), !hasSuffix(name, suffix):
+		case exclude != "" && hasSuffix(name, exclude):
+		case strings.HasPrefix(name, "."), len(name) > maxName, !isASCII(name):
+		default:
+			out = append(out, espFile{name, data})
+		}
+	}
+	slices.SortFunc(out, func(a, b espFile) int { return strings.Compare(a.name, b.name) })
+	return out
+}
+
+// hasSuffix compares the ASCII letters of a suffix without regard to case.
+func hasSuffix(name, suffix string) bool {
+	return len(name) >= len(suffix) && strings.EqualFold(name[len(name)-len(suffix):], suffix)
+}
+
+func isASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] > 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// addon is an addon that firmware loaded and the stub uses.
+type addon struct {
+	name string
+	*uki.Addon
+}
+
+// loadAddons loads the addons of a folder. Firmware measures each that it loads
+// into PCR 4; the stub then uses those that are for its image.
+func (p *predictor) loadAddons(folder string) ([]addon, error) {
+	var out []addon
+	for _, f := range espFiles(p.boot.ESP, folder, ".addon.efi", "") {
+		opened, err := uki.OpenAddon(f.data)
+		if err != nil {
+			return nil, fmt.Errorf("%s/%s: %w", folder, f.name, err)
+		}
+		loaded, err := p.loads(opened)
+		if err != nil {
+			return nil, fmt.Errorf("%s/%s: %w", folder, f.name, err)
+		}
+		if !loaded {
+			continue
+		}
+		p.add(authenticodeEvent(4, opened.PE, fmt.Sprintf("Authenticode hash of the addon %s on the ESP (%s)", f.name, folder)))
+		if p.uses(opened) {
+			out = append(out, addon{f.name, opened})
+		}
+	}
+	return out, nil
+}
+
+// loads reports whether firmware loads an addon: always, unless Secure Boot is on
+// and it has no signature. A signature counts if it holds the addon's digest and
+// the certificate of db; that it verifies is taken for granted, as for the image.
+func (p *predictor) loads(a *uki.Addon) (bool, error) {
+	if p.state != secureBootOn {
+		return true, nil
+	}
+	signature, err := a.PE.Signature()
+	if err != nil || len(signature) == 0 {
+		return false, err
+	}
+	digest := SHA256.Hash().New()
+	if err := a.PE.Authenticode(digest); err != nil {
+		return false, err
+	}
+	db, _ := p.boot.Machine.Vars.lookup(guidImageSecurity, "db")
+	entry, err := onlyCertificate(db)
+	if err != nil {
+		return false, fmt.Errorf("variable db: %w", err)
+	}
+	certificate := entry[len(guid{}):]
+	if !bytes.Contains(signature, digest.Sum(nil)) || !bytes.Contains(signature, certificate) {
+		return false, errors.New("not signed over its SHA-256 digest with the certificate in db, so whether firmware loads it with Secure Boot on is not known; " +
+			"sign it with that one, or remove the signature")
+	}
+	return true, nil
+}
+
+// uses reports whether the stub uses an addon: it has a section that counts, is no
+// kernel image, and is for this kernel if both name one.
+func (p *predictor) uses(a *uki.Addon) bool {
+	useful := slices.ContainsFunc(p.rules.addons, func(name string) bool {
+		_, ok := a.Section(name)
+		return ok
+	})
+	_, kernel := a.Section(".linux")
+	ours, named := p.boot.UKI.Section(".uname")
+	theirs, names := a.Section(".uname")
+	return useful && !kernel && (!named || !names || sameText(ours, theirs))
+}
+
+// sameText compares as the stub does: up to a NUL, and no further than theirs is long.
+func sameText(ours, theirs []byte) bool {
+	for i, c := range theirs {
+		own := byte(0)
+		if i < len(ours) {
+			own = ours[i]
+		}
+		if own != c {
+			return false
+		}
+		if c == 0 {
+			break
+		}
+	}
+	return true
+}
+
+// addons loads the global addons, then those of the image, and appends their command lines.
+func (p *predictor) addons() error {
+	if p.rules.addons == nil {
+		return nil
+	}
+	var together []addon
+	for _, folder := range []string{globalAddonsFolder, localFolder} {
+		found, err := p.loadAddons(folder)
+		if err != nil {
+			return err
+		}
+		together = append(together, found...)
+		if p.rules.foldersApart {
+			if err := p.appendCmdlines(found); err != nil {
+				return err
+			}
+		}
+	}
+	p.used = together
+	if p.rules.foldersApart {
+		return nil
+	}
+	return p.appendCmdlines(together)
+}
+
+// appendCmdlines measures the command lines of addons together and appends them.
+func (p *predictor) appendCmdlines(addons []addon) error {
+	var lines, from []string
+	for _, a := range addons {
+		if slices.ContainsFunc([]string{".dtb", ".dtbauto"}, func(name string) bool { _, ok := a.Section(name); return ok }) {
+			return fmt.Errorf("addon %s: device trees are not supported; remove it", a.name)
+		}
+		line, ok := a.Section(".cmdline")
+		if !ok {
+			continue
+		}
+		if err := checkText(line); err != nil {
+			return fmt.Errorf("addon %s: section .cmdline: %w", a.name, err)
+		}
+		lines, from = append(lines, string(line)), append(from, a.name)
+	}
+	if len(lines) > 0 {
+		p.appendCmdline(strings.Join(lines, " "), ".cmdline of the addon "+strings.Join(from, ", ")+" on the ESP")
+	}
+	return nil
+}
+
+// appendCmdline measures a text from outside the image and appends it to the command line.
+func (p *predictor) appendCmdline(text, from string) {
+	wide := append(utf16Bytes(text), 0, 0)
+	p.add(derived(12, EvIPL, wide, fmt.Sprintf("%q as UTF-16LE with its NUL: %s", text, from)))
+	p.cmdline += " " + text
+	p.cmdlineFrom = append(p.cmdlineFrom, from)
+}
+
+// smbios appends what the host passes in the SMBIOS, with Secure Boot or without.
+func (p *predictor) smbios() error {
+	if !p.rules.smbios || len(p.boot.SMBIOSExtra) == 0 {
+		return nil
+	}
+	extra := p.boot.SMBIOSExtra[0]
+	if err := checkText([]byte(extra)); err != nil {
+		return fmt.Errorf("SMBIOS string io.systemd.stub.kernel-cmdline-extra: %w", err)
+	}
+	p.appendCmdline(extra, "SMBIOS string io.systemd.stub.kernel-cmdline-extra")
+	return nil
+}
+
+// sidecars measures the archives that the stub makes of files on the ESP, then
+// what addons bring to the initrd: microcode backwards, because the kernel takes
+// the first that fits.
+func (p *predictor) sidecars() error {
+	for _, s := range p.rules.sidecars {
+		files := espFiles(p.boot.ESP, s.folder, s.suffix, s.exclude)
+		if len(files) == 0 {
+			continue
+		}
+		data := archive(s.directory, s.dirMode, s.fileMode, files)
+		what := fmt.Sprintf("archive with the %s %s from the ESP (%s)", s.what, names(files), s.folder)
+		p.add(derived(s.register, EvIPL, data, what))
+		p.archives = append(p.archives, part{data, what})
+	}
+	for _, a := range slices.Backward(p.used) {
+		p.ucode = append(p.ucode, p.addonPart(a, ".ucode")...)
+	}
+	for _, a := range p.used {
+		p.initrds = append(p.initrds, p.addonPart(a, ".initrd")...)
+	}
+	return nil
+}
+
+// addonPart measures a section of an addon that becomes part of the initrd.
+func (p *predictor) addonPart(a addon, section string) []part {
+	data, ok := a.Section(section)
+	if !ok || !slices.Contains(p.rules.addons, section) {
+		return nil
+	}
+	what := fmt.Sprintf("%s of the addon %s on the ESP", section, a.name)
+	p.add(derived(12, EvEventTag, data, what))
+	return []part{{data, what}}
+}
