@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"github.com/hullmark/hullmark/internal/vm"
 	"github.com/hullmark/hullmark/pcrs"
@@ -129,6 +130,32 @@ func (m machine) predicted() (pcrs.Machine, error) {
 		out.Shape.Disks++
 	}
 	return out, nil
+}
+
+// readESP reads the files that lie beside the kernel image, by their path there.
+func (m machine) readESP() (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for name, path := range m.esp {
+		content, err := readBounded(path, maxESPFile)
+		if err != nil {
+			return nil, err
+		}
+		files[name] = content
+	}
+	return files, nil
+}
+
+// cmdlineExtra begins the OEM string that the stub appends to the command line (systemd-stub(7)).
+const cmdlineExtra = "io.systemd.stub.kernel-cmdline-extra="
+
+// smbiosExtra are the command lines among the machine's OEM strings.
+func (m machine) smbiosExtra() (out []string) {
+	for _, text := range m.config.SMBIOS {
+		if extra, ok := strings.CutPrefix(text, cmdlineExtra); ok {
+			out = append(out, extra)
+		}
+	}
+	return out
 }
 
 // readLearned reads the machine's learned data, nil if there is none.

@@ -26,6 +26,7 @@ type measureOptions struct {
 	nodeConfig     string // empty: the prediction is for all nodes
 	release        measurements.Release
 	lock, sbom     string // empty: the document does not name them
+	unprovenStub   bool
 }
 
 func newMeasureCommand() *cobra.Command {
@@ -74,6 +75,7 @@ it, is not in it.`,
 	f.StringArrayVar(&o.roms, "rom", nil, "option ROM `FILE` of a device, in the order of the devices; repeat for more")
 	f.StringVar(&o.nodeConfig, "config", "", "node configuration `FILE`, for PCR 8")
 	f.StringVar(&o.lock, "lock", "", "lock `FILE` to name in the document")
+	f.BoolVar(&o.unprovenStub, "unproven-stub", false, "accept a systemd-stub whose rules were read in its source but never compared with a boot")
 	f.StringVar(&file, "out", "", "`FILE` to write the document to, in place of standard output")
 	f.StringVar(&o.sbom, "sbom", "", "bill of materials `FILE` to name in the document")
 	f.StringVar(&o.release.Builder, "builder", "", "`PATH@VERSION` of the program that built the image, to name in the document")
@@ -115,7 +117,7 @@ func measureImage(path string, o measureOptions) (measurements.Document, error) 
 	if err != nil {
 		return measurements.Document{}, err
 	}
-	boot.UKI, boot.Table = disk.UKI, disk.Table
+	boot.UKI, boot.Table, boot.AllowUnprovenStub = disk.UKI, disk.Table, o.unprovenStub
 	prediction, err := pcrs.Predict(boot)
 	if err != nil {
 		return measurements.Document{}, err
@@ -151,7 +153,10 @@ func openBoot(o measureOptions) (b pcrs.Boot, err error) {
 	if b.Machine, err = m.predicted(); err != nil {
 		return b, err
 	}
-	b.NodeConfig = m.config.NodeConfig
+	if b.ESP, err = m.readESP(); err != nil {
+		return b, err
+	}
+	b.NodeConfig, b.SMBIOSExtra = m.config.NodeConfig, m.smbiosExtra()
 	b.Machine.Learned, err = m.readLearned()
 	return b, err
 }

@@ -62,14 +62,19 @@ func unpackedVars(t *testing.T) []byte {
 	return b
 }
 
-// smallDisk has a real stub, which says that it is of version 257, as its kernel too.
 func smallDisk(t *testing.T) []byte {
+	t.Helper()
+	return smallDiskOf(t, "257")
+}
+
+// smallDiskOf has a real stub, which says that it is of another version, as its kernel too.
+func smallDiskOf(t *testing.T, version string) []byte {
 	t.Helper()
 	stub, err := os.ReadFile("/usr/lib/systemd/boot/efi/linuxx64.efi.stub")
 	if err != nil {
 		t.Fatal("the stub is missing: apt-get install systemd-boot-efi")
 	}
-	stub = bytes.Replace(stub, []byte("systemd-stub 252"), []byte("systemd-stub 257"), 1)
+	stub = bytes.Replace(stub, []byte("systemd-stub 252"), []byte("systemd-stub "+version), 1)
 	root := bytes.Repeat([]byte("root"), 64<<10)
 	layout, err := image.Plan(image.Parts{
 		Stub: stub, Kernel: stub, Initrd: []byte("initrd"), Cmdline: "console=ttyS0",
@@ -153,6 +158,19 @@ func TestMeasureWithNodeConfig(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
+	}
+}
+
+// A stub that was never booted has to be accepted by name.
+func TestMeasureUnprovenStub(t *testing.T) {
+	f := newMeasureFixture(t)
+	write(t, f.image, smallDiskOf(t, "255"))
+	args := []string{f.image, "--firmware", f.firmware, "--vars", f.vars}
+	if _, err := hullmarkMeasure(args...); err == nil || !strings.Contains(err.Error(), "--unproven-stub") {
+		t.Errorf("without the flag: %v", err)
+	}
+	if out, err := hullmarkMeasure(append(args, "--unproven-stub")...); err != nil || !strings.Contains(out, "systemd-stub 255") {
+		t.Errorf("with the flag: %v: %s", err, out)
 	}
 }
 
