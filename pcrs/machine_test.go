@@ -218,13 +218,20 @@ func testROM(compression uint16, codeType byte) []byte {
 	return b
 }
 
+// withLengths makes the driver of a test's ROM say that it unpacks to 16 bytes.
+func withLengths(rom []byte) []byte {
+	binary.LittleEndian.PutUint32(rom[0x44:], 16)
+	return rom
+}
+
 func TestOpenROMRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		file []byte
 		want string
 	}{
 		"empty":      {nil, "no ROM signature"},
-		"compressed": {testROM(1, codeTypeEFI), "compressed"},
+		"compressed": {withLengths(testROM(1, codeTypeEFI)), "ends in the middle"},
+		"packed":     {testROM(2, codeTypeEFI), "not known here"},
 		"truncated":  {testROM(0, codeTypeEFI)[:512], "left"},
 		"too large":  {make([]byte, MaxROM+1), "at most"},
 	} {

@@ -24,6 +24,8 @@ const (
 	machineX64       = 0x8664
 	subsystemBoot    = 11
 	subsystemRuntime = 12
+	compressionNone  = 0
+	compressionEFI   = 1
 )
 
 // ROM is the expansion ROM of a device that the machine has, such as a network card.
@@ -40,7 +42,7 @@ type romDriver struct {
 
 // OpenROM reads an expansion ROM file and finds the EFI drivers for x86-64 in
 // it; images for other firmware are passed over, as OVMF does. A compressed
-// driver is an error: it cannot be unpacked yet.
+// driver is unpacked.
 func OpenROM(file []byte) (ROM, error) {
 	if len(file) > MaxROM {
 		return ROM{}, fmt.Errorf("open option ROM: %d bytes, want at most %d", len(file), MaxROM)
@@ -93,14 +95,22 @@ func (r *ROM) readDriver(b []byte) error {
 	if subsystem != subsystemBoot && subsystem != subsystemRuntime {
 		return nil
 	}
-	if compression := binary.LittleEndian.Uint16(b[12:]); compression != 0 {
-		return fmt.Errorf("driver is compressed (type %d), which is not supported yet; start the machine with an empty ROM file for this device", compression)
-	}
 	offset := int(binary.LittleEndian.Uint16(b[22:]))
 	if offset < romHeaderSize || offset >= len(b) {
 		return fmt.Errorf("driver at %d, the image has %d bytes", offset, len(b))
 	}
-	r.drivers = append(r.drivers, romDriver{runtime: subsystem == subsystemRuntime, image: b[offset:]})
+	image := b[offset:]
+	switch compression := binary.LittleEndian.Uint16(b[12:]); compression {
+	case compressionNone:
+	case compressionEFI:
+		var err error
+		if image, err = decompressEFI(image, MaxROM); err != nil {
+			return fmt.Errorf("driver: %w", err)
+		}
+	default:
+		return fmt.Errorf("driver is compressed in a way that is not known here (%d)", compression)
+	}
+	r.drivers = append(r.drivers, romDriver{runtime: subsystem == subsystemRuntime, image: image})
 	return nil
 }
 

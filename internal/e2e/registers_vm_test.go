@@ -50,6 +50,8 @@ type registersCase struct {
 	machine map[string]any
 	// edit changes the probe.
 	edit func(p *probe.Parts)
+	// esp is what lies beside the kernel image.
+	esp map[string][]byte
 }
 
 // TestVMRegisters learns machines from their firmware alone, predicts PCR 0 to 15 of an image that they have never booted, and boots it.
@@ -76,6 +78,14 @@ func TestVMRegisters(t *testing.T) {
 			name: "Secure Boot with own keys", machine: map[string]any{"secureBoot": true, "variables": vars},
 			edit: func(p *probe.Parts) { p.Sign = keys.Sign(t) },
 		},
+		{
+			name: "addon and credential and system extension on the ESP", machine: map[string]any{}, esp: map[string][]byte{
+				beside + "more.addon.efi": b.addon(t, section(".cmdline", []byte("hullmark.addon=1"))),
+				beside + "secret.cred":    []byte("a credential"),
+				beside + "tool.raw":       []byte("an extension"),
+			},
+		},
+		{name: "SMBIOS string", machine: map[string]any{"smbios": []string{smbiosKey + "hullmark.host=1"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) { b.predictAndBoot(t, c) })
 	}
@@ -88,6 +98,9 @@ func (b bench) predictAndBoot(t *testing.T, c registersCase) {
 	file := filepath.Join(dir, "machine.json")
 	described := map[string]any{"schema": "hullmark.machine/v1", "tools": b.tools(), "cpus": 1, "memoryMiB": 512, "stateDisk": "0"}
 	maps.Copy(described, c.machine)
+	if c.esp != nil {
+		described["esp"] = files(t, c.esp)
+	}
 	text, err := json.Marshal(described)
 	if err != nil {
 		t.Fatal(err)
@@ -102,6 +115,7 @@ func (b bench) predictAndBoot(t *testing.T, c registersCase) {
 	i := probe.New(t, parts)
 	cli(t, 0, "learn", "--machine", file)
 	document := b.measure(t, i.Path, file)
+	i.Add(t, c.esp)
 	measured := i.Boot(t, b.shaped(t, described))
 	for _, bank := range pcrs.PredictedBanks() {
 		expected := document.Values(bank)
@@ -117,6 +131,19 @@ func (b bench) predictAndBoot(t *testing.T, c registersCase) {
 	if t.Failed() {
 		b.explain(t, document, measured)
 	}
+}
+
+// files writes what lies on an ESP to files, and returns their paths by those on the ESP.
+func files(t *testing.T, esp map[string][]byte) map[string]string {
+	t.Helper()
+	paths := map[string]string{}
+	for name, content := range esp {
+		paths[name] = filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(paths[name], content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return paths
 }
 
 // measure lets the program predict.
@@ -151,6 +178,7 @@ func (b bench) shaped(t *testing.T, described map[string]any) vm.Config {
 	c.TPM = vm.TPMInterface(text("tpm"))
 	c.NICROM, _ = described["nicROM"].(bool)
 	c.SecureBoot, _ = described["secureBoot"].(bool)
+	c.SMBIOS, _ = described["smbios"].([]string)
 	if text("stateDisk") != "0" {
 		c.StateDisk = 1 << 30
 	}

@@ -69,15 +69,6 @@ func TestVMStub(t *testing.T) {
 		{name: "252 Secure Boot", old: "252", secure: true, esp: signed},
 		{name: "257 sections", uki: append(keys, section(".ucode", archive(t, "kernel/x86/microcode/none")))},
 		{name: "252 sections", old: "252", uki: keys},
-		{name: "257"},
-		{name: "254", old: "254"},
-		{name: "252", old: "252"},
-		{name: "257 addon", esp: addon},
-		{name: "257 credential", esp: credential},
-		{name: "257 global credential", esp: global},
-		{name: "257 sysext", esp: sysext},
-		{name: "257 confext", esp: confext},
-		{name: "257 SMBIOS", smbios: "hullmark.host=1"},
 	} {
 		t.Run(c.name, func(t *testing.T) { b.compareStub(t, c) })
 	}

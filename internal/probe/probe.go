@@ -72,10 +72,10 @@ func New(t testing.TB, p Parts) Image {
 	write(t, i.Path, layout)
 	i.open(t)
 	if p.Sign != nil {
-		i.add(t, map[string][]byte{image.UKIPath: p.Sign(layout.UKI())})
+		i.Add(t, map[string][]byte{image.UKIPath: p.Sign(layout.UKI())})
 		i.open(t)
 	}
-	i.add(t, p.ESP)
+	i.Add(t, p.ESP)
 	return i
 }
 
@@ -105,8 +105,8 @@ func (i *Image) open(t testing.TB) {
 	}
 }
 
-// add puts files on the ESP with mtools, which knows nothing of ours.
-func (i Image) add(t testing.TB, files map[string][]byte) {
+// Add puts files on the ESP with mtools, which knows nothing of ours.
+func (i Image) Add(t testing.TB, files map[string][]byte) {
 	t.Helper()
 	drive := fmt.Sprintf("%s@@%d", i.Path, i.Disk.Table.Partitions[0].Offset())
 	made := map[string]bool{"EFI": true, "EFI/BOOT": true}

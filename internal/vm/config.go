@@ -219,6 +219,9 @@ func (c *Config) makeAbsolute() error {
 		}
 		*path = abs
 	}
+	if c.TPM != TPMNone && strings.Contains(c.Dir, ",") {
+		return fmt.Errorf("vm: state folder %s: swtpm takes no path with a comma: use another folder", c.Dir)
+	}
 	for what, path := range map[string]string{"image": c.Image, "firmware": c.Firmware.Code, "variables": c.Firmware.Vars} {
 		if path == "" {
 			continue

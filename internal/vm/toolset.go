@@ -110,7 +110,7 @@ func (t toolset) firmwareVars() (string, error) {
 
 // nicROM finds the boot ROM that QEMU gives to a virtio network card.
 func (t toolset) nicROM() (string, error) {
-	return t.find("ipxe-qemu", "/usr/lib/ipxe/qemu/efi-virtio.rom")
+	return t.find("ipxe-qemu", "/usr/lib/ipxe/qemu/efi-virtio.rom", "/usr/share/qemu/efi-virtio.rom")
 }
 
 // find returns the first of the candidates that exists.

@@ -131,6 +131,8 @@ func TestShapeNamesWhatIsUsed(t *testing.T) {
 func TestConfigurationsThatCannotWork(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"state folder":             func(c *Config) { c.Dir = "" },
+		"path with a comma":        func(c *Config) { c.Dir = "a,b" },
+		"SMBIOS string":            func(c *Config) { c.SMBIOS = []string{"a\nb"} },
 		"CPUs":                     func(c *Config) { c.CPUs = -1 },
 		"MiB of memory":            func(c *Config) { c.MemoryMiB = 1 },
 		"state disk":               func(c *Config) { c.StateDisk = 100 },
