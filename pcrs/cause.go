@@ -12,6 +12,10 @@ import (
 // where nothing better is known than the two events.
 func cause(r Register, want, got *Event) string {
 	switch r {
+	case 0:
+		return firmwareCause(want, got)
+	case 1:
+		return machineCause(want, got)
 	case 2:
 		return optionROMCause(want, got)
 	case 4:
@@ -28,6 +32,47 @@ func cause(r Register, want, got *Event) string {
 		return sectionCause(want, got)
 	}
 	return addedCause(r, want, got)
+}
+
+func firmwareCause(want, got *Event) string {
+	switch {
+	case want == nil || got == nil || want.Type != got.Type:
+		return "the firmware is another build, which measures other parts of itself"
+	case want.Type == EvCRTMVersion:
+		return fmt.Sprintf("the firmware is another build: it calls itself %q", printableText(got.Data))
+	case want.Origin == Learned:
+		return "the firmware's early code is another: another build, or the machine has other processors or memory than the one that was learned"
+	case want.Type == EvPlatformFirmwareBlob:
+		return "the firmware's drivers are another build's than those of the firmware file"
+	}
+	return ""
+}
+
+func machineCause(want, got *Event) string {
+	if got != nil && got.Type == EvVariableBoot || got == nil && want.Type == EvVariableBoot {
+		name := ""
+		if got != nil {
+			name, _, _ = variableOf(got.Data)
+		}
+		return fmt.Sprintf("the boot entries are others (%q): another disk comes first, an entry was added, or the firmware's setup was used", printableText([]byte(name)))
+	}
+	if want != nil && want.Type == EvPlatformConfigFlags {
+		return "the machine has other processors, memory or devices than the one that was learned, or another virtual machine monitor made its tables"
+	}
+	return ""
+}
+
+// aggregateCause is for PCR 10, of which no firmware's log knows. measured are all registers of a bank.
+func aggregateCause(bank Bank, measured Values) string {
+	switch {
+	case len(bytes.Trim(measured[10], "\x00")) == 0:
+		return "the kernel measured nothing: it has no IMA, or did not find the TPM when it started"
+	case bank != SHA256:
+		return ""
+	case FollowsFromOthers(measured):
+		return "it follows from the measured PCR 0 to 9, and departs because one of them does"
+	}
+	return "the kernel's IMA measured more than boot_aggregate: it has a policy"
 }
 
 func optionROMCause(want, got *Event) string {

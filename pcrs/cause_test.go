@@ -167,6 +167,73 @@ func cmdlineBoot(t *testing.T) Boot {
 	return b
 }
 
+// TestExplainNamesTheMachine is the table for PCR 0, 1 and 10 of a machine that was learned.
+func TestExplainNamesTheMachine(t *testing.T) {
+	m, log := learnedMachine(t)
+	l, err := Learn("a test", m, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := testBoot(t)
+	b.Machine, b.Machine.Learned = m, &l
+	p, err := Predict(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace := func(r Register, what string, with []byte) []Event {
+		events := slices.Clone(p.Log.Events)
+		i := slices.IndexFunc(events, func(e Event) bool { return e.Register == r && strings.Contains(e.What, what) })
+		if i < 0 {
+			t.Fatalf("%v has no event %q", r, what)
+		}
+		events[i].Digests, events[i].Data = DigestsOf(with, PredictedBanks()...), with
+		return events
+	}
+	bootVariable := append(make([]byte, 16), 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+	bootVariable = append(bootVariable, utf16Bytes("Boot0001")...)
+	policy := append(slices.Clone(p.Log.Events), Event{Register: 10, Type: EvUserSpace, Digests: DigestsOf([]byte("a program"), PredictedBanks()...)})
+	for name, c := range map[string]struct {
+		boot     []Event
+		register Register
+		want     string
+	}{
+		"another build":      {replace(0, "firmware version", append(utf16Bytes("2042"), 0, 0)), 0, `calls itself "2042"`},
+		"other early code":   {replace(0, "early code", []byte("x")), 0, "early code is another"},
+		"other drivers":      {replace(0, "drivers", []byte("x")), 0, "drivers are another build's"},
+		"no firmware volume": {without(t, p.Log.Events, 0, "drivers"), 0, "measures other parts of itself"},
+		"other tables":       {replace(1, "ACPI blob 2", []byte("x")), 1, "other processors, memory or devices"},
+		"another boot entry": {replace(1, "Boot0001", bootVariable), 1, `boot entries are others ("Boot0001")`},
+		"it follows":         {replace(1, "ACPI blob 2", []byte("x")), 10, "IMA measured more"}, // the log is not that of a kernel
+		"a policy":           {policy, 10, "IMA measured more"},
+		"no IMA":             {without(t, p.Log.Events, 10, "boot_aggregate"), 10, "the kernel measured nothing"},
+	} {
+		log := Log{Events: asLogged(c.boot)}
+		measured, err := log.Replay(SHA256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "it follows" {
+			aggregate, err := BootAggregate(measured)
+			if err != nil {
+				t.Fatal(err)
+			}
+			real, err := Log{Events: []Event{aggregate}}.Replay(SHA256)
+			if err != nil {
+				t.Fatal(err)
+			}
+			measured[10], c.want = real[10], "it follows from the measured PCR 0 to 9"
+		}
+		found, err := Explain(p, SHA256, measured, &log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(found, func(d Difference) bool { return d.Register == c.register })
+		if i < 0 || !strings.Contains(found[i].Cause, c.want) {
+			t.Errorf("%s: %v, want %q for %v", name, found, c.want, c.register)
+		}
+	}
+}
+
 func TestExplainNamesTheInput(t *testing.T) {
 	all := differences(t)
 	if len(all) < 20 {

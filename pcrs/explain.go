@@ -69,6 +69,8 @@ func Explain(p Prediction, bank Bank, measured Values, log *Log) ([]Difference, 
 		switch {
 		case len(measured[r]) == 0:
 			d.Note = "it was not measured"
+		case r == 10:
+			d.Note, d.Cause = "the kernel extends it, and no event log tells", aggregateCause(bank, measured)
 		case log == nil:
 			d.Note = "without an event log the event cannot be named"
 		case !replayed[r].Equal(measured[r]):

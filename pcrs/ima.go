@@ -3,6 +3,7 @@ package pcrs
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 )
 
 // BootAggregate returns the event with which Linux's IMA begins PCR 10, given
@@ -27,4 +28,17 @@ func BootAggregate(values Values) (Event, error) {
 		Register: 10, Type: EvUserSpace, Digests: DigestsOf(template, SHA1, SHA256, SHA384, SHA512), Data: template,
 		What: "IMA's boot_aggregate: the SHA-256 of PCR 0 to 9", Origin: Derived,
 	}, nil
+}
+
+// FollowsFromOthers reports whether PCR 10 of bank SHA256 is what IMA makes of PCR 0 to 9, and nothing more: it says no more than they do. PCR 8 is
+// taken as it was when the kernel started, which is zero.
+func FollowsFromOthers(values Values) bool {
+	before := maps.Clone(values)
+	before[8] = make(Digest, SHA256.Size())
+	e, err := BootAggregate(before)
+	if err != nil {
+		return false
+	}
+	replayed, err := Log{Events: []Event{e}}.Replay(SHA256)
+	return err == nil && replayed[10].Equal(values[10])
 }

@@ -42,7 +42,7 @@ func (r Register) Valid() bool { return r >= 0 && r < RegisterCount }
 // Bank names a bank of registers by its hash: a TPM_ALG_ID (TPM 2.0 Part 2 §6.3).
 type Bank uint16
 
-// The banks that can be replayed. Predictions are made for SHA256 and SHA384.
+// The banks that can be replayed. Predictions are made for all but SHA1.
 const (
 	// SHA1 is only replayed: no decision may rest on it.
 	SHA1   Bank = 0x0004
@@ -56,7 +56,7 @@ var bankHashes = map[Bank]crypto.Hash{
 }
 
 // PredictedBanks returns the banks that a prediction covers.
-func PredictedBanks() []Bank { return []Bank{SHA256, SHA384} }
+func PredictedBanks() []Bank { return []Bank{SHA256, SHA384, SHA512} }
 
 // ParseBank reads what String writes.
 func ParseBank(name string) (Bank, error) {

@@ -17,7 +17,7 @@ const (
 )
 
 // hashAlgorithms are the numbers of the IANA registry of named information hashes.
-var hashAlgorithms = map[pcrs.Bank]uint64{pcrs.SHA256: 1, pcrs.SHA384: 7}
+var hashAlgorithms = map[pcrs.Bank]uint64{pcrs.SHA256: 1, pcrs.SHA384: 7, pcrs.SHA512: 8}
 
 // corimMap is an unsigned-corim-map. The keys of this and the following maps are those of draft-ietf-rats-corim-10 §12.3 to §12.9.
 type corimMap struct {

@@ -64,7 +64,7 @@ func readCoRIM(t *testing.T, files []File) map[pcrs.Bank]pcrs.Values {
 			t.Fatalf("PCR %d has %d digests", number, len(*m.Val.Digests))
 		}
 		for _, digest := range *m.Val.Digests {
-			bank, ok := map[uint64]pcrs.Bank{1: pcrs.SHA256, 7: pcrs.SHA384}[digest.HashAlgID]
+			bank, ok := map[uint64]pcrs.Bank{1: pcrs.SHA256, 7: pcrs.SHA384, 8: pcrs.SHA512}[digest.HashAlgID]
 			if !ok {
 				t.Fatalf("hash algorithm %d", digest.HashAlgID)
 			}

@@ -172,6 +172,9 @@ var goldens = map[Format]string{
     },
     "sha384": {
       "3": "518923b0f955d08da077c96aaba522b9decede61c599cea6c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4"
+    },
+    "sha512": {
+      "3": "27ec091533c4b9eea38dd14c3a3ecdef0a99c1e564cbe66dfe008250154e7839b0b75228fe8debcc4ca330e6aebc1abc74070bc9c9c1e26b939c9d916e45e13c"
     }
   }
 }
@@ -179,7 +182,8 @@ var goldens = map[Format]string{
 	Keylime: `{
   "3": [
     "3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969",
-    "518923b0f955d08da077c96aaba522b9decede61c599cea6c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4"
+    "518923b0f955d08da077c96aaba522b9decede61c599cea6c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4",
+    "27ec091533c4b9eea38dd14c3a3ecdef0a99c1e564cbe66dfe008250154e7839b0b75228fe8debcc4ca330e6aebc1abc74070bc9c9c1e26b939c9d916e45e13c"
   ]
 }
 `,
@@ -201,6 +205,10 @@ var goldens = map[Format]string{
         {
           "hashAlg": "sha384",
           "digest": "394341b7182cd227c5c6b07ef8000cdfd86136c4292b8e576573ad7ed9ae41019f5818b4b971c9effc60e1ad9f1289f0"
+        },
+        {
+          "hashAlg": "sha512",
+          "digest": "ec2d57691d9b2d40182ac565032054b7d784ba96b18bcb5be0bb4e70e3fb041eff582c8af66ee50256539f2181d7f9e53627c0189da7e75a4d5ef10ea93b20b3"
         }
       ]
     }
@@ -209,13 +217,14 @@ var goldens = map[Format]string{
 `,
 	CoRIM: "d901f5" + "a2" + // 501({
 		"00" + "7842" + "ID" + // 0: "ID-3",
-		"01" + "81" + "d901fa" + "58ca" + // 1: [506(<<{
+		"01" + "81" + "d901fa" + "59010e" + // 1: [506(<<{
 		"a2" + "01" + "a100" + "7842" + "ID" + // 1: {0: "ID-3"},
 		"04" + "a100" + "81" + "82" + // 4: {0: [[
 		"a100" + "a2" + "00" + "d825" + "50" + "046a599c98685b0e9504a1c0bac02f6d" + "02" + "646e6f6465" + // {0: {0: 37(UUID), 2: "node"}},
-		"81" + "a2" + "0003" + "01" + "a102" + "82" + // [{0: 3, 1: {2: [
+		"81" + "a2" + "0003" + "01" + "a102" + "83" + // [{0: 3, 1: {2: [
 		"82" + "01" + "5820" + "3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969" + // [1, sha256],
-		"82" + "07" + "5830" + "518923b0f955d08da077c96aaba522b9decede61c599cea6c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4", // [7, sha384]]}}]]]}}>>)]})
+		"82" + "07" + "5830" + "518923b0f955d08da077c96aaba522b9decede61c599cea6c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4" + // [7, sha384],
+		"82" + "08" + "5840" + "27ec091533c4b9eea38dd14c3a3ecdef0a99c1e564cbe66dfe008250154e7839b0b75228fe8debcc4ca330e6aebc1abc74070bc9c9c1e26b939c9d916e45e13c", // [8, sha512]]}}]]]}}>>)]})
 }
 
 func TestExportGoldens(t *testing.T) {

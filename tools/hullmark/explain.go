@@ -44,7 +44,7 @@ Exit codes: 0 every register that the document predicts is equal, 3 one differs 
 	f := cmd.Flags()
 	f.StringVar(&o.log, "log", "", "the boot's event log `FILE`")
 	f.StringVar(&o.list, "pcrs", "", "`FILE` with the machine's registers, as tpm2_pcrread or hullmark eventlog replay prints them")
-	f.StringVar(&o.bank, "bank", "sha256", "`BANK` to compare: sha256 or sha384")
+	f.StringVar(&o.bank, "bank", "sha256", "`BANK` to compare: sha256, sha384 or sha512")
 	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	f.StringVar(&o.html, "html", "", "also write the comparison to `FILE`, as one HTML page")
 	o.quote.register(cmd)
@@ -84,7 +84,7 @@ const (
 func (o *explainOptions) check() (pcrs.Bank, error) {
 	bank, err := pcrs.ParseBank(o.bank)
 	if err != nil || !slices.Contains(pcrs.PredictedBanks(), bank) {
-		return 0, withCode(exitUsage, fmt.Errorf("--bank %q: want sha256 or sha384", o.bank))
+		return 0, withCode(exitUsage, fmt.Errorf("--bank %q: want sha256, sha384 or sha512", o.bank))
 	}
 	if o.output != "text" && o.output != "json" {
 		return 0, withCode(exitUsage, fmt.Errorf("output %q: want text or json", o.output))
@@ -195,7 +195,7 @@ func compareRegisters(document measurements.Document, bank pcrs.Bank, boot measu
 		row := explainedRegister{Register: r, Result: equal, Proven: boot.quote.covers(r), Expected: expected[r], Measured: measured[r]}
 		d, differing := differences[r]
 		switch {
-		case expected[r] == nil && r == 10 && isBootAggregate(bank, measured):
+		case expected[r] == nil && r == 10 && bank == pcrs.SHA256 && pcrs.FollowsFromOthers(measured):
 			row.Result = follows
 		case expected[r] == nil:
 			row.Result = notCovered
@@ -206,19 +206,6 @@ func compareRegisters(document measurements.Document, bank pcrs.Bank, boot measu
 		out.Registers = append(out.Registers, row)
 	}
 	return out
-}
-
-// isBootAggregate reports whether PCR 10 is what IMA makes of the other registers, and nothing more: it says no more than they do.
-func isBootAggregate(bank pcrs.Bank, measured pcrs.Values) bool {
-	if bank != pcrs.SHA256 {
-		return false // IMA hashes that bank, so it takes both to tell
-	}
-	e, err := pcrs.BootAggregate(measured)
-	if err != nil {
-		return false
-	}
-	values, err := pcrs.Log{Events: []pcrs.Event{e}}.Replay(bank)
-	return err == nil && values[10].Equal(measured[10])
 }
 
 // row returns the row of a register; one that neither side names is not covered.

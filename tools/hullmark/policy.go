@@ -265,7 +265,7 @@ All registers that count have to match one and the same of the documents, and th
 	}
 	o.addFlags(cmd)
 	cmd.Flags().StringVar(&list, "pcrs", "", "`FILE` with the machine's registers, as tpm2_pcrread prints them")
-	cmd.Flags().StringVar(&bank, "bank", "sha256", "`BANK` to compare: sha256 or sha384")
+	cmd.Flags().StringVar(&bank, "bank", "sha256", "`BANK` to compare: sha256, sha384 or sha512")
 	require(cmd, "pcrs")
 	return cmd
 }
