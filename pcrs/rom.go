@@ -114,17 +114,44 @@ func (r *ROM) readDriver(b []byte) error {
 	return nil
 }
 
-// events returns one event per driver, in the order of the file.
-func (r ROM) events() ([]Event, error) {
-	var out []Event
+// parse reads the drivers, in the order of the file.
+func (r ROM) parse() (out []*pe.File, err error) {
 	for i, d := range r.drivers {
 		f, err := pe.Parse(bytes.NewReader(d.image), int64(len(d.image)))
 		if err != nil {
 			return nil, fmt.Errorf("option ROM: driver %d: %w", i+1, err)
 		}
+		out = append(out, f)
+	}
+	return out, nil
+}
+
+// signed reports whether a driver has a signature.
+func (r ROM) signed() (bool, error) {
+	files, err := r.parse()
+	if err != nil {
+		return false, err
+	}
+	for _, f := range files {
+		signature, err := f.Signature()
+		if err != nil || len(signature) > 0 {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// events returns one event per driver, in the order of the file.
+func (r ROM) events() ([]Event, error) {
+	files, err := r.parse()
+	if err != nil {
+		return nil, err
+	}
+	var out []Event
+	for i, f := range files {
 		e := authenticodeEvent(2, f, fmt.Sprintf("Authenticode hash of EFI driver %d of option ROM %x", i+1, r.SHA256[:8]))
 		e.Type = EvBootServicesDriver
-		if d.runtime {
+		if r.drivers[i].runtime {
 			e.Type = EvRuntimeServicesDriver
 		}
 		out = append(out, e)

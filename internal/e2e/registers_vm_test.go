@@ -79,6 +79,10 @@ func TestVMRegisters(t *testing.T) {
 			edit: func(p *probe.Parts) { p.Sign = keys.Sign(t) },
 		},
 		{
+			name: "Secure Boot and an option ROM", machine: map[string]any{"secureBoot": true, "variables": vars, "nicROM": true},
+			edit: func(p *probe.Parts) { p.Sign = keys.Sign(t) },
+		},
+		{
 			name: "addon and credential and system extension on the ESP", machine: map[string]any{}, esp: map[string][]byte{
 				beside + "more.addon.efi": b.addon(t, section(".cmdline", []byte("hullmark.addon=1"))),
 				beside + "secret.cred":    []byte("a credential"),

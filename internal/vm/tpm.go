@@ -26,7 +26,7 @@ const (
 )
 
 // provisionTPM makes the machine's TPM unless it is there: an RSA-2048 EK, a certificate for it by a CA made for this machine
-// alone, and active SHA-256 and SHA-384 banks. The TPM's folder gets its name last, so an interrupted attempt is repeated.
+// alone, and active SHA-256, SHA-384 and SHA-512 banks. The TPM's folder gets its name last, so an interrupted attempt is repeated.
 func provisionTPM(ctx context.Context, t toolset, dir, runtime string) error {
 	final, fresh := filepath.Join(dir, tpmName), filepath.Join(dir, tpmNew)
 	_, err := os.Stat(final)
@@ -64,7 +64,7 @@ func setupTPM(ctx context.Context, t toolset, tpm string) error {
 	cmd, err := t.command(ctx, []toolstree.Bind{{Host: tpm, Writable: true}}, swtpmSetupProgram,
 		// Started by root it would become a user of its own, who cannot write to this folder.
 		"--tpm2", "--runas", "root", "--tpmstate", inside, "--config", filepath.Join(inside, setupConf),
-		"--create-ek-cert", "--write-ek-cert-files", inside, "--vmid", "hullmark-vm", "--pcr-banks", "sha256,sha384")
+		"--create-ek-cert", "--write-ek-cert-files", inside, "--vmid", "hullmark-vm", "--pcr-banks", "sha256,sha384,sha512")
 	if err != nil {
 		return err
 	}
