@@ -67,7 +67,7 @@ func aggregateCause(bank Bank, measured Values) string {
 	switch {
 	case len(bytes.Trim(measured[10], "\x00")) == 0:
 		return "the kernel measured nothing: it has no IMA, or did not find the TPM when it started"
-	case bank != SHA256:
+	case bank != SHA256 || slices.ContainsFunc([]Register{0, 1, 2, 3, 4, 5, 6, 7, 9}, func(r Register) bool { return len(measured[r]) == 0 }):
 		return ""
 	case FollowsFromOthers(measured):
 		return "it follows from the measured PCR 0 to 9, and departs because one of them does"
@@ -119,11 +119,11 @@ func addonCause(want, got *Event) string {
 	}
 	switch {
 	case expected != "" && strings.EqualFold(loaded[strings.LastIndex(loaded, `\`)+1:], expected):
-		return fmt.Sprintf("the addon on the ESP is another than the prediction's: %q", loaded)
+		return fmt.Sprintf("the addon on the ESP is another than the prediction's: %q", printableText([]byte(loaded)))
 	case expected != "":
 		return fmt.Sprintf("an addon of the prediction was not loaded, or another one before it: %q is not on the ESP, or Secure Boot refused it", expected)
 	}
-	return fmt.Sprintf("an addon was loaded from the ESP: %q", loaded)
+	return fmt.Sprintf("an addon was loaded from the ESP: %q", printableText([]byte(loaded)))
 }
 
 // addonName finds an addon's name in what a predicted event says.
@@ -180,9 +180,9 @@ func secureBootCause(want, got *Event) string {
 
 func kernelInputCause(want, got *Event) string {
 	switch {
-	case want != nil && strings.Contains(want.What, "command line"):
+	case want != nil && strings.HasPrefix(want.What, kernelCmdline):
 		return "the kernel got another command line than the image's own: an addon, the SMBIOS or the boot entry added to it, or the image is another"
-	case want != nil && strings.Contains(want.What, "initrd"):
+	case want != nil && strings.HasPrefix(want.What, handedInitrd):
 		return "the kernel got another initrd: an addon, a credential or an extension on the ESP added to it, or the image is another"
 	case got != nil:
 		return "one more input was handed to the kernel"
@@ -276,16 +276,24 @@ func taggedName(data []byte) string {
 	return printableText([]byte(decodeUTF16(data[8:])))
 }
 
-// printableText is text from a log that a terminal may show, at most 80 bytes of it.
-func printableText(b []byte) string {
-	clean := bytes.Map(func(r rune) rune {
+// printableText is text from a log that a terminal may show, at most maxPrinted bytes of it.
+func printableText(b []byte) string { return printableASCII(b[:min(len(b), maxPrinted)]) }
+
+// maxPrinted has room for a path on the ESP.
+const maxPrinted = 320
+
+// printableASCII leaves out everything else.
+func printableASCII(b []byte) string {
+	return string(bytes.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
 			return -1
 		}
 		return r
-	}, b[:min(len(b), 80)])
-	return string(clean)
+	}, b))
 }
+
+// maxTried is how many events singleChange leaves out one after the other: each takes a replay of all.
+const maxTried = 1024
 
 // singleChange looks for one change of the predicted events of a register that
 // gives the measured value, for boots without a log. It is empty if there is none.
@@ -301,7 +309,7 @@ func singleChange(bank Bank, r Register, events []Event, measured Digest) string
 	if measured.Equal(start) {
 		return "nothing was measured into it" + untouched(r)
 	}
-	for i := range events {
+	for i := range events[:min(len(events), maxTried)] {
 		if value(slices.Delete(slices.Clone(events), i, i+1)).Equal(measured) {
 			return strings.TrimSuffix("as if one event had not happened: "+events[i].What+"; "+cause(r, &events[i], nil), "; ")
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -22,27 +23,53 @@ const (
 	maxName = 255
 )
 
-// checkESP bounds the files of the ESP and refuses paths that FAT could not hold beside each other.
+// checkESP bounds the files of the ESP and refuses paths that FAT cannot hold: together with each other, beside the kernel image, or at all.
 func checkESP(esp map[string][]byte) error {
 	if len(esp) > MaxESPFiles {
 		return fmt.Errorf("ESP: %d files, want at most %d", len(esp), MaxESPFiles)
 	}
-	total, seen := 0, map[string]bool{}
-	for name, data := range esp {
-		if !fs.ValidPath(name) || name == "." || strings.Contains(name, `\`) {
-			return fmt.Errorf("ESP: %q: want a clean relative path with slashes", name)
+	total, files, folders := 0, map[string]bool{}, map[string]bool{}
+	for _, parent := range parents(strings.ToLower(kernelImage)) {
+		folders[parent] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(esp)) {
+		if !fs.ValidPath(name) || name == "." || strings.ContainsFunc(name, notInFAT) || strings.Contains(name+"/", "./") || strings.Contains(name+"/", " /") {
+			return fmt.Errorf("ESP: %q: want a clean relative path with slashes, of characters that FAT has", name)
 		}
-		if seen[strings.ToLower(name)] {
+		lower := strings.ToLower(name)
+		if lower == strings.ToLower(kernelImage) {
+			return fmt.Errorf("ESP: %q is the kernel image of the disk; name what lies beside it", name)
+		}
+		if files[lower] {
 			return fmt.Errorf("ESP: %q: there twice, FAT does not tell upper from lower case", name)
 		}
-		seen[strings.ToLower(name)] = true
-		total += len(data)
+		files[lower] = true
+		for _, parent := range parents(lower) {
+			folders[parent] = true
+		}
+		total += len(esp[name])
+	}
+	for name := range files {
+		if folders[name] {
+			return fmt.Errorf("ESP: %q: both a file and a folder", name)
+		}
 	}
 	if total > MaxESPBytes {
 		return fmt.Errorf("ESP: %d bytes, want at most %d", total, MaxESPBytes)
 	}
 	return nil
 }
+
+// parents are the folders that a path is in.
+func parents(name string) (out []string) {
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		out = append(out, dir)
+	}
+	return out
+}
+
+// notInFAT reports whether a long name of FAT cannot hold a character.
+func notInFAT(r rune) bool { return r < ' ' || r == 0x7f || strings.ContainsRune(`\:*?"<>|`, r) }
 
 // espFiles returns the files that the stub picks from a folder of the ESP, in its
 // order: by name, byte by byte. It compares folders and suffixes without regard to
@@ -128,6 +155,9 @@ func (p *predictor) loads(a *uki.Addon) (bool, error) {
 		return false, fmt.Errorf("variable db: %w", err)
 	}
 	certificate := entry[len(guid{}):]
+	if dbx, _ := p.boot.Machine.Vars.lookup(guidImageSecurity, "dbx"); bytes.Contains(dbx, digest.Sum(nil)) || bytes.Contains(dbx, certificate) {
+		return false, errors.New("dbx revokes it, or the certificate that signed it; remove it from the ESP")
+	}
 	if !bytes.Contains(signature, digest.Sum(nil)) || !bytes.Contains(signature, certificate) {
 		return false, errors.New("not signed over its SHA-256 digest with the certificate in db, so whether firmware loads it with Secure Boot on is not known; " +
 			"sign it with that one, or remove the signature")
@@ -244,7 +274,7 @@ func (p *predictor) sidecars() error {
 		}
 		data := archive(s.directory, s.dirMode, s.fileMode, files)
 		what := fmt.Sprintf("archive with the %s %s from the ESP (%s)", s.what, names(files), s.folder)
-		p.add(derived(s.register, EvIPL, data, what))
+		p.add(large(s.register, EvIPL, what, data))
 		p.archives = append(p.archives, part{data, what})
 	}
 	for _, a := range slices.Backward(p.used) {
@@ -263,6 +293,6 @@ func (p *predictor) addonPart(a addon, section string) []part {
 		return nil
 	}
 	what := fmt.Sprintf("%s of the addon %s on the ESP", section, a.name)
-	p.add(derived(12, EvEventTag, data, what))
+	p.add(large(12, EvEventTag, what, data))
 	return []part{{data, what}}
 }

@@ -62,7 +62,6 @@ func TestCompanionsByVersion(t *testing.T) {
 		local + "ü.cred":                      []byte("x"),
 		local + "readme.txt":                  []byte("x"),
 		local + "folder/x.cred":               []byte("x"),
-		"EFI/BOOT/BOOTX64.EFI":                []byte("x"),
 	}
 	creds := []string{"credentials B.CRED, z.cred", "global credentials g.cred"}
 	for major, want := range map[string]struct {
@@ -245,6 +244,11 @@ func TestCompanionsRefused(t *testing.T) {
 		"twice for FAT":   {map[string][]byte{local + "x.cred": nil, local + "X.cred": nil}, "twice"},
 		"path upwards":    {map[string][]byte{"../x.cred": nil}, "clean relative path"},
 		"backslashes":     {map[string][]byte{`loader\credentials\x.cred`: nil}, "slashes"},
+		"kernel image":    {map[string][]byte{"efi/boot/bootx64.efi": nil}, "is the kernel image"},
+		"file and folder": {map[string][]byte{"loader": nil, "loader/x": nil}, "both a file and a folder"},
+		"a folder of it":  {map[string][]byte{"EFI": nil}, "both a file and a folder"},
+		"trailing dot":    {map[string][]byte{local + "a.cred.": nil}, "characters that FAT has"},
+		"escape codes":    {map[string][]byte{local + "\x1b[2J.cred": nil}, "characters that FAT has"},
 		"too many bytes":  {map[string][]byte{"x": make([]byte, MaxESPBytes+1)}, "at most"},
 		"too large addon": {map[string][]byte{local + "x.addon.efi": make([]byte, uki.MaxAddon+1)}, "at most"},
 	} {

@@ -20,6 +20,12 @@ type handover struct {
 	ucode, archives, initrds []part
 }
 
+// How the descriptions of the two inputs of a kernel begin.
+const (
+	kernelCmdline = "kernel command line"
+	handedInitrd  = "the initrd that the stub hands over"
+)
+
 // part is a part of the initrd.
 type part struct {
 	data []byte
@@ -102,7 +108,7 @@ func (p *predictor) kernel() error {
 	p.notePolicy(p.cmdline)
 	options := append(utf16Bytes(p.cmdline), 0, 0)
 	p.add(
-		derived(9, EvEventTag, options, fmt.Sprintf("kernel command line from %s as UTF-16LE with its NUL (LOADED_IMAGE::LoadOptions)", strings.Join(p.cmdlineFrom, ", "))),
+		derived(9, EvEventTag, options, fmt.Sprintf(kernelCmdline+" from %s as UTF-16LE with its NUL (LOADED_IMAGE::LoadOptions)", strings.Join(p.cmdlineFrom, ", "))),
 		initrd,
 		action(5, "Exit Boot Services Invocation"),
 		action(5, "Exit Boot Services Returned with Success"),
@@ -126,7 +132,7 @@ func (p *predictor) combinedInitrd() (Event, error) {
 			pieces = append(pieces, make([]byte, -len(part.data)&3))
 		}
 	}
-	return large(9, EvEventTag, "the initrd that the stub hands over: "+strings.Join(whats, ", "), pieces...), nil
+	return large(9, EvEventTag, handedInitrd+": "+strings.Join(whats, ", "), pieces...), nil
 }
 
 // initrdParts are, in order: microcode of addons and of the image, the initrd of

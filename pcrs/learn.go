@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // LearnedSchema names the format of LearnedData.
@@ -29,6 +30,8 @@ type Shape struct {
 	Disks int `json:"disks"`
 	// BootSlot is the PCI device number, on the first bus, of the virtio disk that it boots from.
 	BootSlot int `json:"bootSlot"`
+	// SMM reports whether the machine has System Management Mode, as firmware with Secure Boot needs it.
+	SMM bool `json:"smm"`
 }
 
 // Check refuses what no machine can be.
@@ -58,6 +61,9 @@ type LearnedData struct {
 // Learn takes from the log of a boot what cannot be derived of its machine. Everything else in the log that belongs to PCR 0 and 1 is held against what is
 // derived, so a machine that was learned is one that can be predicted. It fails where they differ.
 func Learn(origin string, m Machine, log Log) (LearnedData, error) {
+	if log.Locality != 0 {
+		return LearnedData{}, fmt.Errorf("learn machine: PCR 0 began with locality %d, which is not predicted", log.Locality)
+	}
 	l := LearnedData{Schema: LearnedSchema, Origin: origin, Firmware: m.Firmware.SHA256[:], Shape: m.Shape, ACPI: []Digests{}}
 	if err := l.learnFirmware(log.Of(0)); err != nil {
 		return LearnedData{}, fmt.Errorf("learn machine: PCR 0: %w", err)
@@ -71,8 +77,9 @@ func Learn(origin string, m Machine, log Log) (LearnedData, error) {
 		return LearnedData{}, fmt.Errorf("learn machine: %w", err)
 	}
 	m.Learned = &l
-	for r, want := range map[Register][]Event{0: append(m.firmwareEvents(), separator(0)), 1: append(m.platformEvents(), separator(1))} {
-		if err := sameEvents(want, log.Of(r)); err != nil {
+	for r, want := range [][]Event{m.firmwareEvents(), m.platformEvents()} {
+		r := Register(r)
+		if err := sameEvents(append(want, separator(r)), log.Of(r)); err != nil {
 			return LearnedData{}, fmt.Errorf("learn machine: %v: %w", r, err)
 		}
 	}
@@ -138,9 +145,12 @@ func ParseLearned(encoded []byte) (LearnedData, error) {
 	if err := json.Unmarshal(encoded, &l); err != nil {
 		return LearnedData{}, fmt.Errorf("read learned data: %w", err)
 	}
+	if err := l.check(); err != nil {
+		return LearnedData{}, fmt.Errorf("read learned data: %w", err)
+	}
 	again, err := l.Encode()
 	if err != nil {
-		return LearnedData{}, fmt.Errorf("read learned data: %w", err)
+		return LearnedData{}, err
 	}
 	if !bytes.Equal(again, encoded) {
 		return LearnedData{}, errors.New("read learned data: it is not in the form that hullmark learn writes")
@@ -152,8 +162,11 @@ func (l LearnedData) check() error {
 	if l.Schema != LearnedSchema {
 		return fmt.Errorf("schema %q, want %q", l.Schema, LearnedSchema)
 	}
-	if l.Origin == "" || len(l.Origin) > maxOriginLen || len(l.Firmware) != SHA256.Size() || l.ACPI == nil || len(l.ACPI) > maxACPI {
-		return errors.New("origin, firmware or acpi are missing, or too long")
+	if l.Origin == "" || len(l.Origin) > maxOriginLen || strings.ContainsFunc(l.Origin, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return fmt.Errorf("origin: want 1 to %d printable ASCII characters", maxOriginLen)
+	}
+	if len(l.Firmware) != SHA256.Size() || l.ACPI == nil || len(l.ACPI) > maxACPI {
+		return errors.New("firmware or acpi are missing, or too long")
 	}
 	for _, digests := range append([]Digests{l.EarlyVolume}, l.ACPI...) {
 		if len(digests) != len(PredictedBanks()) {
@@ -184,7 +197,7 @@ func (l LearnedData) fits(m Machine) error {
 
 // String names the shape in a few words.
 func (s Shape) String() string {
-	return fmt.Sprintf("%d processors, %d MiB, TPM %s, %d disks (boot disk at PCI device %d)", s.CPUs, s.MemoryMiB, s.TPM, s.Disks, s.BootSlot)
+	return fmt.Sprintf("processors: %d, MiB: %d, TPM: %s, disks: %d, boot disk: PCI device %d, SMM: %t", s.CPUs, s.MemoryMiB, s.TPM, s.Disks, s.BootSlot, s.SMM)
 }
 
 // tpmLogSize is the length in bytes of QEMU's blob etc/tpm/log (hw/acpi/tpm.h, TPM_LOG_AREA_MINIMUM_SIZE).

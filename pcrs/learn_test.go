@@ -88,6 +88,7 @@ func TestLearnRefuses(t *testing.T) {
 		"another version":  {func(l *Log) { l.Events[0].Digests = DigestsOf(nil, PredictedBanks()...) }, "PCR 0: event 1"},
 		"other drivers":    {func(l *Log) { l.Events[2].Digests = DigestsOf(nil, PredictedBanks()...) }, "PCR 0: event 3"},
 		"a missing bank":   {func(l *Log) { l.Events[1].Digests = DigestsOf(nil, SHA256) }, "digests of 1 banks"},
+		"a locality":       {func(l *Log) { l.Locality = 3 }, "locality 3"},
 		"no separator":     {func(l *Log) { l.Events = l.Events[:len(l.Events)-1] }, "PCR 1"},
 		"an unknown event": {func(l *Log) { l.Events = append(l.Events, action(1, "more")) }, "one event more"},
 		"another entry": {func(l *Log) {
@@ -117,7 +118,7 @@ func TestPredictRefusesForeignLearnedData(t *testing.T) {
 		change func(*Boot)
 		want   string
 	}{
-		"another shape":    {func(b *Boot) { b.Machine.Shape.CPUs++ }, "3 processors"},
+		"another shape":    {func(b *Boot) { b.Machine.Shape.CPUs++ }, "processors: 3"},
 		"another firmware": {func(b *Boot) { b.Machine.Firmware.SHA256[0]++ }, "firmware"},
 		"a boot entry": {func(b *Boot) {
 			b.Machine.Vars.variables[variableKey{guidGlobalVariable, string(append(utf16Bytes("Boot0007"), 0, 0))}] = []byte("mine")
@@ -167,7 +168,7 @@ func TestPolicyOnTheCommandLineLeavesPCR10Out(t *testing.T) {
 	m.Learned = &l
 	b := testBoot(t)
 	b.Machine = m
-	for _, line := range []string{"quiet ima_policy=tcb", "ima_hash=sha512"} {
+	for _, line := range []string{"quiet ima_policy=tcb", "ima_hash=sha512", "ima-policy=tcb", `"ima_policy=tcb"`} {
 		p := &predictor{boot: b}
 		p.notePolicy(line)
 		if p.unpredicted(10) == "" {

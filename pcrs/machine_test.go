@@ -224,6 +224,23 @@ func withLengths(rom []byte) []byte {
 	return rom
 }
 
+// TestOpenROMBoundsAllDrivers: each image of a ROM may claim as much as a ROM may have, but not all of them together.
+func TestOpenROMBoundsAllDrivers(t *testing.T) {
+	var file []byte
+	for i := range 2 {
+		image := testROM(compressionEFI, codeTypeEFI)
+		stream := packed(MaxROM*3/4, bitstream(16, 0xffff, 5, 0, 5, 0, 9, 0, 9, 'A', 4, 0, 4, 0))
+		copy(image[0x40:], stream)
+		if i == 0 {
+			image[0x1c+21] = 0 // not the last one
+		}
+		file = append(file, image...)
+	}
+	if _, err := OpenROM(file); err == nil || !strings.Contains(err.Error(), "image") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestOpenROMRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		file []byte

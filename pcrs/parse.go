@@ -321,7 +321,7 @@ func claim(e Event) string {
 		return fmt.Sprintf("%q", decodeUTF16(e.Data))
 	case EvBootServicesApplication:
 		if file := loadedFile(&e); file != "" {
-			return fmt.Sprintf("the program %q", file)
+			return fmt.Sprintf("the program %q", printableText([]byte(file)))
 		}
 	case EvEventTag:
 		if len(e.Data) >= 8 {
@@ -358,7 +358,7 @@ func loadedFile(e *Event) string {
 			break
 		}
 		if nodes[0] == mediaType && nodes[1] == fileType {
-			out.WriteString(printableText([]byte(decodeUTF16(nodes[4:size]))))
+			out.WriteString(printableASCII([]byte(decodeUTF16(nodes[4:size]))))
 		}
 		nodes = nodes[size:]
 	}

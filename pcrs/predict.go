@@ -133,9 +133,9 @@ func (p *predictor) unpredicted(r Register) string {
 	learned := p.boot.Machine.Learned != nil
 	switch {
 	case r == 0 && !learned:
-		return "the firmware changes its own code in memory before it measures it, and no boot of this machine was learned"
+		return "the firmware changes its own code in memory before it measures it, and no boot of this machine was learned (hullmark learn)"
 	case r == 1 && !learned:
-		return "depends on processors, memory and devices, and no boot of this machine was learned"
+		return "depends on processors, memory and devices, and no boot of this machine was learned (hullmark learn)"
 	case r == 8 && p.boot.NodeConfig == nil:
 		return "differs per node: it holds the node's configuration"
 	case r == 10 && !learned:
@@ -228,7 +228,8 @@ func (p *predictor) startUKI() error {
 // notePolicy remembers a parameter of IMA's, such as ima_policy= or ima_hash=: with it, IMA measures more, or otherwise.
 func (p *predictor) notePolicy(cmdline string) {
 	for word := range strings.FieldsSeq(cmdline) {
-		if strings.HasPrefix(word, "ima_") || strings.HasPrefix(word, "ima=") {
+		// The kernel takes a dash for an underscore in a name, and drops quotes (kernel/params.c).
+		if name, _, _ := strings.Cut(strings.Trim(word, `"`), "="); strings.HasPrefix(strings.ReplaceAll(name, "-", "_"), "ima_") {
 			p.policy = word
 		}
 	}

@@ -33,6 +33,8 @@ type ROM struct {
 	// SHA256 is the digest of the file.
 	SHA256  [sha256.Size]byte
 	drivers []romDriver
+	// unpacked is how many bytes its compressed drivers have.
+	unpacked int
 }
 
 type romDriver struct {
@@ -104,9 +106,10 @@ func (r *ROM) readDriver(b []byte) error {
 	case compressionNone:
 	case compressionEFI:
 		var err error
-		if image, err = decompressEFI(image, MaxROM); err != nil {
+		if image, err = decompressEFI(image, MaxROM-r.unpacked); err != nil {
 			return fmt.Errorf("driver: %w", err)
 		}
+		r.unpacked += len(image)
 	default:
 		return fmt.Errorf("driver is compressed in a way that is not known here (%d)", compression)
 	}

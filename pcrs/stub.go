@@ -54,6 +54,7 @@ type extraFile struct{ section, name string }
 // Folders of the ESP that the stub of the image EFI/BOOT/BOOTX64.EFI reads.
 const (
 	localFolder             = "EFI/BOOT/BOOTX64.EFI.extra.d"
+	kernelImage             = "EFI/BOOT/BOOTX64.EFI"
 	globalAddonsFolder      = "loader/addons"
 	globalCredentialsFolder = "loader/credentials"
 	globalExtensionsFolder  = "loader/extensions"
@@ -118,8 +119,9 @@ var stubs = map[int]stubRules{
 	},
 }
 
-// debianBuild matches the versions of the builds that were booted. Others may
-// carry patches that change what is measured: Red Hat's 257 jumps to the kernel.
+// debianBuild matches Debian's builds, of which one of each booted version was booted; stable
+// updates of it are taken to measure alike. Others may carry patches that change what is
+// measured: Red Hat's 257 jumps to the kernel.
 var debianBuild = regexp.MustCompile(`^[0-9.]+-[0-9]+~(deb|bpo)[0-9u+]+$`)
 
 // rulesFor returns the rules of a stub's version, such as "257.13-1~deb13u1".

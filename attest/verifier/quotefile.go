@@ -113,6 +113,9 @@ func OpenQuote(key Key, message, signature []byte) (Quote, error) {
 		return Quote{}, fmt.Errorf("quote: %d bytes with a signature of %d, at most %d and %d are allowed",
 			len(message), len(signature), wire.MaxQuoted, wire.MaxSignature)
 	}
+	if key.verify == nil {
+		return Quote{}, errors.New("quote: no key to check it with")
+	}
 	if err := key.verify(message, signature); err != nil {
 		return Quote{}, fmt.Errorf("quote: the key did not sign it: %w", err)
 	}

@@ -58,7 +58,11 @@ func compareImages(ctx context.Context, tools, fileA, fileB string) error {
 func compareDocuments(imageA, imageB string) error {
 	for _, ending := range []string{".spdx.json", ".json"} {
 		a, b := strings.TrimSuffix(imageA, ".raw")+ending, strings.TrimSuffix(imageB, ".raw")+ending
-		if err := compareContent(filepath.Base(a), a, b); err != nil {
+		err := compareContent(filepath.Base(a), a, b)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("compare documents: %w", err)
+		}
+		if err != nil {
 			return fmt.Errorf("%w: %w", ErrDocumentsDiffer, err)
 		}
 	}

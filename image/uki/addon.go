@@ -34,10 +34,10 @@ func OpenAddon(image []byte) (*Addon, error) {
 		return nil, fmt.Errorf("open addon: %w", err)
 	}
 	a := &Addon{PE: f, sections: map[string][]byte{}}
-	budget := 2 * int64(len(image)) // sections may be longer in memory than in the file
+	unread := int64(maxZeros)
 	for _, s := range f.Sections {
-		if budget -= int64(s.VirtualSize); budget < 0 {
-			return nil, fmt.Errorf("open addon: section %s: the sections together are more than twice as long as the file", s.Name)
+		if unread -= int64(s.VirtualSize) - int64(min(s.RawSize, s.VirtualSize)); unread < 0 {
+			return nil, fmt.Errorf("open addon: section %s: the sections are more than %d bytes longer in memory than in the file", s.Name, maxZeros)
 		}
 		if err := a.read(s); err != nil {
 			return nil, fmt.Errorf("open addon: section %s: %w", s.Name, err)
@@ -54,7 +54,8 @@ func (a *Addon) read(s pe.Section) error {
 	if _, twice := a.sections[s.Name]; twice {
 		return errors.New("occurs twice")
 	}
-	data, err := io.ReadAll(a.PE.Data(s))
+	data := make([]byte, s.VirtualSize)
+	_, err := io.ReadFull(a.PE.Data(s), data)
 	a.sections[s.Name] = data
 	return err
 }

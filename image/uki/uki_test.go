@@ -271,7 +271,7 @@ func TestOpenAddonRefuses(t *testing.T) {
 	}
 	binary.LittleEndian.PutUint32(long[bytes.Index(long, []byte(".cmdline"))+8:], 16<<20)       // VirtualSize
 	binary.LittleEndian.PutUint32(long[binary.LittleEndian.Uint32(long[0x3c:])+24+56:], 32<<20) // SizeOfImage
-	if _, err := OpenAddon(long); err == nil || !strings.Contains(err.Error(), "twice as long") {
+	if _, err := OpenAddon(long); err == nil || !strings.Contains(err.Error(), "longer in memory") {
 		t.Errorf("a section of 16 MiB that the file does not have: %v", err)
 	}
 	a, err := OpenAddon(stub(t))

@@ -58,14 +58,7 @@ type registersCase struct {
 func TestVMRegisters(t *testing.T) {
 	b := newBench(t)
 	keys := probe.NewKeys(t)
-	vars := b.path("own-keys.fd")
-	template, err := os.ReadFile(filepath.Join(b.tools(), "usr/share/OVMF/OVMF_VARS_4M.fd"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(vars, keys.Enroll(t, template), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	vars := b.ownKeys(t, keys)
 	for _, c := range []registersCase{
 		{name: "default", machine: map[string]any{}},
 		{name: "two processors", machine: map[string]any{"cpus": 2}},
@@ -93,6 +86,16 @@ func TestVMRegisters(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { b.predictAndBoot(t, c) })
 	}
+}
+
+// ownKeys is a file of variables in which the keys are enrolled.
+func (b bench) ownKeys(t *testing.T, keys probe.Keys) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "own-keys.fd")
+	if err := os.WriteFile(file, keys.Enroll(t, contentOf(t, b.ovmf("OVMF_VARS_4M.fd"))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // predictAndBoot lets the program say what the boot will measure, then boots.

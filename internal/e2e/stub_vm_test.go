@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -45,9 +44,10 @@ type stubBoot struct {
 // TestVMStub holds predictions against boots: every generation of the stub that is at hand, and everything that may lie beside an image.
 func TestVMStub(t *testing.T) {
 	b := newBench(t)
+	keys := probe.NewKeys(t)
 	plain := b.addon(t, section(".cmdline", []byte("hullmark.addon=local")))
 	wide := b.addon(t, section(".cmdline", []byte("hullmark.addon=global hullmark.more=1")))
-	initrd := b.addon(t, section(".initrd", archive(t, "from-addon")), section(".ucode", archive(t, "kernel/x86/microcode/first")))
+	initrd := b.addon(t, section(".initrd", append(archive(t, "from-addon"), 0)), section(".ucode", archive(t, "kernel/x86/microcode/first")))
 	again := b.addon(t, section(".ucode", archive(t, "kernel/x86/microcode/second")), section(".cmdline", []byte("hullmark.again")))
 	addon := map[string][]byte{beside + "one.addon.efi": plain, addons + "Two.addon.efi": wide}
 	credential := map[string][]byte{beside + "b.cred": []byte("b"), beside + "A.cred": []byte("capital a")}
@@ -58,8 +58,8 @@ func TestVMStub(t *testing.T) {
 	parts := map[string][]byte{beside + "a.addon.efi": initrd, beside + "b.addon.efi": again}
 	useless := map[string][]byte{beside + "empty.addon.efi": b.addon(t, section(".osrel", []byte("ID=x\n")))}
 	all := union(addon, credential, global, sysext, confext, ignored, parts, useless)
-	keys := []pe.NewSection{section(".pcrsig", []byte("{}")), section(".pcrpkey", []byte("a key\n"))}
-	signed := union(map[string][]byte{beside + "one.addon.efi": b.sign(t, plain), beside + "two.addon.efi": wide}, credential, confext)
+	extras := []pe.NewSection{section(".pcrsig", []byte("{}")), section(".pcrpkey", []byte("a key\n"))}
+	signed := union(map[string][]byte{beside + "one.addon.efi": keys.Sign(t)(plain), beside + "two.addon.efi": wide}, credential, confext)
 	for _, c := range []stubBoot{
 		{name: "257 all", esp: all, smbios: "hullmark.host=1 hullmark.host=2"},
 		{name: "254 all", old: "254", esp: all, smbios: "hullmark.host=1"},
@@ -67,10 +67,11 @@ func TestVMStub(t *testing.T) {
 		{name: "257 Secure Boot", secure: true, esp: signed, smbios: "hullmark.host=1"},
 		{name: "254 Secure Boot", old: "254", secure: true, esp: signed},
 		{name: "252 Secure Boot", old: "252", secure: true, esp: signed},
-		{name: "257 sections", uki: append(keys, section(".ucode", archive(t, "kernel/x86/microcode/none")))},
-		{name: "252 sections", old: "252", uki: keys},
+		{name: "257 sections", uki: append(extras, section(".ucode", archive(t, "kernel/x86/microcode/none")))},
+		{name: "252 sections", old: "252", uki: extras},
+		{name: "252 alone", old: "252"},
 	} {
-		t.Run(c.name, func(t *testing.T) { b.compareStub(t, c) })
+		t.Run(c.name, func(t *testing.T) { b.compareStub(t, keys, c) })
 	}
 }
 
@@ -83,7 +84,7 @@ func union(all ...map[string][]byte) map[string][]byte {
 }
 
 // compareStub predicts a boot, boots, and compares all registers that stub and kernel touch.
-func (b bench) compareStub(t *testing.T, c stubBoot) {
+func (b bench) compareStub(t *testing.T, keys probe.Keys, c stubBoot) {
 	parts, config := b.probeParts(t), vm.Config{Tools: b.tools(), CPUs: 1, MemoryMiB: 512}
 	parts.ESP = c.esp
 	if c.old != "" {
@@ -93,8 +94,8 @@ func (b bench) compareStub(t *testing.T, c stubBoot) {
 		parts.Uname = ""
 	}
 	if c.secure {
-		config.SecureBoot, config.Firmware = true, b.snakeoil()
-		parts.Sign = func(image []byte) []byte { return b.sign(t, image) }
+		config.SecureBoot, config.Firmware = true, vm.Firmware{Code: b.ovmf("OVMF_CODE_4M.secboot.fd"), Vars: b.ownKeys(t, keys)}
+		parts.Sign = keys.Sign(t)
 	} else {
 		config.Firmware = vm.Firmware{Code: b.ovmf("OVMF_CODE_4M.fd"), Vars: b.ovmf("OVMF_VARS_4M.fd")}
 	}
@@ -181,30 +182,6 @@ func contentOf(t *testing.T, path string) []byte {
 }
 
 func (b bench) ovmf(name string) string { return filepath.Join(b.tools(), "usr/share/OVMF", name) }
-
-// snakeoil is firmware that trusts one certificate, the key of which is public.
-func (b bench) snakeoil() vm.Firmware {
-	return vm.Firmware{Code: b.ovmf("OVMF_CODE_4M.secboot.fd"), Vars: b.ovmf("OVMF_VARS_4M.snakeoil.fd")}
-}
-
-// sign signs a PE image with the snakeoil key.
-func (b bench) sign(t *testing.T, image []byte) []byte {
-	t.Helper()
-	dir := t.TempDir()
-	unsigned, signed, key := filepath.Join(dir, "unsigned"), filepath.Join(dir, "signed"), filepath.Join(dir, "key")
-	if err := os.WriteFile(unsigned, image, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	snakeoil := filepath.Join(b.tools(), "usr/share/ovmf/PkKek-1-snakeoil")
-	for program, pkg := range map[string]string{"openssl": "openssl", "sbsign": "sbsigntool"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Fatalf("%s is missing: apt-get install %s", program, pkg)
-		}
-	}
-	command(t, 0, "openssl", "rsa", "-in", snakeoil+".key", "-passin", "pass:snakeoil", "-out", key)
-	command(t, 0, "sbsign", "--key", key, "--cert", snakeoil+".pem", "--output", signed, unsigned)
-	return contentOf(t, signed)
-}
 
 // addon is an addon of systemd's addon stub and the sections.
 func (b bench) addon(t *testing.T, sections ...pe.NewSection) []byte {

@@ -51,10 +51,10 @@ func run(ctx context.Context, duration, only string) error {
 		return err
 	}
 	farm, err := newFarm()
+	defer func() { _ = os.RemoveAll(farm) }()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(farm) }()
 	for i := range targets {
 		t := &targets[i]
 		fmt.Printf("== %s %s\n", t.pkg, t.name)
@@ -62,7 +62,7 @@ func run(ctx context.Context, duration, only string) error {
 			return errors.Join(err, printTable(os.Stdout, targets[:i]))
 		}
 		if err := t.cover(ctx, farm); err != nil {
-			return err
+			return errors.Join(err, printTable(os.Stdout, targets[:i]))
 		}
 	}
 	return printTable(os.Stdout, targets)
@@ -156,7 +156,10 @@ func (t *target) cover(ctx context.Context, farm string) error {
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	figure := covered.FindSubmatch(out)
-	if err != nil || figure == nil {
+	if figure == nil {
+		err = errors.Join(err, errors.New("no figure"))
+	}
+	if err != nil {
 		return fmt.Errorf("count the coverage of %s %s: %w\n%s", t.pkg, t.name, err, out)
 	}
 	t.coverage = string(figure[1])

@@ -8,11 +8,14 @@ import (
 	"path/filepath"
 )
 
-// Where q35 ends the memory below 4 GiB: all of it, or half of the space where it has more than that leaves for devices.
+// Where QEMU's q35 ends the memory below 4 GiB: at its size, but from 2816 MiB on at 2 GiB, and the rest lies above 4 GiB (hw/i386/pc_q35.c).
 const (
-	q35LowestDevice = 0xb0000000
-	q35LowMemory    = 0x80000000
+	q35SplitFrom = 0xb0000000
+	q35LowMemory = 0x80000000
 )
+
+// maxFirmwareLogs is how many places that look like a log are returned; OVMF leaves about four.
+const maxFirmwareLogs = 64
 
 // logWindow is how far below the end of low memory firmware is searched for its event log. OVMF keeps it within the last 64 MiB.
 const logWindow = 128 << 20
@@ -28,18 +31,14 @@ const logHeader = 32
 // FirmwareLogs returns what looks like an event log in the memory of the running machine, lowest address first, each with what follows it in memory up to
 // MaxFirmwareLog: firmware keeps it there until an operating system takes it over. The caller has to find out which are whole.
 func (m *Machine) FirmwareLogs() ([][]byte, error) {
-	top := int64(m.config.MemoryMiB) << 20
-	if top > q35LowestDevice {
-		top = q35LowMemory
-	}
-	memory, err := m.memory(max(0, top-logWindow), min(top, logWindow))
+	memory, err := m.memory(logRange(m.config.MemoryMiB))
 	if err != nil {
 		return nil, err
 	}
 	var logs [][]byte
 	for at := 0; ; at++ {
 		i := bytes.Index(memory[at:], logSignature)
-		if i < 0 {
+		if i < 0 || len(logs) == maxFirmwareLogs {
 			return logs, nil
 		}
 		at += i
@@ -47,6 +46,16 @@ func (m *Machine) FirmwareLogs() ([][]byte, error) {
 			logs = append(logs, memory[at-logHeader:min(len(memory), at-logHeader+MaxFirmwareLog)])
 		}
 	}
+}
+
+// logRange is where a machine's firmware is searched for its log.
+func logRange(memoryMiB int) (address, size int64) {
+	top := int64(memoryMiB) << 20
+	if top >= q35SplitFrom {
+		top = q35LowMemory
+	}
+	address = max(0, top-logWindow)
+	return address, top - address
 }
 
 // Version is the version of the QEMU that runs the machine, such as "10.0.2".

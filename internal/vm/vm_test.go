@@ -128,6 +128,14 @@ func TestShapeNamesWhatIsUsed(t *testing.T) {
 	}
 }
 
+func TestLogRange(t *testing.T) {
+	for mib, end := range map[int]int64{128: 128 << 20, 512: 512 << 20, 2815: 2815 << 20, 2816: 2 << 30, 65536: 2 << 30} {
+		if address, size := logRange(mib); address+size != end || size != logWindow {
+			t.Errorf("%d MiB: %d bytes at %#x, want them to end at %#x", mib, size, address, end)
+		}
+	}
+}
+
 func TestConfigurationsThatCannotWork(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"state folder":             func(c *Config) { c.Dir = "" },

@@ -119,6 +119,9 @@ func firmwareLog(ctx context.Context, m *vm.Machine) (pcrs.Log, error) {
 			return pcrs.Log{}, err
 		}
 		for _, raw := range candidates {
+			if ctx.Err() != nil {
+				break
+			}
 			// Memory holds copies and remains; only a whole log with every separator counts.
 			if log, err := pcrs.ParseLog(raw); err == nil && separated(log) {
 				return log, nil

@@ -18,11 +18,8 @@ import (
 // machineSchema names the format of a machine file.
 const machineSchema = "hullmark.machine/v1"
 
-// Limits of a machine file and of what it names.
-const (
-	maxMachineFile = 64 << 10
-	maxESPFile     = 256 << 20
-)
+// maxMachineFile is the largest machine file, in bytes.
+const maxMachineFile = 64 << 10
 
 // machineFile describes a machine: what a boot depends on beside the image. Paths are relative to the file's folder. What is left out is as `hullmark vm`
 // has it.
@@ -125,7 +122,7 @@ func (m machine) predicted() (pcrs.Machine, error) {
 	if err != nil {
 		return out, err
 	}
-	out.Shape = pcrs.Shape{CPUs: shape.CPUs, MemoryMiB: shape.MemoryMiB, TPM: string(shape.TPM), Disks: 1, BootSlot: vm.ImageSlot}
+	out.Shape = pcrs.Shape{CPUs: shape.CPUs, MemoryMiB: shape.MemoryMiB, TPM: string(shape.TPM), Disks: 1, BootSlot: vm.ImageSlot, SMM: shape.SecureBoot}
 	if m.config.StateDisk > 0 {
 		out.Shape.Disks++
 	}
@@ -134,13 +131,14 @@ func (m machine) predicted() (pcrs.Machine, error) {
 
 // readESP reads the files that lie beside the kernel image, by their path there.
 func (m machine) readESP() (map[string][]byte, error) {
-	files := map[string][]byte{}
+	files, left := map[string][]byte{}, int64(pcrs.MaxESPBytes)
 	for name, path := range m.esp {
-		content, err := readBounded(path, maxESPFile)
+		content, err := readBounded(path, left)
 		if err != nil {
 			return nil, err
 		}
 		files[name] = content
+		left -= int64(len(content))
 	}
 	return files, nil
 }

@@ -3,6 +3,7 @@ package main
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -37,7 +38,7 @@ func report() error {
 	fmt.Printf("\nprobe: log %s\n", base64.StdEncoding.EncodeToString(log))
 	files, err := filepath.Glob("/sys/class/tpm/tpm0/pcr-sha*/*")
 	if err != nil || len(files) == 0 {
-		return fmt.Errorf("no registers in sysfs: %w", err)
+		return errors.Join(err, errors.New("no registers in sysfs"))
 	}
 	for _, f := range files {
 		value, err := os.ReadFile(f)
