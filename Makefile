@@ -71,8 +71,8 @@ lint: ## Run go vet, staticcheck and gofumpt.
 		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi
 
 .PHONY: fuzz
-fuzz: ## Fuzz every decoder for FUZZTIME each (default 10s), and tell executions and coverage.
-	go run ./internal/fuzz -time $(FUZZTIME)
+fuzz: ## Fuzz decoders (FUZZ, a pattern; default all) for FUZZTIME each (10s), and tell executions and coverage.
+	go run ./internal/fuzz -time $(FUZZTIME) -only "$(FUZZ)"
 
 .PHONY: generate
 generate: ## Regenerate the exchange's Go code from wire.proto.

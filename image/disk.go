@@ -87,7 +87,7 @@ func (d *Disk) openESP(esp *io.SectionReader) error {
 		return err
 	}
 	if len(files) != 1 || files[0] != UKIPath {
-		return fmt.Errorf("it holds %q, want %s only", files, UKIPath)
+		return fmt.Errorf("it holds %q, want %s only; open the image as it was built, and name what lies beside it elsewhere", files, UKIPath)
 	}
 	if d.UKIBytes, err = volume.File(UKIPath); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -173,5 +174,18 @@ func verifyAny(public crypto.PublicKey, message []byte, signatures []envelopeSig
 }
 
 func errKey(public crypto.PublicKey) error {
-	return fmt.Errorf("the key is a %T, want ECDSA P-256 or Ed25519", public)
+	return fmt.Errorf("the key is %s, want ECDSA P-256 or Ed25519", KeyKind(public))
+}
+
+// KeyKind names a public key's algorithm and size for people.
+func KeyKind(public crypto.PublicKey) string {
+	switch key := public.(type) {
+	case ed25519.PublicKey:
+		return "Ed25519"
+	case *ecdsa.PublicKey:
+		return "ECDSA " + key.Params().Name
+	case *rsa.PublicKey:
+		return fmt.Sprintf("RSA with %d bits", key.N.BitLen())
+	}
+	return fmt.Sprintf("of another kind (%T)", public)
 }

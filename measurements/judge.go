@@ -169,7 +169,7 @@ func (r reference) compare(expected, measured pcrs.Values) Verdict {
 func mismatch(id DocumentID, r pcrs.Register, want, got pcrs.Digest) Reason {
 	text := fmt.Sprintf("%v: want %v, got %v", r, want, got)
 	if len(got) == 0 {
-		text = fmt.Sprintf("%v: want %v, but it was not measured", r, want)
+		text = fmt.Sprintf("%v: want %v, but its value was not given", r, want)
 	}
 	return Reason{Document: id, Register: r, Expected: want, Measured: got, Text: text}
 }

@@ -68,7 +68,7 @@ func Explain(p Prediction, bank Bank, measured Values, log *Log) ([]Difference, 
 		d := Difference{Register: r, Bank: bank, Expected: expected[r], Measured: measured[r]}
 		switch {
 		case len(measured[r]) == 0:
-			d.Note = "it was not measured"
+			d.Note = "its value was not given"
 		case r == 10:
 			d.Note, d.Cause = "the kernel extends it, and no event log tells", aggregateCause(bank, measured)
 		case log == nil:

@@ -98,7 +98,7 @@ func TestExplainDoesNotBelieveAWrongLog(t *testing.T) {
 		t.Fatalf("got %v, %v", differences, err)
 	}
 	for i, d := range differences {
-		if d.ExpectedEvent != nil || !strings.Contains(d.String(), []string{"was not measured", "does not replay"}[i]) {
+		if d.ExpectedEvent != nil || !strings.Contains(d.String(), []string{"was not given", "does not replay"}[i]) {
 			t.Errorf("got %v", d)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
@@ -87,6 +88,11 @@ func Release(ctx context.Context, to Destination, signed []byte, key crypto.Publ
 	if !nameForm.MatchString(document.Image.ID) {
 		return fmt.Errorf("publish: the image's name %.80q cannot be a file's", document.Image.ID)
 	}
+	for _, register := range document.Registers {
+		if slices.ContainsFunc(register.Events, func(e measurements.Event) bool { return e.Origin == pcrs.Node }) {
+			return fmt.Errorf("publish: %v holds the configuration of one node; measure the image without one", register.Register)
+		}
+	}
 	id, err := document.Digest()
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)
@@ -115,8 +121,12 @@ func (f file) copyTo(w io.Writer) error {
 	}
 	defer func() { _ = in.Close() }()
 	h := sha256.New()
-	if _, err := io.Copy(io.MultiWriter(w, h), in); err != nil {
+	n, err := io.Copy(io.MultiWriter(w, h), io.LimitReader(in, f.limit+1))
+	if err != nil {
 		return err
+	}
+	if n > f.limit {
+		return fmt.Errorf("%s: a %s has at most %d bytes, or nobody could fetch it", f.path, f.what, f.limit)
 	}
 	if got := h.Sum(nil); !f.digest.Equal(got) {
 		return fmt.Errorf("%s: signed is a %s with sha256 %v, this one has %x", f.path, f.what, f.digest, got)

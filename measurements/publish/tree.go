@@ -11,8 +11,8 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// tree is a source of files with names. It holds NAME.dsse, the newest document
-// of an image's name, and below sha256/ every document, image and bill of
+// tree is a source of files with names. It holds NAME.dsse, the document of an
+// image's name that was published last, and below sha256/ every document, image and bill of
 // materials by the digest of its content: DIGEST.dsse, DIGEST.raw and DIGEST.spdx.json.
 type tree struct {
 	// open reads a file of the tree from an offset on.

@@ -55,7 +55,11 @@ The result is a small file that belongs to firmware and shape, and to no image. 
 			if err != nil {
 				return err
 			}
-			return writeWhole(output, text, 0o644)
+			if err := writeWhole(output, text, 0o644); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), output)
+			return err
 		},
 	}
 	f := cmd.Flags()

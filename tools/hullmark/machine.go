@@ -56,6 +56,8 @@ type machine struct {
 	config  vm.Config
 	esp     map[string]string
 	learned string
+	// named reports whether the file names the learned data, rather than leaving it at the usual name.
+	named bool
 }
 
 // readMachine reads a machine file strictly: a field that is not known is an error.
@@ -68,6 +70,10 @@ func readMachine(path string) (machine, error) {
 	in := json.NewDecoder(bytes.NewReader(content))
 	in.DisallowUnknownFields()
 	if err := in.Decode(&f); err != nil {
+		var wrong *json.UnmarshalTypeError
+		if errors.As(err, &wrong) {
+			err = fmt.Errorf("%s at byte %d where another type is wanted, in field %q", wrong.Value, wrong.Offset, wrong.Field)
+		}
 		return machine{}, fmt.Errorf("%s: %w", path, err)
 	}
 	if _, err := in.Token(); !errors.Is(err, io.EOF) {
@@ -90,7 +96,7 @@ func (f machineFile) resolve(dir string) (machine, error) {
 		}
 		return filepath.Join(dir, path)
 	}
-	m := machine{learned: at(cmp.Or(f.Learned, "learned.json")), esp: map[string]string{}, config: vm.Config{
+	m := machine{named: f.Learned != "", learned: at(cmp.Or(f.Learned, "learned.json")), esp: map[string]string{}, config: vm.Config{
 		Dir: dir, Tools: at(f.Tools), Firmware: vm.Firmware{Code: at(f.Firmware), Vars: at(f.Variables)}, SecureBoot: f.SecureBoot,
 		TPM: cmp.Or(f.TPM, vm.TPMCRB), CPUs: cmp.Or(f.CPUs, 2), MemoryMiB: cmp.Or(f.MemoryMiB, 3072), NICROM: f.NICROM, SMBIOS: f.SMBIOS, StateDisk: defaultStateDisk, Accel: vm.AccelAuto,
 	}}
@@ -159,8 +165,11 @@ func (m machine) smbiosExtra() (out []string) {
 // readLearned reads the machine's learned data, nil if there is none.
 func (m machine) readLearned() (*pcrs.LearnedData, error) {
 	content, err := readBounded(m.learned, pcrs.MaxLearned)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && !m.named {
 		return nil, nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("learned: %w; hullmark learn writes it", err)
 	}
 	if err != nil {
 		return nil, err

@@ -65,7 +65,11 @@ it, is not in it.`,
 			if err != nil {
 				return err
 			}
-			return writeWhole(file, text, 0o644)
+			if err := writeWhole(file, text, 0o644); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), file)
+			return err
 		},
 	}
 	f := cmd.Flags()
@@ -277,11 +281,11 @@ func writeDocument(w io.Writer, d measurements.Document, output string) error {
 func writeDocumentTable(w io.Writer, d measurements.Document) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "image\t%s %s\nrelease\t%s\nroot hash\t%v\nkernel image\t%v (systemd-stub %s)\nfirmware\t%v\nsecurity version\t%d\n\n",
-		d.Image.ID, d.Image.Version, d.Name, d.Image.RootHash, d.Image.UKI, d.Image.Stub, d.Machine.Firmware, d.SVN)
+		printable(d.Image.ID), printable(d.Image.Version), printable(d.Name), d.Image.RootHash, d.Image.UKI, printable(d.Image.Stub), d.Machine.Firmware, d.SVN)
 	for _, r := range d.Registers {
 		fmt.Fprintf(t, "%v\t%v\n", r.Register, r.Values[pcrs.SHA256])
 		for _, e := range r.Events {
-			fmt.Fprintf(t, "\t  %s  %s (%s)\n", e.Digests[pcrs.SHA256].String()[:16], e.What, e.Origin)
+			fmt.Fprintf(t, "\t  %s  %s (%s)\n", e.Digests[pcrs.SHA256].String()[:16], printable(e.What), e.Origin)
 		}
 	}
 	for _, u := range d.NotPredicted {

@@ -104,6 +104,9 @@ With --document a measurement document is accepted: PCR 4, 9, 11, 12 and 13 alwa
 			if document == "" && !cmd.Flags().Changed("minimum-svn") {
 				return withCode(exitUsage, errors.New("policy add: name a --document, a --minimum-svn, or both"))
 			}
+			if document == "" && enforce != nil {
+				return withCode(exitUsage, errors.New("policy add: --enforce belongs to a --document; name that, too"))
+			}
 			file, policy, err := o.open(cmd.ErrOrStderr())
 			if err != nil {
 				return err
@@ -225,7 +228,7 @@ func newPolicyCheckCommand() *cobra.Command {
 		Short: "Say whether the policy accepts a machine's registers, with every reason",
 		Long: `Say whether the policy accepts a machine's registers, with every reason.
 
-All registers that count have to match one and the same of the documents, and the policy has to accept that one. Exit codes: 0 accepted, 3 denied.`,
+All registers that count have to match one and the same of the documents, and the policy has to accept that one. Exit codes: 0 accepted, 4 denied.`,
 		Example: "  hullmark policy check node.json --cluster prod.cluster --pcrs registers",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -257,7 +260,7 @@ All registers that count have to match one and the same of the documents, and th
 			}
 			verdict := measurements.Judge(policy, documents, compared, boot.measured)
 			if !verdict.Accepted() {
-				return withCode(exitMismatch, errors.New(verdict.String()))
+				return withCode(exitDenied, errors.New(verdict.String()))
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), verdict)
 			return err

@@ -36,7 +36,7 @@ func TestPolicy(t *testing.T) {
 	check := []string{document, "--pcrs", list}
 
 	want(exitFailed, "show", nil, "no policy yet")
-	want(exitMismatch, "check", check, "does not accept this document")
+	want(exitDenied, "check", check, "does not accept this document")
 	want(0, "add", []string{"--document", document, "--enforce", "7,2"}, "version 1: 1 documents")
 	want(0, "check", check, "accepted: document "+digest.String())
 	want(exitUsage, "add", []string{"--document", document, "--enforce", "1"}, "does not predict it")
@@ -44,12 +44,12 @@ func TestPolicy(t *testing.T) {
 
 	values[7] = values[12]
 	write(t, list, pcrread(values))
-	want(exitMismatch, "check", check, "PCR 7: want")
+	want(exitDenied, "check", check, "PCR 7: want")
 	want(0, "add", []string{"--document", document}, "version 2: 1 documents")
 	want(0, "check", check)
 
 	want(0, "add", []string{"--minimum-svn", "2"}, "from security version 2")
-	want(exitMismatch, "check", check, "its security version is 1, the policy wants at least 2")
+	want(exitDenied, "check", check, "its security version is 1, the policy wants at least 2")
 	want(exitUsage, "add", []string{"--minimum-svn", "1"}, "never lowered")
 
 	shown := want(0, "show", nil, digest.String())
@@ -65,5 +65,5 @@ func TestPolicy(t *testing.T) {
 	want(exitFailed, "remove", []string{"--member", "nobody"}, "names no nobody")
 	want(exitUsage, "remove", nil, "name a --document or a --member")
 	want(0, "remove", []string{"--document", digest.String()}, "version 10: 0 documents")
-	want(exitMismatch, "check", check, "does not accept this document")
+	want(exitDenied, "check", check, "does not accept this document")
 }

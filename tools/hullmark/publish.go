@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"time"
 
@@ -61,6 +63,9 @@ const registryScheme = "oci://"
 func openPlace(name string) (publish.Place, error) {
 	if !strings.Contains(name, "://") {
 		return publish.Folder(name), nil
+	}
+	if !strings.HasPrefix(name, registryScheme) {
+		return nil, withCode(exitUsage, fmt.Errorf("--to %s: want a folder, which a web server may show, or %sHOST/NAME:TAG", name, registryScheme))
 	}
 	logins, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
 	if err != nil {
@@ -128,8 +133,15 @@ func (o *fetchOptions) run(cmd *cobra.Command, reference string) error {
 		return err
 	}
 	signed, document, err := publish.Fetch(cmd.Context(), source, reference, key, o.minimum)
+	var unreachable *net.OpError
+	if errors.As(err, &unreachable) {
+		return withCode(exitUnreachable, err)
+	}
 	if err != nil {
 		return err
+	}
+	if o.sbom != "" && len(document.SBOM) == 0 {
+		return errors.New("fetch: the document names no bill of materials; leave --sbom out")
 	}
 	if o.image != "" {
 		if err := publish.FetchImage(cmd.Context(), source, document, o.image, bytesDone(cmd.ErrOrStderr(), time.Now)); err != nil {

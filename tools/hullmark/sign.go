@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"crypto"
 	"crypto/sha256"
@@ -79,6 +80,9 @@ func readDocument(file string) (measurements.Document, error) {
 		return measurements.Document{}, err
 	}
 	document, err := measurements.Parse(text)
+	if err != nil && bytes.Contains(text[:min(len(text), 4096)], []byte(`"payloadType"`)) {
+		return document, fmt.Errorf("%s: it is a signed envelope; hullmark verify --document writes the document in it", file)
+	}
 	if err != nil {
 		return document, fmt.Errorf("%s: %w", file, err)
 	}
@@ -106,7 +110,10 @@ func readPrivateKey(file, passphraseFile string, notes io.Writer) (crypto.Signer
 	}
 	key, err := pkcs8.ParsePKCS8PrivateKey(block.Bytes, passphrase)
 	if err != nil {
-		return nil, fmt.Errorf("%s: no private key can be read; is the passphrase right? (%w)", file, err)
+		if passphrase == nil {
+			return nil, fmt.Errorf("%s: no private key can be read: it is damaged, or of another kind", file)
+		}
+		return nil, fmt.Errorf("%s: no private key can be read; is the passphrase right?", file)
 	}
 	signer, ok := key.(crypto.Signer)
 	if !ok {
@@ -137,6 +144,9 @@ func readPEM(file string) (*pem.Block, error) {
 		return nil, err
 	}
 	block, rest := pem.Decode(text)
+	if block != nil && block.Type == "EC PARAMETERS" { // openssl ecparam writes them before the key
+		block, rest = pem.Decode(rest)
+	}
 	if block == nil || strings.TrimSpace(string(rest)) != "" {
 		return nil, fmt.Errorf("%s: want one PEM block and nothing after it", file)
 	}
@@ -201,11 +211,14 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 		return err
 	}
 	document, err := measurements.Open(signed, key)
+	if err != nil && bytes.Contains(signed[:min(len(signed), 4096)], []byte(measurements.DocumentSchema)) {
+		return fmt.Errorf("%s: it is a measurement document without a signature; hullmark sign makes one", file)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	checked := []string{
-		fmt.Sprintf("signature   by the key in %s (a %T)", o.key, key),
+		fmt.Sprintf("signature   by the key in %s (%s)", o.key, measurements.KeyKind(key)),
 		"statement   in-toto, about the disk and the kernel image of the document",
 		fmt.Sprintf("registers   %d, each replayed from its events", len(document.Registers)),
 	}

@@ -73,7 +73,7 @@ func vmArgs(_ *cobra.Command, args []string) error {
 func (o *vmOptions) addFlags(cmd *cobra.Command) {
 	flags, c := cmd.Flags(), &o.config
 	flags.StringVar(&c.Dir, "dir", "", "folder of the machine's state (default: IMAGE with the ending .vm)")
-	flags.StringVar(&o.machine, "machine", "", "machine `FILE` that says what follows from --state-disk to --tools, in their place")
+	flags.StringVar(&o.machine, "machine", "", "machine `FILE`, in place of "+strings.Join(describing, ", "))
 	flags.StringVar(&o.stateDisk, "state-disk", "", "size of the state disk, made sparse at the first start, such as 10G; 0 for none (default: the existing disk's, else 10G)")
 	flags.IntVar(&c.MemoryMiB, "memory", 3072, "memory in MiB")
 	flags.IntVar(&c.CPUs, "cpus", 2, "virtual CPUs")
@@ -106,6 +106,9 @@ func (o *vmOptions) describe(typed func(flag string) bool) error {
 	m, err := readMachine(o.machine)
 	if err != nil {
 		return err
+	}
+	if len(m.esp) > 0 {
+		return fmt.Errorf("%s: esp: a machine boots the disk as it is; put the files on the ESP of a copy of the image, and leave them out here", o.machine)
 	}
 	c := m.config
 	c.Dir, c.ExitOnReboot = o.config.Dir, o.config.ExitOnReboot
