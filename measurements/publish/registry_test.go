@@ -27,6 +27,13 @@ type held struct {
 	server *httptest.Server
 	change func(http.ResponseWriter, *http.Request) bool
 	writes int
+	// login makes it demand theLogin before anything else.
+	login bool
+}
+
+// theLogin is the only one that a registry takes.
+func theLogin(context.Context, string) (auth.Credential, error) {
+	return auth.Credential{Username: "someone", Password: "something"}, nil
 }
 
 func newRegistry(t *testing.T, referrers bool) *held {
@@ -34,6 +41,11 @@ func newRegistry(t *testing.T, referrers bool) *held {
 	h := &held{}
 	real := ocireg.New(ocireg.WithReferrersSupport(referrers), ocireg.Logger(log.New(io.Discard, "", 0)))
 	h.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); h.login && (user != "someone" || password != "something") {
+			w.Header().Set("WWW-Authenticate", `Basic realm="here"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
 		if h.change != nil && h.change(w, r) {
 			return
 		}
@@ -107,22 +119,12 @@ func TestRegistryWithSeveralDocuments(t *testing.T) {
 
 func TestRegistryWantsALogin(t *testing.T) {
 	s, h := newShop(t), newRegistry(t, true)
-	h.change = func(w http.ResponseWriter, r *http.Request) bool {
-		user, password, _ := r.BasicAuth()
-		if user == "someone" && password == "something" {
-			return false
-		}
-		w.Header().Set("WWW-Authenticate", `Basic realm="here"`)
-		w.WriteHeader(http.StatusUnauthorized)
-		return true
-	}
+	h.login = true
 	err := Release(t.Context(), h.place(t, "node", nil), s.sign(t, s.document), s.key.Public(), s.files)
 	if err == nil || h.writes != 0 {
 		t.Errorf("published without a login: %v", err)
 	}
-	place := h.place(t, "node", func(context.Context, string) (auth.Credential, error) {
-		return auth.Credential{Username: "someone", Password: "something"}, nil
-	})
+	place := h.place(t, "node", theLogin)
 	s.publish(t, place, s.document)
 	if _, _, err := Fetch(t.Context(), place, "node", s.key.Public(), 0); err != nil {
 		t.Error(err)
@@ -228,12 +230,14 @@ func TestFetchFromRegistryRefuses(t *testing.T) {
 // An interrupted image goes on where it was, also from another host that the registry keeps its blobs on.
 func TestFetchImageFromRegistryGoesOn(t *testing.T) {
 	s, h := newShop(t), newRegistry(t, true)
-	place := h.place(t, "node", nil)
+	h.login = true
+	place := h.place(t, "node", theLogin)
 	s.publish(t, place, s.document)
 	var asked []string
+	var moved bool
 	store := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.Header.Get("Range"))
-		if r.Header.Get("Authorization") != "" {
+		if moved && r.Header.Get("Authorization") != "" {
 			t.Error("the store was given the registry's login")
 		}
 		if len(asked) == 1 {
@@ -245,7 +249,7 @@ func TestFetchImageFromRegistryGoesOn(t *testing.T) {
 	}))
 	t.Cleanup(store.Close)
 	trust(place, store.Certificate())
-	for _, moved := range []bool{false, true} {
+	for _, moved = range []bool{false, true} {
 		asked = nil
 		h.change = only("/blobs/", func(w http.ResponseWriter, r *http.Request) {
 			if moved {
