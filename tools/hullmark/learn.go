@@ -65,9 +65,7 @@ The result is a small file that belongs to firmware and shape, and to no image. 
 	f := cmd.Flags()
 	f.StringVar(&file, "machine", "", "machine `FILE`")
 	f.StringVar(&output, "out", "", "`FILE` to write (default: what the machine file names)")
-	if err := cmd.MarkFlagRequired("machine"); err != nil {
-		panic(err) // the flag is defined above
-	}
+	require(cmd, "machine")
 	return cmd
 }
 

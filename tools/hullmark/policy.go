@@ -222,7 +222,7 @@ func newPolicySignCommand() *cobra.Command {
 
 func newPolicyCheckCommand() *cobra.Command {
 	var o policyOptions
-	var list, bank string
+	var list, bank, output string
 	cmd := &cobra.Command{
 		Use:   "check DOCUMENT...",
 		Short: "Say whether the policy accepts a machine's registers, with every reason",
@@ -237,6 +237,9 @@ All registers that count have to match one and the same of the documents, and th
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if output != "text" && output != "json" {
+				return withCode(exitUsage, fmt.Errorf("policy check: output %q: want text or json", output))
+			}
 			compared, err := pcrs.ParseBank(bank)
 			if err != nil {
 				return withCode(exitUsage, fmt.Errorf("--bank: %w", err))
@@ -259,8 +262,16 @@ All registers that count have to match one and the same of the documents, and th
 				return err
 			}
 			verdict := measurements.Judge(policy, documents, compared, boot.measured)
+			if output == "json" {
+				if err := writeJSON(cmd.OutOrStdout(), judged(verdict)); err != nil {
+					return err
+				}
+			}
 			if !verdict.Accepted() {
 				return withCode(exitDenied, errors.New(verdict.String()))
+			}
+			if output == "json" {
+				return nil
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), verdict)
 			return err
@@ -269,6 +280,28 @@ All registers that count have to match one and the same of the documents, and th
 	o.addFlags(cmd)
 	cmd.Flags().StringVar(&list, "pcrs", "", "`FILE` with the machine's registers, as tpm2_pcrread prints them")
 	cmd.Flags().StringVar(&bank, "bank", "sha256", "`BANK` to compare: sha256, sha384 or sha512")
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	require(cmd, "pcrs")
 	return cmd
+}
+
+// verdictJSON is the JSON that hullmark policy check writes.
+type verdictJSON struct {
+	Accepted bool `json:"accepted"`
+	// Document, SVN and Matched say which document was met, and in which registers; they are absent in a denial.
+	Document *measurements.DocumentID `json:"document,omitempty"`
+	SVN      uint32                   `json:"svn,omitempty"`
+	Matched  []pcrs.Register          `json:"matched,omitempty"`
+	Reasons  []string                 `json:"reasons,omitempty"`
+}
+
+func judged(v measurements.Verdict) verdictJSON {
+	out := verdictJSON{Accepted: v.Accepted()}
+	if out.Accepted {
+		out.Document, out.SVN, out.Matched = &v.Document, v.SVN, v.Matched
+	}
+	for _, r := range v.Reasons {
+		out.Reasons = append(out.Reasons, r.String())
+	}
+	return out
 }

@@ -39,12 +39,14 @@ func TestPolicy(t *testing.T) {
 	want(exitDenied, "check", check, "does not accept this document")
 	want(0, "add", []string{"--document", document, "--enforce", "7,2"}, "version 1: 1 documents")
 	want(0, "check", check, "accepted: document "+digest.String())
+	want(0, "check", append(check, "-o", "json"), `"accepted": true`, `"document": "`+digest.String())
 	want(exitUsage, "add", []string{"--document", document, "--enforce", "1"}, "does not predict it")
 	want(exitUsage, "add", nil, "name a --document")
 
 	values[7] = values[12]
 	write(t, list, pcrread(values))
 	want(exitDenied, "check", check, "PCR 7: want")
+	want(exitDenied, "check", append(check, "-o", "json"), `"accepted": false`, "PCR 7: want")
 	want(0, "add", []string{"--document", document}, "version 2: 1 documents")
 	want(0, "check", check)
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -172,7 +173,20 @@ func readBounded(file string, limit int64) ([]byte, error) {
 
 // verifyOptions are the flags of `hullmark verify`.
 type verifyOptions struct {
-	key, image, sbom, document string
+	key, image, sbom, document, output string
+}
+
+// verified is the JSON that hullmark verify writes.
+type verified struct {
+	// Document is the digest that names the document.
+	Document measurements.DocumentID `json:"document"`
+	Image    measurements.Image      `json:"image"`
+	Release  string                  `json:"release"`
+	SVN      uint32                  `json:"svn"`
+	Builder  string                  `json:"builder,omitempty"`
+	// Key is the kind of the key that signed, and Checked what was compared beside its signature: registers, image, sbom.
+	Key     string   `json:"key"`
+	Checked []string `json:"checked"`
 }
 
 func newVerifyCommand() *cobra.Command {
@@ -197,11 +211,15 @@ Exit codes: 0 all is right, 3 the image or the bill of materials is another than
 	f.StringVar(&o.image, "image", "", "also compare this disk image `FILE`")
 	f.StringVar(&o.sbom, "sbom", "", "also compare this bill of materials `FILE`")
 	f.StringVar(&o.document, "document", "", "write the verified document to `FILE`")
+	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	require(cmd, "key")
 	return cmd
 }
 
 func (o *verifyOptions) run(file string, out io.Writer) error {
+	if o.output != "text" && o.output != "json" {
+		return withCode(exitUsage, fmt.Errorf("verify: output %q: want text or json", o.output))
+	}
 	key, err := readPublicKey(o.key)
 	if err != nil {
 		return err
@@ -244,6 +262,19 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 		}
 	}
 	image := document.Image
+	if o.output == "json" {
+		what := []string{"registers"}
+		for name, file := range map[string]string{"image": o.image, "sbom": o.sbom} {
+			if file != "" {
+				what = append(what, name)
+			}
+		}
+		slices.Sort(what)
+		return writeJSON(out, verified{
+			Document: sha256.Sum256(encoded), Image: image, Release: document.Name, SVN: document.SVN, Builder: document.Builder,
+			Key: measurements.KeyKind(key), Checked: what,
+		})
+	}
 	_, err = fmt.Fprintf(out, "%s\n\nimage %s %s, release %s, security version %d, built by %s\nroot hash %v\ndocument %x\n",
 		strings.Join(checked, "\n"), printable(image.ID), printable(image.Version), printable(document.Name), document.SVN,
 		cmp.Or(printable(document.Builder), "an unnamed builder"), image.RootHash, sha256.Sum256(encoded))

@@ -32,6 +32,8 @@ func TestSignAndVerify(t *testing.T) {
 		wantExit(t, code, 0, output, path("node.dsse"))
 		code, output = hullmarkCLI(t, "verify", path("node.dsse"), "--key", path(name+".pub"), "--image", f.image, "--sbom", f.vars, "--document", path("verified"))
 		wantExit(t, code, 0, output, "signature", "each replayed from its events", "is the signed disk, byte for byte", "is the signed bill of materials", "release 20260102")
+		code, output = hullmarkCLI(t, "verify", path("node.dsse"), "--key", path(name+".pub"), "--image", f.image, "-o", "json")
+		wantExit(t, code, 0, output, `"checked": [`, `"image"`, `"registers"`, `"key": "`+map[string]string{"edwards": "Ed25519", "p256": "ECDSA P-256"}[name])
 		before, _ := os.ReadFile(path("node.json"))
 		if after, err := os.ReadFile(path("verified")); err != nil || string(after) != string(before) {
 			t.Errorf("%s: the verified document is another than the signed one: %v", name, err)
@@ -46,7 +48,8 @@ func TestSignAndVerify(t *testing.T) {
 		"another image":         {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--image", f.vars, "--document", path("bad")}, exitMismatch, "signed is a disk with"},
 		"another bill":          {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--sbom", f.image, "--document", path("bad")}, exitMismatch, "signed is a bill of materials with"},
 		"a private key":         {[]string{"verify", path("node.dsse"), "--key", path("p256")}, exitFailed, "want a public key"},
-		"no envelope":           {[]string{"verify", path("node.json"), "--key", path("p256.pub")}, exitFailed, "node.json"},
+		"no envelope":           {[]string{"verify", path("node.json"), "--key", path("p256.pub")}, exitFailed, "hullmark sign makes one"},
+		"an envelope":           {[]string{"sign", path("node.dsse"), "--key", path("p256")}, exitFailed, "hullmark verify --document"},
 		"no such file":          {[]string{"verify", path("none"), "--key", path("p256.pub")}, exitFailed, "none"},
 		"a wrong passphrase":    {[]string{"sign", path("node.json"), "--key", path("edwards"), "--passphrase-file", path("wrong")}, exitFailed, "is the passphrase right"},
 		"a public key":          {[]string{"sign", path("node.json"), "--key", path("p256.pub")}, exitFailed, "want a PKCS #8 private key"},
