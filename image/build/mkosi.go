@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"strconv"
 
 	"github.com/hullmark/hullmark/image/lock"
@@ -43,6 +44,9 @@ func (m mkosi) stage(dir string) (mkosi, error) {
 
 // openMkosi unpacks the locked mkosi, which has to be in the store.
 func openMkosi(ctx context.Context, o Options, l lock.Lock) (mkosi, error) {
+	if strings.ContainsAny(o.Store.Root, " \t\n") {
+		return mkosi{}, fmt.Errorf("cache %q: mkosi does not work in a folder whose name has a space: use another (HULLMARK_CACHE)", o.Store.Root)
+	}
 	m := mkosi{definitions: filepath.Join(o.Source, "mkosi"), config: o.Config, profile: o.Profile}
 	for _, p := range l.Of(lock.Tools) {
 		if p.Name != mkosiPackage {

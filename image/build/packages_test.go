@@ -137,3 +137,10 @@ func TestAptAnswersAreReadWithEpochsAndEscapes(t *testing.T) {
 		t.Error("a package without SHA-256 was accepted")
 	}
 }
+
+func TestMkosiNeedsAFolderWithoutSpaces(t *testing.T) {
+	store := cache.Store{Root: filepath.Join(t.TempDir(), "with a space")}
+	if _, err := openMkosi(t.Context(), Options{Store: store}, lock.Lock{}); err == nil || !strings.Contains(err.Error(), "HULLMARK_CACHE") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -32,7 +32,7 @@ func circumstances() []circumstance {
 		settings: []string{"TZ=Pacific/Kiritimati", "LC_ALL=tr_TR.UTF-8", "LANG=tr_TR.UTF-8", "GOMAXPROCS=7"},
 	}
 	otherDay := elsewhere
-	otherDay.name, otherDay.folder, otherDay.ahead = "on another day", "a third/folder", 400*24*time.Hour+7*time.Hour
+	otherDay.name, otherDay.folder, otherDay.ahead = "on another day", "third/folder", 400*24*time.Hour+7*time.Hour
 	otherDay.settings = []string{"TZ=America/St_Johns", "LC_ALL=tr_TR.UTF-8", "LANG=tr_TR.UTF-8", "GOPROXY=off"}
 	return []circumstance{{name: "here", folder: "a", umask: 0o022, settings: []string{"TZ=UTC", "LC_ALL=C"}}, elsewhere, otherDay}
 }
