@@ -32,20 +32,20 @@ const otherInit = `#!/bin/sh
 mount -t proc proc /proc && mount -t sysfs sysfs /sys && { mountpoint -q /dev || mount -t devtmpfs dev /dev; } && mkdir -p /dev/pts /dev/shm &&
 mount -t tmpfs -o mode=0755 tmpfs /run && mount -t tmpfs tmpfs /var/tmp && mount -t tmpfs -o size=100%% tmpfs %[1]s &&
 ip link set lo up && date -s @%[2]d >/dev/null && date && ( %[3]s
-) && cp %[4]s %[5]s/result
+) && cp -RP %[4]s %[5]s/result
 echo $? > %[5]s/status
 sync
 exec python3 -c 'import ctypes; ctypes.CDLL(None).reboot(0x4321fedc)'
 `
 
-// run executes script and then takes file, which is below work, out to the path that it returns. Everything below work is gone after it. What is
+// run executes script and then takes what is at path, a file or a folder below work, out to the path that it returns. Everything below work is gone after it. What is
 // printed goes to show.
-func (d otherDay) run(ctx context.Context, work, script, file string, show *os.File) (string, error) {
+func (d otherDay) run(ctx context.Context, work, script, path string, show *os.File) (string, error) {
 	program, err := exec.LookPath(umlProgram)
 	if err != nil {
 		return "", fmt.Errorf("a kernel for another day: %w (apt-get install user-mode-linux)", err)
 	}
-	init := fmt.Sprintf(otherInit, quote(work), time.Now().Add(d.ahead).Unix(), script, quote(file), quote(d.dir))
+	init := fmt.Sprintf(otherInit, quote(work), time.Now().Add(d.ahead).Unix(), script, quote(path), quote(d.dir))
 	if err := os.WriteFile(filepath.Join(d.dir, "init"), []byte(init), 0o755); err != nil {
 		return "", err
 	}

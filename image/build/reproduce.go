@@ -109,7 +109,7 @@ func (o Options) buildUnder(ctx context.Context, program, all string, c circumst
 		quoteAll(append([]string{program}, o.buildArgs(source, out)...)))
 	image := filepath.Join(out, o.ID+".raw")
 	if c.ahead != 0 {
-		return o.buildOnOtherDay(ctx, dir, work, script, image, c.ahead)
+		return o.buildOnOtherDay(ctx, dir, work, script, out, c.ahead)
 	}
 	cmd := exec.CommandContext(ctx, "sh", "-c", script)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
@@ -120,8 +120,8 @@ func (o Options) buildUnder(ctx context.Context, program, all string, c circumst
 	return image, nil
 }
 
-// buildOnOtherDay runs a build's script with an environment like the machine's, on a kernel of another day.
-func (o Options) buildOnOtherDay(ctx context.Context, dir, work, script, image string, ahead time.Duration) (string, error) {
+// buildOnOtherDay runs a build's script with an environment like the machine's, on a kernel of another day, and returns the image's path in a copy of out.
+func (o Options) buildOnOtherDay(ctx context.Context, dir, work, script, out string, ahead time.Duration) (string, error) {
 	kernel := otherDay{ahead: ahead, dir: filepath.Join(dir, "kernel"), memory: otherMemory}
 	if err := os.Mkdir(kernel.dir, 0o755); err != nil {
 		return "", err
@@ -131,7 +131,8 @@ func (o Options) buildOnOtherDay(ctx context.Context, dir, work, script, image s
 		return "", err
 	}
 	environment := quoteAll([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + work, "GOMODCACHE=" + strings.TrimSpace(string(modules))})
-	return kernel.run(ctx, work, "export "+environment+" && "+script, image, os.Stderr)
+	built, err := kernel.run(ctx, work, "export "+environment+" && "+script, out, os.Stderr)
+	return filepath.Join(built, o.ID+".raw"), err
 }
 
 // makeLocale compiles the locale in which letters are least like elsewhere, and returns the folder that LOCPATH names.
