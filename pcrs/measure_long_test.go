@@ -72,7 +72,7 @@ func TestLongPCR11EqualsSystemdMeasure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"calculate", "--bank=sha256", "--bank=sha384", "--phase="}
+	args := []string{"calculate", "--bank=sha256", "--bank=sha384", "--bank=sha512", "--phase="}
 	for _, s := range b.UKI.Measured() {
 		file := filepath.Join(t.TempDir(), "section")
 		if err := os.WriteFile(file, s.Data, 0o600); err != nil {
