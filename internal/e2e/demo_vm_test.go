@@ -149,7 +149,7 @@ func (b bench) comesBack(t *testing.T, uid string, needles map[string][]byte) {
 		t.Fatal(err)
 	}
 	m := b.boot(t, "vm", config, func(c *vm.Config) { c.StateDisk = 10 << 30 })
-	m.init(t, 0, "cluster")
+	m.init(t, 0, "cluster", "--measurements", b.path("measurements.json"))
 	if after := b.kubectl(t, "get", "node", "control-plane-1", "-o", "jsonpath={.metadata.uid}"); after != uid || uid == "" {
 		t.Errorf("the node's uid was %q, now it is %q", uid, after)
 	}
