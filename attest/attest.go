@@ -21,6 +21,9 @@ const Version = 1
 // DefaultPort is the TCP port at which a node without a ticket waits for its operator.
 const DefaultPort = "7443"
 
+// JoinPort is the TCP port at which a join service waits for nodes.
+const JoinPort = "7444"
+
 // ChannelKeySize is the length of the keying material exported from the TLS channel, in bytes.
 const ChannelKeySize = 32
 

@@ -11,11 +11,13 @@ import (
 // before anything that depends on it leaves the process.
 type Record struct {
 	// Disk is the disk that the machine showed last.
-	Disk hullmark.UUID
+	Disk hullmark.UUID `json:"uuid"`
 	// Committed is the highest number that a node confirmed to have written.
-	Committed uint64
+	Committed uint64 `json:"committed"`
 	// Issued is the highest number that a ticket carried.
-	Issued uint64
+	Issued uint64 `json:"issued"`
+	// Serial is that of the last signed override that was used on it; 0 if none was.
+	Serial uint64 `json:"serial,omitempty"`
 }
 
 // Waiver is what an operator allows although the record speaks against it.

@@ -1,0 +1,82 @@
+package joinservice
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// Machine is what a cluster keeps of one machine: who it is, how recent its
+// disk must be, and how far it has come. It holds no secret.
+type Machine struct {
+	// Node is the machine's identity, and the record's key.
+	Node hullmark.NodeID `json:"node"`
+	// Name is its name in Kubernetes, from the membership rule that admitted it last.
+	Name string `json:"name"`
+	// Role is the role that the rule gave.
+	Role hullmark.Role `json:"role"`
+	// Trust is the class of its evidence, and Document the one that its registers matched.
+	Trust    attest.Trust            `json:"trust"`
+	Document measurements.DocumentID `json:"document"`
+	// Record is that of its state disk.
+	Record Record `json:"disk"`
+	// Addresses are the ones that its certificates may name, as its last ticket bound them.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Token is the public half of the bootstrap token that its last ticket
+	// brought, as long as the token may be used; no secret.
+	Token string `json:"token,omitempty"`
+	// State is how far it has come, Seen when it said so by the service's clock.
+	State MachineState `json:"state"`
+	Seen  time.Time    `json:"seen"`
+	// Phase is what it said that it does, Condition why it stopped.
+	Phase     string              `json:"phase,omitempty"`
+	Condition *hullmark.Condition `json:"condition,omitempty"`
+}
+
+// MachineState is how far a machine has come in its last exchange.
+type MachineState string
+
+// The states of a machine, in their order.
+const (
+	// MachineAdmitted has a ticket, and nothing of its disk was heard yet.
+	MachineAdmitted MachineState = "admitted"
+	// MachineJoining has confirmed its epoch and was told to go on.
+	MachineJoining MachineState = "joining"
+	// MachineReady said that its node is Ready.
+	MachineReady MachineState = "ready"
+	// MachineFailed said why it stopped, or fell silent: Condition tells.
+	MachineFailed MachineState = "failed"
+)
+
+// Version is what a keeper of records compares before it replaces one. The zero value means that there is none yet.
+type Version string
+
+// ErrConflict says that a record was changed by somebody else since it was read.
+var ErrConflict = errors.New("the record was changed by somebody else")
+
+// Records keeps machines' records, for all replicas of the service together:
+// every change is a compare-and-swap. An unreachable keeper is a
+// *hullmark.Condition with Retry.
+type Records interface {
+	// Load returns a machine's record; one that has none is returned with its
+	// identity alone and the zero Version.
+	Load(ctx context.Context, node hullmark.NodeID) (Machine, Version, error)
+	// Store replaces the record whose version is given and returns the new one's, or ErrConflict.
+	Store(ctx context.Context, m Machine, v Version) (Version, error)
+	// Claim binds a node's name to one machine, for good; a name that another
+	// machine holds is a *hullmark.Condition of code name-taken.
+	Claim(ctx context.Context, name string, node hullmark.NodeID) error
+}
+
+// Tokens makes the bootstrap tokens with which kubelets ask for their first certificate.
+type Tokens interface {
+	// Issue makes a token for this machine alone and returns its public half and, as a secret, the whole of it ("id.secret").
+	Issue(ctx context.Context, m Machine) (id string, token hullmark.Secret, err error)
+	// Revoke ends a token; one that is gone already is no error.
+	Revoke(ctx context.Context, id string) error
+}
