@@ -14,35 +14,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hullmark/hullmark/image/build"
-	"github.com/hullmark/hullmark/image/lock"
-	"github.com/hullmark/hullmark/internal/cache"
+	"github.com/hullmark/hullmark/internal/buildtest"
 	"github.com/hullmark/hullmark/internal/toolstree"
 )
-
-// lockedTools returns the tools tree of the repository's lock, which holds cosign.
-func lockedTools(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile("../hullmark.lock")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := lock.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := cache.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree, err := build.Tools(t.Context(), build.Options{
-		Source: "..", LockFile: "../hullmark.lock", Out: t.TempDir(), ID: "tools", Store: store,
-	}, l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tree
-}
 
 // cosignCommand is the command that docs/verify.md shows to strangers.
 func cosignCommand(t *testing.T) string {
@@ -60,7 +34,7 @@ func cosignCommand(t *testing.T) string {
 
 // The real cosign accepts what is signed here, offline and with the public key alone, and nothing else.
 func TestLongCosignAgrees(t *testing.T) {
-	tree, command := lockedTools(t), cosignCommand(t)
+	tree, command := buildtest.Tools(t), cosignCommand(t)
 	disk := []byte("a small disk")
 	digest := sha256.Sum256(disk)
 	d := testDocument(t, "image")

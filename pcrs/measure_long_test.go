@@ -10,32 +10,9 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/hullmark/hullmark/image/build"
-	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/image/uki"
-	"github.com/hullmark/hullmark/internal/cache"
+	"github.com/hullmark/hullmark/internal/buildtest"
 )
-
-// lockedTools returns the tools tree of the repository's lock, which holds the
-// stub that images are built with and the systemd-measure of the same version.
-func lockedTools(t *testing.T) string {
-	t.Helper()
-	l, err := lock.Parse(readFile(t, "../hullmark.lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := cache.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree, err := build.Tools(t.Context(), build.Options{
-		Source: "..", LockFile: "../hullmark.lock", Out: t.TempDir(), ID: "tools", Store: store,
-	}, l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tree
-}
 
 // systemdMeasure runs the tree's systemd-measure with the tree's own libraries.
 func systemdMeasure(t *testing.T, tree string, args ...string) string {
@@ -52,8 +29,9 @@ func systemdMeasure(t *testing.T, tree string, args ...string) string {
 	return string(out)
 }
 
+// The tools tree holds the stub that images are built with, and the systemd-measure of the same version.
 func TestLongPCR11EqualsSystemdMeasure(t *testing.T) {
-	tree := lockedTools(t)
+	tree := buildtest.Tools(t)
 	stub := readFile(t, filepath.Join(tree, "usr/lib/systemd/boot/efi/linuxx64.efi.stub"))
 	image, err := uki.Build(stub, []uki.Section{
 		{Name: ".linux", Data: stub},

@@ -15,38 +15,12 @@ import (
 
 	"github.com/google/go-tpm/tpm2"
 
-	"github.com/hullmark/hullmark/image/build"
-	"github.com/hullmark/hullmark/image/lock"
-	"github.com/hullmark/hullmark/internal/cache"
+	"github.com/hullmark/hullmark/internal/buildtest"
 	"github.com/hullmark/hullmark/internal/toolstree"
 	"github.com/hullmark/hullmark/internal/tpmtest"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
-
-// lockedTools returns the tools tree of the repository's lock, which holds systemd-pcrlock.
-func lockedTools(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile("../../hullmark.lock")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := lock.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := cache.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree, err := build.Tools(t.Context(), build.Options{
-		Source: "../..", LockFile: "../../hullmark.lock", Out: t.TempDir(), ID: "tools", Store: store,
-	}, l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tree
-}
 
 // measure extends a TPM as the recorded boot did.
 func measure(t *testing.T, tpm *tpmtest.TPM, log pcrs.Log) {
@@ -136,7 +110,7 @@ func readPrediction(t *testing.T, out []byte) map[pcrs.Bank]pcrs.Values {
 
 func TestLongSystemdPcrlockComputesTheSame(t *testing.T) {
 	log := readLog(t)
-	p := pcrlock{tree: lockedTools(t), socket: tpmtest.NewShared(t, func(tpm *tpmtest.TPM) { measure(t, tpm, log) })}
+	p := pcrlock{tree: buildtest.Tools(t), socket: tpmtest.NewShared(t, func(tpm *tpmtest.TPM) { measure(t, tpm, log) })}
 	want := recordedRegisters(t)
 
 	d := document(t)

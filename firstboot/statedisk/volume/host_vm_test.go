@@ -22,7 +22,7 @@ import (
 
 	"github.com/hullmark/hullmark/image/build"
 	"github.com/hullmark/hullmark/image/cpio"
-	"github.com/hullmark/hullmark/internal/cache"
+	"github.com/hullmark/hullmark/internal/buildtest"
 	"github.com/hullmark/hullmark/internal/toolstree"
 )
 
@@ -81,29 +81,12 @@ func searchDisk(t *testing.T, disk string) {
 // trees returns the tools tree and the path of the root tree without its ending.
 func trees(t *testing.T) (tools, root string) {
 	t.Helper()
-	store, err := cache.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := filepath.Abs("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := build.Options{
-		Source: source, LockFile: filepath.Join(source, "hullmark.lock"), Out: t.TempDir(), Store: store,
-		Progress: build.NewProgress(io.Discard, time.Now), WithoutKubernetes: true,
-	}
-	l, err := build.ReadLock(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if tools, err = build.Tools(t.Context(), o, l); err != nil {
-		t.Fatal(err)
-	}
+	tools = buildtest.Tools(t)
 	// A root tree that exists already, as the path of its archive without .tar, saves building one.
 	if tree := os.Getenv("HULLMARK_ROOT_TREE"); tree != "" {
 		return tools, tree
 	}
+	o, l := buildtest.Options(t)
 	tarFile, _, err := build.Tree(t.Context(), o, l, tools)
 	if err != nil {
 		t.Fatal(err)
