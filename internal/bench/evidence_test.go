@@ -15,7 +15,6 @@ import (
 	tpmpb "github.com/google/go-tpm-tools/proto/tpm"
 	"github.com/google/go-tpm-tools/server"
 	legacy "github.com/google/go-tpm/legacy/tpm2"
-	"github.com/google/go-tpm/tpm2"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
@@ -85,11 +84,7 @@ func newNode(b *testing.B) *node {
 		b.Fatal(err)
 	}
 	tpm := tpmtest.New(b)
-	for _, e := range n.log.Events {
-		if e.Type != pcrs.EvNoAction {
-			extend(b, tpm, e)
-		}
-	}
+	tpm.Replay(b, n.log)
 	tpm.Extend(b, attest.ConfigRegister, hullmark.ConfigEvent([]byte(nodeConfig)))
 	if n.prover, err = prover.Open(tpm); err != nil {
 		b.Fatal(err)
@@ -106,22 +101,6 @@ func newNode(b *testing.B) *node {
 	n.ak = key.(*ecdsa.PublicKey)
 	n.accept(b)
 	return n
-}
-
-// extend does to the TPM what an event says.
-func extend(b *testing.B, tpm *tpmtest.TPM, e pcrs.Event) {
-	b.Helper()
-	var digests []tpm2.TPMTHA
-	for _, bank := range []pcrs.Bank{pcrs.SHA256, pcrs.SHA384} {
-		digests = append(digests, tpm2.TPMTHA{HashAlg: tpm2.TPMIAlgHash(bank), Digest: e.Digests[bank]})
-	}
-	_, err := tpm2.PCRExtend{
-		PCRHandle: tpm2.AuthHandle{Handle: tpm2.TPMHandle(e.Register), Auth: tpm2.PasswordAuth(nil)},
-		Digests:   tpm2.TPMLDigestValues{Digests: digests},
-	}.Execute(tpm)
-	if err != nil {
-		b.Fatalf("extend %v: %v", e.Register, err)
-	}
 }
 
 // accept makes a document of the boot and a policy that enforces all that a policy can.

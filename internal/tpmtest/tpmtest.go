@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-tpm/tpm2"
 	"github.com/google/go-tpm/tpm2/transport"
+
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 // patience is how long swtpm may take to open its socket.
@@ -175,5 +177,22 @@ func (tpm *TPM) Extend(t testing.TB, pcr int, data []byte) {
 	}.Execute(tpm)
 	if err != nil {
 		t.Fatalf("extend PCR %d: %v", pcr, err)
+	}
+}
+
+// Replay extends the registers by the digests of a log, as the boot did that left it. The log needs digests of every predicted bank.
+func (tpm *TPM) Replay(t testing.TB, log pcrs.Log) {
+	t.Helper()
+	for _, e := range log.Events {
+		if e.Type == pcrs.EvNoAction {
+			continue
+		}
+		extend := tpm2.PCRExtend{PCRHandle: tpm2.AuthHandle{Handle: tpm2.TPMHandle(e.Register), Auth: tpm2.PasswordAuth(nil)}}
+		for _, bank := range pcrs.PredictedBanks() {
+			extend.Digests.Digests = append(extend.Digests.Digests, tpm2.TPMTHA{HashAlg: tpm2.TPMIAlgHash(bank), Digest: e.Digests[bank]})
+		}
+		if _, err := extend.Execute(tpm); err != nil {
+			t.Fatalf("extend %v: %v", e.Register, err)
+		}
 	}
 }
