@@ -31,7 +31,7 @@ type TPM struct {
 	CA string
 }
 
-// New starts a TPM as a manufacturer's: SHA-256 and SHA-384 banks, no
+// New starts a TPM as a manufacturer's: SHA-256, SHA-384 and SHA-512 banks, no
 // persistent keys, no certificates.
 func New(t testing.TB) *TPM {
 	t.Helper()
@@ -81,7 +81,7 @@ func shortDir(t testing.TB) string {
 // setup manufactures the TPM's state.
 func setup(t testing.TB, state string, args ...string) {
 	t.Helper()
-	args = append([]string{"--tpm2", "--tpmstate", state, "--pcr-banks", "sha256,sha384"}, args...)
+	args = append([]string{"--tpm2", "--tpmstate", state, "--pcr-banks", "sha256,sha384,sha512"}, args...)
 	if os.Geteuid() == 0 {
 		args = append(args, "--runas", "root") // It would become a user of its own, who cannot write here.
 	}
