@@ -3,11 +3,11 @@ package measurements
 import (
 	"bytes"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/memtest"
 	"github.com/hullmark/hullmark/pcrs"
 )
 
@@ -79,7 +79,7 @@ func TestLargeInputsCostLittle(t *testing.T) {
 		{"policy", "nested", brackets(maxSigned), false},
 	} {
 		var err error
-		spent := cost(func() { err = read[c.kind](c.input) })
+		spent := memtest.Cost(func() { err = read[c.kind](c.input) })
 		t.Logf("%s, %s: %d allocated for %d bytes, error %t", c.kind, c.name, spent, len(c.input), err != nil)
 		if (err == nil) != c.good {
 			t.Errorf("%s, %s: %v", c.kind, c.name, err)
@@ -94,13 +94,4 @@ func TestLargeInputsCostLittle(t *testing.T) {
 func list(start, element, end string, size int) []byte {
 	b := append([]byte(start), bytes.Repeat([]byte(element+","), (size-len(start)-len(end))/(len(element)+1))...)
 	return append(b[:len(b)-1], end...)
-}
-
-// cost is how many bytes f allocates, all together: what it holds at any moment is less.
-func cost(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
 }

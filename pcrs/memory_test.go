@@ -3,8 +3,9 @@ package pcrs
 import (
 	"bytes"
 	"encoding/binary"
-	"runtime"
 	"testing"
+
+	"github.com/hullmark/hullmark/internal/memtest"
 )
 
 // hostileLog is how long a log is that tries to exhaust its reader, and costLimit what reading and explaining it may allocate, in bytes.
@@ -12,15 +13,6 @@ const (
 	hostileLog = 16 << 20
 	costLimit  = 64 << 20
 )
-
-// cost is how many bytes f allocates, all together: what it holds at any moment is less.
-func cost(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
-}
 
 // logHeader is the first event of a crypto-agile log, with the given hashes and digest sizes.
 func logHeader(sizes map[Bank]int) []byte {
@@ -107,7 +99,7 @@ func TestHostileLogsCostLittle(t *testing.T) {
 				t.Fatalf("%s: the test made %d bytes of %d", name, len(raw), length)
 			}
 			var read error
-			spent := cost(func() { read = explainLog(t, p, raw) })
+			spent := memtest.Cost(func() { read = explainLog(t, p, raw) })
 			t.Logf("%8d bytes of %s: %d allocated, %v", length, name, spent, read)
 			if spent > costLimit/hostileLog*uint64(length) {
 				t.Errorf("%d bytes of %s cost %d bytes of memory", length, name, spent)
@@ -166,7 +158,7 @@ func TestHostileFilesCostLittle(t *testing.T) {
 		"variables, all erased":     {erased(t), MaxVars, func(b []byte) error { _, err := OpenVars(b[:len(b)-1]); return err }},
 	} {
 		var err error
-		spent := cost(func() { err = c.open(c.input) })
+		spent := memtest.Cost(func() { err = c.open(c.input) })
 		t.Logf("%s: %d allocated for %d bytes, %v", name, spent, len(c.input), err)
 		if err == nil {
 			t.Errorf("%s: accepted", name)
