@@ -175,7 +175,9 @@ func TestParseStatusRefusesHalfInstalled(t *testing.T) {
 	}
 }
 
-func TestTheTrackedLockIsValid(t *testing.T) {
+// trackedLock reads the repository's own lock.
+func trackedLock(t *testing.T) Lock {
+	t.Helper()
 	file, err := os.ReadFile("../../hullmark.lock")
 	if err != nil {
 		t.Fatal(err)
@@ -184,6 +186,11 @@ func TestTheTrackedLockIsValid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return l
+}
+
+func TestTheTrackedLockIsValid(t *testing.T) {
+	l := trackedLock(t)
 	if len(l.Of(Root)) == 0 || len(l.Of(Tools)) == 0 || len(l.Kubernetes.Modules) == 0 {
 		t.Error("a set is empty")
 	}

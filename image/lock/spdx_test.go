@@ -2,7 +2,6 @@ package lock
 
 import (
 	"bytes"
-	"os"
 	"strings"
 	"testing"
 
@@ -37,14 +36,7 @@ func readBill(t *testing.T, text []byte) *spdx.Document {
 }
 
 func TestTheTrackedLocksBillNamesEveryPackage(t *testing.T) {
-	file, err := os.ReadFile("../../hullmark.lock")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := Parse(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := trackedLock(t)
 	d := readBill(t, billOf(t, l, contents))
 	found := map[string]string{} // from package URL to checksum
 	for _, p := range d.Packages {
