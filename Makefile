@@ -13,7 +13,6 @@ HOST_PACKAGES := bubblewrap uidmap python3 ca-certificates debian-archive-keyrin
 TEST_PACKAGES := chromium fonts-liberation
 
 FUZZTIME ?= 10s
-VERSION ?= dev
 OUT ?= out
 
 .PHONY: help
