@@ -20,8 +20,8 @@ const maxFirmwareLogs = 64
 // logWindow is how far below the end of low memory firmware is searched for its event log. OVMF keeps it within the last 64 MiB.
 const logWindow = 128 << 20
 
-// MaxFirmwareLog is how many bytes FirmwareLogs returns of each log at most; OVMF's buffer has 64 KiB.
-const MaxFirmwareLog = 64 << 10
+// logSize is how many bytes are returned of each log at most; OVMF's buffer has as many.
+const logSize = 64 << 10
 
 // logSignature stands at the start of a crypto-agile event log, in its first event's data (PFP §10.4.5.1), and logHeader is how many bytes precede it.
 var logSignature = []byte("Spec ID Event03\x00")
@@ -29,7 +29,7 @@ var logSignature = []byte("Spec ID Event03\x00")
 const logHeader = 32
 
 // FirmwareLogs returns what looks like an event log in the memory of the running machine, lowest address first, each with what follows it in memory up to
-// MaxFirmwareLog: firmware keeps it there until an operating system takes it over. The caller has to find out which are whole.
+// 64 KiB: firmware keeps it there until an operating system takes it over. The caller has to find out which are whole.
 func (m *Machine) FirmwareLogs() ([][]byte, error) {
 	memory, err := m.memory(logRange(m.config.MemoryMiB))
 	if err != nil {
@@ -43,7 +43,7 @@ func (m *Machine) FirmwareLogs() ([][]byte, error) {
 		}
 		at += i
 		if at >= logHeader {
-			logs = append(logs, memory[at-logHeader:min(len(memory), at-logHeader+MaxFirmwareLog)])
+			logs = append(logs, memory[at-logHeader:min(len(memory), at-logHeader+logSize)])
 		}
 	}
 }
