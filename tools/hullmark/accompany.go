@@ -30,7 +30,7 @@ func accompany(r build.Result, release measurements.Release) error {
 		return err
 	}
 	sbom := strings.TrimSuffix(r.Image, ".raw") + ".spdx.json"
-	if err := os.WriteFile(sbom, bill, 0o644); err != nil {
+	if err := writeWhole(sbom, bill, 0o644); err != nil {
 		return err
 	}
 	document, err := measureImage(r.Image, measureOptions{
@@ -43,7 +43,7 @@ func accompany(r build.Result, release measurements.Release) error {
 	if err != nil {
 		return fmt.Errorf("measure: %w", err)
 	}
-	if err := os.WriteFile(strings.TrimSuffix(r.Image, ".raw")+".json", text, 0o644); err != nil {
+	if err := writeWhole(strings.TrimSuffix(r.Image, ".raw")+".json", text, 0o644); err != nil {
 		return err
 	}
 	if err := link(r.Tools, filepath.Join(out, "tools")); err != nil || r.Bundle == "" {
