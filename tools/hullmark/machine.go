@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/hullmark/hullmark/internal/vm"
@@ -138,8 +140,8 @@ func (m machine) predicted() (pcrs.Machine, error) {
 // readESP reads the files that lie beside the kernel image, by their path there.
 func (m machine) readESP() (map[string][]byte, error) {
 	files, left := map[string][]byte{}, int64(pcrs.MaxESPBytes)
-	for name, path := range m.esp {
-		content, err := readBounded(path, left)
+	for _, name := range slices.Sorted(maps.Keys(m.esp)) {
+		content, err := readBounded(m.esp[name], left)
 		if err != nil {
 			return nil, err
 		}
