@@ -210,9 +210,11 @@ func TestReadVolumeRefuses(t *testing.T) {
 
 func FuzzReadVolumes(f *testing.F) {
 	f.Add([]byte{0, 0, 0, sectionVolume})
-	if file, err := unpackVolume(packaged(f, "/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf")); err == nil {
-		f.Add(file[:1<<20]) // the volume of early code
+	file, err := unpackVolume(packaged(f, "/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"))
+	if err != nil {
+		f.Fatal(err)
 	}
+	f.Add(file[:1<<20]) // the volume of early code
 	f.Fuzz(func(t *testing.T, b []byte) {
 		volumes, err := readVolumes(b)
 		if err != nil {
