@@ -51,10 +51,12 @@ type sidecar struct {
 // extraFile is a section that becomes a file in the directory .extra.
 type extraFile struct{ section, name string }
 
-// Folders of the ESP that the stub of the image EFI/BOOT/BOOTX64.EFI reads.
+// kernelImage is where the image lies on the ESP.
+const kernelImage = "EFI/BOOT/BOOTX64.EFI"
+
+// Folders of the ESP that the image's stub reads.
 const (
-	localFolder             = "EFI/BOOT/BOOTX64.EFI.extra.d"
-	kernelImage             = "EFI/BOOT/BOOTX64.EFI"
+	localFolder             = kernelImage + ".extra.d"
 	globalAddonsFolder      = "loader/addons"
 	globalCredentialsFolder = "loader/credentials"
 	globalExtensionsFolder  = "loader/extensions"
