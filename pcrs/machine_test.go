@@ -263,7 +263,7 @@ func TestOpenROMRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rom.events(); err == nil {
+	if _, _, err := rom.events(); err == nil {
 		t.Error("hashed a driver that is no PE image")
 	}
 }
@@ -291,7 +291,7 @@ func FuzzOpenROM(f *testing.F) {
 		if err != nil {
 			return
 		}
-		events, err := rom.events()
+		events, _, err := rom.events()
 		if err == nil && len(events) != len(rom.drivers) {
 			panic("a driver has no event")
 		}

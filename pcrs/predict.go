@@ -191,16 +191,12 @@ func (p *predictor) bootAggregate() error {
 // was never observed.
 func (p *predictor) optionROMs() error {
 	for _, rom := range p.boot.Machine.ROMs {
-		signed, err := rom.signed()
+		events, signed, err := rom.events()
 		if err != nil {
 			return err
 		}
 		if signed && p.state == secureBootOn {
 			return errors.New("a signed option ROM together with Secure Boot is not supported yet; start the machine with an empty ROM file for that device")
-		}
-		events, err := rom.events()
-		if err != nil {
-			return err
 		}
 		p.add(events...)
 	}

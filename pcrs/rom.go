@@ -117,47 +117,24 @@ func (r *ROM) readDriver(b []byte) error {
 	return nil
 }
 
-// parse reads the drivers, in the order of the file.
-func (r ROM) parse() (out []*pe.File, err error) {
+// events returns one event per driver, in the order of the file, and reports whether a driver has a signature.
+func (r ROM) events() (events []Event, signed bool, err error) {
 	for i, d := range r.drivers {
 		f, err := pe.Parse(bytes.NewReader(d.image), int64(len(d.image)))
 		if err != nil {
-			return nil, fmt.Errorf("option ROM: driver %d: %w", i+1, err)
+			return nil, false, fmt.Errorf("option ROM: driver %d: %w", i+1, err)
 		}
-		out = append(out, f)
-	}
-	return out, nil
-}
-
-// signed reports whether a driver has a signature.
-func (r ROM) signed() (bool, error) {
-	files, err := r.parse()
-	if err != nil {
-		return false, err
-	}
-	for _, f := range files {
 		signature, err := f.Signature()
-		if err != nil || len(signature) > 0 {
-			return true, err
+		if err != nil {
+			return nil, false, fmt.Errorf("option ROM: driver %d: %w", i+1, err)
 		}
-	}
-	return false, nil
-}
-
-// events returns one event per driver, in the order of the file.
-func (r ROM) events() ([]Event, error) {
-	files, err := r.parse()
-	if err != nil {
-		return nil, err
-	}
-	var out []Event
-	for i, f := range files {
+		signed = signed || len(signature) > 0
 		e := authenticodeEvent(2, f, fmt.Sprintf("Authenticode hash of EFI driver %d of option ROM %x", i+1, r.SHA256[:8]))
 		e.Type = EvBootServicesDriver
-		if r.drivers[i].runtime {
+		if d.runtime {
 			e.Type = EvRuntimeServicesDriver
 		}
-		out = append(out, e)
+		events = append(events, e)
 	}
-	return out, nil
+	return events, signed, nil
 }
