@@ -104,6 +104,7 @@ func (l Lock) SPDX(c Contents) ([]byte, error) {
 	return encodeSPDX(d)
 }
 
+// encodeSPDX encodes a bill. Measurement documents name the digest of these bytes, so no other file shares this form.
 func encodeSPDX(d spdxDocument) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
