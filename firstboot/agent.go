@@ -24,8 +24,36 @@ import (
 // StateDir is where the open state disk is mounted.
 const StateDir = "/run/hullmark/state"
 
-// retryPause lies between two attempts of what failed before the fuse.
+// retryPause lies between two attempts of what failed before the network was up.
 const retryPause = 5 * time.Second
+
+// Timing is how patient the agent is with others.
+type Timing struct {
+	// Network is how long the network may take before the node says that it lacks one.
+	Network time.Duration
+	// Dial bounds the connection to a join service, and again its handshake.
+	Dial time.Duration
+	// Answer bounds the wait for the operator's call, for M2 and for M4, and how long a message of the node may take to be sent.
+	Answer time.Duration
+	// Proceed bounds the wait for M6.
+	Proceed time.Duration
+	// Turn is how long an operator waits while the node asks a join service, and DialledTurn how long a join service is kept waiting while an
+	// operator asks the node: that one has a connection to spare for others.
+	Turn, DialledTurn time.Duration
+	// FirstPause lies between the first two rounds of dialling; each following one doubles, up to LongestPause.
+	FirstPause, LongestPause time.Duration
+	// DeniedPause lies between two rounds when only another policy or disk could change the answer.
+	DeniedPause time.Duration
+}
+
+// DefaultTiming is docs/protocol.md's.
+func DefaultTiming() Timing {
+	return Timing{
+		Network: 15 * time.Second, Dial: 10 * time.Second, Answer: 15 * time.Second, Proceed: 5 * time.Minute,
+		Turn: 45 * time.Second, DialledTurn: 5 * time.Second,
+		FirstPause: time.Second, LongestPause: time.Minute, DeniedPause: 5 * time.Minute,
+	}
+}
 
 // Disk is the helper that opens the state disk; statedisk.Client is the real one.
 type Disk interface {
@@ -51,7 +79,11 @@ type Machine interface {
 type Cluster interface {
 	Validate(ctx context.Context, documents []byte) error
 	Init(ctx context.Context, w kubeadm.Work) error
-	WaitReady(ctx context.Context, kubeconfig []byte, node string) error
+	Join(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error
+	// WaitReady returns when node is Ready in this boot.
+	WaitReady(ctx context.Context, access kubeadm.Access, node string) error
+	// DiskRecord reads what the cluster keeps of a machine's disk.
+	DiskRecord(ctx context.Context, access kubeadm.Access, node hullmark.NodeID) (kubeadm.DiskRecord, error)
 }
 
 // Agent takes one node to Ready. All fields are set by its maker.
@@ -69,11 +101,12 @@ type Agent struct {
 	EventLog string
 	// Listen is the address on which the operator is awaited.
 	Listen string
-	// NetworkPatience is how long the network may take before the node says that it lacks one.
-	NetworkPatience time.Duration
+	Timing Timing
 
-	// ticketed says that an earlier run of the agent took this boot to Ready: this one only answers questions.
-	ticketed   bool
+	// turn is held by the one exchange that runs, and for good by the one whose ticket was used.
+	turn turn
+	// over gets the error that makes the machine restart.
+	over       chan error
 	config     hullmark.NodeConfig
 	configData []byte
 }
@@ -135,12 +168,14 @@ func (a *Agent) checkTPM(context.Context) error {
 		if registers[attest.FuseRegister] == [32]byte{} {
 			return nil
 		}
-		if a.ticketed = a.wasReady(); !a.ticketed {
+		if !a.wasReady() {
 			return fmt.Errorf("%w: %w", errReboot, &hullmark.Condition{
 				Code: "fuse-blown", Step: StepStart, Title: "this boot has used its ticket already",
 				Expected: "PCR 15 = 0", Got: fmt.Sprintf("%x", registers[attest.FuseRegister]), Next: "wait for the restart", Retry: true,
 			})
 		}
+		// An earlier run of the agent took this boot to Ready: this one only answers questions.
+		a.turn.keep()
 		return nil
 	})
 }
@@ -186,7 +221,7 @@ func measureOnce(tpm transport.TPM, data []byte) error {
 // waitNetwork shows a condition for as long as nobody could reach the node.
 func (a *Agent) waitNetwork(ctx context.Context) error {
 	a.Status.Say("waiting for the network")
-	late := time.After(a.NetworkPatience)
+	late := time.After(a.Timing.Network)
 	for {
 		online, err := a.Machine.Online()
 		if err != nil {

@@ -287,7 +287,7 @@ func TestWithoutTPM(t *testing.T) {
 
 func TestWaitsForTheNetwork(t *testing.T) {
 	s := newStage(t)
-	s.machine.offline = 3
+	s.machine.offline, s.agent.Timing.Network = 3, 0
 	if err := s.agent.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}

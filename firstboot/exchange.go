@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/google/go-tpm/tpm2/transport"
@@ -17,21 +19,43 @@ import (
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 )
 
+// stream is the node's end of an exchange: of one that the operator opened, or of one that the node opened to a join service.
+type stream interface {
+	Send(*wire.FromNode) error
+	Recv() (*wire.FromVerifier, error)
+	Context() context.Context
+}
+
 // exchange is the node's side of one release exchange (docs/protocol.md).
 type exchange struct {
 	agent  *Agent
-	stream wire.Node_ReleaseServer
+	stream stream
+	// service is the endpoint of the join service that the node dialled; empty if the operator dialled the node.
+	service string
 
+	node    hullmark.NodeID
 	kind    hullmark.TicketKind
 	ticket  hullmark.Ticket
 	opened  statedisk.Opened
 	proceed *wire.Proceed
 	// fused is set once register 15 is extended, or may be.
 	fused bool
+	// stalled is set when a message did not come in time: somebody still waits for it.
+	stalled bool
+	// warning is what stands against the node although it is Ready.
+	warning *hullmark.Condition
 }
 
-// run goes from the operator's call to Ready. An error before the fuse leaves
-// the node as it was; one from the fuse on wraps errReboot.
+// verifier names the other end for people.
+func (x *exchange) verifier() string {
+	if x.service != "" {
+		return "the join service at " + x.service
+	}
+	return "the operator"
+}
+
+// run goes from the first message to Ready. The caller has the turn. An error before the fuse
+// leaves the node as it was; one from the fuse on wraps errReboot.
 func (x *exchange) run(ctx context.Context) error {
 	defer func() { x.ticket.Disk.Key.Wipe() }()
 	journal := Journal{Status: x.agent.Status}
@@ -41,10 +65,10 @@ func (x *exchange) run(ctx context.Context) error {
 		Step{Name: StepEpoch, Do: x.awaitProceed},
 	)
 	if err != nil {
-		x.agent.Status.Say("waiting for the operator")
+		x.agent.Status.Say("%s", x.agent.waiting())
 		return err
 	}
-	// The operator may go away now: the node goes on by itself.
+	// The other end may go away now: the node goes on by itself.
 	ctx = context.WithoutCancel(ctx)
 	x.fused = true
 	if err := journal.Run(ctx, x.finishSteps()...); err != nil {
@@ -57,26 +81,23 @@ func (x *exchange) run(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", errReboot, err)
 	}
 	x.agent.Status.Finish()
+	if x.warning != nil {
+		x.agent.Status.Warn(x.warning)
+	}
 	x.send(&wire.Progress{Ready: true})
 	return nil
 }
 
 // attest proves what was booted and takes the ticket: M1 to M4.
 func (x *exchange) attest(ctx context.Context) error {
-	call, err := x.receive(callTimeout)
+	if err := x.takeCall(); err != nil {
+		return err
+	}
+	claim, err := x.agent.probe(ctx)
 	if err != nil {
 		return err
 	}
-	kind := call.GetCall().GetKind()
-	if kind != string(hullmark.Init) {
-		return &hullmark.Condition{
-			Code: "call-refused", Step: StepAttest, Title: "the operator asked for an exchange that this node does not know",
-			Expected: string(hullmark.Init), Got: fmt.Sprintf("%.20q", kind), Next: "use a hullmark of this image's release",
-		}
-	}
-	x.kind = hullmark.TicketKind(kind)
-	claim, err := x.agent.probe(ctx)
-	if err != nil {
+	if err := x.chooseKind(claim); err != nil {
 		return err
 	}
 	return x.agent.withTPM(func(tpm transport.TPM) error {
@@ -84,9 +105,47 @@ func (x *exchange) attest(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		x.agent.Status.Know(p.Node())
+		x.node = p.Node()
+		x.agent.Status.Know(x.node)
 		return errors.Join(x.prove(p, claim), p.Close())
 	})
+}
+
+// takeCall learns what an operator wants. A join service is not asked: it gives what the disk needs.
+func (x *exchange) takeCall() error {
+	if x.service != "" {
+		return nil
+	}
+	call, err := x.receive(x.agent.Timing.Answer)
+	if err != nil {
+		return err
+	}
+	switch kind := hullmark.TicketKind(call.GetCall().GetKind()); kind {
+	case hullmark.Init, hullmark.Recover:
+		x.kind = kind
+		return nil
+	default:
+		return &hullmark.Condition{
+			Code: "call-refused", Step: StepAttest, Title: "the operator asked for an exchange that this node does not know",
+			Expected: string(hullmark.Init + " or " + hullmark.Recover), Got: fmt.Sprintf("%.20q", kind), Next: "use a hullmark of this image's release",
+		}
+	}
+}
+
+// chooseKind settles which ticket fits the disk: a join service's, or the one that the operator called for.
+func (x *exchange) chooseKind(claim hullmark.DiskClaim) error {
+	switch {
+	case x.service != "" && claim.State == hullmark.DiskReady:
+		x.kind = hullmark.Rejoin
+	case x.service != "":
+		x.kind = hullmark.Join
+	case x.kind == hullmark.Recover && claim.State != hullmark.DiskReady:
+		return &hullmark.Condition{
+			Code: "disk-not-ready", Step: StepDisk, Title: "the state disk holds nothing that could be recovered",
+			Expected: hullmark.DiskReady.String(), Got: claim.State.String(), Next: "attach the node's own disk; to begin a new cluster, run hullmark init",
+		}
+	}
+	return nil
 }
 
 func (x *exchange) prove(p *prover.Prover, claim hullmark.DiskClaim) error {
@@ -98,15 +157,15 @@ func (x *exchange) prove(p *prover.Prover, claim hullmark.DiskClaim) error {
 	if err != nil {
 		return err
 	}
-	if err := x.stream.Send(&wire.FromNode{Message: &wire.FromNode_Hello{Hello: hello}}); err != nil {
+	if err := x.say(&wire.FromNode{Message: &wire.FromNode_Hello{Hello: hello}}); err != nil {
 		return err
 	}
-	challenge, err := x.receive(ticketTimeout)
+	challenge, err := x.receive(x.agent.Timing.Answer)
 	if err != nil {
 		return err
 	}
 	if challenge.GetChallenge() == nil {
-		return errOutOfTurn("a challenge")
+		return x.outOfTurn("a challenge")
 	}
 	secret, err := p.Activate(challenge.GetChallenge().GetCredential(), challenge.GetChallenge().GetSecret())
 	if err != nil {
@@ -136,19 +195,19 @@ func (x *exchange) sendProof(p *prover.Prover, secret hullmark.Secret, hello []b
 	if err != nil {
 		return err
 	}
-	return x.stream.Send(&wire.FromNode{Message: &wire.FromNode_Proof{Proof: &wire.Proof{
+	return x.say(&wire.FromNode{Message: &wire.FromNode_Proof{Proof: &wire.Proof{
 		Quoted: evidence.Quoted, Signature: evidence.Signature, PcrValues: evidence.Registers.Bytes(), EventLog: x.agent.eventLog(),
 	}}})
 }
 
-// takeTicket accepts a ticket of the kind that was called for, for this disk and this node.
+// takeTicket accepts a ticket of the one kind that it may be, for this disk. From now on the turn is this exchange's.
 func (x *exchange) takeTicket(claim hullmark.DiskClaim, node hullmark.NodeID) error {
-	message, err := x.receive(ticketTimeout)
+	message, err := x.receive(x.agent.Timing.Answer)
 	if err != nil {
 		return err
 	}
 	if message.GetTicket() == nil {
-		return errOutOfTurn("a ticket")
+		return x.outOfTurn("a ticket")
 	}
 	ticket, err := message.GetTicket().HullmarkTicket()
 	if err != nil {
@@ -162,6 +221,15 @@ func (x *exchange) takeTicket(claim hullmark.DiskClaim, node hullmark.NodeID) er
 			Next: "start the exchange again",
 		}
 	}
+	if fresh := x.kind == hullmark.Init || x.kind == hullmark.Join; fresh && ticket.Disk.Epoch.Unchecked {
+		return &hullmark.Condition{
+			Code: "ticket-mismatch", Step: StepAttest, Title: "only a node that comes back may put its epoch's comparison off",
+			Expected: "an epoch's window", Got: "unchecked", Next: "start the exchange again",
+		}
+	}
+	// A disk that is ready now and blank when it is opened was swapped in between.
+	x.ticket.Disk.FormatAllowed = ticket.Disk.FormatAllowed && claim.State != hullmark.DiskReady
+	x.agent.turn.keep()
 	x.agent.Status.Say("admitted as %s", node)
 	return nil
 }
@@ -175,37 +243,50 @@ func (x *exchange) openDisk(ctx context.Context) error {
 		return err
 	}
 	x.opened = opened
-	return x.stream.Send(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
+	if x.kind == hullmark.Recover && !opened.Joined {
+		return &hullmark.Condition{
+			Code: "not-initialised", Step: StepDisk, Title: "the state disk belongs to a node that was never Ready", Next: "run hullmark init, which goes on where it ended",
+		}
+	}
+	return x.say(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
 		Issued: x.ticket.Disk.Epoch.Issued, EpochRead: opened.EpochRead, Joined: opened.Joined, LastBoot: opened.LastBoot,
-		Addresses: ownAddresses(ctx),
+		Addresses: ownAddresses(x.stream.Context(), x.agent.config),
 	}}})
 }
 
-// ownAddresses returns the address at which the operator reached the node, for its kubeadm documents.
-func ownAddresses(ctx context.Context) []string {
-	operator, ok := peer.FromContext(ctx)
-	if !ok || operator.LocalAddr == nil {
-		return nil
+// ownAddresses returns the node's addresses, for its kubeadm documents and certificates: first the one towards the verifier, then those of its config.
+func ownAddresses(ctx context.Context, config hullmark.NodeConfig) []string {
+	var own []string
+	add := func(a netip.Addr) {
+		if text := a.Unmap().WithZone("").String(); len(own) < wire.MaxAddresses && !slices.Contains(own, text) {
+			own = append(own, text)
+		}
 	}
-	own, err := netip.ParseAddrPort(operator.LocalAddr.String())
-	if err != nil {
-		return nil
+	if other, ok := peer.FromContext(ctx); ok && other.LocalAddr != nil {
+		if local, err := netip.ParseAddrPort(other.LocalAddr.String()); err == nil {
+			add(local.Addr())
+		}
 	}
-	return []string{own.Addr().Unmap().WithZone("").String()}
+	for _, text := range config.Addresses {
+		if prefix, err := netip.ParsePrefix(text); err == nil { // ParseNodeConfig refused all others.
+			add(prefix.Addr())
+		}
+	}
+	return own
 }
 
 // awaitProceed waits until the epoch is committed, and refuses before the fuse
 // what would only fail after it: M6.
 func (x *exchange) awaitProceed(ctx context.Context) error {
-	message, err := x.receive(proceedTimeout)
+	message, err := x.receive(x.agent.Timing.Proceed)
 	if err != nil {
 		return err
 	}
 	proceed := message.GetProceed()
 	if proceed == nil {
-		return errOutOfTurn("permission to proceed")
+		return x.outOfTurn("permission to proceed")
 	}
-	if err := checkProceed(proceed, x.opened.Joined); err != nil {
+	if err := x.checkProceed(proceed); err != nil {
 		return err
 	}
 	x.proceed = proceed
@@ -214,7 +295,7 @@ func (x *exchange) awaitProceed(ctx context.Context) error {
 	}
 	if err := x.agent.Cluster.Validate(ctx, proceed.GetKubeadmDocuments()); err != nil {
 		return &hullmark.Condition{
-			Code: "kubeadm-refused", Step: StepKubeadm, Title: err.Error(), Next: "correct the cluster's settings and run init again",
+			Code: "kubeadm-refused", Step: StepKubeadm, Title: err.Error(), Next: "correct the cluster's settings and let the node try again",
 		}
 	}
 	return nil
@@ -239,9 +320,10 @@ func (x *exchange) receive(limit time.Duration) (*wire.FromVerifier, error) {
 		return r.message, checkMessage(r.message)
 	case <-time.After(limit):
 		// Returning ends the stream, and with it the goroutine above.
+		x.stalled = true
 		return nil, &hullmark.Condition{
-			Code: "timeout", Step: StepAttest, Title: "the operator did not answer in time", Expected: "an answer within " + limit.String(),
-			Next: "run the command again", Retry: true,
+			Code: "timeout", Step: StepAttest, Title: x.verifier() + " did not answer in time", Expected: "an answer within " + limit.String(),
+			Next: "start the exchange again", Retry: true,
 		}
 	}
 }
@@ -260,13 +342,21 @@ func checkMessage(m *wire.FromVerifier) error {
 	return fmt.Errorf("%w: %w", errEnded, denied.HullmarkCondition())
 }
 
-func errOutOfTurn(want string) error {
+func (x *exchange) outOfTurn(want string) error {
 	return &hullmark.Condition{
-		Code: "out-of-turn", Step: StepAttest, Title: "the operator sent something else than " + want, Next: "use a hullmark of this image's release",
+		Code: "out-of-turn", Step: StepAttest, Title: x.verifier() + " sent something else than " + want, Next: "use a hullmark of this image's release",
 	}
 }
 
-// send reports progress. The operator may have gone; that does not stop the node.
+// say sends a message that the exchange needs. When the other end has ended the stream, what it said last is what receive returns.
+func (x *exchange) say(m *wire.FromNode) error {
+	if err := x.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: %w", errEnded, err)
+	}
+	return nil
+}
+
+// send reports progress. The other end may have gone; that does not stop the node.
 func (x *exchange) send(p *wire.Progress) {
 	_ = x.stream.Send(&wire.FromNode{Message: &wire.FromNode_Progress{Progress: p}})
 }

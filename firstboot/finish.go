@@ -2,11 +2,13 @@ package firstboot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +28,8 @@ const (
 	stateUnit = "hullmark-state.service"
 	// kubeletUnit pulls in containerd and the images.
 	kubeletUnit = "kubelet.service"
+	// joinServiceUnit lets other nodes join, on control planes.
+	joinServiceUnit = "hullmark-joinservice.service"
 	// hostnameUnit sets what hostnameFile says.
 	hostnameUnit = "hullmark-hostname.service"
 	hostnameFile = "hostname.conf"
@@ -41,31 +45,55 @@ const readyTimeout = 20 * time.Minute
 var roots = map[string]string{"/etc/kubernetes/": "etc-kubernetes", "/var/lib/hullmark/": "var/lib/hullmark"}
 
 // checkProceed refuses what could not be carried out.
-func checkProceed(p *wire.Proceed, joined bool) error {
-	bad := func(format string, args ...any) error {
-		return &hullmark.Condition{
-			Code: "proceed-refused", Step: StepEpoch, Title: fmt.Sprintf(format, args...), Next: "use a hullmark of this image's release",
-		}
+func (x *exchange) checkProceed(p *wire.Proceed) error {
+	err := errors.Join(x.checkRole(p), x.checkMaterial(p), checkFiles(p.GetFiles()))
+	if err == nil {
+		return nil
 	}
-	if !hullmark.ValidNodeName(p.GetNodeName()) {
-		return bad("node name %.80q is no DNS label", p.GetNodeName())
+	return &hullmark.Condition{Code: "proceed-refused", Step: StepEpoch, Title: err.Error(), Next: "use a hullmark of this image's release"}
+}
+
+func (x *exchange) checkRole(p *wire.Proceed) error {
+	role := hullmark.Role(p.GetRole())
+	switch {
+	case !hullmark.ValidNodeName(p.GetNodeName()):
+		return fmt.Errorf("node name %.80q is no DNS label", p.GetNodeName())
+	case !role.Valid():
+		return fmt.Errorf("role %.20q is unknown", role)
+	case role == hullmark.Worker && (x.service == "" || x.ticket.Disk.Epoch.Unchecked):
+		return fmt.Errorf("kind %s is a control plane's, or its epoch is unchecked, but the role is %s", x.kind, role)
+	case role == hullmark.ControlPlane && x.joins():
+		return errors.New("a control plane cannot join a cluster yet")
 	}
-	if !hullmark.Role(p.GetRole()).Valid() {
-		return bad("role %.20q is unknown", p.GetRole())
+	return nil
+}
+
+// checkMaterial looks for what kubeadm needs and cannot say before the fuse that it lacks.
+func (x *exchange) checkMaterial(p *wire.Proceed) error {
+	discovery := func(f *wire.File) bool { return f.GetPath() == kubeadm.DiscoveryFile }
+	switch {
+	case x.kind == hullmark.Init && !x.opened.Joined && len(p.GetManifests()) == 0:
+		return errors.New("there is no manifest: at least the pod network's is needed")
+	case x.joins() && !slices.ContainsFunc(p.GetFiles(), discovery):
+		return fmt.Errorf("the file %s is missing", kubeadm.DiscoveryFile)
 	}
-	if !joined && len(p.GetManifests()) == 0 {
-		return bad("there is no manifest: at least the pod network's is needed")
-	}
-	for _, f := range p.GetFiles() {
+	return nil
+}
+
+func checkFiles(files []*wire.File) error {
+	for _, f := range files {
 		if _, err := place(f.GetPath()); err != nil {
-			return bad("%v", err)
+			return err
 		}
 		if f.GetMode() == 0 || f.GetMode()&^0o777 != 0 {
-			return bad("file %.80q has mode %o", f.GetPath(), f.GetMode())
+			return fmt.Errorf("file %.80q has mode %o", f.GetPath(), f.GetMode())
 		}
 	}
 	return nil
 }
+
+// joins reports that kubeadm join is to run: the join service admitted the machine, and its disk holds no node.
+func (x *exchange) joins() bool { return x.service != "" && !x.opened.Joined }
 
 // place returns where on the state disk a file lies that programs see at name.
 func place(name string) (string, error) {
@@ -104,24 +132,62 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 	if err := x.setHostname(ctx); err != nil {
 		return err
 	}
-	if err := writeFiles(x.agent.StateDir, x.proceed.GetFiles()); err != nil {
-		return fmt.Errorf("write files: %w", err)
+	if err := x.placeFiles(); err != nil {
+		return err
+	}
+	if hullmark.Role(x.proceed.GetRole()) == hullmark.ControlPlane {
+		x.startJoinService(ctx)
+	}
+	if x.opened.Joined {
+		x.progress("kubelet", "starting what the disk holds")
+		return x.agent.Machine.Start(ctx, kubeletUnit)
 	}
 	intent, err := x.agent.intent()
 	if err != nil {
 		return err
 	}
-	if intent == statedisk.IntentDone {
-		x.progress("kubelet", "starting what the disk holds")
-		return x.agent.Machine.Start(ctx, kubeletUnit)
+	if err := storeFile(x.agent.intentFile(), statedisk.IntentStarted); err != nil {
+		return fmt.Errorf("record intent: %w", err)
+	}
+	if x.joins() {
+		return x.kubeadmJoin(ctx)
 	}
 	return x.kubeadmInit(ctx, intent == statedisk.IntentStarted)
 }
 
-func (x *exchange) kubeadmInit(ctx context.Context, retry bool) error {
-	if err := storeFile(x.agent.intentFile(), statedisk.IntentStarted); err != nil {
-		return fmt.Errorf("record intent: %w", err)
+// placeFiles writes M6's files, in the place of what a join that did not end has left.
+func (x *exchange) placeFiles() error {
+	if x.joins() {
+		if err := x.agent.removeState(kubeadm.JoinRemains()...); err != nil {
+			return fmt.Errorf("remove what an earlier join left: %w", err)
+		}
 	}
+	if err := writeFiles(x.agent.StateDir, x.proceed.GetFiles()); err != nil {
+		return fmt.Errorf("write files: %w", err)
+	}
+	return nil
+}
+
+// startJoinService lets others join. A cluster works without, and systemd tries again: so a failure is said aloud, and stops nothing.
+func (x *exchange) startJoinService(ctx context.Context) {
+	x.progress("joinservice", "starting the join service")
+	if err := x.agent.Machine.Start(ctx, joinServiceUnit); err != nil {
+		x.warning = &hullmark.Condition{
+			Code: "join-service-down", Step: StepKubeadm, Title: "other nodes cannot join or come back through this one: " + err.Error(),
+			Next: "read why in hullmark node logs",
+		}
+		x.progress("joinservice", x.warning.Title)
+	}
+}
+
+// kubeadmJoin joins, and keeps nothing that only served to join.
+func (x *exchange) kubeadmJoin(ctx context.Context) error {
+	err := x.agent.Cluster.Join(ctx, x.proceed.GetKubeadmDocuments(), func(p kubeadm.Phase) { x.progress(p.Name, p.Text) })
+	clear(x.proceed.GetKubeadmDocuments()) // They hold a token.
+	return errors.Join(err, x.agent.removeState(kubeadm.DiscoveryFile))
+}
+
+func (x *exchange) kubeadmInit(ctx context.Context, retry bool) error {
 	return x.agent.Cluster.Init(ctx, kubeadm.Work{
 		Documents: x.proceed.GetKubeadmDocuments(), Addons: joinManifests(x.proceed.GetManifests()), Retry: retry,
 		Report: func(p kubeadm.Phase) { x.progress(p.Name, p.Text) },
@@ -133,14 +199,19 @@ func (x *exchange) waitReady(ctx context.Context) error {
 	x.progress("ready", "waiting for the node to be Ready")
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	kubeconfig, err := os.ReadFile(filepath.Join(x.agent.StateDir, "etc-kubernetes/admin.conf"))
-	if err != nil {
-		return err
-	}
-	if err := x.agent.Cluster.WaitReady(ctx, kubeconfig, x.proceed.GetNodeName()); err != nil {
+	if err := x.agent.Cluster.WaitReady(ctx, x.access(), x.proceed.GetNodeName()); err != nil {
 		return err
 	}
 	return storeFile(x.agent.intentFile(), statedisk.IntentDone)
+}
+
+// access is an administrator's on a control plane, and on a worker its kubelet's.
+func (x *exchange) access() kubeadm.Access {
+	kubeconfig := "/etc/kubernetes/kubelet.conf"
+	if hullmark.Role(x.proceed.GetRole()) == hullmark.ControlPlane {
+		kubeconfig = "/etc/kubernetes/admin.conf"
+	}
+	return kubeadm.Access{Kubeconfig: kubeconfig, Read: x.agent.readState}
 }
 
 // setHostname gives the node its name; sysctl.d(5) is the form that a unit applies.

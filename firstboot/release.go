@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -26,17 +25,13 @@ const (
 	maxConnections = 64
 )
 
-// Time limits of an exchange.
 const (
-	callTimeout    = 15 * time.Second // until the operator says what it wants
-	ticketTimeout  = 15 * time.Second // from M1 to M4, without the node's own work
-	proceedTimeout = 5 * time.Minute
 	// handshakeTimeout bounds how long a stranger holds a connection, stopTimeout how long an answer may delay a restart.
 	handshakeTimeout = 10 * time.Second
 	stopTimeout      = 10 * time.Second
 )
 
-// serve waits for the operator. It returns when ctx ends or the machine is to restart.
+// serve waits for the operator and asks the join services. It returns when ctx ends or the machine is to restart.
 func (a *Agent) serve(ctx context.Context) error {
 	tls, err := attest.NodeConfig(a.config.ClusterRoot)
 	if err != nil {
@@ -52,22 +47,20 @@ func (a *Agent) serve(ctx context.Context) error {
 func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds credentials.TransportCredentials) error {
 	server := grpc.NewServer(grpc.Creds(creds), grpc.MaxRecvMsgSize(wire.MaxFromVerifier),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(handshakeTimeout))
-	node := &nodeServer{agent: a, over: make(chan error, 1)}
-	if a.ticketed {
-		node.busy.Lock()
-	}
-	wire.RegisterNodeServer(server, node)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(netutil.LimitListener(listener, maxConnections)) }()
-	if a.ticketed {
+	wire.RegisterNodeServer(server, &nodeServer{agent: a})
+	if a.over = make(chan error, 1); a.turn.isKept() {
 		a.Status.Finish()
 	} else {
-		a.Status.Say("waiting for the operator on %s", listener.Addr())
+		a.Status.Say("%s", a.waiting())
 	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(netutil.LimitListener(listener, maxConnections)) }()
+	stopDialling := a.startDialling(ctx)
+	defer stopDialling()
 	select {
 	case err := <-served:
 		return err
-	case err := <-node.over:
+	case err := <-a.over:
 		// A reader that stands still must not keep the machine from restarting.
 		defer time.AfterFunc(stopTimeout, server.Stop).Stop()
 		server.GracefulStop()
@@ -83,42 +76,43 @@ func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds creden
 type nodeServer struct {
 	wire.UnimplementedNodeServer
 	agent *Agent
-	// busy is held by the one exchange that runs, and for ever by the one that blew the fuse.
-	busy sync.Mutex
-	// over gets the error that makes the machine restart.
-	over chan error
 }
 
 // Release runs one exchange.
 func (n *nodeServer) Release(stream wire.Node_ReleaseServer) error {
-	if !n.busy.TryLock() {
+	if !n.agent.turn.take(stream.Context(), n.agent.Timing.Turn) {
 		return status.Error(codes.Unavailable, "the node is busy with another exchange or already has its ticket; ask for its status")
 	}
 	x := &exchange{agent: n.agent, stream: stream}
-	err := x.run(stream.Context())
-	switch {
-	case errors.Is(err, errReboot):
-		n.over <- err
-	case x.fused:
-		// Ready: the lock stays, because this boot has used its ticket.
-	default:
-		n.busy.Unlock()
-	}
-	if err == nil || errors.Is(err, errEnded) {
-		return nil
-	}
-	return x.report(err)
+	_ = x.release() // The status and the operator have the reason.
+	return nil
 }
 
-// report tells the operator why the node stopped. The condition travels in a
-// message, since a gRPC status is only text.
-func (x *exchange) report(err error) error {
-	condition := hullmark.AsCondition(err, StepAttest, "exchange-failed")
-	message := &wire.FromNode{Message: &wire.FromNode_Progress{Progress: &wire.Progress{Failed: wire.FromCondition(condition)}}}
-	if sendErr := x.stream.Send(message); sendErr != nil {
-		return status.Error(codes.Aborted, condition.Error())
+// release runs one exchange, whose turn it is, and gives the turn back if the node may have another.
+func (x *exchange) release() error {
+	err := x.run(x.stream.Context())
+	if !x.fused {
+		x.agent.turn.release()
 	}
-	return nil
+	if err != nil && !errors.Is(err, errEnded) {
+		x.send(&wire.Progress{Failed: wire.FromCondition(hullmark.AsCondition(err, StepAttest, "exchange-failed"))})
+	}
+	x.hangUp()
+	switch {
+	case errors.Is(err, errReboot):
+		x.agent.over <- err
+	case err == nil && x.ticket.Disk.Epoch.Unchecked:
+		x.compareEpoch(context.WithoutCancel(x.stream.Context()))
+	}
+	return err
+}
+
+// waiting says what a node without a ticket does.
+func (a *Agent) waiting() string {
+	if n := len(a.config.Endpoints); n > 0 {
+		return fmt.Sprintf("waiting for the operator on %s, and asking %d join services", a.Listen, n)
+	}
+	return "waiting for the operator on " + a.Listen
 }
 
 // Status returns the status document.

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/hullmark/hullmark"
 )
@@ -26,7 +28,25 @@ type Document struct {
 	Node *hullmark.NodeID `json:"node,omitempty"`
 	// Ready reports that the node serves its cluster.
 	Ready bool `json:"ready"`
-	// Condition is what stands in the way, if anything does.
+	// Condition is what stands in the way, if anything does; of a Ready node, what somebody has to look at.
+	Condition *hullmark.Condition `json:"condition,omitempty"`
+	// Joining is there while the node asks join services for its ticket.
+	Joining *Joining `json:"joining,omitempty"`
+}
+
+// Joining tells of the attempts to join or come back.
+type Joining struct {
+	// Doing says for people which endpoint is asked, or when the next round begins.
+	Doing string `json:"doing"`
+	// Endpoints are those that were asked, in the order of the node config.
+	Endpoints []Endpoint `json:"endpoints"`
+}
+
+// Endpoint is a join service that the node config names.
+type Endpoint struct {
+	// Endpoint is its host:port.
+	Endpoint string `json:"endpoint"`
+	// Condition is how the last attempt ended; nil before the first.
 	Condition *hullmark.Condition `json:"condition,omitempty"`
 }
 
@@ -42,6 +62,8 @@ type Status struct {
 
 	mu  sync.Mutex
 	doc Document
+	// printed is the condition that the console showed last.
+	printed string
 }
 
 // Enter says that a step begins; the condition of an earlier attempt is over.
@@ -59,20 +81,90 @@ func (s *Status) Know(id hullmark.NodeID) { s.change(func(d *Document) { d.Node 
 
 // Finish says that the node is Ready.
 func (s *Status) Finish() {
-	s.change(func(d *Document) { d.Step, d.Doing, d.Ready, d.Condition = StepReady, "the node is Ready", true, nil })
+	s.change(func(d *Document) {
+		*d = Document{Step: StepReady, Doing: "the node is Ready", Node: d.Node, Ready: true}
+	})
 	fmt.Fprint(s.Console, "\nHULLMARK: the node is Ready\n")
 }
 
-// Fail shows a condition. One that is already shown is not printed again.
+// Fail shows a condition. One that the console showed last is not printed again.
 func (s *Status) Fail(c *hullmark.Condition) {
-	var shown bool
-	s.change(func(d *Document) {
-		shown = d.Condition != nil && d.Condition.Error() == c.Error()
-		d.Condition, d.Ready = c, false
-	})
-	if !shown {
-		fmt.Fprint(s.Console, Block(c))
+	s.change(func(d *Document) { d.Condition, d.Ready = c, false })
+	s.print(c)
+}
+
+// FailUnlessFailed shows a condition unless another one stands, but for what it said itself.
+func (s *Status) FailUnlessFailed(c *hullmark.Condition) {
+	s.mu.Lock()
+	standing := s.doc.Condition
+	s.mu.Unlock()
+	if standing == nil || standing.Code == "service-unreachable" || standing.Code == "service-untrusted" {
+		s.Fail(c)
 	}
+}
+
+// Warn shows a condition of a node that is Ready all the same.
+func (s *Status) Warn(c *hullmark.Condition) {
+	s.change(func(d *Document) { d.Condition = c })
+	s.print(c)
+}
+
+func (s *Status) print(c *hullmark.Condition) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if block := Block(c); block != s.printed {
+		s.printed = block
+		fmt.Fprint(s.Console, block)
+	}
+}
+
+// Ask says which join service is asked, of the endpoints that there are.
+func (s *Status) Ask(endpoint string, endpoints []string) {
+	s.joining(func(j *Joining) {
+		if j.Endpoints == nil {
+			for _, e := range endpoints {
+				j.Endpoints = append(j.Endpoints, Endpoint{Endpoint: e})
+			}
+		}
+		j.Doing = "asking the join service at " + endpoint
+	})
+}
+
+// Answered notes how an attempt with a join service ended.
+func (s *Status) Answered(endpoint string, c *hullmark.Condition) {
+	s.joining(func(j *Joining) {
+		for i := range j.Endpoints {
+			if j.Endpoints[i].Endpoint == endpoint {
+				j.Endpoints[i].Condition = c
+			}
+		}
+	})
+	fmt.Fprintf(s.Log, "join service at %s: %s\n", endpoint, oneLine(c.Error()))
+}
+
+// AskAgainIn says when the join services are asked again.
+func (s *Status) AskAgainIn(pause time.Duration) {
+	seconds := int(math.Ceil(pause.Seconds()))
+	s.joining(func(j *Joining) { j.Doing = fmt.Sprintf("trying again in %d s", seconds) })
+}
+
+// AskNoMore says that another exchange has its ticket.
+func (s *Status) AskNoMore() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doc.Joining = nil
+	s.storeLocked()
+}
+
+// joining changes what the status tells of joining, which is no news for the log.
+func (s *Status) joining(edit func(*Joining)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.doc.Joining == nil {
+		s.doc.Joining = &Joining{}
+	}
+	edit(s.doc.Joining)
+	s.storeLocked()
 }
 
 // Document returns the document as JSON.
@@ -95,9 +187,7 @@ func (s *Status) change(edit func(*Document)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	edit(&s.doc)
-	if err := replaceFile(s.File, s.encode(), 0o644); err != nil {
-		fmt.Fprintln(s.Log, "status:", err)
-	}
+	s.storeLocked()
 	line := s.doc.Step
 	switch {
 	case s.doc.Condition != nil:
@@ -107,6 +197,12 @@ func (s *Status) change(edit func(*Document)) {
 	}
 	fmt.Fprintln(s.Log, line)
 	s.Notify("STATUS=" + strings.ReplaceAll(line, "\n", " "))
+}
+
+func (s *Status) storeLocked() {
+	if err := replaceFile(s.File, s.encode(), 0o644); err != nil {
+		fmt.Fprintln(s.Log, "status:", err)
+	}
 }
 
 // Block returns a condition as the block of lines that the console shows: the

@@ -40,7 +40,7 @@ type Step struct {
 type Journal struct{ Status *Status }
 
 // Run runs the steps in order until one fails. The status then shows the
-// error's condition; an operator's going away is none.
+// error's condition; the other end's going away is none.
 func (j Journal) Run(ctx context.Context, steps ...Step) error {
 	for _, s := range steps {
 		j.Status.Enter(s.Name)
@@ -72,8 +72,8 @@ func (s Step) run(ctx context.Context) error {
 var (
 	// errReboot marks what no retry in this boot can mend.
 	errReboot = errors.New("this boot cannot go on; the machine restarts")
-	// errEnded says that the operator ended the exchange, which is its right.
-	errEnded = errors.New("the operator ended the exchange")
+	// errEnded says that the other end ended the exchange, which is its right.
+	errEnded = errors.New("the other end ended the exchange")
 )
 
 // keepMarks returns the condition with the marks of the error that it was made from.

@@ -2,9 +2,11 @@ package firstboot
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // storeFile replaces a file on the state disk and returns once it is stored:
@@ -25,6 +27,52 @@ func storeFile(path, content string) error {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// onState returns where on the state disk, relative to its root, a file lies that programs see at name: under one of the folders that are bound there.
+func onState(name string) (string, error) {
+	for root, folder := range map[string]string{"/etc/kubernetes/": "etc-kubernetes", "/var/": "var"} {
+		if rest, ok := strings.CutPrefix(filepath.Clean(name), root); ok {
+			return filepath.Join(folder, rest), nil
+		}
+	}
+	return "", fmt.Errorf("%.200q is not on the state disk", name)
+}
+
+// readState reads a file of the state disk by the name that programs see. It may be a link to another one: a kubelet's newest certificate is.
+func (a *Agent) readState(name string) ([]byte, error) {
+	file, err := onState(name)
+	if err != nil {
+		return nil, err
+	}
+	if target, err := os.Readlink(filepath.Join(a.StateDir, file)); err == nil {
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(filepath.Dir(name), target)
+		}
+		if file, err = onState(target); err != nil {
+			return nil, err
+		}
+	}
+	return os.ReadFile(filepath.Join(a.StateDir, file))
+}
+
+// removeState removes files and folders of the state disk by the names that programs see, and never follows a link out of it.
+func (a *Agent) removeState(names ...string) error {
+	root, err := os.OpenRoot(a.StateDir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, name := range names {
+		file, err := onState(name)
+		if err != nil {
+			return err
+		}
+		if err := root.RemoveAll(file); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // finishFile writes, sets the mode whatever the umask is, stores and closes.

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"strings"
 
 	"github.com/coreos/go-systemd/v22/dbus"
 	"github.com/vishvananda/netlink"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 )
 
@@ -119,7 +122,24 @@ func (Kubeadm) Validate(ctx context.Context, documents []byte) error {
 // Init makes the node a control plane.
 func (Kubeadm) Init(ctx context.Context, w kubeadm.Work) error { return kubeadm.Init(ctx, w) }
 
-// WaitReady returns when the node is Ready.
-func (Kubeadm) WaitReady(ctx context.Context, kubeconfig []byte, node string) error {
-	return kubeadm.WaitReady(ctx, kubeconfig, node, readyPause)
+// Join makes the node a worker.
+func (Kubeadm) Join(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error {
+	return kubeadm.Join(ctx, documents, report)
+}
+
+// bootIDFile holds what tells this boot from all others, for the kubelet too (random(4)).
+const bootIDFile = "/proc/sys/kernel/random/boot_id"
+
+// WaitReady returns when the node is Ready in this boot.
+func (Kubeadm) WaitReady(ctx context.Context, access kubeadm.Access, node string) error {
+	bootID, err := os.ReadFile(bootIDFile)
+	if err != nil {
+		return err
+	}
+	return kubeadm.WaitReady(ctx, access, node, strings.TrimSpace(string(bootID)), readyPause)
+}
+
+// DiskRecord asks the API server.
+func (Kubeadm) DiskRecord(ctx context.Context, access kubeadm.Access, node hullmark.NodeID) (kubeadm.DiskRecord, error) {
+	return kubeadm.ReadDiskRecord(ctx, access, node)
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -92,8 +93,14 @@ func (m *twinMachine) Journal(_ context.Context, w io.Writer) error {
 type twinCluster struct {
 	agent   *Agent
 	works   []kubeadm.Work
+	joins   []string // the documents of each join
 	refuse  error
+	fail    error
 	intents []string
+	access  kubeadm.Access // of WaitReady
+	// record is that of the machine's disk; recordErr, if set, is returned once before it.
+	record    kubeadm.DiskRecord
+	recordErr error
 }
 
 func (c *twinCluster) Validate(context.Context, []byte) error { return c.refuse }
@@ -109,7 +116,31 @@ func (c *twinCluster) Init(_ context.Context, w kubeadm.Work) error {
 	return os.WriteFile(filepath.Join(c.agent.StateDir, "etc-kubernetes/admin.conf"), []byte("kubeconfig"), 0o600)
 }
 
-func (c *twinCluster) WaitReady(context.Context, []byte, string) error { return nil }
+// Join wants what kubeadm's preflight wants, and leaves what a worker's kubelet leaves.
+func (c *twinCluster) Join(_ context.Context, documents []byte, report func(kubeadm.Phase)) error {
+	c.joins = append(c.joins, string(documents))
+	for _, name := range kubeadm.JoinRemains() {
+		_, err := c.agent.readState(name)
+		if wanted := name == kubeadm.DiscoveryFile; wanted != (err == nil) {
+			return fmt.Errorf("%s: %v", name, err)
+		}
+	}
+	report(kubeadm.Phase{Name: "kubelet-start", Text: "starting the kubelet"})
+	if c.fail != nil {
+		return c.fail
+	}
+	return os.WriteFile(filepath.Join(c.agent.StateDir, "etc-kubernetes/kubelet.conf"), []byte("kubeconfig"), 0o600)
+}
+
+func (c *twinCluster) WaitReady(_ context.Context, access kubeadm.Access, _ string) error {
+	c.access = access
+	_, err := access.Read(access.Kubeconfig)
+	return err
+}
+
+func (c *twinCluster) DiskRecord(context.Context, kubeadm.Access, hullmark.NodeID) (kubeadm.DiskRecord, error) {
+	return c.record, c.recordErr
+}
 
 // unclosed keeps a test's TPM open from one use to the next.
 type unclosed struct{ transport.TPM }
@@ -152,7 +183,7 @@ func newStage(t *testing.T) *stage {
 	s.agent = &Agent{
 		OpenTPM: func() (transport.TPMCloser, error) { return unclosed{s.tpm}, nil },
 		Config:  config.Source{File: filepath.Join(dir, "fw"), Cache: filepath.Join(dir, "config.json")},
-		Disk:    s.disk, Machine: s.machine, Cluster: s.cluster, StateDir: state, RunDir: dir,
+		Disk:    s.disk, Machine: s.machine, Cluster: s.cluster, StateDir: state, RunDir: dir, Timing: DefaultTiming(),
 		Status: &Status{File: filepath.Join(dir, "status.json"), Console: s.console, Log: io.Discard, Notify: func(string) {}},
 	}
 	s.cluster.agent = s.agent
@@ -188,7 +219,12 @@ func (s *stage) serve(t *testing.T) (address string, ended chan error) {
 		t.Fatal(err)
 	}
 	ended = make(chan error, 1)
-	go func() { ended <- s.agent.serveOn(t.Context(), listener, credentials.NewTLS(tls)) }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ended <- s.agent.serveOn(t.Context(), listener, credentials.NewTLS(tls))
+	}()
+	t.Cleanup(func() { <-done }) // before the TPM goes
 	return listener.Addr().String(), ended
 }
 
@@ -207,10 +243,18 @@ func operator(t *testing.T, address string, root *x509.Certificate, key *ecdsa.P
 	return wire.NewNodeClient(conn)
 }
 
-// call is an operator's side of an exchange that an honest one plays.
+// call is the verifier's side of an exchange that an honest one plays: an operator's, or a join service's.
 type call struct {
 	t      *testing.T
-	stream grpc.BidiStreamingClient[wire.FromVerifier, wire.FromNode]
+	stream interface {
+		Send(*wire.FromVerifier) error
+		Recv() (*wire.FromNode, error)
+		Context() context.Context
+	}
+	// kind is what the operator calls for; a join service calls for nothing.
+	kind hullmark.TicketKind
+	// end ends a join service's stream.
+	end func()
 }
 
 func dial(t *testing.T, client wire.NodeClient) call {
@@ -219,7 +263,7 @@ func dial(t *testing.T, client wire.NodeClient) call {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return call{t, stream}
+	return call{t: t, stream: stream, kind: hullmark.Init}
 }
 
 func (c call) send(m *wire.FromVerifier) {
@@ -241,60 +285,99 @@ func (c call) receive() *wire.FromNode {
 // admit plays M1 to M3 and returns what the verifier found.
 func (c call) admit(s *stage) attest.Claims {
 	c.t.Helper()
-	c.send(&wire.FromVerifier{Message: &wire.FromVerifier_Call{Call: &wire.Call{Kind: "init"}}})
-	hello := c.receive().GetHello()
-	from, _ := peer.FromContext(c.stream.Context())
-	key, err := attest.ChannelKey(from)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	exchange, err := verifier.Begin(hello, key, s.agent.config.ClusterRoot, s.anchor(c.t, hello))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	credential, secret, err := exchange.Challenge(rand.Reader)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.send(&wire.FromVerifier{Message: &wire.FromVerifier_Challenge{Challenge: &wire.Challenge{Credential: credential, Secret: secret}}})
-	claims, err := exchange.Verify(c.receive().GetProof())
+	claims, err := c.tryAdmit(s)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	return claims
 }
 
-func (s *stage) anchor(t *testing.T, hello []byte) verifier.Anchor {
-	t.Helper()
+// call says what the operator wants.
+func (c call) call() error {
+	if c.kind == "" {
+		return nil
+	}
+	return c.stream.Send(&wire.FromVerifier{Message: &wire.FromVerifier_Call{Call: &wire.Call{Kind: string(c.kind)}}})
+}
+
+func (c call) tryAdmit(s *stage) (attest.Claims, error) {
+	if err := c.call(); err != nil {
+		return attest.Claims{}, err
+	}
+	message, err := c.stream.Recv()
+	if err != nil {
+		return attest.Claims{}, err
+	}
+	exchange, err := c.begin(s, message.GetHello())
+	if err != nil {
+		return attest.Claims{}, err
+	}
+	credential, secret, err := exchange.Challenge(rand.Reader)
+	if err != nil {
+		return attest.Claims{}, err
+	}
+	challenge := &wire.FromVerifier{Message: &wire.FromVerifier_Challenge{Challenge: &wire.Challenge{Credential: credential, Secret: secret}}}
+	if err := c.stream.Send(challenge); err != nil {
+		return attest.Claims{}, err
+	}
+	if message, err = c.stream.Recv(); err != nil {
+		return attest.Claims{}, err
+	}
+	return exchange.Verify(message.GetProof())
+}
+
+func (c call) begin(s *stage, hello []byte) (*verifier.Exchange, error) {
+	from, _ := peer.FromContext(c.stream.Context())
+	key, err := attest.ChannelKey(from)
+	if err != nil {
+		return nil, err
+	}
 	message, err := wire.DecodeHello(hello)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	node := hullmark.TPMNodeID(message.GetEkPublic())
-	return verifier.Anchor{Node: &node}
+	return verifier.Begin(hello, key, s.agent.config.ClusterRoot, verifier.Anchor{Node: &node})
 }
 
 const ticketKey = "thirty-two bytes of a disk's key"
 
+// ticket gives what fits: the operator's kind, or what a join service makes of the disk.
 func (c call) ticket(claims attest.Claims) {
 	c.t.Helper()
-	c.send(&wire.FromVerifier{Message: &wire.FromVerifier_Ticket{Ticket: wire.FromTicket(hullmark.Ticket{
-		Kind: hullmark.Init, Disk: hullmark.DiskGrant{
+	kind := c.kind
+	switch {
+	case kind == "" && claims.Disk.State == hullmark.DiskReady:
+		kind = hullmark.Rejoin
+	case kind == "":
+		kind = hullmark.Join
+	}
+	c.send(ticketOf(kind, claims))
+}
+
+func ticketOf(kind hullmark.TicketKind, claims attest.Claims) *wire.FromVerifier {
+	return &wire.FromVerifier{Message: &wire.FromVerifier_Ticket{Ticket: wire.FromTicket(hullmark.Ticket{
+		Kind: kind, Disk: hullmark.DiskGrant{
 			Key: hullmark.NewSecret([]byte(ticketKey)), Generation: 1, UUID: claims.Disk.UUID, Owner: claims.Node, FormatAllowed: true,
-			Epoch: hullmark.Epoch{Issued: 1},
+			Epoch: hullmark.Epoch{Issued: 1, Unchecked: kind == hullmark.Recover},
 		},
-	})}})
+	})}}
 }
 
 func (c call) proceed() {
 	c.t.Helper()
-	c.send(&wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: &wire.Proceed{
+	c.send(&wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: controlPlane()}})
+}
+
+// controlPlane is M6 of a cluster's first node.
+func controlPlane() *wire.Proceed {
+	return &wire.Proceed{
 		NodeName: "node-1", Role: string(hullmark.ControlPlane), KubeadmDocuments: []byte("documents"), Manifests: [][]byte{[]byte("a: 1"), []byte("b: 2")},
 		Files: []*wire.File{
 			{Path: "/etc/kubernetes/pki/ca.key", Content: []byte("key"), Mode: 0o600},
 			{Path: "/var/lib/hullmark/policy.json", Content: []byte("policy"), Mode: 0o644},
 		},
-	}}})
+	}
 }
 
 // rest reads progress until the end, and returns the phases and the last message.

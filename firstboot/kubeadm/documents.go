@@ -89,9 +89,10 @@ func InitDocuments(p Params) ([]byte, error) {
 	return stream(initial, cluster, kubelet)
 }
 
-func stream(i initConfiguration, c clusterConfiguration, k kubeletConfiguration) ([]byte, error) {
+// stream writes documents as one YAML stream.
+func stream(documents ...any) ([]byte, error) {
 	var out bytes.Buffer
-	for _, d := range []any{i, c, k} {
+	for _, d := range documents {
 		text, err := yaml.Marshal(d)
 		if err != nil {
 			return nil, fmt.Errorf("kubeadm documents: %w", err)
@@ -104,17 +105,12 @@ func stream(i initConfiguration, c clusterConfiguration, k kubeletConfiguration)
 
 func initOf(p Params) initConfiguration {
 	c := initConfiguration{
-		meta: meta{APIVersion: kubeadmAPI, Kind: "InitConfiguration"},
-		NodeRegistration: nodeRegistration{
-			Name:      p.NodeName,
-			CRISocket: "unix:///run/containerd/containerd.sock",
-			// The check looks for the kernel's build configuration below /boot, which the image leaves out; the kernel is the image's own.
-			IgnorePreflightErrors: []string{"SystemVerification"},
-			ImagePullPolicy:       "IfNotPresent",
-		},
+		meta:             meta{APIVersion: kubeadmAPI, Kind: "InitConfiguration"},
+		NodeRegistration: registrationOf(p.NodeName),
 		LocalAPIEndpoint: endpoint{AdvertiseAddress: p.AdvertiseAddress.String(), BindPort: 6443},
-		// kube-proxy is an addon of ours: kubeadm has no patch for it, and its image is empty.
-		SkipPhases: []string{"addon/kube-proxy", "show-join-command"},
+		// kube-proxy is an addon of ours: kubeadm has no patch for it, and its image is empty. The phase bootstrap-token makes a token that
+		// nobody needs and lets every certificate request of a kubelet be approved unseen; what of its rules is needed comes as a manifest.
+		SkipPhases: []string{"addon/kube-proxy", "bootstrap-token", "show-join-command"},
 		Patches:    directory{Directory: PatchesDir},
 	}
 	if p.Workloads {
@@ -122,6 +118,17 @@ func initOf(p Params) initConfiguration {
 		c.NodeRegistration.Taints = &[]taint{}
 	}
 	return c
+}
+
+// registrationOf is what any node of a cluster says of itself.
+func registrationOf(name string) nodeRegistration {
+	return nodeRegistration{
+		Name:      name,
+		CRISocket: "unix:///run/containerd/containerd.sock",
+		// The check looks for the kernel's build configuration below /boot, which the image leaves out; the kernel is the image's own.
+		IgnorePreflightErrors: []string{"SystemVerification"},
+		ImagePullPolicy:       "IfNotPresent",
+	}
 }
 
 func clusterOf(p Params) clusterConfiguration {
@@ -150,18 +157,14 @@ func kubeletOf() kubeletConfiguration {
 		VolumePluginDir: volumePlugins,
 		// What systemd-resolved learned; /etc/resolv.conf names its stub, which pods do not reach.
 		ResolvConf: "/run/systemd/resolve/resolv.conf",
+		// Both of a kubelet's certificates come from requests that the join service decides on.
+		ServerTLSBootstrap: true,
+		RotateCertificates: true,
 	}
 }
 
 func slow(i *initConfiguration, c *clusterConfiguration) {
-	i.Timeouts = &timeouts{
-		ControlPlaneComponentHealthCheck: "20m",
-		KubeletHealthCheck:               "20m",
-		KubernetesAPICall:                "10m",
-		EtcdAPICall:                      "10m",
-		TLSBootstrap:                     "20m",
-		Discovery:                        "20m",
-	}
+	i.Timeouts = patient()
 	c.EncryptionAlgorithm = "ECDSA-P256"
 	c.Etcd = &etcd{Local: localEtcd{DataDir: "/var/lib/etcd", ExtraArgs: []argument{
 		{Name: "heartbeat-interval", Value: "500"},
@@ -170,4 +173,16 @@ func slow(i *initConfiguration, c *clusterConfiguration) {
 	alone := argument{Name: "leader-elect", Value: "false"}
 	c.ControllerManager.ExtraArgs = append(c.ControllerManager.ExtraArgs, alone)
 	c.Scheduler.ExtraArgs = append(c.Scheduler.ExtraArgs, alone)
+}
+
+// patient is how long kubeadm waits on machines of the profile Slow.
+func patient() *timeouts {
+	return &timeouts{
+		ControlPlaneComponentHealthCheck: "20m",
+		KubeletHealthCheck:               "20m",
+		KubernetesAPICall:                "10m",
+		EtcdAPICall:                      "10m",
+		TLSBootstrap:                     "20m",
+		Discovery:                        "20m",
+	}
 }

@@ -26,7 +26,9 @@ var (
 	phaseLine = regexp.MustCompile(`^\[([a-z][a-z-]*)\] (.+)$`)
 	addonLine = regexp.MustCompile(`^\S+/\S+ serverside-applied$`)
 	token     = regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`)
-	hexKey    = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
+	// wholeToken is all of a bootstrap token (k8s.io/cluster-bootstrap, BootstrapTokenPattern).
+	wholeToken = regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$`)
+	hexKey     = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
 )
 
 // redact hides what kubeadm prints though it is secret: bootstrap tokens and the key of uploaded certificates.

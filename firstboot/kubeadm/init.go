@@ -4,19 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"time"
-
-	"github.com/coreos/go-systemd/v22/dbus"
 )
 
-const (
-	// Unit runs kubeadm init and then applies the addons.
-	Unit = "hullmark-kubeadm.service"
-	// runDir is where Unit finds its input and leaves its output; systemd/system/hullmark-kubeadm.service names the same files.
-	runDir = "/run/hullmark/kubeadm"
-)
+// Unit runs kubeadm init and then applies the addons.
+const Unit = "hullmark-kubeadm.service"
 
 // retryFlag lets kubeadm go on over what an init that did not end has left. Its phases keep what exists: keys, kubeconfig files, etcd's data. The agent
 // sets it only for a disk that recorded such an init, so it never covers for another cluster's remains.
@@ -44,73 +35,32 @@ type Work struct {
 // becomes Ready by itself (WaitReady). When ctx ends, the unit is stopped. Init does not clean up after a failure: the caller records its intent before,
 // and comes back with Retry.
 func Init(ctx context.Context, w Work) error {
-	systemd, err := dbus.NewSystemdConnectionContext(ctx)
-	if err != nil {
-		return fmt.Errorf("kubeadm init: reach systemd: %w", err)
-	}
-	defer systemd.Close()
-	return initWith(ctx, runDir, w, func(ctx context.Context) error { return runUnit(ctx, systemd) })
+	return withUnit(ctx, Unit, func(unit func(context.Context) error) error { return initWith(ctx, runDir, w, unit) })
 }
 
 // initWith is Init with files in dir and a function that runs the unit to its end.
 func initWith(ctx context.Context, dir string, w Work, unit func(context.Context) error) error {
-	if err := prepare(dir, w); err != nil {
+	files, err := w.files()
+	if err != nil {
 		return fmt.Errorf("kubeadm init: %w", err)
 	}
-	output := filepath.Join(dir, "output")
-	follower := follow(output, w.Report)
-	err := unit(ctx)
-	said, readErr := follower.stop()
-	if err != nil {
-		return fmt.Errorf("kubeadm init: %w: %s", errors.Join(err, readErr), cause(said))
+	if err := run(ctx, dir, files, w.Report, unit); err != nil {
+		return fmt.Errorf("kubeadm init: %w", err)
 	}
-	// Kubeadm printed a bootstrap token.
-	return errors.Join(readErr, os.RemoveAll(dir))
+	return nil
 }
 
-// prepare writes the unit's input. No other user can read it.
-func prepare(dir string, w Work) error {
+// files are the unit's input.
+func (w Work) files() (map[string][]byte, error) {
 	if len(w.Documents) > MaxDocuments || len(w.Addons) > MaxDocuments {
-		return fmt.Errorf("documents of %d and addons of %d bytes: at most %d are allowed", len(w.Documents), len(w.Addons), MaxDocuments)
+		return nil, fmt.Errorf("documents of %d and addons of %d bytes: at most %d are allowed", len(w.Documents), len(w.Addons), MaxDocuments)
 	}
 	if len(w.Addons) == 0 {
-		return errors.New("addons: there are none: give at least the manifest of a pod network")
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+		return nil, errors.New("addons: there are none: give at least the manifest of a pod network")
 	}
 	environment := ""
 	if w.Retry {
 		environment = retryFlag
 	}
-	files := map[string][]byte{"config.yaml": w.Documents, "addons.yaml": w.Addons, "environment": []byte(environment)}
-	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// runUnit starts Unit and waits for its end. A unit of type oneshot is started when its commands have ended.
-func runUnit(ctx context.Context, systemd *dbus.Conn) error {
-	done := make(chan string, 1)
-	if _, err := systemd.StartUnitContext(ctx, Unit, "replace", done); err != nil {
-		return fmt.Errorf("start %s: %w", Unit, err)
-	}
-	select {
-	case result := <-done:
-		if result != "done" {
-			return fmt.Errorf("%s: %s", Unit, result)
-		}
-		return nil
-	case <-ctx.Done():
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-		defer cancel()
-		_, err := systemd.StopUnitContext(stop, Unit, "replace", nil)
-		return errors.Join(ctx.Err(), err)
-	}
+	return map[string][]byte{"config.yaml": w.Documents, "addons.yaml": w.Addons, "environment": []byte(environment)}, nil
 }

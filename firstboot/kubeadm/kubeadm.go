@@ -1,5 +1,5 @@
-// Package kubeadm makes a node a Kubernetes control plane: it writes kubeadm's documents, lets the real kubeadm judge them before anything changes,
-// runs kubeadm init as a systemd unit, follows its phases, and waits until the node is Ready.
+// Package kubeadm makes a machine a node of a Kubernetes cluster: it writes kubeadm's documents, lets the real kubeadm judge them before anything
+// changes, runs kubeadm init or kubeadm join as a systemd unit, follows its phases, and waits until the node is Ready.
 package kubeadm
 
 import (
@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 )
@@ -18,7 +19,8 @@ const Program = "/usr/bin/kubeadm"
 const MaxDocuments = 4 << 20
 
 // Validate lets the kubeadm at program judge documents. It changes nothing. Kubeadm's init only warns of unknown fields, its validation refuses them; so
-// this comes first. The error holds kubeadm's own words.
+// this comes first. The error holds kubeadm's own words. Kubeadm wants the file that a JoinConfiguration discovers the cluster by to exist, but
+// DiscoveryFile lies on a disk that is not mounted yet: it is judged under the name of a file that does.
 func Validate(ctx context.Context, program string, documents []byte) error {
 	if len(documents) > MaxDocuments {
 		return fmt.Errorf("validate kubeadm documents: %d bytes, at most %d are allowed", len(documents), MaxDocuments)
@@ -27,7 +29,7 @@ func Validate(ctx context.Context, program string, documents []byte) error {
 		return errors.New("validate kubeadm documents: there are none")
 	}
 	cmd := exec.CommandContext(ctx, program, "config", "validate", "--config", "/dev/stdin")
-	cmd.Stdin = bytes.NewReader(documents)
+	cmd.Stdin = bytes.NewReader(bytes.ReplaceAll(documents, []byte(DiscoveryFile), []byte(os.DevNull)))
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	err := cmd.Run()

@@ -2,33 +2,25 @@ package kubeadm
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"time"
 
-	"sigs.k8s.io/yaml"
+	"github.com/hullmark/hullmark"
 )
 
-// maxNode bounds the API server's answer about one node, in bytes.
-const maxNode = 4 << 20
-
-// WaitReady asks the API server that kubeconfig names, each time pause has passed, until node is Ready. When ctx ends first, the error says what the
-// node was still waiting for.
-func WaitReady(ctx context.Context, kubeconfig []byte, node string, pause time.Duration) error {
-	client, server, err := clientOf(kubeconfig)
-	if err != nil {
-		return fmt.Errorf("wait for node %s: %w", node, err)
-	}
+// WaitReady asks the API server, each time pause has passed, until the kubelet that was started in the boot bootID (random(4), boot_id) reports that
+// node is Ready: what an earlier boot reported stands in the API until it is outdated. When ctx ends first, the error says what the node was still
+// waiting for.
+func WaitReady(ctx context.Context, access Access, node, bootID string, pause time.Duration) error {
+	server := api{access: access}
+	defer server.close()
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	var waitsFor error
 	for {
-		why := notReady(ctx, client, server, node)
+		why := server.notReady(ctx, node, bootID)
 		if why == nil {
 			return nil
 		}
@@ -44,27 +36,21 @@ func WaitReady(ctx context.Context, kubeconfig []byte, node string, pause time.D
 	}
 }
 
-// notReady returns nil when node is Ready, or why it is not known to be.
-func notReady(ctx context.Context, client *http.Client, server, node string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server+"/api/v1/nodes/"+node, nil)
-	if err != nil {
-		return err
-	}
-	answer, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = answer.Body.Close() }()
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("API server: %s", answer.Status)
-	}
+// notReady returns nil when node is Ready in this boot, or why it is not known to be.
+func (a *api) notReady(ctx context.Context, node, bootID string) error {
 	var found struct {
 		Status struct {
+			NodeInfo struct {
+				BootID string `json:"bootID"`
+			} `json:"nodeInfo"`
 			Conditions []struct{ Type, Status, Message string }
 		}
 	}
-	if err := json.NewDecoder(io.LimitReader(answer.Body, maxNode)).Decode(&found); err != nil {
-		return fmt.Errorf("API server: %w", err)
+	if err := a.get(ctx, "/api/v1/nodes/"+node, &found); err != nil {
+		return err
+	}
+	if found.Status.NodeInfo.BootID != bootID {
+		return errors.New("its kubelet has not reported in this boot yet")
 	}
 	for _, c := range found.Status.Conditions {
 		if c.Type == "Ready" && c.Status == "True" {
@@ -77,39 +63,32 @@ func notReady(ctx context.Context, client *http.Client, server, node string) err
 	return errors.New("its kubelet has not reported yet")
 }
 
-// kubeconfigFile is the part of a kubeconfig that kubeadm writes for its administrator.
-type kubeconfigFile struct {
-	Clusters []struct {
-		Cluster struct {
-			Server string `json:"server"`
-			CA     []byte `json:"certificate-authority-data"`
-		} `json:"cluster"`
-	} `json:"clusters"`
-	Users []struct {
-		User struct {
-			Certificate []byte `json:"client-certificate-data"`
-			Key         []byte `json:"client-key-data"`
-		} `json:"user"`
-	} `json:"users"`
+// DiskRecord is what the cluster keeps of a machine's state disk (docs/protocol.md).
+type DiskRecord struct {
+	// Disk is the recorded disk.
+	Disk hullmark.UUID `json:"uuid"`
+	// Committed is the least number that its counter can hold.
+	Committed uint64 `json:"committed"`
 }
 
-func clientOf(kubeconfig []byte) (client *http.Client, server string, err error) {
-	var c kubeconfigFile
-	if err := yaml.Unmarshal(kubeconfig, &c); err != nil {
-		return nil, "", fmt.Errorf("kubeconfig: %w", err)
+// ReadDiskRecord returns the record of a machine's disk from the cluster's objects: the join service keeps a machine as JSON in the ConfigMap
+// node.<identity> of the namespace hullmark, under the key machine. A machine without a record is an error.
+func ReadDiskRecord(ctx context.Context, access Access, node hullmark.NodeID) (DiskRecord, error) {
+	server := api{access: access}
+	defer server.close()
+	var object struct{ Data map[string]string }
+	if err := server.get(ctx, "/api/v1/namespaces/hullmark/configmaps/node."+node.String(), &object); err != nil {
+		return DiskRecord{}, fmt.Errorf("read the disk's record: %w", err)
 	}
-	if len(c.Clusters) != 1 || len(c.Users) != 1 {
-		return nil, "", fmt.Errorf("kubeconfig: %d clusters, %d users: want one of each", len(c.Clusters), len(c.Users))
+	var machine struct {
+		Node hullmark.NodeID `json:"node"`
+		Disk DiskRecord      `json:"disk"`
 	}
-	cluster, user := c.Clusters[0].Cluster, c.Users[0].User
-	pair, err := tls.X509KeyPair(user.Certificate, user.Key)
-	if err != nil {
-		return nil, "", fmt.Errorf("kubeconfig: user: %w", err)
+	if err := json.Unmarshal([]byte(object.Data["machine"]), &machine); err != nil {
+		return DiskRecord{}, fmt.Errorf("read the disk's record: %w", err)
 	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(cluster.CA) {
-		return nil, "", errors.New("kubeconfig: cluster: no CA certificate")
+	if machine.Node != node || machine.Disk.Disk == (hullmark.UUID{}) {
+		return DiskRecord{}, fmt.Errorf("read the disk's record: it names machine %s and disk %s", machine.Node, machine.Disk.Disk)
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}}
-	return &http.Client{Transport: transport, Timeout: time.Minute}, cluster.Server, nil
+	return machine.Disk, nil
 }

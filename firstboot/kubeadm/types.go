@@ -1,6 +1,6 @@
 package kubeadm
 
-// The parts of kubeadm's and the kubelet's configuration that InitDocuments sets. Field by field they are those of kubeadm.k8s.io/v1beta4 and
+// The parts of kubeadm's and the kubelet's configuration that InitDocuments and JoinDocuments set. Field by field they are those of kubeadm.k8s.io/v1beta4 and
 // kubelet.config.k8s.io/v1beta1; importing the originals would link Kubernetes into the agent.
 
 const kubeadmAPI = "kubeadm.k8s.io/v1beta4"
@@ -17,6 +17,23 @@ type initConfiguration struct {
 	SkipPhases       []string         `json:"skipPhases,omitempty"`
 	Patches          directory        `json:"patches"`
 	Timeouts         *timeouts        `json:"timeouts,omitempty"`
+}
+
+type joinConfiguration struct {
+	meta             `json:",inline"`
+	NodeRegistration nodeRegistration `json:"nodeRegistration"`
+	Discovery        discovery        `json:"discovery"`
+	Patches          directory        `json:"patches"`
+	Timeouts         *timeouts        `json:"timeouts,omitempty"`
+}
+
+type discovery struct {
+	File              discoveryFile `json:"file"`
+	TLSBootstrapToken string        `json:"tlsBootstrapToken"`
+}
+
+type discoveryFile struct {
+	KubeConfigPath string `json:"kubeConfigPath"`
 }
 
 type nodeRegistration struct {
@@ -94,8 +111,10 @@ type localEtcd struct {
 }
 
 type kubeletConfiguration struct {
-	meta            `json:",inline"`
-	CgroupDriver    string `json:"cgroupDriver"`
-	VolumePluginDir string `json:"volumePluginDir"`
-	ResolvConf      string `json:"resolvConf"`
+	meta               `json:",inline"`
+	CgroupDriver       string `json:"cgroupDriver"`
+	VolumePluginDir    string `json:"volumePluginDir"`
+	ResolvConf         string `json:"resolvConf"`
+	ServerTLSBootstrap bool   `json:"serverTLSBootstrap"`
+	RotateCertificates bool   `json:"rotateCertificates"`
 }

@@ -53,7 +53,7 @@ func run(ctx context.Context) error {
 		Status:   &firstboot.Status{File: firstboot.StatusFile, Console: console, Log: os.Stderr, Notify: notify},
 		StateDir: firstboot.StateDir, RunDir: runDir,
 		EventLog: eventLog,
-		Listen:   ":" + attest.DefaultPort, NetworkPatience: 15 * time.Second,
+		Listen:   ":" + attest.DefaultPort, Timing: firstboot.DefaultTiming(),
 	}
 	return agent.Run(ctx)
 }

@@ -1,0 +1,143 @@
+package kubeadm
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// maxObject bounds the API server's answer about one object, in bytes.
+const maxObject = 4 << 20
+
+// Access is how a node reaches its API server: as an administrator, or as its kubelet.
+type Access struct {
+	// Kubeconfig is the path of a kubeconfig as the node's programs see it.
+	Kubeconfig string
+	// Read returns the content of such a path: of the kubeconfig, and of the files that it names.
+	Read func(path string) ([]byte, error)
+}
+
+// api asks the API server. A kubelet's certificate may be replaced at any time, so the files are read again after each failure.
+type api struct {
+	access Access
+	client *http.Client
+	server string
+}
+
+// get reads the object at path, of which into holds the fields that matter.
+func (a *api) get(ctx context.Context, path string, into any) error {
+	if a.client == nil {
+		var err error
+		if a.client, a.server, err = a.access.client(); err != nil {
+			return err
+		}
+	}
+	err := a.ask(ctx, path, into)
+	if err != nil {
+		a.close()
+	}
+	return err
+}
+
+func (a *api) close() {
+	if a.client != nil {
+		a.client.CloseIdleConnections()
+		a.client = nil
+	}
+}
+
+func (a *api) ask(ctx context.Context, path string, into any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.server+path, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := a.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("API server: %s", answer.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(answer.Body, maxObject)).Decode(into); err != nil {
+		return fmt.Errorf("API server: %w", err)
+	}
+	return nil
+}
+
+// kubeconfigFile is the part of a kubeconfig that tells how to reach the API server. kubeadm's for its administrator holds the certificates, a kubelet's own
+// names the file that it renews; of both forms the data counts first.
+type kubeconfigFile struct {
+	Clusters []struct {
+		Cluster struct {
+			Server string `json:"server"`
+			CA     []byte `json:"certificate-authority-data"`
+			CAFile string `json:"certificate-authority"`
+		} `json:"cluster"`
+	} `json:"clusters"`
+	Users []struct {
+		User struct {
+			Certificate     []byte `json:"client-certificate-data"`
+			CertificateFile string `json:"client-certificate"`
+			Key             []byte `json:"client-key-data"`
+			KeyFile         string `json:"client-key"`
+		} `json:"user"`
+	} `json:"users"`
+}
+
+// client returns a client with the kubeconfig's certificates, and the server's URL.
+func (a Access) client() (client *http.Client, server string, err error) {
+	text, err := a.Read(a.Kubeconfig)
+	if err != nil {
+		return nil, "", fmt.Errorf("kubeconfig: %w", err)
+	}
+	var c kubeconfigFile
+	if err := yaml.Unmarshal(text, &c); err != nil {
+		return nil, "", fmt.Errorf("kubeconfig: %w", err)
+	}
+	if len(c.Clusters) != 1 || len(c.Users) != 1 {
+		return nil, "", fmt.Errorf("kubeconfig: %d clusters, %d users: want one of each", len(c.Clusters), len(c.Users))
+	}
+	cluster, user := c.Clusters[0].Cluster, c.Users[0].User
+	ca, err := a.either(cluster.CA, cluster.CAFile)
+	if err != nil {
+		return nil, "", fmt.Errorf("kubeconfig: cluster: %w", err)
+	}
+	pair, err := a.pair(user.Certificate, user.CertificateFile, user.Key, user.KeyFile)
+	if err != nil {
+		return nil, "", fmt.Errorf("kubeconfig: user: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		return nil, "", errors.New("kubeconfig: cluster: no CA certificate")
+	}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}}
+	return &http.Client{Transport: transport, Timeout: time.Minute}, cluster.Server, nil
+}
+
+// either returns the data, or the content of the file if there is none.
+func (a Access) either(data []byte, file string) ([]byte, error) {
+	if len(data) > 0 || file == "" {
+		return data, nil
+	}
+	return a.Read(file)
+}
+
+func (a Access) pair(certificate []byte, certificateFile string, key []byte, keyFile string) (tls.Certificate, error) {
+	certificate, err := a.either(certificate, certificateFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	if key, err = a.either(key, keyFile); err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(certificate, key)
+}

@@ -1,0 +1,125 @@
+package kubeadm
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/hullmark/hullmark"
+)
+
+// JoinUnit runs kubeadm join.
+const JoinUnit = "hullmark-kubeadm-join.service"
+
+// DiscoveryFile is the kubeconfig that tells kubeadm join where the cluster is and which CA its API server's certificate has to come from. It names no
+// user and holds no secret.
+const DiscoveryFile = "/etc/kubernetes/discovery.conf"
+
+// JoinRemains are what a kubeadm join that did not end may leave: the kubeconfigs and the CA whose presence makes the next one refuse, the kubelet's
+// settings, and the keys and certificates that it asked for under a token that is no longer valid. Removed, the disk is as before the join; what the
+// container runtime keeps harms nothing. The first three are files that kubeadm's preflight checks want absent (k8s.io/kubernetes
+// cmd/kubeadm/app/preflight, JoinNodeChecks).
+func JoinRemains() []string {
+	return []string{
+		"/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf", "/etc/kubernetes/pki/ca.crt", DiscoveryFile,
+		"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/instance-config.yaml", "/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/pki",
+	}
+}
+
+// JoinParams are what a worker needs to join.
+type JoinParams struct {
+	// NodeName is the node's name, a DNS label.
+	NodeName string
+	// Endpoint is the control plane's host:port.
+	Endpoint string
+	// CA is the cluster's Kubernetes CA certificate in PEM.
+	CA []byte
+	// Token is the bootstrap token ("id.secret") with which the kubelet asks for its first certificate.
+	Token hullmark.Secret
+	// Profile is Normal or Slow.
+	Profile Profile
+}
+
+func (p JoinParams) check() error {
+	if !hullmark.ValidNodeName(p.NodeName) {
+		return fmt.Errorf("join documents: node name %.80q: want a DNS label", p.NodeName)
+	}
+	if host, port, err := net.SplitHostPort(p.Endpoint); err != nil || host == "" || port == "" {
+		return fmt.Errorf("join documents: endpoint %.80q: want host:port", p.Endpoint)
+	}
+	if !x509.NewCertPool().AppendCertsFromPEM(p.CA) {
+		return errors.New("join documents: CA: no certificate in PEM")
+	}
+	if !wholeToken.Match(p.Token.Expose()) {
+		return errors.New("join documents: token: want 6 and 16 lower-case letters or digits, joined by a dot")
+	}
+	if p.Profile != Normal && p.Profile != Slow {
+		return fmt.Errorf("join documents: profile %q: want slow or none", p.Profile)
+	}
+	return nil
+}
+
+// JoinDocuments writes what kubeadm join reads on a worker: a JoinConfiguration (kubeadm.k8s.io/v1beta4), and the content of DiscoveryFile, which it
+// names. The first holds the token: it belongs into memory and RAM disks only. Everything else a joining kubelet takes from the cluster.
+func JoinDocuments(p JoinParams) (documents, discoveryFile []byte, err error) {
+	if err := p.check(); err != nil {
+		return nil, nil, err
+	}
+	c := joinOf(p)
+	if p.Profile == Slow {
+		c.Timeouts = patient()
+	}
+	if documents, err = stream(c); err != nil {
+		return nil, nil, err
+	}
+	discoveryFile, err = discoveryOf(p)
+	return documents, discoveryFile, err
+}
+
+func joinOf(p JoinParams) joinConfiguration {
+	return joinConfiguration{
+		meta:             meta{APIVersion: kubeadmAPI, Kind: "JoinConfiguration"},
+		NodeRegistration: registrationOf(p.NodeName),
+		Discovery: discovery{
+			File: discoveryFile{KubeConfigPath: DiscoveryFile}, TLSBootstrapToken: string(p.Token.Expose()),
+		},
+		Patches: directory{Directory: PatchesDir},
+	}
+}
+
+// discoveryOf has one cluster without a name and no context, the form of a cluster that comes without a user.
+func discoveryOf(p JoinParams) ([]byte, error) {
+	type object = map[string]any
+	text, err := yaml.Marshal(object{
+		"apiVersion": "v1", "kind": "Config",
+		"clusters": []object{{"name": "", "cluster": object{"server": "https://" + p.Endpoint, "certificate-authority-data": p.CA}}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("join documents: %w", err)
+	}
+	return text, nil
+}
+
+// Join runs kubeadm join with the documents, validated before. It returns when the kubelet has its certificate; the node becomes Ready by itself
+// (WaitReady). When ctx ends, the unit is stopped. The documents are on a RAM disk while it runs, and gone afterwards. A failed join leaves
+// JoinRemains: the caller records its intent before, and removes them before the next.
+func Join(ctx context.Context, documents []byte, report func(Phase)) error {
+	return withUnit(ctx, JoinUnit, func(unit func(context.Context) error) error {
+		return joinWith(ctx, runDir, documents, report, unit)
+	})
+}
+
+// joinWith is Join with files in dir and a function that runs the unit to its end.
+func joinWith(ctx context.Context, dir string, documents []byte, report func(Phase), unit func(context.Context) error) error {
+	if len(documents) > MaxDocuments {
+		return fmt.Errorf("kubeadm join: documents of %d bytes: at most %d are allowed", len(documents), MaxDocuments)
+	}
+	if err := run(ctx, dir, map[string][]byte{"config.yaml": documents}, report, unit); err != nil {
+		return fmt.Errorf("kubeadm join: %w", err)
+	}
+	return nil
+}
