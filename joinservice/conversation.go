@@ -54,6 +54,8 @@ func OperatorPatience() Patience {
 type Conversation struct {
 	stream   Stream
 	patience Patience
+	// over, if set, is closed when the exchange has to end although the stream has not.
+	over <-chan struct{}
 }
 
 // Converse begins an exchange on a stream.
@@ -225,6 +227,8 @@ func (c *Conversation) receive(what string, limit time.Duration) (*wire.FromNode
 			return nil, fmt.Errorf("receive %s: %w", what, r.err)
 		}
 		return inspect(r.message)
+	case <-c.over:
+		return nil, fmt.Errorf("receive %s: %w", what, errSuperseded)
 	case <-timer.C:
 		return nil, fmt.Errorf("receive %s: the node said nothing for %v", what, limit)
 	}

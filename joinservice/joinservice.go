@@ -4,12 +4,12 @@
 package joinservice
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
-	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -23,10 +23,22 @@ type Desk struct {
 	Policy measurements.Policy
 	// Documents are those that the policy accepts, as far as they are at hand.
 	Documents []measurements.Document
-	// Keys are the master keys that this desk holds.
-	Keys keys.Keyset
+	// Keys derives disk keys.
+	Keys Keeper
 	// Waiver is what the operator allows in this run.
 	Waiver Waiver
+
+	// references are made of Policy and Documents, by whoever judges many machines by them.
+	references *measurements.References
+}
+
+// Keeper derives disk keys; keys.Keyset is the one that has its master keys at
+// hand. One that cannot be reached returns a *hullmark.Condition with Retry.
+type Keeper interface {
+	// Current returns the generation for new disks.
+	Current() uint32
+	// DiskKey derives the key of one node's one disk; a generation that the keeper lacks is an error without a condition.
+	DiskKey(generation uint32, root hullmark.ClusterRoot, owner hullmark.NodeID, disk hullmark.UUID) (hullmark.Secret, error)
 }
 
 // Admission is what an admitted machine gets, and what has to be recorded of it.
@@ -55,10 +67,14 @@ func (d *Desk) Admit(kind hullmark.TicketKind, claims attest.Claims, record *Rec
 	if !verdict.Accepted() {
 		return Admission{}, mismatch(verdict)
 	}
+	if kind == hullmark.Join && member.Role == hullmark.ControlPlane {
+		return Admission{}, controlPlaneJoin()
+	}
 	if err := d.checkOwner(claims); err != nil {
 		return Admission{}, err
 	}
-	next, formatAllowed, err := record.Issue(claims.Disk, d.Waiver)
+	record = d.override(claims, record)
+	next, formatAllowed, err := record.Issue(claims.Disk, d.waive(claims, record))
 	if err != nil {
 		return Admission{}, err
 	}
@@ -71,6 +87,9 @@ func (d *Desk) Admit(kind hullmark.TicketKind, claims attest.Claims, record *Rec
 
 // Judge compares registers with the documents that the policy accepts.
 func (d *Desk) Judge(registers attest.Registers) measurements.Verdict {
+	if d.references != nil {
+		return d.references.Judge(pcrs.SHA256, Values(registers))
+	}
 	return measurements.Judge(d.Policy, d.Documents, pcrs.SHA256, Values(registers))
 }
 
@@ -98,6 +117,35 @@ func (d *Desk) checkOwner(claims attest.Claims) error {
 	}
 }
 
+// override returns the record as the newest signed override of this disk sets
+// it, if none as new was used on the record before.
+func (d *Desk) override(claims attest.Claims, record *Record) *Record {
+	if claims.Disk.State != hullmark.DiskReady {
+		return record
+	}
+	var used uint64
+	if record != nil {
+		used = record.Serial
+	}
+	for _, o := range slices.Backward(d.Policy.Overrides) { // their serials ascend
+		if o.Serial > used && o.EKID == claims.Node && o.UUID == claims.Disk.UUID {
+			return &Record{Disk: o.UUID, Committed: o.Epoch, Issued: o.Epoch, Serial: o.Serial}
+		}
+	}
+	return record
+}
+
+// waive adds to the operator's waiver the one that a signed reset gives. A
+// reset is for another disk than the recorded one: with the same it would never be spent.
+func (d *Desk) waive(claims attest.Claims, record *Record) Waiver {
+	waiver := d.Waiver
+	if record != nil && record.Disk != claims.Disk.UUID &&
+		slices.Contains(d.Policy.Resets, measurements.Reset{EKID: claims.Node, OldUUID: record.Disk}) {
+		waiver.NewDisk = true
+	}
+	return waiver
+}
+
 // grant derives the disk's key: of the generation and owner that a ready disk
 // was made for, and of the highest generation and this machine for a new one.
 func (d *Desk) grant(claims attest.Claims, record Record, formatAllowed bool) (hullmark.DiskGrant, error) {
@@ -106,6 +154,10 @@ func (d *Desk) grant(claims attest.Claims, record Record, formatAllowed bool) (h
 		generation, owner = claims.Disk.Generation, claims.Disk.Owner
 	}
 	key, err := d.Keys.DiskKey(generation, d.Root, owner, claims.Disk.UUID)
+	var unreachable *hullmark.Condition
+	if errors.As(err, &unreachable) {
+		return hullmark.DiskGrant{}, unreachable
+	}
 	if err != nil {
 		return hullmark.DiskGrant{}, &hullmark.Condition{
 			Code: "generation-missing", Step: "ATTEST", Title: err.Error(),
@@ -116,6 +168,16 @@ func (d *Desk) grant(claims attest.Claims, record Record, formatAllowed bool) (h
 		Key: key, Generation: generation, UUID: claims.Disk.UUID, Owner: owner, FormatAllowed: formatAllowed,
 		Epoch: hullmark.Epoch{Committed: record.Committed, Issued: record.Issued},
 	}, nil
+}
+
+// controlPlaneJoin is the condition of a control plane that a join service
+// would have to make: it would need a member of etcd, and every key of the cluster.
+func controlPlaneJoin() *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: "control-plane-join", Step: "ATTEST", Title: "the machine's rule says control plane, and a join service only makes workers",
+		Expected: string(hullmark.Worker), Got: string(hullmark.ControlPlane),
+		Next: "give the machine a rule for a worker, or bring the cluster's first control plane up with hullmark init or recover",
+	}
 }
 
 // mismatch is the condition of registers that no accepted document predicts;

@@ -34,6 +34,8 @@ func (r *Record) Issue(claim hullmark.DiskClaim, waiver Waiver) (next Record, fo
 	next, known := Record{Disk: claim.UUID}, r != nil && r.Disk == claim.UUID
 	if known {
 		next = *r
+	} else if r != nil {
+		next.Serial = r.Serial // An override that was used stays used, whatever disk comes back.
 	}
 	if claim.State == hullmark.DiskReady {
 		if !known {

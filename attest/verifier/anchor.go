@@ -11,7 +11,7 @@ import (
 
 // accept holds a machine's endorsement key to the anchor, and reports whether an authority vouched for it.
 func (a Anchor) accept(node hullmark.NodeID, ek *tpm2.TPMTPublic, certificate []byte) (certified bool, err error) {
-	if a.Node == nil && len(a.Authorities) == 0 {
+	if a.Node == nil && a.Members == nil && len(a.Authorities) == 0 {
 		return false, &hullmark.Condition{
 			Code: "ek-not-named", Step: step, Title: "no endorsement key was named and no authority is trusted",
 			Got: node.String(), Next: "name the node's EK (--ek), and the CA that certified it if there is one (--ek-ca)",
@@ -22,6 +22,12 @@ func (a Anchor) accept(node hullmark.NodeID, ek *tpm2.TPMTPublic, certificate []
 			Code: "ek-unexpected", Step: step, Title: "the machine that answered has another endorsement key than the named one",
 			Expected: a.Node.String(), Got: node.String(),
 			Next: "check the address, and the EK's identity with whoever made or rents out the machine",
+		}
+	}
+	if a.Members != nil && !a.Members(node) {
+		return false, &hullmark.Condition{
+			Code: "not-a-member", Step: step, Title: "no membership rule names this machine",
+			Got: node.String(), Next: "add a rule for its identity to the policy",
 		}
 	}
 	if len(a.Authorities) == 0 {

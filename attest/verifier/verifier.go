@@ -22,8 +22,10 @@ const step = "ATTEST"
 
 // Anchor says which endorsement keys a verifier talks to. The zero value accepts none.
 type Anchor struct {
-	// Node accepts the one TPM of this identity; nil accepts every one that Authorities vouch for.
+	// Node accepts the one TPM of this identity; nil accepts every one that Members names, or that Authorities vouch for.
 	Node *hullmark.NodeID
+	// Members, if set, reports whether a membership rule names a machine; no other is accepted.
+	Members func(hullmark.NodeID) bool
 	// Authorities are certificates, each trusted to sign EK certificates directly.
 	// If there are any, the EK must have a certificate signed by one of them.
 	Authorities []*x509.Certificate

@@ -31,8 +31,10 @@ func (p programs) make(ctx context.Context, l lock.Lock) error {
 	if err := p.static(ctx, l.Go, "initrd", filepath.Join(p.out, "initrd")); err != nil {
 		return err
 	}
-	if err := p.static(ctx, l.Go, "firstboot", filepath.Join(p.out, "node", "firstboot")); err != nil {
-		return err
+	for _, name := range []string{"firstboot", "joinservice"} {
+		if err := p.static(ctx, l.Go, name, filepath.Join(p.out, "node", name)); err != nil {
+			return err
+		}
 	}
 	return p.linked(ctx, "statedisk", l)
 }

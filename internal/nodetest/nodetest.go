@@ -32,7 +32,7 @@ import (
 type Node struct {
 	wire.UnimplementedNodeServer
 
-	// TPM is the machine's; it is in use while an exchange runs.
+	// TPM is the machine's; it is in use until an exchange's M3 is sent.
 	TPM *tpmtest.TPM
 	// ID is the machine's identity.
 	ID hullmark.NodeID
@@ -50,8 +50,16 @@ type Node struct {
 	EditProof func(*wire.Proof)
 	// ForeignChannel makes the node bind its quote to another channel than this one.
 	ForeignChannel bool
+	// Unjoined says that no kubeadm finished on the disk although it is ready.
+	Unjoined bool
+	// Phases are what M7 tells before the end.
+	Phases []string
 	// Fail, if set, is how kubeadm ends.
 	Fail *hullmark.Condition
+	// Silent makes the node end its stream after M6, and go on by itself.
+	Silent bool
+	// Hold, if set, is waited for after M6.
+	Hold chan struct{}
 
 	exchange sync.Mutex // held while the TPM is in use
 
@@ -62,7 +70,7 @@ type Node struct {
 }
 
 // New returns an honest machine that booted with config and measured an image.
-func New(t *testing.T, root hullmark.ClusterRoot) *Node {
+func New(t testing.TB, root hullmark.ClusterRoot) *Node {
 	t.Helper()
 	config := []byte(`{"version":1,"clusterRoot":"` + root.String() + `","stateDisk":{"serial":"state"}}`)
 	n := &Node{
@@ -75,7 +83,7 @@ func New(t *testing.T, root hullmark.ClusterRoot) *Node {
 }
 
 // Document returns a small measurement document; image names what PCR 4 measures.
-func Document(t *testing.T, image string) measurements.Document {
+func Document(t testing.TB, image string) measurements.Document {
 	t.Helper()
 	var prediction pcrs.Prediction
 	for _, e := range boot(image) {
@@ -106,7 +114,7 @@ func boot(image string) []event {
 }
 
 // Boot measures what Document predicts for the same image.
-func (n *Node) Boot(t *testing.T, image string) {
+func (n *Node) Boot(t testing.TB, image string) {
 	t.Helper()
 	for _, e := range boot(image) {
 		n.TPM.Extend(t, e.register, []byte(e.text))
@@ -114,7 +122,7 @@ func (n *Node) Boot(t *testing.T, image string) {
 }
 
 // identify reads the machine's identity.
-func (n *Node) identify(t *testing.T) hullmark.NodeID {
+func (n *Node) identify(t testing.TB) hullmark.NodeID {
 	t.Helper()
 	p, err := prover.Open(n.TPM)
 	if err != nil {
@@ -179,30 +187,68 @@ func (n *Node) Journal(_ *wire.JournalRequest, stream grpc.ServerStreamingServer
 	return nil
 }
 
-// errDenied ends an exchange in which the verifier said no.
-var errDenied = errors.New("denied")
+// stream is the node's end of an exchange, whoever dialled.
+type stream interface {
+	Send(*wire.FromNode) error
+	Recv() (*wire.FromVerifier, error)
+	Context() context.Context
+}
 
-// Release runs the node's side of one exchange.
-func (n *Node) Release(stream grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) error {
-	n.exchange.Lock()
-	defer n.exchange.Unlock()
-	p, err := prover.Open(n.TPM)
+// Dial runs the node's side of one exchange with the join service at address,
+// as a node of the cluster that root names. It returns nil if the exchange came
+// to its end: with a Ready node, or with a denial (Denied).
+func (n *Node) Dial(ctx context.Context, address string, root hullmark.ClusterRoot) error {
+	connection, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithTransportCredentials(credentials.NewTLS(attest.JoinConfig(root))),
+		grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MaxFromVerifier)))
 	if err != nil {
 		return err
 	}
-	defer p.Close()
-	err = n.release(p, stream)
+	defer connection.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s, err := wire.NewJoinServiceClient(connection).Release(ctx)
+	if err != nil {
+		return err
+	}
+	if err := n.release(s); err != nil && !errors.Is(err, errDenied) {
+		return err
+	}
+	// The service ends the stream once it has recorded what it heard.
+	if err := s.CloseSend(); err != nil {
+		return err
+	}
+	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("the stream's end: %w", err)
+	}
+	return nil
+}
+
+// errDenied ends an exchange in which the verifier said no.
+var errDenied = errors.New("denied")
+
+// Again returns the same machine as it dials anew while an older exchange still seems alive.
+func (n *Node) Again() *Node {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return &Node{TPM: n.TPM, ID: n.ID, Config: n.Config, Disk: n.Disk, Epoch: n.Epoch, ticket: n.ticket}
+}
+
+// Release runs the node's side of one exchange that an operator dialled.
+func (n *Node) Release(s grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) error {
+	_, err := n.receive(s) // the call
+	if err == nil {
+		err = n.release(s)
+	}
 	if errors.Is(err, errDenied) || errors.Is(err, io.EOF) {
 		return nil
 	}
 	return err
 }
 
-func (n *Node) release(p *prover.Prover, stream grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) error {
-	if _, err := n.receive(stream); err != nil { // the call
-		return err
-	}
-	if err := n.prove(p, stream); err != nil {
+func (n *Node) release(stream stream) error {
+	if err := n.prove(stream); err != nil {
 		return err
 	}
 	if err := n.open(stream); err != nil {
@@ -219,7 +265,14 @@ func (n *Node) release(p *prover.Prover, stream grpc.BidiStreamingServer[wire.Fr
 }
 
 // prove does M1 to M3.
-func (n *Node) prove(p *prover.Prover, stream grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) error {
+func (n *Node) prove(stream stream) error {
+	n.exchange.Lock()
+	defer n.exchange.Unlock()
+	p, err := prover.Open(n.TPM)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
 	identity := p.Identity()
 	hello := &wire.Hello{
 		Version: attest.Version, EkPublic: identity.EKPublic, EkCertificate: identity.EKCertificate, AkPublic: identity.AKPublic,
@@ -278,7 +331,7 @@ func (n *Node) quote(p *prover.Prover, ctx context.Context, secret hullmark.Secr
 }
 
 // open does M4 and M5: it holds the ticket to the disk's counter as docs/protocol.md says.
-func (n *Node) open(stream grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) error {
+func (n *Node) open(stream stream) error {
 	message, err := n.receive(stream)
 	if err != nil {
 		return err
@@ -296,12 +349,24 @@ func (n *Node) open(stream grpc.BidiStreamingServer[wire.FromVerifier, wire.From
 	}
 	n.Epoch = epoch.Issued
 	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
-		Issued: epoch.Issued, EpochRead: read, Joined: n.Disk.State == hullmark.DiskReady, Addresses: []string{"192.0.2.7"},
+		Issued: epoch.Issued, EpochRead: read, Joined: n.Disk.State == hullmark.DiskReady && !n.Unjoined, Addresses: []string{"192.0.2.7"},
 	}}})
 }
 
 // finish does M7; from then on the machine's disk is ready.
-func (n *Node) finish(stream grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) error {
+func (n *Node) finish(stream stream) error {
+	if n.Silent {
+		return errors.New("the node is silent from here on")
+	}
+	if n.Hold != nil {
+		<-n.Hold
+	}
+	for _, phase := range n.Phases {
+		err := stream.Send(&wire.FromNode{Message: &wire.FromNode_Progress{Progress: &wire.Progress{Phase: phase}}})
+		if err != nil {
+			return err
+		}
+	}
 	progress := &wire.Progress{Phase: "KUBEADM", Message: "node is ready", Ready: true}
 	if n.Fail != nil {
 		progress = &wire.Progress{Phase: "KUBEADM", Failed: wire.FromCondition(n.Fail)}
@@ -309,7 +374,7 @@ func (n *Node) finish(stream grpc.BidiStreamingServer[wire.FromVerifier, wire.Fr
 	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Progress{Progress: progress}})
 }
 
-func (n *Node) receive(stream grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) (*wire.FromVerifier, error) {
+func (n *Node) receive(stream stream) (*wire.FromVerifier, error) {
 	message, err := stream.Recv()
 	if err != nil {
 		return nil, err

@@ -1,0 +1,181 @@
+// Package memrecords keeps a cluster's machines and tokens in memory. It is
+// the twin of the records in Kubernetes objects, for tests and benchmarks of
+// what decides over them.
+package memrecords
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+)
+
+// Store implements joinservice.Records and joinservice.Tokens. The zero value
+// is empty and safe for concurrent use; the fields are set before it is used.
+type Store struct {
+	// BeforeStore, if set, is called before each Store looks at the version:
+	// what it changes by another Store is what a second replica does.
+	BeforeStore func(joinservice.Machine)
+
+	mutex    sync.Mutex
+	down     bool
+	machines map[hullmark.NodeID]versioned
+	names    map[string]hullmark.NodeID
+	tokens   map[string]hullmark.NodeID
+	// issued counts tokens, conflicts the writes that lost a race, writes those that did not.
+	issued, conflicts, writes int
+}
+
+type versioned struct {
+	machine joinservice.Machine
+	version int
+}
+
+var (
+	_ joinservice.Records = (*Store)(nil)
+	_ joinservice.Tokens  = (*Store)(nil)
+)
+
+// SetDown lets every call fail as if the API were not reachable, or no longer.
+func (s *Store) SetDown(down bool) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.down = down
+}
+
+// check is called with the mutex held.
+func (s *Store) check() error {
+	if !s.down {
+		return nil
+	}
+	return &hullmark.Condition{Code: "api-unreachable", Title: "the records are down", Next: "wait", Retry: true}
+}
+
+// Load returns a machine's record.
+func (s *Store) Load(_ context.Context, node hullmark.NodeID) (joinservice.Machine, joinservice.Version, error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if err := s.check(); err != nil {
+		return joinservice.Machine{}, "", err
+	}
+	kept, ok := s.machines[node]
+	if !ok {
+		return joinservice.Machine{Node: node}, "", nil
+	}
+	kept.machine.Addresses = slices.Clone(kept.machine.Addresses)
+	return kept.machine, joinservice.Version(strconv.Itoa(kept.version)), nil
+}
+
+// Store replaces a machine's record.
+func (s *Store) Store(_ context.Context, m joinservice.Machine, v joinservice.Version) (joinservice.Version, error) {
+	if s.BeforeStore != nil {
+		s.BeforeStore(m)
+	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if err := s.check(); err != nil {
+		return "", err
+	}
+	kept, ok := s.machines[m.Node]
+	var current joinservice.Version
+	if ok {
+		current = joinservice.Version(strconv.Itoa(kept.version))
+	}
+	if v != current {
+		s.conflicts++
+		return "", joinservice.ErrConflict
+	}
+	if s.machines == nil {
+		s.machines = map[hullmark.NodeID]versioned{}
+	}
+	s.writes++
+	m.Addresses = slices.Clone(m.Addresses)
+	s.machines[m.Node] = versioned{m, kept.version + 1}
+	return joinservice.Version(strconv.Itoa(kept.version + 1)), nil
+}
+
+// Claim binds a name to one machine.
+func (s *Store) Claim(_ context.Context, name string, node hullmark.NodeID) error {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if err := s.check(); err != nil {
+		return err
+	}
+	if holder, ok := s.names[name]; ok && holder != node {
+		return &hullmark.Condition{
+			Code: "name-taken", Title: "another machine has the name " + name,
+			Expected: node.String(), Got: holder.String(), Next: "remove that node, or choose another name",
+		}
+	}
+	if s.names == nil {
+		s.names = map[string]hullmark.NodeID{}
+	}
+	s.names[name] = node
+	return nil
+}
+
+// Issue makes a token.
+func (s *Store) Issue(_ context.Context, m joinservice.Machine) (id string, token hullmark.Secret, err error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if err := s.check(); err != nil {
+		return "", hullmark.Secret{}, err
+	}
+	secret := make([]byte, 8)
+	if _, err := rand.Read(secret); err != nil {
+		return "", hullmark.Secret{}, err
+	}
+	s.issued++
+	id = fmt.Sprintf("%06d", s.issued)
+	if s.tokens == nil {
+		s.tokens = map[string]hullmark.NodeID{}
+	}
+	s.tokens[id] = m.Node
+	return id, hullmark.NewSecret([]byte(id + "." + hex.EncodeToString(secret))), nil
+}
+
+// Revoke ends a token.
+func (s *Store) Revoke(_ context.Context, id string) error {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if err := s.check(); err != nil {
+		return err
+	}
+	delete(s.tokens, id)
+	return nil
+}
+
+// Tokens returns which machine each token that may be used is for.
+func (s *Store) Tokens() map[string]hullmark.NodeID {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return maps.Clone(s.tokens)
+}
+
+// Issued returns how many tokens were ever made.
+func (s *Store) Issued() int {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.issued
+}
+
+// Conflicts returns how many writes lost a race.
+func (s *Store) Conflicts() int {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.conflicts
+}
+
+// Writes returns how many writes were made.
+func (s *Store) Writes() int {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.writes
+}

@@ -1,0 +1,29 @@
+package joinservice
+
+import (
+	"context"
+)
+
+// Adopt merges what a cluster's operator recorded of the first node, while no
+// API could keep it, into the record that the API keeps: of the same disk the
+// higher numbers count. A record of another disk is a later one and stays.
+func (s *Service) Adopt(ctx context.Context, first Machine) error {
+	if err := s.Records.Claim(ctx, first.Name, first.Node); err != nil {
+		return err
+	}
+	_, err := s.change(ctx, first.Node, func(m *Machine, known bool) error {
+		switch {
+		case !known || m.Name == "":
+			*m = first
+		case m.Record.Disk == first.Record.Disk:
+			m.Record.Committed = max(m.Record.Committed, first.Record.Committed)
+			m.Record.Issued = max(m.Record.Issued, first.Record.Issued)
+			m.State, m.Condition = first.State, nil
+			if len(first.Addresses) > 0 {
+				m.Addresses = first.Addresses
+			}
+		}
+		return nil
+	})
+	return err
+}

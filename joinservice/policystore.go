@@ -1,0 +1,235 @@
+package joinservice
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// maxDocuments bounds all documents of one policy together, in bytes.
+const maxDocuments = 64 << 20
+
+// maxPolicyCache bounds the cache file, in bytes: base64 takes a third more.
+const maxPolicyCache = (maxDocuments+measurements.MaxPolicy)/3*4 + 1<<20
+
+// SignedPolicy is a policy as measurements.SignPolicy makes it, with the
+// documents that it accepts in their encoded form. It is unverified, and the
+// JSON form of the cache file.
+type SignedPolicy struct {
+	// Envelope is the signed policy.
+	Envelope []byte `json:"envelope"`
+	// Documents are encoded measurement documents by their digest.
+	Documents map[measurements.DocumentID][]byte `json:"documents"`
+}
+
+// PolicyStore holds the policy in force. It is safe for concurrent use: whoever
+// reads sees one policy with all its documents, the old or the new.
+type PolicyStore struct {
+	root  hullmark.ClusterRoot
+	cache string
+	// mutex serialises Offer. kept reports that the cache file holds what is in force.
+	mutex   sync.Mutex
+	kept    bool
+	inForce atomic.Pointer[verified]
+}
+
+// verified is a policy whose signature and documents were checked, prepared for judging many machines.
+type verified struct {
+	policy     measurements.Policy
+	encoded    []byte
+	signed     SignedPolicy
+	documents  []measurements.Document
+	references measurements.References
+	members    map[hullmark.NodeID]measurements.Member
+}
+
+// OpenPolicyStore begins with the higher version of installed and what the
+// cache file at the path cache holds. One that does not verify is passed over
+// if the other does; warning then says why.
+func OpenPolicyStore(root hullmark.ClusterRoot, installed SignedPolicy, cache string) (store *PolicyStore, warning, err error) {
+	s := &PolicyStore{root: root, cache: cache}
+	fromDisk, diskErr := s.verify(installed)
+	kept, cacheErr := s.readCache()
+	if cacheErr != nil {
+		warning = fmt.Errorf("policy cache %s: %w", cache, cacheErr)
+	}
+	if diskErr != nil {
+		warning = errors.Join(warning, fmt.Errorf("installed policy: %w", diskErr))
+	}
+	switch {
+	case fromDisk == nil && kept == nil:
+		return nil, nil, fmt.Errorf("no policy can be used; next: run hullmark init or recover again: %w", warning)
+	case fromDisk == nil || kept != nil && kept.policy.Version >= fromDisk.policy.Version:
+		s.inForce.Store(kept)
+		s.kept = true
+	default:
+		s.inForce.Store(fromDisk)
+	}
+	return s, warning, nil
+}
+
+// readCache returns the cached policy; nil without an error means that there is none yet.
+func (s *PolicyStore) readCache() (*verified, error) {
+	file, err := os.Open(s.cache)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxPolicyCache+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(content) > maxPolicyCache {
+		return nil, fmt.Errorf("more than %d bytes", maxPolicyCache)
+	}
+	var signed SignedPolicy
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&signed); err != nil {
+		return nil, err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("data after the end of the document")
+	}
+	return s.verify(signed)
+}
+
+// verify checks the signature, parses everything, and holds the documents to their digests.
+func (s *PolicyStore) verify(signed SignedPolicy) (*verified, error) {
+	policy, err := measurements.OpenPolicy(signed.Envelope, s.root)
+	if err != nil {
+		return nil, err
+	}
+	encoded, err := policy.Encode()
+	if err != nil {
+		return nil, err
+	}
+	e := &verified{
+		policy: policy, encoded: encoded, members: make(map[hullmark.NodeID]measurements.Member, len(policy.Members)),
+		signed: SignedPolicy{Envelope: signed.Envelope, Documents: map[measurements.DocumentID][]byte{}},
+	}
+	if err := e.take(signed.Documents); err != nil {
+		return nil, fmt.Errorf("policy version %d: %w", policy.Version, err)
+	}
+	for _, m := range policy.Members {
+		e.members[m.EKID] = m
+	}
+	e.references = measurements.NewReferences(policy, e.documents)
+	return e, nil
+}
+
+// take keeps the documents that the policy names; each has to be there.
+func (e *verified) take(documents map[measurements.DocumentID][]byte) error {
+	size := 0
+	for _, accepted := range e.policy.Documents {
+		content, ok := documents[accepted.Document]
+		if !ok {
+			return fmt.Errorf("document %v: missing", accepted.Document)
+		}
+		if size += len(content); size > maxDocuments {
+			return fmt.Errorf("documents: more than %d bytes together", maxDocuments)
+		}
+		if got := measurements.DocumentID(sha256.Sum256(content)); got != accepted.Document {
+			return fmt.Errorf("document %v: its content has the digest %v", accepted.Document, got)
+		}
+		document, err := measurements.Parse(content)
+		if err != nil {
+			return fmt.Errorf("document %v: %w", accepted.Document, err)
+		}
+		e.documents = append(e.documents, document)
+		e.signed.Documents[accepted.Document] = content
+	}
+	return nil
+}
+
+// Offer puts a policy in force if the root key signed it, it parses, its
+// documents are there, and its version is higher than that in force, and writes
+// it to the cache file. It reports whether another policy is in force since. The
+// policy that is in force already is no error; every other refusal is one that
+// says why. An error with taken set means that only the cache file was not written.
+func (s *PolicyStore) Offer(offered SignedPolicy) (taken bool, err error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	current := s.inForce.Load()
+	next, err := s.choose(current, offered)
+	if err != nil {
+		return false, fmt.Errorf("offered policy: %w", err)
+	}
+	if next != current {
+		s.inForce.Store(next)
+		s.kept = false
+	}
+	if s.kept {
+		return false, nil
+	}
+	if err := writeCache(s.cache, next.signed); err != nil {
+		return next != current, fmt.Errorf("policy version %d is in force, but not kept for the next start: %w", next.policy.Version, err)
+	}
+	s.kept = true
+	return next != current, nil
+}
+
+// choose returns the policy in force itself if the offered one says the same.
+func (s *PolicyStore) choose(current *verified, offered SignedPolicy) (*verified, error) {
+	policy, err := measurements.OpenPolicy(offered.Envelope, s.root)
+	if err != nil {
+		return nil, err
+	}
+	if policy.Version < current.policy.Version {
+		return nil, fmt.Errorf("its version is %d, and %d is in force: sign it again with a higher one", policy.Version, current.policy.Version)
+	}
+	if policy.Version == current.policy.Version {
+		encoded, err := policy.Encode()
+		if err != nil {
+			return nil, err
+		}
+		if !bytes.Equal(encoded, current.encoded) {
+			return nil, fmt.Errorf("its version is %d, which another policy in force has: sign it again with a higher one", policy.Version)
+		}
+		return current, nil
+	}
+	return s.verify(offered)
+}
+
+// Policy returns the policy in force. It is shared: the caller must not change it.
+func (s *PolicyStore) Policy() measurements.Policy { return s.inForce.Load().policy }
+
+// Signed returns the policy in force as it was signed. It is shared: the caller must not change it.
+func (s *PolicyStore) Signed() SignedPolicy { return s.inForce.Load().signed }
+
+// writeCache replaces the file at path; after a crash it holds the old content or the new.
+func writeCache(path string, signed SignedPolicy) error {
+	content, err := json.Marshal(signed)
+	if err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), ".policy-*")
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	if err = errors.Join(err, file.Sync(), file.Close()); err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

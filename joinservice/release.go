@@ -1,0 +1,316 @@
+package joinservice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/verifier"
+	"github.com/hullmark/hullmark/attest/wire"
+)
+
+// progressPause is how long is waited at least between two writes of a machine's progress.
+const progressPause = 10 * time.Second
+
+// errSuperseded says that the machine has begun another exchange, or holds a later ticket.
+var errSuperseded = errors.New("the machine began another exchange")
+
+// release is one exchange of the service.
+type release struct {
+	service      *Service
+	conversation *Conversation
+	// ctx outlives the stream: what is recorded of an exchange is recorded even if the node is gone.
+	ctx context.Context
+
+	claims    attest.Claims
+	admission Admission
+	opened    Opened
+	// token is the public half of the token that M6 brings, empty if it brings none.
+	token string
+	// phase is the one that was recorded last, at noted.
+	phase string
+	noted time.Time
+}
+
+// run goes from M1 to Ready.
+func (x *release) run() error {
+	if err := x.attest(); err != nil {
+		return err
+	}
+	mine := x.service.takeTurn(x.claims.Node)
+	defer x.service.endTurn(x.claims.Node, mine)
+	x.conversation.over = mine.over
+	if err := x.admit(); err != nil {
+		return x.deny(err)
+	}
+	if err := x.grant(); err != nil {
+		return err
+	}
+	proceed, err := x.commit()
+	if err != nil {
+		return x.deny(err)
+	}
+	if err := x.conversation.Proceed(proceed); err != nil {
+		return x.finish(err)
+	}
+	return x.finish(x.conversation.Follow(x.progress))
+}
+
+// attest does M1 to M3, in one of the bounded places for strangers.
+func (x *release) attest() (err error) {
+	if !x.service.enter() {
+		busy := &hullmark.Condition{
+			Code: "busy", Step: "ATTEST", Title: "the join service has as many exchanges under way as it takes", Retry: true,
+			Next: "wait: the node tries again by itself",
+		}
+		return x.conversation.refuse(busy, busy)
+	}
+	defer x.service.leave()
+	x.claims, err = x.conversation.Attest(x.service.Root, verifier.Anchor{Members: x.service.isMember})
+	return err
+}
+
+// kind is what the disk says: one that holds data comes back, any other joins.
+func (x *release) kind() hullmark.TicketKind {
+	if x.claims.Disk.State == hullmark.DiskReady {
+		return hullmark.Rejoin
+	}
+	return hullmark.Join
+}
+
+// admit decides, claims the node's name, and records the ticket before it is sent.
+func (x *release) admit() error {
+	var former string // the token of an earlier ticket
+	_, err := x.service.change(x.ctx, x.claims.Node, func(m *Machine, known bool) (err error) {
+		x.admission.Ticket.Disk.Key.Wipe() // of an attempt that lost its race
+		if x.admission, err = x.decide(*m, known); err != nil {
+			return err
+		}
+		if err := x.service.Records.Claim(x.ctx, x.admission.Member.Name, x.claims.Node); err != nil {
+			return err
+		}
+		former = m.Token
+		*m = Machine{
+			Node: x.claims.Node, Name: x.admission.Member.Name, Role: x.admission.Member.Role,
+			Trust: x.claims.Trust, Document: x.admission.Verdict.Document,
+			Record: x.admission.Record, Addresses: m.Addresses, State: MachineAdmitted,
+		}
+		return nil
+	})
+	if err != nil {
+		x.admission.Ticket.Disk.Key.Wipe()
+		return err
+	}
+	x.revoke(former)
+	return nil
+}
+
+// decide asks the desk, and holds a disk that was joined to the name and role it was joined with.
+func (x *release) decide(m Machine, known bool) (Admission, error) {
+	var record *Record
+	if known {
+		record = &m.Record
+	}
+	admission, err := x.service.desk().Admit(x.kind(), x.claims, record)
+	if err != nil {
+		return Admission{}, err
+	}
+	member := admission.Member
+	if known && x.kind() == hullmark.Rejoin && (m.Name != member.Name || m.Role != member.Role) {
+		admission.Ticket.Disk.Key.Wipe()
+		return Admission{}, &hullmark.Condition{
+			Code: "member-changed", Step: "ATTEST", Title: "the machine's disk was set up under another name or role than its rule gives now",
+			Expected: fmt.Sprintf("%s %s", member.Role, member.Name), Got: fmt.Sprintf("%s %s", m.Role, m.Name),
+			Next: "restore the rule, or remove the node and give it an empty disk",
+		}
+	}
+	return admission, nil
+}
+
+// grant does M4 and M5.
+func (x *release) grant() (err error) {
+	x.opened, err = x.conversation.Grant(x.admission.Ticket)
+	if err != nil {
+		return x.finish(err)
+	}
+	return nil
+}
+
+// commit records what the node confirmed, with the token that M6 brings it, and
+// makes M6.
+func (x *release) commit() (*wire.Proceed, error) {
+	proceed := &wire.Proceed{NodeName: x.admission.Member.Name, Role: string(x.admission.Member.Role)}
+	if !x.opened.Joined {
+		if err := x.addMaterial(proceed); err != nil {
+			x.revoke(x.token)
+			return nil, err
+		}
+	}
+	issued := x.admission.Record.Issued
+	_, err := x.service.change(x.ctx, x.claims.Node, func(m *Machine, _ bool) error {
+		record, err := m.Record.Commit(x.claims.Disk.UUID, issued)
+		if err != nil || m.Record.Committed > issued {
+			return x.stale(m.Record)
+		}
+		m.Record, m.Token, m.Addresses = record, x.token, usable(x.opened.Addresses)
+		m.State, m.Phase, m.Condition = MachineJoining, "", nil
+		return nil
+	})
+	if err != nil {
+		x.revoke(x.token)
+		return nil, err
+	}
+	return proceed, nil
+}
+
+// stale is the condition of a ticket that a later one overtook.
+func (x *release) stale(record Record) *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: "ticket-stale", Step: "EPOCH", Title: "the machine was given a later ticket, or one for another disk, since this one",
+		Expected: fmt.Sprintf("disk %s, epoch %d", record.Disk, record.Issued),
+		Got:      fmt.Sprintf("disk %s, epoch %d", x.claims.Disk.UUID, x.admission.Record.Issued),
+		Next:     "wait: the node tries again by itself", Retry: true,
+	}
+}
+
+// usable returns the addresses that a node's certificates may name: none that means another machine to everybody else.
+func usable(own []netip.Addr) []netip.Addr {
+	var addresses []netip.Addr
+	for _, a := range own {
+		a = a.Unmap().WithZone("")
+		if a.IsGlobalUnicast() && !slices.Contains(addresses, a) {
+			addresses = append(addresses, a)
+		}
+	}
+	return addresses
+}
+
+// progress records what the node does now and then.
+func (x *release) progress(phase, _ string) {
+	if phase == x.phase || time.Since(x.noted) < progressPause {
+		return
+	}
+	x.phase, x.noted = phase, time.Now()
+	x.note(func(m *Machine) { m.Phase = cut(phase) })
+}
+
+// brief is the root of a condition that a node reports, bounded to what a record has room for.
+func brief(c *hullmark.Condition) *hullmark.Condition {
+	c = c.Root()
+	return &hullmark.Condition{
+		Code: cut(c.Code), Step: cut(c.Step), Title: cut(c.Title),
+		Expected: cut(c.Expected), Got: cut(c.Got), Next: cut(c.Next), Retry: c.Retry,
+	}
+}
+
+// cut bounds a text of a node's, in bytes.
+func cut(text string) string {
+	const most = 512
+	if len(text) > most {
+		text = text[:most]
+	}
+	return strings.ToValidUTF8(text, "")
+}
+
+// finish records how the exchange ended after its ticket, and returns err.
+func (x *release) finish(err error) error {
+	var reported *NodeError
+	switch {
+	case errors.Is(err, errSuperseded):
+	case err == nil:
+		x.revoke(x.token)
+		x.note(func(m *Machine) { m.State, m.Token, m.Phase, m.Condition = MachineReady, "", "", nil })
+	case errors.As(err, &reported):
+		x.revoke(x.token)
+		x.note(func(m *Machine) { m.State, m.Token, m.Condition = MachineFailed, "", brief(reported.Condition) })
+	default:
+		// The node goes on without its verifier: its token stays until it expires, or until the next ticket.
+		x.note(func(m *Machine) { m.State, m.Condition = MachineFailed, ended(err) })
+	}
+	return err
+}
+
+// ended is the condition of a stream that ended before its node was Ready.
+func ended(err error) *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: OutcomeEnded, Step: "ATTEST", Title: "the node was not heard to the end: " + err.Error(), Retry: true,
+		Next: "look at the node (hullmark node status); it may have gone on by itself",
+	}
+}
+
+// note edits the record as long as it is this ticket's. What it fails to record changes nothing for the node.
+func (x *release) note(edit func(*Machine)) {
+	_, err := x.service.change(x.ctx, x.claims.Node, func(m *Machine, _ bool) error {
+		if m.Record.Disk != x.claims.Disk.UUID || m.Record.Issued != x.admission.Record.Issued {
+			return errSuperseded
+		}
+		edit(m)
+		return nil
+	})
+	x.warn("not recorded", err)
+}
+
+// revoke ends a token, if there is one. One that cannot be ended expires.
+func (x *release) revoke(token string) {
+	if token != "" {
+		x.warn("token not revoked", x.service.Tokens.Revoke(x.ctx, token))
+	}
+}
+
+// deny tells a verified machine why it gets nothing, and records a final reason for people.
+func (x *release) deny(err error) error {
+	condition := hullmark.AsCondition(err, "ATTEST", "service-failed")
+	if !condition.Root().Retry {
+		x.record(condition)
+	}
+	return errors.Join(condition, x.conversation.Deny(condition))
+}
+
+// record notes a refusal; of what earlier tickets bound it changes nothing.
+func (x *release) record(condition *hullmark.Condition) {
+	member, ok := x.service.desk().Policy.Member(x.claims.Node)
+	if !ok {
+		return
+	}
+	_, err := x.service.change(x.ctx, x.claims.Node, func(m *Machine, known bool) error {
+		if !known {
+			m.Name, m.Role, m.Trust = member.Name, member.Role, x.claims.Trust
+		}
+		m.State, m.Condition = MachineFailed, condition
+		return nil
+	})
+	x.warn("refusal not recorded", err)
+}
+
+func (x *release) warn(what string, err error) {
+	if err != nil && x.service.Log != nil {
+		x.service.Log.Warn(what, "node", x.claims.Node.String(), "error", err.Error())
+	}
+}
+
+// log writes one line, which is where the operator reads why evidence was
+// refused. Strangers get one line a second between them.
+func (x *release) log(outcome string, err error) {
+	if x.service.Log == nil {
+		return
+	}
+	if x.claims.Node == (hullmark.NodeID{}) {
+		now := time.Now().Unix()
+		if x.service.refusalLogged.Swap(now) != now {
+			x.service.Log.Info("refused", "outcome", outcome, "error", fmt.Sprint(err))
+		}
+		return
+	}
+	attributes := []any{"node", x.claims.Node.String(), "name", x.admission.Member.Name, "kind", string(x.kind()), "outcome", outcome}
+	if err != nil {
+		attributes = append(attributes, slog.String("error", err.Error()))
+	}
+	x.service.Log.Info("exchange", attributes...)
+}

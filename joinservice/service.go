@@ -1,0 +1,205 @@
+package joinservice
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
+)
+
+const (
+	// maxStrangers bounds the exchanges whose evidence is not verified yet.
+	// Beyond them, only members have streams, each member one.
+	maxStrangers = 64
+	// maxHeaders bounds the headers of a call, in bytes.
+	maxHeaders = 8 << 10
+	// handshake bounds TLS and HTTP/2 handshakes, and how long a connection stays without a stream.
+	handshake = 15 * time.Second
+	// probe is how long a connection is silent before it is probed: a node that lost its power ends no stream.
+	probe = time.Minute
+)
+
+// Service is the verifier's side of join and rejoin, which nodes dial. Any
+// number of replicas may run: they share nothing but Records. All exported
+// fields are set before it is served.
+type Service struct {
+	wire.UnimplementedJoinServiceServer
+
+	// Root is the cluster's.
+	Root hullmark.ClusterRoot
+	// Policy holds the policy in force.
+	Policy *PolicyStore
+	// Keys derives disk keys.
+	Keys Keeper
+	// Records keeps the machines, Tokens makes what a joining kubelet authenticates with.
+	Records Records
+	Tokens  Tokens
+	// Settings are the cluster's, for nodes that join.
+	Settings Settings
+	// KubernetesCA is the certificate, in PEM, to which nodes hold the API server.
+	KubernetesCA []byte
+	// Patience is ServicePatience in all but tests.
+	Patience Patience
+	// Ended is told how each exchange ended: OutcomeReady, another outcome or the code of a condition.
+	Ended func(outcome string)
+	// Log gets a line for each exchange of a verified machine, and now and then one for another's.
+	Log *slog.Logger
+
+	strangers atomic.Int64
+	inFlight  atomic.Int64
+	// refusalLogged is the second (Unix time) in which a stranger's refusal was logged last.
+	refusalLogged atomic.Int64
+
+	mutex sync.Mutex // guards turns
+	// turns holds how to end the exchange of each machine that has one.
+	turns map[hullmark.NodeID]*turn
+}
+
+// The outcomes of an exchange that no condition of the service describes.
+const (
+	// OutcomeReady is an exchange that ended with a Ready node.
+	OutcomeReady = "ready"
+	// OutcomeNodeFailed is one in which the node said what failed.
+	OutcomeNodeFailed = "node-failed"
+	// OutcomeEnded is one whose stream ended early, or fell silent, or was malformed.
+	OutcomeEnded = "stream-ended"
+	// OutcomeSuperseded is one whose machine began another.
+	OutcomeSuperseded = "superseded"
+)
+
+// InFlight returns how many exchanges are under way.
+func (s *Service) InFlight() int64 { return s.inFlight.Load() }
+
+// Server returns a server of the exchange, bounded against strangers, over
+// attest's TLS; config is attest.ServiceConfig's. The caller bounds connections.
+func (s *Service) Server(config *tls.Config) *grpc.Server {
+	server := grpc.NewServer(
+		grpc.Creds(credentials.NewTLS(config)),
+		grpc.MaxRecvMsgSize(wire.MaxFromNode),
+		grpc.MaxHeaderListSize(maxHeaders),
+		grpc.MaxConcurrentStreams(1),
+		grpc.ConnectionTimeout(handshake),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: handshake, Time: probe, Timeout: handshake}),
+	)
+	wire.RegisterJoinServiceServer(server, s)
+	return server
+}
+
+// Release runs one exchange. Its end is never a status with a reason: a machine
+// that is refused learns what Conversation says, and nothing from the stream.
+func (s *Service) Release(stream wire.JoinService_ReleaseServer) error {
+	s.inFlight.Add(1)
+	defer s.inFlight.Add(-1)
+	x := &release{service: s, conversation: Converse(stream, s.Patience), ctx: context.WithoutCancel(stream.Context())}
+	err := x.run()
+	outcome := outcomeOf(err)
+	if s.Ended != nil {
+		s.Ended(outcome)
+	}
+	x.log(outcome, err)
+	return nil
+}
+
+func outcomeOf(err error) string {
+	var reported *NodeError
+	var condition *hullmark.Condition
+	switch {
+	case err == nil:
+		return OutcomeReady
+	case errors.Is(err, errSuperseded):
+		return OutcomeSuperseded
+	case errors.As(err, &reported):
+		return OutcomeNodeFailed
+	case errors.As(err, &condition):
+		return condition.Code
+	}
+	return OutcomeEnded
+}
+
+// enter takes one of the places for strangers, if there is one.
+func (s *Service) enter() bool {
+	if s.strangers.Add(1) > maxStrangers {
+		s.strangers.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (s *Service) leave() { s.strangers.Add(-1) }
+
+// turn is a machine's one exchange at this replica.
+type turn struct {
+	over chan struct{}
+}
+
+// takeTurn ends the machine's older exchange here, if there is one: a node that
+// was reset dials again long before its old stream is known to be dead.
+func (s *Service) takeTurn(node hullmark.NodeID) *turn {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if older := s.turns[node]; older != nil {
+		close(older.over)
+	}
+	if s.turns == nil {
+		s.turns = map[hullmark.NodeID]*turn{}
+	}
+	mine := &turn{over: make(chan struct{})}
+	s.turns[node] = mine
+	return mine
+}
+
+func (s *Service) endTurn(node hullmark.NodeID, mine *turn) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.turns[node] == mine {
+		delete(s.turns, node)
+	}
+}
+
+// desk returns a desk with the policy that is in force now.
+func (s *Service) desk() *Desk {
+	now := s.Policy.inForce.Load()
+	return &Desk{Root: s.Root, Policy: now.policy, Documents: now.documents, Keys: s.Keys, references: &now.references}
+}
+
+// isMember reports whether the policy in force names a machine.
+func (s *Service) isMember(node hullmark.NodeID) bool {
+	_, ok := s.Policy.inForce.Load().members[node]
+	return ok
+}
+
+// attempts bounds how often a compare-and-swap is tried. Only a machine's own exchanges change its record.
+const attempts = 4
+
+// change edits a machine's record by compare-and-swap; whoever loses a race
+// reads again and decides anew. edit may be called several times.
+func (s *Service) change(ctx context.Context, node hullmark.NodeID, edit func(m *Machine, known bool) error) (Machine, error) {
+	for range attempts {
+		m, version, err := s.Records.Load(ctx, node)
+		if err != nil {
+			return Machine{}, err
+		}
+		if err := edit(&m, version != ""); err != nil {
+			return Machine{}, err
+		}
+		m.Seen = time.Now().UTC().Truncate(time.Second)
+		_, err = s.Records.Store(ctx, m, version)
+		if !errors.Is(err, ErrConflict) {
+			return m, err
+		}
+	}
+	return Machine{}, &hullmark.Condition{
+		Code: "record-contended", Step: "ATTEST", Title: "the machine's record was changed by others again and again", Retry: true,
+		Next: "wait; if this stays, look for a second machine with this TPM",
+	}
+}

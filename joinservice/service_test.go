@@ -1,0 +1,693 @@
+package joinservice_test
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/pem"
+	"errors"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/memrecords"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/joinservice/keys"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// site is a cluster with a join service, and a machine that booted its image and is to be a worker.
+type site struct {
+	cluster *cluster.Cluster
+	records *memrecords.Store
+	policy  *joinservice.PolicyStore
+	service *joinservice.Service
+	server  *grpc.Server
+	address string
+	node    *nodetest.Node
+
+	mutex    sync.Mutex
+	outcomes []string
+}
+
+// worker is the rule of a machine.
+func worker(node hullmark.NodeID) measurements.Member {
+	return measurements.Member{EKID: node, Role: hullmark.Worker, Name: "worker-1"}
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{cluster: newCluster(t), records: &memrecords.Store{}}
+	s.node = nodetest.New(t, s.cluster.ID())
+	s.node.Boot(t, "image")
+	s.policy = openStore(t, s.cluster, signed(t, s.cluster, version(1, worker(s.node.ID)), "image"), filepath.Join(t.TempDir(), "policy.json"))
+	s.start(t)
+	return s
+}
+
+// start serves a new process's service, with the same records.
+func (s *site) start(t *testing.T) {
+	t.Helper()
+	s.service = &joinservice.Service{
+		Root: s.cluster.ID(), Policy: s.policy, Keys: s.cluster.Keys, Records: s.records, Tokens: s.records,
+		Settings:     joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"},
+		KubernetesCA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cluster.Kubernetes.Certificate.Raw}),
+		Patience:     joinservice.Patience{Proof: 5 * time.Second, Opened: 5 * time.Second, Progress: 5 * time.Second},
+		Ended: func(outcome string) {
+			s.mutex.Lock()
+			defer s.mutex.Unlock()
+			s.outcomes = append(s.outcomes, outcome)
+		},
+	}
+	leaf, err := attest.NewService(s.cluster.Root.Certificate, s.cluster.Online.Certificate, s.cluster.Online.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.server = s.service.Server(attest.ServiceConfig(leaf))
+	go func() { _ = s.server.Serve(listener) }()
+	t.Cleanup(s.server.Stop)
+	s.address = listener.Addr().String()
+}
+
+// outcome returns how the last exchange ended.
+func (s *site) outcome() string {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if len(s.outcomes) == 0 {
+		return ""
+	}
+	return s.outcomes[len(s.outcomes)-1]
+}
+
+// accept puts the next policy in force.
+func (s *site) accept(t *testing.T, change func(*measurements.Policy), images ...string) {
+	t.Helper()
+	p := s.policy.Policy()
+	p.Version++
+	p.Documents = nil
+	change(&p)
+	if taken, err := s.policy.Offer(signed(t, s.cluster, p, images...)); !taken || err != nil {
+		t.Fatal(taken, err)
+	}
+}
+
+func (s *site) dial(t *testing.T) error {
+	t.Helper()
+	return s.node.Dial(t.Context(), s.address, s.cluster.ID())
+}
+
+// join dials, and fails the test unless the node becomes Ready.
+func (s *site) join(t *testing.T) joinservice.Machine {
+	t.Helper()
+	if err := s.dial(t); err != nil || s.outcome() != joinservice.OutcomeReady {
+		t.Fatalf("outcome %q: %v; denied: %v", s.outcome(), err, s.node.Denied())
+	}
+	return s.machine(t)
+}
+
+func (s *site) machine(t *testing.T) joinservice.Machine {
+	t.Helper()
+	m, _, err := s.records.Load(t.Context(), s.node.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// store changes the machine's record as another replica would.
+func (s *site) store(t *testing.T, change func(*joinservice.Machine)) {
+	t.Helper()
+	m, v, err := s.records.Load(t.Context(), s.node.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(&m)
+	if _, err := s.records.Store(t.Context(), m, v); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reboot makes the disk that the ticket opened the one that M1 shows.
+func (s *site) reboot() {
+	grant := s.node.Ticket().Disk
+	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
+}
+
+// denied dials, and fails the test unless the node is told the code.
+func (s *site) denied(t *testing.T, code string, retry bool) {
+	t.Helper()
+	before := s.node.Ticket()
+	if err := s.dial(t); err != nil {
+		t.Fatalf("the exchange broke: %v", err)
+	}
+	told := s.node.Denied()
+	if told == nil || told.Code != code || told.Retry != retry || told.Next == "" {
+		t.Fatalf("the node was told %+v, want %s", told, code)
+	}
+	if s.node.Ticket() != before {
+		t.Error("a denied node got a ticket")
+	}
+}
+
+func TestWorkerJoinsAndComesBack(t *testing.T) {
+	s := newSite(t)
+	m := s.join(t)
+	want := joinservice.Machine{
+		Node: s.node.ID, Name: "worker-1", Role: hullmark.Worker, Trust: attest.TPM, Document: s.policy.Policy().Documents[0].Document,
+		Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 1, Issued: 1}, State: joinservice.MachineReady,
+	}
+	if m.Addresses[0] != netip.MustParseAddr("192.0.2.7") || m.Seen.IsZero() {
+		t.Errorf("addresses %v, seen %v", m.Addresses, m.Seen)
+	}
+	if !equalMachines(m, want) {
+		t.Errorf("got  %+v\nwant %+v", m, want)
+	}
+	first, brought := *s.node.Ticket(), s.node.Proceed()
+	if first.Kind != hullmark.Join || !first.Disk.FormatAllowed || brought.GetNodeName() != "worker-1" || brought.GetRole() != "worker" {
+		t.Errorf("the ticket is %+v, Proceed for %s %s", first, brought.GetRole(), brought.GetNodeName())
+	}
+	if !strings.Contains(string(brought.GetKubeadmDocuments()), "tlsBootstrapToken: 000001.") || len(brought.GetFiles()) != 1 {
+		t.Error("M6 does not bring the token, or not one file")
+	}
+	if len(s.records.Tokens()) != 0 {
+		t.Error("the token outlived the join")
+	}
+
+	s.reboot()
+	m = s.join(t)
+	again := s.node.Ticket()
+	if again.Kind != hullmark.Rejoin || again.Disk.FormatAllowed || !again.Disk.Key.Equal(first.Disk.Key) || m.Record.Committed != 2 {
+		t.Errorf("the second ticket is %+v, the record %+v", again, m.Record)
+	}
+	if p := s.node.Proceed(); len(p.GetKubeadmDocuments()) != 0 || len(p.GetFiles()) != 0 || s.records.Issued() != 1 {
+		t.Error("a node that has joined was brought join material again")
+	}
+}
+
+func equalMachines(a, b joinservice.Machine) bool {
+	a.Addresses, b.Addresses = nil, nil
+	return a.Node == b.Node && a.Name == b.Name && a.Role == b.Role && a.Trust == b.Trust && a.Document == b.Document && a.Record == b.Record &&
+		a.Token == b.Token && a.State == b.State && a.Phase == b.Phase && a.Condition == b.Condition
+}
+
+func TestControlPlaneComesBackButDoesNotJoin(t *testing.T) {
+	s := newSite(t)
+	s.accept(t, func(p *measurements.Policy) { p.Members[0].Role = hullmark.ControlPlane }, "image")
+	s.denied(t, "control-plane-join", false)
+	if m := s.machine(t); m.State != joinservice.MachineFailed || m.Condition.Code != "control-plane-join" || m.Record != (joinservice.Record{}) {
+		t.Errorf("the refusal was recorded as %+v", m)
+	}
+	// What the operator's init left: a ready disk and its record.
+	s.store(t, func(m *joinservice.Machine) {
+		m.Record = joinservice.Record{Disk: hullmark.UUID{7}, Committed: 1, Issued: 1}
+	})
+	s.node.Disk, s.node.Epoch = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{7}, Generation: 1, Owner: s.node.ID}, 1
+	if m := s.join(t); m.Record.Committed != 2 || m.Condition != nil || s.node.Proceed().GetRole() != "control-plane" {
+		t.Errorf("it came back as %+v", m)
+	}
+}
+
+// Each case is refused, and its legal twin accepted, by the same service for the same TPM.
+func TestServiceRefusesEvidence(t *testing.T) {
+	s := newSite(t)
+	for _, c := range []struct {
+		name         string
+		wrong, right func(*testing.T)
+		outcome      string
+	}{
+		{
+			"a quote over another channel",
+			func(*testing.T) { s.node.ForeignChannel = true },
+			func(*testing.T) { s.node.ForeignChannel = false }, "quote-not-bound",
+		},
+		{
+			"changed register values",
+			func(*testing.T) { s.node.EditProof = func(p *wire.Proof) { p.PcrValues[0] ^= 1 } },
+			func(*testing.T) { s.node.EditProof = nil }, "quote-digest",
+		},
+		{
+			"another version",
+			func(*testing.T) { s.node.EditHello = func(h *wire.Hello) { h.Version = 9 } },
+			func(*testing.T) { s.node.EditHello = nil }, "version-unsupported",
+		},
+		{
+			"an unknown EK with perfect registers",
+			func(t *testing.T) { s.accept(t, func(p *measurements.Policy) { p.Members = nil }, "image") },
+			func(t *testing.T) {
+				s.accept(t, func(p *measurements.Policy) { p.Members = []measurements.Member{worker(s.node.ID)} }, "image")
+			}, "not-a-member",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.wrong(t)
+			s.denied(t, "denied", false)
+			if told := s.node.Denied(); s.outcome() != c.outcome || told.Expected != "" || told.Got != "" {
+				t.Errorf("outcome %s, want %s; a machine whose TPM proved nothing was told %+v", s.outcome(), c.outcome, told)
+			}
+			c.right(t)
+			s.join(t)
+			s.reboot()
+		})
+	}
+}
+
+// Each case is refused with its reason, which the machine's record keeps, and its legal twin accepted.
+func TestServiceRefusesMembers(t *testing.T) {
+	s := newSite(t)
+	s.join(t)
+	s.reboot()
+	own, name := s.node.Disk, worker(s.node.ID).Name
+	for _, c := range []struct {
+		name         string
+		wrong, right func(*testing.T)
+		code         string
+	}{
+		{
+			"another image",
+			func(t *testing.T) { s.accept(t, func(*measurements.Policy) {}, "other") },
+			func(t *testing.T) { s.accept(t, func(*measurements.Policy) {}, "other", "image") }, joinservice.CodeMismatch,
+		},
+		{
+			"a release that was removed",
+			func(t *testing.T) { s.accept(t, func(*measurements.Policy) {}) },
+			func(t *testing.T) { s.accept(t, func(*measurements.Policy) {}, "image") }, joinservice.CodeMismatch,
+		},
+		{
+			"a release below the minimum",
+			func(t *testing.T) { s.accept(t, func(p *measurements.Policy) { p.MinimumSVN = 2 }, "image") },
+			func(t *testing.T) { s.accept(t, func(p *measurements.Policy) { p.MinimumSVN = 1 }, "image") }, joinservice.CodeMismatch,
+		},
+		{
+			"another machine's disk",
+			func(*testing.T) { s.node.Disk.Owner = hullmark.NodeID{1} },
+			func(*testing.T) { s.node.Disk = own }, "disk-owner",
+		},
+		{
+			"another machine's disk as its own",
+			func(*testing.T) { s.node.Disk.UUID = hullmark.UUID{8} },
+			func(*testing.T) { s.node.Disk = own }, "record-missing",
+		},
+		{
+			"an empty disk in its place",
+			func(*testing.T) {
+				s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{8}}
+			},
+			func(*testing.T) { s.node.Disk = own }, "disk-replaced",
+		},
+		{
+			"a generation that the service lacks",
+			func(*testing.T) { s.node.Disk.Generation = 2 },
+			func(*testing.T) { s.node.Disk = own }, "generation-missing",
+		},
+		{
+			"another name than its disk was joined with",
+			func(t *testing.T) { s.accept(t, func(p *measurements.Policy) { p.Members[0].Name = "other" }, "image") },
+			func(t *testing.T) { s.accept(t, func(p *measurements.Policy) { p.Members[0].Name = name }, "image") }, "member-changed",
+		},
+		{
+			"another role than its disk was joined with",
+			func(t *testing.T) {
+				s.accept(t, func(p *measurements.Policy) { p.Members[0].Role = hullmark.ControlPlane }, "image")
+			},
+			func(t *testing.T) {
+				s.accept(t, func(p *measurements.Policy) { p.Members[0].Role = hullmark.Worker }, "image")
+			}, "member-changed",
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := s.machine(t)
+			c.wrong(t)
+			s.denied(t, c.code, false)
+			after := s.machine(t)
+			if after.Condition == nil || after.Condition.Code != c.code || after.Record != before.Record || after.Name != before.Name {
+				t.Errorf("the refusal was recorded as %+v", after)
+			}
+			c.right(t)
+			if m := s.join(t); m.Condition != nil || m.Record.Committed != before.Record.Committed+1 {
+				t.Errorf("the legal twin was recorded as %+v", m)
+			}
+		})
+	}
+}
+
+func TestNameOfAnotherMachine(t *testing.T) {
+	s := newSite(t)
+	if err := s.records.Claim(t.Context(), "worker-1", hullmark.NodeID{1}); err != nil {
+		t.Fatal(err)
+	}
+	s.denied(t, "name-taken", false)
+	s.accept(t, func(p *measurements.Policy) { p.Members[0].Name = "worker-2" }, "image")
+	if m := s.join(t); m.Name != "worker-2" {
+		t.Errorf("it joined as %s", m.Name)
+	}
+}
+
+func TestSecondTicketAfterTheFuse(t *testing.T) {
+	s := newSite(t)
+	s.join(t)
+	s.reboot()
+	s.node.TPM.Extend(t, attest.FuseRegister, hullmark.ClusterEvent(s.cluster.ID()))
+	s.denied(t, "denied", false)
+	if s.outcome() != "fuse-blown" || s.machine(t).Record.Issued != 1 {
+		t.Errorf("outcome %s, record %+v", s.outcome(), s.machine(t).Record)
+	}
+}
+
+// Another replica answers the same machine between this one's look at its record and its write: exactly one write loses, and its desk decides anew.
+func TestTwoReplicasRaceForOneRecord(t *testing.T) {
+	s := newSite(t)
+	s.join(t)
+	s.reboot()
+	s.records.BeforeStore = func(joinservice.Machine) {
+		s.records.BeforeStore = nil
+		s.store(t, func(m *joinservice.Machine) { m.Record.Issued++ })
+	}
+	m := s.join(t)
+	if s.records.Conflicts() != 1 || m.Record.Issued != 3 || s.node.Ticket().Disk.Epoch != (hullmark.Epoch{Committed: 1, Issued: 3}) {
+		t.Errorf("%d conflicts, record %+v, ticket for %+v", s.records.Conflicts(), m.Record, s.node.Ticket().Disk.Epoch)
+	}
+}
+
+// A record that changes again and again ends the exchange instead of occupying the service.
+func TestContendedRecord(t *testing.T) {
+	s := newSite(t)
+	s.join(t)
+	s.reboot()
+	var busy bool
+	s.records.BeforeStore = func(joinservice.Machine) {
+		if !busy {
+			busy = true
+			s.store(t, func(m *joinservice.Machine) { m.Record.Issued++ })
+			busy = false
+		}
+	}
+	s.denied(t, "record-contended", true)
+	s.records.BeforeStore = nil
+	s.join(t)
+}
+
+func TestStaleTicketIsNotCommitted(t *testing.T) {
+	s := newSite(t)
+	s.records.BeforeStore = func(m joinservice.Machine) {
+		if m.State != joinservice.MachineJoining {
+			return
+		}
+		s.records.BeforeStore = nil
+		s.store(t, func(m *joinservice.Machine) { m.Record.Issued, m.Record.Committed = 2, 2 })
+	}
+	if err := s.dial(t); err != nil {
+		t.Fatal(err)
+	}
+	if told := s.node.Denied(); told == nil || told.Code != "ticket-stale" || !told.Retry || s.node.Proceed() != nil {
+		t.Errorf("the node was told %+v", told)
+	}
+	if m := s.machine(t); m.Record.Committed != 2 || m.Token != "" || len(s.records.Tokens()) != 0 {
+		t.Errorf("the later ticket's record is %+v, tokens %v", m, s.records.Tokens())
+	}
+}
+
+func TestRecordsDownAndUp(t *testing.T) {
+	s := newSite(t)
+	s.records.SetDown(true)
+	s.denied(t, "api-unreachable", true)
+	s.records.SetDown(false)
+	s.join(t)
+}
+
+// failingKeeper is an external keeper that does not answer.
+type failingKeeper struct{ keys.Keyset }
+
+func (failingKeeper) DiskKey(uint32, hullmark.ClusterRoot, hullmark.NodeID, hullmark.UUID) (hullmark.Secret, error) {
+	return hullmark.Secret{}, &hullmark.Condition{Code: "keys-unreachable", Title: "the key keeper does not answer", Next: "wait", Retry: true}
+}
+
+func TestKeyKeeperDownAndUp(t *testing.T) {
+	s := newSite(t)
+	s.service.Keys = failingKeeper{s.cluster.Keys}
+	s.denied(t, "keys-unreachable", true)
+	s.service.Keys = s.cluster.Keys
+	s.join(t)
+}
+
+// failingTokens makes none.
+type failingTokens struct{ joinservice.Tokens }
+
+func (failingTokens) Issue(context.Context, joinservice.Machine) (string, hullmark.Secret, error) {
+	return "", hullmark.Secret{}, &hullmark.Condition{Code: "api-unreachable", Title: "no token was made", Next: "wait", Retry: true}
+}
+
+func TestTokenMakerDownAndUp(t *testing.T) {
+	s := newSite(t)
+	s.service.Tokens = failingTokens{s.records}
+	if err := s.dial(t); err != nil {
+		t.Fatal(err)
+	}
+	if told := s.node.Denied(); told == nil || !told.Retry || s.node.Proceed() != nil {
+		t.Fatalf("the node was told %+v", told)
+	}
+	s.service.Tokens = s.records
+	s.reopen()
+	s.join(t)
+}
+
+// reopen shows the disk that a ticket formatted but no kubeadm finished on; the epoch stays what it was.
+func (s *site) reopen() {
+	s.reboot()
+	s.node.Unjoined = true
+}
+
+// The service ends between M5 and M6; the next process finds what the first recorded, and the node its disk.
+func TestRestartBetweenTicketAndProceed(t *testing.T) {
+	s := newSite(t)
+	var once sync.Once
+	s.records.BeforeStore = func(m joinservice.Machine) {
+		if m.State == joinservice.MachineJoining {
+			once.Do(func() { go s.server.Stop(); time.Sleep(50 * time.Millisecond) })
+		}
+	}
+	if err := s.dial(t); err == nil {
+		t.Fatal("the exchange came to its end although the service was stopped")
+	}
+	s.start(t)
+	s.reopen()
+	if m := s.join(t); s.node.Epoch != 2 || m.Record.Committed != 2 {
+		t.Errorf("the disk's epoch is %d, the record %+v", s.node.Epoch, m.Record)
+	}
+	if len(s.records.Tokens()) != 0 {
+		t.Errorf("tokens are left: %v", s.records.Tokens())
+	}
+}
+
+func TestNodeThatFailsLosesItsToken(t *testing.T) {
+	s := newSite(t)
+	s.node.Fail = &hullmark.Condition{Code: "kubeadm-failed", Step: "KUBEADM", Title: strings.Repeat("x", 4000), Next: "look"}
+	if err := s.dial(t); err != nil {
+		t.Fatal(err)
+	}
+	m := s.machine(t)
+	if s.outcome() != joinservice.OutcomeNodeFailed || m.State != joinservice.MachineFailed || m.Condition.Code != "kubeadm-failed" || len(m.Condition.Title) > 512 {
+		t.Errorf("outcome %s, recorded %+v", s.outcome(), m)
+	}
+	if m.Token != "" || len(s.records.Tokens()) != 0 {
+		t.Error("the failed node's token is still good")
+	}
+	s.node.Fail = nil
+	s.reopen()
+	s.join(t)
+}
+
+// While a node joins, its token is the one that its record names, and for nobody else; the next ticket ends it.
+func TestTokenIsOneMachines(t *testing.T) {
+	s := newSite(t)
+	s.node.Silent = true // it goes on by itself
+	if err := s.dial(t); err == nil {
+		t.Fatal("a silent node's exchange came to an end")
+	}
+	waitFor(t, func() bool { return s.outcome() == joinservice.OutcomeEnded })
+	m, tokens := s.machine(t), s.records.Tokens()
+	if len(tokens) != 1 || tokens[m.Token] != s.node.ID || m.State != joinservice.MachineFailed {
+		t.Fatalf("recorded %+v, tokens %v", m, tokens)
+	}
+	s.node.Silent = false
+	s.reopen()
+	s.join(t)
+	if len(s.records.Tokens()) != 0 || s.records.Issued() != 2 {
+		t.Errorf("tokens %v of %d", s.records.Tokens(), s.records.Issued())
+	}
+}
+
+func waitFor(t *testing.T, done func() bool) {
+	t.Helper()
+	for range 500 {
+		if done() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("waited in vain")
+}
+
+// A chatty node does not write to etcd with each line.
+func TestProgressIsRarelyRecorded(t *testing.T) {
+	s := newSite(t)
+	for i := range 200 {
+		s.node.Phases = append(s.node.Phases, "phase "+string(rune('a'+i%26)))
+	}
+	s.join(t)
+	if writes := s.records.Writes(); writes > 4 { // admitted, joining, one phase, ready
+		t.Errorf("%d writes for one join", writes)
+	}
+}
+
+// Strangers fill the places for those who proved nothing; a node is told to come again.
+func TestBusyService(t *testing.T) {
+	s := newSite(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range 64 {
+		connection, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(attest.JoinConfig(s.cluster.ID()))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer connection.Close()
+		if _, err := wire.NewJoinServiceClient(connection).Release(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitFor(t, func() bool { return s.service.InFlight() == 64 })
+	s.denied(t, "busy", true)
+	cancel()
+	waitFor(t, func() bool { return s.service.InFlight() == 0 })
+	s.join(t)
+}
+
+// A node that was reset dials again while its old stream seems alive: the old one ends, and changes nothing.
+func TestNewerExchangeEndsTheOlder(t *testing.T) {
+	s := newSite(t)
+	s.node.Hold = make(chan struct{})
+	held := make(chan error, 1)
+	old := s.node
+	go func() { held <- old.Dial(t.Context(), s.address, s.cluster.ID()) }()
+	waitFor(t, func() bool { return old.Proceed() != nil })
+	s.node = old.Again()
+	s.reopen()
+	m := s.join(t)
+	close(old.Hold)
+	if err := <-held; err == nil {
+		t.Error("the older exchange came to its end")
+	}
+	s.mutex.Lock()
+	superseded := slices.Contains(s.outcomes, joinservice.OutcomeSuperseded)
+	s.mutex.Unlock()
+	if now := s.machine(t); !superseded || !equalMachines(now, m) || len(s.records.Tokens()) != 0 {
+		t.Errorf("superseded %v, the record is %+v, was %+v", superseded, now, m)
+	}
+}
+
+func TestRogueServiceIsNotDialled(t *testing.T) {
+	s := newSite(t)
+	rogue := newCluster(t)
+	leaf, err := attest.NewService(rogue.Root.Certificate, rogue.Online.Certificate, rogue.Online.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", attest.ServiceConfig(leaf))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		if c, err := listener.Accept(); err == nil {
+			_ = c.(*tls.Conn).Handshake()
+			_ = c.Close()
+		}
+	}()
+	if err := s.node.Dial(t.Context(), listener.Addr().String(), s.cluster.ID()); err == nil {
+		t.Error("a rogue service was dialled")
+	}
+	s.join(t)
+}
+
+func TestSignedResetIsSpentByANewDisk(t *testing.T) {
+	desk := newDesk(t)
+	record := &joinservice.Record{Disk: disk, Committed: 4, Issued: 5, Serial: 3}
+	desk.Policy.Resets = []measurements.Reset{{EKID: machine, OldUUID: disk}}
+	other := hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{9}}
+	admission, err := desk.Admit(hullmark.Join, withRole(t, desk, other), record)
+	if err != nil || !admission.Ticket.Disk.FormatAllowed || admission.Record != (joinservice.Record{Disk: other.UUID, Issued: 1, Serial: 3}) {
+		t.Fatalf("got %+v, %v", admission.Record, err)
+	}
+	committed, err := admission.Record.Commit(other.UUID, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, claim := range map[string]hullmark.DiskClaim{
+		"again":                       {State: hullmark.DiskBlank, UUID: hullmark.UUID{10}},
+		"with the disk that was lost": {State: hullmark.DiskFormatting, UUID: disk},
+	} {
+		if _, err := desk.Admit(hullmark.Join, withRole(t, desk, claim), &committed); code(err) != "disk-replaced" {
+			t.Errorf("the reset was used %s: %v", name, err)
+		}
+	}
+	if _, err := desk.Admit(hullmark.Join, withRole(t, desk, hullmark.DiskClaim{State: hullmark.DiskFormatting, UUID: disk}), record); code(err) != "disk-replaced" {
+		t.Errorf("a reset formatted the same disk, and would never be spent: %v", err)
+	}
+}
+
+func TestSignedOverrideIsUsedOnce(t *testing.T) {
+	desk := newDesk(t)
+	desk.Policy.Overrides = []measurements.Override{
+		{Serial: 1, EKID: machine, UUID: disk, Epoch: 2},
+		{Serial: 2, EKID: hullmark.NodeID{9}, UUID: disk, Epoch: 9},
+		{Serial: 3, EKID: machine, UUID: disk, Epoch: 3},
+	}
+	ready := ready()
+	for name, record := range map[string]*joinservice.Record{
+		"after a rollback": {Disk: disk, Committed: 7, Issued: 8}, "without a record": nil, "of an earlier disk": {Disk: hullmark.UUID{9}, Committed: 1, Issued: 1},
+	} {
+		admission, err := desk.Admit(hullmark.Rejoin, withRole(t, desk, ready), record)
+		if err != nil || admission.Record != (joinservice.Record{Disk: disk, Committed: 3, Issued: 4, Serial: 3}) {
+			t.Errorf("%s: got %+v, %v", name, admission.Record, err)
+		}
+	}
+	used := &joinservice.Record{Disk: disk, Committed: 7, Issued: 8, Serial: 3}
+	if admission, err := desk.Admit(hullmark.Rejoin, withRole(t, desk, ready), used); err != nil || admission.Record.Committed != 7 {
+		t.Errorf("a used override was used again: %+v, %v", admission.Record, err)
+	}
+	// After another disk in between, the first one comes back: its override stays used.
+	between := &joinservice.Record{Disk: hullmark.UUID{9}, Issued: 1, Serial: 3}
+	if _, err := desk.Admit(hullmark.Rejoin, withRole(t, desk, ready), between); code(err) != "record-missing" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// withRole makes the desk's machine a worker and returns its claims.
+func withRole(t *testing.T, desk *joinservice.Desk, claim hullmark.DiskClaim) attest.Claims {
+	t.Helper()
+	desk.Policy.Members = []measurements.Member{worker(machine)}
+	return claims(t, "image", claim)
+}
+
+func code(err error) string {
+	var condition *hullmark.Condition
+	if !errors.As(err, &condition) {
+		return ""
+	}
+	return condition.Code
+}

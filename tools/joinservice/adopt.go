@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/joinservice"
+)
+
+// adoptPause lies between two tries to hand the first node's record over, and two looks at whether it is Ready.
+const adoptPause = 5 * time.Second
+
+// adopt hands the operator's record of the first node over to the API as soon
+// as it answers, and again once that node is Ready.
+func (a *app) adopt(ctx context.Context) error {
+	first, ok := a.firstNode()
+	if !ok {
+		return nil
+	}
+	said := ""
+	for recorded := false; ; {
+		ready, err := a.registry.NodeReady(ctx, first.Name)
+		if ready {
+			first.State = joinservice.MachineReady
+		}
+		if err == nil && (ready || !recorded) {
+			err = a.service.Adopt(ctx, first)
+			recorded = err == nil
+		}
+		if recorded && ready {
+			return nil
+		}
+		if text := errorText(err); text != said && ctx.Err() == nil {
+			a.log.Warn("the first node's record is not handed over yet", "error", text)
+			said = text
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(adoptPause):
+		}
+	}
+}
+
+// errorText leaves out what changes from one try to the next.
+func errorText(err error) string {
+	var condition *hullmark.Condition
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &condition):
+		return condition.Code
+	}
+	return err.Error()
+}
+
+// firstNode is what the operator recorded, under the name that the policy gives.
+func (a *app) firstNode() (joinservice.Machine, bool) {
+	record := a.credentials.first
+	if record == nil {
+		return joinservice.Machine{}, false
+	}
+	member, ok := a.policy.Policy().Member(record.Node)
+	if !ok {
+		a.log.Warn("the first node's record is of no member of the policy", "node", record.Node.String())
+		return joinservice.Machine{}, false
+	}
+	return joinservice.Machine{
+		Node: record.Node, Name: member.Name, Role: member.Role, Trust: attest.TPM, State: joinservice.MachineJoining,
+		Record:    joinservice.Record{Disk: record.Disk, Committed: record.Committed, Issued: record.Issued},
+		Addresses: ownAddresses(member.Name),
+	}, true
+}
+
+// ownAddresses returns this machine's addresses if it is the node of that name:
+// no ticket of a join service bound them, and its kubelet's certificate needs them.
+func ownAddresses(name string) []netip.Addr {
+	if own, err := os.Hostname(); err != nil || own != name {
+		return nil
+	}
+	networks, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	var addresses []netip.Addr
+	for _, network := range networks {
+		prefix, err := netip.ParsePrefix(network.String())
+		if err == nil && prefix.Addr().IsGlobalUnicast() {
+			addresses = append(addresses, prefix.Addr())
+		}
+	}
+	return addresses
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/joinservice/keys"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// maxCredential bounds each credential, in bytes; systemd takes 1 MiB for all of them together.
+const maxCredential = 1 << 20
+
+// documentPrefix begins the names of what systemd makes of the files of the folder documents.
+const documentPrefix = "documents_"
+
+// credentials are what the unit hands over (LoadCredential=), parsed.
+type credentials struct {
+	root     *x509.Certificate
+	online   tls.Certificate
+	keyset   keys.Keyset
+	policy   joinservice.SignedPolicy
+	settings joinservice.Settings
+	// kubernetes is the Kubernetes CA, authority its certificate in PEM.
+	kubernetes tls.Certificate
+	authority  []byte
+	// first is the operator's record of the first node, nil if there is none.
+	first *cluster.Initialising
+}
+
+// folder is the credentials directory.
+type folder string
+
+// readCredentials reads everything, so that what is wrong with a file is known before anything is served.
+func readCredentials(dir string) (*credentials, error) {
+	if dir == "" {
+		return nil, errors.New("credentials: CREDENTIALS_DIRECTORY is not set: start hullmark-joinservice.service")
+	}
+	f, c := folder(dir), &credentials{}
+	for _, read := range []func(folder) error{c.readRoot, c.readAuthorities, c.readKeyset, c.readPolicy, c.readSettings, c.readFirst} {
+		if err := read(f); err != nil {
+			return nil, fmt.Errorf("credentials: %w", err)
+		}
+	}
+	return c, nil
+}
+
+func (f folder) read(name string) ([]byte, error) {
+	file, err := os.Open(filepath.Join(string(f), name))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxCredential+1))
+	if err == nil && len(content) > maxCredential {
+		err = fmt.Errorf("%s: more than %d bytes", name, maxCredential)
+	}
+	return content, err
+}
+
+// pair reads a certificate and its key.
+func (f folder) pair(name string) (pair tls.Certificate, certificate []byte, err error) {
+	if certificate, err = f.read(name + ".crt"); err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	key, err := f.read(name + ".key")
+	if err != nil {
+		return tls.Certificate{}, nil, err
+	}
+	defer clear(key)
+	if pair, err = tls.X509KeyPair(certificate, key); err != nil {
+		return tls.Certificate{}, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return pair, certificate, nil
+}
+
+func (c *credentials) readRoot(f folder) error {
+	text, err := f.read("root.crt")
+	if err != nil {
+		return err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return errors.New("root.crt: no certificate in PEM")
+	}
+	if c.root, err = x509.ParseCertificate(block.Bytes); err != nil {
+		return fmt.Errorf("root.crt: %w", err)
+	}
+	return nil
+}
+
+// id names the cluster.
+func (c *credentials) id() hullmark.ClusterRoot {
+	return hullmark.ClusterRootOf(c.root.RawSubjectPublicKeyInfo)
+}
+
+func (c *credentials) readAuthorities(f folder) (err error) {
+	if c.online, _, err = f.pair("online-ca"); err != nil {
+		return err
+	}
+	if err := c.online.Leaf.CheckSignatureFrom(c.root); err != nil {
+		return fmt.Errorf("online-ca.crt: %w", err)
+	}
+	c.kubernetes, c.authority, err = f.pair("ca")
+	return err
+}
+
+func (c *credentials) readKeyset(f folder) error {
+	encoded, err := f.read("keyset.json")
+	if err != nil {
+		return err
+	}
+	defer clear(encoded)
+	c.keyset, err = keys.Parse(encoded)
+	return err
+}
+
+// readPolicy reads the policy and its documents. They are verified by whoever uses them.
+func (c *credentials) readPolicy(f folder) (err error) {
+	if c.policy.Envelope, err = f.read("policy"); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(string(f))
+	if err != nil {
+		return err
+	}
+	c.policy.Documents = map[measurements.DocumentID][]byte{}
+	for _, entry := range entries {
+		name, ok := strings.CutPrefix(entry.Name(), documentPrefix)
+		if !ok {
+			continue
+		}
+		var id measurements.DocumentID
+		if err := id.UnmarshalText([]byte(strings.TrimSuffix(name, ".json"))); err != nil {
+			return fmt.Errorf("%s: %w", entry.Name(), err)
+		}
+		if c.policy.Documents[id], err = f.read(entry.Name()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *credentials) readSettings(f folder) error {
+	encoded, err := f.read("settings.json")
+	if err != nil {
+		return err
+	}
+	c.settings, err = joinservice.ParseSettings(encoded)
+	return err
+}
+
+// readFirst reads the first node's record; null, the unit's default, says that this is another node.
+func (c *credentials) readFirst(f folder) error {
+	encoded, err := f.read("initialising.json")
+	if err != nil {
+		return err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(encoded))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&c.first); err != nil {
+		return fmt.Errorf("initialising.json: %w", err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("initialising.json: data after the end of the document")
+	}
+	return nil
+}
+
+// onlineKey is the key of the online CA.
+func (c *credentials) onlineKey() crypto.Signer { return c.online.PrivateKey.(crypto.Signer) }

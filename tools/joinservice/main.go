@@ -1,0 +1,201 @@
+// Command joinservice is what nodes dial to join a cluster or to come back to
+// it. It runs on every control-plane node, sandboxed, with files that systemd
+// hands over (systemd/system/hullmark-joinservice.service).
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+const (
+	// httpAddress is where health and metrics are.
+	httpAddress = "127.0.0.1:7445"
+	// maxConnections bounds nodes' connections.
+	maxConnections = 2048
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, os.Interrupt)
+	defer stop()
+	o := options{
+		credentials: os.Getenv("CREDENTIALS_DIRECTORY"), state: os.Getenv("STATE_DIRECTORY"),
+		listen: ":" + attest.JoinPort, http: httpAddress, api: apiServer,
+		notify: notify, log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "joinservice:", err)
+		os.Exit(1)
+	}
+}
+
+// options are what differs between a node and a test.
+type options struct {
+	// credentials and state are folders.
+	credentials, state string
+	// listen and http are addresses, api a URL.
+	listen, http, api string
+	// notify tells systemd.
+	notify func(line string)
+	log    *slog.Logger
+}
+
+// app is the running service.
+type app struct {
+	options
+	credentials *credentials
+	policy      *joinservice.PolicyStore
+	api         *api
+	registry    *registry.Registry
+	service     *joinservice.Service
+	metrics     *metrics
+}
+
+// run serves until ctx ends.
+func run(ctx context.Context, o options) error {
+	a, err := prepare(o)
+	if err != nil {
+		return err
+	}
+	nodes, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return fmt.Errorf("wait for nodes: %w", err)
+	}
+	defer nodes.Close()
+	scrapes, err := net.Listen("tcp", o.http)
+	if err != nil {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	defer scrapes.Close()
+	o.notify(daemon.SdNotifyReady)
+	o.log.Info("waiting for nodes", "address", nodes.Addr().String(), "cluster", a.credentials.id().String(), "policy", a.policy.Policy().Version)
+	return a.serve(ctx, nodes, scrapes)
+}
+
+// prepare does all that needs no network.
+func prepare(o options) (a *app, err error) {
+	a = &app{options: o}
+	if a.credentials, err = readCredentials(o.credentials); err != nil {
+		return nil, err
+	}
+	var warning error
+	a.policy, warning, err = joinservice.OpenPolicyStore(a.credentials.id(), a.credentials.policy, filepath.Join(o.state, "policy.json"))
+	if err != nil {
+		return nil, err
+	}
+	if warning != nil {
+		o.log.Warn("a policy was passed over", "error", warning.Error())
+	}
+	a.api = newAPI(o.api, a.credentials.kubernetes)
+	if a.registry, err = registry.New(a.api.config); err != nil {
+		return nil, err
+	}
+	a.service = &joinservice.Service{
+		Root: a.credentials.id(), Policy: a.policy, Keys: a.credentials.keyset, Records: a.registry, Tokens: a.registry,
+		Settings: a.credentials.settings, KubernetesCA: a.credentials.authority,
+		Patience: joinservice.ServicePatience(), Log: o.log,
+	}
+	a.metrics = newMetrics(
+		func() float64 { return float64(a.service.InFlight()) },
+		func() float64 { return float64(a.policy.Policy().Version) })
+	a.service.Ended = func(outcome string) { a.metrics.exchanges.WithLabelValues(outcome).Inc() }
+	return a, nil
+}
+
+// serve runs everything that goes on side by side; the first failure ends it all, and systemd starts the program again.
+func (a *app) serve(ctx context.Context, nodes, scrapes net.Listener) error {
+	group, ctx := errgroup.WithContext(ctx)
+	exchange, http := a.service.Server(a.tls()), a.metrics.server()
+	group.Go(func() error { return exchange.Serve(netutil.LimitListener(nodes, maxConnections)) })
+	group.Go(func() error { return serveHTTP(http, scrapes) })
+	for _, work := range []func(context.Context) error{a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.keepWatchdogQuiet} {
+		group.Go(func() error { return ignoreEnd(ctx, work(ctx)) })
+	}
+	<-ctx.Done()
+	a.notify(daemon.SdNotifyStopping)
+	exchange.Stop() // Nodes go on by themselves, or dial the next service.
+	_ = http.Close()
+	return group.Wait()
+}
+
+// tls shows nodes a leaf that is a day old at most.
+func (a *app) tls() *tls.Config {
+	leaf := &rotating{age: leafAge, make: func(time.Time) (tls.Certificate, error) {
+		return attest.NewService(a.credentials.root, a.credentials.online.Leaf, a.credentials.onlineKey())
+	}}
+	config := attest.ServiceConfig(tls.Certificate{})
+	config.Certificates = nil
+	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return leaf.get() }
+	return config
+}
+
+// watchPolicy takes up what the operator pushes, and says what it refuses.
+func (a *app) watchPolicy(ctx context.Context) error {
+	return a.registry.WatchPolicy(ctx, func(envelope []byte, documents map[measurements.DocumentID][]byte) {
+		taken, err := a.policy.Offer(joinservice.SignedPolicy{Envelope: envelope, Documents: documents})
+		if taken {
+			a.log.Info("another policy is in force", "version", a.policy.Policy().Version)
+		}
+		if err != nil {
+			a.log.Warn("policy", "error", err.Error())
+			if err := a.registry.Refused(ctx, err.Error()); err != nil {
+				a.log.Warn("event not written", "error", err.Error())
+			}
+		}
+	})
+}
+
+// approve decides over kubelets' certificate requests.
+func (a *app) approve(ctx context.Context) error {
+	approver := registry.Approver{Registry: a.registry, Report: func(d registry.Decision, err error) {
+		if err != nil {
+			a.log.Warn("certificate request", "name", d.Request, "requester", d.Requester, "error", err.Error())
+			return
+		}
+		a.metrics.requests.WithLabelValues(string(d.Outcome)).Inc()
+		a.log.Info("certificate request", "name", d.Request, "signer", d.Signer, "requester", d.Requester, "outcome", string(d.Outcome), "reason", d.Reason)
+	}}
+	return approver.Run(ctx)
+}
+
+// keepWatchdogQuiet tells systemd that the process still runs, twice per interval that the unit sets.
+func (a *app) keepWatchdogQuiet(ctx context.Context) error {
+	interval, err := daemon.SdWatchdogEnabled(false)
+	if err != nil || interval == 0 {
+		return err
+	}
+	tick := time.NewTicker(interval / 2)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+			a.notify(daemon.SdNotifyWatchdog)
+		}
+	}
+}
+
+// notify tells systemd; without systemd there is nobody to tell.
+func notify(line string) {
+	if _, err := daemon.SdNotify(false, line); err != nil {
+		fmt.Fprintln(os.Stderr, "notify systemd:", err)
+	}
+}

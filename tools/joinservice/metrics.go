@@ -1,0 +1,55 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// metrics are what the service counts.
+type metrics struct {
+	registry            *prometheus.Registry
+	exchanges, requests *prometheus.CounterVec
+}
+
+// newMetrics makes the metrics; the two functions are read at each scrape.
+func newMetrics(inFlight, policyVersion func() float64) *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		exchanges: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hullmark_exchanges_total", Help: "Exchanges that ended, by ready, node-failed, stream-ended, superseded or the code of the condition that ended them.",
+		}, []string{"outcome"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "hullmark_certificate_requests_total", Help: "Decisions over kubelets' certificate requests, by outcome.",
+		}, []string{"outcome"}),
+	}
+	m.registry.MustRegister(
+		m.exchanges, m.requests,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "hullmark_exchanges_in_flight", Help: "Exchanges under way."}, inFlight),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "hullmark_policy_version", Help: "Version of the policy in force."}, policyVersion),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return m
+}
+
+// server returns the server of /metrics and /healthz, for loopback only: both are public among the node's own processes.
+func (m *metrics) server() *http.Server {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	return &http.Server{Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10}
+}
+
+// serveHTTP serves until the server is closed.
+func serveHTTP(server *http.Server, listener net.Listener) error {
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
