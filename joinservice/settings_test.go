@@ -1,0 +1,59 @@
+package joinservice_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/joinservice"
+)
+
+func TestSettings(t *testing.T) {
+	want := joinservice.Settings{ControlPlaneEndpoint: "[2001:db8::1]:6443", Profile: kubeadm.Slow}
+	encoded, err := want.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := joinservice.ParseSettings(encoded)
+	if err != nil || got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+}
+
+func TestSettingsRefuses(t *testing.T) {
+	for name, text := range map[string]string{
+		"unknown field":   `{"controlPlaneEndpoint":"a:6443","profile":"","more":1}`,
+		"data after it":   `{"controlPlaneEndpoint":"a:6443","profile":""}{}`,
+		"no endpoint":     `{"profile":""}`,
+		"no port":         `{"controlPlaneEndpoint":"a","profile":""}`,
+		"port 0":          `{"controlPlaneEndpoint":"a:0","profile":""}`,
+		"a URL":           `{"controlPlaneEndpoint":"https://a:6443","profile":""}`,
+		"a line feed":     `{"controlPlaneEndpoint":"a\nb:6443","profile":""}`,
+		"unknown profile": `{"controlPlaneEndpoint":"a:6443","profile":"fast"}`,
+		"too long":        `{"controlPlaneEndpoint":"a:6443","profile":""}` + strings.Repeat(" ", joinservice.MaxSettings),
+	} {
+		if s, err := joinservice.ParseSettings([]byte(text)); err == nil {
+			t.Errorf("%s: accepted as %+v", name, s)
+		}
+	}
+	if _, err := (joinservice.Settings{}).Encode(); err == nil {
+		t.Error("settings without an endpoint were encoded")
+	}
+}
+
+func FuzzParseSettings(f *testing.F) {
+	f.Add([]byte(`{"controlPlaneEndpoint":"192.0.2.1:6443","profile":"slow"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := joinservice.ParseSettings(data)
+		if err != nil {
+			return
+		}
+		encoded, err := s.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := joinservice.ParseSettings(encoded); err != nil || again != s {
+			t.Errorf("%+v came back as %+v, %v", s, again, err)
+		}
+	})
+}
