@@ -154,6 +154,16 @@ func (c *Cluster) Files() ([]*wire.File, error) {
 			&wire.File{Path: base + ".crt", Content: encodeCertificate(authority.Certificate), Mode: 0o644},
 			&wire.File{Path: base + ".key", Content: key, Mode: 0o600})
 	}
+	for id, document := range c.Documents {
+		files = append(files, &wire.File{Path: stateDir + "documents/" + id.String() + ".json", Content: document, Mode: 0o644})
+	}
+	if c.Settings != nil {
+		settings, err := c.Settings.Encode()
+		if err != nil {
+			return nil, fmt.Errorf("control plane's files: %w", err)
+		}
+		files = append(files, &wire.File{Path: stateDir + "settings.json", Content: settings, Mode: 0o644})
+	}
 	files, err := c.addRecord(files)
 	if err != nil {
 		return nil, fmt.Errorf("control plane's files: %w", err)
