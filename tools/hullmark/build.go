@@ -36,8 +36,8 @@ tree and to the image's kubectl.`,
 		Example: "  hullmark build\n  hullmark build --config my-node --image-id my-node",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "text" && output != "json" {
-				return withCode(exitUsage, fmt.Errorf("build: output %q: want text or json", output))
+			if err := checkOutput("build", output); err != nil {
+				return err
 			}
 			o, err := f.options(cmd.ErrOrStderr())
 			if err != nil {

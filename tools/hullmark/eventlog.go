@@ -34,8 +34,8 @@ func (o *eventlogOptions) register(cmd *cobra.Command) {
 
 // read parses the file, and not a byte more of it than a log may have.
 func (o *eventlogOptions) read(file string) (pcrs.Log, error) {
-	if o.output != "text" && o.output != "json" {
-		return pcrs.Log{}, withCode(exitUsage, fmt.Errorf("output %q: want text or json", o.output))
+	if err := checkOutput("eventlog", o.output); err != nil {
+		return pcrs.Log{}, err
 	}
 	raw, err := readBounded(file, pcrs.MaxLog)
 	if err != nil {

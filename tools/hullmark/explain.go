@@ -86,8 +86,8 @@ func (o *explainOptions) check() (pcrs.Bank, error) {
 	if err != nil || !slices.Contains(pcrs.PredictedBanks(), bank) {
 		return 0, withCode(exitUsage, fmt.Errorf("--bank %q: want sha256, sha384 or sha512", o.bank))
 	}
-	if o.output != "text" && o.output != "json" {
-		return 0, withCode(exitUsage, fmt.Errorf("output %q: want text or json", o.output))
+	if err := checkOutput("explain", o.output); err != nil {
+		return 0, err
 	}
 	if o.log == "" && o.list == "" {
 		return 0, withCode(exitUsage, errors.New("explain: name the machine's registers (--pcrs), its event log (--log), or both"))

@@ -53,8 +53,8 @@ Exit codes: 0 Ready (or verified, with --dry-run), 1 failed, 2 usage, 3 the node
 		Example: "  hullmark init --cluster prod.cluster --node 192.0.2.7 --measurements node.json --ek $(cat ek.id) --kubeconfig admin.conf",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.output != "text" && o.output != "json" {
-				return withCode(exitUsage, fmt.Errorf("init: output %q: want text or json", o.output))
+			if err := checkOutput("init", o.output); err != nil {
+				return err
 			}
 			run, err := o.prepare(cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if err != nil {

@@ -119,6 +119,14 @@ func group(use, short string, verbs ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
+// checkOutput checks the --output that verbs have whose result programs can read, too.
+func checkOutput(verb, format string) error {
+	if format != "text" && format != "json" {
+		return withCode(exitUsage, fmt.Errorf("%s: output %q: want text or json", verb, format))
+	}
+	return nil
+}
+
 // writeJSON writes v as a document for programs.
 func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)

@@ -47,8 +47,8 @@ it, is not in it.`,
 		Example: "  hullmark measure out/node.raw --machine machine.json\n  hullmark measure out/node.raw --firmware OVMF_CODE_4M.fd --vars OVMF_VARS_4M.fd -o json",
 		Args:    measureArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if output != "text" && output != "json" {
-				return withCode(exitUsage, fmt.Errorf("measure: output %q: want text or json", output))
+			if err := checkOutput("measure", output); err != nil {
+				return err
 			}
 			described := o.firmware != "" || o.vars != "" || o.roms != nil || o.nodeConfig != ""
 			if o.machine != "" && described || o.machine == "" && (o.firmware == "" || o.vars == "") {

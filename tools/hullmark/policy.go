@@ -237,8 +237,8 @@ All registers that count have to match one and the same of the documents, and th
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if output != "text" && output != "json" {
-				return withCode(exitUsage, fmt.Errorf("policy check: output %q: want text or json", output))
+			if err := checkOutput("policy check", output); err != nil {
+				return err
 			}
 			compared, err := pcrs.ParseBank(bank)
 			if err != nil {

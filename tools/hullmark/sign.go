@@ -217,8 +217,8 @@ Exit codes: 0 all is right, 3 the image or the bill of materials is another than
 }
 
 func (o *verifyOptions) run(file string, out io.Writer) error {
-	if o.output != "text" && o.output != "json" {
-		return withCode(exitUsage, fmt.Errorf("verify: output %q: want text or json", o.output))
+	if err := checkOutput("verify", o.output); err != nil {
+		return err
 	}
 	key, err := readPublicKey(o.key)
 	if err != nil {
