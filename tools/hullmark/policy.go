@@ -220,9 +220,14 @@ func newPolicySignCommand() *cobra.Command {
 	return cmd
 }
 
+// policyCheckOptions are the flags of `hullmark policy check`.
+type policyCheckOptions struct {
+	policyOptions
+	list, bank, output string
+}
+
 func newPolicyCheckCommand() *cobra.Command {
-	var o policyOptions
-	var list, bank, output string
+	var o policyCheckOptions
 	cmd := &cobra.Command{
 		Use:   "check DOCUMENT...",
 		Short: "Say whether the policy accepts a machine's registers, with every reason",
@@ -237,52 +242,55 @@ All registers that count have to match one and the same of the documents, and th
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput("policy check", output); err != nil {
-				return err
-			}
-			compared, err := pcrs.ParseBank(bank)
-			if err != nil {
-				return withCode(exitUsage, fmt.Errorf("--bank: %w", err))
-			}
-			var documents []measurements.Document
-			for _, file := range args {
-				document, err := readDocument(file)
-				if err != nil {
-					return err
-				}
-				documents = append(documents, document)
-			}
-			explain := explainOptions{list: list}
-			boot, err := explain.read(compared)
-			if err != nil {
-				return err
-			}
-			_, policy, err := o.open(cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			verdict := measurements.Judge(policy, documents, compared, boot.measured)
-			if output == "json" {
-				if err := writeJSON(cmd.OutOrStdout(), judged(verdict)); err != nil {
-					return err
-				}
-			}
-			if !verdict.Accepted() {
-				return withCode(exitDenied, errors.New(verdict.String()))
-			}
-			if output == "json" {
-				return nil
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), verdict)
-			return err
+			return o.run(args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&list, "pcrs", "", "`FILE` with the machine's registers, as tpm2_pcrread prints them")
-	cmd.Flags().StringVar(&bank, "bank", "sha256", "`BANK` to compare: sha256, sha384 or sha512")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
+	cmd.Flags().StringVar(&o.list, "pcrs", "", "`FILE` with the machine's registers, as tpm2_pcrread prints them")
+	cmd.Flags().StringVar(&o.bank, "bank", "sha256", "`BANK` to compare: sha256, sha384 or sha512")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	require(cmd, "pcrs")
 	return cmd
+}
+
+func (o *policyCheckOptions) run(files []string, out, notes io.Writer) error {
+	if err := checkOutput("policy check", o.output); err != nil {
+		return err
+	}
+	bank, err := pcrs.ParseBank(o.bank)
+	if err != nil {
+		return withCode(exitUsage, fmt.Errorf("--bank: %w", err))
+	}
+	var documents []measurements.Document
+	for _, file := range files {
+		document, err := readDocument(file)
+		if err != nil {
+			return err
+		}
+		documents = append(documents, document)
+	}
+	boot, err := (&explainOptions{list: o.list}).read(bank)
+	if err != nil {
+		return err
+	}
+	_, policy, err := o.open(notes)
+	if err != nil {
+		return err
+	}
+	verdict := measurements.Judge(policy, documents, bank, boot.measured)
+	if o.output == "json" {
+		if err := writeJSON(out, judged(verdict)); err != nil {
+			return err
+		}
+	}
+	if !verdict.Accepted() {
+		return withCode(exitDenied, errors.New(verdict.String()))
+	}
+	if o.output == "json" {
+		return nil
+	}
+	_, err = fmt.Fprintln(out, verdict)
+	return err
 }
 
 // verdictJSON is the JSON that hullmark policy check writes.

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -176,7 +175,7 @@ type verifyOptions struct {
 	key, image, sbom, document, output string
 }
 
-// verified is the JSON that hullmark verify writes.
+// verified is what hullmark verify says, as JSON or as text.
 type verified struct {
 	// Document is the digest that names the document.
 	Document measurements.DocumentID `json:"document"`
@@ -187,6 +186,8 @@ type verified struct {
 	// Key is the kind of the key that signed, and Checked what was compared beside its signature: registers, image, sbom.
 	Key     string   `json:"key"`
 	Checked []string `json:"checked"`
+	// registers is how many the document has; the text tells it.
+	registers int
 }
 
 func newVerifyCommand() *cobra.Command {
@@ -224,33 +225,13 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	signed, err := readBounded(file, measurements.MaxEnvelope)
+	document, err := openSigned(file, key)
 	if err != nil {
 		return err
 	}
-	document, err := measurements.Open(signed, key)
-	if err != nil && bytes.Contains(signed[:min(len(signed), 4096)], []byte(measurements.DocumentSchema)) {
-		return fmt.Errorf("%s: it is a measurement document without a signature; hullmark sign makes one", file)
-	}
+	checked, err := o.compare(document)
 	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	checked := []string{
-		fmt.Sprintf("signature   by the key in %s (%s)", o.key, measurements.KeyKind(key)),
-		"statement   in-toto, about the disk and the kernel image of the document",
-		fmt.Sprintf("registers   %d, each replayed from its events", len(document.Registers)),
-	}
-	if o.image != "" {
-		if err := compareFile(o.image, "disk", document.Image.Disk); err != nil {
-			return err
-		}
-		checked = append(checked, "image       "+o.image+" is the signed disk, byte for byte")
-	}
-	if o.sbom != "" {
-		if err := compareFile(o.sbom, "bill of materials", document.SBOM); err != nil {
-			return err
-		}
-		checked = append(checked, "packages    "+o.sbom+" is the signed bill of materials, byte for byte")
+		return err
 	}
 	encoded, err := document.Encode()
 	if err != nil {
@@ -261,23 +242,64 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 			return fmt.Errorf("verify: %w", err)
 		}
 	}
-	image := document.Image
-	if o.output == "json" {
-		what := []string{"registers"}
-		for name, file := range map[string]string{"image": o.image, "sbom": o.sbom} {
-			if file != "" {
-				what = append(what, name)
-			}
-		}
-		slices.Sort(what)
-		return writeJSON(out, verified{
-			Document: sha256.Sum256(encoded), Image: image, Release: document.Name, SVN: document.SVN, Builder: document.Builder,
-			Key: measurements.KeyKind(key), Checked: what,
-		})
+	return o.write(out, verified{
+		Document: sha256.Sum256(encoded), Image: document.Image, Release: document.Name, SVN: document.SVN, Builder: document.Builder,
+		Key: measurements.KeyKind(key), Checked: checked, registers: len(document.Registers),
+	})
+}
+
+// openSigned reads an envelope and the document in it, which the key has to have signed.
+func openSigned(file string, key crypto.PublicKey) (measurements.Document, error) {
+	signed, err := readBounded(file, measurements.MaxEnvelope)
+	if err != nil {
+		return measurements.Document{}, err
 	}
-	_, err = fmt.Fprintf(out, "%s\n\nimage %s %s, release %s, security version %d, built by %s\nroot hash %v\ndocument %x\n",
-		strings.Join(checked, "\n"), printable(image.ID), printable(image.Version), printable(document.Name), document.SVN,
-		cmp.Or(printable(document.Builder), "an unnamed builder"), image.RootHash, sha256.Sum256(encoded))
+	document, err := measurements.Open(signed, key)
+	if err != nil && bytes.Contains(signed[:min(len(signed), 4096)], []byte(measurements.DocumentSchema)) {
+		return document, fmt.Errorf("%s: it is a measurement document without a signature; hullmark sign makes one", file)
+	}
+	if err != nil {
+		return document, fmt.Errorf("%s: %w", file, err)
+	}
+	return document, nil
+}
+
+// compare compares the named files with the document, and returns what was checked.
+func (o *verifyOptions) compare(document measurements.Document) (checked []string, err error) {
+	if o.image != "" {
+		if err := compareFile(o.image, "disk", document.Image.Disk); err != nil {
+			return nil, err
+		}
+		checked = append(checked, "image")
+	}
+	checked = append(checked, "registers") // when the document was opened
+	if o.sbom != "" {
+		if err := compareFile(o.sbom, "bill of materials", document.SBOM); err != nil {
+			return nil, err
+		}
+		checked = append(checked, "sbom")
+	}
+	return checked, nil
+}
+
+func (o *verifyOptions) write(out io.Writer, v verified) error {
+	if o.output == "json" {
+		return writeJSON(out, v)
+	}
+	checked := []string{
+		fmt.Sprintf("signature   by the key in %s (%s)", o.key, v.Key),
+		"statement   in-toto, about the disk and the kernel image of the document",
+		fmt.Sprintf("registers   %d, each replayed from its events", v.registers),
+	}
+	if o.image != "" {
+		checked = append(checked, "image       "+o.image+" is the signed disk, byte for byte")
+	}
+	if o.sbom != "" {
+		checked = append(checked, "packages    "+o.sbom+" is the signed bill of materials, byte for byte")
+	}
+	_, err := fmt.Fprintf(out, "%s\n\nimage %s %s, release %s, security version %d, built by %s\nroot hash %v\ndocument %v\n",
+		strings.Join(checked, "\n"), printable(v.Image.ID), printable(v.Image.Version), printable(v.Release), v.SVN,
+		cmp.Or(printable(v.Builder), "an unnamed builder"), v.Image.RootHash, v.Document)
 	return err
 }
 
