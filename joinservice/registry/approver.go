@@ -1,0 +1,138 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/hullmark/hullmark/joinservice"
+)
+
+// Decision is what was decided over one certificate request.
+type Decision struct {
+	// Request is the name of the CertificateSigningRequest, Signer whose certificate it asks for, Requester who asked.
+	Request, Signer, Requester string
+	// Outcome is Approved or Denied.
+	Outcome Outcome
+	// Reason says why, for people; it holds no secret.
+	Reason string
+}
+
+// Approver approves and denies kubelets' certificate requests. Several may run
+// at once: of two decisions, which are equal, the API takes the first.
+type Approver struct {
+	// Registry is where requests, tokens and records are.
+	Registry *Registry
+	// Report is called with each decision that this approver wrote, and with each error
+	// that delayed one; it may be nil.
+	Report func(Decision, error)
+}
+
+// revisit is how often requests that wait are looked at again.
+const revisit = 5 * time.Second
+
+// Run decides over requests as they come, over outages of the API, until ctx ends; it returns ctx's error.
+func (a *Approver) Run(ctx context.Context) error {
+	r := a.Registry
+	done := map[types.UID]bool{}
+	return mirror(ctx, &certificatesv1.CertificateSigningRequest{}, &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return r.requests.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return r.requests.Watch(ctx, o)
+		},
+	}, revisit, func(ctx context.Context, objects []any) {
+		done = a.pass(ctx, objects, done)
+	})
+}
+
+// pass looks at all requests once. Those in done were decided, though the copy may not show it yet; the new done is returned.
+func (a *Approver) pass(ctx context.Context, objects []any, done map[types.UID]bool) map[types.UID]bool {
+	next := map[types.UID]bool{}
+	for _, o := range objects {
+		csr := o.(*certificatesv1.CertificateSigningRequest)
+		if !ours(csr) || ctx.Err() != nil {
+			continue
+		}
+		if done[csr.UID] {
+			next[csr.UID] = true
+			continue
+		}
+		decision, err := a.handle(ctx, csr)
+		if err == nil && decision.Outcome != Waiting {
+			next[csr.UID] = true
+		}
+		if a.Report != nil && (err != nil || decision.Outcome != Waiting) {
+			a.Report(decision, err)
+		}
+	}
+	return next
+}
+
+// ours reports whether a request is for one of the two signers, and still undecided.
+func ours(csr *certificatesv1.CertificateSigningRequest) bool {
+	signer := csr.Spec.SignerName
+	return len(csr.Status.Conditions) == 0 && len(csr.Status.Certificate) == 0 &&
+		(signer == certificatesv1.KubeAPIServerClientKubeletSignerName || signer == certificatesv1.KubeletServingSignerName)
+}
+
+// handle decides over one request and writes the decision.
+func (a *Approver) handle(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (Decision, error) {
+	d := Decision{Request: csr.Name, Signer: csr.Spec.SignerName, Requester: csr.Spec.Username}
+	known, err := a.look(ctx, csr)
+	if err != nil {
+		return d, err
+	}
+	d.Outcome, d.Reason = decide(csr, known, time.Now())
+	if d.Outcome == Waiting {
+		return d, nil
+	}
+	decided := csr.DeepCopy()
+	decided.Status.Conditions = append(decided.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.RequestConditionType(d.Outcome), Status: corev1.ConditionTrue,
+		Reason: "Hullmark" + string(d.Outcome), Message: d.Reason,
+	})
+	_, err = call(ctx, a.Registry, "decide over certificate request "+csr.Name, func(ctx context.Context) (*certificatesv1.CertificateSigningRequest, error) {
+		result := &certificatesv1.CertificateSigningRequest{}
+		return result, a.Registry.certificates.Put().Resource("certificatesigningrequests").Name(csr.Name).SubResource("approval").
+			Body(decided).Do(ctx).Into(result)
+	})
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		// Somebody else decided, or the request is gone: the watch will tell.
+		return Decision{Outcome: Waiting}, nil
+	}
+	return d, err
+}
+
+// look fetches what the records say about who made a request.
+func (a *Approver) look(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (facts, error) {
+	who := requesterOf(csr)
+	var known facts
+	var err error
+	switch {
+	case who.token != "":
+		known.node, known.found, err = a.Registry.tokenNode(ctx, who.token)
+	case who.name != "":
+		known.node, known.found, err = a.Registry.holder(ctx, who.name)
+	}
+	if err != nil || !known.found {
+		return known, err
+	}
+	var version joinservice.Version
+	known.machine, version, err = a.Registry.Load(ctx, known.node)
+	known.recorded = version != ""
+	if err != nil {
+		return facts{}, fmt.Errorf("certificate request %s: %w", csr.Name, err)
+	}
+	return known, nil
+}

@@ -1,0 +1,213 @@
+package registry
+
+import (
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+)
+
+// Outcome is how a decision over a certificate request ended. Its values but
+// Waiting are the condition types of a CertificateSigningRequest.
+type Outcome string
+
+const (
+	// Waiting leaves the request as it is: a record that it needs is not there yet.
+	Waiting Outcome = ""
+	// Approved lets the signer sign.
+	Approved Outcome = "Approved"
+	// Denied is final for this request.
+	Denied Outcome = "Denied"
+)
+
+// patience is how long a request of a running node waits for the node's record.
+// The first node's kubelet asks before any service could make its record.
+const patience = 10 * time.Minute
+
+const (
+	nodeUser  = "system:node:"
+	nodeGroup = "system:nodes"
+	tokenUser = "system:bootstrap:"
+)
+
+// requester is who made a request: the bearer of a token, or a node; or neither.
+type requester struct{ token, name string }
+
+func requesterOf(csr *certificatesv1.CertificateSigningRequest) (r requester) {
+	if id, ok := strings.CutPrefix(csr.Spec.Username, tokenUser); ok && tokenID.MatchString(id) && slices.Contains(csr.Spec.Groups, tokenGroup) {
+		r.token = id
+	}
+	if name, ok := strings.CutPrefix(csr.Spec.Username, nodeUser); ok && hullmark.ValidNodeName(name) && slices.Contains(csr.Spec.Groups, nodeGroup) {
+		r.name = name
+	}
+	return r
+}
+
+// facts are what the records say about a requester.
+type facts struct {
+	// node is the machine that the token was made for, or that claimed the name; found is false if there is none.
+	node  hullmark.NodeID
+	found bool
+	// machine is its record, recorded whether it has one.
+	machine  joinservice.Machine
+	recorded bool
+}
+
+// decide is the whole decision over an undecided request for one of the two
+// kubelet signers: a pure function of the request, of what the records say about
+// its requester, and of the time.
+func decide(csr *certificatesv1.CertificateSigningRequest, known facts, now time.Time) (Outcome, string) {
+	who := requesterOf(csr)
+	outcome, reason := entitled(csr, who, known, now)
+	if outcome != Approved {
+		return outcome, reason
+	}
+	request, err := parseRequest(csr.Spec.Request)
+	if err != nil {
+		return Denied, "certificate request: " + brief(err.Error())
+	}
+	check := clientDiffers
+	if csr.Spec.SignerName == certificatesv1.KubeletServingSignerName {
+		check = servingDiffers
+	}
+	if differs := check(request, csr.Spec.Usages, known.machine); differs != "" {
+		return Denied, brief(differs)
+	}
+	return Approved, fmt.Sprintf("machine %s holds the name %s", known.node, known.machine.Name)
+}
+
+// entitled decides whether the requester may ask this signer at all: Approved
+// means that only the request's content is left to check.
+func entitled(csr *certificatesv1.CertificateSigningRequest, who requester, known facts, now time.Time) (Outcome, string) {
+	serving := csr.Spec.SignerName == certificatesv1.KubeletServingSignerName
+	switch {
+	case who.token == "" && who.name == "":
+		return Denied, fmt.Sprintf("requester: want a node, or the bearer of a bootstrap token of Hullmark, got %q", brief(csr.Spec.Username))
+	case who.token != "" && serving:
+		return Denied, "requester: want a node, got the bearer of a bootstrap token: it may ask for a client certificate only"
+	case who.token != "" && !known.found:
+		return Denied, fmt.Sprintf("bootstrap token %s is gone, or was not made for a machine", who.token)
+	case who.token != "" && (!known.recorded || known.machine.Token != who.token):
+		return Denied, fmt.Sprintf("bootstrap token %s is not the one of machine %s's last ticket", who.token, known.node)
+	case who.token != "":
+		return Approved, ""
+	case !known.found, !known.recorded, serving && len(known.machine.Addresses) == 0:
+		if now.Sub(csr.CreationTimestamp.Time) < patience {
+			return Waiting, ""
+		}
+		return Denied, fmt.Sprintf("no machine is recorded that holds the name %s and whose addresses are known", who.name)
+	case known.machine.Name != who.name:
+		return Denied, fmt.Sprintf("name: machine %s is %s by now, got %s", known.node, known.machine.Name, who.name)
+	}
+	return Approved, ""
+}
+
+// parseRequest reads the one PEM block of a request and checks that whoever made it holds the key.
+func parseRequest(text []byte) (*x509.CertificateRequest, error) {
+	block, rest := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(block.Headers) > 0 || len(rest) > 0 {
+		return nil, errors.New("want one PEM block CERTIFICATE REQUEST and nothing else")
+	}
+	request, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	if err := request.CheckSignature(); err != nil {
+		return nil, err
+	}
+	return request, nil
+}
+
+// clientDiffers says what of a request for a client certificate is not as the kubelet of machine m has it.
+func clientDiffers(request *x509.CertificateRequest, usages []certificatesv1.KeyUsage, m joinservice.Machine) string {
+	if differs := subjectDiffers(request, m.Name); differs != "" {
+		return differs
+	}
+	if len(request.Extensions) > 0 {
+		return fmt.Sprintf("extensions: want none and no alternative names, got %s", extensions(request))
+	}
+	return usagesDiffer(usages, certificatesv1.UsageClientAuth)
+}
+
+// servingDiffers says what of a request for a serving certificate is not as the kubelet of machine m has it.
+func servingDiffers(request *x509.CertificateRequest, usages []certificatesv1.KeyUsage, m joinservice.Machine) string {
+	if differs := subjectDiffers(request, m.Name); differs != "" {
+		return differs
+	}
+	if names := alternativeNames(request); names != nil {
+		return names.Error()
+	}
+	for _, name := range request.DNSNames {
+		if name != m.Name {
+			return fmt.Sprintf("DNS name: want %s, got %q", m.Name, name)
+		}
+	}
+	for _, ip := range request.IPAddresses {
+		address, ok := netip.AddrFromSlice(ip)
+		if !ok || !slices.ContainsFunc(m.Addresses, func(own netip.Addr) bool { return own.Unmap().WithZone("") == address.Unmap() }) {
+			return fmt.Sprintf("IP address: want one of %s, got %s", m.Addresses, ip)
+		}
+	}
+	return usagesDiffer(usages, certificatesv1.UsageServerAuth)
+}
+
+// subjectAltName is the one extension that a serving request has (RFC 5280 §4.2.1.6).
+var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
+
+// alternativeNames checks that a request has alternative names, and no others than DNS names and IP addresses.
+func alternativeNames(request *x509.CertificateRequest) error {
+	if len(request.Extensions) != 1 || !request.Extensions[0].Id.Equal(subjectAltName) {
+		return fmt.Errorf("extensions: want alternative names alone, got %s", extensions(request))
+	}
+	var names []asn1.RawValue
+	if rest, err := asn1.Unmarshal(request.Extensions[0].Value, &names); err != nil || len(rest) > 0 {
+		return errors.New("alternative names: malformed")
+	}
+	if got := len(request.DNSNames) + len(request.IPAddresses); got == 0 || got != len(names) {
+		return fmt.Errorf("alternative names: want at least one, and only DNS names and IP addresses, got %d of these and %d others", got, len(names)-got)
+	}
+	return nil
+}
+
+func extensions(request *x509.CertificateRequest) string {
+	var ids []string
+	for _, e := range request.Extensions {
+		ids = append(ids, e.Id.String())
+	}
+	return "[" + strings.Join(ids, " ") + "]"
+}
+
+// subjectDiffers compares the whole subject: any other attribute would be signed along.
+func subjectDiffers(request *x509.CertificateRequest, name string) string {
+	s := request.Subject
+	switch {
+	case s.CommonName != nodeUser+name:
+		return fmt.Sprintf("common name: want %s, got %q", nodeUser+name, s.CommonName)
+	case !slices.Equal(s.Organization, []string{nodeGroup}):
+		return fmt.Sprintf("organization: want %s alone, got %q", nodeGroup, s.Organization)
+	case len(s.Names) != 2:
+		return fmt.Sprintf("subject: want a common name and an organization only, got %s", s)
+	}
+	return ""
+}
+
+// usagesDiffer compares usages with the two sets that kubelets ask for: RSA keys encipher, others do not.
+func usagesDiffer(got []certificatesv1.KeyUsage, purpose certificatesv1.KeyUsage) string {
+	want := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, purpose}
+	have := slices.Sorted(slices.Values(got))
+	if slices.Equal(have, slices.Sorted(slices.Values(want))) ||
+		slices.Equal(have, slices.Sorted(slices.Values(append(want, certificatesv1.UsageKeyEncipherment)))) {
+		return ""
+	}
+	return fmt.Sprintf("usages: want %q, with or without %q, got %q", want, certificatesv1.UsageKeyEncipherment, got)
+}

@@ -1,0 +1,12 @@
+package registry
+
+import _ "embed"
+
+//go:embed manifest.yaml
+var manifest []byte
+
+// Manifest returns, as a YAML stream, what a cluster needs before a join service
+// can work: the namespace, the permissions of the service's user, those of
+// nodes that bring a bootstrap token, and an admission policy that keeps the
+// service's writes in kube-system to bootstrap tokens. Applying it again changes nothing.
+func Manifest() []byte { return append([]byte(nil), manifest...) }

@@ -1,0 +1,209 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// The policy's object and those of its documents; each kind is also the key of its content.
+const (
+	policyKind, policyObject = "policy", "policy"
+	documentKind             = "document"
+)
+
+// maxObject bounds the content of one ConfigMap, in bytes; the API refuses more.
+const maxObject = 1 << 20
+
+func documentObject(id measurements.DocumentID) string { return documentKind + "." + id.String() }
+
+// WatchPolicy calls deliver with the policy in its signed form and all
+// documents that lie beside it, once at the start and again after each change, until ctx
+// ends; it returns ctx's error. It verifies nothing: what it delivers is what
+// anyone with access to the namespace wrote, bounded only by the API's limits. While there
+// is no policy, deliver is not called; objects that do not decode are refused (Refused) as
+// a whole with what lies beside them. It survives outages of the API.
+func (r *Registry) WatchPolicy(ctx context.Context, deliver func(envelope []byte, documents map[measurements.DocumentID][]byte)) error {
+	choose := func(o metav1.ListOptions) metav1.ListOptions {
+		o.LabelSelector = selector(" in (" + policyKind + "," + documentKind + ")")
+		return o
+	}
+	return mirror(ctx, &corev1.ConfigMap{}, &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return r.configMaps.List(ctx, choose(o))
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return r.configMaps.Watch(ctx, choose(o))
+		},
+	}, 0, func(ctx context.Context, objects []any) {
+		envelope, documents, err := policyOf(objects)
+		switch {
+		case err != nil:
+			// The event tells the operator; who watches goes on with what was delivered before.
+			_ = r.Refused(ctx, err.Error())
+		case envelope != nil:
+			deliver(envelope, documents)
+		}
+	})
+}
+
+// policyOf takes a policy apart from its documents; without a policy the envelope is nil.
+func policyOf(objects []any) (envelope []byte, documents map[measurements.DocumentID][]byte, err error) {
+	documents = map[measurements.DocumentID][]byte{}
+	for _, o := range objects {
+		object := o.(*corev1.ConfigMap)
+		key := object.Labels[kindLabel]
+		content, ok := object.BinaryData[key]
+		if !ok || len(object.BinaryData) != 1 || len(object.Data) != 0 {
+			return nil, nil, fmt.Errorf("ConfigMap %s/%s: want the one key %s, in binaryData; push the policy again", Namespace, object.Name, key)
+		}
+		if key == policyKind && object.Name == policyObject {
+			envelope = content
+			continue
+		}
+		var id measurements.DocumentID
+		if err := id.UnmarshalText([]byte(strings.TrimPrefix(object.Name, documentKind+"."))); err != nil || object.Name != documentObject(id) {
+			return nil, nil, fmt.Errorf("ConfigMap %s/%s: the name is neither %s nor %s.DIGEST; delete the object", Namespace, object.Name, policyObject, documentKind)
+		}
+		documents[id] = content
+	}
+	return envelope, documents, nil
+}
+
+// PushPolicy gives the cluster a signed policy with every document that it
+// names: documents first, then the policy; documents that are not among the given
+// are removed last. It verifies no signature. Replicas take the policy up by
+// WatchPolicy, or refuse it with an event.
+func (r *Registry) PushPolicy(ctx context.Context, envelope []byte, documents map[measurements.DocumentID][]byte) error {
+	if len(envelope) == 0 || len(envelope) > maxObject {
+		return fmt.Errorf("push policy: it has %d bytes, and the API keeps at most %d: remove members, resets or overrides that are spent", len(envelope), maxObject)
+	}
+	ids := slices.SortedFunc(maps.Keys(documents), func(a, b measurements.DocumentID) int { return bytes.Compare(a[:], b[:]) })
+	for _, id := range ids {
+		if err := r.pushDocument(ctx, id, documents[id]); err != nil {
+			return fmt.Errorf("push policy: %w", err)
+		}
+	}
+	if err := r.pushEnvelope(ctx, envelope); err != nil {
+		return fmt.Errorf("push policy: %w", err)
+	}
+	if err := r.prune(ctx, documents); err != nil {
+		return fmt.Errorf("push policy: the policy is in place, but documents that it no longer names are left: %w", err)
+	}
+	return nil
+}
+
+// pushDocument creates a document's object, which is never changed. One of the same name with other content is replaced.
+func (r *Registry) pushDocument(ctx context.Context, id measurements.DocumentID, content []byte) error {
+	if sha256.Sum256(content) != id || len(content) > maxObject {
+		return fmt.Errorf("document %s: %d bytes of another digest, or more than %d", id, len(content), maxObject)
+	}
+	fixed := true
+	object := &corev1.ConfigMap{ObjectMeta: meta(documentKind, documentObject(id)), BinaryData: map[string][]byte{documentKind: content}, Immutable: &fixed}
+	create := func(ctx context.Context) (*corev1.ConfigMap, error) {
+		return r.configMaps.Create(ctx, object, metav1.CreateOptions{})
+	}
+	what := "create document " + id.String()
+	_, err := call(ctx, r, what, create)
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	there, err := r.configMap(ctx, "read document "+id.String(), object.Name)
+	if err != nil {
+		return err
+	}
+	if _, kept, err := policyOf([]any{there}); err == nil && bytes.Equal(kept[id], content) {
+		return nil
+	}
+	if err := r.remove(ctx, "delete the wrong document "+id.String(), r.configMaps, object.Name); err != nil {
+		return err
+	}
+	_, err = call(ctx, r, what, create)
+	return err
+}
+
+// pushEnvelope creates or replaces the policy's object; one that somebody else changes meanwhile is left alone.
+func (r *Registry) pushEnvelope(ctx context.Context, envelope []byte) error {
+	object := &corev1.ConfigMap{ObjectMeta: meta(policyKind, policyObject), BinaryData: map[string][]byte{policyKind: envelope}}
+	there, err := r.configMap(ctx, "read the policy in force", policyObject)
+	absent := apierrors.IsNotFound(err)
+	if err != nil && !absent {
+		return err
+	}
+	_, err = call(ctx, r, "store the policy", func(ctx context.Context) (*corev1.ConfigMap, error) {
+		if absent {
+			return r.configMaps.Create(ctx, object, metav1.CreateOptions{})
+		}
+		object.ResourceVersion = there.ResourceVersion
+		return r.configMaps.Update(ctx, object, metav1.UpdateOptions{})
+	})
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("somebody else pushed a policy at the same time: look at it, and push again: %w", err)
+	}
+	return err
+}
+
+// prune removes the documents that are not among those given.
+func (r *Registry) prune(ctx context.Context, keep map[measurements.DocumentID][]byte) error {
+	list, err := call(ctx, r, "list the documents", func(ctx context.Context) (*corev1.ConfigMapList, error) {
+		return r.configMaps.List(ctx, metav1.ListOptions{LabelSelector: selector("=" + documentKind)})
+	})
+	if err != nil {
+		return err
+	}
+	named := map[string]bool{}
+	for id := range keep {
+		named[documentObject(id)] = true
+	}
+	for _, object := range list.Items {
+		if named[object.Name] {
+			continue
+		}
+		if err := r.remove(ctx, "delete the document "+object.Name, r.configMaps, object.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Refused tells the cluster's operator, by a Kubernetes Event on the policy's
+// ConfigMap, why a policy was not taken. The same reason for the same policy is
+// told once, by however many replicas.
+func (r *Registry) Refused(ctx context.Context, reason string) error {
+	object, err := r.configMap(ctx, "read the refused policy", policyObject)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256([]byte(string(object.UID) + "\n" + object.ResourceVersion + "\n" + reason))
+	now := metav1.NewTime(time.Now())
+	event := &corev1.Event{
+		ObjectMeta: meta("event", policyObject+"."+hex.EncodeToString(sum[:8])),
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "ConfigMap", Namespace: Namespace, Name: policyObject, UID: object.UID, ResourceVersion: object.ResourceVersion,
+		},
+		Reason: "PolicyRefused", Message: brief(reason), Type: corev1.EventTypeWarning,
+		Source: corev1.EventSource{Component: User}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}
+	_, err = call(ctx, r, "tell why the policy was refused", func(ctx context.Context) (*corev1.Event, error) {
+		return r.events.Create(ctx, event, metav1.CreateOptions{})
+	})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,212 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+)
+
+// Kinds of object, and the keys that they hold their content under.
+const (
+	nodeKind, machineKey = "node", "machine"
+	nameKind, holderKey  = "name", "node"
+)
+
+func nodeObject(node hullmark.NodeID) string { return nodeKind + "." + node.String() }
+func nameObject(name string) string          { return nameKind + "." + name }
+
+// Load returns a machine's record and its version; see joinservice.Records.
+func (r *Registry) Load(ctx context.Context, node hullmark.NodeID) (joinservice.Machine, joinservice.Version, error) {
+	object, err := r.configMap(ctx, "read the record of machine "+node.String(), nodeObject(node))
+	if apierrors.IsNotFound(err) {
+		return joinservice.Machine{Node: node}, "", nil
+	}
+	if err != nil {
+		return joinservice.Machine{}, "", err
+	}
+	m, err := machineOf(object)
+	if err != nil {
+		return joinservice.Machine{}, "", err
+	}
+	return m, joinservice.Version(object.ResourceVersion), nil
+}
+
+func (r *Registry) configMap(ctx context.Context, what, name string) (*corev1.ConfigMap, error) {
+	return call(ctx, r, what, func(ctx context.Context) (*corev1.ConfigMap, error) {
+		return r.configMaps.Get(ctx, name, metav1.GetOptions{})
+	})
+}
+
+// machineOf strictly reads a machine's object.
+func machineOf(object *corev1.ConfigMap) (m joinservice.Machine, err error) {
+	switch text, ok := object.Data[machineKey]; {
+	case !ok || len(object.Data) != 1 || len(object.BinaryData) != 0:
+		err = fmt.Errorf("want the one key %s", machineKey)
+	default:
+		err = strict(text, &m)
+	}
+	if err == nil && object.Name != nodeObject(m.Node) {
+		err = fmt.Errorf("it holds the record of machine %s", m.Node)
+	}
+	if err != nil {
+		return joinservice.Machine{}, fmt.Errorf("ConfigMap %s/%s: %w; mend or delete the object", Namespace, object.Name, err)
+	}
+	return m, nil
+}
+
+// Store replaces the record whose version is given; see joinservice.Records.
+func (r *Registry) Store(ctx context.Context, m joinservice.Machine, v joinservice.Version) (joinservice.Version, error) {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return "", fmt.Errorf("store the record of machine %s: %w", m.Node, err)
+	}
+	object := &corev1.ConfigMap{ObjectMeta: meta(nodeKind, nodeObject(m.Node)), Data: map[string]string{machineKey: string(text)}}
+	stored, err := call(ctx, r, "store the record of machine "+m.Node.String(), func(ctx context.Context) (*corev1.ConfigMap, error) {
+		if v == "" {
+			return r.configMaps.Create(ctx, object, metav1.CreateOptions{})
+		}
+		object.ResourceVersion = string(v)
+		return r.configMaps.Update(ctx, object, metav1.UpdateOptions{})
+	})
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || v != "" && apierrors.IsNotFound(err) {
+		return "", joinservice.ErrConflict
+	}
+	if err != nil {
+		return "", err
+	}
+	return joinservice.Version(stored.ResourceVersion), nil
+}
+
+// Claim binds a node's name to one machine; see joinservice.Records. Only
+// Delete frees a name.
+func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID) error {
+	if !hullmark.ValidNodeName(name) {
+		return fmt.Errorf("claim a name for machine %s: %q is no node's name", node, name)
+	}
+	fixed := true
+	object := &corev1.ConfigMap{ObjectMeta: meta(nameKind, nameObject(name)), Data: map[string]string{holderKey: node.String()}, Immutable: &fixed}
+	_, err := call(ctx, r, "claim the name "+name, func(ctx context.Context) (*corev1.ConfigMap, error) {
+		return r.configMaps.Create(ctx, object, metav1.CreateOptions{})
+	})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	holder, found, err := r.holder(ctx, name)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return &hullmark.Condition{Code: "name-released", Title: "the name " + name + " was given up just now", Next: "wait", Retry: true}
+	case holder != node:
+		return &hullmark.Condition{
+			Code: "name-taken", Title: "another machine holds the name " + name, Expected: holder.String(), Got: node.String(),
+			Next: "remove the other machine (hullmark node remove " + name + "), or give this one another name in the policy",
+		}
+	}
+	return nil
+}
+
+// holder returns the machine that claimed a name.
+func (r *Registry) holder(ctx context.Context, name string) (node hullmark.NodeID, found bool, err error) {
+	object, err := r.configMap(ctx, "read who holds the name "+name, nameObject(name))
+	if apierrors.IsNotFound(err) {
+		return hullmark.NodeID{}, false, nil
+	}
+	if err != nil {
+		return hullmark.NodeID{}, false, err
+	}
+	if len(object.Data) != 1 || len(object.BinaryData) != 0 {
+		return hullmark.NodeID{}, false, fmt.Errorf("ConfigMap %s/%s: want the one key %s; mend or delete the object", Namespace, object.Name, holderKey)
+	}
+	if node, err = hullmark.ParseNodeID(object.Data[holderKey]); err != nil {
+		return hullmark.NodeID{}, false, fmt.Errorf("ConfigMap %s/%s: %s: %w; mend or delete the object", Namespace, object.Name, holderKey, err)
+	}
+	return node, true, nil
+}
+
+// List returns all machines' records, by identity. Records that cannot be read
+// do not hide the others: they are named by the error, which comes beside them.
+func (r *Registry) List(ctx context.Context) ([]joinservice.Machine, error) {
+	list, err := call(ctx, r, "list the machines' records", func(ctx context.Context) (*corev1.ConfigMapList, error) {
+		return r.configMaps.List(ctx, metav1.ListOptions{LabelSelector: selector("=" + nodeKind)})
+	})
+	if err != nil {
+		return nil, err
+	}
+	var machines []joinservice.Machine
+	var unread []error
+	for i := range list.Items {
+		m, err := machineOf(&list.Items[i])
+		if err != nil {
+			unread = append(unread, err)
+			continue
+		}
+		machines = append(machines, m)
+	}
+	return machines, errors.Join(unread...)
+}
+
+// Delete forgets a machine: its token, its Node object, its name's claim and, last, its
+// record, so that an interrupted removal can be run again. What is gone already is no
+// error, and a name that another machine holds by now is left with its Node alone.
+// The caller has made sure that the machine is not running: see NodeReady.
+func (r *Registry) Delete(ctx context.Context, m joinservice.Machine) error {
+	if m.Token != "" {
+		if err := r.Revoke(ctx, m.Token); err != nil {
+			return err
+		}
+	}
+	if holder, found, err := r.holder(ctx, m.Name); err != nil {
+		return err
+	} else if found && holder == m.Node {
+		if err := r.remove(ctx, "delete the Node "+m.Name, r.nodes, m.Name); err != nil {
+			return err
+		}
+		if err := r.remove(ctx, "give up the name "+m.Name, r.configMaps, nameObject(m.Name)); err != nil {
+			return err
+		}
+	}
+	return r.remove(ctx, "delete the record of machine "+m.Node.String(), r.configMaps, nodeObject(m.Node))
+}
+
+type deleter interface {
+	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
+}
+
+// remove deletes an object that need not exist.
+func (r *Registry) remove(ctx context.Context, what string, from deleter, name string) error {
+	_, err := call(ctx, r, what, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, from.Delete(ctx, name, metav1.DeleteOptions{})
+	})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// NodeReady reports whether Kubernetes has a Node of this name and holds it to be Ready.
+func (r *Registry) NodeReady(ctx context.Context, name string) (bool, error) {
+	node, err := call(ctx, r, "read the Node "+name, func(ctx context.Context) (*corev1.Node, error) {
+		return r.nodes.Get(ctx, name, metav1.GetOptions{})
+	})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,187 @@
+// Package registry keeps a cluster's machines, tokens and policy as objects of
+// its Kubernetes API, and decides over kubelets' certificate requests.
+//
+// Everything lies in the namespace hullmark, but bootstrap tokens, which
+// Kubernetes wants in kube-system. Replicas share nothing but these objects.
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/gentype"
+	"k8s.io/client-go/rest"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+)
+
+const (
+	// Namespace holds all objects but tokens; Manifest makes it.
+	Namespace = "hullmark"
+	// User is the common name of the join service's client certificate, which Manifest gives its permissions.
+	User = "hullmark:join-service"
+	// tokenNamespace is where Kubernetes looks for bootstrap tokens.
+	tokenNamespace = "kube-system"
+)
+
+// The labels of every object.
+const (
+	managedLabel = "app.kubernetes.io/managed-by"
+	managedBy    = "hullmark"
+	// kindLabel tells the kinds of object apart, for lists and watches.
+	kindLabel = "app.kubernetes.io/component"
+)
+
+// callTimeout bounds each call of the API, the reading of its answer included.
+const callTimeout = 15 * time.Second
+
+// Registry is a client of one cluster's API. It implements joinservice.Records
+// and joinservice.Tokens, and is safe for concurrent use. Each of its calls has
+// a deadline. A call that the API did not answer, or not yet, returns a
+// *hullmark.Condition with Retry: api-unreachable, or api-forbidden where the
+// permissions of Manifest are missing.
+type Registry struct {
+	configMaps *gentype.ClientWithList[*corev1.ConfigMap, *corev1.ConfigMapList]
+	secrets    *gentype.Client[*corev1.Secret]
+	events     *gentype.Client[*corev1.Event]
+	nodes      *gentype.Client[*corev1.Node]
+	requests   *gentype.ClientWithList[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]
+	// certificates is the client of requests, for their approval, which is a resource below.
+	certificates *rest.RESTClient
+	// server is where the API is, for errors.
+	server string
+}
+
+var (
+	_ joinservice.Records = (*Registry)(nil)
+	_ joinservice.Tokens  = (*Registry)(nil)
+)
+
+// New returns a client for the API that config names. Its rate limit is not
+// used: the API server bounds its clients itself.
+func New(config *rest.Config) (*Registry, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), certificatesv1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	core, err := client(config, scheme, "/api", corev1.SchemeGroupVersion)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	certificates, err := client(config, scheme, "/apis", certificatesv1.SchemeGroupVersion)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	p := runtime.NewParameterCodec(scheme)
+	return &Registry{
+		configMaps: gentype.NewClientWithList("configmaps", core, p, Namespace, create[corev1.ConfigMap], create[corev1.ConfigMapList]),
+		secrets:    gentype.NewClient("secrets", core, p, tokenNamespace, create[corev1.Secret]),
+		events:     gentype.NewClient("events", core, p, Namespace, create[corev1.Event]),
+		nodes:      gentype.NewClient("nodes", core, p, "", create[corev1.Node]),
+		requests: gentype.NewClientWithList("certificatesigningrequests", certificates, p, "",
+			create[certificatesv1.CertificateSigningRequest], create[certificatesv1.CertificateSigningRequestList]),
+		certificates: certificates,
+		server:       config.Host,
+	}, nil
+}
+
+func create[T any]() *T { return new(T) }
+
+// client speaks one group of the API in JSON. Only the two groups in use are
+// linked: client-go's own clientset brings every type of Kubernetes.
+func client(config *rest.Config, scheme *runtime.Scheme, path string, group schema.GroupVersion) (*rest.RESTClient, error) {
+	c := rest.CopyConfig(config)
+	c.APIPath, c.GroupVersion = path, &group
+	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	c.QPS = -1
+	if c.UserAgent == "" {
+		c.UserAgent = "hullmark"
+	}
+	return rest.RESTClientFor(c)
+}
+
+// meta names an object of the namespace hullmark.
+func meta(kind, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name: name, Namespace: Namespace,
+		Labels: map[string]string{managedLabel: managedBy, kindLabel: kind},
+	}
+}
+
+func selector(requirement string) string {
+	return managedLabel + "=" + managedBy + "," + kindLabel + requirement
+}
+
+// call runs one call under its deadline and says what it was for if it fails.
+func call[T any](ctx context.Context, r *Registry, what string, do func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	result, err := do(ctx)
+	return result, r.explain(what, err)
+}
+
+// explain makes a condition of an error that is expected to pass. An error that
+// says something about the object itself is only wrapped, so that callers can tell.
+func (r *Registry) explain(what string, err error) error {
+	status := apierrors.APIStatus(nil)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("%s: %w", what, err)
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return &hullmark.Condition{
+			Code: "api-forbidden", Title: what + ": the Kubernetes API refuses it: " + brief(err.Error()), Retry: true,
+			Next: "wait until the cluster is initialised; if this stays, apply Hullmark's manifest again",
+		}
+	case !errors.As(err, &status), transient(err):
+		return &hullmark.Condition{
+			Code: "api-unreachable", Title: what + ": the Kubernetes API at " + r.server + " does not answer: " + brief(err.Error()), Retry: true,
+			Next: "wait; if this stays, look at the API server and etcd of the control plane",
+		}
+	default:
+		return fmt.Errorf("%s: %w", what, err)
+	}
+}
+
+// transient reports whether an API server answered only that it cannot answer now.
+func transient(err error) bool {
+	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
+		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsUnexpectedServerError(err)
+}
+
+// brief bounds a text that others wrote, in bytes.
+func brief(text string) string {
+	const most = 512
+	if len(text) > most {
+		return text[:most] + "…"
+	}
+	return text
+}
+
+// strict reads the one JSON value in text and refuses fields that are not known.
+func strict(text string, into any) error {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("data after the end of the value")
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package registry
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"regexp"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+)
+
+const (
+	// tokenLife is how long a token may be used; it is revoked before if its machine is Ready.
+	tokenLife = 15 * time.Minute
+	// tokenType is the type of a token's Secret, tokenPrefix what its name begins with.
+	tokenType   = corev1.SecretType("bootstrap.kubernetes.io/token")
+	tokenPrefix = "bootstrap-token-"
+	// tokenGroup is the one that a token's bearer is in; Manifest gives it its permissions.
+	tokenGroup = "system:bootstrappers:kubeadm:default-node-token"
+	// nodeAnnotation names the machine that a token was made for.
+	nodeAnnotation = "hullmark.dev/node"
+)
+
+// Lengths of a token's two halves, in characters (Kubernetes' bootstrap token format).
+const tokenIDLength, tokenSecretLength = 6, 16
+
+var tokenID = regexp.MustCompile(`^[a-z0-9]{6}$`)
+
+// Issue makes a token for one machine alone; see joinservice.Tokens. It may be
+// used for 15 minutes and for nothing but authentication.
+func (r *Registry) Issue(ctx context.Context, m joinservice.Machine) (id string, token hullmark.Secret, err error) {
+	// Of 36^6 identifiers one that is in use already is met rarely, and three times never.
+	for range 3 {
+		token := append(letters(tokenIDLength), '.')
+		token = append(token, letters(tokenSecretLength)...)
+		id := string(token[:tokenIDLength])
+		err = r.createToken(ctx, m.Node, id, token[tokenIDLength+1:])
+		if err == nil {
+			return id, hullmark.NewSecret(token), nil
+		}
+		clear(token)
+		if !apierrors.IsAlreadyExists(err) {
+			break
+		}
+	}
+	return "", hullmark.Secret{}, err
+}
+
+// letters returns n characters of a–z and 0–9, each equally likely.
+func letters(n int) []byte {
+	const alphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
+	// Bytes from whole on would make the alphabet's first letters likelier.
+	const whole = 256 - 256%len(alphabet)
+	out := make([]byte, 0, n)
+	var b [1]byte
+	for len(out) < n {
+		_, _ = rand.Read(b[:]) // never fails
+		if int(b[0]) < whole {
+			out = append(out, alphabet[int(b[0])%len(alphabet)])
+		}
+	}
+	return out
+}
+
+func (r *Registry) createToken(ctx context.Context, node hullmark.NodeID, id string, secret []byte) error {
+	object := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: tokenPrefix + id, Namespace: tokenNamespace,
+			Labels:      map[string]string{managedLabel: managedBy},
+			Annotations: map[string]string{nodeAnnotation: node.String()},
+		},
+		Type: tokenType,
+		Data: map[string][]byte{
+			"token-id": []byte(id), "token-secret": secret,
+			"expiration":                     []byte(time.Now().Add(tokenLife).UTC().Format(time.RFC3339)),
+			"usage-bootstrap-authentication": []byte("true"),
+			"auth-extra-groups":              []byte(tokenGroup),
+		},
+	}
+	_, err := call(ctx, r, "make a bootstrap token for machine "+node.String(), func(ctx context.Context) (struct{}, error) {
+		answer, err := r.secrets.Create(ctx, object, metav1.CreateOptions{})
+		if answer != nil {
+			clear(answer.Data["token-secret"])
+		}
+		return struct{}{}, err
+	})
+	return err
+}
+
+// Revoke ends a token; one that is gone already is no error.
+func (r *Registry) Revoke(ctx context.Context, id string) error {
+	if !tokenID.MatchString(id) {
+		return fmt.Errorf("revoke a bootstrap token: %q is no token's public half", id)
+	}
+	return r.remove(ctx, "revoke the bootstrap token "+id, r.secrets, tokenPrefix+id)
+}
+
+// tokenNode returns the machine that a token was made for; found is false if the token is gone or not one of ours.
+func (r *Registry) tokenNode(ctx context.Context, id string) (node hullmark.NodeID, found bool, err error) {
+	if !tokenID.MatchString(id) {
+		return hullmark.NodeID{}, false, nil
+	}
+	object, err := call(ctx, r, "read the bootstrap token "+id, func(ctx context.Context) (*corev1.Secret, error) {
+		return r.secrets.Get(ctx, tokenPrefix+id, metav1.GetOptions{})
+	})
+	if apierrors.IsNotFound(err) {
+		return hullmark.NodeID{}, false, nil
+	}
+	if err != nil {
+		return hullmark.NodeID{}, false, err
+	}
+	clear(object.Data["token-secret"])
+	node, err = hullmark.ParseNodeID(object.Annotations[nodeAnnotation])
+	// A token of somebody else's making names no machine: it is none that was issued here.
+	return node, err == nil && object.Type == tokenType, nil
+}
