@@ -13,6 +13,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/registry"
 )
 
 // documentOptions are the flags that decide what kubeadm reads.
@@ -120,6 +121,7 @@ func (d *documentOptions) make(p kubeadm.Params) (documents []byte, manifests []
 	if err != nil {
 		return nil, nil, err
 	}
+	manifests = append(manifests, registry.Manifest())
 	if d.network == "flannel" {
 		for _, addon := range []func(kubeadm.Params) ([]byte, error){kubeadm.KubeProxy, kubeadm.Flannel} {
 			manifest, err := addon(p)
