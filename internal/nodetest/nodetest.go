@@ -42,8 +42,8 @@ type Node struct {
 	Disk hullmark.DiskClaim
 	// Epoch is the counter in its disk.
 	Epoch uint64
-	// Unfinished makes a ready disk one on which kubeadm never came to its end.
-	Unfinished bool
+	// Unjoined says that no kubeadm finished on the disk although it is ready.
+	Unjoined bool
 	// LastBoot is what M5 says of the last boot.
 	LastBoot string
 	// EventLog is what M3 offers as an explanation.
@@ -302,7 +302,7 @@ func (n *Node) open(stream grpc.BidiStreamingServer[wire.FromVerifier, wire.From
 		n.Epoch = epoch.Issued
 	}
 	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
-		Issued: epoch.Issued, EpochRead: read, Joined: n.Disk.State == hullmark.DiskReady && !n.Unfinished, LastBoot: n.LastBoot, Addresses: []string{"192.0.2.7"},
+		Issued: epoch.Issued, EpochRead: read, Joined: n.Disk.State == hullmark.DiskReady && !n.Unjoined, LastBoot: n.LastBoot, Addresses: []string{"192.0.2.7"},
 	}}})
 }
 

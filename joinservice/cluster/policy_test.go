@@ -173,3 +173,18 @@ func TestKeepEpochMovesTheFirstNodesRecord(t *testing.T) {
 		t.Error("another machine's epoch moved the first node's record")
 	}
 }
+
+func TestRebindMovesTheRecord(t *testing.T) {
+	from, to, disk := hullmark.NodeID{1}, hullmark.NodeID{2}, hullmark.UUID{3}
+	c := &Cluster{Initialising: &Initialising{Node: from, Disk: disk, Committed: 5, Issued: 6}, Initialised: &from}
+	c.KeepEpoch(from, DiskEpoch{Disk: disk, Epoch: 5})
+	c.Rebind(from, to)
+	_, old := c.Epochs[from]
+	if old || c.Epochs[to] != (DiskEpoch{disk, 5}) || c.Initialising.Node != to || *c.Initialised != to {
+		t.Errorf("got %+v, %+v, %v", c.Epochs, c.Initialising, c.Initialised)
+	}
+	c.Rebind(from, hullmark.NodeID{9})
+	if c.Epochs[to].Epoch != 5 || c.Initialising.Node != to {
+		t.Error("the rebind of a machine that is not known changed another's record")
+	}
+}

@@ -95,3 +95,19 @@ func (c *Cluster) setEpoch(node hullmark.NodeID, state DiskEpoch) {
 	}
 	c.Epochs[node] = state
 }
+
+// Rebind lets another machine take the place of one whose state disk it opens from now on.
+func (c *Cluster) Rebind(from, to hullmark.NodeID) {
+	if state, ok := c.Epochs[from]; ok {
+		delete(c.Epochs, from)
+		c.setEpoch(to, state)
+	}
+	if c.Initialising != nil && c.Initialising.Node == from {
+		next := *c.Initialising
+		next.Node = to
+		c.Initialising = &next
+	}
+	if c.Initialised != nil && *c.Initialised == from {
+		c.Initialised = &to
+	}
+}

@@ -124,11 +124,11 @@ func TestRecoverRefuses(t *testing.T) {
 	}{
 		"a blank disk":                 {func(n *nodetest.Node) { n.Disk = hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{9}} }, "disk-not-ready"},
 		"another machine's disk":       {func(n *nodetest.Node) { n.Disk.Owner = hullmark.NodeID{1} }, "disk-owner"},
-		"a disk that was never Ready":  {func(n *nodetest.Node) { n.Unfinished = true }, "not-initialised"},
+		"a disk that was never Ready":  {func(n *nodetest.Node) { n.Unjoined = true }, "not-initialised"},
 		"a quote over another channel": {func(n *nodetest.Node) { n.ForeignChannel = true }, "quote-not-bound"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s.node.Disk, s.node.Unfinished, s.node.ForeignChannel = ready, false, false
+			s.node.Disk, s.node.Unjoined, s.node.ForeignChannel = ready, false, false
 			c.prepare(s.node)
 			before := s.node.Proceed()
 			code, output := s.recover(t, "--yes")
@@ -138,7 +138,7 @@ func TestRecoverRefuses(t *testing.T) {
 			}
 		})
 	}
-	s.node.Disk, s.node.Unfinished, s.node.ForeignChannel = ready, false, false
+	s.node.Disk, s.node.Unjoined, s.node.ForeignChannel = ready, false, false
 	code, output := s.recover(t, "--yes")
 	wantExit(t, code, 0, output)
 }
