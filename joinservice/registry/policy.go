@@ -115,11 +115,11 @@ func (r *Registry) pushDocument(ctx context.Context, id measurements.DocumentID,
 	}
 	fixed := true
 	object := &corev1.ConfigMap{ObjectMeta: meta(documentKind, documentObject(id)), BinaryData: map[string][]byte{documentKind: content}, Immutable: &fixed}
-	create := func(ctx context.Context) (*corev1.ConfigMap, error) {
+	put := func(ctx context.Context) (*corev1.ConfigMap, error) {
 		return r.configMaps.Create(ctx, object, metav1.CreateOptions{})
 	}
 	what := "create document " + id.String()
-	_, err := call(ctx, r, what, create)
+	_, err := call(ctx, r, what, put)
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
@@ -133,7 +133,7 @@ func (r *Registry) pushDocument(ctx context.Context, id measurements.DocumentID,
 	if err := r.remove(ctx, "delete the wrong document "+id.String(), r.configMaps, object.Name); err != nil {
 		return err
 	}
-	_, err = call(ctx, r, what, create)
+	_, err = call(ctx, r, what, put)
 	return err
 }
 

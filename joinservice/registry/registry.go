@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"time"
 
@@ -61,8 +62,9 @@ type Registry struct {
 	requests   *gentype.ClientWithList[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]
 	// certificates is the client of requests, for their approval, which is a resource below.
 	certificates *rest.RESTClient
-	// server is where the API is, for errors.
-	server string
+	// server is where the API is, for errors; timeout bounds a call.
+	server  string
+	timeout time.Duration
 }
 
 var (
@@ -96,6 +98,7 @@ func New(config *rest.Config) (*Registry, error) {
 			create[certificatesv1.CertificateSigningRequest], create[certificatesv1.CertificateSigningRequestList]),
 		certificates: certificates,
 		server:       config.Host,
+		timeout:      callTimeout,
 	}, nil
 }
 
@@ -128,7 +131,7 @@ func selector(requirement string) string {
 
 // call runs one call under its deadline and says what it was for if it fails.
 func call[T any](ctx context.Context, r *Registry, what string, do func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	result, err := do(ctx)
 	return result, r.explain(what, err)
@@ -137,7 +140,7 @@ func call[T any](ctx context.Context, r *Registry, what string, do func(context.
 // explain makes a condition of an error that is expected to pass. An error that
 // says something about the object itself is only wrapped, so that callers can tell.
 func (r *Registry) explain(what string, err error) error {
-	status := apierrors.APIStatus(nil)
+	var answer apierrors.APIStatus
 	switch {
 	case err == nil:
 		return nil
@@ -148,7 +151,7 @@ func (r *Registry) explain(what string, err error) error {
 			Code: "api-forbidden", Title: what + ": the Kubernetes API refuses it: " + brief(err.Error()), Retry: true,
 			Next: "wait until the cluster is initialised; if this stays, apply Hullmark's manifest again",
 		}
-	case !errors.As(err, &status), transient(err):
+	case !errors.As(err, &answer), transient(answer.Status().Code):
 		return &hullmark.Condition{
 			Code: "api-unreachable", Title: what + ": the Kubernetes API at " + r.server + " does not answer: " + brief(err.Error()), Retry: true,
 			Next: "wait; if this stays, look at the API server and etcd of the control plane",
@@ -158,10 +161,9 @@ func (r *Registry) explain(what string, err error) error {
 	}
 }
 
-// transient reports whether an API server answered only that it cannot answer now.
-func transient(err error) bool {
-	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
-		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsUnexpectedServerError(err)
+// transient reports whether an HTTP status says only that the API server cannot answer now.
+func transient(code int32) bool {
+	return code >= http.StatusInternalServerError || code == http.StatusTooManyRequests || code == http.StatusRequestTimeout
 }
 
 // brief bounds a text that others wrote, in bytes.

@@ -40,7 +40,7 @@ func (r *Registry) Issue(ctx context.Context, m joinservice.Machine) (id string,
 		token := append(letters(tokenIDLength), '.')
 		token = append(token, letters(tokenSecretLength)...)
 		id := string(token[:tokenIDLength])
-		err = r.createToken(ctx, m.Node, id, token[tokenIDLength+1:])
+		err = r.createToken(ctx, tokenSecret(m.Node, id, token[tokenIDLength+1:]))
 		if err == nil {
 			return id, hullmark.NewSecret(token), nil
 		}
@@ -68,8 +68,9 @@ func letters(n int) []byte {
 	return out
 }
 
-func (r *Registry) createToken(ctx context.Context, node hullmark.NodeID, id string, secret []byte) error {
-	object := &corev1.Secret{
+// tokenSecret is the object that makes a token.
+func tokenSecret(node hullmark.NodeID, id string, secret []byte) *corev1.Secret {
+	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: tokenPrefix + id, Namespace: tokenNamespace,
 			Labels:      map[string]string{managedLabel: managedBy},
@@ -83,7 +84,10 @@ func (r *Registry) createToken(ctx context.Context, node hullmark.NodeID, id str
 			"auth-extra-groups":              []byte(tokenGroup),
 		},
 	}
-	_, err := call(ctx, r, "make a bootstrap token for machine "+node.String(), func(ctx context.Context) (struct{}, error) {
+}
+
+func (r *Registry) createToken(ctx context.Context, object *corev1.Secret) error {
+	_, err := call(ctx, r, "make the bootstrap token of machine "+object.Annotations[nodeAnnotation], func(ctx context.Context) (struct{}, error) {
 		answer, err := r.secrets.Create(ctx, object, metav1.CreateOptions{})
 		if answer != nil {
 			clear(answer.Data["token-secret"])
