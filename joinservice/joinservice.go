@@ -56,6 +56,29 @@ type Admission struct {
 // Admit decides over a machine that claims a ticket of the given kind. record
 // is the machine's, or nil. Every refusal is a *hullmark.Condition.
 func (d *Desk) Admit(kind hullmark.TicketKind, claims attest.Claims, record *Record) (Admission, error) {
+	admission, err := d.identify(claims)
+	if err != nil {
+		return Admission{}, err
+	}
+	if kind == hullmark.Join && admission.Member.Role == hullmark.ControlPlane {
+		return Admission{}, controlPlaneJoin()
+	}
+	record = d.override(claims, record)
+	next, formatAllowed, err := record.Issue(claims.Disk, d.waive(claims, record))
+	if err != nil {
+		return Admission{}, err
+	}
+	grant, err := d.grant(claims, next, formatAllowed)
+	if err != nil {
+		return Admission{}, err
+	}
+	admission.Ticket, admission.Record = hullmark.Ticket{Kind: kind, Disk: grant}, next
+	return admission, nil
+}
+
+// identify decides whether a machine is wanted and booted what it should, and
+// whether its disk is its own. The Admission has no ticket yet.
+func (d *Desk) identify(claims attest.Claims) (Admission, error) {
 	member, ok := d.Policy.Member(claims.Node)
 	if !ok {
 		return Admission{}, &hullmark.Condition{
@@ -67,22 +90,10 @@ func (d *Desk) Admit(kind hullmark.TicketKind, claims attest.Claims, record *Rec
 	if !verdict.Accepted() {
 		return Admission{}, mismatch(verdict)
 	}
-	if kind == hullmark.Join && member.Role == hullmark.ControlPlane {
-		return Admission{}, controlPlaneJoin()
-	}
 	if err := d.checkOwner(claims); err != nil {
 		return Admission{}, err
 	}
-	record = d.override(claims, record)
-	next, formatAllowed, err := record.Issue(claims.Disk, d.waive(claims, record))
-	if err != nil {
-		return Admission{}, err
-	}
-	grant, err := d.grant(claims, next, formatAllowed)
-	if err != nil {
-		return Admission{}, err
-	}
-	return Admission{Member: member, Verdict: verdict, Ticket: hullmark.Ticket{Kind: kind, Disk: grant}, Record: next}, nil
+	return Admission{Member: member, Verdict: verdict}, nil
 }
 
 // Judge compares registers with the documents that the policy accepts.
@@ -200,10 +211,8 @@ const CodeMismatch = "measurement-mismatch"
 
 // FirstPolicy returns the policy under which an operator admits the first
 // node: previous, which is the zero value before the first init, with the
-// document accepted and the member's rule added. Of the registers that a policy
-// may enforce, those are that the document predicts and no repartitioning of a
-// disk or change of devices moves. A policy that says all this already is
-// returned unchanged.
+// document accepted, as DefaultEnforced says, and the member's rule added. A
+// policy that says all this already is returned unchanged.
 func FirstPolicy(previous measurements.Policy, document measurements.Document, member measurements.Member) (measurements.Policy, error) {
 	id, err := document.Digest()
 	if err != nil {
@@ -211,7 +220,7 @@ func FirstPolicy(previous measurements.Policy, document measurements.Document, m
 	}
 	next := previous
 	if !slices.ContainsFunc(previous.Documents, func(a measurements.Accepted) bool { return a.Document == id }) {
-		accepted := measurements.Accepted{Document: id, Enforce: enforced(document)}
+		accepted := measurements.Accepted{Document: id, Enforce: DefaultEnforced(document)}
 		next.Documents = append(slices.Clone(previous.Documents), accepted)
 	}
 	if !slices.Contains(previous.Members, member) {
@@ -227,8 +236,10 @@ func FirstPolicy(previous measurements.Policy, document measurements.Document, m
 	return next, nil
 }
 
-// enforced returns which of PCR 0, 2, 3, 6, 7 and 14 the document predicts.
-func enforced(document measurements.Document) []pcrs.Register {
+// DefaultEnforced returns the registers that a policy enforces for a document
+// unless its operator says otherwise: those of PCR 0, 2, 3, 6, 7 and 14 that it predicts.
+// PCR 1 and 5 are left out: a change of devices or a repartitioned disk moves them.
+func DefaultEnforced(document measurements.Document) []pcrs.Register {
 	var enforce []pcrs.Register
 	predicted := document.Values(pcrs.SHA256)
 	for _, register := range []pcrs.Register{0, 2, 3, 6, 7, 14} {

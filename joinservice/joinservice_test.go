@@ -203,3 +203,50 @@ func TestFirstPolicyKeepsItsVersion(t *testing.T) {
 		t.Error("a name that is no label was accepted")
 	}
 }
+
+func TestRecover(t *testing.T) {
+	desk := newDesk(t)
+	admission, err := desk.Recover(claims(t, "image", ready()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := desk.Keys.DiskKey(1, root, machine, disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grant := admission.Ticket.Disk
+	if admission.Ticket.Kind != hullmark.Recover || grant.FormatAllowed || grant.Epoch != (hullmark.Epoch{Unchecked: true}) || !grant.Key.Equal(want) {
+		t.Errorf("the ticket is %+v", admission.Ticket)
+	}
+}
+
+func TestRecoverRefuses(t *testing.T) {
+	foreign := ready()
+	foreign.Owner = hullmark.NodeID{9}
+	stranger := claims(t, "image", ready())
+	stranger.Node = hullmark.NodeID{9}
+	for name, c := range map[string]struct {
+		claims attest.Claims
+		role   hullmark.Role
+		code   string
+	}{
+		"a stranger":             {stranger, hullmark.ControlPlane, "not-a-member"},
+		"another image":          {claims(t, "other", ready()), hullmark.ControlPlane, joinservice.CodeMismatch},
+		"another machine's disk": {claims(t, "image", foreign), hullmark.ControlPlane, "disk-owner"},
+		"a blank disk":           {claims(t, "image", blank()), hullmark.ControlPlane, "disk-not-ready"},
+		"a worker":               {claims(t, "image", ready()), hullmark.Worker, "not-a-control-plane"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			desk := newDesk(t)
+			desk.Policy.Members[0].Role = c.role
+			admission, err := desk.Recover(c.claims)
+			var condition *hullmark.Condition
+			if !errors.As(err, &condition) || condition.Code != c.code || condition.Next == "" {
+				t.Errorf("got %v, want %s", err, c.code)
+			}
+			if admission.Ticket.Disk.Key.Len() != 0 {
+				t.Error("a refused machine got a key")
+			}
+		})
+	}
+}

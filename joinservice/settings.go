@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"strconv"
-	"strings"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 )
 
@@ -59,11 +57,7 @@ func parseSettings(encoded []byte) (Settings, error) {
 }
 
 func (s Settings) check() error {
-	host, port, err := net.SplitHostPort(s.ControlPlaneEndpoint)
-	if err != nil {
-		return fmt.Errorf("controlPlaneEndpoint %q: want HOST:PORT", s.ControlPlaneEndpoint)
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || host == "" || len(host) > 253 || strings.ContainsAny(host, "/ \t\r\n\"\\") {
+	if !hullmark.ValidEndpoint(s.ControlPlaneEndpoint) {
 		return fmt.Errorf("controlPlaneEndpoint %q: want HOST:PORT, with a port from 1 to 65535", s.ControlPlaneEndpoint)
 	}
 	if s.Profile != kubeadm.Normal && s.Profile != kubeadm.Slow {

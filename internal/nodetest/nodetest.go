@@ -42,6 +42,10 @@ type Node struct {
 	Disk hullmark.DiskClaim
 	// Epoch is the counter in its disk.
 	Epoch uint64
+	// Unjoined says that no kubeadm finished on the disk although it is ready.
+	Unjoined bool
+	// LastBoot is what M5 says of the last boot.
+	LastBoot string
 	// EventLog is what M3 offers as an explanation.
 	EventLog []byte
 	// EditHello and EditProof let a test tamper with what the node sends; nil for an honest node.
@@ -50,8 +54,6 @@ type Node struct {
 	EditProof func(*wire.Proof)
 	// ForeignChannel makes the node bind its quote to another channel than this one.
 	ForeignChannel bool
-	// Unjoined says that no kubeadm finished on the disk although it is ready.
-	Unjoined bool
 	// Phases are what M7 tells before the end.
 	Phases []string
 	// Fail, if set, is how kubeadm ends.
@@ -344,12 +346,14 @@ func (n *Node) open(stream stream) error {
 	defer n.mutex.Unlock()
 	n.ticket = &ticket
 	read, epoch := n.Epoch, ticket.Disk.Epoch
-	if read < epoch.Committed || read >= epoch.Issued {
-		return fmt.Errorf("rollback: the disk's epoch is %d, the ticket's window [%d, %d)", read, epoch.Committed, epoch.Issued)
+	if !epoch.Unchecked {
+		if read < epoch.Committed || read >= epoch.Issued {
+			return fmt.Errorf("rollback: the disk's epoch is %d, the ticket's window [%d, %d)", read, epoch.Committed, epoch.Issued)
+		}
+		n.Epoch = epoch.Issued
 	}
-	n.Epoch = epoch.Issued
 	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
-		Issued: epoch.Issued, EpochRead: read, Joined: n.Disk.State == hullmark.DiskReady && !n.Unjoined, Addresses: []string{"192.0.2.7"},
+		Issued: epoch.Issued, EpochRead: read, Joined: n.Disk.State == hullmark.DiskReady && !n.Unjoined, LastBoot: n.LastBoot, Addresses: []string{"192.0.2.7"},
 	}}})
 }
 

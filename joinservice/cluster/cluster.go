@@ -12,7 +12,9 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/keys"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // Authority is a signing key with its certificate.
@@ -34,6 +36,14 @@ type Initialising struct {
 	Issued uint64 `json:"issued"`
 }
 
+// DiskEpoch is the state of one machine's state disk.
+type DiskEpoch struct {
+	// Disk is the disk.
+	Disk hullmark.UUID `json:"disk"`
+	// Epoch is its counter.
+	Epoch uint64 `json:"epoch"`
+}
+
 // Cluster is the content of a cluster file.
 type Cluster struct {
 	// Root signs the online CA, the operator's certificates and the policy; nodes pin its hash.
@@ -48,6 +58,12 @@ type Cluster struct {
 	ServiceAccount *ecdsa.PrivateKey
 	// Policy is the last policy that Root signed, in its signed form; empty before the first.
 	Policy []byte
+	// Documents are those that Policy accepts, in encoded form.
+	Documents map[measurements.DocumentID][]byte
+	// Settings are those of the join services; nil before the first init.
+	Settings *joinservice.Settings
+	// Epochs are the newest states of state disks that an operator has seen.
+	Epochs map[hullmark.NodeID]DiskEpoch
 	// Initialising is set from the first ticket on.
 	Initialising *Initialising
 	// Initialised is set once that node was Ready.

@@ -11,7 +11,9 @@ import (
 	"io"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/keys"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // maxFile bounds a cluster file, encrypted or not, in bytes.
@@ -31,6 +33,10 @@ type document struct {
 	Policy         []byte           `json:"policy,omitempty"`
 	Initialising   *Initialising    `json:"initialising,omitempty"`
 	Initialised    *hullmark.NodeID `json:"initialised,omitempty"`
+
+	Documents map[measurements.DocumentID][]byte `json:"documents,omitempty"`
+	Settings  *joinservice.Settings              `json:"settings,omitempty"`
+	Epochs    map[hullmark.NodeID]DiskEpoch      `json:"epochs,omitempty"`
 }
 
 type authorityDoc struct {
@@ -44,7 +50,10 @@ func (c *Cluster) encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := document{Version: 1, Keyset: keyset, Policy: c.Policy, Initialising: c.Initialising, Initialised: c.Initialised}
+	d := document{
+		Version: 1, Keyset: keyset, Policy: c.Policy, Initialising: c.Initialising, Initialised: c.Initialised,
+		Documents: c.Documents, Settings: c.Settings, Epochs: c.Epochs,
+	}
 	for _, a := range c.authorities(&d) {
 		key, err := x509.MarshalPKCS8PrivateKey(a.authority.Key)
 		if err != nil {
@@ -89,8 +98,14 @@ func decode(data []byte) (*Cluster, error) {
 	if d.Version != 1 {
 		return nil, fmt.Errorf("version: want 1, got %d", d.Version)
 	}
-	c := &Cluster{Policy: d.Policy, Initialising: d.Initialising, Initialised: d.Initialised}
-	var err error
+	c := &Cluster{
+		Policy: d.Policy, Initialising: d.Initialising, Initialised: d.Initialised,
+		Documents: d.Documents, Settings: d.Settings, Epochs: d.Epochs,
+	}
+	err := c.checkDocuments()
+	if err != nil {
+		return nil, err
+	}
 	for _, a := range c.authorities(&d) {
 		if *a.authority, err = a.doc.decode(); err != nil {
 			return nil, fmt.Errorf("%s: %w", a.name, err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -114,6 +115,7 @@ func readFile(path string) ([]byte, error) {
 // changed since it was read is left alone.
 func (f *File) Update(change func(*Cluster) error) error {
 	next := *f.Cluster
+	next.Epochs = maps.Clone(f.Cluster.Epochs)
 	if f.Cluster.Initialising != nil {
 		record := *f.Cluster.Initialising
 		next.Initialising = &record

@@ -12,6 +12,8 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/joinservice"
 )
 
 // cheap keeps scrypt out of the tests' time; the passphrases here guard nothing.
@@ -47,7 +49,12 @@ func reopen(t *testing.T, f *File) *File {
 func TestFileKeepsEverything(t *testing.T) {
 	f := newFile(t)
 	if err := f.Update(func(c *Cluster) error {
-		c.Policy = []byte("signed")
+		document := nodetest.Document(t, "image")
+		c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443"}
+		c.KeepEpoch(hullmark.NodeID{1}, DiskEpoch{Disk: hullmark.UUID{2}, Epoch: 3})
+		if err := c.SetPolicy(accepting(t, 1, document), document); err != nil {
+			return err
+		}
 		c.Initialising = &Initialising{Node: hullmark.NodeID{1}, Disk: hullmark.UUID{2}, Committed: 3, Issued: 4}
 		return nil
 	}); err != nil {

@@ -95,33 +95,44 @@ contexts:
 current-context: operator@hullmark
 `))
 
-// Kubeconfig signs an administrator's kubeconfig, without asking the cluster.
-// server is host:port of an API server, as the kubeconfig's user reaches it.
-// The certificate is good for a year from now, and as a member of
+// Administrator signs a client certificate for the Kubernetes API, without
+// asking the cluster, and returns it with its key, both in PEM. As a member of
 // kubeadm:cluster-admins it can be revoked by removing that group's binding.
-func (c *Cluster) Kubeconfig(server string, now time.Time) ([]byte, error) {
-	key, err := newKey()
+func (c *Cluster) Administrator(now time.Time, validity time.Duration) (certificate, key []byte, err error) {
+	private, err := newKey()
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
+		return nil, nil, fmt.Errorf("administrator: %w", err)
 	}
 	notBefore, _ := caValidity()
-	certificate, err := issue(&x509.Certificate{
+	signed, err := issue(&x509.Certificate{
 		Subject:   pkix.Name{CommonName: "hullmark-operator", Organization: []string{"kubeadm:cluster-admins"}},
-		NotBefore: notBefore, NotAfter: now.Add(adminValidity),
+		NotBefore: notBefore, NotAfter: now.Add(validity),
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}, c.Kubernetes.Certificate, &key.PublicKey, c.Kubernetes.Key)
+	}, c.Kubernetes.Certificate, &private.PublicKey, c.Kubernetes.Key)
 	if err != nil {
-		return nil, fmt.Errorf("kubeconfig: %w", err)
+		return nil, nil, fmt.Errorf("administrator: %w", err)
 	}
-	keyPEM, err := encodeKey(key)
+	if key, err = encodeKey(private); err != nil {
+		return nil, nil, fmt.Errorf("administrator: %w", err)
+	}
+	return encodeCertificate(signed), key, nil
+}
+
+// KubernetesCA returns the certificate that the API's servers and clients chain to, in PEM.
+func (c *Cluster) KubernetesCA() []byte { return encodeCertificate(c.Kubernetes.Certificate) }
+
+// Kubeconfig signs an administrator's kubeconfig, good for a year from now.
+// server is host:port of an API server, as the kubeconfig's user reaches it.
+func (c *Cluster) Kubeconfig(server string, now time.Time) ([]byte, error) {
+	certificate, key, err := c.Administrator(now, adminValidity)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
 	encode := base64.StdEncoding.EncodeToString
 	var out bytes.Buffer
 	err = kubeconfig.Execute(&out, struct{ Server, CA, Certificate, Key string }{
-		server, encode(encodeCertificate(c.Kubernetes.Certificate)), encode(encodeCertificate(certificate)), encode(keyPEM),
+		server, encode(c.KubernetesCA()), encode(certificate), encode(key),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
@@ -153,6 +164,16 @@ func (c *Cluster) Files() ([]*wire.File, error) {
 		files = append(files,
 			&wire.File{Path: base + ".crt", Content: encodeCertificate(authority.Certificate), Mode: 0o644},
 			&wire.File{Path: base + ".key", Content: key, Mode: 0o600})
+	}
+	for id, document := range c.Documents {
+		files = append(files, &wire.File{Path: stateDir + "documents/" + id.String() + ".json", Content: document, Mode: 0o644})
+	}
+	if c.Settings != nil {
+		settings, err := c.Settings.Encode()
+		if err != nil {
+			return nil, fmt.Errorf("control plane's files: %w", err)
+		}
+		files = append(files, &wire.File{Path: stateDir + "settings.json", Content: settings, Mode: 0o644})
 	}
 	files, err := c.addRecord(files)
 	if err != nil {

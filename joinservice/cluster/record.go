@@ -43,8 +43,71 @@ func (c *Cluster) Commit(node hullmark.NodeID, disk hullmark.UUID, issued uint64
 		return err
 	}
 	c.SetRecord(node, committed)
+	c.setEpoch(node, DiskEpoch{Disk: disk, Epoch: committed.Committed})
 	return nil
 }
 
 // GiveUpFirst forgets the first node and its disk, so that another machine can be the first.
-func (c *Cluster) GiveUpFirst() { c.Initialising, c.Initialised = nil, nil }
+func (c *Cluster) GiveUpFirst() {
+	if c.Initialising != nil {
+		delete(c.Epochs, c.Initialising.Node)
+	}
+	c.Initialising, c.Initialised = nil, nil
+}
+
+// CheckEpoch refuses a disk that is older than the newest state that an
+// operator has seen of this machine's, or that is another one.
+func (c *Cluster) CheckEpoch(node hullmark.NodeID, found DiskEpoch) error {
+	known, ok := c.Epochs[node]
+	condition := &hullmark.Condition{
+		Code: "rollback-detected", Step: "EPOCH", Title: "the state disk is an older copy than the one that the cluster file knows",
+		Expected: fmt.Sprintf("disk %s at epoch %d or later", known.Disk, known.Epoch), Got: fmt.Sprintf("disk %s at epoch %d", found.Disk, found.Epoch),
+		Next: "attach the newest copy of the disk; if there is none, and what was changed since may be lost, accept it (--accept-rollback)",
+	}
+	switch {
+	case !ok || known.Disk == found.Disk && known.Epoch <= found.Epoch:
+		return nil
+	case known.Disk != found.Disk:
+		condition.Title = "this is not the state disk that the cluster file knows, so nothing says how recent it is"
+	}
+	return condition
+}
+
+// KeepEpoch makes an open disk's state the one that its machine is held to from now
+// on. An older one than CheckEpoch accepts is given here only once the operator has accepted it.
+func (c *Cluster) KeepEpoch(node hullmark.NodeID, found DiskEpoch) {
+	c.setEpoch(node, found)
+	first := c.Initialising
+	if first == nil || first.Node != node {
+		return
+	}
+	next := Initialising{Node: node, Disk: found.Disk, Committed: found.Epoch, Issued: found.Epoch}
+	if first.Disk == found.Disk {
+		// A number that a ticket carried is never used again.
+		next.Issued = max(first.Issued, found.Epoch)
+	}
+	c.Initialising = &next
+}
+
+func (c *Cluster) setEpoch(node hullmark.NodeID, state DiskEpoch) {
+	if c.Epochs == nil {
+		c.Epochs = map[hullmark.NodeID]DiskEpoch{}
+	}
+	c.Epochs[node] = state
+}
+
+// Rebind lets another machine take the place of one whose state disk it opens from now on.
+func (c *Cluster) Rebind(from, to hullmark.NodeID) {
+	if state, ok := c.Epochs[from]; ok {
+		delete(c.Epochs, from)
+		c.setEpoch(to, state)
+	}
+	if c.Initialising != nil && c.Initialising.Node == from {
+		next := *c.Initialising
+		next.Node = to
+		c.Initialising = &next
+	}
+	if c.Initialised != nil && *c.Initialised == from {
+		c.Initialised = &to
+	}
+}

@@ -10,16 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
-	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
@@ -28,14 +23,13 @@ import (
 
 // initOptions are the flags of `hullmark init`.
 type initOptions struct {
-	operatorOptions
-	measurements, ek, ekCA string
-	name                   string
-	kubeconfig, endpoint   string
-	documents              documentOptions
-	output                 string
-	dryRun                 bool
-	newDisk, replaceFirst  bool
+	releaseOptions
+	measurements          string
+	name                  string
+	kubeconfig, endpoint  string
+	documents             documentOptions
+	dryRun                bool
+	newDisk, replaceFirst bool
 }
 
 func newInitCommand() *cobra.Command {
@@ -71,16 +65,13 @@ Exit codes: 0 Ready (or verified, with --dry-run), 1 failed, 2 usage, 3 the node
 }
 
 func (o *initOptions) addFlags(cmd *cobra.Command) {
-	o.operatorOptions.addFlags(cmd, 10*time.Minute)
+	o.releaseOptions.addFlags(cmd)
 	o.documents.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.measurements, "measurements", "", "measurement document `FILE` that the node has to match")
-	f.StringVar(&o.ek, "ek", "", "the endorsement key's `ID` that the node's TPM has to have: 64 hexadecimal digits")
-	f.StringVar(&o.ekCA, "ek-ca", "", "PEM `FILE` of the CAs of which one has to have signed the EK's certificate")
 	f.StringVar(&o.name, "name", "control-plane-1", "the node's `NAME`")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "write an administrator's kubeconfig to `FILE` (mode 0600)")
 	f.StringVar(&o.endpoint, "endpoint", "", "`HOST:PORT` at which you reach the API server (default: the node's host, port 6443)")
-	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the table: text or json")
 	f.BoolVar(&o.dryRun, "dry-run", false, "stop after the table; the node gets nothing")
 	f.BoolVar(&o.newDisk, "new-disk", false, "let the node format another disk than the recorded one, whose data is given up")
 	f.BoolVar(&o.replaceFirst, "replace-first", false, "let another machine be the first node; the recorded one's data is given up")
@@ -89,19 +80,15 @@ func (o *initOptions) addFlags(cmd *cobra.Command) {
 
 // initRun is one run of `hullmark init`.
 type initRun struct {
+	release
 	options  initOptions
-	out      io.Writer // the table
-	notes    io.Writer // progress
-	file     *cluster.File
 	document measurements.Document
-	anchor   verifier.Anchor
-	desk     joinservice.Desk
 	endpoint string
 }
 
 // prepare reads every file, and makes the policy that this init admits by.
 func (o *initOptions) prepare(out, notes io.Writer) (*initRun, error) {
-	run := &initRun{options: *o, out: out, notes: notes}
+	run := &initRun{options: *o, release: newRelease(hullmark.Init, &o.releaseOptions, out, notes)}
 	for _, step := range []func() error{run.checkFlags, run.readAnchor, run.readDocument, run.chooseEndpoint, run.checkKubeconfig, run.options.documents.check, run.openCluster, run.makeDesk} {
 		if err := step(); err != nil {
 			return nil, err
@@ -118,20 +105,10 @@ func (r *initRun) checkFlags() error {
 }
 
 func (r *initRun) readAnchor() error {
-	node, err := hullmark.ParseNodeID(r.options.ek)
-	if err != nil {
-		return withCode(exitUsage, fmt.Errorf("--ek: %w", err))
-	}
-	r.anchor.Node = &node
-	if r.options.ekCA == "" {
-		return nil
-	}
-	text, err := os.ReadFile(r.options.ekCA)
-	if err != nil {
+	if err := r.setEK(r.options.ek); err != nil {
 		return err
 	}
-	r.anchor.Authorities, err = verifier.ParseAuthorities(text)
-	return err
+	return r.readAuthorities(r.options.ekCA)
 }
 
 func (r *initRun) readDocument() (err error) {
@@ -167,20 +144,12 @@ func (r *initRun) chooseEndpoint() error {
 	return nil
 }
 
-func (r *initRun) openCluster() (err error) {
-	r.file, err = r.options.open(r.notes)
-	return err
-}
-
 // makeDesk makes the desk with the last policy, to which this init's document and machine are added.
 func (r *initRun) makeDesk() error {
 	c := r.file.Cluster
-	var previous measurements.Policy
-	if len(c.Policy) > 0 {
-		var err error
-		if previous, err = measurements.OpenPolicy(c.Policy, c.ID()); err != nil {
-			return err
-		}
+	previous, err := c.OpenPolicy()
+	if err != nil {
+		return err
 	}
 	if r.options.replaceFirst && c.Initialising != nil {
 		// The machine that is given up must not stay a member.
@@ -194,6 +163,11 @@ func (r *initRun) makeDesk() error {
 	if err != nil {
 		return err
 	}
+	// What the file cannot keep is refused before the node is dialled.
+	trial := *c
+	if err := trial.SetPolicy(policy, r.document); err != nil {
+		return err
+	}
 	r.desk = joinservice.Desk{
 		Root: c.ID(), Policy: policy, Documents: []measurements.Document{r.document}, Keys: c.Keys,
 		Waiver: joinservice.Waiver{NewDisk: r.options.newDisk},
@@ -205,46 +179,15 @@ func (r *initRun) makeDesk() error {
 func (r *initRun) do(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the stream
-	stream, connection, err := r.call(ctx)
+	conversation, claims, connection, err := r.attest(ctx)
 	if err != nil {
 		return err
 	}
 	defer connection.Close()
-	conversation := joinservice.Converse(stream, joinservice.OperatorPatience())
-	claims, err := conversation.Attest(r.desk.Root, r.anchor)
-	if err != nil {
-		return unreachable(err)
-	}
-	if err := r.writeReport(claims); err != nil {
-		return err
-	}
 	if r.options.dryRun {
 		return r.endDry(conversation, claims)
 	}
-	return r.release(conversation, claims)
-}
-
-// call opens the stream with which a node waits for its operator.
-func (r *initRun) call(ctx context.Context) (joinservice.Stream, *grpc.ClientConn, error) {
-	fmt.Fprintf(r.notes, "dialling %s\n", r.options.address())
-	var stream joinservice.Stream
-	connection, err := r.options.reach(ctx, r.file.Cluster, r.notes, func(client wire.NodeClient) error {
-		opened, err := client.Release(ctx)
-		if err != nil {
-			return err
-		}
-		stream = opened
-		return opened.Send(&wire.FromVerifier{Message: &wire.FromVerifier_Call{Call: &wire.Call{Kind: string(hullmark.Init)}}})
-	})
-	return stream, connection, err
-}
-
-// unreachable gives the end of a connection its exit code.
-func unreachable(err error) error {
-	if status.Code(err) == codes.Unavailable {
-		return withCode(exitUnreachable, fmt.Errorf("%w; next: read the node's console, then run the command again", err))
-	}
-	return err
+	return r.admitted(conversation, claims)
 }
 
 // endDry tells the node that it gets nothing, and judges all the same.
@@ -258,16 +201,11 @@ func (r *initRun) endDry(conversation *joinservice.Conversation, claims attest.C
 	return err
 }
 
-// release admits the machine and sees it through to Ready.
-func (r *initRun) release(conversation *joinservice.Conversation, claims attest.Claims) error {
+// admitted admits the machine and sees it through to Ready.
+func (r *initRun) admitted(conversation *joinservice.Conversation, claims attest.Claims) error {
 	admission, err := r.admit(claims)
 	if err != nil {
-		condition := hullmark.AsCondition(err, "ATTEST", "denied")
-		said := conversation.Deny(condition)
-		if condition.Code == joinservice.CodeMismatch {
-			err = withCode(exitMismatch, r.explain(claims))
-		}
-		return errors.Join(err, said)
+		return r.refuse(conversation, claims, err)
 	}
 	fmt.Fprintf(r.notes, "accepted as %s; the node opens its state disk (%s)\n", admission.Member.Name, claims.Disk.State)
 	opened, err := conversation.Grant(admission.Ticket)
@@ -286,7 +224,7 @@ func (r *initRun) release(conversation *joinservice.Conversation, claims attest.
 			return err
 		}
 	}
-	return r.follow(conversation, claims.Node)
+	return r.finish(conversation, claims.Node)
 }
 
 // admit decides, and stores the decision before anything of it leaves this process.
@@ -304,15 +242,25 @@ func (r *initRun) admit(claims attest.Claims) (joinservice.Admission, error) {
 			return err
 		}
 		c.SetRecord(claims.Node, admission.Record)
-		c.Policy, err = measurements.SignPolicy(c.Root.Key, c.ID(), r.desk.Policy)
-		return err
+		return c.SetPolicy(r.desk.Policy, r.document)
 	})
 	return admission, err
 }
 
 // commit records that the disk holds the ticket's epoch, and only then makes what M6 carries.
 func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, opened joinservice.Opened) (*wire.Proceed, error) {
-	err := r.file.Update(func(c *cluster.Cluster) error {
+	parameters, err := r.parameters(claims.Config, admission.Member.Name, opened.Addresses)
+	if err != nil {
+		return nil, err
+	}
+	documents, manifests, err := r.options.documents.make(parameters)
+	if err != nil {
+		return nil, err
+	}
+	err = r.file.Update(func(c *cluster.Cluster) error {
+		if c.Settings == nil || !opened.Joined { // A cluster that runs already keeps its own.
+			c.Settings = r.options.documents.settings(parameters)
+		}
 		return c.Commit(claims.Node, claims.Disk.UUID, admission.Ticket.Disk.Epoch.Issued)
 	})
 	if err != nil {
@@ -326,28 +274,16 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 	if err != nil {
 		return nil, err
 	}
-	parameters, err := r.parameters(claims.Config, admission.Member.Name, opened.Addresses)
-	if err != nil {
-		return nil, err
-	}
-	documents, manifests, err := r.options.documents.make(parameters)
-	if err != nil {
-		return nil, err
-	}
 	return &wire.Proceed{
 		NodeName: admission.Member.Name, Role: string(admission.Member.Role),
 		KubeadmDocuments: documents, Files: files, Manifests: manifests,
 	}, nil
 }
 
-// follow prints what the node does until it is Ready, and then records that it was.
-func (r *initRun) follow(conversation *joinservice.Conversation, node hullmark.NodeID) error {
-	began := time.Now()
-	err := conversation.Follow(func(phase, message string) {
-		fmt.Fprintf(r.notes, "%7s  %s  %s\n", time.Since(began).Round(time.Second), printable(phase), printable(message))
-	})
-	if err != nil {
-		return unreachable(err)
+// finish sees the node through to Ready, and then records that it was.
+func (r *initRun) finish(conversation *joinservice.Conversation, node hullmark.NodeID) error {
+	if err := r.follow(conversation); err != nil {
+		return err
 	}
 	if err := r.file.Update(func(c *cluster.Cluster) error {
 		c.Initialised = &node

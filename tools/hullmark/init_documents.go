@@ -12,6 +12,8 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/registry"
 )
 
 // documentOptions are the flags that decide what kubeadm reads.
@@ -53,6 +55,9 @@ func (d *documentOptions) check() (err error) {
 		if _, err := netip.ParseAddr(d.advertise); err != nil {
 			return withCode(exitUsage, fmt.Errorf("--advertise-address: %w", err))
 		}
+	}
+	if d.controlPlane != "" && !hullmark.ValidEndpoint(d.controlPlane) {
+		return withCode(exitUsage, fmt.Errorf("--control-plane %q: want HOST:PORT", d.controlPlane))
 	}
 	if d.network == "none" && len(d.manifests) == 0 {
 		return withCode(exitUsage, errors.New("--network none: a node without a pod network never becomes Ready; name its manifests (--manifest)"))
@@ -97,6 +102,15 @@ func (r *initRun) parameters(config hullmark.NodeConfig, name string, own []neti
 	return r.options.documents.parameters(name, address, []string{host}), nil
 }
 
+// settings are what the cluster's join services have to know of these parameters.
+func (d *documentOptions) settings(p kubeadm.Params) *joinservice.Settings {
+	endpoint := d.controlPlane
+	if endpoint == "" {
+		endpoint = netip.AddrPortFrom(p.AdvertiseAddress, 6443).String()
+	}
+	return &joinservice.Settings{ControlPlaneEndpoint: endpoint, Profile: p.Profile}
+}
+
 // make returns the kubeadm documents and the manifests to apply after init.
 func (d *documentOptions) make(p kubeadm.Params) (documents []byte, manifests [][]byte, err error) {
 	if d.kubeadm != "" {
@@ -107,6 +121,7 @@ func (d *documentOptions) make(p kubeadm.Params) (documents []byte, manifests []
 	if err != nil {
 		return nil, nil, err
 	}
+	manifests = append(manifests, registry.Manifest())
 	if d.network == "flannel" {
 		for _, addon := range []func(kubeadm.Params) ([]byte, error){kubeadm.KubeProxy, kubeadm.Flannel} {
 			manifest, err := addon(p)

@@ -112,7 +112,7 @@ func TestInitTakesANodeToReady(t *testing.T) {
 	if !strings.Contains(string(proceed.GetKubeadmDocuments()), "192.0.2.7") {
 		t.Error("the kubeadm documents do not name the node's own address")
 	}
-	if len(proceed.GetFiles()) < 12 || len(proceed.GetManifests()) != 2 {
+	if len(proceed.GetFiles()) < 12 || len(proceed.GetManifests()) != 3 {
 		t.Errorf("M6 brought %d files and %d manifests", len(proceed.GetFiles()), len(proceed.GetManifests()))
 	}
 	info, err := os.Stat(s.path("admin.conf"))

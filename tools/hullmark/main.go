@@ -106,6 +106,7 @@ func newRootCommand() *cobra.Command {
 		newClusterCommand(),
 		newPolicyCommand(),
 		newInitCommand(),
+		newRecoverCommand(),
 		newNodeCommand(),
 		newCacheCommand(),
 	)

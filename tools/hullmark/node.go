@@ -15,9 +15,11 @@ import (
 )
 
 func newNodeCommand() *cobra.Command {
-	return group("node", "Ask a node what it does; there is no shell on it",
+	return group("node", "List nodes, ask one what it does, and replace it; there is no shell on it",
+		newNodeListCommand(),
 		nodeCommand("status", "Print a node's status document", nodeStatus),
 		nodeCommand("logs", "Print a node's journal of this boot", nodeLogs),
+		newNodeRemoveCommand(), newNodeResetCommand(), newNodeRebindCommand(),
 	)
 }
 

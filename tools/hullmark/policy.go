@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -15,11 +14,13 @@ import (
 
 func newPolicyCommand() *cobra.Command {
 	cmd := group("policy", "Say which boots and machines a cluster accepts",
-		newPolicyShowCommand(), newPolicyAddCommand(), newPolicyRemoveCommand(), newPolicySignCommand(), newPolicyCheckCommand())
+		newPolicyShowCommand(), newPolicyAddCommand(), newPolicyRemoveCommand(), newPolicyMinimumCommand(),
+		newPolicySignCommand(), newPolicyPushCommand(), newPolicyCheckCommand())
 	cmd.Long = `Say which boots and machines a cluster accepts.
 
 The policy is in the cluster file, signed by the cluster's root key. Every change gives it a higher version; of two policies the higher is in force. What is
-not in it is not accepted: a release is withdrawn by removing its document or by raising the minimum security version, never by a clock.`
+not in it is not accepted: a release is withdrawn by removing its document or by raising the minimum security version, never by a clock. A cluster that runs
+gets a changed policy by hullmark policy push.`
 	return cmd
 }
 
@@ -39,185 +40,89 @@ func (o *policyOptions) open(notes io.Writer) (*cluster.File, measurements.Polic
 	if err != nil {
 		return nil, measurements.Policy{}, err
 	}
-	if len(file.Cluster.Policy) == 0 {
-		return file, measurements.Policy{}, nil
-	}
-	policy, err := measurements.OpenPolicy(file.Cluster.Policy, file.Cluster.ID())
+	policy, err := file.Cluster.OpenPolicy()
 	return file, policy, err
 }
 
-// sign puts a policy into the cluster file in place of an older one.
-func (o *policyOptions) sign(file *cluster.File, policy measurements.Policy, out io.Writer) error {
-	err := file.Update(func(c *cluster.Cluster) (err error) {
-		c.Policy, err = measurements.SignPolicy(c.Root.Key, c.ID(), policy)
-		return err
-	})
+// policyEdit changes a policy and says what it changed. Documents that the policy accepts anew come with it.
+type policyEdit func(*measurements.Policy) (changed string, documents []measurements.Document, err error)
+
+// change edits the policy in the cluster file, which gets a higher version and a new signature.
+func (o *policyOptions) change(cmd *cobra.Command, edit policyEdit) error {
+	file, policy, err := o.open(cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "policy version %d: %d documents from security version %d, %d members\n",
-		policy.Version, len(policy.Documents), policy.MinimumSVN, len(policy.Members))
+	changed, err := changePolicy(file, policy, edit)
+	if err != nil {
+		return err
+	}
+	return o.tellChange(cmd.OutOrStdout(), file.Cluster, changed)
+}
+
+// changePolicy edits a policy, raises its version, signs it and stores it in the cluster file.
+func changePolicy(file *cluster.File, policy measurements.Policy, edit policyEdit) (changed string, err error) {
+	changed, documents, err := edit(&policy)
+	if err != nil {
+		return "", err
+	}
+	policy.Version++
+	return changed, file.Update(func(c *cluster.Cluster) error { return c.SetPolicy(policy, documents...) })
+}
+
+// tellChange says what changed, what the policy holds now, and what brings it to the cluster.
+func (o *policyOptions) tellChange(out io.Writer, c *cluster.Cluster, changed string) error {
+	policy, err := c.OpenPolicy()
+	if err != nil {
+		return err
+	}
+	next := "hullmark policy push --cluster " + o.cluster
+	if c.Initialised == nil {
+		next = "the cluster gets it with hullmark init; once that is done, hullmark policy push"
+	}
+	_, err = fmt.Fprintf(out, "%s\npolicy version %d: %d documents from security version %d, %d members\nnext: %s\n",
+		changed, policy.Version, len(policy.Documents), policy.MinimumSVN, len(policy.Members), next)
 	return err
-}
-
-func newPolicyShowCommand() *cobra.Command {
-	var o policyOptions
-	cmd := &cobra.Command{
-		Use:   "show",
-		Short: "Print the policy in force, after checking its signature",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, policy, err := o.open(cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			if policy.Version == 0 {
-				return errors.New("the cluster has no policy yet; init makes the first, or hullmark policy add")
-			}
-			text, err := policy.Encode()
-			if err != nil {
-				return err
-			}
-			_, err = cmd.OutOrStdout().Write(text)
-			return err
-		},
-	}
-	o.addFlags(cmd)
-	return cmd
-}
-
-func newPolicyAddCommand() *cobra.Command {
-	var o policyOptions
-	var document string
-	var enforce []int
-	var minimum uint32
-	cmd := &cobra.Command{
-		Use:   "add",
-		Short: "Accept a release, or no more of the old ones",
-		Long: `Accept a release, or no more of the old ones.
-
-With --document a measurement document is accepted: PCR 4, 9, 11, 12 and 13 always have to match it, and those that --enforce lists. With
---minimum-svn documents of a lower security version are refused from now on, those too that the policy names; it is never lowered.`,
-		Example: "  hullmark policy add --cluster prod.cluster --document node.json --enforce 2,3,7 --minimum-svn 4",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if document == "" && !cmd.Flags().Changed("minimum-svn") {
-				return withCode(exitUsage, errors.New("policy add: name a --document, a --minimum-svn, or both"))
-			}
-			if document == "" && enforce != nil {
-				return withCode(exitUsage, errors.New("policy add: --enforce belongs to a --document; name that, too"))
-			}
-			file, policy, err := o.open(cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			if document != "" {
-				if err := accept(&policy, document, enforce); err != nil {
-					return err
-				}
-			}
-			if minimum < policy.MinimumSVN && cmd.Flags().Changed("minimum-svn") {
-				return withCode(exitUsage, fmt.Errorf("--minimum-svn %d: it is %d already and is never lowered", minimum, policy.MinimumSVN))
-			}
-			policy.MinimumSVN = max(policy.MinimumSVN, minimum)
-			policy.Version++
-			return o.sign(file, policy, cmd.OutOrStdout())
-		},
-	}
-	o.addFlags(cmd)
-	cmd.Flags().StringVar(&document, "document", "", "measurement document `FILE` to accept")
-	cmd.Flags().IntSliceVar(&enforce, "enforce", nil, "`REGISTERS` that have to match beside those that always have")
-	cmd.Flags().Uint32Var(&minimum, "minimum-svn", 0, "lowest security version `NUMBER` to accept")
-	return cmd
-}
-
-// accept adds a document, or changes what is enforced of one that is there.
-func accept(policy *measurements.Policy, file string, enforce []int) error {
-	document, err := readDocument(file)
-	if err != nil {
-		return err
-	}
-	id, err := document.Digest()
-	if err != nil {
-		return err
-	}
-	accepted := measurements.Accepted{Document: id}
-	predicted := document.Values(pcrs.SHA256)
-	for _, n := range enforce {
-		r := pcrs.Register(n)
-		if _, ok := predicted[r]; !ok {
-			return withCode(exitUsage, fmt.Errorf("--enforce %d: %s does not predict it", n, file))
-		}
-		accepted.Enforce = append(accepted.Enforce, r)
-	}
-	slices.Sort(accepted.Enforce)
-	policy.Documents = slices.DeleteFunc(slices.Clone(policy.Documents), func(a measurements.Accepted) bool { return a.Document == id })
-	policy.Documents = append(policy.Documents, accepted)
-	return nil
-}
-
-func newPolicyRemoveCommand() *cobra.Command {
-	var o policyOptions
-	var document, member string
-	cmd := &cobra.Command{
-		Use:     "remove",
-		Short:   "Accept a release or a machine no more",
-		Example: "  hullmark policy remove --cluster prod.cluster --document 5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef\n  hullmark policy remove --cluster prod.cluster --member worker-3",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if (document == "") == (member == "") {
-				return withCode(exitUsage, errors.New("policy remove: name a --document or a --member"))
-			}
-			file, policy, err := o.open(cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			before := len(policy.Documents) + len(policy.Members)
-			policy.Documents = slices.DeleteFunc(slices.Clone(policy.Documents), func(a measurements.Accepted) bool { return a.Document.String() == document })
-			policy.Members = slices.DeleteFunc(slices.Clone(policy.Members), func(m measurements.Member) bool { return m.Name == member })
-			if len(policy.Documents)+len(policy.Members) == before {
-				return fmt.Errorf("policy remove: the policy names no %s%s; hullmark policy show lists what it names", document, member)
-			}
-			policy.Version++
-			return o.sign(file, policy, cmd.OutOrStdout())
-		},
-	}
-	o.addFlags(cmd)
-	cmd.Flags().StringVar(&document, "document", "", "`DIGEST` of the document")
-	cmd.Flags().StringVar(&member, "member", "", "`NAME` of the machine's node")
-	return cmd
 }
 
 func newPolicySignCommand() *cobra.Command {
 	var o policyOptions
 	cmd := &cobra.Command{
-		Use:     "sign POLICY",
-		Short:   "Put an edited policy in force",
-		Long:    "Put an edited policy in force: the output of hullmark policy show, changed, with a higher version.",
+		Use:   "sign POLICY",
+		Short: "Put an edited policy in force",
+		Long: `Put an edited policy in force: the output of hullmark policy show -o json, changed, with a higher version.
+
+Documents that it names have to be in the cluster file: hullmark policy add document puts them there.`,
 		Example: "  hullmark policy sign policy.json --cluster prod.cluster",
 		Args:    exactArg("policy sign", "the policy"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := readBounded(args[0], measurements.MaxPolicy)
-			if err != nil {
-				return err
-			}
-			next, err := measurements.ParsePolicy(text)
-			if err != nil {
-				return fmt.Errorf("%s: %w", args[0], err)
-			}
-			file, policy, err := o.open(cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			if next.Version <= policy.Version || next.MinimumSVN < policy.MinimumSVN {
-				return fmt.Errorf("%s: version %d with security version %d: in force are %d and %d; want a higher version, and no lower security version",
-					args[0], next.Version, next.MinimumSVN, policy.Version, policy.MinimumSVN)
-			}
-			return o.sign(file, next, cmd.OutOrStdout())
+			return o.signFile(args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	o.addFlags(cmd)
 	return cmd
+}
+
+func (o *policyOptions) signFile(name string, out, notes io.Writer) error {
+	text, err := readBounded(name, measurements.MaxPolicy)
+	if err != nil {
+		return err
+	}
+	next, err := measurements.ParsePolicy(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	file, policy, err := o.open(notes)
+	if err != nil {
+		return err
+	}
+	if next.Version == policy.Version {
+		return fmt.Errorf("%s: version %d is in force already; want a higher version", name, next.Version)
+	}
+	if err := file.Update(func(c *cluster.Cluster) error { return c.SetPolicy(next) }); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return o.tellChange(out, file.Cluster, "policy signed: "+name)
 }
 
 // policyCheckOptions are the flags of `hullmark policy check`.

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -13,7 +15,8 @@ func TestPolicy(t *testing.T) {
 	path := newSite(t).path
 	policy := func(verb string, args ...string) (int, string) {
 		t.Helper()
-		return hullmarkCLI(t, append([]string{"policy", verb, "--cluster", path("cluster"), "--passphrase-file", path("passphrase")}, args...)...)
+		words := append([]string{"policy"}, strings.Fields(verb)...)
+		return hullmarkCLI(t, append(append(words, "--cluster", path("cluster"), "--passphrase-file", path("passphrase")), args...)...)
 	}
 	want := func(code int, verb string, args []string, contains ...string) string {
 		t.Helper()
@@ -37,35 +40,104 @@ func TestPolicy(t *testing.T) {
 
 	want(exitFailed, "show", nil, "no policy yet")
 	want(exitDenied, "check", check, "does not accept this document")
-	want(0, "add", []string{"--document", document, "--enforce", "7,2"}, "version 1: 1 documents")
+	want(exitFailed, "push", []string{"--server", "127.0.0.1:1"}, "no policy yet")
+	want(0, "add document", []string{document, "--enforce", "7,2"}, "version 1: 1 documents", digest.String(), "enforced: 2,4,7,9,11,12,13", "next: ")
 	want(0, "check", check, "accepted: document "+digest.String())
 	want(0, "check", append(check, "-o", "json"), `"accepted": true`, `"document": "`+digest.String())
-	want(exitUsage, "add", []string{"--document", document, "--enforce", "1"}, "does not predict it")
-	want(exitUsage, "add", nil, "name a --document")
+	want(exitUsage, "add document", []string{document, "--enforce", "1"}, "does not predict it")
+	want(exitUsage, "add document", []string{document, "--enforce", "x"}, "register numbers")
+	want(exitUsage, "add document", nil, "name the measurement document")
 
 	values[7] = values[12]
 	write(t, list, pcrread(values))
 	want(exitDenied, "check", check, "PCR 7: want")
 	want(exitDenied, "check", append(check, "-o", "json"), `"accepted": false`, "PCR 7: want")
-	want(0, "add", []string{"--document", document}, "version 2: 1 documents")
+	want(0, "add document", []string{document, "--enforce", "none"}, "version 2: 1 documents", "enforced: 4,9,11,12,13")
 	want(0, "check", check)
+	want(0, "add document", []string{document}, "version 3: 1 documents", "7,9")
+	want(exitDenied, "check", check, "PCR 7: want")
+	want(0, "add document", []string{document, "--enforce", "none"}, "version 4")
 
-	want(0, "add", []string{"--minimum-svn", "2"}, "from security version 2")
+	want(0, "minimum-svn", []string{"2"}, "from security version 2", "below security version 2 are refused")
 	want(exitDenied, "check", check, "its security version is 1, the policy wants at least 2")
-	want(exitUsage, "add", []string{"--minimum-svn", "1"}, "never lowered")
+	want(exitUsage, "minimum-svn", []string{"1"}, "never lowered")
+	want(exitUsage, "minimum-svn", []string{"-1x"}, "")
 
-	shown := want(0, "show", nil, digest.String())
+	want(0, "show", nil, digest.String(), "policy version 5, releases from security version 2")
+	want(exitUsage, "show", []string{"-o", "yaml"}, "text or json")
+	shown := want(0, "show", []string{"-o", "json"}, digest.String())
 	write(t, path("same"), []byte(shown))
 	want(exitFailed, "sign", []string{path("same")}, "want a higher version")
-	write(t, path("lower"), []byte(strings.Replace(strings.Replace(shown, `"version": 3`, `"version": 9`, 1), `"minimumSVN": 2`, `"minimumSVN": 1`, 1)))
+	write(t, path("lower"), []byte(strings.Replace(strings.Replace(shown, `"version": 5`, `"version": 9`, 1), `"minimumSVN": 2`, `"minimumSVN": 1`, 1)))
 	want(exitFailed, "sign", []string{path("lower")}, "no lower security version")
-	write(t, path("higher"), []byte(strings.Replace(shown, `"version": 3`, `"version": 9`, 1)))
+	write(t, path("higher"), []byte(strings.Replace(shown, `"version": 5`, `"version": 9`, 1)))
 	want(0, "sign", []string{path("higher")}, "version 9")
-	write(t, path("unknown"), []byte(strings.Replace(shown, `"version": 3`, `"versions": 10`, 1)))
+	write(t, path("unknown"), []byte(strings.Replace(shown, `"version": 5`, `"versions": 10`, 1)))
 	want(exitFailed, "sign", []string{path("unknown")}, "unknown field")
 
-	want(exitFailed, "remove", []string{"--member", "nobody"}, "names no nobody")
-	want(exitUsage, "remove", nil, "name a --document or a --member")
-	want(0, "remove", []string{"--document", digest.String()}, "version 10: 0 documents")
+	want(exitFailed, "remove document", []string{strings.Repeat("0", 64)}, "names no document 0000")
+	want(0, "remove document", []string{digest.String()}, "version 10: 0 documents", "accepted no more")
 	want(exitDenied, "check", check, "does not accept this document")
+	write(t, path("forgotten"), []byte(strings.Replace(shown, `"version": 5`, `"version": 11`, 1)))
+	want(exitFailed, "sign", []string{path("forgotten")}, "not in the cluster file", "policy add document")
+}
+
+func TestPolicyMembers(t *testing.T) {
+	s := newSite(t)
+	want := func(code int, verb string, args []string, contains ...string) {
+		t.Helper()
+		words := append(append([]string{"policy"}, strings.Fields(verb)...), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
+		got, output := hullmarkCLI(t, append(words, args...)...)
+		wantExit(t, got, code, output, contains...)
+	}
+	one, two := strings.Repeat("11", 32), strings.Repeat("22", 32)
+	want(0, "add member", []string{"--ek", one, "--role", "worker", "--name", "worker-1"}, "member worker-1 added: worker, "+one, "version 1: 0 documents", "1 members", "init")
+	want(exitFailed, "add member", []string{"--ek", one, "--role", "worker", "--name", "worker-2"}, "a rule for worker-1", "policy remove member worker-1")
+	want(exitFailed, "add member", []string{"--ek", two, "--role", "worker", "--name", "worker-1"}, "a rule for worker-1")
+	want(exitUsage, "add member", []string{"--ek", "11", "--role", "worker", "--name", "worker-2"}, "--ek")
+	want(exitUsage, "add member", []string{"--ek", two, "--role", "master", "--name", "worker-2"}, "--role")
+	want(exitUsage, "add member", []string{"--ek", two, "--role", "worker", "--name", "Worker"}, "--name")
+	want(0, "add member", []string{"--ek", two, "--role", "control-plane", "--name", "control-plane-2"}, "version 2", "2 members")
+	want(0, "show", nil, "worker-1", one, "control-plane-2", "policy version 2")
+	want(exitFailed, "remove member", []string{"nobody"}, "names no member nobody")
+	want(0, "remove member", []string{"worker-1"}, "worker-1 is admitted no more", "version 3", "1 members")
+	policy, err := s.open(t).OpenPolicy()
+	if err != nil || policy.Version != 3 || len(policy.Members) != 1 || policy.Members[0].Name != "control-plane-2" {
+		t.Errorf("the policy is %+v, %v", policy, err)
+	}
+}
+
+func TestPolicyShowsExceptions(t *testing.T) {
+	s := newSite(t)
+	if code, output := s.init(t); code != 0 {
+		t.Fatal(output)
+	}
+	other, disk := hullmark.NodeID{9}, hullmark.UUID{8}
+	if err := s.update(t, func(c *cluster.Cluster) error {
+		policy, err := c.OpenPolicy()
+		if err != nil {
+			return err
+		}
+		policy.Version++
+		policy.Rebinds = []measurements.Rebind{{Old: other, New: s.node.ID}}
+		policy.Resets = []measurements.Reset{{EKID: other, OldUUID: disk}}
+		policy.Overrides = []measurements.Override{{Serial: 5, EKID: other, UUID: disk, Epoch: 77}}
+		return c.SetPolicy(policy)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	code, output := hullmarkCLI(t, "policy", "show", "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
+	wantExit(t, code, 0, output, "node 1", "control-plane-1", "rebind of", "reset of", disk.String(), "override", "77")
+}
+
+func TestPolicyPushNotReached(t *testing.T) {
+	s := newSite(t)
+	if code, output := s.init(t); code != 0 {
+		t.Fatal(output)
+	}
+	push := []string{"policy", "push", "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"), "--server"}
+	code, output := hullmarkCLI(t, append(push, "127.0.0.1:1")...)
+	wantExit(t, code, exitUnreachable, output, "api-unreachable", "127.0.0.1:1", "next:")
+	code, output = hullmarkCLI(t, append(push, "https://x")...)
+	wantExit(t, code, exitUsage, output, "--server")
 }

@@ -1,14 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
 
@@ -38,9 +41,9 @@ type registerReport struct {
 }
 
 // writeReport prints the table of registers.
-func (r *initRun) writeReport(claims attest.Claims) error {
+func (r *release) writeReport(claims attest.Claims) error {
 	report := r.report(claims)
-	if r.options.output == "json" {
+	if r.output == "json" {
 		return writeJSON(r.out, report)
 	}
 	t := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
@@ -61,7 +64,7 @@ func certifiedNote(certified bool) string {
 
 // report compares every quoted register. PCR 8 and 15 were compared when the
 // evidence was verified: with the node's own config, and with zero.
-func (r *initRun) report(claims attest.Claims) report {
+func (r *release) report(claims attest.Claims) report {
 	out := report{
 		Node: claims.Node.String(), Certified: claims.Certified, Trust: string(claims.Trust), Promise: claims.Trust.Promise(),
 		Accepted: r.desk.Judge(claims.Registers).Accepted(),
@@ -82,9 +85,28 @@ func (r *initRun) report(claims attest.Claims) report {
 	return out
 }
 
-// predicted adds to the document's values what only this node's exchange knows.
-func (r *initRun) predicted(claims attest.Claims) pcrs.Values {
-	values := r.document.Values(pcrs.SHA256)
+// nearest returns the document of which the fewest registers differ: the one that is met, if one is.
+func (r *release) nearest(claims attest.Claims) measurements.Document {
+	measured := joinservice.Values(claims.Registers)
+	return slices.MinFunc(r.desk.Documents, func(a, b measurements.Document) int {
+		return cmp.Compare(departures(a, measured), departures(b, measured))
+	})
+}
+
+// departures counts the registers that have another value than the document predicts.
+func departures(document measurements.Document, measured pcrs.Values) int {
+	n := 0
+	for register, predicted := range document.Values(pcrs.SHA256) {
+		if !predicted.Equal(measured[register]) {
+			n++
+		}
+	}
+	return n
+}
+
+// predicted adds to the nearest document's values what only this node's exchange knows.
+func (r *release) predicted(claims attest.Claims) pcrs.Values {
+	values := r.nearest(claims).Values(pcrs.SHA256)
 	config := attest.Extended(hullmark.ConfigEvent(claims.NodeConfig))
 	values[attest.ConfigRegister] = config[:]
 	values[attest.FuseRegister] = make([]byte, pcrs.SHA256.Size())
@@ -92,13 +114,18 @@ func (r *initRun) predicted(claims attest.Claims) pcrs.Values {
 }
 
 // explain says for every judged register that differs which event does, as far as the node's log can tell.
-func (r *initRun) explain(claims attest.Claims) error {
+func (r *release) explain(claims attest.Claims) error {
 	log, logErr := readLog(claims.EventLog)
-	differences, err := pcrs.Explain(r.document.Prediction(), pcrs.SHA256, joinservice.Values(claims.Registers), log)
+	document := r.nearest(claims)
+	id, err := document.Digest()
 	if err != nil {
 		return err
 	}
-	lines := []string{"the node did not boot what " + r.options.measurements + " describes:"}
+	differences, err := pcrs.Explain(document.Prediction(), pcrs.SHA256, joinservice.Values(claims.Registers), log)
+	if err != nil {
+		return err
+	}
+	lines := []string{fmt.Sprintf("the node did not boot what document %s (%s) describes:", id, imageName(document))}
 	for _, d := range differences {
 		if d.Register != attest.ConfigRegister {
 			lines = append(lines, "  "+printable(d.String()))
@@ -109,6 +136,11 @@ func (r *initRun) explain(claims attest.Claims) error {
 	}
 	lines = append(lines, "next: check which image, firmware and devices the machine has; the node got nothing")
 	return errors.New(strings.Join(lines, "\n"))
+}
+
+// imageName is what people call the image of a document.
+func imageName(document measurements.Document) string {
+	return document.Image.ID + " " + document.Image.Version
 }
 
 // readLog reads the log that a node offers as an explanation; nil without one.

@@ -1,0 +1,150 @@
+package cluster
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// Limits of a policy that a cluster file holds. All of it goes to a control
+// plane in one message, beside the keys and the kubeadm documents.
+const (
+	// MaxDocuments is how many measurement documents a policy may accept.
+	MaxDocuments = 32
+	// MaxAccepted bounds the signed policy and the documents that it accepts together, in bytes.
+	MaxAccepted = 2 << 20
+)
+
+// OpenPolicy checks the signature of the last policy and reads it; before the first it is the zero value.
+func (c *Cluster) OpenPolicy() (measurements.Policy, error) {
+	if len(c.Policy) == 0 {
+		return measurements.Policy{}, nil
+	}
+	return measurements.OpenPolicy(c.Policy, c.ID())
+}
+
+// SetPolicy signs a policy, which has to have a higher version than the last
+// one. Each document that it accepts has to be in the file already or among
+// documents; others are forgotten. The last policy itself is left as it is
+// signed: of one version there is only one signed form.
+func (c *Cluster) SetPolicy(policy measurements.Policy, documents ...measurements.Document) error {
+	same, err := c.follows(policy)
+	if err != nil {
+		return err
+	}
+	held, err := c.documentsOf(policy, documents)
+	if err != nil {
+		return err
+	}
+	signed := c.Policy
+	if !same {
+		if signed, err = measurements.SignPolicy(c.Root.Key, c.ID(), policy); err != nil {
+			return err
+		}
+	}
+	if err := checkSize(signed, held); err != nil {
+		return err
+	}
+	c.Policy, c.Documents = signed, held
+	return nil
+}
+
+// follows reports whether policy is the last one; if not, it has to be a higher one.
+func (c *Cluster) follows(policy measurements.Policy) (same bool, err error) {
+	last, err := c.OpenPolicy()
+	if err != nil {
+		return false, err
+	}
+	encoded, err := policy.Encode()
+	if err != nil {
+		return false, err
+	}
+	if last.Version > 0 {
+		lastEncoded, err := last.Encode()
+		if err != nil {
+			return false, err
+		}
+		if bytes.Equal(encoded, lastEncoded) {
+			return true, nil
+		}
+	}
+	if policy.Version <= last.Version || policy.MinimumSVN < last.MinimumSVN {
+		return false, fmt.Errorf("policy version %d with security version %d: in force are %d and %d; want a higher version, and no lower security version",
+			policy.Version, policy.MinimumSVN, last.Version, last.MinimumSVN)
+	}
+	return false, nil
+}
+
+// documentsOf returns the encoded documents that a policy accepts.
+func (c *Cluster) documentsOf(policy measurements.Policy, documents []measurements.Document) (map[measurements.DocumentID][]byte, error) {
+	known := map[measurements.DocumentID][]byte{}
+	for _, d := range documents {
+		encoded, err := d.Encode()
+		if err != nil {
+			return nil, err
+		}
+		known[sha256.Sum256(encoded)] = encoded
+	}
+	held := map[measurements.DocumentID][]byte{}
+	for _, a := range policy.Documents {
+		encoded, ok := known[a.Document]
+		if !ok {
+			encoded, ok = c.Documents[a.Document]
+		}
+		if !ok {
+			return nil, fmt.Errorf("the policy accepts document %s, which is not in the cluster file; next: add it (hullmark policy add document), or remove it from the policy", a.Document)
+		}
+		held[a.Document] = encoded
+	}
+	return held, nil
+}
+
+func checkSize(signed []byte, documents map[measurements.DocumentID][]byte) error {
+	total := len(signed)
+	for _, encoded := range documents {
+		total += len(encoded)
+	}
+	if len(documents) > MaxDocuments || total > MaxAccepted || len(signed) > wire.MaxFile {
+		return fmt.Errorf("the policy would accept %d documents and be %d bytes long with them, %d of them its own; at most %d documents, %d bytes and %d bytes are allowed; next: remove documents of old releases",
+			len(documents), total, len(signed), MaxDocuments, MaxAccepted, wire.MaxFile)
+	}
+	return nil
+}
+
+// AcceptedDocuments returns the documents that the last policy accepts, in its order.
+func (c *Cluster) AcceptedDocuments() ([]measurements.Document, error) {
+	policy, err := c.OpenPolicy()
+	if err != nil {
+		return nil, err
+	}
+	var documents []measurements.Document
+	held, err := c.documentsOf(policy, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range policy.Documents {
+		document, err := measurements.Parse(held[a.Document])
+		if err != nil {
+			return nil, fmt.Errorf("document %s: %w", a.Document, err)
+		}
+		documents = append(documents, document)
+	}
+	return documents, nil
+}
+
+// checkDocuments holds what was read from a file to what SetPolicy writes.
+func (c *Cluster) checkDocuments() error {
+	for id, encoded := range c.Documents {
+		if sha256.Sum256(encoded) != id {
+			return fmt.Errorf("document %s: its content has another digest", id)
+		}
+	}
+	if len(c.Documents) > 0 && len(c.Policy) == 0 {
+		return errors.New("documents without a policy")
+	}
+	return checkSize(c.Policy, c.Documents)
+}

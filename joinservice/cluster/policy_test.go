@@ -1,0 +1,190 @@
+package cluster
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// accepting returns a policy that accepts these documents.
+func accepting(t *testing.T, version uint64, documents ...measurements.Document) measurements.Policy {
+	t.Helper()
+	p := measurements.Policy{Version: version}
+	for _, d := range documents {
+		id, err := d.Digest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Documents = append(p.Documents, measurements.Accepted{Document: id})
+	}
+	return p
+}
+
+func TestSetPolicyKeepsWhatItAccepts(t *testing.T) {
+	f := newFile(t)
+	first, second := nodetest.Document(t, "first"), nodetest.Document(t, "second")
+	set := func(p measurements.Policy, documents ...measurements.Document) error {
+		return f.Update(func(c *Cluster) error { return c.SetPolicy(p, documents...) })
+	}
+	if err := set(accepting(t, 1, first), second); err == nil || !strings.Contains(err.Error(), "not in the cluster file") {
+		t.Errorf("a document that nobody has was accepted: %v", err)
+	}
+	if err := set(accepting(t, 1, first), first, second); err != nil {
+		t.Fatal(err)
+	}
+	signed := bytes.Clone(f.Cluster.Policy)
+	if err := set(accepting(t, 1, first)); err != nil || !bytes.Equal(f.Cluster.Policy, signed) {
+		t.Errorf("the same policy was signed anew: %v", err)
+	}
+	if err := set(accepting(t, 1, first, second), second); err == nil {
+		t.Error("another policy of the same version was signed")
+	}
+	if err := set(accepting(t, 2, second, first), second); err != nil {
+		t.Fatal(err)
+	}
+	got, err := reopen(t, f).Cluster.AcceptedDocuments()
+	if err != nil || len(got) != 2 {
+		t.Fatalf("%d documents, %v", len(got), err)
+	}
+	if id, err := got[0].Digest(); err != nil || id != accepting(t, 2, second).Documents[0].Document {
+		t.Errorf("the order changed: %v, %v", id, err)
+	}
+	if err := set(accepting(t, 3, second)); err != nil || len(f.Cluster.Documents) != 1 {
+		t.Errorf("%d documents are kept of a policy with one, %v", len(f.Cluster.Documents), err)
+	}
+}
+
+func TestSetPolicyRefuses(t *testing.T) {
+	c := newFile(t).Cluster
+	var many []measurements.Document
+	for n := range MaxDocuments + 1 {
+		many = append(many, nodetest.Document(t, strings.Repeat("x", n+1)))
+	}
+	if err := c.SetPolicy(accepting(t, 1, many...), many...); err == nil || !strings.Contains(err.Error(), "at most 32 documents") {
+		t.Errorf("too many documents: %v", err)
+	}
+	if err := c.SetPolicy(accepting(t, 1, many[1:]...), many...); err != nil {
+		t.Errorf("one less: %v", err)
+	}
+	lower := accepting(t, 2)
+	raised := accepting(t, 3)
+	raised.MinimumSVN = 2
+	if err := c.SetPolicy(raised); err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range map[string]measurements.Policy{"a lower version": lower, "a lower security version": accepting(t, 4)} {
+		if err := c.SetPolicy(p); err == nil {
+			t.Errorf("%s was signed", name)
+		}
+	}
+}
+
+func TestDecodeRefusesOtherDocuments(t *testing.T) {
+	f := newFile(t)
+	document := nodetest.Document(t, "image")
+	if err := f.Cluster.SetPolicy(accepting(t, 1, document), document); err != nil {
+		t.Fatal(err)
+	}
+	for id := range f.Cluster.Documents {
+		f.Cluster.Documents[id] = []byte("{}")
+	}
+	plain, err := f.Cluster.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := decode(plain); err == nil || !strings.Contains(err.Error(), "another digest") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestFilesCarryPolicyDocumentsAndSettings(t *testing.T) {
+	c := newFile(t).Cluster
+	document := nodetest.Document(t, "image")
+	if err := c.SetPolicy(accepting(t, 1, document), document); err != nil {
+		t.Fatal(err)
+	}
+	c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443"}
+	files, err := c.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string][]byte{}
+	for _, file := range files {
+		found[file.GetPath()] = file.GetContent()
+	}
+	id := accepting(t, 1, document).Documents[0].Document
+	if _, err := measurements.Parse(found["/var/lib/hullmark/documents/"+id.String()+".json"]); err != nil {
+		t.Error(err)
+	}
+	if s, err := joinservice.ParseSettings(found["/var/lib/hullmark/settings.json"]); err != nil || s != *c.Settings {
+		t.Errorf("settings %+v, %v", s, err)
+	}
+}
+
+func TestCheckEpoch(t *testing.T) {
+	node, known := hullmark.NodeID{1}, DiskEpoch{Disk: hullmark.UUID{2}, Epoch: 5}
+	c := &Cluster{}
+	if err := c.CheckEpoch(node, known); err != nil {
+		t.Errorf("a machine of which nothing is known: %v", err)
+	}
+	c.KeepEpoch(node, known)
+	for name, found := range map[string]DiskEpoch{"an older copy": {known.Disk, 4}, "another disk": {hullmark.UUID{3}, 9}} {
+		var condition *hullmark.Condition
+		if err := c.CheckEpoch(node, found); !errors.As(err, &condition) || condition.Code != "rollback-detected" {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	for name, found := range map[string]DiskEpoch{"the same": known, "a newer one": {known.Disk, 6}} {
+		if err := c.CheckEpoch(node, found); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestKeepEpochMovesTheFirstNodesRecord(t *testing.T) {
+	node, disk := hullmark.NodeID{1}, hullmark.UUID{2}
+	for name, c := range map[string]struct {
+		found DiskEpoch
+		want  Initialising
+	}{
+		"newer":   {DiskEpoch{disk, 9}, Initialising{node, disk, 9, 9}},
+		"older":   {DiskEpoch{disk, 2}, Initialising{node, disk, 2, 6}},
+		"another": {DiskEpoch{hullmark.UUID{3}, 2}, Initialising{node, hullmark.UUID{3}, 2, 2}},
+	} {
+		before := &Initialising{Node: node, Disk: disk, Committed: 5, Issued: 6}
+		cluster := &Cluster{Initialising: before}
+		cluster.KeepEpoch(node, c.found)
+		if *cluster.Initialising != c.want || cluster.Epochs[node] != c.found {
+			t.Errorf("%s: got %+v, %+v", name, *cluster.Initialising, cluster.Epochs[node])
+		}
+		if before.Committed != 5 {
+			t.Errorf("%s: the record that was given changed", name)
+		}
+	}
+	other := &Cluster{Initialising: &Initialising{Node: hullmark.NodeID{8}, Committed: 5}}
+	other.KeepEpoch(node, DiskEpoch{disk, 1})
+	if other.Initialising.Committed != 5 {
+		t.Error("another machine's epoch moved the first node's record")
+	}
+}
+
+func TestRebindMovesTheRecord(t *testing.T) {
+	from, to, disk := hullmark.NodeID{1}, hullmark.NodeID{2}, hullmark.UUID{3}
+	c := &Cluster{Initialising: &Initialising{Node: from, Disk: disk, Committed: 5, Issued: 6}, Initialised: &from}
+	c.KeepEpoch(from, DiskEpoch{Disk: disk, Epoch: 5})
+	c.Rebind(from, to)
+	_, old := c.Epochs[from]
+	if old || c.Epochs[to] != (DiskEpoch{disk, 5}) || c.Initialising.Node != to || *c.Initialised != to {
+		t.Errorf("got %+v, %+v, %v", c.Epochs, c.Initialising, c.Initialised)
+	}
+	c.Rebind(from, hullmark.NodeID{9})
+	if c.Epochs[to].Epoch != 5 || c.Initialising.Node != to {
+		t.Error("the rebind of a machine that is not known changed another's record")
+	}
+}

@@ -1,0 +1,47 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+)
+
+// Rebind hands a machine's record and its name to another machine, which opens
+// its disk from now on. The other must have no record of another disk. It can be
+// run again after an interruption, with the same record. Kubernetes' Node stays as it is.
+// The caller has made sure that the first machine is not running: see NodeReady.
+func (r *Registry) Rebind(ctx context.Context, from joinservice.Machine, to hullmark.NodeID) error {
+	if from.Token != "" {
+		if err := r.Revoke(ctx, from.Token); err != nil {
+			return err
+		}
+	}
+	there, version, err := r.Load(ctx, to)
+	if err != nil {
+		return err
+	}
+	moved := from
+	moved.Node, moved.Token = to, ""
+	if version == "" {
+		if _, err := r.Store(ctx, moved, version); err != nil {
+			return err
+		}
+	} else if there.Record.Disk != from.Record.Disk {
+		return fmt.Errorf("machine %s has a record of its own, of disk %s: remove that first (hullmark node remove %s)", to, there.Record.Disk, to)
+	}
+	holder, found, err := r.holder(ctx, from.Name)
+	if err != nil {
+		return err
+	}
+	if found && holder == from.Node {
+		if err := r.remove(ctx, "give up the name "+from.Name, r.configMaps, nameObject(from.Name)); err != nil {
+			return err
+		}
+	}
+	if err := r.Claim(ctx, from.Name, to); err != nil {
+		return err
+	}
+	return r.remove(ctx, "delete the record of machine "+from.Node.String(), r.configMaps, nodeObject(from.Node))
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/joinservice/registry"
+)
+
+// apiValidity is how long the certificate of one command is good for, clocks that differ included.
+const apiValidity = time.Hour
+
+// apiOptions are the flags of the verbs that speak to a cluster's API server.
+type apiOptions struct {
+	policyOptions
+	server string
+}
+
+func (o *apiOptions) addFlags(cmd *cobra.Command) {
+	o.policyOptions.addFlags(cmd)
+	cmd.Flags().StringVar(&o.server, "server", "", "`HOST:PORT` at which you reach the API server (default: the control plane's endpoint)")
+}
+
+// connect opens the cluster file and prepares a client of its API, with an
+// administrator's certificate for this command alone.
+func (o *apiOptions) connect(notes io.Writer) (*cluster.File, *registry.Registry, error) {
+	if o.server != "" && !hullmark.ValidEndpoint(o.server) {
+		return nil, nil, withCode(exitUsage, fmt.Errorf("--server %q: want HOST:PORT", o.server))
+	}
+	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile}
+	file, err := operator.open(notes)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := o.client(file.Cluster)
+	return file, client, err
+}
+
+func (o *apiOptions) client(c *cluster.Cluster) (*registry.Registry, error) {
+	server := o.server
+	if server == "" {
+		if c.Settings == nil {
+			return nil, withCode(exitUsage, errors.New("the cluster was not initialised by this file, so its endpoint is unknown; name it (--server)"))
+		}
+		server = c.Settings.ControlPlaneEndpoint
+	}
+	certificate, key, err := c.Administrator(time.Now(), apiValidity)
+	if err != nil {
+		return nil, err
+	}
+	return registry.New(&rest.Config{
+		Host: "https://" + server,
+		TLSClientConfig: rest.TLSClientConfig{
+			// The name that every API server's certificate has, whatever the way to it.
+			ServerName: "kubernetes",
+			CAData:     c.KubernetesCA(), CertData: certificate, KeyData: key,
+		},
+	})
+}
+
+// tellAPI gives an error of the API its full text and exit code.
+func tellAPI(err error) error {
+	var condition *hullmark.Condition
+	if !errors.As(err, &condition) {
+		return err
+	}
+	condition = hullmark.AsCondition(err, "API", "api-failed")
+	if condition.Code == "api-unreachable" {
+		return withCode(exitUnreachable, told{condition})
+	}
+	return tell(condition)
+}
+
+func newPolicyPushCommand() *cobra.Command {
+	var o apiOptions
+	cmd := &cobra.Command{
+		Use:   "push",
+		Short: "Send the signed policy and its documents to the cluster",
+		Long: `Send the signed policy and its documents to the cluster.
+
+Every join service checks the signature and that the version rises, and takes the policy up without a restart; one that refuses it says why by an event in the
+namespace hullmark. Exit code 5 if the API server is not reached.`,
+		Example: "  hullmark policy push --cluster prod.cluster --server 192.0.2.7:6443",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			file, client, err := o.connect(cmd.ErrOrStderr())
+			if err == nil {
+				err = pushPolicy(cmd.Context(), client, file.Cluster, cmd.OutOrStdout())
+			}
+			if err != nil {
+				return fmt.Errorf("policy push: %w", tellAPI(err))
+			}
+			return nil
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+// pushPolicy sends the cluster file's policy.
+func pushPolicy(ctx context.Context, client *registry.Registry, c *cluster.Cluster, out io.Writer) error {
+	policy, err := c.OpenPolicy()
+	if err != nil {
+		return err
+	}
+	if policy.Version == 0 {
+		return errNoPolicy
+	}
+	if err := client.PushPolicy(ctx, c.Policy, c.Documents); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "policy version %d is in the cluster, with %d documents\n", policy.Version, len(c.Documents))
+	return err
+}

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// findMachine returns the one record of a node's name, or of a machine's identity.
+func findMachine(ctx context.Context, client *registry.Registry, which string) (joinservice.Machine, error) {
+	machines, err := client.List(ctx)
+	if err != nil && len(machines) == 0 {
+		return joinservice.Machine{}, err
+	}
+	found := slices.DeleteFunc(machines, func(m joinservice.Machine) bool { return m.Name != which && m.Node.String() != which })
+	switch {
+	case len(found) == 0:
+		return joinservice.Machine{}, errors.Join(fmt.Errorf("the cluster keeps no record of %s; hullmark node list shows what it keeps", which), err)
+	case len(found) > 1:
+		return joinservice.Machine{}, fmt.Errorf("%d machines were called %s; name one by its endorsement key (hullmark node list -o json)", len(found), which)
+	}
+	return found[0], nil
+}
+
+// refuseReady refuses what must not be done to a node that runs.
+func refuseReady(ctx context.Context, client *registry.Registry, name string) error {
+	ready, err := client.NodeReady(ctx, name)
+	if err != nil || !ready {
+		return err
+	}
+	return withCode(exitDenied, fmt.Errorf("node %s is Ready: switch its machine off first, or go on all the same (--force)", name))
+}
+
+func newNodeRemoveCommand() *cobra.Command {
+	var o apiOptions
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Forget a machine: its record, its name and its Node object",
+		Long: `Forget a machine: its record, its name and its Node object. NAME may be its endorsement key's ID, too.
+
+The record says how recent the machine's state disk must be: without it that disk is never opened again, and the machine comes back only with a blank one. As long
+as the policy names the machine it may do that; hullmark policy remove member ends it. A member of etcd is not removed.`,
+		Example: "  hullmark node remove worker-3 --cluster prod.cluster --server 192.0.2.7:6443",
+		Args:    exactArg("node remove", "the node"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, client, err := o.connect(cmd.ErrOrStderr())
+			if err == nil {
+				err = removeNode(cmd.Context(), client, file.Cluster, args[0], force, cmd.OutOrStdout())
+			}
+			if err != nil {
+				return fmt.Errorf("node remove: %w", tellAPI(err))
+			}
+			return nil
+		},
+	}
+	o.addFlags(cmd)
+	cmd.Flags().BoolVar(&force, "force", false, "remove it although it is Ready, or a control plane")
+	return cmd
+}
+
+func removeNode(ctx context.Context, client *registry.Registry, c *cluster.Cluster, which string, force bool, out io.Writer) error {
+	machine, err := findMachine(ctx, client, which)
+	if err != nil {
+		return err
+	}
+	if !force {
+		if err := refuseReady(ctx, client, machine.Name); err != nil {
+			return err
+		}
+		if machine.Role == hullmark.ControlPlane {
+			return withCode(exitDenied, fmt.Errorf("node %s is a control plane, whose member of etcd is not removed with it: remove that first, then go on (--force)", machine.Name))
+		}
+	}
+	if err := client.Delete(ctx, machine); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "node %s (%s) is forgotten; its disk %s opens no more\n", machine.Name, machine.Node, machine.Record.Disk)
+	policy, err := c.OpenPolicy()
+	if err != nil {
+		return err
+	}
+	if member, ok := policy.Member(machine.Node); ok {
+		fmt.Fprintf(out, "the policy still admits this machine, with a blank disk; to end that: hullmark policy remove member %s, then hullmark policy push\n", member.Name)
+	}
+	return nil
+}
+
+func newNodeResetCommand() *cobra.Command {
+	var o apiOptions
+	cmd := &cobra.Command{
+		Use:   "reset NAME",
+		Short: "Let a machine whose state disk is gone format another one, once",
+		Long: `Let a machine whose state disk is gone format another one, once. NAME may be its endorsement key's ID, too.
+
+The reset is signed into the policy for the recorded disk, whose data is given up, and pushed. It is spent once the machine has shown another disk.`,
+		Example: "  hullmark node reset worker-3 --cluster prod.cluster --server 192.0.2.7:6443",
+		Args:    exactArg("node reset", "the node"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, client, err := o.connect(cmd.ErrOrStderr())
+			if err == nil {
+				err = resetNode(cmd.Context(), client, file, args[0], cmd.OutOrStdout())
+			}
+			if err != nil {
+				return fmt.Errorf("node reset: %w", tellAPI(err))
+			}
+			return nil
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func resetNode(ctx context.Context, client *registry.Registry, file *cluster.File, which string, out io.Writer) error {
+	machine, err := findMachine(ctx, client, which)
+	if err != nil {
+		return err
+	}
+	reset := measurements.Reset{EKID: machine.Node, OldUUID: machine.Record.Disk}
+	return signAndPush(ctx, client, file, out, func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		if slices.Contains(policy.Resets, reset) {
+			return "", nil, nil
+		}
+		// Of one machine only the reset of its recorded disk can still be of use.
+		others := slices.DeleteFunc(slices.Clone(policy.Resets), func(r measurements.Reset) bool { return r.EKID == machine.Node })
+		policy.Resets = append(others, reset)
+		return fmt.Sprintf("node %s may format another disk than %s, whose data is given up", machine.Name, machine.Record.Disk), nil, nil
+	})
+}
+
+// signAndPush edits the policy in the cluster file, unless it says already what
+// it should, and brings it to the cluster.
+func signAndPush(ctx context.Context, client *registry.Registry, file *cluster.File, out io.Writer, edit policyEdit) error {
+	policy, err := file.Cluster.OpenPolicy()
+	if err != nil {
+		return err
+	}
+	edited := policy
+	changed, _, err := edit(&edited)
+	if err != nil {
+		return err
+	}
+	if changed != "" {
+		if _, err := changePolicy(file, policy, edit); err != nil {
+			return err
+		}
+		fmt.Fprintln(out, changed)
+	}
+	if err := pushPolicy(ctx, client, file.Cluster, out); err != nil {
+		return fmt.Errorf("the policy is signed in the cluster file, but not yet in the cluster (hullmark policy push): %w", err)
+	}
+	return nil
+}
+
+// rebindOptions are the flags of `hullmark node rebind`.
+type rebindOptions struct {
+	apiOptions
+	from, to string
+	force    bool
+}
+
+func newNodeRebindCommand() *cobra.Command {
+	var o rebindOptions
+	cmd := &cobra.Command{
+		Use:   "rebind",
+		Short: "Hand a node and its state disk over to another machine",
+		Long: `Hand a node and its state disk over to another machine: after a TPM was replaced, or when a disk moves to a new machine.
+
+The policy's rule, and with it name and role, goes over to the new endorsement key, which may open the disks of the old one; this is signed and pushed. Then the
+record and the name go over, so that the epoch is held to what it was. The old machine is not admitted any more.`,
+		Example: "  hullmark node rebind --from OLD-EK-ID --to NEW-EK-ID --cluster prod.cluster --server 192.0.2.7:6443",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()); err != nil {
+				return fmt.Errorf("node rebind: %w", tellAPI(err))
+			}
+			return nil
+		},
+	}
+	o.addFlags(cmd)
+	cmd.Flags().StringVar(&o.from, "from", "", "the old machine's endorsement key's `ID`")
+	cmd.Flags().StringVar(&o.to, "to", "", "the new machine's endorsement key's `ID`")
+	cmd.Flags().BoolVar(&o.force, "force", false, "go on although the node is Ready")
+	require(cmd, "from", "to")
+	return cmd
+}
+
+func (o *rebindOptions) run(ctx context.Context, out, notes io.Writer) error {
+	var rebind measurements.Rebind
+	var err error
+	if rebind.Old, err = hullmark.ParseNodeID(o.from); err != nil {
+		return withCode(exitUsage, fmt.Errorf("--from: %w", err))
+	}
+	if rebind.New, err = hullmark.ParseNodeID(o.to); err != nil {
+		return withCode(exitUsage, fmt.Errorf("--to: %w", err))
+	}
+	file, client, err := o.connect(notes)
+	if err != nil {
+		return err
+	}
+	machine, err := findMachine(ctx, client, o.from)
+	if err != nil {
+		return err
+	}
+	if !o.force {
+		if err := refuseReady(ctx, client, machine.Name); err != nil {
+			return err
+		}
+	}
+	if err := signAndPush(ctx, client, file, out, rebindRule(rebind)); err != nil {
+		return err
+	}
+	if err := file.Update(func(c *cluster.Cluster) error {
+		c.Rebind(rebind.Old, rebind.New)
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := client.Rebind(ctx, machine, rebind.New); err != nil {
+		return fmt.Errorf("the policy is changed, but the record is not handed over; run the command again: %w", err)
+	}
+	_, err = fmt.Fprintf(out, "machine %s is node %s from its next boot on, with disk %s\n", rebind.New, machine.Name, machine.Record.Disk)
+	return err
+}
+
+// rebindRule hands the old machine's rule over, unless that is done.
+func rebindRule(rebind measurements.Rebind) policyEdit {
+	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		if rebind.Old == rebind.New {
+			return "", nil, withCode(exitUsage, errors.New("--from and --to are the same machine"))
+		}
+		old, isMember := policy.Member(rebind.Old)
+		newer, isTaken := policy.Member(rebind.New)
+		signed := slices.Contains(policy.Rebinds, rebind)
+		switch {
+		case !isMember && isTaken && signed:
+			return "", nil, nil // An earlier run came so far.
+		case !isMember:
+			return "", nil, fmt.Errorf("the policy names no machine %s", rebind.Old)
+		case isTaken:
+			return "", nil, fmt.Errorf("machine %s is %s already; remove that rule first (hullmark policy remove member %s)", rebind.New, newer.Name, newer.Name)
+		}
+		members := slices.Clone(policy.Members)
+		members[slices.Index(members, old)].EKID = rebind.New
+		policy.Members = members
+		if !signed {
+			policy.Rebinds = append(slices.Clone(policy.Rebinds), rebind)
+		}
+		return fmt.Sprintf("%s (%s) goes over from machine %s to %s", old.Name, old.Role, rebind.Old, rebind.New), nil, nil
+	}
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+func newNodeListCommand() *cobra.Command {
+	var o apiOptions
+	var output string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List what the cluster keeps of each machine",
+		Long: `List what the cluster keeps of each machine: its name and role, how far it has come and why it stopped, the trust class of its evidence, the image
+that its registers matched, its state disk, and the window that the disk's epoch must lie in.
+
+The join services keep these records in the API. Whoever administers Kubernetes can change them; no ticket gets wider by that, because role, name and documents
+come from the signed policy. Exit code 5 if the API server is not reached.`,
+		Example: "  hullmark node list --cluster prod.cluster --server 192.0.2.7:6443",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput("node list", output); err != nil {
+				return err
+			}
+			file, client, err := o.connect(cmd.ErrOrStderr())
+			if err == nil {
+				err = listNodes(cmd.Context(), client, file.Cluster, output, cmd.OutOrStdout())
+			}
+			if err != nil {
+				return fmt.Errorf("node list: %w", tellAPI(err))
+			}
+			return nil
+		},
+	}
+	o.addFlags(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
+	return cmd
+}
+
+// listedNode is a machine's record, with what people call the image that it booted.
+type listedNode struct {
+	joinservice.Machine
+	Image string `json:"image,omitempty"`
+}
+
+// listNodes prints all records; those that cannot be read are an error after the others.
+func listNodes(ctx context.Context, client *registry.Registry, c *cluster.Cluster, output string, out io.Writer) error {
+	machines, err := client.List(ctx)
+	if err != nil && len(machines) == 0 {
+		return err
+	}
+	images := imageNames(c)
+	listed := make([]listedNode, 0, len(machines))
+	for _, m := range machines {
+		listed = append(listed, listedNode{Machine: m, Image: images[m.Document]})
+	}
+	slices.SortStableFunc(listed, func(a, b listedNode) int { return cmp.Compare(a.Name, b.Name) })
+	if output == "json" {
+		return errors.Join(writeJSON(out, listed), err)
+	}
+	return errors.Join(writeNodes(out, listed, time.Now()), err)
+}
+
+func writeNodes(out io.Writer, nodes []listedNode, now time.Time) error {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "name\trole\tstate\ttrust\timage\tdisk\tepoch\tseen\tcondition\n")
+	for _, n := range nodes {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d..%d\t%s\t%s\n", printable(n.Name), n.Role, printable(string(n.State)), printable(string(n.Trust)),
+			imageOf(n), n.Record.Disk, n.Record.Committed, n.Record.Issued, ago(n.Seen, now), conditionOf(n))
+	}
+	return t.Flush()
+}
+
+// imageOf names the image, by its document's digest if the cluster file has no such document any more.
+func imageOf(n listedNode) string {
+	switch {
+	case n.Image != "":
+		return n.Image
+	case n.Document == (measurements.DocumentID{}):
+		return "-"
+	}
+	return n.Document.String()[:12] + "…"
+}
+
+// ago says how long ago a moment was.
+func ago(then, now time.Time) string {
+	if then.IsZero() {
+		return "never"
+	}
+	return now.Sub(then).Truncate(time.Second).String() + " ago"
+}
+
+// conditionOf says what a machine is at, or why it stopped.
+func conditionOf(n listedNode) string {
+	if n.Condition == nil {
+		return printable(n.Phase)
+	}
+	root := n.Condition.Root()
+	return printable(root.Code + ": " + root.Title)
+}

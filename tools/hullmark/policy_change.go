@@ -1,0 +1,247 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+func newPolicyAddCommand() *cobra.Command {
+	return group("add", "Accept a release or a machine", newPolicyAddDocumentCommand(), newPolicyAddMemberCommand())
+}
+
+func newPolicyAddDocumentCommand() *cobra.Command {
+	var o policyOptions
+	var enforce string
+	cmd := &cobra.Command{
+		Use:   "document FILE",
+		Short: "Accept a release, or change what is enforced of it",
+		Long: `Accept a release, or change what is enforced of it.
+
+PCR 4, 9, 11, 12 and 13 always have to match a document. Beside them --enforce names registers that have to; if it is left out, those of
+PCR 0, 2, 3, 6, 7 and 14 that the document predicts.`,
+		Example: "  hullmark policy add document node.json --cluster prod.cluster --enforce 2,3,7",
+		Args:    exactArg("policy add document", "the measurement document"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			document, err := readDocument(args[0])
+			if err != nil {
+				return err
+			}
+			accepted, err := accept(document, enforce, cmd.Flags().Changed("enforce"))
+			if err != nil {
+				return err
+			}
+			return o.change(cmd, addDocument(document, accepted))
+		},
+	}
+	o.addFlags(cmd)
+	cmd.Flags().StringVar(&enforce, "enforce", "", "`REGISTERS` that have to match beside those that always have, as 2,3,7, or none")
+	return cmd
+}
+
+// accept makes a policy's entry for a document.
+func accept(document measurements.Document, enforce string, chosen bool) (measurements.Accepted, error) {
+	id, err := document.Digest()
+	if err != nil {
+		return measurements.Accepted{}, err
+	}
+	accepted := measurements.Accepted{Document: id, Enforce: joinservice.DefaultEnforced(document)}
+	if chosen {
+		accepted.Enforce, err = parseRegisters(enforce)
+	}
+	if err != nil {
+		return measurements.Accepted{}, withCode(exitUsage, fmt.Errorf("--enforce: %w", err))
+	}
+	predicted := document.Values(pcrs.SHA256)
+	for _, r := range accepted.Enforce {
+		if _, ok := predicted[r]; !ok {
+			return measurements.Accepted{}, withCode(exitUsage, fmt.Errorf("--enforce %d: the document does not predict it", r))
+		}
+	}
+	return accepted, nil
+}
+
+// parseRegisters reads register numbers with commas between them, or none.
+func parseRegisters(list string) ([]pcrs.Register, error) {
+	if list == "none" {
+		return nil, nil
+	}
+	var registers []pcrs.Register
+	for text := range strings.SplitSeq(list, ",") {
+		n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 8)
+		if err != nil {
+			return nil, fmt.Errorf("%q: want register numbers with commas between them, or none", list)
+		}
+		registers = append(registers, pcrs.Register(n))
+	}
+	slices.Sort(registers)
+	return slices.Compact(registers), nil
+}
+
+// addDocument accepts a document, or changes what is enforced of one that is accepted.
+func addDocument(document measurements.Document, accepted measurements.Accepted) policyEdit {
+	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		documents := slices.Clone(policy.Documents)
+		i := slices.IndexFunc(documents, func(a measurements.Accepted) bool { return a.Document == accepted.Document })
+		if i < 0 {
+			documents = append(documents, accepted)
+		} else {
+			documents[i] = accepted
+		}
+		policy.Documents = documents
+		return fmt.Sprintf("document %s (%s) accepted, enforced: %s", accepted.Document, imageName(document), registerList(accepted.Enforce)),
+			[]measurements.Document{document}, nil
+	}
+}
+
+// registerList lists all registers that have to match: those that code requires, and the enforced ones.
+func registerList(enforced []pcrs.Register) string {
+	registers := append(measurements.RequiredRegisters(), enforced...)
+	slices.Sort(registers)
+	var words []string
+	for _, r := range registers {
+		words = append(words, strconv.Itoa(int(r)))
+	}
+	return strings.Join(words, ",")
+}
+
+func newPolicyAddMemberCommand() *cobra.Command {
+	var o policyOptions
+	var ek, role, name string
+	cmd := &cobra.Command{
+		Use:   "member",
+		Short: "Admit a machine, by its endorsement key",
+		Long: `Admit a machine, by its endorsement key.
+
+Whatever machine shows that key and boots an accepted release is given this role and this name; what a machine says of itself counts for nothing.`,
+		Example: "  hullmark policy add member --cluster prod.cluster --ek $(cat ek.id) --role worker --name worker-1",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			member, err := parseMember(ek, role, name)
+			if err != nil {
+				return withCode(exitUsage, err)
+			}
+			return o.change(cmd, addMember(member))
+		},
+	}
+	o.addFlags(cmd)
+	cmd.Flags().StringVar(&ek, "ek", "", "the endorsement key's `ID`: 64 hexadecimal digits")
+	cmd.Flags().StringVar(&role, "role", "", "control-plane or worker: the `ROLE` that the machine gets")
+	cmd.Flags().StringVar(&name, "name", "", "the `NAME` of its node, a DNS label")
+	require(cmd, "ek", "role", "name")
+	return cmd
+}
+
+func parseMember(ek, role, name string) (measurements.Member, error) {
+	node, err := hullmark.ParseNodeID(ek)
+	switch {
+	case err != nil:
+		return measurements.Member{}, fmt.Errorf("--ek: %w", err)
+	case !hullmark.Role(role).Valid():
+		return measurements.Member{}, fmt.Errorf("--role %q: want control-plane or worker", role)
+	case !hullmark.ValidNodeName(name):
+		return measurements.Member{}, fmt.Errorf("--name %q: want a DNS label: at most 63 lower-case letters, digits and hyphens", name)
+	}
+	return measurements.Member{EKID: node, Role: hullmark.Role(role), Name: name}, nil
+}
+
+// addMember admits a machine that no rule names yet.
+func addMember(member measurements.Member) policyEdit {
+	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		for _, m := range policy.Members {
+			if m.EKID == member.EKID || m.Name == member.Name {
+				return "", nil, fmt.Errorf("the policy has a rule for %s (%s, %s) already; to replace it, remove that first (hullmark policy remove member %s)", m.Name, m.Role, m.EKID, m.Name)
+			}
+		}
+		policy.Members = append(slices.Clone(policy.Members), member)
+		return fmt.Sprintf("member %s added: %s, %s", member.Name, member.Role, member.EKID), nil, nil
+	}
+}
+
+func newPolicyRemoveCommand() *cobra.Command {
+	return group("remove", "Accept a release or a machine no more", newPolicyRemoveDocumentCommand(), newPolicyRemoveMemberCommand())
+}
+
+func newPolicyRemoveDocumentCommand() *cobra.Command {
+	var o policyOptions
+	cmd := &cobra.Command{
+		Use:     "document DIGEST",
+		Short:   "Accept a release no more",
+		Long:    "Accept a release no more. Nodes that booted it run on; none of them comes back from its next boot.",
+		Example: "  hullmark policy remove document 5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef --cluster prod.cluster",
+		Args:    exactArg("policy remove document", "its digest"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.change(cmd, func(policy *measurements.Policy) (string, []measurements.Document, error) {
+				documents := slices.DeleteFunc(slices.Clone(policy.Documents), func(a measurements.Accepted) bool { return a.Document.String() == args[0] })
+				if len(documents) == len(policy.Documents) {
+					return "", nil, fmt.Errorf("policy remove: the policy names no document %s; hullmark policy show lists what it names", args[0])
+				}
+				policy.Documents = documents
+				return "document " + args[0] + " is accepted no more", nil, nil
+			})
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func newPolicyRemoveMemberCommand() *cobra.Command {
+	var o policyOptions
+	cmd := &cobra.Command{
+		Use:     "member NAME",
+		Short:   "Admit a machine no more",
+		Long:    "Admit a machine no more. Its node runs on until its next boot; hullmark node remove ends it in Kubernetes.",
+		Example: "  hullmark policy remove member worker-3 --cluster prod.cluster",
+		Args:    exactArg("policy remove member", "its node"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.change(cmd, func(policy *measurements.Policy) (string, []measurements.Document, error) {
+				members := slices.DeleteFunc(slices.Clone(policy.Members), func(m measurements.Member) bool { return m.Name == args[0] })
+				if len(members) == len(policy.Members) {
+					return "", nil, fmt.Errorf("policy remove: the policy names no member %s; hullmark policy show lists what it names", args[0])
+				}
+				policy.Members = members
+				return "member " + args[0] + " is admitted no more", nil, nil
+			})
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func newPolicyMinimumCommand() *cobra.Command {
+	var o policyOptions
+	cmd := &cobra.Command{
+		Use:     "minimum-svn NUMBER",
+		Short:   "Refuse all releases of a lower security version",
+		Long:    "Refuse all releases of a lower security version from now on, those too whose documents the policy names. The number is never lowered.",
+		Example: "  hullmark policy minimum-svn 4 --cluster prod.cluster",
+		Args:    exactArg("policy minimum-svn", "the lowest security version to accept"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := strconv.ParseUint(args[0], 10, 32)
+			if err != nil {
+				return withCode(exitUsage, fmt.Errorf("policy minimum-svn %q: want a number", args[0]))
+			}
+			return o.change(cmd, func(policy *measurements.Policy) (string, []measurements.Document, error) {
+				if uint32(n) <= policy.MinimumSVN {
+					return "", nil, withCode(exitUsage, fmt.Errorf("policy minimum-svn %d: it is %d already and is never lowered", n, policy.MinimumSVN))
+				}
+				policy.MinimumSVN = uint32(n)
+				return fmt.Sprintf("releases below security version %d are refused", n), nil, nil
+			})
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+// errNoPolicy says that there is nothing to show or to push.
+var errNoPolicy = errors.New("the cluster has no policy yet; init makes the first, or hullmark policy add")

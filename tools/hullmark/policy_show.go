@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+func newPolicyShowCommand() *cobra.Command {
+	var o policyOptions
+	var output string
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Print the policy in force, after checking its signature",
+		Long: `Print the policy in force, after checking its signature.
+
+With -o json it is the very document that was signed, which hullmark policy sign takes back once it is changed.`,
+		Example: "  hullmark policy show --cluster prod.cluster",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput("policy show", output); err != nil {
+				return err
+			}
+			file, policy, err := o.open(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			if policy.Version == 0 {
+				return errNoPolicy
+			}
+			if output == "text" {
+				return writePolicy(cmd.OutOrStdout(), file.Cluster, policy)
+			}
+			text, err := policy.Encode()
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
+	o.addFlags(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
+	return cmd
+}
+
+// writePolicy prints a policy for people.
+func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) error {
+	images := imageNames(c)
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "policy version %d, releases from security version %d\n", policy.Version, policy.MinimumSVN)
+	fmt.Fprintf(t, "\ndocument\timage\tenforced\n")
+	for _, a := range policy.Documents {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", a.Document, images[a.Document], registerList(a.Enforce))
+	}
+	fmt.Fprintf(t, "\nmember\trole\tendorsement key\n")
+	for _, m := range policy.Members {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", m.Name, m.Role, m.EKID)
+	}
+	if len(policy.Rebinds) > 0 {
+		fmt.Fprintf(t, "\nrebind of\tto\n")
+	}
+	for _, r := range policy.Rebinds {
+		fmt.Fprintf(t, "%s\t%s\n", r.Old, r.New)
+	}
+	if len(policy.Resets) > 0 {
+		fmt.Fprintf(t, "\nreset of\tonce, while its disk is\n")
+	}
+	for _, r := range policy.Resets {
+		fmt.Fprintf(t, "%s\t%s\n", r.EKID, r.OldUUID)
+	}
+	if len(policy.Overrides) > 0 {
+		fmt.Fprintf(t, "\noverride\tof\tdisk\tepoch\n")
+	}
+	for _, o := range policy.Overrides {
+		fmt.Fprintf(t, "%d\t%s\t%s\t%d\n", o.Serial, o.EKID, o.UUID, o.Epoch)
+	}
+	return t.Flush()
+}
+
+// imageNames returns what people call the images of the accepted documents, as far as those are at hand.
+func imageNames(c *cluster.Cluster) map[measurements.DocumentID]string {
+	names := map[measurements.DocumentID]string{}
+	for id, encoded := range c.Documents {
+		if document, err := measurements.Parse(encoded); err == nil {
+			names[id] = imageName(document)
+		}
+	}
+	return names
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/verifier"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+)
+
+// releaseOptions are the flags of the verbs that give a node its disk key.
+type releaseOptions struct {
+	operatorOptions
+	ek, ekCA string
+	output   string
+}
+
+func (o *releaseOptions) addFlags(cmd *cobra.Command) {
+	o.operatorOptions.addFlags(cmd, 10*time.Minute)
+	f := cmd.Flags()
+	f.StringVar(&o.ek, "ek", "", "the endorsement key's `ID` that the node's TPM has to have: 64 hexadecimal digits")
+	f.StringVar(&o.ekCA, "ek-ca", "", "PEM `FILE` of the CAs of which one has to have signed the EK's certificate")
+	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the table: text or json")
+}
+
+// release is the operator's side of one exchange with a node that waits for it.
+type release struct {
+	operator *operatorOptions
+	kind     hullmark.TicketKind
+	output   string    // format of the table
+	out      io.Writer // the table
+	notes    io.Writer // progress
+	file     *cluster.File
+	anchor   verifier.Anchor
+	desk     joinservice.Desk
+}
+
+func newRelease(kind hullmark.TicketKind, o *releaseOptions, out, notes io.Writer) release {
+	return release{operator: &o.operatorOptions, kind: kind, output: o.output, out: out, notes: notes}
+}
+
+func (r *release) openCluster() (err error) {
+	r.file, err = r.operator.open(r.notes)
+	return err
+}
+
+// readAuthorities reads the CAs that have to vouch for the EK, if any are named.
+func (r *release) readAuthorities(file string) error {
+	if file == "" {
+		return nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	r.anchor.Authorities, err = verifier.ParseAuthorities(text)
+	return err
+}
+
+// setEK names the machine that has to answer.
+func (r *release) setEK(text string) error {
+	node, err := hullmark.ParseNodeID(text)
+	if err != nil {
+		return withCode(exitUsage, fmt.Errorf("--ek: %w", err))
+	}
+	r.anchor.Node = &node
+	return nil
+}
+
+// attest dials the node, verifies its evidence and prints the table. The
+// connection is the caller's to close, once there is one.
+func (r *release) attest(ctx context.Context) (*joinservice.Conversation, attest.Claims, io.Closer, error) {
+	stream, connection, err := r.call(ctx)
+	if err != nil {
+		return nil, attest.Claims{}, nil, err
+	}
+	conversation := joinservice.Converse(stream, joinservice.OperatorPatience())
+	claims, err := conversation.Attest(r.desk.Root, r.anchor)
+	if err == nil {
+		err = r.writeReport(claims)
+	}
+	if err != nil {
+		return nil, attest.Claims{}, nil, errors.Join(unreachable(err), connection.Close())
+	}
+	return conversation, claims, connection, nil
+}
+
+// call opens the stream with which a node waits for its operator.
+func (r *release) call(ctx context.Context) (joinservice.Stream, *grpc.ClientConn, error) {
+	fmt.Fprintf(r.notes, "dialling %s\n", r.operator.address())
+	var stream joinservice.Stream
+	connection, err := r.operator.reach(ctx, r.file.Cluster, r.notes, func(client wire.NodeClient) error {
+		opened, err := client.Release(ctx)
+		if err != nil {
+			return err
+		}
+		stream = opened
+		return opened.Send(&wire.FromVerifier{Message: &wire.FromVerifier_Call{Call: &wire.Call{Kind: string(r.kind)}}})
+	})
+	return stream, connection, err
+}
+
+// unreachable gives the end of a connection its exit code.
+func unreachable(err error) error {
+	if status.Code(err) == codes.Unavailable {
+		return withCode(exitUnreachable, fmt.Errorf("%w; next: read the node's console, then run the command again", err))
+	}
+	return err
+}
+
+// refuse tells the node that it gets nothing, and returns why.
+func (r *release) refuse(conversation *joinservice.Conversation, claims attest.Claims, err error) error {
+	condition := hullmark.AsCondition(err, "ATTEST", "denied")
+	said := conversation.Deny(condition)
+	if condition.Code == joinservice.CodeMismatch {
+		err = withCode(exitMismatch, r.explain(claims))
+	}
+	return errors.Join(err, said)
+}
+
+// follow prints what the node does until it is Ready.
+func (r *release) follow(conversation *joinservice.Conversation) error {
+	began := time.Now()
+	return unreachable(conversation.Follow(func(phase, message string) {
+		fmt.Fprintf(r.notes, "%7s  %s  %s\n", time.Since(began).Round(time.Second), printable(phase), printable(message))
+	}))
+}
