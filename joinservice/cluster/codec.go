@@ -24,6 +24,7 @@ type document struct {
 	Root           authorityDoc     `json:"root"`
 	Online         authorityDoc     `json:"online"`
 	Keyset         []byte           `json:"keyset"`
+	Keeper         *keeperDoc       `json:"keeper,omitempty"`
 	Kubernetes     authorityDoc     `json:"kubernetes"`
 	Etcd           authorityDoc     `json:"etcd"`
 	FrontProxy     authorityDoc     `json:"frontProxy"`
@@ -44,7 +45,7 @@ func (c *Cluster) encode() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := document{Version: 1, Keyset: keyset, Policy: c.Policy, Initialising: c.Initialising, Initialised: c.Initialised}
+	d := document{Version: 1, Keyset: keyset, Keeper: c.Keeper.encode(), Policy: c.Policy, Initialising: c.Initialising, Initialised: c.Initialised}
 	for _, a := range c.authorities(&d) {
 		key, err := x509.MarshalPKCS8PrivateKey(a.authority.Key)
 		if err != nil {
@@ -89,7 +90,7 @@ func decode(data []byte) (*Cluster, error) {
 	if d.Version != 1 {
 		return nil, fmt.Errorf("version: want 1, got %d", d.Version)
 	}
-	c := &Cluster{Policy: d.Policy, Initialising: d.Initialising, Initialised: d.Initialised}
+	c := &Cluster{Keeper: d.Keeper.decode(), Policy: d.Policy, Initialising: d.Initialising, Initialised: d.Initialised}
 	var err error
 	for _, a := range c.authorities(&d) {
 		if *a.authority, err = a.doc.decode(); err != nil {

@@ -53,7 +53,7 @@ type Keeper interface {
 
 // Access reaches keepers, with a time limit for each try and a jittered pause before the next.
 type Access struct {
-	// Open returns the keeper that a URL names.
+	// Open returns the keeper that a URL names. It need not be good for longer than ctx is.
 	Open func(ctx context.Context, url string) (Keeper, error)
 	// Try is how long one try may take; 10 s if it is 0.
 	Try time.Duration
@@ -66,7 +66,7 @@ type Access struct {
 // open what it wrapped. A transient failure is tried again until ctx ends.
 func (a Access) Seal(ctx context.Context, k Keyset, root hullmark.ClusterRoot, url string) ([]byte, error) {
 	if err := checkURL(url); err != nil {
-		return nil, err
+		return nil, Unusable(err.Error())
 	}
 	encoded, err := k.Encode()
 	if err != nil {

@@ -53,12 +53,23 @@ type Credentials struct {
 // ReadCredentials reads keeper.secret and keeper.crt from a folder such as
 // $CREDENTIALS_DIRECTORY. A file that is absent or empty is a credential that is not needed.
 func ReadCredentials(dir string) (Credentials, error) {
-	secret, err := ReadFile(filepath.Join(dir, SecretFile), maxSecret)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	files := []string{filepath.Join(dir, SecretFile), filepath.Join(dir, CAFile)}
+	for i, name := range files {
+		if _, err := os.Stat(name); errors.Is(err, os.ErrNotExist) {
+			files[i] = ""
+		}
+	}
+	return ReadCredentialFiles(files[0], files[1])
+}
+
+// ReadCredentialFiles reads both files; one without a name is a credential that is not needed.
+func ReadCredentialFiles(secretFile, caFile string) (Credentials, error) {
+	secret, err := readFile(secretFile, maxSecret)
+	if err != nil {
 		return Credentials{}, err
 	}
-	ca, err := ReadFile(filepath.Join(dir, CAFile), maxCA)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	ca, err := readFile(caFile, maxCA)
+	if err != nil {
 		return Credentials{}, err
 	}
 	return NewCredentials(secret, ca)
@@ -90,8 +101,11 @@ func NewCredentials(secret, ca []byte) (Credentials, error) {
 	return c, nil
 }
 
-// ReadFile reads a small file; a longer one than limit bytes is refused.
-func ReadFile(path string, limit int) ([]byte, error) {
+// readFile reads a small file; a longer one than limit bytes is refused.
+func readFile(path string, limit int) ([]byte, error) {
+	if path == "" {
+		return nil, nil
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("the keeper's credential: %w", err)
@@ -109,7 +123,7 @@ func ReadFile(path string, limit int) ([]byte, error) {
 }
 
 // Open returns the keeper that a URL names (docs/keepers.md has their forms).
-// It is Access.Open's. Only a cloud's own client looks into the environment, for
+// It is Access.Open's; the keeper is good for as long as ctx is. Only a cloud's own client looks into the environment, for
 // the machine's identity. A URL or credential that cannot be used is a
 // *hullmark.Condition of code keeper-setting.
 func (c Credentials) Open(ctx context.Context, keeperURL string) (keys.Keeper, error) {

@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/vault/api"
 	"gocloud.dev/secrets/hashivault"
@@ -23,12 +22,8 @@ import (
 	"github.com/hullmark/hullmark/joinservice/keys"
 )
 
-const (
-	// maxAnswer bounds what is read of a Vault's answer, in bytes.
-	maxAnswer = 1 << 20
-	// vaultTimeout ends a request of the driver, which knows nothing of its caller's context.
-	vaultTimeout = 30 * time.Second
-)
+// maxAnswer bounds what is read of a Vault's answer, in bytes.
+const maxAnswer = 1 << 20
 
 // keyName is the name of a key, or one step of an engine's path.
 var keyName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
@@ -60,12 +55,12 @@ func (c Credentials) openVault(ctx context.Context, u *url.URL) (keys.Keeper, er
 	if c.Secret.Len() == 0 {
 		return nil, keys.Unusable("no token for the Vault")
 	}
-	httpClient, err := c.httpClient()
+	httpClient, err := c.httpClient(ctx)
 	if err != nil {
 		return nil, keys.Unusable(err.Error())
 	}
 	client, err := hashivault.Dial(ctx, &hashivault.Config{Token: string(c.Secret.Expose()), APIConfig: api.Config{
-		Address: parameters["address"], HttpClient: httpClient, Timeout: vaultTimeout,
+		Address: parameters["address"], HttpClient: httpClient,
 	}})
 	if err != nil {
 		return nil, keys.Unusable("an address or environment that Vault's client cannot use")
@@ -95,14 +90,15 @@ func (c Credentials) roots() (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// httpClient is one for a single request, bounded in what it reads. Redirects are Vault's client's to follow.
-func (c Credentials) httpClient() (*http.Client, error) {
+// httpClient is bounded in what it reads, and by ctx in time: the driver hands
+// its caller's context to nobody. Redirects are Vault's client's to follow.
+func (c Credentials) httpClient(ctx context.Context) (*http.Client, error) {
 	roots, err := c.roots()
 	if err != nil {
 		return nil, err
 	}
 	return &http.Client{
-		Transport: bounded{&http.Transport{
+		Transport: bounded{ctx, &http.Transport{
 			TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 			DisableKeepAlives:      true,
 			ForceAttemptHTTP2:      true,
@@ -112,12 +108,15 @@ func (c Credentials) httpClient() (*http.Client, error) {
 	}, nil
 }
 
-// bounded reads at most maxAnswer bytes of each answer, and tells an answer that broke off from one that is short.
-type bounded struct{ http.RoundTripper }
+// bounded reads at most maxAnswer bytes of each answer, until ctx ends, and tells an answer that broke off from one that is short.
+type bounded struct {
+	ctx context.Context
+	http.RoundTripper
+}
 
 // RoundTrip is http.RoundTripper's.
 func (b bounded) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := b.RoundTripper.RoundTrip(request)
+	response, err := b.RoundTripper.RoundTrip(request.WithContext(b.ctx))
 	if err != nil {
 		return nil, err
 	}
