@@ -34,6 +34,8 @@ var forbidden = []arrow{
 	{"./measurements", module + "/attest/...", "measurements says which boot, attest says whose registers: neither needs the other"},
 	{"./attest/prover", module + "/attest/verifier", "producer and verifier meet only in the exchange"},
 	{"./attest/verifier", module + "/attest/prover", "producer and verifier meet only in the exchange"},
+	{"./joinservice/keys", "net", "keys are derived without a network; keys/keeper reaches the keepers"},
+	{"./joinservice/cluster", module + "/joinservice/keys/keeper", "the operator's records do not link the clouds' clients; the programs do"},
 	{"./firstboot/...", module + "/joinservice/...", "a node never holds the code that decides over it"},
 	{"./firstboot/luks2", module + "/...", "a header decoder is a leaf"},
 	{"./tools/firstboot", "github.com/martinjungblut/go-cryptsetup", "the agent is static: cgo stays in the short-lived disk helper"},

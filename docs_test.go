@@ -41,7 +41,7 @@ func docsPages(t *testing.T) []string {
 var (
 	fence    = regexp.MustCompile("(?ms)^```sh[^\n]*\n(.*?)^```$")
 	makeWord = regexp.MustCompile(`(?m)^make ([a-z-]+)$`)
-	verbWord = regexp.MustCompile(`(?m)bin/hullmark ([a-z]+(?: [a-z]+)?)((?: [^\n]*)?)`)
+	verbWord = regexp.MustCompile(`(?m)bin/hullmark ([a-z]+(?: [a-z]+){0,2})((?: [^\n]*)?)`)
 	flagWord = regexp.MustCompile(` (--[a-z-]+)`)
 )
 

@@ -52,6 +52,8 @@ type Cluster struct {
 	Online Authority
 	// Keys are the master keys that disk keys derive from.
 	Keys keys.Keyset
+	// Keeper, if it is set, wraps Keys on control planes' disks.
+	Keeper *Keeper
 	// Kubernetes, Etcd and FrontProxy are the authorities that kubeadm would otherwise make itself.
 	Kubernetes, Etcd, FrontProxy Authority
 	// ServiceAccount signs service accounts' tokens.

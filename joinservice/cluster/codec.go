@@ -26,6 +26,7 @@ type document struct {
 	Root           authorityDoc     `json:"root"`
 	Online         authorityDoc     `json:"online"`
 	Keyset         []byte           `json:"keyset"`
+	Keeper         *keeperDoc       `json:"keeper,omitempty"`
 	Kubernetes     authorityDoc     `json:"kubernetes"`
 	Etcd           authorityDoc     `json:"etcd"`
 	FrontProxy     authorityDoc     `json:"frontProxy"`
@@ -51,7 +52,7 @@ func (c *Cluster) encode() ([]byte, error) {
 		return nil, err
 	}
 	d := document{
-		Version: 1, Keyset: keyset, Policy: c.Policy, Initialising: c.Initialising, Initialised: c.Initialised,
+		Version: 1, Keyset: keyset, Keeper: c.Keeper.encode(), Policy: c.Policy, Initialising: c.Initialising, Initialised: c.Initialised,
 		Documents: c.Documents, Settings: c.Settings, Epochs: c.Epochs,
 	}
 	for _, a := range c.authorities(&d) {
@@ -99,7 +100,7 @@ func decode(data []byte) (*Cluster, error) {
 		return nil, fmt.Errorf("version: want 1, got %d", d.Version)
 	}
 	c := &Cluster{
-		Policy: d.Policy, Initialising: d.Initialising, Initialised: d.Initialised,
+		Keeper: d.Keeper.decode(), Policy: d.Policy, Initialising: d.Initialising, Initialised: d.Initialised,
 		Documents: d.Documents, Settings: d.Settings, Epochs: d.Epochs,
 	}
 	err := c.checkDocuments()

@@ -194,7 +194,7 @@ func (c *Cluster) addRecord(files []*wire.File) ([]*wire.File, error) {
 	return append(files, &wire.File{Path: stateDir + "initialising.json", Content: record, Mode: 0o600}), nil
 }
 
-// addKeys appends the service accounts' key pair and the keyset.
+// addKeys appends the service accounts' key pair and the keyset with what opens it.
 func (c *Cluster) addKeys(files []*wire.File) ([]*wire.File, error) {
 	private, err := encodeKey(c.ServiceAccount)
 	if err != nil {
@@ -204,15 +204,15 @@ func (c *Cluster) addKeys(files []*wire.File) ([]*wire.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("control plane's files: %w", err)
 	}
-	keyset, err := c.Keys.Encode()
+	keyset, err := c.keysetFiles()
 	if err != nil {
 		return nil, fmt.Errorf("control plane's files: %w", err)
 	}
 	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: spki})
-	return append(files,
+	files = append(files,
 		&wire.File{Path: pkiDir + "sa.key", Content: private, Mode: 0o600},
-		&wire.File{Path: pkiDir + "sa.pub", Content: public, Mode: 0o644},
-		&wire.File{Path: stateDir + "keyset.json", Content: keyset, Mode: 0o600}), nil
+		&wire.File{Path: pkiDir + "sa.pub", Content: public, Mode: 0o644})
+	return append(files, keyset...), nil
 }
 
 func encodeCertificate(c *x509.Certificate) []byte {

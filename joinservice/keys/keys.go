@@ -65,6 +65,15 @@ func (k Keyset) DiskKey(generation uint32, root hullmark.ClusterRoot, owner hull
 	return hullmark.NewSecret(key), nil
 }
 
+// equal compares every master key in constant time.
+func (k Keyset) equal(other Keyset) bool {
+	same := len(k.masters) == len(other.masters)
+	for generation, master := range k.masters {
+		same = other.masters[generation].Equal(master) && same
+	}
+	return same
+}
+
 // Wipe overwrites every master key.
 func (k Keyset) Wipe() {
 	for _, master := range k.masters {
@@ -72,8 +81,8 @@ func (k Keyset) Wipe() {
 	}
 }
 
-// document is a keyset as it is written: to the operator's cluster file and to
-// control planes' encrypted disks, nowhere else.
+// document is a keyset as it is written: to the operator's cluster file and,
+// unless a keeper wraps it, to control planes' encrypted disks, nowhere else.
 type document struct {
 	Version int               `json:"version"`
 	Masters map[uint32][]byte `json:"masters"`

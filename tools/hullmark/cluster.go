@@ -18,7 +18,7 @@ import (
 const stateDiskSerial = "hullmark-state"
 
 func newClusterCommand() *cobra.Command {
-	return group("cluster", "Make a cluster's keys, and what derives from them", newClusterNewCommand(), newClusterKubeconfigCommand())
+	return group("cluster", "Make a cluster's keys, and what derives from them", newClusterNewCommand(), newClusterKubeconfigCommand(), newClusterKeeperCommand())
 }
 
 // clusterOptions are the flags of `hullmark cluster new`.
