@@ -183,6 +183,11 @@ func (n *Network) Wait() error {
 	return n.err
 }
 
+// Dir is the network's folder, for Config.Network.
+func (n *Network) Dir() string {
+	return n.config.Dir
+}
+
 // Forwards are the forwarded ports in the configuration's order, with the host ports that were chosen.
 func (n *Network) Forwards() []Forward {
 	return n.forwards

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
@@ -51,7 +50,7 @@ func runNetwork(ctx context.Context, config vm.NetworkConfig, notes io.Writer) e
 		fmt.Fprintf(notes, "forward    127.0.0.1:%d to %s:%d\n", f.Host, f.Address, f.Guest)
 	}
 	fmt.Fprintf(notes, "network    %s: machines join it with --network\n", config.Dir)
-	if err := n.Wait(); !errors.Is(err, context.Canceled) {
+	if err := n.Wait(); ctx.Err() == nil {
 		return err
 	}
 	return nil
