@@ -23,6 +23,10 @@ help: ## List the targets.
 demo: setup bin/hullmark bin/demo ## Build everything, boot a VM, release its key, end with a Ready node.
 	bin/demo --out $(OUT)
 
+.PHONY: demo-cluster
+demo-cluster: setup bin/hullmark bin/demo ## The same, then a worker joins, reboots, and all power is cut.
+	bin/demo --out $(OUT) --workers 1
+
 .PHONY: image
 image: setup bin/hullmark ## Build and measure the image into out/.
 	bin/hullmark build --out $(OUT)
@@ -43,7 +47,7 @@ test-long: bin/hullmark ## Run the tests that build root trees and compile Kuber
 
 .PHONY: test-vm
 test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
-	go test -tags vm -timeout 80m -p 1 -v $(call tagged,vm)
+	go test -tags vm -timeout 150m -p 1 -v $(call tagged,vm)
 
 .PHONY: test-browser
 test-browser: ## Look at the pages in a real browser; pictures of them stay in out/browser.

@@ -30,6 +30,8 @@ type NodeConfig struct {
 	Addresses []string `json:"addresses,omitempty"`
 	// Gateway is the default route for static addresses.
 	Gateway string `json:"gateway,omitempty"`
+	// NameServers are addresses of DNS servers for static addresses. CoreDNS does not start on a node that knows none.
+	NameServers []string `json:"nameServers,omitempty"`
 	// TimeServers are NTP servers by name or address; time is a convenience, no decision rests on it.
 	TimeServers []string `json:"timeServers,omitempty"`
 	// StateDisk selects the state disk.
@@ -78,8 +80,8 @@ func (c NodeConfig) check() error {
 	if c.ClusterRoot == (ClusterRoot{}) {
 		return errors.New("clusterRoot: missing")
 	}
-	if len(c.Endpoints) > 32 || len(c.Addresses) > 16 || len(c.TimeServers) > 16 {
-		return errors.New("a list is too long (at most 32 endpoints, 16 addresses, 16 time servers)")
+	if len(c.Endpoints) > 32 || len(c.Addresses) > 16 || len(c.NameServers) > 16 || len(c.TimeServers) > 16 {
+		return errors.New("a list is too long (at most 32 endpoints, 16 addresses, 16 name servers, 16 time servers)")
 	}
 	for _, e := range c.Endpoints {
 		if !ValidEndpoint(e) {
@@ -100,6 +102,11 @@ func (c NodeConfig) checkAddresses() error {
 	}
 	if c.Gateway != "" && !validAddress(c.Gateway) {
 		return fmt.Errorf("gateway: %q is no IP address", c.Gateway)
+	}
+	for _, s := range c.NameServers {
+		if !validAddress(s) {
+			return fmt.Errorf("nameServers: %q is no IP address", s)
+		}
 	}
 	for _, s := range c.TimeServers {
 		if !hostPattern.MatchString(s) && !validAddress(s) {

@@ -33,6 +33,7 @@ func TestParseNodeConfigRefuses(t *testing.T) {
 		"disk outside /dev": with(`"serial":"state"`, `"path":"/etc/shadow"`),
 		"too large":         goodConfig + strings.Repeat(" ", MaxNodeConfig),
 		"bad endpoint":      with(`"version":1`, `"version":1,"endpoints":["host"]`),
+		"bad name server":   with(`"version":1`, `"version":1,"nameServers":["dns.example"]`),
 		"bad address":       with(`"version":1`, `"version":1,"addresses":["10.0.0.1"]`),
 	}
 	for name, config := range cases {

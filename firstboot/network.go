@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/hullmark/hullmark"
 )
 
 // Files that carry the node config's network settings to systemd. They lie on
@@ -23,7 +25,7 @@ const (
 // applyConfig hands addresses and time servers to the units that use them.
 func (a *Agent) applyConfig(ctx context.Context) error {
 	if len(a.config.Addresses) > 0 {
-		if err := a.apply(ctx, networkFile, networkSettings(a.config.Addresses, a.config.Gateway), networkUnit); err != nil {
+		if err := a.apply(ctx, networkFile, networkSettings(a.config), networkUnit); err != nil {
 			return fmt.Errorf("set addresses: %w", err)
 		}
 	}
@@ -48,14 +50,17 @@ func (a *Agent) apply(ctx context.Context, path, content, unit string) error {
 
 // networkSettings writes systemd.network(5) for the first Ethernet interfaces
 // that the machine has; parsing has made sure that the values are addresses.
-func networkSettings(addresses []string, gateway string) string {
+func networkSettings(config hullmark.NodeConfig) string {
 	var b strings.Builder
 	b.WriteString("[Match]\nType=ether\nKind=!*\n\n[Network]\n")
-	for _, address := range addresses {
+	for _, address := range config.Addresses {
 		fmt.Fprintf(&b, "Address=%s\n", address)
 	}
-	if gateway != "" {
-		fmt.Fprintf(&b, "Gateway=%s\n", gateway)
+	if config.Gateway != "" {
+		fmt.Fprintf(&b, "Gateway=%s\n", config.Gateway)
+	}
+	for _, server := range config.NameServers {
+		fmt.Fprintf(&b, "DNS=%s\n", server)
 	}
 	return b.String()
 }

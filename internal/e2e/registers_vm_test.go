@@ -52,6 +52,8 @@ type registersCase struct {
 	edit func(p *probe.Parts)
 	// esp is what lies beside the kernel image.
 	esp map[string][]byte
+	// network boots the machine in a shared network: neither that nor the network card's address may be measured.
+	network bool
 }
 
 // TestVMRegisters learns machines from their firmware alone, predicts PCR 0 to 15 of an image that they have never booted, and boots it.
@@ -82,6 +84,8 @@ func TestVMRegisters(t *testing.T) {
 				beside + "tool.raw":       []byte("an extension"),
 			},
 		},
+		{name: "in a shared network", machine: map[string]any{}, network: true},
+		{name: "in a shared network with an option ROM", machine: map[string]any{"nicROM": true}, network: true},
 		{name: "SMBIOS string", machine: map[string]any{"smbios": []string{smbiosKey + "hullmark.host=1"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) { b.predictAndBoot(t, c) })
@@ -123,7 +127,11 @@ func (b bench) predictAndBoot(t *testing.T, c registersCase) {
 	cli(t, 0, "learn", "--machine", file)
 	document := b.measure(t, i.Path, file)
 	i.Add(t, c.esp)
-	measured := i.Boot(t, b.shaped(t, described))
+	shape := b.shaped(t, described)
+	if c.network {
+		shape.Network = b.network(t).Dir()
+	}
+	measured := i.Boot(t, shape)
 	for _, bank := range pcrs.PredictedBanks() {
 		expected := document.Values(bank)
 		for r := range pcrs.Register(16) {
@@ -138,6 +146,18 @@ func (b bench) predictAndBoot(t *testing.T, c registersCase) {
 	if t.Failed() {
 		b.explain(t, document, measured)
 	}
+}
+
+// network is a network that ends with the test.
+func (b bench) network(t *testing.T, forwards ...vm.Forward) *vm.Network {
+	t.Helper()
+	n, err := vm.StartNetwork(t.Context(), vm.NetworkConfig{Dir: filepath.Join(t.TempDir(), "network"), Forwards: forwards, Tools: b.tools()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The test's context ends before its clean-up, and the network with it.
+	t.Cleanup(func() { _ = n.Wait() })
+	return n
 }
 
 // files writes what lies on an ESP to files, and returns their paths by those on the ESP.

@@ -2,7 +2,7 @@ package vm
 
 import (
 	"context"
-	"fmt"
+	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -17,6 +17,7 @@ type hardware struct {
 	accel     Accel // kvm or tcg, decided
 	qemuMajor int
 	forwards  []Forward // with the host ports that were chosen
+	cable     *os.File  // the connection to a network, or nil for a router of its own
 	stateDisk string    // path, or empty
 	nodeConf  string    // path, or empty
 	tpmSocket string
@@ -36,7 +37,11 @@ func (h hardware) command(ctx context.Context, binds []toolstree.Bind) (*exec.Cm
 			binds = append(binds, toolstree.Bind{Host: path})
 		}
 	}
-	return h.tools.command(ctx, binds, qemuProgram, h.arguments()...)
+	cmd, err := h.tools.command(ctx, binds, qemuProgram, h.arguments()...)
+	if err == nil && h.cable != nil {
+		cmd.ExtraFiles = []*os.File{h.cable}
+	}
+	return cmd, err
 }
 
 // arguments is QEMU's command line for a machine. The console is standard output.
@@ -120,16 +125,18 @@ func (h hardware) disks() []string {
 	return args
 }
 
+// network attaches the only network card. Neither what it is connected to nor its address is measured: no boot entry leads to it.
 func (h hardware) network() []string {
-	netdev := "user,id=net0"
-	for _, f := range h.forwards {
-		netdev += fmt.Sprintf(",hostfwd=tcp:%s:%d-:%d", loopback, f.Host, f.Guest)
-	}
 	rom := ""
 	if len(h.shape.OptionROMs) > 0 {
 		rom = h.file(h.shape.OptionROMs[0])
 	}
-	return []string{"-netdev", netdev, "-device", "virtio-net-pci,netdev=net0,romfile=" + rom}
+	netdev, card := "user,id=net0"+hostForwards(h.forwards), "virtio-net-pci,netdev=net0,romfile="+rom
+	if h.cable != nil {
+		netdev = cableOption("net0")
+		card += ",mac=" + hardwareAddress(h.config.Dir).String()
+	}
+	return []string{"-netdev", netdev, "-device", card}
 }
 
 func (h hardware) tpm() []string {

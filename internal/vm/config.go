@@ -66,6 +66,9 @@ type Config struct {
 	StateDisk int64
 	// Forwards are the TCP ports of the guest that can be reached from this host.
 	Forwards []Forward
+	// Network is the folder of a running network (StartNetwork) to be plugged into, which then has the forwards. Empty: the machine is
+	// alone with a router of its own. No register depends on it.
+	Network string
 	// NodeConfig, if not nil, is given to the guest under the fw_cfg name NodeConfigName.
 	NodeConfig []byte
 	// SMBIOS are OEM strings (SMBIOS 3.6 §7.12, type 11), each of at most maxSMBIOS printable bytes. The boot stub reads some.
@@ -175,6 +178,10 @@ func (c Config) Check() error {
 		return errors.New("secure boot: no variables file: name one with your keys enrolled (--vars, or variables in a machine file)")
 	case slices.ContainsFunc(c.SMBIOS, func(s string) bool { return s == "" || len(s) > maxSMBIOS || strings.ContainsFunc(s, notPrintable) }):
 		return fmt.Errorf("SMBIOS string: 1 to %d printable bytes are possible", maxSMBIOS)
+	case c.Network != "" && len(c.Forwards) > 0:
+		return fmt.Errorf("forward %s: a machine in a network has no forwards of its own; give it to hullmark vm network, as HOST:ADDRESS:GUEST", c.Forwards[0])
+	case slices.ContainsFunc(c.Forwards, func(f Forward) bool { return f.Address.IsValid() }):
+		return errors.New("a machine's own forward is HOST:GUEST; an address is for hullmark vm network")
 	case len(c.NodeConfig) > maxNodeConfig:
 		return fmt.Errorf("node config of %d bytes: at most %d are possible", len(c.NodeConfig), maxNodeConfig)
 	}
@@ -209,7 +216,7 @@ func (c *Config) findFirmware() error {
 }
 
 func (c *Config) makeAbsolute() error {
-	for _, path := range []*string{&c.Dir, &c.Image, &c.Firmware.Code, &c.Firmware.Vars, &c.Tools} {
+	for _, path := range []*string{&c.Dir, &c.Image, &c.Firmware.Code, &c.Firmware.Vars, &c.Network, &c.Tools} {
 		if *path == "" {
 			continue
 		}

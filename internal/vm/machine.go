@@ -22,6 +22,7 @@ type Machine struct {
 	ek       EK
 
 	lock    *os.File
+	cable   *os.File // until QEMU has it
 	runtime string
 	console *console
 	monitor *monitor
@@ -93,7 +94,12 @@ func (m *Machine) prepare(ctx context.Context) (hardware, error) {
 	if m.forwards, err = choosePorts(c.Forwards); err != nil {
 		return h, err
 	}
-	h.forwards = m.forwards
+	if c.Network != "" {
+		if m.cable, err = plugIn(c.Network); err != nil {
+			return h, err
+		}
+	}
+	h.forwards, h.cable = m.forwards, m.cable
 	if m.runtime, err = makeRuntime(c.Dir); err != nil {
 		return h, err
 	}
@@ -162,6 +168,7 @@ func (m *Machine) startQEMU(ctx context.Context, h hardware) error {
 	if m.qemu, err = startProcess(cmd); err != nil {
 		return err
 	}
+	m.unplug() // QEMU has its own, and the connection has to end with it
 	m.monitor, err = dialMonitor(ctx, h.qmpSocket, m.qemu.done)
 	if err != nil {
 		return errors.Join(err, m.qemu.endedFailure())
@@ -238,11 +245,20 @@ func (m *Machine) release() {
 	if m.console != nil {
 		m.console.close()
 	}
+	m.unplug()
 	if m.runtime != "" {
 		removeRuntime(filepath.Join(m.config.Dir, runtimeName))
 	}
 	if m.lock != nil {
 		m.lock.Close()
+	}
+}
+
+// unplug closes this process's copy of the connection to a network.
+func (m *Machine) unplug() {
+	if m.cable != nil {
+		m.cable.Close()
+		m.cable = nil
 	}
 }
 

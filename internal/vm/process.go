@@ -86,10 +86,12 @@ func (p *process) failure() error {
 
 // endedFailure is failure for a child that may still run, in which case it has not failed.
 func (p *process) endedFailure() error {
-	if !p.ended(0) {
+	select {
+	case <-p.done:
+		return p.failure()
+	default:
 		return nil
 	}
-	return p.failure()
 }
 
 // tailSize is how much of a child's standard error is kept for an error message, in bytes.

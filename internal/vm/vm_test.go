@@ -147,6 +147,8 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 		"TPM interface \"spi\"":    func(c *Config) { c.TPM = "spi" },
 		"accelerator \"hvf\"":      func(c *Config) { c.Accel = "hvf" },
 		"no variables file":        func(c *Config) { c.SecureBoot, c.Firmware.Vars = true, "" },
+		"GUEST; an address is for": func(c *Config) { c.Forwards = []Forward{{Guest: 1, Address: networkDynamic}} },
+		"no forwards of its own":   func(c *Config) { c.Network, c.Forwards = "n", []Forward{{Guest: 1}} },
 		"node config of":           func(c *Config) { c.NodeConfig = make([]byte, maxNodeConfig+1) },
 		"absent.raw: no such file": func(c *Config) { c.Image = "absent.raw" },
 		"is not a regular file":    func(c *Config) { c.Image = filepath.Dir(c.Image) },
@@ -228,7 +230,10 @@ func TestParseForward(t *testing.T) {
 	if f, err := ParseForward("8443:7443"); err != nil || f != (Forward{Host: 8443, Guest: 7443}) || f.String() != "8443:7443" {
 		t.Errorf("%v, %v", f, err)
 	}
-	for _, bad := range []string{"", "7443", "a:1", "1:0", "1:65536", "-1:1", "1:2:3"} {
+	if f, err := ParseForward("0:10.0.2.21:6443"); err != nil || f != (Forward{Address: nodeOne, Guest: 6443}) || f.String() != "0:10.0.2.21:6443" {
+		t.Errorf("%v, %v", f, err)
+	}
+	for _, bad := range []string{"", "7443", "a:1", "1:0", "1:65536", "-1:1", "1:2:3", "1::2", "1:10.0.2.21", "1:10.0.2.21:0", "1:10.0.2.21:2:3"} {
 		if _, err := ParseForward(bad); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}

@@ -2,7 +2,9 @@
 // a virtual machine, releases the state disk's key to it once its quote has
 // shown the predicted registers, and ends with a Ready Kubernetes node.
 //
-// Every step is one hullmark command, printed before it runs.
+// With --workers it goes on: the workers join by themselves, a pod of theirs is reached through a service, and nodes lose their power.
+//
+// Every step is a few hullmark and kubectl commands, printed before they run.
 package main
 
 import (
@@ -13,67 +15,81 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
 
-// demo is one run: its folders, its ports, and the machine while it is on.
+// demo is one run: its folders, its ports, and the machines while they are on.
 type demo struct {
 	out     string // images and measurements
-	state   string // the machine's folder, the cluster file and the kubeconfig
+	state   string // the machines' folders, the cluster file and the kubeconfig
 	config  string // a definition folder of the user's own, or empty
 	keep    bool
-	agent   string // host port of the node's agent
-	api     string // host port of the API server
-	machine *machine
+	agent   string   // host port of the first node's agent
+	api     string   // host port of the API server
+	network *process // nil without workers
+	first   *node
+	workers []*node
 	took    []string
+}
+
+// step is a part of the demo that is timed.
+type step struct {
+	name string
+	do   func(context.Context) error
 }
 
 func main() {
 	var d demo
+	var workers uint
 	flag.StringVar(&d.out, "out", "out", "folder for the image and its measurements")
-	flag.StringVar(&d.state, "state", "", "folder for the machine and the cluster (default: OUT/demo); it must not hold an earlier demo; the default is emptied first")
+	flag.StringVar(&d.state, "state", "", "folder for the machine and the cluster (default: OUT/demo, or OUT/demo-cluster with workers); it must not hold an earlier demo; the default is emptied first")
 	flag.StringVar(&d.config, "config", "", "definition folder of your own, layered over mkosi/")
-	flag.BoolVar(&d.keep, "keep", false, "leave the machine running until interrupted")
+	flag.BoolVar(&d.keep, "keep", false, "leave the machines running until interrupted")
+	flag.UintVar(&workers, "workers", 0, "`NUMBER` of workers that join; each takes 2 GiB of memory")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := d.run(ctx); err != nil {
+	if err := d.run(ctx, workers); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
 }
 
-func (d *demo) run(ctx context.Context) (err error) {
+func (d *demo) run(ctx context.Context, workers uint) (err error) {
 	began := time.Now()
-	if err := d.prepare(); err != nil {
+	if err := d.prepare(workers > 0); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.machine.stop()) }()
-	for _, step := range []struct {
-		name string
-		do   func(context.Context) error
-	}{
+	d.plan(workers)
+	defer func() { err = errors.Join(err, d.stop()) }()
+	steps := []step{
 		{"build and measure the image", d.build},
 		{"make a cluster file", d.makeCluster},
 		{"predict the machine's registers", d.predict},
 		{"boot a machine", d.boot},
 		{"await it, attest, release, init", d.release},
-		{"ask the cluster", d.kubectl},
-	} {
-		if err := d.step(ctx, step.name, step.do); err != nil {
-			return fmt.Errorf("%s: %w", step.name, err)
+		{"ask the cluster", d.ask},
+	}
+	if workers > 0 {
+		steps = append(steps, d.clusterSteps()...)
+	}
+	for _, s := range steps {
+		if err := d.step(ctx, s); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
-	fmt.Printf("\nThe node is Ready. Step by step:\n%s\n  %-32s %7.1f s\n", strings.Join(d.took, "\n"), "together", time.Since(began).Seconds())
+	fmt.Printf("\n%s Ready. Step by step:\n%s\n  %-32s %7.1f s\n", d.subject(), strings.Join(d.took, "\n"), "together", time.Since(began).Seconds())
 	if d.keep {
-		fmt.Printf("\nThe machine keeps running; interrupt to switch it off.\n  KUBECONFIG=%s %s get pods -A\n", d.path("kubeconfig"), d.kubectlPath())
+		fmt.Printf("\nWhat runs keeps running; interrupt to switch it off.\n  KUBECONFIG=%s %s get pods -A\n", d.path("kubeconfig"), d.kubectlPath())
 		<-ctx.Done()
 	} else {
 		fmt.Printf("\nThe machine is switched off now. It is %s; docs/boot.md says how to start it, and how to ask it again.\n", d.path("vm"))
@@ -81,9 +97,47 @@ func (d *demo) run(ctx context.Context) (err error) {
 	return nil
 }
 
-func (d *demo) prepare() (err error) {
+// plan decides which machines there will be.
+func (d *demo) plan(workers uint) {
+	d.first = &node{name: "control-plane-1", folder: d.path("vm"), file: d.path("machine.json")}
+	if workers == 0 {
+		return
+	}
+	d.first.address = address(0)
+	for i := range workers {
+		name := fmt.Sprintf("worker-%d", i+1)
+		d.workers = append(d.workers, &node{name: name, folder: d.path(name), file: d.path(name + ".json"), address: address(i + 1)})
+	}
+}
+
+// subject begins the last sentence.
+func (d *demo) subject() string {
+	if len(d.workers) > 0 {
+		return "The nodes are"
+	}
+	return "The node is"
+}
+
+// stop switches everything off, the machines at once.
+func (d *demo) stop() error {
+	ended := make(chan error)
+	nodes := append(slices.Clone(d.workers), d.first)
+	for _, n := range nodes {
+		go func() { ended <- n.running.stop() }()
+	}
+	var err error
+	for range nodes {
+		err = errors.Join(err, <-ended)
+	}
+	return errors.Join(err, d.network.stop())
+}
+
+func (d *demo) prepare(cluster bool) (err error) {
 	if d.state == "" {
 		d.state = filepath.Join(d.out, "demo")
+		if cluster {
+			d.state += "-cluster"
+		}
 		if _, err := os.Stat(d.state); err == nil {
 			fmt.Printf("%s holds an earlier demo, which this one replaces (--state keeps it)\n", d.state)
 		}
@@ -104,11 +158,11 @@ func (d *demo) prepare() (err error) {
 	return err
 }
 
-func (d *demo) step(ctx context.Context, name string, do func(context.Context) error) error {
-	fmt.Printf("\n== %s\n", name)
+func (d *demo) step(ctx context.Context, s step) error {
+	fmt.Printf("\n== %s\n", s.name)
 	start := time.Now()
-	err := do(ctx)
-	d.took = append(d.took, fmt.Sprintf("  %-32s %7.1f s", name, time.Since(start).Seconds()))
+	err := s.do(ctx)
+	d.took = append(d.took, fmt.Sprintf("  %-32s %7.1f s", s.name, time.Since(start).Seconds()))
 	return err
 }
 
@@ -129,62 +183,97 @@ func (d *demo) makeCluster(ctx context.Context) error {
 	if err := os.WriteFile(d.path("passphrase"), []byte(hex.EncodeToString(passphrase)+"\n"), 0o600); err != nil {
 		return err
 	}
-	return d.hullmark(ctx, "cluster", "new", d.path("cluster"), "--passphrase-file", d.path("passphrase"), "--node-config", d.path("node.json"))
+	if err := d.hullmark(ctx, "cluster", "new", d.path("cluster"), "--passphrase-file", d.path("passphrase"), "--node-config", d.path("node.json")); err != nil {
+		return err
+	}
+	if len(d.workers) > 0 {
+		return d.nodeConfigs()
+	}
+	return nil
 }
 
 // predict describes the machine, lets its firmware start once for what cannot be derived, and predicts every register of the image on it.
 func (d *demo) predict(ctx context.Context) error {
+	if err := d.describe(d.first, map[string]any{"memoryMiB": 4096, "nodeConfig": "node.json"}); err != nil {
+		return err
+	}
+	return d.measure(ctx, d.first, d.path("measurements.json"))
+}
+
+// describe writes a node's machine file.
+func (d *demo) describe(n *node, machine map[string]any) error {
 	tools, err := filepath.Abs(filepath.Join(d.out, "tools"))
 	if err != nil {
 		return err
 	}
-	machine, err := json.MarshalIndent(map[string]any{
-		"schema": "hullmark.machine/v1", "tools": tools, "memoryMiB": 4096, "stateDisk": "10G", "nodeConfig": "node.json",
-	}, "", "  ")
+	maps.Copy(machine, map[string]any{"schema": "hullmark.machine/v1", "tools": tools, "stateDisk": "10G"})
+	return write(n.file, machine)
+}
+
+// write writes a JSON file and shows it.
+func write(path string, content any) error {
+	text, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(d.path("machine.json"), append(machine, '\n'), 0o600); err != nil {
-		return err
-	}
-	fmt.Printf("%s\n%s\n", d.path("machine.json"), machine)
-	if err := d.hullmark(ctx, "learn", "--machine", d.path("machine.json")); err != nil {
-		return err
-	}
-	return d.hullmark(ctx, "measure", d.image(), "--machine", d.path("machine.json"), "--out", d.path("measurements.json"))
+	fmt.Printf("%s\n%s\n", path, text)
+	return os.WriteFile(path, append(text, '\n'), 0o600)
 }
 
-func (d *demo) boot(ctx context.Context) (err error) {
-	d.machine, err = startMachine(ctx, d.path("vm"), "vm", d.image(), "--dir", d.path("vm"), "--machine", d.path("machine.json"),
-		"--forward", d.agent+":7443", "--forward", d.api+":6443", "--no-reboot")
+// measure predicts the registers of a node's machine.
+func (d *demo) measure(ctx context.Context, n *node, document string) error {
+	if err := d.hullmark(ctx, "learn", "--machine", n.file); err != nil {
+		return err
+	}
+	return d.hullmark(ctx, "measure", d.image(), "--machine", n.file, "--out", document)
+}
+
+func (d *demo) boot(ctx context.Context) error {
+	if len(d.workers) > 0 {
+		if err := d.startNetwork(ctx); err != nil {
+			return err
+		}
+	}
+	return d.power(ctx, d.first)
+}
+
+// power switches a node's machine on.
+func (d *demo) power(ctx context.Context, n *node) (err error) {
+	args := []string{"vm", d.image(), "--dir", n.folder, "--machine", n.file}
+	if n.address == "" {
+		args = append(args, "--forward", d.agent+":7443", "--forward", d.api+":6443", "--no-reboot")
+	} else {
+		// A node whose join fails reboots and tries again. To switch off takes minutes where the processor is emulated.
+		args = append(args, "--network", d.path("network"), "--grace", "5m")
+	}
+	n.running, err = start(ctx, n.folder+".log", filepath.Join(n.folder, "ek.id"), args...)
 	return err
 }
 
 func (d *demo) release(ctx context.Context) error {
-	ek, err := os.ReadFile(d.path("vm", "ek.id"))
+	ek, err := d.first.ek()
 	if err != nil {
 		return err
 	}
 	return d.hullmark(ctx, "init", "--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase"),
 		"--node", "127.0.0.1:"+d.agent, "--measurements", d.path("measurements.json"),
-		"--ek", strings.TrimSpace(string(ek)), "--ek-ca", d.path("vm", "ca.crt"),
+		"--ek", ek, "--ek-ca", d.path("vm", "ca.crt"),
 		"--endpoint", "127.0.0.1:"+d.api, "--kubeconfig", d.path("kubeconfig"), "--profile", "slow")
 }
 
-func (d *demo) kubectl(ctx context.Context) error {
-	for _, args := range [][]string{
-		{"get", "nodes", "-o", "wide"},
-		{"get", "nodes", "-o", "jsonpath=node uid {.items[0].metadata.uid}{\"\\n\"}"},
-	} {
-		args = append([]string{"--kubeconfig", d.path("kubeconfig")}, args...)
-		fmt.Println("$", d.kubectlPath(), strings.Join(args, " "))
-		cmd := exec.CommandContext(ctx, d.kubectlPath(), args...)
-		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-		if err := cmd.Run(); err != nil {
-			return err
-		}
+func (d *demo) ask(ctx context.Context) error {
+	if err := d.kubectl(ctx, "get", "nodes", "-o", "wide"); err != nil {
+		return err
 	}
-	return nil
+	return d.kubectl(ctx, "get", "nodes", "-o", "jsonpath={range .items[*]}node uid {.metadata.uid}{\"\\n\"}{end}")
+}
+
+func (d *demo) kubectl(ctx context.Context, args ...string) error {
+	args = append([]string{"--kubeconfig", d.path("kubeconfig")}, args...)
+	fmt.Println("$", d.kubectlPath(), strings.Join(args, " "))
+	cmd := exec.CommandContext(ctx, d.kubectlPath(), args...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return cmd.Run()
 }
 
 func (d *demo) image() string { return filepath.Join(d.out, "hullmark.raw") }

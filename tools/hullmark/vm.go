@@ -60,6 +60,7 @@ machine. The image is never written. Interrupt once to press the power button, t
 		},
 	}
 	o.addFlags(cmd)
+	cmd.AddCommand(newVMNetworkCommand())
 	return cmd
 }
 
@@ -78,6 +79,7 @@ func (o *vmOptions) addFlags(cmd *cobra.Command) {
 	flags.IntVar(&c.MemoryMiB, "memory", 3072, "memory in MiB")
 	flags.IntVar(&c.CPUs, "cpus", 2, "virtual CPUs")
 	flags.StringArrayVar(&o.forwards, "forward", nil, "HOST:GUEST, a TCP port of the guest to reach on 127.0.0.1; HOST 0 takes a free one; repeatable")
+	flags.StringVar(&c.Network, "network", "", "`FOLDER` of a running network (hullmark vm network) to be in, which then has the forwards (default: alone)")
 	flags.StringVar(&o.nodeConfig, "config", "", "file with the node config, given to the guest by fw_cfg")
 	flags.StringVar(&c.Firmware.Code, "firmware", "", "OVMF code file (default: the tools tree's or the host's)")
 	flags.StringVar(&c.Firmware.Vars, "vars", "", "OVMF variables file to start from (default: without keys)")
@@ -111,7 +113,7 @@ func (o *vmOptions) describe(typed func(flag string) bool) error {
 		return fmt.Errorf("%s: esp: a machine boots the disk as it is; put the files on the ESP of a copy of the image, and leave them out here", o.machine)
 	}
 	c := m.config
-	c.Dir, c.ExitOnReboot = o.config.Dir, o.config.ExitOnReboot
+	c.Dir, c.ExitOnReboot, c.Network = o.config.Dir, o.config.ExitOnReboot, o.config.Network
 	o.config = c
 	o.tpm = string(c.TPM)
 	o.stateDisk = strconv.FormatInt(c.StateDisk, 10)
@@ -125,12 +127,9 @@ func (o *vmOptions) resolve(image string) (vm.Config, error) {
 	if c.Dir == "" {
 		c.Dir = strings.TrimSuffix(image, filepath.Ext(image)) + ".vm"
 	}
-	for _, text := range o.forwards {
-		f, err := vm.ParseForward(text)
-		if err != nil {
-			return c, err
-		}
-		c.Forwards = append(c.Forwards, f)
+	var err error
+	if c.Forwards, err = parseForwards(o.forwards); err != nil {
+		return c, err
 	}
 	if o.nodeConfig != "" {
 		content, err := os.ReadFile(o.nodeConfig)
@@ -142,11 +141,22 @@ func (o *vmOptions) resolve(image string) (vm.Config, error) {
 		}
 		c.NodeConfig = content
 	}
-	var err error
 	if c.StateDisk, err = stateDiskSize(o.stateDisk, c.Dir); err != nil {
 		return c, err
 	}
 	return c, c.Check()
+}
+
+func parseForwards(texts []string) ([]vm.Forward, error) {
+	var forwards []vm.Forward
+	for _, text := range texts {
+		f, err := vm.ParseForward(text)
+		if err != nil {
+			return nil, err
+		}
+		forwards = append(forwards, f)
+	}
+	return forwards, nil
 }
 
 // defaultStateDisk is the size of a new state disk in bytes; the file is sparse.

@@ -1,0 +1,264 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func startNetwork(t *testing.T, forwards ...Forward) *Network {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	n, err := StartNetwork(ctx, NetworkConfig{Dir: filepath.Join(t.TempDir(), "network"), Forwards: forwards, Tools: os.Getenv("HULLMARK_TOOLS")})
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		if err := n.Wait(); !errors.Is(err, context.Canceled) {
+			t.Errorf("the network ended with %v", err)
+		}
+	})
+	return n
+}
+
+// card is a machine as the network sees it: it speaks the frames that QEMU's network card would.
+type card struct {
+	conn net.Conn
+	mac  net.HardwareAddr
+}
+
+func plugCard(t *testing.T, n *Network, mac byte) *card {
+	t.Helper()
+	cable, err := plugIn(n.config.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cable.Close()
+	conn, err := net.FileConn(cable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &card{conn: conn, mac: net.HardwareAddr{0x52, 0x54, 0, 0, 0, mac}}
+}
+
+// send sends one Ethernet frame, which QEMU's stream precedes by its length.
+func (c *card) send(t *testing.T, to net.HardwareAddr, etherType uint16, payload []byte) {
+	t.Helper()
+	frame := binary.BigEndian.AppendUint16(append(bytes.Clone(to), c.mac...), etherType)
+	frame = append(frame, payload...)
+	if _, err := c.conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(frame))), frame...)); err != nil {
+		t.Error(err)
+	}
+}
+
+// await reads frames until one is accepted, and returns it without its Ethernet header.
+func (c *card) await(t *testing.T, what string, etherType uint16, accept func(from net.HardwareAddr, payload []byte) bool) {
+	t.Helper()
+	if err := c.conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		length := make([]byte, 4)
+		if _, err := io.ReadFull(c.conn, length); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		frame := make([]byte, binary.BigEndian.Uint32(length))
+		if _, err := io.ReadFull(c.conn, frame); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if binary.BigEndian.Uint16(frame[12:]) == etherType && accept(frame[6:12], frame[14:]) {
+			return
+		}
+	}
+}
+
+var (
+	everybody = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	nodeOne   = netip.MustParseAddr("10.0.2.21")
+)
+
+// The EtherTypes; test is one for experiments (IEEE 802).
+const (
+	etherIPv4, etherARP, etherTest = 0x0800, 0x0806, 0x88b5
+)
+
+// arp is an ARP packet (RFC 826).
+func arp(operation uint16, sender net.HardwareAddr, senderIP netip.Addr, target net.HardwareAddr, targetIP netip.Addr) []byte {
+	b := []byte{0, 1, 8, 0, 6, 4}
+	b = binary.BigEndian.AppendUint16(b, operation)
+	b = append(append(b, sender...), senderIP.AsSlice()...)
+	return append(append(b, target...), targetIP.AsSlice()...)
+}
+
+// says sends a line to every machine, again and again, until listener hears it: it may only just have been plugged in.
+func (c *card) says(t *testing.T, listener *card, line string) {
+	t.Helper()
+	heard := make(chan struct{})
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		for {
+			c.send(t, everybody, etherTest, []byte(line))
+			select {
+			case <-heard:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	})
+	// Last in, first out: the listener may end the test.
+	defer sender.Wait()
+	defer close(heard)
+	listener.await(t, line, etherTest, func(from net.HardwareAddr, payload []byte) bool {
+		return bytes.Equal(from, c.mac) && strings.HasPrefix(string(payload), line)
+	})
+}
+
+func TestNetworkJoinsMachinesThatComeAndGo(t *testing.T) {
+	n := startNetwork(t)
+	one, two, three := plugCard(t, n, 1), plugCard(t, n, 2), plugCard(t, n, 3)
+	one.says(t, two, "first to second")
+	two.says(t, one, "second to first")
+	for i := range 5 {
+		three.conn.Close()
+		one.says(t, two, fmt.Sprintf("the third's power is cut for the %d. time", i))
+		three = plugCard(t, n, 3)
+		three.says(t, one, fmt.Sprintf("it is back for the %d. time", i))
+		two.says(t, three, "and hears")
+	}
+}
+
+// A machine that stands still, as one that is stopped by a debugger, does not hold up the others.
+func TestNetworkIsNotHeldUp(t *testing.T) {
+	n := startNetwork(t)
+	one, two := plugCard(t, n, 1), plugCard(t, n, 2)
+	plugCard(t, n, 3)
+	for i := range 2000 {
+		one.send(t, everybody, etherTest, bytes.Repeat([]byte{1}, 1400))
+		if i%100 == 0 {
+			one.says(t, two, fmt.Sprintf("frame %d", i))
+		}
+	}
+}
+
+func TestNetworkHasARouterAndForwards(t *testing.T) {
+	n := startNetwork(t, Forward{Address: nodeOne, Guest: 7444})
+	one := plugCard(t, n, 1)
+	one.send(t, everybody, etherARP, arp(1, one.mac, nodeOne, make([]byte, 6), networkRouter))
+	var router net.HardwareAddr
+	one.await(t, "the router's answer", etherARP, func(from net.HardwareAddr, p []byte) bool {
+		router = bytes.Clone(from)
+		return len(p) >= 28 && p[7] == 2 && bytes.Equal(p[14:18], networkRouter.AsSlice())
+	})
+	go func() {
+		if conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", n.Forwards()[0].Host)); err == nil {
+			conn.Close()
+		}
+	}()
+	one.await(t, "a connection's first packet", etherIPv4, func(from net.HardwareAddr, p []byte) bool {
+		tcp := p[4*(p[0]&15):]
+		return bytes.Equal(from, router) && bytes.Equal(p[16:20], nodeOne.AsSlice()) && binary.BigEndian.Uint16(tcp[2:]) == 7444
+	})
+}
+
+func TestNetworkIsAloneOnItsFolder(t *testing.T) {
+	n := startNetwork(t)
+	if _, err := StartNetwork(t.Context(), NetworkConfig{Dir: n.config.Dir}); err == nil || !strings.Contains(err.Error(), n.config.Dir) {
+		t.Errorf("second network on one folder: %v", err)
+	}
+	one, two := plugCard(t, n, 1), plugCard(t, n, 2)
+	one.says(t, two, "the first goes on")
+}
+
+// Who sends what is no frame is cut off, and nobody else.
+func TestNetworkCutsOffNonsense(t *testing.T) {
+	n := startNetwork(t)
+	one, two, bad := plugCard(t, n, 1), plugCard(t, n, 2), plugCard(t, n, 3)
+	if _, err := bad.conn.Write(binary.BigEndian.AppendUint32(nil, maxFrame+1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, bad.conn); err != nil {
+		t.Errorf("not cut off: %v", err)
+	}
+	one.says(t, two, "the others go on")
+}
+
+func TestMachineWithoutItsNetwork(t *testing.T) {
+	stubQEMU(t)
+	c := exampleConfig(t)
+	c.Network = filepath.Join(t.TempDir(), "network")
+	if _, err := Start(t.Context(), c); err == nil || !strings.Contains(err.Error(), "start it with hullmark vm network") {
+		t.Errorf("never started: %v", err)
+	}
+	// What a killed network leaves.
+	if err := os.Mkdir(c.Network, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := makeRuntime(c.Network); err != nil {
+		t.Fatal(err)
+	}
+	defer removeRuntime(filepath.Join(c.Network, runtimeName))
+	if _, err := Start(t.Context(), c); err == nil || !strings.Contains(err.Error(), "start it with hullmark vm network") {
+		t.Errorf("killed: %v", err)
+	}
+}
+
+func TestNetworkThatCannotStart(t *testing.T) {
+	for want, c := range map[string]NetworkConfig{
+		"needs a folder": {},
+		"want HOST:ADDRESS:GUEST with a machine's address": {Dir: t.TempDir(), Forwards: []Forward{{Host: 7443, Guest: 7443}}},
+		"forward 0:10.0.2.2:80":                            {Dir: t.TempDir(), Forwards: []Forward{{Address: networkRouter, Guest: 80}}},
+		"forward 0:10.1.2.3:80":                            {Dir: t.TempDir(), Forwards: []Forward{{Address: netip.MustParseAddr("10.1.2.3"), Guest: 80}}},
+	} {
+		if _, err := StartNetwork(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+	stubQEMU(t)
+	dir := filepath.Join(t.TempDir(), "network")
+	if _, err := StartNetwork(t.Context(), NetworkConfig{Dir: dir}); err == nil || !strings.Contains(err.Error(), "exit status 9") {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, runtimeName)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left: %v", err)
+	}
+}
+
+func TestNetworkSaysThatItsProcessDied(t *testing.T) {
+	n, err := StartNetwork(t.Context(), NetworkConfig{Dir: filepath.Join(t.TempDir(), "network")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.router.kill()
+	if err := n.Wait(); err == nil || !strings.Contains(err.Error(), "router ended") {
+		t.Error(err)
+	}
+	if _, err := plugIn(n.config.Dir); err == nil {
+		t.Error("a network that is gone took a machine")
+	}
+}
+
+func TestMachinesInANetworkHaveTheirOwnAddresses(t *testing.T) {
+	h := exampleHardware(t, exampleConfig(t))
+	h.cable = os.Stdin
+	first := option(h.arguments(), "-device")
+	if !strings.Contains(strings.Join(first, " "), "mac="+hardwareAddress(h.config.Dir).String()) {
+		t.Errorf("%q", first)
+	}
+	if a, b := hardwareAddress("/a"), hardwareAddress("/b"); bytes.Equal(a, b) || !bytes.Equal(a, hardwareAddress("/a")) || a[0]&1 != 0 {
+		t.Errorf("%v, %v", a, b)
+	}
+}

@@ -1,0 +1,103 @@
+package vm
+
+import (
+	"bufio"
+	"encoding/binary"
+	"io"
+	"net"
+	"sync"
+)
+
+// segment is an Ethernet segment of stream connections, one for each network card: what one sends, all others hear. A frame is
+// preceded by its length, 4 bytes, big-endian, as QEMU's socket backend has it.
+//
+// QEMU has a hub, too, but its ports that listen crash it (7.2) when a frame arrives before a machine has.
+type segment struct {
+	mu    sync.Mutex
+	ports map[*port]struct{}
+}
+
+// port is one connection's end in the segment.
+type port struct {
+	conn net.Conn
+	// frames wait here to be written. When it is full, frames are lost, as they are in any network: a machine that stands still must
+	// not hold up the others.
+	frames chan []byte
+}
+
+// portQueue is how many frames wait for one machine.
+const portQueue = 1024
+
+// maxFrame is the longest frame that QEMU sends or takes, in bytes (NET_BUFSIZE).
+const maxFrame = 4096 + 65536
+
+// serve takes every connection into the segment until the listener is closed.
+func (s *segment) serve(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		p := &port{conn: conn, frames: make(chan []byte, portQueue)}
+		s.mu.Lock()
+		s.ports[p] = struct{}{}
+		s.mu.Unlock()
+		go p.write()
+		go s.hold(p)
+	}
+}
+
+// hold keeps a port in the segment until its connection ends, or brings what is no frame.
+func (s *segment) hold(p *port) {
+	in := bufio.NewReaderSize(p.conn, maxFrame)
+	for {
+		frame, err := readFrame(in)
+		if err != nil {
+			break
+		}
+		s.spread(p, frame)
+	}
+	s.mu.Lock()
+	delete(s.ports, p)
+	s.mu.Unlock()
+	close(p.frames) // nobody sends to it any more
+	p.conn.Close()
+}
+
+// readFrame returns the next frame with the length before it.
+func readFrame(in io.Reader) ([]byte, error) {
+	var length [4]byte
+	if _, err := io.ReadFull(in, length[:]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(length[:])
+	if n > maxFrame {
+		return nil, io.ErrShortBuffer
+	}
+	frame := make([]byte, len(length)+int(n))
+	copy(frame, length[:])
+	_, err := io.ReadFull(in, frame[len(length):])
+	return frame, err
+}
+
+// spread gives a frame to every port but the one that it came from.
+func (s *segment) spread(from *port, frame []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p := range s.ports {
+		if p == from {
+			continue
+		}
+		select {
+		case p.frames <- frame:
+		default:
+		}
+	}
+}
+
+// write writes what waits until the port is taken from the segment. Where the other side is gone, the reader notices.
+func (p *port) write() {
+	for frame := range p.frames {
+		_, _ = p.conn.Write(frame)
+	}
+}

@@ -1,0 +1,355 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hullmark/hullmark"
+)
+
+const (
+	// answerTime bounds how long the cluster is waited for: on machines that emulate their processors everything takes minutes.
+	answerTime = 25 * time.Minute
+	// answerEvery is how often it is asked; each question is work for an emulated API server.
+	answerEvery = 5 * time.Second
+)
+
+// The demo's network, as hullmark vm network makes it.
+const (
+	router   = "10.0.2.2"
+	resolver = "10.0.2.3"
+)
+
+// address is the address of the i-th machine in the demo's network.
+func address(i uint) string { return fmt.Sprintf("10.0.2.%d", 21+i) }
+
+// clusterSteps are the life of a cluster, from its first worker to a power cut.
+func (d *demo) clusterSteps() []step {
+	steps := []step{{"predict the workers' registers", d.predictWorkers}}
+	for _, w := range d.workers {
+		steps = append(steps, step{w.name + " joins by itself", func(ctx context.Context) error { return d.join(ctx, w) }})
+	}
+	return append(
+		steps,
+		step{"a pod answers across nodes", d.serve},
+		step{d.workers[0].name + " is switched off and on", d.reboot},
+		step{"the pod answers again", d.reach},
+		step{"all power is cut, recover", d.recover},
+		step{"the pod answers once more", d.reach},
+		step{"ask the cluster at the end", d.ask},
+	)
+}
+
+// nodeConfigs gives each node an address of its own, and the workers the join service's.
+func (d *demo) nodeConfigs() error {
+	text, err := os.ReadFile(d.path("node.json"))
+	if err != nil {
+		return err
+	}
+	config, err := hullmark.ParseNodeConfig(text)
+	if err != nil {
+		return err
+	}
+	config.Gateway, config.NameServers = router, []string{resolver}
+	config.Addresses = []string{d.first.address + "/24"}
+	if err := write(d.path("node.json"), config); err != nil {
+		return err
+	}
+	config.Endpoints = []string{d.first.address + ":7444"}
+	for _, w := range d.workers {
+		config.Addresses = []string{w.address + "/24"}
+		if err := write(d.path(w.name+".node.json"), config); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *demo) startNetwork(ctx context.Context) (err error) {
+	dir := d.path("network")
+	d.network, err = start(ctx, dir+".log", filepath.Join(dir, "run", "segment"), "vm", "network", dir, "--tools", filepath.Join(d.out, "tools"),
+		"--forward", d.agent+":"+d.first.address+":7443", "--forward", d.api+":"+d.first.address+":6443")
+	return err
+}
+
+// predictWorkers describes the workers' machines, which are all alike but for their configuration, and accepts what such a machine measures.
+// Before that it notes which node the first one is.
+func (d *demo) predictWorkers(ctx context.Context) error {
+	if err := d.awaitReady(ctx, d.first); err != nil {
+		return err
+	}
+	for _, w := range d.workers {
+		if err := d.describe(w, map[string]any{"memoryMiB": 2048, "nodeConfig": w.name + ".node.json", "learned": "workers.learned.json"}); err != nil {
+			return err
+		}
+	}
+	document := d.path("workers.measurements.json")
+	if err := d.measure(ctx, d.workers[0], document); err != nil {
+		return err
+	}
+	return d.policy(ctx, "add", "document", document)
+}
+
+// policy changes the cluster file's policy.
+func (d *demo) policy(ctx context.Context, args ...string) error {
+	args = append([]string{"policy"}, args...)
+	return d.hullmark(ctx, append(args, "--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase"))...)
+}
+
+// join names a worker in the policy and waits for it. Nobody tells the worker.
+func (d *demo) join(ctx context.Context, w *node) error {
+	// The machine's TPM, and so its name, is made when it is switched on.
+	if err := d.power(ctx, w); err != nil {
+		return err
+	}
+	ek, err := w.ek()
+	if err != nil {
+		return err
+	}
+	if err := d.policy(ctx, "add", "member", "--ek", ek, "--role", "worker", "--name", w.name); err != nil {
+		return err
+	}
+	if err := d.policy(ctx, "push", "--server", "127.0.0.1:"+d.api); err != nil {
+		return err
+	}
+	return d.awaitReady(ctx, w)
+}
+
+// serve starts a pod on a worker, with a service before it.
+func (d *demo) serve(ctx context.Context) error {
+	asks := []string{"get", "deployment", "coredns", "--namespace", "kube-system", "-o", "jsonpath={.spec.template.spec.containers[0].image}"}
+	d.show(asks)
+	image, err := d.kubectlOutput(ctx, asks)
+	if err != nil {
+		return err
+	}
+	fmt.Println(image)
+	for name, manifest := range map[string]string{"answer.yaml": answerManifest, "asker.yaml": askerManifest} {
+		text := strings.NewReplacer("IMAGE", image, "NODE", d.first.name).Replace(manifest)
+		fmt.Printf("%s\n%s", d.path(name), text)
+		if err := os.WriteFile(d.path(name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	if err := d.kubectl(ctx, "apply", "-f", d.path("answer.yaml")); err != nil {
+		return err
+	}
+	return d.reach(ctx)
+}
+
+// reach reaches the pod by its service's name, from the API server, and by the service's address, from the control plane's kubelet: a
+// new pod there becomes Ready when its probe has been answered.
+func (d *demo) reach(ctx context.Context) error {
+	ctx, cancel := d.attended(ctx)
+	defer cancel()
+	err := d.until(ctx, func(answer string) (bool, error) { return answer == "OK", nil },
+		"get", "--raw", "/api/v1/namespaces/default/services/http:answer:http/proxy/health")
+	if err != nil {
+		return err
+	}
+	if err := d.kubectl(ctx, "replace", "--force", "--grace-period", "0", "-f", d.path("asker.yaml")); err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
+	if err := d.kubectl(ctx, "wait", "--for", "condition=Ready", "pod/asker", "--timeout", answerTime.String()); err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
+	return d.kubectl(ctx, "get", "pods", "-o", "wide")
+}
+
+// reboot switches a worker off and on. Nobody tells it how to come back.
+func (d *demo) reboot(ctx context.Context) error {
+	w := d.workers[0]
+	fmt.Printf("$ kill -TERM %d   # %s's power button\n", w.running.cmd.Process.Pid, w.name)
+	if err := w.running.stop(); err != nil {
+		return err
+	}
+	if err := d.power(ctx, w); err != nil {
+		return err
+	}
+	return d.awaitReady(ctx, w)
+}
+
+// recover cuts the power of all, switches all on, and tells the control plane to go on; the workers follow.
+func (d *demo) recover(ctx context.Context) error {
+	all := append([]*node{d.first}, d.workers...)
+	for _, n := range all {
+		if err := n.cut(ctx); err != nil {
+			return err
+		}
+	}
+	for _, n := range all {
+		if err := d.power(ctx, n); err != nil {
+			return err
+		}
+	}
+	if err := d.hullmark(ctx, "recover", "--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase"), "--node", "127.0.0.1:"+d.agent, "--yes"); err != nil {
+		return err
+	}
+	return d.awaitReady(ctx, all...)
+}
+
+// awaitReady waits until nodes are Ready in another boot than they last were. They must be the same Node objects as then.
+func (d *demo) awaitReady(ctx context.Context, nodes ...*node) error {
+	ctx, cancel := d.attended(ctx)
+	defer cancel()
+	for _, n := range nodes {
+		err := d.until(ctx, n.ready, "get", "node", n.name, "-o",
+			`jsonpath={.metadata.uid} {.status.nodeInfo.bootID} {.status.conditions[?(@.type=="Ready")].status}`)
+		if err != nil {
+			return fmt.Errorf("%s: %w", n.name, err)
+		}
+		fmt.Printf("%s is Ready: node uid %s, boot %s\n", n.name, n.uid, n.boot)
+	}
+	return nil
+}
+
+// ready reads what the API says of a node: its uid, its boot, and whether it is Ready.
+func (n *node) ready(answer string) (bool, error) {
+	fields := strings.Fields(answer)
+	if len(fields) != 3 {
+		return false, nil
+	}
+	if n.uid != "" && fields[0] != n.uid {
+		return false, fmt.Errorf("the node's uid is %s, and was %s before: it came back as another", fields[0], n.uid)
+	}
+	// Of a node that is gone the API says for a while that it is Ready.
+	if fields[1] == n.boot || fields[2] != "True" {
+		return false, nil
+	}
+	n.uid, n.boot = fields[0], fields[1]
+	return true, nil
+}
+
+// attended returns a context that ends when a machine ends, or when time is up.
+func (d *demo) attended(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	for _, n := range append([]*node{d.first}, d.workers...) {
+		if n.running == nil { // its turn has not come
+			continue
+		}
+		go func() {
+			select {
+			case <-n.running.done:
+				cancel(fmt.Errorf("%s's machine ended; read %s", n.name, n.running.log.Name()))
+			case <-ctx.Done():
+			}
+		}()
+	}
+	timed, stop := context.WithTimeoutCause(ctx, answerTime, fmt.Errorf("no such answer within %v", answerTime))
+	return timed, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// until asks by kubectl until the answer is what is waited for. An API server that does not answer is asked again.
+func (d *demo) until(ctx context.Context, right func(answer string) (bool, error), args ...string) error {
+	d.show(args)
+	for {
+		answer, failure := d.kubectlOutput(ctx, args)
+		ok, err := right(answer)
+		if err != nil {
+			return err
+		}
+		if failure == nil && ok {
+			fmt.Println(answer)
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("%w; the last answer: %q", context.Cause(ctx), answer), failure)
+		case <-time.After(answerEvery):
+		}
+	}
+}
+
+func (d *demo) show(args []string) {
+	fmt.Println("$", d.kubectlPath(), "--kubeconfig", d.path("kubeconfig"), strings.Join(args, " "))
+}
+
+// kubectlOutput returns what kubectl prints; the error has what it complains of.
+func (d *demo) kubectlOutput(ctx context.Context, args []string) (string, error) {
+	out, err := exec.CommandContext(ctx, d.kubectlPath(), append([]string{"--kubeconfig", d.path("kubeconfig"), "--request-timeout", "30s"}, args...)...).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		err = fmt.Errorf("kubectl: %w: %s", err, strings.TrimSpace(string(exit.Stderr)))
+	}
+	return strings.TrimSpace(string(out)), err
+}
+
+// answerManifest is a pod that answers over HTTP, and a service before it. The control plane's taint leaves it to the workers. Its program is CoreDNS out of the
+// verity root, because no other image is on the nodes.
+const answerManifest = `apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: answer
+data:
+  Corefile: |
+    .:8053 {
+        health :8080
+        whoami
+    }
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: answer
+spec:
+  selector:
+    matchLabels: {app: answer}
+  template:
+    metadata:
+      labels: {app: answer}
+    spec:
+      automountServiceAccountToken: false
+      containers:
+      - name: answer
+        image: IMAGE
+        command: ["/usr/lib/kubernetes/bin/coredns", "-conf", "/etc/coredns/Corefile"]
+        readinessProbe:
+          httpGet: {path: /health, port: 8080}
+          timeoutSeconds: 10
+        volumeMounts:
+        - {name: configuration, mountPath: /etc/coredns}
+        - {name: verity-root, mountPath: /usr/lib/kubernetes/bin, readOnly: true}
+      volumes:
+      - name: configuration
+        configMap: {name: answer}
+      - name: verity-root
+        hostPath: {path: /usr/lib/kubernetes/bin, type: Directory}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: answer
+spec:
+  clusterIP: 10.96.0.200
+  selector: {app: answer}
+  ports:
+  - {name: http, port: 80, targetPort: 8080}
+`
+
+// askerManifest is a pod on the control plane that is Ready when the service's address answers there.
+const askerManifest = `apiVersion: v1
+kind: Pod
+metadata:
+  name: asker
+spec:
+  nodeName: NODE
+  tolerations:
+  - operator: Exists
+  automountServiceAccountToken: false
+  containers:
+  - name: asker
+    image: IMAGE
+    command: ["/pause"]
+    readinessProbe:
+      httpGet: {host: 10.96.0.200, path: /health, port: 80}
+      timeoutSeconds: 10
+`
