@@ -82,7 +82,7 @@ func (c NodeConfig) check() error {
 		return errors.New("a list is too long (at most 32 endpoints, 16 addresses, 16 time servers)")
 	}
 	for _, e := range c.Endpoints {
-		if !validEndpoint(e) {
+		if !ValidEndpoint(e) {
 			return fmt.Errorf("endpoints: %q: want HOST:PORT", e)
 		}
 	}
@@ -109,8 +109,8 @@ func (c NodeConfig) checkAddresses() error {
 	return nil
 }
 
-// validEndpoint accepts a host name or an address (IPv6 in brackets), a colon and a port.
-func validEndpoint(s string) bool {
+// ValidEndpoint reports whether s is a host name or an address (IPv6 in brackets), a colon and a port.
+func ValidEndpoint(s string) bool {
 	if _, err := netip.ParseAddrPort(s); err == nil {
 		return true
 	}
