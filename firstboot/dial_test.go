@@ -445,12 +445,12 @@ func TestFinalDenialSlowsDown(t *testing.T) {
 	}
 }
 
-// The service gives join and rejoin, the operator init and recover, and the disk decides between the first two.
+// A service gives join and rejoin, and the disk decides which; an operator gives init and recover.
 func TestKindsOnTheWrongChannel(t *testing.T) {
 	s := newStage(t)
 	service := s.service(t)
 	s.dials(t, service.address)
-	address, _ := s.serve(t)
+	s.serve(t)
 	for _, kind := range []hullmark.TicketKind{hullmark.Init, hullmark.Recover, hullmark.Rejoin} {
 		c := service.accept()
 		c.send(ticketOf(kind, c.admit(s)))
@@ -458,6 +458,14 @@ func TestKindsOnTheWrongChannel(t *testing.T) {
 			t.Errorf("service's %s: last = %v", kind, last)
 		}
 	}
+	if len(s.disk.grants) != 0 {
+		t.Errorf("%d tickets were used", len(s.disk.grants))
+	}
+}
+
+func TestOperatorsWrongKinds(t *testing.T) {
+	s := newStage(t)
+	address, _ := s.serve(t)
 	client := operator(t, address, s.root, s.rootKey)
 	for _, kind := range []hullmark.TicketKind{hullmark.Join, hullmark.Rejoin, "upgrade"} {
 		c := dial(t, client)

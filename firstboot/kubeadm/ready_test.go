@@ -7,22 +7,27 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hullmark/hullmark"
 )
 
-// apiServerTwin answers like an API server that knows one node, with one answer after the other; the last is repeated.
-func apiServerTwin(t *testing.T, answers ...string) (kubeconfig []byte) {
+// apiServerTwin answers like an API server that knows one object, with one answer after the other; the last is repeated.
+func apiServerTwin(t *testing.T, path string, answers ...string) *httptest.Server {
 	t.Helper()
 	asked := 0
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/api/v1/nodes/one" {
+		if r.URL.Path != path {
 			http.NotFound(w, r)
 			return
 		}
@@ -30,11 +35,44 @@ func apiServerTwin(t *testing.T, answers ...string) (kubeconfig []byte) {
 		asked++
 	}))
 	t.Cleanup(server.Close)
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	return server
+}
+
+// files are an Access whose kubeconfig is the file kubeconfig.
+func files(content map[string][]byte) Access {
+	return Access{Kubeconfig: "kubeconfig", Read: func(path string) ([]byte, error) {
+		text, ok := content[path]
+		if !ok {
+			return nil, fmt.Errorf("%s: %w", path, fs.ErrNotExist)
+		}
+		return text, nil
+	}}
+}
+
+func authority(server *httptest.Server) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+}
+
+// administrator is what kubeadm writes on a control plane: all in one file.
+func administrator(t *testing.T, server *httptest.Server) Access {
+	t.Helper()
 	certificate, key := clientPair(t)
 	encode := base64.StdEncoding.EncodeToString
-	return []byte(fmt.Sprintf("clusters:\n- cluster:\n    server: %s\n    certificate-authority-data: %s\nusers:\n- user:\n    client-certificate-data: %s\n    client-key-data: %s\n",
-		server.URL, encode(ca), encode(certificate), encode(key)))
+	return files(map[string][]byte{"kubeconfig": fmt.Appendf(nil,
+		"clusters:\n- cluster:\n    server: %s\n    certificate-authority-data: %s\nusers:\n- user:\n    client-certificate-data: %s\n    client-key-data: %s\n",
+		server.URL, encode(authority(server)), encode(certificate), encode(key))})
+}
+
+// kubelet is what a worker's kubelet writes: names of files, of which one holds both certificate and key.
+func kubelet(t *testing.T, server *httptest.Server) (Access, map[string][]byte) {
+	t.Helper()
+	certificate, key := clientPair(t)
+	content := map[string][]byte{
+		"/var/lib/kubelet/pki/kubelet-client-current.pem": append(certificate, key...), "/etc/kubernetes/pki/ca.crt": authority(server),
+		"kubeconfig": fmt.Appendf(nil, "clusters:\n- cluster:\n    server: %s\n    certificate-authority: /etc/kubernetes/pki/ca.crt\nusers:\n- user:\n"+
+			"    client-certificate: /var/lib/kubelet/pki/kubelet-client-current.pem\n    client-key: /var/lib/kubelet/pki/kubelet-client-current.pem\n", server.URL),
+	}
+	return files(content), content
 }
 
 func clientPair(t *testing.T) (certificate, key []byte) {
@@ -56,30 +94,106 @@ func clientPair(t *testing.T) (certificate, key []byte) {
 }
 
 const (
-	unknownNode = `{"status":{"conditions":[]}}`
-	noNetwork   = `{"status":{"conditions":[{"type":"Ready","status":"False","message":"cni plugin not initialized"}]}}`
-	readyNode   = `{"status":{"conditions":[{"type":"DiskPressure","status":"False"},{"type":"Ready","status":"True"}]}}`
+	nodePath    = "/api/v1/nodes/one"
+	unknownNode = `{"status":{"nodeInfo":{"bootID":"now"},"conditions":[]}}`
+	noNetwork   = `{"status":{"nodeInfo":{"bootID":"now"},"conditions":[{"type":"Ready","status":"False","message":"cni plugin not initialized"}]}}`
+	staleNode   = `{"status":{"nodeInfo":{"bootID":"before"},"conditions":[{"type":"Ready","status":"True"}]}}`
+	readyNode   = `{"status":{"nodeInfo":{"bootID":"now"},"conditions":[{"type":"DiskPressure","status":"False"},{"type":"Ready","status":"True"}]}}`
 )
 
 func TestWaitReady(t *testing.T) {
-	if err := WaitReady(t.Context(), apiServerTwin(t, unknownNode, noNetwork, readyNode), "one", time.Millisecond); err != nil {
-		t.Error(err)
+	for name, access := range map[string]func(*httptest.Server) Access{
+		"administrator": func(s *httptest.Server) Access { return administrator(t, s) },
+		"kubelet":       func(s *httptest.Server) Access { a, _ := kubelet(t, s); return a },
+	} {
+		server := apiServerTwin(t, nodePath, unknownNode, noNetwork, readyNode)
+		if err := WaitReady(t.Context(), access(server), "one", "now", time.Millisecond); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The kubelet replaces its certificate, and first writes a kubeconfig that names a file which is not there yet.
+func TestWaitReadyReadsTheFilesAgain(t *testing.T) {
+	access, content := kubelet(t, apiServerTwin(t, nodePath, readyNode))
+	const current = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+	pair, reads := content[current], 0
+	read := access.Read
+	access.Read = func(path string) ([]byte, error) {
+		if path == current {
+			if reads++; reads == 1 {
+				return nil, fs.ErrNotExist
+			}
+			content[current] = pair
+		}
+		return read(path)
+	}
+	if err := WaitReady(t.Context(), access, "one", "now", time.Millisecond); err != nil || reads < 2 {
+		t.Errorf("%v after %d reads", err, reads)
 	}
 }
 
 func TestWaitReadySaysWhatItWaitsFor(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	err := WaitReady(ctx, apiServerTwin(t, noNetwork), "one", time.Millisecond)
-	if err == nil || !strings.Contains(err.Error(), "cni plugin not initialized") {
-		t.Errorf("got %v", err)
+	for want, answer := range map[string]string{"cni plugin not initialized": noNetwork, "has not reported in this boot": staleNode} {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		err := WaitReady(ctx, administrator(t, apiServerTwin(t, nodePath, answer)), "one", "now", time.Millisecond)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
 	}
 }
 
-func TestWaitReadyRefusesOddKubeconfig(t *testing.T) {
-	for _, text := range []string{"", "clusters: []", "\x00", "clusters: [{}]\nusers: [{}]"} {
-		if err := WaitReady(t.Context(), []byte(text), "one", time.Millisecond); err == nil {
+// What the node said before it rebooted counts for nothing.
+func TestWaitReadyIgnoresTheBootBefore(t *testing.T) {
+	server := apiServerTwin(t, nodePath, staleNode, staleNode, readyNode)
+	if err := WaitReady(t.Context(), administrator(t, server), "one", "now", time.Millisecond); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOddKubeconfig(t *testing.T) {
+	for _, text := range []string{
+		"", "clusters: []", "\x00", "clusters: [{}]\nusers: [{}]", "clusters: [{cluster: {certificate-authority: /nowhere}}]\nusers: [{user: {}}]",
+	} {
+		if _, _, err := files(map[string][]byte{"kubeconfig": []byte(text)}).client(); err == nil {
 			t.Errorf("%q is taken", text)
+		}
+	}
+	if _, _, err := files(nil).client(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no kubeconfig: %v", err)
+	}
+}
+
+func TestReadDiskRecord(t *testing.T) {
+	node := hullmark.NodeID{7}
+	path := "/api/v1/namespaces/hullmark/configmaps/node." + node.String()
+	machine := func(id hullmark.NodeID, uuid hullmark.UUID) string {
+		text, err := json.Marshal(map[string]any{"node": id, "name": "cp-1", "disk": map[string]any{"uuid": uuid, "committed": 3, "issued": 4}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		object, err := json.Marshal(map[string]any{"data": map[string]string{"machine": string(text)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(object)
+	}
+	read := func(path, answer string) (DiskRecord, error) {
+		return ReadDiskRecord(t.Context(), administrator(t, apiServerTwin(t, path, answer)), node)
+	}
+	if got, err := read(path, machine(node, hullmark.UUID{1})); err != nil || got != (DiskRecord{Disk: hullmark.UUID{1}, Committed: 3}) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for name, row := range map[string][2]string{
+		"none":            {"/elsewhere", ""},
+		"another machine": {path, machine(hullmark.NodeID{8}, hullmark.UUID{1})},
+		"no disk":         {path, machine(node, hullmark.UUID{})},
+		"no key":          {path, `{"data":{}}`},
+		"no JSON":         {path, "<html>"},
+	} {
+		if got, err := read(row[0], row[1]); err == nil {
+			t.Errorf("%s: got %+v", name, got)
 		}
 	}
 }
