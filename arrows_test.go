@@ -37,6 +37,9 @@ var forbidden = []arrow{
 	{"./joinservice/keys", "net", "keys are derived without a network; keys/keeper reaches the keepers"},
 	{"./joinservice/cluster", module + "/joinservice/keys/keeper", "the operator's records do not link the clouds' clients; the programs do"},
 	{"./firstboot/...", module + "/joinservice/...", "a node never holds the code that decides over it"},
+	{"./joinservice/render", module + "/joinservice", "what a document says does not depend on who decides"},
+	{"./joinservice/render", module + "/attest/...", "a document speaks to nobody"},
+	{"./joinservice/render", module + "/tools/...", "rendering is pure; the command reads, validates and writes"},
 	{"./firstboot/luks2", module + "/...", "a header decoder is a leaf"},
 	{"./tools/firstboot", "github.com/martinjungblut/go-cryptsetup", "the agent is static: cgo stays in the short-lived disk helper"},
 	{"./tools/firstboot", module + "/joinservice/...", "a node never holds the code that decides over it"},
@@ -45,16 +48,34 @@ var forbidden = []arrow{
 	{"./tools/initrd", module + "/attest/...", "the initrd opens the root and nothing else"},
 }
 
+// forbiddenDirectly are arrows out of packages that may import others with such needs, for what those compute, but must not do such things themselves.
+var forbiddenDirectly = []arrow{
+	{"./joinservice/render", "net", "rendering is pure; firstboot/kubeadm, whose documents it takes, also speaks to an API server"},
+	{"./joinservice/render", "net/http", "rendering is pure"},
+	{"./joinservice/render", "os", "rendering is pure: a document is all that counts"},
+	{"./joinservice/render", "os/exec", "rendering is pure; firstboot/kubeadm also runs kubeadm"},
+	{"./joinservice/render", "time", "the same document gives the same bytes at any time"},
+}
+
 // formats are leaves: they import nothing of ours.
 var formats = []string{"pe", "uki", "gpt", "fat", "cpio", "verity"}
 
 func TestArrows(t *testing.T) {
 	for _, a := range forbidden {
-		for pkg, deps := range dependencies(t, a.from) {
-			for _, dep := range deps {
-				if matches(dep, a.to) && dep != pkg {
-					t.Errorf("%s imports %s, directly or through others: %s", pkg, dep, a.why)
-				}
+		a.check(t, "Deps", "directly or through others")
+	}
+	for _, a := range forbiddenDirectly {
+		a.check(t, "Imports", "directly")
+	}
+}
+
+// check looks for the arrow in one of the lists that go list has.
+func (a arrow) check(t *testing.T, list, how string) {
+	t.Helper()
+	for pkg, deps := range dependencies(t, a.from, list) {
+		for _, dep := range deps {
+			if matches(dep, a.to) && dep != pkg {
+				t.Errorf("%s imports %s, %s: %s", pkg, dep, how, a.why)
 			}
 		}
 	}
@@ -63,7 +84,7 @@ func TestArrows(t *testing.T) {
 func TestFormatsAreLeaves(t *testing.T) {
 	for _, f := range formats {
 		pattern := "./image/" + f
-		for pkg, deps := range dependencies(t, pattern) {
+		for pkg, deps := range dependencies(t, pattern, "Deps") {
 			for _, dep := range deps {
 				ours := strings.HasPrefix(dep, module) && dep != pkg
 				if ours && dep != module+"/image/pe" {
@@ -81,10 +102,10 @@ func matches(dep, pattern string) bool {
 	return dep == pattern
 }
 
-// dependencies returns, for each package that the pattern names, all that it imports, transitively.
-func dependencies(t *testing.T, pattern string) map[string][]string {
+// dependencies returns, for each package that the pattern names, what it imports: directly (Imports) or transitively (Deps).
+func dependencies(t *testing.T, pattern, list string) map[string][]string {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Deps " "}}`, pattern).CombinedOutput()
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .`+list+` " "}}`, pattern).CombinedOutput()
 	if err != nil {
 		t.Fatalf("go list %s: %v\n%s", pattern, err, out)
 	}

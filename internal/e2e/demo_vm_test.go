@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -42,7 +41,7 @@ func TestVMDemo(t *testing.T) {
 		t.Fatal("the demo does not name the node's uid")
 	}
 	needles := b.secrets(t)
-	t.Run("the same node comes back", func(t *testing.T) { b.comesBack(t, named[1], needles) })
+	t.Run("the same node comes back", func(t *testing.T) { b.comesBack(t, named[1]) })
 	t.Run("the state disk shows no secret", func(t *testing.T) { b.searchStateDisk(t, needles) })
 }
 
@@ -131,7 +130,7 @@ func (b bench) noBootstrapToken(t *testing.T) {
 }
 
 // comesBack boots the demo's machine again.
-func (b bench) comesBack(t *testing.T, uid string, needles map[string][]byte) {
+func (b bench) comesBack(t *testing.T, uid string) {
 	config, err := os.ReadFile(b.path("node.json"))
 	if err != nil {
 		t.Fatal(err)

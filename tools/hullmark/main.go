@@ -105,6 +105,7 @@ func newRootCommand() *cobra.Command {
 		newVMCommand(),
 		newClusterCommand(),
 		newPolicyCommand(),
+		newRenderCommand(),
 		newInitCommand(),
 		newRecoverCommand(),
 		newNodeCommand(),

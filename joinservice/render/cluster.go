@@ -1,0 +1,272 @@
+// Package render turns the one file in which an operator describes a cluster into everything that the cluster's nodes will be given: kubeadm's
+// documents, node configurations and a draft of the policy.
+//
+// It is a pure computation: the same file gives the same bytes, wherever and whenever it is rendered. docs/cluster-document.md describes the file.
+package render
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+)
+
+// Schema names the format of a Cluster.
+const Schema = "hullmark.cluster/v1"
+
+// Limits of a cluster document.
+const (
+	// MaxCluster is the largest document that is read, in bytes, also after its aliases are written out.
+	MaxCluster = 1 << 20
+	maxPools   = 64
+	maxMembers = 10000
+	maxFiles   = 64
+	maxHooks   = 32
+)
+
+// Cluster is the operator's document. Parse fills in what it may leave out.
+type Cluster struct {
+	// Schema is that of this package.
+	Schema string `json:"schema"`
+	// Name names the cluster in kubeconfig files; empty means kubernetes.
+	Name string `json:"name,omitempty"`
+	// Root is the cluster's, which `hullmark cluster new` prints.
+	Root hullmark.ClusterRoot `json:"clusterRoot"`
+	// KubernetesVersion is the image's; it is written down so that a file for another image is refused.
+	KubernetesVersion string `json:"kubernetesVersion"`
+	// Profile is kubeadm.Normal or kubeadm.Slow.
+	Profile kubeadm.Profile `json:"profile,omitempty"`
+	// ControlPlane says how the API servers are reached.
+	ControlPlane ControlPlane `json:"controlPlane"`
+	// Network is the cluster's own.
+	Network Network `json:"network"`
+	// JoinEndpoints are the join services as host:port; the default is port 7444 of every control plane whose address is known, or of the endpoint.
+	JoinEndpoints []string `json:"joinEndpoints,omitempty"`
+	// TimeServers are NTP servers by name or address.
+	TimeServers []string `json:"timeServers,omitempty"`
+	// Pools are the groups of like nodes. The first member of the first control-plane pool is the node that init makes.
+	Pools []Pool `json:"pools"`
+	// Files and Hooks are for every node.
+	Files []File   `json:"files,omitempty"`
+	Hooks []string `json:"hooks,omitempty"`
+	// Overrides are an InitConfiguration, a ClusterConfiguration and a KubeletConfiguration, each at most once, with only the fields that shall differ.
+	Overrides []Override `json:"overrides,omitempty"`
+}
+
+// ControlPlane says how the API servers are reached.
+type ControlPlane struct {
+	// Endpoint is the stable host:port of all API servers together.
+	Endpoint string `json:"endpoint"`
+	// AdvertiseAddress is the first node's own; the default is its first static address.
+	AdvertiseAddress string `json:"advertiseAddress,omitempty"`
+	// SANs are further names and addresses that the API servers' certificates are for.
+	SANs []string `json:"sans,omitempty"`
+}
+
+// Network is the cluster's own: IPv4 networks in CIDR notation.
+type Network struct {
+	// PodSubnet is 10.244.0.0/16 by default, ServiceSubnet 10.96.0.0/12.
+	PodSubnet     string `json:"podSubnet,omitempty"`
+	ServiceSubnet string `json:"serviceSubnet,omitempty"`
+}
+
+// Pool is a group of nodes that differ in nothing but name and addresses.
+type Pool struct {
+	// Name is a DNS label.
+	Name string `json:"name"`
+	// Role is that of all members.
+	Role hullmark.Role `json:"role"`
+	// StateDisk selects each member's state disk.
+	StateDisk hullmark.DiskSelector `json:"stateDisk"`
+	// Members are the machines that may hold a ticket, by identity.
+	Members []Member `json:"members,omitempty"`
+	// Labels are set by the kubelet on its own Node.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Taints are those of a new Node. Nil means kubeadm's own, which keep ordinary pods off a control plane; an empty list means none.
+	Taints *[]Taint `json:"taints,omitempty"`
+	// Files and Hooks are for this pool's nodes, beside the cluster's.
+	Files []File   `json:"files,omitempty"`
+	Hooks []string `json:"hooks,omitempty"`
+	// Overrides is at most one JoinConfiguration, with only the fields that shall differ.
+	Overrides []Override `json:"overrides,omitempty"`
+}
+
+// Member is one machine of a pool.
+type Member struct {
+	// Name is the node's name, a DNS label.
+	Name string `json:"name"`
+	// EKID is the machine's identity.
+	EKID hullmark.NodeID `json:"ekid"`
+	// Addresses are static addresses in CIDR notation; without them the machine uses what its network offers.
+	Addresses []string `json:"addresses,omitempty"`
+	// Gateway is the default route for static addresses.
+	Gateway string `json:"gateway,omitempty"`
+}
+
+// Taint keeps pods off a node that do not tolerate it.
+type Taint struct {
+	Key   string `json:"key"`
+	Value string `json:"value,omitempty"`
+	// Effect is NoSchedule, PreferNoSchedule or NoExecute.
+	Effect string `json:"effect"`
+}
+
+// File is a file that is placed on nodes. It is public: policy, documents and diffs show it.
+type File struct {
+	// Path lies below /etc/kubernetes/ or /var/lib/hullmark/.
+	Path string `json:"path"`
+	// Mode is four octal digits; the default is 0644.
+	Mode    string `json:"mode,omitempty"`
+	Content string `json:"content"`
+}
+
+// Override is a document of kubeadm or the kubelet as its own reference describes it.
+type Override map[string]any
+
+// defaults fills in what the document left out.
+func (c *Cluster) defaults() {
+	if c.Network.PodSubnet == "" {
+		c.Network.PodSubnet = "10.244.0.0/16"
+	}
+	if c.Network.ServiceSubnet == "" {
+		c.Network.ServiceSubnet = "10.96.0.0/12"
+	}
+	if first, ok := c.first(); ok && c.ControlPlane.AdvertiseAddress == "" && len(first.Addresses) > 0 {
+		c.ControlPlane.AdvertiseAddress = address(first.Addresses[0])
+	}
+	if len(c.JoinEndpoints) == 0 {
+		c.JoinEndpoints = c.services()
+	}
+}
+
+// first returns the node that init makes, and whether the document names one.
+func (c *Cluster) first() (Member, bool) {
+	if i := c.firstPool(); i >= 0 {
+		return c.Pools[i].Members[0], true
+	}
+	return Member{}, false
+}
+
+// firstPool returns the index of the pool that the first node is in, or -1.
+func (c *Cluster) firstPool() int {
+	return slices.IndexFunc(c.Pools, func(p Pool) bool { return p.Role == hullmark.ControlPlane && len(p.Members) > 0 })
+}
+
+// address returns the address of a prefix, or nothing if it is none; the node configuration's own check tells of that.
+func address(prefix string) string {
+	p, err := netip.ParsePrefix(prefix)
+	if err != nil {
+		return ""
+	}
+	return p.Addr().String()
+}
+
+// check refuses what no cluster can be made of. What kubeadm or the policy judge is left to them.
+func (c *Cluster) check() error {
+	if c.Root == (hullmark.ClusterRoot{}) {
+		return errors.New("clusterRoot: missing; hullmark cluster new prints it")
+	}
+	if c.Name != "" && !hullmark.ValidNodeName(c.Name) {
+		return fmt.Errorf("name: %q: want a DNS label", c.Name)
+	}
+	if c.KubernetesVersion != kubeadm.Version {
+		return fmt.Errorf("kubernetesVersion: %q, but the image carries %s; use the image of that version, or write its version here", c.KubernetesVersion, kubeadm.Version)
+	}
+	if _, ok := c.first(); !ok {
+		return errors.New("pools: no pool of role control-plane has a member; the first one's first is the node that init makes")
+	}
+	if err := c.ControlPlane.check(); err != nil {
+		return fmt.Errorf("controlPlane.%w", err)
+	}
+	if err := checkPlaced(c.Files, c.Hooks); err != nil {
+		return err
+	}
+	return c.checkPools()
+}
+
+func (c ControlPlane) check() error {
+	if !hullmark.ValidEndpoint(c.Endpoint) || strings.Contains(c.Endpoint, "%") {
+		return fmt.Errorf("endpoint: %q: want HOST:PORT", c.Endpoint)
+	}
+	if a, err := netip.ParseAddr(c.AdvertiseAddress); err != nil || a.Zone() != "" {
+		return fmt.Errorf("advertiseAddress: %q: want the first node's address, unless that node has a static one", c.AdvertiseAddress)
+	}
+	for _, san := range c.SANs {
+		if a, err := netip.ParseAddr(san); (err != nil || a.Zone() != "") && !sanPattern.MatchString(san) {
+			return fmt.Errorf("sans: %q: want a host name or an address, without a port", san)
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) checkPools() error {
+	if len(c.Pools) > maxPools {
+		return fmt.Errorf("pools: %d, want at most %d", len(c.Pools), maxPools)
+	}
+	names, members := map[string]bool{}, 0
+	for i, p := range c.Pools {
+		at := fmt.Sprintf("pools[%d]", i)
+		if !hullmark.ValidNodeName(p.Name) || names[p.Name] {
+			return fmt.Errorf("%s: name %q: want a DNS label that no other pool has", at, p.Name)
+		}
+		names[p.Name] = true
+		if err := p.check(); err != nil {
+			return fmt.Errorf("%s (%s): %w", at, p.Name, err)
+		}
+		if err := checkPlaced(slices.Concat(c.Files, p.Files), slices.Concat(c.Hooks, p.Hooks)); err != nil {
+			return fmt.Errorf("%s (%s): %w", at, p.Name, err)
+		}
+		members += len(p.Members)
+	}
+	if members > maxMembers {
+		return fmt.Errorf("pools: %d members, want at most %d", members, maxMembers)
+	}
+	return nil
+}
+
+func (p Pool) check() error {
+	if !p.Role.Valid() {
+		return fmt.Errorf("role %q: want control-plane or worker", p.Role)
+	}
+	for i, m := range p.Members {
+		// The name becomes a file's name before the policy judges it.
+		if !hullmark.ValidNodeName(m.Name) {
+			return fmt.Errorf("members[%d]: name %q: want a DNS label: at most 63 lower-case letters, digits and hyphens", i, m.Name)
+		}
+	}
+	for key, value := range sorted(p.Labels) {
+		if err := checkLabel(key, value); err != nil {
+			return fmt.Errorf("labels: %w", err)
+		}
+	}
+	if p.Taints == nil {
+		return nil
+	}
+	for i, t := range *p.Taints {
+		if err := t.check(); err != nil {
+			return fmt.Errorf("taints[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+var (
+	qualifiedName = regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+	sanPattern    = regexp.MustCompile(`^(\*\.)?[a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?$`)
+	labelValue    = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`)
+)
+
+func (t Taint) check() error {
+	if !qualifiedName.MatchString(t.Key) || !labelValue.MatchString(t.Value) {
+		return fmt.Errorf("%q=%q: want a qualified name such as example.com/key, and at most 63 letters, digits, dots, hyphens or underscores", t.Key, t.Value)
+	}
+	if !slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, t.Effect) {
+		return fmt.Errorf("effect %q: want NoSchedule, PreferNoSchedule or NoExecute", t.Effect)
+	}
+	return nil
+}

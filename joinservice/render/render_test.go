@@ -1,0 +1,239 @@
+package render
+
+import (
+	"bytes"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	kyaml "sigs.k8s.io/yaml"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// samples are the documents in testdata; `hullmark render NAME.yaml --out NAME` there makes what is expected of each.
+var samples = []string{"small", "rich"}
+
+func sample(t testing.TB, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func rendered(t testing.TB, text []byte, policy measurements.Policy) map[string]string {
+	t.Helper()
+	document, err := Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := Render(document, policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := map[string]string{}
+	for i, f := range files {
+		if i > 0 && f.Name <= files[i-1].Name {
+			t.Errorf("%s does not follow %s", f.Name, files[i-1].Name)
+		}
+		byName[f.Name] = string(f.Content)
+	}
+	return byName
+}
+
+func TestRender(t *testing.T) {
+	for _, name := range samples {
+		got := rendered(t, sample(t, name), measurements.Policy{})
+		folder := filepath.Join("testdata", name)
+		err := fs.WalkDir(os.DirFS(folder), ".", func(file string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			want, err := os.ReadFile(filepath.Join(folder, file))
+			if err != nil {
+				return err
+			}
+			if got[file] != string(want) {
+				t.Errorf("%s: %s: got\n%s\nwant\n%s", name, file, got[file], want)
+			}
+			delete(got, file)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for file := range got {
+			t.Errorf("%s: %s is not expected", name, file)
+		}
+	}
+}
+
+// TestRenderDependsOnNothingElse gives the document with its fields in another order, and as JSON, and again and again.
+func TestRenderDependsOnNothingElse(t *testing.T) {
+	for _, name := range samples {
+		text := sample(t, name)
+		want := rendered(t, text, measurements.Policy{})
+		sortedJSON, err := kyaml.YAMLToJSON(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sortedYAML, err := kyaml.JSONToYAML(sortedJSON)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var indented bytes.Buffer
+		if err := json.Indent(&indented, sortedJSON, "", "\t"); err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			for _, other := range [][]byte{text, sortedJSON, sortedYAML, indented.Bytes()} {
+				got := rendered(t, other, measurements.Policy{})
+				if len(got) != len(want) {
+					t.Fatalf("%s: %d files, then %d", name, len(want), len(got))
+				}
+				for file := range want {
+					if got[file] != want[file] {
+						t.Fatalf("%s: %s differs:\n%s", name, file, got[file])
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestNodeConfigsAreWhatNodesTake(t *testing.T) {
+	for _, name := range samples {
+		count := 0
+		for file, text := range rendered(t, sample(t, name), measurements.Policy{}) {
+			if !strings.HasSuffix(file, configFile) {
+				continue
+			}
+			count++
+			if _, err := hullmark.ParseNodeConfig([]byte(text)); err != nil {
+				t.Errorf("%s: %s: %v", name, file, err)
+			}
+		}
+		if count == 0 {
+			t.Errorf("%s: no node configuration", name)
+		}
+	}
+}
+
+func TestJoinEndpointsByDefault(t *testing.T) {
+	small := string(sample(t, "small"))
+	for change, want := range map[string]string{
+		"addresses: [10.0.2.15/24]":  "10.0.2.15:" + attest.JoinPort,
+		`addresses: ["fd00::15/64"]`: "[fd00::15]:" + attest.JoinPort,
+		"addresses: []":              "10.0.9.9:" + attest.JoinPort,
+	} {
+		text := strings.NewReplacer("addresses: [10.0.2.15/24]", change, "endpoint: 10.0.2.15:6443", "endpoint: 10.0.9.9:6443\n  advertiseAddress: 10.0.2.15").Replace(small)
+		document, err := Parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(document.JoinEndpoints, []string{want}) {
+			t.Errorf("%s: got %v, want %s", change, document.JoinEndpoints, want)
+		}
+	}
+}
+
+func TestDraftKeepsThePolicyInForce(t *testing.T) {
+	text := sample(t, "small")
+	draft := func(policy measurements.Policy) measurements.Policy {
+		t.Helper()
+		parsed, err := measurements.ParsePolicy([]byte(rendered(t, text, policy)[PolicyFile]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return parsed
+	}
+	first := draft(measurements.Policy{})
+	if first.Version != 1 || len(first.Members) != 1 || first.Members[0].Role != hullmark.ControlPlane {
+		t.Fatalf("the first draft is %+v", first)
+	}
+	inForce := measurements.Policy{
+		Version: 7, MinimumSVN: 3,
+		Documents: []measurements.Accepted{{Document: measurements.DocumentID{1}}},
+		Members:   []measurements.Member{{EKID: hullmark.NodeID{1}, Role: hullmark.Worker, Name: "gone"}},
+	}
+	next := draft(inForce)
+	if next.Version != 8 || next.MinimumSVN != 3 || len(next.Documents) != 1 || !slices.Equal(next.Members, first.Members) {
+		t.Errorf("the draft is %+v", next)
+	}
+	if again := draft(next); again.Version != 8 {
+		t.Errorf("a draft that changes nothing has version %d", again.Version)
+	}
+}
+
+// TestTakenPathsAreAllThere holds the list against what a control plane is given, and what kubeadm leaves on a worker.
+func TestTakenPathsAreAllThere(t *testing.T) {
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	given, err := c.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, f := range given {
+		paths = append(paths, f.GetPath())
+	}
+	for _, p := range kubeadm.JoinRemains() {
+		if strings.HasPrefix(p, roots[0]) {
+			paths = append(paths, p)
+		}
+	}
+	for _, p := range paths {
+		if err := (File{Path: p}).check(); err == nil || !strings.Contains(err.Error(), "writes") {
+			t.Errorf("%s: got %v", p, err)
+		}
+	}
+}
+
+// FuzzParse wants no panic, and of a document that is accepted the same rendering twice, or the same refusal.
+func FuzzParse(f *testing.F) {
+	for _, name := range samples {
+		text := sample(f, name)
+		f.Add(text)
+		asJSON, err := kyaml.YAMLToJSON(text)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(asJSON)
+	}
+	f.Add([]byte("a: &a [*a]\n---\nb"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		document, err := Parse(text)
+		if err != nil {
+			return
+		}
+		first, err := Render(document, measurements.Policy{})
+		again, errAgain := Parse(text)
+		if errAgain != nil {
+			t.Fatalf("refused the second time: %v", errAgain)
+		}
+		second, errAgain := Render(again, measurements.Policy{})
+		if (err == nil) != (errAgain == nil) || err != nil && err.Error() != errAgain.Error() {
+			t.Fatalf("%v, then %v", err, errAgain)
+		}
+		if !slices.EqualFunc(first, second, func(a, b Rendered) bool { return a.Name == b.Name && bytes.Equal(a.Content, b.Content) }) {
+			t.Fatal("two renderings differ")
+		}
+		for _, r := range first {
+			if !fs.ValidPath(r.Name) {
+				t.Errorf("%q leads out of its folder", r.Name)
+			}
+		}
+	})
+}
