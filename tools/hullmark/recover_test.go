@@ -287,4 +287,11 @@ func TestInitBringsSettingsAndDocuments(t *testing.T) {
 	if len(policy.Documents) != 1 {
 		t.Errorf("the policy accepts %d documents", len(policy.Documents))
 	}
+	grant := s.node.Ticket().Disk
+	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
+	code, output = s.init(t)
+	wantExit(t, code, 0, output)
+	if got := s.open(t).Settings; got == nil || *got != settings {
+		t.Errorf("init of a cluster that runs changed its settings to %+v", got)
+	}
 }
