@@ -32,12 +32,15 @@ func start(t *testing.T, c Config) *Machine {
 	return m
 }
 
+// firmwareTime bounds what firmware does, some seconds on an idle machine that emulates the processor.
+const firmwareTime = 90 * time.Second
+
 // firmwareDone is what OVMF writes when it has looked for something to boot: its own work, the measuring included, is over.
 var firmwareDone = regexp.MustCompile(`BdsDxe: .*(No bootable|failed to)|Shell>|[Ss]tart PXE`)
 
 func awaitFirmware(t *testing.T, m *Machine) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), firmwareTime)
 	defer cancel()
 	if _, err := m.WaitConsole(ctx, firmwareDone); err != nil {
 		log, _ := os.ReadFile(m.Console())

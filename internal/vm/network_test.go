@@ -38,6 +38,8 @@ func startNetwork(t *testing.T, forwards ...Forward) *Network {
 type card struct {
 	conn net.Conn
 	mac  net.HardwareAddr
+	// patience is how long await waits.
+	patience time.Duration
 }
 
 func plugCard(t *testing.T, n *Network, mac byte) *card {
@@ -52,7 +54,7 @@ func plugCard(t *testing.T, n *Network, mac byte) *card {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	return &card{conn: conn, mac: net.HardwareAddr{0x52, 0x54, 0, 0, 0, mac}}
+	return &card{conn: conn, mac: net.HardwareAddr{0x52, 0x54, 0, 0, 0, mac}, patience: 20 * time.Second}
 }
 
 // send sends one Ethernet frame, which QEMU's stream precedes by its length.
@@ -68,7 +70,7 @@ func (c *card) send(t *testing.T, to net.HardwareAddr, etherType uint16, payload
 // await reads frames until one is accepted, and returns it without its Ethernet header.
 func (c *card) await(t *testing.T, what string, etherType uint16, accept func(from net.HardwareAddr, payload []byte) bool) {
 	t.Helper()
-	if err := c.conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.conn.SetReadDeadline(time.Now().Add(c.patience)); err != nil {
 		t.Fatal(err)
 	}
 	for {
