@@ -75,9 +75,7 @@ func (a Access) Seal(ctx context.Context, k Keyset, root hullmark.ClusterRoot, u
 	defer clear(encoded)
 	plaintext := slices.Concat([]byte(label), root[:], encoded)
 	defer clear(plaintext)
-	ciphertext, err := a.persist(ctx, url, func(ctx context.Context, keeper Keeper) ([]byte, error) {
-		return keeper.Encrypt(ctx, plaintext)
-	})
+	ciphertext, err := a.persist(ctx, url, Keeper.Encrypt, plaintext)
 	if err != nil {
 		return nil, err
 	}
@@ -112,9 +110,7 @@ func (a Access) Load(ctx context.Context, encoded []byte, root hullmark.ClusterR
 
 // open has the keeper open a document, and checks that what it answers is this cluster's keyset.
 func (a Access) open(ctx context.Context, document sealed, root hullmark.ClusterRoot) (Keyset, error) {
-	plaintext, err := a.persist(ctx, document.Keeper, func(ctx context.Context, keeper Keeper) ([]byte, error) {
-		return keeper.Decrypt(ctx, document.Ciphertext)
-	})
+	plaintext, err := a.persist(ctx, document.Keeper, Keeper.Decrypt, document.Ciphertext)
 	if err != nil {
 		return Keyset{}, err
 	}
@@ -143,10 +139,13 @@ func unbind(plaintext []byte, root hullmark.ClusterRoot) (Keyset, error) {
 	return keyset, nil
 }
 
+// request is Keeper.Encrypt or Keeper.Decrypt.
+type request func(Keeper, context.Context, []byte) ([]byte, error)
+
 // persist makes one request of the keeper at url until it is answered for good or ctx ends.
-func (a Access) persist(ctx context.Context, url string, request func(context.Context, Keeper) ([]byte, error)) ([]byte, error) {
+func (a Access) persist(ctx context.Context, url string, do request, input []byte) ([]byte, error) {
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		answer, err := a.try(ctx, url, request)
+		answer, err := a.try(ctx, url, do, input)
 		if err == nil {
 			return answer, nil
 		}
@@ -168,7 +167,7 @@ func (a Access) persist(ctx context.Context, url string, request func(context.Co
 
 // try makes one request. A driver may ignore its context or fall over what it
 // is answered: the request is given up when its time is over, and a late answer is wiped.
-func (a Access) try(ctx context.Context, url string, request func(context.Context, Keeper) ([]byte, error)) ([]byte, error) {
+func (a Access) try(ctx context.Context, url string, do request, input []byte) ([]byte, error) {
 	limit := a.Try
 	if limit == 0 {
 		limit = defaultTry
@@ -180,9 +179,11 @@ func (a Access) try(ctx context.Context, url string, request func(context.Contex
 		err    error
 	}
 	results := make(chan result)
+	input = bytes.Clone(input) // The caller may wipe its own while a driver that was given up still reads.
 	go func() {
 		var r result
-		r.answer, r.err = a.guarded(ctx, url, request)
+		r.answer, r.err = a.guarded(ctx, url, do, input)
+		clear(input)
 		select {
 		case results <- r:
 		case <-ctx.Done():
@@ -198,7 +199,7 @@ func (a Access) try(ctx context.Context, url string, request func(context.Contex
 }
 
 // guarded opens the keeper and makes the request; a driver's panic is a wrong answer.
-func (a Access) guarded(ctx context.Context, url string, request func(context.Context, Keeper) ([]byte, error)) (answer []byte, err error) {
+func (a Access) guarded(ctx context.Context, url string, do request, input []byte) (answer []byte, err error) {
 	defer func() {
 		if recover() != nil { // What it says may quote the answer.
 			answer, err = nil, WrongAnswer("the keeper's answer is not of its protocol")
@@ -208,7 +209,7 @@ func (a Access) guarded(ctx context.Context, url string, request func(context.Co
 	if err != nil {
 		return nil, err
 	}
-	answer, err = request(ctx, keeper)
+	answer, err = do(keeper, ctx, input)
 	if closed := keeper.Close(); err == nil && closed != nil {
 		clear(answer)
 		return nil, closed

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,9 +208,9 @@ func TestLoadWaitsForAKeeperThatStalls(t *testing.T) {
 	k := newKeyset(t)
 	sealed := sealWithTwin(t, k, ours)
 	synctest.Test(t, func(t *testing.T) {
-		tries := 0
+		var tries atomic.Int32
 		a := access(twin{decrypt: func(ctx context.Context, p []byte) ([]byte, error) {
-			if tries++; tries < 3 {
+			if tries.Add(1) < 3 {
 				<-ctx.Done()
 				return p, errors.New("a text that a server wrote: " + string(p))
 			}
@@ -239,10 +240,10 @@ func TestADriverThatIgnoresItsContextIsGivenUp(t *testing.T) {
 	k := newKeyset(t)
 	sealed := sealWithTwin(t, k, ours)
 	synctest.Test(t, func(t *testing.T) {
-		var late []byte
+		late := make(chan []byte, 2)
 		a := access(twin{decrypt: func(_ context.Context, p []byte) ([]byte, error) {
 			time.Sleep(time.Hour)
-			late = p
+			late <- p
 			return p, nil
 		}})
 		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
@@ -250,7 +251,11 @@ func TestADriverThatIgnoresItsContextIsGivenUp(t *testing.T) {
 		_, err := a.Load(ctx, sealed, ours)
 		wantCondition(t, err, k, keys.CodeUnreachable, true)
 		time.Sleep(2 * time.Hour)
-		if len(late) == 0 || bytes.Contains(late, []byte("masters")) {
+		if len(late) == 0 {
+			t.Fatal("no answer came too late")
+		}
+		synctest.Wait()
+		if bytes.Contains(<-late, []byte("masters")) {
 			t.Error("the answer that came too late is not wiped")
 		}
 	})
