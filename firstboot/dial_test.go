@@ -500,8 +500,11 @@ func TestProceedIsChecked(t *testing.T) {
 		"a control plane cannot join": func(p *wire.Proceed) { p.Role = string(hullmark.ControlPlane) },
 		"outside of the folders":      func(p *wire.Proceed) { p.Files[0].Path = "/etc/passwd" },
 		"is no DNS label":             func(p *wire.Proceed) { p.NodeName = "Worker" },
-		"has mode":                    func(p *wire.Proceed) { p.Files[0].Mode = 0 },
-		"role \"king\" is unknown":    func(p *wire.Proceed) { p.Role = "king" },
+		"kubeadm join writes itself": func(p *wire.Proceed) {
+			p.Files = append(p.Files, &wire.File{Path: "/etc/kubernetes/pki/ca.crt", Mode: 0o644})
+		},
+		"has mode":                 func(p *wire.Proceed) { p.Files[0].Mode = 0 },
+		"role \"king\" is unknown": func(p *wire.Proceed) { p.Role = "king" },
 	} {
 		c := service.accept()
 		c.ticket(c.admit(s))
@@ -509,7 +512,7 @@ func TestProceedIsChecked(t *testing.T) {
 		p := worker()
 		spoil(p)
 		c.proceedWith(p)
-		if _, last := c.finish(); last.GetFailed().GetCode() != "proceed-refused" && !strings.Contains(last.GetFailed().GetTitle(), want) {
+		if _, last := c.finish(); last.GetFailed().GetCode() != "proceed-refused" || !strings.Contains(last.GetFailed().GetTitle(), want) {
 			t.Errorf("%s: last = %v", want, last)
 		}
 	}

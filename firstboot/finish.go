@@ -71,11 +71,14 @@ func (x *exchange) checkRole(p *wire.Proceed) error {
 // checkMaterial looks for what kubeadm needs and cannot say before the fuse that it lacks.
 func (x *exchange) checkMaterial(p *wire.Proceed) error {
 	discovery := func(f *wire.File) bool { return f.GetPath() == kubeadm.DiscoveryFile }
+	refused := func(f *wire.File) bool { return !discovery(f) && slices.Contains(kubeadm.JoinRemains(), f.GetPath()) }
 	switch {
 	case x.kind == hullmark.Init && !x.opened.Joined && len(p.GetManifests()) == 0:
 		return errors.New("there is no manifest: at least the pod network's is needed")
 	case x.joins() && !slices.ContainsFunc(p.GetFiles(), discovery):
 		return fmt.Errorf("the file %s is missing", kubeadm.DiscoveryFile)
+	case x.joins() && slices.ContainsFunc(p.GetFiles(), refused):
+		return errors.New("it brings a file that kubeadm join writes itself")
 	}
 	return nil
 }
