@@ -37,3 +37,16 @@ func TestUUIDRoundTrip(t *testing.T) {
 		}
 	}
 }
+
+func TestValidNodeName(t *testing.T) {
+	for _, good := range []string{"a", "worker-1", strings.Repeat("a", 63), "kubernetes-1"} {
+		if !ValidNodeName(good) {
+			t.Errorf("%q was refused", good)
+		}
+	}
+	for _, bad := range []string{"", "-a", "a-", "A", "a.b", strings.Repeat("a", 64), "kubernetes", "localhost"} {
+		if ValidNodeName(bad) {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}

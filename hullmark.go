@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"regexp"
+	"slices"
 )
 
 // NodeID is the identity of a machine: for a TPM,
@@ -123,5 +124,12 @@ func decodeHex(dst []byte, s string) error {
 // nodeName is a label of RFC 1123 §2.1, in lower case as Kubernetes wants it.
 var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// ValidNodeName reports whether a node can have the name: it becomes its host name and its name in Kubernetes, so it is one DNS label of at most 63 bytes.
-func ValidNodeName(name string) bool { return nodeName.MatchString(name) }
+// notNames are the labels under which others than nodes are reached: API
+// servers by their certificates, and each machine by itself. A node's serving
+// certificate names the node, so none may have one of these.
+var notNames = []string{"kubernetes", "localhost"}
+
+// ValidNodeName reports whether a node can have the name: it becomes its host name and its name in Kubernetes, so it is one DNS label of at most 63 bytes, and not one of those that mean something else.
+func ValidNodeName(name string) bool {
+	return nodeName.MatchString(name) && !slices.Contains(notNames, name)
+}
