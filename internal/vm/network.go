@@ -109,7 +109,7 @@ func (n *Network) start(ctx context.Context) error {
 	if n.listener, err = net.Listen("unix", filepath.Join(n.runtime, segmentName)); err != nil {
 		return fmt.Errorf("vm: network: %w", err)
 	}
-	go (&segment{ports: map[*port]struct{}{}}).serve(n.listener)
+	go (&segment{ports: map[*port]struct{}{}, cards: map[mac]*port{}}).serve(n.listener)
 	return n.startRouter(ctx, t)
 }
 

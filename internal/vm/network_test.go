@@ -156,6 +156,26 @@ func TestNetworkIsNotHeldUp(t *testing.T) {
 	}
 }
 
+// What is for one card no other hears: the router would answer it in that machine's name.
+func TestNetworkCarriesAFrameToItsCardAlone(t *testing.T) {
+	n := startNetwork(t)
+	one, two, three := plugCard(t, n, 1), plugCard(t, n, 2), plugCard(t, n, 3)
+	two.says(t, one, "the second is here")
+	two.says(t, three, "and the third hears it")
+	one.send(t, two.mac, etherTest, []byte("for the second alone"))
+	one.send(t, net.HardwareAddr{0x52, 0x54, 0, 0, 0, 9}, etherTest, []byte("for nobody who is here"))
+	one.send(t, everybody, etherTest, []byte("for all"))
+	two.await(t, "the second's own", etherTest, func(_ net.HardwareAddr, p []byte) bool {
+		return strings.HasPrefix(string(p), "for the second alone")
+	})
+	three.await(t, "what is for all", etherTest, func(_ net.HardwareAddr, p []byte) bool {
+		if strings.HasPrefix(string(p), "for the second alone") || strings.HasPrefix(string(p), "for nobody") {
+			t.Errorf("the third heard %q", p)
+		}
+		return strings.HasPrefix(string(p), "for all")
+	})
+}
+
 func TestNetworkHasARouterAndForwards(t *testing.T) {
 	n := startNetwork(t, Forward{Address: nodeOne, Guest: 7444})
 	one := plugCard(t, n, 1)

@@ -4,18 +4,30 @@ import (
 	"bufio"
 	"encoding/binary"
 	"io"
+	"maps"
 	"net"
 	"sync"
 )
 
-// segment is an Ethernet segment of stream connections, one for each network card: what one sends, all others hear. A frame is
-// preceded by its length, 4 bytes, big-endian, as QEMU's socket backend has it.
+// segment is an Ethernet switch with a port for each network card, a stream connection. A frame is preceded by its length, 4 bytes,
+// big-endian, as QEMU's socket backend has it.
+//
+// A frame for one card reaches that card alone: the router takes whatever it hears for its own, and would answer in another machine's
+// name. A card that has not said anything yet hears only what is for all.
 //
 // QEMU has a hub, too, but its ports that listen crash it (7.2) when a frame arrives before a machine has.
 type segment struct {
 	mu    sync.Mutex
 	ports map[*port]struct{}
+	// cards tells behind which port a card was heard last.
+	cards map[mac]*port
 }
+
+// mac is the hardware address of a card.
+type mac [6]byte
+
+// toMany reports whether frames to m are for more than one card (IEEE 802.3-2018 §3.2.3.1).
+func (m mac) toMany() bool { return m[0]&1 != 0 }
 
 // port is one connection's end in the segment.
 type port struct {
@@ -30,6 +42,12 @@ const portQueue = 1024
 
 // maxFrame is the longest frame that QEMU sends or takes, in bytes (NET_BUFSIZE).
 const maxFrame = 4096 + 65536
+
+// frameHeader is the length before a frame, its two addresses and its type, in bytes; maxCards bounds how many addresses are remembered.
+const (
+	frameHeader = 4 + 6 + 6 + 2
+	maxCards    = 1024
+)
 
 // serve takes every connection into the segment until the listener is closed.
 func (s *segment) serve(l net.Listener) {
@@ -59,6 +77,7 @@ func (s *segment) hold(p *port) {
 	}
 	s.mu.Lock()
 	delete(s.ports, p)
+	maps.DeleteFunc(s.cards, func(_ mac, behind *port) bool { return behind == p })
 	s.mu.Unlock()
 	close(p.frames) // nobody sends to it any more
 	p.conn.Close()
@@ -80,18 +99,35 @@ func readFrame(in io.Reader) ([]byte, error) {
 	return frame, err
 }
 
-// spread gives a frame to every port but the one that it came from.
+// spread gives a frame to the port of the card that it is for, or to every port but the one that it came from if it is for all.
 func (s *segment) spread(from *port, frame []byte) {
+	if len(frame) < frameHeader {
+		return
+	}
+	to, sender := mac(frame[4:10]), mac(frame[10:16])
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !sender.toMany() && (s.cards[sender] != nil || len(s.cards) < maxCards) {
+		s.cards[sender] = from
+	}
+	if !to.toMany() {
+		if p := s.cards[to]; p != nil && p != from {
+			p.offer(frame)
+		}
+		return
+	}
 	for p := range s.ports {
-		if p == from {
-			continue
+		if p != from {
+			p.offer(frame)
 		}
-		select {
-		case p.frames <- frame:
-		default:
-		}
+	}
+}
+
+// offer queues a frame, or loses it.
+func (p *port) offer(frame []byte) {
+	select {
+	case p.frames <- frame:
+	default:
 	}
 }
 
