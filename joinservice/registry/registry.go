@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 
 	"github.com/hullmark/hullmark"
@@ -55,13 +54,11 @@ const callTimeout = 15 * time.Second
 // *hullmark.Condition with Retry: api-unreachable, or api-forbidden where the
 // permissions of Manifest are missing.
 type Registry struct {
-	configMaps *gentype.ClientWithList[*corev1.ConfigMap, *corev1.ConfigMapList]
-	secrets    *gentype.Client[*corev1.Secret]
-	events     *gentype.Client[*corev1.Event]
-	nodes      *gentype.Client[*corev1.Node]
-	requests   *gentype.ClientWithList[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]
-	// certificates is the client of requests, for their approval, which is a resource below.
-	certificates *rest.RESTClient
+	configMaps objects[*corev1.ConfigMap, *corev1.ConfigMapList]
+	secrets    objects[*corev1.Secret, *corev1.SecretList]
+	events     objects[*corev1.Event, *corev1.EventList]
+	nodes      objects[*corev1.Node, *corev1.NodeList]
+	requests   objects[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]
 	// server is where the API is, for errors; timeout bounds a call.
 	server  string
 	timeout time.Duration
@@ -88,21 +85,21 @@ func New(config *rest.Config) (*Registry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
-	p := runtime.NewParameterCodec(scheme)
+	codec := runtime.NewParameterCodec(scheme)
 	return &Registry{
-		configMaps: gentype.NewClientWithList("configmaps", core, p, Namespace, create[corev1.ConfigMap], create[corev1.ConfigMapList]),
-		secrets:    gentype.NewClient("secrets", core, p, tokenNamespace, create[corev1.Secret]),
-		events:     gentype.NewClient("events", core, p, Namespace, create[corev1.Event]),
-		nodes:      gentype.NewClient("nodes", core, p, "", create[corev1.Node]),
-		requests: gentype.NewClientWithList("certificatesigningrequests", certificates, p, "",
-			create[certificatesv1.CertificateSigningRequest], create[certificatesv1.CertificateSigningRequestList]),
-		certificates: certificates,
-		server:       config.Host,
-		timeout:      callTimeout,
+		configMaps: objects[*corev1.ConfigMap, *corev1.ConfigMapList]{
+			core, codec, "configmaps", Namespace, fresh[corev1.ConfigMap], fresh[corev1.ConfigMapList],
+		},
+		secrets: objects[*corev1.Secret, *corev1.SecretList]{core, codec, "secrets", tokenNamespace, fresh[corev1.Secret], fresh[corev1.SecretList]},
+		events:  objects[*corev1.Event, *corev1.EventList]{core, codec, "events", Namespace, fresh[corev1.Event], fresh[corev1.EventList]},
+		nodes:   objects[*corev1.Node, *corev1.NodeList]{core, codec, "nodes", "", fresh[corev1.Node], fresh[corev1.NodeList]},
+		requests: objects[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]{
+			certificates, codec, "certificatesigningrequests", "",
+			fresh[certificatesv1.CertificateSigningRequest], fresh[certificatesv1.CertificateSigningRequestList],
+		},
+		server: config.Host, timeout: callTimeout,
 	}, nil
 }
-
-func create[T any]() *T { return new(T) }
 
 // client speaks one group of the API in JSON. Only the two groups in use are
 // linked: client-go's own clientset brings every type of Kubernetes.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -244,7 +245,7 @@ func TestNamesAndTokensAreCheckedBeforeTheAPIIsAsked(t *testing.T) {
 
 // TestManifestNamesWhatTheCodeNames holds together what no compiler does.
 func TestManifestNamesWhatTheCodeNames(t *testing.T) {
-	for _, want := range []string{"name: " + Namespace + "\n", "name: " + User + "\n", "name: " + tokenGroup + "\n", "namespace: " + tokenNamespace + "\n", "'" + string(tokenType) + "'", "'" + tokenPrefix + "'", "'" + nodeAnnotation + "'", clientSigner, servingSigner} {
+	for _, want := range []string{"name: " + Namespace + "\n", "name: " + User + "\n", "name: " + tokenGroup + "\n", "namespace: " + tokenNamespace + "\n", "'" + string(tokenType) + "'", "'" + tokenPrefix + "'", "'" + nodeAnnotation + "'", base64.StdEncoding.EncodeToString([]byte(tokenGroup)), clientSigner, servingSigner} {
 		if !bytes.Contains(Manifest(), []byte(want)) {
 			t.Errorf("the manifest lacks %q", want)
 		}

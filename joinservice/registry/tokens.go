@@ -88,7 +88,7 @@ func tokenSecret(node hullmark.NodeID, id string, secret []byte) *corev1.Secret 
 
 func (r *Registry) createToken(ctx context.Context, object *corev1.Secret) error {
 	_, err := call(ctx, r, "make the bootstrap token of machine "+object.Annotations[nodeAnnotation], func(ctx context.Context) (struct{}, error) {
-		answer, err := r.secrets.Create(ctx, object, metav1.CreateOptions{})
+		answer, err := r.secrets.create(ctx, object)
 		if answer != nil {
 			clear(answer.Data["token-secret"])
 		}
@@ -102,7 +102,7 @@ func (r *Registry) Revoke(ctx context.Context, id string) error {
 	if !tokenID.MatchString(id) {
 		return fmt.Errorf("revoke a bootstrap token: %q is no token's public half", id)
 	}
-	return r.remove(ctx, "revoke the bootstrap token "+id, r.secrets, tokenPrefix+id)
+	return r.remove(ctx, "revoke the bootstrap token "+id, r.secrets.delete, tokenPrefix+id)
 }
 
 // tokenNode returns the machine that a token was made for; found is false if the token is gone or not one of ours.
@@ -111,7 +111,7 @@ func (r *Registry) tokenNode(ctx context.Context, id string) (node hullmark.Node
 		return hullmark.NodeID{}, false, nil
 	}
 	object, err := call(ctx, r, "read the bootstrap token "+id, func(ctx context.Context) (*corev1.Secret, error) {
-		return r.secrets.Get(ctx, tokenPrefix+id, metav1.GetOptions{})
+		return r.secrets.get(ctx, tokenPrefix+id)
 	})
 	if apierrors.IsNotFound(err) {
 		return hullmark.NodeID{}, false, nil
