@@ -38,6 +38,8 @@ var forbidden = []arrow{
 	{"./firstboot/luks2", module + "/...", "a header decoder is a leaf"},
 	{"./tools/firstboot", "github.com/martinjungblut/go-cryptsetup", "the agent is static: cgo stays in the short-lived disk helper"},
 	{"./tools/firstboot", module + "/joinservice/...", "a node never holds the code that decides over it"},
+	{"./tools/firstboot", "k8s.io/client-go/...", "the agent is small: it asks the API by a few requests of its own"},
+	{"./joinservice/registry", "k8s.io/client-go/testing", "client-go's typed clients bring 12 MB of what tests of others need"},
 	{"./tools/statedisk", module + "/joinservice/...", "a node never holds the code that decides over it"},
 	{"./tools/statedisk", "net/http", "the disk helper speaks over one socket only"},
 	{"./tools/initrd", module + "/attest/...", "the initrd opens the root and nothing else"},

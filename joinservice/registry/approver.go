@@ -46,10 +46,10 @@ func (a *Approver) Run(ctx context.Context) error {
 	done := map[types.UID]bool{}
 	return mirror(ctx, &certificatesv1.CertificateSigningRequest{}, &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.requests.List(ctx, o)
+			return r.requests.list(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return r.requests.Watch(ctx, o)
+			return r.requests.watch(ctx, o)
 		},
 	}, revisit, func(ctx context.Context, objects []any) {
 		done = a.pass(ctx, objects, done)
@@ -103,9 +103,7 @@ func (a *Approver) handle(ctx context.Context, csr *certificatesv1.CertificateSi
 		Reason: "Hullmark" + string(d.Outcome), Message: d.Reason,
 	})
 	_, err = call(ctx, a.Registry, "decide over certificate request "+csr.Name, func(ctx context.Context) (*certificatesv1.CertificateSigningRequest, error) {
-		result := &certificatesv1.CertificateSigningRequest{}
-		return result, a.Registry.certificates.Put().Resource("certificatesigningrequests").Name(csr.Name).SubResource("approval").
-			Body(decided).Do(ctx).Into(result)
+		return a.Registry.requests.update(ctx, csr.Name, decided, "approval")
 	})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		// Somebody else decided, or the request is gone: the watch will tell.

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -45,17 +46,17 @@ func (r *Registry) WatchPolicy(ctx context.Context, deliver func(envelope []byte
 	}
 	return mirror(ctx, &corev1.ConfigMap{}, &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return r.configMaps.List(ctx, choose(o))
+			return r.configMaps.list(ctx, choose(o))
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return r.configMaps.Watch(ctx, choose(o))
+			return r.configMaps.watch(ctx, choose(o))
 		},
 	}, 0, func(ctx context.Context, objects []any) {
 		envelope, documents, err := policyOf(objects)
 		switch {
 		case err != nil:
-			// The event tells the operator; who watches goes on with what was delivered before.
-			_ = r.Refused(ctx, err.Error())
+			// Who watches goes on with what was delivered before.
+			slog.WarnContext(ctx, "policy refused", "reason", err, "event", r.Refused(ctx, err.Error()))
 		case envelope != nil:
 			deliver(envelope, documents)
 		}
@@ -115,11 +116,11 @@ func (r *Registry) pushDocument(ctx context.Context, id measurements.DocumentID,
 	}
 	fixed := true
 	object := &corev1.ConfigMap{ObjectMeta: meta(documentKind, documentObject(id)), BinaryData: map[string][]byte{documentKind: content}, Immutable: &fixed}
-	create := func(ctx context.Context) (*corev1.ConfigMap, error) {
-		return r.configMaps.Create(ctx, object, metav1.CreateOptions{})
+	put := func(ctx context.Context) (*corev1.ConfigMap, error) {
+		return r.configMaps.create(ctx, object)
 	}
 	what := "create document " + id.String()
-	_, err := call(ctx, r, what, create)
+	_, err := call(ctx, r, what, put)
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
@@ -130,10 +131,10 @@ func (r *Registry) pushDocument(ctx context.Context, id measurements.DocumentID,
 	if _, kept, err := policyOf([]any{there}); err == nil && bytes.Equal(kept[id], content) {
 		return nil
 	}
-	if err := r.remove(ctx, "delete the wrong document "+id.String(), r.configMaps, object.Name); err != nil {
+	if err := r.remove(ctx, "delete the wrong document "+id.String(), r.configMaps.delete, object.Name); err != nil {
 		return err
 	}
-	_, err = call(ctx, r, what, create)
+	_, err = call(ctx, r, what, put)
 	return err
 }
 
@@ -147,10 +148,10 @@ func (r *Registry) pushEnvelope(ctx context.Context, envelope []byte) error {
 	}
 	_, err = call(ctx, r, "store the policy", func(ctx context.Context) (*corev1.ConfigMap, error) {
 		if absent {
-			return r.configMaps.Create(ctx, object, metav1.CreateOptions{})
+			return r.configMaps.create(ctx, object)
 		}
 		object.ResourceVersion = there.ResourceVersion
-		return r.configMaps.Update(ctx, object, metav1.UpdateOptions{})
+		return r.configMaps.update(ctx, object.Name, object)
 	})
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("somebody else pushed a policy at the same time: look at it, and push again: %w", err)
@@ -161,7 +162,7 @@ func (r *Registry) pushEnvelope(ctx context.Context, envelope []byte) error {
 // prune removes the documents that are not among those given.
 func (r *Registry) prune(ctx context.Context, keep map[measurements.DocumentID][]byte) error {
 	list, err := call(ctx, r, "list the documents", func(ctx context.Context) (*corev1.ConfigMapList, error) {
-		return r.configMaps.List(ctx, metav1.ListOptions{LabelSelector: selector("=" + documentKind)})
+		return r.configMaps.list(ctx, metav1.ListOptions{LabelSelector: selector("=" + documentKind)})
 	})
 	if err != nil {
 		return err
@@ -174,7 +175,7 @@ func (r *Registry) prune(ctx context.Context, keep map[measurements.DocumentID][
 		if named[object.Name] {
 			continue
 		}
-		if err := r.remove(ctx, "delete the document "+object.Name, r.configMaps, object.Name); err != nil {
+		if err := r.remove(ctx, "delete the document "+object.Name, r.configMaps.delete, object.Name); err != nil {
 			return err
 		}
 	}
@@ -200,7 +201,7 @@ func (r *Registry) Refused(ctx context.Context, reason string) error {
 		Source: corev1.EventSource{Component: User}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
 	_, err = call(ctx, r, "tell why the policy was refused", func(ctx context.Context) (*corev1.Event, error) {
-		return r.events.Create(ctx, event, metav1.CreateOptions{})
+		return r.events.create(ctx, event)
 	})
 	if apierrors.IsAlreadyExists(err) {
 		return nil

@@ -41,7 +41,7 @@ func (r *Registry) Load(ctx context.Context, node hullmark.NodeID) (joinservice.
 
 func (r *Registry) configMap(ctx context.Context, what, name string) (*corev1.ConfigMap, error) {
 	return call(ctx, r, what, func(ctx context.Context) (*corev1.ConfigMap, error) {
-		return r.configMaps.Get(ctx, name, metav1.GetOptions{})
+		return r.configMaps.get(ctx, name)
 	})
 }
 
@@ -71,10 +71,10 @@ func (r *Registry) Store(ctx context.Context, m joinservice.Machine, v joinservi
 	object := &corev1.ConfigMap{ObjectMeta: meta(nodeKind, nodeObject(m.Node)), Data: map[string]string{machineKey: string(text)}}
 	stored, err := call(ctx, r, "store the record of machine "+m.Node.String(), func(ctx context.Context) (*corev1.ConfigMap, error) {
 		if v == "" {
-			return r.configMaps.Create(ctx, object, metav1.CreateOptions{})
+			return r.configMaps.create(ctx, object)
 		}
 		object.ResourceVersion = string(v)
-		return r.configMaps.Update(ctx, object, metav1.UpdateOptions{})
+		return r.configMaps.update(ctx, object.Name, object)
 	})
 	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) || v != "" && apierrors.IsNotFound(err) {
 		return "", joinservice.ErrConflict
@@ -94,7 +94,7 @@ func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID)
 	fixed := true
 	object := &corev1.ConfigMap{ObjectMeta: meta(nameKind, nameObject(name)), Data: map[string]string{holderKey: node.String()}, Immutable: &fixed}
 	_, err := call(ctx, r, "claim the name "+name, func(ctx context.Context) (*corev1.ConfigMap, error) {
-		return r.configMaps.Create(ctx, object, metav1.CreateOptions{})
+		return r.configMaps.create(ctx, object)
 	})
 	if !apierrors.IsAlreadyExists(err) {
 		return err
@@ -136,7 +136,7 @@ func (r *Registry) holder(ctx context.Context, name string) (node hullmark.NodeI
 // do not hide the others: they are named by the error, which comes beside them.
 func (r *Registry) List(ctx context.Context) ([]joinservice.Machine, error) {
 	list, err := call(ctx, r, "list the machines' records", func(ctx context.Context) (*corev1.ConfigMapList, error) {
-		return r.configMaps.List(ctx, metav1.ListOptions{LabelSelector: selector("=" + nodeKind)})
+		return r.configMaps.list(ctx, metav1.ListOptions{LabelSelector: selector("=" + nodeKind)})
 	})
 	if err != nil {
 		return nil, err
@@ -167,24 +167,20 @@ func (r *Registry) Delete(ctx context.Context, m joinservice.Machine) error {
 	if holder, found, err := r.holder(ctx, m.Name); err != nil {
 		return err
 	} else if found && holder == m.Node {
-		if err := r.remove(ctx, "delete the Node "+m.Name, r.nodes, m.Name); err != nil {
+		if err := r.remove(ctx, "delete the Node "+m.Name, r.nodes.delete, m.Name); err != nil {
 			return err
 		}
-		if err := r.remove(ctx, "give up the name "+m.Name, r.configMaps, nameObject(m.Name)); err != nil {
+		if err := r.remove(ctx, "give up the name "+m.Name, r.configMaps.delete, nameObject(m.Name)); err != nil {
 			return err
 		}
 	}
-	return r.remove(ctx, "delete the record of machine "+m.Node.String(), r.configMaps, nodeObject(m.Node))
-}
-
-type deleter interface {
-	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
+	return r.remove(ctx, "delete the record of machine "+m.Node.String(), r.configMaps.delete, nodeObject(m.Node))
 }
 
 // remove deletes an object that need not exist.
-func (r *Registry) remove(ctx context.Context, what string, from deleter, name string) error {
+func (r *Registry) remove(ctx context.Context, what string, del func(context.Context, string) error, name string) error {
 	_, err := call(ctx, r, what, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, from.Delete(ctx, name, metav1.DeleteOptions{})
+		return struct{}{}, del(ctx, name)
 	})
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -195,7 +191,7 @@ func (r *Registry) remove(ctx context.Context, what string, from deleter, name s
 // NodeReady reports whether Kubernetes has a Node of this name and holds it to be Ready.
 func (r *Registry) NodeReady(ctx context.Context, name string) (bool, error) {
 	node, err := call(ctx, r, "read the Node "+name, func(ctx context.Context) (*corev1.Node, error) {
-		return r.nodes.Get(ctx, name, metav1.GetOptions{})
+		return r.nodes.get(ctx, name)
 	})
 	if apierrors.IsNotFound(err) {
 		return false, nil

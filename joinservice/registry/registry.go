@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"time"
 
@@ -21,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 
 	"github.com/hullmark/hullmark"
@@ -54,15 +54,14 @@ const callTimeout = 15 * time.Second
 // *hullmark.Condition with Retry: api-unreachable, or api-forbidden where the
 // permissions of Manifest are missing.
 type Registry struct {
-	configMaps *gentype.ClientWithList[*corev1.ConfigMap, *corev1.ConfigMapList]
-	secrets    *gentype.Client[*corev1.Secret]
-	events     *gentype.Client[*corev1.Event]
-	nodes      *gentype.Client[*corev1.Node]
-	requests   *gentype.ClientWithList[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]
-	// certificates is the client of requests, for their approval, which is a resource below.
-	certificates *rest.RESTClient
-	// server is where the API is, for errors.
-	server string
+	configMaps objects[*corev1.ConfigMap, *corev1.ConfigMapList]
+	secrets    objects[*corev1.Secret, *corev1.SecretList]
+	events     objects[*corev1.Event, *corev1.EventList]
+	nodes      objects[*corev1.Node, *corev1.NodeList]
+	requests   objects[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]
+	// server is where the API is, for errors; timeout bounds a call.
+	server  string
+	timeout time.Duration
 }
 
 var (
@@ -86,20 +85,21 @@ func New(config *rest.Config) (*Registry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
-	p := runtime.NewParameterCodec(scheme)
+	codec := runtime.NewParameterCodec(scheme)
 	return &Registry{
-		configMaps: gentype.NewClientWithList("configmaps", core, p, Namespace, create[corev1.ConfigMap], create[corev1.ConfigMapList]),
-		secrets:    gentype.NewClient("secrets", core, p, tokenNamespace, create[corev1.Secret]),
-		events:     gentype.NewClient("events", core, p, Namespace, create[corev1.Event]),
-		nodes:      gentype.NewClient("nodes", core, p, "", create[corev1.Node]),
-		requests: gentype.NewClientWithList("certificatesigningrequests", certificates, p, "",
-			create[certificatesv1.CertificateSigningRequest], create[certificatesv1.CertificateSigningRequestList]),
-		certificates: certificates,
-		server:       config.Host,
+		configMaps: objects[*corev1.ConfigMap, *corev1.ConfigMapList]{
+			core, codec, "configmaps", Namespace, fresh[corev1.ConfigMap], fresh[corev1.ConfigMapList],
+		},
+		secrets: objects[*corev1.Secret, *corev1.SecretList]{core, codec, "secrets", tokenNamespace, fresh[corev1.Secret], fresh[corev1.SecretList]},
+		events:  objects[*corev1.Event, *corev1.EventList]{core, codec, "events", Namespace, fresh[corev1.Event], fresh[corev1.EventList]},
+		nodes:   objects[*corev1.Node, *corev1.NodeList]{core, codec, "nodes", "", fresh[corev1.Node], fresh[corev1.NodeList]},
+		requests: objects[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]{
+			certificates, codec, "certificatesigningrequests", "",
+			fresh[certificatesv1.CertificateSigningRequest], fresh[certificatesv1.CertificateSigningRequestList],
+		},
+		server: config.Host, timeout: callTimeout,
 	}, nil
 }
-
-func create[T any]() *T { return new(T) }
 
 // client speaks one group of the API in JSON. Only the two groups in use are
 // linked: client-go's own clientset brings every type of Kubernetes.
@@ -128,7 +128,7 @@ func selector(requirement string) string {
 
 // call runs one call under its deadline and says what it was for if it fails.
 func call[T any](ctx context.Context, r *Registry, what string, do func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	result, err := do(ctx)
 	return result, r.explain(what, err)
@@ -137,7 +137,7 @@ func call[T any](ctx context.Context, r *Registry, what string, do func(context.
 // explain makes a condition of an error that is expected to pass. An error that
 // says something about the object itself is only wrapped, so that callers can tell.
 func (r *Registry) explain(what string, err error) error {
-	status := apierrors.APIStatus(nil)
+	var answer apierrors.APIStatus
 	switch {
 	case err == nil:
 		return nil
@@ -148,7 +148,7 @@ func (r *Registry) explain(what string, err error) error {
 			Code: "api-forbidden", Title: what + ": the Kubernetes API refuses it: " + brief(err.Error()), Retry: true,
 			Next: "wait until the cluster is initialised; if this stays, apply Hullmark's manifest again",
 		}
-	case !errors.As(err, &status), transient(err):
+	case !errors.As(err, &answer), transient(answer.Status().Code):
 		return &hullmark.Condition{
 			Code: "api-unreachable", Title: what + ": the Kubernetes API at " + r.server + " does not answer: " + brief(err.Error()), Retry: true,
 			Next: "wait; if this stays, look at the API server and etcd of the control plane",
@@ -158,10 +158,9 @@ func (r *Registry) explain(what string, err error) error {
 	}
 }
 
-// transient reports whether an API server answered only that it cannot answer now.
-func transient(err error) bool {
-	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) ||
-		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsUnexpectedServerError(err)
+// transient reports whether an HTTP status says only that the API server cannot answer now.
+func transient(code int32) bool {
+	return code >= http.StatusInternalServerError || code == http.StatusTooManyRequests || code == http.StatusRequestTimeout
 }
 
 // brief bounds a text that others wrote, in bytes.

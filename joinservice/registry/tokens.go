@@ -40,7 +40,7 @@ func (r *Registry) Issue(ctx context.Context, m joinservice.Machine) (id string,
 		token := append(letters(tokenIDLength), '.')
 		token = append(token, letters(tokenSecretLength)...)
 		id := string(token[:tokenIDLength])
-		err = r.createToken(ctx, m.Node, id, token[tokenIDLength+1:])
+		err = r.createToken(ctx, tokenSecret(m.Node, id, token[tokenIDLength+1:]))
 		if err == nil {
 			return id, hullmark.NewSecret(token), nil
 		}
@@ -68,8 +68,9 @@ func letters(n int) []byte {
 	return out
 }
 
-func (r *Registry) createToken(ctx context.Context, node hullmark.NodeID, id string, secret []byte) error {
-	object := &corev1.Secret{
+// tokenSecret is the object that makes a token.
+func tokenSecret(node hullmark.NodeID, id string, secret []byte) *corev1.Secret {
+	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: tokenPrefix + id, Namespace: tokenNamespace,
 			Labels:      map[string]string{managedLabel: managedBy},
@@ -83,8 +84,11 @@ func (r *Registry) createToken(ctx context.Context, node hullmark.NodeID, id str
 			"auth-extra-groups":              []byte(tokenGroup),
 		},
 	}
-	_, err := call(ctx, r, "make a bootstrap token for machine "+node.String(), func(ctx context.Context) (struct{}, error) {
-		answer, err := r.secrets.Create(ctx, object, metav1.CreateOptions{})
+}
+
+func (r *Registry) createToken(ctx context.Context, object *corev1.Secret) error {
+	_, err := call(ctx, r, "make the bootstrap token of machine "+object.Annotations[nodeAnnotation], func(ctx context.Context) (struct{}, error) {
+		answer, err := r.secrets.create(ctx, object)
 		if answer != nil {
 			clear(answer.Data["token-secret"])
 		}
@@ -98,7 +102,7 @@ func (r *Registry) Revoke(ctx context.Context, id string) error {
 	if !tokenID.MatchString(id) {
 		return fmt.Errorf("revoke a bootstrap token: %q is no token's public half", id)
 	}
-	return r.remove(ctx, "revoke the bootstrap token "+id, r.secrets, tokenPrefix+id)
+	return r.remove(ctx, "revoke the bootstrap token "+id, r.secrets.delete, tokenPrefix+id)
 }
 
 // tokenNode returns the machine that a token was made for; found is false if the token is gone or not one of ours.
@@ -107,7 +111,7 @@ func (r *Registry) tokenNode(ctx context.Context, id string) (node hullmark.Node
 		return hullmark.NodeID{}, false, nil
 	}
 	object, err := call(ctx, r, "read the bootstrap token "+id, func(ctx context.Context) (*corev1.Secret, error) {
-		return r.secrets.Get(ctx, tokenPrefix+id, metav1.GetOptions{})
+		return r.secrets.get(ctx, tokenPrefix+id)
 	})
 	if apierrors.IsNotFound(err) {
 		return hullmark.NodeID{}, false, nil

@@ -1,0 +1,114 @@
+package rig
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is one program that runs until it is stopped. A nil process was never started.
+type process struct {
+	name, log string
+	cmd       *exec.Cmd
+	// ended is closed when the program has ended by itself or was stopped.
+	ended chan struct{}
+	// stopped says that stop was called.
+	stopped bool
+}
+
+// start runs a program; what it prints goes to the file NAME.log of dir.
+func start(bin, dir, name string, args ...string) (*process, error) {
+	p := &process{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	p.cmd = exec.Command(filepath.Join(bin, name), args...)
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
+	// A test that dies takes its programs along: the kernel kills them with the thread that started them, so that one waits for them.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = p.cmd.Wait()
+			close(p.ended)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// stop kills the program, if it was not stopped before, as a power cut would, and returns once it has ended. That it ended by itself is an error.
+func (p *process) stop() error {
+	if p == nil || p.stopped {
+		return nil
+	}
+	p.stopped = true
+	select {
+	case <-p.ended:
+		return fmt.Errorf("%s ended by itself: %s", p.name, p.tail())
+	default:
+	}
+	err := p.cmd.Process.Kill()
+	<-p.ended
+	return err
+}
+
+// await calls ready until it returns nil, the program ends or ctx does.
+func (p *process) await(ctx context.Context, ready func() error) error {
+	for {
+		err := ready()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.ended:
+			return fmt.Errorf("%s ended: %s", p.name, p.tail())
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w: %w: %s", p.name, ctx.Err(), err, p.tail())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// tail returns the last lines that the program printed.
+func (p *process) tail() string {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-10):], "\n")
+}
+
+// get asks for a page and wants 200.
+func get(ctx context.Context, client *http.Client, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
+		return fmt.Errorf("%s: %s: %s", url, response.Status, text)
+	}
+	return nil
+}

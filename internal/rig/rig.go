@@ -1,0 +1,300 @@
+// Package rig runs a real Kubernetes API for tests: etcd, kube-apiserver and
+// kube-controller-manager as ordinary processes on loopback, with the keys of a
+// new cluster file and the settings that kubeadm would give them. No node runs.
+package rig
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/hullmark/hullmark/image/build"
+	"github.com/hullmark/hullmark/internal/cache"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+)
+
+// Rig is one running API. Its methods are for one goroutine; its configurations are for any.
+type Rig struct {
+	// Cluster holds the keys; Kubernetes, Etcd and ServiceAccount are in use.
+	Cluster *cluster.Cluster
+	// Address is the API server's host:port. Its certificate is for kubernetes, localhost and 127.0.0.1.
+	Address string
+
+	// bin is the folder of the programs, dir that of all files.
+	bin, dir string
+	// etcdURL is where etcd serves.
+	etcdURL                  string
+	etcd, apiserver, manager *process
+}
+
+// Bundle returns the folder of the Kubernetes bundle of this checkout, which
+// holds the programs. It is compiled, which takes minutes, unless a build did so before.
+func Bundle(ctx context.Context) (string, error) {
+	source, err := checkout()
+	if err != nil {
+		return "", err
+	}
+	store, err := cache.Open()
+	if err != nil {
+		return "", err
+	}
+	o := build.Options{Source: source, LockFile: filepath.Join(source, "hullmark.lock"), Store: store, Progress: build.NewProgress(os.Stderr, time.Now)}
+	l, err := build.ReadLock(o)
+	if err != nil {
+		return "", err
+	}
+	root, _, err := build.Kubernetes(ctx, o, l)
+	return root, err
+}
+
+// checkout finds the folder that holds hullmark.lock, above the working folder, which is a package's in its tests.
+func checkout() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "hullmark.lock")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("no folder above %s holds hullmark.lock: run in a checkout", start)
+		}
+	}
+}
+
+// Start runs a new API whose files are below dir, which exists and is empty,
+// and returns when it answers as ready. Stop ends it. Programs write their logs to dir.
+func Start(ctx context.Context, dir string) (*Rig, error) {
+	bundle, err := Bundle(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("rig: %w", err)
+	}
+	c, err := cluster.New()
+	if err != nil {
+		return nil, fmt.Errorf("rig: %w", err)
+	}
+	r := &Rig{Cluster: c, bin: filepath.Join(bundle, "usr", "lib", "kubernetes", "bin"), dir: dir}
+	for _, step := range []func(context.Context) error{r.writeKeys, r.startEtcd, r.StartAPI, r.startManager, r.letAdminsIn} {
+		if err := step(ctx); err != nil {
+			return nil, fmt.Errorf("rig: %w", errors.Join(err, r.Stop()))
+		}
+	}
+	return r, nil
+}
+
+// Stop ends all programs.
+func (r *Rig) Stop() error {
+	return errors.Join(r.manager.stop(), r.apiserver.stop(), r.etcd.stop())
+}
+
+// file returns the path of one of the rig's files.
+func (r *Rig) file(name string) string { return filepath.Join(r.dir, name) }
+
+// pki returns the path of a file that kubeadm keeps below /etc/kubernetes/pki.
+func (r *Rig) pki(name string) string { return r.file("etc/kubernetes/pki/" + name) }
+
+// writeKeys writes what a control plane's disk holds, and the leaves that kubeadm would make.
+func (r *Rig) writeKeys(context.Context) error {
+	files, err := r.Cluster.Files()
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		path := r.file(f.Path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, f.Content, os.FileMode(f.Mode)); err != nil {
+			return err
+		}
+	}
+	both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	return errors.Join(
+		r.writeLeaf("apiserver", r.Cluster.Kubernetes, leaf{name: "kube-apiserver", usages: both[:1], loopback: true}),
+		r.writeLeaf("etcd/server", r.Cluster.Etcd, leaf{name: "etcd", usages: both, loopback: true}),
+		r.writeLeaf("apiserver-etcd-client", r.Cluster.Etcd, leaf{name: "kube-apiserver-etcd-client", usages: both[1:]}),
+	)
+}
+
+// freeAddress returns a loopback address that nothing listens on.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+func (r *Rig) startEtcd(ctx context.Context) error {
+	client, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	peer, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	r.etcdURL = "https://" + client
+	r.etcd, err = start(r.bin, r.dir, "etcd",
+		"--data-dir="+r.file("etcd"), "--name=rig", "--initial-cluster=rig=http://"+peer,
+		"--listen-client-urls="+r.etcdURL, "--advertise-client-urls="+r.etcdURL,
+		"--listen-peer-urls=http://"+peer, "--initial-advertise-peer-urls=http://"+peer,
+		"--client-cert-auth", "--trusted-ca-file="+r.pki("etcd/ca.crt"), "--cert-file="+r.pki("etcd/server.crt"), "--key-file="+r.pki("etcd/server.key"),
+		// Tests lose nothing in a power cut.
+		"--unsafe-no-fsync")
+	return err
+}
+
+// StartAPI starts the API server, again after StopAPI on the same address, and returns when it is ready.
+func (r *Rig) StartAPI(ctx context.Context) (err error) {
+	if r.Address == "" {
+		if r.Address, err = freeAddress(); err != nil {
+			return err
+		}
+	}
+	host, port, err := net.SplitHostPort(r.Address)
+	if err != nil {
+		return err
+	}
+	r.apiserver, err = start(r.bin, r.dir, "kube-apiserver",
+		"--bind-address="+host, "--secure-port="+port, "--advertise-address="+host, "--endpoint-reconciler-type=none",
+		"--etcd-servers="+r.etcdURL, "--etcd-cafile="+r.pki("etcd/ca.crt"),
+		"--etcd-certfile="+r.pki("apiserver-etcd-client.crt"), "--etcd-keyfile="+r.pki("apiserver-etcd-client.key"),
+		"--client-ca-file="+r.pki("ca.crt"), "--tls-cert-file="+r.pki("apiserver.crt"), "--tls-private-key-file="+r.pki("apiserver.key"),
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file="+r.pki("sa.pub"), "--service-account-signing-key-file="+r.pki("sa.key"),
+		"--service-cluster-ip-range=10.96.0.0/16",
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--enable-bootstrap-token-auth=true")
+	if err != nil {
+		return err
+	}
+	return r.awaitReady(ctx)
+}
+
+// StopAPI kills the API server alone; its clients see an outage.
+func (r *Rig) StopAPI() error { return r.apiserver.stop() }
+
+// awaitReady waits until the API server says that it is ready and has made its own namespaces.
+func (r *Rig) awaitReady(ctx context.Context) error {
+	return r.awaitPages(ctx, r.apiserver, "/readyz", "/api/v1/namespaces/kube-system")
+}
+
+// awaitPages waits until a program made the API server have these pages.
+func (r *Rig) awaitPages(ctx context.Context, by *process, paths ...string) error {
+	config, err := r.Config("rig", "system:masters")
+	if err != nil {
+		return err
+	}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return err
+	}
+	defer client.CloseIdleConnections()
+	for _, path := range paths {
+		if err := by.await(ctx, func() error { return get(ctx, client, config.Host+path) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Rig) startManager(ctx context.Context) error {
+	config, err := r.Config("system:kube-controller-manager")
+	if err != nil {
+		return err
+	}
+	kubeconfig := r.file("controller-manager.conf")
+	if err := writeKubeconfig(kubeconfig, config); err != nil {
+		return err
+	}
+	address, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	r.manager, err = start(r.bin, r.dir, "kube-controller-manager",
+		"--bind-address="+host, "--secure-port="+port, "--kubeconfig="+kubeconfig, "--leader-elect=false",
+		"--controllers=*,bootstrapsigner,tokencleaner", "--use-service-account-credentials=true",
+		"--root-ca-file="+r.pki("ca.crt"), "--service-account-private-key-file="+r.pki("sa.key"),
+		"--cluster-signing-cert-file="+r.pki("ca.crt"), "--cluster-signing-key-file="+r.pki("ca.key"))
+	if err != nil {
+		return err
+	}
+	// Once one controller did its work all are made; before, the program ends at the first call that fails.
+	return r.awaitPages(ctx, r.manager, "/api/v1/namespaces/default/serviceaccounts/default")
+}
+
+// letAdminsIn gives operators' certificates their permissions, as kubeadm does.
+func (r *Rig) letAdminsIn(ctx context.Context) error {
+	return r.Apply(ctx, []byte(`apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: "kubeadm:cluster-admins"}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "kubeadm:cluster-admins"}]
+`))
+}
+
+// Apply gives the API a manifest, a YAML stream, as a control-plane node applies its own.
+func (r *Rig) Apply(ctx context.Context, manifest []byte) error {
+	config, err := r.Config("rig", "system:masters")
+	if err != nil {
+		return err
+	}
+	kubeconfig := r.file("rig.conf")
+	if err := writeKubeconfig(kubeconfig, config); err != nil {
+		return err
+	}
+	kubectl := exec.CommandContext(ctx, filepath.Join(r.bin, "kubectl"), "--kubeconfig="+kubeconfig, "apply", "--server-side", "-f", "-")
+	kubectl.Stdin = bytes.NewReader(manifest)
+	if out, err := kubectl.CombinedOutput(); err != nil {
+		return fmt.Errorf("kubectl apply: %w: %s", err, out)
+	}
+	return nil
+}
+
+// Config returns the configuration of a client that the API holds for this user, who is in these groups.
+func (r *Rig) Config(user string, groups ...string) (*rest.Config, error) {
+	certificate, key, err := sign(r.Cluster.Kubernetes, leaf{name: user, groups: groups, usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil {
+		return nil, err
+	}
+	config := r.Anonymous()
+	config.CertData, config.KeyData = certificate, key
+	return config, nil
+}
+
+// Anonymous returns the configuration of a client that nothing vouches for; a token can be added to it.
+func (r *Rig) Anonymous() *rest.Config {
+	return &rest.Config{
+		Host:            "https://" + r.Address,
+		TLSClientConfig: rest.TLSClientConfig{CAData: encode("CERTIFICATE", r.Cluster.Kubernetes.Certificate.Raw), ServerName: "kubernetes"},
+		QPS:             -1,
+	}
+}
+
+func writeKubeconfig(path string, config *rest.Config) error {
+	const name = "rig"
+	return clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{name: {
+			Server: config.Host, TLSServerName: config.ServerName, CertificateAuthorityData: config.CAData,
+		}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}},
+		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
+		CurrentContext: name,
+	}, path)
+}

@@ -1,0 +1,323 @@
+package registry
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/pem"
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+)
+
+const (
+	clientSigner  = certificatesv1.KubeAPIServerClientKubeletSignerName
+	servingSigner = certificatesv1.KubeletServingSignerName
+)
+
+// question is a request with all that its decision depends on, for tests to change.
+type question struct {
+	template x509.CertificateRequest
+	request  certificatesv1.CertificateSigningRequest
+	known    facts
+	now      time.Time
+	// mangle changes the PEM before it is asked.
+	mangle func([]byte) []byte
+}
+
+var asked = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// newQuestion asks as the kubelet of w1 does, for one of the signers.
+func newQuestion(signer, user string, groups ...string) *question {
+	node := hullmark.NodeID{1}
+	q := &question{
+		template: x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:w1", Organization: []string{"system:nodes"}}},
+		request: certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{Name: "csr-1", CreationTimestamp: metav1.NewTime(asked)},
+			Spec: certificatesv1.CertificateSigningRequestSpec{
+				SignerName: signer, Username: user, Groups: append(groups, "system:authenticated"),
+				Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+			},
+		},
+		known: facts{node: node, found: true, recorded: true, machine: joinservice.Machine{
+			Node: node, Name: "w1", Role: hullmark.Worker, Token: "abc123",
+			Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")},
+		}},
+		now: asked.Add(time.Second),
+	}
+	if signer == servingSigner {
+		q.request.Spec.Usages[1] = certificatesv1.UsageServerAuth
+		q.template.DNSNames = []string{"w1"}
+		q.template.IPAddresses = []net.IP{net.ParseIP("10.0.0.1")}
+	}
+	return q
+}
+
+func bootstrap() *question {
+	return newQuestion(clientSigner, "system:bootstrap:abc123", "system:bootstrappers", tokenGroup)
+}
+func renewal() *question { return newQuestion(clientSigner, "system:node:w1", "system:nodes") }
+func serving() *question { return newQuestion(servingSigner, "system:node:w1", "system:nodes") }
+
+func (q *question) ask(t testing.TB) (Outcome, string) {
+	t.Helper()
+	q.request.Spec.Request = requestPEM(t, &q.template)
+	if q.mangle != nil {
+		q.request.Spec.Request = q.mangle(q.request.Spec.Request)
+	}
+	return decide(&q.request, q.known, q.now)
+}
+
+func requestPEM(t testing.TB, template *x509.CertificateRequest) []byte {
+	t.Helper()
+	der, err := x509.CreateCertificateRequest(rand.Reader, template, newKey(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+}
+
+func newKey(t testing.TB) crypto.Signer {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// names encodes a subjectAltName extension of these context-specific values (RFC 5280 §4.2.1.6).
+func names(t testing.TB, values ...asn1.RawValue) pkix.Extension {
+	t.Helper()
+	value, err := asn1.Marshal(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pkix.Extension{Id: subjectAltName, Value: value}
+}
+
+func TestDecideApproves(t *testing.T) {
+	for name, c := range map[string]struct {
+		from   *question
+		change func(*question)
+	}{
+		"first certificate":       {bootstrap(), func(*question) {}},
+		"renewal":                 {renewal(), func(*question) {}},
+		"renewal without token":   {renewal(), func(q *question) { q.known.machine.Token = "" }},
+		"renewal of long ago":     {renewal(), func(q *question) { q.now = asked.Add(patience * 2) }},
+		"renewal, no addresses":   {renewal(), func(q *question) { q.known.machine.Addresses = nil }},
+		"serving":                 {serving(), func(*question) {}},
+		"serving, name alone":     {serving(), func(q *question) { q.template.IPAddresses = nil }},
+		"serving, address alone":  {serving(), func(q *question) { q.template.DNSNames = nil }},
+		"serving, both addresses": {serving(), func(q *question) { q.template.IPAddresses = append(q.template.IPAddresses, net.ParseIP("fd00::1")) }},
+		"client key that enciphers": {bootstrap(), func(q *question) {
+			q.request.Spec.Usages = append(q.request.Spec.Usages, certificatesv1.UsageKeyEncipherment)
+		}},
+		"serving key that enciphers": {serving(), func(q *question) {
+			q.request.Spec.Usages = append([]certificatesv1.KeyUsage{certificatesv1.UsageKeyEncipherment}, q.request.Spec.Usages...)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.change(c.from)
+			if outcome, reason := c.from.ask(t); outcome != Approved {
+				t.Errorf("got %q: %s", outcome, reason)
+			}
+		})
+	}
+}
+
+// refusal is one change to a legal question, and what the denial has to name.
+type refusal struct {
+	from   *question
+	change func(*question)
+	says   string
+}
+
+func TestDecideDeniesRequesters(t *testing.T) {
+	checkRefusals(t, map[string]refusal{
+		"a person":                       {renewal(), func(q *question) { q.request.Spec.Username = "mallory" }, `got "mallory"`},
+		"a node without its group":       {renewal(), func(q *question) { q.request.Spec.Groups = nil }, "requester"},
+		"a token without its group":      {bootstrap(), func(q *question) { q.request.Spec.Groups = []string{"system:bootstrappers"} }, "requester"},
+		"a malformed token":              {bootstrap(), func(q *question) { q.request.Spec.Username = "system:bootstrap:abc-12" }, "requester"},
+		"a node of no name":              {renewal(), func(q *question) { q.request.Spec.Username = "system:node:" }, "requester"},
+		"a service account":              {renewal(), func(q *question) { q.request.Spec.Username = "system:serviceaccount:default:w1" }, "requester"},
+		"token gone":                     {bootstrap(), func(q *question) { q.known = facts{} }, "abc123 is gone"},
+		"token of a forgotten machine":   {bootstrap(), func(q *question) { q.known.recorded, q.known.machine = false, joinservice.Machine{} }, "last ticket"},
+		"token of another ticket":        {bootstrap(), func(q *question) { q.known.machine.Token = "zzz999" }, "last ticket"},
+		"token revoked":                  {bootstrap(), func(q *question) { q.known.machine.Token = "" }, "last ticket"},
+		"token for serving":              {newQuestion(servingSigner, "system:bootstrap:abc123", tokenGroup), func(*question) {}, "client certificate only"},
+		"name of no machine":             {renewal(), func(q *question) { q.known = facts{}; q.now = asked.Add(patience) }, "no machine is recorded"},
+		"machine without a record":       {renewal(), func(q *question) { q.known.recorded = false; q.now = asked.Add(patience) }, "no machine is recorded"},
+		"serving, addresses unknown":     {serving(), func(q *question) { q.known.machine.Addresses = nil; q.now = asked.Add(patience) }, "no machine is recorded"},
+		"machine of another name by now": {renewal(), func(q *question) { q.known.machine.Name = "w2" }, "is w2 by now"},
+	})
+}
+
+func TestDecideDeniesContent(t *testing.T) {
+	email := asn1.RawValue{Class: asn1.ClassContextSpecific, Tag: 1, Bytes: []byte("a@b")}
+	dns := asn1.RawValue{Class: asn1.ClassContextSpecific, Tag: 2, Bytes: []byte("w1")}
+	registered := asn1.RawValue{Class: asn1.ClassContextSpecific, Tag: 8, Bytes: []byte{42, 3}}
+	authority := pkix.Extension{Id: asn1.ObjectIdentifier{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 3, 1, 1, 0xff}}
+	both := map[string]func(q *question, says *string){
+		"another node's name": func(q *question, says *string) {
+			q.template.Subject.CommonName, *says = "system:node:w2", `want system:node:w1, got "system:node:w2"`
+		},
+		"a person's name": func(q *question, says *string) { q.template.Subject.CommonName, *says = "admin", "common name" },
+		"no name":         func(q *question, says *string) { q.template.Subject.CommonName, *says = "", "common name" },
+		"administrators": func(q *question, says *string) {
+			q.template.Subject.Organization, *says = []string{"system:masters"}, "organization"
+		},
+		"another group": func(q *question, says *string) {
+			q.template.Subject.Organization, *says = append(q.template.Subject.Organization, "system:masters"), "organization"
+		},
+		"no group": func(q *question, says *string) { q.template.Subject.Organization, *says = nil, "organization" },
+		"another attribute": func(q *question, says *string) {
+			q.template.Subject.OrganizationalUnit, *says = []string{"x"}, "subject"
+		},
+		"two common names": func(q *question, says *string) {
+			q.template.Subject.ExtraNames, *says = []pkix.AttributeTypeAndValue{
+				{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: "system:node:w2"}, {Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: "system:node:w1"},
+			}, "subject"
+		},
+		"no usages":    func(q *question, says *string) { q.request.Spec.Usages, *says = nil, "usages" },
+		"a usage less": func(q *question, says *string) { q.request.Spec.Usages, *says = q.request.Spec.Usages[1:], "usages" },
+		"both purposes": func(q *question, says *string) {
+			q.request.Spec.Usages, *says = append(q.request.Spec.Usages, certificatesv1.UsageClientAuth, certificatesv1.UsageServerAuth), "usages"
+		},
+		"signing certificates": func(q *question, says *string) {
+			q.request.Spec.Usages, *says = append(q.request.Spec.Usages, certificatesv1.UsageCertSign), "usages"
+		},
+		"an authority": func(q *question, says *string) {
+			q.template.ExtraExtensions, *says = []pkix.Extension{authority}, "extensions"
+		},
+		"an email address": func(q *question, says *string) { q.template.EmailAddresses, *says = []string{"a@b"}, "names" },
+		"a URI": func(q *question, says *string) {
+			q.template.URIs, *says = []*url.URL{{Scheme: "spiffe", Host: "x"}}, "names"
+		},
+		"a registered id": func(q *question, says *string) {
+			q.template.ExtraExtensions, *says = []pkix.Extension{names(t, dns, registered)}, "names"
+		},
+		"no PEM": func(q *question, says *string) { q.mangle, *says = func([]byte) []byte { return []byte("x") }, "PEM" },
+		"two blocks": func(q *question, says *string) {
+			q.mangle, *says = func(p []byte) []byte { return append(p, p...) }, "PEM"
+		},
+		"another block": func(q *question, says *string) {
+			q.mangle, *says = func(p []byte) []byte { return bytes.ReplaceAll(p, []byte("REQUEST"), []byte("QUESTION")) }, "PEM"
+		},
+		"no ASN.1": func(q *question, says *string) {
+			q.mangle, *says = func([]byte) []byte {
+				return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: []byte{1}})
+			}, "certificate request"
+		},
+		"another key's": func(q *question, says *string) { q.mangle, *says = flipSignature, "certificate request" },
+	}
+	cases := map[string]refusal{
+		"client: a DNS name":         {bootstrap(), func(q *question) { q.template.DNSNames = []string{"w1"} }, "extensions"},
+		"client: an address":         {renewal(), func(q *question) { q.template.IPAddresses = []net.IP{net.ParseIP("10.0.0.1")} }, "extensions"},
+		"serving: another name":      {serving(), func(q *question) { q.template.DNSNames = append(q.template.DNSNames, "kubernetes.default") }, `DNS name: want w1, got "kubernetes.default"`},
+		"serving: a foreign address": {serving(), func(q *question) { q.template.IPAddresses = append(q.template.IPAddresses, net.ParseIP("10.0.0.2")) }, "got 10.0.0.2"},
+		"serving: no names":          {serving(), func(q *question) { q.template.DNSNames, q.template.IPAddresses = nil, nil }, "extensions"},
+		"serving: email alone": {serving(), func(q *question) {
+			q.template.DNSNames, q.template.IPAddresses, q.template.ExtraExtensions = nil, nil, []pkix.Extension{names(t, email)}
+		}, "names"},
+		"serving: an empty list": {serving(), func(q *question) {
+			q.template.DNSNames, q.template.IPAddresses, q.template.ExtraExtensions = nil, nil, []pkix.Extension{names(t)}
+		}, "names"},
+		"client: for serving":   {bootstrap(), func(q *question) { q.request.Spec.Usages[1] = certificatesv1.UsageServerAuth }, "usages"},
+		"serving: for a client": {serving(), func(q *question) { q.request.Spec.Usages[1] = certificatesv1.UsageClientAuth }, "usages"},
+	}
+	for name, change := range both {
+		for kind, from := range map[string]func() *question{"bootstrap": bootstrap, "renewal": renewal, "serving": serving} {
+			q, says := from(), ""
+			change(q, &says)
+			if says == "names" && kind != "serving" {
+				says = "extensions"
+			}
+			cases[kind+": "+name] = refusal{q, func(*question) {}, says}
+		}
+	}
+	checkRefusals(t, cases)
+}
+
+func checkRefusals(t *testing.T, cases map[string]refusal) {
+	t.Helper()
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			c.change(c.from)
+			if outcome, reason := c.from.ask(t); outcome != Denied || !strings.Contains(reason, c.says) {
+				t.Errorf("got %q: %q, want a denial that says %q", outcome, reason, c.says)
+			}
+		})
+	}
+}
+
+// flipSignature breaks a request's signature, which is its last bytes.
+func flipSignature(text []byte) []byte {
+	block, _ := pem.Decode(text)
+	block.Bytes[len(block.Bytes)-1] ^= 1
+	return pem.EncodeToMemory(block)
+}
+
+func TestDecideWaitsForTheRecord(t *testing.T) {
+	for name, known := range map[string]facts{
+		"no claim":     {},
+		"no record":    {node: hullmark.NodeID{1}, found: true},
+		"no addresses": {node: hullmark.NodeID{1}, found: true, recorded: true, machine: joinservice.Machine{Node: hullmark.NodeID{1}, Name: "w1"}},
+	} {
+		q := serving()
+		q.known = known
+		if outcome, reason := q.ask(t); outcome != Waiting {
+			t.Errorf("%s: got %q: %s", name, outcome, reason)
+		}
+		q.now = asked.Add(patience)
+		if outcome, _ := q.ask(t); outcome != Denied {
+			t.Errorf("%s: after %v: got %q, want a denial", name, patience, outcome)
+		}
+	}
+}
+
+func TestDenialsAreBounded(t *testing.T) {
+	q := renewal()
+	q.template.Subject.CommonName = strings.Repeat("x", 1<<16)
+	if outcome, reason := q.ask(t); outcome != Denied || len(reason) > 600 {
+		t.Errorf("got %q in %d bytes", outcome, len(reason))
+	}
+}
+
+func FuzzDecide(f *testing.F) {
+	for _, q := range []*question{bootstrap(), renewal(), serving()} {
+		f.Add(requestPEM(f, &q.template))
+	}
+	f.Add([]byte("-----BEGIN CERTIFICATE REQUEST-----\n-----END CERTIFICATE REQUEST-----\n"))
+	f.Fuzz(func(t *testing.T, request []byte) {
+		for _, q := range []*question{bootstrap(), renewal(), serving()} {
+			q.request.Spec.Request = request
+			outcome, reason := decide(&q.request, q.known, q.now)
+			if outcome == Waiting || outcome == Denied && (reason == "" || len(reason) > 600) {
+				t.Errorf("got %q: %q", outcome, reason)
+			}
+			if outcome != Approved {
+				continue
+			}
+			block, _ := pem.Decode(request)
+			parsed, err := x509.ParseCertificateRequest(block.Bytes)
+			if err != nil || parsed.Subject.String() != "CN=system:node:w1,O=system:nodes" {
+				t.Errorf("approved: %v, %v", parsed, err)
+			}
+		}
+	})
+}

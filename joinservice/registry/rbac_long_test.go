@@ -1,0 +1,152 @@
+//go:build long
+
+package registry
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hullmark/hullmark"
+)
+
+// access is one thing that a user may or may not do: verb, group/resource[/subresource], namespace and name, "-" for none.
+type access string
+
+func (a access) attributes() map[string]string {
+	words := strings.Fields(strings.ReplaceAll(string(a), "-/", "/"))
+	group, resource, _ := strings.Cut(words[1], "/")
+	resource, subresource, _ := strings.Cut(resource, "/")
+	attributes := map[string]string{"verb": words[0], "group": group, "resource": resource, "subresource": subresource}
+	for i, key := range []string{"namespace", "name"} {
+		if len(words) > i+2 && words[i+2] != "-" {
+			attributes[key] = words[i+2]
+		}
+	}
+	return attributes
+}
+
+// may asks the API whether a user in some groups may do something.
+func may(t *testing.T, a access, user string, groups ...string) bool {
+	t.Helper()
+	config, err := api.Config("rig", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer struct{ Status struct{ Allowed bool } }
+	spec := map[string]any{"user": user, "groups": append(groups, "system:authenticated"), "resourceAttributes": a.attributes()}
+	if err := ask(t.Context(), config, "/apis/authorization.k8s.io/v1/subjectaccessreviews", "SubjectAccessReview", spec, &answer); err != nil {
+		t.Fatal(err)
+	}
+	return answer.Status.Allowed
+}
+
+// That the service can do what it needs is what the other tests show, which run as its user; these hold what no test there needs.
+func TestPermissions(t *testing.T) {
+	for who, c := range map[string]struct {
+		user            string
+		groups          []string
+		allowed, denied []access
+	}{
+		"service": {
+			user: User,
+			allowed: []access{
+				"get /configmaps hullmark x", "list /configmaps hullmark", "watch /configmaps hullmark", "create /configmaps hullmark", "update /configmaps hullmark x",
+				"create coordination.k8s.io/leases hullmark", "get coordination.k8s.io/leases hullmark x", "update coordination.k8s.io/leases hullmark x",
+				"create /events hullmark", "get /secrets kube-system x", "create /secrets kube-system", "delete /secrets kube-system x",
+				"list certificates.k8s.io/certificatesigningrequests", "update certificates.k8s.io/certificatesigningrequests/approval",
+				"approve certificates.k8s.io/signers - kubernetes.io/kubelet-serving", "approve certificates.k8s.io/signers - kubernetes.io/kube-apiserver-client-kubelet",
+				"get /nodes - x", "list /nodes", "delete /nodes - x",
+			},
+			denied: []access{
+				"delete /configmaps hullmark x", "get /configmaps kube-system x", "create /configmaps kube-system", "update /configmaps kube-system kubeadm-config", "list /configmaps",
+				"list /secrets kube-system", "watch /secrets kube-system", "update /secrets kube-system x", "patch /secrets kube-system x", "deletecollection /secrets kube-system",
+				"get /secrets hullmark x", "get /secrets default x", "create /secrets default", "list /secrets",
+				"create rbac.authorization.k8s.io/clusterrolebindings", "create rbac.authorization.k8s.io/clusterroles", "escalate rbac.authorization.k8s.io/clusterroles", "bind rbac.authorization.k8s.io/clusterroles",
+				"create rbac.authorization.k8s.io/rolebindings hullmark", "create rbac.authorization.k8s.io/roles kube-system",
+				"impersonate /users", "impersonate /groups - system:masters", "impersonate /serviceaccounts",
+				"create /pods hullmark", "create /pods kube-system", "create /pods/exec kube-system x", "get /pods kube-system", "get /pods/log kube-system x", "create /serviceaccounts/token kube-system x",
+				"create apps/daemonsets kube-system", "create apps/deployments hullmark",
+				"update /nodes - x", "patch /nodes - x", "create /nodes", "update /nodes/status - x", "get /nodes/proxy - x", "create /nodes/proxy - x", "deletecollection /nodes",
+				"approve certificates.k8s.io/signers - kubernetes.io/kube-apiserver-client", "approve certificates.k8s.io/signers - kubernetes.io/legacy-unknown",
+				"sign certificates.k8s.io/signers - kubernetes.io/kubelet-serving", "create certificates.k8s.io/certificatesigningrequests", "delete certificates.k8s.io/certificatesigningrequests - x",
+				"update certificates.k8s.io/certificatesigningrequests/status - x",
+				"update admissionregistration.k8s.io/validatingadmissionpolicies - hullmark-join-service-tokens", "delete admissionregistration.k8s.io/validatingadmissionpolicybindings - hullmark-join-service-tokens",
+				"create /namespaces", "delete /namespaces - hullmark", "get coordination.k8s.io/leases kube-system x", "delete coordination.k8s.io/leases hullmark x",
+			},
+		},
+		"bearer of a token": {
+			user: "system:bootstrap:abc123", groups: []string{"system:bootstrappers", tokenGroup},
+			allowed: []access{"create certificates.k8s.io/certificatesigningrequests", "get certificates.k8s.io/certificatesigningrequests - x", "watch certificates.k8s.io/certificatesigningrequests", "get /nodes - x"},
+			denied: []access{
+				"update certificates.k8s.io/certificatesigningrequests/approval", "create certificates.k8s.io/certificatesigningrequests/nodeclient", "create certificates.k8s.io/certificatesigningrequests/selfnodeclient",
+				"approve certificates.k8s.io/signers - kubernetes.io/kube-apiserver-client-kubelet", "get /secrets kube-system x", "list /nodes", "create /nodes", "get /configmaps hullmark policy",
+			},
+		},
+		"node": {
+			user: "system:node:w1", groups: []string{"system:nodes"},
+			allowed: []access{"create certificates.k8s.io/certificatesigningrequests"},
+			denied: []access{
+				"create certificates.k8s.io/certificatesigningrequests/selfnodeclient", "create certificates.k8s.io/certificatesigningrequests/nodeclient",
+				"update certificates.k8s.io/certificatesigningrequests/approval", "get /configmaps hullmark policy", "update /configmaps hullmark policy", "get /secrets kube-system bootstrap-token-abc123",
+			},
+		},
+	} {
+		t.Run(who, func(t *testing.T) {
+			for _, a := range c.allowed {
+				if !may(t, a, c.user, c.groups...) {
+					t.Errorf("may not %s", a)
+				}
+			}
+			for _, a := range c.denied {
+				if may(t, a, c.user, c.groups...) {
+					t.Errorf("may %s", a)
+				}
+			}
+		})
+	}
+}
+
+// TestServiceWritesOnlyTokens tries what RBAC cannot tell apart, and the admission policy does.
+func TestServiceWritesOnlyTokens(t *testing.T) {
+	ctx := t.Context()
+	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "other", Namespace: tokenNamespace}, StringData: map[string]string{"a": "b"}}
+	// The API server takes a policy up some time after it was applied.
+	eventually(t, "the admission policy", func() error {
+		if _, err := admin.secrets.create(ctx, other); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		err := service.secrets.delete(ctx, other.Name)
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "bootstrap tokens only") {
+			return fmt.Errorf("delete another Secret: got %w", err)
+		}
+		return nil
+	})
+	for name, change := range map[string]func(*corev1.Secret){
+		"legal twin":    func(*corev1.Secret) {},
+		"another name":  func(s *corev1.Secret) { s.Name = "stolen" },
+		"another type":  func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque },
+		"another group": func(s *corev1.Secret) { s.Data["auth-extra-groups"] = []byte("system:bootstrappers:other") },
+		"one group more": func(s *corev1.Secret) {
+			s.Data["auth-extra-groups"] = []byte(tokenGroup + ",system:bootstrappers:other")
+		},
+		"no group":           func(s *corev1.Secret) { delete(s.Data, "auth-extra-groups") },
+		"no end":             func(s *corev1.Secret) { delete(s.Data, "expiration") },
+		"no machine":         func(s *corev1.Secret) { s.Annotations = nil },
+		"signs for the rest": func(s *corev1.Secret) { s.Data["usage-bootstrap-signing"] = []byte("true") },
+	} {
+		s := tokenSecret(hullmark.NodeID{1}, "abcdef", []byte("0123456789abcdef"))
+		change(s)
+		_, err := service.secrets.create(ctx, s)
+		if err == nil {
+			err = admin.secrets.delete(ctx, s.Name)
+		}
+		if legal := name == "legal twin"; legal && err != nil || !legal && !apierrors.IsInvalid(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,769 @@
+//go:build long
+
+package registry
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// api is one real API for all tests; service is a client with the service's own permissions, admin one with all.
+var (
+	api            *rig.Rig
+	service, admin *Registry
+)
+
+func TestMain(m *testing.M) {
+	code, err := withAPI(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func withAPI(m *testing.M) (code int, err error) {
+	dir, err := os.MkdirTemp("", "rig-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	// The bundle may have to be compiled.
+	ctx, cancel := context.WithTimeout(context.Background(), 45*time.Minute)
+	defer cancel()
+	if api, err = rig.Start(ctx, dir); err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, api.Stop()) }()
+	if service, err = connectAs(User); err != nil {
+		return 1, err
+	}
+	if admin, err = connectAs("hullmark-operator", "kubeadm:cluster-admins"); err != nil {
+		return 1, err
+	}
+	if err := refusedWithoutManifest(ctx); err != nil {
+		return 1, err
+	}
+	for range 2 { // applying it again changes nothing
+		if err := api.Apply(ctx, Manifest()); err != nil {
+			return 1, err
+		}
+	}
+	return m.Run(), nil
+}
+
+func connectAs(user string, groups ...string) (*Registry, error) {
+	config, err := api.Config(user, groups...)
+	if err != nil {
+		return nil, err
+	}
+	return New(config)
+}
+
+// refusedWithoutManifest is a test of the time before the manifest.
+func refusedWithoutManifest(ctx context.Context) error {
+	var c *hullmark.Condition
+	if _, _, err := service.Load(ctx, hullmark.NodeID{}); !errors.As(err, &c) || c.Code != "api-forbidden" || !c.Retry {
+		return fmt.Errorf("before the manifest: got %w, want a condition", err)
+	}
+	return nil
+}
+
+// eventually waits for what another process is to do.
+func eventually(t *testing.T, what string, done func() error) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if err = done(); err == nil {
+			return
+		}
+	}
+	t.Fatalf("%s: %v", what, err)
+}
+
+func TestRecordsCompareAndSwap(t *testing.T) {
+	ctx, m := t.Context(), testMachine(10, "swap")
+	if got, v, err := service.Load(ctx, m.Node); err != nil || v != "" || got.Node != m.Node || got.Name != "" {
+		t.Fatalf("absent: %+v %q %v", got, v, err)
+	}
+	first, err := service.Store(ctx, m, "")
+	if err != nil || first == "" {
+		t.Fatal(first, err)
+	}
+	if _, err := service.Store(ctx, m, ""); !errors.Is(err, joinservice.ErrConflict) {
+		t.Errorf("created twice: %v", err)
+	}
+	m.Record.Issued++
+	second, err := service.Store(ctx, m, first)
+	if err != nil || second == first {
+		t.Fatal(second, err)
+	}
+	if _, err := service.Store(ctx, m, first); !errors.Is(err, joinservice.ErrConflict) {
+		t.Errorf("an old version was replaced: %v", err)
+	}
+	got, v, err := service.Load(ctx, m.Node)
+	if err != nil || v != second || got.Record != m.Record {
+		t.Errorf("got %+v %q %v", got, v, err)
+	}
+	if err := admin.Delete(ctx, m); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := service.Store(ctx, m, second); !errors.Is(err, joinservice.ErrConflict) {
+		t.Errorf("a deleted record was replaced: %v", err)
+	}
+}
+
+// replicas returns n clients with connections of their own.
+func replicas(t *testing.T, n int) []*Registry {
+	t.Helper()
+	var all []*Registry
+	for range n {
+		r, err := connectAs(User)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+const writers = 32
+
+func TestRecordsUnderConcurrentWriters(t *testing.T) {
+	node, services := hullmark.NodeID{11}, replicas(t, 2)
+	var conflicts atomic.Int64
+	var all sync.WaitGroup
+	for i := range writers {
+		all.Go(func() {
+			for {
+				err := raise(t.Context(), services[i%len(services)], node)
+				if err == nil {
+					return
+				}
+				if !errors.Is(err, joinservice.ErrConflict) {
+					t.Error(err)
+					return
+				}
+				conflicts.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	m, _, err := service.Load(t.Context(), node)
+	if err != nil || m.Record.Issued != writers {
+		t.Errorf("issued %d, want %d: %v", m.Record.Issued, writers, err)
+	}
+	if conflicts.Load() == 0 {
+		t.Error("no two writers met: this tested nothing")
+	}
+}
+
+// raise counts a machine's tickets up by one.
+func raise(ctx context.Context, r *Registry, node hullmark.NodeID) error {
+	m, v, err := r.Load(ctx, node)
+	if err != nil {
+		return err
+	}
+	m.Name, m.Role = "many", hullmark.Worker
+	m.Record.Issued++
+	_, err = r.Store(ctx, m, v)
+	return err
+}
+
+func TestANameHasOneHolder(t *testing.T) {
+	services := replicas(t, 2)
+	var won, taken atomic.Int64
+	var holder atomic.Value
+	var all sync.WaitGroup
+	for i := range writers {
+		all.Go(func() {
+			node := hullmark.NodeID{12, byte(i)}
+			err := services[i%2].Claim(t.Context(), "race", node)
+			var c *hullmark.Condition
+			switch {
+			case err == nil:
+				won.Add(1)
+				holder.Store(node)
+			case errors.As(err, &c) && c.Code == "name-taken" && !c.Retry:
+				taken.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if won.Load() != 1 || taken.Load() != writers-1 {
+		t.Fatalf("%d machines hold the name, %d were refused", won.Load(), taken.Load())
+	}
+	node := holder.Load().(hullmark.NodeID)
+	if err := service.Claim(t.Context(), "race", node); err != nil {
+		t.Errorf("its own name again: %v", err)
+	}
+	// Another machine's removal does not free it; the holder's does.
+	other := joinservice.Machine{Node: hullmark.NodeID{12, 99}, Name: "race"}
+	if err := admin.Delete(t.Context(), other); err != nil {
+		t.Fatal(err)
+	}
+	if err := service.Claim(t.Context(), "race", other.Node); err == nil {
+		t.Error("another machine's removal freed the name")
+	}
+	if err := admin.Delete(t.Context(), joinservice.Machine{Node: node, Name: "race"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := service.Claim(t.Context(), "race", other.Node); err != nil {
+		t.Errorf("a name that was given up: %v", err)
+	}
+}
+
+func TestDeleteForgetsAMachine(t *testing.T) {
+	ctx, m := t.Context(), testMachine(13, "gone")
+	if err := service.Claim(ctx, m.Name, m.Node); err != nil {
+		t.Fatal(err)
+	}
+	id, _, err := service.Issue(ctx, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Token = id
+	if _, err := service.Store(ctx, m, ""); err != nil {
+		t.Fatal(err)
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}
+	if _, err := admin.nodes.create(ctx, node); err != nil {
+		t.Fatal(err)
+	}
+	if ready, err := service.NodeReady(ctx, m.Name); ready || err != nil {
+		t.Errorf("a Node without status is Ready: %v, %v", ready, err)
+	}
+	eventually(t, "the Node's status", func() error { return makeReady(ctx, m.Name) })
+	if ready, err := service.NodeReady(ctx, m.Name); !ready || err != nil {
+		t.Errorf("a Ready Node: %v, %v", ready, err)
+	}
+	if err := service.Delete(ctx, m); err == nil {
+		t.Error("the service deleted a record")
+	}
+	for range 2 {
+		if err := admin.Delete(ctx, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, v, err := service.Load(ctx, m.Node); v != "" || err != nil {
+		t.Errorf("record: %q, %v", v, err)
+	}
+	if _, found, err := service.tokenNode(ctx, id); found || err != nil {
+		t.Errorf("token: %v, %v", found, err)
+	}
+	if _, err := admin.nodes.get(ctx, m.Name); !apierrors.IsNotFound(err) {
+		t.Errorf("Node: %v", err)
+	}
+}
+
+// makeReady says what a kubelet says of its Node; controllers may change the Node at the same time.
+func makeReady(ctx context.Context, name string) error {
+	node, err := admin.nodes.get(ctx, name)
+	if err != nil {
+		return err
+	}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}
+	_, err = admin.nodes.update(ctx, name, node, "status")
+	return err
+}
+
+func TestListNamesWhatItCannotRead(t *testing.T) {
+	ctx, good := t.Context(), testMachine(14, "good")
+	if _, err := service.Store(ctx, good, ""); err != nil {
+		t.Fatal(err)
+	}
+	bad := machineObject(t, testMachine(15, "bad"))
+	bad.Data[machineKey] = `{"unknown":1}`
+	if _, err := admin.configMaps.create(ctx, bad); err != nil {
+		t.Fatal(err)
+	}
+	machines, err := service.List(ctx)
+	if err == nil || !strings.Contains(err.Error(), bad.Name) {
+		t.Errorf("got %v, want an error that names %s", err, bad.Name)
+	}
+	if !holds(machines, good.Node) {
+		t.Errorf("one bad record hides the others: %+v", machines)
+	}
+	if _, _, err := service.Load(ctx, hullmark.NodeID{15}); err == nil {
+		t.Error("a bad record was read")
+	}
+	if err := admin.configMaps.delete(ctx, bad.Name); err != nil {
+		t.Fatal(err)
+	}
+	if machines, err := service.List(ctx); err != nil || !holds(machines, good.Node) {
+		t.Errorf("got %+v, %v", machines, err)
+	}
+}
+
+func holds(machines []joinservice.Machine, node hullmark.NodeID) bool {
+	for _, m := range machines {
+		if m.Node == node {
+			return true
+		}
+	}
+	return false
+}
+
+// whoAmI asks the API whom it takes a client for.
+func whoAmI(ctx context.Context, config *rest.Config) (user string, groups []string, err error) {
+	var answer struct {
+		Status struct {
+			UserInfo struct {
+				Username string
+				Groups   []string
+			}
+		}
+	}
+	err = ask(ctx, config, "/apis/authentication.k8s.io/v1/selfsubjectreviews", "SelfSubjectReview", nil, &answer)
+	return answer.Status.UserInfo.Username, answer.Status.UserInfo.Groups, err
+}
+
+// ask creates one of the API's questions and reads the answer.
+func ask(ctx context.Context, config *rest.Config, path, kind string, spec, answer any) error {
+	r, err := New(config)
+	if err != nil {
+		return err
+	}
+	group := strings.Join(strings.Split(path, "/")[2:4], "/")
+	body, err := json.Marshal(map[string]any{"apiVersion": group, "kind": kind, "spec": spec})
+	if err != nil {
+		return err
+	}
+	raw, err := r.requests.client.Post().AbsPath(path).Body(body).SetHeader("Content-Type", "application/json").Do(ctx).Raw()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, answer)
+}
+
+// bearer returns a client that shows a token.
+func bearer(token hullmark.Secret) *rest.Config {
+	config := api.Anonymous()
+	config.BearerToken = string(token.Expose())
+	return config
+}
+
+func TestTokensLiveUntilRevoked(t *testing.T) {
+	ctx, m := t.Context(), testMachine(16, "token")
+	id, token, err := service.Issue(ctx, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user, groups, err := whoAmI(ctx, bearer(token))
+	if err != nil || user != "system:bootstrap:"+id || !strings.Contains(strings.Join(groups, " "), tokenGroup) {
+		t.Errorf("got %s in %s, %v", user, groups, err)
+	}
+	secret, err := admin.secrets.get(ctx, tokenPrefix+id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expires, err := time.Parse(time.RFC3339, string(secret.Data["expiration"]))
+	if err != nil || time.Until(expires) > tokenLife || time.Until(expires) < tokenLife-time.Minute {
+		t.Errorf("it expires at %v, %v", expires, err)
+	}
+	if node, found, err := service.tokenNode(ctx, id); node != m.Node || !found || err != nil {
+		t.Errorf("it names %v, %v, %v", node, found, err)
+	}
+	for range 2 {
+		if err := service.Revoke(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the API forgets a revoked token", func() error {
+		if user, _, err := whoAmI(ctx, bearer(token)); !apierrors.IsUnauthorized(err) {
+			return fmt.Errorf("it still is %s, %w", user, err)
+		}
+		return nil
+	})
+}
+
+// approving runs n approvers until the test ends.
+func approving(t *testing.T, n int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for _, r := range replicas(t, n) {
+		all.Go(func() {
+			a := &Approver{Registry: r}
+			if err := a.Run(ctx); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+	t.Cleanup(func() {
+		cancel()
+		all.Wait()
+	})
+}
+
+// request asks a signer for a certificate and returns the request's name.
+func request(t *testing.T, config *rest.Config, signer string, text []byte, usages ...certificatesv1.KeyUsage) string {
+	t.Helper()
+	name, err := tryRequest(t, config, signer, text, usages...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func tryRequest(t *testing.T, config *rest.Config, signer string, text []byte, usages ...certificatesv1.KeyUsage) (name string, err error) {
+	t.Helper()
+	r, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, err := r.requests.create(t.Context(), &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: text, SignerName: signer, Usages: append(usages, certificatesv1.UsageDigitalSignature),
+		},
+	})
+	return csr.GetName(), err
+}
+
+// decided waits until a request was denied, or approved and signed.
+func decided(t *testing.T, name string) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	var csr *certificatesv1.CertificateSigningRequest
+	eventually(t, "a decision over "+name, func() (err error) {
+		csr, err = admin.requests.get(t.Context(), name)
+		if err != nil {
+			return err
+		}
+		c := csr.Status.Conditions
+		if len(c) == 0 || c[0].Type == certificatesv1.CertificateApproved && len(csr.Status.Certificate) == 0 {
+			return fmt.Errorf("conditions %v", c)
+		}
+		return nil
+	})
+	return csr
+}
+
+func wantDenied(t *testing.T, name, says string) {
+	t.Helper()
+	csr := decided(t, name)
+	c := csr.Status.Conditions[0]
+	if c.Type != certificatesv1.CertificateDenied || c.Reason != "HullmarkDenied" || !strings.Contains(c.Message, says) || len(csr.Status.Certificate) > 0 {
+		t.Errorf("got %s %s %q, want a denial that says %q", c.Type, c.Reason, c.Message, says)
+	}
+}
+
+func wantSigned(t *testing.T, name string) []byte {
+	t.Helper()
+	csr := decided(t, name)
+	if c := csr.Status.Conditions[0]; c.Type != certificatesv1.CertificateApproved || c.Reason != "HullmarkApproved" {
+		t.Fatalf("got %s %s %q", c.Type, c.Reason, c.Message)
+	}
+	return csr.Status.Certificate
+}
+
+// template asks for a node's certificate.
+func template(name string, addresses ...string) *x509.CertificateRequest {
+	r := &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}}}
+	for _, a := range addresses {
+		r.IPAddresses = append(r.IPAddresses, net.ParseIP(a))
+	}
+	return r
+}
+
+func TestKubeletsCertificates(t *testing.T) {
+	ctx := t.Context()
+	approving(t, 2)
+	token, id := admitted(t, testMachine(17, "w17"))
+	strange, _ := admitted(t, testMachine(18, "w18"))
+
+	first, key := signingRequest(t, template("w17"))
+	client := certificatesv1.UsageClientAuth
+	wantDenied(t, request(t, bearer(strange), clientSigner, first, client), "common name: want system:node:w18")
+	wantDenied(t, request(t, bearer(token), clientSigner, requestPEM(t, template("w18")), client), "common name: want system:node:w17")
+	wantDenied(t, request(t, bearer(token), servingSigner, requestPEM(t, template("w17", "10.0.0.1")), certificatesv1.UsageServerAuth), "client certificate only")
+	certificate := wantSigned(t, request(t, bearer(token), clientSigner, first, client))
+
+	node := api.Anonymous()
+	node.CertData, node.KeyData = certificate, key
+	if user, groups, err := whoAmI(ctx, node); err != nil || user != "system:node:w17" || !strings.Contains(strings.Join(groups, " "), "system:nodes") {
+		t.Fatalf("the certificate is for %s in %s, %v", user, groups, err)
+	}
+	// From here on the token is gone, as when the node is Ready.
+	if err := service.Revoke(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	wantSigned(t, request(t, node, clientSigner, requestPEM(t, template("w17")), client))
+	// Another node's name does not even get as far as to us: the API server's NodeRestriction refuses it.
+	if _, err := tryRequest(t, node, clientSigner, requestPEM(t, template("w18")), client); !apierrors.IsForbidden(err) {
+		t.Errorf("another node's certificate: %v", err)
+	}
+	serving := wantSigned(t, request(t, node, servingSigner, requestPEM(t, template("w17", "10.0.0.1")), certificatesv1.UsageServerAuth))
+	checkServing(t, serving)
+	wantDenied(t, request(t, node, servingSigner, requestPEM(t, template("w17", "10.0.0.2")), certificatesv1.UsageServerAuth), "IP address")
+	person, err := api.Config("mallory", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantDenied(t, request(t, person, clientSigner, requestPEM(t, template("w17")), client), "requester")
+}
+
+// admitted stores a machine with a token of its own.
+func admitted(t *testing.T, m joinservice.Machine) (token hullmark.Secret, id string) {
+	t.Helper()
+	id, token, err := service.Issue(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Token = id
+	if err := service.Claim(t.Context(), m.Name, m.Node); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := service.Store(t.Context(), m, ""); err != nil {
+		t.Fatal(err)
+	}
+	return token, id
+}
+
+// signingRequest also returns the key that it was made with, in PEM.
+func signingRequest(t *testing.T, template *x509.CertificateRequest) (request, key []byte) {
+	t.Helper()
+	private := newKey(t)
+	der, err := x509.CreateCertificateRequest(nil, template, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(crypto.PrivateKey(private))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+}
+
+func checkServing(t *testing.T, text []byte) {
+	t.Helper()
+	block, _ := pem.Decode(text)
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(api.Cluster.Kubernetes.Certificate)
+	if _, err := certificate.Verify(x509.VerifyOptions{Roots: roots, DNSName: "10.0.0.1", KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestApproverWaitsAndSurvivesAnOutage is the first node: its kubelet asks before a service could make its record.
+func TestApproverWaitsAndSurvivesAnOutage(t *testing.T) {
+	ctx, m := t.Context(), testMachine(19, "w19")
+	node, err := api.Config("system:node:w19", "system:nodes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	approving(t, 1)
+	name := request(t, node, servingSigner, requestPEM(t, template("w19", "10.0.0.7")), certificatesv1.UsageServerAuth)
+	if err := api.StopAPI(); err != nil {
+		t.Fatal(err)
+	}
+	if err := api.StartAPI(ctx); err != nil {
+		t.Fatal(err)
+	}
+	csr, err := admin.requests.get(ctx, name)
+	if err != nil || len(csr.Status.Conditions) > 0 {
+		t.Fatalf("before its record: %+v, %v", csr.Status, err)
+	}
+	m.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.7")}
+	if err := service.Claim(ctx, m.Name, m.Node); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := service.Store(ctx, m, ""); err != nil {
+		t.Fatal(err)
+	}
+	wantSigned(t, name)
+}
+
+// delivery is what WatchPolicy delivered last.
+type delivery struct {
+	sync.Mutex
+	envelope  string
+	documents map[measurements.DocumentID][]byte
+}
+
+func (d *delivery) want(envelope string, documents map[measurements.DocumentID][]byte) error {
+	d.Lock()
+	defer d.Unlock()
+	if d.envelope != envelope || len(d.documents) != len(documents) {
+		return fmt.Errorf("delivered %q with %d documents", d.envelope, len(d.documents))
+	}
+	for id, content := range documents {
+		if !bytes.Equal(d.documents[id], content) {
+			return fmt.Errorf("document %s: %q", id, d.documents[id])
+		}
+	}
+	return nil
+}
+
+func watching(t *testing.T) *delivery {
+	t.Helper()
+	d := &delivery{}
+	ctx, cancel := context.WithCancel(context.Background())
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		err := service.WatchPolicy(ctx, func(envelope []byte, documents map[measurements.DocumentID][]byte) {
+			d.Lock()
+			defer d.Unlock()
+			d.envelope, d.documents = string(envelope), documents
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		ended.Wait()
+	})
+	return d
+}
+
+func documents(contents ...string) map[measurements.DocumentID][]byte {
+	all := map[measurements.DocumentID][]byte{}
+	for _, c := range contents {
+		all[sha256.Sum256([]byte(c))] = []byte(c)
+	}
+	return all
+}
+
+func TestPolicyIsPushedAndWatched(t *testing.T) {
+	ctx := t.Context()
+	early := watching(t)
+	push := func(envelope string, with map[measurements.DocumentID][]byte) {
+		t.Helper()
+		if err := admin.PushPolicy(ctx, []byte(envelope), with); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "delivery of "+envelope, func() error { return early.want(envelope, with) })
+	}
+	push("one", documents("a", "b"))
+	push("one", documents("a", "b"))
+	push("two", documents("b", "c\x00\xff"))
+	late := watching(t)
+	eventually(t, "delivery at the start", func() error { return late.want("two", documents("b", "c\x00\xff")) })
+
+	if err := api.StopAPI(); err != nil {
+		t.Fatal(err)
+	}
+	if err := api.StartAPI(ctx); err != nil {
+		t.Fatal(err)
+	}
+	push("three", documents("c\x00\xff"))
+	eventually(t, "delivery after an outage", func() error { return late.want("three", documents("c\x00\xff")) })
+
+	// What somebody wrote by hand is refused whole, with an event; pushing again mends it.
+	push("largest", documents(strings.Repeat("x", maxObject)))
+	id, wrong := documentOf("d")
+	wrong.BinaryData[documentKind] = []byte("e")
+	wrong.Data = map[string]string{"x": "y"}
+	if _, err := admin.configMaps.create(ctx, wrong); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "an event", func() error { return wantEvent(ctx, wrong.Name) })
+	push("four", map[measurements.DocumentID][]byte{id: []byte("d")})
+}
+
+// wantEvent looks for a refusal that says something.
+func wantEvent(ctx context.Context, says string) error {
+	n, err := countEvents(ctx, says)
+	if err == nil && n != 1 {
+		err = fmt.Errorf("%d events say %q", n, says)
+	}
+	return err
+}
+
+func countEvents(ctx context.Context, says string) (n int, err error) {
+	config, err := api.Config("rig", "system:masters")
+	if err != nil {
+		return 0, err
+	}
+	r, err := New(config)
+	if err != nil {
+		return 0, err
+	}
+	var list corev1.EventList
+	raw, err := r.requests.client.Get().AbsPath("/api/v1/namespaces/" + Namespace + "/events").Do(ctx).Raw()
+	if err != nil {
+		return 0, err
+	}
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return 0, err
+	}
+	for _, e := range list.Items {
+		if e.Reason == "PolicyRefused" && e.InvolvedObject.Name == policyObject && strings.Contains(e.Message, says) {
+			n++
+		}
+	}
+	return n, nil
+}
+
+func TestRefusedTellsOnce(t *testing.T) {
+	ctx := t.Context()
+	if err := admin.PushPolicy(ctx, []byte("refused"), nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range replicas(t, 3) {
+		if err := r.Refused(ctx, "version 3 is lower than 4"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := wantEvent(ctx, "version 3 is lower than 4"); err != nil {
+		t.Error(err)
+	}
+	if err := service.Refused(ctx, "another reason"); err != nil {
+		t.Fatal(err)
+	}
+	if err := wantEvent(ctx, "another reason"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAPIOutageIsACondition(t *testing.T) {
+	if err := api.StopAPI(); err != nil {
+		t.Fatal(err)
+	}
+	for call, err := range everyCall(t.Context(), service) {
+		var c *hullmark.Condition
+		if !errors.As(err, &c) || c.Code != "api-unreachable" || !c.Retry {
+			t.Errorf("%s: got %v", call, err)
+		}
+	}
+	if err := api.StartAPI(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := service.Load(t.Context(), hullmark.NodeID{20}); err != nil {
+		t.Errorf("after the outage: %v", err)
+	}
+}
