@@ -133,7 +133,9 @@ type conversation struct {
 // errEnough ends an exchange whose ticket came.
 var errEnough = errors.New("the ticket came")
 
-func (c *conversation) Context() context.Context { return peer.NewContext(context.Background(), c.desk.peer) }
+func (c *conversation) Context() context.Context {
+	return peer.NewContext(context.Background(), c.desk.peer)
+}
 
 func (c *conversation) Send(m *wire.FromVerifier) error {
 	switch {

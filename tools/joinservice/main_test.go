@@ -159,7 +159,9 @@ func TestCredentialsAreChecked(t *testing.T) {
 		"another cluster's online CA": func(t *testing.T, s *site) {
 			s.write(t, "root.crt", mustRead(t, filepath.Join(newSite(t).credentials, "root.crt")))
 		},
-		"another key":           func(t *testing.T, s *site) { s.write(t, "ca.key", mustRead(t, filepath.Join(s.credentials, "online-ca.key"))) },
+		"another key": func(t *testing.T, s *site) {
+			s.write(t, "ca.key", mustRead(t, filepath.Join(s.credentials, "online-ca.key")))
+		},
 		"no keyset":             func(t *testing.T, s *site) { s.write(t, "keyset.json", nil) },
 		"no settings":           func(t *testing.T, s *site) { s.write(t, "settings.json", []byte("{}")) },
 		"a document of no name": func(t *testing.T, s *site) { s.write(t, documentPrefix+"x.json", nil) },
