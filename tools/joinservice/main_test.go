@@ -32,15 +32,23 @@ type site struct {
 	cluster            *cluster.Cluster
 	node               *nodetest.Node
 	credentials, state string
+	policy             measurements.Policy
+	documents          map[measurements.DocumentID][]byte
 }
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{credentials: t.TempDir(), state: t.TempDir()}
-	var err error
-	if s.cluster, err = cluster.New(); err != nil {
+	c, err := cluster.New()
+	if err != nil {
 		t.Fatal(err)
 	}
+	return siteOf(t, c)
+}
+
+// siteOf is a site of a cluster whose keys are in use already.
+func siteOf(t *testing.T, c *cluster.Cluster) *site {
+	t.Helper()
+	s := &site{cluster: c, credentials: t.TempDir(), state: t.TempDir()}
 	s.node = nodetest.New(t, s.cluster.ID())
 	s.node.Boot(t, "image")
 	s.writePolicy(t)
@@ -71,6 +79,7 @@ func (s *site) write(t *testing.T, name string, content []byte) {
 
 func (s *site) writePolicy(t *testing.T) {
 	t.Helper()
+	s.documents = map[measurements.DocumentID][]byte{}
 	document := nodetest.Document(t, "image")
 	encoded, err := document.Encode()
 	if err != nil {
@@ -83,6 +92,7 @@ func (s *site) writePolicy(t *testing.T) {
 	if s.cluster.Policy, err = measurements.SignPolicy(s.cluster.Root.Key, s.cluster.ID(), policy); err != nil {
 		t.Fatal(err)
 	}
+	s.policy, s.documents[policy.Documents[0].Document] = policy, encoded
 	s.write(t, documentPrefix+policy.Documents[0].Document.String()+".json", encoded)
 }
 
@@ -100,25 +110,7 @@ func freeAddress(t *testing.T) string {
 // The API does not answer: the service runs, tells nodes to come again, and counts.
 func TestServiceWithoutAPI(t *testing.T) {
 	s := newSite(t)
-	o := options{
-		credentials: s.credentials, state: s.state, listen: freeAddress(t), http: freeAddress(t), api: "https://" + freeAddress(t),
-		log: slog.New(slog.DiscardHandler),
-	}
-	ready := make(chan struct{})
-	var once sync.Once
-	o.notify = func(line string) {
-		if line == "READY=1" {
-			once.Do(func() { close(ready) })
-		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, o) }()
-	select {
-	case <-ready:
-	case err := <-ended:
-		t.Fatal(err)
-	}
+	o, stop := s.start(t, "https://"+freeAddress(t))
 	if err := s.node.Dial(t.Context(), o.listen, s.cluster.ID()); err != nil {
 		t.Fatal(err)
 	}
@@ -134,10 +126,39 @@ func TestServiceWithoutAPI(t *testing.T) {
 	if get(t, o.http, "/healthz") != "ok\n" {
 		t.Error("the service is not healthy")
 	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Errorf("it ended with %v", err)
+	stop()
+}
+
+// start runs the program until stop, and returns once it said that it is ready.
+func (s *site) start(t *testing.T, api string) (o options, stop func()) {
+	t.Helper()
+	ready := make(chan struct{})
+	var once sync.Once
+	o = options{
+		credentials: s.credentials, state: s.state, listen: freeAddress(t), http: freeAddress(t), api: api,
+		log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		notify: func(line string) {
+			if line == "READY=1" {
+				once.Do(func() { close(ready) })
+			}
+		},
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, o) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the service ended with %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	select {
+	case <-ready:
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	return o, stop
 }
 
 func get(t *testing.T, address, path string) string {
