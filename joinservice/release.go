@@ -19,6 +19,9 @@ import (
 // progressPause is how long is waited at least between two writes of a machine's progress.
 const progressPause = 10 * time.Second
 
+// decisionTime bounds what is asked of the records between M3 and M4: a node waits 15 s for its ticket.
+const decisionTime = 10 * time.Second
+
 // errSuperseded says that the machine has begun another exchange, or holds a later ticket.
 var errSuperseded = errors.New("the machine began another exchange")
 
@@ -87,13 +90,15 @@ func (x *release) kind() hullmark.TicketKind {
 
 // admit decides, claims the node's name, and records the ticket before it is sent.
 func (x *release) admit() error {
+	ctx, cancel := context.WithTimeout(x.ctx, decisionTime)
+	defer cancel()
 	var former string // the token of an earlier ticket
-	_, err := x.service.change(x.ctx, x.claims.Node, func(m *Machine, known bool) (err error) {
+	_, err := x.service.change(ctx, x.claims.Node, func(m *Machine, known bool) (err error) {
 		x.admission.Ticket.Disk.Key.Wipe() // of an attempt that lost its race
 		if x.admission, err = x.decide(*m, known); err != nil {
 			return err
 		}
-		if err := x.service.Records.Claim(x.ctx, x.admission.Member.Name, x.claims.Node); err != nil {
+		if err := x.service.Records.Claim(ctx, x.admission.Member.Name, x.claims.Node); err != nil {
 			return err
 		}
 		former = m.Token
@@ -108,7 +113,7 @@ func (x *release) admit() error {
 		x.admission.Ticket.Disk.Key.Wipe()
 		return err
 	}
-	x.revoke(former)
+	x.revoke(ctx, former)
 	return nil
 }
 
@@ -149,7 +154,7 @@ func (x *release) commit() (*wire.Proceed, error) {
 	proceed := &wire.Proceed{NodeName: x.admission.Member.Name, Role: string(x.admission.Member.Role)}
 	if !x.opened.Joined {
 		if err := x.addMaterial(proceed); err != nil {
-			x.revoke(x.token)
+			x.revoke(x.ctx, x.token)
 			return nil, err
 		}
 	}
@@ -164,7 +169,7 @@ func (x *release) commit() (*wire.Proceed, error) {
 		return nil
 	})
 	if err != nil {
-		x.revoke(x.token)
+		x.revoke(x.ctx, x.token)
 		return nil, err
 	}
 	return proceed, nil
@@ -225,10 +230,10 @@ func (x *release) finish(err error) error {
 	switch {
 	case errors.Is(err, errSuperseded):
 	case err == nil:
-		x.revoke(x.token)
+		x.revoke(x.ctx, x.token)
 		x.note(func(m *Machine) { m.State, m.Token, m.Phase, m.Condition = MachineReady, "", "", nil })
 	case errors.As(err, &reported):
-		x.revoke(x.token)
+		x.revoke(x.ctx, x.token)
 		x.note(func(m *Machine) { m.State, m.Token, m.Condition = MachineFailed, "", brief(reported.Condition) })
 	default:
 		// The node goes on without its verifier: its token stays until it expires, or until the next ticket.
@@ -258,9 +263,9 @@ func (x *release) note(edit func(*Machine)) {
 }
 
 // revoke ends a token, if there is one. One that cannot be ended expires.
-func (x *release) revoke(token string) {
+func (x *release) revoke(ctx context.Context, token string) {
 	if token != "" {
-		x.warn("token not revoked", x.service.Tokens.Revoke(x.ctx, token))
+		x.warn("token not revoked", x.service.Tokens.Revoke(ctx, token))
 	}
 }
 
