@@ -108,6 +108,17 @@ func (a Access) Load(ctx context.Context, encoded []byte, root hullmark.ClusterR
 	return a.open(ctx, document, root)
 }
 
+// Check reads a keyset file as strictly as Load does, as far as that needs no keeper.
+func Check(encoded []byte) error {
+	_, wrapped, err := parseSealed(encoded)
+	if err != nil || wrapped {
+		return err
+	}
+	k, err := Parse(encoded)
+	k.Wipe()
+	return err
+}
+
 // open has the keeper open a document, and checks that what it answers is this cluster's keyset.
 func (a Access) open(ctx context.Context, document sealed, root hullmark.ClusterRoot) (Keyset, error) {
 	plaintext, err := a.persist(ctx, document.Keeper, Keeper.Decrypt, document.Ciphertext)

@@ -18,6 +18,7 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/joinservice/keys"
+	"github.com/hullmark/hullmark/joinservice/keys/keeper"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -29,9 +30,11 @@ const documentPrefix = "documents_"
 
 // credentials are what the unit hands over (LoadCredential=), parsed.
 type credentials struct {
-	root     *x509.Certificate
-	online   tls.Certificate
-	keyset   keys.Keyset
+	root   *x509.Certificate
+	online tls.Certificate
+	// keyset is the file as it lies on the disk, keeper what a keeper that wrapped it is shown.
+	keyset   []byte
+	keeper   keeper.Credentials
 	policy   joinservice.SignedPolicy
 	settings joinservice.Settings
 	// kubernetes is the Kubernetes CA, authority its certificate in PEM.
@@ -50,7 +53,7 @@ func readCredentials(dir string) (*credentials, error) {
 		return nil, errors.New("credentials: CREDENTIALS_DIRECTORY is not set: start hullmark-joinservice.service")
 	}
 	f, c := folder(dir), &credentials{}
-	for _, read := range []func(folder) error{c.readRoot, c.readAuthorities, c.readKeyset, c.readPolicy, c.readSettings, c.readFirst} {
+	for _, read := range []func(folder) error{c.readRoot, c.readAuthorities, c.readKeyset, c.readKeeper, c.readPolicy, c.readSettings, c.readFirst} {
 		if err := read(f); err != nil {
 			return nil, fmt.Errorf("credentials: %w", err)
 		}
@@ -118,14 +121,11 @@ func (c *credentials) readAuthorities(f folder) (err error) {
 	return err
 }
 
-func (c *credentials) readKeyset(f folder) error {
-	encoded, err := f.read("keyset.json")
-	if err != nil {
+func (c *credentials) readKeyset(f folder) (err error) {
+	if c.keyset, err = f.read("keyset.json"); err != nil {
 		return err
 	}
-	defer clear(encoded)
-	c.keyset, err = keys.Parse(encoded)
-	return err
+	return keys.Check(c.keyset)
 }
 
 // readPolicy reads the policy and its documents. They are verified by whoever uses them.

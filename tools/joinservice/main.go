@@ -61,6 +61,7 @@ type options struct {
 type app struct {
 	options
 	credentials *credentials
+	keyset      *keyset
 	policy      *joinservice.PolicyStore
 	api         *api
 	registry    *registry.Registry
@@ -91,7 +92,7 @@ func run(ctx context.Context, o options) error {
 
 // prepare does all that needs no network.
 func prepare(o options) (a *app, err error) {
-	a = &app{options: o}
+	a = &app{options: o, keyset: newKeyset()}
 	if a.credentials, err = readCredentials(o.credentials); err != nil {
 		return nil, err
 	}
@@ -108,7 +109,7 @@ func prepare(o options) (a *app, err error) {
 		return nil, err
 	}
 	a.service = &joinservice.Service{
-		Root: a.credentials.id(), Policy: a.policy, Keys: a.credentials.keyset, Records: a.registry, Tokens: a.registry,
+		Root: a.credentials.id(), Policy: a.policy, Keys: a.keyset, Records: a.registry, Tokens: a.registry,
 		Settings: a.credentials.settings, KubernetesCA: a.credentials.authority,
 		Patience: joinservice.ServicePatience(), Log: o.log,
 	}
@@ -125,7 +126,7 @@ func (a *app) serve(ctx context.Context, nodes, scrapes net.Listener) error {
 	exchange, http := a.service.Server(a.tls()), a.metrics.server()
 	group.Go(func() error { return exchange.Serve(netutil.LimitListener(nodes, maxConnections)) })
 	group.Go(func() error { return serveHTTP(http, scrapes) })
-	for _, work := range []func(context.Context) error{a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.keepWatchdogQuiet} {
+	for _, work := range []func(context.Context) error{a.openKeyset, a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.keepWatchdogQuiet} {
 		group.Go(func() error { return ignoreEnd(ctx, work(ctx)) })
 	}
 	<-ctx.Done()
