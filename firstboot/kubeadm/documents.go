@@ -141,6 +141,8 @@ func clusterOf(p Params) clusterConfiguration {
 		Networking:           networking{ServiceSubnet: p.ServiceSubnet.String(), PodSubnet: p.PodSubnet.String(), DNSDomain: "cluster.local"},
 		APIServer:            apiServer{CertSANs: p.SANs},
 		ControllerManager: component{ExtraArgs: []argument{
+			// kubeadm's own list, without the controller that would approve an administrator's requests before the join service has looked at them.
+			{Name: "controllers", Value: "*,bootstrapsigner,tokencleaner,-certificatesigningrequest-approving-controller"},
 			// kubeadm mounts the default, which is in the read-only /usr.
 			{Name: "flex-volume-plugin-dir", Value: volumePlugins},
 		}},

@@ -34,6 +34,8 @@ type Initialising struct {
 	Committed uint64 `json:"committed"`
 	// Issued is the last number that a ticket carried.
 	Issued uint64 `json:"issued"`
+	// Serial is that of the last signed override that was used on the record.
+	Serial uint64 `json:"serial,omitempty"`
 }
 
 // DiskEpoch is the state of one machine's state disk.

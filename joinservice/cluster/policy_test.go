@@ -153,9 +153,9 @@ func TestKeepEpochMovesTheFirstNodesRecord(t *testing.T) {
 		found DiskEpoch
 		want  Initialising
 	}{
-		"newer":   {DiskEpoch{disk, 9}, Initialising{node, disk, 9, 9}},
-		"older":   {DiskEpoch{disk, 2}, Initialising{node, disk, 2, 6}},
-		"another": {DiskEpoch{hullmark.UUID{3}, 2}, Initialising{node, hullmark.UUID{3}, 2, 2}},
+		"newer":   {DiskEpoch{disk, 9}, Initialising{Node: node, Disk: disk, Committed: 9, Issued: 9}},
+		"older":   {DiskEpoch{disk, 2}, Initialising{Node: node, Disk: disk, Committed: 2, Issued: 6}},
+		"another": {DiskEpoch{hullmark.UUID{3}, 2}, Initialising{Node: node, Disk: hullmark.UUID{3}, Committed: 2, Issued: 2}},
 	} {
 		before := &Initialising{Node: node, Disk: disk, Committed: 5, Issued: 6}
 		cluster := &Cluster{Initialising: before}

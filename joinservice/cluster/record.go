@@ -21,12 +21,12 @@ func (c *Cluster) Record(node hullmark.NodeID) (*joinservice.Record, error) {
 			Next: "go on with that machine, or give it up with its data (--replace-first)",
 		}
 	}
-	return &joinservice.Record{Disk: c.Initialising.Disk, Committed: c.Initialising.Committed, Issued: c.Initialising.Issued}, nil
+	return &joinservice.Record{Disk: c.Initialising.Disk, Committed: c.Initialising.Committed, Issued: c.Initialising.Issued, Serial: c.Initialising.Serial}, nil
 }
 
 // SetRecord stores the first node's record.
 func (c *Cluster) SetRecord(node hullmark.NodeID, record joinservice.Record) {
-	c.Initialising = &Initialising{Node: node, Disk: record.Disk, Committed: record.Committed, Issued: record.Issued}
+	c.Initialising = &Initialising{Node: node, Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial}
 }
 
 // Commit notes in the first node's record that it wrote the number issued to the disk.

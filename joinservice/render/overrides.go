@@ -66,7 +66,7 @@ var kinds = map[string]kind{
 				"enable-admission-plugins": "", "disable-admission-plugins": "", "admission-control-config-file": "", "client-ca-file": "",
 				"anonymous-auth": "", "secure-port": "", "bind-address": "", "tls-cert-file": "", "tls-private-key-file": "",
 			},
-			"controllerManager.extraArgs": {"controllers": "", "cluster-signing-cert-file": "", "cluster-signing-key-file": "", "root-ca-file": ""},
+			"controllerManager.extraArgs": {"cluster-signing-cert-file": "", "cluster-signing-key-file": "", "root-ca-file": ""},
 			"scheduler.extraArgs":         {},
 			"etcd.local.extraArgs":        {"data-dir": ""},
 		},

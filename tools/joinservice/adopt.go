@@ -73,7 +73,7 @@ func (a *app) firstNode() (joinservice.Machine, bool) {
 	}
 	return joinservice.Machine{
 		Node: record.Node, Name: member.Name, Role: member.Role, Trust: attest.TPM, State: joinservice.MachineJoining,
-		Record:    joinservice.Record{Disk: record.Disk, Committed: record.Committed, Issued: record.Issued},
+		Record:    joinservice.Record{Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial},
 		Addresses: ownAddresses(member.Name),
 	}, true
 }
