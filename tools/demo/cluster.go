@@ -115,7 +115,7 @@ func (d *demo) join(ctx context.Context, w *node) error {
 	if err := d.policy(ctx, "add", "member", "--ek", ek, "--role", "worker", "--name", w.name); err != nil {
 		return err
 	}
-	if err := d.policy(ctx, "push", "--server", "127.0.0.1:"+d.api); err != nil {
+	if err := d.policy(ctx, "push", "--server", "127.0.0.1:"+d.api, "--wait", "10m"); err != nil {
 		return err
 	}
 	return d.awaitReady(ctx, w)

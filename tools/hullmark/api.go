@@ -22,11 +22,35 @@ const apiValidity = time.Hour
 type apiOptions struct {
 	policyOptions
 	server string
+	wait   time.Duration
 }
 
 func (o *apiOptions) addFlags(cmd *cobra.Command) {
 	o.policyOptions.addFlags(cmd)
 	cmd.Flags().StringVar(&o.server, "server", "", "`HOST:PORT` at which you reach the API server (default: the control plane's endpoint)")
+	cmd.Flags().DurationVar(&o.wait, "wait", time.Minute, "how long to keep asking an API server that does not answer")
+}
+
+// apiPause lies between two questions to an API server that did not answer.
+const apiPause = 3 * time.Second
+
+// persist repeats an action until the API server answers or --wait is over. The action can be repeated however far it came.
+func (o *apiOptions) persist(ctx context.Context, notes io.Writer, action func() error) error {
+	began := time.Now()
+	for {
+		err := action()
+		var condition *hullmark.Condition
+		waited := time.Since(began).Round(time.Second)
+		if !errors.As(err, &condition) || condition.Code != registry.CodeUnreachable || waited >= o.wait {
+			return err
+		}
+		fmt.Fprintf(notes, "waiting for the API server (%v of %v): %s\n", waited, o.wait, printable(condition.Title))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(apiPause):
+		}
+	}
 }
 
 // connect opens the cluster file and prepares a client of its API, with an
@@ -73,7 +97,7 @@ func tellAPI(err error) error {
 		return err
 	}
 	condition = hullmark.AsCondition(err, "API", "api-failed")
-	if condition.Code == "api-unreachable" {
+	if condition.Code == registry.CodeUnreachable {
 		return withCode(exitUnreachable, told{condition})
 	}
 	return tell(condition)
@@ -93,7 +117,9 @@ namespace hullmark. Exit code 5 if the API server is not reached.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			file, client, err := o.connect(cmd.ErrOrStderr())
 			if err == nil {
-				err = pushPolicy(cmd.Context(), client, file.Cluster, cmd.OutOrStdout())
+				err = o.persist(cmd.Context(), cmd.ErrOrStderr(), func() error {
+					return pushPolicy(cmd.Context(), client, file.Cluster, cmd.OutOrStdout())
+				})
 			}
 			if err != nil {
 				return fmt.Errorf("policy push: %w", tellAPI(err))

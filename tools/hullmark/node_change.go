@@ -56,7 +56,9 @@ as the policy names the machine it may do that; hullmark policy remove member en
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, client, err := o.connect(cmd.ErrOrStderr())
 			if err == nil {
-				err = removeNode(cmd.Context(), client, file.Cluster, args[0], force, cmd.OutOrStdout())
+				err = o.persist(cmd.Context(), cmd.ErrOrStderr(), func() error {
+					return removeNode(cmd.Context(), client, file.Cluster, args[0], force, cmd.OutOrStdout())
+				})
 			}
 			if err != nil {
 				return fmt.Errorf("node remove: %w", tellAPI(err))
@@ -109,7 +111,9 @@ The reset is signed into the policy for the recorded disk, whose data is given u
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, client, err := o.connect(cmd.ErrOrStderr())
 			if err == nil {
-				err = resetNode(cmd.Context(), client, file, args[0], cmd.OutOrStdout())
+				err = o.persist(cmd.Context(), cmd.ErrOrStderr(), func() error {
+					return resetNode(cmd.Context(), client, file, args[0], cmd.OutOrStdout())
+				})
 			}
 			if err != nil {
 				return fmt.Errorf("node reset: %w", tellAPI(err))
@@ -208,7 +212,11 @@ func (o *rebindOptions) run(ctx context.Context, out, notes io.Writer) error {
 	if err != nil {
 		return err
 	}
-	machine, err := findMachine(ctx, client, o.from)
+	var machine joinservice.Machine
+	err = o.persist(ctx, notes, func() (err error) {
+		machine, err = findMachine(ctx, client, o.from)
+		return err
+	})
 	if err != nil {
 		return err
 	}

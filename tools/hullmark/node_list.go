@@ -37,7 +37,9 @@ come from the signed policy. Exit code 5 if the API server is not reached.`,
 			}
 			file, client, err := o.connect(cmd.ErrOrStderr())
 			if err == nil {
-				err = listNodes(cmd.Context(), client, file.Cluster, output, cmd.OutOrStdout())
+				err = o.persist(cmd.Context(), cmd.ErrOrStderr(), func() error {
+					return listNodes(cmd.Context(), client, file.Cluster, output, cmd.OutOrStdout())
+				})
 			}
 			if err != nil {
 				return fmt.Errorf("node list: %w", tellAPI(err))

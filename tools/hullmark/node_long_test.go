@@ -127,7 +127,7 @@ func TestNodesOfARealAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, verb := range []string{"node list", "node remove worker-1", "node reset worker-1", "policy push", "node rebind --from " + one.String() + " --to " + two.String()} {
-		s.run(t, exitUnreachable, verb, "api-unreachable", s.rig.Address, "next:")
+		s.run(t, exitUnreachable, verb+" --wait 1s", "api-unreachable", s.rig.Address, "next:")
 	}
 	if err := s.rig.StartAPI(t.Context()); err != nil {
 		t.Fatal(err)
