@@ -43,7 +43,24 @@ func (d *demo) clusterSteps() []step {
 		step{"all power is cut, recover", d.recover},
 		step{"the pod answers once more", d.reach},
 		step{"ask the cluster at the end", d.ask},
+		step{"ask the records and a node", d.askRecords},
 	)
+}
+
+// askRecords shows what the join service keeps of the machines, that it left no token, and what a node says of itself.
+func (d *demo) askRecords(ctx context.Context) error {
+	file := []string{"--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase")}
+	if err := d.hullmark(ctx, append([]string{"node", "list", "--server", "127.0.0.1:" + d.api, "--wait", "10m"}, file...)...); err != nil {
+		return err
+	}
+	tokens := []string{"get", "secrets", "--namespace", "kube-system", "--field-selector", "type=bootstrap.kubernetes.io/token", "-o", "jsonpath=tokens: {.items[*].metadata.name}"}
+	d.show(tokens)
+	answer, err := d.kubectlOutput(ctx, tokens)
+	if err != nil {
+		return err
+	}
+	fmt.Println(answer)
+	return d.hullmark(ctx, append([]string{"node", "status", "--node", "127.0.0.1:" + d.agent}, file...)...)
 }
 
 // nodeConfigs gives each node an address of its own, and the workers the join service's.

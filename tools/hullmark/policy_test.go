@@ -136,7 +136,7 @@ func TestPolicyPushNotReached(t *testing.T) {
 		t.Fatal(output)
 	}
 	push := []string{"policy", "push", "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"), "--server"}
-	code, output := hullmarkCLI(t, append(push, "127.0.0.1:1")...)
+	code, output := hullmarkCLI(t, append(push, "127.0.0.1:1", "--wait", "0s")...)
 	wantExit(t, code, exitUnreachable, output, "api-unreachable", "127.0.0.1:1", "next:")
 	code, output = hullmarkCLI(t, append(push, "https://x")...)
 	wantExit(t, code, exitUsage, output, "--server")
