@@ -51,7 +51,7 @@ func DefaultTiming() Timing {
 	return Timing{
 		Network: 15 * time.Second, Dial: 10 * time.Second, Answer: 15 * time.Second, Proceed: 5 * time.Minute,
 		Turn: 45 * time.Second, DialledTurn: 5 * time.Second,
-		FirstPause: time.Second, LongestPause: time.Minute, DeniedPause: 5 * time.Minute,
+		FirstPause: time.Second, LongestPause: time.Minute, DeniedPause: time.Minute,
 	}
 }
 
