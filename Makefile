@@ -49,6 +49,10 @@ test-long: bin/hullmark ## Run the tests that build root trees and compile Kuber
 test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
 	go test -tags vm -timeout 150m -p 1 -v $(call tagged,vm)
 
+.PHONY: test-cluster
+test-cluster: bin/hullmark bin/demo ## Let a worker join, reboot and come back after a power cut, in virtual machines (half an hour).
+	go test -tags cluster -timeout 80m -v $(call tagged,cluster)
+
 .PHONY: test-browser
 test-browser: ## Look at the pages in a real browser; pictures of them stay in out/browser.
 	@mkdir -p $(OUT)/browser
@@ -68,8 +72,8 @@ reproduce: setup bin/hullmark ## Build the image three times under other circums
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.
-	go vet -tags long,vm,docs,browser ./...
-	go tool staticcheck -tags long,vm,docs,browser ./...
+	go vet -tags long,vm,cluster,docs,browser ./...
+	go tool staticcheck -tags long,vm,cluster,docs,browser ./...
 	@unformatted=$$(go tool gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); \
 		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi
 
