@@ -17,7 +17,7 @@ import (
 var uidLine = regexp.MustCompile(`(?m)^node uid ([0-9a-f-]{36})$`)
 
 // The README's first command ends with a Ready node; its state disk then shows none of the secrets that it holds;
-// and after a power-off the same command as before opens the same disk, and the same node comes back.
+// and after a power-off the operator recovers it: the same disk opens, and the same node comes back.
 func TestVMDemo(t *testing.T) {
 	out := command(t, 0, "make", "demo")
 	table, _, found := strings.Cut(out, "accepted as")
@@ -54,17 +54,25 @@ func (b bench) comesBack(t *testing.T, uid string) {
 		t.Fatal(err)
 	}
 	m := b.boot(t, "vm", config, func(c *vm.Config) { c.StateDisk = 10 << 30 })
-	m.init(t, 0, "cluster", "--measurements", b.path("measurements.json"))
+	file := []string{"--cluster", b.path("cluster"), "--passphrase-file", b.path("passphrase")}
+	cli(t, 0, append([]string{"recover", "--node", m.agent, "--yes"}, file...)...)
+	if err := os.Remove(b.path("kubeconfig")); err != nil { // It names a port of the machine's boot before.
+		t.Fatal(err)
+	}
+	cli(t, 0, append([]string{"cluster", "kubeconfig", b.path("kubeconfig"), "--endpoint", m.api}, file...)...)
 	if after := b.kubectl(t, "get", "node", "control-plane-1", "-o", "jsonpath={.metadata.uid}"); after != uid || uid == "" {
 		t.Errorf("the node's uid was %q, now it is %q", uid, after)
 	}
 	for _, verb := range []string{"status", "logs"} {
-		out := cli(t, 0, "node", verb, "--cluster", b.path("cluster"), "--passphrase-file", b.path("passphrase"), "--node", m.agent)
+		out := cli(t, 0, append([]string{"node", verb, "--node", m.agent}, file...)...)
 		if !strings.Contains(out, "READY") {
 			t.Errorf("node %s does not say READY", verb)
 		}
 	}
 	b.noBootstrapToken(t)
+	if out := cli(t, 0, append([]string{"node", "list", "--server", m.api, "--wait", "5m"}, file...)...); !strings.Contains(out, "control-plane-1") {
+		t.Error("node list does not name the node")
+	}
 	// The API server and etcd take their time to end where the processor is emulated.
 	if !m.Stop(5 * time.Minute) {
 		t.Error("the machine did not switch itself off when its power button was pressed")
