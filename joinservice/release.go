@@ -154,11 +154,13 @@ func (x *release) commit() (*wire.Proceed, error) {
 		}
 	}
 	issued := x.admission.Record.Issued
+	var former string // the token of an exchange that went on at another replica, or in a process that has ended, after this ticket
 	_, err := x.service.change(x.ctx, x.claims.Node, func(m *Machine, _ bool) error {
 		record, err := m.Record.Commit(x.claims.Disk.UUID, issued)
 		if err != nil || m.Record.Committed > issued {
 			return x.stale(m.Record)
 		}
+		former = m.Token
 		m.Record, m.Token, m.Addresses = record, x.token, usable(x.opened.Addresses)
 		m.State, m.Phase, m.Condition = MachineJoining, "", nil
 		return nil
@@ -167,6 +169,7 @@ func (x *release) commit() (*wire.Proceed, error) {
 		x.revoke(x.token)
 		return nil, err
 	}
+	x.revoke(former)
 	return proceed, nil
 }
 
