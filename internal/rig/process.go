@@ -55,6 +55,16 @@ func Launch(dir string, cmd *exec.Cmd) (*Process, error) {
 // PID returns the program's process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
+// Alive is an error if the program has ended.
+func (p *Process) Alive() error {
+	select {
+	case <-p.ended:
+		return fmt.Errorf("%s ended: %s", p.name, p.tail())
+	default:
+		return nil
+	}
+}
+
 // Stop kills the program, if it was not stopped before, as a power cut would, and returns once it has ended. That it ended by itself is an error.
 func (p *Process) Stop() error {
 	if p == nil || p.stopped {
