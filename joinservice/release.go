@@ -260,10 +260,14 @@ func (x *release) note(edit func(*Machine)) {
 	x.warn("not recorded", err)
 }
 
-// revoke ends a token, if there is one. One that cannot be ended expires.
+// revoke ends a token, if there is one. One that cannot be ended now is tried again later, by RevokeLeftOver.
 func (x *release) revoke(token string) {
-	if token != "" {
-		x.warn("token not revoked", x.service.Tokens.Revoke(x.ctx, token))
+	if token == "" {
+		return
+	}
+	if err := x.service.Tokens.Revoke(x.ctx, token); err != nil {
+		x.service.leaveOver(token)
+		x.warn("token not revoked yet", err)
 	}
 }
 

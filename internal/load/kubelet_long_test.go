@@ -60,18 +60,23 @@ func (m *machine) kubelet(ctx context.Context, proceed *wire.Proceed) (*node, er
 	if err := persist(ctx, func() error { return c.create(ctx, "/api/v1/nodes", made) }); err != nil {
 		return nil, err
 	}
-	made.Status.Conditions = []corev1.NodeCondition{{
-		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
-	}}
-	body, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": made.Status.Conditions}})
-	if err != nil {
-		return nil, err
-	}
-	if err := persist(ctx, func() error { return c.do(ctx, http.MethodPatch, "/api/v1/nodes/"+made.Name+"/status", body, made) }); err != nil {
+	if err := persist(ctx, func() error { return c.postReady(ctx, made.Name, made) }); err != nil {
 		return nil, err
 	}
 	m.note("ready")
 	return &node{name: made.Name, uid: made.UID}, nil
+}
+
+// postReady says that a Node is Ready, and reads it into out, which may be nil.
+func (c *client) postReady(ctx context.Context, name string, out any) error {
+	now := metav1.Now()
+	body, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now,
+	}}}})
+	if err != nil {
+		return err
+	}
+	return c.do(ctx, http.MethodPatch, "/api/v1/nodes/"+name+"/status", body, out)
 }
 
 // bootstrapConfig reads the two documents that M6 brings.

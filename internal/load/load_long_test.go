@@ -149,6 +149,9 @@ func (s *site) checkIdentities(t *testing.T) {
 func (s *site) checkTokens(t *testing.T) {
 	t.Helper()
 	must(t, eventually(t.Context(), func() error {
+		if err := s.beat(t.Context()); err != nil {
+			return err
+		}
 		var secrets corev1.SecretList
 		err := s.objects.do(t.Context(), "GET", "/api/v1/namespaces/kube-system/secrets?fieldSelector=type%3Dbootstrap.kubernetes.io/token", nil, &secrets)
 		if err == nil && len(secrets.Items) > 0 {
@@ -165,6 +168,20 @@ func (s *site) checkTokens(t *testing.T) {
 		}
 		return err
 	}))
+}
+
+// beat posts Ready for all kubelets, every 15 seconds: a node that is not heard becomes NotReady.
+func (s *site) beat(ctx context.Context) error {
+	if time.Since(s.beaten) < 15*time.Second {
+		return nil
+	}
+	for _, m := range s.machines {
+		if err := s.objects.postReady(ctx, m.name(), nil); err != nil {
+			return err
+		}
+	}
+	s.beaten = time.Now()
+	return nil
 }
 
 func testAllAtOnce(t *testing.T, s *site) {

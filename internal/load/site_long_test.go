@@ -29,6 +29,8 @@ type site struct {
 	objects  *client // the administrator's
 	replicas []*replica
 	machines []*machine
+	// beaten is when all Nodes were said to be Ready last.
+	beaten time.Time
 }
 
 // replica is one process of the join service, which has the same addresses after a restart.

@@ -132,7 +132,7 @@ func (a *app) serve(ctx context.Context, nodes, scrapes net.Listener) error {
 	exchange, http := a.service.Server(a.tls()), a.metrics.server(a.profile)
 	group.Go(func() error { return exchange.Serve(netutil.LimitListener(nodes, maxConnections)) })
 	group.Go(func() error { return serveHTTP(http, scrapes) })
-	for _, work := range []func(context.Context) error{a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.keepWatchdogQuiet} {
+	for _, work := range []func(context.Context) error{a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.settle, a.keepWatchdogQuiet} {
 		group.Go(func() error { return ignoreEnd(ctx, work(ctx)) })
 	}
 	<-ctx.Done()
