@@ -62,6 +62,10 @@ test-browser: ## Look at the pages in a real browser; pictures of them stay in o
 test-docs: ## Run every command of the docs' journeys in a clone (five builds, most from nothing, and a boot).
 	go test -tags docs -timeout 3h -v -run TestDocsCommands ./internal/e2e
 
+.PHONY: load
+load: ## Let N machines (200), each with a TPM emulator, join at once, while policy, API and a replica change or fail.
+	go test -tags long -count 1 -timeout 90m -v ./internal/load -args -n $(or $(N),200)
+
 .PHONY: bench
 bench: ## Compare speed with peers, side by side, on the image in out/ (run make image before).
 	go test -run '^$$' -bench . -benchtime 1x ./internal/bench -args -out $(abspath $(OUT))

@@ -76,6 +76,7 @@ type Records interface {
 // Tokens makes the bootstrap tokens with which kubelets ask for their first certificate.
 type Tokens interface {
 	// Issue makes a token for this machine alone and returns its public half and, as a secret, the whole of it ("id.secret").
+	// With an error, an id that is not empty is that of a token that may have been made all the same: the caller revokes it.
 	Issue(ctx context.Context, m Machine) (id string, token hullmark.Secret, err error)
 	// Revoke ends a token; one that is gone already is no error.
 	Revoke(ctx context.Context, id string) error

@@ -15,11 +15,11 @@ func (x *release) addMaterial(proceed *wire.Proceed) error {
 		return controlPlaneJoin() // its disk is ready, but its kubeadm never finished
 	}
 	id, token, err := x.service.Tokens.Issue(x.ctx, Machine{Node: x.claims.Node, Name: member.Name, Role: member.Role})
+	x.token = id
 	if err != nil {
 		return err
 	}
 	defer token.Wipe()
-	x.token = id
 	documents, discovery, err := kubeadm.JoinDocuments(kubeadm.JoinParams{
 		NodeName: member.Name, Endpoint: x.service.Settings.ControlPlaneEndpoint, CA: x.service.KubernetesCA,
 		Token: token, Profile: x.service.Settings.Profile,

@@ -159,11 +159,13 @@ func (x *release) commit() (*wire.Proceed, error) {
 		}
 	}
 	issued := x.admission.Record.Issued
+	var former string // the token of an exchange that went on at another replica, or in a process that has ended, after this ticket
 	_, err := x.service.change(x.ctx, x.claims.Node, func(m *Machine, _ bool) error {
 		record, err := m.Record.Commit(x.claims.Disk.UUID, issued)
 		if err != nil || m.Record.Committed > issued {
 			return x.stale(m.Record)
 		}
+		former = m.Token
 		m.Record, m.Token, m.Addresses = record, x.token, usable(x.opened.Addresses)
 		m.State, m.Phase, m.Condition = MachineJoining, "", nil
 		return nil
@@ -172,6 +174,7 @@ func (x *release) commit() (*wire.Proceed, error) {
 		x.revoke(x.ctx, x.token)
 		return nil, err
 	}
+	x.revoke(x.ctx, former)
 	return proceed, nil
 }
 
@@ -262,10 +265,14 @@ func (x *release) note(edit func(*Machine)) {
 	x.warn("not recorded", err)
 }
 
-// revoke ends a token, if there is one. One that cannot be ended expires.
+// revoke ends a token, if there is one. One that cannot be ended now is tried again later, by RevokeLeftOver.
 func (x *release) revoke(ctx context.Context, token string) {
-	if token != "" {
-		x.warn("token not revoked", x.service.Tokens.Revoke(ctx, token))
+	if token == "" {
+		return
+	}
+	if err := x.service.Tokens.Revoke(ctx, token); err != nil {
+		x.service.leaveOver(token)
+		x.warn("token not revoked yet", err)
 	}
 }
 

@@ -60,9 +60,11 @@ type Service struct {
 	// refusalLogged is the second (Unix time) in which a stranger's refusal was logged last.
 	refusalLogged atomic.Int64
 
-	mutex sync.Mutex // guards turns
+	mutex sync.Mutex // guards turns and leftOver
 	// turns holds how to end the exchange of each machine that has one.
 	turns map[hullmark.NodeID]*turn
+	// leftOver are the public halves of tokens whose revocation failed, and since when.
+	leftOver map[string]time.Time
 }
 
 // The outcomes of an exchange that no condition of the service describes.

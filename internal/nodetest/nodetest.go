@@ -54,6 +54,10 @@ type Node struct {
 	EditProof func(*wire.Proof)
 	// ForeignChannel makes the node bind its quote to another channel than this one.
 	ForeignChannel bool
+	// Observe, if set, is told the name of each message, M1 to M7, when it is sent or has come.
+	Observe func(message string)
+	// Join, if set, is what the machine does with M6, whether its verifier still hears it or not; its error ends the stream.
+	Join func(*wire.Proceed) error
 	// Phases are what M7 tells before the end.
 	Phases []string
 	// Fail, if set, is how kubeadm ends.
@@ -64,6 +68,7 @@ type Node struct {
 	Hold chan struct{}
 
 	exchange sync.Mutex // held while the TPM is in use
+	keys     *prover.Prover
 
 	mutex   sync.Mutex // guards what follows
 	ticket  *hullmark.Ticket
@@ -132,6 +137,19 @@ func (n *Node) identify(t testing.TB) hullmark.NodeID {
 	}
 	defer p.Close()
 	return p.Node()
+}
+
+// Prepare makes the TPM's keys before the exchanges that use them: an emulator
+// takes long for them, during which the verifier would be kept waiting.
+func (n *Node) Prepare(t testing.TB) {
+	t.Helper()
+	n.exchange.Lock()
+	defer n.exchange.Unlock()
+	p, err := prover.Open(n.TPM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.keys = p
 }
 
 // Serve waits for the operator of the cluster that root names, on loopback,
@@ -208,6 +226,9 @@ func (n *Node) Dial(ctx context.Context, address string, root hullmark.ClusterRo
 		return err
 	}
 	defer connection.Close()
+	n.mutex.Lock()
+	n.proceed, n.denied = nil, nil
+	n.mutex.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s, err := wire.NewJoinServiceClient(connection).Release(ctx)
@@ -263,6 +284,7 @@ func (n *Node) release(stream stream) error {
 	n.mutex.Lock()
 	n.proceed = message.GetProceed()
 	n.mutex.Unlock()
+	n.observe("M6")
 	return n.finish(stream)
 }
 
@@ -270,11 +292,14 @@ func (n *Node) release(stream stream) error {
 func (n *Node) prove(stream stream) error {
 	n.exchange.Lock()
 	defer n.exchange.Unlock()
-	p, err := prover.Open(n.TPM)
-	if err != nil {
-		return err
+	p := n.keys
+	if p == nil {
+		var err error
+		if p, err = prover.Open(n.TPM); err != nil {
+			return err
+		}
+		defer p.Close()
 	}
-	defer p.Close()
 	identity := p.Identity()
 	hello := &wire.Hello{
 		Version: attest.Version, EkPublic: identity.EKPublic, EkCertificate: identity.EKCertificate, AkPublic: identity.AKPublic,
@@ -287,6 +312,7 @@ func (n *Node) prove(stream stream) error {
 	if err != nil {
 		return err
 	}
+	n.observe("M1")
 	if err := stream.Send(&wire.FromNode{Message: &wire.FromNode_Hello{Hello: raw}}); err != nil {
 		return err
 	}
@@ -294,6 +320,7 @@ func (n *Node) prove(stream stream) error {
 	if err != nil {
 		return err
 	}
+	n.observe("M2")
 	secret, err := p.Activate(message.GetChallenge().GetCredential(), message.GetChallenge().GetSecret())
 	if err != nil {
 		return err
@@ -302,6 +329,7 @@ func (n *Node) prove(stream stream) error {
 	if err != nil {
 		return err
 	}
+	n.observe("M3")
 	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Proof{Proof: proof}})
 }
 
@@ -342,6 +370,7 @@ func (n *Node) open(stream stream) error {
 	if err != nil {
 		return err
 	}
+	n.observe("M4")
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	n.ticket = &ticket
@@ -352,6 +381,7 @@ func (n *Node) open(stream stream) error {
 		}
 		n.Epoch = epoch.Issued
 	}
+	n.observe("M5")
 	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
 		Issued: epoch.Issued, EpochRead: read, Joined: n.Disk.State == hullmark.DiskReady && !n.Unjoined, LastBoot: n.LastBoot, Addresses: []string{"192.0.2.7"},
 	}}})
@@ -365,6 +395,12 @@ func (n *Node) finish(stream stream) error {
 	if n.Hold != nil {
 		<-n.Hold
 	}
+	if n.Join != nil {
+		if err := n.Join(n.Proceed()); err != nil {
+			return err
+		}
+	}
+	n.observe("M7")
 	for _, phase := range n.Phases {
 		err := stream.Send(&wire.FromNode{Message: &wire.FromNode_Progress{Progress: &wire.Progress{Phase: phase}}})
 		if err != nil {
@@ -376,6 +412,12 @@ func (n *Node) finish(stream stream) error {
 		progress = &wire.Progress{Phase: "KUBEADM", Failed: wire.FromCondition(n.Fail)}
 	}
 	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Progress{Progress: progress}})
+}
+
+func (n *Node) observe(message string) {
+	if n.Observe != nil {
+		n.Observe(message)
+	}
 }
 
 func (n *Node) receive(stream stream) (*wire.FromVerifier, error) {

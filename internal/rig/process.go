@@ -14,25 +14,25 @@ import (
 	"time"
 )
 
-// process is one program that runs until it is stopped. A nil process was never started.
-type process struct {
+// Process is one program that runs until it is stopped. A nil Process was never started. Its methods are for one goroutine.
+type Process struct {
 	name, log string
 	cmd       *exec.Cmd
 	// ended is closed when the program has ended by itself or was stopped.
 	ended chan struct{}
-	// stopped says that stop was called.
+	// stopped says that Stop was called.
 	stopped bool
 }
 
-// start runs a program; what it prints goes to the file NAME.log of dir.
-func start(bin, dir, name string, args ...string) (*process, error) {
-	p := &process{name: name, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
+// Launch starts a program; what it prints is added to the file NAME.log of dir, its working folder.
+func Launch(dir string, cmd *exec.Cmd) (*Process, error) {
+	name := filepath.Base(cmd.Path)
+	p := &Process{name: name, log: filepath.Join(dir, name+".log"), cmd: cmd, ended: make(chan struct{})}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
-	p.cmd = exec.Command(filepath.Join(bin, name), args...)
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
 	// A test that dies takes its programs along: the kernel kills them with the thread that started them, so that one waits for them.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -52,8 +52,21 @@ func start(bin, dir, name string, args ...string) (*process, error) {
 	return p, nil
 }
 
-// stop kills the program, if it was not stopped before, as a power cut would, and returns once it has ended. That it ended by itself is an error.
-func (p *process) stop() error {
+// PID returns the program's process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Alive is an error if the program has ended.
+func (p *Process) Alive() error {
+	select {
+	case <-p.ended:
+		return fmt.Errorf("%s ended: %s", p.name, p.tail())
+	default:
+		return nil
+	}
+}
+
+// Stop kills the program, if it was not stopped before, as a power cut would, and returns once it has ended. That it ended by itself is an error.
+func (p *Process) Stop() error {
 	if p == nil || p.stopped {
 		return nil
 	}
@@ -68,8 +81,8 @@ func (p *process) stop() error {
 	return err
 }
 
-// await calls ready until it returns nil, the program ends or ctx does.
-func (p *process) await(ctx context.Context, ready func() error) error {
+// Await calls ready until it returns nil, the program ends or ctx does.
+func (p *Process) Await(ctx context.Context, ready func() error) error {
 	for {
 		err := ready()
 		if err == nil {
@@ -86,7 +99,7 @@ func (p *process) await(ctx context.Context, ready func() error) error {
 }
 
 // tail returns the last lines that the program printed.
-func (p *process) tail() string {
+func (p *Process) tail() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
 		return err.Error()

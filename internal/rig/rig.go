@@ -35,7 +35,7 @@ type Rig struct {
 	bin, dir string
 	// etcdURL is where etcd serves.
 	etcdURL                  string
-	etcd, apiserver, manager *process
+	etcd, apiserver, manager *Process
 }
 
 // Bundle returns the folder of the Kubernetes bundle of this checkout, which
@@ -96,7 +96,7 @@ func Start(ctx context.Context, dir string) (*Rig, error) {
 
 // Stop ends all programs.
 func (r *Rig) Stop() error {
-	return errors.Join(r.manager.stop(), r.apiserver.stop(), r.etcd.stop())
+	return errors.Join(r.manager.Stop(), r.apiserver.Stop(), r.etcd.Stop())
 }
 
 // file returns the path of one of the rig's files.
@@ -128,8 +128,8 @@ func (r *Rig) writeKeys(context.Context) error {
 	)
 }
 
-// freeAddress returns a loopback address that nothing listens on.
-func freeAddress() (string, error) {
+// FreeAddress returns a loopback address that nothing listens on.
+func FreeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
@@ -137,17 +137,22 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
+// launch starts one of the bundle's programs.
+func (r *Rig) launch(name string, args ...string) (*Process, error) {
+	return Launch(r.dir, exec.Command(filepath.Join(r.bin, name), args...))
+}
+
 func (r *Rig) startEtcd(ctx context.Context) error {
-	client, err := freeAddress()
+	client, err := FreeAddress()
 	if err != nil {
 		return err
 	}
-	peer, err := freeAddress()
+	peer, err := FreeAddress()
 	if err != nil {
 		return err
 	}
 	r.etcdURL = "https://" + client
-	r.etcd, err = start(r.bin, r.dir, "etcd",
+	r.etcd, err = r.launch("etcd",
 		"--data-dir="+r.file("etcd"), "--name=rig", "--initial-cluster=rig=http://"+peer,
 		"--listen-client-urls="+r.etcdURL, "--advertise-client-urls="+r.etcdURL,
 		"--listen-peer-urls=http://"+peer, "--initial-advertise-peer-urls=http://"+peer,
@@ -160,7 +165,7 @@ func (r *Rig) startEtcd(ctx context.Context) error {
 // StartAPI starts the API server, again after StopAPI on the same address, and returns when it is ready.
 func (r *Rig) StartAPI(ctx context.Context) (err error) {
 	if r.Address == "" {
-		if r.Address, err = freeAddress(); err != nil {
+		if r.Address, err = FreeAddress(); err != nil {
 			return err
 		}
 	}
@@ -168,7 +173,7 @@ func (r *Rig) StartAPI(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.apiserver, err = start(r.bin, r.dir, "kube-apiserver",
+	r.apiserver, err = r.launch("kube-apiserver",
 		"--bind-address="+host, "--secure-port="+port, "--advertise-address="+host, "--endpoint-reconciler-type=none",
 		"--etcd-servers="+r.etcdURL, "--etcd-cafile="+r.pki("etcd/ca.crt"),
 		"--etcd-certfile="+r.pki("apiserver-etcd-client.crt"), "--etcd-keyfile="+r.pki("apiserver-etcd-client.key"),
@@ -184,7 +189,7 @@ func (r *Rig) StartAPI(ctx context.Context) (err error) {
 }
 
 // StopAPI kills the API server alone; its clients see an outage.
-func (r *Rig) StopAPI() error { return r.apiserver.stop() }
+func (r *Rig) StopAPI() error { return r.apiserver.Stop() }
 
 // awaitReady waits until the API server says that it is ready and has made its own namespaces.
 func (r *Rig) awaitReady(ctx context.Context) error {
@@ -192,7 +197,7 @@ func (r *Rig) awaitReady(ctx context.Context) error {
 }
 
 // awaitPages waits until a program made the API server have these pages.
-func (r *Rig) awaitPages(ctx context.Context, by *process, paths ...string) error {
+func (r *Rig) awaitPages(ctx context.Context, by *Process, paths ...string) error {
 	config, err := r.Config("rig", "system:masters")
 	if err != nil {
 		return err
@@ -203,7 +208,7 @@ func (r *Rig) awaitPages(ctx context.Context, by *process, paths ...string) erro
 	}
 	defer client.CloseIdleConnections()
 	for _, path := range paths {
-		if err := by.await(ctx, func() error { return get(ctx, client, config.Host+path) }); err != nil {
+		if err := by.Await(ctx, func() error { return get(ctx, client, config.Host+path) }); err != nil {
 			return err
 		}
 	}
@@ -219,7 +224,7 @@ func (r *Rig) startManager(ctx context.Context) error {
 	if err := writeKubeconfig(kubeconfig, config); err != nil {
 		return err
 	}
-	address, err := freeAddress()
+	address, err := FreeAddress()
 	if err != nil {
 		return err
 	}
@@ -227,7 +232,7 @@ func (r *Rig) startManager(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.manager, err = start(r.bin, r.dir, "kube-controller-manager",
+	r.manager, err = r.launch("kube-controller-manager",
 		"--bind-address="+host, "--secure-port="+port, "--kubeconfig="+kubeconfig, "--leader-elect=false",
 		"--controllers=*,bootstrapsigner,tokencleaner", "--use-service-account-credentials=true",
 		"--root-ca-file="+r.pki("ca.crt"), "--service-account-private-key-file="+r.pki("sa.key"),

@@ -4,6 +4,7 @@ package rig
 
 import (
 	"context"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -44,15 +45,15 @@ func TestStartSaysWhyAProgramEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := start(root+"/usr/lib/kubernetes/bin", t.TempDir(), "etcd", "--data-dir=/dev/null/none")
+	p, err := Launch(t.TempDir(), exec.Command(root+"/usr/lib/kubernetes/bin/etcd", "--data-dir=/dev/null/none"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = p.await(t.Context(), func() error { return context.DeadlineExceeded })
+	err = p.Await(t.Context(), func() error { return context.DeadlineExceeded })
 	if err == nil || !strings.Contains(err.Error(), "/dev/null/none") {
 		t.Errorf("got %v", err)
 	}
-	if err := p.stop(); err == nil {
+	if err := p.Stop(); err == nil {
 		t.Error("nobody is told that the program had ended")
 	}
 }

@@ -39,7 +39,7 @@ func (r *Registry) Issue(ctx context.Context, m joinservice.Machine) (id string,
 	for range 3 {
 		token := append(letters(tokenIDLength), '.')
 		token = append(token, letters(tokenSecretLength)...)
-		id := string(token[:tokenIDLength])
+		id = string(token[:tokenIDLength])
 		err = r.createToken(ctx, tokenSecret(m.Node, id, token[tokenIDLength+1:]))
 		if err == nil {
 			return id, hullmark.NewSecret(token), nil
@@ -49,7 +49,8 @@ func (r *Registry) Issue(ctx context.Context, m joinservice.Machine) (id string,
 			break
 		}
 	}
-	return "", hullmark.Secret{}, err
+	// The API may have made it, and only its answer was lost.
+	return id, hullmark.Secret{}, err
 }
 
 // letters returns n characters of a–z and 0–9, each equally likely.

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -37,9 +38,13 @@ func main() {
 	defer stop()
 	o := options{
 		credentials: os.Getenv("CREDENTIALS_DIRECTORY"), state: os.Getenv("STATE_DIRECTORY"),
-		listen: ":" + attest.JoinPort, http: httpAddress, api: apiServer,
 		notify: notify, log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
+	flag.StringVar(&o.listen, "listen", ":"+attest.JoinPort, "`address` at which nodes are waited for")
+	flag.StringVar(&o.http, "metrics", httpAddress, "`address` of health and metrics; whoever reaches it may read them")
+	flag.StringVar(&o.api, "api", apiServer, "`URL` of the Kubernetes API server")
+	flag.BoolVar(&o.profile, "profile", false, "serve profiles of this process beside the metrics")
+	flag.Parse()
 	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "joinservice:", err)
 		os.Exit(1)
@@ -52,6 +57,8 @@ type options struct {
 	credentials, state string
 	// listen and http are addresses, api a URL.
 	listen, http, api string
+	// profile serves profiles beside the metrics.
+	profile bool
 	// notify tells systemd.
 	notify func(line string)
 	log    *slog.Logger
@@ -123,10 +130,10 @@ func prepare(o options) (a *app, err error) {
 // serve runs everything that goes on side by side; the first failure ends it all, and systemd starts the program again.
 func (a *app) serve(ctx context.Context, nodes, scrapes net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
-	exchange, http := a.service.Server(a.tls()), a.metrics.server()
+	exchange, http := a.service.Server(a.tls()), a.metrics.server(a.profile)
 	group.Go(func() error { return exchange.Serve(netutil.LimitListener(nodes, maxConnections)) })
 	group.Go(func() error { return serveHTTP(http, scrapes) })
-	for _, work := range []func(context.Context) error{a.openKeyset, a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.keepWatchdogQuiet} {
+	for _, work := range []func(context.Context) error{a.openKeyset, a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.settle, a.keepWatchdogQuiet} {
 		group.Go(func() error { return ignoreEnd(ctx, work(ctx)) })
 	}
 	<-ctx.Done()

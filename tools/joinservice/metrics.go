@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,11 +39,15 @@ func newMetrics(inFlight, policyVersion func() float64) *metrics {
 	return m
 }
 
-// server returns the server of /metrics and /healthz, for loopback only: both are public among the node's own processes.
-func (m *metrics) server() *http.Server {
+// server returns the server of /metrics, /healthz and, if it is wanted, Go's profiles, for loopback only: all are public among the node's own processes.
+func (m *metrics) server(profile bool) *http.Server {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	if profile {
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	}
 	return &http.Server{Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, MaxHeaderBytes: 8 << 10}
 }
 

@@ -1,0 +1,333 @@
+//go:build long
+
+package load
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+var (
+	number     = flag.Int("n", 12, "how many machines join at once")
+	profileDir = flag.String("profiles", "", "`folder` for processor profiles of the replicas during the first joins")
+)
+
+// outage is how long the API server is gone.
+const outage = 20 * time.Second
+
+func TestLoad(t *testing.T) {
+	began := time.Now()
+	s := newSite(t, *number)
+	t.Logf("%d machines were made in %v", *number, time.Since(began).Round(time.Second))
+	for _, step := range []struct {
+		name string
+		run  func(*testing.T, *site)
+	}{
+		{"all at once", testAllAtOnce},
+		{"policy push", testPolicyPush},
+		{"document removed", testDocumentRemoved},
+		{"API outage", testAPIOutage},
+		{"replica killed", testReplicaKilled},
+	} {
+		if !t.Run(step.name, func(t *testing.T) { step.run(t, s) }) {
+			return
+		}
+	}
+}
+
+// wave lets machines join at once, and returns what each of them was told.
+func (s *site) wave(ctx context.Context, machines []*machine) []error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute)
+	defer cancel()
+	told := make([]error, len(machines))
+	var all sync.WaitGroup
+	for i, m := range machines {
+		all.Go(func() { told[i] = m.join(ctx, s) })
+	}
+	all.Wait()
+	return told
+}
+
+// joinAll lets all machines join anew while something happens, which begins when a
+// quarter of them have their tickets, and holds what the API has of them afterwards to what was decided.
+func (s *site) joinAll(t *testing.T, meanwhile func(context.Context) error) {
+	t.Helper()
+	s.forget(t)
+	ended := make(chan error, 1)
+	go func() {
+		err := eventually(t.Context(), s.quarter)
+		if err == nil {
+			err = meanwhile(t.Context())
+		}
+		ended <- err
+	}()
+	began := time.Now()
+	for i, err := range s.wave(t.Context(), s.machines) {
+		if err != nil {
+			t.Errorf("%s: %v", s.machines[i].name(), err)
+		}
+	}
+	took := time.Since(began)
+	must(t, <-ended)
+	if t.Failed() {
+		t.FailNow()
+	}
+	s.report(t, took)
+	s.checkIdentities(t)
+	s.checkTokens(t)
+}
+
+// nothing happens.
+func nothing(context.Context) error { return nil }
+
+// quarter is nil once a quarter of the machines have their tickets.
+func (s *site) quarter() error {
+	n := 0
+	for _, m := range s.machines {
+		if m.did("M4") {
+			n++
+		}
+	}
+	if n*4 < len(s.machines) {
+		return fmt.Errorf("%d machines have a ticket", n)
+	}
+	return nil
+}
+
+// forget removes all machines as the operator does, and empties their disks.
+func (s *site) forget(t *testing.T) {
+	t.Helper()
+	for _, m := range s.machines {
+		must(t, s.admin.Delete(t.Context(), joinservice.Machine{Node: m.ID, Name: m.name()}))
+		m.wipe()
+	}
+}
+
+// checkIdentities holds Nodes, records and names to the policy: each machine is one node, under its own name.
+func (s *site) checkIdentities(t *testing.T) {
+	t.Helper()
+	var nodes corev1.NodeList
+	must(t, s.objects.do(t.Context(), "GET", "/api/v1/nodes", nil, &nodes))
+	uids := map[types.UID]string{}
+	for _, n := range nodes.Items {
+		uids[n.UID] = n.Name
+	}
+	records, err := s.admin.List(t.Context())
+	must(t, err)
+	byNode := map[hullmark.NodeID]joinservice.Machine{}
+	for _, r := range records {
+		byNode[r.Node] = r
+	}
+	for _, m := range s.machines {
+		record := byNode[m.ID]
+		if m.node.name != m.name() || uids[m.node.uid] != m.name() || record.Name != m.name() || record.Record.Disk != m.Disk.UUID {
+			t.Errorf("%s is the node %+v, in the API %q, in its record %+v", m.name(), *m.node, uids[m.node.uid], record)
+		}
+	}
+	if len(nodes.Items) != len(s.machines) || len(uids) != len(s.machines) || len(byNode) != len(s.machines) {
+		t.Errorf("%d machines are %d Nodes with %d UIDs and %d records", len(s.machines), len(nodes.Items), len(uids), len(byNode))
+	}
+}
+
+// checkTokens waits until no token is left, and every record says so.
+func (s *site) checkTokens(t *testing.T) {
+	t.Helper()
+	must(t, eventually(t.Context(), func() error {
+		if err := s.beat(t.Context()); err != nil {
+			return err
+		}
+		var secrets corev1.SecretList
+		err := s.objects.do(t.Context(), "GET", "/api/v1/namespaces/kube-system/secrets?fieldSelector=type%3Dbootstrap.kubernetes.io/token", nil, &secrets)
+		if err == nil && len(secrets.Items) > 0 {
+			err = fmt.Errorf("%d tokens are left", len(secrets.Items))
+		}
+		if err != nil {
+			return err
+		}
+		records, err := s.admin.List(t.Context())
+		for _, r := range records {
+			if r.Token != "" || r.State != joinservice.MachineReady {
+				err = errors.Join(err, fmt.Errorf("%s is %s, token %q", r.Name, r.State, r.Token))
+			}
+		}
+		return err
+	}))
+}
+
+// beat posts Ready for all kubelets, every 15 seconds: a node that is not heard becomes NotReady.
+func (s *site) beat(ctx context.Context) error {
+	if time.Since(s.beaten) < 15*time.Second {
+		return nil
+	}
+	for _, m := range s.machines {
+		if err := s.objects.postReady(ctx, m.name(), nil); err != nil {
+			return err
+		}
+	}
+	s.beaten = time.Now()
+	return nil
+}
+
+func testAllAtOnce(t *testing.T, s *site) {
+	var all sync.WaitGroup
+	if *profileDir != "" {
+		for _, r := range s.replicas {
+			all.Go(func() {
+				if err := r.profile(t.Context(), *profileDir, 8*time.Second); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	s.joinAll(t, nothing)
+	all.Wait()
+}
+
+// pids returns the replicas' process ids.
+func (s *site) pids() (all []int) {
+	for _, r := range s.replicas {
+		all = append(all, r.PID())
+	}
+	return all
+}
+
+func testPolicyPush(t *testing.T, s *site) {
+	before := s.pids()
+	s.joinAll(t, func(ctx context.Context) error {
+		if err := s.push(ctx, 5, images...); err != nil {
+			return err
+		}
+		policy, err := s.Cluster.OpenPolicy()
+		if err != nil {
+			return err
+		}
+		policy.Version = 4
+		lower, err := measurements.SignPolicy(s.Cluster.Root.Key, s.Cluster.ID(), policy)
+		if err != nil {
+			return err
+		}
+		if err := s.refused(ctx, lower, "its version is 4, and 5 is in force"); err != nil {
+			return err
+		}
+		policy.Version = 6
+		forged, err := forge(s, policy)
+		if err != nil {
+			return err
+		}
+		if err := s.refused(ctx, forged, "signature"); err != nil {
+			return err
+		}
+		return errors.Join(s.inForce(ctx, 5), s.push(ctx, 7, images...))
+	})
+	for _, r := range s.replicas {
+		if err := r.Alive(); err != nil {
+			t.Error(err)
+		}
+	}
+	if !slices.Equal(s.pids(), before) {
+		t.Errorf("the replicas are %v, were %v", s.pids(), before)
+	}
+}
+
+// forge signs a policy and changes the signature.
+func forge(s *site, policy measurements.Policy) ([]byte, error) {
+	signed, err := measurements.SignPolicy(s.Cluster.Root.Key, s.Cluster.ID(), policy)
+	if err != nil {
+		return nil, err
+	}
+	var envelope map[string][]byte
+	if err := json.Unmarshal(signed, &envelope); err != nil {
+		return nil, err
+	}
+	envelope["signature"][len(envelope["signature"])-1] ^= 1
+	return json.Marshal(envelope)
+}
+
+// refused pushes a policy and waits for the event that says why it is not taken.
+func (s *site) refused(ctx context.Context, envelope []byte, says string) error {
+	if err := s.admin.PushPolicy(ctx, envelope, s.Cluster.Documents); err != nil {
+		return err
+	}
+	return eventually(ctx, func() error {
+		var events corev1.EventList
+		err := s.objects.do(ctx, "GET", "/api/v1/namespaces/"+registry.Namespace+"/events", nil, &events)
+		for _, e := range events.Items {
+			if e.Reason == "PolicyRefused" && strings.Contains(e.Message, says) {
+				return nil
+			}
+		}
+		return errors.Join(err, fmt.Errorf("%d events, none says %q", len(events.Items), says))
+	})
+}
+
+// testDocumentRemoved removes the document of half the machines while all join.
+func testDocumentRemoved(t *testing.T, s *site) {
+	s.forget(t)
+	pushed := make(chan error, 1)
+	go func() {
+		err := eventually(t.Context(), s.quarter)
+		pushed <- errors.Join(err, s.push(t.Context(), 8, "new"))
+	}()
+	for i, err := range s.wave(t.Context(), s.machines) {
+		if m := s.machines[i]; err != nil && (m.image == "new" || !mismatch(err)) {
+			t.Errorf("%s, which boots the image %s: %v", m.name(), m.image, err)
+		}
+	}
+	must(t, <-pushed)
+	s.forget(t)
+	for i, err := range s.wave(t.Context(), s.machines) {
+		if m := s.machines[i]; (m.image == "old") != mismatch(err) || m.image == "new" && err != nil {
+			t.Errorf("%s, which boots the image %s: %v", m.name(), m.image, err)
+		}
+	}
+	must(t, s.push(t.Context(), 9, images...))
+	s.joinAll(t, nothing)
+}
+
+func mismatch(err error) bool {
+	var c *hullmark.Condition
+	return errors.As(err, &c) && c.Code == joinservice.CodeMismatch
+}
+
+func testAPIOutage(t *testing.T, s *site) {
+	s.joinAll(t, func(ctx context.Context) error {
+		if err := s.StopAPI(); err != nil {
+			return err
+		}
+		time.Sleep(outage)
+		return s.StartAPI(ctx)
+	})
+	again := 0
+	for _, m := range s.machines {
+		again += m.again
+	}
+	if again == 0 {
+		t.Error("no join met the outage: this tested nothing")
+	}
+}
+
+func testReplicaKilled(t *testing.T, s *site) {
+	s.joinAll(t, func(ctx context.Context) error {
+		if err := s.replicas[0].Stop(); err != nil {
+			return err
+		}
+		time.Sleep(3 * time.Second)
+		return s.replicas[0].start(ctx)
+	})
+}

@@ -1,0 +1,176 @@
+//go:build long
+
+package load
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// images are what machines boot, in turn.
+var images = []string{"old", "new"}
+
+var documentOf = map[string]measurements.Document{}
+
+// firstPause and longestPause are the agent's (firstboot.DefaultTiming).
+const (
+	firstPause   = time.Second
+	longestPause = time.Minute
+)
+
+// machine is the double of one machine: what its agent and its kubelet do.
+type machine struct {
+	*nodetest.Node
+	number int
+	image  string
+
+	mutex sync.Mutex // guards what follows, which one join fills
+	node  *node      // the Node object, once it is Ready
+	busy  int        // how often it was told to come again because there was no place
+	again int        // how often it came again for another reason
+	times map[string]time.Time
+}
+
+func (m *machine) name() string { return fmt.Sprintf("worker-%03d", m.number) }
+
+// member is the machine's rule.
+func (m *machine) member() measurements.Member {
+	return measurements.Member{EKID: m.ID, Role: hullmark.Worker, Name: m.name()}
+}
+
+// makeMachines makes TPMs, a few at once, and boots the machines.
+func (s *site) makeMachines(t *testing.T, n int) {
+	t.Helper()
+	for _, image := range images {
+		documentOf[image] = nodetest.Document(t, image)
+	}
+	s.machines = make([]*machine, n)
+	places := make(chan struct{}, 4)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			places <- struct{}{}
+			defer func() { <-places }()
+			m := &machine{Node: nodetest.New(t, s.Cluster.ID()), number: i, image: images[i%len(images)]}
+			m.Boot(t, m.image)
+			m.Prepare(t)
+			m.Observe = m.note
+			s.machines[i] = m
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+// wipe gives the machine an empty disk.
+func (m *machine) wipe() {
+	m.Disk, m.Epoch, m.Unjoined = hullmark.DiskClaim{State: hullmark.DiskBlank}, 0, false
+	_, _ = rand.Read(m.Disk.UUID[:])
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	m.node, m.busy, m.again, m.times = nil, 0, 0, map[string]time.Time{}
+}
+
+// note keeps when something happened last.
+func (m *machine) note(what string) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	m.times[what] = time.Now()
+}
+
+// took is the time between two notes.
+func (m *machine) took(from, to string) time.Duration {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return m.times[to].Sub(m.times[from])
+}
+
+// did reports whether something happened.
+func (m *machine) did(what string) bool {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return !m.times[what].IsZero()
+}
+
+// join is the agent: it asks one replica after another until its node is Ready, or it is told a final no.
+func (m *machine) join(ctx context.Context, s *site) error {
+	m.note("begin")
+	m.Join = func(proceed *wire.Proceed) error {
+		made, err := m.kubelet(ctx, proceed)
+		if err != nil {
+			return err
+		}
+		m.mutex.Lock()
+		defer m.mutex.Unlock()
+		m.node = made
+		return nil
+	}
+	pause := firstPause
+	for turn := mathrand.IntN(len(s.replicas)); ; turn++ {
+		err := m.Dial(ctx, s.replicas[turn%len(s.replicas)].listen, s.Cluster.ID())
+		if m.ready() {
+			m.note("end")
+			return nil
+		}
+		if denied := m.Denied(); denied != nil && !denied.Retry {
+			return denied
+		}
+		if err = m.count(err); ctx.Err() != nil {
+			return errors.Join(ctx.Err(), err)
+		}
+		m.keepDisk()
+		if turn%len(s.replicas) == 0 {
+			continue // a round asks every replica
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(pause/2 + mathrand.N(pause/2)):
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// ready reports whether the machine's Node is Ready.
+func (m *machine) ready() bool {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return m.node != nil
+}
+
+// count counts an attempt that came to nothing, and returns why.
+func (m *machine) count(err error) error {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	denied := m.Denied()
+	if denied != nil && denied.Code == "busy" {
+		m.busy++
+	} else {
+		m.again++
+	}
+	if denied != nil {
+		return denied
+	}
+	return err
+}
+
+// keepDisk shows the disk that a ticket formatted; no kubeadm finished on it.
+func (m *machine) keepDisk() {
+	if ticket := m.Ticket(); ticket != nil && ticket.Disk.UUID == m.Disk.UUID {
+		m.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: ticket.Disk.UUID, Generation: ticket.Disk.Generation, Owner: ticket.Disk.Owner}
+		m.Unjoined = true
+	}
+}

@@ -1,0 +1,122 @@
+//go:build long
+
+package load
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+)
+
+// spans are the parts of a join that the table shows, between two notes. What
+// the service itself does lies between M1 and M2, M3 and M4, and M5 and M6.
+var spans = []struct{ what, from, to string }{
+	{"whole join", "begin", "end"},
+	{"M1 to M4", "M1", "M4"},
+	{"M1 to M2", "M1", "M2"},
+	{"M2 to M3 (TPM)", "M2", "M3"},
+	{"M3 to M4", "M3", "M4"},
+	{"M5 to M6", "M5", "M6"},
+	{"approval", "kubelet", "approved"},
+	{"signing", "approved", "certificate"},
+	{"Node Ready", "certificate", "ready"},
+	{"M7 to end", "M7", "end"},
+}
+
+// report prints how long the parts of all joins took, and what the replicas needed for them.
+func (s *site) report(t *testing.T, wall time.Duration) {
+	t.Helper()
+	var out strings.Builder
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	_, _ = fmt.Fprintf(table, "%d joins in %v\tp50\tp99\tmax\t\n", len(s.machines), wall.Round(time.Millisecond))
+	for _, span := range spans {
+		var all []time.Duration
+		for _, m := range s.machines {
+			all = append(all, m.took(span.from, span.to))
+		}
+		slices.Sort(all)
+		rank := func(percent int) time.Duration {
+			return all[(len(all)*percent+99)/100-1].Round(100 * time.Microsecond)
+		}
+		_, _ = fmt.Fprintf(table, "%s\t%v\t%v\t%v\t\n", span.what, rank(50), rank(99), rank(100))
+	}
+	_ = table.Flush()
+	busy, again := 0, 0
+	for _, m := range s.machines {
+		busy, again = busy+m.busy, again+m.again
+	}
+	_, _ = fmt.Fprintf(&out, "told busy %d times, came again for another reason %d times\n", busy, again)
+	for i, r := range s.replicas {
+		_, _ = fmt.Fprintf(&out, "replica %d: peak memory %s, processor %s s\n", i, r.status(t, "VmHWM"), r.mustMetric(t, "process_cpu_seconds_total"))
+	}
+	t.Logf("\n%s", out.String())
+}
+
+// status reads one line of the kernel's account of the process.
+func (r *replica) status(t *testing.T, key string) string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.PID()))
+	must(t, err)
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, key+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	t.Fatalf("the kernel says no %s", key)
+	return ""
+}
+
+// metric scrapes one metric without labels.
+func (r *replica) metric(name string) (string, error) {
+	text, err := r.page(context.Background(), "/metrics")
+	if err != nil {
+		return "", err
+	}
+	for line := range bytes.Lines(text) {
+		if value, ok := bytes.CutPrefix(line, []byte(name+" ")); ok {
+			return string(bytes.TrimSpace(value)), nil
+		}
+	}
+	return "", fmt.Errorf("no metric %s", name)
+}
+
+func (r *replica) mustMetric(t *testing.T, name string) string {
+	t.Helper()
+	value, err := r.metric(name)
+	must(t, err)
+	return value
+}
+
+func (r *replica) page(ctx context.Context, path string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.metrics+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s: %s", path, response.Status)
+	}
+	return io.ReadAll(response.Body)
+}
+
+// profile writes where a replica spends its processor time from now on to a file of the folder.
+func (r *replica) profile(ctx context.Context, folder string, length time.Duration) error {
+	content, err := r.page(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%d", int(length.Seconds())))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(folder, filepath.Base(r.dir)+".pprof"), content, 0o600)
+}
