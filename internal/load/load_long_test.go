@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -185,18 +186,16 @@ func (s *site) beat(ctx context.Context) error {
 }
 
 func testAllAtOnce(t *testing.T, s *site) {
-	var all sync.WaitGroup
-	if *profileDir != "" {
-		for _, r := range s.replicas {
-			all.Go(func() {
-				if err := r.profile(t.Context(), *profileDir, 8*time.Second); err != nil {
-					t.Error(err)
-				}
-			})
+	s.joinAll(t, func(ctx context.Context) error {
+		if *profileDir == "" {
+			return nil
 		}
-	}
-	s.joinAll(t, nothing)
-	all.Wait()
+		var all errgroup.Group
+		for _, r := range s.replicas {
+			all.Go(func() error { return r.profile(ctx, *profileDir, 8*time.Second) })
+		}
+		return all.Wait()
+	})
 }
 
 // pids returns the replicas' process ids.

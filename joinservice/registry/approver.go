@@ -3,7 +3,12 @@ package registry
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -56,26 +61,43 @@ func (a *Approver) Run(ctx context.Context) error {
 	})
 }
 
-// pass looks at all requests once. Those in done were decided, though the copy may not show it yet; the new done is returned.
+// abreast is how many requests are looked at at once: each takes three calls of the API, and nodes that come together wait for the last.
+const abreast = 16
+
+// pass looks at all requests once, in any order, so that several approvers seldom look at the same. Those in done were decided, though the copy may not
+// show it yet; the new done is returned.
 func (a *Approver) pass(ctx context.Context, objects []any, done map[types.UID]bool) map[types.UID]bool {
 	next := map[types.UID]bool{}
+	var mutex sync.Mutex // guards next, and calls of Report
+	var group errgroup.Group
+	group.SetLimit(abreast)
+	objects = slices.Clone(objects)
+	rand.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
 	for _, o := range objects {
 		csr := o.(*certificatesv1.CertificateSigningRequest)
 		if !ours(csr) || ctx.Err() != nil {
 			continue
 		}
 		if done[csr.UID] {
+			mutex.Lock()
 			next[csr.UID] = true
+			mutex.Unlock()
 			continue
 		}
-		decision, err := a.handle(ctx, csr)
-		if err == nil && decision.Outcome != Waiting {
-			next[csr.UID] = true
-		}
-		if a.Report != nil && (err != nil || decision.Outcome != Waiting) {
-			a.Report(decision, err)
-		}
+		group.Go(func() error {
+			decision, err := a.handle(ctx, csr)
+			mutex.Lock()
+			defer mutex.Unlock()
+			if err == nil && decision.Outcome != Waiting {
+				next[csr.UID] = true
+			}
+			if a.Report != nil && (err != nil || decision.Outcome != Waiting) {
+				a.Report(decision, err)
+			}
+			return nil
+		})
 	}
+	_ = group.Wait() // each error was reported
 	return next
 }
 
