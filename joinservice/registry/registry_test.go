@@ -267,7 +267,7 @@ func TestManifestNamesWhatTheCodeNames(t *testing.T) {
 		}
 		documents++
 	}
-	if documents != 12 {
+	if documents != 13 {
 		t.Errorf("the manifest has %d documents", documents)
 	}
 }

@@ -120,7 +120,7 @@ func TestRenderedDocumentsInitialise(t *testing.T) {
 	policy := func(args ...string) (int, string) {
 		return hullmarkCLI(t, append(append([]string{"policy"}, args...), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))...)
 	}
-	code, inForce := policy("show")
+	code, inForce := policy("show", "-o", "json")
 	wantExit(t, code, 0, inForce)
 	s.write(t, "policy.json", []byte(inForce))
 	code, output = renderCLI(t, s.path("cluster.yaml"), "--policy", s.path("policy.json"), "-o", "json")
