@@ -172,46 +172,42 @@ func newPolicyRemoveCommand() *cobra.Command {
 }
 
 func newPolicyRemoveDocumentCommand() *cobra.Command {
-	var o policyOptions
-	cmd := &cobra.Command{
-		Use:     "document DIGEST",
+	return policyRemoval("document DIGEST", "its digest", &cobra.Command{
 		Short:   "Accept a release no more",
 		Long:    "Accept a release no more. Nodes that booted it run on; none of them comes back from its next boot.",
 		Example: "  hullmark policy remove document 5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef --cluster prod.cluster",
-		Args:    exactArg("policy remove document", "its digest"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.change(cmd, func(policy *measurements.Policy) (string, []measurements.Document, error) {
-				documents := slices.DeleteFunc(slices.Clone(policy.Documents), func(a measurements.Accepted) bool { return a.Document.String() == args[0] })
-				if len(documents) == len(policy.Documents) {
-					return "", nil, fmt.Errorf("policy remove: the policy names no document %s; hullmark policy show lists what it names", args[0])
-				}
-				policy.Documents = documents
-				return "document " + args[0] + " is accepted no more", nil, nil
-			})
-		},
-	}
-	o.addFlags(cmd)
-	return cmd
+	}, func(policy *measurements.Policy, digest string) string {
+		policy.Documents = slices.DeleteFunc(slices.Clone(policy.Documents), func(a measurements.Accepted) bool { return a.Document.String() == digest })
+		return "document " + digest + " is accepted no more"
+	})
 }
 
 func newPolicyRemoveMemberCommand() *cobra.Command {
-	var o policyOptions
-	cmd := &cobra.Command{
-		Use:     "member NAME",
+	return policyRemoval("member NAME", "its node", &cobra.Command{
 		Short:   "Admit a machine no more",
 		Long:    "Admit a machine no more. Its node runs on until its next boot; hullmark node remove ends it in Kubernetes.",
 		Example: "  hullmark policy remove member worker-3 --cluster prod.cluster",
-		Args:    exactArg("policy remove member", "its node"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.change(cmd, func(policy *measurements.Policy) (string, []measurements.Document, error) {
-				members := slices.DeleteFunc(slices.Clone(policy.Members), func(m measurements.Member) bool { return m.Name == args[0] })
-				if len(members) == len(policy.Members) {
-					return "", nil, fmt.Errorf("policy remove: the policy names no member %s; hullmark policy show lists what it names", args[0])
-				}
-				policy.Members = members
-				return "member " + args[0] + " is admitted no more", nil, nil
-			})
-		},
+	}, func(policy *measurements.Policy, name string) string {
+		policy.Members = slices.DeleteFunc(slices.Clone(policy.Members), func(m measurements.Member) bool { return m.Name == name })
+		return "member " + name + " is admitted no more"
+	})
+}
+
+// policyRemoval makes a verb of policy remove. remove takes what it is given
+// out of the policy, if it is there, and says so.
+func policyRemoval(use, argument string, cmd *cobra.Command, remove func(policy *measurements.Policy, which string) string) *cobra.Command {
+	var o policyOptions
+	kind, _, _ := strings.Cut(use, " ")
+	cmd.Use, cmd.Args = use, exactArg("policy remove "+kind, argument)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return o.change(cmd, func(policy *measurements.Policy) (string, []measurements.Document, error) {
+			before := len(policy.Documents) + len(policy.Members)
+			done := remove(policy, args[0])
+			if len(policy.Documents)+len(policy.Members) == before {
+				return "", nil, fmt.Errorf("policy remove: the policy names no %s %s; hullmark policy show lists what it names", kind, args[0])
+			}
+			return done, nil, nil
+		})
 	}
 	o.addFlags(cmd)
 	return cmd
