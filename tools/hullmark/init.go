@@ -46,19 +46,7 @@ and its kubeadm documents. Run the same command again after an interruption, or 
 Exit codes: 0 Ready (or verified, with --dry-run), 1 failed, 2 usage, 3 the node booted something else, 4 denied, 5 not reached.`,
 		Example: "  hullmark init --cluster prod.cluster --node 192.0.2.7 --measurements node.json --ek $(cat ek.id) --kubeconfig admin.conf",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput("init", o.output); err != nil {
-				return err
-			}
-			run, err := o.prepare(cmd.OutOrStdout(), cmd.ErrOrStderr())
-			if err != nil {
-				return fmt.Errorf("init: %w", err)
-			}
-			if err := run.do(cmd.Context()); err != nil {
-				return fmt.Errorf("init: %w", tell(err))
-			}
-			return nil
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runRelease(cmd, o.output, o.prepare) },
 	}
 	o.addFlags(cmd)
 	return cmd

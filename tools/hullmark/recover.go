@@ -41,19 +41,7 @@ the newest that the cluster file knows, refuses an older one, and asks. The work
 Exit codes: 0 Ready, 1 failed, 2 usage, 3 the node booted something else, 4 denied, 5 not reached.`,
 		Example: "  hullmark recover --cluster prod.cluster --node 192.0.2.7",
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput("recover", o.output); err != nil {
-				return err
-			}
-			run, err := o.prepare(cmd.OutOrStdout(), cmd.ErrOrStderr())
-			if err != nil {
-				return fmt.Errorf("recover: %w", err)
-			}
-			if err := run.do(cmd.Context()); err != nil {
-				return fmt.Errorf("recover: %w", tell(err))
-			}
-			return nil
-		},
+		RunE:    func(cmd *cobra.Command, _ []string) error { return runRelease(cmd, o.output, o.prepare) },
 	}
 	o.addFlags(cmd)
 	f := cmd.Flags()

@@ -36,6 +36,21 @@ func (o *releaseOptions) addFlags(cmd *cobra.Command) {
 	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the table: text or json")
 }
 
+// runRelease is what such a verb does: prepare reads everything before the node is dialled.
+func runRelease[R interface{ do(context.Context) error }](cmd *cobra.Command, output string, prepare func(out, notes io.Writer) (R, error)) error {
+	if err := checkOutput(cmd.Name(), output); err != nil {
+		return err
+	}
+	run, err := prepare(cmd.OutOrStdout(), cmd.ErrOrStderr())
+	if err != nil {
+		return fmt.Errorf("%s: %w", cmd.Name(), err)
+	}
+	if err := run.do(cmd.Context()); err != nil {
+		return fmt.Errorf("%s: %w", cmd.Name(), tell(err))
+	}
+	return nil
+}
+
 // release is the operator's side of one exchange with a node that waits for it.
 type release struct {
 	operator *operatorOptions
