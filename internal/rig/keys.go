@@ -23,6 +23,8 @@ type leaf struct {
 	usages []x509.ExtKeyUsage
 	// loopback makes it good for a server on this machine.
 	loopback bool
+	// addresses are further ones that it is good for.
+	addresses []net.IP
 }
 
 // sign makes a key and its certificate, both in PEM, good for a day.
@@ -43,6 +45,7 @@ func sign(by cluster.Authority, l leaf) (certificate, key []byte, err error) {
 	if l.loopback {
 		template.DNSNames, template.IPAddresses = []string{"kubernetes", "localhost"}, []net.IP{net.IPv4(127, 0, 0, 1)}
 	}
+	template.IPAddresses = append(template.IPAddresses, l.addresses...)
 	der, err := x509.CreateCertificate(rand.Reader, template, by.Certificate, private.Public(), by.Key)
 	if err != nil {
 		return nil, nil, err

@@ -1,0 +1,130 @@
+package rig
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/hullmark/hullmark/joinservice/cluster"
+)
+
+// Etcd is an etcd of several members on loopback, each at an address of its
+// own, with the keys of a new cluster file and the settings that kubeadm would give them.
+type Etcd struct {
+	authority            cluster.Authority
+	bin, dir             string
+	clientPort, peerPort string
+	running              map[string]*Process
+}
+
+// NewEtcd prepares an etcd whose files are below dir, which exists and is empty. No member runs yet; Stop ends all.
+func NewEtcd(ctx context.Context, dir string) (*Etcd, error) {
+	bundle, err := Bundle(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("rig: %w", err)
+	}
+	c, err := cluster.New()
+	if err != nil {
+		return nil, fmt.Errorf("rig: %w", err)
+	}
+	e := &Etcd{authority: c.Etcd, bin: filepath.Join(bundle, "usr", "lib", "kubernetes", "bin"), dir: dir, running: map[string]*Process{}}
+	for _, port := range []*string{&e.clientPort, &e.peerPort} {
+		address, err := FreeAddress()
+		if err != nil {
+			return nil, fmt.Errorf("rig: %w", err)
+		}
+		if _, *port, err = net.SplitHostPort(address); err != nil {
+			return nil, fmt.Errorf("rig: %w", err)
+		}
+	}
+	return e, nil
+}
+
+// ClientURL is where the member at an address serves clients.
+func (e *Etcd) ClientURL(at netip.Addr) string {
+	return "https://" + net.JoinHostPort(at.String(), e.clientPort)
+}
+
+// PeerURL is where the member at an address is reached by the others.
+func (e *Etcd) PeerURL(at netip.Addr) string {
+	return "https://" + net.JoinHostPort(at.String(), e.peerPort)
+}
+
+// TLS returns what a client with a certificate of the etcd CA needs.
+func (e *Etcd) TLS() (*tls.Config, error) {
+	certificate, key, err := sign(e.authority, leaf{name: "client", usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	roots := x509.NewCertPool()
+	roots.AddCert(e.authority.Certificate)
+	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{pair}}, err
+}
+
+// Start starts a member at a loopback address, with what its folder holds.
+// others are the members that it finds, as NAME=PEER-URL; without any it makes a new etcd. It does not wait.
+func (e *Etcd) Start(name string, at netip.Addr, others ...string) error {
+	dir, state := filepath.Join(e.dir, name), "existing"
+	if len(others) == 0 {
+		state = "new"
+	}
+	if err := e.writeMemberKeys(dir, at); err != nil {
+		return err
+	}
+	file := func(name string) string { return filepath.Join(dir, name) }
+	p, err := Launch(dir, exec.Command(filepath.Join(e.bin, "etcd"),
+		"--name="+name, "--data-dir="+file("data"), "--initial-cluster-state="+state,
+		"--initial-cluster="+strings.Join(append(others, name+"="+e.PeerURL(at)), ","),
+		"--listen-client-urls="+e.ClientURL(at), "--advertise-client-urls="+e.ClientURL(at),
+		"--listen-peer-urls="+e.PeerURL(at), "--initial-advertise-peer-urls="+e.PeerURL(at),
+		"--client-cert-auth", "--trusted-ca-file="+file("ca.crt"), "--cert-file="+file("member.crt"), "--key-file="+file("member.key"),
+		"--peer-client-cert-auth", "--peer-trusted-ca-file="+file("ca.crt"), "--peer-cert-file="+file("member.crt"), "--peer-key-file="+file("member.key"),
+		// A busy test machine is no reason for an election; tests lose nothing in a power cut.
+		"--heartbeat-interval=200", "--election-timeout=2000", "--unsafe-no-fsync"))
+	if err != nil {
+		return err
+	}
+	e.running[name] = p
+	return nil
+}
+
+func (e *Etcd) writeMemberKeys(dir string, at netip.Addr) error {
+	certificate, key, err := sign(e.authority, leaf{
+		name: "member", addresses: []net.IP{at.AsSlice()}, loopback: true,
+		usages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.MkdirAll(dir, 0o700),
+		os.WriteFile(filepath.Join(dir, "ca.crt"), encode("CERTIFICATE", e.authority.Certificate.Raw), 0o600),
+		os.WriteFile(filepath.Join(dir, "member.crt"), certificate, 0o600),
+		os.WriteFile(filepath.Join(dir, "member.key"), key, 0o600))
+}
+
+// Kill ends a member as a power cut would; one that does not run is no error.
+func (e *Etcd) Kill(name string) error { return e.running[name].Stop() }
+
+// Forget kills a member and deletes what it kept, as a disk that is gone.
+func (e *Etcd) Forget(name string) error {
+	return errors.Join(e.Kill(name), os.RemoveAll(filepath.Join(e.dir, name)))
+}
+
+// Stop ends all members.
+func (e *Etcd) Stop() error {
+	var all []error
+	for _, p := range e.running {
+		all = append(all, p.Stop())
+	}
+	return errors.Join(all...)
+}
