@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -194,6 +195,71 @@ func (s *stage) remains(t *testing.T) {
 		}
 		if err := os.WriteFile(file, []byte("old"), 0o600); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// secondControlPlane is M6 of a control plane that joins.
+func secondControlPlane() *wire.Proceed {
+	p := worker()
+	p.NodeName, p.Role = "control-plane-2", string(hullmark.ControlPlane)
+	p.KubeadmDocuments = append([]byte("controlPlane: {}\n"), p.GetKubeadmDocuments()...)
+	for _, name := range kubeadm.ControlPlaneFiles() {
+		p.Files = append(p.Files, &wire.File{Path: name, Content: []byte("new"), Mode: 0o600})
+	}
+	return p
+}
+
+// A control plane joins on a disk on which an earlier join did not end: of that nothing is left, and its join service runs before kubeadm does.
+func TestControlPlaneJoins(t *testing.T) {
+	s := newStage(t)
+	service := s.service(t)
+	s.dials(t, service.address)
+	s.remains(t)
+	s.serve(t)
+	c := service.accept()
+	c.ticket(c.admit(s))
+	c.receive()
+	c.proceedWith(secondControlPlane())
+	phases, last := c.finish()
+	if !last.GetReady() || len(s.cluster.joins) != 1 || len(s.cluster.works) != 0 {
+		t.Fatalf("phases %v, last %v, joins %q", phases, last, s.cluster.joins)
+	}
+	if service, kubelet := slices.Index(phases, "joinservice"), slices.Index(phases, "kubelet-start"); service < 0 || kubelet < service || !s.machine.has("start "+joinServiceUnit) {
+		t.Errorf("phases %v, machine did %q; want the join service before kubeadm", phases, s.machine.did)
+	}
+	if intent, err := s.agent.intent(); err != nil || intent != statedisk.IntentDone || s.cluster.access.Kubeconfig != "/etc/kubernetes/admin.conf" {
+		t.Errorf("intent = %q, %v; waited for Ready with %s", intent, err, s.cluster.access.Kubeconfig)
+	}
+	if _, err := s.agent.readState(kubeadm.DiscoveryFile); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("discovery.conf: %v, want it gone", err)
+	}
+}
+
+// Once kubeadm has joined, a node that is not Ready in time starts its kubelet after the restart; it does not join again.
+func TestJoinedIsRecordedBeforeReady(t *testing.T) {
+	for _, fail := range []error{nil, errors.New("kubeadm failed")} {
+		s := newStage(t)
+		service := s.service(t)
+		s.dials(t, service.address)
+		s.cluster.fail, s.cluster.notReady = fail, errors.New("not Ready in time")
+		_, ended := s.serve(t)
+		c := service.accept()
+		c.ticket(c.admit(s))
+		c.receive()
+		c.proceedWith(secondControlPlane())
+		if _, last := c.finish(); last.GetFailed() == nil {
+			t.Fatalf("last = %v", last)
+		}
+		if err := <-ended; !errors.Is(err, errReboot) {
+			t.Errorf("serve ended with %v, want a restart", err)
+		}
+		want := statedisk.IntentDone
+		if fail != nil {
+			want = statedisk.IntentStarted
+		}
+		if intent, err := s.agent.intent(); err != nil || intent != want {
+			t.Errorf("kubeadm: %v: intent = %q, %v; want %q", fail, intent, err, want)
 		}
 	}
 }
@@ -496,11 +562,19 @@ func TestProceedIsChecked(t *testing.T) {
 	s.dials(t, service.address)
 	s.serve(t)
 	for want, spoil := range map[string]func(*wire.Proceed){
-		"discovery.conf is missing":   func(p *wire.Proceed) { p.Files = nil },
-		"a control plane cannot join": func(p *wire.Proceed) { p.Role = string(hullmark.ControlPlane) },
-		"outside of the folders":      func(p *wire.Proceed) { p.Files[0].Path = "/etc/passwd" },
-		"is no DNS label":             func(p *wire.Proceed) { p.NodeName = "Worker" },
-		"kubeadm join writes itself": func(p *wire.Proceed) {
+		"discovery.conf is missing": func(p *wire.Proceed) { p.Files = nil },
+		"pki/ca.crt is missing":     func(p *wire.Proceed) { p.Role = string(hullmark.ControlPlane) },
+		"sa.pub is missing": func(p *wire.Proceed) {
+			full := secondControlPlane()
+			p.Role, p.Files = full.GetRole(), full.GetFiles()[:len(full.GetFiles())-1]
+		},
+		"manifests/etcd.yaml\", which kubeadm join writes itself": func(p *wire.Proceed) {
+			full := secondControlPlane()
+			p.Role, p.Files = full.GetRole(), append(full.GetFiles(), &wire.File{Path: "/etc/kubernetes/manifests/etcd.yaml", Mode: 0o600})
+		},
+		"outside of the folders": func(p *wire.Proceed) { p.Files[0].Path = "/etc/passwd" },
+		"is no DNS label":        func(p *wire.Proceed) { p.NodeName = "Worker" },
+		"pki/ca.crt\", which kubeadm join writes itself": func(p *wire.Proceed) {
 			p.Files = append(p.Files, &wire.File{Path: "/etc/kubernetes/pki/ca.crt", Mode: 0o644})
 		},
 		"has mode":                 func(p *wire.Proceed) { p.Files[0].Mode = 0 },

@@ -62,23 +62,32 @@ func (x *exchange) checkRole(p *wire.Proceed) error {
 		return fmt.Errorf("role %.20q is unknown", role)
 	case role == hullmark.Worker && (x.service == "" || x.ticket.Disk.Epoch.Unchecked):
 		return fmt.Errorf("kind %s is a control plane's, or its epoch is unchecked, but the role is %s", x.kind, role)
-	case role == hullmark.ControlPlane && x.joins():
-		return errors.New("a control plane cannot join a cluster yet")
 	}
 	return nil
 }
 
 // checkMaterial looks for what kubeadm needs and cannot say before the fuse that it lacks.
 func (x *exchange) checkMaterial(p *wire.Proceed) error {
-	discovery := func(f *wire.File) bool { return f.GetPath() == kubeadm.DiscoveryFile }
-	refused := func(f *wire.File) bool { return !discovery(f) && slices.Contains(kubeadm.JoinRemains(), f.GetPath()) }
-	switch {
-	case x.kind == hullmark.Init && !x.opened.Joined && len(p.GetManifests()) == 0:
+	if x.kind == hullmark.Init && !x.opened.Joined && len(p.GetManifests()) == 0 {
 		return errors.New("there is no manifest: at least the pod network's is needed")
-	case x.joins() && !slices.ContainsFunc(p.GetFiles(), discovery):
-		return fmt.Errorf("the file %s is missing", kubeadm.DiscoveryFile)
-	case x.joins() && slices.ContainsFunc(p.GetFiles(), refused):
-		return errors.New("it brings a file that kubeadm join writes itself")
+	}
+	if !x.joins() {
+		return nil
+	}
+	controlPlane := hullmark.Role(p.GetRole()) == hullmark.ControlPlane
+	needed := []string{kubeadm.DiscoveryFile}
+	if controlPlane {
+		needed = append(needed, kubeadm.ControlPlaneFiles()...)
+	}
+	for _, name := range needed {
+		if !slices.ContainsFunc(p.GetFiles(), func(f *wire.File) bool { return f.GetPath() == name }) {
+			return fmt.Errorf("the file %s is missing", name)
+		}
+	}
+	for _, f := range p.GetFiles() {
+		if kubeadm.JoinWrites(f.GetPath(), controlPlane) {
+			return fmt.Errorf("it brings %.80q, which kubeadm join writes itself", f.GetPath())
+		}
 	}
 	return nil
 }
@@ -183,11 +192,15 @@ func (x *exchange) startJoinService(ctx context.Context) {
 	}
 }
 
-// kubeadmJoin joins, and keeps nothing that only served to join.
+// kubeadmJoin joins, and keeps nothing that only served to join. The disk then records a node at once: from here on its kubelet is all that has to be
+// started, and to clean up for another join would throw a member of etcd away.
 func (x *exchange) kubeadmJoin(ctx context.Context) error {
 	err := x.agent.Cluster.Join(ctx, x.proceed.GetKubeadmDocuments(), func(p kubeadm.Phase) { x.progress(p.Name, p.Text) })
 	clear(x.proceed.GetKubeadmDocuments()) // They hold a token.
-	return errors.Join(err, x.agent.removeState(kubeadm.DiscoveryFile))
+	if err := errors.Join(err, x.agent.removeState(kubeadm.DiscoveryFile)); err != nil {
+		return err
+	}
+	return storeFile(x.agent.intentFile(), statedisk.IntentDone)
 }
 
 func (x *exchange) kubeadmInit(ctx context.Context, retry bool) error {

@@ -122,7 +122,7 @@ func (Kubeadm) Validate(ctx context.Context, documents []byte) error {
 // Init makes the node a control plane.
 func (Kubeadm) Init(ctx context.Context, w kubeadm.Work) error { return kubeadm.Init(ctx, w) }
 
-// Join makes the node a worker.
+// Join makes the node a worker, or one more control plane.
 func (Kubeadm) Join(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error {
 	return kubeadm.Join(ctx, documents, report)
 }

@@ -8,12 +8,14 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -98,6 +100,8 @@ type twinCluster struct {
 	fail    error
 	intents []string
 	access  kubeadm.Access // of WaitReady
+	// notReady is what WaitReady returns.
+	notReady error
 	// record is that of the machine's disk; recordErr, if set, is returned once before it.
 	record    kubeadm.DiskRecord
 	recordErr error
@@ -116,26 +120,58 @@ func (c *twinCluster) Init(_ context.Context, w kubeadm.Work) error {
 	return os.WriteFile(filepath.Join(c.agent.StateDir, "etc-kubernetes/admin.conf"), []byte("kubeconfig"), 0o600)
 }
 
-// Join wants what kubeadm's preflight wants, and leaves what a worker's kubelet leaves.
+// Join wants what kubeadm's preflight wants, and leaves what kubeadm and a kubelet leave.
 func (c *twinCluster) Join(_ context.Context, documents []byte, report func(kubeadm.Phase)) error {
 	c.joins = append(c.joins, string(documents))
-	for _, name := range kubeadm.JoinRemains() {
-		_, err := c.agent.readState(name)
-		if wanted := name == kubeadm.DiscoveryFile; wanted != (err == nil) {
-			return fmt.Errorf("%s: %v", name, err)
-		}
+	controlPlane := strings.Contains(string(documents), "controlPlane")
+	wanted := []string{kubeadm.DiscoveryFile}
+	if controlPlane {
+		wanted = append(wanted, kubeadm.ControlPlaneFiles()...)
+	}
+	if err := c.preflight(wanted, append(kubeadm.JoinRemains(), "/etc/kubernetes/pki/kubelet.key")); err != nil {
+		return err
 	}
 	report(kubeadm.Phase{Name: "kubelet-start", Text: "starting the kubelet"})
 	if c.fail != nil {
 		return c.fail
 	}
-	return os.WriteFile(filepath.Join(c.agent.StateDir, "etc-kubernetes/kubelet.conf"), []byte("kubeconfig"), 0o600)
+	kubeconfigs := []string{"kubelet.conf"}
+	if controlPlane {
+		kubeconfigs = append(kubeconfigs, "admin.conf")
+	}
+	for _, name := range kubeconfigs {
+		if err := os.WriteFile(filepath.Join(c.agent.StateDir, "etc-kubernetes", name), []byte("kubeconfig"), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// preflight fails unless the wanted files are there, and nothing else of what an earlier join leaves but the folders of the wanted.
+func (c *twinCluster) preflight(wanted, remains []string) error {
+	for _, name := range wanted {
+		if _, err := c.agent.readState(name); err != nil {
+			return err
+		}
+	}
+	for _, name := range remains {
+		file, err := onState(name)
+		if err != nil {
+			return err
+		}
+		_, err = os.Lstat(filepath.Join(c.agent.StateDir, file))
+		needed := slices.ContainsFunc(wanted, func(w string) bool { return w == name || strings.HasPrefix(w, name+"/") })
+		if needed != (err == nil) {
+			return fmt.Errorf("%s: %v", name, err)
+		}
+	}
+	return nil
 }
 
 func (c *twinCluster) WaitReady(_ context.Context, access kubeadm.Access, _ string) error {
 	c.access = access
 	_, err := access.Read(access.Kubeconfig)
-	return err
+	return errors.Join(err, c.notReady)
 }
 
 func (c *twinCluster) DiskRecord(context.Context, kubeadm.Access, hullmark.NodeID) (kubeadm.DiskRecord, error) {

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"slices"
+	"strings"
 
 	"sigs.k8s.io/yaml"
 
@@ -19,18 +22,44 @@ const JoinUnit = "hullmark-kubeadm-join.service"
 // user and holds no secret.
 const DiscoveryFile = "/etc/kubernetes/discovery.conf"
 
-// JoinRemains are what a kubeadm join that did not end may leave: the kubeconfigs and the CA whose presence makes the next one refuse, the kubelet's
-// settings, and the keys and certificates that it asked for under a token that is no longer valid. Removed, the disk is as before the join; what the
-// container runtime keeps harms nothing. The first three are files that kubeadm's preflight checks want absent (k8s.io/kubernetes
-// cmd/kubeadm/app/preflight, JoinNodeChecks).
+// pkiDir is where kubeadm keeps authorities, keys and certificates.
+const pkiDir = "/etc/kubernetes/pki"
+
+// JoinRemains are the files and folders that a kubeadm join that did not end may leave, on a worker or a control plane: the kubeconfigs, the
+// authorities and certificates, the static pods, etcd's data, the kubelet's settings, and the keys and certificates that it asked for under a token
+// that is no longer valid. Removed, the disk is as before the join; what the container runtime keeps harms nothing. Most of them make the next join
+// refuse (k8s.io/kubernetes cmd/kubeadm/app/preflight, JoinNodeChecks and InitNodeChecks); data of a member that etcd has forgotten would keep
+// the next one from starting, and an admin.conf would be used in the place of the token.
 func JoinRemains() []string {
 	return []string{
-		"/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf", "/etc/kubernetes/pki/ca.crt", DiscoveryFile,
+		"/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf", DiscoveryFile, "/etc/kubernetes/admin.conf",
+		"/etc/kubernetes/super-admin.conf", "/etc/kubernetes/controller-manager.conf", "/etc/kubernetes/scheduler.conf",
+		"/etc/kubernetes/manifests/etcd.yaml", "/etc/kubernetes/manifests/kube-apiserver.yaml",
+		"/etc/kubernetes/manifests/kube-controller-manager.yaml", "/etc/kubernetes/manifests/kube-scheduler.yaml",
+		"/etc/kubernetes/tmp", pkiDir, "/var/lib/etcd",
 		"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/instance-config.yaml", "/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/pki",
 	}
 }
 
-// JoinParams are what a worker needs to join.
+// ControlPlaneFiles are what has to be there before kubeadm makes a machine one more control plane: the authorities and the service accounts' keys, which
+// all control planes share (cmd/kubeadm/app/phases/certs, SharedCertificateExists).
+func ControlPlaneFiles() []string {
+	var files []string
+	for _, authority := range []string{"/ca", "/etcd/ca", "/front-proxy-ca"} {
+		files = append(files, pkiDir+authority+".crt", pkiDir+authority+".key")
+	}
+	return append(files, pkiDir+"/sa.key", pkiDir+"/sa.pub")
+}
+
+// JoinWrites reports whether kubeadm join writes a file itself, and so must not find it. Authorities and keys are brought to a control plane alone.
+func JoinWrites(name string, controlPlane bool) bool {
+	if name == DiscoveryFile || controlPlane && strings.HasPrefix(name, pkiDir+"/") {
+		return false
+	}
+	return slices.ContainsFunc(JoinRemains(), func(remains string) bool { return name == remains || strings.HasPrefix(name, remains+"/") })
+}
+
+// JoinParams are what a node needs to join.
 type JoinParams struct {
 	// NodeName is the node's name, a DNS label.
 	NodeName string
@@ -40,6 +69,8 @@ type JoinParams struct {
 	CA []byte
 	// Token is the bootstrap token ("id.secret") with which the kubelet asks for its first certificate.
 	Token hullmark.Secret
+	// AdvertiseAddress makes the node a control plane: it is the address that its API server and its member of etcd tell others. A worker has none.
+	AdvertiseAddress netip.Addr
 	// Profile is Normal or Slow.
 	Profile Profile
 }
@@ -57,14 +88,18 @@ func (p JoinParams) check() error {
 	if !wholeToken.Match(p.Token.Expose()) {
 		return errors.New("join documents: token: want 6 and 16 lower-case letters or digits, joined by a dot")
 	}
+	if p.AdvertiseAddress.IsValid() && !p.AdvertiseAddress.IsGlobalUnicast() {
+		return fmt.Errorf("join documents: advertise address %s: want one at which other machines reach the node", p.AdvertiseAddress)
+	}
 	if p.Profile != Normal && p.Profile != Slow {
 		return fmt.Errorf("join documents: profile %q: want slow or none", p.Profile)
 	}
 	return nil
 }
 
-// JoinDocuments writes what kubeadm join reads on a worker: a JoinConfiguration (kubeadm.k8s.io/v1beta4), and the content of DiscoveryFile, which it
-// names. The first holds the token: it belongs into memory and RAM disks only. Everything else a joining kubelet takes from the cluster.
+// JoinDocuments writes what kubeadm join reads: a JoinConfiguration (kubeadm.k8s.io/v1beta4), and the content of DiscoveryFile, which it
+// names. The first holds the token: it belongs into memory and RAM disks only. Everything else a joining node takes from the cluster; a control
+// plane finds ControlPlaneFiles in place, so it is given no key to download them.
 func JoinDocuments(p JoinParams) (documents, discoveryFile []byte, err error) {
 	if err := p.check(); err != nil {
 		return nil, nil, err
@@ -81,7 +116,7 @@ func JoinDocuments(p JoinParams) (documents, discoveryFile []byte, err error) {
 }
 
 func joinOf(p JoinParams) joinConfiguration {
-	return joinConfiguration{
+	c := joinConfiguration{
 		meta:             meta{APIVersion: kubeadmAPI, Kind: "JoinConfiguration"},
 		NodeRegistration: registrationOf(p.NodeName),
 		Discovery: discovery{
@@ -89,6 +124,10 @@ func joinOf(p JoinParams) joinConfiguration {
 		},
 		Patches: directory{Directory: PatchesDir},
 	}
+	if p.AdvertiseAddress.IsValid() {
+		c.ControlPlane = &joinControlPlane{LocalAPIEndpoint: endpoint{AdvertiseAddress: p.AdvertiseAddress.String(), BindPort: 6443}}
+	}
+	return c
 }
 
 // discoveryOf has one cluster without a name and no context, the form of a cluster that comes without a user.

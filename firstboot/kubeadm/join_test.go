@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,6 +47,17 @@ func TestJoinDocuments(t *testing.T) {
 	if strings.Contains(string(discoveryText), testToken) {
 		t.Error("the file on the disk holds the token")
 	}
+	if c.ControlPlane != nil {
+		t.Errorf("a worker's documents make a control plane: %s", documents)
+	}
+	p.AdvertiseAddress = netip.MustParseAddr("192.0.2.8")
+	if documents, _, err = JoinDocuments(p); err != nil {
+		t.Fatal(err)
+	}
+	c = joinConfiguration{}
+	if err := yaml.UnmarshalStrict(documents, &c); err != nil || c.ControlPlane == nil || c.ControlPlane.LocalAPIEndpoint != (endpoint{"192.0.2.8", 6443}) {
+		t.Errorf("a control plane's documents: %v: %s", err, documents)
+	}
 	p.Profile = Slow
 	if documents, _, err = JoinDocuments(p); err != nil || !strings.Contains(string(documents), "tlsBootstrap: 20m") {
 		t.Errorf("the slow profile: %v: %s", err, documents)
@@ -59,6 +71,7 @@ func TestJoinParamsAreChecked(t *testing.T) {
 		"CA":        func(p *JoinParams) { p.CA = []byte("-----BEGIN NOTHING-----") },
 		"token":     func(p *JoinParams) { p.Token = hullmark.NewSecret([]byte("abcdef.0123456789abcdef\nx: y")) },
 		"profile":   func(p *JoinParams) { p.Profile = "fast" },
+		"advertise": func(p *JoinParams) { p.AdvertiseAddress = netip.IPv4Unspecified() },
 	} {
 		p := joinParams(t)
 		spoil(&p)

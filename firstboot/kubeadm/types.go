@@ -23,8 +23,14 @@ type joinConfiguration struct {
 	meta             `json:",inline"`
 	NodeRegistration nodeRegistration `json:"nodeRegistration"`
 	Discovery        discovery        `json:"discovery"`
-	Patches          directory        `json:"patches"`
-	Timeouts         *timeouts        `json:"timeouts,omitempty"`
+	// ControlPlane is a control plane's.
+	ControlPlane *joinControlPlane `json:"controlPlane,omitempty"`
+	Patches      directory         `json:"patches"`
+	Timeouts     *timeouts         `json:"timeouts,omitempty"`
+}
+
+type joinControlPlane struct {
+	LocalAPIEndpoint endpoint `json:"localAPIEndpoint"`
 }
 
 type discovery struct {

@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,16 +31,20 @@ func TestKubeadmTakesOurJoinDocuments(t *testing.T) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	defer server.Close()
 	for _, profile := range []kubeadm.Profile{kubeadm.Normal, kubeadm.Slow} {
-		documents, _, err := kubeadm.JoinDocuments(joinParams(t, server, profile))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := kubeadm.Validate(t.Context(), program, documents); err != nil {
-			t.Errorf("profile %q: %v", profile, err)
-		}
-		spoilt := strings.Replace(string(documents), "tlsBootstrapToken", "tlsBootstrapTokens", 1)
-		if err := kubeadm.Validate(t.Context(), program, []byte(spoilt)); err == nil {
-			t.Errorf("profile %q: kubeadm takes an unknown field", profile)
+		for field, address := range map[string]netip.Addr{"tlsBootstrapToken": {}, "localAPIEndpoint": netip.MustParseAddr("192.0.2.8")} {
+			params := joinParams(t, server, profile)
+			params.AdvertiseAddress = address
+			documents, _, err := kubeadm.JoinDocuments(params)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := kubeadm.Validate(t.Context(), program, documents); err != nil {
+				t.Errorf("profile %q, address %v: %v", profile, address, err)
+			}
+			spoilt := strings.Replace(string(documents), field, field+"s", 1)
+			if err := kubeadm.Validate(t.Context(), program, []byte(spoilt)); err == nil {
+				t.Errorf("profile %q: kubeadm takes the unknown field %ss", profile, field)
+			}
 		}
 	}
 }
