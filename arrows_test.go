@@ -37,6 +37,8 @@ var forbidden = []arrow{
 	{"./joinservice/keys", "net", "keys are derived without a network; keys/keeper reaches the keepers"},
 	{"./joinservice/cluster", module + "/joinservice/keys/keeper", "the operator's records do not link the clouds' clients; the programs do"},
 	{"./firstboot/...", module + "/joinservice/...", "a node never holds the code that decides over it"},
+	{"./tools/hullmark", module + "/joinservice/etcd", "only a control plane reaches etcd, and only its join service"},
+	{"./joinservice", module + "/joinservice/etcd", "the desk decides without etcd; the program hands it in"},
 	{"./joinservice/render", module + "/joinservice", "what a document says does not depend on who decides"},
 	{"./joinservice/render", module + "/attest/...", "a document speaks to nobody"},
 	{"./joinservice/render", module + "/tools/...", "rendering is pure; the command reads, validates and writes"},

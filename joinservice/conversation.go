@@ -33,6 +33,8 @@ type Patience struct {
 	Opened time.Duration
 	// Progress bounds the silence between two messages of M7.
 	Progress time.Duration
+	// Renew lies between two renewals of the Lease that a control plane holds while it joins.
+	Renew time.Duration
 }
 
 // farewell is how long a denied node has to end the stream.
@@ -40,7 +42,7 @@ const farewell = 5 * time.Second
 
 // ServicePatience is a join service's: strangers can dial it.
 func ServicePatience() Patience {
-	return Patience{Proof: 15 * time.Second, Opened: 5 * time.Minute, Progress: 10 * time.Minute}
+	return Patience{Proof: 15 * time.Second, Opened: 5 * time.Minute, Progress: 10 * time.Minute, Renew: 30 * time.Second}
 }
 
 // OperatorPatience is an operator's, who waits for one machine of their own.

@@ -60,9 +60,6 @@ func (d *Desk) Admit(kind hullmark.TicketKind, claims attest.Claims, record *Rec
 	if err != nil {
 		return Admission{}, err
 	}
-	if kind == hullmark.Join && admission.Member.Role == hullmark.ControlPlane {
-		return Admission{}, controlPlaneJoin()
-	}
 	record = d.override(claims, record)
 	next, formatAllowed, err := record.Issue(claims.Disk, d.waive(claims, record))
 	if err != nil {
@@ -179,16 +176,6 @@ func (d *Desk) grant(claims attest.Claims, record Record, formatAllowed bool) (h
 		Key: key, Generation: generation, UUID: claims.Disk.UUID, Owner: owner, FormatAllowed: formatAllowed,
 		Epoch: hullmark.Epoch{Committed: record.Committed, Issued: record.Issued},
 	}, nil
-}
-
-// controlPlaneJoin is the condition of a control plane that a join service
-// would have to make: it would need a member of etcd, and every key of the cluster.
-func controlPlaneJoin() *hullmark.Condition {
-	return &hullmark.Condition{
-		Code: "control-plane-join", Step: "ATTEST", Title: "the machine's rule says control plane, and a join service only makes workers",
-		Expected: string(hullmark.Worker), Got: string(hullmark.ControlPlane),
-		Next: "give the machine a rule for a worker, or bring the cluster's first control plane up with hullmark init or recover",
-	}
 }
 
 // mismatch is the condition of registers that no accepted document predicts;

@@ -37,13 +37,17 @@ type release struct {
 	opened    Opened
 	// token is the public half of the token that M6 brings, empty if it brings none.
 	token string
+	// place is held by a control plane that joins; proceeded says that its M6 was sent, or may have been.
+	place     *place
+	proceeded bool
 	// phase is the one that was recorded last, at noted.
 	phase string
 	noted time.Time
 }
 
 // run goes from M1 to Ready.
-func (x *release) run() error {
+func (x *release) run() (err error) {
+	defer func() { x.leavePlace(err) }()
 	if err := x.attest(); err != nil {
 		return err
 	}
@@ -60,7 +64,10 @@ func (x *release) run() error {
 	if err != nil {
 		return x.deny(err)
 	}
-	if err := x.conversation.Proceed(proceed); err != nil {
+	x.proceeded = true
+	err = x.conversation.Proceed(proceed)
+	wipe(proceed)
+	if err != nil {
 		return x.finish(err)
 	}
 	return x.finish(x.conversation.Follow(x.progress))
@@ -100,6 +107,11 @@ func (x *release) admit() error {
 		}
 		if err := x.service.Records.Claim(ctx, x.admission.Member.Name, x.claims.Node); err != nil {
 			return err
+		}
+		if x.kind() == hullmark.Join && x.admission.Member.Role == hullmark.ControlPlane {
+			if err := x.takePlace(ctx); err != nil {
+				return err
+			}
 		}
 		former = m.Token
 		*m = Machine{
@@ -154,6 +166,7 @@ func (x *release) commit() (*wire.Proceed, error) {
 	proceed := &wire.Proceed{NodeName: x.admission.Member.Name, Role: string(x.admission.Member.Role)}
 	if !x.opened.Joined {
 		if err := x.addMaterial(proceed); err != nil {
+			wipe(proceed)
 			x.revoke(x.ctx, x.token)
 			return nil, err
 		}
@@ -171,6 +184,7 @@ func (x *release) commit() (*wire.Proceed, error) {
 		return nil
 	})
 	if err != nil {
+		wipe(proceed)
 		x.revoke(x.ctx, x.token)
 		return nil, err
 	}

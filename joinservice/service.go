@@ -44,6 +44,8 @@ type Service struct {
 	// Records keeps the machines, Tokens makes what a joining kubelet authenticates with.
 	Records Records
 	Tokens  Tokens
+	// ControlPlanes lets further control planes join.
+	ControlPlanes ControlPlanes
 	// Settings are the cluster's, for nodes that join.
 	Settings Settings
 	// KubernetesCA is the certificate, in PEM, to which nodes hold the API server.

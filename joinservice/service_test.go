@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -204,23 +205,6 @@ func equalMachines(a, b joinservice.Machine) bool {
 	a.Addresses, b.Addresses = nil, nil
 	return a.Node == b.Node && a.Name == b.Name && a.Role == b.Role && a.Trust == b.Trust && a.Document == b.Document && a.Record == b.Record &&
 		a.Token == b.Token && a.State == b.State && a.Phase == b.Phase && a.Condition == b.Condition
-}
-
-func TestControlPlaneComesBackButDoesNotJoin(t *testing.T) {
-	s := newSite(t)
-	s.accept(t, func(p *measurements.Policy) { p.Members[0].Role = hullmark.ControlPlane }, "image")
-	s.denied(t, "control-plane-join", false)
-	if m := s.machine(t); m.State != joinservice.MachineFailed || m.Condition.Code != "control-plane-join" || m.Record != (joinservice.Record{}) {
-		t.Errorf("the refusal was recorded as %+v", m)
-	}
-	// What the operator's init left: a ready disk and its record.
-	s.store(t, func(m *joinservice.Machine) {
-		m.Record = joinservice.Record{Disk: hullmark.UUID{7}, Committed: 1, Issued: 1}
-	})
-	s.node.Disk, s.node.Epoch = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{7}, Generation: 1, Owner: s.node.ID}, 1
-	if m := s.join(t); m.Record.Committed != 2 || m.Condition != nil || s.node.Proceed().GetRole() != "control-plane" {
-		t.Errorf("it came back as %+v", m)
-	}
 }
 
 // Each case is refused, and its legal twin accepted, by the same service for the same TPM.
@@ -484,6 +468,7 @@ func TestRestartBetweenTicketAndProceed(t *testing.T) {
 	if err := s.dial(t); err == nil {
 		t.Fatal("the exchange came to its end although the service was stopped")
 	}
+	waitFor(t, func() bool { return s.outcome() != "" }) // A process that has ended does nothing more.
 	s.start(t)
 	s.reopen()
 	if m := s.join(t); s.node.Epoch != 2 || m.Record.Committed != 2 {
@@ -491,6 +476,48 @@ func TestRestartBetweenTicketAndProceed(t *testing.T) {
 	}
 	if len(s.records.Tokens()) != 0 {
 		t.Errorf("tokens are left: %v", s.records.Tokens())
+	}
+}
+
+// An exchange whose machine begins another one commits late: after the newer ticket was recorded, or after that one's join. Its token is nobody's then.
+func TestTokenOfAnOvertakenExchange(t *testing.T) {
+	for name, until := range map[string]string{"before the newer one commits": "M4", "after the newer one was heard to its end": ""} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			s.node.Silent = true // in the exchange that is overtaken
+			late, overtaken := make(chan struct{}), make(chan struct{})
+			var first atomic.Bool
+			s.records.BeforeStore = func(m joinservice.Machine) {
+				if m.State == joinservice.MachineJoining && !first.Swap(true) {
+					close(late)
+					<-overtaken
+				}
+			}
+			go func() { _ = s.dial(t) }()
+			<-late
+			s.reopen()
+			again := s.node.Again()
+			again.Unjoined = true
+			again.Observe = func(message string) {
+				if message == until {
+					close(overtaken)
+					waitFor(t, func() bool { return s.machine(t).Token != "" })
+				}
+			}
+			if err := again.Dial(t.Context(), s.address, s.cluster.ID()); err != nil || again.Denied() != nil {
+				t.Fatal(err, again.Denied())
+			}
+			if until == "" {
+				close(overtaken)
+			}
+			s.server.GracefulStop() // until both have ended
+			if m := s.machine(t); m.Token != "" || m.State != joinservice.MachineReady || m.Record.Committed != 2 {
+				t.Errorf("the record is %+v", m)
+			}
+			if len(s.records.Tokens()) != 0 || s.records.Issued() != 2 {
+				t.Errorf("of %d tokens %v are left", s.records.Issued(), s.records.Tokens())
+			}
+		})
 	}
 }
 

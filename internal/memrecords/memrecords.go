@@ -17,7 +17,7 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 )
 
-// Store implements joinservice.Records and joinservice.Tokens. The zero value
+// Store implements joinservice.Records, joinservice.Tokens and joinservice.Lease. The zero value
 // is empty and safe for concurrent use; the fields are set before it is used.
 type Store struct {
 	// BeforeStore, if set, is called before each Store looks at the version:
@@ -31,6 +31,10 @@ type Store struct {
 	tokens   map[string]hullmark.NodeID
 	// issued counts tokens, conflicts the writes that lost a race, writes those that did not.
 	issued, conflicts, writes int
+	// term is of who has, or last had, the place of the control plane that joins.
+	term     joinservice.Term
+	held     bool
+	renewals int
 }
 
 type versioned struct {
@@ -41,6 +45,7 @@ type versioned struct {
 var (
 	_ joinservice.Records = (*Store)(nil)
 	_ joinservice.Tokens  = (*Store)(nil)
+	_ joinservice.Lease   = (*Store)(nil)
 )
 
 // SetDown lets every call fail as if the API were not reachable, or no longer.
@@ -56,6 +61,55 @@ func (s *Store) check() error {
 		return nil
 	}
 	return &hullmark.Condition{Code: "api-unreachable", Title: "the records are down", Next: "wait", Retry: true}
+}
+
+// Acquire gives the place of the control plane that joins to a machine.
+func (s *Store) Acquire(_ context.Context, node hullmark.NodeID) (joinservice.Term, error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if err := s.check(); err != nil {
+		return joinservice.Term{}, err
+	}
+	if s.held && s.term.Node != node {
+		return joinservice.Term{}, &hullmark.Condition{Code: "busy", Title: "another control plane joins", Next: "wait", Retry: true}
+	}
+	s.held, s.term = true, joinservice.Term{Node: node, Number: s.term.Number + 1}
+	return s.term, nil
+}
+
+// Renew keeps the place.
+func (s *Store) Renew(_ context.Context, t joinservice.Term) error {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if err := s.check(); err != nil {
+		return err
+	}
+	if !s.held || s.term != t {
+		return joinservice.ErrConflict
+	}
+	s.renewals++
+	return nil
+}
+
+// Release gives the place up.
+func (s *Store) Release(_ context.Context, t joinservice.Term) error {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if err := s.check(); err != nil {
+		return err
+	}
+	if !s.held || s.term != t {
+		return joinservice.ErrConflict
+	}
+	s.held = false
+	return nil
+}
+
+// Holder returns who has the place, if anybody has, and how often it was renewed in all.
+func (s *Store) Holder() (node hullmark.NodeID, held bool, renewals int) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.term.Node, s.held, s.renewals
 }
 
 // Load returns a machine's record.

@@ -52,6 +52,11 @@ func (o objects[O, L]) delete(ctx context.Context, name string) error {
 	return o.at(o.client.Delete(), name).Do(ctx).Error()
 }
 
+// deleteOnly deletes an object if it is still the one that is meant, else the error is a conflict.
+func (o objects[O, L]) deleteOnly(ctx context.Context, name string, only metav1.Preconditions) error {
+	return o.at(o.client.Delete(), name).Body(&metav1.DeleteOptions{Preconditions: &only}).Do(ctx).Error()
+}
+
 func (o objects[O, L]) list(ctx context.Context, options metav1.ListOptions) (L, error) {
 	result := o.many()
 	return result, o.at(o.client.Get(), "").VersionedParams(&options, o.codec).Do(ctx).Into(result)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,8 +52,8 @@ const CodeUnreachable = "api-unreachable"
 // callTimeout bounds each call of the API, the reading of its answer included.
 const callTimeout = 15 * time.Second
 
-// Registry is a client of one cluster's API. It implements joinservice.Records
-// and joinservice.Tokens, and is safe for concurrent use. Each of its calls has
+// Registry is a client of one cluster's API. It implements joinservice.Records,
+// joinservice.Tokens and joinservice.Lease, and is safe for concurrent use. Each of its calls has
 // a deadline. A call that the API did not answer, or not yet, returns a
 // *hullmark.Condition with Retry: api-unreachable, or api-forbidden where the
 // permissions of Manifest are missing.
@@ -61,7 +62,10 @@ type Registry struct {
 	secrets    objects[*corev1.Secret, *corev1.SecretList]
 	events     objects[*corev1.Event, *corev1.EventList]
 	nodes      objects[*corev1.Node, *corev1.NodeList]
+	leases     objects[*coordinationv1.Lease, *coordinationv1.LeaseList]
 	requests   objects[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]
+	// joining is what is known of the age of the Lease of the control plane that joins.
+	joining *watched
 	// server is where the API is, for errors; timeout bounds a call.
 	server  string
 	timeout time.Duration
@@ -70,13 +74,14 @@ type Registry struct {
 var (
 	_ joinservice.Records = (*Registry)(nil)
 	_ joinservice.Tokens  = (*Registry)(nil)
+	_ joinservice.Lease   = (*Registry)(nil)
 )
 
 // New returns a client for the API that config names. Its rate limit is not
 // used: the API server bounds its clients itself.
 func New(config *rest.Config) (*Registry, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), certificatesv1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), certificatesv1.AddToScheme(scheme), coordinationv1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -88,6 +93,10 @@ func New(config *rest.Config) (*Registry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
+	coordination, err := client(config, scheme, "/apis", coordinationv1.SchemeGroupVersion)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
 	codec := runtime.NewParameterCodec(scheme)
 	return &Registry{
 		configMaps: objects[*corev1.ConfigMap, *corev1.ConfigMapList]{
@@ -96,15 +105,19 @@ func New(config *rest.Config) (*Registry, error) {
 		secrets: objects[*corev1.Secret, *corev1.SecretList]{core, codec, "secrets", tokenNamespace, fresh[corev1.Secret], fresh[corev1.SecretList]},
 		events:  objects[*corev1.Event, *corev1.EventList]{core, codec, "events", Namespace, fresh[corev1.Event], fresh[corev1.EventList]},
 		nodes:   objects[*corev1.Node, *corev1.NodeList]{core, codec, "nodes", "", fresh[corev1.Node], fresh[corev1.NodeList]},
+		leases: objects[*coordinationv1.Lease, *coordinationv1.LeaseList]{
+			coordination, codec, "leases", Namespace, fresh[coordinationv1.Lease], fresh[coordinationv1.LeaseList],
+		},
 		requests: objects[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]{
 			certificates, codec, "certificatesigningrequests", "",
 			fresh[certificatesv1.CertificateSigningRequest], fresh[certificatesv1.CertificateSigningRequestList],
 		},
-		server: config.Host, timeout: callTimeout,
+		joining: &watched{duration: leaseDuration, now: time.Now},
+		server:  config.Host, timeout: callTimeout,
 	}, nil
 }
 
-// client speaks one group of the API in JSON. Only the two groups in use are
+// client speaks one group of the API in JSON. Only the groups in use are
 // linked: client-go's own clientset brings every type of Kubernetes.
 func client(config *rest.Config, scheme *runtime.Scheme, path string, group schema.GroupVersion) (*rest.RESTClient, error) {
 	c := rest.CopyConfig(config)

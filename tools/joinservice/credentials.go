@@ -40,6 +40,8 @@ type credentials struct {
 	// kubernetes is the Kubernetes CA, authority its certificate in PEM.
 	kubernetes tls.Certificate
 	authority  []byte
+	// etcd is the etcd CA.
+	etcd tls.Certificate
 	// first is the operator's record of the first node, nil if there is none.
 	first *cluster.Initialising
 }
@@ -53,7 +55,9 @@ func readCredentials(dir string) (*credentials, error) {
 		return nil, errors.New("credentials: CREDENTIALS_DIRECTORY is not set: start hullmark-joinservice.service")
 	}
 	f, c := folder(dir), &credentials{}
-	for _, read := range []func(folder) error{c.readRoot, c.readAuthorities, c.readKeyset, c.readKeeper, c.readPolicy, c.readSettings, c.readFirst} {
+	for _, read := range []func(folder) error{
+		c.readRoot, c.readAuthorities, c.readKeyset, c.readKeeper, c.readPolicy, c.readSettings, c.readFirst, c.checkControlPlaneFiles,
+	} {
 		if err := read(f); err != nil {
 			return nil, fmt.Errorf("credentials: %w", err)
 		}
@@ -117,7 +121,10 @@ func (c *credentials) readAuthorities(f folder) (err error) {
 	if err := c.online.Leaf.CheckSignatureFrom(c.root); err != nil {
 		return fmt.Errorf("online-ca.crt: %w", err)
 	}
-	c.kubernetes, c.authority, err = f.pair("ca")
+	if c.kubernetes, c.authority, err = f.pair("ca"); err != nil {
+		return err
+	}
+	c.etcd, _, err = f.pair("etcd-ca")
 	return err
 }
 

@@ -7,10 +7,14 @@ import (
 	"encoding/base64"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/joinservice/keys/keeper"
 )
@@ -72,6 +76,45 @@ func TestKeysetWaitsForItsKeeper(t *testing.T) {
 	}
 	if got, err := a.keyset.DiskKey(1, c.id(), s.node.ID, hullmark.UUID{7}); err != nil || !got.Equal(want) {
 		t.Errorf("the opened keyset derives another key: %v", err)
+	}
+	s.handsOn(t, a, "keyset.json", wrapped)
+	s.handsOn(t, a, "keeper.secret", secret)
+}
+
+// A keyset in clear is handed on as it lies on the disk, although what was opened of it is cleared.
+func TestOpenedKeysetIsHandedOn(t *testing.T) {
+	s := newSite(t)
+	want, err := os.ReadFile(filepath.Join(s.credentials, "keyset.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := prepare(options{credentials: s.credentials, state: s.state, api: apiServer, log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.handsOn(t, a, "keyset.json", want)
+	if err := a.openKeyset(t.Context()); err != nil || a.keyset.Current() == 0 {
+		t.Fatalf("generation %d: %v", a.keyset.Current(), err)
+	}
+	if bytes.Equal(a.credentials.keyset, want) {
+		t.Error("the keyset stays in memory")
+	}
+	s.handsOn(t, a, "keyset.json", want)
+}
+
+// handsOn gets a control plane's files as one that joins does, which clears what it was given, and again.
+func (s *site) handsOn(t *testing.T, a *app, name string, want []byte) {
+	t.Helper()
+	for range 2 {
+		files, err := a.service.ControlPlanes.Files()
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := slices.IndexFunc(files, func(f *wire.File) bool { return f.GetPath() == "/var/lib/hullmark/"+name })
+		if at < 0 || !bytes.Equal(files[at].GetContent(), want) || files[at].GetMode() != 0o600 {
+			t.Fatalf("%s is not handed on as it lies on the disk", name)
+		}
+		clear(files[at].GetContent())
 	}
 }
 

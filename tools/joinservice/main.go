@@ -120,6 +120,7 @@ func prepare(o options) (a *app, err error) {
 		Settings: a.credentials.settings, KubernetesCA: a.credentials.authority,
 		Patience: joinservice.ServicePatience(), Log: o.log,
 	}
+	a.service.ControlPlanes = a.controlPlanes()
 	a.metrics = newMetrics(
 		func() float64 { return float64(a.service.InFlight()) },
 		func() float64 { return float64(a.policy.Policy().Version) })

@@ -57,9 +57,11 @@ func siteOf(t *testing.T, c *cluster.Cluster) *site {
 		t.Fatal(err)
 	}
 	for _, f := range files {
-		if name := filepath.Base(f.GetPath()); filepath.Dir(f.GetPath()) != "/etc/kubernetes/pki/etcd" {
-			s.write(t, name, f.GetContent())
+		name := filepath.Base(f.GetPath())
+		if filepath.Dir(f.GetPath()) == "/etc/kubernetes/pki/etcd" {
+			name = "etcd-" + name
 		}
+		s.write(t, name, f.GetContent())
 	}
 	settings, err := joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}.Encode()
 	if err != nil {

@@ -1,0 +1,183 @@
+package joinservice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
+)
+
+// Term is one holding of a Lease: an earlier one of the same machine is another.
+type Term struct {
+	// Node is the machine that joins.
+	Node hullmark.NodeID
+	// Number counts the terms.
+	Number int32
+}
+
+// Lease is the cluster's one place for a control plane that joins. It is free
+// again when its holder has not renewed it for a while. An unreachable keeper is
+// a *hullmark.Condition with Retry.
+type Lease interface {
+	// Acquire gives the place to a machine, which may hold it already; while another one
+	// does, the error is a *hullmark.Condition of code busy.
+	Acquire(ctx context.Context, node hullmark.NodeID) (Term, error)
+	// Renew keeps the place; ErrConflict says that the term is over.
+	Renew(ctx context.Context, t Term) error
+	// Release gives the place up at once; ErrConflict says that the term was over.
+	Release(ctx context.Context, t Term) error
+}
+
+// ControlPlanes lets further control planes join. All fields are needed.
+type ControlPlanes struct {
+	// Lease is taken for the whole of such an exchange.
+	Lease Lease
+	// RemoveMember removes from etcd the members in the place of the node that joins under a name, at an address.
+	RemoveMember func(ctx context.Context, name string, address netip.Addr) error
+	// RemoveNode deletes the Node that an earlier machine left under the name, unless it is Ready.
+	RemoveNode func(ctx context.Context, name string) error
+	// Files returns what a control plane keeps on its disk, as this one does, but the policy and its documents.
+	Files func() ([]*wire.File, error)
+}
+
+// place is the held Lease of one exchange.
+type place struct {
+	lease Lease
+	term  Term
+	stop  context.CancelFunc
+	done  sync.WaitGroup
+}
+
+// takePlace takes the one place of a control plane that joins, once, and keeps it until leavePlace. ctx bounds the taking alone.
+func (x *release) takePlace(ctx context.Context) error {
+	if x.place != nil {
+		return nil
+	}
+	lease := x.service.ControlPlanes.Lease
+	term, err := lease.Acquire(ctx, x.claims.Node)
+	if err != nil {
+		return err
+	}
+	renewing, stop := context.WithCancel(x.ctx)
+	x.place = &place{lease: lease, term: term, stop: stop}
+	x.place.done.Go(func() { x.keepPlace(renewing) })
+	return nil
+}
+
+// keepPlace renews the place until ctx ends or the place is another's.
+func (x *release) keepPlace(ctx context.Context) {
+	tick := time.NewTicker(x.service.Patience.Renew)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := x.place.lease.Renew(ctx, x.place.term)
+		if ctx.Err() != nil {
+			return
+		}
+		x.warn("the place of a control plane that joins is not renewed", err)
+		if errors.Is(err, ErrConflict) {
+			return
+		}
+	}
+}
+
+// leavePlace ends the renewal. The place is free at once, unless the node may go on to join without its verifier: then it is once its time is over.
+func (x *release) leavePlace(outcome error) {
+	if x.place == nil {
+		return
+	}
+	x.place.stop()
+	x.place.done.Wait()
+	var reported *NodeError
+	if x.proceeded && outcome != nil && !errors.As(outcome, &reported) {
+		return
+	}
+	if err := x.place.lease.Release(x.ctx, x.place.term); !errors.Is(err, ErrConflict) {
+		x.warn("the place of a control plane that joins is not given up", err)
+	}
+}
+
+// makeRoom removes what an earlier machine left in the place of this control plane, and returns the address at which it is to serve.
+func (x *release) makeRoom() (netip.Addr, error) {
+	name, own := x.admission.Member.Name, usable(x.opened.Addresses)
+	at := slices.IndexFunc(own, netip.Addr.Is4)
+	if at < 0 {
+		return netip.Addr{}, &hullmark.Condition{
+			Code: "address-missing", Step: "EPOCH", Title: "the node named no IPv4 address at which other control planes could reach it",
+			Got: fmt.Sprint(x.opened.Addresses), Next: "give the machine one, by DHCP or in its node config",
+		}
+	}
+	if err := x.takePlace(x.ctx); err != nil {
+		return netip.Addr{}, err
+	}
+	if err := x.service.ControlPlanes.RemoveMember(x.ctx, name, own[at]); err != nil {
+		return netip.Addr{}, err
+	}
+	if err := x.service.ControlPlanes.RemoveNode(x.ctx, name); err != nil {
+		return netip.Addr{}, err
+	}
+	// What was removed took its time: whoever has the place by now goes first.
+	if err := x.place.lease.Renew(x.ctx, x.place.term); errors.Is(err, ErrConflict) {
+		return netip.Addr{}, &hullmark.Condition{
+			Code: "busy", Step: "EPOCH", Title: "another control plane joins by now", Retry: true, Next: "wait: the node tries again by itself",
+		}
+	} else if err != nil {
+		return netip.Addr{}, err
+	}
+	return own[at], nil
+}
+
+// stateDir is where a control plane keeps what its join service needs.
+const stateDir = "/var/lib/hullmark/"
+
+// controlPlaneFiles returns what a control plane gets: this one's own files, with the policy that is in force.
+func (s *Service) controlPlaneFiles() ([]*wire.File, error) {
+	files, err := s.ControlPlanes.Files()
+	if err != nil {
+		return nil, err
+	}
+	signed := s.Policy.inForce.Load().signed
+	files = append(files, &wire.File{Path: stateDir + "policy", Content: signed.Envelope, Mode: 0o644})
+	for id, document := range signed.Documents {
+		files = append(files, &wire.File{Path: stateDir + "documents/" + id.String() + ".json", Content: document, Mode: 0o644})
+	}
+	return files, nil
+}
+
+// checkSize refuses what the node would refuse to read.
+func checkSize(proceed *wire.Proceed) error {
+	message := &wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: proceed}}
+	err := wire.CheckFromVerifier(message)
+	if size := proto.Size(message); err == nil && size > wire.MaxFromVerifier {
+		err = fmt.Errorf("%d bytes, at most %d are allowed", size, wire.MaxFromVerifier)
+	}
+	if err == nil {
+		return nil
+	}
+	return &hullmark.Condition{
+		Code: "material-too-large", Step: "EPOCH", Title: "what the node needs to join does not fit into a message: " + err.Error(),
+		Next: "remove documents of old releases from the policy",
+	}
+}
+
+// wipe clears the secrets of an M6 that was sent, or will not be.
+func wipe(proceed *wire.Proceed) {
+	clear(proceed.GetKubeadmDocuments())
+	for _, f := range proceed.GetFiles() {
+		if f.GetMode()&0o077 == 0 {
+			clear(f.GetContent())
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package joinservice_test
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// room is what a site's service does before a control plane joins.
+type room struct {
+	mutex sync.Mutex
+	did   []string
+	// member and node are what the removals return.
+	member, node error
+}
+
+func (r *room) note(what string, err error) error {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.did = append(r.did, what)
+	return err
+}
+
+func (r *room) take() []string {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	did := r.did
+	r.did = nil
+	return did
+}
+
+// secret is a file that only its owner reads; each call of Files reads it anew.
+const secret = "/etc/kubernetes/pki/ca.key"
+
+// controlPlanes makes the site's machine a control plane by its rule, and lets the service make room for it.
+func (s *site) controlPlanes(t *testing.T) *room {
+	t.Helper()
+	r := &room{}
+	s.service.Patience.Renew = time.Millisecond
+	s.service.ControlPlanes = joinservice.ControlPlanes{
+		Lease: s.records,
+		RemoveMember: func(_ context.Context, name string, address netip.Addr) error {
+			return r.note("member "+name+" "+address.String(), r.member)
+		},
+		RemoveNode: func(_ context.Context, name string) error { return r.note("node "+name, r.node) },
+		Files: func() ([]*wire.File, error) {
+			return []*wire.File{{Path: secret, Content: []byte("key"), Mode: 0o600}}, nil
+		},
+	}
+	s.accept(t, func(p *measurements.Policy) {
+		p.Members[0].Role, p.Members[0].Name = hullmark.ControlPlane, "control-plane-2"
+	}, "image")
+	return r
+}
+
+// file returns a file that M6 brought, or nothing.
+func (s *site) file(path string) string {
+	for _, f := range s.node.Proceed().GetFiles() {
+		if f.GetPath() == path {
+			return string(f.GetContent())
+		}
+	}
+	return ""
+}
+
+func (s *site) free(t *testing.T) {
+	t.Helper()
+	waitFor(t, func() bool { _, held, _ := s.records.Holder(); return !held })
+}
+
+func TestControlPlaneJoinsAndComesBack(t *testing.T) {
+	s := newSite(t)
+	r := s.controlPlanes(t)
+	m := s.join(t)
+	if m.Role != hullmark.ControlPlane || m.State != joinservice.MachineReady || m.Record.Committed != 1 {
+		t.Errorf("the record is %+v", m)
+	}
+	if did := r.take(); !slices.Equal(did, []string{"member control-plane-2 192.0.2.7", "node control-plane-2"}) {
+		t.Errorf("before M6 the service did %q", did)
+	}
+	documents := string(s.node.Proceed().GetKubeadmDocuments())
+	if s.node.Ticket().Kind != hullmark.Join || !strings.Contains(documents, "advertiseAddress: 192.0.2.7") || !strings.Contains(documents, "tlsBootstrapToken: 0") {
+		t.Errorf("ticket %s, documents %s", s.node.Ticket().Kind, documents)
+	}
+	id := s.policy.Policy().Documents[0].Document.String()
+	for _, path := range []string{secret, "/etc/kubernetes/discovery.conf", "/var/lib/hullmark/policy", "/var/lib/hullmark/documents/" + id + ".json"} {
+		if s.file(path) == "" {
+			t.Errorf("M6 does not bring %s", path)
+		}
+	}
+	s.free(t)
+	if len(s.records.Tokens()) != 0 {
+		t.Error("the token outlived the join")
+	}
+	s.reboot()
+	if s.join(t); len(r.take()) != 0 || len(s.node.Proceed().GetFiles()) != 0 {
+		t.Error("a control plane that came back was made room for, or brought files")
+	}
+	if s.node.Ticket().Kind != hullmark.Rejoin {
+		t.Errorf("it came back with a ticket to %s", s.node.Ticket().Kind)
+	}
+}
+
+// Its disk is ready, but its kubeadm never finished: it gets everything once more.
+func TestControlPlaneResumesItsJoin(t *testing.T) {
+	s := newSite(t)
+	r := s.controlPlanes(t)
+	s.node.Fail = &hullmark.Condition{Code: "kubeadm-failed", Step: "KUBEADM", Title: "no", Next: "n"}
+	if err := s.dial(t); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { return s.outcome() == joinservice.OutcomeNodeFailed })
+	s.free(t) // for the next one, at once
+	s.node.Fail, s.node.Unjoined = nil, true
+	s.reboot()
+	s.join(t)
+	if did := r.take(); len(did) != 4 || s.file(secret) != "key" || s.node.Ticket().Kind != hullmark.Rejoin {
+		t.Errorf("the service did %q, the ticket is to %s", did, s.node.Ticket().Kind)
+	}
+	s.free(t)
+}
+
+// What stands in the way is said before M6, and nothing of the join stays: no token, no place, nothing committed.
+func TestControlPlaneIsNotLetIn(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil, mend func(*testing.T, *site, *room)
+		code        string
+		retry       bool
+	}{
+		"etcd has no quorum": {
+			spoil: func(_ *testing.T, _ *site, r *room) {
+				r.member = &hullmark.Condition{Code: "etcd-no-quorum", Title: "t", Next: "n", Retry: true}
+			},
+			mend: func(_ *testing.T, _ *site, r *room) { r.member = nil },
+			code: "etcd-no-quorum", retry: true,
+		},
+		"a member of its name runs": {
+			spoil: func(_ *testing.T, _ *site, r *room) {
+				r.member = &hullmark.Condition{Code: "etcd-member-alive", Title: "t", Next: "n"}
+			},
+			mend: func(_ *testing.T, _ *site, r *room) { r.member = nil },
+			code: "etcd-member-alive",
+		},
+		"a Node of its name is Ready": {
+			spoil: func(_ *testing.T, _ *site, r *room) {
+				r.node = &hullmark.Condition{Code: "node-alive", Title: "t", Next: "n", Retry: true}
+			},
+			mend: func(_ *testing.T, _ *site, r *room) { r.node = nil },
+			code: "node-alive", retry: true,
+		},
+		"another one joins": {
+			spoil: func(t *testing.T, s *site, _ *room) {
+				if _, err := s.records.Acquire(t.Context(), hullmark.NodeID{1}); err != nil {
+					t.Fatal(err)
+				}
+			},
+			mend: func(t *testing.T, s *site, _ *room) {
+				if err := s.records.Release(t.Context(), joinservice.Term{Node: hullmark.NodeID{1}, Number: 1}); err != nil {
+					t.Fatal(err)
+				}
+			},
+			code: "busy", retry: true,
+		},
+		"its files do not fit into a message": {
+			spoil: func(_ *testing.T, s *site, _ *room) {
+				s.service.ControlPlanes.Files = func() ([]*wire.File, error) {
+					return []*wire.File{{Path: secret, Content: make([]byte, wire.MaxFile+1), Mode: 0o600}}, nil
+				}
+			},
+			mend: func(_ *testing.T, s *site, _ *room) {
+				s.service.ControlPlanes.Files = func() ([]*wire.File, error) { return nil, nil }
+			},
+			code: "material-too-large",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			r := s.controlPlanes(t)
+			c.spoil(t, s, r)
+			if err := s.dial(t); err != nil {
+				t.Fatal(err)
+			}
+			if told := s.node.Denied(); told == nil || told.Code != c.code || told.Retry != c.retry || told.Next == "" {
+				t.Fatalf("the node was told %+v, want %s", told, c.code)
+			}
+			waitFor(t, func() bool { return s.outcome() == c.code })
+			if s.node.Proceed() != nil || len(s.records.Tokens()) != 0 || s.machine(t).Record.Committed != 0 {
+				t.Errorf("M6 %v, tokens %v, record %+v", s.node.Proceed() != nil, s.records.Tokens(), s.machine(t).Record)
+			}
+			if holder, held, _ := s.records.Holder(); held && holder == s.node.ID {
+				t.Error("it keeps the place")
+			}
+			c.mend(t, s, r)
+			s.join(t)
+		})
+	}
+}
+
+// The place is renewed while the exchange runs, and kept, until its time is over, for a node that goes on without its verifier.
+func TestPlaceOfTheControlPlaneThatJoins(t *testing.T) {
+	s := newSite(t)
+	s.controlPlanes(t)
+	s.node.Hold = make(chan struct{})
+	ctx, cut := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.node.Dial(ctx, s.address, s.cluster.ID()) }()
+	waitFor(t, func() bool {
+		holder, held, renewals := s.records.Holder()
+		return held && holder == s.node.ID && renewals > 5
+	})
+	waitFor(t, func() bool { return s.node.Proceed() != nil })
+	cut()
+	waitFor(t, func() bool { return s.outcome() != "" })
+	close(s.node.Hold)
+	if err := <-ended; err == nil || s.outcome() != joinservice.OutcomeEnded {
+		t.Fatalf("the exchange ended with %v and outcome %s", err, s.outcome())
+	}
+	_, held, renewals := s.records.Holder()
+	if !held {
+		t.Error("the place was given up, although kubeadm may still run")
+	}
+	time.Sleep(20 * time.Millisecond)
+	if _, _, later := s.records.Holder(); later != renewals {
+		t.Error("the place is renewed although the exchange ended")
+	}
+}
