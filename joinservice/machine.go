@@ -75,9 +75,10 @@ type Records interface {
 
 // Tokens makes the bootstrap tokens with which kubelets ask for their first certificate.
 type Tokens interface {
-	// Issue makes a token for this machine alone and returns its public half and, as a secret, the whole of it ("id.secret").
-	// With an error, an id that is not empty is that of a token that may have been made all the same: the caller revokes it.
-	Issue(ctx context.Context, m Machine) (id string, token hullmark.Secret, err error)
+	// Issue makes a token for this machine alone and returns the whole of it ("id.secret"). Before it
+	// makes one, it calls note with the public half, and it makes none if note fails: so no token
+	// is ever usable that nobody knows of. With an error, the token that was noted last may have been made all the same.
+	Issue(ctx context.Context, m Machine, note func(id string) error) (hullmark.Secret, error)
 	// Revoke ends a token; one that is gone already is no error.
 	Revoke(ctx context.Context, id string) error
 }

@@ -10,6 +10,7 @@ import (
 )
 
 // addMaterial adds to M6 what a node joins with: a new token, in its JoinConfiguration, where the cluster is, and a control plane's files.
+// What the node confirmed is recorded with the token.
 func (x *release) addMaterial(proceed *wire.Proceed) (err error) {
 	member := x.admission.Member
 	var own netip.Addr
@@ -20,9 +21,11 @@ func (x *release) addMaterial(proceed *wire.Proceed) (err error) {
 		if proceed.Files, err = x.service.controlPlaneFiles(); err != nil {
 			return fmt.Errorf("join material: %w", err)
 		}
+		if err := checkSize(proceed); err != nil {
+			return err
+		}
 	}
-	id, token, err := x.service.Tokens.Issue(x.ctx, Machine{Node: x.claims.Node, Name: member.Name, Role: member.Role})
-	x.token = id
+	token, err := x.service.Tokens.Issue(x.ctx, Machine{Node: x.claims.Node, Name: member.Name, Role: member.Role}, x.confirm)
 	if err != nil {
 		return err
 	}

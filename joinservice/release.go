@@ -99,7 +99,6 @@ func (x *release) kind() hullmark.TicketKind {
 func (x *release) admit() error {
 	ctx, cancel := context.WithTimeout(x.ctx, decisionTime)
 	defer cancel()
-	var former string // the token of an earlier ticket
 	_, err := x.service.change(ctx, x.claims.Node, func(m *Machine, known bool) (err error) {
 		x.admission.Ticket.Disk.Key.Wipe() // of an attempt that lost its race
 		if x.admission, err = x.decide(*m, known); err != nil {
@@ -113,7 +112,9 @@ func (x *release) admit() error {
 				return err
 			}
 		}
-		former = m.Token
+		if err := x.end(ctx, m.Token); err != nil {
+			return err
+		}
 		*m = Machine{
 			Node: x.claims.Node, Name: x.admission.Member.Name, Role: x.admission.Member.Role,
 			Trust: x.claims.Trust, Document: x.admission.Verdict.Document,
@@ -123,10 +124,17 @@ func (x *release) admit() error {
 	})
 	if err != nil {
 		x.admission.Ticket.Disk.Key.Wipe()
-		return err
 	}
-	x.revoke(ctx, former)
-	return nil
+	return err
+}
+
+// end ends the token of an earlier ticket before the record forgets it: a replica may be killed at any moment, and
+// a token that no record names would stay until it expires.
+func (x *release) end(ctx context.Context, former string) error {
+	if former == "" || former == x.token {
+		return nil
+	}
+	return x.service.Tokens.Revoke(ctx, former)
 }
 
 // decide asks the desk, and holds a disk that was joined to the name and role it was joined with.
@@ -162,34 +170,41 @@ func (x *release) grant() (err error) {
 
 // commit records what the node confirmed, with the token that M6 brings it, and
 // makes M6.
-func (x *release) commit() (*wire.Proceed, error) {
-	proceed := &wire.Proceed{NodeName: x.admission.Member.Name, Role: string(x.admission.Member.Role)}
-	if !x.opened.Joined {
-		if err := x.addMaterial(proceed); err != nil {
-			wipe(proceed)
-			x.revoke(x.ctx, x.token)
-			return nil, err
-		}
+func (x *release) commit() (proceed *wire.Proceed, err error) {
+	proceed = &wire.Proceed{NodeName: x.admission.Member.Name, Role: string(x.admission.Member.Role)}
+	if x.opened.Joined {
+		err = x.confirm("")
+	} else {
+		err = x.addMaterial(proceed)
 	}
-	issued := x.admission.Record.Issued
-	var former string // the token of an exchange that went on at another replica, or in a process that has ended, after this ticket
-	_, err := x.service.change(x.ctx, x.claims.Node, func(m *Machine, _ bool) error {
-		record, err := m.Record.Commit(x.claims.Disk.UUID, issued)
-		if err != nil || m.Record.Committed > issued {
-			return x.stale(m.Record)
-		}
-		former = m.Token
-		m.Record, m.Token, m.Addresses = record, x.token, usable(x.opened.Addresses)
-		m.State, m.Phase, m.Condition = MachineJoining, "", nil
-		return nil
-	})
 	if err != nil {
 		wipe(proceed)
 		x.revoke(x.ctx, x.token)
 		return nil, err
 	}
-	x.revoke(x.ctx, former)
 	return proceed, nil
+}
+
+// confirm records what the node confirmed, and the public half of the token that it is about to be given.
+func (x *release) confirm(token string) error {
+	issued := x.admission.Record.Issued
+	_, err := x.service.change(x.ctx, x.claims.Node, func(m *Machine, _ bool) error {
+		record, err := m.Record.Commit(x.claims.Disk.UUID, issued)
+		if err != nil || m.Record.Committed > issued {
+			return x.stale(m.Record)
+		}
+		// An exchange may have gone on at another replica, or in a process that has ended, after this ticket.
+		if err := x.end(x.ctx, m.Token); err != nil {
+			return err
+		}
+		m.Record, m.Token, m.Addresses = record, token, usable(x.opened.Addresses)
+		m.State, m.Phase, m.Condition = MachineJoining, "", nil
+		return nil
+	})
+	if err == nil {
+		x.token = token
+	}
+	return err
 }
 
 // stale is the condition of a ticket that a later one overtook.
@@ -246,6 +261,7 @@ func (x *release) finish(err error) error {
 	var reported *NodeError
 	switch {
 	case errors.Is(err, errSuperseded):
+		x.revoke(x.ctx, x.token)
 	case err == nil:
 		x.revoke(x.ctx, x.token)
 		x.note(func(m *Machine) { m.State, m.Token, m.Phase, m.Condition = MachineReady, "", "", nil })
@@ -254,7 +270,9 @@ func (x *release) finish(err error) error {
 		x.note(func(m *Machine) { m.State, m.Token, m.Condition = MachineFailed, "", brief(reported.Condition) })
 	default:
 		// The node goes on without its verifier: its token stays until it expires, or until the next ticket.
-		x.note(func(m *Machine) { m.State, m.Condition = MachineFailed, ended(err) })
+		if x.note(func(m *Machine) { m.State, m.Condition = MachineFailed, ended(err) }) {
+			x.revoke(x.ctx, x.token) // A later ticket's exchange may have looked for it before it was made.
+		}
 	}
 	return err
 }
@@ -267,8 +285,8 @@ func ended(err error) *hullmark.Condition {
 	}
 }
 
-// note edits the record as long as it is this ticket's. What it fails to record changes nothing for the node.
-func (x *release) note(edit func(*Machine)) {
+// note edits the record as long as it is this ticket's, and reports whether it no longer is. What it fails to record changes nothing for the node.
+func (x *release) note(edit func(*Machine)) (superseded bool) {
 	_, err := x.service.change(x.ctx, x.claims.Node, func(m *Machine, _ bool) error {
 		if m.Record.Disk != x.claims.Disk.UUID || m.Record.Issued != x.admission.Record.Issued {
 			return errSuperseded
@@ -277,6 +295,7 @@ func (x *release) note(edit func(*Machine)) {
 		return nil
 	})
 	x.warn("not recorded", err)
+	return errors.Is(err, errSuperseded)
 }
 
 // revoke ends a token, if there is one. One that cannot be ended now is tried again later, by RevokeLeftOver.

@@ -432,8 +432,8 @@ func TestKeyKeeperDownAndUp(t *testing.T) {
 // failingTokens makes none.
 type failingTokens struct{ joinservice.Tokens }
 
-func (failingTokens) Issue(context.Context, joinservice.Machine) (string, hullmark.Secret, error) {
-	return "", hullmark.Secret{}, &hullmark.Condition{Code: "api-unreachable", Title: "no token was made", Next: "wait", Retry: true}
+func (failingTokens) Issue(context.Context, joinservice.Machine, func(string) error) (hullmark.Secret, error) {
+	return hullmark.Secret{}, &hullmark.Condition{Code: "api-unreachable", Title: "no token was made", Next: "wait", Retry: true}
 }
 
 func TestTokenMakerDownAndUp(t *testing.T) {
@@ -537,6 +537,48 @@ func TestNodeThatFailsLosesItsToken(t *testing.T) {
 	s.node.Fail = nil
 	s.reopen()
 	s.join(t)
+}
+
+// killable are tokens of a service that may be killed at any moment.
+type killable struct {
+	*memrecords.Store
+	noted func(id string)
+}
+
+func (k killable) Issue(ctx context.Context, m joinservice.Machine, note func(string) error) (hullmark.Secret, error) {
+	return k.Store.Issue(ctx, m, func(id string) error {
+		err := note(id)
+		k.noted(id)
+		return err
+	})
+}
+
+// At every moment each token that exists is named by its machine's record, so that whoever is left can end it.
+func TestNoTokenIsWithoutARecord(t *testing.T) {
+	s := newSite(t)
+	noted := 0
+	s.service.Tokens = killable{s.records, func(id string) {
+		noted++
+		if m := s.machine(t); m.Token != id || len(s.records.Tokens()) != 0 {
+			t.Errorf("before token %s is made, the record names %q, and there are %v", id, m.Token, s.records.Tokens())
+		}
+	}}
+	s.node.Silent = true
+	if err := s.dial(t); err == nil {
+		t.Fatal("a silent node's exchange came to an end")
+	}
+	waitFor(t, func() bool { return s.outcome() == joinservice.OutcomeEnded })
+	s.records.BeforeStore = func(m joinservice.Machine) {
+		if tokens := s.records.Tokens(); m.Token == "" && len(tokens) != 0 {
+			t.Errorf("the record forgets its token while there are %v", tokens)
+		}
+	}
+	s.node.Silent = false
+	s.reopen()
+	s.join(t)
+	if noted != 2 || len(s.records.Tokens()) != 0 {
+		t.Errorf("%d tokens were noted, %v are left", noted, s.records.Tokens())
+	}
 }
 
 // While a node joins, its token is the one that its record names, and for nobody else; the next ticket ends it.

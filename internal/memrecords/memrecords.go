@@ -176,23 +176,39 @@ func (s *Store) Claim(_ context.Context, name string, node hullmark.NodeID) erro
 }
 
 // Issue makes a token.
-func (s *Store) Issue(_ context.Context, m joinservice.Machine) (id string, token hullmark.Secret, err error) {
+func (s *Store) Issue(_ context.Context, m joinservice.Machine, note func(id string) error) (hullmark.Secret, error) {
+	secret := make([]byte, 8)
+	if _, err := rand.Read(secret); err != nil {
+		return hullmark.Secret{}, err
+	}
+	id, err := s.nextToken()
+	if err == nil {
+		err = note(id)
+	}
+	if err != nil {
+		return hullmark.Secret{}, err
+	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if err := s.check(); err != nil {
-		return "", hullmark.Secret{}, err
+		return hullmark.Secret{}, err
 	}
-	secret := make([]byte, 8)
-	if _, err := rand.Read(secret); err != nil {
-		return "", hullmark.Secret{}, err
-	}
-	s.issued++
-	id = fmt.Sprintf("%06d", s.issued)
 	if s.tokens == nil {
 		s.tokens = map[string]hullmark.NodeID{}
 	}
 	s.tokens[id] = m.Node
-	return id, hullmark.NewSecret([]byte(id + "." + hex.EncodeToString(secret))), nil
+	return hullmark.NewSecret([]byte(id + "." + hex.EncodeToString(secret))), nil
+}
+
+// nextToken returns the public half of the next token.
+func (s *Store) nextToken() (string, error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if err := s.check(); err != nil {
+		return "", err
+	}
+	s.issued++
+	return fmt.Sprintf("%06d", s.issued), nil
 }
 
 // Revoke ends a token.

@@ -259,7 +259,7 @@ func TestDeleteForgetsAMachine(t *testing.T) {
 	if err := service.Claim(ctx, m.Name, m.Node); err != nil {
 		t.Fatal(err)
 	}
-	id, _, err := service.Issue(ctx, m)
+	id, _, err := issue(ctx, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -385,9 +385,33 @@ func bearer(token hullmark.Secret) *rest.Config {
 	return config
 }
 
+// issue makes a token and returns its public half, too.
+func issue(ctx context.Context, m joinservice.Machine) (id string, token hullmark.Secret, err error) {
+	token, err = service.Issue(ctx, m, func(noted string) error {
+		id = noted
+		return nil
+	})
+	return id, token, err
+}
+
+// Nothing is made of which the caller could take no note.
+func TestNoTokenWithoutANote(t *testing.T) {
+	ctx, id, full := t.Context(), "", errors.New("the record cannot be written")
+	_, err := service.Issue(ctx, testMachine(16, "token"), func(noted string) error {
+		id = noted
+		return full
+	})
+	if !errors.Is(err, full) {
+		t.Errorf("got %v", err)
+	}
+	if _, found, err := service.tokenNode(ctx, id); found || err != nil {
+		t.Errorf("token %s: %v, %v", id, found, err)
+	}
+}
+
 func TestTokensLiveUntilRevoked(t *testing.T) {
 	ctx, m := t.Context(), testMachine(16, "token")
-	id, token, err := service.Issue(ctx, m)
+	id, token, err := issue(ctx, m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -550,7 +574,7 @@ func TestKubeletsCertificates(t *testing.T) {
 func admitted(t *testing.T, m joinservice.Machine) (token hullmark.Secret, id string) {
 	t.Helper()
 	forget(t, m)
-	id, token, err := service.Issue(t.Context(), m)
+	id, token, err := issue(t.Context(), m)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -209,7 +209,7 @@ func everyCall(ctx context.Context, r *Registry) map[string]error {
 	_, _, load := r.Load(ctx, hullmark.NodeID{1})
 	_, store := r.Store(ctx, testMachine(1, "w1"), "")
 	_, list := r.List(ctx)
-	_, _, issue := r.Issue(ctx, testMachine(1, "w1"))
+	_, issue := r.Issue(ctx, testMachine(1, "w1"), func(string) error { return nil })
 	_, ready := r.NodeReady(ctx, "w1")
 	return map[string]error{
 		"load": load, "store": store, "list": list, "issue": issue, "ready": ready,

@@ -34,23 +34,24 @@ var tokenID = regexp.MustCompile(`^[a-z0-9]{6}$`)
 
 // Issue makes a token for one machine alone; see joinservice.Tokens. It may be
 // used for 15 minutes and for nothing but authentication.
-func (r *Registry) Issue(ctx context.Context, m joinservice.Machine) (id string, token hullmark.Secret, err error) {
+func (r *Registry) Issue(ctx context.Context, m joinservice.Machine, note func(id string) error) (token hullmark.Secret, err error) {
 	// Of 36^6 identifiers one that is in use already is met rarely, and three times never.
 	for range 3 {
 		token := append(letters(tokenIDLength), '.')
 		token = append(token, letters(tokenSecretLength)...)
-		id = string(token[:tokenIDLength])
-		err = r.createToken(ctx, tokenSecret(m.Node, id, token[tokenIDLength+1:]))
+		id := string(token[:tokenIDLength])
+		if err = note(id); err == nil {
+			err = r.createToken(ctx, tokenSecret(m.Node, id, token[tokenIDLength+1:]))
+		}
 		if err == nil {
-			return id, hullmark.NewSecret(token), nil
+			return hullmark.NewSecret(token), nil
 		}
 		clear(token)
 		if !apierrors.IsAlreadyExists(err) {
 			break
 		}
 	}
-	// The API may have made it, and only its answer was lost.
-	return id, hullmark.Secret{}, err
+	return hullmark.Secret{}, err
 }
 
 // letters returns n characters of a–z and 0–9, each equally likely.
