@@ -96,9 +96,13 @@ func (d *demo) startNetwork(ctx context.Context) (err error) {
 }
 
 // predictWorkers describes the workers' machines, which are all alike but for their configuration, and accepts what such a machine measures.
-// Before that it notes which node the first one is.
+// Before that it notes which node the first one is, and lets that one settle: on two processors that are emulated, a second machine's boot beside the
+// cluster's first pods can starve the API server.
 func (d *demo) predictWorkers(ctx context.Context) error {
 	if err := d.awaitReady(ctx, d.first); err != nil {
+		return err
+	}
+	if err := d.settle(ctx); err != nil {
 		return err
 	}
 	for _, w := range d.workers {
@@ -111,6 +115,17 @@ func (d *demo) predictWorkers(ctx context.Context) error {
 		return err
 	}
 	return d.policy(ctx, "add", "document", document)
+}
+
+// settle waits until all of cluster DNS, which is started last, is available.
+func (d *demo) settle(ctx context.Context) error {
+	ctx, cancel := d.attended(ctx)
+	defer cancel()
+	all := func(answer string) (bool, error) {
+		wanted, available, _ := strings.Cut(answer, " ")
+		return wanted != "" && wanted == available, nil
+	}
+	return d.until(ctx, all, "get", "deployment", "coredns", "--namespace", "kube-system", "-o", "jsonpath={.spec.replicas} {.status.availableReplicas}")
 }
 
 // policy changes the cluster file's policy.
