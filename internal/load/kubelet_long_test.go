@@ -46,7 +46,7 @@ func (m *machine) kubelet(ctx context.Context, proceed *wire.Proceed) (*node, er
 	if err != nil {
 		return nil, err
 	}
-	config, err = certified(ctx, config, proceed.GetNodeName(), func() { m.note("approved") })
+	config, err = certified(ctx, config, proceed.GetNodeName(), m.note)
 	if err != nil {
 		return nil, err
 	}
@@ -103,8 +103,8 @@ func bootstrapConfig(proceed *wire.Proceed) (*rest.Config, error) {
 	return nil, errors.New("discovery.conf names no cluster")
 }
 
-// certified asks for a node's client certificate and waits for it.
-func certified(ctx context.Context, bearer *rest.Config, name string, approved func()) (*rest.Config, error) {
+// certified asks for a node's client certificate and waits for it; note is told how far it is.
+func certified(ctx context.Context, bearer *rest.Config, name string, note func(string)) (*rest.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -134,7 +134,8 @@ func certified(ctx context.Context, bearer *rest.Config, name string, approved f
 	if err := persist(ctx, func() error { return c.create(ctx, requestsPath, request) }); err != nil {
 		return nil, err
 	}
-	if err := persist(ctx, func() error { return c.awaitCertificate(ctx, request, approved) }); err != nil {
+	note("request")
+	if err := persist(ctx, func() error { return c.awaitCertificate(ctx, request, func() { note("approved") }) }); err != nil {
 		return nil, err
 	}
 	own := &rest.Config{Host: bearer.Host, TLSClientConfig: bearer.TLSClientConfig, QPS: -1}
@@ -250,9 +251,11 @@ func (c *client) create(ctx context.Context, path string, object metav1.Object) 
 	return err
 }
 
-// awaitCertificate watches a request until it has its certificate, and tells of its approval; a denial is final.
+// awaitCertificate watches a request, from the version that it is, until it has its certificate, and tells of its approval; a denial is final.
 func (c *client) awaitCertificate(ctx context.Context, request *certificatesv1.CertificateSigningRequest, approved func()) error {
-	stream, err := c.open(ctx, http.MethodGet, requestsPath+"?watch=1&timeoutSeconds=60&fieldSelector=metadata.name%3D"+request.Name, nil)
+	from := "&resourceVersion=" + request.ResourceVersion
+	request.ResourceVersion = "" // A second attempt begins with what there is: the server may have forgotten the version.
+	stream, err := c.open(ctx, http.MethodGet, requestsPath+"?watch=1&timeoutSeconds=60&fieldSelector=metadata.name%3D"+request.Name+from, nil)
 	if err != nil {
 		return err
 	}
@@ -265,6 +268,9 @@ func (c *client) awaitCertificate(ctx context.Context, request *certificatesv1.C
 		}
 		if err := decoder.Decode(&event); err != nil {
 			return err
+		}
+		if event.Type == "ERROR" {
+			return errors.New("the watch ended")
 		}
 		for _, condition := range event.Object.Status.Conditions {
 			if condition.Type == certificatesv1.CertificateApproved {

@@ -78,7 +78,7 @@ func (s *site) joinAll(t *testing.T, meanwhile func(context.Context) error) {
 		}
 		ended <- err
 	}()
-	began := time.Now()
+	began, before := time.Now(), s.account(t)
 	for i, err := range s.wave(t.Context(), s.machines) {
 		if err != nil {
 			t.Errorf("%s: %v", s.machines[i].name(), err)
@@ -89,7 +89,7 @@ func (s *site) joinAll(t *testing.T, meanwhile func(context.Context) error) {
 	if t.Failed() {
 		t.FailNow()
 	}
-	s.report(t, took)
+	s.report(t, took, before)
 	s.checkIdentities(t)
 	s.checkTokens(t)
 }

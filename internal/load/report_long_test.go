@@ -7,11 +7,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -26,14 +28,51 @@ var spans = []struct{ what, from, to string }{
 	{"M2 to M3 (TPM)", "M2", "M3"},
 	{"M3 to M4", "M3", "M4"},
 	{"M5 to M6", "M5", "M6"},
-	{"approval", "kubelet", "approved"},
+	{"request", "kubelet", "request"},
+	{"approval", "request", "approved"},
 	{"signing", "approved", "certificate"},
 	{"Node Ready", "certificate", "ready"},
 	{"M7 to end", "M7", "end"},
 }
 
-// report prints how long the parts of all joins took, and what the replicas needed for them.
-func (s *site) report(t *testing.T, wall time.Duration) {
+// used is processor time by program.
+type used map[string]time.Duration
+
+// account says how much processor time each program has used so far; the machines, without their TPMs, are this process.
+func (s *site) account(t *testing.T) used {
+	t.Helper()
+	all := used{}
+	for _, p := range s.Processes() {
+		var err error
+		all[p.Name()], err = p.CPU()
+		must(t, err)
+	}
+	for i, r := range s.replicas {
+		var err error
+		all[fmt.Sprintf("replica %d", i)], err = r.CPU()
+		must(t, err)
+	}
+	var own syscall.Rusage
+	must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &own))
+	all["machines"] = time.Duration(own.Utime.Nano() + own.Stime.Nano())
+	return all
+}
+
+// since says what was used since an earlier account; a program that was started anew has used all of it since.
+func (u used) since(before used) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(u)) {
+		spent := u[name] - before[name]
+		if spent < 0 {
+			spent = u[name]
+		}
+		parts = append(parts, fmt.Sprintf("%s %.1f s", name, spent.Seconds()))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// report prints how long the parts of all joins took, and what the programs needed for them since an earlier account.
+func (s *site) report(t *testing.T, wall time.Duration, before used) {
 	t.Helper()
 	var out strings.Builder
 	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -55,8 +94,9 @@ func (s *site) report(t *testing.T, wall time.Duration) {
 		busy, again = busy+m.busy, again+m.again
 	}
 	_, _ = fmt.Fprintf(&out, "told busy %d times, came again for another reason %d times\n", busy, again)
+	_, _ = fmt.Fprintf(&out, "processor time: %s\n", s.account(t).since(before))
 	for i, r := range s.replicas {
-		_, _ = fmt.Fprintf(&out, "replica %d: peak memory %s, processor %s s\n", i, r.status(t, "VmHWM"), r.mustMetric(t, "process_cpu_seconds_total"))
+		_, _ = fmt.Fprintf(&out, "replica %d: peak memory %s\n", i, r.status(t, "VmHWM"))
 	}
 	t.Logf("\n%s", out.String())
 }
@@ -87,13 +127,6 @@ func (r *replica) metric(name string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("no metric %s", name)
-}
-
-func (r *replica) mustMetric(t *testing.T, name string) string {
-	t.Helper()
-	value, err := r.metric(name)
-	must(t, err)
-	return value
 }
 
 func (r *replica) page(ctx context.Context, path string) ([]byte, error) {

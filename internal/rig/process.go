@@ -1,7 +1,9 @@
 package rig
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -54,6 +57,25 @@ func Launch(dir string, cmd *exec.Cmd) (*Process, error) {
 
 // PID returns the program's process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Name returns the program's name.
+func (p *Process) Name() string { return p.name }
+
+// CPU returns how much processor time the running program has used, to 10 ms (proc_pid_stat(5): utime and stime, in USER_HZ).
+func (p *Process) CPU() (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	if err != nil {
+		return 0, err
+	}
+	// The name, in brackets, may hold anything; twelve fields follow before the two.
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("%s: /proc/%d/stat: %q", p.name, p.PID(), text)
+	}
+	user, err := strconv.Atoi(fields[11])
+	system, err2 := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err, err2)
+}
 
 // Alive is an error if the program has ended.
 func (p *Process) Alive() error {

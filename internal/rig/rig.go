@@ -188,6 +188,9 @@ func (r *Rig) StartAPI(ctx context.Context) (err error) {
 	return r.awaitReady(ctx)
 }
 
+// Processes returns the programs that run.
+func (r *Rig) Processes() []*Process { return []*Process{r.etcd, r.apiserver, r.manager} }
+
 // StopAPI kills the API server alone; its clients see an outage.
 func (r *Rig) StopAPI() error { return r.apiserver.Stop() }
 
