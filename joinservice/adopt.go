@@ -12,7 +12,7 @@ func (s *Service) Adopt(ctx context.Context, first Machine) error {
 	if err := s.Records.Claim(ctx, first.Name, first.Node); err != nil {
 		return err
 	}
-	_, err := s.change(ctx, first.Node, func(m *Machine, known bool) error {
+	err := s.change(ctx, first.Node, &stored{}, func(m *Machine, known bool) error {
 		switch {
 		case !known || m.Name == "":
 			*m = first

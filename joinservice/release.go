@@ -35,6 +35,8 @@ type release struct {
 	claims    attest.Claims
 	admission Admission
 	opened    Opened
+	// last is the record as this exchange stored it last.
+	last stored
 	// token is the public half of the token that M6 brings, empty if it brings none.
 	token string
 	// place is held by a control plane that joins; proceeded says that its M6 was sent, or may have been.
@@ -99,7 +101,7 @@ func (x *release) kind() hullmark.TicketKind {
 func (x *release) admit() error {
 	ctx, cancel := context.WithTimeout(x.ctx, decisionTime)
 	defer cancel()
-	_, err := x.service.change(ctx, x.claims.Node, func(m *Machine, known bool) (err error) {
+	err := x.service.change(ctx, x.claims.Node, &x.last, func(m *Machine, known bool) (err error) {
 		x.admission.Ticket.Disk.Key.Wipe() // of an attempt that lost its race
 		if x.admission, err = x.decide(*m, known); err != nil {
 			return err
@@ -188,7 +190,7 @@ func (x *release) commit() (proceed *wire.Proceed, err error) {
 // confirm records what the node confirmed, and the public half of the token that it is about to be given.
 func (x *release) confirm(token string) error {
 	issued := x.admission.Record.Issued
-	_, err := x.service.change(x.ctx, x.claims.Node, func(m *Machine, _ bool) error {
+	err := x.service.change(x.ctx, x.claims.Node, &x.last, func(m *Machine, _ bool) error {
 		record, err := m.Record.Commit(x.claims.Disk.UUID, issued)
 		if err != nil || m.Record.Committed > issued {
 			return x.stale(m.Record)
@@ -287,7 +289,7 @@ func ended(err error) *hullmark.Condition {
 
 // note edits the record as long as it is this ticket's, and reports whether it no longer is. What it fails to record changes nothing for the node.
 func (x *release) note(edit func(*Machine)) (superseded bool) {
-	_, err := x.service.change(x.ctx, x.claims.Node, func(m *Machine, _ bool) error {
+	err := x.service.change(x.ctx, x.claims.Node, &x.last, func(m *Machine, _ bool) error {
 		if m.Record.Disk != x.claims.Disk.UUID || m.Record.Issued != x.admission.Record.Issued {
 			return errSuperseded
 		}
@@ -324,7 +326,7 @@ func (x *release) record(condition *hullmark.Condition) {
 	if !ok {
 		return
 	}
-	_, err := x.service.change(x.ctx, x.claims.Node, func(m *Machine, known bool) error {
+	err := x.service.change(x.ctx, x.claims.Node, &x.last, func(m *Machine, known bool) error {
 		if !known {
 			m.Name, m.Role, m.Trust = member.Name, member.Role, x.claims.Trust
 		}

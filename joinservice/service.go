@@ -170,6 +170,13 @@ func (s *Service) endTurn(node hullmark.NodeID, mine *turn) {
 	}
 }
 
+// Attends reports whether a machine's exchange is under way here.
+func (s *Service) Attends(node hullmark.NodeID) bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.turns[node] != nil
+}
+
 // desk returns a desk with the policy that is in force now.
 func (s *Service) desk() *Desk {
 	now := s.Policy.inForce.Load()
@@ -185,24 +192,38 @@ func (s *Service) isMember(node hullmark.NodeID) bool {
 // attempts bounds how often a compare-and-swap is tried. Only a machine's own exchanges change its record.
 const attempts = 4
 
+// stored is a record as somebody stored it; the zero value is none.
+type stored struct {
+	machine Machine
+	version Version
+}
+
 // change edits a machine's record by compare-and-swap; whoever loses a race
-// reads again and decides anew. edit may be called several times.
-func (s *Service) change(ctx context.Context, node hullmark.NodeID, edit func(m *Machine, known bool) error) (Machine, error) {
+// reads again and decides anew. edit may be called several times. It begins with last, which
+// spares the reading where nobody else changed the record, and leaves there what it stored.
+func (s *Service) change(ctx context.Context, node hullmark.NodeID, last *stored, edit func(m *Machine, known bool) error) error {
 	for range attempts {
-		m, version, err := s.Records.Load(ctx, node)
-		if err != nil {
-			return Machine{}, err
+		m, version := last.machine, last.version
+		if version == "" {
+			var err error
+			if m, version, err = s.Records.Load(ctx, node); err != nil {
+				return err
+			}
 		}
+		*last = stored{}
 		if err := edit(&m, version != ""); err != nil {
-			return Machine{}, err
+			return err
 		}
 		m.Seen = time.Now().UTC().Truncate(time.Second)
-		_, err = s.Records.Store(ctx, m, version)
+		version, err := s.Records.Store(ctx, m, version)
+		if err == nil {
+			*last = stored{m, version}
+		}
 		if !errors.Is(err, ErrConflict) {
-			return m, err
+			return err
 		}
 	}
-	return Machine{}, &hullmark.Condition{
+	return &hullmark.Condition{
 		Code: "record-contended", Step: "ATTEST", Title: "the machine's record was changed by others again and again", Retry: true,
 		Next: "wait; if this stays, look for a second machine with this TPM",
 	}

@@ -49,7 +49,7 @@ func (s *Service) Settle(ctx context.Context, seen Machine) error {
 	if err := s.Tokens.Revoke(ctx, seen.Token); err != nil {
 		return err
 	}
-	_, err := s.change(ctx, seen.Node, func(m *Machine, _ bool) error {
+	err := s.change(ctx, seen.Node, &stored{}, func(m *Machine, _ bool) error {
 		if m.Token != seen.Token {
 			return errSuperseded
 		}
