@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice"
 )
 
@@ -37,6 +38,9 @@ type Decision struct {
 type Approver struct {
 	// Registry is where requests, tokens and records are.
 	Registry *Registry
+	// Here reports whether a machine's exchange goes on at this replica, which then decides over its first certificate at
+	// once; the others leave it to that one for a while. Without Here, none waits.
+	Here func(hullmark.NodeID) bool
 	// Report is called with each decision that this approver wrote, and with each error
 	// that delayed one; it may be nil.
 	Report func(Decision, error)
@@ -45,10 +49,21 @@ type Approver struct {
 // revisit is how often requests that wait are looked at again.
 const revisit = 5 * time.Second
 
+// courtesy is how long a request is left to the replica that has its machine's exchange, which may have ended.
+const courtesy = 10 * time.Second
+
+// handled is what became of a request so far.
+type handled struct {
+	// since is when it was first seen here.
+	since time.Time
+	// decided says that the decision was written, though the copy may not show it yet.
+	decided bool
+}
+
 // Run decides over requests as they come, over outages of the API, until ctx ends; it returns ctx's error.
 func (a *Approver) Run(ctx context.Context) error {
 	r := a.Registry
-	done := map[types.UID]bool{}
+	var requests map[types.UID]handled
 	return mirror(ctx, &certificatesv1.CertificateSigningRequest{}, &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return r.requests.list(ctx, o)
@@ -57,18 +72,17 @@ func (a *Approver) Run(ctx context.Context) error {
 			return r.requests.watch(ctx, o)
 		},
 	}, revisit, func(ctx context.Context, objects []any) {
-		done = a.pass(ctx, objects, done)
+		requests = a.pass(ctx, objects, requests)
 	})
 }
 
-// abreast is how many requests are looked at at once: each takes three calls of the API, and nodes that come together wait for the last.
+// abreast is how many requests are looked at at once: each takes two or three calls of the API, and nodes that come together wait for the last.
 const abreast = 16
 
-// pass looks at all requests once, in any order, so that several approvers seldom look at the same. Those in done were decided, though the copy may not
-// show it yet; the new done is returned.
-func (a *Approver) pass(ctx context.Context, objects []any, done map[types.UID]bool) map[types.UID]bool {
-	next := map[types.UID]bool{}
-	var mutex sync.Mutex // guards next, and calls of Report
+// pass looks at all requests once, in any order, so that several approvers seldom look at the same. It takes what became of them so far, and returns what did by now.
+func (a *Approver) pass(ctx context.Context, objects []any, before map[types.UID]handled) map[types.UID]handled {
+	after := map[types.UID]handled{}
+	var mutex sync.Mutex // guards after, and calls of Report
 	var group errgroup.Group
 	group.SetLimit(abreast)
 	objects = slices.Clone(objects)
@@ -78,27 +92,36 @@ func (a *Approver) pass(ctx context.Context, objects []any, done map[types.UID]b
 		if !ours(csr) || ctx.Err() != nil {
 			continue
 		}
-		if done[csr.UID] {
-			mutex.Lock()
-			next[csr.UID] = true
-			mutex.Unlock()
+		h, seen := before[csr.UID]
+		if !seen {
+			h.since = time.Now()
+		}
+		mutex.Lock()
+		after[csr.UID] = h
+		mutex.Unlock()
+		if h.decided || a.others(csr) && time.Since(h.since) < courtesy {
 			continue
 		}
 		group.Go(func() error {
 			decision, err := a.handle(ctx, csr)
 			mutex.Lock()
 			defer mutex.Unlock()
-			if err == nil && decision.Outcome != Waiting {
-				next[csr.UID] = true
-			}
-			if a.Report != nil && (err != nil || decision.Outcome != Waiting) {
+			h.decided = err == nil && decision.Outcome != Waiting
+			after[csr.UID] = h
+			if a.Report != nil && (err != nil || h.decided) {
 				a.Report(decision, err)
 			}
 			return nil
 		})
 	}
 	_ = group.Wait() // each error was reported
-	return next
+	return after
+}
+
+// others reports whether another replica may have the exchange of the machine that makes a request.
+func (a *Approver) others(csr *certificatesv1.CertificateSigningRequest) bool {
+	who := requesterOf(csr)
+	return a.Here != nil && who.token != "" && !a.Here(who.machine)
 }
 
 // ours reports whether a request is for one of the two signers, and still undecided.
@@ -141,7 +164,7 @@ func (a *Approver) look(ctx context.Context, csr *certificatesv1.CertificateSign
 	var err error
 	switch {
 	case who.token != "":
-		known.node, known.found, err = a.Registry.tokenNode(ctx, who.token)
+		known.node, known.found = who.machine, true
 	case who.name != "":
 		known.node, known.found, err = a.Registry.holder(ctx, who.name)
 	}

@@ -40,12 +40,19 @@ const (
 	tokenUser = "system:bootstrap:"
 )
 
-// requester is who made a request: the bearer of a token, or a node; or neither.
-type requester struct{ token, name string }
+// requester is who made a request: the bearer of a machine's token, or a node; or neither.
+type requester struct {
+	token   string
+	machine hullmark.NodeID
+	name    string
+}
 
+// requesterOf reads what the API server wrote into a request of whoever made it.
 func requesterOf(csr *certificatesv1.CertificateSigningRequest) (r requester) {
 	if id, ok := strings.CutPrefix(csr.Spec.Username, tokenUser); ok && tokenID.MatchString(id) && slices.Contains(csr.Spec.Groups, tokenGroup) {
-		r.token = id
+		if machine, ok := machineOfGroups(csr.Spec.Groups); ok {
+			r.token, r.machine = id, machine
+		}
 	}
 	if name, ok := strings.CutPrefix(csr.Spec.Username, nodeUser); ok && hullmark.ValidNodeName(name) && slices.Contains(csr.Spec.Groups, nodeGroup) {
 		r.name = name
@@ -53,9 +60,25 @@ func requesterOf(csr *certificatesv1.CertificateSigningRequest) (r requester) {
 	return r
 }
 
+// machineOfGroups returns the one machine that a bearer's groups name.
+func machineOfGroups(groups []string) (machine hullmark.NodeID, ok bool) {
+	for _, g := range groups {
+		text, named := strings.CutPrefix(g, machineGroup)
+		if !named {
+			continue
+		}
+		node, err := hullmark.ParseNodeID(text)
+		if err != nil || ok {
+			return hullmark.NodeID{}, false
+		}
+		machine, ok = node, true
+	}
+	return machine, ok
+}
+
 // facts are what the records say about a requester.
 type facts struct {
-	// node is the machine that the token was made for, or that claimed the name; found is false if there is none.
+	// node is the machine that the token was made for, or that claimed the name; found is false if nobody claimed it.
 	node  hullmark.NodeID
 	found bool
 	// machine is its record, recorded whether it has one.
@@ -95,8 +118,6 @@ func entitled(csr *certificatesv1.CertificateSigningRequest, who requester, know
 		return Denied, fmt.Sprintf("requester: want a node, or the bearer of a bootstrap token of Hullmark, got %q", brief(csr.Spec.Username))
 	case who.token != "" && serving:
 		return Denied, "requester: want a node, got the bearer of a bootstrap token: it may ask for a client certificate only"
-	case who.token != "" && !known.found:
-		return Denied, fmt.Sprintf("bootstrap token %s is gone, or was not made for a machine", who.token)
 	case who.token != "" && (!known.recorded || known.machine.Token != who.token):
 		return Denied, fmt.Sprintf("bootstrap token %s is not the one of machine %s's last ticket", who.token, known.node)
 	case who.token != "":

@@ -68,7 +68,7 @@ func newQuestion(signer, user string, groups ...string) *question {
 }
 
 func bootstrap() *question {
-	return newQuestion(clientSigner, "system:bootstrap:abc123", "system:bootstrappers", tokenGroup)
+	return newQuestion(clientSigner, "system:bootstrap:abc123", "system:bootstrappers", tokenGroup, machineGroup+hullmark.NodeID{1}.String())
 }
 func renewal() *question { return newQuestion(clientSigner, "system:node:w1", "system:nodes") }
 func serving() *question { return newQuestion(servingSigner, "system:node:w1", "system:nodes") }
@@ -149,17 +149,21 @@ type refusal struct {
 
 func TestDecideDeniesRequesters(t *testing.T) {
 	checkRefusals(t, map[string]refusal{
-		"a person":                       {renewal(), func(q *question) { q.request.Spec.Username = "mallory" }, `got "mallory"`},
-		"a node without its group":       {renewal(), func(q *question) { q.request.Spec.Groups = nil }, "requester"},
-		"a token without its group":      {bootstrap(), func(q *question) { q.request.Spec.Groups = []string{"system:bootstrappers"} }, "requester"},
-		"a malformed token":              {bootstrap(), func(q *question) { q.request.Spec.Username = "system:bootstrap:abc-12" }, "requester"},
-		"a node of no name":              {renewal(), func(q *question) { q.request.Spec.Username = "system:node:" }, "requester"},
-		"a service account":              {renewal(), func(q *question) { q.request.Spec.Username = "system:serviceaccount:default:w1" }, "requester"},
-		"token gone":                     {bootstrap(), func(q *question) { q.known = facts{} }, "abc123 is gone"},
+		"a person":                  {renewal(), func(q *question) { q.request.Spec.Username = "mallory" }, `got "mallory"`},
+		"a node without its group":  {renewal(), func(q *question) { q.request.Spec.Groups = nil }, "requester"},
+		"a token without its group": {bootstrap(), func(q *question) { q.request.Spec.Groups = []string{"system:bootstrappers"} }, "requester"},
+		"a malformed token":         {bootstrap(), func(q *question) { q.request.Spec.Username = "system:bootstrap:abc-12" }, "requester"},
+		"a node of no name":         {renewal(), func(q *question) { q.request.Spec.Username = "system:node:" }, "requester"},
+		"a service account":         {renewal(), func(q *question) { q.request.Spec.Username = "system:serviceaccount:default:w1" }, "requester"},
+		"a token of nobody's":       {bootstrap(), func(q *question) { q.request.Spec.Groups = q.request.Spec.Groups[:2] }, "requester"},
+		"a token of two machines": {bootstrap(), func(q *question) {
+			q.request.Spec.Groups = append(q.request.Spec.Groups, machineGroup+hullmark.NodeID{2}.String())
+		}, "requester"},
+		"a token of no machine":          {bootstrap(), func(q *question) { q.request.Spec.Groups[2] = machineGroup + "ab" }, "requester"},
 		"token of a forgotten machine":   {bootstrap(), func(q *question) { q.known.recorded, q.known.machine = false, joinservice.Machine{} }, "last ticket"},
 		"token of another ticket":        {bootstrap(), func(q *question) { q.known.machine.Token = "zzz999" }, "last ticket"},
 		"token revoked":                  {bootstrap(), func(q *question) { q.known.machine.Token = "" }, "last ticket"},
-		"token for serving":              {newQuestion(servingSigner, "system:bootstrap:abc123", tokenGroup), func(*question) {}, "client certificate only"},
+		"token for serving":              {newQuestion(servingSigner, "system:bootstrap:abc123", tokenGroup, machineGroup+hullmark.NodeID{1}.String()), func(*question) {}, "client certificate only"},
 		"name of no machine":             {renewal(), func(q *question) { q.known = facts{}; q.now = asked.Add(patience) }, "no machine is recorded"},
 		"machine without a record":       {renewal(), func(q *question) { q.known.recorded = false; q.now = asked.Add(patience) }, "no machine is recorded"},
 		"serving, addresses unknown":     {serving(), func(q *question) { q.known.machine.Addresses = nil; q.now = asked.Add(patience) }, "no machine is recorded"},

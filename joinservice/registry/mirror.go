@@ -35,7 +35,8 @@ func (p poked) Replace(all []any, version string) error { return p.poke(p.Store.
 func mirror(ctx context.Context, kind runtime.Object, source cache.ListerWatcher, again time.Duration, changed func(context.Context, []any)) error {
 	store := poked{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), changed: make(chan struct{}, 1)}
 	reflector := cache.NewReflectorWithOptions(source, kind, store, cache.ReflectorOptions{
-		Backoff: &wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 1, Steps: 4, Cap: 10 * time.Second},
+		// Nodes that join wait for this watch after an outage: five seconds at most.
+		Backoff: &wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.25, Steps: 3, Cap: 4 * time.Second},
 	})
 	ended := make(chan struct{})
 	go func() {

@@ -57,14 +57,14 @@ func TestPermissions(t *testing.T) {
 			allowed: []access{
 				"get /configmaps hullmark x", "list /configmaps hullmark", "watch /configmaps hullmark", "create /configmaps hullmark", "update /configmaps hullmark x",
 				"create coordination.k8s.io/leases hullmark", "get coordination.k8s.io/leases hullmark x", "update coordination.k8s.io/leases hullmark x",
-				"create /events hullmark", "get /secrets kube-system x", "create /secrets kube-system", "delete /secrets kube-system x",
+				"create /events hullmark", "create /secrets kube-system", "delete /secrets kube-system x",
 				"list certificates.k8s.io/certificatesigningrequests", "update certificates.k8s.io/certificatesigningrequests/approval",
 				"approve certificates.k8s.io/signers - kubernetes.io/kubelet-serving", "approve certificates.k8s.io/signers - kubernetes.io/kube-apiserver-client-kubelet",
 				"get /nodes - x", "list /nodes", "delete /nodes - x",
 			},
 			denied: []access{
 				"delete /configmaps hullmark x", "get /configmaps kube-system x", "create /configmaps kube-system", "update /configmaps kube-system kubeadm-config", "list /configmaps",
-				"list /secrets kube-system", "watch /secrets kube-system", "update /secrets kube-system x", "patch /secrets kube-system x", "deletecollection /secrets kube-system",
+				"get /secrets kube-system x", "list /secrets kube-system", "watch /secrets kube-system", "update /secrets kube-system x", "patch /secrets kube-system x", "deletecollection /secrets kube-system",
 				"get /secrets hullmark x", "get /secrets default x", "create /secrets default", "list /secrets",
 				"create rbac.authorization.k8s.io/clusterrolebindings", "create rbac.authorization.k8s.io/clusterroles", "escalate rbac.authorization.k8s.io/clusterroles", "bind rbac.authorization.k8s.io/clusterroles",
 				"create rbac.authorization.k8s.io/rolebindings hullmark", "create rbac.authorization.k8s.io/roles kube-system",
@@ -127,16 +127,25 @@ func TestServiceWritesOnlyTokens(t *testing.T) {
 		return nil
 	})
 	for name, change := range map[string]func(*corev1.Secret){
-		"legal twin":    func(*corev1.Secret) {},
-		"another name":  func(s *corev1.Secret) { s.Name = "stolen" },
-		"another type":  func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque },
+		"legal twin":   func(*corev1.Secret) {},
+		"another name": func(s *corev1.Secret) { s.Name = "stolen" },
+		"another type": func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque },
+		"another machine": func(s *corev1.Secret) {
+			s.Data["auth-extra-groups"] = []byte(tokenGroup + "," + machineGroup + strings.Repeat("0123456789abcdef", 4))
+		},
 		"another group": func(s *corev1.Secret) { s.Data["auth-extra-groups"] = []byte("system:bootstrappers:other") },
+		"no machine":    func(s *corev1.Secret) { s.Data["auth-extra-groups"] = []byte(tokenGroup) },
+		"no whole machine": func(s *corev1.Secret) {
+			s.Data["auth-extra-groups"] = s.Data["auth-extra-groups"][:len(s.Data["auth-extra-groups"])-1]
+		},
 		"one group more": func(s *corev1.Secret) {
-			s.Data["auth-extra-groups"] = []byte(tokenGroup + ",system:bootstrappers:other")
+			s.Data["auth-extra-groups"] = append(s.Data["auth-extra-groups"], ",system:bootstrappers:other"...)
+		},
+		"a group in the machine's place": func(s *corev1.Secret) {
+			s.Data["auth-extra-groups"] = []byte(tokenGroup + "," + machineGroup + strings.Repeat("a", 32) + ",system:bootstrappers:" + strings.Repeat("a", 10))
 		},
 		"no group":           func(s *corev1.Secret) { delete(s.Data, "auth-extra-groups") },
 		"no end":             func(s *corev1.Secret) { delete(s.Data, "expiration") },
-		"no machine":         func(s *corev1.Secret) { s.Annotations = nil },
 		"signs for the rest": func(s *corev1.Secret) { s.Data["usage-bootstrap-signing"] = []byte("true") },
 	} {
 		s := tokenSecret(hullmark.NodeID{1}, "abcdef", []byte("0123456789abcdef"))
@@ -145,7 +154,7 @@ func TestServiceWritesOnlyTokens(t *testing.T) {
 		if err == nil {
 			err = admin.secrets.delete(ctx, s.Name)
 		}
-		if legal := name == "legal twin"; legal && err != nil || !legal && !apierrors.IsInvalid(err) {
+		if legal := name == "legal twin" || name == "another machine"; legal && err != nil || !legal && !apierrors.IsInvalid(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -289,8 +289,8 @@ func TestDeleteForgetsAMachine(t *testing.T) {
 	if _, v, err := service.Load(ctx, m.Node); v != "" || err != nil {
 		t.Errorf("record: %q, %v", v, err)
 	}
-	if _, found, err := service.tokenNode(ctx, id); found || err != nil {
-		t.Errorf("token: %v, %v", found, err)
+	if _, err := admin.secrets.get(ctx, tokenPrefix+id); !apierrors.IsNotFound(err) {
+		t.Errorf("token: %v", err)
 	}
 	if _, err := admin.nodes.get(ctx, m.Name); !apierrors.IsNotFound(err) {
 		t.Errorf("Node: %v", err)
@@ -404,8 +404,8 @@ func TestNoTokenWithoutANote(t *testing.T) {
 	if !errors.Is(err, full) {
 		t.Errorf("got %v", err)
 	}
-	if _, found, err := service.tokenNode(ctx, id); found || err != nil {
-		t.Errorf("token %s: %v, %v", id, found, err)
+	if _, err := admin.secrets.get(ctx, tokenPrefix+id); !apierrors.IsNotFound(err) {
+		t.Errorf("token %s: %v", id, err)
 	}
 }
 
@@ -427,8 +427,8 @@ func TestTokensLiveUntilRevoked(t *testing.T) {
 	if err != nil || time.Until(expires) > tokenLife || time.Until(expires) < tokenLife-time.Minute {
 		t.Errorf("it expires at %v, %v", expires, err)
 	}
-	if node, found, err := service.tokenNode(ctx, id); node != m.Node || !found || err != nil {
-		t.Errorf("it names %v, %v, %v", node, found, err)
+	if node, ok := machineOfGroups(groups); node != m.Node || !ok {
+		t.Errorf("its groups %v name %v, %v", groups, node, ok)
 	}
 	for range 2 {
 		if err := service.Revoke(ctx, id); err != nil {
@@ -460,6 +460,43 @@ func approving(t *testing.T, n int) {
 		cancel()
 		all.Wait()
 	})
+}
+
+// A first certificate is decided by the replica that has its machine's exchange, and after a while by any.
+func TestFirstCertificateIsLeftToTheReplicaOfTheExchange(t *testing.T) {
+	token, _ := admitted(t, testMachine(19, "w19"))
+	both := replicas(t, 2)
+	decisions := make(chan int, 4)
+	run := func(i int) (stop func()) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		a := &Approver{Registry: both[i], Here: func(node hullmark.NodeID) bool { return i == 0 && node == testMachine(19, "w19").Node }}
+		a.Report = func(d Decision, err error) {
+			if err != nil || d.Outcome != Approved {
+				t.Errorf("replica %d: %s %s, %v", i, d.Outcome, d.Reason, err)
+			}
+			decisions <- i
+		}
+		go func() {
+			defer close(ended)
+			_ = a.Run(ctx)
+		}()
+		return func() { cancel(); <-ended }
+	}
+	stopOther := run(1)
+	defer func() { stopOther() }()
+	stopOwn := run(0)
+	for range 2 {
+		wantSigned(t, request(t, bearer(token), clientSigner, requestPEM(t, template("w19")), certificatesv1.UsageClientAuth))
+		if i := <-decisions; i != 0 {
+			t.Errorf("replica %d decided, which has not the exchange", i)
+		}
+	}
+	stopOwn()
+	wantSigned(t, request(t, bearer(token), clientSigner, requestPEM(t, template("w19")), certificatesv1.UsageClientAuth))
+	if i := <-decisions; i != 1 {
+		t.Errorf("replica %d decided, which was stopped", i)
+	}
 }
 
 // request asks a signer for a certificate and returns the request's name.

@@ -245,7 +245,7 @@ func TestNamesAndTokensAreCheckedBeforeTheAPIIsAsked(t *testing.T) {
 
 // TestManifestNamesWhatTheCodeNames holds together what no compiler does.
 func TestManifestNamesWhatTheCodeNames(t *testing.T) {
-	for _, want := range []string{"name: " + Namespace + "\n", "name: " + User + "\n", "name: " + tokenGroup + "\n", "namespace: " + tokenNamespace + "\n", "'" + string(tokenType) + "'", "'" + tokenPrefix + "'", "'" + nodeAnnotation + "'", base64.StdEncoding.EncodeToString([]byte(tokenGroup)), clientSigner, servingSigner} {
+	for _, want := range []string{"name: " + Namespace + "\n", "name: " + User + "\n", "name: " + tokenGroup + "\n", "namespace: " + tokenNamespace + "\n", "'" + string(tokenType) + "'", "'" + tokenPrefix + "'", "'^" + base64.StdEncoding.EncodeToString([]byte(tokenGroup+","+machineGroup)) + "(", clientSigner, servingSigner} {
 		if !bytes.Contains(Manifest(), []byte(want)) {
 			t.Errorf("the manifest lacks %q", want)
 		}
@@ -267,7 +267,7 @@ func TestManifestNamesWhatTheCodeNames(t *testing.T) {
 		}
 		documents++
 	}
-	if documents != 13 {
+	if documents != 14 {
 		t.Errorf("the manifest has %d documents", documents)
 	}
 }

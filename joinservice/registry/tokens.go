@@ -21,10 +21,11 @@ const (
 	// tokenType is the type of a token's Secret, tokenPrefix what its name begins with.
 	tokenType   = corev1.SecretType("bootstrap.kubernetes.io/token")
 	tokenPrefix = "bootstrap-token-"
-	// tokenGroup is the one that a token's bearer is in; Manifest gives it its permissions.
+	// tokenGroup is one that a token's bearer is in; Manifest gives it its permissions.
 	tokenGroup = "system:bootstrappers:kubeadm:default-node-token"
-	// nodeAnnotation names the machine that a token was made for.
-	nodeAnnotation = "hullmark.dev/node"
+	// machineGroup begins the other one, and the machine that the token was made for ends it: so the API server itself writes into
+	// each certificate request whose token it came with.
+	machineGroup = "system:bootstrappers:hullmark:"
 )
 
 // Lengths of a token's two halves, in characters (Kubernetes' bootstrap token format).
@@ -41,7 +42,7 @@ func (r *Registry) Issue(ctx context.Context, m joinservice.Machine, note func(i
 		token = append(token, letters(tokenSecretLength)...)
 		id := string(token[:tokenIDLength])
 		if err = note(id); err == nil {
-			err = r.createToken(ctx, tokenSecret(m.Node, id, token[tokenIDLength+1:]))
+			err = r.createToken(ctx, m.Node, tokenSecret(m.Node, id, token[tokenIDLength+1:]))
 		}
 		if err == nil {
 			return hullmark.NewSecret(token), nil
@@ -75,21 +76,20 @@ func tokenSecret(node hullmark.NodeID, id string, secret []byte) *corev1.Secret 
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: tokenPrefix + id, Namespace: tokenNamespace,
-			Labels:      map[string]string{managedLabel: managedBy},
-			Annotations: map[string]string{nodeAnnotation: node.String()},
+			Labels: map[string]string{managedLabel: managedBy},
 		},
 		Type: tokenType,
 		Data: map[string][]byte{
 			"token-id": []byte(id), "token-secret": secret,
 			"expiration":                     []byte(time.Now().Add(tokenLife).UTC().Format(time.RFC3339)),
 			"usage-bootstrap-authentication": []byte("true"),
-			"auth-extra-groups":              []byte(tokenGroup),
+			"auth-extra-groups":              []byte(tokenGroup + "," + machineGroup + node.String()),
 		},
 	}
 }
 
-func (r *Registry) createToken(ctx context.Context, object *corev1.Secret) error {
-	_, err := call(ctx, r, "make the bootstrap token of machine "+object.Annotations[nodeAnnotation], func(ctx context.Context) (struct{}, error) {
+func (r *Registry) createToken(ctx context.Context, node hullmark.NodeID, object *corev1.Secret) error {
+	_, err := call(ctx, r, "make the bootstrap token of machine "+node.String(), func(ctx context.Context) (struct{}, error) {
 		answer, err := r.secrets.create(ctx, object)
 		if answer != nil {
 			clear(answer.Data["token-secret"])
@@ -105,24 +105,4 @@ func (r *Registry) Revoke(ctx context.Context, id string) error {
 		return fmt.Errorf("revoke a bootstrap token: %q is no token's public half", id)
 	}
 	return r.remove(ctx, "revoke the bootstrap token "+id, r.secrets.delete, tokenPrefix+id)
-}
-
-// tokenNode returns the machine that a token was made for; found is false if the token is gone or not one of ours.
-func (r *Registry) tokenNode(ctx context.Context, id string) (node hullmark.NodeID, found bool, err error) {
-	if !tokenID.MatchString(id) {
-		return hullmark.NodeID{}, false, nil
-	}
-	object, err := call(ctx, r, "read the bootstrap token "+id, func(ctx context.Context) (*corev1.Secret, error) {
-		return r.secrets.get(ctx, tokenPrefix+id)
-	})
-	if apierrors.IsNotFound(err) {
-		return hullmark.NodeID{}, false, nil
-	}
-	if err != nil {
-		return hullmark.NodeID{}, false, err
-	}
-	clear(object.Data["token-secret"])
-	node, err = hullmark.ParseNodeID(object.Annotations[nodeAnnotation])
-	// A token of somebody else's making names no machine: it is none that was issued here.
-	return node, err == nil && object.Type == tokenType, nil
 }

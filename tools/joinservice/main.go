@@ -173,7 +173,7 @@ func (a *app) watchPolicy(ctx context.Context) error {
 
 // approve decides over kubelets' certificate requests.
 func (a *app) approve(ctx context.Context) error {
-	approver := registry.Approver{Registry: a.registry, Report: func(d registry.Decision, err error) {
+	approver := registry.Approver{Registry: a.registry, Here: a.service.Attends, Report: func(d registry.Decision, err error) {
 		if err != nil {
 			a.log.Warn("certificate request", "name", d.Request, "requester", d.Requester, "error", err.Error())
 			return
