@@ -352,6 +352,39 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
+// A person may write a policy's fields in any order and with any space, and nothing else than what it has.
+func TestParseEditedPolicy(t *testing.T) {
+	want, err := testPolicy(DocumentID{5}).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var loose map[string]any
+	if err := json.Unmarshal(want, &loose); err != nil {
+		t.Fatal(err)
+	}
+	edited, err := json.Marshal(loose)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ParsePolicy(edited); err == nil {
+		t.Error("what was reformatted passes for what was signed")
+	}
+	p, err := ParseEditedPolicy(edited)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := p.Encode(); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("it is read as another policy: %v\n%s", err, got)
+	}
+	loose["mercy"] = true
+	if edited, err = json.Marshal(loose); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ParseEditedPolicy(edited); err == nil {
+		t.Error("an unknown field is passed over")
+	}
+}
+
 func FuzzOpenPolicy(f *testing.F) {
 	key, root := newRoot(f)
 	signed, err := SignPolicy(key, root, testPolicy(DocumentID{5}))

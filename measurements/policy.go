@@ -113,17 +113,27 @@ func (p Policy) normalised() Policy {
 
 // ParsePolicy reads a policy that Encode wrote and fails for anything else. It checks no signature: see OpenPolicy.
 func ParsePolicy(encoded []byte) (Policy, error) {
+	p, err := ParseEditedPolicy(encoded)
+	if err != nil {
+		return Policy{}, err
+	}
+	if err := isCanonical(encoded, p.normalised()); err != nil {
+		return Policy{}, fmt.Errorf("read policy: %w", err)
+	}
+	return p, nil
+}
+
+// ParseEditedPolicy reads a policy that a person wrote or changed, and that is yet to be signed: the order of its fields and its
+// white space are free. All else is as strict as in ParsePolicy.
+func ParseEditedPolicy(text []byte) (Policy, error) {
 	var p Policy
-	if err := strict(encoded, MaxPolicy, &p); err != nil {
+	if err := strict(text, MaxPolicy, &p); err != nil {
 		return Policy{}, fmt.Errorf("read policy: %w", err)
 	}
 	if p.Schema != PolicySchema {
 		return Policy{}, fmt.Errorf("read policy: schema %q, want %q", p.Schema, PolicySchema)
 	}
 	if err := p.check(); err != nil {
-		return Policy{}, fmt.Errorf("read policy: %w", err)
-	}
-	if err := isCanonical(encoded, p.normalised()); err != nil {
 		return Policy{}, fmt.Errorf("read policy: %w", err)
 	}
 	return p, nil

@@ -108,7 +108,7 @@ func (o *policyOptions) signFile(name string, out, notes io.Writer) error {
 	if err != nil {
 		return err
 	}
-	next, err := measurements.ParsePolicy(text)
+	next, err := measurements.ParseEditedPolicy(text)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
