@@ -74,14 +74,19 @@ func checkout() (string, error) {
 	}
 }
 
-// Start runs a new API whose files are below dir, which exists and is empty,
-// and returns when it answers as ready. Stop ends it. Programs write their logs to dir.
+// Start runs the API of a new cluster, as StartFor does.
 func Start(ctx context.Context, dir string) (*Rig, error) {
-	bundle, err := Bundle(ctx)
+	c, err := cluster.New()
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)
 	}
-	c, err := cluster.New()
+	return StartFor(ctx, dir, c)
+}
+
+// StartFor runs the API of a cluster. Its files are below dir, which exists and is empty. It
+// returns when the API answers as ready. Stop ends it. Programs write their logs to dir.
+func StartFor(ctx context.Context, dir string, c *cluster.Cluster) (*Rig, error) {
+	bundle, err := Bundle(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)
 	}
@@ -187,6 +192,9 @@ func (r *Rig) StartAPI(ctx context.Context) (err error) {
 	}
 	return r.awaitReady(ctx)
 }
+
+// Programs returns the folder of the Kubernetes programs that it runs.
+func (r *Rig) Programs() string { return r.bin }
 
 // Processes returns the programs that run.
 func (r *Rig) Processes() []*Process { return []*Process{r.etcd, r.apiserver, r.manager} }

@@ -1,0 +1,215 @@
+//go:build long
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// operatePage follows docs/operate.md: its commands run as they stand, in its order, by a shell. Two machines are doubles with TPM emulators, the API is a real one.
+type operatePage struct {
+	apiSite
+	worker        *nodetest.Node
+	workerAddress string
+	kept          bool // the worker's record is there
+}
+
+var shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
+
+func TestOperatePage(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := filepath.Abs("../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(program, "hullmark")); err != nil {
+		t.Fatal(err, "; run make bin/hullmark")
+	}
+	root := t.TempDir()
+	p := &operatePage{apiSite: apiSite{site: site{dir: filepath.Join(root, "out")}}}
+	for _, dir := range []string{"machine", "worker"} {
+		if err := os.MkdirAll(p.path(dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(program, filepath.Join(root, "bin")); err != nil {
+		t.Fatal(err)
+	}
+	p.write(t, "passphrase", []byte("correct horse\n"))
+	ran := 0
+	for _, block := range shellBlock.FindAllStringSubmatch(string(text), -1) {
+		for line := range strings.Lines(block[1]) {
+			p.before(t, line)
+			p.shell(t, root, line)
+			p.after(t, line)
+			ran++
+		}
+	}
+	if ran < 23 {
+		t.Errorf("the page has %d commands", ran)
+	}
+}
+
+// shell runs one line of the page, whose example addresses are where the doubles and the API are.
+func (p *operatePage) shell(t *testing.T, root, line string) {
+	t.Helper()
+	line = strings.TrimSpace(line)
+	replace := []string{"--node 192.0.2.7", "--node " + p.address, "--node 192.0.2.8", "--node " + p.workerAddress}
+	path := os.Getenv("PATH")
+	if p.rig != nil {
+		replace = append(replace, "192.0.2.7:6443", p.rig.Address)
+		path = p.rig.Programs() + ":" + path
+	}
+	args := []string{"bash", "-eu", "-o", "pipefail", "-c", strings.NewReplacer(replace...).Replace(line)}
+	if strings.Contains(line, " recover ") { // It asks on a terminal.
+		args = []string{"script", "--quiet", "--return", "--command", args[len(args)-1], "/dev/null"}
+	}
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	cmd.Dir, cmd.Stdin = root, strings.NewReader("yes\n")
+	cmd.Env = append(os.Environ(), "PATH="+path, "OLD="+p.id(p.worker), "NEW="+hullmark.NodeID{9}.String(), "DIGEST="+p.digest(t, "first"))
+	began := time.Now()
+	out, err := cmd.CombinedOutput()
+	t.Logf("$ %s   # %v", line, time.Since(began).Round(100*time.Millisecond))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func (p *operatePage) id(n *nodetest.Node) string {
+	if n == nil {
+		return ""
+	}
+	return n.ID.String()
+}
+
+func (p *operatePage) digest(t *testing.T, image string) string {
+	t.Helper()
+	id, err := nodetest.Document(t, image).Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id.String()
+}
+
+// document makes out/hullmark.json that of an image.
+func (p *operatePage) document(t *testing.T, image string) {
+	t.Helper()
+	text, err := nodetest.Document(t, image).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.write(t, "hullmark.json", text)
+}
+
+// before does what the page takes to have happened before a command.
+func (p *operatePage) before(t *testing.T, line string) {
+	t.Helper()
+	switch {
+	case strings.Contains(line, " recover "): // the power was cut
+		grant := p.node.Ticket().Disk
+		p.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
+	case strings.Contains(line, "policy add document"): // a new release was built
+		p.document(t, "second")
+	case strings.Contains(line, "policy sign"): // somebody edited it
+		var policy map[string]any
+		text, err := os.ReadFile(p.path("policy.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(text, &policy); err != nil {
+			t.Fatal(err)
+		}
+		policy["version"] = policy["version"].(float64) + 1
+		if text, err = json.Marshal(policy); err != nil {
+			t.Fatal(err)
+		}
+		p.write(t, "policy.json", text)
+	case strings.Contains(line, "node reset"): // The page tells of a worker anew, which is a member.
+		p.run(t, 0, "policy add member --role worker --name worker-1 --ek "+p.worker.ID.String())
+	}
+}
+
+// after brings about what a command is to bring about beyond this machine.
+func (p *operatePage) after(t *testing.T, line string) {
+	t.Helper()
+	switch {
+	case strings.Contains(line, "cluster new"):
+		p.start(t)
+	case strings.Contains(line, "hullmark init"): // and kubeadm did what it does
+		if err := p.rig.Apply(t.Context(), registry.Manifest()); err != nil {
+			t.Fatal(err)
+		}
+	case strings.Contains(line, "policy push") && !p.kept: // The worker joins.
+		p.keep(t, joinservice.Machine{
+			Node: p.worker.ID, Name: "worker-1", Role: hullmark.Worker, Trust: attest.TPM, State: joinservice.MachineReady,
+			Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 1, Issued: 1},
+		})
+		p.kept = true
+	case strings.Contains(line, "policy sign"):
+		p.inForce(t, func(m measurements.Policy) bool {
+			return m.MinimumSVN == 2 && len(m.Documents) == 1 && len(m.Members) == 1
+		})
+	case strings.Contains(line, "node remove"):
+		if _, version, err := p.client.Load(t.Context(), hullmark.NodeID{9}); version != "" || err != nil {
+			t.Errorf("the record is still there: %q, %v", version, err)
+		}
+	}
+}
+
+// inForce checks the cluster file's policy.
+func (p *operatePage) inForce(t *testing.T, right func(measurements.Policy) bool) {
+	t.Helper()
+	policy, err := p.open(t).OpenPolicy()
+	if err != nil || !right(policy) {
+		t.Errorf("the policy is %+v, %v", policy, err)
+	}
+}
+
+// start switches two machines of the new cluster on, and its API.
+func (p *operatePage) start(t *testing.T) {
+	t.Helper()
+	p.cluster = p.open(t)
+	root := p.cluster.ID()
+	p.node, p.worker = nodetest.New(t, root), nodetest.New(t, root)
+	p.node.Boot(t, "first")
+	p.worker.Boot(t, "first")
+	p.address, p.workerAddress = p.node.Serve(t, root), p.worker.Serve(t, root)
+	p.write(t, "machine/ek.id", []byte(p.node.ID.String()+"\n"))
+	p.write(t, "worker/ek.id", []byte(p.worker.ID.String()+"\n"))
+	p.document(t, "first")
+	r, err := rig.StartFor(t.Context(), t.TempDir(), p.cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	p.rig = r
+	config, err := r.Config(registry.User)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.client, err = registry.New(config); err != nil {
+		t.Fatal(err)
+	}
+}
