@@ -45,6 +45,7 @@ func TestLoad(t *testing.T) {
 		{"document removed", testDocumentRemoved},
 		{"API outage", testAPIOutage},
 		{"replica killed", testReplicaKilled},
+		{"keeper outage", testKeeperOutage},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.run(t, s) }) {
 			return
@@ -65,14 +66,14 @@ func (s *site) wave(ctx context.Context, machines []*machine) []error {
 	return told
 }
 
-// joinAll lets all machines join anew while something happens, which begins when a
-// quarter of them have their tickets, and holds what the API has of them afterwards to what was decided.
-func (s *site) joinAll(t *testing.T, meanwhile func(context.Context) error) {
+// joinAll lets all machines join anew while something happens, which begins when it is time for
+// it, and holds what the API has of them afterwards to what was decided.
+func (s *site) joinAll(t *testing.T, begin func() error, meanwhile func(context.Context) error) {
 	t.Helper()
 	s.forget(t)
 	ended := make(chan error, 1)
 	go func() {
-		err := eventually(t.Context(), s.quarter)
+		err := eventually(t.Context(), begin)
 		if err == nil {
 			err = meanwhile(t.Context())
 		}
@@ -107,6 +108,20 @@ func (s *site) quarter() error {
 	}
 	if n*4 < len(s.machines) {
 		return fmt.Errorf("%d machines have a ticket", n)
+	}
+	return nil
+}
+
+// turnedAway is nil once a quarter of the machines were told to come again.
+func (s *site) turnedAway() error {
+	n := 0
+	for _, m := range s.machines {
+		if m.wasTurnedAway() {
+			n++
+		}
+	}
+	if n*4 < len(s.machines) {
+		return fmt.Errorf("%d machines were told to come again", n)
 	}
 	return nil
 }
@@ -186,7 +201,7 @@ func (s *site) beat(ctx context.Context) error {
 }
 
 func testAllAtOnce(t *testing.T, s *site) {
-	s.joinAll(t, func(ctx context.Context) error {
+	s.joinAll(t, s.quarter, func(ctx context.Context) error {
 		if *profileDir == "" {
 			return nil
 		}
@@ -208,7 +223,7 @@ func (s *site) pids() (all []int) {
 
 func testPolicyPush(t *testing.T, s *site) {
 	before := s.pids()
-	s.joinAll(t, func(ctx context.Context) error {
+	s.joinAll(t, s.quarter, func(ctx context.Context) error {
 		if err := s.push(ctx, 5, images...); err != nil {
 			return err
 		}
@@ -296,7 +311,7 @@ func testDocumentRemoved(t *testing.T, s *site) {
 		}
 	}
 	must(t, s.push(t.Context(), 9, images...))
-	s.joinAll(t, nothing)
+	s.joinAll(t, s.quarter, nothing)
 }
 
 func mismatch(err error) bool {
@@ -305,7 +320,7 @@ func mismatch(err error) bool {
 }
 
 func testAPIOutage(t *testing.T, s *site) {
-	s.joinAll(t, func(ctx context.Context) error {
+	s.joinAll(t, s.quarter, func(ctx context.Context) error {
 		if err := s.StopAPI(); err != nil {
 			return err
 		}
@@ -322,11 +337,34 @@ func testAPIOutage(t *testing.T, s *site) {
 }
 
 func testReplicaKilled(t *testing.T, s *site) {
-	s.joinAll(t, func(ctx context.Context) error {
+	s.joinAll(t, s.quarter, func(ctx context.Context) error {
 		if err := s.replicas[0].Stop(); err != nil {
 			return err
 		}
 		time.Sleep(3 * time.Second)
 		return s.replicas[0].start(ctx)
 	})
+}
+
+// testKeeperOutage restarts the replicas while the keeper that wraps their keyset is away: machines wait, until it is back.
+func testKeeperOutage(t *testing.T, s *site) {
+	k := newKeeper(t)
+	must(t, k.wrap(t.Context(), s.Cluster))
+	k.away.Store(true)
+	for _, r := range s.replicas {
+		must(t, errors.Join(r.Stop(), s.writeCredentials(r.credentials()), r.start(t.Context())))
+	}
+	before := s.pids()
+	s.joinAll(t, s.turnedAway, func(context.Context) error {
+		for _, m := range s.machines {
+			if m.did("M4") {
+				return fmt.Errorf("%s has a ticket, though nobody could open the keyset", m.name())
+			}
+		}
+		k.away.Store(false)
+		return nil
+	})
+	if !slices.Equal(s.pids(), before) || k.refused.Load() == 0 || k.opened.Load() == 0 {
+		t.Errorf("the replicas are %v, were %v; the keeper refused %d times and opened %d times", s.pids(), before, k.refused.Load(), k.opened.Load())
+	}
 }

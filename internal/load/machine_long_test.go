@@ -144,6 +144,13 @@ func (m *machine) join(ctx context.Context, s *site) error {
 	}
 }
 
+// wasTurnedAway reports whether the machine was told to come again.
+func (m *machine) wasTurnedAway() bool {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return m.again > 0
+}
+
 // ready reports whether the machine's Node is Ready.
 func (m *machine) ready() bool {
 	m.mutex.Lock()

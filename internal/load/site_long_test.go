@@ -90,7 +90,7 @@ func (s *site) startReplicas(t *testing.T) {
 			*address, err = rig.FreeAddress()
 			must(t, err)
 		}
-		must(t, errors.Join(os.MkdirAll(filepath.Join(r.dir, "state"), 0o700), s.writeCredentials(filepath.Join(r.dir, "credentials"))))
+		must(t, errors.Join(os.MkdirAll(filepath.Join(r.dir, "state"), 0o700), s.writeCredentials(r.credentials())))
 		must(t, r.start(t.Context()))
 		s.replicas = append(s.replicas, r)
 		t.Cleanup(func() {
@@ -101,10 +101,13 @@ func (s *site) startReplicas(t *testing.T) {
 	}
 }
 
+// credentials is the folder that systemd would make.
+func (r *replica) credentials() string { return filepath.Join(r.dir, "credentials") }
+
 // start runs the program and returns when it serves.
 func (r *replica) start(ctx context.Context) (err error) {
 	cmd := exec.Command(r.binary, "-listen", r.listen, "-metrics", r.metrics, "-api", r.api, "-profile")
-	cmd.Env = []string{"CREDENTIALS_DIRECTORY=" + filepath.Join(r.dir, "credentials"), "STATE_DIRECTORY=" + filepath.Join(r.dir, "state")}
+	cmd.Env = []string{"CREDENTIALS_DIRECTORY=" + r.credentials(), "STATE_DIRECTORY=" + filepath.Join(r.dir, "state")}
 	if r.Process, err = rig.Launch(r.dir, cmd); err != nil {
 		return err
 	}
