@@ -109,7 +109,7 @@ func (s *stage) dials(t *testing.T, endpoints ...string) {
 
 func worker() *wire.Proceed {
 	return &wire.Proceed{
-		NodeName: "worker-1", Role: string(hullmark.Worker), KubeadmDocuments: []byte("token: abcdef.0123456789abcdef"),
+		NodeName: "worker-1", Role: string(hullmark.Worker), KubeadmDocuments: []byte("token: abcdef.0123456789abcdef"), Time: time.Now().Unix(),
 		Files: []*wire.File{{Path: kubeadm.DiscoveryFile, Content: []byte("cluster"), Mode: 0o644}},
 	}
 }
@@ -308,6 +308,9 @@ func TestRejoin(t *testing.T) {
 		}
 		if s.disk.grants[0].FormatAllowed {
 			t.Error("a ready disk could have been formatted")
+		}
+		if _, err := os.Stat(filepath.Join(s.agent.RunDir, recoveredFile)); err == nil {
+			t.Error("the join service is told that its disk was opened by recover")
 		}
 	}
 }
@@ -592,5 +595,35 @@ func TestProceedIsChecked(t *testing.T) {
 	}
 	if r := s.registers(t); r[attest.FuseRegister] != [32]byte{} {
 		t.Error("the fuse was blown")
+	}
+}
+
+// A node whose clock is an hour off, either way, says so and waits; it joins once the clock is right.
+func TestClockOff(t *testing.T) {
+	s := newStage(t)
+	service := s.service(t)
+	s.dials(t, service.address)
+	s.serve(t)
+	for _, off := range []time.Duration{time.Hour, -time.Hour, 0} {
+		c := service.accept()
+		c.ticket(c.admit(s))
+		c.receive()
+		p := worker()
+		p.Time += int64(off / time.Second)
+		c.proceedWith(p)
+		_, last := c.finish()
+		if off == 0 {
+			if !last.GetReady() {
+				t.Errorf("with the right time: last = %v", last)
+			}
+			continue
+		}
+		failed := last.GetFailed()
+		if failed.GetCode() != "clock-off" || !failed.GetRetry() || failed.GetExpected() == "" || failed.GetGot() == "" || failed.GetNext() == "" {
+			t.Errorf("with a clock off by %v: last = %v", off, last)
+		}
+		if len(s.cluster.joins) != 0 {
+			t.Error("kubeadm ran")
+		}
 	}
 }

@@ -2,6 +2,7 @@ package firstboot
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,8 +29,9 @@ const (
 	stateUnit = "hullmark-state.service"
 	// kubeletUnit pulls in containerd and the images.
 	kubeletUnit = "kubelet.service"
-	// joinServiceUnit lets other nodes join, on control planes.
+	// joinServiceUnit lets other nodes join, on control planes; recoveredFile names the boot to it whose disk `hullmark recover` opened.
 	joinServiceUnit = "hullmark-joinservice.service"
+	recoveredFile   = "recovered"
 	// hostnameUnit sets what hostnameFile says.
 	hostnameUnit = "hullmark-hostname.service"
 	hostnameFile = "hostname.conf"
@@ -44,8 +46,28 @@ const readyTimeout = 20 * time.Minute
 // roots are where Proceed may place files, and the folders of the state disk that are bound there.
 var roots = map[string]string{"/etc/kubernetes/": "etc-kubernetes", "/var/lib/hullmark/": "var/lib/hullmark"}
 
+// clockBound is how far a node's clock may be off when it joins: certificates that kubeadm and the cluster make begin five minutes before their time
+// (cmd/kubeadm/app/constants, CertificateBackdate).
+const clockBound = 4 * time.Minute
+
+// checkClock refuses to join with a clock by which the cluster's certificates are not valid: kubeadm would wait without a word until its time is up.
+func (x *exchange) checkClock(p *wire.Proceed) error {
+	own, theirs := time.Now().Truncate(time.Second), time.Unix(p.GetTime(), 0)
+	off := own.Sub(theirs)
+	if !x.joins() || off.Abs() <= clockBound {
+		return nil
+	}
+	return &hullmark.Condition{
+		Code: "clock-off", Step: StepEpoch, Title: fmt.Sprintf("the machine's clock is off by %v: by it the cluster's certificates are not valid", off), Retry: true,
+		Expected: theirs.UTC().Format(time.RFC3339), Got: own.UTC().Format(time.RFC3339), Next: "set the clock of the machine's host; the node tries again by itself",
+	}
+}
+
 // checkProceed refuses what could not be carried out.
 func (x *exchange) checkProceed(p *wire.Proceed) error {
+	if err := x.checkClock(p); err != nil {
+		return err
+	}
 	err := errors.Join(x.checkRole(p), x.checkMaterial(p), checkFiles(p.GetFiles()))
 	if err == nil {
 		return nil
@@ -147,6 +169,7 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 	if err := x.placeFiles(); err != nil {
 		return err
 	}
+	x.agent.Status.Say("the agent took %s before Kubernetes", usage())
 	if hullmark.Role(x.proceed.GetRole()) == hullmark.ControlPlane {
 		x.startJoinService(ctx)
 	}
@@ -180,10 +203,15 @@ func (x *exchange) placeFiles() error {
 	return nil
 }
 
-// startJoinService lets others join. A cluster works without, and systemd tries again: so a failure is said aloud, and stops nothing.
+// startJoinService lets others join. A cluster works without, and systemd tries again: so a failure is said aloud, and stops nothing. After
+// `hullmark recover` it may let control planes come back before there are records.
 func (x *exchange) startJoinService(ctx context.Context) {
 	x.progress("joinservice", "starting the join service")
-	if err := x.agent.Machine.Start(ctx, joinServiceUnit); err != nil {
+	var err error
+	if x.kind == hullmark.Recover {
+		err = replaceFile(filepath.Join(x.agent.RunDir, recoveredFile), []byte(rand.Text()), 0o600)
+	}
+	if err := errors.Join(err, x.agent.Machine.Start(ctx, joinServiceUnit)); err != nil {
 		x.warning = &hullmark.Condition{
 			Code: "join-service-down", Step: StepKubeadm, Title: "other nodes cannot join or come back through this one: " + err.Error(),
 			Next: "read why in hullmark node logs",
@@ -218,6 +246,7 @@ func (x *exchange) waitReady(ctx context.Context) error {
 	if err := x.agent.Cluster.WaitReady(ctx, x.access(), x.proceed.GetNodeName()); err != nil {
 		return err
 	}
+	x.agent.Status.Say("the agent took %s", usage())
 	return storeFile(x.agent.intentFile(), statedisk.IntentDone)
 }
 

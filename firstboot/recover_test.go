@@ -3,6 +3,7 @@ package firstboot
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -45,6 +46,9 @@ func TestRecover(t *testing.T) {
 		}
 		if !s.disk.grants[0].Epoch.Unchecked || s.disk.grants[0].FormatAllowed || len(s.cluster.works) != 0 {
 			t.Errorf("grant %+v, kubeadm ran %d times", s.disk.grants[0].Epoch, len(s.cluster.works))
+		}
+		if boot, err := os.ReadFile(filepath.Join(s.agent.RunDir, recoveredFile)); err != nil || len(boot) < 16 {
+			t.Errorf("the join service is told of the boot: %q, %v", boot, err)
 		}
 		if !s.machine.has("start "+joinServiceUnit) || !s.machine.has("start "+kubeletUnit) {
 			t.Errorf("machine did %q", s.machine.did)

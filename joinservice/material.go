@@ -3,6 +3,7 @@ package joinservice
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
@@ -37,7 +38,7 @@ func (x *release) addMaterial(proceed *wire.Proceed) (err error) {
 	if err != nil {
 		return fmt.Errorf("join material: %w", err)
 	}
-	proceed.KubeadmDocuments = documents
+	proceed.KubeadmDocuments, proceed.Time = documents, time.Now().Unix()
 	proceed.Files = append(proceed.Files, &wire.File{Path: kubeadm.DiscoveryFile, Content: discovery, Mode: 0o644})
 	return checkSize(proceed)
 }

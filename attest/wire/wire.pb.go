@@ -848,6 +848,7 @@ type Proceed struct {
 	KubeadmDocuments []byte                 `protobuf:"bytes,3,opt,name=kubeadm_documents,json=kubeadmDocuments,proto3" json:"kubeadm_documents,omitempty"` // YAML documents, complete
 	Files            []*File                `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`                                               // Kubernetes CAs, keyset, online CA, policy
 	Manifests        [][]byte               `protobuf:"bytes,5,rep,name=manifests,proto3" json:"manifests,omitempty"`                                       // YAML, applied after init
+	Time             int64                  `protobuf:"varint,6,opt,name=time,proto3" json:"time,omitempty"`                                                // Unix time in seconds by the service's clock, for a node that joins
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -915,6 +916,13 @@ func (x *Proceed) GetManifests() [][]byte {
 		return x.Manifests
 	}
 	return nil
+}
+
+func (x *Proceed) GetTime() int64 {
+	if x != nil {
+		return x.Time
+	}
+	return 0
 }
 
 // Progress (M7) reports what the node does until it is Ready.
@@ -1318,13 +1326,14 @@ const file_wire_proto_rawDesc = "" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\fR\acontent\x12\x12\n" +
-	"\x04mode\x18\x03 \x01(\rR\x04mode\"\xae\x01\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\"\xc2\x01\n" +
 	"\aProceed\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12+\n" +
 	"\x11kubeadm_documents\x18\x03 \x01(\fR\x10kubeadmDocuments\x12'\n" +
 	"\x05files\x18\x04 \x03(\v2\x11.hullmark.v1.FileR\x05files\x12\x1c\n" +
-	"\tmanifests\x18\x05 \x03(\fR\tmanifests\"\x80\x01\n" +
+	"\tmanifests\x18\x05 \x03(\fR\tmanifests\x12\x12\n" +
+	"\x04time\x18\x06 \x01(\x03R\x04time\"\x80\x01\n" +
 	"\bProgress\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +

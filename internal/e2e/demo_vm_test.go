@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,9 @@ func (b bench) comesBack(t *testing.T, uid string) {
 		if !strings.Contains(out, "READY") {
 			t.Errorf("node %s does not say READY", verb)
 		}
+		if verb == "logs" {
+			checkMemory(t, out)
+		}
 	}
 	b.noBootstrapToken(t)
 	if out := cli(t, 0, append([]string{"node", "list", "--server", m.api, "--wait", "5m"}, file...)...); !strings.Contains(out, "control-plane-1") {
@@ -76,6 +80,24 @@ func (b bench) comesBack(t *testing.T, uid string) {
 	// The API server and etcd take their time to end where the processor is emulated.
 	if !m.Stop(5 * time.Minute) {
 		t.Error("the machine did not switch itself off when its power button was pressed")
+	}
+}
+
+// tookLine is what the agent says of itself when its node is Ready.
+var tookLine = regexp.MustCompile(`the agent took (\d+) ms of processor time, (\d+) MiB of memory at most`)
+
+// checkMemory holds the agent to 30 MiB.
+func checkMemory(t *testing.T, journal string) {
+	t.Helper()
+	all := tookLine.FindAllStringSubmatch(journal, -1)
+	if len(all) != 2 {
+		t.Fatalf("the agent says %d times what it took, want before Kubernetes and at the end", len(all))
+	}
+	for _, m := range all {
+		t.Log(m[0])
+		if mib, err := strconv.Atoi(m[2]); err != nil || mib > 30 {
+			t.Errorf("%s: want 30 MiB at most", m[0])
+		}
 	}
 }
 
