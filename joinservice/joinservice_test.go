@@ -206,7 +206,7 @@ func TestFirstPolicyKeepsItsVersion(t *testing.T) {
 
 func TestRecover(t *testing.T) {
 	desk := newDesk(t)
-	admission, err := desk.Recover(claims(t, "image", ready()))
+	admission, err := desk.Recover(hullmark.Recover, claims(t, "image", ready()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +239,7 @@ func TestRecoverRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			desk := newDesk(t)
 			desk.Policy.Members[0].Role = c.role
-			admission, err := desk.Recover(c.claims)
+			admission, err := desk.Recover(hullmark.Recover, c.claims)
 			var condition *hullmark.Condition
 			if !errors.As(err, &condition) || condition.Code != c.code || condition.Next == "" {
 				t.Errorf("got %v, want %s", err, c.code)

@@ -5,11 +5,11 @@ import (
 	"github.com/hullmark/hullmark/attest"
 )
 
-// Recover decides over a control plane that its operator brings back while no
-// record of it can be read: its disk's epoch is not bounded but only reported,
-// for the operator to judge. It never allows formatting, and Admission.Record
-// is left zero. Every refusal is a *hullmark.Condition.
-func (d *Desk) Recover(claims attest.Claims) (Admission, error) {
+// Recover decides over a control plane that comes back while no record of it can
+// be read, by its operator's hand (kind Recover) or another's join service (Rejoin): its disk's
+// epoch is not bounded but only reported, for the operator to judge, and for the node to compare
+// later. It never allows formatting, and Admission.Record is left zero. Every refusal is a *hullmark.Condition.
+func (d *Desk) Recover(kind hullmark.TicketKind, claims attest.Claims) (Admission, error) {
 	admission, err := d.identify(claims)
 	if err != nil {
 		return Admission{}, err
@@ -28,7 +28,7 @@ func (d *Desk) Recover(claims attest.Claims) (Admission, error) {
 			Next: "attach the node's own disk; if its data is lost, begin the cluster anew (hullmark init --new-disk)",
 		}
 	}
-	admission.Ticket.Kind = hullmark.Recover
+	admission.Ticket.Kind = kind
 	admission.Ticket.Disk, err = d.grant(claims, Record{}, false)
 	admission.Ticket.Disk.Epoch = hullmark.Epoch{Unchecked: true}
 	return admission, err

@@ -126,8 +126,9 @@ func (x *release) admit() error {
 	})
 	if err != nil {
 		x.admission.Ticket.Disk.Key.Wipe()
+		return x.admitUnchecked(err)
 	}
-	return err
+	return nil
 }
 
 // end ends the token of an earlier ticket before the record forgets it: a replica may be killed at any moment, and
@@ -174,9 +175,12 @@ func (x *release) grant() (err error) {
 // makes M6.
 func (x *release) commit() (proceed *wire.Proceed, err error) {
 	proceed = &wire.Proceed{NodeName: x.admission.Member.Name, Role: string(x.admission.Member.Role)}
-	if x.opened.Joined {
+	switch {
+	case x.unchecked():
+		err = x.checkInitialised()
+	case x.opened.Joined:
 		err = x.confirm("")
-	} else {
+	default:
 		err = x.addMaterial(proceed)
 	}
 	if err != nil {
@@ -289,6 +293,9 @@ func ended(err error) *hullmark.Condition {
 
 // note edits the record as long as it is this ticket's, and reports whether it no longer is. What it fails to record changes nothing for the node.
 func (x *release) note(edit func(*Machine)) (superseded bool) {
+	if x.unchecked() {
+		return false // There is no ticket of it in the record.
+	}
 	err := x.service.change(x.ctx, x.claims.Node, &x.last, func(m *Machine, _ bool) error {
 		if m.Record.Disk != x.claims.Disk.UUID || m.Record.Issued != x.admission.Record.Issued {
 			return errSuperseded
@@ -355,7 +362,9 @@ func (x *release) log(outcome string, err error) {
 		}
 		return
 	}
-	attributes := []any{"node", x.claims.Node.String(), "name", x.admission.Member.Name, "kind", string(x.kind()), "outcome", outcome}
+	attributes := []any{
+		"node", x.claims.Node.String(), "name", x.admission.Member.Name, "kind", string(x.kind()), "unchecked", x.unchecked(), "outcome", outcome,
+	}
 	if err != nil {
 		attributes = append(attributes, slog.String("error", err.Error()))
 	}

@@ -46,9 +46,6 @@ const (
 	kindLabel = "app.kubernetes.io/component"
 )
 
-// CodeUnreachable is the code of the condition that the API does not answer, or not in time. It passes by itself.
-const CodeUnreachable = "api-unreachable"
-
 // callTimeout bounds each call of the API, the reading of its answer included.
 const callTimeout = 15 * time.Second
 
@@ -166,7 +163,7 @@ func (r *Registry) explain(what string, err error) error {
 		}
 	case !errors.As(err, &answer), transient(answer.Status().Code):
 		return &hullmark.Condition{
-			Code: CodeUnreachable, Title: what + ": the Kubernetes API at " + r.server + " does not answer: " + brief(err.Error()), Retry: true,
+			Code: joinservice.CodeUnreachable, Title: what + ": the Kubernetes API at " + r.server + " does not answer: " + brief(err.Error()), Retry: true,
 			Next: "wait; if this stays, look at the API server and etcd of the control plane",
 		}
 	default:

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/joinservice/registry"
 )
@@ -41,7 +42,7 @@ func (o *apiOptions) persist(ctx context.Context, notes io.Writer, action func()
 		err := action()
 		var condition *hullmark.Condition
 		waited := time.Since(began).Round(time.Second)
-		if !errors.As(err, &condition) || condition.Code != registry.CodeUnreachable || waited >= o.wait {
+		if !errors.As(err, &condition) || condition.Code != joinservice.CodeUnreachable || waited >= o.wait {
 			return err
 		}
 		fmt.Fprintf(notes, "waiting for the API server (%v of %v): %s\n", waited, o.wait, printable(condition.Title))
@@ -97,7 +98,7 @@ func tellAPI(err error) error {
 		return err
 	}
 	condition = hullmark.AsCondition(err, "API", "api-failed")
-	if condition.Code == registry.CodeUnreachable {
+	if condition.Code == joinservice.CodeUnreachable {
 		return withCode(exitUnreachable, told{condition})
 	}
 	return tell(condition)

@@ -164,7 +164,7 @@ func (r *recoverRun) do(ctx context.Context) error {
 		return err
 	}
 	defer connection.Close()
-	admission, err := r.desk.Recover(claims)
+	admission, err := r.desk.Recover(hullmark.Recover, claims)
 	if err != nil {
 		return r.refuse(conversation, claims, err)
 	}

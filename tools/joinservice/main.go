@@ -74,6 +74,7 @@ type app struct {
 	registry    *registry.Registry
 	service     *joinservice.Service
 	metrics     *metrics
+	outage      *outage
 }
 
 // run serves until ctx ends.
@@ -115,9 +116,13 @@ func prepare(o options) (a *app, err error) {
 	if a.registry, err = registry.New(a.api.config); err != nil {
 		return nil, err
 	}
+	if a.outage, err = newOutage(folder(o.credentials), o.state, o.log); err != nil {
+		return nil, err
+	}
 	a.service = &joinservice.Service{
-		Root: a.credentials.id(), Policy: a.policy, Keys: a.keyset, Records: a.registry, Tokens: a.registry,
-		Settings: a.credentials.settings, KubernetesCA: a.credentials.authority,
+		Root: a.credentials.id(), Policy: a.policy, Keys: a.keyset, Records: attentive{a.registry, a.outage}, Tokens: a.registry,
+		Unchecked: a.outage.lasts,
+		Settings:  a.credentials.settings, KubernetesCA: a.credentials.authority,
 		Patience: joinservice.ServicePatience(), Log: o.log,
 	}
 	a.service.ControlPlanes = a.controlPlanes()

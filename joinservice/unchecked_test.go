@@ -1,0 +1,92 @@
+package joinservice_test
+
+import (
+	"testing"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// outage is a control plane that has joined and comes back, while no record can be read.
+func outage(t *testing.T, lasts bool) *site {
+	t.Helper()
+	s := newSite(t)
+	s.controlPlanes(t)
+	s.join(t)
+	s.reboot()
+	s.service.Unchecked = func() bool { return lasts }
+	s.records.SetDown(true)
+	return s
+}
+
+// While an outage lasts a control plane comes back without a record, of which nothing is changed; afterwards it comes back by it.
+func TestControlPlaneComesBackInAnOutage(t *testing.T) {
+	s := outage(t, true)
+	before := s.node.Ticket().Disk
+	if err := s.dial(t); err != nil || s.outcome() != joinservice.OutcomeReady {
+		t.Fatalf("outcome %s: %v; denied: %v", s.outcome(), err, s.node.Denied())
+	}
+	ticket := s.node.Ticket()
+	if ticket.Kind != hullmark.Rejoin || ticket.Disk.Epoch != (hullmark.Epoch{Unchecked: true}) || ticket.Disk.FormatAllowed || !ticket.Disk.Key.Equal(before.Key) {
+		t.Errorf("the ticket is %+v", ticket)
+	}
+	if p := s.node.Proceed(); p.GetNodeName() != "control-plane-2" || len(p.GetKubeadmDocuments())+len(p.GetFiles()) != 0 {
+		t.Errorf("M6 brings %d files to %s", len(p.GetFiles()), p.GetNodeName())
+	}
+	s.records.SetDown(false)
+	if m := s.machine(t); m.Record.Committed != 1 || m.Record.Issued != 1 {
+		t.Errorf("the record is %+v", m.Record)
+	}
+	if m := s.join(t); m.Record.Committed != 2 {
+		t.Errorf("it came back by its record as %+v", m.Record)
+	}
+}
+
+// Nobody else gets a ticket without a record: each case waits, and comes back once there are records.
+func TestOutageLetsNobodyElseIn(t *testing.T) {
+	for name, c := range map[string]struct {
+		lasts   bool
+		prepare func(*testing.T, *site)
+	}{
+		"after the outage": {false, func(*testing.T, *site) {}},
+		"a worker": {true, func(t *testing.T, s *site) {
+			s.accept(t, func(p *measurements.Policy) { p.Members[0].Role = hullmark.Worker }, "image")
+		}},
+		"an empty disk": {true, func(_ *testing.T, s *site) {
+			s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: s.node.Disk.UUID}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := outage(t, c.lasts)
+			ready := s.node.Disk
+			c.prepare(t, s)
+			s.denied(t, joinservice.CodeUnreachable, true)
+			s.node.Disk = ready
+			s.accept(t, func(p *measurements.Policy) { p.Members[0].Role = hullmark.ControlPlane }, "image")
+			s.records.SetDown(false)
+			s.join(t)
+		})
+	}
+	t.Run("one that has not joined yet", func(t *testing.T) {
+		s := outage(t, true)
+		s.node.Unjoined = true
+		if err := s.dial(t); err != nil {
+			t.Fatal(err)
+		}
+		if told := s.node.Denied(); told == nil || told.Code != joinservice.CodeUnreachable || !told.Retry || s.node.Proceed() != nil {
+			t.Errorf("the node was told %+v", told)
+		}
+		s.records.SetDown(false)
+		s.join(t)
+	})
+	t.Run("another machine's disk", func(t *testing.T) {
+		s := outage(t, true)
+		own := s.node.Disk.Owner
+		s.node.Disk.Owner = hullmark.NodeID{1}
+		s.denied(t, "disk-owner", false)
+		s.node.Disk.Owner = own
+		s.records.SetDown(false)
+		s.join(t)
+	})
+}
