@@ -209,6 +209,11 @@ func (s *site) inForce(ctx context.Context, version uint64) error {
 
 // eventually waits for what another process is to do.
 func eventually(ctx context.Context, done func() error) error {
+	return poll(ctx, 100*time.Millisecond, done)
+}
+
+// poll looks again and again, for five minutes at most.
+func poll(ctx context.Context, pause time.Duration, done func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	for {
@@ -219,7 +224,7 @@ func eventually(ctx context.Context, done func() error) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }
