@@ -286,10 +286,19 @@ func (x *exchange) awaitProceed(ctx context.Context) error {
 	if proceed == nil {
 		return x.outOfTurn("permission to proceed")
 	}
-	if err := x.checkProceed(proceed); err != nil {
+	if err := x.check(ctx, proceed); err != nil {
+		wire.WipeFiles(proceed.GetFiles())
 		return err
 	}
 	x.proceed = proceed
+	return nil
+}
+
+// check refuses M6 that could not be carried out.
+func (x *exchange) check(ctx context.Context, proceed *wire.Proceed) error {
+	if err := x.checkProceed(proceed); err != nil {
+		return err
+	}
 	if x.opened.Joined {
 		return nil
 	}

@@ -54,7 +54,7 @@ const clockBound = 4 * time.Minute
 func (x *exchange) checkClock(p *wire.Proceed) error {
 	own, theirs := time.Now().Truncate(time.Second), time.Unix(p.GetTime(), 0)
 	off := own.Sub(theirs)
-	if !x.joins() || off.Abs() <= clockBound {
+	if !x.joins() || p.GetTime() == 0 || off.Abs() <= clockBound {
 		return nil
 	}
 	return &hullmark.Condition{
@@ -190,8 +190,9 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 	return x.kubeadmInit(ctx, intent == statedisk.IntentStarted)
 }
 
-// placeFiles writes M6's files, in the place of what a join that did not end has left.
+// placeFiles writes M6's files, in the place of what a join that did not end has left, and keeps no key of them in memory.
 func (x *exchange) placeFiles() error {
+	defer wire.WipeFiles(x.proceed.GetFiles())
 	if x.joins() {
 		if err := x.agent.removeState(kubeadm.JoinRemains()...); err != nil {
 			return fmt.Errorf("remove what an earlier join left: %w", err)

@@ -50,6 +50,7 @@ func (f folder) controlPlaneFiles() (files []*wire.File, err error) {
 			continue
 		}
 		if err != nil {
+			wire.WipeFiles(files)
 			return nil, fmt.Errorf("a control plane's files: %w", err)
 		}
 		files = append(files, &wire.File{Path: h.path, Content: content, Mode: h.mode})
@@ -60,11 +61,7 @@ func (f folder) controlPlaneFiles() (files []*wire.File, err error) {
 // checkControlPlaneFiles makes sure, before anything is served, that further control planes could be given theirs.
 func (c *credentials) checkControlPlaneFiles(f folder) error {
 	files, err := f.controlPlaneFiles()
-	for _, file := range files {
-		if file.GetMode() == 0o600 {
-			clear(file.GetContent())
-		}
-	}
+	wire.WipeFiles(files)
 	return err
 }
 
