@@ -54,6 +54,14 @@ type place struct {
 	term  Term
 	stop  context.CancelFunc
 	done  sync.WaitGroup
+	// mutex serialises renewals: of two at once, one would lose to the other and take that for the end of the term.
+	mutex sync.Mutex
+}
+
+func (p *place) renew(ctx context.Context) error {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return p.lease.Renew(ctx, p.term)
 }
 
 // takePlace takes the one place of a control plane that joins, once, and keeps it until leavePlace. ctx bounds the taking alone.
@@ -82,7 +90,7 @@ func (x *release) keepPlace(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		err := x.place.lease.Renew(ctx, x.place.term)
+		err := x.place.renew(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -129,7 +137,7 @@ func (x *release) makeRoom() (netip.Addr, error) {
 		return netip.Addr{}, err
 	}
 	// What was removed took its time: whoever has the place by now goes first.
-	if err := x.place.lease.Renew(x.ctx, x.place.term); errors.Is(err, ErrConflict) {
+	if err := x.place.renew(x.ctx); errors.Is(err, ErrConflict) {
 		return netip.Addr{}, &hullmark.Condition{
 			Code: "busy", Step: "EPOCH", Title: "another control plane joins by now", Retry: true, Next: "wait: the node tries again by itself",
 		}
@@ -169,15 +177,5 @@ func checkSize(proceed *wire.Proceed) error {
 	return &hullmark.Condition{
 		Code: "material-too-large", Step: "EPOCH", Title: "what the node needs to join does not fit into a message: " + err.Error(),
 		Next: "remove documents of old releases from the policy",
-	}
-}
-
-// wipe clears the secrets of an M6 that was sent, or will not be.
-func wipe(proceed *wire.Proceed) {
-	clear(proceed.GetKubeadmDocuments())
-	for _, f := range proceed.GetFiles() {
-		if f.GetMode()&0o077 == 0 {
-			clear(f.GetContent())
-		}
 	}
 }

@@ -68,7 +68,8 @@ func (x *release) run() (err error) {
 	}
 	x.proceeded = true
 	err = x.conversation.Proceed(proceed)
-	wipe(proceed)
+	wire.WipeFiles(proceed.GetFiles())
+	clear(proceed.GetKubeadmDocuments())
 	if err != nil {
 		return x.finish(err)
 	}
@@ -177,14 +178,15 @@ func (x *release) commit() (proceed *wire.Proceed, err error) {
 	proceed = &wire.Proceed{NodeName: x.admission.Member.Name, Role: string(x.admission.Member.Role)}
 	switch {
 	case x.unchecked():
-		err = x.checkInitialised()
+		err = x.checkUnchecked()
 	case x.opened.Joined:
 		err = x.confirm("")
 	default:
 		err = x.addMaterial(proceed)
 	}
 	if err != nil {
-		wipe(proceed)
+		wire.WipeFiles(proceed.GetFiles())
+		clear(proceed.GetKubeadmDocuments())
 		x.revoke(x.ctx, x.token)
 		return nil, err
 	}
@@ -269,11 +271,11 @@ func (x *release) finish(err error) error {
 	case errors.Is(err, errSuperseded):
 		x.revoke(x.ctx, x.token)
 	case err == nil:
-		x.revoke(x.ctx, x.token)
-		x.note(func(m *Machine) { m.State, m.Token, m.Phase, m.Condition = MachineReady, "", "", nil })
+		left := x.revoke(x.ctx, x.token)
+		x.note(func(m *Machine) { m.State, m.Token, m.Phase, m.Condition = MachineReady, left, "", nil })
 	case errors.As(err, &reported):
-		x.revoke(x.ctx, x.token)
-		x.note(func(m *Machine) { m.State, m.Token, m.Condition = MachineFailed, "", brief(reported.Condition) })
+		left := x.revoke(x.ctx, x.token)
+		x.note(func(m *Machine) { m.State, m.Token, m.Condition = MachineFailed, left, brief(reported.Condition) })
 	default:
 		// The node goes on without its verifier: its token stays until it expires, or until the next ticket.
 		if x.note(func(m *Machine) { m.State, m.Condition = MachineFailed, ended(err) }) {
@@ -307,15 +309,18 @@ func (x *release) note(edit func(*Machine)) (superseded bool) {
 	return errors.Is(err, errSuperseded)
 }
 
-// revoke ends a token, if there is one. One that cannot be ended now is tried again later, by RevokeLeftOver.
-func (x *release) revoke(ctx context.Context, token string) {
+// revoke ends a token, if there is one, and returns what is left of it: one that cannot be ended now is tried again later,
+// by RevokeLeftOver, and stays in the machine's record, which outlives this process.
+func (x *release) revoke(ctx context.Context, token string) (left string) {
 	if token == "" {
-		return
+		return ""
 	}
 	if err := x.service.Tokens.Revoke(ctx, token); err != nil {
 		x.service.leaveOver(token)
 		x.warn("token not revoked yet", err)
+		return token
 	}
+	return ""
 }
 
 // deny tells a verified machine why it gets nothing, and records a final reason for people.

@@ -46,9 +46,8 @@ type Service struct {
 	Tokens  Tokens
 	// ControlPlanes lets further control planes join.
 	ControlPlanes ControlPlanes
-	// Unchecked reports whether control planes may come back although no record can be read: this service's own
-	// disk was opened by `hullmark recover` in this boot, and no record was read since. Without it, none may.
-	Unchecked func() bool
+	// Outage lets control planes come back although no record can be read. Without it, none may.
+	Outage Outage
 	// Settings are the cluster's, for nodes that join.
 	Settings Settings
 	// KubernetesCA is the certificate, in PEM, to which nodes hold the API server.

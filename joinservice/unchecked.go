@@ -2,6 +2,7 @@ package joinservice
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/hullmark/hullmark"
 )
@@ -9,17 +10,29 @@ import (
 // CodeUnreachable is the code of the condition that the keeper of the records does not answer, or not in time. It passes by itself.
 const CodeUnreachable = "api-unreachable"
 
+// Outage is what a service knows of a total outage.
+type Outage interface {
+	// Lasts reports whether control planes may come back although no record can be read: this service's own disk was opened
+	// by `hullmark recover` in this boot, and no record was read since.
+	Lasts() bool
+	// LastSeen returns a control plane's disk record as this service read it last, in an earlier boot.
+	LastSeen(node hullmark.NodeID) (Record, bool)
+}
+
 // admitUnchecked lets a control plane come back whose record cannot be read, if the service may do that: after a total outage
 // there are no records before a majority of the control planes is back. The node compares its disk's epoch with the record
 // once that can be read (docs/protocol.md). Everybody else is told the cause.
 func (x *release) admitUnchecked(cause error) error {
 	var c *hullmark.Condition
-	if !errors.As(cause, &c) || c.Code != CodeUnreachable || x.kind() != hullmark.Rejoin || x.service.Unchecked == nil || !x.service.Unchecked() {
+	if !errors.As(cause, &c) || c.Code != CodeUnreachable || x.kind() != hullmark.Rejoin || x.service.Outage == nil || !x.service.Outage.Lasts() {
 		return cause
 	}
 	desk := x.service.desk()
 	if member, ok := desk.Policy.Member(x.claims.Node); !ok || member.Role != hullmark.ControlPlane {
 		return cause
+	}
+	if seen, ok := x.service.Outage.LastSeen(x.claims.Node); ok && seen.Disk != x.claims.Disk.UUID {
+		return rolledBack("disk "+seen.Disk.String(), "disk "+x.claims.Disk.UUID.String())
 	}
 	admission, err := desk.Recover(hullmark.Rejoin, x.claims)
 	if err != nil {
@@ -32,13 +45,24 @@ func (x *release) admitUnchecked(cause error) error {
 // unchecked reports that the exchange goes on without records.
 func (x *release) unchecked() bool { return x.admission.Ticket.Disk.Epoch.Unchecked }
 
-// checkInitialised refuses a node that has yet to join: for that, records are needed.
-func (x *release) checkInitialised() error {
-	if x.opened.Joined {
-		return nil
+// checkUnchecked refuses a node that has yet to join, for which records are needed, and a disk that is older than the service knows.
+func (x *release) checkUnchecked() error {
+	if !x.opened.Joined {
+		return &hullmark.Condition{
+			Code: CodeUnreachable, Step: "EPOCH", Title: "the node has not joined yet, and cannot while the cluster's records do not answer", Retry: true,
+			Next: "wait: the node tries again by itself",
+		}
 	}
+	if seen, ok := x.service.Outage.LastSeen(x.claims.Node); ok && x.opened.EpochRead < seen.Committed {
+		return rolledBack(fmt.Sprintf("epoch ≥ %d", seen.Committed), fmt.Sprintf("epoch %d", x.opened.EpochRead))
+	}
+	return nil
+}
+
+// rolledBack is the condition of a state disk that is not the newest.
+func rolledBack(expected, got string) *hullmark.Condition {
 	return &hullmark.Condition{
-		Code: CodeUnreachable, Step: "EPOCH", Title: "the node has not joined yet, and cannot while the cluster's records do not answer", Retry: true,
-		Next: "wait: the node tries again by itself",
+		Code: "rollback-detected", Step: "EPOCH", Title: "the state disk is an old copy, or another one, than this control plane had before the outage",
+		Expected: expected, Got: got, Next: "attach the newest disk; or start the node without the others' help (hullmark recover --accept-rollback)",
 	}
 }

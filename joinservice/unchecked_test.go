@@ -15,10 +15,20 @@ func outage(t *testing.T, lasts bool) *site {
 	s.controlPlanes(t)
 	s.join(t)
 	s.reboot()
-	s.service.Unchecked = func() bool { return lasts }
+	s.service.Outage = known{lasts: lasts, record: s.machine(t).Record}
 	s.records.SetDown(true)
 	return s
 }
+
+// known is an outage before which one control plane's record was seen.
+type known struct {
+	lasts  bool
+	record joinservice.Record
+}
+
+func (k known) Lasts() bool { return k.lasts }
+
+func (k known) LastSeen(hullmark.NodeID) (joinservice.Record, bool) { return k.record, true }
 
 // While an outage lasts a control plane comes back without a record, of which nothing is changed; afterwards it comes back by it.
 func TestControlPlaneComesBackInAnOutage(t *testing.T) {
@@ -79,6 +89,25 @@ func TestOutageLetsNobodyElseIn(t *testing.T) {
 		}
 		s.records.SetDown(false)
 		s.join(t)
+	})
+	t.Run("another disk than before", func(t *testing.T) {
+		s := outage(t, true)
+		own := s.node.Disk.UUID
+		s.node.Disk.UUID = hullmark.UUID{8}
+		s.denied(t, "rollback-detected", false)
+		s.node.Disk.UUID = own
+		s.records.SetDown(false)
+		s.join(t)
+	})
+	t.Run("an old copy of the disk", func(t *testing.T) {
+		s := outage(t, true)
+		s.node.Epoch--
+		if err := s.dial(t); err != nil {
+			t.Fatal(err)
+		}
+		if told := s.node.Denied(); told == nil || told.Code != "rollback-detected" || s.node.Proceed() != nil {
+			t.Errorf("the node was told %+v", told)
+		}
 	})
 	t.Run("another machine's disk", func(t *testing.T) {
 		s := outage(t, true)

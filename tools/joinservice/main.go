@@ -121,8 +121,8 @@ func prepare(o options) (a *app, err error) {
 	}
 	a.service = &joinservice.Service{
 		Root: a.credentials.id(), Policy: a.policy, Keys: a.keyset, Records: attentive{a.registry, a.outage}, Tokens: a.registry,
-		Unchecked: a.outage.lasts,
-		Settings:  a.credentials.settings, KubernetesCA: a.credentials.authority,
+		Outage:   a.outage,
+		Settings: a.credentials.settings, KubernetesCA: a.credentials.authority,
 		Patience: joinservice.ServicePatience(), Log: o.log,
 	}
 	a.service.ControlPlanes = a.controlPlanes()
@@ -183,6 +183,7 @@ func (a *app) approve(ctx context.Context) error {
 			a.log.Warn("certificate request", "name", d.Request, "requester", d.Requester, "error", err.Error())
 			return
 		}
+		a.outage.end()
 		a.metrics.requests.WithLabelValues(string(d.Outcome)).Inc()
 		a.log.Info("certificate request", "name", d.Request, "signer", d.Signer, "requester", d.Requester, "outcome", string(d.Outcome), "reason", d.Reason)
 	}}

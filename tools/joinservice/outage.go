@@ -2,9 +2,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,8 +20,8 @@ import (
 // recoveredCredential names the boot in which this node's own disk was opened by `hullmark recover`; neverRecovered is its content in all others.
 const recoveredCredential, neverRecovered = "recovered", "no"
 
-// outage is the time from `hullmark recover` on this node to the first record that was read: until then other control planes may come back unchecked.
-// A restart of the service does not begin it anew.
+// outage is the time from `hullmark recover` on this node to the first record that was read: until then other control planes may come back unchecked,
+// with disks as recent as their records were when they were last read. A restart of the service does not begin it anew.
 type outage struct {
 	// boot names the boot, empty in one without recover; path is the file that names the one whose outage is over.
 	boot, path string
@@ -25,34 +29,105 @@ type outage struct {
 
 	mutex sync.Mutex
 	over  bool
+	// seen are the control planes' disk records, as seenPath keeps them over boots.
+	seen     map[hullmark.NodeID]joinservice.Record
+	seenPath string
 }
+
+// maxSeen bounds the file of what was seen, in bytes.
+const maxSeen = 1 << 20
 
 func newOutage(f folder, state string, log *slog.Logger) (*outage, error) {
 	boot, err := f.read(recoveredCredential)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	o := &outage{boot: string(boot), path: filepath.Join(state, "outage-over"), log: log}
+	o := &outage{boot: string(boot), path: filepath.Join(state, "outage-over"), seenPath: filepath.Join(state, "control-planes.json"), log: log}
 	if o.boot == neverRecovered {
 		o.boot = ""
-	}
-	if o.boot == "" {
-		o.over = true
-		return o, nil
 	}
 	ended, err := os.ReadFile(o.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	o.over = string(ended) == o.boot
+	o.over = o.boot == "" || string(ended) == o.boot
+	if o.seen, err = readSeen(o.seenPath); err != nil {
+		// Without it an old disk could pass: each control plane is for the operator to recover.
+		o.over = true
+		log.Warn("control planes cannot come back before their records can be read", "error", err.Error())
+	}
 	return o, nil
 }
 
-// lasts reports whether control planes may come back unchecked.
-func (o *outage) lasts() bool {
+func readSeen(path string) (map[hullmark.NodeID]joinservice.Record, error) {
+	seen := map[hullmark.NodeID]joinservice.Record{}
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return seen, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	decoder := json.NewDecoder(io.LimitReader(file, maxSeen))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&seen); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return seen, nil
+}
+
+// Lasts reports whether control planes may come back unchecked.
+func (o *outage) Lasts() bool {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
 	return !o.over
+}
+
+// LastSeen returns a control plane's disk record as it was read last.
+func (o *outage) LastSeen(node hullmark.NodeID) (joinservice.Record, bool) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	r, ok := o.seen[node]
+	return r, ok
+}
+
+// note notes all records, which were read just now.
+func (o *outage) note(machines []joinservice.Machine) {
+	o.end()
+	seen := map[hullmark.NodeID]joinservice.Record{}
+	for _, m := range machines {
+		if m.Role == hullmark.ControlPlane && m.Record.Committed > 0 {
+			seen[m.Node] = m.Record
+		}
+	}
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	if maps.Equal(seen, o.seen) {
+		return
+	}
+	if err := writeSeen(o.seenPath, seen); err != nil {
+		o.log.Warn("the control planes' records are not kept for an outage", "error", err.Error())
+		return
+	}
+	o.seen = seen
+}
+
+// writeSeen replaces the file; after a crash it holds the old content or the new.
+func writeSeen(path string, seen map[hullmark.NodeID]joinservice.Record) error {
+	content, err := json.Marshal(seen)
+	if err != nil {
+		return err
+	}
+	file, err := os.Create(path + ".new")
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	return os.Rename(file.Name(), path)
 }
 
 // end notes that a record was read.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/internal/memrecords"
+	"github.com/hullmark/hullmark/joinservice"
 )
 
 // An outage begins with `hullmark recover`, and ends once, for the whole boot, with the first record that was read.
@@ -27,7 +28,7 @@ func TestOutage(t *testing.T) {
 		return o
 	}
 	for _, boot := range []string{"", neverRecovered} {
-		if start(boot).lasts() {
+		if start(boot).Lasts() {
 			t.Errorf("recovered %q: an outage lasts", boot)
 		}
 	}
@@ -35,26 +36,70 @@ func TestOutage(t *testing.T) {
 	records := &memrecords.Store{}
 	records.SetDown(true)
 	watched := attentive{records, o}
-	if _, _, err := watched.Load(t.Context(), hullmark.NodeID{1}); err == nil || !o.lasts() {
+	if _, _, err := watched.Load(t.Context(), hullmark.NodeID{1}); err == nil || !o.Lasts() {
 		t.Fatalf("records that do not answer ended the outage: %v", err)
 	}
-	if !start("one").lasts() {
+	if !start("one").Lasts() {
 		t.Error("a restart ended the outage")
 	}
 	records.SetDown(false)
-	if _, _, err := watched.Load(t.Context(), hullmark.NodeID{1}); err != nil || o.lasts() {
+	if _, _, err := watched.Load(t.Context(), hullmark.NodeID{1}); err != nil || o.Lasts() {
 		t.Fatalf("the outage lasts although a record was read: %v", err)
 	}
-	if start("one").lasts() {
+	if start("one").Lasts() {
 		t.Error("a restart began the outage anew")
 	}
-	if !start("two").lasts() {
+	if !start("two").Lasts() {
 		t.Error("an outage of another boot is over")
-	}
-	if err := os.Mkdir(filepath.Join(state, "x"), 0o700); err != nil {
-		t.Fatal(err)
 	}
 	if _, err := newOutage(folder(credentials), filepath.Join(state, "outage-over", "x"), nil); err == nil || errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a state that cannot be read: %v", err)
+	}
+}
+
+// What the records of control planes said is kept over boots; what cannot be read lets nobody in.
+func TestOutageRemembersControlPlanes(t *testing.T) {
+	credentials, state := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(credentials, recoveredCredential), []byte("one"), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	start := func() *outage {
+		o, err := newOutage(folder(credentials), state, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	plane, worker := hullmark.NodeID{1}, hullmark.NodeID{2}
+	record := joinservice.Record{Disk: hullmark.UUID{7}, Committed: 3, Issued: 4}
+	o := start()
+	o.note([]joinservice.Machine{
+		{Node: plane, Role: hullmark.ControlPlane, Record: record}, {Node: worker, Role: hullmark.Worker, Record: record},
+	})
+	if o.Lasts() {
+		t.Error("the outage lasts although records were read")
+	}
+	for _, o := range []*outage{o, start()} {
+		if got, ok := o.LastSeen(plane); !ok || got != record {
+			t.Errorf("the control plane's record is %+v, %v", got, ok)
+		}
+		if _, ok := o.LastSeen(worker); ok {
+			t.Error("a worker's record is kept")
+		}
+	}
+	if err := os.WriteFile(filepath.Join(credentials, "new"), []byte("two"), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(credentials, "new"), filepath.Join(credentials, recoveredCredential)); err != nil {
+		t.Fatal(err)
+	}
+	if !start().Lasts() {
+		t.Fatal("the next boot's outage is over")
+	}
+	if err := os.WriteFile(filepath.Join(state, "control-planes.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if start().Lasts() {
+		t.Error("control planes may come back although what was seen of them is lost")
 	}
 }

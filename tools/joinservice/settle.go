@@ -38,8 +38,8 @@ func (a *app) settle(ctx context.Context) error {
 // settleMachines looks for machines that hold a token although their nodes are Ready.
 func (a *app) settleMachines(ctx context.Context) error {
 	machines, err := a.registry.List(ctx)
-	if err == nil {
-		a.outage.end()
+	if err == nil || len(machines) > 0 {
+		a.outage.note(machines)
 	}
 	for _, m := range machines {
 		if m.Token == "" || time.Since(m.Seen) < settleAge {
