@@ -50,7 +50,8 @@ var roots = map[string]string{"/etc/kubernetes/": "etc-kubernetes", "/var/lib/hu
 // (cmd/kubeadm/app/constants, CertificateBackdate).
 const clockBound = 4 * time.Minute
 
-// checkClock refuses to join with a clock by which the cluster's certificates are not valid: kubeadm would wait without a word until its time is up.
+// checkClock refuses to join with a clock that is not the service's: by one that is behind, the cluster's certificates are not valid yet, and kubeadm would wait
+// without a word until its time is up.
 func (x *exchange) checkClock(p *wire.Proceed) error {
 	own, theirs := time.Now().Truncate(time.Second), time.Unix(p.GetTime(), 0)
 	off := own.Sub(theirs)
@@ -58,7 +59,7 @@ func (x *exchange) checkClock(p *wire.Proceed) error {
 		return nil
 	}
 	return &hullmark.Condition{
-		Code: "clock-off", Step: StepEpoch, Title: fmt.Sprintf("the machine's clock is off by %v: by it the cluster's certificates are not valid", off), Retry: true,
+		Code: "clock-off", Step: StepEpoch, Title: fmt.Sprintf("the machine's clock is off by %v: a node joins with one that is right to within %v", off, clockBound), Retry: true,
 		Expected: theirs.UTC().Format(time.RFC3339), Got: own.UTC().Format(time.RFC3339), Next: "set the clock of the machine's host; the node tries again by itself",
 	}
 }

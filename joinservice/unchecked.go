@@ -15,7 +15,7 @@ type Outage interface {
 	// Lasts reports whether control planes may come back although no record can be read: this service's own disk was opened
 	// by `hullmark recover` in this boot, and no record was read since.
 	Lasts() bool
-	// LastSeen returns a control plane's disk record as this service read it last, in an earlier boot.
+	// LastSeen returns a control plane's disk record as this service read it last.
 	LastSeen(node hullmark.NodeID) (Record, bool)
 }
 

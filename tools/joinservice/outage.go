@@ -74,6 +74,9 @@ func readSeen(path string) (map[hullmark.NodeID]joinservice.Record, error) {
 	if err := decoder.Decode(&seen); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: data after the end", path)
+	}
 	return seen, nil
 }
 

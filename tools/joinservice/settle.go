@@ -38,8 +38,11 @@ func (a *app) settle(ctx context.Context) error {
 // settleMachines looks for machines that hold a token although their nodes are Ready.
 func (a *app) settleMachines(ctx context.Context) error {
 	machines, err := a.registry.List(ctx)
-	if err == nil || len(machines) > 0 {
+	switch {
+	case err == nil:
 		a.outage.note(machines)
+	case len(machines) > 0: // Some could not be decoded: what was seen of those stays.
+		a.outage.end()
 	}
 	for _, m := range machines {
 		if m.Token == "" || time.Since(m.Seen) < settleAge {
