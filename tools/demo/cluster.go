@@ -106,7 +106,8 @@ func (d *demo) predictWorkers(ctx context.Context) error {
 		return err
 	}
 	for _, w := range d.workers {
-		if err := d.describe(w, map[string]any{"memoryMiB": 2048, "nodeConfig": w.name + ".node.json", "learned": "workers.learned.json"}); err != nil {
+		// One processor each: an emulated one takes a whole real one, and the control plane needs the other.
+		if err := d.describe(w, map[string]any{"cpus": 1, "memoryMiB": 2048, "nodeConfig": w.name + ".node.json", "learned": "workers.learned.json"}); err != nil {
 			return err
 		}
 	}
