@@ -22,6 +22,9 @@ func (j *job) write(context.Context) (note string, err error) {
 	if err := errors.Join(err, w.Flush(), f.Close()); err != nil {
 		return "", err
 	}
+	if err := j.writeJoinService(); err != nil {
+		return "", err
+	}
 	final := filepath.Join(j.Out, j.ID+".raw")
 	hash := j.layout.RootHash()
 	j.result = Result{

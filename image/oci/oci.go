@@ -39,6 +39,10 @@ type Image struct {
 	Path string
 	// Entrypoint is the command of a container that names none.
 	Entrypoint []string
+	// User is the UID:GID of a container that names none; empty means root.
+	User string
+	// Env are further variables, as NAME=VALUE.
+	Env []string
 }
 
 // Write writes image to w under every one of names, which are whole references: registry/repository:tag.
@@ -93,6 +97,7 @@ type config struct {
 }
 
 type processConfig struct {
+	User       string   `json:",omitempty"`
 	Env        []string `json:",omitempty"`
 	Entrypoint []string `json:",omitempty"`
 }
@@ -107,7 +112,7 @@ func configOf(image Image, layer string) config {
 	return config{
 		Architecture: "amd64",
 		OS:           "linux",
-		Config:       processConfig{Env: []string{"PATH=" + image.Path}, Entrypoint: image.Entrypoint},
+		Config:       processConfig{User: image.User, Env: append([]string{"PATH=" + image.Path}, image.Env...), Entrypoint: image.Entrypoint},
 		RootFS:       rootFS{Type: "layers", DiffIDs: []string{layer}},
 	}
 }

@@ -1,0 +1,45 @@
+package build
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/hullmark/hullmark/image/oci"
+)
+
+// joinServiceUser runs the join service in a container: it has to be nobody's on the host.
+const joinServiceUser = "65532:65532"
+
+// joinServiceImage is the join service as a container image, for those who run it elsewhere than on their control planes: the program of the
+// verity root and nothing else. What systemd would hand over is mounted at the same variables' paths.
+func joinServiceImage(program []byte) oci.Image {
+	return oci.Image{
+		Files:      []oci.File{{Name: "joinservice", Mode: 0o755, Content: program}},
+		Path:       "/",
+		Entrypoint: []string{"/joinservice"},
+		User:       joinServiceUser,
+		Env:        []string{"CREDENTIALS_DIRECTORY=/run/credentials", "STATE_DIRECTORY=/var/lib/hullmark-joinservice"},
+	}
+}
+
+// writeJoinService writes that image beside the disk's.
+func (j *job) writeJoinService() error {
+	program, err := os.ReadFile(filepath.Join(j.work, "programs", "node", "joinservice"))
+	if err != nil {
+		return err
+	}
+	temporary := filepath.Join(j.work, "joinservice.tar")
+	f, err := os.Create(temporary)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(f, 1<<20)
+	err = oci.Write(w, joinServiceImage(program), []string{KubernetesRepository + "/joinservice:" + j.imageVersion()})
+	if err := errors.Join(err, w.Flush(), f.Close()); err != nil {
+		return fmt.Errorf("join service's image: %w", err)
+	}
+	return os.Rename(temporary, filepath.Join(j.Out, j.ID+".joinservice.tar"))
+}
