@@ -2,10 +2,13 @@ package firstboot
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -55,15 +58,45 @@ type Endpoint struct {
 type Status struct {
 	// File is the document's path; Console is where people look; Notify takes
 	// one line for the service manager.
-	File    string
-	Console io.Writer
-	Log     io.Writer
-	Notify  func(line string)
+	File string
+	// Sentinels is the folder in which Cluster API looks for how bootstrapping ended, if anything does.
+	Sentinels string
+	Console   io.Writer
+	Log       io.Writer
+	Notify    func(line string)
 
 	mu  sync.Mutex
 	doc Document
 	// printed is the condition that the console showed last.
 	printed string
+}
+
+// The files in Sentinels: the first is that of Cluster API's contract for bootstrap providers ("Sentinel File"), the second is its counterpart here, with the
+// condition's code, and there only while a condition stands that does not pass by itself.
+const (
+	sentinelSuccess = "bootstrap-success.complete"
+	sentinelFailure = "bootstrap-failure.complete"
+)
+
+// sentinel leaves one of the sentinels, or none, and no other.
+func (s *Status) sentinel(name, content string) {
+	if s.Sentinels == "" {
+		return
+	}
+	for _, other := range []string{sentinelSuccess, sentinelFailure} {
+		if other == name {
+			continue
+		}
+		if err := os.Remove(filepath.Join(s.Sentinels, other)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			fmt.Fprintln(s.Log, "status:", err)
+		}
+	}
+	if name == "" {
+		return
+	}
+	if err := replaceFile(filepath.Join(s.Sentinels, name), []byte(content), 0o644); err != nil {
+		fmt.Fprintln(s.Log, "status:", err)
+	}
 }
 
 // Enter says that a step begins; the condition of an earlier attempt is over.
@@ -84,12 +117,18 @@ func (s *Status) Finish() {
 	s.change(func(d *Document) {
 		*d = Document{Step: StepReady, Doing: "the node is Ready", Node: d.Node, Ready: true}
 	})
+	s.sentinel(sentinelSuccess, "success\n")
 	fmt.Fprint(s.Console, "\nHULLMARK: the node is Ready\n")
 }
 
 // Fail shows a condition. One that the console showed last is not printed again.
 func (s *Status) Fail(c *hullmark.Condition) {
 	s.change(func(d *Document) { d.Condition, d.Ready = c, false })
+	if root := c.Root(); root.Retry {
+		s.sentinel("", "")
+	} else {
+		s.sentinel(sentinelFailure, root.Code+"\n")
+	}
 	s.print(c)
 }
 

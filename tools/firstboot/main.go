@@ -26,6 +26,8 @@ const (
 	// tpmDevice is the TPM behind the kernel's resource manager.
 	tpmDevice = "/dev/tpmrm0"
 	runDir    = "/run/hullmark"
+	// sentinels is where Cluster API looks for its sentinel file.
+	sentinels = "/run/cluster-api"
 	// eventLog is where the kernel keeps what the firmware and the stub logged (Documentation/security/tpm/tpm_event_log.rst).
 	eventLog = "/sys/kernel/security/tpm0/binary_bios_measurements"
 )
@@ -50,7 +52,7 @@ func run(ctx context.Context) error {
 		Disk:     statedisk.Client{Path: statedisk.Socket},
 		Machine:  firstboot.Systemd{},
 		Cluster:  firstboot.Kubeadm{},
-		Status:   &firstboot.Status{File: firstboot.StatusFile, Console: console, Log: os.Stderr, Notify: notify},
+		Status:   &firstboot.Status{File: firstboot.StatusFile, Sentinels: sentinels, Console: console, Log: os.Stderr, Notify: notify},
 		StateDir: firstboot.StateDir, RunDir: runDir,
 		EventLog: eventLog,
 		Listen:   ":" + attest.DefaultPort, Timing: firstboot.DefaultTiming(),
