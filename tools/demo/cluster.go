@@ -24,6 +24,8 @@ const (
 const (
 	router   = "10.0.2.2"
 	resolver = "10.0.2.3"
+	// moved is a second address of the control plane, to which its endpoint moves.
+	moved = "10.0.2.20"
 )
 
 // address is the address of the i-th machine in the demo's network.
@@ -40,7 +42,9 @@ func (d *demo) clusterSteps() []step {
 		step{"a pod answers across nodes", d.serve},
 		step{d.workers[0].name + " is switched off and on", d.reboot},
 		step{"the pod answers again", d.reach},
+		step{"the endpoint is to move", d.moveEndpoint},
 		step{"all power is cut, recover", d.recover},
+		step{"the endpoint has moved", d.moveEndpoint},
 		step{"the pod answers once more", d.reach},
 		step{"ask the cluster at the end", d.ask},
 		step{"ask the records and a node", d.askRecords},
@@ -74,7 +78,7 @@ func (d *demo) nodeConfigs() error {
 		return err
 	}
 	config.Gateway, config.NameServers = router, []string{resolver}
-	config.Addresses = []string{d.first.address + "/24"}
+	config.Addresses = []string{d.first.address + "/24", moved + "/24"}
 	if err := write(d.path("node.json"), config); err != nil {
 		return err
 	}
@@ -225,6 +229,12 @@ func (d *demo) recover(ctx context.Context) error {
 		return err
 	}
 	return d.awaitReady(ctx, all...)
+}
+
+// moveEndpoint lets all nodes reach the API server at another address, from their next boots on.
+func (d *demo) moveEndpoint(ctx context.Context) error {
+	return d.hullmark(ctx, "endpoint", "set", moved+":6443", "--server", "127.0.0.1:"+d.api, "--wait", "10m",
+		"--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase"))
 }
 
 // awaitReady waits until nodes are Ready in another boot than they last were. They must be the same Node objects as then.
