@@ -49,7 +49,9 @@ type DiskSelector struct {
 var (
 	hostPattern   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?$`)
 	serialPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
-	devicePattern = regexp.MustCompile(`^/dev/[A-Za-z0-9/_:.-]{1,128}$`)
+	// serverNamePattern wants a last label that begins with a letter: what looks like an IPv4 address is none of these.
+	serverNamePattern = regexp.MustCompile(`^(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	devicePattern     = regexp.MustCompile(`^/dev/[A-Za-z0-9/_:.-]{1,128}$`)
 )
 
 // ParseNodeConfig strictly decodes a node configuration: JSON (RFC 8259) of at
@@ -119,12 +121,27 @@ func (c NodeConfig) checkAddresses() error {
 // ValidEndpoint reports whether s is a host name or an address (IPv6 in
 // brackets), a colon and a port from 1 to 65535.
 func ValidEndpoint(s string) bool {
-	if a, err := netip.ParseAddrPort(s); err == nil {
-		return a.Port() > 0
+	_, ok := EndpointHost(s)
+	return ok
+}
+
+// EndpointHost returns the host of a valid endpoint, an IPv6 address without its brackets.
+func EndpointHost(endpoint string) (host string, ok bool) {
+	if a, err := netip.ParseAddrPort(endpoint); err == nil {
+		return a.Addr().String(), a.Port() > 0
 	}
-	host, port, found := strings.Cut(s, ":")
+	host, port, found := strings.Cut(endpoint, ":")
 	n, err := strconv.ParseUint(port, 10, 16)
-	return found && err == nil && n > 0 && hostPattern.MatchString(host)
+	return host, found && err == nil && n > 0 && hostPattern.MatchString(host)
+}
+
+// ValidServerName reports whether a server's certificate can be for s: a DNS name in lower case (RFC 1123), in which a * may stand for the first label, or
+// an IP address without a zone in its usual form.
+func ValidServerName(s string) bool {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return a.Zone() == "" && a.String() == s
+	}
+	return len(s) <= 253 && serverNamePattern.MatchString(s)
 }
 
 func validAddress(s string) bool {

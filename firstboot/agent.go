@@ -80,6 +80,8 @@ type Cluster interface {
 	Validate(ctx context.Context, documents []byte) error
 	Init(ctx context.Context, w kubeadm.Work) error
 	Join(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error
+	// Renew makes a control plane's certificates and kubeconfigs that are missing.
+	Renew(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error
 	// WaitReady returns when node is Ready in this boot.
 	WaitReady(ctx context.Context, access kubeadm.Access, node string) error
 	// DiskRecord reads what the cluster keeps of a machine's disk.

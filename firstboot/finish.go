@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -69,7 +70,7 @@ func (x *exchange) checkProceed(p *wire.Proceed) error {
 	if err := x.checkClock(p); err != nil {
 		return err
 	}
-	err := errors.Join(x.checkRole(p), x.checkMaterial(p), checkFiles(p.GetFiles()))
+	err := errors.Join(x.checkRole(p), x.checkMaterial(p), x.checkEndpoint(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
 	if err == nil {
 		return nil
 	}
@@ -115,6 +116,22 @@ func (x *exchange) checkMaterial(p *wire.Proceed) error {
 	return nil
 }
 
+// checkEndpoint looks at what only a node that comes back is told.
+func (x *exchange) checkEndpoint(p *wire.Proceed) error {
+	switch {
+	case p.GetEndpoint() == "" && len(p.GetNames()) == 0:
+		return nil
+	case !x.opened.Joined || !hullmark.ValidEndpoint(p.GetEndpoint()):
+		return fmt.Errorf("endpoint %.80q: want HOST:PORT, and a node that comes back", p.GetEndpoint())
+	}
+	for _, name := range p.GetNames() {
+		if !hullmark.ValidServerName(name) {
+			return fmt.Errorf("name %.80q is no DNS name and no IP address", name)
+		}
+	}
+	return nil
+}
+
 func checkFiles(files []*wire.File) error {
 	for _, f := range files {
 		if _, err := place(f.GetPath()); err != nil {
@@ -122,6 +139,19 @@ func checkFiles(files []*wire.File) error {
 		}
 		if f.GetMode() == 0 || f.GetMode()&^0o777 != 0 {
 			return fmt.Errorf("file %.80q has mode %o", f.GetPath(), f.GetMode())
+		}
+	}
+	return nil
+}
+
+// hookPattern is stricter than systemd.unit(5): one service, no instance, no path.
+var hookPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}\.service$`)
+
+// checkHooks refuses what is no service, and those that the agent starts itself, when their time has come.
+func checkHooks(hooks []string) error {
+	for _, unit := range hooks {
+		if !hookPattern.MatchString(unit) || strings.HasPrefix(unit, "hullmark-") || unit == kubeletUnit || unit == "containerd.service" {
+			return fmt.Errorf("hook %.80q is not the name of a service, or of one that is started anyway", unit)
 		}
 	}
 	return nil
@@ -170,11 +200,17 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 	if err := x.placeFiles(); err != nil {
 		return err
 	}
+	if err := x.startHooks(ctx); err != nil {
+		return err
+	}
 	x.agent.Status.Say("the agent took %s before Kubernetes", usage())
 	if hullmark.Role(x.proceed.GetRole()) == hullmark.ControlPlane {
 		x.startJoinService(ctx)
 	}
 	if x.opened.Joined {
+		if err := x.renew(ctx); err != nil {
+			return err
+		}
 		x.progress("kubelet", "starting what the disk holds")
 		return x.agent.Machine.Start(ctx, kubeletUnit)
 	}
@@ -189,6 +225,20 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 		return x.kubeadmJoin(ctx)
 	}
 	return x.kubeadmInit(ctx, intent == statedisk.IntentStarted)
+}
+
+// startHooks starts the services that M6 names. What they do is in the verity root, and whoever signed the policy wants it done before there are pods.
+func (x *exchange) startHooks(ctx context.Context) error {
+	for _, unit := range x.proceed.GetHooks() {
+		x.progress("hooks", "starting "+unit)
+		if err := x.agent.Machine.Start(ctx, unit); err != nil {
+			return &hullmark.Condition{
+				Code: "hook-failed", Step: StepKubeadm, Title: err.Error(), Retry: true,
+				Next: "read why in hullmark node logs; correct the image or the pool's hooks",
+			}
+		}
+	}
+	return nil
 }
 
 // placeFiles writes M6's files, in the place of what a join that did not end has left, and keeps no key of them in memory.
@@ -214,11 +264,7 @@ func (x *exchange) startJoinService(ctx context.Context) {
 		err = replaceFile(filepath.Join(x.agent.RunDir, recoveredFile), []byte(rand.Text()), 0o600)
 	}
 	if err := errors.Join(err, x.agent.Machine.Start(ctx, joinServiceUnit)); err != nil {
-		x.warning = &hullmark.Condition{
-			Code: "join-service-down", Step: StepKubeadm, Title: "other nodes cannot join or come back through this one: " + err.Error(),
-			Next: "read why in hullmark node logs",
-		}
-		x.progress("joinservice", x.warning.Title)
+		x.warn("join-service-down", "other nodes cannot join or come back through this one: "+err.Error(), "read why in hullmark node logs")
 	}
 }
 
@@ -228,6 +274,10 @@ func (x *exchange) kubeadmJoin(ctx context.Context) error {
 	err := x.agent.Cluster.Join(ctx, x.proceed.GetKubeadmDocuments(), func(p kubeadm.Phase) { x.progress(p.Name, p.Text) })
 	clear(x.proceed.GetKubeadmDocuments()) // They hold a token.
 	if err := errors.Join(err, x.agent.removeState(kubeadm.DiscoveryFile)); err != nil {
+		return err
+	}
+	// kubeadm stores nothing for good; the record that the node exists must not be stored before the node is.
+	if err := x.agent.syncState(); err != nil {
 		return err
 	}
 	return storeFile(x.agent.intentFile(), statedisk.IntentDone)
@@ -249,16 +299,18 @@ func (x *exchange) waitReady(ctx context.Context) error {
 		return err
 	}
 	x.agent.Status.Say("the agent took %s", usage())
+	if err := x.agent.syncState(); err != nil {
+		return err
+	}
 	return storeFile(x.agent.intentFile(), statedisk.IntentDone)
 }
 
-// access is an administrator's on a control plane, and on a worker its kubelet's.
+// access is an administrator's at its own API server on a control plane, and on a worker its kubelet's.
 func (x *exchange) access() kubeadm.Access {
-	kubeconfig := "/etc/kubernetes/kubelet.conf"
 	if hullmark.Role(x.proceed.GetRole()) == hullmark.ControlPlane {
-		kubeconfig = "/etc/kubernetes/admin.conf"
+		return kubeadm.Access{Kubeconfig: "/etc/kubernetes/admin.conf", Read: x.agent.readState, Local: true}
 	}
-	return kubeadm.Access{Kubeconfig: kubeconfig, Read: x.agent.readState}
+	return kubeadm.Access{Kubeconfig: kubeletConf, Read: x.agent.readState}
 }
 
 // setHostname gives the node its name; sysctl.d(5) is the form that a unit applies.

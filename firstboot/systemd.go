@@ -127,6 +127,11 @@ func (Kubeadm) Join(ctx context.Context, documents []byte, report func(kubeadm.P
 	return kubeadm.Join(ctx, documents, report)
 }
 
+// Renew makes a control plane's certificates and kubeconfigs that are missing.
+func (Kubeadm) Renew(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error {
+	return kubeadm.Renew(ctx, documents, report)
+}
+
 // bootIDFile holds what tells this boot from all others, for the kubelet too (random(4)).
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 

@@ -93,13 +93,16 @@ func (m *twinMachine) Journal(_ context.Context, w io.Writer) error {
 
 // twinCluster is Kubernetes without Kubernetes.
 type twinCluster struct {
-	agent   *Agent
-	works   []kubeadm.Work
-	joins   []string // the documents of each join
-	refuse  error
-	fail    error
-	intents []string
-	access  kubeadm.Access // of WaitReady
+	agent *Agent
+	works []kubeadm.Work
+	joins []string // the documents of each join
+	// renewals are the documents of each renewal; remade is what it makes.
+	renewals []string
+	remade   map[string][]byte
+	refuse   error
+	fail     error
+	intents  []string
+	access   kubeadm.Access // of WaitReady
 	// notReady is what WaitReady returns.
 	notReady error
 	// record is that of the machine's disk; recordErr, if set, is returned once before it.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -102,11 +103,81 @@ func TestControlPlaneJoinsAndComesBack(t *testing.T) {
 		t.Error("the token outlived the join")
 	}
 	s.reboot()
-	if s.join(t); len(r.take()) != 0 || len(s.node.Proceed().GetFiles()) != 0 {
-		t.Error("a control plane that came back was made room for, or brought files")
+	if s.join(t); len(r.take()) != 0 || len(s.node.Proceed().GetFiles()) != 1 || s.settings(t).ControlPlaneEndpoint != s.service.Settings.ControlPlaneEndpoint {
+		t.Error("a control plane that came back was made room for, or brought more than its settings")
 	}
 	if s.node.Ticket().Kind != hullmark.Rejoin {
 		t.Errorf("it came back with a ticket to %s", s.node.Ticket().Kind)
+	}
+}
+
+// settings are those that M6 brings a control plane.
+func (s *site) settings(t *testing.T) joinservice.Settings {
+	t.Helper()
+	settings, err := joinservice.ParseSettings([]byte(s.file("/var/lib/hullmark/settings.json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return settings
+}
+
+// A pool's JoinConfiguration, files and hooks reach its nodes; the latter two at each boot.
+func TestPoolReachesItsNodes(t *testing.T) {
+	s := newSite(t)
+	template, err := kubeadm.JoinTemplate(kubeadm.Normal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	join := strings.Replace(string(template), "imagePullPolicy: IfNotPresent", "imagePullPolicy: Never\n  kubeletExtraArgs: [{name: node-labels, value: example.com/disks=many}]", 1)
+	s.accept(t, func(p *measurements.Policy) {
+		p.Members[0].Pool = "storage"
+		p.Pools = []measurements.Pool{{
+			Name: "storage", Join: join, Hooks: []string{"site-metrics.service"},
+			Files: []measurements.PlacedFile{{Path: "/etc/kubernetes/storage.yaml", Mode: "0600", Content: "rack: 7\n"}},
+		}}
+	}, "image")
+	s.join(t)
+	documents := string(s.node.Proceed().GetKubeadmDocuments())
+	for _, want := range []string{"value: example.com/disks=many", "imagePullPolicy: Never", "name: worker-1", "tlsBootstrapToken: 000001.", "kubeConfigPath: /etc/kubernetes/discovery.conf"} {
+		if !strings.Contains(documents, want) {
+			t.Errorf("%q is missing in\n%s", want, documents)
+		}
+	}
+	for _, when := range []string{"joined", "came back"} {
+		p := s.node.Proceed()
+		if s.file("/etc/kubernetes/storage.yaml") != "rack: 7\n" || !slices.Equal(p.GetHooks(), []string{"site-metrics.service"}) {
+			t.Errorf("when it %s, the node was brought %v, %q", when, p.GetFiles(), p.GetHooks())
+		}
+		s.reboot()
+		s.join(t)
+	}
+}
+
+// A policy's new endpoint goes to the control planes that come back; others are told what the service's own one serves, which is that of its settings.
+func TestEndpointMovesWithTheControlPlanes(t *testing.T) {
+	s := newSite(t)
+	s.controlPlanes(t)
+	s.join(t)
+	s.reboot()
+	s.accept(t, func(p *measurements.Policy) {
+		p.Endpoint = &measurements.Endpoint{Address: "api.example.net:6443", Names: []string{"203.0.113.7"}}
+	}, "image")
+	s.join(t)
+	p, settings := s.node.Proceed(), s.settings(t)
+	if p.GetEndpoint() != "api.example.net:6443" || !slices.Equal(p.GetNames(), []string{"203.0.113.7"}) {
+		t.Errorf("the control plane is told %s, %q", p.GetEndpoint(), p.GetNames())
+	}
+	if settings.ControlPlaneEndpoint != p.GetEndpoint() || !slices.Equal(settings.Names, p.GetNames()) || settings.Profile != s.service.Settings.Profile {
+		t.Errorf("its settings are %+v", settings)
+	}
+
+	w := newSite(t)
+	w.join(t)
+	w.reboot()
+	w.accept(t, func(p *measurements.Policy) { p.Endpoint = &measurements.Endpoint{Address: "api.example.net:6443"} }, "image")
+	w.join(t)
+	if p := w.node.Proceed(); p.GetEndpoint() != w.service.Settings.ControlPlaneEndpoint || len(p.GetNames())+len(p.GetFiles()) != 0 {
+		t.Errorf("the worker is told %s, %q, with %d files", p.GetEndpoint(), p.GetNames(), len(p.GetFiles()))
 	}
 }
 

@@ -210,6 +210,9 @@ func FirstPolicy(previous measurements.Policy, document measurements.Document, m
 		accepted := measurements.Accepted{Document: id, Enforce: DefaultEnforced(document)}
 		next.Documents = append(slices.Clone(previous.Documents), accepted)
 	}
+	if known, ok := previous.Member(member.EKID); ok && known.Role == member.Role && known.Name == member.Name {
+		member.Pool = known.Pool
+	}
 	if !slices.Contains(previous.Members, member) {
 		others := slices.DeleteFunc(slices.Clone(previous.Members), func(m measurements.Member) bool { return m.EKID == member.EKID })
 		next.Members = append(others, member)

@@ -3,11 +3,13 @@ package joinservice
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // addMaterial adds to M6 what a node joins with: a new token, in its JoinConfiguration, where the cluster is, and a control plane's files.
@@ -32,6 +34,7 @@ func (x *release) addMaterial(proceed *wire.Proceed) (err error) {
 	}
 	defer token.Wipe()
 	documents, discovery, err := kubeadm.JoinDocuments(kubeadm.JoinParams{
+		Template: []byte(x.service.desk().Policy.Pool(member).Join),
 		NodeName: member.Name, Endpoint: x.service.Settings.ControlPlaneEndpoint, CA: x.service.KubernetesCA,
 		Token: token, AdvertiseAddress: own, Profile: x.service.Settings.Profile,
 	})
@@ -41,4 +44,35 @@ func (x *release) addMaterial(proceed *wire.Proceed) (err error) {
 	proceed.KubeadmDocuments, proceed.Time = documents, time.Now().Unix()
 	proceed.Files = append(proceed.Files, &wire.File{Path: kubeadm.DiscoveryFile, Content: discovery, Mode: 0o644})
 	return checkSize(proceed)
+}
+
+// AddPool adds to M6 what a member's pool gives its nodes at each boot.
+func AddPool(proceed *wire.Proceed, policy measurements.Policy, member measurements.Member) error {
+	pool := policy.Pool(member)
+	for _, f := range pool.Files {
+		mode, err := strconv.ParseUint(f.Mode, 8, 9)
+		if err != nil {
+			return fmt.Errorf("pool %s: %s: mode: %w", pool.Name, f.Path, err)
+		}
+		proceed.Files = append(proceed.Files, &wire.File{Path: f.Path, Content: []byte(f.Content), Mode: uint32(mode)})
+	}
+	proceed.Hooks = pool.Hooks
+	return nil
+}
+
+// addEndpoint adds to M6, for a node that comes back, where the control plane is reached by now. A control plane takes that from the policy: its API server is made to
+// serve it in this boot. Others are told what this service's own control plane serves since its last.
+func (x *release) addEndpoint(proceed *wire.Proceed) error {
+	settings := x.service.Settings
+	if x.admission.Member.Role == hullmark.ControlPlane {
+		settings = settings.Under(x.service.desk().Policy)
+		encoded, err := settings.Encode()
+		if err != nil {
+			return fmt.Errorf("the endpoint of a node that comes back: %w", err)
+		}
+		proceed.Names = settings.Names
+		proceed.Files = append(proceed.Files, &wire.File{Path: stateDir + "settings.json", Content: encoded, Mode: 0o644})
+	}
+	proceed.Endpoint = settings.ControlPlaneEndpoint
+	return nil
 }

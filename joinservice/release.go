@@ -184,6 +184,12 @@ func (x *release) commit() (proceed *wire.Proceed, err error) {
 	default:
 		err = x.addMaterial(proceed)
 	}
+	if err == nil && x.opened.Joined {
+		err = x.addEndpoint(proceed)
+	}
+	if err == nil {
+		err = errors.Join(AddPool(proceed, x.service.desk().Policy, x.admission.Member), checkSize(proceed))
+	}
 	if err != nil {
 		wire.WipeFiles(proceed.GetFiles())
 		clear(proceed.GetKubeadmDocuments())

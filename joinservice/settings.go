@@ -6,21 +6,33 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // MaxSettings is the largest encoded Settings, in bytes.
-const MaxSettings = 4 << 10
+const MaxSettings = 32 << 10
 
 // Settings are what a cluster's join services have to know of it beside keys
 // and policy. They hold no secret.
 type Settings struct {
 	// ControlPlaneEndpoint is the HOST:PORT at which nodes reach the API server.
 	ControlPlaneEndpoint string `json:"controlPlaneEndpoint"`
+	// Names are what a policy's endpoint says beside it (measurements.Endpoint).
+	Names []string `json:"names,omitempty"`
 	// Profile is that of the cluster's kubeadm documents.
 	Profile kubeadm.Profile `json:"profile"`
+}
+
+// Under returns the settings as a policy has changed them.
+func (s Settings) Under(policy measurements.Policy) Settings {
+	if e := policy.Endpoint; e != nil {
+		s.ControlPlaneEndpoint, s.Names = e.Address, e.Names
+	}
+	return s
 }
 
 // Encode returns the form that ParseSettings reads.
@@ -59,6 +71,9 @@ func parseSettings(encoded []byte) (Settings, error) {
 func (s Settings) check() error {
 	if !hullmark.ValidEndpoint(s.ControlPlaneEndpoint) {
 		return fmt.Errorf("controlPlaneEndpoint %q: want HOST:PORT, with a port from 1 to 65535", s.ControlPlaneEndpoint)
+	}
+	if len(s.Names) > measurements.MaxNames || slices.ContainsFunc(s.Names, func(n string) bool { return !hullmark.ValidServerName(n) }) {
+		return fmt.Errorf("names: want at most %d, each a DNS name or an IP address", measurements.MaxNames)
 	}
 	if s.Profile != kubeadm.Normal && s.Profile != kubeadm.Slow {
 		return fmt.Errorf("profile %q: want slow or none", s.Profile)

@@ -1,21 +1,23 @@
 package joinservice_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 func TestSettings(t *testing.T) {
-	want := joinservice.Settings{ControlPlaneEndpoint: "[2001:db8::1]:6443", Profile: kubeadm.Slow}
+	want := joinservice.Settings{ControlPlaneEndpoint: "[2001:db8::1]:6443", Names: []string{"*.example.net", "2001:db8::7"}, Profile: kubeadm.Slow}
 	encoded, err := want.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := joinservice.ParseSettings(encoded)
-	if err != nil || got != want {
+	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 }
@@ -29,6 +31,8 @@ func TestSettingsRefuses(t *testing.T) {
 		"port 0":          `{"controlPlaneEndpoint":"a:0","profile":""}`,
 		"a URL":           `{"controlPlaneEndpoint":"https://a:6443","profile":""}`,
 		"a line feed":     `{"controlPlaneEndpoint":"a\nb:6443","profile":""}`,
+		"no name":         `{"controlPlaneEndpoint":"a:6443","names":["a b"],"profile":""}`,
+		"too many names":  `{"controlPlaneEndpoint":"a:6443","names":["a"` + strings.Repeat(`,"a"`, measurements.MaxNames) + `],"profile":""}`,
 		"unknown profile": `{"controlPlaneEndpoint":"a:6443","profile":"fast"}`,
 		"too long":        `{"controlPlaneEndpoint":"a:6443","profile":""}` + strings.Repeat(" ", joinservice.MaxSettings),
 	} {
@@ -52,7 +56,7 @@ func FuzzParseSettings(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, err := joinservice.ParseSettings(encoded); err != nil || again != s {
+		if again, err := joinservice.ParseSettings(encoded); err != nil || !reflect.DeepEqual(again, s) {
 			t.Errorf("%+v came back as %+v, %v", s, again, err)
 		}
 	})

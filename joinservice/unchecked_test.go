@@ -41,8 +41,8 @@ func TestControlPlaneComesBackInAnOutage(t *testing.T) {
 	if ticket.Kind != hullmark.Rejoin || ticket.Disk.Epoch != (hullmark.Epoch{Unchecked: true}) || ticket.Disk.FormatAllowed || !ticket.Disk.Key.Equal(before.Key) {
 		t.Errorf("the ticket is %+v", ticket)
 	}
-	if p := s.node.Proceed(); p.GetNodeName() != "control-plane-2" || len(p.GetKubeadmDocuments())+len(p.GetFiles()) != 0 {
-		t.Errorf("M6 brings %d files to %s", len(p.GetFiles()), p.GetNodeName())
+	if p := s.node.Proceed(); p.GetNodeName() != "control-plane-2" || len(p.GetKubeadmDocuments()) != 0 || len(p.GetFiles()) != 1 {
+		t.Errorf("M6 brings %d files to %s; want its settings", len(p.GetFiles()), p.GetNodeName())
 	}
 	s.records.SetDown(false)
 	if m := s.machine(t); m.Record.Committed != 1 || m.Record.Issued != 1 {

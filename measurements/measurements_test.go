@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -255,23 +256,73 @@ func TestPolicyRefuses(t *testing.T) {
 		change func(*Policy)
 		want   string
 	}{
-		"version":    {func(p *Policy) { p.Version = 0 }, "version"},
-		"register":   {func(p *Policy) { p.Documents[0].Enforce = []pcrs.Register{8} }, "cannot be enforced"},
-		"order":      {func(p *Policy) { p.Documents[0].Enforce = []pcrs.Register{7, 2} }, "out of order"},
-		"document":   {func(p *Policy) { p.Documents = append(p.Documents, p.Documents[0]) }, "twice"},
-		"same ekid":  {func(p *Policy) { p.Members[1].EKID = p.Members[0].EKID }, "rule already"},
-		"same name":  {func(p *Policy) { p.Members[1].Name = p.Members[0].Name }, "rule already"},
-		"role":       {func(p *Policy) { p.Members[0].Role = "admin" }, "role"},
-		"name":       {func(p *Policy) { p.Members[0].Name = "Node 1" }, "name"},
-		"rebind":     {func(p *Policy) { p.Rebinds[0].New = p.Rebinds[0].Old }, "itself"},
-		"serial":     {func(p *Policy) { p.Overrides = append(p.Overrides, p.Overrides[0]) }, "serial"},
-		"name empty": {func(p *Policy) { p.Members[0].Name = "" }, "name"},
+		"version":           {func(p *Policy) { p.Version = 0 }, "version"},
+		"register":          {func(p *Policy) { p.Documents[0].Enforce = []pcrs.Register{8} }, "cannot be enforced"},
+		"order":             {func(p *Policy) { p.Documents[0].Enforce = []pcrs.Register{7, 2} }, "out of order"},
+		"document":          {func(p *Policy) { p.Documents = append(p.Documents, p.Documents[0]) }, "twice"},
+		"same ekid":         {func(p *Policy) { p.Members[1].EKID = p.Members[0].EKID }, "rule already"},
+		"same name":         {func(p *Policy) { p.Members[1].Name = p.Members[0].Name }, "rule already"},
+		"role":              {func(p *Policy) { p.Members[0].Role = "admin" }, "role"},
+		"name":              {func(p *Policy) { p.Members[0].Name = "Node 1" }, "name"},
+		"rebind":            {func(p *Policy) { p.Rebinds[0].New = p.Rebinds[0].Old }, "itself"},
+		"serial":            {func(p *Policy) { p.Overrides = append(p.Overrides, p.Overrides[0]) }, "serial"},
+		"name empty":        {func(p *Policy) { p.Members[0].Name = "" }, "name"},
+		"endpoint":          {func(p *Policy) { p.Endpoint = &Endpoint{Address: "a"} }, "endpoint"},
+		"its case":          {func(p *Policy) { p.Endpoint = &Endpoint{Address: "A.example.net:1"} }, "lower case"},
+		"its names":         {func(p *Policy) { p.Endpoint = &Endpoint{Address: "a:1", Names: []string{"b", "b"}} }, "each once"},
+		"one name":          {func(p *Policy) { p.Endpoint = &Endpoint{Address: "a:1", Names: []string{"192.0.2"}} }, "DNS name"},
+		"no pool":           {func(p *Policy) { p.Members[0].Pool = "a" }, "no pool"},
+		"pool twice":        {func(p *Policy) { p.Pools = []Pool{{Name: "a", Join: "j"}, {Name: "a", Join: "j"}} }, "each once"},
+		"pool name":         {func(p *Policy) { p.Pools = []Pool{{Name: "a b", Join: "j"}} }, "DNS label"},
+		"empty pool":        {func(p *Policy) { p.Pools = []Pool{{Name: "a"}} }, "nothing"},
+		"long join":         {func(p *Policy) { p.Pools = []Pool{{Name: "a", Join: strings.Repeat("j", maxJoin+1)}} }, "at most"},
+		"hook":              {func(p *Policy) { p.Pools = []Pool{{Name: "a", Hooks: []string{"../a.service"}}} }, "service"},
+		"a hook's instance": {func(p *Policy) { p.Pools = []Pool{{Name: "a", Hooks: []string{"a@b.service"}}} }, "service"},
+		"path outside":      {withFile(PlacedFile{Path: "/etc/passwd", Mode: "0644"}), "clean path"},
+		"path climbs":       {withFile(PlacedFile{Path: "/etc/kubernetes/../passwd", Mode: "0644"}), "clean path"},
+		"path of a folder":  {withFile(PlacedFile{Path: "/etc/kubernetes/", Mode: "0644"}), "clean path"},
+		"set-uid":           {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "4755"}), "octal"},
+		"large file":        {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "0644", Content: strings.Repeat("c", maxContent+1)}), "at most"},
+		"file twice":        {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "0644"}, PlacedFile{Path: "/etc/kubernetes/a", Mode: "0600"}), "each once"},
 	} {
 		p := testPolicy(DocumentID{5})
 		c.change(&p)
 		if _, err := p.Encode(); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
 		}
+	}
+}
+
+// withFile gives a policy a pool with files.
+func withFile(files ...PlacedFile) func(*Policy) {
+	return func(p *Policy) { p.Pools = []Pool{{Name: "a", Files: files}} }
+}
+
+func TestPolicyKeepsPoolsAndEndpoint(t *testing.T) {
+	p := testPolicy(DocumentID{5})
+	p.Pools = []Pool{{
+		Name: "storage", Join: "kind: JoinConfiguration\n", Hooks: []string{"site-metrics.service"},
+		Files: []PlacedFile{{Path: "/etc/kubernetes/storage/topology.yaml", Mode: "0600", Content: "rack: 7\n"}},
+	}}
+	p.Members[0].Pool = "storage"
+	p.Endpoint = &Endpoint{Address: "[2001:db8::7]:6443", Names: []string{"*.example.net"}}
+	encoded, err := p.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ParsePolicy(encoded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pool := got.Pool(got.Members[0]); !reflect.DeepEqual(pool, p.Pools[0]) || !reflect.DeepEqual(got.Endpoint, p.Endpoint) {
+		t.Errorf("read back %+v, %+v", pool, got.Endpoint)
+	}
+	if pool := got.Pool(got.Members[1]); !reflect.DeepEqual(pool, Pool{}) {
+		t.Errorf("a member without a pool is in %+v", pool)
+	}
+	without := testPolicy(DocumentID{5})
+	if encoded, err = without.Encode(); err != nil || strings.Contains(string(encoded), "pool") || strings.Contains(string(encoded), "endpoint") {
+		t.Errorf("a policy without them says %s, %v", encoded, err)
 	}
 }
 

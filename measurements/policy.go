@@ -18,6 +18,8 @@ const (
 	MaxPolicy    = 4 << 20
 	maxDocuments = 256
 	maxMembers   = 10000
+	// MaxNames is how many further names an Endpoint may have.
+	MaxNames = 64
 )
 
 // Policy is what a cluster accepts. It is signed by the cluster's root key.
@@ -32,12 +34,25 @@ type Policy struct {
 	Documents []Accepted `json:"documents"`
 	// Members are the machines that may hold a ticket.
 	Members []Member `json:"members"`
+	// Pools are what members' nodes are given beside what every node is.
+	Pools []Pool `json:"pools,omitempty"`
 	// Rebinds let a machine open a disk that was formatted for another.
 	Rebinds []Rebind `json:"rebinds"`
 	// Resets allow one more formatting of a machine's disk.
 	Resets []Reset `json:"resets"`
 	// Overrides set a disk's epoch after a rollback was examined.
 	Overrides []Override `json:"overrides"`
+	// Endpoint is where the control plane is reached since that was changed; nil means where it was when it was initialised.
+	Endpoint *Endpoint `json:"endpoint,omitempty"`
+}
+
+// Endpoint is where a cluster's API servers are reached.
+type Endpoint struct {
+	// Address is HOST:PORT, as nodes reach the control plane.
+	Address string `json:"address"`
+	// Names are the names and addresses that the API servers' certificates are for beside Address's and those that they have
+	// anyway: DNS names, in which a * may stand for the first label, or IP addresses.
+	Names []string `json:"names"`
 }
 
 // Accepted is a document that is accepted, by its digest.
@@ -54,6 +69,8 @@ type Member struct {
 	Role hullmark.Role   `json:"role"`
 	// Name is the node's name: RFC 1123 labels, at most 63 characters.
 	Name string `json:"name"`
+	// Pool names the pool that the node belongs to; empty means none.
+	Pool string `json:"pool,omitempty"`
 }
 
 // Rebind lets New open the disks of Old.
@@ -105,9 +122,13 @@ func (p Policy) normalised() Policy {
 		p.Documents[i].Enforce = append([]pcrs.Register{}, a.Enforce...)
 	}
 	p.Members = append([]Member{}, p.Members...)
+	p.Pools = slices.Clone(p.Pools)
 	p.Rebinds = append([]Rebind{}, p.Rebinds...)
 	p.Resets = append([]Reset{}, p.Resets...)
 	p.Overrides = append([]Override{}, p.Overrides...)
+	if p.Endpoint != nil {
+		p.Endpoint = &Endpoint{Address: p.Endpoint.Address, Names: append([]string{}, p.Endpoint.Names...)}
+	}
 	return p
 }
 
@@ -143,7 +164,7 @@ func (p Policy) check() error {
 	if p.Version == 0 {
 		return errors.New("version: want at least 1")
 	}
-	for _, check := range []func() error{p.checkDocuments, p.checkMembers, p.checkExceptions} {
+	for _, check := range []func() error{p.checkDocuments, p.checkMembers, p.checkPools, p.checkExceptions, p.checkEndpoint} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -205,6 +226,29 @@ func (p Policy) checkExceptions() error {
 			return fmt.Errorf("overrides: serial %d does not follow %d", o.Serial, last)
 		}
 		last = o.Serial
+	}
+	return nil
+}
+
+func (p Policy) checkEndpoint() error {
+	if p.Endpoint == nil {
+		return nil
+	}
+	return p.Endpoint.Check()
+}
+
+// Check reports what keeps an endpoint from being any cluster's.
+func (e Endpoint) Check() error {
+	if host, ok := hullmark.EndpointHost(e.Address); !ok || !hullmark.ValidServerName(host) {
+		return fmt.Errorf("endpoint: address %.80q: want HOST:PORT, with a DNS name in lower case or an IP address, and a port from 1 to 65535", e.Address)
+	}
+	if len(e.Names) > MaxNames {
+		return fmt.Errorf("endpoint: %d names, want at most %d", len(e.Names), MaxNames)
+	}
+	for i, name := range e.Names {
+		if !hullmark.ValidServerName(name) || slices.Contains(e.Names[:i], name) {
+			return fmt.Errorf("endpoint: name %.80q: want a DNS name in lower case or an IP address, each once", name)
+		}
 	}
 	return nil
 }

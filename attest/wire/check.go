@@ -98,6 +98,9 @@ func checkProceed(p *Proceed) error {
 		return fmt.Errorf("%d files and %d manifests, at most %d and %d are allowed",
 			len(p.GetFiles()), len(p.GetManifests()), MaxFiles, MaxManifests)
 	}
+	if err := firstError(atMost("names", len(p.GetNames()), MaxNames), atMost("hooks", len(p.GetHooks()), MaxHooks)); err != nil {
+		return err
+	}
 	for _, f := range p.GetFiles() {
 		if err := atMost(f.GetPath(), len(f.GetContent()), MaxFile); err != nil {
 			return err

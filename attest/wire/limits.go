@@ -33,9 +33,13 @@ const (
 	// MaxAddresses bounds the number of addresses in an Opened.
 	MaxAddresses = 16
 	// MaxFiles bounds the number of files in a Proceed.
-	MaxFiles = 64
+	MaxFiles = 96
 	// MaxManifests bounds the number of manifests in a Proceed.
 	MaxManifests = 64
+	// MaxNames bounds the number of names in a Proceed.
+	MaxNames = 64
+	// MaxHooks bounds the number of hooks in a Proceed.
+	MaxHooks = 16
 	// MaxFile bounds one file, manifest or kubeadm document.
 	MaxFile = 1 << 20
 	// MaxFromNode bounds any message from a node: the proof is the largest.

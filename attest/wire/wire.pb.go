@@ -849,6 +849,9 @@ type Proceed struct {
 	Files            []*File                `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`                                               // Kubernetes CAs, keyset, online CA, policy
 	Manifests        [][]byte               `protobuf:"bytes,5,rep,name=manifests,proto3" json:"manifests,omitempty"`                                       // YAML, applied after init
 	Time             int64                  `protobuf:"varint,6,opt,name=time,proto3" json:"time,omitempty"`                                                // Unix time in seconds by the service's clock, for a node that joins
+	Endpoint         string                 `protobuf:"bytes,7,opt,name=endpoint,proto3" json:"endpoint,omitempty"`                                         // HOST:PORT of the control plane by now, for a node that comes back
+	Names            []string               `protobuf:"bytes,8,rep,name=names,proto3" json:"names,omitempty"`                                               // for a control plane that comes back: further names of its API server's certificate
+	Hooks            []string               `protobuf:"bytes,9,rep,name=hooks,proto3" json:"hooks,omitempty"`                                               // services of the image to start before kubeadm and the kubelet, in this order
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -923,6 +926,27 @@ func (x *Proceed) GetTime() int64 {
 		return x.Time
 	}
 	return 0
+}
+
+func (x *Proceed) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *Proceed) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *Proceed) GetHooks() []string {
+	if x != nil {
+		return x.Hooks
+	}
+	return nil
 }
 
 // Progress (M7) reports what the node does until it is Ready.
@@ -1326,14 +1350,17 @@ const file_wire_proto_rawDesc = "" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\fR\acontent\x12\x12\n" +
-	"\x04mode\x18\x03 \x01(\rR\x04mode\"\xc2\x01\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\"\x8a\x02\n" +
 	"\aProceed\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12+\n" +
 	"\x11kubeadm_documents\x18\x03 \x01(\fR\x10kubeadmDocuments\x12'\n" +
 	"\x05files\x18\x04 \x03(\v2\x11.hullmark.v1.FileR\x05files\x12\x1c\n" +
 	"\tmanifests\x18\x05 \x03(\fR\tmanifests\x12\x12\n" +
-	"\x04time\x18\x06 \x01(\x03R\x04time\"\x80\x01\n" +
+	"\x04time\x18\x06 \x01(\x03R\x04time\x12\x1a\n" +
+	"\bendpoint\x18\a \x01(\tR\bendpoint\x12\x14\n" +
+	"\x05names\x18\b \x03(\tR\x05names\x12\x14\n" +
+	"\x05hooks\x18\t \x03(\tR\x05hooks\"\x80\x01\n" +
 	"\bProgress\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +

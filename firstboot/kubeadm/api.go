@@ -23,7 +23,15 @@ type Access struct {
 	Kubeconfig string
 	// Read returns the content of such a path: of the kubeconfig, and of the files that it names.
 	Read func(path string) ([]byte, error)
+	// Local asks the API server of this very machine, a control plane, wherever the kubeconfig leads.
+	Local bool
 }
+
+// A control plane's own API server, and the name that every API server's certificate has.
+const (
+	localServer = "https://127.0.0.1:6443"
+	serverName  = "kubernetes"
+)
 
 // api asks the API server. A kubelet's certificate may be replaced at any time, so the files are read again after each failure.
 type api struct {
@@ -93,21 +101,28 @@ type kubeconfigFile struct {
 	} `json:"users"`
 }
 
-// client returns a client with the kubeconfig's certificates, and the server's URL.
-func (a Access) client() (client *http.Client, server string, err error) {
+func (a Access) kubeconfig() (c kubeconfigFile, err error) {
 	text, err := a.Read(a.Kubeconfig)
 	if err != nil {
-		return nil, "", fmt.Errorf("kubeconfig: %w", err)
+		return c, fmt.Errorf("kubeconfig: %w", err)
 	}
-	var c kubeconfigFile
 	if err := yaml.Unmarshal(text, &c); err != nil {
-		return nil, "", fmt.Errorf("kubeconfig: %w", err)
+		return c, fmt.Errorf("kubeconfig: %w", err)
 	}
 	if len(c.Clusters) != 1 || len(c.Users) != 1 {
-		return nil, "", fmt.Errorf("kubeconfig: %d clusters, %d users: want one of each", len(c.Clusters), len(c.Users))
+		return c, fmt.Errorf("kubeconfig: %d clusters, %d users: want one of each", len(c.Clusters), len(c.Users))
+	}
+	return c, nil
+}
+
+// client returns a client with the kubeconfig's certificates, and the server's URL.
+func (a Access) client() (client *http.Client, server string, err error) {
+	c, err := a.kubeconfig()
+	if err != nil {
+		return nil, "", err
 	}
 	cluster, user := c.Clusters[0].Cluster, c.Users[0].User
-	ca, err := a.either(cluster.CA, cluster.CAFile)
+	roots, err := a.roots(cluster.CA, cluster.CAFile)
 	if err != nil {
 		return nil, "", fmt.Errorf("kubeconfig: cluster: %w", err)
 	}
@@ -115,12 +130,24 @@ func (a Access) client() (client *http.Client, server string, err error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("kubeconfig: user: %w", err)
 	}
+	security := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}
+	if server = cluster.Server; a.Local {
+		server, security.ServerName = localServer, serverName
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: security}, Timeout: time.Minute}, server, nil
+}
+
+// roots returns the authorities that the API server's certificate may come from.
+func (a Access) roots(data []byte, file string) (*x509.CertPool, error) {
+	ca, err := a.either(data, file)
+	if err != nil {
+		return nil, err
+	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
-		return nil, "", errors.New("kubeconfig: cluster: no CA certificate")
+		return nil, errors.New("no CA certificate")
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}}
-	return &http.Client{Transport: transport, Timeout: time.Minute}, cluster.Server, nil
+	return roots, nil
 }
 
 // either returns the data, or the content of the file if there is none.

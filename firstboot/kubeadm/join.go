@@ -73,6 +73,8 @@ type JoinParams struct {
 	AdvertiseAddress netip.Addr
 	// Profile is Normal or Slow.
 	Profile Profile
+	// Template is a JoinConfiguration in YAML, of which all but the fields above is kept; empty means Hullmark's own for the profile.
+	Template []byte
 }
 
 func (p JoinParams) check() error {
@@ -104,15 +106,40 @@ func JoinDocuments(p JoinParams) (documents, discoveryFile []byte, err error) {
 	if err := p.check(); err != nil {
 		return nil, nil, err
 	}
-	c := joinOf(p)
-	if p.Profile == Slow {
-		c.Timeouts = patient()
+	if len(p.Template) > 0 {
+		documents, err = p.fill()
+	} else {
+		c := joinOf(p)
+		if p.Profile == Slow {
+			c.Timeouts = patient()
+		}
+		documents, err = stream(c)
 	}
-	if documents, err = stream(c); err != nil {
+	if err != nil {
 		return nil, nil, err
 	}
 	discoveryFile, err = discoveryOf(p)
 	return documents, discoveryFile, err
+}
+
+// fill writes into the template what one node alone has.
+func (p JoinParams) fill() ([]byte, error) {
+	var c map[string]any
+	if err := yaml.UnmarshalStrict(p.Template, &c); err != nil {
+		return nil, fmt.Errorf("join documents: template: %w", err)
+	}
+	registration, isRegistration := c["nodeRegistration"].(map[string]any)
+	found, isDiscovery := c["discovery"].(map[string]any)
+	if c["kind"] != "JoinConfiguration" || c["apiVersion"] != kubeadmAPI || !isRegistration || !isDiscovery {
+		return nil, fmt.Errorf("join documents: template: want a JoinConfiguration of %s with nodeRegistration and discovery", kubeadmAPI)
+	}
+	registration["name"], found["tlsBootstrapToken"] = p.NodeName, string(p.Token.Expose())
+	found["file"] = discoveryFile{KubeConfigPath: DiscoveryFile}
+	delete(c, "controlPlane")
+	if p.AdvertiseAddress.IsValid() {
+		c["controlPlane"] = joinControlPlane{LocalAPIEndpoint: endpoint{AdvertiseAddress: p.AdvertiseAddress.String(), BindPort: 6443}}
+	}
+	return stream(c)
 }
 
 func joinOf(p JoinParams) joinConfiguration {

@@ -126,3 +126,48 @@ func TestJoinForgetsItsDocuments(t *testing.T) {
 		}
 	}
 }
+
+// A template's own fields are kept; what one node alone has is written into it, whatever it said.
+func TestJoinTemplateIsFilled(t *testing.T) {
+	p := joinParams(t)
+	p.Template = []byte(`apiVersion: kubeadm.k8s.io/v1beta4
+kind: JoinConfiguration
+controlPlane: {certificateKey: x}
+discovery: {tlsBootstrapToken: other, file: {kubeConfigPath: /etc/passwd}}
+nodeRegistration: {name: other, taints: [], kubeletExtraArgs: [{name: v, value: "4"}]}
+timeouts: {discovery: 8m}
+`)
+	documents, _, err := JoinDocuments(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c joinConfiguration
+	var own struct {
+		NodeRegistration struct{ KubeletExtraArgs []argument }
+	}
+	if err := errors.Join(yaml.Unmarshal(documents, &c), yaml.Unmarshal(documents, &own)); err != nil {
+		t.Fatal(err)
+	}
+	if c.Discovery.TLSBootstrapToken != testToken || c.Discovery.File.KubeConfigPath != DiscoveryFile || c.NodeRegistration.Name != "worker-1" || c.ControlPlane != nil {
+		t.Errorf("documents:\n%s", documents)
+	}
+	if taints := c.NodeRegistration.Taints; taints == nil || len(*taints) != 0 || len(own.NodeRegistration.KubeletExtraArgs) != 1 || c.Timeouts == nil || c.Timeouts.Discovery != "8m" {
+		t.Errorf("the template's fields are gone:\n%s", documents)
+	}
+	p.AdvertiseAddress = netip.MustParseAddr("192.0.2.8")
+	if documents, _, err = JoinDocuments(p); err != nil || !strings.Contains(string(documents), "advertiseAddress: 192.0.2.8") || strings.Contains(string(documents), "certificateKey") {
+		t.Errorf("of a control plane: %v\n%s", err, documents)
+	}
+	for name, template := range map[string]string{
+		"another kind":    "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\nnodeRegistration: {}\ndiscovery: {}\n",
+		"another version": "apiVersion: kubeadm.k8s.io/v1beta3\nkind: JoinConfiguration\nnodeRegistration: {}\ndiscovery: {}\n",
+		"no discovery":    "apiVersion: kubeadm.k8s.io/v1beta4\nkind: JoinConfiguration\nnodeRegistration: {}\n",
+		"no YAML":         "{",
+		"a field twice":   "kind: a\nkind: JoinConfiguration\n",
+	} {
+		p.Template = []byte(template)
+		if _, _, err := JoinDocuments(p); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+}

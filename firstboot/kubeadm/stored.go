@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -135,4 +137,33 @@ func attached(said string) []string {
 		}
 	}
 	return objects
+}
+
+// WithControlPlane returns a stored ClusterConfiguration that names a control plane's endpoint and these names, and is as before in all else: names that it
+// had stay. It reports whether it was another one.
+func WithControlPlane(clusterConfiguration []byte, endpoint string, names []string) (changed []byte, differs bool, err error) {
+	var config map[string]any
+	if err := yaml.Unmarshal(clusterConfiguration, &config); err != nil {
+		return nil, false, fmt.Errorf("ClusterConfiguration: %w", err)
+	}
+	host, _, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		return nil, false, fmt.Errorf("endpoint: %w", err)
+	}
+	server, _ := config["apiServer"].(map[string]any)
+	if server == nil {
+		server = map[string]any{}
+	}
+	listed, _ := server["certSANs"].([]any)
+	differs = config["controlPlaneEndpoint"] != endpoint
+	for _, name := range append([]string{host}, names...) {
+		if !slices.Contains(listed, any(name)) {
+			listed, differs = append(listed, name), true
+		}
+	}
+	config["controlPlaneEndpoint"], server["certSANs"], config["apiServer"] = endpoint, listed, server
+	if changed, err = yaml.Marshal(config); err != nil {
+		return nil, false, fmt.Errorf("ClusterConfiguration: %w", err)
+	}
+	return changed, differs, nil
 }

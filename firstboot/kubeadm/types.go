@@ -90,7 +90,7 @@ type clusterConfiguration struct {
 
 type networking struct {
 	ServiceSubnet string `json:"serviceSubnet"`
-	PodSubnet     string `json:"podSubnet"`
+	PodSubnet     string `json:"podSubnet,omitempty"`
 	DNSDomain     string `json:"dnsDomain"`
 }
 
@@ -112,8 +112,10 @@ type etcd struct {
 }
 
 type localEtcd struct {
-	ExtraArgs []argument `json:"extraArgs,omitempty"`
-	DataDir   string     `json:"dataDir"`
+	ExtraArgs      []argument `json:"extraArgs,omitempty"`
+	DataDir        string     `json:"dataDir"`
+	ServerCertSANs []string   `json:"serverCertSANs,omitempty"`
+	PeerCertSANs   []string   `json:"peerCertSANs,omitempty"`
 }
 
 type kubeletConfiguration struct {

@@ -9,12 +9,14 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"text/template"
 	"time"
 
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/joinservice"
 )
 
 // The span of the Kubernetes authorities: it begins well before any clock that
@@ -169,7 +171,11 @@ func (c *Cluster) Files() ([]*wire.File, error) {
 		files = append(files, &wire.File{Path: stateDir + "documents/" + id.String() + ".json", Content: document, Mode: 0o644})
 	}
 	if c.Settings != nil {
-		settings, err := c.Settings.Encode()
+		current, err := c.CurrentSettings()
+		if err != nil {
+			return nil, fmt.Errorf("control plane's files: %w", err)
+		}
+		settings, err := current.Encode()
 		if err != nil {
 			return nil, fmt.Errorf("control plane's files: %w", err)
 		}
@@ -180,6 +186,15 @@ func (c *Cluster) Files() ([]*wire.File, error) {
 		return nil, fmt.Errorf("control plane's files: %w", err)
 	}
 	return c.addKeys(files)
+}
+
+// CurrentSettings returns the settings as the policy has changed them. It is an error if no control plane was initialised by this file.
+func (c *Cluster) CurrentSettings() (joinservice.Settings, error) {
+	if c.Settings == nil {
+		return joinservice.Settings{}, errors.New("the cluster was not initialised by this file, so its endpoint is unknown")
+	}
+	policy, err := c.OpenPolicy()
+	return c.Settings.Under(policy), err
 }
 
 // addRecord appends the first node's epoch record, from which its join service makes the one that the API keeps.

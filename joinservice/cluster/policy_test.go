@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -122,7 +123,7 @@ func TestFilesCarryPolicyDocumentsAndSettings(t *testing.T) {
 	if _, err := measurements.Parse(found["/var/lib/hullmark/documents/"+id.String()+".json"]); err != nil {
 		t.Error(err)
 	}
-	if s, err := joinservice.ParseSettings(found["/var/lib/hullmark/settings.json"]); err != nil || s != *c.Settings {
+	if s, err := joinservice.ParseSettings(found["/var/lib/hullmark/settings.json"]); err != nil || !reflect.DeepEqual(s, *c.Settings) {
 		t.Errorf("settings %+v, %v", s, err)
 	}
 }

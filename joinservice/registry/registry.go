@@ -56,11 +56,13 @@ const callTimeout = 15 * time.Second
 // permissions of Manifest are missing.
 type Registry struct {
 	configMaps objects[*corev1.ConfigMap, *corev1.ConfigMapList]
-	secrets    objects[*corev1.Secret, *corev1.SecretList]
-	events     objects[*corev1.Event, *corev1.EventList]
-	nodes      objects[*corev1.Node, *corev1.NodeList]
-	leases     objects[*coordinationv1.Lease, *coordinationv1.LeaseList]
-	requests   objects[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]
+	// system are the ConfigMaps of kube-system.
+	system   objects[*corev1.ConfigMap, *corev1.ConfigMapList]
+	secrets  objects[*corev1.Secret, *corev1.SecretList]
+	events   objects[*corev1.Event, *corev1.EventList]
+	nodes    objects[*corev1.Node, *corev1.NodeList]
+	leases   objects[*coordinationv1.Lease, *coordinationv1.LeaseList]
+	requests objects[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]
 	// joining is what is known of the age of the Lease of the control plane that joins.
 	joining *watched
 	// server is where the API is, for errors; timeout bounds a call.
@@ -98,6 +100,9 @@ func New(config *rest.Config) (*Registry, error) {
 	return &Registry{
 		configMaps: objects[*corev1.ConfigMap, *corev1.ConfigMapList]{
 			core, codec, "configmaps", Namespace, fresh[corev1.ConfigMap], fresh[corev1.ConfigMapList],
+		},
+		system: objects[*corev1.ConfigMap, *corev1.ConfigMapList]{
+			core, codec, "configmaps", tokenNamespace, fresh[corev1.ConfigMap], fresh[corev1.ConfigMapList],
 		},
 		secrets: objects[*corev1.Secret, *corev1.SecretList]{core, codec, "secrets", tokenNamespace, fresh[corev1.Secret], fresh[corev1.SecretList]},
 		events:  objects[*corev1.Event, *corev1.EventList]{core, codec, "events", Namespace, fresh[corev1.Event], fresh[corev1.EventList]},

@@ -25,8 +25,8 @@ const (
 	MaxCluster = 1 << 20
 	maxPools   = 64
 	maxMembers = 10000
-	maxFiles   = 64
-	maxHooks   = 32
+	maxFiles   = 32
+	maxHooks   = 16
 )
 
 // Cluster is the operator's document. Parse fills in what it may leave out.

@@ -192,7 +192,7 @@ func with(t *testing.T, kind, field string) []byte {
 func TestLimits(t *testing.T) {
 	small := string(sample(t, "small"))
 	long := small + "hooks: [" + strings.Repeat("a.service, ", maxHooks+1) + "]\n"
-	if err := refused([]byte(long)); err == nil || !strings.Contains(err.Error(), "want at most 64 and 32") {
+	if err := refused([]byte(long)); err == nil || !strings.Contains(err.Error(), "want at most 32 and 16") {
 		t.Errorf("hooks: got %v", err)
 	}
 	if err := refused([]byte(small + "#" + strings.Repeat("x", MaxCluster))); err == nil || !strings.Contains(err.Error(), "at most 1048576 are allowed") {

@@ -2,9 +2,11 @@ package render
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -258,19 +260,39 @@ func hostPort(address string) string {
 
 // draft writes the policy with the document's members in place of those in force.
 func (c *Cluster) draft(policy measurements.Policy) ([]byte, error) {
-	var members []measurements.Member
-	for _, p := range c.Pools {
+	next := policy
+	next.Members, next.Pools = nil, nil
+	for i, p := range c.Pools {
+		pool, err := c.given(p)
+		if err != nil {
+			return nil, fmt.Errorf("pools[%d] (%s): %w", i, p.Name, err)
+		}
+		next.Pools = append(next.Pools, pool)
 		for _, m := range p.Members {
-			members = append(members, measurements.Member{EKID: m.EKID, Role: p.Role, Name: m.Name})
+			next.Members = append(next.Members, measurements.Member{EKID: m.EKID, Role: p.Role, Name: m.Name, Pool: p.Name})
 		}
 	}
 	byName := func(a, b measurements.Member) int { return strings.Compare(a.Name, b.Name) }
-	slices.SortFunc(members, byName)
-	if inForce := slices.SortedFunc(slices.Values(policy.Members), byName); policy.Version == 0 || !slices.Equal(inForce, members) {
-		policy.Members = members
-		policy.Version++
+	slices.SortFunc(next.Members, byName)
+	slices.SortFunc(next.Pools, func(a, b measurements.Pool) int { return strings.Compare(a.Name, b.Name) })
+	policy.Members = slices.SortedFunc(slices.Values(policy.Members), byName)
+	if policy.Version == 0 || !reflect.DeepEqual(policy.Members, next.Members) || !reflect.DeepEqual(policy.Pools, next.Pools) {
+		next.Version++
 	}
-	return policy.Encode()
+	return next.Encode()
+}
+
+// given is what a pool's nodes are given beside what every node is.
+func (c *Cluster) given(p Pool) (measurements.Pool, error) {
+	join, err := c.join(p)
+	if err != nil {
+		return measurements.Pool{}, err
+	}
+	given := measurements.Pool{Name: p.Name, Join: string(join), Hooks: slices.Concat(c.Hooks, p.Hooks)}
+	for _, f := range slices.Concat(c.Files, p.Files) {
+		given.Files = append(given.Files, measurements.PlacedFile{Path: f.Path, Mode: cmp.Or(f.Mode, "0644"), Content: f.Content})
+	}
+	return given, nil
 }
 
 // decode reads a YAML stream of ours by the kinds of its documents.

@@ -72,10 +72,11 @@ func (o *apiOptions) connect(notes io.Writer) (*cluster.File, *registry.Registry
 func (o *apiOptions) client(c *cluster.Cluster) (*registry.Registry, error) {
 	server := o.server
 	if server == "" {
-		if c.Settings == nil {
-			return nil, withCode(exitUsage, errors.New("the cluster was not initialised by this file, so its endpoint is unknown; name it (--server)"))
+		settings, err := c.CurrentSettings()
+		if err != nil {
+			return nil, withCode(exitUsage, fmt.Errorf("%w; name it (--server)", err))
 		}
-		server = c.Settings.ControlPlaneEndpoint
+		server = settings.ControlPlaneEndpoint
 	}
 	certificate, key, err := c.Administrator(time.Now(), apiValidity)
 	if err != nil {

@@ -151,20 +151,28 @@ func newClusterKubeconfigCommand() *cobra.Command {
 		Short: "Sign an administrator's kubeconfig, without asking the cluster",
 		Args:  exactArg("cluster kubeconfig", "the file to write"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkHostPort(endpoint); err != nil {
-				return withCode(exitUsage, fmt.Errorf("--endpoint: %w", err))
+			if endpoint != "" {
+				if err := checkHostPort(endpoint); err != nil {
+					return withCode(exitUsage, fmt.Errorf("--endpoint: %w", err))
+				}
 			}
 			file, err := o.open(cmd.ErrOrStderr())
 			if err != nil {
 				return err
+			}
+			if endpoint == "" {
+				settings, err := file.Cluster.CurrentSettings()
+				if err != nil {
+					return withCode(exitUsage, fmt.Errorf("%w; name it (--endpoint)", err))
+				}
+				endpoint = settings.ControlPlaneEndpoint
 			}
 			return writeKubeconfig(file.Cluster, endpoint, args[0])
 		},
 	}
 	f := cmd.Flags()
 	clusterFlags(cmd, &o.cluster, &o.passphraseFile)
-	f.StringVar(&endpoint, "endpoint", "", "`HOST:PORT` at which you reach the API server")
-	require(cmd, "endpoint")
+	f.StringVar(&endpoint, "endpoint", "", "`HOST:PORT` at which you reach the API server (default: the control plane's endpoint)")
 	return cmd
 }
 

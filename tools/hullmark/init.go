@@ -262,10 +262,15 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 	if err != nil {
 		return nil, err
 	}
-	return &wire.Proceed{
+	proceed := &wire.Proceed{
 		NodeName: admission.Member.Name, Role: string(admission.Member.Role),
 		KubeadmDocuments: documents, Files: files, Manifests: manifests,
-	}, nil
+	}
+	policy, err := r.file.Cluster.OpenPolicy()
+	if err != nil {
+		return nil, err
+	}
+	return proceed, joinservice.AddPool(proceed, policy, admission.Member)
 }
 
 // finish sees the node through to Ready, and then records that it was.

@@ -109,6 +109,7 @@ func newRootCommand() *cobra.Command {
 		newInitCommand(),
 		newRecoverCommand(),
 		newNodeCommand(),
+		newEndpointCommand(),
 		newCacheCommand(),
 	)
 	return root

@@ -27,6 +27,7 @@ type operatePage struct {
 	worker        *nodetest.Node
 	workerAddress string
 	kept          bool // the worker's record is there
+	noted         bool // the Node of a control plane is there
 }
 
 var shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
@@ -63,7 +64,7 @@ func TestOperatePage(t *testing.T) {
 			ran++
 		}
 	}
-	if ran < 23 {
+	if ran < 26 {
 		t.Errorf("the page has %d commands", ran)
 	}
 }
@@ -142,6 +143,9 @@ func (p *operatePage) before(t *testing.T, line string) {
 			t.Fatal(err)
 		}
 		p.write(t, "policy.json", text)
+	case strings.Contains(line, "endpoint set") && !p.noted: // kubeadm and the addons left what they leave
+		p.noted = true
+		p.leaveControlPlane(t)
 	case strings.Contains(line, "node reset"): // The page tells of a worker anew, which is a member.
 		p.run(t, 0, "policy add member --role worker --name worker-1 --ek "+p.worker.ID.String())
 	}
@@ -157,6 +161,10 @@ func (p *operatePage) after(t *testing.T, line string) {
 		if err := p.rig.Apply(t.Context(), registry.Manifest()); err != nil {
 			t.Fatal(err)
 		}
+	case strings.Contains(line, "endpoint set"):
+		p.inForce(t, func(m measurements.Policy) bool {
+			return m.Endpoint != nil && m.Endpoint.Address == "api.example.net:6443"
+		})
 	case strings.Contains(line, "policy push") && !p.kept: // The worker joins.
 		p.keep(t, joinservice.Machine{
 			Node: p.worker.ID, Name: "worker-1", Role: hullmark.Worker, Trust: attest.TPM, State: joinservice.MachineReady,

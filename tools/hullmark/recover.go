@@ -220,7 +220,16 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 	if err != nil {
 		return nil, err
 	}
-	return &wire.Proceed{NodeName: member.Name, Role: string(member.Role), Files: files}, nil
+	proceed := &wire.Proceed{NodeName: member.Name, Role: string(member.Role), Files: files}
+	if err := joinservice.AddPool(proceed, r.policy, member); err != nil {
+		return nil, err
+	}
+	if r.file.Cluster.Settings == nil { // It was initialised by another file, and has its settings.
+		return proceed, nil
+	}
+	settings, err := r.file.Cluster.CurrentSettings()
+	proceed.Endpoint, proceed.Names = settings.ControlPlaneEndpoint, settings.Names
+	return proceed, err
 }
 
 // show prints what the disk holds beside what the cluster file knows.

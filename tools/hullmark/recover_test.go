@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,6 +61,39 @@ func TestRecoverBringsTheControlPlaneBack(t *testing.T) {
 		if !bytes.Equal(file.GetContent(), want[file.GetPath()]) {
 			t.Errorf("M6 brought another %s", file.GetPath())
 		}
+	}
+}
+
+// A policy's endpoint goes to the control plane that is recovered, whose join service hands it on.
+func TestRecoverBringsTheEndpoint(t *testing.T) {
+	s := newDownSite(t)
+	policy, err := s.open(t).OpenPolicy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy.Version++
+	policy.Endpoint = &measurements.Endpoint{Address: "api.example.net:6443", Names: []string{"203.0.113.7"}}
+	text, err := policy.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "policy.json", text)
+	code, output := hullmarkCLI(t, "policy", "sign", s.path("policy.json"), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
+	wantExit(t, code, 0, output)
+	code, output = s.recover(t, "--yes")
+	wantExit(t, code, 0, output, "control-plane-1 is Ready")
+	p := s.node.Proceed()
+	if p.GetEndpoint() != policy.Endpoint.Address || !slices.Equal(p.GetNames(), policy.Endpoint.Names) {
+		t.Errorf("M6 says %s, %q", p.GetEndpoint(), p.GetNames())
+	}
+	settings, err := joinservice.ParseSettings(s.files(t)["/var/lib/hullmark/settings.json"])
+	if err != nil || settings.ControlPlaneEndpoint != p.GetEndpoint() || !slices.Equal(settings.Names, p.GetNames()) {
+		t.Errorf("the settings are %+v, %v", settings, err)
+	}
+	code, output = hullmarkCLI(t, "cluster", "kubeconfig", s.path("kubeconfig-2"), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
+	wantExit(t, code, 0, output)
+	if text, err := os.ReadFile(s.path("kubeconfig-2")); err != nil || !strings.Contains(string(text), "server: https://api.example.net:6443\n") {
+		t.Errorf("the kubeconfig names another endpoint: %v", err)
 	}
 }
 
@@ -272,7 +308,7 @@ func TestInitBringsSettingsAndDocuments(t *testing.T) {
 		found[file.GetPath()] = file.GetContent()
 	}
 	settings, err := joinservice.ParseSettings(found["/var/lib/hullmark/settings.json"])
-	if err != nil || settings != (joinservice.Settings{ControlPlaneEndpoint: "api.example:6443", Profile: "slow"}) {
+	if err != nil || !reflect.DeepEqual(settings, joinservice.Settings{ControlPlaneEndpoint: "api.example:6443", Profile: "slow"}) {
 		t.Errorf("settings %+v, %v", settings, err)
 	}
 	policy, err := measurements.OpenPolicy(found["/var/lib/hullmark/policy"], s.cluster.ID())
@@ -291,7 +327,7 @@ func TestInitBringsSettingsAndDocuments(t *testing.T) {
 	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
 	code, output = s.init(t)
 	wantExit(t, code, 0, output)
-	if got := s.open(t).Settings; got == nil || *got != settings {
+	if got := s.open(t).Settings; got == nil || !reflect.DeepEqual(*got, settings) {
 		t.Errorf("init of a cluster that runs changed its settings to %+v", got)
 	}
 }

@@ -108,6 +108,11 @@ func TestRenderedDocumentsInitialise(t *testing.T) {
 	).Replace(string(document))))
 	code, output := renderCLI(t, s.path("cluster.yaml"), "--out", s.path("rendered"))
 	wantExit(t, code, 0, output)
+	policy := func(args ...string) (int, string) {
+		return hullmarkCLI(t, append(append([]string{"policy"}, args...), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))...)
+	}
+	code, output = policy("sign", s.path("rendered/policy.json"))
+	wantExit(t, code, 0, output)
 	code, output = s.init(t, "--kubeadm", s.path("rendered/init.yaml"), "--name", "control-plane-1")
 	wantExit(t, code, 0, output, "control-plane-1 is Ready")
 	want, err := os.ReadFile(s.path("rendered/init.yaml"))
@@ -116,9 +121,6 @@ func TestRenderedDocumentsInitialise(t *testing.T) {
 	}
 	if got := s.node.Proceed().GetKubeadmDocuments(); string(got) != string(want) {
 		t.Errorf("the node got\n%s", got)
-	}
-	policy := func(args ...string) (int, string) {
-		return hullmarkCLI(t, append(append([]string{"policy"}, args...), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))...)
 	}
 	code, inForce := policy("show", "-o", "json")
 	wantExit(t, code, 0, inForce)

@@ -51,7 +51,7 @@ func TestFilesOfAFurtherControlPlane(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Policy, c.Settings = []byte("policy"), &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}
+	c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}
 	first, err := c.Files()
 	if err != nil {
 		t.Fatal(err)

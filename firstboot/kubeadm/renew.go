@@ -1,0 +1,271 @@
+package kubeadm
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// RenewUnit lets kubeadm make the certificates and kubeconfigs that a control plane lacks.
+const RenewUnit = "hullmark-kubeadm-renew.service"
+
+// RenewFile holds, on the state disk, the documents of a renewal from before the first old file is removed until the last new one is there: what is in the
+// old ones cannot be found again after that. It holds no secret.
+const RenewFile = "/etc/kubernetes/renew.yaml"
+
+// renewBefore is how long before its end a certificate is made anew. kubeadm's are good for a year (cmd/kubeadm/app/constants, CertificateValidityPeriod).
+const renewBefore = 120 * 24 * time.Hour
+
+const (
+	kubernetesDir     = "/etc/kubernetes/"
+	apiServerManifest = kubernetesDir + "manifests/kube-apiserver.yaml"
+	adminConf         = kubernetesDir + "admin.conf"
+)
+
+// renewed are the certificates of a control plane that kubeadm makes, below pkiDir and without ending.
+var renewed = []string{
+	"apiserver", "apiserver-kubelet-client", "apiserver-etcd-client", "front-proxy-client", "etcd/server", "etcd/peer", "etcd/healthcheck-client",
+}
+
+// Renewals returns the files that a renewal makes anew, so that they have to be removed before.
+func Renewals() []string {
+	files := []string{adminConf, kubernetesDir + "controller-manager.conf", kubernetesDir + "scheduler.conf"}
+	for _, base := range renewed {
+		files = append(files, path.Join(pkiDir, base+".crt"), path.Join(pkiDir, base+".key"))
+	}
+	return files
+}
+
+// Renewal says what a control plane's certificates and kubeconfigs have to be like.
+type Renewal struct {
+	// NodeName is the node's name.
+	NodeName string
+	// Endpoint is the control plane's HOST:PORT.
+	Endpoint string
+	// Names are further names and addresses of the API server.
+	Names []string
+	// Now is the time at which a certificate's remaining life is judged.
+	Now time.Time
+	// Read returns the content of a file by the path that programs see.
+	Read func(path string) ([]byte, error)
+}
+
+// Plan returns the documents with which kubeadm makes the node's certificates and kubeconfigs anew, and why that is due: a certificate ends soon, or
+// the API server's lacks a name, or admin.conf leads elsewhere. It returns none if all is well. A renewal that did not end goes on with its own documents, which are in RenewFile.
+// Names that the old certificates are for, the new ones are for, too.
+func (r Renewal) Plan() (documents []byte, why string, err error) {
+	documents, err = r.Read(RenewFile)
+	if err == nil {
+		return documents, "an earlier renewal did not end", nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, "", fmt.Errorf("renew certificates: %w", err)
+	}
+	if documents, why, err = r.plan(); err != nil {
+		return nil, "", fmt.Errorf("renew certificates: %w", err)
+	}
+	return documents, why, nil
+}
+
+func (r Renewal) plan() (documents []byte, why string, err error) {
+	certificates := map[string]*x509.Certificate{}
+	for _, base := range renewed {
+		if certificates[base], err = r.certificate(base); err != nil {
+			return nil, "", err
+		}
+		if end := certificates[base].NotAfter; why == "" && end.Sub(r.Now) < renewBefore {
+			why = fmt.Sprintf("%s.crt ends on %s", base, end.UTC().Format(time.DateOnly))
+		}
+	}
+	if why == "" {
+		if why, err = r.unserved(certificates["apiserver"]); err != nil || why == "" {
+			return nil, "", err
+		}
+	}
+	documents, err = r.documents(certificates)
+	return documents, why, err
+}
+
+// certificate reads one of the renewed certificates.
+func (r Renewal) certificate(base string) (*x509.Certificate, error) {
+	text, err := r.Read(path.Join(pkiDir, base+".crt"))
+	if err != nil {
+		return nil, err
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, fmt.Errorf("%s.crt: no PEM", base)
+	}
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s.crt: %w", base, err)
+	}
+	return certificate, nil
+}
+
+// unserved says what of the endpoint the node does not serve, or does not use itself, yet.
+func (r Renewal) unserved(apiServer *x509.Certificate) (string, error) {
+	host, _, err := net.SplitHostPort(r.Endpoint)
+	if err != nil {
+		return "", fmt.Errorf("endpoint: %w", err)
+	}
+	has := namesOf(apiServer)
+	for _, name := range append([]string{host}, r.Names...) {
+		if !slices.Contains(has, name) {
+			return "apiserver.crt is not for " + name, nil
+		}
+	}
+	admin, err := r.Read(adminConf)
+	if err != nil {
+		return "", err
+	}
+	server, err := serverOf(admin)
+	if err != nil {
+		return "", fmt.Errorf("admin.conf: %w", err)
+	}
+	if server != "https://"+r.Endpoint {
+		return "admin.conf names " + server, nil
+	}
+	return "", nil
+}
+
+// namesOf returns the names and addresses that a certificate is for.
+func namesOf(c *x509.Certificate) []string {
+	names := slices.Clone(c.DNSNames)
+	for _, ip := range c.IPAddresses {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			names = append(names, a.Unmap().String())
+		}
+	}
+	return names
+}
+
+// documents are those of an init of this very node, as far as certificates and kubeconfigs depend on them. What they say is in the node's
+// own files: the flags of its API server, and the old certificates.
+func (r Renewal) documents(old map[string]*x509.Certificate) ([]byte, error) {
+	flags, err := r.apiServerFlags()
+	if err != nil {
+		return nil, err
+	}
+	port, err := strconv.ParseUint(flags["secure-port"], 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("kube-apiserver's --secure-port: %w", err)
+	}
+	algorithm, err := algorithmOf(old["apiserver"])
+	if err != nil {
+		return nil, err
+	}
+	host, _, err := net.SplitHostPort(r.Endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint: %w", err)
+	}
+	names := append(namesOf(old["apiserver"]), host)
+	names = append(names, r.Names...)
+	slices.Sort(names)
+	return stream(
+		initConfiguration{
+			meta:             meta{APIVersion: kubeadmAPI, Kind: "InitConfiguration"},
+			NodeRegistration: registrationOf(r.NodeName),
+			LocalAPIEndpoint: endpoint{AdvertiseAddress: flags["advertise-address"], BindPort: int(port)},
+			Patches:          directory{Directory: PatchesDir},
+		},
+		clusterConfiguration{
+			meta:                 meta{APIVersion: kubeadmAPI, Kind: "ClusterConfiguration"},
+			KubernetesVersion:    Version,
+			ImageRepository:      Repository,
+			ControlPlaneEndpoint: r.Endpoint,
+			EncryptionAlgorithm:  algorithm,
+			Networking: networking{
+				ServiceSubnet: flags["service-cluster-ip-range"],
+				DNSDomain:     strings.TrimPrefix(flags["service-account-issuer"], "https://kubernetes.default.svc."),
+			},
+			APIServer: apiServer{CertSANs: slices.Compact(names)},
+			Etcd: &etcd{Local: localEtcd{
+				DataDir: "/var/lib/etcd", ServerCertSANs: namesOf(old["etcd/server"]), PeerCertSANs: namesOf(old["etcd/peer"]),
+			}},
+		})
+}
+
+// IsOwn reports whether a kubeconfig leads to the node's own API server, at the address that it advertises.
+func (r Renewal) IsOwn(kubeconfig []byte) (bool, error) {
+	server, err := serverOf(kubeconfig)
+	if err != nil {
+		return false, fmt.Errorf("kubeconfig: %w", err)
+	}
+	flags, err := r.apiServerFlags()
+	if err != nil {
+		return false, err
+	}
+	return server == "https://"+net.JoinHostPort(flags["advertise-address"], flags["secure-port"]), nil
+}
+
+// apiServerFlags reads the flags of the node's API server, those that are needed here at least.
+func (r Renewal) apiServerFlags() (map[string]string, error) {
+	text, err := r.Read(apiServerManifest)
+	if err != nil {
+		return nil, err
+	}
+	var pod struct {
+		Spec struct {
+			Containers []struct{ Command []string }
+		}
+	}
+	if err := yaml.Unmarshal(text, &pod); err != nil {
+		return nil, fmt.Errorf("kube-apiserver.yaml: %w", err)
+	}
+	flags := map[string]string{}
+	for _, c := range pod.Spec.Containers {
+		for _, word := range c.Command {
+			if name, value, ok := strings.Cut(strings.TrimPrefix(word, "--"), "="); ok {
+				flags[name] = value
+			}
+		}
+	}
+	for _, name := range []string{"advertise-address", "secure-port", "service-cluster-ip-range", "service-account-issuer"} {
+		if flags[name] == "" {
+			return nil, fmt.Errorf("kube-apiserver.yaml: the API server has no --%s", name)
+		}
+	}
+	return flags, nil
+}
+
+// algorithmOf returns kubeadm's name for the kind of a certificate's key.
+func algorithmOf(c *x509.Certificate) (string, error) {
+	switch key := c.PublicKey.(type) {
+	case *ecdsa.PublicKey:
+		switch key.Curve {
+		case elliptic.P256():
+			return "ECDSA-P256", nil
+		case elliptic.P384():
+			return "ECDSA-P384", nil
+		}
+	case *rsa.PublicKey:
+		return fmt.Sprintf("RSA-%d", key.N.BitLen()), nil
+	}
+	return "", fmt.Errorf("apiserver.crt: a key that kubeadm does not make: %T", c.PublicKey)
+}
+
+// Renew lets kubeadm make the certificates and kubeconfigs that are missing, by documents of Plan. Renewals are removed before.
+func Renew(ctx context.Context, documents []byte, report func(Phase)) error {
+	return withUnit(ctx, RenewUnit, func(unit func(context.Context) error) error {
+		if err := run(ctx, runDir, map[string][]byte{"config.yaml": documents}, report, unit); err != nil {
+			return fmt.Errorf("renew certificates: %w", err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,110 @@
+package kubeadm_test
+
+import (
+	"io/fs"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/internal/nodetest"
+)
+
+// in a year minus a day.
+var fresh = time.Now().Add(364 * 24 * time.Hour)
+
+func renewal(files map[string][]byte, endpoint string, names ...string) kubeadm.Renewal {
+	return kubeadm.Renewal{
+		NodeName: "one", Endpoint: endpoint, Names: names, Now: time.Now(),
+		Read: func(path string) ([]byte, error) {
+			if text, ok := files[path]; ok {
+				return text, nil
+			}
+			return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+		},
+	}
+}
+
+func TestPlanSaysWhy(t *testing.T) {
+	ca := nodetest.NewAuthority(t)
+	const endpoint = "api.example.net:6443"
+	good := ca.ControlPlaneDisk(t, endpoint, fresh, "kubernetes", "api.example.net", "192.0.2.7")
+	old := ca.ControlPlaneDisk(t, endpoint, time.Now().Add(119*24*time.Hour), "kubernetes", "api.example.net", "192.0.2.7")
+	oneOld := maps.Clone(good)
+	oneOld["/etc/kubernetes/pki/etcd/peer.crt"] = old["/etc/kubernetes/pki/etcd/peer.crt"]
+	moved := ca.ControlPlaneDisk(t, "192.0.2.7:6443", fresh, "kubernetes", "api.example.net")
+	interrupted := maps.Clone(good)
+	interrupted[kubeadm.RenewFile] = []byte("documents")
+	for name, c := range map[string]struct {
+		renewal kubeadm.Renewal
+		why     string
+	}{
+		"all is well":         {renewal(good, endpoint), ""},
+		"with a name it has":  {renewal(good, endpoint, "192.0.2.7"), ""},
+		"all end soon":        {renewal(old, endpoint), "apiserver.crt ends on "},
+		"one ends soon":       {renewal(oneOld, endpoint), "etcd/peer.crt ends on "},
+		"another endpoint":    {renewal(good, "203.0.113.7:443"), "apiserver.crt is not for 203.0.113.7"},
+		"another name":        {renewal(good, endpoint, "*.example.net"), "apiserver.crt is not for *.example.net"},
+		"admin.conf is older": {renewal(moved, endpoint), "admin.conf names https://192.0.2.7:6443"},
+		"it was interrupted":  {renewal(interrupted, endpoint), "an earlier renewal did not end"},
+	} {
+		documents, why, err := c.renewal.Plan()
+		if err != nil || !strings.HasPrefix(why, c.why) || (why == "") != (c.why == "") || (len(documents) == 0) != (c.why == "") {
+			t.Errorf("%s: %q with %d bytes of documents, %v; want %q", name, why, len(documents), err, c.why)
+		}
+	}
+	if documents, _, _ := renewal(interrupted, endpoint).Plan(); string(documents) != "documents" {
+		t.Errorf("an interrupted renewal goes on with %s", documents)
+	}
+}
+
+// The new certificates are for all that the old ones were for, and of the same kind; kubeadm is told the node's own flags.
+func TestPlanKeepsWhatTheNodeHas(t *testing.T) {
+	files := nodetest.NewAuthority(t).ControlPlaneDisk(t, "192.0.2.7:6443", fresh, "kubernetes", "old.example.net", "192.0.2.7")
+	documents, why, err := renewal(files, "[2001:db8::7]:6443", "new.example.net").Plan()
+	if err != nil || why == "" {
+		t.Fatal(why, err)
+	}
+	for _, want := range []string{
+		"- old.example.net", "- new.example.net", "- 2001:db8::7", "- etcd.example.net", "controlPlaneEndpoint: '[2001:db8::7]:6443'", "encryptionAlgorithm: ECDSA-P256",
+		"advertiseAddress: 192.0.2.7", "bindPort: 6443", "serviceSubnet: 10.96.0.0/12", "dnsDomain: cluster.local", "name: one",
+	} {
+		if !strings.Contains(string(documents), want) {
+			t.Errorf("%q is missing in\n%s", want, documents)
+		}
+	}
+}
+
+func TestPlanNeedsWhatKubeadmWrote(t *testing.T) {
+	ca := nodetest.NewAuthority(t)
+	for path, text := range map[string]string{
+		"/etc/kubernetes/pki/etcd/peer.crt":             "no PEM",
+		"/etc/kubernetes/pki/apiserver.crt":             "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+		"/etc/kubernetes/pki/front-proxy-client.crt":    "", // gone
+		"/etc/kubernetes/admin.conf":                    "clusters: []",
+		"/etc/kubernetes/manifests/kube-apiserver.yaml": "spec: {containers: [{command: [--secure-port=6443]}]}",
+	} {
+		files := ca.ControlPlaneDisk(t, "192.0.2.7:6443", fresh, "192.0.2.7")
+		if files[path] = []byte(text); text == "" {
+			delete(files, path)
+		}
+		r := renewal(files, "192.0.2.7:6443")
+		if path == "/etc/kubernetes/manifests/kube-apiserver.yaml" { // It counts only when there is something to do.
+			r.Names = []string{"new.example.net"}
+		}
+		if _, why, err := r.Plan(); err == nil {
+			t.Errorf("%s: planned without an error: %q", path, why)
+		}
+	}
+}
+
+func TestIsOwn(t *testing.T) {
+	ca := nodetest.NewAuthority(t)
+	r := renewal(ca.ControlPlaneDisk(t, "api.example.net:6443", fresh), "api.example.net:6443")
+	for endpoint, want := range map[string]bool{"192.0.2.7:6443": true, "api.example.net:6443": false, "192.0.2.7:443": false} {
+		if own, err := r.IsOwn(ca.Kubeconfig(t, endpoint)); own != want || err != nil {
+			t.Errorf("%s: %v, %v", endpoint, own, err)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package kubeadm
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// showTimeout bounds how long an API server may take to show its certificate.
+const showTimeout = 10 * time.Second
+
+// clusterIn returns the part of a kubeconfig that says where its one cluster is.
+func clusterIn(config map[string]any) (map[string]any, error) {
+	list, _ := config["clusters"].([]any)
+	if len(list) != 1 {
+		return nil, fmt.Errorf("%d clusters: want one", len(list))
+	}
+	named, _ := list[0].(map[string]any)
+	cluster, ok := named["cluster"].(map[string]any)
+	if !ok {
+		return nil, errors.New("its cluster is empty")
+	}
+	return cluster, nil
+}
+
+// serverOf returns the URL of a kubeconfig's API server.
+func serverOf(kubeconfig []byte) (string, error) {
+	var config map[string]any
+	if err := yaml.Unmarshal(kubeconfig, &config); err != nil {
+		return "", err
+	}
+	cluster, err := clusterIn(config)
+	if err != nil {
+		return "", err
+	}
+	server, _ := cluster["server"].(string)
+	return server, nil
+}
+
+// WithEndpoint returns a kubeconfig that names the API server at HOST:PORT, and is as before in all else. It reports whether it named another one.
+func WithEndpoint(kubeconfig []byte, endpoint string) (changed []byte, differs bool, err error) {
+	var config map[string]any
+	if err := yaml.Unmarshal(kubeconfig, &config); err != nil {
+		return nil, false, fmt.Errorf("kubeconfig: %w", err)
+	}
+	cluster, err := clusterIn(config)
+	if err != nil {
+		return nil, false, fmt.Errorf("kubeconfig: %w", err)
+	}
+	if cluster["server"] == "https://"+endpoint {
+		return kubeconfig, false, nil
+	}
+	cluster["server"] = "https://" + endpoint
+	if changed, err = yaml.Marshal(config); err != nil {
+		return nil, false, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return changed, true, nil
+}
+
+// Serves reports an error unless an API server with a certificate of the CA that access trusts, for the endpoint's own name, answers there.
+func Serves(ctx context.Context, access Access, address string) error {
+	c, err := access.kubeconfig()
+	if err != nil {
+		return err
+	}
+	roots, err := access.roots(c.Clusters[0].Cluster.CA, c.Clusters[0].Cluster.CAFile)
+	if err != nil {
+		return err
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	_, err = show(ctx, roots, address, host)
+	return err
+}
+
+// ServerCertificate returns the certificate that the API server at an address shows. It has to come from the CA, in PEM, and be for the name that all have.
+func ServerCertificate(ctx context.Context, ca []byte, address string) (*x509.Certificate, error) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		return nil, errors.New("no CA certificate")
+	}
+	return show(ctx, roots, address, serverName)
+}
+
+func show(ctx context.Context, roots *x509.CertPool, address, name string) (*x509.Certificate, error) {
+	ctx, cancel := context.WithTimeout(ctx, showTimeout)
+	defer cancel()
+	dialer := tls.Dialer{Config: &tls.Config{RootCAs: roots, ServerName: name, MinVersion: tls.VersionTLS13}}
+	connection, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	shown := connection.(*tls.Conn).ConnectionState().PeerCertificates[0]
+	return shown, connection.Close()
+}

@@ -1,0 +1,94 @@
+package kubeadm_test
+
+import (
+	"crypto/tls"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/internal/nodetest"
+)
+
+func TestWithEndpoint(t *testing.T) {
+	text := nodetest.NewAuthority(t).Kubeconfig(t, "192.0.2.7:6443")
+	if _, differs, err := kubeadm.WithEndpoint(text, "192.0.2.7:6443"); differs || err != nil {
+		t.Errorf("the same endpoint: %v, %v", differs, err)
+	}
+	changed, differs, err := kubeadm.WithEndpoint(text, "api.example.net:443")
+	if !differs || err != nil {
+		t.Fatal(differs, err)
+	}
+	back, _, err := kubeadm.WithEndpoint(changed, "192.0.2.7:6443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after any
+	if yaml.Unmarshal(text, &before) != nil || yaml.Unmarshal(back, &after) != nil || !strings.Contains(string(changed), "server: https://api.example.net:443") {
+		t.Errorf("changed:\n%s", changed)
+	}
+	for _, broken := range []string{"", "clusters: [{}, {}]", "clusters: [{name: a}]", "clusters: 7", "{"} {
+		if _, _, err := kubeadm.WithEndpoint([]byte(broken), "a:1"); err == nil {
+			t.Errorf("%q is taken", broken)
+		}
+	}
+}
+
+func TestWithControlPlane(t *testing.T) {
+	stored := []byte("apiServer:\n  certSANs: [127.0.0.1]\n  extraArgs: [{name: v, value: '2'}]\ncontrolPlaneEndpoint: 192.0.2.7:6443\nkind: ClusterConfiguration\n")
+	changed, differs, err := kubeadm.WithControlPlane(stored, "api.example.net:443", []string{"203.0.113.7"})
+	if !differs || err != nil {
+		t.Fatal(differs, err)
+	}
+	for _, want := range []string{"- 127.0.0.1", "- api.example.net", "- 203.0.113.7", "controlPlaneEndpoint: api.example.net:443", "value: \"2\"", "kind: ClusterConfiguration"} {
+		if !strings.Contains(string(changed), want) {
+			t.Errorf("%q is missing in\n%s", want, changed)
+		}
+	}
+	if _, differs, err := kubeadm.WithControlPlane(changed, "api.example.net:443", []string{"203.0.113.7"}); differs || err != nil {
+		t.Errorf("once more: %v, %v", differs, err)
+	}
+	if _, _, err := kubeadm.WithControlPlane([]byte("{"), "a:1", nil); err == nil {
+		t.Error("no YAML is taken")
+	}
+}
+
+// An endpoint counts once a server with a certificate for its own name, of the cluster's own authority, answers there.
+func TestServes(t *testing.T) {
+	ca := nodetest.NewAuthority(t)
+	certificate, key := ca.Issue(t, fresh, "127.0.0.1", "kubernetes")
+	address := serve(t, certificate, key)
+	access := func(a *nodetest.Authority) kubeadm.Access {
+		return kubeadm.Access{Kubeconfig: "kubelet.conf", Read: func(string) ([]byte, error) { return a.Kubeconfig(t, "192.0.2.7:6443"), nil }}
+	}
+	if err := kubeadm.Serves(t.Context(), access(ca), address); err != nil {
+		t.Error(err)
+	}
+	if shown, err := kubeadm.ServerCertificate(t.Context(), ca.PEM, address); err != nil || shown.VerifyHostname("127.0.0.1") != nil {
+		t.Error(shown, err)
+	}
+	if err := kubeadm.Serves(t.Context(), access(nodetest.NewAuthority(t)), address); err == nil {
+		t.Error("a stranger's certificate is taken")
+	}
+	certificate, key = ca.Issue(t, fresh, "kubernetes")
+	if err := kubeadm.Serves(t.Context(), access(ca), serve(t, certificate, key)); err == nil {
+		t.Error("a certificate for another name is taken")
+	}
+}
+
+func serve(t *testing.T, certificate, key []byte) (address string) {
+	t.Helper()
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+	server.Config.ErrorLog = nil
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "https://")
+}

@@ -1,0 +1,248 @@
+package firstboot
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/internal/nodetest"
+)
+
+// Renew wants the documents stored and the old files gone, as the real unit does, and makes new ones for all that the documents name.
+func (c *twinCluster) Renew(_ context.Context, documents []byte, report func(kubeadm.Phase)) error {
+	c.renewals = append(c.renewals, string(documents))
+	if kept, err := c.agent.readState(kubeadm.RenewFile); err != nil || !bytes.Equal(kept, documents) {
+		return fmt.Errorf("the documents are not stored: %q, %w", kept, err)
+	}
+	for _, name := range kubeadm.Renewals() {
+		if _, err := c.agent.readState(name); !os.IsNotExist(err) {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if c.fail != nil {
+		return c.fail
+	}
+	report(kubeadm.Phase{Name: "certs", Text: "making them"})
+	for name, content := range c.remade {
+		if err := c.agent.storeState(name, content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const year = 365 * 24 * time.Hour
+
+// returning is a stage with a control plane's disk, whose endpoint was 192.0.2.7:6443.
+func returning(t *testing.T, end time.Time) (*stage, *nodetest.Authority) {
+	t.Helper()
+	s, ca := newStage(t), nodetest.NewAuthority(t)
+	s.comeBack(t, "admin.conf")
+	s.put(t, ca.ControlPlaneDisk(t, "192.0.2.7:6443", end, "kubernetes", "192.0.2.7"))
+	s.put(t, map[string][]byte{kubeletConf: ca.Kubeconfig(t, "192.0.2.7:6443")})
+	return s, ca
+}
+
+func (s *stage) put(t *testing.T, files map[string][]byte) {
+	t.Helper()
+	for name, content := range files {
+		if err := s.agent.storeState(name, content); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// again lets a join service take the node, which comes back, with this M6.
+func (s *stage) again(t *testing.T, role hullmark.Role, endpoint string, names ...string) *wire.Progress {
+	t.Helper()
+	service := s.service(t)
+	s.dials(t, service.address)
+	s.serve(t)
+	c := service.accept()
+	c.ticket(c.admit(s))
+	c.receive()
+	c.proceedWith(&wire.Proceed{NodeName: "node-1", Role: string(role), Endpoint: endpoint, Names: names})
+	_, last := c.finish()
+	return last
+}
+
+func (s *stage) server(t *testing.T) string {
+	t.Helper()
+	text, err := s.agent.readState(kubeletConf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := serverPattern.FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("kubelet.conf names no server:\n%s", text)
+	}
+	return string(found[1])
+}
+
+var serverPattern = regexp.MustCompile(`server: "?(https://[^",\n]+)`)
+
+func TestCertificatesAreMadeAnew(t *testing.T) {
+	for name, c := range map[string]struct {
+		end      time.Time
+		endpoint string
+		names    []string
+		due      bool
+	}{
+		"nothing to do":    {time.Now().Add(year), "192.0.2.7:6443", nil, false},
+		"they end soon":    {time.Now().Add(year / 4), "192.0.2.7:6443", nil, true},
+		"another name":     {time.Now().Add(year), "192.0.2.7:6443", []string{"api.example.net"}, true},
+		"another endpoint": {time.Now().Add(year), "api.example.net:6443", nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ca := returning(t, c.end)
+			s.cluster.remade = ca.ControlPlaneDisk(t, c.endpoint, time.Now().Add(year), "kubernetes", "192.0.2.7", "api.example.net")
+			if last := s.again(t, hullmark.ControlPlane, c.endpoint, c.names...); !last.GetReady() {
+				t.Fatalf("last = %v", last)
+			}
+			if (len(s.cluster.renewals) == 1) != c.due {
+				t.Errorf("renewed %d times", len(s.cluster.renewals))
+			}
+			if _, err := s.agent.readState(kubeadm.RenewFile); !os.IsNotExist(err) {
+				t.Errorf("the documents of the renewal are still there: %v", err)
+			}
+			if !s.cluster.access.Local || s.server(t) != "https://192.0.2.7:6443" {
+				t.Errorf("the agent asked another API server than its own: %+v; the kubelet uses %s", s.cluster.access, s.server(t))
+			}
+			if d := s.document(t); d.Condition != nil {
+				t.Errorf("condition %v", d.Condition)
+			}
+		})
+	}
+}
+
+// A control plane's kubelet that used the endpoint uses the new one.
+func TestKubeletOfAControlPlaneMoves(t *testing.T) {
+	s, ca := returning(t, time.Now().Add(year))
+	s.put(t, map[string][]byte{kubeletConf: ca.Kubeconfig(t, "old.example.net:6443")})
+	s.cluster.remade = ca.ControlPlaneDisk(t, "api.example.net:6443", time.Now().Add(year), "api.example.net")
+	if last := s.again(t, hullmark.ControlPlane, "api.example.net:6443"); !last.GetReady() || s.server(t) != "https://api.example.net:6443" {
+		t.Errorf("last = %v; the kubelet uses %s", last, s.server(t))
+	}
+}
+
+// A renewal that fails restarts the machine, and goes on in the next boot with the same documents: what they say is nowhere else by then.
+func TestInterruptedRenewal(t *testing.T) {
+	s, ca := returning(t, time.Now().Add(year/4))
+	s.cluster.fail = &hullmark.Condition{Code: "kubeadm-failed", Step: StepKubeadm, Title: "no", Next: "n"}
+	if last := s.again(t, hullmark.ControlPlane, "192.0.2.7:6443"); last.GetFailed().GetCode() != "kubeadm-failed" {
+		t.Fatalf("last = %v", last)
+	}
+	next := newStage(t)
+	next.agent.StateDir = s.agent.StateDir
+	next.disk.claim, next.disk.opened = s.disk.claim, s.disk.opened
+	next.cluster.remade = ca.ControlPlaneDisk(t, "192.0.2.7:6443", time.Now().Add(year), "192.0.2.7")
+	if last := next.again(t, hullmark.ControlPlane, "192.0.2.7:6443"); !last.GetReady() {
+		t.Fatalf("last = %v", last)
+	}
+	if len(next.cluster.renewals) != 1 || next.cluster.renewals[0] != s.cluster.renewals[0] {
+		t.Errorf("the documents were\n%s\nand are\n%s", s.cluster.renewals, next.cluster.renewals)
+	}
+	text, err := next.agent.readState("/etc/kubernetes/pki/apiserver.crt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(text)
+	if c, err := x509.ParseCertificate(block.Bytes); err != nil || time.Until(c.NotAfter) < year/2 {
+		t.Errorf("%v, %v", c.NotAfter, err)
+	}
+}
+
+// Documents that kubeadm refuses are found out while the old certificates are there.
+func TestRenewalThatKubeadmRefuses(t *testing.T) {
+	s, _ := returning(t, time.Now().Add(year/4))
+	s.cluster.refuse = errors.New("no such field")
+	if last := s.again(t, hullmark.ControlPlane, "192.0.2.7:6443"); !last.GetReady() || len(s.cluster.renewals) != 0 {
+		t.Fatalf("last = %v, %d renewals", last, len(s.cluster.renewals))
+	}
+	if _, err := s.agent.readState("/etc/kubernetes/pki/apiserver.key"); err != nil {
+		t.Error(err)
+	}
+	if d := s.document(t); d.Condition == nil || d.Condition.Code != "renewal-failed" {
+		t.Errorf("condition %v", d.Condition)
+	}
+}
+
+// What cannot be judged stays as it is: the node worked with it.
+func TestRenewalThatCannotBePlanned(t *testing.T) {
+	s, _ := returning(t, time.Now().Add(year))
+	s.put(t, map[string][]byte{"/etc/kubernetes/pki/front-proxy-client.crt": []byte("something else")})
+	if last := s.again(t, hullmark.ControlPlane, "192.0.2.7:6443"); !last.GetReady() || len(s.cluster.renewals) != 0 {
+		t.Fatalf("last = %v, %d renewals", last, len(s.cluster.renewals))
+	}
+	if d := s.document(t); d.Condition == nil || d.Condition.Code != "renewal-failed" {
+		t.Errorf("condition %v", d.Condition)
+	}
+}
+
+// A worker goes over to an endpoint once that is served, and not before.
+func TestWorkerFollowsTheEndpoint(t *testing.T) {
+	for _, served := range []bool{true, false} {
+		s, ca := newStage(t), nodetest.NewAuthority(t)
+		s.comeBack(t, "kubelet.conf")
+		s.put(t, map[string][]byte{kubeletConf: ca.Kubeconfig(t, "192.0.2.7:6443")})
+		names := map[bool]string{true: "127.0.0.1", false: "kubernetes"}
+		certificate, key := ca.Issue(t, time.Now().Add(time.Hour), names[served])
+		pair, err := tls.X509KeyPair(certificate, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		api := httptest.NewUnstartedServer(http.NotFoundHandler())
+		api.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+		api.StartTLS()
+		t.Cleanup(api.Close)
+		endpoint := strings.TrimPrefix(api.URL, "https://")
+		if last := s.again(t, hullmark.Worker, endpoint); !last.GetReady() {
+			t.Fatalf("last = %v", last)
+		}
+		want, code := api.URL, ""
+		if !served {
+			want, code = "https://192.0.2.7:6443", "endpoint-not-served"
+		}
+		d := s.document(t)
+		if s.server(t) != want || (d.Condition == nil) != served || d.Condition != nil && d.Condition.Code != code {
+			t.Errorf("served: %v; the kubelet uses %s, condition %v", served, s.server(t), d.Condition)
+		}
+		if info, err := os.Stat(filepath.Join(s.agent.StateDir, "etc-kubernetes/kubelet.conf")); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("kubelet.conf: %v, %v", info, err)
+		}
+	}
+}
+
+func TestEndpointsAreChecked(t *testing.T) {
+	for name, p := range map[string]*wire.Proceed{
+		"no endpoint":          {Names: []string{"a.example.net"}},
+		"no port":              {Endpoint: "a.example.net"},
+		"a name with a colon":  {Endpoint: "a.example.net:1", Names: []string{"b:1"}},
+		"an address with zone": {Endpoint: "a.example.net:1", Names: []string{"fe80::1%eth0"}},
+	} {
+		x := &exchange{}
+		x.opened.Joined = true
+		if err := x.checkEndpoint(p); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+		x.opened.Joined = false
+		if err := x.checkEndpoint(&wire.Proceed{Endpoint: "a.example.net:1"}); err == nil {
+			t.Error("a node that joins is told an endpoint")
+		}
+	}
+}

@@ -1,0 +1,105 @@
+//go:build long
+
+package build
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+)
+
+// renewedNode is a folder in the place of a control plane's /etc/kubernetes, and the programs of the bundle.
+type renewedNode struct{ dir, bundle string }
+
+// file is where a program's path is in the folder.
+func (n renewedNode) file(path string) string {
+	return filepath.Join(n.dir, strings.TrimPrefix(path, "/etc/kubernetes/"))
+}
+
+// phases runs what the renewal's unit runs.
+func (n renewedNode) phases(t *testing.T, documents []byte) {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	moved := strings.Replace(string(documents), "kind: ClusterConfiguration\n", "kind: ClusterConfiguration\ncertificatesDir: "+filepath.Join(n.dir, "pki")+"\n", 1)
+	if err := os.WriteFile(config, []byte(moved), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, phase := range []string{"certs all", "kubeconfig admin", "kubeconfig controller-manager", "kubeconfig scheduler"} {
+		args := append([]string{"init", "phase"}, strings.Fields(phase)...)
+		args = append(args, "--config", config)
+		if strings.HasPrefix(phase, "kubeconfig") {
+			args = append(args, "--kubeconfig-dir", n.dir)
+		}
+		if out, err := exec.CommandContext(t.Context(), filepath.Join(n.bundle, "usr", "bin", "kubeadm"), args...).CombinedOutput(); err != nil {
+			t.Fatalf("kubeadm %s: %v: %s", phase, err, out)
+		}
+	}
+}
+
+func (n renewedNode) renewal(now time.Time, endpoint string, names ...string) kubeadm.Renewal {
+	return kubeadm.Renewal{
+		NodeName: "one", Endpoint: endpoint, Names: names, Now: now,
+		Read: func(path string) ([]byte, error) { return os.ReadFile(n.file(path)) },
+	}
+}
+
+// TestKubeadmRenews makes a control plane's certificates and kubeconfigs, lets them grow old, and renews them for another endpoint, as the agent and its unit do.
+func TestKubeadmRenews(t *testing.T) {
+	for _, profile := range []kubeadm.Profile{kubeadm.Normal, kubeadm.Slow} {
+		n := renewedNode{dir: t.TempDir(), bundle: kubernetesBundle(t)}
+		p := clusterParams()
+		p.Profile = profile
+		documents, err := kubeadm.InitDocuments(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.phases(t, documents)
+		patched := strings.Replace(string(documents), kubeadm.PatchesDir, filepath.Join(n.bundle, kubeadm.PatchesDir), 1)
+		if err := os.Rename(dryRun(t.Context(), t, n.bundle, patched), filepath.Join(n.dir, "manifests")); err != nil {
+			t.Fatal(err)
+		}
+		before, err := os.ReadFile(n.file("/etc/kubernetes/pki/apiserver.crt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		if documents, why, err := n.renewal(now, "10.0.2.15:6443").Plan(); why != "" || err != nil {
+			t.Fatalf("of a fresh node something is to be renewed: %q, %v\n%s", why, err, documents)
+		}
+		if _, why, err := n.renewal(now.Add(300*24*time.Hour), "10.0.2.15:6443").Plan(); !strings.HasPrefix(why, "apiserver.crt ends on ") || err != nil {
+			t.Errorf("after 300 days: %q, %v", why, err)
+		}
+		documents, why, err := n.renewal(now, "api.example.net:6443", "203.0.113.7").Plan()
+		if why != "apiserver.crt is not for api.example.net" || err != nil {
+			t.Fatalf("another endpoint: %q, %v", why, err)
+		}
+		for _, path := range kubeadm.Renewals() {
+			if err := os.Remove(n.file(path)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.phases(t, documents)
+		if _, why, err := n.renewal(now, "api.example.net:6443", "203.0.113.7", "127.0.0.1", "10.96.0.1", "kubernetes.default.svc.cluster.local").Plan(); why != "" || err != nil {
+			t.Errorf("after the renewal: %q, %v", why, err)
+		}
+		after, err := os.ReadFile(n.file("/etc/kubernetes/pki/apiserver.crt"))
+		if err != nil || string(after) == string(before) {
+			t.Errorf("the certificate is the old one: %v", err)
+		}
+		algorithm := map[kubeadm.Profile]string{kubeadm.Normal: "encryptionAlgorithm: RSA-2048", kubeadm.Slow: "encryptionAlgorithm: ECDSA-P256"}[profile]
+		if !strings.Contains(string(documents), algorithm) {
+			t.Errorf("want %s in\n%s", algorithm, documents)
+		}
+		for _, name := range []string{"controller-manager", "scheduler"} {
+			text, err := os.ReadFile(filepath.Join(n.dir, name+".conf"))
+			if err != nil || !strings.Contains(string(text), "server: https://10.0.2.15:6443") {
+				t.Errorf("%s.conf leads elsewhere than to the node's own API server: %v", name, err)
+			}
+		}
+	}
+}

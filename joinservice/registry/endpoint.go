@@ -1,0 +1,124 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// controlPlaneLabel is what kubeadm marks the Nodes of control planes with.
+const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
+
+// attempts bounds how often a change is tried that others' changes overtake.
+const attempts = 4
+
+// ControlPlane is a Node that runs an API server.
+type ControlPlane struct {
+	// Name is the Node's, Address its internal one.
+	Name    string
+	Address netip.Addr
+}
+
+// ControlPlanes lists the Nodes that run an API server, by name.
+func (r *Registry) ControlPlanes(ctx context.Context) ([]ControlPlane, error) {
+	list, err := call(ctx, r, "list the control planes", func(ctx context.Context) (*corev1.NodeList, error) {
+		return r.nodes.list(ctx, metav1.ListOptions{LabelSelector: controlPlaneLabel})
+	})
+	if err != nil {
+		return nil, err
+	}
+	planes := make([]ControlPlane, 0, len(list.Items))
+	for _, node := range list.Items {
+		p := ControlPlane{Name: node.Name}
+		for _, a := range node.Status.Addresses {
+			if address, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP && !p.Address.IsValid() {
+				p.Address = address
+			}
+		}
+		planes = append(planes, p)
+	}
+	return planes, nil
+}
+
+// NoteEndpoint lets control planes that join from now on serve an endpoint: in kubeadm-config, from which kubeadm join takes it.
+func (r *Registry) NoteEndpoint(ctx context.Context, e measurements.Endpoint) error {
+	found, err := r.editSystem(ctx, "kubeadm-config", func(data map[string]string) (bool, error) {
+		const key = "ClusterConfiguration"
+		changed, differs, err := kubeadm.WithControlPlane([]byte(data[key]), e.Address, e.Names)
+		data[key] = string(changed)
+		return differs, err
+	})
+	if err == nil && !found {
+		return errors.New("change kubeadm-config: the cluster has none, from which further control planes could take the endpoint; was it made by kubeadm?")
+	}
+	return err
+}
+
+// MoveAddons lets kube-proxy and flannel, each from its next start on a node, ask the API server at address, HOST:PORT. It returns
+// which of them the cluster does not have, as one with a pod network of its own.
+func (r *Registry) MoveAddons(ctx context.Context, address string) (absent []string, err error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint: %w", err)
+	}
+	for name, edit := range map[string]func(map[string]string) (bool, error){
+		"kube-proxy": func(data map[string]string) (bool, error) {
+			const key = "kubeconfig.conf"
+			changed, differs, err := kubeadm.WithEndpoint([]byte(data[key]), address)
+			data[key] = string(changed)
+			return differs, err
+		},
+		"flannel": func(data map[string]string) (bool, error) {
+			differs := data["api-host"] != host || data["api-port"] != port
+			data["api-host"], data["api-port"] = host, port
+			return differs, nil
+		},
+	} {
+		found, err := r.editSystem(ctx, name, edit)
+		if err != nil {
+			return nil, err
+		}
+		if !found {
+			absent = append(absent, name)
+		}
+	}
+	return absent, nil
+}
+
+// editSystem edits a ConfigMap of kube-system, unless it says already what it should, and reports whether there is one.
+func (r *Registry) editSystem(ctx context.Context, name string, edit func(data map[string]string) (differs bool, err error)) (found bool, err error) {
+	what := "change the ConfigMap " + tokenNamespace + "/" + name
+	for range attempts {
+		object, err := call(ctx, r, what, func(ctx context.Context) (*corev1.ConfigMap, error) { return r.system.get(ctx, name) })
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if object.Data == nil {
+			object.Data = map[string]string{}
+		}
+		differs, err := edit(object.Data)
+		if err != nil {
+			return true, fmt.Errorf("%s: %w", what, err)
+		}
+		if !differs {
+			return true, nil
+		}
+		_, err = call(ctx, r, what, func(ctx context.Context) (*corev1.ConfigMap, error) { return r.system.update(ctx, name, object) })
+		if !apierrors.IsConflict(err) {
+			return true, err
+		}
+	}
+	return true, fmt.Errorf("%s: others change it all the time; run the command again", what)
+}
