@@ -136,10 +136,10 @@ func EndpointHost(endpoint string) (host string, ok bool) {
 }
 
 // ValidServerName reports whether a server's certificate can be for s: a DNS name in lower case (RFC 1123), in which a * may stand for the first label, or
-// an IP address without a zone in its usual form.
+// an IP address in its usual form, without a zone.
 func ValidServerName(s string) bool {
 	if a, err := netip.ParseAddr(s); err == nil {
-		return a.Zone() == "" && a.String() == s
+		return a.Zone() == "" && !a.Is4In6() && a.String() == s
 	}
 	return len(s) <= 253 && serverNamePattern.MatchString(s)
 }

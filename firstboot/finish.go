@@ -54,15 +54,23 @@ const clockBound = 4 * time.Minute
 // checkClock refuses to join with a clock that is not the service's: by one that is behind, the cluster's certificates are not valid yet, and kubeadm would wait
 // without a word until its time is up.
 func (x *exchange) checkClock(p *wire.Proceed) error {
-	own, theirs := time.Now().Truncate(time.Second), time.Unix(p.GetTime(), 0)
-	off := own.Sub(theirs)
-	if !x.joins() || p.GetTime() == 0 || off.Abs() <= clockBound {
+	off, theirs := clockOff(p)
+	if !x.joins() || off.Abs() <= clockBound {
 		return nil
 	}
 	return &hullmark.Condition{
 		Code: "clock-off", Step: StepEpoch, Title: fmt.Sprintf("the machine's clock is off by %v: a node joins with one that is right to within %v", off, clockBound), Retry: true,
-		Expected: theirs.UTC().Format(time.RFC3339), Got: own.UTC().Format(time.RFC3339), Next: "set the clock of the machine's host; the node tries again by itself",
+		Expected: theirs.UTC().Format(time.RFC3339), Got: theirs.Add(off).UTC().Format(time.RFC3339), Next: "set the clock of the machine's host; the node tries again by itself",
 	}
+}
+
+// clockOff returns by how much the node's clock is ahead of its verifier's time; zero if M6 does not say it.
+func clockOff(p *wire.Proceed) (off time.Duration, theirs time.Time) {
+	if p.GetTime() == 0 {
+		return 0, time.Time{}
+	}
+	theirs = time.Unix(p.GetTime(), 0)
+	return time.Now().Truncate(time.Second).Sub(theirs), theirs
 }
 
 // checkProceed refuses what could not be carried out.

@@ -28,18 +28,25 @@ func (x *exchange) renew(ctx context.Context) error {
 			return err
 		}
 	}
-	return x.moveKubelet(ctx)
+	if err := x.moveKubelet(ctx); err != nil {
+		x.warn("endpoint-not-served", fmt.Sprintf("the node goes on with the endpoint it had, not %s: %v", x.proceed.GetEndpoint(), err),
+			"see which control planes serve it (hullmark endpoint show); the node tries again at its next boot")
+	}
+	return nil
 }
 
+// renewCertificates goes on with a renewal that did not end, whose old files may be gone, or begins one that is due.
 func (x *exchange) renewCertificates(ctx context.Context) error {
-	renewal := x.renewal()
-	documents, why, err := renewal.Plan()
-	if err == nil && why != "" {
-		err = x.agent.Cluster.Validate(ctx, documents) // Once the old files are gone there is no way back.
-	}
+	documents, err := x.renewal().Interrupted()
 	if err != nil {
-		x.warn("renewal-failed", err.Error(), "read why in hullmark node logs; the certificates that the node has stay as they are")
-		return nil
+		return err
+	}
+	why := "an earlier renewal did not end"
+	if documents == nil {
+		if documents, why, err = x.planRenewal(ctx); err != nil {
+			x.warn("renewal-failed", err.Error(), "read why in hullmark node logs; the certificates that the node has stay as they are")
+			return nil
+		}
 	}
 	if why == "" {
 		return nil
@@ -55,7 +62,21 @@ func (x *exchange) renewCertificates(ctx context.Context) error {
 		return err
 	}
 	// What kubeadm wrote is not stored yet, and nothing but its documents could bring it back.
-	return errors.Join(x.agent.syncState(), x.agent.removeState(kubeadm.RenewFile))
+	if err := x.agent.syncState(); err != nil {
+		return err
+	}
+	return x.agent.removeState(kubeadm.RenewFile)
+}
+
+// planRenewal looks whether a renewal is due, and for all that would make it fail: once the old files are gone there is no way back.
+func (x *exchange) planRenewal(ctx context.Context) (documents []byte, why string, err error) {
+	if documents, why, err = x.renewal().Plan(); err != nil || why == "" {
+		return nil, "", err
+	}
+	if off, theirs := clockOff(x.proceed); off.Abs() > clockBound {
+		return nil, "", fmt.Errorf("the machine's clock is off by %v (by its verifier's it is %s): certificates would end at a wrong time", off, theirs.UTC().Format(time.RFC3339))
+	}
+	return documents, why, x.agent.Cluster.Validate(ctx, documents)
 }
 
 func (x *exchange) renewal() kubeadm.Renewal {
@@ -64,29 +85,27 @@ func (x *exchange) renewal() kubeadm.Renewal {
 	}
 }
 
-// moveKubelet lets the kubelet use the control plane's endpoint. A worker's goes on with the one it has until the new one is served with the right certificate;
-// a control plane's, which has that certificate itself by now, may also use its own API server, and then goes on with that.
+// moveKubelet lets the kubelet use the control plane's endpoint. A worker's does once that is served with a certificate for its name, a control plane's
+// once its own certificate is; one that uses its own API server goes on with that.
 func (x *exchange) moveKubelet(ctx context.Context) error {
 	endpoint := x.proceed.GetEndpoint()
 	text, err := x.agent.readState(kubeletConf)
 	if err != nil {
-		return fmt.Errorf("the kubelet's endpoint: %w", err)
+		return err
 	}
 	changed, differs, err := kubeadm.WithEndpoint(text, endpoint)
-	if err != nil {
-		return fmt.Errorf("the kubelet's endpoint: %w", err)
-	}
-	if !differs {
-		return nil
+	if err != nil || !differs {
+		return err
 	}
 	if hullmark.Role(x.proceed.GetRole()) == hullmark.ControlPlane {
 		if own, err := x.renewal().IsOwn(text); own || err != nil {
 			return err
 		}
+		if serves, err := x.renewal().Serves(); err != nil || !serves {
+			return errors.Join(errors.New("the node's own API server has no certificate for it"), err)
+		}
 	} else if err := kubeadm.Serves(ctx, kubeadm.Access{Kubeconfig: kubeletConf, Read: x.agent.readState}, endpoint); err != nil {
-		x.warn("endpoint-not-served", fmt.Sprintf("the control plane does not serve %s yet: %v", endpoint, err),
-			"see which control planes do (hullmark endpoint show); the node goes on with the endpoint it had, and tries again at its next boot")
-		return nil
+		return err
 	}
 	x.progress("kubelet", "the control plane is reached at "+endpoint+" by now")
 	return x.agent.storeState(kubeletConf, changed)

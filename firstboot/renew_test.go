@@ -67,8 +67,13 @@ func (s *stage) put(t *testing.T, files map[string][]byte) {
 	}
 }
 
-// again lets a join service take the node, which comes back, with this M6.
+// again, and againWith, let a join service take the node, which comes back, with this M6.
 func (s *stage) again(t *testing.T, role hullmark.Role, endpoint string, names ...string) *wire.Progress {
+	t.Helper()
+	return s.againWith(t, &wire.Proceed{NodeName: "node-1", Role: string(role), Endpoint: endpoint, Names: names})
+}
+
+func (s *stage) againWith(t *testing.T, p *wire.Proceed) *wire.Progress {
 	t.Helper()
 	service := s.service(t)
 	s.dials(t, service.address)
@@ -76,7 +81,7 @@ func (s *stage) again(t *testing.T, role hullmark.Role, endpoint string, names .
 	c := service.accept()
 	c.ticket(c.admit(s))
 	c.receive()
-	c.proceedWith(&wire.Proceed{NodeName: "node-1", Role: string(role), Endpoint: endpoint, Names: names})
+	c.proceedWith(p)
 	_, last := c.finish()
 	return last
 }
@@ -176,6 +181,32 @@ func TestRenewalThatKubeadmRefuses(t *testing.T) {
 	}
 	if _, err := s.agent.readState("/etc/kubernetes/pki/apiserver.key"); err != nil {
 		t.Error(err)
+	}
+	if d := s.document(t); d.Condition == nil || d.Condition.Code != "renewal-failed" {
+		t.Errorf("condition %v", d.Condition)
+	}
+}
+
+// With a clock that is off, certificates would end at a wrong time.
+func TestRenewalWithAWrongClock(t *testing.T) {
+	for _, off := range []time.Duration{-time.Hour, time.Minute} {
+		s, ca := returning(t, time.Now().Add(year/4))
+		s.cluster.remade = ca.ControlPlaneDisk(t, "192.0.2.7:6443", time.Now().Add(year), "192.0.2.7")
+		last := s.againWith(t, &wire.Proceed{NodeName: "node-1", Role: string(hullmark.ControlPlane), Endpoint: "192.0.2.7:6443", Time: time.Now().Add(off).Unix()})
+		right := off == time.Minute
+		if !last.GetReady() || (len(s.cluster.renewals) == 1) != right || (s.document(t).Condition == nil) != right {
+			t.Errorf("off by %v: last = %v, %d renewals, condition %v", off, last, len(s.cluster.renewals), s.document(t).Condition)
+		}
+	}
+}
+
+// A kubelet stays with the endpoint that it had as long as its own control plane has no certificate for the new one.
+func TestKubeletWaitsForItsOwnCertificate(t *testing.T) {
+	s, ca := returning(t, time.Now().Add(year))
+	s.put(t, map[string][]byte{kubeletConf: ca.Kubeconfig(t, "old.example.net:6443")})
+	s.cluster.refuse = errors.New("no such field")
+	if last := s.again(t, hullmark.ControlPlane, "api.example.net:6443"); !last.GetReady() || s.server(t) != "https://old.example.net:6443" {
+		t.Errorf("last = %v; the kubelet uses %s", last, s.server(t))
 	}
 	if d := s.document(t); d.Condition == nil || d.Condition.Code != "renewal-failed" {
 		t.Errorf("condition %v", d.Condition)

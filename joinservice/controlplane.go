@@ -176,6 +176,6 @@ func checkSize(proceed *wire.Proceed) error {
 	}
 	return &hullmark.Condition{
 		Code: "material-too-large", Step: "EPOCH", Title: "what the node needs to join does not fit into a message: " + err.Error(),
-		Next: "remove documents of old releases from the policy",
+		Next: "remove documents of old releases from the policy, or files from the node's pool",
 	}
 }

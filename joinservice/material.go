@@ -46,7 +46,7 @@ func (x *release) addMaterial(proceed *wire.Proceed) (err error) {
 	return checkSize(proceed)
 }
 
-// AddPool adds to M6 what a member's pool gives its nodes at each boot.
+// AddPool adds to M6, last of all, what a member's pool gives its nodes at each boot, and refuses what is too large for a message by then.
 func AddPool(proceed *wire.Proceed, policy measurements.Policy, member measurements.Member) error {
 	pool := policy.Pool(member)
 	for _, f := range pool.Files {
@@ -57,7 +57,7 @@ func AddPool(proceed *wire.Proceed, policy measurements.Policy, member measureme
 		proceed.Files = append(proceed.Files, &wire.File{Path: f.Path, Content: []byte(f.Content), Mode: uint32(mode)})
 	}
 	proceed.Hooks = pool.Hooks
-	return nil
+	return checkSize(proceed)
 }
 
 // addEndpoint adds to M6, for a node that comes back, where the control plane is reached by now. A control plane takes that from the policy: its API server is made to
@@ -70,7 +70,7 @@ func (x *release) addEndpoint(proceed *wire.Proceed) error {
 		if err != nil {
 			return fmt.Errorf("the endpoint of a node that comes back: %w", err)
 		}
-		proceed.Names = settings.Names
+		proceed.Names, proceed.Time = settings.Names, time.Now().Unix()
 		proceed.Files = append(proceed.Files, &wire.File{Path: stateDir + "settings.json", Content: encoded, Mode: 0o644})
 	}
 	proceed.Endpoint = settings.ControlPlaneEndpoint

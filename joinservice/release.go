@@ -188,7 +188,7 @@ func (x *release) commit() (proceed *wire.Proceed, err error) {
 		err = x.addEndpoint(proceed)
 	}
 	if err == nil {
-		err = errors.Join(AddPool(proceed, x.service.desk().Policy, x.admission.Member), checkSize(proceed))
+		err = AddPool(proceed, x.service.desk().Policy, x.admission.Member)
 	}
 	if err != nil {
 		wire.WipeFiles(proceed.GetFiles())

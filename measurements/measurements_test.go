@@ -281,9 +281,15 @@ func TestPolicyRefuses(t *testing.T) {
 		"path outside":      {withFile(PlacedFile{Path: "/etc/passwd", Mode: "0644"}), "clean path"},
 		"path climbs":       {withFile(PlacedFile{Path: "/etc/kubernetes/../passwd", Mode: "0644"}), "clean path"},
 		"path of a folder":  {withFile(PlacedFile{Path: "/etc/kubernetes/", Mode: "0644"}), "clean path"},
+		"a key":             {withFile(PlacedFile{Path: "/etc/kubernetes/pki/ca.key", Mode: "0644"}), "writes"},
+		"a renewal":         {withFile(PlacedFile{Path: "/etc/kubernetes/renew.yaml", Mode: "0644"}), "writes"},
+		"a folder's place":  {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "0644"}, PlacedFile{Path: "/etc/kubernetes/a/b", Mode: "0644"}), "in its place"},
+		"our hook":          {func(p *Policy) { p.Pools = []Pool{{Name: "a", Hooks: []string{"hullmark-state.service"}}} }, "starts it itself"},
+		"ipv6":              {func(p *Policy) { p.Endpoint = &Endpoint{Address: "[2001:DB8::7]:1"} }, "lower case"},
+		"in ipv6":           {func(p *Policy) { p.Endpoint = &Endpoint{Address: "a:1", Names: []string{"::ffff:192.0.2.7"}} }, "DNS name"},
 		"set-uid":           {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "4755"}), "octal"},
 		"large file":        {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "0644", Content: strings.Repeat("c", maxContent+1)}), "at most"},
-		"file twice":        {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "0644"}, PlacedFile{Path: "/etc/kubernetes/a", Mode: "0600"}), "each once"},
+		"file twice":        {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "0644"}, PlacedFile{Path: "/etc/kubernetes/a", Mode: "0600"}), "in its place"},
 	} {
 		p := testPolicy(DocumentID{5})
 		c.change(&p)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/pcrs"
@@ -239,7 +240,7 @@ func (p Policy) checkEndpoint() error {
 
 // Check reports what keeps an endpoint from being any cluster's.
 func (e Endpoint) Check() error {
-	if host, ok := hullmark.EndpointHost(e.Address); !ok || !hullmark.ValidServerName(host) {
+	if host, ok := hullmark.EndpointHost(e.Address); !ok || !hullmark.ValidServerName(host) || !strings.HasPrefix(strings.Trim(e.Address, "["), host) {
 		return fmt.Errorf("endpoint: address %.80q: want HOST:PORT, with a DNS name in lower case or an IP address, and a port from 1 to 65535", e.Address)
 	}
 	if len(e.Names) > MaxNames {

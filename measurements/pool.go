@@ -3,18 +3,21 @@ package measurements
 import (
 	"errors"
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/hullmark/hullmark"
 )
 
-// Limits of a policy's pools. What a node is given has to fit into one message.
+// Limits of a policy's pools. The whole policy has to fit into an object of the API, which bounds them together.
 const (
 	maxPools = 64
 	maxJoin  = 64 << 10
-	maxFiles = 32
-	maxHooks = 16
+	// MaxFiles and MaxHooks are how many files and hooks one node may be given.
+	MaxFiles = 32
+	MaxHooks = 16
 	// maxContent bounds a file, in bytes.
 	maxContent = 128 << 10
 )
@@ -41,10 +44,28 @@ type PlacedFile struct {
 	Content string `json:"content"`
 }
 
+// roots are the folders below which a node places files.
+var roots = []string{"/etc/kubernetes/", "/var/lib/hullmark/"}
+
+// taken are files, and folders that end with a slash, that Hullmark or kubeadm write.
+var taken = []string{
+	"/etc/kubernetes/pki/", "/etc/kubernetes/discovery.conf", "/etc/kubernetes/renew.yaml",
+	"/etc/kubernetes/admin.conf", "/etc/kubernetes/super-admin.conf", "/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf",
+	"/etc/kubernetes/controller-manager.conf", "/etc/kubernetes/scheduler.conf", "/etc/kubernetes/tmp/",
+	"/etc/kubernetes/manifests/etcd.yaml", "/etc/kubernetes/manifests/kube-apiserver.yaml",
+	"/etc/kubernetes/manifests/kube-controller-manager.yaml", "/etc/kubernetes/manifests/kube-scheduler.yaml",
+	"/var/lib/hullmark/root.crt", "/var/lib/hullmark/policy", "/var/lib/hullmark/policy.json",
+	"/var/lib/hullmark/online-ca.crt", "/var/lib/hullmark/online-ca.key", "/var/lib/hullmark/keyset.json",
+	"/var/lib/hullmark/keeper.secret", "/var/lib/hullmark/keeper.crt",
+	"/var/lib/hullmark/initialising.json", "/var/lib/hullmark/settings.json", "/var/lib/hullmark/documents/",
+}
+
 var (
-	placedPattern = regexp.MustCompile(`^/(etc/kubernetes|var/lib/hullmark)(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$`)
-	modePattern   = regexp.MustCompile(`^0[0-7]{3}$`)
-	hookPattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}\.service$`)
+	modePattern = regexp.MustCompile(`^0[0-7]{3}$`)
+	// filePattern keeps out what a shell, a unit file or a terminal could read as something else.
+	filePattern = regexp.MustCompile(`^[A-Za-z0-9/_.-]{1,200}$`)
+	// hookPattern is stricter than systemd.unit(5): one service, no instance, no path.
+	hookPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}\.service$`)
 )
 
 // Pool returns the pool that a member belongs to; without one it is the zero value.
@@ -78,26 +99,63 @@ func (p Policy) checkPools() error {
 }
 
 func (p Pool) check() error {
-	if len(p.Join) > maxJoin || len(p.Files) > maxFiles || len(p.Hooks) > maxHooks {
-		return fmt.Errorf("join: %d bytes, files: %d, hooks: %d: want at most %d, %d and %d", len(p.Join), len(p.Files), len(p.Hooks), maxJoin, maxFiles, maxHooks)
-	}
-	for i, f := range p.Files {
-		switch {
-		case !placedPattern.MatchString(f.Path) || slices.ContainsFunc(p.Files[:i], func(other PlacedFile) bool { return other.Path == f.Path }):
-			return fmt.Errorf("files: %.200q: want a clean path below /etc/kubernetes/ or /var/lib/hullmark/, each once", f.Path)
-		case !modePattern.MatchString(f.Mode):
-			return fmt.Errorf("files: %s: mode %.20q: want four octal digits such as 0644", f.Path, f.Mode)
-		case len(f.Content) > maxContent:
-			return fmt.Errorf("files: %s: %d bytes, want at most %d", f.Path, len(f.Content), maxContent)
-		}
-	}
-	for _, h := range p.Hooks {
-		if !hookPattern.MatchString(h) {
-			return fmt.Errorf("hooks: %.80q: want the name of a service: lower-case letters, digits and hyphens, and .service", h)
-		}
+	if len(p.Join) > maxJoin {
+		return fmt.Errorf("join: %d bytes, want at most %d", len(p.Join), maxJoin)
 	}
 	if p.Join == "" && len(p.Files) == 0 && len(p.Hooks) == 0 {
 		return errors.New("it gives its nodes nothing")
 	}
+	return CheckPlaced(p.Files, p.Hooks)
+}
+
+// CheckPlaced reports what keeps files and hooks from being given to one node: each would be refused there, or come in the place of what Hullmark or
+// kubeadm writes.
+func CheckPlaced(files []PlacedFile, hooks []string) error {
+	if len(files) > MaxFiles || len(hooks) > MaxHooks {
+		return fmt.Errorf("files: %d, hooks: %d: want at most %d and %d", len(files), len(hooks), MaxFiles, MaxHooks)
+	}
+	for i, f := range files {
+		if err := f.check(); err != nil {
+			return fmt.Errorf("files: %.200q: %w", f.Path, err)
+		}
+		if slices.ContainsFunc(files[:i], func(other PlacedFile) bool { return clash(other.Path, f.Path) }) {
+			return fmt.Errorf("files: %s: there is another file in its place", f.Path)
+		}
+	}
+	for i, h := range hooks {
+		if !hookPattern.MatchString(h) {
+			return fmt.Errorf("hooks: %.200q: want the name of a service in the image: lower-case letters, digits and hyphens, and .service", h)
+		}
+		if strings.HasPrefix(h, "hullmark-") || h == "kubelet.service" || h == "containerd.service" {
+			return fmt.Errorf("hooks: %s: Hullmark starts it itself", h)
+		}
+		if slices.Contains(hooks[:i], h) {
+			return fmt.Errorf("hooks: %s: named twice", h)
+		}
+	}
 	return nil
+}
+
+func (f PlacedFile) check() error {
+	inside := func(root string) bool { return len(f.Path) > len(root) && strings.HasPrefix(f.Path, root) }
+	if !filePattern.MatchString(f.Path) || path.Clean(f.Path) != f.Path || !slices.ContainsFunc(roots, inside) {
+		return fmt.Errorf("want a clean path below %s", strings.Join(roots, " or "))
+	}
+	for _, t := range taken {
+		if f.Path == strings.TrimSuffix(t, "/") || strings.HasSuffix(t, "/") && strings.HasPrefix(f.Path, t) || strings.HasPrefix(f.Path, t+"/") {
+			return fmt.Errorf("%s is what Hullmark or kubeadm writes; choose another name", t)
+		}
+	}
+	if !modePattern.MatchString(f.Mode) {
+		return fmt.Errorf("mode %q: want four octal digits such as \"0644\", quoted", f.Mode)
+	}
+	if len(f.Content) > maxContent {
+		return fmt.Errorf("%d bytes, want at most %d", len(f.Content), maxContent)
+	}
+	return nil
+}
+
+// clash reports whether two files cannot both exist.
+func clash(a, b string) bool {
+	return a == b || strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/")
 }

@@ -848,7 +848,7 @@ type Proceed struct {
 	KubeadmDocuments []byte                 `protobuf:"bytes,3,opt,name=kubeadm_documents,json=kubeadmDocuments,proto3" json:"kubeadm_documents,omitempty"` // YAML documents, complete
 	Files            []*File                `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`                                               // Kubernetes CAs, keyset, online CA, policy
 	Manifests        [][]byte               `protobuf:"bytes,5,rep,name=manifests,proto3" json:"manifests,omitempty"`                                       // YAML, applied after init
-	Time             int64                  `protobuf:"varint,6,opt,name=time,proto3" json:"time,omitempty"`                                                // Unix time in seconds by the service's clock, for a node that joins
+	Time             int64                  `protobuf:"varint,6,opt,name=time,proto3" json:"time,omitempty"`                                                // Unix time in seconds by the verifier's clock; for a node that joins, and for a control plane that comes back
 	Endpoint         string                 `protobuf:"bytes,7,opt,name=endpoint,proto3" json:"endpoint,omitempty"`                                         // HOST:PORT of the control plane by now, for a node that comes back
 	Names            []string               `protobuf:"bytes,8,rep,name=names,proto3" json:"names,omitempty"`                                               // for a control plane that comes back: further names of its API server's certificate
 	Hooks            []string               `protobuf:"bytes,9,rep,name=hooks,proto3" json:"hooks,omitempty"`                                               // services of the image to start before kubeadm and the kubelet, in this order

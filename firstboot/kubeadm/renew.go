@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/netip"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,8 +29,9 @@ const RenewUnit = "hullmark-kubeadm-renew.service"
 // old ones cannot be found again after that. It holds no secret.
 const RenewFile = "/etc/kubernetes/renew.yaml"
 
-// renewBefore is how long before its end a certificate is made anew. kubeadm's are good for a year (cmd/kubeadm/app/constants, CertificateValidityPeriod).
-const renewBefore = 120 * 24 * time.Hour
+// renewBefore is how long before its end a certificate is made anew, and so how long a control plane may go without a boot: kubeadm's are good for a year
+// (cmd/kubeadm/app/constants, CertificateValidityPeriod).
+const renewBefore = 240 * 24 * time.Hour
 
 const (
 	kubernetesDir     = "/etc/kubernetes/"
@@ -65,17 +67,24 @@ type Renewal struct {
 	Read func(path string) ([]byte, error)
 }
 
+var versionLine = regexp.MustCompile(`(?m)^kubernetesVersion: .*$`)
+
+// Interrupted returns the documents of a renewal that did not end, for the release of this image, or none. The files that it made anew may be gone or torn.
+func (r Renewal) Interrupted() ([]byte, error) {
+	documents, err := r.Read(RenewFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("renew certificates: %w", err)
+	}
+	return versionLine.ReplaceAll(documents, []byte("kubernetesVersion: "+Version)), nil
+}
+
 // Plan returns the documents with which kubeadm makes the node's certificates and kubeconfigs anew, and why that is due: a certificate ends soon, or
-// the API server's lacks a name, or admin.conf leads elsewhere. It returns none if all is well. A renewal that did not end goes on with its own documents, which are in RenewFile.
-// Names that the old certificates are for, the new ones are for, too.
+// the API server's lacks a name, or admin.conf leads elsewhere. It returns none if all is well. Names that the old certificates are for, the
+// new ones are for, too.
 func (r Renewal) Plan() (documents []byte, why string, err error) {
-	documents, err = r.Read(RenewFile)
-	if err == nil {
-		return documents, "an earlier renewal did not end", nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return nil, "", fmt.Errorf("renew certificates: %w", err)
-	}
 	if documents, why, err = r.plan(); err != nil {
 		return nil, "", fmt.Errorf("renew certificates: %w", err)
 	}
@@ -120,9 +129,9 @@ func (r Renewal) certificate(base string) (*x509.Certificate, error) {
 
 // unserved says what of the endpoint the node does not serve, or does not use itself, yet.
 func (r Renewal) unserved(apiServer *x509.Certificate) (string, error) {
-	host, _, err := net.SplitHostPort(r.Endpoint)
+	host, err := r.host()
 	if err != nil {
-		return "", fmt.Errorf("endpoint: %w", err)
+		return "", err
 	}
 	has := namesOf(apiServer)
 	for _, name := range append([]string{host}, r.Names...) {
@@ -142,6 +151,28 @@ func (r Renewal) unserved(apiServer *x509.Certificate) (string, error) {
 		return "admin.conf names " + server, nil
 	}
 	return "", nil
+}
+
+// host is the endpoint's, as certificates spell it.
+func (r Renewal) host() (string, error) {
+	host, _, err := net.SplitHostPort(r.Endpoint)
+	if err != nil {
+		return "", fmt.Errorf("endpoint: %w", err)
+	}
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.Unmap().String(), nil
+	}
+	return strings.ToLower(host), nil
+}
+
+// Serves reports whether the API server's certificate is for the endpoint.
+func (r Renewal) Serves() (bool, error) {
+	certificate, err := r.certificate("apiserver")
+	if err != nil {
+		return false, err
+	}
+	host, err := r.host()
+	return slices.Contains(namesOf(certificate), host), err
 }
 
 // namesOf returns the names and addresses that a certificate is for.
@@ -170,9 +201,9 @@ func (r Renewal) documents(old map[string]*x509.Certificate) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	host, _, err := net.SplitHostPort(r.Endpoint)
+	host, err := r.host()
 	if err != nil {
-		return nil, fmt.Errorf("endpoint: %w", err)
+		return nil, err
 	}
 	names := append(namesOf(old["apiserver"]), host)
 	names = append(names, r.Names...)
@@ -192,13 +223,23 @@ func (r Renewal) documents(old map[string]*x509.Certificate) ([]byte, error) {
 			EncryptionAlgorithm:  algorithm,
 			Networking: networking{
 				ServiceSubnet: flags["service-cluster-ip-range"],
-				DNSDomain:     strings.TrimPrefix(flags["service-account-issuer"], "https://kubernetes.default.svc."),
+				DNSDomain:     domainOf(old["apiserver"]),
 			},
 			APIServer: apiServer{CertSANs: slices.Compact(names)},
 			Etcd: &etcd{Local: localEtcd{
 				DataDir: "/var/lib/etcd", ServerCertSANs: namesOf(old["etcd/server"]), PeerCertSANs: namesOf(old["etcd/peer"]),
 			}},
 		})
+}
+
+// domainOf returns the cluster's domain, which kubeadm makes the end of one of the API server's names; without that name it is kubeadm's default.
+func domainOf(apiServer *x509.Certificate) string {
+	for _, name := range apiServer.DNSNames {
+		if domain, ok := strings.CutPrefix(name, "kubernetes.default.svc."); ok {
+			return domain
+		}
+	}
+	return "cluster.local"
 }
 
 // IsOwn reports whether a kubeconfig leads to the node's own API server, at the address that it advertises.
@@ -236,7 +277,7 @@ func (r Renewal) apiServerFlags() (map[string]string, error) {
 			}
 		}
 	}
-	for _, name := range []string{"advertise-address", "secure-port", "service-cluster-ip-range", "service-account-issuer"} {
+	for _, name := range []string{"advertise-address", "secure-port", "service-cluster-ip-range"} {
 		if flags[name] == "" {
 			return nil, fmt.Errorf("kube-apiserver.yaml: the API server has no --%s", name)
 		}

@@ -30,12 +30,10 @@ func TestPlanSaysWhy(t *testing.T) {
 	ca := nodetest.NewAuthority(t)
 	const endpoint = "api.example.net:6443"
 	good := ca.ControlPlaneDisk(t, endpoint, fresh, "kubernetes", "api.example.net", "192.0.2.7")
-	old := ca.ControlPlaneDisk(t, endpoint, time.Now().Add(119*24*time.Hour), "kubernetes", "api.example.net", "192.0.2.7")
+	old := ca.ControlPlaneDisk(t, endpoint, time.Now().Add(239*24*time.Hour), "kubernetes", "api.example.net", "192.0.2.7")
 	oneOld := maps.Clone(good)
 	oneOld["/etc/kubernetes/pki/etcd/peer.crt"] = old["/etc/kubernetes/pki/etcd/peer.crt"]
 	moved := ca.ControlPlaneDisk(t, "192.0.2.7:6443", fresh, "kubernetes", "api.example.net")
-	interrupted := maps.Clone(good)
-	interrupted[kubeadm.RenewFile] = []byte("documents")
 	for name, c := range map[string]struct {
 		renewal kubeadm.Renewal
 		why     string
@@ -45,30 +43,44 @@ func TestPlanSaysWhy(t *testing.T) {
 		"all end soon":        {renewal(old, endpoint), "apiserver.crt ends on "},
 		"one ends soon":       {renewal(oneOld, endpoint), "etcd/peer.crt ends on "},
 		"another endpoint":    {renewal(good, "203.0.113.7:443"), "apiserver.crt is not for 203.0.113.7"},
+		"written otherwise":   {renewal(good, "API.example.net:6443"), "admin.conf names"}, // but its certificate is for it
 		"another name":        {renewal(good, endpoint, "*.example.net"), "apiserver.crt is not for *.example.net"},
 		"admin.conf is older": {renewal(moved, endpoint), "admin.conf names https://192.0.2.7:6443"},
-		"it was interrupted":  {renewal(interrupted, endpoint), "an earlier renewal did not end"},
 	} {
 		documents, why, err := c.renewal.Plan()
 		if err != nil || !strings.HasPrefix(why, c.why) || (why == "") != (c.why == "") || (len(documents) == 0) != (c.why == "") {
 			t.Errorf("%s: %q with %d bytes of documents, %v; want %q", name, why, len(documents), err, c.why)
 		}
 	}
-	if documents, _, _ := renewal(interrupted, endpoint).Plan(); string(documents) != "documents" {
-		t.Errorf("an interrupted renewal goes on with %s", documents)
+}
+
+// An interrupted renewal goes on with its documents, for the release that this image carries.
+func TestInterrupted(t *testing.T) {
+	files := map[string][]byte{kubeadm.RenewFile: []byte("kind: ClusterConfiguration\nkubernetesVersion: v1.30.0\nmore: v1.30.0\n")}
+	documents, err := renewal(files, "192.0.2.7:6443").Interrupted()
+	if want := "kind: ClusterConfiguration\nkubernetesVersion: " + kubeadm.Version + "\nmore: v1.30.0\n"; string(documents) != want || err != nil {
+		t.Errorf("documents %s, %v", documents, err)
+	}
+	if documents, err := renewal(nil, "192.0.2.7:6443").Interrupted(); documents != nil || err != nil {
+		t.Errorf("without a file: %s, %v", documents, err)
+	}
+	broken := renewal(nil, "192.0.2.7:6443")
+	broken.Read = func(string) ([]byte, error) { return nil, fs.ErrPermission }
+	if _, err := broken.Interrupted(); err == nil {
+		t.Error("a file that cannot be read is taken for none")
 	}
 }
 
 // The new certificates are for all that the old ones were for, and of the same kind; kubeadm is told the node's own flags.
 func TestPlanKeepsWhatTheNodeHas(t *testing.T) {
-	files := nodetest.NewAuthority(t).ControlPlaneDisk(t, "192.0.2.7:6443", fresh, "kubernetes", "old.example.net", "192.0.2.7")
+	files := nodetest.NewAuthority(t).ControlPlaneDisk(t, "192.0.2.7:6443", fresh, "kubernetes", "kubernetes.default.svc.prod.internal", "old.example.net", "192.0.2.7")
 	documents, why, err := renewal(files, "[2001:db8::7]:6443", "new.example.net").Plan()
 	if err != nil || why == "" {
 		t.Fatal(why, err)
 	}
 	for _, want := range []string{
 		"- old.example.net", "- new.example.net", "- 2001:db8::7", "- etcd.example.net", "controlPlaneEndpoint: '[2001:db8::7]:6443'", "encryptionAlgorithm: ECDSA-P256",
-		"advertiseAddress: 192.0.2.7", "bindPort: 6443", "serviceSubnet: 10.96.0.0/12", "dnsDomain: cluster.local", "name: one",
+		"advertiseAddress: 192.0.2.7", "bindPort: 6443", "serviceSubnet: 10.96.0.0/12", "dnsDomain: prod.internal", "name: one",
 	} {
 		if !strings.Contains(string(documents), want) {
 			t.Errorf("%q is missing in\n%s", want, documents)

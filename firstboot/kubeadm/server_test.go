@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -27,7 +28,7 @@ func TestWithEndpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	var before, after any
-	if yaml.Unmarshal(text, &before) != nil || yaml.Unmarshal(back, &after) != nil || !strings.Contains(string(changed), "server: https://api.example.net:443") {
+	if yaml.Unmarshal(text, &before) != nil || yaml.Unmarshal(back, &after) != nil || !reflect.DeepEqual(before, after) || !strings.Contains(string(changed), "server: https://api.example.net:443") {
 		t.Errorf("changed:\n%s", changed)
 	}
 	for _, broken := range []string{"", "clusters: [{}, {}]", "clusters: [{name: a}]", "clusters: 7", "{"} {
@@ -43,7 +44,7 @@ func TestWithControlPlane(t *testing.T) {
 	if !differs || err != nil {
 		t.Fatal(differs, err)
 	}
-	for _, want := range []string{"- 127.0.0.1", "- api.example.net", "- 203.0.113.7", "controlPlaneEndpoint: api.example.net:443", "value: \"2\"", "kind: ClusterConfiguration"} {
+	for _, want := range []string{"- 127.0.0.1", "- api.example.net", "- 203.0.113.7", "- 192.0.2.7", "controlPlaneEndpoint: api.example.net:443", "value: \"2\"", "kind: ClusterConfiguration"} {
 		if !strings.Contains(string(changed), want) {
 			t.Errorf("%q is missing in\n%s", want, changed)
 		}

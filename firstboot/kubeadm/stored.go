@@ -155,8 +155,13 @@ func WithControlPlane(clusterConfiguration []byte, endpoint string, names []stri
 		server = map[string]any{}
 	}
 	listed, _ := server["certSANs"].([]any)
-	differs = config["controlPlaneEndpoint"] != endpoint
-	for _, name := range append([]string{host}, names...) {
+	former, _ := config["controlPlaneEndpoint"].(string)
+	differs = former != endpoint
+	wanted := append([]string{host}, names...)
+	if old, _, err := net.SplitHostPort(former); err == nil { // kubeadm adds it by itself, as long as it is the endpoint.
+		wanted = append(wanted, old)
+	}
+	for _, name := range wanted {
 		if !slices.Contains(listed, any(name)) {
 			listed, differs = append(listed, name), true
 		}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,8 @@ func (n renewedNode) file(path string) string {
 	return filepath.Join(n.dir, strings.TrimPrefix(path, "/etc/kubernetes/"))
 }
 
+var startPattern = regexp.MustCompile(`(?m)^ExecStart=` + kubeadm.Program + ` (.*)$`)
+
 // phases runs what the renewal's unit runs.
 func (n renewedNode) phases(t *testing.T, documents []byte) {
 	t.Helper()
@@ -29,14 +32,21 @@ func (n renewedNode) phases(t *testing.T, documents []byte) {
 	if err := os.WriteFile(config, []byte(moved), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, phase := range []string{"certs all", "kubeconfig admin", "kubeconfig controller-manager", "kubeconfig scheduler"} {
-		args := append([]string{"init", "phase"}, strings.Fields(phase)...)
-		args = append(args, "--config", config)
-		if strings.HasPrefix(phase, "kubeconfig") {
+	unit, err := os.ReadFile("../../systemd/system/" + kubeadm.RenewUnit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := startPattern.FindAllStringSubmatch(string(unit), -1)
+	if len(commands) < 4 {
+		t.Fatalf("the unit has %d commands", len(commands))
+	}
+	for _, c := range commands {
+		args := strings.Fields(strings.Replace(c[1], "/run/hullmark/kubeadm/config.yaml", config, 1))
+		if strings.Contains(c[1], " kubeconfig ") {
 			args = append(args, "--kubeconfig-dir", n.dir)
 		}
-		if out, err := exec.CommandContext(t.Context(), filepath.Join(n.bundle, "usr", "bin", "kubeadm"), args...).CombinedOutput(); err != nil {
-			t.Fatalf("kubeadm %s: %v: %s", phase, err, out)
+		if out, err := exec.CommandContext(t.Context(), filepath.Join(n.bundle, kubeadm.Program), args...).CombinedOutput(); err != nil {
+			t.Fatalf("kubeadm %s: %v: %s", args, err, out)
 		}
 	}
 }

@@ -55,6 +55,9 @@ func TestCluster(t *testing.T) {
 		"the records tell of a worker that is Ready": regexp.MustCompile(`(?m)^worker-1 +worker +ready `),
 		"no bootstrap token is left":                 regexp.MustCompile(`(?m)^tokens:$`),
 		"the control plane says that it is Ready":    regexp.MustCompile(`"READY"`),
+		"the endpoint is not served before a boot":   regexp.MustCompile(`(?m)^control-plane-1 .* does not serve 10\.0\.2\.20 yet`),
+		"a boot makes the certificates for it":       regexp.MustCompile(`making the control plane's certificates anew: apiserver\.crt is not for 10\.0\.2\.20`),
+		"the endpoint is served then":                regexp.MustCompile(`(?m)^control-plane-1 .* serves it `),
 	} {
 		if !want.MatchString(out) {
 			t.Errorf("the demo does not show that %s (%s)", what, want)

@@ -115,8 +115,7 @@ func (a *Authority) ControlPlaneDisk(t testing.TB, endpoint string, end time.Tim
 kind: Pod
 spec:
   containers:
-  - command: [kube-apiserver, --advertise-address=192.0.2.7, --secure-port=6443, --service-cluster-ip-range=10.96.0.0/12,
-      "--service-account-issuer=https://kubernetes.default.svc.cluster.local"]
+  - command: [kube-apiserver, --advertise-address=192.0.2.7, --secure-port=6443, --service-cluster-ip-range=10.96.0.0/12]
 `),
 	}
 	for base, names := range map[string][]string{

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // Schema names the format of a Cluster.
@@ -25,8 +26,6 @@ const (
 	MaxCluster = 1 << 20
 	maxPools   = 64
 	maxMembers = 10000
-	maxFiles   = 32
-	maxHooks   = 16
 )
 
 // Cluster is the operator's document. Parse fills in what it may leave out.
@@ -183,7 +182,7 @@ func (c *Cluster) check() error {
 	if err := c.ControlPlane.check(); err != nil {
 		return fmt.Errorf("controlPlane.%w", err)
 	}
-	if err := checkPlaced(c.Files, c.Hooks); err != nil {
+	if err := measurements.CheckPlaced(placed(c.Files), c.Hooks); err != nil {
 		return err
 	}
 	return c.checkPools()
@@ -218,7 +217,7 @@ func (c *Cluster) checkPools() error {
 		if err := p.check(); err != nil {
 			return fmt.Errorf("%s (%s): %w", at, p.Name, err)
 		}
-		if err := checkPlaced(slices.Concat(c.Files, p.Files), slices.Concat(c.Hooks, p.Hooks)); err != nil {
+		if err := measurements.CheckPlaced(placed(c.Files, p.Files), slices.Concat(c.Hooks, p.Hooks)); err != nil {
 			return fmt.Errorf("%s (%s): %w", at, p.Name, err)
 		}
 		members += len(p.Members)

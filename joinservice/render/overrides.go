@@ -56,7 +56,7 @@ var kinds = map[string]kind{
 		owned: map[string]string{
 			"kubernetesVersion": "use kubernetesVersion", "clusterName": "use name", "controlPlaneEndpoint": "use controlPlane.endpoint",
 			"networking.podSubnet": "use network.podSubnet", "networking.serviceSubnet": "use network.serviceSubnet", "apiServer.certSANs": "use controlPlane.sans",
-			"certificatesDir": "", "caCertificateValidityPeriod": "", "imageRepository": "", "dns.imageRepository": "", "dns.imageTag": "", "proxy": "",
+			"certificatesDir": "", "caCertificateValidityPeriod": "", "certificateValidityPeriod": "", "imageRepository": "", "dns.imageRepository": "", "dns.imageTag": "", "proxy": "",
 			"etcd.external": "", "etcd.local.dataDir": "", "etcd.local.imageRepository": "", "etcd.local.imageTag": "",
 		},
 		arguments: map[string]map[string]string{

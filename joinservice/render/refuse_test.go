@@ -191,7 +191,7 @@ func with(t *testing.T, kind, field string) []byte {
 
 func TestLimits(t *testing.T) {
 	small := string(sample(t, "small"))
-	long := small + "hooks: [" + strings.Repeat("a.service, ", maxHooks+1) + "]\n"
+	long := small + "hooks: [" + strings.Repeat("a.service, ", measurements.MaxHooks+1) + "]\n"
 	if err := refused([]byte(long)); err == nil || !strings.Contains(err.Error(), "want at most 32 and 16") {
 		t.Errorf("hooks: got %v", err)
 	}

@@ -130,17 +130,17 @@ func register(document map[string]any, p Pool) {
 
 // pool writes what is one pool's.
 func (c *Cluster) pool(p Pool) ([]Rendered, error) {
-	join, err := c.join(p)
+	given, err := c.given(p)
 	if err != nil {
 		return nil, err
 	}
-	files := []Rendered{{Name: "pools/" + p.Name + "/" + joinFile, Content: join, Kubeadm: true}}
-	placed, err := c.placed(p)
+	files := []Rendered{{Name: "pools/" + p.Name + "/" + joinFile, Content: []byte(given.Join), Kubeadm: true}}
+	text, err := placedText(given)
 	if err != nil {
 		return nil, err
 	}
-	if placed != nil {
-		files = append(files, Rendered{Name: "pools/" + p.Name + "/" + placedFile, Content: placed})
+	if text != nil {
+		files = append(files, Rendered{Name: "pools/" + p.Name + "/" + placedFile, Content: text})
 	}
 	configs, err := c.configs(p)
 	return append(files, configs...), err
@@ -176,21 +176,24 @@ func (c *Cluster) join(p Pool) ([]byte, error) {
 	return encode(joinNote, document)
 }
 
-// placed writes the files and hooks of a pool's nodes, or nothing if there are none.
-func (c *Cluster) placed(p Pool) ([]byte, error) {
-	files, hooks := slices.Concat(c.Files, p.Files), slices.Concat(c.Hooks, p.Hooks)
-	if len(files) == 0 && len(hooks) == 0 {
+// placedText writes the files and hooks of a pool's nodes, or nothing if there are none.
+func placedText(p measurements.Pool) ([]byte, error) {
+	if len(p.Files) == 0 && len(p.Hooks) == 0 {
 		return nil, nil
 	}
-	for i := range files {
-		if files[i].Mode == "" {
-			files[i].Mode = "0644"
-		}
-	}
 	return kyaml.Marshal(struct {
-		Files []File   `json:"files,omitempty"`
-		Hooks []string `json:"hooks,omitempty"`
-	}{files, hooks})
+		Files []measurements.PlacedFile `json:"files,omitempty"`
+		Hooks []string                  `json:"hooks,omitempty"`
+	}{p.Files, p.Hooks})
+}
+
+// placed are files as a policy has them.
+func placed(files ...[]File) []measurements.PlacedFile {
+	var all []measurements.PlacedFile
+	for _, f := range slices.Concat(files...) {
+		all = append(all, measurements.PlacedFile{Path: f.Path, Mode: cmp.Or(f.Mode, "0644"), Content: f.Content})
+	}
+	return all
 }
 
 // configs writes a node configuration for each member that has static addresses, and one that all others of the pool share.
@@ -288,11 +291,7 @@ func (c *Cluster) given(p Pool) (measurements.Pool, error) {
 	if err != nil {
 		return measurements.Pool{}, err
 	}
-	given := measurements.Pool{Name: p.Name, Join: string(join), Hooks: slices.Concat(c.Hooks, p.Hooks)}
-	for _, f := range slices.Concat(c.Files, p.Files) {
-		given.Files = append(given.Files, measurements.PlacedFile{Path: f.Path, Mode: cmp.Or(f.Mode, "0644"), Content: f.Content})
-	}
-	return given, nil
+	return measurements.Pool{Name: p.Name, Join: string(join), Files: placed(c.Files, p.Files), Hooks: slices.Concat(c.Hooks, p.Hooks)}, nil
 }
 
 // decode reads a YAML stream of ours by the kinds of its documents.

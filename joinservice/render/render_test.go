@@ -189,13 +189,13 @@ func TestTakenPathsAreAllThere(t *testing.T) {
 	for _, f := range given {
 		paths = append(paths, f.GetPath())
 	}
-	for _, p := range kubeadm.JoinRemains() {
-		if strings.HasPrefix(p, roots[0]) {
+	for _, p := range append(kubeadm.JoinRemains(), append(kubeadm.Renewals(), kubeadm.RenewFile)...) {
+		if strings.HasPrefix(p, "/etc/kubernetes/") {
 			paths = append(paths, p)
 		}
 	}
 	for _, p := range paths {
-		if err := (File{Path: p}).check(); err == nil || !strings.Contains(err.Error(), "writes") {
+		if err := measurements.CheckPlaced([]measurements.PlacedFile{{Path: p, Mode: "0644"}}, nil); err == nil || !strings.Contains(err.Error(), "writes") {
 			t.Errorf("%s: got %v", p, err)
 		}
 	}

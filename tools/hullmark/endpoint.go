@@ -41,7 +41,7 @@ func newEndpointSetCommand() *cobra.Command {
 
 The endpoint is signed into the policy and pushed. Nothing moves before it can: each control plane makes the certificate for it at its next boot, and each worker goes over
 at its own next boot after that, with kube-proxy and flannel. So reboot the control planes, one at a time; run this command again, which sees that they all serve the endpoint and lets the
-addons use it; reboot the workers. Old names stay in the certificates until they are replaced by hand, and the old endpoint has to work until the last worker has gone over.
+addons use it; reboot the workers. With several control planes boot and join no worker between the two: it may find one that does not serve the endpoint yet. Old names stay in the certificates until they are replaced by hand, and the old endpoint has to work until the last worker has gone over.
 
 With --name alone, beside the endpoint that is in force, only the certificates change.`,
 		Example: "  hullmark endpoint set api.example.net:6443 --name 203.0.113.7 --cluster prod.cluster --server 192.0.2.7:6443",
@@ -95,11 +95,11 @@ func setEndpoint(endpoint measurements.Endpoint) policyEdit {
 
 // move lets the addons use the endpoint if all control planes serve it, and says what is left to do.
 func (o *endpointOptions) move(ctx context.Context, client *registry.Registry, c *cluster.Cluster, out io.Writer) error {
-	served, err := o.showEndpoint(ctx, client, c, out)
+	unserved, unreached, err := o.showEndpoint(ctx, client, c, out)
 	if err != nil {
 		return err
 	}
-	if !served && !o.served {
+	if unserved || unreached && !o.served {
 		_, err := fmt.Fprintln(out, "next: reboot the control planes that do not serve it yet, one at a time, and run this command again")
 		return err
 	}
@@ -126,14 +126,14 @@ func newEndpointShowCommand() *cobra.Command {
 		Short: "Show the control plane's endpoint, and which API servers serve it until when",
 		Long: `Show the control plane's endpoint, which API servers have a certificate for it, and until when those are good.
 
-Each control plane makes its certificates anew at its first boot in the last four months of their year.`,
+Each control plane makes its certificates anew at its first boot after four months of their year.`,
 		Example: "  hullmark endpoint show --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			file, client, err := o.connect(cmd.ErrOrStderr())
 			if err == nil {
 				err = o.persist(cmd.Context(), cmd.ErrOrStderr(), func() error {
-					_, err := o.showEndpoint(cmd.Context(), client, file.Cluster, cmd.OutOrStdout())
+					_, _, err := o.showEndpoint(cmd.Context(), client, file.Cluster, cmd.OutOrStdout())
 					return err
 				})
 			}
@@ -147,22 +147,21 @@ Each control plane makes its certificates anew at its first boot in the last fou
 	return cmd
 }
 
-// showEndpoint prints what each API server says of itself, and reports whether all serve the endpoint.
-func (o *endpointOptions) showEndpoint(ctx context.Context, client *registry.Registry, c *cluster.Cluster, out io.Writer) (served bool, err error) {
+// showEndpoint prints what each API server says of itself, and reports whether any does not serve the endpoint, or could not be asked.
+func (o *endpointOptions) showEndpoint(ctx context.Context, client *registry.Registry, c *cluster.Cluster, out io.Writer) (unserved, unreached bool, err error) {
 	settings, err := c.CurrentSettings()
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	planes, err := client.ControlPlanes(ctx)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	if len(planes) == 0 {
-		return false, errors.New("the cluster has no node of the role control-plane")
+		return false, false, errors.New("the cluster has no node of the role control-plane")
 	}
 	fmt.Fprintf(out, "endpoint %s, further names: %s\n", settings.ControlPlaneEndpoint, orNone(settings.Names))
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	served = true
 	for _, p := range planes {
 		address := netip.AddrPortFrom(p.Address, apiPort).String()
 		if len(planes) == 1 && o.server != "" { // There is no other that could answer there.
@@ -181,9 +180,9 @@ func (o *endpointOptions) showEndpoint(ctx context.Context, client *registry.Reg
 		default:
 			fmt.Fprintf(t, "%s\t%s\tserves it\tcertificate until %s\n", p.Name, address, certificate.NotAfter.UTC().Format("2006-01-02"))
 		}
-		served = served && err == nil && missing == ""
+		unserved, unreached = unserved || missing != "", unreached || err != nil
 	}
-	return served, t.Flush()
+	return unserved, unreached, t.Flush()
 }
 
 // apiPort is that of a control plane's API server.

@@ -122,8 +122,14 @@ func TestEndpointOfARealAPI(t *testing.T) {
 	}
 	s.run(t, 0, "endpoint show", "endpoint 127.0.0.1:6443, further names: none", "serves it")
 
-	// What the operator saw elsewhere counts, too.
-	s.run(t, 0, "endpoint set api.example.net:443 --served", "does not serve api.example.net yet", "reboot the workers")
+	// What the operator saw counts for a control plane that cannot be asked from here, and for no other.
+	s.run(t, 0, "endpoint set api.example.net:443 --served", "does not serve api.example.net yet", "reboot the control planes")
+	another := `{apiVersion: v1, kind: Node, metadata: {name: control-plane-2, labels: {node-role.kubernetes.io/control-plane: ""}}}`
+	if err := s.rig.Apply(t.Context(), []byte(another)); err != nil {
+		t.Fatal(err)
+	}
+	s.run(t, 0, "endpoint set api.example.net:443", "control-plane-2", "not reached from here", "reboot the control planes")
+	s.run(t, 0, "endpoint set api.example.net:443 --served", "control-plane-2", "not reached from here", "reboot the workers")
 	if data := s.systemData(t, "flannel"); data["api-host"] != "api.example.net" || data["api-port"] != "443" {
 		t.Errorf("flannel has %q", data)
 	}

@@ -116,7 +116,7 @@ func registerList(enforced []pcrs.Register) string {
 
 func newPolicyAddMemberCommand() *cobra.Command {
 	var o policyOptions
-	var ek, role, name string
+	var ek, role, name, pool string
 	cmd := &cobra.Command{
 		Use:   "member",
 		Short: "Admit a machine, by its endorsement key",
@@ -130,6 +130,7 @@ Whatever machine shows that key and boots an accepted release is given this role
 			if err != nil {
 				return withCode(exitUsage, err)
 			}
+			member.Pool = pool
 			return o.change(cmd, addMember(member))
 		},
 	}
@@ -137,6 +138,7 @@ Whatever machine shows that key and boots an accepted release is given this role
 	cmd.Flags().StringVar(&ek, "ek", "", "the endorsement key's `ID`: 64 hexadecimal digits")
 	cmd.Flags().StringVar(&role, "role", "", "control-plane or worker: the `ROLE` that the machine gets")
 	cmd.Flags().StringVar(&name, "name", "", "the `NAME` of its node, a DNS label")
+	cmd.Flags().StringVar(&pool, "pool", "", "the policy's `POOL` that says what the node is given (default: none)")
 	require(cmd, "ek", "role", "name")
 	return cmd
 }

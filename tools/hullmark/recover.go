@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -221,15 +222,14 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 		return nil, err
 	}
 	proceed := &wire.Proceed{NodeName: member.Name, Role: string(member.Role), Files: files}
-	if err := joinservice.AddPool(proceed, r.policy, member); err != nil {
-		return nil, err
+	if r.file.Cluster.Settings != nil { // Else the cluster was initialised by another file.
+		settings, err := r.file.Cluster.CurrentSettings()
+		if err != nil {
+			return nil, err
+		}
+		proceed.Endpoint, proceed.Names, proceed.Time = settings.ControlPlaneEndpoint, settings.Names, time.Now().Unix()
 	}
-	if r.file.Cluster.Settings == nil { // It was initialised by another file, and has its settings.
-		return proceed, nil
-	}
-	settings, err := r.file.Cluster.CurrentSettings()
-	proceed.Endpoint, proceed.Names = settings.ControlPlaneEndpoint, settings.Names
-	return proceed, err
+	return proceed, joinservice.AddPool(proceed, r.policy, member)
 }
 
 // show prints what the disk holds beside what the cluster file knows.
