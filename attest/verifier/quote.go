@@ -71,6 +71,9 @@ func checkAttributes(a tpm2.TPMAObject) error {
 	return nil
 }
 
+// selection is the encoding of the one selection that a quote may have.
+var selection = tpm2.Marshal(attest.Selection())
+
 // checkStatement compares a signed TPMS_ATTEST with what it must say.
 func checkStatement(quoted []byte, binding attest.Binding, registers attest.Registers) error {
 	statement, err := tpm2.Unmarshal[tpm2.TPMSAttest](quoted)
@@ -87,7 +90,7 @@ func checkStatement(quoted []byte, binding attest.Binding, registers attest.Regi
 	if !bytes.Equal(statement.ExtraData.Buffer, binding[:]) {
 		return refuse("quote-not-bound", "the quote was not made for this channel, this challenge and this first message", nil)
 	}
-	if !bytes.Equal(tpm2.Marshal(info.PCRSelect), tpm2.Marshal(attest.Selection())) {
+	if !bytes.Equal(tpm2.Marshal(info.PCRSelect), selection) {
 		return refuse("quote-selection", "the quote covers other registers than SHA-256 0-9 and 11-15", nil)
 	}
 	if want := registers.Digest(); !bytes.Equal(info.PCRDigest.Buffer, want[:]) {

@@ -4,7 +4,9 @@
 package verifier
 
 import (
+	"crypto/sha256"
 	"crypto/x509"
+	"encoding/binary"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -64,7 +66,9 @@ type Exchange struct {
 	hello      []byte
 	claims     attest.Claims
 	ek, ak     *tpm2.TPMTPublic
-	secret     hullmark.Secret
+	// akPublic is the AK's encoding.
+	akPublic []byte
+	secret   hullmark.Secret
 }
 
 // Begin does all that costs nothing: it holds M1 to the limits, to this
@@ -94,13 +98,15 @@ func Begin(hello, channelKey []byte, root hullmark.ClusterRoot, anchor Anchor) (
 
 // readKeys decodes both public keys, and accepts no EK but the default template's.
 func (e *Exchange) readKeys(message *wire.Hello) (err error) {
-	if e.ek, err = parsePublic(message.GetEkPublic()); err != nil {
-		return malformed("endorsement key", err)
-	}
 	if e.ak, err = parsePublic(message.GetAkPublic()); err != nil {
 		return malformed("attestation key", err)
 	}
-	if !attest.IsDefaultEK(e.ek) {
+	e.akPublic = message.GetAkPublic()
+	ek, ok := attest.ParseDefaultEK(message.GetEkPublic())
+	if e.ek = &ek; !ok {
+		if _, err := parsePublic(message.GetEkPublic()); err != nil {
+			return malformed("endorsement key", err)
+		}
 		return &hullmark.Condition{
 			Code: "ek-template", Step: step, Title: "the endorsement key is not one of the TCG's default RSA-2048 template",
 			Expected: "template L-1", Got: "another public area", Next: "use a TPM that holds a default RSA-2048 endorsement key",
@@ -130,7 +136,7 @@ func (e *Exchange) Node() hullmark.NodeID { return e.claims.Node }
 // holds the AK can read it. It returns a TPM2B_ID_OBJECT and a
 // TPM2B_ENCRYPTED_SECRET. random is crypto/rand.Reader in all but tests.
 func (e *Exchange) Challenge(random io.Reader) (credential, secret []byte, err error) {
-	name, err := tpm2.ObjectName(e.ak)
+	name, err := e.akName()
 	if err != nil {
 		return nil, nil, malformed("attestation key", err)
 	}
@@ -141,11 +147,20 @@ func (e *Exchange) Challenge(random io.Reader) (credential, secret []byte, err e
 	if e.secret, err = hullmark.RandomSecret(random, attest.SecretSize); err != nil {
 		return nil, nil, fmt.Errorf("challenge: %w", err)
 	}
-	credential, secret, err = tpm2.CreateCredential(random, key, name.Buffer, e.secret.Expose())
+	credential, secret, err = tpm2.CreateCredential(random, key, name, e.secret.Expose())
 	if err != nil {
 		return nil, nil, malformed("endorsement key", err)
 	}
 	return tpm2.Marshal(tpm2.TPM2BIDObject{Buffer: credential}), tpm2.Marshal(tpm2.TPM2BEncryptedSecret{Buffer: secret}), nil
+}
+
+// akName returns the AK's name: its name algorithm and the hash of its public area (TPM 2.0 Part 1 §16).
+func (e *Exchange) akName() ([]byte, error) {
+	if e.ak.NameAlg != tpm2.TPMAlgSHA256 {
+		return nil, fmt.Errorf("name algorithm %#x, want SHA-256", e.ak.NameAlg)
+	}
+	hash := sha256.Sum256(e.akPublic) // the only encoding of it
+	return append(binary.BigEndian.AppendUint16(nil, uint16(e.ak.NameAlg)), hash[:]...), nil
 }
 
 // Verify checks M3 against all that went before and returns what it proves.
