@@ -42,15 +42,24 @@ func (s *Service) RevokeLeftOver(ctx context.Context) error {
 	return nil
 }
 
-// Settle ends the token of a machine whose node became Ready although its
-// exchange was not heard to the end, and records it. A machine that was given a
-// later token since it was read is left alone.
+// Unsettled reports whether a record tells of an exchange whose end nobody recorded: its stream was lost, or the records did not take the last word.
+func (m Machine) Unsettled() bool {
+	return m.Token != "" || m.State == MachineJoining || m.State == MachineFailed && m.Condition != nil && m.Condition.Code == OutcomeEnded
+}
+
+// Settle records that a machine's node became Ready although its exchange was not heard to the end, and ends its token. A machine that was given
+// a later ticket since it was read, or whose exchange is under way here, is left alone.
 func (s *Service) Settle(ctx context.Context, seen Machine) error {
-	if err := s.Tokens.Revoke(ctx, seen.Token); err != nil {
-		return err
+	if s.Attends(seen.Node) {
+		return nil
+	}
+	if seen.Token != "" {
+		if err := s.Tokens.Revoke(ctx, seen.Token); err != nil {
+			return err
+		}
 	}
 	err := s.change(ctx, seen.Node, &stored{}, func(m *Machine, _ bool) error {
-		if m.Token != seen.Token {
+		if m.Token != seen.Token || m.Record.Issued != seen.Record.Issued {
 			return errSuperseded
 		}
 		m.State, m.Token, m.Phase, m.Condition = MachineReady, "", "", nil

@@ -38,6 +38,25 @@ func TestATokenThatCouldNotBeRevokedIsRevokedLater(t *testing.T) {
 	}
 }
 
+func TestUnsettled(t *testing.T) {
+	lost := &hullmark.Condition{Code: joinservice.OutcomeEnded}
+	for name, c := range map[string]struct {
+		machine joinservice.Machine
+		want    bool
+	}{
+		"ready":                {joinservice.Machine{State: joinservice.MachineReady}, false},
+		"ready with a token":   {joinservice.Machine{State: joinservice.MachineReady, Token: "abcdef"}, true},
+		"joining":              {joinservice.Machine{State: joinservice.MachineJoining}, true},
+		"its stream was lost":  {joinservice.Machine{State: joinservice.MachineFailed, Condition: lost}, true},
+		"it failed":            {joinservice.Machine{State: joinservice.MachineFailed, Condition: &hullmark.Condition{Code: "kubeadm-failed"}}, false},
+		"admitted, not opened": {joinservice.Machine{State: joinservice.MachineAdmitted}, false},
+	} {
+		if got := c.machine.Unsettled(); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestSettleEndsTheTokenOfAnUnheardNode(t *testing.T) {
 	s := newSite(t)
 	s.node.Silent = true
@@ -55,6 +74,17 @@ func TestSettleEndsTheTokenOfAnUnheardNode(t *testing.T) {
 	if m := s.machine(t); m.State != joinservice.MachineReady || m.Token != "" || m.Condition != nil || len(s.records.Tokens()) != 0 {
 		t.Errorf("the record is %+v, tokens %v", m, s.records.Tokens())
 	}
+	// The last word of one that came back without a token may be lost, too.
+	s.store(t, func(m *joinservice.Machine) { m.State = joinservice.MachineJoining })
+	if err := s.service.Settle(t.Context(), s.machine(t)); err != nil || s.machine(t).State != joinservice.MachineReady {
+		t.Errorf("without a token: %v, %+v", err, s.machine(t))
+	}
+	earlier := s.machine(t)
+	s.store(t, func(m *joinservice.Machine) { m.State, m.Record.Issued = joinservice.MachineJoining, m.Record.Issued+1 })
+	if err := s.service.Settle(t.Context(), earlier); err == nil || s.machine(t).State != joinservice.MachineJoining {
+		t.Errorf("a later ticket was settled: %v, %+v", err, s.machine(t))
+	}
+	seen = s.machine(t)
 	// A later ticket's token is not this one's.
 	s.store(t, func(m *joinservice.Machine) { m.State, m.Token = joinservice.MachineJoining, "later1" })
 	if err := s.service.Settle(t.Context(), seen); err == nil || s.machine(t).Token != "later1" {

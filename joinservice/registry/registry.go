@@ -164,7 +164,7 @@ func (r *Registry) explain(what string, err error) error {
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return &hullmark.Condition{
 			Code: "api-forbidden", Title: what + ": the Kubernetes API refuses it: " + brief(err.Error()), Retry: true,
-			Next: "wait until the cluster is initialised; if this stays, apply Hullmark's manifest again",
+			Next: "wait: an API server that has just started refuses everybody; if this stays, apply Hullmark's manifest again",
 		}
 	case !errors.As(err, &answer), transient(answer.Status().Code):
 		return &hullmark.Condition{

@@ -7,14 +7,14 @@ import (
 )
 
 const (
-	// settlePause lies between two looks at tokens that no exchange ended.
+	// settlePause lies between two looks at what no exchange ended.
 	settlePause = 20 * time.Second
 	// settleAge is how long a machine was not heard at least before its node is believed to be Ready:
 	// Kubernetes takes 50 s to notice that a node is gone, whose machine may be joining anew.
 	settleAge = 90 * time.Second
 )
 
-// settle ends the tokens that exchanges could not end: the API was down, or the replica ended.
+// settle ends the tokens, and records the ends, that exchanges could not: the API was down, or the replica ended.
 func (a *app) settle(ctx context.Context) error {
 	tick := time.NewTicker(settlePause)
 	defer tick.Stop()
@@ -28,14 +28,14 @@ func (a *app) settle(ctx context.Context) error {
 		err := errors.Join(a.service.RevokeLeftOver(ctx), a.settleMachines(ctx))
 		if text := errorText(err); text != said && ctx.Err() == nil {
 			if err != nil {
-				a.log.Warn("tokens are left", "error", err.Error())
+				a.log.Warn("exchanges are not settled", "error", err.Error())
 			}
 			said = text
 		}
 	}
 }
 
-// settleMachines looks for machines that hold a token although their nodes are Ready.
+// settleMachines looks for machines whose exchange nobody recorded the end of although their nodes are Ready.
 func (a *app) settleMachines(ctx context.Context) error {
 	machines, err := a.registry.List(ctx)
 	switch {
@@ -45,7 +45,7 @@ func (a *app) settleMachines(ctx context.Context) error {
 		a.outage.end()
 	}
 	for _, m := range machines {
-		if m.Token == "" || time.Since(m.Seen) < settleAge {
+		if !m.Unsettled() || time.Since(m.Seen) < settleAge {
 			continue
 		}
 		ready, failed := a.registry.NodeReady(ctx, m.Name)
