@@ -92,7 +92,7 @@ func (d *demo) run(ctx context.Context, workers uint) (err error) {
 		fmt.Printf("\nWhat runs keeps running; interrupt to switch it off.\n  KUBECONFIG=%s %s get pods -A\n", d.path("kubeconfig"), d.kubectlPath())
 		<-ctx.Done()
 	} else {
-		fmt.Printf("\nThe machine is switched off now. It is %s; docs/boot.md says how to start it, and how to ask it again.\n", d.path("vm"))
+		fmt.Printf("\n%s\n", d.farewell())
 	}
 	return nil
 }
@@ -108,6 +108,14 @@ func (d *demo) plan(workers uint) {
 		name := fmt.Sprintf("worker-%d", i+1)
 		d.workers = append(d.workers, &node{name: name, folder: d.path(name), file: d.path(name + ".json"), address: address(i + 1)})
 	}
+}
+
+// farewell says what is left.
+func (d *demo) farewell() string {
+	if len(d.workers) > 0 {
+		return "The machines are switched off now, which takes a minute or two. What they wrote is below " + d.state + "; --keep leaves them running."
+	}
+	return "The machine is switched off now. It is " + d.path("vm") + "; docs/boot.md says how to start it, and how to ask it again."
 }
 
 // subject begins the last sentence.

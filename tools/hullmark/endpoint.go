@@ -40,10 +40,10 @@ func newEndpointSetCommand() *cobra.Command {
 		Long: `Change the control plane's endpoint, and the names of its API servers.
 
 The endpoint is signed into the policy and pushed. Nothing moves before it can: each control plane makes the certificate for it at its next boot, and each worker goes over
-at its own next boot after that, with kube-proxy and flannel. So reboot the control planes, one at a time; run this command again, which sees that they all serve the endpoint and lets the
-addons use it; reboot the workers. With several control planes boot and join no worker between the two: it may find one that does not serve the endpoint yet. Old names stay in the certificates until they are replaced by hand, and the old endpoint has to work until the last worker has gone over.
+at its own next boot after that; kube-proxy and flannel do at their next start on a node. So reboot the control planes, one at a time; run this command again, which sees that they all serve the endpoint and lets the
+addons use it; reboot the workers. With several control planes boot and join no worker between the two: it may find one that does not serve the endpoint yet. A name that was in a certificate stays in it, and the old endpoint has to work until the last worker has gone over.
 
-With --name alone, beside the endpoint that is in force, only the certificates change.`,
+With the endpoint that is in force, and other names, only the certificates change. Name --server until nodes serve the new endpoint: it is what all commands use from now on if you do not.`,
 		Example: "  hullmark endpoint set api.example.net:6443 --name 203.0.113.7 --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    exactArg("endpoint set", "the endpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -54,7 +54,7 @@ Exit codes: 0 rendered (or no difference), 1 failed, 2 usage, 3 there are differ
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.kubeadm, "kubeadm", "", "the image's kubeadm `PROGRAM` (default: the one beside what out/kubectl leads to)")
-	f.StringVar(&o.policy, "policy", "", "policy `FILE` in force, as hullmark policy show -o json prints it; the draft keeps all but its members")
+	f.StringVar(&o.policy, "policy", "", "policy `FILE` in force, as hullmark policy show -o json prints it; the draft keeps all but its members and pools")
 	f.StringVar(&o.against, "against", "", "show the differences from an earlier render in `DIR`")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "show the differences from the running cluster of this kubeconfig `FILE`")
 	f.StringVar(&o.out, "out", "", "write the files into a new folder `DIR`, all or none")
