@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -61,6 +62,7 @@ func (b bench) comesBack(t *testing.T, uid string) {
 		t.Fatal(err)
 	}
 	cli(t, 0, append([]string{"cluster", "kubeconfig", b.path("kubeconfig"), "--endpoint", m.api}, file...)...)
+	b.awaitAPI(t, append([]string{"node", "logs", "--node", m.agent}, file...))
 	if after := b.kubectl(t, "get", "node", "control-plane-1", "-o", "jsonpath={.metadata.uid}"); after != uid || uid == "" {
 		t.Errorf("the node's uid was %q, now it is %q", uid, after)
 	}
@@ -80,6 +82,24 @@ func (b bench) comesBack(t *testing.T, uid string) {
 	// The API server and etcd take their time to end where the processor is emulated.
 	if !m.Stop(5 * time.Minute) {
 		t.Error("the machine did not switch itself off when its power button was pressed")
+	}
+}
+
+// awaitAPI waits until the API server answers. One that starves may end and start once more after the node was Ready: etcd did not answer in time. If it
+// never does, the node's journal says why.
+func (b bench) awaitAPI(t *testing.T, logs []string) {
+	t.Helper()
+	const patience = 10 * time.Minute
+	for began := time.Now(); ; time.Sleep(5 * time.Second) {
+		out, err := exec.CommandContext(t.Context(), filepath.Join(b.out, "kubectl"), "--kubeconfig", b.path("kubeconfig"), "get", "--raw", "/readyz").CombinedOutput()
+		if err == nil {
+			return
+		}
+		t.Logf("%v after Ready the API server does not answer: %s", time.Since(began).Round(time.Second), out)
+		if time.Since(began) > patience {
+			cli(t, 0, logs...)
+			t.Fatalf("the API server did not answer within %v after the node was Ready", patience)
+		}
 	}
 }
 
