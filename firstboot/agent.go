@@ -82,8 +82,8 @@ type Cluster interface {
 	Join(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error
 	// Renew makes a control plane's certificates and kubeconfigs that are missing.
 	Renew(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error
-	// WaitReady returns when node is Ready in this boot.
-	WaitReady(ctx context.Context, access kubeadm.Access, node string) error
+	// WaitReady returns when node is Ready in this boot, and reports what it waits for until then.
+	WaitReady(ctx context.Context, access kubeadm.Access, node string, report func(why error)) error
 	// DiskRecord reads what the cluster keeps of a machine's disk.
 	DiskRecord(ctx context.Context, access kubeadm.Access, node hullmark.NodeID) (kubeadm.DiskRecord, error)
 }

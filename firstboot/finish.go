@@ -303,7 +303,9 @@ func (x *exchange) waitReady(ctx context.Context) error {
 	x.progress("ready", "waiting for the node to be Ready")
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	if err := x.agent.Cluster.WaitReady(ctx, x.access(), x.proceed.GetNodeName()); err != nil {
+	// An API server's words, so they are bounded and quoted.
+	report := func(why error) { x.progress("ready", fmt.Sprintf("not yet: %.300q", why.Error())) }
+	if err := x.agent.Cluster.WaitReady(ctx, x.access(), x.proceed.GetNodeName(), report); err != nil {
 		return err
 	}
 	x.agent.Status.Say("the agent took %s", usage())

@@ -135,13 +135,13 @@ func (Kubeadm) Renew(ctx context.Context, documents []byte, report func(kubeadm.
 // bootIDFile holds what tells this boot from all others, for the kubelet too (random(4)).
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
-// WaitReady returns when the node is Ready in this boot.
-func (Kubeadm) WaitReady(ctx context.Context, access kubeadm.Access, node string) error {
+// WaitReady returns when the node is Ready in this boot, and reports what it waits for until then.
+func (Kubeadm) WaitReady(ctx context.Context, access kubeadm.Access, node string, report func(why error)) error {
 	bootID, err := os.ReadFile(bootIDFile)
 	if err != nil {
 		return err
 	}
-	return kubeadm.WaitReady(ctx, access, node, strings.TrimSpace(string(bootID)), readyPause)
+	return kubeadm.WaitReady(ctx, access, node, strings.TrimSpace(string(bootID)), readyPause, report)
 }
 
 // DiskRecord asks the API server.

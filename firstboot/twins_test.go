@@ -171,7 +171,7 @@ func (c *twinCluster) preflight(wanted, remains []string) error {
 	return nil
 }
 
-func (c *twinCluster) WaitReady(_ context.Context, access kubeadm.Access, _ string) error {
+func (c *twinCluster) WaitReady(_ context.Context, access kubeadm.Access, _ string, _ func(error)) error {
 	c.access = access
 	_, err := access.Read(access.Kubeconfig)
 	return errors.Join(err, c.notReady)

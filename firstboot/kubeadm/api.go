@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -16,6 +17,9 @@ import (
 
 // maxObject bounds the API server's answer about one object, in bytes.
 const maxObject = 4 << 20
+
+// maxChecks bounds how many of an API server's failed checks are named.
+const maxChecks = 8
 
 // Access is how a node reaches its API server: as an administrator, or as its kubelet.
 type Access struct {
@@ -40,7 +44,7 @@ type api struct {
 	server string
 }
 
-// get reads the object at path, of which into holds the fields that matter.
+// get reads the object at path, of which into holds the fields that matter; without into, that the path answers is enough.
 func (a *api) get(ctx context.Context, path string, into any) error {
 	if a.client == nil {
 		var err error
@@ -72,13 +76,35 @@ func (a *api) ask(ctx context.Context, path string, into any) error {
 		return err
 	}
 	defer func() { _ = answer.Body.Close() }()
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("API server: %s", answer.Status)
+	body, err := io.ReadAll(io.LimitReader(answer.Body, maxObject))
+	if err != nil {
+		return fmt.Errorf("API server: %w", err)
 	}
-	if err := json.NewDecoder(io.LimitReader(answer.Body, maxObject)).Decode(into); err != nil {
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("API server: %s%s", answer.Status, failedChecks(body))
+	}
+	if into == nil {
+		return nil
+	}
+	if err := json.Unmarshal(body, into); err != nil {
 		return fmt.Errorf("API server: %w", err)
 	}
 	return nil
+}
+
+// failedChecks returns the names in an answer of Kubernetes' health endpoints, which has a line for each check: "[-]etcd failed: reason withheld".
+func failedChecks(body []byte) string {
+	var names []string
+	for line := range strings.Lines(string(body)) {
+		if name, ok := strings.CutPrefix(line, "[-]"); ok && len(names) < maxChecks {
+			name, _, _ = strings.Cut(name, " ")
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return ": not yet " + strings.Join(names, ", ")
 }
 
 // kubeconfigFile is the part of a kubeconfig that tells how to reach the API server. kubeadm's for its administrator holds the certificates, a kubelet's own

@@ -11,9 +11,10 @@ import (
 )
 
 // WaitReady asks the API server, each time pause has passed, until the kubelet that was started in the boot bootID (random(4), boot_id) reports that
-// node is Ready: what an earlier boot reported stands in the API until it is outdated. When ctx ends first, the error says what the node was still
-// waiting for.
-func WaitReady(ctx context.Context, access Access, node, bootID string, pause time.Duration) error {
+// node is Ready: what an earlier boot reported stands in the API until it is outdated. A control plane (access.Local) is ready when its API server says
+// the same of itself: one that was just started answers before it has all that it serves, and ends if it does not get it. What it waits for is
+// reported when it changes, and is in the error when ctx ends first.
+func WaitReady(ctx context.Context, access Access, node, bootID string, pause time.Duration, report func(why error)) error {
 	server := api{access: access}
 	defer server.close()
 	tick := time.NewTicker(pause)
@@ -26,6 +27,9 @@ func WaitReady(ctx context.Context, access Access, node, bootID string, pause ti
 		}
 		// A request that ctx cut off says nothing about the node.
 		if waitsFor == nil || ctx.Err() == nil {
+			if waitsFor == nil || why.Error() != waitsFor.Error() {
+				report(why)
+			}
 			waitsFor = why
 		}
 		select {
@@ -53,14 +57,22 @@ func (a *api) notReady(ctx context.Context, node, bootID string) error {
 		return errors.New("its kubelet has not reported in this boot yet")
 	}
 	for _, c := range found.Status.Conditions {
-		if c.Type == "Ready" && c.Status == "True" {
-			return nil
+		if c.Type == "Ready" && c.Status != "True" {
+			return errors.New(c.Message)
 		}
 		if c.Type == "Ready" {
-			return errors.New(c.Message)
+			return a.serverNotReady(ctx)
 		}
 	}
 	return errors.New("its kubelet has not reported yet")
+}
+
+// serverNotReady returns nil when the machine's own API server says that it is ready, or what it still lacks. Another machine's is not the node's matter.
+func (a *api) serverNotReady(ctx context.Context) error {
+	if !a.access.Local {
+		return nil
+	}
+	return a.get(ctx, "/readyz", nil)
 }
 
 // DiskRecord is what the cluster keeps of a machine's state disk (docs/protocol.md).

@@ -101,13 +101,15 @@ const (
 	readyNode   = `{"status":{"nodeInfo":{"bootID":"now"},"conditions":[{"type":"DiskPressure","status":"False"},{"type":"Ready","status":"True"}]}}`
 )
 
+func silent(error) {}
+
 func TestWaitReady(t *testing.T) {
 	for name, access := range map[string]func(*httptest.Server) Access{
 		"administrator": func(s *httptest.Server) Access { return administrator(t, s) },
 		"kubelet":       func(s *httptest.Server) Access { a, _ := kubelet(t, s); return a },
 	} {
 		server := apiServerTwin(t, nodePath, unknownNode, noNetwork, readyNode)
-		if err := WaitReady(t.Context(), access(server), "one", "now", time.Millisecond); err != nil {
+		if err := WaitReady(t.Context(), access(server), "one", "now", time.Millisecond, silent); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -128,7 +130,7 @@ func TestWaitReadyReadsTheFilesAgain(t *testing.T) {
 		}
 		return read(path)
 	}
-	if err := WaitReady(t.Context(), access, "one", "now", time.Millisecond); err != nil || reads < 2 {
+	if err := WaitReady(t.Context(), access, "one", "now", time.Millisecond, silent); err != nil || reads < 2 {
 		t.Errorf("%v after %d reads", err, reads)
 	}
 }
@@ -137,18 +139,63 @@ func TestWaitReadySaysWhatItWaitsFor(t *testing.T) {
 	for want, answer := range map[string]string{"cni plugin not initialized": noNetwork, "has not reported in this boot": staleNode} {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
-		err := WaitReady(ctx, administrator(t, apiServerTwin(t, nodePath, answer)), "one", "now", time.Millisecond)
+		err := WaitReady(ctx, administrator(t, apiServerTwin(t, nodePath, answer)), "one", "now", time.Millisecond, silent)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
 }
 
+// It reports what it waits for, and the same only once.
+func TestWaitReadyReports(t *testing.T) {
+	var reports []string
+	report := func(why error) { reports = append(reports, why.Error()) }
+	server := apiServerTwin(t, nodePath, staleNode, noNetwork, noNetwork, readyNode)
+	if err := WaitReady(t.Context(), administrator(t, server), "one", "now", time.Millisecond, report); err != nil {
+		t.Fatal(err)
+	}
+	if len(reports) != 2 || reports[1] != "cni plugin not initialized" {
+		t.Errorf("got %q", reports)
+	}
+}
+
 // What the node said before it rebooted counts for nothing.
 func TestWaitReadyIgnoresTheBootBefore(t *testing.T) {
 	server := apiServerTwin(t, nodePath, staleNode, staleNode, readyNode)
-	if err := WaitReady(t.Context(), administrator(t, server), "one", "now", time.Millisecond); err != nil {
+	if err := WaitReady(t.Context(), administrator(t, server), "one", "now", time.Millisecond, silent); err != nil {
 		t.Error(err)
+	}
+}
+
+// An API server that was just started lists its nodes before its own checks pass: its machine is not ready, a machine elsewhere is.
+func TestReadyNeedsTheOwnAPIServer(t *testing.T) {
+	for name, c := range map[string]struct {
+		access Access
+		checks string // What /readyz answers with 500; "" is a server that is ready.
+		want   string
+	}{
+		"own, ready":         {Access{Local: true}, "", ""},
+		"own, without etcd":  {Access{Local: true}, "[+]ping ok\n[-]etcd failed: reason withheld\n[-]poststarthook/rbac failed\n", "not yet etcd, poststarthook/rbac"},
+		"own, without words": {Access{Local: true}, "no", "500"},
+		"another's":          {Access{}, "[-]etcd failed", ""},
+	} {
+		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.URL.Path == nodePath:
+				_, _ = fmt.Fprint(w, readyNode)
+			case r.URL.Path == "/readyz" && c.checks == "":
+				_, _ = fmt.Fprint(w, "ok")
+			case r.URL.Path == "/readyz":
+				http.Error(w, c.checks, http.StatusInternalServerError)
+			default:
+				http.NotFound(w, r)
+			}
+		}))
+		err := (&api{access: c.access, client: server.Client(), server: server.URL}).notReady(t.Context(), "one", "now")
+		server.Close()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
 	}
 }
 
