@@ -37,7 +37,8 @@ const (
 	serverName  = "kubernetes"
 )
 
-// api asks the API server. A kubelet's certificate may be replaced at any time, so the files are read again after each failure.
+// api asks the API server. A kubelet's certificate may be replaced at any time, so the files are read again after each failure but a server's that knows who
+// asks: each handshake costs an API server that starts more than the question.
 type api struct {
 	access Access
 	client *http.Client
@@ -53,7 +54,7 @@ func (a *api) get(ctx context.Context, path string, into any) error {
 		}
 	}
 	err := a.ask(ctx, path, into)
-	if err != nil {
+	if err != nil && !errors.Is(err, errNotNow) {
 		a.close()
 	}
 	return err
@@ -80,8 +81,11 @@ func (a *api) ask(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return fmt.Errorf("API server: %w", err)
 	}
+	if answer.StatusCode >= http.StatusInternalServerError {
+		return fmt.Errorf("%w: %s%s", errNotNow, answer.Status, failedChecks(body))
+	}
 	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("API server: %s%s", answer.Status, failedChecks(body))
+		return fmt.Errorf("API server: %s", answer.Status)
 	}
 	if into == nil {
 		return nil
@@ -91,6 +95,9 @@ func (a *api) ask(ctx context.Context, path string, into any) error {
 	}
 	return nil
 }
+
+// errNotNow is an answer that blames the server, not the one who asks.
+var errNotNow = errors.New("API server")
 
 // failedChecks returns the names in an answer of Kubernetes' health endpoints, which has a line for each check: "[-]etcd failed: reason withheld".
 func failedChecks(body []byte) string {
