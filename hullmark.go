@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 )
 
 // NodeID is the identity of a machine: for a TPM,
@@ -128,6 +129,14 @@ var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 // servers by their certificates, and each machine by itself. A node's serving
 // certificate names the node, so none may have one of these.
 var notNames = []string{"kubernetes", "localhost"}
+
+// hookPattern is stricter than systemd.unit(5): one service, no instance, no path.
+var hookPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}\.service$`)
+
+// ValidHook reports whether a node may be told to start the unit: a service of its image that is not one of Hullmark's own, which start when their time has come.
+func ValidHook(unit string) bool {
+	return hookPattern.MatchString(unit) && !strings.HasPrefix(unit, "hullmark-") && unit != "kubelet.service" && unit != "containerd.service"
+}
 
 // ValidNodeName reports whether a node can have the name: it becomes its host name and its name in Kubernetes, so it is one DNS label of at most 63 bytes, and not one of those that mean something else.
 func ValidNodeName(name string) bool {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -152,13 +151,9 @@ func checkFiles(files []*wire.File) error {
 	return nil
 }
 
-// hookPattern is stricter than systemd.unit(5): one service, no instance, no path.
-var hookPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}\.service$`)
-
-// checkHooks refuses what is no service, and those that the agent starts itself, when their time has come.
 func checkHooks(hooks []string) error {
 	for _, unit := range hooks {
-		if !hookPattern.MatchString(unit) || strings.HasPrefix(unit, "hullmark-") || unit == kubeletUnit || unit == "containerd.service" {
+		if !hullmark.ValidHook(unit) {
 			return fmt.Errorf("hook %.80q is not the name of a service, or of one that is started anyway", unit)
 		}
 	}

@@ -240,7 +240,9 @@ func (p Policy) checkEndpoint() error {
 
 // Check reports what keeps an endpoint from being any cluster's.
 func (e Endpoint) Check() error {
-	if host, ok := hullmark.EndpointHost(e.Address); !ok || !hullmark.ValidServerName(host) || !strings.HasPrefix(strings.Trim(e.Address, "["), host) {
+	// EndpointHost spells an address in its usual form: one that is written otherwise would never be found in a certificate.
+	host, ok := hullmark.EndpointHost(e.Address)
+	if !ok || !hullmark.ValidServerName(host) || !strings.HasPrefix(strings.TrimPrefix(e.Address, "["), host) {
 		return fmt.Errorf("endpoint: address %.80q: want HOST:PORT, with a DNS name in lower case or an IP address, and a port from 1 to 65535", e.Address)
 	}
 	if len(e.Names) > MaxNames {

@@ -64,8 +64,6 @@ var (
 	modePattern = regexp.MustCompile(`^0[0-7]{3}$`)
 	// filePattern keeps out what a shell, a unit file or a terminal could read as something else.
 	filePattern = regexp.MustCompile(`^[A-Za-z0-9/_.-]{1,200}$`)
-	// hookPattern is stricter than systemd.unit(5): one service, no instance, no path.
-	hookPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}\.service$`)
 )
 
 // Pool returns the pool that a member belongs to; without one it is the zero value.
@@ -123,11 +121,8 @@ func CheckPlaced(files []PlacedFile, hooks []string) error {
 		}
 	}
 	for i, h := range hooks {
-		if !hookPattern.MatchString(h) {
-			return fmt.Errorf("hooks: %.200q: want the name of a service in the image: lower-case letters, digits and hyphens, and .service", h)
-		}
-		if strings.HasPrefix(h, "hullmark-") || h == "kubelet.service" || h == "containerd.service" {
-			return fmt.Errorf("hooks: %s: Hullmark starts it itself", h)
+		if !hullmark.ValidHook(h) {
+			return fmt.Errorf("hooks: %.200q: want the name of a service in the image: lower-case letters, digits and hyphens, and .service, unless Hullmark starts it itself", h)
 		}
 		if slices.Contains(hooks[:i], h) {
 			return fmt.Errorf("hooks: %s: named twice", h)

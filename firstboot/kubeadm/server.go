@@ -15,27 +15,26 @@ import (
 // showTimeout bounds how long an API server may take to show its certificate.
 const showTimeout = 10 * time.Second
 
-// clusterIn returns the part of a kubeconfig that says where its one cluster is.
-func clusterIn(config map[string]any) (map[string]any, error) {
+// clusterIn returns a kubeconfig, and the part of it that says where its one cluster is.
+func clusterIn(kubeconfig []byte) (config, cluster map[string]any, err error) {
+	if err := yaml.Unmarshal(kubeconfig, &config); err != nil {
+		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
+	}
 	list, _ := config["clusters"].([]any)
 	if len(list) != 1 {
-		return nil, fmt.Errorf("%d clusters: want one", len(list))
+		return nil, nil, fmt.Errorf("kubeconfig: %d clusters: want one", len(list))
 	}
 	named, _ := list[0].(map[string]any)
 	cluster, ok := named["cluster"].(map[string]any)
 	if !ok {
-		return nil, errors.New("its cluster is empty")
+		return nil, nil, errors.New("kubeconfig: its cluster is empty")
 	}
-	return cluster, nil
+	return config, cluster, nil
 }
 
 // serverOf returns the URL of a kubeconfig's API server.
 func serverOf(kubeconfig []byte) (string, error) {
-	var config map[string]any
-	if err := yaml.Unmarshal(kubeconfig, &config); err != nil {
-		return "", err
-	}
-	cluster, err := clusterIn(config)
+	_, cluster, err := clusterIn(kubeconfig)
 	if err != nil {
 		return "", err
 	}
@@ -45,13 +44,9 @@ func serverOf(kubeconfig []byte) (string, error) {
 
 // WithEndpoint returns a kubeconfig that names the API server at HOST:PORT, and is as before in all else. It reports whether it named another one.
 func WithEndpoint(kubeconfig []byte, endpoint string) (changed []byte, differs bool, err error) {
-	var config map[string]any
-	if err := yaml.Unmarshal(kubeconfig, &config); err != nil {
-		return nil, false, fmt.Errorf("kubeconfig: %w", err)
-	}
-	cluster, err := clusterIn(config)
+	config, cluster, err := clusterIn(kubeconfig)
 	if err != nil {
-		return nil, false, fmt.Errorf("kubeconfig: %w", err)
+		return nil, false, err
 	}
 	if cluster["server"] == "https://"+endpoint {
 		return kubeconfig, false, nil
