@@ -46,6 +46,9 @@ type ControlPlanes struct {
 	RemoveNode func(ctx context.Context, name string) error
 	// Files returns what a control plane keeps on its disk, as this one does, but the policy and its documents.
 	Files func() ([]*wire.File, error)
+	// Rotated returns those of Files that a rotation exchanges, and Rotation is theirs (measurements.Policy).
+	Rotated  func() ([]*wire.File, error)
+	Rotation uint64
 }
 
 // place is the held Lease of one exchange.
@@ -115,6 +118,33 @@ func (x *release) leavePlace(outcome error) {
 	if err := x.place.lease.Release(x.ctx, x.place.term); !errors.Is(err, ErrConflict) {
 		x.warn("the place of a control plane that joins is not given up", err)
 	}
+}
+
+// checkRotation refuses control planes while this service lacks keys that they have to be given, or may hold already.
+func (s *Service) checkRotation() error {
+	held, wanted := s.ControlPlanes.Rotation, s.desk().Policy.Rotation
+	if held >= wanted {
+		return nil
+	}
+	return &hullmark.Condition{
+		Code: "keys-outdated", Step: "ATTEST", Title: "this join service lacks keys that the operator has exchanged, and could give a control plane old ones only",
+		Expected: fmt.Sprintf("rotation %d", wanted), Got: fmt.Sprintf("rotation %d", held), Retry: true,
+		Next: "bring this machine back with hullmark recover, or wait for a control plane that has the new keys",
+	}
+}
+
+// addRotated adds to M6 the keys of the policy's rotation, for a control plane that comes back. Who did not look at the policy in force, since no record could be read,
+// might give old ones.
+func (x *release) addRotated(proceed *wire.Proceed) error {
+	if x.unchecked() || x.service.desk().Policy.Rotation == 0 {
+		return nil
+	}
+	files, err := x.service.ControlPlanes.Rotated()
+	if err != nil {
+		return fmt.Errorf("the keys of a control plane that comes back: %w", err)
+	}
+	proceed.Files = append(proceed.Files, files...)
+	return nil
 }
 
 // makeRoom removes what an earlier machine left in the place of this control plane, and returns the address at which it is to serve.

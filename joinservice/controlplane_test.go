@@ -42,6 +42,9 @@ func (r *room) take() []string {
 // secret is a file that only its owner reads; each call of Files reads it anew.
 const secret = "/etc/kubernetes/pki/ca.key"
 
+// rotated is a file that a rotation exchanges.
+const rotated = "/var/lib/hullmark/keyset.json"
+
 // controlPlanes makes the site's machine a control plane by its rule, and lets the service make room for it.
 func (s *site) controlPlanes(t *testing.T) *room {
 	t.Helper()
@@ -55,6 +58,9 @@ func (s *site) controlPlanes(t *testing.T) *room {
 		RemoveNode: func(_ context.Context, name string) error { return r.note("node "+name, r.node) },
 		Files: func() ([]*wire.File, error) {
 			return []*wire.File{{Path: secret, Content: []byte("key"), Mode: 0o600}}, nil
+		},
+		Rotated: func() ([]*wire.File, error) {
+			return []*wire.File{{Path: rotated, Content: []byte("keyset"), Mode: 0o600}}, nil
 		},
 	}
 	s.accept(t, func(p *measurements.Policy) {
@@ -178,6 +184,51 @@ func TestEndpointMovesWithTheControlPlanes(t *testing.T) {
 	w.join(t)
 	if p := w.node.Proceed(); p.GetEndpoint() != w.service.Settings.ControlPlaneEndpoint || len(p.GetNames())+len(p.GetFiles()) != 0 {
 		t.Errorf("the worker is told %s, %q, with %d files", p.GetEndpoint(), p.GetNames(), len(p.GetFiles()))
+	}
+}
+
+// After a rotation a control plane gets its keys from a service that has them: one that has not lets none join or come back, and everybody else.
+func TestRotatedKeysReachControlPlanes(t *testing.T) {
+	rotate := func(p *measurements.Policy) { p.Rotation = 1 }
+	s := newSite(t)
+	s.controlPlanes(t)
+	s.accept(t, rotate, "image")
+	s.denied(t, "keys-outdated", true)
+	if len(s.records.Tokens()) != 0 {
+		t.Error("a machine that was denied got a token")
+	}
+	s.service.ControlPlanes.Rotation = 1
+	s.join(t)
+	s.free(t)
+	if s.file(secret) != "key" || s.file(rotated) != "" {
+		t.Error("one that joins did not get the files that all get")
+	}
+	s.reboot()
+	s.join(t)
+	if s.file(rotated) != "keyset" || s.file(secret) != "" || s.settings(t).ControlPlaneEndpoint == "" {
+		t.Errorf("one that comes back got %v", s.node.Proceed().GetFiles())
+	}
+	s.reboot()
+	s.accept(t, func(p *measurements.Policy) { p.Rotation = 2 }, "image")
+	s.denied(t, "keys-outdated", true)
+	s.service.ControlPlanes.Rotation = 3 // and this service's policy is the one that lags
+	s.join(t)
+
+	w := newSite(t)
+	w.accept(t, rotate, "image")
+	w.join(t)
+	w.reboot()
+	if w.join(t); w.file(rotated) != "" {
+		t.Error("a worker got a control plane's keys")
+	}
+}
+
+// A service that answers without records may be told of no rotation, so it gives no keys: they could be old.
+func TestNoKeysInAnOutage(t *testing.T) {
+	s := outage(t, true)
+	s.accept(t, func(p *measurements.Policy) { p.Rotation = 1 }, "image")
+	if err := s.dial(t); err != nil || s.outcome() != joinservice.OutcomeReady || s.file(rotated) != "" {
+		t.Errorf("outcome %s: %v; the keyset is %q", s.outcome(), err, s.file(rotated))
 	}
 }
 

@@ -72,6 +72,9 @@ func (x *release) addEndpoint(proceed *wire.Proceed) error {
 		}
 		proceed.Names, proceed.Time = settings.Names, time.Now().Unix()
 		proceed.Files = append(proceed.Files, &wire.File{Path: stateDir + "settings.json", Content: encoded, Mode: 0o644})
+		if err := x.addRotated(proceed); err != nil {
+			return err
+		}
 	}
 	proceed.Endpoint = settings.ControlPlaneEndpoint
 	return nil

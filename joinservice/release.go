@@ -152,6 +152,12 @@ func (x *release) decide(m Machine, known bool) (Admission, error) {
 		return Admission{}, err
 	}
 	member := admission.Member
+	if member.Role == hullmark.ControlPlane {
+		if err := x.service.checkRotation(); err != nil {
+			admission.Ticket.Disk.Key.Wipe()
+			return Admission{}, err
+		}
+	}
 	if known && x.kind() == hullmark.Rejoin && (m.Name != member.Name || m.Role != member.Role) {
 		admission.Ticket.Disk.Key.Wipe()
 		return Admission{}, &hullmark.Condition{

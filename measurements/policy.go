@@ -45,6 +45,8 @@ type Policy struct {
 	Overrides []Override `json:"overrides"`
 	// Endpoint is where the control plane is reached since that was changed; nil means where it was when it was initialised.
 	Endpoint *Endpoint `json:"endpoint,omitempty"`
+	// Rotation is how often the operator has exchanged keys that control planes hold: one that holds those of a lower rotation lacks some. It never falls.
+	Rotation uint64 `json:"rotation,omitempty"`
 }
 
 // Endpoint is where a cluster's API servers are reached.

@@ -93,13 +93,18 @@ func (c *Cluster) makeExchange() (err error) {
 	if c.Root.Certificate, err = attest.NewRoot(c.Root.Key); err != nil {
 		return err
 	}
-	if c.Online.Key, err = newKey(); err != nil {
-		return err
-	}
-	if c.Online.Certificate, err = attest.NewOnlineCA(c.Root.Certificate, c.Root.Key, c.Online.Key.Public()); err != nil {
+	if err := c.makeOnline(); err != nil {
 		return err
 	}
 	c.Keys, err = keys.New(rand.Reader)
+	return err
+}
+
+func (c *Cluster) makeOnline() (err error) {
+	if c.Online.Key, err = newKey(); err != nil {
+		return err
+	}
+	c.Online.Certificate, err = attest.NewOnlineCA(c.Root.Certificate, c.Root.Key, c.Online.Key.Public())
 	return err
 }
 

@@ -209,7 +209,7 @@ func (c *Cluster) addRecord(files []*wire.File) ([]*wire.File, error) {
 	return append(files, &wire.File{Path: stateDir + "initialising.json", Content: record, Mode: 0o600}), nil
 }
 
-// addKeys appends the service accounts' key pair and the keyset with what opens it.
+// addKeys appends the service accounts' key pair and the keyset with what opens it and says of which rotation it is.
 func (c *Cluster) addKeys(files []*wire.File) ([]*wire.File, error) {
 	private, err := encodeKey(c.ServiceAccount)
 	if err != nil {
@@ -223,8 +223,12 @@ func (c *Cluster) addKeys(files []*wire.File) ([]*wire.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("control plane's files: %w", err)
 	}
+	rotation, err := c.rotationFile()
+	if err != nil {
+		return nil, fmt.Errorf("control plane's files: %w", err)
+	}
 	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: spki})
-	files = append(files,
+	files = append(files, rotation,
 		&wire.File{Path: pkiDir + "sa.key", Content: private, Mode: 0o600},
 		&wire.File{Path: pkiDir + "sa.pub", Content: public, Mode: 0o644})
 	return append(files, keyset...), nil

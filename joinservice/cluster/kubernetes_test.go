@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ func TestFilesAreWhatKubeadmReads(t *testing.T) {
 	found := map[string][]byte{}
 	for _, f := range files {
 		found[f.GetPath()] = f.GetContent()
-		public := strings.HasSuffix(f.GetPath(), ".crt") || strings.HasSuffix(f.GetPath(), ".pub") || strings.HasSuffix(f.GetPath(), "policy")
+		public := strings.HasSuffix(f.GetPath(), ".crt") || strings.HasSuffix(f.GetPath(), ".pub") || slices.Contains([]string{stateDir + "policy", stateDir + "rotation"}, f.GetPath())
 		if (f.GetMode() == 0o600) == public {
 			t.Errorf("%s has mode %#o", f.GetPath(), f.GetMode())
 		}

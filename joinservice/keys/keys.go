@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 
 	"github.com/hullmark/hullmark"
@@ -37,6 +38,17 @@ func New(random io.Reader) (Keyset, error) {
 		return Keyset{}, fmt.Errorf("new keyset: %w", err)
 	}
 	return Keyset{masters: map[uint32]hullmark.Secret{1: master}}, nil
+}
+
+// Next returns the keyset with one more generation, read from random.
+func (k Keyset) Next(random io.Reader) (Keyset, error) {
+	master, err := hullmark.RandomSecret(random, Size)
+	if err != nil {
+		return Keyset{}, fmt.Errorf("next generation: %w", err)
+	}
+	next := Keyset{masters: maps.Clone(k.masters)}
+	next.masters[k.Current()+1] = master
+	return next, nil
 }
 
 // Current returns the generation for new disks; 0 means that there is none.

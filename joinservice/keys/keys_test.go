@@ -32,6 +32,35 @@ func TestDiskKeyIsTheSpecifiedHKDF(t *testing.T) {
 	}
 }
 
+// A new generation serves new disks, and the disks of the earlier ones keep their keys.
+func TestNextGeneration(t *testing.T) {
+	k, err := keys.Parse([]byte(encoded))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := k.Next(rand.Reader)
+	if err != nil || next.Current() != 8 || k.Current() != 7 {
+		t.Fatalf("after generation %d comes %d: %v", k.Current(), next.Current(), err)
+	}
+	seen := map[string]bool{}
+	for _, generation := range []uint32{1, 7, 8} {
+		key, err := next.DiskKey(generation, hullmark.ClusterRoot{3}, hullmark.NodeID{4}, hullmark.UUID{5})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[string(key.Expose())] = true
+		if before, err := k.DiskKey(generation, hullmark.ClusterRoot{3}, hullmark.NodeID{4}, hullmark.UUID{5}); (err == nil) != (generation < 8) || err == nil && !before.Equal(key) {
+			t.Errorf("generation %d: the key changed, or %v", generation, err)
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("three generations have %d keys", len(seen))
+	}
+	if _, err := k.Next(strings.NewReader("short")); err == nil {
+		t.Error("a generation was made of too few random bytes")
+	}
+}
+
 func sum(key, message []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write(message)

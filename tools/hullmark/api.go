@@ -45,7 +45,7 @@ func (o *apiOptions) persist(ctx context.Context, notes io.Writer, action func()
 		if !errors.As(err, &condition) || condition.Code != joinservice.CodeUnreachable || waited >= o.wait {
 			return err
 		}
-		fmt.Fprintf(notes, "waiting for the API server (%v of %v): %s\n", waited, o.wait, printable(condition.Title))
+		fmt.Fprintf(notes, "waiting for the API server (%v of %v): %s\n", waited, o.wait, printable(condition.Root().Title))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

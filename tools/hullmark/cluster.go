@@ -18,7 +18,7 @@ import (
 const stateDiskSerial = "hullmark-state"
 
 func newClusterCommand() *cobra.Command {
-	return group("cluster", "Make a cluster's keys, and what derives from them", newClusterNewCommand(), newClusterKubeconfigCommand(), newClusterKeeperCommand())
+	return group("cluster", "Make a cluster's keys, and what derives from them", newClusterNewCommand(), newClusterKubeconfigCommand(), newClusterKeeperCommand(), newClusterRotateCommand())
 }
 
 // clusterOptions are the flags of `hullmark cluster new`.

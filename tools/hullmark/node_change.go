@@ -161,9 +161,19 @@ func signAndPush(ctx context.Context, client *registry.Registry, file *cluster.F
 		fmt.Fprintln(out, changed)
 	}
 	if err := pushPolicy(ctx, client, file.Cluster, out); err != nil {
-		return fmt.Errorf("the policy is signed in the cluster file, but not yet in the cluster (hullmark policy push): %w", err)
+		return signedOnly(err)
 	}
 	return nil
+}
+
+// signedOnly says of a push that failed that what it was to bring is not lost, and not to be signed again.
+func signedOnly(err error) error {
+	const title = "the change is signed in the cluster file, but not yet in the cluster; hullmark policy push brings it there"
+	var c *hullmark.Condition
+	if !errors.As(err, &c) {
+		return fmt.Errorf("%s: %w", title, err)
+	}
+	return &hullmark.Condition{Code: c.Code, Step: c.Step, Title: title, Next: c.Next, Retry: c.Retry, Because: c}
 }
 
 // rebindOptions are the flags of `hullmark node rebind`.

@@ -64,7 +64,7 @@ func TestOperatePage(t *testing.T) {
 			ran++
 		}
 	}
-	if ran < 26 {
+	if ran < 28 {
 		t.Errorf("the page has %d commands", ran)
 	}
 }

@@ -54,6 +54,9 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 	images := imageNames(c)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "policy version %d, releases from security version %d\n", policy.Version, policy.MinimumSVN)
+	if policy.Rotation > 0 {
+		fmt.Fprintf(t, "control planes' keys of rotation %d\n", policy.Rotation)
+	}
 	fmt.Fprintf(t, "\ndocument\timage\tenforced\n")
 	for _, a := range policy.Documents {
 		fmt.Fprintf(t, "%s\t%s\t%s\n", a.Document, images[a.Document], registerList(a.Enforce))

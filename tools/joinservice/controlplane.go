@@ -21,15 +21,16 @@ const etcdEndpoint = "https://127.0.0.1:2379"
 var handed = []struct {
 	credential, path string
 	mode             uint32
-	// optional ones may be missing.
-	optional bool
+	// optional ones may be missing; rotated ones are what a rotation exchanges.
+	optional, rotated bool
 }{
 	{credential: "root.crt", path: "/var/lib/hullmark/root.crt", mode: 0o644},
-	{credential: "online-ca.crt", path: "/var/lib/hullmark/online-ca.crt", mode: 0o644},
-	{credential: "online-ca.key", path: "/var/lib/hullmark/online-ca.key", mode: 0o600},
-	{credential: "keyset.json", path: "/var/lib/hullmark/keyset.json", mode: 0o600},
-	{credential: "keeper.secret", path: "/var/lib/hullmark/keeper.secret", mode: 0o600, optional: true},
-	{credential: "keeper.crt", path: "/var/lib/hullmark/keeper.crt", mode: 0o644, optional: true},
+	{credential: "online-ca.crt", path: "/var/lib/hullmark/online-ca.crt", mode: 0o644, rotated: true},
+	{credential: "online-ca.key", path: "/var/lib/hullmark/online-ca.key", mode: 0o600, rotated: true},
+	{credential: "keyset.json", path: "/var/lib/hullmark/keyset.json", mode: 0o600, rotated: true},
+	{credential: "keeper.secret", path: "/var/lib/hullmark/keeper.secret", mode: 0o600, optional: true, rotated: true},
+	{credential: "keeper.crt", path: "/var/lib/hullmark/keeper.crt", mode: 0o644, optional: true, rotated: true},
+	{credential: rotationCredential, path: "/var/lib/hullmark/rotation", mode: 0o644, rotated: true},
 	{credential: "settings.json", path: "/var/lib/hullmark/settings.json", mode: 0o644},
 	{credential: "ca.crt", path: "/etc/kubernetes/pki/ca.crt", mode: 0o644},
 	{credential: "ca.key", path: "/etc/kubernetes/pki/ca.key", mode: 0o600},
@@ -43,8 +44,16 @@ var handed = []struct {
 
 // controlPlaneFiles reads what a control plane that joins gets. It is read when it is needed, so that
 // most keys are in this process's memory for that moment only.
-func (f folder) controlPlaneFiles() (files []*wire.File, err error) {
+func (f folder) controlPlaneFiles() ([]*wire.File, error) { return f.handed(false) }
+
+// rotatedFiles reads what a rotation exchanges.
+func (f folder) rotatedFiles() ([]*wire.File, error) { return f.handed(true) }
+
+func (f folder) handed(rotated bool) (files []*wire.File, err error) {
 	for _, h := range handed {
+		if rotated && !h.rotated {
+			continue
+		}
 		content, err := f.read(h.credential)
 		if h.optional && errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -70,7 +79,8 @@ func (a *app) controlPlanes() joinservice.ControlPlanes {
 	members := &etcd.Members{Endpoint: etcdEndpoint, TLS: etcdTLS(a.credentials.etcd)}
 	return joinservice.ControlPlanes{
 		Lease: a.registry, RemoveMember: members.RemoveStale, RemoveNode: a.registry.RemoveStaleNode,
-		Files: folder(a.options.credentials).controlPlaneFiles,
+		Files:   folder(a.options.credentials).controlPlaneFiles,
+		Rotated: folder(a.options.credentials).rotatedFiles, Rotation: a.credentials.rotation,
 	}
 }
 

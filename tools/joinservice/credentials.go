@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/hullmark/hullmark"
@@ -42,6 +43,8 @@ type credentials struct {
 	authority  []byte
 	// etcd is the etcd CA.
 	etcd tls.Certificate
+	// rotation is that of the keyset and the online CA (measurements.Policy).
+	rotation uint64
 	// first is the operator's record of the first node, nil if there is none.
 	first *cluster.Initialising
 }
@@ -56,7 +59,7 @@ func readCredentials(dir string) (*credentials, error) {
 	}
 	f, c := folder(dir), &credentials{}
 	for _, read := range []func(folder) error{
-		c.readRoot, c.readAuthorities, c.readKeyset, c.readKeeper, c.readPolicy, c.readSettings, c.readFirst, c.checkControlPlaneFiles,
+		c.readRoot, c.readAuthorities, c.readKeyset, c.readKeeper, c.readPolicy, c.readSettings, c.readRotation, c.readFirst, c.checkControlPlaneFiles,
 	} {
 		if err := read(f); err != nil {
 			return nil, fmt.Errorf("credentials: %w", err)
@@ -168,6 +171,20 @@ func (c *credentials) readSettings(f folder) error {
 	}
 	c.settings, err = joinservice.ParseSettings(encoded)
 	return err
+}
+
+// rotationCredential is a number; the unit's default is 0.
+const rotationCredential = "rotation"
+
+func (c *credentials) readRotation(f folder) error {
+	text, err := f.read(rotationCredential)
+	if err != nil {
+		return err
+	}
+	if c.rotation, err = strconv.ParseUint(string(text), 10, 64); err != nil {
+		return fmt.Errorf("%s: %w", rotationCredential, err)
+	}
+	return nil
 }
 
 // readFirst reads the first node's record; null, the unit's default, says that this is another node.

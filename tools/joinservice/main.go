@@ -126,9 +126,11 @@ func prepare(o options) (a *app, err error) {
 		Patience: joinservice.ServicePatience(), Log: o.log,
 	}
 	a.service.ControlPlanes = a.controlPlanes()
+	a.warnOfRotation()
 	a.metrics = newMetrics(
 		func() float64 { return float64(a.service.InFlight()) },
-		func() float64 { return float64(a.policy.Policy().Version) })
+		func() float64 { return float64(a.policy.Policy().Version) },
+		func() float64 { return float64(a.missedRotations()) })
 	a.service.Ended = func(outcome string) { a.metrics.exchanges.WithLabelValues(outcome).Inc() }
 	return a, nil
 }
@@ -166,6 +168,7 @@ func (a *app) watchPolicy(ctx context.Context) error {
 		taken, err := a.policy.Offer(joinservice.SignedPolicy{Envelope: envelope, Documents: documents})
 		if taken {
 			a.log.Info("another policy is in force", "version", a.policy.Policy().Version)
+			a.warnOfRotation()
 		}
 		if err != nil {
 			a.log.Warn("policy", "error", err.Error())
@@ -174,6 +177,19 @@ func (a *app) watchPolicy(ctx context.Context) error {
 			}
 		}
 	})
+}
+
+// missedRotations is how often the operator has exchanged keys since this control plane was given its own.
+func (a *app) missedRotations() uint64 {
+	held, wanted := a.credentials.rotation, a.policy.Policy().Rotation
+	return max(held, wanted) - held
+}
+
+func (a *app) warnOfRotation() {
+	if a.missedRotations() > 0 {
+		a.log.Warn("the operator has exchanged keys that this control plane does not hold yet, so it lets no control plane join or come back: reboot it",
+			"held", a.credentials.rotation, "policy", a.policy.Policy().Rotation)
+	}
 }
 
 // approve decides over kubelets' certificate requests.

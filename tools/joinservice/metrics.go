@@ -19,8 +19,8 @@ type metrics struct {
 	exchanges, requests *prometheus.CounterVec
 }
 
-// newMetrics makes the metrics; the two functions are read at each scrape.
-func newMetrics(inFlight, policyVersion func() float64) *metrics {
+// newMetrics makes the metrics; the functions are read at each scrape.
+func newMetrics(inFlight, policyVersion, missedRotations func() float64) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		exchanges: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -34,6 +34,7 @@ func newMetrics(inFlight, policyVersion func() float64) *metrics {
 		m.exchanges, m.requests,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "hullmark_exchanges_in_flight", Help: "Exchanges under way."}, inFlight),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "hullmark_policy_version", Help: "Version of the policy in force."}, policyVersion),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "hullmark_missed_rotations", Help: "Exchanges of keys since this control plane was given its own; above 0 it wants a reboot."}, missedRotations),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
