@@ -17,7 +17,7 @@ import (
 )
 
 // Etcd is an etcd of several members on loopback, each at an address of its
-// own, with the keys of a new cluster file and the settings that kubeadm would give them.
+// own, with a cluster file's keys and the settings that kubeadm would give them.
 type Etcd struct {
 	authority            cluster.Authority
 	bin, dir             string
@@ -25,13 +25,9 @@ type Etcd struct {
 	running              map[string]*Process
 }
 
-// NewEtcd prepares an etcd whose files are below dir, which exists and is empty. No member runs yet; Stop ends all.
-func NewEtcd(ctx context.Context, dir string) (*Etcd, error) {
+// NewEtcd prepares a cluster's etcd, whose files are below dir, which exists and is empty. No member runs yet; Stop ends all.
+func NewEtcd(ctx context.Context, dir string, c *cluster.Cluster) (*Etcd, error) {
 	bundle, err := Bundle(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("rig: %w", err)
-	}
-	c, err := cluster.New()
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)
 	}

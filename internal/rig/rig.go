@@ -86,11 +86,20 @@ func Start(ctx context.Context, dir string) (*Rig, error) {
 // StartFor runs the API of a cluster. Its files are below dir, which exists and is empty. It
 // returns when the API answers as ready. Stop ends it. Programs write their logs to dir.
 func StartFor(ctx context.Context, dir string, c *cluster.Cluster) (*Rig, error) {
+	return start(ctx, dir, c, "")
+}
+
+// StartOn runs the API of a cluster over an etcd that runs already, with the URLs of its members, separated by commas.
+func StartOn(ctx context.Context, dir string, c *cluster.Cluster, etcd string) (*Rig, error) {
+	return start(ctx, dir, c, etcd)
+}
+
+func start(ctx context.Context, dir string, c *cluster.Cluster, etcd string) (*Rig, error) {
 	bundle, err := Bundle(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)
 	}
-	r := &Rig{Cluster: c, bin: filepath.Join(bundle, "usr", "lib", "kubernetes", "bin"), dir: dir}
+	r := &Rig{Cluster: c, bin: filepath.Join(bundle, "usr", "lib", "kubernetes", "bin"), dir: dir, etcdURL: etcd}
 	for _, step := range []func(context.Context) error{r.writeKeys, r.startEtcd, r.StartAPI, r.startManager, r.letAdminsIn} {
 		if err := step(ctx); err != nil {
 			return nil, fmt.Errorf("rig: %w", errors.Join(err, r.Stop()))
@@ -148,6 +157,9 @@ func (r *Rig) launch(name string, args ...string) (*Process, error) {
 }
 
 func (r *Rig) startEtcd(ctx context.Context) error {
+	if r.etcdURL != "" {
+		return nil
+	}
 	client, err := FreeAddress()
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/joinservice/cluster"
 )
 
 // trio is an etcd with room for three members, a, b and c, seen from the join service beside a.
@@ -30,7 +31,11 @@ var home = map[string]netip.Addr{
 // newTrio starts a and lets b join.
 func newTrio(t *testing.T) *trio {
 	t.Helper()
-	etcd, err := rig.NewEtcd(t.Context(), t.TempDir())
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd, err := rig.NewEtcd(t.Context(), t.TempDir(), c)
 	if err != nil {
 		t.Fatal(err)
 	}

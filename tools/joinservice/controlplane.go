@@ -76,7 +76,7 @@ func (c *credentials) checkControlPlaneFiles(f folder) error {
 
 // controlPlanes is how this service lets further control planes join.
 func (a *app) controlPlanes() joinservice.ControlPlanes {
-	members := &etcd.Members{Endpoint: etcdEndpoint, TLS: etcdTLS(a.credentials.etcd)}
+	members := &etcd.Members{Endpoint: a.options.etcd, TLS: etcdTLS(a.credentials.etcd)}
 	return joinservice.ControlPlanes{
 		Lease: a.registry, RemoveMember: members.RemoveStale, RemoveNode: a.registry.RemoveStaleNode,
 		Files:   folder(a.options.credentials).controlPlaneFiles,

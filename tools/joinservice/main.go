@@ -43,6 +43,7 @@ func main() {
 	flag.StringVar(&o.listen, "listen", ":"+attest.JoinPort, "`address` at which nodes are waited for")
 	flag.StringVar(&o.http, "metrics", httpAddress, "`address` of health and metrics; whoever reaches it may read them")
 	flag.StringVar(&o.api, "api", apiServer, "`URL` of the Kubernetes API server")
+	flag.StringVar(&o.etcd, "etcd", etcdEndpoint, "`URL` of this node's member of etcd")
 	flag.BoolVar(&o.profile, "profile", false, "serve profiles of this process beside the metrics")
 	flag.Parse()
 	if err := run(ctx, o); err != nil {
@@ -55,8 +56,8 @@ func main() {
 type options struct {
 	// credentials and state are folders.
 	credentials, state string
-	// listen and http are addresses, api a URL.
-	listen, http, api string
+	// listen and http are addresses, api and etcd URLs.
+	listen, http, api, etcd string
 	// profile serves profiles beside the metrics.
 	profile bool
 	// notify tells systemd.

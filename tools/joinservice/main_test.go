@@ -134,16 +134,20 @@ func TestServiceWithoutAPI(t *testing.T) {
 // start runs the program until stop, and returns once it said that it is ready.
 func (s *site) start(t *testing.T, api string) (o options, stop func()) {
 	t.Helper()
+	return s.startWith(t, options{api: api})
+}
+
+// startWith starts the service at addresses of its own, with the URLs that are given.
+func (s *site) startWith(t *testing.T, o options) (_ options, stop func()) {
+	t.Helper()
 	ready := make(chan struct{})
 	var once sync.Once
-	o = options{
-		credentials: s.credentials, state: s.state, listen: freeAddress(t), http: freeAddress(t), api: api,
-		log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		notify: func(line string) {
-			if line == "READY=1" {
-				once.Do(func() { close(ready) })
-			}
-		},
+	o.credentials, o.state, o.listen, o.http = s.credentials, s.state, freeAddress(t), freeAddress(t)
+	o.log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	o.notify = func(line string) {
+		if line == "READY=1" {
+			once.Do(func() { close(ready) })
+		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
