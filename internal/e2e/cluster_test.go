@@ -57,6 +57,7 @@ func TestCluster(t *testing.T) {
 		"the control plane says that it is Ready":    regexp.MustCompile(`"READY"`),
 		"the endpoint is not served before a boot":   regexp.MustCompile(`(?m)^control-plane-1 .* does not serve 10\.0\.2\.20 yet`),
 		"a boot makes the certificates for it":       regexp.MustCompile(`making the control plane's certificates anew: apiserver\.crt is not for 10\.0\.2\.20`),
+		"the worker's kubelet has gone over":         regexp.MustCompile(`(?m)the control plane is reached at 10\.0\.2\.20:6443 by now`),
 		"the endpoint is served then":                regexp.MustCompile(`(?m)^control-plane-1 .* serves it `),
 	} {
 		if !want.MatchString(out) {

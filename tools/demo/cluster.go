@@ -51,7 +51,7 @@ func (d *demo) clusterSteps() []step {
 	)
 }
 
-// askRecords shows what the join service keeps of the machines, that it left no token, and what a node says of itself.
+// askRecords shows what the join service keeps of the machines, that it left no token, what a node says of itself, and that a worker uses the new endpoint.
 func (d *demo) askRecords(ctx context.Context) error {
 	file := []string{"--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase")}
 	if err := d.hullmark(ctx, append([]string{"node", "list", "--server", "127.0.0.1:" + d.api, "--wait", "10m"}, file...)...); err != nil {
@@ -64,7 +64,32 @@ func (d *demo) askRecords(ctx context.Context) error {
 		return err
 	}
 	fmt.Println(answer)
-	return d.hullmark(ctx, append([]string{"node", "status", "--node", "127.0.0.1:" + d.agent}, file...)...)
+	if err := d.hullmark(ctx, append([]string{"node", "status", "--node", "127.0.0.1:" + d.agent}, file...)...); err != nil {
+		return err
+	}
+	return d.find(ctx, "the control plane is reached at", append([]string{"node", "logs", "--node", "127.0.0.1:" + d.workers[0].agent}, file...)...)
+}
+
+// find runs hullmark and prints the lines of its output that hold the text; none is an error.
+func (d *demo) find(ctx context.Context, text string, args ...string) error {
+	fmt.Printf("$ %s %s | grep '%s'\n", hullmarkPath(), strings.Join(args, " "), text)
+	cmd := exec.CommandContext(ctx, hullmarkPath(), args...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return err
+	}
+	found := false
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, text) {
+			fmt.Print(line)
+			found = true
+		}
+	}
+	if !found {
+		return fmt.Errorf("no line holds %q", text)
+	}
+	return nil
 }
 
 // nodeConfigs gives each node an address of its own, and the workers the join service's.
@@ -94,8 +119,14 @@ func (d *demo) nodeConfigs() error {
 
 func (d *demo) startNetwork(ctx context.Context) (err error) {
 	dir := d.path("network")
-	d.network, err = start(ctx, dir+".log", filepath.Join(dir, "run", "segment"), "vm", "network", dir, "--tools", filepath.Join(d.out, "tools"),
-		"--forward", d.agent+":"+d.first.address+":7443", "--forward", d.api+":"+d.first.address+":6443")
+	args := []string{
+		"vm", "network", dir, "--tools", filepath.Join(d.out, "tools"),
+		"--forward", d.agent + ":" + d.first.address + ":7443", "--forward", d.api + ":" + d.first.address + ":6443",
+	}
+	for _, w := range d.workers {
+		args = append(args, "--forward", w.agent+":"+w.address+":7443")
+	}
+	d.network, err = start(ctx, dir+".log", filepath.Join(dir, "run", "segment"), args...)
 	return err
 }
 

@@ -19,6 +19,7 @@ type node struct {
 	folder  string // of the machine
 	file    string // the machine file
 	address string // in the demo's network; empty where the machine is alone
+	agent   string // host port of its agent; the first node's is the demo's
 	running *process
 	// uid and boot are what the cluster knew the node by when it was last seen Ready.
 	uid, boot string
