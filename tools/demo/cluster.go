@@ -124,6 +124,9 @@ func (d *demo) startNetwork(ctx context.Context) (err error) {
 		"--forward", d.agent + ":" + d.first.address + ":7443", "--forward", d.api + ":" + d.first.address + ":6443",
 	}
 	for _, w := range d.workers {
+		if w.agent, err = freePort(); err != nil {
+			return err
+		}
 		args = append(args, "--forward", w.agent+":"+w.address+":7443")
 	}
 	d.network, err = start(ctx, dir+".log", filepath.Join(dir, "run", "segment"), args...)

@@ -162,11 +162,6 @@ func (d *demo) prepare(cluster bool) (err error) {
 	if d.agent, err = freePort(); err != nil {
 		return err
 	}
-	for _, w := range d.workers {
-		if w.agent, err = freePort(); err != nil {
-			return err
-		}
-	}
 	d.api, err = freePort()
 	return err
 }
