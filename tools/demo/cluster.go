@@ -70,7 +70,7 @@ func (d *demo) askRecords(ctx context.Context) error {
 	return d.find(ctx, "the control plane is reached at", append([]string{"node", "logs", "--node", "127.0.0.1:" + d.workers[0].agent}, file...)...)
 }
 
-// find runs hullmark and prints the lines of its output that hold the text; none is an error.
+// find runs hullmark and prints the lines of its output that hold the text, if there are any.
 func (d *demo) find(ctx context.Context, text string, args ...string) error {
 	fmt.Printf("$ %s %s | grep '%s'\n", hullmarkPath(), strings.Join(args, " "), text)
 	cmd := exec.CommandContext(ctx, hullmarkPath(), args...)
@@ -79,15 +79,10 @@ func (d *demo) find(ctx context.Context, text string, args ...string) error {
 	if err != nil {
 		return err
 	}
-	found := false
 	for line := range strings.Lines(string(out)) {
 		if strings.Contains(line, text) {
 			fmt.Print(line)
-			found = true
 		}
-	}
-	if !found {
-		return fmt.Errorf("no line holds %q", text)
 	}
 	return nil
 }
