@@ -37,8 +37,8 @@ const (
 	serverName  = "kubernetes"
 )
 
-// api asks the API server. A kubelet's certificate may be replaced at any time, so the files are read again after each failure but a server's that knows who
-// asks: each handshake costs an API server that starts more than the question.
+// api asks the API server. A kubelet's certificate may be replaced at any time, so the files are read again after each failure. A
+// control plane's own server that answers knows who asks, and each handshake costs one that starts more than the question; where there are several, the next may do better.
 type api struct {
 	access Access
 	client *http.Client
@@ -54,7 +54,7 @@ func (a *api) get(ctx context.Context, path string, into any) error {
 		}
 	}
 	err := a.ask(ctx, path, into)
-	if err != nil && !errors.Is(err, errNotNow) {
+	if err != nil && (!a.access.Local || !errors.Is(err, errNotNow)) {
 		a.close()
 	}
 	return err
