@@ -130,6 +130,15 @@ var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 // certificate names the node, so none may have one of these.
 var notNames = []string{"kubernetes", "localhost"}
 
+// RotationFile says, in decimal, of which rotation (measurements.Policy) the keys are that a control plane keeps beside it.
+const RotationFile = "/var/lib/hullmark/rotation"
+
+// Rotated reports whether a rotation exchanges the file of a control plane: the online CA, the keyset and what opens it, and RotationFile.
+func Rotated(path string) bool {
+	name, ok := strings.CutPrefix(path, "/var/lib/hullmark/")
+	return ok && slices.Contains([]string{"online-ca.crt", "online-ca.key", "keyset.json", "keeper.secret", "keeper.crt", "rotation"}, name)
+}
+
 // hookPattern is stricter than systemd.unit(5): one service, no instance, no path.
 var hookPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}\.service$`)
 

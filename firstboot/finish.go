@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -244,7 +245,8 @@ func (x *exchange) startHooks(ctx context.Context) error {
 	return nil
 }
 
-// placeFiles writes M6's files, in the place of what a join that did not end has left, and keeps no key of them in memory.
+// placeFiles writes M6's files, in the place of what a join that did not end has left, and keeps no key of them in memory. What says of which rotation the keys are
+// is stored once they are: until then a boot that was interrupted holds the keys of an earlier one.
 func (x *exchange) placeFiles() error {
 	defer wire.WipeFiles(x.proceed.GetFiles())
 	if x.joins() {
@@ -252,10 +254,51 @@ func (x *exchange) placeFiles() error {
 			return fmt.Errorf("remove what an earlier join left: %w", err)
 		}
 	}
-	if err := writeFiles(x.agent.StateDir, x.proceed.GetFiles()); err != nil {
+	files, mark := x.newKeys(x.proceed.GetFiles())
+	if err := writeFiles(x.agent.StateDir, files); err != nil {
+		return fmt.Errorf("write files: %w", err)
+	}
+	if mark == nil {
+		return nil
+	}
+	if err := x.agent.syncState(); err != nil {
+		return err
+	}
+	if err := writeFiles(x.agent.StateDir, []*wire.File{mark}); err != nil {
 		return fmt.Errorf("write files: %w", err)
 	}
 	return nil
+}
+
+// newKeys returns the files to write, and apart from them the one that says of which rotation the keys among them are. It leaves the keys out if the disk's are
+// of a later rotation, whoever brought them: they may be in no other place any more. Those of the same are exchanged by the operator alone, who may have set another keeper.
+func (x *exchange) newKeys(files []*wire.File) (others []*wire.File, mark *wire.File) {
+	i := slices.IndexFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.RotationFile })
+	if i < 0 {
+		return files, nil
+	}
+	brought, held := rotationOf(files[i].GetContent()), uint64(0)
+	text, err := x.agent.readState(hullmark.RotationFile)
+	if err == nil {
+		held = rotationOf(text)
+	}
+	if err != nil || held < brought || held == brought && x.service == "" {
+		return slices.Concat(files[:i], files[i+1:]), files[i]
+	}
+	if held > brought {
+		x.warn("keys-older", fmt.Sprintf("the node keeps its keys of rotation %d, for it was brought older ones, of rotation %d", held, brought),
+			"recover control planes with the newest cluster file, and bring its policy to the cluster (hullmark policy push)")
+	}
+	return slices.DeleteFunc(slices.Clone(files), func(f *wire.File) bool { return hullmark.Rotated(f.GetPath()) }), nil
+}
+
+// rotationOf reads a RotationFile; what is none is older than all others.
+func rotationOf(text []byte) uint64 {
+	n, err := strconv.ParseUint(string(text), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // startJoinService lets others join. A cluster works without, and systemd tries again: so a failure is said aloud, and stops nothing. After

@@ -120,21 +120,20 @@ func (x *release) leavePlace(outcome error) {
 	}
 }
 
-// checkRotation refuses control planes while this service lacks keys that they have to be given, or may hold already.
+// checkRotation is an error while this service lacks keys that the operator has exchanged: a control plane would be given old ones, and a new disk one of them.
 func (s *Service) checkRotation() error {
 	held, wanted := s.ControlPlanes.Rotation, s.desk().Policy.Rotation
 	if held >= wanted {
 		return nil
 	}
 	return &hullmark.Condition{
-		Code: "keys-outdated", Step: "ATTEST", Title: "this join service lacks keys that the operator has exchanged, and could give a control plane old ones only",
+		Code: "keys-outdated", Step: "ATTEST", Title: "this join service lacks keys that the operator has exchanged, and could only give old ones",
 		Expected: fmt.Sprintf("rotation %d", wanted), Got: fmt.Sprintf("rotation %d", held), Retry: true,
-		Next: "bring this machine back with hullmark recover, or wait for a control plane that has the new keys",
+		Next: "wait for a control plane that has the new keys; the first gets them by hullmark recover",
 	}
 }
 
-// addRotated adds to M6 the keys of the policy's rotation, for a control plane that comes back. Who did not look at the policy in force, since no record could be read,
-// might give old ones.
+// addRotated adds to M6 the keys of the policy's rotation, for a control plane that comes back. A service that can read no record may not know the newest policy either.
 func (x *release) addRotated(proceed *wire.Proceed) error {
 	if x.unchecked() || x.service.desk().Policy.Rotation == 0 {
 		return nil

@@ -214,13 +214,22 @@ func TestRotatedKeysReachControlPlanes(t *testing.T) {
 	s.service.ControlPlanes.Rotation = 3 // and this service's policy is the one that lags
 	s.join(t)
 
+	// A worker's new disk would get an old key, and a disk of the new generation none; one that has its key comes back.
 	w := newSite(t)
 	w.accept(t, rotate, "image")
+	w.denied(t, "keys-outdated", true)
+	w.service.ControlPlanes.Rotation = 1
 	w.join(t)
 	w.reboot()
+	w.service.ControlPlanes.Rotation = 0
 	if w.join(t); w.file(rotated) != "" {
 		t.Error("a worker got a control plane's keys")
 	}
+	w.reboot()
+	w.node.Disk.Generation = 2
+	w.denied(t, "keys-outdated", true)
+	w.service.ControlPlanes.Rotation = 1
+	w.denied(t, "generation-missing", false)
 }
 
 // A service that answers without records may be told of no rotation, so it gives no keys: they could be old.

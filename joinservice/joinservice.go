@@ -154,6 +154,9 @@ func (d *Desk) waive(claims attest.Claims, record *Record) Waiver {
 	return waiver
 }
 
+// codeGeneration is of a disk whose generation of the keyset is not at hand.
+const codeGeneration = "generation-missing"
+
 // grant derives the disk's key: of the generation and owner that a ready disk
 // was made for, and of the highest generation and this machine for a new one.
 func (d *Desk) grant(claims attest.Claims, record Record, formatAllowed bool) (hullmark.DiskGrant, error) {
@@ -168,7 +171,7 @@ func (d *Desk) grant(claims attest.Claims, record Record, formatAllowed bool) (h
 	}
 	if err != nil {
 		return hullmark.DiskGrant{}, &hullmark.Condition{
-			Code: "generation-missing", Step: "ATTEST", Title: err.Error(),
+			Code: codeGeneration, Step: "ATTEST", Title: err.Error(),
 			Next: "ask a control-plane node that holds this generation",
 		}
 	}

@@ -1,6 +1,7 @@
 package joinservice
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -149,10 +150,14 @@ func (x *release) decide(m Machine, known bool) (Admission, error) {
 	}
 	admission, err := x.service.desk().Admit(x.kind(), x.claims, record)
 	if err != nil {
+		var c *hullmark.Condition
+		if errors.As(err, &c) && c.Code == codeGeneration {
+			err = cmp.Or(x.service.checkRotation(), err)
+		}
 		return Admission{}, err
 	}
 	member := admission.Member
-	if member.Role == hullmark.ControlPlane {
+	if member.Role == hullmark.ControlPlane || admission.Ticket.Disk.FormatAllowed {
 		if err := x.service.checkRotation(); err != nil {
 			admission.Ticket.Disk.Key.Wipe()
 			return Admission{}, err

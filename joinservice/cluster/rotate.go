@@ -1,22 +1,34 @@
 package cluster
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"strconv"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/joinservice/keys"
 )
 
 // RotateKeyset gives the keyset one more generation, which serves new disks, and signs a policy by which control planes are to hold it. Disks keep the
-// generation that they were formatted under.
-func (c *Cluster) RotateKeyset() error {
+// generation that they were formatted under. A keeper wraps the new keyset first, reached by access.
+func (c *Cluster) RotateKeyset(ctx context.Context, access func(Keeper) keys.Access) error {
 	next, err := c.Keys.Next(rand.Reader)
 	if err != nil {
 		return fmt.Errorf("rotate the keyset: %w", err)
 	}
 	c.Keys = next
+	if k := c.Keeper; k != nil {
+		url, err := keys.KeeperURL(k.Sealed)
+		if err != nil {
+			return fmt.Errorf("rotate the keyset: %w", err)
+		}
+		if err := c.SetKeeper(ctx, access(*k), url, k.Secret, k.CA); err != nil {
+			return fmt.Errorf("rotate the keyset: %w", err)
+		}
+	}
 	return c.demandRotation()
 }
 
@@ -47,5 +59,5 @@ func (c *Cluster) rotationFile() (*wire.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &wire.File{Path: stateDir + "rotation", Content: strconv.AppendUint(nil, policy.Rotation, 10), Mode: 0o644}, nil
+	return &wire.File{Path: hullmark.RotationFile, Content: strconv.AppendUint(nil, policy.Rotation, 10), Mode: 0o644}, nil
 }

@@ -2,14 +2,20 @@ package cluster
 
 import (
 	"bytes"
+	"context"
+	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
-	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/measurements"
 )
+
+// rotateKeyset is for a file without a keeper.
+func rotateKeyset(t *testing.T) func(*Cluster) error {
+	return func(c *Cluster) error { return c.RotateKeyset(t.Context(), nil) }
+}
 
 // rotatable is a cluster file with a policy.
 func rotatable(t *testing.T) *File {
@@ -33,7 +39,7 @@ func TestRotate(t *testing.T) {
 		return key
 	}
 	old := disk(f.Cluster, 1)
-	for _, change := range []func(*Cluster) error{(*Cluster).RotateKeyset, (*Cluster).RotateOnlineCA} {
+	for _, change := range []func(*Cluster) error{rotateKeyset(t), (*Cluster).RotateOnlineCA} {
 		if err := f.Update(change); err != nil {
 			t.Fatal(err)
 		}
@@ -46,15 +52,9 @@ func TestRotate(t *testing.T) {
 	after := contents(t, c)
 	for path, content := range after {
 		changed := !bytes.Equal(content, before[path])
-		switch path {
-		case stateDir + "keyset.json", stateDir + "online-ca.crt", stateDir + "online-ca.key", stateDir + "policy", stateDir + "rotation":
-			if !changed {
-				t.Errorf("%s is as before", path)
-			}
-		default:
-			if changed {
-				t.Errorf("%s was exchanged", path)
-			}
+		without := strings.HasPrefix(path, stateDir+"keeper.") // There is none.
+		if want := (hullmark.Rotated(path) || path == stateDir+"policy") && !without; changed != want {
+			t.Errorf("%s was exchanged: %t", path, changed)
 		}
 	}
 	if string(before[stateDir+"rotation"]) != "0" || string(after[stateDir+"rotation"]) != "2" {
@@ -75,7 +75,7 @@ func TestRotate(t *testing.T) {
 // The number that says which keys are the newest never falls, not by hand either.
 func TestRotationNeverFalls(t *testing.T) {
 	f := rotatable(t)
-	if err := f.Update((*Cluster).RotateKeyset); err != nil {
+	if err := f.Update(rotateKeyset(t)); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Cluster.SetPolicy(measurements.Policy{Version: 9}); err == nil {
@@ -86,28 +86,45 @@ func TestRotationNeverFalls(t *testing.T) {
 	}
 }
 
-// Before there is a control plane there is nothing to exchange, and a keeper has to wrap the new generation before anybody gets it.
-func TestRotateRefuses(t *testing.T) {
+// Before there is a control plane there is nothing to exchange.
+func TestRotateNeedsAPolicy(t *testing.T) {
 	f := newFile(t)
-	if err := f.Update((*Cluster).RotateKeyset); err == nil || reopen(t, f).Cluster.Keys.Current() != 1 {
+	if err := f.Update(rotateKeyset(t)); err == nil || reopen(t, f).Cluster.Keys.Current() != 1 {
 		t.Errorf("without a policy: %v", err)
 	}
-	f = rotatable(t)
+}
+
+// A keeper wraps the new generation before anybody is told of it; if it does not, nothing is exchanged.
+func TestKeeperWrapsTheNewGeneration(t *testing.T) {
+	f := rotatable(t)
 	access, credentials := localAccess(t, "k")
-	set := func(c *Cluster) error { return c.SetKeeper(t.Context(), access, "local://", credentials.Secret, nil) }
-	for _, change := range []func(*Cluster) error{set, (*Cluster).RotateKeyset} {
-		if err := f.Update(change); err != nil {
-			t.Fatal(err)
-		}
-	}
-	f.Cluster.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}
-	if _, err := f.Cluster.Files(); err == nil {
-		t.Error("control planes got a keyset without its newest generation")
-	}
-	if err := f.Update(set); err != nil {
+	if err := f.Update(func(c *Cluster) error {
+		return c.SetKeeper(t.Context(), access, "local://", credentials.Secret, []byte("authority"))
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Cluster.Files(); err != nil {
-		t.Error(err)
+	away := keys.Access{Open: func(context.Context, string) (keys.Keeper, error) { return nil, keys.Refused("no") }}
+	if err := f.Update(func(c *Cluster) error {
+		return c.RotateKeyset(t.Context(), func(Keeper) keys.Access { return away })
+	}); err == nil {
+		t.Error("the keyset was exchanged without its keeper")
+	}
+	if policy, err := reopen(t, f).Cluster.OpenPolicy(); err != nil || policy.Rotation != 0 {
+		t.Errorf("rotation %d was signed: %v", policy.Rotation, err)
+	}
+	if err := f.Update(func(c *Cluster) error {
+		return c.RotateKeyset(t.Context(), func(k Keeper) keys.Access {
+			if !k.Secret.Equal(credentials.Secret) || string(k.CA) != "authority" {
+				t.Error("the keeper is shown something else")
+			}
+			return access
+		})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c := reopen(t, f).Cluster
+	held, err := access.Load(t.Context(), contents(t, c)[stateDir+"keyset.json"], c.ID())
+	if err != nil || held.Current() != 2 {
+		t.Errorf("control planes get generation %d: %v", held.Current(), err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/hullmark/hullmark"
@@ -20,8 +21,9 @@ import (
 const (
 	// Size is the length of a master key and of a disk key, in bytes.
 	Size = 32
-	// maxEncoded bounds an encoded keyset, in bytes.
-	maxEncoded = 64 << 10
+	// maxEncoded bounds an encoded keyset, in bytes, and maxGenerations a keyset, which fits into that.
+	maxEncoded     = 64 << 10
+	maxGenerations = 1000
 )
 
 // Keyset holds a cluster's master keys by generation, from 1. A disk remembers
@@ -42,6 +44,9 @@ func New(random io.Reader) (Keyset, error) {
 
 // Next returns the keyset with one more generation, read from random.
 func (k Keyset) Next(random io.Reader) (Keyset, error) {
+	if len(k.masters) >= maxGenerations || k.Current() == math.MaxUint32 {
+		return Keyset{}, fmt.Errorf("next generation: the keyset has %d, the last is %d, and it takes no more", len(k.masters), k.Current())
+	}
 	master, err := hullmark.RandomSecret(random, Size)
 	if err != nil {
 		return Keyset{}, fmt.Errorf("next generation: %w", err)

@@ -56,6 +56,21 @@ func TestNextGeneration(t *testing.T) {
 	if len(seen) != 3 {
 		t.Errorf("three generations have %d keys", len(seen))
 	}
+	for range 1000 - 2 {
+		if k, err = k.Next(rand.Reader); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full, err := k.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := keys.Parse(full); err != nil {
+		t.Errorf("a keyset of as many generations as it takes: %v", err)
+	}
+	if _, err := k.Next(rand.Reader); err == nil {
+		t.Error("a keyset takes more generations than can be read again")
+	}
 	if _, err := k.Next(strings.NewReader("short")); err == nil {
 		t.Error("a generation was made of too few random bytes")
 	}

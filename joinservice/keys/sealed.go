@@ -68,6 +68,15 @@ func parseSealed(encoded []byte) (s sealed, wrapped bool, err error) {
 	return s, true, nil
 }
 
+// KeeperURL returns the keeper's URL in the document that Seal made.
+func KeeperURL(document []byte) (string, error) {
+	s, wrapped, err := parseSealed(document)
+	if err == nil && !wrapped {
+		err = errors.New("keyset file: no keeper wrapped it")
+	}
+	return s.Keeper, err
+}
+
 // checkURL refuses what no keeper's URL is. It does not quote the URL, into
 // which somebody may have written a password.
 func checkURL(keeper string) error {

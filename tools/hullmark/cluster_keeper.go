@@ -88,12 +88,16 @@ func (o *keeperOptions) set(ctx context.Context, file *cluster.File, url string,
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.wait)
 	defer cancel()
-	access := keys.Access{Open: credentials.Open, Report: func(cause *hullmark.Condition, pause time.Duration) {
+	return file.Update(func(c *cluster.Cluster) error {
+		return c.SetKeeper(ctx, keeperAccess(credentials, notes), url, credentials.Secret, credentials.CA)
+	})
+}
+
+// keeperAccess reaches a keeper, and says why it has to be asked again.
+func keeperAccess(credentials keeper.Credentials, notes io.Writer) keys.Access {
+	return keys.Access{Open: credentials.Open, Report: func(cause *hullmark.Condition, pause time.Duration) {
 		fmt.Fprintf(notes, "%v (again in %v)\n", cause, pause.Round(time.Second/10))
 	}}
-	return file.Update(func(c *cluster.Cluster) error {
-		return c.SetKeeper(ctx, access, url, credentials.Secret, credentials.CA)
-	})
 }
 
 // keeperExit is the exit code of a keeper that did not do what it was to do.

@@ -168,7 +168,7 @@ func signAndPush(ctx context.Context, client *registry.Registry, file *cluster.F
 
 // signedOnly says of a push that failed that what it was to bring is not lost, and not to be signed again.
 func signedOnly(err error) error {
-	const title = "the change is signed in the cluster file, but not yet in the cluster; hullmark policy push brings it there"
+	const title = "the change is signed in the cluster file; if it is not in force in the cluster, hullmark policy push brings it there"
 	var c *hullmark.Condition
 	if !errors.As(err, &c) {
 		return fmt.Errorf("%s: %w", title, err)

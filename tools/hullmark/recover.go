@@ -38,6 +38,7 @@ func newRecoverCommand() *cobra.Command {
 The node is verified as by init, by the policy and the documents in the cluster file; its disk has to hold a control plane that was
 Ready before, and is never formatted. No API server can say how recent that disk must be: the command shows the epoch that it holds and its last boot beside
 the newest that the cluster file knows, refuses an older one, and asks. All other nodes then come back by themselves: of several control planes, recover only one, whose disk is the newest.
+After hullmark cluster rotate it brings the first of them its new keys, while the others run.
 
 Exit codes: 0 Ready, 1 failed, 2 usage, 3 the node booted something else, 4 denied, 5 not reached.`,
 		Example: "  hullmark recover --cluster prod.cluster --node 192.0.2.7",

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/etcd"
@@ -21,16 +22,16 @@ const etcdEndpoint = "https://127.0.0.1:2379"
 var handed = []struct {
 	credential, path string
 	mode             uint32
-	// optional ones may be missing; rotated ones are what a rotation exchanges.
-	optional, rotated bool
+	// optional ones may be missing.
+	optional bool
 }{
 	{credential: "root.crt", path: "/var/lib/hullmark/root.crt", mode: 0o644},
-	{credential: "online-ca.crt", path: "/var/lib/hullmark/online-ca.crt", mode: 0o644, rotated: true},
-	{credential: "online-ca.key", path: "/var/lib/hullmark/online-ca.key", mode: 0o600, rotated: true},
-	{credential: "keyset.json", path: "/var/lib/hullmark/keyset.json", mode: 0o600, rotated: true},
-	{credential: "keeper.secret", path: "/var/lib/hullmark/keeper.secret", mode: 0o600, optional: true, rotated: true},
-	{credential: "keeper.crt", path: "/var/lib/hullmark/keeper.crt", mode: 0o644, optional: true, rotated: true},
-	{credential: rotationCredential, path: "/var/lib/hullmark/rotation", mode: 0o644, rotated: true},
+	{credential: "online-ca.crt", path: "/var/lib/hullmark/online-ca.crt", mode: 0o644},
+	{credential: "online-ca.key", path: "/var/lib/hullmark/online-ca.key", mode: 0o600},
+	{credential: "keyset.json", path: "/var/lib/hullmark/keyset.json", mode: 0o600},
+	{credential: "keeper.secret", path: "/var/lib/hullmark/keeper.secret", mode: 0o600, optional: true},
+	{credential: "keeper.crt", path: "/var/lib/hullmark/keeper.crt", mode: 0o644, optional: true},
+	{credential: rotationCredential, path: hullmark.RotationFile, mode: 0o644},
 	{credential: "settings.json", path: "/var/lib/hullmark/settings.json", mode: 0o644},
 	{credential: "ca.crt", path: "/etc/kubernetes/pki/ca.crt", mode: 0o644},
 	{credential: "ca.key", path: "/etc/kubernetes/pki/ca.key", mode: 0o600},
@@ -44,14 +45,16 @@ var handed = []struct {
 
 // controlPlaneFiles reads what a control plane that joins gets. It is read when it is needed, so that
 // most keys are in this process's memory for that moment only.
-func (f folder) controlPlaneFiles() ([]*wire.File, error) { return f.handed(false) }
+func (f folder) controlPlaneFiles() ([]*wire.File, error) {
+	return f.handed(func(string) bool { return true })
+}
 
 // rotatedFiles reads what a rotation exchanges.
-func (f folder) rotatedFiles() ([]*wire.File, error) { return f.handed(true) }
+func (f folder) rotatedFiles() ([]*wire.File, error) { return f.handed(hullmark.Rotated) }
 
-func (f folder) handed(rotated bool) (files []*wire.File, err error) {
+func (f folder) handed(wanted func(path string) bool) (files []*wire.File, err error) {
 	for _, h := range handed {
-		if rotated && !h.rotated {
+		if !wanted(h.path) {
 			continue
 		}
 		content, err := f.read(h.credential)

@@ -2,14 +2,19 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // unitCredentials makes the credentials folder as systemd does: by the unit's own lines, from a control plane's files.
@@ -26,7 +31,15 @@ func unitCredentials(t *testing.T, files []*wire.File) (dir string) {
 		}
 	}
 	for line := range strings.Lines(string(unit)) {
-		credential, ok := strings.CutPrefix(strings.TrimSpace(line), "LoadCredential=")
+		line = strings.TrimSpace(line)
+		if set, ok := strings.CutPrefix(line, "SetCredential="); ok { // the default of one that cannot be loaded
+			name, value, _ := strings.Cut(set, ":")
+			if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+				write(name, []byte(value))
+			}
+			continue
+		}
+		credential, ok := strings.CutPrefix(line, "LoadCredential=")
 		if !ok {
 			continue
 		}
@@ -38,9 +51,6 @@ func unitCredentials(t *testing.T, files []*wire.File) (dir string) {
 				write(name, f.GetContent())
 			}
 		}
-	}
-	if _, err := os.Stat(filepath.Join(dir, "initialising.json")); err != nil {
-		write("initialising.json", []byte("null"))
 	}
 	return dir
 }
@@ -85,5 +95,88 @@ func TestFilesOfAFurtherControlPlane(t *testing.T) {
 	}
 	if _, err := readCredentials(string(credentials)); err == nil || !strings.Contains(err.Error(), "sa.key") {
 		t.Errorf("without sa.key: got %v", err)
+	}
+}
+
+// A control plane that comes back after a rotation gets what the rotation changed, and no key beside that.
+func TestRotatedFilesAreWhatARotationChanges(t *testing.T) {
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}
+	if err := c.SetPolicy(measurements.Policy{Version: 1}); err != nil {
+		t.Fatal(err)
+	}
+	files := func() map[string]string {
+		all, err := c.Files()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]string{}
+		for _, f := range all {
+			found[f.GetPath()] = string(f.GetContent())
+		}
+		return found
+	}
+	before := files()
+	if err := errors.Join(c.RotateKeyset(t.Context(), nil), c.RotateOnlineCA()); err != nil {
+		t.Fatal(err)
+	}
+	after := files()
+	all, err := c.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	brought, err := folder(unitCredentials(t, all)).rotatedFiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range brought {
+		path := f.GetPath()
+		if string(f.GetContent()) != after[path] || after[path] == before[path] && !strings.Contains(path, "keeper.") {
+			t.Errorf("%s is brought, and not what the rotation made of it", path)
+		}
+		delete(before, path)
+	}
+	delete(before, "/var/lib/hullmark/policy") // It is brought by itself.
+	for path, content := range before {
+		if after[path] != content {
+			t.Errorf("%s was changed and is not brought", path)
+		}
+	}
+}
+
+// A disk that an earlier image wrote has no rotation, which is the first; the service knows what it has missed.
+func TestMissedRotations(t *testing.T) {
+	s := newSite(t)
+	s.policy.Rotation = 2
+	envelope, err := measurements.SignPolicy(s.cluster.Root.Key, s.cluster.ID(), s.policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "policy", envelope)
+	for held, want := range map[string]uint64{"0": 2, "1": 1, "2": 0, "3": 0} {
+		s.write(t, rotationCredential, []byte(held))
+		a, err := prepare(options{credentials: s.credentials, state: t.TempDir(), api: apiServer, log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := a.missedRotations(); got != want {
+			t.Errorf("rotation %s of 2: %d missed, want %d", held, got, want)
+		}
+	}
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}
+	files, err := c.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = slices.DeleteFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.RotationFile })
+	if old, err := readCredentials(unitCredentials(t, files)); err != nil || old.rotation != 0 {
+		t.Errorf("without a rotation: %+v, %v", old, err)
 	}
 }

@@ -192,6 +192,7 @@ func TestCredentialsAreChecked(t *testing.T) {
 		"no keyset":             func(t *testing.T, s *site) { s.write(t, "keyset.json", nil) },
 		"no settings":           func(t *testing.T, s *site) { s.write(t, "settings.json", []byte("{}")) },
 		"a document of no name": func(t *testing.T, s *site) { s.write(t, documentPrefix+"x.json", nil) },
+		"no number":             func(t *testing.T, s *site) { s.write(t, rotationCredential, []byte("1\n")) },
 		"an unknown field":      func(t *testing.T, s *site) { s.write(t, "initialising.json", []byte(`{"more":1}`)) },
 		"too large":             func(t *testing.T, s *site) { s.write(t, "policy", make([]byte, maxCredential+1)) },
 	} {

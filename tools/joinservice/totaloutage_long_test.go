@@ -216,6 +216,9 @@ func TestTotalOutageOfThreeControlPlanes(t *testing.T) {
 		records[name] = s.record(t, name)
 	}
 	s.awaitSeen(t)
+	s.machines["worker-1"] = s.node
+	joined["worker-1"] = s.persists(t, "worker-1", o)
+	records["worker-1"] = s.record(t, "worker-1")
 
 	stop()
 	if err := s.api.StopAPI(); err != nil {
@@ -240,9 +243,8 @@ func TestTotalOutageOfThreeControlPlanes(t *testing.T) {
 	}
 	stop()
 	o, _ = s.serve(t, "boot-2")
-	s.machines["worker-1"] = s.node
 	if _, told := s.boots(t, "worker-1", o); told == nil || told.Code != joinservice.CodeUnreachable {
-		t.Errorf("a worker was told %+v", told)
+		t.Errorf("a worker that had joined was told %+v", told)
 	}
 	ticket, told := s.boots(t, "control-plane-2", o)
 	if told != nil || ticket.Disk.Epoch != (hullmark.Epoch{Unchecked: true}) || !ticket.Disk.Key.Equal(joined["control-plane-2"].Disk.Key) {
@@ -258,7 +260,7 @@ func TestTotalOutageOfThreeControlPlanes(t *testing.T) {
 	if err := s.api.StartAPI(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"control-plane-3", "control-plane-2"} {
+	for _, name := range []string{"control-plane-3", "control-plane-2", "worker-1"} {
 		if ticket := s.persists(t, name, o); ticket.Disk.Epoch.Unchecked {
 			t.Errorf("%s came back with %+v", name, ticket.Disk.Epoch)
 		}
@@ -269,5 +271,23 @@ func TestTotalOutageOfThreeControlPlanes(t *testing.T) {
 	}
 	if err := s.etcd.Start("control-plane-3", homes["control-plane-3"]); err != nil {
 		t.Fatal(err)
+	}
+	// With all three, the first may go.
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Second) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		_, err := s.client(t).Status(ctx, s.etcd.ClientURL(homes["control-plane-3"]))
+		cancel()
+		if err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	if err := s.etcd.Kill("control-plane-1"); err != nil {
+		t.Fatal(err)
+	}
+	if !s.writes(t) {
+		t.Error("two members of three have no quorum")
 	}
 }
