@@ -73,7 +73,7 @@ func (c *Cluster) follows(policy measurements.Policy) (same bool, err error) {
 		}
 	}
 	if policy.Version <= last.Version || policy.MinimumSVN < last.MinimumSVN || policy.Rotation < last.Rotation {
-		return false, fmt.Errorf("policy version %d with security version %d and rotation %d: in force are %d, %d and %d; want a higher version, and neither of the others lower",
+		return false, fmt.Errorf("policy version %d with security version %d and rotation %d: in force are %d, %d and %d; want a higher version, and no lower security version or rotation",
 			policy.Version, policy.MinimumSVN, policy.Rotation, last.Version, last.MinimumSVN, last.Rotation)
 	}
 	return false, nil
