@@ -254,7 +254,10 @@ func (x *exchange) placeFiles() error {
 			return fmt.Errorf("remove what an earlier join left: %w", err)
 		}
 	}
-	files, mark := x.newKeys(x.proceed.GetFiles())
+	files, mark, err := x.newKeys(x.proceed.GetFiles())
+	if err != nil {
+		return err
+	}
 	if err := writeFiles(x.agent.StateDir, files); err != nil {
 		return fmt.Errorf("write files: %w", err)
 	}
@@ -272,24 +275,25 @@ func (x *exchange) placeFiles() error {
 
 // newKeys returns the files to write, and apart from them the one that says of which rotation the keys among them are. It leaves the keys out if the disk's are
 // of a later rotation, whoever brought them: they may be in no other place any more. Those of the same are exchanged by the operator alone, who may have set another keeper.
-func (x *exchange) newKeys(files []*wire.File) (others []*wire.File, mark *wire.File) {
+func (x *exchange) newKeys(files []*wire.File) (others []*wire.File, mark *wire.File, err error) {
 	i := slices.IndexFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.RotationFile })
 	if i < 0 {
-		return files, nil
+		return files, nil, nil
 	}
-	brought, held := rotationOf(files[i].GetContent()), uint64(0)
 	text, err := x.agent.readState(hullmark.RotationFile)
-	if err == nil {
-		held = rotationOf(text)
+	first := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !first {
+		return nil, nil, fmt.Errorf("which keys the disk holds: %w", err)
 	}
-	if err != nil || held < brought || held == brought && x.service == "" {
-		return slices.Concat(files[:i], files[i+1:]), files[i]
+	held, brought := rotationOf(text), rotationOf(files[i].GetContent())
+	if first || held < brought || held == brought && x.service == "" {
+		return slices.Concat(files[:i], files[i+1:]), files[i], nil
 	}
 	if held > brought {
 		x.warn("keys-older", fmt.Sprintf("the node keeps its keys of rotation %d, for it was brought older ones, of rotation %d", held, brought),
 			"recover control planes with the newest cluster file, and bring its policy to the cluster (hullmark policy push)")
 	}
-	return slices.DeleteFunc(slices.Clone(files), func(f *wire.File) bool { return hullmark.Rotated(f.GetPath()) }), nil
+	return slices.DeleteFunc(slices.Clone(files), func(f *wire.File) bool { return hullmark.Rotated(f.GetPath()) }), nil, nil
 }
 
 // rotationOf reads a RotationFile; what is none is older than all others.

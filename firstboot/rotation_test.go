@@ -76,14 +76,27 @@ func TestOperatorExchangesKeysOfTheSameRotation(t *testing.T) {
 	s.put(t, map[string][]byte{hullmark.RotationFile: []byte("2")})
 	for service, want := range map[string]int{"": 2, "192.0.2.1:7444": 1} {
 		x := &exchange{agent: s.agent, service: service}
-		if files, mark := x.newKeys(keysOf("2", "wrapped")); len(files) != want || (mark != nil) != (want == 2) {
-			t.Errorf("from %q: %d files, mark %v", service, len(files), mark)
+		if files, mark, err := x.newKeys(keysOf("2", "wrapped")); err != nil || len(files) != want || (mark != nil) != (want == 2) {
+			t.Errorf("from %q: %d files, mark %v: %v", service, len(files), mark, err)
 		}
 	}
 	x := &exchange{agent: s.agent}
 	others := []*wire.File{{Path: "/var/lib/hullmark/policy"}}
-	if files, mark := x.newKeys(others); !slices.Equal(files, others) || mark != nil {
-		t.Errorf("without keys: %v, %v", files, mark)
+	if files, mark, err := x.newKeys(others); err != nil || !slices.Equal(files, others) || mark != nil {
+		t.Errorf("without keys: %v, %v, %v", files, mark, err)
+	}
+}
+
+// Keys of which it cannot be told how new they are, are not overwritten.
+func TestUnreadableMarkOfARotation(t *testing.T) {
+	s, _ := returning(t, time.Now().Add(year))
+	s.put(t, map[string][]byte{keysetFile: []byte("own")})
+	if err := os.Mkdir(filepath.Join(s.agent.StateDir, "var", "lib", "hullmark", "rotation"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	last := s.againWith(t, &wire.Proceed{NodeName: "node-1", Role: string(hullmark.ControlPlane), Endpoint: "192.0.2.7:6443", Files: keysOf("2", "brought")})
+	if last.GetFailed() == nil || s.kept(t, keysetFile) != "own" {
+		t.Errorf("last = %v, and the keyset is %q", last, s.kept(t, keysetFile))
 	}
 }
 
