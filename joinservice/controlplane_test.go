@@ -187,7 +187,7 @@ func TestEndpointMovesWithTheControlPlanes(t *testing.T) {
 	}
 }
 
-// After a rotation a control plane gets its keys from a service that has them: one that has not lets none join or come back, and everybody else.
+// After a rotation a control plane gets its keys from a service that has them: one that has not lets no control plane join or come back, and formats no disk.
 func TestRotatedKeysReachControlPlanes(t *testing.T) {
 	rotate := func(p *measurements.Policy) { p.Rotation = 1 }
 	s := newSite(t)

@@ -86,15 +86,11 @@ func Start(ctx context.Context, dir string) (*Rig, error) {
 // StartFor runs the API of a cluster. Its files are below dir, which exists and is empty. It
 // returns when the API answers as ready. Stop ends it. Programs write their logs to dir.
 func StartFor(ctx context.Context, dir string, c *cluster.Cluster) (*Rig, error) {
-	return start(ctx, dir, c, "")
+	return StartOn(ctx, dir, c, "")
 }
 
-// StartOn runs the API of a cluster over an etcd that runs already, with the URLs of its members, separated by commas.
+// StartOn runs the API of a cluster as StartFor does, over an etcd that runs already: etcd has the URLs of its members, separated by commas.
 func StartOn(ctx context.Context, dir string, c *cluster.Cluster, etcd string) (*Rig, error) {
-	return start(ctx, dir, c, etcd)
-}
-
-func start(ctx context.Context, dir string, c *cluster.Cluster, etcd string) (*Rig, error) {
 	bundle, err := Bundle(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)

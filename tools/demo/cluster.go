@@ -51,7 +51,7 @@ func (d *demo) clusterSteps() []step {
 	)
 }
 
-// askRecords shows what the join service keeps of the machines, that it left no token, what a node says of itself, and that a worker uses the new endpoint.
+// askRecords shows what the join service keeps of the machines, that it left no token, what a node says of itself, and whether a worker says that it went over to the new endpoint.
 func (d *demo) askRecords(ctx context.Context) error {
 	file := []string{"--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase")}
 	if err := d.hullmark(ctx, append([]string{"node", "list", "--server", "127.0.0.1:" + d.api, "--wait", "10m"}, file...)...); err != nil {

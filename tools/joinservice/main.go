@@ -188,7 +188,7 @@ func (a *app) missedRotations() uint64 {
 
 func (a *app) warnOfRotation() {
 	if a.missedRotations() > 0 {
-		a.log.Warn("the operator has exchanged keys that this control plane does not hold yet, so it lets no control plane join or come back: reboot it",
+		a.log.Warn("the operator has exchanged keys that this control plane does not hold yet, so it lets no machine join and no control plane come back: reboot it",
 			"held", a.credentials.rotation, "policy", a.policy.Policy().Rotation)
 	}
 }
