@@ -4,10 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
-// Unit runs kubeadm init and then applies the addons.
+// Unit runs kubeadm init.
 const Unit = "hullmark-kubeadm.service"
+
+// AddonsUnit applies the addons.
+const AddonsUnit = "hullmark-addons.service"
+
+// An API server that has just started, on a busy machine, may not answer within the 34 s that it gives every change: the addons are tried again.
+const (
+	addonsTries = 5
+	addonsPause = 10 * time.Second
+)
 
 // retryFlag lets kubeadm go on over what an init that did not end has left. Its phases keep what exists: keys, kubeconfig files, etcd's data. The agent
 // sets it only for a disk that recorded such an init, so it never covers for another cluster's remains.
@@ -35,19 +45,40 @@ type Work struct {
 // becomes Ready by itself (WaitReady). When ctx ends, the unit is stopped. Init does not clean up after a failure: the caller records its intent before,
 // and comes back with Retry.
 func Init(ctx context.Context, w Work) error {
-	return withUnit(ctx, Unit, func(unit func(context.Context) error) error { return initWith(ctx, runDir, w, unit) })
+	return withUnits(ctx, func(unit units) error { return initWith(ctx, runDir, w, unit) })
 }
 
-// initWith is Init with files in dir and a function that runs the unit to its end.
-func initWith(ctx context.Context, dir string, w Work, unit func(context.Context) error) error {
+// initWith is Init with files in dir.
+func initWith(ctx context.Context, dir string, w Work, unit units) error {
 	files, err := w.files()
 	if err != nil {
 		return fmt.Errorf("kubeadm init: %w", err)
 	}
-	if err := run(ctx, dir, files, w.Report, unit); err != nil {
+	do := func(ctx context.Context) error {
+		if err := unit(ctx, Unit); err != nil {
+			return err
+		}
+		return apply(ctx, unit)
+	}
+	if err := run(ctx, dir, files, w.Report, do); err != nil {
 		return fmt.Errorf("kubeadm init: %w", err)
 	}
 	return nil
+}
+
+// apply applies the addons. What kubectl says of a failure is reported like all that it says.
+func apply(ctx context.Context, unit units) error {
+	for try := 1; ; try++ {
+		err := unit(ctx, AddonsUnit)
+		if err == nil || try == addonsTries || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-time.After(addonsPause):
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		}
+	}
 }
 
 // files are the unit's input.

@@ -174,17 +174,16 @@ func discoveryOf(p JoinParams) ([]byte, error) {
 // (WaitReady). When ctx ends, the unit is stopped. The documents are on a RAM disk while it runs, and gone afterwards. A failed join leaves
 // JoinRemains: the caller records its intent before, and removes them before the next.
 func Join(ctx context.Context, documents []byte, report func(Phase)) error {
-	return withUnit(ctx, JoinUnit, func(unit func(context.Context) error) error {
-		return joinWith(ctx, runDir, documents, report, unit)
-	})
+	return withUnits(ctx, func(unit units) error { return joinWith(ctx, runDir, documents, report, unit) })
 }
 
-// joinWith is Join with files in dir and a function that runs the unit to its end.
-func joinWith(ctx context.Context, dir string, documents []byte, report func(Phase), unit func(context.Context) error) error {
+// joinWith is Join with files in dir.
+func joinWith(ctx context.Context, dir string, documents []byte, report func(Phase), unit units) error {
 	if len(documents) > MaxDocuments {
 		return fmt.Errorf("kubeadm join: documents of %d bytes: at most %d are allowed", len(documents), MaxDocuments)
 	}
-	if err := run(ctx, dir, map[string][]byte{"config.yaml": documents}, report, unit); err != nil {
+	do := func(ctx context.Context) error { return unit(ctx, JoinUnit) }
+	if err := run(ctx, dir, map[string][]byte{"config.yaml": documents}, report, do); err != nil {
 		return fmt.Errorf("kubeadm join: %w", err)
 	}
 	return nil

@@ -108,7 +108,7 @@ func TestJoinForgetsItsDocuments(t *testing.T) {
 	for _, want := range []error{nil, failed} {
 		dir := filepath.Join(t.TempDir(), "kubeadm")
 		var got []Phase
-		err := joinWith(t.Context(), dir, []byte("token: "+testToken), func(p Phase) { got = append(got, p) }, func(context.Context) error {
+		err := joinWith(t.Context(), dir, []byte("token: "+testToken), func(p Phase) { got = append(got, p) }, func(context.Context, string) error {
 			info, err := os.Stat(filepath.Join(dir, "config.yaml"))
 			if err != nil || info.Mode() != 0o600 {
 				t.Errorf("documents: %v, %v", info, err)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"sigs.k8s.io/yaml"
 )
@@ -136,7 +137,10 @@ func TestInitReportsPhasesAndForgetsTheOutput(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "kubeadm")
 	var got []Phase
 	work := Work{Documents: []byte("document"), Addons: []byte("addon"), Retry: true, Report: func(p Phase) { got = append(got, p) }}
-	err := initWith(t.Context(), dir, work, func(context.Context) error {
+	err := initWith(t.Context(), dir, work, func(_ context.Context, unit string) error {
+		if unit != Unit {
+			return nil
+		}
 		for name, want := range map[string]string{"config.yaml": "document", "addons.yaml": "addon", "environment": retryFlag} {
 			if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(text) != want {
 				t.Errorf("%s: got %q, %v", name, text, err)
@@ -164,7 +168,7 @@ func TestInitReportsPhasesAndForgetsTheOutput(t *testing.T) {
 func TestInitFailsWithKubeadmsWords(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "kubeadm")
 	failed := errors.New("failed")
-	err := initWith(t.Context(), dir, Work{Documents: []byte("d"), Addons: []byte("a")}, func(context.Context) error {
+	err := initWith(t.Context(), dir, Work{Documents: []byte("d"), Addons: []byte("a")}, func(context.Context, string) error {
 		return errors.Join(failed, os.WriteFile(filepath.Join(dir, "output"), []byte("[preflight] x\nerror: no space\n"), 0o600))
 	})
 	if !errors.Is(err, failed) || !strings.Contains(err.Error(), "error: no space") {
@@ -172,8 +176,40 @@ func TestInitFailsWithKubeadmsWords(t *testing.T) {
 	}
 }
 
+// An API server that has just started may be too slow for an object; what fails each time ends init, with kubectl's words.
+func TestInitTriesAddonsAgain(t *testing.T) {
+	for failing, works := range map[int]bool{1: true, addonsTries - 1: true, addonsTries: false} {
+		synctest.Test(t, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "kubeadm")
+			failed := errors.New("failed")
+			inits, tries := 0, 0
+			var got []Phase
+			work := Work{Documents: []byte("d"), Addons: []byte("a"), Report: func(p Phase) { got = append(got, p) }}
+			err := initWith(t.Context(), dir, work, func(_ context.Context, unit string) error {
+				if unit == Unit {
+					inits++
+					return nil
+				}
+				if tries++; tries > failing {
+					return nil
+				}
+				return errors.Join(failed, os.WriteFile(filepath.Join(dir, "output"), []byte("Error from server (Timeout): too slow\n"), 0o600))
+			})
+			if works != (err == nil) || inits != 1 || tries != min(failing+1, addonsTries) {
+				t.Errorf("%d failures: %v after %d of init and %d of the addons", failing, err, inits, tries)
+			}
+			if !works && (!errors.Is(err, failed) || !strings.Contains(err.Error(), "too slow")) {
+				t.Errorf("got %v", err)
+			}
+			if len(got) == 0 || got[0] != (Phase{"addons", "Error from server (Timeout): too slow"}) {
+				t.Errorf("reported %v", got)
+			}
+		})
+	}
+}
+
 func TestInitNeedsAddons(t *testing.T) {
-	err := initWith(t.Context(), t.TempDir(), Work{Documents: []byte("d")}, func(context.Context) error {
+	err := initWith(t.Context(), t.TempDir(), Work{Documents: []byte("d")}, func(context.Context, string) error {
 		t.Error("the unit was started")
 		return nil
 	})

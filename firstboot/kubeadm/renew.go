@@ -303,8 +303,9 @@ func algorithmOf(c *x509.Certificate) (string, error) {
 
 // Renew lets kubeadm make the certificates and kubeconfigs that are missing, by documents of Plan. Renewals are removed before.
 func Renew(ctx context.Context, documents []byte, report func(Phase)) error {
-	return withUnit(ctx, RenewUnit, func(unit func(context.Context) error) error {
-		if err := run(ctx, runDir, map[string][]byte{"config.yaml": documents}, report, unit); err != nil {
+	return withUnits(ctx, func(unit units) error {
+		do := func(ctx context.Context) error { return unit(ctx, RenewUnit) }
+		if err := run(ctx, runDir, map[string][]byte{"config.yaml": documents}, report, do); err != nil {
 			return fmt.Errorf("renew certificates: %w", err)
 		}
 		return nil

@@ -11,17 +11,17 @@ import (
 	"github.com/coreos/go-systemd/v22/dbus"
 )
 
-// runDir is where both units find their input and leave their output; systemd/system/hullmark-kubeadm*.service name the same files.
+// runDir is where the units find their input and leave their output; systemd/system/hullmark-kubeadm*.service and hullmark-addons.service name the same files.
 const runDir = "/run/hullmark/kubeadm"
 
-// run writes the unit's input to dir, which no other user can read, runs the unit, and reports what kubeadm says it does. Afterwards nothing of it is left:
-// input and output hold tokens.
-func run(ctx context.Context, dir string, files map[string][]byte, report func(Phase), unit func(context.Context) error) error {
+// run writes the units' input to dir, which no other user can read, calls do, which runs them, and reports what kubeadm says it does. Afterwards nothing of it
+// is left: input and output hold tokens.
+func run(ctx context.Context, dir string, files map[string][]byte, report func(Phase), do func(context.Context) error) error {
 	if err := writeInput(dir, files); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
 	follower := follow(filepath.Join(dir, "output"), report)
-	err := unit(ctx)
+	err := do(ctx)
 	said, readErr := follower.stop()
 	err = errors.Join(err, readErr, os.RemoveAll(dir))
 	if err != nil {
@@ -45,15 +45,18 @@ func writeInput(dir string, files map[string][]byte) error {
 	return nil
 }
 
-// withUnit calls do with a function that runs a unit to its end.
-func withUnit(ctx context.Context, unit string, do func(func(context.Context) error) error) error {
+// withUnits calls do with a function that runs a unit to its end.
+func withUnits(ctx context.Context, do func(units) error) error {
 	systemd, err := dbus.NewSystemdConnectionContext(ctx)
 	if err != nil {
-		return fmt.Errorf("start %s: reach systemd: %w", unit, err)
+		return fmt.Errorf("run kubeadm: reach systemd: %w", err)
 	}
 	defer systemd.Close()
-	return do(func(ctx context.Context) error { return runUnit(ctx, systemd, unit) })
+	return do(func(ctx context.Context, unit string) error { return runUnit(ctx, systemd, unit) })
 }
+
+// units runs the unit of a name to its end.
+type units func(ctx context.Context, unit string) error
 
 // runUnit starts a unit and waits for its end. A unit of type oneshot is started when its commands have ended.
 func runUnit(ctx context.Context, systemd *dbus.Conn, unit string) error {
