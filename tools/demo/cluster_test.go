@@ -114,7 +114,7 @@ func TestAWaitEndsWithItsMachine(t *testing.T) {
 	close(d.workers[0].running.done)
 	select {
 	case <-ctx.Done():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 	}
 	if cause := context.Cause(ctx); cause == nil || !strings.Contains(cause.Error(), "worker-1's machine ended") {
 		t.Error(cause)
