@@ -3,7 +3,7 @@ package keeper_test
 import (
 	"crypto/rand"
 	"encoding/base64"
-	"encoding/pem"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -161,7 +161,7 @@ func TestAWS(t *testing.T) {
 			return
 		}
 		var in struct{ Plaintext, CiphertextBlob []byte }
-		if err := decode(r, &in); err != nil {
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 			t.Error(err)
 		}
 		field, out := "CiphertextBlob", invert(in.Plaintext)
@@ -184,6 +184,10 @@ func TestAWS(t *testing.T) {
 	}
 }
 
-func certificatePEM(server *httptest.Server) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+func invert(b []byte) []byte {
+	out := make([]byte, len(b))
+	for i := range b {
+		out[i] = ^b[i]
+	}
+	return out
 }

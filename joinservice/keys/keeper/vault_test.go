@@ -5,86 +5,21 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
-	"log"
 	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/vaulttest"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/joinservice/keys/keeper"
 )
 
-const token = "s.0123456789abcdef"
-
-// vault answers as the transit engine does, or as a test has it.
-type vault struct {
-	*httptest.Server
-	// instead, if it is set, answers a request to open; plaintext is what would be right, in base64.
-	instead atomic.Pointer[func(w http.ResponseWriter, r *http.Request, plaintext string)]
-}
-
-func newVault(t *testing.T) *vault {
+// access is that of who may use a Vault.
+func access(t *testing.T, v *vaulttest.Vault) keys.Access {
 	t.Helper()
-	v := &vault{}
-	v.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { v.serve(t, w, r) }))
-	v.Config.ErrorLog = log.New(io.Discard, "", 0) // Clients that hang up are part of the tests.
-	v.StartTLS()
-	t.Cleanup(v.Close)
-	return v
-}
-
-func (v *vault) serve(t *testing.T, w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("X-Vault-Token") != token {
-		http.Error(w, `{"errors":["permission denied"]}`, http.StatusForbidden)
-		return
-	}
-	var in struct{ Plaintext, Ciphertext string }
-	if err := decode(r, &in); err != nil {
-		t.Error(err)
-	}
-	switch r.URL.Path {
-	case "/v1/transit/encrypt/hullmark":
-		plain, err := base64.StdEncoding.DecodeString(in.Plaintext)
-		if err != nil {
-			t.Error(err)
-		}
-		fmt.Fprintf(w, `{"data":{"ciphertext":"vault:v1:%s"}}`, base64.StdEncoding.EncodeToString(invert(plain)))
-	case "/v1/transit/decrypt/hullmark":
-		sealed, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(in.Ciphertext, "vault:v1:"))
-		if err != nil {
-			t.Error(err)
-		}
-		plaintext := base64.StdEncoding.EncodeToString(invert(sealed))
-		if instead := v.instead.Load(); instead != nil {
-			(*instead)(w, r, plaintext)
-			return
-		}
-		fmt.Fprintf(w, `{"data":{"plaintext":"%s"}}`, plaintext)
-	default:
-		http.Error(w, `{"errors":[]}`, http.StatusNotFound)
-	}
-}
-
-func (v *vault) url() string { return "hashivault://hullmark?address=" + v.URL }
-
-func (v *vault) access(t *testing.T) keys.Access {
-	t.Helper()
-	return keys.Access{Open: credentials(t, token, certificatePEM(v.Server)).Open}
-}
-
-func decode(r *http.Request, into any) error { return json.NewDecoder(r.Body).Decode(into) }
-
-func invert(b []byte) []byte {
-	out := make([]byte, len(b))
-	for i := range b {
-		out[i] = ^b[i]
-	}
-	return out
+	return keys.Access{Open: credentials(t, vaulttest.Token, v.CA()).Open}
 }
 
 // loadOnce gives up when the first try has failed for a reason that may pass.
@@ -98,12 +33,12 @@ func loadOnce(t *testing.T, a keys.Access, sealed []byte) error {
 }
 
 func TestVault(t *testing.T) {
-	v := newVault(t)
+	v := vaulttest.New(t)
 	// The environment's address, token and namespace are not this client's.
 	t.Setenv("VAULT_ADDR", "http://127.0.0.1:1")
 	t.Setenv("VAULT_TOKEN", "another")
-	sealed := roundTrip(t, v.access(t), v.url())
-	if strings.Contains(string(sealed), token) {
+	sealed := roundTrip(t, access(t, v), v.Keeper())
+	if strings.Contains(string(sealed), vaulttest.Token) {
 		t.Error("the document holds the token")
 	}
 }
@@ -111,16 +46,19 @@ func TestVault(t *testing.T) {
 // TestVaultAnswersWrongly opens one document with a Vault that does each wrong
 // thing once, and then with the same Vault mended.
 func TestVaultAnswersWrongly(t *testing.T) {
-	v := newVault(t)
+	v := vaulttest.New(t)
 	k := newKeyset(t)
-	sealed, err := v.access(t).Seal(t.Context(), k, root, v.url())
+	sealed, err := access(t, v).Seal(t.Context(), k, root, v.Keeper())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range misdeeds() {
 		t.Run(name, func(t *testing.T) {
-			v.instead.Store(&c.instead)
-			a := v.access(t)
+			v.Instead(func(w http.ResponseWriter, r *http.Request, plaintext string) bool {
+				c.instead(w, r, plaintext)
+				return true
+			})
+			a := access(t, v)
 			if name == "stalls" {
 				a.Try = 100 * time.Millisecond
 			}
@@ -129,11 +67,11 @@ func TestVaultAnswersWrongly(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Contains(string(said), token) || strings.Contains(string(said), base64.StdEncoding.EncodeToString([]byte("hullmark/v1/"))) {
+			if strings.Contains(string(said), vaulttest.Token) || strings.Contains(string(said), base64.StdEncoding.EncodeToString([]byte("hullmark/v1/"))) {
 				t.Errorf("the condition quotes the server: %s", said)
 			}
-			v.instead.Store(nil)
-			if _, err := v.access(t).Load(t.Context(), sealed, root); err != nil {
+			v.Instead(nil)
+			if _, err := access(t, v).Load(t.Context(), sealed, root); err != nil {
 				t.Errorf("after it was mended: %v", err)
 			}
 		})
@@ -200,21 +138,23 @@ func breakOff(w http.ResponseWriter, _ *http.Request, plaintext string) {
 }
 
 func TestVaultComesBack(t *testing.T) {
-	v := newVault(t)
-	a := v.access(t)
-	sealed, err := a.Seal(t.Context(), newKeyset(t), root, v.url())
+	v := vaulttest.New(t)
+	a := access(t, v)
+	sealed, err := a.Seal(t.Context(), newKeyset(t), root, v.Keeper())
 	if err != nil {
 		t.Fatal(err)
 	}
-	down := func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(http.StatusServiceUnavailable) }
-	v.instead.Store(&down)
+	v.Instead(func(w http.ResponseWriter, _ *http.Request, _ string) bool {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
 	reports := 0
 	a.Report = func(cause *hullmark.Condition, pause time.Duration) {
 		reports++
 		if cause.Code != keys.CodeUnreachable || cause.Got != "HTTP status 503" || pause <= 0 {
 			t.Errorf("reported %v with a pause of %v", cause, pause)
 		}
-		v.instead.Store(nil)
+		v.Instead(nil)
 	}
 	if _, err := a.Load(t.Context(), sealed, root); err != nil || reports != 1 {
 		t.Errorf("after %d reports: %v", reports, err)
@@ -222,20 +162,20 @@ func TestVaultComesBack(t *testing.T) {
 }
 
 func TestVaultCredentials(t *testing.T) {
-	v := newVault(t)
-	sealed := roundTrip(t, v.access(t), v.url())
+	v := vaulttest.New(t)
+	sealed := roundTrip(t, access(t, v), v.Keeper())
 	for name, c := range map[string]struct {
 		credentials keeper.Credentials
 		code        string
 	}{
-		"another token":     {credentials(t, "s.other", certificatePEM(v.Server)), keys.CodeRefused},
-		"another authority": {credentials(t, token, nil), keys.CodeUnreachable},
-		"no token":          {credentials(t, "", certificatePEM(v.Server)), keys.CodeSetting},
+		"another token":     {credentials(t, "s.other", v.CA()), keys.CodeRefused},
+		"another authority": {credentials(t, vaulttest.Token, nil), keys.CodeUnreachable},
+		"no token":          {credentials(t, "", v.CA()), keys.CodeSetting},
 	} {
 		t.Run(name, func(t *testing.T) {
 			wantCode(t, loadOnce(t, keys.Access{Open: c.credentials.Open}, sealed), c.code)
 		})
 	}
 	v.Close()
-	wantCode(t, loadOnce(t, v.access(t), sealed), keys.CodeUnreachable)
+	wantCode(t, loadOnce(t, access(t, v), sealed), keys.CodeUnreachable)
 }
