@@ -1,0 +1,132 @@
+//go:build long
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/vaulttest"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+)
+
+// pageSite is a folder in which a page's commands run as they stand, beside the program that `make bin/hullmark` left.
+func pageSite(t *testing.T) site {
+	t.Helper()
+	program, err := filepath.Abs("../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(program, "hullmark")); err != nil {
+		t.Fatal(err, "; run make bin/hullmark")
+	}
+	s := site{dir: t.TempDir()}
+	if err := os.Symlink(program, s.path("bin")); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// commandsOf returns the commands of a page, a line each.
+func commandsOf(t *testing.T, name string, want int) (lines []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../docs", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, block := range shellBlock.FindAllStringSubmatch(string(text), -1) {
+		lines = append(lines, strings.Split(strings.TrimSpace(block[1]), "\n")...)
+	}
+	if len(lines) != want {
+		t.Fatalf("%s has %d commands, want %d: %q", name, len(lines), want, lines)
+	}
+	return lines
+}
+
+// runs runs a command in the folder; what it asks on its terminal is answered.
+func (s *site) runs(t *testing.T, line, answer string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "script", "--quiet", "--return", "--command", line, "/dev/null")
+	cmd.Dir, cmd.Stdin = s.dir, strings.NewReader(answer)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("$ %s\n%v\n%s", line, err, out)
+	}
+}
+
+// docs/cluster-document.md renders its example by the image's own kubeadm, and compares it with itself and with what runs.
+func TestClusterDocumentPage(t *testing.T) {
+	s := pageSite(t)
+	bundle, err := rig.Bundle(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := filepath.Join(bundle, "usr", "lib", "kubernetes", "bin")
+	if err := os.Mkdir(s.path("out"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(programs, "kubectl"), s.path("out/kubectl")); err != nil {
+		t.Fatal(err)
+	}
+	document, err := os.ReadFile(filepath.Join(renderFolder, "rich.yaml")) // the page's example, as package render tests
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "prod.yaml", document)
+	for _, line := range commandsOf(t, "cluster-document.md", 3) {
+		if strings.Contains(line, "--kubeconfig") { // The cluster was made of what was rendered.
+			documents, err := os.ReadFile(s.path("rendered/init.yaml"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			stored, err := kubeadm.WouldStore(t.Context(), filepath.Join(programs, "kubeadm"), documents)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config, err := os.ReadFile(runningCluster(t, string(stored.ClusterConfiguration), string(stored.KubeletConfiguration)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.write(t, "admin.conf", config)
+		}
+		s.runs(t, line, "")
+	}
+}
+
+// docs/keepers.md has a Vault wrap the keyset of a cluster file.
+func TestKeepersPage(t *testing.T) {
+	s := pageSite(t)
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const cheap = 4 // This passphrase guards nothing.
+	passphrase := hullmark.NewSecret([]byte("correct horse"))
+	if _, err := cluster.Create(s.path("prod.cluster"), passphrase, c, cheap); err != nil {
+		t.Fatal(err)
+	}
+	vault := vaulttest.New(t)
+	s.write(t, "token", []byte(vaulttest.Token+"\n"))
+	s.write(t, "vault-ca.pem", vault.CA())
+	for _, line := range commandsOf(t, "keepers.md", 1) {
+		s.runs(t, strings.ReplaceAll(line, "https://vault.example:8200", vault.URL), "correct horse\n")
+	}
+	file, err := cluster.Open(s.path("prod.cluster"), passphrase)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := file.Cluster.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if strings.HasSuffix(f.GetPath(), "keyset.json") && !strings.HasPrefix(string(f.GetContent()), `{"version":2,"keeper":"`+vault.Keeper()+`"`) {
+			t.Errorf("control planes get the keyset as %s", f.GetContent())
+		}
+	}
+}
