@@ -202,11 +202,15 @@ const CodeMismatch = "measurement-mismatch"
 // FirstPolicy returns the policy under which an operator admits the first
 // node: previous, which is the zero value before the first init, with the
 // document accepted, as DefaultEnforced says, and the member's rule added. A
-// policy that says all this already is returned unchanged.
+// policy that says all this already is returned unchanged. A document of a release
+// that the policy has given up is an error.
 func FirstPolicy(previous measurements.Policy, document measurements.Document, member measurements.Member) (measurements.Policy, error) {
 	id, err := document.Digest()
 	if err != nil {
 		return measurements.Policy{}, fmt.Errorf("first policy: %w", err)
+	}
+	if document.SVN < previous.MinimumSVN {
+		return measurements.Policy{}, fmt.Errorf("first policy: the document's security version is %d, and the cluster's policy accepts none below %d; take a later release", document.SVN, previous.MinimumSVN)
 	}
 	next := previous
 	if !slices.ContainsFunc(previous.Documents, func(a measurements.Accepted) bool { return a.Document == id }) {

@@ -3,6 +3,7 @@ package joinservice_test
 import (
 	"crypto/rand"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark"
@@ -199,6 +200,11 @@ func TestFirstPolicyKeepsItsVersion(t *testing.T) {
 	if err != nil || more.Version != 2 || len(more.Documents) != 2 {
 		t.Errorf("another document: got %+v, %v", more, err)
 	}
+	first.MinimumSVN = document.SVN + 1
+	if _, err := joinservice.FirstPolicy(first, document, member("first")); err == nil || !strings.Contains(err.Error(), "security version") {
+		t.Errorf("a release that the policy has given up: %v", err)
+	}
+	first.MinimumSVN = document.SVN
 	if _, err := joinservice.FirstPolicy(first, document, member("Not A Label")); err == nil {
 		t.Error("a name that is no label was accepted")
 	}
