@@ -24,7 +24,7 @@ const maxOutput = 1 << 20
 
 var (
 	phaseLine = regexp.MustCompile(`^\[([a-z][a-z-]*)\] (.+)$`)
-	// addonLine is what kubectl apply says of an object, or of its failure.
+	// addonLine is what kubectl apply says of an object, or the API server of its failure.
 	addonLine = regexp.MustCompile(`^\S+/\S+ serverside-applied$|^Error from server \(`)
 	token     = regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`)
 	// wholeToken is all of a bootstrap token (k8s.io/cluster-bootstrap, BootstrapTokenPattern).

@@ -66,7 +66,7 @@ func initWith(ctx context.Context, dir string, w Work, unit units) error {
 	return nil
 }
 
-// apply applies the addons. What kubectl says of a failure is reported like all that it says.
+// apply applies the addons. What the API server says of a failure is reported at once, all else that kubectl says with the last.
 func apply(ctx context.Context, unit units) error {
 	for try := 1; ; try++ {
 		err := unit(ctx, AddonsUnit)

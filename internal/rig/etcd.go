@@ -27,11 +27,11 @@ type Etcd struct {
 
 // NewEtcd prepares a cluster's etcd, whose files are below dir, which exists and is empty. No member runs yet; Stop ends all.
 func NewEtcd(ctx context.Context, dir string, c *cluster.Cluster) (*Etcd, error) {
-	bundle, err := Bundle(ctx)
+	bin, err := Programs(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)
 	}
-	e := &Etcd{authority: c.Etcd, bin: filepath.Join(bundle, "usr", "lib", "kubernetes", "bin"), dir: dir, running: map[string]*Process{}}
+	e := &Etcd{authority: c.Etcd, bin: bin, dir: dir, running: map[string]*Process{}}
 	for _, port := range []*string{&e.clientPort, &e.peerPort} {
 		address, err := FreeAddress()
 		if err != nil {

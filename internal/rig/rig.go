@@ -38,9 +38,9 @@ type Rig struct {
 	etcd, apiserver, manager *Process
 }
 
-// Bundle returns the folder of the Kubernetes bundle of this checkout, which
-// holds the programs. It is compiled, which takes minutes, unless a build did so before.
-func Bundle(ctx context.Context) (string, error) {
+// Programs returns the folder of the programs of this checkout's Kubernetes
+// bundle. It is compiled, which takes minutes, unless a build did so before.
+func Programs(ctx context.Context) (string, error) {
 	source, err := checkout()
 	if err != nil {
 		return "", err
@@ -55,7 +55,7 @@ func Bundle(ctx context.Context) (string, error) {
 		return "", err
 	}
 	root, _, err := build.Kubernetes(ctx, o, l)
-	return root, err
+	return filepath.Join(root, "usr", "lib", "kubernetes", "bin"), err
 }
 
 // checkout finds the folder that holds hullmark.lock, above the working folder, which is a package's in its tests.
@@ -91,11 +91,11 @@ func StartFor(ctx context.Context, dir string, c *cluster.Cluster) (*Rig, error)
 
 // StartOn runs the API of a cluster as StartFor does, over an etcd that runs already: etcd has the URLs of its members, separated by commas.
 func StartOn(ctx context.Context, dir string, c *cluster.Cluster, etcd string) (*Rig, error) {
-	bundle, err := Bundle(ctx)
+	bin, err := Programs(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)
 	}
-	r := &Rig{Cluster: c, bin: filepath.Join(bundle, "usr", "lib", "kubernetes", "bin"), dir: dir, etcdURL: etcd}
+	r := &Rig{Cluster: c, bin: bin, dir: dir, etcdURL: etcd}
 	for _, step := range []func(context.Context) error{r.writeKeys, r.startEtcd, r.StartAPI, r.startManager, r.letAdminsIn} {
 		if err := step(ctx); err != nil {
 			return nil, fmt.Errorf("rig: %w", errors.Join(err, r.Stop()))

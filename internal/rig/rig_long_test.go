@@ -5,6 +5,7 @@ package rig
 import (
 	"context"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -41,11 +42,11 @@ func TestRigStartsAndRestarts(t *testing.T) {
 }
 
 func TestStartSaysWhyAProgramEnded(t *testing.T) {
-	root, err := Bundle(t.Context())
+	bin, err := Programs(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := Launch(t.TempDir(), exec.Command(root+"/usr/lib/kubernetes/bin/etcd", "--data-dir=/dev/null/none"))
+	p, err := Launch(t.TempDir(), exec.Command(filepath.Join(bin, "etcd"), "--data-dir=/dev/null/none"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -30,20 +29,7 @@ type operatePage struct {
 	noted         bool // the Node of a control plane is there
 }
 
-var shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
-
 func TestOperatePage(t *testing.T) {
-	text, err := os.ReadFile("../../docs/operate.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := filepath.Abs("../../bin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(program, "hullmark")); err != nil {
-		t.Fatal(err, "; run make bin/hullmark")
-	}
 	root := t.TempDir()
 	p := &operatePage{apiSite: apiSite{site: site{dir: filepath.Join(root, "out")}}}
 	for _, dir := range []string{"machine", "worker"} {
@@ -51,28 +37,22 @@ func TestOperatePage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink(program, filepath.Join(root, "bin")); err != nil {
-		t.Fatal(err)
-	}
+	linkProgram(t, root)
 	p.write(t, "passphrase", []byte("correct horse\n"))
-	ran := 0
-	for _, block := range shellBlock.FindAllStringSubmatch(string(text), -1) {
-		for line := range strings.Lines(block[1]) {
-			p.before(t, line)
-			p.shell(t, root, line)
-			p.after(t, line)
-			ran++
-		}
+	lines := commandsOf(t, "operate.md")
+	if len(lines) < 28 {
+		t.Errorf("the page has %d commands", len(lines))
 	}
-	if ran < 28 {
-		t.Errorf("the page has %d commands", ran)
+	for _, line := range lines {
+		p.before(t, line)
+		p.shell(t, root, line)
+		p.after(t, line)
 	}
 }
 
 // shell runs one line of the page, whose example addresses are where the doubles and the API are.
 func (p *operatePage) shell(t *testing.T, root, line string) {
 	t.Helper()
-	line = strings.TrimSpace(line)
 	replace := []string{"--node 192.0.2.7", "--node " + p.address, "--node 192.0.2.8", "--node " + p.workerAddress}
 	path := os.Getenv("PATH")
 	if p.rig != nil {
