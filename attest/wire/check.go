@@ -81,6 +81,8 @@ func checkVerifierKind(m *FromVerifier) error {
 		return checkProceed(kind.Proceed)
 	case *FromVerifier_Denied:
 		return checkCauses(kind.Denied)
+	case *FromVerifier_Snapshot:
+		return atMost("snapshot", len(kind.Snapshot), MaxPiece)
 	}
 	return errEmpty
 }
@@ -114,7 +116,23 @@ func checkProceed(p *Proceed) error {
 			return err
 		}
 	}
+	if err := checkSnapshot(p.GetSnapshot()); err != nil {
+		return err
+	}
 	return atMost("kubeadm_documents", len(p.GetKubeadmDocuments()), MaxFile)
+}
+
+// checkSnapshot accepts the absence of one.
+func checkSnapshot(s *Snapshot) error {
+	switch {
+	case s == nil:
+		return nil
+	case s.GetSize() == 0 || s.GetSize() > MaxSnapshot:
+		return fmt.Errorf("snapshot: %d bytes, want 1 to %d", s.GetSize(), MaxSnapshot)
+	case s.GetBump() == 0 || s.GetBump() > MaxBump:
+		return fmt.Errorf("snapshot: bump: %d, want 1 to %d", s.GetBump(), MaxBump)
+	}
+	return firstError(exactly("snapshot: sha256", len(s.GetSha256()), 32), exactly("snapshot: backup", len(s.GetBackup()), 32))
 }
 
 func checkCauses(c *Condition) error {

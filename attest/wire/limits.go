@@ -42,6 +42,12 @@ const (
 	MaxHooks = 16
 	// MaxFile bounds one file, manifest or kubeadm document.
 	MaxFile = 1 << 20
+	// MaxSnapshot bounds the size that a Snapshot announces: etcd's own advice for its largest quota.
+	MaxSnapshot = 8 << 30
+	// MaxBump bounds by how much it raises revisions, of which etcd has 2^63.
+	MaxBump = 1 << 48
+	// MaxPiece bounds one piece of a snapshot.
+	MaxPiece = 512 << 10
 	// MaxFromNode bounds any message from a node: the proof is the largest.
 	MaxFromNode = MaxEventLog + 16<<10
 	// MaxFromVerifier bounds any message from a verifier: Proceed is the largest.

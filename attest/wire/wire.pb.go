@@ -141,7 +141,7 @@ func (*FromNode_Opened) isFromNode_Message() {}
 
 func (*FromNode_Progress) isFromNode_Message() {}
 
-// FromVerifier is M2, M4 or M6.
+// FromVerifier is M2, M4 or M6, and what M6 announces.
 type FromVerifier struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -151,6 +151,7 @@ type FromVerifier struct {
 	//	*FromVerifier_Ticket
 	//	*FromVerifier_Proceed
 	//	*FromVerifier_Denied
+	//	*FromVerifier_Snapshot
 	Message       isFromVerifier_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -238,6 +239,15 @@ func (x *FromVerifier) GetDenied() *Condition {
 	return nil
 }
 
+func (x *FromVerifier) GetSnapshot() []byte {
+	if x != nil {
+		if x, ok := x.Message.(*FromVerifier_Snapshot); ok {
+			return x.Snapshot
+		}
+	}
+	return nil
+}
+
 type isFromVerifier_Message interface {
 	isFromVerifier_Message()
 }
@@ -262,6 +272,10 @@ type FromVerifier_Denied struct {
 	Denied *Condition `protobuf:"bytes,5,opt,name=denied,proto3,oneof"` // instead of M2, M4 or M6: the exchange is over
 }
 
+type FromVerifier_Snapshot struct {
+	Snapshot []byte `protobuf:"bytes,6,opt,name=snapshot,proto3,oneof"` // a piece of the snapshot that M6 announced
+}
+
 func (*FromVerifier_Call) isFromVerifier_Message() {}
 
 func (*FromVerifier_Challenge) isFromVerifier_Message() {}
@@ -271,6 +285,8 @@ func (*FromVerifier_Ticket) isFromVerifier_Message() {}
 func (*FromVerifier_Proceed) isFromVerifier_Message() {}
 
 func (*FromVerifier_Denied) isFromVerifier_Message() {}
+
+func (*FromVerifier_Snapshot) isFromVerifier_Message() {}
 
 // Call says which kind of exchange the operator wants.
 type Call struct {
@@ -852,6 +868,7 @@ type Proceed struct {
 	Endpoint         string                 `protobuf:"bytes,7,opt,name=endpoint,proto3" json:"endpoint,omitempty"`                                         // HOST:PORT of the control plane by now, for a node that comes back
 	Names            []string               `protobuf:"bytes,8,rep,name=names,proto3" json:"names,omitempty"`                                               // for a control plane that comes back: further names of its API server's certificate
 	Hooks            []string               `protobuf:"bytes,9,rep,name=hooks,proto3" json:"hooks,omitempty"`                                               // services of the image to start before kubeadm and the kubelet, in this order
+	Snapshot         *Snapshot              `protobuf:"bytes,10,opt,name=snapshot,proto3" json:"snapshot,omitempty"`                                        // for an init that begins a lost cluster anew
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -949,6 +966,82 @@ func (x *Proceed) GetHooks() []string {
 	return nil
 }
 
+func (x *Proceed) GetSnapshot() *Snapshot {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
+}
+
+// Snapshot announces the content that etcd begins with, which follows M6 in pieces.
+type Snapshot struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Size          uint64                 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`    // in bytes
+	Sha256        []byte                 `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"` // of the whole
+	Backup        []byte                 `protobuf:"bytes,3,opt,name=backup,proto3" json:"backup,omitempty"` // SHA-256 of the backup that it was made of
+	Bump          uint64                 `protobuf:"varint,4,opt,name=bump,proto3" json:"bump,omitempty"`    // by how much revisions rise above those of the backup
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Snapshot) Reset() {
+	*x = Snapshot{}
+	mi := &file_wire_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Snapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Snapshot) ProtoMessage() {}
+
+func (x *Snapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
+func (*Snapshot) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Snapshot) GetSize() uint64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Snapshot) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
+func (x *Snapshot) GetBackup() []byte {
+	if x != nil {
+		return x.Backup
+	}
+	return nil
+}
+
+func (x *Snapshot) GetBump() uint64 {
+	if x != nil {
+		return x.Bump
+	}
+	return 0
+}
+
 // Progress (M7) reports what the node does until it is Ready.
 type Progress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -962,7 +1055,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1067,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1080,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Progress) GetPhase() string {
@@ -1035,7 +1128,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1047,7 +1140,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1060,7 +1153,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{12}
+	return file_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Condition) GetCode() string {
@@ -1127,7 +1220,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1232,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1245,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{14}
 }
 
 // StatusReply holds /run/hullmark/status.json.
@@ -1165,7 +1258,7 @@ type StatusReply struct {
 
 func (x *StatusReply) Reset() {
 	*x = StatusReply{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1177,7 +1270,7 @@ func (x *StatusReply) String() string {
 func (*StatusReply) ProtoMessage() {}
 
 func (x *StatusReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1190,7 +1283,7 @@ func (x *StatusReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusReply.ProtoReflect.Descriptor instead.
 func (*StatusReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StatusReply) GetJson() []byte {
@@ -1208,7 +1301,7 @@ type JournalRequest struct {
 
 func (x *JournalRequest) Reset() {
 	*x = JournalRequest{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1220,7 +1313,7 @@ func (x *JournalRequest) String() string {
 func (*JournalRequest) ProtoMessage() {}
 
 func (x *JournalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1233,7 +1326,7 @@ func (x *JournalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalRequest.ProtoReflect.Descriptor instead.
 func (*JournalRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{16}
 }
 
 // JournalChunk is a piece of the journal's text.
@@ -1246,7 +1339,7 @@ type JournalChunk struct {
 
 func (x *JournalChunk) Reset() {
 	*x = JournalChunk{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1258,7 +1351,7 @@ func (x *JournalChunk) String() string {
 func (*JournalChunk) ProtoMessage() {}
 
 func (x *JournalChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1271,7 +1364,7 @@ func (x *JournalChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalChunk.ProtoReflect.Descriptor instead.
 func (*JournalChunk) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *JournalChunk) GetText() []byte {
@@ -1292,13 +1385,14 @@ const file_wire_proto_rawDesc = "" +
 	"\x05proof\x18\x02 \x01(\v2\x12.hullmark.v1.ProofH\x00R\x05proof\x12-\n" +
 	"\x06opened\x18\x03 \x01(\v2\x13.hullmark.v1.OpenedH\x00R\x06opened\x123\n" +
 	"\bprogress\x18\x04 \x01(\v2\x15.hullmark.v1.ProgressH\x00R\bprogressB\t\n" +
-	"\amessage\"\x8d\x02\n" +
+	"\amessage\"\xab\x02\n" +
 	"\fFromVerifier\x12'\n" +
 	"\x04call\x18\x01 \x01(\v2\x11.hullmark.v1.CallH\x00R\x04call\x126\n" +
 	"\tchallenge\x18\x02 \x01(\v2\x16.hullmark.v1.ChallengeH\x00R\tchallenge\x12-\n" +
 	"\x06ticket\x18\x03 \x01(\v2\x13.hullmark.v1.TicketH\x00R\x06ticket\x120\n" +
 	"\aproceed\x18\x04 \x01(\v2\x14.hullmark.v1.ProceedH\x00R\aproceed\x120\n" +
-	"\x06denied\x18\x05 \x01(\v2\x16.hullmark.v1.ConditionH\x00R\x06deniedB\t\n" +
+	"\x06denied\x18\x05 \x01(\v2\x16.hullmark.v1.ConditionH\x00R\x06denied\x12\x1c\n" +
+	"\bsnapshot\x18\x06 \x01(\fH\x00R\bsnapshotB\t\n" +
 	"\amessage\"\x1a\n" +
 	"\x04Call\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\"\xca\x01\n" +
@@ -1350,7 +1444,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\fR\acontent\x12\x12\n" +
-	"\x04mode\x18\x03 \x01(\rR\x04mode\"\x8a\x02\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\"\xbd\x02\n" +
 	"\aProceed\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12+\n" +
@@ -1360,7 +1454,14 @@ const file_wire_proto_rawDesc = "" +
 	"\x04time\x18\x06 \x01(\x03R\x04time\x12\x1a\n" +
 	"\bendpoint\x18\a \x01(\tR\bendpoint\x12\x14\n" +
 	"\x05names\x18\b \x03(\tR\x05names\x12\x14\n" +
-	"\x05hooks\x18\t \x03(\tR\x05hooks\"\x80\x01\n" +
+	"\x05hooks\x18\t \x03(\tR\x05hooks\x121\n" +
+	"\bsnapshot\x18\n" +
+	" \x01(\v2\x15.hullmark.v1.SnapshotR\bsnapshot\"b\n" +
+	"\bSnapshot\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha256\x12\x16\n" +
+	"\x06backup\x18\x03 \x01(\fR\x06backup\x12\x12\n" +
+	"\x04bump\x18\x04 \x01(\x04R\x04bump\"\x80\x01\n" +
 	"\bProgress\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +
@@ -1400,7 +1501,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 	return file_wire_proto_rawDescData
 }
 
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_wire_proto_goTypes = []any{
 	(*FromNode)(nil),       // 0: hullmark.v1.FromNode
 	(*FromVerifier)(nil),   // 1: hullmark.v1.FromVerifier
@@ -1413,39 +1514,41 @@ var file_wire_proto_goTypes = []any{
 	(*Opened)(nil),         // 8: hullmark.v1.Opened
 	(*File)(nil),           // 9: hullmark.v1.File
 	(*Proceed)(nil),        // 10: hullmark.v1.Proceed
-	(*Progress)(nil),       // 11: hullmark.v1.Progress
-	(*Condition)(nil),      // 12: hullmark.v1.Condition
-	(*StatusRequest)(nil),  // 13: hullmark.v1.StatusRequest
-	(*StatusReply)(nil),    // 14: hullmark.v1.StatusReply
-	(*JournalRequest)(nil), // 15: hullmark.v1.JournalRequest
-	(*JournalChunk)(nil),   // 16: hullmark.v1.JournalChunk
+	(*Snapshot)(nil),       // 11: hullmark.v1.Snapshot
+	(*Progress)(nil),       // 12: hullmark.v1.Progress
+	(*Condition)(nil),      // 13: hullmark.v1.Condition
+	(*StatusRequest)(nil),  // 14: hullmark.v1.StatusRequest
+	(*StatusReply)(nil),    // 15: hullmark.v1.StatusReply
+	(*JournalRequest)(nil), // 16: hullmark.v1.JournalRequest
+	(*JournalChunk)(nil),   // 17: hullmark.v1.JournalChunk
 }
 var file_wire_proto_depIdxs = []int32{
 	6,  // 0: hullmark.v1.FromNode.proof:type_name -> hullmark.v1.Proof
 	8,  // 1: hullmark.v1.FromNode.opened:type_name -> hullmark.v1.Opened
-	11, // 2: hullmark.v1.FromNode.progress:type_name -> hullmark.v1.Progress
+	12, // 2: hullmark.v1.FromNode.progress:type_name -> hullmark.v1.Progress
 	2,  // 3: hullmark.v1.FromVerifier.call:type_name -> hullmark.v1.Call
 	5,  // 4: hullmark.v1.FromVerifier.challenge:type_name -> hullmark.v1.Challenge
 	7,  // 5: hullmark.v1.FromVerifier.ticket:type_name -> hullmark.v1.Ticket
 	10, // 6: hullmark.v1.FromVerifier.proceed:type_name -> hullmark.v1.Proceed
-	12, // 7: hullmark.v1.FromVerifier.denied:type_name -> hullmark.v1.Condition
+	13, // 7: hullmark.v1.FromVerifier.denied:type_name -> hullmark.v1.Condition
 	4,  // 8: hullmark.v1.Hello.disk:type_name -> hullmark.v1.Disk
 	9,  // 9: hullmark.v1.Proceed.files:type_name -> hullmark.v1.File
-	12, // 10: hullmark.v1.Progress.failed:type_name -> hullmark.v1.Condition
-	12, // 11: hullmark.v1.Condition.because:type_name -> hullmark.v1.Condition
-	1,  // 12: hullmark.v1.Node.Release:input_type -> hullmark.v1.FromVerifier
-	13, // 13: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
-	15, // 14: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
-	0,  // 15: hullmark.v1.JoinService.Release:input_type -> hullmark.v1.FromNode
-	0,  // 16: hullmark.v1.Node.Release:output_type -> hullmark.v1.FromNode
-	14, // 17: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
-	16, // 18: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
-	1,  // 19: hullmark.v1.JoinService.Release:output_type -> hullmark.v1.FromVerifier
-	16, // [16:20] is the sub-list for method output_type
-	12, // [12:16] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	11, // 10: hullmark.v1.Proceed.snapshot:type_name -> hullmark.v1.Snapshot
+	13, // 11: hullmark.v1.Progress.failed:type_name -> hullmark.v1.Condition
+	13, // 12: hullmark.v1.Condition.because:type_name -> hullmark.v1.Condition
+	1,  // 13: hullmark.v1.Node.Release:input_type -> hullmark.v1.FromVerifier
+	14, // 14: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
+	16, // 15: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
+	0,  // 16: hullmark.v1.JoinService.Release:input_type -> hullmark.v1.FromNode
+	0,  // 17: hullmark.v1.Node.Release:output_type -> hullmark.v1.FromNode
+	15, // 18: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
+	17, // 19: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
+	1,  // 20: hullmark.v1.JoinService.Release:output_type -> hullmark.v1.FromVerifier
+	17, // [17:21] is the sub-list for method output_type
+	13, // [13:17] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -1465,6 +1568,7 @@ func file_wire_proto_init() {
 		(*FromVerifier_Ticket)(nil),
 		(*FromVerifier_Proceed)(nil),
 		(*FromVerifier_Denied)(nil),
+		(*FromVerifier_Snapshot)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1472,7 +1576,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
