@@ -198,10 +198,13 @@ func (b bundle) follow(r io.Reader, what string, total int64) (last string) {
 	return strings.Join(recent, "\n")
 }
 
-// link gives the multi-call binary its names.
+// link gives the programs that do several things their names.
 func (b bundle) link() error {
 	usrBin := filepath.Join(b.home, "..", "..", "bin")
 	if err := os.MkdirAll(usrBin, 0o755); err != nil {
+		return err
+	}
+	if err := os.Symlink("etcd", filepath.Join(b.home, "bin", "etcdutl")); err != nil {
 		return err
 	}
 	for i, name := range kubePrograms {
