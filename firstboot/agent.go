@@ -35,7 +35,7 @@ type Timing struct {
 	Dial time.Duration
 	// Answer bounds the wait for the operator's call, for M2 and for M4, and how long a message of the node may take to be sent.
 	Answer time.Duration
-	// Proceed bounds the wait for M6.
+	// Proceed bounds the wait for M6, and for each piece of what it announces.
 	Proceed time.Duration
 	// Turn is how long an operator waits while the node asks a join service, and DialledTurn how long a join service is kept waiting while an
 	// operator asks the node: that one has a connection to spare for others.
@@ -78,6 +78,8 @@ type Machine interface {
 // Cluster is what the agent asks of Kubernetes; Kubeadm is the real one.
 type Cluster interface {
 	Validate(ctx context.Context, documents []byte) error
+	// Restore makes the data with which the etcd of an init begins.
+	Restore(ctx context.Context, r kubeadm.Restoration) error
 	Init(ctx context.Context, w kubeadm.Work) error
 	Join(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error
 	// Renew makes a control plane's certificates and kubeconfigs that are missing.

@@ -78,7 +78,7 @@ func (x *exchange) checkProceed(p *wire.Proceed) error {
 	if err := x.checkClock(p); err != nil {
 		return err
 	}
-	err := errors.Join(x.checkRole(p), x.checkMaterial(p), x.checkEndpoint(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
+	err := errors.Join(x.checkRole(p), x.checkMaterial(p), x.checkEndpoint(p), x.checkSnapshot(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
 	if err == nil {
 		return nil
 	}
@@ -222,13 +222,17 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	restored, err := x.restore(ctx, intent)
+	if err != nil {
+		return err
+	}
 	if err := storeFile(x.agent.intentFile(), statedisk.IntentStarted); err != nil {
 		return fmt.Errorf("record intent: %w", err)
 	}
 	if x.joins() {
 		return x.kubeadmJoin(ctx)
 	}
-	return x.kubeadmInit(ctx, intent == statedisk.IntentStarted)
+	return x.kubeadmInit(ctx, intent == statedisk.IntentStarted, restored)
 }
 
 // startHooks starts the services that M6 names. What they do is in the verity root, and whoever signed the policy wants it done before there are pods.
@@ -333,9 +337,9 @@ func (x *exchange) kubeadmJoin(ctx context.Context) error {
 	return storeFile(x.agent.intentFile(), statedisk.IntentDone)
 }
 
-func (x *exchange) kubeadmInit(ctx context.Context, retry bool) error {
+func (x *exchange) kubeadmInit(ctx context.Context, retry, restored bool) error {
 	return x.agent.Cluster.Init(ctx, kubeadm.Work{
-		Documents: x.proceed.GetKubeadmDocuments(), Addons: joinManifests(x.proceed.GetManifests()), Retry: retry,
+		Documents: x.proceed.GetKubeadmDocuments(), Addons: joinManifests(x.proceed.GetManifests()), Retry: retry, Restored: restored,
 		Report: func(p kubeadm.Phase) { x.progress(p.Name, p.Text) },
 	})
 }

@@ -119,6 +119,11 @@ func (Kubeadm) Validate(ctx context.Context, documents []byte) error {
 	return kubeadm.Validate(ctx, kubeadm.Program, documents)
 }
 
+// Restore makes the data with which the etcd of an init begins.
+func (Kubeadm) Restore(ctx context.Context, r kubeadm.Restoration) error {
+	return kubeadm.Restore(ctx, r)
+}
+
 // Init makes the node a control plane.
 func (Kubeadm) Init(ctx context.Context, w kubeadm.Work) error { return kubeadm.Init(ctx, w) }
 

@@ -95,7 +95,10 @@ func (m *twinMachine) Journal(_ context.Context, w io.Writer) error {
 type twinCluster struct {
 	agent *Agent
 	works []kubeadm.Work
-	joins []string // the documents of each join
+	// restored are the snapshots that etcd's data was made of; unrestorable, if set, is what Restore returns.
+	restored     []string
+	unrestorable error
+	joins        []string // the documents of each join
 	// renewals are the documents of each renewal; remade is what it makes.
 	renewals []string
 	remade   map[string][]byte
@@ -112,12 +115,28 @@ type twinCluster struct {
 
 func (c *twinCluster) Validate(context.Context, []byte) error { return c.refuse }
 
+// Restore wants what etcdutl wants, and leaves what it leaves.
+func (c *twinCluster) Restore(_ context.Context, r kubeadm.Restoration) error {
+	if err := r.Check(); err != nil {
+		return err
+	}
+	snapshot, err := c.agent.readState(kubeadm.SnapshotFile)
+	if err != nil {
+		return err
+	}
+	c.restored = append(c.restored, string(snapshot))
+	if err := os.Mkdir(filepath.Join(c.agent.StateDir, "var/lib/etcd"), 0o700); err != nil {
+		return err
+	}
+	return c.unrestorable
+}
+
 func (c *twinCluster) Init(_ context.Context, w kubeadm.Work) error {
 	c.works = append(c.works, w)
 	intent, err := c.agent.intent()
 	c.intents = append(c.intents, intent)
 	w.Report(kubeadm.Phase{Name: "certs", Text: "making certificates"})
-	if err != nil {
+	if err := errors.Join(err, c.fail); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(c.agent.StateDir, "etc-kubernetes/admin.conf"), []byte("kubeconfig"), 0o600)

@@ -21,13 +21,16 @@ const (
 
 // retryFlag lets kubeadm go on over what an init that did not end has left. Its phases keep what exists: keys, kubeconfig files, etcd's data. The agent
 // sets it only for a disk that recorded such an init, so it never covers for another cluster's remains.
-const retryFlag = "HULLMARK_KUBEADM_RETRY=--ignore-preflight-errors=" +
+const retryFlag = "HULLMARK_KUBEADM_FLAGS=--ignore-preflight-errors=" +
 	"DirAvailable--var-lib-etcd," +
 	"FileAvailable--etc-kubernetes-manifests-kube-apiserver.yaml," +
 	"FileAvailable--etc-kubernetes-manifests-kube-controller-manager.yaml," +
 	"FileAvailable--etc-kubernetes-manifests-kube-scheduler.yaml," +
 	"FileAvailable--etc-kubernetes-manifests-etcd.yaml," +
 	"Port-6443,Port-10259,Port-10257,Port-10250,Port-2379,Port-2380\n"
+
+// restoredFlag lets kubeadm begin over etcd's data, which Restore has made.
+const restoredFlag = "HULLMARK_KUBEADM_FLAGS=--ignore-preflight-errors=DirAvailable--var-lib-etcd\n"
 
 // Work is one kubeadm init.
 type Work struct {
@@ -37,6 +40,8 @@ type Work struct {
 	Addons []byte
 	// Retry says that this disk's record tells of an init that did not end.
 	Retry bool
+	// Restored says that EtcdData is a backup's content.
+	Restored bool
 	// Report is called with each thing that kubeadm says it does; it may be nil.
 	Report func(Phase)
 }
@@ -90,8 +95,11 @@ func (w Work) files() (map[string][]byte, error) {
 		return nil, errors.New("addons: there are none: give at least the manifest of a pod network")
 	}
 	environment := ""
-	if w.Retry {
+	switch {
+	case w.Retry:
 		environment = retryFlag
+	case w.Restored:
+		environment = restoredFlag
 	}
 	return map[string][]byte{"config.yaml": w.Documents, "addons.yaml": w.Addons, "environment": []byte(environment)}, nil
 }

@@ -1,0 +1,99 @@
+package kubeadm
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/hullmark/hullmark"
+)
+
+// RestoreUnit makes etcd's data out of a snapshot.
+const RestoreUnit = "hullmark-etcd-restore.service"
+
+// SnapshotFile is where RestoreUnit finds the snapshot, and EtcdData what it makes of it: the folder that kubeadm's etcd has its data in.
+const (
+	SnapshotFile = "/var/lib/hullmark/etcd-snapshot"
+	EtcdData     = "/var/lib/etcd"
+)
+
+// Restoration lets a kubeadm init begin with the content of a snapshot.
+type Restoration struct {
+	// Documents are those of the init, which say as what its member of etcd serves.
+	Documents []byte
+	// NodeName is the member's name where the documents give none.
+	NodeName string
+	// Bump is by how much revisions rise above the snapshot's, so that none is met twice with another content.
+	Bump uint64
+	// Report is called with what is done; it may be nil.
+	Report func(Phase)
+}
+
+// Check refuses documents of which no member of etcd can be made.
+func (r Restoration) Check() error {
+	_, err := r.environment("")
+	return err
+}
+
+// Restore makes EtcdData, which must not exist, out of SnapshotFile: a new etcd of one member, with another cluster ID than any before, so that no old
+// member takes it for its own. When ctx ends, the unit is stopped. What a failure leaves of EtcdData is no use: the caller removes it.
+func Restore(ctx context.Context, r Restoration) error {
+	return withUnits(ctx, func(unit units) error { return restoreWith(ctx, runDir, r, unit) })
+}
+
+// restoreWith is Restore with files in dir.
+func restoreWith(ctx context.Context, dir string, r Restoration, unit units) error {
+	environment, err := r.environment(rand.Text())
+	if err != nil {
+		return fmt.Errorf("restore etcd: %w", err)
+	}
+	do := func(ctx context.Context) error { return unit(ctx, RestoreUnit) }
+	if err := run(ctx, dir, map[string][]byte{"environment": environment}, r.Report, do); err != nil {
+		return fmt.Errorf("restore etcd: %w", err)
+	}
+	return nil
+}
+
+// environment is the unit's input. The token is what sets the new etcd's ID apart.
+func (r Restoration) environment(token string) ([]byte, error) {
+	name, address, err := r.member()
+	if err != nil {
+		return nil, err
+	}
+	peer := "https://" + net.JoinHostPort(address.String(), "2380")
+	return fmt.Appendf(nil, "HULLMARK_ETCD_NAME=%s\nHULLMARK_ETCD_PEER=%s\nHULLMARK_ETCD_TOKEN=%s\nHULLMARK_ETCD_BUMP=%d\n", name, peer, token, r.Bump), nil
+}
+
+// documentStart is the line between two documents of a YAML stream.
+var documentStart = regexp.MustCompile(`(?m)^---[ \t]*(#.*)?$`)
+
+// member reads under which name, and at which address, kubeadm will start etcd (cmd/kubeadm/app/util/etcd, GetPeerURL).
+func (r Restoration) member() (name string, address netip.Addr, err error) {
+	for _, document := range documentStart.Split(string(r.Documents), -1) {
+		var c initConfiguration
+		if err := yaml.Unmarshal([]byte(document), &c); err != nil {
+			return "", netip.Addr{}, fmt.Errorf("kubeadm documents: %w", err)
+		}
+		if c.Kind != "InitConfiguration" {
+			continue
+		}
+		if name = c.NodeRegistration.Name; name == "" {
+			name = r.NodeName
+		}
+		if !hullmark.ValidNodeName(name) {
+			return "", netip.Addr{}, fmt.Errorf("kubeadm documents: nodeRegistration.name %.80q: want a DNS label", name)
+		}
+		address, err = netip.ParseAddr(c.LocalAPIEndpoint.AdvertiseAddress)
+		if err != nil || !address.IsGlobalUnicast() || address.Zone() != "" {
+			return "", netip.Addr{}, fmt.Errorf("kubeadm documents: localAPIEndpoint.advertiseAddress %.80q: want the node's own address, at which its etcd is reached", c.LocalAPIEndpoint.AdvertiseAddress)
+		}
+		return name, address, nil
+	}
+	return "", netip.Addr{}, errors.New("kubeadm documents: there is no InitConfiguration")
+}

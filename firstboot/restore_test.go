@@ -1,0 +1,150 @@
+package firstboot
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
+)
+
+// restoring is M6 of a first node that begins with a backup. The pieces follow.
+func restoring(content []byte, backup string) *wire.Proceed {
+	p := controlPlane()
+	sum, from := sha256.Sum256(content), sha256.Sum256([]byte(backup))
+	p.Snapshot = &wire.Snapshot{Size: uint64(len(content)), Sha256: sum[:], Backup: from[:], Bump: 1}
+	p.KubeadmDocuments = []byte("kind: ClusterConfiguration\n---\nkind: InitConfiguration\nlocalAPIEndpoint: {advertiseAddress: 192.0.2.7}\n")
+	return p
+}
+
+// restore plays an init with M6 and these pieces, and returns how it ended.
+func (s *stage) restore(t *testing.T, proceed *wire.Proceed, pieces ...[]byte) *wire.Progress {
+	t.Helper()
+	address, _ := s.serve(t)
+	c := dial(t, operator(t, address, s.root, s.rootKey))
+	c.ticket(c.admit(s))
+	c.receive()
+	c.send(&wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: proceed}})
+	for _, piece := range pieces {
+		// A node that has refused M6 ends the stream.
+		_ = c.stream.Send(&wire.FromVerifier{Message: &wire.FromVerifier_Snapshot{Snapshot: piece}})
+	}
+	_, last := c.rest()
+	return last
+}
+
+// rebooted is the same disk in another boot.
+func (s *stage) rebooted(t *testing.T) *stage {
+	t.Helper()
+	next := newStage(t)
+	next.agent.StateDir = s.agent.StateDir
+	return next
+}
+
+func (s *stage) exists(name string) bool {
+	file, err := onState(name)
+	if err == nil {
+		_, err = os.Lstat(filepath.Join(s.agent.StateDir, file))
+	}
+	return err == nil
+}
+
+func TestInitBeginsWithABackup(t *testing.T) {
+	s := newStage(t)
+	content := bytes.Repeat([]byte("etcd"), 200_000)
+	if last := s.restore(t, restoring(content, "monday"), content[:wire.MaxPiece], content[wire.MaxPiece:]); !last.GetReady() {
+		t.Fatalf("last = %v", last)
+	}
+	if len(s.cluster.restored) != 1 || s.cluster.restored[0] != string(content) {
+		t.Errorf("etcd's data was made %d times, or of something else", len(s.cluster.restored))
+	}
+	if !s.cluster.works[0].Restored || s.cluster.works[0].Retry || s.exists(kubeadm.SnapshotFile) {
+		t.Errorf("work = %+v; the snapshot is left: %v", s.cluster.works[0], s.exists(kubeadm.SnapshotFile))
+	}
+}
+
+// A kubeadm init that failed goes on with the etcd that it has begun with: its data is not made again, whether the operator names the backup or not.
+func TestEtcdIsRestoredOnce(t *testing.T) {
+	content := []byte("etcd")
+	for name, again := range map[string]*wire.Proceed{"with the backup": restoring(content, "monday"), "without": controlPlane()} {
+		s := newStage(t)
+		s.cluster.fail = errors.New("kubeadm failed")
+		if last := s.restore(t, restoring(content, "monday"), content); last.GetFailed() == nil {
+			t.Fatalf("last = %v", last)
+		}
+		s = s.rebooted(t)
+		if last := s.restore(t, again, content); !last.GetReady() {
+			t.Fatalf("%s: last = %v", name, last)
+		}
+		if len(s.cluster.restored) != 0 || !s.cluster.works[0].Restored || !s.cluster.works[0].Retry {
+			t.Errorf("%s: restored %q, work %+v", name, s.cluster.restored, s.cluster.works[0])
+		}
+	}
+}
+
+// What a restoration left that did not end is removed, whatever comes next.
+func TestHalfARestorationIsRemoved(t *testing.T) {
+	content := []byte("etcd")
+	for name, again := range map[string]*wire.Proceed{"with the backup": restoring(content, "monday"), "with another": restoring(content, "tuesday"), "without": controlPlane()} {
+		s := newStage(t)
+		s.cluster.unrestorable = errors.New("no room")
+		if last := s.restore(t, restoring(content, "monday"), content); last.GetFailed().GetCode() != "restore-failed" {
+			t.Fatalf("last = %v", last)
+		}
+		s = s.rebooted(t)
+		last := s.restore(t, again, content)
+		if restores := again.GetSnapshot() != nil; !last.GetReady() || s.cluster.works[0].Restored != restores || s.exists(kubeadm.EtcdData) != restores {
+			t.Errorf("%s: last = %v, work = %+v", name, last, s.cluster.works[0])
+		}
+	}
+}
+
+func TestBackupThatCannotBeTaken(t *testing.T) {
+	content := []byte("etcd")
+	begun := func(s *stage) error { return storeFile(s.agent.intentFile(), statedisk.IntentStarted) }
+	other := func(s *stage) error { return storeFile(s.agent.restoredFile(), "another") }
+	joined := func(s *stage) error {
+		s.disk.claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.NodeID{2}}
+		s.disk.opened = statedisk.Opened{EpochRead: 1, Joined: true}
+		return nil
+	}
+	nowhere := restoring(content, "monday")
+	nowhere.KubeadmDocuments = []byte("kind: InitConfiguration\n")
+	for name, c := range map[string]struct {
+		before  func(*stage) error
+		proceed *wire.Proceed
+		piece   string
+		code    string
+	}{
+		"kubeadm has begun with an empty etcd": {begun, restoring(content, "monday"), "etcd", "restore-late"},
+		"etcd is another backup's":             {other, restoring(content, "monday"), "etcd", "restore-late"},
+		"the disk holds a node":                {joined, restoring(content, "monday"), "etcd", "proceed-refused"},
+		"an etcd without an address":           {nil, nowhere, "etcd", "proceed-refused"},
+		"other content":                        {nil, restoring(content, "monday"), "abcd", "restore-broken"},
+		"more than announced":                  {nil, restoring(content, "monday"), "etcd and more", "out-of-turn"},
+		"an empty piece":                       {nil, restoring(content, "monday"), "", "out-of-turn"},
+	} {
+		s := newStage(t)
+		if c.before != nil {
+			if err := c.before(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if last := s.restore(t, c.proceed, []byte(c.piece)); last.GetFailed().GetCode() != c.code {
+			t.Errorf("%s: last = %v, want %s", name, last, c.code)
+		}
+		if len(s.cluster.restored) != 0 || len(s.cluster.works) != 0 {
+			t.Errorf("%s: etcd's data was made, or kubeadm ran", name)
+		}
+		if refused := c.code == "proceed-refused"; refused == s.machine.has("start "+stateUnit) || !strings.Contains(s.console.String(), c.code) {
+			t.Errorf("%s: machine did %q, console %q", name, s.machine.did, s.console)
+		}
+	}
+}
