@@ -188,13 +188,8 @@ func (f *File) encrypt(c *Cluster) ([]byte, error) {
 		return nil, err
 	}
 	defer clear(plain)
-	recipient, err := age.NewScryptRecipient(string(f.passphrase.Expose()))
-	if err != nil {
-		return nil, err
-	}
-	recipient.SetWorkFactor(f.workFactor)
 	var out bytes.Buffer
-	writer, err := age.Encrypt(&out, recipient)
+	writer, err := f.Encrypt(&out)
 	if err != nil {
 		return nil, err
 	}
@@ -210,23 +205,37 @@ func (f *File) encrypt(c *Cluster) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func decrypt(encrypted []byte, passphrase hullmark.Secret) ([]byte, error) {
+// Encrypt encrypts what is kept beside the cluster file, in its format and under its passphrase. Only what was closed without an error is whole.
+func (f *File) Encrypt(w io.Writer) (io.WriteCloser, error) {
+	recipient, err := age.NewScryptRecipient(string(f.passphrase.Expose()))
+	if err != nil {
+		return nil, err
+	}
+	recipient.SetWorkFactor(f.workFactor)
+	return age.Encrypt(w, recipient)
+}
+
+// Decrypt reads what Encrypt wrote. Another passphrase is ErrPassphrase.
+func (f *File) Decrypt(r io.Reader) (io.Reader, error) { return open(r, f.passphrase) }
+
+func open(r io.Reader, passphrase hullmark.Secret) (io.Reader, error) {
 	identity, err := age.NewScryptIdentity(string(passphrase.Expose()))
 	if err != nil {
 		return nil, err
 	}
 	identity.SetMaxWorkFactor(maxWorkFactor)
-	reader, err := age.Decrypt(bytes.NewReader(encrypted), identity)
+	reader, err := age.Decrypt(r, identity)
 	var mismatch *age.NoIdentityMatchError
 	if errors.As(err, &mismatch) {
 		return nil, ErrPassphrase
 	}
+	return reader, err
+}
+
+func decrypt(encrypted []byte, passphrase hullmark.Secret) ([]byte, error) {
+	reader, err := open(bytes.NewReader(encrypted), passphrase)
 	if err != nil {
 		return nil, err
 	}
-	plain, err := io.ReadAll(io.LimitReader(reader, maxFile))
-	if err != nil {
-		return nil, err
-	}
-	return plain, nil
+	return io.ReadAll(io.LimitReader(reader, maxFile))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/ecdsa"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
@@ -101,17 +102,7 @@ current-context: operator@hullmark
 // asking the cluster, and returns it with its key, both in PEM. As a member of
 // kubeadm:cluster-admins it can be revoked by removing that group's binding.
 func (c *Cluster) Administrator(now time.Time, validity time.Duration) (certificate, key []byte, err error) {
-	private, err := newKey()
-	if err != nil {
-		return nil, nil, fmt.Errorf("administrator: %w", err)
-	}
-	notBefore, _ := caValidity()
-	signed, err := issue(&x509.Certificate{
-		Subject:   pkix.Name{CommonName: "hullmark-operator", Organization: []string{"kubeadm:cluster-admins"}},
-		NotBefore: notBefore, NotAfter: now.Add(validity),
-		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}, c.Kubernetes.Certificate, &private.PublicKey, c.Kubernetes.Key)
+	signed, private, err := c.Kubernetes.client(pkix.Name{CommonName: operatorName, Organization: []string{"kubeadm:cluster-admins"}}, now.Add(validity))
 	if err != nil {
 		return nil, nil, fmt.Errorf("administrator: %w", err)
 	}
@@ -119,6 +110,38 @@ func (c *Cluster) Administrator(now time.Time, validity time.Duration) (certific
 		return nil, nil, fmt.Errorf("administrator: %w", err)
 	}
 	return encodeCertificate(signed), key, nil
+}
+
+// operatorName is what the operator's client certificates call the operator.
+const operatorName = "hullmark-operator"
+
+// client signs a client certificate.
+func (a Authority) client(subject pkix.Name, notAfter time.Time) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	key, err := newKey()
+	if err != nil {
+		return nil, nil, err
+	}
+	notBefore, _ := caValidity()
+	signed, err := issue(&x509.Certificate{
+		Subject: subject, NotBefore: notBefore, NotAfter: notAfter,
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, a.Certificate, &key.PublicKey, a.Key)
+	return signed, key, err
+}
+
+// EtcdClient returns what a client needs that reads and writes all of etcd, for as long as it is valid.
+func (c *Cluster) EtcdClient(now time.Time, validity time.Duration) (*tls.Config, error) {
+	signed, key, err := c.Etcd.client(pkix.Name{CommonName: operatorName}, now.Add(validity))
+	if err != nil {
+		return nil, fmt.Errorf("etcd client: %w", err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(c.Etcd.Certificate)
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, RootCAs: roots,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{signed.Raw}, PrivateKey: key}},
+	}, nil
 }
 
 // KubernetesCA returns the certificate that the API's servers and clients chain to, in PEM.
