@@ -51,7 +51,7 @@ func OperatorPatience() Patience {
 }
 
 // Conversation speaks the verifier's half of one exchange. Its methods are
-// called once each, in order: Attest, Grant, Proceed, Follow; Deny ends it
+// called once each, in order: Attest, Grant, Proceed, Snapshot if M6 announced one, Follow; Deny ends it
 // anywhere. The caller ends the stream.
 type Conversation struct {
 	stream   Stream
@@ -166,6 +166,30 @@ func readOpened(message *wire.Opened) Opened {
 // Proceed sends M6. What M5 reported must be recorded before.
 func (c *Conversation) Proceed(proceed *wire.Proceed) error {
 	return c.send("M6", &wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: proceed}})
+}
+
+// Snapshot sends what M6 announced. If the node ends the stream meanwhile, Follow tells why.
+func (c *Conversation) Snapshot(content io.Reader) error {
+	piece := make([]byte, wire.MaxPiece)
+	defer clear(piece)
+	for {
+		n, err := io.ReadFull(content, piece)
+		if n > 0 {
+			sent := c.stream.Send(&wire.FromVerifier{Message: &wire.FromVerifier_Snapshot{Snapshot: piece[:n]}})
+			if errors.Is(sent, io.EOF) {
+				return nil
+			}
+			if sent != nil {
+				return fmt.Errorf("send the snapshot: %w", sent)
+			}
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the snapshot: %w", err)
+		}
+	}
 }
 
 // Follow receives M7 until the node is Ready or failed, and hands each message
