@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
@@ -157,6 +158,46 @@ func TestRecordSurvivesCrashes(t *testing.T) {
 	}
 	if stale := uint64(1); stale >= record.Committed {
 		t.Errorf("a rolled back disk of epoch %d would pass: %+v", stale, record)
+	}
+}
+
+// TestRestoredRecord restores a cluster from three backups of different age, in each order, with boots
+// in between: each time the newest disk is let in, once, and its copies are not.
+func TestRestoredRecord(t *testing.T) {
+	desk, member := newDesk(t), claims(t, "image", ready())
+	backups := []joinservice.Record{
+		{Disk: disk, Committed: 1, Issued: 1}, {Disk: disk, Committed: 7, Issued: 9}, {Disk: disk, Committed: 20, Issued: 20, Serial: 3},
+	}
+	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}, {0, 0, 0}, {2, 2, 2}} {
+		now, epoch := time.Unix(1_800_000_000, 0), uint64(23) // the disk's counter: it has gone on since all backups
+		for _, i := range order {
+			record := backups[i].Restored(now)
+			if record.Committed != backups[i].Committed || record.Serial != backups[i].Serial || record.Disk != disk {
+				t.Fatalf("restored %+v as %+v", backups[i], record)
+			}
+			for boot := range 5 {
+				copied := epoch
+				admission, err := desk.Admit(hullmark.Rejoin, member, &record)
+				if err != nil {
+					t.Fatal(err)
+				}
+				window := admission.Ticket.Disk.Epoch
+				if epoch < window.Committed || epoch >= window.Issued {
+					t.Fatalf("%v, boot %d: the newest disk's epoch %d is outside %+v", order, boot, epoch, window)
+				}
+				epoch = window.Issued
+				if record, err = admission.Record.Commit(disk, epoch); err != nil {
+					t.Fatal(err)
+				}
+				if copied >= record.Committed {
+					t.Fatalf("%v, boot %d: an older copy of epoch %d would pass: %+v", order, boot, copied, record)
+				}
+				now = now.Add(time.Minute)
+			}
+		}
+	}
+	if ahead := (joinservice.Record{Disk: disk, Issued: 5}); ahead.Restored(time.Unix(4, 0)) != ahead || ahead.Restored(time.Unix(-1, 0)) != ahead {
+		t.Error("a clock that is behind lowered the number")
 	}
 }
 

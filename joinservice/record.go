@@ -2,6 +2,7 @@ package joinservice
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/hullmark/hullmark"
 )
@@ -83,4 +84,14 @@ func (r Record) Commit(disk hullmark.UUID, issued uint64) (Record, error) {
 	}
 	r.Committed = max(r.Committed, issued)
 	return r, nil
+}
+
+// Restored returns the record as a cluster begins with it that is restored from a backup.
+// The disk has gone on since: its counter may be above every number in the backup, so the
+// window is widened up to now, in seconds since 1970. The disk is accepted once, and writes a
+// number that is above all of its copies'. Boots are rarer than seconds: that holds for
+// any backups, restored in any order.
+func (r Record) Restored(now time.Time) Record {
+	r.Issued = max(r.Issued, uint64(max(now.Unix(), 0)))
+	return r
 }

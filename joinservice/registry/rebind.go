@@ -36,12 +36,12 @@ func (r *Registry) Rebind(ctx context.Context, from joinservice.Machine, to hull
 		return err
 	}
 	if found && holder == from.Node {
-		if err := r.remove(ctx, "give up the name "+from.Name, r.configMaps.delete, nameObject(from.Name)); err != nil {
+		if err := r.remove(ctx, "give up the name "+from.Name, r.configMaps.delete, NameObject(from.Name)); err != nil {
 			return err
 		}
 	}
 	if err := r.Claim(ctx, from.Name, to); err != nil {
 		return err
 	}
-	return r.remove(ctx, "delete the record of machine "+from.Node.String(), r.configMaps.delete, nodeObject(from.Node))
+	return r.remove(ctx, "delete the record of machine "+from.Node.String(), r.configMaps.delete, MachineObject(from.Node))
 }

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,25 +14,16 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 )
 
-// Kinds of object, and the keys that they hold their content under.
-const (
-	nodeKind, machineKey = "node", "machine"
-	nameKind, holderKey  = "name", "node"
-)
-
-func nodeObject(node hullmark.NodeID) string { return nodeKind + "." + node.String() }
-func nameObject(name string) string          { return nameKind + "." + name }
-
 // Load returns a machine's record and its version; see joinservice.Records.
 func (r *Registry) Load(ctx context.Context, node hullmark.NodeID) (joinservice.Machine, joinservice.Version, error) {
-	object, err := r.configMap(ctx, "read the record of machine "+node.String(), nodeObject(node))
+	object, err := r.configMap(ctx, "read the record of machine "+node.String(), MachineObject(node))
 	if apierrors.IsNotFound(err) {
 		return joinservice.Machine{Node: node}, "", nil
 	}
 	if err != nil {
 		return joinservice.Machine{}, "", err
 	}
-	m, err := machineOf(object)
+	m, err := ParseMachine(object)
 	if err != nil {
 		return joinservice.Machine{}, "", err
 	}
@@ -46,30 +36,12 @@ func (r *Registry) configMap(ctx context.Context, what, name string) (*corev1.Co
 	})
 }
 
-// machineOf strictly reads a machine's object.
-func machineOf(object *corev1.ConfigMap) (m joinservice.Machine, err error) {
-	switch text, ok := object.Data[machineKey]; {
-	case !ok || len(object.Data) != 1 || len(object.BinaryData) != 0:
-		err = fmt.Errorf("want the one key %s", machineKey)
-	default:
-		err = strict(text, &m)
-	}
-	if err == nil && object.Name != nodeObject(m.Node) {
-		err = fmt.Errorf("it holds the record of machine %s", m.Node)
-	}
-	if err != nil {
-		return joinservice.Machine{}, fmt.Errorf("ConfigMap %s/%s: %w; mend or delete the object", Namespace, object.Name, err)
-	}
-	return m, nil
-}
-
 // Store replaces the record whose version is given; see joinservice.Records.
 func (r *Registry) Store(ctx context.Context, m joinservice.Machine, v joinservice.Version) (joinservice.Version, error) {
-	text, err := json.Marshal(m)
-	if err != nil {
-		return "", fmt.Errorf("store the record of machine %s: %w", m.Node, err)
+	object := &corev1.ConfigMap{ObjectMeta: meta(nodeKind, MachineObject(m.Node))}
+	if err := PutMachine(object, m); err != nil {
+		return "", err
 	}
-	object := &corev1.ConfigMap{ObjectMeta: meta(nodeKind, nodeObject(m.Node)), Data: map[string]string{machineKey: string(text)}}
 	stored, err := call(ctx, r, "store the record of machine "+m.Node.String(), func(ctx context.Context) (*corev1.ConfigMap, error) {
 		if v == "" {
 			return r.configMaps.create(ctx, object)
@@ -93,7 +65,8 @@ func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID)
 		return fmt.Errorf("claim a name for machine %s: %q is no node's name", node, name)
 	}
 	fixed := true
-	object := &corev1.ConfigMap{ObjectMeta: meta(nameKind, nameObject(name)), Data: map[string]string{holderKey: node.String()}, Immutable: &fixed}
+	object := &corev1.ConfigMap{ObjectMeta: meta(nameKind, NameObject(name)), Immutable: &fixed}
+	PutHolder(object, node)
 	_, err := call(ctx, r, "claim the name "+name, func(ctx context.Context) (*corev1.ConfigMap, error) {
 		return r.configMaps.create(ctx, object)
 	})
@@ -117,20 +90,15 @@ func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID)
 
 // holder returns the machine that claimed a name.
 func (r *Registry) holder(ctx context.Context, name string) (node hullmark.NodeID, found bool, err error) {
-	object, err := r.configMap(ctx, "read who holds the name "+name, nameObject(name))
+	object, err := r.configMap(ctx, "read who holds the name "+name, NameObject(name))
 	if apierrors.IsNotFound(err) {
 		return hullmark.NodeID{}, false, nil
 	}
 	if err != nil {
 		return hullmark.NodeID{}, false, err
 	}
-	if len(object.Data) != 1 || len(object.BinaryData) != 0 {
-		return hullmark.NodeID{}, false, fmt.Errorf("ConfigMap %s/%s: want the one key %s; mend or delete the object", Namespace, object.Name, holderKey)
-	}
-	if node, err = hullmark.ParseNodeID(object.Data[holderKey]); err != nil {
-		return hullmark.NodeID{}, false, fmt.Errorf("ConfigMap %s/%s: %s: %w; mend or delete the object", Namespace, object.Name, holderKey, err)
-	}
-	return node, true, nil
+	node, err = ParseHolder(object)
+	return node, err == nil, err
 }
 
 // List returns all machines' records, by identity. Records that cannot be read
@@ -145,7 +113,7 @@ func (r *Registry) List(ctx context.Context) ([]joinservice.Machine, error) {
 	var machines []joinservice.Machine
 	var unread []error
 	for i := range list.Items {
-		m, err := machineOf(&list.Items[i])
+		m, err := ParseMachine(&list.Items[i])
 		if err != nil {
 			unread = append(unread, err)
 			continue
@@ -171,11 +139,11 @@ func (r *Registry) Delete(ctx context.Context, m joinservice.Machine) error {
 		if err := r.remove(ctx, "delete the Node "+m.Name, r.nodes.delete, m.Name); err != nil {
 			return err
 		}
-		if err := r.remove(ctx, "give up the name "+m.Name, r.configMaps.delete, nameObject(m.Name)); err != nil {
+		if err := r.remove(ctx, "give up the name "+m.Name, r.configMaps.delete, NameObject(m.Name)); err != nil {
 			return err
 		}
 	}
-	return r.remove(ctx, "delete the record of machine "+m.Node.String(), r.configMaps.delete, nodeObject(m.Node))
+	return r.remove(ctx, "delete the record of machine "+m.Node.String(), r.configMaps.delete, MachineObject(m.Node))
 }
 
 // remove deletes an object that need not exist.

@@ -43,12 +43,12 @@ func machineObject(t testing.TB, m joinservice.Machine) *corev1.ConfigMap {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &corev1.ConfigMap{ObjectMeta: meta(nodeKind, nodeObject(m.Node)), Data: map[string]string{machineKey: string(text)}}
+	return &corev1.ConfigMap{ObjectMeta: meta(nodeKind, MachineObject(m.Node)), Data: map[string]string{machineKey: string(text)}}
 }
 
-func TestMachineOf(t *testing.T) {
+func TestParseMachine(t *testing.T) {
 	want := testMachine(1, "w1")
-	got, err := machineOf(machineObject(t, want))
+	got, err := ParseMachine(machineObject(t, want))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,22 +62,22 @@ func TestMachineOf(t *testing.T) {
 		"another key":       func(o *corev1.ConfigMap) { o.Data["x"] = "y" },
 		"another binary":    func(o *corev1.ConfigMap) { o.BinaryData = map[string][]byte{"x": nil} },
 		"no key":            func(o *corev1.ConfigMap) { o.Data = nil },
-		"another machine's": func(o *corev1.ConfigMap) { o.Name = nodeObject(hullmark.NodeID{2}) },
+		"another machine's": func(o *corev1.ConfigMap) { o.Name = MachineObject(hullmark.NodeID{2}) },
 	} {
 		object := machineObject(t, want)
 		change(object)
-		if _, err := machineOf(object); err == nil || !strings.Contains(err.Error(), "hullmark/"+object.Name) {
+		if _, err := ParseMachine(object); err == nil || !strings.Contains(err.Error(), "hullmark/"+object.Name) {
 			t.Errorf("%s: got %v, want an error that names the object", name, err)
 		}
 	}
 }
 
-func FuzzMachineOf(f *testing.F) {
+func FuzzParseMachine(f *testing.F) {
 	f.Add(machineObject(f, testMachine(0, "w1")).Data[machineKey])
 	f.Add(`{}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: nodeObject(hullmark.NodeID{})}, Data: map[string]string{machineKey: text}}
-		if m, err := machineOf(object); err == nil && m.Node != (hullmark.NodeID{}) {
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: MachineObject(hullmark.NodeID{})}, Data: map[string]string{machineKey: text}}
+		if m, err := ParseMachine(object); err == nil && m.Node != (hullmark.NodeID{}) {
 			t.Errorf("took the record of %s for another machine's", m.Node)
 		}
 	})

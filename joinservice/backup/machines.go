@@ -1,0 +1,133 @@
+package backup
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// record is that of one machine, where the backup has it.
+type record struct {
+	key     string
+	object  *corev1.ConfigMap
+	machine joinservice.Machine
+}
+
+// readMachines returns all machines' records, by their identities.
+func readMachines(s *state) ([]record, error) {
+	var all []record
+	for key := range s.live {
+		if !strings.HasPrefix(key, machineKeys) {
+			continue
+		}
+		object, err := s.configMap(key)
+		if err != nil {
+			return nil, err
+		}
+		m, err := registry.ParseMachine(object)
+		if err != nil {
+			return nil, fmt.Errorf("%w in the cluster and take another backup, or use an earlier one", err)
+		}
+		all = append(all, record{key, object, m})
+	}
+	slices.SortFunc(all, func(a, b record) int { return strings.Compare(a.key, b.key) })
+	return all, nil
+}
+
+// succession is what today's policy says of the machines in a backup: who is a worker, and who has taken whose place since.
+type succession struct {
+	policy measurements.Policy
+	// workers are the members by their names, rebinds those that may open a machine's disks.
+	workers map[string]hullmark.NodeID
+	rebinds map[hullmark.NodeID][]hullmark.NodeID
+	// recorded are the machines that have records of their own.
+	recorded map[hullmark.NodeID]bool
+}
+
+func newSuccession(policy measurements.Policy, all []record) *succession {
+	s := &succession{
+		policy: policy, workers: map[string]hullmark.NodeID{},
+		rebinds: map[hullmark.NodeID][]hullmark.NodeID{}, recorded: map[hullmark.NodeID]bool{},
+	}
+	for _, m := range policy.Members {
+		if m.Role == hullmark.Worker {
+			s.workers[m.Name] = m.EKID
+		}
+	}
+	for _, r := range policy.Rebinds {
+		s.rebinds[r.Old] = append(s.rebinds[r.Old], r.New)
+	}
+	for _, r := range all {
+		s.recorded[r.machine.Node] = true
+	}
+	return s
+}
+
+// settle returns a machine as today's policy has it, or false if it does not come back: only workers do
+// that have their names still, themselves or by those that their disks were handed to.
+func (s *succession) settle(m joinservice.Machine) (joinservice.Machine, bool) {
+	heir, ok := s.workers[m.Name]
+	if !ok || m.Role != hullmark.Worker {
+		return joinservice.Machine{}, false
+	}
+	line := s.line(m.Node, heir)
+	if line == nil || s.isReset(line, m.Record.Disk) {
+		return joinservice.Machine{}, false
+	}
+	m.Node, m.Record = heir, s.override(line, m.Record)
+	return m, true
+}
+
+// line returns the machines that a disk was handed on by, from its first to its last, or nil if it
+// never came to the last. A machine with a record of its own has another disk, and takes none.
+func (s *succession) line(first, last hullmark.NodeID) []hullmark.NodeID {
+	from := map[hullmark.NodeID]hullmark.NodeID{first: {}}
+	for ahead := []hullmark.NodeID{first}; len(ahead) > 0; ahead = ahead[1:] {
+		at := ahead[0]
+		if at == last {
+			return lineTo(from, first, last)
+		}
+		for _, next := range s.rebinds[at] {
+			if _, seen := from[next]; !seen && !s.recorded[next] {
+				from[next] = at
+				ahead = append(ahead, next)
+			}
+		}
+	}
+	return nil
+}
+
+// lineTo follows the steps back from the last to the first.
+func lineTo(from map[hullmark.NodeID]hullmark.NodeID, first, last hullmark.NodeID) []hullmark.NodeID {
+	line := []hullmark.NodeID{last}
+	for at := last; at != first; {
+		at = from[at]
+		line = append(line, at)
+	}
+	slices.Reverse(line)
+	return line
+}
+
+// isReset reports whether the disk's data was given up while it was one of these machines'.
+func (s *succession) isReset(line []hullmark.NodeID, disk hullmark.UUID) bool {
+	return slices.ContainsFunc(s.policy.Resets, func(r measurements.Reset) bool {
+		return r.OldUUID == disk && slices.Contains(line, r.EKID)
+	})
+}
+
+// override returns the record as the newest override of the disk sets it, if it was signed after the backup; see joinservice.Desk.
+func (s *succession) override(line []hullmark.NodeID, r joinservice.Record) joinservice.Record {
+	for _, o := range slices.Backward(s.policy.Overrides) { // their serials ascend
+		if o.Serial > r.Serial && o.UUID == r.Disk && slices.Contains(line, o.EKID) {
+			return joinservice.Record{Disk: r.Disk, Committed: o.Epoch, Issued: o.Epoch, Serial: o.Serial}
+		}
+	}
+	return r
+}

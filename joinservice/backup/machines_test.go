@@ -1,0 +1,147 @@
+package backup
+
+import (
+	"testing"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+func rebind(old, newer byte) measurements.Rebind {
+	return measurements.Rebind{Old: hullmark.NodeID{old}, New: hullmark.NodeID{newer}}
+}
+
+func TestWhoComesBack(t *testing.T) {
+	reset := func(id, disk byte) measurements.Policy {
+		return measurements.Policy{Resets: []measurements.Reset{{EKID: hullmark.NodeID{id}, OldUUID: hullmark.UUID{disk}}}}
+	}
+	rebinds := func(all ...measurements.Rebind) measurements.Policy { return measurements.Policy{Rebinds: all} }
+	control := machine(1, "w1")
+	control.Role = hullmark.ControlPlane
+	for name, test := range map[string]struct {
+		machines []joinservice.Machine
+		members  []measurements.Member
+		policy   measurements.Policy
+		// heir is who comes back as w1, with the disk of machine 1; 0 if nobody does.
+		heir byte
+	}{
+		"itself":                  {members: []measurements.Member{rule(1, "w1")}, heir: 1},
+		"no member":               {},
+		"another name":            {members: []measurements.Member{rule(1, "w2")}},
+		"a control plane now":     {members: []measurements.Member{{EKID: hullmark.NodeID{1}, Role: hullmark.ControlPlane, Name: "w1"}}},
+		"a control plane then":    {machines: []joinservice.Machine{control}, members: []measurements.Member{rule(1, "w1")}},
+		"rebound":                 {members: []measurements.Member{rule(2, "w1")}, policy: rebinds(rebind(1, 2)), heir: 2},
+		"rebound twice":           {members: []measurements.Member{rule(3, "w1")}, policy: rebinds(rebind(2, 3), rebind(1, 2)), heir: 3},
+		"rebound back":            {members: []measurements.Member{rule(1, "w1")}, policy: rebinds(rebind(1, 2), rebind(2, 1)), heir: 1},
+		"rebound in a cycle":      {members: []measurements.Member{rule(9, "w1")}, policy: rebinds(rebind(1, 2), rebind(2, 3), rebind(3, 1))},
+		"rebound, out of a cycle": {members: []measurements.Member{rule(4, "w1")}, policy: rebinds(rebind(1, 2), rebind(2, 1), rebind(2, 4)), heir: 4},
+		"rebound to no member":    {policy: rebinds(rebind(1, 2))},
+		"rebound, another name":   {members: []measurements.Member{rule(2, "w2")}, policy: rebinds(rebind(1, 2))},
+		"rebound, and new itself": {members: []measurements.Member{rule(1, "w2"), rule(2, "w1")}, policy: rebinds(rebind(1, 2)), heir: 2},
+		"rebound to one with a record": {
+			machines: []joinservice.Machine{machine(1, "w1"), machine(2, "w2")},
+			members:  []measurements.Member{rule(2, "w1")}, policy: rebinds(rebind(1, 2)),
+		},
+		"rebound through one with a record": {
+			machines: []joinservice.Machine{machine(1, "w1"), machine(2, "w2")},
+			members:  []measurements.Member{rule(3, "w1")}, policy: rebinds(rebind(1, 2), rebind(2, 3)),
+		},
+		"reset":                    {members: []measurements.Member{rule(1, "w1")}, policy: reset(1, 1)},
+		"reset of another's disk":  {members: []measurements.Member{rule(1, "w1")}, policy: reset(2, 1), heir: 1},
+		"reset of an earlier disk": {members: []measurements.Member{rule(1, "w1")}, policy: reset(1, 7), heir: 1},
+		"reset, then rebound": {members: []measurements.Member{rule(2, "w1")}, policy: measurements.Policy{
+			Rebinds: rebinds(rebind(1, 2)).Rebinds, Resets: reset(1, 1).Resets,
+		}},
+		"rebound, then reset": {members: []measurements.Member{rule(2, "w1")}, policy: measurements.Policy{
+			Rebinds: rebinds(rebind(1, 2)).Rebinds, Resets: reset(2, 1).Resets,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEtcd(t).cluster()
+			if test.machines == nil {
+				test.machines = []joinservice.Machine{machine(1, "w1")}
+			}
+			for _, m := range test.machines {
+				e.machine(m)
+				e.node(m.Name)
+			}
+			want := restore()
+			want.Policy = test.policy
+			want.Policy.Members = test.members
+			checkHeir(t, e.prepare(want), test.heir)
+		})
+	}
+}
+
+// checkHeir holds what was prepared to one machine, that is w1 with the disk of machine 1, or none.
+func checkHeir(t *testing.T, got prepared, heir byte) {
+	t.Helper()
+	_, node := got.values[nodeKeys+"w1"]
+	if heir == 0 {
+		if len(got.Workers) != 0 || node || got.holder(t, "w1") != (hullmark.NodeID{}) {
+			t.Errorf("came back: %+v", got.Workers)
+		}
+		return
+	}
+	m, found := got.machine(t, heir)
+	want := joinservice.Record{Disk: hullmark.UUID{1}, Committed: 5, Issued: uint64(now.Unix())}
+	if !found || m.Name != "w1" || m.Record != want || !node || len(got.Workers) != 1 {
+		t.Errorf("found %v: %+v", found, m)
+	}
+	if holder := got.holder(t, "w1"); holder != m.Node {
+		t.Errorf("the name is %s's", holder)
+	}
+	for id := range byte(10) {
+		if _, found := got.machine(t, id); found && id != heir {
+			t.Errorf("machine %d has a record too", id)
+		}
+	}
+}
+
+func TestOverridesOfToday(t *testing.T) {
+	override := func(serial uint64, id, disk byte, epoch uint64) measurements.Override {
+		return measurements.Override{Serial: serial, EKID: hullmark.NodeID{id}, UUID: hullmark.UUID{disk}, Epoch: epoch}
+	}
+	const late = 3_000_000_000 // a number above the time of the restore
+	for name, test := range map[string]struct {
+		used      uint64
+		heir      byte
+		overrides []measurements.Override
+		want      joinservice.Record
+	}{
+		"none":         {0, 1, nil, joinservice.Record{Committed: 5, Issued: 2_000_000_000}},
+		"newest":       {0, 1, []measurements.Override{override(1, 1, 1, 2), override(2, 1, 1, 3)}, joinservice.Record{Committed: 3, Issued: 2_000_000_000, Serial: 2}},
+		"used":         {2, 1, []measurements.Override{override(2, 1, 1, 3)}, joinservice.Record{Committed: 5, Issued: 2_000_000_000, Serial: 2}},
+		"other disk":   {0, 1, []measurements.Override{override(2, 1, 7, 3)}, joinservice.Record{Committed: 5, Issued: 2_000_000_000}},
+		"other owner":  {0, 1, []measurements.Override{override(2, 7, 1, 3)}, joinservice.Record{Committed: 5, Issued: 2_000_000_000}},
+		"before":       {0, 2, []measurements.Override{override(2, 1, 1, 3)}, joinservice.Record{Committed: 3, Issued: 2_000_000_000, Serial: 2}},
+		"since":        {0, 2, []measurements.Override{override(2, 2, 1, 3)}, joinservice.Record{Committed: 3, Issued: 2_000_000_000, Serial: 2}},
+		"above a time": {0, 1, []measurements.Override{override(2, 1, 1, late)}, joinservice.Record{Committed: late, Issued: late, Serial: 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, m := newEtcd(t).cluster(), machine(1, "w1")
+			m.Record.Serial, test.want.Disk = test.used, m.Record.Disk
+			e.machine(m)
+			want := restore(rule(test.heir, "w1"))
+			want.Policy.Overrides, want.Policy.Rebinds = test.overrides, []measurements.Rebind{rebind(1, 2)}
+			if got := e.prepare(want).Workers; len(got) != 1 || got[0].Record != test.want {
+				t.Errorf("got %+v, want %+v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestNamesAreTheirHeirs(t *testing.T) {
+	e := newEtcd(t).cluster()
+	e.machine(machine(1, "w1"))
+	e.claim("w1", hullmark.NodeID{7}) // an exchange that was interrupted
+	e.machine(machine(2, "w2"))
+	e.remove(nameKeys + "w2")
+	e.claim("nobody", hullmark.NodeID{1})
+	got := e.prepare(restore(rule(1, "w1"), rule(2, "w2")))
+	none := hullmark.NodeID{}
+	if got.holder(t, "w1") != (hullmark.NodeID{1}) || got.holder(t, "w2") != none || got.holder(t, "nobody") != none || len(got.Workers) != 2 {
+		t.Errorf("got %q and %+v", got.values, got.Workers)
+	}
+}

@@ -1,0 +1,157 @@
+package backup
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/registry"
+)
+
+// Keys that the API server stores objects under.
+const (
+	hullmarkKeys  = "/registry/configmaps/" + registry.Namespace + "/"
+	machineKeys   = hullmarkKeys + registry.MachineObjects
+	nameKeys      = hullmarkKeys + registry.NameObjects
+	nodeKeys      = "/registry/minions/"
+	csiNodeKeys   = "/registry/csinodes/"
+	nodeLeaseKeys = "/registry/leases/kube-node-lease/"
+	podKeys       = "/registry/pods/"
+)
+
+// never begin the keys of what no cluster begins with: addresses of API servers that are
+// gone, tokens that let machines join, and requests for certificates that nobody waits for.
+var never = []string{
+	"/registry/masterleases/",
+	"/registry/secrets/kube-system/bootstrap-token-",
+	"/registry/certificatesigningrequests/",
+}
+
+// plan says what becomes of each key.
+type plan struct {
+	// machines are the changed records and claims, by their keys in the backup; all others are dropped.
+	machines map[string]change
+	// nodes are the names of those that come back.
+	nodes map[string]hullmark.NodeID
+	// workers and givenUp are for Content.
+	workers []joinservice.Machine
+	givenUp []string
+}
+
+// change is what lies in the place of an entry.
+type change struct {
+	key   string
+	value []byte
+}
+
+// newPlan decides what comes back.
+func newPlan(s *state, want Restore) (*plan, error) {
+	p := &plan{machines: map[string]change{}, nodes: map[string]hullmark.NodeID{}}
+	all, err := readMachines(s)
+	if err != nil {
+		return nil, err
+	}
+	succession := newSuccession(want.Policy, all)
+	for _, each := range all {
+		m, ok := succession.settle(each.machine)
+		if !ok || p.isBack(m.Name) {
+			continue
+		}
+		if err := p.bringBack(each, m, want.Now); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(p.workers, func(a, b joinservice.Machine) int { return strings.Compare(a.Name, b.Name) })
+	for key := range s.live {
+		if name, ok := strings.CutPrefix(key, nodeKeys); ok && !p.isBack(name) {
+			p.givenUp = append(p.givenUp, name)
+		}
+	}
+	slices.Sort(p.givenUp)
+	return p, p.keepNames(s)
+}
+
+// bringBack keeps a machine's record, as that of the machine that it is by now.
+func (p *plan) bringBack(r record, m joinservice.Machine, now time.Time) error {
+	m.Token, m.Condition, m.Record = "", nil, m.Record.Restored(now)
+	if err := registry.PutMachine(r.object, m); err != nil {
+		return err
+	}
+	value, err := encodeConfigMap(r.object)
+	if err != nil {
+		return err
+	}
+	p.machines[r.key] = change{hullmarkKeys + r.object.Name, value}
+	p.nodes[m.Name], p.workers = m.Node, append(p.workers, m)
+	return nil
+}
+
+// keepNames keeps the claims of the names of the machines that come back, each as its machine's.
+// A claim that is missing is made when its machine joins.
+func (p *plan) keepNames(s *state) error {
+	for name, heir := range p.nodes {
+		key := hullmarkKeys + registry.NameObject(name)
+		object, err := s.configMap(key)
+		if err != nil {
+			return err
+		}
+		if object == nil {
+			continue
+		}
+		registry.PutHolder(object, heir)
+		value, err := encodeConfigMap(object)
+		if err != nil {
+			return err
+		}
+		p.machines[key] = change{key, value}
+	}
+	return nil
+}
+
+// isBack reports whether a Node of this name comes back.
+func (p *plan) isBack(name string) bool {
+	_, ok := p.nodes[name]
+	return ok
+}
+
+// apply decides over an entry, and changes it if what it holds is to be changed.
+func (p *plan) apply(kv *mvccpb.KeyValue) (keep, changed bool, err error) {
+	key := string(kv.Key)
+	if c, ok := p.machines[key]; ok {
+		kv.Key, kv.Value = []byte(c.key), c.value
+		return true, true, nil
+	}
+	if kv.Lease != 0 || isNever(key) {
+		return false, false, nil
+	}
+	keep, err = p.keeps(key, kv.Value)
+	return keep, false, err
+}
+
+// keeps decides over what may be a Node's.
+func (p *plan) keeps(key string, value []byte) (bool, error) {
+	for _, prefix := range []string{nodeKeys, csiNodeKeys, nodeLeaseKeys} {
+		if name, ok := strings.CutPrefix(key, prefix); ok {
+			return p.isBack(name), nil
+		}
+	}
+	if !strings.HasPrefix(key, podKeys) {
+		return true, nil
+	}
+	name, err := nodeOf(key, value)
+	return name == "" || p.isBack(name), err
+}
+
+// isNever reports whether a key is of what no cluster begins with. Records and claims are, unless the plan changes them.
+func isNever(key string) bool {
+	if name, ok := strings.CutPrefix(key, hullmarkKeys); ok && registry.IsPolicyObject(name) {
+		return true
+	}
+	return slices.ContainsFunc(append([]string{machineKeys, nameKeys}, never...), func(prefix string) bool {
+		return strings.HasPrefix(key, prefix)
+	})
+}

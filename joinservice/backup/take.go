@@ -1,0 +1,131 @@
+package backup
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// Limits of the talk with a member.
+const (
+	// callTimeout bounds the calls before the snapshot; without a quorum a member does not answer the second.
+	callTimeout = 15 * time.Second
+	// aliveEvery and aliveTimeout find a connection that is dead while the snapshot is streamed.
+	aliveEvery, aliveTimeout = 20 * time.Second, 20 * time.Second
+)
+
+// Source is one member of a cluster's etcd.
+type Source struct {
+	// Endpoint is the URL at which it serves clients.
+	Endpoint string
+	// TLS holds it to the etcd CA, and brings a client certificate of it.
+	TLS *tls.Config
+}
+
+// Taken says what a backup holds.
+type Taken struct {
+	// Revision is etcd's when the backup began: it holds all changes up to this one, and maybe later ones.
+	Revision int64
+	// Size is the backup's, in bytes.
+	Size int64
+}
+
+// Take writes the member's snapshot to w and checks it. What w was given is a
+// backup only if there is no error. A member that has lost its quorum is refused:
+// it could lack what the others have stored since. The error says which of the member, the
+// quorum, the stream and w failed, and what to do.
+func (s Source) Take(ctx context.Context, w io.Writer) (Taken, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	client, err := clientv3.New(clientv3.Config{
+		Context: ctx, Endpoints: []string{s.Endpoint}, TLS: s.TLS, DialTimeout: callTimeout,
+		DialKeepAliveTime: aliveEvery, DialKeepAliveTimeout: aliveTimeout, Logger: zap.NewNop(),
+	})
+	if err != nil {
+		return Taken{}, fmt.Errorf("back up etcd at %s: %w", s.Endpoint, err)
+	}
+	defer client.Close()
+	taken := Taken{}
+	if taken.Revision, err = s.ask(ctx, client); err == nil {
+		taken.Size, err = stream(ctx, client, w)
+	}
+	if err != nil {
+		return Taken{}, fmt.Errorf("back up etcd at %s: %w", s.Endpoint, err)
+	}
+	return taken, nil
+}
+
+// ask returns etcd's revision, as a quorum of the members knows it.
+func (s Source) ask(ctx context.Context, client *clientv3.Client) (int64, error) {
+	err := call(ctx, func(ctx context.Context) error {
+		_, err := client.Status(ctx, s.Endpoint)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("the member does not answer: %w; start it, check the way to it, or take another control plane's", err)
+	}
+	var revision int64
+	err = call(ctx, func(ctx context.Context) error {
+		// Any key does: that the read is linearizable is what needs the quorum.
+		answer, err := client.Get(ctx, "/", clientv3.WithCountOnly())
+		if err == nil {
+			revision = answer.Header.GetRevision()
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("the member answers, but finds no quorum: %w; start the control planes that are down, or take another's", err)
+	}
+	return revision, nil
+}
+
+// call makes a call under its deadline.
+func call(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return do(ctx)
+}
+
+// stream writes the snapshot to w and returns its size, in bytes.
+func stream(ctx context.Context, client *clientv3.Client, w io.Writer) (int64, error) {
+	snapshot, err := client.Snapshot(ctx)
+	if err != nil {
+		return 0, broke(err)
+	}
+	defer snapshot.Close()
+	check, to := newTrailer(), &output{to: w}
+	switch _, err := io.Copy(io.MultiWriter(check, to), snapshot); {
+	case to.err != nil:
+		return 0, fmt.Errorf("write the backup: %w", to.err)
+	case errors.Is(err, errTooLarge):
+		return 0, err
+	case err != nil:
+		return 0, broke(err)
+	}
+	if err := check.check(); err != nil {
+		return 0, broke(err)
+	}
+	return check.size, nil
+}
+
+func broke(err error) error {
+	return fmt.Errorf("the snapshot broke off: %w; take it again", err)
+}
+
+// output tells errors of a writer from those of what is written to it.
+type output struct {
+	to  io.Writer
+	err error
+}
+
+// Write hands on to the writer.
+func (o *output) Write(p []byte) (n int, err error) {
+	n, o.err = o.to.Write(p)
+	return n, o.err
+}

@@ -1,0 +1,79 @@
+package registry
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+)
+
+// Kinds of object, and the keys that they hold their content under.
+const (
+	nodeKind, machineKey = "node", "machine"
+	nameKind, holderKey  = "name", "node"
+)
+
+// What the names of machines' records and of claims of names begin with.
+const (
+	MachineObjects = nodeKind + "."
+	NameObjects    = nameKind + "."
+)
+
+// MachineObject names the ConfigMap that holds a machine's record.
+func MachineObject(node hullmark.NodeID) string { return MachineObjects + node.String() }
+
+// NameObject names the ConfigMap that holds the claim of a node's name.
+func NameObject(name string) string { return NameObjects + name }
+
+// IsPolicyObject reports whether a ConfigMap of this name holds the policy or one of its documents.
+func IsPolicyObject(name string) bool {
+	return name == policyObject || strings.HasPrefix(name, documentKind+".")
+}
+
+// ParseMachine strictly reads a machine's object. The error names it.
+func ParseMachine(object *corev1.ConfigMap) (m joinservice.Machine, err error) {
+	switch text, ok := object.Data[machineKey]; {
+	case !ok || len(object.Data) != 1 || len(object.BinaryData) != 0:
+		err = fmt.Errorf("want the one key %s", machineKey)
+	default:
+		err = strict(text, &m)
+	}
+	if err == nil && object.Name != MachineObject(m.Node) {
+		err = fmt.Errorf("it holds the record of machine %s", m.Node)
+	}
+	if err != nil {
+		return joinservice.Machine{}, fmt.Errorf("ConfigMap %s/%s: %w; mend or delete the object", Namespace, object.Name, err)
+	}
+	return m, nil
+}
+
+// PutMachine makes an object a machine's: its name and content, and nothing else of it.
+func PutMachine(object *corev1.ConfigMap, m joinservice.Machine) error {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("store the record of machine %s: %w", m.Node, err)
+	}
+	object.Name, object.Data = MachineObject(m.Node), map[string]string{machineKey: string(text)}
+	return nil
+}
+
+// ParseHolder strictly reads which machine an object claims a name for. The error names the object.
+func ParseHolder(object *corev1.ConfigMap) (hullmark.NodeID, error) {
+	if len(object.Data) != 1 || len(object.BinaryData) != 0 {
+		return hullmark.NodeID{}, fmt.Errorf("ConfigMap %s/%s: want the one key %s; mend or delete the object", Namespace, object.Name, holderKey)
+	}
+	node, err := hullmark.ParseNodeID(object.Data[holderKey])
+	if err != nil {
+		return hullmark.NodeID{}, fmt.Errorf("ConfigMap %s/%s: %s: %w; mend or delete the object", Namespace, object.Name, holderKey, err)
+	}
+	return node, nil
+}
+
+// PutHolder makes an object claim its name for a machine.
+func PutHolder(object *corev1.ConfigMap, node hullmark.NodeID) {
+	object.Data = map[string]string{holderKey: node.String()}
+}
