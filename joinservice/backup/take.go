@@ -28,6 +28,9 @@ type Source struct {
 	TLS *tls.Config
 }
 
+// ErrUnreachable says that a member does not answer at all.
+var ErrUnreachable = errors.New("the member does not answer")
+
 // Taken says what a backup holds.
 type Taken struct {
 	// Revision is etcd's when the backup began: it holds all changes up to this one, and maybe later ones.
@@ -38,7 +41,7 @@ type Taken struct {
 
 // Take writes the member's snapshot to w and checks it. What w was given is a
 // backup only if there is no error. A member that has lost its quorum is refused:
-// it could lack what the others have stored since. The error says which of the member, the
+// it could lack what the others have stored since. The error, ErrUnreachable among them, says which of the member, the
 // quorum, the stream and w failed, and what to do.
 func (s Source) Take(ctx context.Context, w io.Writer) (Taken, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -68,7 +71,7 @@ func (s Source) ask(ctx context.Context, client *clientv3.Client) (int64, error)
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("the member does not answer: %w; start it, check the way to it, or take another control plane's", err)
+		return 0, fmt.Errorf("%w: %w; start it, check the way to it, or take another control plane's", ErrUnreachable, err)
 	}
 	var revision int64
 	err = call(ctx, func(ctx context.Context) error {
