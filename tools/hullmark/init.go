@@ -30,6 +30,7 @@ type initOptions struct {
 	documents             documentOptions
 	dryRun                bool
 	newDisk, replaceFirst bool
+	etcdBackup            string
 }
 
 func newInitCommand() *cobra.Command {
@@ -62,6 +63,7 @@ func (o *initOptions) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.endpoint, "endpoint", "", "`HOST:PORT` at which you reach the API server (default: the node's host, port 6443)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "stop after the table; the node gets nothing")
 	f.BoolVar(&o.newDisk, "new-disk", false, "let the node format another disk than the recorded one, whose data is given up")
+	f.StringVar(&o.etcdBackup, "etcd-backup", "", "begin a lost cluster anew with this `FILE` of hullmark etcd backup")
 	f.BoolVar(&o.replaceFirst, "replace-first", false, "let another machine be the first node; the recorded one's data is given up")
 	require(cmd, "measurements", "ek")
 }
@@ -72,12 +74,14 @@ type initRun struct {
 	options  initOptions
 	document measurements.Document
 	endpoint string
+	// restoration is what etcd begins with; nil means empty.
+	restoration *restoration
 }
 
 // prepare reads every file, and makes the policy that this init admits by.
 func (o *initOptions) prepare(out, notes io.Writer) (*initRun, error) {
 	run := &initRun{options: *o, release: newRelease(hullmark.Init, &o.releaseOptions, out, notes)}
-	for _, step := range []func() error{run.checkFlags, run.readAnchor, run.readDocument, run.chooseEndpoint, run.checkKubeconfig, run.options.documents.check, run.openCluster, run.makeDesk} {
+	for _, step := range []func() error{run.checkFlags, run.readAnchor, run.readDocument, run.chooseEndpoint, run.checkKubeconfig, run.options.documents.check, run.openCluster, run.makeDesk, run.readBackup} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -207,6 +211,9 @@ func (r *initRun) admitted(conversation *joinservice.Conversation, claims attest
 	if err := conversation.Proceed(proceed); err != nil {
 		return err
 	}
+	if err := r.sendBackup(conversation); err != nil {
+		return unreachable(err)
+	}
 	if r.options.kubeconfig != "" {
 		if err := writeKubeconfig(r.file.Cluster, r.endpoint, r.options.kubeconfig); err != nil {
 			return err
@@ -268,6 +275,9 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 	}
 	policy, err := r.file.Cluster.OpenPolicy()
 	if err != nil {
+		return nil, err
+	}
+	if err := r.announce(proceed, opened); err != nil {
 		return nil, err
 	}
 	return proceed, joinservice.AddPool(proceed, policy, admission.Member)

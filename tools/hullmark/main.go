@@ -110,6 +110,7 @@ func newRootCommand() *cobra.Command {
 		newRecoverCommand(),
 		newNodeCommand(),
 		newEndpointCommand(),
+		newEtcdCommand(),
 		newCacheCommand(),
 	)
 	return root

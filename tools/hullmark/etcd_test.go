@@ -1,0 +1,129 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+)
+
+func TestEtcdBackupRefuses(t *testing.T) {
+	s := newSite(t)
+	file := []string{"--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase")}
+	backup := func(args ...string) (int, string) {
+		return hullmarkCLI(t, append(append([]string{"etcd", "backup"}, args...), file...)...)
+	}
+	code, output := backup(s.path("cluster"), "--member", "127.0.0.1:1")
+	wantExit(t, code, exitFailed, output, "exists already")
+	code, output = backup(s.path("new"))
+	wantExit(t, code, exitUsage, output, "--member")
+	code, output = backup(s.path("new"), "--member", "127.0.0.1:port")
+	wantExit(t, code, exitUsage, output, "--member")
+	code, output = backup(s.path("new"), "--member", "127.0.0.1:1")
+	wantExit(t, code, exitUnreachable, output, "127.0.0.1:1", "check the way to it")
+	names, err := os.ReadDir(s.dir)
+	for _, name := range names {
+		if name.Name() == "new" || strings.Contains(name.Name(), "backup") {
+			t.Errorf("%s is left", name.Name())
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// encrypted writes content beside the cluster file, as a backup is.
+func (s *site) encrypted(t *testing.T, name, passphrase string, content []byte) {
+	t.Helper()
+	file, err := cluster.Open(s.path("cluster"), hullmark.NewSecret([]byte("correct horse")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if passphrase != "correct horse" {
+		if file, err = cluster.Create(s.path(name+".cluster"), hullmark.NewSecret([]byte(passphrase)), s.cluster, 4); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f, err := os.Create(s.path(name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w, err := file.Encrypt(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(content); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A backup that is none is refused before the node is dialled.
+func TestInitRefusesABackup(t *testing.T) {
+	s := newSite(t)
+	s.encrypted(t, "short", "correct horse", []byte("etcd"))
+	s.encrypted(t, "other", "another horse", []byte("etcd"))
+	s.write(t, "plain", []byte("etcd"))
+	whole, err := os.ReadFile(s.path("short"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "torn", whole[:len(whole)-1])
+	for name, want := range map[string]string{
+		"short": "cut off", "other": cluster.ErrPassphrase.Error(), "plain": "", "torn": "", "missing": "no such file",
+	} {
+		code, output := s.init(t, "--etcd-backup", s.path(name))
+		wantExit(t, code, exitFailed, output, "--etcd-backup "+s.path(name), want)
+		if strings.Contains(output, "dialling") || s.open(t).Initialising != nil {
+			t.Errorf("%s: the node was dialled, or got a ticket:\n%s", name, output)
+		}
+	}
+}
+
+func TestBackupHasToFit(t *testing.T) {
+	framed := func(version, pods, services, domain string) frame {
+		f, err := frameOf([]byte("---\nkind: InitConfiguration\n---\nkind: ClusterConfiguration\nkubernetesVersion: " + version +
+			"\nnetworking: {podSubnet: " + pods + ", serviceSubnet: " + services + ", dnsDomain: " + domain + "}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	then := framed("v1.36.1", "10.244.0.0/16", "10.96.0.0/12", "cluster.local")
+	for name, c := range map[string]struct {
+		now  frame
+		want string
+	}{
+		"the same":           {then, ""},
+		"by default":         {framed("", "10.244.0.0/16", "", ""), ""},
+		"the next version":   {framed("v1.37.0", "10.244.0.0/16", "10.96.0.0/12", "cluster.local"), ""},
+		"the one after":      {framed("v1.38.0", "10.244.0.0/16", "10.96.0.0/12", "cluster.local"), "want the same minor version or the next"},
+		"an earlier version": {framed("v1.35.9", "10.244.0.0/16", "10.96.0.0/12", "cluster.local"), "want the same minor version or the next"},
+		"no version":         {framed("stable", "10.244.0.0/16", "10.96.0.0/12", "cluster.local"), "version"},
+		"other pods":         {framed("v1.36.1", "10.0.0.0/16", "10.96.0.0/12", "cluster.local"), "--pod-subnet"},
+		"other services":     {framed("v1.36.1", "10.244.0.0/16", "10.112.0.0/12", "cluster.local"), "--service-subnet"},
+		"another DNS domain": {framed("v1.36.1", "10.244.0.0/16", "10.96.0.0/12", "example.net"), "DNS domain"},
+	} {
+		err := c.now.continues(then)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := frameOf([]byte("kind: InitConfiguration\n")); err == nil {
+		t.Error("documents without a ClusterConfiguration are taken")
+	}
+}
+
+// Of a disk that holds a node that was Ready, a backup makes nothing.
+func TestBackupIsNotForADiskThatWasReady(t *testing.T) {
+	r := initRun{restoration: &restoration{}}
+	if err := r.announce(nil, joinservice.Opened{Joined: true}); err == nil || !strings.Contains(err.Error(), "disk-not-blank") {
+		t.Errorf("error %v", err)
+	}
+}
