@@ -135,9 +135,8 @@ func resetNode(ctx context.Context, client *registry.Registry, file *cluster.Fil
 		if slices.Contains(policy.Resets, reset) {
 			return "", nil, nil
 		}
-		// Of one machine only the reset of its recorded disk can still be of use.
-		others := slices.DeleteFunc(slices.Clone(policy.Resets), func(r measurements.Reset) bool { return r.EKID == machine.Node })
-		policy.Resets = append(others, reset)
+		// Earlier ones stay: a backup of etcd from before them still has the records of the disks that they gave up.
+		policy.Resets = append(slices.Clone(policy.Resets), reset)
 		return fmt.Sprintf("node %s may format another disk than %s, whose data is given up", machine.Name, machine.Record.Disk), nil, nil
 	})
 }
