@@ -55,14 +55,17 @@ func (e *Etcd) PeerURL(at netip.Addr) string {
 }
 
 // TLS returns what a client with a certificate of the etcd CA needs.
-func (e *Etcd) TLS() (*tls.Config, error) {
-	certificate, key, err := sign(e.authority, leaf{name: "client", usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+func (e *Etcd) TLS() (*tls.Config, error) { return etcdClient(e.authority) }
+
+// etcdClient returns what a client of an etcd of this CA needs.
+func etcdClient(by cluster.Authority) (*tls.Config, error) {
+	certificate, key, err := sign(by, leaf{name: "client", usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		return nil, err
 	}
 	pair, err := tls.X509KeyPair(certificate, key)
 	roots := x509.NewCertPool()
-	roots.AddCert(e.authority.Certificate)
+	roots.AddCert(by.Certificate)
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{pair}}, err
 }
 

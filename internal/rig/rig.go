@@ -6,6 +6,7 @@ package rig
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -83,7 +84,8 @@ func Start(ctx context.Context, dir string) (*Rig, error) {
 	return StartFor(ctx, dir, c)
 }
 
-// StartFor runs the API of a cluster. Its files are below dir, which exists and is empty. It
+// StartFor runs the API of a cluster. Its files are below dir, which exists and is empty, or
+// holds the data of an etcd in the folder etcd, which it goes on with. It
 // returns when the API answers as ready. Stop ends it. Programs write their logs to dir.
 func StartFor(ctx context.Context, dir string, c *cluster.Cluster) (*Rig, error) {
 	return StartOn(ctx, dir, c, "")
@@ -199,6 +201,12 @@ func (r *Rig) StartAPI(ctx context.Context) (err error) {
 		return err
 	}
 	return r.awaitReady(ctx)
+}
+
+// Etcd returns where its etcd serves clients, and what a client needs.
+func (r *Rig) Etcd() (url string, config *tls.Config, err error) {
+	config, err = etcdClient(r.Cluster.Etcd)
+	return r.etcdURL, config, err
 }
 
 // Programs returns the folder of the Kubernetes programs that it runs.

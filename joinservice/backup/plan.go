@@ -24,8 +24,10 @@ const (
 )
 
 // never begin the keys of what no cluster begins with: addresses of API servers that are
-// gone, tokens that let machines join, and requests for certificates that nobody waits for.
+// gone, tokens that let machines join, requests for certificates that nobody waits for, and the
+// records and claims that the plan does not change.
 var never = []string{
+	machineKeys, nameKeys,
 	"/registry/masterleases/",
 	"/registry/secrets/kube-system/bootstrap-token-",
 	"/registry/certificatesigningrequests/",
@@ -146,12 +148,10 @@ func (p *plan) keeps(key string, value []byte) (bool, error) {
 	return name == "" || p.isBack(name), err
 }
 
-// isNever reports whether a key is of what no cluster begins with. Records and claims are, unless the plan changes them.
+// isNever reports whether a key is of what no cluster begins with.
 func isNever(key string) bool {
 	if name, ok := strings.CutPrefix(key, hullmarkKeys); ok && registry.IsPolicyObject(name) {
 		return true
 	}
-	return slices.ContainsFunc(append([]string{machineKeys, nameKeys}, never...), func(prefix string) bool {
-		return strings.HasPrefix(key, prefix)
-	})
+	return slices.ContainsFunc(never, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }

@@ -230,6 +230,33 @@ func TestPrepareRefusesFiles(t *testing.T) {
 	}
 }
 
+// FuzzEntry prepares backups with an entry that somebody else made up, in pages that are fine.
+func FuzzEntry(f *testing.F) {
+	value := func(key, object string) []byte {
+		v, err := (&mvccpb.KeyValue{Key: []byte(key), Value: []byte(object)}).Marshal()
+		if err != nil {
+			f.Fatal(err)
+		}
+		return v
+	}
+	at := makeRevision(1000, 0)
+	f.Add(at[:], value(podKeys+"default/p", `{"apiVersion":"v1","kind":"Pod"}`))
+	f.Add(at[:], value(machineKeys+"x", "k8s\x00"))
+	f.Add(at[:], value(nameKeys+"w1", `{"apiVersion":"v1","kind":"ConfigMap","data":{"node":"x"}}`))
+	f.Add(append(at[:], 't'), value(configurationKey, ""))
+	f.Fuzz(func(t *testing.T, k, v []byte) {
+		e := newEtcd(t).cluster()
+		e.machine(machine(1, "w1"))
+		if len(k) == 0 || len(k) > 1<<10 || len(v) > 1<<20 {
+			t.Skip("nothing that bbolt would store, or the API server")
+		}
+		e.buckets["key"][string(k)] = v
+		if _, err := Prepare(memory(t), e.backup(), restore(rule(1, "w1"))); err != nil && strings.Contains(err.Error(), "pages are damaged") {
+			t.Error(err)
+		}
+	})
+}
+
 // contentOf returns all of a file.
 func contentOf(t *testing.T, f *os.File) []byte {
 	t.Helper()
