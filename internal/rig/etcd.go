@@ -2,7 +2,6 @@ package rig
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -52,21 +51,6 @@ func (e *Etcd) ClientURL(at netip.Addr) string {
 // PeerURL is where the member at an address is reached by the others.
 func (e *Etcd) PeerURL(at netip.Addr) string {
 	return "https://" + net.JoinHostPort(at.String(), e.peerPort)
-}
-
-// TLS returns what a client with a certificate of the etcd CA needs.
-func (e *Etcd) TLS() (*tls.Config, error) { return etcdClient(e.authority) }
-
-// etcdClient returns what a client of an etcd of this CA needs.
-func etcdClient(by cluster.Authority) (*tls.Config, error) {
-	certificate, key, err := sign(by, leaf{name: "client", usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-	if err != nil {
-		return nil, err
-	}
-	pair, err := tls.X509KeyPair(certificate, key)
-	roots := x509.NewCertPool()
-	roots.AddCert(by.Certificate)
-	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, Certificates: []tls.Certificate{pair}}, err
 }
 
 // Start starts a member at a loopback address, with what its folder holds.

@@ -6,7 +6,6 @@ package rig
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -203,11 +202,8 @@ func (r *Rig) StartAPI(ctx context.Context) (err error) {
 	return r.awaitReady(ctx)
 }
 
-// Etcd returns where its etcd serves clients, and what a client needs.
-func (r *Rig) Etcd() (url string, config *tls.Config, err error) {
-	config, err = etcdClient(r.Cluster.Etcd)
-	return r.etcdURL, config, err
-}
+// EtcdURL returns where its etcd serves clients.
+func (r *Rig) EtcdURL() string { return r.etcdURL }
 
 // Programs returns the folder of the Kubernetes programs that it runs.
 func (r *Rig) Programs() string { return r.bin }

@@ -50,7 +50,8 @@ func startAPI(t *testing.T, dir string, c *cluster.Cluster) *api {
 	}
 	t.Cleanup(func() { _ = r.Stop() })
 	a := &api{rig: r}
-	if a.source.Endpoint, a.source.TLS, err = r.Etcd(); err != nil {
+	a.source.Endpoint = r.EtcdURL()
+	if a.source.TLS, err = c.EtcdClient(time.Now(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	a.etcd = connect(t, a.source)

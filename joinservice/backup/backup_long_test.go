@@ -186,7 +186,7 @@ func TestTakeNeedsAQuorum(t *testing.T) {
 	t.Cleanup(func() { _ = etcd.Stop() })
 	home, other := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 	source := Source{Endpoint: etcd.ClientURL(home)}
-	if source.TLS, err = etcd.TLS(); err != nil {
+	if source.TLS, err = c.EtcdClient(time.Now(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	if err := etcd.Start("a", home); err != nil {

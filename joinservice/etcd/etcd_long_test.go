@@ -44,7 +44,7 @@ func newTrio(t *testing.T) *trio {
 			t.Error(err)
 		}
 	})
-	tls, err := etcd.TLS()
+	tls, err := c.EtcdClient(time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

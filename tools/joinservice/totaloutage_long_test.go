@@ -96,7 +96,7 @@ func (s *threePlanes) serve(t *testing.T, boot string) (o options, stop func()) 
 // client asks any member of etcd.
 func (s *threePlanes) client(t *testing.T) *clientv3.Client {
 	t.Helper()
-	config, err := s.etcd.TLS()
+	config, err := s.cluster.EtcdClient(time.Now(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
