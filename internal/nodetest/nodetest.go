@@ -73,7 +73,9 @@ type Node struct {
 	mutex   sync.Mutex // guards what follows
 	ticket  *hullmark.Ticket
 	proceed *wire.Proceed
-	denied  *hullmark.Condition
+	// snapshot is what followed M6.
+	snapshot []byte
+	denied   *hullmark.Condition
 }
 
 // New returns an honest machine that booted with config and measured an image.
@@ -185,6 +187,13 @@ func (n *Node) Proceed() *wire.Proceed {
 	return n.proceed
 }
 
+// Snapshot returns the content that followed M6.
+func (n *Node) Snapshot() []byte {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return n.snapshot
+}
+
 // Denied returns the condition that the node was told, or nil.
 func (n *Node) Denied() *hullmark.Condition {
 	n.mutex.Lock()
@@ -285,7 +294,26 @@ func (n *Node) release(stream stream) error {
 	n.proceed = message.GetProceed()
 	n.mutex.Unlock()
 	n.observe("M6")
+	if err := n.takeSnapshot(stream); err != nil {
+		return err
+	}
 	return n.finish(stream)
+}
+
+// takeSnapshot receives what M6 announced.
+func (n *Node) takeSnapshot(stream stream) error {
+	var content []byte
+	for uint64(len(content)) < n.Proceed().GetSnapshot().GetSize() {
+		message, err := n.receive(stream)
+		if err != nil {
+			return err
+		}
+		content = append(content, message.GetSnapshot()...)
+	}
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	n.snapshot = content
+	return nil
 }
 
 // prove does M1 to M3.

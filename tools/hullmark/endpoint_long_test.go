@@ -22,6 +22,10 @@ kind: ConfigMap
 metadata: {name: kubeadm-config, namespace: kube-system}
 data:
   ClusterConfiguration: |
+    apiVersion: kubeadm.k8s.io/v1beta4
+    kind: ClusterConfiguration
+    kubernetesVersion: v1.36.3
+    networking: {podSubnet: 10.244.0.0/16}
     apiServer: {certSANs: [127.0.0.1]}
     controlPlaneEndpoint: 192.0.2.7:6443
 ---

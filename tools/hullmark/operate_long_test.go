@@ -3,6 +3,8 @@
 package main
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -40,7 +42,7 @@ func TestOperatePage(t *testing.T) {
 	linkProgram(t, root)
 	p.write(t, "passphrase", []byte("correct horse\n"))
 	lines := commandsOf(t, "operate.md")
-	if len(lines) < 28 {
+	if len(lines) < 30 {
 		t.Errorf("the page has %d commands", len(lines))
 	}
 	for _, line := range lines {
@@ -56,7 +58,7 @@ func (p *operatePage) shell(t *testing.T, root, line string) {
 	replace := []string{"--node 192.0.2.7", "--node " + p.address, "--node 192.0.2.8", "--node " + p.workerAddress}
 	path := os.Getenv("PATH")
 	if p.rig != nil {
-		replace = append(replace, "192.0.2.7:6443", p.rig.Address)
+		replace = append(replace, "192.0.2.7:6443", p.rig.Address, "--member 192.0.2.7", "--member "+strings.TrimPrefix(p.rig.EtcdURL(), "https://"))
 		path = p.rig.Programs() + ":" + path
 	}
 	args := []string{"bash", "-eu", "-o", "pipefail", "-c", strings.NewReplacer(replace...).Replace(line)}
@@ -90,10 +92,12 @@ func (p *operatePage) digest(t *testing.T, image string) string {
 	return id.String()
 }
 
-// document makes out/hullmark.json that of an image.
-func (p *operatePage) document(t *testing.T, image string) {
+// document makes out/hullmark.json that of an image of a security version.
+func (p *operatePage) document(t *testing.T, image string, svn uint32) {
 	t.Helper()
-	text, err := nodetest.Document(t, image).Encode()
+	document := nodetest.Document(t, image)
+	document.SVN = svn
+	text, err := document.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,8 +111,11 @@ func (p *operatePage) before(t *testing.T, line string) {
 	case strings.Contains(line, " recover "): // the power was cut
 		grant := p.node.Ticket().Disk
 		p.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
+	case strings.Contains(line, "--etcd-backup"): // the disk is gone, and the release is one that the policy still takes
+		p.node.Disk, p.node.Epoch = hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{8}}, 0
+		p.document(t, "first", 2)
 	case strings.Contains(line, "policy add document"): // a new release was built
-		p.document(t, "second")
+		p.document(t, "second", 1)
 	case strings.Contains(line, "policy sign"): // somebody edited it
 		var policy map[string]any
 		text, err := os.ReadFile(p.path("policy.json"))
@@ -137,6 +144,11 @@ func (p *operatePage) after(t *testing.T, line string) {
 	switch {
 	case strings.Contains(line, "cluster new"):
 		p.start(t)
+	case strings.Contains(line, "--etcd-backup"):
+		announced, sum := p.node.Proceed().GetSnapshot(), sha256.Sum256(p.node.Snapshot())
+		if !bytes.Equal(announced.GetSha256(), sum[:]) {
+			t.Errorf("the node was sent %d bytes of %x, and announced were %v", len(p.node.Snapshot()), sum, announced)
+		}
 	case strings.Contains(line, "hullmark init"): // and kubeadm did what it does
 		if err := p.rig.Apply(t.Context(), registry.Manifest()); err != nil {
 			t.Fatal(err)
@@ -182,7 +194,7 @@ func (p *operatePage) start(t *testing.T) {
 	p.address, p.workerAddress = p.node.Serve(t, root), p.worker.Serve(t, root)
 	p.write(t, "machine/ek.id", []byte(p.node.ID.String()+"\n"))
 	p.write(t, "worker/ek.id", []byte(p.worker.ID.String()+"\n"))
-	p.document(t, "first")
+	p.document(t, "first", 1)
 	r, err := rig.StartFor(t.Context(), t.TempDir(), p.cluster)
 	if err != nil {
 		t.Fatal(err)
