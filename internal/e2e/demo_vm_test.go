@@ -12,14 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hullmark/hullmark/internal/vm"
 )
 
 // uidLine is what the demo's kubectl prints, as opposed to the command that asks for it.
 var uidLine = regexp.MustCompile(`(?m)^node uid ([0-9a-f-]{36})$`)
 
 // The README's first command ends with a Ready node; its state disk then shows none of the secrets that it holds;
-// and after a power-off the operator recovers it: the same disk opens, and the same node comes back.
+// after a power-off the operator recovers it: the same disk opens, and the same node comes back;
+// and when the disk is lost, a backup of etcd begins the same cluster anew.
 func TestVMDemo(t *testing.T) {
 	out := command(t, 0, "make", "demo")
 	table, _, found := strings.Cut(out, "accepted as")
@@ -36,8 +36,11 @@ func TestVMDemo(t *testing.T) {
 		t.Fatal("the demo does not name the node's uid")
 	}
 	needles := b.secrets(t)
-	t.Run("the same node comes back", func(t *testing.T) { b.comesBack(t, named[1]) })
+	var backup kept
+	t.Run("the same node comes back", func(t *testing.T) { backup = b.comesBack(t, named[1]) })
 	t.Run("the state disk shows no secret", func(t *testing.T) { b.searchStateDisk(t, "vm", needles) })
+	t.Run("a lost cluster begins anew", func(t *testing.T) { b.beginsAnew(t, backup) })
+	t.Run("its state disk shows no secret", func(t *testing.T) { b.searchStateDisk(t, "vm", needles) })
 }
 
 // noBootstrapToken checks that the running cluster has none: a token is made for one ticket, and a first node needs none.
@@ -49,13 +52,14 @@ func (b bench) noBootstrapToken(t *testing.T) {
 	}
 }
 
-// comesBack boots the demo's machine again.
-func (b bench) comesBack(t *testing.T, uid string) {
+// comesBack boots the demo's machine again, and takes a backup of its cluster.
+func (b bench) comesBack(t *testing.T, uid string) kept {
+	t.Helper()
 	config, err := os.ReadFile(b.path("node.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := b.boot(t, "vm", config, func(c *vm.Config) { c.StateDisk = 10 << 30 })
+	m := b.boot(t, "vm", config, etcdGuest)
 	file := []string{"--cluster", b.path("cluster"), "--passphrase-file", b.path("passphrase")}
 	cli(t, 0, append([]string{"recover", "--node", m.agent, "--yes"}, file...)...)
 	if err := os.Remove(b.path("kubeconfig")); err != nil { // It names a port of the machine's boot before.
@@ -79,10 +83,12 @@ func (b bench) comesBack(t *testing.T, uid string) {
 	if out := cli(t, 0, append([]string{"node", "list", "--server", m.api, "--wait", "5m"}, file...)...); !strings.Contains(out, "control-plane-1") {
 		t.Error("node list does not name the node")
 	}
+	backup := b.backUp(t, m, file)
 	// The API server and etcd take their time to end where the processor is emulated.
 	if !m.Stop(5 * time.Minute) {
 		t.Error("the machine did not switch itself off when its power button was pressed")
 	}
+	return backup
 }
 
 // awaitAPI waits until the API server is ready from here, too. It was when the node became Ready, and may end once more on a machine whose processors are
