@@ -3,6 +3,7 @@ package build
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"os"
@@ -49,9 +50,14 @@ func (d otherDay) run(ctx context.Context, work, script, path string, show *os.F
 	if err := os.WriteFile(filepath.Join(d.dir, "init"), []byte(init), 0o755); err != nil {
 		return "", err
 	}
+	if err := d.compile(ctx); err != nil {
+		return "", fmt.Errorf("a kernel for another day: %w", err)
+	}
 	cmd := exec.CommandContext(ctx, program, fmt.Sprintf("mem=%dM", d.memory), "rootfstype=hostfs", "rootflags=/", "rw",
 		`init="`+filepath.Join(d.dir, "init")+`"`, "con=null", "con0=null,fd:3", "quiet", "loglevel=1")
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.dir, "TMPDIR=" + d.dir}
+	// The loader takes spaces and colons of a path for the end of it.
+	cmd.Dir = d.dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + d.dir, "TMPDIR=" + d.dir, "LD_PRELOAD=./" + umlLibrary}
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = &log, &log, []*os.File{show}
 	interruptible(cmd)
@@ -63,6 +69,22 @@ func (d otherDay) run(ctx context.Context, work, script, path string, show *os.F
 		return "", errors.Join(fmt.Errorf("a kernel for another day: what it ran failed (%q)", strings.TrimSpace(string(status))), err)
 	}
 	return filepath.Join(d.dir, "result"), nil
+}
+
+// umlLibrary is preloaded into User-Mode Linux.
+const umlLibrary = "ptrace.so"
+
+//go:embed uml/ptrace.c
+var umlSource []byte
+
+// compile makes the library that lets User-Mode Linux run on every processor.
+func (d otherDay) compile(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, "gcc", "-x", "c", "-O2", "-shared", "-fPIC", "-o", filepath.Join(d.dir, umlLibrary), "-")
+	cmd.Stdin = bytes.NewReader(umlSource)
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("gcc: %w (apt-get install gcc libc6-dev): %s", err, tail(said, 4096))
+	}
+	return nil
 }
 
 // quote makes one word of a shell's script of s.
