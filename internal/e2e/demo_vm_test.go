@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
 )
 
 // uidLine is what the demo's kubectl prints, as opposed to the command that asks for it.
