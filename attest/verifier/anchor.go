@@ -9,8 +9,8 @@ import (
 	"github.com/hullmark/hullmark"
 )
 
-// accept holds a machine's endorsement key to the anchor, and reports whether an authority vouched for it.
-func (a Anchor) accept(node hullmark.NodeID, ek *tpm2.TPMTPublic, certificate []byte) (certified bool, err error) {
+// accept holds a machine's endorsement key to the anchor, and reports whether an authority vouched for it. wrong says why there is no certificate.
+func (a Anchor) accept(node hullmark.NodeID, certificate *x509.Certificate, wrong string) (certified bool, err error) {
 	if a.Node == nil && a.Members == nil && len(a.Authorities) == 0 {
 		return false, &hullmark.Condition{
 			Code: "ek-not-named", Step: step, Title: "no endorsement key was named and no authority is trusted",
@@ -24,16 +24,16 @@ func (a Anchor) accept(node hullmark.NodeID, ek *tpm2.TPMTPublic, certificate []
 			Next: "check the address, and the EK's identity with whoever made or rents out the machine",
 		}
 	}
-	if a.Members != nil && !a.Members(node) {
+	if a.Members != nil && !a.Members(node, certificate) {
 		return false, &hullmark.Condition{
-			Code: "not-a-member", Step: step, Title: "no membership rule names this machine",
+			Code: "not-a-member", Step: step, Title: "no membership rule admits this machine",
 			Got: node.String(), Next: "add a rule for its identity to the policy",
 		}
 	}
 	if len(a.Authorities) == 0 {
 		return false, nil
 	}
-	if cause := a.vouched(ek, certificate); cause != "" {
+	if cause := a.vouched(certificate, wrong); cause != "" {
 		return false, &hullmark.Condition{
 			Code: "ek-uncertified", Step: step, Title: "no named authority vouches for the endorsement key: " + cause,
 			Got: node.String(), Next: "name the CA that signed this EK's certificate itself (--ek-ca)",
@@ -42,21 +42,31 @@ func (a Anchor) accept(node hullmark.NodeID, ek *tpm2.TPMTPublic, certificate []
 	return true, nil
 }
 
-// vouched checks that an authority signed a certificate of this very key; it
-// returns what is wrong, or nothing. Times are not looked at: an EK is burnt in
-// and outlives its certificate's dates, and the decision rests on the rule that names it.
-func (a Anchor) vouched(ek *tpm2.TPMTPublic, der []byte) string {
+// certificateOf reads a certificate of this very key; without one it returns what is wrong.
+func certificateOf(ek *tpm2.TPMTPublic, der []byte) (certificate *x509.Certificate, wrong string) {
 	if len(der) == 0 {
-		return "the node shows no EK certificate"
+		return nil, "the node shows no EK certificate"
 	}
 	certificate, err := x509.ParseCertificate(der)
 	if err != nil {
-		return "its certificate: " + err.Error()
+		return nil, "its certificate: " + err.Error()
 	}
 	public, ok := certificate.PublicKey.(*rsa.PublicKey)
 	modulus, err := ek.Unique.RSA()
-	if !ok || err != nil || public.E != defaultExponent || string(public.N.FillBytes(make([]byte, len(modulus.Buffer)))) != string(modulus.Buffer) {
-		return "its certificate is for another key"
+	// A number of more bits than the modulus has room for would make FillBytes panic.
+	if !ok || err != nil || public.E != defaultExponent || public.N.BitLen() > 8*len(modulus.Buffer) ||
+		string(public.N.FillBytes(make([]byte, len(modulus.Buffer)))) != string(modulus.Buffer) {
+		return nil, "its certificate is for another key"
+	}
+	return certificate, ""
+}
+
+// vouched checks that an authority signed the certificate; it
+// returns what is wrong, or nothing. Times are not looked at: an EK is burnt in
+// and outlives its certificate's dates, and the decision rests on the rule that names it.
+func (a Anchor) vouched(certificate *x509.Certificate, wrong string) string {
+	if certificate == nil {
+		return wrong
 	}
 	for _, authority := range a.Authorities {
 		if certificate.CheckSignatureFrom(authority) == nil {

@@ -26,8 +26,9 @@ const step = "ATTEST"
 type Anchor struct {
 	// Node accepts the one TPM of this identity; nil accepts every one that Members names, or that Authorities vouch for.
 	Node *hullmark.NodeID
-	// Members, if set, reports whether a membership rule names a machine; no other is accepted.
-	Members func(hullmark.NodeID) bool
+	// Members, if set, reports whether a membership rule admits a machine; no other is accepted. It gets the certificate of the machine's EK, if it shows one,
+	// and has to look itself who signed it.
+	Members func(node hullmark.NodeID, ek *x509.Certificate) bool
 	// Authorities are certificates, each trusted to sign EK certificates directly.
 	// If there are any, the EK must have a certificate signed by one of them.
 	Authorities []*x509.Certificate
@@ -90,9 +91,11 @@ func Begin(hello, channelKey []byte, root hullmark.ClusterRoot, anchor Anchor) (
 	if err := e.readKeys(message); err != nil {
 		return nil, err
 	}
-	if e.claims.Certified, err = anchor.accept(e.claims.Node, e.ek, message.GetEkCertificate()); err != nil {
+	certificate, wrong := certificateOf(e.ek, message.GetEkCertificate())
+	if e.claims.Certified, err = anchor.accept(e.claims.Node, certificate, wrong); err != nil {
 		return nil, err
 	}
+	e.claims.EKCertificate = certificate
 	return e, e.readClaims(message)
 }
 

@@ -4,8 +4,10 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/sha256"
 	"crypto/x509"
+	"math/big"
 	"os"
 	"strings"
 	"testing"
@@ -319,8 +321,49 @@ func TestCertifiedEK(t *testing.T) {
 	anchor.Authorities = authorities(t, s.tpm.CA)
 	s.hello.EkCertificate = arrive(t, other).hello.EkCertificate
 	wantCode(t, begin(t, s, anchor), "ek-uncertified")
+	s.hello.EkCertificate = largerKey(t)
+	wantCode(t, begin(t, s, anchor), "ek-uncertified")
 	s.hello.EkCertificate = nil
 	wantCode(t, begin(t, s, anchor), "ek-uncertified")
+}
+
+// largerKey is a certificate of a key that no EK has room for.
+func largerKey(t *testing.T) []byte {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 3072)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
+}
+
+// A verifier's own rules get the EK's certificate if it is of that very key, and nothing else.
+func TestMembersSeeTheCertificate(t *testing.T) {
+	s := newScene(t, tpmtest.NewCertified(t))
+	var seen *x509.Certificate
+	anchor := verifier.Anchor{Members: func(node hullmark.NodeID, ek *x509.Certificate) bool {
+		seen = ek
+		return node == s.prover.Node()
+	}}
+	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, testRoot, anchor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims, err := exchange.Verify(s.prove(t, s.bind(t, s.activate(t, exchange))))
+	if err != nil || claims.Certified || claims.EKCertificate != seen || string(seen.Raw) != string(s.hello.EkCertificate) {
+		t.Errorf("certified %v by %v, error %v", claims.Certified, seen, err)
+	}
+	for name, other := range map[string][]byte{"another key's": arrive(t, tpmtest.NewCertified(t)).hello.EkCertificate, "a larger key's": largerKey(t), "none": nil, "no certificate": []byte("x")} {
+		s.hello.EkCertificate = other
+		if err := begin(t, s, anchor); err != nil || seen != nil {
+			t.Errorf("%s: the rules see %v, error %v", name, seen, err)
+		}
+	}
 }
 
 func authorities(t *testing.T, file string) []*x509.Certificate {
