@@ -35,6 +35,10 @@ type Policy struct {
 	Documents []Accepted `json:"documents"`
 	// Members are the machines that may hold a ticket.
 	Members []Member `json:"members"`
+	// Groups are rules for machines that no rule above names.
+	Groups []Group `json:"groups,omitempty"`
+	// Barred are machines that no group admits.
+	Barred []hullmark.NodeID `json:"barred,omitempty"`
 	// Pools are what members' nodes are given beside what every node is.
 	Pools []Pool `json:"pools,omitempty"`
 	// Rebinds let a machine open a disk that was formatted for another.
@@ -126,6 +130,7 @@ func (p Policy) normalised() Policy {
 	}
 	p.Members = append([]Member{}, p.Members...)
 	p.Pools = slices.Clone(p.Pools)
+	p.Groups, p.Barred = slices.Clone(p.Groups), slices.Clone(p.Barred)
 	p.Rebinds = append([]Rebind{}, p.Rebinds...)
 	p.Resets = append([]Reset{}, p.Resets...)
 	p.Overrides = append([]Override{}, p.Overrides...)
@@ -167,7 +172,7 @@ func (p Policy) check() error {
 	if p.Version == 0 {
 		return errors.New("version: want at least 1")
 	}
-	for _, check := range []func() error{p.checkDocuments, p.checkMembers, p.checkPools, p.checkExceptions, p.checkEndpoint} {
+	for _, check := range []func() error{p.checkDocuments, p.checkMembers, p.checkPools, p.checkGroups, p.checkExceptions, p.checkEndpoint} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -1,0 +1,63 @@
+package measurements
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark"
+)
+
+func cloud() Group {
+	return Group{Name: "cloud", Authority: []byte("a certificate"), Subject: []Attribute{{Type: "OU", Value: "my-project"}, {Type: "O", Value: "Cloud, Inc."}}}
+}
+
+func grouped(change func(*Policy)) Policy {
+	p := Policy{Version: 1, Groups: []Group{cloud()}, Barred: []hullmark.NodeID{{9}}}
+	change(&p)
+	return p
+}
+
+func TestGroupsKeepTheirForm(t *testing.T) {
+	p := grouped(func(*Policy) {})
+	encoded, err := p.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := ParsePolicy(encoded)
+	if err != nil || !reflect.DeepEqual(again.Groups, p.Groups) || !again.Bars(hullmark.NodeID{9}) || again.Bars(hullmark.NodeID{8}) {
+		t.Errorf("%+v, %v", again, err)
+	}
+	member := cloud().Member(hullmark.NodeID{0xab, 0xcd, 1})
+	want := Member{EKID: hullmark.NodeID{0xab, 0xcd, 1}, Role: hullmark.Worker, Name: "cloud-abcd010000"}
+	if member != want {
+		t.Errorf("the machine's rule is %+v, want %+v", member, want)
+	}
+	longest := Group{Name: strings.Repeat("a", maxGroupName)}.Member(hullmark.NodeID{})
+	if !hullmark.ValidNodeName(longest.Name) {
+		t.Errorf("%s is no node's name", longest.Name)
+	}
+}
+
+func TestGroupsAreChecked(t *testing.T) {
+	for name, change := range map[string]func(*Policy){
+		"no name":                  func(p *Policy) { p.Groups[0].Name = "" },
+		"a name that is too long":  func(p *Policy) { p.Groups[0].Name = strings.Repeat("a", maxGroupName+1) },
+		"a name of another form":   func(p *Policy) { p.Groups[0].Name = "Cloud" },
+		"two of one name":          func(p *Policy) { p.Groups = append(p.Groups, cloud()) },
+		"no authority":             func(p *Policy) { p.Groups[0].Authority = nil },
+		"a large authority":        func(p *Policy) { p.Groups[0].Authority = make([]byte, maxAuthority+1) },
+		"everybody":                func(p *Policy) { p.Groups[0].Subject = nil },
+		"an unknown attribute":     func(p *Policy) { p.Groups[0].Subject[0].Type = "UID" },
+		"one attribute twice":      func(p *Policy) { p.Groups[0].Subject[0].Type = "O" },
+		"an empty value":           func(p *Policy) { p.Groups[0].Subject[0].Value = "" },
+		"a value of two lines":     func(p *Policy) { p.Groups[0].Subject[0].Value = "a\nb" },
+		"a pool that is not there": func(p *Policy) { p.Groups[0].Pool = "gpu" },
+		"a machine barred twice":   func(p *Policy) { p.Barred = append(p.Barred, p.Barred[0]) },
+		"too many":                 func(p *Policy) { p.Groups = make([]Group, maxGroups+1) },
+	} {
+		if _, err := grouped(change).Encode(); err == nil {
+			t.Errorf("%s: encoded without an error", name)
+		}
+	}
+}
