@@ -30,6 +30,8 @@ type Desk struct {
 
 	// references are made of Policy and Documents, by whoever judges many machines by them.
 	references *measurements.References
+	// groups are Policy's, likewise; a desk without them admits only machines that a rule names.
+	groups []group
 }
 
 // Keeper derives disk keys; keys.Keyset is the one that has its master keys at
@@ -76,10 +78,10 @@ func (d *Desk) Admit(kind hullmark.TicketKind, claims attest.Claims, record *Rec
 // identify decides whether a machine is wanted and booted what it should, and
 // whether its disk is its own. The Admission has no ticket yet.
 func (d *Desk) identify(claims attest.Claims) (Admission, error) {
-	member, ok := d.Policy.Member(claims.Node)
+	member, ok := d.member(claims)
 	if !ok {
 		return Admission{}, &hullmark.Condition{
-			Code: "not-a-member", Step: "ATTEST", Title: "no membership rule names this machine",
+			Code: "not-a-member", Step: "ATTEST", Title: "no membership rule admits this machine",
 			Got: claims.Node.String(), Next: "add a rule for its identity to the policy",
 		}
 	}
@@ -91,6 +93,12 @@ func (d *Desk) identify(claims attest.Claims) (Admission, error) {
 		return Admission{}, err
 	}
 	return Admission{Member: member, Verdict: verdict}, nil
+}
+
+// member returns the rule for a machine.
+func (d *Desk) member(claims attest.Claims) (measurements.Member, bool) {
+	own, named := d.Policy.Member(claims.Node)
+	return memberOf(own, named, d.Policy, d.groups, claims.Node, claims.EKCertificate)
 }
 
 // Judge compares registers with the documents that the policy accepts.

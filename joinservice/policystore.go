@@ -51,6 +51,7 @@ type verified struct {
 	documents  []measurements.Document
 	references measurements.References
 	members    map[hullmark.NodeID]measurements.Member
+	groups     []group
 }
 
 // OpenPolicyStore begins with the higher version of installed and what the
@@ -126,6 +127,9 @@ func (s *PolicyStore) verify(signed SignedPolicy) (*verified, error) {
 	}
 	for _, m := range policy.Members {
 		e.members[m.EKID] = m
+	}
+	if e.groups, err = groupsOf(policy); err != nil {
+		return nil, fmt.Errorf("policy version %d: %w", policy.Version, err)
 	}
 	e.references = measurements.NewReferences(policy, e.documents)
 	return e, nil

@@ -351,7 +351,7 @@ func (x *release) deny(err error) error {
 
 // record notes a refusal; of what earlier tickets bound it changes nothing.
 func (x *release) record(condition *hullmark.Condition) {
-	member, ok := x.service.desk().Policy.Member(x.claims.Node)
+	member, ok := x.service.desk().member(x.claims)
 	if !ok {
 		return
 	}

@@ -3,6 +3,7 @@ package joinservice
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"sync"
@@ -182,12 +183,14 @@ func (s *Service) Attends(node hullmark.NodeID) bool {
 // desk returns a desk with the policy that is in force now.
 func (s *Service) desk() *Desk {
 	now := s.Policy.inForce.Load()
-	return &Desk{Root: s.Root, Policy: now.policy, Documents: now.documents, Keys: s.Keys, references: &now.references}
+	return &Desk{Root: s.Root, Policy: now.policy, Documents: now.documents, Keys: s.Keys, references: &now.references, groups: now.groups}
 }
 
-// isMember reports whether the policy in force names a machine.
-func (s *Service) isMember(node hullmark.NodeID) bool {
-	_, ok := s.Policy.inForce.Load().members[node]
+// isMember reports whether the policy in force admits a machine.
+func (s *Service) isMember(node hullmark.NodeID, ek *x509.Certificate) bool {
+	now := s.Policy.inForce.Load()
+	own, named := now.members[node]
+	_, ok := memberOf(own, named, now.policy, now.groups, node, ek)
 	return ok
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -33,6 +34,9 @@ func (c *Cluster) OpenPolicy() (measurements.Policy, error) {
 // signed: of one version there is only one signed form.
 func (c *Cluster) SetPolicy(policy measurements.Policy, documents ...measurements.Document) error {
 	same, err := c.follows(policy)
+	if err == nil {
+		err = joinservice.CheckGroups(policy) // No join service would take it.
+	}
 	if err != nil {
 		return err
 	}

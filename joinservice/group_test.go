@@ -1,0 +1,160 @@
+package joinservice_test
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// provider is whoever rents machines out and vouches for their TPMs.
+type provider struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+func newProvider(t *testing.T, isCA bool) provider {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "EK CA"}, NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1, 0), // long over
+		BasicConstraintsValid: true, IsCA: isCA, KeyUsage: x509.KeyUsageCertSign,
+	}
+	p := provider{key: key}
+	p.certificate = p.sign(t, template, key.Public())
+	return p
+}
+
+func (p provider) sign(t *testing.T, template *x509.Certificate, key crypto.PublicKey) *x509.Certificate {
+	t.Helper()
+	parent := p.certificate
+	if parent == nil {
+		parent = template
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key, p.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certificate
+}
+
+// vouch makes the EK certificate of whoever says hello, with this subject.
+func (p provider) vouch(t *testing.T, subject pkix.Name) func(*wire.Hello) {
+	return func(hello *wire.Hello) {
+		ek, ok := attest.ParseDefaultEK(hello.GetEkPublic())
+		modulus, err := ek.Unique.RSA()
+		if !ok || err != nil {
+			t.Error("the machine shows no EK", err)
+			return
+		}
+		key := &rsa.PublicKey{N: new(big.Int).SetBytes(modulus.Buffer), E: 65537}
+		template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: subject, NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1, 0)}
+		hello.EkCertificate = p.sign(t, template, key).Raw
+	}
+}
+
+func (p provider) group(name string) measurements.Group {
+	return measurements.Group{Name: name, Authority: p.certificate.Raw, Subject: []measurements.Attribute{{Type: "OU", Value: "my-project"}, {Type: "L", Value: "here"}}}
+}
+
+var mine = pkix.Name{Organization: []string{"Cloud"}, OrganizationalUnit: []string{"my-project"}, Locality: []string{"here"}, CommonName: "1234"}
+
+// groupSite is a site whose machine no rule names, and that has a group.
+func groupSite(t *testing.T) (*site, provider) {
+	t.Helper()
+	s, p := newSite(t), newProvider(t, true)
+	s.accept(t, func(policy *measurements.Policy) {
+		policy.Members, policy.Groups = nil, []measurements.Group{p.group("cloud")}
+	}, "image")
+	return s, p
+}
+
+// A machine that the provider vouches for joins as a worker under a name of its own, and comes back.
+func TestGroupAdmitsItsMachines(t *testing.T) {
+	s, p := groupSite(t)
+	s.node.EditHello = p.vouch(t, mine)
+	want := "cloud-" + s.node.ID.String()[:10]
+	if m := s.join(t); m.Name != want || m.Role != hullmark.Worker || m.State != joinservice.MachineReady {
+		t.Errorf("the machine is %+v, want the worker %s", m, want)
+	}
+	grant := s.node.Ticket().Disk
+	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
+	if m := s.join(t); m.Name != want || m.Record.Issued != 2 {
+		t.Errorf("the machine came back as %+v", m)
+	}
+}
+
+func TestGroupRefusesOthers(t *testing.T) {
+	s, p := groupSite(t)
+	other := mine
+	other.OrganizationalUnit = []string{"another-project"}
+	two := mine
+	two.OrganizationalUnit = []string{"my-project", "another-project"}
+	elsewhere := mine
+	elsewhere.Locality = nil
+	for name, hello := range map[string]func(*wire.Hello){
+		"no certificate":          nil,
+		"another project":         p.vouch(t, other),
+		"two projects":            p.vouch(t, two),
+		"an attribute is missing": p.vouch(t, elsewhere),
+		"another provider":        newProvider(t, true).vouch(t, mine),
+		"a provider without a CA": newProvider(t, false).vouch(t, mine),
+		"no certificate of X.509": func(h *wire.Hello) { h.EkCertificate = []byte("x") },
+		"another machine's":       func(h *wire.Hello) { h.EkCertificate = p.certificate.Raw },
+	} {
+		s.node.EditHello = hello
+		if err := s.dial(t); err != nil {
+			t.Fatal(err)
+		}
+		if denied := s.node.Denied(); denied == nil || denied.Code != "denied" || s.outcome() != "not-a-member" {
+			t.Errorf("%s: denied %v, outcome %s", name, denied, s.outcome())
+		}
+	}
+	s.node.EditHello = p.vouch(t, mine)
+	s.accept(t, func(policy *measurements.Policy) { policy.Barred = []hullmark.NodeID{s.node.ID} }, "image")
+	if err := s.dial(t); err != nil || s.outcome() != "not-a-member" {
+		t.Errorf("a barred machine: %v, outcome %s", err, s.outcome())
+	}
+	s.accept(t, func(policy *measurements.Policy) { policy.Members = []measurements.Member{worker(s.node.ID)} }, "image")
+	if m := s.join(t); m.Name != "worker-1" {
+		t.Errorf("a machine with a rule of its own is %+v", m)
+	}
+}
+
+// A policy whose groups could admit nobody is not taken.
+func TestGroupsAuthorityIsChecked(t *testing.T) {
+	s, p := groupSite(t)
+	for name, authority := range map[string][]byte{"no certificate": []byte("x"), "no CA": newProvider(t, false).certificate.Raw} {
+		policy := s.policy.Policy()
+		policy.Version++
+		policy.Documents = nil
+		policy.Groups = []measurements.Group{p.group("cloud")}
+		policy.Groups[0].Authority = authority
+		if taken, err := s.policy.Offer(signed(t, s.cluster, policy, "image")); taken || err == nil || !strings.Contains(err.Error(), "group cloud: authority") {
+			t.Errorf("%s: %v, %v", name, taken, err)
+		}
+		if err := joinservice.CheckGroups(policy); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+}
