@@ -71,9 +71,12 @@ func newSuccession(policy measurements.Policy, all []record) *succession {
 }
 
 // settle returns a machine as today's policy has it, or false if it does not come back: only workers do
-// that have their names still, themselves or by those that their disks were handed to.
+// that have their names still, themselves or by those that their disks were handed to, or of a group.
 func (s *succession) settle(m joinservice.Machine) (joinservice.Machine, bool) {
 	heir, ok := s.workers[m.Name]
+	if !ok {
+		heir, ok = m.Node, s.isGrouped(m)
+	}
 	if !ok || m.Role != hullmark.Worker {
 		return joinservice.Machine{}, false
 	}
@@ -83,6 +86,11 @@ func (s *succession) settle(m joinservice.Machine) (joinservice.Machine, bool) {
 	}
 	m.Node, m.Record = heir, s.override(line, m.Record)
 	return m, true
+}
+
+// isGrouped reports whether a group gave the machine its name. Whether the group still admits it is asked when it comes.
+func (s *succession) isGrouped(m joinservice.Machine) bool {
+	return !s.policy.Bars(m.Node) && slices.ContainsFunc(s.policy.Groups, func(g measurements.Group) bool { return g.Member(m.Node).Name == m.Name })
 }
 
 // line returns the machines that a disk was handed on by, from its first to its last, or nil if it

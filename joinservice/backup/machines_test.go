@@ -74,6 +74,32 @@ func TestWhoComesBack(t *testing.T) {
 	}
 }
 
+// A machine of a group comes back under the name that the group gives it, as long as the group is there and does not bar it.
+func TestMachinesOfAGroupComeBack(t *testing.T) {
+	cloud := measurements.Group{Name: "cloud"}
+	name := cloud.Member(hullmark.NodeID{1}).Name
+	for what, test := range map[string]struct {
+		policy measurements.Policy
+		back   bool
+	}{
+		"admitted":      {measurements.Policy{Groups: []measurements.Group{cloud}}, true},
+		"barred":        {measurements.Policy{Groups: []measurements.Group{cloud}, Barred: []hullmark.NodeID{{1}}}, false},
+		"another group": {measurements.Policy{Groups: []measurements.Group{{Name: "site"}}}, false},
+		"no group":      {measurements.Policy{}, false},
+	} {
+		e := newEtcd(t).cluster()
+		e.machine(machine(1, name))
+		e.node(name)
+		want := restore()
+		want.Policy = test.policy
+		got := e.prepare(want)
+		_, node := got.values[nodeKeys+name]
+		if _, found := got.machine(t, 1); found != test.back || node != test.back || len(got.Workers) == 1 != test.back {
+			t.Errorf("%s: record %v, Node %v, workers %+v", what, found, node, got.Workers)
+		}
+	}
+}
+
 // checkHeir holds what was prepared to one machine, that is w1 with the disk of machine 1, or none.
 func checkHeir(t *testing.T, got prepared, heir byte) {
 	t.Helper()
