@@ -84,6 +84,8 @@ type Pool struct {
 	StateDisk hullmark.DiskSelector `json:"stateDisk"`
 	// Members are the machines that may hold a ticket, by identity.
 	Members []Member `json:"members,omitempty"`
+	// Vouched admits further machines, whose keys nobody knows beforehand, to a pool of workers.
+	Vouched *Vouched `json:"vouched,omitempty"`
 	// Labels are set by the kubelet on its own Node.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Taints are those of a new Node. Nil means kubeadm's own, which keep ordinary pods off a control plane; an empty list means none.
@@ -105,6 +107,14 @@ type Member struct {
 	Addresses []string `json:"addresses,omitempty"`
 	// Gateway is the default route for static addresses.
 	Gateway string `json:"gateway,omitempty"`
+}
+
+// Vouched is a rule for machines that their maker or landlord vouches for: a measurements.Group of the pool's name.
+type Vouched struct {
+	// Authority is the certificate, in PEM, of the CA that signs the machines' EK certificates itself.
+	Authority string `json:"authority"`
+	// Subject are the attributes, by CN, O, OU, L, ST or C, that each such certificate's subject has.
+	Subject map[string]string `json:"subject"`
 }
 
 // Taint keeps pods off a node that do not tolerate it.
@@ -231,6 +241,9 @@ func (c *Cluster) checkPools() error {
 func (p Pool) check() error {
 	if !p.Role.Valid() {
 		return fmt.Errorf("role %q: want control-plane or worker", p.Role)
+	}
+	if p.Vouched != nil && p.Role != hullmark.Worker {
+		return fmt.Errorf("vouched: a %s is only admitted by its own ekid", p.Role)
 	}
 	for i, m := range p.Members {
 		// The name becomes a file's name before the policy judges it.

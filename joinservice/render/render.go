@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -264,13 +266,20 @@ func hostPort(address string) string {
 // draft writes the policy with the document's members in place of those in force.
 func (c *Cluster) draft(policy measurements.Policy) ([]byte, error) {
 	next := policy
-	next.Members, next.Pools = nil, nil
+	next.Members, next.Pools, next.Groups = nil, nil, nil
 	for i, p := range c.Pools {
 		pool, err := c.given(p)
 		if err != nil {
 			return nil, fmt.Errorf("pools[%d] (%s): %w", i, p.Name, err)
 		}
 		next.Pools = append(next.Pools, pool)
+		if p.Vouched != nil {
+			group, err := p.Vouched.group(p.Name)
+			if err != nil {
+				return nil, fmt.Errorf("pools[%d] (%s): vouched: %w", i, p.Name, err)
+			}
+			next.Groups = append(next.Groups, group)
+		}
 		for _, m := range p.Members {
 			next.Members = append(next.Members, measurements.Member{EKID: m.EKID, Role: p.Role, Name: m.Name, Pool: p.Name})
 		}
@@ -278,11 +287,25 @@ func (c *Cluster) draft(policy measurements.Policy) ([]byte, error) {
 	byName := func(a, b measurements.Member) int { return strings.Compare(a.Name, b.Name) }
 	slices.SortFunc(next.Members, byName)
 	slices.SortFunc(next.Pools, func(a, b measurements.Pool) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(next.Groups, func(a, b measurements.Group) int { return strings.Compare(a.Name, b.Name) })
 	policy.Members = slices.SortedFunc(slices.Values(policy.Members), byName)
-	if policy.Version == 0 || !reflect.DeepEqual(policy.Members, next.Members) || !reflect.DeepEqual(policy.Pools, next.Pools) {
+	if policy.Version == 0 || !reflect.DeepEqual(policy.Groups, next.Groups) || !reflect.DeepEqual(policy.Members, next.Members) || !reflect.DeepEqual(policy.Pools, next.Pools) {
 		next.Version++
 	}
 	return next.Encode()
+}
+
+// group is the policy's rule for the machines of a pool.
+func (v Vouched) group(pool string) (measurements.Group, error) {
+	block, rest := pem.Decode([]byte(v.Authority))
+	if block == nil || block.Type != "CERTIFICATE" || len(bytes.TrimSpace(rest)) > 0 {
+		return measurements.Group{}, errors.New("authority: want one certificate in PEM")
+	}
+	group := measurements.Group{Name: pool, Pool: pool, Authority: block.Bytes}
+	for kind, value := range sorted(v.Subject) {
+		group.Subject = append(group.Subject, measurements.Attribute{Type: kind, Value: value})
+	}
+	return group, nil
 }
 
 // given is what a pool's nodes are given beside what every node is.
