@@ -16,7 +16,7 @@ import (
 )
 
 func newPolicyAddCommand() *cobra.Command {
-	return group("add", "Accept a release or a machine", newPolicyAddDocumentCommand(), newPolicyAddMemberCommand())
+	return group("add", "Accept a release, or machines", newPolicyAddDocumentCommand(), newPolicyAddMemberCommand(), newPolicyAddGroupCommand())
 }
 
 func newPolicyAddDocumentCommand() *cobra.Command {
@@ -170,7 +170,7 @@ func addMember(member measurements.Member) policyEdit {
 }
 
 func newPolicyRemoveCommand() *cobra.Command {
-	return group("remove", "Accept a release or a machine no more", newPolicyRemoveDocumentCommand(), newPolicyRemoveMemberCommand())
+	return group("remove", "Accept a release, or machines, no more", newPolicyRemoveDocumentCommand(), newPolicyRemoveMemberCommand(), newPolicyRemoveGroupCommand())
 }
 
 func newPolicyRemoveDocumentCommand() *cobra.Command {
@@ -185,13 +185,20 @@ func newPolicyRemoveDocumentCommand() *cobra.Command {
 }
 
 func newPolicyRemoveMemberCommand() *cobra.Command {
-	return policyRemoval("member NAME", "its node", &cobra.Command{
-		Short:   "Admit a machine no more",
-		Long:    "Admit a machine no more. Its node runs on until its next boot; hullmark node remove ends it in Kubernetes.",
+	return policyRemoval("member NAME", "its node, or its endorsement key's ID", &cobra.Command{
+		Short: "Admit a machine no more",
+		Long: `Admit a machine no more. Its node runs on until its next boot; hullmark node remove ends it in Kubernetes.
+
+A machine that a group admits is named by its endorsement key's ID, which hullmark node list -o json shows; it is barred from all groups.`,
 		Example: "  hullmark policy remove member worker-3 --cluster prod.cluster",
-	}, func(policy *measurements.Policy, name string) string {
-		policy.Members = slices.DeleteFunc(slices.Clone(policy.Members), func(m measurements.Member) bool { return m.Name == name })
-		return "member " + name + " is admitted no more"
+	}, func(policy *measurements.Policy, which string) string {
+		ekid, err := hullmark.ParseNodeID(which)
+		isIt := func(m measurements.Member) bool { return m.Name == which || err == nil && m.EKID == ekid }
+		policy.Members = slices.DeleteFunc(slices.Clone(policy.Members), isIt)
+		if err == nil && len(policy.Groups) > 0 && !policy.Bars(ekid) {
+			policy.Barred = append(slices.Clone(policy.Barred), ekid)
+		}
+		return "member " + which + " is admitted no more"
 	})
 }
 
@@ -203,9 +210,10 @@ func policyRemoval(use, argument string, cmd *cobra.Command, remove func(policy 
 	cmd.Use, cmd.Args = use, exactArg("policy remove "+kind, argument)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return o.change(cmd, func(policy *measurements.Policy) (string, []measurements.Document, error) {
-			before := len(policy.Documents) + len(policy.Members)
+			before := *policy
 			done := remove(policy, args[0])
-			if len(policy.Documents)+len(policy.Members) == before {
+			if len(policy.Documents) == len(before.Documents) && len(policy.Members) == len(before.Members) &&
+				len(policy.Groups) == len(before.Groups) && len(policy.Barred) == len(before.Barred) {
 				return "", nil, fmt.Errorf("policy remove: the policy names no %s %s; hullmark policy show lists what it names", kind, args[0])
 			}
 			return done, nil, nil

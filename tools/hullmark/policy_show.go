@@ -65,6 +65,18 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 	for _, m := range policy.Members {
 		fmt.Fprintf(t, "%s\t%s\t%s\n", m.Name, m.Role, m.EKID)
 	}
+	if len(policy.Groups) > 0 {
+		fmt.Fprintf(t, "\ngroup\tsubject of the endorsement key's certificate\tsigned by\n")
+	}
+	for _, g := range policy.Groups {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", g.Name, printable(subjectOf(g)), printable(authorityOf(g)))
+	}
+	if len(policy.Barred) > 0 {
+		fmt.Fprintf(t, "\nbarred from all groups\n")
+	}
+	for _, ekid := range policy.Barred {
+		fmt.Fprintln(t, ekid)
+	}
 	if len(policy.Rebinds) > 0 {
 		fmt.Fprintf(t, "\nrebind of\tto\n")
 	}

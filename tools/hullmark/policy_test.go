@@ -1,11 +1,13 @@
 package main
 
 import (
+	"encoding/pem"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -103,6 +105,49 @@ func TestPolicyMembers(t *testing.T) {
 	want(0, "remove member", []string{"worker-1"}, "worker-1 is admitted no more", "version 3", "1 members")
 	policy, err := s.open(t).OpenPolicy()
 	if err != nil || policy.Version != 3 || len(policy.Members) != 1 || policy.Members[0].Name != "control-plane-2" {
+		t.Errorf("the policy is %+v, %v", policy, err)
+	}
+}
+
+func TestPolicyGroups(t *testing.T) {
+	s := newSite(t)
+	want := func(code int, verb string, args []string, contains ...string) {
+		t.Helper()
+		words := append(append([]string{"policy"}, strings.Fields(verb)...), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
+		got, output := hullmarkCLI(t, append(words, args...)...)
+		wantExit(t, got, code, output, contains...)
+	}
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cluster.Root.Certificate.Raw}) // any CA
+	s.write(t, "ca.pem", ca)
+	s.write(t, "two.pem", append(ca, ca...))
+	leaf, err := attest.NewOperator(s.cluster.Root.Certificate, s.cluster.Root.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "leaf.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Certificate[0]}))
+	group := func(file string, subject ...string) []string {
+		args := []string{"--ek-ca", s.path(file)}
+		for _, attribute := range subject {
+			args = append(args, "--subject", attribute)
+		}
+		return args
+	}
+	want(0, "add group cloud", group("ca.pem", "OU=my-project", "O=Cloud, Inc."), "group cloud added: workers with OU=my-project, O=Cloud, Inc., by CN=hullmark root")
+	want(exitFailed, "add group cloud", group("ca.pem", "OU=my-project"), "policy remove group cloud")
+	want(exitUsage, "add group other", group("ca.pem", "my-project"), "want TYPE=VALUE")
+	want(exitFailed, "add group other", group("ca.pem", "UID=me"), "want CN, O, OU, L, ST or C")
+	want(exitUsage, "add group other", group("two.pem", "OU=my-project"), "a group for each CA")
+	want(exitUsage, "add group other", group("missing", "OU=my-project"), "--ek-ca")
+	want(exitFailed, "add group other", group("leaf.pem", "OU=my-project"), "signs no certificates")
+	want(exitFailed, "add group other", append(group("ca.pem", "OU=my-project"), "--pool", "gpu"), `no pool "gpu"`)
+	one := strings.Repeat("11", 32)
+	want(0, "remove member", []string{one}, "member "+one+" is admitted no more")
+	want(exitFailed, "remove member", []string{one}, "names no member")
+	want(0, "show", nil, "cloud", "OU=my-project, O=Cloud, Inc.", "CN=hullmark root", "barred from all groups", one)
+	want(exitFailed, "remove group", []string{"other"}, "names no group other")
+	want(0, "remove group", []string{"cloud"}, "machines of group cloud are admitted no more")
+	policy, err := s.open(t).OpenPolicy()
+	if err != nil || policy.Version != 3 || len(policy.Groups) != 0 || len(policy.Barred) != 1 {
 		t.Errorf("the policy is %+v, %v", policy, err)
 	}
 }
