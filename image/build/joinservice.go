@@ -13,9 +13,9 @@ import (
 // joinServiceUser runs the join service in a container: it has to be nobody's on the host.
 const joinServiceUser = "65532:65532"
 
-// joinServiceImage is the join service as a container image, for those who run it elsewhere than on their control planes: the program of the
+// JoinServiceImage is the join service as a container image, for those who run it elsewhere than on their control planes: the program of the
 // verity root and nothing else. What systemd would hand over is mounted at the same variables' paths.
-func joinServiceImage(program []byte) oci.Image {
+func JoinServiceImage(program []byte) oci.Image {
 	return oci.Image{
 		Files:      []oci.File{{Name: "joinservice", Mode: 0o755, Content: program}},
 		Path:       "/",
@@ -37,7 +37,7 @@ func (j *job) writeJoinService() error {
 		return err
 	}
 	w := bufio.NewWriterSize(f, 1<<20)
-	err = oci.Write(w, joinServiceImage(program), []string{KubernetesRepository + "/joinservice:" + j.imageVersion()})
+	err = oci.Write(w, JoinServiceImage(program), []string{KubernetesRepository + "/joinservice:" + j.imageVersion()})
 	if err := errors.Join(err, w.Flush(), f.Close()); err != nil {
 		return fmt.Errorf("join service's image: %w", err)
 	}

@@ -24,22 +24,7 @@ func TestServiceWithAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := api.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := api.Apply(t.Context(), registry.Manifest()); err != nil {
-		t.Fatal(err)
-	}
-	config, err := api.Config("hullmark-operator", "kubeadm:cluster-admins")
-	if err != nil {
-		t.Fatal(err)
-	}
-	admin, err := registry.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config, admin := administer(t, api)
 	s := siteOf(t, api.Cluster)
 	o, _ := s.start(t, "https://"+api.Address)
 	s.push(t, admin, o)
@@ -70,6 +55,28 @@ func TestServiceWithAPI(t *testing.T) {
 	if m := s.dial(t, admin, o); m.Record.Committed != 2 {
 		t.Errorf("it came back as %+v", m)
 	}
+}
+
+// administer gives an API what a join service needs, and returns an operator's access to it. The API is stopped when the test ends.
+func administer(t *testing.T, api *rig.Rig) (*rest.Config, *registry.Registry) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := api.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := api.Apply(t.Context(), registry.Manifest()); err != nil {
+		t.Fatal(err)
+	}
+	config, err := api.Config("hullmark-operator", "kubeadm:cluster-admins")
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := registry.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config, admin
 }
 
 // push gives the cluster a second version of the policy, and waits until it is in force.

@@ -62,21 +62,7 @@ func newThreePlanes(t *testing.T) *threePlanes {
 	if s.api, err = rig.StartOn(t.Context(), t.TempDir(), s.cluster, s.urls); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := s.api.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := s.api.Apply(t.Context(), registry.Manifest()); err != nil {
-		t.Fatal(err)
-	}
-	config, err := s.api.Config("hullmark-operator", "kubeadm:cluster-admins")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s.admin, err = registry.New(config); err != nil {
-		t.Fatal(err)
-	}
+	_, s.admin = administer(t, s.api)
 	for _, name := range []string{"control-plane-2", "control-plane-3"} {
 		node := nodetest.New(t, s.cluster.ID())
 		node.Boot(t, "image")
