@@ -1,7 +1,11 @@
 package joinservice
 
 import (
+	"bytes"
+	"crypto/rsa"
 	"crypto/x509"
+	"encoding/asn1"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -11,8 +15,8 @@ import (
 
 // group is a policy's rule for machines that somebody vouches for, prepared for judging many.
 type group struct {
-	rule      measurements.Group
-	authority *x509.Certificate
+	rule        measurements.Group
+	authorities []*x509.Certificate
 }
 
 // CheckGroups reports what keeps a policy's groups from admitting anybody.
@@ -21,27 +25,80 @@ func CheckGroups(policy measurements.Policy) error {
 	return err
 }
 
-func groupsOf(policy measurements.Policy) ([]group, error) {
-	var groups []group
+// groupsOf prepares the groups that can be; the others, which the error names, admit nobody.
+func groupsOf(policy measurements.Policy) (groups []group, err error) {
 	for _, rule := range policy.Groups {
-		authority, err := x509.ParseCertificate(rule.Authority)
-		if err == nil && (!authority.IsCA || authority.KeyUsage != 0 && authority.KeyUsage&x509.KeyUsageCertSign == 0) {
-			err = fmt.Errorf("%s signs no certificates", authority.Subject)
+		g, wrong := newGroup(rule)
+		if wrong != nil {
+			err = errors.Join(err, fmt.Errorf("group %s: authorities: %w", rule.Name, wrong))
+			continue
 		}
-		if err != nil {
-			return nil, fmt.Errorf("group %s: authority: %w", rule.Name, err)
-		}
-		groups = append(groups, group{rule, authority})
+		groups = append(groups, g)
 	}
-	return groups, nil
+	return groups, err
 }
 
-// admits reports whether the group's authority signed a certificate, and its subject is of the group. As with all EK certificates, times are not looked at.
+func newGroup(rule measurements.Group) (group, error) {
+	g := group{rule: rule}
+	for _, der := range rule.Authorities {
+		authority, err := x509.ParseCertificate(der)
+		if err == nil {
+			err = checkAuthority(authority)
+		}
+		if err != nil {
+			return g, err
+		}
+		g.authorities = append(g.authorities, authority)
+	}
+	return g, nil
+}
+
+// maxModulus bounds an authority's RSA key, in bits: whoever dials costs a verification.
+const maxModulus = 8192
+
+func checkAuthority(authority *x509.Certificate) error {
+	rsaKey, isRSA := authority.PublicKey.(*rsa.PublicKey)
+	switch {
+	case !authority.IsCA || authority.KeyUsage != 0 && authority.KeyUsage&x509.KeyUsageCertSign == 0:
+		return fmt.Errorf("%s signs no certificates", authority.Subject)
+	case authority.PublicKeyAlgorithm == x509.UnknownPublicKeyAlgorithm, isRSA && rsaKey.N.BitLen() > maxModulus:
+		return fmt.Errorf("%s has a key of a kind or size that is not taken", authority.Subject)
+	}
+	return nil
+}
+
+// groupMember returns the rule for a machine that has none of its own: that of the one group which admits it.
+func groupMember(policy measurements.Policy, groups []group, node hullmark.NodeID, ek *x509.Certificate) (measurements.Member, bool) {
+	if ek == nil || policy.Bars(node) {
+		return measurements.Member{}, false
+	}
+	i := slices.IndexFunc(groups, func(g group) bool { return g.admits(ek) })
+	if i < 0 {
+		return measurements.Member{}, false
+	}
+	return groups[i].rule.Member(node), true
+}
+
+// admits reports whether an EK's certificate is of the group. The signature comes last: it is what costs. As with all EK certificates, times are not looked at.
 func (g group) admits(certificate *x509.Certificate) bool {
-	if certificate == nil || certificate.CheckSignatureFrom(g.authority) != nil {
+	if !isForEK(certificate) || slices.ContainsFunc(g.rule.Subject, func(a measurements.Attribute) bool { return !hasAttribute(certificate, a) }) {
 		return false
 	}
-	return !slices.ContainsFunc(g.rule.Subject, func(a measurements.Attribute) bool { return !hasAttribute(certificate, a) })
+	return slices.ContainsFunc(g.authorities, func(authority *x509.Certificate) bool {
+		return bytes.Equal(certificate.RawIssuer, authority.RawSubject) && certificate.CheckSignatureFrom(authority) == nil
+	})
+}
+
+// ekUsage is the purpose of an EK's certificate (TCG EK Credential Profile §3.2.16, tcg-kp-EKCertificate).
+var ekUsage = asn1.ObjectIdentifier{2, 23, 133, 8, 1}
+
+// isForEK refuses a certificate that says that it is for something else than an EK, which only decrypts: a CA may sign other keys, which are in no TPM.
+func isForEK(certificate *x509.Certificate) bool {
+	if certificate.IsCA || certificate.KeyUsage != 0 && certificate.KeyUsage&x509.KeyUsageKeyEncipherment == 0 {
+		return false
+	}
+	purposes := len(certificate.ExtKeyUsage) + len(certificate.UnknownExtKeyUsage)
+	return purposes == 0 || slices.ContainsFunc(certificate.UnknownExtKeyUsage, ekUsage.Equal)
 }
 
 // hasAttribute reports whether a certificate's subject has an attribute of this type once, with this value: of two of one type nobody knows which counts.
@@ -57,16 +114,4 @@ func hasAttribute(certificate *x509.Certificate, want measurements.Attribute) bo
 		found++
 	}
 	return found == 1
-}
-
-// memberOf returns the rule for a machine: its own, or that of the first group which admits it.
-func memberOf(own measurements.Member, named bool, policy measurements.Policy, groups []group, node hullmark.NodeID, ek *x509.Certificate) (measurements.Member, bool) {
-	if named || policy.Bars(node) {
-		return own, named
-	}
-	i := slices.IndexFunc(groups, func(g group) bool { return g.admits(ek) })
-	if i < 0 {
-		return measurements.Member{}, false
-	}
-	return groups[i].rule.Member(node), true
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"math/big"
 	"strings"
 	"testing"
@@ -58,8 +59,8 @@ func (p provider) sign(t *testing.T, template *x509.Certificate, key crypto.Publ
 	return certificate
 }
 
-// vouch makes the EK certificate of whoever says hello, with this subject.
-func (p provider) vouch(t *testing.T, subject pkix.Name) func(*wire.Hello) {
+// vouch makes the EK certificate of whoever says hello, with this subject and these changes.
+func (p provider) vouch(t *testing.T, subject pkix.Name, changes ...func(*x509.Certificate)) func(*wire.Hello) {
 	return func(hello *wire.Hello) {
 		ek, ok := attest.ParseDefaultEK(hello.GetEkPublic())
 		modulus, err := ek.Unique.RSA()
@@ -68,13 +69,19 @@ func (p provider) vouch(t *testing.T, subject pkix.Name) func(*wire.Hello) {
 			return
 		}
 		key := &rsa.PublicKey{N: new(big.Int).SetBytes(modulus.Buffer), E: 65537}
-		template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: subject, NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1, 0)}
+		template := &x509.Certificate{
+			SerialNumber: big.NewInt(2), Subject: subject, NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1, 0),
+			KeyUsage: x509.KeyUsageKeyEncipherment, UnknownExtKeyUsage: []asn1.ObjectIdentifier{{2, 23, 133, 8, 1}},
+		}
+		for _, change := range changes {
+			change(template)
+		}
 		hello.EkCertificate = p.sign(t, template, key).Raw
 	}
 }
 
 func (p provider) group(name string) measurements.Group {
-	return measurements.Group{Name: name, Authority: p.certificate.Raw, Subject: []measurements.Attribute{{Type: "OU", Value: "my-project"}, {Type: "L", Value: "here"}}}
+	return measurements.Group{Name: name, Authorities: [][]byte{p.certificate.Raw}, Subject: []measurements.Attribute{{Type: "OU", Value: "my-project"}, {Type: "L", Value: "here"}}}
 }
 
 var mine = pkix.Name{Organization: []string{"Cloud"}, OrganizationalUnit: []string{"my-project"}, Locality: []string{"here"}, CommonName: "1234"}
@@ -93,7 +100,7 @@ func groupSite(t *testing.T) (*site, provider) {
 func TestGroupAdmitsItsMachines(t *testing.T) {
 	s, p := groupSite(t)
 	s.node.EditHello = p.vouch(t, mine)
-	want := "cloud-" + s.node.ID.String()[:10]
+	want := p.group("cloud").Member(s.node.ID).Name
 	if m := s.join(t); m.Name != want || m.Role != hullmark.Worker || m.State != joinservice.MachineReady {
 		t.Errorf("the machine is %+v, want the worker %s", m, want)
 	}
@@ -119,6 +126,11 @@ func TestGroupRefusesOthers(t *testing.T) {
 		"an attribute is missing": p.vouch(t, elsewhere),
 		"another provider":        newProvider(t, true).vouch(t, mine),
 		"a provider without a CA": newProvider(t, false).vouch(t, mine),
+		"a key that signs":        p.vouch(t, mine, func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageDigitalSignature }),
+		"a server's key": p.vouch(t, mine, func(c *x509.Certificate) {
+			c.UnknownExtKeyUsage, c.ExtKeyUsage = nil, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		}),
+		"a CA":                    p.vouch(t, mine, func(c *x509.Certificate) { c.BasicConstraintsValid, c.IsCA = true, true }),
 		"no certificate of X.509": func(h *wire.Hello) { h.EkCertificate = []byte("x") },
 		"another machine's":       func(h *wire.Hello) { h.EkCertificate = p.certificate.Raw },
 	} {
@@ -129,6 +141,9 @@ func TestGroupRefusesOthers(t *testing.T) {
 		if denied := s.node.Denied(); denied == nil || denied.Code != "denied" || s.outcome() != "not-a-member" {
 			t.Errorf("%s: denied %v, outcome %s", name, denied, s.outcome())
 		}
+	}
+	if m := s.machine(t); m.Name != "" {
+		t.Errorf("a machine that was refused has a record: %+v", m)
 	}
 	s.node.EditHello = p.vouch(t, mine)
 	s.accept(t, func(policy *measurements.Policy) { policy.Barred = []hullmark.NodeID{s.node.ID} }, "image")
@@ -141,20 +156,57 @@ func TestGroupRefusesOthers(t *testing.T) {
 	}
 }
 
-// A policy whose groups could admit nobody is not taken.
+// A group whose authority cannot be one is not signed. Where a service cannot read it all the same, it admits nobody, and all other rules hold.
 func TestGroupsAuthorityIsChecked(t *testing.T) {
 	s, p := groupSite(t)
 	for name, authority := range map[string][]byte{"no certificate": []byte("x"), "no CA": newProvider(t, false).certificate.Raw} {
-		policy := s.policy.Policy()
-		policy.Version++
-		policy.Documents = nil
-		policy.Groups = []measurements.Group{p.group("cloud")}
-		policy.Groups[0].Authority = authority
-		if taken, err := s.policy.Offer(signed(t, s.cluster, policy, "image")); taken || err == nil || !strings.Contains(err.Error(), "group cloud: authority") {
-			t.Errorf("%s: %v, %v", name, taken, err)
+		broken := p.group("cloud")
+		broken.Authorities = append(broken.Authorities, authority)
+		if err := joinservice.CheckGroups(measurements.Policy{Groups: []measurements.Group{broken}}); err == nil || !strings.Contains(err.Error(), "group cloud: authorities") {
+			t.Errorf("%s: %v", name, err)
 		}
-		if err := joinservice.CheckGroups(policy); err == nil {
-			t.Errorf("%s: taken", name)
+		s.node.EditHello = p.vouch(t, mine)
+		s.accept(t, func(policy *measurements.Policy) { policy.Members, policy.Groups = nil, []measurements.Group{broken} }, "image")
+		if err := s.dial(t); err != nil || s.outcome() != "not-a-member" {
+			t.Errorf("%s: %v, outcome %s", name, err, s.outcome())
 		}
+	}
+	s.accept(t, func(policy *measurements.Policy) { policy.Members = []measurements.Member{worker(s.node.ID)} }, "image")
+	if m := s.join(t); m.Name != "worker-1" {
+		t.Errorf("a machine with a rule of its own is %+v", m)
+	}
+}
+
+// A machine that booted something else leaves no record, and a named one does.
+func TestGroupRefusalIsNotRecorded(t *testing.T) {
+	s, p := groupSite(t)
+	s.node.EditHello = p.vouch(t, mine)
+	s.node.Boot(t, "more")
+	if err := s.dial(t); err != nil || s.outcome() != joinservice.CodeMismatch {
+		t.Errorf("%v, outcome %s", err, s.outcome())
+	}
+	if m := s.machine(t); m.Name != "" {
+		t.Errorf("recorded %+v", m)
+	}
+	s.accept(t, func(policy *measurements.Policy) { policy.Members = []measurements.Member{worker(s.node.ID)} }, "image")
+	if err := s.dial(t); err != nil || s.machine(t).State != joinservice.MachineFailed {
+		t.Errorf("%v, recorded %+v", err, s.machine(t))
+	}
+}
+
+// A machine that was joined as a group's does not come back once the group is gone, or gives another name.
+func TestGroupIsGone(t *testing.T) {
+	s, p := groupSite(t)
+	s.node.EditHello = p.vouch(t, mine)
+	s.join(t)
+	grant := s.node.Ticket().Disk
+	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
+	s.accept(t, func(policy *measurements.Policy) { policy.Groups = nil }, "image")
+	if err := s.dial(t); err != nil || s.outcome() != "not-a-member" {
+		t.Errorf("without the group: %v, outcome %s", err, s.outcome())
+	}
+	s.accept(t, func(policy *measurements.Policy) { policy.Groups = []measurements.Group{p.group("other")} }, "image")
+	if err := s.dial(t); err != nil || s.outcome() != "member-changed" {
+		t.Errorf("renamed: %v, outcome %s", err, s.outcome())
 	}
 }

@@ -97,8 +97,10 @@ func (d *Desk) identify(claims attest.Claims) (Admission, error) {
 
 // member returns the rule for a machine.
 func (d *Desk) member(claims attest.Claims) (measurements.Member, bool) {
-	own, named := d.Policy.Member(claims.Node)
-	return memberOf(own, named, d.Policy, d.groups, claims.Node, claims.EKCertificate)
+	if own, named := d.Policy.Member(claims.Node); named {
+		return own, true
+	}
+	return groupMember(d.Policy, d.groups, claims.Node, claims.EKCertificate)
 }
 
 // Judge compares registers with the documents that the policy accepts.

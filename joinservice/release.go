@@ -349,20 +349,30 @@ func (x *release) deny(err error) error {
 	return errors.Join(condition, x.conversation.Deny(condition))
 }
 
+// errUnnamed keeps a machine of a group from a record before its first ticket: whoever can make machines there could fill the API with them.
+var errUnnamed = errors.New("no rule names the machine, and it never had a ticket")
+
 // record notes a refusal; of what earlier tickets bound it changes nothing.
 func (x *release) record(condition *hullmark.Condition) {
-	member, ok := x.service.desk().member(x.claims)
+	desk := x.service.desk()
+	member, ok := desk.member(x.claims)
 	if !ok {
 		return
 	}
+	_, named := desk.Policy.Member(x.claims.Node)
 	err := x.service.change(x.ctx, x.claims.Node, &x.last, func(m *Machine, known bool) error {
+		if !known && !named {
+			return errUnnamed
+		}
 		if !known {
 			m.Name, m.Role, m.Trust = member.Name, member.Role, x.claims.Trust
 		}
 		m.State, m.Condition = MachineFailed, condition
 		return nil
 	})
-	x.warn("refusal not recorded", err)
+	if !errors.Is(err, errUnnamed) {
+		x.warn("refusal not recorded", err)
+	}
 }
 
 func (x *release) warn(what string, err error) {

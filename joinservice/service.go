@@ -189,8 +189,10 @@ func (s *Service) desk() *Desk {
 // isMember reports whether the policy in force admits a machine.
 func (s *Service) isMember(node hullmark.NodeID, ek *x509.Certificate) bool {
 	now := s.Policy.inForce.Load()
-	own, named := now.members[node]
-	_, ok := memberOf(own, named, now.policy, now.groups, node, ek)
+	if _, named := now.members[node]; named {
+		return true
+	}
+	_, ok := groupMember(now.policy, now.groups, node, ek)
 	return ok
 }
 

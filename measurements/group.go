@@ -1,36 +1,42 @@
 package measurements
 
 import (
-	"encoding/hex"
+	"bytes"
+	"encoding/base32"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/hullmark/hullmark"
 )
 
 // Limits of a policy's groups.
 const (
-	maxGroups    = 16
-	maxSubject   = 8
-	maxAuthority = 8 << 10
-	maxValue     = 256
-	// tail is how many digits of a machine's identity end its name, after a hyphen.
-	tail = 10
+	maxGroups      = 16
+	maxAuthorities = 8
+	maxSubject     = 8
+	maxAuthority   = 8 << 10
+	maxValue       = 256
+	// tail is how many characters of a machine's identity end its name, after a hyphen, and identity how many bytes they stand for: 80 bits, so that no two of a million machines meet.
+	tail, identity = 16, 10
 	// maxGroupName leaves room for them in a DNS label.
 	maxGroupName = 63 - 1 - tail
 )
 
+// digits are those of base 32 that a DNS label takes.
+var digits = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
 // Group is a rule for machines that nobody names: who makes them, or rents them out, vouches for each by the certificate of its endorsement key. They
 // are workers.
 type Group struct {
-	// Name begins the names of the group's nodes; it is a DNS label of at most 52 characters.
+	// Name begins the names of the group's nodes; it is a DNS label of at most 46 characters.
 	Name string `json:"name"`
 	// Pool names the pool that the nodes belong to; empty means none.
 	Pool string `json:"pool,omitempty"`
-	// Authority is the X.509 certificate (DER) of the CA that signs the machines' EK certificates itself.
-	Authority []byte `json:"authority"`
+	// Authorities are the X.509 certificates (DER) of CAs, each of which signs EK certificates itself, and nothing else that could be taken for one.
+	Authorities [][]byte `json:"authorities"`
 	// Subject are attributes that the subject of each EK certificate has exactly once, with exactly this value. There is at least one: who
 	// signs certificates for one cluster's machines alone writes that into them.
 	Subject []Attribute `json:"subject"`
@@ -51,7 +57,16 @@ func AttributeTypes() map[string]string {
 
 // Member returns the rule that the group has for one of its machines. Its name is the group's with the beginning of the machine's identity, so that nobody has to give names.
 func (g Group) Member(ekid hullmark.NodeID) Member {
-	return Member{EKID: ekid, Role: hullmark.Worker, Name: g.Name + "-" + hex.EncodeToString(ekid[:tail/2]), Pool: g.Pool}
+	return Member{EKID: ekid, Role: hullmark.Worker, Name: g.Name + "-" + digits.EncodeToString(ekid[:identity]), Pool: g.Pool}
+}
+
+// Without returns the policy without a machine: no rule of its own, and no group, admits it.
+func (p Policy) Without(ekid hullmark.NodeID) Policy {
+	p.Members = slices.DeleteFunc(slices.Clone(p.Members), func(m Member) bool { return m.EKID == ekid })
+	if !p.Bars(ekid) {
+		p.Barred = append(slices.Clone(p.Barred), ekid)
+	}
+	return p
 }
 
 // Bars reports whether no group admits a machine. A rule of its own may do so all the same.
@@ -65,8 +80,13 @@ func (p Policy) checkGroups() error {
 		if err := g.check(); err != nil {
 			return fmt.Errorf("group %.80q: %w", g.Name, err)
 		}
-		if slices.ContainsFunc(p.Groups[:i], func(other Group) bool { return other.Name == g.Name }) {
-			return fmt.Errorf("group %s: there are two of this name", g.Name)
+		for _, other := range p.Groups[:i] {
+			if other.Name == g.Name {
+				return fmt.Errorf("group %s: there are two of this name", g.Name)
+			}
+			if g.overlaps(other) {
+				return fmt.Errorf("groups %s and %s could both admit a machine: ask for an attribute in both that tells them apart", other.Name, g.Name)
+			}
 		}
 		if g.Pool != "" && !slices.ContainsFunc(p.Pools, func(pool Pool) bool { return pool.Name == g.Pool }) {
 			return fmt.Errorf("group %s: there is no pool %.80q", g.Name, g.Pool)
@@ -80,19 +100,32 @@ func (p Policy) checkGroups() error {
 	return nil
 }
 
+// overlaps reports whether a machine could be of both groups: its name and its pool would hang on their order.
+func (g Group) overlaps(other Group) bool {
+	shared := slices.ContainsFunc(g.Authorities, func(a []byte) bool {
+		return slices.ContainsFunc(other.Authorities, func(b []byte) bool { return bytes.Equal(a, b) })
+	})
+	apart := slices.ContainsFunc(g.Subject, func(a Attribute) bool {
+		return slices.ContainsFunc(other.Subject, func(b Attribute) bool { return a.Type == b.Type && a.Value != b.Value })
+	})
+	return shared && !apart
+}
+
 func (g Group) check() error {
 	switch {
 	case len(g.Name) > maxGroupName || !hullmark.ValidNodeName(g.Name):
 		return fmt.Errorf("name: want a DNS label of at most %d characters", maxGroupName)
-	case len(g.Authority) == 0 || len(g.Authority) > maxAuthority:
-		return fmt.Errorf("authority: %d bytes, want a certificate of at most %d", len(g.Authority), maxAuthority)
+	case len(g.Authorities) == 0 || len(g.Authorities) > maxAuthorities:
+		return fmt.Errorf("authorities: %d, want 1 to %d", len(g.Authorities), maxAuthorities)
+	case slices.ContainsFunc(g.Authorities, func(a []byte) bool { return len(a) == 0 || len(a) > maxAuthority }):
+		return fmt.Errorf("authorities: want certificates of at most %d bytes", maxAuthority)
 	case len(g.Subject) == 0:
 		return errors.New("subject: want at least one attribute: without any, every machine that this CA vouches for would be admitted, whoever owns it")
 	case len(g.Subject) > maxSubject:
 		return fmt.Errorf("subject: %d attributes, want at most %d", len(g.Subject), maxSubject)
 	}
 	for i, a := range g.Subject {
-		if AttributeTypes()[a.Type] == "" || a.Value == "" || len(a.Value) > maxValue || strings.ContainsFunc(a.Value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		if AttributeTypes()[a.Type] == "" || a.Value == "" || len(a.Value) > maxValue || !utf8.ValidString(a.Value) || strings.ContainsFunc(a.Value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 			return fmt.Errorf("subject: %.20q = %.80q: want CN, O, OU, L, ST or C, and a value of at most %d bytes", a.Type, a.Value, maxValue)
 		}
 		if slices.ContainsFunc(g.Subject[:i], func(other Attribute) bool { return other.Type == a.Type }) {

@@ -9,7 +9,7 @@ import (
 )
 
 func cloud() Group {
-	return Group{Name: "cloud", Authority: []byte("a certificate"), Subject: []Attribute{{Type: "OU", Value: "my-project"}, {Type: "O", Value: "Cloud, Inc."}}}
+	return Group{Name: "cloud", Authorities: [][]byte{[]byte("a certificate")}, Subject: []Attribute{{Type: "OU", Value: "my-project"}, {Type: "O", Value: "Cloud, Inc."}}}
 }
 
 func grouped(change func(*Policy)) Policy {
@@ -29,9 +29,19 @@ func TestGroupsKeepTheirForm(t *testing.T) {
 		t.Errorf("%+v, %v", again, err)
 	}
 	member := cloud().Member(hullmark.NodeID{0xab, 0xcd, 1})
-	want := Member{EKID: hullmark.NodeID{0xab, 0xcd, 1}, Role: hullmark.Worker, Name: "cloud-abcd010000"}
+	want := Member{EKID: hullmark.NodeID{0xab, 0xcd, 1}, Role: hullmark.Worker, Name: "cloud-vpgqcaaaaaaaaaaa"}
 	if member != want {
 		t.Errorf("the machine's rule is %+v, want %+v", member, want)
+	}
+	apart := cloud()
+	apart.Name, apart.Subject = "other", []Attribute{{Type: "OU", Value: "another-project"}}
+	p.Groups = append(p.Groups, apart)
+	if _, err := p.Encode(); err != nil {
+		t.Errorf("groups that an attribute tells apart: %v", err)
+	}
+	without := Policy{Version: 1, Members: []Member{member}}.Without(member.EKID)
+	if len(without.Members) != 0 || !without.Bars(member.EKID) || len(without.Without(member.EKID).Barred) != 1 {
+		t.Errorf("without the machine the policy is %+v", without)
 	}
 	longest := Group{Name: strings.Repeat("a", maxGroupName)}.Member(hullmark.NodeID{})
 	if !hullmark.ValidNodeName(longest.Name) {
@@ -41,12 +51,20 @@ func TestGroupsKeepTheirForm(t *testing.T) {
 
 func TestGroupsAreChecked(t *testing.T) {
 	for name, change := range map[string]func(*Policy){
-		"no name":                  func(p *Policy) { p.Groups[0].Name = "" },
-		"a name that is too long":  func(p *Policy) { p.Groups[0].Name = strings.Repeat("a", maxGroupName+1) },
-		"a name of another form":   func(p *Policy) { p.Groups[0].Name = "Cloud" },
-		"two of one name":          func(p *Policy) { p.Groups = append(p.Groups, cloud()) },
-		"no authority":             func(p *Policy) { p.Groups[0].Authority = nil },
-		"a large authority":        func(p *Policy) { p.Groups[0].Authority = make([]byte, maxAuthority+1) },
+		"no name":                 func(p *Policy) { p.Groups[0].Name = "" },
+		"a name that is too long": func(p *Policy) { p.Groups[0].Name = strings.Repeat("a", maxGroupName+1) },
+		"a name of another form":  func(p *Policy) { p.Groups[0].Name = "Cloud" },
+		"two of one name":         func(p *Policy) { p.Groups = append(p.Groups, cloud()) },
+		"no authority":            func(p *Policy) { p.Groups[0].Authorities = nil },
+		"a large authority":       func(p *Policy) { p.Groups[0].Authorities[0] = make([]byte, maxAuthority+1) },
+		"an empty authority":      func(p *Policy) { p.Groups[0].Authorities[0] = nil },
+		"many authorities":        func(p *Policy) { p.Groups[0].Authorities = make([][]byte, maxAuthorities+1) },
+		"a value of no text":      func(p *Policy) { p.Groups[0].Subject[0].Value = "\xff" },
+		"groups that overlap": func(p *Policy) {
+			other := cloud()
+			other.Name, other.Subject = "other", []Attribute{{Type: "OU", Value: "my-project"}, {Type: "L", Value: "here"}}
+			p.Groups = append(p.Groups, other)
+		},
 		"everybody":                func(p *Policy) { p.Groups[0].Subject = nil },
 		"an unknown attribute":     func(p *Policy) { p.Groups[0].Subject[0].Type = "UID" },
 		"one attribute twice":      func(p *Policy) { p.Groups[0].Subject[0].Type = "O" },

@@ -3,6 +3,7 @@ package verifier
 import (
 	"crypto/rsa"
 	"crypto/x509"
+	"fmt"
 
 	"github.com/google/go-tpm/tpm2"
 
@@ -27,7 +28,7 @@ func (a Anchor) accept(node hullmark.NodeID, certificate *x509.Certificate, wron
 	if a.Members != nil && !a.Members(node, certificate) {
 		return false, &hullmark.Condition{
 			Code: "not-a-member", Step: step, Title: "no membership rule admits this machine",
-			Got: node.String(), Next: "add a rule for its identity to the policy",
+			Got: node.String() + ", " + shown(certificate, wrong), Next: "add a rule for its identity to the policy, or for a machine of a group the CA that signed its certificate",
 		}
 	}
 	if len(a.Authorities) == 0 {
@@ -40,6 +41,14 @@ func (a Anchor) accept(node hullmark.NodeID, certificate *x509.Certificate, wron
 		}
 	}
 	return true, nil
+}
+
+// shown says of what certificate a machine shows, in at most 300 bytes.
+func shown(certificate *x509.Certificate, wrong string) string {
+	if certificate == nil {
+		return fmt.Sprintf("%.300s", wrong)
+	}
+	return fmt.Sprintf("with a certificate of %.140q by %.140q", certificate.Subject, certificate.Issuer)
 }
 
 // certificateOf reads a certificate of this very key; without one it returns what is wrong.

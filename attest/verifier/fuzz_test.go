@@ -4,7 +4,11 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/hex"
+	"math/big"
 	"testing"
 
 	"github.com/google/go-tpm/tpm2"
@@ -53,6 +57,31 @@ func FuzzPublic(f *testing.F) {
 		if verify, err := signatureScheme(public); err == nil {
 			_ = verify(data, data)
 		}
+	})
+}
+
+// FuzzEKCertificate holds the reader of EK certificates to what its callers rely on: no panic, and no certificate of another key.
+func FuzzEKCertificate(f *testing.F) {
+	ek := tpm2.RSAEKTemplate
+	ek.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgRSA, &tpm2.TPM2BPublicKeyRSA{Buffer: make([]byte, 256)})
+	for _, bits := range []int{1024, 2048, 3072} {
+		key, err := rsa.GenerateKey(rand.Reader, bits)
+		if err != nil {
+			f.Fatal(err)
+		}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{OrganizationalUnit: []string{"a", "b"}}}
+		der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(der)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		certificate, wrong := certificateOf(&ek, data)
+		if certificate != nil || wrong == "" {
+			t.Error("a certificate of no key is taken")
+		}
+		_ = shown(certificate, wrong)
 	})
 }
 

@@ -88,9 +88,10 @@ func (s *succession) settle(m joinservice.Machine) (joinservice.Machine, bool) {
 	return m, true
 }
 
-// isGrouped reports whether a group gave the machine its name. Whether the group still admits it is asked when it comes.
+// isGrouped reports whether a group gave the machine its name, and no rule of its own gives it another by now. Whether the group still admits it is asked when it comes.
 func (s *succession) isGrouped(m joinservice.Machine) bool {
-	return !s.policy.Bars(m.Node) && slices.ContainsFunc(s.policy.Groups, func(g measurements.Group) bool { return g.Member(m.Node).Name == m.Name })
+	_, named := s.policy.Member(m.Node)
+	return !named && !s.policy.Bars(m.Node) && slices.ContainsFunc(s.policy.Groups, func(g measurements.Group) bool { return g.Member(m.Node).Name == m.Name })
 }
 
 // line returns the machines that a disk was handed on by, from its first to its last, or nil if it

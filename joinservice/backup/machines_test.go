@@ -84,6 +84,7 @@ func TestMachinesOfAGroupComeBack(t *testing.T) {
 	}{
 		"admitted":      {measurements.Policy{Groups: []measurements.Group{cloud}}, true},
 		"barred":        {measurements.Policy{Groups: []measurements.Group{cloud}, Barred: []hullmark.NodeID{{1}}}, false},
+		"named by now":  {measurements.Policy{Groups: []measurements.Group{cloud}, Members: []measurements.Member{rule(1, "w1")}}, false},
 		"another group": {measurements.Policy{Groups: []measurements.Group{{Name: "site"}}}, false},
 		"no group":      {measurements.Policy{}, false},
 	} {

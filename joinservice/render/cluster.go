@@ -111,8 +111,8 @@ type Member struct {
 
 // Vouched is a rule for machines that their maker or landlord vouches for: a measurements.Group of the pool's name.
 type Vouched struct {
-	// Authority is the certificate, in PEM, of the CA that signs the machines' EK certificates itself.
-	Authority string `json:"authority"`
+	// Authorities are certificates, in PEM, of CAs that sign the machines' EK certificates themselves.
+	Authorities string `json:"authorities"`
 	// Subject are the attributes, by CN, O, OU, L, ST or C, that each such certificate's subject has.
 	Subject map[string]string `json:"subject"`
 }

@@ -297,11 +297,14 @@ func (c *Cluster) draft(policy measurements.Policy) ([]byte, error) {
 
 // group is the policy's rule for the machines of a pool.
 func (v Vouched) group(pool string) (measurements.Group, error) {
-	block, rest := pem.Decode([]byte(v.Authority))
-	if block == nil || block.Type != "CERTIFICATE" || len(bytes.TrimSpace(rest)) > 0 {
-		return measurements.Group{}, errors.New("authority: want one certificate in PEM")
+	group := measurements.Group{Name: pool, Pool: pool}
+	for rest := []byte(v.Authorities); len(bytes.TrimSpace(rest)) > 0; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
+			return measurements.Group{}, errors.New("authorities: want certificates in PEM")
+		}
+		group.Authorities = append(group.Authorities, block.Bytes)
 	}
-	group := measurements.Group{Name: pool, Pool: pool, Authority: block.Bytes}
 	for kind, value := range sorted(v.Subject) {
 		group.Subject = append(group.Subject, measurements.Attribute{Type: kind, Value: value})
 	}

@@ -178,17 +178,17 @@ func TestDraftKeepsThePolicyInForce(t *testing.T) {
 
 // A pool of machines that somebody vouches for is a group of the policy.
 func TestVouchedPoolIsAGroup(t *testing.T) {
-	const authority = "-----BEGIN CERTIFICATE-----\nAQID\n-----END CERTIFICATE-----\n" // Who signs the policy looks into it.
+	const authority = "-----BEGIN CERTIFICATE-----\nAQID\n-----END CERTIFICATE-----\n-----BEGIN CERTIFICATE-----\nAQIE\n-----END CERTIFICATE-----\n" // Who signs the policy looks into it.
 	vouched := func(role, authority, subject string) []byte {
 		indented := strings.ReplaceAll(strings.TrimRight(authority, "\n"), "\n", "\n      ")
-		return []byte(strings.Replace(string(sample(t, "small")), "pools:\n", "pools:\n- name: cloud\n  role: "+role+"\n  stateDisk: {serial: state}\n  vouched:\n    authority: |\n      "+
+		return []byte(strings.Replace(string(sample(t, "small")), "pools:\n", "pools:\n- name: cloud\n  role: "+role+"\n  stateDisk: {serial: state}\n  vouched:\n    authorities: |\n      "+
 			indented+"\n    subject: {"+subject+"}\n", 1))
 	}
 	policy, err := measurements.ParsePolicy([]byte(rendered(t, vouched("worker", authority, "OU: my-project, L: here"), measurements.Policy{Version: 3, Barred: []hullmark.NodeID{{7}}})[PolicyFile]))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := measurements.Group{Name: "cloud", Pool: "cloud", Authority: []byte{1, 2, 3}, Subject: []measurements.Attribute{{Type: "L", Value: "here"}, {Type: "OU", Value: "my-project"}}}
+	want := measurements.Group{Name: "cloud", Pool: "cloud", Authorities: [][]byte{{1, 2, 3}, {1, 2, 4}}, Subject: []measurements.Attribute{{Type: "L", Value: "here"}, {Type: "OU", Value: "my-project"}}}
 	if len(policy.Groups) != 1 || !reflect.DeepEqual(policy.Groups[0], want) || policy.Version != 4 || !policy.Bars(hullmark.NodeID{7}) {
 		t.Errorf("the policy is %+v", policy)
 	}
@@ -198,8 +198,7 @@ func TestVouchedPoolIsAGroup(t *testing.T) {
 	}
 	for says, text := range map[string][]byte{
 		"a control-plane is only admitted by its own ekid": vouched("control-plane", authority, "OU: my-project"),
-		"want one certificate in PEM":                      vouched("worker", authority+authority, "OU: my-project"),
-		"authority: want one":                              vouched("worker", "none", "OU: my-project"),
+		"authorities: want certificates in PEM":            vouched("worker", "none", "OU: my-project"),
 		"want at least one attribute":                      vouched("worker", authority, ""),
 		"want CN, O, OU, L, ST or C":                       vouched("worker", authority, "UID: me"),
 	} {

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -145,10 +144,9 @@ func (r *initRun) makeDesk() error {
 	}
 	if r.options.replaceFirst && c.Initialising != nil {
 		// The machine that is given up must not stay a member.
-		given := c.Initialising.Node
-		previous.Members = slices.DeleteFunc(slices.Clone(previous.Members), func(m measurements.Member) bool {
-			return m.EKID == given && given != *r.anchor.Node
-		})
+		if given := c.Initialising.Node; given != *r.anchor.Node {
+			previous = previous.Without(given)
+		}
 	}
 	member := measurements.Member{EKID: *r.anchor.Node, Role: hullmark.ControlPlane, Name: r.options.name}
 	policy, err := joinservice.FirstPolicy(previous, r.document, member)

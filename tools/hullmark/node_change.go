@@ -94,6 +94,8 @@ func removeNode(ctx context.Context, client *registry.Registry, c *cluster.Clust
 	}
 	if member, ok := policy.Member(machine.Node); ok {
 		fmt.Fprintf(out, "the policy still admits this machine, with a blank disk; to end that: hullmark policy remove member %s, then hullmark policy push\n", member.Name)
+	} else if slices.ContainsFunc(policy.Groups, func(g measurements.Group) bool { return g.Member(machine.Node).Name == machine.Name }) {
+		fmt.Fprintf(out, "its group admits this machine still, with a blank disk, if there is such a machine; to end that: hullmark policy remove member %s, then hullmark policy push\n", machine.Node)
 	}
 	return nil
 }
@@ -263,13 +265,13 @@ func rebindRule(rebind measurements.Rebind) policyEdit {
 		case !isMember && isTaken && signed:
 			return "", nil, nil // An earlier run came so far.
 		case !isMember:
-			return "", nil, fmt.Errorf("the policy names no machine %s", rebind.Old)
+			return "", nil, fmt.Errorf("the policy names no machine %s; one of a group needs a rule of its own first, under the name that it has (hullmark policy add member)", rebind.Old)
 		case isTaken:
 			return "", nil, fmt.Errorf("machine %s is %s already; remove that rule first (hullmark policy remove member %s)", rebind.New, newer.Name, newer.Name)
 		}
-		members := slices.Clone(policy.Members)
-		members[slices.Index(members, old)].EKID = rebind.New
-		policy.Members = members
+		*policy = policy.Without(rebind.Old)
+		old.EKID = rebind.New
+		policy.Members = append(policy.Members, old)
 		if !signed {
 			policy.Rebinds = append(slices.Clone(policy.Rebinds), rebind)
 		}

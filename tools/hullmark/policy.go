@@ -80,8 +80,8 @@ func (o *policyOptions) tellChange(out io.Writer, c *cluster.Cluster, changed st
 	if c.Initialised == nil {
 		next = "the cluster gets it with hullmark init; once that is done, hullmark policy push"
 	}
-	_, err = fmt.Fprintf(out, "%s\npolicy version %d: %d documents from security version %d, %d members\nnext: %s\n",
-		changed, policy.Version, len(policy.Documents), policy.MinimumSVN, len(policy.Members), next)
+	_, err = fmt.Fprintf(out, "%s\npolicy version %d: %d documents from security version %d, %d members, %d groups\nnext: %s\n",
+		changed, policy.Version, len(policy.Documents), policy.MinimumSVN, len(policy.Members), len(policy.Groups), next)
 	return err
 }
 

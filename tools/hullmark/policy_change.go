@@ -189,16 +189,19 @@ func newPolicyRemoveMemberCommand() *cobra.Command {
 		Short: "Admit a machine no more",
 		Long: `Admit a machine no more. Its node runs on until its next boot; hullmark node remove ends it in Kubernetes.
 
-A machine that a group admits is named by its endorsement key's ID, which hullmark node list -o json shows; it is barred from all groups.`,
+A machine of a group is given by its endorsement key's ID, which hullmark node list -o json shows. Either is barred from all groups, too; policy sign lifts that.`,
 		Example: "  hullmark policy remove member worker-3 --cluster prod.cluster",
 	}, func(policy *measurements.Policy, which string) string {
-		ekid, err := hullmark.ParseNodeID(which)
-		isIt := func(m measurements.Member) bool { return m.Name == which || err == nil && m.EKID == ekid }
-		policy.Members = slices.DeleteFunc(slices.Clone(policy.Members), isIt)
-		if err == nil && len(policy.Groups) > 0 && !policy.Bars(ekid) {
-			policy.Barred = append(slices.Clone(policy.Barred), ekid)
+		for _, m := range policy.Members {
+			if m.Name == which || m.EKID.String() == which {
+				*policy = policy.Without(m.EKID)
+				return "member " + m.Name + " is admitted no more"
+			}
 		}
-		return "member " + which + " is admitted no more"
+		if ekid, err := hullmark.ParseNodeID(which); err == nil {
+			*policy = policy.Without(ekid)
+		}
+		return "no rule named the machine " + which + "; it is barred from all groups now"
 	})
 }
 
@@ -214,7 +217,7 @@ func policyRemoval(use, argument string, cmd *cobra.Command, remove func(policy 
 			done := remove(policy, args[0])
 			if len(policy.Documents) == len(before.Documents) && len(policy.Members) == len(before.Members) &&
 				len(policy.Groups) == len(before.Groups) && len(policy.Barred) == len(before.Barred) {
-				return "", nil, fmt.Errorf("policy remove: the policy names no %s %s; hullmark policy show lists what it names", kind, args[0])
+				return "", nil, fmt.Errorf("policy remove: the policy names no %s %s; hullmark policy show lists what it names, and a machine of a group is given by its endorsement key's ID (hullmark node list -o json)", kind, args[0])
 			}
 			return done, nil, nil
 		})

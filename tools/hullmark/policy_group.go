@@ -1,8 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -24,9 +24,9 @@ func newPolicyAddGroupCommand() *cobra.Command {
 		Long: `Admit machines that somebody vouches for, as workers.
 
 For machines whose keys nobody knows beforehand, as a cloud makes them: every one is admitted whose endorsement key has a certificate that the
-CA signed itself, with all of these attributes in its subject, and that boots an accepted release. Its node is named after the group and
-the beginning of its key's ID. Take attributes that your provider writes for you alone, as Google's cloud writes the project into OU; whoever gets such a
-certificate gets a worker.`,
+CAs signed themselves, with all of these attributes in its subject, and that boots an accepted release. Its node is named after the group and
+the beginning of its key's ID. Take attributes that your provider writes for you alone, as Google's cloud writes the project into OU, and CAs that sign the keys of TPMs
+and nothing else: whoever gets such a certificate gets a worker.`,
 		Example: "  hullmark policy add group gce --cluster prod.cluster --ek-ca ek-ca.pem --subject OU=my-project",
 		Args:    exactArg("policy add group", "its name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,7 +39,7 @@ certificate gets a worker.`,
 		},
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&ca, "ek-ca", "", "PEM `FILE` of the one CA that signs the endorsement keys' certificates itself")
+	cmd.Flags().StringVar(&ca, "ek-ca", "", "PEM `FILE` of the CAs that sign the endorsement keys' certificates themselves")
 	cmd.Flags().StringArrayVar(&subject, "subject", nil, "`TYPE=VALUE` that each certificate's subject has, with TYPE one of CN, O, OU, L, ST and C; repeat for more")
 	cmd.Flags().StringVar(&pool, "pool", "", "the policy's `POOL` that says what the nodes are given (default: none)")
 	require(cmd, "ek-ca", "subject")
@@ -53,13 +53,12 @@ func parseGroup(name, ca string, subject []string) (measurements.Group, error) {
 		return rule, fmt.Errorf("--ek-ca: %w", err)
 	}
 	authorities, err := verifier.ParseAuthorities(text)
-	if err == nil && len(authorities) != 1 {
-		err = errors.New("more than one certificate; make a group for each CA")
-	}
 	if err != nil {
 		return rule, fmt.Errorf("--ek-ca %s: %w", ca, err)
 	}
-	rule.Authority = authorities[0].Raw
+	for _, authority := range authorities {
+		rule.Authorities = append(rule.Authorities, authority.Raw)
+	}
 	for _, attribute := range subject {
 		kind, value, found := strings.Cut(attribute, "=")
 		if !found {
@@ -77,7 +76,7 @@ func addGroup(rule measurements.Group) policyEdit {
 			return "", nil, fmt.Errorf("the policy has a group %s already; to replace it, remove that first (hullmark policy remove group %s)", rule.Name, rule.Name)
 		}
 		policy.Groups = append(slices.Clone(policy.Groups), rule)
-		return fmt.Sprintf("group %s added: workers with %s, by %s", rule.Name, subjectOf(rule), authorityOf(rule)), nil, nil
+		return fmt.Sprintf("group %s added: workers with %s, by %s", rule.Name, subjectOf(rule), authoritiesOf(rule)), nil, nil
 	}
 }
 
@@ -101,11 +100,15 @@ func subjectOf(g measurements.Group) string {
 	return strings.Join(words, ", ")
 }
 
-// authorityOf names the CA of a group, for people.
-func authorityOf(g measurements.Group) string {
-	certificate, err := x509.ParseCertificate(g.Authority)
-	if err != nil {
-		return err.Error()
+// authoritiesOf names the CAs of a group, for people. Providers give several the same name, so their digests are what tells them apart.
+func authoritiesOf(g measurements.Group) string {
+	var words []string
+	for _, der := range g.Authorities {
+		name := "no certificate"
+		if certificate, err := x509.ParseCertificate(der); err == nil {
+			name = certificate.Subject.String()
+		}
+		words = append(words, fmt.Sprintf("%s (SHA-256 %x)", name, sha256.Sum256(der)))
 	}
-	return certificate.Subject.String()
+	return strings.Join(words, " or ")
 }

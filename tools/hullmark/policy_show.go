@@ -69,7 +69,7 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 		fmt.Fprintf(t, "\ngroup\tsubject of the endorsement key's certificate\tsigned by\n")
 	}
 	for _, g := range policy.Groups {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", g.Name, printable(subjectOf(g)), printable(authorityOf(g)))
+		fmt.Fprintf(t, "%s\t%s\t%s\n", g.Name, printable(subjectOf(g)), printable(authoritiesOf(g)))
 	}
 	if len(policy.Barred) > 0 {
 		fmt.Fprintf(t, "\nbarred from all groups\n")
