@@ -302,5 +302,5 @@ func (a *Agent) intent() (string, error) {
 }
 
 func (a *Agent) intentFile() string {
-	return filepath.Join(a.StateDir, statedisk.AgentDir, statedisk.IntentFile)
+	return a.agentFile(statedisk.IntentFile)
 }

@@ -198,6 +198,9 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 	if err := x.agent.Machine.Start(ctx, stateUnit); err != nil {
 		return err
 	}
+	if err := x.clearRestoration(); err != nil {
+		return err
+	}
 	if err := x.setHostname(ctx); err != nil {
 		return err
 	}

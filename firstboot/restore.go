@@ -1,6 +1,7 @@
 package firstboot
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -12,22 +13,27 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 )
 
-// restoredFile names, on the state disk, the backup that etcd's data was made of: the hexadecimal SHA-256 of its content.
-const restoredFile = "restored"
+// Files on the state disk that name a backup by the hexadecimal SHA-256 of its content: the one that etcd's data was made of, and the one of which it was begun to.
+const (
+	restoredFile  = "restored"
+	restoringFile = "restoring"
+)
 
-func (a *Agent) restoredFile() string {
-	return filepath.Join(a.StateDir, statedisk.AgentDir, restoredFile)
+func (a *Agent) agentFile(name string) string {
+	return filepath.Join(a.StateDir, statedisk.AgentDir, name)
 }
 
-// restored returns the backup that the disk's etcd was made of, or nothing.
-func (a *Agent) restored() (string, error) {
-	text, err := os.ReadFile(a.restoredFile())
+// namedIn returns the backup that one of the files names, or nothing.
+func (a *Agent) namedIn(file string) (string, error) {
+	text, err := os.ReadFile(a.agentFile(file))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
@@ -52,46 +58,76 @@ func (x *exchange) restoration(p *wire.Proceed) kubeadm.Restoration {
 	}
 }
 
+// clearRestoration removes half of a restoration, which no kubeadm has begun with, before anything else is written to a disk that it may have filled.
+func (x *exchange) clearRestoration() error {
+	held, err := x.agent.namedIn(restoredFile)
+	if err != nil {
+		return err
+	}
+	intent, err := x.agent.intent()
+	if err != nil || held != "" || intent != "" {
+		return err
+	}
+	return x.agent.removeState(kubeadm.EtcdData, kubeadm.SnapshotFile)
+}
+
 // restore takes the snapshot that M6 announced, if it did, and makes etcd's data of it, once for a disk. It reports whether etcd's data is a backup's, be it
 // since an earlier boot.
 func (x *exchange) restore(ctx context.Context, intent string) (restored bool, err error) {
-	held, err := x.agent.restored()
+	if x.kind != hullmark.Init {
+		return false, nil
+	}
+	held, err := x.agent.namedIn(restoredFile)
 	if err != nil {
 		return false, err
 	}
-	if held == "" && intent == "" {
-		// No kubeadm has begun: what there is of etcd's data is half of a restoration.
-		if err := x.agent.removeState(kubeadm.EtcdData, kubeadm.SnapshotFile); err != nil {
-			return false, err
-		}
-	}
 	announced := x.proceed.GetSnapshot()
-	if announced == nil {
-		return held != "", nil
-	}
 	backup := hex.EncodeToString(announced.GetBackup())
 	switch {
+	case announced == nil:
+		return held != "", x.checkUnfinished(held)
 	case held == backup:
 		return true, x.takeSnapshot(announced, io.Discard)
 	case held != "" || intent != "":
 		return false, &hullmark.Condition{
 			Code: "restore-late", Step: StepKubeadm, Title: "this disk's etcd has begun already, and not with this backup",
-			Expected: "a disk on which no kubeadm has begun", Got: or(held, "kubeadm "+intent),
+			Expected: "a disk on which no kubeadm has begun", Got: cmp.Or(held, "no backup, and kubeadm "+intent),
 			Next: "go on without this backup, or give the node an empty disk (hullmark init --new-disk)",
 		}
 	}
 	return true, x.restoreFirst(ctx, announced, backup)
 }
 
-func or(text, otherwise string) string {
-	if text == "" {
-		return otherwise
+// checkUnfinished refuses to begin with an empty etcd where one with a backup was begun: whoever runs init once more may have forgotten to name it.
+func (x *exchange) checkUnfinished(held string) error {
+	begun, err := x.agent.namedIn(restoringFile)
+	if err != nil || begun == "" || held != "" {
+		return err
 	}
-	return "backup " + text
+	return &hullmark.Condition{
+		Code: "restore-unfinished", Step: StepKubeadm, Title: "this disk was to begin with a backup of etcd, and did not get all of it", Expected: "backup " + begun, Got: "no backup",
+		Next: "name a backup again (hullmark init --etcd-backup), or give the node an empty disk (--new-disk)",
+	}
 }
 
-// restoreFirst makes etcd's data. That it is whole is recorded once it is stored.
+// restoreFirst makes etcd's data. That it is whole is recorded once it is stored; what fails leaves nothing of it.
 func (x *exchange) restoreFirst(ctx context.Context, announced *wire.Snapshot, backup string) error {
+	if err := x.checkRoom(announced.GetSize()); err != nil {
+		return err
+	}
+	if err := storeFile(x.agent.agentFile(restoringFile), backup); err != nil {
+		return err
+	}
+	if err := x.makeEtcd(ctx, announced); err != nil {
+		return errors.Join(err, x.agent.removeState(kubeadm.EtcdData, kubeadm.SnapshotFile))
+	}
+	if err := errors.Join(x.agent.removeState(kubeadm.SnapshotFile), x.agent.syncState()); err != nil {
+		return err
+	}
+	return storeFile(x.agent.agentFile(restoredFile), backup)
+}
+
+func (x *exchange) makeEtcd(ctx context.Context, announced *wire.Snapshot) error {
 	x.progress("restore", fmt.Sprintf("taking the backup of etcd, %d MiB", announced.GetSize()>>20))
 	if err := x.storeSnapshot(announced); err != nil {
 		return err
@@ -99,13 +135,30 @@ func (x *exchange) restoreFirst(ctx context.Context, announced *wire.Snapshot, b
 	x.progress("restore", "making etcd's data of it")
 	if err := x.agent.Cluster.Restore(ctx, x.restoration(x.proceed)); err != nil {
 		return &hullmark.Condition{
-			Code: "restore-failed", Step: StepKubeadm, Title: err.Error(), Next: "run hullmark init again; if it fails again, with another backup",
+			Code: "restore-failed", Step: StepKubeadm, Title: err.Error(), Next: "run hullmark init --etcd-backup again; if it fails again, with another backup",
 		}
 	}
-	if err := errors.Join(x.agent.removeState(kubeadm.SnapshotFile), x.agent.syncState()); err != nil {
-		return err
+	return nil
+}
+
+// checkRoom makes sure that the snapshot and etcd's data find room beside each other, and what comes after them.
+func (x *exchange) checkRoom(size uint64) error {
+	var s unix.Statfs_t
+	if err := unix.Statfs(x.agent.StateDir, &s); err != nil {
+		return fmt.Errorf("how much room the state disk has: %w", err)
 	}
-	return storeFile(x.agent.restoredFile(), backup)
+	return checkRoom(s.Bavail*uint64(s.Bsize), size)
+}
+
+func checkRoom(free, size uint64) error {
+	const others = 512 << 20
+	if need := 2*size + others; free < need {
+		return &hullmark.Condition{
+			Code: "disk-too-small", Step: StepKubeadm, Title: "the state disk has no room for the backup of etcd",
+			Expected: fmt.Sprintf("%d MiB free", need>>20), Got: fmt.Sprintf("%d MiB", free>>20), Next: "give the node a larger empty disk (hullmark init --new-disk)",
+		}
+	}
+	return nil
 }
 
 // storeSnapshot writes the announced pieces to SnapshotFile.
@@ -162,7 +215,7 @@ func checkDigest(got hash.Hash, want []byte) error {
 	if sum := got.Sum(nil); string(sum) != string(want) {
 		return &hullmark.Condition{
 			Code: "restore-broken", Step: StepKubeadm, Title: "the backup arrived with another content than was announced", Retry: true,
-			Expected: hex.EncodeToString(want), Got: hex.EncodeToString(sum), Next: "run hullmark init again",
+			Expected: hex.EncodeToString(want), Got: hex.EncodeToString(sum), Next: "run hullmark init --etcd-backup again",
 		}
 	}
 	return nil

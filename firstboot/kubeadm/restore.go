@@ -1,13 +1,17 @@
 package kubeadm
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"path"
 	"regexp"
+	"slices"
+	"strings"
 
 	"sigs.k8s.io/yaml"
 
@@ -73,27 +77,62 @@ func (r Restoration) environment(token string) ([]byte, error) {
 // documentStart is the line between two documents of a YAML stream.
 var documentStart = regexp.MustCompile(`(?m)^---[ \t]*(#.*)?$`)
 
-// member reads under which name, and at which address, kubeadm will start etcd (cmd/kubeadm/app/util/etcd, GetPeerURL).
-func (r Restoration) member() (name string, address netip.Addr, err error) {
-	for _, document := range documentStart.Split(string(r.Documents), -1) {
-		var c initConfiguration
-		if err := yaml.Unmarshal([]byte(document), &c); err != nil {
-			return "", netip.Addr{}, fmt.Errorf("kubeadm documents: %w", err)
+// Find reads the document of a kind out of a YAML stream; what into does not have is left out.
+func Find(stream []byte, kind string, into any) error {
+	for _, document := range documentStart.Split(string(stream), -1) {
+		var m meta
+		if err := yaml.Unmarshal([]byte(document), &m); err != nil {
+			return fmt.Errorf("kubeadm documents: %w", err)
 		}
-		if c.Kind != "InitConfiguration" {
+		if m.Kind != kind {
 			continue
 		}
-		if name = c.NodeRegistration.Name; name == "" {
-			name = r.NodeName
+		if err := yaml.Unmarshal([]byte(document), into); err != nil {
+			return fmt.Errorf("kubeadm documents: %s: %w", kind, err)
 		}
-		if !hullmark.ValidNodeName(name) {
-			return "", netip.Addr{}, fmt.Errorf("kubeadm documents: nodeRegistration.name %.80q: want a DNS label", name)
-		}
-		address, err = netip.ParseAddr(c.LocalAPIEndpoint.AdvertiseAddress)
-		if err != nil || !address.IsGlobalUnicast() || address.Zone() != "" {
-			return "", netip.Addr{}, fmt.Errorf("kubeadm documents: localAPIEndpoint.advertiseAddress %.80q: want the node's own address, at which its etcd is reached", c.LocalAPIEndpoint.AdvertiseAddress)
-		}
-		return name, address, nil
+		return nil
 	}
-	return "", netip.Addr{}, errors.New("kubeadm documents: there is no InitConfiguration")
+	return fmt.Errorf("kubeadm documents: there is no %s", kind)
+}
+
+// member reads under which name, and at which address, kubeadm will start etcd (cmd/kubeadm/app/util/etcd, GetPeerURL).
+func (r Restoration) member() (name string, address netip.Addr, err error) {
+	var c initConfiguration
+	if err := errors.Join(Find(r.Documents, "InitConfiguration", &c), r.checkEtcd()); err != nil {
+		return "", netip.Addr{}, err
+	}
+	if phase := slices.IndexFunc(c.SkipPhases, func(p string) bool { return p == "etcd" || strings.HasPrefix(p, "etcd/") }); phase >= 0 {
+		return "", netip.Addr{}, fmt.Errorf("kubeadm documents: skipPhases: %s: a backup needs the etcd that kubeadm starts", c.SkipPhases[phase])
+	}
+	name = cmp.Or(c.NodeRegistration.Name, r.NodeName)
+	if !hullmark.ValidNodeName(name) {
+		return "", netip.Addr{}, fmt.Errorf("kubeadm documents: nodeRegistration.name %.80q: want a DNS label", name)
+	}
+	address, err = netip.ParseAddr(c.LocalAPIEndpoint.AdvertiseAddress)
+	if err != nil || !address.IsGlobalUnicast() || address.Zone() != "" {
+		return "", netip.Addr{}, fmt.Errorf("kubeadm documents: localAPIEndpoint.advertiseAddress %.80q: want the node's own address, at which its etcd is reached", c.LocalAPIEndpoint.AdvertiseAddress)
+	}
+	return name, address, nil
+}
+
+// checkEtcd refuses an etcd that would not find EtcdData, and so begin empty.
+func (r Restoration) checkEtcd() error {
+	var c struct {
+		Etcd struct {
+			External any       `json:"external"`
+			Local    localEtcd `json:"local"`
+		} `json:"etcd"`
+	}
+	if err := Find(r.Documents, "ClusterConfiguration", &c); err != nil {
+		return err
+	}
+	if dir := c.Etcd.Local.DataDir; c.Etcd.External != nil || dir != "" && path.Clean(dir) != EtcdData {
+		return fmt.Errorf("kubeadm documents: etcd: a backup needs a local one with its data in %s", EtcdData)
+	}
+	for _, a := range c.Etcd.Local.ExtraArgs {
+		if slices.Contains([]string{"data-dir", "wal-dir", "force-new-cluster"}, a.Name) {
+			return fmt.Errorf("kubeadm documents: etcd.local.extraArgs: %s: a backup needs an etcd with its data in %s", a.Name, EtcdData)
+		}
+	}
+	return nil
 }

@@ -12,10 +12,12 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+
+	"github.com/hullmark/hullmark/attest/wire"
 )
 
 // MaxSize is the largest snapshot, in bytes: the largest quota that etcd advises.
-const MaxSize = 8 << 30
+const MaxSize = wire.MaxSnapshot
 
 // sector is what the length of every bbolt file is a multiple of, in bytes.
 const sector = 512

@@ -20,25 +20,27 @@ type record struct {
 	machine joinservice.Machine
 }
 
-// readMachines returns all machines' records, by their identities.
-func readMachines(s *state) ([]record, error) {
-	var all []record
+// readMachines returns all machines' records, by their identities, and why others cannot be read.
+func readMachines(s *state) (all []record, unread []string, err error) {
 	for key := range s.live {
 		if !strings.HasPrefix(key, machineKeys) {
 			continue
 		}
 		object, err := s.configMap(key)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		m, err := registry.ParseMachine(object)
 		if err != nil {
-			return nil, fmt.Errorf("%w in the cluster and take another backup, or use an earlier one", err)
+			// Nothing vouches for that machine's disk; the others come back.
+			unread = append(unread, fmt.Sprintf("%s: %v", object.Name, err))
+			continue
 		}
 		all = append(all, record{key, object, m})
 	}
 	slices.SortFunc(all, func(a, b record) int { return strings.Compare(a.key, b.key) })
-	return all, nil
+	slices.Sort(unread)
+	return all, unread, nil
 }
 
 // succession is what today's policy says of the machines in a backup: who is a worker, and who has taken whose place since.

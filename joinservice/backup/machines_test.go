@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark"
@@ -98,6 +99,22 @@ func TestMachinesOfAGroupComeBack(t *testing.T) {
 		if _, found := got.machine(t, 1); found != test.back || node != test.back || len(got.Workers) == 1 != test.back {
 			t.Errorf("%s: record %v, Node %v, workers %+v", what, found, node, got.Workers)
 		}
+	}
+}
+
+// One record that cannot be read costs its own machine the way back, and no other.
+func TestRecordThatCannotBeRead(t *testing.T) {
+	e := newEtcd(t).cluster()
+	e.machine(machine(1, "w1"))
+	e.configMap("hullmark", "node.x", map[string]string{"machine": "{}"})
+	want := restore()
+	want.Policy.Members = []measurements.Member{rule(1, "w1")}
+	got := e.prepare(want)
+	if _, found := got.machine(t, 1); !found || len(got.Workers) != 1 || len(got.Unread) != 1 || !strings.Contains(got.Unread[0], "node.x") {
+		t.Errorf("found %v: workers %+v, unread %q", found, got.Workers, got.Unread)
+	}
+	if _, kept := got.values[machineKeys+"x"]; kept {
+		t.Error("the record is kept")
 	}
 }
 

@@ -39,9 +39,10 @@ type plan struct {
 	machines map[string]change
 	// nodes are the names of those that come back.
 	nodes map[string]hullmark.NodeID
-	// workers and givenUp are for Content.
+	// workers, givenUp and unread are for Content.
 	workers []joinservice.Machine
 	givenUp []string
+	unread  []string
 }
 
 // change is what lies in the place of an entry.
@@ -53,10 +54,11 @@ type change struct {
 // newPlan decides what comes back.
 func newPlan(s *state, want Restore) (*plan, error) {
 	p := &plan{machines: map[string]change{}, nodes: map[string]hullmark.NodeID{}}
-	all, err := readMachines(s)
+	all, unread, err := readMachines(s)
 	if err != nil {
 		return nil, err
 	}
+	p.unread = unread
 	succession := newSuccession(want.Policy, all)
 	for _, each := range all {
 		m, ok := succession.settle(each.machine)
@@ -124,7 +126,7 @@ func (p *plan) isBack(name string) bool {
 func (p *plan) apply(kv *mvccpb.KeyValue) (keep, changed bool, err error) {
 	key := string(kv.Key)
 	if c, ok := p.machines[key]; ok {
-		kv.Key, kv.Value = []byte(c.key), c.value
+		kv.Key, kv.Value = []byte(c.key), slices.Clone(c.value) // Its memory is used again.
 		return true, true, nil
 	}
 	if kv.Lease != 0 || isNever(key) {

@@ -33,6 +33,8 @@ type Content struct {
 	Workers []joinservice.Machine
 	// GivenUp names the Nodes that do not come back, sorted.
 	GivenUp []string
+	// Unread says which records cannot be read; their machines do not come back.
+	Unread []string
 	// Revision is etcd's at the time of the backup.
 	Revision int64
 	// Size is the prepared snapshot's, in bytes.
@@ -116,7 +118,7 @@ func edit(dst *os.File, from *database, want Restore) (Content, error) {
 	if err != nil {
 		return Content{}, err
 	}
-	content.Workers, content.GivenUp = plan.workers, plan.givenUp
+	content.Workers, content.GivenUp, content.Unread = plan.workers, plan.givenUp, plan.unread
 	content.Size, err = write(dst, func(to *bbolt.DB) error { return from.copyTo(to, state, plan) })
 	return content, err
 }

@@ -164,9 +164,6 @@ func TestPrepareRefuses(t *testing.T) {
 		}, "of another cluster"},
 		"an encrypted record": {func(e *etcd) { e.put(machineKeys+"x", []byte("k8s:enc:aesgcm:v1:k:")) }, machineKeys + "x is encrypted"},
 		"an encrypted Pod":    {func(e *etcd) { e.put(podKeys+"default/x", []byte("k8s:enc:aesgcm:v1:k:")) }, podKeys + "default/x is encrypted"},
-		"a record's content": {func(e *etcd) {
-			e.configMap("hullmark", "node.x", map[string]string{"machine": "{}"})
-		}, "hullmark/node.x"},
 		"another kind":      {func(e *etcd) { e.object(machineKeys+"x", &corev1.Pod{}, "Pod") }, machineKeys + "x"},
 		"no object":         {func(e *etcd) { e.put(podKeys+"default/x", []byte("x")) }, podKeys + "default/x"},
 		"no entry":          {func(e *etcd) { e.buckets["key"]["x"] = nil }, "none of etcd's"},

@@ -71,7 +71,7 @@ func (s Source) ask(ctx context.Context, client *clientv3.Client) (int64, error)
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("%w: %w; start it, check the way to it, or take another control plane's", ErrUnreachable, err)
+		return 0, fmt.Errorf("%w: %w; start it, check the way to it and that its certificate is for this name (it is for the node's name and address), or take another control plane's", ErrUnreachable, err)
 	}
 	var revision int64
 	err = call(ctx, func(ctx context.Context) error {

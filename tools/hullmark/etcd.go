@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark/joinservice/backup"
 	"github.com/hullmark/hullmark/joinservice/cluster"
@@ -67,7 +68,12 @@ func (o *etcdBackupOptions) run(ctx context.Context, path string, out, notes io.
 		return err
 	}
 	fmt.Fprintf(notes, "asking the member of etcd at %s\n", strings.TrimPrefix(source.Endpoint, "https://"))
-	taken, err := writeBackup(ctx, file, source, path)
+	plain, err := inMemory("backup")
+	if err != nil {
+		return err
+	}
+	defer plain.Close()
+	taken, err := writeBackup(ctx, file, source, plain, path, notes)
 	if errors.Is(err, backup.ErrUnreachable) {
 		return withCode(exitUnreachable, err)
 	}
@@ -76,6 +82,26 @@ func (o *etcdBackupOptions) run(ctx context.Context, path string, out, notes io.
 	}
 	_, err = fmt.Fprintf(out, "%s holds revision %d of etcd, %d KiB, under the passphrase of %s\n", path, taken.Revision, taken.Size>>10, o.cluster)
 	return err
+}
+
+// rehearse does with a backup what init would do today, while what is wrong with it can still be mended.
+func rehearse(c *cluster.Cluster, plain *os.File, notes io.Writer) error {
+	policy, err := c.OpenPolicy()
+	if err != nil {
+		return err
+	}
+	prepared, err := inMemory("etcd")
+	if err != nil {
+		return err
+	}
+	defer prepared.Close()
+	content, err := backup.Prepare(prepared, plain, backup.Restore{Policy: policy, Authority: c.Kubernetes.Certificate, Now: time.Now()})
+	if err != nil {
+		return fmt.Errorf("no cluster could begin with this backup, so it is not kept: %w", err)
+	}
+	fmt.Fprint(notes, "with it a cluster would begin anew today so: ")
+	tellBackup(notes, content, policy)
+	return nil
 }
 
 // source is the member that is asked, with a certificate for this command alone.
@@ -101,18 +127,17 @@ func (o *etcdBackupOptions) source(c *cluster.Cluster) (backup.Source, error) {
 }
 
 // writeBackup writes a file that has its name only when it is whole and stored.
-func writeBackup(ctx context.Context, file *cluster.File, source backup.Source, path string) (taken backup.Taken, err error) {
+func writeBackup(ctx context.Context, file *cluster.File, source backup.Source, plain *os.File, path string, notes io.Writer) (taken backup.Taken, err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".hullmark-backup-*")
 	if err != nil {
 		return taken, err
 	}
-	defer func() { err = errors.Join(err, os.Remove(f.Name())) }()
-	taken, err = encryptBackup(ctx, file, source, f)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return taken, err
+	taken, err = encryptBackup(ctx, file, source, plain, f, notes)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
 	}
-	if err := os.Link(f.Name(), path); err != nil { // unlike a rename, it replaces nothing
-		return taken, err
+	if err != nil {
+		return taken, errors.Join(err, os.Remove(f.Name()))
 	}
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -121,12 +146,16 @@ func writeBackup(ctx context.Context, file *cluster.File, source backup.Source, 
 	return taken, errors.Join(dir.Sync(), dir.Close())
 }
 
-func encryptBackup(ctx context.Context, file *cluster.File, source backup.Source, f *os.File) (taken backup.Taken, err error) {
+// encryptBackup takes the backup, to memory too, and rehearses it.
+func encryptBackup(ctx context.Context, file *cluster.File, source backup.Source, plain, f *os.File, notes io.Writer) (taken backup.Taken, err error) {
 	w, err := file.Encrypt(f)
 	if err != nil {
 		return taken, err
 	}
-	if taken, err = source.Take(ctx, w); err != nil {
+	if taken, err = source.Take(ctx, io.MultiWriter(w, plain)); err != nil {
+		return taken, err
+	}
+	if err := rehearse(file.Cluster, plain, notes); err != nil {
 		return taken, err
 	}
 	return taken, w.Close()

@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice"
@@ -117,6 +118,20 @@ func TestBackupHasToFit(t *testing.T) {
 	}
 	if _, err := frameOf([]byte("kind: InitConfiguration\n")); err == nil {
 		t.Error("documents without a ClusterConfiguration are taken")
+	}
+}
+
+// Revisions rise from each restoration to every later one, of whichever backup.
+func TestRevisionsRise(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	first := int64(4000)
+	second := first + int64(bump(first, now)) + 70_000 // a backup of the restored cluster
+	late := now.Add(time.Minute)
+	if begun, again := second+int64(bump(second, late)), first+int64(bump(first, late.Add(time.Minute))); begun <= second || again <= begun {
+		t.Errorf("revision %d, then %d, then %d", second, begun, again)
+	}
+	if ahead := int64(1) << 60; bump(ahead, now) == 0 {
+		t.Error("revisions stay where they were")
 	}
 }
 

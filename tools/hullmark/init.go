@@ -80,7 +80,7 @@ type initRun struct {
 // prepare reads every file, and makes the policy that this init admits by.
 func (o *initOptions) prepare(out, notes io.Writer) (*initRun, error) {
 	run := &initRun{options: *o, release: newRelease(hullmark.Init, &o.releaseOptions, out, notes)}
-	for _, step := range []func() error{run.checkFlags, run.readAnchor, run.readDocument, run.chooseEndpoint, run.checkKubeconfig, run.options.documents.check, run.openCluster, run.makeDesk, run.readBackup} {
+	for _, step := range []func() error{run.checkFlags, run.readAnchor, run.readDocument, run.chooseEndpoint, run.checkKubeconfig, run.options.documents.check, run.openCluster, run.keepEndpoint, run.makeDesk, run.readBackup} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -209,15 +209,16 @@ func (r *initRun) admitted(conversation *joinservice.Conversation, claims attest
 	if err := conversation.Proceed(proceed); err != nil {
 		return err
 	}
-	if err := r.sendBackup(conversation); err != nil {
-		return unreachable(err)
-	}
+	sent := r.sendBackup(conversation)
 	if r.options.kubeconfig != "" {
 		if err := writeKubeconfig(r.file.Cluster, r.endpoint, r.options.kubeconfig); err != nil {
 			return err
 		}
 	}
-	return r.finish(conversation, claims.Node)
+	if err := r.finish(conversation, claims.Node); err != nil {
+		return err
+	}
+	return <-sent
 }
 
 // admit decides, and stores the decision before anything of it leaves this process.

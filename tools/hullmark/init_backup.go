@@ -1,29 +1,28 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"regexp"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/version"
-	"sigs.k8s.io/yaml"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/backup"
+	"github.com/hullmark/hullmark/measurements"
 )
 
-// restoration is what etcd begins with, prepared from a backup. It is only ever in memory.
+// restoration is what etcd begins with, prepared from a backup. It is in memory alone, and in swap where there is any.
 type restoration struct {
 	file      *os.File
 	announced *wire.Snapshot
@@ -52,21 +51,27 @@ func (r *initRun) prepareBackup() error {
 	}
 	now := time.Now()
 	content, err := backup.Prepare(prepared, source, backup.Restore{Policy: r.desk.Policy, Authority: r.file.Cluster.Kubernetes.Certificate, Now: now})
+	if err == nil {
+		err = r.fits(content.Configuration)
+	}
 	if err != nil {
 		return errors.Join(err, prepared.Close())
 	}
-	if err := r.fits(content.Configuration); err != nil {
+	tellBackup(r.notes, content, r.desk.Policy)
+	sum, size, err := announcedOf(prepared)
+	if err != nil {
 		return errors.Join(err, prepared.Close())
 	}
-	r.tellBackup(content)
-	sum, size, err := announcedOf(prepared)
-	r.restoration = &restoration{file: prepared, announced: &wire.Snapshot{Size: size, Sha256: sum, Backup: digest, Bump: bump(now)}}
-	return err
+	r.restoration = &restoration{file: prepared, announced: &wire.Snapshot{Size: size, Sha256: sum, Backup: digest, Bump: bump(content.Revision, now)}}
+	return nil
 }
 
-// bump is by how much revisions rise above the backup's: with the time, so that they do from one restoration to any later one, as long as no etcd makes
-// ten thousand of them in a second.
-func bump(now time.Time) uint64 { return uint64(now.Unix()) * 10_000 }
+// bump is by how much revisions rise above the backup's: to ten thousand for each second of Unix time, so that they rise from each restoration to every later one, of whichever
+// backup, as long as no etcd makes more of them.
+func bump(revision int64, now time.Time) uint64 {
+	const least = 1_000_000 // where a clock was ahead
+	return uint64(max(now.Unix()*10_000-revision, least))
+}
 
 // decryptBackup returns the backup's content, in memory, and its SHA-256.
 func (r *initRun) decryptBackup() (*os.File, []byte, error) {
@@ -113,46 +118,71 @@ func announcedOf(f *os.File) (sum []byte, size uint64, err error) {
 	return digest.Sum(nil), uint64(info.Size()), err
 }
 
-// tellBackup says what comes back.
-func (r *initRun) tellBackup(content backup.Content) {
-	var workers []string
+// tellBackup says who comes back, and who would need an empty disk.
+func tellBackup(notes io.Writer, content backup.Content, policy measurements.Policy) {
+	var workers, lost []string
 	for _, m := range content.Workers {
 		workers = append(workers, m.Name)
 	}
+	for _, m := range policy.Members {
+		if m.Role == hullmark.Worker && !slices.Contains(workers, m.Name) {
+			lost = append(lost, m.Name)
+		}
+	}
 	list := func(names []string) string { return cmp.Or(strings.Join(names, ", "), "none") }
-	fmt.Fprintf(r.notes, "the backup holds revision %d of etcd; workers that come back: %s; nodes that are given up: %s\n",
+	fmt.Fprintf(notes, "the backup holds revision %d of etcd; workers that come back: %s; nodes that are given up: %s\n",
 		content.Revision, list(workers), printable(list(content.GivenUp)))
+	if len(lost) > 0 {
+		fmt.Fprintf(notes, "workers whose disks it does not know, or whose disks were reset since; they need empty ones, and what is on theirs is lost: %s\n", list(lost))
+	}
+	for _, text := range content.Unread {
+		fmt.Fprintf(notes, "a record cannot be read, and its machine does not come back: %s\n", printable(text))
+	}
 }
 
 // frame is what of a ClusterConfiguration cannot change while a cluster keeps its content.
 type frame struct {
-	Kind              string `json:"kind"`
-	KubernetesVersion string `json:"kubernetesVersion"`
-	Networking        struct {
+	KubernetesVersion    string `json:"kubernetesVersion"`
+	ControlPlaneEndpoint string `json:"controlPlaneEndpoint"`
+	Networking           struct {
 		ServiceSubnet string `json:"serviceSubnet"`
 		PodSubnet     string `json:"podSubnet"`
 		DNSDomain     string `json:"dnsDomain"`
 	} `json:"networking"`
 }
 
-// documentStart is the line between two documents of a YAML stream.
-var documentStart = regexp.MustCompile(`(?m)^---[ \t]*(#.*)?$`)
-
-// frameOf finds a ClusterConfiguration in a YAML stream and reads it with kubeadm's defaults.
-func frameOf(stream []byte) (frame, error) {
-	for _, document := range documentStart.Split(string(stream), -1) {
-		var f frame
-		if err := yaml.Unmarshal([]byte(document), &f); err != nil {
-			return f, err
-		}
-		if f.Kind == "ClusterConfiguration" {
-			f.KubernetesVersion = cmp.Or(f.KubernetesVersion, kubeadm.Version)
-			f.Networking.ServiceSubnet = cmp.Or(f.Networking.ServiceSubnet, "10.96.0.0/12")
-			f.Networking.DNSDomain = cmp.Or(f.Networking.DNSDomain, "cluster.local")
-			return f, nil
-		}
+// frameOf reads a ClusterConfiguration out of a YAML stream, with kubeadm's defaults.
+func frameOf(stream []byte) (f frame, err error) {
+	if err := kubeadm.Find(stream, "ClusterConfiguration", &f); err != nil {
+		return f, err
 	}
-	return frame{}, errors.New("there is no ClusterConfiguration")
+	f.KubernetesVersion = cmp.Or(f.KubernetesVersion, kubeadm.Version)
+	f.Networking.ServiceSubnet = cmp.Or(f.Networking.ServiceSubnet, "10.96.0.0/12")
+	f.Networking.DNSDomain = cmp.Or(f.Networking.DNSDomain, "cluster.local")
+	return f, nil
+}
+
+// keepEndpoint makes the endpoint that is in force this init's, with its names: workers find the control plane by it. Documents of the operator's own have to name it.
+func (r *initRun) keepEndpoint() error {
+	settings := r.file.Cluster.Settings
+	if r.options.etcdBackup == "" || settings == nil {
+		return nil
+	}
+	current, err := r.file.Cluster.CurrentSettings()
+	if err != nil {
+		return err
+	}
+	r.options.documents.names = current.Names
+	r.options.documents.controlPlane = cmp.Or(r.options.documents.controlPlane, current.ControlPlaneEndpoint)
+	documents, _, err := r.options.documents.make(r.options.documents.example())
+	if err != nil {
+		return err
+	}
+	f, err := frameOf(documents)
+	if err == nil && f.ControlPlaneEndpoint != current.ControlPlaneEndpoint {
+		err = withCode(exitUsage, fmt.Errorf("--etcd-backup: the cluster's nodes reach the control plane at %s, and this init says %q; leave --control-plane out, or move the endpoint afterwards (hullmark endpoint set)", current.ControlPlaneEndpoint, f.ControlPlaneEndpoint))
+	}
+	return err
 }
 
 // fits refuses a backup of which this init would make a cluster that does not work.
@@ -161,11 +191,14 @@ func (r *initRun) fits(configuration []byte) error {
 	if err != nil {
 		return err
 	}
+	if err := (kubeadm.Restoration{Documents: documents, NodeName: r.options.name}).Check(); err != nil {
+		return err
+	}
 	ours, err := frameOf(documents)
 	if err != nil {
-		return fmt.Errorf("kubeadm documents: %w", err)
+		return err
 	}
-	theirs, err := frameOf(bytes.TrimSpace(configuration))
+	theirs, err := frameOf(configuration)
 	if err != nil {
 		return fmt.Errorf("the backup's kubeadm-config: %w", err)
 	}
@@ -175,9 +208,9 @@ func (r *initRun) fits(configuration []byte) error {
 // continues refuses another network than the backup's Services and Pods have addresses of, and a Kubernetes that does not read what the backup's wrote.
 func (f frame) continues(backup frame) error {
 	for _, part := range []struct{ what, flag, ours, theirs string }{
-		{"pod network", "--pod-subnet", f.Networking.PodSubnet, backup.Networking.PodSubnet},
-		{"service network", "--service-subnet", f.Networking.ServiceSubnet, backup.Networking.ServiceSubnet},
-		{"DNS domain", "--kubeadm", f.Networking.DNSDomain, backup.Networking.DNSDomain},
+		{"pod network", "--pod-subnet, or in your own documents", f.Networking.PodSubnet, backup.Networking.PodSubnet},
+		{"service network", "--service-subnet, or in your own documents", f.Networking.ServiceSubnet, backup.Networking.ServiceSubnet},
+		{"DNS domain", "in documents of your own, --kubeadm", f.Networking.DNSDomain, backup.Networking.DNSDomain},
 	} {
 		if part.ours != part.theirs {
 			return fmt.Errorf("the cluster's %s was %q, and this init says %q; give the same (%s)", part.what, part.theirs, part.ours, part.flag)
@@ -205,17 +238,21 @@ func (r *initRun) announce(proceed *wire.Proceed, opened joinservice.Opened) err
 	if opened.Joined {
 		return &hullmark.Condition{
 			Code: "disk-not-blank", Step: "EPOCH", Title: "a backup begins a cluster anew, but this disk holds a control plane that was Ready",
-			Next: "give the node an empty disk (--new-disk), or run init without the backup to let it come back as it is",
+			Next: "run init without the backup, and the node comes back as it is; or give it an empty disk (--new-disk), and begin anew",
 		}
 	}
 	proceed.Snapshot = r.restoration.announced
 	return nil
 }
 
-// sendBackup sends what M6 announced.
-func (r *initRun) sendBackup(conversation *joinservice.Conversation) error {
+// sendBackup sends what M6 announced while the node tells what it does: a node that falls silent ends both.
+func (r *initRun) sendBackup(conversation *joinservice.Conversation) (sent <-chan error) {
+	result := make(chan error, 1)
 	if r.restoration == nil {
-		return nil
+		result <- nil
+		return result
 	}
-	return conversation.Snapshot(io.NewSectionReader(r.restoration.file, 0, int64(r.restoration.announced.GetSize())))
+	content := io.NewSectionReader(r.restoration.file, 0, int64(r.restoration.announced.GetSize()))
+	go func() { result <- conversation.Snapshot(content) }()
+	return result
 }

@@ -25,6 +25,8 @@ type documentOptions struct {
 	manifests                  []string
 	workloads                  bool
 	podNetwork, serviceNetwork netip.Prefix
+	// names are further ones of the API server's certificate.
+	names []string
 }
 
 func (d *documentOptions) addFlags(cmd *cobra.Command) {
@@ -99,7 +101,7 @@ func (r *initRun) parameters(config hullmark.NodeConfig, name string, own []neti
 	if err != nil {
 		return kubeadm.Params{}, err
 	}
-	return r.options.documents.parameters(name, address, []string{host}), nil
+	return r.options.documents.parameters(name, address, append([]string{host}, r.options.documents.names...)), nil
 }
 
 // settings are what the cluster's join services have to know of these parameters.
@@ -108,7 +110,7 @@ func (d *documentOptions) settings(p kubeadm.Params) *joinservice.Settings {
 	if endpoint == "" {
 		endpoint = netip.AddrPortFrom(p.AdvertiseAddress, 6443).String()
 	}
-	return &joinservice.Settings{ControlPlaneEndpoint: endpoint, Profile: p.Profile}
+	return &joinservice.Settings{ControlPlaneEndpoint: endpoint, Names: d.names, Profile: p.Profile}
 }
 
 // make returns the kubeadm documents and the manifests to apply after init.

@@ -139,7 +139,7 @@ func TestPolicyGroups(t *testing.T) {
 	want(exitFailed, "add group other", group("two.pem", "OU=my-project", "L=here"), "could both admit a machine")
 	want(exitUsage, "add group other", group("missing", "OU=my-project"), "--ek-ca")
 	want(exitFailed, "add group other", group("leaf.pem", "OU=my-project"), "signs no certificates")
-	want(exitFailed, "add group other", append(group("ca.pem", "OU=my-project"), "--pool", "gpu"), `no pool "gpu"`)
+	want(exitFailed, "add group other", append(group("ca.pem", "OU=another-project"), "--pool", "gpu"), `no pool "gpu"`)
 	one := strings.Repeat("11", 32)
 	want(0, "remove member", []string{one}, "no rule named the machine "+one, "barred from all groups")
 	want(exitFailed, "remove member", []string{one}, "names no member")
