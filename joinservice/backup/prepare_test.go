@@ -164,13 +164,13 @@ func TestPrepareRefuses(t *testing.T) {
 		}, "of another cluster"},
 		"an encrypted record": {func(e *etcd) { e.put(machineKeys+"x", []byte("k8s:enc:aesgcm:v1:k:")) }, machineKeys + "x is encrypted"},
 		"an encrypted Pod":    {func(e *etcd) { e.put(podKeys+"default/x", []byte("k8s:enc:aesgcm:v1:k:")) }, podKeys + "default/x is encrypted"},
-		"another kind":      {func(e *etcd) { e.object(machineKeys+"x", &corev1.Pod{}, "Pod") }, machineKeys + "x"},
-		"no object":         {func(e *etcd) { e.put(podKeys+"default/x", []byte("x")) }, podKeys + "default/x"},
-		"no entry":          {func(e *etcd) { e.buckets["key"]["x"] = nil }, "none of etcd's"},
-		"no value":          {func(e *etcd) { e.buckets["key"][string(e.revisionKey(1000))] = []byte("x") }, "damaged"},
-		"no bucket":         {func(e *etcd) { delete(e.buckets, "key") }, "none of etcd's"},
-		"no revision":       {func(e *etcd) { e.buckets["meta"]["finishedCompactRev"] = []byte("x") }, "none of etcd's"},
-		"a negative number": {func(e *etcd) { e.buckets["key"][string(e.revisionKey(-1))] = nil }, "none of etcd's"},
+		"another kind":        {func(e *etcd) { e.object(machineKeys+"x", &corev1.Pod{}, "Pod") }, machineKeys + "x"},
+		"no object":           {func(e *etcd) { e.put(podKeys+"default/x", []byte("x")) }, podKeys + "default/x"},
+		"no entry":            {func(e *etcd) { e.buckets["key"]["x"] = nil }, "none of etcd's"},
+		"no value":            {func(e *etcd) { e.buckets["key"][string(e.revisionKey(1000))] = []byte("x") }, "damaged"},
+		"no bucket":           {func(e *etcd) { delete(e.buckets, "key") }, "none of etcd's"},
+		"no revision":         {func(e *etcd) { e.buckets["meta"]["finishedCompactRev"] = []byte("x") }, "none of etcd's"},
+		"a negative number":   {func(e *etcd) { e.buckets["key"][string(e.revisionKey(-1))] = nil }, "none of etcd's"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := uniform(t)
