@@ -92,10 +92,12 @@ func (p Policy) checkGroups() error {
 			return fmt.Errorf("group %s: there is no pool %.80q", g.Name, g.Pool)
 		}
 	}
-	for i, ekid := range p.Barred {
-		if slices.Contains(p.Barred[:i], ekid) {
+	seen := map[hullmark.NodeID]bool{}
+	for _, ekid := range p.Barred {
+		if seen[ekid] {
 			return fmt.Errorf("barred: %v is listed twice", ekid)
 		}
+		seen[ekid] = true
 	}
 	return nil
 }

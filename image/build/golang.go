@@ -31,7 +31,10 @@ func goCommand(ctx context.Context, release, dir, objects string, args ...string
 // goEnvironment is the environment without anything that begins like a setting of Go, and then goSettings as they are in force.
 func goEnvironment(ctx context.Context) []string {
 	environment := slices.DeleteFunc(os.Environ(), func(s string) bool {
-		return !strings.HasPrefix(s, "GOMAXPROCS=") && (strings.HasPrefix(s, "GO") || strings.HasPrefix(s, "CGO_"))
+		if strings.HasPrefix(s, "GOMAXPROCS=") || strings.HasPrefix(s, "GOGC=") {
+			return false // What Go makes does not hang on them.
+		}
+		return strings.HasPrefix(s, "GO") || strings.HasPrefix(s, "CGO_")
 	})
 	environment = append(environment, "GOENV=off", "GOWORK=off")
 	out, err := exec.CommandContext(ctx, "go", append([]string{"env", "-json"}, goSettings...)...).Output()

@@ -66,7 +66,7 @@ func (d otherDay) run(ctx context.Context, work, script, path string, show *os.F
 	}
 	status, err := os.ReadFile(filepath.Join(d.dir, "status"))
 	if err != nil || strings.TrimSpace(string(status)) != "0" {
-		return "", errors.Join(fmt.Errorf("a kernel for another day: what it ran failed (%q)", strings.TrimSpace(string(status))), err)
+		return "", errors.Join(fmt.Errorf("a kernel for another day: what it ran failed (%q); if something was killed, it had too many memory maps: sysctl vm.max_map_count=1048576, and again", strings.TrimSpace(string(status))), err)
 	}
 	return filepath.Join(d.dir, "result"), nil
 }
