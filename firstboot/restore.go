@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -85,7 +86,7 @@ func (x *exchange) restore(ctx context.Context, intent string) (restored bool, e
 	backup := hex.EncodeToString(announced.GetBackup())
 	switch {
 	case announced == nil:
-		return held != "", x.checkUnfinished(held)
+		return false, x.checkUnfinished()
 	case held == backup:
 		return true, x.takeSnapshot(announced, io.Discard)
 	case held != "" || intent != "":
@@ -98,15 +99,15 @@ func (x *exchange) restore(ctx context.Context, intent string) (restored bool, e
 	return true, x.restoreFirst(ctx, announced, backup)
 }
 
-// checkUnfinished refuses to begin with an empty etcd where one with a backup was begun: whoever runs init once more may have forgotten to name it.
-func (x *exchange) checkUnfinished(held string) error {
+// checkUnfinished refuses to go on without a backup where one was begun with: whoever runs init once more may have forgotten to name it, and what else comes with it.
+func (x *exchange) checkUnfinished() error {
 	begun, err := x.agent.namedIn(restoringFile)
-	if err != nil || begun == "" || held != "" {
+	if err != nil || begun == "" {
 		return err
 	}
 	return &hullmark.Condition{
-		Code: "restore-unfinished", Step: StepKubeadm, Title: "this disk was to begin with a backup of etcd, and did not get all of it", Expected: "backup " + begun, Got: "no backup",
-		Next: "name a backup again (hullmark init --etcd-backup), or give the node an empty disk (--new-disk)",
+		Code: "restore-unfinished", Step: StepKubeadm, Title: "this disk was to begin with a backup of etcd, and the node was not Ready since", Expected: "backup " + begun, Got: "no backup",
+		Next: "name the backup again (hullmark init --etcd-backup), or give the node an empty disk (--new-disk)",
 	}
 }
 
@@ -179,17 +180,20 @@ func (x *exchange) storeSnapshot(announced *wire.Snapshot) error {
 	return errors.Join(x.takeSnapshot(announced, f), f.Close())
 }
 
+// tellEvery is how often the other end hears how far a snapshot has come.
+const tellEvery = 10 * time.Second
+
 // takeSnapshot receives the announced pieces and hands them on. An error means that they are not what was announced, or could not be written.
 func (x *exchange) takeSnapshot(announced *wire.Snapshot, w io.Writer) error {
-	digest, tenth := sha256.New(), uint64(0)
+	digest, told := sha256.New(), time.Now()
 	for got := uint64(0); got < announced.GetSize(); {
 		n, err := x.takePiece(io.MultiWriter(w, digest), announced.GetSize()-got)
 		if err != nil {
 			return err
 		}
 		got += n
-		if now := got * 10 / announced.GetSize(); now > tenth {
-			tenth = now
+		if time.Since(told) > tellEvery {
+			told = time.Now()
 			x.progress("restore", fmt.Sprintf("taken %d of %d MiB", got>>20, announced.GetSize()>>20))
 		}
 	}

@@ -70,21 +70,27 @@ func TestInitBeginsWithABackup(t *testing.T) {
 	}
 }
 
-// A kubeadm init that failed goes on with the etcd that it has begun with: its data is not made again, whether the operator names the backup or not.
+// A kubeadm init that failed goes on with the etcd that it has begun with: its data is not made again. The operator names the backup until the node was Ready.
 func TestEtcdIsRestoredOnce(t *testing.T) {
 	content := []byte("etcd")
-	for name, again := range map[string]*wire.Proceed{"with the backup": restoring(content, "monday"), "without": controlPlane()} {
+	for name, c := range map[string]struct {
+		again *wire.Proceed
+		code  string
+	}{
+		"with the backup": {restoring(content, "monday"), ""}, "with another": {restoring(content, "tuesday"), "restore-late"}, "without": {controlPlane(), "restore-unfinished"},
+	} {
 		s := newStage(t)
 		s.cluster.fail = errors.New("kubeadm failed")
 		if last := s.restore(t, restoring(content, "monday"), content); last.GetFailed() == nil {
 			t.Fatalf("last = %v", last)
 		}
 		s = s.rebooted(t)
-		if last := s.restore(t, again, content); !last.GetReady() {
-			t.Fatalf("%s: last = %v", name, last)
+		last := s.restore(t, c.again, content)
+		if last.GetFailed().GetCode() != c.code || last.GetReady() != (c.code == "") || len(s.cluster.restored) != 0 {
+			t.Errorf("%s: last = %v, restored %q", name, last, s.cluster.restored)
 		}
-		if len(s.cluster.restored) != 0 || !s.cluster.works[0].Restored || !s.cluster.works[0].Retry {
-			t.Errorf("%s: restored %q, work %+v", name, s.cluster.restored, s.cluster.works[0])
+		if c.code == "" && (!s.cluster.works[0].Restored || !s.cluster.works[0].Retry) {
+			t.Errorf("%s: work %+v", name, s.cluster.works[0])
 		}
 	}
 }

@@ -119,8 +119,11 @@ func (r Restoration) member() (name string, address netip.Addr, err error) {
 func (r Restoration) checkEtcd() error {
 	var c struct {
 		Etcd struct {
-			External any       `json:"external"`
-			Local    localEtcd `json:"local"`
+			External any `json:"external"`
+			Local    struct {
+				DataDir   string `json:"dataDir"`
+				ExtraArgs any    `json:"extraArgs"` // a list of names and values; in v1beta3 an object
+			} `json:"local"`
 		} `json:"etcd"`
 	}
 	if err := Find(r.Documents, "ClusterConfiguration", &c); err != nil {
@@ -129,10 +132,23 @@ func (r Restoration) checkEtcd() error {
 	if dir := c.Etcd.Local.DataDir; c.Etcd.External != nil || dir != "" && path.Clean(dir) != EtcdData {
 		return fmt.Errorf("kubeadm documents: etcd: a backup needs a local one with its data in %s", EtcdData)
 	}
-	for _, a := range c.Etcd.Local.ExtraArgs {
-		if slices.Contains([]string{"data-dir", "wal-dir", "force-new-cluster"}, a.Name) {
-			return fmt.Errorf("kubeadm documents: etcd.local.extraArgs: %s: a backup needs an etcd with its data in %s", a.Name, EtcdData)
+	for _, name := range []string{"data-dir", "wal-dir", "force-new-cluster"} {
+		if hasArgument(c.Etcd.Local.ExtraArgs, name) {
+			return fmt.Errorf("kubeadm documents: etcd.local.extraArgs: %s: a backup needs an etcd with its data in %s", name, EtcdData)
 		}
 	}
 	return nil
+}
+
+// hasArgument looks for a name in extraArgs of either form.
+func hasArgument(args any, name string) bool {
+	if object, ok := args.(map[string]any); ok {
+		_, found := object[name]
+		return found
+	}
+	list, _ := args.([]any)
+	return slices.ContainsFunc(list, func(a any) bool {
+		argument, ok := a.(map[string]any)
+		return ok && argument["name"] == name
+	})
 }

@@ -134,7 +134,7 @@ func writeBackup(ctx context.Context, file *cluster.File, source backup.Source, 
 	}
 	taken, err = encryptBackup(ctx, file, source, plain, f, notes)
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = unix.Renameat2(unix.AT_FDCWD, f.Name(), unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
+		err = giveName(f.Name(), path)
 	}
 	if err != nil {
 		return taken, errors.Join(err, os.Remove(f.Name()))
@@ -144,6 +144,17 @@ func writeBackup(ctx context.Context, file *cluster.File, source backup.Source, 
 		return taken, err
 	}
 	return taken, errors.Join(dir.Sync(), dir.Close())
+}
+
+// giveName moves a file to a name that nothing has. Some file systems have no links, and some take no flags.
+func giveName(from, to string) error {
+	if os.Link(from, to) == nil {
+		return os.Remove(from)
+	}
+	if err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE); err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	}
+	return nil
 }
 
 // encryptBackup takes the backup, to memory too, and rehearses it.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 
 	"github.com/spf13/cobra"
 
@@ -138,10 +139,11 @@ func (r *initRun) chooseEndpoint() error {
 // makeDesk makes the desk with the last policy, to which this init's document and machine are added.
 func (r *initRun) makeDesk() error {
 	c := r.file.Cluster
-	previous, err := c.OpenPolicy()
+	last, err := c.OpenPolicy()
 	if err != nil {
 		return err
 	}
+	previous := last
 	if r.options.replaceFirst && c.Initialising != nil {
 		// The machine that is given up must not stay a member.
 		if given := c.Initialising.Node; given != *r.anchor.Node {
@@ -152,6 +154,9 @@ func (r *initRun) makeDesk() error {
 	policy, err := joinservice.FirstPolicy(previous, r.document, member)
 	if err != nil {
 		return err
+	}
+	if policy = r.moveEndpoint(policy); policy.Version == last.Version && !reflect.DeepEqual(policy, last) {
+		policy.Version++ // What FirstPolicy compared with had changed, or its result has.
 	}
 	// What the file cannot keep is refused before the node is dialled.
 	trial := *c

@@ -162,27 +162,43 @@ func frameOf(stream []byte) (f frame, err error) {
 	return f, nil
 }
 
-// keepEndpoint makes the endpoint that is in force this init's, with its names: workers find the control plane by it. Documents of the operator's own have to name it.
+// keepEndpoint makes the endpoint that is in force this init's, unless the operator names another, and keeps its names: workers find the control plane by it.
 func (r *initRun) keepEndpoint() error {
-	settings := r.file.Cluster.Settings
-	if r.options.etcdBackup == "" || settings == nil {
+	if r.options.etcdBackup == "" || r.file.Cluster.Settings == nil {
 		return nil
 	}
 	current, err := r.file.Cluster.CurrentSettings()
 	if err != nil {
 		return err
 	}
-	r.options.documents.names = current.Names
-	r.options.documents.controlPlane = cmp.Or(r.options.documents.controlPlane, current.ControlPlaneEndpoint)
-	documents, _, err := r.options.documents.make(r.options.documents.example())
+	d := &r.options.documents
+	d.names, d.controlPlane = current.Names, cmp.Or(d.controlPlane, current.ControlPlaneEndpoint)
+	if d.kubeadm == "" {
+		return nil
+	}
+	documents, err := os.ReadFile(d.kubeadm)
 	if err != nil {
 		return err
 	}
 	f, err := frameOf(documents)
-	if err == nil && f.ControlPlaneEndpoint != current.ControlPlaneEndpoint {
-		err = withCode(exitUsage, fmt.Errorf("--etcd-backup: the cluster's nodes reach the control plane at %s, and this init says %q; leave --control-plane out, or move the endpoint afterwards (hullmark endpoint set)", current.ControlPlaneEndpoint, f.ControlPlaneEndpoint))
+	if err == nil && f.ControlPlaneEndpoint != "" && f.ControlPlaneEndpoint != d.controlPlane {
+		err = withCode(exitUsage, fmt.Errorf("--etcd-backup: %s has the controlPlaneEndpoint %q, and the cluster's nodes look for %s; write that, or name the new one, too (--control-plane)", d.kubeadm, f.ControlPlaneEndpoint, d.controlPlane))
 	}
 	return err
+}
+
+// moveEndpoint puts another endpoint than the one in force into the policy, as hullmark endpoint set would if there were an API: nodes that come back are told it.
+func (r *initRun) moveEndpoint(policy measurements.Policy) measurements.Policy {
+	if r.options.etcdBackup == "" || r.file.Cluster.Settings == nil {
+		return policy
+	}
+	current := r.file.Cluster.Settings.Under(policy)
+	if current.ControlPlaneEndpoint == r.options.documents.controlPlane {
+		return policy
+	}
+	fmt.Fprintf(r.notes, "the endpoint moves from %s to %s\n", current.ControlPlaneEndpoint, r.options.documents.controlPlane)
+	policy.Endpoint = &measurements.Endpoint{Address: r.options.documents.controlPlane, Names: current.Names}
+	return policy
 }
 
 // fits refuses a backup of which this init would make a cluster that does not work.
