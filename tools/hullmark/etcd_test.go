@@ -1,7 +1,9 @@
 package main
 
 import (
+	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 func TestEtcdBackupRefuses(t *testing.T) {
@@ -132,6 +135,45 @@ func TestRevisionsRise(t *testing.T) {
 	}
 	if ahead := int64(1) << 60; bump(ahead, now) == 0 {
 		t.Error("revisions stay where they were")
+	}
+}
+
+// A cluster that begins anew keeps its endpoint, or moves it by its policy: nodes that come back are told that.
+func TestBackupKeepsTheEndpoint(t *testing.T) {
+	s := newSite(t)
+	if err := s.update(t, func(c *cluster.Cluster) error {
+		c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443", Names: []string{"api.example.net"}}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "own.yaml", []byte("kind: ClusterConfiguration\ncontrolPlaneEndpoint: 192.0.2.7:6443\n"))
+	for name, c := range map[string]struct{ given, own, want string }{
+		"none given":               {"", "", "192.0.2.7:6443"},
+		"the same":                 {"192.0.2.7:6443", "", "192.0.2.7:6443"},
+		"another":                  {"192.0.2.9:6443", "", "192.0.2.9:6443"},
+		"own documents":            {"", "own.yaml", "192.0.2.7:6443"},
+		"own documents of another": {"192.0.2.9:6443", "own.yaml", ""},
+	} {
+		file, err := cluster.Open(s.path("cluster"), hullmark.NewSecret([]byte("correct horse")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := initRun{release: release{file: file, notes: io.Discard}, options: initOptions{etcdBackup: "b", documents: documentOptions{controlPlane: c.given}}}
+		if c.own != "" {
+			r.options.documents.kubeadm = s.path(c.own)
+		}
+		if err := r.keepEndpoint(); (err == nil) != (c.want != "") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.want == "" {
+			continue
+		}
+		policy := r.moveEndpoint(measurements.Policy{})
+		moved := policy.Endpoint != nil && policy.Endpoint.Address == c.want && slices.Equal(policy.Endpoint.Names, []string{"api.example.net"})
+		if d := r.options.documents; d.controlPlane != c.want || !slices.Equal(d.names, []string{"api.example.net"}) || moved != (c.want == "192.0.2.9:6443") {
+			t.Errorf("%s: %q with %q, policy %+v", name, d.controlPlane, d.names, policy.Endpoint)
+		}
 	}
 }
 

@@ -239,8 +239,17 @@ func TestInitOfAnotherFirstNode(t *testing.T) {
 	s.address = s.node.Serve(t, s.cluster.ID())
 	code, output := s.init(t, "--name", "control-plane-2")
 	wantExit(t, code, exitDenied, output, "other-first-node", first.ID.String())
+	// It may have its rule already, as one of several control planes.
+	add := []string{"policy", "add", "member", "--ek", s.node.ID.String(), "--role", "control-plane", "--name", "control-plane-2"}
+	if code, output := hullmarkCLI(t, append(add, "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))...); code != 0 {
+		t.Fatal(output)
+	}
 	code, output = s.init(t, "--name", "control-plane-2", "--replace-first")
 	wantExit(t, code, 0, output)
+	policy, err := s.open(t).OpenPolicy()
+	if err != nil || len(policy.Members) != 1 || policy.Members[0].EKID != s.node.ID || !policy.Bars(first.ID) {
+		t.Errorf("the policy is %+v, %v", policy, err)
+	}
 }
 
 func TestInitNotReached(t *testing.T) {
