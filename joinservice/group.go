@@ -67,16 +67,16 @@ func checkAuthority(authority *x509.Certificate) error {
 	return nil
 }
 
-// groupMember returns the rule for a machine that has none of its own: that of the one group which admits it.
-func groupMember(policy measurements.Policy, groups []group, node hullmark.NodeID, ek *x509.Certificate) (measurements.Member, bool) {
+// groupOf returns the one group that admits a machine which has no rule of its own, or nil.
+func groupOf(policy measurements.Policy, groups []group, node hullmark.NodeID, ek *x509.Certificate) *measurements.Group {
 	if ek == nil || policy.Bars(node) {
-		return measurements.Member{}, false
+		return nil
 	}
 	i := slices.IndexFunc(groups, func(g group) bool { return g.admits(ek) })
 	if i < 0 {
-		return measurements.Member{}, false
+		return nil
 	}
-	return groups[i].rule.Member(node), true
+	return &groups[i].rule
 }
 
 // admits reports whether an EK's certificate is of the group. The signature comes last: it is what costs. As with all EK certificates, times are not looked at.

@@ -17,6 +17,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -81,7 +82,7 @@ func (p provider) vouch(t *testing.T, subject pkix.Name, changes ...func(*x509.C
 }
 
 func (p provider) group(name string) measurements.Group {
-	return measurements.Group{Name: name, Authorities: [][]byte{p.certificate.Raw}, Subject: []measurements.Attribute{{Type: "OU", Value: "my-project"}, {Type: "L", Value: "here"}}}
+	return measurements.Group{Name: name, Authorities: [][]byte{p.certificate.Raw}, Subject: []measurements.Attribute{{Type: "OU", Value: "my-project"}, {Type: "L", Value: "here"}}, Max: 2}
 }
 
 var mine = pkix.Name{Organization: []string{"Cloud"}, OrganizationalUnit: []string{"my-project"}, Locality: []string{"here"}, CommonName: "1234"}
@@ -192,6 +193,32 @@ func TestGroupRefusalIsNotRecorded(t *testing.T) {
 	if err := s.dial(t); err != nil || s.machine(t).State != joinservice.MachineFailed {
 		t.Errorf("%v, recorded %+v", err, s.machine(t))
 	}
+}
+
+// A group has as many machines as it may, and each of them comes again.
+func TestGroupIsFull(t *testing.T) {
+	s, p := groupSite(t)
+	s.accept(t, func(policy *measurements.Policy) {
+		one := p.group("cloud")
+		one.Max = 1
+		policy.Groups = []measurements.Group{one}
+	}, "image")
+	s.node.EditHello = p.vouch(t, mine)
+	s.join(t)
+	first := s.node
+	s.node = nodetest.New(t, s.cluster.ID())
+	s.node.Boot(t, "image")
+	s.node.EditHello = p.vouch(t, mine)
+	if err := s.dial(t); err != nil || s.outcome() != "group-full" || s.node.Denied() == nil || s.node.Denied().Code != "group-full" {
+		t.Errorf("%v, outcome %s, told %v", err, s.outcome(), s.node.Denied())
+	}
+	if m := s.machine(t); m.Name != "" {
+		t.Errorf("recorded %+v", m)
+	}
+	s.node = first
+	grant := s.node.Ticket().Disk
+	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
+	s.join(t)
 }
 
 // A machine that was joined as a group's does not come back once the group is gone, or gives another name.

@@ -47,6 +47,8 @@ type Keeper interface {
 type Admission struct {
 	// Member is the machine's rule: its role and name.
 	Member measurements.Member
+	// Group is the one that the machine has its rule from; nil if the rule is its own.
+	Group *measurements.Group
 	// Verdict names the document that the machine's registers match.
 	Verdict measurements.Verdict
 	// Ticket is for the machine, once Record is stored.
@@ -78,7 +80,7 @@ func (d *Desk) Admit(kind hullmark.TicketKind, claims attest.Claims, record *Rec
 // identify decides whether a machine is wanted and booted what it should, and
 // whether its disk is its own. The Admission has no ticket yet.
 func (d *Desk) identify(claims attest.Claims) (Admission, error) {
-	member, ok := d.member(claims)
+	member, group, ok := d.member(claims)
 	if !ok {
 		return Admission{}, &hullmark.Condition{
 			Code: "not-a-member", Step: "ATTEST", Title: "no membership rule admits this machine",
@@ -92,15 +94,18 @@ func (d *Desk) identify(claims attest.Claims) (Admission, error) {
 	if err := d.checkOwner(claims); err != nil {
 		return Admission{}, err
 	}
-	return Admission{Member: member, Verdict: verdict}, nil
+	return Admission{Member: member, Group: group, Verdict: verdict}, nil
 }
 
-// member returns the rule for a machine.
-func (d *Desk) member(claims attest.Claims) (measurements.Member, bool) {
+// member returns the rule for a machine, and the group that it is of if it has none of its own.
+func (d *Desk) member(claims attest.Claims) (_ measurements.Member, group *measurements.Group, ok bool) {
 	if own, named := d.Policy.Member(claims.Node); named {
-		return own, true
+		return own, nil, true
 	}
-	return groupMember(d.Policy, d.groups, claims.Node, claims.EKCertificate)
+	if group = groupOf(d.Policy, d.groups, claims.Node, claims.EKCertificate); group == nil {
+		return measurements.Member{}, nil, false
+	}
+	return group.Member(claims.Node), group, true
 }
 
 // Judge compares registers with the documents that the policy accepts.

@@ -3,6 +3,7 @@ package joinservice
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -71,6 +72,17 @@ type Records interface {
 	// Claim binds a node's name to one machine, for good; a name that another
 	// machine holds is a *hullmark.Condition of code name-taken.
 	Claim(ctx context.Context, name string, node hullmark.NodeID) error
+	// Enrol counts a machine to a group, for good; it changes nothing for one that is counted already. A group that has
+	// as many machines as it may is what GroupFull returns.
+	Enrol(ctx context.Context, group string, node hullmark.NodeID, most int) error
+}
+
+// GroupFull is the condition of a group that has as many machines as it may.
+func GroupFull(group string, most int) *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: "group-full", Step: "ATTEST", Title: "the group " + group + " has as many machines as it may", Expected: fmt.Sprintf("at most %d", most), Got: "one more",
+		Next: "forget machines that are gone (hullmark node remove), or let the group have more (hullmark policy sign)",
+	}
 }
 
 // Tokens makes the bootstrap tokens with which kubelets ask for their first certificate.

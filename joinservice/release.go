@@ -108,6 +108,11 @@ func (x *release) admit() error {
 		if x.admission, err = x.decide(*m, known); err != nil {
 			return err
 		}
+		if g := x.admission.Group; g != nil {
+			if err := x.service.Records.Enrol(ctx, g.Name, x.claims.Node, g.Max); err != nil {
+				return err
+			}
+		}
 		if err := x.service.Records.Claim(ctx, x.admission.Member.Name, x.claims.Node); err != nil {
 			return err
 		}
@@ -354,14 +359,12 @@ var errUnnamed = errors.New("no rule names the machine, and it never had a ticke
 
 // record notes a refusal; of what earlier tickets bound it changes nothing.
 func (x *release) record(condition *hullmark.Condition) {
-	desk := x.service.desk()
-	member, ok := desk.member(x.claims)
+	member, group, ok := x.service.desk().member(x.claims)
 	if !ok {
 		return
 	}
-	_, named := desk.Policy.Member(x.claims.Node)
 	err := x.service.change(x.ctx, x.claims.Node, &x.last, func(m *Machine, known bool) error {
-		if !known && !named {
+		if !known && group != nil {
 			return errUnnamed
 		}
 		if !known {

@@ -192,8 +192,7 @@ func (s *Service) isMember(node hullmark.NodeID, ek *x509.Certificate) bool {
 	if _, named := now.members[node]; named {
 		return true
 	}
-	_, ok := groupMember(now.policy, now.groups, node, ek)
-	return ok
+	return groupOf(now.policy, now.groups, node, ek) != nil
 }
 
 // attempts bounds how often a compare-and-swap is tried. Only a machine's own exchanges change its record.

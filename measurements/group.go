@@ -40,6 +40,8 @@ type Group struct {
 	// Subject are attributes that the subject of each EK certificate has exactly once, with exactly this value. There is at least one: who
 	// signs certificates for one cluster's machines alone writes that into them.
 	Subject []Attribute `json:"subject"`
+	// Max is how many machines the group may have, from 1 to 10,000.
+	Max int `json:"max"`
 }
 
 // Attribute is one of an X.509 name.
@@ -58,6 +60,11 @@ func AttributeTypes() map[string]string {
 // Member returns the rule that the group has for one of its machines. Its name is the group's with the beginning of the machine's identity, so that nobody has to give names.
 func (g Group) Member(ekid hullmark.NodeID) Member {
 	return Member{EKID: ekid, Role: hullmark.Worker, Name: g.Name + "-" + digits.EncodeToString(ekid[:identity]), Pool: g.Pool}
+}
+
+// GroupOf returns the group that gave a machine its name, and whether one did.
+func GroupOf(name string, ekid hullmark.NodeID) (group string, ok bool) {
+	return strings.CutSuffix(name, "-"+digits.EncodeToString(ekid[:identity]))
 }
 
 // Without returns the policy without a machine: no rule of its own, and no group, admits it.
@@ -115,6 +122,8 @@ func (g Group) overlaps(other Group) bool {
 
 func (g Group) check() error {
 	switch {
+	case g.Max < 1 || g.Max > maxMembers:
+		return fmt.Errorf("max: %d, want 1 to %d", g.Max, maxMembers)
 	case len(g.Name) > maxGroupName || !hullmark.ValidNodeName(g.Name):
 		return fmt.Errorf("name: want a DNS label of at most %d characters", maxGroupName)
 	case len(g.Authorities) == 0 || len(g.Authorities) > maxAuthorities:

@@ -9,7 +9,7 @@ import (
 )
 
 func cloud() Group {
-	return Group{Name: "cloud", Authorities: [][]byte{[]byte("a certificate")}, Subject: []Attribute{{Type: "OU", Value: "my-project"}, {Type: "O", Value: "Cloud, Inc."}}}
+	return Group{Name: "cloud", Authorities: [][]byte{[]byte("a certificate")}, Subject: []Attribute{{Type: "OU", Value: "my-project"}, {Type: "O", Value: "Cloud, Inc."}}, Max: 3}
 }
 
 func grouped(change func(*Policy)) Policy {
@@ -43,6 +43,12 @@ func TestGroupsKeepTheirForm(t *testing.T) {
 	if len(without.Members) != 0 || !without.Bars(member.EKID) || len(without.Without(member.EKID).Barred) != 1 {
 		t.Errorf("without the machine the policy is %+v", without)
 	}
+	if group, ok := GroupOf(member.Name, member.EKID); !ok || group != "cloud" {
+		t.Errorf("%s is of group %q, %v", member.Name, group, ok)
+	}
+	if group, ok := GroupOf("cloud-1", member.EKID); ok {
+		t.Errorf("cloud-1 is of group %q", group)
+	}
 	longest := Group{Name: strings.Repeat("a", maxGroupName)}.Member(hullmark.NodeID{})
 	if !hullmark.ValidNodeName(longest.Name) {
 		t.Errorf("%s is no node's name", longest.Name)
@@ -55,6 +61,8 @@ func TestGroupsAreChecked(t *testing.T) {
 		"a name that is too long": func(p *Policy) { p.Groups[0].Name = strings.Repeat("a", maxGroupName+1) },
 		"a name of another form":  func(p *Policy) { p.Groups[0].Name = "Cloud" },
 		"two of one name":         func(p *Policy) { p.Groups = append(p.Groups, cloud()) },
+		"nobody":                  func(p *Policy) { p.Groups[0].Max = 0 },
+		"more than all":           func(p *Policy) { p.Groups[0].Max = maxMembers + 1 },
 		"no authority":            func(p *Policy) { p.Groups[0].Authorities = nil },
 		"a large authority":       func(p *Policy) { p.Groups[0].Authorities[0] = make([]byte, maxAuthority+1) },
 		"an empty authority":      func(p *Policy) { p.Groups[0].Authorities[0] = nil },

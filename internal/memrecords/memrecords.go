@@ -28,6 +28,7 @@ type Store struct {
 	down     bool
 	machines map[hullmark.NodeID]versioned
 	names    map[string]hullmark.NodeID
+	groups   map[string][]hullmark.NodeID
 	tokens   map[string]hullmark.NodeID
 	// issued counts tokens, conflicts the writes that lost a race, writes those that did not.
 	issued, conflicts, writes int
@@ -172,6 +173,23 @@ func (s *Store) Claim(_ context.Context, name string, node hullmark.NodeID) erro
 		s.names = map[string]hullmark.NodeID{}
 	}
 	s.names[name] = node
+	return nil
+}
+
+// Enrol counts a machine to a group.
+func (s *Store) Enrol(_ context.Context, group string, node hullmark.NodeID, most int) error {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if err := s.check(); err != nil || slices.Contains(s.groups[group], node) {
+		return err
+	}
+	if len(s.groups[group]) >= most {
+		return joinservice.GroupFull(group, most)
+	}
+	if s.groups == nil {
+		s.groups = map[string][]hullmark.NodeID{}
+	}
+	s.groups[group] = append(s.groups[group], node)
 	return nil
 }
 

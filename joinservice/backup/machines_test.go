@@ -92,9 +92,13 @@ func TestMachinesOfAGroupComeBack(t *testing.T) {
 		e := newEtcd(t).cluster()
 		e.machine(machine(1, name))
 		e.node(name)
+		e.configMap("hullmark", "group.cloud", map[string]string{hullmark.NodeID{1}.String(): ""})
 		want := restore()
 		want.Policy = test.policy
 		got := e.prepare(want)
+		if _, kept := got.values[hullmarkKeys+"group.cloud"]; kept {
+			t.Errorf("%s: the group's list is kept", what)
+		}
 		_, node := got.values[nodeKeys+name]
 		if _, found := got.machine(t, 1); found != test.back || node != test.back || len(got.Workers) == 1 != test.back {
 			t.Errorf("%s: record %v, Node %v, workers %+v", what, found, node, got.Workers)

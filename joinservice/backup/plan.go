@@ -24,10 +24,10 @@ const (
 )
 
 // never begin the keys of what no cluster begins with: addresses of API servers that are
-// gone, tokens that let machines join, requests for certificates that nobody waits for, and the
-// records and claims that the plan does not change.
+// gone, tokens that let machines join, requests for certificates that nobody waits for, the
+// records and claims that the plan does not change, and the lists of groups: machines are counted again when they come.
 var never = []string{
-	machineKeys, nameKeys,
+	machineKeys, nameKeys, hullmarkKeys + registry.GroupObjects,
 	"/registry/masterleases/",
 	"/registry/secrets/kube-system/bootstrap-token-",
 	"/registry/certificatesigningrequests/",

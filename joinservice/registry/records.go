@@ -123,7 +123,7 @@ func (r *Registry) List(ctx context.Context) ([]joinservice.Machine, error) {
 	return machines, errors.Join(unread...)
 }
 
-// Delete forgets a machine: its token, its Node object, its name's claim and, last, its
+// Delete forgets a machine: its token, its Node object, its name's claim, its place in a group and, last, its
 // record, so that an interrupted removal can be run again. What is gone already is no
 // error, and a name that another machine holds by now is left with its Node alone.
 // The caller has made sure that the machine is not running: see NodeReady.
@@ -142,6 +142,9 @@ func (r *Registry) Delete(ctx context.Context, m joinservice.Machine) error {
 		if err := r.remove(ctx, "give up the name "+m.Name, r.configMaps.delete, NameObject(m.Name)); err != nil {
 			return err
 		}
+	}
+	if err := r.leave(ctx, m); err != nil {
+		return err
 	}
 	return r.remove(ctx, "delete the record of machine "+m.Node.String(), r.configMaps.delete, MachineObject(m.Node))
 }

@@ -254,6 +254,55 @@ func TestANameHasOneHolder(t *testing.T) {
 	}
 }
 
+// Of machines that join at once, a group has as many as it may, whichever those are; one that is forgotten makes room.
+func TestAGroupHasItsLimit(t *testing.T) {
+	const machines, most = 10, 4
+	group := measurements.Group{Name: "cloud"}
+	errs := make([]error, machines)
+	enrol := func(i int) error {
+		for {
+			err := service.Enrol(t.Context(), group.Name, hullmark.NodeID{42, byte(i)}, most)
+			var c *hullmark.Condition
+			if !errors.As(err, &c) || !c.Retry {
+				return err
+			}
+		}
+	}
+	var all sync.WaitGroup
+	for i := range machines {
+		all.Go(func() { errs[i] = enrol(i) })
+	}
+	all.Wait()
+	var in, out []int
+	for i, err := range errs {
+		var c *hullmark.Condition
+		switch {
+		case err == nil:
+			in = append(in, i)
+		case errors.As(err, &c) && c.Code == "group-full":
+			out = append(out, i)
+		default:
+			t.Fatal(err)
+		}
+	}
+	if len(in) != most {
+		t.Fatalf("%d machines are in, want %d", len(in), most)
+	}
+	if err := enrol(in[0]); err != nil {
+		t.Errorf("one that is in comes again: %v", err)
+	}
+	node := hullmark.NodeID{42, byte(in[0])}
+	if err := admin.Delete(t.Context(), joinservice.Machine{Node: node, Name: group.Member(node).Name}); err != nil {
+		t.Fatal(err)
+	}
+	if err := enrol(out[0]); err != nil {
+		t.Errorf("after one was forgotten: %v", err)
+	}
+	if err := enrol(in[0]); err == nil {
+		t.Error("one that was forgotten is in still")
+	}
+}
+
 func TestDeleteForgetsAMachine(t *testing.T) {
 	ctx, m := t.Context(), testMachine(13, "gone")
 	if err := service.Claim(ctx, m.Name, m.Node); err != nil {

@@ -115,6 +115,8 @@ type Vouched struct {
 	Authorities string `json:"authorities"`
 	// Subject are the attributes, by CN, O, OU, L, ST or C, that each such certificate's subject has.
 	Subject map[string]string `json:"subject"`
+	// Max is how many machines the pool may have of them.
+	Max int `json:"max"`
 }
 
 // Taint keeps pods off a node that do not tolerate it.

@@ -297,7 +297,7 @@ func (c *Cluster) draft(policy measurements.Policy) ([]byte, error) {
 
 // group is the policy's rule for the machines of a pool.
 func (v Vouched) group(pool string) (measurements.Group, error) {
-	group := measurements.Group{Name: pool, Pool: pool}
+	group := measurements.Group{Name: pool, Pool: pool, Max: v.Max}
 	for rest := []byte(v.Authorities); len(bytes.TrimSpace(rest)) > 0; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {

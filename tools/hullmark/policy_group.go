@@ -18,6 +18,7 @@ func newPolicyAddGroupCommand() *cobra.Command {
 	var o policyOptions
 	var ca, pool string
 	var subject []string
+	var most int
 	cmd := &cobra.Command{
 		Use:   "group NAME",
 		Short: "Admit machines that somebody vouches for, as workers",
@@ -34,7 +35,7 @@ and nothing else: whoever gets such a certificate gets a worker.`,
 			if err != nil {
 				return withCode(exitUsage, err)
 			}
-			rule.Pool = pool
+			rule.Pool, rule.Max = pool, most
 			return o.change(cmd, addGroup(rule))
 		},
 	}
@@ -42,6 +43,7 @@ and nothing else: whoever gets such a certificate gets a worker.`,
 	cmd.Flags().StringVar(&ca, "ek-ca", "", "PEM `FILE` of the CAs that sign the endorsement keys' certificates themselves")
 	cmd.Flags().StringArrayVar(&subject, "subject", nil, "`TYPE=VALUE` that each certificate's subject has, with TYPE one of CN, O, OU, L, ST and C; repeat for more")
 	cmd.Flags().StringVar(&pool, "pool", "", "the policy's `POOL` that says what the nodes are given (default: none)")
+	cmd.Flags().IntVar(&most, "max", 100, "how many machines the group may have: a `NUMBER` up to 10000")
 	require(cmd, "ek-ca", "subject")
 	return cmd
 }
@@ -76,7 +78,7 @@ func addGroup(rule measurements.Group) policyEdit {
 			return "", nil, fmt.Errorf("the policy has a group %s already; to replace it, remove that first (hullmark policy remove group %s)", rule.Name, rule.Name)
 		}
 		policy.Groups = append(slices.Clone(policy.Groups), rule)
-		return fmt.Sprintf("group %s added: workers with %s, by %s", rule.Name, subjectOf(rule), authoritiesOf(rule)), nil, nil
+		return fmt.Sprintf("group %s added: %d workers at most, with %s, by %s", rule.Name, rule.Max, subjectOf(rule), authoritiesOf(rule)), nil, nil
 	}
 }
 

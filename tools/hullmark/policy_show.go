@@ -66,10 +66,10 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 		fmt.Fprintf(t, "%s\t%s\t%s\n", m.Name, m.Role, m.EKID)
 	}
 	if len(policy.Groups) > 0 {
-		fmt.Fprintf(t, "\ngroup\tsubject of the endorsement key's certificate\tsigned by\n")
+		fmt.Fprintf(t, "\ngroup\tat most\tsubject of the endorsement key's certificate\tsigned by\n")
 	}
 	for _, g := range policy.Groups {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", g.Name, printable(subjectOf(g)), printable(authoritiesOf(g)))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", g.Name, g.Max, printable(subjectOf(g)), printable(authoritiesOf(g)))
 	}
 	if len(policy.Barred) > 0 {
 		fmt.Fprintf(t, "\nbarred from all groups\n")

@@ -132,13 +132,14 @@ func TestPolicyGroups(t *testing.T) {
 		}
 		return args
 	}
-	want(0, "add group cloud", group("ca.pem", "OU=my-project", "O=Cloud, Inc."), "group cloud added: workers with OU=my-project, O=Cloud, Inc., by CN=hullmark root")
+	want(0, "add group cloud", group("ca.pem", "OU=my-project", "O=Cloud, Inc."), "group cloud added: 100 workers at most, with OU=my-project, O=Cloud, Inc., by CN=hullmark root")
 	want(exitFailed, "add group cloud", group("ca.pem", "OU=my-project"), "policy remove group cloud")
 	want(exitUsage, "add group other", group("ca.pem", "my-project"), "want TYPE=VALUE")
 	want(exitFailed, "add group other", group("ca.pem", "UID=me"), "want CN, O, OU, L, ST or C")
 	want(exitFailed, "add group other", group("two.pem", "OU=my-project", "L=here"), "could both admit a machine")
 	want(exitUsage, "add group other", group("missing", "OU=my-project"), "--ek-ca")
 	want(exitFailed, "add group other", group("leaf.pem", "OU=my-project"), "signs no certificates")
+	want(exitFailed, "add group other", append(group("ca.pem", "OU=another-project"), "--max", "0"), "want 1 to 10000")
 	want(exitFailed, "add group other", append(group("ca.pem", "OU=another-project"), "--pool", "gpu"), `no pool "gpu"`)
 	one := strings.Repeat("11", 32)
 	want(0, "remove member", []string{one}, "no rule named the machine "+one, "barred from all groups")

@@ -1,0 +1,105 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// groupKind is of the objects that list a group's machines: each is a key, without a content.
+const groupKind = "group"
+
+// GroupObjects is what the names of those objects begin with.
+const GroupObjects = groupKind + "."
+
+// Machines of a group that join at once change one object: whoever loses a race tries again, later each time.
+const enrolTries, enrolPause = 8, 50 * time.Millisecond
+
+// Enrol counts a machine to a group, for good; see joinservice.Records. Only Delete takes it out.
+func (r *Registry) Enrol(ctx context.Context, group string, node hullmark.NodeID, most int) error {
+	return r.editGroup(ctx, group, func(machines map[string]string) (bool, error) {
+		if _, counted := machines[node.String()]; counted {
+			return false, nil
+		}
+		if len(machines) >= most {
+			return false, joinservice.GroupFull(group, most)
+		}
+		machines[node.String()] = ""
+		return true, nil
+	})
+}
+
+// leave takes a machine out of the group that gave it its name, if one did.
+func (r *Registry) leave(ctx context.Context, m joinservice.Machine) error {
+	group, ok := measurements.GroupOf(m.Name, m.Node)
+	if !ok {
+		return nil
+	}
+	return r.editGroup(ctx, group, func(machines map[string]string) (bool, error) {
+		_, counted := machines[m.Node.String()]
+		delete(machines, m.Node.String())
+		return counted, nil
+	})
+}
+
+// editGroup changes a group's list by compare-and-swap, unless edit reports that there is nothing to change.
+func (r *Registry) editGroup(ctx context.Context, group string, edit func(machines map[string]string) (changed bool, err error)) error {
+	for try := range enrolTries {
+		if try > 0 {
+			select {
+			case <-time.After(rand.N(enrolPause << try)):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		object, absent, err := r.group(ctx, group)
+		if err != nil {
+			return err
+		}
+		changed, err := edit(object.Data)
+		if err != nil || !changed {
+			return err
+		}
+		_, err = call(ctx, r, "store the machines of group "+group, func(ctx context.Context) (*corev1.ConfigMap, error) {
+			if absent {
+				return r.configMaps.create(ctx, object)
+			}
+			return r.configMaps.update(ctx, object.Name, object)
+		})
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && (absent || !apierrors.IsNotFound(err)) {
+			return err
+		}
+	}
+	return &hullmark.Condition{
+		Code: "record-contended", Title: "the list of the group's machines was changed by others again and again", Retry: true,
+		Next: "wait: the node tries again by itself",
+	}
+}
+
+// group strictly reads a group's list; one that is absent is made, and not stored.
+func (r *Registry) group(ctx context.Context, group string) (object *corev1.ConfigMap, absent bool, err error) {
+	object, err = r.configMap(ctx, "read the machines of group "+group, GroupObjects+group)
+	if apierrors.IsNotFound(err) {
+		return &corev1.ConfigMap{ObjectMeta: meta(groupKind, GroupObjects+group), Data: map[string]string{}}, true, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	for key, value := range object.Data {
+		if _, err := hullmark.ParseNodeID(key); err != nil || value != "" {
+			return nil, false, fmt.Errorf("ConfigMap %s/%s: %.80q is no machine's identity alone; mend or delete the object", Namespace, object.Name, key)
+		}
+	}
+	if object.Data == nil {
+		object.Data = map[string]string{}
+	}
+	return object, false, nil
+}
