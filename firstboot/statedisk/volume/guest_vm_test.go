@@ -8,12 +8,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/devmapper"
+	"github.com/hullmark/hullmark/firstboot/luks2"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/internal/lukstest"
 )
 
 // What host and guest agree on.
@@ -108,6 +112,7 @@ func TestGuest(t *testing.T) {
 		{"older epoch is a rollback", chapterRollback},
 		{"another key, uuid or owner does not open it", chapterOthers},
 		{"edited header and record are refused", chapterEdited},
+		{"hostile headers under the right key are refused", chapterHostile},
 		{"interrupted formatting is repeated", chapterInterrupted},
 	} {
 		if !t.Run(chapter.name, func(t *testing.T) { chapter.run(t, path) }) {
@@ -258,6 +263,68 @@ func chapterEdited(t *testing.T, path string) {
 	}
 	if err := closeVolume(); err != nil {
 		t.Error(err)
+	}
+}
+
+// chapterHostile has what TestMutantsUnderTheRightKey has, less often, through the whole of Open.
+func chapterHostile(t *testing.T, path string) {
+	keys, err := statedisk.DeriveKeys(grant(0, 1).Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	area, found, err := readReady(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(area []byte) {
+		poke(t, path, 0, area[:luks2.KeyslotOffset])
+		poke(t, path, statedisk.OffsetB, statedisk.EncodeB(found.Ready, area, keys.Header))
+	}
+	mutants, tried := 0, 0
+	for m := range lukstest.Fields(area) {
+		if mutants++; mutants%20 != 0 || lukstest.Equivalent(m.Header, area) == nil {
+			continue
+		}
+		tried++
+		write(m.Header)
+		_, err := workspace.Open(path, grant(3, 4))
+		wantCode(t, err, "disk-tampered")
+		for _, name := range []string{Name, integrityName} {
+			if _, err := os.Stat("/dev/mapper/" + name); !errors.Is(err, os.ErrNotExist) {
+				t.Fatalf("%s, %.80s: %s was made", m.Field, m.Value, name)
+			}
+		}
+	}
+	write(area)
+	if _, err := workspace.Open(path, grant(3, 4)); err != nil {
+		t.Errorf("with the header put back, after %d others: %v", tried, err)
+	}
+	showTables(t)
+	if err := closeVolume(); err != nil {
+		t.Error(err)
+	}
+}
+
+// showTables logs the live tables of the open disk; dm-crypt's second argument would be the key.
+func showTables(t *testing.T) {
+	t.Helper()
+	control, err := devmapper.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	for _, name := range []string{Name, integrityName} {
+		table, err := control.Table(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, target := range table {
+			fields := strings.Fields(target.Params)
+			if target.Type == "crypt" {
+				fields[1] = "KEY"
+			}
+			t.Logf("%s: %d %d %s %s", name, target.Start, target.Length, target.Type, strings.Join(fields, " "))
+		}
 	}
 }
 

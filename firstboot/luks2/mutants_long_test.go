@@ -1,0 +1,5 @@
+//go:build long
+
+package luks2_test
+
+func init() { randomMutants = 1_000_000 }
