@@ -31,6 +31,9 @@ type Machine struct {
 	// Token is the public half of the bootstrap token that its last ticket
 	// brought, as long as the token may be used; no secret.
 	Token string `json:"token,omitempty"`
+	// FirstKey is the SHA-256, in hexadecimal, of the public key (SubjectPublicKeyInfo, in DER) that the bearer of its last
+	// token may have a certificate for: a token is good for one key. It is empty as long as nobody asked.
+	FirstKey string `json:"firstKey,omitempty"`
 	// State is how far it has come, Seen when it said so by the service's clock.
 	State MachineState `json:"state"`
 	Seen  time.Time    `json:"seen"`

@@ -227,7 +227,7 @@ func (x *release) confirm(token string) error {
 		if err := x.end(x.ctx, m.Token); err != nil {
 			return err
 		}
-		m.Record, m.Token, m.Addresses = record, token, usable(x.opened.Addresses)
+		m.Record, m.Token, m.FirstKey, m.Addresses = record, token, "", usable(x.opened.Addresses)
 		m.State, m.Phase, m.Condition = MachineJoining, "", nil
 		return nil
 	})

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -134,13 +135,9 @@ func ours(csr *certificatesv1.CertificateSigningRequest) bool {
 // handle decides over one request and writes the decision.
 func (a *Approver) handle(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (Decision, error) {
 	d := Decision{Request: csr.Name, Signer: csr.Spec.SignerName, Requester: csr.Spec.Username}
-	known, err := a.look(ctx, csr)
-	if err != nil {
+	var err error
+	if d.Outcome, d.Reason, err = a.settle(ctx, csr); err != nil || d.Outcome == Waiting {
 		return d, err
-	}
-	d.Outcome, d.Reason = decide(csr, known, time.Now())
-	if d.Outcome == Waiting {
-		return d, nil
 	}
 	decided := csr.DeepCopy()
 	decided.Status.Conditions = append(decided.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
@@ -155,6 +152,41 @@ func (a *Approver) handle(ctx context.Context, csr *certificatesv1.CertificateSi
 		return Decision{Outcome: Waiting}, nil
 	}
 	return d, err
+}
+
+// bindTries bounds how often a key is bound to a token while others change the record: the machine's own exchange does.
+const bindTries = 4
+
+// settle decides over one request; what is approved for the bearer of a token is recorded first.
+func (a *Approver) settle(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (Outcome, string, error) {
+	for try := 1; ; try++ {
+		known, err := a.look(ctx, csr)
+		if err != nil {
+			return Waiting, "", err
+		}
+		outcome, reason := decide(csr, known, time.Now())
+		if outcome == Approved {
+			err = a.bind(ctx, csr, known)
+		}
+		if !errors.Is(err, joinservice.ErrConflict) || try == bindTries {
+			return outcome, reason, err
+		}
+	}
+}
+
+// bind records the key of a token's bearer before its request is approved. Of two keys, at whatever replicas, one is first.
+func (a *Approver) bind(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, known facts) error {
+	if requesterOf(csr).token == "" || known.machine.FirstKey != "" {
+		return nil
+	}
+	request, err := parseRequest(csr.Spec.Request)
+	if err != nil {
+		return err
+	}
+	m := known.machine
+	m.FirstKey = keyOf(request)
+	_, err = a.Registry.Store(ctx, m, known.version)
+	return err
 }
 
 // look fetches what the records say about who made a request.
@@ -173,7 +205,7 @@ func (a *Approver) look(ctx context.Context, csr *certificatesv1.CertificateSign
 	}
 	var version joinservice.Version
 	known.machine, version, err = a.Registry.Load(ctx, known.node)
-	known.recorded = version != ""
+	known.version, known.recorded = version, version != ""
 	if err != nil {
 		return facts{}, fmt.Errorf("certificate request %s: %w", csr.Name, err)
 	}

@@ -1,8 +1,10 @@
 package registry
 
 import (
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/asn1"
+	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -83,6 +85,7 @@ type facts struct {
 	found bool
 	// machine is its record, recorded whether it has one.
 	machine  joinservice.Machine
+	version  joinservice.Version
 	recorded bool
 }
 
@@ -105,6 +108,9 @@ func decide(csr *certificatesv1.CertificateSigningRequest, known facts, now time
 	}
 	if differs := check(request, csr.Spec.Usages, known.machine); differs != "" {
 		return Denied, brief(differs)
+	}
+	if first := known.machine.FirstKey; who.token != "" && first != "" && first != keyOf(request) {
+		return Denied, fmt.Sprintf("bootstrap token %s was used already, for another key", who.token)
 	}
 	return Approved, fmt.Sprintf("machine %s holds the name %s", known.node, known.machine.Name)
 }
@@ -147,6 +153,12 @@ func parseRequest(text []byte) (*x509.CertificateRequest, error) {
 		return nil, err
 	}
 	return request, nil
+}
+
+// keyOf identifies a request's public key as a machine's record does.
+func keyOf(request *x509.CertificateRequest) string {
+	sum := sha256.Sum256(request.RawSubjectPublicKeyInfo)
+	return hex.EncodeToString(sum[:])
 }
 
 // clientDiffers says what of a request for a client certificate is not as the kubelet of machine m has it.

@@ -115,8 +115,20 @@ func TestDecideApproves(t *testing.T) {
 		from   *question
 		change func(*question)
 	}{
-		"first certificate":       {bootstrap(), func(*question) {}},
+		"first certificate": {bootstrap(), func(*question) {}},
+		"first certificate, asked for again": {bootstrap(), func(q *question) {
+			q.mangle = func(text []byte) []byte {
+				request, err := parseRequest(text)
+				if err != nil {
+					t.Error(err)
+					return nil
+				}
+				q.known.machine.FirstKey = keyOf(request)
+				return text
+			}
+		}},
 		"renewal":                 {renewal(), func(*question) {}},
+		"renewal of another key":  {renewal(), func(q *question) { q.known.machine.FirstKey = strings.Repeat("0", 64) }},
 		"renewal without token":   {renewal(), func(q *question) { q.known.machine.Token = "" }},
 		"renewal of long ago":     {renewal(), func(q *question) { q.now = asked.Add(patience * 2) }},
 		"renewal, no addresses":   {renewal(), func(q *question) { q.known.machine.Addresses = nil }},
@@ -162,6 +174,7 @@ func TestDecideDeniesRequesters(t *testing.T) {
 		"a token of no machine":          {bootstrap(), func(q *question) { q.request.Spec.Groups[2] = machineGroup + "ab" }, "requester"},
 		"token of a forgotten machine":   {bootstrap(), func(q *question) { q.known.recorded, q.known.machine = false, joinservice.Machine{} }, "last ticket"},
 		"token of another ticket":        {bootstrap(), func(q *question) { q.known.machine.Token = "zzz999" }, "last ticket"},
+		"token used for another key":     {bootstrap(), func(q *question) { q.known.machine.FirstKey = strings.Repeat("0", 64) }, "used already, for another key"},
 		"token revoked":                  {bootstrap(), func(q *question) { q.known.machine.Token = "" }, "last ticket"},
 		"token for serving":              {newQuestion(servingSigner, "system:bootstrap:abc123", tokenGroup, machineGroup+hullmark.NodeID{1}.String()), func(*question) {}, "client certificate only"},
 		"name of no machine":             {renewal(), func(q *question) { q.known = facts{}; q.now = asked.Add(patience) }, "no machine is recorded"},

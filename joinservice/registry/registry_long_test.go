@@ -535,14 +535,15 @@ func TestFirstCertificateIsLeftToTheReplicaOfTheExchange(t *testing.T) {
 	stopOther := run(1)
 	defer func() { stopOther() }()
 	stopOwn := run(0)
+	text := requestPEM(t, template("w19"))
 	for range 2 {
-		wantSigned(t, request(t, bearer(token), clientSigner, requestPEM(t, template("w19")), certificatesv1.UsageClientAuth))
+		wantSigned(t, request(t, bearer(token), clientSigner, text, certificatesv1.UsageClientAuth))
 		if i := <-decisions; i != 0 {
 			t.Errorf("replica %d decided, which has not the exchange", i)
 		}
 	}
 	stopOwn()
-	wantSigned(t, request(t, bearer(token), clientSigner, requestPEM(t, template("w19")), certificatesv1.UsageClientAuth))
+	wantSigned(t, request(t, bearer(token), clientSigner, text, certificatesv1.UsageClientAuth))
 	if i := <-decisions; i != 1 {
 		t.Errorf("replica %d decided, which was stopped", i)
 	}
@@ -629,7 +630,13 @@ func TestKubeletsCertificates(t *testing.T) {
 	wantDenied(t, request(t, bearer(strange), clientSigner, first, client), "common name: want system:node:w18")
 	wantDenied(t, request(t, bearer(token), clientSigner, requestPEM(t, template("w18")), client), "common name: want system:node:w17")
 	wantDenied(t, request(t, bearer(token), servingSigner, requestPEM(t, template("w17", "10.0.0.1")), certificatesv1.UsageServerAuth), "client certificate only")
+	administrator := template("w17")
+	administrator.Subject.Organization = []string{"system:masters"}
+	wantDenied(t, request(t, bearer(token), clientSigner, requestPEM(t, administrator), client), "organization: want system:nodes alone")
 	certificate := wantSigned(t, request(t, bearer(token), clientSigner, first, client))
+	// The token is good for one key, however often its certificate is asked for.
+	wantDenied(t, request(t, bearer(token), clientSigner, requestPEM(t, template("w17")), client), "was used already, for another key")
+	wantSigned(t, request(t, bearer(token), clientSigner, first, client))
 
 	node := api.Anonymous()
 	node.CertData, node.KeyData = certificate, key
