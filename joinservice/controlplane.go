@@ -42,8 +42,6 @@ type ControlPlanes struct {
 	Lease Lease
 	// RemoveMember removes from etcd the members in the place of the node that joins under a name, at an address.
 	RemoveMember func(ctx context.Context, name string, address netip.Addr) error
-	// RemoveNode deletes the Node that an earlier machine left under the name, unless it is Ready.
-	RemoveNode func(ctx context.Context, name string) error
 	// Files returns what a control plane keeps on its disk, as this one does, but the policy and its documents.
 	Files func() ([]*wire.File, error)
 	// Rotated returns those of Files that a rotation exchanges, and Rotation is theirs (measurements.Policy).
@@ -162,7 +160,7 @@ func (x *release) makeRoom() (netip.Addr, error) {
 	if err := x.service.ControlPlanes.RemoveMember(x.ctx, name, own[at]); err != nil {
 		return netip.Addr{}, err
 	}
-	if err := x.service.ControlPlanes.RemoveNode(x.ctx, name); err != nil {
+	if err := x.service.RemoveNode(x.ctx, name); err != nil {
 		return netip.Addr{}, err
 	}
 	// What was removed took its time: whoever has the place by now goes first.

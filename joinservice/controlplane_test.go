@@ -49,13 +49,13 @@ const rotated = "/var/lib/hullmark/keyset.json"
 func (s *site) controlPlanes(t *testing.T) *room {
 	t.Helper()
 	r := &room{}
+	s.service.RemoveNode = func(_ context.Context, name string) error { return r.note("node "+name, r.node) }
 	s.service.Patience.Renew = time.Millisecond
 	s.service.ControlPlanes = joinservice.ControlPlanes{
 		Lease: s.records,
 		RemoveMember: func(_ context.Context, name string, address netip.Addr) error {
 			return r.note("member "+name+" "+address.String(), r.member)
 		},
-		RemoveNode: func(_ context.Context, name string) error { return r.note("node "+name, r.node) },
 		Files: func() ([]*wire.File, error) {
 			return []*wire.File{{Path: secret, Content: []byte("key"), Mode: 0o600}}, nil
 		},
@@ -82,6 +82,31 @@ func (s *site) file(path string) string {
 func (s *site) free(t *testing.T) {
 	t.Helper()
 	waitFor(t, func() bool { _, held, _ := s.records.Holder(); return !held })
+}
+
+// The Node that an earlier machine, or disk, left under a worker's name goes before its token is made; one that is Ready stays, and the worker waits.
+func TestNodeOfAnEarlierWorker(t *testing.T) {
+	s := newSite(t)
+	r := &room{node: &hullmark.Condition{Code: "node-alive", Title: "the Node is Ready", Next: "wait", Retry: true}}
+	s.service.RemoveNode = func(_ context.Context, name string) error { return r.note("node "+name, r.node) }
+	if err := s.dial(t); err != nil {
+		t.Fatal(err)
+	}
+	if told := s.node.Denied(); told == nil || told.Code != "node-alive" || !told.Retry || s.node.Proceed() != nil || len(s.records.Tokens()) != 0 {
+		t.Errorf("told %+v, tokens %v", told, s.records.Tokens())
+	}
+	r.node, s.node.Unjoined = nil, true
+	s.reboot()
+	s.join(t)
+	if did := r.take(); !slices.Equal(did, []string{"node worker-1", "node worker-1"}) {
+		t.Errorf("before M6 the service did %q", did)
+	}
+	s.reboot()
+	s.node.Unjoined = false
+	s.join(t)
+	if did := r.take(); len(did) > 0 {
+		t.Errorf("for a node that comes back the service did %q", did)
+	}
 }
 
 func TestControlPlaneJoinsAndComesBack(t *testing.T) {

@@ -27,6 +27,8 @@ func (x *release) addMaterial(proceed *wire.Proceed) (err error) {
 		if err := checkSize(proceed); err != nil {
 			return err
 		}
+	} else if err := x.service.RemoveNode(x.ctx, member.Name); err != nil {
+		return err
 	}
 	token, err := x.service.Tokens.Issue(x.ctx, Machine{Node: x.claims.Node, Name: member.Name, Role: member.Role}, x.confirm)
 	if err != nil {

@@ -45,6 +45,9 @@ type Service struct {
 	// Records keeps the machines, Tokens makes what a joining kubelet authenticates with.
 	Records Records
 	Tokens  Tokens
+	// RemoveNode deletes the Node that an earlier machine, or disk, left under the name of a node that joins. One that is
+	// Ready is left: the error is a *hullmark.Condition with Retry.
+	RemoveNode func(ctx context.Context, name string) error
 	// ControlPlanes lets further control planes join.
 	ControlPlanes ControlPlanes
 	// Outage lets control planes come back although no record can be read. Without it, none may.

@@ -63,6 +63,7 @@ func (s *site) start(t *testing.T) {
 	t.Helper()
 	s.service = &joinservice.Service{
 		Root: s.cluster.ID(), Policy: s.policy, Keys: s.cluster.Keys, Records: s.records, Tokens: s.records,
+		RemoveNode:   func(context.Context, string) error { return nil },
 		Settings:     joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"},
 		KubernetesCA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cluster.Kubernetes.Certificate.Raw}),
 		Patience:     joinservice.Patience{Proof: time.Minute, Opened: time.Minute, Progress: time.Minute},

@@ -81,7 +81,7 @@ func (c *credentials) checkControlPlaneFiles(f folder) error {
 func (a *app) controlPlanes() joinservice.ControlPlanes {
 	members := &etcd.Members{Endpoint: a.options.etcd, TLS: etcdTLS(a.credentials.etcd)}
 	return joinservice.ControlPlanes{
-		Lease: a.registry, RemoveMember: members.RemoveStale, RemoveNode: a.registry.RemoveStaleNode,
+		Lease: a.registry, RemoveMember: members.RemoveStale,
 		Files:   folder(a.options.credentials).controlPlaneFiles,
 		Rotated: folder(a.options.credentials).rotatedFiles, Rotation: a.credentials.rotation,
 	}

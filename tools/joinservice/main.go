@@ -122,7 +122,7 @@ func prepare(o options) (a *app, err error) {
 	}
 	a.service = &joinservice.Service{
 		Root: a.credentials.id(), Policy: a.policy, Keys: a.keyset, Records: attentive{a.registry, a.outage}, Tokens: a.registry,
-		Outage:   a.outage,
+		RemoveNode: a.registry.RemoveStaleNode, Outage: a.outage,
 		Settings: a.credentials.settings, KubernetesCA: a.credentials.authority,
 		Patience: joinservice.ServicePatience(), Log: o.log,
 	}
