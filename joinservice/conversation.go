@@ -51,13 +51,15 @@ func OperatorPatience() Patience {
 }
 
 // Conversation speaks the verifier's half of one exchange. Its methods are
-// called once each, in order: Attest, Grant, Proceed, Snapshot if M6 announced one, Follow; Deny ends it
+// called once each, in order: Attest, Grant, Proceed, Follow, with Snapshot beside Follow if M6 announced one; Deny ends it
 // anywhere. The caller ends the stream.
 type Conversation struct {
 	stream   Stream
 	patience Patience
 	// over, if set, is closed when the exchange has to end although the stream has not.
 	over <-chan struct{}
+	// stalled says that a message was given up while somebody still waits for it: a stream has one receiver at a time.
+	stalled bool
 }
 
 // Converse begins an exchange on a stream.
@@ -215,7 +217,7 @@ func (c *Conversation) Follow(report func(phase, message string)) error {
 // moment for the node to end the stream: ending it here could overtake the message.
 func (c *Conversation) Deny(condition *hullmark.Condition) error {
 	err := c.send("denial", &wire.FromVerifier{Message: &wire.FromVerifier_Denied{Denied: wire.FromCondition(condition)}})
-	if err == nil {
+	if err == nil && !c.stalled {
 		_, _ = c.receive("end", farewell) // Whatever comes, the exchange is over.
 	}
 	return err
@@ -254,8 +256,10 @@ func (c *Conversation) receive(what string, limit time.Duration) (*wire.FromNode
 		}
 		return inspect(r.message)
 	case <-c.over:
+		c.stalled = true
 		return nil, fmt.Errorf("receive %s: %w", what, errSuperseded)
 	case <-timer.C:
+		c.stalled = true
 		return nil, fmt.Errorf("receive %s: the node said nothing for %v", what, limit)
 	}
 }

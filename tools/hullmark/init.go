@@ -221,7 +221,12 @@ func (r *initRun) admitted(conversation *joinservice.Conversation, claims attest
 		}
 	}
 	if err := r.finish(conversation, claims.Node); err != nil {
-		return err
+		select {
+		case cause := <-sent:
+			return errors.Join(cause, err)
+		default: // Whatever still sends ends with the stream.
+			return err
+		}
 	}
 	return <-sent
 }
