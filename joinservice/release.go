@@ -370,7 +370,7 @@ func (x *release) record(condition *hullmark.Condition) {
 		if !known {
 			m.Name, m.Role, m.Trust = member.Name, member.Role, x.claims.Trust
 		}
-		m.State, m.Condition = MachineFailed, condition
+		m.State, m.Condition = MachineFailed, brief(condition)
 		return nil
 	})
 	if !errors.Is(err, errUnnamed) {

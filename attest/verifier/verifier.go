@@ -72,8 +72,7 @@ type Exchange struct {
 	secret   hullmark.Secret
 }
 
-// Begin does all that costs nothing: it holds M1 to the limits, to this
-// cluster's root and to the anchor. channelKey is attest.ChannelKey's result
+// Begin does what needs no TPM: it holds M1 to the limits and to the anchor. Verify holds the claims to this cluster's root. channelKey is attest.ChannelKey's result
 // for the channel on which hello, the bytes of M1, arrived.
 func Begin(hello, channelKey []byte, root hullmark.ClusterRoot, anchor Anchor) (*Exchange, error) {
 	message, err := wire.DecodeHello(hello)

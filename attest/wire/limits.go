@@ -73,18 +73,23 @@ func strict(m protoreflect.Message) error {
 }
 
 func strictField(field protoreflect.FieldDescriptor, value protoreflect.Value) error {
-	switch {
-	case field.Kind() == protoreflect.StringKind && !field.IsList():
-		return atMost(string(field.Name()), len(value.String()), MaxText)
-	case field.Kind() != protoreflect.MessageKind:
-		return nil
-	case !field.IsList():
-		return strict(value.Message())
+	if !field.IsList() {
+		return strictValue(field, value)
 	}
 	for i := range value.List().Len() {
-		if err := strict(value.List().Get(i).Message()); err != nil {
+		if err := strictValue(field, value.List().Get(i)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func strictValue(field protoreflect.FieldDescriptor, value protoreflect.Value) error {
+	switch field.Kind() {
+	case protoreflect.StringKind:
+		return atMost(string(field.Name()), len(value.String()), MaxText)
+	case protoreflect.MessageKind:
+		return strict(value.Message())
 	}
 	return nil
 }

@@ -72,6 +72,7 @@ func TestCheckFromNodeRefuses(t *testing.T) {
 		"empty":           {},
 		"short values":    {Message: &wire.FromNode_Proof{Proof: &wire.Proof{PcrValues: make([]byte, 32)}}},
 		"long log":        {Message: &wire.FromNode_Proof{Proof: &wire.Proof{PcrValues: make([]byte, wire.PCRValues), EventLog: make([]byte, wire.MaxEventLog+1)}}},
+		"long address":    {Message: &wire.FromNode_Opened{Opened: &wire.Opened{Issued: 1, Addresses: []string{"fe80::1%" + strings.Repeat("x", wire.MaxText)}}}},
 		"long text":       {Message: &wire.FromNode_Progress{Progress: &wire.Progress{Message: strings.Repeat("x", wire.MaxText+1)}}},
 		"too many causes": {Message: &wire.FromNode_Progress{Progress: &wire.Progress{Failed: chain}}},
 		"no address":      {Message: &wire.FromNode_Opened{Opened: &wire.Opened{Addresses: []string{"host"}}}},
