@@ -33,6 +33,9 @@ const RenewFile = "/etc/kubernetes/renew.yaml"
 // (cmd/kubeadm/app/constants, CertificateValidityPeriod).
 const renewBefore = 240 * 24 * time.Hour
 
+// EndsSoon is how long before its end a control plane's certificate is worth a warning: no control plane that boots as often as it should has such a one.
+const EndsSoon = 120 * 24 * time.Hour
+
 const (
 	kubernetesDir     = "/etc/kubernetes/"
 	apiServerManifest = kubernetesDir + "manifests/kube-apiserver.yaml"

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/joinservice/registry"
@@ -65,11 +68,11 @@ func (o *apiOptions) connect(notes io.Writer) (*cluster.File, *registry.Registry
 	if err != nil {
 		return nil, nil, err
 	}
-	client, err := o.client(file.Cluster)
+	client, err := o.client(file.Cluster, notes)
 	return file, client, err
 }
 
-func (o *apiOptions) client(c *cluster.Cluster) (*registry.Registry, error) {
+func (o *apiOptions) client(c *cluster.Cluster, notes io.Writer) (*registry.Registry, error) {
 	server := o.server
 	if server == "" {
 		settings, err := c.CurrentSettings()
@@ -89,7 +92,29 @@ func (o *apiOptions) client(c *cluster.Cluster) (*registry.Registry, error) {
 			ServerName: "kubernetes",
 			CAData:     c.KubernetesCA(), CertData: certificate, KeyData: key,
 		},
+		WrapTransport: func(next http.RoundTripper) http.RoundTripper { return &expiryWarner{next: next, notes: notes} },
 	})
+}
+
+// expiryWarner says once if the API server's certificate ends soon.
+type expiryWarner struct {
+	next  http.RoundTripper
+	notes io.Writer
+	once  sync.Once
+}
+
+// RoundTrip does one request.
+func (w *expiryWarner) RoundTrip(request *http.Request) (*http.Response, error) {
+	answer, err := w.next.RoundTrip(request)
+	if err != nil || answer.TLS == nil {
+		return answer, err
+	}
+	if until := answer.TLS.PeerCertificates[0].NotAfter; time.Until(until) < kubeadm.EndsSoon {
+		w.once.Do(func() {
+			fmt.Fprintf(w.notes, "warning: the certificate of the API server ends on %s; reboot its control plane, which makes another\n", until.UTC().Format(time.DateOnly))
+		})
+	}
+	return answer, nil
 }
 
 // tellAPI gives an error of the API its full text and exit code.

@@ -10,15 +10,18 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
 
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice/registry"
 )
 
@@ -99,11 +102,13 @@ type api struct {
 	certificate *rotating
 	dialer      *connrotation.Dialer
 	config      *rest.Config
+	// until is when the server's certificate ends, in Unix time; 0 before the first connection.
+	until atomic.Int64
 }
 
 // newAPI prepares connections to the server at host, which has to have a
 // certificate of the Kubernetes CA. Nothing is dialled yet.
-func newAPI(host string, ca tls.Certificate) *api {
+func newAPI(host string, ca tls.Certificate, log *slog.Logger) *api {
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.Leaf)
 	a := &api{
@@ -115,6 +120,14 @@ func newAPI(host string, ca tls.Certificate) *api {
 		TLSClientConfig: &tls.Config{
 			MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: apiServerName,
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return a.certificate.get() },
+			VerifyConnection: func(s tls.ConnectionState) error {
+				until := s.PeerCertificates[0].NotAfter
+				a.until.Store(until.Unix())
+				if time.Until(until) < kubeadm.EndsSoon {
+					log.Warn("the API server's certificate ends soon: reboot this control plane, which makes another", "until", until)
+				}
+				return nil
+			},
 		},
 	}}
 	return a

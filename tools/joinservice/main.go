@@ -113,7 +113,7 @@ func prepare(o options) (a *app, err error) {
 	if warning != nil {
 		o.log.Warn("a policy was passed over", "error", warning.Error())
 	}
-	a.api = newAPI(o.api, a.credentials.kubernetes)
+	a.api = newAPI(o.api, a.credentials.kubernetes, o.log)
 	if a.registry, err = registry.New(a.api.config); err != nil {
 		return nil, err
 	}
@@ -131,7 +131,8 @@ func prepare(o options) (a *app, err error) {
 	a.metrics = newMetrics(
 		func() float64 { return float64(a.service.InFlight()) },
 		func() float64 { return float64(a.policy.Policy().Version) },
-		func() float64 { return float64(a.missedRotations()) })
+		func() float64 { return float64(a.missedRotations()) },
+		func() float64 { return float64(a.api.until.Load()) })
 	a.service.Ended = func(outcome string) { a.metrics.exchanges.WithLabelValues(outcome).Inc() }
 	return a, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -249,13 +250,17 @@ func TestAPIClientCertificate(t *testing.T) {
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	defer server.Close()
-	a := newAPI(server.URL, ca)
+	var journal bytes.Buffer
+	a := newAPI(server.URL, ca, slog.New(slog.NewTextHandler(&journal, nil)))
 	first := ask(t, a, clients)
 	if first.Subject.CommonName != registry.User || len(first.Subject.Organization) != 0 || time.Until(first.NotAfter) > clientValidity {
 		t.Errorf("the client is %v until %v", first.Subject, first.NotAfter)
 	}
 	if again := ask(t, a, clients); !again.Equal(first) {
 		t.Error("a fresh certificate was replaced")
+	}
+	if until := time.Unix(a.until.Load(), 0); time.Until(until) > clientValidity || strings.Count(journal.String(), "ends soon") != 1 {
+		t.Errorf("the server's certificate is said to end at %v; the journal is %s", until, journal.String())
 	}
 	a.certificate.made = a.certificate.made.Add(-clientAge)
 	if !a.certificate.stale() {

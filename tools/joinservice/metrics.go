@@ -20,7 +20,7 @@ type metrics struct {
 }
 
 // newMetrics makes the metrics; the functions are read at each scrape.
-func newMetrics(inFlight, policyVersion, missedRotations func() float64) *metrics {
+func newMetrics(inFlight, policyVersion, missedRotations, serverUntil func() float64) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		exchanges: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -35,6 +35,10 @@ func newMetrics(inFlight, policyVersion, missedRotations func() float64) *metric
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "hullmark_exchanges_in_flight", Help: "Exchanges under way."}, inFlight),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "hullmark_policy_version", Help: "Version of the policy in force."}, policyVersion),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "hullmark_missed_rotations", Help: "Exchanges of keys since this control plane was given its own; above 0 it wants a reboot."}, missedRotations),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "hullmark_apiserver_certificate_expiration_timestamp_seconds",
+			Help: "When the certificate of this node's API server ends, in Unix time; a boot makes another once it is four months old. 0 before the first connection.",
+		}, serverUntil),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
