@@ -24,7 +24,7 @@ demo: setup bin/hullmark bin/demo ## Build everything, boot a VM, release its ke
 	bin/demo --out $(OUT)
 
 .PHONY: demo-cluster
-demo-cluster: setup bin/hullmark bin/demo ## The same, then a worker joins, reboots, and all power is cut.
+demo-cluster: setup bin/hullmark bin/demo ## The same, then a worker joins, reboots, all power is cut, and a disk is replaced.
 	bin/demo --out $(OUT) --workers 1
 
 .PHONY: image
