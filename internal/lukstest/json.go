@@ -28,7 +28,7 @@ func parse(document string) *node {
 	return read(d)
 }
 
-// read panics on what is no JSON: the documents are our own.
+// read panics on what is no JSON.
 func read(d *json.Decoder) *node {
 	token, err := d.Token()
 	if err != nil {
@@ -58,7 +58,11 @@ func read(d *json.Decoder) *node {
 		}
 		return n
 	}
-	panic("neither string, number, list nor object")
+	text, err := json.Marshal(token) // true, false or null
+	if err != nil {
+		panic(err)
+	}
+	return &node{raw: string(text)}
 }
 
 // String returns the document.

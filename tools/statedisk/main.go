@@ -1,11 +1,16 @@
 // Command statedisk formats and opens the node's state disk. It answers one
 // request of the agent on its standard input, which is a socket that systemd
-// accepted, and ends: a key is in its memory no longer than that.
+// accepted, and ends: a key is in its memory no longer than that. "statedisk
+// grow DIR" lets the open disk's file system, mounted at DIR, have the whole disk.
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
@@ -16,13 +21,26 @@ import (
 var workspace = volume.Workspace{Dir: "/run/hullmark/statedisk"}
 
 func main() {
+	run := serve
+	if len(os.Args) > 1 {
+		run = grow
+	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "statedisk:", err)
 		os.Exit(1)
 	}
 }
 
-func run() error {
+func grow() error {
+	if len(os.Args) != 3 || os.Args[1] != "grow" {
+		return errors.New("want no arguments, or grow and where the disk is mounted")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return volume.Grow(ctx, os.Args[2])
+}
+
+func serve() error {
 	request, key, err := statedisk.ReadRequest(os.Stdin)
 	if err != nil {
 		return err

@@ -6,10 +6,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +29,8 @@ import (
 const (
 	guestDiskSize    = 1 << 30
 	guestSerial      = "state"
+	guestSmall       = "small"
+	guestLarge       = "large"
 	guestPassed      = "HULLMARK-GUEST-PASSED"
 	guestKey         = "a key of thirty-two plain bytes!"
 	guestFileContent = "this text is on the encrypted file system"
@@ -119,6 +126,152 @@ func TestGuest(t *testing.T) {
 			return
 		}
 	}
+}
+
+// TestGuestLarge shows that a disk is ready as soon as a smaller one, that its file system grows while it is used, and that nothing is read
+// that was never written: what is, is an I/O error.
+func TestGuestLarge(t *testing.T) {
+	onlyInGuest(t)
+	for _, serial := range []string{guestSmall, guestLarge} {
+		t.Run(serial, func(t *testing.T) {
+			path, err := Find(hullmark.DiskSelector{Serial: serial})
+			if err != nil {
+				t.Fatal(err)
+			}
+			large(t, path)
+		})
+	}
+}
+
+// grownTo is how far the file system of a large disk grows here, in bytes: all of 1 TiB takes minutes where the processor is emulated.
+const grownTo = 40 << 30
+
+func large(t *testing.T, path string) {
+	g := grant(0, 1)
+	g.FormatAllowed = true
+	wrong := unread(t)
+	before, began := written(t, path), time.Now()
+	if _, err := workspace.Open(path, g); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("formatted and opened in %.1f s, %d MiB written", time.Since(began).Seconds(), (written(t, path)-before)>>20)
+	device, err := os.OpenFile("/dev/mapper/"+Name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer device.Close()
+	size, err := device.Seek(0, io.SeekEnd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := min(size, grownTo) / blockSize
+	check(t, workspace.mounted(func(dir string) error {
+		stop, done := make(chan struct{}), make(chan error)
+		go func() { done <- churn(dir, stop) }()
+		began, before := time.Now(), written(t, path)
+		err := growTo(t.Context(), device, dir, want)
+		t.Logf("grown to %d GiB in %.1f s, %d MiB written", want*blockSize>>30, time.Since(began).Seconds(), (written(t, path)-before)>>20)
+		close(stop)
+		return errors.Join(err, <-done, spread(dir))
+	}))
+	if have, err := blocks(device); err != nil || want-have >= 128<<20/blockSize {
+		t.Errorf("%d blocks, %v, want %d", have, err, want)
+	}
+	check(t, device.Close())
+	check(t, closeVolume())
+	if _, err := workspace.Open(path, grant(1, 2)); err != nil {
+		t.Fatal(err)
+	}
+	check(t, workspace.mounted(checkSpread))
+	if n := unread(t) - wrong; n > 0 {
+		t.Errorf("%d sectors were read that were never written", n)
+	}
+	// e2fsck reads ahead of inode tables, into what was never written.
+	if out, err := exec.Command("/usr/sbin/e2fsck", "-f", "-n", "/dev/mapper/"+Name).CombinedOutput(); err != nil {
+		t.Errorf("e2fsck: %v\n%s", err, out)
+	}
+	check(t, closeVolume())
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// written returns how many bytes a disk has been given to write (Linux, Documentation/block/stat.rst).
+func written(t *testing.T, path string) int64 {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(path), "stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sectors, err := strconv.ParseInt(strings.Fields(string(text))[6], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sectors * 512
+}
+
+// unread returns how often the kernel has said that a sector's tag is wrong.
+func unread(t *testing.T) int {
+	t.Helper()
+	b := make([]byte, 1<<20)
+	n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Count(b[:n], []byte("INTEGRITY AEAD ERROR"))
+}
+
+// churn makes and removes files, two at a time, until it is told to stop.
+func churn(dir string, stop <-chan struct{}) error {
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		var both sync.WaitGroup
+		errs := make([]error, 2)
+		for j := range errs {
+			both.Go(func() {
+				name := filepath.Join(dir, fmt.Sprintf("churn-%d-%d", i%50, j))
+				errs[j] = errors.Join(os.RemoveAll(name), os.MkdirAll(filepath.Join(name, "below"), 0o700),
+					os.WriteFile(filepath.Join(name, "below", "file"), bytes.Repeat([]byte{byte(i)}, 10_000), 0o600))
+			})
+		}
+		both.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+	}
+}
+
+// spread writes files into many folders, which ext4 puts into groups of blocks all over the disk.
+func spread(dir string) error {
+	for i := range spreadFolders {
+		name := filepath.Join(dir, fmt.Sprintf("spread-%d", i))
+		if err := errors.Join(os.Mkdir(name, 0o700), os.WriteFile(filepath.Join(name, "file"), spreadContent(i), 0o600)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const spreadFolders = 300
+
+func spreadContent(i int) []byte { return bytes.Repeat([]byte{byte(i), byte(i >> 8)}, 20_000) }
+
+func checkSpread(dir string) error {
+	for i := range spreadFolders {
+		content, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("spread-%d", i), "file"))
+		if err != nil || !bytes.Equal(content, spreadContent(i)) {
+			return fmt.Errorf("spread-%d: %d bytes of another content, %w", i, len(content), err)
+		}
+	}
+	return nil
 }
 
 func state(t *testing.T, path string) hullmark.DiskState {

@@ -27,7 +27,7 @@ import (
 )
 
 // guestTimeout bounds one virtual machine.
-const guestTimeout = 4 * time.Minute
+const guestTimeout = 10 * time.Minute
 
 // guestModules are loaded in this order, each after what it needs.
 var guestModules = []string{
@@ -42,26 +42,30 @@ func TestStateDiskInAGuest(t *testing.T) {
 	dir := t.TempDir()
 	initrd := filepath.Join(dir, "initrd")
 	packGuest(t, initrd, root)
-	disk := filepath.Join(dir, "disk")
-	if err := os.WriteFile(disk, nil, 0o600); err != nil {
-		t.Fatal(err)
+	kernel := root + ".vmlinuz"
+	arguments := []string{
+		"qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024", "-nodefaults", "-no-reboot", "-display", "none",
+		"-kernel", kernel, "-initrd", initrd, "-append", "console=ttyS0 panic=1 quiet", "-serial", "stdio",
 	}
-	if err := os.Truncate(disk, guestDiskSize); err != nil {
-		t.Fatal(err)
+	for serial, size := range map[string]int64{guestSerial: guestDiskSize, guestSmall: 10 << 30, guestLarge: 1 << 40} {
+		file := filepath.Join(dir, serial)
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(file, size); err != nil {
+			t.Fatal(err)
+		}
+		arguments = append(arguments, "-drive", "if=none,format=raw,id="+serial+",file="+file, "-device", "virtio-blk-pci,drive="+serial+",serial="+serial)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), guestTimeout)
 	defer cancel()
-	kernel := root + ".vmlinuz"
-	qemu := toolstree.Command(ctx, tools, []toolstree.Bind{{Host: dir, Writable: true}, {Host: kernel}}, "qemu-system-x86_64",
-		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024", "-nodefaults", "-no-reboot", "-display", "none",
-		"-kernel", kernel, "-initrd", initrd, "-append", "console=ttyS0 panic=1 quiet", "-serial", "stdio",
-		"-drive", "if=none,id=d,format=raw,file="+disk, "-device", "virtio-blk-pci,drive=d,serial="+guestSerial)
+	qemu := toolstree.Command(ctx, tools, []toolstree.Bind{{Host: dir, Writable: true}, {Host: kernel}}, arguments...)
 	said, err := qemu.CombinedOutput()
 	t.Logf("the guest said:\n%s", said)
 	if err != nil || !bytes.Contains(said, []byte(guestPassed)) {
 		t.Fatalf("the tests in the guest did not pass: %v", err)
 	}
-	searchDisk(t, disk)
+	searchDisk(t, filepath.Join(dir, guestSerial))
 }
 
 // searchDisk looks for what must never be on a disk in clear.
@@ -105,8 +109,9 @@ func packGuest(t *testing.T, initrd, root string) {
 	files := modules(t, image)
 	files["init"] = read(t, self)
 	files["usr/sbin/mkfs.ext4"] = image.file(t, "usr/sbin/mke2fs")
+	files["usr/sbin/e2fsck"] = image.file(t, "usr/sbin/e2fsck")
 	files["lib64/ld-linux-x86-64.so.2"] = image.file(t, libraries+"ld-linux-x86-64.so.2")
-	for _, program := range []string{"init", "usr/sbin/mkfs.ext4"} {
+	for _, program := range []string{"init", "usr/sbin/mkfs.ext4", "usr/sbin/e2fsck"} {
 		addLibraries(t, image, files, files[program])
 	}
 	out, err := os.Create(initrd)
@@ -178,7 +183,7 @@ func readTree(t *testing.T, archive string) tree {
 			t.Fatal(err)
 		}
 		name := path.Clean(h.Name)
-		if !strings.HasPrefix(name, "usr/lib/modules/") && !strings.HasPrefix(name, libraries) && name != "usr/sbin/mke2fs" {
+		if !strings.HasPrefix(name, "usr/lib/modules/") && !strings.HasPrefix(name, libraries) && name != "usr/sbin/mke2fs" && name != "usr/sbin/e2fsck" {
 			continue
 		}
 		switch h.Typeflag {
