@@ -75,7 +75,7 @@ func TestFromPowerOnToReady(t *testing.T) {
 // checkReady looks at what the journey left behind.
 func (s *stage) checkReady(t *testing.T) {
 	t.Helper()
-	if string(s.disk.key) != ticketKey || s.disk.grants[0].Key.Equal(hullmark.NewSecret([]byte(ticketKey))) {
+	if string(s.disk.Key) != ticketKey || s.disk.Grants[0].Key.Equal(hullmark.NewSecret([]byte(ticketKey))) {
 		t.Error("the disk got another key, or the agent kept it")
 	}
 	if r := s.registers(t); r[attest.FuseRegister] != attest.Extended(hullmark.ClusterEvent(s.agent.config.ClusterRoot)) {
@@ -86,17 +86,17 @@ func (s *stage) checkReady(t *testing.T) {
 			t.Errorf("%s: %v, %v; want mode %o", name, info, err, mode)
 		}
 	}
-	if got := string(s.cluster.works[0].Addons); got != "---\na: 1\n---\nb: 2\n" || s.cluster.works[0].Retry {
+	if got := string(s.cluster.Works[0].Addons); got != "---\na: 1\n---\nb: 2\n" || s.cluster.Works[0].Retry {
 		t.Errorf("addons = %q", got)
 	}
-	if intent, err := s.agent.intent(); err != nil || intent != statedisk.IntentDone || s.cluster.intents[0] != statedisk.IntentStarted {
-		t.Errorf("intent = %q after %q, %v", intent, s.cluster.intents, err)
+	if intent, err := s.agent.intent(); err != nil || intent != statedisk.IntentDone || s.cluster.Intents[0] != statedisk.IntentStarted {
+		t.Errorf("intent = %q after %q, %v", intent, s.cluster.Intents, err)
 	}
 	if d := s.document(t); !d.Ready || d.Step != StepReady || d.Node == nil {
 		t.Errorf("status = %+v, want Ready", d)
 	}
-	if !s.machine.has("start "+stateUnit) || !s.machine.has("restart "+hostnameUnit) {
-		t.Errorf("machine did %q", s.machine.did)
+	if !s.machine.Has("start "+stateUnit) || !s.machine.Has("restart "+hostnameUnit) {
+		t.Errorf("machine did %q", s.machine.Did())
 	}
 }
 
@@ -118,8 +118,8 @@ func checkServing(t *testing.T, client wire.NodeClient) {
 // A disk that holds a finished node starts what it holds; kubeadm does not run again.
 func TestComesBackAfterPowerOff(t *testing.T) {
 	s := newStage(t)
-	s.disk.claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.NodeID{2}}
-	s.disk.opened = statedisk.Opened{EpochRead: 1, Joined: true}
+	s.disk.Claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.NodeID{2}}
+	s.disk.Opened = statedisk.Opened{EpochRead: 1, Joined: true}
 	if err := storeFile(s.agent.intentFile(), statedisk.IntentDone); err != nil {
 		t.Fatal(err)
 	}
@@ -134,16 +134,16 @@ func TestComesBackAfterPowerOff(t *testing.T) {
 	if _, last := c.rest(); !last.GetReady() {
 		t.Fatalf("last = %v, want Ready", last)
 	}
-	if len(s.cluster.works) != 0 || !s.machine.has("start "+kubeletUnit) {
-		t.Errorf("kubeadm ran %d times, machine did %q", len(s.cluster.works), s.machine.did)
+	if len(s.cluster.Works) != 0 || !s.machine.Has("start "+kubeletUnit) {
+		t.Errorf("kubeadm ran %d times, machine did %q", len(s.cluster.Works), s.machine.Did())
 	}
 }
 
 // A failure before the fuse leaves the node waiting, for another attempt in the same boot.
 func TestFailuresBeforeTheFuse(t *testing.T) {
-	foreign := func(s *stage) { s.disk.claim.State = hullmark.DiskForeign }
-	broken := func(s *stage) { s.disk.err = &hullmark.Condition{Code: "disk-tampered", Step: StepDisk} }
-	refused := func(s *stage) { s.cluster.refuse = errors.New("unknown field") }
+	foreign := func(s *stage) { s.disk.Claim.State = hullmark.DiskForeign }
+	broken := func(s *stage) { s.disk.Err = &hullmark.Condition{Code: "disk-tampered", Step: StepDisk} }
+	refused := func(s *stage) { s.cluster.Refuse = errors.New("unknown field") }
 	for code, spoil := range map[string]func(*stage){"disk-foreign": foreign, "disk-tampered": broken, "kubeadm-refused": refused} {
 		s := newStage(t)
 		spoil(s)
@@ -163,13 +163,13 @@ func TestFailuresBeforeTheFuse(t *testing.T) {
 		if _, last = c.rest(); last.GetFailed().GetCode() != code {
 			t.Errorf("%s: last message %v", code, last)
 		}
-		if r := s.registers(t); r[attest.FuseRegister] != [32]byte{} || s.machine.has("reboot") || s.machine.has("start "+stateUnit) {
+		if r := s.registers(t); r[attest.FuseRegister] != [32]byte{} || s.machine.Has("reboot") || s.machine.Has("start "+stateUnit) {
 			t.Errorf("%s: something was changed", code)
 		}
 		if !strings.Contains(s.console.String(), code) {
 			t.Errorf("%s: the console says %q", code, s.console)
 		}
-		s.disk.err, s.cluster.refuse, s.disk.claim.State = nil, nil, hullmark.DiskBlank
+		s.disk.Err, s.cluster.Refuse, s.disk.Claim = nil, nil, hullmark.DiskClaim{State: hullmark.DiskBlank}
 		again := dial(t, client)
 		again.ticket(again.admit(s))
 		again.receive()
@@ -183,7 +183,7 @@ func TestFailuresBeforeTheFuse(t *testing.T) {
 // From the fuse on, this boot is over.
 func TestFailureAfterTheFuseRestartsTheMachine(t *testing.T) {
 	s := newStage(t)
-	s.machine.fail = "start " + stateUnit
+	s.machine.Fail = "start " + stateUnit
 	address, ended := s.serve(t)
 	c := dial(t, operator(t, address, s.root, s.rootKey))
 	c.ticket(c.admit(s))
@@ -287,7 +287,7 @@ func TestWithoutTPM(t *testing.T) {
 
 func TestWaitsForTheNetwork(t *testing.T) {
 	s := newStage(t)
-	s.machine.offline, s.agent.Timing.Network = 3, 0
+	s.machine.Offline, s.agent.Timing.Network = 3, 0
 	if err := s.agent.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -169,8 +169,8 @@ func TestJoin(t *testing.T) {
 	}
 	c.proceedWith(worker())
 	phases, last := c.finish()
-	if !last.GetReady() || len(s.cluster.joins) != 1 || !strings.HasPrefix(s.cluster.joins[0], "token: ") {
-		t.Fatalf("phases %v, last %v, joins %q", phases, last, s.cluster.joins)
+	if !last.GetReady() || len(s.cluster.Joins) != 1 || !strings.HasPrefix(s.cluster.Joins[0], "token: ") {
+		t.Fatalf("phases %v, last %v, joins %q", phases, last, s.cluster.Joins)
 	}
 	s.checkWorker(t)
 	if _, err := dial(t, operator(t, address, s.root, s.rootKey)).stream.Recv(); status.Code(err) != codes.Unavailable {
@@ -222,14 +222,14 @@ func TestControlPlaneJoins(t *testing.T) {
 	c.receive()
 	c.proceedWith(secondControlPlane())
 	phases, last := c.finish()
-	if !last.GetReady() || len(s.cluster.joins) != 1 || len(s.cluster.works) != 0 {
-		t.Fatalf("phases %v, last %v, joins %q", phases, last, s.cluster.joins)
+	if !last.GetReady() || len(s.cluster.Joins) != 1 || len(s.cluster.Works) != 0 {
+		t.Fatalf("phases %v, last %v, joins %q", phases, last, s.cluster.Joins)
 	}
-	if service, kubelet := slices.Index(phases, "joinservice"), slices.Index(phases, "kubelet-start"); service < 0 || kubelet < service || !s.machine.has("start "+joinServiceUnit) {
-		t.Errorf("phases %v, machine did %q; want the join service before kubeadm", phases, s.machine.did)
+	if service, kubelet := slices.Index(phases, "joinservice"), slices.Index(phases, "kubelet-start"); service < 0 || kubelet < service || !s.machine.Has("start "+joinServiceUnit) {
+		t.Errorf("phases %v, machine did %q; want the join service before kubeadm", phases, s.machine.Did())
 	}
-	if intent, err := s.agent.intent(); err != nil || intent != statedisk.IntentDone || s.cluster.access.Kubeconfig != "/etc/kubernetes/admin.conf" {
-		t.Errorf("intent = %q, %v; waited for Ready with %s", intent, err, s.cluster.access.Kubeconfig)
+	if intent, err := s.agent.intent(); err != nil || intent != statedisk.IntentDone || s.cluster.Access.Kubeconfig != "/etc/kubernetes/admin.conf" {
+		t.Errorf("intent = %q, %v; waited for Ready with %s", intent, err, s.cluster.Access.Kubeconfig)
 	}
 	if _, err := s.agent.readState(kubeadm.DiscoveryFile); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("discovery.conf: %v, want it gone", err)
@@ -242,7 +242,7 @@ func TestJoinedIsRecordedBeforeReady(t *testing.T) {
 		s := newStage(t)
 		service := s.service(t)
 		s.dials(t, service.address)
-		s.cluster.fail, s.cluster.notReady = fail, errors.New("not Ready in time")
+		s.cluster.Fail, s.cluster.NotReady = fail, errors.New("not Ready in time")
 		_, ended := s.serve(t)
 		c := service.accept()
 		c.ticket(c.admit(s))
@@ -272,14 +272,14 @@ func (s *stage) checkWorker(t *testing.T) {
 			t.Errorf("%s: %v, want it gone", name, err)
 		}
 	}
-	if s.machine.has("start " + joinServiceUnit) {
+	if s.machine.Has("start " + joinServiceUnit) {
 		t.Error("a worker started the join service")
 	}
 	if intent, err := s.agent.intent(); err != nil || intent != statedisk.IntentDone {
 		t.Errorf("intent = %q, %v", intent, err)
 	}
-	if s.cluster.access.Kubeconfig != "/etc/kubernetes/kubelet.conf" {
-		t.Errorf("waited for Ready with %s", s.cluster.access.Kubeconfig)
+	if s.cluster.Access.Kubeconfig != "/etc/kubernetes/kubelet.conf" {
+		t.Errorf("waited for Ready with %s", s.cluster.Access.Kubeconfig)
 	}
 	if r := s.registers(t); r[attest.FuseRegister] != attest.Extended(hullmark.ClusterEvent(s.agent.config.ClusterRoot)) {
 		t.Error("the fuse is whole")
@@ -303,10 +303,10 @@ func TestRejoin(t *testing.T) {
 		if _, last := c.finish(); !last.GetReady() {
 			t.Fatalf("last = %v", last)
 		}
-		if len(s.cluster.joins)+len(s.cluster.works) > 0 || !s.machine.has("start "+kubeletUnit) || s.machine.has("start "+joinServiceUnit) != (role == hullmark.ControlPlane) {
-			t.Errorf("%s: machine did %q", role, s.machine.did)
+		if len(s.cluster.Joins)+len(s.cluster.Works) > 0 || !s.machine.Has("start "+kubeletUnit) || s.machine.Has("start "+joinServiceUnit) != (role == hullmark.ControlPlane) {
+			t.Errorf("%s: machine did %q", role, s.machine.Did())
 		}
-		if s.disk.grants[0].FormatAllowed {
+		if s.disk.Grants[0].FormatAllowed {
 			t.Error("a ready disk could have been formatted")
 		}
 		if _, err := os.Stat(filepath.Join(s.agent.RunDir, recoveredFile)); err == nil {
@@ -318,8 +318,8 @@ func TestRejoin(t *testing.T) {
 // comeBack gives the stage a disk that holds a node.
 func (s *stage) comeBack(t *testing.T, kubeconfig string) {
 	t.Helper()
-	s.disk.claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.NodeID{2}}
-	s.disk.opened = statedisk.Opened{EpochRead: 5, Joined: true}
+	s.disk.Claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.NodeID{2}}
+	s.disk.Opened = statedisk.Opened{EpochRead: 5, Joined: true}
 	if err := storeFile(s.agent.intentFile(), statedisk.IntentDone); err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +333,7 @@ func TestFailedJoinRestartsTheMachine(t *testing.T) {
 	s := newStage(t)
 	service := s.service(t)
 	s.dials(t, service.address)
-	s.cluster.fail = &hullmark.Condition{Code: "kubeadm-failed", Step: StepKubeadm, Title: "no", Next: "n"}
+	s.cluster.Fail = &hullmark.Condition{Code: "kubeadm-failed", Step: StepKubeadm, Title: "no", Next: "n"}
 	_, ended := s.serve(t)
 	c := service.accept()
 	c.ticket(c.admit(s))
@@ -379,12 +379,12 @@ func TestBothSidesRace(t *testing.T) {
 		if first == "" { // the operator lost, so the service wins
 			first = <-won
 		}
-		if first == "" || len(s.disk.grants) != 1 {
-			t.Fatalf("winner %q, %d tickets used", first, len(s.disk.grants))
+		if first == "" || len(s.disk.Grants) != 1 {
+			t.Fatalf("winner %q, %d tickets used", first, len(s.disk.Grants))
 		}
 		s.await(t, "Ready", func(d Document) bool { return d.Ready })
-		if len(s.cluster.joins)+len(s.cluster.works) != 1 {
-			t.Fatalf("kubeadm ran %d times", len(s.cluster.joins)+len(s.cluster.works))
+		if len(s.cluster.Joins)+len(s.cluster.Works) != 1 {
+			t.Fatalf("kubeadm ran %d times", len(s.cluster.Joins)+len(s.cluster.Works))
 		}
 	}
 }
@@ -527,8 +527,8 @@ func TestKindsOnTheWrongChannel(t *testing.T) {
 			t.Errorf("service's %s: last = %v", kind, last)
 		}
 	}
-	if len(s.disk.grants) != 0 {
-		t.Errorf("%d tickets were used", len(s.disk.grants))
+	if len(s.disk.Grants) != 0 {
+		t.Errorf("%d tickets were used", len(s.disk.Grants))
 	}
 }
 
@@ -553,8 +553,8 @@ func TestOperatorsWrongKinds(t *testing.T) {
 			t.Errorf("operator's ticket of kind %s: last = %v", kind, last)
 		}
 	}
-	if len(s.disk.grants) != 0 {
-		t.Errorf("%d tickets were used", len(s.disk.grants))
+	if len(s.disk.Grants) != 0 {
+		t.Errorf("%d tickets were used", len(s.disk.Grants))
 	}
 }
 
@@ -622,7 +622,7 @@ func TestClockOff(t *testing.T) {
 		if failed.GetCode() != "clock-off" || !failed.GetRetry() || failed.GetExpected() == "" || failed.GetGot() == "" || failed.GetNext() == "" {
 			t.Errorf("with a clock off by %v: last = %v", off, last)
 		}
-		if len(s.cluster.joins) != 0 {
+		if len(s.cluster.Joins) != 0 {
 			t.Error("kubeadm ran")
 		}
 	}

@@ -29,17 +29,17 @@ func TestHooksAreStarted(t *testing.T) {
 	if last := s.comeBackWith(t, "site-b.service", "site-a.service"); !last.GetReady() {
 		t.Fatalf("last = %v", last)
 	}
-	at := func(unit string) int { return slices.Index(s.machine.did, "start "+unit) }
+	at := func(unit string) int { return slices.Index(s.machine.Did(), "start "+unit) }
 	if order := []int{at(stateUnit), at("site-b.service"), at("site-a.service"), at(kubeletUnit)}; order[0] < 0 || !slices.IsSorted(order) {
-		t.Errorf("machine did %q", s.machine.did)
+		t.Errorf("machine did %q", s.machine.Did())
 	}
 }
 
 func TestHookThatFails(t *testing.T) {
 	s := newStage(t)
-	s.machine.fail = "start site-a.service"
-	if last := s.comeBackWith(t, "site-a.service"); last.GetFailed().GetCode() != "hook-failed" || s.machine.has("start "+kubeletUnit) {
-		t.Errorf("last = %v, machine did %q", last, s.machine.did)
+	s.machine.Fail = "start site-a.service"
+	if last := s.comeBackWith(t, "site-a.service"); last.GetFailed().GetCode() != "hook-failed" || s.machine.Has("start "+kubeletUnit) {
+		t.Errorf("last = %v, machine did %q", last, s.machine.Did())
 	}
 }
 
@@ -51,7 +51,7 @@ func TestHooksAreChecked(t *testing.T) {
 		}
 	}
 	s := newStage(t)
-	if last := s.comeBackWith(t, "reboot.target"); last.GetFailed().GetCode() != "proceed-refused" || s.machine.has("start reboot.target") {
+	if last := s.comeBackWith(t, "reboot.target"); last.GetFailed().GetCode() != "proceed-refused" || s.machine.Has("start reboot.target") {
 		t.Errorf("last = %v", last)
 	}
 }

@@ -39,19 +39,19 @@ func TestRecover(t *testing.T) {
 	} {
 		s := newStage(t)
 		s.comeBack(t, "admin.conf")
-		s.cluster.record = record
+		s.cluster.Record = record
 		address, _ := s.serve(t)
 		if last := s.recoverNode(t, address); !last.GetReady() {
 			t.Fatalf("last = %v", last)
 		}
-		if !s.disk.grants[0].Epoch.Unchecked || s.disk.grants[0].FormatAllowed || len(s.cluster.works) != 0 {
-			t.Errorf("grant %+v, kubeadm ran %d times", s.disk.grants[0].Epoch, len(s.cluster.works))
+		if !s.disk.Grants[0].Epoch.Unchecked || s.disk.Grants[0].FormatAllowed || len(s.cluster.Works) != 0 {
+			t.Errorf("grant %+v, kubeadm ran %d times", s.disk.Grants[0].Epoch, len(s.cluster.Works))
 		}
 		if boot, err := os.ReadFile(filepath.Join(s.agent.RunDir, recoveredFile)); err != nil || len(boot) < 16 {
 			t.Errorf("the join service is told of the boot: %q, %v", boot, err)
 		}
-		if !s.machine.has("start "+joinServiceUnit) || !s.machine.has("start "+kubeletUnit) {
-			t.Errorf("machine did %q", s.machine.did)
+		if !s.machine.Has("start "+joinServiceUnit) || !s.machine.Has("start "+kubeletUnit) {
+			t.Errorf("machine did %q", s.machine.Did())
 		}
 		d := s.document(t)
 		if got := d.Condition; !d.Ready || (got == nil) != (code == "") || got != nil && got.Code != code {
@@ -74,8 +74,8 @@ func TestRecoverOfAnotherDisk(t *testing.T) {
 // There must be a node to recover.
 func TestRecoverRefuses(t *testing.T) {
 	for code, spoil := range map[string]func(*stage){
-		"disk-not-ready":  func(s *stage) { s.disk.claim.State = hullmark.DiskBlank },
-		"not-initialised": func(s *stage) { s.disk.opened.Joined = false },
+		"disk-not-ready":  func(s *stage) { s.disk.Claim.State = hullmark.DiskBlank },
+		"not-initialised": func(s *stage) { s.disk.Opened.Joined = false },
 	} {
 		s := newStage(t)
 		s.comeBack(t, "admin.conf")
@@ -132,7 +132,7 @@ func TestUncheckedEpochsAreForControlPlanes(t *testing.T) {
 // A join service that does not start is said aloud, and the control plane comes up.
 func TestJoinServiceDown(t *testing.T) {
 	s := newStage(t)
-	s.machine.fail = "start " + joinServiceUnit
+	s.machine.Fail = "start " + joinServiceUnit
 	address, _ := s.serve(t)
 	c := dial(t, operator(t, address, s.root, s.rootKey))
 	c.ticket(c.admit(s))

@@ -1,13 +1,10 @@
 package firstboot
 
 import (
-	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -22,29 +19,6 @@ import (
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/internal/nodetest"
 )
-
-// Renew wants the documents stored and the old files gone, as the real unit does, and makes new ones for all that the documents name.
-func (c *twinCluster) Renew(_ context.Context, documents []byte, report func(kubeadm.Phase)) error {
-	c.renewals = append(c.renewals, string(documents))
-	if kept, err := c.agent.readState(kubeadm.RenewFile); err != nil || !bytes.Equal(kept, documents) {
-		return fmt.Errorf("the documents are not stored: %q, %w", kept, err)
-	}
-	for _, name := range kubeadm.Renewals() {
-		if _, err := c.agent.readState(name); !os.IsNotExist(err) {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	if c.fail != nil {
-		return c.fail
-	}
-	report(kubeadm.Phase{Name: "certs", Text: "making them"})
-	for name, content := range c.remade {
-		if err := c.agent.storeState(name, content); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 const year = 365 * 24 * time.Hour
 
@@ -115,18 +89,18 @@ func TestCertificatesAreMadeAnew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, ca := returning(t, c.end)
-			s.cluster.remade = ca.ControlPlaneDisk(t, c.endpoint, time.Now().Add(year), "kubernetes", "192.0.2.7", "api.example.net")
+			s.cluster.Remade = ca.ControlPlaneDisk(t, c.endpoint, time.Now().Add(year), "kubernetes", "192.0.2.7", "api.example.net")
 			if last := s.again(t, hullmark.ControlPlane, c.endpoint, c.names...); !last.GetReady() {
 				t.Fatalf("last = %v", last)
 			}
-			if (len(s.cluster.renewals) == 1) != c.due {
-				t.Errorf("renewed %d times", len(s.cluster.renewals))
+			if (len(s.cluster.Renewals) == 1) != c.due {
+				t.Errorf("renewed %d times", len(s.cluster.Renewals))
 			}
 			if _, err := s.agent.readState(kubeadm.RenewFile); !os.IsNotExist(err) {
 				t.Errorf("the documents of the renewal are still there: %v", err)
 			}
-			if !s.cluster.access.Local || s.server(t) != "https://192.0.2.7:6443" {
-				t.Errorf("the agent asked another API server than its own: %+v; the kubelet uses %s", s.cluster.access, s.server(t))
+			if !s.cluster.Access.Local || s.server(t) != "https://192.0.2.7:6443" {
+				t.Errorf("the agent asked another API server than its own: %+v; the kubelet uses %s", s.cluster.Access, s.server(t))
 			}
 			if d := s.document(t); d.Condition != nil {
 				t.Errorf("condition %v", d.Condition)
@@ -139,7 +113,7 @@ func TestCertificatesAreMadeAnew(t *testing.T) {
 func TestKubeletOfAControlPlaneMoves(t *testing.T) {
 	s, ca := returning(t, time.Now().Add(year))
 	s.put(t, map[string][]byte{kubeletConf: ca.Kubeconfig(t, "old.example.net:6443")})
-	s.cluster.remade = ca.ControlPlaneDisk(t, "api.example.net:6443", time.Now().Add(year), "api.example.net")
+	s.cluster.Remade = ca.ControlPlaneDisk(t, "api.example.net:6443", time.Now().Add(year), "api.example.net")
 	if last := s.again(t, hullmark.ControlPlane, "api.example.net:6443"); !last.GetReady() || s.server(t) != "https://api.example.net:6443" {
 		t.Errorf("last = %v; the kubelet uses %s", last, s.server(t))
 	}
@@ -148,19 +122,18 @@ func TestKubeletOfAControlPlaneMoves(t *testing.T) {
 // A renewal that fails restarts the machine, and goes on in the next boot with the same documents: what they say is nowhere else by then.
 func TestInterruptedRenewal(t *testing.T) {
 	s, ca := returning(t, time.Now().Add(year/4))
-	s.cluster.fail = &hullmark.Condition{Code: "kubeadm-failed", Step: StepKubeadm, Title: "no", Next: "n"}
+	s.cluster.Fail = &hullmark.Condition{Code: "kubeadm-failed", Step: StepKubeadm, Title: "no", Next: "n"}
 	if last := s.again(t, hullmark.ControlPlane, "192.0.2.7:6443"); last.GetFailed().GetCode() != "kubeadm-failed" {
 		t.Fatalf("last = %v", last)
 	}
-	next := newStage(t)
-	next.agent.StateDir = s.agent.StateDir
-	next.disk.claim, next.disk.opened = s.disk.claim, s.disk.opened
-	next.cluster.remade = ca.ControlPlaneDisk(t, "192.0.2.7:6443", time.Now().Add(year), "192.0.2.7")
+	next := s.rebooted(t)
+	next.disk.Claim, next.disk.Opened = s.disk.Claim, s.disk.Opened
+	next.cluster.Remade = ca.ControlPlaneDisk(t, "192.0.2.7:6443", time.Now().Add(year), "192.0.2.7")
 	if last := next.again(t, hullmark.ControlPlane, "192.0.2.7:6443"); !last.GetReady() {
 		t.Fatalf("last = %v", last)
 	}
-	if len(next.cluster.renewals) != 1 || next.cluster.renewals[0] != s.cluster.renewals[0] {
-		t.Errorf("the documents were\n%s\nand are\n%s", s.cluster.renewals, next.cluster.renewals)
+	if len(next.cluster.Renewals) != 1 || next.cluster.Renewals[0] != s.cluster.Renewals[0] {
+		t.Errorf("the documents were\n%s\nand are\n%s", s.cluster.Renewals, next.cluster.Renewals)
 	}
 	text, err := next.agent.readState("/etc/kubernetes/pki/apiserver.crt")
 	if err != nil {
@@ -175,9 +148,9 @@ func TestInterruptedRenewal(t *testing.T) {
 // Documents that kubeadm refuses are found out while the old certificates are there.
 func TestRenewalThatKubeadmRefuses(t *testing.T) {
 	s, _ := returning(t, time.Now().Add(year/4))
-	s.cluster.refuse = errors.New("no such field")
-	if last := s.again(t, hullmark.ControlPlane, "192.0.2.7:6443"); !last.GetReady() || len(s.cluster.renewals) != 0 {
-		t.Fatalf("last = %v, %d renewals", last, len(s.cluster.renewals))
+	s.cluster.Refuse = errors.New("no such field")
+	if last := s.again(t, hullmark.ControlPlane, "192.0.2.7:6443"); !last.GetReady() || len(s.cluster.Renewals) != 0 {
+		t.Fatalf("last = %v, %d renewals", last, len(s.cluster.Renewals))
 	}
 	if _, err := s.agent.readState("/etc/kubernetes/pki/apiserver.key"); err != nil {
 		t.Error(err)
@@ -191,11 +164,11 @@ func TestRenewalThatKubeadmRefuses(t *testing.T) {
 func TestRenewalWithAWrongClock(t *testing.T) {
 	for _, off := range []time.Duration{-time.Hour, time.Minute} {
 		s, ca := returning(t, time.Now().Add(year/4))
-		s.cluster.remade = ca.ControlPlaneDisk(t, "192.0.2.7:6443", time.Now().Add(year), "192.0.2.7")
+		s.cluster.Remade = ca.ControlPlaneDisk(t, "192.0.2.7:6443", time.Now().Add(year), "192.0.2.7")
 		last := s.againWith(t, &wire.Proceed{NodeName: "node-1", Role: string(hullmark.ControlPlane), Endpoint: "192.0.2.7:6443", Time: time.Now().Add(off).Unix()})
 		right := off == time.Minute
-		if !last.GetReady() || (len(s.cluster.renewals) == 1) != right || (s.document(t).Condition == nil) != right {
-			t.Errorf("off by %v: last = %v, %d renewals, condition %v", off, last, len(s.cluster.renewals), s.document(t).Condition)
+		if !last.GetReady() || (len(s.cluster.Renewals) == 1) != right || (s.document(t).Condition == nil) != right {
+			t.Errorf("off by %v: last = %v, %d renewals, condition %v", off, last, len(s.cluster.Renewals), s.document(t).Condition)
 		}
 	}
 }
@@ -204,7 +177,7 @@ func TestRenewalWithAWrongClock(t *testing.T) {
 func TestKubeletWaitsForItsOwnCertificate(t *testing.T) {
 	s, ca := returning(t, time.Now().Add(year))
 	s.put(t, map[string][]byte{kubeletConf: ca.Kubeconfig(t, "old.example.net:6443")})
-	s.cluster.refuse = errors.New("no such field")
+	s.cluster.Refuse = errors.New("no such field")
 	if last := s.again(t, hullmark.ControlPlane, "api.example.net:6443"); !last.GetReady() || s.server(t) != "https://old.example.net:6443" {
 		t.Errorf("last = %v; the kubelet uses %s", last, s.server(t))
 	}
@@ -217,8 +190,8 @@ func TestKubeletWaitsForItsOwnCertificate(t *testing.T) {
 func TestRenewalThatCannotBePlanned(t *testing.T) {
 	s, _ := returning(t, time.Now().Add(year))
 	s.put(t, map[string][]byte{"/etc/kubernetes/pki/front-proxy-client.crt": []byte("something else")})
-	if last := s.again(t, hullmark.ControlPlane, "192.0.2.7:6443"); !last.GetReady() || len(s.cluster.renewals) != 0 {
-		t.Fatalf("last = %v, %d renewals", last, len(s.cluster.renewals))
+	if last := s.again(t, hullmark.ControlPlane, "192.0.2.7:6443"); !last.GetReady() || len(s.cluster.Renewals) != 0 {
+		t.Fatalf("last = %v, %d renewals", last, len(s.cluster.Renewals))
 	}
 	if d := s.document(t); d.Condition == nil || d.Condition.Code != "renewal-failed" {
 		t.Errorf("condition %v", d.Condition)

@@ -44,7 +44,7 @@ func (s *stage) restore(t *testing.T, proceed *wire.Proceed, pieces ...[]byte) *
 func (s *stage) rebooted(t *testing.T) *stage {
 	t.Helper()
 	next := newStage(t)
-	next.agent.StateDir = s.agent.StateDir
+	next.agent.StateDir, next.cluster.StateDir = s.agent.StateDir, s.agent.StateDir
 	return next
 }
 
@@ -62,11 +62,11 @@ func TestInitBeginsWithABackup(t *testing.T) {
 	if last := s.restore(t, restoring(content, "monday"), content[:wire.MaxPiece], content[wire.MaxPiece:]); !last.GetReady() {
 		t.Fatalf("last = %v", last)
 	}
-	if len(s.cluster.restored) != 1 || s.cluster.restored[0] != string(content) {
-		t.Errorf("etcd's data was made %d times, or of something else", len(s.cluster.restored))
+	if len(s.cluster.Restored) != 1 || s.cluster.Restored[0] != string(content) {
+		t.Errorf("etcd's data was made %d times, or of something else", len(s.cluster.Restored))
 	}
-	if !s.cluster.works[0].Restored || s.cluster.works[0].Retry || s.exists(kubeadm.SnapshotFile) {
-		t.Errorf("work = %+v; the snapshot is left: %v", s.cluster.works[0], s.exists(kubeadm.SnapshotFile))
+	if !s.cluster.Works[0].Restored || s.cluster.Works[0].Retry || s.exists(kubeadm.SnapshotFile) {
+		t.Errorf("work = %+v; the snapshot is left: %v", s.cluster.Works[0], s.exists(kubeadm.SnapshotFile))
 	}
 }
 
@@ -80,17 +80,17 @@ func TestEtcdIsRestoredOnce(t *testing.T) {
 		"with the backup": {restoring(content, "monday"), ""}, "with another": {restoring(content, "tuesday"), "restore-late"}, "without": {controlPlane(), "restore-unfinished"},
 	} {
 		s := newStage(t)
-		s.cluster.fail = errors.New("kubeadm failed")
+		s.cluster.Fail = errors.New("kubeadm failed")
 		if last := s.restore(t, restoring(content, "monday"), content); last.GetFailed() == nil {
 			t.Fatalf("last = %v", last)
 		}
 		s = s.rebooted(t)
 		last := s.restore(t, c.again, content)
-		if last.GetFailed().GetCode() != c.code || last.GetReady() != (c.code == "") || len(s.cluster.restored) != 0 {
-			t.Errorf("%s: last = %v, restored %q", name, last, s.cluster.restored)
+		if last.GetFailed().GetCode() != c.code || last.GetReady() != (c.code == "") || len(s.cluster.Restored) != 0 {
+			t.Errorf("%s: last = %v, restored %q", name, last, s.cluster.Restored)
 		}
-		if c.code == "" && (!s.cluster.works[0].Restored || !s.cluster.works[0].Retry) {
-			t.Errorf("%s: work %+v", name, s.cluster.works[0])
+		if c.code == "" && (!s.cluster.Works[0].Restored || !s.cluster.Works[0].Retry) {
+			t.Errorf("%s: work %+v", name, s.cluster.Works[0])
 		}
 	}
 }
@@ -100,7 +100,7 @@ func TestHalfARestorationIsRemoved(t *testing.T) {
 	content := []byte("etcd")
 	for name, again := range map[string]*wire.Proceed{"with the backup": restoring(content, "monday"), "with another": restoring(content, "tuesday"), "without": controlPlane()} {
 		s := newStage(t)
-		s.cluster.unrestorable = errors.New("no room")
+		s.cluster.Unrestorable = errors.New("no room")
 		if last := s.restore(t, restoring(content, "monday"), content); last.GetFailed().GetCode() != "restore-failed" {
 			t.Fatalf("last = %v", last)
 		}
@@ -114,13 +114,13 @@ func TestHalfARestorationIsRemoved(t *testing.T) {
 		}
 		last := s.restore(t, again, content)
 		if again.GetSnapshot() == nil {
-			if last.GetFailed().GetCode() != "restore-unfinished" || len(s.cluster.works) != 0 {
+			if last.GetFailed().GetCode() != "restore-unfinished" || len(s.cluster.Works) != 0 {
 				t.Errorf("%s: last = %v", name, last)
 			}
 			continue
 		}
-		if !last.GetReady() || !s.cluster.works[0].Restored || len(s.cluster.restored) != 1 {
-			t.Errorf("%s: last = %v, work = %+v", name, last, s.cluster.works)
+		if !last.GetReady() || !s.cluster.Works[0].Restored || len(s.cluster.Restored) != 1 {
+			t.Errorf("%s: last = %v, work = %+v", name, last, s.cluster.Works)
 		}
 	}
 }
@@ -140,8 +140,8 @@ func TestBackupThatCannotBeTaken(t *testing.T) {
 	begun := func(s *stage) error { return storeFile(s.agent.intentFile(), statedisk.IntentStarted) }
 	other := func(s *stage) error { return storeFile(s.agent.agentFile(restoredFile), "another") }
 	joined := func(s *stage) error {
-		s.disk.claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.NodeID{2}}
-		s.disk.opened = statedisk.Opened{EpochRead: 1, Joined: true}
+		s.disk.Claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.NodeID{2}}
+		s.disk.Opened = statedisk.Opened{EpochRead: 1, Joined: true}
 		return nil
 	}
 	nowhere := restoring(content, "monday")
@@ -169,11 +169,11 @@ func TestBackupThatCannotBeTaken(t *testing.T) {
 		if last := s.restore(t, c.proceed, []byte(c.piece)); last.GetFailed().GetCode() != c.code {
 			t.Errorf("%s: last = %v, want %s", name, last, c.code)
 		}
-		if len(s.cluster.restored) != 0 || len(s.cluster.works) != 0 {
+		if len(s.cluster.Restored) != 0 || len(s.cluster.Works) != 0 {
 			t.Errorf("%s: etcd's data was made, or kubeadm ran", name)
 		}
-		if refused := c.code == "proceed-refused"; refused == s.machine.has("start "+stateUnit) || !strings.Contains(s.console.String(), c.code) {
-			t.Errorf("%s: machine did %q, console %q", name, s.machine.did, s.console)
+		if refused := c.code == "proceed-refused"; refused == s.machine.Has("start "+stateUnit) || !strings.Contains(s.console.String(), c.code) {
+			t.Errorf("%s: machine did %q, console %q", name, s.machine.Did(), s.console)
 		}
 	}
 }

@@ -8,15 +8,10 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-tpm/tpm2/transport"
@@ -29,176 +24,9 @@ import (
 	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/config"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
-	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/internal/agenttest"
 	"github.com/hullmark/hullmark/internal/tpmtest"
 )
-
-// twinDisk is a state disk in memory.
-type twinDisk struct {
-	claim  hullmark.DiskClaim
-	opened statedisk.Opened
-	err    error
-	grants []hullmark.DiskGrant
-	key    []byte
-}
-
-func (d *twinDisk) Probe(context.Context, hullmark.DiskSelector) (hullmark.DiskClaim, error) {
-	return d.claim, nil
-}
-
-func (d *twinDisk) Open(_ context.Context, _ hullmark.DiskSelector, g hullmark.DiskGrant) (statedisk.Opened, error) {
-	d.grants, d.key = append(d.grants, g), bytes.Clone(g.Key.Expose())
-	return d.opened, d.err
-}
-
-// twinMachine remembers what was asked of it.
-type twinMachine struct {
-	mu      sync.Mutex
-	did     []string
-	offline int // answers of Online before it is true
-	fail    string
-}
-
-func (m *twinMachine) note(what string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.did = append(m.did, what)
-	if what == m.fail {
-		return io.ErrUnexpectedEOF
-	}
-	return nil
-}
-
-func (m *twinMachine) has(what string) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Contains(m.did, what)
-}
-
-func (m *twinMachine) Start(_ context.Context, unit string) error { return m.note("start " + unit) }
-
-func (m *twinMachine) Restart(_ context.Context, unit string) error { return m.note("restart " + unit) }
-func (m *twinMachine) Reboot(context.Context) error                 { return m.note("reboot") }
-
-func (m *twinMachine) Online() (bool, error) {
-	m.offline--
-	return m.offline < 0, nil
-}
-
-func (m *twinMachine) Journal(_ context.Context, w io.Writer) error {
-	_, err := io.WriteString(w, "the log")
-	return err
-}
-
-// twinCluster is Kubernetes without Kubernetes.
-type twinCluster struct {
-	agent *Agent
-	works []kubeadm.Work
-	// restored are the snapshots that etcd's data was made of; unrestorable, if set, is what Restore returns.
-	restored     []string
-	unrestorable error
-	joins        []string // the documents of each join
-	// renewals are the documents of each renewal; remade is what it makes.
-	renewals []string
-	remade   map[string][]byte
-	refuse   error
-	fail     error
-	intents  []string
-	access   kubeadm.Access // of WaitReady
-	// notReady is what WaitReady returns.
-	notReady error
-	// record is that of the machine's disk; recordErr, if set, is returned once before it.
-	record    kubeadm.DiskRecord
-	recordErr error
-}
-
-func (c *twinCluster) Validate(context.Context, []byte) error { return c.refuse }
-
-// Restore wants what etcdutl wants, and leaves what it leaves.
-func (c *twinCluster) Restore(_ context.Context, r kubeadm.Restoration) error {
-	if err := r.Check(); err != nil {
-		return err
-	}
-	snapshot, err := c.agent.readState(kubeadm.SnapshotFile)
-	if err != nil {
-		return err
-	}
-	c.restored = append(c.restored, string(snapshot))
-	if err := os.Mkdir(filepath.Join(c.agent.StateDir, "var/lib/etcd"), 0o700); err != nil {
-		return err
-	}
-	return c.unrestorable
-}
-
-func (c *twinCluster) Init(_ context.Context, w kubeadm.Work) error {
-	c.works = append(c.works, w)
-	intent, err := c.agent.intent()
-	c.intents = append(c.intents, intent)
-	w.Report(kubeadm.Phase{Name: "certs", Text: "making certificates"})
-	if err := errors.Join(err, c.fail); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(c.agent.StateDir, "etc-kubernetes/admin.conf"), []byte("kubeconfig"), 0o600)
-}
-
-// Join wants what kubeadm's preflight wants, and leaves what kubeadm and a kubelet leave.
-func (c *twinCluster) Join(_ context.Context, documents []byte, report func(kubeadm.Phase)) error {
-	c.joins = append(c.joins, string(documents))
-	controlPlane := strings.Contains(string(documents), "controlPlane")
-	wanted := []string{kubeadm.DiscoveryFile}
-	if controlPlane {
-		wanted = append(wanted, kubeadm.ControlPlaneFiles()...)
-	}
-	if err := c.preflight(wanted, append(kubeadm.JoinRemains(), "/etc/kubernetes/pki/kubelet.key")); err != nil {
-		return err
-	}
-	report(kubeadm.Phase{Name: "kubelet-start", Text: "starting the kubelet"})
-	if c.fail != nil {
-		return c.fail
-	}
-	kubeconfigs := []string{"kubelet.conf"}
-	if controlPlane {
-		kubeconfigs = append(kubeconfigs, "admin.conf")
-	}
-	for _, name := range kubeconfigs {
-		if err := os.WriteFile(filepath.Join(c.agent.StateDir, "etc-kubernetes", name), []byte("kubeconfig"), 0o600); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// preflight fails unless the wanted files are there, and nothing else of what an earlier join leaves but the folders of the wanted.
-func (c *twinCluster) preflight(wanted, remains []string) error {
-	for _, name := range wanted {
-		if _, err := c.agent.readState(name); err != nil {
-			return err
-		}
-	}
-	for _, name := range remains {
-		file, err := onState(name)
-		if err != nil {
-			return err
-		}
-		_, err = os.Lstat(filepath.Join(c.agent.StateDir, file))
-		needed := slices.ContainsFunc(wanted, func(w string) bool { return w == name || strings.HasPrefix(w, name+"/") })
-		if needed != (err == nil) {
-			return fmt.Errorf("%s: %v", name, err)
-		}
-	}
-	return nil
-}
-
-func (c *twinCluster) WaitReady(_ context.Context, access kubeadm.Access, _ string, _ func(error)) error {
-	c.access = access
-	_, err := access.Read(access.Kubeconfig)
-	return errors.Join(err, c.notReady)
-}
-
-func (c *twinCluster) DiskRecord(context.Context, kubeadm.Access, hullmark.NodeID) (kubeadm.DiskRecord, error) {
-	return c.record, c.recordErr
-}
 
 // unclosed keeps a test's TPM open from one use to the next.
 type unclosed struct{ transport.TPM }
@@ -208,9 +36,9 @@ func (unclosed) Close() error { return nil }
 // stage is a node with a real TPM and twins around it, and its operator.
 type stage struct {
 	agent   *Agent
-	disk    *twinDisk
-	machine *twinMachine
-	cluster *twinCluster
+	disk    *agenttest.Disk
+	machine *agenttest.Machine
+	cluster *agenttest.Cluster
 	tpm     *tpmtest.TPM
 	console *bytes.Buffer
 	root    *x509.Certificate
@@ -227,16 +55,11 @@ func newStage(t *testing.T) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dir, state := t.TempDir(), agenttest.NewStateDir(t)
 	s := &stage{
-		disk:    &twinDisk{claim: hullmark.DiskClaim{State: hullmark.DiskBlank}},
-		machine: &twinMachine{}, cluster: &twinCluster{}, tpm: tpmtest.New(t), console: &bytes.Buffer{}, root: root, rootKey: key,
-	}
-	dir := t.TempDir()
-	state := filepath.Join(dir, "state")
-	for _, folder := range []string{"etc-kubernetes", "var/lib/hullmark", statedisk.AgentDir} {
-		if err := os.MkdirAll(filepath.Join(state, folder), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		disk:    &agenttest.Disk{Claim: hullmark.DiskClaim{State: hullmark.DiskBlank}},
+		machine: &agenttest.Machine{}, cluster: &agenttest.Cluster{StateDir: state},
+		tpm: tpmtest.New(t), console: &bytes.Buffer{}, root: root, rootKey: key,
 	}
 	s.agent = &Agent{
 		OpenTPM: func() (transport.TPMCloser, error) { return unclosed{s.tpm}, nil },
@@ -244,7 +67,6 @@ func newStage(t *testing.T) *stage {
 		Disk:    s.disk, Machine: s.machine, Cluster: s.cluster, StateDir: state, RunDir: dir, Timing: DefaultTiming(),
 		Status: &Status{File: filepath.Join(dir, "status.json"), Console: s.console, Log: io.Discard, Notify: func(string) {}},
 	}
-	s.cluster.agent = s.agent
 	s.configure(t, hullmark.NodeConfig{
 		Version: 1, ClusterRoot: hullmark.ClusterRootOf(root.RawSubjectPublicKeyInfo), StateDisk: hullmark.DiskSelector{Serial: "state"},
 	})

@@ -1,0 +1,112 @@
+// Package agenttest is what stands around the agent: twins of its state disk, of systemd and of Kubernetes. Each remembers what was asked of it, for whoever
+// looks once the agent has ended or said that it is done.
+package agenttest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
+)
+
+// NewStateDir makes the folder where a state disk would be mounted, with what its unit makes there.
+func NewStateDir(t testing.TB) string {
+	t.Helper()
+	state := filepath.Join(t.TempDir(), "state")
+	for _, folder := range []string{"etc-kubernetes", "var/lib/hullmark", statedisk.AgentDir} {
+		if err := os.MkdirAll(filepath.Join(state, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return state
+}
+
+// Disk is a state disk in memory.
+type Disk struct {
+	// Claim is what Probe says.
+	Claim hullmark.DiskClaim
+	// Opened is what Open says, unless Err is set.
+	Opened statedisk.Opened
+	Err    error
+	// Grants are those of each Open, and Key is the last one's.
+	Grants []hullmark.DiskGrant
+	Key    []byte
+}
+
+// Probe returns the claim.
+func (d *Disk) Probe(context.Context, hullmark.DiskSelector) (hullmark.DiskClaim, error) {
+	return d.Claim, nil
+}
+
+// Open takes the key. A disk that was blank is ready for that key from then on, and its counter is the ticket's.
+func (d *Disk) Open(_ context.Context, _ hullmark.DiskSelector, g hullmark.DiskGrant) (statedisk.Opened, error) {
+	d.Grants, d.Key = append(d.Grants, g), bytes.Clone(g.Key.Expose())
+	if d.Err != nil {
+		return statedisk.Opened{}, d.Err
+	}
+	opened := d.Opened
+	if g.FormatAllowed {
+		d.Claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: g.UUID, Generation: g.Generation, Owner: g.Owner}
+	}
+	d.Opened.EpochRead = g.Epoch.Issued
+	return opened, nil
+}
+
+// Machine is systemd. Its fields are set before the agent begins.
+type Machine struct {
+	// Offline is how often Online answers no at first.
+	Offline int
+	// Fail is what fails when it is asked for, such as "start kubelet.service".
+	Fail string
+
+	mutex sync.Mutex
+	did   []string
+}
+
+func (m *Machine) note(what string) error {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	m.did = append(m.did, what)
+	if what == m.Fail {
+		return io.ErrUnexpectedEOF
+	}
+	return nil
+}
+
+// Did returns what was asked for, in its order.
+func (m *Machine) Did() []string {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return slices.Clone(m.did)
+}
+
+// Has reports whether it was asked for something.
+func (m *Machine) Has(what string) bool { return slices.Contains(m.Did(), what) }
+
+// Start starts a unit.
+func (m *Machine) Start(_ context.Context, unit string) error { return m.note("start " + unit) }
+
+// Restart starts a unit anew.
+func (m *Machine) Restart(_ context.Context, unit string) error { return m.note("restart " + unit) }
+
+// Reboot does nothing else.
+func (m *Machine) Reboot(context.Context) error { return m.note("reboot") }
+
+// Online says no for a while.
+func (m *Machine) Online() (bool, error) {
+	m.Offline--
+	return m.Offline < 0, nil
+}
+
+// Journal is short.
+func (m *Machine) Journal(_ context.Context, w io.Writer) error {
+	_, err := io.WriteString(w, "the log")
+	return err
+}
