@@ -113,6 +113,9 @@ type Agent struct {
 	over       chan error
 	config     hullmark.NodeConfig
 	configData []byte
+	// online is when the network was up, and setUp how long it took from then until an exchange could begin.
+	online time.Time
+	setUp  time.Duration
 }
 
 // Run takes the node to Ready and then keeps answering the operator until ctx
@@ -139,6 +142,7 @@ func (a *Agent) prepare(ctx context.Context) error {
 	}
 	for {
 		err := journal.Run(ctx, steps...)
+		a.online = time.Now()
 		if err == nil || errors.Is(err, errReboot) {
 			return err
 		}

@@ -44,6 +44,8 @@ type exchange struct {
 	stalled bool
 	// warning is what stands against the node although it is Ready.
 	warning *hullmark.Condition
+	// took is where its time goes.
+	took account
 }
 
 // verifier names the other end for people.
@@ -58,6 +60,7 @@ func (x *exchange) verifier() string {
 // leaves the node as it was; one from the fuse on wraps errReboot.
 func (x *exchange) run(ctx context.Context) error {
 	defer func() { x.ticket.Disk.Key.Wipe() }()
+	x.took.began = time.Now().Add(-x.agent.setUp)
 	journal := Journal{Status: x.agent.Status}
 	err := journal.Run(ctx,
 		Step{Name: StepAttest, Do: x.attest},
@@ -93,14 +96,16 @@ func (x *exchange) attest(ctx context.Context) error {
 	if err := x.takeCall(); err != nil {
 		return err
 	}
+	probing := time.Now()
 	claim, err := x.agent.probe(ctx)
+	wait(&x.took.disk, probing)
 	if err != nil {
 		return err
 	}
 	if err := x.chooseKind(claim); err != nil {
 		return err
 	}
-	return x.agent.withTPM(func(tpm transport.TPM) error {
+	return x.withTPM(func(tpm transport.TPM) error {
 		p, err := prover.Open(tpm)
 		if err != nil {
 			return err
@@ -237,7 +242,9 @@ func (x *exchange) takeTicket(claim hullmark.DiskClaim, node hullmark.NodeID) er
 // openDisk opens the state disk, which checks and advances its epoch too: M5.
 func (x *exchange) openDisk(ctx context.Context) error {
 	x.agent.Status.Say("opening the state disk")
+	opening := time.Now()
 	opened, err := x.agent.Disk.Open(ctx, x.agent.config.StateDisk, x.ticket.Disk)
+	wait(&x.took.disk, opening)
 	x.ticket.Disk.Key.Wipe()
 	if err != nil {
 		return err
@@ -302,7 +309,7 @@ func (x *exchange) check(ctx context.Context, proceed *wire.Proceed) error {
 	if x.opened.Joined {
 		return nil
 	}
-	if err := x.agent.Cluster.Validate(ctx, proceed.GetKubeadmDocuments()); err != nil {
+	if err := x.validate(ctx, proceed.GetKubeadmDocuments()); err != nil {
 		return &hullmark.Condition{
 			Code: "kubeadm-refused", Step: StepKubeadm, Title: err.Error(), Next: "correct the cluster's settings and let the node try again",
 		}
@@ -316,13 +323,14 @@ func (x *exchange) receive(limit time.Duration) (*wire.FromVerifier, error) {
 		message *wire.FromVerifier
 		err     error
 	}
-	arrived := make(chan result, 1)
+	arrived, asked := make(chan result, 1), time.Now()
 	go func() {
 		m, err := x.stream.Recv()
 		arrived <- result{m, err}
 	}()
 	select {
 	case r := <-arrived:
+		wait(&x.took.network, asked)
 		if r.err != nil {
 			return nil, fmt.Errorf("%w: %w", errEnded, r.err)
 		}
@@ -359,6 +367,7 @@ func (x *exchange) outOfTurn(want string) error {
 
 // say sends a message that the exchange needs. When the other end has ended the stream, what it said last is what receive returns.
 func (x *exchange) say(m *wire.FromNode) error {
+	defer wait(&x.took.network, time.Now())
 	if err := x.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w: %w", errEnded, err)
 	}

@@ -187,7 +187,7 @@ func (x *exchange) finishSteps() []Step {
 
 // blowFuse makes sure that whoever takes this node over from now on cannot earn another ticket.
 func (x *exchange) blowFuse(context.Context) error {
-	return x.agent.withTPM(func(tpm transport.TPM) error {
+	return x.withTPM(func(tpm transport.TPM) error {
 		return prover.ExtendEvent(tpm, attest.FuseRegister, hullmark.ClusterEvent(x.agent.config.ClusterRoot))
 	})
 }
@@ -195,7 +195,7 @@ func (x *exchange) blowFuse(context.Context) error {
 // kubernetes mounts the disk, places the files, and starts or continues what the disk records.
 func (x *exchange) kubernetes(ctx context.Context) error {
 	x.progress("mount", "mounting the state disk")
-	if err := x.agent.Machine.Start(ctx, stateUnit); err != nil {
+	if err := x.start(ctx, stateUnit); err != nil {
 		return err
 	}
 	if err := x.clearRestoration(); err != nil {
@@ -210,7 +210,6 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 	if err := x.startHooks(ctx); err != nil {
 		return err
 	}
-	x.agent.Status.Say("the agent took %s before Kubernetes", usage())
 	if hullmark.Role(x.proceed.GetRole()) == hullmark.ControlPlane {
 		x.startJoinService(ctx)
 	}
@@ -218,8 +217,9 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 		if err := x.renew(ctx); err != nil {
 			return err
 		}
+		x.sayUsage()
 		x.progress("kubelet", "starting what the disk holds")
-		return x.agent.Machine.Start(ctx, kubeletUnit)
+		return x.start(ctx, kubeletUnit)
 	}
 	intent, err := x.agent.intent()
 	if err != nil {
@@ -232,6 +232,7 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 	if err := storeFile(x.agent.intentFile(), statedisk.IntentStarted); err != nil {
 		return fmt.Errorf("record intent: %w", err)
 	}
+	x.sayUsage()
 	if x.joins() {
 		return x.kubeadmJoin(ctx)
 	}
@@ -242,7 +243,7 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 func (x *exchange) startHooks(ctx context.Context) error {
 	for _, unit := range x.proceed.GetHooks() {
 		x.progress("hooks", "starting "+unit)
-		if err := x.agent.Machine.Start(ctx, unit); err != nil {
+		if err := x.start(ctx, unit); err != nil {
 			return &hullmark.Condition{
 				Code: "hook-failed", Step: StepKubeadm, Title: err.Error(), Retry: true,
 				Next: "read why in hullmark node logs; correct the image or the pool's hooks",
@@ -320,7 +321,7 @@ func (x *exchange) startJoinService(ctx context.Context) {
 	if x.kind == hullmark.Recover {
 		err = replaceFile(filepath.Join(x.agent.RunDir, recoveredFile), []byte(rand.Text()), 0o600)
 	}
-	if err := errors.Join(err, x.agent.Machine.Start(ctx, joinServiceUnit)); err != nil {
+	if err := errors.Join(err, x.start(ctx, joinServiceUnit)); err != nil {
 		x.warn("join-service-down", "other nodes cannot join or come back through this one: "+err.Error(), "read why in hullmark node logs")
 	}
 }
@@ -378,6 +379,7 @@ func (x *exchange) setHostname(ctx context.Context) error {
 	if err := replaceFile(file, []byte("kernel.hostname = "+x.proceed.GetNodeName()+"\n"), 0o644); err != nil {
 		return err
 	}
+	defer wait(&x.took.programs, time.Now())
 	return x.agent.Machine.Restart(ctx, hostnameUnit)
 }
 

@@ -53,6 +53,7 @@ func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds creden
 	} else {
 		a.Status.Say("%s", a.waiting())
 	}
+	a.setUp = time.Since(a.online)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(netutil.LimitListener(listener, maxConnections)) }()
 	stopDialling := a.startDialling(ctx)

@@ -58,7 +58,10 @@ func (x *exchange) renewCertificates(ctx context.Context) error {
 	if err := x.agent.removeState(kubeadm.Renewals()...); err != nil {
 		return fmt.Errorf("renew certificates: %w", err)
 	}
-	if err := x.agent.Cluster.Renew(ctx, documents, func(p kubeadm.Phase) { x.progress(p.Name, p.Text) }); err != nil {
+	renewing := time.Now()
+	err = x.agent.Cluster.Renew(ctx, documents, func(p kubeadm.Phase) { x.progress(p.Name, p.Text) })
+	wait(&x.took.programs, renewing)
+	if err != nil {
 		return err
 	}
 	// What kubeadm wrote is not stored yet, and nothing but its documents could bring it back.
@@ -76,7 +79,7 @@ func (x *exchange) planRenewal(ctx context.Context) (documents []byte, why strin
 	if off, theirs := clockOff(x.proceed); off.Abs() > clockBound {
 		return nil, "", fmt.Errorf("the machine's clock is off by %v (by its verifier's it is %s): certificates would end at a wrong time", off, theirs.UTC().Format(time.RFC3339))
 	}
-	return documents, why, x.agent.Cluster.Validate(ctx, documents)
+	return documents, why, x.validate(ctx, documents)
 }
 
 func (x *exchange) renewal() kubeadm.Renewal {
@@ -104,7 +107,7 @@ func (x *exchange) moveKubelet(ctx context.Context) error {
 		if serves, err := x.renewal().Serves(); err != nil || !serves {
 			return errors.Join(errors.New("the node's own API server has no certificate for it"), err)
 		}
-	} else if err := kubeadm.Serves(ctx, kubeadm.Access{Kubeconfig: kubeletConf, Read: x.agent.readState}, endpoint); err != nil {
+	} else if err := x.served(ctx, endpoint); err != nil {
 		return err
 	}
 	x.progress("kubelet", "the control plane is reached at "+endpoint+" by now")

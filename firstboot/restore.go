@@ -134,6 +134,7 @@ func (x *exchange) makeEtcd(ctx context.Context, announced *wire.Snapshot) error
 		return err
 	}
 	x.progress("restore", "making etcd's data of it")
+	defer wait(&x.took.programs, time.Now())
 	if err := x.agent.Cluster.Restore(ctx, x.restoration(x.proceed)); err != nil {
 		return &hullmark.Condition{
 			Code: "restore-failed", Step: StepKubeadm, Title: err.Error(), Next: "run hullmark init --etcd-backup again; if it fails again, with another backup",

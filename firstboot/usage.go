@@ -1,10 +1,75 @@
 package firstboot
 
 import (
+	"context"
 	"fmt"
 	"syscall"
 	"time"
+
+	"github.com/google/go-tpm/tpm2/transport"
+
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
 )
+
+// account is where the time of an exchange goes until Kubernetes starts. What is waited for others is not the agent's own.
+type account struct {
+	// began is when the exchange did, less what it took the agent to be ready for it once the network was up.
+	began time.Time
+	// tpm, disk, network and programs are what was waited for the TPM's commands, the disk helper, other machines, and units and kubeadm.
+	tpm, disk, network, programs time.Duration
+}
+
+// wait adds the time since a moment to what was waited for somebody.
+func wait(spent *time.Duration, since time.Time) { *spent += time.Since(since) }
+
+// String says all parts; together they are the time since it began.
+func (a *account) String() string {
+	own := time.Since(a.began) - a.tpm - a.disk - a.network - a.programs
+	short := func(d time.Duration) time.Duration { return d.Round(time.Microsecond) }
+	return fmt.Sprintf("%v of its own time, and waited %v for the TPM, %v for the disk helper, %v for the network and %v for other programs",
+		short(own), short(a.tpm), short(a.disk), short(a.network), short(a.programs))
+}
+
+// meteredTPM counts how long the TPM takes for its commands.
+type meteredTPM struct {
+	transport.TPM
+	spent *time.Duration
+}
+
+// Send executes one command.
+func (m meteredTPM) Send(command []byte) ([]byte, error) {
+	defer wait(m.spent, time.Now())
+	return m.TPM.Send(command)
+}
+
+// withTPM opens the TPM for one use of the exchange.
+func (x *exchange) withTPM(use func(transport.TPM) error) error {
+	return x.agent.withTPM(func(tpm transport.TPM) error { return use(meteredTPM{tpm, &x.took.tpm}) })
+}
+
+// start starts a unit and waits for it.
+func (x *exchange) start(ctx context.Context, unit string) error {
+	defer wait(&x.took.programs, time.Now())
+	return x.agent.Machine.Start(ctx, unit)
+}
+
+// validate lets kubeadm judge documents.
+func (x *exchange) validate(ctx context.Context, documents []byte) error {
+	defer wait(&x.took.programs, time.Now())
+	return x.agent.Cluster.Validate(ctx, documents)
+}
+
+// served wants the endpoint served, by a certificate of the authority that the kubelet trusts.
+func (x *exchange) served(ctx context.Context, endpoint string) error {
+	defer wait(&x.took.network, time.Now())
+	return kubeadm.Serves(ctx, kubeadm.Access{Kubeconfig: kubeletConf, Read: x.agent.readState}, endpoint)
+}
+
+// sayUsage says what it took to get to the start of Kubernetes.
+func (x *exchange) sayUsage() {
+	x.agent.Status.Say("the agent took %s before Kubernetes", usage())
+	x.agent.Status.Say("the agent took %v", &x.took)
+}
 
 // usage says what the agent, without the programs that it runs, has taken of its machine so far (getrusage(2)).
 func usage() string {

@@ -8,9 +8,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
@@ -26,6 +28,30 @@ func NewStateDir(t testing.TB) string {
 		}
 	}
 	return state
+}
+
+// tookLine is what the agent says of its time before it starts Kubernetes.
+var tookLine = regexp.MustCompile(`the agent took (\S+) of its own time, and waited (\S+) for the TPM, (\S+) for the disk helper, (\S+) for the network and (\S+) for other programs`)
+
+// Took is where the agent says that its time went until Kubernetes started.
+type Took struct{ Own, TPM, Disk, Network, Programs time.Duration }
+
+// TookIn finds what the agent says in its log, where it has to be once.
+func TookIn(t testing.TB, log string) Took {
+	t.Helper()
+	found := tookLine.FindAllStringSubmatch(log, -1)
+	if len(found) != 1 {
+		t.Fatalf("the agent says %d times what it took, want once; its log:\n%s", len(found), log)
+	}
+	var took Took
+	for i, part := range []*time.Duration{&took.Own, &took.TPM, &took.Disk, &took.Network, &took.Programs} {
+		d, err := time.ParseDuration(found[0][i+1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		*part = d
+	}
+	return took
 }
 
 // Disk is a state disk in memory.
