@@ -1,0 +1,317 @@
+// Package jointest lets the real agent join at the real join service, in one process: TLS, gRPC, a TPM emulator, the policy, the desk and what kubeadm reads are
+// real. Around the agent stand agenttest's twins, and the service's records are in memory.
+package jointest
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-tpm/tpm2/transport"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/prover"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot"
+	"github.com/hullmark/hullmark/firstboot/config"
+	"github.com/hullmark/hullmark/internal/agenttest"
+	"github.com/hullmark/hullmark/internal/memrecords"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/internal/tpmtest"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// Site is a cluster with a join service, and a machine that its policy names.
+type Site struct {
+	Cluster *cluster.Cluster
+	// Service is what Serve serves; ControlPlanes lets everybody in.
+	Service *joinservice.Service
+	Records *memrecords.Store
+	// Address is the service's, whenever it runs.
+	Address string
+	// EditOpened and EditProceed change M5 when it has come and M6 before it is sent, from the next Serve on; nil for honest ends.
+	EditOpened  func(*wire.Opened)
+	EditProceed func(*wire.Proceed)
+
+	// Node is the machine's identity.
+	Node  hullmark.NodeID
+	Agent *firstboot.Agent
+	// Disk, Machine and Kubernetes stand around the agent.
+	Disk       *agenttest.Disk
+	Machine    *agenttest.Machine
+	Kubernetes *agenttest.Cluster
+	// Console and Log are what the agent writes.
+	Console, Log *Text
+
+	server *grpc.Server
+	stop   func()
+}
+
+// New returns a site whose machine is to join in a role. Nothing runs yet.
+func New(t testing.TB, role hullmark.Role) *Site {
+	t.Helper()
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Site{Cluster: c, Records: &memrecords.Store{}, Console: &Text{}, Log: &Text{}}
+	// Whoever dials does so from 127.0.0.1: the port stays free while the service does not run.
+	listener, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Address = listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.newAgent(t)
+	s.newService(t, measurements.Member{EKID: s.Node, Role: role, Name: "node-2"})
+	return s
+}
+
+// newAgent makes a machine that booted what the policy accepts, and its agent.
+func (s *Site) newAgent(t testing.TB) {
+	t.Helper()
+	dir, state := t.TempDir(), agenttest.NewStateDir(t)
+	tpm := tpmtest.New(t)
+	(&nodetest.Node{TPM: tpm}).Boot(t, "image")
+	keys, err := prover.Open(tpm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Node = keys.Node()
+	if err := keys.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(hullmark.NodeConfig{
+		Version: 1, ClusterRoot: s.Cluster.ID(), StateDisk: hullmark.DiskSelector{Serial: "state"}, Endpoints: []string{s.Address},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := config.Source{File: filepath.Join(dir, "fw"), Cache: filepath.Join(dir, "config.json")}
+	if err := os.WriteFile(source.File, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Disk = &agenttest.Disk{Claim: hullmark.DiskClaim{State: hullmark.DiskBlank}}
+	s.Machine, s.Kubernetes = &agenttest.Machine{}, &agenttest.Cluster{StateDir: state}
+	s.Agent = &firstboot.Agent{
+		OpenTPM: func() (transport.TPMCloser, error) { return kept{tpm}, nil },
+		Config:  source, Disk: s.Disk, Machine: s.Machine, Cluster: s.Kubernetes, StateDir: state, RunDir: dir,
+		Listen: "127.0.0.1:0", Timing: firstboot.DefaultTiming(),
+		Status: &firstboot.Status{File: filepath.Join(dir, "status.json"), Console: s.Console, Log: s.Log, Notify: func(string) {}},
+	}
+}
+
+// kept is a TPM that stays open from one use to the next.
+type kept struct{ transport.TPM }
+
+func (kept) Close() error { return nil }
+
+func (s *Site) newService(t testing.TB, member measurements.Member) {
+	t.Helper()
+	s.Service = &joinservice.Service{
+		Root: s.Cluster.ID(), Policy: PolicyStore(t, s.Cluster, member), Keys: s.Cluster.Keys, Records: s.Records, Tokens: s.Records,
+		Settings: joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}, KubernetesCA: s.Cluster.KubernetesCA(),
+		// An emulated TPM takes its time on a busy machine.
+		Patience: joinservice.Patience{Proof: time.Minute, Opened: time.Minute, Progress: time.Minute, Renew: time.Minute},
+	}
+	if member.Role != hullmark.ControlPlane {
+		return
+	}
+	s.Service.ControlPlanes = joinservice.ControlPlanes{
+		Lease:        s.Records,
+		RemoveMember: func(context.Context, string, netip.Addr) error { return nil },
+		RemoveNode:   func(context.Context, string) error { return nil },
+		Files:        s.sharedFiles,
+	}
+	// Loopback is no address at which others could reach a control plane.
+	s.EditOpened = func(m *wire.Opened) { m.Addresses = append(m.Addresses, "192.0.2.7") }
+}
+
+// sharedFiles are the authorities and keys that all control planes have.
+func (s *Site) sharedFiles() ([]*wire.File, error) {
+	all, err := s.Cluster.Files()
+	var shared []*wire.File
+	for _, f := range all {
+		if strings.HasPrefix(f.GetPath(), "/etc/kubernetes/pki/") {
+			shared = append(shared, f)
+		}
+	}
+	return shared, err
+}
+
+// PolicyStore puts a policy in force that accepts nodetest's image and names a member.
+func PolicyStore(t testing.TB, c *cluster.Cluster, member measurements.Member) *joinservice.PolicyStore {
+	t.Helper()
+	document := nodetest.Document(t, "image")
+	policy, err := joinservice.FirstPolicy(measurements.Policy{}, document, member)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := document.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	installed := joinservice.SignedPolicy{Documents: map[measurements.DocumentID][]byte{policy.Documents[0].Document: encoded}}
+	if installed.Envelope, err = measurements.SignPolicy(c.Root.Key, c.ID(), policy); err != nil {
+		t.Fatal(err)
+	}
+	store, warning, err := joinservice.OpenPolicyStore(c.ID(), installed, filepath.Join(t.TempDir(), "policy"))
+	if err != nil || warning != nil {
+		t.Fatal(err, warning)
+	}
+	return store
+}
+
+// Serve starts the service, for the first time or after Stop.
+func (s *Site) Serve(t testing.TB) {
+	t.Helper()
+	leaf, err := attest.NewService(s.Cluster.Root.Certificate, s.Cluster.Online.Certificate, s.Cluster.Online.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", s.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tls := attest.ServiceConfig(leaf)
+	s.server = s.Service.Server(tls)
+	if s.EditOpened != nil || s.EditProceed != nil {
+		s.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(tls)), grpc.MaxRecvMsgSize(wire.MaxFromNode))
+		wire.RegisterJoinServiceServer(s.server, edited{Service: s.Service, opened: s.EditOpened, proceed: s.EditProceed})
+	}
+	server, served := s.server, make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(listener)
+	}()
+	s.stop = func() {
+		server.Stop()
+		<-served
+	}
+	t.Cleanup(s.stop)
+}
+
+// Stop ends the service as a kill would; it returns when its exchanges have ended.
+func (s *Site) Stop() { s.stop() }
+
+// edited is a join service whose messages are changed on the way.
+type edited struct {
+	*joinservice.Service
+	opened  func(*wire.Opened)
+	proceed func(*wire.Proceed)
+}
+
+// Release runs one exchange.
+func (e edited) Release(stream wire.JoinService_ReleaseServer) error {
+	return e.Service.Release(editedStream{stream, e})
+}
+
+type editedStream struct {
+	wire.JoinService_ReleaseServer
+	by edited
+}
+
+// Send sends a message.
+func (s editedStream) Send(m *wire.FromVerifier) error {
+	if p := m.GetProceed(); p != nil && s.by.proceed != nil {
+		s.by.proceed(p)
+	}
+	return s.JoinService_ReleaseServer.Send(m)
+}
+
+// Recv receives a message.
+func (s editedStream) Recv() (*wire.FromNode, error) {
+	m, err := s.JoinService_ReleaseServer.Recv()
+	if o := m.GetOpened(); o != nil && s.by.opened != nil {
+		s.by.opened(o)
+	}
+	return m, err
+}
+
+// Boot starts the agent, which ends with the test at the latest. end waits until the service has heard its exchanges to their ends, and stops both.
+func (s *Site) Boot(t testing.TB) (end func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := s.Agent.Run(ctx); ctx.Err() == nil {
+			t.Errorf("the agent ended: %v; its log:\n%s", err, s.Log)
+		}
+	}()
+	stop := func() {
+		cancel()
+		<-ended
+	}
+	t.Cleanup(stop)
+	return func() {
+		s.server.GracefulStop()
+		stop()
+	}
+}
+
+// Status reads the status document, the zero value before there is one.
+func (s *Site) Status(t testing.TB) (d firstboot.Document) {
+	t.Helper()
+	text, err := os.ReadFile(s.Agent.Status.File)
+	if os.IsNotExist(err) {
+		return d
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// Await waits until the status document is as wanted.
+func (s *Site) Await(t testing.TB, what string, wanted func(firstboot.Document) bool) firstboot.Document {
+	t.Helper()
+	for range 12000 { // Two minutes: the machine may be busy.
+		if d := s.Status(t); wanted(d) {
+			return d
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("status = %s, want %s; the agent's log:\n%s", s.Agent.Status.Document(), what, s.Log)
+	return firstboot.Document{}
+}
+
+// Text is what is written to it.
+type Text struct {
+	mutex sync.Mutex
+	text  strings.Builder
+}
+
+var _ io.Writer = (*Text)(nil)
+
+// Write adds to the text.
+func (t *Text) Write(b []byte) (int, error) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return t.text.Write(b)
+}
+
+// String returns the text.
+func (t *Text) String() string {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return t.text.String()
+}
