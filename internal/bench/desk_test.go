@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/jointest"
 	"github.com/hullmark/hullmark/internal/memrecords"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/joinservice"
@@ -72,33 +72,11 @@ func newDesk(b *testing.B) *desk {
 	}); err != nil {
 		b.Fatal(err)
 	}
-	records := &memrecords.Store{}
+	records, member := &memrecords.Store{}, measurements.Member{EKID: machine.ID, Role: hullmark.Worker, Name: "worker-1"}
 	d.service = &joinservice.Service{
-		Root: c.ID(), Policy: policyStore(b, c, machine), Keys: c.Keys, Records: records, Tokens: records, Patience: joinservice.OperatorPatience(),
+		Root: c.ID(), Policy: jointest.PolicyStore(b, c, member), Keys: c.Keys, Records: records, Tokens: records, Patience: joinservice.OperatorPatience(),
 	}
 	return d
-}
-
-func policyStore(b *testing.B, c *cluster.Cluster, machine *nodetest.Node) *joinservice.PolicyStore {
-	b.Helper()
-	document := nodetest.Document(b, "image")
-	policy, err := joinservice.FirstPolicy(measurements.Policy{}, document, measurements.Member{EKID: machine.ID, Role: hullmark.Worker, Name: "worker-1"})
-	if err != nil {
-		b.Fatal(err)
-	}
-	encoded, err := document.Encode()
-	if err != nil {
-		b.Fatal(err)
-	}
-	installed := joinservice.SignedPolicy{Documents: map[measurements.DocumentID][]byte{policy.Documents[0].Document: encoded}}
-	if installed.Envelope, err = measurements.SignPolicy(c.Root.Key, c.ID(), policy); err != nil {
-		b.Fatal(err)
-	}
-	store, warning, err := joinservice.OpenPolicyStore(c.ID(), installed, filepath.Join(b.TempDir(), "policy"))
-	if err != nil || warning != nil {
-		b.Fatal(err, warning)
-	}
-	return store
 }
 
 // channel makes one TLS connection, whose key all exchanges are bound to.
