@@ -35,7 +35,7 @@ func Validate(ctx context.Context, program string, documents []byte) error {
 	err := cmd.Run()
 	var refused *exec.ExitError
 	if errors.As(err, &refused) {
-		return fmt.Errorf("validate kubeadm documents: %s (correct the document and start again)", cause(said.String()))
+		return fmt.Errorf("validate kubeadm documents: %s (correct the document and start again)", Cause(said.String()))
 	}
 	if err != nil {
 		return fmt.Errorf("validate kubeadm documents: run %s: %w", program, err)
@@ -46,8 +46,8 @@ func Validate(ctx context.Context, program string, documents []byte) error {
 // maxCause is how many lines of kubeadm's output an error repeats.
 const maxCause = 12
 
-// cause picks out of kubeadm's output what went wrong: its error and the lines under it, without the usage that follows; if it names none, its last words.
-func cause(output string) string {
+// Cause picks out of kubeadm's output what went wrong: its error and the lines under it, without the usage that follows; if it names none, its last words.
+func Cause(output string) string {
 	var lines []string
 	for line := range strings.Lines(output) {
 		line = redact(strings.TrimRight(line, "\n"))

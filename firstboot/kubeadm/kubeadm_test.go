@@ -125,10 +125,10 @@ func TestCauseIsShortAndWithoutSecrets(t *testing.T) {
 		"To see the stack trace of this error execute with --v=5 or higher",
 	}, "\n")
 	want := "error execution phase preflight: [preflight] Some fatal errors occurred:; [ERROR Port-6443]: Port 6443 is in use"
-	if got := cause(output); got != want {
+	if got := Cause(output); got != want {
 		t.Errorf("got %q", got)
 	}
-	if got := cause("token abcdef.0123456789abcdef"); strings.Contains(got, "abcdef.") {
+	if got := Cause("token abcdef.0123456789abcdef"); strings.Contains(got, "abcdef.") {
 		t.Errorf("got %q", got)
 	}
 }

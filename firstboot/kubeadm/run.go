@@ -25,7 +25,7 @@ func run(ctx context.Context, dir string, files map[string][]byte, report func(P
 	said, readErr := follower.stop()
 	err = errors.Join(err, readErr, os.RemoveAll(dir))
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, cause(said))
+		return fmt.Errorf("%w: %s", err, Cause(said))
 	}
 	return nil
 }

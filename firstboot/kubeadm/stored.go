@@ -114,7 +114,7 @@ func wouldStore(ctx context.Context, program string, documents []byte) (s Stored
 	cmd.Stderr = &problems
 	said, err := cmd.Output()
 	if err != nil {
-		return s, fmt.Errorf("%s: %w: %s", program, err, cause(problems.String()))
+		return s, fmt.Errorf("%s: %w: %s", program, err, Cause(problems.String()))
 	}
 	for _, object := range attached(string(said)) {
 		var m configMap

@@ -3,7 +3,9 @@
 package build
 
 import (
+	"crypto/tls"
 	"encoding/pem"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -11,10 +13,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/internal/nodetest"
 )
 
 func joinParams(t *testing.T, server *httptest.Server, profile kubeadm.Profile) kubeadm.JoinParams {
@@ -49,6 +54,23 @@ func TestKubeadmTakesOurJoinDocuments(t *testing.T) {
 	}
 }
 
+// discovers is the real kubeadm's first phase that discovers the cluster, by our documents and more, a part of a JoinConfiguration.
+func discovers(t *testing.T, params kubeadm.JoinParams, more string) *exec.Cmd {
+	t.Helper()
+	documents, discovery, err := kubeadm.JoinDocuments(params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	config, file := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "discovery.conf")
+	for path, text := range map[string]string{config: strings.ReplaceAll(string(documents), kubeadm.DiscoveryFile, file) + more, file: string(discovery)} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return exec.CommandContext(t.Context(), filepath.Join(kubernetesBundle(t), "usr", "bin", "kubeadm"), "join", "phase", "kubelet-start", "--config", config)
+}
+
 // TestKubeadmJoinFindsTheCluster lets the real kubeadm discover a cluster by our file: it trusts the CA alone, goes on although nobody may read
 // cluster-info, and asks for the cluster's configuration with the token.
 func TestKubeadmJoinFindsTheCluster(t *testing.T) {
@@ -59,19 +81,8 @@ func TestKubeadmJoinFindsTheCluster(t *testing.T) {
 		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`))
 	}))
 	defer server.Close()
-	documents, discovery, err := kubeadm.JoinDocuments(joinParams(t, server, kubeadm.Normal))
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	config, file := filepath.Join(dir, "config.yaml"), filepath.Join(dir, "discovery.conf")
-	for path, text := range map[string]string{config: strings.ReplaceAll(string(documents), kubeadm.DiscoveryFile, file), file: string(discovery)} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// This phase first discovers the cluster; it ends here, since the answer is no.
-	program := exec.CommandContext(t.Context(), filepath.Join(kubernetesBundle(t), "usr", "bin", "kubeadm"), "join", "phase", "kubelet-start", "--config", config)
+	// It ends here, since the answer is no.
+	program := discovers(t, joinParams(t, server, kubeadm.Normal), "")
 	ended := make(chan string, 1)
 	if err := program.Start(); err != nil {
 		t.Fatal(err)
@@ -91,4 +102,39 @@ func TestKubeadmJoinFindsTheCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-ended
+}
+
+// TestKubeadmJoinRefusesARogueEndpoint lets the real kubeadm meet another server than the cluster's at its endpoint: it fails, our error says why, and the server
+// is told nothing, least of all the token.
+func TestKubeadmJoinRefusesARogueEndpoint(t *testing.T) {
+	cluster := httptest.NewTLSServer(http.NotFoundHandler())
+	defer cluster.Close()
+	params := joinParams(t, cluster, kubeadm.Normal)
+	certificate, key := nodetest.NewAuthority(t).Issue(t, time.Now().Add(time.Hour), "127.0.0.1")
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reached, asked atomic.Int64
+	rogue := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	rogue.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+	rogue.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			reached.Add(1)
+		}
+	}
+	rogue.StartTLS()
+	defer rogue.Close()
+	params.Endpoint = rogue.Listener.Addr().String()
+	said, err := discovers(t, params, "timeouts: {discovery: 5s}\n").CombinedOutput()
+	t.Logf("%s", said)
+	if err == nil {
+		t.Error("kubeadm found a cluster")
+	}
+	if why := kubeadm.Cause(string(said)); !strings.Contains(why, "x509: certificate signed by unknown authority") || !strings.Contains(why, params.Endpoint) {
+		t.Errorf("the error says %q", why)
+	}
+	if reached.Load() == 0 || asked.Load() != 0 {
+		t.Errorf("%d connections and %d requests reached the rogue endpoint, want some and none", reached.Load(), asked.Load())
+	}
 }
