@@ -1,6 +1,7 @@
 package firstboot
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -198,37 +199,69 @@ func TestRenewalThatCannotBePlanned(t *testing.T) {
 	}
 }
 
-// A worker goes over to an endpoint once that is served, and not before.
+// A worker goes over to an endpoint once its own cluster serves it, and not before; who else answers there is told nothing.
 func TestWorkerFollowsTheEndpoint(t *testing.T) {
-	for _, served := range []bool{true, false} {
-		s, ca := newStage(t), nodetest.NewAuthority(t)
-		s.comeBack(t, "kubelet.conf")
-		s.put(t, map[string][]byte{kubeletConf: ca.Kubeconfig(t, "192.0.2.7:6443")})
-		names := map[bool]string{true: "127.0.0.1", false: "kubernetes"}
-		certificate, key := ca.Issue(t, time.Now().Add(time.Hour), names[served])
-		pair, err := tls.X509KeyPair(certificate, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		api := httptest.NewUnstartedServer(http.NotFoundHandler())
-		api.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
-		api.StartTLS()
-		t.Cleanup(api.Close)
-		endpoint := strings.TrimPrefix(api.URL, "https://")
-		if last := s.again(t, hullmark.Worker, endpoint); !last.GetReady() {
-			t.Fatalf("last = %v", last)
-		}
-		want, code := api.URL, ""
-		if !served {
-			want, code = "https://192.0.2.7:6443", "endpoint-not-served"
-		}
-		d := s.document(t)
-		if s.server(t) != want || (d.Condition == nil) != served || d.Condition != nil && d.Condition.Code != code {
-			t.Errorf("served: %v; the kubelet uses %s, condition %v", served, s.server(t), d.Condition)
-		}
-		if info, err := os.Stat(filepath.Join(s.agent.StateDir, "etc-kubernetes/kubelet.conf")); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("kubelet.conf: %v, %v", info, err)
-		}
+	for name, c := range map[string]struct {
+		stranger bool
+		names    string
+		why      string // empty: it goes over
+	}{
+		"served":                        {names: "127.0.0.1"},
+		"served under another name":     {names: "kubernetes", why: "x509: cannot validate certificate for 127.0.0.1"},
+		"served by a stranger's server": {stranger: true, names: "127.0.0.1", why: "x509: certificate signed by unknown authority"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ca := newStage(t), nodetest.NewAuthority(t)
+			s.comeBack(t, "kubelet.conf")
+			before := ca.Kubeconfig(t, "192.0.2.7:6443")
+			s.put(t, map[string][]byte{kubeletConf: before})
+			by := ca
+			if c.stranger {
+				by = nodetest.NewAuthority(t)
+			}
+			url := serveAPI(t, by, c.names)
+			endpoint := strings.TrimPrefix(url, "https://")
+			if last := s.again(t, hullmark.Worker, endpoint); !last.GetReady() {
+				t.Fatalf("last = %v", last)
+			}
+			if c.why == "" {
+				if got := s.document(t).Condition; got != nil || s.server(t) != url {
+					t.Errorf("the kubelet uses %s, condition %v", s.server(t), got)
+				}
+			} else {
+				s.checkStays(t, before, endpoint, c.why)
+			}
+			if info, err := os.Stat(filepath.Join(s.agent.StateDir, "etc-kubernetes/kubelet.conf")); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("kubelet.conf: %v, %v", info, err)
+			}
+		})
+	}
+}
+
+// serveAPI is an API server with a certificate for a name, which must not be asked for anything.
+func serveAPI(t *testing.T, ca *nodetest.Authority, name string) (url string) {
+	t.Helper()
+	certificate, key := ca.Issue(t, time.Now().Add(time.Hour), name)
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("it was asked for %s", r.URL) }))
+	api.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+	api.StartTLS()
+	t.Cleanup(api.Close)
+	return api.URL
+}
+
+// checkStays wants the kubelet to go on as before, and the node to say why.
+func (s *stage) checkStays(t *testing.T, before []byte, endpoint, why string) {
+	t.Helper()
+	if now, err := s.agent.readState(kubeletConf); err != nil || !bytes.Equal(now, before) {
+		t.Errorf("kubelet.conf was changed, or cannot be read: %v\n%s", err, now)
+	}
+	got := s.document(t).Condition
+	if got == nil || got.Code != "endpoint-not-served" || !strings.Contains(got.Title, ", not "+endpoint+": ") || !strings.Contains(got.Title, why) {
+		t.Errorf("condition %v, want endpoint-not-served for %s, because %s", got, endpoint, why)
 	}
 }
 
