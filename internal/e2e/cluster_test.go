@@ -47,6 +47,7 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	b.reached(t, out, 4)
+	t.Run("the agent of the worker that joins is small", func(t *testing.T) { checkMemory(t, out) })
 	if strings.Contains(out, "  differ") {
 		t.Error("a measured register differs from the predicted one")
 	}

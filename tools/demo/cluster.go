@@ -69,11 +69,12 @@ func (d *demo) askRecords(ctx context.Context) error {
 	if err := d.hullmark(ctx, append([]string{"node", "status", "--node", "127.0.0.1:" + d.agent}, file...)...); err != nil {
 		return err
 	}
-	return d.find(ctx, "the control plane is reached at", append([]string{"node", "logs", "--node", "127.0.0.1:" + d.workers[0].agent}, file...)...)
+	return d.findInLogs(ctx, d.workers[0], "the control plane is reached at")
 }
 
-// find runs hullmark and prints the lines of its output that hold the text, if there are any.
-func (d *demo) find(ctx context.Context, text string, args ...string) error {
+// findInLogs prints the lines of a worker's log of this boot that hold the text, if there are any.
+func (d *demo) findInLogs(ctx context.Context, w *node, text string) error {
+	args := []string{"node", "logs", "--node", "127.0.0.1:" + w.agent, "--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase")}
 	fmt.Printf("$ %s %s | grep '%s'\n", hullmarkPath(), strings.Join(args, " "), text)
 	cmd := exec.CommandContext(ctx, hullmarkPath(), args...)
 	cmd.Stderr = os.Stderr
@@ -189,9 +190,12 @@ func (d *demo) join(ctx context.Context, w *node) error {
 	return d.awaitReady(ctx, w)
 }
 
-// reboot switches a worker off and on. Nobody tells it how to come back.
+// reboot shows what it took a worker's agent to join, and switches the worker off and on. Nobody tells it how to come back.
 func (d *demo) reboot(ctx context.Context) error {
 	w := d.workers[0]
+	if err := d.findInLogs(ctx, w, "the agent took"); err != nil {
+		return err
+	}
 	fmt.Printf("$ kill -TERM %d   # %s's power button\n", w.running.cmd.Process.Pid, w.name)
 	if err := w.running.stop(); err != nil {
 		return err
