@@ -1,7 +1,6 @@
 package firstboot
 
 import (
-	"bytes"
 	"context"
 	"sync/atomic"
 	"testing"
@@ -68,12 +67,12 @@ func (c slowCluster) Validate(ctx context.Context, documents []byte) error {
 // What the agent waits for the TPM, the disk helper, its verifier and other programs is told apart from its own time, and all together is no more than passed.
 func TestOwnTimeIsToldApart(t *testing.T) {
 	s := newStage(t)
-	var log bytes.Buffer
+	var log agenttest.Text
 	var commands atomic.Int64
 	s.agent.OpenTPM = func() (transport.TPMCloser, error) { return slow{s.tpm, &commands}, nil }
 	s.agent.Disk, s.agent.Machine, s.agent.Cluster, s.agent.Status.Log = slowDisk{s.disk}, slowMachine{s.machine}, slowCluster{s.cluster}, &log
+	began := time.Now()
 	address, _ := s.serve(t)
-	began := time.Now().Add(-s.agent.setUp)
 	commands.Store(0)
 	c := dial(t, operator(t, address, s.root, s.rootKey))
 	time.Sleep(silence)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -28,6 +29,28 @@ func NewStateDir(t testing.TB) string {
 		}
 	}
 	return state
+}
+
+// Text is what is written to it.
+type Text struct {
+	mutex sync.Mutex
+	text  strings.Builder
+}
+
+var _ io.Writer = (*Text)(nil)
+
+// Write adds to the text.
+func (t *Text) Write(b []byte) (int, error) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return t.text.Write(b)
+}
+
+// String returns the text.
+func (t *Text) String() string {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return t.text.String()
 }
 
 // tookLine is what the agent says of its time before it starts Kubernetes.

@@ -5,13 +5,11 @@ package jointest
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -54,7 +52,7 @@ type Site struct {
 	Machine    *agenttest.Machine
 	Kubernetes *agenttest.Cluster
 	// Console and Log are what the agent writes.
-	Console, Log *Text
+	Console, Log *agenttest.Text
 
 	server *grpc.Server
 	stop   func()
@@ -67,7 +65,7 @@ func New(t testing.TB, role hullmark.Role) *Site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Site{Cluster: c, Records: &memrecords.Store{}, Console: &Text{}, Log: &Text{}}
+	s := &Site{Cluster: c, Records: &memrecords.Store{}, Console: &agenttest.Text{}, Log: &agenttest.Text{}}
 	// Whoever dials does so from 127.0.0.1: the port stays free while the service does not run.
 	listener, err := net.Listen("tcp", "127.0.0.2:0")
 	if err != nil {
@@ -292,26 +290,4 @@ func (s *Site) Await(t testing.TB, what string, wanted func(firstboot.Document) 
 	}
 	t.Fatalf("status = %s, want %s; the agent's log:\n%s", s.Agent.Status.Document(), what, s.Log)
 	return firstboot.Document{}
-}
-
-// Text is what is written to it.
-type Text struct {
-	mutex sync.Mutex
-	text  strings.Builder
-}
-
-var _ io.Writer = (*Text)(nil)
-
-// Write adds to the text.
-func (t *Text) Write(b []byte) (int, error) {
-	t.mutex.Lock()
-	defer t.mutex.Unlock()
-	return t.text.Write(b)
-}
-
-// String returns the text.
-func (t *Text) String() string {
-	t.mutex.Lock()
-	defer t.mutex.Unlock()
-	return t.text.String()
 }
