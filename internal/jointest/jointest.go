@@ -124,6 +124,7 @@ func (s *Site) newService(t testing.TB, member measurements.Member) {
 	s.Service = &joinservice.Service{
 		Root: s.Cluster.ID(), Policy: PolicyStore(t, s.Cluster, member), Keys: s.Cluster.Keys, Records: s.Records, Tokens: s.Records,
 		Settings: joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}, KubernetesCA: s.Cluster.KubernetesCA(),
+		RemoveNode: func(context.Context, string) error { return nil },
 		// An emulated TPM takes its time on a busy machine.
 		Patience: joinservice.Patience{Proof: time.Minute, Opened: time.Minute, Progress: time.Minute, Renew: time.Minute},
 	}
@@ -133,7 +134,6 @@ func (s *Site) newService(t testing.TB, member measurements.Member) {
 	s.Service.ControlPlanes = joinservice.ControlPlanes{
 		Lease:        s.Records,
 		RemoveMember: func(context.Context, string, netip.Addr) error { return nil },
-		RemoveNode:   func(context.Context, string) error { return nil },
 		Files:        s.sharedFiles,
 	}
 	// Loopback is no address at which others could reach a control plane.
