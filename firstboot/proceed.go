@@ -1,0 +1,126 @@
+package firstboot
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+)
+
+// clockBound is how far a node's clock may be off when it joins: certificates that kubeadm and the cluster make begin five minutes before their time
+// (cmd/kubeadm/app/constants, CertificateBackdate).
+const clockBound = 4 * time.Minute
+
+// checkClock refuses to join with a clock that is not the service's: by one that is behind, the cluster's certificates are not valid yet, and kubeadm would wait
+// without a word until its time is up.
+func (x *exchange) checkClock(p *wire.Proceed) error {
+	off, theirs := clockOff(p)
+	if !x.joins() || off.Abs() <= clockBound {
+		return nil
+	}
+	return &hullmark.Condition{
+		Code: "clock-off", Step: StepEpoch, Title: fmt.Sprintf("the machine's clock is off by %v: a node joins with one that is right to within %v", off, clockBound), Retry: true,
+		Expected: theirs.UTC().Format(time.RFC3339), Got: theirs.Add(off).UTC().Format(time.RFC3339), Next: "set the clock of the machine's host; the node tries again by itself",
+	}
+}
+
+// clockOff returns by how much the node's clock is ahead of its verifier's time; zero if M6 does not say it.
+func clockOff(p *wire.Proceed) (off time.Duration, theirs time.Time) {
+	if p.GetTime() == 0 {
+		return 0, time.Time{}
+	}
+	theirs = time.Unix(p.GetTime(), 0)
+	return time.Now().Truncate(time.Second).Sub(theirs), theirs
+}
+
+// checkProceed refuses what could not be carried out.
+func (x *exchange) checkProceed(p *wire.Proceed) error {
+	if err := x.checkClock(p); err != nil {
+		return err
+	}
+	err := errors.Join(x.checkRole(p), x.checkMaterial(p), x.checkEndpoint(p), x.checkSnapshot(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
+	if err == nil {
+		return nil
+	}
+	return &hullmark.Condition{Code: "proceed-refused", Step: StepEpoch, Title: err.Error(), Next: "use a hullmark of this image's release"}
+}
+
+func (x *exchange) checkRole(p *wire.Proceed) error {
+	role := hullmark.Role(p.GetRole())
+	switch {
+	case !hullmark.ValidNodeName(p.GetNodeName()):
+		return fmt.Errorf("node name %.80q is no DNS label", p.GetNodeName())
+	case !role.Valid():
+		return fmt.Errorf("role %.20q is unknown", role)
+	case role == hullmark.Worker && (x.service == "" || x.ticket.Disk.Epoch.Unchecked):
+		return fmt.Errorf("kind %s is a control plane's, or its epoch is unchecked, but the role is %s", x.kind, role)
+	}
+	return nil
+}
+
+// checkMaterial looks for what kubeadm needs and cannot say before the fuse that it lacks.
+func (x *exchange) checkMaterial(p *wire.Proceed) error {
+	if x.kind == hullmark.Init && !x.opened.Joined && len(p.GetManifests()) == 0 {
+		return errors.New("there is no manifest: at least the pod network's is needed")
+	}
+	if !x.joins() {
+		return nil
+	}
+	controlPlane := hullmark.Role(p.GetRole()) == hullmark.ControlPlane
+	needed := []string{kubeadm.DiscoveryFile}
+	if controlPlane {
+		needed = append(needed, kubeadm.ControlPlaneFiles()...)
+	}
+	for _, name := range needed {
+		if !slices.ContainsFunc(p.GetFiles(), func(f *wire.File) bool { return f.GetPath() == name }) {
+			return fmt.Errorf("the file %s is missing", name)
+		}
+	}
+	for _, f := range p.GetFiles() {
+		if kubeadm.JoinWrites(f.GetPath(), controlPlane) {
+			return fmt.Errorf("it brings %.80q, which kubeadm join writes itself", f.GetPath())
+		}
+	}
+	return nil
+}
+
+// checkEndpoint looks at what only a node that comes back is told.
+func (x *exchange) checkEndpoint(p *wire.Proceed) error {
+	switch {
+	case p.GetEndpoint() == "" && len(p.GetNames()) == 0:
+		return nil
+	case !x.opened.Joined || !hullmark.ValidEndpoint(p.GetEndpoint()):
+		return fmt.Errorf("endpoint %.80q: want HOST:PORT, and a node that comes back", p.GetEndpoint())
+	}
+	for _, name := range p.GetNames() {
+		if !hullmark.ValidServerName(name) {
+			return fmt.Errorf("name %.80q is no DNS name and no IP address", name)
+		}
+	}
+	return nil
+}
+
+func checkFiles(files []*wire.File) error {
+	for _, f := range files {
+		if _, err := place(f.GetPath()); err != nil {
+			return err
+		}
+		if f.GetMode() == 0 || f.GetMode()&^0o777 != 0 {
+			return fmt.Errorf("file %.80q has mode %o", f.GetPath(), f.GetMode())
+		}
+	}
+	return nil
+}
+
+func checkHooks(hooks []string) error {
+	for _, unit := range hooks {
+		if !hullmark.ValidHook(unit) {
+			return fmt.Errorf("hook %.80q is not the name of a service, or of one that is started anyway", unit)
+		}
+	}
+	return nil
+}
