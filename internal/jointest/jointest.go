@@ -153,12 +153,15 @@ func (s *Site) sharedFiles() ([]*wire.File, error) {
 }
 
 // PolicyStore puts a policy in force that accepts nodetest's image and names a member.
-func PolicyStore(t testing.TB, c *cluster.Cluster, member measurements.Member) *joinservice.PolicyStore {
+func PolicyStore(t testing.TB, c *cluster.Cluster, members ...measurements.Member) *joinservice.PolicyStore {
 	t.Helper()
 	document := nodetest.Document(t, "image")
-	policy, err := joinservice.FirstPolicy(measurements.Policy{}, document, member)
-	if err != nil {
-		t.Fatal(err)
+	var policy measurements.Policy
+	for _, m := range members {
+		var err error
+		if policy, err = joinservice.FirstPolicy(policy, document, m); err != nil {
+			t.Fatal(err)
+		}
 	}
 	encoded, err := document.Encode()
 	if err != nil {
