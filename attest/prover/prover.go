@@ -72,7 +72,7 @@ func (p *Prover) open() error {
 	if err != nil {
 		return fmt.Errorf("prover: endorsement key: %w", err)
 	}
-	akPublic, err := p.create(&p.ak, tpm2.TPMRHOwner, akTemplate())
+	akPublic, err := p.create(&p.ak, tpm2.TPMRHOwner, attest.AKTemplate())
 	if err != nil {
 		return fmt.Errorf("prover: attestation key: %w", err)
 	}
@@ -117,24 +117,6 @@ func (p *Prover) create(key *tpm2.NamedHandle, hierarchy tpm2.TPMHandle, templat
 		return nil, fmt.Errorf("create: %w", err)
 	}
 	return tpm2.Marshal(public), nil
-}
-
-// akTemplate is a restricted ECC P-256 signing key: the TPM signs with it only
-// what it composed itself. It has no authorisation value, since it guards nothing.
-func akTemplate() tpm2.TPMTPublic {
-	scheme := tpm2.TPMTECCScheme{
-		Scheme:  tpm2.TPMAlgECDSA,
-		Details: tpm2.NewTPMUAsymScheme(tpm2.TPMAlgECDSA, &tpm2.TPMSSigSchemeECDSA{HashAlg: tpm2.TPMAlgSHA256}),
-	}
-	return tpm2.TPMTPublic{
-		Type:    tpm2.TPMAlgECC,
-		NameAlg: tpm2.TPMAlgSHA256,
-		ObjectAttributes: tpm2.TPMAObject{
-			FixedTPM: true, FixedParent: true, SensitiveDataOrigin: true,
-			UserWithAuth: true, NoDA: true, Restricted: true, SignEncrypt: true,
-		},
-		Parameters: tpm2.NewTPMUPublicParms(tpm2.TPMAlgECC, &tpm2.TPMSECCParms{Scheme: scheme, CurveID: tpm2.TPMECCNistP256}),
-	}
 }
 
 // Identity returns the public halves of both keys.

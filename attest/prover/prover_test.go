@@ -41,6 +41,9 @@ func TestOpenMakesTheSameKeyAsThePersistentOne(t *testing.T) {
 	if got, want := string(persistent.Identity().EKPublic), string(tpm2.Marshal(public)); got != want {
 		t.Error("the persistent EK is not the template's key")
 	}
+	if _, ok := attest.ParseAK(persistent.Identity().AKPublic); !ok {
+		t.Error("verifiers have to take the attestation key apart")
+	}
 }
 
 func TestCloseFreesTheTPM(t *testing.T) {

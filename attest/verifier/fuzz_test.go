@@ -47,6 +47,9 @@ func FuzzPublic(f *testing.F) {
 	seeds(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		public, err := parsePublic(data)
+		if ak, ok := attest.ParseAK(data); ok && (err != nil || string(tpm2.Marshal(ak)) != string(data)) {
+			t.Errorf("the key that is read by comparing is another: %+v, %v", ak, err)
+		}
 		if err != nil {
 			return
 		}
