@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"slices"
 
 	"github.com/google/go-tpm/tpm2"
 
@@ -71,8 +72,12 @@ func checkAttributes(a tpm2.TPMAObject) error {
 	return nil
 }
 
-// selection is the encoding of the one selection that a quote may have.
-var selection = tpm2.Marshal(attest.Selection())
+// isSelection reports whether s is the one selection that a quote may have, byte by byte.
+func isSelection(s tpm2.TPMLPCRSelection) bool {
+	return slices.EqualFunc(s.PCRSelections, attest.Selection().PCRSelections, func(got, want tpm2.TPMSPCRSelection) bool {
+		return got.Hash == want.Hash && bytes.Equal(got.PCRSelect, want.PCRSelect)
+	})
+}
 
 // checkStatement compares a signed TPMS_ATTEST with what it must say.
 func checkStatement(quoted []byte, binding attest.Binding, registers attest.Registers) error {
@@ -90,7 +95,7 @@ func checkStatement(quoted []byte, binding attest.Binding, registers attest.Regi
 	if !bytes.Equal(statement.ExtraData.Buffer, binding[:]) {
 		return refuse("quote-not-bound", "the quote was not made for this channel, this challenge and this first message", nil)
 	}
-	if !bytes.Equal(tpm2.Marshal(info.PCRSelect), selection) {
+	if !isSelection(info.PCRSelect) {
 		return refuse("quote-selection", "the quote covers other registers than SHA-256 0-9 and 11-15", nil)
 	}
 	if want := registers.Digest(); !bytes.Equal(info.PCRDigest.Buffer, want[:]) {

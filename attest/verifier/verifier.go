@@ -157,7 +157,12 @@ func (e *Exchange) Challenge(random io.Reader) (credential, secret []byte, err e
 	if err != nil {
 		return nil, nil, malformed("endorsement key", err)
 	}
-	return tpm2.Marshal(tpm2.TPM2BIDObject{Buffer: credential}), tpm2.Marshal(tpm2.TPM2BEncryptedSecret{Buffer: secret}), nil
+	return sized(credential), sized(secret), nil
+}
+
+// sized is a TPM2B of some bytes (TPM 2.0 Part 2 §10.4), of which there are less than 64 KiB here. tpm2.Marshal would look at each by reflection.
+func sized(content []byte) []byte {
+	return append(binary.BigEndian.AppendUint16(nil, uint16(len(content))), content...)
 }
 
 // akName returns the AK's name: its name algorithm and the hash of its public area (TPM 2.0 Part 1 §16).
