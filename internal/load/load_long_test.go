@@ -98,6 +98,25 @@ func (s *site) joinAll(t *testing.T, begin func() error, meanwhile func(context.
 	s.checkTokens(t)
 }
 
+// told adds up what all machines were told since they joined last.
+func (s *site) told() told {
+	sum := told{}
+	for _, m := range s.machines {
+		for code, n := range m.told {
+			sum[code] += n
+		}
+	}
+	return sum
+}
+
+// wantTold fails the test if no machine was told this code: then nobody met what went wrong, and the test shows nothing.
+func (s *site) wantTold(t *testing.T, code string) {
+	t.Helper()
+	if told := s.told(); told[code] == 0 {
+		t.Errorf("no machine was told %s: %v", code, told)
+	}
+}
+
 // underWay counts the machines that have not joined yet.
 func (s *site) underWay() int {
 	n := 0
@@ -347,6 +366,7 @@ func testAPIOutage(t *testing.T, s *site) {
 		time.Sleep(outage)
 		return s.StartAPI(ctx)
 	})
+	s.wantTold(t, joinservice.CodeUnreachable)
 }
 
 func testReplicaKilled(t *testing.T, s *site) {
@@ -357,6 +377,7 @@ func testReplicaKilled(t *testing.T, s *site) {
 		time.Sleep(3 * time.Second)
 		return s.replicas[0].start(ctx)
 	})
+	s.wantTold(t, lost)
 }
 
 // testKeeperOutage restarts the replicas while the keeper that wraps their keyset is away: machines wait, until it is back.

@@ -7,10 +7,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	mathrand "math/rand/v2"
 	"sync"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/status"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
@@ -37,10 +40,19 @@ type machine struct {
 
 	mutex sync.Mutex // guards what follows, which one join fills
 	node  *node      // the Node object, once it is Ready
-	busy  int        // how often it was told to come again because there was no place
-	again int        // how often it came again for another reason
+	told  told
 	times map[string]time.Time
 }
+
+// told is how often attempts ended early, by what a machine was told: a condition's code, or gRPC's where there was no answer.
+type told map[string]int
+
+const (
+	// codeBusy is what a machine is told that there is no place for.
+	codeBusy = "busy"
+	// lost is gRPC's code for a replica that is not there, or no longer.
+	lost = "Unavailable"
+)
 
 func (m *machine) name() string { return fmt.Sprintf("worker-%03d", m.number) }
 
@@ -81,7 +93,7 @@ func (m *machine) wipe() {
 	_, _ = rand.Read(m.Disk.UUID[:])
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	m.node, m.busy, m.again, m.times = nil, 0, 0, map[string]time.Time{}
+	m.node, m.told, m.times = nil, told{}, map[string]time.Time{}
 }
 
 // note keeps when something happened last.
@@ -120,7 +132,7 @@ func (m *machine) join(ctx context.Context, s *site) error {
 	}
 	pause := firstPause
 	for turn := mathrand.IntN(len(s.replicas)); ; turn++ {
-		err := m.Dial(ctx, s.replicas[turn%len(s.replicas)].listen, s.Cluster.ID())
+		err := m.hear(m.Dial(ctx, s.replicas[turn%len(s.replicas)].listen, s.Cluster.ID()))
 		if m.ready() {
 			m.note("end")
 			return nil
@@ -128,7 +140,7 @@ func (m *machine) join(ctx context.Context, s *site) error {
 		if denied := m.Denied(); denied != nil && !denied.Retry {
 			return denied
 		}
-		if err = m.count(err); ctx.Err() != nil {
+		if ctx.Err() != nil {
 			return errors.Join(ctx.Err(), err)
 		}
 		m.keepDisk()
@@ -144,11 +156,11 @@ func (m *machine) join(ctx context.Context, s *site) error {
 	}
 }
 
-// wasTurnedAway reports whether the machine was told to come again.
+// wasTurnedAway reports whether the machine was told to come again, for another reason than that there was no place.
 func (m *machine) wasTurnedAway() bool {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	return m.again > 0
+	return len(m.told) > 1 || len(m.told) == 1 && m.told[codeBusy] == 0
 }
 
 // ready reports whether the machine's Node is Ready.
@@ -158,18 +170,18 @@ func (m *machine) ready() bool {
 	return m.node != nil
 }
 
-// count counts an attempt that came to nothing, and returns why.
-func (m *machine) count(err error) error {
+// hear counts how an attempt ended, if that was early, and returns why.
+func (m *machine) hear(err error) error {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	denied := m.Denied()
-	if denied != nil && denied.Code == "busy" {
-		m.busy++
-	} else {
-		m.again++
-	}
-	if denied != nil {
+	switch denied := m.Denied(); {
+	case denied != nil:
+		m.told[denied.Code]++
 		return denied
+	case errors.Is(err, io.EOF): // what a stream's sender gets
+		m.told[lost]++
+	case err != nil:
+		m.told[status.Code(err).String()]++
 	}
 	return err
 }

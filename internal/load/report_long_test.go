@@ -89,11 +89,7 @@ func (s *site) report(t *testing.T, wall time.Duration, before used) {
 		_, _ = fmt.Fprintf(table, "%s\t%v\t%v\t%v\t\n", span.what, rank(50), rank(99), rank(100))
 	}
 	_ = table.Flush()
-	busy, again := 0, 0
-	for _, m := range s.machines {
-		busy, again = busy+m.busy, again+m.again
-	}
-	_, _ = fmt.Fprintf(&out, "told busy %d times, came again for another reason %d times\n", busy, again)
+	_, _ = fmt.Fprintf(&out, "attempts that ended early: %v\n", s.told())
 	_, _ = fmt.Fprintf(&out, "processor time: %s\n", s.account(t).since(before))
 	for i, r := range s.replicas {
 		_, _ = fmt.Fprintf(&out, "replica %d: peak memory %s\n", i, r.status(t, "VmHWM"))
