@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"regexp"
 	"strings"
@@ -79,7 +80,7 @@ func administer(t *testing.T, api *rig.Rig) (*rest.Config, *registry.Registry) {
 	return config, admin
 }
 
-// push gives the cluster a second version of the policy, and waits until it is in force.
+// push gives the cluster the next version of the policy, and waits until it is in force.
 func (s *site) push(t *testing.T, admin *registry.Registry, o options) {
 	t.Helper()
 	s.policy.Version++
@@ -90,7 +91,8 @@ func (s *site) push(t *testing.T, admin *registry.Registry, o options) {
 	if err := admin.PushPolicy(t.Context(), envelope, s.documents); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); !strings.Contains(get(t, o.http, "/metrics"), "hullmark_policy_version 2"); time.Sleep(100 * time.Millisecond) {
+	line := fmt.Sprintf("\nhullmark_policy_version %d\n", s.policy.Version)
+	for end := time.Now().Add(time.Minute); !strings.Contains(get(t, o.http, "/metrics"), line); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the pushed policy is not in force")
 		}

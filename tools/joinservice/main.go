@@ -84,18 +84,23 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	nodes, err := net.Listen("tcp", o.listen)
+	return a.run(ctx)
+}
+
+// run listens, tells systemd, and serves until ctx ends.
+func (a *app) run(ctx context.Context) error {
+	nodes, err := net.Listen("tcp", a.listen)
 	if err != nil {
 		return fmt.Errorf("wait for nodes: %w", err)
 	}
 	defer nodes.Close()
-	scrapes, err := net.Listen("tcp", o.http)
+	scrapes, err := net.Listen("tcp", a.http)
 	if err != nil {
 		return fmt.Errorf("serve metrics: %w", err)
 	}
 	defer scrapes.Close()
-	o.notify(daemon.SdNotifyReady)
-	o.log.Info("waiting for nodes", "address", nodes.Addr().String(), "cluster", a.credentials.id().String(), "policy", a.policy.Policy().Version)
+	a.notify(daemon.SdNotifyReady)
+	a.log.Info("waiting for nodes", "address", nodes.Addr().String(), "cluster", a.credentials.id().String(), "policy", a.policy.Policy().Version)
 	return a.serve(ctx, nodes, scrapes)
 }
 
