@@ -226,6 +226,33 @@ func (s *threePlanes) awaitSeen(t *testing.T) {
 	}
 }
 
+// losesQuorum kills two members while everything else runs, and has a machine that joins and one that comes back told so. One member is started again.
+func (s *threePlanes) losesQuorum(t *testing.T, o options) {
+	t.Helper()
+	for _, name := range []string{"control-plane-2", "control-plane-3"} {
+		if err := s.etcd.Kill(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.writes(t) {
+		t.Fatal("one member of three has a quorum")
+	}
+	for _, name := range []string{"worker-1", "control-plane-2"} {
+		begin := time.Now()
+		_, told := s.boots(t, name, o)
+		took := time.Since(begin)
+		if told == nil || told.Code != joinservice.CodeUnreachable || !told.Retry || !strings.Contains(told.Title, "does not answer") || told.Next == "" {
+			t.Errorf("without a quorum %s was told %+v", name, told)
+		}
+		if t.Logf("without a quorum %s was answered within %v: %v", name, took, told); took > time.Minute {
+			t.Errorf("%s was kept waiting for %v", name, took)
+		}
+	}
+	if err := s.etcd.Start("control-plane-2", homes["control-plane-2"]); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // All three control planes lose power. The first is brought back by its operator; etcd has no quorum, so that no record can be read. Its service lets the second come back
 // all the same, with which there is a quorum again; the third comes back by its record, as the second does from then on.
 func TestTotalOutageOfThreeControlPlanes(t *testing.T) {
@@ -240,6 +267,7 @@ func TestTotalOutageOfThreeControlPlanes(t *testing.T) {
 	}
 	s.awaitSeen(t)
 	s.machines["worker-1"] = s.node
+	s.losesQuorum(t, o)
 	joined["worker-1"] = s.persists(t, "worker-1", o)
 	records["worker-1"] = s.record(t, "worker-1")
 
