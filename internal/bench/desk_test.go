@@ -60,11 +60,11 @@ func BenchmarkDesk(b *testing.B) {
 	goals = append(
 		goals,
 		goal{
-			"tickets/s, each machine asks again at once", fmt.Sprintf("%.0f, %v of processor time each", full.rate, short(full.each)),
+			fmt.Sprintf("tickets/s to %d machines at once, by one core", machines), fmt.Sprintf("%.0f, %v of processor time each", full.rate, short(full.each)),
 			fmt.Sprintf("at least %d", wantRate), full.rate >= wantRate,
 		},
-		full.goal("the same"),
-		evenly.goal(fmt.Sprintf("%.0f of %d tickets/s evenly", evenly.rate, wantRate)),
+		full.goal("how long each waits then"),
+		evenly.goal(fmt.Sprintf("how long each waits if they ask for %d tickets/s", wantRate)),
 	)
 }
 

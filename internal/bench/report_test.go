@@ -49,7 +49,7 @@ func reportGoals(w io.Writer) error {
 		return nil
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "\nthe desk: %d machines at once, one core\tmeasured\ttarget\t\n", machines)
+	fmt.Fprint(t, "\nwhat has no peer\tmeasured\ttarget\t\n")
 	for _, g := range goals {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", g.what, g.measured, g.target, verdict(g.met))
 	}

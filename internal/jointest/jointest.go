@@ -152,7 +152,7 @@ func (s *Site) sharedFiles() ([]*wire.File, error) {
 	return shared, err
 }
 
-// PolicyStore puts a policy in force that accepts nodetest's image and names a member.
+// PolicyStore puts a policy in force that accepts nodetest's image and names members.
 func PolicyStore(t testing.TB, c *cluster.Cluster, members ...measurements.Member) *joinservice.PolicyStore {
 	t.Helper()
 	document := nodetest.Document(t, "image")
