@@ -76,11 +76,11 @@ func serveUntil(step string, args []string) error {
 		return err
 	}
 	planes := &a.service.ControlPlanes
-	removeMember, removeNode := planes.RemoveMember, planes.RemoveNode
+	removeMember, removeNode := planes.RemoveMember, a.service.RemoveNode
 	planes.RemoveMember = func(ctx context.Context, name string, address netip.Addr) error {
 		return halt(memberRemoved, removeMember(ctx, name, address))
 	}
-	planes.RemoveNode = func(ctx context.Context, name string) error { return halt(nodeRemoved, removeNode(ctx, name)) }
+	a.service.RemoveNode = func(ctx context.Context, name string) error { return halt(nodeRemoved, removeNode(ctx, name)) }
 	return a.run(context.Background())
 }
 
