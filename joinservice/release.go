@@ -20,8 +20,8 @@ import (
 // progressPause is how long is waited at least between two writes of a machine's progress.
 const progressPause = 10 * time.Second
 
-// decisionTime bounds what is asked of the records between M3 and M4: a node waits 15 s for its ticket.
-const decisionTime = 10 * time.Second
+// DecisionTime bounds what is asked of the records between M3 and M4: a node waits 15 s for its ticket.
+const DecisionTime = 10 * time.Second
 
 // errSuperseded says that the machine has begun another exchange, or holds a later ticket.
 var errSuperseded = errors.New("the machine began another exchange")
@@ -101,7 +101,7 @@ func (x *release) kind() hullmark.TicketKind {
 
 // admit decides, claims the node's name, and records the ticket before it is sent.
 func (x *release) admit() error {
-	ctx, cancel := context.WithTimeout(x.ctx, decisionTime)
+	ctx, cancel := context.WithTimeout(x.ctx, DecisionTime)
 	defer cancel()
 	err := x.service.change(ctx, x.claims.Node, &x.last, func(m *Machine, known bool) (err error) {
 		x.admission.Ticket.Disk.Key.Wipe() // of an attempt that lost its race

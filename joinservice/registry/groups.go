@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -21,7 +22,10 @@ const groupKind = "group"
 const GroupObjects = groupKind + "."
 
 // Machines of a group that join at once change one object: whoever loses a race tries again, later each time.
-const enrolTries, enrolPause = 8, 50 * time.Millisecond
+const enrolTries, enrolPause = 8, 15 * time.Millisecond
+
+// longestPause is the longest before a try; all together leave a decision its time.
+func longestPause(try int) time.Duration { return enrolPause << try }
 
 // Enrol counts a machine to a group, for good; see joinservice.Records. Only Delete takes it out.
 func (r *Registry) Enrol(ctx context.Context, group string, node hullmark.NodeID, most int) error {
@@ -55,9 +59,9 @@ func (r *Registry) editGroup(ctx context.Context, group string, edit func(machin
 	for try := range enrolTries {
 		if try > 0 {
 			select {
-			case <-time.After(rand.N(enrolPause << try)):
+			case <-time.After(rand.N(longestPause(try))):
 			case <-ctx.Done():
-				return ctx.Err()
+				return contended(ctx)
 			}
 		}
 		object, absent, err := r.group(ctx, group)
@@ -78,9 +82,17 @@ func (r *Registry) editGroup(ctx context.Context, group string, edit func(machin
 			return err
 		}
 	}
+	return contended(ctx)
+}
+
+// contended says that others changed the list at each try; only whoever gave up himself is told nothing else.
+func contended(ctx context.Context) error {
+	if err := ctx.Err(); errors.Is(err, context.Canceled) {
+		return err
+	}
 	return &hullmark.Condition{
 		Code: "record-contended", Title: "the list of the group's machines was changed by others again and again", Retry: true,
-		Next: "wait: the node tries again by itself",
+		Next: "try again in a while; a node does so by itself",
 	}
 }
 

@@ -227,6 +227,39 @@ func TestACancelledCallIsNoCondition(t *testing.T) {
 	}
 }
 
+// A list that others change again and again is tried anew, in time for a ticket and by the node itself.
+func TestAGroupThatIsContendedIsTriedAgain(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.Method == http.MethodGet {
+			_ = json.NewEncoder(w).Encode(corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, ObjectMeta: meta(groupKind, GroupObjects+"cloud")})
+			return
+		}
+		w.WriteHeader(http.StatusConflict)
+		_ = json.NewEncoder(w).Encode(metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: http.StatusConflict, Reason: metav1.StatusReasonConflict,
+		})
+	}))
+	t.Cleanup(server.Close)
+	r := connect(t, server.URL)
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	var c *hullmark.Condition
+	if err := r.Enrol(short, "cloud", hullmark.NodeID{1}, 3); !errors.As(err, &c) || !c.Retry {
+		t.Errorf("cut off: got %v", err)
+	}
+	if err := r.Enrol(t.Context(), "cloud", hullmark.NodeID{1}, 3); !errors.As(err, &c) || !c.Retry || c.Code != "record-contended" {
+		t.Errorf("at its end: got %v", err)
+	}
+	var longest time.Duration
+	for try := range enrolTries {
+		longest += longestPause(try)
+	}
+	if longest > joinservice.DecisionTime/2 {
+		t.Errorf("the pauses take up to %v of %v", longest, joinservice.DecisionTime)
+	}
+}
+
 func TestNamesAndTokensAreCheckedBeforeTheAPIIsAsked(t *testing.T) {
 	r := connect(t, "http://127.0.0.1:1")
 	var c *hullmark.Condition
