@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice"
@@ -105,13 +107,48 @@ func (r *Registry) group(ctx context.Context, group string) (object *corev1.Conf
 	if err != nil {
 		return nil, false, err
 	}
-	for key, value := range object.Data {
-		if _, err := hullmark.ParseNodeID(key); err != nil || value != "" {
-			return nil, false, fmt.Errorf("ConfigMap %s/%s: %.80q is no machine's identity alone; mend or delete the object", Namespace, object.Name, key)
-		}
+	if _, err := countedIn(object); err != nil {
+		return nil, false, err
 	}
 	if object.Data == nil {
 		object.Data = map[string]string{}
 	}
 	return object, false, nil
+}
+
+// countedIn strictly reads a group's list.
+func countedIn(object *corev1.ConfigMap) ([]hullmark.NodeID, error) {
+	var machines []hullmark.NodeID
+	for key, value := range object.Data {
+		node, err := hullmark.ParseNodeID(key)
+		if err != nil || value != "" {
+			return nil, fmt.Errorf("ConfigMap %s/%s: %.80q is no machine's identity alone; mend or delete the object", Namespace, object.Name, key)
+		}
+		machines = append(machines, node)
+	}
+	return machines, nil
+}
+
+// Counted returns the machines that groups count, each with its identity, name and role alone. A machine is counted before its first ticket is recorded, so that
+// one may have no record: Delete takes it out all the same.
+func (r *Registry) Counted(ctx context.Context) ([]joinservice.Machine, error) {
+	list, err := call(ctx, r, "list the machines of groups", func(ctx context.Context) (*corev1.ConfigMapList, error) {
+		return r.configMaps.list(ctx, metav1.ListOptions{LabelSelector: selector("=" + groupKind)})
+	})
+	if err != nil {
+		return nil, err
+	}
+	var machines []joinservice.Machine
+	for i := range list.Items {
+		nodes, err := countedIn(&list.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		group := measurements.Group{Name: strings.TrimPrefix(list.Items[i].Name, GroupObjects)}
+		for _, node := range nodes {
+			member := group.Member(node)
+			machines = append(machines, joinservice.Machine{Node: node, Name: member.Name, Role: member.Role})
+		}
+	}
+	return machines, nil
 }

@@ -16,6 +16,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -292,6 +294,11 @@ func TestAGroupHasItsLimit(t *testing.T) {
 		t.Errorf("one that is in comes again: %v", err)
 	}
 	node := hullmark.NodeID{42, byte(in[0])}
+	counted, err := admin.Counted(t.Context())
+	one := joinservice.Machine{Node: node, Name: group.Member(node).Name, Role: hullmark.Worker}
+	if err != nil || len(counted) != most || !slices.ContainsFunc(counted, func(m joinservice.Machine) bool { return reflect.DeepEqual(m, one) }) {
+		t.Errorf("%+v are counted, %v; want %d with %+v", counted, err, most, one)
+	}
 	if err := admin.Delete(t.Context(), joinservice.Machine{Node: node, Name: group.Member(node).Name}); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,9 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
+// errNoRecord ends the error of a machine that has none.
+var errNoRecord = errors.New("hullmark node list shows what it keeps")
+
 // findMachine returns the one record of a node's name, or of a machine's identity.
 func findMachine(ctx context.Context, client *registry.Registry, which string) (joinservice.Machine, error) {
 	machines, err := client.List(ctx)
@@ -25,11 +28,30 @@ func findMachine(ctx context.Context, client *registry.Registry, which string) (
 	found := slices.DeleteFunc(machines, func(m joinservice.Machine) bool { return m.Name != which && m.Node.String() != which })
 	switch {
 	case len(found) == 0:
-		return joinservice.Machine{}, errors.Join(fmt.Errorf("the cluster keeps no record of %s; hullmark node list shows what it keeps", which), err)
+		return joinservice.Machine{}, errors.Join(fmt.Errorf("the cluster keeps no record of %s; %w", which, errNoRecord), err)
 	case len(found) > 1:
 		return joinservice.Machine{}, fmt.Errorf("%d machines were called %s; name one by its endorsement key (hullmark node list -o json)", len(found), which)
 	}
 	return found[0], nil
+}
+
+// findCounted returns the machine without a record that a group counts: its first ticket was never recorded. If there is none, the error is missing.
+func findCounted(ctx context.Context, client *registry.Registry, which string, missing error) (joinservice.Machine, error) {
+	counted, err := client.Counted(ctx)
+	if err != nil {
+		return joinservice.Machine{}, err
+	}
+	i := slices.IndexFunc(counted, func(m joinservice.Machine) bool { return m.Name == which || m.Node.String() == which })
+	if i < 0 {
+		return joinservice.Machine{}, missing
+	}
+	switch _, version, err := client.Load(ctx, counted[i].Node); {
+	case err != nil:
+		return joinservice.Machine{}, err // It has one that cannot be read.
+	case version != "":
+		return joinservice.Machine{}, fmt.Errorf("machine %s gets its first ticket just now; run the command again", which)
+	}
+	return counted[i], nil
 }
 
 // refuseReady refuses what must not be done to a node that runs.
@@ -50,7 +72,8 @@ func newNodeRemoveCommand() *cobra.Command {
 		Long: `Forget a machine: its record, its name and its Node object. NAME may be its endorsement key's ID, too.
 
 The record says how recent the machine's state disk must be: without it that disk is never opened again, and the machine comes back only with a blank one. As long
-as the policy names the machine it may do that; hullmark policy remove member ends it. A member of etcd is not removed.`,
+as the policy names the machine it may do that; hullmark policy remove member ends it. A member of etcd is not removed. A machine that has no record, and
+that its group counts all the same, is counted no more.`,
 		Example: "  hullmark node remove worker-3 --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    exactArg("node remove", "the node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -73,6 +96,9 @@ as the policy names the machine it may do that; hullmark policy remove member en
 
 func removeNode(ctx context.Context, client *registry.Registry, c *cluster.Cluster, which string, force bool, out io.Writer) error {
 	machine, err := findMachine(ctx, client, which)
+	if errors.Is(err, errNoRecord) {
+		machine, err = findCounted(ctx, client, which, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -87,7 +113,7 @@ func removeNode(ctx context.Context, client *registry.Registry, c *cluster.Clust
 	if err := client.Delete(ctx, machine); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "node %s (%s) is forgotten; its disk %s opens no more\n", machine.Name, machine.Node, machine.Record.Disk)
+	fmt.Fprintf(out, "node %s (%s) is forgotten; %s\n", machine.Name, machine.Node, fateOf(machine.Record))
 	policy, err := c.OpenPolicy()
 	if err != nil {
 		return err
@@ -98,6 +124,14 @@ func removeNode(ctx context.Context, client *registry.Registry, c *cluster.Clust
 		fmt.Fprintf(out, "its group admits this machine still, with a blank disk, if there is such a machine; to end that: hullmark policy remove member %s, then hullmark policy push\n", machine.Node)
 	}
 	return nil
+}
+
+// fateOf says what becomes of the disk of a machine that is forgotten.
+func fateOf(r joinservice.Record) string {
+	if r == (joinservice.Record{}) {
+		return "no disk of it was recorded"
+	}
+	return "its disk " + r.Disk.String() + " opens no more"
 }
 
 func newNodeResetCommand() *cobra.Command {

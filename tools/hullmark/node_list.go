@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/joinservice/registry"
@@ -25,7 +26,8 @@ func newNodeListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List what the cluster keeps of each machine",
 		Long: `List what the cluster keeps of each machine: its name and role, how far it has come and why it stopped, the trust class of its evidence, the image
-that its registers matched, its state disk, and the window that the disk's epoch must lie in.
+that its registers matched, its state disk, and the window that the disk's epoch must lie in. Of a machine without a record that its group counts all the same, only
+the name is known.
 
 The join services keep these records in the API. Whoever administers Kubernetes can change them; no ticket gets wider by that, because role, name and documents
 come from the signed policy. Exit code 5 if the API server is not reached.`,
@@ -64,6 +66,8 @@ func listNodes(ctx context.Context, client *registry.Registry, c *cluster.Cluste
 	if err != nil && len(machines) == 0 {
 		return err
 	}
+	counted, unlisted := countedOnly(ctx, client, machines)
+	machines, err = append(machines, counted...), errors.Join(err, unlisted)
 	images := imageNames(c)
 	listed := make([]listedNode, 0, len(machines))
 	for _, m := range machines {
@@ -74,6 +78,20 @@ func listNodes(ctx context.Context, client *registry.Registry, c *cluster.Cluste
 		return errors.Join(writeJSON(out, listed), err)
 	}
 	return errors.Join(writeNodes(out, listed, time.Now()), err)
+}
+
+// countedOnly returns the machines that groups count and that have no record: a first ticket is being made, or was never recorded.
+func countedOnly(ctx context.Context, client *registry.Registry, recorded []joinservice.Machine) ([]joinservice.Machine, error) {
+	counted, err := client.Counted(ctx)
+	known := map[hullmark.NodeID]bool{}
+	for _, m := range recorded {
+		known[m.Node] = true
+	}
+	counted = slices.DeleteFunc(counted, func(m joinservice.Machine) bool { return known[m.Node] })
+	for i := range counted {
+		counted[i].Phase = "counted to its group, without a record"
+	}
+	return counted, err
 }
 
 func writeNodes(out io.Writer, nodes []listedNode, now time.Time) error {

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -123,6 +124,7 @@ func TestNodesOfARealAPI(t *testing.T) {
 	three := hullmark.NodeID{3}
 	s.rebinds(t, machine, three)
 	s.removes(t, three)
+	s.removesCounted(t)
 	if err := s.rig.StopAPI(); err != nil {
 		t.Fatal(err)
 	}
@@ -208,6 +210,29 @@ func (s *apiSite) removes(t *testing.T, worker hullmark.NodeID) {
 	}
 	if there, err := s.client.NodeReady(t.Context(), "worker-1"); err != nil || there {
 		t.Errorf("the Node is still there: %v, %v", there, err)
+	}
+}
+
+// removesCounted forgets a machine of a group whose first ticket was never recorded: it has a place in the group, a name, and no record.
+func (s *apiSite) removesCounted(t *testing.T) {
+	t.Helper()
+	const most = 1
+	for i, named := range []func(m measurements.Member) string{
+		func(m measurements.Member) string { return m.EKID.String() }, func(m measurements.Member) string { return m.Name },
+	} {
+		lost := measurements.Group{Name: "cloud"}.Member(hullmark.NodeID{9, byte(i)})
+		if err := errors.Join(s.client.Enrol(t.Context(), "cloud", lost.EKID, most), s.client.Claim(t.Context(), lost.Name, lost.EKID)); err != nil {
+			t.Fatal(err)
+		}
+		s.run(t, 0, "node list", lost.Name, "without a record")
+		s.run(t, exitFailed, "node reset "+named(lost), "no record of "+named(lost))
+		s.run(t, 0, "node remove "+named(lost), lost.Name, "no disk of it was recorded")
+		s.run(t, exitFailed, "node remove "+named(lost), "no record of "+named(lost))
+		next := hullmark.NodeID{10}
+		if err := errors.Join(s.client.Claim(t.Context(), lost.Name, next), s.client.Enrol(t.Context(), "cloud", next, most)); err != nil {
+			t.Errorf("its name or its place is taken still: %v", err)
+		}
+		s.run(t, 0, "node remove "+next.String())
 	}
 }
 
