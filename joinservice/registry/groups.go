@@ -29,7 +29,7 @@ const enrolTries, enrolPause = 8, 15 * time.Millisecond
 // longestPause is the longest before a try; all together leave a decision its time.
 func longestPause(try int) time.Duration { return enrolPause << try }
 
-// Enrol counts a machine to a group, for good; see joinservice.Records. Only Delete takes it out.
+// Enrol counts a machine to a group, for good; see joinservice.Records. Only Delete and Rebind take it out.
 func (r *Registry) Enrol(ctx context.Context, group string, node hullmark.NodeID, most int) error {
 	return r.editGroup(ctx, group, func(machines map[string]string) (bool, error) {
 		if _, counted := machines[node.String()]; counted {

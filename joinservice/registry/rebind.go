@@ -9,7 +9,7 @@ import (
 )
 
 // Rebind hands a machine's record and its name to another machine, which opens
-// its disk from now on. The other must have no record of another disk. It can be
+// its disk from now on. A group that counted the first one does so no more, and the other has a rule of its own. The other must have no record of another disk. It can be
 // run again after an interruption, with the same record. Kubernetes' Node stays as it is.
 // The caller has made sure that the first machine is not running: see NodeReady.
 func (r *Registry) Rebind(ctx context.Context, from joinservice.Machine, to hullmark.NodeID) error {
@@ -41,6 +41,9 @@ func (r *Registry) Rebind(ctx context.Context, from joinservice.Machine, to hull
 		}
 	}
 	if err := r.Claim(ctx, from.Name, to); err != nil {
+		return err
+	}
+	if err := r.leave(ctx, from); err != nil {
 		return err
 	}
 	return r.remove(ctx, "delete the record of machine "+from.Node.String(), r.configMaps.delete, MachineObject(from.Node))

@@ -310,6 +310,31 @@ func TestAGroupHasItsLimit(t *testing.T) {
 	}
 }
 
+// A machine of a group that was handed over is counted no more; one that takes over was never.
+func TestRebindLeavesTheGroup(t *testing.T) {
+	group := measurements.Group{Name: "rebound"}
+	old, heir := hullmark.NodeID{43, 1}, hullmark.NodeID{43, 2}
+	m := testMachine(43, group.Member(old).Name)
+	m.Node = old
+	if err := errors.Join(service.Enrol(t.Context(), group.Name, old, 1), service.Claim(t.Context(), m.Name, old)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := service.Store(t.Context(), m, ""); err != nil {
+		t.Fatal(err)
+	}
+	forget(t, joinservice.Machine{Node: heir, Name: m.Name})
+	for range 2 { // as after an interruption
+		if err := admin.Rebind(t.Context(), m, heir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := hullmark.NodeID{43, 3}
+	if err := service.Enrol(t.Context(), group.Name, next, 1); err != nil {
+		t.Errorf("its place is taken still: %v", err)
+	}
+	forget(t, joinservice.Machine{Node: next, Name: group.Member(next).Name})
+}
+
 func TestDeleteForgetsAMachine(t *testing.T) {
 	ctx, m := t.Context(), testMachine(13, "gone")
 	if err := service.Claim(ctx, m.Name, m.Node); err != nil {
