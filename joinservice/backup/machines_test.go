@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,18 +87,24 @@ func TestMachinesOfAGroupComeBack(t *testing.T) {
 		"admitted":      {measurements.Policy{Groups: []measurements.Group{cloud}}, true},
 		"barred":        {measurements.Policy{Groups: []measurements.Group{cloud}, Barred: []hullmark.NodeID{{1}}}, false},
 		"named by now":  {measurements.Policy{Groups: []measurements.Group{cloud}, Members: []measurements.Member{rule(1, "w1")}}, false},
+		"named so":      {measurements.Policy{Groups: []measurements.Group{cloud}, Members: []measurements.Member{rule(1, name)}}, true},
 		"another group": {measurements.Policy{Groups: []measurements.Group{{Name: "site"}}}, false},
 		"no group":      {measurements.Policy{}, false},
 	} {
 		e := newEtcd(t).cluster()
 		e.machine(machine(1, name))
 		e.node(name)
-		e.configMap("hullmark", "group.cloud", map[string]string{hullmark.NodeID{1}.String(): ""})
+		e.machine(machine(2, "w2"))
+		e.configMap("hullmark", "group.cloud", map[string]string{hullmark.NodeID{1}.String(): "", hullmark.NodeID{2}.String(): "", hullmark.NodeID{3}.String(): ""})
 		want := restore()
 		want.Policy = test.policy
 		got := e.prepare(want)
-		if _, kept := got.values[hullmarkKeys+"group.cloud"]; kept {
-			t.Errorf("%s: the group's list is kept", what)
+		var counted []hullmark.NodeID // Others can take the places of those that do not come back.
+		if test.back {
+			counted = []hullmark.NodeID{{1}}
+		}
+		if got := got.counted(t, "cloud"); !slices.Equal(got, counted) {
+			t.Errorf("%s: the group counts %v", what, got)
 		}
 		_, node := got.values[nodeKeys+name]
 		if _, found := got.machine(t, 1); found != test.back || node != test.back || len(got.Workers) == 1 != test.back {

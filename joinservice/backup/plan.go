@@ -10,6 +10,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // Keys that the API server stores objects under.
@@ -17,6 +18,7 @@ const (
 	hullmarkKeys  = "/registry/configmaps/" + registry.Namespace + "/"
 	machineKeys   = hullmarkKeys + registry.MachineObjects
 	nameKeys      = hullmarkKeys + registry.NameObjects
+	groupKeys     = hullmarkKeys + registry.GroupObjects
 	nodeKeys      = "/registry/minions/"
 	csiNodeKeys   = "/registry/csinodes/"
 	nodeLeaseKeys = "/registry/leases/kube-node-lease/"
@@ -24,10 +26,10 @@ const (
 )
 
 // never begin the keys of what no cluster begins with: addresses of API servers that are
-// gone, tokens that let machines join, requests for certificates that nobody waits for, the
-// records and claims that the plan does not change, and the lists of groups: machines are counted again when they come.
+// gone, tokens that let machines join, requests for certificates that nobody waits for, and the
+// records, claims and groups' lists that the plan does not change.
 var never = []string{
-	machineKeys, nameKeys, hullmarkKeys + registry.GroupObjects,
+	machineKeys, nameKeys, groupKeys,
 	"/registry/masterleases/",
 	"/registry/secrets/kube-system/bootstrap-token-",
 	"/registry/certificatesigningrequests/",
@@ -35,7 +37,7 @@ var never = []string{
 
 // plan says what becomes of each key.
 type plan struct {
-	// machines are the changed records and claims, by their keys in the backup; all others are dropped.
+	// machines are the changed records, claims and groups' lists, by their keys in the backup; all others are dropped.
 	machines map[string]change
 	// nodes are the names of those that come back.
 	nodes map[string]hullmark.NodeID
@@ -76,7 +78,10 @@ func newPlan(s *state, want Restore) (*plan, error) {
 		}
 	}
 	slices.Sort(p.givenUp)
-	return p, p.keepNames(s)
+	if err := p.keepNames(s); err != nil {
+		return nil, err
+	}
+	return p, p.keepGroups(s)
 }
 
 // bringBack keeps a machine's record, as that of the machine that it is by now.
@@ -107,6 +112,33 @@ func (p *plan) keepNames(s *state) error {
 			continue
 		}
 		registry.PutHolder(object, heir)
+		value, err := encodeConfigMap(object)
+		if err != nil {
+			return err
+		}
+		p.machines[key] = change{key, value}
+	}
+	return nil
+}
+
+// keepGroups keeps on the groups' lists the machines that come back, so that no others take their places before they do.
+func (p *plan) keepGroups(s *state) error {
+	groups := map[string][]hullmark.NodeID{}
+	for name, node := range p.nodes {
+		if group, ok := measurements.GroupOf(name, node); ok {
+			groups[group] = append(groups[group], node)
+		}
+	}
+	for group, nodes := range groups {
+		key := groupKeys + group
+		object, err := s.configMap(key)
+		if err != nil {
+			return err
+		}
+		if object == nil {
+			continue // A rule of its own gave the machine such a name.
+		}
+		registry.PutCounted(object, nodes)
 		value, err := encodeConfigMap(object)
 		if err != nil {
 			return err

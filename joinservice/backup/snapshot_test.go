@@ -306,6 +306,24 @@ func (p prepared) machine(t *testing.T, id byte) (m joinservice.Machine, found b
 	return m, true
 }
 
+// counted returns the machines on a group's list, or none if there is no list.
+func (p prepared) counted(t *testing.T, group string) []hullmark.NodeID {
+	t.Helper()
+	value, found := p.values[groupKeys+group]
+	if !found {
+		return nil
+	}
+	var object corev1.ConfigMap
+	if err := decodeObject(groupKeys+group, value, &object); err != nil {
+		t.Fatal(err)
+	}
+	machines, err := registry.ParseCounted(&object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return machines
+}
+
 // holder returns who holds a name; the zero value means that nobody does.
 func (p prepared) holder(t *testing.T, name string) hullmark.NodeID {
 	t.Helper()

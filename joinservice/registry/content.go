@@ -15,12 +15,15 @@ import (
 const (
 	nodeKind, machineKey = "node", "machine"
 	nameKind, holderKey  = "name", "node"
+	// groupKind is of the objects that list a group's machines: each is a key, without a content.
+	groupKind = "group"
 )
 
-// What the names of machines' records and of claims of names begin with.
+// What the names of machines' records, of claims of names and of groups' lists begin with.
 const (
 	MachineObjects = nodeKind + "."
 	NameObjects    = nameKind + "."
+	GroupObjects   = groupKind + "."
 )
 
 // MachineObject names the ConfigMap that holds a machine's record.
@@ -76,4 +79,25 @@ func ParseHolder(object *corev1.ConfigMap) (hullmark.NodeID, error) {
 // PutHolder makes an object claim its name for a machine.
 func PutHolder(object *corev1.ConfigMap, node hullmark.NodeID) {
 	object.Data = map[string]string{holderKey: node.String()}
+}
+
+// ParseCounted strictly reads which machines a group's list counts. The error names the object.
+func ParseCounted(object *corev1.ConfigMap) ([]hullmark.NodeID, error) {
+	var machines []hullmark.NodeID
+	for key, value := range object.Data {
+		node, err := hullmark.ParseNodeID(key)
+		if err != nil || value != "" {
+			return nil, fmt.Errorf("ConfigMap %s/%s: %.80q is no machine's identity alone; mend or delete the object", Namespace, object.Name, key)
+		}
+		machines = append(machines, node)
+	}
+	return machines, nil
+}
+
+// PutCounted makes a group's list count these machines alone.
+func PutCounted(object *corev1.ConfigMap, machines []hullmark.NodeID) {
+	object.Data = map[string]string{}
+	for _, node := range machines {
+		object.Data[node.String()] = ""
+	}
 }

@@ -3,7 +3,6 @@ package registry
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -16,12 +15,6 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
-
-// groupKind is of the objects that list a group's machines: each is a key, without a content.
-const groupKind = "group"
-
-// GroupObjects is what the names of those objects begin with.
-const GroupObjects = groupKind + "."
 
 // Machines of a group that join at once change one object: whoever loses a race tries again, later each time.
 const enrolTries, enrolPause = 8, 15 * time.Millisecond
@@ -107,26 +100,13 @@ func (r *Registry) group(ctx context.Context, group string) (object *corev1.Conf
 	if err != nil {
 		return nil, false, err
 	}
-	if _, err := countedIn(object); err != nil {
+	if _, err := ParseCounted(object); err != nil {
 		return nil, false, err
 	}
 	if object.Data == nil {
 		object.Data = map[string]string{}
 	}
 	return object, false, nil
-}
-
-// countedIn strictly reads a group's list.
-func countedIn(object *corev1.ConfigMap) ([]hullmark.NodeID, error) {
-	var machines []hullmark.NodeID
-	for key, value := range object.Data {
-		node, err := hullmark.ParseNodeID(key)
-		if err != nil || value != "" {
-			return nil, fmt.Errorf("ConfigMap %s/%s: %.80q is no machine's identity alone; mend or delete the object", Namespace, object.Name, key)
-		}
-		machines = append(machines, node)
-	}
-	return machines, nil
 }
 
 // Counted returns the machines that groups count, each with its identity, name and role alone. A machine is counted before its first ticket is recorded, so that
@@ -140,7 +120,7 @@ func (r *Registry) Counted(ctx context.Context) ([]joinservice.Machine, error) {
 	}
 	var machines []joinservice.Machine
 	for i := range list.Items {
-		nodes, err := countedIn(&list.Items[i])
+		nodes, err := ParseCounted(&list.Items[i])
 		if err != nil {
 			return nil, err
 		}
