@@ -1,6 +1,7 @@
 package joinservice_test
 
 import (
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -219,6 +220,38 @@ func TestGroupIsFull(t *testing.T) {
 	grant := s.node.Ticket().Disk
 	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
 	s.join(t)
+}
+
+// enrolments counts how often the groups' lists are asked.
+type enrolments struct {
+	joinservice.Records
+	asked int
+}
+
+func (e *enrolments) Enrol(ctx context.Context, group string, node hullmark.NodeID, most int) error {
+	e.asked++
+	return e.Records.Enrol(ctx, group, node, most)
+}
+
+// A machine is counted once: with its first ticket as the group's, and not when it comes back.
+func TestGroupCountsAMachineOnce(t *testing.T) {
+	s, p := groupSite(t)
+	e := &enrolments{Records: s.records}
+	s.service.Records = e
+	s.node.EditHello = p.vouch(t, mine)
+	if _, err := s.records.Store(t.Context(), joinservice.Machine{Node: s.node.ID, Name: "worker-1", Role: hullmark.Worker}, ""); err != nil {
+		t.Fatal(err)
+	}
+	s.join(t)
+	if e.asked != 1 {
+		t.Errorf("one that had a rule of its own was counted %d times", e.asked)
+	}
+	grant := s.node.Ticket().Disk
+	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
+	s.join(t)
+	if e.asked != 1 {
+		t.Errorf("one that came back was counted %d times", e.asked)
+	}
 }
 
 // A machine that was joined as a group's does not come back once the group is gone, or gives another name.

@@ -108,7 +108,7 @@ func (x *release) admit() error {
 		if x.admission, err = x.decide(*m, known); err != nil {
 			return err
 		}
-		if g := x.admission.Group; g != nil {
+		if g := x.admission.Group; g != nil && !(known && m.Name == x.admission.Member.Name) { // else it was counted before its record was stored
 			if err := x.service.Records.Enrol(ctx, g.Name, x.claims.Node, g.Max); err != nil {
 				return err
 			}

@@ -87,7 +87,7 @@ func ParseCounted(object *corev1.ConfigMap) ([]hullmark.NodeID, error) {
 	for key, value := range object.Data {
 		node, err := hullmark.ParseNodeID(key)
 		if err != nil || value != "" {
-			return nil, fmt.Errorf("ConfigMap %s/%s: %.80q is no machine's identity alone; mend or delete the object", Namespace, object.Name, key)
+			return nil, fmt.Errorf("ConfigMap %s/%s: %.80q is no machine's identity alone; mend the object, and do not delete it: nobody on it is counted anew", Namespace, object.Name, key)
 		}
 		machines = append(machines, node)
 	}
