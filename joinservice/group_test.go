@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"math/big"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -168,12 +169,23 @@ func TestGroupsAuthorityIsChecked(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		s.node.EditHello = p.vouch(t, mine)
-		s.accept(t, func(policy *measurements.Policy) { policy.Members, policy.Groups = nil, []measurements.Group{broken} }, "image")
+		next := s.next(t, func(policy *measurements.Policy) { policy.Members, policy.Groups = nil, []measurements.Group{broken} }, "image")
+		for _, taken := range []bool{true, false} {
+			if got, err := s.policy.Offer(next); got != taken || err == nil || !strings.Contains(err.Error(), "group cloud: authorities") {
+				t.Errorf("%s: offered, taken %v: %v", name, got, err)
+			}
+		}
+		if _, warning, err := joinservice.OpenPolicyStore(s.cluster.ID(), next, filepath.Join(t.TempDir(), "policy.json")); err != nil || warning == nil || !strings.Contains(warning.Error(), "group cloud: authorities") {
+			t.Errorf("%s: opened with the warning %v, %v", name, warning, err)
+		}
 		if err := s.dial(t); err != nil || s.outcome() != "not-a-member" {
 			t.Errorf("%s: %v, outcome %s", name, err, s.outcome())
 		}
 	}
-	s.accept(t, func(policy *measurements.Policy) { policy.Members = []measurements.Member{worker(s.node.ID)} }, "image")
+	next := s.next(t, func(policy *measurements.Policy) { policy.Members = []measurements.Member{worker(s.node.ID)} }, "image")
+	if taken, err := s.policy.Offer(next); !taken || err == nil {
+		t.Errorf("taken %v, %v", taken, err)
+	}
 	if m := s.join(t); m.Name != "worker-1" {
 		t.Errorf("a machine with a rule of its own is %+v", m)
 	}

@@ -52,11 +52,13 @@ type verified struct {
 	references measurements.References
 	members    map[hullmark.NodeID]measurements.Member
 	groups     []group
+	// unread says which groups this release cannot read; they admit nobody.
+	unread error
 }
 
 // OpenPolicyStore begins with the higher version of installed and what the
 // cache file at the path cache holds. One that does not verify is passed over
-// if the other does; warning then says why.
+// if the other does; warning then says why, and which groups of the policy in force admit nobody.
 func OpenPolicyStore(root hullmark.ClusterRoot, installed SignedPolicy, cache string) (store *PolicyStore, warning, err error) {
 	s := &PolicyStore{root: root, cache: cache}
 	fromDisk, diskErr := s.verify(installed)
@@ -76,7 +78,7 @@ func OpenPolicyStore(root hullmark.ClusterRoot, installed SignedPolicy, cache st
 	default:
 		s.inForce.Store(fromDisk)
 	}
-	return s, warning, nil
+	return s, errors.Join(warning, s.inForce.Load().unread), nil
 }
 
 // readCache returns the cached policy; nil without an error means that there is none yet.
@@ -129,7 +131,9 @@ func (s *PolicyStore) verify(signed SignedPolicy) (*verified, error) {
 		e.members[m.EKID] = m
 	}
 	// Who signed it has checked them. One that this release cannot read admits nobody; all other rules hold.
-	e.groups, _ = groupsOf(policy)
+	if e.groups, err = groupsOf(policy); err != nil {
+		e.unread = fmt.Errorf("policy version %d is in force, but this release cannot read all of its groups, and those admit nobody: %w", policy.Version, err)
+	}
 	e.references = measurements.NewReferences(policy, e.documents)
 	return e, nil
 }
@@ -161,8 +165,9 @@ func (e *verified) take(documents map[measurements.DocumentID][]byte) error {
 // Offer puts a policy in force if the root key signed it, it parses, its
 // documents are there, and its version is higher than that in force, and writes
 // it to the cache file. It reports whether another policy is in force since. The
-// policy that is in force already is no error; every other refusal is one that
-// says why. An error with taken set means that only the cache file was not written.
+// policy that is in force already is not refused; every refusal is an error that
+// says why. An error with taken set means that only the cache file was not written, or
+// that some groups of the policy admit nobody, which is said each time that it is offered.
 func (s *PolicyStore) Offer(offered SignedPolicy) (taken bool, err error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -175,14 +180,19 @@ func (s *PolicyStore) Offer(offered SignedPolicy) (taken bool, err error) {
 		s.inForce.Store(next)
 		s.kept = false
 	}
+	return next != current, errors.Join(s.keep(next), next.unread)
+}
+
+// keep writes what is in force to the cache file, unless it is there.
+func (s *PolicyStore) keep(inForce *verified) error {
 	if s.kept {
-		return false, nil
+		return nil
 	}
-	if err := writeCache(s.cache, next.signed); err != nil {
-		return next != current, fmt.Errorf("policy version %d is in force, but not kept for the next start: %w", next.policy.Version, err)
+	if err := writeCache(s.cache, inForce.signed); err != nil {
+		return fmt.Errorf("policy version %d is in force, but not kept for the next start: %w", inForce.policy.Version, err)
 	}
 	s.kept = true
-	return next != current, nil
+	return nil
 }
 
 // choose returns the policy in force itself if the offered one says the same.

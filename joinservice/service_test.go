@@ -100,13 +100,19 @@ func (s *site) outcome() string {
 // accept puts the next policy in force.
 func (s *site) accept(t *testing.T, change func(*measurements.Policy), images ...string) {
 	t.Helper()
+	if taken, err := s.policy.Offer(s.next(t, change, images...)); !taken || err != nil {
+		t.Fatal(taken, err)
+	}
+}
+
+// next signs a change of the policy in force.
+func (s *site) next(t *testing.T, change func(*measurements.Policy), images ...string) joinservice.SignedPolicy {
+	t.Helper()
 	p := s.policy.Policy()
 	p.Version++
 	p.Documents = nil
 	change(&p)
-	if taken, err := s.policy.Offer(signed(t, s.cluster, p, images...)); !taken || err != nil {
-		t.Fatal(taken, err)
-	}
+	return signed(t, s.cluster, p, images...)
 }
 
 func (s *site) dial(t *testing.T) error {

@@ -35,7 +35,7 @@ func (c *Cluster) OpenPolicy() (measurements.Policy, error) {
 func (c *Cluster) SetPolicy(policy measurements.Policy, documents ...measurements.Document) error {
 	same, err := c.follows(policy)
 	if err == nil {
-		err = joinservice.CheckGroups(policy) // No join service would take it.
+		err = joinservice.CheckGroups(policy) // By a group that fails this, no join service admits anybody.
 	}
 	if err != nil {
 		return err

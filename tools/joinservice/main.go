@@ -116,7 +116,7 @@ func prepare(o options) (a *app, err error) {
 		return nil, err
 	}
 	if warning != nil {
-		o.log.Warn("a policy was passed over", "error", warning.Error())
+		o.log.Warn("policy", "error", warning.Error())
 	}
 	a.api = newAPI(o.api, a.credentials.kubernetes, o.log)
 	if a.registry, err = registry.New(a.api.config); err != nil {
