@@ -19,10 +19,29 @@ type group struct {
 	authorities []*x509.Certificate
 }
 
-// CheckGroups reports what keeps a policy's groups from admitting anybody.
+// CheckGroups reports what keeps a policy's groups from admitting anybody, or lets two of them admit the same machine.
 func CheckGroups(policy measurements.Policy) error {
-	_, err := groupsOf(policy)
-	return err
+	if _, err := groupsOf(policy); err != nil {
+		return err
+	}
+	for i, g := range policy.Groups {
+		for _, other := range policy.Groups[:i] {
+			if err := g.CheckApart(other, sameAuthority); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sameAuthority reports whether two certificates are of one CA's name and key, as one that was renewed: then admits takes either for the other.
+func sameAuthority(a, b []byte) bool {
+	one, err := x509.ParseCertificate(a)
+	if err != nil {
+		return false
+	}
+	other, err := x509.ParseCertificate(b)
+	return err == nil && bytes.Equal(one.RawSubject, other.RawSubject) && bytes.Equal(one.RawSubjectPublicKeyInfo, other.RawSubjectPublicKeyInfo)
 }
 
 // groupsOf prepares the groups that can be; the others, which the error names, admit nobody.

@@ -191,6 +191,30 @@ func TestGroupsAuthorityIsChecked(t *testing.T) {
 	}
 }
 
+// Groups whose authorities are one CA's, under certificates of another time, could both admit a machine.
+func TestGroupsOfARenewedAuthorityAreTheSame(t *testing.T) {
+	p := newProvider(t, true)
+	renewed := *p.certificate
+	renewed.SerialNumber, renewed.NotAfter = big.NewInt(7), time.Unix(2, 0)
+	again := provider{certificate: p.sign(t, &renewed, p.key.Public()), key: p.key}
+	named := *p.certificate
+	named.RawSubject, named.Subject = nil, pkix.Name{CommonName: "another EK CA"}
+	other := provider{certificate: p.sign(t, &named, p.key.Public()), key: p.key}
+	for name, c := range map[string]struct {
+		by provider
+		ok bool
+	}{"renewed": {again, false}, "another key": {newProvider(t, true), true}, "another name": {other, true}} {
+		policy := measurements.Policy{Groups: []measurements.Group{p.group("one"), c.by.group("two")}}
+		if err := joinservice.CheckGroups(policy); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "one and two could both admit") {
+			t.Errorf("%s: %v", name, err)
+		}
+		policy.Groups[1].Subject = []measurements.Attribute{{Type: "OU", Value: "another-project"}}
+		if err := joinservice.CheckGroups(policy); err != nil {
+			t.Errorf("%s, and told apart: %v", name, err)
+		}
+	}
+}
+
 // A machine that booted something else leaves no record, and a named one does.
 func TestGroupRefusalIsNotRecorded(t *testing.T) {
 	s, p := groupSite(t)

@@ -91,8 +91,8 @@ func (p Policy) checkGroups() error {
 			if other.Name == g.Name {
 				return fmt.Errorf("group %s: there are two of this name", g.Name)
 			}
-			if g.overlaps(other) {
-				return fmt.Errorf("groups %s and %s could both admit a machine: ask for an attribute in both that tells them apart", other.Name, g.Name)
+			if err := g.CheckApart(other, bytes.Equal); err != nil {
+				return err
 			}
 		}
 		if g.Pool != "" && !slices.ContainsFunc(p.Pools, func(pool Pool) bool { return pool.Name == g.Pool }) {
@@ -109,15 +109,19 @@ func (p Policy) checkGroups() error {
 	return nil
 }
 
-// overlaps reports whether a machine could be of both groups: its name and its pool would hang on their order.
-func (g Group) overlaps(other Group) bool {
+// CheckApart refuses groups of which a machine could be of both: its name and its pool would hang on their order. same reports whether two authorities sign the
+// same certificates.
+func (g Group) CheckApart(other Group, same func(a, b []byte) bool) error {
 	shared := slices.ContainsFunc(g.Authorities, func(a []byte) bool {
-		return slices.ContainsFunc(other.Authorities, func(b []byte) bool { return bytes.Equal(a, b) })
+		return slices.ContainsFunc(other.Authorities, func(b []byte) bool { return same(a, b) })
 	})
 	apart := slices.ContainsFunc(g.Subject, func(a Attribute) bool {
 		return slices.ContainsFunc(other.Subject, func(b Attribute) bool { return a.Type == b.Type && a.Value != b.Value })
 	})
-	return shared && !apart
+	if shared && !apart {
+		return fmt.Errorf("groups %s and %s could both admit a machine: ask for an attribute in both that tells them apart", other.Name, g.Name)
+	}
+	return nil
 }
 
 func (g Group) check() error {
