@@ -17,8 +17,8 @@ import (
 	"github.com/hullmark/hullmark"
 )
 
-// ErrPassphrase says that a passphrase does not open a cluster file.
-var ErrPassphrase = errors.New("the passphrase does not open the cluster file")
+// ErrPassphrase says that a passphrase does not open a file.
+var ErrPassphrase = errors.New("the passphrase does not open it")
 
 // File is a cluster file: a Cluster encrypted under a passphrase in the age
 // format (age-encryption.org/v1, scrypt recipient). It is not safe for concurrent use.

@@ -79,11 +79,15 @@ func TestInitRefusesABackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.write(t, "torn", whole[:len(whole)-1])
-	for name, want := range map[string]string{
-		"short": "cut off", "other": cluster.ErrPassphrase.Error(), "plain": "", "torn": "", "missing": "no such file",
+	whole[len(whole)-1] ^= 1
+	s.write(t, "damaged", whole)
+	unopened := []string{"no backup under the cluster file's passphrase, or it is damaged", "use a whole backup"}
+	for name, want := range map[string][]string{
+		"short": {"cut off"}, "missing": {"no such file"},
+		"other": append(unopened, cluster.ErrPassphrase.Error()), "plain": unopened, "torn": unopened, "damaged": unopened,
 	} {
 		code, output := s.init(t, "--etcd-backup", s.path(name))
-		wantExit(t, code, exitFailed, output, "--etcd-backup "+s.path(name), want)
+		wantExit(t, code, exitFailed, output, append(want, "--etcd-backup "+s.path(name))...)
 		if strings.Contains(output, "dialling") || s.open(t).Initialising != nil {
 			t.Errorf("%s: the node was dialled, or got a ticket:\n%s", name, output)
 		}

@@ -82,14 +82,14 @@ func (r *initRun) decryptBackup() (*os.File, []byte, error) {
 	defer encrypted.Close()
 	plain, err := r.file.Decrypt(encrypted)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, unopened(err)
 	}
 	f, err := inMemory("backup")
 	if err != nil {
 		return nil, nil, err
 	}
 	digest := sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, digest), io.LimitReader(plain, backup.MaxSize+1))
+	n, err := io.Copy(io.MultiWriter(f, digest), io.LimitReader(opened{plain}, backup.MaxSize+1))
 	if err == nil && n > backup.MaxSize {
 		err = fmt.Errorf("it has more than %d bytes", int64(backup.MaxSize))
 	}
@@ -97,6 +97,22 @@ func (r *initRun) decryptBackup() (*os.File, []byte, error) {
 		return nil, nil, errors.Join(err, f.Close())
 	}
 	return f, digest.Sum(nil), nil
+}
+
+// unopened says of a backup that does not decrypt what may be wrong with it.
+func unopened(err error) error {
+	return fmt.Errorf("it is no backup under the cluster file's passphrase, or it is damaged: %w; use a whole backup, with the cluster file of the same cluster", err)
+}
+
+// opened is what a backup decrypts to. It tells errors of the backup from those of what is made of it.
+type opened struct{ from io.Reader }
+
+// Read reads on.
+func (o opened) Read(p []byte) (n int, err error) {
+	if n, err = o.from.Read(p); err != nil && !errors.Is(err, io.EOF) {
+		err = unopened(err)
+	}
+	return n, err
 }
 
 // inMemory makes a file that is on no disk (memfd_create(2)).
