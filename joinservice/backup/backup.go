@@ -16,14 +16,14 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 )
 
-// MaxSize is the largest snapshot, in bytes: the largest quota that etcd advises.
-const MaxSize = wire.MaxSnapshot
+// MaxSize is the largest backup, in bytes: the largest quota that etcd advises, and the SHA-256 after it.
+const MaxSize = wire.MaxSnapshot + sha256.Size
 
 // sector is what the length of every bbolt file is a multiple of, in bytes.
 const sector = 512
 
 // errTooLarge says that a snapshot exceeds MaxSize.
-var errTooLarge = fmt.Errorf("the snapshot has more than %d bytes, the largest quota that etcd advises: defragment etcd, or delete what fills it", int64(MaxSize))
+var errTooLarge = fmt.Errorf("the snapshot has more than %d bytes, the largest quota that etcd advises: defragment etcd, or delete what fills it", int64(wire.MaxSnapshot))
 
 // trailer holds what is written to it to the SHA-256 that it ends in.
 type trailer struct {
@@ -38,7 +38,7 @@ func newTrailer() *trailer { return &trailer{sum: sha256.New()} }
 // Write takes the snapshot's next bytes.
 func (t *trailer) Write(p []byte) (int, error) {
 	t.size += int64(len(p))
-	if t.size > MaxSize+sha256.Size {
+	if t.size > MaxSize {
 		return 0, errTooLarge
 	}
 	t.last = append(t.last, p...)

@@ -92,7 +92,7 @@ func checkEmpty(f *os.File) error {
 func verify(src *os.File) error {
 	check := newTrailer()
 	// One more byte than is allowed is enough to see that there are too many.
-	if _, err := io.Copy(check, io.NewSectionReader(src, 0, MaxSize+sector)); err != nil {
+	if _, err := io.Copy(check, io.NewSectionReader(src, 0, MaxSize+1)); err != nil {
 		return err
 	}
 	if err := check.check(); err != nil {

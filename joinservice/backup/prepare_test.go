@@ -2,8 +2,10 @@ package backup
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"math/bits"
@@ -19,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -224,6 +227,18 @@ func TestPrepareRefusesFiles(t *testing.T) {
 	}
 	if _, err := Prepare(full, uniform(t).backup(), restore()); err == nil || !strings.Contains(err.Error(), "not empty") {
 		t.Errorf("a file that holds something: %v", err)
+	}
+}
+
+// The largest backup ends in its SHA-256, as every other one does.
+func TestLargestBackup(t *testing.T) {
+	check := newTrailer()
+	check.size = wire.MaxSnapshot
+	if n, err := check.Write(make([]byte, sha256.Size)); err != nil || n != sha256.Size || check.size != MaxSize {
+		t.Errorf("%d bytes of %d, %v", check.size, int64(MaxSize), err)
+	}
+	if _, err := check.Write([]byte{0}); !errors.Is(err, errTooLarge) {
+		t.Errorf("one byte more: %v", err)
 	}
 }
 

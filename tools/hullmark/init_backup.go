@@ -91,7 +91,7 @@ func (r *initRun) decryptBackup() (*os.File, []byte, error) {
 	digest := sha256.New()
 	n, err := io.Copy(io.MultiWriter(f, digest), io.LimitReader(opened{plain}, backup.MaxSize+1))
 	if err == nil && n > backup.MaxSize {
-		err = fmt.Errorf("it has more than %d bytes", int64(backup.MaxSize))
+		err = fmt.Errorf("it has more than %d bytes, which no backup has", int64(backup.MaxSize))
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, f.Close())
