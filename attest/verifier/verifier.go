@@ -7,8 +7,6 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/binary"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
 
@@ -17,6 +15,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/pemcert"
 )
 
 // step names the part of a node's journey that this package's conditions belong to.
@@ -37,23 +36,17 @@ type Anchor struct {
 // ParseAuthorities reads certificates in PEM; each is trusted to sign EK
 // certificates directly, so a manufacturer's intermediate CA is listed itself.
 func ParseAuthorities(data []byte) ([]*x509.Certificate, error) {
+	certificates, err := pemcert.Split(data)
+	if err != nil {
+		return nil, fmt.Errorf("EK authorities: %w", err)
+	}
 	var authorities []*x509.Certificate
-	for len(data) > 0 {
-		var block *pem.Block
-		if block, data = pem.Decode(data); block == nil {
-			break
-		}
-		if block.Type != "CERTIFICATE" {
-			return nil, fmt.Errorf("EK authorities: a PEM block of type %q, want CERTIFICATE", block.Type)
-		}
-		authority, err := x509.ParseCertificate(block.Bytes)
+	for _, der := range certificates {
+		authority, err := x509.ParseCertificate(der)
 		if err != nil {
 			return nil, fmt.Errorf("EK authorities: %w", err)
 		}
 		authorities = append(authorities, authority)
-	}
-	if len(authorities) == 0 {
-		return nil, errors.New("EK authorities: no certificate in PEM was found")
 	}
 	return authorities, nil
 }

@@ -366,6 +366,19 @@ func TestMembersSeeTheCertificate(t *testing.T) {
 	}
 }
 
+func TestAuthoritiesThatAreCutOff(t *testing.T) {
+	data, err := os.ReadFile(tpmtest.NewCertified(t).CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if parsed, err := verifier.ParseAuthorities(append(data, data[:len(data)/2]...)); err == nil || !strings.Contains(err.Error(), "cut off") {
+		t.Errorf("%d certificates, %v", len(parsed), err)
+	}
+	if parsed, err := verifier.ParseAuthorities(append(data, data...)); err != nil || len(parsed) != 2 {
+		t.Errorf("%d certificates, %v", len(parsed), err)
+	}
+}
+
 func authorities(t *testing.T, file string) []*x509.Certificate {
 	t.Helper()
 	data, err := os.ReadFile(file)

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/internal/pemcert"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -298,12 +297,9 @@ func (c *Cluster) draft(policy measurements.Policy) ([]byte, error) {
 // group is the policy's rule for the machines of a pool.
 func (v Vouched) group(pool string) (measurements.Group, error) {
 	group := measurements.Group{Name: pool, Pool: pool, Max: v.Max}
-	for rest := []byte(v.Authorities); len(bytes.TrimSpace(rest)) > 0; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
-			return measurements.Group{}, errors.New("authorities: want certificates in PEM")
-		}
-		group.Authorities = append(group.Authorities, block.Bytes)
+	var err error
+	if group.Authorities, err = pemcert.Split([]byte(v.Authorities)); err != nil {
+		return measurements.Group{}, fmt.Errorf("authorities: %w", err)
 	}
 	for kind, value := range sorted(v.Subject) {
 		group.Subject = append(group.Subject, measurements.Attribute{Type: kind, Value: value})

@@ -198,7 +198,8 @@ func TestVouchedPoolIsAGroup(t *testing.T) {
 	}
 	for says, text := range map[string][]byte{
 		"a control-plane is only admitted by its own ekid": vouched("control-plane", authority, "OU: my-project"),
-		"authorities: want certificates in PEM":            vouched("worker", "none", "OU: my-project"),
+		"authorities: no certificate in PEM":               vouched("worker", "none", "OU: my-project"),
+		"authorities: beside certificates in PEM":          vouched("worker", authority[:len(authority)-10], "OU: my-project"),
 		"want at least one attribute":                      vouched("worker", authority, ""),
 		"want CN, O, OU, L, ST or C":                       vouched("worker", authority, "UID: me"),
 	} {
