@@ -168,7 +168,7 @@ func kubeletOf() kubeletConfiguration {
 func slow(i *initConfiguration, c *clusterConfiguration) {
 	i.Timeouts = patient()
 	c.EncryptionAlgorithm = "ECDSA-P256"
-	c.Etcd = &etcd{Local: localEtcd{DataDir: "/var/lib/etcd", ExtraArgs: []argument{
+	c.Etcd = &etcd{Local: localEtcd{DataDir: EtcdData, ExtraArgs: []argument{
 		{Name: "heartbeat-interval", Value: "500"},
 		{Name: "election-timeout", Value: "5000"},
 	}}}

@@ -230,7 +230,7 @@ func (r Renewal) documents(old map[string]*x509.Certificate) ([]byte, error) {
 			},
 			APIServer: apiServer{CertSANs: slices.Compact(names)},
 			Etcd: &etcd{Local: localEtcd{
-				DataDir: "/var/lib/etcd", ServerCertSANs: namesOf(old["etcd/server"]), PeerCertSANs: namesOf(old["etcd/peer"]),
+				DataDir: EtcdData, ServerCertSANs: namesOf(old["etcd/server"]), PeerCertSANs: namesOf(old["etcd/peer"]),
 			}},
 		})
 }

@@ -213,7 +213,7 @@ func TestVouchedPoolIsAGroup(t *testing.T) {
 	}
 }
 
-// TestTakenPathsAreAllThere holds the list against what a control plane is given, and what kubeadm leaves on a worker.
+// TestTakenPathsAreAllThere holds the list against what a control plane is given, what kubeadm leaves on a worker, and where a snapshot lies.
 func TestTakenPathsAreAllThere(t *testing.T) {
 	c, err := cluster.New()
 	if err != nil {
@@ -223,7 +223,7 @@ func TestTakenPathsAreAllThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var paths []string
+	paths := []string{kubeadm.SnapshotFile}
 	for _, f := range given {
 		paths = append(paths, f.GetPath())
 	}
