@@ -62,6 +62,14 @@ func (p provider) sign(t *testing.T, template *x509.Certificate, key crypto.Publ
 	return certificate
 }
 
+// named is the provider with a newer certificate, of this name.
+func (p provider) named(t *testing.T, name string) provider {
+	t.Helper()
+	template := *p.certificate
+	template.SerialNumber, template.RawSubject, template.Subject = big.NewInt(7), nil, pkix.Name{CommonName: name}
+	return provider{certificate: p.sign(t, &template, p.key.Public()), key: p.key}
+}
+
 // vouch makes the EK certificate of whoever says hello, with this subject and these changes.
 func (p provider) vouch(t *testing.T, subject pkix.Name, changes ...func(*x509.Certificate)) func(*wire.Hello) {
 	return func(hello *wire.Hello) {
@@ -128,7 +136,7 @@ func TestGroupRefusesOthers(t *testing.T) {
 		"two projects":            p.vouch(t, two),
 		"an attribute is missing": p.vouch(t, elsewhere),
 		"another provider":        newProvider(t, true).vouch(t, mine),
-		"a provider without a CA": newProvider(t, false).vouch(t, mine),
+		"its key by another name": p.named(t, "another EK CA").vouch(t, mine),
 		"a key that signs":        p.vouch(t, mine, func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageDigitalSignature }),
 		"a server's key": p.vouch(t, mine, func(c *x509.Certificate) {
 			c.UnknownExtKeyUsage, c.ExtKeyUsage = nil, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
@@ -194,16 +202,10 @@ func TestGroupsAuthorityIsChecked(t *testing.T) {
 // Groups whose authorities are one CA's, under certificates of another time, could both admit a machine.
 func TestGroupsOfARenewedAuthorityAreTheSame(t *testing.T) {
 	p := newProvider(t, true)
-	renewed := *p.certificate
-	renewed.SerialNumber, renewed.NotAfter = big.NewInt(7), time.Unix(2, 0)
-	again := provider{certificate: p.sign(t, &renewed, p.key.Public()), key: p.key}
-	named := *p.certificate
-	named.RawSubject, named.Subject = nil, pkix.Name{CommonName: "another EK CA"}
-	other := provider{certificate: p.sign(t, &named, p.key.Public()), key: p.key}
 	for name, c := range map[string]struct {
 		by provider
 		ok bool
-	}{"renewed": {again, false}, "another key": {newProvider(t, true), true}, "another name": {other, true}} {
+	}{"renewed": {p.named(t, "EK CA"), false}, "another key": {newProvider(t, true), true}, "another name": {p.named(t, "another EK CA"), true}} {
 		policy := measurements.Policy{Groups: []measurements.Group{p.group("one"), c.by.group("two")}}
 		if err := joinservice.CheckGroups(policy); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "one and two could both admit") {
 			t.Errorf("%s: %v", name, err)

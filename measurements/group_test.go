@@ -1,7 +1,9 @@
 package measurements
 
 import (
+	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,34 +58,65 @@ func TestGroupsKeepTheirForm(t *testing.T) {
 }
 
 func TestGroupsAreChecked(t *testing.T) {
-	for name, change := range map[string]func(*Policy){
-		"no name":                 func(p *Policy) { p.Groups[0].Name = "" },
-		"a name that is too long": func(p *Policy) { p.Groups[0].Name = strings.Repeat("a", maxGroupName+1) },
-		"a name of another form":  func(p *Policy) { p.Groups[0].Name = "Cloud" },
-		"two of one name":         func(p *Policy) { p.Groups = append(p.Groups, cloud()) },
-		"nobody":                  func(p *Policy) { p.Groups[0].Max = 0 },
-		"more than all":           func(p *Policy) { p.Groups[0].Max = maxMembers + 1 },
-		"no authority":            func(p *Policy) { p.Groups[0].Authorities = nil },
-		"a large authority":       func(p *Policy) { p.Groups[0].Authorities[0] = make([]byte, maxAuthority+1) },
-		"an empty authority":      func(p *Policy) { p.Groups[0].Authorities[0] = nil },
-		"many authorities":        func(p *Policy) { p.Groups[0].Authorities = make([][]byte, maxAuthorities+1) },
-		"a value of no text":      func(p *Policy) { p.Groups[0].Subject[0].Value = "\xff" },
-		"groups that overlap": func(p *Policy) {
+	for name, c := range map[string]struct {
+		change func(*Policy)
+		says   string
+	}{
+		"no name":                 {func(p *Policy) { p.Groups[0].Name = "" }, "want a DNS label"},
+		"a name that is too long": {func(p *Policy) { p.Groups[0].Name = strings.Repeat("a", maxGroupName+1) }, "want a DNS label"},
+		"a name of another form":  {func(p *Policy) { p.Groups[0].Name = "Cloud" }, "want a DNS label"},
+		"two of one name":         {func(p *Policy) { p.Groups = append(p.Groups, cloud()) }, "two of this name"},
+		"nobody":                  {func(p *Policy) { p.Groups[0].Max = 0 }, "max: 0"},
+		"more than all":           {func(p *Policy) { p.Groups[0].Max = maxMembers + 1 }, "max: 10001"},
+		"no authority":            {func(p *Policy) { p.Groups[0].Authorities = nil }, "authorities: 0"},
+		"a large authority":       {func(p *Policy) { p.Groups[0].Authorities[0] = make([]byte, maxAuthority+1) }, "certificates of at most"},
+		"an empty authority":      {func(p *Policy) { p.Groups[0].Authorities[0] = nil }, "certificates of at most"},
+		"many authorities":        {func(p *Policy) { p.Groups[0].Authorities = authorities(maxAuthorities + 1) }, "authorities: 9"},
+		"a value of no text":      {func(p *Policy) { p.Groups[0].Subject[0].Value = "\xff" }, "a value of at most"},
+		"groups that overlap": {func(p *Policy) {
 			other := cloud()
 			other.Name, other.Subject = "other", []Attribute{{Type: "OU", Value: "my-project"}, {Type: "L", Value: "here"}}
 			p.Groups = append(p.Groups, other)
-		},
-		"everybody":                func(p *Policy) { p.Groups[0].Subject = nil },
-		"an unknown attribute":     func(p *Policy) { p.Groups[0].Subject[0].Type = "UID" },
-		"one attribute twice":      func(p *Policy) { p.Groups[0].Subject[0].Type = "O" },
-		"an empty value":           func(p *Policy) { p.Groups[0].Subject[0].Value = "" },
-		"a value of two lines":     func(p *Policy) { p.Groups[0].Subject[0].Value = "a\nb" },
-		"a pool that is not there": func(p *Policy) { p.Groups[0].Pool = "gpu" },
-		"a machine barred twice":   func(p *Policy) { p.Barred = append(p.Barred, p.Barred[0]) },
-		"too many":                 func(p *Policy) { p.Groups = make([]Group, maxGroups+1) },
+		}, "could both admit"},
+		"everybody":                {func(p *Policy) { p.Groups[0].Subject = nil }, "at least one attribute"},
+		"many attributes":          {func(p *Policy) { p.Groups[0].Subject = slices.Repeat(cloud().Subject, maxSubject) }, "16 attributes"},
+		"an unknown attribute":     {func(p *Policy) { p.Groups[0].Subject[0].Type = "UID" }, "want CN, O, OU, L, ST or C"},
+		"one attribute twice":      {func(p *Policy) { p.Groups[0].Subject[0].Type = "O" }, "O is asked for twice"},
+		"an empty value":           {func(p *Policy) { p.Groups[0].Subject[0].Value = "" }, "a value of at most"},
+		"a long value":             {func(p *Policy) { p.Groups[0].Subject[0].Value = strings.Repeat("a", maxValue+1) }, "a value of at most"},
+		"a value of two lines":     {func(p *Policy) { p.Groups[0].Subject[0].Value = "a\nb" }, "a value of at most"},
+		"a pool that is not there": {func(p *Policy) { p.Groups[0].Pool = "gpu" }, "there is no pool"},
+		"a machine barred twice":   {func(p *Policy) { p.Barred = append(p.Barred, p.Barred[0]) }, "listed twice"},
+		"too many":                 {func(p *Policy) { p.Groups = groups(maxGroups + 1) }, "groups: 17"},
+		"too many barred":          {func(p *Policy) { p.Barred = machines(maxMembers + 1) }, "barred: 10001"},
 	} {
-		if _, err := grouped(change).Encode(); err == nil {
-			t.Errorf("%s: encoded without an error", name)
+		if _, err := grouped(c.change).Encode(); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
 	}
+	if _, err := grouped(func(p *Policy) {
+		p.Groups, p.Barred = groups(maxGroups), machines(maxMembers)
+		p.Groups[0].Authorities = authorities(maxAuthorities)
+	}).Encode(); err != nil {
+		t.Errorf("as many as may be: %v", err)
+	}
+}
+
+// groups returns groups that an attribute tells apart.
+func groups(n int) (all []Group) {
+	for i := range n {
+		g := cloud()
+		g.Name, g.Subject[0].Value = fmt.Sprintf("cloud-%d", i), fmt.Sprint(i)
+		all = append(all, g)
+	}
+	return all
+}
+
+func authorities(n int) [][]byte { return slices.Repeat(cloud().Authorities, n) }
+
+func machines(n int) (all []hullmark.NodeID) {
+	for i := range n {
+		all = append(all, hullmark.NodeID{byte(i), byte(i >> 8)})
+	}
+	return all
 }
