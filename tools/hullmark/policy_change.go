@@ -178,7 +178,7 @@ func newPolicyRemoveDocumentCommand() *cobra.Command {
 		Short:   "Accept a release no more",
 		Long:    "Accept a release no more. Nodes that booted it run on; none of them comes back from its next boot.",
 		Example: "  hullmark policy remove document 5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef --cluster prod.cluster",
-	}, func(policy *measurements.Policy, digest string) string {
+	}, "", func(policy *measurements.Policy, digest string) string {
 		policy.Documents = slices.DeleteFunc(slices.Clone(policy.Documents), func(a measurements.Accepted) bool { return a.Document.String() == digest })
 		return "document " + digest + " is accepted no more"
 	})
@@ -191,7 +191,7 @@ func newPolicyRemoveMemberCommand() *cobra.Command {
 
 A machine of a group is given by its endorsement key's ID, which hullmark node list -o json shows. Either is barred from all groups, too; policy sign lifts that.`,
 		Example: "  hullmark policy remove member worker-3 --cluster prod.cluster",
-	}, func(policy *measurements.Policy, which string) string {
+	}, ", and a machine of a group is given by its endorsement key's ID (hullmark node list -o json)", func(policy *measurements.Policy, which string) string {
 		for _, m := range policy.Members {
 			if m.Name == which || m.EKID.String() == which {
 				*policy = policy.Without(m.EKID)
@@ -206,8 +206,8 @@ A machine of a group is given by its endorsement key's ID, which hullmark node l
 }
 
 // policyRemoval makes a verb of policy remove. remove takes what it is given
-// out of the policy, if it is there, and says so.
-func policyRemoval(use, argument string, cmd *cobra.Command, remove func(policy *measurements.Policy, which string) string) *cobra.Command {
+// out of the policy, if it is there, and says so; unnamed ends the error if it is not.
+func policyRemoval(use, argument string, cmd *cobra.Command, unnamed string, remove func(policy *measurements.Policy, which string) string) *cobra.Command {
 	var o policyOptions
 	kind, _, _ := strings.Cut(use, " ")
 	cmd.Use, cmd.Args = use, exactArg("policy remove "+kind, argument)
@@ -217,7 +217,7 @@ func policyRemoval(use, argument string, cmd *cobra.Command, remove func(policy 
 			done := remove(policy, args[0])
 			if len(policy.Documents) == len(before.Documents) && len(policy.Members) == len(before.Members) &&
 				len(policy.Groups) == len(before.Groups) && len(policy.Barred) == len(before.Barred) {
-				return "", nil, fmt.Errorf("policy remove: the policy names no %s %s; hullmark policy show lists what it names, and a machine of a group is given by its endorsement key's ID (hullmark node list -o json)", kind, args[0])
+				return "", nil, fmt.Errorf("policy remove: the policy names no %s %s; hullmark policy show lists what it names%s", kind, args[0], unnamed)
 			}
 			return done, nil, nil
 		})

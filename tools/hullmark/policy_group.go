@@ -87,7 +87,7 @@ func newPolicyRemoveGroupCommand() *cobra.Command {
 		Short:   "Admit machines of a group no more",
 		Long:    "Admit machines of a group no more. Nodes of it run on until their next boot; hullmark node remove ends them in Kubernetes.",
 		Example: "  hullmark policy remove group gce --cluster prod.cluster",
-	}, func(policy *measurements.Policy, name string) string {
+	}, "", func(policy *measurements.Policy, name string) string {
 		policy.Groups = slices.DeleteFunc(slices.Clone(policy.Groups), func(g measurements.Group) bool { return g.Name == name })
 		return "machines of group " + name + " are admitted no more"
 	})

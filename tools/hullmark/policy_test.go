@@ -111,11 +111,12 @@ func TestPolicyMembers(t *testing.T) {
 
 func TestPolicyGroups(t *testing.T) {
 	s := newSite(t)
-	want := func(code int, verb string, args []string, contains ...string) {
+	want := func(code int, verb string, args []string, contains ...string) string {
 		t.Helper()
 		words := append(append([]string{"policy"}, strings.Fields(verb)...), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
 		got, output := hullmarkCLI(t, append(words, args...)...)
 		wantExit(t, got, code, output, contains...)
+		return output
 	}
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cluster.Root.Certificate.Raw}) // any CA
 	s.write(t, "ca.pem", ca)
@@ -146,7 +147,11 @@ func TestPolicyGroups(t *testing.T) {
 	want(exitFailed, "remove member", []string{one}, "names no member")
 	want(exitFailed, "remove member", []string{"cloud-vpgqcaaaaaaaaaaa"}, "node list -o json")
 	want(0, "show", nil, "cloud", "OU=my-project, O=Cloud, Inc.", "CN=hullmark root", "barred from all groups", one)
-	want(exitFailed, "remove group", []string{"other"}, "names no group other")
+	for _, kind := range []string{"group", "document"} {
+		if output := want(exitFailed, "remove "+kind, []string{"other"}, "names no "+kind+" other"); strings.Contains(output, "machine") {
+			t.Errorf("a %s that is not there is answered with advice about machines: %s", kind, output)
+		}
+	}
 	want(0, "remove group", []string{"cloud"}, "machines of group cloud are admitted no more")
 	policy, err := s.open(t).OpenPolicy()
 	if err != nil || policy.Version != 3 || len(policy.Groups) != 0 || len(policy.Barred) != 1 {
