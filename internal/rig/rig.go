@@ -195,7 +195,7 @@ func (r *Rig) StartAPI(ctx context.Context) (err error) {
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file="+r.pki("sa.pub"), "--service-account-signing-key-file="+r.pki("sa.key"),
 		"--service-cluster-ip-range=10.96.0.0/16",
-		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--enable-bootstrap-token-auth=true")
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--enable-bootstrap-token-auth=true", "--allow-privileged=true")
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,9 @@ const (
 	authorityObject     = "ca.crt"
 )
 
+// flannelKey is the DaemonSet's of kubeadm.Flannel.
+const flannelKey = "/registry/daemonsets/kube-system/flannel"
+
 // encrypted is what the API server's values begin with that it encrypts at rest.
 var encrypted = []byte("k8s:enc:")
 

@@ -29,6 +29,8 @@ type Restore struct {
 type Content struct {
 	// Configuration is kubeadm's ClusterConfiguration, in YAML, as it was at the time of the backup.
 	Configuration []byte
+	// Flannel says whether the cluster's pod network is Hullmark's flannel.
+	Flannel bool
 	// Workers are the records of the machines that come back with their disks, as prepared, by their names.
 	Workers []joinservice.Machine
 	// GivenUp names the Nodes that do not come back, sorted.
@@ -114,6 +116,7 @@ func edit(dst *os.File, from *database, want Restore) (Content, error) {
 	if content.Configuration, err = configuration(state); err != nil {
 		return Content{}, err
 	}
+	_, content.Flannel = state.live[flannelKey]
 	plan, err := newPlan(state, want)
 	if err != nil {
 		return Content{}, err

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"math/bits"
+	"net/netip"
 	"os"
 	"reflect"
 	"slices"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -111,6 +113,26 @@ func TestPrepare(t *testing.T) {
 func (e *etcd) revisionKey(major int64) []byte {
 	at := makeRevision(major, 0)
 	return at[:]
+}
+
+// A backup says whether its cluster has the pod network that init brings.
+func TestPrepareTellsOfFlannel(t *testing.T) {
+	manifest, err := kubeadm.Flannel(kubeadm.Params{NodeName: "n", AdvertiseAddress: netip.MustParseAddr("192.0.2.1"), ServiceSubnet: netip.MustParsePrefix("10.96.0.0/12"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16")})
+	if err != nil || !strings.Contains(string(manifest), "kind: DaemonSet\nmetadata:\n  name: flannel\n  namespace: kube-system\n") {
+		t.Fatalf("flannel is another object than the one that is looked for: %v\n%s", err, manifest)
+	}
+	e := uniform(t)
+	if got := e.prepare(restore()); got.Flannel {
+		t.Error("a cluster without flannel has it")
+	}
+	e.put(flannelKey, []byte("v"))
+	if got := e.prepare(restore()); !got.Flannel {
+		t.Error("flannel is not seen")
+	}
+	e.remove(flannelKey)
+	if got := e.prepare(restore()); got.Flannel {
+		t.Error("flannel that was removed is there")
+	}
 }
 
 func TestPrepareReadsJSON(t *testing.T) {

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/backup"
 	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -167,7 +169,7 @@ func TestBackupKeepsTheEndpoint(t *testing.T) {
 		if c.own != "" {
 			r.options.documents.kubeadm = s.path(c.own)
 		}
-		if err := r.keepEndpoint(); (err == nil) != (c.want != "") {
+		if err := r.keepSettings(); (err == nil) != (c.want != "") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if c.want == "" {
@@ -179,6 +181,58 @@ func TestBackupKeepsTheEndpoint(t *testing.T) {
 			t.Errorf("%s: %q with %q, policy %+v", name, d.controlPlane, d.names, policy.Endpoint)
 		}
 	}
+}
+
+// A cluster that begins anew keeps its profile, unless another is named.
+func TestBackupKeepsTheProfile(t *testing.T) {
+	s := newSite(t)
+	for _, c := range []struct{ was, given, want kubeadm.Profile }{
+		{kubeadm.Slow, "", kubeadm.Slow}, {kubeadm.Normal, "", kubeadm.Normal}, {kubeadm.Normal, kubeadm.Slow, kubeadm.Slow},
+	} {
+		if err := s.update(t, func(cl *cluster.Cluster) error {
+			cl.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443", Profile: c.was}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		file, err := cluster.Open(s.path("cluster"), hullmark.NewSecret([]byte("correct horse")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := initRun{release: release{file: file, notes: io.Discard}, options: initOptions{etcdBackup: "b", documents: documentOptions{profile: string(c.given)}}}
+		if err := r.keepSettings(); err != nil {
+			t.Error(err)
+		}
+		if got := r.options.documents.settings(r.options.documents.example()).Profile; got != c.want {
+			t.Errorf("%q was in force, %q is given: the profile is %q", c.was, c.given, got)
+		}
+	}
+}
+
+// A cluster with a pod network of its own is given no other, also by default.
+func TestBackupKeepsTheNetwork(t *testing.T) {
+	for _, c := range []struct {
+		network string
+		flannel bool
+		ok      bool
+	}{{"flannel", true, true}, {"flannel", false, false}, {"none", false, true}, {"none", true, true}} {
+		d := documentOptions{network: c.network, podSubnet: "10.244.0.0/16", serviceSubnet: "10.96.0.0/12", controlPlane: "192.0.2.7:6443"}
+		if err := d.check(); err != nil {
+			t.Fatal(err)
+		}
+		documents, _, err := d.make(d.example())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := initRun{options: initOptions{name: "control-plane-1", documents: d}}
+		if err := r.fits(backup.Content{Configuration: documents, Flannel: c.flannel}); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "--network none") {
+			t.Errorf("%s, and flannel was there: %v: %v", c.network, c.flannel, err)
+		}
+	}
+	s := newSite(t)
+	s.encrypted(t, "short", "correct horse", []byte("etcd"))
+	code, output := s.init(t, "--network", "none", "--etcd-backup", s.path("short"))
+	wantExit(t, code, exitFailed, output, "cut off") // and no manifests are asked for
 }
 
 // Of a disk that holds a node that was Ready, a backup makes nothing.

@@ -81,7 +81,7 @@ type initRun struct {
 // prepare reads every file, and makes the policy that this init admits by.
 func (o *initOptions) prepare(out, notes io.Writer) (*initRun, error) {
 	run := &initRun{options: *o, release: newRelease(hullmark.Init, &o.releaseOptions, out, notes)}
-	for _, step := range []func() error{run.checkFlags, run.readAnchor, run.readDocument, run.chooseEndpoint, run.checkKubeconfig, run.options.documents.check, run.openCluster, run.keepEndpoint, run.makeDesk, run.readBackup} {
+	for _, step := range []func() error{run.checkFlags, run.readAnchor, run.readDocument, run.chooseEndpoint, run.checkKubeconfig, run.options.documents.check, run.openCluster, run.keepSettings, run.makeDesk, run.readBackup} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -92,6 +92,9 @@ func (o *initOptions) prepare(out, notes io.Writer) (*initRun, error) {
 func (r *initRun) checkFlags() error {
 	if !hullmark.ValidNodeName(r.options.name) {
 		return withCode(exitUsage, fmt.Errorf("--name %q: want a DNS label: at most 63 lower-case letters, digits and hyphens", r.options.name))
+	}
+	if d := r.options.documents; d.network == "none" && len(d.manifests) == 0 && r.options.etcdBackup == "" {
+		return withCode(exitUsage, errors.New("--network none: a node without a pod network never becomes Ready; name its manifests (--manifest)"))
 	}
 	return r.options.operatorOptions.check()
 }

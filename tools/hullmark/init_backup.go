@@ -52,7 +52,7 @@ func (r *initRun) prepareBackup() error {
 	now := time.Now()
 	content, err := backup.Prepare(prepared, source, backup.Restore{Policy: r.desk.Policy, Authority: r.file.Cluster.Kubernetes.Certificate, Now: now})
 	if err == nil {
-		err = r.fits(content.Configuration)
+		err = r.fits(content)
 	}
 	if err != nil {
 		return errors.Join(err, prepared.Close())
@@ -178,8 +178,9 @@ func frameOf(stream []byte) (f frame, err error) {
 	return f, nil
 }
 
-// keepEndpoint makes the endpoint that is in force this init's, unless the operator names another, and keeps its names: workers find the control plane by it.
-func (r *initRun) keepEndpoint() error {
+// keepSettings makes the endpoint and the profile that are in force this init's, unless the operator names others, and keeps the endpoint's names: workers find the
+// control plane by it.
+func (r *initRun) keepSettings() error {
 	if r.options.etcdBackup == "" || r.file.Cluster.Settings == nil {
 		return nil
 	}
@@ -188,7 +189,7 @@ func (r *initRun) keepEndpoint() error {
 		return err
 	}
 	d := &r.options.documents
-	d.names, d.controlPlane = current.Names, cmp.Or(d.controlPlane, current.ControlPlaneEndpoint)
+	d.names, d.controlPlane, d.profile = current.Names, cmp.Or(d.controlPlane, current.ControlPlaneEndpoint), cmp.Or(d.profile, string(current.Profile))
 	if d.kubeadm == "" {
 		return nil
 	}
@@ -218,7 +219,10 @@ func (r *initRun) moveEndpoint(policy measurements.Policy) measurements.Policy {
 }
 
 // fits refuses a backup of which this init would make a cluster that does not work.
-func (r *initRun) fits(configuration []byte) error {
+func (r *initRun) fits(content backup.Content) error {
+	if r.options.documents.network == "flannel" && !content.Flannel {
+		return errors.New("the cluster has a pod network of its own, and this init would bring kube-proxy and flannel beside it; say that it brings none (--network none): its own comes back with the backup")
+	}
 	documents, _, err := r.options.documents.make(r.options.documents.example())
 	if err != nil {
 		return err
@@ -230,7 +234,7 @@ func (r *initRun) fits(configuration []byte) error {
 	if err != nil {
 		return err
 	}
-	theirs, err := frameOf(configuration)
+	theirs, err := frameOf(content.Configuration)
 	if err != nil {
 		return fmt.Errorf("the backup's kubeadm-config: %w", err)
 	}

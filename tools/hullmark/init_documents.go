@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -60,9 +59,6 @@ func (d *documentOptions) check() (err error) {
 	}
 	if d.controlPlane != "" && !hullmark.ValidEndpoint(d.controlPlane) {
 		return withCode(exitUsage, fmt.Errorf("--control-plane %q: want HOST:PORT", d.controlPlane))
-	}
-	if d.network == "none" && len(d.manifests) == 0 {
-		return withCode(exitUsage, errors.New("--network none: a node without a pod network never becomes Ready; name its manifests (--manifest)"))
 	}
 	for _, file := range append(slices.Clone(d.manifests), d.kubeadm) {
 		if file == "" {

@@ -153,8 +153,10 @@ func (p *operatePage) after(t *testing.T, line string) {
 			t.Errorf("the node was sent %d bytes of %x, and announced were %v", len(p.node.Snapshot()), sum, announced)
 		}
 	case strings.Contains(line, "hullmark init"): // and kubeadm did what it does
-		if err := p.rig.Apply(t.Context(), registry.Manifest()); err != nil {
-			t.Fatal(err)
+		for _, manifest := range p.node.Proceed().GetManifests() {
+			if err := p.rig.Apply(t.Context(), manifest); err != nil {
+				t.Fatal(err)
+			}
 		}
 	case strings.Contains(line, "endpoint set"):
 		p.inForce(t, func(m measurements.Policy) bool {
