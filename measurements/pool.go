@@ -22,7 +22,7 @@ const (
 	maxContent = 128 << 10
 )
 
-// Pool is what a group of like nodes is given. It is public.
+// Pool is what a set of like nodes is given. It is public.
 type Pool struct {
 	// Name is a DNS label.
 	Name string `json:"name"`

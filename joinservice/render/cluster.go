@@ -48,7 +48,7 @@ type Cluster struct {
 	JoinEndpoints []string `json:"joinEndpoints,omitempty"`
 	// TimeServers are NTP servers by name or address.
 	TimeServers []string `json:"timeServers,omitempty"`
-	// Pools are the groups of like nodes. The first member of the first control-plane pool is the node that init makes.
+	// Pools are the sets of like nodes. The first member of the first control-plane pool is the node that init makes.
 	Pools []Pool `json:"pools"`
 	// Files and Hooks are for every node.
 	Files []File   `json:"files,omitempty"`
@@ -74,7 +74,7 @@ type Network struct {
 	ServiceSubnet string `json:"serviceSubnet,omitempty"`
 }
 
-// Pool is a group of nodes that differ in nothing but name and addresses.
+// Pool is a set of nodes that differ in nothing but name and addresses.
 type Pool struct {
 	// Name is a DNS label.
 	Name string `json:"name"`
