@@ -11,7 +11,8 @@ import (
 	"github.com/coreos/go-systemd/v22/dbus"
 )
 
-// runDir is where the units find their input and leave their output; systemd/system/hullmark-kubeadm*.service and hullmark-addons.service name the same files.
+// runDir is where the units find their input and leave their output; systemd/system/hullmark-kubeadm*.service, hullmark-addons.service and
+// hullmark-etcd-restore.service name the same files.
 const runDir = "/run/hullmark/kubeadm"
 
 // run writes the units' input to dir, which no other user can read, calls do, which runs them, and reports what kubeadm says it does. Afterwards nothing of it
