@@ -130,6 +130,17 @@ func (n *Node) Boot(t testing.TB, image string) {
 	}
 }
 
+// Reboot resets the machine, which then measures its config and boots image.
+func (n *Node) Reboot(t testing.TB, image string) {
+	t.Helper()
+	n.exchange.Lock()
+	defer n.exchange.Unlock()
+	n.TPM.Reset(t)
+	n.keys = nil // They were in the TPM's memory.
+	n.TPM.Extend(t, attest.ConfigRegister, hullmark.ConfigEvent(n.Config))
+	n.Boot(t, image)
+}
+
 // identify reads the machine's identity.
 func (n *Node) identify(t testing.TB) hullmark.NodeID {
 	t.Helper()

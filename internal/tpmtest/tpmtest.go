@@ -3,6 +3,7 @@
 package tpmtest
 
 import (
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -29,6 +30,9 @@ type TPM struct {
 	// CA is the file of the certificate that signed the EK's certificate, in
 	// PEM; empty unless the TPM was made by NewCertified.
 	CA string
+
+	connection net.Conn
+	process    *exec.Cmd
 }
 
 // New starts a TPM as a manufacturer's: SHA-256, SHA-384 and SHA-512 banks, no
@@ -124,16 +128,45 @@ func run(t testing.TB, program string, args ...string) {
 // start runs the emulator until the test ends.
 func start(t testing.TB, state string) *TPM {
 	t.Helper()
-	socket := filepath.Join(state, "s")
+	tpm := &TPM{Socket: filepath.Join(state, "s")}
+	t.Cleanup(func() {
+		if tpm.connection != nil {
+			_ = tpm.connection.Close()
+		}
+		stop(tpm.process)
+	})
+	tpm.switchOn(t)
+	return tpm
+}
+
+// switchOn starts the emulator on the state beside its socket.
+func (tpm *TPM) switchOn(t testing.TB) {
+	t.Helper()
 	// With --terminate it ends with its one connection, so that even a test that is killed leaves no process behind.
-	serve(t, nil, state, socket, "--terminate")
-	connection := dial(t, socket)
-	t.Cleanup(func() { _ = connection.Close() })
-	return &TPM{TPM: transport.FromReadWriteCloser(connection), Socket: socket}
+	tpm.process = launch(t, nil, filepath.Dir(tpm.Socket), tpm.Socket, "--terminate")
+	tpm.connection = dial(t, tpm.Socket)
+	tpm.TPM = transport.FromReadWriteCloser(tpm.connection)
+}
+
+// Reset switches the TPM off and on, as the reset of its machine does: registers begin anew, keys that were made are gone, and the seeds stay,
+// so that the same keys are made again. Nobody may use it meanwhile. One that NewShared made cannot be reset.
+func (tpm *TPM) Reset(t testing.TB) {
+	t.Helper()
+	if err := errors.Join(tpm.connection.Close(), tpm.process.Wait()); err != nil {
+		t.Fatalf("switch the TPM off: %v", err)
+	}
+	tpm.switchOn(t)
 }
 
 // serve runs swtpm until the test ends.
 func serve(t testing.TB, attributes *syscall.SysProcAttr, state, socket string, args ...string) {
+	t.Helper()
+	cmd := launch(t, attributes, state, socket, args...)
+	t.Cleanup(func() { stop(cmd) })
+}
+
+// launch starts swtpm.
+func launch(t testing.TB, attributes *syscall.SysProcAttr, state, socket string, args ...string) *exec.Cmd {
 	t.Helper()
 	program, err := exec.LookPath("swtpm")
 	if err != nil {
@@ -147,10 +180,15 @@ func serve(t testing.TB, attributes *syscall.SysProcAttr, state, socket string, 
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start swtpm: %v", err)
 	}
-	t.Cleanup(func() {
+	return cmd
+}
+
+// stop ends what launch started, if it still runs.
+func stop(cmd *exec.Cmd) {
+	if cmd != nil {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-	})
+	}
 }
 
 func dial(t testing.TB, socket string) net.Conn {
