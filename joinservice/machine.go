@@ -73,7 +73,7 @@ type Records interface {
 	// Store replaces the record whose version is given and returns the new one's, or ErrConflict.
 	Store(ctx context.Context, m Machine, v Version) (Version, error)
 	// Claim binds a node's name to one machine, for good; a name that another
-	// machine holds is a *hullmark.Condition of code name-taken.
+	// machine holds is what NameTaken returns.
 	Claim(ctx context.Context, name string, node hullmark.NodeID) error
 	// Enrol counts a machine to a group, for good; it changes nothing for one that is counted already. A group that has
 	// as many machines as it may is what GroupFull returns.
@@ -85,6 +85,14 @@ func GroupFull(group string, most int) *hullmark.Condition {
 	return &hullmark.Condition{
 		Code: "group-full", Step: "ATTEST", Title: "the group " + group + " has as many machines as it may", Expected: fmt.Sprintf("at most %d", most), Got: "one more",
 		Next: "forget machines that are gone (hullmark node remove), or let the group have more (hullmark policy sign)",
+	}
+}
+
+// NameTaken is the condition of a name that another machine holds.
+func NameTaken(name string, holder, node hullmark.NodeID) *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: "name-taken", Step: "ATTEST", Title: "another machine holds the name " + name, Expected: holder.String(), Got: node.String(),
+		Next: "remove the other machine (hullmark node remove " + name + "), or give this one another name in the policy",
 	}
 }
 

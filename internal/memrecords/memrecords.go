@@ -164,10 +164,7 @@ func (s *Store) Claim(_ context.Context, name string, node hullmark.NodeID) erro
 		return err
 	}
 	if holder, ok := s.names[name]; ok && holder != node {
-		return &hullmark.Condition{
-			Code: "name-taken", Title: "another machine has the name " + name,
-			Expected: node.String(), Got: holder.String(), Next: "remove that node, or choose another name",
-		}
+		return joinservice.NameTaken(name, holder, node)
 	}
 	if s.names == nil {
 		s.names = map[string]hullmark.NodeID{}

@@ -80,10 +80,7 @@ func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID)
 	case !found:
 		return &hullmark.Condition{Code: "name-released", Title: "the name " + name + " was given up just now", Next: "wait", Retry: true}
 	case holder != node:
-		return &hullmark.Condition{
-			Code: "name-taken", Title: "another machine holds the name " + name, Expected: holder.String(), Got: node.String(),
-			Next: "remove the other machine (hullmark node remove " + name + "), or give this one another name in the policy",
-		}
+		return joinservice.NameTaken(name, holder, node)
 	}
 	return nil
 }
