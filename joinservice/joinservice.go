@@ -89,7 +89,7 @@ func (d *Desk) identify(claims attest.Claims) (Admission, error) {
 	}
 	verdict := d.Judge(claims.Registers)
 	if !verdict.Accepted() {
-		return Admission{}, mismatch(verdict)
+		return Admission{}, d.mismatch(verdict)
 	}
 	if err := d.checkOwner(claims); err != nil {
 		return Admission{}, err
@@ -198,12 +198,15 @@ func (d *Desk) grant(claims attest.Claims, record Record, formatAllowed bool) (h
 
 // mismatch is the condition of registers that no accepted document predicts;
 // the first reason stands for all, which the verdict lists.
-func mismatch(verdict measurements.Verdict) *hullmark.Condition {
+func (d *Desk) mismatch(verdict measurements.Verdict) *hullmark.Condition {
 	c := &hullmark.Condition{
 		Code: CodeMismatch, Step: "ATTEST", Title: "the machine did not boot what the measurement document describes",
 		Next: "compare the image, firmware and machine with the document (hullmark explain)",
 	}
-	if len(verdict.Reasons) > 0 {
+	switch {
+	case len(d.Policy.Documents) == 0:
+		c.Title = "the policy accepts no measurement document, so no machine"
+	case len(verdict.Reasons) > 0:
 		first := verdict.Reasons[0]
 		c.Title = fmt.Sprintf("%s: %s", c.Title, first.Text)
 		c.Expected, c.Got = first.Expected.String(), first.Measured.String()

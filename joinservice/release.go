@@ -156,8 +156,12 @@ func (x *release) decide(m Machine, known bool) (Admission, error) {
 	admission, err := x.service.desk().Admit(x.kind(), x.claims, record)
 	if err != nil {
 		var c *hullmark.Condition
-		if errors.As(err, &c) && c.Code == codeGeneration {
+		switch {
+		case !errors.As(err, &c):
+		case c.Code == codeGeneration:
 			err = cmp.Or(x.service.checkRotation(), err)
+		case c.Code == CodeMismatch:
+			x.service.tellWithdrawn(c, m.Document)
 		}
 		return Admission{}, err
 	}
@@ -343,39 +347,6 @@ func (x *release) revoke(ctx context.Context, token string) (left string) {
 		return token
 	}
 	return ""
-}
-
-// deny tells a verified machine why it gets nothing, and records a final reason for people.
-func (x *release) deny(err error) error {
-	condition := hullmark.AsCondition(err, "ATTEST", "service-failed")
-	if !condition.Root().Retry {
-		x.record(condition)
-	}
-	return errors.Join(condition, x.conversation.Deny(condition))
-}
-
-// errUnnamed keeps a machine of a group from a record before its first ticket: whoever can make machines there could fill the API with them.
-var errUnnamed = errors.New("no rule names the machine, and it never had a ticket")
-
-// record notes a refusal; of what earlier tickets bound it changes nothing.
-func (x *release) record(condition *hullmark.Condition) {
-	member, group, ok := x.service.desk().member(x.claims)
-	if !ok {
-		return
-	}
-	err := x.service.change(x.ctx, x.claims.Node, &x.last, func(m *Machine, known bool) error {
-		if !known && group != nil {
-			return errUnnamed
-		}
-		if !known {
-			m.Name, m.Role, m.Trust = member.Name, member.Role, x.claims.Trust
-		}
-		m.State, m.Condition = MachineFailed, brief(condition)
-		return nil
-	})
-	if !errors.Is(err, errUnnamed) {
-		x.warn("refusal not recorded", err)
-	}
 }
 
 func (x *release) warn(what string, err error) {
