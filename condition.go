@@ -33,8 +33,13 @@ func (c *Condition) Error() string {
 	root := c.Root()
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s", root.Code, root.Title)
-	if root.Expected != "" || root.Got != "" {
+	switch {
+	case root.Expected != "" && root.Got != "":
 		fmt.Fprintf(&b, " (expected %s, got %s)", root.Expected, root.Got)
+	case root.Expected != "":
+		fmt.Fprintf(&b, " (expected %s)", root.Expected)
+	case root.Got != "":
+		fmt.Fprintf(&b, " (got %s)", root.Got)
 	}
 	if root.Next != "" {
 		fmt.Fprintf(&b, "; next: %s", root.Next)

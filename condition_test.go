@@ -25,6 +25,20 @@ func TestConditionShowsItsRootCause(t *testing.T) {
 	}
 }
 
+func TestConditionShowsWhatItCompares(t *testing.T) {
+	for want, c := range map[string]Condition{
+		"c: t; next: n":                     {},
+		"c: t (expected a, got b); next: n": {Expected: "a", Got: "b"},
+		"c: t (expected a); next: n":        {Expected: "a"},
+		"c: t (got b); next: n":             {Got: "b"},
+	} {
+		c.Code, c.Title, c.Next = "c", "t", "n"
+		if got := c.Error(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestUUIDRoundTrip(t *testing.T) {
 	const s = "01234567-89ab-4def-8123-456789abcdef"
 	u, err := ParseUUID(s)
