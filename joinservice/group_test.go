@@ -130,37 +130,35 @@ func TestGroupRefusesOthers(t *testing.T) {
 	two.OrganizationalUnit = []string{"my-project", "another-project"}
 	elsewhere := mine
 	elsewhere.Locality = nil
-	for name, hello := range map[string]func(*wire.Hello){
-		"no certificate":          nil,
-		"another project":         p.vouch(t, other),
-		"two projects":            p.vouch(t, two),
-		"an attribute is missing": p.vouch(t, elsewhere),
-		"another provider":        newProvider(t, true).vouch(t, mine),
-		"its key by another name": p.named(t, "another EK CA").vouch(t, mine),
-		"a key that signs":        p.vouch(t, mine, func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageDigitalSignature }),
-		"a server's key": p.vouch(t, mine, func(c *x509.Certificate) {
+	for name, c := range map[string]struct {
+		hello func(*wire.Hello)
+		says  string
+	}{
+		"no certificate":          {nil, "the node shows no EK certificate"},
+		"another project":         {p.vouch(t, other), "OU=another-project"},
+		"two projects":            {p.vouch(t, two), "OU=my-project+OU=another-project"},
+		"an attribute is missing": {p.vouch(t, elsewhere), `with a certificate of "CN=1234,OU=my-project,O=Cloud" by "CN=EK CA"`},
+		"another provider":        {newProvider(t, true).vouch(t, mine), `by "CN=EK CA"`},
+		"its key by another name": {p.named(t, "another EK CA").vouch(t, mine), `by "CN=another EK CA"`},
+		"a key that signs":        {p.vouch(t, mine, func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageDigitalSignature }), `by "CN=EK CA"`},
+		"a server's key": {p.vouch(t, mine, func(c *x509.Certificate) {
 			c.UnknownExtKeyUsage, c.ExtKeyUsage = nil, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-		}),
-		"a CA":                    p.vouch(t, mine, func(c *x509.Certificate) { c.BasicConstraintsValid, c.IsCA = true, true }),
-		"no certificate of X.509": func(h *wire.Hello) { h.EkCertificate = []byte("x") },
-		"another machine's":       func(h *wire.Hello) { h.EkCertificate = p.certificate.Raw },
+		}), `by "CN=EK CA"`},
+		"a CA":                    {p.vouch(t, mine, func(c *x509.Certificate) { c.BasicConstraintsValid, c.IsCA = true, true }), `by "CN=EK CA"`},
+		"no certificate of X.509": {func(h *wire.Hello) { h.EkCertificate = []byte("x") }, "its certificate: x509: malformed certificate"},
+		"another machine's":       {func(h *wire.Hello) { h.EkCertificate = p.certificate.Raw }, "its certificate is for another key"},
 	} {
-		s.node.EditHello = hello
-		if err := s.dial(t); err != nil {
-			t.Fatal(err)
-		}
-		if denied := s.node.Denied(); denied == nil || denied.Code != "denied" || s.outcome() != "not-a-member" {
-			t.Errorf("%s: denied %v, outcome %s", name, denied, s.outcome())
-		}
+		t.Run(name, func(t *testing.T) {
+			s.node.EditHello = c.hello
+			s.refused(t, "not-a-member", "no membership rule admits this machine", s.node.ID.String(), c.says)
+		})
 	}
 	if m := s.machine(t); m.Name != "" {
 		t.Errorf("a machine that was refused has a record: %+v", m)
 	}
 	s.node.EditHello = p.vouch(t, mine)
 	s.accept(t, func(policy *measurements.Policy) { policy.Barred = []hullmark.NodeID{s.node.ID} }, "image")
-	if err := s.dial(t); err != nil || s.outcome() != "not-a-member" {
-		t.Errorf("a barred machine: %v, outcome %s", err, s.outcome())
-	}
+	s.refused(t, "not-a-member", s.node.ID.String())
 	s.accept(t, func(policy *measurements.Policy) { policy.Members = []measurements.Member{worker(s.node.ID)} }, "image")
 	if m := s.join(t); m.Name != "worker-1" {
 		t.Errorf("a machine with a rule of its own is %+v", m)
@@ -186,9 +184,7 @@ func TestGroupsAuthorityIsChecked(t *testing.T) {
 		if _, warning, err := joinservice.OpenPolicyStore(s.cluster.ID(), next, filepath.Join(t.TempDir(), "policy.json")); err != nil || warning == nil || !strings.Contains(warning.Error(), "group cloud: authorities") {
 			t.Errorf("%s: opened with the warning %v, %v", name, warning, err)
 		}
-		if err := s.dial(t); err != nil || s.outcome() != "not-a-member" {
-			t.Errorf("%s: %v, outcome %s", name, err, s.outcome())
-		}
+		s.refused(t, "not-a-member", s.node.ID.String())
 	}
 	next := s.next(t, func(policy *measurements.Policy) { policy.Members = []measurements.Member{worker(s.node.ID)} }, "image")
 	if taken, err := s.policy.Offer(next); !taken || err == nil {
@@ -222,9 +218,7 @@ func TestGroupRefusalIsNotRecorded(t *testing.T) {
 	s, p := groupSite(t)
 	s.node.EditHello = p.vouch(t, mine)
 	s.node.Boot(t, "more")
-	if err := s.dial(t); err != nil || s.outcome() != joinservice.CodeMismatch {
-		t.Errorf("%v, outcome %s", err, s.outcome())
-	}
+	s.denied(t, joinservice.CodeMismatch, false, "did not boot what the measurement document describes: PCR 4: want ")
 	if m := s.machine(t); m.Name != "" {
 		t.Errorf("recorded %+v", m)
 	}
@@ -248,9 +242,7 @@ func TestGroupIsFull(t *testing.T) {
 	s.node = nodetest.New(t, s.cluster.ID())
 	s.node.Boot(t, "image")
 	s.node.EditHello = p.vouch(t, mine)
-	if err := s.dial(t); err != nil || s.outcome() != "group-full" || s.node.Denied() == nil || s.node.Denied().Code != "group-full" {
-		t.Errorf("%v, outcome %s, told %v", err, s.outcome(), s.node.Denied())
-	}
+	s.denied(t, "group-full", false, "the group cloud has as many machines as it may", "at most 1")
 	if m := s.machine(t); m.Name != "" {
 		t.Errorf("recorded %+v", m)
 	}
@@ -300,11 +292,7 @@ func TestGroupIsGone(t *testing.T) {
 	grant := s.node.Ticket().Disk
 	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
 	s.accept(t, func(policy *measurements.Policy) { policy.Groups = nil }, "image")
-	if err := s.dial(t); err != nil || s.outcome() != "not-a-member" {
-		t.Errorf("without the group: %v, outcome %s", err, s.outcome())
-	}
+	s.refused(t, "not-a-member", s.node.ID.String())
 	s.accept(t, func(policy *measurements.Policy) { policy.Groups = []measurements.Group{p.group("other")} }, "image")
-	if err := s.dial(t); err != nil || s.outcome() != "member-changed" {
-		t.Errorf("renamed: %v, outcome %s", err, s.outcome())
-	}
+	s.denied(t, "member-changed", false, "set up under another name or role", p.group("other").Member(s.node.ID).Name, p.group("cloud").Member(s.node.ID).Name)
 }

@@ -3,11 +3,8 @@ package joinservice_test
 import (
 	"context"
 	"crypto/tls"
-	"encoding/pem"
 	"errors"
-	"net"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -22,156 +19,10 @@ import (
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/memrecords"
-	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/measurements"
 )
-
-// site is a cluster with a join service, and a machine that booted its image and is to be a worker.
-type site struct {
-	cluster *cluster.Cluster
-	records *memrecords.Store
-	policy  *joinservice.PolicyStore
-	service *joinservice.Service
-	server  *grpc.Server
-	address string
-	node    *nodetest.Node
-
-	mutex    sync.Mutex
-	outcomes []string
-}
-
-// worker is the rule of a machine.
-func worker(node hullmark.NodeID) measurements.Member {
-	return measurements.Member{EKID: node, Role: hullmark.Worker, Name: "worker-1"}
-}
-
-func newSite(t *testing.T) *site {
-	t.Helper()
-	s := &site{cluster: newCluster(t), records: &memrecords.Store{}}
-	s.node = nodetest.New(t, s.cluster.ID())
-	s.node.Boot(t, "image")
-	s.policy = openStore(t, s.cluster, signed(t, s.cluster, version(1, worker(s.node.ID)), "image"), filepath.Join(t.TempDir(), "policy.json"))
-	s.start(t)
-	return s
-}
-
-// start serves a new process's service, with the same records.
-func (s *site) start(t *testing.T) {
-	t.Helper()
-	s.service = &joinservice.Service{
-		Root: s.cluster.ID(), Policy: s.policy, Keys: s.cluster.Keys, Records: s.records, Tokens: s.records,
-		RemoveNode:   func(context.Context, string) error { return nil },
-		Settings:     joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"},
-		KubernetesCA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cluster.Kubernetes.Certificate.Raw}),
-		Patience:     joinservice.Patience{Proof: time.Minute, Opened: time.Minute, Progress: time.Minute},
-		Ended: func(outcome string) {
-			s.mutex.Lock()
-			defer s.mutex.Unlock()
-			s.outcomes = append(s.outcomes, outcome)
-		},
-	}
-	leaf, err := attest.NewService(s.cluster.Root.Certificate, s.cluster.Online.Certificate, s.cluster.Online.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.server = s.service.Server(attest.ServiceConfig(leaf))
-	go func() { _ = s.server.Serve(listener) }()
-	t.Cleanup(s.server.Stop)
-	s.address = listener.Addr().String()
-}
-
-// outcome returns how the last exchange ended.
-func (s *site) outcome() string {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	if len(s.outcomes) == 0 {
-		return ""
-	}
-	return s.outcomes[len(s.outcomes)-1]
-}
-
-// accept puts the next policy in force.
-func (s *site) accept(t *testing.T, change func(*measurements.Policy), images ...string) {
-	t.Helper()
-	if taken, err := s.policy.Offer(s.next(t, change, images...)); !taken || err != nil {
-		t.Fatal(taken, err)
-	}
-}
-
-// next signs a change of the policy in force.
-func (s *site) next(t *testing.T, change func(*measurements.Policy), images ...string) joinservice.SignedPolicy {
-	t.Helper()
-	p := s.policy.Policy()
-	p.Version++
-	p.Documents = nil
-	change(&p)
-	return signed(t, s.cluster, p, images...)
-}
-
-func (s *site) dial(t *testing.T) error {
-	t.Helper()
-	return s.node.Dial(t.Context(), s.address, s.cluster.ID())
-}
-
-// join dials, and fails the test unless the node becomes Ready.
-func (s *site) join(t *testing.T) joinservice.Machine {
-	t.Helper()
-	if err := s.dial(t); err != nil || s.outcome() != joinservice.OutcomeReady {
-		t.Fatalf("outcome %q: %v; denied: %v", s.outcome(), err, s.node.Denied())
-	}
-	return s.machine(t)
-}
-
-func (s *site) machine(t *testing.T) joinservice.Machine {
-	t.Helper()
-	m, _, err := s.records.Load(t.Context(), s.node.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
-// store changes the machine's record as another replica would.
-func (s *site) store(t *testing.T, change func(*joinservice.Machine)) {
-	t.Helper()
-	m, v, err := s.records.Load(t.Context(), s.node.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	change(&m)
-	if _, err := s.records.Store(t.Context(), m, v); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// reboot makes the disk that the ticket opened the one that M1 shows.
-func (s *site) reboot() {
-	grant := s.node.Ticket().Disk
-	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
-}
-
-// denied dials, and fails the test unless the node is told the code.
-func (s *site) denied(t *testing.T, code string, retry bool) {
-	t.Helper()
-	before := s.node.Ticket()
-	if err := s.dial(t); err != nil {
-		t.Fatalf("the exchange broke: %v", err)
-	}
-	told := s.node.Denied()
-	if told == nil || told.Code != code || told.Retry != retry || told.Next == "" {
-		t.Fatalf("the node was told %+v, want %s", told, code)
-	}
-	if s.node.Ticket() != before {
-		t.Error("a denied node got a ticket")
-	}
-}
 
 func TestWorkerJoinsAndComesBack(t *testing.T) {
 	s := newSite(t)
@@ -214,152 +65,6 @@ func equalMachines(a, b joinservice.Machine) bool {
 		a.Token == b.Token && a.State == b.State && a.Phase == b.Phase && a.Condition == b.Condition
 }
 
-// Each case is refused, and its legal twin accepted, by the same service for the same TPM.
-func TestServiceRefusesEvidence(t *testing.T) {
-	s := newSite(t)
-	for _, c := range []struct {
-		name         string
-		wrong, right func(*testing.T)
-		outcome      string
-	}{
-		{
-			"a quote over another channel",
-			func(*testing.T) { s.node.ForeignChannel = true },
-			func(*testing.T) { s.node.ForeignChannel = false }, "quote-not-bound",
-		},
-		{
-			"changed register values",
-			func(*testing.T) { s.node.EditProof = func(p *wire.Proof) { p.PcrValues[0] ^= 1 } },
-			func(*testing.T) { s.node.EditProof = nil }, "quote-digest",
-		},
-		{
-			"another version",
-			func(*testing.T) { s.node.EditHello = func(h *wire.Hello) { h.Version = 9 } },
-			func(*testing.T) { s.node.EditHello = nil }, "version-unsupported",
-		},
-		{
-			"an unknown EK with perfect registers",
-			func(t *testing.T) { s.accept(t, func(p *measurements.Policy) { p.Members = nil }, "image") },
-			func(t *testing.T) {
-				s.accept(t, func(p *measurements.Policy) { p.Members = []measurements.Member{worker(s.node.ID)} }, "image")
-			}, "not-a-member",
-		},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			c.wrong(t)
-			s.denied(t, "denied", false)
-			if told := s.node.Denied(); s.outcome() != c.outcome || told.Expected != "" || told.Got != "" {
-				t.Errorf("outcome %s, want %s; a machine whose TPM proved nothing was told %+v", s.outcome(), c.outcome, told)
-			}
-			c.right(t)
-			s.join(t)
-			s.reboot()
-		})
-	}
-}
-
-// Each case is refused with its reason, which the machine's record keeps, and its legal twin accepted.
-func TestServiceRefusesMembers(t *testing.T) {
-	s := newSite(t)
-	s.join(t)
-	s.reboot()
-	own, name := s.node.Disk, worker(s.node.ID).Name
-	for _, c := range []struct {
-		name         string
-		wrong, right func(*testing.T)
-		code         string
-	}{
-		{
-			"another image",
-			func(t *testing.T) { s.accept(t, func(*measurements.Policy) {}, "other") },
-			func(t *testing.T) { s.accept(t, func(*measurements.Policy) {}, "other", "image") }, joinservice.CodeMismatch,
-		},
-		{
-			"a release that was removed",
-			func(t *testing.T) { s.accept(t, func(*measurements.Policy) {}) },
-			func(t *testing.T) { s.accept(t, func(*measurements.Policy) {}, "image") }, joinservice.CodeMismatch,
-		},
-		{
-			"a release below the minimum",
-			func(t *testing.T) { s.accept(t, func(p *measurements.Policy) { p.MinimumSVN = 2 }, "image") },
-			func(t *testing.T) { s.accept(t, func(p *measurements.Policy) { p.MinimumSVN = 1 }, "image") }, joinservice.CodeMismatch,
-		},
-		{
-			"another machine's disk",
-			func(*testing.T) { s.node.Disk.Owner = hullmark.NodeID{1} },
-			func(*testing.T) { s.node.Disk = own }, "disk-owner",
-		},
-		{
-			"another machine's disk as its own",
-			func(*testing.T) { s.node.Disk.UUID = hullmark.UUID{8} },
-			func(*testing.T) { s.node.Disk = own }, "record-missing",
-		},
-		{
-			"an empty disk in its place",
-			func(*testing.T) {
-				s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{8}}
-			},
-			func(*testing.T) { s.node.Disk = own }, "disk-replaced",
-		},
-		{
-			"a generation that the service lacks",
-			func(*testing.T) { s.node.Disk.Generation = 2 },
-			func(*testing.T) { s.node.Disk = own }, "generation-missing",
-		},
-		{
-			"another name than its disk was joined with",
-			func(t *testing.T) { s.accept(t, func(p *measurements.Policy) { p.Members[0].Name = "other" }, "image") },
-			func(t *testing.T) { s.accept(t, func(p *measurements.Policy) { p.Members[0].Name = name }, "image") }, "member-changed",
-		},
-		{
-			"another role than its disk was joined with",
-			func(t *testing.T) {
-				s.accept(t, func(p *measurements.Policy) { p.Members[0].Role = hullmark.ControlPlane }, "image")
-			},
-			func(t *testing.T) {
-				s.accept(t, func(p *measurements.Policy) { p.Members[0].Role = hullmark.Worker }, "image")
-			}, "member-changed",
-		},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			before := s.machine(t)
-			c.wrong(t)
-			s.denied(t, c.code, false)
-			after := s.machine(t)
-			if after.Condition == nil || after.Condition.Code != c.code || after.Record != before.Record || after.Name != before.Name {
-				t.Errorf("the refusal was recorded as %+v", after)
-			}
-			c.right(t)
-			if m := s.join(t); m.Condition != nil || m.Record.Committed != before.Record.Committed+1 {
-				t.Errorf("the legal twin was recorded as %+v", m)
-			}
-		})
-	}
-}
-
-func TestNameOfAnotherMachine(t *testing.T) {
-	s := newSite(t)
-	if err := s.records.Claim(t.Context(), "worker-1", hullmark.NodeID{1}); err != nil {
-		t.Fatal(err)
-	}
-	s.denied(t, "name-taken", false)
-	s.accept(t, func(p *measurements.Policy) { p.Members[0].Name = "worker-2" }, "image")
-	if m := s.join(t); m.Name != "worker-2" {
-		t.Errorf("it joined as %s", m.Name)
-	}
-}
-
-func TestSecondTicketAfterTheFuse(t *testing.T) {
-	s := newSite(t)
-	s.join(t)
-	s.reboot()
-	s.node.TPM.Extend(t, attest.FuseRegister, hullmark.ClusterEvent(s.cluster.ID()))
-	s.denied(t, "denied", false)
-	if s.outcome() != "fuse-blown" || s.machine(t).Record.Issued != 1 {
-		t.Errorf("outcome %s, record %+v", s.outcome(), s.machine(t).Record)
-	}
-}
-
 // Another replica answers the same machine between this one's look at its record and its write: exactly one write loses, and its desk decides anew.
 func TestTwoReplicasRaceForOneRecord(t *testing.T) {
 	s := newSite(t)
@@ -388,7 +93,7 @@ func TestContendedRecord(t *testing.T) {
 			busy = false
 		}
 	}
-	s.denied(t, "record-contended", true)
+	s.denied(t, "record-contended", true, "the machine's record was changed by others again and again")
 	s.records.BeforeStore = nil
 	s.join(t)
 }
@@ -405,9 +110,7 @@ func TestStaleTicketIsNotCommitted(t *testing.T) {
 	if err := s.dial(t); err != nil {
 		t.Fatal(err)
 	}
-	if told := s.node.Denied(); told == nil || told.Code != "ticket-stale" || !told.Retry || s.node.Proceed() != nil {
-		t.Errorf("the node was told %+v", told)
-	}
+	s.told(t, "ticket-stale", true, "the machine was given a later ticket", "epoch 2", "epoch 1")
 	if m := s.machine(t); m.Record.Committed != 2 || m.Token != "" || len(s.records.Tokens()) != 0 {
 		t.Errorf("the later ticket's record is %+v, tokens %v", m, s.records.Tokens())
 	}
@@ -416,7 +119,7 @@ func TestStaleTicketIsNotCommitted(t *testing.T) {
 func TestRecordsDownAndUp(t *testing.T) {
 	s := newSite(t)
 	s.records.SetDown(true)
-	s.denied(t, "api-unreachable", true)
+	s.denied(t, "api-unreachable", true, "the records are down")
 	s.records.SetDown(false)
 	s.join(t)
 }
@@ -431,7 +134,7 @@ func (failingKeeper) DiskKey(uint32, hullmark.ClusterRoot, hullmark.NodeID, hull
 func TestKeyKeeperDownAndUp(t *testing.T) {
 	s := newSite(t)
 	s.service.Keys = failingKeeper{s.cluster.Keys}
-	s.denied(t, "keys-unreachable", true)
+	s.denied(t, "keys-unreachable", true, "the key keeper does not answer")
 	s.service.Keys = s.cluster.Keys
 	s.join(t)
 }
@@ -449,9 +152,7 @@ func TestTokenMakerDownAndUp(t *testing.T) {
 	if err := s.dial(t); err != nil {
 		t.Fatal(err)
 	}
-	if told := s.node.Denied(); told == nil || !told.Retry || s.node.Proceed() != nil {
-		t.Fatalf("the node was told %+v", told)
-	}
+	s.told(t, "api-unreachable", true, "no token was made")
 	s.service.Tokens = s.records
 	s.reopen()
 	s.join(t)
@@ -647,7 +348,7 @@ func TestBusyService(t *testing.T) {
 		}
 	}
 	waitFor(t, func() bool { return s.service.InFlight() == 64 })
-	s.denied(t, "busy", true)
+	s.denied(t, "busy", true, "the join service has as many exchanges under way as it takes")
 	cancel()
 	waitFor(t, func() bool { return s.service.InFlight() == 0 })
 	s.join(t)
