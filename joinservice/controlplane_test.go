@@ -130,6 +130,7 @@ func TestControlPlaneJoinsAndComesBack(t *testing.T) {
 		}
 	}
 	s.free(t)
+	s.onTime(t)
 	if len(s.records.Tokens()) != 0 {
 		t.Error("the token outlived the join")
 	}
@@ -137,6 +138,7 @@ func TestControlPlaneJoinsAndComesBack(t *testing.T) {
 	if s.join(t); len(r.take()) != 0 || len(s.node.Proceed().GetFiles()) != 1 || s.settings(t).ControlPlaneEndpoint != s.service.Settings.ControlPlaneEndpoint {
 		t.Error("a control plane that came back was made room for, or brought more than its settings")
 	}
+	s.onTime(t)
 	if s.node.Ticket().Kind != hullmark.Rejoin {
 		t.Errorf("it came back with a ticket to %s", s.node.Ticket().Kind)
 	}

@@ -44,6 +44,7 @@ func TestWorkerJoinsAndComesBack(t *testing.T) {
 	if !strings.Contains(string(brought.GetKubeadmDocuments()), "tlsBootstrapToken: 000001.") || len(brought.GetFiles()) != 1 {
 		t.Error("M6 does not bring the token, or not one file")
 	}
+	s.onTime(t)
 	if len(s.records.Tokens()) != 0 {
 		t.Error("the token outlived the join")
 	}
@@ -98,21 +99,42 @@ func TestContendedRecord(t *testing.T) {
 	s.join(t)
 }
 
+// The machine is reset while one replica is about to commit its ticket, and given a later one by another, which alone is good.
 func TestStaleTicketIsNotCommitted(t *testing.T) {
 	s := newSite(t)
+	_, _, other := s.replica(t)
+	late, overtaken := make(chan struct{}), make(chan struct{})
+	var first atomic.Bool
 	s.records.BeforeStore = func(m joinservice.Machine) {
-		if m.State != joinservice.MachineJoining {
-			return
+		if m.State == joinservice.MachineJoining && !first.Swap(true) {
+			close(late)
+			<-overtaken
 		}
-		s.records.BeforeStore = nil
-		s.store(t, func(m *joinservice.Machine) { m.Record.Issued, m.Record.Committed = 2, 2 })
 	}
-	if err := s.dial(t); err != nil {
+	stale := make(chan error, 1)
+	go func() { stale <- s.dial(t) }()
+	<-late
+	s.reopen()
+	again := s.node.Again()
+	again.Unjoined, again.Hold = true, make(chan struct{})
+	joined := make(chan error, 1)
+	go func() { joined <- again.Dial(t.Context(), other, s.cluster.ID()) }()
+	waitFor(t, func() bool { return again.Proceed() != nil })
+	close(overtaken)
+	if err := <-stale; err != nil {
 		t.Fatal(err)
 	}
-	s.told(t, "ticket-stale", true, "the machine was given a later ticket", "epoch 2", "epoch 1")
-	if m := s.machine(t); m.Record.Committed != 2 || m.Token != "" || len(s.records.Tokens()) != 0 {
-		t.Errorf("the later ticket's record is %+v, tokens %v", m, s.records.Tokens())
+	disk := "disk " + s.node.Disk.UUID.String()
+	s.told(t, "ticket-stale", true, "the machine was given a later ticket, or one for another disk, since this one", disk+", epoch 2", disk+", epoch 1")
+	if m := s.machine(t); m.State != joinservice.MachineJoining || m.Condition != nil || m.Record.Committed != 2 || s.records.Tokens()[m.Token] != s.node.ID {
+		t.Errorf("while the later ticket's node joins, the record is %+v, the tokens are %v", m, s.records.Tokens())
+	}
+	close(again.Hold)
+	if err := <-joined; err != nil || again.Denied() != nil {
+		t.Fatal(err, again.Denied())
+	}
+	if m := s.machine(t); m.State != joinservice.MachineReady || m.Record.Committed != 2 || m.Token != "" || len(s.records.Tokens()) != 0 {
+		t.Errorf("the later ticket's record is %+v, the tokens are %v", m, s.records.Tokens())
 	}
 }
 

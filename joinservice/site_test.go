@@ -160,6 +160,14 @@ func (s *site) reboot() {
 	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
 }
 
+// onTime fails the test unless M6 brought the service's time, to which a node holds its clock.
+func (s *site) onTime(t *testing.T) {
+	t.Helper()
+	if off := time.Since(time.Unix(s.node.Proceed().GetTime(), 0)); off.Abs() > 4*time.Minute {
+		t.Errorf("the time in M6 is off by %v", off)
+	}
+}
+
 // denied dials, and fails the test unless the node is told the code before it has a ticket, and everybody why.
 func (s *site) denied(t *testing.T, code string, retry bool, says ...string) {
 	t.Helper()
