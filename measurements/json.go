@@ -34,7 +34,12 @@ func strict[T any](encoded []byte, limit int, v *T) error {
 	}
 	d := json.NewDecoder(bytes.NewReader(encoded))
 	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
+	switch err := d.Decode(v); {
+	case errors.Is(err, io.EOF):
+		return errors.New("it is empty")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("it was cut off: it ends in the middle of a value")
+	case err != nil:
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {

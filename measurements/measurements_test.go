@@ -135,7 +135,7 @@ func TestParseRefusesEveryFlippedByte(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	good := string(encode(t, testDocument(t, "image")))
 	for name, c := range map[string]struct{ document, want string }{
-		"empty":         {"", "EOF"},
+		"empty":         {"", "it is empty"},
 		"unknown field": {strings.Replace(good, `"svn"`, `"more": 1, "svn"`, 1), "unknown field"},
 		"schema":        {strings.Replace(good, "/v1", "/v2", 1), "schema"},
 		"spacing":       {strings.Replace(good, "\n", "", 1), "canonical"},
