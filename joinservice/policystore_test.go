@@ -2,7 +2,6 @@ package joinservice_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/internal/policytest"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/measurements"
@@ -96,25 +96,28 @@ func TestPolicyStoreRefuses(t *testing.T) {
 	for id := range wrongDocument.Documents {
 		wrongDocument.Documents[id] = other
 	}
-	var envelope map[string][]byte
-	if err := json.Unmarshal(changed.Envelope, &envelope); err != nil {
+	if changed.Envelope, err = policytest.WithWrongSignature(changed.Envelope); err != nil {
 		t.Fatal(err)
 	}
-	envelope["signature"][len(envelope["signature"])-1] ^= 1
-	if changed.Envelope, err = json.Marshal(envelope); err != nil {
+	unknown := signed(t, c, version(9), "image")
+	if unknown.Envelope, err = policytest.WithUnknownField(c.Root.Key, c.ID(), version(9)); err != nil {
 		t.Fatal(err)
 	}
+	half := signed(t, c, version(9), "image")
+	half.Envelope = half.Envelope[:len(half.Envelope)/2]
 	for name, offer := range map[string]struct {
 		policy joinservice.SignedPolicy
-		says   string
+		says   string // as the event does
 	}{
 		"a lower version":              {signed(t, c, version(4), "image"), "5 is in force"},
 		"another one of the same":      {signed(t, c, version(5), "image", "newer"), "another policy"},
-		"another cluster's":            {signed(t, newCluster(t), version(9), "image"), "another cluster"},
-		"a changed signature":          {changed, "signature"},
-		"no envelope":                  {joinservice.SignedPolicy{}, "open policy"},
-		"a document that is missing":   {noDocument, "missing"},
-		"a document of another digest": {wrongDocument, "digest"},
+		"another cluster's":            {signed(t, newCluster(t), version(9), "image"), "signed by the root key of another cluster"},
+		"a changed signature":          {changed, "the signature is not the root key's; the policy was changed"},
+		"no envelope":                  {joinservice.SignedPolicy{}, "open policy: it is empty"},
+		"half an envelope":             {half, "open policy: it was cut off"},
+		"a field that is not known":    {unknown, `open policy: read policy: json: unknown field "tolerance"`},
+		"a document that is missing":   {noDocument, ": missing"},
+		"a document of another digest": {wrongDocument, "its content has the digest"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := openStore(t, c, signed(t, c, version(5), "image"), filepath.Join(t.TempDir(), "policy.json"))

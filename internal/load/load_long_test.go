@@ -4,7 +4,6 @@ package load
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/policytest"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
@@ -275,18 +275,36 @@ func testPolicyPush(t *testing.T, s *site) {
 		if err != nil {
 			return err
 		}
-		if err := s.refused(ctx, lower, "its version is 4, and 5 is in force"); err != nil {
-			return err
-		}
 		policy.Version = 6
-		forged, err := forge(s, policy)
+		good, err := measurements.SignPolicy(s.Cluster.Root.Key, s.Cluster.ID(), policy)
 		if err != nil {
 			return err
 		}
-		if err := s.refused(ctx, forged, "signature"); err != nil {
+		forged, err := policytest.WithWrongSignature(good)
+		if err != nil {
 			return err
 		}
-		return errors.Join(s.inForce(ctx, 5), s.push(ctx, 7, images...))
+		unknown, err := policytest.WithUnknownField(s.Cluster.Root.Key, s.Cluster.ID(), policy)
+		if err != nil {
+			return err
+		}
+		for _, bad := range []struct {
+			envelope []byte
+			says     string
+		}{
+			{lower, "its version is 4, and 5 is in force"},
+			{forged, "the signature is not the root key's"},
+			{unknown, `unknown field "` + policytest.UnknownField + `"`},
+			{good[:len(good)/2], "it was cut off"},
+		} {
+			if err := s.refused(ctx, bad.envelope, bad.says); err != nil {
+				return err
+			}
+			if err := s.inForce(ctx, 5); err != nil {
+				return err
+			}
+		}
+		return s.push(ctx, 7, images...)
 	})
 	for _, r := range s.replicas {
 		if err := r.Alive(); err != nil {
@@ -296,20 +314,6 @@ func testPolicyPush(t *testing.T, s *site) {
 	if !slices.Equal(s.pids(), before) {
 		t.Errorf("the replicas are %v, were %v", s.pids(), before)
 	}
-}
-
-// forge signs a policy and changes the signature.
-func forge(s *site, policy measurements.Policy) ([]byte, error) {
-	signed, err := measurements.SignPolicy(s.Cluster.Root.Key, s.Cluster.ID(), policy)
-	if err != nil {
-		return nil, err
-	}
-	var envelope map[string][]byte
-	if err := json.Unmarshal(signed, &envelope); err != nil {
-		return nil, err
-	}
-	envelope["signature"][len(envelope["signature"])-1] ^= 1
-	return json.Marshal(envelope)
 }
 
 // refused pushes a policy and waits for the event that says why it is not taken.
