@@ -349,8 +349,15 @@ func TestControlPlaneIsNotLetIn(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.told(t, c.code, c.retry, c.says...)
-			if len(s.records.Tokens()) != 0 || s.machine(t).Record.Committed != 0 {
-				t.Errorf("tokens %v, record %+v", s.records.Tokens(), s.machine(t).Record)
+			m, state := s.machine(t), joinservice.MachineFailed
+			if c.retry {
+				state = joinservice.MachineWaiting
+			}
+			if m.State != state || m.Condition == nil || *m.Condition != *s.node.Denied() {
+				t.Errorf("the node was told %v, which was recorded as %s %v", s.node.Denied(), m.State, m.Condition)
+			}
+			if len(s.records.Tokens()) != 0 || m.Record.Committed != 0 {
+				t.Errorf("tokens %v, record %+v", s.records.Tokens(), m.Record)
 			}
 			if holder, held, _ := s.records.Holder(); held && holder == s.node.ID {
 				t.Error("it keeps the place")

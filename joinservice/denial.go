@@ -4,22 +4,24 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/measurements"
 )
 
-// deny tells a verified machine why it gets nothing, and records a final reason for people.
+// deny tells a verified machine why it gets nothing, and records the reason for people.
 func (x *release) deny(err error) error {
 	condition := hullmark.AsCondition(err, "ATTEST", "service-failed")
-	if !condition.Root().Retry {
+	// A record that could not be read or changed will not take this either, and the node waits for its answer.
+	if !slices.Contains([]string{CodeUnreachable, CodeForbidden, codeContended}, condition.Root().Code) {
 		x.record(condition)
 	}
 	return errors.Join(condition, x.conversation.Deny(condition))
 }
 
-// errUnnamed keeps a machine of a group from a record before its first ticket: whoever can make machines there could fill the API with them.
-var errUnnamed = errors.New("no rule names the machine, and it never had a ticket")
+// errUnchanged leaves a record as it is.
+var errUnchanged = errors.New("the record stays as it is")
 
 // record notes a refusal; of what earlier tickets bound it changes nothing.
 func (x *release) record(condition *hullmark.Condition) {
@@ -27,19 +29,29 @@ func (x *release) record(condition *hullmark.Condition) {
 	if !ok {
 		return
 	}
+	state := MachineFailed
+	if condition.Root().Retry {
+		state = MachineWaiting
+	}
 	err := x.service.change(x.ctx, x.claims.Node, &x.last, func(m *Machine, known bool) error {
-		if !known && group != nil {
-			return errUnnamed
+		// A machine of a group has no record before its first ticket: whoever can make machines there could fill the API with them.
+		if !known && group != nil || x.granted && !x.unchecked() && x.overtaken(m) || m.waitsFor(condition) {
+			return errUnchanged
 		}
 		if !known {
 			m.Name, m.Role, m.Trust = member.Name, member.Role, x.claims.Trust
 		}
-		m.State, m.Condition = MachineFailed, condition
+		m.State, m.Condition = state, condition
 		return nil
 	})
-	if !errors.Is(err, errUnnamed) {
+	if !errors.Is(err, errUnchanged) {
 		x.warn("refusal not recorded", err)
 	}
+}
+
+// waitsFor reports whether the record said the same just now: a machine that waits asks again and again.
+func (m *Machine) waitsFor(c *hullmark.Condition) bool {
+	return m.State == MachineWaiting && m.Condition != nil && m.Condition.Root().Code == c.Root().Code && time.Since(m.Seen) < progressPause
 }
 
 // tellWithdrawn adds to a mismatch that the document of the machine's last ticket is not accepted any more: nothing that is compared by now says so.

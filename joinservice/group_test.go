@@ -213,10 +213,13 @@ func TestGroupsOfARenewedAuthorityAreTheSame(t *testing.T) {
 	}
 }
 
-// A machine that booted something else leaves no record, and a named one does.
+// A machine of a group that booted something else, or waits, leaves no record, and a named one does.
 func TestGroupRefusalIsNotRecorded(t *testing.T) {
 	s, p := groupSite(t)
 	s.node.EditHello = p.vouch(t, mine)
+	s.service.Keys = failingKeeper{s.cluster.Keys}
+	s.denied(t, "keys-unreachable", true, "the key keeper does not answer")
+	s.service.Keys = s.cluster.Keys
 	s.node.Boot(t, "more")
 	s.denied(t, joinservice.CodeMismatch, false, "did not boot what the measurement document describes: PCR 4: want ")
 	if m := s.machine(t); m.Name != "" {

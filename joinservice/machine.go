@@ -37,7 +37,7 @@ type Machine struct {
 	// State is how far it has come, Seen when it said so by the service's clock.
 	State MachineState `json:"state"`
 	Seen  time.Time    `json:"seen"`
-	// Phase is what it said that it does, Condition why it stopped.
+	// Phase is what it said that it does, Condition why it stopped or waits.
 	Phase     string              `json:"phase,omitempty"`
 	Condition *hullmark.Condition `json:"condition,omitempty"`
 }
@@ -45,7 +45,7 @@ type Machine struct {
 // MachineState is how far a machine has come in its last exchange.
 type MachineState string
 
-// The states of a machine, in their order.
+// The states of a machine; the first three in their order.
 const (
 	// MachineAdmitted has a ticket, and nothing of its disk was heard yet.
 	MachineAdmitted MachineState = "admitted"
@@ -55,6 +55,8 @@ const (
 	MachineReady MachineState = "ready"
 	// MachineFailed said why it stopped, or fell silent: Condition tells.
 	MachineFailed MachineState = "failed"
+	// MachineWaiting was denied a ticket, or M6, for a reason that passes, and asks again: Condition tells.
+	MachineWaiting MachineState = "waiting"
 )
 
 // Version is what a keeper of records compares before it replaces one. The zero value means that there is none yet.

@@ -35,7 +35,9 @@ type release struct {
 
 	claims    attest.Claims
 	admission Admission
-	opened    Opened
+	// granted says that the ticket was sent, and opened is what the node said of it.
+	granted bool
+	opened  Opened
 	// last is the record as this exchange stored it last.
 	last stored
 	// token is the public half of the token that M6 brings, empty if it brings none.
@@ -185,6 +187,7 @@ func (x *release) decide(m Machine, known bool) (Admission, error) {
 
 // grant does M4 and M5.
 func (x *release) grant() (err error) {
+	x.granted = true
 	x.opened, err = x.conversation.Grant(x.admission.Ticket)
 	if err != nil {
 		return x.finish(err)
@@ -325,7 +328,7 @@ func (x *release) note(edit func(*Machine)) (superseded bool) {
 		return false // There is no ticket of it in the record.
 	}
 	err := x.service.change(x.ctx, x.claims.Node, &x.last, func(m *Machine, _ bool) error {
-		if m.Record.Disk != x.claims.Disk.UUID || m.Record.Issued != x.admission.Record.Issued {
+		if x.overtaken(m) {
 			return errSuperseded
 		}
 		edit(m)
@@ -333,6 +336,11 @@ func (x *release) note(edit func(*Machine)) (superseded bool) {
 	})
 	x.warn("not recorded", err)
 	return errors.Is(err, errSuperseded)
+}
+
+// overtaken reports whether the record is of a later ticket than this exchange's, or of another disk.
+func (x *release) overtaken(m *Machine) bool {
+	return m.Record.Disk != x.claims.Disk.UUID || m.Record.Issued != x.admission.Record.Issued
 }
 
 // revoke ends a token, if there is one, and returns what is left of it: one that cannot be ended now is tried again later,

@@ -96,6 +96,9 @@ func TestContendedRecord(t *testing.T) {
 	}
 	s.denied(t, "record-contended", true, "the machine's record was changed by others again and again")
 	s.records.BeforeStore = nil
+	if s.journal.says("refusal not recorded") {
+		t.Error("a contended record was asked to keep that it is")
+	}
 	s.join(t)
 }
 
@@ -142,6 +145,9 @@ func TestRecordsDownAndUp(t *testing.T) {
 	s := newSite(t)
 	s.records.SetDown(true)
 	s.denied(t, "api-unreachable", true, "the records are down")
+	if s.journal.says("refusal not recorded") {
+		t.Error("records that are down were asked to keep that they are")
+	}
 	s.records.SetDown(false)
 	s.join(t)
 }
@@ -153,12 +159,49 @@ func (failingKeeper) DiskKey(uint32, hullmark.ClusterRoot, hullmark.NodeID, hull
 	return hullmark.Secret{}, &hullmark.Condition{Code: "keys-unreachable", Title: "the key keeper does not answer", Next: "wait", Retry: true}
 }
 
+// A machine waits for the keeper: at its first ticket, and when it comes back. Meanwhile its record says so.
 func TestKeyKeeperDownAndUp(t *testing.T) {
 	s := newSite(t)
+	for _, was := range []joinservice.Machine{{}, {Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 1, Issued: 1}}} {
+		s.service.Keys = failingKeeper{s.cluster.Keys}
+		s.denied(t, "keys-unreachable", true, "the key keeper does not answer")
+		m := s.machine(t)
+		if m.State != joinservice.MachineWaiting || m.Condition == nil || *m.Condition != *s.node.Denied() || m.Name != "worker-1" || m.Role != hullmark.Worker || m.Record != was.Record {
+			t.Errorf("the node was told %v, which was recorded as %+v", s.node.Denied(), m)
+		}
+		s.service.Keys = s.cluster.Keys
+		if m := s.join(t); m.Condition != nil {
+			t.Errorf("after it came in, its record says %v", m.Condition)
+		}
+		s.reboot()
+	}
+}
+
+// A machine that waits asks each few seconds; the API is not written to as often, unless there is something new.
+func TestWaitingIsRarelyRecorded(t *testing.T) {
+	s := newSite(t)
+	wait := func(seen time.Time) int {
+		s.store(t, func(m *joinservice.Machine) { m.Seen = seen })
+		before := s.records.Writes()
+		s.denied(t, "keys-unreachable", true, "the key keeper does not answer")
+		return s.records.Writes() - before
+	}
 	s.service.Keys = failingKeeper{s.cluster.Keys}
 	s.denied(t, "keys-unreachable", true, "the key keeper does not answer")
-	s.service.Keys = s.cluster.Keys
-	s.join(t)
+	if writes := wait(time.Now().Add(time.Hour)); writes != 0 {
+		t.Errorf("%d writes while the record says it all", writes)
+	}
+	if writes := wait(time.Now().Add(-time.Hour)); writes != 1 {
+		t.Errorf("%d writes an hour later", writes)
+	}
+	s.store(t, func(m *joinservice.Machine) { m.State = joinservice.MachineReady })
+	if writes := wait(time.Now().Add(time.Hour)); writes != 1 {
+		t.Errorf("%d writes for a machine that was Ready", writes)
+	}
+	s.store(t, func(m *joinservice.Machine) { m.Condition = &hullmark.Condition{Code: "busy"} })
+	if writes := wait(time.Now().Add(time.Hour)); writes != 1 {
+		t.Errorf("%d writes for another reason", writes)
+	}
 }
 
 // failingTokens makes none.

@@ -49,6 +49,7 @@ func TestUnsettled(t *testing.T) {
 		"joining":              {joinservice.Machine{State: joinservice.MachineJoining}, true},
 		"its stream was lost":  {joinservice.Machine{State: joinservice.MachineFailed, Condition: lost}, true},
 		"it failed":            {joinservice.Machine{State: joinservice.MachineFailed, Condition: &hullmark.Condition{Code: "kubeadm-failed"}}, false},
+		"it waits":             {joinservice.Machine{State: joinservice.MachineWaiting, Condition: &hullmark.Condition{Code: "busy"}}, false},
 		"admitted, not opened": {joinservice.Machine{State: joinservice.MachineAdmitted}, false},
 	} {
 		if got := c.machine.Unsettled(); got != c.want {

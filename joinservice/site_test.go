@@ -2,11 +2,13 @@ package joinservice_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"encoding/pem"
 	"log/slog"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -230,10 +232,10 @@ func wantAll(t *testing.T, who, text string, says []string) {
 	}
 }
 
-// journal keeps the last line of a service's log.
+// journal keeps a service's log.
 type journal struct {
 	mutex sync.Mutex
-	last  []byte
+	lines [][]byte
 	// again is when a stranger's refusal is logged again: of all of them, one a second is.
 	again time.Time
 }
@@ -242,7 +244,7 @@ type journal struct {
 func (j *journal) Write(line []byte) (int, error) {
 	j.mutex.Lock()
 	defer j.mutex.Unlock()
-	j.last = bytes.Clone(line)
+	j.lines = append(j.lines, bytes.Clone(line))
 	if bytes.Contains(line, []byte(`"msg":"refused"`)) {
 		j.again = time.Now().Truncate(time.Second).Add(time.Second)
 	}
@@ -262,12 +264,22 @@ func (j *journal) reason(t *testing.T) string {
 	t.Helper()
 	j.mutex.Lock()
 	defer j.mutex.Unlock()
+	if len(j.lines) == 0 {
+		t.Fatal("nothing was logged")
+	}
 	var line struct {
 		Error string `json:"error"`
 	}
-	if err := json.Unmarshal(j.last, &line); err != nil {
-		t.Fatalf("%v: %s", err, j.last)
+	if err := json.Unmarshal(j.lines[len(j.lines)-1], &line); err != nil {
+		t.Fatal(err)
 	}
 	reason, _, _ := strings.Cut(line.Error, "; next:")
 	return reason
+}
+
+// says reports whether any line holds a text.
+func (j *journal) says(text string) bool {
+	j.mutex.Lock()
+	defer j.mutex.Unlock()
+	return slices.ContainsFunc(j.lines, func(line []byte) bool { return bytes.Contains(line, []byte(text)) })
 }

@@ -10,6 +10,9 @@ import (
 // CodeUnreachable is the code of the condition that the keeper of the records does not answer, or not in time. It passes by itself.
 const CodeUnreachable = "api-unreachable"
 
+// CodeForbidden is the code of the condition that the keeper of the records refuses the service. It passes by itself.
+const CodeForbidden = "api-forbidden"
+
 // Outage is what a service knows of a total outage.
 type Outage interface {
 	// Lasts reports whether control planes may come back although no record can be read: this service's own disk was opened

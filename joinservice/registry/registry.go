@@ -163,7 +163,7 @@ func (r *Registry) explain(what string, err error) error {
 		return fmt.Errorf("%s: %w", what, err)
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return &hullmark.Condition{
-			Code: "api-forbidden", Title: what + ": the Kubernetes API refuses it: " + brief(err.Error()), Retry: true,
+			Code: joinservice.CodeForbidden, Title: what + ": the Kubernetes API refuses it: " + brief(err.Error()), Retry: true,
 			Next: "wait: an API server that has just started refuses everybody; if this stays, apply Hullmark's manifest again",
 		}
 	case !errors.As(err, &answer), transient(answer.Status().Code):

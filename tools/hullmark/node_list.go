@@ -25,7 +25,7 @@ func newNodeListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List what the cluster keeps of each machine",
-		Long: `List what the cluster keeps of each machine: its name and role, how far it has come and why it stopped, the trust class of its evidence, the image
+		Long: `List what the cluster keeps of each machine: its name and role, how far it has come and why it stopped or waits, the trust class of its evidence, the image
 that its registers matched, its state disk, and the window that the disk's epoch must lie in. Of a machine without a record that its group counts all the same, only
 the name is known.
 
@@ -123,7 +123,7 @@ func ago(then, now time.Time) string {
 	return now.Sub(then).Truncate(time.Second).String() + " ago"
 }
 
-// conditionOf says what a machine is at, or why it stopped.
+// conditionOf says what a machine is at, or why it stopped or waits.
 func conditionOf(n listedNode) string {
 	if n.Condition == nil {
 		return printable(n.Phase)
