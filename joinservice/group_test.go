@@ -21,6 +21,7 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -218,7 +219,7 @@ func TestGroupRefusalIsNotRecorded(t *testing.T) {
 	s, p := groupSite(t)
 	s.node.EditHello = p.vouch(t, mine)
 	s.service.Keys = failingKeeper{s.cluster.Keys}
-	s.denied(t, "keys-unreachable", true, "the key keeper does not answer")
+	s.denied(t, keys.CodeUnreachable, true, "the key keeper does not answer")
 	s.service.Keys = s.cluster.Keys
 	s.node.Boot(t, "more")
 	s.denied(t, joinservice.CodeMismatch, false, "did not boot what the measurement document describes: PCR 4: want ")

@@ -156,7 +156,7 @@ func TestRecordsDownAndUp(t *testing.T) {
 type failingKeeper struct{ keys.Keyset }
 
 func (failingKeeper) DiskKey(uint32, hullmark.ClusterRoot, hullmark.NodeID, hullmark.UUID) (hullmark.Secret, error) {
-	return hullmark.Secret{}, &hullmark.Condition{Code: "keys-unreachable", Title: "the key keeper does not answer", Next: "wait", Retry: true}
+	return hullmark.Secret{}, &hullmark.Condition{Code: keys.CodeUnreachable, Title: "the key keeper does not answer", Next: "wait", Retry: true}
 }
 
 // A machine waits for the keeper: at its first ticket, and when it comes back. Meanwhile its record says so.
@@ -164,7 +164,7 @@ func TestKeyKeeperDownAndUp(t *testing.T) {
 	s := newSite(t)
 	for _, was := range []joinservice.Machine{{}, {Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 1, Issued: 1}}} {
 		s.service.Keys = failingKeeper{s.cluster.Keys}
-		s.denied(t, "keys-unreachable", true, "the key keeper does not answer")
+		s.denied(t, keys.CodeUnreachable, true, "the key keeper does not answer")
 		m := s.machine(t)
 		if m.State != joinservice.MachineWaiting || m.Condition == nil || *m.Condition != *s.node.Denied() || m.Name != "worker-1" || m.Role != hullmark.Worker || m.Record != was.Record {
 			t.Errorf("the node was told %v, which was recorded as %+v", s.node.Denied(), m)
@@ -183,11 +183,11 @@ func TestWaitingIsRarelyRecorded(t *testing.T) {
 	wait := func(seen time.Time) int {
 		s.store(t, func(m *joinservice.Machine) { m.Seen = seen })
 		before := s.records.Writes()
-		s.denied(t, "keys-unreachable", true, "the key keeper does not answer")
+		s.denied(t, keys.CodeUnreachable, true, "the key keeper does not answer")
 		return s.records.Writes() - before
 	}
 	s.service.Keys = failingKeeper{s.cluster.Keys}
-	s.denied(t, "keys-unreachable", true, "the key keeper does not answer")
+	s.denied(t, keys.CodeUnreachable, true, "the key keeper does not answer")
 	if writes := wait(time.Now().Add(time.Hour)); writes != 0 {
 		t.Errorf("%d writes while the record says it all", writes)
 	}

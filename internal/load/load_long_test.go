@@ -20,6 +20,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/internal/policytest"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -384,6 +385,20 @@ func testReplicaKilled(t *testing.T, s *site) {
 	s.wantTold(t, lost)
 }
 
+// allWait is nil if each record that there is says that its machine waits for the keeper.
+func (s *site) allWait(ctx context.Context) error {
+	records, err := s.admin.List(ctx)
+	if err == nil && len(records) == 0 {
+		err = errors.New("no record says that a machine waits")
+	}
+	for _, r := range records {
+		if r.State != joinservice.MachineWaiting || r.Condition == nil || r.Condition.Root().Code != keys.CodeUnreachable {
+			err = errors.Join(err, fmt.Errorf("%s is %s: %v", r.Name, r.State, r.Condition))
+		}
+	}
+	return err
+}
+
 // testKeeperOutage restarts the replicas while the keeper that wraps their keyset is away: machines wait, until it is back.
 func testKeeperOutage(t *testing.T, s *site) {
 	k := newKeeper(t)
@@ -393,14 +408,14 @@ func testKeeperOutage(t *testing.T, s *site) {
 		must(t, errors.Join(r.Stop(), s.writeCredentials(r.credentials()), r.start(t.Context())))
 	}
 	before := s.pids()
-	s.joinAll(t, s.turnedAway, func(context.Context) error {
+	s.joinAll(t, s.turnedAway, func(ctx context.Context) error {
+		defer k.away.Store(false)
 		for _, m := range s.machines {
 			if m.did("M4") {
 				return fmt.Errorf("%s has a ticket, though nobody could open the keyset", m.name())
 			}
 		}
-		k.away.Store(false)
-		return nil
+		return s.allWait(ctx)
 	})
 	if !slices.Equal(s.pids(), before) || k.refused.Load() == 0 || k.opened.Load() == 0 {
 		t.Errorf("the replicas are %v, were %v; the keeper refused %d times and opened %d times", s.pids(), before, k.refused.Load(), k.opened.Load())
