@@ -41,7 +41,7 @@ func (x *release) record(condition *hullmark.Condition) {
 		if !known {
 			m.Name, m.Role, m.Trust = member.Name, member.Role, x.claims.Trust
 		}
-		m.State, m.Condition = state, condition
+		m.State, m.Condition = state, brief(condition)
 		return nil
 	})
 	if !errors.Is(err, errUnchanged) {
