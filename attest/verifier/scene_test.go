@@ -3,6 +3,7 @@ package verifier_test
 import (
 	"crypto/rand"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-tpm/tpm2"
@@ -124,8 +125,8 @@ func (s *scene) honest(t *testing.T) (attest.Claims, error) {
 	return exchange.Verify(s.prove(t, s.bind(t, s.activate(t, exchange))))
 }
 
-// wantCode checks which condition an error carries.
-func wantCode(t *testing.T, err error, code string) {
+// wantCode checks which condition an error carries, and that it says so in these words.
+func wantCode(t *testing.T, err error, code string, says ...string) {
 	t.Helper()
 	var condition *hullmark.Condition
 	if !errors.As(err, &condition) {
@@ -136,6 +137,12 @@ func wantCode(t *testing.T, err error, code string) {
 	}
 	if condition.Step == "" || condition.Next == "" {
 		t.Errorf("condition %s does not say its step and what to do next", code)
+	}
+	text := strings.Join([]string{condition.Title, condition.Expected, condition.Got}, "\n")
+	for _, want := range says {
+		if !strings.Contains(text, want) {
+			t.Errorf("condition %s says %q, want %q", code, text, want)
+		}
 	}
 }
 
