@@ -3,6 +3,7 @@ package joinservice_test
 import (
 	"bytes"
 	"encoding/hex"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -206,6 +207,30 @@ func TestServiceRefusesMembers(t *testing.T) {
 			if m := s.join(t); m.Condition != nil || m.Record.Committed != before.Record.Committed+1 {
 				t.Errorf("the legal twin was recorded as %+v", m)
 			}
+		})
+	}
+}
+
+// What comes from beside the image is measured into registers that the document knows without it, of which each is enough. The same machine comes in once
+// it boots the image alone.
+func TestServiceRefusesWhatTheHostAdds(t *testing.T) {
+	s := newSite(t)
+	for name, register := range map[string]int{
+		"an addon that firmware loads":                            4,
+		"a command line or initrd that the kernel gets":           9,
+		"a command line by firmware, the SMBIOS or an addon":      12,
+		"a credential or a configuration extension on the ESP":    12,
+		"a system extension on the ESP":                           13,
+		"a section of the kernel image that the release has not":  11,
+		"a key that Secure Boot accepts, where that was enforced": 7,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.node.Reboot(t, "image")
+			s.node.TPM.Extend(t, register, []byte(name))
+			s.denied(t, joinservice.CodeMismatch, false, "did not boot what the measurement document describes", fmt.Sprintf("PCR %d: want ", register))
+			s.node.Reboot(t, "image")
+			s.join(t)
+			s.reboot()
 		})
 	}
 }
