@@ -211,8 +211,11 @@ func TestStrangersGetNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := operator(t, address, root, key).Status(t.Context(), &wire.StatusRequest{}); err == nil {
-		t.Error("an operator of another cluster was answered")
+	if _, err := operator(t, address, root, key).Status(t.Context(), &wire.StatusRequest{}); err == nil || !strings.Contains(err.Error(), "remote error: tls: bad certificate") {
+		t.Errorf("an operator of another cluster: %v", err)
+	}
+	if _, err := operator(t, address, s.root, s.rootKey).Status(t.Context(), &wire.StatusRequest{}); err != nil {
+		t.Errorf("the legal twin: %v", err)
 	}
 }
 
