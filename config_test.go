@@ -21,24 +21,24 @@ func TestParseNodeConfig(t *testing.T) {
 
 func TestParseNodeConfigRefuses(t *testing.T) {
 	with := func(old, replacement string) string { return strings.Replace(goodConfig, old, replacement, 1) }
-	cases := map[string]string{
-		"unknown field":     with(`"version":1`, `"version":1,"role":"control-plane"`),
-		"version":           with(`"version":1`, `"version":2`),
-		"trailing data":     goodConfig + "{}",
-		"no root":           with(`00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff`, strings.Repeat("0", 64)),
-		"short root":        with("eeff\"", "ee\""),
-		"upper-case root":   with("aabb", "AABB"),
-		"no disk":           with(`{"serial":"state"}`, `{}`),
-		"two disks":         with(`"serial":"state"`, `"serial":"state","path":"/dev/vda"`),
-		"disk outside /dev": with(`"serial":"state"`, `"path":"/etc/shadow"`),
-		"too large":         goodConfig + strings.Repeat(" ", MaxNodeConfig),
-		"bad endpoint":      with(`"version":1`, `"version":1,"endpoints":["host"]`),
-		"bad name server":   with(`"version":1`, `"version":1,"nameServers":["dns.example"]`),
-		"bad address":       with(`"version":1`, `"version":1,"addresses":["10.0.0.1"]`),
-	}
-	for name, config := range cases {
-		if _, err := ParseNodeConfig([]byte(config)); err == nil {
-			t.Errorf("%s: accepted %s", name, config)
+	for name, c := range map[string]struct{ config, says string }{
+		"unknown field":     {with(`"version":1`, `"version":1,"role":"control-plane"`), `unknown field "role"`},
+		"a secret":          {with(`"version":1`, `"version":1,"token":"abcdef.0123456789abcdef"`), `unknown field "token"`},
+		"version":           {with(`"version":1`, `"version":2`), "version: want 1, got 2"},
+		"trailing data":     {goodConfig + "{}", "data after the end"},
+		"no root":           {with(`00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff`, strings.Repeat("0", 64)), "clusterRoot: missing"},
+		"short root":        {with("eeff\"", "ee\""), "want 64 hexadecimal digits"},
+		"upper-case root":   {with("aabb", "AABB"), "lower-case"},
+		"no disk":           {with(`{"serial":"state"}`, `{}`), "exactly one of serial and path"},
+		"two disks":         {with(`"serial":"state"`, `"serial":"state","path":"/dev/vda"`), "exactly one of serial and path"},
+		"disk outside /dev": {with(`"serial":"state"`, `"path":"/etc/shadow"`), "want a device below /dev"},
+		"too large":         {goodConfig + strings.Repeat(" ", MaxNodeConfig), "at most 65536 are allowed"},
+		"bad endpoint":      {with(`"version":1`, `"version":1,"endpoints":["host"]`), `"host": want HOST:PORT`},
+		"bad name server":   {with(`"version":1`, `"version":1,"nameServers":["dns.example"]`), `"dns.example" is no IP address`},
+		"bad address":       {with(`"version":1`, `"version":1,"addresses":["10.0.0.1"]`), "addresses: "},
+	} {
+		if _, err := ParseNodeConfig([]byte(c.config)); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.says)
 		}
 	}
 }
