@@ -62,33 +62,33 @@ func TestDecode(t *testing.T) {
 
 // Each edit is one that a host could make to weaken or divert the disk.
 func TestDecodeRefusesOtherMetadata(t *testing.T) {
-	for name, edit := range map[string][2]string{
-		"null cipher":              {`"encryption":"aes-xts-plain64","sector_size"`, `"encryption":"cipher_null-ecb","sector_size"`},
-		"plain segment":            {`"type":"crypt"`, `"type":"linear"`},
-		"other offset":             {`"offset":"16777216"`, `"offset":"8388608"`},
-		"fixed size":               {`"size":"dynamic"`, `"size":"4096"`},
-		"tweak":                    {`"iv_tweak":"0"`, `"iv_tweak":"8"`},
-		"no integrity":             {`,"integrity":{"type":"hmac(sha256)","journal_encryption":"none","journal_integrity":"none"}`, ``},
-		"expensive KDF":            {`"iterations":1000,"salt":"` + salt + `"}}}`, `"iterations":4000000000,"salt":"` + salt + `"}}}`},
-		"argon2":                   {`"type":"pbkdf2","hash"`, `"type":"argon2id","hash"`},
-		"token":                    {`"tokens":{}`, `"tokens":{"0":{"type":"x","keyslots":["0"]}}`},
-		"second keyslot":           {`"digests":{"0":{"type":"pbkdf2","keyslots":["0"]`, `"digests":{"0":{"type":"pbkdf2","keyslots":["0","1"]`},
-		"requirement":              {`"keyslots_size":"16744448"`, `"keyslots_size":"16744448","requirements":{"mandatory":["x"]}`},
-		"flag":                     {`"keyslots_size":"16744448"`, `"keyslots_size":"16744448","flags":["no-journal"]`},
-		"repeated key":             {`"tokens":{}`, `"tokens":{},"tokens":{}`},
-		"other letters":            {`"tokens":{}`, `"Tokens":{}`},
-		"key that looks like path": {`"tokens":{}`, `"tokens":{},"config.json_size":"12288"`},
-		"string for number":        {`"sector_size":4096`, `"sector_size":"4096"`},
-		"short salt":               {salt + `"}},"config`, `AAEC"}},"config`},
-		"trailing data":            {`"keyslots_size":"16744448"}}`, `"keyslots_size":"16744448"}} {}`},
-		"cut":                      {`"config"`, "\x00\"config\""},
+	for name, edit := range map[string]struct{ old, replacement, says string }{
+		"null cipher":              {`"encryption":"aes-xts-plain64","sector_size"`, `"encryption":"cipher_null-ecb","sector_size"`, `encryption: want "aes-xts-plain64", got "cipher_null-ecb"`},
+		"plain segment":            {`"type":"crypt"`, `"type":"linear"`, `type: want "crypt", got "linear"`},
+		"other offset":             {`"offset":"16777216"`, `"offset":"8388608"`, `offset: want "16777216", got "8388608"`},
+		"fixed size":               {`"size":"dynamic"`, `"size":"4096"`, `size: want "dynamic", got "4096"`},
+		"tweak":                    {`"iv_tweak":"0"`, `"iv_tweak":"8"`, `iv_tweak: want "0", got "8"`},
+		"no integrity":             {`,"integrity":{"type":"hmac(sha256)","journal_encryption":"none","journal_integrity":"none"}`, ``, "segments.0.integrity"},
+		"expensive KDF":            {`"iterations":1000,"salt":"` + salt + `"}}}`, `"iterations":4000000000,"salt":"` + salt + `"}}}`, "kdf.iterations: want 1000, got 4000000000"},
+		"argon2":                   {`"type":"pbkdf2","hash"`, `"type":"argon2id","hash"`, `kdf.type: want "pbkdf2", got "argon2id"`},
+		"token":                    {`"tokens":{}`, `"tokens":{"0":{"type":"x","keyslots":["0"]}}`, "tokens is missing"},
+		"second keyslot":           {`"digests":{"0":{"type":"pbkdf2","keyslots":["0"]`, `"digests":{"0":{"type":"pbkdf2","keyslots":["0","1"]`, `want ["0"], got ["0","1"]`},
+		"requirement":              {`"keyslots_size":"16744448"`, `"keyslots_size":"16744448","requirements":{"mandatory":["x"]}`, "unexpected config.requirements"},
+		"flag":                     {`"keyslots_size":"16744448"`, `"keyslots_size":"16744448","flags":["no-journal"]`, "unexpected config.flags"},
+		"repeated key":             {`"tokens":{}`, `"tokens":{},"tokens":{}`, `key "tokens" is repeated`},
+		"other letters":            {`"tokens":{}`, `"Tokens":{}`, `key "Tokens" is repeated or not plain`},
+		"key that looks like path": {`"tokens":{}`, `"tokens":{},"config.json_size":"12288"`, `key "config.json_size" is repeated or not plain`},
+		"string for number":        {`"sector_size":4096`, `"sector_size":"4096"`, `sector_size: want 4096, got "4096"`},
+		"short salt":               {salt + `"}},"config`, `AAEC"}},"config`, "want 32 bytes in base64"},
+		"trailing data":            {`"keyslots_size":"16744448"}}`, `"keyslots_size":"16744448"}} {}`, "data after the end"},
+		"cut":                      {`"config"`, "\x00\"config\"", "data after the end"},
 	} {
-		edited := strings.Replace(metadata, edit[0], edit[1], 1)
+		edited := strings.Replace(metadata, edit.old, edit.replacement, 1)
 		if edited == metadata {
 			t.Fatalf("%s: the edit changes nothing", name)
 		}
-		if _, err := Decode(area(edited)); err == nil {
-			t.Errorf("%s: accepted", name)
+		if _, err := Decode(area(edited)); err == nil || !strings.Contains(err.Error(), edit.says) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, edit.says)
 		}
 	}
 	if _, err := Decode(area(strings.Repeat("[", 12000))); err == nil {
