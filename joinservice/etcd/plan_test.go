@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark"
@@ -32,6 +33,10 @@ func learning(n byte, answers bool) member {
 }
 
 func TestPlan(t *testing.T) {
+	says := map[string]string{
+		"etcd-no-quorum":    "of etcd would risk its quorum (expected a majority of the voting members that answers, got ",
+		"etcd-member-alive": "a running member of etcd has the name or the address of the node that is to join",
+	}
 	moved, unnamed, named := gone(4), member{id: 4, addresses: at(3)}, member{id: 4, name: "c"}
 	moved.addresses = at(3)
 	for what, c := range map[string]struct {
@@ -65,6 +70,9 @@ func TestPlan(t *testing.T) {
 		}
 		if !slices.Equal(ids, c.stale) || codeOf(err) != c.code {
 			t.Errorf("%s: got %v, %v; want %v, %q", what, ids, err, c.stale, c.code)
+		}
+		if err != nil && !strings.Contains(err.Error(), says[c.code]) {
+			t.Errorf("%s: got %v, want %q in it", what, err, says[c.code])
 		}
 	}
 }
