@@ -85,6 +85,10 @@ lint: ## Run go vet, staticcheck and gofumpt.
 fuzz: ## Fuzz decoders (FUZZ, a pattern; default all) for FUZZTIME each (10s), and tell executions and coverage.
 	go run ./internal/fuzz -time $(FUZZTIME) -only "$(FUZZ)"
 
+.PHONY: threats
+threats: bin/hullmark bin/demo ## Run the tests that docs/threats.md names, and tell of each attack whether it was refused (VM=1: in virtual machines, too).
+	go run ./internal/threats -tags "long $(if $(VM),vm)"
+
 .PHONY: generate
 generate: ## Regenerate the exchange's Go code from wire.proto.
 	cd attest/wire && PATH="$$(go env GOPATH)/bin:$$PATH" go generate ./...
