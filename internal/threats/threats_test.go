@@ -34,7 +34,7 @@ func TestThreatsPage(t *testing.T) {
 			}
 		}
 	}
-	if len(rows) < 40 {
+	if len(rows) < 42 {
 		t.Errorf("only %d attacks were read", len(rows))
 	}
 }
