@@ -115,7 +115,11 @@ func (d *demo) farewell() string {
 	if len(d.workers) > 0 {
 		return "The machines are switched off now, which takes a minute or two. What they wrote is below " + d.state + "; --keep leaves them running."
 	}
-	return "The machine is switched off now. It is " + d.path("vm") + "; docs/boot.md says how to start it, and how to ask it again."
+	return fmt.Sprintf(`The machine is switched off now; --keep leaves it running, and another demo replaces it. To start it again, and to let it go on:
+  %[1]s vm %[2]s --dir %[3]s --machine %[4]s --forward %[5]s:7443 --forward %[6]s:6443
+  %[1]s recover --cluster %[7]s --passphrase-file %[8]s --node 127.0.0.1:%[5]s
+  %[9]s --kubeconfig %[10]s get nodes`,
+		hullmarkPath(), d.image(), d.first.folder, d.first.file, d.agent, d.api, d.path("cluster"), d.path("passphrase"), d.kubectlPath(), d.path("kubeconfig"))
 }
 
 // subject begins the last sentence.

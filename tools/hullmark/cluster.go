@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice/cluster"
@@ -143,6 +144,38 @@ func writeWhole(path string, content []byte, mode os.FileMode) error {
 	return os.Rename(temporary, path)
 }
 
+// notOver is an error if a file to be written is one of those that are read.
+func notOver(path string, read ...string) error {
+	to, err := os.Stat(path)
+	if err != nil {
+		return nil // Nothing is there, or writing says why not.
+	}
+	for _, name := range read {
+		if from, err := os.Stat(name); err == nil && os.SameFile(to, from) {
+			return withCode(exitUsage, fmt.Errorf("%s is what is read, and would be written over; name another file", path))
+		}
+	}
+	return nil
+}
+
+// checkKubeconfig is an error if something else than a kubeconfig would be written over.
+func checkKubeconfig(path string) error {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	var found struct {
+		Kind string `json:"kind"`
+	}
+	if err := yaml.Unmarshal(text, &found); err != nil || found.Kind != "Config" {
+		return withCode(exitUsage, fmt.Errorf("%s exists and is no kubeconfig; name another file", path))
+	}
+	return nil
+}
+
 func newClusterKubeconfigCommand() *cobra.Command {
 	var o operatorOptions
 	var endpoint string
@@ -155,6 +188,9 @@ func newClusterKubeconfigCommand() *cobra.Command {
 				if err := checkHostPort(endpoint); err != nil {
 					return withCode(exitUsage, fmt.Errorf("--endpoint: %w", err))
 				}
+			}
+			if err := checkKubeconfig(args[0]); err != nil {
+				return err
 			}
 			file, err := o.open(cmd.ErrOrStderr())
 			if err != nil {

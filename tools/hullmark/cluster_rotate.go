@@ -60,6 +60,10 @@ func (o *apiOptions) rotate(ctx context.Context, change rotation, out, notes io.
 	if err != nil {
 		return err
 	}
+	// Nothing is exchanged while nobody could be told; and what an earlier command could not push is pushed first.
+	if err := o.persist(ctx, notes, func() error { return pushPolicy(ctx, client, file.Cluster, io.Discard) }); err != nil {
+		return tellAPI(err)
+	}
 	if err := exchange(ctx, file, change, notes); err != nil {
 		return withCode(keeperExit(err), err)
 	}

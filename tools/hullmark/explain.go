@@ -100,6 +100,9 @@ func (o *explainOptions) run(w io.Writer, file string) error {
 	if err != nil {
 		return err
 	}
+	if err := notOver(o.html, file, o.log); err != nil {
+		return fmt.Errorf("explain: %w", err)
+	}
 	document, err := readDocument(file)
 	if err != nil {
 		return err

@@ -56,6 +56,9 @@ func (o *exportOptions) run(w io.Writer, file string) error {
 	if format.Several() && o.out == "" {
 		return withCode(exitUsage, fmt.Errorf("export: %s is several files; name a folder for them with --out", format))
 	}
+	if err := notOver(o.out, file); err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
 	document, err := readDocument(file)
 	if err != nil {
 		return err

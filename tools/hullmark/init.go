@@ -111,10 +111,13 @@ func (r *initRun) readDocument() (err error) {
 	return err
 }
 
-// checkKubeconfig makes sure that the file can be written, before the node that it is for has a disk.
+// checkKubeconfig makes sure that the file can and may be written, before the node that it is for has a disk.
 func (r *initRun) checkKubeconfig() error {
 	if r.options.kubeconfig == "" {
 		return nil
+	}
+	if err := checkKubeconfig(r.options.kubeconfig); err != nil {
+		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(r.options.kubeconfig), ".hullmark-")
 	if err != nil {

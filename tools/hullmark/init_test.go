@@ -325,6 +325,19 @@ func TestClusterKubeconfig(t *testing.T) {
 	if text, err := os.ReadFile(s.path("k")); err != nil || !strings.Contains(string(text), "https://192.0.2.1:6443") {
 		t.Errorf("kubeconfig %q: %v", text, err)
 	}
+	// An older one is replaced, and nothing else is.
+	for name, want := range map[string]int{"k": 0, "cluster": exitUsage, "passphrase": exitUsage} {
+		before, err := os.ReadFile(s.path(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		code, output := hullmarkCLI(t, "cluster", "kubeconfig", s.path(name), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"), "--endpoint", "192.0.2.2:6443")
+		wantExit(t, code, want, output)
+		after, err := os.ReadFile(s.path(name))
+		if err != nil || bytes.Equal(before, after) != (want != 0) || want != 0 && !strings.Contains(output, "no kubeconfig") {
+			t.Errorf("%s: %s, %v", name, output, err)
+		}
+	}
 }
 
 func TestReadPassphraseFile(t *testing.T) {

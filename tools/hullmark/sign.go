@@ -51,6 +51,9 @@ key in a PKCS #8 file, encrypted or not; openssl genpkey makes one.`,
 }
 
 func (o *signOptions) run(file string, out, notes io.Writer) error {
+	if err := notOver(o.out, file, o.key, o.passphraseFile); err != nil {
+		return fmt.Errorf("sign: %w", err)
+	}
 	document, err := readDocument(file)
 	if err != nil {
 		return err
@@ -220,6 +223,9 @@ Exit codes: 0 all is right, 3 the image or the bill of materials is another than
 func (o *verifyOptions) run(file string, out io.Writer) error {
 	if err := checkOutput("verify", o.output); err != nil {
 		return err
+	}
+	if err := notOver(o.document, file, o.key); err != nil {
+		return fmt.Errorf("verify: %w", err)
 	}
 	key, err := readPublicKey(o.key)
 	if err != nil {

@@ -39,6 +39,18 @@ func TestSignAndVerify(t *testing.T) {
 			t.Errorf("%s: the verified document is another than the signed one: %v", name, err)
 		}
 	}
+	for name, args := range map[string][]string{
+		"p256":      {"sign", path("node.json"), "--key", path("p256"), "--out", path("p256")},
+		"node.json": {"export", path("node.json"), "--format", "keylime", "--out", path("node.json")},
+		"node.dsse": {"verify", path("node.dsse"), "--key", path("p256.pub"), "--document", path("node.dsse")},
+	} {
+		before, _ := os.ReadFile(path(name))
+		code, output := hullmarkCLI(t, args...)
+		wantExit(t, code, exitUsage, output, name+" is what is read")
+		if after, err := os.ReadFile(path(name)); err != nil || string(after) != string(before) {
+			t.Errorf("%s was written over: %v", name, err)
+		}
+	}
 	for name, c := range map[string]struct {
 		args []string
 		code int
