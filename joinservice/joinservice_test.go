@@ -246,6 +246,11 @@ func TestFirstPolicyKeepsItsVersion(t *testing.T) {
 		t.Errorf("a release that the policy has given up: %v", err)
 	}
 	first.MinimumSVN = document.SVN
+	other := member("first")
+	other.EKID[0]++
+	if _, err := joinservice.FirstPolicy(first, document, other); err == nil || !strings.Contains(err.Error(), "by the policy first is machine "+member("first").EKID.String()) {
+		t.Errorf("the name of another machine: %v", err)
+	}
 	if _, err := joinservice.FirstPolicy(first, document, member("Not A Label")); err == nil {
 		t.Error("a name that is no label was accepted")
 	}
