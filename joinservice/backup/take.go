@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -39,6 +40,23 @@ type Taken struct {
 	Size int64
 }
 
+// reach makes one connection and ends it: of one that fails clientv3 says only, after a while, that time is up.
+func (s Source) reach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	dialer := tls.Dialer{Config: s.TLS}
+	connection, err := dialer.DialContext(ctx, "tcp", strings.TrimPrefix(s.Endpoint, "https://"))
+	if err != nil {
+		return err
+	}
+	return connection.Close()
+}
+
+// unreachable adds to why a member does not answer what to do.
+func unreachable(err error) error {
+	return fmt.Errorf("%w: %w; start it, check the way to it and that its certificate is for this name (it is for the node's name and address), or take another control plane's", ErrUnreachable, err)
+}
+
 // Take writes the member's snapshot to w and checks it. What w was given is a
 // backup only if there is no error. A member that has lost its quorum is refused:
 // it could lack what the others have stored since. The error, ErrUnreachable among them, says which of the member, the
@@ -46,6 +64,9 @@ type Taken struct {
 func (s Source) Take(ctx context.Context, w io.Writer) (Taken, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if err := s.reach(ctx); err != nil {
+		return Taken{}, fmt.Errorf("back up etcd at %s: %w", s.Endpoint, unreachable(err))
+	}
 	client, err := clientv3.New(clientv3.Config{
 		Context: ctx, Endpoints: []string{s.Endpoint}, TLS: s.TLS, DialTimeout: callTimeout,
 		DialKeepAliveTime: aliveEvery, DialKeepAliveTimeout: aliveTimeout, Logger: zap.NewNop(),
@@ -71,7 +92,7 @@ func (s Source) ask(ctx context.Context, client *clientv3.Client) (int64, error)
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("%w: %w; start it, check the way to it and that its certificate is for this name (it is for the node's name and address), or take another control plane's", ErrUnreachable, err)
+		return 0, unreachable(err)
 	}
 	var revision int64
 	err = call(ctx, func(ctx context.Context) error {
