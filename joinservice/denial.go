@@ -14,7 +14,7 @@ import (
 func (x *release) deny(err error) error {
 	condition := hullmark.AsCondition(err, "ATTEST", "service-failed")
 	// A record that could not be read or changed will not take this either, and the node waits for its answer.
-	if !slices.Contains([]string{CodeUnreachable, CodeForbidden, codeContended}, condition.Root().Code) {
+	if !slices.Contains([]string{CodeUnreachable, CodeForbidden, CodeContended}, condition.Root().Code) {
 		x.record(condition)
 	}
 	return errors.Join(condition, x.conversation.Deny(condition))

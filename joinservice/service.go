@@ -198,8 +198,8 @@ func (s *Service) isMember(node hullmark.NodeID, ek *x509.Certificate) bool {
 	return groupOf(now.policy, now.groups, node, ek) != nil
 }
 
-// codeContended is of a record that others changed each time.
-const codeContended = "record-contended"
+// CodeContended is the code of the condition that others changed a record each time. It passes by itself.
+const CodeContended = "record-contended"
 
 // attempts bounds how often a compare-and-swap is tried. Only a machine's own exchanges change its record.
 const attempts = 4
@@ -236,7 +236,7 @@ func (s *Service) change(ctx context.Context, node hullmark.NodeID, last *stored
 		}
 	}
 	return &hullmark.Condition{
-		Code: codeContended, Step: "ATTEST", Title: "the machine's record was changed by others again and again", Retry: true,
+		Code: CodeContended, Step: "ATTEST", Title: "the machine's record was changed by others again and again", Retry: true,
 		Next: "wait; if this stays, look for a second machine with this TPM",
 	}
 }

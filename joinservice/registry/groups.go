@@ -86,7 +86,7 @@ func contended(ctx context.Context) error {
 		return err
 	}
 	return &hullmark.Condition{
-		Code: "record-contended", Title: "the list of the group's machines was changed by others again and again", Retry: true,
+		Code: joinservice.CodeContended, Title: "the list of the group's machines was changed by others again and again", Retry: true,
 		Next: "try again in a while; a node does so by itself",
 	}
 }

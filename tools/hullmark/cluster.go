@@ -158,12 +158,15 @@ func notOver(path string, read ...string) error {
 	return nil
 }
 
+// maxKubeconfig is how long a kubeconfig may be that is written over, in bytes.
+const maxKubeconfig = 1 << 20
+
 // checkKubeconfig is an error if something else than a kubeconfig would be written over.
 func checkKubeconfig(path string) error {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
+	text, err := readBounded(path, maxKubeconfig)
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
