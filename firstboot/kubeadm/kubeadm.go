@@ -46,16 +46,20 @@ func Validate(ctx context.Context, program string, documents []byte) error {
 // maxCause is how many lines of kubeadm's output an error repeats.
 const maxCause = 12
 
-// Cause picks out of kubeadm's output what went wrong: its error and the lines under it, without the usage that follows; if it names none, its last words.
+// Cause picks out of kubeadm's output what went wrong: its error, the failed checks before it and the lines under it, without the usage that follows; if it names
+// none, its last words.
 func Cause(output string) string {
-	var lines []string
+	var lines, checks []string
 	for line := range strings.Lines(output) {
 		line = redact(strings.TrimRight(line, "\n"))
 		switch {
 		case strings.HasPrefix(line, "error"):
-			lines = []string{line}
+			lines = append([]string{line}, checks...)
 		case strings.HasPrefix(line, "To see the stack trace"):
 			return strings.Join(lines, "; ")
+		case strings.HasPrefix(strings.TrimSpace(line), "[ERROR ") && len(checks) < maxCause-1:
+			checks = append(checks, strings.TrimSpace(line))
+			lines = append(lines, strings.TrimSpace(line))
 		case strings.TrimSpace(line) != "":
 			lines = append(lines, strings.TrimSpace(line))
 		}

@@ -117,14 +117,19 @@ func TestVersionsAreThoseOfTheBundle(t *testing.T) {
 }
 
 func TestCauseIsShortAndWithoutSecrets(t *testing.T) {
+	// Failed checks are told before the error that ends kubeadm.
 	output := strings.Join([]string{
 		"[bootstrap-token] Using token: abcdef.0123456789abcdef",
 		"W1121 warning",
-		"error execution phase preflight: [preflight] Some fatal errors occurred:",
+		"[preflight] Some fatal errors occurred:",
+		"\t[ERROR NumCPU]: the number of available CPUs 1 is less than the required 2",
 		"\t[ERROR Port-6443]: Port 6443 is in use",
+		"[preflight] If you know what you are doing, you can make a check non-fatal",
+		"error: error execution phase preflight: preflight checks failed",
 		"To see the stack trace of this error execute with --v=5 or higher",
 	}, "\n")
-	want := "error execution phase preflight: [preflight] Some fatal errors occurred:; [ERROR Port-6443]: Port 6443 is in use"
+	want := "error: error execution phase preflight: preflight checks failed; [ERROR NumCPU]: the number of available CPUs 1 is less than the required 2; " +
+		"[ERROR Port-6443]: Port 6443 is in use"
 	if got := Cause(output); got != want {
 		t.Errorf("got %q", got)
 	}
