@@ -255,12 +255,12 @@ func FirstPolicy(previous measurements.Policy, document measurements.Document, m
 }
 
 // DefaultEnforced returns the registers that a policy enforces for a document
-// unless its operator says otherwise: those of PCR 0, 2, 3, 6, 7 and 14 that it predicts.
-// PCR 1 and 5 are left out: a change of devices or a repartitioned disk moves them.
+// unless its operator says otherwise: those of PCR 0, 1, 2, 3, 6, 7 and 14 that it predicts.
+// PCR 1 holds the ACPI tables, whose code the kernel runs. PCR 5 is left out: a repartitioned disk moves it.
 func DefaultEnforced(document measurements.Document) []pcrs.Register {
 	var enforce []pcrs.Register
 	predicted := document.Values(pcrs.SHA256)
-	for _, register := range []pcrs.Register{0, 2, 3, 6, 7, 14} {
+	for _, register := range []pcrs.Register{0, 1, 2, 3, 6, 7, 14} {
 		if _, ok := predicted[register]; ok {
 			enforce = append(enforce, register)
 		}

@@ -101,7 +101,7 @@ func Document(t testing.TB, image string) measurements.Document {
 			What: "the text " + e.text, Origin: pcrs.Derived,
 		})
 	}
-	prediction.Registers = []pcrs.Register{4, 7, 9, 11, 12, 13}
+	prediction.Registers = []pcrs.Register{1, 4, 7, 9, 11, 12, 13}
 	digest := bytes.Repeat([]byte{7}, sha256.Size)
 	described := measurements.Image{ID: "node", Version: "1", Disk: digest, RootHash: digest, UKI: digest, Stub: "257.1"}
 	document, err := measurements.New(described, measurements.Release{SVN: 1}, pcrs.Machine{}, prediction)
@@ -119,7 +119,7 @@ type event struct {
 
 // boot lists what a machine measures that boots image.
 func boot(image string) []event {
-	return []event{{7, "keys"}, {4, image}, {9, "command line"}, {9, "initrd"}, {11, "sections"}}
+	return []event{{7, "keys"}, {1, "tables"}, {4, image}, {9, "command line"}, {9, "initrd"}, {11, "sections"}}
 }
 
 // Boot measures what Document predicts for the same image.

@@ -28,7 +28,7 @@ func newPolicyAddDocumentCommand() *cobra.Command {
 		Long: `Accept a release, or change what is enforced of it.
 
 PCR 4, 9, 11, 12 and 13 always have to match a document. Beside them --enforce names registers that have to; if it is left out, those of
-PCR 0, 2, 3, 6, 7 and 14 that the document predicts.`,
+PCR 0, 1, 2, 3, 6, 7 and 14 that the document predicts.`,
 		Example: "  hullmark policy add document node.json --cluster prod.cluster --enforce 2,3,7",
 		Args:    exactArg("policy add document", "the measurement document"),
 		RunE: func(cmd *cobra.Command, args []string) error {
