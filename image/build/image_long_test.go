@@ -3,6 +3,8 @@
 package build
 
 import (
+	"archive/tar"
+	"bytes"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -52,6 +54,9 @@ func settled(t *testing.T) (Options, lock.Lock, string) {
 // unwanted are files that would let someone in, measure behind Hullmark's back, or take orders from the machine.
 var unwanted = regexp.MustCompile(`systemd-pcr|systemd-tpm2|getty|sulogin|systemd-sysext|systemd-confext|debug-shell|emergency|rescue|logind|sshd|systemd/system-generators/.|/boot/.`)
 
+// shells are programs that take commands of whoever reaches them, and those that let somebody in.
+var shells = regexp.MustCompile(`^usr/s?bin/(sh|r?bash|dash|busybox|perl.*|python.*|agetty|getty|login|su|sudo|sulogin|sshd)$`)
+
 func TestRootTreeHoldsNothingUnwanted(t *testing.T) {
 	o, l, tools := settled(t)
 	file, _, err := Tree(t.Context(), o, l, tools)
@@ -65,6 +70,14 @@ func TestRootTreeHoldsNothingUnwanted(t *testing.T) {
 	for name, f := range m {
 		if unwanted.MatchString("/"+name) && strings.HasPrefix(name, "usr/lib/systemd/") || strings.HasPrefix(name, "etc/systemd/system/") && unwanted.MatchString(name) {
 			t.Errorf("%s is in the image", name)
+		}
+		if shells.MatchString(name) {
+			t.Errorf("%s is in the image", name)
+		}
+		if f.header.Typeflag == tar.TypeReg && f.header.Mode&0o111 != 0 {
+			if text, err := m.read(name); err != nil || bytes.HasPrefix(text, []byte("#!")) {
+				t.Errorf("%s wants an interpreter, and there is none: %.40q, %v", name, text, err)
+			}
 		}
 		if f.header.Uid > 65534 || f.header.Gid > 65534 {
 			t.Errorf("%s belongs to %d:%d, an owner of the machine that built it", name, f.header.Uid, f.header.Gid)
