@@ -55,7 +55,7 @@ func settled(t *testing.T) (Options, lock.Lock, string) {
 var unwanted = regexp.MustCompile(`systemd-pcr|systemd-tpm2|getty|sulogin|systemd-sysext|systemd-confext|debug-shell|emergency|rescue|logind|sshd|systemd/system-generators/.|/boot/.`)
 
 // shells are programs that take commands of whoever reaches them, and those that let somebody in.
-var shells = regexp.MustCompile(`^usr/s?bin/(sh|r?bash|dash|busybox|perl.*|python.*|agetty|getty|login|su|sudo|sulogin|sshd)$`)
+var shells = regexp.MustCompile(`^usr/s?bin/(sh|r?bash|dash|busybox|perl.*|python.*|[mgn]?awk|agetty|getty|login|su|sudo|run0|runuser|sulogin|sshd)$`)
 
 func TestRootTreeHoldsNothingUnwanted(t *testing.T) {
 	o, l, tools := settled(t)
@@ -74,7 +74,7 @@ func TestRootTreeHoldsNothingUnwanted(t *testing.T) {
 		if shells.MatchString(name) {
 			t.Errorf("%s is in the image", name)
 		}
-		if f.header.Typeflag == tar.TypeReg && f.header.Mode&0o111 != 0 {
+		if f.header.Typeflag == tar.TypeReg && f.header.Mode&0o111 != 0 && !strings.HasPrefix(name, "var/lib/dpkg/") {
 			if text, err := m.read(name); err != nil || bytes.HasPrefix(text, []byte("#!")) {
 				t.Errorf("%s wants an interpreter, and there is none: %.40q, %v", name, text, err)
 			}
