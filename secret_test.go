@@ -6,20 +6,35 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
+	"io"
 	"log/slog"
+	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
+	"unsafe"
+
+	goyaml "go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/yaml"
 )
 
 const canary = "canary-4711-canary-4711-canary-4"
 
 func TestSecretIsNeverPrinted(t *testing.T) {
-	holder := struct{ Key Secret }{NewSecret([]byte(canary))}
+	holder := struct {
+		Key, hidden Secret
+		keys        map[int]Secret
+	}{NewSecret([]byte(canary)), NewSecret([]byte(canary)), map[int]Secret{1: NewSecret([]byte(canary))}}
 	hexed := fmt.Sprintf("%x", canary)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%o", "%T %v"} {
-		for _, value := range []any{holder, &holder, holder.Key, &holder.Key, []Secret{holder.Key}} {
+		for _, value := range []any{holder, &holder, holder.Key, &holder.Key, []Secret{holder.Key}, reflect.ValueOf(holder).Field(1), fmt.Errorf("%w: %v", io.EOF, holder)} {
 			checkHidden(t, verb, fmt.Sprintf(verb, value), hexed)
 		}
+	}
+	if text := fmt.Sprint(holder.Key, &holder.Key); text != redacted+" "+redacted {
+		t.Errorf("it prints as %q", text)
 	}
 	var log bytes.Buffer
 	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "key", holder.Key, "holder", holder)
@@ -48,6 +63,54 @@ func TestSecretIsNeverMarshalled(t *testing.T) {
 	if err := gob.NewEncoder(&bytes.Buffer{}).Encode(s); err == nil {
 		t.Error("encoding/gob wrote a secret")
 	}
+	if text, err := yaml.Marshal(map[string]Secret{"k": s}); err == nil {
+		t.Errorf("sigs.k8s.io/yaml wrote a secret: %s", text)
+	}
+	if text, err := goyaml.Marshal(map[string]any{"k": s, "p": &s}); err == nil {
+		t.Errorf("go.yaml.in/yaml wrote a secret: %s", text)
+	}
+	var inner struct{ hidden Secret }
+	inner.hidden = s
+	if text, err := json.Marshal(inner); err != nil || string(text) != "{}" {
+		t.Errorf("encoding/json wrote %s, %v", text, err)
+	}
+	if _, ok := any(s).(proto.Message); ok {
+		t.Error("a secret is a message")
+	}
+}
+
+// Neither == nor reflection compares secrets: what they would take tells how far two are equal.
+func TestSecretIsNotCompared(t *testing.T) {
+	a, b := NewSecret([]byte(canary)), NewSecret([]byte(canary))
+	if reflect.TypeFor[Secret]().Comparable() {
+		t.Error("secrets can be compared by ==")
+	}
+	if reflect.DeepEqual(a, b) {
+		t.Error("reflect.DeepEqual reads secrets")
+	}
+}
+
+// The pages of a secret are locked into memory ("lo" among a mapping's flags, proc_pid_smaps(5)).
+func TestSecretIsLocked(t *testing.T) {
+	s := NewSecret([]byte(canary))
+	smaps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, inside := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(s.Expose())))), false
+	for line := range strings.Lines(string(smaps)) {
+		var from, to uint64
+		if n, _ := fmt.Sscanf(line, "%x-%x ", &from, &to); n == 2 {
+			inside = from <= at && at < to
+		}
+		if flags, ok := strings.CutPrefix(line, "VmFlags:"); ok && inside {
+			if !slices.Contains(strings.Fields(flags), "lo") {
+				t.Errorf("the secret's pages have the flags%s: a limit of 64 KiB of locked memory would do (ulimit -l)", flags)
+			}
+			return
+		}
+	}
+	t.Fatal("the secret lies in no mapping")
 }
 
 func TestSecretEqualAndWipe(t *testing.T) {
@@ -55,6 +118,10 @@ func TestSecretEqualAndWipe(t *testing.T) {
 	if !a.Equal(b) || a.Equal(NewSecret([]byte("canary"))) {
 		t.Fatal("Equal does not compare")
 	}
+	if (Secret{}).Len() != 0 || (Secret{}).Equal(a) || !(Secret{}).Equal(NewSecret(nil)) {
+		t.Error("the zero value is not empty")
+	}
+	Secret{}.Wipe()
 	a.Wipe()
 	if !bytes.Equal(a.Expose(), make([]byte, len(canary))) || a.Equal(b) {
 		t.Fatal("Wipe left bytes")
