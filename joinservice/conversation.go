@@ -167,6 +167,7 @@ func readOpened(message *wire.Opened) Opened {
 
 // Proceed sends M6. What M5 reported must be recorded before.
 func (c *Conversation) Proceed(proceed *wire.Proceed) error {
+	defer wire.WipeFiles(proceed.GetFiles())
 	return c.send("M6", &wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: proceed}})
 }
 

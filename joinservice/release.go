@@ -71,7 +71,6 @@ func (x *release) run() (err error) {
 	}
 	x.proceeded = true
 	err = x.conversation.Proceed(proceed)
-	wire.WipeFiles(proceed.GetFiles())
 	clear(proceed.GetKubeadmDocuments())
 	if err != nil {
 		return x.finish(err)

@@ -65,7 +65,15 @@ func (c *Cluster) encode() ([]byte, error) {
 	if d.ServiceAccount, err = x509.MarshalPKCS8PrivateKey(c.ServiceAccount); err != nil {
 		return nil, fmt.Errorf("service-account key: %w", err)
 	}
+	defer d.wipe()
 	return json.Marshal(d)
+}
+
+// wipe clears the keys that are the document's own; the keeper's are shared with the cluster.
+func (d *document) wipe() {
+	for _, key := range [][]byte{d.Keyset, d.ServiceAccount, d.Root.Key, d.Online.Key, d.Kubernetes.Key, d.Etcd.Key, d.FrontProxy.Key} {
+		clear(key)
+	}
 }
 
 // pairing joins an authority to its place in the document.
@@ -90,6 +98,7 @@ func decode(data []byte) (*Cluster, error) {
 	var d document
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
+	defer d.wipe()
 	if err := decoder.Decode(&d); err != nil {
 		return nil, err
 	}

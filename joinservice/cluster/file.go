@@ -237,5 +237,11 @@ func decrypt(encrypted []byte, passphrase hullmark.Secret) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return io.ReadAll(io.LimitReader(reader, maxFile))
+	plain := make([]byte, len(encrypted)) // Not grown while it is read: copies would stay behind.
+	n, err := io.ReadFull(reader, plain)
+	if !errors.Is(err, io.ErrUnexpectedEOF) { // It is shorter than what it was encrypted to.
+		clear(plain)
+		return nil, errors.Join(errors.New("what it decrypts to is not whole"), err)
+	}
+	return plain[:n], nil
 }

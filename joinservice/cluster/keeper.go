@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -52,14 +53,15 @@ func (c *Cluster) keysetFiles() ([]*wire.File, error) {
 		if err != nil {
 			return nil, err
 		}
+		defer clear(inClear)
 		keeper = &Keeper{Sealed: inClear, Generation: c.Keys.Current()}
 	}
 	if keeper.Generation != c.Keys.Current() {
 		return nil, errors.New("the keyset has a generation that its keeper did not wrap; set the keeper again (hullmark cluster keeper set)")
 	}
 	return []*wire.File{
-		{Path: stateDir + "keyset.json", Content: keeper.Sealed, Mode: 0o600},
-		{Path: stateDir + "keeper.secret", Content: keeper.Secret.Expose(), Mode: 0o600},
+		{Path: stateDir + "keyset.json", Content: bytes.Clone(keeper.Sealed), Mode: 0o600},
+		{Path: stateDir + "keeper.secret", Content: bytes.Clone(keeper.Secret.Expose()), Mode: 0o600},
 		{Path: stateDir + "keeper.crt", Content: keeper.CA, Mode: 0o644},
 	}, nil
 }

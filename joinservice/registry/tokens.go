@@ -38,8 +38,8 @@ var tokenID = regexp.MustCompile(`^[a-z0-9]{6}$`)
 func (r *Registry) Issue(ctx context.Context, m joinservice.Machine, note func(id string) error) (token hullmark.Secret, err error) {
 	// Of 36^6 identifiers one that is in use already is met rarely, and three times never.
 	for range 3 {
-		token := append(letters(tokenIDLength), '.')
-		token = append(token, letters(tokenSecretLength)...)
+		token := letters(tokenIDLength + 1 + tokenSecretLength)
+		token[tokenIDLength] = '.'
 		id := string(token[:tokenIDLength])
 		if err = note(id); err == nil {
 			err = r.createToken(ctx, m.Node, tokenSecret(m.Node, id, token[tokenIDLength+1:]))

@@ -20,6 +20,7 @@ import (
 	"github.com/hullmark/hullmark/firstboot/button"
 	"github.com/hullmark/hullmark/firstboot/config"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/internal/nodump"
 )
 
 const (
@@ -42,6 +43,9 @@ func main() {
 }
 
 func run(ctx context.Context) error {
+	if err := nodump.Process(); err != nil {
+		return err
+	}
 	console := openConsole()
 	notify(daemon.SdNotifyReady)
 	go keepWatchdogQuiet(ctx)

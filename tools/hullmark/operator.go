@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -22,6 +23,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/nodump"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
 )
@@ -108,6 +110,9 @@ func (o *operatorOptions) check() error {
 
 // readPassphrase reads the first line of a file, or asks on the terminal if no file is named.
 func readPassphrase(file string, notes io.Writer, prompt string) (hullmark.Secret, error) {
+	if err := nodump.Process(); err != nil {
+		return hullmark.Secret{}, err
+	}
 	if file != "" {
 		return readPassphraseFile(file)
 	}
@@ -130,14 +135,16 @@ func readPassphraseFile(file string) (hullmark.Secret, error) {
 		return hullmark.Secret{}, fmt.Errorf("passphrase: %w", err)
 	}
 	defer f.Close()
-	content, err := io.ReadAll(io.LimitReader(f, maxPassphrase+1))
-	if err != nil {
+	content := make([]byte, maxPassphrase+1) // Not grown while it is read: a copy would stay behind.
+	n, err := io.ReadFull(f, content)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return hullmark.Secret{}, fmt.Errorf("passphrase: %w", err)
 	}
-	end := strings.IndexAny(string(content), "\r\n")
+	end := bytes.IndexAny(content[:n], "\r\n")
 	if end < 0 {
-		end = len(content)
+		end = n
 	}
+	clear(content[end:])
 	if end == 0 || end > maxPassphrase {
 		return hullmark.Secret{}, fmt.Errorf("passphrase: %s: want 1 to %d bytes in the first line", file, maxPassphrase)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/youmark/pkcs8"
 
+	"github.com/hullmark/hullmark/internal/nodump"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -94,10 +95,14 @@ func readDocument(file string) (measurements.Document, error) {
 
 // readPrivateKey reads a PKCS #8 key, and asks for its passphrase if it has one.
 func readPrivateKey(file, passphraseFile string, notes io.Writer) (crypto.Signer, error) {
+	if err := nodump.Process(); err != nil {
+		return nil, err
+	}
 	block, err := readPEM(file)
 	if err != nil {
 		return nil, err
 	}
+	defer clear(block.Bytes)
 	var passphrase []byte
 	switch block.Type {
 	case "PRIVATE KEY":

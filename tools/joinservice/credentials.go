@@ -74,10 +74,15 @@ func (f folder) read(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxCredential+1))
-	if err == nil && len(content) > maxCredential {
-		err = fmt.Errorf("%s: more than %d bytes", name, maxCredential)
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
 	}
+	if info.Size() > maxCredential {
+		return nil, fmt.Errorf("%s: more than %d bytes", name, maxCredential)
+	}
+	content := make([]byte, info.Size()) // Not grown while it is read: a copy of a key would stay behind.
+	_, err = io.ReadFull(file, content)
 	return content, err
 }
 

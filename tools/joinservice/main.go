@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/internal/nodump"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
@@ -46,7 +47,11 @@ func main() {
 	flag.StringVar(&o.etcd, "etcd", etcdEndpoint, "`URL` of this node's member of etcd")
 	flag.BoolVar(&o.profile, "profile", false, "serve profiles of this process beside the metrics")
 	flag.Parse()
-	if err := run(ctx, o); err != nil {
+	err := nodump.Process()
+	if err == nil {
+		err = run(ctx, o)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "joinservice:", err)
 		os.Exit(1)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/firstboot/statedisk/volume"
+	"github.com/hullmark/hullmark/internal/nodump"
 )
 
 // workspace is on a RAM disk, and private to this service.
@@ -41,6 +42,9 @@ func grow() error {
 }
 
 func serve() error {
+	if err := nodump.Process(); err != nil {
+		return err
+	}
 	request, key, err := statedisk.ReadRequest(os.Stdin)
 	if err != nil {
 		return err
