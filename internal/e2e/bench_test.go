@@ -154,8 +154,14 @@ func command(t *testing.T, code int, program string, args ...string) string {
 	if got := cmd.ProcessState.ExitCode(); got != code {
 		t.Fatalf("%s ended with exit code %d, want %d", filepath.Base(program), got, code)
 	}
+	if overhear != nil {
+		overhear(t, filepath.Base(program)+" "+strings.Join(args, " "), out.String())
+	}
 	return out.String()
 }
+
+// overhear, if it is set, is told what each command said.
+var overhear func(t *testing.T, what, said string)
 
 // source is the root of the checkout.
 func source(t *testing.T) string {
