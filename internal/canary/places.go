@@ -91,7 +91,7 @@ func (s *Search) Tree(dir string) (found []Finding, err error) {
 type Watch struct {
 	stop func()
 	mu   sync.Mutex
-	// seen counts the looks by the program's name.
+	// seen counts the looks by the program as it was called.
 	seen  map[string]int
 	found []Finding
 }
@@ -126,13 +126,13 @@ func (w *Watch) look(s *Search) {
 		environment, _ := os.ReadFile(folder + "/environ")
 		found := append(s.Text("the arguments of "+name, arguments), s.Text("the environment of "+name, environment)...)
 		w.mu.Lock()
-		w.seen[name]++
+		w.seen[program]++
 		w.found = with(w.found, found)
 		w.mu.Unlock()
 	}
 }
 
-// End ends the looking, and returns what was found and how often each program was looked at, by its name.
+// End ends the looking, and returns what was found and how often each program was looked at, as it was called.
 func (w *Watch) End() (found []Finding, seen map[string]int) {
 	w.stop()
 	return w.found, w.seen

@@ -77,13 +77,10 @@ func (h *hunt) objects(t *testing.T) {
 func (h *hunt) end(t *testing.T) {
 	found, seen := h.watch.End()
 	h.report(t, found)
-	for _, program := range []string{"hullmark", "kubectl", "swtpm"} {
-		if seen[program] == 0 {
+	for _, program := range []string{"hullmark", "kubectl", "swtpm", "qemu-system-x86_64"} {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(called string) bool { return filepath.Base(called) == program }) {
 			t.Errorf("%s was not seen among the processes %v", program, seen)
 		}
-	}
-	if !slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(name string) bool { return strings.HasPrefix(name, "qemu") }) {
-		t.Errorf("no machine was seen among the processes %v", seen)
 	}
 	keys, _ := h.bench.keys(t) // The disk is another one than at the beginning.
 	search, err := canary.New(keys)

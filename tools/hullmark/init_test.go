@@ -57,7 +57,11 @@ func (s *site) write(t *testing.T, name string, content []byte) {
 
 func (s *site) open(t *testing.T) *cluster.Cluster {
 	t.Helper()
-	file, err := cluster.Open(s.path("cluster"), hullmark.NewSecret([]byte("correct horse")))
+	passphrase, err := readPassphraseFile(s.path("passphrase"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := cluster.Open(s.path("cluster"), passphrase)
 	if err != nil {
 		t.Fatal(err)
 	}
