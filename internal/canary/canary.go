@@ -120,7 +120,7 @@ func forms(piece []byte) map[string][][]byte {
 		"in hexadecimal digits":   {[]byte(digits), []byte(strings.ToUpper(digits))},
 		"in decimal numbers":      {[]byte(decimal), []byte(strings.ReplaceAll(decimal, " ", ",")), []byte(strings.ReplaceAll(decimal, " ", ", "))},
 		"in base64":               inBase64,
-		"in base64 for addresses": aligned(base64.RawURLEncoding, piece),
+		"in base64 for addresses": slices.DeleteFunc(aligned(base64.RawURLEncoding, piece), func(text []byte) bool { return !bytes.ContainsAny(text, "-_") }),
 		"in base64 twice":         twice,
 	}
 }

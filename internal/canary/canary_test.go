@@ -43,6 +43,9 @@ func as(found []Finding, form string) bool {
 
 func TestEveryFormIsFound(t *testing.T) {
 	secret := random(t, 32)
+	for i := 5; i < len(secret); i += 6 { // Each alignment of base64 has one of its two special characters.
+		secret[i-2], secret[i-1], secret[i] = 0xff, 0xef, 0xbe
+	}
 	s := newSearch(t, Secrets{"planted": secret, "other": random(t, 32)})
 	reversed := slices.Clone(secret)
 	slices.Reverse(reversed)

@@ -4,9 +4,11 @@ package main
 
 import (
 	"bytes"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/internal/canary"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/rig"
 	"github.com/hullmark/hullmark/joinservice"
@@ -24,24 +27,28 @@ import (
 )
 
 // operatePage follows docs/operate.md: its commands run as they stand, in its order, by a shell. Two machines are doubles with TPM emulators, the API is a real one.
+// Nothing but the passphrase's own file shows a key afterwards.
 type operatePage struct {
 	apiSite
 	worker        *nodetest.Node
 	workerAddress string
 	kept          bool // the worker's record is there
 	noted         bool // the Node of a control plane is there
+
+	watch *canary.Watch // of the machine's processes, from when the keys are made
+	first canary.Secrets
 }
 
 func TestOperatePage(t *testing.T) {
 	root := t.TempDir()
 	p := &operatePage{apiSite: apiSite{site: site{dir: filepath.Join(root, "out")}}}
-	for _, dir := range []string{"machine", "worker"} {
+	for _, dir := range []string{"machine", "worker", "../home", "../tmp"} {
 		if err := os.MkdirAll(p.path(dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
 	linkProgram(t, root)
-	p.write(t, "passphrase", []byte("correct horse\n"))
+	p.write(t, "passphrase", []byte(rand.Text()+"\n"))
 	lines := commandsOf(t, "operate.md")
 	if len(lines) < 32 {
 		t.Errorf("the page has %d commands", len(lines))
@@ -50,6 +57,13 @@ func TestOperatePage(t *testing.T) {
 		p.before(t, line)
 		p.shell(t, root, line)
 		p.after(t, line)
+	}
+	wantSeen(t, p.watch, "bin/hullmark")
+	objects := p.objects(t)
+	for _, secrets := range []canary.Secrets{p.first, p.canaries(t)} { // Some keys were exchanged.
+		search := newSearch(t, secrets)
+		wantOnly(t, search.Text("the API's objects", objects))
+		wantOnly(t, tree(t, search, root), p.path("passphrase"))
 	}
 }
 
@@ -68,12 +82,16 @@ func (p *operatePage) shell(t *testing.T, root, line string) {
 	}
 	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Dir, cmd.Stdin = root, strings.NewReader("yes\n")
-	cmd.Env = append(os.Environ(), "PATH="+path, "OLD="+p.id(p.worker), "NEW="+hullmark.NodeID{9}.String(), "DIGEST="+p.digest(t, "first"))
+	cmd.Env = append(os.Environ(), "PATH="+path, "OLD="+p.id(p.worker), "NEW="+hullmark.NodeID{9}.String(), "DIGEST="+p.digest(t, "first"),
+		"HOME="+filepath.Join(root, "home"), "TMPDIR="+filepath.Join(root, "tmp"))
 	began := time.Now()
 	out, err := cmd.CombinedOutput()
 	t.Logf("$ %s   # %v", line, time.Since(began).Round(100*time.Millisecond))
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := os.WriteFile(filepath.Join(root, fmt.Sprintf("said.%d", began.UnixNano())), out, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -200,6 +218,8 @@ func (p *operatePage) start(t *testing.T) {
 	p.write(t, "machine/ek.id", []byte(p.node.ID.String()+"\n"))
 	p.write(t, "worker/ek.id", []byte(p.worker.ID.String()+"\n"))
 	p.document(t, "first", 1)
+	p.first = p.canaries(t)
+	p.watch = newSearch(t, p.first).Watch()
 	r, err := rig.StartFor(t.Context(), t.TempDir(), p.cluster)
 	if err != nil {
 		t.Fatal(err)
