@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -32,6 +33,9 @@ func TestConditionsPage(t *testing.T) {
 		}
 	}
 	said, passing := conditionCodes(t)
+	if len(said) < 80 {
+		t.Errorf("only %d codes were read in the programs", len(said))
+	}
 	for _, code := range slices.Sorted(maps.Keys(said)) {
 		if !told[code] {
 			t.Errorf("%s: docs/conditions.md lacks the code %s", said[code], code)
@@ -49,15 +53,20 @@ func TestConditionsPage(t *testing.T) {
 var codeWord = regexp.MustCompile("`([a-z]+(?:-[a-z]+)*)`")
 
 // conditionCodes returns the codes of conditions that our programs say, and where. A code is a literal, or a constant: in a Condition, or as the argument of a
-// function that has a parameter named code. Those of which any has Retry pass by themselves.
+// function that has a parameter named code. Those of which any has Retry pass by themselves. A code that is made in another way is an error, and so is a
+// condition that does not say what to do next.
 func conditionCodes(t *testing.T) (codes map[string]string, passing map[string]bool) {
 	t.Helper()
 	list, err := exec.Command("git", "ls-files", "*.go").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := scanner{set: token.NewFileSet(), codes: map[string]string{}, passing: map[string]bool{}, constants: map[name]string{}, takes: map[name]int{}}
-	var files []*ast.File
+	s := scanner{
+		set: token.NewFileSet(), codes: map[string]string{}, passing: map[string]bool{}, constants: map[name]string{},
+		takes: map[name]map[string]int{},
+	}
+	s.wrong = func(at ast.Node, text string) { t.Errorf("%s: %s", s.set.Position(at.Pos()), text) }
+	files := map[string]*ast.File{}
 	for _, path := range strings.Fields(string(list)) {
 		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "tools/kubernetes/") {
 			continue
@@ -66,27 +75,29 @@ func conditionCodes(t *testing.T) (codes map[string]string, passing map[string]b
 		if err != nil {
 			t.Fatal(err)
 		}
-		files = append(files, file)
+		files[path] = file
 	}
 	for _, look := range []func(ast.Node) bool{s.declared, s.used} {
-		for _, file := range files {
-			s.pkg = file.Name.Name
-			ast.Inspect(file, look)
+		for _, path := range slices.Sorted(maps.Keys(files)) {
+			s.folder, s.file = filepath.Dir(path), files[path]
+			ast.Inspect(files[path], look)
 		}
 	}
 	return s.codes, s.passing
 }
 
-// name is one of a package's.
-type name struct{ pkg, name string }
+// name is one of a folder's package.
+type name struct{ folder, name string }
 
 type scanner struct {
 	set       *token.FileSet
-	pkg       string // of the file at hand
+	folder    string // of the file at hand
+	file      *ast.File
 	codes     map[string]string
 	passing   map[string]bool
-	constants map[name]string // values of string constants
-	takes     map[name]int    // which parameter of a function is a code
+	constants map[name]string         // values of string constants
+	takes     map[name]map[string]int // which parameters of a function are a code and what to do next
+	wrong     func(at ast.Node, text string)
 }
 
 // declared notes constants, and functions that take a code.
@@ -96,7 +107,7 @@ func (s *scanner) declared(n ast.Node) bool {
 		for i, constant := range d.Names {
 			if i < len(d.Values) {
 				if text, ok := literal(d.Values[i]); ok {
-					s.constants[name{s.pkg, constant.Name}] = text
+					s.constants[name{s.folder, constant.Name}] = text
 				}
 			}
 		}
@@ -118,8 +129,12 @@ func (s *scanner) takesCode(function string, kind *ast.FuncType) {
 	i := 0
 	for _, field := range kind.Params.List {
 		for _, parameter := range field.Names {
-			if last(field.Type) == "string" && parameter.Name == "code" {
-				s.takes[name{s.pkg, function}] = i
+			if last(field.Type) == "string" && (parameter.Name == "code" || parameter.Name == "next") {
+				of := name{s.folder, function}
+				if s.takes[of] == nil {
+					s.takes[of] = map[string]int{}
+				}
+				s.takes[of][parameter.Name] = i
 			}
 			i++
 		}
@@ -130,47 +145,128 @@ func (s *scanner) takesCode(function string, kind *ast.FuncType) {
 func (s *scanner) used(n ast.Node) bool {
 	switch e := n.(type) {
 	case *ast.CompositeLit:
-		if last(e.Type) != "Condition" {
-			break
+		if last(e.Type) == "Condition" {
+			s.condition(e)
 		}
-		fields := map[string]ast.Expr{}
-		for _, element := range e.Elts {
-			if kv, ok := element.(*ast.KeyValueExpr); ok {
-				fields[last(kv.Key)] = kv.Value
+		for _, element := range elided(e) { // of a list or a map of conditions
+			s.condition(element)
+		}
+	case *ast.AssignStmt:
+		for i, to := range e.Lhs {
+			if field, ok := to.(*ast.SelectorExpr); ok && field.Sel.Name == "Code" && i < len(e.Rhs) {
+				s.note(e, e.Rhs[i])
 			}
 		}
-		if code := s.note(fields["Code"]); last(fields["Retry"]) == "true" {
-			s.passing[code] = true
-		}
 	case *ast.CallExpr:
-		i, ok := s.takes[s.named(e.Fun)]
+		takes, ok := s.takes[s.named(e.Fun)]
 		if !ok { // a method
-			i, ok = s.takes[name{s.pkg, last(e.Fun)}]
+			takes = s.takes[name{s.folder, last(e.Fun)}]
 		}
-		if ok && i < len(e.Args) {
-			s.note(e.Args[i])
+		if i, ok := takes["code"]; ok && i < len(e.Args) {
+			s.note(e, e.Args[i])
+			if i, ok := takes["next"]; ok && i < len(e.Args) {
+				s.checkNext(e, e.Args[i])
+			}
 		}
 	}
 	return true
 }
 
-func (s *scanner) note(e ast.Expr) string {
+// condition notes what a literal says.
+func (s *scanner) condition(e *ast.CompositeLit) {
+	fields := map[string]ast.Expr{}
+	for _, element := range e.Elts {
+		if kv, ok := element.(*ast.KeyValueExpr); ok {
+			fields[last(kv.Key)] = kv.Value
+		}
+	}
+	if len(fields) < len(e.Elts) {
+		s.wrong(e, "the fields of a condition are not named")
+	}
+	if len(fields) == 0 {
+		return
+	}
+	if code := s.note(e, fields["Code"]); last(fields["Retry"]) == "true" {
+		s.passing[code] = true
+	}
+	s.checkNext(e, fields["Next"])
+}
+
+// elided returns the conditions of a list or a map that do not repeat its type.
+func elided(e *ast.CompositeLit) (conditions []*ast.CompositeLit) {
+	var of ast.Expr
+	switch t := e.Type.(type) {
+	case *ast.ArrayType:
+		of = t.Elt
+	case *ast.MapType:
+		of = t.Value
+	}
+	if pointer, ok := of.(*ast.StarExpr); ok {
+		of = pointer.X
+	}
+	if last(of) != "Condition" {
+		return nil
+	}
+	for _, element := range e.Elts {
+		if kv, ok := element.(*ast.KeyValueExpr); ok {
+			element = kv.Value
+		}
+		if c, ok := element.(*ast.CompositeLit); ok && c.Type == nil {
+			conditions = append(conditions, c)
+		}
+	}
+	return conditions
+}
+
+// note notes a code, which is known here, is passed on, or is another condition's.
+func (s *scanner) note(at ast.Node, e ast.Expr) string {
 	text, ok := literal(e)
 	if !ok {
 		text = s.constants[s.named(e)]
 	}
-	if text != "" {
+	switch {
+	case text != "":
 		s.codes[text] = s.set.Position(e.Pos()).String()
+	case last(e) != "code" && last(e) != "Code" && !isCopy(e):
+		s.wrong(at, "a condition's code is neither a literal, a constant nor a parameter of this name")
 	}
 	return text
+}
+
+// isCopy reports whether an expression is another condition's, as the exchange writes and reads it.
+func isCopy(e ast.Expr) bool {
+	call, ok := e.(*ast.CallExpr)
+	return ok && (last(call.Fun) == "GetCode" || last(call.Fun) == "cut" && len(call.Args) == 1 && last(call.Args[0]) == "Code")
+}
+
+// checkNext wants a reader told what to do: in some words, where they are known here.
+func (s *scanner) checkNext(at ast.Node, e ast.Expr) {
+	if e == nil {
+		s.wrong(at, "a condition does not say what to do next")
+		return
+	}
+	text, ok := literal(e)
+	if !ok {
+		text, ok = s.constants[s.named(e)]
+	}
+	if ok && len(strings.Fields(text)) < 2 {
+		s.wrong(at, "what to do next is "+strconv.Quote(text))
+	}
 }
 
 // named returns what an expression such as CodeMismatch or joinservice.CodeMismatch names.
 func (s *scanner) named(e ast.Expr) name {
 	if selector, ok := e.(*ast.SelectorExpr); ok {
-		return name{last(selector.X), selector.Sel.Name}
+		for _, spec := range s.file.Imports {
+			if folder, ours := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), module+"/"); ours && filepath.Base(folder) == last(selector.X) {
+				return name{folder, selector.Sel.Name}
+			}
+		}
+		if last(selector.X) == "hullmark" {
+			return name{".", selector.Sel.Name}
+		}
 	}
-	return name{s.pkg, last(e)}
+	return name{s.folder, last(e)}
 }
 
 // last returns the last name of an expression such as hullmark.Condition.

@@ -78,7 +78,7 @@ func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID)
 	case err != nil:
 		return err
 	case !found:
-		return &hullmark.Condition{Code: "name-released", Title: "the name " + name + " was given up just now", Next: "wait", Retry: true}
+		return &hullmark.Condition{Code: "name-released", Title: "the name " + name + " was given up just now", Next: "wait; if this repeats, look for a second machine with this TPM", Retry: true}
 	case holder != node:
 		return joinservice.NameTaken(name, holder, node)
 	}
