@@ -55,6 +55,14 @@ func (c *Condition) Root() *Condition {
 	return c
 }
 
+// Prevented returns the titles of what the cause at the end of the chain led to, the last first. A reader is shown the cause, and of the others no more than these.
+func (c *Condition) Prevented() (titles []string) {
+	for ; c.Because != nil; c = c.Because {
+		titles = append(titles, c.Title)
+	}
+	return titles
+}
+
 // Unwrap returns the cause, for errors.As and errors.Is.
 func (c *Condition) Unwrap() error {
 	if c.Because == nil {

@@ -13,6 +13,10 @@ func TestConditionShowsItsRootCause(t *testing.T) {
 	if got := c.Error(); !strings.HasPrefix(got, "no-network: ") || !strings.Contains(got, "next: connect one") {
 		t.Errorf("got %q", got)
 	}
+	last := &Condition{Code: "node-missing", Title: "the node has no ticket", Because: c}
+	if got := last.Prevented(); last.Root() != cause || len(got) != 2 || got[0] != last.Title || got[1] != c.Title || cause.Prevented() != nil {
+		t.Errorf("the cause is %v, and prevents %q", last.Root(), got)
+	}
 	if !errors.Is(c, cause) {
 		t.Error("the cause is not found by errors.Is")
 	}

@@ -243,12 +243,16 @@ func (a *Agent) waitNetwork(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-late:
-			a.Status.Fail(&hullmark.Condition{
-				Code: "no-network", Step: StepAttest, Title: "no network interface has an address yet", Retry: true,
-				Next: "check the machine's network card and DHCP, or give addresses in the node config",
-			})
+			a.Status.Fail(noNetwork())
 		case <-time.After(250 * time.Millisecond):
 		}
+	}
+}
+
+func noNetwork() *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: "no-network", Step: StepAttest, Title: "no network interface has an address", Retry: true,
+		Next: "check the machine's network card and DHCP, or give addresses in the node config",
 	}
 }
 

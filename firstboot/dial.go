@@ -88,6 +88,9 @@ func (a *Agent) askAround(ctx context.Context) (final bool) {
 		if condition == nil {
 			return false // the node has its ticket, or the operator asks for one
 		}
+		if online, err := a.Machine.Online(); !answered && err == nil && !online {
+			condition.Because = noNetwork()
+		}
 		a.Status.Answered(endpoint, condition)
 		switch {
 		case !answered:

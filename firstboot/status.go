@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,8 +32,10 @@ type Document struct {
 	Node *hullmark.NodeID `json:"node,omitempty"`
 	// Ready reports that the node serves its cluster.
 	Ready bool `json:"ready"`
-	// Condition is what stands in the way, if anything does; of a Ready node, what somebody has to look at.
+	// Condition is what stands in the way, if anything does; of a Ready node, what somebody has to look at. Of what caused others it is the cause.
 	Condition *hullmark.Condition `json:"condition,omitempty"`
+	// Prevents are the titles of what the condition led to, the last first.
+	Prevents []string `json:"prevents,omitempty"`
 	// Joining is there while the node asks join services for its ticket.
 	Joining *Joining `json:"joining,omitempty"`
 }
@@ -52,6 +55,9 @@ type Endpoint struct {
 	// Condition is how the last attempt ended; nil before the first.
 	Condition *hullmark.Condition `json:"condition,omitempty"`
 }
+
+// show makes a chain of conditions the one that stands.
+func (d *Document) show(c *hullmark.Condition) { d.Condition, d.Prevents = c.Root(), c.Prevented() }
 
 // Status keeps the status document in a file, and tells the console of every
 // new condition. Failing to do so never fails the boot: it is written to the log.
@@ -101,7 +107,7 @@ func (s *Status) sentinel(name, content string) {
 
 // Enter says that a step begins; the condition of an earlier attempt is over.
 func (s *Status) Enter(step string) {
-	s.change(func(d *Document) { d.Step, d.Doing, d.Condition = step, "", nil })
+	s.change(func(d *Document) { d.Step, d.Doing, d.Condition, d.Prevents = step, "", nil, nil })
 }
 
 // Say tells what the current step does.
@@ -123,7 +129,10 @@ func (s *Status) Finish() {
 
 // Fail shows a condition. One that the console showed last is not printed again.
 func (s *Status) Fail(c *hullmark.Condition) {
-	s.change(func(d *Document) { d.Condition, d.Ready = c, false })
+	s.change(func(d *Document) {
+		d.show(c)
+		d.Ready = false
+	})
 	if root := c.Root(); root.Retry {
 		s.sentinel("", "")
 	} else {
@@ -137,14 +146,14 @@ func (s *Status) FailUnlessFailed(c *hullmark.Condition) {
 	s.mu.Lock()
 	standing := s.doc.Condition
 	s.mu.Unlock()
-	if standing == nil || standing.Code == "service-unreachable" || standing.Code == "service-untrusted" {
+	if standing == nil || slices.Contains([]string{"no-network", "service-unreachable", "service-untrusted"}, standing.Code) {
 		s.Fail(c)
 	}
 }
 
 // Warn shows a condition of a node that is Ready all the same.
 func (s *Status) Warn(c *hullmark.Condition) {
-	s.change(func(d *Document) { d.Condition = c })
+	s.change(func(d *Document) { d.show(c) })
 	s.print(c)
 }
 
@@ -174,7 +183,7 @@ func (s *Status) Answered(endpoint string, c *hullmark.Condition) {
 	s.joining(func(j *Joining) {
 		for i := range j.Endpoints {
 			if j.Endpoints[i].Endpoint == endpoint {
-				j.Endpoints[i].Condition = c
+				j.Endpoints[i].Condition = c.Root()
 			}
 		}
 	})
@@ -261,8 +270,8 @@ func Block(c *hullmark.Condition) string {
 			fmt.Fprintf(&b, "  %-9s %s\n", line[0]+":", oneLine(line[1]))
 		}
 	}
-	if root != c {
-		fmt.Fprintf(&b, "  %-9s %s\n", "prevents:", oneLine(c.Title))
+	for _, title := range c.Prevented() {
+		fmt.Fprintf(&b, "  %-9s %s\n", "prevents:", oneLine(title))
 	}
 	return b.String()
 }

@@ -110,7 +110,7 @@ func (d *Disk) Open(_ context.Context, _ hullmark.DiskSelector, g hullmark.DiskG
 
 // Machine is systemd. Its fields are set before the agent begins.
 type Machine struct {
-	// Offline is how often Online answers no at first.
+	// Offline is how often Online answers no at first, or from SetOffline on.
 	Offline int
 	// Fail is what fails when it is asked for, such as "start kubelet.service".
 	Fail string
@@ -148,8 +148,17 @@ func (m *Machine) Restart(_ context.Context, unit string) error { return m.note(
 // Reboot does nothing else.
 func (m *Machine) Reboot(context.Context) error { return m.note("reboot") }
 
+// SetOffline takes the network away for so many answers of Online.
+func (m *Machine) SetOffline(times int) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	m.Offline = times
+}
+
 // Online says no for a while.
 func (m *Machine) Online() (bool, error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
 	m.Offline--
 	return m.Offline < 0, nil
 }

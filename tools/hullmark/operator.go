@@ -243,8 +243,8 @@ func (e told) Error() string {
 	if root.Expected != "" || root.Got != "" {
 		lines = append(lines, "  expected: "+printable(root.Expected), "  got:      "+printable(root.Got))
 	}
-	for c := e.condition; c != root; c = c.Because {
-		lines = append(lines, "  so:       "+printable(c.Title))
+	for _, title := range e.condition.Prevented() {
+		lines = append(lines, "  so:       "+printable(title))
 	}
 	return strings.Join(append(lines, "  next:     "+printable(root.Next)), "\n")
 }
