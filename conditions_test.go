@@ -57,26 +57,12 @@ var codeWord = regexp.MustCompile("`([a-z]+(?:-[a-z]+)*)`")
 // condition that does not say what to do next.
 func conditionCodes(t *testing.T) (codes map[string]string, passing map[string]bool) {
 	t.Helper()
-	list, err := exec.Command("git", "ls-files", "*.go").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	set, files := parseProgram(t)
 	s := scanner{
-		set: token.NewFileSet(), codes: map[string]string{}, passing: map[string]bool{}, constants: map[name]string{},
+		set: set, codes: map[string]string{}, passing: map[string]bool{}, constants: map[name]string{},
 		takes: map[name]map[string]int{},
 	}
 	s.wrong = func(at ast.Node, text string) { t.Errorf("%s: %s", s.set.Position(at.Pos()), text) }
-	files := map[string]*ast.File{}
-	for _, path := range strings.Fields(string(list)) {
-		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "tools/kubernetes/") {
-			continue
-		}
-		file, err := parser.ParseFile(s.set, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[path] = file
-	}
 	for _, look := range []func(ast.Node) bool{s.declared, s.used} {
 		for _, path := range slices.Sorted(maps.Keys(files)) {
 			s.folder, s.file = filepath.Dir(path), files[path]
@@ -84,6 +70,27 @@ func conditionCodes(t *testing.T) (codes map[string]string, passing map[string]b
 		}
 	}
 	return s.codes, s.passing
+}
+
+// parseProgram returns the files of all that we ship, by their paths.
+func parseProgram(t *testing.T) (*token.FileSet, map[string]*ast.File) {
+	t.Helper()
+	list, err := exec.Command("git", "ls-files", "*.go").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, files := token.NewFileSet(), map[string]*ast.File{}
+	for _, path := range strings.Fields(string(list)) {
+		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "tools/kubernetes/") {
+			continue
+		}
+		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[path] = file
+	}
+	return set, files
 }
 
 // name is one of a folder's package.

@@ -1,10 +1,41 @@
 package build
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 )
+
+// No core file is made of a program on a node: the kernel gives each to a program that keeps nothing, no package brings one that does, and those of our own units that
+// hold keys make none.
+func TestNoCoreFiles(t *testing.T) {
+	const source = "../.."
+	sysctl, err := os.ReadFile(filepath.Join(source, "systemd/sysctl.d/50-hullmark.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(sysctl), "\nkernel.core_pattern = |/bin/false\n") {
+		t.Error("the kernel's core_pattern is not set")
+	}
+	locked, err := os.ReadFile(filepath.Join(source, "hullmark.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(locked), "systemd-coredump") || !strings.Contains(string(locked), "systemd-timesyncd") {
+		t.Error("the image has systemd-coredump, or the lock was not read")
+	}
+	for _, unit := range []string{"hullmark-firstboot", "hullmark-joinservice", "hullmark-statedisk@"} {
+		text, err := os.ReadFile(filepath.Join(source, "systemd/system", unit+".service"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "\nLimitCORE=0\n") {
+			t.Errorf("%s may make core files", unit)
+		}
+	}
+}
 
 // Credentials of the SMBIOS and of fw_cfg are in no register: only the command line, which is, keeps the first process from taking them.
 func TestNoCredentialsFromTheHost(t *testing.T) {
