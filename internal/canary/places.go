@@ -106,17 +106,27 @@ func (s *Search) Watch() *Watch {
 	}}
 	go func() {
 		defer close(ended)
+		looks := map[string]int{}
 		for ctx.Err() == nil {
-			w.look(s)
+			looks = w.look(s, looks)
 			time.Sleep(5 * time.Millisecond)
 		}
 	}()
 	return w
 }
 
-func (w *Watch) look(s *Search) {
+// A process is looked at so often while it is new, since it may execute another program, and from then on once in so many turns.
+const newFor, seldom = 50, 200
+
+// look looks at all processes once; looks counts the turns in which each was there.
+func (w *Watch) look(s *Search, before map[string]int) (looks map[string]int) {
+	looks = map[string]int{}
 	folders, _ := filepath.Glob("/proc/[0-9]*")
 	for _, folder := range folders {
+		n := before[folder]
+		if looks[folder] = n + 1; n > newFor && n%seldom != 0 {
+			continue
+		}
 		arguments, err := os.ReadFile(folder + "/cmdline")
 		if err != nil || len(arguments) == 0 { // It has ended, or is the kernel's.
 			continue
@@ -130,6 +140,7 @@ func (w *Watch) look(s *Search) {
 		w.found = with(w.found, found)
 		w.mu.Unlock()
 	}
+	return looks
 }
 
 // End ends the looking, and returns what was found and how often each program was looked at, as it was called.
