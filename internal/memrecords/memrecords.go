@@ -264,3 +264,28 @@ func (s *Store) Writes() int {
 	defer s.mutex.Unlock()
 	return s.writes
 }
+
+// Clone returns a store that holds the same and shares nothing.
+func (s *Store) Clone() *Store {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	c := &Store{
+		BeforeStore: s.BeforeStore, down: s.down, machines: maps.Clone(s.machines), names: maps.Clone(s.names), groups: maps.Clone(s.groups),
+		tokens: maps.Clone(s.tokens), issued: s.issued, conflicts: s.conflicts, writes: s.writes, term: s.term, held: s.held, renewals: s.renewals,
+	}
+	for node, kept := range c.machines {
+		kept.machine.Addresses = slices.Clone(kept.machine.Addresses)
+		c.machines[node] = kept
+	}
+	for group, nodes := range c.groups {
+		c.groups[group] = slices.Clone(nodes)
+	}
+	return c
+}
+
+// Names returns which machine claimed each name.
+func (s *Store) Names() map[string]hullmark.NodeID {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return maps.Clone(s.names)
+}
