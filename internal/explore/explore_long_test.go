@@ -1,0 +1,110 @@
+//go:build long
+
+package explore
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// build compiles the explorer with edited code, and returns the program.
+func build(t *testing.T, edits ...edit) string {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := apply(root, append(doubles(), edits...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	for name, text := range files {
+		at := filepath.Join(dir, filepath.Base(filepath.Dir(name))+"-"+filepath.Base(name))
+		if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		overlay.Replace[filepath.Join(root, name)] = at
+	}
+	out, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), out, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "explorer")
+	if out, err := exec.Command("go", "test", "-c", "-tags", "explore", "-vet=off", "-ldflags=-s -w", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+var reportLine = regexp.MustCompile(`(?m)^REPORT (.*)$`)
+
+// explore runs the explorer.
+func explore(t *testing.T, program string, args ...string) (found report) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	explorer := exec.CommandContext(ctx, program, append([]string{"-test.run", "^TestExplore$", "-test.timeout", "0"}, args...)...)
+	explorer.Env = append(explorer.Environ(), "GOGC=400")
+	out, err := explorer.CombinedOutput()
+	line := reportLine.FindSubmatch(out)
+	if err != nil || line == nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := json.Unmarshal(line[1], &found); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+var full = flag.Bool("full", false, "allow all faults, and take each check out")
+
+// The states in which a node, its disk and the cluster's records can be, through all that may happen to them, are good ones.
+func TestStates(t *testing.T) {
+	program, most := build(t), 1
+	args := []string{"-small"}
+	if *full {
+		args, most = nil, len(names)
+	}
+	for _, name := range names[:most] {
+		t.Run(name, func(t *testing.T) {
+			r := explore(t, program, append(args, "-scenario", name)...)
+			t.Logf("%d states, %d steps, up to %d events and %d power cuts, %d ends, %.0f s", r.States, r.Steps, r.Events, r.Crashes, r.Ends, r.Seconds)
+			if r.Violation != "" {
+				t.Errorf("%s:\n%s", r.Violation, strings.Join(r.Trace, "\n"))
+			}
+			if r.Events < 12 || r.Crashes == 0 || r.States < 1000 {
+				t.Error("that is not deep enough to show anything")
+			}
+		})
+	}
+}
+
+// Whoever takes a check out of the code is found out.
+func TestChecks(t *testing.T) {
+	all := checks()
+	if !*full {
+		all = all[:3]
+	}
+	for _, c := range all {
+		t.Run(c.what, func(t *testing.T) {
+			r := explore(t, build(t, c.without...), "-small", "-scenario", c.scenario, "-most", "40000")
+			t.Logf("%s: %q after %d events and %d states", c.scenario, r.Violation, len(r.Trace), r.States)
+			if r.Violation != c.finds {
+				t.Errorf("want %q", c.finds)
+			}
+		})
+	}
+}

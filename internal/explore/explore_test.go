@@ -1,0 +1,192 @@
+//go:build explore
+
+package explore
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-tpm/tpm2"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/firstboot"
+	"github.com/hullmark/hullmark/internal/explore/seam"
+	"github.com/hullmark/hullmark/internal/jointest"
+	"github.com/hullmark/hullmark/internal/memrecords"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+var (
+	scenarioFlag = flag.String("scenario", "", "what to explore")
+	shortFlag    = flag.Bool("small", false, "allow fewer faults")
+	mostFlag     = flag.Int("most", 0, "stop after so many states")
+	traceFlag    = flag.Bool("trace", false, "write each step")
+)
+
+// scenario is a cluster, its machines and disks, and the faults that are allowed.
+type scenario struct {
+	name     string
+	machines int
+	disks    int
+	// dials are the replicas that each machine may reach. With sameName each replica's policy names one machine alone, both by one name.
+	dials    [][]string
+	sameName bool
+	// full and small are the faults that may happen, in the long form and in the short one.
+	full, small budget
+	// stands are the codes of refusals that may stand at the end.
+	stands []string
+}
+
+var both = []string{"0", "1"}
+
+var scenarios = []scenario{
+	{name: "crashes", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 2, Slow: 1}, small: budget{Crash: 2}},
+	{name: "messages", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 2, Cut: 1, Again: 1, Replies: 1}, small: budget{Crash: 1, Cut: 1, Replies: 1}},
+	{name: "restarts", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 2, Slow: 1, Restart: 1, Agent: 1}, small: budget{Crash: 1, Slow: 1, Restart: 1, Agent: 1}},
+	{name: "disks", machines: 1, disks: 2, dials: [][]string{{"0"}}, full: budget{Crash: 2, Swap: 2}, small: budget{Crash: 2, Swap: 1}},
+	{name: "copies", machines: 1, disks: 1, dials: [][]string{{"0"}}, full: budget{Crash: 3, Copy: 1, Swap: 1}, small: budget{Crash: 2, Copy: 1, Swap: 1}},
+	{name: "workload", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 2, Agent: 1, Workload: 1}, small: budget{Crash: 1, Agent: 1, Workload: 1}},
+	{name: "names", machines: 2, disks: 2, dials: [][]string{{"0"}, {"1"}}, sameName: true, full: budget{Crash: 2}, small: budget{Crash: 1}, stands: []string{"name-taken"}},
+	{name: "owners", machines: 2, disks: 3, dials: [][]string{{"0"}, {"1"}}, full: budget{Crash: 2, Swap: 1}, small: budget{Crash: 1, Swap: 1}},
+}
+
+// site is what no event changes.
+type site struct {
+	scenario  scenario
+	cluster   *cluster.Cluster
+	policies  [2]*joinservice.PolicyStore
+	registers attest.Registers
+	config    []byte
+	eks       [][]byte
+	ak        []byte
+	nodes     []hullmark.NodeID
+	names     []string
+	dials     [][]string
+	places    []*place
+	tls       [2]credentials.TLSInfo
+	agents    map[int]*firstboot.Agent
+}
+
+func newSite(t *testing.T, s scenario) *site {
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &site{scenario: s, cluster: c, dials: s.dials, agents: map[int]*firstboot.Agent{}}
+	for register, value := range nodetest.Document(t, "image").Values(pcrs.SHA256) {
+		copy(x.registers[register][:], value)
+	}
+	if x.config, err = json.Marshal(hullmark.NodeConfig{
+		Version: 1, ClusterRoot: c.ID(), StateDisk: hullmark.DiskSelector{Serial: "state"}, Endpoints: []string{"192.0.2.1:7444"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	point := sha256.Sum256([]byte("ak"))
+	x.ak = tpm2.Marshal(attest.AKOf(point[:], point[:]))
+	dir, err := os.MkdirTemp("/dev/shm", "explore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	var members []measurements.Member
+	for i := range s.machines {
+		public := tpm2.RSAEKTemplate
+		public.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgRSA, &tpm2.TPM2BPublicKeyRSA{Buffer: []byte(strings.Repeat(string(rune('a'+i)), attest.EKModulus))})
+		x.eks = append(x.eks, tpm2.Marshal(public))
+		x.nodes = append(x.nodes, hullmark.TPMNodeID(x.eks[i]))
+		x.names = append(x.names, fmt.Sprintf("node-%d", i))
+		if s.sameName {
+			x.names[i] = "node"
+		}
+		p := &place{dir: filepath.Join(dir, fmt.Sprint(i))}
+		for _, folder := range []string{p.dir, p.work()} {
+			if err := os.MkdirAll(folder, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(p.dir, "fw"), x.config, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		x.places = append(x.places, p)
+		members = append(members, measurements.Member{EKID: x.nodes[i], Role: hullmark.Worker, Name: x.names[i]})
+	}
+	for i := range x.policies {
+		of := members
+		if s.sameName {
+			of = members[i : i+1]
+		}
+		x.policies[i] = jointest.PolicyStore(t, c, of...)
+	}
+	x.handshake(t)
+	return x
+}
+
+// handshake makes the one real channel whose keys all exchanges are bound to.
+func (x *site) handshake(t *testing.T) {
+	leaf, err := attest.NewService(x.cluster.Root.Certificate, x.cluster.Online.Certificate, x.cluster.Online.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := net.Pipe()
+	ends := []*tls.Conn{tls.Client(ours, attest.JoinConfig(x.cluster.ID())), tls.Server(theirs, attest.ServiceConfig(leaf))}
+	failed := make(chan error)
+	for _, end := range ends {
+		go func() { failed <- end.Handshake() }()
+	}
+	for range ends {
+		if err := <-failed; err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, end := range ends {
+		x.tls[i] = credentials.TLSInfo{State: end.ConnectionState()}
+	}
+}
+
+func (x *site) newService(r *run, replica int) *joinservice.Service {
+	k := records{r}
+	return &joinservice.Service{
+		Root: x.cluster.ID(), Policy: x.policies[replica], Keys: x.cluster.Keys, Records: k, Tokens: k, RemoveNode: r.removeNode,
+		Settings: joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}, KubernetesCA: x.cluster.KubernetesCA(),
+		Patience: joinservice.Patience{Proof: time.Hour, Opened: time.Hour, Progress: time.Hour, Renew: time.Hour},
+	}
+}
+
+// first is the world before anything happened.
+func (x *site) first(left budget) *world {
+	w := &world{
+		records: &memrecords.Store{}, nodes: map[string]int{}, left: left,
+		boots: map[hullmark.UUID]int{}, issued: map[string]bool{}, used: map[string]int{}, given: map[string]bool{},
+	}
+	for range x.scenario.disks {
+		w.disks = append(w.disks, disk{})
+	}
+	for i := range x.scenario.machines {
+		w.machines = append(w.machines, machine{mode: off, disk: i})
+	}
+	return w
+}
+
+func (x *site) start(w *world) *run {
+	r := &run{site: x, w: w.clone(), parked: make(chan struct{})}
+	seam.World = r
+	for i := range r.services {
+		r.services[i] = x.newService(r, i)
+	}
+	return r
+}
