@@ -76,8 +76,8 @@ reproduce: setup bin/hullmark ## Build the image three times under other circums
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.
-	go vet -tags long,vm,cluster,docs,browser ./...
-	go tool staticcheck -tags long,vm,cluster,docs,browser ./...
+	go vet -tags long,vm,cluster,docs,browser,explore ./...
+	go tool staticcheck -tags long,vm,cluster,docs,browser,explore ./...
 	@unformatted=$$(go tool gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); \
 		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi
 
@@ -88,6 +88,10 @@ fuzz: ## Fuzz decoders (FUZZ, a pattern; default all) for FUZZTIME each (10s), a
 .PHONY: threats
 threats: bin/hullmark bin/demo ## Run the tests that docs/threats.md names, and tell of each attack whether it was refused (VM=1: in virtual machines, too).
 	go run ./internal/threats -tags "long $(if $(VM),vm)"
+
+.PHONY: explore
+explore: ## Go through the states of a node, its disk and the records, with power cuts, lost messages and hosts; then without each check.
+	go test -tags long -count 1 -timeout 4h -v ./internal/explore -args -full
 
 .PHONY: generate
 generate: ## Regenerate the exchange's Go code from wire.proto.
