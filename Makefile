@@ -13,6 +13,7 @@ HOST_PACKAGES := bubblewrap uidmap python3 ca-certificates debian-archive-keyrin
 TEST_PACKAGES := chromium fonts-liberation
 
 FUZZTIME ?= 10s
+FUZZQUIET ?= 0
 OUT ?= out
 
 .PHONY: help
@@ -82,8 +83,8 @@ lint: ## Run go vet, staticcheck and gofumpt.
 		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi
 
 .PHONY: fuzz
-fuzz: ## Fuzz decoders (FUZZ, a pattern; default all) for FUZZTIME each (10s), and tell executions and coverage.
-	go run ./internal/fuzz -time $(FUZZTIME) -only "$(FUZZ)"
+fuzz: ## Fuzz decoders (FUZZ, a pattern; default all) for FUZZTIME each (10s), or until one found nothing new for FUZZQUIET, and tell executions and coverage.
+	go run ./internal/fuzz -time $(FUZZTIME) -quiet $(FUZZQUIET) -only "$(FUZZ)"
 
 .PHONY: threats
 threats: bin/hullmark bin/demo ## Run the tests that docs/threats.md names, and tell of each attack whether it was refused (VM=1: in virtual machines, too).

@@ -2,7 +2,7 @@
 package main
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -14,8 +14,11 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"sync"
 	"text/tabwriter"
+	"time"
 )
 
 const module = "github.com/hullmark/hullmark"
@@ -23,25 +26,37 @@ const module = "github.com/hullmark/hullmark"
 // target is one fuzz test, and what is told of it in the end.
 type target struct {
 	pkg, name string
-	// executions and found are the fuzzer's own figures; corpus is what it has to start from the next time.
-	executions, found, corpus string
+	// last is what the fuzzer said last; grew is when it found its last new input, from its start on.
+	last figures
+	grew time.Duration
 	// coverage is how much of the package's code seeds and corpus reach.
 	coverage string
 }
 
+// figures are the fuzzer's own: corpus is what it has to start from the next time.
+type figures struct {
+	elapsed                   time.Duration
+	executions, found, corpus int
+}
+
 func main() {
-	duration := flag.String("time", "10s", "how long each target is fuzzed")
+	var l limits
+	flag.DurationVar(&l.most, "time", 10*time.Second, "how long each target is fuzzed at most")
+	flag.DurationVar(&l.quiet, "quiet", 0, "fuzz a target no longer once it has found no new input for so long; 0 is never")
 	only := flag.String("only", "", "fuzz those whose package and name match this `pattern`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *duration, *only); err != nil {
+	if err := run(ctx, l, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "fuzz:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, duration, only string) error {
+// limits is how long a target is fuzzed.
+type limits struct{ most, quiet time.Duration }
+
+func run(ctx context.Context, l limits, only string) error {
 	pattern, err := regexp.Compile(only)
 	if err != nil {
 		return err
@@ -58,7 +73,7 @@ func run(ctx context.Context, duration, only string) error {
 	for i := range targets {
 		t := &targets[i]
 		fmt.Printf("== %s %s\n", t.pkg, t.name)
-		if err := t.fuzz(ctx, duration); err != nil {
+		if err := t.fuzz(ctx, l, farm); err != nil {
 			return errors.Join(err, printTable(os.Stdout, targets[:i]))
 		}
 		if err := t.cover(ctx, farm); err != nil {
@@ -97,24 +112,71 @@ func list(ctx context.Context, pattern *regexp.Regexp) ([]target, error) {
 }
 
 // progress is the line that the fuzzer writes every three seconds and at its end.
-var progress = regexp.MustCompile(`execs: (\d+) .*new interesting: (\d+) \(total: (\d+)\)`)
+var progress = regexp.MustCompile(`^fuzz: elapsed: (\S+), execs: (\d+) .*new interesting: (\d+) \(total: (\d+)\)`)
 
 // fuzz runs the target. Without a bound, the fuzzer spends its whole time making the first large input smaller.
-func (t *target) fuzz(ctx context.Context, duration string) error {
-	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-fuzz", "^"+t.name+"$", "-fuzztime", duration, "-fuzzminimizetime", "20x", t.pkg)
-	cmd.Stdout = io.MultiWriter(os.Stdout, &out)
-	cmd.Stderr = cmd.Stdout
-	if err := cmd.Run(); err != nil {
+func (t *target) fuzz(ctx context.Context, l limits, farm string) error {
+	program := filepath.Join(farm, "fuzz.test")
+	if out, err := exec.CommandContext(ctx, "go", "test", "-c", "-fuzz", "^"+t.name+"$", "-o", program, t.pkg).CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", t.pkg, err, out)
+	}
+	kept, err := kept(ctx)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, program, "-test.run", "^$", "-test.fuzz", "^"+t.name+"$", "-test.fuzztime", l.most.String(),
+		"-test.fuzzminimizetime", "20x", "-test.fuzzcachedir", filepath.Join(kept, t.pkg))
+	cmd.Dir = "." + strings.TrimPrefix(t.pkg, module)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	cmd.Stderr = cmd.Stdout // where the figures come
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	// An interrupt ends it as its time does, a second one kills it; it may have ended by itself.
+	interrupt := sync.OnceFunc(func() { _ = cmd.Process.Signal(os.Interrupt) })
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		fmt.Println(lines.Text())
+		if t.note(lines.Text()); l.quiet > 0 && t.last.elapsed-t.grew >= l.quiet {
+			interrupt()
+		}
+	}
+	if err := errors.Join(lines.Err(), cmd.Wait()); err != nil {
 		return fmt.Errorf("%s %s: %w", t.pkg, t.name, err)
 	}
-	lines := progress.FindAllStringSubmatch(out.String(), -1)
-	if len(lines) == 0 {
+	if t.last.executions == 0 {
 		return fmt.Errorf("%s %s: the fuzzer told no figures", t.pkg, t.name)
 	}
-	last := lines[len(lines)-1]
-	t.executions, t.found, t.corpus = last[1], last[2], last[3]
 	return nil
+}
+
+// note reads a line of the fuzzer's.
+func (t *target) note(line string) {
+	words := progress.FindStringSubmatch(line)
+	if words == nil {
+		return
+	}
+	// The pattern lets only numbers through.
+	elapsed, _ := time.ParseDuration(words[1])
+	executions, _ := strconv.Atoi(words[2])
+	found, _ := strconv.Atoi(words[3])
+	corpus, _ := strconv.Atoi(words[4])
+	if found > t.last.found {
+		t.grew = elapsed
+	}
+	t.last = figures{elapsed, executions, found, corpus}
+}
+
+// kept is the folder of Go's cache where inputs are kept that a fuzzer found.
+func kept(ctx context.Context) (string, error) {
+	cache, err := exec.CommandContext(ctx, "go", "env", "GOCACHE").Output()
+	if err != nil {
+		return "", fmt.Errorf("find Go's cache: %w", err)
+	}
+	return filepath.Join(strings.TrimSpace(string(cache)), "fuzz"), nil
 }
 
 // newFarm makes a temporary copy of the checkout out of symbolic links, in which inputs can be laid where a test looks for them.
@@ -168,11 +230,11 @@ func (t *target) cover(ctx context.Context, farm string) error {
 
 // layInputs shows the fuzzer's cache of this target beside the kept inputs of the checkout.
 func (t *target) layInputs(ctx context.Context, dir string) error {
-	cache, err := exec.CommandContext(ctx, "go", "env", "GOCACHE").Output()
+	kept, err := kept(ctx)
 	if err != nil {
-		return fmt.Errorf("find Go's cache: %w", err)
+		return err
 	}
-	found, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(cache)), "fuzz", t.pkg, t.name, "*"))
+	found, err := filepath.Glob(filepath.Join(kept, t.pkg, t.name, "*"))
 	if err != nil {
 		return err
 	}
@@ -190,9 +252,14 @@ func (t *target) layInputs(ctx context.Context, dir string) error {
 
 func printTable(w io.Writer, targets []target) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "\npackage\ttarget\texecutions\tnew\tcorpus\tcovers of its package\n")
+	fmt.Fprint(t, "\npackage\ttarget\texecutions\ta second\tnew\tthe last after\tcorpus\tcovers of its package\n")
+	all := 0
 	for _, x := range targets {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", strings.TrimPrefix(strings.TrimPrefix(x.pkg, module), "/"), x.name, x.executions, x.found, x.corpus, x.coverage)
+		all += x.last.executions
+		rate := float64(x.last.executions) / max(x.last.elapsed.Seconds(), 1)
+		fmt.Fprintf(t, "%s\t%s\t%d\t%.0f\t%d\t%v\t%d\t%s\n", strings.TrimPrefix(strings.TrimPrefix(x.pkg, module), "/"), x.name,
+			x.last.executions, rate, x.last.found, x.grew, x.last.corpus, x.coverage)
 	}
+	fmt.Fprintf(t, "%d targets\t\t%d\n", len(targets), all)
 	return t.Flush()
 }
