@@ -7,7 +7,6 @@ import (
 	"net"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -18,11 +17,11 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 )
 
-// maxStreams bounds what one connection asks at once, maxConnections how many
-// there are, those included that have not shown who they are.
+// maxStreams bounds what one connection asks at once, maxStrangers the connections
+// whose peers have not shown who they are.
 const (
-	maxStreams     = 8
-	maxConnections = 64
+	maxStreams   = 8
+	maxStrangers = 64
 )
 
 const (
@@ -45,7 +44,7 @@ func (a *Agent) serve(ctx context.Context) error {
 }
 
 func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds credentials.TransportCredentials) error {
-	server := grpc.NewServer(grpc.Creds(creds), grpc.MaxRecvMsgSize(wire.MaxFromVerifier),
+	server := grpc.NewServer(grpc.Creds(attest.ByHandshake(creds)), grpc.MaxRecvMsgSize(wire.MaxFromVerifier),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(handshakeTimeout))
 	wire.RegisterNodeServer(server, &nodeServer{agent: a})
 	if a.over = make(chan error, 1); a.turn.isKept() {
@@ -55,7 +54,7 @@ func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds creden
 	}
 	a.setUp = time.Since(a.online)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(netutil.LimitListener(listener, maxConnections)) }()
+	go func() { served <- server.Serve(attest.NewDoor(listener, maxStrangers)) }()
 	stopDialling := a.startDialling(ctx)
 	defer stopDialling()
 	select {

@@ -56,6 +56,7 @@ func (x *release) run() (err error) {
 	if err := x.attest(); err != nil {
 		return err
 	}
+	defer attest.Welcome(x.ctx)()
 	mine := x.service.takeTurn(x.claims.Node)
 	defer x.service.endTurn(x.claims.Node, mine)
 	x.conversation.over = mine.over

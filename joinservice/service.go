@@ -15,13 +15,14 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
 )
 
 const (
-	// maxStrangers bounds the exchanges whose evidence is not verified yet.
+	// MaxStrangers bounds the connections, and the exchanges, whose evidence is not verified yet.
 	// Beyond them, only members have streams, each member one.
-	maxStrangers = 64
+	MaxStrangers = 128
 	// maxHeaders bounds the headers of a call, in bytes.
 	maxHeaders = 8 << 10
 	// handshake bounds TLS and HTTP/2 handshakes, and how long a connection stays without a stream.
@@ -91,7 +92,7 @@ const (
 func (s *Service) InFlight() int64 { return s.inFlight.Load() }
 
 // Server returns a server of the exchange, bounded against strangers, over
-// attest's TLS; config is attest.ServiceConfig's. The caller bounds connections.
+// attest's TLS; config is attest.ServiceConfig's. It is served behind an attest.Door with MaxStrangers places.
 func (s *Service) Server(config *tls.Config) *grpc.Server {
 	server := grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(config)),
@@ -108,6 +109,9 @@ func (s *Service) Server(config *tls.Config) *grpc.Server {
 // Release runs one exchange. Its end is never a status with a reason: a machine
 // that is refused learns what Conversation says, and nothing from the stream.
 func (s *Service) Release(stream wire.JoinService_ReleaseServer) error {
+	if !attest.FirstCall(stream.Context()) {
+		return nil // A node has one exchange on a connection.
+	}
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
 	x := &release{service: s, conversation: Converse(stream, s.Patience), ctx: context.WithoutCancel(stream.Context())}
@@ -138,7 +142,7 @@ func outcomeOf(err error) string {
 
 // enter takes one of the places for strangers, if there is one.
 func (s *Service) enter() bool {
-	if s.strangers.Add(1) > maxStrangers {
+	if s.strangers.Add(1) > MaxStrangers {
 		s.strangers.Add(-1)
 		return false
 	}

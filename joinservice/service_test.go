@@ -402,7 +402,7 @@ func TestBusyService(t *testing.T) {
 	s := newSite(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	for range 64 {
+	for range joinservice.MaxStrangers {
 		connection, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(attest.JoinConfig(s.cluster.ID()))))
 		if err != nil {
 			t.Fatal(err)
@@ -412,7 +412,7 @@ func TestBusyService(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waitFor(t, func() bool { return s.service.InFlight() == 64 })
+	waitFor(t, func() bool { return s.service.InFlight() == joinservice.MaxStrangers })
 	s.denied(t, "busy", true, "the join service has as many exchanges under way as it takes")
 	cancel()
 	waitFor(t, func() bool { return s.service.InFlight() == 0 })

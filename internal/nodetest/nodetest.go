@@ -54,6 +54,8 @@ type Node struct {
 	EditProof func(*wire.Proof)
 	// ForeignChannel makes the node bind its quote to another channel than this one.
 	ForeignChannel bool
+	// Dialer, if set, is what Dial connects with.
+	Dialer *net.Dialer
 	// Observe, if set, is told the name of each message, M1 to M7, when it is sent or has come.
 	Observe func(message string)
 	// Join, if set, is what the machine does with M6, whether its verifier still hears it or not; its error ends the stream.
@@ -238,7 +240,12 @@ type stream interface {
 // as a node of the cluster that root names. It returns nil if the exchange came
 // to its end: with a Ready node, or with a denial (Denied).
 func (n *Node) Dial(ctx context.Context, address string, root hullmark.ClusterRoot) error {
+	dialer := n.Dialer
+	if dialer == nil {
+		dialer = &net.Dialer{}
+	}
 	connection, err := grpc.NewClient("passthrough:///"+address,
+		grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", to) }),
 		grpc.WithTransportCredentials(credentials.NewTLS(attest.JoinConfig(root))),
 		grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MaxFromVerifier)))

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -27,12 +26,8 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
-const (
-	// httpAddress is where health and metrics are.
-	httpAddress = "127.0.0.1:7445"
-	// maxConnections bounds nodes' connections.
-	maxConnections = 2048
-)
+// httpAddress is where health and metrics are.
+const httpAddress = "127.0.0.1:7445"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, os.Interrupt)
@@ -151,7 +146,7 @@ func prepare(o options) (a *app, err error) {
 func (a *app) serve(ctx context.Context, nodes, scrapes net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	exchange, http := a.service.Server(a.tls()), a.metrics.server(a.profile)
-	group.Go(func() error { return exchange.Serve(netutil.LimitListener(nodes, maxConnections)) })
+	group.Go(func() error { return exchange.Serve(attest.NewDoor(nodes, joinservice.MaxStrangers)) })
 	group.Go(func() error { return serveHTTP(http, scrapes) })
 	for _, work := range []func(context.Context) error{a.openKeyset, a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.settle, a.keepWatchdogQuiet} {
 		group.Go(func() error { return ignoreEnd(ctx, work(ctx)) })
