@@ -26,6 +26,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/flood"
 	"github.com/hullmark/hullmark/internal/rig"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -44,13 +45,21 @@ const (
 	haltedFile    = "halted"
 )
 
-// TestMain makes of this program the service, in a process that can be killed, if the environment says so.
+// TestMain makes of this program the service, in a process that can be killed, or what floods it, if the environment says so.
 func TestMain(m *testing.M) {
-	step, ok := os.LookupEnv(haltsVariable)
-	if !ok {
+	flood.Main()
+	step, halts := os.LookupEnv(haltsVariable)
+	_, flooded := os.LookupEnv(floodedVariable)
+	var err error
+	switch {
+	case halts:
+		err = serveUntil(step, os.Args[1:])
+	case flooded:
+		err = serveInMemory(os.Args[1:])
+	default:
 		os.Exit(m.Run())
 	}
-	if err := serveUntil(step, os.Args[1:]); err != nil {
+	if err != nil {
 		slog.Error(err.Error())
 		os.Exit(1)
 	}

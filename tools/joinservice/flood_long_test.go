@@ -1,0 +1,229 @@
+//go:build long
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/flood"
+	"github.com/hullmark/hullmark/internal/memrecords"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+var (
+	figures   = flag.Duration("figures", 0, "how long each flood lasts whose figures are held to their targets; 0 for short ones that are not")
+	floodKind = flag.String("kind", "", "the one kind of flood; all if it is empty")
+)
+
+const (
+	// floodedVariable makes of a test's program the service with records in memory.
+	floodedVariable = "HULLMARK_TEST_FLOODED"
+	// joiners are machines that join again and again, each from an address of its own.
+	joiners = 4
+	// mostMemory is what the service may have during a flood: half of what its unit allows.
+	mostMemory = 256 << 20
+)
+
+// serveInMemory is the service at the addresses of its arguments, with records in memory: no API is waited for.
+func serveInMemory(args []string) error {
+	o := options{
+		credentials: os.Getenv("CREDENTIALS_DIRECTORY"), state: os.Getenv("STATE_DIRECTORY"), listen: args[0], http: args[1], api: "https://127.0.0.1:1", profile: true,
+		notify: func(string) {}, log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	a, err := prepare(o)
+	if err != nil {
+		return err
+	}
+	records := &memrecords.Store{}
+	a.service.Records, a.service.Tokens = attentive{records, a.outage}, records
+	a.service.RemoveNode = func(context.Context, string) error { return nil }
+	return a.run(context.Background())
+}
+
+// flooded is the service as a process, machines that join, and what a stranger may have seen of one of them.
+type flooded struct {
+	*site
+	service  *rig.Process
+	o        options
+	each     []func() error
+	seen     flood.Flood
+	capacity float64
+}
+
+func newFlooded(t *testing.T) *flooded {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(flood.StepAside())
+	s := &flooded{site: newSite(t), o: options{listen: freeAddress(t), http: freeAddress(t)}}
+	nodes := []*nodetest.Node{s.node}
+	for i := 1; i < joiners; i++ {
+		node := nodetest.New(t, s.cluster.ID())
+		node.Boot(t, "image")
+		nodes = append(nodes, node)
+		s.policy.Members = append(s.policy.Members, measurements.Member{EKID: node.ID, Role: hullmark.Worker, Name: fmt.Sprintf("worker-%d", i+1)})
+	}
+	envelope, err := measurements.SignPolicy(s.cluster.Root.Key, s.cluster.ID(), s.policy)
+	must(err)
+	s.write(t, "policy", envelope)
+	s.service, err = flood.Server(t.Context(), t.TempDir(), s.o.listen,
+		[]string{floodedVariable + "=1", "CREDENTIALS_DIRECTORY=" + s.credentials, "STATE_DIRECTORY=" + s.state}, s.o.listen, s.o.http)
+	must(err)
+	t.Cleanup(func() {
+		if err := s.service.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	s.seen = flood.Flood{Address: s.o.listen, Root: s.cluster.ID()}
+	s.node.EditHello, s.node.EditProof = s.see(t)
+	for i, node := range nodes {
+		node.Prepare(t)
+		node.Dialer = flood.Dialer(1, i)
+		s.each = append(s.each, func() error { return s.join(t.Context(), node) })
+		must(s.each[i]())
+		grant := node.Ticket().Disk
+		node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
+	}
+	s.node.EditHello, s.node.EditProof = nil, nil
+	return s
+}
+
+// see keeps the messages that a flood replays.
+func (s *flooded) see(t *testing.T) (func(*wire.Hello), func(*wire.Proof)) {
+	note := func(m *wire.FromNode) []byte {
+		raw, err := proto.Marshal(m)
+		if err != nil {
+			t.Error(err)
+		}
+		return raw
+	}
+	return func(h *wire.Hello) {
+			raw, err := wire.EncodeHello(h)
+			if err != nil {
+				t.Error(err)
+			}
+			s.seen.Hello = note(&wire.FromNode{Message: &wire.FromNode_Hello{Hello: raw}})
+		}, func(p *wire.Proof) {
+			s.seen.Proof = note(&wire.FromNode{Message: &wire.FromNode_Proof{Proof: p}})
+		}
+}
+
+// join runs one exchange to Ready.
+func (s *flooded) join(ctx context.Context, node *nodetest.Node) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := node.Dial(ctx, s.o.listen, s.cluster.ID()); err != nil {
+		return err
+	}
+	if denied := node.Denied(); denied != nil {
+		return denied
+	}
+	return nil
+}
+
+// during measures the joins while something goes on.
+func (s *flooded) during(do func() error) (flood.Waits, error) {
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		defer close(stop)
+		done <- do()
+	}()
+	waits, err := flood.Measure(stop, s.each)
+	return waits, errors.Join(err, <-done)
+}
+
+// flood lets strangers do one thing from many addresses while machines join.
+func (s *flooded) flood(t *testing.T, kind string, length time.Duration) (row flood.Row) {
+	t.Helper()
+	before := s.service.PID()
+	alone, err := s.during(func() error { time.Sleep(length / 2); return nil })
+	if err == nil {
+		err = flood.Forget(s.service)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := s.seen
+	f.Kind, f.Attackers, f.Sources, f.For, f.Rate = kind, 1000, 16, length, int(20*s.capacity)
+	row = flood.Row{Kind: kind, Alone: alone}
+	row.Meanwhile, err = s.during(func() error {
+		used, err := s.service.CPU()
+		if err == nil {
+			row.Sent, err = f.Run(t.Context())
+		}
+		after, failed := s.service.CPU()
+		row.CPU = (after - used).Seconds() / max(row.Sent.Took.Seconds(), 1)
+		return errors.Join(err, failed)
+	})
+	if err != nil {
+		t.Errorf("%s: %v", kind, err)
+	}
+	if err := s.service.Alive(); err != nil || s.service.PID() != before {
+		t.Fatalf("%s: the service is %d, was %d: %v", kind, s.service.PID(), before, err)
+	}
+	if row.Memory, err = flood.Memory(s.service); err != nil || row.Memory > mostMemory {
+		t.Errorf("%s: the service had %d MiB, at most %d are allowed: %v", kind, row.Memory>>20, mostMemory>>20, err)
+	}
+	if row.Sent.Tried < 1000 || len(row.Meanwhile) < joiners {
+		t.Errorf("%s: %d tries of strangers and %d joins: this tested nothing", kind, row.Sent.Tried, len(row.Meanwhile))
+	}
+	return row
+}
+
+// measureCapacity lets strangers be refused, one after the other, as many as the service can take at once.
+func (s *flooded) measureCapacity(t *testing.T) {
+	t.Helper()
+	f := s.seen
+	f.Kind, f.Attackers, f.Sources, f.For = "replayed evidence", joinservice.MaxStrangers/2, 16, 5*time.Second
+	sent, err := f.Run(t.Context())
+	if err != nil || sent.Answered == 0 {
+		t.Fatalf("%+v: %v", sent, err)
+	}
+	s.capacity = sent.Served()
+}
+
+// Strangers do all that they can; every machine joins, at its first attempt, and the service has no more memory than it may.
+func TestFlood(t *testing.T) {
+	s := newFlooded(t)
+	length := *figures
+	if length == 0 {
+		length = 3 * time.Second
+	}
+	s.measureCapacity(t)
+	var rows []flood.Row
+	for _, kind := range flood.Kinds() {
+		if *floodKind == "" || *floodKind == kind {
+			rows = append(rows, s.flood(t, kind, length))
+		}
+	}
+	if err := flood.Print(t.Output(), "join service", s.capacity, rows); err != nil {
+		t.Error(err)
+	}
+	if *figures == 0 {
+		return
+	}
+	for _, r := range rows {
+		if r.Ratio() > 2 || r.Sent.Rate() < 10*s.capacity {
+			t.Errorf("%s: the slowest of a hundred joins took %.2f times as long, want at most 2; %.0f tries/s are %.1f times the capacity, want at least 10",
+				r.Kind, r.Ratio(), r.Sent.Rate(), r.Sent.Rate()/s.capacity)
+		}
+	}
+}
