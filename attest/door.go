@@ -232,8 +232,13 @@ func (d *Door) leave(g *guest) {
 		delete(d.crowd, s)
 	}
 	g.patience.Stop()
+	g.goOn() // It may wait.
+}
+
+// goOn gives a guest a turn, unless it has one.
+func (g *guest) goOn() {
 	select {
-	case g.turn <- struct{}{}: // It may wait for one.
+	case g.turn <- struct{}{}:
 	default:
 	}
 }
@@ -338,7 +343,7 @@ func (d *Door) callNext() (called bool) {
 	}
 	d.turns = max(d.turns, next.turns)
 	next.turns++
-	next.waiting[0].turn <- struct{}{} // It has room: the guest took what was left over before it waited.
+	next.waiting[0].goOn()
 	next.waiting = slices.Delete(next.waiting, 0, 1)
 	return true
 }
