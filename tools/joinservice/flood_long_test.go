@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -20,7 +19,6 @@ import (
 	"github.com/hullmark/hullmark/internal/memrecords"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/rig"
-	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -57,11 +55,10 @@ func serveInMemory(args []string) error {
 // flooded is the service as a process, machines that join, and what a stranger may have seen of one of them.
 type flooded struct {
 	*site
-	service  *rig.Process
-	o        options
-	each     []func() error
-	seen     flood.Flood
-	capacity float64
+	service *rig.Process
+	o       options
+	each    []func() error
+	seen    flood.Flood
 }
 
 func newFlooded(t *testing.T) *flooded {
@@ -139,91 +136,10 @@ func (s *flooded) join(ctx context.Context, node *nodetest.Node) error {
 	return nil
 }
 
-// during measures the joins while something goes on.
-func (s *flooded) during(do func() error) (flood.Waits, error) {
-	stop, done := make(chan struct{}), make(chan error, 1)
-	go func() {
-		defer close(stop)
-		done <- do()
-	}()
-	waits, err := flood.Measure(stop, s.each)
-	return waits, errors.Join(err, <-done)
-}
-
-// flood lets strangers do one thing from many addresses while machines join.
-func (s *flooded) flood(t *testing.T, kind string, length time.Duration) (row flood.Row) {
-	t.Helper()
-	before := s.service.PID()
-	alone, err := s.during(func() error { time.Sleep(length / 2); return nil })
-	if err == nil {
-		err = flood.Forget(s.service)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := s.seen
-	f.Kind, f.Attackers, f.Sources, f.For, f.Rate = kind, 1000, 16, length, int(20*s.capacity)
-	row = flood.Row{Kind: kind, Alone: alone}
-	row.Meanwhile, err = s.during(func() error {
-		used, err := s.service.CPU()
-		if err == nil {
-			row.Sent, err = f.Run(t.Context())
-		}
-		after, failed := s.service.CPU()
-		row.CPU = (after - used).Seconds() / max(row.Sent.Took.Seconds(), 1)
-		return errors.Join(err, failed)
-	})
-	if err != nil {
-		t.Errorf("%s: %v", kind, err)
-	}
-	if err := s.service.Alive(); err != nil || s.service.PID() != before {
-		t.Fatalf("%s: the service is %d, was %d: %v", kind, s.service.PID(), before, err)
-	}
-	if row.Memory, err = flood.Memory(s.service); err != nil || row.Memory > mostMemory {
-		t.Errorf("%s: the service had %d MiB, at most %d are allowed: %v", kind, row.Memory>>20, mostMemory>>20, err)
-	}
-	if row.Sent.Tried < 1000 || len(row.Meanwhile) < joiners {
-		t.Errorf("%s: %d tries of strangers and %d joins: this tested nothing", kind, row.Sent.Tried, len(row.Meanwhile))
-	}
-	return row
-}
-
-// measureCapacity lets strangers be refused, one after the other, as many as the service can take at once.
-func (s *flooded) measureCapacity(t *testing.T) {
-	t.Helper()
-	f := s.seen
-	f.Kind, f.Attackers, f.Sources, f.For = "replayed evidence", joinservice.MaxStrangers/2, 16, 5*time.Second
-	sent, err := f.Run(t.Context())
-	if err != nil || sent.Answered == 0 {
-		t.Fatalf("%+v: %v", sent, err)
-	}
-	s.capacity = sent.Served()
-}
-
 // Strangers do all that they can; every machine joins, at its first attempt, and the service has no more memory than it may.
 func TestFlood(t *testing.T) {
 	s := newFlooded(t)
-	length := *figures
-	if length == 0 {
-		length = 3 * time.Second
-	}
-	s.measureCapacity(t)
-	var rows []flood.Row
-	for _, kind := range flood.Kinds() {
-		if *floodKind == "" || *floodKind == kind {
-			rows = append(rows, s.flood(t, kind, length))
-		}
-	}
-	if err := flood.Print(t.Output(), "join service", s.capacity, rows); err != nil {
-		t.Error(err)
-	}
-	if *figures == 0 {
-		return
-	}
-	for _, r := range rows {
-		if r.Ratio() > 2 || r.Sent.Rate() < 10*s.capacity {
-			t.Errorf("%s: the slowest of a hundred joins took %.2f times as long, want at most 2; %.0f tries/s are %.1f times the capacity, want at least 10",
-				r.Kind, r.Ratio(), r.Sent.Rate(), r.Sent.Rate()/s.capacity)
-		}
-	}
+	flood.Floods{
+		Server: s.service, Each: s.each, Flood: s.seen, Kinds: flood.Kinds(), Only: *floodKind, Probe: "replayed evidence", Memory: mostMemory, Figures: *figures,
+	}.Run(t, "join service")
 }

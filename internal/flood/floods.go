@@ -1,0 +1,122 @@
+package flood
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark/internal/rig"
+)
+
+const (
+	// attackers try at once, from sources addresses; in a second they make timesCapacity times as many connections as the server can deal with.
+	attackers, sources, timesCapacity = 1000, 16, 20
+	// probers find out how many that is.
+	probers = 64
+	// short is how long a flood lasts whose figures are not held to targets.
+	short = 3 * time.Second
+	// The targets of the others: by how much the slowest of a hundred may take longer, and how many times its capacity the server is offered.
+	mostRatio, leastOffer = 2, 10
+)
+
+// Floods are several floods of one server, one after the other.
+type Floods struct {
+	Server *rig.Process
+	// Each are those whom the server is for.
+	Each []func() error
+	// Flood is what all have in common, Kinds are their kinds, and Only the one that is wanted of them, if one is.
+	Flood
+	Kinds []string
+	Only  string
+	// Probe is the kind whose answers a second are the server's capacity.
+	Probe string
+	// Memory is what the server may have, in bytes.
+	Memory int64
+	// Figures is how long each flood lasts whose figures are held to their targets; 0 are short ones that are not: timings are no tests.
+	Figures time.Duration
+}
+
+// Run floods the server. Everyone whom it is for gets through at the first attempt, it stays the same process, and has no more memory than it may.
+func (f Floods) Run(t *testing.T, what string) {
+	t.Helper()
+	capacity := f.capacity(t)
+	length := f.Figures
+	if length == 0 {
+		length = short
+	}
+	var rows []Row
+	for _, kind := range f.Kinds {
+		if f.Only == "" || f.Only == kind {
+			rows = append(rows, f.run(t, kind, length, capacity))
+		}
+	}
+	if err := Print(t.Output(), what, capacity, rows); err != nil {
+		t.Error(err)
+	}
+	for _, r := range rows {
+		if offer := r.Sent.Rate() / capacity; f.Figures > 0 && (r.Ratio() > mostRatio || offer < leastOffer) {
+			t.Errorf("%s: the slowest of a hundred took %.2f times as long, want at most %d; %.1f times the capacity was offered, want at least %d",
+				r.Kind, r.Ratio(), mostRatio, offer, leastOffer)
+		}
+	}
+}
+
+// capacity lets strangers come one after the other, as many as the server can take at once.
+func (f Floods) capacity(t *testing.T) float64 {
+	t.Helper()
+	probe := f.Flood
+	probe.Kind, probe.Attackers, probe.Sources, probe.For = f.Probe, probers, sources, 5*time.Second
+	sent, err := probe.Run(t.Context())
+	if err != nil || sent.Answered == 0 {
+		t.Fatalf("%+v: %v", sent, err)
+	}
+	return sent.Served()
+}
+
+// during measures while something goes on.
+func (f Floods) during(do func() error) (Waits, error) {
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		defer close(stop)
+		done <- do()
+	}()
+	waits, err := Measure(stop, f.Each)
+	return waits, errors.Join(err, <-done)
+}
+
+// run lets strangers do one thing from many addresses.
+func (f Floods) run(t *testing.T, kind string, length time.Duration, capacity float64) Row {
+	t.Helper()
+	one := f.Flood
+	one.Kind, one.Attackers, one.Sources, one.For, one.Rate = kind, attackers, sources, length, int(timesCapacity*capacity)
+	row := Row{Kind: kind}
+	var err error
+	if row.Alone, err = f.during(func() error { time.Sleep(length / 2); return nil }); err == nil {
+		err = Forget(f.Server)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	row.Meanwhile, err = f.during(func() error {
+		used, err := f.Server.CPU()
+		if err == nil {
+			row.Sent, err = one.Run(t.Context())
+		}
+		after, failed := f.Server.CPU()
+		row.CPU = (after - used).Seconds() / max(row.Sent.Took.Seconds(), 1)
+		return errors.Join(err, failed)
+	})
+	if err != nil {
+		t.Errorf("%s: %v", kind, err)
+	}
+	if err := f.Server.Alive(); err != nil { // A process that was started anew would be another one.
+		t.Fatalf("%s: %v", kind, err)
+	}
+	if row.Memory, err = Memory(f.Server); err != nil || row.Memory > f.Memory {
+		t.Errorf("%s: the server had %d MiB, at most %d are allowed: %v", kind, row.Memory>>20, f.Memory>>20, err)
+	}
+	if row.Sent.Tried < attackers/10 || len(row.Meanwhile) < len(f.Each) {
+		t.Errorf("%s: %d tries of strangers, and %d of those whom the server is for: this shows nothing", kind, row.Sent.Tried, len(row.Meanwhile))
+	}
+	return row
+}
