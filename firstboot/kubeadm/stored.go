@@ -146,6 +146,9 @@ func WithControlPlane(clusterConfiguration []byte, endpoint string, names []stri
 	if err := yaml.Unmarshal(clusterConfiguration, &config); err != nil {
 		return nil, false, fmt.Errorf("ClusterConfiguration: %w", err)
 	}
+	if config == nil {
+		return nil, false, errors.New("ClusterConfiguration: missing or empty")
+	}
 	host, _, err := net.SplitHostPort(endpoint)
 	if err != nil {
 		return nil, false, fmt.Errorf("endpoint: %w", err)
