@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -164,17 +165,41 @@ func FuzzDecodeHello(f *testing.F) {
 		if len(h.GetNodeConfig()) > hullmark.MaxNodeConfig || h.GetDisk() == nil {
 			t.Error("a hello beyond the limits was accepted")
 		}
-		_, _ = h.GetDisk().DiskClaim()
+		if claim, err := h.GetDisk().DiskClaim(); err == nil && !proto.Equal(wire.FromDiskClaim(claim), h.GetDisk()) {
+			t.Errorf("the disk %v is claimed as %+v", h.GetDisk(), claim)
+		}
+		encoded, err := wire.EncodeHello(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := wire.DecodeHello(encoded); err != nil || !proto.Equal(again, h) {
+			t.Errorf("%v came back as %v, %v", h, again, err)
+		}
 	})
 }
 
-func FuzzFromNode(f *testing.F) {
-	proof := &wire.FromNode{Message: &wire.FromNode_Proof{Proof: &wire.Proof{Quoted: []byte{1}, PcrValues: make([]byte, wire.PCRValues)}}}
-	raw, err := proto.Marshal(proof)
-	if err != nil {
-		f.Fatal(err)
+// add adds messages as seeds.
+func add[M proto.Message](f *testing.F, messages ...M) {
+	f.Helper()
+	for _, m := range messages {
+		raw, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(raw)
 	}
-	f.Add(raw)
+}
+
+func FuzzFromNode(f *testing.F) {
+	add(
+		f,
+		&wire.FromNode{Message: &wire.FromNode_Proof{Proof: &wire.Proof{Quoted: []byte{1}, PcrValues: make([]byte, wire.PCRValues)}}},
+		&wire.FromNode{Message: &wire.FromNode_Hello{Hello: []byte{1}}},
+		&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{Issued: 1, Addresses: []string{"192.0.2.1", "2001:db8::1"}, LastBoot: "x"}}},
+		&wire.FromNode{Message: &wire.FromNode_Progress{Progress: &wire.Progress{
+			Phase: "KUBEADM", Failed: &wire.Condition{Code: "a", Because: &wire.Condition{Code: "b"}},
+		}}},
+	)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m := &wire.FromNode{}
 		if proto.Unmarshal(data, m) != nil || wire.CheckFromNode(m) != nil {
@@ -183,16 +208,53 @@ func FuzzFromNode(f *testing.F) {
 		if p := m.GetProof(); p != nil && len(p.GetPcrValues()) != wire.PCRValues {
 			t.Error("a proof of another size was accepted")
 		}
+		for _, text := range m.GetOpened().GetAddresses() {
+			if _, err := netip.ParseAddr(text); err != nil {
+				t.Errorf("%q was accepted as an address", text)
+			}
+		}
+		causes := 0
+		for c := m.GetProgress().GetFailed().HullmarkCondition(); c != nil; c = c.Because {
+			causes++
+		}
+		if causes > wire.MaxCauses {
+			t.Errorf("%d causes were accepted", causes)
+		}
 	})
 }
 
 func FuzzFromVerifier(f *testing.F) {
-	f.Add([]byte{0x0a, 0x06, 0x0a, 0x04, 'i', 'n', 'i', 't'})
-	f.Fuzz(func(_ *testing.T, data []byte) {
+	add(
+		f,
+		&wire.FromVerifier{Message: &wire.FromVerifier_Call{Call: &wire.Call{Kind: "init"}}},
+		&wire.FromVerifier{Message: &wire.FromVerifier_Challenge{Challenge: &wire.Challenge{Credential: []byte{1}, Secret: []byte{2}}}},
+		&wire.FromVerifier{Message: &wire.FromVerifier_Ticket{Ticket: wire.FromTicket(hullmark.Ticket{Kind: hullmark.Join, Disk: hullmark.DiskGrant{
+			Key: hullmark.NewSecret(make([]byte, 32)), Generation: 1, FormatAllowed: true, Epoch: hullmark.Epoch{Committed: 1, Issued: 2},
+		}})}},
+		&wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: &wire.Proceed{
+			NodeName: "w", Role: "worker", Files: []*wire.File{{Path: "/x", Mode: 0o600}}, Snapshot: &wire.Snapshot{Size: 1, Bump: 1, Sha256: make([]byte, 32), Backup: make([]byte, 32)},
+		}}},
+		&wire.FromVerifier{Message: &wire.FromVerifier_Denied{Denied: &wire.Condition{Code: "denied"}}},
+		&wire.FromVerifier{Message: &wire.FromVerifier_Snapshot{Snapshot: []byte{1}}},
+	)
+	f.Fuzz(func(t *testing.T, data []byte) {
 		m := &wire.FromVerifier{}
-		if proto.Unmarshal(data, m) == nil && wire.CheckFromVerifier(m) == nil {
-			_, _ = m.GetTicket().HullmarkTicket()
-			_ = m.GetDenied().HullmarkCondition()
+		if proto.Unmarshal(data, m) != nil || wire.CheckFromVerifier(m) != nil {
+			return
+		}
+		if given := m.GetTicket(); given != nil {
+			if ticket, err := given.HullmarkTicket(); err == nil && !proto.Equal(wire.FromTicket(ticket), given) {
+				t.Error("the ticket means another one")
+			}
+		}
+		for _, file := range m.GetProceed().GetFiles() {
+			if file.GetMode()&^0o777 != 0 || len(file.GetContent()) > wire.MaxFile {
+				t.Errorf("a file of mode %o and %d bytes was accepted", file.GetMode(), len(file.GetContent()))
+			}
+		}
+		denied := &wire.FromVerifier{Message: &wire.FromVerifier_Denied{Denied: wire.FromCondition(m.GetDenied().HullmarkCondition())}}
+		if m.GetDenied() != nil && !proto.Equal(denied, m) {
+			t.Error("the denial means another one")
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package button
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -32,7 +33,12 @@ func TestIsPress(t *testing.T) {
 
 func FuzzIsPress(f *testing.F) {
 	f.Add(event("button/power"))
-	f.Fuzz(func(_ *testing.T, message []byte) { isPress(message) })
+	f.Add(event("button/sleep"))
+	f.Fuzz(func(t *testing.T, message []byte) {
+		if isPress(message) && !bytes.Contains(message, []byte(powerClass+"\x00")) {
+			t.Error("a press of no power button was taken for one")
+		}
+	})
 }
 
 func TestWaitEnds(t *testing.T) {

@@ -2,6 +2,8 @@ package initrd
 
 import (
 	"bytes"
+	"encoding/binary"
+	"encoding/hex"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -148,4 +150,31 @@ func TestRunRefusesOutsideOfPID1(t *testing.T) {
 	if err := Run(); err == nil {
 		t.Fatal("Run worked in a process that is not the machine's first")
 	}
+}
+
+// FuzzRootHash holds the reader of the command line to one root hash, which it names once.
+func FuzzRootHash(f *testing.F) {
+	f.Add("quiet roothash=" + strings.Repeat("0f", 32) + " lockdown=integrity")
+	f.Add("roothash= roothash=" + strings.Repeat("A0", 32))
+	f.Fuzz(func(t *testing.T, line string) {
+		root, err := rootHash(line)
+		if err == nil && (strings.Count(line, "roothash=") < 1 || !strings.Contains(strings.ToLower(line), "roothash="+hex.EncodeToString(root[:]))) {
+			t.Errorf("%q gave %x", line, root)
+		}
+	})
+}
+
+// FuzzImageSize holds what a table says of the image's end to the disk.
+func FuzzImageSize(f *testing.F) {
+	table := make([]byte, 2*sector)
+	binary.LittleEndian.PutUint64(table[sector+32:], 99)
+	f.Add(table, int64(1<<20))
+	f.Add(table, int64(sector))
+	f.Add([]byte{}, int64(0))
+	f.Fuzz(func(t *testing.T, disk []byte, size int64) {
+		size &= 1<<50 - 1
+		if end := imageSize(bytes.NewReader(disk), size); end < 0 || end > size || end != size && end%sector != 0 {
+			t.Errorf("an image of %d bytes on a disk of %d", end, size)
+		}
+	})
 }

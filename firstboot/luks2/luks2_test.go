@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -194,10 +195,17 @@ func TestDecodeRealHeaderWithoutIntegrity(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add(area(metadata)[:2*HeaderSize])
 	f.Add(realHeader(f)[:2*HeaderSize])
-	f.Fuzz(func(_ *testing.T, b []byte) {
+	f.Fuzz(func(t *testing.T, b []byte) {
 		padded := make([]byte, AreaSize)
 		copy(padded, b)
-		_, _ = Decode(padded)
+		h, err := Decode(padded)
+		if err != nil {
+			return
+		}
+		// What a header says beside the profile is its identity, and both copies say it.
+		if _, text, err := decodeCopy(padded[HeaderSize:2*HeaderSize], secondaryMagic, HeaderSize); err != nil || checkMetadata(text) != nil || len(h.UUID) != 36 {
+			t.Errorf("accepted as %+v: %v", h, err)
+		}
 	})
 }
 
@@ -205,5 +213,17 @@ func FuzzDecode(f *testing.F) {
 func FuzzMetadata(f *testing.F) {
 	f.Add([]byte(metadata))
 	f.Add([]byte(`{"a":{"b":["0"]}}`))
-	f.Fuzz(func(_ *testing.T, b []byte) { _ = checkMetadata(b) })
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if checkMetadata(b) != nil {
+			return
+		}
+		// One segment, one keyslot, one digest, and no requirement: a word of any other profile is refused.
+		var m struct {
+			Segments, Keyslots, Digests, Tokens map[string]json.RawMessage
+			Config                              map[string]json.RawMessage
+		}
+		if err := json.Unmarshal(b, &m); err != nil || len(m.Segments) != 1 || len(m.Keyslots) != 1 || len(m.Digests) != 1 || len(m.Tokens) != 0 || m.Config["requirements"] != nil && string(m.Config["requirements"]) != "{}" {
+			t.Errorf("accepted: %s (%v)", b, err)
+		}
+	})
 }

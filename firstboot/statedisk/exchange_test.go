@@ -1,10 +1,12 @@
 package statedisk
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -100,4 +102,55 @@ func TestReadRequestRefuses(t *testing.T) {
 			t.Errorf("request %.40q was accepted", text)
 		}
 	}
+}
+
+// FuzzReadRequest holds the helper's reader to what it does with a request: a grant comes with a key, and with nothing but an order to open.
+func FuzzReadRequest(f *testing.F) {
+	key := string(bytes.Repeat([]byte{7}, keySize))
+	f.Add([]byte(`{"op":"probe","disk":{"serial":"state"}}` + "\n"))
+	f.Add([]byte(`{"op":"open","disk":{"serial":"state"},"grant":{"generation":1,"formatAllowed":true,"epoch":{"committed":1,"issued":2}}}` + "\n" + key))
+	f.Add([]byte(`{"op":"open","grant":null}` + "\n" + key))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		q, secret, err := ReadRequest(bytes.NewReader(data))
+		if err != nil {
+			return
+		}
+		if opens := q.Op == OpOpen; opens != (q.Grant != nil) || opens != (secret.Len() == keySize) || !opens && q.Op != OpProbe {
+			t.Errorf("%+v was taken, with a key of %d bytes", q, secret.Len())
+		}
+		if end := bytes.IndexByte(data, '\n'); end < 0 || end >= maxMessage || q.Grant != nil && string(secret.Expose()) != string(data[end+1:][:keySize]) {
+			t.Errorf("the key is not what follows the line, which ends at %d", end)
+		}
+	})
+}
+
+// FuzzReadAnswer holds the agent's reader to its bound, and to one meaning for what is written again.
+func FuzzReadAnswer(f *testing.F) {
+	for _, a := range []Answer{
+		{Claim: &hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 2, Owner: hullmark.NodeID{3}}},
+		{Opened: &Opened{EpochRead: 1, Joined: true, LastBoot: "2026-01-02T03:04:05Z"}},
+		{Failed: &hullmark.Condition{Code: "disk-tampered", Because: &hullmark.Condition{Code: "x"}}},
+	} {
+		var line bytes.Buffer
+		if err := WriteAnswer(&line, a); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(line.Bytes())
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		a, err := ReadAnswer(bytes.NewReader(data))
+		if err != nil {
+			return
+		}
+		if end := bytes.IndexByte(data, '\n'); end < 0 || end >= maxMessage || a.Failed != nil {
+			t.Errorf("%+v was taken, of a line that ends at %d", a, end)
+		}
+		var line bytes.Buffer
+		if err := WriteAnswer(&line, a); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := ReadAnswer(&line); err != nil && line.Len() < maxMessage || err == nil && !reflect.DeepEqual(again, a) {
+			t.Errorf("%+v came back as %+v, %v", a, again, err)
+		}
+	})
 }

@@ -1,9 +1,12 @@
 package statedisk
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark/firstboot/devmapper"
+	"github.com/hullmark/hullmark/firstboot/luks2"
 )
 
 const (
@@ -59,4 +62,27 @@ func TestReadGeometryRefuses(t *testing.T) {
 	if _, err := ReadGeometry(two); err == nil {
 		t.Error("a second target was accepted")
 	}
+}
+
+// FuzzReadGeometry holds the reader of live tables to the one profile.
+func FuzzReadGeometry(f *testing.F) {
+	f.Add(cryptParams, integrityParams, "0 2040800 -", uint64(2040800))
+	f.Add(cryptParams, "254:0 32768 32 J 2 block_size:4096 recalculate", "0 2040800 8", uint64(8))
+	f.Fuzz(func(t *testing.T, crypt, integrity, status string, length uint64) {
+		s := stack(crypt, integrity, status)
+		s.Crypt[0].Length = length
+		g, err := ReadGeometry(s)
+		if err != nil {
+			return
+		}
+		if g.ProvidedSectors != length || g.TagSize != luks2.TagSize || g.BlockSize != luks2.SectorSize {
+			t.Errorf("accepted as %+v, with %d sectors", g, length)
+		}
+		words := strings.Fields(crypt + " " + integrity)
+		for _, word := range []string{"recalculate", "allow_discards", "D", "B", "R"} {
+			if slices.Contains(words[2:], word) { // the second word is the key's name
+				t.Errorf("accepted with %s", word)
+			}
+		}
+	})
 }

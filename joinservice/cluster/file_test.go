@@ -178,7 +178,23 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(plain)
 	f.Add([]byte(`{"version":1}`))
-	f.Fuzz(func(_ *testing.T, data []byte) { _, _ = decode(data) })
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := decode(data)
+		if err != nil {
+			return
+		}
+		encoded, err := c.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := decode(encoded)
+		if err != nil {
+			t.Fatalf("took %q, but not what it says: %v", data, err)
+		}
+		if twice, err := again.encode(); err != nil || !bytes.Equal(twice, encoded) {
+			t.Errorf("%q came back as %q, %v", encoded, twice, err)
+		}
+	})
 }
 
 func TestAuthoritiesServeTheExchange(t *testing.T) {

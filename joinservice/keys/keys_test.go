@@ -152,5 +152,15 @@ func FuzzParse(f *testing.F) {
 		if err == nil && k.Current() == 0 {
 			t.Error("an empty keyset was accepted")
 		}
+		if err != nil {
+			return
+		}
+		written, err := k.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := keys.Parse(written); err != nil || again.Current() != k.Current() {
+			t.Errorf("a keyset does not come back: %v", err)
+		}
 	})
 }

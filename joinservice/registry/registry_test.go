@@ -83,6 +83,32 @@ func FuzzParseMachine(f *testing.F) {
 	})
 }
 
+// FuzzObjects holds the readers of names and groups to what is written: whom an object names, it names again.
+func FuzzObjects(f *testing.F) {
+	node := hullmark.NodeID{7}
+	f.Add(holderKey, node.String(), "", "")
+	f.Add(node.String(), "", hullmark.NodeID{8}.String(), "")
+	f.Add(holderKey, "x", node.String(), "1")
+	f.Fuzz(func(t *testing.T, key, value, other, more string) {
+		object := &corev1.ConfigMap{Data: map[string]string{key: value}}
+		if other != "" {
+			object.Data[other] = more
+		}
+		want := maps.Clone(object.Data)
+		if holder, err := ParseHolder(object); err == nil {
+			if PutHolder(object, holder); !maps.Equal(object.Data, want) {
+				t.Errorf("%q holds a name as %s", want, holder)
+			}
+		}
+		object.Data = maps.Clone(want)
+		if nodes, err := ParseCounted(object); err == nil {
+			if PutCounted(object, nodes); !maps.Equal(object.Data, want) {
+				t.Errorf("%q counts %v", want, nodes)
+			}
+		}
+	})
+}
+
 func documentOf(content string) (measurements.DocumentID, *corev1.ConfigMap) {
 	id := measurements.DocumentID(sha256.Sum256([]byte(content)))
 	return id, &corev1.ConfigMap{ObjectMeta: meta(documentKind, documentObject(id)), BinaryData: map[string][]byte{documentKind: []byte(content)}}

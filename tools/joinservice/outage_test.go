@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -102,4 +103,34 @@ func TestOutageRemembersControlPlanes(t *testing.T) {
 	if start().Lasts() {
 		t.Error("control planes may come back although what was seen of them is lost")
 	}
+}
+
+// FuzzReadSeen holds the reader of what was seen of control planes to what is written.
+func FuzzReadSeen(f *testing.F) {
+	path := filepath.Join(f.TempDir(), "seen")
+	if err := writeSeen(path, map[hullmark.NodeID]joinservice.Record{{7}: {Disk: hullmark.UUID{8}, Committed: 1, Issued: 2}}); err != nil {
+		f.Fatal(err)
+	}
+	seed, err := os.ReadFile(path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(seed)
+	f.Add([]byte(`{"07":{}}`))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		path := filepath.Join(t.TempDir(), "seen")
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		seen, err := readSeen(path)
+		if err != nil {
+			return
+		}
+		if err := writeSeen(path, seen); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := readSeen(path); err != nil || !maps.Equal(again, seen) {
+			t.Errorf("%v came back as %v, %v", seen, again, err)
+		}
+	})
 }

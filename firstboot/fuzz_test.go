@@ -1,0 +1,62 @@
+package firstboot
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+)
+
+// FuzzProceed holds what a node takes of M6 to what it does with it: files go below the state disk's folders, and names are names.
+func FuzzProceed(f *testing.F) {
+	file := &wire.File{Path: kubeadm.DiscoveryFile, Content: []byte("x"), Mode: 0o600}
+	for _, p := range []*wire.Proceed{
+		{NodeName: "worker-1", Role: "worker", Files: []*wire.File{file}, Hooks: []string{"storage.service"}},
+		{NodeName: "w", Role: "worker", Files: []*wire.File{{Path: "/var/lib/hullmark/../x", Mode: 0o600}, {Path: "/etc/kubernetes//y", Mode: 0o777}}},
+		{NodeName: "cp", Role: "control-plane", Endpoint: "[2001:db8::1]:6443", Names: []string{"api.example.net", "192.0.2.1"}, Manifests: [][]byte{{1}}},
+		{NodeName: "cp", Role: "control-plane", Manifests: [][]byte{{1}}, Snapshot: &wire.Snapshot{Size: 1, Bump: 1, Sha256: make([]byte, 32), Backup: make([]byte, 32)}},
+	} {
+		raw, err := proto.Marshal(p)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for kind := range 4 {
+			f.Add(raw, uint8(kind))
+		}
+	}
+	kinds := []hullmark.TicketKind{hullmark.Init, hullmark.Join, hullmark.Rejoin, hullmark.Recover}
+	f.Fuzz(func(t *testing.T, raw []byte, kind uint8) {
+		p := &wire.Proceed{}
+		if proto.Unmarshal(raw, p) != nil || wire.CheckFromVerifier(&wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: p}}) != nil {
+			return
+		}
+		x := &exchange{agent: &Agent{}, kind: kinds[int(kind)%len(kinds)]}
+		if x.kind == hullmark.Join || x.kind == hullmark.Rejoin {
+			x.service = "192.0.2.1:7444"
+		}
+		x.opened.Joined = x.kind == hullmark.Rejoin || x.kind == hullmark.Recover
+		if x.checkProceed(p) != nil {
+			return
+		}
+		for _, file := range p.GetFiles() {
+			at, err := place(file.GetPath())
+			if err != nil || !filepath.IsLocal(at) || file.GetMode()&^0o777 != 0 {
+				t.Errorf("%q goes to %q, mode %o: %v", file.GetPath(), at, file.GetMode(), err)
+			}
+		}
+		for _, name := range append(append(p.GetNames(), p.GetHooks()...), p.GetNodeName()) {
+			if name == "" || len(name) > 253 || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) || r == '/' }) {
+				t.Errorf("%q is taken for a name", name)
+			}
+		}
+		if x.service == "" && p.GetRole() == string(hullmark.Worker) {
+			t.Error("an operator made a worker")
+		}
+	})
+}
