@@ -15,7 +15,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -36,11 +35,17 @@ type Flood struct {
 	Root hullmark.ClusterRoot
 	// Hello and Proof are M1 and M3 that a member's machine sent once, as FromNode; M3 was for another channel.
 	Hello, Proof []byte
-	// Attackers try at once, from so many addresses, for so long. Together they make so many connections a second at most; 0 is as many as they can.
-	Attackers, Sources int
-	For                time.Duration
-	Rate               int
+	// Attackers try at once, from so many addresses. Together they make so many connections a second at most; 0 is as many as they can.
+	Attackers, Sources, Rate int
+	// For is how long they do, and longer if they have not tried Least times by then.
+	For   time.Duration
+	Least int64
+	// Behind lets them have of their processor only what nobody else wants.
+	Behind bool
 }
+
+// longest is how much longer than it should a flood may take.
+const longest = 2 * time.Minute
 
 // Sent is what a flood was.
 type Sent struct {
@@ -80,23 +85,28 @@ func flood(text string, out io.Writer) error {
 	if !ok {
 		return fmt.Errorf("there is no kind %q", f.Kind)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), f.For)
+	ctx, cancel := context.WithTimeout(context.Background(), f.For+longest)
 	defer cancel()
 	w := &weapons{Flood: f, ctx: ctx, hello: clientHello(f.Root)}
 	w.began = time.Now()
-	var all sync.WaitGroup
 	for range f.Attackers {
-		all.Go(func() {
+		go func() {
 			for ctx.Err() == nil {
 				attack(w)
 			}
-		})
+		}()
 	}
-	all.Wait()
-	return json.NewEncoder(out).Encode(Sent{w.tried.Load(), w.answered.Load(), time.Since(w.began)})
+	time.Sleep(f.For)
+	for w.tried.Load() < f.Least && ctx.Err() == nil {
+		time.Sleep(100 * time.Millisecond)
+	}
+	took := time.Since(w.began)
+	sent := Sent{w.tried.Load(), w.answered.Load(), took}
+	cancel()
+	return json.NewEncoder(out).Encode(sent) // The attackers end with the process.
 }
 
-// Run starts this program anew as the flooder, on the last processor and behind everything else that wants it, and returns once it has ended.
+// Run starts this program anew as the flooder, on the last processor, and returns once it has ended.
 func (f Flood) Run(ctx context.Context) (sent Sent, err error) {
 	text, err := json.Marshal(f)
 	if err != nil {
@@ -106,7 +116,11 @@ func (f Flood) Run(ctx context.Context) (sent Sent, err error) {
 	if err != nil {
 		return sent, err
 	}
-	cmd := exec.CommandContext(ctx, "taskset", "-c", theirs(), "chrt", "--idle", "0", program)
+	line := []string{"-c", theirs(), program}
+	if f.Behind {
+		line = []string{"-c", theirs(), "chrt", "--idle", "0", program}
+	}
+	cmd := exec.CommandContext(ctx, "taskset", line...)
 	cmd.Env = append(os.Environ(), Variable+"="+string(text))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()

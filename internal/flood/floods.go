@@ -11,6 +11,8 @@ import (
 const (
 	// attackers try at once, from sources addresses; in a second they make timesCapacity times as many connections as the server can deal with.
 	attackers, sources, timesCapacity = 2500, 16, 20
+	// least is how often they try at least.
+	least = 300
 	// probers find out how many that is.
 	probers = 64
 	// short is how long a flood lasts whose figures are not held to targets.
@@ -89,6 +91,7 @@ func (f Floods) run(t *testing.T, kind string, length time.Duration, capacity fl
 	t.Helper()
 	one := f.Flood
 	one.Kind, one.Attackers, one.Sources, one.For, one.Rate = kind, attackers, sources, length, int(timesCapacity*capacity)
+	one.Least, one.Behind = least, f.Figures > 0
 	row := Row{Kind: kind}
 	var err error
 	if row.Alone, err = f.during(func() error { time.Sleep(length / 2); return nil }); err == nil {
@@ -115,7 +118,7 @@ func (f Floods) run(t *testing.T, kind string, length time.Duration, capacity fl
 	if row.Memory, err = Memory(f.Server); err != nil || row.Memory > f.Memory {
 		t.Errorf("%s: the server had %d MiB, at most %d are allowed: %v", kind, row.Memory>>20, f.Memory>>20, err)
 	}
-	if row.Sent.Tried < 100 || len(row.Meanwhile) < len(f.Each) {
+	if row.Sent.Tried < least || len(row.Meanwhile) < len(f.Each) {
 		t.Errorf("%s: %d tries of strangers, and %d of those whom the server is for: this shows nothing", kind, row.Sent.Tried, len(row.Meanwhile))
 	}
 	return row
