@@ -29,10 +29,15 @@ func validity() (notBefore, notAfter time.Time) {
 
 // NewRoot returns the self-signed certificate of a cluster's root key.
 func NewRoot(key crypto.Signer) (*x509.Certificate, error) {
+	template := rootTemplate()
+	return sign(template, template, key.Public(), key)
+}
+
+func rootTemplate() *x509.Certificate {
 	template := newTemplate("hullmark root")
 	template.KeyUsage = x509.KeyUsageCertSign
 	template.BasicConstraintsValid, template.IsCA = true, true
-	return sign(template, template, key.Public(), key)
+	return template
 }
 
 // NewOnlineCA returns the certificate, signed by root, of a CA that can sign

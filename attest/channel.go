@@ -84,7 +84,7 @@ func (u *unread) Read(b []byte) (int, error) {
 // NodeConfig returns the TLS configuration with which a node waits for the
 // operator of the cluster that root names. The node's key lives as long as the
 // configuration. A caller without a certificate that the root key itself
-// signed for an operator does not get past the handshake.
+// signed for an operator, or the key of a root to which it has handed over, does not get past the handshake.
 func NodeConfig(root hullmark.ClusterRoot) (*tls.Config, error) {
 	certificate, err := ephemeralCertificate()
 	if err != nil {
@@ -99,7 +99,7 @@ func NodeConfig(root hullmark.ClusterRoot) (*tls.Config, error) {
 }
 
 // ServiceConfig returns the TLS configuration of a join service; chain holds
-// its leaf, the online CA and the root. It asks for no client certificate.
+// its leaf, the online CA, the root and the hand-overs that lead to it. It asks for no client certificate.
 func ServiceConfig(chain tls.Certificate) *tls.Config { return baseConfig(chain) }
 
 // JoinConfig returns the TLS configuration with which a node dials a join
@@ -142,57 +142,60 @@ func ChannelKey(p *peer.Peer) ([]byte, error) {
 	return key, nil
 }
 
-// CheckOperator accepts a chain of exactly two, leaf and root: the root's key
-// is the cluster's and signed the leaf itself, for an operator as a client.
+// CheckOperator accepts a chain of leaf, root and the hand-overs that lead to
+// it: the root's key is the cluster's, or one to which the cluster's has handed
+// over, and signed the leaf itself, for an operator as a client. Without
+// anything else amiss, another root is an *OtherRoot.
 func CheckOperator(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
-	if len(chain) != 2 {
-		return fmt.Errorf("operator's certificate: a chain of %d, want leaf and root", len(chain))
+	if err := checkOperator(chain, root); err != nil {
+		return fmt.Errorf("operator's certificate: %w", err)
+	}
+	return nil
+}
+
+func checkOperator(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
+	if err := checkLength(chain, 2, "leaf and root"); err != nil {
+		return err
 	}
 	leaf, anchor := chain[0], chain[1]
-	if err := checkAnchor(anchor, root); err != nil {
-		return fmt.Errorf("operator's certificate: %w", err)
-	}
 	if err := leaf.CheckSignatureFrom(anchor); err != nil {
-		return fmt.Errorf("operator's certificate: signature by the cluster root: %w", err)
+		return fmt.Errorf("signature by the cluster root: %w", err)
 	}
 	if err := checkLeaf(leaf, x509.ExtKeyUsageClientAuth, operatorURI); err != nil {
-		return fmt.Errorf("operator's certificate: %w", err)
+		return err
+	}
+	return checkRoots(chain[1:], root)
+}
+
+// CheckService accepts a chain of leaf, online CA, root and the hand-overs that
+// lead to it: the root's key is the cluster's, or one to which the cluster's has
+// handed over, the CA may sign leaves only, and the leaf is a join service's.
+// Without anything else amiss, another root is an *OtherRoot.
+func CheckService(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
+	if err := checkService(chain, root); err != nil {
+		return fmt.Errorf("join service's certificate: %w", err)
 	}
 	return nil
 }
 
-// CheckService accepts a chain of exactly three, leaf, online CA and root: the
-// root's key is the cluster's, the CA may sign leaves only, and the leaf is a
-// join service's.
-func CheckService(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
-	if len(chain) != 3 {
-		return fmt.Errorf("join service's certificate: a chain of %d, want leaf, online CA and root", len(chain))
+func checkService(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
+	if err := checkLength(chain, 3, "leaf, online CA and root"); err != nil {
+		return err
 	}
 	leaf, online, anchor := chain[0], chain[1], chain[2]
-	if err := checkAnchor(anchor, root); err != nil {
-		return fmt.Errorf("join service's certificate: %w", err)
-	}
 	if !online.IsCA || online.MaxPathLen != 0 || !online.MaxPathLenZero {
-		return errors.New("join service's certificate: its issuer is no CA of path length 0")
+		return errors.New("its issuer is no CA of path length 0")
 	}
 	if err := online.CheckSignatureFrom(anchor); err != nil {
-		return fmt.Errorf("join service's certificate: online CA: %w", err)
+		return fmt.Errorf("online CA: %w", err)
 	}
 	if err := leaf.CheckSignatureFrom(online); err != nil {
-		return fmt.Errorf("join service's certificate: %w", err)
+		return err
 	}
 	if err := checkLeaf(leaf, x509.ExtKeyUsageServerAuth, serviceURI); err != nil {
-		return fmt.Errorf("join service's certificate: %w", err)
+		return err
 	}
-	return nil
-}
-
-// checkAnchor holds the last certificate of a chain to the pinned root key.
-func checkAnchor(anchor *x509.Certificate, root hullmark.ClusterRoot) error {
-	if got := hullmark.ClusterRootOf(anchor.RawSubjectPublicKeyInfo); got != root {
-		return fmt.Errorf("cluster root: want %s, got %s", root, got)
-	}
-	return nil
+	return checkRoots(chain[2:], root)
 }
 
 // checkLeaf holds a leaf to one purpose: not a CA, one key usage, one name.

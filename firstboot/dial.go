@@ -190,6 +190,13 @@ func unreachable(endpoint string, err error) *hullmark.Condition {
 }
 
 func untrusted(endpoint string, err error) *hullmark.Condition {
+	if other := (*attest.OtherRoot)(nil); errors.As(err, &other) {
+		return &hullmark.Condition{
+			Code: "root-mismatch", Step: StepAttest, Title: "the join service at " + endpoint + " is of another root than the one in the node config, which has not handed over to it",
+			Expected: other.Pinned.String(), Got: other.Shown.String(),
+			Next: "if the cluster's root was exchanged, and the node's given up, name the present one in the node config (hullmark policy show); else find out who answers there",
+		}
+	}
 	return &hullmark.Condition{
 		Code: "service-untrusted", Step: StepAttest, Title: "who answers at " + endpoint + " is no join service of this cluster: " + err.Error(),
 		Next: "correct endpoints or clusterRoot in the node config, or find out who answers there",

@@ -71,7 +71,7 @@ func TestRogueService(t *testing.T) {
 		chain func(*stage, *testing.T) tls.Certificate
 		want  string
 	}{
-		"another cluster": {strange, "cluster root"},
+		"another cluster": {strange, "of another root"},
 		"our root appended to a strange chain": {func(s *stage, t *testing.T) tls.Certificate {
 			chain := strange(s, t)
 			chain.Certificate[2] = s.root.Raw
@@ -106,7 +106,11 @@ func TestRogueService(t *testing.T) {
 			s.agent.Timing.FirstPause = time.Hour
 			s.serve(t)
 			d := s.await(t, "a condition", func(d Document) bool { return d.Condition != nil })
-			if d.Condition.Code != "service-untrusted" || !strings.Contains(d.Condition.Title, row.want) {
+			code := "service-untrusted"
+			if name == "another cluster" {
+				code = "root-mismatch"
+			}
+			if d.Condition.Code != code || !strings.Contains(d.Condition.Title, row.want) {
 				t.Errorf("condition = %+v, want %q", d.Condition, row.want)
 			}
 			select {

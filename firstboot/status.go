@@ -146,7 +146,7 @@ func (s *Status) FailUnlessFailed(c *hullmark.Condition) {
 	s.mu.Lock()
 	standing := s.doc.Condition
 	s.mu.Unlock()
-	if standing == nil || slices.Contains([]string{"no-network", "service-unreachable", "service-untrusted"}, standing.Code) {
+	if standing == nil || slices.Contains([]string{"no-network", "service-unreachable", "service-untrusted", "root-mismatch"}, standing.Code) {
 		s.Fail(c)
 	}
 }

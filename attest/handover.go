@@ -1,0 +1,90 @@
+package attest
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/hullmark/hullmark"
+)
+
+// NewHandOver returns the certificate by which a root hands its cluster over to another root's key.
+func NewHandOver(from *x509.Certificate, fromKey crypto.Signer, to crypto.PublicKey) (*x509.Certificate, error) {
+	return sign(rootTemplate(), from, to, fromKey)
+}
+
+// WithHandOvers returns an operator's or a service's certificate whose chain goes on with the hand-overs that lead to its root, in DER.
+func WithHandOvers(certificate tls.Certificate, handOvers [][]byte) tls.Certificate {
+	certificate.Certificate = slices.Concat(certificate.Certificate, handOvers)
+	return certificate
+}
+
+// Roots reads the hand-overs that lead to a root: the newest first, each followed by the certificate of the root that made it. It returns the roots, that
+// root first: whoever pins one of them obeys it. All of them have to be whole.
+func Roots(root hullmark.ClusterRoot, handOvers []*x509.Certificate) ([]hullmark.ClusterRoot, error) {
+	if len(handOvers)%2 != 0 || len(handOvers) > 2*hullmark.MaxHandOvers {
+		return nil, fmt.Errorf("hand-overs: %d certificates, want two for each, and at most %d hand-overs", len(handOvers), hullmark.MaxHandOvers)
+	}
+	roots := []hullmark.ClusterRoot{root}
+	for pair := range slices.Chunk(handOvers, 2) {
+		if err := checkHandOver(roots[len(roots)-1], pair[0], pair[1]); err != nil {
+			return nil, fmt.Errorf("hand-over to root %s: %w", roots[len(roots)-1], err)
+		}
+		earlier := hullmark.ClusterRootOf(pair[1].RawSubjectPublicKeyInfo)
+		if slices.Contains(roots, earlier) {
+			return nil, fmt.Errorf("hand-overs: root %s comes twice", earlier)
+		}
+		roots = append(roots, earlier)
+	}
+	return roots, nil
+}
+
+// checkHandOver holds a hand-over to the shape of a root's certificate: it has no path length, and an online CA's has one, so that neither passes for the other.
+func checkHandOver(to hullmark.ClusterRoot, handOver, from *x509.Certificate) error {
+	switch {
+	case hullmark.ClusterRootOf(handOver.RawSubjectPublicKeyInfo) != to:
+		return errors.New("it is for another key")
+	case !handOver.IsCA || handOver.MaxPathLen != -1 || !bytes.Equal(handOver.RawSubject, from.RawSubject):
+		return errors.New("it is no root's certificate")
+	case len(handOver.UnhandledCriticalExtensions) > 0:
+		return fmt.Errorf("unknown critical extension %s", handOver.UnhandledCriticalExtensions[0])
+	case from.PublicKeyAlgorithm != x509.ECDSA:
+		return errors.New("the earlier root is no ECDSA key")
+	}
+	return handOver.CheckSignatureFrom(from)
+}
+
+// OtherRoot says that a chain is whole, but neither the pinned root nor one to which that has handed over is its root.
+type OtherRoot struct {
+	// Pinned is the root that the node's configuration names, Shown that of the chain.
+	Pinned, Shown hullmark.ClusterRoot
+}
+
+// Error names both.
+func (e *OtherRoot) Error() string {
+	return fmt.Sprintf("cluster root: want %s, got %s, to which it has not handed over", e.Pinned, e.Shown)
+}
+
+// checkRoots holds the end of a chain, a root and the hand-overs that lead to it, to the pinned root.
+func checkRoots(chain []*x509.Certificate, pinned hullmark.ClusterRoot) error {
+	roots, err := Roots(hullmark.ClusterRootOf(chain[0].RawSubjectPublicKeyInfo), chain[1:])
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(roots, pinned) {
+		return &OtherRoot{Pinned: pinned, Shown: roots[0]}
+	}
+	return nil
+}
+
+// checkLength wants so many certificates up to the root, and two more for each hand-over.
+func checkLength(chain []*x509.Certificate, toRoot int, what string) error {
+	if more := len(chain) - toRoot; more < 0 || more%2 != 0 || more > 2*hullmark.MaxHandOvers {
+		return fmt.Errorf("a chain of %d, want %s, and two for each of at most %d hand-overs", len(chain), what, hullmark.MaxHandOvers)
+	}
+	return nil
+}
