@@ -136,10 +136,11 @@ var notNames = []string{"kubernetes", "localhost"}
 // RotationFile says, in decimal, of which rotation (measurements.Policy) the keys are that a control plane keeps beside it.
 const RotationFile = "/var/lib/hullmark/rotation"
 
-// Rotated reports whether a rotation exchanges the file of a control plane: the online CA, the keyset and what opens it, and RotationFile.
+// Rotated reports whether a rotation exchanges the file of a control plane: the root's certificate and the policy that it signs, the online CA, the keyset and what
+// opens it, and RotationFile.
 func Rotated(path string) bool {
 	name, ok := strings.CutPrefix(path, "/var/lib/hullmark/")
-	return ok && slices.Contains([]string{"online-ca.crt", "online-ca.key", "keyset.json", "keeper.secret", "keeper.crt", "rotation"}, name)
+	return ok && slices.Contains([]string{"root.crt", "policy", "online-ca.crt", "online-ca.key", "keyset.json", "keeper.secret", "keeper.crt", "rotation"}, name)
 }
 
 // hookPattern is stricter than systemd.unit(5): one service, no instance, no path.

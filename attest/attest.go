@@ -152,7 +152,7 @@ type Claims struct {
 	Registers Registers
 	// NodeConfig is the configuration that register 8 holds, as bytes and decoded.
 	NodeConfig []byte
-	// Config is NodeConfig, strictly decoded; its cluster root is the verifier's own.
+	// Config is NodeConfig, strictly decoded; its cluster root is the verifier's own, or one that has handed over to it.
 	Config hullmark.NodeConfig
 	// Disk is what the node says of its state disk; not evidence, but bound to the quote.
 	Disk hullmark.DiskClaim

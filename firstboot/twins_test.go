@@ -217,7 +217,7 @@ func (c call) begin(s *stage, hello []byte) (*verifier.Exchange, error) {
 		return nil, err
 	}
 	node := hullmark.TPMNodeID(message.GetEkPublic())
-	return verifier.Begin(hello, key, s.agent.config.ClusterRoot, verifier.Anchor{Node: &node})
+	return verifier.Begin(hello, key, []hullmark.ClusterRoot{s.agent.config.ClusterRoot}, verifier.Anchor{Node: &node})
 }
 
 const ticketKey = "thirty-two bytes of a disk's key"

@@ -17,6 +17,9 @@ func (s *Service) Adopt(ctx context.Context, first Machine) error {
 		case !known || m.Name == "":
 			*m = first
 		case m.Record.Disk == first.Record.Disk:
+			if first.Record.Committed >= m.Record.Committed { // else the machine came back elsewhere since
+				m.Root = first.Root
+			}
 			m.Record = m.Record.merge(first.Record)
 			m.State, m.Condition = first.State, nil
 			if len(first.Addresses) > 0 {

@@ -131,7 +131,7 @@ func (s *Service) checkRotation() error {
 	}
 }
 
-// addRotated adds to M6 the keys of the policy's rotation, for a control plane that comes back. A service that can read no record may not know the newest policy either.
+// addRotated adds to M6 the keys of the policy's rotation, with the policy itself, which is of the same root as they are, for a control plane that comes back. A service that can read no record may not know the newest policy either.
 func (x *release) addRotated(proceed *wire.Proceed) error {
 	if x.unchecked() || x.service.desk().Policy.Rotation == 0 {
 		return nil
@@ -140,7 +140,7 @@ func (x *release) addRotated(proceed *wire.Proceed) error {
 	if err != nil {
 		return fmt.Errorf("the keys of a control plane that comes back: %w", err)
 	}
-	proceed.Files = append(proceed.Files, files...)
+	proceed.Files = append(append(proceed.Files, files...), x.service.policyFiles()...)
 	return nil
 }
 
@@ -183,12 +183,17 @@ func (s *Service) controlPlaneFiles() ([]*wire.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	return append(files, s.policyFiles()...), nil
+}
+
+// policyFiles returns the policy that is in force as a control plane keeps it.
+func (s *Service) policyFiles() []*wire.File {
 	signed := s.Policy.inForce.Load().signed
-	files = append(files, &wire.File{Path: stateDir + "policy", Content: signed.Envelope, Mode: 0o644})
+	files := []*wire.File{{Path: stateDir + "policy", Content: signed.Envelope, Mode: 0o644}}
 	for id, document := range signed.Documents {
 		files = append(files, &wire.File{Path: stateDir + "documents/" + id.String() + ".json", Content: document, Mode: 0o644})
 	}
-	return files, nil
+	return files
 }
 
 // checkSize refuses what the node would refuse to read.

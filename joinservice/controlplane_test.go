@@ -232,7 +232,7 @@ func TestRotatedKeysReachControlPlanes(t *testing.T) {
 	}
 	s.reboot()
 	s.join(t)
-	if s.file(rotated) != "keyset" || s.file(secret) != "" || s.settings(t).ControlPlaneEndpoint == "" {
+	if s.file(rotated) != "keyset" || s.file("/var/lib/hullmark/policy") != string(s.policy.Signed().Envelope) || s.file(secret) != "" || s.settings(t).ControlPlaneEndpoint == "" {
 		t.Errorf("one that comes back got %v", s.node.Proceed().GetFiles())
 	}
 	s.reboot()

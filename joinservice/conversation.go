@@ -67,10 +67,11 @@ func Converse(stream Stream, patience Patience) *Conversation {
 	return &Conversation{stream: stream, patience: patience}
 }
 
-// Attest receives M1, sends M2, receives M3, and returns what they prove. A
+// Attest receives M1, sends M2, receives M3, and returns what they prove. roots are
+// those that the node's configuration may name, the present one first. A
 // node whose evidence is refused before its TPM answered is told no more than that.
-func (c *Conversation) Attest(root hullmark.ClusterRoot, anchor verifier.Anchor) (attest.Claims, error) {
-	exchange, err := c.challenge(root, anchor)
+func (c *Conversation) Attest(roots []hullmark.ClusterRoot, anchor verifier.Anchor) (attest.Claims, error) {
+	exchange, err := c.challenge(roots, anchor)
 	if err != nil {
 		return attest.Claims{}, c.refuse(err, refused())
 	}
@@ -89,7 +90,7 @@ func (c *Conversation) Attest(root hullmark.ClusterRoot, anchor verifier.Anchor)
 }
 
 // challenge does M1 and M2.
-func (c *Conversation) challenge(root hullmark.ClusterRoot, anchor verifier.Anchor) (*verifier.Exchange, error) {
+func (c *Conversation) challenge(roots []hullmark.ClusterRoot, anchor verifier.Anchor) (*verifier.Exchange, error) {
 	message, err := c.receive("M1", c.patience.Proof)
 	if err != nil {
 		return nil, err
@@ -106,7 +107,7 @@ func (c *Conversation) challenge(root hullmark.ClusterRoot, anchor verifier.Anch
 	if err != nil {
 		return nil, err
 	}
-	exchange, err := verifier.Begin(message.GetHello(), channelKey, root, anchor)
+	exchange, err := verifier.Begin(message.GetHello(), channelKey, roots, anchor)
 	if err != nil {
 		return nil, err
 	}

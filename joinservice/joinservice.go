@@ -17,7 +17,7 @@ import (
 // Desk admits machines. It performs no input or output and keeps no records:
 // whoever runs it stores an Admission's record before its ticket is sent.
 type Desk struct {
-	// Root is the cluster's.
+	// Root is the cluster's present one.
 	Root hullmark.ClusterRoot
 	// Policy is the one in force, whose signature was checked.
 	Policy measurements.Policy
@@ -39,8 +39,8 @@ type Desk struct {
 type Keeper interface {
 	// Current returns the generation for new disks.
 	Current() uint32
-	// DiskKey derives the key of one node's one disk; a generation that the keeper lacks is an error without a condition.
-	DiskKey(generation uint32, root hullmark.ClusterRoot, owner hullmark.NodeID, disk hullmark.UUID) (hullmark.Secret, error)
+	// DiskKey derives the key of one node's one disk; first is the cluster's first root. A generation that the keeper lacks is an error without a condition.
+	DiskKey(generation uint32, first hullmark.ClusterRoot, owner hullmark.NodeID, disk hullmark.UUID) (hullmark.Secret, error)
 }
 
 // Admission is what an admitted machine gets, and what has to be recorded of it.
@@ -179,7 +179,7 @@ func (d *Desk) grant(claims attest.Claims, record Record, formatAllowed bool) (h
 	if claims.Disk.State == hullmark.DiskReady {
 		generation, owner = claims.Disk.Generation, claims.Disk.Owner
 	}
-	key, err := d.Keys.DiskKey(generation, d.Root, owner, claims.Disk.UUID)
+	key, err := d.Keys.DiskKey(generation, d.Policy.First(d.Root), owner, claims.Disk.UUID)
 	var unreachable *hullmark.Condition
 	if errors.As(err, &unreachable) {
 		return hullmark.DiskGrant{}, unreachable

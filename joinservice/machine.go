@@ -24,6 +24,8 @@ type Machine struct {
 	// Trust is the class of its evidence, and Document the one that its registers matched.
 	Trust    attest.Trust            `json:"trust"`
 	Document measurements.DocumentID `json:"document"`
+	// Root is the one that its configuration named at its last ticket; zero is the cluster's first.
+	Root hullmark.ClusterRoot `json:"clusterRoot,omitzero"`
 	// Record is that of its state disk.
 	Record Record `json:"disk"`
 	// Addresses are the ones that its certificates may name, as its last ticket bound them.
@@ -40,6 +42,14 @@ type Machine struct {
 	// Phase is what it said that it does, Condition why it stopped or waits.
 	Phase     string              `json:"phase,omitempty"`
 	Condition *hullmark.Condition `json:"condition,omitempty"`
+}
+
+// NamedRoot is what a machine's record says of the root in its configuration: nothing as long as the cluster has its first one.
+func NamedRoot(policy measurements.Policy, claims attest.Claims) hullmark.ClusterRoot {
+	if claims.Config.ClusterRoot == policy.First(claims.Config.ClusterRoot) {
+		return hullmark.ClusterRoot{}
+	}
+	return claims.Config.ClusterRoot
 }
 
 // MachineState is how far a machine has come in its last exchange.

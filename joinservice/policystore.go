@@ -3,16 +3,19 @@ package joinservice
 import (
 	"bytes"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -52,6 +55,9 @@ type verified struct {
 	references measurements.References
 	members    map[hullmark.NodeID]measurements.Member
 	groups     []group
+	// handOvers lead to the store's root, and roots are those that nodes' configurations may name: that root first.
+	handOvers [][]byte
+	roots     []hullmark.ClusterRoot
 	// unread says which groups this release cannot read; they admit nobody.
 	unread error
 }
@@ -112,7 +118,7 @@ func (s *PolicyStore) readCache() (*verified, error) {
 
 // verify checks the signature, parses everything, and holds the documents to their digests.
 func (s *PolicyStore) verify(signed SignedPolicy) (*verified, error) {
-	policy, err := measurements.OpenPolicy(signed.Envelope, s.root)
+	policy, handOvers, roots, err := openPolicy(signed.Envelope, s.root)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +127,7 @@ func (s *PolicyStore) verify(signed SignedPolicy) (*verified, error) {
 		return nil, err
 	}
 	e := &verified{
-		policy: policy, encoded: encoded, members: make(map[hullmark.NodeID]measurements.Member, len(policy.Members)),
+		policy: policy, encoded: encoded, handOvers: handOvers, roots: roots, members: make(map[hullmark.NodeID]measurements.Member, len(policy.Members)),
 		signed: SignedPolicy{Envelope: signed.Envelope, Documents: map[measurements.DocumentID][]byte{}},
 	}
 	if err := e.take(signed.Documents); err != nil {
@@ -162,7 +168,7 @@ func (e *verified) take(documents map[measurements.DocumentID][]byte) error {
 	return nil
 }
 
-// Offer puts a policy in force if the root key signed it, it parses, its
+// Offer puts a policy in force if the root key, or that of a root to which it has handed over, signed it, it parses, its
 // documents are there, and its version is higher than that in force, and writes
 // it to the cache file. It reports whether another policy is in force since. The
 // policy that is in force already is not refused; every refusal is an error that
@@ -197,7 +203,7 @@ func (s *PolicyStore) keep(inForce *verified) error {
 
 // choose returns the policy in force itself if the offered one says the same.
 func (s *PolicyStore) choose(current *verified, offered SignedPolicy) (*verified, error) {
-	policy, err := measurements.OpenPolicy(offered.Envelope, s.root)
+	policy, _, _, err := openPolicy(offered.Envelope, s.root)
 	if err != nil {
 		return nil, err
 	}
@@ -216,6 +222,44 @@ func (s *PolicyStore) choose(current *verified, offered SignedPolicy) (*verified
 	}
 	return s.verify(offered)
 }
+
+// openPolicy checks a policy against a root, whose own key signed it or that of a root to which it has handed over. It returns the hand-overs that lead to root,
+// and the roots that they come from after root itself.
+func openPolicy(envelope []byte, root hullmark.ClusterRoot) (policy measurements.Policy, handOvers [][]byte, roots []hullmark.ClusterRoot, err error) {
+	signer, err := measurements.PolicySigner(envelope)
+	if err != nil {
+		return policy, nil, nil, err
+	}
+	// Whoever made it signed it. That alone says nothing.
+	if policy, err = measurements.OpenPolicy(envelope, signer); err != nil {
+		return policy, nil, nil, err
+	}
+	all, err := RootsOf(policy, signer)
+	if err != nil {
+		return policy, nil, nil, fmt.Errorf("open policy: %w", err)
+	}
+	at := slices.Index(all, root)
+	if at < 0 {
+		return policy, nil, nil, errors.New("open policy: signed by the root key of another cluster, or by a root to which this service's has not handed over")
+	}
+	return policy, policy.HandOvers[2*at:], all[at:], nil
+}
+
+// RootsOf returns the roots that nodes' configurations may name by a policy: the one that signed it, and those that have handed over to it.
+func RootsOf(policy measurements.Policy, signer hullmark.ClusterRoot) ([]hullmark.ClusterRoot, error) {
+	var certificates []*x509.Certificate
+	for _, der := range policy.HandOvers {
+		certificate, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, fmt.Errorf("hand-overs: %w", err)
+		}
+		certificates = append(certificates, certificate)
+	}
+	return attest.Roots(signer, certificates)
+}
+
+// HandOvers returns the certificates, in DER, that lead to the service's root from roots that nodes' configurations may still name.
+func (s *PolicyStore) HandOvers() [][]byte { return s.inForce.Load().handOvers }
 
 // Policy returns the policy in force. It is shared: the caller must not change it.
 func (s *PolicyStore) Policy() measurements.Policy { return s.inForce.Load().policy }

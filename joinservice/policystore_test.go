@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/policytest"
 	"github.com/hullmark/hullmark/joinservice"
@@ -208,5 +209,93 @@ func TestPolicyStoreConcurrently(t *testing.T) {
 	group.Wait()
 	if store.Policy().Version != last {
 		t.Errorf("version %d is in force, want the highest", store.Policy().Version)
+	}
+}
+
+// handedOver is the cluster with another root, of which the old one knows nothing.
+func handedOver(t *testing.T, c *cluster.Cluster) *cluster.Cluster {
+	t.Helper()
+	next := new(*c)
+	if err := next.RotateRoot(); err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+// held is the cluster's last policy.
+func held(c *cluster.Cluster) joinservice.SignedPolicy {
+	return joinservice.SignedPolicy{Envelope: c.Policy, Documents: c.Documents}
+}
+
+// A service takes the policy of a root to which its own has handed over, and admits and shows the roots that lead to its own.
+func TestPolicyStoreFollowsHandOvers(t *testing.T) {
+	a := newCluster(t)
+	if err := a.SetPolicy(version(1)); err != nil {
+		t.Fatal(err)
+	}
+	b := handedOver(t, a)
+	c := handedOver(t, b)
+	forgot := new(*c)
+	if err := forgot.ForgetRoot(); err != nil {
+		t.Fatal(err)
+	}
+	cache := filepath.Join(t.TempDir(), "policy.json")
+	stale, taken := openStore(t, a, held(a), cache), openStore(t, b, held(b), filepath.Join(t.TempDir(), "policy.json"))
+	for _, step := range []struct {
+		store    *joinservice.PolicyStore
+		offered  *cluster.Cluster
+		version  uint64
+		handOver int
+	}{
+		{stale, b, 2, 0}, {stale, c, 3, 0}, {taken, b, 2, 2}, {taken, c, 3, 2}, {taken, forgot, 4, 0},
+	} {
+		if _, err := step.store.Offer(held(step.offered)); err != nil || step.store.Policy().Version != step.version || len(step.store.HandOvers()) != step.handOver {
+			t.Errorf("version %d with %d certificates is in force, want %d with %d: %v", step.store.Policy().Version, len(step.store.HandOvers()), step.version, step.handOver, err)
+		}
+	}
+	if _, err := stale.Offer(held(forgot)); err == nil || stale.Policy().Version != 3 {
+		t.Errorf("the policy of a root by which this one was given up is in force: %v", err)
+	}
+	again, warning, err := joinservice.OpenPolicyStore(a.ID(), joinservice.SignedPolicy{}, cache)
+	if err != nil || again.Policy().Version != 3 {
+		t.Errorf("the cached one is not in force after a restart: %v, %v", warning, err)
+	}
+}
+
+// Nobody but a service's own root hands over for it.
+func TestPolicyStoreRefusesRoots(t *testing.T) {
+	a, stranger := newCluster(t), newCluster(t)
+	if err := a.SetPolicy(version(1)); err != nil {
+		t.Fatal(err)
+	}
+	b := handedOver(t, a)
+	policy, err := b.OpenPolicy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	byStranger, err := attest.NewHandOver(stranger.Root.Certificate, stranger.Root.Key, stranger.Root.Key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := openStore(t, a, held(a), filepath.Join(t.TempDir(), "policy.json"))
+	for name, handOvers := range map[string][][]byte{
+		"none":                            nil,
+		"the one to another key":          policy.HandOvers,
+		"its own, under the true root":    {byStranger.Raw, a.Root.Certificate.Raw},
+		"what is no certificate":          {{1}, {2}},
+		"the true root as one of its own": {a.Root.Certificate.Raw, a.Root.Certificate.Raw},
+	} {
+		p := version(9)
+		p.HandOvers, p.FirstRoot = handOvers, a.ID()
+		if taken, err := store.Offer(signed(t, stranger, p)); taken || err == nil {
+			t.Errorf("a stranger's policy with %s was taken: %v", name, err)
+		}
+	}
+	if taken, err := store.Offer(held(b)); !taken || err != nil {
+		t.Errorf("the legal twin: %v", err)
+	}
+	later := openStore(t, b, held(b), filepath.Join(t.TempDir(), "policy.json"))
+	if taken, err := later.Offer(signed(t, a, version(9))); taken || err == nil || !strings.Contains(err.Error(), "has not handed over") {
+		t.Errorf("the earlier root's policy was taken after the exchange: %v", err)
 	}
 }

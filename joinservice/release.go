@@ -89,7 +89,7 @@ func (x *release) attest() (err error) {
 		return x.conversation.refuse(busy, busy)
 	}
 	defer x.service.leave()
-	x.claims, err = x.conversation.Attest(x.service.Root, verifier.Anchor{Members: x.service.isMember})
+	x.claims, err = x.conversation.Attest(x.service.Policy.inForce.Load().roots, verifier.Anchor{Members: x.service.isMember})
 	return err
 }
 
@@ -128,7 +128,7 @@ func (x *release) admit() error {
 		}
 		*m = Machine{
 			Node: x.claims.Node, Name: x.admission.Member.Name, Role: x.admission.Member.Role,
-			Trust: x.claims.Trust, Document: x.admission.Verdict.Document,
+			Trust: x.claims.Trust, Document: x.admission.Verdict.Document, Root: NamedRoot(x.service.desk().Policy, x.claims),
 			Record: x.admission.Record, Addresses: m.Addresses, State: MachineAdmitted,
 		}
 		return nil

@@ -37,7 +37,7 @@ const (
 type Service struct {
 	wire.UnimplementedJoinServiceServer
 
-	// Root is the cluster's.
+	// Root is the one of Policy's store: whoever signs has to be it, or come from it by hand-overs.
 	Root hullmark.ClusterRoot
 	// Policy holds the policy in force.
 	Policy *PolicyStore

@@ -92,3 +92,23 @@ func TestSettleEndsTheTokenOfAnUnheardNode(t *testing.T) {
 		t.Errorf("a later token was settled: %v, %+v", err, s.machine(t))
 	}
 }
+
+// What the operator saw of the first node's configuration counts, unless the machine came back elsewhere since.
+func TestAdoptTakesTheRoot(t *testing.T) {
+	s := newSite(t)
+	earlier, later := hullmark.ClusterRoot{1}, hullmark.ClusterRoot{2}
+	first := joinservice.Machine{Node: s.node.ID, Name: "worker-1", Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 3, Issued: 3}, Root: earlier}
+	for _, step := range []struct {
+		committed uint64
+		root      hullmark.ClusterRoot
+		want      hullmark.ClusterRoot
+	}{{3, earlier, earlier}, {3, later, later}, {2, earlier, later}, {4, earlier, earlier}} {
+		first.Record.Committed, first.Root = step.committed, step.root
+		if err := s.service.Adopt(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.machine(t).Root; got != step.want {
+			t.Errorf("epoch %d: root %s, want %s", step.committed, got, step.want)
+		}
+	}
+}

@@ -251,6 +251,40 @@ func TestOpenPolicyRefusesChanges(t *testing.T) {
 	}
 }
 
+// withHandOvers adds so many certificates of a length.
+func withHandOvers(n, length int) func(*Policy) {
+	return func(p *Policy) {
+		p.FirstRoot = hullmark.ClusterRoot{1}
+		for range n {
+			p.HandOvers = append(p.HandOvers, make([]byte, length))
+		}
+	}
+}
+
+// A policy keeps its hand-overs and its first root, and names its signer.
+func TestPolicyWithHandOvers(t *testing.T) {
+	key, root := newRoot(t)
+	p := testPolicy()
+	if p.First(root) != root {
+		t.Error("the first root is not the only one")
+	}
+	withHandOvers(2*hullmark.MaxHandOvers, maxHandOver)(&p)
+	signed, err := SignPolicy(key, root, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if signer, err := PolicySigner(signed); err != nil || signer != root {
+		t.Errorf("signed by %s: %v", signer, err)
+	}
+	got, err := OpenPolicy(signed, root)
+	if err != nil || len(got.HandOvers) != len(p.HandOvers) || got.First(root) != p.FirstRoot {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := PolicySigner([]byte("{}{}")); err == nil {
+		t.Error("the signer of nothing")
+	}
+}
+
 func TestPolicyRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Policy)
@@ -285,6 +319,11 @@ func TestPolicyRefuses(t *testing.T) {
 		"a renewal":         {withFile(PlacedFile{Path: "/etc/kubernetes/renew.yaml", Mode: "0644"}), "writes"},
 		"a folder's place":  {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "0644"}, PlacedFile{Path: "/etc/kubernetes/a/b", Mode: "0644"}), "in its place"},
 		"our hook":          {func(p *Policy) { p.Pools = []Pool{{Name: "a", Hooks: []string{"hullmark-state.service"}}} }, "starts it itself"},
+		"half a hand-over":  {withHandOvers(1, 1), "two for each"},
+		"more hand-overs":   {withHandOvers(2*hullmark.MaxHandOvers+2, 1), "at most 2"},
+		"long hand-over":    {withHandOvers(2, maxHandOver+1), "bytes"},
+		"empty hand-over":   {withHandOvers(2, 0), "bytes"},
+		"no first root":     {func(p *Policy) { withHandOvers(2, 1)(p); p.FirstRoot = hullmark.ClusterRoot{} }, "firstRoot"},
 		"ipv6":              {func(p *Policy) { p.Endpoint = &Endpoint{Address: "[2001:DB8::7]:1"} }, "lower case"},
 		"in ipv6":           {func(p *Policy) { p.Endpoint = &Endpoint{Address: "a:1", Names: []string{"::ffff:192.0.2.7"}} }, "DNS name"},
 		"set-uid":           {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "4755"}), "octal"},

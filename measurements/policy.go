@@ -1,6 +1,7 @@
 package measurements
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,6 +20,7 @@ const (
 	MaxPolicy    = 4 << 20
 	maxDocuments = 256
 	maxMembers   = 10000
+	maxHandOver  = 2 << 10
 	// MaxNames is how many further names an Endpoint may have.
 	MaxNames = 64
 )
@@ -51,6 +53,16 @@ type Policy struct {
 	Endpoint *Endpoint `json:"endpoint,omitempty"`
 	// Rotation is how often the operator has exchanged keys that control planes hold: one that holds those of a lower rotation lacks some. It never falls.
 	Rotation uint64 `json:"rotation,omitempty"`
+	// HandOvers are certificates, in DER, of the roots that nodes' configurations may still name beside the one that signs: the newest first, each time the one by
+	// which a root handed over to the next, and that root's own. Package attest reads them.
+	HandOvers [][]byte `json:"handOvers,omitempty"`
+	// FirstRoot is the cluster's first root, once another one signs.
+	FirstRoot hullmark.ClusterRoot `json:"firstRoot,omitzero"`
+}
+
+// First returns the cluster's first root, by which its keys go for good. root is the one that signs, or that hands over to it.
+func (p Policy) First(root hullmark.ClusterRoot) hullmark.ClusterRoot {
+	return cmp.Or(p.FirstRoot, root)
 }
 
 // Endpoint is where a cluster's API servers are reached.
@@ -172,7 +184,7 @@ func (p Policy) check() error {
 	if p.Version == 0 {
 		return errors.New("version: want at least 1")
 	}
-	for _, check := range []func() error{p.checkDocuments, p.checkMembers, p.checkPools, p.checkGroups, p.checkExceptions, p.checkEndpoint} {
+	for _, check := range []func() error{p.checkDocuments, p.checkMembers, p.checkPools, p.checkGroups, p.checkExceptions, p.checkEndpoint, p.checkHandOvers} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -243,6 +255,22 @@ func (p Policy) checkEndpoint() error {
 		return nil
 	}
 	return p.Endpoint.Check()
+}
+
+// checkHandOvers leaves what is in the certificates to package attest.
+func (p Policy) checkHandOvers() error {
+	if len(p.HandOvers)%2 != 0 || len(p.HandOvers) > 2*hullmark.MaxHandOvers {
+		return fmt.Errorf("handOvers: %d certificates, want two for each, and at most %d hand-overs", len(p.HandOvers), hullmark.MaxHandOvers)
+	}
+	for _, certificate := range p.HandOvers {
+		if len(certificate) == 0 || len(certificate) > maxHandOver {
+			return fmt.Errorf("handOvers: a certificate of %d bytes, want at most %d", len(certificate), maxHandOver)
+		}
+	}
+	if len(p.HandOvers) > 0 && p.FirstRoot == (hullmark.ClusterRoot{}) {
+		return errors.New("handOvers: without firstRoot")
+	}
+	return nil
 }
 
 // Check reports what keeps an endpoint from being any cluster's.

@@ -63,6 +63,15 @@ func SignPolicy(signer crypto.Signer, root hullmark.ClusterRoot, p Policy) ([]by
 	return canonical(signedPolicy{Policy: encoded, RootKey: spki, Signature: signature})
 }
 
+// PolicySigner returns the root that a signed policy says that it is signed by. Whether that is so, OpenPolicy tells.
+func PolicySigner(signed []byte) (hullmark.ClusterRoot, error) {
+	var s signedPolicy
+	if err := strict(signed, maxSigned, &s); err != nil {
+		return hullmark.ClusterRoot{}, fmt.Errorf("open policy: %w", err)
+	}
+	return hullmark.ClusterRootOf(s.RootKey), nil
+}
+
 // OpenPolicy checks a signed policy against a cluster root and reads it. It
 // does not know whether a newer one exists: the caller compares versions.
 func OpenPolicy(signed []byte, root hullmark.ClusterRoot) (Policy, error) {

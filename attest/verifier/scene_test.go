@@ -16,8 +16,11 @@ import (
 	"github.com/hullmark/hullmark/internal/tpmtest"
 )
 
-// testRoot is the verifier's cluster.
-var testRoot = hullmark.ClusterRoot{0xc1}
+// testRoot is the verifier's cluster, whose root is the first of testRoots.
+var (
+	testRoot  = hullmark.ClusterRoot{0xc1}
+	testRoots = []hullmark.ClusterRoot{testRoot}
+)
 
 const testConfig = `{"version":1,"clusterRoot":"c100000000000000000000000000000000000000000000000000000000000000","stateDisk":{"serial":"state"}}`
 
@@ -73,7 +76,7 @@ func (s *scene) encoded(t *testing.T) []byte {
 // begin does the verifier's first step.
 func (s *scene) begin(t *testing.T) *verifier.Exchange {
 	t.Helper()
-	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, testRoot, s.anchor())
+	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, testRoots, s.anchor())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/google/go-tpm/tpm2"
 
@@ -55,7 +56,7 @@ func ParseAuthorities(data []byte) ([]*x509.Certificate, error) {
 // are called once each, in order: Begin, Challenge, Verify. Every error of
 // theirs is or wraps a *hullmark.Condition.
 type Exchange struct {
-	root       hullmark.ClusterRoot
+	roots      []hullmark.ClusterRoot
 	channelKey []byte
 	hello      []byte
 	claims     attest.Claims
@@ -65,9 +66,10 @@ type Exchange struct {
 	secret   hullmark.Secret
 }
 
-// Begin does what needs no TPM: it holds M1 to the limits and to the anchor. Verify holds the claims to this cluster's root. channelKey is attest.ChannelKey's result
+// Begin does what needs no TPM: it holds M1 to the limits and to the anchor. Verify holds the claims to this cluster's roots: the present one, and those
+// that have handed over to it. channelKey is attest.ChannelKey's result
 // for the channel on which hello, the bytes of M1, arrived.
-func Begin(hello, channelKey []byte, root hullmark.ClusterRoot, anchor Anchor) (*Exchange, error) {
+func Begin(hello, channelKey []byte, roots []hullmark.ClusterRoot, anchor Anchor) (*Exchange, error) {
 	message, err := wire.DecodeHello(hello)
 	if err != nil {
 		return nil, malformed("M1", err)
@@ -79,7 +81,7 @@ func Begin(hello, channelKey []byte, root hullmark.ClusterRoot, anchor Anchor) (
 			Next: "use a hullmark of the image's own release",
 		}
 	}
-	e := &Exchange{root: root, channelKey: channelKey, hello: hello}
+	e := &Exchange{roots: roots, channelKey: channelKey, hello: hello}
 	if err := e.readKeys(message); err != nil {
 		return nil, err
 	}
@@ -202,10 +204,10 @@ func (e *Exchange) checkOwnRegisters(registers *attest.Registers) error {
 			Next: "reboot the node; if it happens again, its image does not measure its configuration",
 		}
 	}
-	if e.claims.Config.ClusterRoot != e.root {
+	if !slices.Contains(e.roots, e.claims.Config.ClusterRoot) {
 		return &hullmark.Condition{
 			Code: "cluster-mismatch", Step: step, Title: "the node was configured for another cluster",
-			Expected: e.root.String(), Got: e.claims.Config.ClusterRoot.String(),
+			Expected: e.roots[0].String(), Got: e.claims.Config.ClusterRoot.String(),
 			Next: "boot the node with this cluster's root in its node config",
 		}
 	}

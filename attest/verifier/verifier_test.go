@@ -84,7 +84,7 @@ func TestOneTPM(t *testing.T) {
 
 func begin(t *testing.T, s *scene, anchor verifier.Anchor) error {
 	t.Helper()
-	_, err := verifier.Begin(s.encoded(t), s.channelKey, testRoot, anchor)
+	_, err := verifier.Begin(s.encoded(t), s.channelKey, testRoots, anchor)
 	return err
 }
 
@@ -115,12 +115,12 @@ func unknownConfigField(t *testing.T, s *scene) error {
 }
 
 func unknownHelloField(t *testing.T, s *scene) error {
-	_, err := verifier.Begin(append(s.encoded(t), 0x3a, 0), s.channelKey, testRoot, s.anchor()) // field 7, empty
+	_, err := verifier.Begin(append(s.encoded(t), 0x3a, 0), s.channelKey, testRoots, s.anchor()) // field 7, empty
 	return err
 }
 
 func oversizeHello(_ *testing.T, s *scene) error {
-	_, err := verifier.Begin(make([]byte, wire.MaxHello+1), s.channelKey, testRoot, s.anchor())
+	_, err := verifier.Begin(make([]byte, wire.MaxHello+1), s.channelKey, testRoots, s.anchor())
 	return err
 }
 
@@ -272,13 +272,15 @@ func TestAnotherClustersNode(t *testing.T) {
 	s := arrive(t, tpm)
 	s.hello.NodeConfig = []byte(config)
 	wantCode(t, second(s.honest(t)), "cluster-mismatch", "the node was configured for another cluster", testRoot.String())
-	// To its own operator it is as good as any.
-	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, hullmark.ClusterRoot{0xc2}, s.anchor())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := exchange.Verify(s.prove(t, s.bind(t, s.activate(t, exchange)))); err != nil {
-		t.Errorf("the legal twin: %v", err)
+	// To its own operator it is as good as any, and to one whose root its root has handed over to.
+	for _, roots := range [][]hullmark.ClusterRoot{{{0xc2}}, {testRoot, {0xc2}}} {
+		exchange, err := verifier.Begin(s.encoded(t), s.channelKey, roots, s.anchor())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := exchange.Verify(s.prove(t, s.bind(t, s.activate(t, exchange)))); err != nil {
+			t.Errorf("the legal twin: %v", err)
+		}
 	}
 }
 
@@ -295,7 +297,7 @@ func TestCertifiedEK(t *testing.T) {
 	s := newScene(t, tpmtest.NewCertified(t))
 	anchor := s.anchor()
 	anchor.Authorities = authorities(t, s.tpm.CA)
-	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, testRoot, anchor)
+	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, testRoots, anchor)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +340,7 @@ func TestMembersSeeTheCertificate(t *testing.T) {
 		seen = ek
 		return node == s.prover.Node()
 	}}
-	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, testRoot, anchor)
+	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, testRoots, anchor)
 	if err != nil {
 		t.Fatal(err)
 	}

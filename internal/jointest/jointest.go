@@ -54,6 +54,7 @@ type Site struct {
 	// Console and Log are what the agent writes.
 	Console, Log *agenttest.Text
 
+	tpm    *tpmtest.TPM
 	server *grpc.Server
 	stop   func()
 }
@@ -76,17 +77,18 @@ func New(t testing.TB, role hullmark.Role) *Site {
 		t.Fatal(err)
 	}
 	s.newAgent(t)
-	s.newService(t, measurements.Member{EKID: s.Node, Role: role, Name: "node-2"})
+	s.newService(t, PolicyStore(t, s.Cluster, measurements.Member{EKID: s.Node, Role: role, Name: "node-2"}), role)
 	return s
 }
 
 // newAgent makes a machine that booted what the policy accepts, and its agent.
 func (s *Site) newAgent(t testing.TB) {
 	t.Helper()
-	dir, state := t.TempDir(), agenttest.NewStateDir(t)
-	tpm := tpmtest.New(t)
-	(&nodetest.Node{TPM: tpm}).Boot(t, "image")
-	keys, err := prover.Open(tpm)
+	s.tpm = tpmtest.New(t)
+	s.Disk = &agenttest.Disk{Claim: hullmark.DiskClaim{State: hullmark.DiskBlank}}
+	s.Machine, s.Kubernetes = &agenttest.Machine{}, &agenttest.Cluster{StateDir: agenttest.NewStateDir(t)}
+	s.start(t, s.Cluster.ID())
+	keys, err := prover.Open(s.tpm)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,8 +96,23 @@ func (s *Site) newAgent(t testing.TB) {
 	if err := keys.Close(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Reboot resets the machine, which has joined, and gives it a configuration that names a root. Boot starts its agent.
+func (s *Site) Reboot(t testing.TB, root hullmark.ClusterRoot) {
+	t.Helper()
+	s.tpm.Reset(t)
+	s.Disk.Opened.Joined = true
+	s.start(t, root)
+}
+
+// start makes the agent of a boot, whose configuration names a root.
+func (s *Site) start(t testing.TB, root hullmark.ClusterRoot) {
+	t.Helper()
+	dir := t.TempDir()
+	(&nodetest.Node{TPM: s.tpm}).Boot(t, "image")
 	text, err := json.Marshal(hullmark.NodeConfig{
-		Version: 1, ClusterRoot: s.Cluster.ID(), StateDisk: hullmark.DiskSelector{Serial: "state"}, Endpoints: []string{s.Address},
+		Version: 1, ClusterRoot: root, StateDisk: hullmark.DiskSelector{Serial: "state"}, Endpoints: []string{s.Address},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -104,11 +121,9 @@ func (s *Site) newAgent(t testing.TB) {
 	if err := os.WriteFile(source.File, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.Disk = &agenttest.Disk{Claim: hullmark.DiskClaim{State: hullmark.DiskBlank}}
-	s.Machine, s.Kubernetes = &agenttest.Machine{}, &agenttest.Cluster{StateDir: state}
 	s.Agent = &firstboot.Agent{
-		OpenTPM: func() (transport.TPMCloser, error) { return kept{tpm}, nil },
-		Config:  source, Disk: s.Disk, Machine: s.Machine, Cluster: s.Kubernetes, StateDir: state, RunDir: dir,
+		OpenTPM: func() (transport.TPMCloser, error) { return kept{s.tpm}, nil },
+		Config:  source, Disk: s.Disk, Machine: s.Machine, Cluster: s.Kubernetes, StateDir: s.Kubernetes.StateDir, RunDir: dir,
 		Listen: "127.0.0.1:0", Timing: firstboot.DefaultTiming(),
 		Status: &firstboot.Status{File: filepath.Join(dir, "status.json"), Console: s.Console, Log: s.Log, Notify: func(string) {}},
 	}
@@ -119,16 +134,16 @@ type kept struct{ transport.TPM }
 
 func (kept) Close() error { return nil }
 
-func (s *Site) newService(t testing.TB, member measurements.Member) {
+func (s *Site) newService(t testing.TB, policy *joinservice.PolicyStore, role hullmark.Role) {
 	t.Helper()
 	s.Service = &joinservice.Service{
-		Root: s.Cluster.ID(), Policy: PolicyStore(t, s.Cluster, member), Keys: s.Cluster.Keys, Records: s.Records, Tokens: s.Records,
+		Root: s.Cluster.ID(), Policy: policy, Keys: s.Cluster.Keys, Records: s.Records, Tokens: s.Records,
 		Settings: joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}, KubernetesCA: s.Cluster.KubernetesCA(),
 		RemoveNode: func(context.Context, string) error { return nil },
 		// An emulated TPM takes its time on a busy machine.
 		Patience: joinservice.Patience{Proof: time.Minute, Opened: time.Minute, Progress: time.Minute, Renew: time.Minute},
 	}
-	if member.Role != hullmark.ControlPlane {
+	if role != hullmark.ControlPlane {
 		return
 	}
 	s.Service.ControlPlanes = joinservice.ControlPlanes{
@@ -189,7 +204,7 @@ func (s *Site) Serve(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tls := attest.ServiceConfig(leaf)
+	tls := attest.ServiceConfig(attest.WithHandOvers(leaf, s.Service.Policy.HandOvers()))
 	s.server = s.Service.Server(tls)
 	if s.EditOpened != nil || s.EditProceed != nil {
 		s.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(tls)), grpc.MaxRecvMsgSize(wire.MaxFromNode))

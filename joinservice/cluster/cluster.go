@@ -36,6 +36,8 @@ type Initialising struct {
 	Issued uint64 `json:"issued"`
 	// Serial is that of the last signed override that was used on the record.
 	Serial uint64 `json:"serial,omitempty"`
+	// Root is the one that the machine's configuration named last; zero is the cluster's first.
+	Root hullmark.ClusterRoot `json:"clusterRoot,omitzero"`
 }
 
 // DiskEpoch is the state of one machine's state disk.
@@ -48,7 +50,7 @@ type DiskEpoch struct {
 
 // Cluster is the content of a cluster file.
 type Cluster struct {
-	// Root signs the online CA, the operator's certificates and the policy; nodes pin its hash.
+	// Root signs the online CA, the operator's certificates and the policy; nodes pin its hash, or that of one that has handed over to it, as Policy says.
 	Root Authority
 	// Online signs join services' certificates.
 	Online Authority
@@ -87,17 +89,22 @@ func New() (*Cluster, error) {
 
 // makeExchange makes what the release exchange needs.
 func (c *Cluster) makeExchange() (err error) {
+	if err := c.makeRoot(); err != nil {
+		return err
+	}
+	c.Keys, err = keys.New(rand.Reader)
+	return err
+}
+
+// makeRoot makes a root, and an online CA of it.
+func (c *Cluster) makeRoot() (err error) {
 	if c.Root.Key, err = newKey(); err != nil {
 		return err
 	}
 	if c.Root.Certificate, err = attest.NewRoot(c.Root.Key); err != nil {
 		return err
 	}
-	if err := c.makeOnline(); err != nil {
-		return err
-	}
-	c.Keys, err = keys.New(rand.Reader)
-	return err
+	return c.makeOnline()
 }
 
 func (c *Cluster) makeOnline() (err error) {
@@ -110,12 +117,17 @@ func (c *Cluster) makeOnline() (err error) {
 
 func newKey() (*ecdsa.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }
 
-// ID returns the cluster root that every node of the cluster is configured with.
+// ID returns the present cluster root, which the configurations of the cluster's nodes name from now on.
 func (c *Cluster) ID() hullmark.ClusterRoot {
 	return hullmark.ClusterRootOf(c.Root.Certificate.RawSubjectPublicKeyInfo)
 }
 
 // Operator returns a fresh client certificate for one connection to a node.
 func (c *Cluster) Operator() (tls.Certificate, error) {
-	return attest.NewOperator(c.Root.Certificate, c.Root.Key)
+	policy, err := c.OpenPolicy()
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	operator, err := attest.NewOperator(c.Root.Certificate, c.Root.Key)
+	return attest.WithHandOvers(operator, policy.HandOvers), err
 }

@@ -35,7 +35,11 @@ type keeperDoc struct {
 // get their files from now on hold in that form only. Secret and CA are what
 // they show the keeper and know it by. The error is that of keys.Access.Seal.
 func (c *Cluster) SetKeeper(ctx context.Context, access keys.Access, url string, secret hullmark.Secret, ca []byte) error {
-	sealed, err := access.Seal(ctx, c.Keys, c.ID(), url)
+	policy, err := c.OpenPolicy()
+	if err != nil {
+		return err
+	}
+	sealed, err := access.Seal(ctx, c.Keys, policy.First(c.ID()), url)
 	if err != nil {
 		return fmt.Errorf("wrap the keyset: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/joinservice"
@@ -40,6 +41,11 @@ func (c *Cluster) SetPolicy(policy measurements.Policy, documents ...measurement
 	if err != nil {
 		return err
 	}
+	return c.setPolicy(policy, same, documents...)
+}
+
+// setPolicy signs a policy that follows the last one, unless it is the same.
+func (c *Cluster) setPolicy(policy measurements.Policy, same bool, documents ...measurements.Document) error {
 	held, err := c.documentsOf(policy, documents)
 	if err != nil {
 		return err
@@ -79,6 +85,9 @@ func (c *Cluster) follows(policy measurements.Policy) (same bool, err error) {
 	if policy.Version <= last.Version || policy.MinimumSVN < last.MinimumSVN || policy.Rotation < last.Rotation {
 		return false, fmt.Errorf("policy version %d with security version %d and rotation %d: in force are %d, %d and %d; want a higher version, and no lower security version or rotation",
 			policy.Version, policy.MinimumSVN, policy.Rotation, last.Version, last.MinimumSVN, last.Rotation)
+	}
+	if policy.FirstRoot != last.FirstRoot || !slices.EqualFunc(policy.HandOvers, last.HandOvers, bytes.Equal) {
+		return false, errors.New("the policy names other hand-overs than the one in force; only hullmark cluster rotate root and hullmark cluster forget-root change them")
 	}
 	return false, nil
 }

@@ -26,7 +26,20 @@ func (c *Cluster) Record(node hullmark.NodeID) (*joinservice.Record, error) {
 
 // SetRecord stores the first node's record.
 func (c *Cluster) SetRecord(node hullmark.NodeID, record joinservice.Record) {
-	c.Initialising = &Initialising{Node: node, Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial}
+	next := Initialising{Node: node, Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial}
+	if c.Initialising != nil {
+		next.Root = c.Initialising.Root
+	}
+	c.Initialising = &next
+}
+
+// KeepRoot stores which root the first node's configuration names, as joinservice.NamedRoot has it.
+func (c *Cluster) KeepRoot(node hullmark.NodeID, root hullmark.ClusterRoot) {
+	if c.Initialising != nil && c.Initialising.Node == node {
+		next := *c.Initialising
+		next.Root = root
+		c.Initialising = &next
+	}
 }
 
 // Commit notes in the first node's record that it wrote the number issued to the disk.
@@ -81,7 +94,7 @@ func (c *Cluster) KeepEpoch(node hullmark.NodeID, found DiskEpoch) {
 	if first == nil || first.Node != node {
 		return
 	}
-	next := Initialising{Node: node, Disk: found.Disk, Committed: found.Epoch, Issued: found.Epoch}
+	next := Initialising{Node: node, Disk: found.Disk, Committed: found.Epoch, Issued: found.Epoch, Root: first.Root}
 	if first.Disk == found.Disk {
 		// A number that a ticket carried is never used again.
 		next.Issued = max(first.Issued, found.Epoch)

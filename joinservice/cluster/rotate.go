@@ -5,11 +5,15 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/keys"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // RotateKeyset gives the keyset one more generation, which serves new disks, and signs a policy by which control planes are to hold it. Disks keep the
@@ -41,16 +45,80 @@ func (c *Cluster) RotateOnlineCA() error {
 }
 
 func (c *Cluster) demandRotation() error {
+	policy, err := c.nextRotation()
+	if err != nil {
+		return err
+	}
+	return c.SetPolicy(policy)
+}
+
+// nextRotation returns the policy by which control planes are to hold other keys.
+func (c *Cluster) nextRotation() (measurements.Policy, error) {
+	policy, err := c.OpenPolicy()
+	if err != nil {
+		return policy, err
+	}
+	if policy.Version == 0 {
+		return policy, errors.New("the cluster has no policy yet: there is no control plane that could hold other keys (hullmark init makes the first)")
+	}
+	policy.Version++
+	policy.Rotation++
+	return policy, nil
+}
+
+// RotateRoot gives the cluster another root, to which the present one hands over, with an online CA and a policy of its own. The present root's key is gone then;
+// nodes whose configuration names it obey the new one until ForgetRoot. What is bound to the cluster's first root stays as it is.
+func (c *Cluster) RotateRoot() error {
+	policy, err := c.nextRotation()
+	if err != nil {
+		return err
+	}
+	if len(policy.HandOvers) >= 2*hullmark.MaxHandOvers {
+		return fmt.Errorf("rotate the root: %d roots before the present one are still obeyed, and no more may be; next: give up the oldest (hullmark cluster forget-root)", hullmark.MaxHandOvers)
+	}
+	earlier := c.Root
+	if err := c.makeRoot(); err != nil {
+		return fmt.Errorf("rotate the root: %w", err)
+	}
+	handOver, err := attest.NewHandOver(earlier.Certificate, earlier.Key, c.Root.Key.Public())
+	if err != nil {
+		return fmt.Errorf("rotate the root: %w", err)
+	}
+	policy.FirstRoot = policy.First(hullmark.ClusterRootOf(earlier.Certificate.RawSubjectPublicKeyInfo))
+	policy.HandOvers = slices.Concat([][]byte{handOver.Raw, earlier.Certificate.Raw}, policy.HandOvers)
+	return c.setPolicy(policy, false)
+}
+
+// OldestRoot returns the oldest root that nodes' configurations may name; it is the present one if no other may be.
+func (c *Cluster) OldestRoot() (hullmark.ClusterRoot, error) {
+	roots, err := c.Roots()
+	if err != nil {
+		return hullmark.ClusterRoot{}, err
+	}
+	return roots[len(roots)-1], nil
+}
+
+// Roots returns the roots that nodes' configurations may name, the present one first.
+func (c *Cluster) Roots() ([]hullmark.ClusterRoot, error) {
+	policy, err := c.OpenPolicy()
+	if err != nil {
+		return nil, err
+	}
+	return joinservice.RootsOf(policy, c.ID())
+}
+
+// ForgetRoot gives the oldest root up that is not the present one: nodes whose configuration names it are refused from now on, and obey nobody.
+func (c *Cluster) ForgetRoot() error {
 	policy, err := c.OpenPolicy()
 	if err != nil {
 		return err
 	}
-	if policy.Version == 0 {
-		return errors.New("the cluster has no policy yet: there is no control plane that could hold other keys (hullmark init makes the first)")
+	if len(policy.HandOvers) == 0 {
+		return errors.New("no root but the present one is obeyed")
 	}
 	policy.Version++
-	policy.Rotation++
-	return c.SetPolicy(policy)
+	policy.HandOvers = policy.HandOvers[:len(policy.HandOvers)-2]
+	return c.setPolicy(policy, false)
 }
 
 // rotationFile says of which rotation the keys are that a control plane holds, in decimal.

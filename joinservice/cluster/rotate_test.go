@@ -3,11 +3,16 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -53,7 +58,7 @@ func TestRotate(t *testing.T) {
 	for path, content := range after {
 		changed := !bytes.Equal(content, before[path])
 		without := strings.HasPrefix(path, stateDir+"keeper.") // There is none.
-		if want := (hullmark.Rotated(path) || path == stateDir+"policy") && !without; changed != want {
+		if want := hullmark.Rotated(path) && path != stateDir+"root.crt" && !without; changed != want {
 			t.Errorf("%s was exchanged: %t", path, changed)
 		}
 	}
@@ -126,5 +131,202 @@ func TestKeeperWrapsTheNewGeneration(t *testing.T) {
 	held, err := access.Load(t.Context(), contents(t, c)[stateDir+"keyset.json"], c.ID())
 	if err != nil || held.Current() != 2 {
 		t.Errorf("control planes get generation %d: %v", held.Current(), err)
+	}
+}
+
+// Another root comes with all that it signs, and what is bound to the first one stays.
+func TestRotateRoot(t *testing.T) {
+	f := rotatable(t)
+	before, first := contents(t, f.Cluster), f.Cluster.ID()
+	disk := func() hullmark.Secret {
+		policy, err := f.Cluster.OpenPolicy()
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, err := f.Cluster.Keys.DiskKey(1, policy.First(f.Cluster.ID()), hullmark.NodeID{1}, hullmark.UUID{2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	old := disk()
+	pinned := []hullmark.ClusterRoot{first}
+	for range hullmark.MaxHandOvers {
+		if err := f.Update((*Cluster).RotateRoot); err != nil {
+			t.Fatal(err)
+		}
+		f = reopen(t, f)
+		pinned = append(pinned, f.Cluster.ID())
+		if !disk().Equal(old) {
+			t.Error("a disk's key changed")
+		}
+		obeys(t, f.Cluster, true, pinned...)
+	}
+	policy, err := f.Cluster.OpenPolicy()
+	if err != nil || policy.Version != 6 || policy.Rotation != 2 || policy.FirstRoot != first {
+		t.Fatalf("the policy has version %d, rotation %d and first root %s: %v", policy.Version, policy.Rotation, policy.FirstRoot, err)
+	}
+	for path, content := range contents(t, f.Cluster) {
+		want := slices.Contains([]string{"root.crt", "policy", "online-ca.crt", "online-ca.key", "rotation"}, strings.TrimPrefix(path, stateDir))
+		if changed := !bytes.Equal(content, before[path]); changed != want {
+			t.Errorf("%s was exchanged: %t", path, changed)
+		}
+	}
+	if err := f.Update((*Cluster).RotateRoot); err == nil || !strings.Contains(err.Error(), "hullmark cluster forget-root") {
+		t.Errorf("one hand-over more than there may be: %v", err)
+	}
+
+	for len(pinned) > 1 {
+		if err := f.Update((*Cluster).ForgetRoot); err != nil {
+			t.Fatal(err)
+		}
+		f = reopen(t, f)
+		obeys(t, f.Cluster, false, pinned[0])
+		pinned = pinned[1:]
+		obeys(t, f.Cluster, true, pinned...)
+	}
+	if !disk().Equal(old) {
+		t.Error("a disk's key changed when the roots were given up")
+	}
+	if err := f.Update((*Cluster).ForgetRoot); err == nil {
+		t.Error("the present root was given up")
+	}
+	if err := f.Update((*Cluster).RotateRoot); err != nil {
+		t.Error(err)
+	}
+}
+
+// obeys looks at whether nodes whose configurations name these roots obey the cluster's operator.
+func obeys(t *testing.T, c *Cluster, want bool, pinned ...hullmark.ClusterRoot) {
+	t.Helper()
+	operator, err := c.Operator()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var chain []*x509.Certificate
+	for _, der := range operator.Certificate {
+		certificate, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain = append(chain, certificate)
+	}
+	roots, err := c.Roots()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, root := range pinned {
+		if err := attest.CheckOperator(chain, root); (err == nil) != want || slices.Contains(roots, root) != want {
+			t.Errorf("a node of root %s: %v; the roots are %v", root, err, roots)
+		}
+	}
+}
+
+// The earlier root's key is nowhere in the file.
+func TestRotateRootKeepsNoOldKey(t *testing.T) {
+	f := rotatable(t)
+	private, err := f.Cluster.Root.Key.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := func() bool {
+		plain, err := f.Cluster.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d map[string]any
+		if err := json.Unmarshal(plain, &d); err != nil {
+			t.Fatal(err)
+		}
+		return anyHolds(d, private)
+	}
+	if !has() {
+		t.Fatal("the present root's key is not found")
+	}
+	if err := f.Update((*Cluster).RotateRoot); err != nil {
+		t.Fatal(err)
+	}
+	f = reopen(t, f)
+	if has() {
+		t.Error("the earlier root's key is in the file")
+	}
+}
+
+// anyHolds reports whether a text of a JSON value holds these bytes in base64.
+func anyHolds(value any, content []byte) bool {
+	switch v := value.(type) {
+	case map[string]any:
+		for _, e := range v {
+			if anyHolds(e, content) {
+				return true
+			}
+		}
+	case string:
+		decoded, err := base64.StdEncoding.DecodeString(v)
+		return err == nil && bytes.Contains(decoded, content)
+	}
+	return false
+}
+
+// Only an exchange changes the hand-overs, not an edited policy.
+func TestHandOversAreNotEdited(t *testing.T) {
+	f := rotatable(t)
+	if err := f.Update((*Cluster).RotateRoot); err != nil {
+		t.Fatal(err)
+	}
+	for name, edit := range map[string]func(*measurements.Policy){
+		"none":               func(p *measurements.Policy) { p.HandOvers = nil },
+		"another first root": func(p *measurements.Policy) { p.FirstRoot = hullmark.ClusterRoot{1} },
+		"others":             func(p *measurements.Policy) { p.HandOvers = [][]byte{p.HandOvers[1], p.HandOvers[0]} },
+	} {
+		policy, err := f.Cluster.OpenPolicy()
+		if err != nil {
+			t.Fatal(err)
+		}
+		policy.Version++
+		if err := new(*f.Cluster).SetPolicy(policy); err != nil {
+			t.Errorf("the legal twin of %s: %v", name, err)
+		}
+		edit(&policy)
+		if err := new(*f.Cluster).SetPolicy(policy); err == nil || !strings.Contains(err.Error(), "hand-overs") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A keeper's keyset is bound to the first root, and is not wrapped anew.
+func TestRotateRootLeavesTheKeeper(t *testing.T) {
+	f := rotatable(t)
+	access, credentials := localAccess(t, "k")
+	set := func(c *Cluster) error {
+		return c.SetKeeper(t.Context(), access, "local://", credentials.Secret, nil)
+	}
+	first := f.Cluster.ID()
+	for _, change := range []func(*Cluster) error{set, (*Cluster).RotateRoot, set} {
+		if err := f.Update(change); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := access.Load(t.Context(), contents(t, f.Cluster)[stateDir+"keyset.json"], first); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Which root the first node's configuration names outlasts what else is recorded of it.
+func TestKeepRoot(t *testing.T) {
+	node, root := hullmark.NodeID{1}, hullmark.ClusterRoot{2}
+	f := newFile(t)
+	for _, change := range []func(c *Cluster){
+		func(c *Cluster) { c.SetRecord(node, joinservice.Record{Issued: 1}); c.KeepRoot(node, root) },
+		func(c *Cluster) { c.KeepRoot(hullmark.NodeID{9}, hullmark.ClusterRoot{9}) },
+		func(c *Cluster) { c.SetRecord(node, joinservice.Record{Issued: 2}) },
+		func(c *Cluster) { c.KeepEpoch(node, DiskEpoch{Epoch: 3}) },
+	} {
+		if err := f.Update(func(c *Cluster) error { change(c); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if got := reopen(t, f).Cluster.Initialising.Root; got != root {
+			t.Errorf("root %s", got)
+		}
 	}
 }

@@ -61,7 +61,7 @@ type Access struct {
 	Report func(cause *hullmark.Condition, pause time.Duration)
 }
 
-// Seal has the keeper at url wrap a keyset, bound to the cluster root, and
+// Seal has the keeper at url wrap a keyset, bound to the cluster's first root, and
 // returns the document that Load reads. The keeper must have shown that it can
 // open what it wrapped. A transient failure is tried again until ctx ends.
 func (a Access) Seal(ctx context.Context, k Keyset, root hullmark.ClusterRoot, url string) ([]byte, error) {

@@ -109,6 +109,18 @@ func (r *Registry) PushPolicy(ctx context.Context, envelope []byte, documents ma
 	return nil
 }
 
+// Pushed returns the policy that was pushed last, in its signed form, which nobody has verified; nil if there is none.
+func (r *Registry) Pushed(ctx context.Context) ([]byte, error) {
+	object, err := r.configMap(ctx, "read the policy in force", policyObject)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return object.BinaryData[policyKind], nil
+}
+
 // pushDocument creates a document's object, which is never changed. One of the same name with other content is replaced.
 func (r *Registry) pushDocument(ctx context.Context, id measurements.DocumentID, content []byte) error {
 	if sha256.Sum256(content) != id || len(content) > maxObject {

@@ -103,7 +103,11 @@ func (r *release) attest(ctx context.Context) (*joinservice.Conversation, attest
 		return nil, attest.Claims{}, nil, err
 	}
 	conversation := joinservice.Converse(stream, joinservice.OperatorPatience())
-	claims, err := conversation.Attest(r.desk.Root, r.anchor)
+	roots, err := r.file.Cluster.Roots()
+	if err != nil {
+		return nil, attest.Claims{}, nil, errors.Join(err, connection.Close())
+	}
+	claims, err := conversation.Attest(roots, r.anchor)
 	if err == nil {
 		err = r.writeReport(claims)
 	}

@@ -72,7 +72,7 @@ func (a *app) firstNode() (joinservice.Machine, bool) {
 		return joinservice.Machine{}, false
 	}
 	return joinservice.Machine{
-		Node: record.Node, Name: member.Name, Role: member.Role, Trust: attest.TPM, State: joinservice.MachineJoining,
+		Node: record.Node, Name: member.Name, Role: member.Role, Trust: attest.TPM, Root: record.Root, State: joinservice.MachineJoining,
 		Record:    joinservice.Record{Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial},
 		Addresses: ownAddresses(member.Name),
 	}, true

@@ -120,7 +120,7 @@ func TestRotatedFilesAreWhatARotationChanges(t *testing.T) {
 		return found
 	}
 	before := files()
-	if err := errors.Join(c.RotateKeyset(t.Context(), nil), c.RotateOnlineCA()); err != nil {
+	if err := errors.Join(c.RotateKeyset(t.Context(), nil), c.RotateOnlineCA(), c.RotateRoot()); err != nil {
 		t.Fatal(err)
 	}
 	after := files()
@@ -144,6 +144,45 @@ func TestRotatedFilesAreWhatARotationChanges(t *testing.T) {
 		if after[path] != content {
 			t.Errorf("%s was changed and is not brought", path)
 		}
+	}
+}
+
+// After the exchange of the root a service with the new one admits nodes whose configuration names the old one, until that is given up. One that still has the old
+// one knows that it has missed a rotation, and admits them, too.
+func TestServiceAfterTheRootWasExchanged(t *testing.T) {
+	s := newSite(t)
+	first := s.cluster.ID()
+	s.cluster.Documents = s.documents
+	if err := s.cluster.RotateRoot(); err != nil {
+		t.Fatal(err)
+	}
+	signed := s.cluster.Policy
+	dial := func(says string) (denied string, err error) {
+		t.Helper()
+		o, stop := s.start(t, "https://"+freeAddress(t))
+		defer stop()
+		if text := get(t, o.http, "/metrics"); !strings.Contains(text, says) {
+			t.Errorf("the metrics do not say %s", says)
+		}
+		if err = s.node.Dial(t.Context(), o.listen, first); err == nil {
+			denied = s.node.Denied().Code
+		}
+		return denied, err
+	}
+	s.write(t, "policy", signed)
+	if denied, err := dial("hullmark_missed_rotations 1"); denied != "api-unreachable" {
+		t.Errorf("a service with the old root: %q, %v", denied, err)
+	}
+	s.writeCluster(t)
+	if denied, err := dial("hullmark_missed_rotations 0"); denied != "api-unreachable" {
+		t.Errorf("a service with the new root: %q, %v", denied, err)
+	}
+	if err := s.cluster.ForgetRoot(); err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "policy", s.cluster.Policy)
+	if denied, err := dial("hullmark_policy_version 3"); err == nil || !strings.Contains(err.Error(), "has not handed over") {
+		t.Errorf("once the old root was given up: %q, %v", denied, err)
 	}
 }
 

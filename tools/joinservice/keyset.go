@@ -36,9 +36,9 @@ func (k *keyset) Current() uint32 {
 }
 
 // DiskKey derives a disk's key, or returns the condition that is waited on.
-func (k *keyset) DiskKey(generation uint32, root hullmark.ClusterRoot, owner hullmark.NodeID, disk hullmark.UUID) (hullmark.Secret, error) {
+func (k *keyset) DiskKey(generation uint32, first hullmark.ClusterRoot, owner hullmark.NodeID, disk hullmark.UUID) (hullmark.Secret, error) {
 	if opened := k.opened.Load(); opened != nil {
-		return opened.DiskKey(generation, root, owner, disk)
+		return opened.DiskKey(generation, first, owner, disk)
 	}
 	return hullmark.Secret{}, k.waiting.Load()
 }
@@ -60,7 +60,7 @@ func (a *app) openKeyset(ctx context.Context) error {
 		a.log.Warn("the keyset is not open yet", "code", cause.Code, "error", cause.Error(), "again in", pause.String())
 	}}
 	for {
-		opened, err := access.Load(ctx, a.credentials.keyset, a.credentials.id())
+		opened, err := access.Load(ctx, a.credentials.keyset, a.policy.Policy().First(a.credentials.id()))
 		if err == nil {
 			a.keyset.opened.Store(&opened)
 			clear(a.credentials.keyset)

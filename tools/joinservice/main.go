@@ -158,14 +158,21 @@ func (a *app) serve(ctx context.Context, nodes, scrapes net.Listener) error {
 	return group.Wait()
 }
 
-// tls shows nodes a leaf that is a day old at most.
+// tls shows nodes a leaf that is a day old at most, and the hand-overs of the policy in force.
 func (a *app) tls() *tls.Config {
 	leaf := &rotating{age: leafAge, make: func(time.Time) (tls.Certificate, error) {
 		return attest.NewService(a.credentials.root, a.credentials.online.Leaf, a.credentials.onlineKey())
 	}}
 	config := attest.ServiceConfig(tls.Certificate{})
 	config.Certificates = nil
-	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return leaf.get() }
+	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		made, err := leaf.get()
+		if err != nil {
+			return nil, err
+		}
+		shown := attest.WithHandOvers(*made, a.policy.HandOvers())
+		return &shown, nil
+	}
 	return config
 }
 

@@ -53,6 +53,14 @@ func siteOf(t *testing.T, c *cluster.Cluster) *site {
 	s.node = nodetest.New(t, s.cluster.ID())
 	s.node.Boot(t, "image")
 	s.writePolicy(t)
+	s.writeCluster(t)
+	s.write(t, "initialising.json", []byte("null"))
+	return s
+}
+
+// writeCluster writes what the cluster file has for a control plane.
+func (s *site) writeCluster(t *testing.T) {
+	t.Helper()
 	files, err := s.cluster.Files()
 	if err != nil {
 		t.Fatal(err)
@@ -69,8 +77,6 @@ func siteOf(t *testing.T, c *cluster.Cluster) *site {
 		t.Fatal(err)
 	}
 	s.write(t, "settings.json", settings)
-	s.write(t, "initialising.json", []byte("null"))
-	return s
 }
 
 func (s *site) write(t *testing.T, name string, content []byte) {
