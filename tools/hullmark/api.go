@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // apiValidity is how long the certificate of one command is good for, clocks that differ included.
@@ -167,9 +169,33 @@ func pushPolicy(ctx context.Context, client *registry.Registry, c *cluster.Clust
 	if policy.Version == 0 {
 		return errNoPolicy
 	}
+	if err := checkSuperseded(ctx, client, c); err != nil {
+		return err
+	}
 	if err := client.PushPolicy(ctx, c.Policy, c.Documents); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(out, "policy version %d is in the cluster, with %d documents\n", policy.Version, len(c.Documents))
 	return err
+}
+
+// checkSuperseded refuses a cluster file whose root has handed over to the one that signs by now: join services take nothing of the earlier one.
+func checkSuperseded(ctx context.Context, client *registry.Registry, c *cluster.Cluster) error {
+	envelope, err := client.Pushed(ctx)
+	if err != nil || envelope == nil {
+		return err
+	}
+	// A policy that nobody signed is replaced like any other.
+	signer, err := measurements.PolicySigner(envelope)
+	if err != nil || signer == c.ID() {
+		return nil
+	}
+	policy, err := measurements.OpenPolicy(envelope, signer)
+	if err != nil {
+		return nil
+	}
+	if roots, err := joinservice.RootsOf(policy, signer); err == nil && slices.Contains(roots, c.ID()) {
+		return fmt.Errorf("the cluster's root is %s by now, and this cluster file is a copy from before it was exchanged; next: use the newest one", signer)
+	}
+	return nil
 }

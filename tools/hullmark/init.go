@@ -252,6 +252,7 @@ func (r *initRun) admit(claims attest.Claims) (joinservice.Admission, error) {
 			return err
 		}
 		c.SetRecord(claims.Node, admission.Record)
+		c.KeepRoot(claims.Node, joinservice.NamedRoot(r.desk.Policy, claims))
 		return c.SetPolicy(r.desk.Policy, r.document)
 	})
 	return admission, err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -58,6 +59,8 @@ come from the signed policy. Exit code 5 if the API server is not reached.`,
 type listedNode struct {
 	joinservice.Machine
 	Image string `json:"image,omitempty"`
+	// OldRoot says that the configuration of its last ticket named another root than the present one.
+	OldRoot bool `json:"oldRoot,omitempty"`
 }
 
 // listNodes prints all records; those that cannot be read are an error after the others.
@@ -68,16 +71,28 @@ func listNodes(ctx context.Context, client *registry.Registry, c *cluster.Cluste
 	}
 	counted, unlisted := countedOnly(ctx, client, machines)
 	machines, err = append(machines, counted...), errors.Join(err, unlisted)
+	policy, unopened := c.OpenPolicy()
+	if unopened != nil {
+		return unopened
+	}
 	images := imageNames(c)
 	listed := make([]listedNode, 0, len(machines))
 	for _, m := range machines {
-		listed = append(listed, listedNode{Machine: m, Image: images[m.Document]})
+		listed = append(listed, listedNode{Machine: m, Image: images[m.Document], OldRoot: names(m, policy, c.ID()) != c.ID()})
 	}
 	slices.SortStableFunc(listed, func(a, b listedNode) int { return cmp.Compare(a.Name, b.Name) })
 	if output == "json" {
 		return errors.Join(writeJSON(out, listed), err)
 	}
 	return errors.Join(writeNodes(out, listed, time.Now()), err)
+}
+
+// names returns the root that a machine's configuration named at its last ticket; of one without a ticket, the present one.
+func names(m joinservice.Machine, policy measurements.Policy, present hullmark.ClusterRoot) hullmark.ClusterRoot {
+	if m.Record == (joinservice.Record{}) {
+		return present
+	}
+	return cmp.Or(m.Root, policy.First(present))
 }
 
 // countedOnly returns the machines that groups count and that have no record: a first ticket is being made, or was never recorded.
@@ -123,11 +138,15 @@ func ago(then, now time.Time) string {
 	return now.Sub(then).Truncate(time.Second).String() + " ago"
 }
 
-// conditionOf says what a machine is at, or why it stopped or waits.
+// conditionOf says what a machine is at, or why it stopped or waits, and whether its configuration names an old root.
 func conditionOf(n listedNode) string {
-	if n.Condition == nil {
-		return printable(n.Phase)
+	text := n.Phase
+	if n.Condition != nil {
+		root := n.Condition.Root()
+		text = root.Code + ": " + root.Title
 	}
-	root := n.Condition.Root()
-	return printable(root.Code + ": " + root.Title)
+	if n.OldRoot {
+		text = strings.TrimSuffix("old root; "+text, "; ")
+	}
+	return printable(text)
 }

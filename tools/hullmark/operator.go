@@ -213,7 +213,7 @@ func refusedByNode(err error) bool {
 
 func explainRefusal(err error) error {
 	if refusedByNode(err) {
-		return withCode(exitDenied, errors.New("the node refuses this operator: it was configured for another cluster; next: check the cluster file, and the clusterRoot in its node config"))
+		return withCode(exitDenied, errors.New("the node refuses this operator: it was configured for another cluster, or for a root of this one that was given up; next: check the cluster file, and the clusterRoot in its node config"))
 	}
 	return err
 }

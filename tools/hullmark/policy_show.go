@@ -54,6 +54,14 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 	images := imageNames(c)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "policy version %d, releases from security version %d\n", policy.Version, policy.MinimumSVN)
+	roots, err := c.Roots()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(t, "root %s\n", c.ID())
+	for _, earlier := range roots[1:] {
+		fmt.Fprintf(t, "nodes may still name root %s, which has handed over\n", earlier)
+	}
 	if policy.Rotation > 0 {
 		fmt.Fprintf(t, "control planes' keys of rotation %d\n", policy.Rotation)
 	}

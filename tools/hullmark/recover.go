@@ -213,6 +213,7 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 	}
 	err := r.file.Update(func(c *cluster.Cluster) error {
 		c.KeepEpoch(claims.Node, found)
+		c.KeepRoot(claims.Node, joinservice.NamedRoot(r.policy, claims))
 		return r.complete(c)
 	})
 	if err != nil {

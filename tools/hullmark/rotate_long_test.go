@@ -3,16 +3,19 @@
 package main
 
 import (
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
 )
 
 func TestRotateOfARealAPI(t *testing.T) {
 	s := newAPISite(t)
-	s.run(t, exitUsage, "cluster rotate root", `"root": want keyset or online-ca`)
+	s.run(t, exitUsage, "cluster rotate ca", `"ca": want keyset, online-ca or root`)
 	s.run(t, exitFailed, "cluster rotate keyset", "no policy yet")
 	s.run(t, 0, "policy add member --role worker --name worker-1 --ek "+hullmark.NodeID{7}.String())
 	s.run(t, 0, "policy push")
@@ -38,5 +41,111 @@ func TestRotateOfARealAPI(t *testing.T) {
 	}
 	if file.Cluster.Keys.Current() != 3 {
 		t.Errorf("the keyset has generation %d", file.Cluster.Keys.Current())
+	}
+}
+
+// The root goes over to another, and is given up once no machine needs it. Each is done once, however often the command was interrupted.
+func TestRotateRootOfARealAPI(t *testing.T) {
+	s := newAPISite(t)
+	s.run(t, exitFailed, "cluster rotate root", "no policy yet")
+	s.run(t, 0, "policy add member --role worker --name worker-1 --ek "+hullmark.NodeID{7}.String())
+	s.run(t, 0, "policy push")
+	s.run(t, exitFailed, "cluster forget-root", "no root but the present one")
+	roots := []hullmark.ClusterRoot{s.reread(t)}
+	s.keep(t, joinservice.Machine{
+		Node: hullmark.NodeID{7}, Name: "worker-1", Role: hullmark.Worker, Trust: attest.TPM, State: joinservice.MachineReady,
+		Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 1, Issued: 1},
+	})
+	s.keep(t, joinservice.Machine{Node: hullmark.NodeID{8}, Name: "worker-2", Role: hullmark.Worker, State: joinservice.MachineWaiting}) // It never had a ticket.
+	if listed := s.run(t, 0, "node list"); strings.Contains(listed, "old root") {
+		t.Errorf("before the exchange: %s", listed)
+	}
+	copied, err := os.ReadFile(s.path("cluster"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	code, output := hullmarkCLI(t, "cluster", "rotate", "root", "--server", "127.0.0.1:1", "--wait", "1s", "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
+	wantExit(t, code, exitUnreachable, output, joinservice.CodeUnreachable)
+	if s.reread(t) != roots[0] {
+		t.Error("the root was exchanged while the API was away")
+	}
+	output = s.run(t, 0, "cluster rotate root", "the first of them with hullmark recover")
+	roots = append(roots, s.reread(t))
+	if !strings.Contains(output, "cluster root "+roots[1].String()) {
+		t.Errorf("the output does not name root %s: %s", roots[1], output)
+	}
+	if p := s.pushed(t); p.Rotation != 1 || len(p.HandOvers) != 2 || p.FirstRoot != roots[0] {
+		t.Errorf("the cluster has a policy of rotation %d with %d certificates and first root %s", p.Rotation, len(p.HandOvers), p.FirstRoot)
+	}
+	code, output = hullmarkCLI(t, "policy", "show", "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
+	wantExit(t, code, 0, output, "root "+roots[1].String(), "may still name root "+roots[0].String())
+
+	// An old copy of the cluster file is told apart.
+	s.write(t, "copy", copied)
+	code, output = hullmarkCLI(t, "policy", "push", "--server", s.rig.Address, "--cluster", s.path("copy"), "--passphrase-file", s.path("passphrase"))
+	wantExit(t, code, exitFailed, output, "a copy from before it was exchanged")
+
+	// The power was cut before the second exchange was pushed.
+	s.update(t, (*cluster.Cluster).RotateRoot)
+	roots = append(roots, s.reread(t))
+	s.run(t, 0, "cluster rotate root", "begun before", "cluster root "+roots[2].String())
+	if p := s.pushed(t); s.reread(t) != roots[2] || p.Rotation != 2 || len(p.HandOvers) != 4 {
+		t.Errorf("the cluster has a policy of rotation %d with %d certificates", p.Rotation, len(p.HandOvers))
+	}
+	s.run(t, exitFailed, "cluster rotate root", "hullmark cluster forget-root")
+
+	listed := s.run(t, 0, "node list")
+	if strings.Count(listed, "old root") != 1 || !strings.Contains(listed, "worker-1") {
+		t.Errorf("after the exchange: %s", listed)
+	}
+	s.run(t, exitDenied, "cluster forget-root", "worker-1;", "(--except)")
+	s.run(t, exitUsage, "cluster forget-root --except worker-1 --except worker-2", "worker-2: no machine of that name")
+	s.run(t, 0, "cluster forget-root --except worker-1", "root "+roots[0].String()+" is given up")
+	if p := s.pushed(t); len(p.HandOvers) != 2 {
+		t.Errorf("the cluster has a policy with %d certificates", len(p.HandOvers))
+	}
+	s.names(t, hullmark.NodeID{7}, roots[1])
+	s.run(t, exitDenied, "cluster forget-root", "worker-1;")
+	s.names(t, hullmark.NodeID{7}, roots[2])
+	if listed := s.run(t, 0, "node list"); strings.Contains(listed, "old root") {
+		t.Errorf("by the new configuration: %s", listed)
+	}
+	s.update(t, (*cluster.Cluster).ForgetRoot)
+	s.run(t, 0, "cluster forget-root", "begun before")
+	if p := s.pushed(t); len(p.HandOvers) != 0 || p.FirstRoot != roots[0] {
+		t.Errorf("the cluster has a policy with %d certificates and first root %s", len(p.HandOvers), p.FirstRoot)
+	}
+}
+
+// reread opens the cluster file, as it is by now, and returns its root.
+func (s *apiSite) reread(t *testing.T) hullmark.ClusterRoot {
+	t.Helper()
+	s.cluster = s.open(t)
+	return s.cluster.ID()
+}
+
+// update changes the cluster file as a command does that ends there.
+func (s *apiSite) update(t *testing.T, change func(*cluster.Cluster) error) {
+	t.Helper()
+	file, err := cluster.Open(s.path("cluster"), hullmark.NewSecret([]byte("correct horse")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Update(change); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// names records which root a machine's configuration names.
+func (s *apiSite) names(t *testing.T, node hullmark.NodeID, root hullmark.ClusterRoot) {
+	t.Helper()
+	m, version, err := s.client.Load(t.Context(), node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Root = root
+	if _, err := s.client.Store(t.Context(), m, version); err != nil {
+		t.Fatal(err)
 	}
 }
