@@ -50,7 +50,7 @@ func TestOperatePage(t *testing.T) {
 	linkProgram(t, root)
 	p.write(t, "passphrase", []byte(rand.Text()+"\n"))
 	lines := commandsOf(t, "operate.md")
-	if len(lines) < 32 {
+	if len(lines) < 34 {
 		t.Errorf("the page has %d commands", len(lines))
 	}
 	for _, line := range lines {
@@ -154,9 +154,23 @@ func (p *operatePage) before(t *testing.T, line string) {
 	case strings.Contains(line, "endpoint set") && !p.noted: // kubeadm and the addons left what they leave
 		p.noted = true
 		p.leaveControlPlane(t)
+	case strings.Contains(line, "forget-root"): // Each machine came back with a configuration that names the new root.
+		p.renameRoot(t)
 	case strings.Contains(line, "node reset"): // The page tells of a worker anew, which is a member.
 		p.run(t, 0, "policy add member --role worker --name worker-1 --ek "+p.worker.ID.String())
 	}
+}
+
+// renameRoot boots the machines with the present root in their configurations.
+func (p *operatePage) renameRoot(t *testing.T) {
+	t.Helper()
+	old, root := p.cluster.ID(), p.open(t).ID()
+	for n, address := range map[*nodetest.Node]*string{p.node: &p.address, p.worker: &p.workerAddress} {
+		n.Config = bytes.ReplaceAll(n.Config, []byte(old.String()), []byte(root.String()))
+		n.Reboot(t, "first")
+		*address = n.Serve(t, root)
+	}
+	p.names(t, p.worker.ID, root)
 }
 
 // after brings about what a command is to bring about beyond this machine.
@@ -186,6 +200,10 @@ func (p *operatePage) after(t *testing.T, line string) {
 			Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 1, Issued: 1},
 		})
 		p.kept = true
+	case strings.Contains(line, "rotate root"):
+		p.inForce(t, func(m measurements.Policy) bool { return m.FirstRoot == p.cluster.ID() && len(m.HandOvers) == 2 })
+	case strings.Contains(line, "forget-root"):
+		p.inForce(t, func(m measurements.Policy) bool { return m.FirstRoot == p.cluster.ID() && len(m.HandOvers) == 0 })
 	case strings.Contains(line, "policy sign"):
 		p.inForce(t, func(m measurements.Policy) bool {
 			return m.MinimumSVN == 2 && len(m.Documents) == 1 && len(m.Members) == 1
