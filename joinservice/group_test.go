@@ -221,7 +221,7 @@ func TestGroupRefusalIsNotRecorded(t *testing.T) {
 	s.service.Keys = failingKeeper{s.cluster.Keys}
 	s.denied(t, keys.CodeUnreachable, true, "the key keeper does not answer")
 	s.service.Keys = s.cluster.Keys
-	s.node.Boot(t, "more")
+	s.node.TPM.Extend(t, 4, []byte("more"))
 	s.denied(t, joinservice.CodeMismatch, false, "did not boot what the measurement document describes: PCR 4: want ")
 	if m := s.machine(t); m.Name != "" {
 		t.Errorf("recorded %+v", m)
