@@ -1,6 +1,9 @@
 package powercut
 
-import "maps"
+import (
+	"io"
+	"maps"
+)
 
 // blockSize is how much of Memory copies share, in bytes.
 const blockSize = 4096
@@ -13,6 +16,16 @@ func NewMemory() *Memory { return &Memory{blocks: map[int64]*[blockSize]byte{}} 
 
 // Copy returns a medium of the same content, which goes its own way from here.
 func (m *Memory) Copy() *Memory { return &Memory{blocks: maps.Clone(m.blocks)} }
+
+// Save writes what is not zero.
+func (m *Memory) Save(w io.WriterAt) error {
+	for number, block := range m.blocks {
+		if _, err := w.WriteAt(block[:], number*blockSize); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // ReadAt never fails.
 func (m *Memory) ReadAt(b []byte, offset int64) (int, error) {

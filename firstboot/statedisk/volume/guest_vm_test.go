@@ -36,6 +36,12 @@ const (
 	guestFileContent = "this text is on the encrypted file system"
 )
 
+// The guests' tests, each for one guest.
+const (
+	testsOfDisks     = "^TestGuest(|Large)$"
+	testsOfPowerCuts = "^TestGuestPowerCuts$"
+)
+
 // TestMain is the first process of the guest; on the host it runs the tests as usual.
 func TestMain(m *testing.M) {
 	if os.Getpid() != 1 {
@@ -44,7 +50,8 @@ func TestMain(m *testing.M) {
 	if err := prepareGuest(); err != nil {
 		fmt.Println("prepare guest:", err)
 	} else {
-		os.Args = []string{"/init", "-test.v", "-test.run", "^TestGuest"}
+		// The kernel hands on what it does not know of its command line.
+		os.Args = []string{"/init", "-test.v", "-test.run", os.Getenv("tests")}
 		if m.Run() == 0 {
 			fmt.Println(guestPassed)
 		}

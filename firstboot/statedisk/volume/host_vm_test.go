@@ -38,15 +38,8 @@ var guestModules = []string{
 // the image's own kernel with this very test binary as its first process and
 // the image's libraries.
 func TestStateDiskInAGuest(t *testing.T) {
-	tools, root := trees(t)
 	dir := t.TempDir()
-	initrd := filepath.Join(dir, "initrd")
-	packGuest(t, initrd, root)
-	kernel := root + ".vmlinuz"
-	arguments := []string{
-		"qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024", "-nodefaults", "-no-reboot", "-display", "none",
-		"-kernel", kernel, "-initrd", initrd, "-append", "console=ttyS0 panic=1 quiet", "-serial", "stdio",
-	}
+	var drives []drive
 	for serial, size := range map[string]int64{guestSerial: guestDiskSize, guestSmall: 10 << 30, guestLarge: 1 << 40} {
 		file := filepath.Join(dir, serial)
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -55,9 +48,30 @@ func TestStateDiskInAGuest(t *testing.T) {
 		if err := os.Truncate(file, size); err != nil {
 			t.Fatal(err)
 		}
-		arguments = append(arguments, "-drive", "if=none,format=raw,id="+serial+",file="+file, "-device", "virtio-blk-pci,drive="+serial+",serial="+serial)
+		drives = append(drives, drive{serial, file})
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), guestTimeout)
+	runGuest(t, guestTimeout, testsOfDisks, dir, drives...)
+	searchDisk(t, filepath.Join(dir, guestSerial))
+}
+
+// drive is a disk of a guest: its serial number, and a file or a URL for QEMU.
+type drive struct{ serial, file string }
+
+// runGuest boots a guest that runs some tests, with drives that lie in dir.
+func runGuest(t *testing.T, timeout time.Duration, tests, dir string, drives ...drive) {
+	t.Helper()
+	tools, root := trees(t)
+	initrd := filepath.Join(dir, "initrd")
+	packGuest(t, initrd, root)
+	kernel := root + ".vmlinuz"
+	arguments := []string{
+		"qemu-system-x86_64", "-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "1024", "-nodefaults", "-no-reboot", "-display", "none",
+		"-kernel", kernel, "-initrd", initrd, "-append", "console=ttyS0 panic=1 quiet tests=" + tests, "-serial", "stdio",
+	}
+	for _, d := range drives {
+		arguments = append(arguments, "-drive", "if=none,format=raw,id="+d.serial+",file="+d.file, "-device", "virtio-blk-pci,drive="+d.serial+",serial="+d.serial)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	qemu := toolstree.Command(ctx, tools, []toolstree.Bind{{Host: dir, Writable: true}, {Host: kernel}}, arguments...)
 	said, err := qemu.CombinedOutput()
@@ -65,7 +79,6 @@ func TestStateDiskInAGuest(t *testing.T) {
 	if err != nil || !bytes.Contains(said, []byte(guestPassed)) {
 		t.Fatalf("the tests in the guest did not pass: %v", err)
 	}
-	searchDisk(t, filepath.Join(dir, guestSerial))
 }
 
 // searchDisk looks for what must never be on a disk in clear.
