@@ -19,6 +19,7 @@ type hardware struct {
 	forwards  []Forward // with the host ports that were chosen
 	cable     *os.File  // the connection to a network, or nil for a router of its own
 	stateDisk string    // path, or empty
+	stateNBD  string    // socket, or empty
 	nodeConf  string    // path, or empty
 	tpmSocket string
 	qmpSocket string
@@ -36,6 +37,9 @@ func (h hardware) command(ctx context.Context, binds []toolstree.Bind) (*exec.Cm
 		if path != "" {
 			binds = append(binds, toolstree.Bind{Host: path})
 		}
+	}
+	if h.stateNBD != "" {
+		binds = append(binds, toolstree.Bind{Host: h.stateNBD, Writable: true})
 	}
 	cmd, err := h.tools.command(ctx, binds, qemuProgram, h.arguments()...)
 	if err == nil && h.cable != nil {
@@ -117,12 +121,16 @@ func (h hardware) disks() []string {
 			"-drive", "id=image,if=none,format=raw,readonly=on,file="+h.file(h.config.Image),
 			"-device", "virtio-blk-pci,drive=image,bootindex=0,serial="+ImageSerial+",addr="+strconv.Itoa(ImageSlot))
 	}
-	if h.stateDisk != "" {
-		args = append(args,
-			"-drive", "id=state,if=none,format=raw,discard=unmap,file="+h.file(h.stateDisk),
-			"-device", "virtio-blk-pci,drive=state,serial="+StateSerial)
+	state := ""
+	switch {
+	case h.stateDisk != "":
+		state = "file=" + h.file(h.stateDisk)
+	case h.stateNBD != "":
+		state = "file.driver=nbd,file.server.type=unix,file.server.path=" + h.file(h.stateNBD)
+	default:
+		return args
 	}
-	return args
+	return append(args, "-drive", "id=state,if=none,format=raw,discard=unmap,"+state, "-device", "virtio-blk-pci,drive=state,serial="+StateSerial)
 }
 
 // network attaches the only network card. Neither what it is connected to nor its address is measured: no boot entry leads to it.

@@ -64,6 +64,8 @@ type Config struct {
 	// StateDisk is the size in bytes of the state disk, a sparse raw file made at the first start and attached with serial
 	// StateSerial. Zero: no such disk. An existing disk of another size is an error: nothing here resizes one.
 	StateDisk int64
+	// StateNBD is the socket of a server that has the state disk, by the protocol of network block devices, in place of StateDisk's file.
+	StateNBD string
 	// Forwards are the TCP ports of the guest that can be reached from this host.
 	Forwards []Forward
 	// Network is the folder of a running network (StartNetwork) to be plugged into, which then has the forwards. Empty: the machine is
@@ -170,6 +172,8 @@ func (c Config) Check() error {
 		return fmt.Errorf("%d MiB of memory: between 128 and %d are possible", c.MemoryMiB, 1<<20)
 	case c.StateDisk < 0 || c.StateDisk%512 != 0:
 		return fmt.Errorf("state disk of %d bytes: a positive multiple of 512 is needed", c.StateDisk)
+	case c.StateDisk != 0 && c.StateNBD != "":
+		return errors.New("a state disk's size, and a socket that serves one: name one of them")
 	case c.TPM != TPMCRB && c.TPM != TPMTIS && c.TPM != TPMNone:
 		return fmt.Errorf("TPM interface %q: crb, tis and none exist", c.TPM)
 	case c.Accel != AccelAuto && c.Accel != AccelKVM && c.Accel != AccelTCG:
@@ -216,7 +220,7 @@ func (c *Config) findFirmware() error {
 }
 
 func (c *Config) makeAbsolute() error {
-	for _, path := range []*string{&c.Dir, &c.Image, &c.Firmware.Code, &c.Firmware.Vars, &c.Network, &c.Tools} {
+	for _, path := range []*string{&c.Dir, &c.Image, &c.Firmware.Code, &c.Firmware.Vars, &c.StateNBD, &c.Network, &c.Tools} {
 		if *path == "" {
 			continue
 		}

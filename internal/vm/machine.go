@@ -110,6 +110,7 @@ func (m *Machine) prepare(ctx context.Context) (hardware, error) {
 	if err := copyOnce(m.shape.VarsTemplate, m.shape.Vars); err != nil {
 		return h, err
 	}
+	h.stateNBD = c.StateNBD
 	if h.stateDisk, err = makeStateDisk(c.Dir, c.StateDisk); err != nil {
 		return h, err
 	}

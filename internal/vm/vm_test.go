@@ -88,6 +88,7 @@ func TestArgumentsFollowTheConfiguration(t *testing.T) {
 		"secure boot":         {func(h *hardware) { h.config.SecureBoot = true }, "-global", "driver=cfi.pflash01,property=secure,value=on", false},
 		"rom":                 {func(h *hardware) { h.shape.OptionROMs = []string{"/r.rom"} }, "-device", "virtio-net-pci,netdev=net0,romfile=/r.rom", false},
 		"no config":           {func(h *hardware) { h.nodeConf = "" }, "-fw_cfg", "", true},
+		"served state disk":   {func(h *hardware) { h.stateNBD = "/n,1" }, "-drive", "id=state,if=none,format=raw,discard=unmap,file.driver=nbd,file.server.type=unix,file.server.path=/n,,1", false},
 		"tools tree":          {func(h *hardware) { h.tools.tree = "/tree" }, "-qmp", "unix:/vm/run/q.sock,server=on,wait=off", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,6 +145,7 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 		"CPUs":                     func(c *Config) { c.CPUs = -1 },
 		"MiB of memory":            func(c *Config) { c.MemoryMiB = 1 },
 		"state disk":               func(c *Config) { c.StateDisk = 100 },
+		"name one of them":         func(c *Config) { c.StateDisk, c.StateNBD = 1<<30, "socket" },
 		"TPM interface \"spi\"":    func(c *Config) { c.TPM = "spi" },
 		"accelerator \"hvf\"":      func(c *Config) { c.Accel = "hvf" },
 		"no variables file":        func(c *Config) { c.SecureBoot, c.Firmware.Vars = true, "" },
