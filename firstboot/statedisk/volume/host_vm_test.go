@@ -50,15 +50,15 @@ func TestStateDiskInAGuest(t *testing.T) {
 		}
 		drives = append(drives, drive{serial, file})
 	}
-	runGuest(t, guestTimeout, testsOfDisks, dir, drives...)
+	t.Logf("the guest said:\n%s", runGuest(t, guestTimeout, testsOfDisks, dir, drives...))
 	searchDisk(t, filepath.Join(dir, guestSerial))
 }
 
 // drive is a disk of a guest: its serial number, and a file or a URL for QEMU.
 type drive struct{ serial, file string }
 
-// runGuest boots a guest that runs some tests, with drives that lie in dir.
-func runGuest(t *testing.T, timeout time.Duration, tests, dir string, drives ...drive) {
+// runGuest boots a guest that runs some tests, with drives that lie in dir, and returns what it said.
+func runGuest(t *testing.T, timeout time.Duration, tests, dir string, drives ...drive) string {
 	t.Helper()
 	tools, root := trees(t)
 	initrd := filepath.Join(dir, "initrd")
@@ -75,10 +75,10 @@ func runGuest(t *testing.T, timeout time.Duration, tests, dir string, drives ...
 	defer cancel()
 	qemu := toolstree.Command(ctx, tools, []toolstree.Bind{{Host: dir, Writable: true}, {Host: kernel}}, arguments...)
 	said, err := qemu.CombinedOutput()
-	t.Logf("the guest said:\n%s", said)
 	if err != nil || !bytes.Contains(said, []byte(guestPassed)) {
-		t.Fatalf("the tests in the guest did not pass: %v", err)
+		t.Fatalf("the tests in the guest did not pass: %v; it said:\n%s", err, said)
 	}
+	return string(said)
 }
 
 // searchDisk looks for what must never be on a disk in clear.
