@@ -272,7 +272,7 @@ func line(i int) []byte {
 
 // join writes many files and stores none, as kubeadm does; then all are stored at once, and that they are is recorded, as the agent does.
 func (n *node) join(dir string) error {
-	folder := filepath.Join(dir, "etc-kubernetes", strconv.Itoa(n.Boots))
+	folder := filepath.Join(dir, joinFolder(n.Boots))
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return err
 	}
@@ -303,36 +303,51 @@ func (n *node) join(dir string) error {
 
 const joinFiles = 40
 
+func joinFolder(boot int) string { return filepath.Join("etc-kubernetes", strconv.Itoa(boot)) }
+
 func joinContent(boot, i int) []byte { return bytes.Repeat([]byte{byte(boot), byte(i), 1}, 1000+500*i) }
 
 // check holds what the disk has against what was stored before the cut. What was being stored may be there or not, but as a whole.
 func (n *node) check(dir string) error {
 	counter, err := number(filepath.Join(dir, counterFile))
-	if err != nil || counter < n.Counter || counter > n.Counter+1 {
-		return fmt.Errorf("a replaced file says %d, %w; stored was %d", counter, err, n.Counter)
+	if err != nil {
+		return err
 	}
-	n.Counter = counter
+	if counter < n.Counter || counter > n.Counter+1 {
+		return fmt.Errorf("a replaced file says %d, stored was %d", counter, n.Counter)
+	}
 	log, err := os.ReadFile(filepath.Join(dir, logFile))
 	if err != nil && (n.Log > 0 || !errors.Is(err, os.ErrNotExist)) {
 		return err
 	}
 	for i := range n.Log {
 		if end := (i + 1) * len(line(i)); len(log) < end || !bytes.Equal(log[end-len(line(i)):end], line(i)) {
-			return fmt.Errorf("line %d of %d, each stored, is lost or torn", i, n.Log)
+			return fmt.Errorf("line %d of %d, each of them stored, is lost or torn", i, n.Log)
 		}
 	}
 	done, err := number(filepath.Join(dir, doneFile))
-	if err != nil || done < n.Done {
-		return fmt.Errorf("recorded is boot %d, %w; stored was %d", done, err, n.Done)
+	if err != nil {
+		return err
 	}
-	n.Done = done
+	if done < n.Done {
+		return fmt.Errorf("it is recorded that the files of boot %d are stored, those of boot %d were", done, n.Done)
+	}
+	n.Counter, n.Done = counter, done
+	return checkJoin(dir, done)
+}
+
+// checkJoin looks for all that a boot wrote, if one is recorded.
+func checkJoin(dir string, done int) error {
 	if done == 0 {
 		return nil
 	}
 	for i := range joinFiles {
-		content, err := os.ReadFile(filepath.Join(dir, "etc-kubernetes", strconv.Itoa(done), strconv.Itoa(i)))
-		if err != nil || !bytes.Equal(content, joinContent(done, i)) {
-			return fmt.Errorf("file %d of boot %d, which is recorded as stored: %d bytes of another content, %w", i, done, len(content), err)
+		content, err := os.ReadFile(filepath.Join(dir, joinFolder(done), strconv.Itoa(i)))
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(content, joinContent(done, i)) {
+			return fmt.Errorf("file %d of boot %d, which is recorded as stored, has %d bytes of another content", i, done, len(content))
 		}
 	}
 	return nil
