@@ -171,17 +171,22 @@ func (l Loss) String() string {
 }
 
 // Tear decides what becomes of the cache, after a cut: of each write all, nothing, or some sectors are stored, whatever became of those before it. How much
-// survives in all is another share each time, from nothing to everything. The medium then is the disk as the next boot finds it.
+// survives in all is another share each time, from nothing to everything, and in every third cut the newest write does in any case: whoever forgot to flush before it
+// shall notice. The medium then is the disk as the next boot finds it.
 func (d *Disk) Tear(random *rand.Rand) (Loss, error) {
 	d.Cut()
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	kept := float64(random.IntN(5)) / 4
 	loss := Loss{Writes: len(d.cached), Unit: []int{Sector, 8 * Sector}[random.IntN(2)]}
-	for _, w := range d.cached {
-		unit := int64(loss.Unit)
+	newestKept := random.IntN(3) == 0
+	for i, w := range d.cached {
+		unit, kept := int64(loss.Unit), kept
 		if random.IntN(2) == 0 {
 			unit = d.size // This write is stored or lost as a whole.
+		}
+		if newestKept && i == len(d.cached)-1 {
+			kept = 1
 		}
 		stored, err := d.tear(w, unit, func() bool { return random.Float64() < kept })
 		if err != nil {

@@ -275,31 +275,30 @@ func (s moment) after(r powercut.Record) moment {
 	return s
 }
 
-// points chooses places of the log to cut at, a place being the number of records before it: of each kind of step in turn, those with the most writes first,
-// within one such step or at its end.
+// points chooses places of the log to cut at, a place being the number of records before it: of each kind of step in turn, those with the most writes first, within
+// one such step or at its end. Every other time something is unflushed there, if it ever is.
 func (l *life) points(n int, random *rand.Rand) []int {
-	type span struct{ from, to int }
 	var kinds []moment
-	steps, records := map[moment][]span{}, map[moment]int{}
-	now := moment{mark: "start"}
+	places, lossy := map[moment][]int{}, map[moment][]int{}
+	now, unflushed := moment{mark: "start"}, false
 	for i, r := range l.log {
-		next := now.after(r)
-		if steps[next] == nil {
-			kinds = append(kinds, next)
+		if now = now.after(r); places[now] == nil {
+			kinds = append(kinds, now)
 		}
-		if next != now || i == 0 {
-			steps[next] = append(steps[next], span{from: i + 1})
+		places[now] = append(places[now], i+1)
+		if unflushed = !r.Flush && (unflushed || len(r.Data) > 0); unflushed {
+			lossy[now] = append(lossy[now], i+1)
 		}
-		of := steps[next]
-		of[len(of)-1].to, now = i+1, next
-		records[next]++
 	}
-	slices.SortStableFunc(kinds, func(a, b moment) int { return records[b] - records[a] })
+	slices.SortStableFunc(kinds, func(a, b moment) int { return len(places[b]) - len(places[a]) })
 	var points []int
 	for i := range n {
-		of := steps[kinds[i%len(kinds)]]
-		s := of[random.IntN(len(of))]
-		points = append(points, s.from+random.IntN(s.to-s.from+1))
+		kind := kinds[i%len(kinds)]
+		of := places[kind]
+		if i/len(kinds)%2 == 0 && len(lossy[kind]) > 0 {
+			of = lossy[kind]
+		}
+		points = append(points, of[random.IntN(len(of))])
 	}
 	return points
 }
