@@ -154,7 +154,7 @@ func CheckOperator(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
 }
 
 func checkOperator(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
-	if err := checkLength(chain, 2, "leaf and root"); err != nil {
+	if err := checkShape(chain, 2, "leaf and root"); err != nil {
 		return err
 	}
 	leaf, anchor := chain[0], chain[1]
@@ -179,7 +179,7 @@ func CheckService(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
 }
 
 func checkService(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
-	if err := checkLength(chain, 3, "leaf, online CA and root"); err != nil {
+	if err := checkShape(chain, 3, "leaf, online CA and root"); err != nil {
 		return err
 	}
 	leaf, online, anchor := chain[0], chain[1], chain[2]

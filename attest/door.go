@@ -27,7 +27,8 @@ const (
 	maxSources = 1024
 )
 
-// Door is a listener that bounds what strangers cost a server whose peers have yet to show who they are, and shares it out between those who knock.
+// Door is a listener that bounds what strangers cost a server whose peers have yet to show who they are, and shares it out between those who knock:
+// fair queueing, in which a source's virtual time is the turns that it has had.
 // Strangers have so many places, and take turns at being read. Where no place is left, the source with the most strangers loses its oldest one; of those
 // that wait for a turn, the source is next that has had the fewest, and one that has had fewer than all of them waits for none. So what a flood takes is
 // its own share. A source is an IPv4 address, or an IPv6 network of 64 bits.
@@ -221,13 +222,13 @@ func (d *Door) count(g *guest) {
 // leave makes a guest no stranger, if it was one.
 func (d *Door) leave(g *guest) {
 	s := g.source
+	s.waiting = slices.DeleteFunc(s.waiting, func(w *guest) bool { return w == g })
 	i := slices.Index(s.strangers, g)
 	if i < 0 {
 		return
 	}
 	d.strangers--
 	s.strangers = slices.Delete(s.strangers, i, i+1)
-	s.waiting = slices.DeleteFunc(s.waiting, func(w *guest) bool { return w == g })
 	if len(s.strangers) == 0 {
 		delete(d.crowd, s)
 	}
@@ -290,7 +291,8 @@ func (g *guest) waits() bool {
 	if g.known || g.closed {
 		return false
 	}
-	g.source.turns = max(g.source.turns, d.turns-turnsAhead)
+	// Nor are turns that it had while nobody waited: they took nothing from anyone.
+	g.source.turns = min(max(g.source.turns, d.turns-turnsAhead), d.turns+turnsAhead)
 	if first := !d.calling || g.source.turns < d.turns; first && d.take(now) {
 		g.source.turns++
 		return false

@@ -187,6 +187,35 @@ func TestDoorTurns(t *testing.T) {
 	}
 }
 
+// What a source took while nobody waited is not held against it for long.
+func TestDoorForgetsPeace(t *testing.T) {
+	s := newStreet(t, 8)
+	_, old := s.enter("127.0.0.2")
+	for range 100 * turnsAhead {
+		s.door.spare = time.Time{}
+		if old.waits() {
+			t.Fatal("a guest waits beside nobody")
+		}
+	}
+	_, flood := s.enter("127.0.0.3")
+	s.door.calling, s.door.spare = true, time.Now().Add(time.Hour)
+	if !old.waits() {
+		t.Fatal("a guest got a turn that nobody spared")
+	}
+	for range 3 * turnsAhead {
+		if !flood.waits() {
+			t.Fatal("a guest got a turn that nobody spared")
+		}
+		s.door.callNext()
+		s.door.calling = true
+		if len(old.turn) == 1 {
+			return
+		}
+		<-flood.turn
+	}
+	t.Error("a flood goes before one that was there long")
+}
+
 // A stranger is read piece by piece, and no longer once its connection has ended.
 func TestDoorReads(t *testing.T) {
 	s := newStreet(t, 2)

@@ -3,6 +3,8 @@ package attest
 import (
 	"bytes"
 	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -52,10 +54,13 @@ func checkHandOver(to hullmark.ClusterRoot, handOver, from *x509.Certificate) er
 		return errors.New("it is no root's certificate")
 	case len(handOver.UnhandledCriticalExtensions) > 0:
 		return fmt.Errorf("unknown critical extension %s", handOver.UnhandledCriticalExtensions[0])
-	case from.PublicKeyAlgorithm != x509.ECDSA:
-		return errors.New("the earlier root is no ECDSA key")
 	}
 	return handOver.CheckSignatureFrom(from)
+}
+
+func isP256(key crypto.PublicKey) bool {
+	k, ok := key.(*ecdsa.PublicKey)
+	return ok && k.Curve == elliptic.P256()
 }
 
 // OtherRoot says that a chain is whole, but neither the pinned root nor one to which that has handed over is its root.
@@ -81,10 +86,16 @@ func checkRoots(chain []*x509.Certificate, pinned hullmark.ClusterRoot) error {
 	return nil
 }
 
-// checkLength wants so many certificates up to the root, and two more for each hand-over.
-func checkLength(chain []*x509.Certificate, toRoot int, what string) error {
+// checkShape wants so many certificates up to the root, and two more for each hand-over. All keys are P-256, as those that Hullmark makes: what others cost is not
+// for a stranger to choose.
+func checkShape(chain []*x509.Certificate, toRoot int, what string) error {
 	if more := len(chain) - toRoot; more < 0 || more%2 != 0 || more > 2*hullmark.MaxHandOvers {
 		return fmt.Errorf("a chain of %d, want %s, and two for each of at most %d hand-overs", len(chain), what, hullmark.MaxHandOvers)
+	}
+	for _, c := range chain {
+		if !isP256(c.PublicKey) {
+			return errors.New("a key in its chain is no P-256 key")
+		}
 	}
 	return nil
 }

@@ -2,8 +2,11 @@ package attest_test
 
 import (
 	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"errors"
 	"math/big"
 	"slices"
@@ -70,6 +73,10 @@ func TestHandOver(t *testing.T) {
 	if asOnline.online, err = x509.ParseCertificate(ba[0]); err != nil {
 		t.Fatal(err)
 	}
+	other, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, row := range map[string]struct {
 		by        *authority
 		handOvers [][]byte
@@ -84,6 +91,10 @@ func TestHandOver(t *testing.T) {
 		"the second of two":                      {c, whole, b, "", false},
 		"times are a host's":                     {b, a.edited(t, b.rootKey, func(x *x509.Certificate) { x.NotAfter = time.Unix(1, 0); x.NotBefore = time.Unix(0, 0) }), a, "", false},
 
+		"unknown critical extension": {b, a.edited(t, b.rootKey, func(x *x509.Certificate) {
+			x.ExtraExtensions = []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 2, 3}, Critical: true, Value: []byte{5, 0}}}
+		}), a, "unknown critical extension", false},
+		"for a key on another curve":          {b, a.edited(t, other, func(*x509.Certificate) {}), a, "no P-256 key", false},
 		"no hand-over":                        {b, nil, a, "to which it has not handed over", true},
 		"a stranger's root":                   {stranger, nil, a, "to which it has not handed over", true},
 		"a stranger's hand-over":              {b, stranger.handOver(t, b.rootKey), a, "to which it has not handed over", true},
