@@ -237,11 +237,11 @@ func decrypt(encrypted []byte, passphrase hullmark.Secret) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	plain := make([]byte, len(encrypted)) // Not grown while it is read: copies would stay behind.
-	n, err := io.ReadFull(reader, plain)
-	if !errors.Is(err, io.ErrUnexpectedEOF) { // It is shorter than what it was encrypted to.
-		clear(plain)
-		return nil, errors.Join(errors.New("what it decrypts to is not whole"), err)
+	// It is shorter than what it was encrypted to, so that the buffer does not grow: copies would stay behind.
+	plain := bytes.NewBuffer(make([]byte, 0, len(encrypted)+bytes.MinRead))
+	if _, err := plain.ReadFrom(reader); err != nil {
+		clear(plain.Bytes())
+		return nil, fmt.Errorf("decrypt: %w", err)
 	}
-	return plain[:n], nil
+	return plain.Bytes(), nil
 }
