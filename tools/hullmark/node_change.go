@@ -180,6 +180,9 @@ func resetNode(ctx context.Context, client *registry.Registry, file *cluster.Fil
 // signAndPush edits the policy in the cluster file, unless it says already what
 // it should, and brings it to the cluster.
 func signAndPush(ctx context.Context, client *registry.Registry, file *cluster.File, out io.Writer, edit policyEdit) error {
+	if err := checkSuperseded(ctx, client, file.Cluster); err != nil {
+		return err
+	}
 	policy, err := file.Cluster.OpenPolicy()
 	if err != nil {
 		return err
