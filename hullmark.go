@@ -136,9 +136,15 @@ var notNames = []string{"kubernetes", "localhost"}
 // RotationFile says, in decimal, of which rotation (measurements.Policy) the keys are that a control plane keeps beside it.
 const RotationFile = "/var/lib/hullmark/rotation"
 
-// Rotated reports whether a rotation exchanges the file of a control plane: the root's certificate and the policy that it signs, the online CA, the keyset and what
-// opens it, and RotationFile.
+// DocumentsFolder holds the documents that a control plane's policy accepts.
+const DocumentsFolder = "/var/lib/hullmark/documents"
+
+// Rotated reports whether a rotation exchanges the file of a control plane: the root's certificate, the policy that it signs and the documents that this accepts,
+// the online CA, the keyset and what opens it, and RotationFile.
 func Rotated(path string) bool {
+	if strings.HasPrefix(path, DocumentsFolder+"/") {
+		return true
+	}
 	name, ok := strings.CutPrefix(path, "/var/lib/hullmark/")
 	return ok && slices.Contains([]string{"root.crt", "policy", "online-ca.crt", "online-ca.key", "keyset.json", "keeper.secret", "keeper.crt", "rotation"}, name)
 }

@@ -155,6 +155,9 @@ func (x *exchange) placeFiles() error {
 	if err := writeFiles(x.agent.StateDir, files); err != nil {
 		return fmt.Errorf("write files: %w", err)
 	}
+	if err := x.agent.dropDocuments(files); err != nil {
+		return fmt.Errorf("remove documents of an earlier policy: %w", err)
+	}
 	if mark == nil {
 		return nil
 	}
@@ -188,6 +191,32 @@ func (x *exchange) newKeys(files []*wire.File) (others []*wire.File, mark *wire.
 			"recover control planes with the newest cluster file, and bring its policy to the cluster (hullmark policy push)")
 	}
 	return slices.DeleteFunc(slices.Clone(files), func(f *wire.File) bool { return hullmark.Rotated(f.GetPath()) }), nil, nil
+}
+
+// dropDocuments removes the documents that came with an earlier policy than the one among files: systemd hands the join service no more than 1 MiB.
+func (a *Agent) dropDocuments(files []*wire.File) error {
+	policy := func(f *wire.File) bool { return f.GetPath() == path.Dir(hullmark.DocumentsFolder)+"/policy" }
+	if !slices.ContainsFunc(files, policy) {
+		return nil
+	}
+	folder, err := place(hullmark.DocumentsFolder)
+	if err != nil {
+		return err
+	}
+	found, err := os.ReadDir(filepath.Join(a.StateDir, folder))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, entry := range found {
+		name := hullmark.DocumentsFolder + "/" + entry.Name()
+		if slices.ContainsFunc(files, func(f *wire.File) bool { return f.GetPath() == name }) {
+			continue
+		}
+		if err := a.removeState(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // rotationOf reads a RotationFile; what is none is older than all others.

@@ -70,6 +70,30 @@ func TestNewerKeysStay(t *testing.T) {
 	}
 }
 
+// A control plane keeps the documents of the policy that it holds, and no others.
+func TestDocumentsOfAnEarlierPolicyGo(t *testing.T) {
+	const old, new, policy = hullmark.DocumentsFolder + "/old.json", hullmark.DocumentsFolder + "/new.json", "/var/lib/hullmark/policy"
+	for name, c := range map[string]struct{ held, old, new, policy string }{
+		"another rotation": {"1", "", "brought", "brought"},
+		"the same":         {"2", "own", "", "own"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := returning(t, time.Now().Add(year))
+			s.put(t, map[string][]byte{hullmark.RotationFile: []byte(c.held), old: []byte("own"), policy: []byte("own")})
+			brought := append(keysOf("2", "brought"), &wire.File{Path: policy, Content: []byte("brought"), Mode: 0o644}, &wire.File{Path: new, Content: []byte("brought"), Mode: 0o644})
+			last := s.againWith(t, &wire.Proceed{NodeName: "node-1", Role: string(hullmark.ControlPlane), Endpoint: "192.0.2.7:6443", Files: brought})
+			if !last.GetReady() {
+				t.Fatalf("last = %v", last)
+			}
+			for file, want := range map[string]string{old: c.old, new: c.new, policy: c.policy} {
+				if got := s.kept(t, file); got != want {
+					t.Errorf("%s holds %q, want %q", file, got, want)
+				}
+			}
+		})
+	}
+}
+
 // The operator may bring the same keys in another form: wrapped by a keeper.
 func TestOperatorExchangesKeysOfTheSameRotation(t *testing.T) {
 	s := newStage(t)

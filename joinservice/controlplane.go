@@ -191,7 +191,7 @@ func (s *Service) policyFiles() []*wire.File {
 	signed := s.Policy.inForce.Load().signed
 	files := []*wire.File{{Path: stateDir + "policy", Content: signed.Envelope, Mode: 0o644}}
 	for id, document := range signed.Documents {
-		files = append(files, &wire.File{Path: stateDir + "documents/" + id.String() + ".json", Content: document, Mode: 0o644})
+		files = append(files, &wire.File{Path: hullmark.DocumentsFolder + "/" + id.String() + ".json", Content: document, Mode: 0o644})
 	}
 	return files
 }

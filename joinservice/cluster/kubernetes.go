@@ -16,6 +16,7 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/joinservice"
 )
@@ -191,7 +192,7 @@ func (c *Cluster) Files() ([]*wire.File, error) {
 			&wire.File{Path: base + ".key", Content: key, Mode: 0o600})
 	}
 	for id, document := range c.Documents {
-		files = append(files, &wire.File{Path: stateDir + "documents/" + id.String() + ".json", Content: document, Mode: 0o644})
+		files = append(files, &wire.File{Path: hullmark.DocumentsFolder + "/" + id.String() + ".json", Content: document, Mode: 0o644})
 	}
 	if c.Settings != nil {
 		current, err := c.CurrentSettings()

@@ -87,7 +87,7 @@ func prepareGuest() error {
 func onlyInGuest(t *testing.T) {
 	t.Helper()
 	if os.Getpid() != 1 {
-		t.Skip("part of TestStateDiskInAGuest, which runs it in a virtual machine")
+		t.Skip("runs in a guest: see TestStateDiskInAGuest and TestPowerCuts, which runs it in a virtual machine")
 	}
 }
 
