@@ -16,6 +16,8 @@ func checks() []check {
 		oldCopy              = "an old copy of a disk was opened"
 		halfJoined           = "a join that did not end is taken for a joined node"
 		neverEnds            = "left alone, a machine tries again and again"
+		secondTicket         = "a second ticket is given in a boot that used one"
+		verifier             = "attest/verifier/verifier.go"
 		orphan               = "left alone, it ends: a token is left that no record names"
 	)
 	return []check{
@@ -23,6 +25,8 @@ func checks() []check {
 		{"the disk's counter is moved on", "crashes", neverEnds, []edit{{tree, "writeCounter(dir, epoch.Issued)", "writeCounter(dir, e)"}}},
 		{"M5 raises what is committed", "copies", oldCopy, []edit{{record, "r.Committed = max(r.Committed, issued)", ""}}},
 		{"an empty disk is not formatted in the place of one that holds data", "disks", "a joined node is given up for an empty disk", []edit{{record, "if r != nil && r.Committed > 0 && !waiver.NewDisk {", "if false {"}}},
+		{"the fuse is zero in the registers of whoever gets a ticket", "workload", secondTicket, []edit{{verifier, "got != ([32]byte{})", "got != got"}}},
+		{"the fuse is blown before the disk is used", "workload", secondTicket, []edit{{finish, "\t\t{Name: StepFuse, Do: x.blowFuse},\n", ""}}},
 		{"an agent that begins after the fuse restarts its machine", "restarts", neverEnds, []edit{{agent, "registers[attest.FuseRegister] == [32]byte{}", "true"}}},
 		{"a join that began is not one that ended", "crashes", halfJoined, []edit{{tree, "err == nil && string(text) == statedisk.IntentDone", "err == nil && len(text) > 0"}}},
 		{
