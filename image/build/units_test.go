@@ -1,6 +1,8 @@
 package build
 
 import (
+	"cmp"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,11 +10,12 @@ import (
 	"testing"
 )
 
-// exposed are the units that systemd-analyze cannot find well enclosed. All others of ours stay within 2.0 of 10.
-var exposed = map[string]string{
-	"hullmark-statedisk@.service": "makes and opens block devices: CAP_SYS_ADMIN",
-	"hullmark-state.service":      "what it mounts is for everybody: no mount namespace",
-}
+// exposed are the units that cannot be enclosed as well as the others, and the tenths that each has: the first makes and opens block devices, with CAP_SYS_ADMIN, and
+// what the second mounts is for everybody, so that it has no mount namespace.
+var exposed = map[string]int{"hullmark-statedisk@.service": 23, "hullmark-state.service": 43}
+
+// most is what all other units of ours stay within, in tenths.
+const most = 20
 
 // What systemd's own judge says of each unit (systemd-analyze(1), security).
 func TestUnitsAreEnclosed(t *testing.T) {
@@ -23,8 +26,8 @@ func TestUnitsAreEnclosed(t *testing.T) {
 	if err != nil || len(units) == 0 {
 		t.Fatalf("no unit: %v", err)
 	}
-	shut := func(unit string) (string, bool) {
-		out, err := exec.CommandContext(t.Context(), "systemd-analyze", "security", "--offline=true", "--threshold=20", unit).CombinedOutput()
+	within := func(unit string, tenths int) (string, bool) {
+		out, err := exec.CommandContext(t.Context(), "systemd-analyze", "security", "--offline=true", fmt.Sprintf("--threshold=%d", tenths), unit).CombinedOutput()
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 		verdict := lines[len(lines)-1]
 		if !strings.Contains(verdict, "Overall exposure level") {
@@ -34,10 +37,11 @@ func TestUnitsAreEnclosed(t *testing.T) {
 	}
 	for _, unit := range units {
 		name := filepath.Base(unit)
-		verdict, ok := shut(unit)
+		tenths := cmp.Or(exposed[name], most)
+		verdict, ok := within(unit, tenths)
 		t.Log(verdict)
-		if why, known := exposed[name]; ok == known {
-			t.Errorf("%s: %s; listed as exposed: %v %s", name, verdict, known, why)
+		if !ok {
+			t.Errorf("%s: %s; want %d tenths at most", name, verdict, tenths)
 		}
 		text, err := os.ReadFile(unit)
 		if err != nil {
@@ -54,7 +58,7 @@ func TestUnitsAreEnclosed(t *testing.T) {
 	if err := os.WriteFile(open, []byte("[Service]\nExecStart=/usr/bin/true\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if verdict, ok := shut(open); ok {
+	if verdict, ok := within(open, 43); ok {
 		t.Errorf("a unit without any limit passes: %s", verdict)
 	}
 }
