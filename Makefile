@@ -54,6 +54,12 @@ test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
 test-cluster: bin/hullmark bin/demo ## Let a worker join, reboot and come back after a power cut, in virtual machines.
 	go test -tags cluster -timeout 80m -v $(call tagged,cluster)
 
+.PHONY: powercut
+powercut: image ## Cut the power of disks CUTS times (130) in a guest, and of machines until they came to Ready N times (15); SEED chooses when.
+	@mkdir -p $(OUT)/powercut-disks
+	go test -tags vm -count 1 -timeout 3h -v -run '^TestPowerCuts$$' -artifacts -outputdir $(OUT)/powercut-disks ./firstboot/statedisk/volume -args -cuts $(or $(CUTS),130) -seed $(or $(SEED),1)
+	go test -tags powercut -count 1 -timeout 8h -v -run '^TestPowerCuts$$' ./internal/e2e -args -n $(or $(N),15) -seed $(or $(SEED),1) -out $(abspath $(OUT))
+
 .PHONY: test-browser
 test-browser: ## Look at the pages in a real browser; pictures of them stay in out/browser.
 	@mkdir -p $(OUT)/browser
@@ -81,8 +87,8 @@ reproduce: setup bin/hullmark ## Build the image three times under other circums
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.
-	go vet -tags long,vm,cluster,docs,browser,explore ./...
-	go tool staticcheck -tags long,vm,cluster,docs,browser,explore ./...
+	go vet -tags long,vm,cluster,docs,browser,explore,powercut ./...
+	go tool staticcheck -tags long,vm,cluster,docs,browser,explore,powercut ./...
 	@unformatted=$$(go tool gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); \
 		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi
 

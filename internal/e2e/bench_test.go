@@ -1,4 +1,4 @@
-//go:build vm || cluster
+//go:build vm || cluster || powercut
 
 package e2e
 

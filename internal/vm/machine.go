@@ -291,7 +291,7 @@ func (m *Machine) Stop(grace time.Duration) (clean bool) {
 }
 
 // Kill cuts the machine's power: QEMU and the TPM end at once, nothing is flushed. What the guest has written stays in this host's
-// page cache, so this is weaker than a real power cut. Everything has ended when it returns.
+// page cache, so this is weaker than a real power cut, unless StateNBD serves a disk that loses it. Everything has ended when it returns.
 func (m *Machine) Kill() {
 	m.asked.Store(true)
 	if m.swtpm != nil {
