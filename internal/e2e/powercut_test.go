@@ -32,8 +32,8 @@ var (
 	powerOut  = flag.String("out", "../../out", "folder with a built image")
 )
 
-// readyTime is how long a machine may take from power-on to Ready.
-const readyTime = 25 * time.Minute
+// readyTime is how long a machine may take from power-on to Ready, where two of them are emulated on a busy machine.
+const readyTime = 45 * time.Minute
 
 // site is a cluster whose machines lose their power: a control plane, and workers that join one after the other.
 type site struct {
@@ -295,7 +295,10 @@ func (s *site) run(t *testing.T, what string, p *powered, cuts []moment, operato
 	t.Log(what)
 	defer func() {
 		if t.Failed() {
-			s.keepJournal(p)
+			s.keepJournal(t, p)
+			if p != s.first {
+				s.keepJournal(t, s.first) // Often it is the control plane that a worker waits for.
+			}
 			t.Logf("%s failed; console, journal and state disk are in %s, what the operator's commands said in %s", what, p.config.Dir, s.path("hullmark.log"))
 		}
 	}()
@@ -458,10 +461,11 @@ func (s *site) cli(ctx context.Context, args ...string) error {
 }
 
 // keepJournal asks a machine for its journal, if it still answers.
-func (s *site) keepJournal(p *powered) {
-	args := append(s.clusterFlags(), "node", "logs", "--node", p.agent)
-	out, err := exec.Command(filepath.Join("..", "..", "bin", "hullmark"), args...).CombinedOutput()
-	if err == nil {
-		_ = os.WriteFile(filepath.Join(p.config.Dir, "journal.log"), out, 0o600)
+func (s *site) keepJournal(t *testing.T, p *powered) {
+	t.Helper()
+	file := filepath.Join(p.config.Dir, "journal.log")
+	out, err := exec.Command(filepath.Join("..", "..", "bin", "hullmark"), append(s.clusterFlags(), "node", "logs", "--node", p.agent, "--wait", "5m")...).CombinedOutput()
+	if err := errors.Join(err, os.WriteFile(file, out, 0o600)); err != nil {
+		t.Logf("the journal of %s is not whole in %s: %v", p.name, file, err)
 	}
 }
