@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"net"
 	"os"
 	"testing"
@@ -23,11 +22,6 @@ import (
 	"github.com/hullmark/hullmark/internal/flood"
 	"github.com/hullmark/hullmark/internal/rig"
 	"github.com/hullmark/hullmark/internal/tpmtest"
-)
-
-var (
-	figures   = flag.Duration("figures", 0, "how long each flood lasts whose figures are held to their targets; 0 for short ones that are not")
-	floodKind = flag.String("kind", "", "the one kind of flood; all if it is empty")
 )
 
 const (
@@ -154,6 +148,6 @@ func TestFloodOfTheNode(t *testing.T) {
 	s := newFlooded(t)
 	f := flood.Flood{Address: s.at, Root: hullmark.ClusterRootOf(s.root.RawSubjectPublicKeyInfo)}
 	flood.Floods{
-		Server: s.node, Each: s.each, Flood: f, Kinds: flood.Handshakes(), Only: *floodKind, Probe: "handshakes", Memory: mostMemory, Figures: *figures,
+		Server: s.node, Each: s.each, Flood: f, Kinds: flood.Handshakes(), Probe: "handshakes", Memory: mostMemory,
 	}.Run(t, "init server")
 }

@@ -1,7 +1,9 @@
 package flood
 
 import (
+	"cmp"
 	"errors"
+	"flag"
 	"testing"
 	"time"
 
@@ -26,29 +28,28 @@ type Floods struct {
 	Server *rig.Process
 	// Each are those whom the server is for.
 	Each []func() error
-	// Flood is what all have in common, Kinds are their kinds, and Only the one that is wanted of them, if one is.
+	// Flood is what all have in common, and Kinds are their kinds.
 	Flood
 	Kinds []string
-	Only  string
 	// Probe is the kind whose answers a second are the server's capacity.
 	Probe string
 	// Memory is what the server may have, in bytes.
 	Memory int64
-	// Figures is how long each flood lasts whose figures are held to their targets; 0 are short ones that are not: timings are no tests.
-	Figures time.Duration
 }
+
+var (
+	figures = flag.Duration("figures", 0, "how long each flood lasts whose figures are held to their targets; 0 for short ones that are not: timings are no tests")
+	only    = flag.String("kind", "", "the one kind of flood; all if it is empty")
+)
 
 // Run floods the server. Everyone whom it is for gets through at the first attempt, it stays the same process, and has no more memory than it may.
 func (f Floods) Run(t *testing.T, what string) {
 	t.Helper()
 	capacity := f.capacity(t)
-	length := f.Figures
-	if length == 0 {
-		length = short
-	}
+	length := cmp.Or(*figures, short)
 	var rows []Row
 	for _, kind := range f.Kinds {
-		if f.Only == "" || f.Only == kind {
+		if *only == "" || *only == kind {
 			rows = append(rows, f.run(t, kind, length, capacity))
 		}
 	}
@@ -56,7 +57,7 @@ func (f Floods) Run(t *testing.T, what string) {
 		t.Error(err)
 	}
 	for _, r := range rows {
-		if offer := r.Sent.Rate() / capacity; f.Figures > 0 && (r.Ratio() > mostRatio || offer < leastOffer) {
+		if offer := r.Sent.Rate() / capacity; *figures > 0 && (r.Ratio() > mostRatio || offer < leastOffer) {
 			t.Errorf("%s: the slowest of a hundred took %.2f times as long, want at most %d; %.1f times the capacity was offered, want at least %d",
 				r.Kind, r.Ratio(), mostRatio, offer, leastOffer)
 		}
@@ -91,7 +92,7 @@ func (f Floods) run(t *testing.T, kind string, length time.Duration, capacity fl
 	t.Helper()
 	one := f.Flood
 	one.Kind, one.Attackers, one.Sources, one.For, one.Rate = kind, attackers, sources, length, int(timesCapacity*capacity)
-	one.Least, one.Behind = least, f.Figures > 0
+	one.Least, one.Behind = least, *figures > 0
 	row := Row{Kind: kind}
 	var err error
 	if row.Alone, err = f.during(func() error { time.Sleep(length / 2); return nil }); err == nil {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -23,21 +24,41 @@ import (
 type attack func(w *weapons)
 
 var kinds = map[string]attack{
-	"silent connections":   silent,
-	"half-open handshakes": halfOpen,
-	"handshakes":           handshakes,
-	"slow writers":         slowWriter,
-	"slow readers":         slowReader,
-	"garbage":              garbage,
+	"silent connections":   onConnection(silent),
+	"half-open handshakes": onConnection(halfOpen),
+	"handshakes":           onConnection(handshakes),
+	"slow writers":         onConnection(slowWriter),
+	"slow readers":         frames(false, ping),
+	"garbage":              onConnection(garbage),
 	"garbage in TLS":       garbageInTLS,
-	"strangers' evidence":  strangersEvidence,
-	"replayed evidence":    replayedEvidence,
-	"huge messages":        hugeMessages,
-	"streams":              streams,
-	"rapid reset":          rapidReset,
-	"huge headers":         hugeHeaders,
-	"pings":                pings,
-	"settings":             settings,
+	"strangers' evidence":  inHTTP2(strangersEvidence),
+	"replayed evidence":    inHTTP2(replayedEvidence),
+	"huge messages":        inHTTP2(hugeMessages),
+	"streams":              frames(true, stream),
+	"rapid reset":          frames(true, streamAndReset),
+	"huge headers":         frames(true, streamOfHeaders),
+	"pings":                frames(true, ping),
+	"settings":             frames(true, setting),
+}
+
+// onConnection connects first, and ends the connection.
+func onConnection(do func(*weapons, net.Conn)) attack {
+	return func(w *weapons) {
+		if conn, err := w.dial(); err == nil {
+			defer conn.Close()
+			do(w, conn)
+		}
+	}
+}
+
+// inHTTP2 begins HTTP/2 first, and ends its connection.
+func inHTTP2(do func(*weapons, *peer)) attack {
+	return func(w *weapons) {
+		if p, err := w.open(); err == nil {
+			defer p.Close()
+			do(w, p)
+		}
+	}
 }
 
 // Kinds names all kinds of floods.
@@ -76,20 +97,12 @@ func (w *weapons) stay(conn net.Conn) {
 }
 
 // silent connects and says nothing.
-func silent(w *weapons) {
-	if conn, err := w.dial(); err == nil {
-		defer conn.Close()
-		w.stay(conn)
-	}
+func silent(w *weapons, conn net.Conn) {
+	w.stay(conn)
 }
 
 // halfOpen says a ClientHello, and nothing after it.
-func halfOpen(w *weapons) {
-	conn, err := w.dial()
-	if err != nil {
-		return
-	}
-	defer conn.Close()
+func halfOpen(w *weapons, conn net.Conn) {
 	if _, err := conn.Write(w.hello); err != nil {
 		return
 	}
@@ -101,12 +114,7 @@ func halfOpen(w *weapons) {
 }
 
 // handshakes wants ServerHellos, one after the other: a signature each.
-func handshakes(w *weapons) {
-	conn, err := w.dial()
-	if err != nil {
-		return
-	}
-	defer conn.Close()
+func handshakes(w *weapons, conn net.Conn) {
 	if _, err := conn.Write(w.hello); err != nil {
 		return
 	}
@@ -116,12 +124,7 @@ func handshakes(w *weapons) {
 }
 
 // slowWriter sends a ClientHello byte by byte.
-func slowWriter(w *weapons) {
-	conn, err := w.dial()
-	if err != nil {
-		return
-	}
-	defer conn.Close()
+func slowWriter(w *weapons, conn net.Conn) {
 	for i := range w.hello {
 		if _, err := conn.Write(w.hello[i : i+1]); err != nil {
 			return
@@ -132,12 +135,7 @@ func slowWriter(w *weapons) {
 }
 
 // garbage sends what is no TLS.
-func garbage(w *weapons) {
-	conn, err := w.dial()
-	if err != nil {
-		return
-	}
-	defer conn.Close()
+func garbage(w *weapons, conn net.Conn) {
 	noise := make([]byte, 64<<10)
 	_, _ = rand.Read(noise)
 	for range 16 {
@@ -275,13 +273,15 @@ func (p *peer) await(n int) bool {
 	}
 }
 
+// call begins the connection's first call with M1, and reports whether the server answered.
+func (p *peer) call(hello []byte) bool {
+	p.request(1)
+	p.message(1, hello)
+	return p.flush() == nil && p.await(1)
+}
+
 // strangersEvidence is a machine that no rule admits, with everything else in order.
-func strangersEvidence(w *weapons) {
-	p, err := w.open()
-	if err != nil {
-		return
-	}
-	defer p.Close()
+func strangersEvidence(w *weapons, p *peer) {
 	var hello wire.Hello
 	first := &wire.FromNode{}
 	if proto.Unmarshal(w.Hello, first) != nil || proto.Unmarshal(first.GetHello(), &hello) != nil {
@@ -293,26 +293,18 @@ func strangersEvidence(w *weapons) {
 	if err != nil {
 		panic(err)
 	}
-	p.request(1)
 	message, err := proto.Marshal(&wire.FromNode{Message: &wire.FromNode_Hello{Hello: raw}})
 	if err != nil {
 		panic(err)
 	}
-	p.message(1, message)
-	if p.flush() == nil && p.await(1) {
+	if p.call(message) {
 		w.answered.Add(1)
 	}
 }
 
 // replayedEvidence is a member's own M1 and M3, of another exchange.
-func replayedEvidence(w *weapons) {
-	p, err := w.open()
-	if err != nil {
-		return
-	}
-	defer p.Close()
-	p.request(1)
-	if p.message(1, w.Hello); p.flush() != nil || !p.await(1) {
+func replayedEvidence(w *weapons, p *peer) {
+	if !p.call(w.Hello) {
 		return
 	}
 	if p.message(1, w.Proof); p.flush() == nil && p.await(1) {
@@ -321,14 +313,8 @@ func replayedEvidence(w *weapons) {
 }
 
 // hugeMessages are a member's M1, and after it all but the last byte of the largest M3 that there is, on a connection that stays.
-func hugeMessages(w *weapons) {
-	p, err := w.open()
-	if err != nil {
-		return
-	}
-	defer p.Close()
-	p.request(1)
-	if p.message(1, w.Hello); p.flush() != nil || !p.await(1) {
+func hugeMessages(w *weapons, p *peer) {
+	if !p.call(w.Hello) {
 		return
 	}
 	w.answered.Add(1)
@@ -348,52 +334,36 @@ func hugeMessages(w *weapons) {
 }
 
 // frames sends what write writes again and again, until the server ends it.
-func (w *weapons) frames(reads bool, write func(p *peer, n uint32)) {
-	p, err := w.open()
-	if err != nil {
-		return
-	}
-	defer p.Close()
-	w.answered.Add(1)
-	if reads {
-		go func() { _, _ = io.Copy(io.Discard, p.Conn) }()
-	}
-	for n := uint32(1); w.ctx.Err() == nil; n++ {
-		write(p, n)
-		w.tried.Add(1)
-		if p.out.Len() > 12<<10 && p.flush() != nil {
-			return
+func frames(reads bool, write func(p *peer, n uint32)) attack {
+	return inHTTP2(func(w *weapons, p *peer) {
+		w.answered.Add(1)
+		if reads {
+			go func() { _, _ = io.Copy(io.Discard, p.Conn) }()
 		}
-	}
-}
-
-// slowReader wants answers that it does not read.
-func slowReader(w *weapons) {
-	w.frames(false, func(p *peer, _ uint32) { _ = p.WritePing(false, [8]byte{1}) })
-}
-
-func streams(w *weapons) {
-	w.frames(true, func(p *peer, n uint32) { p.request(2*n - 1) })
-}
-
-func rapidReset(w *weapons) {
-	w.frames(true, func(p *peer, n uint32) {
-		p.request(2*n - 1)
-		_ = p.WriteRSTStream(2*n-1, http2.ErrCodeCancel)
+		for n := uint32(1); w.ctx.Err() == nil; n++ {
+			write(p, n)
+			w.tried.Add(1)
+			if p.out.Len() > 12<<10 && p.flush() != nil {
+				return
+			}
+		}
 	})
 }
 
-func hugeHeaders(w *weapons) {
-	value := string(bytes.Repeat([]byte{'x'}, 60<<10))
-	w.frames(true, func(p *peer, n uint32) { p.request(2*n-1, "x-1", value, "x-2", value, "x-3", value) })
+func ping(p *peer, _ uint32) { _ = p.WritePing(false, [8]byte{1}) }
+
+func stream(p *peer, n uint32) { p.request(2*n - 1) }
+
+func streamAndReset(p *peer, n uint32) {
+	stream(p, n)
+	_ = p.WriteRSTStream(2*n-1, http2.ErrCodeCancel)
 }
 
-func pings(w *weapons) {
-	w.frames(true, func(p *peer, _ uint32) { _ = p.WritePing(false, [8]byte{1}) })
-}
+// huge is a header's value that is longer than a server takes in all.
+var huge = strings.Repeat("x", 60<<10)
 
-func settings(w *weapons) {
-	w.frames(true, func(p *peer, n uint32) {
-		_ = p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: n % (1 << 30)})
-	})
+func streamOfHeaders(p *peer, n uint32) { p.request(2*n-1, "x-1", huge, "x-2", huge, "x-3", huge) }
+
+func setting(p *peer, n uint32) {
+	_ = p.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: n % (1 << 30)})
 }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
 	"os"
@@ -20,11 +19,6 @@ import (
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/rig"
 	"github.com/hullmark/hullmark/measurements"
-)
-
-var (
-	figures   = flag.Duration("figures", 0, "how long each flood lasts whose figures are held to their targets; 0 for short ones that are not")
-	floodKind = flag.String("kind", "", "the one kind of flood; all if it is empty")
 )
 
 const (
@@ -140,6 +134,6 @@ func (s *flooded) join(ctx context.Context, node *nodetest.Node) error {
 func TestFlood(t *testing.T) {
 	s := newFlooded(t)
 	flood.Floods{
-		Server: s.service, Each: s.each, Flood: s.seen, Kinds: flood.Kinds(), Only: *floodKind, Probe: "replayed evidence", Memory: mostMemory, Figures: *figures,
+		Server: s.service, Each: s.each, Flood: s.seen, Kinds: flood.Kinds(), Probe: "replayed evidence", Memory: mostMemory,
 	}.Run(t, "join service")
 }
