@@ -10,15 +10,16 @@ type check struct {
 // checks are those that are taken out, one at a time, to see that the explorer finds out.
 func checks() []check {
 	const (
-		tree, volume, format = "firstboot/statedisk/volume/tree.go", "firstboot/statedisk/volume/volume.go", "firstboot/statedisk/volume/format.go"
-		agent, finish        = "firstboot/agent.go", "firstboot/finish.go"
-		release, record      = "joinservice/release.go", "joinservice/record.go"
-		oldCopy              = "an old copy of a disk was opened"
-		halfJoined           = "a join that did not end is taken for a joined node"
-		neverEnds            = "left alone, a machine tries again and again"
-		secondTicket         = "a second ticket is given in a boot that used one"
-		verifier             = "attest/verifier/verifier.go"
-		orphan               = "left alone, it ends: a token is left that no record names"
+		tree, format    = "firstboot/statedisk/volume/tree.go", "firstboot/statedisk/volume/format.go"
+		agent, finish   = "firstboot/agent.go", "firstboot/finish.go"
+		release, record = "joinservice/release.go", "joinservice/record.go"
+		verifier        = "attest/verifier/verifier.go"
+
+		oldCopy      = "an old copy of a disk was opened"
+		halfJoined   = "a join that did not end is taken for a joined node"
+		neverEnds    = "left alone, a machine tries again and again"
+		secondTicket = "a second ticket is given in a boot that used one"
+		orphan       = "left alone, it ends: a token is left that no record names"
 	)
 	return []check{
 		{"the counter is not below the epoch's window", "copies", oldCopy, []edit{{tree, "if e < epoch.Committed || e >= epoch.Issued {", "if e >= epoch.Issued {"}}},

@@ -127,7 +127,7 @@ func (r *run) Format(header, uuid string, key []byte) error {
 	d.key, d.opened = sha256.Sum256(key), map[string]bool{}
 	r.at().fill(nil)
 	// It is read whole: what follows the LUKS area are zeros.
-	return errors.Join(os.WriteFile(header, area(u), 0o600), nil)
+	return os.WriteFile(header, area(u), 0o600)
 }
 
 func (r *run) Activate(key []byte) error {
@@ -155,7 +155,7 @@ func (r *run) Stored(path string) {
 	must(err)
 	b, err := os.ReadFile(path)
 	must(err)
-	stored := map[string]string{rel: string(b)}
+	stored := map[string]string{}
 	maps.Copy(stored, m.stored)
 	stored[rel] = string(b)
 	m.stored = stored
@@ -195,12 +195,7 @@ func (r *run) Sync() {
 
 // statusCode is the code of the condition in a status document.
 func statusCode(document []byte) string {
-	var d struct {
-		Condition *hullmark.Condition
-		Joining   *struct {
-			Endpoints []struct{ Condition *hullmark.Condition }
-		}
-	}
+	var d struct{ Condition *hullmark.Condition }
 	must(json.Unmarshal(document, &d))
 	if d.Condition != nil {
 		return d.Condition.Root().Code

@@ -44,6 +44,9 @@ func TestExplore(t *testing.T) {
 	if i < 0 {
 		t.Fatalf("no scenario %q: this test runs inside of `make explore`", *scenarioFlag)
 	}
+	if !slices.EqualFunc(scenarios, names, func(s scenario, name string) bool { return s.name == name }) {
+		t.Fatal("names is not the list of the scenarios")
+	}
 	s := &search{site: newSite(t, scenarios[i]), states: map[[16]byte]*reached{}, budget: scenarios[i].full}
 	if *shortFlag {
 		s.budget = scenarios[i].small
