@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
 )
 
@@ -184,6 +186,31 @@ func TestDoorTurns(t *testing.T) {
 	}
 	if s.door.calling {
 		t.Error("the door calls, and nobody waits")
+	}
+}
+
+// Whoever passes the handshake of a real server is no stranger: gRPC hands the credentials the very connection that came through the door.
+func TestDoorByHandshake(t *testing.T) {
+	s := newStreet(t, 2)
+	server := grpc.NewServer(grpc.Creds(ByHandshake(insecure.NewCredentials())))
+	go func() { _ = server.Serve(s.door) }()
+	t.Cleanup(server.Stop)
+	client, err := grpc.NewClient("passthrough:///"+s.door.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	client.Connect()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		s.door.mutex.Lock()
+		came, strangers := s.door.came, s.door.strangers
+		s.door.mutex.Unlock()
+		if came > 0 && strangers == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d came, and %d of them are strangers", came, strangers)
+		}
 	}
 }
 

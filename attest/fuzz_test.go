@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"testing"
 
@@ -15,10 +14,11 @@ import (
 // FuzzCertificates holds what both ends think of the other's chain to what their callers rely on: whoever lacks the cluster's keys can say nothing else in
 // a leaf, or an online CA, than what was signed.
 func FuzzCertificates(f *testing.F) {
-	var keys [2]*ecdsa.PrivateKey
+	// They are the same in each of the fuzzer's processes: what one of them was signed with is good in the others.
+	var keys [3]*ecdsa.PrivateKey
 	for i := range keys {
 		var err error
-		if keys[i], err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		if keys[i], err = ecdsa.ParseRawPrivateKey(elliptic.P256(), append(make([]byte, 31), byte(i+1))); err != nil {
 			f.Fatal(err)
 		}
 	}
@@ -38,7 +38,19 @@ func FuzzCertificates(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	signed := [][]byte{operator.Certificate[0], service.Certificate[0], online.Raw, root.Raw}
+	later, err := attest.NewRoot(keys[2])
+	if err != nil {
+		f.Fatal(err)
+	}
+	itsOperator, err := attest.NewOperator(later, keys[2])
+	if err != nil {
+		f.Fatal(err)
+	}
+	handOver, err := attest.NewHandOver(root, keys[0], keys[2].Public())
+	if err != nil {
+		f.Fatal(err)
+	}
+	signed := [][]byte{operator.Certificate[0], service.Certificate[0], online.Raw, root.Raw, handOver.Raw}
 	for _, der := range signed {
 		f.Add(der)
 	}
@@ -52,6 +64,7 @@ func FuzzCertificates(f *testing.F) {
 			"an operator":    attest.CheckOperator([]*x509.Certificate{made, root}, id) == nil,
 			"a service":      attest.CheckService([]*x509.Certificate{made, online, root}, id) == nil,
 			"an online CA's": attest.CheckService([]*x509.Certificate{service.Leaf, made, root}, id) == nil,
+			"a hand-over":    attest.CheckOperator([]*x509.Certificate{itsOperator.Leaf, later, made, root}, id) == nil,
 			"a root's":       attest.CheckOperator([]*x509.Certificate{operator.Leaf, made}, id) == nil && !bytes.Equal(made.RawSubjectPublicKeyInfo, root.RawSubjectPublicKeyInfo),
 		} {
 			known := false
