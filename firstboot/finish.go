@@ -195,8 +195,7 @@ func (x *exchange) newKeys(files []*wire.File) (others []*wire.File, mark *wire.
 
 // dropDocuments removes the documents that came with an earlier policy than the one among files: systemd hands the join service no more than 1 MiB.
 func (a *Agent) dropDocuments(files []*wire.File) error {
-	policy := func(f *wire.File) bool { return f.GetPath() == path.Dir(hullmark.DocumentsFolder)+"/policy" }
-	if !slices.ContainsFunc(files, policy) {
+	if !slices.ContainsFunc(files, func(f *wire.File) bool { return f.GetPath() == "/var/lib/hullmark/policy" }) {
 		return nil
 	}
 	folder, err := place(hullmark.DocumentsFolder)

@@ -223,7 +223,7 @@ func (o *forgetOptions) checkUnused(ctx context.Context, client *registry.Regist
 	}
 	using := map[string]bool{}
 	for _, m := range machines {
-		if names(m, policy, c.ID()) == root {
+		if namedRoot(m, policy, c.ID()) == root {
 			using[m.Name] = true
 		}
 	}

@@ -78,7 +78,7 @@ func listNodes(ctx context.Context, client *registry.Registry, c *cluster.Cluste
 	images := imageNames(c)
 	listed := make([]listedNode, 0, len(machines))
 	for _, m := range machines {
-		listed = append(listed, listedNode{Machine: m, Image: images[m.Document], OldRoot: names(m, policy, c.ID()) != c.ID()})
+		listed = append(listed, listedNode{Machine: m, Image: images[m.Document], OldRoot: namedRoot(m, policy, c.ID()) != c.ID()})
 	}
 	slices.SortStableFunc(listed, func(a, b listedNode) int { return cmp.Compare(a.Name, b.Name) })
 	if output == "json" {
@@ -87,8 +87,8 @@ func listNodes(ctx context.Context, client *registry.Registry, c *cluster.Cluste
 	return errors.Join(writeNodes(out, listed, time.Now()), err)
 }
 
-// names returns the root that a machine's configuration named at its last ticket; of one without a ticket, the present one.
-func names(m joinservice.Machine, policy measurements.Policy, present hullmark.ClusterRoot) hullmark.ClusterRoot {
+// namedRoot returns the root that a machine's configuration named at its last ticket; of one without a ticket, the present one.
+func namedRoot(m joinservice.Machine, policy measurements.Policy, present hullmark.ClusterRoot) hullmark.ClusterRoot {
 	if m.Record == (joinservice.Record{}) {
 		return present
 	}
