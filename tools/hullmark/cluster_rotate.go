@@ -51,7 +51,7 @@ control plane that does not have them yet lets no control plane join or come bac
 
 root makes another root key, to which the present one hands over, with an online CA and a policy of its own. The present key is gone from the cluster file then.
 Nodes whose configuration names the earlier root obey the new one until hullmark cluster forget-root: give each a configuration that names the new one, at a boot
-that suits you. Run the command again if it was interrupted: it goes on.`,
+that suits you. Run the command again if it was interrupted before the policy was pushed: it goes on; after that it would make one more root (hullmark policy show).`,
 		Example: "  hullmark cluster rotate keyset --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    exactArg("cluster rotate", "keyset, online-ca or root"),
 		RunE: func(cmd *cobra.Command, args []string) error {
