@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,6 +43,7 @@ type powered struct {
 
 	*vm.Machine
 	disk     *powercut.Disk
+	armed    *atomic.Bool // The power goes before the next flush that would store something.
 	file     *os.File
 	listener net.Listener
 	on       time.Time
@@ -64,10 +66,16 @@ func (p *powered) switchOn(t *testing.T, operator *cluster.Cluster, watch func(p
 	p.on = time.Now()
 	p.status = &status{began: p.on}
 	p.disk = powercut.NewDisk(p.file, powerDiskSize)
+	armed, unflushed := new(atomic.Bool), false
+	p.armed = armed
 	p.disk.Watch = func(r powercut.Record) bool {
 		if r.Offset == statedisk.OffsetB && len(r.Data) > 0 {
 			p.status.note("formats its disk")
 		}
+		if r.Flush && unflushed && armed.Load() {
+			return true
+		}
+		unflushed = len(r.Data) > 0 || unflushed && !r.Flush
 		return watch != nil && watch(r)
 	}
 	// A socket's path is short.

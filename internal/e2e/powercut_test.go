@@ -170,7 +170,9 @@ var firstBootMoments = []struct {
 			return written && r.Flush
 		}
 	}},
-	{"at a random write of a first boot", randomWrite},
+	{"before a flush after a random write of a first boot", func(chosen int) func(powercut.Record) bool {
+		return func(r powercut.Record) bool { chosen--; return chosen <= 0 && r.Flush }
+	}},
 	{"before the LUKS area is written", func(int) func(powercut.Record) bool {
 		return func(r powercut.Record) bool { return len(r.Data) > 0 && r.Offset < statedisk.OffsetA }
 	}},
@@ -344,6 +346,14 @@ func (s *site) boot(t *testing.T, p *powered, m moment, operator func(context.Co
 func (s *site) cutAt(t *testing.T, p *powered, m moment) string {
 	t.Helper()
 	s.awaitMoment(t, p, m)
+	if s.random.IntN(4) > 0 {
+		// An idle disk has nothing to lose most of the time.
+		p.armed.Store(true)
+		select {
+		case <-p.disk.Gone():
+		case <-time.After(10 * time.Second):
+		}
+	}
 	d, said := p.status.now()
 	phase := phaseOf(d)
 	if len(said) == 0 {
