@@ -94,8 +94,8 @@ func (m mkosi) packages(ctx context.Context, home string) ([]string, error) {
 	return summary.Images[0].Packages, nil
 }
 
-// rootTar installs packages from a repository at url into an empty tree and writes it as out/root.tar.
-func (m mkosi) rootTar(ctx context.Context, tools, url string, epoch int64, out string) error {
+// rootTar installs packages from a repository at url into the tree of base and writes it as out/root.tar.
+func (m mkosi) rootTar(ctx context.Context, tools, url string, base base, epoch int64, out string) error {
 	work, err := os.MkdirTemp(out, "work-")
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (m mkosi) rootTar(ctx context.Context, tools, url string, epoch int64, out 
 		return err
 	}
 	cmd := m.command(ctx, work,
-		"--tools-tree", tools, "--local-mirror", url, "--source-date-epoch", strconv.FormatInt(epoch, 10),
+		"--base-tree", base.tarFile, "--package", strings.Join(base.packages, ","), "--tools-tree", tools, "--local-mirror", url, "--source-date-epoch", strconv.FormatInt(epoch, 10),
 		"--output-dir", out, "--output", "root", "--workspace-dir", work, "--package-cache-dir", filepath.Join(work, "packages"), "--force", "build")
 	return runQuiet(cmd, "mkosi")
 }

@@ -21,6 +21,9 @@ import (
 // release is the Debian release that images are made of.
 const release = "trixie"
 
+// packagesIndex is the index of packages in a repository's folder.
+const packagesIndex = "dists/" + release + "/main/binary-amd64/Packages"
+
 // makeRepository returns the folder of an APT repository that holds exactly the given packages, all of which are in the store. The index is made
 // from the packages themselves, so apt can choose nothing else and needs no network.
 func makeRepository(ctx context.Context, s cache.Store, l lock.Lock, packages []lock.Package) (string, error) {
@@ -43,14 +46,14 @@ func makeRepository(ctx context.Context, s cache.Store, l lock.Lock, packages []
 }
 
 func writeIndex(dir string, at int64, index []byte) error {
-	arch := filepath.Join(dir, "dists", release, "main", "binary-amd64")
-	if err := os.MkdirAll(arch, 0o755); err != nil {
+	file := filepath.Join(dir, packagesIndex)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
 	about := fmt.Sprintf("Suite: %s\nCodename: %s\nArchitectures: amd64\nComponents: main\nDate: %s\nSHA256:\n %x %d main/binary-amd64/Packages\n",
 		release, release, time.Unix(at, 0).UTC().Format(time.RFC1123Z), sha256.Sum256(index), len(index))
 	return errors.Join(
-		os.WriteFile(filepath.Join(arch, "Packages"), index, 0o644),
+		os.WriteFile(file, index, 0o644),
 		os.WriteFile(filepath.Join(dir, "dists", release, "Release"), []byte(about), 0o644),
 	)
 }

@@ -65,12 +65,16 @@ func makeTree(ctx context.Context, s cache.Store, l lock.Lock, m mkosi, tools, d
 	if err != nil {
 		return err
 	}
+	b, err := makeBase(ctx, s, repository, l.Of(lock.Root))
+	if err != nil {
+		return err
+	}
 	url, stop, err := serveRepository(repository, s)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	if err := m.rootTar(ctx, tools, url, l.Time, dir); err != nil {
+	if err := m.rootTar(ctx, tools, url, b, l.Time, dir); err != nil {
 		return err
 	}
 	return checkTree(filepath.Join(dir, "root.tar"), l.Of(lock.Root))

@@ -1,0 +1,199 @@
+package build
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/internal/cache"
+)
+
+// baseFormat changes whenever writeBase makes another archive of the same packages.
+const baseFormat = "1"
+
+// base is what mkosi starts from: the files of the essential packages, unpacked but not installed, because the scripts of packages need them. mkosi
+// would unpack them one after the other, which takes as long as it takes to install them.
+type base struct {
+	tarFile string
+	// packages are the names of those in it.
+	packages []string
+}
+
+// makeBase returns the base of a root tree whose packages are in the store. repository is theirs.
+func makeBase(ctx context.Context, s cache.Store, repository string, packages []lock.Package) (base, error) {
+	index, err := os.Open(filepath.Join(repository, packagesIndex))
+	if err != nil {
+		return base{}, err
+	}
+	defer func() { _ = index.Close() }()
+	controls, err := readControls(index)
+	if err != nil {
+		return base{}, fmt.Errorf("read package index: %w", err)
+	}
+	var b base
+	var chosen []lock.Package
+	key := []string{baseFormat}
+	wanted := essential(controls)
+	for _, p := range packages {
+		if wanted[p.Name] {
+			chosen, key = append(chosen, p), append(key, p.SHA256)
+			b.packages = append(b.packages, p.Name)
+		}
+	}
+	dir, _, err := s.Step("base", cache.Key(key...), func(dir string) error { return writeBase(ctx, s, chosen, filepath.Join(dir, "base.tar")) })
+	b.tarFile = filepath.Join(dir, "base.tar")
+	return b, err
+}
+
+// control is what a package says of itself that decides whether it is in the base (Debian Policy §5.6.9, §7).
+type control struct {
+	name               string
+	essential          bool
+	needs, provides []string
+}
+
+// readControls reads the index of a repository.
+func readControls(r io.Reader) ([]control, error) {
+	var all []control
+	var c control
+	in := bufio.NewScanner(r)
+	in.Buffer(nil, 1<<20)
+	for in.Scan() {
+		field, value, _ := strings.Cut(in.Text(), ": ")
+		switch field {
+		case "":
+			all, c = append(all, c), control{}
+		case "Package":
+			c.name = value
+		case "Essential":
+			c.essential = value == "yes"
+		case "Depends", "Pre-Depends":
+			c.needs = append(c.needs, relations(value)...)
+		case "Provides":
+			c.provides = relations(value)
+		}
+	}
+	return all, in.Err()
+}
+
+// relations lists the names in a relationship field, alternatives among them, without versions and architectures.
+func relations(field string) []string {
+	var names []string
+	for _, r := range strings.FieldsFunc(field, func(c rune) bool { return c == ',' || c == '|' }) {
+		name, _, _ := strings.Cut(strings.TrimSpace(r), " ")
+		name, _, _ = strings.Cut(name, ":")
+		names = append(names, name)
+	}
+	return names
+}
+
+// essential names the packages that are essential, base-files, and whatever these may need of the others.
+func essential(controls []control) map[string]bool {
+	byName := map[string][]control{}
+	var next []string
+	for _, c := range controls {
+		for _, name := range append([]string{c.name}, c.provides...) {
+			byName[name] = append(byName[name], c)
+		}
+		if c.essential || c.name == "base-files" {
+			next = append(next, c.name)
+		}
+	}
+	chosen := map[string]bool{}
+	for len(next) > 0 {
+		name := next[0]
+		next = next[1:]
+		for _, c := range byName[name] {
+			if !chosen[c.name] {
+				chosen[c.name] = true
+				next = append(next, c.needs...)
+			}
+		}
+	}
+	return chosen
+}
+
+// documentation is left out of the base, as mkosi leaves it out of what it unpacks (WithDocs=no).
+var documentation = []string{"usr/share/doc/", "usr/share/man/", "usr/share/groff/", "usr/share/gtk-doc/", "usr/share/info/"}
+
+// mergedUsr are the links of a tree whose programs and libraries are all below /usr, and efi a folder that mkosi makes in each tree.
+var mergedUsr = []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"}
+
+// writeBase writes the files of packages as one archive, unpacking as many at once as there are processors.
+func writeBase(ctx context.Context, s cache.Store, packages []lock.Package, file string) (err error) {
+	contents := make([]bytes.Buffer, len(packages))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, p := range packages {
+		group.Go(func() error {
+			cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", s.BlobPath(p.SHA256))
+			var stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &contents[i], &stderr
+			if err := cmd.Run(); err != nil {
+				return fmt.Errorf("unpack %s: %w: %s", p.ID(), err, tail(stderr.Bytes(), 1024))
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(f, 1<<20)
+	out := tar.NewWriter(w)
+	folders := []string{"efi", "usr"}
+	for _, name := range mergedUsr {
+		err = errors.Join(err, out.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: "./" + name, Linkname: "usr/" + name, Mode: 0o777}))
+		folders = append(folders, "usr/"+name)
+	}
+	for _, name := range folders {
+		err = errors.Join(err, out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "./" + name + "/", Mode: 0o755}))
+	}
+	for i, p := range packages {
+		if e := copyTar(out, &contents[i]); e != nil {
+			err = errors.Join(err, fmt.Errorf("unpack %s: %w", p.ID(), e))
+		}
+	}
+	return errors.Join(err, out.Close(), w.Flush(), f.Close())
+}
+
+// copyTar appends the members of one archive, but for documentation.
+func copyTar(out *tar.Writer, from io.Reader) error {
+	in := tar.NewReader(from)
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(documentation, func(dir string) bool { return strings.HasPrefix(path.Clean(h.Name), dir) }) {
+			continue
+		}
+		h.Format = tar.FormatUnknown
+		if err := out.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := io.Copy(out, in); err != nil {
+			return err
+		}
+	}
+}
