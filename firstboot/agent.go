@@ -190,7 +190,7 @@ func (a *Agent) checkTPM(context.Context) error {
 
 // measureConfig finds the configuration, measures it, and only then reads it.
 func (a *Agent) measureConfig(ctx context.Context) error {
-	data, err := a.Config.Bytes()
+	data, err := a.Config.Bytes(ctx)
 	if err != nil {
 		return err
 	}

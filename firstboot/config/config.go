@@ -4,6 +4,7 @@
 package config
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,32 +19,69 @@ import (
 // (Documentation/ABI/testing/sysfs-firmware-qemu_fw_cfg).
 const FirmwareFile = "/sys/firmware/qemu_fw_cfg/by_name/opt/hullmark/config/raw"
 
+// PartitionFile is what hullmark-config.service takes from the disk partition of that name.
+const PartitionFile = "/run/hullmark-config.json"
+
+// ImageFile is the file of the verified root that says where nodes of this image find their configuration; one word. An image that does not say
+// it means fw_cfg.
+const ImageFile = "/usr/lib/hullmark/config-source"
+
 // Source is where a configuration is found and where its bytes are kept for the rest of the boot.
 type Source struct {
-	// File holds the configuration that the host supplies.
+	// File holds the configuration that the host supplies. It is not read if there is a Service.
 	File string
+	// Service is the cloud's metadata service that has the configuration; nil means none.
+	Service *Service
 	// Cache is the copy, on a RAM disk.
 	Cache string
 }
 
+// Named returns the source of that name, without a cache: fw_cfg, partition, azure, gcp or aws; "" is fw_cfg.
+func Named(name string) (Source, error) {
+	switch name {
+	case "", "fw_cfg":
+		return Source{File: FirmwareFile}, nil
+	case "partition":
+		return Source{File: PartitionFile}, nil
+	}
+	if s, ok := services[name]; ok {
+		return Source{Service: &s}, nil
+	}
+	return Source{}, fmt.Errorf("%s: %q is no source of node configurations", ImageFile, name)
+}
+
 // Bytes returns the configuration as it was when it was first asked for in
 // this boot. They are not checked: the caller measures first and decodes then.
-func (s Source) Bytes() ([]byte, error) {
+func (s Source) Bytes(ctx context.Context) ([]byte, error) {
 	kept, err := readLimited(s.Cache)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return kept, err
 	}
-	found, err := readLimited(s.File)
+	var found []byte
+	where := s.File
+	if s.Service == nil {
+		found, err = readLimited(s.File)
+	} else {
+		where = s.Service.URL
+		found, err = s.Service.fetch(ctx)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &hullmark.Condition{
-			Code: "config-missing", Step: "CONFIG", Title: "the machine was given no node configuration", Expected: s.File, Got: "nothing",
-			Next: "start the machine with a node configuration, which hullmark cluster writes", Retry: true,
-		}
+		return nil, missing(where, "nothing")
+	}
+	if errors.Is(err, errUnanswered) {
+		return nil, missing(where, err.Error())
 	}
 	if err != nil {
 		return nil, err
 	}
 	return found, keep(s.Cache, found)
+}
+
+func missing(where, got string) error {
+	return &hullmark.Condition{
+		Code: "config-missing", Step: "CONFIG", Title: "the machine was given no node configuration", Expected: where, Got: got,
+		Next: "start the machine with a node configuration, which hullmark cluster writes", Retry: true,
+	}
 }
 
 func readLimited(path string) ([]byte, error) {
@@ -52,7 +90,11 @@ func readLimited(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, hullmark.MaxNodeConfig+1))
+	return limited(f)
+}
+
+func limited(r io.Reader) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, hullmark.MaxNodeConfig+1))
 	if err != nil {
 		return nil, fmt.Errorf("read node config: %w", err)
 	}

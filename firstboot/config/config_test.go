@@ -20,7 +20,7 @@ func TestBytesAreReadOnce(t *testing.T) {
 	}
 	write("first")
 	for range 2 {
-		got, err := s.Bytes()
+		got, err := s.Bytes(t.Context())
 		if err != nil || string(got) != "first" {
 			t.Fatalf("Bytes = %q, %v; want what was there at first", got, err)
 		}
@@ -34,7 +34,7 @@ func TestBytesConditions(t *testing.T) {
 	want := func(code string) {
 		t.Helper()
 		var c *hullmark.Condition
-		if _, err := s.Bytes(); !errors.As(err, &c) || c.Code != code {
+		if _, err := s.Bytes(t.Context()); !errors.As(err, &c) || c.Code != code {
 			t.Errorf("error %v, want condition %s", err, code)
 		}
 	}

@@ -100,8 +100,12 @@ func loadModule(name string) error {
 		return err
 	}
 	defer f.Close()
-	// A module can be there already: built in, or pulled in by the kernel itself.
-	if err := unix.FinitModule(int(f.Fd()), "", 0); err != nil && !errors.Is(err, unix.EEXIST) {
+	err = unix.FinitModule(int(f.Fd()), "", 0)
+	switch {
+	case errors.Is(err, unix.EEXIST): // built in, or pulled in by the kernel itself
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENOENT):
+		// Made for another machine, or in need of a module that is. If the root needs it, the root is not found.
+	default:
 		return err
 	}
 	return nil

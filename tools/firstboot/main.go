@@ -4,10 +4,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -46,13 +49,17 @@ func run(ctx context.Context) error {
 	if err := nodump.Process(); err != nil {
 		return err
 	}
+	source, err := imageSource()
+	if err != nil {
+		return err
+	}
 	console := openConsole()
 	notify(daemon.SdNotifyReady)
 	go keepWatchdogQuiet(ctx)
 	go obeyPowerButton(ctx)
 	agent := firstboot.Agent{
 		OpenTPM:  func() (transport.TPMCloser, error) { return linuxtpm.Open(tpmDevice) },
-		Config:   config.Source{File: config.FirmwareFile, Cache: runDir + "/config.json"},
+		Config:   source,
 		Disk:     statedisk.Client{Path: statedisk.Socket},
 		Machine:  firstboot.Systemd{},
 		Cluster:  firstboot.Kubeadm{},
@@ -62,6 +69,17 @@ func run(ctx context.Context) error {
 		Listen:   ":" + attest.DefaultPort, Timing: firstboot.DefaultTiming(),
 	}
 	return agent.Run(ctx)
+}
+
+// imageSource is where this image says that its nodes find their configuration.
+func imageSource() (config.Source, error) {
+	name, err := os.ReadFile(config.ImageFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return config.Source{}, err
+	}
+	source, err := config.Named(strings.TrimSpace(string(name)))
+	source.Cache = runDir + "/config.json"
+	return source, err
 }
 
 // obeyPowerButton switches the machine off in order when its power button is pressed.

@@ -105,11 +105,11 @@ func trees(t *testing.T) (tools, root string) {
 		return tools, tree
 	}
 	o, l := buildtest.Options(t)
-	tarFile, _, err := build.Tree(t.Context(), o, l, tools)
+	folder, _, err := build.Tree(t.Context(), o, l, tools)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tools, strings.TrimSuffix(tarFile, ".tar")
+	return tools, filepath.Join(folder, "root")
 }
 
 // packGuest writes the initrd: this test binary as /init, mkfs, the image's libraries that both load, and modules.
