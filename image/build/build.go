@@ -31,8 +31,8 @@ type Options struct {
 	ID string
 	// Config is a definition folder of the user's own that is layered over mkosi/; empty means none.
 	Config string
-	// Profile is a mkosi profile ("debug"); empty means none.
-	Profile string
+	// Profiles are mkosi profiles ("azure", "debug"), sorted and each once.
+	Profiles []string
 	// Mirror is the URL of a Debian archive to use instead of the machine's own; empty means none.
 	Mirror string
 	// WithoutKubernetes leaves the bundle out: an image in a minute, for work on the system itself.
@@ -52,7 +52,7 @@ type Result struct {
 	ID, Version string
 	// RootHash is the dm-verity root hash in hex, Cmdline the kernel command line that contains it.
 	RootHash, Cmdline string
-	// LockFile and Lock are what it was built from, Tools the tools tree that built it.
+	// LockFile is what it was built from, Lock what of it is this image's, Tools the tools tree that built it.
 	LockFile string
 	Lock     lock.Lock
 	Tools    string
@@ -66,7 +66,7 @@ type job struct {
 	work    string // temporary folder
 	lock    lock.Lock
 	tools   string
-	tree    string // mkosi's tar file
+	tree    string // folder of mkosi's tree
 	bundle  string // the Kubernetes folder, or empty
 	members members
 	epoch   int64
@@ -112,8 +112,8 @@ func Build(ctx context.Context, o Options) (Result, error) {
 }
 
 func (j *job) readLock(context.Context) (note string, err error) {
-	j.lock, err = ReadLock(j.Options)
-	j.epoch = j.lock.Time
+	whole, err := ReadLock(j.Options)
+	j.lock, j.epoch = whole.For(j.Profiles...), whole.Time
 	return fmt.Sprintf("%d packages", len(j.lock.Packages)), err
 }
 
@@ -154,7 +154,7 @@ func (j *job) makeKubernetes(ctx context.Context) (note string, err error) {
 // makeInitrd reads the tree that mkosi made, and takes kernel and modules out of it.
 func (j *job) makeInitrd(context.Context) (note string, err error) {
 	j.members = members{}
-	if err := j.members.addTar(j.tree); err != nil {
+	if err := j.members.addTar(filepath.Join(j.tree, treeTar)); err != nil {
 		return "", err
 	}
 	if j.version, err = kernelVersion(j.members); err != nil {
@@ -167,7 +167,7 @@ func (j *job) makeInitrd(context.Context) (note string, err error) {
 	if err != nil {
 		return "", err
 	}
-	modules, err := initrdModules(filepath.Join(j.Source, "mkosi"), j.Config)
+	modules, err := initrdModules(j.definitions()...)
 	if err != nil {
 		return "", err
 	}
@@ -205,16 +205,16 @@ func (j *job) trim() {
 
 const osReleasePath = "usr/lib/os-release"
 
-// addOSRelease names the image in os-release(5): IMAGE_VERSION is the day of the archive indexes that it was made from, VARIANT_ID a profile
-// that was added.
+// addOSRelease names the image in os-release(5): IMAGE_VERSION is the day of the archive indexes that it was made from, VARIANT_ID the
+// profiles that were added.
 func (j *job) addOSRelease() error {
 	text, err := j.members.read(osReleasePath)
 	if err != nil {
 		return err
 	}
 	text = fmt.Appendf(text, "IMAGE_ID=%s\nIMAGE_VERSION=%s\n", j.ID, j.imageVersion())
-	if j.Profile != "" {
-		text = fmt.Appendf(text, "VARIANT_ID=%s\n", j.Profile)
+	if len(j.Profiles) > 0 {
+		text = fmt.Appendf(text, "VARIANT_ID=%s\n", strings.Join(j.Profiles, "-"))
 	}
 	j.members.addBytes(osReleasePath, 0o644, text)
 	return nil
@@ -256,6 +256,10 @@ func (j *job) writeTar(file string) (string, error) {
 
 // plan takes kernel, stub and os-release from where the earlier steps left them, and decides every byte of the disk.
 func (j *job) plan(context.Context) (note string, err error) {
+	cmdline, err := os.ReadFile(filepath.Join(j.tree, treeCmdline))
+	if err != nil {
+		return "", err
+	}
 	stub, err := os.ReadFile(filepath.Join(j.tools, "usr/lib/systemd/boot/efi/linuxx64.efi.stub"))
 	if err != nil {
 		return "", err
@@ -273,7 +277,7 @@ func (j *job) plan(context.Context) (note string, err error) {
 		return "", err
 	}
 	j.layout, err = image.Plan(image.Parts{
-		Stub: stub, Kernel: j.kernel, Initrd: j.initrd, OSRelease: osRelease, Uname: j.version, Cmdline: kernelCommandLine,
+		Stub: stub, Kernel: j.kernel, Initrd: j.initrd, OSRelease: osRelease, Uname: j.version, Cmdline: string(cmdline),
 		Root: root, RootSize: info.Size(), Time: time.Unix(j.epoch, 0).UTC(),
 	})
 	return "", err

@@ -71,7 +71,7 @@ func TestUserDefinitions(t *testing.T) {
 
 func TestDebugProfileIsVisible(t *testing.T) {
 	o, _, _ := settled(t)
-	o.Profile = "debug"
+	o.Profiles = []string{"debug"}
 	r, err := Build(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestDebugProfileIsVisible(t *testing.T) {
 	if err := os.Remove(r.Image); err != nil {
 		t.Fatal(err)
 	}
-	o.Profile = ""
+	o.Profiles = nil
 	if r, err = Build(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}

@@ -59,12 +59,12 @@ var shells = regexp.MustCompile(`^usr/s?bin/(sh|r?bash|dash|busybox|perl.*|pytho
 
 func TestRootTreeHoldsNothingUnwanted(t *testing.T) {
 	o, l, tools := settled(t)
-	file, _, err := Tree(t.Context(), o, l, tools)
+	folder, _, err := Tree(t.Context(), o, l, tools)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := members{}
-	if err := m.addTar(file); err != nil {
+	if err := m.addTar(filepath.Join(folder, treeTar)); err != nil {
 		t.Fatal(err)
 	}
 	for name, f := range m {

@@ -19,13 +19,13 @@ import (
 // modulesFile lists, in a definition folder, the kernel modules that the initrd loads: one name a line, # starts a comment.
 const modulesFile = "modules.initrd"
 
-// initrdModules reads the module lists of our definitions and of the user's.
+// initrdModules reads the module lists of definition folders; the first has to have one.
 func initrdModules(folders ...string) ([]string, error) {
 	var names []string
 	for i, dir := range folders {
 		text, err := os.ReadFile(filepath.Join(dir, modulesFile))
-		if i > 0 && (dir == "" || errors.Is(err, os.ErrNotExist)) {
-			continue // the user's list is optional
+		if i > 0 && errors.Is(err, os.ErrNotExist) {
+			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("choose initrd modules: %w", err)

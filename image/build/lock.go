@@ -136,7 +136,7 @@ func chooseTools(ctx context.Context, o Options, a apt, l *lock.Lock, old lock.L
 	return err
 }
 
-// chooseRoot asks mkosi which packages the definitions name, so it needs the mkosi that was just chosen.
+// chooseRoot asks mkosi which packages the definitions name, without a profile and with each, so it needs the mkosi that was just chosen.
 func chooseRoot(ctx context.Context, o Options, a apt, l *lock.Lock, old lock.Lock, f fetcher) error {
 	i := slices.IndexFunc(l.Packages, func(p lock.Package) bool { return p.Name == mkosiPackage })
 	if err := f.fetch(ctx, *l, l.Packages[i:i+1]); err != nil {
@@ -146,14 +146,45 @@ func chooseRoot(ctx context.Context, o Options, a apt, l *lock.Lock, old lock.Lo
 	if err != nil {
 		return err
 	}
-	names, err := m.packages(ctx, a.dir)
+	plain, err := m.summary(ctx, a.dir)
 	if err != nil {
 		return err
 	}
-	root, err := a.resolve(ctx, lock.Root, append([]string{"?essential"}, names...))
-	l.Packages = append(l.Packages, restorePaths(root, old)...)
-	return err
+	root, err := a.resolve(ctx, lock.Root, essentialAnd(plain.Packages))
+	if err != nil {
+		return err
+	}
+	chosen, forScripts := root, plain.BuildPackages
+	profiles, err := Profiles(o)
+	if err != nil {
+		return err
+	}
+	for _, profile := range profiles {
+		m.profiles = []string{profile}
+		with, err := m.summary(ctx, a.dir)
+		if err != nil {
+			return err
+		}
+		forScripts = append(forScripts, with.BuildPackages...)
+		packages, err := a.resolve(ctx, lock.Root, essentialAnd(with.Packages))
+		if err != nil {
+			return fmt.Errorf("profile %s: %w", profile, err)
+		}
+		chosen = append(chosen, lock.Differences(profile, root, packages)...)
+	}
+	if len(forScripts) > 0 {
+		packages, err := a.resolve(ctx, lock.Build, forScripts)
+		if err != nil {
+			return err
+		}
+		chosen = append(chosen, lock.Beyond(packages, root, lock.Build)...)
+	}
+	l.Packages = append(l.Packages, restorePaths(chosen, old)...)
+	return nil
 }
+
+// essentialAnd are names, and what every Debian system holds (Debian Policy 3.8).
+func essentialAnd(names []string) []string { return append([]string{"?essential"}, names...) }
 
 // restorePaths gives packages that came from the repository of locked ones the path under which archives know them.
 func restorePaths(packages []lock.Package, old lock.Lock) []lock.Package {

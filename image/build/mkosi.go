@@ -20,7 +20,7 @@ type mkosi struct {
 	program     string // folder of the unpacked package
 	definitions string // our folder mkosi/
 	config      string // the user's definition folder, layered over ours; may be empty
-	profile     string // may be empty
+	profiles    []string
 }
 
 // stage returns m with copies of the definitions below dir, with modes that depend only on what git keeps: a checkout made under another umask
@@ -47,7 +47,7 @@ func openMkosi(ctx context.Context, o Options, l lock.Lock) (mkosi, error) {
 	if strings.ContainsAny(o.Store.Root, " \t\n") {
 		return mkosi{}, fmt.Errorf("cache %q: mkosi does not work in a folder whose name has a space: use another (HULLMARK_CACHE)", o.Store.Root)
 	}
-	m := mkosi{definitions: filepath.Join(o.Source, "mkosi"), config: o.Config, profile: o.Profile}
+	m := mkosi{definitions: filepath.Join(o.Source, "mkosi"), config: o.Config, profiles: o.Profiles}
 	for _, p := range l.Of(lock.Tools) {
 		if p.Name != mkosiPackage {
 			continue
@@ -65,8 +65,8 @@ func (m mkosi) command(ctx context.Context, home string, args ...string) *exec.C
 	if m.config != "" {
 		all = append(all, "--include", m.config)
 	}
-	if m.profile != "" {
-		all = append(all, "--profile", m.profile)
+	for _, p := range m.profiles {
+		all = append(all, "--profile", p)
 	}
 	// Debian's own Python: another one that is first in PATH may be of any version. Scripts make files, so the umask is part of the input.
 	script := `umask 022; exec /usr/bin/python3 "$@"`
@@ -78,20 +78,30 @@ func (m mkosi) command(ctx context.Context, home string, args ...string) *exec.C
 	return cmd
 }
 
-// packages returns the names of the packages that the definitions ask for.
-func (m mkosi) packages(ctx context.Context, home string) ([]string, error) {
+// summary is what we take from mkosi's own reading of the definitions; its JSON has the names of mkosi.conf.
+type summary struct {
+	// Packages are the names of what the image is asked to hold, BuildPackages of what build scripts find beside it.
+	Packages, BuildPackages []string
+	// KernelCommandLine are the words of the kernel command line, in order.
+	KernelCommandLine []string
+}
+
+func (m mkosi) summary(ctx context.Context, home string) (summary, error) {
 	cmd := m.command(ctx, home, "--json", "summary")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("read mkosi definitions: %w\n%s", err, stderr.Bytes())
+		return summary{}, fmt.Errorf("read mkosi definitions: %w\n%s", err, stderr.Bytes())
 	}
-	var summary struct{ Images []struct{ Packages []string } }
-	if err := json.Unmarshal(out, &summary); err != nil || len(summary.Images) != 1 {
-		return nil, fmt.Errorf("read mkosi definitions: %d images, want 1 (%w)", len(summary.Images), err)
+	var all struct{ Images []summary }
+	if err := json.Unmarshal(out, &all); err != nil {
+		return summary{}, fmt.Errorf("read mkosi definitions: %w", err)
 	}
-	return summary.Images[0].Packages, nil
+	if len(all.Images) != 1 {
+		return summary{}, fmt.Errorf("read mkosi definitions: %d images, want 1", len(all.Images))
+	}
+	return all.Images[0], nil
 }
 
 // rootTar installs packages from a repository at url into the tree of base and writes it as out/root.tar.

@@ -10,7 +10,7 @@ import (
 	"github.com/hullmark/hullmark/image/lock"
 )
 
-// Settle makes sure that every package of o's lock can be had, and its release of Go. If a mirror has dropped some packages and no other source has
+// Settle makes sure that every package of o's image can be had, and its release of Go. If a mirror has dropped some packages and no other source has
 // them, it locks those anew, and what must move with them, into OUT/hullmark.lock, says loudly what moved, and returns options that build from there;
 // in place of a release of Go that is gone it takes the machine's. The lock that o names is never changed. An image built from a settled lock is
 // another image than the locked one as soon as anything moved.
@@ -23,7 +23,11 @@ func Settle(ctx context.Context, o Options) (Options, error) {
 	if err != nil {
 		return o, err
 	}
-	err = newFetcher(o, mirrors).fetch(ctx, l, l.Packages)
+	f := newFetcher(o, mirrors)
+	err = f.fetch(ctx, l, l.For(o.Profiles...).Packages)
+	if len(movedPackages(err)) > 0 { // then those of other profiles have to fit what moves
+		err = f.fetch(ctx, l, l.Packages)
+	}
 	gone := movedPackages(err)
 	if err != nil && len(gone) == 0 {
 		return o, err

@@ -155,7 +155,7 @@ func (c circumstance) mode(m fs.FileMode) fs.FileMode { return m.Perm() &^ c.uma
 func (o Options) buildArgs(source, out string) []string {
 	args := []string{
 		"build", "--source", source, "--lock", o.LockFile, "--out", out, "--image-id", o.ID,
-		"--config", o.Config, "--profile", o.Profile, "--mirror", o.Mirror,
+		"--config", o.Config, "--profile", strings.Join(o.Profiles, ","), "--mirror", o.Mirror,
 	}
 	if o.WithoutKubernetes {
 		args = append(args, "--without-kubernetes")

@@ -20,15 +20,20 @@ import (
 // dpkgStatus is where a Debian tree records what is installed in it.
 const dpkgStatus = "var/lib/dpkg/status"
 
-// Tree returns the tar file of the root tree that mkosi makes from the locked packages and the definitions. What was installed is held against the
-// lock; any difference is an error that names the package.
-func Tree(ctx context.Context, o Options, l lock.Lock, tools string) (tarFile string, hit bool, err error) {
-	packages := l.Of(lock.Root)
+// The files of a tree's folder: the tree, and the kernel command line that the definitions ask for.
+const (
+	treeTar     = "root.tar"
+	treeCmdline = "cmdline"
+)
+
+// Tree returns the folder with the root tree that mkosi makes from the locked packages and the definitions; l is the image's own lock
+// (lock.Lock.For). What was installed is held against the lock; any difference is an error that names the package.
+func Tree(ctx context.Context, o Options, l lock.Lock, tools string) (folder string, hit bool, err error) {
 	mirrors, err := o.mirrors()
 	if err != nil {
 		return "", false, err
 	}
-	if err := newFetcher(o, mirrors).fetch(ctx, l, packages); err != nil {
+	if err := newFetcher(o, mirrors).fetch(ctx, l, treePackages(l)); err != nil {
 		return "", false, err
 	}
 	m, err := openMkosi(ctx, o, l)
@@ -39,14 +44,14 @@ func Tree(ctx context.Context, o Options, l lock.Lock, tools string) (tarFile st
 	if err != nil {
 		return "", false, err
 	}
-	dir, hit, err := o.Store.Step("tree", key, func(dir string) error {
-		return makeTree(ctx, o.Store, l, m, tools, dir)
-	})
-	return filepath.Join(dir, "root.tar"), hit, err
+	return o.Store.Step("tree", key, func(dir string) error { return makeTree(ctx, o.Store, l, m, tools, dir) })
 }
 
+// treePackages are what mkosi can install: into the tree, and beside it for build scripts.
+func treePackages(l lock.Lock) []lock.Package { return append(l.Of(lock.Root), l.Of(lock.Build)...) }
+
 func treeKey(o Options, l lock.Lock, m mkosi) (string, error) {
-	parts := []string{l.Digest(lock.Root), l.Digest(lock.Tools), fmt.Sprint(l.Time), o.Profile}
+	parts := append([]string{l.Digest(lock.Root), l.Digest(lock.Build), l.Digest(lock.Tools), fmt.Sprint(l.Time)}, o.Profiles...)
 	for _, dir := range []string{m.definitions, filepath.Join(o.Source, "systemd"), m.config} {
 		if dir == "" {
 			continue
@@ -61,7 +66,7 @@ func treeKey(o Options, l lock.Lock, m mkosi) (string, error) {
 }
 
 func makeTree(ctx context.Context, s cache.Store, l lock.Lock, m mkosi, tools, dir string) error {
-	repository, err := makeRepository(ctx, s, l, l.Of(lock.Root))
+	repository, err := makeRepository(ctx, s, l, treePackages(l))
 	if err != nil {
 		return err
 	}
@@ -74,10 +79,17 @@ func makeTree(ctx context.Context, s cache.Store, l lock.Lock, m mkosi, tools, d
 		return err
 	}
 	defer stop()
+	asked, err := m.summary(ctx, dir)
+	if err != nil {
+		return err
+	}
 	if err := m.rootTar(ctx, tools, url, b, l.Time, dir); err != nil {
 		return err
 	}
-	return checkTree(filepath.Join(dir, "root.tar"), l.Of(lock.Root))
+	return errors.Join(
+		checkTree(filepath.Join(dir, treeTar), l.Of(lock.Root)),
+		os.WriteFile(filepath.Join(dir, treeCmdline), []byte(strings.Join(asked.KernelCommandLine, " ")), 0o644),
+	)
 }
 
 // checkTree reads the dpkg database in a tree's tar file and compares it with the lock.

@@ -32,12 +32,3 @@ func (j *job) write(context.Context) (note string, err error) {
 	}
 	return fmt.Sprintf("%s, %d MB, UKI %.1f MB", final, j.layout.Size()/1e6, float64(len(j.layout.UKI()))/1e6), os.Rename(temporary, final)
 }
-
-// kernelCommandLine is what every image boots with; package image adds the root hash.
-const kernelCommandLine = "console=ttyS0 quiet loglevel=4 panic=1 lockdown=integrity module.sig_enforce=1 " +
-	// Debian's list without BPF and AppArmor, which nothing here uses and which cost seconds where the processor is emulated.
-	"lsm=lockdown,landlock,yama " +
-	// Nothing that the machine offers becomes a credential: such strings are in no register (systemd.system-credentials(7)).
-	"systemd.import_credentials=no " +
-	// No prompt and no second try: a node that cannot start restarts.
-	"systemd.crash_action=reboot systemd.crash_shell=no systemd.show_status=error"

@@ -104,7 +104,7 @@ func (l *Lock) parseLine(f []string) (err error) {
 		l.Kubernetes.Sums = append(l.Kubernetes.Sums, GoSum{Dir: f[1], SHA256: f[2]})
 	case f[0] == "module" && len(f) == 4:
 		l.Kubernetes.Modules = append(l.Kubernetes.Modules, Module{Path: f[1], Version: f[2], Sum: f[3]})
-	case (f[0] == string(Root) || f[0] == string(Tools)) && len(f) == 7:
+	case setForm.MatchString(f[0]) && len(f) == 7:
 		p := Package{Set: Set(f[0]), Name: f[1], Version: f[2], Arch: f[3], SHA256: f[4], Path: f[6]}
 		p.Size, err = strconv.ParseInt(f[5], 10, 64)
 		l.Packages = append(l.Packages, p)
@@ -116,6 +116,7 @@ func (l *Lock) parseLine(f []string) (err error) {
 
 // What the fields may look like: Debian Policy 5.6.1 and 5.6.12, and nothing that could leave a folder or end a line.
 var (
+	setForm     = regexp.MustCompile(`^(build|tools|root([+-][a-z0-9][a-z0-9._-]*)?)$`)
 	sumForm     = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	wordForm    = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*$`)
 	nameForm    = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]+$`)

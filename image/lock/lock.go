@@ -20,11 +20,16 @@ const (
 // Set tells what a package is for.
 type Set string
 
-// The two sets of packages.
+// The sets that every lock has.
 const (
 	Root  Set = "root"  // installed in the image
+	Build Set = "build" // what build scripts of a definition folder need beyond Root; none of it is in the image
 	Tools Set = "tools" // runs the build; no byte of it is in the image except the boot stub
 )
+
+// Added and Dropped are the sets of one mkosi profile: what its image holds beyond Root, and what of Root it does without.
+func Added(profile string) Set   { return Root + "+" + Set(profile) }
+func Dropped(profile string) Set { return Root + "-" + Set(profile) }
 
 // Lock says exactly what an image is built from. Its zero value holds nothing.
 type Lock struct {
@@ -99,6 +104,48 @@ func (l Lock) Of(s Set) []Package {
 	var out []Package
 	for _, p := range l.Packages {
 		if p.Set == s {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// For returns the lock of an image with the given profiles: its set Root is what is installed in that image, and it has no profile's set.
+func (l Lock) For(profiles ...string) Lock {
+	dropped, seen := map[string]bool{}, map[string]bool{}
+	for _, p := range l.Packages {
+		dropped[p.ID()] = dropped[p.ID()] || slices.ContainsFunc(profiles, func(name string) bool { return p.Set == Dropped(name) })
+	}
+	packages := l.Packages
+	l.Packages = nil
+	for _, p := range packages {
+		if slices.ContainsFunc(profiles, func(name string) bool { return p.Set == Added(name) }) {
+			p.Set = Root
+		}
+		if p.Set == Tools || p.Set == Build || p.Set == Root && !dropped[p.ID()] && !seen[p.ID()] {
+			l.Packages = append(l.Packages, p)
+			seen[p.ID()] = seen[p.ID()] || p.Set == Root
+		}
+	}
+	l.Sort()
+	return l
+}
+
+// Differences returns packages as the sets of a profile: what they have beyond base, and what of base they lack.
+func Differences(profile string, base, packages []Package) []Package {
+	return append(Beyond(packages, base, Added(profile)), Beyond(base, packages, Dropped(profile))...)
+}
+
+// Beyond returns, as a set of its own, what of packages is not in others.
+func Beyond(packages, others []Package, set Set) []Package {
+	have := map[string]bool{}
+	for _, p := range others {
+		have[p.ID()] = true
+	}
+	var out []Package
+	for _, p := range packages {
+		if !have[p.ID()] {
+			p.Set = set
 			out = append(out, p)
 		}
 	}

@@ -196,6 +196,38 @@ func TestTheTrackedLockIsValid(t *testing.T) {
 	}
 }
 
+// A profile's image holds what all hold, without what the profile drops and with what it adds; others have none of that.
+func TestFor(t *testing.T) {
+	l := small()
+	plain := l.For().Of(Root)
+	kernel := Package{Set: Root, Name: "linux-image-amd64", Version: "6.12-1", Arch: "amd64", SHA256: sum("5"), Size: 7, Path: "debian/pool/main/l/linux/linux-image-amd64_6.12-1_amd64.deb"}
+	l.Packages = append(l.Packages, Differences("baremetal", plain, []Package{plain[1], kernel})...)
+	l.Packages = append(l.Packages, Differences("other", plain, append(plain, kernel))...)
+	l, err := Parse(encode(t, l))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		profiles []string
+		want     string
+	}{
+		{nil, "passwd tar"},
+		{[]string{"debug"}, "passwd tar"},
+		{[]string{"baremetal"}, "linux-image-amd64 tar"},
+		{[]string{"other"}, "linux-image-amd64 passwd tar"},
+		{[]string{"baremetal", "other"}, "linux-image-amd64 tar"},
+	} {
+		got := l.For(c.profiles...)
+		var names []string
+		for _, p := range got.Of(Root) {
+			names = append(names, p.Name)
+		}
+		if strings.Join(names, " ") != c.want || len(got.Packages) != len(names)+len(l.Of(Tools)) {
+			t.Errorf("%v: %v of %d packages, want %s", c.profiles, names, len(got.Packages), c.want)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	file, err := Encode(small())
 	if err != nil {

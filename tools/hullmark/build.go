@@ -1,14 +1,12 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -87,8 +85,9 @@ func writeBuilt(w io.Writer, r build.Result, format string) error {
 
 // buildFlags are what lock, build and reproduce have in common.
 type buildFlags struct {
-	source, lockFile, out, id, config, profile, mirror string
-	withoutKubernetes                                  bool
+	source, lockFile, out, id, config, mirror string
+	profiles                                  []string
+	withoutKubernetes                         bool
 }
 
 // register defines the flags of all three commands.
@@ -105,7 +104,7 @@ func (f *buildFlags) registerImage(cmd *cobra.Command) {
 	s := cmd.Flags()
 	s.StringVar(&f.out, "out", "out", "`FOLDER` for the image")
 	s.StringVar(&f.id, "image-id", "hullmark", "`NAME` of the image and of its files")
-	s.StringVar(&f.profile, "profile", "", "mkosi profile `NAME` to add, for instance debug")
+	s.StringSliceVar(&f.profiles, "profile", nil, "mkosi profile `NAME` to add: a platform (qemu, azure, gcp, aws, baremetal), debug, or one of your own")
 	s.BoolVar(&f.withoutKubernetes, "without-kubernetes", false, "leave the Kubernetes bundle out, for work on the system itself")
 }
 
@@ -122,22 +121,6 @@ func (f *buildFlags) check() error {
 			return fmt.Errorf("--config: want a folder of mkosi definitions: %w", err)
 		}
 	}
-	if f.profile == "" {
-		return nil
-	}
-	var known []string
-	for _, definitions := range []string{filepath.Join(f.source, "mkosi"), f.config} {
-		entries, err := os.ReadDir(filepath.Join(definitions, "mkosi.profiles"))
-		for _, e := range entries {
-			known = append(known, strings.TrimSuffix(e.Name(), ".conf"))
-		}
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("--profile: %w", err)
-		}
-	}
-	if !slices.Contains(known, f.profile) {
-		return fmt.Errorf("--profile %q: there is %s", f.profile, strings.Join(known, ", "))
-	}
 	return nil
 }
 
@@ -151,7 +134,7 @@ func (f *buildFlags) options(w io.Writer) (build.Options, error) {
 		return build.Options{}, err
 	}
 	o := build.Options{
-		LockFile: f.lockFile, ID: f.id, Profile: f.profile, Mirror: f.mirror, WithoutKubernetes: f.withoutKubernetes,
+		LockFile: f.lockFile, ID: f.id, Profiles: f.profiles, Mirror: f.mirror, WithoutKubernetes: f.withoutKubernetes,
 		Store: store, Progress: build.NewProgress(w, time.Now),
 	}
 	for _, p := range []struct {
@@ -170,6 +153,12 @@ func (f *buildFlags) options(w io.Writer) (build.Options, error) {
 	}
 	if _, err := os.Stat(filepath.Join(o.Source, "mkosi", "mkosi.conf")); err != nil {
 		return o, withCode(exitUsage, fmt.Errorf("%s is not a checkout of hullmark: name one with --source: %w", o.Source, err))
+	}
+	o.Profiles = slices.DeleteFunc(o.Profiles, func(name string) bool { return name == "" })
+	slices.Sort(o.Profiles) // their order is no input
+	o.Profiles = slices.Compact(o.Profiles)
+	if err := build.CheckProfiles(o); err != nil {
+		return o, withCode(exitUsage, err)
 	}
 	return o, nil
 }
