@@ -61,8 +61,8 @@ func makeBase(ctx context.Context, s cache.Store, repository string, packages []
 
 // control is what a package says of itself that decides whether it is in the base (Debian Policy §5.6.9, §7).
 type control struct {
-	name               string
-	essential          bool
+	name            string
+	essential       bool
 	needs, provides []string
 }
 

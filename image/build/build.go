@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/cache"
@@ -63,19 +65,20 @@ type Result struct {
 // job is a build under way: what each step leaves for the later ones.
 type job struct {
 	Options
-	work    string // temporary folder
-	lock    lock.Lock
-	tools   string
-	tree    string // folder of mkosi's tree
-	bundle  string // the Kubernetes folder, or empty
-	members members
-	epoch   int64
-	kernel  []byte
-	version string // the kernel's, as uname -r prints it
-	initrd  []byte
-	root    string // the erofs file
-	layout  *image.Layout
-	result  Result
+	work     string // temporary folder
+	lock     lock.Lock
+	tools    string
+	tree     string // folder of mkosi's tree
+	programs string // folder of our own programs
+	bundle   string // the Kubernetes folder, or empty
+	members  members
+	epoch    int64
+	kernel   []byte
+	version  string // the kernel's, as uname -r prints it
+	initrd   []byte
+	root     string // the erofs file
+	layout   *image.Layout
+	result   Result
 }
 
 // Build makes the image that o describes. Every step whose input is as before is taken from the store.
@@ -89,26 +92,36 @@ func Build(ctx context.Context, o Options) (Result, error) {
 	}
 	defer func() { _ = os.RemoveAll(work) }()
 	j := &job{Options: o, work: work}
-	for _, step := range []struct {
-		name string
-		do   func(context.Context) (note string, err error)
-	}{
-		{"lock", j.readLock},
-		{"tools tree", j.makeTools},
-		{"root tree", j.makeRoot},
-		{"programs", j.makePrograms},
-		{"Kubernetes bundle", j.makeKubernetes},
-		{"initrd", j.makeInitrd},
-		{"merge tree", j.merge},
-		{"file system", j.makeFileSystem},
-		{"lay out disk", j.plan},
-		{"write image", j.write},
+	for _, steps := range [][]step{
+		{{"lock", j.readLock}},
+		{{"tools tree", j.makeTools}},
+		{{"root tree", j.makeRoot}, {"programs", j.makePrograms}, {"Kubernetes bundle", j.makeKubernetes}},
+		{{"initrd", j.makeInitrd}},
+		{{"merge tree", j.merge}},
+		{{"file system", j.makeFileSystem}},
+		{{"lay out disk", j.plan}},
+		{{"write image", j.write}},
 	} {
-		if err := o.Progress.Step(step.name, func() (string, error) { return step.do(ctx) }); err != nil {
+		if err := sideBySide(ctx, o.Progress, steps); err != nil {
 			return Result{}, fmt.Errorf("build: %w", err)
 		}
 	}
 	return j.result, nil
+}
+
+// step is a part of a build with a name of its own.
+type step struct {
+	name string
+	do   func(context.Context) (note string, err error)
+}
+
+// sideBySide takes steps that do not need each other, and ends with the first that fails.
+func sideBySide(ctx context.Context, p *Progress, steps []step) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, s := range steps {
+		group.Go(func() error { return p.Step(s.name, func() (string, error) { return s.do(ctx) }) })
+	}
+	return group.Wait()
 }
 
 func (j *job) readLock(context.Context) (note string, err error) {
@@ -129,14 +142,9 @@ func (j *job) makeRoot(ctx context.Context) (note string, err error) {
 }
 
 func (j *job) makePrograms(ctx context.Context) (note string, err error) {
-	if err := checkGo(ctx, j.lock.Go, j.Source); err != nil {
-		return "", err
-	}
-	p := programs{source: j.Source, store: j.Store, tools: j.tools, out: filepath.Join(j.work, "programs")}
-	if err := os.MkdirAll(filepath.Join(p.out, "node"), 0o755); err != nil {
-		return "", err
-	}
-	return "compiled by " + j.lock.Go, p.make(ctx, j.lock)
+	var hit bool
+	j.programs, hit, err = makePrograms(ctx, j.Options, j.lock, j.tools)
+	return cachedNote(hit, "compiled by "+j.lock.Go), err
 }
 
 func (j *job) makeKubernetes(ctx context.Context) (note string, err error) {
@@ -157,13 +165,20 @@ func (j *job) makeInitrd(context.Context) (note string, err error) {
 	if err := j.members.addTar(filepath.Join(j.tree, treeTar)); err != nil {
 		return "", err
 	}
+	verbatim, err := verbatim(j.Options)
+	if err != nil {
+		return "", err
+	}
+	if err := j.members.update(verbatim); err != nil {
+		return "", err
+	}
 	if j.version, err = kernelVersion(j.members); err != nil {
 		return "", err
 	}
 	if j.kernel, err = j.members.read("usr/lib/modules/" + j.version + "/vmlinuz"); err != nil {
 		return "", err
 	}
-	program, err := os.ReadFile(filepath.Join(j.work, "programs", "initrd"))
+	program, err := os.ReadFile(filepath.Join(j.programs, "initrd"))
 	if err != nil {
 		return "", err
 	}
@@ -182,7 +197,7 @@ func (j *job) merge(context.Context) (note string, err error) {
 		return "", err
 	}
 	programs := members{}
-	if err := programs.addFolder(filepath.Join(j.work, "programs", "node")); err != nil {
+	if err := programs.addFolder(filepath.Join(j.programs, "node")); err != nil {
 		return "", err
 	}
 	for name, f := range programs {

@@ -27,7 +27,7 @@ func JoinServiceImage(program []byte) oci.Image {
 
 // writeJoinService writes that image beside the disk's.
 func (j *job) writeJoinService() error {
-	program, err := os.ReadFile(filepath.Join(j.work, "programs", "node", "joinservice"))
+	program, err := os.ReadFile(filepath.Join(j.programs, "node", "joinservice"))
 	if err != nil {
 		return err
 	}

@@ -40,9 +40,9 @@ func TestJoinServiceImage(t *testing.T) {
 	o, l, _ := settled(t)
 	var images [][]byte
 	for range 2 {
-		j := &job{Options: o, work: t.TempDir(), lock: l, epoch: l.Time}
+		j := &job{Options: o, work: t.TempDir(), programs: t.TempDir(), lock: l, epoch: l.Time}
 		j.Out = t.TempDir()
-		p := programs{source: o.Source, store: o.Store, out: filepath.Join(j.work, "programs")}
+		p := programs{source: o.Source, store: o.Store, out: j.programs}
 		if err := p.static(t.Context(), l.Go, "joinservice", filepath.Join(p.out, "node", "joinservice")); err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,29 @@ import (
 // nodeHome is the folder of the root tree that holds our own programs.
 const nodeHome = "usr/lib/hullmark"
 
-// programs compiles what runs on a node. They are compiled at each build, because Go's own cache knows better than we what changed.
+// programsFormat changes whenever programs makes others from the same sources.
+const programsFormat = "1"
+
+// makePrograms returns the folder of what runs on a node, compiled from these sources by this compiler: the initrd's program as initrd, and what goes to
+// nodeHome below node. What is in the store is taken (hit).
+func makePrograms(ctx context.Context, o Options, l lock.Lock, tools string) (dir string, hit bool, err error) {
+	if err := checkGo(ctx, l.Go, o.Source); err != nil {
+		return "", false, err
+	}
+	sources, err := hashSources(o.Source)
+	if err != nil {
+		return "", false, fmt.Errorf("hash sources: %w", err)
+	}
+	return o.Store.Step("programs", cache.Key(programsFormat, sources, l.Go, l.Digest(lock.Tools)), func(dir string) error {
+		p := programs{source: o.Source, store: o.Store, tools: tools, out: dir}
+		if err := os.Mkdir(filepath.Join(dir, "node"), 0o755); err != nil {
+			return err
+		}
+		return p.make(ctx, l)
+	})
+}
+
+// programs compiles what runs on a node.
 type programs struct {
 	source string
 	store  cache.Store

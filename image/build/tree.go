@@ -7,10 +7,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/hullmark/hullmark/image/lock"
@@ -52,15 +55,20 @@ func treePackages(l lock.Lock) []lock.Package { return append(l.Of(lock.Root), l
 
 func treeKey(o Options, l lock.Lock, m mkosi) (string, error) {
 	parts := append([]string{l.Digest(lock.Root), l.Digest(lock.Build), l.Digest(lock.Tools), fmt.Sprint(l.Time)}, o.Profiles...)
+	files, err := verbatim(o)
+	if err != nil {
+		return "", fmt.Errorf("list definitions: %w", err)
+	}
+	copied := slices.Collect(maps.Values(files))
 	for _, dir := range []string{m.definitions, filepath.Join(o.Source, "systemd"), m.config} {
 		if dir == "" {
 			continue
 		}
-		sum, err := hashFolder(dir)
-		if err != nil {
+		h := sha256.New()
+		if err := hashInto(h, dir, dir, nil, func(rel string) bool { return slices.Contains(copied, filepath.Join(dir, rel)) }); err != nil {
 			return "", fmt.Errorf("hash definitions: %w", err)
 		}
-		parts = append(parts, sum)
+		parts = append(parts, hex.EncodeToString(h.Sum(nil)))
 	}
 	return cache.Key(parts...), nil
 }
@@ -122,20 +130,35 @@ func checkTree(file string, want []lock.Package) error {
 // hashFolder condenses names, types, executable bits and content of all files below dir; times and owners do not count, as in git.
 func hashFolder(dir string) (string, error) {
 	h := sha256.New()
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
+	err := hashInto(h, dir, dir, nil, nil)
+	return hex.EncodeToString(h.Sum(nil)), err
+}
+
+// hashInto adds the files below start to h, under their names below dir. If they are given, counts says which files and folders do, and verbatim of which
+// files the content does not.
+func hashInto(h hash.Hash, dir, start string, counts, verbatim func(rel string) bool) error {
+	return filepath.WalkDir(start, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
 			return err
 		}
 		name, err := filepath.Rel(dir, path)
 		if err != nil {
 			return err
 		}
+		switch {
+		case e.IsDir() && path != start && counts != nil && !counts(name):
+			return fs.SkipDir
+		case e.IsDir(), counts != nil && !counts(name):
+			return nil
+		}
 		kind, content, err := fileContent(path, e)
+		if verbatim != nil && verbatim(name) {
+			kind, content = "verbatim "+kind, nil
+		}
 		fmt.Fprintf(h, "%q %s %d\n", name, kind, len(content))
 		h.Write(content)
 		return err
 	})
-	return hex.EncodeToString(h.Sum(nil)), err
 }
 
 func fileContent(path string, e fs.DirEntry) (kind string, content []byte, err error) {

@@ -1,0 +1,102 @@
+package build
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// extraFolder is the folder of a definition folder whose files mkosi copies into the tree (mkosi(1), ExtraTrees=).
+const extraFolder = "mkosi.extra"
+
+// processed are the places whose files mkosi's last steps read or write: units and their presets, users, modules, the device database, links of libraries. A file
+// anywhere else is in the tree as it is in mkosi.extra.
+var processed = []string{
+	"boot", "efi", "etc/depmod.d", "etc/group", "etc/gshadow", "etc/hostname", "etc/kernel", "etc/ld.so", "etc/locale", "etc/localtime", "etc/machine-i",
+	"etc/modprobe.d", "etc/os-release", "etc/passwd", "etc/shadow", "etc/sub", "etc/sysusers.d", "etc/systemd", "etc/tmpfiles.d", "etc/udev", "etc/vconsole.conf",
+	"usr/lib/depmod.d", "usr/lib/kernel", "usr/lib/locale", "usr/lib/modprobe.d", "usr/lib/modules", "usr/lib/os-release", "usr/lib/systemd", "usr/lib/sysusers.d",
+	"usr/lib/tmpfiles.d", "usr/lib/udev", "var",
+}
+
+// verbatim maps files of the tree to those in the definition folders that they are copies of, and that may change without mkosi being run again. What two folders
+// have is not among them; nor is anything where there is a script but ours, which reads none of them: scripts may read and write what they like.
+func verbatim(o Options) (map[string]string, error) {
+	files := map[string]string{}
+	var twice []string
+	for i, folder := range o.definitions() {
+		if scripts, err := hasScripts(folder, i == 0); err != nil || scripts {
+			return nil, err
+		}
+		extra := filepath.Join(folder, extraFolder)
+		err := filepath.WalkDir(extra, func(file string, e fs.DirEntry, err error) error {
+			if err != nil || !e.Type().IsRegular() {
+				return err
+			}
+			name, err := filepath.Rel(extra, file)
+			if err != nil || slices.ContainsFunc(processed, func(p string) bool { return strings.HasPrefix(name, p) }) {
+				return err
+			}
+			if files[name] != "" {
+				twice = append(twice, name)
+			}
+			files[name] = file
+			return nil
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	for _, name := range twice {
+		delete(files, name)
+	}
+	return files, nil
+}
+
+// scripts are the kinds that mkosi knows, each a file or a folder of that name, or with more behind it.
+var scripts = regexp.MustCompile(`^mkosi\.(configure|sync|prepare|build|postinst|finalize|postoutput|clean)(\.|$)`)
+
+// hasScripts tells whether mkosi runs a script of a definition folder (mkosi(1), "Scripts"); ours has one, mkosi.finalize.
+func hasScripts(folder string, ours bool) (bool, error) {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	for _, e := range entries {
+		if scripts.MatchString(e.Name()) && !(ours && e.Name() == "mkosi.finalize") {
+			return true, nil
+		}
+	}
+	for _, pattern := range []string{"mkosi.conf", "mkosi.conf.d/*"} {
+		files, _ := filepath.Glob(filepath.Join(folder, pattern))
+		for _, file := range files {
+			if text, err := os.ReadFile(file); err != nil || bytes.Contains(text, []byte("Scripts=")) {
+				return true, err
+			}
+		}
+	}
+	return false, err
+}
+
+// update gives files of the tree the content that they are copies of. Files that mkosi removed stay away.
+func (m members) update(from map[string]string) error {
+	for name, file := range from {
+		f, ok := m[name]
+		if !ok || f.header.Typeflag != tar.TypeReg || f.same != "" {
+			continue
+		}
+		info, err := os.Stat(file)
+		if err != nil {
+			return fmt.Errorf("root tree: %w", err)
+		}
+		f.header.Size, f.open = info.Size(), section(file, 0, info.Size())
+		m[name] = f
+	}
+	return nil
+}
