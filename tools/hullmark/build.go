@@ -46,6 +46,14 @@ tree and to the image's kubectl.`,
 					return err
 				}
 			}
+			of, err := fingerprint(o, release)
+			if err != nil {
+				return err
+			}
+			if last, ok := unchanged(o, of); ok {
+				o.Progress.Say("nothing changed since it was built")
+				return writeBuilt(cmd.OutOrStdout(), last, output)
+			}
 			r, err := build.Build(cmd.Context(), o)
 			if err != nil {
 				return err
@@ -54,7 +62,11 @@ tree and to the image's kubectl.`,
 			if err := accompany(r, release); err != nil {
 				return err
 			}
-			return writeBuilt(cmd.OutOrStdout(), r, output)
+			b := built{r.Image, r.Size, r.RootHash, r.Cmdline, r.LockFile, r.Tools}
+			if err := remember(o, of, b); err != nil {
+				return err
+			}
+			return writeBuilt(cmd.OutOrStdout(), b, output)
 		},
 	}
 	f.register(cmd)
@@ -75,9 +87,9 @@ type built struct {
 	Tools    string `json:"tools"`
 }
 
-func writeBuilt(w io.Writer, r build.Result, format string) error {
+func writeBuilt(w io.Writer, r built, format string) error {
 	if format == "json" {
-		return writeJSON(w, built{r.Image, r.Size, r.RootHash, r.Cmdline, r.LockFile, r.Tools})
+		return writeJSON(w, r)
 	}
 	_, err := fmt.Fprintf(w, "image         %s (%d MB)\nroot hash     %s\ncommand line  %s\n", r.Image, r.Size/1e6, r.RootHash, r.Cmdline)
 	return err

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark/image/build"
+)
+
+func TestUnchanged(t *testing.T) {
+	o := build.Options{Out: t.TempDir(), ID: "node"}
+	image := filepath.Join(o.Out, "node.raw")
+	b := built{Image: image, Size: 5, Tools: o.Out}
+	finish := func() {
+		t.Helper()
+		if err := os.WriteFile(image, []byte("image"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := remember(o, "1", b); err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := unchanged(o, "1"); !ok || got != b {
+			t.Fatalf("%+v, %t", got, ok)
+		}
+	}
+	if _, ok := unchanged(o, "1"); ok {
+		t.Error("nothing was built")
+	}
+	for what, change := range map[string]func() error{
+		"another image's":         func() error { return os.Rename(lastBuildFile(o), filepath.Join(o.Out, "x")) },
+		"the image is gone":       func() error { return os.Remove(image) },
+		"the image was written":   func() error { return os.Chtimes(image, time.Time{}, time.Now().Add(time.Second)) },
+		"the image was truncated": func() error { return os.Truncate(image, 4) },
+		"the note is torn":        func() error { return os.Truncate(lastBuildFile(o), 20) },
+	} {
+		finish()
+		if _, ok := unchanged(o, "2"); ok {
+			t.Error("other inputs are the same")
+		}
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := unchanged(o, "1"); ok {
+			t.Errorf("%s: unchanged", what)
+		}
+	}
+}
