@@ -10,46 +10,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hullmark/hullmark/image/lock"
-	"github.com/hullmark/hullmark/internal/cache"
 )
-
-// realOptions build from this checkout with the machine's own cache and mirrors.
-func realOptions(t *testing.T) Options {
-	t.Helper()
-	source, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := cache.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return Options{
-		Source: source, LockFile: filepath.Join(source, "hullmark.lock"), Out: t.TempDir(), ID: "test", Store: store,
-		WithoutKubernetes: true, Progress: NewProgress(os.Stderr, time.Now),
-	}
-}
-
-// settled is realOptions with a lock whose packages can be had today.
-func settled(t *testing.T) (Options, lock.Lock, string) {
-	t.Helper()
-	o, err := Settle(t.Context(), realOptions(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := ReadLock(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tools, err := Tools(t.Context(), o, l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return o, l, tools
-}
 
 // unwanted are files that would let someone in, measure behind Hullmark's back, or take orders from the machine.
 var unwanted = regexp.MustCompile(`systemd-pcr|systemd-tpm2|getty|sulogin|systemd-sysext|systemd-confext|debug-shell|emergency|rescue|logind|sshd|systemd/system-generators/.|/boot/.`)

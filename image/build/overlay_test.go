@@ -12,7 +12,7 @@ import (
 )
 
 // put writes files below dir, by their names.
-func put(t *testing.T, dir string, files map[string]string) {
+func put(t testing.TB, dir string, files map[string]string) {
 	t.Helper()
 	for name, content := range files {
 		file := filepath.Join(dir, name)

@@ -1,0 +1,250 @@
+//go:build bench
+
+package build
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/internal/cache"
+)
+
+// The peer is mkosi itself, which makes a disk of the same packages: ESP with a UKI, erofs root with the same compression, dm-verity. It has the same tools
+// tree, which for its sake holds what it assembles disks with, too.
+var peerTools = []string{"systemd-repart", "systemd-ukify"}
+
+// peerStub is the package that mkosi takes the UKI's stub from; Hullmark takes it from the tools tree.
+const peerStub = "systemd-boot-efi"
+
+const peerConfig = `[Distribution]
+Distribution=debian
+Release=` + release + `
+Architecture=x86-64
+
+[Output]
+Format=disk
+Output=peer
+
+[Content]
+Bootable=yes
+Bootloader=uki
+WithRecommends=no
+Locale=C.UTF-8
+KernelCommandLine=console=ttyS0 quiet
+Packages=%s
+
+[Build]
+Environment=SYSTEMD_REPART_MKFS_OPTIONS_EROFS=-C65536
+WithNetwork=no
+`
+
+var peerPartitions = map[string]string{
+	"00-esp.conf":    "[Partition]\nType=esp\nFormat=vfat\nCopyFiles=/boot:/\nCopyFiles=/efi:/\nSizeMinBytes=128M\nSizeMaxBytes=128M\n",
+	"10-root.conf":   "[Partition]\nType=root\nFormat=erofs\nCopyFiles=/:/\nMinimize=best\nVerity=data\nVerityMatchKey=root\nCompression=" + peerAlgorithm + "\nCompressionLevel=" + peerLevel + "\n",
+	"11-verity.conf": "[Partition]\nType=root-verity\nVerity=hash\nVerityMatchKey=root\nMinimize=best\n",
+}
+
+// The peer's compression, ours in two settings.
+const (
+	peerAlgorithm = "lz4hc"
+	peerLevel     = "6"
+)
+
+// peer is mkosi with that definition.
+type peer struct {
+	mkosi mkosi
+	tools string
+	work  string
+}
+
+func newPeer(b *testing.B, o Options, l lock.Lock) peer {
+	b.Helper()
+	m, err := openMkosi(b.Context(), o, l)
+	if err != nil {
+		b.Fatal(err)
+	}
+	work := b.TempDir()
+	asked, err := m.summary(b.Context(), work)
+	if err != nil {
+		b.Fatal(err)
+	}
+	mirrors, err := o.mirrors()
+	if err != nil {
+		b.Fatal(err)
+	}
+	p := peer{mkosi: mkosi{program: m.program, definitions: filepath.Join(work, "definitions")}, work: work}
+	put(b, p.mkosi.definitions, map[string]string{"mkosi.conf": fmt.Sprintf(peerConfig, strings.Join(append(asked.Packages, peerStub), ",")), "mkosi.extra/etc/probe": "1"})
+	put(b, filepath.Join(p.mkosi.definitions, "mkosi.repart"), peerPartitions)
+	var sources strings.Builder
+	for _, s := range aptSources(mirrors) {
+		fmt.Fprintf(&sources, "Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n", s.url, strings.Join(s.suites, " "), archiveKeyring)
+	}
+	put(b, p.mkosi.definitions, map[string]string{"mkosi.sandbox/etc/apt/sources.list.d/mkosi.sources": sources.String()})
+	p.tools = peerToolsTree(b, o, mirrors)
+	return p
+}
+
+// peerToolsTree is the tools tree with more in it.
+func peerToolsTree(b *testing.B, o Options, mirrors map[string]string) string {
+	b.Helper()
+	a, err := newApt(b.TempDir(), aptSources(mirrors), "")
+	if err == nil {
+		err = a.update(b.Context())
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	packages, err := a.resolve(b.Context(), lock.Tools, append(toolPackages(), peerTools...))
+	if err == nil {
+		err = newFetcher(o, mirrors).fetch(b.Context(), lock.Lock{}, packages)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	with := lock.Lock{Packages: packages}
+	dir, _, err := o.Store.Step("tools", cache.Key(toolsFormat, with.Digest(lock.Tools)), func(dir string) error { return unpackTools(b.Context(), o.Store, packages, dir) })
+	if err != nil {
+		b.Fatal(err)
+	}
+	return dir
+}
+
+// build makes the disk, and returns how long that took.
+func (p peer) build(b *testing.B, args ...string) time.Duration {
+	b.Helper()
+	began := time.Now()
+	cmd := p.mkosi.command(b.Context(), p.work, append([]string{
+		"--tools-tree", p.tools, "--output-dir", p.work, "--workspace-dir", p.work, "--cache-dir", filepath.Join(p.work, "cache"),
+		"--package-cache-dir", filepath.Join(p.work, "packages"), "--force",
+	}, append(args, "build")...)...)
+	cmd.Dir = p.mkosi.definitions
+	if err := errors.Join(os.MkdirAll(filepath.Join(p.work, "cache"), 0o755), runQuiet(cmd, "mkosi")); err != nil {
+		b.Fatal(err)
+	}
+	return time.Since(began)
+}
+
+// BenchmarkBuild compares what people wait for: a build after a package changed, with what was downloaded at hand; one after a file of the tree changed;
+// and one after nothing changed.
+func BenchmarkBuild(b *testing.B) {
+	o, l, _ := settled(b)
+	o.Config = b.TempDir()
+	p := newPeer(b, o, l)
+	p.build(b)
+	full := p.build(b, "--cache-only", "always")
+	p.build(b, "--cache-only", "always", "--incremental", "yes")
+	put(b, p.mkosi.definitions, map[string]string{"mkosi.extra/etc/probe": "2"})
+	incremental := p.build(b, "--cache-only", "always", "--incremental", "yes")
+
+	put(b, o.Config, map[string]string{"mkosi.extra/etc/probe": "1"})
+	ours(b, o)
+	changed := o
+	changed.LockFile = withNewVersion(b, o, l, "netbase")
+	ourFull := ours(b, changed)
+	put(b, o.Config, map[string]string{"mkosi.extra/etc/probe": "2"})
+	ourIncremental := ours(b, changed)
+
+	t := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "\nof %d packages, erofs %s, mkosi %s,%s in clusters of 64 KiB\thullmark\tmkosi\tratio\ttarget\t\n", len(l.Of(lock.Root)), erofsCompression, peerAlgorithm, peerLevel)
+	for _, row := range []struct {
+		what        string
+		ours, peers float64
+		unit        string
+		target      float64
+	}{
+		{"build after a package changed", ourFull.Seconds(), full.Seconds(), "s", 0.7},
+		{"build after a file of the tree changed", ourIncremental.Seconds(), incremental.Seconds(), "s", 0.25},
+		{"root file system", float64(rootSize(b, filepath.Join(o.Out, o.ID+".raw"))) / 1e6, float64(rootSize(b, filepath.Join(p.work, "peer.raw"))) / 1e6, "MB", 0.8},
+	} {
+		ratio := row.ours / row.peers
+		verdict := "met"
+		if ratio > row.target {
+			verdict = "missed"
+		}
+		fmt.Fprintf(t, "%s\t%.1f %s\t%.1f %s\t%.2f\tat most %.2f\t%s\n", row.what, row.ours, row.unit, row.peers, row.unit, ratio, row.target, verdict)
+	}
+	if err := t.Flush(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// ours builds with Hullmark, whose steps it shows, and returns how long that took.
+func ours(b *testing.B, o Options) time.Duration {
+	b.Helper()
+	began := time.Now()
+	o.Progress = NewProgress(os.Stdout, time.Now)
+	if _, err := Build(b.Context(), o); err != nil {
+		b.Fatal(err)
+	}
+	o.Progress.Summary()
+	return time.Since(began)
+}
+
+// withNewVersion writes a lock in which one package has another version and content, and returns its file.
+func withNewVersion(b *testing.B, o Options, l lock.Lock, name string) string {
+	b.Helper()
+	dir := b.TempDir()
+	for i, p := range l.Packages {
+		if p.Name != name || p.Set != lock.Root {
+			continue
+		}
+		script := `set -e; dpkg-deb --raw-extract "$1" tree; sed -i "s/^Version: .*/Version: $2/" tree/DEBIAN/control; echo changed > tree/usr/share/changed; dpkg-deb --build --root-owner-group -Zxz tree new.deb`
+		l.Packages[i].Version += "+changed" + fmt.Sprint(time.Now().Unix())
+		cmd := exec.CommandContext(b.Context(), "sh", "-c", script, "sh", o.Store.BlobPath(p.SHA256), l.Packages[i].Version)
+		cmd.Dir = dir
+		if err := runQuiet(cmd, "change "+name); err != nil {
+			b.Fatal(err)
+		}
+		content, err := os.ReadFile(filepath.Join(dir, "new.deb"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		sum, err := hashFile(filepath.Join(dir, "new.deb"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		l.Packages[i].SHA256, l.Packages[i].Size = sum, int64(len(content))
+		if err := os.WriteFile(o.Store.BlobPath(sum), content, 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	file := filepath.Join(dir, "hullmark.lock")
+	if err := WriteLock(file, l); err != nil {
+		b.Fatal(err)
+	}
+	return file
+}
+
+// rootSize returns the length of a disk's root partition, in bytes.
+func rootSize(b *testing.B, disk string) int64 {
+	b.Helper()
+	f, err := os.Open(disk)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		b.Fatal(err)
+	}
+	table, err := gpt.Read(f, info.Size())
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, p := range table.Partitions {
+		if p.Type == gpt.TypeRootAMD64 {
+			return p.Size()
+		}
+	}
+	b.Fatalf("%s has no root partition", disk)
+	return 0
+}
