@@ -78,9 +78,14 @@ func Sign(signer crypto.Signer, d Document) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sign measurement document: %w", err)
 	}
+	return seal(signer, payload, "sign measurement document")
+}
+
+// seal puts a statement into an envelope with one signature.
+func seal(signer crypto.Signer, payload []byte, what string) ([]byte, error) {
 	signature, err := signMessage(signer, preAuthentication(PayloadType, payload))
 	if err != nil {
-		return nil, fmt.Errorf("sign measurement document: %w", err)
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	return canonical(envelope{PayloadType: PayloadType, Payload: payload, Signatures: []envelopeSignature{{Sig: signature}}})
 }
@@ -96,22 +101,28 @@ func Open(signed []byte, public crypto.PublicKey) (Document, error) {
 	return d, nil
 }
 
-func open(signed []byte, public crypto.PublicKey) (Document, error) {
+// unseal returns the payload of an envelope that public signed.
+func unseal(signed []byte, public crypto.PublicKey) ([]byte, error) {
 	var e envelope
 	if err := strict(signed, MaxEnvelope, &e); err != nil {
-		return Document{}, err
+		return nil, err
 	}
 	if e.PayloadType != PayloadType {
-		return Document{}, fmt.Errorf("the payload is %.80q, want %q", e.PayloadType, PayloadType)
+		return nil, fmt.Errorf("the payload is %.80q, want %q", e.PayloadType, PayloadType)
 	}
 	if len(e.Signatures) == 0 || len(e.Signatures) > maxSignatures {
-		return Document{}, fmt.Errorf("%d signatures, want 1 to %d", len(e.Signatures), maxSignatures)
+		return nil, fmt.Errorf("%d signatures, want 1 to %d", len(e.Signatures), maxSignatures)
 	}
-	if err := verifyAny(public, preAuthentication(e.PayloadType, e.Payload), e.Signatures); err != nil {
+	return e.Payload, verifyAny(public, preAuthentication(e.PayloadType, e.Payload), e.Signatures)
+}
+
+func open(signed []byte, public crypto.PublicKey) (Document, error) {
+	payload, err := unseal(signed, public)
+	if err != nil {
 		return Document{}, err
 	}
 	var s statement
-	if err := strict(e.Payload, MaxEnvelope, &s); err != nil {
+	if err := strict(payload, MaxEnvelope, &s); err != nil {
 		return Document{}, fmt.Errorf("statement: %w", err)
 	}
 	if s.Type != statementType || s.PredicateType != PredicateType {
@@ -126,7 +137,7 @@ func open(signed []byte, public crypto.PublicKey) (Document, error) {
 		return Document{}, err
 	}
 	// The one form of a statement about this document: other subjects, or another spelling, are refused with it.
-	if err := isCanonical(e.Payload, statementOf(d)); err != nil {
+	if err := isCanonical(payload, statementOf(d)); err != nil {
 		return Document{}, fmt.Errorf("statement: %w", err)
 	}
 	return d, nil

@@ -60,12 +60,16 @@ type Result struct {
 	Tools    string
 	// Bundle is the folder of the Kubernetes bundle, or empty.
 	Bundle string
+	// Profiles are the profiles that were added, and Inputs what else it was made of.
+	Profiles []string
+	Inputs   Inputs
 }
 
 // job is a build under way: what each step leaves for the later ones.
 type job struct {
 	Options
 	work     string // temporary folder
+	inputs   Inputs
 	lock     lock.Lock
 	tools    string
 	tree     string // folder of mkosi's tree
@@ -93,6 +97,7 @@ func Build(ctx context.Context, o Options) (Result, error) {
 	defer func() { _ = os.RemoveAll(work) }()
 	j := &job{Options: o, work: work}
 	for _, steps := range [][]step{
+		{{"sources", j.readInputs}},
 		{{"lock", j.readLock}},
 		{{"tools tree", j.makeTools}},
 		{{"root tree", j.makeRoot}, {"programs", j.makePrograms}, {"Kubernetes bundle", j.makeKubernetes}},
@@ -194,6 +199,13 @@ func (j *job) makeInitrd(context.Context) (note string, err error) {
 func (j *job) merge(context.Context) (note string, err error) {
 	j.trim()
 	if err := j.addOSRelease(); err != nil {
+		return "", err
+	}
+	folders := []string{filepath.Join(j.work, "programs")}
+	if j.bundle != "" {
+		folders = append(folders, filepath.Join(j.bundle, kubernetesPrograms))
+	}
+	if j.inputs.Modules, err = goModules(folders...); err != nil {
 		return "", err
 	}
 	programs := members{}

@@ -15,7 +15,7 @@ func checkout() Options { return Options{Source: "../.."} }
 func TestProfilesAreKnown(t *testing.T) {
 	o := checkout()
 	known, err := Profiles(o)
-	if want := []string{"aws", "azure", "baremetal", "debug", "gcp", "qemu"}; err != nil || !slices.Equal(known, want) {
+	if want := []string{"aws", "azure", "baremetal", "debug", "gcp", "qemu", "unsigned-modules"}; err != nil || !slices.Equal(known, want) {
 		t.Errorf("%v, %v; want %v", known, err, want)
 	}
 	for _, c := range []struct {
@@ -24,7 +24,7 @@ func TestProfilesAreKnown(t *testing.T) {
 	}{
 		{nil, ""},
 		{[]string{"azure", "debug"}, ""},
-		{[]string{"nosuch"}, "there is aws, azure, baremetal, debug, gcp, qemu"},
+		{[]string{"nosuch"}, "there is aws, azure, baremetal, debug, gcp, qemu, unsigned-modules"},
 		{[]string{"aws", "azure"}, "aws, azure: each is for a platform"},
 	} {
 		o.Profiles = c.profiles

@@ -64,7 +64,7 @@ func Reproduce(ctx context.Context, o Options, program string) (sum string, err 
 	}
 	defer func() { _ = os.RemoveAll(work) }()
 	for _, c := range circumstances() { // all before the first build, which takes long enough for someone to edit a file
-		if err := copyFolder(o.Source, filepath.Join(work, c.folder, "source"), c.mode, ".git", o.Out, filepath.Join(o.Source, "out"), filepath.Join(o.Source, "bin")); err != nil {
+		if err := copyFolder(o.Source, filepath.Join(work, c.folder, "source"), c.mode, notSources(o)...); err != nil {
 			return "", fmt.Errorf("reproduce: copy sources: %w", err)
 		}
 	}

@@ -28,7 +28,7 @@ func (j *job) write(context.Context) (note string, err error) {
 	final := filepath.Join(j.Out, j.ID+".raw")
 	hash := j.layout.RootHash()
 	j.result = Result{
-		Image: final, Size: j.layout.Size(), ID: j.ID, Version: j.imageVersion(), RootHash: hex.EncodeToString(hash[:]), Cmdline: j.layout.Cmdline(), LockFile: j.LockFile, Lock: j.lock, Tools: j.tools, Bundle: j.bundle,
+		Image: final, Size: j.layout.Size(), ID: j.ID, Version: j.imageVersion(), RootHash: hex.EncodeToString(hash[:]), Cmdline: j.layout.Cmdline(), LockFile: j.LockFile, Lock: j.lock, Tools: j.tools, Bundle: j.bundle, Profiles: j.Profiles, Inputs: j.inputs,
 	}
 	return fmt.Sprintf("%s, %d MB, UKI %.1f MB", final, j.layout.Size()/1e6, float64(len(j.layout.UKI()))/1e6), os.Rename(temporary, final)
 }

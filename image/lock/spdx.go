@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"path"
 	"strings"
 	"time"
@@ -134,7 +133,6 @@ func (l Lock) contained(kubernetes bool) []spdxPackage {
 }
 
 func (p Package) spdx() spdxPackage {
-	locator := "pkg:deb/debian/" + purlEscape(p.Name) + "@" + purlEscape(p.Version) + "?arch=" + p.Arch
 	out := spdxPackage{
 		Name: p.Name, Version: p.Version, FileName: path.Base(p.Path), Supplier: "Organization: Debian", DownloadLocation: spdxUnsaid,
 		Checksums: []spdxChecksum{{"SHA256", p.SHA256}}, SourceInfo: p.Path,
@@ -142,17 +140,12 @@ func (p Package) spdx() spdxPackage {
 	if p.Set == Tools {
 		out.Comment = "only its boot stub is in the image"
 	}
-	return out.located(locator)
+	return out.located(p.PURL())
 }
 
 func goPackage(module, version, source string) spdxPackage {
-	// The purl type golang wants its path in lower case.
-	parts := strings.Split(strings.ToLower(module), "/")
-	for i, part := range parts {
-		parts[i] = purlEscape(part)
-	}
 	p := spdxPackage{Name: module, Version: version, Supplier: spdxUnsaid, DownloadLocation: spdxUnsaid, SourceInfo: source}
-	return p.located("pkg:golang/" + strings.Join(parts, "/") + "@" + purlEscape(version))
+	return p.located(Module{Path: module, Version: version}.PURL())
 }
 
 // located adds a package URL, and the identifier that is made of it, because few characters are allowed there.
@@ -161,9 +154,4 @@ func (p spdxPackage) located(purl string) spdxPackage {
 	p.SPDXID = "SPDXRef-Package-" + hex.EncodeToString(sum[:8])
 	p.References = []spdxReference{{"PACKAGE-MANAGER", "purl", purl}}
 	return p
-}
-
-// purlEscape percent-encodes a component of a package URL (purl-spec, "Character encoding"), which leaves colons as they are.
-func purlEscape(s string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(url.QueryEscape(s), "+", "%20"), "%3A", ":")
 }

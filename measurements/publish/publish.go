@@ -42,6 +42,8 @@ type Source interface {
 	documents(ctx context.Context, reference string) ([][]byte, error)
 	// content reads a file of the kind from an offset on. It fails with fs.ErrNotExist for one that is not there.
 	content(ctx context.Context, k kind, digest pcrs.Digest, offset int64) (io.ReadCloser, error)
+	// provenances returns the signed provenances of the image with that disk; they may be anything.
+	provenances(ctx context.Context, disk pcrs.Digest) ([][]byte, error)
 }
 
 // Place is both.
@@ -67,6 +69,8 @@ type release struct {
 	id       measurements.DocumentID
 	signed   []byte
 	files    []file
+	// provenance is signed, or empty.
+	provenance []byte
 }
 
 // file is one that the document names by digest.
@@ -76,8 +80,8 @@ type file struct {
 	digest pcrs.Digest
 }
 
-// Files are what is published beside a document; either may be empty.
-type Files struct{ Image, SBOM string }
+// Files are what is published beside a document; each may be empty. The provenance is a signed one.
+type Files struct{ Image, SBOM, Provenance string }
 
 // Release publishes a signed document, and the files that are named with it. All of them have to be what key signed.
 func Release(ctx context.Context, to Destination, signed []byte, key crypto.PublicKey, files Files) error {
@@ -107,10 +111,37 @@ func Release(ctx context.Context, to Destination, signed []byte, key crypto.Publ
 		}
 		r.files = append(r.files, file{sbomKind, files.SBOM, document.SBOM})
 	}
+	if files.Provenance != "" {
+		if r.provenance, err = readProvenance(files.Provenance, document, key); err != nil {
+			return fmt.Errorf("publish: %s: %w", files.Provenance, err)
+		}
+	}
 	if err := to.put(ctx, r); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
 	return nil
+}
+
+func readProvenance(path string, document measurements.Document, key crypto.PublicKey) ([]byte, error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = in.Close() }()
+	signed, err := io.ReadAll(io.LimitReader(in, measurements.MaxEnvelope+1))
+	if err != nil {
+		return nil, err
+	}
+	return signed, checkProvenance(signed, document, key)
+}
+
+// checkProvenance makes sure that key signed a provenance of the document's image.
+func checkProvenance(signed []byte, document measurements.Document, key crypto.PublicKey) error {
+	p, err := measurements.OpenProvenance(signed, key)
+	if err != nil {
+		return err
+	}
+	return document.CheckProvenance(p)
 }
 
 // copyTo copies the file while it is hashed, and fails if it is not what was signed.
@@ -209,6 +240,22 @@ func FetchSBOM(ctx context.Context, from Source, d measurements.Document, to str
 		return errors.New("fetch bill of materials: the document names none")
 	}
 	return fetchFile(ctx, from, file{sbomKind, to, d.SBOM}, nil)
+}
+
+// FetchProvenance returns a provenance of a document's image that key signed. Others may have put theirs beside it.
+func FetchProvenance(ctx context.Context, from Source, d measurements.Document, key crypto.PublicKey) ([]byte, error) {
+	candidates, err := from.provenances(ctx, d.Image.Disk)
+	if err != nil {
+		return nil, fmt.Errorf("fetch provenance: %w", err)
+	}
+	refused := []error{errors.New("none that is there will do")}
+	for _, signed := range candidates {
+		if err = checkProvenance(signed, d, key); err == nil {
+			return signed, nil
+		}
+		refused = append(refused, err)
+	}
+	return nil, fmt.Errorf("fetch provenance: %w", errors.Join(refused...))
 }
 
 func fetchFile(ctx context.Context, from Source, f file, progress func(done int64)) error {

@@ -27,6 +27,8 @@ type shop struct {
 	sbom     []byte
 	document measurements.Document
 	id       string
+	// provenance is signed.
+	provenance []byte
 }
 
 func newShop(t *testing.T) *shop {
@@ -37,13 +39,17 @@ func newShop(t *testing.T) *shop {
 	}
 	s := &shop{dir: t.TempDir(), key: key, image: bytes.Repeat([]byte("image "), 500_000), sbom: []byte("a bill")}
 	from := t.TempDir()
-	s.files = Files{Image: filepath.Join(from, "image"), SBOM: filepath.Join(from, "bill")}
+	s.files = Files{Image: filepath.Join(from, "image"), SBOM: filepath.Join(from, "bill"), Provenance: filepath.Join(from, "provenance")}
 	for path, content := range map[string][]byte{s.files.Image: s.image, s.files.SBOM: s.sbom} {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s.document = s.describe(t, "node", 3)
+	s.provenance = s.prove(t, s.document.Image.Disk)
+	if err := os.WriteFile(s.files.Provenance, s.provenance, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	s.publish(t, Folder(s.dir), s.document)
 	digest, err := s.document.Digest()
 	if err != nil {
@@ -66,6 +72,20 @@ func (s *shop) describe(t *testing.T, name string, svn uint32) measurements.Docu
 		t.Fatal(err)
 	}
 	return d
+}
+
+// prove signs a provenance of a disk.
+func (s *shop) prove(t *testing.T, disk pcrs.Digest) []byte {
+	t.Helper()
+	p, err := measurements.NewProvenance(measurements.BuildDefinition{}, measurements.RunDetails{Builder: measurements.Builder{ID: measurements.LocalBuilder}}, []string{"node.raw"}, []pcrs.Digest{disk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := measurements.SignProvenance(s.key, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed
 }
 
 func (s *shop) sign(t *testing.T, d measurements.Document) []byte {
@@ -124,6 +144,12 @@ func TestFetchWhatWasPublished(t *testing.T) {
 			}
 			if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, s.sbom) {
 				t.Errorf("%s: another bill came: %v", name, err)
+			}
+			if got, err := FetchProvenance(t.Context(), source, d, s.key.Public()); err != nil || !bytes.Equal(got, s.provenance) {
+				t.Errorf("%s: another provenance came: %v", name, err)
+			}
+			if _, err := FetchProvenance(t.Context(), source, d, newShop(t).key.Public()); err == nil || !strings.Contains(err.Error(), "no signature is by this key") {
+				t.Errorf("%s: a stranger's provenance: %v", name, err)
 			}
 		}
 	}
@@ -282,6 +308,7 @@ func TestPublishRefuses(t *testing.T) {
 	if err := os.WriteFile(other, []byte("another image"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	proved := filepath.Join(t.TempDir(), "provenance")
 	dir := t.TempDir()
 	held := newRegistry(t, true)
 	for name, to := range map[string]Destination{"folder": Folder(dir), "registry": held.place(t, "shop/node", nil)} {
@@ -294,6 +321,12 @@ func TestPublishRefuses(t *testing.T) {
 		}
 		if err := Release(t.Context(), to, signed, s.key.Public(), Files{SBOM: other}); err == nil {
 			t.Errorf("%s: published another bill", name)
+		}
+		if err := os.WriteFile(proved, s.prove(t, make(pcrs.Digest, 32)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := Release(t.Context(), to, signed, s.key.Public(), Files{Provenance: proved}); err == nil || !strings.Contains(err.Error(), "about a disk with") {
+			t.Errorf("%s: the provenance of another image: %v", name, err)
 		}
 	}
 	if held.writes != 0 {

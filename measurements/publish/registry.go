@@ -34,6 +34,8 @@ const (
 	documentArtifact = "application/vnd.hullmark.measurement.v1"
 	envelopeLayer    = "application/vnd.dsse.envelope.v1+json"
 	sbomArtifact     = "application/spdx+json"
+	// provenanceArtifact is a signed provenance; its layer is an envelope, as a document's.
+	provenanceArtifact = "application/vnd.hullmark.provenance.v1"
 	// documentTag and a document's digest are the tag that leads to it.
 	documentTag = "document-"
 	latestTag   = "latest"
@@ -129,7 +131,13 @@ func (p *ociPlace) put(ctx context.Context, r release) error {
 			return err
 		}
 	}
-	if err := p.putDocument(ctx, r, image); err != nil {
+	if len(r.provenance) > 0 {
+		name := r.document.Image.ID + provenanceEnding
+		if err := p.putEnvelope(ctx, r.provenance, provenanceArtifact, measurements.ProvenanceType, name, "", image); err != nil {
+			return err
+		}
+	}
+	if err := p.putEnvelope(ctx, r.signed, documentArtifact, measurements.PredicateType, r.document.Image.ID+".dsse", documentTag+r.id.String(), image); err != nil {
 		return err
 	}
 	return p.repository.Tag(ctx, image, p.tag)
@@ -160,15 +168,16 @@ func (p *ociPlace) putFile(ctx context.Context, f file, artifactType, mediaType,
 	return p.putManifest(ctx, artifact(artifactType, layer, subject), "")
 }
 
-func (p *ociPlace) putDocument(ctx context.Context, r release, image ocispec.Descriptor) error {
-	layer := content.NewDescriptorFromBytes(envelopeLayer, r.signed)
-	layer.Annotations = map[string]string{ocispec.AnnotationTitle: r.document.Image.ID + ".dsse"}
-	if err := p.putBlob(ctx, layer, bytes.NewReader(r.signed)); err != nil {
+// putEnvelope stores a signed statement as an artifact that refers to the image, under a tag if there is one.
+func (p *ociPlace) putEnvelope(ctx context.Context, signed []byte, artifactType, predicateType, name, tag string, image ocispec.Descriptor) error {
+	layer := content.NewDescriptorFromBytes(envelopeLayer, signed)
+	layer.Annotations = map[string]string{ocispec.AnnotationTitle: name}
+	if err := p.putBlob(ctx, layer, bytes.NewReader(signed)); err != nil {
 		return err
 	}
-	m := artifact(documentArtifact, layer, &image)
-	m.Annotations = map[string]string{"predicateType": measurements.PredicateType}
-	_, err := p.putManifest(ctx, m, documentTag+r.id.String())
+	m := artifact(artifactType, layer, &image)
+	m.Annotations = map[string]string{"predicateType": predicateType}
+	_, err := p.putManifest(ctx, m, tag)
 	return err
 }
 
@@ -221,10 +230,36 @@ func (p *ociPlace) documents(ctx context.Context, reference string) ([][]byte, e
 	}
 	artifacts := []ocispec.Descriptor{found}
 	if tag == p.tag {
-		if artifacts, err = p.referrers(ctx, found); err != nil {
+		if artifacts, err = p.referrers(ctx, found, documentArtifact); err != nil {
 			return nil, err
 		}
 	}
+	signed, err := p.envelopes(ctx, artifacts)
+	if len(signed) == 0 {
+		return nil, errors.Join(err, fmt.Errorf("tag %s leads to no document", tag))
+	}
+	return signed, nil
+}
+
+// provenances looks at the image that the tag leads to; whether it has that disk, the provenance says.
+func (p *ociPlace) provenances(ctx context.Context, _ pcrs.Digest) ([][]byte, error) {
+	image, err := p.repository.Resolve(ctx, p.tag)
+	if err != nil {
+		return nil, fmt.Errorf("tag %s: %w", p.tag, err)
+	}
+	artifacts, err := p.referrers(ctx, image, provenanceArtifact)
+	if err != nil {
+		return nil, err
+	}
+	signed, err := p.envelopes(ctx, artifacts)
+	if len(signed) == 0 {
+		return nil, errors.Join(err, fmt.Errorf("tag %s leads to no provenance", p.tag))
+	}
+	return signed, nil
+}
+
+// envelopes reads those of artifacts that can be read, and says what is wrong with the others.
+func (p *ociPlace) envelopes(ctx context.Context, artifacts []ocispec.Descriptor) ([][]byte, error) {
 	var signed [][]byte
 	var errs []error
 	for _, a := range artifacts {
@@ -235,18 +270,15 @@ func (p *ociPlace) documents(ctx context.Context, reference string) ([][]byte, e
 		}
 		signed = append(signed, envelope)
 	}
-	if len(signed) == 0 {
-		return nil, errors.Join(append(errs, fmt.Errorf("tag %s leads to no document", tag))...)
-	}
-	return signed, nil
+	return signed, errors.Join(errs...)
 }
 
-// referrers lists the artifacts that call themselves documents about an image.
-func (p *ociPlace) referrers(ctx context.Context, image ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+// referrers lists the artifacts of a type that refer to an image.
+func (p *ociPlace) referrers(ctx context.Context, image ocispec.Descriptor, artifactType string) ([]ocispec.Descriptor, error) {
 	var all []ocispec.Descriptor
-	err := p.repository.Referrers(ctx, image, documentArtifact, func(some []ocispec.Descriptor) error {
+	err := p.repository.Referrers(ctx, image, artifactType, func(some []ocispec.Descriptor) error {
 		if all = append(all, some...); len(all) > maxReferrers {
-			return fmt.Errorf("more than %d documents refer to the image: fetch one by its digest", maxReferrers)
+			return fmt.Errorf("more than %d artifacts of type %s refer to the image: fetch a document by its digest", maxReferrers, artifactType)
 		}
 		return nil
 	})

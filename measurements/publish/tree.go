@@ -13,7 +13,7 @@ import (
 
 // tree is a source of files with names. It holds NAME.dsse, the document of an
 // image's name that was published last, and below sha256/ every document, image and bill of
-// materials by the digest of its content: DIGEST.dsse, DIGEST.raw and DIGEST.spdx.json.
+// materials by the digest of its content: DIGEST.dsse, DIGEST.raw and DIGEST.spdx.json; and by its disk's digest each provenance, DIGEST.provenance.dsse.
 type tree struct {
 	// open reads a file of the tree from an offset on.
 	open func(ctx context.Context, path string, offset int64) (io.ReadCloser, error)
@@ -26,6 +26,16 @@ func (t tree) documents(ctx context.Context, reference string) ([][]byte, error)
 	if digestForm.MatchString(reference) {
 		path = digestPath(reference, ".dsse")
 	}
+	return t.envelope(ctx, path)
+}
+
+func (t tree) provenances(ctx context.Context, disk pcrs.Digest) ([][]byte, error) {
+	return t.envelope(ctx, digestPath(disk.String(), provenanceEnding))
+}
+
+const provenanceEnding = ".provenance.dsse"
+
+func (t tree) envelope(ctx context.Context, path string) ([][]byte, error) {
 	in, err := t.open(ctx, path, 0)
 	if err != nil {
 		return nil, err
@@ -59,12 +69,19 @@ func (f folder) put(_ context.Context, r release) error {
 			return err
 		}
 	}
-	for _, name := range []string{digestPath(r.id.String(), ".dsse"), r.document.Image.ID + ".dsse"} {
-		if err := replace(filepath.Join(f.dir, name), func(w io.Writer) error { _, err := w.Write(r.signed); return err }); err != nil {
+	if len(r.provenance) > 0 {
+		if err := f.putEnvelope(digestPath(r.document.Image.Disk.String(), provenanceEnding), r.provenance); err != nil {
 			return err
 		}
 	}
-	return nil
+	if err := f.putEnvelope(digestPath(r.id.String(), ".dsse"), r.signed); err != nil {
+		return err
+	}
+	return f.putEnvelope(r.document.Image.ID+".dsse", r.signed)
+}
+
+func (f folder) putEnvelope(name string, signed []byte) error {
+	return replace(filepath.Join(f.dir, name), func(w io.Writer) error { _, err := w.Write(signed); return err })
 }
 
 // replace writes a file that has its name only when it is whole and on disk.

@@ -21,9 +21,9 @@ const (
 	treeVars     = "usr/share/OVMF/OVMF_VARS_4M.fd"
 )
 
-// accompany leaves beside a finished image what its users need next: its bill of materials, the measurement document that names both, the tools
-// tree and kubectl.
-func accompany(r build.Result, release measurements.Release) error {
+// accompany leaves beside a finished image what its users need next: its bill of materials, the measurement document that names both, the provenance
+// of all three, the tools tree and kubectl.
+func accompany(r build.Result, release measurements.Release, provenance provenanceOptions) error {
 	out := filepath.Dir(r.Image)
 	bill, err := r.Lock.SPDX(lock.Contents{ID: r.ID, Version: r.Version, RootHash: r.RootHash, Kubernetes: r.Bundle != ""})
 	if err != nil {
@@ -43,7 +43,11 @@ func accompany(r build.Result, release measurements.Release) error {
 	if err != nil {
 		return fmt.Errorf("measure: %w", err)
 	}
-	if err := writeWhole(strings.TrimSuffix(r.Image, ".raw")+".json", text, 0o644); err != nil {
+	described := strings.TrimSuffix(r.Image, ".raw") + ".json"
+	if err := writeWhole(described, text, 0o644); err != nil {
+		return err
+	}
+	if err := provenance.writeProvenance(r, release, r.Image, sbom, described); err != nil {
 		return err
 	}
 	if err := link(r.Tools, filepath.Join(out, "tools")); err != nil || r.Bundle == "" {

@@ -20,6 +20,7 @@ func newBuildCommand() *cobra.Command {
 	var f buildFlags
 	var relock bool
 	var output string
+	var provenance provenanceOptions
 	release := measurements.Release{Builder: thisBuilder()}
 	cmd := &cobra.Command{
 		Use:   "build",
@@ -29,8 +30,8 @@ func newBuildCommand() *cobra.Command {
 Exactly the packages of the lock are installed; one that cannot be had, or is another than was locked, is an error that names it. The
 same lock, sources and compiler give the same image, byte for byte. Everything that was downloaded or built once is kept in the cache folder.
 
-Beside the image lie its bill of materials (SPDX), its measurement document, for the firmware of the tools tree without keys, and links to that
-tree and to the image's kubectl.`,
+Beside the image lie its bill of materials (SPDX), its measurement document, for the firmware of the tools tree without keys, the provenance of
+these three (SLSA), and links to that tree and to the image's kubectl.`,
 		Example: "  hullmark build\n  hullmark build --config my-node --image-id my-node",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,7 +60,7 @@ tree and to the image's kubectl.`,
 				return err
 			}
 			o.Progress.Summary()
-			if err := accompany(r, release); err != nil {
+			if err := accompany(r, release, provenance); err != nil {
 				return err
 			}
 			b := built{r.Image, r.Size, r.RootHash, r.Cmdline, r.LockFile, r.Tools}
@@ -72,6 +73,7 @@ tree and to the image's kubectl.`,
 	f.register(cmd)
 	f.registerImage(cmd)
 	registerRelease(cmd, &release)
+	provenance.register(cmd)
 	cmd.Flags().BoolVar(&relock, "relock", false, "where a locked package is gone from every source, lock it anew into OUT/hullmark.lock and build from that")
 	cmd.Flags().StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	return cmd

@@ -25,7 +25,7 @@ func newPublishCommand() *cobra.Command {
 
 A folder becomes a tree that any web server can show. In an OCI registry, oci://HOST/NAME:TAG, the tag leads to the image, and document and bill
 refer to it; the login is the one that docker, podman or oras keep in Docker's configuration. All files have to be what the key signed.`,
-		Example: `  hullmark publish node.dsse --key release.pub --image node.raw --sbom node.spdx.json --to /srv/releases
+		Example: `  hullmark publish node.dsse --key release.pub --image node.raw --sbom node.spdx.json --provenance node.provenance.dsse --to /srv/releases
   hullmark publish node.dsse --key release.pub --image node.raw --to oci://registry.example/node:spring`,
 		Args: exactArg("publish", "the signed document"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,6 +52,7 @@ refer to it; the login is the one that docker, podman or oras keep in Docker's c
 	f.StringVar(&key, "key", "", "public key `FILE` (PEM)")
 	f.StringVar(&files.Image, "image", "", "also publish this disk image `FILE`")
 	f.StringVar(&files.SBOM, "sbom", "", "also publish this bill of materials `FILE`")
+	f.StringVar(&files.Provenance, "provenance", "", "also publish this signed provenance `FILE`")
 	f.StringVar(&to, "to", "", "`PLACE` to publish in: a folder, or oci://HOST/NAME:TAG")
 	require(cmd, "key", "to")
 	return cmd
@@ -92,8 +93,8 @@ func openSource(name string) (publish.Source, error) {
 
 // fetchOptions are the flags of `hullmark fetch`.
 type fetchOptions struct {
-	from, key, out, image, sbom string
-	minimum                     uint32
+	from, key, out, image, sbom, provenance string
+	minimum                                 uint32
 }
 
 func newFetchCommand() *cobra.Command {
@@ -118,6 +119,7 @@ asked for, or whose security version is below --minimum-svn. An image that was i
 	f.StringVar(&o.out, "out", "", "`FILE` for the signed document (default: the image's name with the ending .dsse)")
 	f.StringVar(&o.image, "image", "", "also fetch the disk image into `FILE`")
 	f.StringVar(&o.sbom, "sbom", "", "also fetch the bill of materials into `FILE`")
+	f.StringVar(&o.provenance, "provenance", "", "also fetch the signed provenance into `FILE`")
 	f.Uint32Var(&o.minimum, "minimum-svn", 0, "lowest security version `NUMBER` to take")
 	require(cmd, "from", "key")
 	return cmd
@@ -151,6 +153,15 @@ func (o *fetchOptions) run(cmd *cobra.Command, reference string) error {
 	if o.sbom != "" {
 		if err := publish.FetchSBOM(cmd.Context(), source, document, o.sbom); err != nil {
 			return err
+		}
+	}
+	if o.provenance != "" {
+		provenance, err := publish.FetchProvenance(cmd.Context(), source, document, key)
+		if err != nil {
+			return err
+		}
+		if err := writeWhole(o.provenance, provenance, 0o644); err != nil {
+			return fmt.Errorf("fetch: %w", err)
 		}
 	}
 	if o.out == "" {

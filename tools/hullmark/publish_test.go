@@ -17,6 +17,9 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/registry"
+
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 // A stranger's way, as docs/verify.md shows it, with a small image, and then by hand, as docs/measurement-format.md does.
@@ -58,6 +61,7 @@ func TestVerifyPages(t *testing.T) {
 		t.Fatal(document)
 	}
 	write(t, filepath.Join(dir, "out/hullmark.json"), []byte(document))
+	writeTestProvenance(t, filepath.Join(dir, "out/hullmark"), document)
 	script := ""
 	for _, block := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$").FindAllStringSubmatch(string(pages), -1) {
 		script += block[1]
@@ -69,7 +73,7 @@ func TestVerifyPages(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "bash", "-eu", "-c", script)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "DOCKER_CONFIG="+dir)
 	out, err := cmd.CombinedOutput()
-	wantExit(t, cmd.ProcessState.ExitCode(), 0, string(out), "published in", "is the signed disk, byte for byte", "PCR 11 differs", "Signature Verified Successfully")
+	wantExit(t, cmd.ProcessState.ExitCode(), 0, string(out), "published in", "is the signed disk, byte for byte", "of the signed disk, from commit 0123", "PCR 11 differs", "Signature Verified Successfully")
 	for again, first := range map[string]string{"out/again.raw": f.image, "out/again.dsse": filepath.Join(dir, "out/hullmark.dsse")} {
 		want, err := os.ReadFile(first)
 		if err != nil {
@@ -86,6 +90,26 @@ func TestVerifyPages(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// writeTestProvenance writes a provenance of a document's disk as NAME.provenance.json.
+func writeTestProvenance(t *testing.T, name, document string) {
+	t.Helper()
+	d, err := measurements.Parse([]byte(document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := measurements.NewProvenance(measurements.BuildDefinition{
+		Dependencies: []measurements.Resource{{Name: measurements.SourcesName, Digest: map[string]string{"gitCommit": "0123"}}},
+	}, measurements.RunDetails{Builder: measurements.Builder{ID: measurements.LocalBuilder}}, []string{"node.raw"}, []pcrs.Digest{d.Image.Disk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := p.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, name+provenanceEnding, text)
 }
 
 // registryWithLogin serves a registry and returns its address. The login is in the Docker configuration in dir.

@@ -32,10 +32,10 @@ func newSignCommand() *cobra.Command {
 	var o signOptions
 	cmd := &cobra.Command{
 		Use:   "sign DOCUMENT",
-		Short: "Sign a measurement document for others",
-		Long: `Sign a measurement document for others.
+		Short: "Sign a measurement document, or an image's provenance, for others",
+		Long: `Sign a measurement document, or an image's provenance, for others.
 
-The document becomes the predicate of an in-toto statement about its disk and its kernel image, in a DSSE envelope. The key is an ECDSA P-256 or Ed25519
+A provenance is an in-toto statement already. The document becomes the predicate of an in-toto statement about its disk and its kernel image. Both come into a DSSE envelope. The key is an ECDSA P-256 or Ed25519
 key in a PKCS #8 file, encrypted or not; openssl genpkey makes one.`,
 		Example: "  openssl genpkey -algorithm ED25519 -aes256 -out release.key\n  openssl pkey -in release.key -pubout -out release.pub\n  hullmark sign out/node.json --key release.key",
 		Args:    exactArg("sign", "the measurement document"),
@@ -55,7 +55,7 @@ func (o *signOptions) run(file string, out, notes io.Writer) error {
 	if err := notOver(o.out, file, o.key, o.passphraseFile); err != nil {
 		return fmt.Errorf("sign: %w", err)
 	}
-	document, err := readDocument(file)
+	sign, err := readSignable(file)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (o *signOptions) run(file string, out, notes io.Writer) error {
 	if err != nil {
 		return err
 	}
-	signed, err := measurements.Sign(key, document)
+	signed, err := sign(key)
 	if err != nil {
 		return err
 	}
@@ -76,6 +76,23 @@ func (o *signOptions) run(file string, out, notes io.Writer) error {
 	}
 	_, err = fmt.Fprintln(out, to)
 	return err
+}
+
+// readSignable reads what can be signed, and returns what does it.
+func readSignable(file string) (func(crypto.Signer) ([]byte, error), error) {
+	text, err := readBounded(file, max(measurements.MaxDocument, measurements.MaxProvenance))
+	if err != nil {
+		return nil, err
+	}
+	if bytes.Contains(text, []byte(`"predicateType": "`+measurements.ProvenanceType+`"`)) {
+		p, err := measurements.ParseProvenance(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		return func(key crypto.Signer) ([]byte, error) { return measurements.SignProvenance(key, p) }, nil
+	}
+	document, err := readDocument(file)
+	return func(key crypto.Signer) ([]byte, error) { return measurements.Sign(key, document) }, err
 }
 
 func readDocument(file string) (measurements.Document, error) {
@@ -180,7 +197,7 @@ func readBounded(file string, limit int64) ([]byte, error) {
 
 // verifyOptions are the flags of `hullmark verify`.
 type verifyOptions struct {
-	key, image, sbom, document, output string
+	key, image, sbom, provenance, document, output string
 }
 
 // verified is what hullmark verify says, as JSON or as text.
@@ -194,8 +211,18 @@ type verified struct {
 	// Key is the kind of the key that signed, and Checked what was compared beside its signature: registers, image, sbom.
 	Key     string   `json:"key"`
 	Checked []string `json:"checked"`
+	// Provenance says where the image was built, if that was checked.
+	Provenance *builtBy `json:"provenance,omitempty"`
 	// registers is how many the document has; the text tells it.
 	registers int
+}
+
+// builtBy is what a signed provenance says, in short.
+type builtBy struct {
+	Builder    string `json:"builder"`
+	Invocation string `json:"invocation,omitempty"`
+	Commit     string `json:"commit,omitempty"`
+	Changed    bool   `json:"changed,omitempty"`
 }
 
 func newVerifyCommand() *cobra.Command {
@@ -205,7 +232,8 @@ func newVerifyCommand() *cobra.Command {
 		Short: "Check a signed measurement document, offline",
 		Long: `Check a signed measurement document, offline, and say what was checked.
 
-Nothing but the file and the public key is needed. With --image the disk is compared with what was signed, with --sbom the bill of materials. The document is written to --document,
+Nothing but the file and the public key is needed. With --image the disk is compared with what was signed, with --sbom the bill of materials;
+with --provenance a provenance that the same key signed has to be about the document's disk and lock. The document is written to --document,
 for measure's peers, explain and init, only after everything was checked.
 
 Exit codes: 0 all is right, 3 the image or the bill of materials is another than the signed one, 1 anything else is wrong, 2 usage.`,
@@ -219,6 +247,7 @@ Exit codes: 0 all is right, 3 the image or the bill of materials is another than
 	f.StringVar(&o.key, "key", "", "public key `FILE` (PEM)")
 	f.StringVar(&o.image, "image", "", "also compare this disk image `FILE`")
 	f.StringVar(&o.sbom, "sbom", "", "also compare this bill of materials `FILE`")
+	f.StringVar(&o.provenance, "provenance", "", "also check this signed provenance `FILE`")
 	f.StringVar(&o.document, "document", "", "write the verified document to `FILE`")
 	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	require(cmd, "key")
@@ -244,6 +273,13 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	provenance, err := o.checkProvenance(document, key)
+	if err != nil {
+		return err
+	}
+	if provenance != nil {
+		checked = append(checked, "provenance")
+	}
 	encoded, err := document.Encode()
 	if err != nil {
 		return err
@@ -255,7 +291,7 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 	}
 	return o.write(out, verified{
 		Document: sha256.Sum256(encoded), Image: document.Image, Release: document.Name, SVN: document.SVN, Builder: document.Builder,
-		Key: measurements.KeyKind(key), Checked: checked, registers: len(document.Registers),
+		Key: measurements.KeyKind(key), Checked: checked, Provenance: provenance, registers: len(document.Registers),
 	})
 }
 
@@ -293,6 +329,30 @@ func (o *verifyOptions) compare(document measurements.Document) (checked []strin
 	return checked, nil
 }
 
+// checkProvenance opens the named provenance, if there is one, and holds it against the document.
+func (o *verifyOptions) checkProvenance(document measurements.Document, key crypto.PublicKey) (*builtBy, error) {
+	if o.provenance == "" {
+		return nil, nil
+	}
+	signed, err := readBounded(o.provenance, measurements.MaxEnvelope)
+	if err != nil {
+		return nil, err
+	}
+	p, err := measurements.OpenProvenance(signed, key)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.provenance, err)
+	}
+	if err := document.CheckProvenance(p); err != nil {
+		return nil, withCode(exitMismatch, fmt.Errorf("%s: %w", o.provenance, err))
+	}
+	said := builtBy{Builder: p.Predicate.Run.Builder.ID}
+	if p.Predicate.Run.Metadata != nil {
+		said.Invocation = p.Predicate.Run.Metadata.InvocationID
+	}
+	said.Commit, said.Changed = p.Commit()
+	return &said, nil
+}
+
 func (o *verifyOptions) write(out io.Writer, v verified) error {
 	if o.output == "json" {
 		return writeJSON(out, v)
@@ -307,6 +367,16 @@ func (o *verifyOptions) write(out io.Writer, v verified) error {
 	}
 	if o.sbom != "" {
 		checked = append(checked, "packages    "+o.sbom+" is the signed bill of materials, byte for byte")
+	}
+	if p := v.Provenance; p != nil {
+		from := "no commit"
+		if p.Commit != "" {
+			from = "commit " + printable(p.Commit)
+		}
+		if p.Changed {
+			from += ", with changes"
+		}
+		checked = append(checked, "provenance  of the signed disk, from "+from+", by "+printable(p.Builder))
 	}
 	_, err := fmt.Fprintf(out, "%s\n\nimage %s %s, release %s, security version %d, built by %s\nroot hash %v\ndocument %v\n",
 		strings.Join(checked, "\n"), printable(v.Image.ID), printable(v.Image.Version), printable(v.Release), v.SVN,

@@ -1,0 +1,146 @@
+package build
+
+import (
+	"context"
+	"debug/buildinfo"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/mod/sumdb/dirhash"
+
+	"github.com/hullmark/hullmark/image/lock"
+)
+
+// Inputs are what an image was made of beside the locked packages.
+type Inputs struct {
+	// Commit is the checkout's commit, and Changed whether files differ from it; without a repository it is empty.
+	Commit  string
+	Changed bool
+	// Sources and Config are digests of all files of the checkout and of the user's folder: Hash1 of golang.org/x/mod/sumdb/dirhash, in hex. Config
+	// is empty if there is no such folder.
+	Sources, Config string
+	// Modules are the Go modules of every program in the image, as the programs themselves say, sorted.
+	Modules []lock.Module
+}
+
+// kubernetesPrograms is where the bundle has its programs.
+const kubernetesPrograms = "usr/lib/kubernetes/bin"
+
+// readInputs looks at the sources, before anything is made of them.
+func (j *job) readInputs(ctx context.Context) (note string, err error) {
+	if j.inputs.Commit, j.inputs.Changed, err = commitOf(ctx, j.Source); err != nil {
+		return "", err
+	}
+	if j.inputs.Sources, err = dirHash(j.Source, notSources(j.Options)...); err != nil {
+		return "", fmt.Errorf("hash sources: %w", err)
+	}
+	if j.Config != "" {
+		if j.inputs.Config, err = dirHash(j.Config); err != nil {
+			return "", fmt.Errorf("hash definitions: %w", err)
+		}
+	}
+	switch {
+	case j.inputs.Commit == "":
+		return "no repository", nil
+	case j.inputs.Changed:
+		return fmt.Sprintf("commit %.12s, changed", j.inputs.Commit), nil
+	}
+	return fmt.Sprintf("commit %.12s", j.inputs.Commit), nil
+}
+
+// notSources are the folders of a checkout that hold results, and the repository's own.
+func notSources(o Options) []string {
+	return []string{".git", o.Out, filepath.Join(o.Source, "out"), filepath.Join(o.Source, "bin")}
+}
+
+// commitOf returns the commit of a checkout and whether its files differ from it; without a repository the commit is empty. A worktree's .git is a
+// file. A checkout may belong to somebody else, as it does in containers.
+func commitOf(ctx context.Context, source string) (commit string, changed bool, err error) {
+	if _, err := os.Lstat(filepath.Join(source, ".git")); err != nil {
+		return "", false, nil
+	}
+	git := func(args ...string) (string, error) {
+		cmd := exec.CommandContext(ctx, "git", append([]string{"-C", source, "-c", "safe.directory=*", "--no-optional-locks"}, args...)...)
+		out, err := cmd.Output()
+		if err != nil {
+			return "", fmt.Errorf("ask git for the commit of %s: %w (git is needed where there is a .git: apt-get install git)", source, err)
+		}
+		return strings.TrimSpace(string(out)), nil
+	}
+	if commit, err = git("rev-parse", "HEAD"); err != nil {
+		return "", false, err
+	}
+	status, err := git("status", "--porcelain")
+	return commit, status != "", err
+}
+
+// dirHash digests the regular files below dir, by their names and content. Folders whose name or path is in skip are left out.
+func dirHash(dir string, skip ...string) (string, error) {
+	var files []string
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case slices.Contains(skip, path), slices.Contains(skip, e.Name()):
+			if e.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case !e.Type().IsRegular():
+			return nil
+		}
+		name, err := filepath.Rel(dir, path)
+		files = append(files, filepath.ToSlash(name))
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	sum, err := dirhash.Hash1(files, func(name string) (io.ReadCloser, error) { return os.Open(filepath.Join(dir, name)) })
+	if err != nil {
+		return "", err
+	}
+	return HexOfH1(sum)
+}
+
+// HexOfH1 turns Go's form of a Hash1, "h1:" and base64, into hex.
+func HexOfH1(sum string) (string, error) {
+	raw, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(sum, "h1:"))
+	return hex.EncodeToString(raw), err
+}
+
+// goModules lists the modules that the Go programs in some folders were compiled from, by what the linker left in them.
+func goModules(folders ...string) ([]lock.Module, error) {
+	var all []lock.Module
+	for _, folder := range folders {
+		err := filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || !e.Type().IsRegular() {
+				return err
+			}
+			info, err := buildinfo.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			for _, m := range info.Deps {
+				if m.Replace != nil {
+					m = m.Replace
+				}
+				all = append(all, lock.Module{Path: m.Path, Version: m.Version, Sum: m.Sum})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read modules of programs: %w", err)
+		}
+	}
+	slices.SortFunc(all, func(a, b lock.Module) int { return strings.Compare(a.Path+" "+a.Version, b.Path+" "+b.Version) })
+	return slices.Compact(all), nil
+}
