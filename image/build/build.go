@@ -129,7 +129,10 @@ func sideBySide(ctx context.Context, p *Progress, steps []step) error {
 	return group.Wait()
 }
 
-func (j *job) readLock(context.Context) (note string, err error) {
+func (j *job) readLock(ctx context.Context) (note string, err error) {
+	if err := checkSandbox(ctx); err != nil {
+		return "", err
+	}
 	whole, err := ReadLock(j.Options)
 	j.lock, j.epoch = whole.For(j.Profiles...), whole.Time
 	return fmt.Sprintf("%d packages", len(j.lock.Packages)), err
