@@ -60,13 +60,3 @@ func (f *File) hashRange(h hash.Hash, start, end int64) error {
 	}
 	return nil
 }
-
-// Signature returns the attribute certificate table (PE/COFF §5.7), which holds
-// the signatures of the image; it is empty for an unsigned image.
-func (f *File) Signature() ([]byte, error) {
-	b := make([]byte, f.certSize)
-	if err := f.readAt(b, f.certOffset); err != nil {
-		return nil, fmt.Errorf("read PE image: certificate table: %w", err)
-	}
-	return b, nil
-}

@@ -300,6 +300,12 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		_ = file.Authenticode(sha256.New())
+		if signatures, err := file.Signatures(); err == nil {
+			again, err := WithSignatures(b, signatures...)
+			if err == nil && int64(len(again)) > file.size+certAlign {
+				t.Errorf("the same %d signatures make %d bytes of %d", len(signatures), len(again), file.size)
+			}
+		}
 		for _, s := range file.Sections {
 			if n, err := io.Copy(io.Discard, io.LimitReader(file.Data(s), 1<<20)); err != nil || n > int64(s.VirtualSize) {
 				t.Errorf("%s: %d bytes, %v", s.Name, n, err)
@@ -309,4 +315,71 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 	})
+}
+
+// TestSignatures takes a signature of sbsign's out and puts it in again.
+func TestSignatures(t *testing.T) {
+	file, _ := sign(t, extended(t))
+	signed, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := parse(signed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := f.Signatures()
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%d signatures, want one: %v", len(found), err)
+	}
+	unsigned, err := WithSignatures(signed)
+	if err != nil || digest(t, unsigned) != digest(t, signed) || len(unsigned) != len(extended(t)) {
+		t.Errorf("without its signature the image is another: %v", err)
+	}
+	again, err := WithSignatures(unsigned, found[0])
+	if err != nil || !bytes.Equal(clearChecksum(again, f), clearChecksum(signed, f)) {
+		t.Errorf("with its signature the image is another than sbsign made: %v", err)
+	}
+	twice, err := WithSignatures(signed, found[0], found[0][:100])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, err = parse(twice); err != nil {
+		t.Fatal(err)
+	}
+	if two, err := f.Signatures(); err != nil || len(two) != 2 || !bytes.Equal(two[0], found[0]) || !bytes.Equal(two[1], found[0][:100]) {
+		t.Errorf("%d signatures, want the two that were put in: %v", len(two), err)
+	}
+}
+
+// clearChecksum clears a field that sbsign fills in and firmware does not read.
+func clearChecksum(image []byte, f *File) []byte {
+	out := bytes.Clone(image)
+	clear(out[f.opt+optCheckSum:][:4])
+	return out
+}
+
+func TestSignaturesRefuse(t *testing.T) {
+	signed, err := WithSignatures(extended(t), bytes.Repeat([]byte{1}, 92))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		edit func(table []byte)
+		want string
+	}{
+		"another kind": {func(b []byte) { b[6] = 1 }, "want PKCS #7"},
+		"too long":     {func(b []byte) { b[0] += 8 }, "where 104 are left"},
+		"empty":        {func(b []byte) { b[0] = 8 }, "an entry of 8 bytes"},
+		"a rest":       {func(b []byte) { b[0] = 80 }, "PKCS #7"},
+	} {
+		changed := change(signed, func(b []byte, f *File) { c.edit(b[f.certOffset:]) })
+		f, err := parse(changed)
+		if err == nil {
+			_, err = f.Signatures()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
 }
