@@ -1,0 +1,117 @@
+package secureboot
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf16"
+)
+
+// GUID holds the 16 bytes as EFI stores them: the first three fields little-endian.
+type GUID [16]byte
+
+var (
+	guidGlobalVariable = mustGUID("8be4df61-93ca-11d2-aa0d-00e098032b8c")
+	guidImageSecurity  = mustGUID("d719b2cb-3d3a-4596-a3bc-dad00e67656f")
+	guidX509           = mustGUID("a5c059a1-94e4-4aa7-87b5-ab155c2bf072")
+	guidPKCS7          = mustGUID("4aafd29d-68df-49ee-8aa9-347d375665a7")
+	guidNVData         = mustGUID("fff12b8d-7696-4c8b-a985-2747075b4f50")
+	guidAuthVariables  = mustGUID("aaf32c78-947b-439a-a180-2e144ec37792")
+	guidWorkingBlock   = mustGUID("9e58292b-7c68-497d-a0ce-6500fd9f1b95")
+)
+
+func mustGUID(s string) GUID {
+	b, err := hex.DecodeString(strings.ReplaceAll(s, "-", ""))
+	if err != nil || len(b) != 16 {
+		panic("bad GUID constant " + s)
+	}
+	for _, field := range [][]byte{b[:4], b[4:6], b[6:8]} {
+		for i, j := 0, len(field)-1; i < j; i, j = i+1, j-1 {
+			field[i], field[j] = field[j], field[i]
+		}
+	}
+	return GUID(b)
+}
+
+// List returns an EFI_SIGNATURE_LIST with one certificate in DER (UEFI 2.10
+// §32.4.1). owner says whose entry it is; firmware only keeps it.
+func List(owner GUID, certificate []byte) []byte {
+	const header = 16 + 3*4
+	entry := len(owner) + len(certificate)
+	b := bytes.Clone(guidX509[:])
+	for _, n := range []int{header + entry, 0, entry} { // list, its own header, each entry
+		b = binary.LittleEndian.AppendUint32(b, uint32(n))
+	}
+	return append(append(b, owner[:]...), certificate...)
+}
+
+// Variable is a value of one of the variables that hold Secure Boot's keys.
+type Variable struct {
+	// Name is PK, KEK or db.
+	Name string
+	// Data is one or more signature lists.
+	Data []byte
+	// Time is when the value was made, to the second: firmware takes a value only in place of an older one (UEFI 2.10 §8.2.2).
+	Time time.Time
+}
+
+// variableAttributes are: non-volatile, at boot and run time, written with a time-based signature (UEFI 2.10 §8.2.1).
+const variableAttributes = 0x1 | 0x2 | 0x4 | 0x20
+
+func (v Variable) vendor() GUID {
+	if v.Name == "db" {
+		return guidImageSecurity
+	}
+	return guidGlobalVariable
+}
+
+// Sign returns the signed update by which firmware sets the variable: an
+// EFI_VARIABLE_AUTHENTICATION_2 and the data, what people keep in .auth files
+// (UEFI 2.10 §8.2.2). The key of PK signs PK and KEK, that of KEK signs db.
+func (v Variable) Sign(certificate *x509.Certificate, key crypto.Signer) ([]byte, error) {
+	if err := CheckCertificate(certificate); err != nil {
+		return nil, fmt.Errorf("sign variable %s: certificate: %w", v.Name, err)
+	}
+	stamp, vendor := efiTime(v.Time), v.vendor()
+	message := append(wide(v.Name), vendor[:]...)
+	message = binary.LittleEndian.AppendUint32(message, variableAttributes)
+	message = append(append(message, stamp...), v.Data...)
+	digest := sha256.Sum256(message)
+	signature, err := key.Sign(rand.Reader, digest[:], crypto.SHA256)
+	if err != nil {
+		return nil, fmt.Errorf("sign variable %s: %w", v.Name, err)
+	}
+	if err := verify(certificate, message, signature); err != nil {
+		return nil, fmt.Errorf("sign variable %s: %w", v.Name, err)
+	}
+	// Older firmware wants the SignedData without the ContentInfo around it.
+	signed := signedData(sequence(oidData), certificate, nil, signature)
+	const header = 4 + 2 + 2 + 16 // WIN_CERTIFICATE_UEFI_GUID of revision 2.0 and type EFI_GUID
+	out := binary.LittleEndian.AppendUint32(stamp, uint32(header+len(signed)))
+	out = binary.LittleEndian.AppendUint32(out, 0x0ef1_0200)
+	return bytes.Join([][]byte{out, guidPKCS7[:], signed, v.Data}, nil), nil
+}
+
+// efiTime is an EFI_TIME in UTC, with zeros where a signature's time has to have them.
+func efiTime(t time.Time) []byte {
+	t = t.UTC()
+	b := binary.LittleEndian.AppendUint16(nil, uint16(t.Year()))
+	b = append(b, byte(t.Month()), byte(t.Day()), byte(t.Hour()), byte(t.Minute()), byte(t.Second()))
+	return append(b, make([]byte, 9)...)
+}
+
+// wide returns s as UTF-16LE without a terminator.
+func wide(s string) []byte {
+	var out []byte
+	for _, u := range utf16.Encode([]rune(s)) {
+		out = binary.LittleEndian.AppendUint16(out, u)
+	}
+	return out
+}
