@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/hullmark/hullmark/image/fat"
 	"github.com/hullmark/hullmark/image/gpt"
@@ -32,6 +33,8 @@ type Disk struct {
 	Root *io.SectionReader
 	// Verity is its hash area, without the padding of its partition.
 	Verity *io.SectionReader
+
+	time time.Time // of the kernel image
 }
 
 // Open reads a disk of the given size in bytes and checks its shape: exactly
@@ -92,6 +95,9 @@ func (d *Disk) openESP(esp *io.SectionReader) error {
 	if d.UKIBytes, err = volume.File(UKIPath); err != nil {
 		return err
 	}
+	if d.time, err = volume.Time(UKIPath); err != nil {
+		return err
+	}
 	d.UKI, err = uki.Open(bytes.NewReader(d.UKIBytes), int64(len(d.UKIBytes)))
 	return err
 }
@@ -144,6 +150,33 @@ func (d *Disk) openRoot(root, tree *io.SectionReader) error {
 	d.Root = io.NewSectionReader(root, 0, s.DataSize)
 	d.Verity = io.NewSectionReader(tree, 0, verity.Size(s.DataSize))
 	return nil
+}
+
+// WithUKI plans the same disk with another form of its kernel image: one with
+// other signatures, or with none. Root file system and hash tree stay, and all
+// that derives from the kernel image, because its Authenticode digest has to be
+// the same; the ESP, and what lies behind it, moves if the image needs more room.
+func (d *Disk) WithUKI(image []byte) (*Layout, error) {
+	before, err := seedOf(d.UKIBytes)
+	if err != nil {
+		return nil, fmt.Errorf("replace kernel image: %w", err)
+	}
+	after, err := seedOf(image)
+	if err != nil {
+		return nil, fmt.Errorf("replace kernel image: %w", err)
+	}
+	if before != after {
+		return nil, errors.New("replace kernel image: it is another one, and not the same with other signatures")
+	}
+	tree, err := io.ReadAll(io.NewSectionReader(d.Verity, 0, d.Verity.Size()))
+	if err != nil {
+		return nil, fmt.Errorf("replace kernel image: hash tree: %w", err)
+	}
+	l := &Layout{cmdline: d.Cmdline, uki: image, rootHash: d.RootHash}
+	if err := l.layOut(d.Root, d.Root.Size(), tree, d.time); err != nil {
+		return nil, fmt.Errorf("replace kernel image: %w", err)
+	}
+	return l, nil
 }
 
 // Verify hashes the disk: the root file system and its hash tree against the

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hullmark/hullmark/image/fat"
 	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/pe"
 )
 
 const stubPath = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub"
@@ -292,4 +293,81 @@ func FuzzOpen(f *testing.F) {
 			t.Error("opened a disk whose parts do not belong together")
 		}
 	})
+}
+
+// TestWithUKI signs the kernel image of a disk: nothing else of it changes, and without the signature it is what it was.
+func TestWithUKI(t *testing.T) {
+	l, disk := plan(t, parts(t))
+	d, err := open(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := pe.WithSignatures(d.UKIBytes, bytes.Repeat([]byte{0x30}, 1500))
+	if err != nil {
+		t.Fatal(err)
+	}
+	with, again := relaid(t, disk, signed)
+	if !bytes.Equal(again[with.partitions[1].Offset():], disk[l.partitions[1].Offset():]) || !bytes.Equal(again[:l.partitions[0].Offset()], disk[:l.partitions[0].Offset()]) {
+		t.Error("more than the ESP changed")
+	}
+	if _, back := relaid(t, again, d.UKIBytes); !bytes.Equal(back, disk) {
+		t.Error("without its signature the disk is another than before")
+	}
+	large, err := pe.WithSignatures(d.UKIBytes, make([]byte, 34<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if moved, _ := relaid(t, disk, large); moved.partitions[1].FirstLBA == l.partitions[1].FirstLBA {
+		t.Error("the root did not move where the ESP grew")
+	}
+}
+
+// relaid is a disk with another form of its kernel image, which has to be right.
+func relaid(t *testing.T, disk, uki []byte) (*Layout, []byte) {
+	t.Helper()
+	d, err := open(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := d.WithUKI(uki)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if _, err := l.WriteTo(&out); err != nil {
+		t.Fatal(err)
+	}
+	if err := verify(out.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	if l.Cmdline() != d.Cmdline || l.RootHash() != d.RootHash || !bytes.Equal(l.UKI(), uki) {
+		t.Error("command line, root hash or kernel image are not those of the disk")
+	}
+	return l, out.Bytes()
+}
+
+func TestWithUKIRefuses(t *testing.T) {
+	_, disk := plan(t, parts(t))
+	d, err := open(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := bytes.Clone(d.UKIBytes)
+	other[len(other)-1] ^= 1
+	huge, err := pe.WithSignatures(d.UKIBytes, make([]byte, 251<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		image []byte
+		want  string
+	}{
+		"another image":         {other, "another one"},
+		"no image":              {nil, "truncated"},
+		"too large for the ESP": {huge, "want at most 250 MiB"},
+	} {
+		if _, err := d.WithUKI(c.image); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+	}
 }

@@ -98,21 +98,26 @@ func Plan(p Parts) (*Layout, error) {
 	if err := l.buildUKI(p); err != nil {
 		return nil, fmt.Errorf("plan image: %w", err)
 	}
-	seed, err := seedOf(l.uki)
-	if err != nil {
-		return nil, fmt.Errorf("plan image: %w", err)
-	}
-	esp, err := fat.Build([]fat.File{{Path: UKIPath, Data: l.uki}}, fat.Params{
-		Label: espLabel, VolumeID: volumeID(seed), Time: p.Time,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("plan image: ESP: %w", err)
-	}
-	l.place(seed, esp, p.Root, p.RootSize, tree)
-	if err := l.addTable(seed); err != nil {
+	if err := l.layOut(p.Root, p.RootSize, tree, p.Time); err != nil {
 		return nil, fmt.Errorf("plan image: %w", err)
 	}
 	return l, nil
+}
+
+// layOut puts the kernel image on an ESP, the partitions on the disk and the table around them.
+func (l *Layout) layOut(root io.ReaderAt, rootSize int64, tree []byte, at time.Time) error {
+	seed, err := seedOf(l.uki)
+	if err != nil {
+		return err
+	}
+	esp, err := fat.Build([]fat.File{{Path: UKIPath, Data: l.uki}}, fat.Params{
+		Label: espLabel, VolumeID: volumeID(seed), Time: at,
+	})
+	if err != nil {
+		return fmt.Errorf("ESP: %w", err)
+	}
+	l.place(seed, esp, root, rootSize, tree)
+	return l.addTable(seed)
 }
 
 // hashRoot computes the root hash and returns the hash tree.

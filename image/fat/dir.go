@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf16"
 )
 
@@ -15,8 +16,9 @@ type entry struct {
 	dir     bool
 	cluster uint32
 	size    uint32
-	volume  bool  // the volume's label
-	offset  int64 // of the 32 bytes in the volume
+	time    time.Time // of the last modification, in UTC
+	volume  bool      // the volume's label
+	offset  int64     // of the 32 bytes in the volume
 }
 
 func find(entries []entry, name string) (entry, bool) {
@@ -76,6 +78,7 @@ func parseEntry(raw []byte, long longName) (entry, error) {
 		volume:  raw[11]&attrVolume != 0,
 		cluster: uint32(le.Uint16(raw[20:]))<<16 | uint32(le.Uint16(raw[26:])),
 		size:    le.Uint32(raw[28:]),
+		time:    goTime(le.Uint16(raw[22:]), le.Uint16(raw[24:])),
 	}
 	e.name = e.short
 	if !long.started {
@@ -86,6 +89,11 @@ func parseEntry(raw []byte, long longName) (entry, error) {
 	}
 	e.name = string(utf16.Decode(long.units))
 	return e, nil
+}
+
+// goTime is the inverse of fatTime.
+func goTime(clock, date uint16) time.Time {
+	return time.Date(1980+int(date>>9), time.Month(date>>5&15), int(date&31), int(clock>>11), int(clock>>5&63), int(clock&31)*2, 0, time.UTC)
 }
 
 func shortName(raw []byte) string {

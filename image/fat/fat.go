@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 )
 
 // Limits of what Open accepts, and the fixed sizes of the format in bytes.
@@ -132,26 +133,44 @@ func (f *FS) File(path string) ([]byte, error) {
 	return data, nil
 }
 
+// Time returns when the file at the path was modified, in UTC and to two seconds.
+func (f *FS) Time(path string) (time.Time, error) {
+	e, err := f.lookup(path)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("time of %s on FAT volume: %w", path, err)
+	}
+	return e.time, nil
+}
+
 func (f *FS) file(path string) ([]byte, error) {
+	e, err := f.lookup(path)
+	if err != nil {
+		return nil, err
+	}
+	return f.content(e)
+}
+
+// lookup finds a file.
+func (f *FS) lookup(path string) (entry, error) {
 	at := entry{dir: true, cluster: f.root}
 	for name := range strings.SplitSeq(strings.Trim(path, "/"), "/") {
 		if !at.dir {
-			return nil, fmt.Errorf("%s is not a directory", at.name)
+			return at, fmt.Errorf("%s is not a directory", at.name)
 		}
 		entries, err := f.readDir(at.cluster)
 		if err != nil {
-			return nil, err
+			return at, err
 		}
 		next, found := find(entries, name)
 		if !found {
-			return nil, fmt.Errorf("no %q in its directory", name)
+			return at, fmt.Errorf("no %q in its directory", name)
 		}
 		at = next
 	}
 	if at.dir {
-		return nil, errors.New("it is a directory")
+		return at, errors.New("it is a directory")
 	}
-	return f.content(at)
+	return at, nil
 }
 
 // content reads a file, whose chain must be exactly as long as its size needs.

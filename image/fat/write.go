@@ -77,7 +77,7 @@ func check(sorted []File, p Params) error {
 	}
 	// 260 MiB is where go-diskfs changes to larger clusters.
 	if total > 250<<20 {
-		return fmt.Errorf("%d bytes of files, want at most 250 MiB", total)
+		return fmt.Errorf("%d bytes of files, want at most 250 MiB; leave something out of the initrd, or pack it smaller", total)
 	}
 	return nil
 }
