@@ -40,6 +40,16 @@ func mustGUID(s string) GUID {
 	return GUID(b)
 }
 
+// OwnerOf derives the owner of a key set's entries from its platform certificate:
+// a UUID of version 8, whose content its maker chooses (RFC 9562 §5.8).
+func OwnerOf(platform *x509.Certificate) GUID {
+	digest := sha256.Sum256(platform.Raw)
+	g := GUID(digest[:16])
+	g[7] = g[7]&0x0f | 0x80
+	g[8] = g[8]&0x3f | 0x80
+	return g
+}
+
 // List returns an EFI_SIGNATURE_LIST with one certificate in DER (UEFI 2.10
 // §32.4.1). owner says whose entry it is; firmware only keeps it.
 func List(owner GUID, certificate []byte) []byte {
@@ -83,8 +93,7 @@ func (v Variable) Sign(certificate *x509.Certificate, key crypto.Signer) ([]byte
 	message := append(wide(v.Name), vendor[:]...)
 	message = binary.LittleEndian.AppendUint32(message, variableAttributes)
 	message = append(append(message, stamp...), v.Data...)
-	digest := sha256.Sum256(message)
-	signature, err := key.Sign(rand.Reader, digest[:], crypto.SHA256)
+	signature, err := crypto.SignMessage(key, rand.Reader, message, crypto.SHA256)
 	if err != nil {
 		return nil, fmt.Errorf("sign variable %s: %w", v.Name, err)
 	}

@@ -7,7 +7,6 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
-	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -100,8 +99,7 @@ func newKey(t testing.TB, bits int) crypto.Signer {
 
 func (p pair) sign(t testing.TB, message []byte) []byte {
 	t.Helper()
-	digest := sha256.Sum256(message)
-	signature, err := p.key.Sign(rand.Reader, digest[:], crypto.SHA256)
+	signature, err := crypto.SignMessage(p.key, rand.Reader, message, crypto.SHA256)
 	if err != nil {
 		t.Fatal(err)
 	}

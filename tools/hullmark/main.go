@@ -99,6 +99,7 @@ func newRootCommand() *cobra.Command {
 		newVerifyCommand(),
 		newPublishCommand(),
 		newFetchCommand(),
+		newKeysCommand(),
 		newExplainCommand(),
 		newExportCommand(),
 		newEventlogCommand(),

@@ -121,15 +121,23 @@ func readPrivateKey(file, passphraseFile string, notes io.Writer) (crypto.Signer
 	}
 	defer clear(block.Bytes)
 	var passphrase []byte
-	switch block.Type {
-	case "PRIVATE KEY":
-	case "ENCRYPTED PRIVATE KEY":
+	if block.Type == "ENCRYPTED PRIVATE KEY" {
 		secret, err := readPassphrase(passphraseFile, notes, "Passphrase of "+file)
 		if err != nil {
 			return nil, err
 		}
 		defer secret.Wipe()
 		passphrase = secret.Expose()
+	}
+	return parsePrivateKey(file, block, passphrase)
+}
+
+// parsePrivateKey parses a PKCS #8 key of that file; one that is not encrypted needs no passphrase.
+func parsePrivateKey(file string, block *pem.Block, passphrase []byte) (crypto.Signer, error) {
+	switch block.Type {
+	case "PRIVATE KEY":
+		passphrase = nil
+	case "ENCRYPTED PRIVATE KEY":
 	default:
 		return nil, fmt.Errorf("%s: it holds a %q, want a PKCS #8 private key (openssl pkcs8 -topk8 makes one of others)", file, block.Type)
 	}

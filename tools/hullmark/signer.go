@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"time"
+)
+
+// signerTime is how long a signer may take: a person may have to touch a token or to agree.
+const signerTime = 5 * time.Minute
+
+// maxSignature is the longest answer of a signer, in bytes.
+const maxSignature = 64 << 10
+
+// commandSigner is a private key that is elsewhere: in a token, a cloud's key service, another machine. A command of the shell gets the message on
+// standard input and answers with the signature on standard output: RSASSA-PKCS1-v1_5 with SHA-256 over the message, as it is, without any
+// encoding. What it says on standard error is shown.
+type commandSigner struct {
+	ctx     context.Context
+	command string
+	public  crypto.PublicKey
+	notes   io.Writer
+	limit   time.Duration // zero: signerTime
+}
+
+func (s commandSigner) Public() crypto.PublicKey { return s.public }
+
+// Sign is not there: a digest is not what the command gets.
+func (s commandSigner) Sign(io.Reader, []byte, crypto.SignerOpts) ([]byte, error) {
+	return nil, errors.New("a signer's command signs messages, not digests")
+}
+
+// SignMessage asks the command. The answer is not checked here.
+func (s commandSigner) SignMessage(_ io.Reader, message []byte, _ crypto.SignerOpts) ([]byte, error) {
+	limit := s.limit
+	if limit == 0 {
+		limit = signerTime
+	}
+	late := fmt.Errorf("no answer within %v", limit)
+	ctx, cancel := context.WithTimeoutCause(s.ctx, limit, late)
+	defer cancel()
+	var answer bytes.Buffer
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", s.command)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(message), &bounded{w: &answer, left: maxSignature}, s.notes
+	cmd.WaitDelay = time.Second // what the command started may hold its output open
+	err := cmd.Run()
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	if err == nil && answer.Len() == 0 {
+		err = errors.New("it answered with nothing")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("signer %q: %w; nothing was signed", s.command, err)
+	}
+	return answer.Bytes(), nil
+}
+
+// bounded is a writer that fails past a number of bytes.
+type bounded struct {
+	w    io.Writer
+	left int
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.left -= len(p); b.left < 0 {
+		return 0, fmt.Errorf("it answered with more than %d bytes", maxSignature)
+	}
+	return b.w.Write(p)
+}
