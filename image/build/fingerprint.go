@@ -1,26 +1,35 @@
 package build
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/hullmark/hullmark/internal/cache"
 )
 
-// Fingerprint condenses everything that an image of o is made from: lock, definitions, sources, options, and the program that builds. Two builds of one
-// fingerprint give the same image.
-func Fingerprint(o Options) (string, error) {
+// Fingerprint condenses everything that an image of o and what it says of its inputs are made from: lock, checkout, definitions, options, and the program
+// that builds. Two builds of one fingerprint give the same image.
+func Fingerprint(ctx context.Context, o Options) (string, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return "", fmt.Errorf("find this program: %w", err)
 	}
-	parts := []string{o.ID, o.Store.Root, fmt.Sprint(o.WithoutKubernetes), strings.Join(o.Profiles, ",")}
+	j := job{Options: o}
+	if _, err := j.readInputs(ctx); err != nil {
+		return "", err
+	}
+	inputs, err := json.Marshal(j.inputs)
+	if err != nil {
+		return "", err
+	}
+	parts := []string{string(inputs), o.ID, o.Store.Root, fmt.Sprint(o.WithoutKubernetes), strings.Join(o.Profiles, ",")}
 	for _, file := range []string{program, o.LockFile} {
 		sum, err := hashFile(file)
 		if err != nil {
@@ -28,18 +37,7 @@ func Fingerprint(o Options) (string, error) {
 		}
 		parts = append(parts, sum)
 	}
-	for _, dir := range append(o.folders(), filepath.Join(o.Source, "systemd")) {
-		sum, err := hashFolder(dir)
-		if err != nil {
-			return "", fmt.Errorf("hash definitions: %w", err)
-		}
-		parts = append(parts, sum)
-	}
-	sum, err := hashSources(o.Source)
-	if err != nil {
-		return "", fmt.Errorf("hash sources: %w", err)
-	}
-	return cache.Key(append(parts, sum)...), nil
+	return cache.Key(parts...), nil
 }
 
 func hashFile(name string) (string, error) {

@@ -47,7 +47,7 @@ these three (SLSA), and links to that tree and to the image's kubectl.`,
 					return err
 				}
 			}
-			of, err := fingerprint(o, release)
+			of, err := fingerprint(cmd.Context(), o, release)
 			if err != nil {
 				return err
 			}

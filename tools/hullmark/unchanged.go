@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"io/fs"
 	"os"
@@ -29,8 +30,8 @@ type fileMark struct {
 func lastBuildFile(o build.Options) string { return filepath.Join(o.Out, "."+o.ID+".build.json") }
 
 // fingerprint is that of an image and of its companions.
-func fingerprint(o build.Options, release measurements.Release) (string, error) {
-	of, err := build.Fingerprint(o)
+func fingerprint(ctx context.Context, o build.Options, release measurements.Release) (string, error) {
+	of, err := build.Fingerprint(ctx, o)
 	if err != nil {
 		return "", err
 	}
