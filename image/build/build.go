@@ -168,7 +168,7 @@ func (j *job) makeKubernetes(ctx context.Context) (note string, err error) {
 }
 
 // makeInitrd reads the tree that mkosi made, and takes kernel and modules out of it.
-func (j *job) makeInitrd(context.Context) (note string, err error) {
+func (j *job) makeInitrd(ctx context.Context) (note string, err error) {
 	j.members = members{}
 	if err := j.members.addTar(filepath.Join(j.tree, treeTar)); err != nil {
 		return "", err
@@ -194,8 +194,19 @@ func (j *job) makeInitrd(context.Context) (note string, err error) {
 	if err != nil {
 		return "", err
 	}
-	j.initrd, err = packInitrd(j.members, program, modules)
-	return fmt.Sprintf("%d kB", len(j.initrd)/1000), err
+	archive, err := packInitrd(j.members, program, modules)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(archive)
+	dir, hit, err := j.Store.Step("initrd", cache.Key(initrdFormat, hex.EncodeToString(sum[:]), j.lock.Digest(lock.Tools)), func(dir string) error {
+		return compressInitrd(ctx, j.tools, archive, dir)
+	})
+	if err != nil {
+		return "", err
+	}
+	j.initrd, err = os.ReadFile(filepath.Join(dir, initrdName))
+	return cachedNote(hit, fmt.Sprintf("%d kB", len(j.initrd)/1000)), err
 }
 
 // merge adds to the tree what mkosi does not make, and takes away what the disk has no use for.
@@ -204,7 +215,7 @@ func (j *job) merge(context.Context) (note string, err error) {
 	if err := j.addOSRelease(); err != nil {
 		return "", err
 	}
-	folders := []string{filepath.Join(j.work, "programs")}
+	folders := []string{j.programs}
 	if j.bundle != "" {
 		folders = append(folders, filepath.Join(j.bundle, kubernetesPrograms))
 	}

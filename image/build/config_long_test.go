@@ -4,6 +4,7 @@ package build
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/ulikunitz/xz"
 )
 
 // The definition folder that docs/build.md makes becomes an image that has its package, its unit, its setting and its kernel module.
@@ -106,12 +107,11 @@ func measuredSection(t *testing.T, file, name string) []byte {
 	if name != ".initrd" {
 		return content
 	}
-	reader, err := zstd.NewReader(nil)
+	reader, err := xz.NewReader(bytes.NewReader(bytes.TrimRight(content, "\x00")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer reader.Close()
-	unpacked, err := reader.DecodeAll(bytes.TrimRight(content, "\x00"), nil)
+	unpacked, err := io.ReadAll(reader)
 	if err != nil {
 		t.Fatal(err)
 	}

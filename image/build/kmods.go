@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/klauspost/compress/zstd"
-
 	"github.com/hullmark/hullmark/image/cpio"
 )
 
@@ -115,7 +113,7 @@ func (k kernelModules) order(names []string) ([]string, error) {
 	return out, nil
 }
 
-// packInitrd packs the initrd: our program as /init, and modules in the order in which it has to load them.
+// packInitrd returns the archive of the initrd: our program as /init, and modules in the order in which it has to load them.
 func packInitrd(tree members, program []byte, modules []string) ([]byte, error) {
 	k, err := readKernelModules(tree)
 	if err != nil {
@@ -137,14 +135,5 @@ func packInitrd(tree members, program []byte, modules []string) ([]byte, error) 
 	if err := cpio.Write(&archive, entries); err != nil {
 		return nil, fmt.Errorf("pack initrd: %w", err)
 	}
-	return compress(archive.Bytes())
-}
-
-// compress writes one zstd frame. One worker makes its bytes independent of the machine's processors.
-func compress(b []byte) ([]byte, error) {
-	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1))
-	if err != nil {
-		return nil, err
-	}
-	return w.EncodeAll(b, nil), w.Close()
+	return archive.Bytes(), nil
 }

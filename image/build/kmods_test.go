@@ -43,8 +43,8 @@ func TestInitrdDependsOnItsContentAlone(t *testing.T) {
 	if err != nil || !bytes.Equal(first, again) {
 		t.Errorf("packed twice, two results (%v)", err)
 	}
-	if !bytes.HasPrefix(first, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
-		t.Errorf("starts with % x, not a zstd frame", first[:4])
+	if !bytes.HasPrefix(first, []byte("070701")) {
+		t.Errorf("starts with %q, not an archive of kernels", first[:6])
 	}
 }
 

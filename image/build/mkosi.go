@@ -104,7 +104,7 @@ func (m mkosi) summary(ctx context.Context, home string) (summary, error) {
 	return all.Images[0], nil
 }
 
-// rootTar installs packages from a repository at url into the tree of base and writes it as out/root.tar.
+// rootTar installs packages from a repository at url into the tree of base, or into an empty one, and writes it as out/root.tar.
 func (m mkosi) rootTar(ctx context.Context, tools, url string, base base, epoch int64, out string) error {
 	work, err := os.MkdirTemp(out, "work-")
 	if err != nil {
@@ -114,10 +114,14 @@ func (m mkosi) rootTar(ctx context.Context, tools, url string, base base, epoch 
 	if m, err = m.stage(filepath.Join(work, "definitions")); err != nil {
 		return err
 	}
-	cmd := m.command(ctx, work,
-		"--base-tree", base.tarFile, "--package", strings.Join(base.packages, ","), "--tools-tree", tools, "--local-mirror", url, "--source-date-epoch", strconv.FormatInt(epoch, 10),
-		"--output-dir", out, "--output", "root", "--workspace-dir", work, "--package-cache-dir", filepath.Join(work, "packages"), "--force", "build")
-	return runQuiet(cmd, "mkosi")
+	args := []string{
+		"--tools-tree", tools, "--local-mirror", url, "--source-date-epoch", strconv.FormatInt(epoch, 10),
+		"--output-dir", out, "--output", "root", "--workspace-dir", work, "--package-cache-dir", filepath.Join(work, "packages"), "--force",
+	}
+	if base.tarFile != "" {
+		args = append(args, "--base-tree", base.tarFile, "--package", strings.Join(base.packages, ","))
+	}
+	return runQuiet(m.command(ctx, work, append(args, "build")...), "mkosi")
 }
 
 func tail(b []byte, n int) []byte { return b[max(0, len(b)-n):] }

@@ -20,7 +20,7 @@ import (
 
 // The peer is mkosi itself, which makes a disk of the same packages: ESP with a UKI, erofs root with the same compression, dm-verity. It has the same tools
 // tree, which for its sake holds what it assembles disks with, too.
-var peerTools = []string{"systemd-repart", "systemd-ukify"}
+var peerTools = []string{"systemd-repart", "systemd-ukify", "zstd"}
 
 // peerStub is the package that mkosi takes the UKI's stub from; Hullmark takes it from the tools tree.
 const peerStub = "systemd-boot-efi"

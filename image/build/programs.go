@@ -114,10 +114,12 @@ func (p programs) goFolders(ctx context.Context, release string) (root, modules 
 	return f[0], f[1], nil
 }
 
-// runQuiet runs cmd; what it printed is shown only if it fails.
+// runQuiet runs cmd; what it printed is shown only if it fails. A cmd whose Stdout is set keeps it.
 func runQuiet(cmd *exec.Cmd, what string) error {
 	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
+	if cmd.Stderr = &log; cmd.Stdout == nil {
+		cmd.Stdout = &log
+	}
 	interruptible(cmd)
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", what, err, tail(log.Bytes(), 4096))

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/cache"
 )
@@ -87,11 +89,11 @@ func makeTree(ctx context.Context, s cache.Store, l lock.Lock, m mkosi, tools, d
 		return err
 	}
 	defer stop()
-	asked, err := m.summary(ctx, dir)
-	if err != nil {
-		return err
-	}
-	if err := m.rootTar(ctx, tools, url, b, l.Time, dir); err != nil {
+	var asked summary
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) { asked, err = m.summary(ctx, s.Root); return err })
+	group.Go(func() error { return m.rootTar(ctx, tools, url, b, l.Time, dir) })
+	if err := group.Wait(); err != nil {
 		return err
 	}
 	return errors.Join(
