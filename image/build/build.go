@@ -2,13 +2,10 @@
 package build
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path"
@@ -263,15 +260,9 @@ func (j *job) addOSRelease() error {
 
 func (j *job) imageVersion() string { return time.Unix(j.epoch, 0).UTC().Format("20060102") }
 
-// makeFileSystem packs the merged tree, unless the same tree was packed before.
+// makeFileSystem packs the merged tree.
 func (j *job) makeFileSystem(ctx context.Context) (note string, err error) {
-	file := filepath.Join(j.work, "root.tar")
-	sum, err := j.writeTar(file)
-	if err != nil {
-		return "", err
-	}
-	key := cache.Key(sum, erofsCompression, j.lock.Digest(lock.Tools))
-	dir, hit, err := j.Store.Step("erofs", key, func(dir string) error { return makeErofs(ctx, j.tools, file, sum, j.epoch, dir) })
+	dir, hit, err := makeErofs(ctx, j.Store, j.members, j.epoch)
 	if err != nil {
 		return "", err
 	}
@@ -281,18 +272,6 @@ func (j *job) makeFileSystem(ctx context.Context) (note string, err error) {
 		return "", err
 	}
 	return cachedNote(hit, fmt.Sprintf("%d MB", info.Size()/1e6)), nil
-}
-
-// writeTar writes the merged tree and returns its SHA-256 in hex.
-func (j *job) writeTar(file string) (string, error) {
-	f, err := os.Create(file)
-	if err != nil {
-		return "", err
-	}
-	h := sha256.New()
-	w := bufio.NewWriterSize(io.MultiWriter(f, h), 1<<20)
-	err = errors.Join(j.members.write(w, j.epoch), w.Flush(), f.Close())
-	return hex.EncodeToString(h.Sum(nil)), err
 }
 
 // plan takes kernel, stub and os-release from where the earlier steps left them, and decides every byte of the disk.

@@ -11,9 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
-	"time"
 )
 
 // member is one file of the root tree: its header, and where its bytes are.
@@ -34,8 +32,7 @@ func (m members) addTar(file string) error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	counted := &countingReader{r: f}
-	in := tar.NewReader(counted)
+	in := tar.NewReader(f)
 	for {
 		h, err := in.Next()
 		if errors.Is(err, io.EOF) {
@@ -48,7 +45,11 @@ func (m members) addTar(file string) error {
 		if name == "." {
 			continue
 		}
-		open := section(file, counted.n, h.Size)
+		at, err := f.Seek(0, io.SeekCurrent)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", file, err)
+		}
+		open := section(file, at, h.Size)
 		if isSparse(h) {
 			content, err := io.ReadAll(in)
 			if err != nil {
@@ -146,65 +147,6 @@ func (m members) ownByRoot() {
 	}
 }
 
-// write writes the tree as a canonical tar archive: sorted by name, numeric owners only, every time set to epoch (Unix seconds), PAX records only
-// for extended attributes and long names. Equal trees give equal bytes, whatever file system they came from.
-func (m members) write(w io.Writer, epoch int64) error {
-	m.addParents()
-	out := tar.NewWriter(w)
-	if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "./", Mode: 0o755, ModTime: time.Unix(epoch, 0), Format: tar.FormatPAX}); err != nil {
-		return fmt.Errorf("write root tree: %w", err)
-	}
-	written := map[string]string{}
-	for _, name := range slices.Sorted(maps.Keys(m)) {
-		f := m[name]
-		h := f.canonical(name, written[f.same], time.Unix(epoch, 0))
-		if f.same != "" && written[f.same] == "" {
-			written[f.same] = name
-		}
-		if err := f.write(out, h); err != nil {
-			return fmt.Errorf("write root tree: %s: %w", name, err)
-		}
-	}
-	return out.Close()
-}
-
-// canonical returns the header under which the file is written; first is the name that its inode was written under before, if any.
-func (f member) canonical(name, first string, at time.Time) *tar.Header {
-	h := tar.Header{
-		Typeflag: f.header.Typeflag, Name: name, Linkname: f.header.Linkname, Size: f.header.Size, Mode: f.header.Mode & 0o7777,
-		Uid: f.header.Uid, Gid: f.header.Gid, Devmajor: f.header.Devmajor, Devminor: f.header.Devminor, ModTime: at, Format: tar.FormatPAX,
-	}
-	switch {
-	case h.Typeflag == tar.TypeDir:
-		h.Name += "/"
-	case h.Typeflag == tar.TypeGNUSparse:
-		h.Typeflag = tar.TypeReg
-	case f.same != "" && first != "":
-		h.Typeflag, h.Linkname, h.Size = tar.TypeLink, first, 0
-	}
-	for k, v := range f.header.PAXRecords {
-		if strings.HasPrefix(k, "SCHILY.xattr.") {
-			if h.PAXRecords == nil {
-				h.PAXRecords = map[string]string{}
-			}
-			h.PAXRecords[k] = v
-		}
-	}
-	return &h
-}
-
-func (f member) write(out *tar.Writer, h *tar.Header) error {
-	if err := out.WriteHeader(h); err != nil || h.Typeflag != tar.TypeReg {
-		return err
-	}
-	r, err := f.open()
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, r)
-	return errors.Join(err, r.Close())
-}
-
 // addParents adds folders that only exist by their content.
 func (m members) addParents() {
 	for name := range maps.Clone(m) {
@@ -231,17 +173,6 @@ func (m members) settleLinks() error {
 		m[name], m[target] = original, original
 	}
 	return nil
-}
-
-type countingReader struct {
-	r io.Reader
-	n int64
-}
-
-func (c *countingReader) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.n += int64(n)
-	return n, err
 }
 
 func section(file string, at, size int64) func() (io.ReadCloser, error) {

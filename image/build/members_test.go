@@ -4,10 +4,15 @@ import (
 	"archive/tar"
 	"bytes"
 	"io"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark/image/erofs"
 )
 
 // writeTestTar writes files in the given order, as mkosi's tar would: with a leading ./, dates and names of owners.
@@ -53,41 +58,48 @@ func testTree(t *testing.T, order func([]tar.Header)) members {
 	return m
 }
 
-func written(t *testing.T, m members) []byte {
+// packed is the file system of a tree.
+func packed(t *testing.T, m members) []byte {
 	t.Helper()
+	files, err := m.erofsFiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := erofs.Pack(t.Context(), files, time.Unix(1000, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var b bytes.Buffer
-	if err := m.write(&b, 1000); err != nil {
+	if err := image.Write(&b, contentUUID(image.Digest())); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
 }
 
 func TestTreeIsCanonicalWhateverOrderItCameIn(t *testing.T) {
-	plain := written(t, testTree(t, nil))
-	moved := written(t, testTree(t, func(h []tar.Header) { h[3], h[4] = h[4], h[3]; h[1].Uname = "someone" }))
-	if !bytes.Equal(plain, moved) {
+	m := testTree(t, nil)
+	moved := testTree(t, func(h []tar.Header) { h[3], h[4] = h[4], h[3]; h[1].Uname = "someone" })
+	if !bytes.Equal(packed(t, m), packed(t, moved)) {
 		t.Fatal("the same tree in another order gives other bytes")
 	}
-	in := tar.NewReader(bytes.NewReader(plain))
-	var names []string
-	for h, err := in.Next(); err == nil; h, err = in.Next() {
-		names = append(names, h.Name)
-		if h.ModTime.Unix() != 1000 || h.Uname != "" {
-			t.Errorf("%s: time %v, owner %q", h.Name, h.ModTime, h.Uname)
-		}
-		switch h.Name {
-		case "usr/bin/a":
-			if h.Typeflag != tar.TypeReg || h.Mode != 0o4755 || len(h.PAXRecords) < 2 {
-				t.Errorf("first name of a linked file: %+v", h)
-			}
-		case "usr/bin/z":
-			if h.Typeflag != tar.TypeLink || h.Linkname != "usr/bin/a" {
-				t.Errorf("second name of a linked file: %+v", h)
-			}
+	files, err := m.erofsFiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]erofs.File{}
+	for _, f := range files {
+		names[f.Name] = f
+	}
+	if want := []string{".", "bin", "etc", "etc/shadow", "usr", "usr/bin", "usr/bin/a", "usr/bin/z"}; !slices.Equal(slices.Sorted(maps.Keys(names)), want) {
+		t.Errorf("names %q, want %q", slices.Sorted(maps.Keys(names)), want)
+	}
+	for _, name := range []string{"usr/bin/a", "usr/bin/z"} {
+		if f := names[name]; f.Same == "" || f.Mode != 0o755|fs.ModeSetuid || f.Size != 7 || len(f.Xattrs) != 2 {
+			t.Errorf("%s: %+v", name, f)
 		}
 	}
-	if want := []string{"./", "bin", "etc/", "etc/shadow", "usr/", "usr/bin/", "usr/bin/a", "usr/bin/z"}; !slices.Equal(names, want) {
-		t.Errorf("names %q, want %q", names, want)
+	if f := names["bin"]; f.Mode.Type() != fs.ModeSymlink || f.Link != "usr/bin" {
+		t.Errorf("bin: %+v", f)
 	}
 }
 
@@ -98,7 +110,7 @@ func TestRemovedOriginalLeavesItsLinksWhole(t *testing.T) {
 	if err != nil || string(content) != "program" {
 		t.Fatalf("got %q, %v", content, err)
 	}
-	if !bytes.Contains(written(t, m), []byte("program")) {
+	if !bytes.Contains(packed(t, m), []byte("program")) {
 		t.Error("the content is lost")
 	}
 }
