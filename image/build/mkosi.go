@@ -42,7 +42,7 @@ func (m mkosi) stage(dir string) (mkosi, error) {
 	return m, nil
 }
 
-// openMkosi unpacks the locked mkosi, which has to be in the store.
+// openMkosi unpacks the locked mkosi, which is fetched if need be.
 func openMkosi(ctx context.Context, o Options, l lock.Lock) (mkosi, error) {
 	if strings.ContainsAny(o.Store.Root, " \t\n") {
 		return mkosi{}, fmt.Errorf("cache %q: mkosi does not work in a folder whose name has a space: use another (HULLMARK_CACHE)", o.Store.Root)
@@ -52,7 +52,12 @@ func openMkosi(ctx context.Context, o Options, l lock.Lock) (mkosi, error) {
 		if p.Name != mkosiPackage {
 			continue
 		}
-		dir, _, err := o.Store.Step("mkosi", p.SHA256, func(dir string) error { return unpack(ctx, o.Store.BlobPath(p.SHA256), dir) })
+		dir, _, err := o.Store.Step("mkosi", p.SHA256, func(dir string) error {
+			if err := fetch(ctx, o, l, []lock.Package{p}); err != nil {
+				return err
+			}
+			return unpack(ctx, o.Store.BlobPath(p.SHA256), dir)
+		})
 		m.program = dir
 		return m, err
 	}

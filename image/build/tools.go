@@ -35,15 +35,13 @@ const toolsFormat = "2"
 
 // Tools returns the unpacked tools tree of a lock; its packages are fetched if need be.
 func Tools(ctx context.Context, o Options, l lock.Lock) (string, error) {
-	packages := l.Of(lock.Tools)
-	mirrors, err := o.mirrors()
-	if err != nil {
-		return "", err
-	}
-	if err := newFetcher(o, mirrors).fetch(ctx, l, packages); err != nil {
-		return "", err
-	}
-	dir, _, err := o.Store.Step("tools", cache.Key(toolsFormat, l.Digest(lock.Tools)), func(dir string) error { return unpackTools(ctx, o.Store, packages, dir) })
+	dir, _, err := o.Store.Step("tools", cache.Key(toolsFormat, l.Digest(lock.Tools)), func(dir string) error {
+		packages := l.Of(lock.Tools)
+		if err := fetch(ctx, o, l, packages); err != nil {
+			return err
+		}
+		return unpackTools(ctx, o.Store, packages, dir)
+	})
 	return dir, err
 }
 

@@ -34,13 +34,6 @@ const (
 // Tree returns the folder with the root tree that mkosi makes from the locked packages and the definitions; l is the image's own lock
 // (lock.Lock.For). What was installed is held against the lock; any difference is an error that names the package.
 func Tree(ctx context.Context, o Options, l lock.Lock, tools string) (folder string, hit bool, err error) {
-	mirrors, err := o.mirrors()
-	if err != nil {
-		return "", false, err
-	}
-	if err := newFetcher(o, mirrors).fetch(ctx, l, treePackages(l)); err != nil {
-		return "", false, err
-	}
 	m, err := openMkosi(ctx, o, l)
 	if err != nil {
 		return "", false, err
@@ -49,7 +42,12 @@ func Tree(ctx context.Context, o Options, l lock.Lock, tools string) (folder str
 	if err != nil {
 		return "", false, err
 	}
-	return o.Store.Step("tree", key, func(dir string) error { return makeTree(ctx, o.Store, l, m, tools, dir) })
+	return o.Store.Step("tree", key, func(dir string) error {
+		if err := fetch(ctx, o, l, treePackages(l)); err != nil {
+			return err
+		}
+		return makeTree(ctx, o.Store, l, m, tools, dir)
+	})
 }
 
 // treePackages are what mkosi can install: into the tree, and beside it for build scripts.

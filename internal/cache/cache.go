@@ -8,9 +8,13 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Dir returns the cache folder: $HULLMARK_CACHE, else $XDG_CACHE_HOME/hullmark, else ~/.cache/hullmark. It does not create it.
@@ -38,7 +42,8 @@ func Open() (Store, error) {
 }
 
 // Step returns the folder kept as kind/key, and makes it with fill if it is not there yet. Fill writes into an empty folder that gets its final name
-// only when fill succeeded, so a folder that exists is whole. Of two processes that want the same folder one waits for the other.
+// only when fill succeeded, so a folder that exists is whole; one that is no longer what fill made, by the hash of its files, is made anew. Of two processes
+// that want the same folder one waits for the other.
 func (s Store) Step(kind, key string, fill func(dir string) error) (dir string, hit bool, err error) {
 	dir = filepath.Join(s.Root, kind, key)
 	unlock, err := s.lock(kind, key)
@@ -46,8 +51,11 @@ func (s Store) Step(kind, key string, fill func(dir string) error) (dir string, 
 		return "", false, fmt.Errorf("cache: %s: %w", dir, err)
 	}
 	defer unlock()
-	if _, err := os.Stat(dir); err == nil {
-		return dir, true, nil
+	if whole, err := s.whole(kind, key); err != nil || whole {
+		return dir, whole, err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return "", false, fmt.Errorf("cache: %w", err)
 	}
 	tmp, err := os.MkdirTemp(filepath.Join(s.Root, kind), ".making-")
 	if err != nil {
@@ -60,10 +68,88 @@ func (s Store) Step(kind, key string, fill func(dir string) error) (dir string, 
 	if err := fill(tmp); err != nil {
 		return "", false, err
 	}
-	if err := os.Rename(tmp, dir); err != nil {
+	if err := errors.Join(s.note(kind, key, tmp), os.Rename(tmp, dir)); err != nil {
 		return "", false, fmt.Errorf("cache: %w", err)
 	}
 	return dir, false, nil
+}
+
+// sumFile keeps the hash of an entry beside it.
+func (s Store) sumFile(kind, key string) string { return filepath.Join(s.Root, kind, "."+key+".sum") }
+
+// note keeps the hash of what is in dir and becomes an entry.
+func (s Store) note(kind, key, dir string) error {
+	sum, err := hashFolder(dir)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(s.sumFile(kind, key), []byte(sum), 0o644)
+}
+
+// whole tells whether an entry is there as it was made. One without a hash was made before hashes were kept: it gets one.
+func (s Store) whole(kind, key string) (bool, error) {
+	dir := filepath.Join(s.Root, kind, key)
+	if _, err := os.Stat(dir); err != nil {
+		return false, nil
+	}
+	want, err := os.ReadFile(s.sumFile(kind, key))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, s.note(kind, key, dir)
+	}
+	if err != nil {
+		return false, err
+	}
+	got, err := hashFolder(dir)
+	return err == nil && got == string(want), nil
+}
+
+func hashFile(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return sumOf(h), errors.Join(err, f.Close())
+}
+
+// hashFolder condenses names, kinds, modes and content of all that is below dir, reading several files at once.
+func hashFolder(dir string) (string, error) {
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	var lines []*string
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		line := fmt.Sprintf("%q %s", path[len(dir):], info.Mode())
+		lines = append(lines, &line)
+		switch {
+		case info.Mode().IsRegular():
+			group.Go(func() error {
+				sum, err := hashFile(path)
+				line += " " + sum
+				return err
+			})
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(path)
+			line += " " + target
+			return err
+		}
+		return nil
+	})
+	if err := errors.Join(err, group.Wait()); err != nil {
+		return "", err
+	}
+	h := sha256.New()
+	for _, line := range lines {
+		fmt.Fprintln(h, *line)
+	}
+	return sumOf(h), nil
 }
 
 // lock takes the advisory lock of one entry; a process that dies releases it.
@@ -85,11 +171,11 @@ func (s Store) lock(kind, key string) (unlock func(), err error) {
 // ErrContent says that bytes were received, but not those that were asked for.
 var ErrContent = errors.New("other content than asked for")
 
-// Blob returns the path of the bytes whose SHA-256 is sum (64 lower-case hex digits), and gets them with fetch if they are not there yet.
+// Blob returns the path of the bytes whose SHA-256 is sum (64 lower-case hex digits), and gets them with fetch if they are not there yet, or are others by now.
 // Whatever fetch writes is kept only if it hashes to sum; otherwise the error wraps ErrContent and names the hash that was found.
 func (s Store) Blob(sum string, fetch func(io.Writer) error) (string, error) {
 	path := s.BlobPath(sum)
-	if _, err := os.Stat(path); err == nil {
+	if got, err := hashFile(path); err == nil && got == sum {
 		return path, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -25,6 +25,12 @@ func TestBlobKeepsOnlyWhatItsNameSays(t *testing.T) {
 	if err != nil || path != s.BlobPath(hello) {
 		t.Fatalf("right content: %q, %v", path, err)
 	}
+	if err := os.WriteFile(path, []byte("hellO"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Blob(hello, write("hello")); err != nil {
+		t.Fatalf("damaged content was not fetched anew: %v", err)
+	}
 	never := func(io.Writer) error { t.Error("fetched again"); return nil }
 	if _, err := s.Blob(hello, never); err != nil {
 		t.Fatal(err)
@@ -72,5 +78,58 @@ func TestDirPrefersItsOwnVariable(t *testing.T) {
 	t.Setenv("HULLMARK_CACHE", "/y")
 	if d, err := Dir(); err != nil || d != "/y" {
 		t.Fatalf("got %q, %v", d, err)
+	}
+}
+
+func TestStepIsMadeAnewWhenDamaged(t *testing.T) {
+	s := Store{Root: t.TempDir()}
+	made := 0
+	step := func() (dir string, hit bool) {
+		t.Helper()
+		dir, hit, err := s.Step("kind", "key", func(dir string) error {
+			made++
+			return errors.Join(os.WriteFile(filepath.Join(dir, "a"), []byte("content"), 0o600), os.Symlink("a", filepath.Join(dir, "b")))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if content, err := os.ReadFile(filepath.Join(dir, "b")); err != nil || string(content) != "content" {
+			t.Fatalf("%q, %v", content, err)
+		}
+		return dir, hit
+	}
+	dir, _ := step()
+	for what, damage := range map[string]func() error{
+		"a bit":          func() error { return os.WriteFile(filepath.Join(dir, "a"), []byte("cOntent"), 0o600) },
+		"a file is gone": func() error { return os.Remove(filepath.Join(dir, "a")) },
+		"a file came":    func() error { return os.WriteFile(filepath.Join(dir, "c"), nil, 0o600) },
+		"a mode":         func() error { return os.Chmod(filepath.Join(dir, "a"), 0o755) },
+		"a link": func() error {
+			return errors.Join(os.Remove(filepath.Join(dir, "b")), os.Symlink("/etc/passwd", filepath.Join(dir, "b")))
+		},
+		"its hash": func() error { return os.Truncate(s.sumFile("kind", "key"), 3) },
+	} {
+		if _, hit := step(); !hit {
+			t.Errorf("before %s: not a hit", what)
+		}
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		if _, hit := step(); hit {
+			t.Errorf("%s: a hit", what)
+		}
+	}
+	if made != 7 {
+		t.Errorf("made %d times, want 7", made)
+	}
+	// An entry from before hashes were kept is taken, and has one from then on.
+	if err := os.Remove(s.sumFile("kind", "key")); err != nil {
+		t.Fatal(err)
+	}
+	if _, hit := step(); !hit {
+		t.Error("an entry without a hash is not a hit")
+	}
+	if _, err := os.Stat(s.sumFile("kind", "key")); err != nil {
+		t.Error(err)
 	}
 }
