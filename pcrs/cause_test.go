@@ -87,8 +87,8 @@ func differences(t *testing.T) map[string]struct {
 	release.UKI = open(t, rebuilt(t, ".osrel", []byte("ID=another\n")))
 	table.Table = &gpt.Table{Header: slices.Clone(table.Table.Header), GUID: table.Table.GUID, Partitions: table.Table.Partitions}
 	table.Table.Header[56] ^= 1
-	on, off := testBoot(t), testBoot(t)
-	on.Machine, off.Machine = machineOf(t, "ovmf-2025.02-secureboot"), machineOf(t, "ovmf-2025.02-setupmode")
+	on, off := secureBoot(t), testBoot(t)
+	off.Machine = machineOf(t, "ovmf-2025.02-setupmode")
 	rom := testBoot(t)
 	rom.Machine.ROMs = machineOf(t, "ovmf-2022.11-e1000e").ROMs
 	other := config

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hullmark/hullmark/image/pe"
 	"github.com/hullmark/hullmark/image/uki"
 )
 
@@ -119,7 +120,7 @@ func (p *predictor) loadAddons(folder string) ([]addon, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s/%s: %w", folder, f.name, err)
 		}
-		loaded, err := p.loads(opened)
+		loaded, err := p.loads(opened.PE)
 		if err != nil {
 			return nil, fmt.Errorf("%s/%s: %w", folder, f.name, err)
 		}
@@ -134,19 +135,19 @@ func (p *predictor) loadAddons(folder string) ([]addon, error) {
 	return out, nil
 }
 
-// loads reports whether firmware loads an addon: always, unless Secure Boot is on
-// and it has no signature. A signature counts if it holds the addon's digest and
-// the certificate of db; that it verifies is taken for granted, as for the image.
-func (p *predictor) loads(a *uki.Addon) (bool, error) {
+// loads reports whether firmware loads an image: always, unless Secure Boot is on
+// and it has no signature. A signature counts if it holds the image's digest and
+// the certificate of db; that it verifies is taken for granted.
+func (p *predictor) loads(f *pe.File) (bool, error) {
 	if p.state != secureBootOn {
 		return true, nil
 	}
-	signature, err := a.PE.Signature()
+	signature, err := f.Signature()
 	if err != nil || len(signature) == 0 {
 		return false, err
 	}
 	digest := SHA256.Hash().New()
-	if err := a.PE.Authenticode(digest); err != nil {
+	if err := f.Authenticode(digest); err != nil {
 		return false, err
 	}
 	db, _ := p.boot.Machine.Vars.lookup(guidImageSecurity, "db")
@@ -156,11 +157,11 @@ func (p *predictor) loads(a *uki.Addon) (bool, error) {
 	}
 	certificate := entry[len(guid{}):]
 	if dbx, _ := p.boot.Machine.Vars.lookup(guidImageSecurity, "dbx"); bytes.Contains(dbx, digest.Sum(nil)) || bytes.Contains(dbx, certificate) {
-		return false, errors.New("dbx revokes it, or the certificate that signed it; remove it from the ESP")
+		return false, errors.New("dbx revokes it, or the certificate that signed it, so firmware does not load it")
 	}
 	if !bytes.Contains(signature, digest.Sum(nil)) || !bytes.Contains(signature, certificate) {
 		return false, errors.New("not signed over its SHA-256 digest with the certificate in db, so whether firmware loads it with Secure Boot on is not known; " +
-			"sign it with that one, or remove the signature")
+			"sign it with that one (hullmark keys sign)")
 	}
 	return true, nil
 }

@@ -189,26 +189,64 @@ func withSignature(t *testing.T, image []byte, signature []byte) []byte {
 	return append(out, signature...)
 }
 
-// With Secure Boot on, firmware loads signed addons only.
-func TestAddonsAndSecureBoot(t *testing.T) {
-	b := testBoot(t)
-	b.Machine = machineOf(t, "ovmf-2025.02-secureboot")
-	db, _ := b.Machine.Vars.lookup(guidImageSecurity, "db")
+// signatureOf is what counts as a signature of an image: its digest and the machine's only certificate in db.
+func signatureOf(t *testing.T, m Machine, f *pe.File) []byte {
+	t.Helper()
+	db, _ := m.Vars.lookup(guidImageSecurity, "db")
 	entry, err := onlyCertificate(db)
 	if err != nil {
 		t.Fatal(err)
 	}
+	h := SHA256.Hash().New()
+	if err := f.Authenticode(h); err != nil {
+		t.Fatal(err)
+	}
+	signature := append(h.Sum(nil), entry[16:]...)
+	return append(signature, make([]byte, (8-len(signature)%8)%8)...)
+}
+
+// secureBoot is the test boot on a machine with Secure Boot, which its kernel image is signed for.
+func secureBoot(t *testing.T) Boot {
+	t.Helper()
+	b := testBoot(t)
+	b.Machine = machineOf(t, "ovmf-2025.02-secureboot")
+	b.UKI = open(t, withSignature(t, rebuilt(t, "", nil), signatureOf(t, b.Machine, b.UKI.PE)))
+	return b
+}
+
+// With Secure Boot on, firmware starts a signed kernel image only.
+func TestKernelImageAndSecureBoot(t *testing.T) {
+	b := secureBoot(t)
+	signature := signatureOf(t, b.Machine, b.UKI.PE)
+	for name, c := range map[string]struct {
+		image []byte
+		want  string
+	}{
+		"unsigned":            {rebuilt(t, "", nil), "hullmark keys sign"},
+		"signed by others":    {withSignature(t, rebuilt(t, "", nil), signature[:64]), "certificate in db"},
+		"signed over another": {withSignature(t, rebuilt(t, ".initrd", []byte("x")), signature), "certificate in db"},
+	} {
+		b.UKI = open(t, c.image)
+		if _, err := Predict(b); err == nil || !strings.Contains(err.Error(), "kernel image: ") || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
+		}
+		b.Machine = testBoot(t).Machine
+		if _, err := Predict(b); err != nil {
+			t.Errorf("%s, Secure Boot off: %v", name, err)
+		}
+		b.Machine = secureBoot(t).Machine
+	}
+}
+
+// With Secure Boot on, firmware loads signed addons only.
+func TestAddonsAndSecureBoot(t *testing.T) {
+	b := secureBoot(t)
 	addon := testAddon(t, addonSection(".cmdline", "x"))
 	opened, err := uki.OpenAddon(addon)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := SHA256.Hash().New()
-	if err := opened.PE.Authenticode(h); err != nil {
-		t.Fatal(err)
-	}
-	signature := append(h.Sum(nil), entry[16:]...)
-	signature = append(signature, make([]byte, (8-len(signature)%8)%8)...)
+	signature := signatureOf(t, b.Machine, opened.PE)
 	for name, c := range map[string]struct {
 		addon  []byte
 		events int

@@ -214,7 +214,15 @@ func (p *predictor) bootAttempt() error {
 	return nil
 }
 
+// startUKI is the table of the disk, and the kernel image if firmware takes it.
 func (p *predictor) startUKI() error {
+	loaded, err := p.loads(p.boot.UKI.PE)
+	if err != nil {
+		return fmt.Errorf("kernel image: %w", err)
+	}
+	if !loaded {
+		return errors.New("kernel image: it is not signed, and Secure Boot is on, so firmware does not start it; sign it with the certificate in db (hullmark keys sign)")
+	}
 	table := dataEvent(5, EvGPT, p.boot.Table.Event(),
 		fmt.Sprintf("UEFI_GPT_DATA: header and the %d used entries of the disk's partition table", len(p.boot.Table.Partitions)))
 	p.add(table, authenticodeEvent(4, p.boot.UKI.PE, "Authenticode hash of the unified kernel image on the ESP"))

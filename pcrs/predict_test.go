@@ -179,13 +179,11 @@ func TestExtraArchive(t *testing.T) {
 }
 
 func TestSecureBootHidesTheKernel(t *testing.T) {
-	b := testBoot(t)
-	off, err := Predict(b)
+	off, err := Predict(testBoot(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Machine = machineOf(t, "ovmf-2025.02-secureboot")
-	on, err := Predict(b)
+	on, err := Predict(secureBoot(t))
 	if err != nil {
 		t.Fatal(err)
 	}
