@@ -44,32 +44,35 @@ func (s commandSigner) SignMessage(_ io.Reader, message []byte, _ crypto.SignerO
 	late := fmt.Errorf("no answer within %v", limit)
 	ctx, cancel := context.WithTimeoutCause(s.ctx, limit, late)
 	defer cancel()
-	var answer bytes.Buffer
+	var answer bounded
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", s.command)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(message), &bounded{w: &answer, left: maxSignature}, s.notes
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(message), &answer, s.notes
 	cmd.WaitDelay = time.Second // what the command started may hold its output open
 	err := cmd.Run()
-	if cause := context.Cause(ctx); cause != nil {
+	switch cause := context.Cause(ctx); {
+	case cause != nil:
 		err = cause
-	}
-	if err == nil && answer.Len() == 0 {
+	case answer.full:
+		err = fmt.Errorf("it answered with more than %d bytes", maxSignature)
+	case err == nil && len(answer.content) == 0:
 		err = errors.New("it answered with nothing")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("signer %q: %w; nothing was signed", s.command, err)
 	}
-	return answer.Bytes(), nil
+	return answer.content, nil
 }
 
-// bounded is a writer that fails past a number of bytes.
+// bounded takes no more than maxSignature bytes.
 type bounded struct {
-	w    io.Writer
-	left int
+	content []byte
+	full    bool
 }
 
 func (b *bounded) Write(p []byte) (int, error) {
-	if b.left -= len(p); b.left < 0 {
-		return 0, fmt.Errorf("it answered with more than %d bytes", maxSignature)
+	if b.full = len(b.content)+len(p) > maxSignature; b.full {
+		return 0, io.ErrShortWrite
 	}
-	return b.w.Write(p)
+	b.content = append(b.content, p...)
+	return len(p), nil
 }

@@ -1,0 +1,424 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/hullmark/hullmark/image/pe"
+)
+
+// tool runs a program that the package of that name brings and returns what it printed.
+func tool(t *testing.T, pkg, name string, args ...string) string {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		t.Fatalf("%s is missing: apt-get install %s", name, pkg)
+	}
+	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, out)
+	}
+	return string(out)
+}
+
+// keysFixture is a folder with keys, those of others, and what is signed.
+type keysFixture struct {
+	measureFixture
+	dir string
+}
+
+// testKeys are folders of keys, which are made once.
+var testKeys = map[string]fstest.MapFS{}
+
+func newKeysFixture(t *testing.T) keysFixture {
+	t.Helper()
+	f := keysFixture{newMeasureFixture(t), t.TempDir()}
+	write(t, f.path("passphrase"), []byte("correct horse\n"))
+	write(t, f.path("wrong"), []byte("battery staple\n"))
+	for _, name := range []string{"keys", "others"} {
+		if testKeys[name] == nil {
+			f.ok(t, "keys", "create", f.path(name), "--passphrase-file", f.path("passphrase"), "--name", name)
+			testKeys[name] = filesOf(t, f.path(name))
+		} else if err := os.CopyFS(f.path(name), testKeys[name]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// filesOf are the files of a folder.
+func filesOf(t *testing.T, dir string) fstest.MapFS {
+	t.Helper()
+	out := fstest.MapFS{}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		content, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[e.Name()] = &fstest.MapFile{Data: content, Mode: 0o600}
+	}
+	return out
+}
+
+func (f keysFixture) path(elements ...string) string {
+	return filepath.Join(append([]string{f.dir}, elements...)...)
+}
+
+func (f keysFixture) ok(t *testing.T, args ...string) string {
+	t.Helper()
+	code, output := hullmarkCLI(t, args...)
+	wantExit(t, code, 0, output)
+	return output
+}
+
+// sign signs the disk with a folder's key.
+func (f keysFixture) sign(t *testing.T, keys, out string, more ...string) []byte {
+	t.Helper()
+	f.ok(t, append([]string{
+		"keys", "sign", f.image, "--certificate", f.path(keys, "db.pem"), "--key", f.path(keys, "db.key"),
+		"--passphrase-file", f.path("passphrase"), "--out", f.path(out),
+	}, more...)...)
+	return f.read(t, out)
+}
+
+func (f keysFixture) read(t *testing.T, elements ...string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(f.path(elements...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// uki takes the kernel image out of a disk with mtools.
+func (f keysFixture) uki(t *testing.T, disk string) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "uki.efi")
+	tool(t, "mtools", "mcopy", "-i", f.path(disk)+"@@1M", "::EFI/BOOT/BOOTX64.EFI", to)
+	return to
+}
+
+// accepts reports whether sbverify takes an image with a folder's certificate.
+func (f keysFixture) accepts(t *testing.T, image, keys string) bool {
+	t.Helper()
+	if _, err := exec.LookPath("sbverify"); err != nil {
+		t.Fatal("sbverify is missing: apt-get install sbsigntool")
+	}
+	out, err := exec.CommandContext(t.Context(), "sbverify", "--cert", f.path(keys, "db.pem"), image).CombinedOutput()
+	if err != nil && !bytes.Contains(out, []byte("verification failed")) {
+		t.Fatalf("sbverify: %v\n%s", err, out)
+	}
+	return err == nil
+}
+
+func TestKeysSignDisk(t *testing.T) {
+	f := newKeysFixture(t)
+	before, err := os.ReadFile(f.image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed := f.sign(t, "keys", "signed.raw")
+	if !bytes.Equal(signed, f.sign(t, "keys", "again.raw")) {
+		t.Error("signing twice gives two disks")
+	}
+	if after, err := os.ReadFile(f.image); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the image that was signed changed: %v", err)
+	}
+	if uki := f.uki(t, "signed.raw"); !f.accepts(t, uki, "keys") || f.accepts(t, uki, "others") {
+		t.Error("sbverify does not take the kernel image with its certificate alone")
+	}
+	secure := "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd"
+	output := f.ok(t, "measure", f.path("signed.raw"), "--firmware", secure, "--vars", f.path("keys", varsFile))
+	wantExit(t, 0, 0, output, "variable SecureBoot: 1", "the only certificate in db")
+	for name, args := range map[string][]string{
+		"not signed":            {f.image, "--vars", f.path("keys", varsFile)},
+		"certificate in db, so": {f.path("signed.raw"), "--vars", f.path("others", varsFile)},
+	} {
+		code, output := hullmarkCLI(t, append([]string{"measure", "--firmware", secure}, args...)...)
+		wantExit(t, code, exitFailed, output, name)
+	}
+}
+
+// TestKeysSignEarlier signs what is signed already.
+func TestKeysSignEarlier(t *testing.T) {
+	f := newKeysFixture(t)
+	signed := f.sign(t, "keys", "signed.raw")
+	f.image = f.path("signed.raw")
+	f.sign(t, "others", "both.raw", "--add")
+	if uki := f.uki(t, "both.raw"); !f.accepts(t, uki, "keys") || !f.accepts(t, uki, "others") {
+		t.Error("a second signature does not leave both valid")
+	}
+	f.sign(t, "others", "replaced.raw", "--replace")
+	if uki := f.uki(t, "replaced.raw"); f.accepts(t, uki, "keys") || !f.accepts(t, uki, "others") {
+		t.Error("the signature was not replaced")
+	}
+	if !bytes.Equal(f.sign(t, "keys", "same.raw", "--replace"), signed) {
+		t.Error("the same signature in place of itself gives another disk")
+	}
+}
+
+// TestKeysSignAddon signs an addon by each way that there is to a key: all give the same bytes.
+func TestKeysSignAddon(t *testing.T) {
+	f := newKeysFixture(t)
+	stub, err := os.ReadFile("/usr/lib/systemd/boot/efi/linuxx64.efi.stub")
+	if err != nil {
+		t.Fatalf("%v: apt-get install systemd-boot-efi", err)
+	}
+	addon, err := pe.Append(stub, []pe.NewSection{{Name: ".cmdline", Data: []byte("debug"), Flags: pe.FlagInitializedData | pe.FlagRead}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.image = f.path("x.addon.efi")
+	write(t, f.image, addon)
+	signed := f.sign(t, "keys", "signed.addon.efi")
+	if !f.accepts(t, f.path("signed.addon.efi"), "keys") {
+		t.Error("sbverify does not take the addon")
+	}
+	openssl := "openssl dgst -sha256 -passin file:" + f.path("passphrase") + " -sign " + f.path("keys", "db.key")
+	sign := []string{"keys", "sign", f.image, "--certificate", f.path("keys", "db.pem")}
+	f.ok(t, append(sign, "--signer", openssl, "--out", f.path("command"))...)
+	f.ok(t, append(sign, "--request", f.path("request"))...)
+	tool(t, "openssl", "sh", "-c", openssl+" <"+f.path("request")+" >"+f.path("answer"))
+	f.ok(t, append(sign, "--signature", f.path("answer"), "--out", f.path("answered"))...)
+	for _, name := range []string{"command", "answered"} {
+		if !bytes.Equal(f.read(t, name), signed) {
+			t.Errorf("%s: not the bytes that the key in a file gives", name)
+		}
+	}
+}
+
+// TestKeysInToken lets a key that never leaves a PKCS #11 token sign its own certificate, and images.
+func TestKeysInToken(t *testing.T) {
+	f := newKeysFixture(t)
+	config := f.path("softhsm2.conf")
+	if err := os.Mkdir(f.path("tokens"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, config, []byte("directories.tokendir = "+f.path("tokens")+"\n"))
+	t.Setenv("SOFTHSM2_CONF", config)
+	t.Setenv("HULLMARK_PIN", "1234")
+	tool(t, "softhsm2", "softhsm2-util", "--init-token", "--free", "--label", "hullmark", "--pin", "1234", "--so-pin", "5678")
+	token := []string{"--module", "/usr/lib/softhsm/libsofthsm2.so", "--token-label", "hullmark", "--login", "--pin", "env:HULLMARK_PIN", "--label", "db"}
+	tool(t, "opensc", "pkcs11-tool", append(token, "--keypairgen", "--key-type", "rsa:2048")...)
+	tool(t, "opensc", "pkcs11-tool", append(token, "--read-object", "--type", "pubkey", "--output-file", f.path("public.der"))...)
+	tool(t, "openssl", "openssl", "pkey", "-pubin", "-inform", "DER", "-in", f.path("public.der"), "-out", f.path("public.pem"))
+	signer := "pkcs11-tool " + strings.Join(token, " ") + " --sign --mechanism SHA256-RSA-PKCS"
+	f.ok(t, "keys", "create", f.path("token"), "--passphrase-file", f.path("passphrase"), "--public-key", f.path("public.pem"), "--signer", signer)
+	if _, err := os.Stat(f.path("token", "db.key")); err == nil {
+		t.Error("a key that is elsewhere has a file")
+	}
+	var disks [2][]byte
+	for i := range disks {
+		f.ok(t, "keys", "sign", f.image, "--certificate", f.path("token", "db.pem"), "--signer", signer, "--out", f.path("signed.raw"))
+		disks[i] = f.read(t, "signed.raw")
+	}
+	if uki := f.uki(t, "signed.raw"); !f.accepts(t, uki, "token") || f.accepts(t, uki, "keys") {
+		t.Error("sbverify does not take the kernel image with the token's certificate alone")
+	}
+	if !bytes.Equal(disks[0], disks[1]) {
+		t.Error("the token gives two disks")
+	}
+}
+
+func TestKeysSignRefuses(t *testing.T) {
+	f := newKeysFixture(t)
+	f.sign(t, "keys", "signed.raw")
+	stub, err := os.ReadFile("/usr/lib/systemd/boot/efi/linuxx64.efi.stub")
+	if err != nil {
+		t.Fatalf("%v: apt-get install systemd-boot-efi", err)
+	}
+	arm := bytes.Clone(stub)
+	copy(arm[bytes.Index(arm, []byte("PE\x00\x00"))+4:], "\x64\xaa")
+	write(t, f.path("arm.efi"), arm)
+	write(t, f.path("empty"), nil)
+	disk, err := os.ReadFile(f.image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk[bytes.Index(disk, []byte("roothash="))-2] ^= 1
+	write(t, f.path("damaged.raw"), disk)
+	certificate := f.path("keys", "db.pem")
+	key := []string{"--key", f.path("keys", "db.key"), "--passphrase-file", f.path("passphrase")}
+	before := f.files(t)
+	for name, c := range map[string]struct {
+		file string
+		args []string
+		want string
+	}{
+		"a wrong passphrase":      {f.image, []string{"--key", f.path("keys", "db.key"), "--passphrase-file", f.path("wrong")}, "is the passphrase right"},
+		"the key of another":      {f.image, []string{"--key", f.path("others", "db.key"), "--passphrase-file", f.path("passphrase")}, "not the key of the certificate"},
+		"a signer that dies":      {f.image, []string{"--signer", "head -c 20; kill -9 $$"}, "signal: killed; nothing was signed"},
+		"a signer that fails":     {f.image, []string{"--signer", "echo the token is gone >&2; exit 3"}, "exit status 3; nothing was signed"},
+		"a signer's own words":    {f.image, []string{"--signer", "echo the token is gone >&2; exit 3"}, "the token is gone"},
+		"no such signer":          {f.image, []string{"--signer", "/nonexistent/signer"}, "exit status 127"},
+		"a signer that is silent": {f.image, []string{"--signer", "true"}, "answered with nothing"},
+		"a signer that is loud":   {f.image, []string{"--signer", "yes"}, "more than 65536 bytes"},
+		"a wrong signature":       {f.image, []string{"--signer", "head -c 256 /dev/zero"}, "does not verify with the certificate"},
+		"an encoded signature":    {f.image, []string{"--signer", "base64"}, "want 256 bytes of RSASSA-PKCS1-v1_5 with SHA-256, not encoded"},
+		"an answer to another":    {f.image, []string{"--signature", f.image}, "too long"},
+		"an empty answer":         {f.image, []string{"--signature", f.path("empty")}, "does not verify with the certificate"},
+		"a signed disk":           {f.path("signed.raw"), key, "signed already"},
+		"a damaged disk":          {f.path("damaged.raw"), key, "changed or damaged"},
+		"another architecture":    {f.path("arm.efi"), key, "machine 0xaa64, want 0x8664 (x86-64)"},
+		"no image":                {f.path("passphrase"), key, "read GPT"},
+		"nothing":                 {f.path("empty"), key, "neither a disk image nor a PE image"},
+		"no such file":            {f.path("none"), key, "none"},
+	} {
+		code, output := hullmarkCLI(t, append([]string{"keys", "sign", c.file, "--certificate", certificate, "--out", f.path("bad")}, c.args...)...)
+		wantExit(t, code, exitFailed, name+": "+output, c.want)
+	}
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"over the image":  {append(key, "--certificate", certificate, "--out", f.image), "is what is read"},
+		"a key, not one":  {append(key, "--certificate", f.path("keys", "db.key"), "--out", f.path("bad")), "want a certificate"},
+		"two ways":        {append(key, "--certificate", certificate, "--out", f.path("bad"), "--signer", "true"), "none of the others"},
+		"no way":          {[]string{"--certificate", certificate, "--out", f.path("bad")}, "at least one of the flags"},
+		"nowhere to":      {append(key, "--certificate", certificate), "at least one of the flags"},
+		"add and replace": {append(key, "--certificate", certificate, "--out", f.path("bad"), "--add", "--replace"), "none of the others"},
+	} {
+		code, output := hullmarkCLI(t, append([]string{"keys", "sign", f.image}, c.args...)...)
+		if code == 0 || !strings.Contains(output, c.want) {
+			t.Errorf("%s: exit %d, want an error with %q:\n%s", name, code, c.want, output)
+		}
+	}
+	if after := f.files(t); !slices.Equal(before, after) {
+		t.Errorf("files were left:\n%q\n%q", before, after)
+	}
+}
+
+// files are the names of all files of the fixture.
+func (f keysFixture) files(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	for _, pattern := range []string{f.path("*"), f.path(".*"), f.path("*", "*"), filepath.Join(filepath.Dir(f.image), "*")} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, found...)
+	}
+	return names
+}
+
+// A signer that hangs, or leaves a program behind that does, is waited for only so long.
+func TestSignerThatHangs(t *testing.T) {
+	for _, command := range []string{"sleep 600", "sleep 600 & echo signature"} {
+		_, err := commandSigner{ctx: t.Context(), command: command, notes: t.Output(), limit: 200 * time.Millisecond}.SignMessage(nil, []byte("message"), nil)
+		if err == nil || !strings.Contains(err.Error(), "no answer within 200ms; nothing was signed") {
+			t.Errorf("%s: got %v", command, err)
+		}
+	}
+}
+
+func TestKeysCreateRefuses(t *testing.T) {
+	f := newKeysFixture(t)
+	tool(t, "openssl", "openssl", "x509", "-in", f.path("keys", "db.pem"), "-pubkey", "-noout", "-out", f.path("public.pem"))
+	tool(t, "openssl", "openssl", "genpkey", "-algorithm", "ED25519", "-out", f.path("edwards"))
+	tool(t, "openssl", "openssl", "pkey", "-in", f.path("edwards"), "-pubout", "-out", f.path("edwards.pub"))
+	before := f.files(t)
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"a folder that exists":    {[]string{"create", f.path("keys")}, exitFailed, "exists already"},
+		"nowhere":                 {[]string{"create", f.path("none", "keys")}, exitFailed, "no such file"},
+		"no name":                 {[]string{"create", f.path("new"), "--name", ""}, exitUsage, "printable bytes"},
+		"a signer without key":    {[]string{"create", f.path("new"), "--signer", "true"}, exitUsage, "both --public-key and --signer"},
+		"a signer that dies":      {[]string{"create", f.path("new"), "--public-key", f.path("public.pem"), "--signer", "exit 9"}, exitFailed, "exit status 9"},
+		"a signer that is wrong":  {[]string{"create", f.path("new"), "--public-key", f.path("public.pem"), "--signer", "head -c 256 /dev/zero"}, exitFailed, "certificate db"},
+		"another kind of key":     {[]string{"create", f.path("new"), "--public-key", f.path("edwards.pub"), "--signer", "true"}, exitFailed, "firmware takes RSA"},
+		"rotate into itself":      {[]string{"rotate", f.path("keys"), f.path("keys")}, exitFailed, "exists already"},
+		"rotate nothing":          {[]string{"rotate", f.path("none"), f.path("new")}, exitFailed, "none/PK.pem"},
+		"rotate without a name":   {[]string{"rotate", f.path("keys")}, exitUsage, "the one to make"},
+		"rotate, then passphrase": {[]string{"rotate", f.path("keys"), f.path("new"), "--passphrase-file", f.path("wrong")}, exitFailed, "PK.key: no private key can be read; is the passphrase right?"},
+	} {
+		args := append([]string{"keys"}, c.args...)
+		if !slices.Contains(args, "--passphrase-file") {
+			args = append(args, "--passphrase-file", f.path("passphrase"))
+		}
+		code, output := hullmarkCLI(t, args...)
+		wantExit(t, code, c.code, name+": "+output, c.want)
+	}
+	if after := f.files(t); !slices.Equal(before, after) {
+		t.Errorf("files were left:\n%q\n%q", before, after)
+	}
+}
+
+// TestKeysRotate makes a new key for images, whose update the old KEK signed.
+func TestKeysRotate(t *testing.T) {
+	f := newKeysFixture(t)
+	time.Sleep(1100 * time.Millisecond) // firmware's times have seconds
+	f.ok(t, "keys", "rotate", f.path("keys"), f.path("new"), "--passphrase-file", f.path("passphrase"))
+	for _, name := range []string{"PK.key", "PK.pem", "PK.auth", "KEK.key", "KEK.pem", "KEK.auth", "KEK.esl"} {
+		if !bytes.Equal(f.read(t, "keys", name), f.read(t, "new", name)) {
+			t.Errorf("%s changed", name)
+		}
+	}
+	tool(t, "efitools", "sign-efi-sig-list", "-t", f.notBefore(t, "new"), "-k", f.decrypted(t, "keys", "KEK"), "-c", f.path("keys", "KEK.pem"), "db", f.path("new", "db.esl"), f.path("db.auth"))
+	if !bytes.Equal(f.read(t, "db.auth"), f.read(t, "new", "db.auth")) {
+		t.Error("db.auth is not what efitools make with the old KEK")
+	}
+	if older, newer := f.notBefore(t, "keys"), f.notBefore(t, "new"); older >= newer {
+		t.Errorf("the new db is from %s, the old one from %s", newer, older)
+	}
+	f.sign(t, "new", "signed.raw")
+	if uki := f.uki(t, "signed.raw"); !f.accepts(t, uki, "new") || f.accepts(t, uki, "keys") {
+		t.Error("the new key signs with the old certificate")
+	}
+}
+
+// notBefore is when db's certificate was made, as efitools read it.
+func (f keysFixture) notBefore(t *testing.T, keys string) string {
+	t.Helper()
+	t.Setenv("TZ", "UTC")
+	certificate, err := readCertificate(f.path(keys, "db.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certificate.NotBefore.Format(time.DateTime)
+}
+
+// decrypted is a key without its passphrase, for tools that ask for one.
+func (f keysFixture) decrypted(t *testing.T, keys, name string) string {
+	t.Helper()
+	tool(t, "openssl", "openssl", "pkey", "-in", f.path(keys, name+".key"), "-passin", "file:"+f.path("passphrase"), "-out", f.path("decrypted"))
+	return f.path("decrypted")
+}
+
+func TestWriteWholeFromLeavesNothing(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	write(t, file, []byte("before"))
+	problem := errors.New("no space left on device")
+	if err := writeWholeFrom(file, failing{problem}); !errors.Is(err, problem) {
+		t.Errorf("got %v", err)
+	}
+	if content, err := os.ReadFile(file); err != nil || string(content) != "before" {
+		t.Errorf("the older file is %q, %v", content, err)
+	}
+	if _, err := os.Stat(file + ".new"); err == nil {
+		t.Error("half a file was left")
+	}
+}
+
+// failing is content that ends in an error.
+type failing struct{ err error }
+
+func (f failing) WriteTo(w io.Writer) (int64, error) {
+	n, _ := io.WriteString(w, "half")
+	return int64(n), f.err
+}
