@@ -10,7 +10,7 @@ HOST_PACKAGES := bubblewrap uidmap python3 ca-certificates debian-archive-keyrin
 	binutils cpio cryptsetup-bin dosfstools erofs-utils gdisk ipxe-qemu iproute2 jq locales mtools openssl sbsigntool systemd systemd-boot-efi user-mode-linux
 
 # What only tests need.
-TEST_PACKAGES := chromium fonts-liberation
+TEST_PACKAGES := chromium fonts-liberation efitools opensc softhsm2
 
 FUZZTIME ?= 10s
 FUZZQUIET ?= 0

@@ -2,8 +2,13 @@ package main
 
 import (
 	"bytes"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"io"
+	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -329,6 +334,10 @@ func TestKeysCreateRefuses(t *testing.T) {
 	tool(t, "openssl", "openssl", "x509", "-in", f.path("keys", "db.pem"), "-pubkey", "-noout", "-out", f.path("public.pem"))
 	tool(t, "openssl", "openssl", "genpkey", "-algorithm", "ED25519", "-out", f.path("edwards"))
 	tool(t, "openssl", "openssl", "pkey", "-in", f.path("edwards"), "-pubout", "-out", f.path("edwards.pub"))
+	if err := os.CopyFS(f.path("tomorrow"), testKeys["keys"]); err != nil {
+		t.Fatal(err)
+	}
+	write(t, f.path("tomorrow", "db.pem"), certificateOf(t, time.Now().Add(24*time.Hour)))
 	before := f.files(t)
 	for name, c := range map[string]struct {
 		args []string
@@ -343,6 +352,7 @@ func TestKeysCreateRefuses(t *testing.T) {
 		"a signer that is wrong":  {[]string{"create", f.path("new"), "--public-key", f.path("public.pem"), "--signer", "head -c 256 /dev/zero"}, exitFailed, "certificate db"},
 		"another kind of key":     {[]string{"create", f.path("new"), "--public-key", f.path("edwards.pub"), "--signer", "true"}, exitFailed, "firmware takes RSA"},
 		"rotate into itself":      {[]string{"rotate", f.path("keys"), f.path("keys")}, exitFailed, "exists already"},
+		"rotate what is newer":    {[]string{"rotate", f.path("tomorrow"), f.path("new")}, exitFailed, "would not take an older key"},
 		"rotate nothing":          {[]string{"rotate", f.path("none"), f.path("new")}, exitFailed, "none/PK.pem"},
 		"rotate without a name":   {[]string{"rotate", f.path("keys")}, exitUsage, "the one to make"},
 		"rotate, then passphrase": {[]string{"rotate", f.path("keys"), f.path("new"), "--passphrase-file", f.path("wrong")}, exitFailed, "PK.key: no private key can be read; is the passphrase right?"},
@@ -357,6 +367,21 @@ func TestKeysCreateRefuses(t *testing.T) {
 	if after := f.files(t); !slices.Equal(before, after) {
 		t.Errorf("files were left:\n%q\n%q", before, after)
 	}
+}
+
+// certificateOf is a certificate from that time, in PEM.
+func certificateOf(t *testing.T, from time.Time) []byte {
+	t.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: from, NotAfter: from.Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
 // TestKeysRotate makes a new key for images, whose update the old KEK signed.
