@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"testing"
 
 	"github.com/hullmark/hullmark/image"
@@ -23,27 +22,15 @@ func TestVMSecureBoot(t *testing.T) {
 	b := newBench(t)
 	keys, others := b.newKeys(t, "keys"), b.newKeys(t, "others")
 	disk := probe.New(t, b.probeParts(t))
-	signed := disk
-	signed.Path = b.path("signed.raw")
-	cli(t, 0, "keys", "sign", disk.Path, "--certificate", filepath.Join(keys, "db.pem"), "--key", filepath.Join(keys, "db.key"),
-		"--passphrase-file", b.path("keys.passphrase"), "--out", signed.Path)
-	t.Run("own keys", func(t *testing.T) {
-		machine := b.secure(t, filepath.Join(keys, "OVMF_VARS_4M.fd"))
-		predicted := b.predictSecure(t, signed.Path, machine.Firmware.Vars).Values(pcrs.SHA256)
-		measured := signed.Boot(t, machine).Registers[pcrs.SHA256]
-		for register := range pcrs.Register(16) {
-			if want, ok := predicted[register]; ok && !want.Equal(measured[register]) {
-				t.Errorf("%v: predicted %v, the TPM has %v", register, want, measured[register])
-			}
-		}
-		for _, register := range []pcrs.Register{4, 5, 7, 9, 11} {
-			if predicted[register] == nil {
-				t.Errorf("%v is not predicted", register)
-			}
-		}
-	})
+	signed := b.sign(t, disk.Path, keys, "signed.raw")
+	both := b.sign(t, signed, others, "both.raw", "--add")
 	for name, c := range map[string]struct{ image, keys string }{
-		"others' keys": {signed.Path, others}, "not signed": {disk.Path, keys},
+		"own keys": {signed, keys}, "a second signature": {both, others},
+	} {
+		t.Run(name, func(t *testing.T) { b.bootsSecurely(t, probe.Image{Path: c.image, Disk: disk.Disk}, c.keys) })
+	}
+	for name, c := range map[string]struct{ image, keys string }{
+		"others' keys": {signed, others}, "not signed": {disk.Path, keys},
 	} {
 		t.Run(name, func(t *testing.T) {
 			machine := b.secure(t, filepath.Join(c.keys, "OVMF_VARS_4M.fd"))
@@ -53,13 +40,30 @@ func TestVMSecureBoot(t *testing.T) {
 	}
 }
 
+// bootsSecurely boots a probe on firmware that has the keys, and compares all that was predicted.
+func (b bench) bootsSecurely(t *testing.T, disk probe.Image, keys string) {
+	t.Helper()
+	machine := b.secure(t, filepath.Join(keys, "OVMF_VARS_4M.fd"))
+	predicted := b.predictSecure(t, disk.Path, machine.Firmware.Vars).Values(pcrs.SHA256)
+	measured := disk.Boot(t, machine).Registers[pcrs.SHA256]
+	for register, want := range predicted {
+		if !want.Equal(measured[register]) {
+			t.Errorf("%v: predicted %v, the TPM has %v", register, want, measured[register])
+		}
+	}
+	for _, register := range []pcrs.Register{4, 5, 7, 9, 11} {
+		if predicted[register] == nil {
+			t.Errorf("%v is not predicted", register)
+		}
+	}
+}
+
 // TestVMEnrolsKeys lets systemd-boot give the signed updates to firmware that has no keys yet: it takes them, in the order db, KEK, PK.
 func TestVMEnrolsKeys(t *testing.T) {
 	b := newBench(t)
 	keys := b.newKeys(t, "keys")
 	disk := probe.New(t, b.probeParts(t))
-	cli(t, 0, "keys", "sign", disk.Path, "--certificate", filepath.Join(keys, "db.pem"), "--key", filepath.Join(keys, "db.key"),
-		"--passphrase-file", b.path("keys.passphrase"), "--out", b.path("signed.raw"))
+	signed := b.sign(t, disk.Path, keys, "signed.raw")
 	esp := map[string][]byte{
 		image.UKIPath:        contentOf(t, filepath.Join(b.tools(), "usr/lib/systemd/boot/efi/systemd-bootx64.efi")),
 		"loader/loader.conf": []byte("secure-boot-enroll force\n"),
@@ -74,8 +78,8 @@ func TestVMEnrolsKeys(t *testing.T) {
 	if err := m.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	enrolled := b.predictSecure(t, b.path("signed.raw"), m.Shape().Vars).Values(pcrs.SHA256)
-	expected := b.predictSecure(t, b.path("signed.raw"), filepath.Join(keys, "OVMF_VARS_4M.fd")).Values(pcrs.SHA256)
+	enrolled := b.predictSecure(t, signed, m.Shape().Vars).Values(pcrs.SHA256)
+	expected := b.predictSecure(t, signed, filepath.Join(keys, "OVMF_VARS_4M.fd")).Values(pcrs.SHA256)
 	if !enrolled[7].Equal(expected[7]) {
 		t.Errorf("PCR 7 is %v with the enrolled keys, %v with the file of variables; console:\n%s", enrolled[7], expected[7], contentOf(t, m.Console()))
 	}
@@ -89,6 +93,16 @@ func (b bench) newKeys(t *testing.T, name string) string {
 	}
 	cli(t, 0, "keys", "create", b.path(name), "--passphrase-file", b.path("keys.passphrase"))
 	return b.path(name)
+}
+
+// sign signs a disk with a folder's key for images.
+func (b bench) sign(t *testing.T, disk, keys, out string, more ...string) string {
+	t.Helper()
+	cli(t, 0, append([]string{
+		"keys", "sign", disk, "--certificate", filepath.Join(keys, "db.pem"), "--key", filepath.Join(keys, "db.key"),
+		"--passphrase-file", b.path("keys.passphrase"), "--out", b.path(out),
+	}, more...)...)
+	return b.path(out)
 }
 
 // secure is a machine with Secure Boot.
@@ -106,9 +120,6 @@ func (b bench) predictSecure(t *testing.T, image, vars string) measurements.Docu
 	document, err := measurements.Parse([]byte(text))
 	if err != nil {
 		t.Fatal(err)
-	}
-	if !slices.ContainsFunc(document.Registers, func(r measurements.Register) bool { return r.Register == 7 }) {
-		t.Fatalf("with %s PCR 7 is not predicted", vars)
 	}
 	return document
 }

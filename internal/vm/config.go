@@ -179,7 +179,7 @@ func (c Config) Check() error {
 	case c.Accel != AccelAuto && c.Accel != AccelKVM && c.Accel != AccelTCG:
 		return fmt.Errorf("accelerator %q: auto, kvm and tcg exist", c.Accel)
 	case c.SecureBoot && c.Firmware.Vars == "":
-		return errors.New("secure boot: no variables file: name one with your keys enrolled (--vars, or variables in a machine file)")
+		return errors.New("secure boot: no variables file: name one with your keys enrolled, such as hullmark keys create makes (--vars, or variables in a machine file)")
 	case slices.ContainsFunc(c.SMBIOS, func(s string) bool { return s == "" || len(s) > maxSMBIOS || strings.ContainsFunc(s, notPrintable) }):
 		return fmt.Errorf("SMBIOS string: 1 to %d printable bytes are possible", maxSMBIOS)
 	case c.Network != "" && len(c.Forwards) > 0:

@@ -84,22 +84,14 @@ func (o *keysSignOptions) run(ctx context.Context, file string, out, notes io.Wr
 		return err
 	}
 	defer f.Close()
-	subject, err := openSubject(f)
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	unsigned, err := o.withoutSignatures(subject.image)
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	message, err := secureboot.Message(unsigned)
+	subject, message, err := o.open(f)
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
 	if o.request != "" {
 		err = writeWhole(o.request, message, 0o644)
 	} else {
-		err = o.sign(ctx, subject, unsigned, message, certificate, notes)
+		err = o.sign(ctx, subject, message, certificate, notes)
 	}
 	if err != nil {
 		return fmt.Errorf("keys sign: %w", err)
@@ -108,13 +100,25 @@ func (o *keysSignOptions) run(ctx context.Context, file string, out, notes io.Wr
 	return err
 }
 
+// open reads what is to be signed, and says which bytes the key has to sign for it.
+func (o *keysSignOptions) open(f *os.File) (s subject, message []byte, err error) {
+	if s, err = openSubject(f); err != nil {
+		return s, nil, err
+	}
+	if s.image, err = o.withoutSignatures(s.image); err != nil {
+		return s, nil, err
+	}
+	message, err = secureboot.Message(s.image)
+	return s, message, err
+}
+
 // sign writes the subject with its image signed.
-func (o *keysSignOptions) sign(ctx context.Context, s subject, unsigned, message []byte, certificate *x509.Certificate, notes io.Writer) error {
+func (o *keysSignOptions) sign(ctx context.Context, s subject, message []byte, certificate *x509.Certificate, notes io.Writer) error {
 	signature, err := o.ask(ctx, certificate, message, notes)
 	if err != nil {
 		return err
 	}
-	signed, err := secureboot.Attach(unsigned, certificate, signature)
+	signed, err := secureboot.Attach(s.image, certificate, signature)
 	if errors.Is(err, secureboot.ErrSignature) {
 		return fmt.Errorf("%s: %w %s: want %d bytes of RSASSA-PKCS1-v1_5 with SHA-256, not encoded; these are %d",
 			o.source(), err, o.certificate, certificate.PublicKey.(*rsa.PublicKey).Size(), len(signature))
