@@ -7,7 +7,7 @@ SHELL := /bin/bash
 HOST_PACKAGES := bubblewrap uidmap python3 ca-certificates debian-archive-keyring dpkg gpgv xz-utils zstd tar \
 	gcc libc6-dev pkg-config libcryptsetup-dev \
 	swtpm swtpm-tools tpm2-tools qemu-system-x86 ovmf \
-	binutils cpio cryptsetup-bin dosfstools erofs-utils gdisk ipxe-qemu iproute2 jq locales mtools openssl sbsigntool systemd systemd-boot-efi user-mode-linux
+	binutils cpio cryptsetup-bin dosfstools erofs-utils gdisk ipxe-qemu iproute2 jq locales mtools openssl qemu-utils sbsigntool systemd systemd-boot-efi user-mode-linux
 
 # What only tests need.
 TEST_PACKAGES := chromium fonts-liberation efitools opensc softhsm2

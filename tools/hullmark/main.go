@@ -93,6 +93,7 @@ func newRootCommand() *cobra.Command {
 		newLockCommand(),
 		newBuildCommand(),
 		newReproduceCommand(),
+		newConvertCommand(),
 		newMeasureCommand(),
 		newLearnCommand(),
 		newSignCommand(),
