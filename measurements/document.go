@@ -75,9 +75,10 @@ type Release struct {
 	SVN uint32 `json:"svn"`
 	// Builder is the program that built the image, as PATH@VERSION of its Go module.
 	Builder string `json:"builder,omitempty"`
-	// Lock is the SHA-256 of the locked package set, SBOM that of the bill of materials.
-	Lock pcrs.Digest `json:"lock,omitempty"`
-	SBOM pcrs.Digest `json:"sbom,omitempty"`
+	// Lock is the SHA-256 of the locked package set, SBOM that of the bill of materials in SPDX's form, CycloneDX that of the same bill in its form.
+	Lock      pcrs.Digest `json:"lock,omitempty"`
+	SBOM      pcrs.Digest `json:"sbom,omitempty"`
+	CycloneDX pcrs.Digest `json:"cyclonedx,omitempty"`
 }
 
 // Image identifies an image. Digests are SHA-256.
@@ -262,9 +263,9 @@ func (r Release) check() error {
 	if r.Name == "" || len(r.Name) > maxText || len(r.Builder) > maxText {
 		return fmt.Errorf("its name must have 1 to %d bytes, its builder at most as many", maxText)
 	}
-	for _, digest := range []pcrs.Digest{r.Lock, r.SBOM} {
+	for _, digest := range []pcrs.Digest{r.Lock, r.SBOM, r.CycloneDX} {
 		if len(digest) != 0 && len(digest) != sha256.Size {
-			return fmt.Errorf("lock or sbom: digest of %d bytes, want %d", len(digest), sha256.Size)
+			return fmt.Errorf("lock, sbom or cyclonedx: digest of %d bytes, want %d", len(digest), sha256.Size)
 		}
 	}
 	return nil

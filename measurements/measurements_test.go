@@ -36,7 +36,7 @@ func testDocument(t testing.TB, tag string) Document {
 	}
 	digest := bytes.Repeat([]byte{7}, 32)
 	image := Image{ID: "node", Version: "20260101", Disk: digest, RootHash: digest, UKI: digest, Stub: "257.1"}
-	d, err := New(image, Release{SVN: 3, Builder: "example.org/builder@v1.0.0", Lock: digest, SBOM: digest}, pcrs.Machine{}, p)
+	d, err := New(image, Release{SVN: 3, Builder: "example.org/builder@v1.0.0", Lock: digest, SBOM: digest, CycloneDX: digest}, pcrs.Machine{}, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,8 @@ func TestParseRefuses(t *testing.T) {
 		"order":         {strings.Replace(good, `"register": 4`, `"register": 14`, 1), "out of order"},
 		"no release":    {strings.Replace(good, `"release": "20260101"`, `"release": ""`, 1), "its name must have"},
 		"long builder":  {strings.Replace(good, "example.org", strings.Repeat("x", maxText), 1), "its builder at most"},
-		"short sbom":    {strings.Replace(good, `"sbom": "0707`, `"sbom": "07`, 1), "lock or sbom"},
+		"short sbom":    {strings.Replace(good, `"sbom": "0707`, `"sbom": "07`, 1), "lock, sbom"},
+		"short cdx":     {strings.Replace(good, `"cyclonedx": "0707`, `"cyclonedx": "07`, 1), "or cyclonedx"},
 		"value":         {flipValue(good), "not what its events produce"},
 		"too large":     {strings.Repeat(" ", MaxDocument+1), "at most"},
 	} {

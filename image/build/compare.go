@@ -56,7 +56,7 @@ func compareImages(ctx context.Context, tools, fileA, fileB string) error {
 
 // compareDocuments compares what describes two images and has their names with other endings.
 func compareDocuments(imageA, imageB string) error {
-	for _, ending := range []string{".spdx.json", ".provenance.json", ".json"} {
+	for _, ending := range []string{".spdx.json", ".cdx.json", ".provenance.json", ".json"} {
 		a, b := strings.TrimSuffix(imageA, ".raw")+ending, strings.TrimSuffix(imageB, ".raw")+ending
 		err := compareContent(filepath.Base(a), a, b)
 		if errors.Is(err, fs.ErrNotExist) {

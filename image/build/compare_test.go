@@ -26,7 +26,7 @@ func TestFirstDifference(t *testing.T) {
 func TestCompareDocuments(t *testing.T) {
 	a, b := filepath.Join(t.TempDir(), "node"), filepath.Join(t.TempDir(), "node")
 	for _, name := range []string{a, b} {
-		for _, ending := range []string{".json", ".spdx.json", ".provenance.json"} {
+		for _, ending := range []string{".json", ".spdx.json", ".cdx.json", ".provenance.json"} {
 			if err := os.WriteFile(name+ending, []byte(ending), 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -2,7 +2,6 @@ package build
 
 import (
 	"context"
-	"debug/buildinfo"
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
@@ -115,32 +114,4 @@ func dirHash(dir string, skip ...string) (string, error) {
 func HexOfH1(sum string) (string, error) {
 	raw, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(sum, "h1:"))
 	return hex.EncodeToString(raw), err
-}
-
-// goModules lists the modules that the Go programs in some folders were compiled from, by what the linker left in them.
-func goModules(folders ...string) ([]lock.Module, error) {
-	var all []lock.Module
-	for _, folder := range folders {
-		err := filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
-			if err != nil || !e.Type().IsRegular() {
-				return err
-			}
-			info, err := buildinfo.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			for _, m := range info.Deps {
-				if m.Replace != nil {
-					m = m.Replace
-				}
-				all = append(all, lock.Module{Path: m.Path, Version: m.Version, Sum: m.Sum})
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read modules of programs: %w", err)
-		}
-	}
-	slices.SortFunc(all, func(a, b lock.Module) int { return strings.Compare(a.Path+" "+a.Version, b.Path+" "+b.Version) })
-	return slices.Compact(all), nil
 }

@@ -60,30 +60,3 @@ func TestCommitOf(t *testing.T) {
 		t.Errorf("a broken repository: %v", err)
 	}
 }
-
-// Programs say themselves which modules are in them; what two have is there once.
-func TestGoModules(t *testing.T) {
-	dir := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "initrd"), "../../tools/initrd").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	modules, err := goModules(dir, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := 0
-	for _, m := range modules {
-		if m.Path == "golang.org/x/sys" && strings.HasPrefix(m.Sum, "h1:") {
-			found++
-		}
-	}
-	if found != 1 {
-		t.Errorf("golang.org/x/sys is there %d times in %v", found, modules)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "script"), []byte("#!/bin/sh"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := goModules(dir); err == nil || !strings.Contains(err.Error(), "script") {
-		t.Errorf("a file that is no program: %v", err)
-	}
-}

@@ -6,23 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"path"
-	"strings"
-	"time"
 )
-
-// Contents names the image that a lock became.
-type Contents struct {
-	// ID and Version are IMAGE_ID and IMAGE_VERSION of os-release(5).
-	ID, Version string
-	// RootHash is the image's dm-verity root hash in hex.
-	RootHash string
-	// Kubernetes tells whether the bundle is in it.
-	Kubernetes bool
-}
-
-// stubPackage is the one package of set Tools that leaves bytes in an image: the boot stub.
-const stubPackage = "systemd-boot-efi"
 
 const (
 	spdxNamespace   = "https://github.com/hullmark/hullmark/sbom/"
@@ -76,21 +60,22 @@ type (
 	}
 )
 
-// SPDX returns the bill of materials of an image in SPDX 2.3's JSON form: the packages of set Root, the boot stub's, Go, and the modules that the
-// Kubernetes bundle asks for. It depends on l and c alone: its date is the lock's, and its namespace is made of its content.
+// SPDX returns the bill of materials of an image in SPDX 2.3's JSON form. It depends on l and c alone: its date is the lock's, and its namespace is made
+// of its content.
 func (l Lock) SPDX(c Contents) ([]byte, error) {
 	image := spdxPackage{
 		SPDXID: "SPDXRef-Image", Name: c.ID, Version: c.Version, FileName: c.ID + ".raw", Supplier: spdxUnsaid, DownloadLocation: spdxUnsaid,
-		Comment: "dm-verity root hash " + c.RootHash,
+		Comment: c.comment(),
 	}
 	d := spdxDocument{
 		SPDXID: spdxDocumentRef, Version: "SPDX-2.3", DataLicense: "CC0-1.0", Name: c.ID + "-" + c.Version,
-		Creation:      spdxCreation{time.Unix(l.Time, 0).UTC().Format(time.RFC3339), []string{"Tool: hullmark"}},
-		Comment:       "Made from the locked package set. What a Go module needs in turn is held by the go.sum files that the lock names, and not listed.",
+		Creation:      spdxCreation{l.date(), []string{"Tool: hullmark"}},
+		Comment:       "Made from the locked package set, and from what the Go programs say that they were compiled of.",
 		Packages:      []spdxPackage{image},
 		Relationships: []spdxRelationship{{spdxDocumentRef, "DESCRIBES", image.SPDXID}},
 	}
-	for _, p := range l.contained(c.Kubernetes) {
+	for _, in := range l.contained(c) {
+		p := in.spdx()
 		d.Packages = append(d.Packages, p)
 		d.Relationships = append(d.Relationships, spdxRelationship{image.SPDXID, "CONTAINS", p.SPDXID})
 	}
@@ -113,45 +98,16 @@ func encodeSPDX(d spdxDocument) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// contained lists what is in an image, in the lock's order.
-func (l Lock) contained(kubernetes bool) []spdxPackage {
-	var all []spdxPackage
-	for _, p := range l.Packages {
-		if p.Set == Root || p.Name == stubPackage {
-			all = append(all, p.spdx())
-		}
+func (c component) spdx() spdxPackage {
+	p := spdxPackage{
+		SPDXID: "SPDXRef-Package-" + c.id(), Name: c.name, Version: c.version, FileName: c.file, Supplier: spdxUnsaid, DownloadLocation: spdxUnsaid,
+		SourceInfo: c.source, Comment: c.comment, References: []spdxReference{{"PACKAGE-MANAGER", "purl", c.purl}},
 	}
-	release := strings.TrimPrefix(l.Go, "go")
-	all = append(all, goPackage("stdlib", release, "compiled by "+l.Go))
-	if !kubernetes {
-		return all
+	if c.sha256 != "" {
+		p.Checksums = []spdxChecksum{{"SHA256", c.sha256}}
 	}
-	for _, m := range l.Kubernetes.Modules {
-		all = append(all, goPackage(m.Path, m.Version, "go.sum "+m.Sum))
+	if c.supplier != "" {
+		p.Supplier = "Organization: " + c.supplier
 	}
-	return all
-}
-
-func (p Package) spdx() spdxPackage {
-	out := spdxPackage{
-		Name: p.Name, Version: p.Version, FileName: path.Base(p.Path), Supplier: "Organization: Debian", DownloadLocation: spdxUnsaid,
-		Checksums: []spdxChecksum{{"SHA256", p.SHA256}}, SourceInfo: p.Path,
-	}
-	if p.Set == Tools {
-		out.Comment = "only its boot stub is in the image"
-	}
-	return out.located(p.PURL())
-}
-
-func goPackage(module, version, source string) spdxPackage {
-	p := spdxPackage{Name: module, Version: version, Supplier: spdxUnsaid, DownloadLocation: spdxUnsaid, SourceInfo: source}
-	return p.located(Module{Path: module, Version: version}.PURL())
-}
-
-// located adds a package URL, and the identifier that is made of it, because few characters are allowed there.
-func (p spdxPackage) located(purl string) spdxPackage {
-	sum := sha256.Sum256([]byte(purl))
-	p.SPDXID = "SPDXRef-Package-" + hex.EncodeToString(sum[:8])
-	p.References = []spdxReference{{"PACKAGE-MANAGER", "purl", purl}}
 	return p
 }

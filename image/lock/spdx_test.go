@@ -11,7 +11,7 @@ import (
 	"github.com/spdx/tools-golang/spdxlib"
 )
 
-var contents = Contents{ID: "node", Version: "20261121", RootHash: sum("7"), Kubernetes: true}
+var contents = Contents{ID: "node", Version: "20261121", RootHash: sum("7"), Modules: []Module{{Path: "github.com/Upper/case", Version: "v1.0.0+incompatible", Sum: "h1:x"}, {Path: "k8s.io/kubernetes", Version: "v1.36.3", Sum: "h1:y"}}}
 
 func billOf(t *testing.T, l Lock, c Contents) []byte {
 	t.Helper()
@@ -50,7 +50,7 @@ func TestTheTrackedLocksBillNamesEveryPackage(t *testing.T) {
 			}
 		}
 	}
-	want := len(l.Of(Root)) + len(l.Kubernetes.Modules) + 2
+	want := len(l.Of(Root)) + len(contents.Modules) + 2
 	if len(found) != want || len(d.Packages) != want+1 || len(d.Relationships) != want+1 {
 		t.Errorf("%d package URLs, %d packages, %d relationships for %d things", len(found), len(d.Packages), len(d.Relationships), want)
 	}
@@ -69,7 +69,6 @@ func TestTheTrackedLocksBillNamesEveryPackage(t *testing.T) {
 func TestBillOfMaterials(t *testing.T) {
 	l := small()
 	l.Packages = append(l.Packages, Package{Set: Tools, Name: stubPackage, Version: "257.9-1", Arch: "amd64", SHA256: sum("5")})
-	l.Kubernetes.Modules = append(l.Kubernetes.Modules, Module{Path: "github.com/Upper/case", Version: "v1.0.0+incompatible", Sum: "h1:x"})
 	text := billOf(t, l, contents)
 	if again := billOf(t, l, contents); !bytes.Equal(text, again) {
 		t.Error("the same lock has two bills")
@@ -88,7 +87,7 @@ func TestBillOfMaterials(t *testing.T) {
 		}
 	}
 	without := contents
-	without.Kubernetes = false
+	without.Modules = nil
 	bare := billOf(t, l, without)
 	if bytes.Contains(bare, []byte("k8s.io")) || readBill(t, bare).DocumentNamespace == d.DocumentNamespace {
 		t.Error("an image without Kubernetes has its bill")

@@ -21,20 +21,27 @@ const (
 	treeVars     = "usr/share/OVMF/OVMF_VARS_4M.fd"
 )
 
-// accompany leaves beside a finished image what its users need next: its bill of materials, the measurement document that names both, the provenance
-// of all three, the tools tree and kubectl.
+// cycloneDXEnding ends the names of bills of materials in CycloneDX's form, as its makers recommend.
+const cycloneDXEnding = ".cdx.json"
+
+// accompany leaves beside a finished image what its users need next: its bill of materials in two forms, the measurement document that names all, the provenance
+// of all four, the tools tree and kubectl.
 func accompany(r build.Result, release measurements.Release, provenance provenanceOptions) error {
 	out := filepath.Dir(r.Image)
-	bill, err := r.Lock.SPDX(lock.Contents{ID: r.ID, Version: r.Version, RootHash: r.RootHash, Kubernetes: r.Bundle != ""})
-	if err != nil {
-		return err
-	}
-	sbom := strings.TrimSuffix(r.Image, ".raw") + ".spdx.json"
-	if err := writeWhole(sbom, bill, 0o644); err != nil {
-		return err
+	name := strings.TrimSuffix(r.Image, ".raw")
+	sbom, cycloneDX := name+".spdx.json", name+cycloneDXEnding
+	contents := lock.Contents{ID: r.ID, Version: r.Version, RootHash: r.RootHash, Modules: r.Inputs.Modules}
+	for file, write := range map[string]func(lock.Contents) ([]byte, error){sbom: r.Lock.SPDX, cycloneDX: r.Lock.CycloneDX} {
+		bill, err := write(contents)
+		if err != nil {
+			return err
+		}
+		if err := writeWhole(file, bill, 0o644); err != nil {
+			return err
+		}
 	}
 	document, err := measureImage(r.Image, measureOptions{
-		firmware: filepath.Join(r.Tools, treeFirmware), vars: filepath.Join(r.Tools, treeVars), release: release, lock: r.LockFile, sbom: sbom,
+		firmware: filepath.Join(r.Tools, treeFirmware), vars: filepath.Join(r.Tools, treeVars), release: release, lock: r.LockFile, sbom: sbom, cycloneDX: cycloneDX,
 	})
 	if err != nil {
 		return fmt.Errorf("measure: %w", err)
@@ -43,11 +50,11 @@ func accompany(r build.Result, release measurements.Release, provenance provenan
 	if err != nil {
 		return fmt.Errorf("measure: %w", err)
 	}
-	described := strings.TrimSuffix(r.Image, ".raw") + ".json"
+	described := name + ".json"
 	if err := writeWhole(described, text, 0o644); err != nil {
 		return err
 	}
-	if err := provenance.writeProvenance(r, release, r.Image, sbom, described); err != nil {
+	if err := provenance.writeProvenance(r, release, r.Image, sbom, cycloneDX, described); err != nil {
 		return err
 	}
 	if err := link(r.Tools, filepath.Join(out, "tools")); err != nil || r.Bundle == "" {

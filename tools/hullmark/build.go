@@ -30,8 +30,8 @@ func newBuildCommand() *cobra.Command {
 Exactly the packages of the lock are installed; one that cannot be had, or is another than was locked, is an error that names it. The
 same lock, sources and compiler give the same image, byte for byte. Everything that was downloaded or built once is kept in the cache folder.
 
-Beside the image lie its bill of materials (SPDX), its measurement document, for the firmware of the tools tree without keys, the provenance of
-these three (SLSA), and links to that tree and to the image's kubectl.`,
+Beside the image lie its bill of materials (SPDX and CycloneDX), its measurement document, for the firmware of the tools tree without keys, the provenance of
+these (SLSA), and links to that tree and to the image's kubectl.`,
 		Example: "  hullmark build\n  hullmark build --config my-node --image-id my-node",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

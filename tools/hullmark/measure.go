@@ -20,13 +20,14 @@ import (
 
 // measureOptions are the files that a prediction is made from.
 type measureOptions struct {
-	machine        string // empty: the machine is described by the fields that follow
-	firmware, vars string
-	roms           []string
-	nodeConfig     string // empty: the prediction is for all nodes
-	release        measurements.Release
-	lock, sbom     string // empty: the document does not name them
-	unprovenStub   bool
+	machine         string // empty: the machine is described by the fields that follow
+	firmware, vars  string
+	roms            []string
+	nodeConfig      string // empty: the prediction is for all nodes
+	release         measurements.Release
+	lock            string // empty: the document does not name it, nor those that follow
+	sbom, cycloneDX string
+	unprovenStub    bool
 }
 
 func newMeasureCommand() *cobra.Command {
@@ -81,7 +82,8 @@ it, is not in it.`,
 	f.StringVar(&o.lock, "lock", "", "lock `FILE` to name in the document")
 	f.BoolVar(&o.unprovenStub, "unproven-stub", false, "accept a systemd-stub whose rules were read in its source but never compared with a boot")
 	f.StringVar(&file, "out", "", "`FILE` to write the document to, in place of standard output")
-	f.StringVar(&o.sbom, "sbom", "", "bill of materials `FILE` to name in the document")
+	f.StringVar(&o.sbom, "sbom", "", "bill of materials `FILE` (SPDX) to name in the document")
+	f.StringVar(&o.cycloneDX, "cyclonedx", "", "bill of materials `FILE` (CycloneDX) to name in the document")
 	f.StringVar(&o.release.Builder, "builder", "", "`PATH@VERSION` of the program that built the image, to name in the document")
 	registerRelease(cmd, &o.release)
 	f.StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
@@ -136,6 +138,9 @@ func (o measureOptions) released() (r measurements.Release, err error) {
 		return r, fmt.Errorf("lock: %w", err)
 	}
 	if r.SBOM, err = digestOf(o.sbom); err != nil {
+		return r, fmt.Errorf("bill of materials: %w", err)
+	}
+	if r.CycloneDX, err = digestOf(o.cycloneDX); err != nil {
 		return r, fmt.Errorf("bill of materials: %w", err)
 	}
 	return r, nil

@@ -254,7 +254,7 @@ Exit codes: 0 all is right, 3 the image or the bill of materials is another than
 	f := cmd.Flags()
 	f.StringVar(&o.key, "key", "", "public key `FILE` (PEM)")
 	f.StringVar(&o.image, "image", "", "also compare this disk image `FILE`")
-	f.StringVar(&o.sbom, "sbom", "", "also compare this bill of materials `FILE`")
+	f.StringVar(&o.sbom, "sbom", "", "also compare this bill of materials `FILE` (SPDX, or CycloneDX if it ends in "+cycloneDXEnding+")")
 	f.StringVar(&o.provenance, "provenance", "", "also check this signed provenance `FILE`")
 	f.StringVar(&o.document, "document", "", "write the verified document to `FILE`")
 	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
@@ -329,7 +329,11 @@ func (o *verifyOptions) compare(document measurements.Document) (checked []strin
 	}
 	checked = append(checked, "registers") // when the document was opened
 	if o.sbom != "" {
-		if err := compareFile(o.sbom, "bill of materials", document.SBOM); err != nil {
+		signed := document.SBOM
+		if strings.HasSuffix(o.sbom, cycloneDXEnding) {
+			signed = document.CycloneDX
+		}
+		if err := compareFile(o.sbom, "bill of materials", signed); err != nil {
 			return nil, err
 		}
 		checked = append(checked, "sbom")
