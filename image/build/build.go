@@ -233,9 +233,13 @@ func (j *job) merge(context.Context) (note string, err error) {
 }
 
 // trim leaves of /boot nothing, and of /var only its top-level folders and links: the state disk's /var is mounted over it, and services need
-// some of them before.
+// some of them before. The kernel's configuration moves to its modules, for whoever wants to know how it was made.
 func (j *job) trim() {
-	j.members.remove("usr/lib/modules/"+j.version+"/vmlinuz", false)
+	modules := "usr/lib/modules/" + j.version
+	j.members.remove(modules+"/vmlinuz", false)
+	if config, ok := j.members["boot/config-"+j.version]; ok {
+		j.members[modules+"/config"] = config
+	}
 	j.members.remove("boot", true)
 	maps.DeleteFunc(j.members, func(name string, _ member) bool { return strings.HasPrefix(name, "var/") && path.Dir(name) != "var" })
 	j.members.ownByRoot()

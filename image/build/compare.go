@@ -10,6 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/internal/toolstree"
@@ -119,6 +122,13 @@ func compareRoots(ctx context.Context, tools string, roots ...io.Reader) error {
 	return errors.Join(compareFolders(dirs[0], dirs[1]), compareNames(dirs[1], dirs[0]))
 }
 
+// Limits of a root file system that is unpacked, in bytes: what somebody made to be unpacked may be much larger than it looks.
+const (
+	maxUnpackedFile = 4 << 30
+	maxUnpacked     = 16 << 30
+)
+
+// unpackErofs unpacks an erofs image into dir, which it makes. The program that reads it sees nothing of the machine but the two.
 func unpackErofs(ctx context.Context, tools string, r io.Reader, dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
@@ -136,8 +146,62 @@ func unpackErofs(ctx context.Context, tools string, r io.Reader, dir string) err
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	binds := []toolstree.Bind{{Host: dir, Tree: "/out", Writable: true}, {Host: dir + ".erofs", Tree: "/root.erofs"}}
-	return runQuiet(toolstree.Command(ctx, tools, binds, "fsck.erofs", "--extract=/out", "--no-preserve-owner", "--force", "/root.erofs"), "fsck.erofs")
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go limitUsed(ctx, dir, stop)
+	s := toolstree.Sandbox{
+		Tree: tools, Offline: true,
+		Binds: []toolstree.Bind{{Host: dir, Tree: "/out", Writable: true}, {Host: dir + ".erofs", Tree: "/root.erofs"}},
+	}
+	err = runQuiet(s.Command(ctx, "prlimit", fmt.Sprintf("--fsize=%d", int64(maxUnpackedFile)),
+		"fsck.erofs", "--extract=/out", "--no-preserve-owner", "--preserve-perms", "--force", "/root.erofs"), "fsck.erofs")
+	return errors.Join(context.Cause(ctx), err, os.Remove(dir+".erofs"))
+}
+
+// limitUsed stops when the file system of dir has lost more space than a root file system takes.
+func limitUsed(ctx context.Context, dir string, stop context.CancelCauseFunc) {
+	free := func() uint64 {
+		var s unix.Statfs_t
+		_ = unix.Statfs(dir, &s)
+		return s.Bavail * uint64(s.Bsize)
+	}
+	for before := free(); ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
+		if now := free(); now+maxUnpacked < before {
+			stop(fmt.Errorf("the root file system has more than %d bytes", int64(maxUnpacked)))
+		}
+	}
+}
+
+// WalkRoot unpacks a root file system into a temporary folder, by the tools tree's fsck.erofs, and calls visit for everything in it, in the order of names:
+// with its path in the image ("/etc/hosts"), and with the file that was unpacked, which visit may read. Owners and times are not unpacked.
+func WalkRoot(ctx context.Context, tools string, root io.Reader, visit func(name, file string, info fs.FileInfo) error) error {
+	work, err := os.MkdirTemp("", "hullmark-root-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	dir := filepath.Join(work, "root")
+	if err := unpackErofs(ctx, tools, root, dir); err != nil {
+		return fmt.Errorf("unpack the root file system: %w", err)
+	}
+	return filepath.WalkDir(dir, func(file string, e fs.DirEntry, err error) error {
+		if err != nil || file == dir {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if e.IsDir() || info.Mode().IsRegular() { // else an ordinary user could neither read nor remove some
+			if err := os.Chmod(file, info.Mode().Perm()|0o700); err != nil {
+				return err
+			}
+		}
+		return visit(strings.TrimPrefix(file, dir), file, info)
+	})
 }
 
 // compareFolders returns an error for the first file below a that b lacks or has otherwise.

@@ -18,7 +18,9 @@ type Contents struct {
 	Modules []Module
 }
 
-func (c Contents) comment() string { return "dm-verity root hash " + c.RootHash }
+const rootHashComment = "dm-verity root hash "
+
+func (c Contents) comment() string { return rootHashComment + c.RootHash }
 
 // date is the date of a bill of materials.
 func (l Lock) date() string { return time.Unix(l.Time, 0).UTC().Format(time.RFC3339) }

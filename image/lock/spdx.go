@@ -5,13 +5,16 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 )
 
 const (
 	spdxNamespace   = "https://github.com/hullmark/hullmark/sbom/"
 	spdxDocumentRef = "SPDXRef-DOCUMENT"
 	spdxUnsaid      = "NOASSERTION"
+	spdxImage       = "SPDXRef-Image"
 )
 
 // The parts of an SPDX 2.3 document (spec, clauses 6, 7 and 11; JSON names from its schema) that are written here.
@@ -64,7 +67,7 @@ type (
 // of its content.
 func (l Lock) SPDX(c Contents) ([]byte, error) {
 	image := spdxPackage{
-		SPDXID: "SPDXRef-Image", Name: c.ID, Version: c.Version, FileName: c.ID + ".raw", Supplier: spdxUnsaid, DownloadLocation: spdxUnsaid,
+		SPDXID: spdxImage, Name: c.ID, Version: c.Version, FileName: c.ID + ".raw", Supplier: spdxUnsaid, DownloadLocation: spdxUnsaid,
 		Comment: c.comment(),
 	}
 	d := spdxDocument{
@@ -110,4 +113,44 @@ func (c component) spdx() spdxPackage {
 		p.Supplier = "Organization: " + c.supplier
 	}
 	return p
+}
+
+// Listed is something that a bill of materials lists: a package by name and architecture or a module by its path, at a version.
+type Listed struct{ Name, Version string }
+
+// maxListed is how many things are read of a bill.
+const maxListed = 1 << 16
+
+// ReadSPDX returns what a bill that SPDX wrote lists, and the root hash in hex of the image that it is about.
+func ReadSPDX(text []byte) (rootHash string, listed []Listed, err error) {
+	var d spdxDocument
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&d); err != nil {
+		return "", nil, fmt.Errorf("read bill of materials: %w", err)
+	}
+	if len(d.Packages) == 0 || len(d.Packages) > maxListed || d.Packages[0].SPDXID != spdxImage {
+		return "", nil, fmt.Errorf("read bill of materials: %d packages, or none is the image: hullmark build writes it otherwise", len(d.Packages))
+	}
+	rootHash, ok := strings.CutPrefix(d.Packages[0].Comment, rootHashComment)
+	if !ok {
+		return "", nil, errors.New("read bill of materials: it does not name the image's root hash")
+	}
+	for _, p := range d.Packages[1:] {
+		name := p.Name
+		if _, arch, ok := strings.Cut(p.purl(), "?arch="); ok {
+			name += ":" + arch
+		}
+		listed = append(listed, Listed{name, p.Version})
+	}
+	return rootHash, listed, nil
+}
+
+func (p spdxPackage) purl() string {
+	for _, r := range p.References {
+		if r.Type == "purl" {
+			return r.Locator
+		}
+	}
+	return ""
 }

@@ -93,3 +93,26 @@ func TestBillOfMaterials(t *testing.T) {
 		t.Error("an image without Kubernetes has its bill")
 	}
 }
+
+func TestReadSPDX(t *testing.T) {
+	l := trackedLock(t)
+	text := billOf(t, l, contents)
+	rootHash, listed, err := ReadSPDX(text)
+	if err != nil || rootHash != contents.RootHash || len(listed) != len(l.contained(contents)) {
+		t.Errorf("%d things of %s, %v", len(listed), rootHash, err)
+	}
+	if p := l.Of(Root)[0]; listed[0] != (Listed{p.Name + ":" + p.Arch, p.Version}) || listed[len(listed)-1] != (Listed{"k8s.io/kubernetes", "v1.36.3"}) {
+		t.Errorf("it begins with %v and ends with %v", listed[0], listed[len(listed)-1])
+	}
+	for name, bad := range map[string]string{
+		"empty":         "",
+		"unknown field": strings.Replace(string(text), `"name"`, `"nome"`, 1),
+		"no image":      strings.Replace(string(text), `"SPDXRef-Image"`, `"SPDXRef-Other"`, 2),
+		"no root hash":  strings.Replace(string(text), "dm-verity", "verity", 1),
+		"nothing":       `{"packages": []}`,
+	} {
+		if _, _, err := ReadSPDX([]byte(bad)); err == nil || !strings.Contains(err.Error(), "read bill of materials: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -94,6 +94,7 @@ func newRootCommand() *cobra.Command {
 		newBuildCommand(),
 		newReproduceCommand(),
 		newConvertCommand(),
+		newDiffCommand(),
 		newMeasureCommand(),
 		newLearnCommand(),
 		newSignCommand(),

@@ -76,11 +76,16 @@ func smallDiskOf(t *testing.T, version string) []byte {
 	}
 	stub = bytes.Replace(stub, []byte("systemd-stub 252"), []byte("systemd-stub "+version), 1)
 	root := bytes.Repeat([]byte("root"), 64<<10)
-	layout, err := image.Plan(image.Parts{
+	return diskOf(t, image.Parts{
 		Stub: stub, Kernel: stub, Initrd: []byte("initrd"), Cmdline: "console=ttyS0",
 		OSRelease: []byte("ID=test\nIMAGE_ID=\"node\"\nIMAGE_VERSION=20260102\n"),
 		Root:      bytes.NewReader(root), RootSize: int64(len(root)), Time: time.Unix(1767225600, 0),
 	})
+}
+
+func diskOf(t *testing.T, parts image.Parts) []byte {
+	t.Helper()
+	layout, err := image.Plan(parts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/image/lock"
+)
+
+// diffImage writes an image whose root file system has some files, and its bill of materials; a name that ends in @ is a link. It returns the image's path.
+func diffImage(t *testing.T, files map[string]string, cmdline string, packages ...lock.Package) string {
+	t.Helper()
+	if _, err := exec.LookPath("mkfs.erofs"); err != nil {
+		t.Fatal("mkfs.erofs is missing: apt-get install erofs-utils")
+	}
+	dir := t.TempDir()
+	tree := filepath.Join(dir, "tree")
+	for name, content := range files {
+		path := filepath.Join(tree, strings.TrimSuffix(name, "@"))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(name, "@") {
+			if err := os.Symlink(content, path); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		write(t, path, []byte(content))
+	}
+	root := filepath.Join(dir, "root.erofs")
+	if out, err := exec.Command("mkfs.erofs", "-zlz4hc", "-T0", "-U8f5d4a38-0000-4000-8000-000000000000", root, tree).CombinedOutput(); err != nil {
+		t.Fatalf("mkfs.erofs: %v\n%s", err, out)
+	}
+	content, err := os.ReadFile(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stub, err := os.ReadFile("/usr/lib/systemd/boot/efi/linuxx64.efi.stub")
+	if err != nil {
+		t.Fatal("the stub is missing: apt-get install systemd-boot-efi")
+	}
+	stub = bytes.Replace(stub, []byte("systemd-stub 252"), []byte("systemd-stub 257"), 1)
+	disk := diskOf(t, image.Parts{
+		Stub: stub, Kernel: stub, Initrd: []byte("initrd"), Cmdline: cmdline, Uname: "6.1",
+		OSRelease: []byte("ID=test\nIMAGE_ID=node\nIMAGE_VERSION=1\n"), Root: bytes.NewReader(content), RootSize: int64(len(content)), Time: time.Unix(1767225600, 0),
+	})
+	path := filepath.Join(dir, "node.raw")
+	write(t, path, disk)
+	opened, err := image.Open(bytes.NewReader(disk), int64(len(disk)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := lock.Lock{Time: 1767225600, Go: "go1.26.8", Packages: packages}
+	bill, err := l.SPDX(lock.Contents{ID: "node", Version: "1", RootHash: fmt.Sprintf("%x", opened.RootHash[:])})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "node.spdx.json"), bill)
+	return path
+}
+
+func bash(version string) lock.Package {
+	return lock.Package{Set: lock.Root, Name: "bash", Version: version, Arch: "amd64"}
+}
+
+// TestDiffNamesEverythingThatDiffers has the machine's own tools for a tools tree.
+func TestDiffNamesEverythingThatDiffers(t *testing.T) {
+	a := diffImage(t, map[string]string{
+		"etc/same": "same", "etc/changed": "one", "etc/gone": "", "etc/link@": "here", "usr/lib/systemd/system/a.service": "[Unit]",
+		"usr/lib/modules/6.1/config": "# Linux\nCONFIG_SAME=y\nCONFIG_ON=y\nCONFIG_TEXT=\"x\"\n# CONFIG_OFF is not set\n",
+	}, "quiet console=ttyS0 console=tty0", bash("1"), lock.Package{Set: lock.Root, Name: "tar", Version: "3", Arch: "all"})
+	b := diffImage(t, map[string]string{
+		"etc/same": "same", "etc/changed": "two", "etc/new\x1b[2J": "", "etc/link@": "there", "etc/systemd/system/b.service": "[Unit]",
+		"usr/lib/modules/6.1/config": "CONFIG_SAME=y\n# CONFIG_ON is not set\nCONFIG_TEXT=\"y\"\nCONFIG_OFF=m\n",
+	}, "quiet console=ttyS0 panic=1", bash("2"))
+	code, out := hullmarkCLI(t, "diff", a, b, "--tools", "/", "-o", "json")
+	var r diffReport
+	if err := json.NewDecoder(strings.NewReader(out)).Decode(&r); err != nil || code != exitMismatch || r.Equal || len(r.NotCompared) != 0 {
+		t.Fatalf("exit %d, %v\n%s", code, err, out)
+	}
+	got := map[string][]string{}
+	for _, d := range r.Differences {
+		if _, a, ok := strings.Cut(d.A, "-rw-------"); ok {
+			d.A = a[:9]
+		}
+		if _, b, ok := strings.Cut(d.B, "-rw-------"); ok {
+			d.B = b[:9]
+		}
+		got[d.Kind] = append(got[d.Kind], d.Name+": "+d.A+" | "+d.B)
+	}
+	for kind, want := range map[string][]string{
+		kindConfig:  {"CONFIG_OFF: n | m", "CONFIG_ON: y | n", `CONFIG_TEXT: "x" | "y"`},
+		kindPackage: {"bash:amd64: 1 | 2", "tar:all: 3 | "},
+		kindUnit:    {"/etc/systemd/system/b.service:  |  6 bytes,", "/usr/lib/systemd/system/a.service:  6 bytes, | "},
+		kindFile: {
+			"/etc/changed:  3 bytes, |  3 bytes,", "/etc/gone:  0 bytes, | ", "/etc/link: -> here | -> there", "/etc/new\x1b[2J:  |  0 bytes,",
+			"/etc/systemd:  | drwxr-xr-x", "/etc/systemd/system:  | drwxr-xr-x", "/usr/lib/modules/6.1/config:  74 bytes |  66 bytes",
+			"/usr/lib/systemd: drwxr-xr-x | ", "/usr/lib/systemd/system: drwxr-xr-x | ",
+		},
+	} {
+		if !slices.Equal(got[kind], want) {
+			t.Errorf("%s:\n%q, want\n%q", kind, got[kind], want)
+		}
+	}
+	if c := got[kindCmdline]; len(c) != 3 || c[0] != "console: console=ttyS0 console=tty0 | console=ttyS0" || c[1] != "panic:  | panic=1" || !strings.HasPrefix(c[2], "roothash: roothash=") {
+		t.Errorf("command line: %q", c)
+	}
+	if len(got[kindSection]) != 0 || len(got[kindImage]) != 3 {
+		t.Errorf("kernel image %q, image %q", got[kindSection], got[kindImage])
+	}
+	var changed []string
+	for _, line := range got[kindRegister] {
+		name, _, _ := strings.Cut(line, ": ")
+		changed = append(changed, name)
+	}
+	for _, want := range []string{"PCR  4", "PCR  5", "PCR 11"} {
+		if !slices.Contains(changed, want) {
+			t.Errorf("%s is not among %q", want, changed)
+		}
+	}
+	if slices.Contains(changed, "PCR  7") {
+		t.Errorf("PCR 7 does not hang on the image, and differs: %q", changed)
+	}
+	code, text := hullmarkCLI(t, "diff", a, b, "--tools", "/")
+	wantExit(t, code, exitMismatch, text, "kernel configuration\n", "  ~ CONFIG_ON", "  - tar:all", "  + /etc/new[2J", "the images differ")
+}
+
+func TestDiffOfEqualImages(t *testing.T) {
+	a := diffImage(t, map[string]string{"etc/same": "same"}, "quiet")
+	b := filepath.Join(t.TempDir(), "copy.raw")
+	content, err := os.ReadFile(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, b, content)
+	code, out := hullmarkCLI(t, "diff", a, b, "--tools", "/")
+	wantExit(t, code, 0, out, "byte-equal")
+	code, out = hullmarkCLI(t, "diff", a, b, "--tools", "/", "-o", "json")
+	wantExit(t, code, 0, out, `"equal": true`, `"kind": "package"`, "copy.spdx.json is not there")
+	content[len(content)-2<<20-1] = 1 // the padding of the hash tree: in no register
+	write(t, b, content)
+	code, out = hullmarkCLI(t, "diff", a, b, "--tools", "/")
+	wantExit(t, code, exitMismatch, out, "sha256 of the disk")
+	if strings.Contains(out, "register") {
+		t.Errorf("a register differs:\n%s", out)
+	}
+}
+
+func TestDiffRefuses(t *testing.T) {
+	a := diffImage(t, map[string]string{"etc/a": "a"}, "quiet")
+	b := diffImage(t, map[string]string{"etc/b": "b"}, "quiet")
+	bill := strings.Replace(b, ".raw", ".spdx.json", 1)
+	good, err := os.ReadFile(bill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.ReadFile(strings.Replace(a, ".raw", ".spdx.json", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	noErofs := filepath.Join(t.TempDir(), "node.raw")
+	write(t, noErofs, smallDisk(t))
+	code, out := hullmarkCLI(t, "diff", a)
+	wantExit(t, code, exitUsage, out, "name two images")
+	code, out = hullmarkCLI(t, "diff", a, b)
+	wantExit(t, code, exitUsage, out, "name one with --tools")
+	code, out = hullmarkCLI(t, "diff", a, noErofs, "--tools", "/")
+	wantExit(t, code, exitFailed, out, noErofs+": unpack the root file system: fsck.erofs")
+	code, out = hullmarkCLI(t, "diff", a, "/etc/passwd", "--tools", "/")
+	wantExit(t, code, exitFailed, out, "/etc/passwd: open image")
+	write(t, bill, other)
+	code, out = hullmarkCLI(t, "diff", a, b, "--tools", "/")
+	wantExit(t, code, exitFailed, out, bill+" is about another image")
+	write(t, bill, good[:len(good)/2])
+	code, out = hullmarkCLI(t, "diff", a, b, "--tools", "/")
+	wantExit(t, code, exitFailed, out, bill+": read bill of materials")
+}
