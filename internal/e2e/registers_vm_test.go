@@ -52,6 +52,8 @@ type registersCase struct {
 	edit func(p *probe.Parts)
 	// esp is what lies beside the kernel image.
 	esp map[string][]byte
+	// grow is how large the disk becomes, in bytes, as a cloud's are larger than the image; 0 leaves it as it is.
+	grow int64
 	// network boots the machine in a shared network: neither that nor the network card's address may be measured.
 	network bool
 }
@@ -84,6 +86,7 @@ func TestVMRegisters(t *testing.T) {
 				beside + "tool.raw":       []byte("an extension"),
 			},
 		},
+		{name: "a larger disk", machine: map[string]any{}, grow: 1 << 30},
 		{name: "in a shared network", machine: map[string]any{}, network: true},
 		{name: "in a shared network with an option ROM", machine: map[string]any{"nicROM": true}, network: true},
 		{name: "SMBIOS string", machine: map[string]any{"smbios": []string{smbiosKey + "hullmark.host=1"}}},
@@ -127,6 +130,11 @@ func (b bench) predictAndBoot(t *testing.T, c registersCase) {
 	cli(t, 0, "learn", "--machine", file)
 	document := b.measure(t, i.Path, file)
 	i.Add(t, c.esp)
+	if c.grow != 0 {
+		if err := os.Truncate(i.Path, c.grow); err != nil {
+			t.Fatal(err)
+		}
+	}
 	shape := b.shaped(t, described)
 	if c.network {
 		shape.Network = b.network(t).Dir()
