@@ -273,7 +273,33 @@ func TestZstdReadsRawZst(t *testing.T) {
 	}
 }
 
-// TestBytesDoNotDependOnProcessors also uses packs that have packed something else before.
+// TestPacksRememberNothing packs what can only be compressed by somebody who has seen it before.
+func TestPacksRememberNothing(t *testing.T) {
+	block := sample()[1200<<10:][:20<<10]
+	for name, newPack := range map[string]func() (pack, error){"frames": newZstd(true), "clusters": newCluster, "deflate": newDeflate} {
+		var packed [][]byte
+		for _, before := range []int{0, 1, 3} {
+			do, err := newPack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range before {
+				if _, err := do(block); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b, err := do(block)
+			if err != nil {
+				t.Fatal(err)
+			}
+			packed = append(packed, b)
+		}
+		if !bytes.Equal(packed[0], packed[1]) || !bytes.Equal(packed[0], packed[2]) {
+			t.Errorf("%s: a block packs to %d, %d and %d bytes, by what came before", name, len(packed[0]), len(packed[1]), len(packed[2]))
+		}
+	}
+}
+
 func TestBytesDoNotDependOnProcessors(t *testing.T) {
 	disk := slices.Concat(sample(), sample(), sample(), sample(), sample())
 	disk = disk[:len(disk)/512*512]
