@@ -16,9 +16,9 @@ const (
 // What the encoder looks at. More candidates or a longer stretch cost time and save little; a change here changes images: see encoding.
 const (
 	hashBits   = 16
-	candidates = 5
+	candidates = 8
 	// enough is a match so long that none is looked for at the positions that it covers.
-	enough = 64
+	enough = 16
 	// stretch is how many bytes are parsed at once.
 	stretch = 8 << 10
 	// probe is after how many bytes a cluster that saves nothing is given up.
