@@ -70,18 +70,31 @@ func (l Lock) SPDX(c Contents) ([]byte, error) {
 		SPDXID: spdxImage, Name: c.ID, Version: c.Version, FileName: c.ID + ".raw", Supplier: spdxUnsaid, DownloadLocation: spdxUnsaid,
 		Comment: c.comment(),
 	}
-	d := spdxDocument{
-		SPDXID: spdxDocumentRef, Version: "SPDX-2.3", DataLicense: "CC0-1.0", Name: c.ID + "-" + c.Version,
-		Creation:      spdxCreation{l.date(), []string{"Tool: hullmark"}},
-		Comment:       "Made from the locked package set, and from what the Go programs say that they were compiled of.",
-		Packages:      []spdxPackage{image},
-		Relationships: []spdxRelationship{{spdxDocumentRef, "DESCRIBES", image.SPDXID}},
-	}
+	d := l.describe(c.ID+"-"+c.Version, image)
+	d.Comment = "Made from the locked package set, and from what the Go programs say that they were compiled of."
 	for _, in := range l.contained(c) {
-		p := in.spdx()
-		d.Packages = append(d.Packages, p)
-		d.Relationships = append(d.Relationships, spdxRelationship{image.SPDXID, "CONTAINS", p.SPDXID})
+		d.contain(image, in.spdx())
 	}
+	return d.named()
+}
+
+// describe begins a bill about one thing, with the lock's date.
+func (l Lock) describe(name string, what spdxPackage) spdxDocument {
+	return spdxDocument{
+		SPDXID: spdxDocumentRef, Version: "SPDX-2.3", DataLicense: "CC0-1.0", Name: name,
+		Creation:      spdxCreation{l.date(), []string{"Tool: hullmark"}},
+		Packages:      []spdxPackage{what},
+		Relationships: []spdxRelationship{{spdxDocumentRef, "DESCRIBES", what.SPDXID}},
+	}
+}
+
+func (d *spdxDocument) contain(in, p spdxPackage) {
+	d.Packages = append(d.Packages, p)
+	d.Relationships = append(d.Relationships, spdxRelationship{in.SPDXID, "CONTAINS", p.SPDXID})
+}
+
+// named encodes a bill under a namespace that is made of its content.
+func (d spdxDocument) named() ([]byte, error) {
 	text, err := encodeSPDX(d)
 	if err != nil {
 		return nil, fmt.Errorf("write bill of materials: %w", err)

@@ -63,6 +63,9 @@ func accompany(r build.Result, release measurements.Release, provenance provenan
 	return link(filepath.Join(r.Bundle, "usr/lib/kubernetes/bin/kubectl"), filepath.Join(out, "kubectl"))
 }
 
+// releasedAs is what a released program calls itself; the linker sets it.
+var releasedAs string
+
 // releaseVersion is the form of a version that a tag gives, unlike what Go makes of a commit or of a changed checkout.
 var releaseVersion = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+$`)
 
@@ -73,11 +76,12 @@ func thisBuilder() string {
 	if !ok {
 		return ""
 	}
-	version := "devel"
-	if releaseVersion.MatchString(info.Main.Version) {
-		version = info.Main.Version
+	for _, known := range []string{releasedAs, info.Main.Version} {
+		if releaseVersion.MatchString(known) {
+			return info.Main.Path + "@" + known
+		}
 	}
-	return info.Main.Path + "@" + version
+	return info.Main.Path + "@devel"
 }
 
 // link makes name a symbolic link to target, in place of an older link.

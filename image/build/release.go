@@ -1,0 +1,86 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hullmark/hullmark/image/lock"
+)
+
+// ReleaseArchitectures are those that Hullmark's own program is released for, as GOARCH spells them.
+var ReleaseArchitectures = []string{"amd64", "arm64"}
+
+// Release compiles Hullmark's own program from the checkout in source for each architecture, with the locked release of Go, and leaves it in the folder
+// out, with a bill of materials for each and SHA256SUMS over all. The same sources and version give the same bytes, wherever the checkout is and whether
+// or not it is a repository. Version is what the program calls itself ("v1.2.3"). Files get their names when all of them are whole.
+func Release(ctx context.Context, source, version, out string, architectures []string) error {
+	l, err := ReadLock(Options{LockFile: filepath.Join(source, "hullmark.lock")})
+	if err != nil {
+		return err
+	}
+	if err := checkGo(ctx, l.Go, source); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp(out, ".work-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	var sums strings.Builder
+	var files []string
+	for _, arch := range architectures {
+		name := "hullmark_" + strings.TrimPrefix(version, "v") + "_linux_" + arch
+		if err := releaseProgram(ctx, l, source, version, arch, filepath.Join(work, name)); err != nil {
+			return fmt.Errorf("release %s: %w", name, err)
+		}
+		files = append(files, name, name+".spdx.json")
+	}
+	for _, name := range files {
+		sum, err := fileSum(filepath.Join(work, name))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&sums, "%s  %s\n", sum, name)
+	}
+	if err := os.WriteFile(filepath.Join(work, sumsFile), []byte(sums.String()), 0o644); err != nil {
+		return err
+	}
+	for _, name := range append(files, sumsFile) {
+		err = errors.Join(err, os.Rename(filepath.Join(work, name), filepath.Join(out, name)))
+	}
+	return err
+}
+
+// sumsFile has the form that sha256sum --check reads.
+const sumsFile = "SHA256SUMS"
+
+// releaseProgram compiles one program, and writes its bill beside it.
+func releaseProgram(ctx context.Context, l lock.Lock, source, version, arch, to string) error {
+	flags := goFlags("-o", to, "./tools/hullmark")
+	flags[2] += " -X main.releasedAs=" + version
+	cmd := goCommand(ctx, l.Go, source, "", flags...)
+	cmd.Env = append(cmd.Env, "GOARCH="+arch)
+	if err := runQuiet(cmd, "compile"); err != nil {
+		return err
+	}
+	modules, err := goModules(to)
+	if err != nil {
+		return err
+	}
+	sum, err := fileSum(to)
+	if err != nil {
+		return err
+	}
+	bill, err := l.ProgramSPDX(lock.Program{File: filepath.Base(to), Version: version, SHA256: sum, Modules: modules})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to+".spdx.json", bill, 0o644)
+}

@@ -1,0 +1,29 @@
+package lock
+
+import (
+	"path"
+	"strings"
+)
+
+// Program is a compiled program of ours that is given to people by itself.
+type Program struct {
+	// File is its file's name, Version what it calls itself, SHA256 its content's, in hex.
+	File, Version, SHA256 string
+	// Modules are what it was compiled from, as it says itself.
+	Modules []Module
+}
+
+// ProgramSPDX returns the bill of materials of a program in the form of SPDX: the modules in it, and the release of Go. It depends on l and p alone.
+func (l Lock) ProgramSPDX(p Program) ([]byte, error) {
+	program := spdxPackage{
+		SPDXID: "SPDXRef-Program", Name: path.Base(p.File), Version: p.Version, FileName: p.File, Supplier: spdxUnsaid, DownloadLocation: spdxUnsaid,
+		Checksums: []spdxChecksum{{"SHA256", p.SHA256}},
+	}
+	d := l.describe(p.File, program)
+	d.Comment = "The Go modules that the program itself says it holds."
+	d.contain(program, goComponent("stdlib", strings.TrimPrefix(l.Go, "go"), "compiled by "+l.Go).spdx())
+	for _, m := range p.Modules {
+		d.contain(program, goComponent(m.Path, m.Version, "go.sum "+m.Sum).spdx())
+	}
+	return d.named()
+}
