@@ -71,23 +71,37 @@ func recipe(t *testing.T) (command string, variables map[string]string) {
 const container = `
 set -euo pipefail
 mount -t tmpfs -o mode=0755 tmpfs "$ROOM"
-mkdir "$ROOM/changed" "$ROOM/work" "$ROOM/root"
-mount -t overlay -o lowerdir=/,upperdir="$ROOM/changed",workdir="$ROOM/work" overlay "$ROOM/root"
+# over NAME FOLDER PLACE shows a folder, whose changes stay in here.
+over() {
+    mkdir "$ROOM/$1" "$ROOM/$1-work"
+    mkdir -p "$3"
+    mount -t overlay -o lowerdir="$2",upperdir="$ROOM/$1",workdir="$ROOM/$1-work" overlay "$3"
+}
+over changed / "$ROOM/root"
 cd "$ROOM/root"
 for hidden in home root tmp var/tmp run mnt; do mkdir -p "$hidden"; mount -t tmpfs -o mode=1777 tmpfs "$hidden"; done
 mount -t proc proc proc
 mount -t sysfs -o ro sysfs sys
 mount --rbind /dev dev
-mkdir mnt/packages mnt/modules
-mount --bind -o ro "$PACKAGES" mnt/packages
+# What was fetched and compiled before is taken as it is; trees and what follows from them are made anew.
+over packages "$CACHE" home/cache
+over objects "$OBJECTS" home/objects
+rm -rf home/cache/{tree,erofs,repository,mkosi}
+find home/cache home/objects -maxdepth 3 -type d -exec chmod 777 {} +
+find home/cache -maxdepth 2 -name '.*.lock' -exec chmod 666 {} +
+mkdir mnt/modules
 mount --bind -o ro "$MODULES" mnt/modules
 git clone -q "$CHECKOUT" home/source
-exec chroot . setpriv --inh-caps -all --bounding-set -all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+sys_chroot,+mknod,+audit_write,+setfcap \
-    sh -euc 'cd /home/source; mkdir -p /home/cache; ln -s /mnt/packages /home/cache/sha256; chmod 777 /home/cache; exec "$@"' sh "$COMMAND"
+mkdir .old
+pivot_root . .old # under a mere chroot the kernel lets nobody make a user namespace
+umount -l .old
+exec setpriv --inh-caps -all --bounding-set -all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+sys_chroot,+mknod,+audit_write,+setfcap \
+    env --chdir /home/source "$COMMAND"
 `
 
-// The pipeline of docs/ci.md, from a clean clone, by an ordinary user of a container. Packages and modules are those that the machine has; what is made of
-// them is made anew. Two things are shortened: the Kubernetes bundle is left out, and so is reproduce, which takes half an hour and has tests of its own.
+// The pipeline of docs/ci.md, from a clean clone, by an ordinary user of a container. Packages, Go modules, the tools tree and compiled objects are those that
+// the machine has; root tree and image are made anew. Two things are shortened: the Kubernetes bundle is left out, and so is reproduce, which takes
+// half an hour and has tests of its own.
 func TestCIRecipe(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("it takes root to make a container here: sudo go test -tags long -run TestCIRecipe ./internal/e2e")
@@ -101,10 +115,11 @@ func TestCIRecipe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	modules, err := exec.CommandContext(t.Context(), "go", "env", "GOMODCACHE").Output()
+	folders, err := exec.CommandContext(t.Context(), "go", "env", "GOMODCACHE", "GOCACHE").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
+	modules, objects, _ := strings.Cut(strings.TrimSpace(string(folders)), "\n")
 	checkout, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +129,7 @@ func TestCIRecipe(t *testing.T) {
 		"BUILD_FLAGS": "--without-kubernetes", "REPRODUCE": "no",
 		"PATH": os.Getenv("PATH"), "HULLMARK_CACHE": "/home/cache", "GOPROXY": "file:///mnt/modules/cache/download", "GOFLAGS": "-modcacherw", "GONOSUMDB": "*",
 		"ROOM": t.TempDir(), "COMMAND": command, "CHECKOUT": checkout,
-		"PACKAGES": store.BlobPath(""), "MODULES": strings.TrimSpace(string(modules)),
+		"CACHE": store.Root, "MODULES": modules, "OBJECTS": objects, "GOCACHE": "/home/objects",
 	}
 	for name, value := range variables {
 		if _, set := settings[name]; !set {
