@@ -55,7 +55,7 @@ type BuildParameters struct {
 type Resource struct {
 	Name        string            `json:"name,omitempty"`
 	URI         string            `json:"uri,omitempty"`
-	Digest      map[string]string `json:"digest"`
+	Digest      map[string]string `json:"digest,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 

@@ -94,5 +94,5 @@ func dependencies(r build.Result) ([]measurements.Resource, error) {
 		}
 		all = append(all, resource)
 	}
-	return append(all, measurements.Resource{URI: lock.Module{Path: "toolchain", Version: strings.TrimPrefix(r.Lock.Go, "go")}.PURL(), Digest: map[string]string{}}), nil
+	return append(all, measurements.Resource{URI: lock.Module{Path: "stdlib", Version: strings.TrimPrefix(r.Lock.Go, "go")}.PURL()}), nil
 }
