@@ -86,7 +86,7 @@ mount --rbind /dev dev
 # What was fetched and compiled before is taken as it is; trees and what follows from them are made anew.
 over packages "$CACHE" home/cache
 over objects "$OBJECTS" home/objects
-rm -rf home/cache/{tree,erofs,repository,mkosi}
+find home/cache -mindepth 1 -maxdepth 1 ! -name sha256 ! -name tools ! -name go-build -exec rm -rf {} +
 find home/cache home/objects -maxdepth 3 -type d -exec chmod 777 {} +
 find home/cache -maxdepth 2 -name '.*.lock' -exec chmod 666 {} +
 mkdir mnt/modules
