@@ -63,8 +63,10 @@ func (p programs) make(ctx context.Context, l lock.Lock) error {
 
 // goFlags make a program's bytes independent of where and when it is compiled.
 func goFlags(extra ...string) []string {
-	return append([]string{"build", "-trimpath", "-ldflags=-s -w -buildid="}, extra...)
+	return append([]string{"build", "-trimpath", linkerFlags}, extra...)
 }
+
+const linkerFlags = "-ldflags=-s -w -buildid="
 
 // static compiles tools/name without C, so Go is all that it needs.
 func (p programs) static(ctx context.Context, release, name, out string) error {

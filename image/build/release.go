@@ -63,9 +63,7 @@ const sumsFile = "SHA256SUMS"
 
 // releaseProgram compiles one program, and writes its bill beside it.
 func releaseProgram(ctx context.Context, l lock.Lock, source, version, arch, to string) error {
-	flags := goFlags("-o", to, "./tools/hullmark")
-	flags[2] += " -X main.releasedAs=" + version
-	cmd := goCommand(ctx, l.Go, source, "", flags...)
+	cmd := goCommand(ctx, l.Go, source, "", goFlags(linkerFlags+" -X main.releasedAs="+version, "-o", to, "./tools/hullmark")...)
 	cmd.Env = append(cmd.Env, "GOARCH="+arch)
 	if err := runQuiet(cmd, "compile"); err != nil {
 		return err
