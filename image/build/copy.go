@@ -16,15 +16,18 @@ func plainMode(mode fs.FileMode) fs.FileMode {
 	return 0o644
 }
 
-// copyFolder copies folders, files and links below from; mode says which permissions a file's copy has. Folders whose name or path is in skip stay
+// copyFolder copies folders, files and links below from; mode says which permissions a file's copy has. What has its name or path in skip stays
 // behind.
 func copyFolder(from, to string, mode func(fs.FileMode) fs.FileMode, skip ...string) error {
 	return filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		if e.IsDir() && (slices.Contains(skip, path) || slices.Contains(skip, e.Name())) {
-			return fs.SkipDir
+		if slices.Contains(skip, path) || slices.Contains(skip, e.Name()) {
+			if e.IsDir() {
+				return fs.SkipDir
+			}
+			return nil // a worktree's .git is a file
 		}
 		rel, err := filepath.Rel(from, path)
 		if err != nil {
