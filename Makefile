@@ -81,6 +81,10 @@ flood: ## Let strangers flood a join service and a node's port, each kind for FO
 bench: ## Compare speed with peers, side by side, on the image in out/ (run make image before).
 	go test -run '^$$' -bench . -benchtime 1x ./internal/bench -args -out $(abspath $(OUT))
 
+.PHONY: bench-build
+bench-build: setup ## Compare the time of builds, and the size, with mkosi's own of the same packages; wants a quiet machine.
+	go test -tags bench -run '^$$' -bench BenchmarkBuild -benchtime 1x -timeout 1h ./image/build
+
 .PHONY: reproduce
 reproduce: setup bin/hullmark ## Build the image three times under other circumstances, and compare.
 	bin/hullmark reproduce --out $(OUT)
@@ -95,8 +99,8 @@ release: ## Make a release of bin/hullmark in out/release: VERSION (v1.2.3) for 
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.
-	go vet -tags long,vm,cluster,docs,browser,explore,powercut ./...
-	go tool staticcheck -tags long,vm,cluster,docs,browser,explore,powercut ./...
+	go vet -tags long,vm,cluster,docs,browser,explore,powercut,bench ./...
+	go tool staticcheck -tags long,vm,cluster,docs,browser,explore,powercut,bench ./...
 	@unformatted=$$(go tool gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); \
 		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi
 

@@ -64,7 +64,7 @@ func TestFormatsOfARealImage(t *testing.T) {
 
 // TestDiffOfRealImages compares an image with that of the profile debug, which has a shell.
 func TestDiffOfRealImages(t *testing.T) {
-	a, b := realImage(t, func(*build.Options) {}), realImage(t, func(o *build.Options) { o.Profile = "debug" })
+	a, b := realImage(t, func(*build.Options) {}), realImage(t, func(o *build.Options) { o.Profiles = []string{"debug"} })
 	code, out := hullmarkCLI(t, "diff", a, b)
 	wantExit(t, code, exitMismatch, out, "/usr/bin/bash", "+ debug", "PCR 11, .osrel", "PCR 11, .cmdline", "root file system", "unit\n")
 	for _, same := range []string{"PCR  7", "CONFIG_", "not compared"} {
