@@ -3,11 +3,13 @@
 package build
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"text/tabwriter"
@@ -16,6 +18,7 @@ import (
 	"github.com/hullmark/hullmark/image/gpt"
 	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/cache"
+	"github.com/hullmark/hullmark/internal/vm"
 )
 
 // The peer is mkosi itself, which makes a disk of the same packages: ESP with a UKI, erofs root with the same compression, dm-verity. It has the same tools
@@ -41,11 +44,22 @@ WithRecommends=no
 Locale=C.UTF-8
 KernelCommandLine=console=ttyS0 quiet
 Packages=%s
+InitrdPackages=systemd-cryptsetup
 
 [Build]
 Environment=SYSTEMD_REPART_MKFS_OPTIONS_EROFS=-C65536
 WithNetwork=no
 `
+
+// marker is a service that says on the console when the agent starts: in the peer's image after the network is set up, as any service would, and in ours
+// where our agent does.
+func marker(after string) map[string]string {
+	return map[string]string{
+		"mkosi.extra/usr/lib/systemd/system/bench.service": "[Unit]\n" + after + "\n[Service]\nType=oneshot\nExecStart=/usr/bin/echo bench: the agent would start\n" +
+			"StandardOutput=tty\nTTYPath=/dev/console\n[Install]\nWantedBy=multi-user.target\n",
+		"mkosi.extra/usr/lib/systemd/system-preset/10-bench.preset": "enable bench.service\n",
+	}
+}
 
 var peerPartitions = map[string]string{
 	"00-esp.conf":    "[Partition]\nType=esp\nFormat=vfat\nCopyFiles=/boot:/\nCopyFiles=/efi:/\nSizeMinBytes=128M\nSizeMaxBytes=128M\n",
@@ -89,6 +103,7 @@ func newPeer(b *testing.B, o Options, l lock.Lock) peer {
 		fmt.Fprintf(&sources, "Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n", s.url, strings.Join(s.suites, " "), archiveKeyring)
 	}
 	put(b, p.mkosi.definitions, map[string]string{"mkosi.sandbox/etc/apt/sources.list.d/mkosi.sources": sources.String()})
+	put(b, p.mkosi.definitions, marker("After=network.target"))
 	p.tools = peerToolsTree(b, o, mirrors)
 	return p
 }
@@ -136,7 +151,7 @@ func (p peer) build(b *testing.B, args ...string) time.Duration {
 // BenchmarkBuild compares what people wait for: a build after a package changed, with what was downloaded at hand; one after a file of the tree changed;
 // and one after nothing changed.
 func BenchmarkBuild(b *testing.B) {
-	o, l, _ := settled(b)
+	o, l, tools := settled(b)
 	o.Config = b.TempDir()
 	p := newPeer(b, o, l)
 	p.build(b)
@@ -146,6 +161,7 @@ func BenchmarkBuild(b *testing.B) {
 	incremental := p.build(b, "--cache-only", "always", "--incremental", "yes")
 
 	put(b, o.Config, map[string]string{"mkosi.extra/etc/probe": "1"})
+	put(b, o.Config, marker("DefaultDependencies=no\nAfter=systemd-modules-load.service systemd-tmpfiles-setup-dev.service systemd-journald.socket hullmark-statedisk.socket"))
 	ours(b, o)
 	changed := o
 	changed.LockFile = withNewVersion(b, o, l, "netbase")
@@ -163,6 +179,7 @@ func BenchmarkBuild(b *testing.B) {
 	}{
 		{"build after a package changed", ourFull.Seconds(), full.Seconds(), "s", 0.7},
 		{"build after a file of the tree changed", ourIncremental.Seconds(), incremental.Seconds(), "s", 0.25},
+		{"power-on to the agent, emulated", bootTime(b, filepath.Join(o.Out, o.ID+".raw"), tools), bootTime(b, filepath.Join(p.work, "peer.raw"), tools), "s", 1. / 3},
 		{"root file system", float64(rootSize(b, filepath.Join(o.Out, o.ID+".raw"))) / 1e6, float64(rootSize(b, filepath.Join(p.work, "peer.raw"))) / 1e6, "MB", 0.8},
 	} {
 		ratio := row.ours / row.peers
@@ -222,6 +239,23 @@ func withNewVersion(b *testing.B, o Options, l lock.Lock, name string) string {
 		b.Fatal(err)
 	}
 	return file
+}
+
+// bootTime returns how many seconds after power-on an image's agent would start.
+func bootTime(b *testing.B, disk, tools string) float64 {
+	b.Helper()
+	began := time.Now()
+	m, err := vm.Start(b.Context(), vm.Config{Dir: b.TempDir(), Image: disk, Tools: tools, Accel: vm.AccelTCG, MemoryMiB: 2048})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer m.Kill()
+	ctx, cancel := context.WithTimeout(b.Context(), 10*time.Minute)
+	defer cancel()
+	if line, err := m.WaitConsole(ctx, regexp.MustCompile("bench: the agent would start")); err != nil {
+		b.Fatalf("%s: %q, %v", disk, line, err)
+	}
+	return time.Since(began).Seconds()
 }
 
 // rootSize returns the length of a disk's root partition, in bytes.
