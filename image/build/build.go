@@ -1,4 +1,4 @@
-// Package build makes an image: it locks and fetches packages, runs mkosi and mkfs.erofs, compiles our programs, and hands the parts to package image.
+// Package build makes an image: it locks and fetches packages, runs mkosi, compiles our programs, and hands the parts to package image.
 package build
 
 import (
