@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/image/secureboot"
 )
 
 // keysOptions are the flags of `hullmark keys create` and `hullmark keys rotate`.
@@ -85,6 +86,9 @@ func (o *keysOptions) check(dir string) error {
 	if _, err := os.Lstat(dir); err == nil {
 		return fmt.Errorf("keys: %s exists already; keys are never overwritten", dir)
 	}
+	if _, err := os.Stat(filepath.Dir(dir)); err != nil {
+		return fmt.Errorf("keys: %w", err)
+	}
 	return nil
 }
 
@@ -101,13 +105,16 @@ func (o *keysOptions) create(ctx context.Context, dir string, out, notes io.Writ
 	}
 	defer passphrase.Wipe()
 	var s keySet
+	if s.image, err = o.imageKey(ctx, passphrase, notes); err != nil {
+		return err
+	}
 	if s.platform, err = newBootKey(o.name, platformKey, passphrase); err != nil {
 		return err
 	}
 	if s.exchange, err = newBootKey(o.name, exchangeKey, passphrase); err != nil {
 		return err
 	}
-	return o.finish(ctx, s, dir, passphrase, out, notes)
+	return s.publish(dir, out)
 }
 
 func (o *keysOptions) rotate(ctx context.Context, old, dir string, out, notes io.Writer) error {
@@ -134,24 +141,25 @@ func (o *keysOptions) rotate(ctx context.Context, old, dir string, out, notes io
 		return fmt.Errorf("keys rotate: %s is from %v, which is not over by this machine's clock; firmware would not take an older key in its place", old, before.NotBefore)
 	}
 	o.name = strings.TrimSuffix(before.Subject.CommonName, " "+imageKey)
-	return o.finish(ctx, s, dir, passphrase, out, notes)
-}
-
-// finish adds the key for images, and writes the folder.
-func (o *keysOptions) finish(ctx context.Context, s keySet, dir string, passphrase hullmark.Secret, out, notes io.Writer) (err error) {
 	if s.image, err = o.imageKey(ctx, passphrase, notes); err != nil {
 		return err
 	}
+	return s.publish(dir, out)
+}
+
+// publish writes the folder, and says what is in it.
+func (s keySet) publish(dir string, out io.Writer) error {
 	if err := s.write(dir); err != nil {
 		return err
 	}
 	for _, k := range []bootKey{s.platform, s.exchange, s.image} {
 		fmt.Fprintf(out, "%-4s %s, serial %x\n", k.name, printable(k.certificate.Subject.CommonName), k.certificate.SerialNumber)
 	}
-	_, err = fmt.Fprintln(out, filepath.Join(dir, varsFile))
+	_, err := fmt.Fprintln(out, filepath.Join(dir, varsFile))
 	return err
 }
 
+// imageKey makes the key for images, or a certificate for the one that is elsewhere.
 func (o *keysOptions) imageKey(ctx context.Context, passphrase hullmark.Secret, notes io.Writer) (bootKey, error) {
 	if o.signer == "" {
 		return newBootKey(o.name, imageKey, passphrase)
@@ -160,8 +168,8 @@ func (o *keysOptions) imageKey(ctx context.Context, passphrase hullmark.Secret, 
 	if err != nil {
 		return bootKey{}, err
 	}
-	if _, ok := public.(*rsa.PublicKey); !ok {
-		return bootKey{}, fmt.Errorf("%s: a %T; firmware takes RSA", o.publicKey, public)
+	if key, ok := public.(*rsa.PublicKey); !ok || key.N.BitLen() < secureboot.MinBits {
+		return bootKey{}, fmt.Errorf("%s: firmware takes RSA keys of at least %d bits, and this is no such key", o.publicKey, secureboot.MinBits)
 	}
 	return certify(o.name, imageKey, commandSigner{ctx: ctx, command: o.signer, public: public, notes: notes})
 }

@@ -338,6 +338,8 @@ func TestKeysCreateRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, f.path("tomorrow", "db.pem"), certificateOf(t, time.Now().Add(24*time.Hour)))
+	tool(t, "openssl", "openssl", "genrsa", "-out", f.path("short"), "1024")
+	tool(t, "openssl", "openssl", "pkey", "-in", f.path("short"), "-pubout", "-out", f.path("short.pub"))
 	before := f.files(t)
 	for name, c := range map[string]struct {
 		args []string
@@ -351,6 +353,7 @@ func TestKeysCreateRefuses(t *testing.T) {
 		"a signer that dies":      {[]string{"create", f.path("new"), "--public-key", f.path("public.pem"), "--signer", "exit 9"}, exitFailed, "exit status 9"},
 		"a signer that is wrong":  {[]string{"create", f.path("new"), "--public-key", f.path("public.pem"), "--signer", "head -c 256 /dev/zero"}, exitFailed, "certificate db"},
 		"another kind of key":     {[]string{"create", f.path("new"), "--public-key", f.path("edwards.pub"), "--signer", "true"}, exitFailed, "firmware takes RSA"},
+		"a short key":             {[]string{"create", f.path("new"), "--public-key", f.path("short.pub"), "--signer", "true"}, exitFailed, "at least 2048 bits"},
 		"rotate into itself":      {[]string{"rotate", f.path("keys"), f.path("keys")}, exitFailed, "exists already"},
 		"rotate what is newer":    {[]string{"rotate", f.path("tomorrow"), f.path("new")}, exitFailed, "would not take an older key"},
 		"rotate nothing":          {[]string{"rotate", f.path("none"), f.path("new")}, exitFailed, "none/PK.pem"},
