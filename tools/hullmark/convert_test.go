@@ -185,7 +185,7 @@ func TestConvertLeavesNothingHalf(t *testing.T) {
 			t.Errorf("%s, cut off: %v", f, err)
 		}
 		if old, err := os.ReadFile(file); err != nil || string(old) != "an older one" || !slices.Equal(names(t, out), []string{"node." + string(f)}) {
-			t.Errorf("%s: %q is left of %q, %v", f, old, names(t, out), err)
+			t.Errorf("%s: %.20q is left, of %q, %v", f, old, names(t, out), err)
 		}
 		if _, err := convertTo(t.Context(), f, bytes.NewReader(content), whole, file); err != nil {
 			t.Errorf("%s: once more: %v", f, err)
