@@ -66,7 +66,7 @@ func TestFormatsOfARealImage(t *testing.T) {
 func TestDiffOfRealImages(t *testing.T) {
 	a, b := realImage(t, func(*build.Options) {}), realImage(t, func(o *build.Options) { o.Profiles = []string{"debug"} })
 	code, out := hullmarkCLI(t, "diff", a, b)
-	wantExit(t, code, exitMismatch, out, "/usr/bin/bash", "+ debug", "PCR 11, .osrel", "PCR 11, .cmdline", "root file system", "unit\n")
+	wantExit(t, code, exitMismatch, out, "+ /usr/bin/bash", "section .osrel of the unified", "section .cmdline of the unified", "root file system", "unit\n")
 	for _, same := range []string{"PCR  7", "CONFIG_", "not compared"} {
 		if strings.Contains(out, same) {
 			t.Errorf("%s differs", same)
