@@ -113,8 +113,8 @@ threats: bin/hullmark bin/demo ## Run the tests that docs/threats.md names, and 
 	go run ./internal/threats -tags "long $(if $(VM),vm)"
 
 .PHONY: explore
-explore: ## Go through the states of a node, its disk and the records, with power cuts, lost messages and hosts; then without each check.
-	go test -tags long -count 1 -timeout 4h -v ./internal/explore -args -full
+explore: ## Go through the states of a node, its disk and the records, with power cuts, lost messages and hosts; then without each check (FULL=1: with more faults, in hours).
+	go test -tags long -count 1 -timeout 24h -v ./internal/explore -args -all $(if $(FULL),-full)
 
 .PHONY: generate
 generate: ## Regenerate the exchange's Go code from wire.proto.

@@ -69,17 +69,22 @@ func explore(t *testing.T, program string, args ...string) (found report) {
 	return found
 }
 
-var full = flag.Bool("full", false, "allow all faults, and take each check out")
+var (
+	all  = flag.Bool("all", false, "go through all scenarios, and take each check out")
+	full = flag.Bool("full", false, "allow more faults, in hours")
+)
 
 // The states in which a node, its disk and the cluster's records can be, through all that may happen to them, are good ones.
 func TestStates(t *testing.T) {
-	program, most := build(t), 1
-	args := []string{"-small"}
-	cuts := 1
-	if *full {
-		args, most, cuts = nil, len(names), 2
+	program, through := build(t), names[:1]
+	if *all {
+		through = names
 	}
-	for _, name := range names[:most] {
+	args, cuts := []string{"-small"}, 1
+	if *full {
+		args, cuts = nil, 2
+	}
+	for _, name := range through {
 		t.Run(name, func(t *testing.T) {
 			r := explore(t, program, append(args, "-scenario", name)...)
 			t.Logf("%d states, %d steps, up to %d events and %d power cuts, %d ends, %.0f s", r.States, r.Steps, r.Events, r.Crashes, r.Ends, r.Seconds)
@@ -95,11 +100,11 @@ func TestStates(t *testing.T) {
 
 // Whoever takes a check out of the code is found out.
 func TestChecks(t *testing.T) {
-	all := checks()
-	if !*full {
-		all = all[:3]
+	without := checks()
+	if !*all {
+		without = without[:3]
 	}
-	for _, c := range all {
+	for _, c := range without {
 		t.Run(c.what, func(t *testing.T) {
 			r := explore(t, build(t, c.without...), "-small", "-scenario", c.scenario, "-most", "40000")
 			t.Logf("%s: %q after %d events and %d states", c.scenario, r.Violation, len(r.Trace), r.States)
