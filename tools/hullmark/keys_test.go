@@ -18,6 +18,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/image/pe"
 )
 
@@ -385,6 +386,34 @@ func certificateOf(t *testing.T, from time.Time) []byte {
 		t.Fatal(err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// A folder that came into being meanwhile is not touched, and nothing is left beside it.
+func TestKeysWrittenWhole(t *testing.T) {
+	f := newKeysFixture(t)
+	passphrase := hullmark.NewSecret([]byte("correct horse"))
+	var s keySet
+	for name, k := range map[string]*bootKey{platformKey: &s.platform, exchangeKey: &s.exchange, imageKey: &s.image} {
+		var err error
+		if *k, err = readBootKey(f.path("keys"), name, passphrase); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := f.files(t)
+	if err := s.write(f.path("others")); !errors.Is(err, os.ErrExist) {
+		t.Errorf("got %v, want an error about a folder that exists", err)
+	}
+	if after := f.files(t); !slices.Equal(before, after) {
+		t.Errorf("files were left:\n%q\n%q", before, after)
+	}
+	if err := s.write(f.path("copy")); err != nil {
+		t.Fatal(err)
+	}
+	for name, file := range testKeys["keys"] {
+		if !bytes.Equal(f.read(t, "copy", name), file.Data) {
+			t.Errorf("%s does not follow from keys and certificates alone", name)
+		}
+	}
 }
 
 // TestKeysRotate makes a new key for images, whose update the old KEK signed.
