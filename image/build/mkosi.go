@@ -126,7 +126,25 @@ func (m mkosi) rootTar(ctx context.Context, tools, url string, base base, epoch 
 	if base.tarFile != "" {
 		args = append(args, "--base-tree", base.tarFile, "--package", strings.Join(base.packages, ","))
 	}
-	return runQuiet(m.command(ctx, work, append(args, "build")...), "mkosi")
+	log, err := runLogged(m.command(ctx, work, append(args, "build")...))
+	if said := failedScript(log); err != nil && said != "" {
+		return fmt.Errorf("mkosi: %w: a package's script failed\n%s", err, said)
+	}
+	if err != nil {
+		return fmt.Errorf("mkosi: %w\n%s", err, tail(log, 4096))
+	}
+	return nil
+}
+
+// failedScript finds where dpkg says which package it gave up, and returns that with the lines around it, in which the script had its last word: dpkg
+// goes on with other packages, whose lines come after it. It returns nothing if dpkg gave up none.
+func failedScript(log []byte) string {
+	lines := strings.Split(string(log), "\n")
+	at := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "dpkg: error processing ") })
+	if at < 0 {
+		return ""
+	}
+	return strings.Join(lines[max(0, at-15):min(len(lines), at+2)], "\n")
 }
 
 func tail(b []byte, n int) []byte { return b[max(0, len(b)-n):] }

@@ -118,15 +118,21 @@ func (p programs) goFolders(ctx context.Context, release string) (root, modules 
 
 // runQuiet runs cmd; what it printed is shown only if it fails. A cmd whose Stdout is set keeps it.
 func runQuiet(cmd *exec.Cmd, what string) error {
-	var log bytes.Buffer
-	if cmd.Stderr = &log; cmd.Stdout == nil {
-		cmd.Stdout = &log
-	}
-	interruptible(cmd)
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", what, err, tail(log.Bytes(), 4096))
+	if log, err := runLogged(cmd); err != nil {
+		return fmt.Errorf("%s: %w\n%s", what, err, tail(log, 4096))
 	}
 	return nil
+}
+
+// runLogged runs cmd and returns all that it printed.
+func runLogged(cmd *exec.Cmd) (log []byte, err error) {
+	var b bytes.Buffer
+	if cmd.Stderr = &b; cmd.Stdout == nil {
+		cmd.Stdout = &b
+	}
+	interruptible(cmd)
+	err = cmd.Run()
+	return b.Bytes(), err
 }
 
 // interruptible makes the end of cmd's context an interrupt, so that a program ends those that it started and removes what it made; only one that
