@@ -55,12 +55,15 @@ type Place interface {
 // kind is what a document names by digest, beside itself.
 type kind struct {
 	what, ending string
-	limit        int64
+	// media is the type that a registry knows it by.
+	media string
+	limit int64
 }
 
 var (
-	imageKind = kind{"disk", ".raw", MaxImage}
-	sbomKind  = kind{"bill of materials", ".spdx.json", MaxSBOM}
+	imageKind     = kind{"disk", ".raw", diskLayer, MaxImage}
+	sbomKind      = kind{"bill of materials", ".spdx.json", "application/spdx+json", MaxSBOM}
+	cycloneDXKind = kind{"CycloneDX bill of materials", ".cdx.json", "application/vnd.cyclonedx+json", MaxSBOM}
 )
 
 // release is what is published together.
@@ -81,7 +84,7 @@ type file struct {
 }
 
 // Files are what is published beside a document; each may be empty. The provenance is a signed one.
-type Files struct{ Image, SBOM, Provenance string }
+type Files struct{ Image, SBOM, CycloneDX, Provenance string }
 
 // Release publishes a signed document, and the files that are named with it. All of them have to be what key signed.
 func Release(ctx context.Context, to Destination, signed []byte, key crypto.PublicKey, files Files) error {
@@ -105,11 +108,14 @@ func Release(ctx context.Context, to Destination, signed []byte, key crypto.Publ
 	if files.Image != "" {
 		r.files = append(r.files, file{imageKind, files.Image, document.Image.Disk})
 	}
-	if files.SBOM != "" {
-		if len(document.SBOM) == 0 {
-			return fmt.Errorf("publish: %s: the document names no bill of materials", files.SBOM)
+	for _, bill := range []file{{sbomKind, files.SBOM, document.SBOM}, {cycloneDXKind, files.CycloneDX, document.CycloneDX}} {
+		if bill.path == "" {
+			continue
 		}
-		r.files = append(r.files, file{sbomKind, files.SBOM, document.SBOM})
+		if len(bill.digest) == 0 {
+			return fmt.Errorf("publish: %s: the document names no %s", bill.path, bill.what)
+		}
+		r.files = append(r.files, bill)
 	}
 	if files.Provenance != "" {
 		if r.provenance, err = readProvenance(files.Provenance, document, key); err != nil {
@@ -236,10 +242,19 @@ func FetchImage(ctx context.Context, from Source, d measurements.Document, to st
 
 // FetchSBOM fetches a document's bill of materials as FetchImage fetches its image.
 func FetchSBOM(ctx context.Context, from Source, d measurements.Document, to string) error {
-	if len(d.SBOM) == 0 {
-		return errors.New("fetch bill of materials: the document names none")
+	return fetchBill(ctx, from, file{sbomKind, to, d.SBOM})
+}
+
+// FetchCycloneDX fetches a document's bill of materials in CycloneDX's form.
+func FetchCycloneDX(ctx context.Context, from Source, d measurements.Document, to string) error {
+	return fetchBill(ctx, from, file{cycloneDXKind, to, d.CycloneDX})
+}
+
+func fetchBill(ctx context.Context, from Source, f file) error {
+	if len(f.digest) == 0 {
+		return fmt.Errorf("fetch %s: the document names none", f.what)
 	}
-	return fetchFile(ctx, from, file{sbomKind, to, d.SBOM}, nil)
+	return fetchFile(ctx, from, f, nil)
 }
 
 // FetchProvenance returns a provenance of a document's image that key signed. Others may have put theirs beside it.

@@ -18,6 +18,9 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
+// otherBill stands for the bill of materials in its other form.
+var otherBill = []byte("the same bill")
+
 // shop is a tree with one release in it, and the files that it was published from.
 type shop struct {
 	dir      string
@@ -39,8 +42,10 @@ func newShop(t *testing.T) *shop {
 	}
 	s := &shop{dir: t.TempDir(), key: key, image: bytes.Repeat([]byte("image "), 500_000), sbom: []byte("a bill")}
 	from := t.TempDir()
-	s.files = Files{Image: filepath.Join(from, "image"), SBOM: filepath.Join(from, "bill"), Provenance: filepath.Join(from, "provenance")}
-	for path, content := range map[string][]byte{s.files.Image: s.image, s.files.SBOM: s.sbom} {
+	s.files = Files{
+		Image: filepath.Join(from, "image"), SBOM: filepath.Join(from, "bill"), CycloneDX: filepath.Join(from, "other bill"), Provenance: filepath.Join(from, "provenance"),
+	}
+	for path, content := range map[string][]byte{s.files.Image: s.image, s.files.SBOM: s.sbom, s.files.CycloneDX: otherBill} {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -65,9 +70,9 @@ func (s *shop) describe(t *testing.T, name string, svn uint32) measurements.Docu
 	p.Log.Events = []pcrs.Event{{
 		Register: 4, Type: pcrs.EvSeparator, Digests: pcrs.DigestsOf([]byte{0}, pcrs.PredictedBanks()...), What: "separator", Origin: pcrs.Derived,
 	}}
-	disk, sbom := sha256.Sum256(s.image), sha256.Sum256(s.sbom)
+	disk, sbom, cycloneDX := sha256.Sum256(s.image), sha256.Sum256(s.sbom), sha256.Sum256(otherBill)
 	other := make(pcrs.Digest, 32)
-	d, err := measurements.New(measurements.Image{ID: name, Version: "1", Disk: disk[:], RootHash: other, UKI: other, Stub: "257"}, measurements.Release{SVN: svn, SBOM: sbom[:]}, pcrs.Machine{}, p)
+	d, err := measurements.New(measurements.Image{ID: name, Version: "1", Disk: disk[:], RootHash: other, UKI: other, Stub: "257"}, measurements.Release{SVN: svn, SBOM: sbom[:], CycloneDX: cycloneDX[:]}, pcrs.Machine{}, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,6 +149,12 @@ func TestFetchWhatWasPublished(t *testing.T) {
 			}
 			if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, s.sbom) {
 				t.Errorf("%s: another bill came: %v", name, err)
+			}
+			if err := FetchCycloneDX(t.Context(), source, d, to); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, otherBill) {
+				t.Errorf("%s: another CycloneDX bill came: %v", name, err)
 			}
 			if got, err := FetchProvenance(t.Context(), source, d, s.key.Public()); err != nil || !bytes.Equal(got, s.provenance) {
 				t.Errorf("%s: another provenance came: %v", name, err)
@@ -263,7 +274,7 @@ func TestFetchImageRefuses(t *testing.T) {
 	if err := FetchImage(t.Context(), source, s.document, to, nil); err == nil || !strings.Contains(err.Error(), "signed is a disk with") || len(left()) != 0 {
 		t.Errorf("another image: %v; left are %v", err, left())
 	}
-	small := file{kind{"disk", ".raw", 1000}, to, s.document.Image.Disk}
+	small := file{kind{"disk", ".raw", "", 1000}, to, s.document.Image.Disk}
 	if err := small.fetch(t.Context(), Folder(s.dir), nil); err == nil || !strings.Contains(err.Error(), "more than 1000 bytes") {
 		t.Errorf("more than an image can have: %v", err)
 	}
@@ -277,7 +288,7 @@ func TestFetchImageRefuses(t *testing.T) {
 			}
 		}
 	})
-	bounded := file{kind{"disk", ".raw", 5 << 20}, to, s.document.Image.Disk}
+	bounded := file{kind{"disk", ".raw", "", 5 << 20}, to, s.document.Image.Disk}
 	if err := bounded.fetch(t.Context(), endless, nil); err == nil || !strings.Contains(err.Error(), "more than 5242880 bytes") || len(left()) != 0 {
 		t.Errorf("an endless body: %v; left are %v", err, left())
 	}
@@ -321,6 +332,14 @@ func TestPublishRefuses(t *testing.T) {
 		}
 		if err := Release(t.Context(), to, signed, s.key.Public(), Files{SBOM: other}); err == nil {
 			t.Errorf("%s: published another bill", name)
+		}
+		if err := Release(t.Context(), to, signed, s.key.Public(), Files{CycloneDX: other}); err == nil {
+			t.Errorf("%s: published another CycloneDX bill", name)
+		}
+		unnamed := s.document
+		unnamed.CycloneDX = nil
+		if err := Release(t.Context(), to, s.sign(t, unnamed), s.key.Public(), s.files); err == nil || !strings.Contains(err.Error(), "names no CycloneDX bill of materials") {
+			t.Errorf("%s: a bill that the document does not name: %v", name, err)
 		}
 		if err := os.WriteFile(proved, s.prove(t, make(pcrs.Digest, 32)), 0o600); err != nil {
 			t.Fatal(err)

@@ -33,7 +33,6 @@ const (
 	diskLayer        = "application/vnd.hullmark.disk.v1+raw"
 	documentArtifact = "application/vnd.hullmark.measurement.v1"
 	envelopeLayer    = "application/vnd.dsse.envelope.v1+json"
-	sbomArtifact     = "application/spdx+json"
 	// provenanceArtifact is a signed provenance; its layer is an envelope, as a document's.
 	provenanceArtifact = "application/vnd.hullmark.provenance.v1"
 	// documentTag and a document's digest are the tag that leads to it.
@@ -122,12 +121,12 @@ func (p *ociPlace) put(ctx context.Context, r release) error {
 	if len(r.files) == 0 || r.files[0].kind != imageKind {
 		return errors.New("a document in a registry refers to its image: name the image, too")
 	}
-	image, err := p.putFile(ctx, r.files[0], imageArtifact, diskLayer, r.document.Image.ID, nil)
+	image, err := p.putFile(ctx, r.files[0], imageArtifact, imageKind.media, r.document.Image.ID, nil)
 	if err != nil {
 		return err
 	}
 	for _, f := range r.files[1:] {
-		if _, err := p.putFile(ctx, f, sbomArtifact, sbomArtifact, r.document.Image.ID, &image); err != nil {
+		if _, err := p.putFile(ctx, f, f.media, f.media, r.document.Image.ID, &image); err != nil {
 			return err
 		}
 	}

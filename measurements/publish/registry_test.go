@@ -313,7 +313,7 @@ func TestFetchImageFromRegistryRefuses(t *testing.T) {
 		_ = os.Remove(to + ".part")
 	}
 	h.change = only("/blobs/", endless)
-	small := file{kind{"disk", ".raw", 5 << 20}, to, s.document.Image.Disk}
+	small := file{kind{"disk", ".raw", "", 5 << 20}, to, s.document.Image.Disk}
 	if err := small.fetch(t.Context(), place, nil); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("an endless image: %v", err)
 	}

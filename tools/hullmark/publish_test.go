@@ -53,7 +53,8 @@ func TestVerifyPages(t *testing.T) {
 		write(t, filepath.Join(dir, to), content)
 	}
 	write(t, filepath.Join(dir, "out/hullmark.spdx.json"), []byte("a bill"))
-	code, document := hullmarkCLI(t, "measure", f.image, "--firmware", f.firmware, "--vars", f.vars, "--sbom", filepath.Join(dir, "out/hullmark.spdx.json"), "-o", "json")
+	write(t, filepath.Join(dir, "out/hullmark.cdx.json"), []byte("the same bill"))
+	code, document := hullmarkCLI(t, "measure", f.image, "--firmware", f.firmware, "--vars", f.vars, "--sbom", filepath.Join(dir, "out/hullmark.spdx.json"), "--cyclonedx", filepath.Join(dir, "out/hullmark.cdx.json"), "-o", "json")
 	wantExit(t, code, 0, document)
 	// The small image has a name of its own.
 	name := regexp.MustCompile(`"id": "([^"]+)"`).FindStringSubmatch(document)
@@ -73,14 +74,16 @@ func TestVerifyPages(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "bash", "-eu", "-c", script)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "DOCKER_CONFIG="+dir)
 	out, err := cmd.CombinedOutput()
-	wantExit(t, cmd.ProcessState.ExitCode(), 0, string(out), "published in", "is the signed disk, byte for byte", "of the signed disk, from commit 0123", "PCR 11 differs", "Signature Verified Successfully")
-	for again, first := range map[string]string{"out/again.raw": f.image, "out/again.dsse": filepath.Join(dir, "out/hullmark.dsse")} {
-		want, err := os.ReadFile(first)
+	wantExit(t, cmd.ProcessState.ExitCode(), 0, string(out), "published in", "is the signed disk, byte for byte",
+		"out/fetched.spdx.json is the signed bill of materials", "out/fetched.cdx.json is the signed CycloneDX bill of materials",
+		"of the signed disk, from commit 0123", "PCR 11 differs", "Signature Verified Successfully")
+	for _, ending := range []string{".raw", ".dsse", ".spdx.json", ".cdx.json", ".provenance.dsse"} {
+		want, err := os.ReadFile(filepath.Join(dir, "out/hullmark"+ending))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := os.ReadFile(filepath.Join(dir, again)); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("the registry gave another %s: %v", again, err)
+		if got, err := os.ReadFile(filepath.Join(dir, "out/again"+ending)); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("the registry gave another again%s: %v", ending, err)
 		}
 	}
 	// hullmark and jq name the same digest.

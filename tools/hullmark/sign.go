@@ -205,7 +205,7 @@ func readBounded(file string, limit int64) ([]byte, error) {
 
 // verifyOptions are the flags of `hullmark verify`.
 type verifyOptions struct {
-	key, image, sbom, provenance, document, output string
+	key, image, sbom, cycloneDX, provenance, document, output string
 }
 
 // verified is what hullmark verify says, as JSON or as text.
@@ -216,7 +216,7 @@ type verified struct {
 	Release  string                  `json:"release"`
 	SVN      uint32                  `json:"svn"`
 	Builder  string                  `json:"builder,omitempty"`
-	// Key is the kind of the key that signed, and Checked what was compared beside its signature: registers, image, sbom.
+	// Key is the kind of the key that signed, and Checked what was compared beside its signature: registers, image, sbom, cyclonedx.
 	Key     string   `json:"key"`
 	Checked []string `json:"checked"`
 	// Provenance says where the image was built, if that was checked.
@@ -240,11 +240,11 @@ func newVerifyCommand() *cobra.Command {
 		Short: "Check a signed measurement document, offline",
 		Long: `Check a signed measurement document, offline, and say what was checked.
 
-Nothing but the file and the public key is needed. With --image the disk is compared with what was signed, with --sbom the bill of materials;
-with --provenance a provenance that the same key signed has to be about the document's disk and lock. The document is written to --document,
+Nothing but the file and the public key is needed. With --image the disk is compared with what was signed, with --sbom and --cyclonedx the bill of
+materials; with --provenance a provenance that the same key signed has to be about the document's disk and lock. The document is written to --document,
 for measure's peers, explain and init, only after everything was checked.
 
-Exit codes: 0 all is right, 3 the image or the bill of materials is another than the signed one, 1 anything else is wrong, 2 usage.`,
+Exit codes: 0 all is right, 3 the image or a bill of materials is another than the signed one, or the provenance is of another image, 1 anything else is wrong, 2 usage.`,
 		Example: "  hullmark verify node.dsse --key release.pub --image node.raw --document node.json",
 		Args:    exactArg("verify", "the signed document"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -254,7 +254,8 @@ Exit codes: 0 all is right, 3 the image or the bill of materials is another than
 	f := cmd.Flags()
 	f.StringVar(&o.key, "key", "", "public key `FILE` (PEM)")
 	f.StringVar(&o.image, "image", "", "also compare this disk image `FILE`")
-	f.StringVar(&o.sbom, "sbom", "", "also compare this bill of materials `FILE` (SPDX, or CycloneDX if it ends in "+cycloneDXEnding+")")
+	f.StringVar(&o.sbom, "sbom", "", "also compare this bill of materials `FILE` (SPDX)")
+	f.StringVar(&o.cycloneDX, "cyclonedx", "", "also compare this bill of materials `FILE` (CycloneDX)")
 	f.StringVar(&o.provenance, "provenance", "", "also check this signed provenance `FILE`")
 	f.StringVar(&o.document, "document", "", "write the verified document to `FILE`")
 	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
@@ -329,14 +330,16 @@ func (o *verifyOptions) compare(document measurements.Document) (checked []strin
 	}
 	checked = append(checked, "registers") // when the document was opened
 	if o.sbom != "" {
-		signed := document.SBOM
-		if strings.HasSuffix(o.sbom, cycloneDXEnding) {
-			signed = document.CycloneDX
-		}
-		if err := compareFile(o.sbom, "bill of materials", signed); err != nil {
+		if err := compareFile(o.sbom, "bill of materials", document.SBOM); err != nil {
 			return nil, err
 		}
 		checked = append(checked, "sbom")
+	}
+	if o.cycloneDX != "" {
+		if err := compareFile(o.cycloneDX, "CycloneDX bill of materials", document.CycloneDX); err != nil {
+			return nil, err
+		}
+		checked = append(checked, "cyclonedx")
 	}
 	return checked, nil
 }
@@ -379,6 +382,9 @@ func (o *verifyOptions) write(out io.Writer, v verified) error {
 	}
 	if o.sbom != "" {
 		checked = append(checked, "packages    "+o.sbom+" is the signed bill of materials, byte for byte")
+	}
+	if o.cycloneDX != "" {
+		checked = append(checked, "packages    "+o.cycloneDX+" is the signed CycloneDX bill of materials, byte for byte")
 	}
 	if p := v.Provenance; p != nil {
 		from := "no commit"

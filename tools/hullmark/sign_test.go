@@ -19,7 +19,7 @@ func TestSignAndVerify(t *testing.T) {
 	f := newMeasureFixture(t)
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	_, output := hullmarkCLI(t, "measure", f.image, "--firmware", f.firmware, "--vars", f.vars, "--sbom", f.vars, "-o", "json")
+	_, output := hullmarkCLI(t, "measure", f.image, "--firmware", f.firmware, "--vars", f.vars, "--sbom", f.vars, "--cyclonedx", f.image, "-o", "json")
 	write(t, path("node.json"), []byte(output))
 	write(t, path("passphrase"), []byte("correct horse\n"))
 	write(t, path("wrong"), []byte("battery staple\n"))
@@ -30,8 +30,8 @@ func TestSignAndVerify(t *testing.T) {
 	for _, name := range []string{"edwards", "p256"} { // what follows is about the last
 		code, output := hullmarkCLI(t, "sign", path("node.json"), "--key", path(name), "--passphrase-file", path("passphrase"))
 		wantExit(t, code, 0, output, path("node.dsse"))
-		code, output = hullmarkCLI(t, "verify", path("node.dsse"), "--key", path(name+".pub"), "--image", f.image, "--sbom", f.vars, "--document", path("verified"))
-		wantExit(t, code, 0, output, "signature", "each replayed from its events", "is the signed disk, byte for byte", "is the signed bill of materials", "release 20260102")
+		code, output = hullmarkCLI(t, "verify", path("node.dsse"), "--key", path(name+".pub"), "--image", f.image, "--sbom", f.vars, "--cyclonedx", f.image, "--document", path("verified"))
+		wantExit(t, code, 0, output, "signature", "each replayed from its events", "is the signed disk, byte for byte", "is the signed bill of materials", "is the signed CycloneDX bill of materials", "release 20260102")
 		code, output = hullmarkCLI(t, "verify", path("node.dsse"), "--key", path(name+".pub"), "--image", f.image, "-o", "json")
 		wantExit(t, code, 0, output, `"checked": [`, `"image"`, `"registers"`, `"key": "`+map[string]string{"edwards": "Ed25519", "p256": "ECDSA P-256"}[name])
 		before, _ := os.ReadFile(path("node.json"))
@@ -59,6 +59,7 @@ func TestSignAndVerify(t *testing.T) {
 		"another key":           {[]string{"verify", path("node.dsse"), "--key", path("edwards.pub"), "--document", path("bad")}, exitFailed, "no signature is by this key"},
 		"another image":         {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--image", f.vars, "--document", path("bad")}, exitMismatch, "signed is a disk with"},
 		"another bill":          {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--sbom", f.image, "--document", path("bad")}, exitMismatch, "signed is a bill of materials with"},
+		"another CycloneDX":     {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--cyclonedx", f.vars, "--document", path("bad")}, exitMismatch, "signed is a CycloneDX bill of materials with"},
 		"a private key":         {[]string{"verify", path("node.dsse"), "--key", path("p256")}, exitFailed, "want a public key"},
 		"no envelope":           {[]string{"verify", path("node.json"), "--key", path("p256.pub")}, exitFailed, "hullmark sign makes one"},
 		"an envelope":           {[]string{"sign", path("node.dsse"), "--key", path("p256")}, exitFailed, "hullmark verify --document"},
