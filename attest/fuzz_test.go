@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/x509"
+	"slices"
 	"testing"
 
 	"github.com/hullmark/hullmark"
@@ -12,13 +14,12 @@ import (
 )
 
 // FuzzCertificates holds what both ends think of the other's chain to what their callers rely on: whoever lacks the cluster's keys can say nothing else in
-// a leaf, or an online CA, than what was signed.
+// a leaf, or an online CA, than what was signed. An input is an edit of what was signed: each of the fuzzer's processes has keys and certificates of its own.
 func FuzzCertificates(f *testing.F) {
-	// They are the same in each of the fuzzer's processes: what one of them was signed with is good in the others.
 	var keys [3]*ecdsa.PrivateKey
 	for i := range keys {
 		var err error
-		if keys[i], err = ecdsa.ParseRawPrivateKey(elliptic.P256(), append(make([]byte, 31), byte(i+1))); err != nil {
+		if keys[i], err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 			f.Fatal(err)
 		}
 	}
@@ -51,12 +52,16 @@ func FuzzCertificates(f *testing.F) {
 		f.Fatal(err)
 	}
 	signed := [][]byte{operator.Certificate[0], service.Certificate[0], online.Raw, root.Raw, handOver.Raw}
-	for _, der := range signed {
-		f.Add(der)
+	for i, der := range signed {
+		f.Add(uint8(i), uint16(0), uint16(0), []byte(nil))
+		f.Add(uint8(i), uint16(len(der)-10), uint16(1), []byte{0})
+		f.Add(uint8(i), uint16(0), uint16(len(der)), signed[(i+1)%len(signed)])
 	}
 	id := hullmark.ClusterRootOf(root.RawSubjectPublicKeyInfo)
-	f.Fuzz(func(t *testing.T, der []byte) {
-		made, err := x509.ParseCertificate(der)
+	f.Fuzz(func(t *testing.T, which uint8, at, cut uint16, put []byte) {
+		der := signed[int(which)%len(signed)]
+		from := min(int(at), len(der))
+		made, err := x509.ParseCertificate(slices.Concat(der[:from], put, der[min(from+int(cut), len(der)):]))
 		if err != nil {
 			return
 		}
