@@ -12,7 +12,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -52,12 +55,18 @@ func (s Store) Step(kind, key string, fill func(dir string) error) (dir string, 
 	}
 	defer unlock()
 	if whole, err := s.whole(kind, key); err != nil || whole {
+		now := time.Now()
+		_ = os.Chtimes(dir, now, now) // It is in use, for Trim.
 		return dir, whole, err
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		return "", false, fmt.Errorf("cache: %w", err)
+	making := filepath.Join(s.Root, kind, ".making-"+key+"-")
+	left, _ := filepath.Glob(making + "*") // by a process that was killed: this one has the lock
+	for _, old := range append(left, dir) {
+		if err := os.RemoveAll(old); err != nil {
+			return "", false, fmt.Errorf("cache: %w", err)
+		}
 	}
-	tmp, err := os.MkdirTemp(filepath.Join(s.Root, kind), ".making-")
+	tmp, err := os.MkdirTemp(filepath.Dir(making), filepath.Base(making))
 	if err != nil {
 		return "", false, fmt.Errorf("cache: %w", err)
 	}
@@ -72,6 +81,42 @@ func (s Store) Step(kind, key string, fill func(dir string) error) (dir string, 
 		return "", false, fmt.Errorf("cache: %w", err)
 	}
 	return dir, false, nil
+}
+
+// unused is how long an entry lies unused before Trim removes it: who uses it needs no lock.
+const unused = time.Hour
+
+// Trim removes the entries of a kind that were not used for an hour, but for so many that were used last.
+func (s Store) Trim(kind string, keep int) error {
+	type entry struct {
+		key string
+		at  time.Time
+	}
+	var all []entry
+	folders, err := os.ReadDir(filepath.Join(s.Root, kind))
+	if err != nil {
+		return fmt.Errorf("cache: %w", err)
+	}
+	for _, f := range folders {
+		if info, err := f.Info(); err == nil && f.IsDir() && !strings.HasPrefix(f.Name(), ".") {
+			all = append(all, entry{f.Name(), info.ModTime()})
+		}
+	}
+	slices.SortFunc(all, func(a, b entry) int { return b.at.Compare(a.at) })
+	for _, e := range all[min(keep, len(all)):] {
+		if time.Since(e.at) < unused {
+			continue
+		}
+		unlock, err := s.lock(kind, e.key)
+		if err == nil {
+			err = errors.Join(os.RemoveAll(filepath.Join(s.Root, kind, e.key)), os.Remove(s.sumFile(kind, e.key)))
+			unlock()
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("cache: %w", err)
+		}
+	}
+	return nil
 }
 
 // sumFile keeps the hash of an entry beside it.
@@ -103,7 +148,8 @@ func (s Store) whole(kind, key string) (bool, error) {
 	return err == nil && got == string(want), nil
 }
 
-func hashFile(name string) (string, error) {
+// HashFile returns the SHA-256 of a file in hex.
+func HashFile(name string) (string, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return "", err
@@ -131,7 +177,7 @@ func hashFolder(dir string) (string, error) {
 		switch {
 		case info.Mode().IsRegular():
 			group.Go(func() error {
-				sum, err := hashFile(path)
+				sum, err := HashFile(path)
 				line += " " + sum
 				return err
 			})
@@ -175,7 +221,7 @@ var ErrContent = errors.New("other content than asked for")
 // Whatever fetch writes is kept only if it hashes to sum; otherwise the error wraps ErrContent and names the hash that was found.
 func (s Store) Blob(sum string, fetch func(io.Writer) error) (string, error) {
 	path := s.BlobPath(sum)
-	if got, err := hashFile(path); err == nil && got == sum {
+	if got, err := HashFile(path); err == nil && got == sum {
 		return path, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

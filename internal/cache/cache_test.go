@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestBlobKeepsOnlyWhatItsNameSays(t *testing.T) {
@@ -131,5 +132,54 @@ func TestStepIsMadeAnewWhenDamaged(t *testing.T) {
 	}
 	if _, err := os.Stat(s.sumFile("kind", "key")); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestTrimKeepsWhatIsUsed(t *testing.T) {
+	s := Store{Root: t.TempDir()}
+	step := func(key string, age time.Duration) {
+		t.Helper()
+		dir, _, err := s.Step("kind", key, func(dir string) error { return os.WriteFile(filepath.Join(dir, "a"), []byte(key), 0o600) })
+		if err == nil {
+			at := time.Now().Add(-age)
+			err = os.Chtimes(dir, at, at)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, key := range []string{"new", "used", "kept", "old", "older"} {
+		step(key, time.Duration(i)*40*time.Minute)
+	}
+	if err := s.Trim("kind", 3); err != nil {
+		t.Fatal(err)
+	}
+	step("used", 0) // once more
+	for key, want := range map[string]bool{"new": true, "used": true, "kept": true, "old": false, "older": false} {
+		if whole, err := s.whole("kind", key); err != nil || whole != want {
+			t.Errorf("%s: %t, %v", key, whole, err)
+		}
+	}
+	if err := s.Trim("kind", 0); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]bool{"new": true, "used": true, "kept": false} {
+		if whole, _ := s.whole("kind", key); whole != want {
+			t.Errorf("%s, which was used just now or long ago: %t", key, whole)
+		}
+	}
+}
+
+func TestStepRemovesWhatAKilledProcessLeft(t *testing.T) {
+	s := Store{Root: t.TempDir()}
+	left := filepath.Join(s.Root, "kind", ".making-key-1")
+	if err := os.MkdirAll(left, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Step("kind", "key", func(string) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is left: %v", left, err)
 	}
 }
