@@ -108,6 +108,13 @@ func Build(ctx context.Context, o Options) (Result, error) {
 			return Result{}, fmt.Errorf("build: %w", err)
 		}
 	}
+	again := job{Options: o}
+	if _, err := again.readInputs(ctx); err != nil {
+		return Result{}, fmt.Errorf("build: %w", err)
+	}
+	if again.inputs.Sources != j.inputs.Sources || again.inputs.Config != j.inputs.Config {
+		return Result{}, fmt.Errorf("build: %w", errChanged)
+	}
 	return j.result, nil
 }
 

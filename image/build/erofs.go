@@ -27,6 +27,12 @@ const (
 // earlierImages is how many of the store's images are looked at for content that need not be compressed again: those of a build and of what it was compared with.
 const earlierImages = 3
 
+// keptImages and keptTrees are how many the store keeps that were not used for an hour.
+const (
+	keptImages = 6
+	keptTrees  = 12
+)
+
 // makeErofs makes a file system of a tree and keeps it in the store, where the images that were made last are taken from what is the same in them. The UUID comes
 // from all that the file system holds, so that the image is a function of the tree alone.
 func makeErofs(ctx context.Context, s cache.Store, m members, epoch int64) (dir string, hit bool, err error) {
@@ -41,7 +47,7 @@ func makeErofs(ctx context.Context, s cache.Store, m members, epoch int64) (dir 
 		return "", false, err
 	}
 	digest := image.Digest()
-	return s.Step("erofs", hex.EncodeToString(digest[:]), func(dir string) error {
+	dir, hit, err = s.Step("erofs", hex.EncodeToString(digest[:]), func(dir string) error {
 		index, err := image.Index()
 		if err != nil {
 			return err
@@ -53,6 +59,10 @@ func makeErofs(ctx context.Context, s cache.Store, m members, epoch int64) (dir 
 		w := bufio.NewWriterSize(f, 1<<20)
 		return errors.Join(image.Write(w, contentUUID(digest)), w.Flush(), f.Close(), os.WriteFile(filepath.Join(dir, erofsIndex), index, 0o644))
 	})
+	if err != nil {
+		return "", false, err
+	}
+	return dir, hit, s.Trim("erofs", keptImages)
 }
 
 // contentUUID makes a UUID (RFC 9562, version 8) from the first half of a digest.

@@ -5,10 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/hullmark/hullmark/internal/cache"
@@ -29,23 +29,26 @@ func Fingerprint(ctx context.Context, o Options) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	// The digests of provenance leave links and modes out.
 	parts := []string{string(inputs), o.ID, o.Store.Root, fmt.Sprint(o.WithoutKubernetes), strings.Join(o.Profiles, ",")}
+	for _, dir := range []string{o.Source, o.Config} {
+		if dir == "" {
+			continue
+		}
+		h, skip := sha256.New(), notSources(o)
+		if err := hashInto(h, dir, dir, func(rel string) bool {
+			return !slices.Contains(skip, filepath.Base(rel)) && !slices.Contains(skip, filepath.Join(dir, rel))
+		}, nil); err != nil {
+			return "", fmt.Errorf("hash sources: %w", err)
+		}
+		parts = append(parts, hex.EncodeToString(h.Sum(nil)))
+	}
 	for _, file := range []string{program, o.LockFile} {
-		sum, err := hashFile(file)
+		sum, err := cache.HashFile(file)
 		if err != nil {
 			return "", err
 		}
 		parts = append(parts, sum)
 	}
 	return cache.Key(parts...), nil
-}
-
-func hashFile(name string) (string, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	h := sha256.New()
-	_, err = io.Copy(h, f)
-	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, f.Close())
 }

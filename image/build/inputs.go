@@ -42,7 +42,7 @@ func (j *job) readInputs(ctx context.Context) (note string, err error) {
 		return "", fmt.Errorf("hash sources: %w", err)
 	}
 	if j.Config != "" {
-		if j.inputs.Config, err = dirHash(j.Config); err != nil {
+		if j.inputs.Config, err = dirHash(j.Config, ".git"); err != nil {
 			return "", fmt.Errorf("hash definitions: %w", err)
 		}
 	}

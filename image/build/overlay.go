@@ -2,7 +2,6 @@ package build
 
 import (
 	"archive/tar"
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,10 +15,10 @@ import (
 // extraFolder is the folder of a definition folder whose files mkosi copies into the tree (mkosi(1), ExtraTrees=).
 const extraFolder = "mkosi.extra"
 
-// processed are the places whose files mkosi's last steps read or write: units and their presets, users, modules, the device database, links of libraries. A file
-// anywhere else is in the tree as it is in mkosi.extra.
+// processed are the places whose files mkosi's last steps read or write: units and their presets, users, what tmpfiles.d makes and copies, modules, the device database, links of
+// libraries; and those that are links in the tree. A file anywhere else is in the tree as it is in mkosi.extra.
 var processed = []string{
-	"boot", "efi", "etc/depmod.d", "etc/group", "etc/gshadow", "etc/hostname", "etc/kernel", "etc/ld.so", "etc/locale", "etc/localtime", "etc/machine-i",
+	"bin", "boot", "efi", "lib", "sbin", "usr/local/lib", "usr/share/factory", "etc/depmod.d", "etc/group", "etc/gshadow", "etc/hostname", "etc/kernel", "etc/ld.so", "etc/locale", "etc/localtime", "etc/machine-i",
 	"etc/modprobe.d", "etc/os-release", "etc/passwd", "etc/shadow", "etc/sub", "etc/sysusers.d", "etc/systemd", "etc/tmpfiles.d", "etc/udev", "etc/vconsole.conf",
 	"usr/lib/depmod.d", "usr/lib/kernel", "usr/lib/locale", "usr/lib/modprobe.d", "usr/lib/modules", "usr/lib/os-release", "usr/lib/systemd", "usr/lib/sysusers.d",
 	"usr/lib/tmpfiles.d", "usr/lib/udev", "var",
@@ -62,26 +61,35 @@ func verbatim(o Options) (map[string]string, error) {
 // scripts are the kinds that mkosi knows, each a file or a folder of that name, or with more behind it.
 var scripts = regexp.MustCompile(`^mkosi\.(configure|sync|prepare|build|postinst|finalize|postoutput|clean)(\.|$)`)
 
-// hasScripts tells whether mkosi runs a script of a definition folder (mkosi(1), "Scripts"); ours has one, mkosi.finalize.
+// settings are what a definition file may have in it that names scripts, or other definitions.
+var settings = regexp.MustCompile(`(?m)^\s*(\w*Scripts|Include)\s*=`)
+
+// hasScripts tells whether mkosi runs, or may run, a script of a definition folder or of what it includes (mkosi(1), "Scripts"), or copies files by a tmpfiles.d of it; ours has
+// one script, mkosi.finalize.
 func hasScripts(folder string, ours bool) (bool, error) {
 	entries, err := os.ReadDir(folder)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
 	}
 	for _, e := range entries {
 		if scripts.MatchString(e.Name()) && !(ours && e.Name() == "mkosi.finalize") {
 			return true, nil
 		}
 	}
-	for _, pattern := range []string{"mkosi.conf", "mkosi.conf.d/*"} {
-		files, _ := filepath.Glob(filepath.Join(folder, pattern))
-		for _, file := range files {
-			if text, err := os.ReadFile(file); err != nil || bytes.Contains(text, []byte("Scripts=")) {
-				return true, err
-			}
+	if copies, _ := filepath.Glob(filepath.Join(folder, extraFolder, "*", "lib", "tmpfiles.d")); len(copies) > 0 {
+		return true, nil
+	}
+	files := []string{filepath.Join(folder, "mkosi.conf"), folder + ".conf"} // a profile may be a file
+	more, _ := filepath.Glob(filepath.Join(folder, "mkosi.conf.d", "*"))
+	for _, file := range append(files, more...) {
+		text, err := os.ReadFile(file)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil, settings.Match(text):
+			return true, nil // a folder of definitions, perhaps
 		}
 	}
-	return false, err
+	return false, nil
 }
 
 // update gives files of the tree the content that they are copies of. Files that mkosi removed stay away.

@@ -39,6 +39,12 @@ func TestVerbatim(t *testing.T) {
 		{"two of one name", map[string]string{"config/mkosi.extra/opt/b": "", "mkosi/mkosi.extra/opt/b": "", "mkosi/mkosi.extra/opt/c": ""}, []string{"opt/c"}},
 		{"a user's script", map[string]string{"config/mkosi.postinst.chroot": "", "mkosi/mkosi.extra/opt/b": ""}, nil},
 		{"a user's folder of scripts", map[string]string{"config/mkosi.finalize.d/1.sh": "", "mkosi/mkosi.extra/opt/b": ""}, nil},
+		{"a script behind spaces", map[string]string{"config/mkosi.conf": "[Content]\n FinalizeScripts = x\n", "mkosi/mkosi.extra/opt/b": ""}, nil},
+		{"definitions from elsewhere", map[string]string{"config/mkosi.conf": "[Include]\nInclude=/x\n", "mkosi/mkosi.extra/opt/b": ""}, nil},
+		{"a profile that is a file", map[string]string{"config/mkosi.profiles/azure.conf": "[Content]\nFinalizeScripts=x\n", "mkosi/mkosi.extra/opt/b": ""}, nil},
+		{"a folder of settings", map[string]string{"config/mkosi.conf.d/a/mkosi.conf": "", "mkosi/mkosi.extra/opt/b": ""}, nil},
+		{"files that tmpfiles.d may copy", map[string]string{"config/mkosi.extra/usr/lib/tmpfiles.d/a.conf": "", "config/mkosi.extra/opt/a": ""}, nil},
+		{"what is a link in the tree", map[string]string{"mkosi/mkosi.extra/lib/systemd/system/a.service": "", "mkosi/mkosi.extra/bin/b": "", "mkosi/mkosi.extra/opt/b": ""}, []string{"opt/b"}},
 		{"a script that settings name", map[string]string{"config/mkosi.conf.d/a.conf": "[Content]\nPostInstallationScripts=x\n", "mkosi/mkosi.extra/opt/b": ""}, nil},
 	} {
 		dir := t.TempDir()

@@ -26,7 +26,7 @@ func TestPathsMakeOneImage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sum, err := hashFile(r.Image)
+		sum, err := cache.HashFile(r.Image)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -225,7 +225,7 @@ func withNewVersion(b *testing.B, o Options, l lock.Lock, name string) string {
 		if err != nil {
 			b.Fatal(err)
 		}
-		sum, err := hashFile(filepath.Join(dir, "new.deb"))
+		sum, err := cache.HashFile(filepath.Join(dir, "new.deb"))
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -3,6 +3,7 @@ package build
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -36,7 +37,13 @@ func makePrograms(ctx context.Context, o Options, l lock.Lock, tools string) (di
 		if err := os.Mkdir(filepath.Join(dir, "node"), 0o755); err != nil {
 			return err
 		}
-		return p.make(ctx, l)
+		if err := p.make(ctx, l); err != nil {
+			return err
+		}
+		if now, err := hashSources(o.Source); err != nil || now != sources {
+			return errors.Join(err, errChanged)
+		}
+		return nil
 	})
 }
 
@@ -66,7 +73,7 @@ func goFlags(extra ...string) []string {
 	return append([]string{"build", "-trimpath", linkerFlags}, extra...)
 }
 
-const linkerFlags = "-ldflags=-s -w -buildid="
+const linkerFlags = "-ldflags=" + stripped
 
 // static compiles tools/name without C, so Go is all that it needs.
 func (p programs) static(ctx context.Context, release, name, out string) error {

@@ -6,13 +6,20 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/internal/cache"
 )
 
 // ReleaseArchitectures are those that Hullmark's own program is released for, as GOARCH spells them.
 var ReleaseArchitectures = []string{"amd64", "arm64"}
+
+// IsRelease tells whether a version has the form that a tag gives, vMAJOR.MINOR.PATCH, unlike what Go makes of a commit or of a changed checkout.
+func IsRelease(version string) bool { return releaseVersion.MatchString(version) }
+
+var releaseVersion = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+$`)
 
 // Release compiles Hullmark's own program from the checkout in source for each architecture, with the locked release of Go, and leaves it in the folder
 // out, with a bill of materials for each and SHA256SUMS over all. The same sources and version give the same bytes, wherever the checkout is and whether
@@ -43,7 +50,7 @@ func Release(ctx context.Context, source, version, out string, architectures []s
 		files = append(files, name, name+".spdx.json")
 	}
 	for _, name := range files {
-		sum, err := fileSum(filepath.Join(work, name))
+		sum, err := cache.HashFile(filepath.Join(work, name))
 		if err != nil {
 			return err
 		}
@@ -72,7 +79,7 @@ func releaseProgram(ctx context.Context, l lock.Lock, source, version, arch, to 
 	if err != nil {
 		return err
 	}
-	sum, err := fileSum(to)
+	sum, err := cache.HashFile(to)
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,6 @@ package build
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/hullmark/hullmark/internal/cache"
 )
 
 // circumstance is what differs between builds that must not differ.
@@ -85,7 +85,7 @@ func Reproduce(ctx context.Context, o Options, program string) (sum string, err 
 			return "", fmt.Errorf("reproduce: built %s and %s: %w", circumstances()[i-1].name, c.name, err)
 		}
 	}
-	return fileSum(images[0])
+	return cache.HashFile(images[0])
 }
 
 // buildUnder runs a build of c's sources below all in a folder of its own and returns the image's path.
@@ -161,16 +161,6 @@ func (o Options) buildArgs(source, out string) []string {
 		args = append(args, "--without-kubernetes")
 	}
 	return args
-}
-
-func fileSum(file string) (string, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return "", err
-	}
-	h := sha256.New()
-	_, err = io.Copy(h, f)
-	return hex.EncodeToString(h.Sum(nil)), errors.Join(err, f.Close())
 }
 
 // firstDifference returns the offset of the first byte in which a and b differ, or -1; where one ends, it differs from a longer one.

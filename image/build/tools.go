@@ -18,8 +18,8 @@ func toolPackages() []string {
 	return []string{
 		// What mkosi runs to install packages into a tree.
 		"?essential", "apt", "sqv", "gpgv", "debian-archive-keyring", "ca-certificates", "tar", "xz-utils", "cpio", "kmod", "systemd", "udev", "util-linux", "mount", "fdisk",
-		// What makes the image, and the boot stub that becomes part of it.
-		"erofs-utils", "systemd-boot-efi",
+		// The boot stub that becomes part of the image, and what its root is compared with.
+		"systemd-boot-efi", "erofs-utils",
 		// What compiles the program that links libcryptsetup.
 		"gcc", "libc6-dev", "libcryptsetup-dev", "pkgconf",
 		// What boots an image, and what tests hold an image and its signed document against.

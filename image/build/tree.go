@@ -25,6 +25,9 @@ import (
 // dpkgStatus is where a Debian tree records what is installed in it.
 const dpkgStatus = "var/lib/dpkg/status"
 
+// treeFormat changes whenever makeTree makes another tree of the same definitions and packages.
+const treeFormat = "1"
+
 // The files of a tree's folder: the tree, and the kernel command line that the definitions ask for.
 const (
 	treeTar     = "root.tar"
@@ -42,19 +45,29 @@ func Tree(ctx context.Context, o Options, l lock.Lock, tools string) (folder str
 	if err != nil {
 		return "", false, err
 	}
-	return o.Store.Step("tree", key, func(dir string) error {
+	folder, hit, err = o.Store.Step("tree", key, func(dir string) error {
 		if err := fetch(ctx, o, l, treePackages(l)); err != nil {
 			return err
 		}
-		return makeTree(ctx, o.Store, l, m, tools, dir)
+		if err := makeTree(ctx, o.Store, l, m, tools, dir); err != nil {
+			return err
+		}
+		if now, err := treeKey(o, l, m); err != nil || now != key {
+			return errors.Join(err, errChanged)
+		}
+		return nil
 	})
+	if err != nil {
+		return "", false, err
+	}
+	return folder, hit, o.Store.Trim("tree", keptTrees)
 }
 
 // treePackages are what mkosi can install: into the tree, and beside it for build scripts.
 func treePackages(l lock.Lock) []lock.Package { return append(l.Of(lock.Root), l.Of(lock.Build)...) }
 
 func treeKey(o Options, l lock.Lock, m mkosi) (string, error) {
-	parts := append([]string{l.Digest(lock.Root), l.Digest(lock.Build), l.Digest(lock.Tools), fmt.Sprint(l.Time)}, o.Profiles...)
+	parts := append([]string{treeFormat, baseFormat, l.Digest(lock.Root), l.Digest(lock.Build), l.Digest(lock.Tools), fmt.Sprint(l.Time)}, o.Profiles...)
 	files, err := verbatim(o)
 	if err != nil {
 		return "", fmt.Errorf("list definitions: %w", err)
@@ -72,6 +85,9 @@ func treeKey(o Options, l lock.Lock, m mkosi) (string, error) {
 	}
 	return cache.Key(parts...), nil
 }
+
+// errChanged says that what was made is neither of the old sources nor of the new ones.
+var errChanged = errors.New("the sources changed while they were read: build again")
 
 func makeTree(ctx context.Context, s cache.Store, l lock.Lock, m mkosi, tools, dir string) error {
 	repository, err := makeRepository(ctx, s, l, treePackages(l))

@@ -67,9 +67,10 @@ func (i *Image) Size() int64 {
 	return n
 }
 
-// Digest is a SHA-256 over all that the image holds: names, modes, owners, time and content.
+// Digest is a SHA-256 over all that the image holds, names, modes, owners, time and content, and how it is packed.
 func (i *Image) Digest() [sha256.Size]byte {
 	h := sha256.New()
+	h.Write([]byte(encoding))
 	h.Write(i.metadata)
 	for _, c := range i.contents {
 		h.Write(c.sum[:])

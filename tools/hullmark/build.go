@@ -47,7 +47,7 @@ these (SLSA), and links to that tree and to the image's kubectl.`,
 					return err
 				}
 			}
-			of, err := fingerprint(cmd.Context(), o, release)
+			of, err := fingerprint(cmd.Context(), o, release, provenance)
 			if err != nil {
 				return err
 			}
@@ -161,6 +161,9 @@ func (f *buildFlags) options(w io.Writer) (build.Options, error) {
 		if *p.to, err = filepath.Abs(p.from); err != nil {
 			return o, err
 		}
+	}
+	if o.Out == o.Source {
+		return o, withCode(exitUsage, fmt.Errorf("--out %s is the checkout itself: name a folder in it, or elsewhere", f.out))
 	}
 	if o.LockFile == "" {
 		o.LockFile = filepath.Join(o.Source, "hullmark.lock")

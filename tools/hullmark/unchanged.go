@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,6 +20,8 @@ type lastBuild struct {
 	Fingerprint string              `json:"fingerprint"`
 	Built       built               `json:"built"`
 	Files       map[string]fileMark `json:"files"`
+	// Links are where the tools tree and kubectl are.
+	Links map[string]string `json:"links"`
 }
 
 // fileMark is how a file looks that nobody touched.
@@ -30,13 +33,13 @@ type fileMark struct {
 func lastBuildFile(o build.Options) string { return filepath.Join(o.Out, "."+o.ID+".build.json") }
 
 // fingerprint is that of an image and of its companions.
-func fingerprint(ctx context.Context, o build.Options, release measurements.Release) (string, error) {
+func fingerprint(ctx context.Context, o build.Options, release measurements.Release, provenance provenanceOptions) (string, error) {
 	of, err := build.Fingerprint(ctx, o)
 	if err != nil {
 		return "", err
 	}
 	said, err := json.Marshal(release)
-	return cache.Key(of, string(said)), err
+	return cache.Key(of, string(said), provenance.builder, provenance.invocation), err
 }
 
 // unchanged tells whether the image that o describes lies there finished, and what was said of it.
@@ -51,8 +54,10 @@ func unchanged(o build.Options, fingerprint string) (built, bool) {
 			return built{}, false
 		}
 	}
-	if _, err := os.Stat(last.Built.Tools); err != nil {
-		return built{}, false
+	for name, target := range last.Links {
+		if _, err := os.Stat(target); err != nil || link(target, filepath.Join(o.Out, name)) != nil {
+			return built{}, false
+		}
 	}
 	return last.Built, true
 }
@@ -63,9 +68,16 @@ func remember(o build.Options, fingerprint string, b built) error {
 	if err != nil {
 		return err
 	}
-	last := lastBuild{Fingerprint: fingerprint, Built: b, Files: map[string]fileMark{}}
+	last := lastBuild{Fingerprint: fingerprint, Built: b, Files: map[string]fileMark{}, Links: map[string]string{}}
+	for _, name := range []string{"tools", "kubectl"} {
+		if target, err := os.Readlink(filepath.Join(o.Out, name)); err == nil {
+			last.Links[name] = target
+		}
+	}
 	for _, name := range names {
-		if last.Files[filepath.Base(name)], err = mark(name); err != nil {
+		if m, err := mark(name); err == nil {
+			last.Files[filepath.Base(name)] = m
+		} else if !errors.Is(err, fs.ErrInvalid) {
 			return err
 		}
 	}

@@ -13,6 +13,9 @@ func TestUnchanged(t *testing.T) {
 	o := build.Options{Out: t.TempDir(), ID: "node"}
 	image := filepath.Join(o.Out, "node.raw")
 	b := built{Image: image, Size: 5, Tools: o.Out}
+	if err := os.Symlink(o.Out, filepath.Join(o.Out, "tools")); err != nil {
+		t.Fatal(err)
+	}
 	finish := func() {
 		t.Helper()
 		if err := os.WriteFile(image, []byte("image"), 0o600); err != nil {
@@ -27,6 +30,16 @@ func TestUnchanged(t *testing.T) {
 	}
 	if _, ok := unchanged(o, "1"); ok {
 		t.Error("nothing was built")
+	}
+	finish()
+	if err := os.Remove(filepath.Join(o.Out, "tools")); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := unchanged(o, "1"); !ok {
+		t.Error("a link that is gone is a change")
+	}
+	if target, err := os.Readlink(filepath.Join(o.Out, "tools")); err != nil || target != o.Out {
+		t.Errorf("the link is not made again: %q, %v", target, err)
 	}
 	for what, change := range map[string]func() error{
 		"another image's":         func() error { return os.Rename(lastBuildFile(o), filepath.Join(o.Out, "x")) },
