@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -78,8 +79,12 @@ func (s Service) fetch(ctx context.Context) ([]byte, error) {
 	}
 	config, err := limited(content)
 	var corrupt base64.CorruptInputError
-	if errors.As(err, &corrupt) {
+	if errors.As(err, &corrupt) || s.Base64 && errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, Invalid(fmt.Errorf("user data is not in base64: %w", err))
+	}
+	var late net.Error
+	if errors.As(err, &late) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, fmt.Errorf("%w: %w", errUnanswered, err)
 	}
 	if err == nil && len(config) == 0 {
 		return nil, fs.ErrNotExist

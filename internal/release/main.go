@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"regexp"
 
 	"github.com/hullmark/hullmark/image/build"
 )
@@ -18,7 +17,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if !regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+$`).MatchString(*version) {
+	if !build.IsRelease(*version) {
 		fmt.Fprintf(os.Stderr, "release: version %q: want vMAJOR.MINOR.PATCH, as the tag has it\n", *version)
 		os.Exit(2)
 	}

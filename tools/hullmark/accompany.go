@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime/debug"
 	"strings"
 
@@ -66,9 +65,6 @@ func accompany(r build.Result, release measurements.Release, provenance provenan
 // releasedAs is what a released program calls itself; the linker sets it.
 var releasedAs string
 
-// releaseVersion is the form of a version that a tag gives, unlike what Go makes of a commit or of a changed checkout.
-var releaseVersion = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+$`)
-
 // thisBuilder names this program as PATH@VERSION. Two builds of one release have to have equal documents, so nothing is in it that depends on how
 // the checkout came to be: whatever is no release is called devel.
 func thisBuilder() string {
@@ -77,7 +73,7 @@ func thisBuilder() string {
 		return ""
 	}
 	for _, known := range []string{releasedAs, info.Main.Version} {
-		if releaseVersion.MatchString(known) {
+		if build.IsRelease(known) {
 			return info.Main.Path + "@" + known
 		}
 	}

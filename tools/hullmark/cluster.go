@@ -129,7 +129,7 @@ func writeNew(path string, content []byte, mode os.FileMode) error {
 		return err
 	}
 	_, err = f.Write(content)
-	return errors.Join(err, f.Close())
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // writeWhole writes a file, in place of an older one, that has its name only when it is whole.

@@ -156,6 +156,7 @@ func (s keySet) files() (map[string][]byte, error) {
 
 // write makes the folder, which has its name only when all is in it.
 func (s keySet) write(dir string) (err error) {
+	dir = filepath.Clean(dir)
 	files, err := s.files()
 	if err != nil {
 		return err
@@ -178,7 +179,22 @@ func (s keySet) write(dir string) (err error) {
 			return err
 		}
 	}
-	return os.Rename(temporary, dir)
+	// What the machine's firmware is to trust must not be lost with its power.
+	if err := syncFolder(temporary); err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, dir); err != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(dir))
+}
+
+func syncFolder(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // sameKey reports whether the key is the certificate's.

@@ -83,6 +83,7 @@ func (o *keysOptions) check(dir string) error {
 	if (o.publicKey == "") != (o.signer == "") {
 		return withCode(exitUsage, errors.New("keys: a key that is elsewhere needs both --public-key and --signer"))
 	}
+	dir = filepath.Clean(dir)
 	if _, err := os.Lstat(dir); err == nil {
 		return fmt.Errorf("keys: %s exists already; keys are never overwritten", dir)
 	}

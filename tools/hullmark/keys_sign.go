@@ -44,7 +44,7 @@ The key is a file (--key), or elsewhere. --signer names a command of the shell, 
 its raw signature: RSASSA-PKCS1-v1_5 with SHA-256. --request writes that message to a file, and --signature takes the answer, for a machine without
 a network. Whatever signed, the signature is checked with the certificate before anything is written.`,
 		Example: "  hullmark keys sign out/hullmark.raw --certificate keys/db.pem --key keys/db.key --out signed.raw\n" +
-			"  hullmark keys sign out/hullmark.raw --certificate db.pem --signer 'pkcs11-tool --sign -m SHA256-RSA-PKCS --label db --login' --out signed.raw\n" +
+			"  hullmark keys sign out/hullmark.raw --certificate db.pem --signer 'PIN=$(cat pin) pkcs11-tool --module token.so --login --pin env:PIN --label db --sign -m SHA256-RSA-PKCS' --out signed.raw\n" +
 			"  hullmark keys sign out/hullmark.raw --certificate db.pem --request db.request",
 		Args: exactArg("keys sign", "the disk image or addon"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -215,14 +215,17 @@ func (s subject) write(file string, signed []byte) error {
 // writeWholeFrom is writeWhole for what is too long to be held in memory. What could not be written whole is removed.
 func writeWholeFrom(path string, content io.WriterTo) error {
 	temporary := path + ".new"
-	f, err := os.Create(temporary)
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: it is written under that name first, move what is there away", err)
 	}
 	w := bufio.NewWriterSize(f, 1<<20)
 	_, err = content.WriteTo(w)
-	if err := errors.Join(err, w.Flush(), f.Close()); err != nil {
+	if err = errors.Join(err, w.Flush(), f.Close()); err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
 		return errors.Join(err, os.Remove(temporary))
 	}
-	return os.Rename(temporary, path)
+	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/image/build"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -147,7 +148,7 @@ func TestABuilderIsNamedByItsRelease(t *testing.T) {
 	for version, want := range map[string]bool{
 		"v1.2.3": true, "(devel)": false, "v0.0.0-20261121075742-111178911789": false, "v1.2.3+dirty": false, "v1.2.4-0.20261121075742-111178911789": false, "": false,
 	} {
-		if releaseVersion.MatchString(version) != want {
+		if build.IsRelease(version) != want {
 			t.Errorf("%s is a release: %v", version, !want)
 		}
 	}
