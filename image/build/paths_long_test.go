@@ -4,7 +4,6 @@ package build
 
 import (
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -33,12 +32,7 @@ func TestPathsMakeOneImage(t *testing.T) {
 		return sum
 	}
 	cold := o
-	cold.Store = cache.Store{Root: t.TempDir()}
-	for _, shared := range []string{"sha256", "tools", "mkosi"} {
-		if err := os.Symlink(filepath.Join(o.Store.Root, shared), filepath.Join(cold.Store.Root, shared)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	cold.Store = storeBeside(t, o.Store)
 	first, changed := image(cold, "1"), image(cold, "2")
 	if first == changed {
 		t.Fatal("a file of the tree makes no difference")

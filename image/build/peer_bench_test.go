@@ -153,6 +153,7 @@ func (p peer) build(b *testing.B, args ...string) time.Duration {
 func BenchmarkBuild(b *testing.B) {
 	o, l, tools := settled(b)
 	o.Config = b.TempDir()
+	o.Store = storeBeside(b, o.Store)
 	p := newPeer(b, o, l)
 	p.build(b)
 	full := p.build(b, "--cache-only", "always")
@@ -179,6 +180,7 @@ func BenchmarkBuild(b *testing.B) {
 	}{
 		{"build after a package changed", ourFull.Seconds(), full.Seconds(), "s", 0.7},
 		{"build after a file of the tree changed", ourIncremental.Seconds(), incremental.Seconds(), "s", 0.25},
+		{"build after nothing changed", unchangedTime(b, changed), incremental.Seconds(), "s", 1 / incremental.Seconds()},
 		{"power-on to the agent, emulated", bootTime(b, filepath.Join(o.Out, o.ID+".raw"), tools), bootTime(b, filepath.Join(p.work, "peer.raw"), tools), "s", 1. / 3},
 		{"root file system", float64(rootSize(b, filepath.Join(o.Out, o.ID+".raw"))) / 1e6, float64(rootSize(b, filepath.Join(p.work, "peer.raw"))) / 1e6, "MB", 0.8},
 	} {
@@ -239,6 +241,26 @@ func withNewVersion(b *testing.B, o Options, l lock.Lock, name string) string {
 		b.Fatal(err)
 	}
 	return file
+}
+
+// unchangedTime returns how many seconds the program takes to see that nothing changed.
+func unchangedTime(b *testing.B, o Options) float64 {
+	b.Helper()
+	program := filepath.Join(b.TempDir(), "hullmark")
+	if err := runQuiet(exec.CommandContext(b.Context(), "go", "build", "-o", program, "../../tools/hullmark"), "go build"); err != nil {
+		b.Fatal(err)
+	}
+	var took time.Duration
+	for range 2 {
+		cmd := exec.CommandContext(b.Context(), program, append(o.buildArgs(o.Source, o.Out), "-o", "json")...)
+		cmd.Env = append(os.Environ(), "HULLMARK_CACHE="+o.Store.Root)
+		began := time.Now()
+		if err := runQuiet(cmd, "hullmark build"); err != nil {
+			b.Fatal(err)
+		}
+		took = time.Since(began)
+	}
+	return took.Seconds()
 }
 
 // bootTime returns how many seconds after power-on an image's agent would start.

@@ -46,3 +46,15 @@ func settled(t testing.TB) (Options, lock.Lock, string) {
 	}
 	return o, l, tools
 }
+
+// storeBeside is an empty store but for what was downloaded or unpacked.
+func storeBeside(t testing.TB, s cache.Store) cache.Store {
+	t.Helper()
+	beside := cache.Store{Root: t.TempDir()}
+	for _, kind := range []string{"sha256", "tools", "mkosi"} {
+		if err := os.Symlink(filepath.Join(s.Root, kind), filepath.Join(beside.Root, kind)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return beside
+}
