@@ -13,7 +13,7 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-func testProvenance(t *testing.T, d Document) Provenance {
+func testProvenance(t testing.TB, d Document) Provenance {
 	t.Helper()
 	p, err := NewProvenance(BuildDefinition{
 		Parameters: BuildParameters{ImageID: "node", Profiles: []string{"azure"}},
@@ -28,7 +28,7 @@ func testProvenance(t *testing.T, d Document) Provenance {
 	return p
 }
 
-func encoded(t *testing.T, p Provenance) []byte {
+func encoded(t testing.TB, p Provenance) []byte {
 	t.Helper()
 	text, err := p.Encode()
 	if err != nil {
@@ -123,4 +123,17 @@ func TestCheckProvenance(t *testing.T) {
 			t.Errorf("%s is accepted", name)
 		}
 	}
+}
+
+func FuzzParseProvenance(f *testing.F) {
+	f.Add(encoded(f, testProvenance(f, testDocument(f, "image"))))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		p, err := ParseProvenance(text)
+		if err != nil {
+			return
+		}
+		if again, err := p.Encode(); err != nil || !bytes.Equal(again, text) {
+			t.Errorf("read what is not written so: %v", err)
+		}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 )
 
@@ -141,6 +142,9 @@ func ReadSPDX(text []byte) (rootHash string, listed []Listed, err error) {
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&d); err != nil {
 		return "", nil, fmt.Errorf("read bill of materials: %w", err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return "", nil, errors.New("read bill of materials: something follows it")
 	}
 	if len(d.Packages) == 0 || len(d.Packages) > maxListed || d.Packages[0].SPDXID != spdxImage {
 		return "", nil, fmt.Errorf("read bill of materials: %d packages, or none is the image: hullmark build writes it otherwise", len(d.Packages))

@@ -13,7 +13,7 @@ import (
 
 var contents = Contents{ID: "node", Version: "20261121", RootHash: sum("7"), Modules: []Module{{Path: "github.com/Upper/case", Version: "v1.0.0+incompatible", Sum: "h1:x"}, {Path: "k8s.io/kubernetes", Version: "v1.36.3", Sum: "h1:y"}}}
 
-func billOf(t *testing.T, l Lock, c Contents) []byte {
+func billOf(t testing.TB, l Lock, c Contents) []byte {
 	t.Helper()
 	text, err := l.SPDX(c)
 	if err != nil {
@@ -115,4 +115,13 @@ func TestReadSPDX(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+func FuzzReadSPDX(f *testing.F) {
+	f.Add(billOf(f, Lock{Go: "go1.26.8"}, contents))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if rootHash, listed, err := ReadSPDX(text); err == nil && (len(listed) >= maxListed || len(rootHash) > len(text)) {
+			t.Errorf("%d things listed", len(listed))
+		}
+	})
 }
