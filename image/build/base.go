@@ -23,7 +23,7 @@ import (
 )
 
 // baseFormat changes whenever writeBase makes another archive of the same packages.
-const baseFormat = "1"
+const baseFormat = "2"
 
 // base is what mkosi starts from: the files of the essential packages, unpacked but not installed, because the scripts of packages need them. mkosi
 // would unpack them one after the other, which takes as long as it takes to install them.
@@ -158,11 +158,12 @@ func writeBase(ctx context.Context, s cache.Store, packages []lock.Package, file
 	}
 	w := bufio.NewWriterSize(f, 1<<20)
 	out := tar.NewWriter(w)
-	folders := []string{"efi", "usr"}
+	folders := []string{"usr"}
 	for _, name := range mergedUsr {
 		err = errors.Join(err, out.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: "./" + name, Linkname: "usr/" + name, Mode: 0o777}))
 		folders = append(folders, "usr/"+name)
 	}
+	err = errors.Join(err, out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "./efi/", Mode: 0o500}))
 	for _, name := range folders {
 		err = errors.Join(err, out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "./" + name + "/", Mode: 0o755}))
 	}

@@ -68,16 +68,23 @@ func TestPathsMakeOneImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	compareTrees(t, l, filepath.Join(alone, treeTar), filepath.Join(folder, treeTar))
+	files, err := verbatim(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareTrees(t, l, files, filepath.Join(alone, treeTar), filepath.Join(folder, treeTar))
 }
 
 // compareTrees compares what images have of two trees.
-func compareTrees(t *testing.T, l lock.Lock, a, b string) {
+func compareTrees(t *testing.T, l lock.Lock, files map[string]string, a, b string) {
 	t.Helper()
 	var sums [2]map[string]string
 	for i, file := range []string{a, b} {
 		j := &job{lock: l, members: members{}}
 		if err := j.members.addTar(file); err != nil {
+			t.Fatal(err)
+		}
+		if err := j.members.update(files); err != nil {
 			t.Fatal(err)
 		}
 		var err error

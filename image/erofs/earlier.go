@@ -11,7 +11,7 @@ import (
 )
 
 // encoding names how content is packed. Every change that packs the same bytes otherwise has to change it, so that no image is made of two kinds.
-const encoding = "lz4 1"
+const encoding = "lz4 2"
 
 // Earlier is an image that was written before, with its index.
 type Earlier struct {

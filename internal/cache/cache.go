@@ -172,7 +172,11 @@ func hashFolder(dir string) (string, error) {
 		if err != nil {
 			return err
 		}
-		line := fmt.Sprintf("%q %s", path[len(dir):], info.Mode())
+		mode := info.Mode()
+		if e.IsDir() {
+			mode = fs.ModeDir // Whoever shares a store opens its folders.
+		}
+		line := fmt.Sprintf("%q %s", path[len(dir):], mode)
 		lines = append(lines, &line)
 		switch {
 		case info.Mode().IsRegular():

@@ -29,7 +29,7 @@ func realImage(t *testing.T, change func(*build.Options)) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := accompany(r, measurements.Release{}, provenanceOptions{}); err != nil {
+	if err := accompany(r, measurements.Release{}, provenanceOptions{builder: measurements.LocalBuilder}); err != nil {
 		t.Fatal(err)
 	}
 	return r.Image
