@@ -88,6 +88,7 @@ over packages "$CACHE" home/cache
 over objects "$OBJECTS" home/objects
 find home/cache -mindepth 1 -maxdepth 1 ! -name sha256 ! -name tools ! -name go-build -exec rm -rf {} +
 find home/cache home/objects -maxdepth 3 -type d -exec chmod 777 {} +
+find home/cache/tools -type d ! -perm -o=rx -exec chmod o+rx {} +
 find home/cache -maxdepth 2 -name '.*.lock' -exec chmod 666 {} +
 mkdir mnt/modules
 mount --bind -o ro "$MODULES" mnt/modules
