@@ -62,7 +62,7 @@ func marker(after string) map[string]string {
 }
 
 var peerPartitions = map[string]string{
-	"00-esp.conf":    "[Partition]\nType=esp\nFormat=vfat\nCopyFiles=/boot:/\nCopyFiles=/efi:/\nSizeMinBytes=128M\nSizeMaxBytes=128M\n",
+	"00-esp.conf":    "[Partition]\nType=esp\nFormat=vfat\nCopyFiles=/boot:/\nCopyFiles=/efi:/\nSizeMinBytes=512M\nSizeMaxBytes=512M\n",
 	"10-root.conf":   "[Partition]\nType=root\nFormat=erofs\nCopyFiles=/:/\nMinimize=best\nVerity=data\nVerityMatchKey=root\nCompression=" + peerAlgorithm + "\nCompressionLevel=" + peerLevel + "\n",
 	"11-verity.conf": "[Partition]\nType=root-verity\nVerity=hash\nVerityMatchKey=root\nMinimize=best\n",
 }
@@ -217,8 +217,9 @@ func withNewVersion(b *testing.B, o Options, l lock.Lock, name string) string {
 			continue
 		}
 		script := `set -e; dpkg-deb --raw-extract "$1" tree; sed -i "s/^Version: .*/Version: $2/" tree/DEBIAN/control; echo changed > tree/usr/share/changed; dpkg-deb --build --root-owner-group -Zxz tree new.deb`
-		l.Packages[i].Version += "+changed" + fmt.Sprint(time.Now().Unix())
-		cmd := exec.CommandContext(b.Context(), "sh", "-c", script, "sh", o.Store.BlobPath(p.SHA256), l.Packages[i].Version)
+		version := p.Version + "+changed" + fmt.Sprint(time.Now().Unix())
+		l.Packages[i].Version, l.Packages[i].Path = version, strings.Replace(p.Path, p.Version, version, 1)
+		cmd := exec.CommandContext(b.Context(), "sh", "-c", script, "sh", o.Store.BlobPath(p.SHA256), version)
 		cmd.Dir = dir
 		if err := runQuiet(cmd, "change "+name); err != nil {
 			b.Fatal(err)
