@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -62,24 +60,23 @@ func unchanged(o build.Options, fingerprint string) (built, bool) {
 	return last.Built, true
 }
 
-// remember notes what was built, with the files of the image's name.
+// builtEndings end the names of the files that a build leaves, after the image's name. What else has that name, such as a signed document, is others'.
+var builtEndings = []string{".raw", ".joinservice.tar", ".spdx.json", cycloneDXEnding, ".json", provenanceEnding}
+
+// remember notes what was built, with the files that the build left.
 func remember(o build.Options, fingerprint string, b built) error {
-	names, err := filepath.Glob(filepath.Join(o.Out, o.ID+".*"))
-	if err != nil {
-		return err
-	}
 	last := lastBuild{Fingerprint: fingerprint, Built: b, Files: map[string]fileMark{}, Links: map[string]string{}}
 	for _, name := range []string{"tools", "kubectl"} {
 		if target, err := os.Readlink(filepath.Join(o.Out, name)); err == nil {
 			last.Links[name] = target
 		}
 	}
-	for _, name := range names {
-		if m, err := mark(name); err == nil {
-			last.Files[filepath.Base(name)] = m
-		} else if !errors.Is(err, fs.ErrInvalid) {
+	for _, ending := range builtEndings {
+		m, err := mark(filepath.Join(o.Out, o.ID+ending))
+		if err != nil {
 			return err
 		}
+		last.Files[o.ID+ending] = m
 	}
 	text, err := json.MarshalIndent(last, "", "  ")
 	if err != nil {
@@ -90,9 +87,6 @@ func remember(o build.Options, fingerprint string, b built) error {
 
 func mark(name string) (fileMark, error) {
 	info, err := os.Stat(name)
-	if err == nil && !info.Mode().IsRegular() {
-		err = fs.ErrInvalid
-	}
 	if err != nil {
 		return fileMark{}, err
 	}

@@ -18,8 +18,8 @@ func TestUnchanged(t *testing.T) {
 	}
 	finish := func() {
 		t.Helper()
-		if err := os.WriteFile(image, []byte("image"), 0o600); err != nil {
-			t.Fatal(err)
+		for _, ending := range builtEndings {
+			write(t, filepath.Join(o.Out, "node"+ending), []byte("image"))
 		}
 		if err := remember(o, "1", b); err != nil {
 			t.Fatal(err)
@@ -40,6 +40,16 @@ func TestUnchanged(t *testing.T) {
 	}
 	if target, err := os.Readlink(filepath.Join(o.Out, "tools")); err != nil || target != o.Out {
 		t.Errorf("the link is not made again: %q, %v", target, err)
+	}
+	// What others make of the image is no part of it.
+	signed := filepath.Join(o.Out, "node.dsse")
+	write(t, signed, []byte("signed"))
+	finish()
+	if err := os.Remove(signed); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := unchanged(o, "1"); !ok {
+		t.Error("a signed document that is gone is a change")
 	}
 	for what, change := range map[string]func() error{
 		"another image's":         func() error { return os.Rename(lastBuildFile(o), filepath.Join(o.Out, "x")) },
