@@ -122,42 +122,6 @@ func writeNodeConfig(o clusterOptions, root hullmark.ClusterRoot) error {
 	return writeNew(o.nodeConfig, append(text, '\n'), 0o644)
 }
 
-// writeNew writes a file that must not exist yet.
-func writeNew(path string, content []byte, mode os.FileMode) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	return errors.Join(err, f.Sync(), f.Close())
-}
-
-// writeWhole writes a file, in place of an older one, that has its name only when it is whole.
-func writeWhole(path string, content []byte, mode os.FileMode) error {
-	temporary := path + ".new"
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := writeNew(temporary, content, mode); err != nil {
-		return err
-	}
-	return os.Rename(temporary, path)
-}
-
-// notOver is an error if a file to be written is one of those that are read.
-func notOver(path string, read ...string) error {
-	to, err := os.Stat(path)
-	if err != nil {
-		return nil // Nothing is there, or writing says why not.
-	}
-	for _, name := range read {
-		if from, err := os.Stat(name); err == nil && os.SameFile(to, from) {
-			return withCode(exitUsage, fmt.Errorf("%s is what is read, and would be written over; name another file", path))
-		}
-	}
-	return nil
-}
-
 // maxKubeconfig is how long a kubeconfig may be that is written over, in bytes.
 const maxKubeconfig = 1 << 20
 

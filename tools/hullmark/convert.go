@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -145,32 +144,24 @@ func convert(ctx context.Context, path, out string, formats []disk.Format) (form
 // convertTo writes a disk into a file of a format, which has its name only when it is whole and was made of what the disk was when it was checked.
 func convertTo(ctx context.Context, f disk.Format, raw io.ReaderAt, from formatFile, path string) (formatFile, error) {
 	out := formatFile{Name: filepath.Base(path), Format: string(f)}
-	temporary := path + ".new"
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return out, err
-	}
-	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return out, err
-	}
-	defer os.Remove(temporary) // No longer there if all went well.
 	read := sha256.New()
 	r := io.TeeReader(cancelable{ctx, io.NewSectionReader(raw, 0, from.Size)}, read)
-	if err := errors.Join(f.Write(file, r, from.Size), file.Close()); err != nil {
-		return out, err
-	}
-	if !bytes.Equal(read.Sum(nil), from.SHA256) {
-		return out, fmt.Errorf("%s changed while it was converted; nothing of %s is left: convert it again when it is finished", from.Name, out.Name)
-	}
-	info, err := os.Stat(temporary)
-	if err != nil {
-		return out, err
-	}
-	out.Size = info.Size()
-	if out.SHA256, err = digestOf(temporary); err != nil {
-		return out, err
-	}
-	return out, os.Rename(temporary, path)
+	err := replace(path, 0o644, func(file *os.File) error {
+		if err := f.Write(file, r, from.Size); err != nil {
+			return err
+		}
+		if !bytes.Equal(read.Sum(nil), from.SHA256) {
+			return fmt.Errorf("%s changed while it was converted; nothing of %s is left: convert it again when it is finished", from.Name, out.Name)
+		}
+		info, err := file.Stat()
+		if err != nil {
+			return err
+		}
+		out.Size = info.Size()
+		out.SHA256, err = digestOf(file.Name())
+		return err
+	})
+	return out, err
 }
 
 // cancelable ends reading when its context does.

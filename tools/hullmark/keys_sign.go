@@ -209,23 +209,9 @@ func (s subject) write(file string, signed []byte) error {
 	if err != nil {
 		return err
 	}
-	return writeWholeFrom(file, layout)
-}
-
-// writeWholeFrom is writeWhole for what is too long to be held in memory. What could not be written whole is removed.
-func writeWholeFrom(path string, content io.WriterTo) error {
-	temporary := path + ".new"
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return fmt.Errorf("%w: it is written under that name first, move what is there away", err)
-	}
-	w := bufio.NewWriterSize(f, 1<<20)
-	_, err = content.WriteTo(w)
-	if err = errors.Join(err, w.Flush(), f.Close()); err == nil {
-		err = os.Rename(temporary, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temporary))
-	}
-	return nil
+	return replace(file, 0o644, func(f *os.File) error {
+		w := bufio.NewWriterSize(f, 1<<20)
+		_, err := layout.WriteTo(w)
+		return errors.Join(err, w.Flush())
+	})
 }

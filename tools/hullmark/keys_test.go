@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
-	"io"
 	"math/big"
 	"os"
 	"os/exec"
@@ -455,27 +454,4 @@ func (f keysFixture) decrypted(t *testing.T, keys, name string) string {
 	t.Helper()
 	tool(t, "openssl", "openssl", "pkey", "-in", f.path(keys, name+".key"), "-passin", "file:"+f.path("passphrase"), "-out", f.path("decrypted"))
 	return f.path("decrypted")
-}
-
-func TestWriteWholeFromLeavesNothing(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	write(t, file, []byte("before"))
-	problem := errors.New("no space left on device")
-	if err := writeWholeFrom(file, failing{problem}); !errors.Is(err, problem) {
-		t.Errorf("got %v", err)
-	}
-	if content, err := os.ReadFile(file); err != nil || string(content) != "before" {
-		t.Errorf("the older file is %q, %v", content, err)
-	}
-	if _, err := os.Stat(file + ".new"); err == nil {
-		t.Error("half a file was left")
-	}
-}
-
-// failing is content that ends in an error.
-type failing struct{ err error }
-
-func (f failing) WriteTo(w io.Writer) (int64, error) {
-	n, _ := io.WriteString(w, "half")
-	return int64(n), f.err
 }

@@ -9,7 +9,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -184,23 +183,6 @@ func readPEM(file string) (*pem.Block, error) {
 		return nil, fmt.Errorf("%s: want one PEM block and nothing after it", file)
 	}
 	return block, nil
-}
-
-// readBounded reads a file of at most limit bytes.
-func readBounded(file string, limit int64) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	content, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(content)) > limit {
-		return nil, fmt.Errorf("%s: too long, want at most %d bytes", file, limit)
-	}
-	return content, nil
 }
 
 // verifyOptions are the flags of `hullmark verify`.
