@@ -139,11 +139,7 @@ func writeBackup(ctx context.Context, file *cluster.File, source backup.Source, 
 	if err != nil {
 		return taken, errors.Join(err, os.Remove(f.Name()))
 	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return taken, err
-	}
-	return taken, errors.Join(dir.Sync(), dir.Close())
+	return taken, syncFolder(filepath.Dir(path))
 }
 
 // giveName moves a file to a name that nothing has. Some file systems have no links, and some take no flags.

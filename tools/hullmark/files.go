@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 )
 
 // readBounded reads a file of at most limit bytes.
@@ -81,4 +82,33 @@ func replace(path string, mode fs.FileMode, write func(*os.File) error) error {
 		return errors.Join(err, os.Remove(temporary))
 	}
 	return nil
+}
+
+// makeFolder has fill write what is in a new folder, which has its name only when all is in it.
+func makeFolder(dir string, mode fs.FileMode, fill func(dir string) error) error {
+	dir = filepath.Clean(dir)
+	temporary, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+".")
+	if err != nil {
+		return err
+	}
+	err = fill(temporary)
+	if err == nil {
+		err = errors.Join(os.Chmod(temporary, mode), syncFolder(temporary))
+	}
+	if err == nil {
+		err = os.Rename(temporary, dir)
+	}
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(temporary))
+	}
+	return syncFolder(filepath.Dir(dir))
+}
+
+// syncFolder stores which names are in a folder.
+func syncFolder(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }

@@ -8,14 +8,10 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"math/big"
-	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -154,47 +150,24 @@ func (s keySet) files() (map[string][]byte, error) {
 	return out, err
 }
 
-// write makes the folder, which has its name only when all is in it.
-func (s keySet) write(dir string) (err error) {
-	dir = filepath.Clean(dir)
+// write makes the folder. What the machine's firmware is to trust must not be lost with its power: it is stored when it has its name.
+func (s keySet) write(dir string) error {
 	files, err := s.files()
 	if err != nil {
 		return err
 	}
-	temporary, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+".") // mode 0700
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(temporary))
+	return makeFolder(dir, 0o700, func(dir string) error {
+		for name, content := range files {
+			mode := fs.FileMode(0o644)
+			if filepath.Ext(name) == ".key" {
+				mode = 0o600
+			}
+			if err := writeNew(filepath.Join(dir, name), content, mode); err != nil {
+				return err
+			}
 		}
-	}()
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		mode := fs.FileMode(0o644)
-		if filepath.Ext(name) == ".key" {
-			mode = 0o600
-		}
-		if err := writeNew(filepath.Join(temporary, name), files[name], mode); err != nil {
-			return err
-		}
-	}
-	// What the machine's firmware is to trust must not be lost with its power.
-	if err := syncFolder(temporary); err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, dir); err != nil {
-		return err
-	}
-	return syncFolder(filepath.Dir(dir))
-}
-
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+		return nil
+	})
 }
 
 // sameKey reports whether the key is the certificate's.

@@ -210,32 +210,26 @@ func readFolder(folder string) (map[string][]byte, error) {
 const maxEarlier = 20000
 
 // writeFolder writes the files below a new folder, which has its name only when it is whole.
-func writeFolder(folder string, files []render.Rendered) (err error) {
+func writeFolder(folder string, files []render.Rendered) error {
 	if _, err := os.Lstat(folder); !errors.Is(err, fs.ErrNotExist) {
 		return withCode(exitUsage, fmt.Errorf("--out: %s is there already; name a new folder, and compare with that one (--against)", folder))
 	}
-	temporary, err := os.MkdirTemp(filepath.Dir(filepath.Clean(folder)), ".hullmark-")
+	err := makeFolder(folder, 0o755, func(dir string) error {
+		for _, f := range files {
+			name := filepath.Join(dir, filepath.FromSlash(f.Name))
+			if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+				return err
+			}
+			if err := writeNew(name, f.Content, 0o644); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return fmt.Errorf("--out: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("--out: %w", err), os.RemoveAll(temporary))
-		}
-	}()
-	for _, f := range files {
-		name := filepath.Join(temporary, filepath.FromSlash(f.Name))
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			return err
-		}
-		if err := writeNew(name, f.Content, 0o644); err != nil {
-			return err
-		}
-	}
-	if err := os.Chmod(temporary, 0o755); err != nil {
-		return err
-	}
-	return os.Rename(temporary, folder)
+	return nil
 }
 
 // renderedJSON is the JSON that hullmark render writes.
