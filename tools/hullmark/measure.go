@@ -48,29 +48,7 @@ it, is not in it.`,
 		Example: "  hullmark measure out/node.raw --machine machine.json\n  hullmark measure out/node.raw --firmware OVMF_CODE_4M.fd --vars OVMF_VARS_4M.fd -o json",
 		Args:    measureArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput("measure", output); err != nil {
-				return err
-			}
-			described := o.firmware != "" || o.vars != "" || o.roms != nil || o.nodeConfig != ""
-			if o.machine != "" && described || o.machine == "" && (o.firmware == "" || o.vars == "") {
-				return withCode(exitUsage, errors.New("measure: name a machine file (--machine), or firmware and variables (--firmware, --vars), not both"))
-			}
-			document, err := measureImage(args[0], o)
-			if err != nil {
-				return fmt.Errorf("measure %s: %w", args[0], err)
-			}
-			if file == "" {
-				return writeDocument(cmd.OutOrStdout(), document, output)
-			}
-			text, err := document.Encode()
-			if err != nil {
-				return err
-			}
-			if err := writeWhole(file, text, 0o644); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), file)
-			return err
+			return o.run(args[0], file, output, cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
@@ -95,6 +73,37 @@ func registerRelease(cmd *cobra.Command, r *measurements.Release) {
 	f := cmd.Flags()
 	f.StringVar(&r.Name, "release", "", "`NAME` of the release (default: the image's version)")
 	f.Uint32Var(&r.SVN, "svn", 1, "security version `NUMBER` of the release")
+}
+
+// run measures an image, and writes the document to a file, or in a format to out.
+func (o measureOptions) run(path, file, output string, out io.Writer) error {
+	if err := checkOutput("measure", output); err != nil {
+		return err
+	}
+	described := o.firmware != "" || o.vars != "" || o.roms != nil || o.nodeConfig != ""
+	if o.machine != "" && described || o.machine == "" && (o.firmware == "" || o.vars == "") {
+		return withCode(exitUsage, errors.New("measure: name a machine file (--machine), or firmware and variables (--firmware, --vars), not both"))
+	}
+	read := append([]string{path, o.machine, o.firmware, o.vars, o.nodeConfig, o.lock, o.sbom, o.cycloneDX}, o.roms...)
+	if err := notOver(file, read...); err != nil {
+		return fmt.Errorf("measure: %w", err)
+	}
+	document, err := measureImage(path, o)
+	if err != nil {
+		return fmt.Errorf("measure %s: %w", path, err)
+	}
+	if file == "" {
+		return writeDocument(out, document, output)
+	}
+	text, err := document.Encode()
+	if err != nil {
+		return err
+	}
+	if err := writeWhole(file, text, 0o644); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(out, file)
+	return err
 }
 
 func measureArgs(_ *cobra.Command, args []string) error {

@@ -205,6 +205,7 @@ func TestMeasureRefuses(t *testing.T) {
 		"damaged root":   {[]string{damaged, "--firmware", f.firmware, "--vars", f.vars}, "root", exitFailed},
 		"truncated":      {[]string{truncated, "--firmware", f.firmware, "--vars", f.vars}, "", exitFailed},
 		"odd config":     {[]string{f.image, "--firmware", f.firmware, "--vars", f.vars, "--config", f.config + ".odd"}, "unknown field", exitFailed},
+		"over the image": {[]string{f.image, "--firmware", f.firmware, "--vars", f.vars, "--out", f.image}, "is what is read", exitUsage},
 		"image is a ROM": {[]string{f.image, "--firmware", f.firmware, "--vars", f.vars, "--rom", f.vars}, "ROM", exitFailed},
 	} {
 		_, err := hullmarkMeasure(c.args...)

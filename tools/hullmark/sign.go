@@ -249,7 +249,7 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 	if err := checkOutput("verify", o.output); err != nil {
 		return err
 	}
-	if err := notOver(o.document, file, o.key); err != nil {
+	if err := notOver(o.document, file, o.key, o.image, o.sbom, o.cycloneDX, o.provenance); err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
 	key, err := readPublicKey(o.key)

@@ -39,10 +39,12 @@ func TestSignAndVerify(t *testing.T) {
 			t.Errorf("%s: the verified document is another than the signed one: %v", name, err)
 		}
 	}
+	write(t, path("node.raw"), smallDisk(t))
 	for name, args := range map[string][]string{
 		"p256":      {"sign", path("node.json"), "--key", path("p256"), "--out", path("p256")},
 		"node.json": {"export", path("node.json"), "--format", "keylime", "--out", path("node.json")},
 		"node.dsse": {"verify", path("node.dsse"), "--key", path("p256.pub"), "--document", path("node.dsse")},
+		"node.raw":  {"verify", path("node.dsse"), "--key", path("p256.pub"), "--image", path("node.raw"), "--document", path("node.raw")},
 	} {
 		before, _ := os.ReadFile(path(name))
 		code, output := hullmarkCLI(t, args...)
