@@ -51,9 +51,12 @@ the cluster root, which every node's configuration names.`,
 }
 
 // exactArg wants one argument, and says what it stands for.
-func exactArg(verb, what string) cobra.PositionalArgs {
+func exactArg(verb, what string) cobra.PositionalArgs { return exactArgs(1, verb, what) }
+
+// exactArgs wants n arguments, and says what they stand for.
+func exactArgs(n int, verb, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != 1 {
+		if len(args) != n {
 			return withCode(exitUsage, fmt.Errorf("%s: name %s (see %s --help)", verb, what, cmd.CommandPath()))
 		}
 		return nil

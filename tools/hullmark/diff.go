@@ -35,12 +35,7 @@ are predicted for the same machine: that of --machine, or the tools tree's firmw
 
 Exit codes: 0 byte-equal, 3 they differ, 1 failed, 2 usage.`,
 		Example: "  hullmark diff old/hullmark.raw out/hullmark.raw\n  hullmark diff old/hullmark.raw out/hullmark.raw -o json | jq '.differences[] | select(.kind == \"package\")'",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return withCode(exitUsage, errors.New("diff: name two images (see hullmark diff --help)"))
-			}
-			return nil
-		},
+		Args:    exactArgs(2, "diff", "two images"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkOutput("diff", o.output); err != nil {
 				return err

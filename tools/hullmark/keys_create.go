@@ -57,12 +57,7 @@ func newKeysRotateCommand() *cobra.Command {
 NEW is a folder as hullmark keys create makes it. PK and KEK are those of OLD, with the same passphrase, which the new key gets too. Firmware takes its db.auth in
 place of the old one, because the same KEK signed it later.`,
 		Example: "  hullmark keys rotate keys keys-2027",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return withCode(exitUsage, fmt.Errorf("keys rotate: name the folder of keys and the one to make (see %s --help)", cmd.CommandPath()))
-			}
-			return nil
-		},
+		Args:    exactArgs(2, "keys rotate", "the folder of keys and the one to make"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.rotate(cmd.Context(), args[0], args[1], cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},

@@ -46,7 +46,7 @@ A machine file says all that a boot depends on beside the image. With what hullm
 without, and with --firmware and --vars alone, PCR 0, 1 and 10 are not. Without a node configuration the document is for all nodes, and PCR 8, which holds
 it, is not in it.`,
 		Example: "  hullmark measure out/node.raw --machine machine.json\n  hullmark measure out/node.raw --firmware OVMF_CODE_4M.fd --vars OVMF_VARS_4M.fd -o json",
-		Args:    measureArgs,
+		Args:    exactArg("measure", "one image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(args[0], file, output, cmd.OutOrStdout())
 		},
@@ -104,13 +104,6 @@ func (o measureOptions) run(path, file, output string, out io.Writer) error {
 	}
 	_, err = fmt.Fprintln(out, file)
 	return err
-}
-
-func measureArgs(_ *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return withCode(exitUsage, errors.New("measure: name one image (see hullmark measure --help)"))
-	}
-	return nil
 }
 
 // measureImage reads an image and predicts its boot.

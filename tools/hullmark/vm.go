@@ -41,7 +41,7 @@ The console goes to standard output and to a log in the machine's folder. The fo
 endorsement key, the CA that signed it, the firmware's variables and the state disk: starting again with the same folder is the same
 machine. The image is never written. Interrupt once to press the power button, twice to cut the power.`,
 		Example: "  hullmark vm out/node.raw --forward 7443:7443 --config node.json --dir node1",
-		Args:    vmArgs,
+		Args:    exactArg("vm", "one image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := o.describe(cmd.Flags().Changed)
 			if err != nil {
@@ -62,13 +62,6 @@ machine. The image is never written. Interrupt once to press the power button, t
 	o.addFlags(cmd)
 	cmd.AddCommand(newVMNetworkCommand())
 	return cmd
-}
-
-func vmArgs(_ *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return withCode(exitUsage, errors.New("vm: name one image (see hullmark vm --help)"))
-	}
-	return nil
 }
 
 func (o *vmOptions) addFlags(cmd *cobra.Command) {
