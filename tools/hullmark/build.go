@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -16,12 +17,17 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
+// buildOptions are the flags of `hullmark build`.
+type buildOptions struct {
+	buildFlags
+	relock     bool
+	output     string
+	release    measurements.Release
+	provenance provenanceOptions
+}
+
 func newBuildCommand() *cobra.Command {
-	var f buildFlags
-	var relock bool
-	var output string
-	var provenance provenanceOptions
-	release := measurements.Release{Builder: thisBuilder()}
+	o := buildOptions{release: measurements.Release{Builder: thisBuilder()}}
 	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build an image from the locked packages",
@@ -35,48 +41,53 @@ these (SLSA), and links to that tree and to the image's kubectl.`,
 		Example: "  hullmark build\n  hullmark build --config my-node --image-id my-node",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput("build", output); err != nil {
-				return err
-			}
-			o, err := f.options(cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			if relock {
-				if o, err = build.Settle(cmd.Context(), o); err != nil {
-					return err
-				}
-			}
-			of, err := fingerprint(cmd.Context(), o, release, provenance)
-			if err != nil {
-				return err
-			}
-			if last, ok := unchanged(o, of); ok {
-				o.Progress.Say("nothing changed since it was built")
-				return writeBuilt(cmd.OutOrStdout(), last, output)
-			}
-			r, err := build.Build(cmd.Context(), o)
-			if err != nil {
-				return err
-			}
-			o.Progress.Summary()
-			if err := accompany(r, release, provenance); err != nil {
-				return err
-			}
-			b := built{r.Image, r.Size, r.RootHash, r.Cmdline, r.LockFile, r.Tools}
-			if err := remember(o, of, b); err != nil {
-				return err
-			}
-			return writeBuilt(cmd.OutOrStdout(), b, output)
+			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	f.register(cmd)
-	f.registerImage(cmd)
-	registerRelease(cmd, &release)
-	provenance.register(cmd)
-	cmd.Flags().BoolVar(&relock, "relock", false, "where a locked package is gone from every source, lock it anew into OUT/hullmark.lock and build from that")
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
+	o.register(cmd)
+	o.registerImage(cmd)
+	registerRelease(cmd, &o.release)
+	o.provenance.register(cmd)
+	cmd.Flags().BoolVar(&o.relock, "relock", false, "where a locked package is gone from every source, lock it anew into OUT/hullmark.lock and build from that")
+	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	return cmd
+}
+
+// run builds the image, unless it lies there already.
+func (b *buildOptions) run(ctx context.Context, out, notes io.Writer) error {
+	if err := checkOutput("build", b.output); err != nil {
+		return err
+	}
+	o, err := b.options(notes)
+	if err != nil {
+		return err
+	}
+	if b.relock {
+		if o, err = build.Settle(ctx, o); err != nil {
+			return err
+		}
+	}
+	of, err := fingerprint(ctx, o, b.release, b.provenance)
+	if err != nil {
+		return err
+	}
+	if last, ok := unchanged(o, of); ok {
+		o.Progress.Say("nothing changed since it was built")
+		return writeBuilt(out, last, b.output)
+	}
+	r, err := build.Build(ctx, o)
+	if err != nil {
+		return err
+	}
+	o.Progress.Summary()
+	if err := accompany(r, b.release, b.provenance); err != nil {
+		return err
+	}
+	said := built{r.Image, r.Size, r.RootHash, r.Cmdline, r.LockFile, r.Tools}
+	if err := remember(o, of, said); err != nil {
+		return err
+	}
+	return writeBuilt(out, said, b.output)
 }
 
 // built is the JSON that hullmark build writes.
