@@ -1,0 +1,230 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"crypto"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// verifyOptions are the flags of `hullmark verify`.
+type verifyOptions struct {
+	key, image, sbom, cycloneDX, provenance, document, output string
+}
+
+// verified is what hullmark verify says, as JSON or as text.
+type verified struct {
+	// Document is the digest that names the document.
+	Document measurements.DocumentID `json:"document"`
+	Image    measurements.Image      `json:"image"`
+	Release  string                  `json:"release"`
+	SVN      uint32                  `json:"svn"`
+	Builder  string                  `json:"builder,omitempty"`
+	// Key is the kind of the key that signed, and Checked what was compared beside its signature: registers, image, sbom, cyclonedx.
+	Key     string   `json:"key"`
+	Checked []string `json:"checked"`
+	// Provenance says where the image was built, if that was checked.
+	Provenance *builtBy `json:"provenance,omitempty"`
+	// registers is how many the document has; the text tells it.
+	registers int
+}
+
+// builtBy is what a signed provenance says, in short.
+type builtBy struct {
+	Builder    string `json:"builder"`
+	Invocation string `json:"invocation,omitempty"`
+	Commit     string `json:"commit,omitempty"`
+	Changed    bool   `json:"changed,omitempty"`
+}
+
+func newVerifyCommand() *cobra.Command {
+	var o verifyOptions
+	cmd := &cobra.Command{
+		Use:   "verify FILE",
+		Short: "Check a signed measurement document, offline",
+		Long: `Check a signed measurement document, offline, and say what was checked.
+
+Nothing but the file and the public key is needed. With --image the disk is compared with what was signed, with --sbom and --cyclonedx the bill of
+materials; with --provenance a provenance that the same key signed has to be about the document's disk and lock. The document is written to --document,
+for explain, export and init, only after everything was checked.
+
+Exit codes: 0 all is right, 3 the image or a bill of materials is another than the signed one, or the provenance is of another image, 1 anything else is wrong, 2 usage.`,
+		Example: "  hullmark verify node.dsse --key release.pub --image node.raw --document node.json",
+		Args:    exactArg("verify", "the signed document"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(args[0], cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.key, "key", "", "public key `FILE` (PEM)")
+	f.StringVar(&o.image, "image", "", "also compare this disk image `FILE`")
+	f.StringVar(&o.sbom, "sbom", "", "also compare this bill of materials `FILE` (SPDX)")
+	f.StringVar(&o.cycloneDX, "cyclonedx", "", "also compare this bill of materials `FILE` (CycloneDX)")
+	f.StringVar(&o.provenance, "provenance", "", "also check this signed provenance `FILE`")
+	f.StringVar(&o.document, "document", "", "write the verified document to `FILE`")
+	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
+	require(cmd, "key")
+	return cmd
+}
+
+func (o *verifyOptions) run(file string, out io.Writer) error {
+	if err := checkOutput("verify", o.output); err != nil {
+		return err
+	}
+	if err := notOver(o.document, file, o.key, o.image, o.sbom, o.cycloneDX, o.provenance); err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	key, err := readPublicKey(o.key)
+	if err != nil {
+		return err
+	}
+	document, err := openSigned(file, key)
+	if err != nil {
+		return err
+	}
+	checked, err := o.compare(document)
+	if err != nil {
+		return err
+	}
+	provenance, err := o.checkProvenance(document, key)
+	if err != nil {
+		return err
+	}
+	if provenance != nil {
+		checked = append(checked, "provenance")
+	}
+	encoded, err := document.Encode()
+	if err != nil {
+		return err
+	}
+	if o.document != "" {
+		if err := writeWhole(o.document, encoded, 0o644); err != nil {
+			return fmt.Errorf("verify: %w", err)
+		}
+	}
+	return o.write(out, verified{
+		Document: sha256.Sum256(encoded), Image: document.Image, Release: document.Name, SVN: document.SVN, Builder: document.Builder,
+		Key: measurements.KeyKind(key), Checked: checked, Provenance: provenance, registers: len(document.Registers),
+	})
+}
+
+// openSigned reads an envelope and the document in it, which the key has to have signed.
+func openSigned(file string, key crypto.PublicKey) (measurements.Document, error) {
+	signed, err := readBounded(file, measurements.MaxEnvelope)
+	if err != nil {
+		return measurements.Document{}, err
+	}
+	document, err := measurements.Open(signed, key)
+	if err != nil && bytes.Contains(signed[:min(len(signed), 4096)], []byte(measurements.DocumentSchema)) {
+		return document, fmt.Errorf("%s: it is a measurement document without a signature; hullmark sign makes one", file)
+	}
+	if err != nil {
+		return document, fmt.Errorf("%s: %w", file, err)
+	}
+	return document, nil
+}
+
+// compare compares the named files with the document, and returns what was checked.
+func (o *verifyOptions) compare(document measurements.Document) (checked []string, err error) {
+	if o.image != "" {
+		if err := compareFile(o.image, "disk", document.Image.Disk); err != nil {
+			return nil, err
+		}
+		checked = append(checked, "image")
+	}
+	checked = append(checked, "registers") // when the document was opened
+	if o.sbom != "" {
+		if err := compareFile(o.sbom, "bill of materials", document.SBOM); err != nil {
+			return nil, err
+		}
+		checked = append(checked, "sbom")
+	}
+	if o.cycloneDX != "" {
+		if err := compareFile(o.cycloneDX, "CycloneDX bill of materials", document.CycloneDX); err != nil {
+			return nil, err
+		}
+		checked = append(checked, "cyclonedx")
+	}
+	return checked, nil
+}
+
+// checkProvenance opens the named provenance, if there is one, and holds it against the document.
+func (o *verifyOptions) checkProvenance(document measurements.Document, key crypto.PublicKey) (*builtBy, error) {
+	if o.provenance == "" {
+		return nil, nil
+	}
+	signed, err := readBounded(o.provenance, measurements.MaxEnvelope)
+	if err != nil {
+		return nil, err
+	}
+	p, err := measurements.OpenProvenance(signed, key)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.provenance, err)
+	}
+	if err := document.CheckProvenance(p); err != nil {
+		return nil, withCode(exitMismatch, fmt.Errorf("%s: %w", o.provenance, err))
+	}
+	said := builtBy{Builder: p.Predicate.Run.Builder.ID}
+	if p.Predicate.Run.Metadata != nil {
+		said.Invocation = p.Predicate.Run.Metadata.InvocationID
+	}
+	said.Commit, said.Changed = p.Commit()
+	return &said, nil
+}
+
+func (o *verifyOptions) write(out io.Writer, v verified) error {
+	if o.output == "json" {
+		return writeJSON(out, v)
+	}
+	checked := []string{
+		fmt.Sprintf("signature   by the key in %s (%s)", o.key, v.Key),
+		"statement   in-toto, about the disk and the kernel image of the document",
+		fmt.Sprintf("registers   %d, each replayed from its events", v.registers),
+	}
+	if o.image != "" {
+		checked = append(checked, "image       "+o.image+" is the signed disk, byte for byte")
+	}
+	if o.sbom != "" {
+		checked = append(checked, "packages    "+o.sbom+" is the signed bill of materials, byte for byte")
+	}
+	if o.cycloneDX != "" {
+		checked = append(checked, "packages    "+o.cycloneDX+" is the signed CycloneDX bill of materials, byte for byte")
+	}
+	if p := v.Provenance; p != nil {
+		from := "no commit"
+		if p.Commit != "" {
+			from = "commit " + printable(p.Commit)
+		}
+		if p.Changed {
+			from += ", with changes"
+		}
+		checked = append(checked, "provenance  of the signed disk, from "+from+", by "+printable(p.Builder))
+	}
+	_, err := fmt.Fprintf(out, "%s\n\nimage %s %s, release %s, security version %d, built by %s\nroot hash %v\ndocument %v\n",
+		strings.Join(checked, "\n"), printable(v.Image.ID), printable(v.Image.Version), printable(v.Release), v.SVN,
+		cmp.Or(printable(v.Builder), "an unnamed builder"), v.Image.RootHash, v.Document)
+	return err
+}
+
+// compareFile compares a file with a signed digest; none means that nothing was signed.
+func compareFile(file, what string, signed pcrs.Digest) error {
+	got, err := digestOf(file)
+	if err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	if len(signed) == 0 {
+		return withCode(exitMismatch, fmt.Errorf("%s: the document names no %s", file, what))
+	}
+	if !signed.Equal(got) {
+		return withCode(exitMismatch, fmt.Errorf("%s: signed is a %s with sha256 %v, this one has %v", file, what, signed, got))
+	}
+	return nil
+}
