@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"crypto"
 	"crypto/rand"
 	"crypto/rsa"
@@ -168,10 +167,4 @@ func (s keySet) write(dir string) error {
 		}
 		return nil
 	})
-}
-
-// sameKey reports whether the key is the certificate's.
-func sameKey(c *x509.Certificate, key crypto.PublicKey) bool {
-	der, err := x509.MarshalPKIXPublicKey(key)
-	return err == nil && bytes.Equal(der, c.RawSubjectPublicKeyInfo)
 }

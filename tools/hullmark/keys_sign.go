@@ -148,7 +148,7 @@ func (o *keysSignOptions) ask(ctx context.Context, certificate *x509.Certificate
 		if key, err = readPrivateKey(o.key, o.passphraseFile, notes); err != nil {
 			return nil, err
 		}
-		if !sameKey(certificate, key.Public()) {
+		if !certificate.PublicKey.(*rsa.PublicKey).Equal(key.Public()) {
 			return nil, fmt.Errorf("%s: it is not the key of the certificate %s", o.key, o.certificate)
 		}
 	}

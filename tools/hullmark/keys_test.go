@@ -218,7 +218,7 @@ func TestKeysInToken(t *testing.T) {
 	token := []string{"--module", "/usr/lib/softhsm/libsofthsm2.so", "--token-label", "hullmark", "--login", "--pin", "env:HULLMARK_PIN", "--label", "db"}
 	tool(t, "opensc", "pkcs11-tool", append(token, "--keypairgen", "--key-type", "rsa:2048")...)
 	tool(t, "opensc", "pkcs11-tool", append(token, "--read-object", "--type", "pubkey", "--output-file", f.path("public.der"))...)
-	tool(t, "openssl", "openssl", "pkey", "-pubin", "-inform", "DER", "-in", f.path("public.der"), "-out", f.path("public.pem"))
+	openssl(t, "pkey", "-pubin", "-inform", "DER", "-in", f.path("public.der"), "-out", f.path("public.pem"))
 	signer := "pkcs11-tool " + strings.Join(token, " ") + " --sign --mechanism SHA256-RSA-PKCS"
 	f.ok(t, "keys", "create", f.path("token"), "--passphrase-file", f.path("passphrase"), "--public-key", f.path("public.pem"), "--signer", signer)
 	if _, err := os.Stat(f.path("token", "db.key")); err == nil {
@@ -331,15 +331,15 @@ func TestSignerThatHangs(t *testing.T) {
 
 func TestKeysCreateRefuses(t *testing.T) {
 	f := newKeysFixture(t)
-	tool(t, "openssl", "openssl", "x509", "-in", f.path("keys", "db.pem"), "-pubkey", "-noout", "-out", f.path("public.pem"))
-	tool(t, "openssl", "openssl", "genpkey", "-algorithm", "ED25519", "-out", f.path("edwards"))
-	tool(t, "openssl", "openssl", "pkey", "-in", f.path("edwards"), "-pubout", "-out", f.path("edwards.pub"))
+	openssl(t, "x509", "-in", f.path("keys", "db.pem"), "-pubkey", "-noout", "-out", f.path("public.pem"))
+	openssl(t, "genpkey", "-algorithm", "ED25519", "-out", f.path("edwards"))
+	openssl(t, "pkey", "-in", f.path("edwards"), "-pubout", "-out", f.path("edwards.pub"))
 	if err := os.CopyFS(f.path("tomorrow"), testKeys["keys"]); err != nil {
 		t.Fatal(err)
 	}
 	write(t, f.path("tomorrow", "db.pem"), certificateOf(t, time.Now().Add(24*time.Hour)))
-	tool(t, "openssl", "openssl", "genrsa", "-out", f.path("short"), "1024")
-	tool(t, "openssl", "openssl", "pkey", "-in", f.path("short"), "-pubout", "-out", f.path("short.pub"))
+	openssl(t, "genrsa", "-out", f.path("short"), "1024")
+	openssl(t, "pkey", "-in", f.path("short"), "-pubout", "-out", f.path("short.pub"))
 	before := f.files(t)
 	for name, c := range map[string]struct {
 		args []string
@@ -452,6 +452,6 @@ func (f keysFixture) notBefore(t *testing.T, keys string) string {
 // decrypted is a key without its passphrase, for tools that ask for one.
 func (f keysFixture) decrypted(t *testing.T, keys, name string) string {
 	t.Helper()
-	tool(t, "openssl", "openssl", "pkey", "-in", f.path(keys, name+".key"), "-passin", "file:"+f.path("passphrase"), "-out", f.path("decrypted"))
+	openssl(t, "pkey", "-in", f.path(keys, name+".key"), "-passin", "file:"+f.path("passphrase"), "-out", f.path("decrypted"))
 	return f.path("decrypted")
 }

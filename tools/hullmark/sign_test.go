@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 )
@@ -10,9 +9,7 @@ import (
 // openssl runs OpenSSL, which makes keys as users make them.
 func openssl(t *testing.T, args ...string) {
 	t.Helper()
-	if out, err := exec.CommandContext(t.Context(), "openssl", args...).CombinedOutput(); err != nil {
-		t.Fatalf("openssl: %v (apt-get install openssl)\n%s", err, out)
-	}
+	tool(t, "openssl", "openssl", args...)
 }
 
 func TestSignAndVerify(t *testing.T) {
