@@ -90,14 +90,14 @@ func readLimited(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return limited(f)
-}
-
-func limited(r io.Reader) ([]byte, error) {
-	b, err := io.ReadAll(io.LimitReader(r, hullmark.MaxNodeConfig+1))
+	b, err := io.ReadAll(io.LimitReader(f, hullmark.MaxNodeConfig+1))
 	if err != nil {
 		return nil, fmt.Errorf("read node config: %w", err)
 	}
+	return limited(b)
+}
+
+func limited(b []byte) ([]byte, error) {
 	if len(b) > hullmark.MaxNodeConfig {
 		return nil, Invalid(fmt.Errorf("more than %d bytes", hullmark.MaxNodeConfig))
 	}

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/hullmark/hullmark"
 )
 
 // Service is a cloud's instance metadata service, which a virtual machine asks over HTTP. What it says comes from the host, like everything that a
@@ -47,8 +48,8 @@ var services = map[string]Service{
 // serviceTimeout bounds one question; the agent asks again.
 const serviceTimeout = 10 * time.Second
 
-// maxToken is the longest session token, in bytes.
-const maxToken = 1 << 10
+// maxAnswer is the longest answer, in bytes: base64 takes a third more than what it holds, and line feeds.
+const maxAnswer = 2 * hullmark.MaxNodeConfig
 
 // errUnanswered says that the service gave no answer that has a configuration or says that there is none.
 var errUnanswered = errors.New("the metadata service does not answer")
@@ -58,42 +59,29 @@ func (s Service) fetch(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, serviceTimeout)
 	defer cancel()
 	if s.Token != "" {
-		body, err := ask(ctx, http.MethodPut, s.Token, "X-aws-ec2-metadata-token-ttl-seconds", "60")
+		token, err := ask(ctx, http.MethodPut, s.Token, "X-aws-ec2-metadata-token-ttl-seconds", "60")
 		if err != nil {
 			return nil, err
 		}
-		token, err := io.ReadAll(io.LimitReader(body, maxToken))
-		if err := errors.Join(err, body.Close()); err != nil {
-			return nil, fmt.Errorf("%w: %w", errUnanswered, err)
-		}
 		s.Value = string(token)
 	}
-	body, err := ask(ctx, http.MethodGet, s.URL, s.Header, s.Value)
+	config, err := ask(ctx, http.MethodGet, s.URL, s.Header, s.Value)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = body.Close() }()
-	var content io.Reader = body
 	if s.Base64 {
-		content = base64.NewDecoder(base64.StdEncoding, body)
+		if config, err = base64.StdEncoding.DecodeString(string(config)); err != nil {
+			return nil, Invalid(fmt.Errorf("user data is not in base64: %w", err))
+		}
 	}
-	config, err := limited(content)
-	var corrupt base64.CorruptInputError
-	if errors.As(err, &corrupt) || s.Base64 && errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, Invalid(fmt.Errorf("user data is not in base64: %w", err))
-	}
-	var late net.Error
-	if errors.As(err, &late) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil, fmt.Errorf("%w: %w", errUnanswered, err)
-	}
-	if err == nil && len(config) == 0 {
+	if len(config) == 0 {
 		return nil, fs.ErrNotExist
 	}
-	return config, err
+	return limited(config)
 }
 
-// ask sends one request past any proxy, and follows nobody elsewhere.
-func ask(ctx context.Context, method, url, header, value string) (io.ReadCloser, error) {
+// ask sends one request past any proxy, follows nobody elsewhere, and reads the whole answer.
+func ask(ctx context.Context, method, url, header, value string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, url, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnanswered, err)
@@ -107,13 +95,20 @@ func ask(ctx context.Context, method, url, header, value string) (io.ReadCloser,
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnanswered, err)
 	}
+	defer func() { _ = answer.Body.Close() }()
 	switch answer.StatusCode {
 	case http.StatusOK:
-		return answer.Body, nil
 	case http.StatusNotFound:
-		err = fs.ErrNotExist
+		return nil, fs.ErrNotExist
 	default:
-		err = fmt.Errorf("%w: it says %s", errUnanswered, answer.Status)
+		return nil, fmt.Errorf("%w: it says %s", errUnanswered, answer.Status)
 	}
-	return nil, errors.Join(err, answer.Body.Close())
+	body, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnanswered, err)
+	}
+	if len(body) > maxAnswer {
+		return nil, Invalid(fmt.Errorf("%s: more than %d bytes", url, maxAnswer))
+	}
+	return body, nil
 }

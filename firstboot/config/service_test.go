@@ -78,14 +78,26 @@ func TestServiceConditions(t *testing.T) {
 		t.Cleanup(s.Close)
 		return s.URL
 	}
+	cut := func(body string) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			_, _ = w.Write([]byte(body))
+		}))
+		t.Cleanup(s.Close)
+		return s.URL
+	}
 	for name, c := range map[string]struct{ cloud, address, code, got string }{
 		"none set":      {"gcp", reply(404, "not found"), "config-missing", "nothing"},
 		"empty":         {"gcp", reply(200, ""), "config-missing", "nothing"},
 		"refused":       {"aws", reply(403, ""), "config-missing", "403"},
 		"sent on":       {"gcp", reply(302, ""), "config-missing", "302"},
 		"nobody there":  {"azure", "http://127.0.0.1:1", "config-missing", "refused"},
+		"cut off":       {"gcp", cut(text), "config-missing", "EOF"},
+		"cut in base64": {"azure", cut("eyJ2"), "config-missing", "EOF"},
+		"half a quad":   {"azure", cut("eyJ2Z"), "config-missing", "EOF"},
 		"not in base64": {"azure", reply(200, text), "config-invalid", ""},
 		"too long":      {"gcp", reply(200, strings.Repeat(" ", hullmark.MaxNodeConfig+1)), "config-invalid", ""},
+		"endless":       {"azure", reply(200, strings.Repeat("\n", 1<<20)), "config-invalid", ""},
 	} {
 		_, err := at(t, c.cloud, c.address).Bytes(t.Context())
 		var condition *hullmark.Condition
