@@ -200,7 +200,11 @@ func (w *weapons) open() (*peer, error) {
 	p.Framer, p.encoder = http2.NewFramer(&p.out, conn), hpack.NewEncoder(&p.headers)
 	p.out.WriteString(http2.ClientPreface)
 	_ = p.WriteSettings()
-	return p, p.flush()
+	if err := p.flush(); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return p, nil
 }
 
 func (p *peer) flush() error {
