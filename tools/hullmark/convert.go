@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -69,7 +70,9 @@ func parseFormats(names []string) ([]disk.Format, error) {
 		if err != nil {
 			return nil, err
 		}
-		formats = append(formats, f)
+		if !slices.Contains(formats, f) {
+			formats = append(formats, f)
+		}
 	}
 	return formats, nil
 }

@@ -46,7 +46,7 @@ func TestConvertWritesEveryFormatAndAManifest(t *testing.T) {
 	code, out := hullmarkCLI(t, "convert", path)
 	wantExit(t, code, 0, out, "node.qcow2", "node.vhd", "node.tar.gz", "node.raw.zst")
 	elsewhere := t.TempDir()
-	code, listed := hullmarkCLI(t, "convert", path, "--format", "raw.zst,vhd", "--format", "tar.gz,qcow2", "--out", elsewhere, "-o", "json")
+	code, listed := hullmarkCLI(t, "convert", path, "--format", "raw.zst,vhd", "--format", "tar.gz,vhd,qcow2", "--out", elsewhere, "-o", "json")
 	wantExit(t, code, 0, listed)
 	var m formatsManifest
 	if err := json.Unmarshal([]byte(listed), &m); err != nil {

@@ -133,11 +133,11 @@ func (i inventory) addDisk(d *image.Disk, size int64) {
 	}
 	words := map[string][]string{}
 	for _, word := range strings.Fields(d.Cmdline) {
-		name, value, _ := strings.Cut(word, "=")
-		words[name] = append(words[name], value)
+		name, _, _ := strings.Cut(word, "=")
+		words[name] = append(words[name], word)
 	}
-	for name, values := range words {
-		i.add(kindCmdline, name, name+"="+strings.Join(values, " "+name+"="))
+	for name, all := range words {
+		i.add(kindCmdline, name, strings.Join(all, " "))
 	}
 }
 

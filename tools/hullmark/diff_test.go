@@ -82,7 +82,7 @@ func TestDiffNamesEverythingThatDiffers(t *testing.T) {
 	b := diffImage(t, map[string]string{
 		"etc/same": "same", "etc/changed": "two", "etc/new\x1b[2J": "", "etc/link@": "there", "etc/systemd/system/b.service": "[Unit]",
 		"usr/lib/modules/6.1/config": "CONFIG_SAME=y\n# CONFIG_ON is not set\nCONFIG_TEXT=\"y\"\nCONFIG_OFF=m\n",
-	}, "quiet console=ttyS0 panic=1", bash("2"))
+	}, "quiet console=ttyS0 panic=1 debug", bash("2"))
 	code, out := hullmarkCLI(t, "diff", a, b, "--tools", "/", "-o", "json")
 	var r diffReport
 	if err := json.NewDecoder(strings.NewReader(out)).Decode(&r); err != nil || code != exitMismatch || r.Equal || len(r.NotCompared) != 0 {
@@ -112,7 +112,7 @@ func TestDiffNamesEverythingThatDiffers(t *testing.T) {
 			t.Errorf("%s:\n%q, want\n%q", kind, got[kind], want)
 		}
 	}
-	if c := got[kindCmdline]; len(c) != 3 || c[0] != "console: console=ttyS0 console=tty0 | console=ttyS0" || c[1] != "panic:  | panic=1" || !strings.HasPrefix(c[2], "roothash: roothash=") {
+	if c := got[kindCmdline]; len(c) != 4 || c[0] != "console: console=ttyS0 console=tty0 | console=ttyS0" || c[1] != "debug:  | debug" || c[2] != "panic:  | panic=1" || !strings.HasPrefix(c[3], "roothash: roothash=") {
 		t.Errorf("command line: %q", c)
 	}
 	if len(got[kindSection]) != 0 || len(got[kindImage]) != 3 {
