@@ -15,12 +15,12 @@ import (
 	"github.com/hullmark/hullmark"
 )
 
-// FirmwareFile is QEMU's fw_cfg item opt/hullmark/config as Linux shows it
+// firmwareFile is QEMU's fw_cfg item opt/hullmark/config as Linux shows it
 // (Documentation/ABI/testing/sysfs-firmware-qemu_fw_cfg).
-const FirmwareFile = "/sys/firmware/qemu_fw_cfg/by_name/opt/hullmark/config/raw"
+const firmwareFile = "/sys/firmware/qemu_fw_cfg/by_name/opt/hullmark/config/raw"
 
-// PartitionFile is what hullmark-config.service takes from the disk partition of that name.
-const PartitionFile = "/run/hullmark-config.json"
+// partitionFile is what hullmark-config.service takes from the disk partition of that name.
+const partitionFile = "/run/hullmark-config.json"
 
 // ImageFile is the file of the verified root that says where nodes of this image find their configuration; one word. An image that does not say
 // it means fw_cfg.
@@ -28,10 +28,10 @@ const ImageFile = "/usr/lib/hullmark/config-source"
 
 // Source is where a configuration is found and where its bytes are kept for the rest of the boot.
 type Source struct {
-	// File holds the configuration that the host supplies. It is not read if there is a Service.
+	// File holds the configuration that the host supplies. It is not read if there is a service.
 	File string
-	// Service is the cloud's metadata service that has the configuration; nil means none.
-	Service *Service
+	// service is the cloud's metadata service that has the configuration; nil means none.
+	service *service
 	// Cache is the copy, on a RAM disk.
 	Cache string
 }
@@ -40,12 +40,12 @@ type Source struct {
 func Named(name string) (Source, error) {
 	switch name {
 	case "", "fw_cfg":
-		return Source{File: FirmwareFile}, nil
+		return Source{File: firmwareFile}, nil
 	case "partition":
-		return Source{File: PartitionFile}, nil
+		return Source{File: partitionFile}, nil
 	}
 	if s, ok := services[name]; ok {
-		return Source{Service: &s}, nil
+		return Source{service: &s}, nil
 	}
 	return Source{}, fmt.Errorf("%s: %q is no source of node configurations", ImageFile, name)
 }
@@ -59,11 +59,11 @@ func (s Source) Bytes(ctx context.Context) ([]byte, error) {
 	}
 	var found []byte
 	where := s.File
-	if s.Service == nil {
+	if s.service == nil {
 		found, err = readLimited(s.File)
 	} else {
-		where = s.Service.URL
-		found, err = s.Service.fetch(ctx)
+		where = s.service.URL
+		found, err = s.service.fetch(ctx)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, missing(where, "nothing")

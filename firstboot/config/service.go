@@ -14,9 +14,9 @@ import (
 	"github.com/hullmark/hullmark"
 )
 
-// Service is a cloud's instance metadata service, which a virtual machine asks over HTTP. What it says comes from the host, like everything that a
+// service is a cloud's instance metadata service, which a virtual machine asks over HTTP. What it says comes from the host, like everything that a
 // configuration is read from.
-type Service struct {
+type service struct {
 	// URL has the configuration, as it is or (Base64) in base64, RFC 4648 §4.
 	URL    string
 	Base64 bool
@@ -27,7 +27,7 @@ type Service struct {
 }
 
 // The services by the name of their cloud. The address is link-local and the same in all of them.
-var services = map[string]Service{
+var services = map[string]service{
 	// Azure Instance Metadata Service, "Get user data".
 	"azure": {
 		URL: "http://169.254.169.254/metadata/instance/compute/userData?api-version=2021-01-01&format=text", Base64: true,
@@ -55,7 +55,7 @@ const maxAnswer = 2 * hullmark.MaxNodeConfig
 var errUnanswered = errors.New("the metadata service does not answer")
 
 // fetch asks for the configuration. It is fs.ErrNotExist if the service says that there is none, and errUnanswered if it cannot be asked.
-func (s Service) fetch(ctx context.Context) ([]byte, error) {
+func (s service) fetch(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, serviceTimeout)
 	defer cancel()
 	if s.Token != "" {

@@ -48,8 +48,8 @@ func at(t *testing.T, cloud, address string) Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Service.URL = strings.Replace(s.Service.URL, "http://169.254.169.254", address, 1)
-	s.Service.Token = strings.Replace(s.Service.Token, "http://169.254.169.254", address, 1)
+	s.service.URL = strings.Replace(s.service.URL, "http://169.254.169.254", address, 1)
+	s.service.Token = strings.Replace(s.service.Token, "http://169.254.169.254", address, 1)
 	s.Cache = filepath.Join(t.TempDir(), "config.json")
 	return s
 }
@@ -108,7 +108,7 @@ func TestServiceConditions(t *testing.T) {
 }
 
 func TestNamed(t *testing.T) {
-	if s, err := Named(""); err != nil || s.File != FirmwareFile {
+	if s, err := Named(""); err != nil || s.File != firmwareFile {
 		t.Errorf("an image that says nothing: %+v, %v", s, err)
 	}
 	if _, err := Named("floppy"); err == nil || !strings.Contains(err.Error(), "floppy") {
