@@ -5,10 +5,12 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -184,8 +186,9 @@ type peer struct {
 	*tls.Conn
 	*http2.Framer
 	w *weapons
-	// out is what was not sent yet.
+	// out is what was not sent yet; sending is held by who adds to it, where that is not one alone.
 	out     bytes.Buffer
+	sending sync.Mutex
 	encoder *hpack.Encoder
 	headers bytes.Buffer
 }
@@ -263,18 +266,24 @@ func (p *peer) await(n int) bool {
 				return true
 			}
 		case *http2.SettingsFrame:
-			if !f.IsAck() {
-				_ = p.WriteSettingsAck()
+			if !f.IsAck() && p.send(p.WriteSettingsAck) != nil {
+				return false
 			}
 		case *http2.PingFrame:
-			_ = p.WritePing(true, f.Data)
+			if p.send(func() error { return p.WritePing(true, f.Data) }) != nil {
+				return false
+			}
 		case *http2.GoAwayFrame, *http2.RSTStreamFrame:
 			return false
 		}
-		if p.flush() != nil {
-			return false
-		}
 	}
+}
+
+// send sends what write writes, while others may.
+func (p *peer) send(write func() error) error {
+	p.sending.Lock()
+	defer p.sending.Unlock()
+	return errors.Join(write(), p.flush())
 }
 
 // call begins the connection's first call with M1, and reports whether the server answered.
@@ -330,7 +339,7 @@ func hugeMessages(w *weapons, p *peer) {
 		part := content[:min(len(content), 16<<10)]
 		content = content[len(part):]
 		w.tried.Add(1)
-		if p.WriteData(1, false, part) != nil || p.flush() != nil {
+		if p.send(func() error { return p.WriteData(1, false, part) }) != nil {
 			return
 		}
 	}
