@@ -40,6 +40,9 @@ The result is a small file that belongs to firmware and shape, and to no image. 
 		Example: "  hullmark learn --machine machine.json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := notOver(output, file); err != nil {
+				return fmt.Errorf("learn: %w", err)
+			}
 			m, err := readMachine(file)
 			if err != nil {
 				return err

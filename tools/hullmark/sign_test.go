@@ -41,6 +41,7 @@ func TestSignAndVerify(t *testing.T) {
 		"p256":      {"sign", path("node.json"), "--key", path("p256"), "--out", path("p256")},
 		"node.json": {"export", path("node.json"), "--format", "keylime", "--out", path("node.json")},
 		"node.dsse": {"verify", path("node.dsse"), "--key", path("p256.pub"), "--document", path("node.dsse")},
+		"verified":  {"learn", "--machine", path("verified"), "--out", path("verified")},
 		"node.raw":  {"verify", path("node.dsse"), "--key", path("p256.pub"), "--image", path("node.raw"), "--document", path("node.raw")},
 	} {
 		before, _ := os.ReadFile(path(name))
