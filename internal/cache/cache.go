@@ -54,10 +54,10 @@ func (s Store) Step(kind, key string, fill func(dir string) error) (dir string, 
 		return "", false, fmt.Errorf("cache: %s: %w", dir, err)
 	}
 	defer unlock()
-	if whole, err := s.whole(kind, key); err != nil || whole {
+	if s.whole(kind, key) {
 		now := time.Now()
 		_ = os.Chtimes(dir, now, now) // It is in use, for Trim.
-		return dir, whole, err
+		return dir, true, nil
 	}
 	making := filepath.Join(s.Root, kind, ".making-"+key+"-")
 	left, _ := filepath.Glob(making + "*") // by a process that was killed: this one has the lock
@@ -131,21 +131,14 @@ func (s Store) note(kind, key, dir string) error {
 	return os.WriteFile(s.sumFile(kind, key), []byte(sum), 0o644)
 }
 
-// whole tells whether an entry is there as it was made. One without a hash was made before hashes were kept: it gets one.
-func (s Store) whole(kind, key string) (bool, error) {
-	dir := filepath.Join(s.Root, kind, key)
-	if _, err := os.Stat(dir); err != nil {
-		return false, nil
-	}
+// whole tells whether an entry is there as it was made.
+func (s Store) whole(kind, key string) bool {
 	want, err := os.ReadFile(s.sumFile(kind, key))
-	if errors.Is(err, fs.ErrNotExist) {
-		return true, s.note(kind, key, dir)
-	}
 	if err != nil {
-		return false, err
+		return false
 	}
-	got, err := hashFolder(dir)
-	return err == nil && got == string(want), nil
+	got, err := hashFolder(filepath.Join(s.Root, kind, key))
+	return err == nil && got == string(want)
 }
 
 // HashFile returns the SHA-256 of a file in hex.
