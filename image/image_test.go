@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,28 +13,10 @@ import (
 	"github.com/hullmark/hullmark/image/fat"
 	"github.com/hullmark/hullmark/image/gpt"
 	"github.com/hullmark/hullmark/image/pe"
+	"github.com/hullmark/hullmark/internal/tooltest"
 )
 
 const stubPath = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub"
-
-// run runs a program that the package of that name brings and returns what it
-// printed.
-func run(t testing.TB, pkg, name string, args ...string) string {
-	t.Helper()
-	for _, dir := range []string{"", "/usr/sbin/", "/sbin/"} {
-		program, err := exec.LookPath(dir + name)
-		if err != nil {
-			continue
-		}
-		out, err := exec.Command(program, args...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s %v: %v\n%s", name, args, err, out)
-		}
-		return string(out)
-	}
-	t.Fatalf("%s is missing: apt-get install %s", name, pkg)
-	return ""
-}
 
 // erofs makes a small root file system.
 func erofs(t testing.TB) []byte {
@@ -49,7 +30,7 @@ func erofs(t testing.TB) []byte {
 	if err := os.WriteFile(filepath.Join(tree, "usr", "lib", "file"), content, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "erofs-utils", "mkfs.erofs", "-T0", "-U", "00000000-0000-4000-8000-000000000001", file, tree)
+	tooltest.Run(t, "erofs-utils", "mkfs.erofs", "-T0", "-U", "00000000-0000-4000-8000-000000000001", file, tree)
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -136,17 +117,17 @@ func TestToolsAccept(t *testing.T) {
 		}
 		return path
 	}
-	if out := run(t, "gdisk", "sgdisk", "-v", file("disk", disk)); !strings.Contains(out, "No problems found") {
+	if out := tooltest.Run(t, "gdisk", "sgdisk", "-v", file("disk", disk)); !strings.Contains(out, "No problems found") {
 		t.Errorf("sgdisk -v: %s", out)
 	}
 	part := func(i int) []byte {
 		p := l.partitions[i]
 		return disk[p.Offset() : p.Offset()+p.Size()]
 	}
-	run(t, "dosfstools", "fsck.vfat", "-n", file("esp", part(0)))
+	tooltest.Run(t, "dosfstools", "fsck.vfat", "-n", file("esp", part(0)))
 	root, hash := file("root", part(1)), hex.EncodeToString(l.rootHash[:])
-	run(t, "cryptsetup-bin", "veritysetup", "verify", root, file("tree", part(2)), hash)
-	run(t, "erofs-utils", "fsck.erofs", root)
+	tooltest.Run(t, "cryptsetup-bin", "veritysetup", "verify", root, file("tree", part(2)), hash)
+	tooltest.Run(t, "erofs-utils", "fsck.erofs", root)
 }
 
 func TestPlanRefuses(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hullmark/hullmark/image/pe"
 	"github.com/hullmark/hullmark/image/uki"
+	"github.com/hullmark/hullmark/internal/tooltest"
 )
 
 // testAddon is an addon: a PE image without code and with the sections.
@@ -305,10 +306,7 @@ func TestCompanionsRefused(t *testing.T) {
 
 // TestArchiveUnpacks lets cpio read what the stub would make of credentials.
 func TestArchiveUnpacks(t *testing.T) {
-	cpio, err := exec.LookPath("cpio")
-	if err != nil {
-		t.Fatal("cpio is missing: apt-get install cpio")
-	}
+	cpio := tooltest.Path(t, "cpio", "cpio")
 	list := exec.Command(cpio, "--list", "--verbose", "--numeric-uid-gid", "--quiet")
 	list.Stdin = bytes.NewReader(archive(credentials.directory, credentials.dirMode, credentials.fileMode, []espFile{{"a.cred", []byte("12345")}, {"b.cred", nil}}))
 	out, err := list.CombinedOutput()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hullmark/hullmark/image/gpt"
 	"github.com/hullmark/hullmark/image/uki"
+	"github.com/hullmark/hullmark/internal/tooltest"
 )
 
 const cmdline = "console=ttyS0 panic=1 quiet"
@@ -160,10 +161,7 @@ func replayed(measured ...[]byte) (value [32]byte) {
 
 // TestExtraArchive lets cpio unpack the archive that the stub would make.
 func TestExtraArchive(t *testing.T) {
-	cpio, err := exec.LookPath("cpio")
-	if err != nil {
-		t.Fatal("cpio is missing: apt-get install cpio")
-	}
+	cpio := tooltest.Path(t, "cpio", "cpio")
 	dir := t.TempDir()
 	cmd := exec.Command(cpio, "--extract", "--quiet")
 	cmd.Dir = dir

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/hullmark/hullmark/internal/tooltest"
 )
 
 func sample() []Entry {
@@ -31,10 +33,7 @@ func write(t *testing.T, entries []Entry) []byte {
 }
 
 func TestCpioUnpacksTheSame(t *testing.T) {
-	program, err := exec.LookPath("cpio")
-	if err != nil {
-		t.Fatal("cpio is missing: apt-get install cpio")
-	}
+	program := tooltest.Path(t, "cpio", "cpio")
 	dir := t.TempDir()
 	unpack := exec.Command(program, "-i", "-m", "--quiet", "-H", "newc")
 	unpack.Dir, unpack.Stdin = dir, bytes.NewReader(write(t, sample()))

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/hullmark/hullmark/internal/tooltest"
 )
 
 // sample is a small disk with text, what cannot be compressed, and zeros; its last cluster is cut short.
@@ -48,10 +50,7 @@ func writeFrom(t *testing.T, f Format, r io.Reader, size int64) string {
 // run runs a tool and returns what it printed.
 func run(t *testing.T, install, program string, args ...string) []byte {
 	t.Helper()
-	if _, err := exec.LookPath(program); err != nil {
-		t.Fatalf("%s is missing: apt-get install %s", program, install)
-	}
-	cmd := exec.Command(program, args...)
+	cmd := exec.Command(tooltest.Path(t, install, program), args...)
 	var problems bytes.Buffer
 	cmd.Stderr = &problems
 	out, err := cmd.Output()

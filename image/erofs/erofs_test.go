@@ -7,13 +7,14 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hullmark/hullmark/internal/tooltest"
 )
 
 var (
@@ -78,22 +79,20 @@ func packTree(t testing.TB, files []File, earlier ...*Earlier) (*Image, []byte) 
 	return i, b.Bytes()
 }
 
-// fsck checks an image and unpacks it.
-func fsck(t *testing.T, image []byte) (dir string) {
+func writeFile(t *testing.T, image []byte) (file string) {
 	t.Helper()
-	program, err := exec.LookPath("fsck.erofs")
-	if err != nil {
-		t.Fatal("fsck.erofs is missing: apt-get install erofs-utils")
-	}
-	dir = t.TempDir()
-	file := filepath.Join(dir, "image")
+	file = filepath.Join(t.TempDir(), "image")
 	if err := os.WriteFile(file, image, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	dir = filepath.Join(dir, "tree")
-	if out, err := exec.Command(program, "--extract="+dir, "--preserve-perms", "--no-preserve-owner", file).CombinedOutput(); err != nil {
-		t.Fatalf("fsck.erofs: %v\n%s", err, out)
-	}
+	return file
+}
+
+// fsck checks an image and unpacks it.
+func fsck(t *testing.T, image []byte) (dir string) {
+	t.Helper()
+	dir, file := filepath.Join(t.TempDir(), "tree"), writeFile(t, image)
+	tooltest.Run(t, "erofs-utils", "fsck.erofs", "--extract="+dir, "--preserve-perms", "--no-preserve-owner", file)
 	return dir
 }
 

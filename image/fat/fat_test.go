@@ -10,21 +10,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/hullmark/hullmark/internal/tooltest"
 )
 
 var epoch = Params{Label: "ESP", VolumeID: 0x1234abcd, Time: time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC)}
-
-// tool returns the path of a program or fails with how to get it.
-func tool(t *testing.T, name, pkg string) string {
-	t.Helper()
-	for _, dir := range []string{"", "/usr/sbin/", "/sbin/"} {
-		if p, err := exec.LookPath(dir + name); err == nil {
-			return p
-		}
-	}
-	t.Fatalf("%s is missing: apt-get install %s", name, pkg)
-	return ""
-}
 
 func content(n int) []byte {
 	b := make([]byte, n)
@@ -60,12 +50,9 @@ func TestFsckAcceptsTheVolume(t *testing.T) {
 		if err := os.WriteFile(file, build(t, files), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		out, err := exec.Command(tool(t, "fsck.vfat", "dosfstools"), "-n", "-v", file).CombinedOutput()
-		if err != nil {
-			t.Errorf("%s: fsck.vfat: %v\n%s", name, err, out)
-		}
+		tooltest.Run(t, "dosfstools", "fsck.vfat", "-n", "-v", file)
 		for _, f := range files {
-			got, err := exec.Command(tool(t, "mtype", "mtools"), "-i", file, "::"+f.Path).Output()
+			got, err := exec.Command(tooltest.Path(t, "mtools", "mtype"), "-i", file, "::"+f.Path).Output()
 			if err != nil || !bytes.Equal(got, f.Data) {
 				t.Errorf("%s: mtype %s: %d bytes, %v", name, f.Path, len(got), err)
 			}
@@ -100,13 +87,11 @@ func TestFilesReadBack(t *testing.T) {
 func TestReadsWhatMkfsWrites(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "esp")
 	for _, args := range [][]string{
-		{tool(t, "mkfs.vfat", "dosfstools"), "-C", "-F", "32", "-s", "1", file, "40960"},
-		{tool(t, "mmd", "mtools"), "-i", file, "::EFI"},
-		{tool(t, "mcopy", "mtools"), "-i", file, "fat_test.go", "::EFI/a rather long name.go"},
+		{"dosfstools", "mkfs.vfat", "-C", "-F", "32", "-s", "1", file, "40960"},
+		{"mtools", "mmd", "-i", file, "::EFI"},
+		{"mtools", "mcopy", "-i", file, "fat_test.go", "::EFI/a rather long name.go"},
 	} {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
-		}
+		tooltest.Run(t, args[0], args[1], args[2:]...)
 	}
 	volume, err := os.ReadFile(file)
 	if err != nil {

@@ -7,12 +7,13 @@ import (
 	"errors"
 	"hash/crc32"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	diskfsgpt "github.com/diskfs/go-diskfs/partition/gpt"
+
+	"github.com/hullmark/hullmark/internal/tooltest"
 )
 
 const diskSize = 8 << 20
@@ -68,28 +69,15 @@ func TestReadsBack(t *testing.T) {
 	}
 }
 
-func sgdisk(t *testing.T, args ...string) string {
-	t.Helper()
-	program, err := exec.LookPath("/usr/sbin/sgdisk")
-	if err != nil {
-		t.Fatal("sgdisk is missing: apt-get install gdisk")
-	}
-	out, err := exec.Command(program, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("sgdisk %v: %v\n%s", args, err, out)
-	}
-	return string(out)
-}
-
 func TestSgdiskAgrees(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "disk")
 	if err := os.WriteFile(file, encode(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := sgdisk(t, "-v", file); !strings.Contains(out, "No problems found") {
+	if out := tooltest.Run(t, "gdisk", "sgdisk", "-v", file); !strings.Contains(out, "No problems found") {
 		t.Errorf("sgdisk -v: %s", out)
 	}
-	info := sgdisk(t, "-i", "2", file)
+	info := tooltest.Run(t, "gdisk", "sgdisk", "-i", "2", file)
 	for _, want := range []string{"11234567-89AB-CDEF-0123-456789ABCDEF", "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709", "1000000000000000", "'root'"} {
 		if !strings.Contains(info, want) {
 			t.Errorf("sgdisk -i 2: no %s in %s", want, info)
@@ -134,7 +122,7 @@ func TestReadsWhatSgdiskWrites(t *testing.T) {
 	if err := os.WriteFile(file, make([]byte, diskSize), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sgdisk(t, "-n", "3:2048:4095", "-c", "3:data", "-u", "3:31234567-89ab-cdef-0123-456789abcdef", file)
+	tooltest.Run(t, "gdisk", "sgdisk", "-n", "3:2048:4095", "-c", "3:data", "-u", "3:31234567-89ab-cdef-0123-456789abcdef", file)
 	disk, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -8,12 +8,13 @@ import (
 	"encoding/hex"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/hullmark/hullmark/internal/tooltest"
 )
 
 const stubPath = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub"
@@ -71,22 +72,9 @@ func sign(t *testing.T, image []byte) (signed, cert string) {
 	if err := os.WriteFile(in, image, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "openssl", "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=test", "-keyout", key, "-out", cert)
-	run(t, "sbsigntool", "sbsign", "--key", key, "--cert", cert, "--output", signed, in)
+	tooltest.Run(t, "openssl", "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=test", "-keyout", key, "-out", cert)
+	tooltest.Run(t, "sbsigntool", "sbsign", "--key", key, "--cert", cert, "--output", signed, in)
 	return signed, cert
-}
-
-func run(t *testing.T, pkg, name string, args ...string) string {
-	t.Helper()
-	program, err := exec.LookPath(name)
-	if err != nil {
-		t.Fatalf("%s is missing: apt-get install %s", name, pkg)
-	}
-	out, err := exec.Command(program, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", name, err, out)
-	}
-	return string(out)
 }
 
 // TestAuthenticodeEqualsSignedDigest compares with the digest that sbsign put
@@ -94,10 +82,10 @@ func run(t *testing.T, pkg, name string, args ...string) string {
 func TestAuthenticodeEqualsSignedDigest(t *testing.T) {
 	image := extended(t)
 	file, cert := sign(t, image)
-	run(t, "sbsigntool", "sbverify", "--cert", cert, file)
+	tooltest.Run(t, "sbsigntool", "sbverify", "--cert", cert, file)
 	signature := filepath.Join(t.TempDir(), "signature")
-	run(t, "sbsigntool", "sbattach", "--detach", signature, file)
-	report := run(t, "openssl", "openssl", "asn1parse", "-inform", "DER", "-in", signature)
+	tooltest.Run(t, "sbsigntool", "sbattach", "--detach", signature, file)
+	report := tooltest.Run(t, "openssl", "openssl", "asn1parse", "-inform", "DER", "-in", signature)
 	match := regexp.MustCompile(`OCTET STRING\s*\[HEX DUMP\]:([0-9A-F]{64})\n`).FindStringSubmatch(report)
 	if match == nil {
 		t.Fatalf("the signature holds no digest:\n%s", report)
@@ -171,7 +159,7 @@ func TestStandardLibraryAndObjdumpReadIt(t *testing.T) {
 	if err := os.WriteFile(file, image, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := run(t, "binutils", "objdump", "-h", file); !strings.Contains(out, ".linux") || strings.Contains(out, "arning") {
+	if out := tooltest.Run(t, "binutils", "objdump", "-h", file); !strings.Contains(out, ".linux") || strings.Contains(out, "arning") {
 		t.Errorf("objdump: %s", out)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark/image/pe"
+	"github.com/hullmark/hullmark/internal/tooltest"
 )
 
 const (
@@ -43,20 +44,6 @@ func writeFile(t testing.TB, path string, content []byte) string {
 		t.Fatal(err)
 	}
 	return path
-}
-
-// run runs a program that the package of that name brings and returns what it printed.
-func run(t testing.TB, pkg, name string, args ...string) string {
-	t.Helper()
-	program, err := exec.LookPath(name)
-	if err != nil {
-		t.Fatalf("%s is missing: apt-get install %s", name, pkg)
-	}
-	out, err := exec.Command(program, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", name, err, out)
-	}
-	return string(out)
 }
 
 // pair is a key and its certificate, in memory and as files that other tools read.
@@ -122,10 +109,8 @@ func (p pair) attach(t testing.TB, image []byte) []byte {
 // accepts reports whether sbverify takes the image with the certificate.
 func (p pair) accepts(t testing.TB, image []byte) bool {
 	t.Helper()
-	if _, err := exec.LookPath("sbverify"); err != nil {
-		t.Fatal("sbverify is missing: apt-get install sbsigntool")
-	}
-	out, err := exec.Command("sbverify", "--cert", p.certFile, writeFile(t, filepath.Join(t.TempDir(), "image"), image)).CombinedOutput()
+	program := tooltest.Path(t, "sbsigntool", "sbverify")
+	out, err := exec.Command(program, "--cert", p.certFile, writeFile(t, filepath.Join(t.TempDir(), "image"), image)).CombinedOutput()
 	if err != nil && !bytes.Contains(out, []byte("Signature verification failed")) {
 		t.Fatalf("sbverify: %v\n%s", err, out)
 	}
@@ -164,7 +149,7 @@ func TestSignedImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report := run(t, "openssl", "openssl", "asn1parse", "-inform", "DER", "-in", writeFile(t, filepath.Join(t.TempDir(), "signature"), found[0]))
+	report := tooltest.Run(t, "openssl", "openssl", "asn1parse", "-inform", "DER", "-in", writeFile(t, filepath.Join(t.TempDir(), "signature"), found[0]))
 	if !strings.Contains(report, "messageDigest") || strings.Contains(report, "signingTime") {
 		t.Errorf("the signature is to hold a digest and no time:\n%s", report)
 	}
@@ -212,13 +197,13 @@ func TestEnrolmentEqualsEfitools(t *testing.T) {
 	list := List(mustGUID(owner), p.certificate.Raw)
 	dir := t.TempDir()
 	esl, auth := filepath.Join(dir, "esl"), filepath.Join(dir, "auth")
-	run(t, "efitools", "cert-to-efi-sig-list", "-g", owner, p.certFile, esl)
+	tooltest.Run(t, "efitools", "cert-to-efi-sig-list", "-g", owner, p.certFile, esl)
 	if !bytes.Equal(list, readFile(t, esl, "efitools")) {
 		t.Error("the signature list is another than efitools'")
 	}
 	for _, name := range []string{"PK", "KEK", "db"} {
 		t.Setenv("TZ", "UTC")
-		run(t, "efitools", "sign-efi-sig-list", "-t", at.Format("2006-01-02 15:04:05"), "-k", p.keyFile, "-c", p.certFile, name, esl, auth)
+		tooltest.Run(t, "efitools", "sign-efi-sig-list", "-t", at.Format("2006-01-02 15:04:05"), "-k", p.keyFile, "-c", p.certFile, name, esl, auth)
 		got, err := Variable{Name: name, Data: list, Time: at.In(time.FixedZone("elsewhere", 3600))}.Sign(p.certificate, p.key)
 		if err != nil || !bytes.Equal(got, readFile(t, auth, "efitools")) {
 			t.Errorf("%s: the signed update is another than efitools': %v", name, err)

@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"testing"
 
 	dmverity "github.com/containerd/go-dmverity/pkg/verity"
+
+	"github.com/hullmark/hullmark/internal/tooltest"
 )
 
 var params = Params{Salt: sha256.Sum256([]byte("salt")), UUID: [16]byte{0x11, 0x22, 2: 0x40, 8: 0x80, 15: 0xff}}
@@ -38,10 +39,6 @@ func write(t testing.TB, data []byte) ([]byte, Root) {
 var sizes = []int{1, 2, 127, 128, 129, 1000, 128*128 + 1}
 
 func TestEqualsVeritysetup(t *testing.T) {
-	program, err := exec.LookPath("/usr/sbin/veritysetup")
-	if err != nil {
-		t.Fatal("veritysetup is missing: apt-get install cryptsetup-bin")
-	}
 	dir := t.TempDir()
 	dataFile, treeFile := filepath.Join(dir, "data"), filepath.Join(dir, "tree")
 	uuid := fmt.Sprintf("%x-%x-%x-%x-%x", params.UUID[:4], params.UUID[4:6], params.UUID[6:8], params.UUID[8:10], params.UUID[10:])
@@ -52,17 +49,14 @@ func TestEqualsVeritysetup(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = os.Remove(treeFile)
-		out, err := exec.Command(program, "format", "--salt", hex.EncodeToString(params.Salt[:]), "--uuid", uuid, dataFile, treeFile).CombinedOutput()
-		if err != nil {
-			t.Fatalf("veritysetup: %v\n%s", err, out)
-		}
+		out := tooltest.Run(t, "cryptsetup-bin", "veritysetup", "format", "--salt", hex.EncodeToString(params.Salt[:]), "--uuid", uuid, dataFile, treeFile)
 		want, err := os.ReadFile(treeFile)
 		if err != nil {
 			t.Fatal(err)
 		}
 		tree, root := write(t, data)
-		match := rootLine.FindSubmatch(out)
-		if match == nil || string(match[1]) != hex.EncodeToString(root[:]) {
+		match := rootLine.FindStringSubmatch(out)
+		if match == nil || match[1] != hex.EncodeToString(root[:]) {
 			t.Errorf("%d blocks: root %x, veritysetup says\n%s", blocks, root, out)
 		}
 		// veritysetup leaves the rest of the superblock's block out of a file
