@@ -202,7 +202,7 @@ func checksum(footer []byte) (sum uint32) {
 func TestTarReadsTarGz(t *testing.T) {
 	disk := sample()
 	file := writeFile(t, TarGz, disk)
-	if list := run(t, "tar", "tar", "-tvzf", file); !strings.Contains(string(list), " 1073741824 1970-01-01 ") || strings.Count(string(list), "\n") != 1 || !strings.HasSuffix(string(list), " disk.raw\n") {
+	if list := run(t, "tar", "tar", "--utc", "-tvzf", file); !strings.Contains(string(list), " 1073741824 1970-01-01 ") || strings.Count(string(list), "\n") != 1 || !strings.HasSuffix(string(list), " disk.raw\n") {
 		t.Errorf("it lists %s", list)
 	}
 	dir := t.TempDir()
