@@ -52,6 +52,11 @@ func (i *Image) Index() ([]byte, error) {
 		}
 		x.Files = append(x.Files, f)
 	}
+	return x.encode()
+}
+
+// encode returns the index in JSON, after a line with the SHA-256 of that.
+func (x index) encode() ([]byte, error) {
 	text, err := json.Marshal(x)
 	if err != nil {
 		return nil, err
@@ -101,12 +106,29 @@ func (c *content) takeFrom(earlier []*Earlier) bool {
 		_, err1 := e.image.ReadAt(p.blocks, f.Blocks[0])
 		_, err2 := e.image.ReadAt(p.tail, f.Tail[0])
 		digest := p.hash()
-		if err1 == nil && err2 == nil && hex.EncodeToString(digest[:]) == f.Packed {
+		if err1 == nil && err2 == nil && hex.EncodeToString(digest[:]) == f.Packed && p.fits(c.size) {
 			c.packed, c.digest = p, digest
 			return true
 		}
 	}
 	return false
+}
+
+// fits tells whether clusters, blocks and tail can be those of a file of that size: the index that an image is written with is made of them.
+func (p packed) fits(size int64) bool {
+	stored := int64(len(p.blocks) + len(p.tail))
+	if len(p.clusters) == 0 {
+		return len(p.blocks)%blockSize == 0 && stored >= size && stored < size+blockSize
+	}
+	blocks := 0
+	for _, c := range p.clusters {
+		if c.read <= 0 || c.read > clusterReads || c.blocks < 0 || c.blocks > clusterSize/blockSize {
+			return false
+		}
+		size -= int64(c.read)
+		blocks += c.blocks
+	}
+	return size == 0 && blocks*blockSize == len(p.blocks)
 }
 
 // hash returns the SHA-256 of blocks and tail.

@@ -2,6 +2,7 @@ package erofs
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
@@ -258,6 +259,42 @@ func TestDamagedEarlierBytesArePackedAgain(t *testing.T) {
 	} {
 		if _, err := NewEarlier(text, bytes.NewReader(image)); err == nil || !strings.Contains(err.Error(), "damaged") {
 			t.Errorf("%s index: %v", name, err)
+		}
+	}
+}
+
+// TestIndexThatDoesNotFitIsNotTaken has indexes whose own digest is right, and whose clusters are not those of the file.
+func TestIndexThatDoesNotFitIsNotTaken(t *testing.T) {
+	files := []File{folder("."), regular("a", random(1, 200_000)), regular("b", bytes.Repeat([]byte("alike "), 40_000))}
+	first, image := packTree(t, files)
+	for name, forge := range map[string]func(f *indexed){
+		"reads more":    func(f *indexed) { f.Clusters[0][0] += blockSize },
+		"reads nothing": func(f *indexed) { f.Clusters[0][0] = 0 },
+		"reads back":    func(f *indexed) { f.Clusters[0][0] *= -1 },
+		"more blocks":   func(f *indexed) { f.Clusters[0][1]++ },
+		"no clusters":   func(f *indexed) { f.Clusters = nil },
+		"one more":      func(f *indexed) { f.Clusters = append(f.Clusters, f.Clusters[0]) },
+	} {
+		text, err := first.Index()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var x index
+		if err := json.Unmarshal(bytes.SplitN(text, []byte("\n"), 2)[1], &x); err != nil {
+			t.Fatal(err)
+		}
+		for n := range x.Files {
+			forge(&x.Files[n])
+		}
+		if text, err = x.encode(); err != nil {
+			t.Fatal(err)
+		}
+		earlier, err := NewEarlier(text, bytes.NewReader(image))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, got := packTree(t, files, earlier); !bytes.Equal(got, image) {
+			t.Errorf("%s: other bytes", name)
 		}
 	}
 }
