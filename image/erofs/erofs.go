@@ -18,12 +18,11 @@ import (
 type File struct {
 	// Name is the path, clean, relative and with slashes; "." is the root folder. All folders on the way to a file have to be there.
 	Name string
-	// Mode is type and permissions.
+	// Mode is type and permissions: a regular file, a folder or a symbolic link.
 	Mode     fs.FileMode
 	UID, GID uint32
-	// Link is where a symbolic link points to, Major and Minor are a device's numbers.
-	Link         string
-	Major, Minor uint32
+	// Link is where a symbolic link points to.
+	Link string
 	// Xattrs are the extended attributes by their full names ("security.capability"), at most maxXattrs bytes in all.
 	Xattrs map[string]string
 	// Same marks hard links: files other than folders with the same non-empty value are names of one file, and alike in all but the name.
@@ -56,15 +55,6 @@ func Pack(ctx context.Context, files []File, at time.Time, earlier ...*Earlier) 
 		return nil, fmt.Errorf("pack erofs: %w", err)
 	}
 	return &Image{metadata: metadata, contents: contents}, nil
-}
-
-// Size is the image's length in bytes, a multiple of 4096.
-func (i *Image) Size() int64 {
-	n := int64(len(i.metadata))
-	for _, c := range i.contents {
-		n += int64(len(c.blocks))
-	}
-	return n
 }
 
 // Digest is a SHA-256 over all that the image holds, names, modes, owners, time and content, and how it is packed.

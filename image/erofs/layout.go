@@ -147,10 +147,7 @@ func (i *inode) length() int64 {
 	if i.data != nil {
 		return int64(len(i.data))
 	}
-	if i.content != nil {
-		return i.Size
-	}
-	return 0
+	return i.Size
 }
 
 // extended tells whether the 32 bytes of a compact inode are too few.
@@ -222,8 +219,6 @@ func (i *inode) layout() (layout uint16, value uint32) {
 	switch {
 	case i.compressed():
 		return compressedCompact, uint32(len(i.content.blocks) / blockSize)
-	case i.Mode&fs.ModeDevice != 0:
-		return flatPlain, i.Minor&0xff | i.Major<<8 | i.Minor&^0xff<<12
 	case i.length() == 0:
 		return flatPlain, nullAddress
 	}
@@ -257,8 +252,7 @@ var fileTypes = map[fs.FileMode]struct {
 	mode  uint16
 	entry byte
 }{
-	0: {0o100000, 1}, fs.ModeDir: {0o040000, 2}, fs.ModeDevice | fs.ModeCharDevice: {0o020000, 3}, fs.ModeDevice: {0o060000, 4},
-	fs.ModeNamedPipe: {0o010000, 5}, fs.ModeSocket: {0o140000, 6}, fs.ModeSymlink: {0o120000, 7},
+	0: {0o100000, 1}, fs.ModeDir: {0o040000, 2}, fs.ModeSymlink: {0o120000, 7},
 }
 
 // entrySize is the length of a struct erofs_dirent.
