@@ -36,11 +36,13 @@ func regular(name string, content []byte) File {
 	}}
 }
 
-// tree has a file of every kind that an ordinary user can make, and of many sizes and contents.
+// tree has files of every kind, and of many sizes and contents.
 func tree(seed uint64) []File {
 	r := rand.New(rand.NewPCG(seed, 2))
+	sticky := folder("empty")
+	sticky.Mode |= fs.ModeSticky
 	files := []File{
-		folder("."), folder("empty"), folder("many"), folder("\x01odd \xff\n"), folder("a"), folder("a/b"), folder("a/b/c"),
+		folder("."), sticky, folder("many"), folder("\x01odd \xff\n"), folder("a"), folder("a/b"), folder("a/b/c"),
 		regular("zeros", make([]byte, 9<<20+5)), symlink("a/short", "b/c"), symlink("a/long", strings.Repeat("x/", 2000)), symlink("a/longer", strings.Repeat("y/", 1500)),
 		regular("\x01odd \xff\n/-", []byte("-")), regular("\x01odd \xff\n/"+strings.Repeat("n", maxName), random(seed, 5000)),
 	}
@@ -62,7 +64,16 @@ func tree(seed uint64) []File {
 	large.Mode, large.Same = 0o751, "large"
 	other := large
 	other.Name = "many/a hard link"
-	return append(files, large, other)
+	// Such owners do not fit in the shorter inode.
+	owned := regular("a/owned", random(seed, 9000))
+	owned.Mode, owned.UID, owned.GID = fs.ModeSetuid|0o751, 70_000, 80_000
+	owned.Xattrs = map[string]string{
+		"user.a": "value", "trusted.b": "",
+		// cap_net_bind_service=p (struct vfs_cap_data), and an access list that says what the mode does (struct posix_acl_xattr_header).
+		"security.capability":     "\x00\x00\x00\x02\x00\x04\x00\x00" + strings.Repeat("\x00", 12),
+		"system.posix_acl_access": "\x02\x00\x00\x00\x01\x00\x07\x00\xff\xff\xff\xff\x04\x00\x05\x00\xff\xff\xff\xff\x20\x00\x01\x00\xff\xff\xff\xff",
+	}
+	return append(files, large, other, owned)
 }
 
 func packTree(t testing.TB, files []File, earlier ...*Earlier) (*Image, []byte) {
@@ -153,6 +164,26 @@ func TestFsckExtractsTheSame(t *testing.T) {
 		files := tree(seed)
 		_, image := packTree(t, files)
 		compare(t, fsck(t, image), files)
+	}
+}
+
+// TestDumpTellsOwnersLinksAndAttributes asks for what an ordinary user cannot unpack.
+func TestDumpTellsOwnersLinksAndAttributes(t *testing.T) {
+	_, image := packTree(t, tree(5))
+	file := writeFile(t, image)
+	for name, want := range map[string][]string{
+		"/a/owned":          {"Inode size: 64 ", "Links: 1 ", "Uid: 70000 ", "Gid: 80000 ", "Access: 0751/", "Xattr size: 100\n"},
+		"/a/large":          {"Inode size: 32 ", "Links: 2 ", "Uid: 0 ", "Gid: 0 ", "Access: 0751/", "Xattr size: 0\n"},
+		"/many/a hard link": {"Inode size: 32 ", "Links: 2 "},
+		"/a":                {"Links: 3 ", "Access: 0755/"},
+		"/a/b/c":            {"Links: 2 "},
+	} {
+		got := tooltest.Run(t, "erofs-utils", "dump.erofs", "--path="+name, file)
+		for _, w := range want {
+			if !strings.Contains(got, w) {
+				t.Errorf("%s: no %q in\n%s", name, w, got)
+			}
+		}
 	}
 }
 
