@@ -23,8 +23,8 @@ import (
 // size that all firmware has (UEFI 2.10 §32.6.1).
 const MinBits = 2048
 
-// ErrSignature is an error of Attach: the signature is another key's, or over
-// something else.
+// ErrSignature is an error of Attach and of Variable.Sign: the signature is
+// another key's, or over something else.
 var ErrSignature = errors.New("the signature does not verify with the certificate")
 
 // CheckCertificate fails unless the certificate's key is one that firmware takes
@@ -46,15 +46,11 @@ func CheckCertificate(c *x509.Certificate) error {
 // from the image's Authenticode digest alone, so signatures that it has already
 // change nothing.
 func Message(image []byte) ([]byte, error) {
-	image, err := normal(image)
+	p, err := prepare(image)
 	if err != nil {
 		return nil, err
 	}
-	content, err := imageContent(image)
-	if err != nil {
-		return nil, err
-	}
-	return setOf(imageAttributes(content)), nil
+	return setOf(p.attributes), nil
 }
 
 // Attach returns the image with one signature more: by the certificate's key over
@@ -63,24 +59,15 @@ func Attach(image []byte, certificate *x509.Certificate, signature []byte) ([]by
 	if err := CheckCertificate(certificate); err != nil {
 		return nil, fmt.Errorf("certificate: %w", err)
 	}
-	image, err := normal(image)
+	p, err := prepare(image)
 	if err != nil {
 		return nil, err
 	}
-	content, err := imageContent(image)
-	if err != nil {
+	if err := verify(certificate, setOf(p.attributes), signature); err != nil {
 		return nil, err
 	}
-	attributes := imageAttributes(content)
-	if err := verify(certificate, setOf(attributes), signature); err != nil {
-		return nil, err
-	}
-	earlier, err := signatures(image)
-	if err != nil {
-		return nil, err
-	}
-	added := contentInfo(signedData(sequence(oidIndirectData, explicit0(content)), certificate, attributes, signature))
-	return pe.WithSignatures(image, append(earlier, added)...)
+	added := contentInfo(signedData(sequence(oidIndirectData, explicit0(p.content)), certificate, p.attributes, signature))
+	return pe.WithSignatures(p.image, append(p.earlier, added)...)
 }
 
 func verify(certificate *x509.Certificate, message, signature []byte) error {
@@ -91,13 +78,27 @@ func verify(certificate *x509.Certificate, message, signature []byte) error {
 	return nil
 }
 
-// normal fills the image up as signing tools do, and keeps its signatures.
-func normal(image []byte) ([]byte, error) {
-	earlier, err := signatures(image)
-	if err != nil {
-		return nil, err
+// prepared is an image that is to be signed.
+type prepared struct {
+	image []byte // filled up as signing tools do, with the signatures that it has
+	// earlier are those signatures.
+	earlier [][]byte
+	// content and attributes are what a signature is about, and what is signed of it.
+	content, attributes []byte
+}
+
+func prepare(image []byte) (p prepared, err error) {
+	if p.earlier, err = signatures(image); err != nil {
+		return p, err
 	}
-	return pe.WithSignatures(image, earlier...)
+	if p.image, err = pe.WithSignatures(image, p.earlier...); err != nil {
+		return p, err
+	}
+	if p.content, err = imageContent(p.image); err != nil {
+		return p, err
+	}
+	p.attributes = imageAttributes(p.content)
+	return p, nil
 }
 
 func signatures(image []byte) ([][]byte, error) {
