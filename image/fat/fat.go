@@ -55,7 +55,6 @@ type FS struct {
 	fatStart    int64
 	fat         []uint32 // one value per cluster, from cluster 0
 	root        uint32
-	volumeID    uint32
 }
 
 // Open reads boot sector and allocation table of the volume of the given size
@@ -96,7 +95,7 @@ func (f *FS) open(size int64) error {
 		return fmt.Errorf("boot sector: %d clusters, want at least %d and no more than the table holds", clusters, minClusters)
 	}
 	f.clusterSize, f.dataStart, f.fatStart = perCluster*SectorSize, data*SectorSize, reserved*SectorSize
-	f.root, f.volumeID = le.Uint32(b[bpbRoot:]), le.Uint32(b[bpbVolumeID:])
+	f.root = le.Uint32(b[bpbRoot:])
 	return f.readTable(clusters+2, fatSectors*SectorSize)
 }
 
@@ -119,9 +118,6 @@ func (f *FS) readTable(n, tableSize int64) error {
 	}
 	return nil
 }
-
-// VolumeID returns the volume's serial number.
-func (f *FS) VolumeID() uint32 { return f.volumeID }
 
 // File returns the content of the file at the path, whose elements are
 // separated by slashes and compared without regard to case.

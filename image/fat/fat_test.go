@@ -72,10 +72,13 @@ func TestFilesReadBack(t *testing.T) {
 			if err != nil || !bytes.Equal(got, want.Data) {
 				t.Errorf("%s: %d bytes, %v", p, len(got), err)
 			}
+			if at, err := f.Time(p); err != nil || !at.Equal(epoch.Time) {
+				t.Errorf("%s: time %v, %v", p, at, err)
+			}
 		}
 	}
-	if f.VolumeID() != epoch.VolumeID {
-		t.Errorf("volume id %#x", f.VolumeID())
+	if id := binary.LittleEndian.Uint32(v[bpbVolumeID:]); id != epoch.VolumeID {
+		t.Errorf("volume id %#x", id)
 	}
 	for _, p := range []string{"EFI", "", "EFI/BOOT/none", "EFI/BOOT/BOOTX64.EFI/x"} {
 		if _, err := f.File(p); err == nil {
