@@ -2,7 +2,6 @@ package pcrs
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -182,12 +181,11 @@ func TestAddonsOfOthers(t *testing.T) {
 // withSignature gives an image a certificate table that holds the bytes.
 func withSignature(t *testing.T, image []byte, signature []byte) []byte {
 	t.Helper()
-	out := slices.Clone(image)
-	optional := int(binary.LittleEndian.Uint32(out[0x3c:])) + 4 + 20
-	entry := out[optional+112+4*8:]
-	binary.LittleEndian.PutUint32(entry, uint32(len(out)))
-	binary.LittleEndian.PutUint32(entry[4:], uint32(len(signature)))
-	return append(out, signature...)
+	signed, err := pe.WithSignatures(image, signature)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed
 }
 
 // signatureOf is what counts as a signature of an image: its digest and the machine's only certificate in db.
@@ -202,8 +200,7 @@ func signatureOf(t *testing.T, m Machine, f *pe.File) []byte {
 	if err := f.Authenticode(h); err != nil {
 		t.Fatal(err)
 	}
-	signature := append(h.Sum(nil), entry[16:]...)
-	return append(signature, make([]byte, (8-len(signature)%8)%8)...)
+	return append(h.Sum(nil), entry[16:]...)
 }
 
 // secureBoot is the test boot on a machine with Secure Boot, which its kernel image is signed for.
