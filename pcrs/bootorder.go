@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
+
+	"github.com/hullmark/hullmark/image/efi"
 )
 
 // Attributes of a load option (UEFI 2.10 §3.1.3).
@@ -20,7 +22,7 @@ const diskDescription = "UEFI Misc Device"
 // application is a program inside the firmware that has a boot entry.
 type application struct {
 	name         string
-	volume, file guid
+	volume, file efi.GUID
 	attributes   uint32
 }
 
@@ -75,7 +77,7 @@ func (m Machine) checkBootVariables() error {
 	for key, data := range m.Vars.variables {
 		name := printableText([]byte(key.name))
 		entry := len(name) == len("Boot0000") && strings.Trim(name[4:], "0123456789ABCDEF") == ""
-		if key.vendor != guidGlobalVariable || !strings.HasPrefix(name, "Boot") || !entry && name != "BootOrder" && name != "BootNext" {
+		if key.vendor != efi.GlobalVariable || !strings.HasPrefix(name, "Boot") || !entry && name != "BootOrder" && name != "BootNext" {
 			continue
 		}
 		if want, ok := known[name]; !ok || !bytes.Equal(want, data) {
@@ -89,7 +91,7 @@ func (m Machine) checkBootVariables() error {
 func loadOption(attributes uint32, description string, path, optional []byte) []byte {
 	b := binary.LittleEndian.AppendUint32(nil, attributes)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(path)))
-	b = append(append(b, utf16Bytes(description)...), 0, 0)
+	b = append(append(b, efi.UTF16(description)...), 0, 0)
 	return append(append(b, path...), optional...)
 }
 
@@ -103,7 +105,7 @@ func pciPath(device int) []byte {
 }
 
 // filePath names a file of a firmware volume (UEFI PI 1.8 vol. 2 §8.3).
-func filePath(volume, file guid) []byte {
+func filePath(volume, file efi.GUID) []byte {
 	path := append([]byte{4, 7, 20, 0}, volume[:]...)
 	path = append(append(path, 4, 6, 20, 0), file[:]...)
 	return append(path, pathEnd...)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/hullmark/hullmark/image/efi"
 )
 
 // cause says in a user's terms which input makes a register depart where the
@@ -348,7 +350,7 @@ func knownChanges(r Register, events []Event) []change {
 				secureBootOff: "Secure Boot was off", secureBootOn: "Secure Boot was on", secureBootUnknown: "the firmware is a build without Secure Boot",
 			} {
 				changed := slices.Clone(events)
-				changed[0] = variableEvent(guidGlobalVariable, "SecureBoot", state.data(), EvVariableDriverConfig)
+				changed[0] = variableEvent(efi.GlobalVariable, "SecureBoot", state.data(), EvVariableDriverConfig)
 				withoutAuthority := slices.DeleteFunc(slices.Clone(changed), func(e Event) bool { return e.Type == EvVariableAuthority })
 				out = append(out, change{changed, text}, change{withoutAuthority, text})
 			}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark/image/efi"
 	"github.com/hullmark/hullmark/image/gpt"
 	"github.com/hullmark/hullmark/image/uki"
 )
@@ -15,7 +16,7 @@ func asLogged(events []Event) []Event {
 	for i, e := range out {
 		switch {
 		case e.Register == 11:
-			out[i].Data = append(utf16Bytes(sectionName(e.What)), 0, 0)
+			out[i].Data = append(efi.UTF16(sectionName(e.What)), 0, 0)
 		case e.Register == 9 && strings.Contains(e.What, "command line"):
 			out[i].Data = append(make([]byte, 8), "LOADED_IMAGE::LoadOptions\x00"...)
 		case e.Register == 9:
@@ -29,14 +30,14 @@ func asLogged(events []Event) []Event {
 // extra is an event of someone who adds to a boot; text is what the log says of it.
 func extra(r Register, t EventType, text string) Event {
 	e := derived(r, t, []byte("content of "+text), "")
-	e.Data = append(utf16Bytes(text), 0, 0)
+	e.Data = append(efi.UTF16(text), 0, 0)
 	return e
 }
 
 // loaded is the event of a program that firmware loaded from a file of the ESP.
 func loaded(file string) Event {
 	e := derived(4, EvBootServicesApplication, []byte("content of "+file), "")
-	path := append(utf16Bytes(file), 0, 0)
+	path := append(efi.UTF16(file), 0, 0)
 	e.Data = append(make([]byte, 32), 4, 4, byte(len(path)+4), 0)
 	e.Data = append(append(e.Data, path...), 0x7f, 0xff, 4, 0)
 	return e
@@ -210,14 +211,14 @@ func TestExplainNamesTheMachine(t *testing.T) {
 	p := learnedPrediction(t)
 	replace := func(r Register, what string, with []byte) []Event { return replaced(t, p.Log.Events, r, what, with) }
 	bootVariable := append(make([]byte, 16), 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-	bootVariable = append(bootVariable, utf16Bytes("Boot0001")...)
+	bootVariable = append(bootVariable, efi.UTF16("Boot0001")...)
 	policy := append(slices.Clone(p.Log.Events), Event{Register: 10, Type: EvUserSpace, Digests: DigestsOf([]byte("a program"), PredictedBanks()...)})
 	for name, c := range map[string]struct {
 		boot     []Event
 		register Register
 		want     string
 	}{
-		"another build":      {replace(0, "firmware version", append(utf16Bytes("2042"), 0, 0)), 0, `calls itself "2042"`},
+		"another build":      {replace(0, "firmware version", append(efi.UTF16("2042"), 0, 0)), 0, `calls itself "2042"`},
 		"other early code":   {replace(0, "early code", []byte("x")), 0, "early code is another"},
 		"other drivers":      {replace(0, "drivers", []byte("x")), 0, "drivers are another build's"},
 		"no firmware volume": {without(t, p.Log.Events, 0, "drivers"), 0, "measures other parts of itself"},

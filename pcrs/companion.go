@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hullmark/hullmark/image/efi"
 	"github.com/hullmark/hullmark/image/pe"
 	"github.com/hullmark/hullmark/image/uki"
 )
@@ -150,13 +151,13 @@ func (p *predictor) loads(f *pe.File) (bool, error) {
 	if err := f.Authenticode(digest); err != nil {
 		return false, err
 	}
-	db, _ := p.boot.Machine.Vars.lookup(guidImageSecurity, "db")
+	db, _ := p.boot.Machine.Vars.lookup(efi.ImageSecurity, "db")
 	entry, err := onlyCertificate(db)
 	if err != nil {
 		return false, fmt.Errorf("variable db: %w", err)
 	}
-	certificate := entry[len(guid{}):]
-	if dbx, _ := p.boot.Machine.Vars.lookup(guidImageSecurity, "dbx"); bytes.Contains(dbx, digest.Sum(nil)) || bytes.Contains(dbx, certificate) {
+	certificate := entry[len(efi.GUID{}):]
+	if dbx, _ := p.boot.Machine.Vars.lookup(efi.ImageSecurity, "dbx"); bytes.Contains(dbx, digest.Sum(nil)) || bytes.Contains(dbx, certificate) {
 		return false, errors.New("dbx revokes it, or the certificate that signed it, so firmware does not load it")
 	}
 	if !bytes.Contains(signature, digest.Sum(nil)) || !bytes.Contains(signature, certificate) {
@@ -245,7 +246,7 @@ func (p *predictor) appendCmdlines(addons []addon) error {
 
 // appendCmdline measures a text from outside the image and appends it to the command line.
 func (p *predictor) appendCmdline(text, from string) {
-	wide := append(utf16Bytes(text), 0, 0)
+	wide := append(efi.UTF16(text), 0, 0)
 	p.add(derived(12, EvIPL, wide, fmt.Sprintf("%q as UTF-16LE with its NUL: %s", text, from)))
 	p.cmdline += " " + text
 	p.cmdlineFrom = append(p.cmdlineFrom, from)

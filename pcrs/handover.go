@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/hullmark/hullmark/image/efi"
 	"github.com/hullmark/hullmark/image/pe"
 )
 
@@ -106,7 +107,7 @@ func (p *predictor) kernel() error {
 		return err
 	}
 	p.notePolicy(p.cmdline)
-	options := append(utf16Bytes(p.cmdline), 0, 0)
+	options := append(efi.UTF16(p.cmdline), 0, 0)
 	p.add(
 		derived(9, EvEventTag, options, fmt.Sprintf(kernelCmdline+" from %s as UTF-16LE with its NUL (LOADED_IMAGE::LoadOptions)", strings.Join(p.cmdlineFrom, ", "))),
 		initrd,

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/hullmark/hullmark/image/efi"
 )
 
 // learnedMachine is a machine of a made-up firmware with the shell, and the log that it would leave.
@@ -13,7 +15,7 @@ func learnedMachine(t testing.TB) (Machine, Log) {
 	t.Helper()
 	m := Machine{
 		Firmware: Firmware{
-			SHA256: [32]byte{1}, version: append(utf16Bytes("a version"), 0, 0), drivers: DigestsOf([]byte("drivers"), PredictedBanks()...),
+			SHA256: [32]byte{1}, version: append(efi.UTF16("a version"), 0, 0), drivers: DigestsOf([]byte("drivers"), PredictedBanks()...),
 			applications: []application{{name: "UiApp", file: guidUiApp}, {name: "EFI Internal Shell", file: guidShell}},
 		},
 		Vars:  vars(t, "testdata/ovmf-2025.02.vars.gz"),
@@ -121,7 +123,7 @@ func TestPredictRefusesForeignLearnedData(t *testing.T) {
 		"another shape":    {func(b *Boot) { b.Machine.Shape.CPUs++ }, "processors: 3"},
 		"another firmware": {func(b *Boot) { b.Machine.Firmware.SHA256[0]++ }, "firmware"},
 		"a boot entry": {func(b *Boot) {
-			b.Machine.Vars.variables[variableKey{guidGlobalVariable, string(append(utf16Bytes("Boot0007"), 0, 0))}] = []byte("mine")
+			b.Machine.Vars.variables[variableKey{efi.GlobalVariable, string(append(efi.UTF16("Boot0007"), 0, 0))}] = []byte("mine")
 		}, "Boot0007"},
 	} {
 		b := testBoot(t)
@@ -141,7 +143,7 @@ func TestBootEntriesSurviveABoot(t *testing.T) {
 	m.Firmware.applications[0].attributes = loadOptionActive | loadOptionHidden | loadOptionApplication
 	m.Firmware.applications[1].attributes = loadOptionActive
 	for i := range m.Firmware.applications {
-		m.Firmware.applications[i].volume = mustGUID("7cb8bdc9-f8eb-4f34-aaea-3ee4af6516a1")
+		m.Firmware.applications[i].volume = efi.MustGUID("7cb8bdc9-f8eb-4f34-aaea-3ee4af6516a1")
 	}
 	m.Vars = vars(t, "testdata/ovmf-2022.11-booted.vars.gz")
 	if err := m.checkBootVariables(); err != nil {
@@ -201,8 +203,8 @@ func TestReadVolumeRefuses(t *testing.T) {
 	if _, err := readSections([]byte{0xff, 0xff, 0, 0x17, 1}); err == nil {
 		t.Error("read a section that is longer than its file")
 	}
-	two := append(append([]byte{4 + 20, 0, 0, sectionPE}, utf16Bytes("version 1")...), 0, 0)
-	two = append(append(two, 4+20, 0, 0, sectionTE), append(utf16Bytes("version 2"), 0, 0)...)
+	two := append(append([]byte{4 + 20, 0, 0, sectionPE}, efi.UTF16("version 1")...), 0, 0)
+	two = append(append(two, 4+20, 0, 0, sectionTE), append(efi.UTF16("version 2"), 0, 0)...)
 	if _, err := versionOf(two); err == nil || !strings.Contains(err.Error(), "more than one") {
 		t.Errorf("two versions: %v", err)
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/ulikunitz/xz/lzma"
+
+	"github.com/hullmark/hullmark/image/efi"
 )
 
 func gunzip(t testing.TB, path string) []byte {
@@ -122,10 +124,10 @@ func TestFirmwareRefusesHugeVolume(t *testing.T) {
 
 func TestVarsAfterABoot(t *testing.T) {
 	v := vars(t, "testdata/ovmf-2022.11-booted.vars.gz")
-	if order, ok := v.lookup(guidGlobalVariable, "BootOrder"); !ok || len(order)%2 != 0 || len(order) == 0 {
+	if order, ok := v.lookup(efi.GlobalVariable, "BootOrder"); !ok || len(order)%2 != 0 || len(order) == 0 {
 		t.Errorf("BootOrder of a machine that has booted: %x, %v", order, ok)
 	}
-	if _, ok := v.lookup(guidGlobalVariable, "PK"); ok {
+	if _, ok := v.lookup(efi.GlobalVariable, "PK"); ok {
 		t.Error("a platform key was never enrolled")
 	}
 }
@@ -166,7 +168,7 @@ func TestDeletedVariablesAreGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pk, _ := v.lookup(guidGlobalVariable, "PK")
+	pk, _ := v.lookup(efi.GlobalVariable, "PK")
 	at := bytes.Index(b, pk) - variableHeaderSize - len("PK\x00")*2
 	for state, present := range map[byte]bool{variableReplacing: true, variableDeletedA: false, variableDeletedB: false, variableHeaderOnly: false} {
 		b[at+2] = state
@@ -174,7 +176,7 @@ func TestDeletedVariablesAreGone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := v.lookup(guidGlobalVariable, "PK"); ok != present {
+		if _, ok := v.lookup(efi.GlobalVariable, "PK"); ok != present {
 			t.Errorf("state %#x: present %v, want %v", state, ok, present)
 		}
 	}
@@ -185,7 +187,7 @@ func TestSecureBootSwitch(t *testing.T) {
 	if !m.SecureBoot() {
 		t.Error("keys are enrolled, Secure Boot should be on")
 	}
-	m.Vars.variables[variableKey{guidSecureBootEnable, string(append(utf16Bytes("SecureBootEnable"), 0, 0))}] = []byte{0}
+	m.Vars.variables[variableKey{guidSecureBootEnable, string(append(efi.UTF16("SecureBootEnable"), 0, 0))}] = []byte{0}
 	if m.SecureBoot() {
 		t.Error("SecureBootEnable is 0, Secure Boot should be off")
 	}
@@ -193,7 +195,7 @@ func TestSecureBootSwitch(t *testing.T) {
 
 func TestAuthorityNeedsOneCertificate(t *testing.T) {
 	m := machineOf(t, "ovmf-2025.02-secureboot")
-	key := variableKey{guidImageSecurity, string(append(utf16Bytes("db"), 0, 0))}
+	key := variableKey{efi.ImageSecurity, string(append(efi.UTF16("db"), 0, 0))}
 	m.Vars.variables[key] = append(bytes.Clone(m.Vars.variables[key]), m.Vars.variables[key]...)
 	p := &predictor{boot: Boot{Machine: m}, state: secureBootOn}
 	if err := p.authority(); err == nil || !strings.Contains(err.Error(), "more than one") {
@@ -302,7 +304,7 @@ func FuzzOpenROM(f *testing.F) {
 }
 
 // testVolume is a firmware volume in its section, with files that are given by their names.
-func testVolume(files map[guid][]byte) []byte {
+func testVolume(files map[efi.GUID][]byte) []byte {
 	const header = volumeHeaderSize + 16 // with a block map
 	v := make([]byte, header)
 	for name, content := range files {
@@ -323,11 +325,11 @@ func testVolume(files map[guid][]byte) []byte {
 // smallFirmware is a firmware file whose volumes hold nothing but the programs that are looked for.
 func smallFirmware(t testing.TB) []byte {
 	t.Helper()
-	version := append(utf16Bytes("a version"), 0, 0)
+	version := append(efi.UTF16("a version"), 0, 0)
 	program := append(binary.LittleEndian.AppendUint32(nil, uint32(sectionHeaderSize+len(version))|sectionPE<<24), version...)
-	early := testVolume(map[guid][]byte{guidTcg2Pei: program})
+	early := testVolume(map[efi.GUID][]byte{guidTcg2Pei: program})
 	volume := append(early, make([]byte, align4(int64(len(early)))-int64(len(early)))...)
-	volume = append(volume, testVolume(map[guid][]byte{guidTcg2Dxe: nil, guidSecureBootDxe: nil, guidUiApp: nil})...)
+	volume = append(volume, testVolume(map[efi.GUID][]byte{guidTcg2Dxe: nil, guidSecureBootDxe: nil, guidUiApp: nil})...)
 	var stream bytes.Buffer
 	w, err := lzma.WriterConfig{SizeInHeader: true, Size: int64(len(volume)), DictCap: lzma.MinDictCap}.NewWriter(&stream)
 	if err != nil {

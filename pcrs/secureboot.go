@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/hullmark/hullmark/image/efi"
 )
 
 // secureBootState is what the firmware says in the variable SecureBoot.
@@ -31,7 +33,7 @@ func (m Machine) secureBootOf() secureBootState {
 	if !m.Firmware.SecureBoot {
 		return secureBootUnknown
 	}
-	if pk, _ := m.Vars.lookup(guidGlobalVariable, "PK"); len(pk) == 0 {
+	if pk, _ := m.Vars.lookup(efi.GlobalVariable, "PK"); len(pk) == 0 {
 		return secureBootOff
 	}
 	enable, ok := m.Vars.lookup(guidSecureBootEnable, "SecureBootEnable")
@@ -49,19 +51,19 @@ func (p *predictor) secureBoot() error {
 	vars := p.boot.Machine.Vars
 	p.state = p.boot.Machine.secureBootOf()
 	for _, name := range []string{"dbt", "dbr"} {
-		if data, _ := vars.lookup(guidImageSecurity, name); len(data) > 0 {
+		if data, _ := vars.lookup(efi.ImageSecurity, name); len(data) > 0 {
 			return fmt.Errorf("variable %s is set, and what firmware measures of it was never observed; use variables without it", name)
 		}
 	}
-	p.add(variableEvent(guidGlobalVariable, "SecureBoot", p.state.data(), EvVariableDriverConfig))
+	p.add(variableEvent(efi.GlobalVariable, "SecureBoot", p.state.data(), EvVariableDriverConfig))
 	for _, v := range []struct {
-		vendor guid
+		vendor efi.GUID
 		name   string
 	}{
-		{guidGlobalVariable, "PK"},
-		{guidGlobalVariable, "KEK"},
-		{guidImageSecurity, "db"},
-		{guidImageSecurity, "dbx"},
+		{efi.GlobalVariable, "PK"},
+		{efi.GlobalVariable, "KEK"},
+		{efi.ImageSecurity, "db"},
+		{efi.ImageSecurity, "dbx"},
 	} {
 		data, _ := vars.lookup(v.vendor, v.name)
 		p.add(variableEvent(v.vendor, v.name, data, EvVariableDriverConfig))
@@ -77,12 +79,12 @@ func (p *predictor) authority() error {
 	if p.state != secureBootOn {
 		return nil
 	}
-	db, _ := p.boot.Machine.Vars.lookup(guidImageSecurity, "db")
+	db, _ := p.boot.Machine.Vars.lookup(efi.ImageSecurity, "db")
 	entry, err := onlyCertificate(db)
 	if err != nil {
 		return fmt.Errorf("variable db, which decides because Secure Boot is on: %w", err)
 	}
-	p.add(variableEvent(guidImageSecurity, "db", entry, EvVariableAuthority))
+	p.add(variableEvent(efi.ImageSecurity, "db", entry, EvVariableAuthority))
 	return nil
 }
 
@@ -97,7 +99,7 @@ func onlyCertificate(db []byte) ([]byte, error) {
 	headerSize := binary.LittleEndian.Uint32(db[20:])
 	entrySize := binary.LittleEndian.Uint32(db[24:])
 	single := int64(listHeaderSize)+int64(headerSize)+int64(entrySize) == int64(len(db)) && int64(listSize) == int64(len(db))
-	if guid(db[:16]) != guidX509 || !single || entrySize <= 16 || headerSize != 0 {
+	if efi.GUID(db[:16]) != efi.CertX509 || !single || entrySize <= 16 || headerSize != 0 {
 		return nil, errors.New("holds more than one X.509 certificate, and choosing the one that verifies the image is not supported yet; " +
 			"use variables with one certificate, or turn Secure Boot off")
 	}
@@ -106,8 +108,8 @@ func onlyCertificate(db []byte) ([]byte, error) {
 
 // variableEvent hashes UEFI_VARIABLE_DATA (PFP §10.4.2.6): vendor, lengths of
 // name (in characters) and data, name without a NUL, data.
-func variableEvent(vendor guid, name string, data []byte, t EventType) Event {
-	wide := utf16Bytes(name)
+func variableEvent(vendor efi.GUID, name string, data []byte, t EventType) Event {
+	wide := efi.UTF16(name)
 	b := append([]byte(nil), vendor[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(wide)/2))
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(data)))

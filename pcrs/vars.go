@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/hullmark/hullmark/image/efi"
 )
 
 // MaxVars is the largest variable file that is read, in bytes.
@@ -29,7 +31,7 @@ const (
 )
 
 type variableKey struct {
-	vendor guid
+	vendor efi.GUID
 	name   string // UTF-16LE with its NUL
 }
 
@@ -60,7 +62,7 @@ func OpenVars(file []byte) (Vars, error) {
 
 // findStore checks both headers and returns the bytes of the store after its header.
 func findStore(file []byte) ([]byte, error) {
-	if len(file) < volumeHeaderSize || !bytes.Equal(file[16:32], guidNVData[:]) || string(file[40:44]) != "_FVH" {
+	if len(file) < volumeHeaderSize || !bytes.Equal(file[16:32], efi.NVData[:]) || string(file[40:44]) != "_FVH" {
 		return nil, errors.New("no volume of variables; this is not an OVMF variable file")
 	}
 	volume := binary.LittleEndian.Uint64(file[32:])
@@ -72,7 +74,7 @@ func findStore(file []byte) ([]byte, error) {
 		return nil, fmt.Errorf("volume header: checksum is off by %#04x", sum)
 	}
 	store := file[header:volume]
-	if len(store) < storeHeaderSize || !bytes.Equal(store[:16], guidAuthVariables[:]) {
+	if len(store) < storeHeaderSize || !bytes.Equal(store[:16], efi.AuthVariables[:]) {
 		return nil, errors.New("the store is not one of authenticated variables")
 	}
 	size := int64(binary.LittleEndian.Uint32(store[16:]))
@@ -128,7 +130,7 @@ func readVariable(store []byte, at int) (variableKey, []byte, int, error) {
 	if nameSize < 2 || nameSize%2 != 0 || end > int64(len(store)) {
 		return variableKey{}, nil, 0, fmt.Errorf("name of %d and data of %d bytes do not fit the store", nameSize, dataSize)
 	}
-	key := variableKey{vendor: guid(header[44:60]), name: string(store[name : name+nameSize])}
+	key := variableKey{vendor: efi.GUID(header[44:60]), name: string(store[name : name+nameSize])}
 	return key, store[data:end], int(align4(end)), nil
 }
 
@@ -153,7 +155,7 @@ func (v Vars) keep(replaced map[variableKey][]byte, state byte, key variableKey,
 func align4(n int64) int64 { return (n + 3) &^ 3 }
 
 // lookup returns a variable's data; an absent variable has none.
-func (v Vars) lookup(vendor guid, name string) ([]byte, bool) {
-	data, ok := v.variables[variableKey{vendor: vendor, name: string(append(utf16Bytes(name), 0, 0))}]
+func (v Vars) lookup(vendor efi.GUID, name string) ([]byte, bool) {
+	data, ok := v.variables[variableKey{vendor: vendor, name: string(append(efi.UTF16(name), 0, 0))}]
 	return data, ok
 }

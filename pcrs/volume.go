@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+
+	"github.com/hullmark/hullmark/image/efi"
 )
 
 // Headers of firmware volumes, files and sections, in bytes (UEFI PI 1.8 vol. 3 §3.2).
@@ -31,8 +33,8 @@ const (
 type volume struct {
 	bytes []byte
 	// name is the GUID in its extended header, by which device paths name it.
-	name  guid
-	files map[guid][]byte
+	name  efi.GUID
+	files map[efi.GUID][]byte
 }
 
 // section is a part of a file, without its header.
@@ -91,9 +93,9 @@ func readVolume(b []byte) (volume, error) {
 	if size > uint64(len(b)) || header < volumeHeaderSize || uint64(header) > size || uint64(extended)+16 > size {
 		return volume{}, fmt.Errorf("%d bytes with a header of %d and another at %d do not fit", size, header, extended)
 	}
-	v := volume{bytes: b[:size], files: map[guid][]byte{}}
+	v := volume{bytes: b[:size], files: map[efi.GUID][]byte{}}
 	if extended != 0 {
-		v.name = guid(b[extended : extended+16])
+		v.name = efi.GUID(b[extended : extended+16])
 	}
 	return v, v.readFiles(header)
 }
@@ -112,7 +114,7 @@ func (v volume) readFiles(at int) error {
 		if size < int64(header) || size > int64(len(b)) || len(v.files) == maxVolumeFiles {
 			return fmt.Errorf("file at %d: %d bytes do not fit", at, size)
 		}
-		v.files[guid(b[:16])] = b[header:size]
+		v.files[efi.GUID(b[:16])] = b[header:size]
 		at = align8(at + int(size))
 	}
 	return nil

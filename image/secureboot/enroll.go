@@ -7,44 +7,22 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/binary"
-	"encoding/hex"
 	"fmt"
-	"strings"
 	"time"
-	"unicode/utf16"
-)
 
-// GUID holds the 16 bytes as EFI stores them: the first three fields little-endian.
-type GUID [16]byte
+	"github.com/hullmark/hullmark/image/efi"
+)
 
 var (
-	guidGlobalVariable = mustGUID("8be4df61-93ca-11d2-aa0d-00e098032b8c")
-	guidImageSecurity  = mustGUID("d719b2cb-3d3a-4596-a3bc-dad00e67656f")
-	guidX509           = mustGUID("a5c059a1-94e4-4aa7-87b5-ab155c2bf072")
-	guidPKCS7          = mustGUID("4aafd29d-68df-49ee-8aa9-347d375665a7")
-	guidNVData         = mustGUID("fff12b8d-7696-4c8b-a985-2747075b4f50")
-	guidAuthVariables  = mustGUID("aaf32c78-947b-439a-a180-2e144ec37792")
-	guidWorkingBlock   = mustGUID("9e58292b-7c68-497d-a0ce-6500fd9f1b95")
+	guidPKCS7        = efi.MustGUID("4aafd29d-68df-49ee-8aa9-347d375665a7")
+	guidWorkingBlock = efi.MustGUID("9e58292b-7c68-497d-a0ce-6500fd9f1b95")
 )
-
-func mustGUID(s string) GUID {
-	b, err := hex.DecodeString(strings.ReplaceAll(s, "-", ""))
-	if err != nil || len(b) != 16 {
-		panic("bad GUID constant " + s)
-	}
-	for _, field := range [][]byte{b[:4], b[4:6], b[6:8]} {
-		for i, j := 0, len(field)-1; i < j; i, j = i+1, j-1 {
-			field[i], field[j] = field[j], field[i]
-		}
-	}
-	return GUID(b)
-}
 
 // OwnerOf derives the owner of a key set's entries from its platform certificate:
 // a UUID of version 8, whose content its maker chooses (RFC 9562 §5.8).
-func OwnerOf(platform *x509.Certificate) GUID {
+func OwnerOf(platform *x509.Certificate) efi.GUID {
 	digest := sha256.Sum256(platform.Raw)
-	g := GUID(digest[:16])
+	g := efi.GUID(digest[:16])
 	g[7] = g[7]&0x0f | 0x80
 	g[8] = g[8]&0x3f | 0x80
 	return g
@@ -52,10 +30,10 @@ func OwnerOf(platform *x509.Certificate) GUID {
 
 // List returns an EFI_SIGNATURE_LIST with one certificate in DER (UEFI 2.10
 // §32.4.1). owner says whose entry it is; firmware only keeps it.
-func List(owner GUID, certificate []byte) []byte {
+func List(owner efi.GUID, certificate []byte) []byte {
 	const header = 16 + 3*4
 	entry := len(owner) + len(certificate)
-	b := bytes.Clone(guidX509[:])
+	b := bytes.Clone(efi.CertX509[:])
 	for _, n := range []int{header + entry, 0, entry} { // list, its own header, each entry
 		b = binary.LittleEndian.AppendUint32(b, uint32(n))
 	}
@@ -75,11 +53,11 @@ type Variable struct {
 // variableAttributes are: non-volatile, at boot and run time, written with a time-based signature (UEFI 2.10 §8.2.1).
 const variableAttributes = 0x1 | 0x2 | 0x4 | 0x20
 
-func (v Variable) vendor() GUID {
+func (v Variable) vendor() efi.GUID {
 	if v.Name == "db" {
-		return guidImageSecurity
+		return efi.ImageSecurity
 	}
-	return guidGlobalVariable
+	return efi.GlobalVariable
 }
 
 // Sign returns the signed update by which firmware sets the variable: an
@@ -90,7 +68,7 @@ func (v Variable) Sign(certificate *x509.Certificate, key crypto.Signer) ([]byte
 		return nil, fmt.Errorf("sign variable %s: certificate: %w", v.Name, err)
 	}
 	stamp, vendor := efiTime(v.Time), v.vendor()
-	message := append(wide(v.Name), vendor[:]...)
+	message := append(efi.UTF16(v.Name), vendor[:]...)
 	message = binary.LittleEndian.AppendUint32(message, variableAttributes)
 	message = append(append(message, stamp...), v.Data...)
 	signature, err := crypto.SignMessage(key, rand.Reader, message, crypto.SHA256)
@@ -114,13 +92,4 @@ func efiTime(t time.Time) []byte {
 	b := binary.LittleEndian.AppendUint16(nil, uint16(t.Year()))
 	b = append(b, byte(t.Month()), byte(t.Day()), byte(t.Hour()), byte(t.Minute()), byte(t.Second()))
 	return append(b, make([]byte, 9)...)
-}
-
-// wide returns s as UTF-16LE without a terminator.
-func wide(s string) []byte {
-	var out []byte
-	for _, u := range utf16.Encode([]rune(s)) {
-		out = binary.LittleEndian.AppendUint16(out, u)
-	}
-	return out
 }

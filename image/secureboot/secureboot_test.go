@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hullmark/hullmark/image/efi"
 	"github.com/hullmark/hullmark/image/pe"
 	"github.com/hullmark/hullmark/internal/tooltest"
 )
@@ -194,7 +195,7 @@ func TestAttachRefuses(t *testing.T) {
 // TestEnrolmentEqualsEfitools compares signature lists and signed updates with those that efitools make, byte for byte.
 func TestEnrolmentEqualsEfitools(t *testing.T) {
 	p, at := signer(t, newKey(t, 2048)), time.Date(2026, 2, 3, 14, 5, 6, 0, time.UTC)
-	list := List(mustGUID(owner), p.certificate.Raw)
+	list := List(efi.MustGUID(owner), p.certificate.Raw)
 	dir := t.TempDir()
 	esl, auth := filepath.Join(dir, "esl"), filepath.Join(dir, "auth")
 	tooltest.Run(t, "efitools", "cert-to-efi-sig-list", "-g", owner, p.certFile, esl)

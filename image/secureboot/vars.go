@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+
+	"github.com/hullmark/hullmark/image/efi"
 )
 
 // The flash of OVMF's 4 MiB builds that holds variables, in bytes
@@ -40,7 +42,7 @@ func Store(variables ...Variable) ([]byte, error) {
 
 // volume is the header of the firmware volume (UEFI PI 1.8 vol. 3 §3.2.1), with the sum that makes all its words zero.
 func volume() []byte {
-	b := append(make([]byte, 16), guidNVData[:]...)
+	b := append(make([]byte, 16), efi.NVData[:]...)
 	b = binary.LittleEndian.AppendUint64(b, flashSize)
 	b = append(b, "_FVH"...)
 	b = binary.LittleEndian.AppendUint32(b, 0x0004_feff)
@@ -59,7 +61,7 @@ func volume() []byte {
 
 // storeHeader is that of a formatted, healthy store of authenticated variables (MdeModulePkg/Include/Guid/VariableFormat.h).
 func storeHeader() []byte {
-	b := binary.LittleEndian.AppendUint32(bytes.Clone(guidAuthVariables[:]), storeEnd-volumeHeader)
+	b := binary.LittleEndian.AppendUint32(bytes.Clone(efi.AuthVariables[:]), storeEnd-volumeHeader)
 	return append(b, 0x5a, 0xfe, 0, 0, 0, 0, 0, 0)
 }
 
@@ -71,7 +73,7 @@ func working() []byte {
 
 // encode is the variable as it lies in the store: AUTHENTICATED_VARIABLE_HEADER, added and valid, then name and data.
 func (v Variable) encode() []byte {
-	le, vendor, name := binary.LittleEndian, v.vendor(), append(wide(v.Name), 0, 0)
+	le, vendor, name := binary.LittleEndian, v.vendor(), append(efi.UTF16(v.Name), 0, 0)
 	b := []byte{0xaa, 0x55, 0x3f, 0}
 	b = le.AppendUint32(b, variableAttributes)
 	b = append(b, make([]byte, 8)...) // monotonic count
