@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,6 +113,18 @@ func TestRemovedOriginalLeavesItsLinksWhole(t *testing.T) {
 	}
 	if !bytes.Contains(packed(t, m), []byte("program")) {
 		t.Error("the content is lost")
+	}
+}
+
+func TestTreeOfDevicesIsRefused(t *testing.T) {
+	for _, kind := range []byte{tar.TypeChar, tar.TypeBlock, tar.TypeFifo, tar.TypeCont} {
+		m := members{}
+		if err := m.addTar(writeTestTar(t, []tar.Header{{Name: "./dev/x", Typeflag: kind}}, nil)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.erofsFiles(); err == nil || !strings.Contains(err.Error(), "root tree: dev/x: ") {
+			t.Errorf("type %c: %v", kind, err)
+		}
 	}
 }
 
