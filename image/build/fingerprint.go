@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/hullmark/hullmark/internal/cache"
@@ -35,10 +33,8 @@ func Fingerprint(ctx context.Context, o Options) (string, error) {
 		if dir == "" {
 			continue
 		}
-		h, skip := sha256.New(), notSources(o)
-		if err := hashInto(h, dir, dir, func(rel string) bool {
-			return !slices.Contains(skip, filepath.Base(rel)) && !slices.Contains(skip, filepath.Join(dir, rel))
-		}, nil); err != nil {
+		h := sha256.New()
+		if err := hashInto(h, dir, without(dir, notSources(o)), nil); err != nil {
 			return "", fmt.Errorf("hash sources: %w", err)
 		}
 		parts = append(parts, hex.EncodeToString(h.Sum(nil)))

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"golang.org/x/mod/sumdb/dirhash"
@@ -42,7 +41,7 @@ func (j *job) readInputs(ctx context.Context) (note string, err error) {
 		return "", fmt.Errorf("hash sources: %w", err)
 	}
 	if j.Config != "" {
-		if j.inputs.Config, err = dirHash(j.Config, ".git"); err != nil {
+		if j.inputs.Config, err = dirHash(j.Config, notSources(j.Options)...); err != nil {
 			return "", fmt.Errorf("hash definitions: %w", err)
 		}
 	}
@@ -55,7 +54,7 @@ func (j *job) readInputs(ctx context.Context) (note string, err error) {
 	return fmt.Sprintf("commit %.12s", j.inputs.Commit), nil
 }
 
-// notSources are the folders of a checkout that hold results, and the repository's own.
+// notSources are what holds results, which may lie in the checkout or in the user's folder, and a repository's own.
 func notSources(o Options) []string {
 	return []string{".git", o.Out, filepath.Join(o.Source, "out"), filepath.Join(o.Source, "bin")}
 }
@@ -81,24 +80,14 @@ func commitOf(ctx context.Context, source string) (commit string, changed bool, 
 	return commit, status != "", err
 }
 
-// dirHash digests the regular files below dir, by their names and content. Folders whose name or path is in skip are left out.
+// dirHash digests the regular files below dir, by their names and content. What has its name or path in skip is left out.
 func dirHash(dir string, skip ...string) (string, error) {
 	var files []string
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case slices.Contains(skip, path), slices.Contains(skip, e.Name()):
-			if e.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		case !e.Type().IsRegular():
-			return nil
+	err := walk(dir, without(dir, skip), func(name, _ string, e fs.DirEntry) error {
+		if e.Type().IsRegular() {
+			files = append(files, filepath.ToSlash(name))
 		}
-		name, err := filepath.Rel(dir, path)
-		files = append(files, filepath.ToSlash(name))
-		return err
+		return nil
 	})
 	if err != nil {
 		return "", err

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/hullmark/hullmark/image/lock"
 )
 
 // The digest of sources is what in-toto's one line of shell gives, results and the repository left out.
@@ -58,5 +60,61 @@ func TestCommitOf(t *testing.T) {
 	}
 	if _, _, err := commitOf(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "git") {
 		t.Errorf("a broken repository: %v", err)
+	}
+}
+
+// Every change of the checkout and of the user's folder is found, and no result that lies in them; either may be named by a link.
+func TestInputsAreFoundAndResultsAreNot(t *testing.T) {
+	dir := t.TempDir()
+	put(t, dir, map[string]string{
+		"source/mkosi/mkosi.conf": "", "source/mkosi/mkosi.extra/opt/a": "", "source/systemd/system/a.service": "", "source/tools/initrd/main.go": "",
+		"mine/mkosi.conf": "", "mine/mkosi.extra/opt/b": "", "mine/image/mine.raw": "", "mine.lock": "",
+	})
+	for link, folder := range map[string]string{"checkout": "source", "config": "mine"} {
+		if err := os.Symlink(folder, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, folders := range [][2]string{{"source", "mine"}, {"checkout", "config"}} {
+		o := Options{Source: filepath.Join(dir, folders[0]), Config: filepath.Join(dir, folders[1]), LockFile: filepath.Join(dir, "mine.lock")}
+		o.Out = filepath.Join(o.Config, "image")
+		sums := func() (sums [4]string) {
+			t.Helper()
+			j := job{Options: o}
+			_, err := j.readInputs(t.Context())
+			sums[0], sums[1] = j.inputs.Sources, j.inputs.Config
+			for i, sum := range []func() (string, error){
+				func() (string, error) { return Fingerprint(t.Context(), o) },
+				func() (string, error) {
+					return treeKey(o, lock.Lock{}, mkosi{definitions: filepath.Join(o.Source, "mkosi"), config: o.Config})
+				},
+			} {
+				if err == nil {
+					sums[2+i], err = sum()
+				}
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return sums
+		}
+		before := sums()
+		put(t, dir, map[string]string{"mine/image/mine.raw": folders[0], "source/out/x.raw": folders[0], "mine/.git/index": folders[0]})
+		if after := sums(); after != before {
+			t.Errorf("%s: results count: %v, %v", folders, before, after)
+		}
+		for file, want := range map[string][4]bool{
+			"source/mkosi/mkosi.conf": {true, false, true, true}, "mine/mkosi.conf": {false, true, true, true}, "mine/mkosi.extra/opt/b": {false, true, true, false},
+			"source/tools/initrd/main.go": {true, false, true, false},
+		} {
+			before := sums()
+			put(t, dir, map[string]string{file: folders[0] + file})
+			after := sums()
+			for i, what := range []string{"digest of sources", "digest of the user's folder", "fingerprint", "tree's key"} {
+				if (before[i] != after[i]) != want[i] {
+					t.Errorf("%s: %s changed; %s: %s, %s", folders, file, what, before[i], after[i])
+				}
+			}
+		}
 	}
 }

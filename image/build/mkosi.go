@@ -21,6 +21,7 @@ type mkosi struct {
 	definitions string // our folder mkosi/
 	config      string // the user's definition folder, layered over ours; may be empty
 	profiles    []string
+	skip        []string // names and paths of what is no definition
 }
 
 // stage returns m with copies of the definitions below dir, with modes that depend only on what git keeps: a checkout made under another umask
@@ -31,7 +32,7 @@ func (m mkosi) stage(dir string) (mkosi, error) {
 		if c.from == "" {
 			continue
 		}
-		if err := copyFolder(c.from, filepath.Join(dir, c.to), plainMode); err != nil {
+		if err := copyFolder(c.from, filepath.Join(dir, c.to), plainMode, m.skip...); err != nil {
 			return m, fmt.Errorf("copy definitions: %w", err)
 		}
 	}
@@ -47,7 +48,7 @@ func openMkosi(ctx context.Context, o Options, l lock.Lock) (mkosi, error) {
 	if strings.ContainsAny(o.Store.Root, " \t\n") {
 		return mkosi{}, fmt.Errorf("cache %q: mkosi does not work in a folder whose name has a space: use another (HULLMARK_CACHE)", o.Store.Root)
 	}
-	m := mkosi{definitions: filepath.Join(o.Source, "mkosi"), config: o.Config, profiles: o.Profiles}
+	m := mkosi{definitions: filepath.Join(o.Source, "mkosi"), config: o.Config, profiles: o.Profiles, skip: notSources(o)}
 	for _, p := range l.Of(lock.Tools) {
 		if p.Name != mkosiPackage {
 			continue

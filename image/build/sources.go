@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -17,26 +18,24 @@ func hashSources(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	h := sha256.New()
+	var kept []string
 	for _, e := range entries {
-		name := filepath.Join(dir, e.Name())
-		switch {
-		case e.IsDir():
-			if there, err := holdsGo(name); err != nil || !there {
-				if err != nil {
-					return "", err
-				}
-				continue
+		counts := isSource(e.Name()) && (filepath.Ext(e.Name()) == ".go" || strings.HasPrefix(e.Name(), "go."))
+		if e.IsDir() {
+			if counts, err = holdsGo(filepath.Join(dir, e.Name())); err != nil {
+				return "", err
 			}
-		case isSource(e.Name()) && (filepath.Ext(e.Name()) == ".go" || strings.HasPrefix(e.Name(), "go.")):
-		default:
-			continue
 		}
-		if err := hashInto(h, dir, name, func(rel string) bool { return isSource(filepath.Base(rel)) }, nil); err != nil {
-			return "", err
+		if counts {
+			kept = append(kept, e.Name())
 		}
 	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	h := sha256.New()
+	err = hashInto(h, dir, func(name string) bool {
+		first, _, _ := strings.Cut(name, string(filepath.Separator))
+		return !slices.Contains(kept, first) || !isSource(filepath.Base(name))
+	}, nil)
+	return hex.EncodeToString(h.Sum(nil)), err
 }
 
 // isSource tells whether a file or folder can be a part of a program.

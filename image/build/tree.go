@@ -78,7 +78,7 @@ func treeKey(o Options, l lock.Lock, m mkosi) (string, error) {
 			continue
 		}
 		h := sha256.New()
-		if err := hashInto(h, dir, dir, nil, func(rel string) bool { return slices.Contains(copied, filepath.Join(dir, rel)) }); err != nil {
+		if err := hashInto(h, dir, without(dir, notSources(o)), func(name string) bool { return slices.Contains(copied, filepath.Join(dir, name)) }); err != nil {
 			return "", fmt.Errorf("hash definitions: %w", err)
 		}
 		parts = append(parts, hex.EncodeToString(h.Sum(nil)))
@@ -146,25 +146,14 @@ func checkTree(file string, want []lock.Package) error {
 // hashFolder condenses names, types, executable bits and content of all files below dir; times and owners do not count, as in git.
 func hashFolder(dir string) (string, error) {
 	h := sha256.New()
-	err := hashInto(h, dir, dir, nil, nil)
+	err := hashInto(h, dir, nil, nil)
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// hashInto adds the files below start to h, under their names below dir. If they are given, counts says which files and folders do, and verbatim of which
-// files the content does not.
-func hashInto(h hash.Hash, dir, start string, counts, verbatim func(rel string) bool) error {
-	return filepath.WalkDir(start, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		name, err := filepath.Rel(dir, path)
-		if err != nil {
-			return err
-		}
-		switch {
-		case e.IsDir() && path != start && counts != nil && !counts(name):
-			return fs.SkipDir
-		case e.IsDir(), counts != nil && !counts(name):
+// hashInto adds the files below dir to h, under their names there, but for what leave leaves out. If it is given, verbatim says of which files the content does not count.
+func hashInto(h hash.Hash, dir string, leave, verbatim func(name string) bool) error {
+	return walk(dir, leave, func(name, path string, e fs.DirEntry) error {
+		if e.IsDir() {
 			return nil
 		}
 		kind, content, err := fileContent(path, e)

@@ -173,8 +173,8 @@ func (f *buildFlags) options(w io.Writer) (build.Options, error) {
 			return o, err
 		}
 	}
-	if o.Out == o.Source {
-		return o, withCode(exitUsage, fmt.Errorf("--out %s is the checkout itself: name a folder in it, or elsewhere", f.out))
+	if o.Out == o.Source || o.Out == o.Config {
+		return o, withCode(exitUsage, fmt.Errorf("--out %s is what is built from: name a folder in it, or elsewhere", f.out))
 	}
 	if o.LockFile == "" {
 		o.LockFile = filepath.Join(o.Source, "hullmark.lock")
