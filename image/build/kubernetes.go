@@ -43,7 +43,10 @@ func Kubernetes(ctx context.Context, o Options, l lock.Lock) (root string, hit b
 			objects:  filepath.Join(o.Store.Root, "kubernetes-objects"),
 			progress: o.Progress,
 		}
-		return b.make(ctx)
+		if err := b.make(ctx); err != nil {
+			return err
+		}
+		return still(key, func() (string, error) { return kubernetesKey(ctx, o, l.Go) })
 	})
 	if err != nil {
 		return "", false, fmt.Errorf("build Kubernetes: %w", err)

@@ -2,6 +2,7 @@ package build
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -64,6 +65,18 @@ func TestSetModesForgetsTheUmask(t *testing.T) {
 		if err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v", name, info.Mode(), err)
 		}
+	}
+}
+
+// What was compiled while its sources changed is not kept under the key that they had before.
+func TestStill(t *testing.T) {
+	for now, want := range map[string]error{"key": nil, "other": errChanged} {
+		if err := still("key", func() (string, error) { return now, nil }); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", now, err, want)
+		}
+	}
+	if err := still("key", func() (string, error) { return "key", fs.ErrPermission }); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("sources that cannot be read: %v", err)
 	}
 }
 

@@ -3,7 +3,6 @@ package build
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -40,10 +39,7 @@ func makePrograms(ctx context.Context, o Options, l lock.Lock, tools string) (di
 		if err := p.make(ctx, l); err != nil {
 			return err
 		}
-		if now, err := hashSources(o.Source); err != nil || now != sources {
-			return errors.Join(err, errChanged)
-		}
-		return nil
+		return still(sources, func() (string, error) { return hashSources(o.Source) })
 	})
 }
 

@@ -52,10 +52,7 @@ func Tree(ctx context.Context, o Options, l lock.Lock, tools string) (folder str
 		if err := makeTree(ctx, o.Store, l, m, tools, dir); err != nil {
 			return err
 		}
-		if now, err := treeKey(o, l, m); err != nil || now != key {
-			return errors.Join(err, errChanged)
-		}
-		return nil
+		return still(key, func() (string, error) { return treeKey(o, l, m) })
 	})
 	if err != nil {
 		return "", false, err
@@ -88,6 +85,14 @@ func treeKey(o Options, l lock.Lock, m mkosi) (string, error) {
 
 // errChanged says that what was made is neither of the old sources nor of the new ones.
 var errChanged = errors.New("the sources changed while they were read: build again")
+
+// still fails if a key is another by now: what was made between is not kept under the old one.
+func still(key string, now func() (string, error)) error {
+	if again, err := now(); err != nil || again != key {
+		return errors.Join(err, errChanged)
+	}
+	return nil
+}
 
 func makeTree(ctx context.Context, s cache.Store, l lock.Lock, m mkosi, tools, dir string) error {
 	repository, err := makeRepository(ctx, s, l, treePackages(l))
