@@ -16,11 +16,11 @@ import (
 const extraFolder = "mkosi.extra"
 
 // processed are the places whose files mkosi's last steps read or write: units and their presets, users, what tmpfiles.d makes and copies, modules, the device database, links of
-// libraries; and those that are links in the tree. A file anywhere else is in the tree as it is in mkosi.extra.
+// libraries; those that systemd/ has files for, too; and those that are links in the tree. A file anywhere else is in the tree as it is in mkosi.extra.
 var processed = []string{
 	"bin", "boot", "efi", "lib", "sbin", "usr/local/lib", "usr/share/factory", "etc/depmod.d", "etc/group", "etc/gshadow", "etc/hostname", "etc/kernel", "etc/ld.so", "etc/locale", "etc/localtime", "etc/machine-i",
 	"etc/modprobe.d", "etc/os-release", "etc/passwd", "etc/shadow", "etc/sub", "etc/sysusers.d", "etc/systemd", "etc/tmpfiles.d", "etc/udev", "etc/vconsole.conf",
-	"usr/lib/depmod.d", "usr/lib/kernel", "usr/lib/locale", "usr/lib/modprobe.d", "usr/lib/modules", "usr/lib/os-release", "usr/lib/systemd", "usr/lib/sysusers.d",
+	"usr/lib/depmod.d", "usr/lib/kernel", "usr/lib/locale", "usr/lib/modprobe.d", "usr/lib/modules", "usr/lib/os-release", "usr/lib/sysctl.d", "usr/lib/systemd", "usr/lib/sysusers.d",
 	"usr/lib/tmpfiles.d", "usr/lib/udev", "var",
 }
 
@@ -58,11 +58,11 @@ func verbatim(o Options) (map[string]string, error) {
 	return files, nil
 }
 
-// scripts are the kinds that mkosi knows, each a file or a folder of that name, or with more behind it.
-var scripts = regexp.MustCompile(`^mkosi\.(configure|sync|prepare|build|postinst|finalize|postoutput|clean)(\.|$)`)
+// scripts are the kinds that mkosi knows, each a file or a folder of that name, or with more behind it; and what holds more settings, or more files for the tree.
+var scripts = regexp.MustCompile(`^mkosi\.(configure|sync|prepare|build|postinst|finalize|postoutput|clean|local|extra\.tar)(\.|$)`)
 
-// settings are what a definition file may have in it that names scripts, or other definitions.
-var settings = regexp.MustCompile(`(?m)^\s*(\w*Scripts|Include)\s*=`)
+// settings are what a definition file may have in it that names scripts, by any of their names, or other definitions.
+var settings = regexp.MustCompile(`(?m)^\s*@?(\w*Scripts?|Include)\s*=`)
 
 // hasScripts tells whether mkosi runs, or may run, a script of a definition folder or of what it includes (mkosi(1), "Scripts"), or copies files by a tmpfiles.d of it; ours has
 // one script, mkosi.finalize.
