@@ -4,6 +4,7 @@ package build
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -67,6 +68,31 @@ func TestUserDefinitions(t *testing.T) {
 	}
 	if initrd := measuredSection(t, r.Image, ".initrd"); !bytes.Contains(initrd, []byte("virtio_pmem.ko")) || !bytes.Contains(initrd, []byte("erofs.ko")) {
 		t.Error("the initrd has not the modules of both lists")
+	}
+}
+
+// mkosi tells of every kind of thing that definitions take from elsewhere.
+func TestDefinitionsFromElsewhere(t *testing.T) {
+	o, l, _ := settled(t)
+	elsewhere := t.TempDir()
+	put(t, elsewhere, map[string]string{"script": "#!/bin/sh\n"})
+	for _, setting := range []string{
+		"[Content]\nExtraTrees=%s", "[Content]\nSkeletonTrees=%s:/opt", "[Content]\nBaseTrees=%s", "[Content]\nPackageDirectories=%s", "[Content]\nVolatilePackageDirectories=%s",
+		"[Content]\nSyncScripts=%s/script", "[Content]\nPrepareScripts=%s/script", "[Content]\nBuildScripts=%s/script", "[Content]\nPostInstallationScripts=%s/script",
+		"[Content]\nFinalizeScripts=%s/script", "[Config]\nConfigureScripts=%s/script", "[Build]\nBuildSources=%s:x", "[Build]\nSandboxTrees=%s", "[Build]\nEnvironmentFiles=%s/script",
+	} {
+		o.Config = t.TempDir()
+		if err := os.Chmod(filepath.Join(elsewhere, "script"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		put(t, o.Config, map[string]string{"mkosi.conf": fmt.Sprintf(setting, elsewhere) + "\n"})
+		m, err := openMkosi(t.Context(), o, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.summary(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "they name "+elsewhere) {
+			t.Errorf(setting+": %v", elsewhere, err)
+		}
 	}
 }
 

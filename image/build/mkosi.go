@@ -90,6 +90,21 @@ type summary struct {
 	Packages, BuildPackages []string
 	// KernelCommandLine are the words of the kernel command line, in order.
 	KernelCommandLine []string
+
+	// What the definitions name, and mkosi reads.
+	EnvironmentFiles, BaseTrees, PackageDirectories, VolatilePackageDirectories                           []string
+	ConfigureScripts, SyncScripts, PrepareScripts, BuildScripts, PostInstallationScripts, FinalizeScripts []string
+	SkeletonTrees, ExtraTrees, SandboxTrees, BuildSources                                                 []struct{ Source string }
+}
+
+// named lists the paths that the definitions name.
+func (s summary) named() []string {
+	all := slices.Concat(s.EnvironmentFiles, s.BaseTrees, s.PackageDirectories, s.VolatilePackageDirectories,
+		s.ConfigureScripts, s.SyncScripts, s.PrepareScripts, s.BuildScripts, s.PostInstallationScripts, s.FinalizeScripts)
+	for _, tree := range slices.Concat(s.SkeletonTrees, s.ExtraTrees, s.SandboxTrees, s.BuildSources) {
+		all = append(all, tree.Source)
+	}
+	return all
 }
 
 func (m mkosi) summary(ctx context.Context, home string) (summary, error) {
@@ -107,7 +122,30 @@ func (m mkosi) summary(ctx context.Context, home string) (summary, error) {
 	if len(all.Images) != 1 {
 		return summary{}, fmt.Errorf("read mkosi definitions: %d images, want 1", len(all.Images))
 	}
-	return all.Images[0], nil
+	return all.Images[0], m.checkOwn(all.Images[0].named())
+}
+
+// checkOwn refuses paths outside of the definitions and of mkosi itself: what is there may change, and no key would tell.
+func (m mkosi) checkOwn(paths []string) error {
+	var folders []string
+	for _, dir := range []string{m.definitions, filepath.Join(filepath.Dir(m.definitions), "systemd"), m.config, m.program} {
+		if folder, err := filepath.EvalSymlinks(dir); err == nil && dir != "" {
+			folders = append(folders, folder)
+		}
+	}
+	for _, path := range paths {
+		target, err := filepath.EvalSymlinks(path)
+		if err != nil {
+			target = path // mkosi says what is not there
+		}
+		if !slices.ContainsFunc(folders, func(folder string) bool {
+			name, err := filepath.Rel(folder, target)
+			return err == nil && filepath.IsLocal(name)
+		}) {
+			return fmt.Errorf("read mkosi definitions: they name %s, outside of their folder: put it there", path)
+		}
+	}
+	return nil
 }
 
 // rootTar installs packages from a repository at url into the tree of base, or into an empty one, and writes it as out/root.tar.

@@ -1,10 +1,39 @@
 package build
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
+
+// Definitions may name what is in their folders, and nothing else: a change there would go unseen.
+func TestDefinitionsNameOnlyTheirOwn(t *testing.T) {
+	dir := t.TempDir()
+	put(t, dir, map[string]string{"source/mkosi/mkosi.conf": "", "source/systemd/system/a.service": "", "mine/hello/hello.c": "", "elsewhere/x": ""})
+	for link, target := range map[string]string{"config": "mine", "mine/out": "../elsewhere", "mine/in": "hello"} {
+		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := mkosi{definitions: filepath.Join(dir, "source", "mkosi"), config: filepath.Join(dir, "config")}
+	for path, own := range map[string]bool{
+		"source/mkosi": true, "source/mkosi/mkosi.conf": true, "source/systemd/system": true, "config/hello": true, "mine/hello": true, "mine/in": true, "mine/out": false, "mine/out/x": false,
+		"elsewhere": false, "source": false, "source/systemdx": false,
+	} {
+		for _, form := range []string{`{"BuildScripts": [%q]}`, `{"ExtraTrees": [{"Source": %q, "Target": "/usr"}]}`, `{"BuildSources": [{"Source": %q}]}`} {
+			var s summary
+			if err := json.Unmarshal(fmt.Appendf(nil, form, filepath.Join(dir, path)), &s); err != nil {
+				t.Fatal(err)
+			}
+			if err := m.checkOwn(s.named()); (err == nil) != own || !own && !strings.Contains(err.Error(), path) {
+				t.Errorf(form+": %v", path, err)
+			}
+		}
+	}
+}
 
 // What dpkg says of one package is found among what it says of hundreds.
 func TestFailedScript(t *testing.T) {
