@@ -23,6 +23,22 @@ func TestFirstDifference(t *testing.T) {
 	}
 }
 
+// Each build of a reproduction has the checkout and the user's folder for itself, without what was built there.
+func TestReproduceCopiesInputs(t *testing.T) {
+	dir, to := t.TempDir(), t.TempDir()
+	put(t, dir, map[string]string{"source/go.mod": "", "source/out/a.raw": "", "mine/mkosi.conf": "", "mine/image/.reproduce-1/a/source/go.mod": ""})
+	o := Options{Source: filepath.Join(dir, "source"), Config: filepath.Join(dir, "mine"), Out: filepath.Join(dir, "mine", "image")}
+	if err := o.copyInputs(to, circumstance{umask: 0o077}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"source/go.mod": true, "source/out": false, "definitions/mkosi.conf": true, "definitions/image": false} {
+		info, err := os.Stat(filepath.Join(to, name))
+		if (err == nil) != want || want && info.Mode() != 0o600 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+}
+
 func TestCompareDocuments(t *testing.T) {
 	a, b := filepath.Join(t.TempDir(), "node"), filepath.Join(t.TempDir(), "node")
 	for _, name := range []string{a, b} {

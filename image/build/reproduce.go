@@ -41,7 +41,7 @@ func circumstances() []circumstance {
 // otherMemory is what the kernel of another day gets, in MiB: a root tree, and the objects of all programs.
 const otherMemory = 14 << 10
 
-// Reproduce builds the image of o three times and compares: in three folders with copies of the sources, under another umask, time zone and locale,
+// Reproduce builds the image of o three times and compares: in three folders with copies of the sources and of the user's folder, under another umask, time zone and locale,
 // the third time on another kernel with one processor, whose clock stands on another day. Each has an empty store and an empty Go cache. They share
 // only what is held by hash, which is packages and Go modules, and the tools tree; the third takes the second's Kubernetes bundle. Program is the
 // hullmark program that is started for each. It returns the SHA-256 in hex that all images have; if two differ, the error names the first
@@ -64,7 +64,7 @@ func Reproduce(ctx context.Context, o Options, program string) (sum string, err 
 	}
 	defer func() { _ = os.RemoveAll(work) }()
 	for _, c := range circumstances() { // all before the first build, which takes long enough for someone to edit a file
-		if err := copyFolder(o.Source, filepath.Join(work, c.folder, "source"), c.mode, notSources(o)...); err != nil {
+		if err := o.copyInputs(filepath.Join(work, c.folder), c); err != nil {
 			return "", fmt.Errorf("reproduce: copy sources: %w", err)
 		}
 	}
@@ -88,11 +88,23 @@ func Reproduce(ctx context.Context, o Options, program string) (sum string, err 
 	return cache.HashFile(images[0])
 }
 
-// buildUnder runs a build of c's sources below all in a folder of its own and returns the image's path.
+// copyInputs copies the checkout to dir/source and the user's folder to dir/definitions, as they are under c.
+func (o Options) copyInputs(dir string, c circumstance) error {
+	err := copyFolder(o.Source, filepath.Join(dir, "source"), c.mode, notSources(o)...)
+	if err == nil && o.Config != "" {
+		err = copyFolder(o.Config, filepath.Join(dir, "definitions"), c.mode, notSources(o)...)
+	}
+	return err
+}
+
+// buildUnder runs a build of c's inputs below all in a folder of its own and returns the image's path.
 func (o Options) buildUnder(ctx context.Context, program, all string, c circumstance) (string, error) {
 	dir := filepath.Join(all, c.folder)
 	source, work := filepath.Join(dir, "source"), filepath.Join(dir, "work")
 	store, out := filepath.Join(work, "cache"), filepath.Join(work, "out")
+	if o.Config != "" {
+		o.Config = filepath.Join(dir, "definitions")
+	}
 	if err := os.Mkdir(work, 0o755); err != nil {
 		return "", err
 	}
