@@ -46,13 +46,21 @@ const stubPackage = "systemd-boot-efi"
 func (l Lock) contained(c Contents) []component {
 	var all []component
 	for _, p := range l.Packages {
-		if p.Set == Root || p.Name == stubPackage {
+		if p.Set == Root || p.Set == Tools && p.Name == stubPackage {
 			all = append(all, p.component())
 		}
 	}
-	all = append(all, goComponent("stdlib", strings.TrimPrefix(l.Go, "go"), "compiled by "+l.Go))
-	for _, m := range c.Modules {
-		all = append(all, goComponent(m.Path, m.Version, "go.sum "+m.Sum))
+	return append(all, l.compiled(c.Modules)...)
+}
+
+// Stdlib is the locked Go's own library, as a module that no go.sum has.
+func (l Lock) Stdlib() Module { return Module{Path: "stdlib", Version: strings.TrimPrefix(l.Go, "go")} }
+
+// compiled lists what is in programs of Go: its own library, and modules.
+func (l Lock) compiled(modules []Module) []component {
+	all := []component{l.Stdlib().component("compiled by " + l.Go)}
+	for _, m := range modules {
+		all = append(all, m.component("go.sum "+m.Sum))
 	}
 	return all
 }
@@ -68,6 +76,6 @@ func (p Package) component() component {
 	return c
 }
 
-func goComponent(module, version, source string) component {
-	return component{name: module, version: version, purl: Module{Path: module, Version: version}.PURL(), source: source}
+func (m Module) component(source string) component {
+	return component{name: m.Path, version: m.Version, purl: m.PURL(), source: source}
 }

@@ -1,9 +1,6 @@
 package lock
 
-import (
-	"path"
-	"strings"
-)
+import "path"
 
 // Program is a compiled program of ours that is given to people by itself.
 type Program struct {
@@ -21,9 +18,8 @@ func (l Lock) ProgramSPDX(p Program) ([]byte, error) {
 	}
 	d := l.describe(p.File, program)
 	d.Comment = "The Go modules that the program itself says it holds."
-	d.contain(program, goComponent("stdlib", strings.TrimPrefix(l.Go, "go"), "compiled by "+l.Go).spdx())
-	for _, m := range p.Modules {
-		d.contain(program, goComponent(m.Path, m.Version, "go.sum "+m.Sum).spdx())
+	for _, in := range l.compiled(p.Modules) {
+		d.contain(program, in.spdx())
 	}
 	return d.named()
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark/image/build"
-	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -94,5 +93,5 @@ func dependencies(r build.Result) ([]measurements.Resource, error) {
 		}
 		all = append(all, resource)
 	}
-	return append(all, measurements.Resource{URI: lock.Module{Path: "stdlib", Version: strings.TrimPrefix(r.Lock.Go, "go")}.PURL()}), nil
+	return append(all, measurements.Resource{URI: r.Lock.Stdlib().PURL()}), nil
 }
