@@ -11,6 +11,7 @@ import (
 
 	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/cache"
+	"github.com/hullmark/hullmark/internal/toolstree"
 )
 
 // toolPackages are what the tools tree is asked to hold; what they depend on comes with them.
@@ -53,11 +54,16 @@ func unpackTools(ctx context.Context, s cache.Store, packages []lock.Package, di
 			return fmt.Errorf("unpack %s: %w", p.ID(), err)
 		}
 	}
+	tree, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
 	return errors.Join(
 		dropBorrowedRights(dir),
-		os.Symlink("mawk", filepath.Join(dir, "usr/bin/awk")),
-		os.WriteFile(filepath.Join(dir, "etc/passwd"), []byte("root:x:0:0:root:/root:/bin/sh\n"), 0o644),
-		os.WriteFile(filepath.Join(dir, "etc/group"), []byte("root:x:0:\n"), 0o644),
+		tree.Symlink("mawk", "usr/bin/awk"),
+		tree.WriteFile("etc/passwd", []byte("root:x:0:0:root:/root:/bin/sh\n"), 0o644),
+		tree.WriteFile("etc/group", []byte("root:x:0:\n"), 0o644),
+		tree.Close(),
 	)
 }
 
@@ -75,9 +81,11 @@ func dropBorrowedRights(dir string) error {
 	})
 }
 
+// unpack lays a package's files over those in dir. Links of other packages are followed, as /bin is one, but tar sees no other folder that it could write to.
 func unpack(ctx context.Context, deb, dir string) error {
 	content := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb)
-	tar := exec.CommandContext(ctx, "tar", "-x", "-C", dir, "--no-same-owner", "--keep-directory-symlink", "--delay-directory-restore")
+	s := toolstree.Sandbox{Tree: "/", Offline: true, Binds: []toolstree.Bind{{Host: dir, Tree: "/out", Writable: true}}}
+	tar := s.Command(ctx, "tar", "-x", "-C", "/out", "--no-same-owner", "--keep-directory-symlink", "--delay-directory-restore")
 	pipe, err := content.StdoutPipe()
 	if err != nil {
 		return err
