@@ -130,7 +130,7 @@ func essential(controls []control) map[string]bool {
 // documentation is left out of the base, as mkosi leaves it out of what it unpacks (WithDocs=no).
 var documentation = []string{"usr/share/doc/", "usr/share/man/", "usr/share/groff/", "usr/share/gtk-doc/", "usr/share/info/"}
 
-// mergedUsr are the links of a tree whose programs and libraries are all below /usr, and efi a folder that mkosi makes in each tree.
+// mergedUsr are the links of a tree whose programs and libraries are all below /usr.
 var mergedUsr = []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"}
 
 // writeBase writes the files of packages as one archive, unpacking as many at once as there are processors.
@@ -163,6 +163,7 @@ func writeBase(ctx context.Context, s cache.Store, packages []lock.Package, file
 		err = errors.Join(err, out.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: "./" + name, Linkname: "usr/" + name, Mode: 0o777}))
 		folders = append(folders, "usr/"+name)
 	}
+	// As mkosi makes it in each tree.
 	err = errors.Join(err, out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "./efi/", Mode: 0o500}))
 	for _, name := range folders {
 		err = errors.Join(err, out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "./" + name + "/", Mode: 0o755}))

@@ -27,9 +27,9 @@ const (
 	Tools Set = "tools" // runs the build; no byte of it is in the image except the boot stub
 )
 
-// Added and Dropped are the sets of one mkosi profile: what its image holds beyond Root, and what of Root it does without.
-func Added(profile string) Set   { return Root + "+" + Set(profile) }
-func Dropped(profile string) Set { return Root + "-" + Set(profile) }
+// added and dropped are the sets of one mkosi profile: what its image holds beyond Root, and what of Root it does without.
+func added(profile string) Set   { return Root + "+" + Set(profile) }
+func dropped(profile string) Set { return Root + "-" + Set(profile) }
 
 // Lock says exactly what an image is built from. Its zero value holds nothing.
 type Lock struct {
@@ -112,17 +112,17 @@ func (l Lock) Of(s Set) []Package {
 
 // For returns the lock of an image with the given profiles: its set Root is what is installed in that image, and it has no profile's set.
 func (l Lock) For(profiles ...string) Lock {
-	dropped, seen := map[string]bool{}, map[string]bool{}
+	gone, seen := map[string]bool{}, map[string]bool{}
 	for _, p := range l.Packages {
-		dropped[p.ID()] = dropped[p.ID()] || slices.ContainsFunc(profiles, func(name string) bool { return p.Set == Dropped(name) })
+		gone[p.ID()] = gone[p.ID()] || slices.ContainsFunc(profiles, func(name string) bool { return p.Set == dropped(name) })
 	}
 	packages := l.Packages
 	l.Packages = nil
 	for _, p := range packages {
-		if slices.ContainsFunc(profiles, func(name string) bool { return p.Set == Added(name) }) {
+		if slices.ContainsFunc(profiles, func(name string) bool { return p.Set == added(name) }) {
 			p.Set = Root
 		}
-		if p.Set == Tools || p.Set == Build || p.Set == Root && !dropped[p.ID()] && !seen[p.ID()] {
+		if p.Set == Tools || p.Set == Build || p.Set == Root && !gone[p.ID()] && !seen[p.ID()] {
 			l.Packages = append(l.Packages, p)
 			seen[p.ID()] = seen[p.ID()] || p.Set == Root
 		}
@@ -133,7 +133,7 @@ func (l Lock) For(profiles ...string) Lock {
 
 // Differences returns packages as the sets of a profile: what they have beyond base, and what of base they lack.
 func Differences(profile string, base, packages []Package) []Package {
-	return append(Beyond(packages, base, Added(profile)), Beyond(base, packages, Dropped(profile))...)
+	return append(Beyond(packages, base, added(profile)), Beyond(base, packages, dropped(profile))...)
 }
 
 // Beyond returns, as a set of its own, what of packages is not in others.

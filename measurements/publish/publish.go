@@ -40,7 +40,7 @@ type Destination interface {
 type Source interface {
 	// documents returns the signed documents that reference, a name or a digest, may lead to; they may be anything.
 	documents(ctx context.Context, reference string) ([][]byte, error)
-	// content reads a file of the kind from an offset on. It fails with fs.ErrNotExist for one that is not there.
+	// content reads a file of the kind from an offset on.
 	content(ctx context.Context, k kind, digest pcrs.Digest, offset int64) (io.ReadCloser, error)
 	// provenances returns the signed provenances of the image with that disk; they may be anything.
 	provenances(ctx context.Context, disk pcrs.Digest) ([][]byte, error)
