@@ -34,7 +34,7 @@ const kubernetesPrograms = "usr/lib/kubernetes/bin"
 
 // readInputs looks at the sources, before anything is made of them.
 func (j *job) readInputs(ctx context.Context) (note string, err error) {
-	if j.inputs.Commit, j.inputs.Changed, err = commitOf(ctx, j.Source); err != nil {
+	if j.inputs.Commit, j.inputs.Changed, err = commitOf(ctx, j.Source, notSources(j.Options)...); err != nil {
 		return "", err
 	}
 	if j.inputs.Sources, err = dirHash(j.Source, notSources(j.Options)...); err != nil {
@@ -59,9 +59,9 @@ func notSources(o Options) []string {
 	return []string{".git", o.Out, filepath.Join(o.Source, "out"), filepath.Join(o.Source, "bin")}
 }
 
-// commitOf returns the commit of a checkout and whether its files differ from it; without a repository the commit is empty. A worktree's .git is a
-// file. A checkout may belong to somebody else, as it does in containers.
-func commitOf(ctx context.Context, source string) (commit string, changed bool, err error) {
+// commitOf returns the commit of a checkout and whether its files differ from it, but for those below the paths in skip; without a repository the commit is empty.
+// A worktree's .git is a file. A checkout may belong to somebody else, as it does in containers.
+func commitOf(ctx context.Context, source string, skip ...string) (commit string, changed bool, err error) {
 	if _, err := os.Lstat(filepath.Join(source, ".git")); err != nil {
 		return "", false, nil
 	}
@@ -76,7 +76,13 @@ func commitOf(ctx context.Context, source string) (commit string, changed bool, 
 	if commit, err = git("rev-parse", "HEAD"); err != nil {
 		return "", false, err
 	}
-	status, err := git("status", "--porcelain")
+	looked := []string{"status", "--porcelain", "--", "."}
+	for _, path := range skip {
+		if name, err := filepath.Rel(source, path); err == nil && name != "." && filepath.IsLocal(name) {
+			looked = append(looked, ":(exclude,literal)"+filepath.ToSlash(name))
+		}
+	}
+	status, err := git(looked...)
 	return commit, status != "", err
 }
 

@@ -49,6 +49,13 @@ func TestCommitOf(t *testing.T) {
 	if commit, changed, err := commitOf(t.Context(), dir); commit != want || changed || err != nil {
 		t.Errorf("committed: %q %v %v, want %q", commit, changed, err, want)
 	}
+	put(t, dir, map[string]string{"build *1/x.raw": ""})
+	if _, changed, err := commitOf(t.Context(), dir, ".git", "", filepath.Join(dir, "build *1"), "/elsewhere"); changed || err != nil {
+		t.Errorf("with a result: %v %v", changed, err)
+	}
+	if _, changed, err := commitOf(t.Context(), dir); !changed || err != nil {
+		t.Errorf("with a new file: %v %v", changed, err)
+	}
 	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("two"), 0o600); err != nil {
 		t.Fatal(err)
 	}
