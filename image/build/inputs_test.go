@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hullmark/hullmark/image/lock"
 )
 
@@ -105,7 +107,17 @@ func TestInputsAreFoundAndResultsAreNot(t *testing.T) {
 			}
 			return sums
 		}
+		empty := sums()
+		if err := os.Mkdir(filepath.Join(dir, "mine/mkosi.extra/opt/new of "+folders[0]), 0o755); err != nil {
+			t.Fatal(err)
+		}
 		before := sums()
+		if before[2] == empty[2] || before[3] == empty[3] {
+			t.Errorf("%s: a new folder of the tree goes unseen", folders)
+		}
+		if err := unix.Mkfifo(filepath.Join(dir, "source/pipe of "+folders[0]), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		put(t, dir, map[string]string{"mine/image/mine.raw": folders[0], "source/out/x.raw": folders[0], "mine/.git/index": folders[0]})
 		if after := sums(); after != before {
 			t.Errorf("%s: results count: %v, %v", folders, before, after)

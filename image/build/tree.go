@@ -148,18 +148,26 @@ func checkTree(file string, want []lock.Package) error {
 	}
 }
 
-// hashFolder condenses names, types, executable bits and content of all files below dir; times and owners do not count, as in git.
+// hashFolder condenses names, types, executable bits and content of all that is below dir; times and owners do not count, as in git.
 func hashFolder(dir string) (string, error) {
 	h := sha256.New()
 	err := hashInto(h, dir, nil, nil)
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// hashInto adds the files below dir to h, under their names there, but for what leave leaves out. If it is given, verbatim says of which files the content does not count.
+// hashInto adds the files, links and empty folders below dir to h, under their names there, but for what leave leaves out. If it is given, verbatim says of which
+// files the content does not count.
 func hashInto(h hash.Hash, dir string, leave, verbatim func(name string) bool) error {
 	return walk(dir, leave, func(name, path string, e fs.DirEntry) error {
 		if e.IsDir() {
-			return nil
+			inside, err := os.ReadDir(path)
+			if len(inside) == 0 {
+				fmt.Fprintf(h, "%q empty 0\n", name)
+			}
+			return err
+		}
+		if !e.Type().IsRegular() && e.Type() != fs.ModeSymlink {
+			return nil // nobody copies it, and who reads a pipe waits
 		}
 		kind, content, err := fileContent(path, e)
 		if verbatim != nil && verbatim(name) {
