@@ -1,13 +1,33 @@
 package main
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/hullmark/hullmark/image/build"
 )
+
+// What is built does not lie among what it is built from.
+func TestOutputIsNoInput(t *testing.T) {
+	dir := t.TempDir()
+	source, config := filepath.Join(dir, "checkout"), filepath.Join(dir, "mine")
+	for _, file := range []string{filepath.Join(source, "mkosi", "mkosi.conf"), filepath.Join(config, "mkosi.conf")} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for out, want := range map[string]bool{source: false, config: false, filepath.Join(source, "out"): true, filepath.Join(config, "image"): true} {
+		f := buildFlags{source: source, config: config, out: out, id: "mine"}
+		if _, err := f.options(io.Discard); (err == nil) != want || !want && !strings.Contains(err.Error(), "--out "+out) {
+			t.Errorf("%s: %v", out, err)
+		}
+	}
+}
 
 func TestUnchanged(t *testing.T) {
 	o := build.Options{Out: t.TempDir(), ID: "node"}
