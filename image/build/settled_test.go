@@ -50,11 +50,16 @@ func settled(t testing.TB) (Options, lock.Lock, string) {
 // storeBeside is an empty store but for what was downloaded or unpacked.
 func storeBeside(t testing.TB, s cache.Store) cache.Store {
 	t.Helper()
-	beside := cache.Store{Root: t.TempDir()}
-	for _, kind := range []string{"sha256", "tools", "mkosi"} {
-		if err := os.Symlink(filepath.Join(s.Root, kind), filepath.Join(beside.Root, kind)); err != nil {
+	return storeIn(t, t.TempDir(), s, "sha256", "tools", "mkosi")
+}
+
+// storeIn is a store in a folder, empty but for some kinds of what another one holds.
+func storeIn(t testing.TB, dir string, s cache.Store, kinds ...string) cache.Store {
+	t.Helper()
+	for _, kind := range kinds {
+		if err := os.Symlink(filepath.Join(s.Root, kind), filepath.Join(dir, kind)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return beside
+	return cache.Store{Root: dir}
 }
