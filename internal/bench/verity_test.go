@@ -1,0 +1,95 @@
+package bench
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/verity"
+)
+
+// BenchmarkVerity writes the dm-verity hashes of the built image's root file system, whose bytes are in memory for both sides.
+func BenchmarkVerity(b *testing.B) {
+	veritysetup, err := exec.LookPath("/usr/sbin/veritysetup")
+	if err != nil {
+		b.Fatal("veritysetup is missing: apt-get install cryptsetup-bin")
+	}
+	dir := b.TempDir()
+	data, size := rootFile(b, dir)
+	var params verity.Params
+	tree, theirs := filepath.Join(dir, "tree"), filepath.Join(dir, "theirs")
+	what := comparison{
+		what: "dm-verity hashes of a root file system", peer: fmt.Sprintf("veritysetup format, of %d MiB", size>>20), target: 1.8,
+	}
+	compare(b, what, 5, func(int) { writeVerity(b, data, size, tree, params) }, func(int) {
+		out, err := exec.CommandContext(b.Context(), veritysetup, "format", "--salt", hex.EncodeToString(params.Salt[:]),
+			"--uuid", "00000000-0000-0000-0000-000000000000", data.Name(), theirs).CombinedOutput()
+		if err != nil {
+			b.Fatalf("%v: %s", err, out)
+		}
+	})
+	ours, err := os.ReadFile(tree)
+	if err != nil {
+		b.Fatal(err)
+	}
+	peers, err := os.ReadFile(theirs)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if !bytes.HasPrefix(ours, peers) { // veritysetup leaves the rest of the last block out of a file.
+		b.Fatal("the two wrote different hashes")
+	}
+}
+
+// rootFile copies the root file system of the built image into a file of its own.
+func rootFile(b *testing.B, dir string) (f *os.File, size int64) {
+	b.Helper()
+	raw, err := os.Open(filepath.Join(*out, "hullmark.raw"))
+	if err != nil {
+		b.Fatalf("the image is missing: run make image: %v", err)
+	}
+	defer func() { _ = raw.Close() }()
+	info, err := raw.Stat()
+	if err != nil {
+		b.Fatal(err)
+	}
+	disk, err := image.Open(raw, info.Size())
+	if err != nil {
+		b.Fatal(err)
+	}
+	if f, err = os.Create(filepath.Join(dir, "root")); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = f.Close() })
+	for _, p := range disk.Table.Partitions {
+		if p.Type == gpt.TypeRootAMD64 {
+			if _, err := io.Copy(f, io.NewSectionReader(raw, p.Offset(), p.Size())); err != nil {
+				b.Fatal(err)
+			}
+			return f, p.Size()
+		}
+	}
+	b.Fatal("the image has no root partition")
+	return nil, 0
+}
+
+func writeVerity(b *testing.B, data *os.File, size int64, name string, params verity.Params) {
+	b.Helper()
+	f, err := os.Create(name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := verity.Write(data, size, f, params); err != nil {
+		b.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		b.Fatal(err)
+	}
+}
