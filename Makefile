@@ -74,8 +74,8 @@ load: ## Let N machines (200), each with a TPM emulator, join at once, while pol
 	go test -tags long -count 1 -timeout 90m -v ./internal/load -args -n $(or $(N),200)
 
 .PHONY: flood
-flood: ## Let strangers flood a join service and a node's port, each kind for FOR (10s), while machines and operators go on; needs two processors to itself.
-	go test -tags long -count 1 -p 1 -timeout 60m -v -run 'TestFlood' ./tools/joinservice ./firstboot -args -figures $(or $(FOR),10s)
+flood: ## Let strangers flood a join service and a node's port, each kind for FOR (15s), while machines and operators go on; needs two processors to itself.
+	go test -tags long -count 1 -p 1 -timeout 60m -v -run 'TestFlood' ./tools/joinservice ./firstboot -args -figures $(or $(FOR),15s)
 
 .PHONY: bench
 bench: ## Compare speed with peers, side by side, on the image in out/ (run make image before).

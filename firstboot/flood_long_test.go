@@ -148,6 +148,6 @@ func TestFloodOfTheNode(t *testing.T) {
 	s := newFlooded(t)
 	f := flood.Flood{Address: s.at, Root: hullmark.ClusterRootOf(s.root.RawSubjectPublicKeyInfo)}
 	flood.Floods{
-		Server: s.node, Each: s.each, Flood: f, Kinds: flood.Handshakes(), Probe: "handshakes", Memory: mostMemory,
+		Server: s.node, Each: s.each, Flood: f, Kinds: flood.Handshakes(), Memory: mostMemory,
 	}.Run(t, "init server")
 }

@@ -222,10 +222,10 @@ func (w *weapons) dial() (net.Conn, error) {
 	if w.Rate > 0 {
 		time.Sleep(time.Until(w.began.Add(time.Duration(number) * time.Second / time.Duration(w.Rate))))
 	}
+	w.tried.Add(1)
 	conn, err := Dialer(7, int(number)%w.Sources).DialContext(w.ctx, "tcp", w.Address)
 	if err != nil {
 		return nil, err
 	}
-	w.tried.Add(1)
 	return conn, conn.SetDeadline(w.limit())
 }

@@ -11,8 +11,10 @@ import (
 )
 
 const (
-	// attackers try at once, from sources addresses; in a second they make timesCapacity times as many connections as the server can deal with.
-	attackers, sources, timesCapacity = 2500, 16, 20
+	// attackers try at once, from sources addresses, and make rate connections a second at most: of more, the kernel would let most wait for its own sake.
+	attackers, sources, rate = 8000, 16, 3000
+	// pause is how long each of those does nothing between two attempts whom the server is for: strangers, who come behind them, have the processor meanwhile.
+	pause = 250 * time.Millisecond
 	// least is how often they try at least.
 	least = 300
 	// probers find out how many that is.
@@ -31,7 +33,7 @@ type Floods struct {
 	// Flood is what all have in common, and Kinds are their kinds.
 	Flood
 	Kinds []string
-	// Probe is the kind whose answers a second are the server's capacity.
+	// Probe is the kind whose answers a second are the server's capacity; without one it is how many exchanges those have whom it is for.
 	Probe string
 	// Memory is what the server may have, in bytes.
 	Memory int64
@@ -64,11 +66,19 @@ func (f Floods) Run(t *testing.T, what string) {
 	}
 }
 
-// capacity lets strangers come one after the other, as many as the server can take at once.
+// capacity lets those come for whom the server is, or strangers as many as it can take at once, one after the other without a pause.
 func (f Floods) capacity(t *testing.T) float64 {
 	t.Helper()
+	const length = 5 * time.Second
+	if f.Probe == "" {
+		waits, err := f.during(0, func() error { time.Sleep(length); return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return float64(len(waits)) / length.Seconds()
+	}
 	probe := f.Flood
-	probe.Kind, probe.Attackers, probe.Sources, probe.For = f.Probe, probers, sources, 5*time.Second
+	probe.Kind, probe.Attackers, probe.Sources, probe.For = f.Probe, probers, sources, length
 	sent, err := probe.Run(t.Context())
 	if err != nil || sent.Answered == 0 {
 		t.Fatalf("%+v: %v", sent, err)
@@ -77,13 +87,13 @@ func (f Floods) capacity(t *testing.T) float64 {
 }
 
 // during measures while something goes on.
-func (f Floods) during(do func() error) (Waits, error) {
+func (f Floods) during(pause time.Duration, do func() error) (Waits, error) {
 	stop, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		defer close(stop)
 		done <- do()
 	}()
-	waits, err := Measure(stop, f.Each)
+	waits, err := Measure(stop, pause, f.Each)
 	return waits, errors.Join(err, <-done)
 }
 
@@ -91,17 +101,17 @@ func (f Floods) during(do func() error) (Waits, error) {
 func (f Floods) run(t *testing.T, kind string, length time.Duration, capacity float64) Row {
 	t.Helper()
 	one := f.Flood
-	one.Kind, one.Attackers, one.Sources, one.For, one.Rate = kind, attackers, sources, length, int(timesCapacity*capacity)
+	one.Kind, one.Attackers, one.Sources, one.Rate, one.For = kind, attackers, sources, rate, length
 	one.Least, one.Behind = least, *figures > 0
 	row := Row{Kind: kind}
 	var err error
-	if row.Alone, err = f.during(func() error { time.Sleep(length / 2); return nil }); err == nil {
+	if row.Alone, err = f.during(pause, func() error { time.Sleep(length / 2); return nil }); err == nil {
 		err = Forget(f.Server)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	row.Meanwhile, err = f.during(func() error {
+	row.Meanwhile, err = f.during(pause, func() error {
 		used, err := f.Server.CPU()
 		if err == nil {
 			row.Sent, err = one.Run(t.Context())
