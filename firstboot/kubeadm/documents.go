@@ -25,8 +25,8 @@ const (
 	// Normal keeps kubeadm's own defaults.
 	Normal Profile = ""
 	// Slow is for machines that are tens of times slower than real ones, such as emulated ones. It waits longer, uses ECDSA P-256 for the certificates
-	// that kubeadm makes, lets etcd miss more heartbeats, and runs the controllers without leader election: with a second control plane
-	// two of each would act at once. It is meant for tests.
+	// that kubeadm makes, lets etcd miss more heartbeats, takes more memory for less work, and runs the controllers without leader election: with a second
+	// control plane two of each would act at once. It is meant for tests.
 	Slow Profile = "slow"
 )
 
@@ -175,6 +175,9 @@ func slow(i *initConfiguration, c *clusterConfiguration) {
 	alone := argument{Name: "leader-elect", Value: "false"}
 	c.ControllerManager.ExtraArgs = append(c.ControllerManager.ExtraArgs, alone)
 	c.Scheduler.ExtraArgs = append(c.Scheduler.ExtraArgs, alone)
+	// Each makes much garbage while it starts, and all start at once.
+	rarely := []argument{{Name: "GOGC", Value: "400"}}
+	c.APIServer.ExtraEnvs, c.ControllerManager.ExtraEnvs, c.Scheduler.ExtraEnvs = rarely, rarely, rarely
 }
 
 // patient is how long kubeadm waits on machines of the profile Slow.

@@ -95,11 +95,13 @@ type networking struct {
 }
 
 type apiServer struct {
-	CertSANs []string `json:"certSANs,omitempty"`
+	CertSANs  []string   `json:"certSANs,omitempty"`
+	ExtraEnvs []argument `json:"extraEnvs,omitempty"`
 }
 
 type component struct {
 	ExtraArgs []argument `json:"extraArgs,omitempty"`
+	ExtraEnvs []argument `json:"extraEnvs,omitempty"`
 }
 
 type argument struct {
