@@ -81,8 +81,10 @@ func dependencies(r build.Result) ([]measurements.Resource, error) {
 	for _, p := range r.Lock.Packages {
 		all = append(all, measurements.PackageResource(p))
 	}
-	for _, s := range r.Lock.Kubernetes.Sums {
-		all = append(all, measurements.Resource{Name: s.Dir + "/go.sum", Digest: map[string]string{"sha256": s.SHA256}})
+	if r.Bundle != "" {
+		for _, s := range r.Lock.Kubernetes.Sums {
+			all = append(all, measurements.Resource{Name: s.Dir + "/go.sum", Digest: map[string]string{"sha256": s.SHA256}})
+		}
 	}
 	for _, m := range r.Inputs.Modules {
 		resource := measurements.Resource{URI: m.PURL(), Digest: map[string]string{}}
