@@ -71,6 +71,9 @@ func create(path string, mode fs.FileMode, write func(*os.File) error) error {
 
 // replace is writeWhole for what write writes.
 func replace(path string, mode fs.FileMode, write func(*os.File) error) error {
+	if there, err := os.Lstat(path); err == nil && !there.Mode().IsRegular() {
+		return withCode(exitUsage, fmt.Errorf("%s is no regular file, and stays as it is; name another one", path))
+	}
 	temporary := path + ".new"
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
