@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -80,8 +81,14 @@ func (o *policyOptions) tellChange(out io.Writer, c *cluster.Cluster, changed st
 	if c.Initialised == nil {
 		next = "the cluster gets it with hullmark init; once that is done, hullmark policy push"
 	}
-	_, err = fmt.Fprintf(out, "%s\npolicy version %d: %d documents from security version %d, %d members, %d groups\nnext: %s\n",
-		changed, policy.Version, len(policy.Documents), policy.MinimumSVN, len(policy.Members), len(policy.Groups), next)
+	warning := ""
+	if documents, err := c.AcceptedDocuments(); err != nil {
+		return err
+	} else if len(documents) > 0 && !slices.ContainsFunc(documents, func(d measurements.Document) bool { return d.SVN >= policy.MinimumSVN }) {
+		warning = fmt.Sprintf("warning: no document that it names has security version %d or more: no node joins or comes back until one is added (hullmark build --svn, hullmark policy add document)\n", policy.MinimumSVN)
+	}
+	_, err = fmt.Fprintf(out, "%s\npolicy version %d: %d documents from security version %d, %d members, %d groups\n%snext: %s\n",
+		changed, policy.Version, len(policy.Documents), policy.MinimumSVN, len(policy.Members), len(policy.Groups), warning, next)
 	return err
 }
 

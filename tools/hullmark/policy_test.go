@@ -60,7 +60,7 @@ func TestPolicy(t *testing.T) {
 	want(exitDenied, "check", check, "PCR 7: want")
 	want(0, "add document", []string{document, "--enforce", "none"}, "version 4")
 
-	want(0, "minimum-svn", []string{"2"}, "from security version 2", "below security version 2 are refused")
+	want(0, "minimum-svn", []string{"2"}, "from security version 2", "below security version 2 are refused", "warning: no document that it names has security version 2")
 	want(exitDenied, "check", check, "its security version is 1, the policy wants at least 2")
 	want(exitUsage, "minimum-svn", []string{"1"}, "never lowered")
 	want(exitUsage, "minimum-svn", []string{"-1x"}, "")
