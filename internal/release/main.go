@@ -6,7 +6,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
+	"slices"
+	"strings"
 
 	"github.com/hullmark/hullmark/image/build"
 )
@@ -21,9 +24,44 @@ func main() {
 		fmt.Fprintf(os.Stderr, "release: version %q: want vMAJOR.MINOR.PATCH, as the tag has it\n", *version)
 		os.Exit(2)
 	}
-	if err := build.Release(ctx, ".", *version, *out, build.ReleaseArchitectures); err != nil {
+	if err := release(ctx, *version, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 	fmt.Println("released in", *out)
+}
+
+func release(ctx context.Context, version, out string) error {
+	if err := checkTag(ctx, ".", version); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(out); err != nil {
+		return err
+	}
+	return build.Release(ctx, ".", version, out, build.ReleaseArchitectures)
+}
+
+// checkTag is an error unless the checkout in dir is what a tag names: others have to get the same from it.
+func checkTag(ctx context.Context, dir, version string) error {
+	git := func(args ...string) (string, error) {
+		cmd := exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.Output()
+		return string(out), err
+	}
+	changed, err := git("status", "--porcelain")
+	if err != nil {
+		return fmt.Errorf("git status: %w", err)
+	}
+	if changed != "" {
+		return fmt.Errorf("files differ from the commit, and would be in the release: commit or remove them\n%s", strings.TrimRight(changed, "\n"))
+	}
+	tags, err := git("tag", "--points-at", "HEAD")
+	if err != nil {
+		return fmt.Errorf("git tag: %w", err)
+	}
+	if !slices.Contains(strings.Fields(tags), version) {
+		return fmt.Errorf("the commit has no tag %s: git tag %s", version, version)
+	}
+	return nil
 }
