@@ -113,12 +113,26 @@ func makeTree(ctx context.Context, s cache.Store, l lock.Lock, m mkosi, tools, d
 	group.Go(func() (err error) { asked, err = m.summary(ctx, s.Root); return err })
 	group.Go(func() error { return m.rootTar(ctx, tools, url, b, l.Time, dir) })
 	if err := group.Wait(); err != nil {
-		return err
+		return errors.Join(err, unlocked(asked.Packages, l))
 	}
 	return errors.Join(
 		checkTree(filepath.Join(dir, treeTar), l.Of(lock.Root)),
 		os.WriteFile(filepath.Join(dir, treeCmdline), []byte(strings.Join(asked.KernelCommandLine, " ")), 0o644),
 	)
+}
+
+// unlocked is what to do about packages that the definitions ask for and the lock does not have by these names, which may be why mkosi failed.
+func unlocked(asked []string, l lock.Lock) error {
+	var missing []string
+	for _, name := range asked {
+		if !slices.ContainsFunc(l.Of(lock.Root), func(p lock.Package) bool { return p.Name == name }) {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the lock has no package %s: hullmark lock --config FOLDER --lock FOLDER/hullmark.lock writes one that has, for build's --lock", strings.Join(missing, ", "))
 }
 
 // checkTree reads the dpkg database in a tree's tar file and compares it with the lock.
