@@ -93,7 +93,7 @@ reproduce: setup bin/hullmark ## Build the image three times under other circums
 release: ## Make a release of bin/hullmark in out/release: VERSION (v1.2.3) for amd64 and arm64, checksums, bills of materials, signed with KEY.
 	@: $(or $(VERSION),$(error name a version: make release VERSION=v1.2.3 KEY=release.key)) $(or $(KEY),$(error name the key that signs, PKCS #8: make release VERSION=v1.2.3 KEY=release.key))
 	@test -r "$(KEY)" || { echo "no key can be read from $(KEY)" >&2; exit 1; }
-	@openssl pkey -in "$(KEY)" -noout 2>/dev/null || { echo "$(KEY) is no private key: openssl genpkey -algorithm ed25519 -out $(KEY)" >&2; exit 1; }
+	@openssl pkey -in "$(KEY)" -noout 2>/dev/null || { echo "$(KEY) is no private key that openssl reads: openssl genpkey -algorithm ed25519 -out release.key makes one" >&2; exit 1; }
 	go run ./internal/release -version $(VERSION) -out $(OUT)/release
 	openssl pkeyutl -sign -rawin -inkey $(KEY) -in $(OUT)/release/SHA256SUMS -out $(OUT)/release/SHA256SUMS.sig
 
