@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hullmark/hullmark"
@@ -222,8 +223,11 @@ func (w *weapons) dial() (net.Conn, error) {
 	if w.Rate > 0 {
 		time.Sleep(time.Until(w.began.Add(time.Duration(number) * time.Second / time.Duration(w.Rate))))
 	}
-	w.tried.Add(1)
 	conn, err := Dialer(7, int(number)%w.Sources).DialContext(w.ctx, "tcp", w.Address)
+	// The server resets most; whatever else fails, for want of a file or a port, never came to it.
+	if err == nil || errors.Is(err, syscall.ECONNRESET) || os.IsTimeout(err) {
+		w.tried.Add(1)
+	}
 	if err != nil {
 		return nil, err
 	}
