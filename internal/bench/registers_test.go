@@ -58,7 +58,8 @@ func openMachine(b *testing.B) (m pcrs.Machine) {
 	return m
 }
 
-func openBoot(b *testing.B, raw *os.File, machine pcrs.Machine) pcrs.Boot {
+func openDisk(b *testing.B, raw *os.File) *image.Disk {
+	b.Helper()
 	info, err := raw.Stat()
 	if err != nil {
 		b.Fatal(err)
@@ -67,6 +68,11 @@ func openBoot(b *testing.B, raw *os.File, machine pcrs.Machine) pcrs.Boot {
 	if err != nil {
 		b.Fatal(err)
 	}
+	return disk
+}
+
+func openBoot(b *testing.B, raw *os.File, machine pcrs.Machine) pcrs.Boot {
+	disk := openDisk(b, raw)
 	return pcrs.Boot{Machine: machine, UKI: disk.UKI, Table: disk.Table, Banks: []pcrs.Bank{pcrs.SHA256}}
 }
 
