@@ -255,15 +255,11 @@ func FirstPolicy(previous measurements.Policy, document measurements.Document, m
 }
 
 // DefaultEnforced returns the registers that a policy enforces for a document
-// unless its operator says otherwise: those of PCR 0, 1, 2, 3, 6, 7 and 14 that it predicts.
-// PCR 1 holds the ACPI tables, whose code the kernel runs. PCR 5 is left out: a repartitioned disk moves it.
+// beyond those that have to match anyway, unless its operator says otherwise: PCR 1, if the document predicts it.
+// It holds the ACPI tables, whose code the kernel runs. PCR 5 is left out: a repartitioned disk moves it.
 func DefaultEnforced(document measurements.Document) []pcrs.Register {
-	var enforce []pcrs.Register
-	predicted := document.Values(pcrs.SHA256)
-	for _, register := range []pcrs.Register{0, 1, 2, 3, 6, 7, 14} {
-		if _, ok := predicted[register]; ok {
-			enforce = append(enforce, register)
-		}
+	if _, ok := document.Values(pcrs.SHA256)[1]; ok {
+		return []pcrs.Register{1}
 	}
-	return enforce
+	return nil
 }

@@ -223,7 +223,7 @@ func TestServiceRefusesWhatTheHostAdds(t *testing.T) {
 		"a credential or a configuration extension on the ESP":     12,
 		"a system extension on the ESP":                            13,
 		"a section of the kernel image that the release has not":   11,
-		"a key that Secure Boot accepts, where that was enforced":  7,
+		"a key that Secure Boot accepts, which no policy can allow": 7,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.node.Reboot(t, "image")

@@ -8,12 +8,25 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// required are the registers that every accepted boot has to match, whatever a
-// policy says: image, command line, initrd, and nothing added to them.
-var required = []pcrs.Register{4, 9, 11, 12, 13}
+// required are the registers that every accepted boot has to match: image, command line, initrd, and nothing
+// added to them. pinned have to where the document predicts them: firmware, its configuration and keys. No policy
+// can say otherwise (docs/protocol.md, the verifier's order).
+var (
+	required = []pcrs.Register{4, 9, 11, 12, 13}
+	pinned   = []pcrs.Register{0, 2, 3, 6, 7, 14}
+)
 
-// RequiredRegisters returns the registers that are judged whatever a policy says.
-func RequiredRegisters() []pcrs.Register { return slices.Clone(required) }
+// RequiredRegisters returns the registers of a boot of the document that are judged whatever a policy says, ascending.
+func RequiredRegisters(d Document) []pcrs.Register {
+	registers, predicted := slices.Clone(required), d.Values(pcrs.SHA256)
+	for _, r := range pinned {
+		if _, ok := predicted[r]; ok {
+			registers = append(registers, r)
+		}
+	}
+	slices.Sort(registers)
+	return registers
+}
 
 // Verdict says whether measured registers are an accepted boot. The zero value denies.
 type Verdict struct {
@@ -104,7 +117,7 @@ func newReference(policy Policy, d Document) reference {
 		text := fmt.Sprintf("its security version is %d, the policy wants at least %d", d.SVN, policy.MinimumSVN)
 		return reference{against: &Reason{Document: id, Text: text}}
 	}
-	r := reference{id: id, svn: d.SVN, judged: append(RequiredRegisters(), policy.Documents[i].Enforce...), expected: map[pcrs.Bank]pcrs.Values{}}
+	r := reference{id: id, svn: d.SVN, judged: append(RequiredRegisters(d), policy.Documents[i].Enforce...), expected: map[pcrs.Bank]pcrs.Values{}}
 	slices.Sort(r.judged)
 	for _, bank := range pcrs.PredictedBanks() {
 		r.expected[bank] = d.Values(bank)

@@ -23,6 +23,12 @@ import (
 // testDocument is a small document; changing tag changes PCR 4 only.
 func testDocument(t testing.TB, tag string) Document {
 	t.Helper()
+	return documentWith(t, tag)
+}
+
+// documentWith is a small document that predicts further registers.
+func documentWith(t testing.TB, tag string, further ...pcrs.Register) Document {
+	t.Helper()
 	event := func(r pcrs.Register, text string) pcrs.Event {
 		return pcrs.Event{
 			Register: r, Type: pcrs.EvEFIAction, Digests: pcrs.DigestsOf([]byte(text), pcrs.PredictedBanks()...),
@@ -34,6 +40,11 @@ func testDocument(t testing.TB, tag string) Document {
 		Registers:   []pcrs.Register{4, 7, 9, 11, 12, 13, 15},
 		Unpredicted: []pcrs.Unpredicted{{Register: 0, Reason: "firmware"}, {Register: 8, Reason: "per node"}},
 	}
+	for _, r := range further {
+		p.Log.Events, p.Registers = append(p.Log.Events, event(r, "further")), append(p.Registers, r)
+		p.Unpredicted = slices.DeleteFunc(p.Unpredicted, func(u pcrs.Unpredicted) bool { return u.Register == r })
+	}
+	slices.Sort(p.Registers)
 	digest := bytes.Repeat([]byte{7}, 32)
 	image := Image{ID: "node", Version: "20260101", Disk: digest, RootHash: digest, UKI: digest, Stub: "257.1"}
 	d, err := New(image, Release{SVN: 3, Builder: "example.org/builder@v1.0.0", Lock: digest, SBOM: digest, CycloneDX: digest}, pcrs.Machine{}, p)
@@ -175,7 +186,7 @@ func testPolicy(ids ...DocumentID) Policy {
 		Overrides: []Override{{Serial: 1, EKID: hullmark.NodeID{2}, UUID: hullmark.UUID{9}, Epoch: 7}},
 	}
 	for _, id := range ids {
-		p.Documents = append(p.Documents, Accepted{Document: id, Enforce: []pcrs.Register{7}})
+		p.Documents = append(p.Documents, Accepted{Document: id})
 	}
 	return p
 }
@@ -292,8 +303,8 @@ func TestPolicyRefuses(t *testing.T) {
 		want   string
 	}{
 		"version":           {func(p *Policy) { p.Version = 0 }, "version"},
-		"register":          {func(p *Policy) { p.Documents[0].Enforce = []pcrs.Register{8} }, "cannot be enforced"},
-		"order":             {func(p *Policy) { p.Documents[0].Enforce = []pcrs.Register{7, 2} }, "out of order"},
+		"register":          {func(p *Policy) { p.Documents[0].Enforce = []pcrs.Register{8} }, "not for a policy to enforce"},
+		"order":             {func(p *Policy) { p.Documents[0].Enforce = []pcrs.Register{5, 1} }, "out of order"},
 		"document":          {func(p *Policy) { p.Documents = append(p.Documents, p.Documents[0]) }, "twice"},
 		"same ekid":         {func(p *Policy) { p.Members[1].EKID = p.Members[0].EKID }, "rule already"},
 		"same name":         {func(p *Policy) { p.Members[1].Name = p.Members[0].Name }, "rule already"},
@@ -398,9 +409,10 @@ func TestJudge(t *testing.T) {
 		"addon":               {func(_ *Policy, v pcrs.Values) { v[12] = v[11] }, []Document{good}, "PCR 12: want"},
 		"sysext":              {func(_ *Policy, v pcrs.Values) { v[13] = v[11] }, []Document{good}, "PCR 13: want"},
 		"not measured":        {func(_ *Policy, v pcrs.Values) { delete(v, 11) }, []Document{good}, "PCR 11: want"},
-		"enforced by policy":  {func(_ *Policy, v pcrs.Values) { v[7] = v[11] }, []Document{good}, "PCR 7: want"},
-		"not enforced":        {func(p *Policy, v pcrs.Values) { p.Documents[0].Enforce = nil; v[7] = v[11] }, []Document{good}, ""},
-		"enforced, not known": {func(p *Policy, _ pcrs.Values) { p.Documents[0].Enforce = []pcrs.Register{2} }, []Document{good}, "does not predict"},
+		"firmware's keys":     {func(_ *Policy, v pcrs.Values) { v[7] = v[11] }, []Document{good}, "PCR 7: want"},
+		"dropped by policy":   {func(p *Policy, v pcrs.Values) { p.Documents[0].Enforce = nil; v[7] = v[11] }, []Document{good}, "PCR 7: want"},
+		"not predicted":       {func(_ *Policy, v pcrs.Values) { v[0] = v[11] }, []Document{good}, ""},
+		"enforced, not known": {func(p *Policy, _ pcrs.Values) { p.Documents[0].Enforce = []pcrs.Register{5} }, []Document{good}, "does not predict"},
 		"old":                 {func(p *Policy, _ pcrs.Values) { p.MinimumSVN = 4 }, []Document{good}, "security version"},
 		"15 is not judged":    {func(_ *Policy, v pcrs.Values) { v[15] = v[11] }, []Document{good}, ""},
 	} {
@@ -414,6 +426,34 @@ func TestJudge(t *testing.T) {
 		verdict := Judge(p, c.documents, pcrs.SHA256, v)
 		if verdict.Accepted() != (c.want == "") || !strings.Contains(verdict.String(), c.want) {
 			t.Errorf("%s: %v", name, verdict)
+		}
+	}
+}
+
+// What a document predicts of firmware and its keys has to match by whatever policy, and none can be signed that says otherwise; PCR 1 and 5 are the policy's.
+func TestNoPolicyDropsRequiredRegisters(t *testing.T) {
+	all := []pcrs.Register{0, 1, 2, 3, 5, 6, 14}
+	d := documentWith(t, "image", all...)
+	for _, r := range append(all, required...) {
+		optional := slices.Contains(enforceable, r)
+		values := d.Values(pcrs.SHA256)
+		values[r] = make(pcrs.Digest, 32)
+		if r == 12 || r == 13 { // they are zero in the document
+			values[r][0] = 1
+		}
+		policy := testPolicy(id(t, d))
+		if v := Judge(policy, []Document{d}, pcrs.SHA256, values); v.Accepted() != optional {
+			t.Errorf("%v differs, and no policy says anything of it: %v", r, v)
+		}
+		policy.Documents[0].Enforce = []pcrs.Register{r}
+		if _, err := policy.Encode(); (err == nil) != optional {
+			t.Errorf("a policy that chooses %v: %v", r, err)
+		}
+		if v := Judge(policy, []Document{d}, pcrs.SHA256, values); v.Accepted() {
+			t.Errorf("%v differs, and is enforced: %v", r, v)
+		}
+		if v := Judge(policy, []Document{d}, pcrs.SHA256, d.Values(pcrs.SHA256)); !v.Accepted() {
+			t.Errorf("%v is what it is to be: %v", r, v)
 		}
 	}
 }

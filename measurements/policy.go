@@ -78,7 +78,7 @@ type Endpoint struct {
 type Accepted struct {
 	Document DocumentID `json:"document"`
 	// Enforce lists registers that have to match beyond those that code
-	// requires, ascending: 0 to 3, 5 to 7, 14.
+	// requires (RequiredRegisters), ascending, out of 1 and 5.
 	Enforce []pcrs.Register `json:"enforce"`
 }
 
@@ -112,8 +112,8 @@ type Override struct {
 	Epoch  uint64          `json:"epoch"`
 }
 
-// enforceable are the registers that a policy may require beyond those of code.
-var enforceable = []pcrs.Register{0, 1, 2, 3, 5, 6, 7, 14}
+// enforceable are the registers that are for a policy to require or not: a host's tables, and how its disk is partitioned.
+var enforceable = []pcrs.Register{1, 5}
 
 // Member returns the rule for a machine, and whether there is one.
 func (p Policy) Member(ekid hullmark.NodeID) (Member, bool) {
@@ -204,7 +204,7 @@ func (p Policy) checkDocuments() error {
 		seen[a.Document] = true
 		for i, r := range a.Enforce {
 			if !slices.Contains(enforceable, r) || i > 0 && r <= a.Enforce[i-1] {
-				return fmt.Errorf("document %v: enforce: %v cannot be enforced by policy, or is out of order (want ascending out of %v)", a.Document, r, enforceable)
+				return fmt.Errorf("document %v: enforce: %v is not for a policy to enforce or to leave out, or is out of order (want ascending out of %v)", a.Document, r, enforceable)
 			}
 		}
 	}

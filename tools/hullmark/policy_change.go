@@ -27,9 +27,9 @@ func newPolicyAddDocumentCommand() *cobra.Command {
 		Short: "Accept a release, or change what is enforced of it",
 		Long: `Accept a release, or change what is enforced of it.
 
-PCR 4, 9, 11, 12 and 13 always have to match a document. Beside them --enforce names registers that have to; if it is left out, those of
-PCR 0, 1, 2, 3, 6, 7 and 14 that the document predicts.`,
-		Example: "  hullmark policy add document node.json --cluster prod.cluster --enforce 2,3,7",
+PCR 4, 9, 11, 12 and 13 always have to match a document, and so do those of PCR 0, 2, 3, 6, 7 and 14 that it predicts. --enforce says which of PCR 1, the machine's
+tables, and PCR 5, its disk's partitions, have to as well; if it is left out, PCR 1 if the document predicts it.`,
+		Example: "  hullmark policy add document node.json --cluster prod.cluster --enforce 1,5",
 		Args:    exactArg("policy add document", "the measurement document"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			document, err := readDocument(args[0])
@@ -44,7 +44,7 @@ PCR 0, 1, 2, 3, 6, 7 and 14 that the document predicts.`,
 		},
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&enforce, "enforce", "", "`REGISTERS` that have to match beside those that always have, as 2,3,7, or none")
+	cmd.Flags().StringVar(&enforce, "enforce", "", "`REGISTERS` that have to match beside those that always have, out of 1,5, or none")
 	return cmd
 }
 
@@ -61,8 +61,11 @@ func accept(document measurements.Document, enforce string, chosen bool) (measur
 	if err != nil {
 		return measurements.Accepted{}, withCode(exitUsage, fmt.Errorf("--enforce: %w", err))
 	}
-	predicted := document.Values(pcrs.SHA256)
+	required, predicted := measurements.RequiredRegisters(document), document.Values(pcrs.SHA256)
 	for _, r := range accepted.Enforce {
+		if slices.Contains(required, r) {
+			return measurements.Accepted{}, withCode(exitUsage, fmt.Errorf("--enforce %d: it has to match anyway", r))
+		}
 		if _, ok := predicted[r]; !ok {
 			return measurements.Accepted{}, withCode(exitUsage, fmt.Errorf("--enforce %d: the document does not predict it", r))
 		}
@@ -98,14 +101,14 @@ func addDocument(document measurements.Document, accepted measurements.Accepted)
 			documents[i] = accepted
 		}
 		policy.Documents = documents
-		return fmt.Sprintf("document %s (%s) accepted, enforced: %s", accepted.Document, imageName(document), registerList(accepted.Enforce)),
+		return fmt.Sprintf("document %s (%s) accepted, enforced: %s", accepted.Document, imageName(document), registerList(measurements.RequiredRegisters(document), accepted.Enforce)),
 			[]measurements.Document{document}, nil
 	}
 }
 
-// registerList lists all registers that have to match: those that code requires, and the enforced ones.
-func registerList(enforced []pcrs.Register) string {
-	registers := append(measurements.RequiredRegisters(), enforced...)
+// registerList lists all registers that have to match: those that code requires of a document's boots, and the enforced ones.
+func registerList(required, enforced []pcrs.Register) string {
+	registers := slices.Concat(required, enforced)
 	slices.Sort(registers)
 	var words []string
 	for _, r := range registers {

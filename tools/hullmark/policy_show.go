@@ -9,6 +9,7 @@ import (
 
 	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 func newPolicyShowCommand() *cobra.Command {
@@ -67,7 +68,11 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 	}
 	fmt.Fprintf(t, "\ndocument\timage\tenforced\n")
 	for _, a := range policy.Documents {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", a.Document, images[a.Document], registerList(a.Enforce))
+		var required []pcrs.Register
+		if document, err := measurements.Parse(c.Documents[a.Document]); err == nil {
+			required = measurements.RequiredRegisters(document)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\n", a.Document, images[a.Document], registerList(required, a.Enforce))
 	}
 	fmt.Fprintf(t, "\nmember\trole\tendorsement key\n")
 	for _, m := range policy.Members {
