@@ -216,13 +216,13 @@ func TestServiceRefusesMembers(t *testing.T) {
 func TestServiceRefusesWhatTheHostAdds(t *testing.T) {
 	s := newSite(t)
 	for name, register := range map[string]int{
-		"code in the host's ACPI tables, where the shape is known": 1,
-		"an addon that firmware loads":                             4,
-		"a command line or initrd that the kernel gets":            9,
-		"a command line by firmware, the SMBIOS or an addon":       12,
-		"a credential or a configuration extension on the ESP":     12,
-		"a system extension on the ESP":                            13,
-		"a section of the kernel image that the release has not":   11,
+		"code in the host's ACPI tables, where the shape is known":  1,
+		"an addon that firmware loads":                              4,
+		"a command line or initrd that the kernel gets":             9,
+		"a command line by firmware, the SMBIOS or an addon":        12,
+		"a credential or a configuration extension on the ESP":      12,
+		"a system extension on the ESP":                             13,
+		"a section of the kernel image that the release has not":    11,
 		"a key that Secure Boot accepts, which no policy can allow": 7,
 	} {
 		t.Run(name, func(t *testing.T) {
