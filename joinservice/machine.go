@@ -36,6 +36,10 @@ type Machine struct {
 	// FirstKey is the SHA-256, in hexadecimal, of the public key (SubjectPublicKeyInfo, in DER) that the bearer of its last
 	// token may have a certificate for: a token is good for one key. It is empty as long as nobody asked.
 	FirstKey string `json:"firstKey,omitempty"`
+	// EKCertificate is that of its endorsement key, in DER, where a group admitted it by that: it is judged again whenever its kubelet asks for a certificate.
+	EKCertificate []byte `json:"ekCertificate,omitempty"`
+	// CertificateEnds is when the last client certificate that its kubelet may have got ends, at the latest; zero if it never asked for one.
+	CertificateEnds time.Time `json:"certificateEnds,omitzero"`
 	// State is how far it has come, Seen when it said so by the service's clock.
 	State MachineState `json:"state"`
 	Seen  time.Time    `json:"seen"`

@@ -130,6 +130,7 @@ func (x *release) admit() error {
 			Node: x.claims.Node, Name: x.admission.Member.Name, Role: x.admission.Member.Role,
 			Trust: x.claims.Trust, Document: x.admission.Verdict.Document, Root: NamedRoot(x.service.desk().Policy, x.claims),
 			Record: x.admission.Record, Addresses: m.Addresses, State: MachineAdmitted,
+			EKCertificate: x.vouched(), CertificateEnds: m.CertificateEnds,
 		}
 		return nil
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"sigs.k8s.io/yaml"
 )
@@ -17,6 +18,10 @@ const Repository = "localhost/hullmark"
 
 // PatchesDir is where the verity root keeps kubeadm's patches: they mount each program from the verity root into its container.
 const PatchesDir = "/usr/lib/kubernetes/patches"
+
+// CertificateLife is how long the certificates are good for that the cluster signs for kubelets, and so how long a machine may keep one that is removed. A kubelet renews each when 70 to
+// 90 % of its life are over (k8s.io/client-go util/certificate, jitteryDuration): an API that is down for 7 hours leaves none without.
+const CertificateLife = 72 * time.Hour
 
 // Profile says how patient a cluster is.
 type Profile string
@@ -145,6 +150,7 @@ func clusterOf(p Params) clusterConfiguration {
 			{Name: "controllers", Value: "*,bootstrapsigner,tokencleaner,-certificatesigningrequest-approving-controller"},
 			// kubeadm mounts the default, which is in the read-only /usr.
 			{Name: "flex-volume-plugin-dir", Value: volumePlugins},
+			{Name: "cluster-signing-duration", Value: CertificateLife.String()},
 		}},
 	}
 }

@@ -170,7 +170,8 @@ func (s *site) turnedAway() error {
 func (s *site) forget(t *testing.T) {
 	t.Helper()
 	for _, m := range s.machines {
-		must(t, s.admin.Delete(t.Context(), joinservice.Machine{Node: m.ID, Name: m.name()}))
+		_, err := s.admin.Delete(t.Context(), joinservice.Machine{Node: m.ID, Name: m.name()}, true)
+		must(t, err)
 		m.wipe()
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/image/build"
 	"github.com/hullmark/hullmark/internal/cache"
 	"github.com/hullmark/hullmark/joinservice/cluster"
@@ -258,6 +259,7 @@ func (r *Rig) startManager(ctx context.Context) error {
 	r.manager, err = r.launch("kube-controller-manager",
 		"--bind-address="+host, "--secure-port="+port, "--kubeconfig="+kubeconfig, "--leader-elect=false",
 		"--controllers=*,bootstrapsigner,tokencleaner", "--use-service-account-credentials=true",
+		"--cluster-signing-duration="+kubeadm.CertificateLife.String(),
 		"--root-ca-file="+r.pki("ca.crt"), "--service-account-private-key-file="+r.pki("sa.key"),
 		"--cluster-signing-cert-file="+r.pki("ca.crt"), "--cluster-signing-key-file="+r.pki("ca.key"))
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice"
 )
 
@@ -39,6 +40,9 @@ type Decision struct {
 type Approver struct {
 	// Registry is where requests, tokens and records are.
 	Registry *Registry
+	// Admits returns nil if the policy in force admits the machine of a record, under the name and role that the record has, or why it does not:
+	// a machine that is a member no more gets no certificate, and renews none.
+	Admits func(joinservice.Machine) error
 	// Here reports whether a machine's exchange goes on at this replica, which then decides over its first certificate at
 	// once; the others leave it to that one for a while. Without Here, none waits.
 	Here func(hullmark.NodeID) bool
@@ -154,8 +158,12 @@ func (a *Approver) handle(ctx context.Context, csr *certificatesv1.CertificateSi
 	return d, err
 }
 
-// bindTries bounds how often a key is bound to a token while others change the record: the machine's own exchange does.
-const bindTries = 4
+// noteTries bounds how often an approval is noted in a record while others change it: the machine's own exchange does.
+const noteTries = 4
+
+// LongestCertificate is how long after its approval a kubelet's client certificate ends at the latest: the controller manager signs an approved request for an hour,
+// as long as that is kept (k8s.io/kubernetes pkg/controller/certificates/cleaner, approvedExpiration).
+const LongestCertificate = kubeadm.CertificateLife + time.Hour
 
 // settle decides over one request; what is approved for the bearer of a token is recorded first.
 func (a *Approver) settle(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (Outcome, string, error) {
@@ -166,26 +174,33 @@ func (a *Approver) settle(ctx context.Context, csr *certificatesv1.CertificateSi
 		}
 		outcome, reason := decide(csr, known, time.Now())
 		if outcome == Approved {
-			err = a.bind(ctx, csr, known)
+			err = a.note(ctx, csr, known)
 		}
-		if !errors.Is(err, joinservice.ErrConflict) || try == bindTries {
+		if !errors.Is(err, joinservice.ErrConflict) || try == noteTries {
 			return outcome, reason, err
 		}
 	}
 }
 
-// bind records the key of a token's bearer before its request is approved. Of two keys, at whatever replicas, one is first.
-func (a *Approver) bind(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, known facts) error {
-	if requesterOf(csr).token == "" || known.machine.FirstKey != "" {
+// note records what is approved before it is: the key of a token's bearer, so that of two keys, at whatever replicas, one is first; and until when the machine may have a
+// certificate, which is what it still has once it is removed.
+func (a *Approver) note(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, known facts) error {
+	m := known.machine
+	if requesterOf(csr).token != "" && m.FirstKey == "" {
+		request, err := parseRequest(csr.Spec.Request)
+		if err != nil {
+			return err
+		}
+		m.FirstKey = keyOf(request)
+	}
+	// Another replica that approves the same request notes much the same time.
+	if ends := time.Now().Add(LongestCertificate).UTC().Truncate(time.Second); csr.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName && ends.Sub(m.CertificateEnds) > time.Minute {
+		m.CertificateEnds = ends
+	}
+	if m.FirstKey == known.machine.FirstKey && m.CertificateEnds.Equal(known.machine.CertificateEnds) {
 		return nil
 	}
-	request, err := parseRequest(csr.Spec.Request)
-	if err != nil {
-		return err
-	}
-	m := known.machine
-	m.FirstKey = keyOf(request)
-	_, err = a.Registry.Store(ctx, m, known.version)
+	_, err := a.Registry.Store(ctx, m, known.version)
 	return err
 }
 
@@ -208,6 +223,9 @@ func (a *Approver) look(ctx context.Context, csr *certificatesv1.CertificateSign
 	known.version, known.recorded = version, version != ""
 	if err != nil {
 		return facts{}, fmt.Errorf("certificate request %s: %w", csr.Name, err)
+	}
+	if known.recorded {
+		known.refused = a.Admits(known.machine)
 	}
 	return known, nil
 }

@@ -87,6 +87,8 @@ type facts struct {
 	machine  joinservice.Machine
 	version  joinservice.Version
 	recorded bool
+	// refused says why the policy in force does not admit the machine under the name and role of its record; nil if it does.
+	refused error
 }
 
 // decide is the whole decision over an undecided request for one of the two
@@ -118,6 +120,17 @@ func decide(csr *certificatesv1.CertificateSigningRequest, known facts, now time
 // entitled decides whether the requester may ask this signer at all: Approved
 // means that only the request's content is left to check.
 func entitled(csr *certificatesv1.CertificateSigningRequest, who requester, known facts, now time.Time) (Outcome, string) {
+	if outcome, reason := recognised(csr, who, known, now); outcome != Approved {
+		return outcome, reason
+	}
+	if known.refused != nil {
+		return Denied, brief(known.refused.Error())
+	}
+	return Approved, ""
+}
+
+// recognised decides whether the requester is the bearer of a machine's last token, or the node of its name.
+func recognised(csr *certificatesv1.CertificateSigningRequest, who requester, known facts, now time.Time) (Outcome, string) {
 	serving := csr.Spec.SignerName == certificatesv1.KubeletServingSignerName
 	switch {
 	case who.token == "" && who.name == "":

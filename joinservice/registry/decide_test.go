@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"encoding/pem"
+	"errors"
 	"net"
 	"net/netip"
 	"net/url"
@@ -180,6 +181,9 @@ func TestDecideDeniesRequesters(t *testing.T) {
 		"name of no machine":             {renewal(), func(q *question) { q.known = facts{}; q.now = asked.Add(patience) }, "no machine is recorded"},
 		"machine without a record":       {renewal(), func(q *question) { q.known.recorded = false; q.now = asked.Add(patience) }, "no machine is recorded"},
 		"serving, addresses unknown":     {serving(), func(q *question) { q.known.machine.Addresses = nil; q.now = asked.Add(patience) }, "no machine is recorded"},
+		"first certificate of no member": {bootstrap(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
+		"renewal of no member":           {renewal(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
+		"serving, no member":             {serving(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
 		"machine of another name by now": {renewal(), func(q *question) { q.known.machine.Name = "w2" }, "is w2 by now"},
 	})
 }

@@ -17,10 +17,10 @@ import (
 )
 
 // Machines of a group that join at once change one object: whoever loses a race tries again, later each time.
-const enrolTries, enrolPause = 8, 15 * time.Millisecond
+const editTries, editPause = 8, 15 * time.Millisecond
 
 // longestPause is the longest before a try; all together leave a decision its time.
-func longestPause(try int) time.Duration { return enrolPause << try }
+func longestPause(try int) time.Duration { return editPause << try }
 
 // Enrol counts a machine to a group, for good; see joinservice.Records. Only Delete and Rebind take it out.
 func (r *Registry) Enrol(ctx context.Context, group string, node hullmark.NodeID, most int) error {
@@ -51,23 +51,33 @@ func (r *Registry) leave(ctx context.Context, m joinservice.Machine) error {
 
 // editGroup changes a group's list by compare-and-swap, unless edit reports that there is nothing to change.
 func (r *Registry) editGroup(ctx context.Context, group string, edit func(machines map[string]string) (changed bool, err error)) error {
-	for try := range enrolTries {
+	return r.editList(ctx, groupKind, GroupObjects+group, func(object *corev1.ConfigMap) (bool, error) {
+		if _, err := ParseCounted(object); err != nil {
+			return false, err
+		}
+		return edit(object.Data)
+	})
+}
+
+// editList changes a list of machines by compare-and-swap, unless edit reports that there is nothing to change. One that is absent is empty.
+func (r *Registry) editList(ctx context.Context, kind, name string, edit func(*corev1.ConfigMap) (changed bool, err error)) error {
+	for try := range editTries {
 		if try > 0 {
 			select {
 			case <-time.After(rand.N(longestPause(try))):
 			case <-ctx.Done():
-				return contended(ctx)
+				return contended(ctx, name)
 			}
 		}
-		object, absent, err := r.group(ctx, group)
+		object, absent, err := r.list(ctx, kind, name)
 		if err != nil {
 			return err
 		}
-		changed, err := edit(object.Data)
+		changed, err := edit(object)
 		if err != nil || !changed {
 			return err
 		}
-		_, err = call(ctx, r, "store the machines of group "+group, func(ctx context.Context) (*corev1.ConfigMap, error) {
+		_, err = call(ctx, r, "store the list "+name, func(ctx context.Context) (*corev1.ConfigMap, error) {
 			if absent {
 				return r.configMaps.create(ctx, object)
 			}
@@ -77,30 +87,27 @@ func (r *Registry) editGroup(ctx context.Context, group string, edit func(machin
 			return err
 		}
 	}
-	return contended(ctx)
+	return contended(ctx, name)
 }
 
 // contended says that others changed the list at each try; only whoever gave up himself is told nothing else.
-func contended(ctx context.Context) error {
+func contended(ctx context.Context, name string) error {
 	if err := ctx.Err(); errors.Is(err, context.Canceled) {
 		return err
 	}
 	return &hullmark.Condition{
-		Code: joinservice.CodeContended, Title: "the list of the group's machines was changed by others again and again", Retry: true,
+		Code: joinservice.CodeContended, Title: name + " was changed by others again and again", Retry: true,
 		Next: "try again in a while; a node does so by itself",
 	}
 }
 
-// group strictly reads a group's list; one that is absent is made, and not stored.
-func (r *Registry) group(ctx context.Context, group string) (object *corev1.ConfigMap, absent bool, err error) {
-	object, err = r.configMap(ctx, "read the machines of group "+group, GroupObjects+group)
+// list reads a list of machines; one that is absent is made, and not stored.
+func (r *Registry) list(ctx context.Context, kind, name string) (object *corev1.ConfigMap, absent bool, err error) {
+	object, err = r.configMap(ctx, "read the list "+name, name)
 	if apierrors.IsNotFound(err) {
-		return &corev1.ConfigMap{ObjectMeta: meta(groupKind, GroupObjects+group), Data: map[string]string{}}, true, nil
+		return &corev1.ConfigMap{ObjectMeta: meta(kind, name), Data: map[string]string{}}, true, nil
 	}
 	if err != nil {
-		return nil, false, err
-	}
-	if _, err := ParseCounted(object); err != nil {
 		return nil, false, err
 	}
 	if object.Data == nil {

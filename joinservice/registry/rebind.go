@@ -23,7 +23,7 @@ func (r *Registry) Rebind(ctx context.Context, from joinservice.Machine, to hull
 		return err
 	}
 	moved := from
-	moved.Node, moved.Token = to, ""
+	moved.Node, moved.Token, moved.EKCertificate = to, "", nil
 	if version == "" {
 		if _, err := r.Store(ctx, moved, version); err != nil {
 			return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -59,7 +60,7 @@ func (r *Registry) Store(ctx context.Context, m joinservice.Machine, v joinservi
 }
 
 // Claim binds a node's name to one machine; see joinservice.Records. Only
-// Delete frees a name.
+// Delete frees a name. One that rests since is kept for who claims it first, and is his once that is over (name-rests).
 func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID) error {
 	if !hullmark.ValidNodeName(name) {
 		return fmt.Errorf("claim a name for machine %s: %q is no node's name", node, name)
@@ -70,6 +71,9 @@ func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID)
 	_, err := call(ctx, r, "claim the name "+name, func(ctx context.Context) (*corev1.ConfigMap, error) {
 		return r.configMaps.create(ctx, object)
 	})
+	if err == nil {
+		return r.checkRest(ctx, name, node)
+	}
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
@@ -82,7 +86,7 @@ func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID)
 	case holder != node:
 		return joinservice.NameTaken(name, holder, node)
 	}
-	return nil
+	return r.checkRest(ctx, name, node)
 }
 
 // holder returns the machine that claimed a name.
@@ -123,27 +127,71 @@ func (r *Registry) List(ctx context.Context) ([]joinservice.Machine, error) {
 // Delete forgets a machine: its token, its Node object, its name's claim, its place in a group and, last, its
 // record, so that an interrupted removal can be run again. What is gone already is no
 // error, and a name that another machine holds by now is left with its Node alone.
-// The caller has made sure that the machine is not running: see NodeReady.
-func (r *Registry) Delete(ctx context.Context, m joinservice.Machine) error {
+// While the machine may have a certificate, which Delete returns the end of, its name rests: no certificate for it makes a Node, and no other machine gets it. gone
+// says that nobody can have one, whatever its record says. The caller has made sure that the machine is not running: see NodeReady.
+func (r *Registry) Delete(ctx context.Context, m joinservice.Machine, gone bool) (until time.Time, err error) {
+	for range attempts {
+		kept, version, err := r.Load(ctx, m.Node)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if version != "" {
+			m = kept
+		}
+		if gone {
+			m.CertificateEnds = time.Time{}
+		}
+		if err := r.forget(ctx, m); err != nil || version == "" {
+			return m.CertificateEnds, err
+		}
+		// One that got a certificate approved meanwhile has another record by now.
+		if err := r.deleteRecord(ctx, m.Node, version); !apierrors.IsConflict(err) {
+			return m.CertificateEnds, err
+		}
+	}
+	return time.Time{}, contended(ctx, MachineObject(m.Node))
+}
+
+// deleteRecord deletes the record whose version is given; another one is a conflict.
+func (r *Registry) deleteRecord(ctx context.Context, node hullmark.NodeID, v joinservice.Version) error {
+	only := string(v)
+	return r.remove(ctx, "delete the record of machine "+node.String(), func(ctx context.Context, name string) error {
+		return r.configMaps.deleteOnly(ctx, name, metav1.Preconditions{ResourceVersion: &only})
+	}, MachineObject(node))
+}
+
+// forget removes all that is kept of a machine but its record.
+func (r *Registry) forget(ctx context.Context, m joinservice.Machine) error {
 	if m.Token != "" {
 		if err := r.Revoke(ctx, m.Token); err != nil {
 			return err
 		}
 	}
-	if holder, found, err := r.holder(ctx, m.Name); err != nil {
+	holder, found, err := r.holder(ctx, m.Name)
+	if err != nil {
 		return err
-	} else if found && holder == m.Node {
-		if err := r.remove(ctx, "delete the Node "+m.Name, r.nodes.delete, m.Name); err != nil {
-			return err
-		}
-		if err := r.remove(ctx, "give up the name "+m.Name, r.configMaps.delete, NameObject(m.Name)); err != nil {
+	}
+	if found && holder == m.Node {
+		if err := r.giveUp(ctx, m); err != nil {
 			return err
 		}
 	}
-	if err := r.leave(ctx, m); err != nil {
+	return r.leave(ctx, m)
+}
+
+// giveUp lets a machine's name rest, if it has to, and deletes its Node and its claim.
+func (r *Registry) giveUp(ctx context.Context, m joinservice.Machine) error {
+	if time.Now().Before(m.CertificateEnds) {
+		if err := r.rest(ctx, m.Name, Removed{Node: m.Node, Until: m.CertificateEnds}); err != nil {
+			return err
+		}
+	} else if err := r.Free(ctx, m.Name); err != nil {
 		return err
 	}
-	return r.remove(ctx, "delete the record of machine "+m.Node.String(), r.configMaps.delete, MachineObject(m.Node))
+	if err := r.remove(ctx, "delete the Node "+m.Name, r.nodes.delete, m.Name); err != nil {
+		return err
+	}
+	return r.remove(ctx, "give up the name "+m.Name, r.configMaps.delete, NameObject(m.Name))
 }
 
 // remove deletes an object that need not exist.

@@ -114,7 +114,7 @@ func eventually(t *testing.T, what string, done func() error) {
 func forget(t *testing.T, m joinservice.Machine) {
 	t.Helper()
 	t.Cleanup(func() {
-		if err := admin.Delete(context.Background(), m); err != nil {
+		if _, err := admin.Delete(context.Background(), m, true); err != nil {
 			t.Error(err)
 		}
 	})
@@ -144,7 +144,7 @@ func TestRecordsCompareAndSwap(t *testing.T) {
 	if err != nil || v != second || got.Record != m.Record {
 		t.Errorf("got %+v %q %v", got, v, err)
 	}
-	if err := admin.Delete(ctx, m); err != nil {
+	if _, err := admin.Delete(ctx, m, false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := service.Store(ctx, m, second); !errors.Is(err, joinservice.ErrConflict) {
@@ -242,13 +242,13 @@ func TestANameHasOneHolder(t *testing.T) {
 	// Another machine's removal does not free it; the holder's does.
 	other := joinservice.Machine{Node: hullmark.NodeID{12, 99}, Name: "race"}
 	forget(t, other)
-	if err := admin.Delete(t.Context(), other); err != nil {
+	if _, err := admin.Delete(t.Context(), other, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := service.Claim(t.Context(), "race", other.Node); err == nil {
 		t.Error("another machine's removal freed the name")
 	}
-	if err := admin.Delete(t.Context(), joinservice.Machine{Node: node, Name: "race"}); err != nil {
+	if _, err := admin.Delete(t.Context(), joinservice.Machine{Node: node, Name: "race"}, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := service.Claim(t.Context(), "race", other.Node); err != nil {
@@ -299,7 +299,7 @@ func TestAGroupHasItsLimit(t *testing.T) {
 	if err != nil || len(counted) != most || !slices.ContainsFunc(counted, func(m joinservice.Machine) bool { return reflect.DeepEqual(m, one) }) {
 		t.Errorf("%+v are counted, %v; want %d with %+v", counted, err, most, one)
 	}
-	if err := admin.Delete(t.Context(), joinservice.Machine{Node: node, Name: group.Member(node).Name}); err != nil {
+	if _, err := admin.Delete(t.Context(), joinservice.Machine{Node: node, Name: group.Member(node).Name}, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := enrol(out[0]); err != nil {
@@ -359,11 +359,11 @@ func TestDeleteForgetsAMachine(t *testing.T) {
 	if ready, err := service.NodeReady(ctx, m.Name); !ready || err != nil {
 		t.Errorf("a Ready Node: %v, %v", ready, err)
 	}
-	if err := service.Delete(ctx, m); err == nil {
+	if _, err := service.Delete(ctx, m, false); err == nil {
 		t.Error("the service deleted a record")
 	}
 	for range 2 {
-		if err := admin.Delete(ctx, m); err != nil {
+		if _, err := admin.Delete(ctx, m, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -531,7 +531,7 @@ func approving(t *testing.T, n int) {
 	var all sync.WaitGroup
 	for _, r := range replicas(t, n) {
 		all.Go(func() {
-			a := &Approver{Registry: r}
+			a := &Approver{Registry: r, Admits: everyone}
 			if err := a.Run(ctx); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
@@ -551,7 +551,7 @@ func TestFirstCertificateIsLeftToTheReplicaOfTheExchange(t *testing.T) {
 	run := func(i int) (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		a := &Approver{Registry: both[i], Here: func(node hullmark.NodeID) bool { return i == 0 && node == testMachine(19, "w19").Node }}
+		a := &Approver{Registry: both[i], Admits: everyone, Here: func(node hullmark.NodeID) bool { return i == 0 && node == testMachine(19, "w19").Node }}
 		a.Report = func(d Decision, err error) {
 			if err != nil || d.Outcome != Approved {
 				t.Errorf("replica %d: %s %s, %v", i, d.Outcome, d.Reason, err)

@@ -237,9 +237,11 @@ func everyCall(ctx context.Context, r *Registry) map[string]error {
 	_, list := r.List(ctx)
 	_, issue := r.Issue(ctx, testMachine(1, "w1"), func(string) error { return nil })
 	_, ready := r.NodeReady(ctx, "w1")
+	_, deleted := r.Delete(ctx, testMachine(1, "w1"), false)
+	_, _, resting := r.Resting(ctx, "w1")
 	return map[string]error{
 		"load": load, "store": store, "list": list, "issue": issue, "ready": ready,
-		"claim": r.Claim(ctx, "w1", hullmark.NodeID{1}), "delete": r.Delete(ctx, testMachine(1, "w1")), "revoke": r.Revoke(ctx, "abc123"),
+		"claim": r.Claim(ctx, "w1", hullmark.NodeID{1}), "delete": deleted, "resting": resting, "free": r.Free(ctx, "w1"), "revoke": r.Revoke(ctx, "abc123"),
 		"push": r.PushPolicy(ctx, []byte("p"), nil), "refused": r.Refused(ctx, "why"),
 	}
 }
@@ -278,7 +280,7 @@ func TestAGroupThatIsContendedIsTriedAgain(t *testing.T) {
 		t.Errorf("at its end: got %v", err)
 	}
 	var longest time.Duration
-	for try := range enrolTries {
+	for try := range editTries {
 		longest += longestPause(try)
 	}
 	if longest > joinservice.DecisionTime/2 {
@@ -326,7 +328,7 @@ func TestManifestNamesWhatTheCodeNames(t *testing.T) {
 		}
 		documents++
 	}
-	if documents != 14 {
+	if documents != 16 {
 		t.Errorf("the manifest has %d documents", documents)
 	}
 }

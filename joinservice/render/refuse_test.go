@@ -93,7 +93,8 @@ var ownedFields = map[string]map[string]string{
 		"apiServer: {extraArgs: [v]}":                          "apiServer.extraArgs[0]: want an object with name and value",
 		"apiServer: {extraArgs: [{name: V, value: '4'}]}":      "the name of lower-case letters",
 		"apiServer: {extraArgs: [{name: authorization_mode}]}": "apiServer.extraArgs: authorization-mode: Hullmark sets it itself",
-		"controllerManager: {extraArgs: [{name: flex-volume-plugin-dir, value: /x}]}": "flex-volume-plugin-dir: Hullmark sets it itself",
+		"controllerManager: {extraArgs: [{name: flex-volume-plugin-dir, value: /x}]}":      "flex-volume-plugin-dir: Hullmark sets it itself",
+		"controllerManager: {extraArgs: [{name: cluster-signing-duration, value: 8760h}]}": "cluster-signing-duration: Hullmark sets it itself",
 		"dns:": "dns: it has no value",
 	},
 	"InitConfiguration": {

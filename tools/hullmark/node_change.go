@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -65,7 +66,7 @@ func refuseReady(ctx context.Context, client *registry.Registry, name string) er
 
 func newNodeRemoveCommand() *cobra.Command {
 	var o apiOptions
-	var force bool
+	var force, gone bool
 	cmd := &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Forget a machine: its record, its name and its Node object",
@@ -73,14 +74,17 @@ func newNodeRemoveCommand() *cobra.Command {
 
 The record says how recent the machine's state disk must be: without it that disk is never opened again, and the machine comes back only with a blank one. As long
 as the policy names the machine it may do that; hullmark policy remove member ends it. A member of etcd is not removed. A machine that has no record, and
-that its group counts all the same, is counted no more.`,
+that its group counts all the same, is counted no more.
+
+The machine may have a certificate for its name until that ends. It renews none and makes no Node, and no other machine gets the name until then: it could not be told
+from that one. If the machine is switched off for good, so that nobody has its certificate, --gone frees the name at once, also after it was removed.`,
 		Example: "  hullmark node remove worker-3 --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    exactArg("node remove", "the node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, client, err := o.connect(cmd.ErrOrStderr())
 			if err == nil {
 				err = o.persist(cmd.Context(), cmd.ErrOrStderr(), func() error {
-					return removeNode(cmd.Context(), client, file.Cluster, args[0], force, cmd.OutOrStdout())
+					return removeNode(cmd.Context(), client, file.Cluster, args[0], removal{force: force, gone: gone}, cmd.OutOrStdout())
 				})
 			}
 			if err != nil {
@@ -91,18 +95,25 @@ that its group counts all the same, is counted no more.`,
 	}
 	o.addFlags(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "remove it although it is Ready, or a control plane")
+	cmd.Flags().BoolVar(&gone, "gone", false, "the machine is switched off for good: nobody has its certificate, and its name is free at once")
 	return cmd
 }
 
-func removeNode(ctx context.Context, client *registry.Registry, c *cluster.Cluster, which string, force bool, out io.Writer) error {
+// removal is what the operator vouches for.
+type removal struct{ force, gone bool }
+
+func removeNode(ctx context.Context, client *registry.Registry, c *cluster.Cluster, which string, how removal, out io.Writer) error {
 	machine, err := findMachine(ctx, client, which)
 	if errors.Is(err, errNoRecord) {
 		machine, err = findCounted(ctx, client, which, err)
 	}
+	if errors.Is(err, errNoRecord) && how.gone {
+		return freeName(ctx, client, which, err, out)
+	}
 	if err != nil {
 		return err
 	}
-	if !force {
+	if !how.force {
 		if err := refuseReady(ctx, client, machine.Name); err != nil {
 			return err
 		}
@@ -110,10 +121,12 @@ func removeNode(ctx context.Context, client *registry.Registry, c *cluster.Clust
 			return withCode(exitDenied, fmt.Errorf("node %s is a control plane, whose member of etcd is not removed with it: remove that first, then go on (--force)", machine.Name))
 		}
 	}
-	if err := client.Delete(ctx, machine); err != nil {
+	until, err := client.Delete(ctx, machine, how.gone)
+	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "node %s (%s) is forgotten; %s\n", machine.Name, machine.Node, fateOf(machine.Record))
+	sayWhatStays(machine, until, time.Now(), out)
 	policy, err := c.OpenPolicy()
 	if err != nil {
 		return err
@@ -124,6 +137,35 @@ func removeNode(ctx context.Context, client *registry.Registry, c *cluster.Clust
 		fmt.Fprintf(out, "its group admits this machine still, with a blank disk, if there is such a machine; to end that: hullmark policy remove member %s, then hullmark policy push\n", machine.Node)
 	}
 	return nil
+}
+
+// freeName ends the rest of a removed machine's name; missing is the error if none rests.
+func freeName(ctx context.Context, client *registry.Registry, name string, missing error, out io.Writer) error {
+	switch _, rests, err := client.Resting(ctx, name); {
+	case err != nil:
+		return err
+	case !rests:
+		return missing
+	}
+	if err := client.Free(ctx, name); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "the name %s is free\n", name)
+	return nil
+}
+
+// sayWhatStays tells what a machine that is forgotten can still do, and for how long.
+func sayWhatStays(machine joinservice.Machine, until, now time.Time, out io.Writer) {
+	if machine.Role == hullmark.ControlPlane {
+		fmt.Fprintln(out, "a control plane has had the cluster's authorities: whoever has its disk's content can make certificates of any name, whatever is removed")
+	}
+	if !now.Before(until) {
+		fmt.Fprintln(out, "it has no certificate of a kubelet any more")
+		return
+	}
+	fmt.Fprintf(out, "its kubelet may have a certificate until %s, in %v: with that it reads what every node may (Services and Endpoints), and no Secret; it makes no Node, and renews nothing\n",
+		until.Local().Format(time.RFC3339), until.Sub(now).Round(time.Minute))
+	fmt.Fprintf(out, "until then no other machine gets the name %s; if this one is switched off for good: hullmark node remove %s --gone\n", machine.Name, machine.Name)
 }
 
 // fateOf says what becomes of the disk of a machine that is forgotten.
@@ -217,8 +259,8 @@ func signedOnly(err error) error {
 // rebindOptions are the flags of `hullmark node rebind`.
 type rebindOptions struct {
 	apiOptions
-	from, to string
-	force    bool
+	from, to    string
+	force, gone bool
 }
 
 func newNodeRebindCommand() *cobra.Command {
@@ -229,7 +271,8 @@ func newNodeRebindCommand() *cobra.Command {
 		Long: `Hand a node and its state disk over to another machine: after a TPM was replaced, or when a disk moves to a new machine.
 
 The policy's rule, and with it name and role, goes over to the new endorsement key, which may open the disks of the old one; this is signed and pushed. Then the
-record and the name go over, so that the epoch is held to what it was. The old machine is not admitted any more.`,
+record and the name go over, so that the epoch is held to what it was. The old machine is not admitted any more. Its kubelet's certificate is for the same name, and nobody could
+tell the two machines apart: as long as it may live, the old machine has to be switched off for good, which --gone says.`,
 		Example: "  hullmark node rebind --from OLD-EK-ID --to NEW-EK-ID --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -243,6 +286,7 @@ record and the name go over, so that the epoch is held to what it was. The old m
 	cmd.Flags().StringVar(&o.from, "from", "", "the old machine's endorsement key's `ID`")
 	cmd.Flags().StringVar(&o.to, "to", "", "the new machine's endorsement key's `ID`")
 	cmd.Flags().BoolVar(&o.force, "force", false, "go on although the node is Ready")
+	cmd.Flags().BoolVar(&o.gone, "gone", false, "the old machine is switched off for good: nobody but its disk has its certificate")
 	require(cmd, "from", "to")
 	return cmd
 }
@@ -273,6 +317,9 @@ func (o *rebindOptions) run(ctx context.Context, out, notes io.Writer) error {
 			return err
 		}
 	}
+	if err := o.checkGone(machine, time.Now()); err != nil {
+		return err
+	}
 	if err := signAndPush(ctx, client, file, out, rebindRule(rebind)); err != nil {
 		return err
 	}
@@ -287,6 +334,15 @@ func (o *rebindOptions) run(ctx context.Context, out, notes io.Writer) error {
 	}
 	_, err = fmt.Fprintf(out, "machine %s is node %s from its next boot on, with disk %s\n", rebind.New, machine.Name, machine.Record.Disk)
 	return err
+}
+
+// checkGone refuses two machines that the cluster could not tell apart.
+func (o *rebindOptions) checkGone(machine joinservice.Machine, now time.Time) error {
+	if o.gone || !now.Before(machine.CertificateEnds) {
+		return nil
+	}
+	return withCode(exitDenied, fmt.Errorf("machine %s may have a certificate for the name %s until %s: switch it off for good and say so (--gone), or wait until then",
+		machine.Node, machine.Name, machine.CertificateEnds.Local().Format(time.RFC3339)))
 }
 
 // rebindRule hands the old machine's rule over, unless that is done.

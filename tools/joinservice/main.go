@@ -208,7 +208,7 @@ func (a *app) warnOfRotation() {
 
 // approve decides over kubelets' certificate requests.
 func (a *app) approve(ctx context.Context) error {
-	approver := registry.Approver{Registry: a.registry, Here: a.service.Attends, Report: func(d registry.Decision, err error) {
+	approver := registry.Approver{Registry: a.registry, Admits: a.policy.Admits, Here: a.service.Attends, Report: func(d registry.Decision, err error) {
 		if err != nil {
 			a.log.Warn("certificate request", "name", d.Request, "requester", d.Requester, "error", err.Error())
 			return

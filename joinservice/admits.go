@@ -1,0 +1,46 @@
+package joinservice
+
+import (
+	"crypto/x509"
+	"fmt"
+
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// Admits returns nil if the policy in force admits the machine of a record under the name and role that the record has, or why it does not: nothing
+// admits it any more, or what does gives it another name or role. A machine of a group is held to the group as it is now, by the certificate that its record keeps.
+func (s *PolicyStore) Admits(m Machine) error {
+	now := s.inForce.Load()
+	member, ok := now.member(m)
+	switch {
+	case !ok:
+		return fmt.Errorf("policy version %d admits machine %s no more", now.policy.Version, m.Node)
+	case member.Name != m.Name || member.Role != m.Role:
+		return fmt.Errorf("policy version %d: machine %s is %s %s by now, and was admitted as %s %s", now.policy.Version, m.Node, member.Role, member.Name, m.Role, m.Name)
+	}
+	return nil
+}
+
+// member returns the rule for the machine of a record: its own, or the one of a group that admits it.
+func (v *verified) member(m Machine) (measurements.Member, bool) {
+	if own, named := v.members[m.Node]; named {
+		return own, true
+	}
+	ek, err := x509.ParseCertificate(m.EKCertificate)
+	if err != nil {
+		return measurements.Member{}, false // It has none, or none that can be read: no group admitted it.
+	}
+	group := groupOf(v.policy, v.groups, m.Node, ek)
+	if group == nil {
+		return measurements.Member{}, false
+	}
+	return group.Member(m.Node), true
+}
+
+// vouched returns the certificate by which a group admitted the machine; nil if a rule of its own did.
+func (x *release) vouched() []byte {
+	if x.admission.Group == nil {
+		return nil
+	}
+	return x.claims.EKCertificate.Raw
+}

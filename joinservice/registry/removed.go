@@ -1,0 +1,142 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+)
+
+// removedObject lists the names of removed machines whose certificates may live, each with the machine and until when: "IDENTITY TIME". While a name is there no Node is made
+// by a certificate for it (an admission policy of Manifest), and no other machine gets it: a certificate says which name its bearer has, and not which machine it is.
+const removedObject = "removed"
+
+// Removed is a machine that is removed, though it may have a certificate.
+type Removed struct {
+	// Node is the machine.
+	Node hullmark.NodeID
+	// Until is when its last certificate has ended.
+	Until time.Time
+}
+
+func (r Removed) String() string { return r.Node.String() + " " + r.Until.UTC().Format(time.RFC3339) }
+
+// ParseRemoved strictly reads what the list of removed machines says of a name.
+func ParseRemoved(text string) (r Removed, err error) {
+	node, until, _ := strings.Cut(text, " ")
+	if r.Node, err = hullmark.ParseNodeID(node); err == nil {
+		r.Until, err = time.Parse(time.RFC3339, until)
+	}
+	if err != nil {
+		return Removed{}, fmt.Errorf("ConfigMap %s/%s: want a machine and a time, got %.100q; mend the object: %w", Namespace, removedObject, text, err)
+	}
+	return r, nil
+}
+
+// rest lets a name rest until a removed machine's certificate has ended, and returns once the API server that it speaks to refuses that machine a Node.
+func (r *Registry) rest(ctx context.Context, name string, removed Removed) error {
+	err := r.editList(ctx, removedObject, removedObject, func(list *corev1.ConfigMap) (bool, error) {
+		dropEnded(list.Data, time.Now())
+		list.Data[name] = removed.String()
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	return r.awaitRest(ctx, name)
+}
+
+// dropEnded forgets the names whose machines have no certificate any more. What cannot be read stays.
+func dropEnded(names map[string]string, now time.Time) {
+	for name, text := range names {
+		if removed, err := ParseRemoved(text); err == nil && now.After(removed.Until) {
+			delete(names, name)
+		}
+	}
+}
+
+// checkRest refuses a name that rests because of another machine, and ends the rest of one whose own machine comes again, or that is over.
+func (r *Registry) checkRest(ctx context.Context, name string, node hullmark.NodeID) error {
+	removed, rests, err := r.Resting(ctx, name)
+	if err != nil || !rests {
+		return err
+	}
+	if removed.Node != node && time.Now().Before(removed.Until) {
+		return nameRests(name, removed)
+	}
+	return r.Free(ctx, name)
+}
+
+// Free ends the rest of a name. The caller knows that nobody has a certificate for it: it has ended, or its machine is gone, or is the one that gets the name again.
+func (r *Registry) Free(ctx context.Context, name string) error {
+	return r.editList(ctx, removedObject, removedObject, func(list *corev1.ConfigMap) (bool, error) {
+		_, resting := list.Data[name]
+		delete(list.Data, name)
+		return resting, nil
+	})
+}
+
+// Resting returns the removed machine because of which a name rests, if one does.
+func (r *Registry) Resting(ctx context.Context, name string) (removed Removed, rests bool, err error) {
+	object, err := r.configMap(ctx, "read which machines are removed", removedObject)
+	if apierrors.IsNotFound(err) {
+		return Removed{}, false, nil
+	}
+	if err != nil {
+		return Removed{}, false, err
+	}
+	text, listed := object.Data[name]
+	if !listed {
+		return Removed{}, false, nil
+	}
+	removed, err = ParseRemoved(text)
+	return removed, err == nil, err
+}
+
+// nameRests is the condition of a name that nobody gets as long as a certificate for it may be in other hands.
+func nameRests(name string, removed Removed) *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: "name-rests", Step: "ATTEST", Title: "the name " + name + " was another machine's, which may have a certificate for it still", Retry: true,
+		Expected: "after " + removed.Until.UTC().Format(time.RFC3339), Got: "machine " + removed.Node.String(),
+		Next: "wait, or give this machine another name; if the other one is switched off for good, hullmark node remove " + name + " --gone",
+	}
+}
+
+// removedPolicy is the admission policy of Manifest that keeps removed machines from making their Nodes.
+const removedPolicy = "hullmark-removed-nodes"
+
+// awaitTries and awaitPause bound how long an API server may take to know of a name that rests.
+const awaitTries, awaitPause = 100, 100 * time.Millisecond
+
+// awaitRest waits until the API server refuses the Node of a name that rests to whoever has a certificate for it.
+func (r *Registry) awaitRest(ctx context.Context, name string) error {
+	for range awaitTries {
+		_, err := call(ctx, r, "see that no Node "+name+" is made", func(ctx context.Context) (*corev1.Node, error) {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			return node, r.nodes.client.Post().Resource("nodes").Param("dryRun", metav1.DryRunAll).
+				SetHeader("Impersonate-User", nodeUser+name).SetHeader("Impersonate-Group", nodeGroup).Body(node).Do(ctx).Error()
+		})
+		if err != nil && strings.Contains(err.Error(), removedPolicy) {
+			return nil
+		}
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(awaitPause):
+		}
+	}
+	return &hullmark.Condition{
+		Code: joinservice.CodeForbidden, Title: "the API server would let the removed machine make its Node " + name + " again", Retry: true,
+		Next: "apply Hullmark's manifest again , and run the command again",
+	}
+}
