@@ -64,6 +64,9 @@ func (d *Desk) Admit(kind hullmark.TicketKind, claims attest.Claims, record *Rec
 	if err != nil {
 		return Admission{}, err
 	}
+	if kind == hullmark.Init && claims.Disk.State == hullmark.DiskReady {
+		record = record.unheard()
+	}
 	record = d.override(claims, record)
 	next, formatAllowed, err := record.Issue(claims.Disk, d.waive(claims, record))
 	if err != nil {

@@ -28,6 +28,8 @@ type Machine struct {
 	Root hullmark.ClusterRoot `json:"clusterRoot,omitzero"`
 	// Record is that of its state disk.
 	Record Record `json:"disk"`
+	// Advanced is when it was last issued a number while it was Ready, by the service's clock.
+	Advanced time.Time `json:"advanced,omitzero"`
 	// Addresses are the ones that its certificates may name, as its last ticket bound them.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Token is the public half of the bootstrap token that its last ticket

@@ -86,6 +86,20 @@ func (r Record) Commit(disk hullmark.UUID, issued uint64) (Record, error) {
 	return r, nil
 }
 
+// most is how many numbers a node can have been issued by its own join service since its operator's last init: one each EpochPause for nine years.
+const most = 1 << 20
+
+// unheard returns the record as an operator's init counts from it: of the numbers that the node was issued while it was Ready the
+// operator knows nothing. The window of a ready disk has room for them, so it runs since the last init or recover. nil stays nil.
+func (r *Record) unheard() *Record {
+	if r == nil {
+		return nil
+	}
+	next := *r
+	next.Issued += most
+	return &next
+}
+
 // Restored returns the record as a cluster begins with it that is restored from a backup.
 // The disk has gone on since: its counter may be above every number in the backup, so the
 // window is widened up to now, in seconds since 1970. The disk is accepted once, and writes a

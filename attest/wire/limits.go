@@ -28,6 +28,8 @@ const (
 	PCRValues = 15 * 32
 	// MaxEventLog bounds the log that a proof may carry.
 	MaxEventLog = 1 << 20
+	// MaxEpochClaim bounds an encoded EpochClaim.
+	MaxEpochClaim = 1 << 10
 	// MaxText bounds every string.
 	MaxText = 4 << 10
 	// MaxAddresses bounds the number of addresses in an Opened.

@@ -1374,6 +1374,445 @@ func (x *JournalChunk) GetText() []byte {
 	return nil
 }
 
+// EpochFromNode is E1 or E3 of a node that is Ready.
+type EpochFromNode struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*EpochFromNode_Ask
+	//	*EpochFromNode_Stored
+	Message       isEpochFromNode_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochFromNode) Reset() {
+	*x = EpochFromNode{}
+	mi := &file_wire_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochFromNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochFromNode) ProtoMessage() {}
+
+func (x *EpochFromNode) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochFromNode.ProtoReflect.Descriptor instead.
+func (*EpochFromNode) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *EpochFromNode) GetMessage() isEpochFromNode_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *EpochFromNode) GetAsk() *EpochAsk {
+	if x != nil {
+		if x, ok := x.Message.(*EpochFromNode_Ask); ok {
+			return x.Ask
+		}
+	}
+	return nil
+}
+
+func (x *EpochFromNode) GetStored() *EpochStored {
+	if x != nil {
+		if x, ok := x.Message.(*EpochFromNode_Stored); ok {
+			return x.Stored
+		}
+	}
+	return nil
+}
+
+type isEpochFromNode_Message interface {
+	isEpochFromNode_Message()
+}
+
+type EpochFromNode_Ask struct {
+	Ask *EpochAsk `protobuf:"bytes,1,opt,name=ask,proto3,oneof"` // E1
+}
+
+type EpochFromNode_Stored struct {
+	Stored *EpochStored `protobuf:"bytes,2,opt,name=stored,proto3,oneof"` // E3
+}
+
+func (*EpochFromNode_Ask) isEpochFromNode_Message() {}
+
+func (*EpochFromNode_Stored) isEpochFromNode_Message() {}
+
+// EpochFromService is E2 or E4.
+type EpochFromService struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*EpochFromService_Issued
+	//	*EpochFromService_Committed
+	//	*EpochFromService_Denied
+	Message       isEpochFromService_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochFromService) Reset() {
+	*x = EpochFromService{}
+	mi := &file_wire_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochFromService) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochFromService) ProtoMessage() {}
+
+func (x *EpochFromService) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochFromService.ProtoReflect.Descriptor instead.
+func (*EpochFromService) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *EpochFromService) GetMessage() isEpochFromService_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *EpochFromService) GetIssued() *EpochIssued {
+	if x != nil {
+		if x, ok := x.Message.(*EpochFromService_Issued); ok {
+			return x.Issued
+		}
+	}
+	return nil
+}
+
+func (x *EpochFromService) GetCommitted() *EpochCommitted {
+	if x != nil {
+		if x, ok := x.Message.(*EpochFromService_Committed); ok {
+			return x.Committed
+		}
+	}
+	return nil
+}
+
+func (x *EpochFromService) GetDenied() *Condition {
+	if x != nil {
+		if x, ok := x.Message.(*EpochFromService_Denied); ok {
+			return x.Denied
+		}
+	}
+	return nil
+}
+
+type isEpochFromService_Message interface {
+	isEpochFromService_Message()
+}
+
+type EpochFromService_Issued struct {
+	Issued *EpochIssued `protobuf:"bytes,1,opt,name=issued,proto3,oneof"` // E2
+}
+
+type EpochFromService_Committed struct {
+	Committed *EpochCommitted `protobuf:"bytes,2,opt,name=committed,proto3,oneof"` // E4: the end, with success
+}
+
+type EpochFromService_Denied struct {
+	Denied *Condition `protobuf:"bytes,3,opt,name=denied,proto3,oneof"` // instead of E2 or E4: the end
+}
+
+func (*EpochFromService_Issued) isEpochFromService_Message() {}
+
+func (*EpochFromService_Committed) isEpochFromService_Message() {}
+
+func (*EpochFromService_Denied) isEpochFromService_Message() {}
+
+// EpochAsk (E1) asks for the next number.
+type EpochAsk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Claim         []byte                 `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"` // an encoded EpochClaim. It is bytes so that both sides authenticate what was sent.
+	Mac           []byte                 `protobuf:"bytes,2,opt,name=mac,proto3" json:"mac,omitempty"`     // HMAC-SHA256 under the disk's epoch key
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochAsk) Reset() {
+	*x = EpochAsk{}
+	mi := &file_wire_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochAsk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochAsk) ProtoMessage() {}
+
+func (x *EpochAsk) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochAsk.ProtoReflect.Descriptor instead.
+func (*EpochAsk) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *EpochAsk) GetClaim() []byte {
+	if x != nil {
+		return x.Claim
+	}
+	return nil
+}
+
+func (x *EpochAsk) GetMac() []byte {
+	if x != nil {
+		return x.Mac
+	}
+	return nil
+}
+
+// EpochClaim says whose epoch it is, and all that is noted with it.
+type EpochClaim struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          []byte                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // 32 bytes
+	Uuid          []byte                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"` // 16 bytes
+	Generation    uint32                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	Owner         []byte                 `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`  // 32 bytes
+	Epoch         uint64                 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"` // what the disk holds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochClaim) Reset() {
+	*x = EpochClaim{}
+	mi := &file_wire_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochClaim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochClaim) ProtoMessage() {}
+
+func (x *EpochClaim) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochClaim.ProtoReflect.Descriptor instead.
+func (*EpochClaim) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *EpochClaim) GetNode() []byte {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+func (x *EpochClaim) GetUuid() []byte {
+	if x != nil {
+		return x.Uuid
+	}
+	return nil
+}
+
+func (x *EpochClaim) GetGeneration() uint32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *EpochClaim) GetOwner() []byte {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *EpochClaim) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+// EpochIssued (E2) is the number to store.
+type EpochIssued struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Issued        uint64                 `protobuf:"varint,1,opt,name=issued,proto3" json:"issued,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochIssued) Reset() {
+	*x = EpochIssued{}
+	mi := &file_wire_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochIssued) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochIssued) ProtoMessage() {}
+
+func (x *EpochIssued) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochIssued.ProtoReflect.Descriptor instead.
+func (*EpochIssued) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *EpochIssued) GetIssued() uint64 {
+	if x != nil {
+		return x.Issued
+	}
+	return 0
+}
+
+// EpochStored (E3) is sent when the number is fsynced.
+type EpochStored struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Issued        uint64                 `protobuf:"varint,1,opt,name=issued,proto3" json:"issued,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochStored) Reset() {
+	*x = EpochStored{}
+	mi := &file_wire_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochStored) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochStored) ProtoMessage() {}
+
+func (x *EpochStored) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochStored.ProtoReflect.Descriptor instead.
+func (*EpochStored) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *EpochStored) GetIssued() uint64 {
+	if x != nil {
+		return x.Issued
+	}
+	return 0
+}
+
+// EpochCommitted (E4) says that the record has it.
+type EpochCommitted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochCommitted) Reset() {
+	*x = EpochCommitted{}
+	mi := &file_wire_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochCommitted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochCommitted) ProtoMessage() {}
+
+func (x *EpochCommitted) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochCommitted.ProtoReflect.Descriptor instead.
+func (*EpochCommitted) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{24}
+}
+
 var File_wire_proto protoreflect.FileDescriptor
 
 const file_wire_proto_rawDesc = "" +
@@ -1481,13 +1920,40 @@ const file_wire_proto_rawDesc = "" +
 	"\x04json\x18\x01 \x01(\fR\x04json\"\x10\n" +
 	"\x0eJournalRequest\"\"\n" +
 	"\fJournalChunk\x12\x12\n" +
-	"\x04text\x18\x01 \x01(\fR\x04text2\xcc\x01\n" +
+	"\x04text\x18\x01 \x01(\fR\x04text\"y\n" +
+	"\rEpochFromNode\x12)\n" +
+	"\x03ask\x18\x01 \x01(\v2\x15.hullmark.v1.EpochAskH\x00R\x03ask\x122\n" +
+	"\x06stored\x18\x02 \x01(\v2\x18.hullmark.v1.EpochStoredH\x00R\x06storedB\t\n" +
+	"\amessage\"\xc0\x01\n" +
+	"\x10EpochFromService\x122\n" +
+	"\x06issued\x18\x01 \x01(\v2\x18.hullmark.v1.EpochIssuedH\x00R\x06issued\x12;\n" +
+	"\tcommitted\x18\x02 \x01(\v2\x1b.hullmark.v1.EpochCommittedH\x00R\tcommitted\x120\n" +
+	"\x06denied\x18\x03 \x01(\v2\x16.hullmark.v1.ConditionH\x00R\x06deniedB\t\n" +
+	"\amessage\"2\n" +
+	"\bEpochAsk\x12\x14\n" +
+	"\x05claim\x18\x01 \x01(\fR\x05claim\x12\x10\n" +
+	"\x03mac\x18\x02 \x01(\fR\x03mac\"\x80\x01\n" +
+	"\n" +
+	"EpochClaim\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\fR\x04node\x12\x12\n" +
+	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\rR\n" +
+	"generation\x12\x14\n" +
+	"\x05owner\x18\x04 \x01(\fR\x05owner\x12\x14\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"%\n" +
+	"\vEpochIssued\x12\x16\n" +
+	"\x06issued\x18\x01 \x01(\x04R\x06issued\"%\n" +
+	"\vEpochStored\x12\x16\n" +
+	"\x06issued\x18\x01 \x01(\x04R\x06issued\"\x10\n" +
+	"\x0eEpochCommitted2\xcc\x01\n" +
 	"\x04Node\x12?\n" +
 	"\aRelease\x12\x19.hullmark.v1.FromVerifier\x1a\x15.hullmark.v1.FromNode(\x010\x01\x12>\n" +
 	"\x06Status\x12\x1a.hullmark.v1.StatusRequest\x1a\x18.hullmark.v1.StatusReply\x12C\n" +
-	"\aJournal\x12\x1b.hullmark.v1.JournalRequest\x1a\x19.hullmark.v1.JournalChunk0\x012N\n" +
+	"\aJournal\x12\x1b.hullmark.v1.JournalRequest\x1a\x19.hullmark.v1.JournalChunk0\x012\x96\x01\n" +
 	"\vJoinService\x12?\n" +
-	"\aRelease\x12\x15.hullmark.v1.FromNode\x1a\x19.hullmark.v1.FromVerifier(\x010\x01B*Z(github.com/hullmark/hullmark/attest/wireb\x06proto3"
+	"\aRelease\x12\x15.hullmark.v1.FromNode\x1a\x19.hullmark.v1.FromVerifier(\x010\x01\x12F\n" +
+	"\x05Epoch\x12\x1a.hullmark.v1.EpochFromNode\x1a\x1d.hullmark.v1.EpochFromService(\x010\x01B*Z(github.com/hullmark/hullmark/attest/wireb\x06proto3"
 
 var (
 	file_wire_proto_rawDescOnce sync.Once
@@ -1501,26 +1967,33 @@ func file_wire_proto_rawDescGZIP() []byte {
 	return file_wire_proto_rawDescData
 }
 
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_wire_proto_goTypes = []any{
-	(*FromNode)(nil),       // 0: hullmark.v1.FromNode
-	(*FromVerifier)(nil),   // 1: hullmark.v1.FromVerifier
-	(*Call)(nil),           // 2: hullmark.v1.Call
-	(*Hello)(nil),          // 3: hullmark.v1.Hello
-	(*Disk)(nil),           // 4: hullmark.v1.Disk
-	(*Challenge)(nil),      // 5: hullmark.v1.Challenge
-	(*Proof)(nil),          // 6: hullmark.v1.Proof
-	(*Ticket)(nil),         // 7: hullmark.v1.Ticket
-	(*Opened)(nil),         // 8: hullmark.v1.Opened
-	(*File)(nil),           // 9: hullmark.v1.File
-	(*Proceed)(nil),        // 10: hullmark.v1.Proceed
-	(*Snapshot)(nil),       // 11: hullmark.v1.Snapshot
-	(*Progress)(nil),       // 12: hullmark.v1.Progress
-	(*Condition)(nil),      // 13: hullmark.v1.Condition
-	(*StatusRequest)(nil),  // 14: hullmark.v1.StatusRequest
-	(*StatusReply)(nil),    // 15: hullmark.v1.StatusReply
-	(*JournalRequest)(nil), // 16: hullmark.v1.JournalRequest
-	(*JournalChunk)(nil),   // 17: hullmark.v1.JournalChunk
+	(*FromNode)(nil),         // 0: hullmark.v1.FromNode
+	(*FromVerifier)(nil),     // 1: hullmark.v1.FromVerifier
+	(*Call)(nil),             // 2: hullmark.v1.Call
+	(*Hello)(nil),            // 3: hullmark.v1.Hello
+	(*Disk)(nil),             // 4: hullmark.v1.Disk
+	(*Challenge)(nil),        // 5: hullmark.v1.Challenge
+	(*Proof)(nil),            // 6: hullmark.v1.Proof
+	(*Ticket)(nil),           // 7: hullmark.v1.Ticket
+	(*Opened)(nil),           // 8: hullmark.v1.Opened
+	(*File)(nil),             // 9: hullmark.v1.File
+	(*Proceed)(nil),          // 10: hullmark.v1.Proceed
+	(*Snapshot)(nil),         // 11: hullmark.v1.Snapshot
+	(*Progress)(nil),         // 12: hullmark.v1.Progress
+	(*Condition)(nil),        // 13: hullmark.v1.Condition
+	(*StatusRequest)(nil),    // 14: hullmark.v1.StatusRequest
+	(*StatusReply)(nil),      // 15: hullmark.v1.StatusReply
+	(*JournalRequest)(nil),   // 16: hullmark.v1.JournalRequest
+	(*JournalChunk)(nil),     // 17: hullmark.v1.JournalChunk
+	(*EpochFromNode)(nil),    // 18: hullmark.v1.EpochFromNode
+	(*EpochFromService)(nil), // 19: hullmark.v1.EpochFromService
+	(*EpochAsk)(nil),         // 20: hullmark.v1.EpochAsk
+	(*EpochClaim)(nil),       // 21: hullmark.v1.EpochClaim
+	(*EpochIssued)(nil),      // 22: hullmark.v1.EpochIssued
+	(*EpochStored)(nil),      // 23: hullmark.v1.EpochStored
+	(*EpochCommitted)(nil),   // 24: hullmark.v1.EpochCommitted
 }
 var file_wire_proto_depIdxs = []int32{
 	6,  // 0: hullmark.v1.FromNode.proof:type_name -> hullmark.v1.Proof
@@ -1536,19 +2009,26 @@ var file_wire_proto_depIdxs = []int32{
 	11, // 10: hullmark.v1.Proceed.snapshot:type_name -> hullmark.v1.Snapshot
 	13, // 11: hullmark.v1.Progress.failed:type_name -> hullmark.v1.Condition
 	13, // 12: hullmark.v1.Condition.because:type_name -> hullmark.v1.Condition
-	1,  // 13: hullmark.v1.Node.Release:input_type -> hullmark.v1.FromVerifier
-	14, // 14: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
-	16, // 15: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
-	0,  // 16: hullmark.v1.JoinService.Release:input_type -> hullmark.v1.FromNode
-	0,  // 17: hullmark.v1.Node.Release:output_type -> hullmark.v1.FromNode
-	15, // 18: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
-	17, // 19: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
-	1,  // 20: hullmark.v1.JoinService.Release:output_type -> hullmark.v1.FromVerifier
-	17, // [17:21] is the sub-list for method output_type
-	13, // [13:17] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	20, // 13: hullmark.v1.EpochFromNode.ask:type_name -> hullmark.v1.EpochAsk
+	23, // 14: hullmark.v1.EpochFromNode.stored:type_name -> hullmark.v1.EpochStored
+	22, // 15: hullmark.v1.EpochFromService.issued:type_name -> hullmark.v1.EpochIssued
+	24, // 16: hullmark.v1.EpochFromService.committed:type_name -> hullmark.v1.EpochCommitted
+	13, // 17: hullmark.v1.EpochFromService.denied:type_name -> hullmark.v1.Condition
+	1,  // 18: hullmark.v1.Node.Release:input_type -> hullmark.v1.FromVerifier
+	14, // 19: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
+	16, // 20: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
+	0,  // 21: hullmark.v1.JoinService.Release:input_type -> hullmark.v1.FromNode
+	18, // 22: hullmark.v1.JoinService.Epoch:input_type -> hullmark.v1.EpochFromNode
+	0,  // 23: hullmark.v1.Node.Release:output_type -> hullmark.v1.FromNode
+	15, // 24: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
+	17, // 25: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
+	1,  // 26: hullmark.v1.JoinService.Release:output_type -> hullmark.v1.FromVerifier
+	19, // 27: hullmark.v1.JoinService.Epoch:output_type -> hullmark.v1.EpochFromService
+	23, // [23:28] is the sub-list for method output_type
+	18, // [18:23] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -1570,13 +2050,22 @@ func file_wire_proto_init() {
 		(*FromVerifier_Denied)(nil),
 		(*FromVerifier_Snapshot)(nil),
 	}
+	file_wire_proto_msgTypes[18].OneofWrappers = []any{
+		(*EpochFromNode_Ask)(nil),
+		(*EpochFromNode_Stored)(nil),
+	}
+	file_wire_proto_msgTypes[19].OneofWrappers = []any{
+		(*EpochFromService_Issued)(nil),
+		(*EpochFromService_Committed)(nil),
+		(*EpochFromService_Denied)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

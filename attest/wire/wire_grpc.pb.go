@@ -210,6 +210,7 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 
 const (
 	JoinService_Release_FullMethodName = "/hullmark.v1.JoinService/Release"
+	JoinService_Epoch_FullMethodName   = "/hullmark.v1.JoinService/Epoch"
 )
 
 // JoinServiceClient is the client API for JoinService service.
@@ -220,6 +221,8 @@ const (
 type JoinServiceClient interface {
 	// Release runs one exchange; the node sends first.
 	Release(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FromNode, FromVerifier], error)
+	// Epoch moves the epoch of a node that is Ready on by one; the node sends first.
+	Epoch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[EpochFromNode, EpochFromService], error)
 }
 
 type joinServiceClient struct {
@@ -243,6 +246,19 @@ func (c *joinServiceClient) Release(ctx context.Context, opts ...grpc.CallOption
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type JoinService_ReleaseClient = grpc.BidiStreamingClient[FromNode, FromVerifier]
 
+func (c *joinServiceClient) Epoch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[EpochFromNode, EpochFromService], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &JoinService_ServiceDesc.Streams[1], JoinService_Epoch_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[EpochFromNode, EpochFromService]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type JoinService_EpochClient = grpc.BidiStreamingClient[EpochFromNode, EpochFromService]
+
 // JoinServiceServer is the server API for JoinService service.
 // All implementations must embed UnimplementedJoinServiceServer
 // for forward compatibility.
@@ -251,6 +267,8 @@ type JoinService_ReleaseClient = grpc.BidiStreamingClient[FromNode, FromVerifier
 type JoinServiceServer interface {
 	// Release runs one exchange; the node sends first.
 	Release(grpc.BidiStreamingServer[FromNode, FromVerifier]) error
+	// Epoch moves the epoch of a node that is Ready on by one; the node sends first.
+	Epoch(grpc.BidiStreamingServer[EpochFromNode, EpochFromService]) error
 	mustEmbedUnimplementedJoinServiceServer()
 }
 
@@ -263,6 +281,9 @@ type UnimplementedJoinServiceServer struct{}
 
 func (UnimplementedJoinServiceServer) Release(grpc.BidiStreamingServer[FromNode, FromVerifier]) error {
 	return status.Error(codes.Unimplemented, "method Release not implemented")
+}
+func (UnimplementedJoinServiceServer) Epoch(grpc.BidiStreamingServer[EpochFromNode, EpochFromService]) error {
+	return status.Error(codes.Unimplemented, "method Epoch not implemented")
 }
 func (UnimplementedJoinServiceServer) mustEmbedUnimplementedJoinServiceServer() {}
 func (UnimplementedJoinServiceServer) testEmbeddedByValue()                     {}
@@ -292,6 +313,13 @@ func _JoinService_Release_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type JoinService_ReleaseServer = grpc.BidiStreamingServer[FromNode, FromVerifier]
 
+func _JoinService_Epoch_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(JoinServiceServer).Epoch(&grpc.GenericServerStream[EpochFromNode, EpochFromService]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type JoinService_EpochServer = grpc.BidiStreamingServer[EpochFromNode, EpochFromService]
+
 // JoinService_ServiceDesc is the grpc.ServiceDesc for JoinService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -303,6 +331,12 @@ var JoinService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Release",
 			Handler:       _JoinService_Release_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Epoch",
+			Handler:       _JoinService_Epoch_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

@@ -258,3 +258,29 @@ func FuzzFromVerifier(f *testing.F) {
 		}
 	})
 }
+
+func FuzzEpoch(f *testing.F) {
+	claim := &wire.EpochClaim{Node: make([]byte, 32), Uuid: make([]byte, 16), Generation: 1, Owner: make([]byte, 32), Epoch: 7}
+	raw, err := proto.Marshal(claim)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(raw)
+	add(f, &wire.EpochFromNode{Message: &wire.EpochFromNode_Ask{Ask: &wire.EpochAsk{Claim: raw, Mac: make([]byte, 32)}}},
+		&wire.EpochFromNode{Message: &wire.EpochFromNode_Stored{Stored: &wire.EpochStored{Issued: 8}}})
+	add(f, &wire.EpochFromService{Message: &wire.EpochFromService_Issued{Issued: &wire.EpochIssued{Issued: 8}}},
+		&wire.EpochFromService{Message: &wire.EpochFromService_Denied{Denied: &wire.Condition{Code: "epoch-early"}}})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if c, err := wire.DecodeEpochClaim(data); err == nil && (len(data) > wire.MaxEpochClaim || len(c.GetNode()) != 32 || len(c.GetUuid()) != 16 || len(c.GetOwner()) != 32) {
+			t.Errorf("%v was accepted as a claim", c)
+		}
+		n := &wire.EpochFromNode{}
+		if proto.Unmarshal(data, n) == nil && wire.CheckEpochFromNode(n) == nil && n.GetAsk() != nil && len(n.GetAsk().GetMac()) != 32 {
+			t.Errorf("%v was accepted as E1", n)
+		}
+		s := &wire.EpochFromService{}
+		if proto.Unmarshal(data, s) == nil && wire.CheckEpochFromService(s) == nil && s.GetMessage() == nil {
+			t.Error("an empty answer was accepted")
+		}
+	})
+}

@@ -1,0 +1,112 @@
+package nodetest
+
+import (
+	"context"
+	"net"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/wire"
+)
+
+// EpochCall is one call for the next number, as a node that is Ready makes it. Its fields may be changed before it is sent.
+type EpochCall struct {
+	// Key is the disk's epoch key.
+	Key hullmark.Secret
+	// Claim is what E1 says, and Edit, if it is set, changes E1 once it is authenticated.
+	Claim *wire.EpochClaim
+	Edit  func(*wire.EpochAsk)
+	// Stored is asked before E3 is sent: false ends the call there.
+	Stored func(issued uint64) bool
+	// Committed is set once E4 came, Issued once E2 did, and Denied if the service said no.
+	Committed bool
+	Issued    uint64
+	Denied    *hullmark.Condition
+}
+
+// EpochCall returns the honest call of the node whose ticket was used, and whose disk holds n.Epoch.
+func (n *Node) EpochCall() *EpochCall {
+	grant := n.Ticket().Disk
+	key, err := attest.EpochKey(grant.Key)
+	if err != nil {
+		panic(err)
+	}
+	return &EpochCall{Key: key, Claim: &wire.EpochClaim{
+		Node: n.ID[:], Uuid: grant.UUID[:], Generation: grant.Generation, Owner: grant.Owner[:], Epoch: n.Epoch,
+	}, Stored: func(issued uint64) bool { n.Epoch = issued; return true }}
+}
+
+// Do makes the call. A denial is no error.
+func (c *EpochCall) Do(ctx context.Context, address string, root hullmark.ClusterRoot) error {
+	config := attest.JoinConfig(root)
+	raw, err := net.Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	conn, info, err := credentials.NewTLS(config).ClientHandshake(ctx, config.ServerName, raw)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	client, err := grpc.NewClient("passthrough:///service", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return conn, nil }))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	stream, err := wire.NewJoinServiceClient(client).Epoch(ctx)
+	if err != nil {
+		return err
+	}
+	ask, err := c.ask(info)
+	if err != nil {
+		return err
+	}
+	return c.converse(stream, ask)
+}
+
+func (c *EpochCall) ask(info credentials.AuthInfo) (*wire.EpochAsk, error) {
+	claim, err := proto.Marshal(c.Claim)
+	if err != nil {
+		return nil, err
+	}
+	channel, err := attest.ChannelKey(&peer.Peer{AuthInfo: info})
+	if err != nil {
+		return nil, err
+	}
+	mac, err := attest.EpochMAC(c.Key, channel, claim)
+	ask := &wire.EpochAsk{Claim: claim, Mac: mac}
+	if c.Edit != nil {
+		c.Edit(ask)
+	}
+	return ask, err
+}
+
+func (c *EpochCall) converse(stream wire.JoinService_EpochClient, ask *wire.EpochAsk) error {
+	if err := stream.Send(&wire.EpochFromNode{Message: &wire.EpochFromNode_Ask{Ask: ask}}); err != nil {
+		return err
+	}
+	answer, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	c.Denied = answer.GetDenied().HullmarkCondition()
+	c.Issued = answer.GetIssued().GetIssued()
+	if c.Denied != nil || !c.Stored(c.Issued) {
+		return nil
+	}
+	if err := stream.Send(&wire.EpochFromNode{Message: &wire.EpochFromNode_Stored{Stored: &wire.EpochStored{Issued: c.Issued}}}); err != nil {
+		return err
+	}
+	if answer, err = stream.Recv(); err != nil {
+		return err
+	}
+	c.Denied, c.Committed = answer.GetDenied().HullmarkCondition(), answer.GetCommitted() != nil
+	return nil
+}

@@ -1,0 +1,257 @@
+package joinservice
+
+import (
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/peer"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+const (
+	// EpochPause is how long lies at least between two numbers that a node is issued while it is Ready.
+	EpochPause = 5 * time.Minute
+	// epochStored bounds the wait for E3: a busy disk syncs slowly.
+	epochStored = 30 * time.Second
+)
+
+// The codes of what stands between a Ready node and its next number.
+const (
+	// CodeEpochEarly: it had one less than EpochPause ago. It passes by itself.
+	CodeEpochEarly = "epoch-early"
+	// CodeEpochNotReady: its record does not say that it is Ready. It passes by itself.
+	CodeEpochNotReady = "epoch-not-ready"
+)
+
+// advance is one call of a node that is Ready, for the next number of its disk.
+type advance struct {
+	service *Service
+	stream  wire.JoinService_EpochServer
+	// ctx outlives the stream, as a release's does.
+	ctx   context.Context
+	claim *wire.EpochClaim
+	node  hullmark.NodeID
+	disk  hullmark.UUID
+	// last is the record as this call stored it last.
+	last stored
+}
+
+// Epoch moves the epoch of a node that is Ready on: E1 to E4 (docs/protocol.md, While a node is Ready). It shows by its disk's
+// epoch key who it is, and changes nothing but its own record's numbers.
+func (s *Service) Epoch(stream wire.JoinService_EpochServer) error {
+	if !attest.FirstCall(stream.Context()) {
+		return nil
+	}
+	a := &advance{service: s, stream: stream, ctx: context.WithoutCancel(stream.Context())}
+	err := a.run()
+	if err != nil && s.Log != nil && a.node != (hullmark.NodeID{}) {
+		s.Log.Info("epoch", "node", a.node.String(), "error", err.Error())
+	}
+	return nil
+}
+
+func (a *advance) run() error {
+	if err := a.identify(); err != nil {
+		return a.deny(err)
+	}
+	issued, err := a.issue()
+	if err != nil {
+		return a.deny(err)
+	}
+	if err := a.send(&wire.EpochFromService{Message: &wire.EpochFromService_Issued{Issued: &wire.EpochIssued{Issued: issued}}}); err != nil {
+		return err
+	}
+	answer, err := a.receive(epochStored)
+	if err != nil {
+		return err
+	}
+	if answer.GetStored().GetIssued() != issued {
+		return a.deny(unexpected("E3"))
+	}
+	if err := a.commit(issued); err != nil {
+		return a.deny(err)
+	}
+	return a.send(&wire.EpochFromService{Message: &wire.EpochFromService_Committed{Committed: &wire.EpochCommitted{}}})
+}
+
+// identify receives E1, in one of the bounded places for strangers. Until its code is verified nothing is asked of the records.
+func (a *advance) identify() error {
+	if !a.service.enter() {
+		return &hullmark.Condition{
+			Code: "busy", Step: "EPOCH", Title: "the join service has as many exchanges under way as it takes", Retry: true,
+			Next: "wait: the node tries again by itself",
+		}
+	}
+	defer a.service.leave()
+	message, err := a.receive(a.service.Patience.Proof)
+	if err != nil {
+		return err
+	}
+	if message.GetAsk() == nil {
+		return unexpected("E1")
+	}
+	if a.claim, err = wire.DecodeEpochClaim(message.GetAsk().GetClaim()); err != nil {
+		return errors.Join(err, refused())
+	}
+	if err := a.verify(message.GetAsk()); err != nil {
+		return err
+	}
+	a.node, a.disk = hullmark.NodeID(a.claim.GetNode()), hullmark.UUID(a.claim.GetUuid())
+	return nil
+}
+
+// verify makes sure that who asks holds the epoch key of the disk that it names.
+func (a *advance) verify(ask *wire.EpochAsk) error {
+	other, ok := peer.FromContext(a.stream.Context())
+	if !ok {
+		return errors.New("epoch: the channel's peer is unknown")
+	}
+	channel, err := attest.ChannelKey(other)
+	if err != nil {
+		return err
+	}
+	key, err := a.key()
+	if err != nil {
+		return err
+	}
+	defer key.Wipe()
+	mac, err := attest.EpochMAC(key, channel, ask.GetClaim())
+	if err != nil {
+		return err
+	}
+	if !hmac.Equal(mac, ask.GetMac()) {
+		return refused()
+	}
+	return nil
+}
+
+// key derives the epoch key of the disk that the claim names.
+func (a *advance) key() (hullmark.Secret, error) {
+	desk := a.service.desk()
+	disk, err := desk.Keys.DiskKey(a.claim.GetGeneration(), desk.Policy.First(desk.Root), hullmark.NodeID(a.claim.GetOwner()), hullmark.UUID(a.claim.GetUuid()))
+	if err != nil {
+		var unreachable *hullmark.Condition
+		if errors.As(err, &unreachable) {
+			return hullmark.Secret{}, err
+		}
+		return hullmark.Secret{}, errors.Join(err, refused()) // No such generation here.
+	}
+	defer disk.Wipe()
+	return attest.EpochKey(disk)
+}
+
+// issue records the next number before it is sent.
+func (a *advance) issue() (issued uint64, err error) {
+	err = a.change(func(m *Machine, known bool) error {
+		if err := a.admit(m, known); err != nil {
+			return err
+		}
+		m.Record.Issued++
+		m.Advanced = time.Now().UTC().Truncate(time.Second)
+		issued = m.Record.Issued
+		return nil
+	})
+	return issued, err
+}
+
+// admit holds the claim to the policy in force and to the record.
+func (a *advance) admit(m *Machine, known bool) error {
+	if !known || !a.isMember(m) || m.Record.Disk != a.disk {
+		return refused()
+	}
+	epoch := a.claim.GetEpoch()
+	if epoch < m.Record.Committed {
+		return rolledBack(fmt.Sprintf("epoch ≥ %d", m.Record.Committed), strconv.FormatUint(epoch, 10))
+	}
+	if m.State != MachineReady || epoch > m.Record.Issued { // The operator's record of a first node is handed over a little later.
+		return &hullmark.Condition{
+			Code: CodeEpochNotReady, Step: "EPOCH", Title: "by its record the node is not Ready, or never had its disk's number", Retry: true,
+			Expected: fmt.Sprintf("%s, epoch ≤ %d", MachineReady, m.Record.Issued), Got: fmt.Sprintf("%s, %d", m.State, epoch), Next: "wait: the node asks again by itself",
+		}
+	}
+	if since := time.Since(m.Advanced); since >= 0 && since < EpochPause { // A clock that was put back locks nobody out.
+		return &hullmark.Condition{
+			Code: CodeEpochEarly, Step: "EPOCH", Title: "the node's epoch moved on a moment ago", Retry: true,
+			Expected: "a pause of at least " + EpochPause.String(), Got: since.Round(time.Second).String(), Next: "wait: the node asks again by itself",
+		}
+	}
+	return nil
+}
+
+// isMember reports whether the policy in force admits the machine, by a rule of its own or of the group that named it, and its disk for it.
+func (a *advance) isMember(m *Machine) bool {
+	now := a.service.Policy.inForce.Load()
+	if owner := hullmark.NodeID(a.claim.GetOwner()); owner != a.node && !slices.Contains(now.policy.Rebinds, measurements.Rebind{Old: owner, New: a.node}) {
+		return false
+	}
+	if _, named := now.members[a.node]; named {
+		return true
+	}
+	of := func(g group) bool { return g.rule.Member(a.node).Name == m.Name }
+	return !now.policy.Bars(a.node) && slices.ContainsFunc(now.groups, of)
+}
+
+// commit records that the number is on the disk.
+func (a *advance) commit(issued uint64) error {
+	return a.change(func(m *Machine, _ bool) (err error) {
+		m.Record, err = m.Record.Commit(a.disk, issued)
+		return err
+	})
+}
+
+// change edits the node's record within the time that it waits.
+func (a *advance) change(edit func(m *Machine, known bool) error) error {
+	ctx, cancel := context.WithTimeout(a.ctx, DecisionTime)
+	defer cancel()
+	return a.service.change(ctx, a.node, &a.last, edit)
+}
+
+// deny tells the node why it gets no number: the condition that err carries, or that there is one.
+func (a *advance) deny(err error) error {
+	var condition *hullmark.Condition
+	if !errors.As(err, &condition) {
+		return err // The stream has ended, or the service is at fault.
+	}
+	said := a.send(&wire.EpochFromService{Message: &wire.EpochFromService_Denied{Denied: wire.FromCondition(condition)}})
+	return cmp.Or(err, said)
+}
+
+func (a *advance) send(m *wire.EpochFromService) error {
+	if err := a.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("send the epoch's message: %w", err)
+	}
+	return nil
+}
+
+// receive waits for one message and holds it to its limits. Returning ends the stream, and with it the goroutine.
+func (a *advance) receive(limit time.Duration) (*wire.EpochFromNode, error) {
+	type result struct {
+		message *wire.EpochFromNode
+		err     error
+	}
+	arrived := make(chan result, 1)
+	go func() {
+		message, err := a.stream.Recv()
+		arrived <- result{message, err}
+	}()
+	select {
+	case r := <-arrived:
+		if r.err != nil {
+			return nil, fmt.Errorf("receive the epoch's message: %w", r.err)
+		}
+		return r.message, wire.CheckEpochFromNode(r.message)
+	case <-time.After(limit):
+		return nil, errors.New("receive the epoch's message: the node said nothing for " + limit.String())
+	}
+}
