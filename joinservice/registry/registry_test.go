@@ -328,7 +328,7 @@ func TestManifestNamesWhatTheCodeNames(t *testing.T) {
 		}
 		documents++
 	}
-	if documents != 16 {
+	if documents != 20 {
 		t.Errorf("the manifest has %d documents", documents)
 	}
 }
