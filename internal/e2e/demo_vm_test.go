@@ -84,6 +84,7 @@ func (b bench) comesBack(t *testing.T, uid string, h *hunt) kept {
 		t.Error("node list does not name the node")
 	}
 	h.objects(t)
+	h.processes(t)
 	backup := b.backUp(t, m, file)
 	// The API server and etcd take their time to end where the processor is emulated.
 	if !m.Stop(5 * time.Minute) {

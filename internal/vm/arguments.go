@@ -2,8 +2,10 @@ package vm
 
 import (
 	"context"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -61,6 +63,9 @@ func (h hardware) arguments() []string {
 		"-qmp", "unix:"+h.file(h.qmpSocket)+",server=on,wait=off")
 	if h.nodeConf != "" {
 		args = append(args, "-fw_cfg", "name="+NodeConfigName+",file="+h.file(h.nodeConf))
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.config.FwCfg)) {
+		args = append(args, "-fw_cfg", "name="+strings.ReplaceAll(name, ",", ",,")+",string="+strings.ReplaceAll(h.config.FwCfg[name], ",", ",,"))
 	}
 	for _, text := range h.config.SMBIOS {
 		args = append(args, "-smbios", "type=11,value="+strings.ReplaceAll(text, ",", ",,"))

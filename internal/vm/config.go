@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,6 +74,8 @@ type Config struct {
 	Network string
 	// NodeConfig, if not nil, is given to the guest under the fw_cfg name NodeConfigName.
 	NodeConfig []byte
+	// FwCfg are further texts of QEMU's firmware configuration device, by name: what else a host may hand to its guest there.
+	FwCfg map[string]string
 	// SMBIOS are OEM strings (SMBIOS 3.6 §7.12, type 11), each of at most maxSMBIOS printable bytes. The boot stub reads some.
 	SMBIOS []string
 	// NICROM leaves the network card's boot ROM in place. It is measured into PCR 2; without it there is nothing to measure.
@@ -182,6 +185,8 @@ func (c Config) Check() error {
 		return errors.New("secure boot: no variables file: name one with your keys enrolled, such as hullmark keys create makes (--vars, or variables in a machine file)")
 	case slices.ContainsFunc(c.SMBIOS, func(s string) bool { return s == "" || len(s) > maxSMBIOS || strings.ContainsFunc(s, notPrintable) }):
 		return fmt.Errorf("SMBIOS string: 1 to %d printable bytes are possible", maxSMBIOS)
+	case strings.ContainsFunc(strings.Join(slices.Concat(slices.Collect(maps.Keys(c.FwCfg)), slices.Collect(maps.Values(c.FwCfg))), ""), notPrintable):
+		return errors.New("fw_cfg: names and texts of printable bytes are possible")
 	case c.Network != "" && len(c.Forwards) > 0:
 		return fmt.Errorf("forward %s: a machine in a network has no forwards of its own; give it to hullmark vm network, as HOST:ADDRESS:GUEST", c.Forwards[0])
 	case slices.ContainsFunc(c.Forwards, func(f Forward) bool { return f.Address.IsValid() }):
