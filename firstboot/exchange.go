@@ -257,7 +257,7 @@ func (x *exchange) openDisk(ctx context.Context) error {
 	}
 	return x.say(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
 		Issued: x.ticket.Disk.Epoch.Issued, EpochRead: opened.EpochRead, Joined: opened.Joined, LastBoot: opened.LastBoot,
-		Addresses: ownAddresses(x.stream.Context(), x.agent.config),
+		Addresses: ownAddresses(x.stream.Context(), x.agent.config), CertificateEnds: opened.CertificateEnds,
 	}}})
 }
 

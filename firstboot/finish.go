@@ -100,7 +100,7 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 		x.startJoinService(ctx)
 	}
 	if x.opened.Joined {
-		if err := x.renew(ctx); err != nil {
+		if err := errors.Join(x.readyKubelet(), x.renew(ctx)); err != nil {
 			return err
 		}
 		x.sayUsage()
@@ -270,6 +270,9 @@ func (x *exchange) waitReady(ctx context.Context) error {
 	// An API server's words, so they are bounded and quoted.
 	report := func(why error) { x.progress("ready", fmt.Sprintf("not yet: %.300q", why.Error())) }
 	if err := x.agent.Cluster.WaitReady(ctx, x.access(), x.proceed.GetNodeName(), report); err != nil {
+		return err
+	}
+	if err := x.agent.removeState(kubeadm.BootstrapFile); err != nil {
 		return err
 	}
 	x.agent.Status.Say("the agent took %s", usage())

@@ -42,7 +42,7 @@ func (x *exchange) checkProceed(p *wire.Proceed) error {
 	if err := x.checkClock(p); err != nil {
 		return err
 	}
-	err := errors.Join(x.checkRole(p), x.checkMaterial(p), x.checkEndpoint(p), x.checkSnapshot(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
+	err := errors.Join(x.checkRole(p), x.checkMaterial(p), x.checkBootstrap(p), x.checkEndpoint(p), x.checkSnapshot(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
 	if err == nil {
 		return nil
 	}

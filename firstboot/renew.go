@@ -20,8 +20,8 @@ const kubeletConf = "/etc/kubernetes/kubelet.conf"
 // renew brings what kubeadm once wrote on the disk of a node that comes back up to what M6 says: a control plane's certificates and kubeconfigs, and where the
 // kubelet finds the API server. What cannot be judged stays as it is, with a warning: the node worked with it.
 func (x *exchange) renew(ctx context.Context) error {
-	if x.proceed.GetEndpoint() == "" {
-		return nil
+	if x.proceed.GetEndpoint() == "" || x.bootstraps() {
+		return nil // A kubelet that bootstraps anew is told the endpoint with its token.
 	}
 	if hullmark.Role(x.proceed.GetRole()) == hullmark.ControlPlane {
 		if err := x.renewCertificates(ctx); err != nil {
@@ -55,7 +55,11 @@ func (x *exchange) renewCertificates(ctx context.Context) error {
 	if err := x.agent.storeState(kubeadm.RenewFile, documents); err != nil {
 		return fmt.Errorf("renew certificates: %w", err)
 	}
-	if err := x.agent.removeState(kubeadm.Renewals()...); err != nil {
+	old := kubeadm.Renewals()
+	if x.renewal().KubeletEnded() {
+		old = append(old, kubeadm.KubeletIdentity()...)
+	}
+	if err := x.agent.removeState(old...); err != nil {
 		return fmt.Errorf("renew certificates: %w", err)
 	}
 	renewing := time.Now()

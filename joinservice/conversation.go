@@ -130,6 +130,8 @@ type Opened struct {
 	LastBoot string
 	// Addresses are the node's own, first the one at which it was reached.
 	Addresses []netip.Addr
+	// CertificateEnds is when its kubelet's client certificate ends; the start of 1970 if it holds none.
+	CertificateEnds time.Time
 }
 
 // Grant sends M4 and receives M5. The ticket's epoch must be recorded before.
@@ -157,7 +159,7 @@ func (c *Conversation) Grant(ticket hullmark.Ticket) (Opened, error) {
 }
 
 func readOpened(message *wire.Opened) Opened {
-	opened := Opened{EpochRead: message.GetEpochRead(), Joined: message.GetJoined(), LastBoot: message.GetLastBoot()}
+	opened := Opened{EpochRead: message.GetEpochRead(), Joined: message.GetJoined(), LastBoot: message.GetLastBoot(), CertificateEnds: time.Unix(message.GetCertificateEnds(), 0)}
 	for _, text := range message.GetAddresses() {
 		if address, err := netip.ParseAddr(text); err == nil { // CheckFromNode refused all others.
 			opened.Addresses = append(opened.Addresses, address)

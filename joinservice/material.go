@@ -43,9 +43,34 @@ func (x *release) addMaterial(proceed *wire.Proceed) (err error) {
 	if err != nil {
 		return fmt.Errorf("join material: %w", err)
 	}
-	proceed.KubeadmDocuments, proceed.Time = documents, time.Now().Unix()
+	proceed.KubeadmDocuments = documents
 	proceed.Files = append(proceed.Files, &wire.File{Path: kubeadm.DiscoveryFile, Content: discovery, Mode: 0o644})
 	return checkSize(proceed)
+}
+
+// bootstrapMargin is how much longer a kubelet's certificate has to last for the node to come back with it.
+const bootstrapMargin = 10 * time.Minute
+
+// lacksCertificate reports that a worker's kubelet has no certificate any more by this service's clock. What the node says of it earns it no more than a token
+// for its own name and one key. A control plane makes its kubelet another itself, from the authority on its disk.
+func (x *release) lacksCertificate() bool {
+	return x.admission.Member.Role == hullmark.Worker && time.Until(x.opened.CertificateEnds) < bootstrapMargin
+}
+
+// addBootstrap adds to M6 what the kubelet of a node that comes back asks for a new certificate with. What the node confirmed is recorded with the token.
+func (x *release) addBootstrap(proceed *wire.Proceed) error {
+	member := x.admission.Member
+	token, err := x.service.Tokens.Issue(x.ctx, Machine{Node: x.claims.Node, Name: member.Name, Role: member.Role}, x.confirm)
+	if err != nil {
+		return err
+	}
+	defer token.Wipe()
+	kubeconfig, err := kubeadm.BootstrapKubeconfig(x.service.Settings.ControlPlaneEndpoint, x.service.KubernetesCA, token)
+	if err != nil {
+		return fmt.Errorf("join material: %w", err)
+	}
+	proceed.Files = append(proceed.Files, &wire.File{Path: kubeadm.BootstrapFile, Content: kubeconfig, Mode: 0o600})
+	return nil
 }
 
 // AddPool adds to M6, last of all, what a member's pool gives its nodes at each boot, and refuses what is too large for a message by then.
@@ -72,7 +97,7 @@ func (x *release) addEndpoint(proceed *wire.Proceed) error {
 		if err != nil {
 			return fmt.Errorf("the endpoint of a node that comes back: %w", err)
 		}
-		proceed.Names, proceed.Time = settings.Names, time.Now().Unix()
+		proceed.Names = settings.Names
 		proceed.Files = append(proceed.Files, &wire.File{Path: stateDir + "settings.json", Content: encoded, Mode: 0o644})
 		if err := x.addRotated(proceed); err != nil {
 			return err

@@ -199,10 +199,12 @@ func (x *release) grant() (err error) {
 // commit records what the node confirmed, with the token that M6 brings it, and
 // makes M6.
 func (x *release) commit() (proceed *wire.Proceed, err error) {
-	proceed = &wire.Proceed{NodeName: x.admission.Member.Name, Role: string(x.admission.Member.Role)}
+	proceed = &wire.Proceed{NodeName: x.admission.Member.Name, Role: string(x.admission.Member.Role), Time: time.Now().Unix()}
 	switch {
 	case x.unchecked():
 		err = x.checkUnchecked()
+	case x.opened.Joined && x.lacksCertificate():
+		err = x.addBootstrap(proceed)
 	case x.opened.Joined:
 		err = x.confirm("")
 	default:

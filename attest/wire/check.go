@@ -28,6 +28,9 @@ func checkNodeKind(m *FromNode) error {
 	case *FromNode_Proof:
 		return checkProof(kind.Proof)
 	case *FromNode_Opened:
+		if kind.Opened.GetCertificateEnds() < 0 {
+			return errors.New("certificate_ends: before 1970")
+		}
 		return checkAddresses(kind.Opened.GetAddresses())
 	case *FromNode_Progress:
 		return checkCauses(kind.Progress.GetFailed())

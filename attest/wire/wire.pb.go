@@ -720,14 +720,15 @@ func (x *Ticket) GetUnchecked() bool {
 
 // Opened (M5) is sent when the disk is open and its epoch is fsynced.
 type Opened struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Issued        uint64                 `protobuf:"varint,1,opt,name=issued,proto3" json:"issued,omitempty"`
-	EpochRead     uint64                 `protobuf:"varint,2,opt,name=epoch_read,json=epochRead,proto3" json:"epoch_read,omitempty"` // what the disk held before
-	Joined        bool                   `protobuf:"varint,3,opt,name=joined,proto3" json:"joined,omitempty"`                        // the disk holds a finished kubeadm init or join
-	LastBoot      string                 `protobuf:"bytes,4,opt,name=last_boot,json=lastBoot,proto3" json:"last_boot,omitempty"`     // RFC 3339, by the node's own clock; for people
-	Addresses     []string               `protobuf:"bytes,5,rep,name=addresses,proto3" json:"addresses,omitempty"`                   // the node's own IP addresses, first the one at which it was reached; for its kubeadm documents
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Issued          uint64                 `protobuf:"varint,1,opt,name=issued,proto3" json:"issued,omitempty"`
+	EpochRead       uint64                 `protobuf:"varint,2,opt,name=epoch_read,json=epochRead,proto3" json:"epoch_read,omitempty"`                   // what the disk held before
+	Joined          bool                   `protobuf:"varint,3,opt,name=joined,proto3" json:"joined,omitempty"`                                          // the disk holds a finished kubeadm init or join
+	LastBoot        string                 `protobuf:"bytes,4,opt,name=last_boot,json=lastBoot,proto3" json:"last_boot,omitempty"`                       // RFC 3339, by the node's own clock; for people
+	Addresses       []string               `protobuf:"bytes,5,rep,name=addresses,proto3" json:"addresses,omitempty"`                                     // the node's own IP addresses, first the one at which it was reached; for its kubeadm documents
+	CertificateEnds int64                  `protobuf:"varint,6,opt,name=certificate_ends,json=certificateEnds,proto3" json:"certificate_ends,omitempty"` // Unix time in seconds at which its kubelet's client certificate ends; 0 if it holds none
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Opened) Reset() {
@@ -793,6 +794,13 @@ func (x *Opened) GetAddresses() []string {
 		return x.Addresses
 	}
 	return nil
+}
+
+func (x *Opened) GetCertificateEnds() int64 {
+	if x != nil {
+		return x.CertificateEnds
+	}
+	return 0
 }
 
 // File is one file that the node writes on its encrypted disk.
@@ -864,7 +872,7 @@ type Proceed struct {
 	KubeadmDocuments []byte                 `protobuf:"bytes,3,opt,name=kubeadm_documents,json=kubeadmDocuments,proto3" json:"kubeadm_documents,omitempty"` // YAML documents, complete
 	Files            []*File                `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`                                               // Kubernetes CAs, keyset, online CA, policy
 	Manifests        [][]byte               `protobuf:"bytes,5,rep,name=manifests,proto3" json:"manifests,omitempty"`                                       // YAML, applied after init
-	Time             int64                  `protobuf:"varint,6,opt,name=time,proto3" json:"time,omitempty"`                                                // Unix time in seconds by the verifier's clock; for a node that joins, and for a control plane that comes back
+	Time             int64                  `protobuf:"varint,6,opt,name=time,proto3" json:"time,omitempty"`                                                // Unix time in seconds by the verifier's clock
 	Endpoint         string                 `protobuf:"bytes,7,opt,name=endpoint,proto3" json:"endpoint,omitempty"`                                         // HOST:PORT of the control plane by now, for a node that comes back
 	Names            []string               `protobuf:"bytes,8,rep,name=names,proto3" json:"names,omitempty"`                                               // for a control plane that comes back: further names of its API server's certificate
 	Hooks            []string               `protobuf:"bytes,9,rep,name=hooks,proto3" json:"hooks,omitempty"`                                               // services of the image to start before kubeadm and the kubelet, in this order
@@ -1872,14 +1880,15 @@ const file_wire_proto_rawDesc = "" +
 	"\x0eformat_allowed\x18\x06 \x01(\bR\rformatAllowed\x12\x1c\n" +
 	"\tcommitted\x18\a \x01(\x04R\tcommitted\x12\x16\n" +
 	"\x06issued\x18\b \x01(\x04R\x06issued\x12\x1c\n" +
-	"\tunchecked\x18\t \x01(\bR\tunchecked\"\x92\x01\n" +
+	"\tunchecked\x18\t \x01(\bR\tunchecked\"\xbd\x01\n" +
 	"\x06Opened\x12\x16\n" +
 	"\x06issued\x18\x01 \x01(\x04R\x06issued\x12\x1d\n" +
 	"\n" +
 	"epoch_read\x18\x02 \x01(\x04R\tepochRead\x12\x16\n" +
 	"\x06joined\x18\x03 \x01(\bR\x06joined\x12\x1b\n" +
 	"\tlast_boot\x18\x04 \x01(\tR\blastBoot\x12\x1c\n" +
-	"\taddresses\x18\x05 \x03(\tR\taddresses\"H\n" +
+	"\taddresses\x18\x05 \x03(\tR\taddresses\x12)\n" +
+	"\x10certificate_ends\x18\x06 \x01(\x03R\x0fcertificateEnds\"H\n" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\fR\acontent\x12\x12\n" +

@@ -32,12 +32,12 @@ const pkiDir = "/etc/kubernetes/pki"
 // the next one from starting, and an admin.conf would be used in the place of the token.
 func JoinRemains() []string {
 	return []string{
-		"/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf", DiscoveryFile, "/etc/kubernetes/admin.conf",
+		"/etc/kubernetes/kubelet.conf", BootstrapFile, DiscoveryFile, "/etc/kubernetes/admin.conf",
 		"/etc/kubernetes/super-admin.conf", "/etc/kubernetes/controller-manager.conf", "/etc/kubernetes/scheduler.conf",
 		"/etc/kubernetes/manifests/etcd.yaml", "/etc/kubernetes/manifests/kube-apiserver.yaml",
 		"/etc/kubernetes/manifests/kube-controller-manager.yaml", "/etc/kubernetes/manifests/kube-scheduler.yaml",
 		"/etc/kubernetes/tmp", pkiDir, EtcdData,
-		"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/instance-config.yaml", "/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/pki",
+		"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/instance-config.yaml", "/var/lib/kubelet/kubeadm-flags.env", kubeletPKI,
 	}
 }
 

@@ -104,6 +104,9 @@ func (r Renewal) plan() (documents []byte, why string, err error) {
 			why = fmt.Sprintf("%s.crt ends on %s", base, end.UTC().Format(time.DateOnly))
 		}
 	}
+	if why == "" && r.KubeletEnded() {
+		why = "the kubelet's certificate has ended"
+	}
 	if why == "" {
 		if why, err = r.unserved(certificates["apiserver"]); err != nil || why == "" {
 			return nil, "", err
@@ -112,6 +115,20 @@ func (r Renewal) plan() (documents []byte, why string, err error) {
 	documents, err = r.documents(certificates)
 	return documents, why, err
 }
+
+// KubeletEnded reports that the kubelet's client certificate has ended, or is about to, or cannot be read, so that KubeletIdentity has to be made anew, too. One that kubeadm
+// has just made is in kubelet.conf alone, and the kubelet exchanges it when it starts.
+func (r Renewal) KubeletEnded() bool {
+	text, err := r.Read(ClientCertificate)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	ends, torn := CertificateEnds(text)
+	return err != nil || torn != nil || ends.Sub(r.Now) < kubeletMargin
+}
+
+// kubeletMargin is how much longer a kubelet's certificate has to last for a control plane to start with it.
+const kubeletMargin = 10 * time.Minute
 
 // certificate reads one of the renewed certificates.
 func (r Renewal) certificate(base string) (*x509.Certificate, error) {

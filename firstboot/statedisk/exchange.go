@@ -66,6 +66,8 @@ type Opened struct {
 	Joined bool `json:"joined"`
 	// LastBoot is when the disk was last opened, in RFC 3339 by the node's clock; empty for a new disk.
 	LastBoot string `json:"lastBoot,omitempty"`
+	// CertificateEnds is when the kubelet's newest client certificate on the disk ends, in Unix time; 0 if there is none.
+	CertificateEnds int64 `json:"certificateEnds,omitempty"`
 }
 
 // Client asks the helper.

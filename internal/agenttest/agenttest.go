@@ -114,6 +114,8 @@ type Machine struct {
 	Offline int
 	// Fail is what fails when it is asked for, such as "start kubelet.service".
 	Fail string
+	// Started, if set, is called with each unit that is started.
+	Started func(unit string)
 
 	mutex sync.Mutex
 	did   []string
@@ -140,7 +142,12 @@ func (m *Machine) Did() []string {
 func (m *Machine) Has(what string) bool { return slices.Contains(m.Did(), what) }
 
 // Start starts a unit.
-func (m *Machine) Start(_ context.Context, unit string) error { return m.note("start " + unit) }
+func (m *Machine) Start(_ context.Context, unit string) error {
+	if m.Started != nil {
+		m.Started(unit)
+	}
+	return m.note("start " + unit)
+}
 
 // Restart starts a unit anew.
 func (m *Machine) Restart(_ context.Context, unit string) error { return m.note("restart " + unit) }

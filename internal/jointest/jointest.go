@@ -102,7 +102,7 @@ func (s *Site) newAgent(t testing.TB) {
 func (s *Site) Reboot(t testing.TB, root hullmark.ClusterRoot) {
 	t.Helper()
 	s.tpm.Reset(t)
-	s.Disk.Opened.Joined = true
+	s.Disk.Opened.Joined, s.Disk.Opened.CertificateEnds = true, time.Now().Add(24*time.Hour).Unix()
 	s.start(t, root)
 }
 

@@ -14,6 +14,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -46,6 +47,8 @@ type Node struct {
 	Unjoined bool
 	// LastBoot is what M5 says of the last boot.
 	LastBoot string
+	// CertificateEnds is when M5 says that the kubelet's certificate ends; zero is tomorrow.
+	CertificateEnds time.Time
 	// EventLog is what M3 offers as an explanation.
 	EventLog []byte
 	// EditHello and EditProof let a test tamper with what the node sends; nil for an honest node.
@@ -430,7 +433,15 @@ func (n *Node) open(stream stream) error {
 	n.observe("M5")
 	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
 		Issued: epoch.Issued, EpochRead: read, Joined: n.Disk.State == hullmark.DiskReady && !n.Unjoined, LastBoot: n.LastBoot, Addresses: []string{"192.0.2.7"},
+		CertificateEnds: n.certificateEnds().Unix(),
 	}}})
+}
+
+func (n *Node) certificateEnds() time.Time {
+	if n.CertificateEnds.IsZero() {
+		return time.Now().Add(24 * time.Hour)
+	}
+	return n.CertificateEnds
 }
 
 // finish does M7; from then on the machine's disk is ready.

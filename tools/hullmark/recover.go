@@ -223,7 +223,7 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 	if err != nil {
 		return nil, err
 	}
-	proceed := &wire.Proceed{NodeName: member.Name, Role: string(member.Role), Files: files}
+	proceed := &wire.Proceed{NodeName: member.Name, Role: string(member.Role), Files: files, Time: time.Now().Unix()}
 	if r.file.Cluster.Settings != nil { // Else the cluster was initialised by another file.
 		settings, err := r.file.Cluster.CurrentSettings()
 		if err != nil {

@@ -81,7 +81,7 @@ func advanceIn(dir string, epoch hullmark.Epoch) (statedisk.Opened, error) {
 	if err != nil {
 		return statedisk.Opened{}, err
 	}
-	opened := statedisk.Opened{EpochRead: e, Joined: joined(dir), LastBoot: lastBoot(dir)}
+	opened := statedisk.Opened{EpochRead: e, Joined: joined(dir), LastBoot: lastBoot(dir), CertificateEnds: certificateEnds(dir)}
 	if epoch.Unchecked {
 		return opened, nil
 	}

@@ -1,0 +1,42 @@
+package volume
+
+import (
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+)
+
+// maxCertificate bounds a kubelet's file of a certificate and its key, in bytes.
+const maxCertificate = 64 << 10
+
+// certificateEnds returns when the kubelet's newest client certificate ends, in Unix time, or 0 if there is none that can be read. The kubelet keeps each in a file of
+// its own, and a link to the newest one beside them: of what the link says only the last name counts.
+func certificateEnds(dir string) int64 {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return 0
+	}
+	defer root.Close()
+	folder, name := path.Split(kubeadm.ClientCertificate)
+	folder = folder[1:]
+	if target, err := root.Readlink(folder + name); err == nil {
+		name = filepath.Base(target)
+	}
+	file, err := root.Open(folder + name)
+	if err != nil {
+		return 0
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxCertificate))
+	if err != nil {
+		return 0
+	}
+	ends, err := kubeadm.CertificateEnds(text)
+	if err != nil || ends.Unix() < 0 {
+		return 0
+	}
+	return ends.Unix()
+}
