@@ -10,9 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -135,6 +138,7 @@ func (r *Rig) writeKeys(context.Context) error {
 	both := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	return errors.Join(
 		r.writeLeaf("apiserver", r.Cluster.Kubernetes, leaf{name: "kube-apiserver", usages: both[:1], loopback: true}),
+		r.writeLeaf("apiserver-kubelet-client", r.Cluster.Kubernetes, leaf{name: "kube-apiserver-kubelet-client", groups: []string{"kubeadm:cluster-admins"}, usages: both[1:]}),
 		r.writeLeaf("etcd/server", r.Cluster.Etcd, leaf{name: "etcd", usages: both, loopback: true}),
 		r.writeLeaf("apiserver-etcd-client", r.Cluster.Etcd, leaf{name: "kube-apiserver-etcd-client", usages: both[1:]}),
 	)
@@ -152,6 +156,42 @@ func FreeAddress() (string, error) {
 // launch starts one of the bundle's programs.
 func (r *Rig) launch(name string, args ...string) (*Process, error) {
 	return Launch(r.dir, exec.Command(filepath.Join(r.bin, name), args...))
+}
+
+// launchComponent starts a program with the flags that kubeadm gives it itself, and those of Hullmark's documents in their place (cmd/kubeadm/app/util, ArgumentsToCommand).
+func (r *Rig) launchComponent(field, name string, own ...string) (*Process, error) {
+	extra, err := r.extraArguments(field)
+	if err != nil {
+		return nil, err
+	}
+	args := slices.DeleteFunc(own, func(arg string) bool {
+		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
+		return slices.ContainsFunc(extra, func(e string) bool { return strings.HasPrefix(e, "--"+name+"=") })
+	})
+	return r.launch(name, append(args, extra...)...)
+}
+
+// extraArguments are the flags that Hullmark's documents give a component, with the rig's files in the place of a node's.
+func (r *Rig) extraArguments(field string) ([]string, error) {
+	documents, err := kubeadm.InitDocuments(kubeadm.Params{
+		NodeName: "rig", AdvertiseAddress: netip.MustParseAddr("127.0.0.1"),
+		ServiceSubnet: netip.MustParsePrefix("10.96.0.0/16"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	var components map[string]any
+	if err := kubeadm.Find(documents, "ClusterConfiguration", &components); err != nil {
+		return nil, err
+	}
+	component, _ := components[field].(map[string]any)
+	list, _ := component["extraArgs"].([]any)
+	var args []string
+	for _, each := range list {
+		argument, _ := each.(map[string]any)
+		args = append(args, strings.ReplaceAll(fmt.Sprintf("--%s=%s", argument["name"], argument["value"]), "/etc/kubernetes/pki/", r.pki("")))
+	}
+	return args, nil
 }
 
 func (r *Rig) startEtcd(ctx context.Context) error {
@@ -188,13 +228,15 @@ func (r *Rig) StartAPI(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.apiserver, err = r.launch("kube-apiserver",
+	r.apiserver, err = r.launchComponent("apiServer", "kube-apiserver",
 		"--bind-address="+host, "--secure-port="+port, "--advertise-address="+host, "--endpoint-reconciler-type=none",
 		"--etcd-servers="+r.etcdURL, "--etcd-cafile="+r.pki("etcd/ca.crt"),
 		"--etcd-certfile="+r.pki("apiserver-etcd-client.crt"), "--etcd-keyfile="+r.pki("apiserver-etcd-client.key"),
 		"--client-ca-file="+r.pki("ca.crt"), "--tls-cert-file="+r.pki("apiserver.crt"), "--tls-private-key-file="+r.pki("apiserver.key"),
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file="+r.pki("sa.pub"), "--service-account-signing-key-file="+r.pki("sa.key"),
+		"--kubelet-client-certificate="+r.pki("apiserver-kubelet-client.crt"), "--kubelet-client-key="+r.pki("apiserver-kubelet-client.key"),
+		"--kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname",
 		"--service-cluster-ip-range=10.96.0.0/16",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--enable-bootstrap-token-auth=true", "--allow-privileged=true")
 	if err != nil {
@@ -256,10 +298,9 @@ func (r *Rig) startManager(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.manager, err = r.launch("kube-controller-manager",
+	r.manager, err = r.launchComponent("controllerManager", "kube-controller-manager",
 		"--bind-address="+host, "--secure-port="+port, "--kubeconfig="+kubeconfig, "--leader-elect=false",
-		"--controllers=*,bootstrapsigner,tokencleaner", "--use-service-account-credentials=true",
-		"--cluster-signing-duration="+kubeadm.CertificateLife.String(),
+		"--use-service-account-credentials=true",
 		"--root-ca-file="+r.pki("ca.crt"), "--service-account-private-key-file="+r.pki("sa.key"),
 		"--cluster-signing-cert-file="+r.pki("ca.crt"), "--cluster-signing-key-file="+r.pki("ca.key"))
 	if err != nil {
@@ -281,20 +322,28 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "kubeadm:clu
 
 // Apply gives the API a manifest, a YAML stream, as a control-plane node applies its own.
 func (r *Rig) Apply(ctx context.Context, manifest []byte) error {
-	config, err := r.Config("rig", "system:masters")
+	kubectl, err := r.Kubectl(ctx, "apply", "--server-side", "-f", "-")
 	if err != nil {
 		return err
 	}
-	kubeconfig := r.file("rig.conf")
-	if err := writeKubeconfig(kubeconfig, config); err != nil {
-		return err
-	}
-	kubectl := exec.CommandContext(ctx, filepath.Join(r.bin, "kubectl"), "--kubeconfig="+kubeconfig, "apply", "--server-side", "-f", "-")
 	kubectl.Stdin = bytes.NewReader(manifest)
 	if out, err := kubectl.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl apply: %w: %s", err, out)
 	}
 	return nil
+}
+
+// Kubectl returns a command of kubectl's as an administrator who may do everything.
+func (r *Rig) Kubectl(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	config, err := r.Config("rig", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig := r.file("rig.conf")
+	if err := writeKubeconfig(kubeconfig, config); err != nil {
+		return nil, err
+	}
+	return exec.CommandContext(ctx, filepath.Join(r.bin, "kubectl"), append([]string{"--kubeconfig=" + kubeconfig}, args...)...), nil
 }
 
 // Config returns the configuration of a client that the API holds for this user, who is in these groups.
