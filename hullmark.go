@@ -136,13 +136,22 @@ var notNames = []string{"kubernetes", "localhost"}
 // RotationFile says, in decimal, of which rotation (measurements.Policy) the keys are that a control plane keeps beside it.
 const RotationFile = "/var/lib/hullmark/rotation"
 
+// What a control plane keeps of the CA that signs kubelets' serving certificates.
+const (
+	// KubeletServingCertificate and KubeletServingKey sign.
+	KubeletServingCertificate = "/etc/kubernetes/pki/kubelet-serving-ca.crt"
+	KubeletServingKey         = "/etc/kubernetes/pki/kubelet-serving-ca.key"
+	// KubeletTrustFile is what the API server holds kubelets to: that CA, and while it is exchanged the other one, too.
+	KubeletTrustFile = "/etc/kubernetes/pki/kubelet-serving-trust.crt"
+)
+
 // DocumentsFolder holds the documents that a control plane's policy accepts.
 const DocumentsFolder = "/var/lib/hullmark/documents"
 
 // Rotated reports whether a rotation exchanges the file of a control plane: the root's certificate, the policy that it signs and the documents that this accepts,
-// the online CA, the keyset and what opens it, and RotationFile.
+// the online CA, the kubelets' CA, the keyset and what opens it, and RotationFile.
 func Rotated(path string) bool {
-	if strings.HasPrefix(path, DocumentsFolder+"/") {
+	if strings.HasPrefix(path, DocumentsFolder+"/") || slices.Contains([]string{KubeletServingCertificate, KubeletServingKey, KubeletTrustFile}, path) {
 		return true
 	}
 	name, ok := strings.CutPrefix(path, "/var/lib/hullmark/")

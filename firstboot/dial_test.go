@@ -567,7 +567,7 @@ func TestProceedIsChecked(t *testing.T) {
 	for want, spoil := range map[string]func(*wire.Proceed){
 		"discovery.conf is missing": func(p *wire.Proceed) { p.Files = nil },
 		"pki/ca.crt is missing":     func(p *wire.Proceed) { p.Role = string(hullmark.ControlPlane) },
-		"sa.pub is missing": func(p *wire.Proceed) {
+		"kubelet-serving-trust.crt is missing": func(p *wire.Proceed) {
 			full := secondControlPlane()
 			p.Role, p.Files = full.GetRole(), full.GetFiles()[:len(full.GetFiles())-1]
 		},

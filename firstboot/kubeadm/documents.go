@@ -144,14 +144,14 @@ func clusterOf(p Params) clusterConfiguration {
 		ImageRepository:      Repository,
 		ControlPlaneEndpoint: p.endpoint(),
 		Networking:           networking{ServiceSubnet: p.ServiceSubnet.String(), PodSubnet: p.PodSubnet.String(), DNSDomain: "cluster.local"},
-		APIServer:            apiServer{CertSANs: p.SANs},
-		ControllerManager: component{ExtraArgs: []argument{
+		APIServer:            apiServer{CertSANs: p.SANs, ExtraArgs: kubeletVerification()},
+		ControllerManager: component{ExtraArgs: append(signing(), []argument{
 			// kubeadm's own list, without the controller that would approve an administrator's requests before the join service has looked at them.
 			{Name: "controllers", Value: "*,bootstrapsigner,tokencleaner,-certificatesigningrequest-approving-controller"},
 			// kubeadm mounts the default, which is in the read-only /usr.
 			{Name: "flex-volume-plugin-dir", Value: volumePlugins},
 			{Name: "cluster-signing-duration", Value: CertificateLife.String()},
-		}},
+		}...)},
 	}
 }
 

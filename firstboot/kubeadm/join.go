@@ -42,13 +42,13 @@ func JoinRemains() []string {
 }
 
 // ControlPlaneFiles are what has to be there before kubeadm makes a machine one more control plane: the authorities and the service accounts' keys, which
-// all control planes share (cmd/kubeadm/app/phases/certs, SharedCertificateExists).
+// all control planes share (cmd/kubeadm/app/phases/certs, SharedCertificateExists), and the kubelets' CA, which kubeadm does not know.
 func ControlPlaneFiles() []string {
 	var files []string
 	for _, authority := range []string{"/ca", "/etcd/ca", "/front-proxy-ca"} {
 		files = append(files, pkiDir+authority+".crt", pkiDir+authority+".key")
 	}
-	return append(files, pkiDir+"/sa.key", pkiDir+"/sa.pub")
+	return append(files, pkiDir+"/sa.key", pkiDir+"/sa.pub", hullmark.KubeletServingCertificate, hullmark.KubeletServingKey, hullmark.KubeletTrustFile)
 }
 
 // JoinWrites reports whether kubeadm join writes a file itself, and so must not find it. Authorities and keys are brought to a control plane alone.

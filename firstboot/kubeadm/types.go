@@ -96,6 +96,7 @@ type networking struct {
 
 type apiServer struct {
 	CertSANs  []string   `json:"certSANs,omitempty"`
+	ExtraArgs []argument `json:"extraArgs,omitempty"`
 	ExtraEnvs []argument `json:"extraEnvs,omitempty"`
 }
 

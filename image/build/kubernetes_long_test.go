@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 )
@@ -118,4 +120,59 @@ func dryRun(ctx context.Context, t *testing.T, root, documents string) string {
 		}
 	}
 	return filepath.Join(dir, "out")
+}
+
+// TestSignersAreApart lets kubeadm write the controller manager's and the API server's manifests, and the real controller manager judge its own: of the pairs that sign, the
+// kubelets' serving certificates' is one of its own, and the general one is empty, which beside the others would be refused.
+func TestSignersAreApart(t *testing.T) {
+	root := kubernetesBundle(t)
+	documents, err := kubeadm.InitDocuments(clusterParams())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := kubeadm.CheckSigning(documents); err != nil {
+		t.Fatal(err)
+	}
+	manifests := dryRun(t.Context(), t, root, strings.Replace(string(documents), kubeadm.PatchesDir, filepath.Join(root, kubeadm.PatchesDir), 1))
+	var signing []string
+	for program, want := range map[string]map[string]string{
+		"kube-apiserver": {"kubelet-certificate-authority": "kubelet-serving-trust.crt", "kubelet-preferred-address-types": "", "client-ca-file": "ca.crt"},
+		"kube-controller-manager": {
+			"root-ca-file": "ca.crt", "cluster-signing-kubelet-serving-cert-file": "kubelet-serving-ca.crt", "cluster-signing-kubelet-serving-key-file": "kubelet-serving-ca.key",
+			"cluster-signing-kubelet-client-cert-file": "ca.crt", "cluster-signing-kube-apiserver-client-cert-file": "ca.crt",
+		},
+	} {
+		text, err := os.ReadFile(filepath.Join(manifests, program+".yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for flag, file := range want {
+			if line := "- --" + flag + "="; !strings.Contains(string(text), line+"/etc/kubernetes/pki/"+file+"\n") && !(file == "" && strings.Contains(string(text), line+"InternalIP,ExternalIP,Hostname\n")) {
+				t.Errorf("%s.yaml has no %s%s:\n%s", program, line, file, text)
+			}
+		}
+		for line := range strings.Lines(string(text)) {
+			if flag := strings.TrimPrefix(strings.TrimSpace(line), "- "); strings.HasPrefix(flag, "--cluster-signing-") {
+				signing = append(signing, flag)
+			}
+		}
+	}
+	for _, given := range []string{"--cluster-signing-cert-file=", "--cluster-signing-key-file="} {
+		if !slices.Contains(signing, given) {
+			t.Errorf("the general pair is not emptied: %q", signing)
+		}
+	}
+	// With the general pair the program ends before it looks at any file; without, at the kubeconfig that is not there.
+	for args, says := range map[string]string{
+		"--v=0": "kubeconfig",
+		"--cluster-signing-cert-file=/x --cluster-signing-key-file=/y": "cannot specify --cluster-signing-{cert,key}-file and other --cluster-signing-*-file flags",
+	} {
+		all := append(append(slices.Clone(signing), "--kubeconfig=/nowhere/kubeconfig", "--secure-port=0"), strings.Fields(args)...)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		out, err := exec.CommandContext(ctx, filepath.Join(root, "usr", "lib", "kubernetes", "bin", "kube-controller-manager"), all...).CombinedOutput()
+		cancel()
+		if err == nil || !strings.Contains(string(out), says) {
+			t.Errorf("with %s the controller manager says %q: %v", args, out, err)
+		}
+	}
 }

@@ -26,7 +26,7 @@ func OfCluster(c *cluster.Cluster) (Secrets, error) {
 	s := Secrets{}
 	for name, key := range map[string]*ecdsa.PrivateKey{
 		"the root key": c.Root.Key, "the online CA's key": c.Online.Key, "the Kubernetes CA's key": c.Kubernetes.Key,
-		"etcd's CA's key": c.Etcd.Key, "the front proxy's CA's key": c.FrontProxy.Key, "the service accounts' key": c.ServiceAccount,
+		"etcd's CA's key": c.Etcd.Key, "the front proxy's CA's key": c.FrontProxy.Key, "the kubelets' CA's key": c.KubeletServing.Key, "the service accounts' key": c.ServiceAccount,
 	} {
 		scalar, err := key.Bytes()
 		if err != nil {

@@ -202,7 +202,7 @@ func TestClustersSecrets(t *testing.T) {
 		}
 	}
 	// A control plane holds all of them but the root key.
-	if len(held) != len(secrets)-1 || len(held) != 6 || held["the root key"] {
+	if len(held) != len(secrets)-1 || len(held) != 7 || held["the root key"] {
 		t.Errorf("a control plane's files hold %v", held)
 	}
 	if _, err := New(Secrets{"short": []byte("correct horse")}); err == nil {

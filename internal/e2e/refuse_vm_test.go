@@ -5,11 +5,13 @@ package e2e
 import (
 	"bytes"
 	"crypto/sha256"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/image/gpt"
 	"github.com/hullmark/hullmark/internal/vm"
 )
@@ -80,7 +82,15 @@ func TestVMRefusesStrangers(t *testing.T) {
 
 	t.Run("a document that kubeadm rejects", func(t *testing.T) {
 		bad := b.path("kubeadm.yaml")
-		if err := os.WriteFile(bad, []byte("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nunknownField: 1\n"), 0o600); err != nil {
+		documents, err := kubeadm.InitDocuments(kubeadm.Params{
+			NodeName: "control-plane-1", AdvertiseAddress: netip.MustParseAddr("10.0.2.15"),
+			ServiceSubnet: netip.MustParsePrefix("10.96.0.0/12"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents = bytes.Replace(documents, []byte("kind: ClusterConfiguration\n"), []byte("kind: ClusterConfiguration\nunknownField: 1\n"), 1)
+		if err := os.WriteFile(bad, documents, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		out := m.init(t, 1, "cluster", "--kubeadm", bad)

@@ -41,7 +41,7 @@ func (s *Site) secrets(t *testing.T, diskKey []byte) canary.Secrets {
 func TestAgentShowsNoKey(t *testing.T) {
 	for role, held := range map[hullmark.Role][]string{
 		hullmark.Worker:       nil,
-		hullmark.ControlPlane: {"ca.key", "etcd/ca.key", "front-proxy-ca.key", "sa.key"},
+		hullmark.ControlPlane: {"ca.key", "etcd/ca.key", "front-proxy-ca.key", "kubelet-serving-ca.key", "sa.key"},
 	} {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()
@@ -152,7 +152,7 @@ func TestCrashShowsNoKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(printed), "firstboot.(*exchange).openDisk(") || len(secrets) != 10 {
+	if !strings.Contains(string(printed), "firstboot.(*exchange).openDisk(") || len(secrets) != 11 {
 		t.Errorf("of %d secrets nothing is known: the agent printed\n%s", len(secrets), printed)
 	}
 	for _, f := range search.Text("what the agent printed", printed) {

@@ -60,6 +60,8 @@ type Cluster struct {
 	Keeper *Keeper
 	// Kubernetes, Etcd and FrontProxy are the authorities that kubeadm would otherwise make itself.
 	Kubernetes, Etcd, FrontProxy Authority
+	// KubeletServing signs kubelets' serving certificates, and nothing else: API servers trust it for kubelets, and nobody trusts it for API servers.
+	KubeletServing Authority
 	// ServiceAccount signs service accounts' tokens.
 	ServiceAccount *ecdsa.PrivateKey
 	// Policy is the last policy that Root signed, in its signed form; empty before the first.

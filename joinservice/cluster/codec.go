@@ -19,6 +19,9 @@ import (
 // maxFile bounds a cluster file, encrypted or not, in bytes.
 const maxFile = 4 << 20
 
+// version is that of document; 1 had no CA of the kubelets' own.
+const version = 2
+
 // document is a cluster file's decrypted content; keys are PKCS #8 and
 // certificates X.509, both DER in base64.
 type document struct {
@@ -30,6 +33,7 @@ type document struct {
 	Kubernetes     authorityDoc     `json:"kubernetes"`
 	Etcd           authorityDoc     `json:"etcd"`
 	FrontProxy     authorityDoc     `json:"frontProxy"`
+	KubeletServing authorityDoc     `json:"kubeletServing"`
 	ServiceAccount []byte           `json:"serviceAccount"`
 	Policy         []byte           `json:"policy,omitempty"`
 	Initialising   *Initialising    `json:"initialising,omitempty"`
@@ -52,7 +56,7 @@ func (c *Cluster) encode() ([]byte, error) {
 		return nil, err
 	}
 	d := document{
-		Version: 1, Keyset: keyset, Keeper: c.Keeper.encode(), Policy: c.Policy, Initialising: c.Initialising, Initialised: c.Initialised,
+		Version: version, Keyset: keyset, Keeper: c.Keeper.encode(), Policy: c.Policy, Initialising: c.Initialising, Initialised: c.Initialised,
 		Documents: c.Documents, Settings: c.Settings, Epochs: c.Epochs,
 	}
 	for _, a := range c.authorities(&d) {
@@ -71,7 +75,7 @@ func (c *Cluster) encode() ([]byte, error) {
 
 // wipe clears the keys that are the document's own; the keeper's are shared with the cluster.
 func (d *document) wipe() {
-	for _, key := range [][]byte{d.Keyset, d.ServiceAccount, d.Root.Key, d.Online.Key, d.Kubernetes.Key, d.Etcd.Key, d.FrontProxy.Key} {
+	for _, key := range [][]byte{d.Keyset, d.ServiceAccount, d.Root.Key, d.Online.Key, d.Kubernetes.Key, d.Etcd.Key, d.FrontProxy.Key, d.KubeletServing.Key} {
 		clear(key)
 	}
 }
@@ -90,6 +94,7 @@ func (c *Cluster) authorities(d *document) []pairing {
 		{"Kubernetes CA", &c.Kubernetes, &d.Kubernetes},
 		{"etcd CA", &c.Etcd, &d.Etcd},
 		{"front-proxy CA", &c.FrontProxy, &d.FrontProxy},
+		{"kubelet-serving CA", &c.KubeletServing, &d.KubeletServing},
 	}
 }
 
@@ -105,8 +110,8 @@ func decode(data []byte) (*Cluster, error) {
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("data after the end of the document")
 	}
-	if d.Version != 1 {
-		return nil, fmt.Errorf("version: want 1, got %d", d.Version)
+	if d.Version != version {
+		return nil, fmt.Errorf("version: want %d, got %d: the file is another release's; use the hullmark that wrote it, or make a new cluster", version, d.Version)
 	}
 	c := &Cluster{
 		Keeper: d.Keeper.decode(), Policy: d.Policy, Initialising: d.Initialising, Initialised: d.Initialised,

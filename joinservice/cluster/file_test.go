@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -155,15 +156,20 @@ func TestDecodeRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	now, before := fmt.Appendf(nil, `"version":%d`, version), fmt.Appendf(nil, `"version":%d`, version-1)
 	for name, data := range map[string][]byte{
-		"unknown field": bytes.Replace(plain, []byte(`"version":1`), []byte(`"version":1,"x":2`), 1),
-		"version":       bytes.Replace(plain, []byte(`"version":1`), []byte(`"version":2`), 1),
+		"unknown field": bytes.Replace(plain, now, append(bytes.Clone(now), `,"x":2`...), 1),
+		"version":       bytes.Replace(plain, now, before, 1),
 		"trailing":      append(bytes.Clone(plain), '1'),
 		"swapped keys":  bytes.Replace(bytes.Replace(bytes.Replace(plain, []byte(`"root"`), []byte(`"?"`), 1), []byte(`"online"`), []byte(`"root"`), 1), []byte(`"?"`), []byte(`"online"`), 1),
 	} {
 		if _, err := decode(data); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
+	}
+	// A file of an earlier release says so itself, whatever else it lacks.
+	if _, err := decode([]byte(`{"version":1,"frontProxy":{}}`)); err == nil || !strings.Contains(err.Error(), "version: want 2, got 1: the file is another release's") {
+		t.Errorf("a file of version 1: %v", err)
 	}
 }
 
@@ -178,6 +184,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(plain)
 	f.Add([]byte(`{"version":1}`))
+	f.Add(fmt.Appendf(nil, `{"version":%d}`, version))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := decode(data)
 		if err != nil {

@@ -41,6 +41,9 @@ func (c *Cluster) makeKubernetes() (err error) {
 	if c.FrontProxy, err = newAuthority("front-proxy-ca"); err != nil {
 		return err
 	}
+	if c.KubeletServing, err = newAuthority("kubelet-serving-ca"); err != nil {
+		return err
+	}
 	c.ServiceAccount, err = newKey()
 	return err
 }
@@ -170,6 +173,8 @@ func (c *Cluster) Kubeconfig(server string, now time.Time) ([]byte, error) {
 const (
 	pkiDir   = "/etc/kubernetes/pki/"
 	stateDir = "/var/lib/hullmark/"
+	// kubeletServing is the base of the names of the kubelets' CA.
+	kubeletServing = "kubelet-serving-ca"
 )
 
 // Files returns what a control-plane node of the cluster keeps on its encrypted
@@ -179,9 +184,11 @@ func (c *Cluster) Files() ([]*wire.File, error) {
 	files := []*wire.File{
 		{Path: stateDir + "root.crt", Content: encodeCertificate(c.Root.Certificate), Mode: 0o644},
 		{Path: stateDir + "policy", Content: c.Policy, Mode: 0o644},
+		{Path: hullmark.KubeletTrustFile, Content: c.kubeletTrust(), Mode: 0o644},
 	}
 	for base, authority := range map[string]Authority{
-		pkiDir + "ca": c.Kubernetes, pkiDir + "etcd/ca": c.Etcd, pkiDir + "front-proxy-ca": c.FrontProxy, stateDir + "online-ca": c.Online,
+		pkiDir + "ca": c.Kubernetes, pkiDir + "etcd/ca": c.Etcd, pkiDir + "front-proxy-ca": c.FrontProxy,
+		pkiDir + kubeletServing: c.KubeletServing, stateDir + "online-ca": c.Online,
 	} {
 		key, err := encodeKey(authority.Key)
 		if err != nil {
@@ -211,6 +218,9 @@ func (c *Cluster) Files() ([]*wire.File, error) {
 	}
 	return c.addKeys(files)
 }
+
+// kubeletTrust returns what API servers hold kubelets to, in PEM.
+func (c *Cluster) kubeletTrust() []byte { return encodeCertificate(c.KubeletServing.Certificate) }
 
 // CurrentSettings returns the settings as the policy has changed them. It is an error if no control plane was initialised by this file.
 func (c *Cluster) CurrentSettings() (joinservice.Settings, error) {

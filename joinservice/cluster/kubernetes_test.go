@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/hullmark/hullmark"
 )
 
 func TestKubeconfigChainsToTheKubernetesCA(t *testing.T) {
@@ -76,10 +79,13 @@ func TestFilesAreWhatKubeadmReads(t *testing.T) {
 			t.Errorf("%s has mode %#o", f.GetPath(), f.GetMode())
 		}
 	}
-	for _, base := range []string{pkiDir + "ca", pkiDir + "etcd/ca", pkiDir + "front-proxy-ca", stateDir + "online-ca"} {
+	for _, base := range []string{pkiDir + "ca", pkiDir + "etcd/ca", pkiDir + "front-proxy-ca", pkiDir + kubeletServing, stateDir + "online-ca"} {
 		if _, err := tls.X509KeyPair(found[base+".crt"], found[base+".key"]); err != nil {
 			t.Errorf("%s: %v", base, err)
 		}
+	}
+	if !bytes.Equal(found[hullmark.KubeletTrustFile], found[hullmark.KubeletServingCertificate]) || bytes.Equal(found[hullmark.KubeletTrustFile], found[pkiDir+"ca.crt"]) {
+		t.Error("API servers hold kubelets to another CA than that of their own")
 	}
 	for path, kind := range map[string]string{pkiDir + "sa.key": "EC PRIVATE KEY", pkiDir + "sa.pub": "PUBLIC KEY"} {
 		if block, _ := pem.Decode(found[path]); block == nil || block.Type != kind {

@@ -736,7 +736,7 @@ func checkServing(t *testing.T, text []byte) {
 		t.Fatal(err)
 	}
 	roots := x509.NewCertPool()
-	roots.AddCert(api.Cluster.Kubernetes.Certificate)
+	roots.AddCert(api.Cluster.KubeletServing.Certificate)
 	if _, err := certificate.Verify(x509.VerifyOptions{Roots: roots, DNSName: "10.0.0.1", KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
 		t.Error(err)
 	}

@@ -243,7 +243,7 @@ func TestJoinShowsNoKey(t *testing.T) {
 	wantSeen(t, watch, service.path, filepath.Join(work, "bin", "hullmark"), filepath.Join(s.rig.Programs(), "kube-apiserver"))
 
 	held := []string{s.path("passphrase")}
-	for _, file := range []string{"ca.key", "etcd/ca.key", "front-proxy-ca.key", "sa.key"} {
+	for _, file := range []string{"ca.key", "etcd/ca.key", "front-proxy-ca.key", "kubelet-serving-ca.key", "sa.key"} {
 		held = append(held, filepath.Join(rigDir, "etc/kubernetes/pki", file), filepath.Join(service.credentials, strings.ReplaceAll(file, "/", "-")))
 	}
 	for _, file := range []string{"online-ca.key", "keyset.json"} {
@@ -252,7 +252,7 @@ func TestJoinShowsNoKey(t *testing.T) {
 	now := s.canaries(t)
 	found := tree(t, newSearch(t, now), work)
 	wantOnly(t, found, held...)
-	if slices.ContainsFunc(found, func(f canary.Finding) bool { return f.Secret == "the root key" }) || len(now) != 11 {
+	if slices.ContainsFunc(found, func(f canary.Finding) bool { return f.Secret == "the root key" }) || len(now) != 12 {
 		t.Errorf("the root key is somewhere, or was not looked for among %v", slices.Collect(maps.Keys(now)))
 	}
 	// What etcd keeps of a token that was revoked is on encrypted disks alone.

@@ -112,7 +112,7 @@ func (d *documentOptions) settings(p kubeadm.Params) *joinservice.Settings {
 // make returns the kubeadm documents and the manifests to apply after init.
 func (d *documentOptions) make(p kubeadm.Params) (documents []byte, manifests [][]byte, err error) {
 	if d.kubeadm != "" {
-		documents, err = os.ReadFile(d.kubeadm)
+		documents, err = ownDocuments(d.kubeadm)
 	} else {
 		documents, err = kubeadm.InitDocuments(p)
 	}
@@ -137,4 +137,16 @@ func (d *documentOptions) make(p kubeadm.Params) (documents []byte, manifests []
 		manifests = append(manifests, manifest)
 	}
 	return documents, manifests, nil
+}
+
+// ownDocuments reads the operator's, which may leave nothing out that kubelets are verified by.
+func ownDocuments(file string) ([]byte, error) {
+	documents, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := kubeadm.CheckSigning(documents); err != nil {
+		return nil, fmt.Errorf("--kubeadm %s: %w", file, err)
+	}
+	return documents, nil
 }

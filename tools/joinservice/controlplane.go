@@ -39,6 +39,9 @@ var handed = []struct {
 	{credential: "etcd-ca.key", path: "/etc/kubernetes/pki/etcd/ca.key", mode: 0o600},
 	{credential: "front-proxy-ca.crt", path: "/etc/kubernetes/pki/front-proxy-ca.crt", mode: 0o644},
 	{credential: "front-proxy-ca.key", path: "/etc/kubernetes/pki/front-proxy-ca.key", mode: 0o600},
+	{credential: "kubelet-serving-ca.crt", path: hullmark.KubeletServingCertificate, mode: 0o644},
+	{credential: "kubelet-serving-ca.key", path: hullmark.KubeletServingKey, mode: 0o600},
+	{credential: "kubelet-serving-trust.crt", path: hullmark.KubeletTrustFile, mode: 0o644},
 	{credential: "sa.key", path: "/etc/kubernetes/pki/sa.key", mode: 0o600},
 	{credential: "sa.pub", path: "/etc/kubernetes/pki/sa.pub", mode: 0o644},
 }
