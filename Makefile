@@ -85,6 +85,10 @@ bench: ## Compare speed with peers, side by side, on the image in out/ (run make
 bench-build: setup ## Compare the time of builds, and the size, with mkosi's own of the same packages; wants a quiet machine.
 	go test -tags bench -run '^$$' -bench BenchmarkBuild -benchtime 1x -timeout 1h ./image/build
 
+.PHONY: bench-disk
+bench-disk: ## Compare ways to keep files on a disk that the host can write, in a guest (needs btrfs-progs).
+	go test -tags vm -count 1 -run '^$$' -bench BenchmarkFreshness -benchtime 1x -timeout 30m ./firstboot/statedisk/volume
+
 .PHONY: reproduce
 reproduce: setup bin/hullmark ## Build the image three times under other circumstances, and compare.
 	bin/hullmark reproduce --out $(OUT)

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,11 +59,19 @@ func TestStateDiskInAGuest(t *testing.T) {
 type drive struct{ serial, file string }
 
 // runGuest boots a guest that runs some tests, with drives that lie in dir, and returns what it said.
-func runGuest(t *testing.T, timeout time.Duration, tests, dir string, drives ...drive) string {
+func runGuest(t testing.TB, timeout time.Duration, tests, dir string, drives ...drive) string {
+	t.Helper()
+	return runGuestWith(t, addition{}, timeout, tests, dir, drives...)
+}
+
+// addition is what a guest has beyond the usual: a program of this host by its path, which is the same there, and a module.
+type addition struct{ program, module string }
+
+func runGuestWith(t testing.TB, more addition, timeout time.Duration, tests, dir string, drives ...drive) string {
 	t.Helper()
 	tools, root := trees(t)
 	initrd := filepath.Join(dir, "initrd")
-	packGuest(t, initrd, root)
+	packGuest(t, initrd, root, more)
 	kernel := root + ".vmlinuz"
 	// Where an emulated processor is starved the kernel finds that its timer does not tick, and panics.
 	arguments := []string{
@@ -97,7 +106,7 @@ func searchDisk(t *testing.T, disk string) {
 }
 
 // trees returns the tools tree and the path of the root tree without its ending.
-func trees(t *testing.T) (tools, root string) {
+func trees(t testing.TB) (tools, root string) {
 	t.Helper()
 	tools = buildtest.Tools(t)
 	// A root tree that exists already, as the path of its archive without .tar, saves building one.
@@ -113,20 +122,24 @@ func trees(t *testing.T) (tools, root string) {
 }
 
 // packGuest writes the initrd: this test binary as /init, mkfs, the image's libraries that both load, and modules.
-func packGuest(t *testing.T, initrd, root string) {
+func packGuest(t testing.TB, initrd, root string, more addition) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	image := readTree(t, root+".tar")
-	files := modules(t, image)
+	files := modules(t, image, append(slices.Clone(guestModules), more.module))
 	files["init"] = read(t, self)
 	files["usr/sbin/mkfs.ext4"] = image.file(t, "usr/sbin/mke2fs")
 	files["usr/sbin/e2fsck"] = image.file(t, "usr/sbin/e2fsck")
 	files["lib64/ld-linux-x86-64.so.2"] = image.file(t, libraries+"ld-linux-x86-64.so.2")
 	for _, program := range []string{"init", "usr/sbin/mkfs.ext4", "usr/sbin/e2fsck"} {
 		addLibraries(t, image, files, files[program])
+	}
+	if more.program != "" {
+		files[strings.TrimPrefix(more.program, "/")] = read(t, more.program)
+		addLibraries(t, image, files, read(t, more.program))
 	}
 	out, err := os.Create(initrd)
 	if err != nil {
@@ -143,7 +156,7 @@ func packGuest(t *testing.T, initrd, root string) {
 const libraries = "usr/lib/x86_64-linux-gnu/"
 
 // addLibraries adds what program loads, and what that loads.
-func addLibraries(t *testing.T, image tree, files map[string][]byte, program []byte) {
+func addLibraries(t testing.TB, image tree, files map[string][]byte, program []byte) {
 	t.Helper()
 	binary, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {
@@ -167,7 +180,7 @@ type tree struct {
 	links map[string]string
 }
 
-func (r tree) file(t *testing.T, name string) []byte {
+func (r tree) file(t testing.TB, name string) []byte {
 	t.Helper()
 	for range 5 {
 		if content, ok := r.files[name]; ok {
@@ -180,7 +193,7 @@ func (r tree) file(t *testing.T, name string) []byte {
 }
 
 // readTree reads kernel modules, libraries and mkfs from the tree's archive.
-func readTree(t *testing.T, archive string) tree {
+func readTree(t testing.TB, archive string) tree {
 	t.Helper()
 	f, err := os.Open(archive)
 	if err != nil {
@@ -223,7 +236,7 @@ func entries(files map[string][]byte) []cpio.Entry {
 	return list
 }
 
-func read(t *testing.T, path string) []byte {
+func read(t testing.TB, path string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -233,7 +246,7 @@ func read(t *testing.T, path string) []byte {
 }
 
 // modules returns the guest's modules, decompressed, under names in load order.
-func modules(t *testing.T, image tree) map[string][]byte {
+func modules(t testing.TB, image tree, names []string) map[string][]byte {
 	t.Helper()
 	var dir string
 	for name := range image.files {
@@ -248,7 +261,7 @@ func modules(t *testing.T, image tree) map[string][]byte {
 		needs[strings.ReplaceAll(name, "-", "_")] = append([]string{file}, strings.Fields(rest)...)
 	}
 	packed, seen := map[string][]byte{}, map[string]bool{}
-	for _, name := range guestModules {
+	for _, name := range names {
 		chain := needs[name] // empty for what is built in
 		for i := len(chain) - 1; i >= 0; i-- {
 			if file := chain[i]; !seen[file] {
@@ -261,7 +274,7 @@ func modules(t *testing.T, image tree) map[string][]byte {
 	return packed
 }
 
-func decompress(t *testing.T, name string, content []byte) []byte {
+func decompress(t testing.TB, name string, content []byte) []byte {
 	t.Helper()
 	if !strings.HasSuffix(name, ".xz") {
 		return content
@@ -289,4 +302,25 @@ func TestSplicesInAGuest(t *testing.T) {
 		drives = append(drives, drive{serial, file})
 	}
 	t.Logf("the guest said:\n%s", runGuest(t, guestTimeout, testsOfSplices, dir, drives...))
+}
+
+// BenchmarkFreshness compares what it costs to keep files in ways that find more, or less, of what a host does to its disk; docs/state-disk.md weighs them.
+func BenchmarkFreshness(b *testing.B) {
+	const program = "/usr/sbin/mkfs.btrfs"
+	if _, err := os.Stat(program); err != nil {
+		b.Fatalf("%v: apt-get install btrfs-progs", err)
+	}
+	for b.Loop() {
+		dir := b.TempDir()
+		file := filepath.Join(dir, guestSerial)
+		if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, guestDiskSize)); err != nil {
+			b.Fatal(err)
+		}
+		said := runGuestWith(b, addition{program, "btrfs"}, guestTimeout, testsOfFreshness, dir, drive{guestSerial, file})
+		for line := range strings.Lines(said) {
+			if _, figures, ok := strings.Cut(line, "freshness | "); ok {
+				b.Log(strings.TrimSpace(figures))
+			}
+		}
+	}
 }
