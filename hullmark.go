@@ -133,9 +133,6 @@ var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 // certificate names the node, so none may have one of these.
 var notNames = []string{"kubernetes", "localhost"}
 
-// RotationFile says, in decimal, of which rotation (measurements.Policy) the keys are that a control plane keeps beside it.
-const RotationFile = "/var/lib/hullmark/rotation"
-
 // What a control plane keeps of the CA that signs kubelets' serving certificates.
 const (
 	// KubeletServingCertificate and KubeletServingKey sign.
@@ -144,19 +141,6 @@ const (
 	// KubeletTrustFile is what the API server holds kubelets to: that CA, and while it is exchanged the other one, too.
 	KubeletTrustFile = "/etc/kubernetes/pki/kubelet-serving-trust.crt"
 )
-
-// DocumentsFolder holds the documents that a control plane's policy accepts.
-const DocumentsFolder = "/var/lib/hullmark/documents"
-
-// Rotated reports whether a rotation exchanges the file of a control plane: the root's certificate, the policy that it signs and the documents that this accepts,
-// the online CA, the kubelets' CA, the keyset and what opens it, and RotationFile.
-func Rotated(path string) bool {
-	if strings.HasPrefix(path, DocumentsFolder+"/") || slices.Contains([]string{KubeletServingCertificate, KubeletServingKey, KubeletTrustFile}, path) {
-		return true
-	}
-	name, ok := strings.CutPrefix(path, "/var/lib/hullmark/")
-	return ok && slices.Contains([]string{"root.crt", "policy", "online-ca.crt", "online-ca.key", "keyset.json", "keeper.secret", "keeper.crt", "rotation"}, name)
-}
 
 // hookPattern is stricter than systemd.unit(5): one service, no instance, no path.
 var hookPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}\.service$`)

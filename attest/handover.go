@@ -45,6 +45,19 @@ func Roots(root hullmark.ClusterRoot, handOvers []*x509.Certificate) ([]hullmark
 	return roots, nil
 }
 
+// ParseRoots is Roots for hand-overs in DER, as a policy has them.
+func ParseRoots(root hullmark.ClusterRoot, handOvers [][]byte) ([]hullmark.ClusterRoot, error) {
+	var certificates []*x509.Certificate
+	for _, der := range handOvers {
+		certificate, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, fmt.Errorf("hand-overs: %w", err)
+		}
+		certificates = append(certificates, certificate)
+	}
+	return Roots(root, certificates)
+}
+
 // checkHandOver holds a hand-over to the shape of a root's certificate: it has no path length, and an online CA's has one, so that neither passes for the other.
 func checkHandOver(to hullmark.ClusterRoot, handOver, from *x509.Certificate) error {
 	switch {

@@ -1,6 +1,7 @@
 package firstboot
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -10,7 +11,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -170,24 +170,27 @@ func (x *exchange) placeFiles() error {
 	return nil
 }
 
-// newKeys returns the files to write, and apart from them the one that says of which rotation the keys among them are. It leaves the keys out if the disk's are
-// of a later rotation, whoever brought them: they may be in no other place any more. Those of the same are exchanged by the operator alone, who may have set another keeper.
+// newKeys returns the files to write, and apart from them the one that says of which rotation the keys among them are. What comes with a rotation was held to the signed
+// policy among it (checkRotated), whoever brought it. It is left out if the disk's newest signed policy is a later one, or if all of it is there.
 func (x *exchange) newKeys(files []*wire.File) (others []*wire.File, mark *wire.File, err error) {
 	i := slices.IndexFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.RotationFile })
 	if i < 0 {
 		return files, nil, nil
 	}
-	text, err := x.agent.readState(hullmark.RotationFile)
-	first := errors.Is(err, fs.ErrNotExist)
-	if err != nil && !first {
-		return nil, nil, fmt.Errorf("which keys the disk holds: %w", err)
+	brought, err := openPolicy(wire.ContentOf(files)(hullmark.PolicyFile), x.agent.config.ClusterRoot)
+	if err != nil {
+		return nil, nil, err
 	}
-	held, brought := rotationOf(text), rotationOf(files[i].GetContent())
-	if first || held < brought || held == brought && x.service == "" {
+	installed, newest := x.agent.heldPolicies()
+	text, err := x.agent.readState(hullmark.RotationFile)
+	defer clear(text)
+	same := err == nil && bytes.Equal(text, files[i].GetContent()) && installed.Version == brought.Version
+	if brought.Version >= newest.Version && !same {
 		return slices.Concat(files[:i], files[i+1:]), files[i], nil
 	}
-	if held > brought {
-		x.warn("keys-older", fmt.Sprintf("the node keeps its keys of rotation %d, for it was brought older ones, of rotation %d", held, brought),
+	if brought.Version < newest.Version {
+		x.warn("keys-older", fmt.Sprintf("the node keeps the keys that it has, for it was brought those of policy version %d (rotation %d), and holds version %d (rotation %d)",
+			brought.Version, brought.Rotation, newest.Version, newest.Rotation),
 			"recover control planes with the newest cluster file, and bring its policy to the cluster (hullmark policy push)")
 	}
 	return slices.DeleteFunc(slices.Clone(files), func(f *wire.File) bool { return hullmark.Rotated(f.GetPath()) }), nil, nil
@@ -195,7 +198,7 @@ func (x *exchange) newKeys(files []*wire.File) (others []*wire.File, mark *wire.
 
 // dropDocuments removes the documents that came with an earlier policy than the one among files: systemd hands the join service no more than 1 MiB.
 func (a *Agent) dropDocuments(files []*wire.File) error {
-	if !slices.ContainsFunc(files, func(f *wire.File) bool { return f.GetPath() == "/var/lib/hullmark/policy" }) {
+	if !slices.ContainsFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.PolicyFile }) {
 		return nil
 	}
 	folder, err := place(hullmark.DocumentsFolder)
@@ -216,15 +219,6 @@ func (a *Agent) dropDocuments(files []*wire.File) error {
 		}
 	}
 	return nil
-}
-
-// rotationOf reads a RotationFile; what is none is older than all others.
-func rotationOf(text []byte) uint64 {
-	n, err := strconv.ParseUint(string(text), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
 }
 
 // startJoinService lets others join. A cluster works without, and systemd tries again: so a failure is said aloud, and stops nothing. After

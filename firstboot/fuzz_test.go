@@ -1,6 +1,10 @@
 package firstboot
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -57,6 +61,30 @@ func FuzzProceed(f *testing.F) {
 		}
 		if x.service == "" && p.GetRole() == string(hullmark.Worker) {
 			t.Error("an operator made a worker")
+		}
+	})
+}
+
+// What a join service calls a policy is bounded, and none that no root signed is one.
+func FuzzOpenPolicy(f *testing.F) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		f.Fatal(err)
+	}
+	signed, err := hullmark.SignPolicyDocument(key, []byte(`{"schema":"hullmark.policy/v2","version":1}`))
+	if err != nil {
+		f.Fatal(err)
+	}
+	text, err := json.Marshal(signed)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte(`{"policy":"e30=","rootKey":"","signature":""}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		p, err := openPolicy(text, signed.Root())
+		if err == nil && p.Version != 1 {
+			t.Errorf("%+v was not signed", p)
 		}
 	})
 }

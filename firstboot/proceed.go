@@ -42,7 +42,13 @@ func (x *exchange) checkProceed(p *wire.Proceed) error {
 	if err := x.checkClock(p); err != nil {
 		return err
 	}
-	err := errors.Join(x.checkRole(p), x.checkMaterial(p), x.checkBootstrap(p), x.checkEndpoint(p), x.checkSnapshot(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
+	if err := checkRotated(p.GetFiles(), x.agent.config.ClusterRoot); err != nil {
+		return &hullmark.Condition{
+			Code: "keys-unsigned", Step: StepEpoch, Title: x.verifier() + " brings other keys than the cluster's root signed: " + err.Error(), Retry: true,
+			Next: "if an operator brought them, take the newest cluster file; if a join service did, find out who wrote to its control plane's disk, and recover that",
+		}
+	}
+	err := errors.Join(x.checkRole(p), x.checkOwned(p), x.checkMaterial(p), x.checkBootstrap(p), x.checkEndpoint(p), x.checkSnapshot(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
 	if err == nil {
 		return nil
 	}
@@ -70,7 +76,7 @@ func (x *exchange) checkMaterial(p *wire.Proceed) error {
 	if !x.joins() {
 		return nil
 	}
-	controlPlane := hullmark.Role(p.GetRole()) == hullmark.ControlPlane
+	controlPlane := isControlPlane(p)
 	needed := []string{kubeadm.DiscoveryFile}
 	if controlPlane {
 		needed = append(needed, kubeadm.ControlPlaneFiles()...)
@@ -83,6 +89,22 @@ func (x *exchange) checkMaterial(p *wire.Proceed) error {
 	for _, f := range p.GetFiles() {
 		if kubeadm.JoinWrites(f.GetPath(), controlPlane) {
 			return fmt.Errorf("it brings %.80q, which kubeadm join writes itself", f.GetPath())
+		}
+	}
+	return nil
+}
+
+func isControlPlane(p *wire.Proceed) bool { return hullmark.Role(p.GetRole()) == hullmark.ControlPlane }
+
+// checkOwned refuses keys for a worker, and files that a join service could only exchange against what a node that comes back has: its authorities, or what kubeadm made.
+func (x *exchange) checkOwned(p *wire.Proceed) error {
+	for _, f := range p.GetFiles() {
+		path := f.GetPath()
+		switch {
+		case hullmark.Rotated(path) && !isControlPlane(p):
+			return fmt.Errorf("it brings a worker %.80q", path)
+		case x.service != "" && x.opened.Joined && hullmark.Reserved(path) && !hullmark.Rotated(path) && path != hullmark.SettingsFile && !isBootstrap(f):
+			return fmt.Errorf("it brings %.80q, which a node that comes back has", path)
 		}
 	}
 	return nil

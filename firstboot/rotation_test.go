@@ -1,25 +1,83 @@
 package firstboot
 
 import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/measurements"
 )
 
-const keysetFile = "/var/lib/hullmark/keyset.json"
+const (
+	keysetFile = "/var/lib/hullmark/keyset.json"
+	maxNumber  = ^uint64(0)
+)
 
-// keysOf are the files of a rotation, and one that is none of them.
-func keysOf(rotation, keyset string) []*wire.File {
-	return []*wire.File{
-		{Path: hullmark.RotationFile, Content: []byte(rotation), Mode: 0o644},
-		{Path: keysetFile, Content: []byte(keyset), Mode: 0o600},
-		{Path: "/var/lib/hullmark/settings.json", Content: []byte(keyset), Mode: 0o644},
+// set is what comes with a rotation, as a root signed it; edit changes the policy before that.
+type set struct {
+	version, number uint64
+	keyset          string
+	documents       []string
+	edit            func(*measurements.Policy)
+}
+
+// by returns the set's files, with a policy that a root signed, and one file that comes with no rotation.
+func (c set) by(t *testing.T, key *ecdsa.PrivateKey, root *x509.Certificate) []*wire.File {
+	t.Helper()
+	blind := sha256.Sum256([]byte(c.keyset)) // of one rotation there is one
+	rotation := hullmark.KeyRotation{Number: c.number, Blind: hullmark.NewSecret(blind[:])}
+	files := []*wire.File{
+		{Path: keysetFile, Content: []byte(c.keyset), Mode: 0o600},
+		{Path: hullmark.RotationFile, Content: rotation.Encode(), Mode: 0o600},
+		{Path: hullmark.SettingsFile, Content: []byte(c.keyset), Mode: 0o644},
 	}
+	policy := measurements.Policy{Version: c.version, Rotation: c.number, Keys: hullmark.DigestKeys(rotation, wire.ContentOf(files))}
+	for _, document := range c.documents {
+		id := measurements.DocumentID(sha256.Sum256([]byte(document)))
+		policy.Documents = append(policy.Documents, measurements.Accepted{Document: id})
+		files = append(files, &wire.File{Path: hullmark.DocumentsFolder + "/" + id.String() + ".json", Content: []byte(document), Mode: 0o644})
+	}
+	if c.edit != nil {
+		c.edit(&policy)
+	}
+	signed, err := measurements.SignPolicy(key, hullmark.ClusterRootOf(root.RawSubjectPublicKeyInfo), policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(files, &wire.File{Path: hullmark.PolicyFile, Content: signed, Mode: 0o644})
+}
+
+func (s *stage) signed(t *testing.T, c set) []*wire.File {
+	t.Helper()
+	return c.by(t, s.rootKey, s.root)
+}
+
+// holds puts a set on the state disk.
+func (s *stage) holds(t *testing.T, files []*wire.File) {
+	t.Helper()
+	if err := writeFiles(s.agent.StateDir, files); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bring lets a join service take the node, a control plane that comes back, with these files.
+func (s *stage) bring(t *testing.T, files []*wire.File) *wire.Progress {
+	t.Helper()
+	return s.againWith(t, &wire.Proceed{NodeName: "node-1", Role: string(hullmark.ControlPlane), Endpoint: "192.0.2.7:6443", Files: files})
 }
 
 func (s *stage) kept(t *testing.T, name string) string {
@@ -31,37 +89,42 @@ func (s *stage) kept(t *testing.T, name string) string {
 	return string(text)
 }
 
-// A control plane takes keys of a later rotation than its own, and leaves the others: they may be the only ones.
+// A control plane takes what comes with a rotation by the newest policy that a root signed, whoever brings it, and keeps its own against an older one.
 func TestNewerKeysStay(t *testing.T) {
 	for name, c := range map[string]struct {
-		held, brought string
-		taken         bool
-		code          string
+		held, cached, brought *set
+		taken                 bool
+		code                  string
 	}{
-		"the first that it gets":            {"", "0", true, ""},
-		"later ones":                        {"1", "2", true, ""},
-		"the same, or the service's":        {"2", "2", false, ""},
-		"older ones":                        {"2", "1", false, "keys-older"},
-		"older ones by the count, not text": {"10", "9", false, "keys-older"},
-		"over a torn mark":                  {"x", "1", true, ""},
+		"the first that it gets":             {nil, nil, &set{version: 1, keyset: "brought"}, true, ""},
+		"later ones":                         {&set{version: 1, keyset: "own"}, nil, &set{version: 2, number: 1, keyset: "brought"}, true, ""},
+		"the same":                           {&set{version: 2, number: 1, keyset: "own"}, nil, &set{version: 2, number: 1, keyset: "own"}, false, ""},
+		"older ones":                         {&set{version: 2, number: 2, keyset: "own"}, nil, &set{version: 1, number: 1, keyset: "brought"}, false, "keys-older"},
+		"older ones than a policy by itself": {&set{version: 1, number: 1, keyset: "own"}, &set{version: 3, number: 2, keyset: "unseen"}, &set{version: 2, number: 1, keyset: "brought"}, false, "keys-older"},
+		"those of the policy by itself":      {&set{version: 1, number: 1, keyset: "own"}, &set{version: 3, number: 2, keyset: "brought"}, &set{version: 3, number: 2, keyset: "brought"}, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := returning(t, time.Now().Add(year))
-			if c.held != "" {
-				s.put(t, map[string][]byte{hullmark.RotationFile: []byte(c.held), keysetFile: []byte("own")})
+			if c.held != nil {
+				s.holds(t, s.signed(t, *c.held))
 			}
-			last := s.againWith(t, &wire.Proceed{NodeName: "node-1", Role: string(hullmark.ControlPlane), Endpoint: "192.0.2.7:6443", Files: keysOf(c.brought, "brought")})
-			if !last.GetReady() {
+			if c.cached != nil {
+				s.caches(t, s.signed(t, *c.cached))
+			}
+			before := s.kept(t, hullmark.RotationFile)
+			brought := s.signed(t, *c.brought)
+			policy, mark := bytes.Clone(wire.ContentOf(brought)(hullmark.PolicyFile)), bytes.Clone(wire.ContentOf(brought)(hullmark.RotationFile))
+			if last := s.bring(t, brought); !last.GetReady() {
 				t.Fatalf("last = %v", last)
 			}
-			want := map[string]string{hullmark.RotationFile: c.held, keysetFile: "own", "/var/lib/hullmark/settings.json": "brought"}
-			if c.taken {
-				want[hullmark.RotationFile], want[keysetFile] = c.brought, "brought"
+			if c.taken && (s.kept(t, keysetFile) != "brought" || s.kept(t, hullmark.PolicyFile) != string(policy) || s.kept(t, hullmark.RotationFile) != string(mark)) {
+				t.Errorf("the keyset is %q", s.kept(t, keysetFile))
 			}
-			for file, content := range want {
-				if got := s.kept(t, file); got != content {
-					t.Errorf("%s holds %q, want %q", file, got, content)
-				}
+			if !c.taken && (s.kept(t, keysetFile) != "own" || s.kept(t, hullmark.RotationFile) != before) {
+				t.Errorf("the keyset is %q", s.kept(t, keysetFile))
+			}
+			if s.kept(t, hullmark.SettingsFile) != c.brought.keyset {
+				t.Error("what comes with no rotation was not taken")
 			}
 			if got := s.document(t).Condition; (got == nil) != (c.code == "") || got != nil && got.Code != c.code {
 				t.Errorf("condition %v, want %q", got, c.code)
@@ -70,69 +133,176 @@ func TestNewerKeysStay(t *testing.T) {
 	}
 }
 
-// A control plane keeps the documents of the policy that it holds, and no others.
-func TestDocumentsOfAnEarlierPolicyGo(t *testing.T) {
-	const old, new, policy = hullmark.DocumentsFolder + "/old.json", hullmark.DocumentsFolder + "/new.json", "/var/lib/hullmark/policy"
-	for name, c := range map[string]struct{ held, old, new, policy string }{
-		"another rotation": {"1", "", "brought", "brought"},
-		"the same":         {"2", "own", "", "own"},
+// caches puts a set's policy where the join service keeps the newest one that it was given.
+func (s *stage) caches(t *testing.T, files []*wire.File) {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{"envelope": wire.ContentOf(files)(hullmark.PolicyFile), "documents": map[string][]byte{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(s.agent.StateDir, policyCache)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// replace returns files with other content for one of them.
+func replace(files []*wire.File, path, content string) []*wire.File {
+	next := slices.DeleteFunc(slices.Clone(files), func(f *wire.File) bool { return f.GetPath() == path })
+	return append(next, &wire.File{Path: path, Content: []byte(content), Mode: 0o600})
+}
+
+func without(files []*wire.File, path string) []*wire.File {
+	return slices.DeleteFunc(slices.Clone(files), func(f *wire.File) bool { return f.GetPath() == path })
+}
+
+// Whoever plays a join service brings nothing that no root signed: neither a number that no later rotation could pass, nor keys without one, nor others under a policy that
+// was signed. The node says so before its fuse, keeps what it has, and takes the operator's later rotation, and that of an honest service.
+func TestUnsignedKeysAreRefused(t *testing.T) {
+	own, next := set{version: 3, number: 1, keyset: "own"}, set{version: 4, number: 2, keyset: "brought", documents: []string{"document"}}
+	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := attest.NewRoot(stranger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	document := fmt.Sprintf("%s/%x.json", hullmark.DocumentsFolder, sha256.Sum256([]byte("document")))
+	for name, c := range map[string]struct {
+		files func(s *stage) []*wire.File
+		says  string
+	}{
+		"a number above all others": {func(s *stage) []*wire.File {
+			blind, _ := hullmark.NewBlind(rand.Reader)
+			return replace(s.signed(t, next), hullmark.RotationFile, string(hullmark.KeyRotation{Number: maxNumber, Blind: blind}.Encode()))
+		}, "of rotation 18446744073709551615, and the signed policy says 2"},
+		"a number alone": {func(s *stage) []*wire.File {
+			blind, _ := hullmark.NewBlind(rand.Reader)
+			return []*wire.File{{Path: hullmark.RotationFile, Content: hullmark.KeyRotation{Number: maxNumber, Blind: blind}.Encode(), Mode: 0o600}}
+		}, "policy: it is empty"},
+		"a keyset alone": {func(*stage) []*wire.File {
+			return []*wire.File{{Path: keysetFile, Content: []byte("stale"), Mode: 0o600}}
+		}, "policy: it is empty"},
+		"a keyset with the policy": {func(s *stage) []*wire.File { return without(s.signed(t, next), hullmark.RotationFile) }, "want a number"},
+		"another keyset":           {func(s *stage) []*wire.File { return replace(s.signed(t, next), keysetFile, "stale") }, "not those that the signed policy commits to"},
+		"another online CA": {func(s *stage) []*wire.File {
+			return replace(s.signed(t, next), "/var/lib/hullmark/online-ca.key", "stale")
+		}, "not those that the signed policy commits to"},
+		"an old keyset by the new policy": {func(s *stage) []*wire.File {
+			return replace(s.signed(t, own), hullmark.PolicyFile, string(wire.ContentOf(s.signed(t, next))(hullmark.PolicyFile)))
+		}, "of rotation 1, and the signed policy says 2"},
+		"a policy of another root": {func(*stage) []*wire.File { return next.by(t, stranger, root) }, "has not handed over"},
+		"a changed policy": {func(s *stage) []*wire.File {
+			files := s.signed(t, next)
+			text := string(wire.ContentOf(files)(hullmark.PolicyFile))
+			at := strings.Index(text, `"signature": "`) + 40
+			return replace(files, hullmark.PolicyFile, text[:at]+map[bool]string{true: "A", false: "B"}[text[at] != 'A']+text[at+1:])
+		}, "policy:"},
+		"a document that nobody accepted": {func(s *stage) []*wire.File {
+			return append(s.signed(t, next), &wire.File{Path: hullmark.DocumentsFolder + "/" + strings.Repeat("0", 64) + ".json", Content: make([]byte, 1000), Mode: 0o644})
+		}, "no document that the signed policy accepts"},
+		"another document in its place": {func(s *stage) []*wire.File { return replace(s.signed(t, next), document, "stale") }, "no document that the signed policy accepts"},
+		"a document too few":            {func(s *stage) []*wire.File { return without(s.signed(t, next), document) }, "1 documents of the signed policy are missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := returning(t, time.Now().Add(year))
-			s.put(t, map[string][]byte{hullmark.RotationFile: []byte(c.held), old: []byte("own"), policy: []byte("own")})
-			brought := append(keysOf("2", "brought"), &wire.File{Path: policy, Content: []byte("brought"), Mode: 0o644}, &wire.File{Path: new, Content: []byte("brought"), Mode: 0o644})
-			last := s.againWith(t, &wire.Proceed{NodeName: "node-1", Role: string(hullmark.ControlPlane), Endpoint: "192.0.2.7:6443", Files: brought})
-			if !last.GetReady() {
-				t.Fatalf("last = %v", last)
+			s.holds(t, s.signed(t, own))
+			policy := s.kept(t, hullmark.PolicyFile)
+			last := s.bring(t, c.files(s))
+			if f := last.GetFailed(); f.GetCode() != "keys-unsigned" || !strings.Contains(f.GetTitle(), c.says) {
+				t.Fatalf("last = %v, want %s", last, c.says)
 			}
-			for file, want := range map[string]string{old: c.old, new: c.new, policy: c.policy} {
-				if got := s.kept(t, file); got != want {
-					t.Errorf("%s holds %q, want %q", file, got, want)
-				}
+			if r := s.registers(t); r[attest.FuseRegister] != [32]byte{} || s.kept(t, keysetFile) != "own" || s.kept(t, hullmark.PolicyFile) != policy {
+				t.Error("the fuse was blown, or something was written")
+			}
+			after := s.rebooted(t)
+			after.disk.Claim, after.disk.Opened, after.rootKey, after.root = s.disk.Claim, s.disk.Opened, s.rootKey, s.root
+			if last := after.bring(t, s.signed(t, next)); !last.GetReady() || after.kept(t, keysetFile) != "brought" {
+				t.Errorf("the signed rotation: last = %v, the keyset is %q", last, after.kept(t, keysetFile))
 			}
 		})
 	}
 }
 
-// The operator may bring the same keys in another form: wrapped by a keeper.
-func TestOperatorExchangesKeysOfTheSameRotation(t *testing.T) {
-	s := newStage(t)
-	s.put(t, map[string][]byte{hullmark.RotationFile: []byte("2")})
-	for service, want := range map[string]int{"": 2, "192.0.2.1:7444": 1} {
-		x := &exchange{agent: s.agent, service: service}
-		if files, mark, err := x.newKeys(keysOf("2", "wrapped")); err != nil || len(files) != want || (mark != nil) != (want == 2) {
-			t.Errorf("from %q: %d files, mark %v: %v", service, len(files), mark, err)
-		}
+// The number on the disk decides nothing: one that an earlier attacker left there, or a torn one, holds up neither the operator nor a service.
+func TestForgedNumberHoldsNothingUp(t *testing.T) {
+	blind, err := hullmark.NewBlind(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
 	}
-	x := &exchange{agent: s.agent}
-	others := []*wire.File{{Path: "/var/lib/hullmark/policy"}}
-	if files, mark, err := x.newKeys(others); err != nil || !slices.Equal(files, others) || mark != nil {
-		t.Errorf("without keys: %v, %v, %v", files, mark, err)
+	for name, mark := range map[string]string{"the highest number": string(hullmark.KeyRotation{Number: maxNumber, Blind: blind}.Encode()), "a torn one": "x", "an old one": "7"} {
+		for _, from := range []string{"", "192.0.2.1:7444"} {
+			s := newStage(t)
+			if err := s.agent.prepare(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			s.holds(t, replace(s.signed(t, set{version: 3, number: 1, keyset: "own"}), hullmark.RotationFile, mark))
+			x := &exchange{agent: s.agent, service: from}
+			brought := s.signed(t, set{version: 4, number: 2, keyset: "brought"})
+			if files, mark, err := x.newKeys(brought); err != nil || len(files) != len(brought)-1 || mark == nil {
+				t.Errorf("%s, from %q: %d files, mark %v: %v", name, from, len(files), mark, err)
+			}
+		}
 	}
 }
 
-// Keys of which it cannot be told how new they are, are not overwritten.
-func TestUnreadableMarkOfARotation(t *testing.T) {
-	s, _ := returning(t, time.Now().Add(year))
-	s.put(t, map[string][]byte{keysetFile: []byte("own")})
-	if err := os.Mkdir(filepath.Join(s.agent.StateDir, "var", "lib", "hullmark", "rotation"), 0o700); err != nil {
-		t.Fatal(err)
+func TestPolicyHasOneSchema(t *testing.T) {
+	if policySchema != measurements.PolicySchema {
+		t.Errorf("%q, and %q is signed", policySchema, measurements.PolicySchema)
 	}
-	last := s.againWith(t, &wire.Proceed{NodeName: "node-1", Role: string(hullmark.ControlPlane), Endpoint: "192.0.2.7:6443", Files: keysOf("2", "brought")})
-	if last.GetFailed() == nil || s.kept(t, keysetFile) != "own" {
-		t.Errorf("last = %v, and the keyset is %q", last, s.kept(t, keysetFile))
+}
+
+// A control plane keeps the documents of the policy that it holds, and no others.
+func TestDocumentsOfAnEarlierPolicyGo(t *testing.T) {
+	s, _ := returning(t, time.Now().Add(year))
+	s.holds(t, s.signed(t, set{version: 1, keyset: "own", documents: []string{"old"}}))
+	if last := s.bring(t, s.signed(t, set{version: 2, number: 1, keyset: "brought", documents: []string{"new"}})); !last.GetReady() {
+		t.Fatalf("last = %v", last)
+	}
+	for document, want := range map[string]string{"old": "", "new": "new"} {
+		if got := s.kept(t, fmt.Sprintf("%s/%x.json", hullmark.DocumentsFolder, sha256.Sum256([]byte(document)))); got != want {
+			t.Errorf("document %s holds %q", document, got)
+		}
 	}
 }
 
 // What says that the keys are of a rotation is there after they are.
 func TestMarkOfARotationComesLast(t *testing.T) {
 	s, _ := returning(t, time.Now().Add(year))
-	s.put(t, map[string][]byte{hullmark.RotationFile: []byte("1")})
+	own := s.signed(t, set{version: 1, number: 1, keyset: "own"})
+	s.holds(t, without(own, keysetFile))
+	before := s.kept(t, hullmark.RotationFile)
 	if err := os.MkdirAll(filepath.Join(s.agent.StateDir, "var", "lib", "hullmark", "keyset.json", "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	last := s.againWith(t, &wire.Proceed{NodeName: "node-1", Role: string(hullmark.ControlPlane), Endpoint: "192.0.2.7:6443", Files: keysOf("2", "brought")})
-	if last.GetFailed() == nil || s.kept(t, hullmark.RotationFile) != "1" {
+	last := s.bring(t, s.signed(t, set{version: 2, number: 2, keyset: "brought"}))
+	if last.GetFailed() == nil || s.kept(t, hullmark.RotationFile) != before {
 		t.Errorf("last = %v, and the disk's rotation is %q", last, s.kept(t, hullmark.RotationFile))
+	}
+}
+
+// A join service gives a worker no keys, and a control plane that comes back no other authorities than it has; the operator may.
+func TestAuthoritiesOfANodeThatComesBackStay(t *testing.T) {
+	for path, refused := range map[string]bool{
+		"/etc/kubernetes/pki/ca.key": true, "/etc/kubernetes/kubelet.conf": true, "/var/lib/hullmark/initialising.json": true,
+		hullmark.SettingsFile: false, "/etc/kubernetes/audit.yaml": false,
+	} {
+		s, _ := returning(t, time.Now().Add(year))
+		last := s.bring(t, []*wire.File{{Path: path, Content: []byte("stale"), Mode: 0o600}})
+		if got := last.GetFailed().GetCode() == "proceed-refused"; got != refused || got == last.GetReady() {
+			t.Errorf("%s: last = %v", path, last)
+		}
+	}
+	x := &exchange{service: "192.0.2.1:7444"}
+	if err := x.checkOwned(&wire.Proceed{Role: string(hullmark.Worker), Files: []*wire.File{{Path: keysetFile}}}); err == nil {
+		t.Error("a worker takes keys")
+	}
+	x.service, x.opened.Joined = "", true
+	if err := x.checkOwned(&wire.Proceed{Role: string(hullmark.ControlPlane), Files: []*wire.File{{Path: "/etc/kubernetes/pki/ca.key"}}}); err != nil {
+		t.Errorf("an operator: %v", err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // Term is one holding of a Lease: an earlier one of the same machine is another.
@@ -44,9 +45,10 @@ type ControlPlanes struct {
 	RemoveMember func(ctx context.Context, name string, address netip.Addr) error
 	// Files returns what a control plane keeps on its disk, as this one does, but the policy and its documents.
 	Files func() ([]*wire.File, error)
-	// Rotated returns those of Files that a rotation exchanges, and Rotation is theirs (measurements.Policy).
+	// Rotated returns those of Files that come with a rotation. Rotation is its number, and Keys commits to what it exchanged (measurements.Policy).
 	Rotated  func() ([]*wire.File, error)
 	Rotation uint64
+	Keys     hullmark.KeysDigest
 }
 
 // place is the held Lease of one exchange.
@@ -118,29 +120,37 @@ func (x *release) leavePlace(outcome error) {
 	}
 }
 
-// checkRotation is an error while this service lacks keys that the operator has exchanged: a control plane would be given old ones, and a new disk one of them.
-func (s *Service) checkRotation() error {
-	held, wanted := s.ControlPlanes.Rotation, s.desk().Policy.Rotation
-	if held >= wanted {
-		return nil
+// checkRotation is an error unless this service holds the very keys that the policy commits to. While it lacks some that the operator has exchanged, a control plane
+// would be given old ones, and a new disk one of them; any other were never signed, whatever number they have.
+func (s *Service) checkRotation(policy measurements.Policy) error {
+	held, wanted := s.ControlPlanes.Rotation, policy.Rotation
+	switch {
+	case held < wanted:
+		return &hullmark.Condition{
+			Code: "keys-outdated", Step: "ATTEST", Title: "this join service lacks keys that the operator has exchanged, and could only give old ones",
+			Expected: fmt.Sprintf("rotation %d", wanted), Got: fmt.Sprintf("rotation %d", held), Retry: true,
+			Next: "wait for a control plane that has the new keys; the first gets them by hullmark recover",
+		}
+	case held > wanted || s.ControlPlanes.Keys != policy.Keys:
+		return &hullmark.Condition{
+			Code: "keys-unsigned", Step: "ATTEST", Title: "this join service holds other keys than those that the signed policy commits to, and gives them to nobody",
+			Expected: fmt.Sprintf("rotation %d, digest %s", wanted, policy.Keys), Got: fmt.Sprintf("rotation %d, digest %s", held, s.ControlPlanes.Keys), Retry: true,
+			Next: "recover this control plane with the newest cluster file (hullmark recover); if that does not help, find out who wrote to its disk",
+		}
 	}
-	return &hullmark.Condition{
-		Code: "keys-outdated", Step: "ATTEST", Title: "this join service lacks keys that the operator has exchanged, and could only give old ones",
-		Expected: fmt.Sprintf("rotation %d", wanted), Got: fmt.Sprintf("rotation %d", held), Retry: true,
-		Next: "wait for a control plane that has the new keys; the first gets them by hullmark recover",
-	}
+	return nil
 }
 
 // addRotated adds to M6 the keys of the policy's rotation, with the policy itself, which is of the same root as they are, for a control plane that comes back. A service that can read no record may not know the newest policy either.
 func (x *release) addRotated(proceed *wire.Proceed) error {
-	if x.unchecked() || x.service.desk().Policy.Rotation == 0 {
+	if x.unchecked() || x.policy.policy.Rotation == 0 {
 		return nil
 	}
 	files, err := x.service.ControlPlanes.Rotated()
 	if err != nil {
 		return fmt.Errorf("the keys of a control plane that comes back: %w", err)
 	}
-	proceed.Files = append(append(proceed.Files, files...), x.service.policyFiles()...)
+	proceed.Files = append(append(proceed.Files, files...), x.policy.files()...)
 	return nil
 }
 
@@ -174,23 +184,19 @@ func (x *release) makeRoom() (netip.Addr, error) {
 	return own[at], nil
 }
 
-// stateDir is where a control plane keeps what its join service needs.
-const stateDir = "/var/lib/hullmark/"
-
-// controlPlaneFiles returns what a control plane gets: this one's own files, with the policy that is in force.
-func (s *Service) controlPlaneFiles() ([]*wire.File, error) {
-	files, err := s.ControlPlanes.Files()
+// controlPlaneFiles returns what a control plane gets: this one's own files, with the policy of the exchange.
+func (x *release) controlPlaneFiles() ([]*wire.File, error) {
+	files, err := x.service.ControlPlanes.Files()
 	if err != nil {
 		return nil, err
 	}
-	return append(files, s.policyFiles()...), nil
+	return append(files, x.policy.files()...), nil
 }
 
-// policyFiles returns the policy that is in force as a control plane keeps it.
-func (s *Service) policyFiles() []*wire.File {
-	signed := s.Policy.inForce.Load().signed
-	files := []*wire.File{{Path: stateDir + "policy", Content: signed.Envelope, Mode: 0o644}}
-	for id, document := range signed.Documents {
+// files returns a policy as a control plane keeps it.
+func (e *verified) files() []*wire.File {
+	files := []*wire.File{{Path: hullmark.PolicyFile, Content: e.signed.Envelope, Mode: 0o644}}
+	for id, document := range e.signed.Documents {
 		files = append(files, &wire.File{Path: hullmark.DocumentsFolder + "/" + id.String() + ".json", Content: document, Mode: 0o644})
 	}
 	return files

@@ -238,7 +238,11 @@ func TestRotatedKeysReachControlPlanes(t *testing.T) {
 	s.reboot()
 	s.accept(t, func(p *measurements.Policy) { p.Rotation = 2 }, "image")
 	s.denied(t, "keys-outdated", true, "lacks keys that the operator has exchanged", "rotation 2", "rotation 1")
-	s.service.ControlPlanes.Rotation = 3 // and this service's policy is the one that lags
+	s.service.ControlPlanes.Rotation = 3
+	s.denied(t, "keys-unsigned", true, "holds other keys than those that the signed policy commits to", "rotation 2", "rotation 3")
+	s.service.ControlPlanes.Rotation, s.service.ControlPlanes.Keys = 2, hullmark.KeysDigest{1}
+	s.denied(t, "keys-unsigned", true, "holds other keys than those that the signed policy commits to", hullmark.KeysDigest{1}.String())
+	s.accept(t, func(p *measurements.Policy) { p.Keys = hullmark.KeysDigest{1} }, "image")
 	s.join(t)
 
 	// A worker's new disk would get an old key, and a disk of the new generation none; one that has its key comes back.

@@ -25,7 +25,7 @@ var errUnchanged = errors.New("the record stays as it is")
 
 // record notes a refusal; of what earlier tickets bound it changes nothing.
 func (x *release) record(condition *hullmark.Condition) {
-	member, group, ok := x.service.desk().member(x.claims)
+	member, group, ok := x.desk().member(x.claims)
 	if !ok {
 		return
 	}
@@ -55,9 +55,9 @@ func (m *Machine) waitsFor(c *hullmark.Condition) bool {
 }
 
 // tellWithdrawn adds to a mismatch that the document of the machine's last ticket is not accepted any more: nothing that is compared by now says so.
-func (s *Service) tellWithdrawn(mismatch *hullmark.Condition, last measurements.DocumentID) {
+func (x *release) tellWithdrawn(mismatch *hullmark.Condition, last measurements.DocumentID) {
 	is := func(a measurements.Accepted) bool { return a.Document == last }
-	if last != (measurements.DocumentID{}) && !slices.ContainsFunc(s.desk().Policy.Documents, is) {
+	if last != (measurements.DocumentID{}) && !slices.ContainsFunc(x.policy.policy.Documents, is) {
 		mismatch.Title += fmt.Sprintf("; its last ticket was for document %s…, which the policy does not accept any more", last.String()[:12])
 	}
 }

@@ -21,7 +21,7 @@ func (x *release) addMaterial(proceed *wire.Proceed) (err error) {
 		if own, err = x.makeRoom(); err != nil {
 			return err
 		}
-		if proceed.Files, err = x.service.controlPlaneFiles(); err != nil {
+		if proceed.Files, err = x.controlPlaneFiles(); err != nil {
 			return fmt.Errorf("join material: %w", err)
 		}
 		if err := checkSize(proceed); err != nil {
@@ -36,7 +36,7 @@ func (x *release) addMaterial(proceed *wire.Proceed) (err error) {
 	}
 	defer token.Wipe()
 	documents, discovery, err := kubeadm.JoinDocuments(kubeadm.JoinParams{
-		Template: []byte(x.service.desk().Policy.Pool(member).Join),
+		Template: []byte(x.policy.policy.Pool(member).Join),
 		NodeName: member.Name, Endpoint: x.service.Settings.ControlPlaneEndpoint, CA: x.service.KubernetesCA,
 		Token: token, AdvertiseAddress: own, Profile: x.service.Settings.Profile,
 	})
@@ -92,13 +92,13 @@ func AddPool(proceed *wire.Proceed, policy measurements.Policy, member measureme
 func (x *release) addEndpoint(proceed *wire.Proceed) error {
 	settings := x.service.Settings
 	if x.admission.Member.Role == hullmark.ControlPlane {
-		settings = settings.Under(x.service.desk().Policy)
+		settings = settings.Under(x.policy.policy)
 		encoded, err := settings.Encode()
 		if err != nil {
 			return fmt.Errorf("the endpoint of a node that comes back: %w", err)
 		}
 		proceed.Names = settings.Names
-		proceed.Files = append(proceed.Files, &wire.File{Path: stateDir + "settings.json", Content: encoded, Mode: 0o644})
+		proceed.Files = append(proceed.Files, &wire.File{Path: hullmark.SettingsFile, Content: encoded, Mode: 0o644})
 		if err := x.addRotated(proceed); err != nil {
 			return err
 		}

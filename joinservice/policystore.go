@@ -3,7 +3,6 @@ package joinservice
 import (
 	"bytes"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -247,15 +246,7 @@ func openPolicy(envelope []byte, root hullmark.ClusterRoot) (policy measurements
 
 // RootsOf returns the roots that nodes' configurations may name by a policy: the one that signed it, and those that have handed over to it.
 func RootsOf(policy measurements.Policy, signer hullmark.ClusterRoot) ([]hullmark.ClusterRoot, error) {
-	var certificates []*x509.Certificate
-	for _, der := range policy.HandOvers {
-		certificate, err := x509.ParseCertificate(der)
-		if err != nil {
-			return nil, fmt.Errorf("hand-overs: %w", err)
-		}
-		certificates = append(certificates, certificate)
-	}
-	return attest.Roots(signer, certificates)
+	return attest.ParseRoots(signer, policy.HandOvers)
 }
 
 // HandOvers returns the certificates, in DER, that lead to the service's root from roots that nodes' configurations may still name.
@@ -278,7 +269,7 @@ func writeCache(path string, signed SignedPolicy) error {
 		return err
 	}
 	_, err = file.Write(content)
-	if err = errors.Join(err, file.Sync(), file.Close()); err == nil {
+	if err = errors.Join(err, file.Chmod(0o644), file.Sync(), file.Close()); err == nil {
 		err = os.Rename(file.Name(), path)
 	}
 	if err != nil {

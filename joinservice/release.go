@@ -33,6 +33,8 @@ type release struct {
 	// ctx outlives the stream: what is recorded of an exchange is recorded even if the node is gone.
 	ctx context.Context
 
+	// policy is the one that all of the exchange goes by.
+	policy    *verified
 	claims    attest.Claims
 	admission Admission
 	// granted says that the ticket was sent, and opened is what the node said of it.
@@ -89,7 +91,8 @@ func (x *release) attest() (err error) {
 		return x.conversation.refuse(busy, busy)
 	}
 	defer x.service.leave()
-	x.claims, err = x.conversation.Attest(x.service.Policy.inForce.Load().roots, verifier.Anchor{Members: x.service.isMember})
+	x.policy = x.service.Policy.inForce.Load()
+	x.claims, err = x.conversation.Attest(x.policy.roots, verifier.Anchor{Members: x.policy.isMember})
 	return err
 }
 
@@ -101,11 +104,29 @@ func (x *release) kind() hullmark.TicketKind {
 	return hullmark.Join
 }
 
-// admit decides, claims the node's name, and records the ticket before it is sent.
+// admit decides by the newest policy, claims the node's name, and records the ticket before it is sent.
 func (x *release) admit() error {
 	ctx, cancel := context.WithTimeout(x.ctx, DecisionTime)
 	defer cancel()
-	err := x.service.change(ctx, x.claims.Node, &x.last, func(m *Machine, known bool) (err error) {
+	x.takeNewest(ctx)
+	err := x.recordTicket(ctx)
+	for range attempts {
+		if !errors.Is(err, errPolicyChanged) {
+			break
+		}
+		err = x.recordTicket(ctx)
+	}
+	if err != nil {
+		x.admission.Ticket.Disk.Key.Wipe()
+		return x.admitUnchecked(err)
+	}
+	return nil
+}
+
+// recordTicket decides by the policy that is in force as it begins. If that is another one by the time at which the record would be stored, nothing is.
+func (x *release) recordTicket(ctx context.Context) error {
+	x.policy = x.service.Policy.inForce.Load()
+	return x.service.change(ctx, x.claims.Node, &x.last, func(m *Machine, known bool) (err error) {
 		x.admission.Ticket.Disk.Key.Wipe() // of an attempt that lost its race
 		if x.admission, err = x.decide(*m, known); err != nil {
 			return err
@@ -128,17 +149,12 @@ func (x *release) admit() error {
 		}
 		*m = Machine{
 			Node: x.claims.Node, Name: x.admission.Member.Name, Role: x.admission.Member.Role,
-			Trust: x.claims.Trust, Document: x.admission.Verdict.Document, Root: NamedRoot(x.service.desk().Policy, x.claims),
+			Trust: x.claims.Trust, Document: x.admission.Verdict.Document, Root: NamedRoot(x.policy.policy, x.claims),
 			Record: x.admission.Record, Addresses: m.Addresses, State: MachineAdmitted,
 			EKCertificate: x.vouched(), CertificateEnds: m.CertificateEnds,
 		}
-		return nil
+		return x.checkPolicy()
 	})
-	if err != nil {
-		x.admission.Ticket.Disk.Key.Wipe()
-		return x.admitUnchecked(err)
-	}
-	return nil
 }
 
 // end ends the token of an earlier ticket before the record forgets it: a replica may be killed at any moment, and
@@ -156,21 +172,21 @@ func (x *release) decide(m Machine, known bool) (Admission, error) {
 	if known {
 		record = &m.Record
 	}
-	admission, err := x.service.desk().Admit(x.kind(), x.claims, record)
+	admission, err := x.desk().Admit(x.kind(), x.claims, record)
 	if err != nil {
 		var c *hullmark.Condition
 		switch {
 		case !errors.As(err, &c):
 		case c.Code == codeGeneration:
-			err = cmp.Or(x.service.checkRotation(), err)
+			err = cmp.Or(x.service.checkRotation(x.policy.policy), err)
 		case c.Code == CodeMismatch:
-			x.service.tellWithdrawn(c, m.Document)
+			x.tellWithdrawn(c, m.Document)
 		}
 		return Admission{}, err
 	}
 	member := admission.Member
 	if member.Role == hullmark.ControlPlane || admission.Ticket.Disk.FormatAllowed {
-		if err := x.service.checkRotation(); err != nil {
+		if err := x.service.checkRotation(x.policy.policy); err != nil {
 			admission.Ticket.Disk.Key.Wipe()
 			return Admission{}, err
 		}
@@ -200,7 +216,8 @@ func (x *release) grant() (err error) {
 // makes M6.
 func (x *release) commit() (proceed *wire.Proceed, err error) {
 	proceed = &wire.Proceed{NodeName: x.admission.Member.Name, Role: string(x.admission.Member.Role), Time: time.Now().Unix()}
-	switch {
+	switch err = x.checkPolicy(); {
+	case err != nil: // Nothing that this ticket brings is of the policy in force.
 	case x.unchecked():
 		err = x.checkUnchecked()
 	case x.opened.Joined && x.lacksCertificate():
@@ -214,7 +231,10 @@ func (x *release) commit() (proceed *wire.Proceed, err error) {
 		err = x.addEndpoint(proceed)
 	}
 	if err == nil {
-		err = AddPool(proceed, x.service.desk().Policy, x.admission.Member)
+		err = AddPool(proceed, x.policy.policy, x.admission.Member)
+	}
+	if err == nil {
+		err = x.checkPolicy()
 	}
 	if err != nil {
 		wire.WipeFiles(proceed.GetFiles())

@@ -3,7 +3,6 @@ package joinservice
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"log/slog"
 	"sync"
@@ -41,6 +40,9 @@ type Service struct {
 	Root hullmark.ClusterRoot
 	// Policy holds the policy in force.
 	Policy *PolicyStore
+	// Newest returns the policy that the cluster's API holds, unless it is the one whose envelope is held: then the zero value. Without it,
+	// or while it fails, what was delivered last counts.
+	Newest func(ctx context.Context, held []byte) (SignedPolicy, error)
 	// Keys derives disk keys.
 	Keys Keeper
 	// Records keeps the machines, Tokens makes what a joining kubelet authenticates with.
@@ -185,21 +187,6 @@ func (s *Service) Attends(node hullmark.NodeID) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return s.turns[node] != nil
-}
-
-// desk returns a desk with the policy that is in force now.
-func (s *Service) desk() *Desk {
-	now := s.Policy.inForce.Load()
-	return &Desk{Root: s.Root, Policy: now.policy, Documents: now.documents, Keys: s.Keys, references: &now.references, groups: now.groups}
-}
-
-// isMember reports whether the policy in force admits a machine.
-func (s *Service) isMember(node hullmark.NodeID, ek *x509.Certificate) bool {
-	now := s.Policy.inForce.Load()
-	if _, named := now.members[node]; named {
-		return true
-	}
-	return groupOf(now.policy, now.groups, node, ek) != nil
 }
 
 // CodeContended is the code of the condition that others changed a record each time. It passes by itself.

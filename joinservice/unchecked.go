@@ -30,7 +30,8 @@ func (x *release) admitUnchecked(cause error) error {
 	if !errors.As(cause, &c) || c.Code != CodeUnreachable || x.kind() != hullmark.Rejoin || x.service.Outage == nil || !x.service.Outage.Lasts() {
 		return cause
 	}
-	desk := x.service.desk()
+	x.policy = x.service.Policy.inForce.Load()
+	desk := x.desk()
 	if member, ok := desk.Policy.Member(x.claims.Node); !ok || member.Role != hullmark.ControlPlane {
 		return cause
 	}

@@ -245,7 +245,7 @@ func TestOpenPolicyRefusesChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s signedPolicy
+	var s hullmark.Signed
 	if err := json.Unmarshal(signed, &s); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // PolicySchema names the format of a Policy.
-const PolicySchema = "hullmark.policy/v1"
+const PolicySchema = "hullmark.policy/v2"
 
 // Limits of a policy.
 const (
@@ -53,6 +53,8 @@ type Policy struct {
 	Endpoint *Endpoint `json:"endpoint,omitempty"`
 	// Rotation is how often the operator has exchanged keys that control planes hold: one that holds those of a lower rotation lacks some. It never falls.
 	Rotation uint64 `json:"rotation,omitempty"`
+	// Keys commits to the keys of that rotation: nothing else is taken from a join service, or handed out by one.
+	Keys hullmark.KeysDigest `json:"keys,omitzero"`
 	// HandOvers are certificates, in DER, of the roots that nodes' configurations may still name beside the one that signs: the newest first, each time the one by
 	// which a root handed over to the next, and that root's own. Package attest reads them.
 	HandOvers [][]byte `json:"handOvers,omitempty"`

@@ -47,19 +47,6 @@ type PlacedFile struct {
 // roots are the folders below which a node places files.
 var roots = []string{"/etc/kubernetes/", "/var/lib/hullmark/"}
 
-// taken are files, and folders that end with a slash, that Hullmark or kubeadm write.
-var taken = []string{
-	"/etc/kubernetes/pki/", "/etc/kubernetes/discovery.conf", "/etc/kubernetes/renew.yaml",
-	"/etc/kubernetes/admin.conf", "/etc/kubernetes/super-admin.conf", "/etc/kubernetes/kubelet.conf", "/etc/kubernetes/bootstrap-kubelet.conf",
-	"/etc/kubernetes/controller-manager.conf", "/etc/kubernetes/scheduler.conf", "/etc/kubernetes/tmp/",
-	"/etc/kubernetes/manifests/etcd.yaml", "/etc/kubernetes/manifests/kube-apiserver.yaml",
-	"/etc/kubernetes/manifests/kube-controller-manager.yaml", "/etc/kubernetes/manifests/kube-scheduler.yaml",
-	"/var/lib/hullmark/root.crt", "/var/lib/hullmark/policy", "/var/lib/hullmark/policy.json",
-	"/var/lib/hullmark/online-ca.crt", "/var/lib/hullmark/online-ca.key", "/var/lib/hullmark/keyset.json",
-	"/var/lib/hullmark/keeper.secret", "/var/lib/hullmark/keeper.crt", "/var/lib/hullmark/rotation",
-	"/var/lib/hullmark/initialising.json", "/var/lib/hullmark/settings.json", "/var/lib/hullmark/documents/", "/var/lib/hullmark/etcd-snapshot",
-}
-
 var (
 	modePattern = regexp.MustCompile(`^0[0-7]{3}$`)
 	// filePattern keeps out what a shell, a unit file or a terminal could read as something else.
@@ -136,10 +123,8 @@ func (f PlacedFile) check() error {
 	if !filePattern.MatchString(f.Path) || path.Clean(f.Path) != f.Path || !slices.ContainsFunc(roots, inside) {
 		return fmt.Errorf("want a clean path below %s", strings.Join(roots, " or "))
 	}
-	for _, t := range taken {
-		if f.Path == strings.TrimSuffix(t, "/") || strings.HasSuffix(t, "/") && strings.HasPrefix(f.Path, t) || strings.HasPrefix(f.Path, t+"/") {
-			return fmt.Errorf("%s is what Hullmark or kubeadm writes; choose another name", t)
-		}
+	if hullmark.Reserved(f.Path) {
+		return errors.New("it is what Hullmark or kubeadm writes; choose another name")
 	}
 	if !modePattern.MatchString(f.Mode) {
 		return fmt.Errorf("mode %q: want four octal digits such as \"0644\", quoted", f.Mode)

@@ -41,7 +41,7 @@ func (s *Site) secrets(t *testing.T, diskKey []byte) canary.Secrets {
 func TestAgentShowsNoKey(t *testing.T) {
 	for role, held := range map[hullmark.Role][]string{
 		hullmark.Worker:       nil,
-		hullmark.ControlPlane: {"ca.key", "etcd/ca.key", "front-proxy-ca.key", "kubelet-serving-ca.key", "sa.key"},
+		hullmark.ControlPlane: {"ca.key", "etcd/ca.key", "front-proxy-ca.key", "kubelet-serving-ca.key", "sa.key", "../../var/lib/hullmark/keyset.json", "../../var/lib/hullmark/online-ca.key"},
 	} {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()

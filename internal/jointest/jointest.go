@@ -143,24 +143,22 @@ func (s *Site) newService(t testing.TB, policy *joinservice.PolicyStore, role hu
 		// An emulated TPM takes its time on a busy machine.
 		Patience: joinservice.Patience{Proof: time.Minute, Opened: time.Minute, Progress: time.Minute, Renew: time.Minute},
 	}
+	s.Service.ControlPlanes = joinservice.ControlPlanes{Rotation: policy.Policy().Rotation, Keys: policy.Policy().Keys}
 	if role != hullmark.ControlPlane {
 		return
 	}
-	s.Service.ControlPlanes = joinservice.ControlPlanes{
-		Lease:        s.Records,
-		RemoveMember: func(context.Context, string, netip.Addr) error { return nil },
-		Files:        s.sharedFiles,
-	}
+	s.Service.ControlPlanes.Lease, s.Service.ControlPlanes.Files = s.Records, s.sharedFiles
+	s.Service.ControlPlanes.RemoveMember = func(context.Context, string, netip.Addr) error { return nil }
 	// Loopback is no address at which others could reach a control plane.
 	s.EditOpened = func(m *wire.Opened) { m.Addresses = append(m.Addresses, "192.0.2.7") }
 }
 
-// sharedFiles are the authorities and keys that all control planes have.
+// sharedFiles are the authorities and keys that all control planes have, but the policy and its documents, which the service has.
 func (s *Site) sharedFiles() ([]*wire.File, error) {
 	all, err := s.Cluster.Files()
 	var shared []*wire.File
 	for _, f := range all {
-		if strings.HasPrefix(f.GetPath(), "/etc/kubernetes/pki/") {
+		if strings.HasPrefix(f.GetPath(), "/etc/kubernetes/pki/") || hullmark.Exchanged(f.GetPath()) || f.GetPath() == hullmark.RotationFile {
 			shared = append(shared, f)
 		}
 	}
@@ -178,14 +176,11 @@ func PolicyStore(t testing.TB, c *cluster.Cluster, members ...measurements.Membe
 			t.Fatal(err)
 		}
 	}
-	encoded, err := document.Encode()
-	if err != nil {
+	signer := *c
+	if err := signer.SetPolicy(policy, document); err != nil {
 		t.Fatal(err)
 	}
-	installed := joinservice.SignedPolicy{Documents: map[measurements.DocumentID][]byte{policy.Documents[0].Document: encoded}}
-	if installed.Envelope, err = measurements.SignPolicy(c.Root.Key, c.ID(), policy); err != nil {
-		t.Fatal(err)
-	}
+	installed := joinservice.SignedPolicy{Envelope: signer.Policy, Documents: signer.Documents}
 	store, warning, err := joinservice.OpenPolicyStore(c.ID(), installed, filepath.Join(t.TempDir(), "policy"))
 	if err != nil || warning != nil {
 		t.Fatal(err, warning)

@@ -45,7 +45,6 @@ func TestRootIsExchanged(t *testing.T) {
 		t.Fatal(err, warning)
 	}
 	s.newService(t, store, hullmark.Worker)
-	s.Service.ControlPlanes.Rotation = 1
 	if m := s.comesBack(t, first); m.Root != (hullmark.ClusterRoot{}) || !bytes.Equal(s.Disk.Key, key) {
 		t.Errorf("by the old configuration: root %s, the same key: %t", m.Root, bytes.Equal(s.Disk.Key, key))
 	}

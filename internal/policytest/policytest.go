@@ -16,20 +16,13 @@ import (
 // UnknownField is what WithUnknownField adds.
 const UnknownField = "tolerance"
 
-// signed is a policy as measurements.SignPolicy writes it.
-type signed struct {
-	Policy    []byte `json:"policy"`
-	RootKey   []byte `json:"rootKey"`
-	Signature []byte `json:"signature"`
-}
-
 // WithUnknownField signs a policy that has a field more, as a later release's might. The signature is good.
 func WithUnknownField(key crypto.Signer, root hullmark.ClusterRoot, p measurements.Policy) ([]byte, error) {
 	envelope, err := measurements.SignPolicy(key, root, p)
 	if err != nil {
 		return nil, err
 	}
-	return change(envelope, func(s *signed) error {
+	return change(envelope, func(s *hullmark.Signed) error {
 		begin := []byte("{\n")
 		if !bytes.HasPrefix(s.Policy, begin) {
 			return fmt.Errorf("a policy that begins with %.10q", s.Policy)
@@ -43,14 +36,14 @@ func WithUnknownField(key crypto.Signer, root hullmark.ClusterRoot, p measuremen
 
 // WithWrongSignature changes the signature of a signed policy.
 func WithWrongSignature(envelope []byte) ([]byte, error) {
-	return change(envelope, func(s *signed) error {
+	return change(envelope, func(s *hullmark.Signed) error {
 		s.Signature[len(s.Signature)-1] ^= 1
 		return nil
 	})
 }
 
-func change(envelope []byte, edit func(*signed) error) ([]byte, error) {
-	var s signed
+func change(envelope []byte, edit func(*hullmark.Signed) error) ([]byte, error) {
+	var s hullmark.Signed
 	if err := json.Unmarshal(envelope, &s); err != nil {
 		return nil, err
 	}

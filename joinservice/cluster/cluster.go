@@ -56,6 +56,8 @@ type Cluster struct {
 	Online Authority
 	// Keys are the master keys that disk keys derive from.
 	Keys keys.Keyset
+	// Blind is that of the present rotation (hullmark.KeyRotation).
+	Blind hullmark.Secret
 	// Keeper, if it is set, wraps Keys on control planes' disks.
 	Keeper *Keeper
 	// Kubernetes, Etcd and FrontProxy are the authorities that kubeadm would otherwise make itself.
@@ -92,6 +94,9 @@ func New() (*Cluster, error) {
 // makeExchange makes what the release exchange needs.
 func (c *Cluster) makeExchange() (err error) {
 	if err := c.makeRoot(); err != nil {
+		return err
+	}
+	if c.Blind, err = hullmark.NewBlind(rand.Reader); err != nil {
 		return err
 	}
 	c.Keys, err = keys.New(rand.Reader)

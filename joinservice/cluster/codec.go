@@ -19,7 +19,7 @@ import (
 // maxFile bounds a cluster file, encrypted or not, in bytes.
 const maxFile = 4 << 20
 
-// version is that of document; 1 had no CA of the kubelets' own.
+// version is that of document; 1 had no CA of the kubelets' own, and no blind.
 const version = 2
 
 // document is a cluster file's decrypted content; keys are PKCS #8 and
@@ -29,6 +29,7 @@ type document struct {
 	Root           authorityDoc     `json:"root"`
 	Online         authorityDoc     `json:"online"`
 	Keyset         []byte           `json:"keyset"`
+	Blind          []byte           `json:"blind"`
 	Keeper         *keeperDoc       `json:"keeper,omitempty"`
 	Kubernetes     authorityDoc     `json:"kubernetes"`
 	Etcd           authorityDoc     `json:"etcd"`
@@ -56,7 +57,7 @@ func (c *Cluster) encode() ([]byte, error) {
 		return nil, err
 	}
 	d := document{
-		Version: version, Keyset: keyset, Keeper: c.Keeper.encode(), Policy: c.Policy, Initialising: c.Initialising, Initialised: c.Initialised,
+		Version: version, Keyset: keyset, Blind: bytes.Clone(c.Blind.Expose()), Keeper: c.Keeper.encode(), Policy: c.Policy, Initialising: c.Initialising, Initialised: c.Initialised,
 		Documents: c.Documents, Settings: c.Settings, Epochs: c.Epochs,
 	}
 	for _, a := range c.authorities(&d) {
@@ -75,7 +76,7 @@ func (c *Cluster) encode() ([]byte, error) {
 
 // wipe clears the keys that are the document's own; the keeper's are shared with the cluster.
 func (d *document) wipe() {
-	for _, key := range [][]byte{d.Keyset, d.ServiceAccount, d.Root.Key, d.Online.Key, d.Kubernetes.Key, d.Etcd.Key, d.FrontProxy.Key, d.KubeletServing.Key} {
+	for _, key := range [][]byte{d.Keyset, d.Blind, d.ServiceAccount, d.Root.Key, d.Online.Key, d.Kubernetes.Key, d.Etcd.Key, d.FrontProxy.Key, d.KubeletServing.Key} {
 		clear(key)
 	}
 }
@@ -135,7 +136,8 @@ func decode(data []byte) (*Cluster, error) {
 	if c.Keys, err = keys.Parse(d.Keyset); err != nil {
 		return nil, err
 	}
-	return c, nil
+	c.Blind = hullmark.NewSecret(bytes.Clone(d.Blind))
+	return c, hullmark.CheckBlind(c.Blind)
 }
 
 func (d authorityDoc) decode() (Authority, error) {

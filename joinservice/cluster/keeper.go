@@ -31,10 +31,31 @@ type keeperDoc struct {
 	CA         []byte `json:"ca,omitempty"`
 }
 
-// SetKeeper has the keeper at url wrap the keyset, which control planes that
-// get their files from now on hold in that form only. Secret and CA are what
-// they show the keeper and know it by. The error is that of keys.Access.Seal.
+// SetKeeper has the keeper at url wrap the keyset, and counts a rotation: control planes are to hold it in that
+// form only. Secret and CA are what they show the keeper and know it by. The error is that of keys.Access.Seal.
 func (c *Cluster) SetKeeper(ctx context.Context, access keys.Access, url string, secret hullmark.Secret, ca []byte) error {
+	if err := c.wrap(ctx, access, url, secret, ca); err != nil {
+		return err
+	}
+	return c.recount()
+}
+
+// DropKeeper has control planes hold the keyset in clear, on their encrypted disks, and counts a rotation.
+func (c *Cluster) DropKeeper() error {
+	c.Keeper = nil
+	return c.recount()
+}
+
+// recount counts a rotation, once there is a control plane that may hold something else.
+func (c *Cluster) recount() error {
+	if len(c.Policy) == 0 {
+		return nil
+	}
+	return c.demandRotation()
+}
+
+// wrap has the keeper at url wrap the keyset.
+func (c *Cluster) wrap(ctx context.Context, access keys.Access, url string, secret hullmark.Secret, ca []byte) error {
 	policy, err := c.OpenPolicy()
 	if err != nil {
 		return err

@@ -181,9 +181,26 @@ const (
 // disk: the Kubernetes authorities, and what a join service needs. Modes are
 // 0600 but for certificates and public keys.
 func (c *Cluster) Files() ([]*wire.File, error) {
+	files, err := c.keyFiles()
+	if err != nil {
+		return nil, fmt.Errorf("control plane's files: %w", err)
+	}
+	files = append(files, &wire.File{Path: hullmark.PolicyFile, Content: c.Policy, Mode: 0o644})
+	for id, document := range c.Documents {
+		files = append(files, &wire.File{Path: hullmark.DocumentsFolder + "/" + id.String() + ".json", Content: document, Mode: 0o644})
+	}
+	for _, add := range []func([]*wire.File) ([]*wire.File, error){c.addRotation, c.addSettings, c.addRecord} {
+		if files, err = add(files); err != nil {
+			return nil, fmt.Errorf("control plane's files: %w", err)
+		}
+	}
+	return files, nil
+}
+
+// keyFiles returns what does not depend on the policy: the authorities, the service accounts' key pair, and the keyset with what opens it.
+func (c *Cluster) keyFiles() ([]*wire.File, error) {
 	files := []*wire.File{
 		{Path: stateDir + "root.crt", Content: encodeCertificate(c.Root.Certificate), Mode: 0o644},
-		{Path: stateDir + "policy", Content: c.Policy, Mode: 0o644},
 		{Path: hullmark.KubeletTrustFile, Content: c.kubeletTrust(), Mode: 0o644},
 	}
 	for base, authority := range map[string]Authority{
@@ -192,31 +209,29 @@ func (c *Cluster) Files() ([]*wire.File, error) {
 	} {
 		key, err := encodeKey(authority.Key)
 		if err != nil {
-			return nil, fmt.Errorf("control plane's files: %w", err)
+			return nil, err
 		}
 		files = append(files,
 			&wire.File{Path: base + ".crt", Content: encodeCertificate(authority.Certificate), Mode: 0o644},
 			&wire.File{Path: base + ".key", Content: key, Mode: 0o600})
 	}
-	for id, document := range c.Documents {
-		files = append(files, &wire.File{Path: hullmark.DocumentsFolder + "/" + id.String() + ".json", Content: document, Mode: 0o644})
-	}
-	if c.Settings != nil {
-		current, err := c.CurrentSettings()
-		if err != nil {
-			return nil, fmt.Errorf("control plane's files: %w", err)
-		}
-		settings, err := current.Encode()
-		if err != nil {
-			return nil, fmt.Errorf("control plane's files: %w", err)
-		}
-		files = append(files, &wire.File{Path: stateDir + "settings.json", Content: settings, Mode: 0o644})
-	}
-	files, err := c.addRecord(files)
-	if err != nil {
-		return nil, fmt.Errorf("control plane's files: %w", err)
-	}
 	return c.addKeys(files)
+}
+
+// addSettings appends the join service's settings, once there are any.
+func (c *Cluster) addSettings(files []*wire.File) ([]*wire.File, error) {
+	if c.Settings == nil {
+		return files, nil
+	}
+	current, err := c.CurrentSettings()
+	if err != nil {
+		return nil, err
+	}
+	settings, err := current.Encode()
+	if err != nil {
+		return nil, err
+	}
+	return append(files, &wire.File{Path: stateDir + "settings.json", Content: settings, Mode: 0o644}), nil
 }
 
 // kubeletTrust returns what API servers hold kubelets to, in PEM.
@@ -243,26 +258,22 @@ func (c *Cluster) addRecord(files []*wire.File) ([]*wire.File, error) {
 	return append(files, &wire.File{Path: stateDir + "initialising.json", Content: record, Mode: 0o600}), nil
 }
 
-// addKeys appends the service accounts' key pair and the keyset with what opens it and says of which rotation it is.
+// addKeys appends the service accounts' key pair and the keyset with what opens it.
 func (c *Cluster) addKeys(files []*wire.File) ([]*wire.File, error) {
 	private, err := encodeKey(c.ServiceAccount)
 	if err != nil {
-		return nil, fmt.Errorf("control plane's files: %w", err)
+		return nil, err
 	}
 	spki, err := x509.MarshalPKIXPublicKey(&c.ServiceAccount.PublicKey)
 	if err != nil {
-		return nil, fmt.Errorf("control plane's files: %w", err)
+		return nil, err
 	}
 	keyset, err := c.keysetFiles()
 	if err != nil {
-		return nil, fmt.Errorf("control plane's files: %w", err)
-	}
-	rotation, err := c.rotationFile()
-	if err != nil {
-		return nil, fmt.Errorf("control plane's files: %w", err)
+		return nil, err
 	}
 	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: spki})
-	files = append(files, rotation,
+	files = append(files,
 		&wire.File{Path: pkiDir + "sa.key", Content: private, Mode: 0o600},
 		&wire.File{Path: pkiDir + "sa.pub", Content: public, Mode: 0o644})
 	return append(files, keyset...), nil

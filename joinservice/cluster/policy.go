@@ -33,8 +33,13 @@ func (c *Cluster) OpenPolicy() (measurements.Policy, error) {
 // SetPolicy signs a policy, which has to have a higher version than the last
 // one. Each document that it accepts has to be in the file already or among
 // documents; others are forgotten. The last policy itself is left as it is
-// signed: of one version there is only one signed form.
+// signed: of one version there is only one signed form. The policy that is signed commits to the file's keys.
 func (c *Cluster) SetPolicy(policy measurements.Policy, documents ...measurements.Document) error {
+	digest, err := c.keysDigest(policy.Rotation)
+	if err != nil {
+		return err
+	}
+	policy.Keys = digest
 	same, err := c.follows(policy)
 	if err == nil {
 		err = joinservice.CheckGroups(policy) // By a group that fails this, no join service admits anybody.
@@ -86,6 +91,9 @@ func (c *Cluster) follows(policy measurements.Policy) (same bool, err error) {
 	if policy.Version <= last.Version || policy.MinimumSVN < last.MinimumSVN || policy.Rotation < last.Rotation {
 		return false, fmt.Errorf("policy version %d with security version %d and rotation %d: in force are %d, %d and %d; want a higher version, and no lower security version or rotation",
 			policy.Version, policy.MinimumSVN, policy.Rotation, last.Version, last.MinimumSVN, last.Rotation)
+	}
+	if last.Version > 0 && policy.Rotation == last.Rotation && policy.Keys != last.Keys {
+		return false, errors.New("the cluster file's keys are not those that the policy in force commits to, and no rotation was counted")
 	}
 	if policy.FirstRoot != last.FirstRoot || !slices.EqualFunc(policy.HandOvers, last.HandOvers, bytes.Equal) {
 		return false, errors.New("the policy names other hand-overs than the one in force; only hullmark cluster rotate root and hullmark cluster forget-root change them")

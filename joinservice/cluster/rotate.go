@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
@@ -29,7 +28,7 @@ func (c *Cluster) RotateKeyset(ctx context.Context, access func(Keeper) keys.Acc
 		if err != nil {
 			return fmt.Errorf("rotate the keyset: %w", err)
 		}
-		if err := c.SetKeeper(ctx, access(*k), url, k.Secret, k.CA); err != nil {
+		if err := c.wrap(ctx, access(*k), url, k.Secret, k.CA); err != nil {
 			return fmt.Errorf("rotate the keyset: %w", err)
 		}
 	}
@@ -52,7 +51,7 @@ func (c *Cluster) demandRotation() error {
 	return c.SetPolicy(policy)
 }
 
-// nextRotation returns the policy by which control planes are to hold other keys.
+// nextRotation returns the policy by which control planes are to hold other keys, which get another blind.
 func (c *Cluster) nextRotation() (measurements.Policy, error) {
 	policy, err := c.OpenPolicy()
 	if err != nil {
@@ -63,7 +62,8 @@ func (c *Cluster) nextRotation() (measurements.Policy, error) {
 	}
 	policy.Version++
 	policy.Rotation++
-	return policy, nil
+	c.Blind, err = hullmark.NewBlind(rand.Reader)
+	return policy, err
 }
 
 // RotateRoot gives the cluster another root, to which the present one hands over, with an online CA and a policy of its own. The present root's key is gone then;
@@ -86,6 +86,9 @@ func (c *Cluster) RotateRoot() error {
 	}
 	policy.FirstRoot = policy.First(hullmark.ClusterRootOf(earlier.Certificate.RawSubjectPublicKeyInfo))
 	policy.HandOvers = slices.Concat([][]byte{handOver.Raw, earlier.Certificate.Raw}, policy.HandOvers)
+	if policy.Keys, err = c.keysDigest(policy.Rotation); err != nil {
+		return fmt.Errorf("rotate the root: %w", err)
+	}
 	return c.setPolicy(policy, false)
 }
 
@@ -121,11 +124,22 @@ func (c *Cluster) ForgetRoot() error {
 	return c.setPolicy(policy, false)
 }
 
-// rotationFile says of which rotation the keys are that a control plane holds, in decimal.
-func (c *Cluster) rotationFile() (*wire.File, error) {
+// addRotation appends what says of which rotation the keys are.
+func (c *Cluster) addRotation(files []*wire.File) ([]*wire.File, error) {
 	policy, err := c.OpenPolicy()
 	if err != nil {
 		return nil, err
 	}
-	return &wire.File{Path: hullmark.RotationFile, Content: strconv.AppendUint(nil, policy.Rotation, 10), Mode: 0o644}, nil
+	rotation := hullmark.KeyRotation{Number: policy.Rotation, Blind: c.Blind}
+	return append(files, &wire.File{Path: hullmark.RotationFile, Content: rotation.Encode(), Mode: 0o600}), nil
+}
+
+// keysDigest commits to what control planes hold by a policy of that rotation.
+func (c *Cluster) keysDigest(rotation uint64) (hullmark.KeysDigest, error) {
+	files, err := c.keyFiles()
+	if err != nil {
+		return hullmark.KeysDigest{}, err
+	}
+	defer wire.WipeFiles(files)
+	return hullmark.DigestKeys(hullmark.KeyRotation{Number: rotation, Blind: c.Blind}, wire.ContentOf(files)), nil
 }

@@ -62,8 +62,17 @@ func TestRotate(t *testing.T) {
 			t.Errorf("%s was exchanged: %t", path, changed)
 		}
 	}
-	if string(before[stateDir+"rotation"]) != "0" || string(after[stateDir+"rotation"]) != "2" {
-		t.Errorf("the rotation was %s, now it is %s", before[stateDir+"rotation"], after[stateDir+"rotation"])
+	was, err := hullmark.ParseKeyRotation(before[stateDir+"rotation"])
+	if err != nil || was.Number != 0 {
+		t.Errorf("the rotation was %d: %v", was.Number, err)
+	}
+	is, err := hullmark.ParseKeyRotation(after[stateDir+"rotation"])
+	if err != nil || is.Number != 2 || is.Blind.Equal(was.Blind) {
+		t.Errorf("the rotation is %d: %v", is.Number, err)
+	}
+	content := func(path string) []byte { return after[path] }
+	if policy.Keys != hullmark.DigestKeys(is, content) {
+		t.Error("the policy commits to other keys than control planes get")
 	}
 	held, err := keys.Parse(after[stateDir+"keyset.json"])
 	if err != nil || held.Current() != 2 || !disk(c, 1).Equal(old) || disk(c, 2).Equal(old) {
@@ -114,7 +123,7 @@ func TestKeeperWrapsTheNewGeneration(t *testing.T) {
 	}); err == nil {
 		t.Error("the keyset was exchanged without its keeper")
 	}
-	if policy, err := reopen(t, f).Cluster.OpenPolicy(); err != nil || policy.Rotation != 0 {
+	if policy, err := reopen(t, f).Cluster.OpenPolicy(); err != nil || policy.Rotation != 1 {
 		t.Errorf("rotation %d was signed: %v", policy.Rotation, err)
 	}
 	if err := f.Update(func(c *Cluster) error {

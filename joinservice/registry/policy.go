@@ -41,7 +41,7 @@ func documentObject(id measurements.DocumentID) string { return documentKind + "
 // a whole with what lies beside them. It survives outages of the API.
 func (r *Registry) WatchPolicy(ctx context.Context, deliver func(envelope []byte, documents map[measurements.DocumentID][]byte)) error {
 	choose := func(o metav1.ListOptions) metav1.ListOptions {
-		o.LabelSelector = selector(" in (" + policyKind + "," + documentKind + ")")
+		o.LabelSelector = policySelector()
 		return o
 	}
 	return mirror(ctx, &corev1.ConfigMap{}, &cache.ListWatch{
@@ -62,6 +62,9 @@ func (r *Registry) WatchPolicy(ctx context.Context, deliver func(envelope []byte
 		}
 	})
 }
+
+// policySelector chooses the policy and its documents.
+func policySelector() string { return selector(" in (" + policyKind + "," + documentKind + ")") }
 
 // policyOf takes a policy apart from its documents; without a policy the envelope is nil.
 func policyOf(objects []any) (envelope []byte, documents map[measurements.DocumentID][]byte, err error) {
@@ -119,6 +122,25 @@ func (r *Registry) Pushed(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	return object.BinaryData[policyKind], nil
+}
+
+// Newest returns the policy that the API holds with all documents beside it, as WatchPolicy delivers them, unless its envelope is held, or there is none: then nothing.
+// Nobody has verified it.
+func (r *Registry) Newest(ctx context.Context, held []byte) (envelope []byte, documents map[measurements.DocumentID][]byte, err error) {
+	if envelope, err = r.Pushed(ctx); err != nil || envelope == nil || bytes.Equal(envelope, held) {
+		return nil, nil, err
+	}
+	list, err := call(ctx, r, "read the policy in force with its documents", func(ctx context.Context) (*corev1.ConfigMapList, error) {
+		return r.configMaps.list(ctx, metav1.ListOptions{LabelSelector: policySelector()})
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	var objects []any
+	for i := range list.Items {
+		objects = append(objects, &list.Items[i])
+	}
+	return policyOf(objects)
 }
 
 // pushDocument creates a document's object, which is never changed. One of the same name with other content is replaced.

@@ -35,8 +35,9 @@ func newClusterKeeperSetCommand() *cobra.Command {
 		Short: "Have an external keeper wrap the master keys, or none",
 		Long: `Have an external keeper wrap the master keys, or none.
 
-The keeper wraps them now and opens them again, so that it is seen to work. Control planes that get their files from now on (init,
-recover) hold only what it wrapped, and their join services ask it at each start. The cluster file keeps the keys themselves.
+The keeper wraps them now and opens them again, so that it is seen to work. Control planes that get their files from now on
+hold only what it wrapped, and their join services ask it at each start. The cluster file keeps the keys themselves. In a cluster that lives this is
+a rotation: push the policy, and reboot the control planes as after hullmark cluster rotate.
 docs/keepers.md lists the kinds of URL: hashivault://, awskms://, gcpkms://, azurekeyvault:// and local://.`,
 		Example: "  hullmark cluster keeper set 'hashivault://hullmark?address=https://vault.example:8200' --cluster prod.cluster --secret-file token",
 		Args:    exactArg("cluster keeper set", "the keeper's URL, or none"),
@@ -64,20 +65,24 @@ func (o *keeperOptions) run(ctx context.Context, url string, out, notes io.Write
 		return err
 	}
 	if url == noKeeper {
-		if err := file.Update(func(c *cluster.Cluster) error {
-			c.Keeper = nil
-			return nil
-		}); err != nil {
+		if err := file.Update((*cluster.Cluster).DropKeeper); err != nil {
 			return err
 		}
-		fmt.Fprintln(out, "control planes that get their files from now on hold the master keys in clear on their encrypted disks")
-		return nil
+		return tellKeeper(out, file.Cluster, "in clear on their encrypted disks")
 	}
 	if err := o.set(ctx, file, url, notes); err != nil {
 		return withCode(keeperExit(err), err)
 	}
-	fmt.Fprintln(out, "control planes that get their files from now on hold the master keys as the keeper wrapped them")
-	return nil
+	return tellKeeper(out, file.Cluster, "as the keeper wrapped them")
+}
+
+// tellKeeper says how control planes hold the master keys from now on, and what brings that to those that there are.
+func tellKeeper(out io.Writer, c *cluster.Cluster, how string) error {
+	_, err := fmt.Fprintf(out, "control planes that get their files from now on hold the master keys %s\n", how)
+	if len(c.Policy) > 0 && err == nil {
+		_, err = fmt.Fprintf(out, "the policy commits to them: push it (hullmark policy push)\n%s\n", rebootNext)
+	}
+	return err
 }
 
 // set has the keeper wrap the keyset and records what it made of it.

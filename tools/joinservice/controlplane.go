@@ -31,7 +31,7 @@ var handed = []struct {
 	{credential: "keyset.json", path: "/var/lib/hullmark/keyset.json", mode: 0o600},
 	{credential: "keeper.secret", path: "/var/lib/hullmark/keeper.secret", mode: 0o600, optional: true},
 	{credential: "keeper.crt", path: "/var/lib/hullmark/keeper.crt", mode: 0o644, optional: true},
-	{credential: rotationCredential, path: hullmark.RotationFile, mode: 0o644},
+	{credential: rotationCredential, path: hullmark.RotationFile, mode: 0o600},
 	{credential: "settings.json", path: "/var/lib/hullmark/settings.json", mode: 0o644},
 	{credential: "ca.crt", path: "/etc/kubernetes/pki/ca.crt", mode: 0o644},
 	{credential: "ca.key", path: "/etc/kubernetes/pki/ca.key", mode: 0o600},
@@ -52,7 +52,7 @@ func (f folder) controlPlaneFiles() ([]*wire.File, error) {
 	return f.handed(func(string) bool { return true })
 }
 
-// rotatedFiles reads what a rotation exchanges.
+// rotatedFiles reads what comes with a rotation, but the policy and its documents.
 func (f folder) rotatedFiles() ([]*wire.File, error) { return f.handed(hullmark.Rotated) }
 
 func (f folder) handed(wanted func(path string) bool) (files []*wire.File, err error) {
@@ -86,7 +86,7 @@ func (a *app) controlPlanes() joinservice.ControlPlanes {
 	return joinservice.ControlPlanes{
 		Lease: a.registry, RemoveMember: members.RemoveStale,
 		Files:   folder(a.options.credentials).controlPlaneFiles,
-		Rotated: folder(a.options.credentials).rotatedFiles, Rotation: a.credentials.rotation,
+		Rotated: folder(a.options.credentials).rotatedFiles, Rotation: a.credentials.rotation, Keys: a.credentials.keys,
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -186,7 +185,7 @@ func TestServiceAfterTheRootWasExchanged(t *testing.T) {
 	}
 }
 
-// A disk that an earlier image wrote has no rotation, which is the first; the service knows what it has missed.
+// A service knows what it has missed, and which keys it holds.
 func TestMissedRotations(t *testing.T) {
 	s := newSite(t)
 	s.policy.Rotation = 2
@@ -195,14 +194,14 @@ func TestMissedRotations(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.write(t, "policy", envelope)
-	for held, want := range map[string]uint64{"0": 2, "1": 1, "2": 0, "3": 0} {
-		s.write(t, rotationCredential, []byte(held))
+	for held, want := range map[uint64]uint64{0: 2, 1: 1, 2: 0, 3: 0} {
+		s.write(t, rotationCredential, hullmark.KeyRotation{Number: held, Blind: s.cluster.Blind}.Encode())
 		a, err := prepare(options{credentials: s.credentials, state: t.TempDir(), api: apiServer, log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := a.missedRotations(); got != want {
-			t.Errorf("rotation %s of 2: %d missed, want %d", held, got, want)
+			t.Errorf("rotation %d of 2: %d missed, want %d", held, got, want)
 		}
 	}
 	c, err := cluster.New()
@@ -214,8 +213,14 @@ func TestMissedRotations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files = slices.DeleteFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.RotationFile })
-	if old, err := readCredentials(unitCredentials(t, files)); err != nil || old.rotation != 0 {
-		t.Errorf("without a rotation: %+v, %v", old, err)
+	read, err := readCredentials(unitCredentials(t, files))
+	if err != nil || read.keys == (hullmark.KeysDigest{}) {
+		t.Errorf("a new cluster's keys: %+v, %v", read, err)
+	}
+	if err := c.SetPolicy(measurements.Policy{Version: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if policy, err := c.OpenPolicy(); err != nil || policy.Keys != read.keys {
+		t.Errorf("the policy commits to %s, and the service holds %s: %v", policy.Keys, read.keys, err)
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/joinservice/keys"
@@ -43,8 +43,9 @@ type credentials struct {
 	authority  []byte
 	// etcd is the etcd CA.
 	etcd tls.Certificate
-	// rotation is that of the keyset and the online CA (measurements.Policy).
+	// rotation is that of the keys, and keys commits to them (measurements.Policy).
 	rotation uint64
+	keys     hullmark.KeysDigest
 	// first is the operator's record of the first node, nil if there is none.
 	first *cluster.Initialising
 }
@@ -178,7 +179,7 @@ func (c *credentials) readSettings(f folder) error {
 	return err
 }
 
-// rotationCredential is a number; the unit's default is 0.
+// rotationCredential is a hullmark.KeyRotation.
 const rotationCredential = "rotation"
 
 func (c *credentials) readRotation(f folder) error {
@@ -186,9 +187,18 @@ func (c *credentials) readRotation(f folder) error {
 	if err != nil {
 		return err
 	}
-	if c.rotation, err = strconv.ParseUint(string(text), 10, 64); err != nil {
+	defer clear(text)
+	rotation, err := hullmark.ParseKeyRotation(text)
+	if err != nil {
 		return fmt.Errorf("%s: %w", rotationCredential, err)
 	}
+	defer rotation.Blind.Wipe()
+	files, err := f.rotatedFiles()
+	if err != nil {
+		return err
+	}
+	defer wire.WipeFiles(files)
+	c.rotation, c.keys = rotation.Number, hullmark.DigestKeys(rotation, wire.ContentOf(files))
 	return nil
 }
 

@@ -131,6 +131,7 @@ func prepare(o options) (a *app, err error) {
 		Settings: a.credentials.settings, KubernetesCA: a.credentials.authority,
 		Patience: joinservice.ServicePatience(), Log: o.log,
 	}
+	a.service.Newest = a.newestPolicy
 	a.service.ControlPlanes = a.controlPlanes()
 	a.warnOfRotation()
 	a.metrics = newMetrics(
@@ -191,6 +192,12 @@ func (a *app) watchPolicy(ctx context.Context) error {
 			}
 		}
 	})
+}
+
+// newestPolicy reads the API's policy.
+func (a *app) newestPolicy(ctx context.Context, held []byte) (joinservice.SignedPolicy, error) {
+	envelope, documents, err := a.registry.Newest(ctx, held)
+	return joinservice.SignedPolicy{Envelope: envelope, Documents: documents}, err
 }
 
 // missedRotations is how often the operator has exchanged keys since this control plane was given its own.

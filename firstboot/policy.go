@@ -1,0 +1,150 @@
+package firstboot
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/wire"
+)
+
+const (
+	// maxPolicy bounds a signed policy that the node reads, and maxPolicyCache what its join service keeps of one with its documents, in bytes.
+	maxPolicy      = 1 << 20
+	maxPolicyCache = 4 << 20
+	// policyCache is where the join service of a control plane keeps the newest policy that it was given, on the state disk: systemd gives a dynamic user's StateDirectory that place.
+	policyCache = "var/lib/private/hullmark-joinservice/policy.json"
+)
+
+// signedPolicy is what a node looks at of a policy (measurements.Policy), whose signature was checked: by what comes of it, the rest is for join services. Fields that it
+// does not know are theirs.
+type signedPolicy struct {
+	Schema    string              `json:"schema"`
+	Version   uint64              `json:"version"`
+	Rotation  uint64              `json:"rotation"`
+	Keys      hullmark.KeysDigest `json:"keys"`
+	HandOvers [][]byte            `json:"handOvers"`
+	Documents []struct {
+		Document string `json:"document"`
+	} `json:"documents"`
+}
+
+// policySchema is measurements.PolicySchema.
+const policySchema = "hullmark.policy/v2"
+
+// openPolicy takes a policy that was signed by the root which the node's measured configuration names, or by one to which that has handed over.
+func openPolicy(envelope []byte, pinned hullmark.ClusterRoot) (signedPolicy, error) {
+	signed, err := hullmark.ParseSigned(envelope, maxPolicy)
+	if err != nil {
+		return signedPolicy{}, fmt.Errorf("policy: %w", err)
+	}
+	document, err := signed.Open()
+	if err != nil {
+		return signedPolicy{}, fmt.Errorf("policy: %w", err)
+	}
+	var p signedPolicy
+	if err := json.Unmarshal(document, &p); err != nil {
+		return signedPolicy{}, fmt.Errorf("policy: %w", err)
+	}
+	if p.Schema != policySchema {
+		return signedPolicy{}, fmt.Errorf("policy: schema %.40q, want %q", p.Schema, policySchema)
+	}
+	roots, err := attest.ParseRoots(signed.Root(), p.HandOvers)
+	if err != nil {
+		return signedPolicy{}, fmt.Errorf("policy: %w", err)
+	}
+	if !slices.Contains(roots, pinned) {
+		return signedPolicy{}, errors.New("policy: it is signed by a root to which the one in the node config has not handed over")
+	}
+	return p, nil
+}
+
+// checkRotated holds the files that come with a rotation to the signed policy among them, whoever brings them: all of them come, or none.
+func checkRotated(files []*wire.File, pinned hullmark.ClusterRoot) error {
+	if !slices.ContainsFunc(files, func(f *wire.File) bool { return hullmark.Rotated(f.GetPath()) }) {
+		return nil
+	}
+	content := wire.ContentOf(files)
+	policy, err := openPolicy(content(hullmark.PolicyFile), pinned)
+	if err != nil {
+		return err
+	}
+	rotation, err := hullmark.ParseKeyRotation(content(hullmark.RotationFile))
+	if err != nil {
+		return err
+	}
+	defer rotation.Blind.Wipe()
+	if rotation.Number != policy.Rotation {
+		return fmt.Errorf("the keys are of rotation %d, and the signed policy says %d", rotation.Number, policy.Rotation)
+	}
+	if hullmark.DigestKeys(rotation, content) != policy.Keys {
+		return errors.New("the keys are not those that the signed policy commits to")
+	}
+	return policy.checkDocuments(files)
+}
+
+// checkDocuments wants the documents that the policy accepts, each by its digest, and no others: a join service could not start with more than it is given room for.
+func (p signedPolicy) checkDocuments(files []*wire.File) error {
+	missing := map[string]bool{}
+	for _, d := range p.Documents {
+		missing[hullmark.DocumentsFolder+"/"+d.Document+".json"] = true
+	}
+	for _, f := range files {
+		if !strings.HasPrefix(f.GetPath(), hullmark.DocumentsFolder+"/") {
+			continue
+		}
+		if digest := sha256.Sum256(f.GetContent()); !missing[f.GetPath()] || f.GetPath() != fmt.Sprintf("%s/%x.json", hullmark.DocumentsFolder, digest) {
+			return fmt.Errorf("%.120q is no document that the signed policy accepts", f.GetPath())
+		}
+		delete(missing, f.GetPath())
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%d documents of the signed policy are missing", len(missing))
+	}
+	return nil
+}
+
+// heldPolicies returns the signed policy that came to the state disk with the keys, and the newest one there: that, or one that the join service took since. What does
+// not verify is none, as for the join service; none is the zero value.
+func (a *Agent) heldPolicies() (installed, newest signedPolicy) {
+	if envelope, err := a.readPart("var/lib/hullmark/policy", maxPolicy); err == nil {
+		installed, _ = openPolicy(envelope, a.config.ClusterRoot)
+	}
+	var cache struct {
+		Envelope []byte `json:"envelope"`
+	}
+	newest = installed
+	if text, err := a.readPart(policyCache, maxPolicyCache); err == nil && json.Unmarshal(text, &cache) == nil {
+		if p, err := openPolicy(cache.Envelope, a.config.ClusterRoot); err == nil && p.Version > newest.Version {
+			newest = p
+		}
+	}
+	return installed, newest
+}
+
+// readPart reads a file of the state disk that is no longer than limit.
+func (a *Agent) readPart(name string, limit int64) ([]byte, error) {
+	root, err := os.OpenRoot(a.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	file, err := root.Open(filepath.Clean(name))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err == nil && int64(len(text)) > limit {
+		err = fmt.Errorf("%s: more than %d bytes", name, limit)
+	}
+	return text, err
+}

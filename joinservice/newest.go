@@ -1,0 +1,64 @@
+package joinservice
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hullmark/hullmark"
+)
+
+// newestTime bounds the reading of the API's policy, so that there is time left to decide by what is in force.
+const newestTime = 3 * time.Second
+
+// CodePolicyChanged is the code of the condition that another policy came into force while an exchange went on. It passes by itself.
+const CodePolicyChanged = "policy-changed"
+
+// errPolicyChanged is what errors.Is finds in the condition of that code.
+var errPolicyChanged = errors.New("another policy is in force by now")
+
+// takeNewest puts the policy in force that the API holds, if it is a higher one: what was delivered last may be older. While the API does not answer, or holds what
+// cannot be taken, what is in force stays.
+func (x *release) takeNewest(ctx context.Context) {
+	if x.service.Newest == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, newestTime)
+	defer cancel()
+	offered, err := x.service.Newest(ctx, x.service.Policy.Signed().Envelope)
+	if err == nil && len(offered.Envelope) > 0 {
+		_, err = x.service.Policy.Offer(offered)
+	}
+	x.warn("the API's policy is not taken", err)
+}
+
+// checkPolicy is an error once another policy is in force than the one that the exchange goes by: what one admits, the other may not, and nobody is given parts of both.
+func (x *release) checkPolicy() error {
+	now := x.service.Policy.inForce.Load()
+	if now == x.policy {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errPolicyChanged, &hullmark.Condition{
+		Code: CodePolicyChanged, Step: "ATTEST", Title: "another policy came into force while the machine was admitted", Retry: true,
+		Expected: fmt.Sprintf("version %d", now.policy.Version), Got: fmt.Sprintf("version %d", x.policy.policy.Version),
+		Next: "wait: the node tries again by itself, by that policy",
+	})
+}
+
+// desk returns a desk with the policy of the exchange.
+func (x *release) desk() *Desk { return x.service.desk(x.policy) }
+
+// desk returns a desk with a policy.
+func (s *Service) desk(p *verified) *Desk {
+	return &Desk{Root: s.Root, Policy: p.policy, Documents: p.documents, Keys: s.Keys, references: &p.references, groups: p.groups}
+}
+
+// isMember reports whether the policy admits a machine.
+func (e *verified) isMember(node hullmark.NodeID, ek *x509.Certificate) bool {
+	if _, named := e.members[node]; named {
+		return true
+	}
+	return groupOf(e.policy, e.groups, node, ek) != nil
+}
