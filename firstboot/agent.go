@@ -19,6 +19,7 @@ import (
 	"github.com/hullmark/hullmark/firstboot/config"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // StateDir is where the open state disk is mounted.
@@ -274,7 +275,7 @@ func (a *Agent) eventLog() []byte {
 const readyMark = "ready"
 
 func (a *Agent) markReady() error {
-	return replaceFile(filepath.Join(a.RunDir, readyMark), nil, 0o600)
+	return atomicfile.Write(filepath.Join(a.RunDir, readyMark), nil, 0o600)
 }
 
 func (a *Agent) wasReady() bool {

@@ -22,6 +22,7 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // Units that the agent starts.
@@ -227,7 +228,7 @@ func (x *exchange) startJoinService(ctx context.Context) {
 	x.progress("joinservice", "starting the join service")
 	var err error
 	if x.kind == hullmark.Recover {
-		err = replaceFile(filepath.Join(x.agent.RunDir, recoveredFile), []byte(rand.Text()), 0o600)
+		err = atomicfile.Write(filepath.Join(x.agent.RunDir, recoveredFile), []byte(rand.Text()), 0o600)
 	}
 	if err := errors.Join(err, x.start(ctx, joinServiceUnit)); err != nil {
 		x.warn("join-service-down", "other nodes cannot join or come back through this one: "+err.Error(), "read why in hullmark node logs")
@@ -287,7 +288,7 @@ func (x *exchange) access() kubeadm.Access {
 // setHostname gives the node its name; sysctl.d(5) is the form that a unit applies.
 func (x *exchange) setHostname(ctx context.Context) error {
 	file := filepath.Join(x.agent.RunDir, hostnameFile)
-	if err := replaceFile(file, []byte("kernel.hostname = "+x.proceed.GetNodeName()+"\n"), 0o644); err != nil {
+	if err := atomicfile.Write(file, []byte("kernel.hostname = "+x.proceed.GetNodeName()+"\n"), 0o644); err != nil {
 		return err
 	}
 	defer wait(&x.took.programs, time.Now())
@@ -332,12 +333,5 @@ func writeFile(root *os.Root, name string, content []byte, mode fs.FileMode) err
 	if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
 		return err
 	}
-	f, err := root.OpenFile(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
-	if err != nil {
-		return err
-	}
-	if err := finishFile(f, content, mode); err != nil {
-		return err
-	}
-	return root.Rename(name+".new", name)
+	return atomicfile.WriteIn(root, name, content, mode)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // Files that carry the node config's network settings to systemd. They lie on
@@ -42,7 +43,7 @@ func (a *Agent) apply(ctx context.Context, path, content, unit string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := replaceFile(path, []byte(content), 0o644); err != nil {
+	if err := atomicfile.Write(path, []byte(content), 0o644); err != nil {
 		return err
 	}
 	return a.Machine.Restart(ctx, unit)

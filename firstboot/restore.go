@@ -20,6 +20,7 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // Files on the state disk that name a backup by the hexadecimal SHA-256 of its content: the one that etcd's data was made of, and the one of which it was begun to.
@@ -174,11 +175,7 @@ func (x *exchange) storeSnapshot(announced *wire.Snapshot) error {
 		return err
 	}
 	defer root.Close()
-	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	return errors.Join(x.takeSnapshot(announced, f), f.Close())
+	return atomicfile.StreamIn(root, name, atomicfile.Options{Mode: 0o600}, func(f *os.File) error { return x.takeSnapshot(announced, f) })
 }
 
 // tellEvery is how often the other end hears how far a snapshot has come.

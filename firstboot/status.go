@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // StatusFile is where the agent's status document lies.
@@ -100,7 +101,7 @@ func (s *Status) sentinel(name, content string) {
 	if name == "" {
 		return
 	}
-	if err := replaceFile(filepath.Join(s.Sentinels, name), []byte(content), 0o644); err != nil {
+	if err := atomicfile.Write(filepath.Join(s.Sentinels, name), []byte(content), 0o644); err != nil {
 		fmt.Fprintln(s.Log, "status:", err)
 	}
 }
@@ -248,7 +249,7 @@ func (s *Status) change(edit func(*Document)) {
 }
 
 func (s *Status) storeLocked() {
-	if err := replaceFile(s.File, s.encode(), 0o644); err != nil {
+	if err := atomicfile.Write(s.File, s.encode(), 0o644); err != nil {
 		fmt.Fprintln(s.Log, "status:", err)
 	}
 }
@@ -284,15 +285,4 @@ func oneLine(s string) string {
 		}
 		return r
 	}, s)
-}
-
-// replaceFile writes a file so that readers see the old or the new content.
-func replaceFile(path string, content []byte, mode os.FileMode) error {
-	if err := os.WriteFile(path+".new", content, mode); err != nil {
-		return err
-	}
-	if err := os.Chmod(path+".new", mode); err != nil { // whatever the umask is
-		return err
-	}
-	return os.Rename(path+".new", path)
 }

@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -258,26 +258,10 @@ func (s *PolicyStore) Policy() measurements.Policy { return s.inForce.Load().pol
 // Signed returns the policy in force as it was signed. It is shared: the caller must not change it.
 func (s *PolicyStore) Signed() SignedPolicy { return s.inForce.Load().signed }
 
-// writeCache replaces the file at path; after a crash it holds the old content or the new.
 func writeCache(path string, signed SignedPolicy) error {
 	content, err := json.Marshal(signed)
 	if err != nil {
 		return err
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), ".policy-*")
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(content)
-	if err = errors.Join(err, file.Chmod(0o644), file.Sync(), file.Close()); err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(file.Name()))
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return atomicfile.Write(path, content, 0o644)
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // firmwareFile is QEMU's fw_cfg item opt/hullmark/config as Linux shows it
@@ -109,10 +110,7 @@ func keep(path string, b []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
+	return atomicfile.Write(path, b, 0o600)
 }
 
 // Invalid returns the condition of a configuration that cannot be used in this boot any more.

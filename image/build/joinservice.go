@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/hullmark/hullmark/image/oci"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // joinServiceUser runs the join service in a container: it has to be nobody's on the host.
@@ -31,15 +32,12 @@ func (j *job) writeJoinService() error {
 	if err != nil {
 		return err
 	}
-	temporary := filepath.Join(j.work, "joinservice.tar")
-	f, err := os.Create(temporary)
+	err = atomicfile.Stream(filepath.Join(j.Out, j.ID+".joinservice.tar"), atomicfile.Options{Mode: 0o644}, func(f *os.File) error {
+		w := bufio.NewWriterSize(f, 1<<20)
+		return errors.Join(oci.Write(w, JoinServiceImage(program), []string{KubernetesRepository + "/joinservice:" + j.imageVersion()}), w.Flush())
+	})
 	if err != nil {
-		return err
-	}
-	w := bufio.NewWriterSize(f, 1<<20)
-	err = oci.Write(w, JoinServiceImage(program), []string{KubernetesRepository + "/joinservice:" + j.imageVersion()})
-	if err := errors.Join(err, w.Flush(), f.Close()); err != nil {
 		return fmt.Errorf("join service's image: %w", err)
 	}
-	return os.Rename(temporary, filepath.Join(j.Out, j.ID+".joinservice.tar"))
+	return nil
 }

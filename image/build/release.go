@@ -2,7 +2,6 @@ package build
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/internal/cache"
 )
 
@@ -56,13 +56,15 @@ func Release(ctx context.Context, source, version, out string, architectures []s
 		}
 		fmt.Fprintf(&sums, "%s  %s\n", sum, name)
 	}
-	if err := os.WriteFile(filepath.Join(work, sumsFile), []byte(sums.String()), 0o644); err != nil {
+	if err := atomicfile.Write(filepath.Join(work, sumsFile), []byte(sums.String()), 0o644); err != nil {
 		return err
 	}
 	for _, name := range append(files, sumsFile) {
-		err = errors.Join(err, os.Rename(filepath.Join(work, name), filepath.Join(out, name)))
+		if err := atomicfile.Move(filepath.Join(work, name), filepath.Join(out, name)); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // sumsFile has the form that sha256sum --check reads.
@@ -87,5 +89,5 @@ func releaseProgram(ctx context.Context, l lock.Lock, source, version, arch, to 
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(to+".spdx.json", bill, 0o644)
+	return atomicfile.Write(to+".spdx.json", bill, 0o644)
 }

@@ -8,18 +8,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // write puts the disk into OUT/ID.raw. The file has its name only when it is whole.
 func (j *job) write(context.Context) (note string, err error) {
 	temporary := filepath.Join(j.work, "disk.raw")
-	f, err := os.Create(temporary)
-	if err != nil {
-		return "", err
-	}
-	w := bufio.NewWriterSize(f, 1<<20)
-	_, err = j.layout.WriteTo(w)
-	if err := errors.Join(err, w.Flush(), f.Close()); err != nil {
+	if err := atomicfile.Stream(temporary, atomicfile.Options{Mode: 0o644}, j.writeDisk); err != nil {
 		return "", err
 	}
 	if err := j.writeJoinService(); err != nil {
@@ -30,5 +26,11 @@ func (j *job) write(context.Context) (note string, err error) {
 	j.result = Result{
 		Image: final, Size: j.layout.Size(), ID: j.ID, Version: j.imageVersion(), RootHash: hex.EncodeToString(hash[:]), Cmdline: j.layout.Cmdline(), LockFile: j.LockFile, Lock: j.lock, Tools: j.tools, Bundle: j.bundle, Profiles: j.Profiles, Inputs: j.inputs,
 	}
-	return fmt.Sprintf("%s, %d MB, UKI %.1f MB", final, j.layout.Size()/1e6, float64(len(j.layout.UKI()))/1e6), os.Rename(temporary, final)
+	return fmt.Sprintf("%s, %d MB, UKI %.1f MB", final, j.layout.Size()/1e6, float64(len(j.layout.UKI()))/1e6), atomicfile.Move(temporary, final)
+}
+
+func (j *job) writeDisk(f *os.File) error {
+	w := bufio.NewWriterSize(f, 1<<20)
+	_, err := j.layout.WriteTo(w)
+	return errors.Join(err, w.Flush())
 }

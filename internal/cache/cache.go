@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // Dir returns the cache folder: $HULLMARK_CACHE, else $XDG_CACHE_HOME/hullmark, else ~/.cache/hullmark. It does not create it.
@@ -59,28 +61,16 @@ func (s Store) Step(kind, key string, fill func(dir string) error) (dir string, 
 		_ = os.Chtimes(dir, now, now) // It is in use, for Trim.
 		return dir, true, nil
 	}
-	making := filepath.Join(s.Root, kind, ".making-"+key+"-")
-	left, _ := filepath.Glob(making + "*") // by a process that was killed: this one has the lock
-	for _, old := range append(left, dir) {
-		if err := os.RemoveAll(old); err != nil {
-			return "", false, fmt.Errorf("cache: %w", err)
+	if err := os.RemoveAll(dir); err != nil {
+		return "", false, fmt.Errorf("cache: %w", err)
+	}
+	err = atomicfile.Folder(dir, 0o755, func(made string) error {
+		if err := fill(made); err != nil {
+			return err
 		}
-	}
-	tmp, err := os.MkdirTemp(filepath.Dir(making), filepath.Base(making))
-	if err != nil {
-		return "", false, fmt.Errorf("cache: %w", err)
-	}
-	defer func() { _ = os.RemoveAll(tmp) }()
-	if err := os.Chmod(tmp, 0o755); err != nil {
-		return "", false, fmt.Errorf("cache: %w", err)
-	}
-	if err := fill(tmp); err != nil {
-		return "", false, err
-	}
-	if err := errors.Join(s.note(kind, key, tmp), os.Rename(tmp, dir)); err != nil {
-		return "", false, fmt.Errorf("cache: %w", err)
-	}
-	return dir, false, nil
+		return s.note(kind, key, made)
+	})
+	return dir, false, err
 }
 
 // unused is how long an entry lies unused before Trim removes it: who uses it needs no lock.
@@ -128,7 +118,7 @@ func (s Store) note(kind, key, dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(s.sumFile(kind, key), []byte(sum), 0o644)
+	return atomicfile.Write(s.sumFile(kind, key), []byte(sum), 0o644)
 }
 
 // whole tells whether an entry is there as it was made.
@@ -224,19 +214,16 @@ func (s Store) Blob(sum string, fetch func(io.Writer) error) (string, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", fmt.Errorf("cache: %w", err)
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".fetching-")
-	if err != nil {
-		return "", fmt.Errorf("cache: %w", err)
-	}
-	defer func() { _ = os.Remove(tmp.Name()) }()
-	h := sha256.New()
-	if err := errors.Join(fetch(io.MultiWriter(tmp, h)), tmp.Chmod(0o644), tmp.Close()); err != nil {
-		return "", err
-	}
-	if got := sumOf(h); got != sum {
-		return "", fmt.Errorf("%w: want sha256 %s, got %s", ErrContent, sum, got)
-	}
-	return path, os.Rename(tmp.Name(), path)
+	return path, atomicfile.Stream(path, atomicfile.Options{Mode: 0o644}, func(f *os.File) error {
+		h := sha256.New()
+		if err := fetch(io.MultiWriter(f, h)); err != nil {
+			return err
+		}
+		if got := sumOf(h); got != sum {
+			return fmt.Errorf("%w: want sha256 %s, got %s", ErrContent, sum, got)
+		}
+		return nil
+	})
 }
 
 // BlobPath returns where Blob keeps the bytes whose SHA-256 is sum, whether or not they are there.

@@ -163,7 +163,7 @@ func TestTrimKeepsWhatIsUsed(t *testing.T) {
 
 func TestStepRemovesWhatAKilledProcessLeft(t *testing.T) {
 	s := Store{Root: t.TempDir()}
-	left := filepath.Join(s.Root, "kind", ".making-key-1")
+	left := filepath.Join(s.Root, "kind", ".key.new", "half")
 	if err := os.MkdirAll(left, 0o755); err != nil {
 		t.Fatal(err)
 	}

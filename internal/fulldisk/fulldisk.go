@@ -61,7 +61,7 @@ func again(t *testing.T, places int) {
 }
 
 // shortage takes the room, and returns how it is given back.
-type shortage func(t *testing.T, disk string) (why error, lift func())
+type shortage func(t *testing.T, disk string) (lift func(), why error)
 
 func (p Place) check(t *testing.T, s shortage) {
 	disk := t.TempDir()
@@ -73,7 +73,7 @@ func (p Place) check(t *testing.T, s shortage) {
 		try(t, p.Before(dir))
 	}
 	before := tree(t, dir)
-	why, lift := s(t, disk)
+	lift, why := s(t, disk)
 	err := p.Write(dir)
 	lift()
 	switch {
@@ -93,7 +93,7 @@ func (p Place) check(t *testing.T, s shortage) {
 	}
 }
 
-func full(t *testing.T, disk string) (error, func()) {
+func full(t *testing.T, disk string) (func(), error) {
 	name := filepath.Join(disk, "filler")
 	f, err := os.Create(name)
 	try(t, err)
@@ -103,10 +103,10 @@ func full(t *testing.T, disk string) (error, func()) {
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
-	return syscall.ENOSPC, func() { try(t, errors.Join(f.Close(), os.Remove(name))) }
+	return func() { try(t, errors.Join(f.Close(), os.Remove(name))) }, syscall.ENOSPC
 }
 
-func noInode(t *testing.T, disk string) (error, func()) {
+func noInode(t *testing.T, disk string) (func(), error) {
 	dir := filepath.Join(disk, "fillers")
 	try(t, os.Mkdir(dir, 0o700))
 	var err error
@@ -116,15 +116,15 @@ func noInode(t *testing.T, disk string) (error, func()) {
 	if !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
-	return syscall.ENOSPC, func() { try(t, os.RemoveAll(dir)) }
+	return func() { try(t, os.RemoveAll(dir)) }, syscall.ENOSPC
 }
 
 // limit lets the first byte of a file be written, and no other.
-func limit(t *testing.T, _ string) (error, func()) {
+func limit(t *testing.T, _ string) (func(), error) {
 	var earlier syscall.Rlimit
 	try(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &earlier))
 	try(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1, Max: earlier.Max}))
-	return syscall.EFBIG, func() { try(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &earlier)) }
+	return func() { try(t, syscall.Setrlimit(syscall.RLIMIT_FSIZE, &earlier)) }, syscall.EFBIG
 }
 
 // tree is what is below dir: kind, mode and content by name.

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-tpm/tpm2/transport"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // The files of the state folder that say who the machine's TPM is.
@@ -74,7 +75,7 @@ func readCertificate(path string) (*x509.Certificate, error) {
 
 func writePEM(path, kind string, der []byte) error {
 	content := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-	if err := os.WriteFile(path, content, 0o600); err != nil {
+	if err := atomicfile.Write(path, content, 0o600); err != nil {
 		return fmt.Errorf("vm: %w", err)
 	}
 	return nil
@@ -119,8 +120,8 @@ func recordEK(ctx context.Context, t toolset, tpm, dir, runtime string) error {
 	}
 	id := []byte(hullmark.TPMNodeID(public).String() + "\n")
 	if err := errors.Join(
-		os.WriteFile(filepath.Join(dir, EKPublicFile), public, 0o600),
-		os.WriteFile(filepath.Join(dir, EKIDFile), id, 0o600)); err != nil {
+		atomicfile.Write(filepath.Join(dir, EKPublicFile), public, 0o600),
+		atomicfile.Write(filepath.Join(dir, EKIDFile), id, 0o600)); err != nil {
 		return fmt.Errorf("vm: endorsement key: %w", err)
 	}
 	der, err := os.ReadFile(filepath.Join(tpm, ekCertDER))

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // Names inside the state folder.
@@ -99,10 +101,7 @@ func copyOnce(from, to string) error {
 	if err != nil {
 		return fmt.Errorf("vm: copy: %w", err)
 	}
-	if err := os.WriteFile(to+".new", content, 0o600); err != nil {
-		return fmt.Errorf("vm: copy %s: %w", from, err)
-	}
-	return os.Rename(to+".new", to)
+	return atomicfile.Write(to, content, 0o600)
 }
 
 // StateDiskSize is the size in bytes of the state disk that a state folder holds, 0 if it holds none.
@@ -149,7 +148,7 @@ func writeNodeConfig(dir string, config []byte) (string, error) {
 	if config == nil {
 		return "", nil
 	}
-	if err := os.WriteFile(path, config, 0o600); err != nil {
+	if err := atomicfile.Write(path, config, 0o600); err != nil {
 		return "", fmt.Errorf("vm: node config: %w", err)
 	}
 	return path, nil

@@ -9,13 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/internal/toolstree"
 )
 
 // Names inside the state folder, and inside the TPM's folder.
 const (
 	tpmName   = "tpm"
-	tpmNew    = "tpm.new"
 	caName    = "ca"
 	caKeyName = "key.pem"
 	setupConf = "setup.conf"
@@ -28,7 +28,7 @@ const (
 // provisionTPM makes the machine's TPM unless it is there: an RSA-2048 EK, a certificate for it by a CA made for this machine
 // alone, and active SHA-256, SHA-384 and SHA-512 banks. The TPM's folder gets its name last, so an interrupted attempt is repeated.
 func provisionTPM(ctx context.Context, t toolset, dir, runtime string) error {
-	final, fresh := filepath.Join(dir, tpmName), filepath.Join(dir, tpmNew)
+	final := filepath.Join(dir, tpmName)
 	_, err := os.Stat(final)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -36,23 +36,19 @@ func provisionTPM(ctx context.Context, t toolset, dir, runtime string) error {
 	if err := t.require(swtpmSetupProgram, swtpmCAProgram); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(fresh); err != nil {
-		return fmt.Errorf("vm: new tpm: %w", err)
-	}
-	ca := filepath.Join(fresh, caName)
-	if err := os.MkdirAll(ca, 0o700); err != nil {
-		return fmt.Errorf("vm: new tpm: %w", err)
-	}
-	if err := makeCA(ca, dir); err != nil {
-		return err
-	}
-	if err := setupTPM(ctx, t, fresh); err != nil {
-		return err
-	}
-	if err := recordEK(ctx, t, fresh, dir, runtime); err != nil {
-		return err
-	}
-	return os.Rename(fresh, final)
+	return atomicfile.Folder(final, 0o700, func(fresh string) error {
+		ca := filepath.Join(fresh, caName)
+		if err := os.Mkdir(ca, 0o700); err != nil {
+			return fmt.Errorf("vm: new tpm: %w", err)
+		}
+		if err := makeCA(ca, dir); err != nil {
+			return err
+		}
+		if err := setupTPM(ctx, t, fresh); err != nil {
+			return err
+		}
+		return recordEK(ctx, t, fresh, dir, runtime)
+	})
 }
 
 // setupTPM has swtpm_setup manufacture a TPM in a folder that holds its CA.
@@ -96,7 +92,7 @@ func writeSetupConfig(t toolset, tpm string) error {
 			ca, filepath.Join(ca, caKeyName), filepath.Join(ca, CAFile), filepath.Join(ca, "serial")),
 		caOptions: "--platform-manufacturer Hullmark\n--platform-version 1\n--platform-model vm\n",
 	} {
-		if err := os.WriteFile(filepath.Join(tpm, name), []byte(content), 0o600); err != nil {
+		if err := atomicfile.Write(filepath.Join(tpm, name), []byte(content), 0o600); err != nil {
 			return fmt.Errorf("vm: new tpm: %w", err)
 		}
 	}

@@ -8,13 +8,12 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"strconv"
 
 	"filippo.io/age"
-	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // ErrPassphrase says that a passphrase does not open a file.
@@ -51,10 +50,8 @@ func Create(path string, passphrase hullmark.Secret, c *Cluster, workFactor int)
 	if err != nil {
 		return nil, fmt.Errorf("create cluster file: %w", err)
 	}
-	if err := f.write(encrypted, func(from, to string) error {
-		return unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
-	}); err != nil {
-		return nil, fmt.Errorf("create cluster file %s: %w", path, err)
+	if err := f.write(encrypted, atomicfile.Options{Mode: 0o600, New: true}); err != nil {
+		return nil, fmt.Errorf("create cluster file: %w", err)
 	}
 	return f, nil
 }
@@ -127,59 +124,34 @@ func (f *File) Update(change func(*Cluster) error) error {
 	if err != nil {
 		return fmt.Errorf("update cluster file: %w", err)
 	}
-	if err := f.write(encrypted, f.replaceSeen); err != nil {
-		return fmt.Errorf("update cluster file %s: %w", f.path, err)
+	if err := f.write(encrypted, atomicfile.Options{Mode: 0o600, Check: f.unchanged}); err != nil {
+		return fmt.Errorf("update cluster file: %w", err)
 	}
 	f.Cluster = &next
 	return nil
 }
 
-// replaceSeen renames only over the very file that was read.
-func (f *File) replaceSeen(from, to string) error {
-	current, err := readFile(to)
+// unchanged refuses another file than the very one that was read.
+func (f *File) unchanged() error {
+	current, err := readFile(f.path)
 	if err != nil {
 		return err
 	}
 	if sha256.Sum256(current) != f.seen {
-		return errors.New("another process changed it meanwhile; run the command again")
+		return fmt.Errorf("%s: another process changed it meanwhile; run the command again", f.path)
 	}
-	return os.Rename(from, to)
+	return nil
 }
 
-// write puts encrypted at the file's path: a temporary file beside it, synced,
-// renamed by replace under a lock on the folder, and the folder synced.
-func (f *File) write(encrypted []byte, replace func(from, to string) error) error {
-	dir, err := os.Open(filepath.Dir(f.path))
-	if err != nil {
+func (f *File) write(encrypted []byte, o atomicfile.Options) error {
+	err := atomicfile.Stream(f.path, o, func(file *os.File) error {
+		_, err := file.Write(encrypted)
 		return err
+	})
+	if err == nil {
+		f.seen = sha256.Sum256(encrypted)
 	}
-	defer dir.Close()
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		return fmt.Errorf("lock %s: %w", dir.Name(), err)
-	}
-	temporary, err := writeTemporary(dir.Name(), encrypted)
-	if err != nil {
-		return err
-	}
-	if err := replace(temporary, f.path); err != nil {
-		return errors.Join(err, os.Remove(temporary))
-	}
-	f.seen = sha256.Sum256(encrypted)
-	return dir.Sync()
-}
-
-// writeTemporary writes a synced file of mode 0600 and returns its name.
-func writeTemporary(dir string, content []byte) (string, error) {
-	file, err := os.CreateTemp(dir, ".hullmark-cluster-*")
-	if err != nil {
-		return "", err
-	}
-	_, err = file.Write(content)
-	err = errors.Join(err, file.Sync(), file.Close())
-	if err != nil {
-		return "", errors.Join(err, os.Remove(file.Name()))
-	}
-	return file.Name(), nil
+	return err
 }
 
 func (f *File) encrypt(c *Cluster) ([]byte, error) {

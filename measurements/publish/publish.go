@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 
+	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -281,41 +282,41 @@ func fetchFile(ctx context.Context, from Source, f file, progress func(done int6
 }
 
 func (f file) fetch(ctx context.Context, from Source, progress func(done int64)) error {
-	part := f.path + ".part"
-	out, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = out.Close() }()
+	return atomicfile.Resume(f.path, 0o644, func(part *os.File) error { return f.fill(ctx, from, part, progress) })
+}
+
+// fill has in part what is signed; what came of it before is there already, and may be all.
+func (f file) fill(ctx context.Context, from Source, part *os.File, progress func(done int64)) error {
 	h := sha256.New()
-	done, err := io.Copy(h, out)
+	done, err := io.Copy(h, part)
 	if err != nil {
 		return err
 	}
-	if !f.digest.Equal(h.Sum(nil)) { // all of it may be there already
-		in, err := from.content(ctx, f.kind, f.digest, done)
-		if err != nil && done == 0 {
-			return errors.Join(err, os.Remove(part)) // it is empty
-		}
-		if err != nil {
+	if !f.digest.Equal(h.Sum(nil)) {
+		if err := f.goOn(ctx, from, io.MultiWriter(part, h), done, progress); err != nil {
 			return err
-		}
-		err = copyOn(io.MultiWriter(out, h), in, done, f.limit, progress)
-		err = errors.Join(err, in.Close())
-		if errors.Is(err, errTooLarge) {
-			return errors.Join(err, os.Remove(part))
-		}
-		if err != nil {
-			return fmt.Errorf("%w (what came is in %s; the same command goes on with it)", err, part)
 		}
 	}
 	if got := h.Sum(nil); !f.digest.Equal(got) {
-		return errors.Join(fmt.Errorf("signed is a %s with sha256 %v, the source gave %x; what came was removed", f.what, f.digest, got), os.Remove(part))
+		return fmt.Errorf("signed is a %s with sha256 %v, the source gave %x; %w", f.what, f.digest, got, atomicfile.ErrUseless)
 	}
-	if err := out.Sync(); err != nil {
+	return nil
+}
+
+// goOn has w take what follows done bytes.
+func (f file) goOn(ctx context.Context, from Source, w io.Writer, done int64, progress func(done int64)) error {
+	in, err := from.content(ctx, f.kind, f.digest, done)
+	if err != nil {
 		return err
 	}
-	return os.Rename(part, f.path)
+	err = errors.Join(copyOn(w, in, done, f.limit, progress), in.Close())
+	if errors.Is(err, errTooLarge) {
+		return fmt.Errorf("%w; %w", err, atomicfile.ErrUseless)
+	}
+	if err != nil {
+		return fmt.Errorf("%w (what came is in %s; the same command goes on with it)", err, atomicfile.Part(f.path))
+	}
+	return nil
 }
 
 // errTooLarge says that what comes is not what was asked for; what came is of no use.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -66,7 +67,7 @@ func (f folder) put(_ context.Context, r release) error {
 		return err
 	}
 	for _, file := range r.files {
-		if err := replace(filepath.Join(f.dir, digestPath(file.digest.String(), file.ending)), file.copyTo); err != nil {
+		if err := file.putIn(filepath.Join(f.dir, digestPath(file.digest.String(), file.ending))); err != nil {
 			return err
 		}
 	}
@@ -82,20 +83,7 @@ func (f folder) put(_ context.Context, r release) error {
 }
 
 func (f folder) putEnvelope(name string, signed []byte) error {
-	return replace(filepath.Join(f.dir, name), func(w io.Writer) error { _, err := w.Write(signed); return err })
-}
-
-// replace writes a file that has its name only when it is whole and on disk.
-func replace(path string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	if err := errors.Join(write(f), f.Chmod(0o644), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return atomicfile.Write(filepath.Join(f.dir, name), signed, 0o644)
 }
 
 func openAt(path string, offset int64) (io.ReadCloser, error) {
@@ -107,4 +95,8 @@ func openAt(path string, offset int64) (io.ReadCloser, error) {
 		return nil, errors.Join(err, in.Close())
 	}
 	return in, nil
+}
+
+func (f file) putIn(path string) error {
+	return atomicfile.Stream(path, atomicfile.Options{Mode: 0o644}, func(to *os.File) error { return f.copyTo(to) })
 }

@@ -7,12 +7,10 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark/joinservice/backup"
 	"github.com/hullmark/hullmark/joinservice/cluster"
@@ -128,29 +126,11 @@ func (o *etcdBackupOptions) source(c *cluster.Cluster) (backup.Source, error) {
 
 // writeBackup writes a file that has its name only when it is whole and stored.
 func writeBackup(ctx context.Context, file *cluster.File, source backup.Source, plain *os.File, path string, notes io.Writer) (taken backup.Taken, err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".hullmark-backup-*")
-	if err != nil {
-		return taken, err
-	}
-	taken, err = encryptBackup(ctx, file, source, plain, f, notes)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = giveName(f.Name(), path)
-	}
-	if err != nil {
-		return taken, errors.Join(err, os.Remove(f.Name()))
-	}
-	return taken, syncFolder(filepath.Dir(path))
-}
-
-// giveName moves a file to a name that nothing has. Some file systems have no links, and some take no flags.
-func giveName(from, to string) error {
-	if os.Link(from, to) == nil {
-		return os.Remove(from)
-	}
-	if err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE); err != nil {
-		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
-	}
-	return nil
+	err = create(path, 0o600, func(f *os.File) error {
+		taken, err = encryptBackup(ctx, file, source, plain, f, notes)
+		return err
+	})
+	return taken, err
 }
 
 // encryptBackup takes the backup, to memory too, and rehearses it.

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
+
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // readBounded reads a file of at most limit bytes.
@@ -59,59 +59,13 @@ func writes(content []byte) func(*os.File) error {
 
 // create is writeNew for what write writes.
 func create(path string, mode fs.FileMode, write func(*os.File) error) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(write(f), f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(path))
-	}
-	return nil
+	return atomicfile.Stream(path, atomicfile.Options{Mode: mode, New: true}, write)
 }
 
-// replace is writeWhole for what write writes.
+// replace is writeWhole for what write writes. A link that the operator named is not replaced.
 func replace(path string, mode fs.FileMode, write func(*os.File) error) error {
 	if there, err := os.Lstat(path); err == nil && !there.Mode().IsRegular() {
 		return withCode(exitUsage, fmt.Errorf("%s is no regular file, and stays as it is; name another one", path))
 	}
-	temporary := path + ".new"
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := create(temporary, mode, write); err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, path); err != nil {
-		return errors.Join(err, os.Remove(temporary))
-	}
-	return nil
-}
-
-// makeFolder has fill write what is in a new folder, which has its name only when all is in it.
-func makeFolder(dir string, mode fs.FileMode, fill func(dir string) error) error {
-	dir = filepath.Clean(dir)
-	temporary, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+".")
-	if err != nil {
-		return err
-	}
-	err = fill(temporary)
-	if err == nil {
-		err = errors.Join(os.Chmod(temporary, mode), syncFolder(temporary))
-	}
-	if err == nil {
-		err = os.Rename(temporary, dir)
-	}
-	if err != nil {
-		return errors.Join(err, os.RemoveAll(temporary))
-	}
-	return syncFolder(filepath.Dir(dir))
-}
-
-// syncFolder stores which names are in a folder.
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return atomicfile.Stream(path, atomicfile.Options{Mode: mode}, write)
 }

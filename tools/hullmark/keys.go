@@ -18,6 +18,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/image/secureboot"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 func newKeysCommand() *cobra.Command {
@@ -155,7 +156,7 @@ func (s keySet) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return makeFolder(dir, 0o700, func(dir string) error {
+	return atomicfile.Folder(dir, 0o700, func(dir string) error {
 		for name, content := range files {
 			mode := fs.FileMode(0o644)
 			if filepath.Ext(name) == ".key" {

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/joinservice/render"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -214,7 +215,7 @@ func writeFolder(folder string, files []render.Rendered) error {
 	if _, err := os.Lstat(folder); !errors.Is(err, fs.ErrNotExist) {
 		return withCode(exitUsage, fmt.Errorf("--out: %s is there already; name a new folder, and compare with that one (--against)", folder))
 	}
-	err := makeFolder(folder, 0o755, func(dir string) error {
+	err := atomicfile.Folder(folder, 0o755, func(dir string) error {
 		for _, f := range files {
 			name := filepath.Join(dir, filepath.FromSlash(f.Name))
 			if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {

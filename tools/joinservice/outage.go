@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/joinservice"
 )
 
@@ -122,15 +123,7 @@ func writeSeen(path string, seen map[hullmark.NodeID]joinservice.Record) error {
 	if err != nil {
 		return err
 	}
-	file, err := os.Create(path + ".new")
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(content)
-	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	return os.Rename(file.Name(), path)
+	return atomicfile.Write(path, content, 0o600)
 }
 
 // end notes that a record was read.
@@ -142,7 +135,7 @@ func (o *outage) end() {
 	}
 	o.over = true
 	o.log.Info("the cluster's records can be read: from now on every control plane is checked against its own")
-	if err := os.WriteFile(o.path, []byte(o.boot), 0o600); err != nil {
+	if err := atomicfile.Write(o.path, []byte(o.boot), 0o600); err != nil {
 		o.log.Warn("a restart of the service would not know that the outage is over", "error", err.Error())
 	}
 }
