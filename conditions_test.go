@@ -75,13 +75,19 @@ func conditionCodes(t *testing.T) (codes map[string]string, passing map[string]b
 // parseProgram returns the files of all that we ship, by their paths.
 func parseProgram(t *testing.T) (*token.FileSet, map[string]*ast.File) {
 	t.Helper()
+	return parseFiles(t, func(path string) bool { return strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "tools/kubernetes/") })
+}
+
+// parseFiles parses all files that are no tests, but those that are skipped.
+func parseFiles(t *testing.T, skip func(path string) bool) (*token.FileSet, map[string]*ast.File) {
+	t.Helper()
 	list, err := exec.Command("git", "ls-files", "*.go").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	set, files := token.NewFileSet(), map[string]*ast.File{}
 	for _, path := range strings.Fields(string(list)) {
-		if strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "tools/kubernetes/") {
+		if strings.HasSuffix(path, "_test.go") || skip(path) {
 			continue
 		}
 		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)

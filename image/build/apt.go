@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
@@ -14,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/hullmark/hullmark/image/lock"
 )
@@ -26,7 +23,8 @@ const archiveKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 type aptSource struct {
 	archive, url string
 	suites       []string
-	local        bool // a repository of our own, unsigned: what it offers is held by hash
+	keyring      string // holds the keys that sign its indexes
+	local        bool   // a repository of our own, unsigned: what it offers is held by hash
 }
 
 // apt is an apt that knows nothing of the machine's packages: own state, own sources, nothing installed. The machine's proxy and login settings
@@ -46,7 +44,7 @@ func newApt(dir string, sources []aptSource, pins string) (apt, error) {
 	}
 	var list strings.Builder
 	for _, s := range sources {
-		trust := "Signed-By: " + archiveKeyring
+		trust := "Signed-By: " + s.keyring
 		if s.local {
 			trust = "Trusted: yes"
 		}
@@ -88,33 +86,10 @@ func (a apt) run(ctx context.Context, argv ...string) ([]byte, error) {
 	return out, nil
 }
 
-// update fetches the indexes. apt refuses an index whose InRelease is not signed by a key of archiveKeyring, or whose hash is not in it.
+// update fetches the indexes. apt refuses an index whose InRelease is not signed by a key of its source's keyring, or whose hash is not in it.
 func (a apt) update(ctx context.Context) error {
 	_, err := a.run(ctx, "apt-get", "update")
 	return err
-}
-
-// suites returns what update fetched, and the Unix time of the newest index.
-func (a apt) suites() (suites []lock.Suite, newest int64, err error) {
-	for _, s := range a.sources {
-		if s.local {
-			continue
-		}
-		for _, name := range s.suites {
-			file, err := os.ReadFile(filepath.Join(a.dir, "var/lib/apt/lists", listName(s.url, name)))
-			if err != nil {
-				return nil, 0, fmt.Errorf("read signed index of %s %s: %w", s.archive, name, err)
-			}
-			at, err := releaseDate(file)
-			if err != nil {
-				return nil, 0, fmt.Errorf("read signed index of %s %s: %w", s.archive, name, err)
-			}
-			sum := sha256.Sum256(file)
-			suites = append(suites, lock.Suite{Archive: s.archive, Name: name, InRelease: hex.EncodeToString(sum[:])})
-			newest = max(newest, at)
-		}
-	}
-	return suites, newest, nil
 }
 
 // listName is the name that apt gives to the index file of a suite: the URL without its scheme, slashes replaced.
@@ -185,15 +160,4 @@ func (a apt) parseURI(f []string) (p lock.Package, err error) {
 		}
 	}
 	return p, nil
-}
-
-// releaseDate reads the Date field of a signed index.
-func releaseDate(index []byte) (int64, error) {
-	for line := range bytes.Lines(index) {
-		if value, ok := strings.CutPrefix(string(line), "Date: "); ok {
-			at, err := time.Parse(time.RFC1123, strings.TrimSpace(value))
-			return at.Unix(), err
-		}
-	}
-	return 0, errors.New("it has no Date")
 }

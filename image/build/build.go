@@ -34,6 +34,8 @@ type Options struct {
 	Profiles []string
 	// Mirror is the URL of a Debian archive to use instead of the machine's own; empty means none.
 	Mirror string
+	// Historical has a lock take signed archive indexes that are older than the last lock's, or past their end.
+	Historical bool
 	// WithoutKubernetes leaves the bundle out: an image in a minute, for work on the system itself.
 	WithoutKubernetes bool
 	// Store keeps packages and finished steps.
@@ -77,7 +79,8 @@ type job struct {
 	kernel   []byte
 	version  string // the kernel's, as uname -r prints it
 	initrd   []byte
-	root     string // the erofs file
+	root     string   // the erofs file
+	rootFile *os.File // open from plan on: the layout reads it
 	layout   *image.Layout
 	result   Result
 }
@@ -93,6 +96,7 @@ func Build(ctx context.Context, o Options) (Result, error) {
 	}
 	defer func() { _ = os.RemoveAll(work) }()
 	j := &job{Options: o, work: work}
+	defer j.close()
 	for _, steps := range [][]step{
 		{{"sources", j.readInputs}},
 		{{"lock", j.readLock}},
@@ -303,6 +307,7 @@ func (j *job) plan(context.Context) (note string, err error) {
 	if err != nil {
 		return "", err
 	}
+	j.rootFile = root
 	info, err := root.Stat()
 	if err != nil {
 		return "", err
@@ -312,6 +317,13 @@ func (j *job) plan(context.Context) (note string, err error) {
 		Root: root, RootSize: info.Size(), Time: time.Unix(j.epoch, 0).UTC(),
 	})
 	return "", err
+}
+
+// close ends the job's use of the root file.
+func (j *job) close() {
+	if j.rootFile != nil {
+		_ = j.rootFile.Close()
+	}
 }
 
 func cachedNote(hit bool, otherwise string) string {

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/ulikunitz/xz"
+
+	"github.com/hullmark/hullmark/image/lock"
 )
 
 // The definition folder that docs/build.md makes becomes an image that has its package, its unit, its setting and its kernel module.
@@ -37,7 +39,7 @@ func TestUserDefinitions(t *testing.T) {
 	if _, err := Build(t.Context(), o); err == nil || !strings.Contains(err.Error(), "htop") {
 		t.Fatalf("built with our lock, in which its package is not: %v", err)
 	}
-	l, err := Lock(t.Context(), o)
+	l, err := Lock(t.Context(), o, lock.Lock{})
 	if err != nil {
 		t.Fatal(err)
 	}

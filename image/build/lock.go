@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,8 +13,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // localArchive is the archive name of a repository of packages that are already locked.
@@ -31,9 +32,9 @@ func ReadLock(o Options) (lock.Lock, error) {
 }
 
 // Lock chooses the newest packages that the signed Debian archives offer for the definitions in o, with all that they depend on, and pins the
-// Kubernetes bundle's sources and the machine's release of Go. It writes nothing.
-func Lock(ctx context.Context, o Options) (lock.Lock, error) {
-	return choose(ctx, o, nil, lock.Lock{}, "")
+// Kubernetes bundle's sources and the machine's release of Go. It writes nothing. An index that is older than the earlier lock's, or past its end, wraps ErrReplayed; the earlier lock may be empty.
+func Lock(ctx context.Context, o Options, earlier lock.Lock) (lock.Lock, error) {
+	return choose(ctx, o, nil, lock.Lock{Suites: earlier.Suites}, "")
 }
 
 // Relock chooses anew only those packages of old that are gone from every source, and what is made from the same source as they are; everything
@@ -48,7 +49,7 @@ func Relock(ctx context.Context, o Options, old lock.Lock, gone []lock.Package) 
 	l, err := choose(ctx, o, []aptSource{local}, old, pins(kept))
 	if err != nil {
 		o.Progress.Say("the packages that stayed do not fit the new ones, choosing all anew: %v", err)
-		l, err = choose(ctx, o, nil, lock.Lock{Go: old.Go}, "")
+		l, err = choose(ctx, o, nil, lock.Lock{Go: old.Go, Suites: old.Suites}, "")
 	}
 	return l, lock.Compare(old, l), err
 }
@@ -107,7 +108,7 @@ func choose(ctx context.Context, o Options, extra []aptSource, old lock.Lock, pi
 	if err := a.update(ctx); err != nil {
 		return l, fmt.Errorf("fetch signed archive indexes: %w", err)
 	}
-	if l.Suites, l.Time, err = a.suites(); err != nil {
+	if l.Suites, l.Time, err = o.suites(a, old.Suites, time.Now()); err != nil {
 		return l, err
 	}
 	if err := chooseTools(ctx, o, a, &l, old); err != nil {
@@ -282,11 +283,11 @@ func directModules(ctx context.Context, dir string) (map[string]string, error) {
 	return required, nil
 }
 
-// WriteLock writes l to file, by way of a temporary file so that no reader sees half of it.
+// WriteLock writes l to file. What was there stays when it cannot be written.
 func WriteLock(file string, l lock.Lock) error {
 	text, err := lock.Encode(l)
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.WriteFile(file+".new", text, 0o644), os.Rename(file+".new", file))
+	return atomicfile.Write(file, text, 0o644)
 }

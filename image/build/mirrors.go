@@ -76,9 +76,9 @@ func sourceURLs(text string, deb822 bool) []string {
 
 // aptSources turns mirrors into what is taken from them.
 func aptSources(mirrors map[string]string) []aptSource {
-	sources := []aptSource{{archive: mainArchive, url: mirrors[mainArchive], suites: []string{release, release + "-updates"}}}
+	sources := []aptSource{{archive: mainArchive, url: mirrors[mainArchive], suites: []string{release, release + "-updates"}, keyring: archiveKeyring}}
 	if u := mirrors[securityArchive]; u != "" {
-		sources = append(sources, aptSource{archive: securityArchive, url: u, suites: []string{release + "-security"}})
+		sources = append(sources, aptSource{archive: securityArchive, url: u, suites: []string{release + "-security"}, keyring: archiveKeyring})
 	}
 	return sources
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/hullmark/hullmark/image/lock"
 )
 
 // The example of docs/variants.md: a kernel module is compiled against the locked headers, twice to the same bytes, the second time with a signature that was
@@ -20,7 +22,7 @@ func TestKernelModuleExample(t *testing.T) {
 	if err := copyFolder(filepath.Join(o.Source, "docs/examples/kernel-module"), o.Config, plainMode); err != nil {
 		t.Fatal(err)
 	}
-	whole, err := Lock(t.Context(), o)
+	whole, err := Lock(t.Context(), o, lock.Lock{})
 	if err != nil {
 		t.Fatal(err)
 	}

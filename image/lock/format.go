@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-const header = "hullmark-lock 2"
+const header = "hullmark-lock 3"
 
 // Encode returns l's file: a line for each fact, in Sort's order, and a last line with the SHA-256 of all before it.
 // A lock that Parse would refuse is an error.
@@ -33,7 +33,7 @@ func (l Lock) body() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s\ntime %d\ngo %s\n", header, l.Time, l.Go)
 	for _, s := range l.Suites {
-		fmt.Fprintf(&b, "suite %s %s %s\n", s.Archive, s.Name, s.InRelease)
+		fmt.Fprintf(&b, "suite %s %s %d %s\n", s.Archive, s.Name, s.Date, s.InRelease)
 	}
 	for _, g := range l.Kubernetes.Sums {
 		fmt.Fprintf(&b, "gosum %s %s\n", g.Dir, g.SHA256)
@@ -98,8 +98,10 @@ func (l *Lock) parseLine(f []string) (err error) {
 		l.Time, err = strconv.ParseInt(f[1], 10, 64)
 	case f[0] == "go" && len(f) == 2:
 		l.Go = f[1]
-	case f[0] == "suite" && len(f) == 4:
-		l.Suites = append(l.Suites, Suite{Archive: f[1], Name: f[2], InRelease: f[3]})
+	case f[0] == "suite" && len(f) == 5:
+		s := Suite{Archive: f[1], Name: f[2], InRelease: f[4]}
+		s.Date, err = strconv.ParseInt(f[3], 10, 64)
+		l.Suites = append(l.Suites, s)
 	case f[0] == "gosum" && len(f) == 3:
 		l.Kubernetes.Sums = append(l.Kubernetes.Sums, GoSum{Dir: f[1], SHA256: f[2]})
 	case f[0] == "module" && len(f) == 4:
@@ -135,7 +137,7 @@ func (l Lock) check() error {
 		return fmt.Errorf("read lock: malformed Go release %q", l.Go)
 	}
 	for _, s := range l.Suites {
-		if !wordForm.MatchString(s.Archive) || !wordForm.MatchString(s.Name) || !sumForm.MatchString(s.InRelease) {
+		if !wordForm.MatchString(s.Archive) || !wordForm.MatchString(s.Name) || !sumForm.MatchString(s.InRelease) || s.Date <= 0 || s.Date > l.Time {
 			return fmt.Errorf("read lock: malformed suite %q %q", s.Archive, s.Name)
 		}
 	}

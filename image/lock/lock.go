@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Limits of a lock file; Parse refuses more.
@@ -51,6 +52,13 @@ type Suite struct {
 	Archive, Name string
 	// InRelease is the SHA-256 of the signed index file, in hex.
 	InRelease string
+	// Date is when the archive says that it made the index, in seconds of Unix time: no later index that is locked is older.
+	Date int64
+}
+
+// String names the index and its date, as reports show it.
+func (s Suite) String() string {
+	return s.Archive + " " + s.Name + " of " + time.Unix(s.Date, 0).UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
 // Kubernetes is the source of the Kubernetes bundle, held by Go's own checksums.

@@ -14,7 +14,7 @@ func small() Lock {
 	return Lock{
 		Time:   1795054374,
 		Go:     "go1.26.8",
-		Suites: []Suite{{Archive: "debian", Name: "trixie", InRelease: sum("a")}},
+		Suites: []Suite{{Archive: "debian", Name: "trixie", InRelease: sum("a"), Date: 1795054374}},
 		Kubernetes: Kubernetes{
 			Sums:    []GoSum{{Dir: "tools/kubernetes", SHA256: sum("b")}},
 			Modules: []Module{{Path: "k8s.io/kubernetes", Version: "v1.36.3", Sum: "h1:qDQdoMiluAE2Eab6Fa52YV+WjiGz9mZFFoagEA6cI+o="}},
@@ -69,17 +69,19 @@ func TestEveryFlippedBitIsRefused(t *testing.T) {
 // A writer that keeps the last line right can still not say what a lock must not say.
 func TestParseRefusesContentThatCouldMislead(t *testing.T) {
 	for name, change := range map[string]func(*Lock){
-		"path outside":        func(l *Lock) { l.Packages[0].Path = "debian/../../etc/tar_1.35+dfsg-3.1_amd64.deb" },
-		"path of another":     func(l *Lock) { l.Packages[0].Path = "debian/pool/main/t/tar/tar_1.36_amd64.deb" },
-		"absolute path":       func(l *Lock) { l.Packages[0].Path = "/" + l.Packages[0].Path },
-		"line end in version": func(l *Lock) { l.Packages[0].Version = "1\n" },
-		"upper-case hash":     func(l *Lock) { l.Packages[0].SHA256 = sum("A") },
-		"no size":             func(l *Lock) { l.Packages[0].Size = 0 },
-		"foreign arch":        func(l *Lock) { l.Packages[0].Arch = "arm64" },
-		"twice":               func(l *Lock) { l.Packages = append(l.Packages, l.Packages[0]) },
-		"two contents":        func(l *Lock) { l.Packages[0].SHA256 = sum("3") },
-		"no time":             func(l *Lock) { l.Time = 0 },
-		"module hash":         func(l *Lock) { l.Kubernetes.Modules[0].Sum = "h1:short" },
+		"path outside":         func(l *Lock) { l.Packages[0].Path = "debian/../../etc/tar_1.35+dfsg-3.1_amd64.deb" },
+		"path of another":      func(l *Lock) { l.Packages[0].Path = "debian/pool/main/t/tar/tar_1.36_amd64.deb" },
+		"absolute path":        func(l *Lock) { l.Packages[0].Path = "/" + l.Packages[0].Path },
+		"line end in version":  func(l *Lock) { l.Packages[0].Version = "1\n" },
+		"upper-case hash":      func(l *Lock) { l.Packages[0].SHA256 = sum("A") },
+		"no size":              func(l *Lock) { l.Packages[0].Size = 0 },
+		"foreign arch":         func(l *Lock) { l.Packages[0].Arch = "arm64" },
+		"twice":                func(l *Lock) { l.Packages = append(l.Packages, l.Packages[0]) },
+		"two contents":         func(l *Lock) { l.Packages[0].SHA256 = sum("3") },
+		"index later than all": func(l *Lock) { l.Suites[0].Date = l.Time + 1 },
+		"index without a date": func(l *Lock) { l.Suites[0].Date = 0 },
+		"no time":              func(l *Lock) { l.Time = 0 },
+		"module hash":          func(l *Lock) { l.Kubernetes.Modules[0].Sum = "h1:short" },
 		"too many": func(l *Lock) {
 			for range MaxPackages {
 				l.Packages = append(l.Packages, l.Packages[0])
@@ -106,7 +108,7 @@ func TestParseRefusesUnknownLinesAndOtherOrder(t *testing.T) {
 		"other order":     strings.Join(append(append(append([]string{}, lines[:5]...), lines[6], lines[5]), lines[7:]...), ""),
 		"two spaces":      strings.Replace(body, "time ", "time  ", 1),
 		"leading zero":    strings.Replace(body, " 814968 ", " 0814968 ", 1),
-		"another version": strings.Replace(body, "hullmark-lock 2", "hullmark-lock 1", 1),
+		"another version": strings.Replace(body, "hullmark-lock 3", "hullmark-lock 2", 1),
 	} {
 		if bad == body {
 			t.Fatalf("%s: test changed nothing", name)

@@ -173,7 +173,7 @@ func (f *buildFlags) options(w io.Writer) (build.Options, error) {
 			return o, err
 		}
 	}
-	if o.Out == o.Source || o.Out == o.Config {
+	if o.Out != "" && (o.Out == o.Source || o.Out == o.Config) {
 		return o, withCode(exitUsage, fmt.Errorf("--out %s is what is built from: name a folder in it, or elsewhere", f.out))
 	}
 	if o.LockFile == "" {

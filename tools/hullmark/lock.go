@@ -15,6 +15,7 @@ import (
 
 func newLockCommand() *cobra.Command {
 	var f buildFlags
+	var historical bool
 	cmd := &cobra.Command{
 		Use:   "lock",
 		Short: "Choose the newest packages of the signed archives and lock them",
@@ -22,7 +23,8 @@ func newLockCommand() *cobra.Command {
 
 The Debian archives of this machine's APT configuration are asked for release trixie, its updates and security updates. Their indexes must be
 signed by a key of debian-archive-keyring. The compiler is this machine's release of Go. What is chosen, with all that it depends on, is written to the lock file with version, hash and
-size, and what moved since the last lock is shown.`,
+size, and what moved since the last lock is shown, with the date of each index. An index that is older than the last lock's, or past the end that the archive
+gives it, is refused: somebody may show it again to hold security updates back. For an old image, on purpose, name --historical.`,
 		Example: "  hullmark lock\n  hullmark lock --config my-node --lock my-node/hullmark.lock",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -30,11 +32,12 @@ size, and what moved since the last lock is shown.`,
 			if err != nil {
 				return err
 			}
+			o.Historical = historical
 			before, err := build.ReadLock(o)
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "hullmark: the lock that was there counts as empty: %v\n", err)
 			}
-			after, err := build.Lock(cmd.Context(), o)
+			after, err := build.Lock(cmd.Context(), o, before)
 			if err != nil {
 				return err
 			}
@@ -45,6 +48,7 @@ size, and what moved since the last lock is shown.`,
 		},
 	}
 	f.register(cmd)
+	cmd.Flags().BoolVar(&historical, "historical", false, "accept indexes older than the last lock's or past their end, for an image of an earlier day")
 	return cmd
 }
 
@@ -59,6 +63,11 @@ func writeMoves(w io.Writer, file string, before, after lock.Lock) error {
 	}
 	if before.Go != after.Go {
 		if _, err := fmt.Fprintf(w, "compiler: %s became %s\n", cmp.Or(before.Go, "none"), after.Go); err != nil {
+			return err
+		}
+	}
+	for _, s := range after.Suites {
+		if _, err := fmt.Fprintf(w, "index: %v\n", s); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,121 @@
+package build
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hullmark/hullmark/image/lock"
+)
+
+// index is one suite's signed index, as apt fetched it and checked its signature.
+type index struct {
+	lock.Suite
+	validUntil time.Time // zero where the archive names no end, as for a release itself
+}
+
+// ErrReplayed is wrapped by errors that say that an archive, or who stands before it, showed a signed index that is too old.
+var ErrReplayed = errors.New("an old index is shown again")
+
+// indexes are what update fetched.
+func (a apt) indexes() ([]index, error) {
+	var all []index
+	for _, s := range a.sources {
+		for _, name := range s.suites {
+			if s.local {
+				continue
+			}
+			file, err := os.ReadFile(filepath.Join(a.dir, "var/lib/apt/lists", listName(s.url, name)))
+			if err != nil {
+				return nil, fmt.Errorf("read signed index of %s %s: %w", s.archive, name, err)
+			}
+			in, err := readIndex(file)
+			if err != nil {
+				return nil, fmt.Errorf("read signed index of %s %s: %w", s.archive, name, err)
+			}
+			in.Archive, in.Name = s.archive, name
+			all = append(all, in)
+		}
+	}
+	return all, nil
+}
+
+// suites fetches the indexes and returns what of them a lock holds, and the Unix time of the newest. Unless the options ask for a historical lock, an index
+// that is older than in the earlier lock, or past its own end, is refused.
+func (o Options) suites(a apt, earlier []lock.Suite, now time.Time) (suites []lock.Suite, newest int64, err error) {
+	all, err := a.indexes()
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, in := range all {
+		if !o.Historical {
+			if err := in.fresh(earlier, now); err != nil {
+				return nil, 0, err
+			}
+		}
+		suites = append(suites, in.Suite)
+		newest = max(newest, in.Date)
+	}
+	return suites, newest, nil
+}
+
+// fresh says whether an index is no older than the locked one, and not past its end.
+func (in index) fresh(earlier []lock.Suite, now time.Time) error {
+	const next = "ask another mirror, or name --historical if an old image is wanted"
+	i := slices.IndexFunc(earlier, func(s lock.Suite) bool { return s.Archive == in.Archive && s.Name == in.Name })
+	if i >= 0 && in.Date < earlier[i].Date {
+		return fmt.Errorf("%w: %v, but the lock has that %v; %s", ErrReplayed, in, earlier[i], next)
+	}
+	if !in.validUntil.IsZero() && now.After(in.validUntil) {
+		return fmt.Errorf("%w: %v is valid until %s, and it is %s; %s, and look at this machine's clock", ErrReplayed, in, stamp(in.validUntil), stamp(now), next)
+	}
+	return nil
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// readIndex reads the dates of an index (Debian repository format). Only what lies under the signature counts: not the lines before the first empty one, which
+// describe the signature, nor those behind it.
+func readIndex(file []byte) (in index, err error) {
+	_, signed, _ := bytes.Cut(file, []byte("\n\n"))
+	signed, _, found := bytes.Cut(signed, []byte("\n-----BEGIN PGP SIGNATURE-----"))
+	if !found || !bytes.HasPrefix(file, []byte("-----BEGIN PGP SIGNED MESSAGE-----\n")) {
+		return in, errors.New("it is no signed message")
+	}
+	sum := sha256.Sum256(file)
+	in.InRelease = hex.EncodeToString(sum[:])
+	made, err := dateIn(signed, "Date")
+	if err != nil {
+		return in, err
+	}
+	if made.IsZero() {
+		return in, errors.New("it has no Date")
+	}
+	in.Date = made.Unix()
+	in.validUntil, err = dateIn(signed, "Valid-Until")
+	return in, err
+}
+
+// dateIn reads a field that may stand there once, or not at all.
+func dateIn(signed []byte, field string) (at time.Time, err error) {
+	for line := range bytes.Lines(signed) {
+		name, value, _ := strings.Cut(string(line), ":")
+		if !strings.EqualFold(name, field) {
+			continue
+		}
+		if !at.IsZero() {
+			return at, fmt.Errorf("it has two fields %s", field)
+		}
+		if at, err = time.Parse(time.RFC1123, strings.TrimSpace(value)); err != nil {
+			return at, fmt.Errorf("field %s: %w", field, err)
+		}
+	}
+	return at, nil
+}

@@ -1,0 +1,135 @@
+package build
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark/image/lock"
+)
+
+// TestReplayedIndexes has an archive show signed indexes of other days, which apt takes: their signature is right.
+func TestReplayedIndexes(t *testing.T) {
+	const day = 24 * time.Hour
+	a := newArchive(t)
+	now := time.Now().UTC().Truncate(time.Second)
+	locked := []lock.Suite{{Archive: mainArchive, Name: release, Date: now.Add(-day).Unix()}}
+	for _, c := range []struct {
+		name       string
+		made, ends time.Time
+		earlier    []lock.Suite
+		historical bool
+		want       string // empty: it is taken
+	}{
+		{"older than the locked one", now.Add(-2 * day), now.Add(5 * day), locked, false, "but the lock has that debian " + release},
+		{"past its end", now.Add(-day), now.Add(-time.Hour), nil, false, "is valid until"},
+		{"older, without an end", now.Add(-2 * day), time.Time{}, locked, false, "but the lock has that"},
+		{"older, on purpose", now.Add(-2 * day), now.Add(-day), locked, true, ""},
+		{"the locked one", now.Add(-day), now.Add(day), locked, false, ""},
+		{"newer than the locked one", now.Add(-time.Hour), now.Add(day), locked, false, ""},
+		{"a release itself, without an end", now.Add(-time.Hour), time.Time{}, locked, false, ""},
+		{"old, of an archive that was never locked, without an end", now.Add(-900 * day), time.Time{}, nil, false, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a.publish(t, c.made, c.ends)
+			suites, newest, err := Options{Historical: c.historical}.suites(a.update(t), c.earlier, now)
+			if c.want != "" {
+				if !errors.Is(err, ErrReplayed) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "--historical") {
+					t.Errorf("got %v %v, want %q", suites, err, c.want)
+				}
+				return
+			}
+			if err != nil || len(suites) != 1 || suites[0].Date != c.made.Unix() || newest != c.made.Unix() {
+				t.Errorf("got %v %d %v", suites, newest, err)
+			}
+		})
+	}
+}
+
+// archive is a signed archive of one empty suite.
+type archive struct{ dir, home, keyring, url string }
+
+func newArchive(t *testing.T) archive {
+	t.Helper()
+	a := archive{dir: t.TempDir(), home: t.TempDir()}
+	a.keyring = filepath.Join(a.home, "archive.gpg")
+	a.gpg(t, "--passphrase", "", "--quick-generate-key", "archive@example.org", "rsa3072", "sign", "never")
+	a.gpg(t, "--output", a.keyring, "--export")
+	if err := os.MkdirAll(filepath.Join(a.dir, "debian/dists", release, "main/binary-amd64"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(a.dir, "debian/dists", release, "main/binary-amd64/Packages"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(http.FileServer(http.Dir(a.dir)))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { _ = exec.Command("gpgconf", "--homedir", a.home, "--kill", "all").Run() })
+	a.url = server.URL + "/debian"
+	return a
+}
+
+func (a archive) gpg(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("gpg", append([]string{"--homedir", a.home, "--batch", "--yes", "--pinentry-mode", "loopback"}, args...)...).CombinedOutput(); err != nil {
+		t.Fatalf("gpg: %v (apt-get install gnupg)\n%s", err, out)
+	}
+}
+
+// publish signs an index that was made, and ends, at these times.
+func (a archive) publish(t *testing.T, made, ends time.Time) {
+	t.Helper()
+	text := fmt.Sprintf("Origin: Test\nSuite: %s\nCodename: %s\nDate: %s\n", release, release, made.Format(time.RFC1123))
+	if !ends.IsZero() {
+		text += fmt.Sprintf("Valid-Until: %s\n", ends.Format(time.RFC1123))
+	}
+	text += "Architectures: amd64\nComponents: main\nSHA256:\n e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 0 main/binary-amd64/Packages\n"
+	plain := filepath.Join(a.home, "Release")
+	if err := os.WriteFile(plain, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.gpg(t, "--output", filepath.Join(a.dir, "debian/dists", release, "InRelease"), "--clearsign", plain)
+}
+
+// update has an apt without a past fetch the index.
+func (a archive) update(t *testing.T) apt {
+	t.Helper()
+	source := aptSource{archive: mainArchive, url: a.url, suites: []string{release}, keyring: a.keyring}
+	fetched, err := newApt(t.TempDir(), []aptSource{source}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fetched.update(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return fetched
+}
+
+// TestReadIndexReadsWhatIsSigned has dates outside of what the signature is over, and twice.
+func TestReadIndexReadsWhatIsSigned(t *testing.T) {
+	const (
+		begin = "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA512\n"
+		date  = "Date: Sat, 21 Nov 2026 02:10:46 UTC\n"
+		later = "Date: Sun, 22 Nov 2026 02:10:46 UTC\n"
+		end   = "-----BEGIN PGP SIGNATURE-----\n\nx\n-----END PGP SIGNATURE-----\n"
+	)
+	for _, file := range []string{begin + "\nOrigin: x\n" + date + end, begin + later + "\n" + date + end, begin + "\n" + date + end + later} {
+		if in, err := readIndex([]byte(file)); err != nil || in.Date != 1795227046 {
+			t.Errorf("%q: %v %v", file, in, err)
+		}
+	}
+	for name, file := range map[string]string{
+		"unsigned": date, "no date": begin + "\nOrigin: x\n" + end, "two": begin + "\n" + date + later + end, "no day": begin + "\nDate: tomorrow\n" + end,
+		"before the signed": begin + later + "\nOrigin: x\n" + end, "something in front": later + begin + "\n" + date + end,
+	} {
+		if in, err := readIndex([]byte(file)); err == nil {
+			t.Errorf("%s: %v", name, in)
+		}
+	}
+}
