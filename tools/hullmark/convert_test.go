@@ -184,7 +184,7 @@ func TestConvertLeavesNothingHalf(t *testing.T) {
 		out := t.TempDir()
 		file := filepath.Join(out, "node."+string(f))
 		write(t, file, []byte("an older one"))
-		write(t, file+".new", []byte("what a killed run left"))
+		write(t, filepath.Join(out, ".node."+string(f)+".new"), []byte("what a killed run left"))
 		if _, err := convertTo(&stopped{t.Context(), 1}, f, bytes.NewReader(content), whole, file); err == nil || !strings.Contains(err.Error(), "context canceled") {
 			t.Errorf("%s, interrupted: %v", f, err)
 		}

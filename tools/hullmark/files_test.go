@@ -26,14 +26,15 @@ func TestHalfAFileIsNotLeft(t *testing.T) {
 	if err := writeNew(file, []byte("after"), 0o600); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("a file that exists: got %v", err)
 	}
-	write(t, file+".new", []byte("what a killed run left"))
+	left := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".new")
+	write(t, left, []byte("what a killed run left"))
 	if err := replace(file, 0o600, half); !errors.Is(err, problem) {
 		t.Errorf("got %v", err)
 	}
 	if content, err := os.ReadFile(file); err != nil || string(content) != "before" {
 		t.Errorf("the older file is %q, %v", content, err)
 	}
-	if _, err := os.Stat(file + ".new"); err == nil {
+	if _, err := os.Stat(left); err == nil {
 		t.Error("half a file was left")
 	}
 	if err := writeWhole(file, []byte("after"), 0o600); err != nil {
