@@ -75,7 +75,9 @@ func conditionCodes(t *testing.T) (codes map[string]string, passing map[string]b
 // parseProgram returns the files of all that we ship, by their paths.
 func parseProgram(t *testing.T) (*token.FileSet, map[string]*ast.File) {
 	t.Helper()
-	return parseFiles(t, func(path string) bool { return strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "tools/kubernetes/") })
+	return parseFiles(t, func(path string) bool {
+		return strings.HasPrefix(path, "internal/") || strings.HasPrefix(path, "tools/kubernetes/")
+	})
 }
 
 // parseFiles parses all files that are no tests, but those that are skipped.
