@@ -189,7 +189,7 @@ func (r *Rig) extraArguments(field string) ([]string, error) {
 	var args []string
 	for _, each := range list {
 		argument, _ := each.(map[string]any)
-		args = append(args, strings.ReplaceAll(fmt.Sprintf("--%s=%s", argument["name"], argument["value"]), "/etc/kubernetes/pki/", r.pki("")))
+		args = append(args, strings.ReplaceAll(fmt.Sprintf("--%s=%s", argument["name"], argument["value"]), "/etc/kubernetes/pki/", r.file("etc/kubernetes/pki")+"/"))
 	}
 	return args, nil
 }
