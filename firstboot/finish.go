@@ -37,6 +37,8 @@ const (
 	// hostnameUnit sets what hostnameFile says.
 	hostnameUnit = "hullmark-hostname.service"
 	hostnameFile = "hostname.conf"
+	// kubeletFile is the environment of kubeletUnit, for this boot.
+	kubeletFile = "kubelet.env"
 )
 
 // readyPause lies between two questions to the API server, which is busy enough when it starts.
@@ -89,6 +91,9 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 		return err
 	}
 	if err := x.setHostname(ctx); err != nil {
+		return err
+	}
+	if err := x.setKubeletAddress(); err != nil {
 		return err
 	}
 	if err := x.placeFiles(); err != nil {
@@ -293,6 +298,19 @@ func (x *exchange) setHostname(ctx context.Context) error {
 	}
 	defer wait(&x.took.programs, time.Now())
 	return x.agent.Machine.Restart(ctx, hostnameUnit)
+}
+
+// setKubeletAddress lets the kubelet name the address that M6 says, in this boot; without one it names what it finds first. The kubelet takes the last of equal flags.
+func (x *exchange) setKubeletAddress() error {
+	content := ""
+	if a := x.proceed.GetAddress(); a != "" {
+		content = "HULLMARK_KUBELET_ARGS=--node-ip=" + a + "\n"
+	}
+	for _, c := range x.proceed.GetRefused() {
+		refused := c.HullmarkCondition().Root()
+		x.warn(refused.Code, refused.Title, refused.Next)
+	}
+	return atomicfile.Write(filepath.Join(x.agent.RunDir, kubeletFile), []byte(content), 0o644)
 }
 
 func (x *exchange) progress(phase, text string) {

@@ -3,6 +3,7 @@ package firstboot
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -48,7 +49,7 @@ func (x *exchange) checkProceed(p *wire.Proceed) error {
 			Next: "if an operator brought them, take the newest cluster file; if a join service did, find out who wrote to its control plane's disk, and recover that",
 		}
 	}
-	err := errors.Join(x.checkRole(p), x.checkOwned(p), x.checkMaterial(p), x.checkBootstrap(p), x.checkEndpoint(p), x.checkSnapshot(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
+	err := errors.Join(x.checkRole(p), x.checkOwned(p), x.checkMaterial(p), x.checkBootstrap(p), x.checkEndpoint(p), x.checkSnapshot(p), checkAddress(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
 	if err == nil {
 		return nil
 	}
@@ -122,6 +123,17 @@ func (x *exchange) checkEndpoint(p *wire.Proceed) error {
 		if !hullmark.ValidServerName(name) {
 			return fmt.Errorf("name %.80q is no DNS name and no IP address", name)
 		}
+	}
+	return nil
+}
+
+// checkAddress looks at what becomes an argument of the kubelet.
+func checkAddress(p *wire.Proceed) error {
+	if p.GetAddress() == "" {
+		return nil
+	}
+	if a, err := netip.ParseAddr(p.GetAddress()); err != nil || a.String() != p.GetAddress() || a.Zone() != "" || !a.IsGlobalUnicast() {
+		return fmt.Errorf("address %.80q is none that other machines reach a node at", p.GetAddress())
 	}
 	return nil
 }

@@ -2,17 +2,22 @@ package joinservice
 
 import (
 	"context"
+	"net/netip"
+	"slices"
 )
 
 // Adopt merges what a cluster's operator recorded of the first node, while no
 // API could keep it, into the record that the API keeps: of the same disk the
 // higher numbers count, unless only one has seen a signed override. A record of
-// another disk is a later one and stays.
+// another disk is a later one and stays. Its addresses are claimed as those of M5 are; reserved ones, such as those of the pod network's interfaces, are left out.
 func (s *Service) Adopt(ctx context.Context, first Machine) error {
 	if err := s.Records.Claim(ctx, first.Name, first.Node); err != nil {
 		return err
 	}
-	err := s.change(ctx, first.Node, &stored{}, func(m *Machine, known bool) error {
+	own := first.Addresses
+	first.Addresses = nil
+	var last stored
+	err := s.change(ctx, first.Node, &last, func(m *Machine, known bool) error {
 		switch {
 		case !known || m.Name == "":
 			*m = first
@@ -22,13 +27,27 @@ func (s *Service) Adopt(ctx context.Context, first Machine) error {
 			}
 			m.Record = m.Record.merge(first.Record)
 			m.State, m.Condition = first.State, nil
-			if len(first.Addresses) > 0 {
-				m.Addresses = first.Addresses
-			}
 		}
 		return nil
 	})
-	return err
+	if err != nil || len(own) == 0 || last.machine.Record.Disk != first.Record.Disk {
+		return err
+	}
+	return s.adoptAddresses(ctx, &last, own)
+}
+
+// adoptAddresses claims what the first node, which this is, has.
+func (s *Service) adoptAddresses(ctx context.Context, last *stored, own []netip.Addr) error {
+	reserved := s.Reserved()
+	own = slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return reserved.Check(a, last.machine.Role) != nil })
+	claims, err := s.claimAddresses(ctx, last, own, false)
+	if err != nil || claims.noted(last.machine) {
+		return err
+	}
+	return s.change(ctx, last.machine.Node, last, func(m *Machine, _ bool) error {
+		claims.note(m)
+		return nil
+	})
 }
 
 // merge returns what two keepers know of one disk together. The one that used

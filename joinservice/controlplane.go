@@ -156,13 +156,10 @@ func (x *release) addRotated(proceed *wire.Proceed) error {
 
 // makeRoom removes what an earlier machine left in the place of this control plane, and returns the address at which it is to serve.
 func (x *release) makeRoom() (netip.Addr, error) {
-	name, own := x.admission.Member.Name, usable(x.opened.Addresses)
+	name, own := x.admission.Member.Name, x.addresses.granted
 	at := slices.IndexFunc(own, netip.Addr.Is4)
 	if at < 0 {
-		return netip.Addr{}, &hullmark.Condition{
-			Code: "address-missing", Step: "EPOCH", Title: "the node named no IPv4 address at which other control planes could reach it",
-			Got: fmt.Sprint(x.opened.Addresses), Next: "give the machine one, by DHCP or in its node config",
-		}
+		return netip.Addr{}, x.addressMissing()
 	}
 	if err := x.takePlace(x.ctx); err != nil {
 		return netip.Addr{}, err
@@ -182,6 +179,19 @@ func (x *release) makeRoom() (netip.Addr, error) {
 		return netip.Addr{}, err
 	}
 	return own[at], nil
+}
+
+// addressMissing is the condition of a control plane without an IPv4 address of its own.
+func (x *release) addressMissing() *hullmark.Condition {
+	for _, r := range x.addresses.refused {
+		if r.Address.Is4() {
+			return r.Condition
+		}
+	}
+	return &hullmark.Condition{
+		Code: "address-missing", Step: "EPOCH", Title: "the node named no IPv4 address at which other control planes could reach it",
+		Got: fmt.Sprint(x.opened.Addresses), Next: "give the machine one, by DHCP or in its node config",
+	}
 }
 
 // controlPlaneFiles returns what a control plane gets: this one's own files, with the policy of the exchange.

@@ -30,8 +30,10 @@ type Machine struct {
 	Record Record `json:"disk"`
 	// Advanced is when it was last issued a number while it was Ready, by the service's clock.
 	Advanced time.Time `json:"advanced,omitzero"`
-	// Addresses are the ones that its certificates may name, as its last ticket bound them.
+	// Addresses are the ones that it may have claimed: those that M5 or a request of its kubelet named, and that it was not refused. Nothing is approved by them, but by the claims.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Refused are the others that it named last.
+	Refused []Refusal `json:"refused,omitempty"`
 	// Token is the public half of the bootstrap token that its last ticket
 	// brought, as long as the token may be used; no secret.
 	Token string `json:"token,omitempty"`
@@ -93,6 +95,11 @@ type Records interface {
 	// Claim binds a node's name to one machine, for good; a name that another
 	// machine holds is what NameTaken returns.
 	Claim(ctx context.Context, name string, node hullmark.NodeID) error
+	// ClaimAddress binds an address, in its canonical form, to one machine, which may hold it already. One that another machine holds is what AddressTaken returns, unless that one's
+	// Node has not been Ready for some minutes: then the claim is the new machine's.
+	ClaimAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error
+	// ReleaseAddress gives a machine's claim up; an address that it does not hold is no error.
+	ReleaseAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error
 	// Enrol counts a machine to a group, for good; it changes nothing for one that is counted already. A group that has
 	// as many machines as it may is what GroupFull returns.
 	Enrol(ctx context.Context, group string, node hullmark.NodeID, most int) error

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -42,6 +40,8 @@ type release struct {
 	opened  Opened
 	// last is the record as this exchange stored it last.
 	last stored
+	// addresses are what became of those that M5 named.
+	addresses addressClaims
 	// token is the public half of the token that M6 brings, empty if it brings none.
 	token string
 	// place is held by a control plane that joins; proceeded says that its M6 was sent, or may have been.
@@ -150,7 +150,7 @@ func (x *release) recordTicket(ctx context.Context) error {
 		*m = Machine{
 			Node: x.claims.Node, Name: x.admission.Member.Name, Role: x.admission.Member.Role,
 			Trust: x.claims.Trust, Document: x.admission.Verdict.Document, Root: NamedRoot(x.policy.policy, x.claims),
-			Record: x.admission.Record, Addresses: m.Addresses, State: MachineAdmitted,
+			Record: x.admission.Record, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,
 			EKCertificate: x.vouched(), CertificateEnds: m.CertificateEnds,
 		}
 		return x.checkPolicy()
@@ -216,8 +216,11 @@ func (x *release) grant() (err error) {
 // makes M6.
 func (x *release) commit() (proceed *wire.Proceed, err error) {
 	proceed = &wire.Proceed{NodeName: x.admission.Member.Name, Role: string(x.admission.Member.Role), Time: time.Now().Unix()}
-	switch err = x.checkPolicy(); {
-	case err != nil: // Nothing that this ticket brings is of the policy in force.
+	if err = x.checkPolicy(); err == nil && !x.unchecked() {
+		err = x.claimAddresses(proceed)
+	}
+	switch {
+	case err != nil: // Nothing that this ticket brings is of the policy in force, or the records do not answer.
 	case x.unchecked():
 		err = x.checkUnchecked()
 	case x.opened.Joined && x.lacksCertificate():
@@ -257,7 +260,8 @@ func (x *release) confirm(token string) error {
 		if err := x.end(x.ctx, m.Token); err != nil {
 			return err
 		}
-		m.Record, m.Token, m.FirstKey, m.Addresses = record, token, "", usable(x.opened.Addresses)
+		m.Record, m.Token, m.FirstKey = record, token, ""
+		x.addresses.note(m)
 		m.State, m.Phase, m.Condition = MachineJoining, "", nil
 		return nil
 	})
@@ -275,18 +279,6 @@ func (x *release) stale(record Record) *hullmark.Condition {
 		Got:      fmt.Sprintf("disk %s, epoch %d", x.claims.Disk.UUID, x.admission.Record.Issued),
 		Next:     "wait: the node tries again by itself", Retry: true,
 	}
-}
-
-// usable returns the addresses that a node's certificates may name: none that means another machine to everybody else.
-func usable(own []netip.Addr) []netip.Addr {
-	var addresses []netip.Addr
-	for _, a := range own {
-		a = a.Unmap().WithZone("")
-		if a.IsGlobalUnicast() && !slices.Contains(addresses, a) {
-			addresses = append(addresses, a)
-		}
-	}
-	return addresses
 }
 
 // progress records what the node does now and then.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,6 +58,8 @@ type Service struct {
 	Outage Outage
 	// Settings are the cluster's, for nodes that join.
 	Settings Settings
+	// Lookup asks DNS, for warnings alone; without it there are none.
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 	// KubernetesCA is the certificate, in PEM, to which nodes hold the API server.
 	KubernetesCA []byte
 	// Patience is ServicePatience in all but tests.

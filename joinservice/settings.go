@@ -6,12 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
 )
+
+// MaxNetworks is how many networks settings have at most.
+const MaxNetworks = 8
 
 // MaxSettings is the largest encoded Settings, in bytes.
 const MaxSettings = 32 << 10
@@ -23,6 +27,9 @@ type Settings struct {
 	ControlPlaneEndpoint string `json:"controlPlaneEndpoint"`
 	// Names are what a policy's endpoint says beside it (measurements.Endpoint).
 	Names []string `json:"names,omitempty"`
+	// Networks are those of the cluster's services and pods, in their shortest form, in which no machine has an address; that of the pods is not known where
+	// they have a network of the operator's own.
+	Networks []netip.Prefix `json:"networks"`
 	// Profile is that of the cluster's kubeadm documents.
 	Profile kubeadm.Profile `json:"profile"`
 }
@@ -74,6 +81,9 @@ func (s Settings) check() error {
 	}
 	if len(s.Names) > measurements.MaxNames || slices.ContainsFunc(s.Names, func(n string) bool { return !hullmark.ValidServerName(n) }) {
 		return fmt.Errorf("names: want at most %d, each a DNS name or an IP address", measurements.MaxNames)
+	}
+	if len(s.Networks) == 0 || len(s.Networks) > MaxNetworks || slices.ContainsFunc(s.Networks, func(n netip.Prefix) bool { return !n.IsValid() || n.Masked() != n || n.Addr().Is4In6() }) {
+		return fmt.Errorf("networks %v: want that of the services and those of the pods, such as 10.96.0.0/12, at most %d; settings without are of another release", s.Networks, MaxNetworks)
 	}
 	if s.Profile != kubeadm.Normal && s.Profile != kubeadm.Slow {
 		return fmt.Errorf("profile %q: want slow or none", s.Profile)

@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"log/slog"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -67,7 +68,7 @@ func (s *site) replica(t *testing.T) (*joinservice.Service, *grpc.Server, string
 	service := &joinservice.Service{
 		Root: s.cluster.ID(), Policy: s.policy, Keys: s.cluster.Keys, Records: s.records, Tokens: s.records,
 		RemoveNode:   func(context.Context, string) error { return nil },
-		Settings:     joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"},
+		Settings:     joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}},
 		KubernetesCA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cluster.Kubernetes.Certificate.Raw}),
 		Patience:     joinservice.Patience{Proof: time.Minute, Opened: time.Minute, Progress: time.Minute},
 		Ended: func(outcome string) {

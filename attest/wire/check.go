@@ -106,6 +106,9 @@ func checkProceed(p *Proceed) error {
 	if err := firstError(atMost("names", len(p.GetNames()), MaxNames), atMost("hooks", len(p.GetHooks()), MaxHooks)); err != nil {
 		return err
 	}
+	if err := checkOwnAddress(p); err != nil {
+		return err
+	}
 	for _, f := range p.GetFiles() {
 		if err := atMost(f.GetPath(), len(f.GetContent()), MaxFile); err != nil {
 			return err
@@ -123,6 +126,21 @@ func checkProceed(p *Proceed) error {
 		return err
 	}
 	return atMost("kubeadm_documents", len(p.GetKubeadmDocuments()), MaxFile)
+}
+
+// checkOwnAddress accepts the absence of an address and of refusals.
+func checkOwnAddress(p *Proceed) error {
+	if a := p.GetAddress(); a != "" {
+		if parsed, err := netip.ParseAddr(a); err != nil || parsed.String() != a || parsed.Zone() != "" {
+			return fmt.Errorf("address %.80q: want an IP address in its usual form", a)
+		}
+	}
+	for _, c := range p.GetRefused() {
+		if err := checkCauses(c); err != nil {
+			return err
+		}
+	}
+	return atMost("refused", len(p.GetRefused()), MaxAddresses)
 }
 
 // checkSnapshot accepts the absence of one.

@@ -877,6 +877,8 @@ type Proceed struct {
 	Names            []string               `protobuf:"bytes,8,rep,name=names,proto3" json:"names,omitempty"`                                               // for a control plane that comes back: further names of its API server's certificate
 	Hooks            []string               `protobuf:"bytes,9,rep,name=hooks,proto3" json:"hooks,omitempty"`                                               // services of the image to start before kubeadm and the kubelet, in this order
 	Snapshot         *Snapshot              `protobuf:"bytes,10,opt,name=snapshot,proto3" json:"snapshot,omitempty"`                                        // for an init that begins a lost cluster anew
+	Address          string                 `protobuf:"bytes,11,opt,name=address,proto3" json:"address,omitempty"`                                          // the one that the node's kubelet is to name, where another of its addresses was refused
+	Refused          []*Condition           `protobuf:"bytes,12,rep,name=refused,proto3" json:"refused,omitempty"`                                          // why the node's certificates do not name some of its addresses
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -977,6 +979,20 @@ func (x *Proceed) GetHooks() []string {
 func (x *Proceed) GetSnapshot() *Snapshot {
 	if x != nil {
 		return x.Snapshot
+	}
+	return nil
+}
+
+func (x *Proceed) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Proceed) GetRefused() []*Condition {
+	if x != nil {
+		return x.Refused
 	}
 	return nil
 }
@@ -1892,7 +1908,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\fR\acontent\x12\x12\n" +
-	"\x04mode\x18\x03 \x01(\rR\x04mode\"\xbd\x02\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\"\x89\x03\n" +
 	"\aProceed\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12+\n" +
@@ -1904,7 +1920,9 @@ const file_wire_proto_rawDesc = "" +
 	"\x05names\x18\b \x03(\tR\x05names\x12\x14\n" +
 	"\x05hooks\x18\t \x03(\tR\x05hooks\x121\n" +
 	"\bsnapshot\x18\n" +
-	" \x01(\v2\x15.hullmark.v1.SnapshotR\bsnapshot\"b\n" +
+	" \x01(\v2\x15.hullmark.v1.SnapshotR\bsnapshot\x12\x18\n" +
+	"\aaddress\x18\v \x01(\tR\aaddress\x120\n" +
+	"\arefused\x18\f \x03(\v2\x16.hullmark.v1.ConditionR\arefused\"b\n" +
 	"\bSnapshot\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\fR\x06sha256\x12\x16\n" +
@@ -2016,28 +2034,29 @@ var file_wire_proto_depIdxs = []int32{
 	4,  // 8: hullmark.v1.Hello.disk:type_name -> hullmark.v1.Disk
 	9,  // 9: hullmark.v1.Proceed.files:type_name -> hullmark.v1.File
 	11, // 10: hullmark.v1.Proceed.snapshot:type_name -> hullmark.v1.Snapshot
-	13, // 11: hullmark.v1.Progress.failed:type_name -> hullmark.v1.Condition
-	13, // 12: hullmark.v1.Condition.because:type_name -> hullmark.v1.Condition
-	20, // 13: hullmark.v1.EpochFromNode.ask:type_name -> hullmark.v1.EpochAsk
-	23, // 14: hullmark.v1.EpochFromNode.stored:type_name -> hullmark.v1.EpochStored
-	22, // 15: hullmark.v1.EpochFromService.issued:type_name -> hullmark.v1.EpochIssued
-	24, // 16: hullmark.v1.EpochFromService.committed:type_name -> hullmark.v1.EpochCommitted
-	13, // 17: hullmark.v1.EpochFromService.denied:type_name -> hullmark.v1.Condition
-	1,  // 18: hullmark.v1.Node.Release:input_type -> hullmark.v1.FromVerifier
-	14, // 19: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
-	16, // 20: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
-	0,  // 21: hullmark.v1.JoinService.Release:input_type -> hullmark.v1.FromNode
-	18, // 22: hullmark.v1.JoinService.Epoch:input_type -> hullmark.v1.EpochFromNode
-	0,  // 23: hullmark.v1.Node.Release:output_type -> hullmark.v1.FromNode
-	15, // 24: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
-	17, // 25: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
-	1,  // 26: hullmark.v1.JoinService.Release:output_type -> hullmark.v1.FromVerifier
-	19, // 27: hullmark.v1.JoinService.Epoch:output_type -> hullmark.v1.EpochFromService
-	23, // [23:28] is the sub-list for method output_type
-	18, // [18:23] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	13, // 11: hullmark.v1.Proceed.refused:type_name -> hullmark.v1.Condition
+	13, // 12: hullmark.v1.Progress.failed:type_name -> hullmark.v1.Condition
+	13, // 13: hullmark.v1.Condition.because:type_name -> hullmark.v1.Condition
+	20, // 14: hullmark.v1.EpochFromNode.ask:type_name -> hullmark.v1.EpochAsk
+	23, // 15: hullmark.v1.EpochFromNode.stored:type_name -> hullmark.v1.EpochStored
+	22, // 16: hullmark.v1.EpochFromService.issued:type_name -> hullmark.v1.EpochIssued
+	24, // 17: hullmark.v1.EpochFromService.committed:type_name -> hullmark.v1.EpochCommitted
+	13, // 18: hullmark.v1.EpochFromService.denied:type_name -> hullmark.v1.Condition
+	1,  // 19: hullmark.v1.Node.Release:input_type -> hullmark.v1.FromVerifier
+	14, // 20: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
+	16, // 21: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
+	0,  // 22: hullmark.v1.JoinService.Release:input_type -> hullmark.v1.FromNode
+	18, // 23: hullmark.v1.JoinService.Epoch:input_type -> hullmark.v1.EpochFromNode
+	0,  // 24: hullmark.v1.Node.Release:output_type -> hullmark.v1.FromNode
+	15, // 25: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
+	17, // 26: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
+	1,  // 27: hullmark.v1.JoinService.Release:output_type -> hullmark.v1.FromVerifier
+	19, // 28: hullmark.v1.JoinService.Epoch:output_type -> hullmark.v1.EpochFromService
+	24, // [24:29] is the sub-list for method output_type
+	19, // [19:24] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }

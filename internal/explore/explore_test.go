@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -162,7 +163,7 @@ func (x *site) newService(r *run, replica int) *joinservice.Service {
 	k := records{r}
 	return &joinservice.Service{
 		Root: x.cluster.ID(), Policy: x.policies[replica], Keys: x.cluster.Keys, Records: k, Tokens: k, RemoveNode: r.removeNode,
-		Settings: joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}, KubernetesCA: x.cluster.KubernetesCA(),
+		Settings: joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}, KubernetesCA: x.cluster.KubernetesCA(),
 		Patience: joinservice.Patience{Proof: time.Hour, Opened: time.Hour, Progress: time.Hour, Renew: time.Hour},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -78,6 +79,14 @@ func codeOf(err error) string {
 		return c.Code
 	}
 	return fmt.Sprint(err)
+}
+
+func (k records) ClaimAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error {
+	return k.run.w.records.ClaimAddress(ctx, address, node)
+}
+
+func (k records) ReleaseAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error {
+	return k.run.w.records.ReleaseAddress(ctx, address, node)
 }
 
 func (k records) Enrol(context.Context, string, hullmark.NodeID, int) error {

@@ -138,7 +138,7 @@ func (s *Site) newService(t testing.TB, policy *joinservice.PolicyStore, role hu
 	t.Helper()
 	s.Service = &joinservice.Service{
 		Root: s.Cluster.ID(), Policy: policy, Keys: s.Cluster.Keys, Records: s.Records, Tokens: s.Records,
-		Settings: joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}, KubernetesCA: s.Cluster.KubernetesCA(),
+		Settings: joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}, KubernetesCA: s.Cluster.KubernetesCA(),
 		RemoveNode: func(context.Context, string) error { return nil },
 		// An emulated TPM takes its time on a busy machine.
 		Patience: joinservice.Patience{Proof: time.Minute, Opened: time.Minute, Progress: time.Minute, Renew: time.Minute},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path"
@@ -62,7 +63,7 @@ func newSite(t *testing.T, n int) *site {
 	must(t, err)
 	t.Cleanup(s.objects.close)
 	s.makeMachines(t, n)
-	s.Cluster.Settings = &joinservice.Settings{ControlPlaneEndpoint: s.Address}
+	s.Cluster.Settings = &joinservice.Settings{ControlPlaneEndpoint: s.Address, Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}
 	must(t, s.accept(1, images...))
 	s.startReplicas(t)
 	return s

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"sync"
@@ -29,7 +30,10 @@ type Store struct {
 	machines map[hullmark.NodeID]versioned
 	names    map[string]hullmark.NodeID
 	groups   map[string][]hullmark.NodeID
-	tokens   map[string]hullmark.NodeID
+	// addresses are who claimed each, and gone those whose Nodes are not Ready for long.
+	addresses map[netip.Addr]hullmark.NodeID
+	gone      map[hullmark.NodeID]bool
+	tokens    map[string]hullmark.NodeID
 	// issued counts tokens, conflicts the writes that lost a race, writes those that did not.
 	issued, conflicts, writes int
 	// term is of who has, or last had, the place of the control plane that joins.
@@ -41,6 +45,12 @@ type Store struct {
 type versioned struct {
 	machine joinservice.Machine
 	version int
+}
+
+// clone shares no list with a record.
+func clone(m joinservice.Machine) joinservice.Machine {
+	m.Addresses, m.Refused = slices.Clone(m.Addresses), slices.Clone(m.Refused)
+	return m
 }
 
 var (
@@ -124,7 +134,7 @@ func (s *Store) Load(_ context.Context, node hullmark.NodeID) (joinservice.Machi
 	if !ok {
 		return joinservice.Machine{Node: node}, "", nil
 	}
-	kept.machine.Addresses = slices.Clone(kept.machine.Addresses)
+	kept.machine = clone(kept.machine)
 	return kept.machine, joinservice.Version(strconv.Itoa(kept.version)), nil
 }
 
@@ -151,8 +161,7 @@ func (s *Store) Store(_ context.Context, m joinservice.Machine, v joinservice.Ve
 		s.machines = map[hullmark.NodeID]versioned{}
 	}
 	s.writes++
-	m.Addresses = slices.Clone(m.Addresses)
-	s.machines[m.Node] = versioned{m, kept.version + 1}
+	s.machines[m.Node] = versioned{clone(m), kept.version + 1}
 	return joinservice.Version(strconv.Itoa(kept.version + 1)), nil
 }
 
@@ -171,6 +180,53 @@ func (s *Store) Claim(_ context.Context, name string, node hullmark.NodeID) erro
 	}
 	s.names[name] = node
 	return nil
+}
+
+// ClaimAddress binds an address to one machine.
+func (s *Store) ClaimAddress(_ context.Context, address netip.Addr, node hullmark.NodeID) error {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if err := s.check(); err != nil {
+		return err
+	}
+	if holder, ok := s.addresses[address]; ok && holder != node && !s.gone[holder] {
+		return joinservice.AddressTaken(address, holder, node)
+	}
+	if s.addresses == nil {
+		s.addresses = map[netip.Addr]hullmark.NodeID{}
+	}
+	s.addresses[address] = node
+	return nil
+}
+
+// ReleaseAddress gives a machine's claim up.
+func (s *Store) ReleaseAddress(_ context.Context, address netip.Addr, node hullmark.NodeID) error {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if err := s.check(); err != nil {
+		return err
+	}
+	if s.addresses[address] == node {
+		delete(s.addresses, address)
+	}
+	return nil
+}
+
+// SetGone says whether a machine's Node has not been Ready for so long that its claims of addresses yield.
+func (s *Store) SetGone(node hullmark.NodeID, gone bool) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if s.gone == nil {
+		s.gone = map[hullmark.NodeID]bool{}
+	}
+	s.gone[node] = gone
+}
+
+// Addresses returns which machine claimed each address.
+func (s *Store) Addresses() map[netip.Addr]hullmark.NodeID {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return maps.Clone(s.addresses)
 }
 
 // Enrol counts a machine to a group.
@@ -271,11 +327,11 @@ func (s *Store) Clone() *Store {
 	defer s.mutex.Unlock()
 	c := &Store{
 		BeforeStore: s.BeforeStore, down: s.down, machines: maps.Clone(s.machines), names: maps.Clone(s.names), groups: maps.Clone(s.groups),
+		addresses: maps.Clone(s.addresses), gone: maps.Clone(s.gone),
 		tokens: maps.Clone(s.tokens), issued: s.issued, conflicts: s.conflicts, writes: s.writes, term: s.term, held: s.held, renewals: s.renewals,
 	}
 	for node, kept := range c.machines {
-		kept.machine.Addresses = slices.Clone(kept.machine.Addresses)
-		c.machines[node] = kept
+		c.machines[node] = versioned{clone(kept.machine), kept.version}
 	}
 	for group, nodes := range c.groups {
 		c.groups[group] = slices.Clone(nodes)

@@ -49,6 +49,8 @@ type Node struct {
 	LastBoot string
 	// CertificateEnds is when M5 says that the kubelet's certificate ends; zero is tomorrow.
 	CertificateEnds time.Time
+	// Addresses are what M5 names; without any, 192.0.2.7.
+	Addresses []string
 	// EventLog is what M3 offers as an explanation.
 	EventLog []byte
 	// EditHello and EditProof let a test tamper with what the node sends; nil for an honest node.
@@ -432,7 +434,7 @@ func (n *Node) open(stream stream) error {
 	}
 	n.observe("M5")
 	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
-		Issued: epoch.Issued, EpochRead: read, Joined: n.Disk.State == hullmark.DiskReady && !n.Unjoined, LastBoot: n.LastBoot, Addresses: []string{"192.0.2.7"},
+		Issued: epoch.Issued, EpochRead: read, Joined: n.Disk.State == hullmark.DiskReady && !n.Unjoined, LastBoot: n.LastBoot, Addresses: n.addresses(),
 		CertificateEnds: n.certificateEnds().Unix(),
 	}}})
 }
@@ -442,6 +444,14 @@ func (n *Node) certificateEnds() time.Time {
 		return time.Now().Add(24 * time.Hour)
 	}
 	return n.CertificateEnds
+}
+
+// addresses are what M5 names.
+func (n *Node) addresses() []string {
+	if n.Addresses == nil {
+		return []string{"192.0.2.7"}
+	}
+	return n.Addresses
 }
 
 // finish does M7; from then on the machine's disk is ready.

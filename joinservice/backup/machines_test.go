@@ -1,12 +1,18 @@
 package backup
 
 import (
+	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -198,5 +204,39 @@ func TestNamesAreTheirHeirs(t *testing.T) {
 	none := hullmark.NodeID{}
 	if got.holder(t, "w1") != (hullmark.NodeID{1}) || got.holder(t, "w2") != none || got.holder(t, "nobody") != none || len(got.Workers) != 2 {
 		t.Errorf("got %q and %+v", got.values, got.Workers)
+	}
+}
+
+// The addresses of machines that come back stay theirs, so that no worker takes them before; a successor has its predecessor's.
+func TestAddressesAreTheirHeirs(t *testing.T) {
+	e := newEtcd(t).cluster()
+	for i, owner := range []byte{1, 2, 3, 7} {
+		m := machine(owner, fmt.Sprintf("w%d", owner))
+		m.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, owner}), netip.AddrFrom4([4]byte{192, 0, 2, 100})}
+		if i < 3 {
+			e.machine(m)
+		}
+		e.configMap(registry.Namespace, registry.AddressObject(m.Addresses[0]), map[string]string{"node": hullmark.NodeID{owner}.String()})
+	}
+	e.configMap(registry.Namespace, "address.192.0.2.100", map[string]string{"node": hullmark.NodeID{7}.String()}) // It yielded.
+	want := restore(rule(1, "w1"), rule(9, "w2"))
+	want.Policy.Rebinds = []measurements.Rebind{rebind(2, 9)}
+	got := e.prepare(want)
+	claims := map[string]string{}
+	for key, value := range got.values {
+		if name, ok := strings.CutPrefix(key, addressKeys); ok {
+			var object corev1.ConfigMap
+			if err := decodeObject(key, value, &object); err != nil {
+				t.Fatal(err)
+			}
+			node, err := registry.ParseHolder(&object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			claims[name] = node.String()[:2]
+		}
+	}
+	if !maps.Equal(claims, map[string]string{"192.0.2.1": "01", "192.0.2.2": "09"}) {
+		t.Errorf("the claims are %v", claims)
 	}
 }

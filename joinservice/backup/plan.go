@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ const (
 	hullmarkKeys  = "/registry/configmaps/" + registry.Namespace + "/"
 	machineKeys   = hullmarkKeys + registry.MachineObjects
 	nameKeys      = hullmarkKeys + registry.NameObjects
+	addressKeys   = hullmarkKeys + registry.AddressObjects
 	groupKeys     = hullmarkKeys + registry.GroupObjects
 	nodeKeys      = "/registry/minions/"
 	csiNodeKeys   = "/registry/csinodes/"
@@ -29,7 +31,7 @@ const (
 // gone, tokens that let machines join, requests for certificates that nobody waits for, and the
 // records, claims and groups' lists that the plan does not change.
 var never = []string{
-	machineKeys, nameKeys, groupKeys,
+	machineKeys, nameKeys, addressKeys, groupKeys,
 	"/registry/masterleases/",
 	"/registry/secrets/kube-system/bootstrap-token-",
 	"/registry/certificatesigningrequests/",
@@ -41,10 +43,18 @@ type plan struct {
 	machines map[string]change
 	// nodes are the names of those that come back.
 	nodes map[string]hullmark.NodeID
+	// claims are the addresses of those that come back.
+	claims []inheritance
 	// workers, givenUp and unread are for Content.
 	workers []joinservice.Machine
 	givenUp []string
 	unread  []string
+}
+
+// inheritance is what a machine had, and who it is by now.
+type inheritance struct {
+	from, to  hullmark.NodeID
+	addresses []netip.Addr
 }
 
 // change is what lies in the place of an entry.
@@ -81,12 +91,16 @@ func newPlan(s *state, want Restore) (*plan, error) {
 	if err := p.keepNames(s); err != nil {
 		return nil, err
 	}
+	if err := p.keepAddresses(s); err != nil {
+		return nil, err
+	}
 	return p, p.keepGroups(s)
 }
 
 // bringBack keeps a machine's record, as that of the machine that it is by now.
 func (p *plan) bringBack(r record, m joinservice.Machine, now time.Time) error {
 	m.Token, m.Condition, m.Record = "", nil, m.Record.Restored(now)
+	p.claims = append(p.claims, inheritance{r.machine.Node, m.Node, m.Addresses})
 	if err := registry.PutMachine(r.object, m); err != nil {
 		return err
 	}
@@ -118,6 +132,36 @@ func (p *plan) keepNames(s *state) error {
 		}
 		p.machines[key] = change{key, value}
 	}
+	return nil
+}
+
+// keepAddresses keeps the claims of the addresses of the machines that come back, so that no others take them before they do.
+func (p *plan) keepAddresses(s *state) error {
+	for _, c := range p.claims {
+		for _, address := range c.addresses {
+			if err := p.keepAddress(s, hullmarkKeys+registry.AddressObject(address), c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// keepAddress hands a claim on, unless it was another's by then, or cannot be read.
+func (p *plan) keepAddress(s *state, key string, c inheritance) error {
+	object, err := s.configMap(key)
+	if err != nil || object == nil {
+		return err
+	}
+	if holder, err := registry.ParseHolder(object); err != nil || holder != c.from {
+		return nil // A claim that is missing is made at the machine's next ticket.
+	}
+	registry.PutHolder(object, c.to)
+	value, err := encodeConfigMap(object)
+	if err != nil {
+		return err
+	}
+	p.machines[key] = change{key, value}
 	return nil
 }
 

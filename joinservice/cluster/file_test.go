@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,7 +52,7 @@ func TestFileKeepsEverything(t *testing.T) {
 	f := newFile(t)
 	if err := f.Update(func(c *Cluster) error {
 		document := nodetest.Document(t, "image")
-		c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443"}
+		c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}
 		c.KeepEpoch(hullmark.NodeID{1}, DiskEpoch{Disk: hullmark.UUID{2}, Epoch: 3})
 		if err := c.SetPolicy(accepting(t, 1, document), document); err != nil {
 			return err

@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"errors"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -110,7 +111,7 @@ func TestFilesCarryPolicyDocumentsAndSettings(t *testing.T) {
 	if err := c.SetPolicy(accepting(t, 1, document), document); err != nil {
 		t.Fatal(err)
 	}
-	c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443"}
+	c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}
 	files, err := c.Files()
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -46,6 +47,9 @@ type Approver struct {
 	// Here reports whether a machine's exchange goes on at this replica, which then decides over its first certificate at
 	// once; the others leave it to that one for a while. Without Here, none waits.
 	Here func(hullmark.NodeID) bool
+	// Claim claims for a machine the addresses that a serving certificate is to name, and returns those that the machine holds by now, and why not the others
+	// (joinservice.Service.ClaimAddresses).
+	Claim func(context.Context, hullmark.NodeID, []netip.Addr) ([]netip.Addr, []joinservice.Refusal, error)
 	// Report is called with each decision that this approver wrote, and with each error
 	// that delayed one; it may be nil.
 	Report func(Decision, error)
@@ -173,7 +177,11 @@ func (a *Approver) settle(ctx context.Context, csr *certificatesv1.CertificateSi
 			return Waiting, "", err
 		}
 		outcome, reason := decide(csr, known, time.Now())
-		if outcome == Approved {
+		switch {
+		case outcome != Approved:
+		case csr.Spec.SignerName == certificatesv1.KubeletServingSignerName:
+			outcome, reason, err = a.claim(ctx, csr, known, reason)
+		default:
 			err = a.note(ctx, csr, known)
 		}
 		if !errors.Is(err, joinservice.ErrConflict) || try == noteTries {
@@ -202,6 +210,31 @@ func (a *Approver) note(ctx context.Context, csr *certificatesv1.CertificateSign
 	}
 	_, err := a.Registry.Store(ctx, m, known.version)
 	return err
+}
+
+// claim claims the addresses of a serving request, and denies it unless its machine holds each of them: nobody can leave one out of it but who made it.
+func (a *Approver) claim(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, known facts, reason string) (Outcome, string, error) {
+	request, err := parseRequest(csr.Spec.Request)
+	if err != nil {
+		return Waiting, "", err
+	}
+	wanted := addressesOf(request)
+	if len(wanted) == 0 {
+		return Approved, reason, nil
+	}
+	granted, refused, err := a.Claim(ctx, known.node, wanted)
+	if err != nil {
+		return Waiting, "", fmt.Errorf("certificate request %s: %w", csr.Name, err)
+	}
+	for _, r := range refused {
+		return Denied, brief(r.Condition.Error()), nil
+	}
+	for _, address := range wanted {
+		if !slices.Contains(granted, address) {
+			return Denied, fmt.Sprintf("IP address: machine %s does not hold %s", known.node, address), nil
+		}
+	}
+	return Approved, reason, nil
 }
 
 // look fetches what the records say about who made a request.

@@ -3,6 +3,7 @@ package registry
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,14 +16,17 @@ import (
 const (
 	nodeKind, machineKey = "node", "machine"
 	nameKind, holderKey  = "name", "node"
+	// addressKind is of the claims of addresses, which are held under holderKey as names are.
+	addressKind = "address"
 	// groupKind is of the objects that list a group's machines: each is a key, without a content.
 	groupKind = "group"
 )
 
-// What the names of machines' records, of claims of names and of groups' lists begin with.
+// What the names of machines' records, of claims of names and addresses, and of groups' lists begin with.
 const (
 	MachineObjects = nodeKind + "."
 	NameObjects    = nameKind + "."
+	AddressObjects = addressKind + "."
 	GroupObjects   = groupKind + "."
 )
 
@@ -31,6 +35,12 @@ func MachineObject(node hullmark.NodeID) string { return MachineObjects + node.S
 
 // NameObject names the ConfigMap that holds the claim of a node's name.
 func NameObject(name string) string { return NameObjects + name }
+
+// AddressObject names the ConfigMap that holds the claim of an address in its canonical form. An IPv6 address is written out, with hyphens in the place of colons: a name
+// has no others, and no label of it may end in one.
+func AddressObject(address netip.Addr) string {
+	return AddressObjects + strings.ReplaceAll(address.StringExpanded(), ":", "-")
+}
 
 // IsPolicyObject reports whether a ConfigMap of this name holds the policy or one of its documents.
 func IsPolicyObject(name string) bool {

@@ -91,8 +91,8 @@ type facts struct {
 	refused error
 }
 
-// decide is the whole decision over an undecided request for one of the two
-// kubelet signers: a pure function of the request, of what the records say about
+// decide is the decision over an undecided request for one of the two
+// kubelet signers, but for whose the addresses are that it names: a pure function of the request, of what the records say about
 // its requester, and of the time.
 func decide(csr *certificatesv1.CertificateSigningRequest, known facts, now time.Time) (Outcome, string) {
 	who := requesterOf(csr)
@@ -141,11 +141,11 @@ func recognised(csr *certificatesv1.CertificateSigningRequest, who requester, kn
 		return Denied, fmt.Sprintf("bootstrap token %s is not the one of machine %s's last ticket", who.token, known.node)
 	case who.token != "":
 		return Approved, ""
-	case !known.found, !known.recorded, serving && len(known.machine.Addresses) == 0:
+	case !known.found, !known.recorded:
 		if now.Sub(csr.CreationTimestamp.Time) < patience {
 			return Waiting, ""
 		}
-		return Denied, fmt.Sprintf("no machine is recorded that holds the name %s and whose addresses are known", who.name)
+		return Denied, fmt.Sprintf("no machine is recorded that holds the name %s", who.name)
 	case known.machine.Name != who.name:
 		return Denied, fmt.Sprintf("name: machine %s is %s by now, got %s", known.node, known.machine.Name, who.name)
 	}
@@ -185,7 +185,7 @@ func clientDiffers(request *x509.CertificateRequest, usages []certificatesv1.Key
 	return usagesDiffer(usages, certificatesv1.UsageClientAuth)
 }
 
-// servingDiffers says what of a request for a serving certificate is not as the kubelet of machine m has it.
+// servingDiffers says what of a request for a serving certificate is not as the kubelet of machine m has it, but for whose its addresses are: claims tell that.
 func servingDiffers(request *x509.CertificateRequest, usages []certificatesv1.KeyUsage, m joinservice.Machine) string {
 	if differs := subjectDiffers(request, m.Name); differs != "" {
 		return differs
@@ -198,13 +198,25 @@ func servingDiffers(request *x509.CertificateRequest, usages []certificatesv1.Ke
 			return fmt.Sprintf("DNS name: want %s, got %q", m.Name, name)
 		}
 	}
-	for _, ip := range request.IPAddresses {
-		address, ok := netip.AddrFromSlice(ip)
-		if !ok || !slices.ContainsFunc(m.Addresses, func(own netip.Addr) bool { return own.Unmap().WithZone("") == address.Unmap() }) {
-			return fmt.Sprintf("IP address: want one of %s, got %s", m.Addresses, ip)
+	if n := len(request.IPAddresses); n > joinservice.MaxAddresses {
+		return fmt.Sprintf("IP addresses: want at most %d, got %d", joinservice.MaxAddresses, n)
+	}
+	for _, address := range addressesOf(request) {
+		if err := (joinservice.Reserved{}).Check(address, m.Role); err != nil {
+			return err.Error()
 		}
 	}
 	return usagesDiffer(usages, certificatesv1.UsageServerAuth)
+}
+
+// addressesOf returns the addresses of a request in their canonical form; what is none is the zero address, which nobody holds.
+func addressesOf(request *x509.CertificateRequest) []netip.Addr {
+	var addresses []netip.Addr
+	for _, ip := range request.IPAddresses {
+		address, _ := netip.AddrFromSlice(ip)
+		addresses = append(addresses, joinservice.CanonicalAddress(address))
+	}
+	return addresses
 }
 
 // subjectAltName is the one extension that a serving request has (RFC 5280 §4.2.1.6).

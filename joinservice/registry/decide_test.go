@@ -180,7 +180,6 @@ func TestDecideDeniesRequesters(t *testing.T) {
 		"token for serving":              {newQuestion(servingSigner, "system:bootstrap:abc123", tokenGroup, machineGroup+hullmark.NodeID{1}.String()), func(*question) {}, "client certificate only"},
 		"name of no machine":             {renewal(), func(q *question) { q.known = facts{}; q.now = asked.Add(patience) }, "no machine is recorded"},
 		"machine without a record":       {renewal(), func(q *question) { q.known.recorded = false; q.now = asked.Add(patience) }, "no machine is recorded"},
-		"serving, addresses unknown":     {serving(), func(q *question) { q.known.machine.Addresses = nil; q.now = asked.Add(patience) }, "no machine is recorded"},
 		"first certificate of no member": {bootstrap(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
 		"renewal of no member":           {renewal(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
 		"serving, no member":             {serving(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
@@ -247,11 +246,15 @@ func TestDecideDeniesContent(t *testing.T) {
 		"another key's": func(q *question, says *string) { q.mangle, *says = flipSignature, "certificate request" },
 	}
 	cases := map[string]refusal{
-		"client: a DNS name":         {bootstrap(), func(q *question) { q.template.DNSNames = []string{"w1"} }, "extensions"},
-		"client: an address":         {renewal(), func(q *question) { q.template.IPAddresses = []net.IP{net.ParseIP("10.0.0.1")} }, "extensions"},
-		"serving: another name":      {serving(), func(q *question) { q.template.DNSNames = append(q.template.DNSNames, "kubernetes.default") }, `DNS name: want w1, got "kubernetes.default"`},
-		"serving: a foreign address": {serving(), func(q *question) { q.template.IPAddresses = append(q.template.IPAddresses, net.ParseIP("10.0.0.2")) }, "got 10.0.0.2"},
-		"serving: no names":          {serving(), func(q *question) { q.template.DNSNames, q.template.IPAddresses = nil, nil }, "extensions"},
+		"client: a DNS name":    {bootstrap(), func(q *question) { q.template.DNSNames = []string{"w1"} }, "extensions"},
+		"client: an address":    {renewal(), func(q *question) { q.template.IPAddresses = []net.IP{net.ParseIP("10.0.0.1")} }, "extensions"},
+		"serving: another name": {serving(), func(q *question) { q.template.DNSNames = append(q.template.DNSNames, "kubernetes.default") }, `DNS name: want w1, got "kubernetes.default"`},
+		"serving: too many addresses": {serving(), func(q *question) {
+			for i := range joinservice.MaxAddresses {
+				q.template.IPAddresses = append(q.template.IPAddresses, net.IPv4(10, 0, 1, byte(i)))
+			}
+		}, "at most 16, got 17"},
+		"serving: no names": {serving(), func(q *question) { q.template.DNSNames, q.template.IPAddresses = nil, nil }, "extensions"},
 		"serving: email alone": {serving(), func(q *question) {
 			q.template.DNSNames, q.template.IPAddresses, q.template.ExtraExtensions = nil, nil, []pkix.Extension{names(t, email)}
 		}, "names"},
@@ -260,6 +263,11 @@ func TestDecideDeniesContent(t *testing.T) {
 		}, "names"},
 		"client: for serving":   {bootstrap(), func(q *question) { q.request.Spec.Usages[1] = certificatesv1.UsageServerAuth }, "usages"},
 		"serving: for a client": {serving(), func(q *question) { q.request.Spec.Usages[1] = certificatesv1.UsageClientAuth }, "usages"},
+	}
+	for _, a := range []string{
+		"127.0.0.1", "::1", "0.0.0.0", "::", "0.0.0.1", "169.254.169.254", "fe80::1", "224.0.0.1", "ff02::1", "255.255.255.255", "240.0.0.1", "::10.96.0.1", "64:ff9b::a60:1", "2002:a60:1::",
+	} {
+		cases["serving: "+a] = refusal{serving(), func(q *question) { q.template.IPAddresses = append(q.template.IPAddresses, net.ParseIP(a)) }, "no single machine's"}
 	}
 	for name, change := range both {
 		for kind, from := range map[string]func() *question{"bootstrap": bootstrap, "renewal": renewal, "serving": serving} {
@@ -295,9 +303,8 @@ func flipSignature(text []byte) []byte {
 
 func TestDecideWaitsForTheRecord(t *testing.T) {
 	for name, known := range map[string]facts{
-		"no claim":     {},
-		"no record":    {node: hullmark.NodeID{1}, found: true},
-		"no addresses": {node: hullmark.NodeID{1}, found: true, recorded: true, machine: joinservice.Machine{Node: hullmark.NodeID{1}, Name: "w1"}},
+		"no claim":  {},
+		"no record": {node: hullmark.NodeID{1}, found: true},
 	} {
 		q := serving()
 		q.known = known

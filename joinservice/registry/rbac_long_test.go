@@ -3,7 +3,9 @@
 package registry
 
 import (
+	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -55,7 +57,7 @@ func TestPermissions(t *testing.T) {
 		"service": {
 			user: User,
 			allowed: []access{
-				"get /configmaps hullmark x", "list /configmaps hullmark", "watch /configmaps hullmark", "create /configmaps hullmark", "update /configmaps hullmark x",
+				"get /configmaps hullmark x", "list /configmaps hullmark", "watch /configmaps hullmark", "create /configmaps hullmark", "update /configmaps hullmark x", "delete /configmaps hullmark x",
 				"create coordination.k8s.io/leases hullmark", "get coordination.k8s.io/leases hullmark x", "update coordination.k8s.io/leases hullmark x",
 				"create /events hullmark", "create /secrets kube-system", "delete /secrets kube-system x",
 				"list certificates.k8s.io/certificatesigningrequests", "update certificates.k8s.io/certificatesigningrequests/approval",
@@ -63,7 +65,7 @@ func TestPermissions(t *testing.T) {
 				"get /nodes - x", "list /nodes", "delete /nodes - x",
 			},
 			denied: []access{
-				"delete /configmaps hullmark x", "get /configmaps kube-system x", "create /configmaps kube-system", "update /configmaps kube-system kubeadm-config", "list /configmaps",
+				"deletecollection /configmaps hullmark", "delete /configmaps kube-system x", "patch /configmaps hullmark x", "get /configmaps kube-system x", "create /configmaps kube-system", "update /configmaps kube-system kubeadm-config", "list /configmaps",
 				"get /secrets kube-system x", "list /secrets kube-system", "watch /secrets kube-system", "update /secrets kube-system x", "patch /secrets kube-system x", "deletecollection /secrets kube-system",
 				"get /secrets hullmark x", "get /secrets default x", "create /secrets default", "list /secrets",
 				"create rbac.authorization.k8s.io/clusterrolebindings", "create rbac.authorization.k8s.io/clusterroles", "escalate rbac.authorization.k8s.io/clusterroles", "bind rbac.authorization.k8s.io/clusterroles",
@@ -157,5 +159,49 @@ func TestServiceWritesOnlyTokens(t *testing.T) {
 		if legal := name == "legal twin" || name == "another machine"; legal && err != nil || !legal && !apierrors.IsInvalid(err) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestServiceDeletesOnlyClaimsOfAddresses tries what else lies beside them.
+func TestServiceDeletesOnlyClaimsOfAddresses(t *testing.T) {
+	ctx, node := t.Context(), hullmark.NodeID{77}
+	address := netip.MustParseAddr("2001:db8::77")
+	kept := []string{MachineObject(node), NameObject("kept"), GroupObjects + "kept", "policy-kept", "xaddress.192.0.2.77", "address"}
+	for _, name := range kept {
+		if _, err := admin.configMaps.create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: Namespace}}); err != nil {
+			t.Fatal(err)
+		}
+		// The API server takes a policy up some time after it was applied: then nothing of this name would be left.
+		eventually(t, "the admission policy", func() error {
+			err := service.configMaps.delete(ctx, name)
+			if apierrors.IsNotFound(err) {
+				_, err = admin.configMaps.create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: Namespace}})
+				return errors.Join(errors.New("deleted"), err)
+			}
+			if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "claims of addresses only") {
+				return fmt.Errorf("delete %s: got %w", name, err)
+			}
+			return nil
+		})
+		if err := admin.configMaps.delete(ctx, name); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := service.ClaimAddress(ctx, address, node); err != nil {
+		t.Fatal(err)
+	}
+	if err := service.ReleaseAddress(ctx, address, hullmark.NodeID{78}); err != nil {
+		t.Error(err)
+	}
+	if _, err := admin.configMaps.get(ctx, AddressObject(address)); err != nil {
+		t.Errorf("given up by another machine: %v", err)
+	}
+	for range 2 {
+		if err := service.ReleaseAddress(ctx, address, node); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := admin.configMaps.get(ctx, AddressObject(address)); !apierrors.IsNotFound(err) {
+		t.Errorf("after it was given up: %v", err)
 	}
 }

@@ -24,6 +24,7 @@ func (r *Registry) Rebind(ctx context.Context, from joinservice.Machine, to hull
 	}
 	moved := from
 	moved.Node, moved.Token, moved.EKCertificate = to, "", nil
+	moved.Addresses, moved.Refused = nil, nil // Its ticket claims what it has.
 	if version == "" {
 		if _, err := r.Store(ctx, moved, version); err != nil {
 			return err
@@ -41,6 +42,9 @@ func (r *Registry) Rebind(ctx context.Context, from joinservice.Machine, to hull
 		}
 	}
 	if err := r.Claim(ctx, from.Name, to); err != nil {
+		return err
+	}
+	if err := r.releaseAll(ctx, from); err != nil {
 		return err
 	}
 	if err := r.leave(ctx, from); err != nil {

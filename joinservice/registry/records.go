@@ -124,7 +124,7 @@ func (r *Registry) List(ctx context.Context) ([]joinservice.Machine, error) {
 	return machines, errors.Join(unread...)
 }
 
-// Delete forgets a machine: its token, its Node object, its name's claim, its place in a group and, last, its
+// Delete forgets a machine: its token, its Node object, its claims of a name and of addresses, its place in a group and, last, its
 // record, so that an interrupted removal can be run again. What is gone already is no
 // error, and a name that another machine holds by now is left with its Node alone.
 // While the machine may have a certificate, which Delete returns the end of, its name rests: no certificate for it makes a Node, and no other machine gets it. gone
@@ -175,6 +175,9 @@ func (r *Registry) forget(ctx context.Context, m joinservice.Machine) error {
 		if err := r.giveUp(ctx, m); err != nil {
 			return err
 		}
+	}
+	if err := r.releaseAll(ctx, m); err != nil {
+		return err
 	}
 	return r.leave(ctx, m)
 }

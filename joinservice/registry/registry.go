@@ -65,6 +65,8 @@ type Registry struct {
 	requests objects[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]
 	// joining is what is known of the age of the Lease of the control plane that joins.
 	joining *watched
+	// absent is since when Nodes are not Ready whose machines hold addresses that others want.
+	absent *absences
 	// server is where the API is, for errors; timeout bounds a call.
 	server  string
 	timeout time.Duration
@@ -115,6 +117,7 @@ func New(config *rest.Config) (*Registry, error) {
 			fresh[certificatesv1.CertificateSigningRequest], fresh[certificatesv1.CertificateSigningRequestList],
 		},
 		joining: &watched{duration: leaseDuration, now: time.Now},
+		absent:  &absences{duration: claimPatience, now: time.Now},
 		server:  config.Host, timeout: callTimeout,
 	}, nil
 }

@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"reflect"
 	"slices"
@@ -530,8 +529,8 @@ func approving(t *testing.T, n int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	for _, r := range replicas(t, n) {
+		a := &Approver{Registry: r, Admits: everyone, Claim: claims(t, r).ClaimAddresses}
 		all.Go(func() {
-			a := &Approver{Registry: r, Admits: everyone}
 			if err := a.Run(ctx); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
@@ -686,7 +685,7 @@ func TestKubeletsCertificates(t *testing.T) {
 	}
 	serving := wantSigned(t, request(t, node, servingSigner, requestPEM(t, template("w17", "10.0.0.1")), certificatesv1.UsageServerAuth))
 	checkServing(t, serving)
-	wantDenied(t, request(t, node, servingSigner, requestPEM(t, template("w17", "10.0.0.2")), certificatesv1.UsageServerAuth), "IP address")
+	wantDenied(t, request(t, node, servingSigner, requestPEM(t, template("w17", "127.0.0.1")), certificatesv1.UsageServerAuth), "address-reserved")
 	// An administrator is another matter: the controller manager approves whatever one asks for.
 	person, err := api.Config("mallory", tokenGroup)
 	if err != nil {
@@ -762,7 +761,6 @@ func TestApproverWaitsAndSurvivesAnOutage(t *testing.T) {
 	if err != nil || len(csr.Status.Conditions) > 0 {
 		t.Fatalf("before its record: %+v, %v", csr.Status, err)
 	}
-	m.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.7")}
 	if err := service.Claim(ctx, m.Name, m.Node); err != nil {
 		t.Fatal(err)
 	}

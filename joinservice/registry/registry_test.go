@@ -306,7 +306,7 @@ func TestNamesAndTokensAreCheckedBeforeTheAPIIsAsked(t *testing.T) {
 
 // TestManifestNamesWhatTheCodeNames holds together what no compiler does.
 func TestManifestNamesWhatTheCodeNames(t *testing.T) {
-	for _, want := range []string{"name: " + Namespace + "\n", "name: " + User + "\n", "name: " + tokenGroup + "\n", "namespace: " + tokenNamespace + "\n", "'" + string(tokenType) + "'", "'" + tokenPrefix + "'", "'^" + base64.StdEncoding.EncodeToString([]byte(tokenGroup+","+machineGroup)) + "(", clientSigner, servingSigner} {
+	for _, want := range []string{"name: " + Namespace + "\n", "name: " + User + "\n", "name: " + tokenGroup + "\n", "namespace: " + tokenNamespace + "\n", "'" + string(tokenType) + "'", "'" + tokenPrefix + "'", "'" + AddressObjects + "'", "'" + Namespace + "'", "'^" + base64.StdEncoding.EncodeToString([]byte(tokenGroup+","+machineGroup)) + "(", clientSigner, servingSigner} {
 		if !bytes.Contains(Manifest(), []byte(want)) {
 			t.Errorf("the manifest lacks %q", want)
 		}
@@ -328,7 +328,7 @@ func TestManifestNamesWhatTheCodeNames(t *testing.T) {
 		}
 		documents++
 	}
-	if documents != 20 {
+	if documents != 22 {
 		t.Errorf("the manifest has %d documents", documents)
 	}
 }

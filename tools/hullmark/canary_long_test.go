@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -346,7 +347,7 @@ func (s *apiSite) startService(t *testing.T, work string) service {
 			t.Fatal(err)
 		}
 	}
-	settings, err := joinservice.Settings{ControlPlaneEndpoint: s.rig.Address}.Encode()
+	settings, err := joinservice.Settings{ControlPlaneEndpoint: s.rig.Address, Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -57,7 +58,7 @@ func (s *apiSite) initialised(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := file.Update(func(c *cluster.Cluster) error {
-		c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443"}
+		c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}
 		return nil
 	}); err != nil {
 		t.Fatal(err)

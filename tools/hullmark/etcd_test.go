@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -148,7 +149,7 @@ func TestRevisionsRise(t *testing.T) {
 func TestBackupKeepsTheEndpoint(t *testing.T) {
 	s := newSite(t)
 	if err := s.update(t, func(c *cluster.Cluster) error {
-		c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443", Names: []string{"api.example.net"}}
+		c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}, Names: []string{"api.example.net"}}
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -190,7 +191,7 @@ func TestBackupKeepsTheProfile(t *testing.T) {
 		{kubeadm.Slow, "", kubeadm.Slow}, {kubeadm.Normal, "", kubeadm.Normal}, {kubeadm.Normal, kubeadm.Slow, kubeadm.Slow},
 	} {
 		if err := s.update(t, func(cl *cluster.Cluster) error {
-			cl.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443", Profile: c.was}
+			cl.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}, Profile: c.was}
 			return nil
 		}); err != nil {
 			t.Fatal(err)
@@ -203,7 +204,7 @@ func TestBackupKeepsTheProfile(t *testing.T) {
 		if err := r.keepSettings(); err != nil {
 			t.Error(err)
 		}
-		if got := r.options.documents.settings(r.options.documents.example()).Profile; got != c.want {
+		if got := r.options.documents.example().Profile; got != c.want {
 			t.Errorf("%q was in force, %q is given: the profile is %q", c.was, c.given, got)
 		}
 	}

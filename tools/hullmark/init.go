@@ -270,7 +270,9 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 	}
 	err = r.file.Update(func(c *cluster.Cluster) error {
 		if c.Settings == nil || !opened.Joined { // A cluster that runs already keeps its own.
-			c.Settings = r.options.documents.settings(parameters)
+			if c.Settings, err = r.options.documents.settings(parameters, documents); err != nil {
+				return err
+			}
 		}
 		return c.Commit(claims.Node, claims.Disk.UUID, admission.Ticket.Disk.Epoch.Issued)
 	})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -176,6 +177,19 @@ func frameOf(stream []byte) (f frame, err error) {
 	f.Networking.ServiceSubnet = cmp.Or(f.Networking.ServiceSubnet, "10.96.0.0/12")
 	f.Networking.DNSDomain = cmp.Or(f.Networking.DNSDomain, "cluster.local")
 	return f, nil
+}
+
+// networks are those of the services and of the pods, of each family.
+func (f frame) networks() ([]netip.Prefix, error) {
+	var networks []netip.Prefix
+	for _, text := range strings.FieldsFunc(f.Networking.ServiceSubnet+","+f.Networking.PodSubnet, func(r rune) bool { return r == ',' }) {
+		network, err := netip.ParsePrefix(strings.TrimSpace(text))
+		if err != nil {
+			return nil, fmt.Errorf("networking: %w", err)
+		}
+		networks = append(networks, network.Masked())
+	}
+	return networks, nil
 }
 
 // keepSettings makes the endpoint and the profile that are in force this init's, unless the operator names others, and keeps the endpoint's names: workers find the

@@ -68,7 +68,15 @@ func (d *documentOptions) check() (err error) {
 			return err
 		}
 	}
-	if _, _, err = d.make(d.example()); err != nil {
+	documents, _, err := d.make(d.example())
+	if err != nil {
+		return withCode(exitUsage, err)
+	}
+	settings, err := d.settings(d.example(), documents)
+	if err == nil {
+		_, err = settings.Encode()
+	}
+	if err != nil {
 		return withCode(exitUsage, err)
 	}
 	return nil
@@ -100,13 +108,18 @@ func (r *initRun) parameters(config hullmark.NodeConfig, name string, own []neti
 	return r.options.documents.parameters(name, address, append([]string{host}, r.options.documents.names...)), nil
 }
 
-// settings are what the cluster's join services have to know of these parameters.
-func (d *documentOptions) settings(p kubeadm.Params) *joinservice.Settings {
+// settings are what the cluster's join services have to know of these parameters, and of the documents that were made of them.
+func (d *documentOptions) settings(p kubeadm.Params, documents []byte) (*joinservice.Settings, error) {
 	endpoint := d.controlPlane
 	if endpoint == "" {
 		endpoint = netip.AddrPortFrom(p.AdvertiseAddress, 6443).String()
 	}
-	return &joinservice.Settings{ControlPlaneEndpoint: endpoint, Names: d.names, Profile: p.Profile}
+	f, err := frameOf(documents)
+	if err != nil {
+		return nil, err
+	}
+	networks, err := f.networks()
+	return &joinservice.Settings{ControlPlaneEndpoint: endpoint, Names: d.names, Networks: networks, Profile: p.Profile}, err
 }
 
 // make returns the kubeadm documents and the manifests to apply after init.

@@ -27,7 +27,7 @@ func newNodeListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List what the cluster keeps of each machine",
 		Long: `List what the cluster keeps of each machine: its name and role, how far it has come and why it stopped or waits, the trust class of its evidence, the image
-that its registers matched, its state disk, and the window that the disk's epoch must lie in. Of a machine without a record that its group counts all the same, only
+that its registers matched, its state disk, the window that the disk's epoch must lie in, and which of the addresses that it named its certificates do not name. Of a machine without a record that its group counts all the same, only
 the name is known.
 
 The join services keep these records in the API. Whoever administers Kubernetes can change them; no ticket gets wider by that, because role, name and documents
@@ -138,7 +138,7 @@ func ago(then, now time.Time) string {
 	return now.Sub(then).Truncate(time.Second).String() + " ago"
 }
 
-// conditionOf says what a machine is at, or why it stopped or waits, and whether its configuration names an old root.
+// conditionOf says what a machine is at, or why it stopped or waits, whether its configuration names an old root, and which addresses it was refused.
 func conditionOf(n listedNode) string {
 	text := n.Phase
 	if n.Condition != nil {
@@ -147,6 +147,9 @@ func conditionOf(n listedNode) string {
 	}
 	if n.OldRoot {
 		text = strings.TrimSuffix("old root; "+text, "; ")
+	}
+	for _, r := range n.Refused {
+		text = strings.TrimPrefix(fmt.Sprintf("%s; %s: %s", text, r.Condition.Root().Code, r.Address), "; ")
 	}
 	return printable(text)
 }

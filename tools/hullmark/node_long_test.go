@@ -110,13 +110,14 @@ func TestNodesOfARealAPI(t *testing.T) {
 	}
 	s.keep(t, machine)
 	plane := joinservice.Machine{Node: two, Name: "control-plane-2", Role: hullmark.ControlPlane, Trust: attest.TPM, State: joinservice.MachineReady, Phase: "READY"}
+	plane.Refused = []joinservice.Refusal{{Address: netip.MustParseAddr("192.0.2.9"), Condition: joinservice.AddressTaken(netip.MustParseAddr("192.0.2.9"), one, two)}}
 	s.keep(t, plane)
-	output := s.run(t, 0, "node list", "worker-1", "failed", "node 1", hullmark.UUID{7}.String(), "3..4", "1h0m", "kubeadm-failed", "control-plane-2", "never", "READY")
+	output := s.run(t, 0, "node list", "worker-1", "failed", "node 1", hullmark.UUID{7}.String(), "3..4", "1h0m", "kubeadm-failed", "control-plane-2", "never", "READY; address-taken: 192.0.2.9")
 	if strings.Contains(output, "\x1b") {
 		t.Error("an escape character reached the terminal")
 	}
 	var listed []listedNode
-	if err := json.Unmarshal([]byte(s.run(t, 0, "node list -o json")), &listed); err != nil || len(listed) != 2 || listed[1].Image != "node 1" || listed[1].Record != machine.Record {
+	if err := json.Unmarshal([]byte(s.run(t, 0, "node list -o json")), &listed); err != nil || len(listed) != 2 || listed[1].Image != "node 1" || listed[1].Record != machine.Record || len(listed[0].Refused) != 1 || listed[0].Refused[0].Condition.Code != "address-taken" {
 		t.Errorf("the list is %+v, %v", listed, err)
 	}
 

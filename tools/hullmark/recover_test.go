@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"os"
 	"reflect"
 	"slices"
@@ -308,7 +309,7 @@ func TestInitBringsSettingsAndDocuments(t *testing.T) {
 		found[file.GetPath()] = file.GetContent()
 	}
 	settings, err := joinservice.ParseSettings(found["/var/lib/hullmark/settings.json"])
-	if err != nil || !reflect.DeepEqual(settings, joinservice.Settings{ControlPlaneEndpoint: "api.example:6443", Profile: "slow"}) {
+	if err != nil || !reflect.DeepEqual(settings, joinservice.Settings{ControlPlaneEndpoint: "api.example:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}, Profile: "slow"}) {
 		t.Errorf("settings %+v, %v", settings, err)
 	}
 	policy, err := measurements.OpenPolicy(found["/var/lib/hullmark/policy"], s.cluster.ID())

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,7 +61,7 @@ func TestFilesOfAFurtherControlPlane(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}
+	c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}
 	first, err := c.Files()
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +104,7 @@ func TestRotatedFilesAreWhatARotationChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}
+	c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}
 	if err := c.SetPolicy(measurements.Policy{Version: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +209,7 @@ func TestMissedRotations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}
+	c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}
 	files, err := c.Files()
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -130,6 +131,9 @@ func prepare(o options) (a *app, err error) {
 		RemoveNode: a.registry.RemoveStaleNode, Outage: a.outage,
 		Settings: a.credentials.settings, KubernetesCA: a.credentials.authority,
 		Patience: joinservice.ServicePatience(), Log: o.log,
+		Lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		},
 	}
 	a.service.Newest = a.newestPolicy
 	a.service.ControlPlanes = a.controlPlanes()
@@ -215,7 +219,7 @@ func (a *app) warnOfRotation() {
 
 // approve decides over kubelets' certificate requests.
 func (a *app) approve(ctx context.Context) error {
-	approver := registry.Approver{Registry: a.registry, Admits: a.policy.Admits, Here: a.service.Attends, Report: func(d registry.Decision, err error) {
+	approver := registry.Approver{Registry: a.registry, Admits: a.policy.Admits, Here: a.service.Attends, Claim: a.service.ClaimAddresses, Report: func(d registry.Decision, err error) {
 		if err != nil {
 			a.log.Warn("certificate request", "name", d.Request, "requester", d.Requester, "error", err.Error())
 			return

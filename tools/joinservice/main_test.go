@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,7 +73,7 @@ func (s *site) writeCluster(t *testing.T) {
 		}
 		s.write(t, name, f.GetContent())
 	}
-	settings, err := joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}.Encode()
+	settings, err := joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
