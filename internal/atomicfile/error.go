@@ -16,8 +16,17 @@ func (p place) explain(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("write %s: %w%s", p.path, cause(err), p.next(err))
+	var said *explained
+	if errors.As(err, &said) { // of a file in a folder that is being filled
+		return err
+	}
+	return &explained{fmt.Errorf("write %s: %w%s", p.path, cause(err), p.next(err))}
 }
+
+// explained is an error that says what to do next.
+type explained struct{ error }
+
+func (e *explained) Unwrap() error { return e.error }
 
 // explainFill is explain for errors of who fills a file: those that are not about the file stay as they are.
 func (p place) explainFill(err error) error {
