@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/google/go-tpm/tpm2/transport"
@@ -19,7 +18,6 @@ import (
 	"github.com/hullmark/hullmark/firstboot/config"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
-	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // StateDir is where the open state disk is mounted.
@@ -45,6 +43,8 @@ type Timing struct {
 	FirstPause, LongestPause time.Duration
 	// DeniedPause lies between two rounds when only another policy or disk could change the answer.
 	DeniedPause time.Duration
+	// Certificate lies between two looks at the kubelet's certificate, and Restart bounds how long a node waits that restarts because it has ended.
+	Certificate, Restart time.Duration
 }
 
 // DefaultTiming is docs/protocol.md's.
@@ -53,6 +53,7 @@ func DefaultTiming() Timing {
 		Network: 15 * time.Second, Dial: 10 * time.Second, Answer: 15 * time.Second, Proceed: 5 * time.Minute,
 		Turn: 45 * time.Second, DialledTurn: 5 * time.Second,
 		FirstPause: time.Second, LongestPause: time.Minute, DeniedPause: time.Minute,
+		Certificate: time.Minute, Restart: 5 * time.Minute,
 	}
 }
 
@@ -72,6 +73,8 @@ type Machine interface {
 	Reboot(ctx context.Context) error
 	// Online reports whether a network interface is up and has an address that others can reach.
 	Online() (bool, error)
+	// Uptime returns how long the machine has run, also while it was suspended: whoever sets its clock changes nothing of that.
+	Uptime() (time.Duration, error)
 	// Journal writes the log of this boot to w as text.
 	Journal(ctx context.Context, w io.Writer) error
 }
@@ -269,18 +272,6 @@ func (a *Agent) eventLog() []byte {
 		return nil
 	}
 	return log
-}
-
-// readyMark is the file in RunDir by which a later run of the agent knows that this boot came to Ready.
-const readyMark = "ready"
-
-func (a *Agent) markReady() error {
-	return atomicfile.Write(filepath.Join(a.RunDir, readyMark), nil, 0o600)
-}
-
-func (a *Agent) wasReady() bool {
-	_, err := os.Stat(filepath.Join(a.RunDir, readyMark))
-	return err == nil
 }
 
 // probe looks at the state disk and names a blank one.

@@ -40,6 +40,8 @@ type exchange struct {
 	proceed *wire.Proceed
 	// fused is set once register 15 is extended, or may be.
 	fused bool
+	// machineBegan is when the machine was started by its verifier's clock, in Unix time; 0 if M6 did not say the time.
+	machineBegan int64
 	// stalled is set when a message did not come in time: somebody still waits for it.
 	stalled bool
 	// warning is what stands against the node although it is Ready.
@@ -80,7 +82,7 @@ func (x *exchange) run(ctx context.Context) error {
 		}
 		return fmt.Errorf("%w: %w", errReboot, err)
 	}
-	if err := x.agent.markReady(); err != nil {
+	if err := x.markReady(); err != nil {
 		return fmt.Errorf("%w: %w", errReboot, err)
 	}
 	x.agent.Status.Finish()
@@ -298,7 +300,7 @@ func (x *exchange) awaitProceed(ctx context.Context) error {
 		return err
 	}
 	x.proceed = proceed
-	return nil
+	return x.takeTime()
 }
 
 // check refuses M6 that could not be carried out.

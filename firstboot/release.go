@@ -57,6 +57,9 @@ func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds creden
 	go func() { served <- server.Serve(attest.NewDoor(listener, maxStrangers)) }()
 	stopDialling := a.startDialling(ctx)
 	defer stopDialling()
+	watching, stopWatching := context.WithCancel(ctx)
+	defer stopWatching()
+	go a.watchCertificate(watching)
 	select {
 	case err := <-served:
 		return err

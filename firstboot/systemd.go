@@ -9,12 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 
 	"github.com/coreos/go-systemd/v22/dbus"
 	"github.com/vishvananda/netlink"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"golang.org/x/sys/unix"
 )
 
 // Systemd is the machine that the agent runs on. It talks to systemd itself
@@ -71,6 +73,15 @@ func leave(ctx context.Context, target string) error {
 		return fmt.Errorf("start %s: %w", target, err)
 	}
 	return nil
+}
+
+// Uptime asks the kernel (clock_gettime(2), CLOCK_BOOTTIME).
+func (Systemd) Uptime() (time.Duration, error) {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0, fmt.Errorf("uptime: %w", err)
+	}
+	return time.Duration(t.Nano()), nil
 }
 
 // Online reports whether an interface other than the loopback is up and has a

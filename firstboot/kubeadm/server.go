@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -95,4 +96,22 @@ func show(ctx context.Context, roots *x509.CertPool, address, name string) (*x50
 	}
 	shown := connection.(*tls.Conn).ConnectionState().PeerCertificates[0]
 	return shown, connection.Close()
+}
+
+// Answers returns nil if the API server that access leads to, with a certificate of the CA that it trusts, says that it is ready. It is asked without a certificate: one that has ended
+// would be refused (system:public-info-viewer lets everybody ask).
+func Answers(ctx context.Context, access Access) error {
+	c, err := access.kubeconfig()
+	if err != nil {
+		return err
+	}
+	cluster := c.Clusters[0].Cluster
+	roots, err := access.roots(cluster.CA, cluster.CAFile)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}}, Timeout: showTimeout}
+	defer client.CloseIdleConnections()
+	server := api{client: client, server: cluster.Server}
+	return server.ask(ctx, "/readyz", nil)
 }

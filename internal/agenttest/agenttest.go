@@ -117,8 +117,9 @@ type Machine struct {
 	// Started, if set, is called with each unit that is started.
 	Started func(unit string)
 
-	mutex sync.Mutex
-	did   []string
+	mutex  sync.Mutex
+	did    []string
+	uptime time.Duration
 }
 
 func (m *Machine) note(what string) error {
@@ -136,6 +137,20 @@ func (m *Machine) Did() []string {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	return slices.Clone(m.did)
+}
+
+// SetUptime sets what Uptime says.
+func (m *Machine) SetUptime(up time.Duration) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	m.uptime = up
+}
+
+// Uptime returns what was set.
+func (m *Machine) Uptime() (time.Duration, error) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	return m.uptime, nil
 }
 
 // Has reports whether it was asked for something.

@@ -181,6 +181,7 @@ func (r *run) goesOn() {
 
 func (m machineTwin) Restart(context.Context, string) error { return nil }
 func (m machineTwin) Online() (bool, error)                 { return true, nil }
+func (m machineTwin) Uptime() (time.Duration, error)        { return time.Hour, nil }
 func (m machineTwin) Journal(context.Context, io.Writer) error {
 	return nil
 }
