@@ -12,6 +12,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/internal/atomicfile"
+	"github.com/hullmark/hullmark/internal/pemcert"
 )
 
 // readyMark is the file in RunDir by which a later run of the agent knows that this boot came to Ready, and what it needs to know of it.
@@ -102,7 +103,7 @@ func (a *Agent) certificateEnded() (hullmark.Role, bool) {
 	if text, err = a.readState(kubeadm.ClientCertificate); err != nil {
 		return "", false
 	}
-	ends, err := kubeadm.CertificateEnds(text)
+	ends, err := pemcert.End(text)
 	if err != nil {
 		return "", false
 	}
@@ -126,11 +127,11 @@ func (a *Agent) clusterAnswers(ctx context.Context) bool {
 
 func endedCertificate(role hullmark.Role) *hullmark.Condition {
 	c := &hullmark.Condition{
-		Code: "certificate-ended", Step: StepReady, Title: "the kubelet's certificate has ended, and it could not renew it", Retry: true,
+		Code: "certificate-ended", Step: StepReady, Title: "the kubelet's certificate has ended, and it could not renew it",
 		Next: "bring the control planes back: the node restarts once a join service and the API server answer; if they do, see that the policy still admits the machine",
 	}
 	if role == hullmark.ControlPlane {
-		c.Retry, c.Next = false, "reboot this control plane when etcd has its quorum; a single one is recovered (hullmark recover)"
+		c.Next = "reboot this control plane when etcd has its quorum; a single one is recovered (hullmark recover)"
 	}
 	return c
 }

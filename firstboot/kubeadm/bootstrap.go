@@ -2,11 +2,9 @@ package kubeadm
 
 import (
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
-	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -24,24 +22,6 @@ const (
 
 // KubeletIdentity returns the files and folders that a kubelet knows itself by at the API server: without them it bootstraps anew.
 func KubeletIdentity() []string { return []string{kubernetesDir + "kubelet.conf", kubeletPKI} }
-
-// CertificateEnds returns when the first certificate in a PEM file ends.
-func CertificateEnds(text []byte) (time.Time, error) {
-	for {
-		block, rest := pem.Decode(text)
-		if block == nil {
-			return time.Time{}, errors.New("no certificate")
-		}
-		if block.Type == "CERTIFICATE" {
-			certificate, err := x509.ParseCertificate(block.Bytes)
-			if err != nil {
-				return time.Time{}, err
-			}
-			return certificate.NotAfter, nil
-		}
-		text = rest
-	}
-}
 
 // BootstrapKubeconfig returns the content of BootstrapFile: the API server at HOST:PORT, the CA, in PEM, that its certificate has to come from, and a bootstrap token.
 func BootstrapKubeconfig(endpoint string, ca []byte, token hullmark.Secret) ([]byte, error) {

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/hullmark/hullmark/internal/pemcert"
 )
 
 // RenewUnit lets kubeadm make the certificates and kubeconfigs that a control plane lacks.
@@ -123,7 +125,7 @@ func (r Renewal) KubeletEnded() bool {
 	if errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
-	ends, torn := CertificateEnds(text)
+	ends, torn := pemcert.End(text)
 	return err != nil || torn != nil || ends.Sub(r.Now) < kubeletMargin
 }
 

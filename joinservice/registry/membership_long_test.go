@@ -87,8 +87,13 @@ func checkNoted(t *testing.T, node hullmark.NodeID, text []byte) {
 // runApprover runs an approver of its own connection until the test ends.
 func runApprover(t *testing.T, a *Approver) {
 	t.Helper()
+	runApproverOf(t, replicas(t, 1)[0], a)
+}
+
+func runApproverOf(t *testing.T, r *Registry, a *Approver) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	a.Registry = replicas(t, 1)[0]
+	a.Registry = r
 	var ended sync.WaitGroup
 	ended.Go(func() {
 		if err := a.Run(ctx); !errors.Is(err, context.Canceled) {

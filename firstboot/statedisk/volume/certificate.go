@@ -6,11 +6,14 @@ import (
 	"path"
 	"path/filepath"
 
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/internal/pemcert"
 )
 
 // maxCertificate bounds a kubelet's file of a certificate and its key, in bytes.
 const maxCertificate = 64 << 10
+
+// clientCertificate is kubeadm.ClientCertificate below the root of the disk.
+const clientCertificate = "var/lib/kubelet/pki/kubelet-client-current.pem"
 
 // certificateEnds returns when the kubelet's newest client certificate ends, in Unix time, or 0 if there is none that can be read. The kubelet keeps each in a file of
 // its own, and a link to the newest one beside them: of what the link says only the last name counts.
@@ -20,8 +23,7 @@ func certificateEnds(dir string) int64 {
 		return 0
 	}
 	defer root.Close()
-	folder, name := path.Split(kubeadm.ClientCertificate)
-	folder = folder[1:]
+	folder, name := path.Split(clientCertificate)
 	if target, err := root.Readlink(folder + name); err == nil {
 		name = filepath.Base(target)
 	}
@@ -34,7 +36,7 @@ func certificateEnds(dir string) int64 {
 	if err != nil {
 		return 0
 	}
-	ends, err := kubeadm.CertificateEnds(text)
+	ends, err := pemcert.End(text)
 	if err != nil || ends.Unix() < 0 {
 		return 0
 	}
