@@ -17,11 +17,11 @@ import (
 // The names that tell the exchange's certificates apart. They are URIs, so
 // that no host name can ever be taken for one.
 const (
-	operatorURI = "hullmark:operator"
+	operatorURI = "hullmark:operator:" // and an Errand
 	serviceURI  = "hullmark:join-service"
 )
 
-// validity is the time span of every certificate here. Nobody checks it: a
+// validity is the time span of every certificate here but an operator's. Nobody checks it: a
 // node's clock is the host's. The fields are just not optional in X.509.
 func validity() (notBefore, notAfter time.Time) {
 	return time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2099, 12, 31, 23, 59, 59, 0, time.UTC)
@@ -50,20 +50,26 @@ func NewOnlineCA(root *x509.Certificate, rootKey crypto.Signer, online crypto.Pu
 	return sign(template, root, online, rootKey)
 }
 
-// NewOperator returns a fresh client certificate, signed directly by the root
+// operatorLife is how long an operator's leaf is good for to whoever has a clock to go by, around the time at which it was made. A node does not look at it: nobody
+// confirmed its clock when it waits for init or recover.
+const operatorLife = 12 * time.Hour
+
+// NewOperator returns a fresh client certificate for one errand, signed directly by the root
 // key, and its chain. It is made for one connection and never stored.
-func NewOperator(root *x509.Certificate, rootKey crypto.Signer) (tls.Certificate, error) {
-	return newLeaf(operatorURI, x509.ExtKeyUsageClientAuth, rootKey, root)
+func NewOperator(root *x509.Certificate, rootKey crypto.Signer, errand Errand) (tls.Certificate, error) {
+	template := newTemplate("hullmark operator")
+	template.NotBefore, template.NotAfter = time.Now().Add(-operatorLife), time.Now().Add(operatorLife)
+	return newLeaf(template, errand.uri(), x509.ExtKeyUsageClientAuth, rootKey, root)
 }
 
 // NewService returns a join service's certificate, signed by the online CA,
 // and its chain up to the root.
 func NewService(root, online *x509.Certificate, onlineKey crypto.Signer) (tls.Certificate, error) {
-	return newLeaf(serviceURI, x509.ExtKeyUsageServerAuth, onlineKey, online, root)
+	return newLeaf(newTemplate(serviceURI), serviceURI, x509.ExtKeyUsageServerAuth, onlineKey, online, root)
 }
 
 // newLeaf makes a key and its certificate, issued by the first of issuers, and appends them all.
-func newLeaf(uri string, usage x509.ExtKeyUsage, issuerKey crypto.Signer, issuers ...*x509.Certificate) (tls.Certificate, error) {
+func newLeaf(template *x509.Certificate, uri string, usage x509.ExtKeyUsage, issuerKey crypto.Signer, issuers ...*x509.Certificate) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("certificate %s: %w", uri, err)
@@ -72,7 +78,6 @@ func newLeaf(uri string, usage x509.ExtKeyUsage, issuerKey crypto.Signer, issuer
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("certificate %s: %w", uri, err)
 	}
-	template := newTemplate(uri)
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{usage}
 	template.URIs = []*url.URL{name}

@@ -144,7 +144,7 @@ func ChannelKey(p *peer.Peer) ([]byte, error) {
 
 // CheckOperator accepts a chain of leaf, root and the hand-overs that lead to
 // it: the root's key is the cluster's, or one to which the cluster's has handed
-// over, and signed the leaf itself, for an operator as a client. Without
+// over, and signed the leaf itself, for an operator's Errand as a client. Whether that is what is asked, the node looks at each call. Without
 // anything else amiss, another root is an *OtherRoot.
 func CheckOperator(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
 	if err := checkOperator(chain, root); err != nil {
@@ -161,7 +161,10 @@ func checkOperator(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
 	if err := leaf.CheckSignatureFrom(anchor); err != nil {
 		return fmt.Errorf("signature by the cluster root: %w", err)
 	}
-	if err := checkLeaf(leaf, x509.ExtKeyUsageClientAuth, operatorURI); err != nil {
+	if err := checkLeaf(leaf, x509.ExtKeyUsageClientAuth); err != nil {
+		return err
+	}
+	if _, err := errandOf(leaf); err != nil {
 		return err
 	}
 	return checkRoots(chain[1:], root)
@@ -192,14 +195,17 @@ func checkService(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
 	if err := leaf.CheckSignatureFrom(online); err != nil {
 		return err
 	}
-	if err := checkLeaf(leaf, x509.ExtKeyUsageServerAuth, serviceURI); err != nil {
+	if err := checkLeaf(leaf, x509.ExtKeyUsageServerAuth); err != nil {
 		return err
+	}
+	if len(leaf.URIs) != 1 || leaf.URIs[0].String() != serviceURI {
+		return fmt.Errorf("the leaf is not named %s", serviceURI)
 	}
 	return checkRoots(chain[2:], root)
 }
 
-// checkLeaf holds a leaf to one purpose: not a CA, one key usage, one name.
-func checkLeaf(leaf *x509.Certificate, usage x509.ExtKeyUsage, uri string) error {
+// checkLeaf holds a leaf to one purpose: not a CA, one key usage. Its one name is the caller's to check.
+func checkLeaf(leaf *x509.Certificate, usage x509.ExtKeyUsage) error {
 	if leaf.IsCA {
 		return errors.New("the leaf is a CA")
 	}
@@ -208,9 +214,6 @@ func checkLeaf(leaf *x509.Certificate, usage x509.ExtKeyUsage, uri string) error
 	}
 	if len(leaf.ExtKeyUsage) != 1 || leaf.ExtKeyUsage[0] != usage || len(leaf.UnknownExtKeyUsage) != 0 {
 		return errors.New("the leaf is for another purpose")
-	}
-	if len(leaf.URIs) != 1 || leaf.URIs[0].String() != uri {
-		return fmt.Errorf("the leaf is not named %s", uri)
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func (a *authority) id() hullmark.ClusterRoot {
 
 func (a *authority) operator(t *testing.T) tls.Certificate {
 	t.Helper()
-	certificate, err := attest.NewOperator(a.root, a.rootKey)
+	certificate, err := attest.NewOperator(a.root, a.rootKey, attest.Errand{Verb: attest.VerbInit})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func FuzzCertificates(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	operator, err := attest.NewOperator(root, keys[0])
+	operator, err := attest.NewOperator(root, keys[0], attest.Errand{Verb: attest.VerbInit})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func FuzzCertificates(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	itsOperator, err := attest.NewOperator(later, keys[2])
+	itsOperator, err := attest.NewOperator(later, keys[2], attest.Errand{Verb: attest.VerbRecover, Policy: 7, Node: hullmark.NodeID{1}})
 	if err != nil {
 		f.Fatal(err)
 	}

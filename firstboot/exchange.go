@@ -33,8 +33,10 @@ type exchange struct {
 	// service is the endpoint of the join service that the node dialled; empty if the operator dialled the node.
 	service string
 
-	node    hullmark.NodeID
-	kind    hullmark.TicketKind
+	node hullmark.NodeID
+	kind hullmark.TicketKind
+	// errand is what the operator's leaf is good for.
+	errand  attest.Errand
 	ticket  hullmark.Ticket
 	opened  statedisk.Opened
 	proceed *wire.Proceed
@@ -114,6 +116,9 @@ func (x *exchange) attest(ctx context.Context) error {
 		}
 		x.node = p.Node()
 		x.agent.Status.Know(x.node)
+		if err := x.checkErrand(x.kind, x.node); err != nil {
+			return errors.Join(err, p.Close())
+		}
 		return errors.Join(x.prove(p, claim), p.Close())
 	})
 }

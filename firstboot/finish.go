@@ -149,6 +149,9 @@ func (x *exchange) startHooks(ctx context.Context) error {
 // is stored once they are: until then a boot that was interrupted holds the keys of an earlier one.
 func (x *exchange) placeFiles() error {
 	defer wire.WipeFiles(x.proceed.GetFiles())
+	if err := x.checkOperator(nil, true); err != nil {
+		return err
+	}
 	if x.joins() {
 		if err := x.agent.removeState(kubeadm.JoinRemains()...); err != nil {
 			return fmt.Errorf("remove what an earlier join left: %w", err)

@@ -110,7 +110,7 @@ func newFlooded(t *testing.T) *flooded {
 
 // look takes the node's evidence as hullmark init --dry-run does: a connection, the call, M1 to M3, and a denial that leaves the node as it was.
 func (s *flooded) look(t *testing.T, from *net.Dialer) error {
-	certificate, err := attest.NewOperator(s.root, s.rootKey)
+	certificate, err := attest.NewOperator(s.root, s.rootKey, attest.Errand{Verb: attest.VerbInit})
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,9 @@ type signedPolicy struct {
 	Rotation  uint64              `json:"rotation"`
 	Keys      hullmark.KeysDigest `json:"keys"`
 	HandOvers [][]byte            `json:"handOvers"`
-	Documents []struct {
+	// OperatorsFrom is the lowest Policy of an Errand that counts.
+	OperatorsFrom uint64 `json:"operatorsFrom"`
+	Documents     []struct {
 		Document string `json:"document"`
 	} `json:"documents"`
 }

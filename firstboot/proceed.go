@@ -49,6 +49,9 @@ func (x *exchange) checkProceed(p *wire.Proceed) error {
 			Next: "if an operator brought them, take the newest cluster file; if a join service did, find out who wrote to its control plane's disk, and recover that",
 		}
 	}
+	if err := x.checkOperator(p.GetFiles(), false); err != nil {
+		return err
+	}
 	err := errors.Join(x.checkRole(p), x.checkOwned(p), x.checkMaterial(p), x.checkBootstrap(p), x.checkEndpoint(p), x.checkSnapshot(p), checkAddress(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
 	if err == nil {
 		return nil

@@ -16,7 +16,7 @@ import (
 // recoverNode calls for recover and plays it to its end.
 func (s *stage) recoverNode(t *testing.T, address string) *wire.Progress {
 	t.Helper()
-	c := dial(t, operator(t, address, s.root, s.rootKey))
+	c := dial(t, recoverer(t, address, s))
 	c.kind = hullmark.Recover
 	c.ticket(c.admit(s))
 	if opened := c.receive(); opened.GetOpened() == nil {
@@ -83,7 +83,7 @@ func TestRecoverRefuses(t *testing.T) {
 		address, _ := s.serve(t)
 		var last *wire.Progress
 		if code == "disk-not-ready" {
-			c := dial(t, operator(t, address, s.root, s.rootKey))
+			c := dial(t, recoverer(t, address, s))
 			c.kind = hullmark.Recover
 			if err := c.call(); err != nil {
 				t.Fatal(err)

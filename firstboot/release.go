@@ -119,12 +119,18 @@ func (a *Agent) waiting() string {
 }
 
 // Status returns the status document.
-func (n *nodeServer) Status(context.Context, *wire.StatusRequest) (*wire.StatusReply, error) {
+func (n *nodeServer) Status(ctx context.Context, _ *wire.StatusRequest) (*wire.StatusReply, error) {
+	if err := n.agent.permit(ctx, attest.VerbStatus); err != nil {
+		return nil, err
+	}
 	return &wire.StatusReply{Json: n.agent.Status.Document()}, nil
 }
 
 // Journal streams the log of this boot.
 func (n *nodeServer) Journal(_ *wire.JournalRequest, stream grpc.ServerStreamingServer[wire.JournalChunk]) error {
+	if err := n.agent.permit(stream.Context(), attest.VerbLogs); err != nil {
+		return err
+	}
 	if err := n.agent.Machine.Journal(stream.Context(), chunks{stream}); err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}

@@ -89,7 +89,7 @@ func TestRogueService(t *testing.T) {
 			return chain
 		}, "a chain of 4"},
 		"an operator's certificate": {func(s *stage, t *testing.T) tls.Certificate {
-			chain, err := attest.NewOperator(s.root, s.rootKey)
+			chain, err := attest.NewOperator(s.root, s.rootKey, attest.Errand{Verb: attest.VerbInit})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -108,10 +108,38 @@ func (s *stage) serve(t *testing.T) (address string, ended chan error) {
 	return listener.Addr().String(), ended
 }
 
-// operator dials the node with a certificate of the given root.
+// operator dials the node with certificates of the given root: one for each verb, and init's for an exchange.
 func operator(t *testing.T, address string, root *x509.Certificate, key *ecdsa.PrivateKey) wire.NodeClient {
 	t.Helper()
-	certificate, err := attest.NewOperator(root, key)
+	return verbs{
+		NodeClient: errand(t, address, root, key, attest.Errand{Verb: attest.VerbInit}),
+		status:     errand(t, address, root, key, attest.Errand{Verb: attest.VerbStatus}), logs: errand(t, address, root, key, attest.Errand{Verb: attest.VerbLogs}),
+	}
+}
+
+// recoverer is operator for recover.
+func recoverer(t *testing.T, address string, s *stage) wire.NodeClient {
+	t.Helper()
+	return errand(t, address, s.root, s.rootKey, attest.Errand{Verb: attest.VerbRecover})
+}
+
+type verbs struct {
+	wire.NodeClient
+	status, logs wire.NodeClient
+}
+
+func (v verbs) Status(ctx context.Context, r *wire.StatusRequest, o ...grpc.CallOption) (*wire.StatusReply, error) {
+	return v.status.Status(ctx, r, o...)
+}
+
+func (v verbs) Journal(ctx context.Context, r *wire.JournalRequest, o ...grpc.CallOption) (grpc.ServerStreamingClient[wire.JournalChunk], error) {
+	return v.logs.Journal(ctx, r, o...)
+}
+
+// errand dials the node with a certificate for an errand.
+func errand(t *testing.T, address string, root *x509.Certificate, key *ecdsa.PrivateKey, e attest.Errand) wire.NodeClient {
+	t.Helper()
+	certificate, err := attest.NewOperator(root, key, e)
 	if err != nil {
 		t.Fatal(err)
 	}

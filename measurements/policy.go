@@ -55,6 +55,8 @@ type Policy struct {
 	Rotation uint64 `json:"rotation,omitempty"`
 	// Keys commits to the keys of that rotation: nothing else is taken from a join service, or handed out by one.
 	Keys hullmark.KeysDigest `json:"keys,omitzero"`
+	// OperatorsFrom refuses operators' leaves that were made by an earlier policy's version (attest.Errand), at nodes that hold this one. It never falls.
+	OperatorsFrom uint64 `json:"operatorsFrom,omitempty"`
 	// HandOvers are certificates, in DER, of the roots that nodes' configurations may still name beside the one that signs: the newest first, each time the one by
 	// which a root handed over to the next, and that root's own. Package attest reads them.
 	HandOvers [][]byte `json:"handOvers,omitempty"`
@@ -185,6 +187,9 @@ func ParseEditedPolicy(text []byte) (Policy, error) {
 func (p Policy) check() error {
 	if p.Version == 0 {
 		return errors.New("version: want at least 1")
+	}
+	if p.OperatorsFrom > p.Version {
+		return fmt.Errorf("operatorsFrom: %d is above the policy's own version %d, so no operator could come", p.OperatorsFrom, p.Version)
 	}
 	for _, check := range []func() error{p.checkDocuments, p.checkMembers, p.checkPools, p.checkGroups, p.checkExceptions, p.checkEndpoint, p.checkHandOvers} {
 		if err := check(); err != nil {

@@ -170,7 +170,7 @@ func (s *status) follow(agent string, operator *cluster.Cluster, ended <-chan st
 		<-ended
 		cancel()
 	}()
-	certificate, err := operator.Operator()
+	certificate, err := operator.Operator(attest.VerbStatus, hullmark.NodeID{})
 	if err != nil {
 		panic(err)
 	}

@@ -129,12 +129,12 @@ func (c *Cluster) ID() hullmark.ClusterRoot {
 	return hullmark.ClusterRootOf(c.Root.Certificate.RawSubjectPublicKeyInfo)
 }
 
-// Operator returns a fresh client certificate for one connection to a node.
-func (c *Cluster) Operator() (tls.Certificate, error) {
+// Operator returns a fresh client certificate for one connection to a node, which opens one verb there, and to no other node if the operator knows which it is.
+func (c *Cluster) Operator(verb attest.Verb, node hullmark.NodeID) (tls.Certificate, error) {
 	policy, err := c.OpenPolicy()
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	operator, err := attest.NewOperator(c.Root.Certificate, c.Root.Key)
+	operator, err := attest.NewOperator(c.Root.Certificate, c.Root.Key, attest.Errand{Verb: verb, Policy: policy.Version, Node: node})
 	return attest.WithHandOvers(operator, policy.HandOvers), err
 }

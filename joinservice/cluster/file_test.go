@@ -207,7 +207,7 @@ func FuzzDecode(f *testing.F) {
 
 func TestAuthoritiesServeTheExchange(t *testing.T) {
 	c := newFile(t).Cluster
-	operator, err := c.Operator()
+	operator, err := c.Operator(attest.VerbInit, hullmark.NodeID{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,6 +92,9 @@ func (c *Cluster) follows(policy measurements.Policy) (same bool, err error) {
 		return false, fmt.Errorf("policy version %d with security version %d and rotation %d: in force are %d, %d and %d; want a higher version, and no lower security version or rotation",
 			policy.Version, policy.MinimumSVN, policy.Rotation, last.Version, last.MinimumSVN, last.Rotation)
 	}
+	if policy.OperatorsFrom < last.OperatorsFrom {
+		return false, fmt.Errorf("policy version %d with operatorsFrom %d: in force is %d; want no lower operatorsFrom", policy.Version, policy.OperatorsFrom, last.OperatorsFrom)
+	}
 	if last.Version > 0 && policy.Rotation == last.Rotation && policy.Keys != last.Keys {
 		return false, errors.New("the cluster file's keys are not those that the policy in force commits to, and no rotation was counted")
 	}

@@ -208,7 +208,7 @@ func TestRotateRoot(t *testing.T) {
 // obeys looks at whether nodes whose configurations name these roots obey the cluster's operator.
 func obeys(t *testing.T, c *Cluster, want bool, pinned ...hullmark.ClusterRoot) {
 	t.Helper()
-	operator, err := c.Operator()
+	operator, err := c.Operator(attest.VerbInit, hullmark.NodeID{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -165,11 +165,11 @@ func dial(address string, operator tls.Certificate) (*grpc.ClientConn, error) {
 
 // reach dials the node until open succeeds on a connection to it, which is
 // returned and is the caller's to close. A node that does not answer is dialled
-// again until the deadline; one that refuses is not.
-func (o *operatorOptions) reach(ctx context.Context, c *cluster.Cluster, notes io.Writer, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
+// again until the deadline; one that refuses is not. Each connection has a certificate of its own, for the errand.
+func (o *operatorOptions) reach(ctx context.Context, c *cluster.Cluster, errand attest.Errand, notes io.Writer, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
 	began := time.Now()
 	for {
-		connection, err := o.attempt(c, open)
+		connection, err := o.attempt(c, errand, open)
 		if err == nil {
 			return connection, nil
 		}
@@ -191,8 +191,8 @@ func (o *operatorOptions) reach(ctx context.Context, c *cluster.Cluster, notes i
 }
 
 // attempt makes one connection and tries to use it.
-func (o *operatorOptions) attempt(c *cluster.Cluster, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
-	operator, err := c.Operator()
+func (o *operatorOptions) attempt(c *cluster.Cluster, errand attest.Errand, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
+	operator, err := c.Operator(errand.Verb, errand.Node)
 	if err != nil {
 		return nil, err
 	}

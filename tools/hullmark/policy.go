@@ -15,7 +15,7 @@ import (
 
 func newPolicyCommand() *cobra.Command {
 	cmd := group("policy", "Say which boots and machines a cluster accepts",
-		newPolicyShowCommand(), newPolicyAddCommand(), newPolicyRemoveCommand(), newPolicyMinimumCommand(),
+		newPolicyShowCommand(), newPolicyAddCommand(), newPolicyRemoveCommand(), newPolicyMinimumCommand(), newPolicyRevokeOperatorsCommand(),
 		newPolicySignCommand(), newPolicyPushCommand(), newPolicyCheckCommand())
 	cmd.Long = `Say which boots and machines a cluster accepts.
 

@@ -255,5 +255,27 @@ func newPolicyMinimumCommand() *cobra.Command {
 	return cmd
 }
 
+func newPolicyRevokeOperatorsCommand() *cobra.Command {
+	var o policyOptions
+	cmd := &cobra.Command{
+		Use:   "revoke-operators",
+		Short: "Refuse operators' certificates that were made until now",
+		Long: `Refuse operators' certificates that were made until now.
+
+init, recover, node status and node logs make a certificate for each connection, good for that verb alone and kept nowhere. If one leaked all the same, nodes that hold this
+policy, or are brought it, refuse it from then on. A machine whose state disk is empty holds none.`,
+		Example: "  hullmark policy revoke-operators --cluster prod.cluster",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.change(cmd, func(policy *measurements.Policy) (string, []measurements.Document, error) {
+				policy.OperatorsFrom = policy.Version + 1
+				return "operators' certificates that were made until now are refused", nil, nil
+			})
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
 // errNoPolicy says that there is nothing to show or to push.
 var errNoPolicy = errors.New("the cluster has no policy yet; init makes the first, or hullmark policy add")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/pem"
 	"os"
 	"strings"
@@ -78,6 +79,11 @@ func TestPolicy(t *testing.T) {
 	want(exitDenied, "check", check, "does not accept this document")
 	write(t, path("forgotten"), []byte(strings.Replace(shown, `"version": 2`, `"version": 11`, 1)))
 	want(exitFailed, "sign", []string{path("forgotten")}, "not in the cluster file", "policy add document")
+
+	want(0, "revoke-operators", nil, "version 11", "certificates that were made until now are refused")
+	text = []byte(want(0, "show", []string{"-o", "json"}, `"operatorsFrom": 11`))
+	write(t, path("unrevoked"), bytes.Replace(bytes.Replace(text, []byte(`"version": 11`), []byte(`"version": 12`), 1), []byte(`"operatorsFrom": 11`), []byte(`"operatorsFrom": 1`), 1))
+	want(exitFailed, "sign", []string{path("unrevoked")}, "no lower operatorsFrom")
 }
 
 func TestPolicyMembers(t *testing.T) {
@@ -117,7 +123,7 @@ func TestPolicyGroups(t *testing.T) {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cluster.Root.Certificate.Raw}) // any CA
 	s.write(t, "ca.pem", ca)
 	s.write(t, "two.pem", append(ca, ca...))
-	leaf, err := attest.NewOperator(s.cluster.Root.Certificate, s.cluster.Root.Key)
+	leaf, err := attest.NewOperator(s.cluster.Root.Certificate, s.cluster.Root.Key, attest.Errand{Verb: attest.VerbInit})
 	if err != nil {
 		t.Fatal(err)
 	}

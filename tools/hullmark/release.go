@@ -121,7 +121,7 @@ func (r *release) attest(ctx context.Context) (*joinservice.Conversation, attest
 func (r *release) call(ctx context.Context) (joinservice.Stream, *grpc.ClientConn, error) {
 	fmt.Fprintf(r.notes, "dialling %s\n", r.operator.address())
 	var stream joinservice.Stream
-	connection, err := r.operator.reach(ctx, r.file.Cluster, r.notes, func(client wire.NodeClient) error {
+	connection, err := r.operator.reach(ctx, r.file.Cluster, r.errand(), r.notes, func(client wire.NodeClient) error {
 		opened, err := client.Release(ctx)
 		if err != nil {
 			return err
@@ -130,6 +130,15 @@ func (r *release) call(ctx context.Context) (joinservice.Stream, *grpc.ClientCon
 		return opened.Send(&wire.FromVerifier{Message: &wire.FromVerifier_Call{Call: &wire.Call{Kind: string(r.kind)}}})
 	})
 	return stream, connection, err
+}
+
+// errand is all that the node's end is shown a certificate for: one verb, and one machine if the operator names its endorsement key.
+func (r *release) errand() attest.Errand {
+	errand := attest.Errand{Verb: attest.Verb(r.kind)}
+	if r.anchor.Node != nil {
+		errand.Node = *r.anchor.Node
+	}
+	return errand
 }
 
 // unreachable gives the end of a connection its exit code.

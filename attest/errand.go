@@ -1,0 +1,75 @@
+package attest
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/hullmark/hullmark"
+)
+
+// Verb is one thing that an operator asks of a node.
+type Verb string
+
+// The verbs. Each needs a leaf of its own.
+const (
+	VerbInit    Verb = "init"
+	VerbRecover Verb = "recover"
+	VerbStatus  Verb = "status"
+	VerbLogs    Verb = "logs"
+)
+
+// Errand is all that an operator's leaf is good for. Its URI says it: "hullmark:operator:" VERB ":" POLICY [":" NODE].
+type Errand struct {
+	// Verb is the one call that the leaf opens.
+	Verb Verb
+	// Policy is the version of the policy in the cluster file by which the leaf was made: a later one can refuse it.
+	Policy uint64
+	// Node is the one machine to which it opens it; zero if the operator knows none.
+	Node hullmark.NodeID
+}
+
+func (e Errand) uri() string {
+	uri := operatorURI + string(e.Verb) + ":" + strconv.FormatUint(e.Policy, 10)
+	if e.Node != (hullmark.NodeID{}) {
+		uri += ":" + e.Node.String()
+	}
+	return uri
+}
+
+var errandPattern = regexp.MustCompile(`^hullmark:operator:(init|recover|status|logs):(0|[1-9][0-9]{0,19})(:[0-9a-f]{64})?$`)
+
+// errandOf reads the one URI of an operator's leaf.
+func errandOf(leaf *x509.Certificate) (Errand, error) {
+	if len(leaf.URIs) != 1 {
+		return Errand{}, fmt.Errorf("the leaf has %d names, want one", len(leaf.URIs))
+	}
+	found := errandPattern.FindStringSubmatch(leaf.URIs[0].String())
+	if found == nil {
+		return Errand{}, fmt.Errorf("the leaf is not named %sVERB:POLICY or %sVERB:POLICY:NODE", operatorURI, operatorURI)
+	}
+	e := Errand{Verb: Verb(found[1])}
+	var err error
+	if e.Policy, err = strconv.ParseUint(found[2], 10, 64); err != nil {
+		return Errand{}, err
+	}
+	if found[3] != "" {
+		e.Node, err = hullmark.ParseNodeID(strings.TrimPrefix(found[3], ":"))
+	}
+	return e, err
+}
+
+// ErrandOf returns what the operator's leaf is good for that a node has seen in the handshake of a channel, which p describes.
+func ErrandOf(p *peer.Peer) (Errand, error) {
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.PeerCertificates) == 0 {
+		return Errand{}, errors.New("operator's errand: the channel has shown no certificate")
+	}
+	return errandOf(info.State.PeerCertificates[0])
+}

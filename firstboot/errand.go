@@ -1,0 +1,98 @@
+package firstboot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/wire"
+)
+
+// errandOf returns what the operator's leaf is good for who made a call.
+func errandOf(ctx context.Context) (attest.Errand, error) {
+	from, ok := peer.FromContext(ctx)
+	if !ok {
+		return attest.Errand{}, errors.New("the channel has no peer")
+	}
+	return attest.ErrandOf(from)
+}
+
+// permit refuses a call for which the operator's leaf was not made, or that was revoked as far as this boot knows.
+func (a *Agent) permit(ctx context.Context, verb attest.Verb) error {
+	errand, err := errandOf(ctx)
+	if err != nil {
+		return status.Error(codes.PermissionDenied, err.Error())
+	}
+	if errand.Verb != verb {
+		return status.Errorf(codes.PermissionDenied, "the operator's certificate is for %s, not for %s", errand.Verb, verb)
+	}
+	if !a.turn.isKept() {
+		return nil // The state disk, with the policy on it, is not open.
+	}
+	if err := a.checkRevoked(errand); err != nil {
+		return status.Error(codes.PermissionDenied, err.Error())
+	}
+	return nil
+}
+
+// checkErrand holds an exchange to the leaf of the operator who opened it: to its verb, and to its machine if it names one.
+func (x *exchange) checkErrand(kind hullmark.TicketKind, node hullmark.NodeID) error {
+	if x.service != "" {
+		return nil
+	}
+	errand, err := errandOf(x.stream.Context())
+	if err != nil {
+		return err
+	}
+	x.errand = errand
+	wrongNode := errand.Node != (hullmark.NodeID{}) && errand.Node != node
+	if string(errand.Verb) == string(kind) && !wrongNode {
+		return nil
+	}
+	return &hullmark.Condition{
+		Code: "call-refused", Step: StepAttest, Title: "the operator's certificate was made for something else, or for another machine",
+		Expected: fmt.Sprintf("%s of %s", kind, node), Got: fmt.Sprintf("%s of %s", errand.Verb, errand.Node), Next: "use a hullmark of this image's release, and name the right machine (--ek)",
+	}
+}
+
+// checkRevoked refuses an errand that the newest signed policy on the state disk revoked.
+func (a *Agent) checkRevoked(errand attest.Errand) error {
+	_, newest := a.heldPolicies()
+	return newest.checkOperator(errand)
+}
+
+func (p signedPolicy) checkOperator(errand attest.Errand) error {
+	if errand.Policy >= p.OperatorsFrom {
+		return nil
+	}
+	return &hullmark.Condition{
+		Code: "operator-revoked", Step: StepEpoch, Title: "the policy that the node holds refuses operators' certificates of that time",
+		Expected: fmt.Sprintf("made by policy version %d or later", p.OperatorsFrom), Got: fmt.Sprintf("version %d", errand.Policy), Next: "use the newest cluster file",
+	}
+}
+
+// checkOperator holds an operator's exchange to the policies that the node is brought and has. A disk is read only once it is mounted: before that only what is brought counts.
+func (x *exchange) checkOperator(files []*wire.File, mounted bool) error {
+	if x.service != "" {
+		return nil
+	}
+	if envelope := wire.ContentOf(files)(hullmark.PolicyFile); len(envelope) > 0 {
+		brought, err := openPolicy(envelope, x.agent.config.ClusterRoot)
+		if err == nil {
+			err = brought.checkOperator(x.errand)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !mounted {
+		return nil
+	}
+	return x.agent.checkRevoked(x.errand)
+}

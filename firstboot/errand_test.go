@@ -1,0 +1,98 @@
+package firstboot
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// A leaf opens the one verb that it was made for, and no other machine than it names.
+func TestOperatorsLeafIsForOneErrand(t *testing.T) {
+	s := newStage(t)
+	address, _ := s.serve(t)
+	as := func(e attest.Errand) wire.NodeClient { return errand(t, address, s.root, s.rootKey, e) }
+	for _, held := range []attest.Verb{attest.VerbInit, attest.VerbRecover, attest.VerbStatus, attest.VerbLogs} {
+		client := as(attest.Errand{Verb: held})
+		_, err := client.Status(t.Context(), &wire.StatusRequest{})
+		if (status.Code(err) == codes.PermissionDenied) != (held != attest.VerbStatus) {
+			t.Errorf("status by a leaf for %s: %v", held, err)
+		}
+		logs, err := client.Journal(t.Context(), &wire.JournalRequest{})
+		if err == nil {
+			_, err = logs.Recv()
+		}
+		if (status.Code(err) == codes.PermissionDenied) != (held != attest.VerbLogs) {
+			t.Errorf("logs by a leaf for %s: %v", held, err)
+		}
+		if held == attest.VerbInit {
+			continue
+		}
+		c := dial(t, client)
+		if err := c.call(); err != nil {
+			t.Fatal(err)
+		}
+		if _, last := c.rest(); last.GetFailed().GetCode() != "call-refused" || !strings.Contains(last.GetFailed().GetGot(), string(held)) {
+			t.Errorf("init by a leaf for %s: %v", held, last)
+		}
+	}
+	other := dial(t, as(attest.Errand{Verb: attest.VerbInit, Node: hullmark.NodeID{1}}))
+	if err := other.call(); err != nil {
+		t.Fatal(err)
+	}
+	if _, last := other.rest(); last.GetFailed().GetCode() != "call-refused" {
+		t.Errorf("a leaf for another machine: %v", last)
+	}
+	own := s.node(t)
+	c := dial(t, as(attest.Errand{Verb: attest.VerbInit, Node: own}))
+	c.ticket(c.admit(s))
+	c.receive()
+	c.proceed()
+	if _, last := c.rest(); !last.GetReady() {
+		t.Errorf("a leaf for this machine: %v", last)
+	}
+}
+
+// node is the stage's machine.
+func (s *stage) node(t *testing.T) hullmark.NodeID {
+	t.Helper()
+	d := s.document(t)
+	if d.Node == nil {
+		t.Fatal("the node does not know its TPM yet")
+	}
+	return *d.Node
+}
+
+// A policy on the node's disk, or among what it is brought, refuses leaves of an earlier time; the newest cluster file's are taken.
+func TestPolicyRevokesOperatorsLeaves(t *testing.T) {
+	revoking := set{version: 7, number: 1, keyset: "own", edit: func(p *measurements.Policy) { p.OperatorsFrom = 7 }}
+	for version, ready := range map[uint64]bool{6: false, 7: true} {
+		s, _ := returning(t, time.Now().Add(year))
+		s.holds(t, s.signed(t, revoking))
+		address, _ := s.serve(t)
+		c := dial(t, errand(t, address, s.root, s.rootKey, attest.Errand{Verb: attest.VerbRecover, Policy: version}))
+		c.kind = hullmark.Recover
+		c.ticket(c.admit(s))
+		c.receive()
+		p := controlPlane()
+		p.Manifests = nil
+		c.proceedWith(p)
+		if _, last := c.rest(); last.GetReady() != ready || !ready && last.GetFailed().GetCode() != "operator-revoked" {
+			t.Errorf("a leaf of version %d: %v", version, last)
+		}
+		x := &exchange{agent: s.agent, errand: attest.Errand{Policy: version}}
+		if err := x.checkOperator(s.signed(t, revoking), false); (err == nil) != ready {
+			t.Errorf("a leaf of version %d, by the policy that is brought: %v", version, err)
+		}
+		if err := x.checkOperator(nil, true); (err == nil) != ready {
+			t.Errorf("a leaf of version %d, by the policy on the disk: %v", version, err)
+		}
+	}
+}
