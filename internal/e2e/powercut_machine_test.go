@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot"
