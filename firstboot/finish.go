@@ -157,6 +157,9 @@ func (x *exchange) placeFiles() error {
 			return fmt.Errorf("remove what an earlier join left: %w", err)
 		}
 	}
+	if err := x.dropStaticPods(); err != nil {
+		return err
+	}
 	files, mark, err := x.newKeys(x.proceed.GetFiles())
 	if err != nil {
 		return err

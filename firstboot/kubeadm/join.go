@@ -31,13 +31,22 @@ const pkiDir = "/etc/kubernetes/pki"
 // refuse (k8s.io/kubernetes cmd/kubeadm/app/preflight, JoinNodeChecks and InitNodeChecks); data of a member that etcd has forgotten would keep
 // the next one from starting, and an admin.conf would be used in the place of the token.
 func JoinRemains() []string {
-	return []string{
+	return append([]string{
 		"/etc/kubernetes/kubelet.conf", BootstrapFile, DiscoveryFile, "/etc/kubernetes/admin.conf",
 		"/etc/kubernetes/super-admin.conf", "/etc/kubernetes/controller-manager.conf", "/etc/kubernetes/scheduler.conf",
-		"/etc/kubernetes/manifests/etcd.yaml", "/etc/kubernetes/manifests/kube-apiserver.yaml",
-		"/etc/kubernetes/manifests/kube-controller-manager.yaml", "/etc/kubernetes/manifests/kube-scheduler.yaml",
 		"/etc/kubernetes/tmp", pkiDir, EtcdData,
 		"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/instance-config.yaml", "/var/lib/kubelet/kubeadm-flags.env", kubeletPKI,
+	}, StaticPods()...)
+}
+
+// StaticPodsDir is where a kubelet finds static pods.
+const StaticPodsDir = kubernetesDir + "manifests"
+
+// StaticPods are the manifests that kubeadm writes on a control plane.
+func StaticPods() []string {
+	return []string{
+		StaticPodsDir + "/etcd.yaml", apiServerManifest,
+		StaticPodsDir + "/kube-controller-manager.yaml", StaticPodsDir + "/kube-scheduler.yaml",
 	}
 }
 

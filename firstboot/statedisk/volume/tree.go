@@ -15,17 +15,18 @@ import (
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 )
 
-// directories are made on a new disk. All but the last two are bound over
-// paths of the root: the folder etc-kubernetes over /etc/kubernetes.
+// directories are made on a new disk. hullmark-state.service binds them over paths of the root: etc-kubernetes over
+// /etc/kubernetes, var over /var, and once more, so that programs may be executed there, containerd and pods.
 var directories = []struct {
 	name string
 	mode os.FileMode
 }{
 	{"var", 0o755},
 	{"etc-kubernetes", 0o755},
-	{"etc-cni", 0o755},
-	{"opt", 0o755},
 	{"var/lib", 0o755},
+	{"var/lib/containerd", 0o711},
+	{"var/lib/kubelet", 0o700},
+	{"var/lib/kubelet/pods", 0o750},
 	{"var/lib/etcd", 0o700},
 	{"var/lib/hullmark", 0o700},
 	{statedisk.AgentDir, 0o700},
