@@ -80,6 +80,7 @@ func (b bench) comesBack(t *testing.T, uid string, h *hunt) kept {
 		}
 	}
 	b.noBootstrapToken(t)
+	b.runsNoPrograms(t)
 	if out := cli(t, 0, append([]string{"node", "list", "--server", m.api, "--wait", "5m"}, file...)...); !strings.Contains(out, "control-plane-1") {
 		t.Error("node list does not name the node")
 	}
