@@ -157,7 +157,7 @@ func (x *exchange) placeFiles() error {
 			return fmt.Errorf("remove what an earlier join left: %w", err)
 		}
 	}
-	if err := x.dropStaticPods(); err != nil {
+	if err := errors.Join(x.dropStaticPods(), x.dropFlags()); err != nil {
 		return err
 	}
 	files, mark, err := x.newKeys(x.proceed.GetFiles())

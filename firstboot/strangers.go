@@ -29,6 +29,22 @@ func (x *exchange) dropStaticPods() error {
 	return nil
 }
 
+// dropFlags removes the kubelet's flags unless they are as kubeadm writes them; the kubelet runs without.
+func (x *exchange) dropFlags() error {
+	text, err := x.agent.readState(kubeadm.FlagsFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = kubeadm.CheckFlags(text)
+	}
+	if err == nil {
+		return nil
+	}
+	x.progress("kubelet-flags", fmt.Sprintf("removed the flags on the disk: %.300s", err))
+	return x.agent.removeState(kubeadm.FlagsFile)
+}
+
 // dropOthers empties a folder of the state disk, which programs see as dir, but for the regular files with these paths, and returns what it removed. A link, or a
 // file, in the folder's place goes, too.
 func dropOthers(state, dir string, known []string) (dropped []string, err error) {

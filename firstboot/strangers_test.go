@@ -34,6 +34,15 @@ func TestStrangersPodsDoNotComeBack(t *testing.T) {
 		if err := os.Symlink("../"+kubeconfig, filepath.Join(pods, "kube-controller-manager.yaml")); err != nil {
 			t.Fatal(err)
 		}
+		flags := filepath.Join(s.agent.StateDir, "var/lib/kubelet/kubeadm-flags.env")
+		legal := role == hullmark.ControlPlane
+		environment := "KUBELET_KUBEADM_ARGS=\"\"\n"
+		if !legal {
+			environment += "LD_PRELOAD=/var/lib/kubelet/pods/evil.so\n"
+		}
+		if err := errors.Join(os.MkdirAll(filepath.Dir(flags), 0o700), os.WriteFile(flags, []byte(environment), 0o600)); err != nil {
+			t.Fatal(err)
+		}
 		s.serve(t)
 		c := service.accept()
 		c.ticket(c.admit(s))
@@ -44,6 +53,9 @@ func TestStrangersPodsDoNotComeBack(t *testing.T) {
 		})
 		if _, last := c.finish(); !last.GetReady() {
 			t.Fatalf("last = %v", last)
+		}
+		if _, err := os.Lstat(flags); (err == nil) != legal {
+			t.Errorf("%s: flags that say %q: %v", role, environment, err)
 		}
 		entries, err := os.ReadDir(pods)
 		if err != nil {

@@ -35,7 +35,7 @@ func JoinRemains() []string {
 		"/etc/kubernetes/kubelet.conf", BootstrapFile, DiscoveryFile, "/etc/kubernetes/admin.conf",
 		"/etc/kubernetes/super-admin.conf", "/etc/kubernetes/controller-manager.conf", "/etc/kubernetes/scheduler.conf",
 		"/etc/kubernetes/tmp", pkiDir, EtcdData,
-		"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/instance-config.yaml", "/var/lib/kubelet/kubeadm-flags.env", kubeletPKI,
+		"/var/lib/kubelet/config.yaml", "/var/lib/kubelet/instance-config.yaml", FlagsFile, kubeletPKI,
 	}, StaticPods()...)
 }
 
