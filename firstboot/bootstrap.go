@@ -18,7 +18,7 @@ func (x *exchange) bootstraps() bool { return slices.ContainsFunc(x.proceed.GetF
 // checkBootstrap takes a token for the kubelet of a worker that comes back by a join service, and nowhere else: a control plane makes what it needs itself, and a
 // join has its token in kubeadm's documents.
 func (x *exchange) checkBootstrap(p *wire.Proceed) error {
-	if !slices.ContainsFunc(p.GetFiles(), isBootstrap) || x.service != "" && x.opened.Joined && hullmark.Role(p.GetRole()) == hullmark.Worker {
+	if !slices.ContainsFunc(p.GetFiles(), isBootstrap) || x.service != "" && x.comesBack() && hullmark.Role(p.GetRole()) == hullmark.Worker {
 		return nil
 	}
 	return errors.New("it brings a bootstrap token, which only a worker takes that comes back")

@@ -2,11 +2,13 @@ package firstboot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/etcdwal"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 )
 
@@ -53,4 +55,13 @@ func (x *exchange) rolledBack(record kubeadm.DiskRecord) *hullmark.Condition {
 		return nil
 	}
 	return c
+}
+
+// etcdState returns what the node's member of etcd has stored for good, zero without one. A log that cannot be read now is noted at another time.
+func (a *Agent) etcdState() hullmark.EtcdState {
+	state, err := etcdwal.StoredIn(a.StateDir)
+	if err != nil && !errors.Is(err, etcdwal.ErrNone) {
+		a.Status.Say("%.300q", err.Error())
+	}
+	return state
 }

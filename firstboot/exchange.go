@@ -40,6 +40,8 @@ type exchange struct {
 	ticket  hullmark.Ticket
 	opened  statedisk.Opened
 	proceed *wire.Proceed
+	// joinAnew says that M6 takes the node that the disk holds for none: its member of etcd came back with less than it had acknowledged.
+	joinAnew bool
 	// fused is set once register 15 is extended, or may be.
 	fused bool
 	// machineBegan is when the machine was started by its verifier's clock, in Unix time; 0 if M6 did not say the time.
@@ -91,7 +93,7 @@ func (x *exchange) run(ctx context.Context) error {
 	if x.warning != nil {
 		x.agent.Status.Warn(x.warning)
 	}
-	x.send(&wire.Progress{Ready: true})
+	x.send(&wire.Progress{Ready: true, Etcd: wire.FromEtcdState(x.agent.etcdState())})
 	return nil
 }
 
@@ -264,7 +266,7 @@ func (x *exchange) openDisk(ctx context.Context) error {
 	}
 	return x.say(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
 		Issued: x.ticket.Disk.Epoch.Issued, EpochRead: opened.EpochRead, Joined: opened.Joined, LastBoot: opened.LastBoot,
-		Addresses: ownAddresses(x.stream.Context(), x.agent.config), CertificateEnds: opened.CertificateEnds,
+		Addresses: ownAddresses(x.stream.Context(), x.agent.config), CertificateEnds: opened.CertificateEnds, Etcd: wire.FromEtcdState(opened.Etcd),
 	}}})
 }
 
@@ -310,10 +312,11 @@ func (x *exchange) awaitProceed(ctx context.Context) error {
 
 // check refuses M6 that could not be carried out.
 func (x *exchange) check(ctx context.Context, proceed *wire.Proceed) error {
+	x.joinAnew = proceed.GetJoinAnew()
 	if err := x.checkProceed(proceed); err != nil {
 		return err
 	}
-	if x.opened.Joined {
+	if x.comesBack() {
 		return nil
 	}
 	if err := x.validate(ctx, proceed.GetKubeadmDocuments()); err != nil {

@@ -50,8 +50,11 @@ const readyTimeout = 20 * time.Minute
 // roots are where Proceed may place files, and the folders of the state disk that are bound there.
 var roots = map[string]string{"/etc/kubernetes/": "etc-kubernetes", "/var/lib/hullmark/": "var/lib/hullmark"}
 
+// comesBack reports that the disk holds a node that is to be started.
+func (x *exchange) comesBack() bool { return x.opened.Joined && !x.joinAnew }
+
 // joins reports that kubeadm join is to run: the join service admitted the machine, and its disk holds no node.
-func (x *exchange) joins() bool { return x.service != "" && !x.opened.Joined }
+func (x *exchange) joins() bool { return x.service != "" && !x.comesBack() }
 
 // place returns where on the state disk a file lies that programs see at name.
 func place(name string) (string, error) {
@@ -105,7 +108,7 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 	if hullmark.Role(x.proceed.GetRole()) == hullmark.ControlPlane {
 		x.startJoinService(ctx)
 	}
-	if x.opened.Joined {
+	if x.comesBack() {
 		if err := errors.Join(x.readyKubelet(), x.renew(ctx)); err != nil {
 			return err
 		}
@@ -151,6 +154,11 @@ func (x *exchange) placeFiles() error {
 	defer wire.WipeFiles(x.proceed.GetFiles())
 	if err := x.checkOperator(nil, true); err != nil {
 		return err
+	}
+	if x.joinAnew { // Else a boot that ends here would take for a node what is left of it.
+		if err := storeFile(x.agent.intentFile(), statedisk.IntentStarted); err != nil {
+			return fmt.Errorf("record intent: %w", err)
+		}
 	}
 	if x.joins() {
 		if err := x.agent.removeState(kubeadm.JoinRemains()...); err != nil {

@@ -52,11 +52,19 @@ func (x *exchange) checkProceed(p *wire.Proceed) error {
 	if err := x.checkOperator(p.GetFiles(), false); err != nil {
 		return err
 	}
-	err := errors.Join(x.checkRole(p), x.checkOwned(p), x.checkMaterial(p), x.checkBootstrap(p), x.checkEndpoint(p), x.checkSnapshot(p), checkAddress(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
+	err := errors.Join(x.checkAnew(p), x.checkRole(p), x.checkOwned(p), x.checkMaterial(p), x.checkBootstrap(p), x.checkEndpoint(p), x.checkSnapshot(p), checkAddress(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
 	if err == nil {
 		return nil
 	}
 	return &hullmark.Condition{Code: "proceed-refused", Step: StepEpoch, Title: err.Error(), Next: "use a hullmark of this image's release"}
+}
+
+// checkAnew refuses to give a node up but for a control plane whose records could be read.
+func (x *exchange) checkAnew(p *wire.Proceed) error {
+	if !x.joinAnew || x.kind == hullmark.Rejoin && x.opened.Joined && !x.ticket.Disk.Epoch.Unchecked && hullmark.Role(p.GetRole()) == hullmark.ControlPlane {
+		return nil
+	}
+	return fmt.Errorf("only a control plane that comes back by its record joins anew, not a %.20q by %s", p.GetRole(), x.kind)
 }
 
 func (x *exchange) checkRole(p *wire.Proceed) error {
@@ -74,7 +82,7 @@ func (x *exchange) checkRole(p *wire.Proceed) error {
 
 // checkMaterial looks for what kubeadm needs and cannot say before the fuse that it lacks.
 func (x *exchange) checkMaterial(p *wire.Proceed) error {
-	if x.kind == hullmark.Init && !x.opened.Joined && len(p.GetManifests()) == 0 {
+	if x.kind == hullmark.Init && !x.comesBack() && len(p.GetManifests()) == 0 {
 		return errors.New("there is no manifest: at least the pod network's is needed")
 	}
 	if !x.joins() {
@@ -119,7 +127,7 @@ func (x *exchange) checkEndpoint(p *wire.Proceed) error {
 	switch {
 	case p.GetEndpoint() == "" && len(p.GetNames()) == 0:
 		return nil
-	case !x.opened.Joined || !hullmark.ValidEndpoint(p.GetEndpoint()):
+	case !x.comesBack() || !hullmark.ValidEndpoint(p.GetEndpoint()):
 		return fmt.Errorf("endpoint %.80q: want HOST:PORT, and a node that comes back", p.GetEndpoint())
 	}
 	for _, name := range p.GetNames() {

@@ -205,6 +205,9 @@ func (a *advance) isMember(m *Machine) bool {
 // commit records that the number is on the disk.
 func (a *advance) commit(issued uint64) error {
 	return a.change(func(m *Machine, _ bool) (err error) {
+		if m.Role == hullmark.ControlPlane {
+			m.Etcd.Note(a.claim.GetEtcd().HullmarkEtcdState())
+		}
 		m.Record, err = m.Record.Commit(a.disk, issued)
 		return err
 	})

@@ -165,7 +165,7 @@ func (x *release) makeRoom() (netip.Addr, error) {
 		return netip.Addr{}, err
 	}
 	if err := x.service.ControlPlanes.RemoveMember(x.ctx, name, own[at]); err != nil {
-		return netip.Addr{}, err
+		return netip.Addr{}, x.kept(err)
 	}
 	if err := x.service.RemoveNode(x.ctx, name); err != nil {
 		return netip.Addr{}, err

@@ -132,6 +132,8 @@ type Opened struct {
 	Addresses []netip.Addr
 	// CertificateEnds is when its kubelet's client certificate ends; the start of 1970 if it holds none.
 	CertificateEnds time.Time
+	// Etcd is what its member of etcd has stored on the disk; zero if there is none, or none that can be read.
+	Etcd hullmark.EtcdState
 }
 
 // Grant sends M4 and receives M5. The ticket's epoch must be recorded before.
@@ -159,7 +161,10 @@ func (c *Conversation) Grant(ticket hullmark.Ticket) (Opened, error) {
 }
 
 func readOpened(message *wire.Opened) Opened {
-	opened := Opened{EpochRead: message.GetEpochRead(), Joined: message.GetJoined(), LastBoot: message.GetLastBoot(), CertificateEnds: time.Unix(message.GetCertificateEnds(), 0)}
+	opened := Opened{
+		EpochRead: message.GetEpochRead(), Joined: message.GetJoined(), LastBoot: message.GetLastBoot(),
+		CertificateEnds: time.Unix(message.GetCertificateEnds(), 0), Etcd: message.GetEtcd().HullmarkEtcdState(),
+	}
 	for _, text := range message.GetAddresses() {
 		if address, err := netip.ParseAddr(text); err == nil { // CheckFromNode refused all others.
 			opened.Addresses = append(opened.Addresses, address)
@@ -199,20 +204,20 @@ func (c *Conversation) Snapshot(content io.Reader) error {
 }
 
 // Follow receives M7 until the node is Ready or failed, and hands each message
-// to report. A failure is a *NodeError.
-func (c *Conversation) Follow(report func(phase, message string)) error {
+// to report. It returns what the node's member of etcd has stored by then, zero if it has none. A failure is a *NodeError.
+func (c *Conversation) Follow(report func(phase, message string)) (hullmark.EtcdState, error) {
 	for {
 		message, err := c.receive("M7", c.patience.Progress)
 		if err != nil {
-			return err
+			return hullmark.EtcdState{}, err
 		}
 		progress := message.GetProgress()
 		if progress == nil {
-			return unexpected("M7")
+			return hullmark.EtcdState{}, unexpected("M7")
 		}
 		report(progress.GetPhase(), progress.GetMessage())
 		if progress.GetReady() {
-			return nil
+			return progress.GetEtcd().HullmarkEtcdState(), nil
 		}
 	}
 }

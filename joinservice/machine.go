@@ -30,6 +30,8 @@ type Machine struct {
 	Record Record `json:"disk"`
 	// Advanced is when it was last issued a number while it was Ready, by the service's clock.
 	Advanced time.Time `json:"advanced,omitzero"`
+	// Etcd is what its member of etcd had stored when it was heard of last.
+	Etcd EtcdNote `json:"etcd,omitzero"`
 	// Addresses are the ones that it may have claimed: those that M5 or a request of its kubelet named, and that it was not refused. Nothing is approved by them, but by the claims.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Refused are the others that it named last.

@@ -42,14 +42,19 @@ type release struct {
 	last stored
 	// addresses are what became of those that M5 named.
 	addresses addressClaims
+	// noted is what the record says of the machine's member of etcd; anew is set where that is not believed, and the machine joins as on an empty disk.
+	noted EtcdNote
+	anew  bool
 	// token is the public half of the token that M6 brings, empty if it brings none.
 	token string
 	// place is held by a control plane that joins; proceeded says that its M6 was sent, or may have been.
 	place     *place
 	proceeded bool
-	// phase is the one that was recorded last, at noted.
-	phase string
-	noted time.Time
+	// ready is what the member of etcd had stored once the node was Ready.
+	ready hullmark.EtcdState
+	// phase is the one that was recorded last, at phased.
+	phase  string
+	phased time.Time
 }
 
 // run goes from M1 to Ready.
@@ -78,7 +83,9 @@ func (x *release) run() (err error) {
 	if err != nil {
 		return x.finish(err)
 	}
-	return x.finish(x.conversation.Follow(x.progress))
+	state, err := x.conversation.Follow(x.progress)
+	x.ready = state
+	return x.finish(err)
 }
 
 // attest does M1 to M3, in one of the bounded places for strangers.
@@ -147,10 +154,11 @@ func (x *release) recordTicket(ctx context.Context) error {
 		if err := x.end(ctx, m.Token); err != nil {
 			return err
 		}
+		x.noted = m.Etcd
 		*m = Machine{
 			Node: x.claims.Node, Name: x.admission.Member.Name, Role: x.admission.Member.Role,
 			Trust: x.claims.Trust, Document: x.admission.Verdict.Document, Root: NamedRoot(x.policy.policy, x.claims),
-			Record: x.admission.Record, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,
+			Record: x.admission.Record, Etcd: m.Etcd, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,
 			EKCertificate: x.vouched(), CertificateEnds: m.CertificateEnds,
 		}
 		return x.checkPolicy()
@@ -215,6 +223,7 @@ func (x *release) grant() (err error) {
 // commit records what the node confirmed, with the token that M6 brings it, and
 // makes M6.
 func (x *release) commit() (proceed *wire.Proceed, err error) {
+	x.judgeMember()
 	proceed = &wire.Proceed{NodeName: x.admission.Member.Name, Role: string(x.admission.Member.Role), Time: time.Now().Unix()}
 	if err = x.checkPolicy(); err == nil && !x.unchecked() {
 		err = x.claimAddresses(proceed)
@@ -223,14 +232,15 @@ func (x *release) commit() (proceed *wire.Proceed, err error) {
 	case err != nil: // Nothing that this ticket brings is of the policy in force, or the records do not answer.
 	case x.unchecked():
 		err = x.checkUnchecked()
-	case x.opened.Joined && x.lacksCertificate():
+	case x.comesBack() && x.lacksCertificate():
 		err = x.addBootstrap(proceed)
-	case x.opened.Joined:
+	case x.comesBack():
 		err = x.confirm("")
 	default:
+		proceed.JoinAnew = x.anew
 		err = x.addMaterial(proceed)
 	}
-	if err == nil && x.opened.Joined {
+	if err == nil && x.comesBack() {
 		err = x.addEndpoint(proceed)
 	}
 	if err == nil {
@@ -262,6 +272,7 @@ func (x *release) confirm(token string) error {
 		}
 		m.Record, m.Token, m.FirstKey = record, token, ""
 		x.addresses.note(m)
+		x.noteMember(m)
 		m.State, m.Phase, m.Condition = MachineJoining, "", nil
 		return nil
 	})
@@ -283,10 +294,10 @@ func (x *release) stale(record Record) *hullmark.Condition {
 
 // progress records what the node does now and then.
 func (x *release) progress(phase, _ string) {
-	if phase == x.phase || time.Since(x.noted) < progressPause {
+	if phase == x.phase || time.Since(x.phased) < progressPause {
 		return
 	}
-	x.phase, x.noted = phase, time.Now()
+	x.phase, x.phased = phase, time.Now()
 	x.note(func(m *Machine) { m.Phase = cut(phase) })
 }
 
@@ -316,7 +327,10 @@ func (x *release) finish(err error) error {
 		x.revoke(x.ctx, x.token)
 	case err == nil:
 		left := x.revoke(x.ctx, x.token)
-		x.note(func(m *Machine) { m.State, m.Token, m.Phase, m.Condition = MachineReady, left, "", nil })
+		x.note(func(m *Machine) {
+			m.State, m.Token, m.Phase, m.Condition = MachineReady, left, "", nil
+			m.Etcd.Note(x.hosted(x.ready))
+		})
 	case errors.As(err, &reported):
 		left := x.revoke(x.ctx, x.token)
 		x.note(func(m *Machine) { m.State, m.Token, m.Condition = MachineFailed, left, brief(reported.Condition) })

@@ -18,8 +18,14 @@ type Outage interface {
 	// Lasts reports whether control planes may come back although no record can be read: this service's own disk was opened
 	// by `hullmark recover` in this boot, and no record was read since.
 	Lasts() bool
-	// LastSeen returns a control plane's disk record as this service read it last.
-	LastSeen(node hullmark.NodeID) (Record, bool)
+	// LastSeen returns what this service read last of a control plane's record.
+	LastSeen(node hullmark.NodeID) (Seen, bool)
+}
+
+// Seen is what a service keeps of a control plane's record for an outage.
+type Seen struct {
+	Disk Record   `json:"disk"`
+	Etcd EtcdNote `json:"etcd,omitzero"`
 }
 
 // admitUnchecked lets a control plane come back whose record cannot be read, if the service may do that: after a total outage
@@ -35,8 +41,8 @@ func (x *release) admitUnchecked(cause error) error {
 	if member, ok := desk.Policy.Member(x.claims.Node); !ok || member.Role != hullmark.ControlPlane {
 		return cause
 	}
-	if seen, ok := x.service.Outage.LastSeen(x.claims.Node); ok && seen.Disk != x.claims.Disk.UUID {
-		return rolledBack("disk "+seen.Disk.String(), "disk "+x.claims.Disk.UUID.String())
+	if seen, ok := x.service.Outage.LastSeen(x.claims.Node); ok && seen.Disk.Disk != x.claims.Disk.UUID {
+		return rolledBack("disk "+seen.Disk.Disk.String(), "disk "+x.claims.Disk.UUID.String())
 	}
 	admission, err := desk.Recover(hullmark.Rejoin, x.claims)
 	if err != nil {
@@ -57,8 +63,12 @@ func (x *release) checkUnchecked() error {
 			Next: "wait: the node tries again by itself",
 		}
 	}
-	if seen, ok := x.service.Outage.LastSeen(x.claims.Node); ok && x.opened.EpochRead < seen.Committed {
-		return rolledBack(fmt.Sprintf("epoch ≥ %d", seen.Committed), fmt.Sprintf("epoch %d", x.opened.EpochRead))
+	seen, ok := x.service.Outage.LastSeen(x.claims.Node)
+	if ok && x.opened.EpochRead < seen.Disk.Committed {
+		return rolledBack(fmt.Sprintf("epoch ≥ %d", seen.Disk.Committed), fmt.Sprintf("epoch %d", x.opened.EpochRead))
+	}
+	if why := seen.Etcd.Missing(x.opened.Etcd); why != "" {
+		return forgetful(seen.Etcd.EtcdState, why)
 	}
 	return nil
 }

@@ -15,20 +15,20 @@ func outage(t *testing.T, lasts bool) *site {
 	s.controlPlanes(t)
 	s.join(t)
 	s.reboot()
-	s.service.Outage = known{lasts: lasts, record: s.machine(t).Record}
+	s.service.Outage = known{lasts: lasts, seen: joinservice.Seen{Disk: s.machine(t).Record, Etcd: s.machine(t).Etcd}}
 	s.records.SetDown(true)
 	return s
 }
 
 // known is an outage before which one control plane's record was seen.
 type known struct {
-	lasts  bool
-	record joinservice.Record
+	lasts bool
+	seen  joinservice.Seen
 }
 
 func (k known) Lasts() bool { return k.lasts }
 
-func (k known) LastSeen(hullmark.NodeID) (joinservice.Record, bool) { return k.record, true }
+func (k known) LastSeen(hullmark.NodeID) (joinservice.Seen, bool) { return k.seen, true }
 
 // While an outage lasts a control plane comes back without a record, of which nothing is changed; afterwards it comes back by it.
 func TestControlPlaneComesBackInAnOutage(t *testing.T) {

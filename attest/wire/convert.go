@@ -41,6 +41,21 @@ func (x *Disk) DiskClaim() (hullmark.DiskClaim, error) {
 	return d, nil
 }
 
+// FromEtcdState returns what a member of etcd has stored as it is sent; nothing is absent.
+func FromEtcdState(s hullmark.EtcdState) *EtcdState {
+	if s == (hullmark.EtcdState{}) {
+		return nil
+	}
+	return &EtcdState{Cluster: s.Cluster, Member: s.Member, Term: s.Term, Vote: s.Vote, Commit: s.Commit, Last: s.Last, LastTerm: s.LastTerm}
+}
+
+// HullmarkEtcdState reads it; zero is none.
+func (x *EtcdState) HullmarkEtcdState() hullmark.EtcdState {
+	return hullmark.EtcdState{
+		Cluster: x.GetCluster(), Member: x.GetMember(), Term: x.GetTerm(), Vote: x.GetVote(), Commit: x.GetCommit(), Last: x.GetLast(), LastTerm: x.GetLastTerm(),
+	}
+}
+
 // FromTicket returns a ticket as it is sent. The message shares the disk key's
 // memory: wiping the secret once the message is sent wipes both.
 func FromTicket(t hullmark.Ticket) *Ticket {

@@ -727,6 +727,7 @@ type Opened struct {
 	LastBoot        string                 `protobuf:"bytes,4,opt,name=last_boot,json=lastBoot,proto3" json:"last_boot,omitempty"`                       // RFC 3339, by the node's own clock; for people
 	Addresses       []string               `protobuf:"bytes,5,rep,name=addresses,proto3" json:"addresses,omitempty"`                                     // the node's own IP addresses, first the one at which it was reached; for its kubeadm documents
 	CertificateEnds int64                  `protobuf:"varint,6,opt,name=certificate_ends,json=certificateEnds,proto3" json:"certificate_ends,omitempty"` // Unix time in seconds at which its kubelet's client certificate ends; 0 if it holds none
+	Etcd            *EtcdState             `protobuf:"bytes,10,opt,name=etcd,proto3" json:"etcd,omitempty"`                                              // what its member of etcd has stored; absent if there is none, or none that can be read
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -803,6 +804,106 @@ func (x *Opened) GetCertificateEnds() int64 {
 	return 0
 }
 
+func (x *Opened) GetEtcd() *EtcdState {
+	if x != nil {
+		return x.Etcd
+	}
+	return nil
+}
+
+// EtcdState is hullmark.EtcdState.
+type EtcdState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Cluster       uint64                 `protobuf:"varint,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	Member        uint64                 `protobuf:"varint,2,opt,name=member,proto3" json:"member,omitempty"`
+	Term          uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	Vote          uint64                 `protobuf:"varint,4,opt,name=vote,proto3" json:"vote,omitempty"`
+	Commit        uint64                 `protobuf:"varint,5,opt,name=commit,proto3" json:"commit,omitempty"`
+	Last          uint64                 `protobuf:"varint,6,opt,name=last,proto3" json:"last,omitempty"`
+	LastTerm      uint64                 `protobuf:"varint,7,opt,name=last_term,json=lastTerm,proto3" json:"last_term,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EtcdState) Reset() {
+	*x = EtcdState{}
+	mi := &file_wire_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EtcdState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EtcdState) ProtoMessage() {}
+
+func (x *EtcdState) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EtcdState.ProtoReflect.Descriptor instead.
+func (*EtcdState) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *EtcdState) GetCluster() uint64 {
+	if x != nil {
+		return x.Cluster
+	}
+	return 0
+}
+
+func (x *EtcdState) GetMember() uint64 {
+	if x != nil {
+		return x.Member
+	}
+	return 0
+}
+
+func (x *EtcdState) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *EtcdState) GetVote() uint64 {
+	if x != nil {
+		return x.Vote
+	}
+	return 0
+}
+
+func (x *EtcdState) GetCommit() uint64 {
+	if x != nil {
+		return x.Commit
+	}
+	return 0
+}
+
+func (x *EtcdState) GetLast() uint64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+func (x *EtcdState) GetLastTerm() uint64 {
+	if x != nil {
+		return x.LastTerm
+	}
+	return 0
+}
+
 // File is one file that the node writes on its encrypted disk.
 type File struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -815,7 +916,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -827,7 +928,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -840,7 +941,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{9}
+	return file_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *File) GetPath() string {
@@ -879,13 +980,14 @@ type Proceed struct {
 	Snapshot         *Snapshot              `protobuf:"bytes,10,opt,name=snapshot,proto3" json:"snapshot,omitempty"`                                        // for an init that begins a lost cluster anew
 	Address          string                 `protobuf:"bytes,11,opt,name=address,proto3" json:"address,omitempty"`                                          // the one that the node's kubelet is to name, where another of its addresses was refused
 	Refused          []*Condition           `protobuf:"bytes,12,rep,name=refused,proto3" json:"refused,omitempty"`                                          // why the node's certificates do not name some of its addresses
+	JoinAnew         bool                   `protobuf:"varint,20,opt,name=join_anew,json=joinAnew,proto3" json:"join_anew,omitempty"`                       // for a control plane that comes back: its member of etcd was removed, and it joins as on an empty disk
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Proceed) Reset() {
 	*x = Proceed{}
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -897,7 +999,7 @@ func (x *Proceed) String() string {
 func (*Proceed) ProtoMessage() {}
 
 func (x *Proceed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -910,7 +1012,7 @@ func (x *Proceed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proceed.ProtoReflect.Descriptor instead.
 func (*Proceed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{10}
+	return file_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Proceed) GetNodeName() string {
@@ -997,6 +1099,13 @@ func (x *Proceed) GetRefused() []*Condition {
 	return nil
 }
 
+func (x *Proceed) GetJoinAnew() bool {
+	if x != nil {
+		return x.JoinAnew
+	}
+	return false
+}
+
 // Snapshot announces the content that etcd begins with, which follows M6 in pieces.
 type Snapshot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1010,7 +1119,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1022,7 +1131,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1035,7 +1144,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Snapshot) GetSize() uint64 {
@@ -1073,13 +1182,14 @@ type Progress struct {
 	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	Failed        *Condition             `protobuf:"bytes,3,opt,name=failed,proto3" json:"failed,omitempty"` // set: the end, without success
 	Ready         bool                   `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`  // set: the end, with success
+	Etcd          *EtcdState             `protobuf:"bytes,10,opt,name=etcd,proto3" json:"etcd,omitempty"`    // with ready: what its member of etcd has stored by now
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1091,7 +1201,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1104,7 +1214,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{12}
+	return file_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Progress) GetPhase() string {
@@ -1135,6 +1245,13 @@ func (x *Progress) GetReady() bool {
 	return false
 }
 
+func (x *Progress) GetEtcd() *EtcdState {
+	if x != nil {
+		return x.Etcd
+	}
+	return nil
+}
+
 // Condition is hullmark.Condition.
 type Condition struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1152,7 +1269,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1281,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1294,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Condition) GetCode() string {
@@ -1244,7 +1361,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1373,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1386,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 // StatusReply holds /run/hullmark/status.json.
@@ -1282,7 +1399,7 @@ type StatusReply struct {
 
 func (x *StatusReply) Reset() {
 	*x = StatusReply{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1294,7 +1411,7 @@ func (x *StatusReply) String() string {
 func (*StatusReply) ProtoMessage() {}
 
 func (x *StatusReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1307,7 +1424,7 @@ func (x *StatusReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusReply.ProtoReflect.Descriptor instead.
 func (*StatusReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StatusReply) GetJson() []byte {
@@ -1325,7 +1442,7 @@ type JournalRequest struct {
 
 func (x *JournalRequest) Reset() {
 	*x = JournalRequest{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1454,7 @@ func (x *JournalRequest) String() string {
 func (*JournalRequest) ProtoMessage() {}
 
 func (x *JournalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1467,7 @@ func (x *JournalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalRequest.ProtoReflect.Descriptor instead.
 func (*JournalRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 // JournalChunk is a piece of the journal's text.
@@ -1363,7 +1480,7 @@ type JournalChunk struct {
 
 func (x *JournalChunk) Reset() {
 	*x = JournalChunk{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1492,7 @@ func (x *JournalChunk) String() string {
 func (*JournalChunk) ProtoMessage() {}
 
 func (x *JournalChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1505,7 @@ func (x *JournalChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalChunk.ProtoReflect.Descriptor instead.
 func (*JournalChunk) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *JournalChunk) GetText() []byte {
@@ -1412,7 +1529,7 @@ type EpochFromNode struct {
 
 func (x *EpochFromNode) Reset() {
 	*x = EpochFromNode{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1541,7 @@ func (x *EpochFromNode) String() string {
 func (*EpochFromNode) ProtoMessage() {}
 
 func (x *EpochFromNode) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1554,7 @@ func (x *EpochFromNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochFromNode.ProtoReflect.Descriptor instead.
 func (*EpochFromNode) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EpochFromNode) GetMessage() isEpochFromNode_Message {
@@ -1496,7 +1613,7 @@ type EpochFromService struct {
 
 func (x *EpochFromService) Reset() {
 	*x = EpochFromService{}
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1508,7 +1625,7 @@ func (x *EpochFromService) String() string {
 func (*EpochFromService) ProtoMessage() {}
 
 func (x *EpochFromService) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1521,7 +1638,7 @@ func (x *EpochFromService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochFromService.ProtoReflect.Descriptor instead.
 func (*EpochFromService) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19}
+	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EpochFromService) GetMessage() isEpochFromService_Message {
@@ -1591,7 +1708,7 @@ type EpochAsk struct {
 
 func (x *EpochAsk) Reset() {
 	*x = EpochAsk{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1720,7 @@ func (x *EpochAsk) String() string {
 func (*EpochAsk) ProtoMessage() {}
 
 func (x *EpochAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1733,7 @@ func (x *EpochAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochAsk.ProtoReflect.Descriptor instead.
 func (*EpochAsk) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EpochAsk) GetClaim() []byte {
@@ -1641,13 +1758,14 @@ type EpochClaim struct {
 	Generation    uint32                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	Owner         []byte                 `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`  // 32 bytes
 	Epoch         uint64                 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"` // what the disk holds
+	Etcd          *EtcdState             `protobuf:"bytes,10,opt,name=etcd,proto3" json:"etcd,omitempty"`   // what its member of etcd has stored; absent if there is none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EpochClaim) Reset() {
 	*x = EpochClaim{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1659,7 +1777,7 @@ func (x *EpochClaim) String() string {
 func (*EpochClaim) ProtoMessage() {}
 
 func (x *EpochClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1672,7 +1790,7 @@ func (x *EpochClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochClaim.ProtoReflect.Descriptor instead.
 func (*EpochClaim) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EpochClaim) GetNode() []byte {
@@ -1710,6 +1828,13 @@ func (x *EpochClaim) GetEpoch() uint64 {
 	return 0
 }
 
+func (x *EpochClaim) GetEtcd() *EtcdState {
+	if x != nil {
+		return x.Etcd
+	}
+	return nil
+}
+
 // EpochIssued (E2) is the number to store.
 type EpochIssued struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1720,7 +1845,7 @@ type EpochIssued struct {
 
 func (x *EpochIssued) Reset() {
 	*x = EpochIssued{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1732,7 +1857,7 @@ func (x *EpochIssued) String() string {
 func (*EpochIssued) ProtoMessage() {}
 
 func (x *EpochIssued) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1745,7 +1870,7 @@ func (x *EpochIssued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochIssued.ProtoReflect.Descriptor instead.
 func (*EpochIssued) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *EpochIssued) GetIssued() uint64 {
@@ -1765,7 +1890,7 @@ type EpochStored struct {
 
 func (x *EpochStored) Reset() {
 	*x = EpochStored{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1777,7 +1902,7 @@ func (x *EpochStored) String() string {
 func (*EpochStored) ProtoMessage() {}
 
 func (x *EpochStored) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1790,7 +1915,7 @@ func (x *EpochStored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStored.ProtoReflect.Descriptor instead.
 func (*EpochStored) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EpochStored) GetIssued() uint64 {
@@ -1809,7 +1934,7 @@ type EpochCommitted struct {
 
 func (x *EpochCommitted) Reset() {
 	*x = EpochCommitted{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1821,7 +1946,7 @@ func (x *EpochCommitted) String() string {
 func (*EpochCommitted) ProtoMessage() {}
 
 func (x *EpochCommitted) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1834,7 +1959,7 @@ func (x *EpochCommitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochCommitted.ProtoReflect.Descriptor instead.
 func (*EpochCommitted) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 var File_wire_proto protoreflect.FileDescriptor
@@ -1896,7 +2021,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x0eformat_allowed\x18\x06 \x01(\bR\rformatAllowed\x12\x1c\n" +
 	"\tcommitted\x18\a \x01(\x04R\tcommitted\x12\x16\n" +
 	"\x06issued\x18\b \x01(\x04R\x06issued\x12\x1c\n" +
-	"\tunchecked\x18\t \x01(\bR\tunchecked\"\xbd\x01\n" +
+	"\tunchecked\x18\t \x01(\bR\tunchecked\"\xe9\x01\n" +
 	"\x06Opened\x12\x16\n" +
 	"\x06issued\x18\x01 \x01(\x04R\x06issued\x12\x1d\n" +
 	"\n" +
@@ -1904,11 +2029,21 @@ const file_wire_proto_rawDesc = "" +
 	"\x06joined\x18\x03 \x01(\bR\x06joined\x12\x1b\n" +
 	"\tlast_boot\x18\x04 \x01(\tR\blastBoot\x12\x1c\n" +
 	"\taddresses\x18\x05 \x03(\tR\taddresses\x12)\n" +
-	"\x10certificate_ends\x18\x06 \x01(\x03R\x0fcertificateEnds\"H\n" +
+	"\x10certificate_ends\x18\x06 \x01(\x03R\x0fcertificateEnds\x12*\n" +
+	"\x04etcd\x18\n" +
+	" \x01(\v2\x16.hullmark.v1.EtcdStateR\x04etcd\"\xae\x01\n" +
+	"\tEtcdState\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\x04R\acluster\x12\x16\n" +
+	"\x06member\x18\x02 \x01(\x04R\x06member\x12\x12\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x12\n" +
+	"\x04vote\x18\x04 \x01(\x04R\x04vote\x12\x16\n" +
+	"\x06commit\x18\x05 \x01(\x04R\x06commit\x12\x12\n" +
+	"\x04last\x18\x06 \x01(\x04R\x04last\x12\x1b\n" +
+	"\tlast_term\x18\a \x01(\x04R\blastTerm\"H\n" +
 	"\x04File\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\fR\acontent\x12\x12\n" +
-	"\x04mode\x18\x03 \x01(\rR\x04mode\"\x89\x03\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\"\xa6\x03\n" +
 	"\aProceed\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12+\n" +
@@ -1922,17 +2057,20 @@ const file_wire_proto_rawDesc = "" +
 	"\bsnapshot\x18\n" +
 	" \x01(\v2\x15.hullmark.v1.SnapshotR\bsnapshot\x12\x18\n" +
 	"\aaddress\x18\v \x01(\tR\aaddress\x120\n" +
-	"\arefused\x18\f \x03(\v2\x16.hullmark.v1.ConditionR\arefused\"b\n" +
+	"\arefused\x18\f \x03(\v2\x16.hullmark.v1.ConditionR\arefused\x12\x1b\n" +
+	"\tjoin_anew\x18\x14 \x01(\bR\bjoinAnew\"b\n" +
 	"\bSnapshot\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x04R\x04size\x12\x16\n" +
 	"\x06sha256\x18\x02 \x01(\fR\x06sha256\x12\x16\n" +
 	"\x06backup\x18\x03 \x01(\fR\x06backup\x12\x12\n" +
-	"\x04bump\x18\x04 \x01(\x04R\x04bump\"\x80\x01\n" +
+	"\x04bump\x18\x04 \x01(\x04R\x04bump\"\xac\x01\n" +
 	"\bProgress\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +
 	"\x06failed\x18\x03 \x01(\v2\x16.hullmark.v1.ConditionR\x06failed\x12\x14\n" +
-	"\x05ready\x18\x04 \x01(\bR\x05ready\"\xd3\x01\n" +
+	"\x05ready\x18\x04 \x01(\bR\x05ready\x12*\n" +
+	"\x04etcd\x18\n" +
+	" \x01(\v2\x16.hullmark.v1.EtcdStateR\x04etcd\"\xd3\x01\n" +
 	"\tCondition\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x12\n" +
 	"\x04step\x18\x02 \x01(\tR\x04step\x12\x14\n" +
@@ -1959,7 +2097,7 @@ const file_wire_proto_rawDesc = "" +
 	"\amessage\"2\n" +
 	"\bEpochAsk\x12\x14\n" +
 	"\x05claim\x18\x01 \x01(\fR\x05claim\x12\x10\n" +
-	"\x03mac\x18\x02 \x01(\fR\x03mac\"\x80\x01\n" +
+	"\x03mac\x18\x02 \x01(\fR\x03mac\"\xac\x01\n" +
 	"\n" +
 	"EpochClaim\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\fR\x04node\x12\x12\n" +
@@ -1968,7 +2106,9 @@ const file_wire_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\rR\n" +
 	"generation\x12\x14\n" +
 	"\x05owner\x18\x04 \x01(\fR\x05owner\x12\x14\n" +
-	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\"%\n" +
+	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12*\n" +
+	"\x04etcd\x18\n" +
+	" \x01(\v2\x16.hullmark.v1.EtcdStateR\x04etcd\"%\n" +
 	"\vEpochIssued\x12\x16\n" +
 	"\x06issued\x18\x01 \x01(\x04R\x06issued\"%\n" +
 	"\vEpochStored\x12\x16\n" +
@@ -1994,7 +2134,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 	return file_wire_proto_rawDescData
 }
 
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_wire_proto_goTypes = []any{
 	(*FromNode)(nil),         // 0: hullmark.v1.FromNode
 	(*FromVerifier)(nil),     // 1: hullmark.v1.FromVerifier
@@ -2005,58 +2145,62 @@ var file_wire_proto_goTypes = []any{
 	(*Proof)(nil),            // 6: hullmark.v1.Proof
 	(*Ticket)(nil),           // 7: hullmark.v1.Ticket
 	(*Opened)(nil),           // 8: hullmark.v1.Opened
-	(*File)(nil),             // 9: hullmark.v1.File
-	(*Proceed)(nil),          // 10: hullmark.v1.Proceed
-	(*Snapshot)(nil),         // 11: hullmark.v1.Snapshot
-	(*Progress)(nil),         // 12: hullmark.v1.Progress
-	(*Condition)(nil),        // 13: hullmark.v1.Condition
-	(*StatusRequest)(nil),    // 14: hullmark.v1.StatusRequest
-	(*StatusReply)(nil),      // 15: hullmark.v1.StatusReply
-	(*JournalRequest)(nil),   // 16: hullmark.v1.JournalRequest
-	(*JournalChunk)(nil),     // 17: hullmark.v1.JournalChunk
-	(*EpochFromNode)(nil),    // 18: hullmark.v1.EpochFromNode
-	(*EpochFromService)(nil), // 19: hullmark.v1.EpochFromService
-	(*EpochAsk)(nil),         // 20: hullmark.v1.EpochAsk
-	(*EpochClaim)(nil),       // 21: hullmark.v1.EpochClaim
-	(*EpochIssued)(nil),      // 22: hullmark.v1.EpochIssued
-	(*EpochStored)(nil),      // 23: hullmark.v1.EpochStored
-	(*EpochCommitted)(nil),   // 24: hullmark.v1.EpochCommitted
+	(*EtcdState)(nil),        // 9: hullmark.v1.EtcdState
+	(*File)(nil),             // 10: hullmark.v1.File
+	(*Proceed)(nil),          // 11: hullmark.v1.Proceed
+	(*Snapshot)(nil),         // 12: hullmark.v1.Snapshot
+	(*Progress)(nil),         // 13: hullmark.v1.Progress
+	(*Condition)(nil),        // 14: hullmark.v1.Condition
+	(*StatusRequest)(nil),    // 15: hullmark.v1.StatusRequest
+	(*StatusReply)(nil),      // 16: hullmark.v1.StatusReply
+	(*JournalRequest)(nil),   // 17: hullmark.v1.JournalRequest
+	(*JournalChunk)(nil),     // 18: hullmark.v1.JournalChunk
+	(*EpochFromNode)(nil),    // 19: hullmark.v1.EpochFromNode
+	(*EpochFromService)(nil), // 20: hullmark.v1.EpochFromService
+	(*EpochAsk)(nil),         // 21: hullmark.v1.EpochAsk
+	(*EpochClaim)(nil),       // 22: hullmark.v1.EpochClaim
+	(*EpochIssued)(nil),      // 23: hullmark.v1.EpochIssued
+	(*EpochStored)(nil),      // 24: hullmark.v1.EpochStored
+	(*EpochCommitted)(nil),   // 25: hullmark.v1.EpochCommitted
 }
 var file_wire_proto_depIdxs = []int32{
 	6,  // 0: hullmark.v1.FromNode.proof:type_name -> hullmark.v1.Proof
 	8,  // 1: hullmark.v1.FromNode.opened:type_name -> hullmark.v1.Opened
-	12, // 2: hullmark.v1.FromNode.progress:type_name -> hullmark.v1.Progress
+	13, // 2: hullmark.v1.FromNode.progress:type_name -> hullmark.v1.Progress
 	2,  // 3: hullmark.v1.FromVerifier.call:type_name -> hullmark.v1.Call
 	5,  // 4: hullmark.v1.FromVerifier.challenge:type_name -> hullmark.v1.Challenge
 	7,  // 5: hullmark.v1.FromVerifier.ticket:type_name -> hullmark.v1.Ticket
-	10, // 6: hullmark.v1.FromVerifier.proceed:type_name -> hullmark.v1.Proceed
-	13, // 7: hullmark.v1.FromVerifier.denied:type_name -> hullmark.v1.Condition
+	11, // 6: hullmark.v1.FromVerifier.proceed:type_name -> hullmark.v1.Proceed
+	14, // 7: hullmark.v1.FromVerifier.denied:type_name -> hullmark.v1.Condition
 	4,  // 8: hullmark.v1.Hello.disk:type_name -> hullmark.v1.Disk
-	9,  // 9: hullmark.v1.Proceed.files:type_name -> hullmark.v1.File
-	11, // 10: hullmark.v1.Proceed.snapshot:type_name -> hullmark.v1.Snapshot
-	13, // 11: hullmark.v1.Proceed.refused:type_name -> hullmark.v1.Condition
-	13, // 12: hullmark.v1.Progress.failed:type_name -> hullmark.v1.Condition
-	13, // 13: hullmark.v1.Condition.because:type_name -> hullmark.v1.Condition
-	20, // 14: hullmark.v1.EpochFromNode.ask:type_name -> hullmark.v1.EpochAsk
-	23, // 15: hullmark.v1.EpochFromNode.stored:type_name -> hullmark.v1.EpochStored
-	22, // 16: hullmark.v1.EpochFromService.issued:type_name -> hullmark.v1.EpochIssued
-	24, // 17: hullmark.v1.EpochFromService.committed:type_name -> hullmark.v1.EpochCommitted
-	13, // 18: hullmark.v1.EpochFromService.denied:type_name -> hullmark.v1.Condition
-	1,  // 19: hullmark.v1.Node.Release:input_type -> hullmark.v1.FromVerifier
-	14, // 20: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
-	16, // 21: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
-	0,  // 22: hullmark.v1.JoinService.Release:input_type -> hullmark.v1.FromNode
-	18, // 23: hullmark.v1.JoinService.Epoch:input_type -> hullmark.v1.EpochFromNode
-	0,  // 24: hullmark.v1.Node.Release:output_type -> hullmark.v1.FromNode
-	15, // 25: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
-	17, // 26: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
-	1,  // 27: hullmark.v1.JoinService.Release:output_type -> hullmark.v1.FromVerifier
-	19, // 28: hullmark.v1.JoinService.Epoch:output_type -> hullmark.v1.EpochFromService
-	24, // [24:29] is the sub-list for method output_type
-	19, // [19:24] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	9,  // 9: hullmark.v1.Opened.etcd:type_name -> hullmark.v1.EtcdState
+	10, // 10: hullmark.v1.Proceed.files:type_name -> hullmark.v1.File
+	12, // 11: hullmark.v1.Proceed.snapshot:type_name -> hullmark.v1.Snapshot
+	14, // 12: hullmark.v1.Proceed.refused:type_name -> hullmark.v1.Condition
+	14, // 13: hullmark.v1.Progress.failed:type_name -> hullmark.v1.Condition
+	9,  // 14: hullmark.v1.Progress.etcd:type_name -> hullmark.v1.EtcdState
+	14, // 15: hullmark.v1.Condition.because:type_name -> hullmark.v1.Condition
+	21, // 16: hullmark.v1.EpochFromNode.ask:type_name -> hullmark.v1.EpochAsk
+	24, // 17: hullmark.v1.EpochFromNode.stored:type_name -> hullmark.v1.EpochStored
+	23, // 18: hullmark.v1.EpochFromService.issued:type_name -> hullmark.v1.EpochIssued
+	25, // 19: hullmark.v1.EpochFromService.committed:type_name -> hullmark.v1.EpochCommitted
+	14, // 20: hullmark.v1.EpochFromService.denied:type_name -> hullmark.v1.Condition
+	9,  // 21: hullmark.v1.EpochClaim.etcd:type_name -> hullmark.v1.EtcdState
+	1,  // 22: hullmark.v1.Node.Release:input_type -> hullmark.v1.FromVerifier
+	15, // 23: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
+	17, // 24: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
+	0,  // 25: hullmark.v1.JoinService.Release:input_type -> hullmark.v1.FromNode
+	19, // 26: hullmark.v1.JoinService.Epoch:input_type -> hullmark.v1.EpochFromNode
+	0,  // 27: hullmark.v1.Node.Release:output_type -> hullmark.v1.FromNode
+	16, // 28: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
+	18, // 29: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
+	1,  // 30: hullmark.v1.JoinService.Release:output_type -> hullmark.v1.FromVerifier
+	20, // 31: hullmark.v1.JoinService.Epoch:output_type -> hullmark.v1.EpochFromService
+	27, // [27:32] is the sub-list for method output_type
+	22, // [22:27] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -2078,11 +2222,11 @@ func file_wire_proto_init() {
 		(*FromVerifier_Denied)(nil),
 		(*FromVerifier_Snapshot)(nil),
 	}
-	file_wire_proto_msgTypes[18].OneofWrappers = []any{
+	file_wire_proto_msgTypes[19].OneofWrappers = []any{
 		(*EpochFromNode_Ask)(nil),
 		(*EpochFromNode_Stored)(nil),
 	}
-	file_wire_proto_msgTypes[19].OneofWrappers = []any{
+	file_wire_proto_msgTypes[20].OneofWrappers = []any{
 		(*EpochFromService_Issued)(nil),
 		(*EpochFromService_Committed)(nil),
 		(*EpochFromService_Denied)(nil),
@@ -2093,7 +2237,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -68,6 +68,8 @@ type Opened struct {
 	LastBoot string `json:"lastBoot,omitempty"`
 	// CertificateEnds is when the kubelet's newest client certificate on the disk ends, in Unix time; 0 if there is none.
 	CertificateEnds int64 `json:"certificateEnds,omitempty"`
+	// Etcd is what a member of etcd has stored on the disk; zero if there is none, or none that can be read.
+	Etcd hullmark.EtcdState `json:"etcd,omitzero"`
 }
 
 // Client asks the helper.

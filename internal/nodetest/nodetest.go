@@ -45,6 +45,8 @@ type Node struct {
 	Epoch uint64
 	// Unjoined says that no kubeadm finished on the disk although it is ready.
 	Unjoined bool
+	// Etcd, if set, is what M5 and the last M7 say that the machine's member of etcd has stored; by default always the same.
+	Etcd func() hullmark.EtcdState
 	// LastBoot is what M5 says of the last boot.
 	LastBoot string
 	// CertificateEnds is when M5 says that the kubelet's certificate ends; zero is tomorrow.
@@ -435,7 +437,7 @@ func (n *Node) open(stream stream) error {
 	n.observe("M5")
 	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
 		Issued: epoch.Issued, EpochRead: read, Joined: n.Disk.State == hullmark.DiskReady && !n.Unjoined, LastBoot: n.LastBoot, Addresses: n.addresses(),
-		CertificateEnds: n.certificateEnds().Unix(),
+		CertificateEnds: n.certificateEnds().Unix(), Etcd: n.etcd(),
 	}}})
 }
 
@@ -452,6 +454,14 @@ func (n *Node) addresses() []string {
 		return []string{"192.0.2.7"}
 	}
 	return n.Addresses
+}
+
+// etcd is what is said of the member of etcd.
+func (n *Node) etcd() *wire.EtcdState {
+	if n.Etcd == nil {
+		return &wire.EtcdState{Cluster: 1, Member: 1, Term: 1, Vote: 1, Commit: 1, Last: 1, LastTerm: 1}
+	}
+	return wire.FromEtcdState(n.Etcd())
 }
 
 // finish does M7; from then on the machine's disk is ready.
@@ -474,7 +484,7 @@ func (n *Node) finish(stream stream) error {
 			return err
 		}
 	}
-	progress := &wire.Progress{Phase: "KUBEADM", Message: "node is ready", Ready: true}
+	progress := &wire.Progress{Phase: "KUBEADM", Message: "node is ready", Ready: true, Etcd: n.etcd()}
 	if n.Fail != nil {
 		progress = &wire.Progress{Phase: "KUBEADM", Failed: wire.FromCondition(n.Fail)}
 	}

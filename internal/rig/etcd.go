@@ -65,7 +65,7 @@ func (e *Etcd) Start(name string, at netip.Addr, others ...string) error {
 	}
 	file := func(name string) string { return filepath.Join(dir, name) }
 	p, err := Launch(dir, exec.Command(filepath.Join(e.bin, "etcd"),
-		"--name="+name, "--data-dir="+file("data"), "--initial-cluster-state="+state,
+		"--name="+name, "--data-dir="+e.Data(name), "--initial-cluster-state="+state,
 		"--initial-cluster="+strings.Join(append(others, name+"="+e.PeerURL(at)), ","),
 		"--listen-client-urls="+e.ClientURL(at), "--advertise-client-urls="+e.ClientURL(at),
 		"--listen-peer-urls="+e.PeerURL(at), "--initial-advertise-peer-urls="+e.PeerURL(at),
@@ -102,6 +102,9 @@ func (e *Etcd) Kill(name string) error { return e.running[name].Stop() }
 func (e *Etcd) Forget(name string) error {
 	return errors.Join(e.Kill(name), os.RemoveAll(filepath.Join(e.dir, name)))
 }
+
+// Data is the folder of what a member keeps.
+func (e *Etcd) Data(name string) string { return filepath.Join(e.dir, name, "data") }
 
 // Stop ends all members.
 func (e *Etcd) Stop() error {

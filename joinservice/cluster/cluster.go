@@ -46,6 +46,8 @@ type DiskEpoch struct {
 	Disk hullmark.UUID `json:"disk"`
 	// Epoch is its counter.
 	Epoch uint64 `json:"epoch"`
+	// Etcd is what the machine's member of etcd had stored on it; zero if that was never heard.
+	Etcd hullmark.EtcdState `json:"etcd,omitzero"`
 }
 
 // Cluster is the content of a cluster file.

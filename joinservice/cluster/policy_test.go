@@ -136,13 +136,13 @@ func TestCheckEpoch(t *testing.T) {
 		t.Errorf("a machine of which nothing is known: %v", err)
 	}
 	c.KeepEpoch(node, known)
-	for name, found := range map[string]DiskEpoch{"an older copy": {known.Disk, 4}, "another disk": {hullmark.UUID{3}, 9}} {
+	for name, found := range map[string]DiskEpoch{"an older copy": {Disk: known.Disk, Epoch: 4}, "another disk": {Disk: hullmark.UUID{3}, Epoch: 9}} {
 		var condition *hullmark.Condition
 		if err := c.CheckEpoch(node, found); !errors.As(err, &condition) || condition.Code != "rollback-detected" {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	for name, found := range map[string]DiskEpoch{"the same": known, "a newer one": {known.Disk, 6}} {
+	for name, found := range map[string]DiskEpoch{"the same": known, "a newer one": {Disk: known.Disk, Epoch: 6}} {
 		if err := c.CheckEpoch(node, found); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -155,9 +155,9 @@ func TestKeepEpochMovesTheFirstNodesRecord(t *testing.T) {
 		found DiskEpoch
 		want  Initialising
 	}{
-		"newer":   {DiskEpoch{disk, 9}, Initialising{Node: node, Disk: disk, Committed: 9, Issued: 9}},
-		"older":   {DiskEpoch{disk, 2}, Initialising{Node: node, Disk: disk, Committed: 2, Issued: 6}},
-		"another": {DiskEpoch{hullmark.UUID{3}, 2}, Initialising{Node: node, Disk: hullmark.UUID{3}, Committed: 2, Issued: 2}},
+		"newer":   {DiskEpoch{Disk: disk, Epoch: 9}, Initialising{Node: node, Disk: disk, Committed: 9, Issued: 9}},
+		"older":   {DiskEpoch{Disk: disk, Epoch: 2}, Initialising{Node: node, Disk: disk, Committed: 2, Issued: 6}},
+		"another": {DiskEpoch{Disk: hullmark.UUID{3}, Epoch: 2}, Initialising{Node: node, Disk: hullmark.UUID{3}, Committed: 2, Issued: 2}},
 	} {
 		before := &Initialising{Node: node, Disk: disk, Committed: 5, Issued: 6}
 		cluster := &Cluster{Initialising: before}
@@ -170,7 +170,7 @@ func TestKeepEpochMovesTheFirstNodesRecord(t *testing.T) {
 		}
 	}
 	other := &Cluster{Initialising: &Initialising{Node: hullmark.NodeID{8}, Committed: 5}}
-	other.KeepEpoch(node, DiskEpoch{disk, 1})
+	other.KeepEpoch(node, DiskEpoch{Disk: disk, Epoch: 1})
 	if other.Initialising.Committed != 5 {
 		t.Error("another machine's epoch moved the first node's record")
 	}
@@ -182,7 +182,7 @@ func TestRebindMovesTheRecord(t *testing.T) {
 	c.KeepEpoch(from, DiskEpoch{Disk: disk, Epoch: 5})
 	c.Rebind(from, to)
 	_, old := c.Epochs[from]
-	if old || c.Epochs[to] != (DiskEpoch{disk, 5}) || c.Initialising.Node != to || *c.Initialised != to {
+	if old || c.Epochs[to] != (DiskEpoch{Disk: disk, Epoch: 5}) || c.Initialising.Node != to || *c.Initialised != to {
 		t.Errorf("got %+v, %+v, %v", c.Epochs, c.Initialising, c.Initialised)
 	}
 	c.Rebind(from, hullmark.NodeID{9})

@@ -42,8 +42,8 @@ func (c *Cluster) KeepRoot(node hullmark.NodeID, root hullmark.ClusterRoot) {
 	}
 }
 
-// Commit notes in the first node's record that it wrote the number issued to the disk.
-func (c *Cluster) Commit(node hullmark.NodeID, disk hullmark.UUID, issued uint64) error {
+// Commit notes in the first node's record that it wrote the number issued to the disk, and what the disk's member of etcd has stored; zero if it is to begin anew.
+func (c *Cluster) Commit(node hullmark.NodeID, disk hullmark.UUID, issued uint64, member hullmark.EtcdState) error {
 	record, err := c.Record(node)
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func (c *Cluster) Commit(node hullmark.NodeID, disk hullmark.UUID, issued uint64
 		return err
 	}
 	c.SetRecord(node, committed)
-	c.setEpoch(node, DiskEpoch{Disk: disk, Epoch: committed.Committed})
+	c.setEpoch(node, DiskEpoch{Disk: disk, Epoch: committed.Committed, Etcd: member})
 	return nil
 }
 
@@ -84,6 +84,36 @@ func (c *Cluster) CheckEpoch(node hullmark.NodeID, found DiskEpoch) error {
 		condition.Title = "this is not the state disk that the cluster file knows, so nothing says how recent it is"
 	}
 	return condition
+}
+
+// CheckMember refuses a member of etcd that has less than the newest that an operator has heard that it had stored: it could be an old
+// copy on a disk that is the newest in all else.
+func (c *Cluster) CheckMember(node hullmark.NodeID, found hullmark.EtcdState) error {
+	known := c.Epochs[node].Etcd
+	if known == (hullmark.EtcdState{}) {
+		return nil
+	}
+	why := joinservice.EtcdNote{EtcdState: known}.Missing(found)
+	if why == "" {
+		return nil
+	}
+	return &hullmark.Condition{
+		Code: joinservice.CodeForgetful, Step: "EPOCH", Title: "the member of etcd on the state disk has less than the cluster file knows that it had stored",
+		Expected: known.String() + ", or more", Got: why,
+		Next: "attach the newest copy of the disk, or begin with a control plane that has all of it; if there is none, and what was changed since may be lost, accept it (hullmark recover --accept-rollback)",
+	}
+}
+
+// KeepMember notes what a machine's member of etcd has stored by now, which it said once it was Ready.
+func (c *Cluster) KeepMember(node hullmark.NodeID, now hullmark.EtcdState) {
+	state, ok := c.Epochs[node]
+	if !ok {
+		return
+	}
+	note := joinservice.EtcdNote{EtcdState: state.Etcd}
+	note.Note(now)
+	state.Etcd = note.EtcdState
+	c.setEpoch(node, state)
 }
 
 // KeepEpoch makes an open disk's state the one that its machine is held to from now

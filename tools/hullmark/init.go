@@ -274,7 +274,14 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 				return err
 			}
 		}
-		return c.Commit(claims.Node, claims.Disk.UUID, admission.Ticket.Disk.Epoch.Issued)
+		var member hullmark.EtcdState
+		if opened.Joined {
+			if err := c.CheckMember(claims.Node, opened.Etcd); err != nil {
+				return err
+			}
+			member = opened.Etcd
+		}
+		return c.Commit(claims.Node, claims.Disk.UUID, admission.Ticket.Disk.Epoch.Issued, member)
 	})
 	if err != nil {
 		return nil, err
@@ -303,11 +310,13 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 
 // finish sees the node through to Ready, and then records that it was.
 func (r *initRun) finish(conversation *joinservice.Conversation, node hullmark.NodeID) error {
-	if err := r.follow(conversation); err != nil {
+	state, err := r.follow(conversation)
+	if err != nil {
 		return err
 	}
 	if err := r.file.Update(func(c *cluster.Cluster) error {
 		c.Initialised = &node
+		c.KeepMember(node, state)
 		return nil
 	}); err != nil {
 		return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -182,7 +183,15 @@ func (r *recoverRun) do(ctx context.Context) error {
 	if err := conversation.Proceed(proceed); err != nil {
 		return err
 	}
-	if err := r.follow(conversation); err != nil {
+	state, err := r.follow(conversation)
+	if err != nil {
+		return err
+	}
+	err = r.file.Update(func(c *cluster.Cluster) error {
+		c.KeepMember(claims.Node, state)
+		return nil
+	})
+	if err != nil {
 		return err
 	}
 	fmt.Fprintf(r.notes, "%s is Ready\n", admission.Member.Name)
@@ -198,9 +207,9 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 			Next: "run hullmark init again; it goes on where it was interrupted",
 		}
 	}
-	found := cluster.DiskEpoch{Disk: claims.Disk.UUID, Epoch: opened.EpochRead}
+	found := cluster.DiskEpoch{Disk: claims.Disk.UUID, Epoch: opened.EpochRead, Etcd: opened.Etcd}
 	r.show(claims.Node, found, opened.LastBoot)
-	if err := r.file.Cluster.CheckEpoch(claims.Node, found); err != nil {
+	if err := cmp.Or(r.file.Cluster.CheckEpoch(claims.Node, found), r.file.Cluster.CheckMember(claims.Node, found.Etcd)); err != nil {
 		if !r.options.acceptRollback {
 			return nil, err
 		}
@@ -246,6 +255,9 @@ func (r *recoverRun) show(node hullmark.NodeID, found cluster.DiskEpoch, lastBoo
 		return
 	}
 	fmt.Fprintf(r.notes, "cluster file  %s at epoch %d or later\n", known.Disk, known.Epoch)
+	if known.Etcd != (hullmark.EtcdState{}) {
+		fmt.Fprintf(r.notes, "etcd          %s; cluster file: %s, or more\n", found.Etcd, known.Etcd)
+	}
 }
 
 // ask wants the operator's yes; anything else is a condition that the node is told.

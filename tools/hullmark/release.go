@@ -159,10 +159,11 @@ func (r *release) refuse(conversation *joinservice.Conversation, claims attest.C
 	return errors.Join(err, said)
 }
 
-// follow prints what the node does until it is Ready.
-func (r *release) follow(conversation *joinservice.Conversation) error {
+// follow prints what the node does until it is Ready, and returns what its member of etcd has stored by then.
+func (r *release) follow(conversation *joinservice.Conversation) (hullmark.EtcdState, error) {
 	began := time.Now()
-	return unreachable(conversation.Follow(func(phase, message string) {
+	state, err := conversation.Follow(func(phase, message string) {
 		fmt.Fprintf(r.notes, "%7s  %s  %s\n", time.Since(began).Round(time.Second), printable(phase), printable(message))
-	}))
+	})
+	return state, unreachable(err)
 }

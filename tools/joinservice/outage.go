@@ -30,8 +30,8 @@ type outage struct {
 
 	mutex sync.Mutex
 	over  bool
-	// seen are the control planes' disk records, as seenPath keeps them over boots.
-	seen     map[hullmark.NodeID]joinservice.Record
+	// seen are what the control planes' records said, as seenPath keeps it over boots.
+	seen     map[hullmark.NodeID]joinservice.Seen
 	seenPath string
 }
 
@@ -60,8 +60,8 @@ func newOutage(f folder, state string, log *slog.Logger) (*outage, error) {
 	return o, nil
 }
 
-func readSeen(path string) (map[hullmark.NodeID]joinservice.Record, error) {
-	seen := map[hullmark.NodeID]joinservice.Record{}
+func readSeen(path string) (map[hullmark.NodeID]joinservice.Seen, error) {
+	seen := map[hullmark.NodeID]joinservice.Seen{}
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return seen, nil
@@ -88,8 +88,8 @@ func (o *outage) Lasts() bool {
 	return !o.over
 }
 
-// LastSeen returns a control plane's disk record as it was read last.
-func (o *outage) LastSeen(node hullmark.NodeID) (joinservice.Record, bool) {
+// LastSeen returns what was read last of a control plane's record.
+func (o *outage) LastSeen(node hullmark.NodeID) (joinservice.Seen, bool) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
 	r, ok := o.seen[node]
@@ -99,10 +99,10 @@ func (o *outage) LastSeen(node hullmark.NodeID) (joinservice.Record, bool) {
 // note notes all records, which were read just now.
 func (o *outage) note(machines []joinservice.Machine) {
 	o.end()
-	seen := map[hullmark.NodeID]joinservice.Record{}
+	seen := map[hullmark.NodeID]joinservice.Seen{}
 	for _, m := range machines {
 		if m.Role == hullmark.ControlPlane && m.Record.Committed > 0 {
-			seen[m.Node] = m.Record
+			seen[m.Node] = joinservice.Seen{Disk: m.Record, Etcd: m.Etcd}
 		}
 	}
 	o.mutex.Lock()
@@ -118,7 +118,7 @@ func (o *outage) note(machines []joinservice.Machine) {
 }
 
 // writeSeen replaces the file; after a crash it holds the old content or the new.
-func writeSeen(path string, seen map[hullmark.NodeID]joinservice.Record) error {
+func writeSeen(path string, seen map[hullmark.NodeID]joinservice.Seen) error {
 	content, err := json.Marshal(seen)
 	if err != nil {
 		return err

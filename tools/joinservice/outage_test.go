@@ -73,15 +73,16 @@ func TestOutageRemembersControlPlanes(t *testing.T) {
 	}
 	plane, worker := hullmark.NodeID{1}, hullmark.NodeID{2}
 	record := joinservice.Record{Disk: hullmark.UUID{7}, Committed: 3, Issued: 4}
+	note := joinservice.EtcdNote{EtcdState: hullmark.EtcdState{Member: 9, Term: 2, Last: 3}, Removed: true}
 	o := start()
 	o.note([]joinservice.Machine{
-		{Node: plane, Role: hullmark.ControlPlane, Record: record}, {Node: worker, Role: hullmark.Worker, Record: record},
+		{Node: plane, Role: hullmark.ControlPlane, Record: record, Etcd: note}, {Node: worker, Role: hullmark.Worker, Record: record},
 	})
 	if o.Lasts() {
 		t.Error("the outage lasts although records were read")
 	}
 	for _, o := range []*outage{o, start()} {
-		if got, ok := o.LastSeen(plane); !ok || got != record {
+		if got, ok := o.LastSeen(plane); !ok || got != (joinservice.Seen{Disk: record, Etcd: note}) {
 			t.Errorf("the control plane's record is %+v, %v", got, ok)
 		}
 		if _, ok := o.LastSeen(worker); ok {
@@ -108,7 +109,7 @@ func TestOutageRemembersControlPlanes(t *testing.T) {
 // FuzzReadSeen holds the reader of what was seen of control planes to what is written.
 func FuzzReadSeen(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "seen")
-	if err := writeSeen(path, map[hullmark.NodeID]joinservice.Record{{7}: {Disk: hullmark.UUID{8}, Committed: 1, Issued: 2}}); err != nil {
+	if err := writeSeen(path, map[hullmark.NodeID]joinservice.Seen{{7}: {Disk: joinservice.Record{Disk: hullmark.UUID{8}, Committed: 1, Issued: 2}, Etcd: joinservice.EtcdNote{Removed: true}}}); err != nil {
 		f.Fatal(err)
 	}
 	seed, err := os.ReadFile(path)

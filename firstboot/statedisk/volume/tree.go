@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/etcdwal"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 )
 
@@ -82,7 +83,7 @@ func advanceIn(dir string, epoch hullmark.Epoch) (statedisk.Opened, error) {
 	if err != nil {
 		return statedisk.Opened{}, err
 	}
-	opened := statedisk.Opened{EpochRead: e, Joined: joined(dir), LastBoot: lastBoot(dir), CertificateEnds: certificateEnds(dir)}
+	opened := statedisk.Opened{EpochRead: e, Joined: joined(dir), LastBoot: lastBoot(dir), CertificateEnds: certificateEnds(dir), Etcd: etcdState(dir)}
 	if epoch.Unchecked {
 		return opened, nil
 	}
@@ -103,6 +104,15 @@ func advanceIn(dir string, epoch hullmark.Epoch) (statedisk.Opened, error) {
 func joined(dir string) bool {
 	text, err := os.ReadFile(filepath.Join(dir, statedisk.AgentDir, statedisk.IntentFile))
 	return err == nil && string(text) == statedisk.IntentDone
+}
+
+// etcdState returns what the disk's member of etcd has stored. Of one that cannot be read whoever decides is told as of none, and the journal why.
+func etcdState(dir string) hullmark.EtcdState {
+	state, err := etcdwal.StoredIn(dir)
+	if err != nil && !errors.Is(err, etcdwal.ErrNone) {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	return state
 }
 
 func lastBoot(dir string) string {
