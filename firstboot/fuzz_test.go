@@ -24,6 +24,7 @@ func FuzzProceed(f *testing.F) {
 		{NodeName: "worker-1", Role: "worker", Files: []*wire.File{file}, Hooks: []string{"storage.service"}},
 		{NodeName: "w", Role: "worker", Files: []*wire.File{{Path: "/var/lib/hullmark/../x", Mode: 0o600}, {Path: "/etc/kubernetes//y", Mode: 0o777}}},
 		{NodeName: "cp", Role: "control-plane", Endpoint: "[2001:db8::1]:6443", Names: []string{"api.example.net", "192.0.2.1"}, Manifests: [][]byte{{1}}},
+		{NodeName: "cp", Role: "control-plane", JoinAnew: true},
 		{NodeName: "cp", Role: "control-plane", Manifests: [][]byte{{1}}, Snapshot: &wire.Snapshot{Size: 1, Bump: 1, Sha256: make([]byte, 32), Backup: make([]byte, 32)}},
 	} {
 		raw, err := proto.Marshal(p)
@@ -44,6 +45,7 @@ func FuzzProceed(f *testing.F) {
 		if x.kind == hullmark.Join || x.kind == hullmark.Rejoin {
 			x.service = "192.0.2.1:7444"
 		}
+		x.joinAnew = p.GetJoinAnew()
 		x.opened.Joined = x.kind == hullmark.Rejoin || x.kind == hullmark.Recover
 		if x.checkProceed(p) != nil {
 			return
@@ -58,6 +60,9 @@ func FuzzProceed(f *testing.F) {
 			if name == "" || len(name) > 253 || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) || r == '/' }) {
 				t.Errorf("%q is taken for a name", name)
 			}
+		}
+		if x.joinAnew && (x.kind != hullmark.Rejoin || p.GetRole() != string(hullmark.ControlPlane)) {
+			t.Errorf("a %s by %s gives its node up", p.GetRole(), x.kind)
 		}
 		if x.service == "" && p.GetRole() == string(hullmark.Worker) {
 			t.Error("an operator made a worker")

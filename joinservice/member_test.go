@@ -174,3 +174,42 @@ func TestNotes(t *testing.T) {
 		}
 	}
 }
+
+// While the node is Ready, what its member has stored is noted with each number of its disk: a copy of the member's files of that time does not come back later.
+func TestMemberIsNotedWithTheEpoch(t *testing.T) {
+	s, _, says := etcdSite(t)
+	s.join(t)
+	copied := *says
+	says.Commit, says.Last = 150, 160
+	if c := s.call(t, s.node.EpochCall()); !c.Committed {
+		t.Fatalf("%+v", c)
+	}
+	if got := s.machine(t).Etcd.EtcdState; got != *says {
+		t.Fatalf("noted is %+v", got)
+	}
+	s.later(t)
+	*says = copied
+	if c := s.call(t, s.node.EpochCall()); !c.Committed || s.machine(t).Etcd.Last != 160 {
+		t.Errorf("less is noted than before: %+v", s.machine(t).Etcd)
+	}
+	s.free(t)
+	s.reboot()
+	s.join(t)
+	if !s.node.Proceed().GetJoinAnew() {
+		t.Error("a copy of the member's files of before the last number is believed")
+	}
+}
+
+// A worker has no member of etcd, whatever it says.
+func TestWorkersMemberIsNotNoted(t *testing.T) {
+	s := newSite(t)
+	s.node.Etcd = func() hullmark.EtcdState { return stored }
+	s.join(t)
+	s.call(t, s.node.EpochCall())
+	s.reboot()
+	s.node.Etcd = func() hullmark.EtcdState { return hullmark.EtcdState{} }
+	s.join(t)
+	if got := s.machine(t).Etcd; got != (joinservice.EtcdNote{}) || s.node.Proceed().GetJoinAnew() {
+		t.Errorf("noted is %+v", got)
+	}
+}

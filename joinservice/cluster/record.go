@@ -98,7 +98,7 @@ func (c *Cluster) CheckMember(node hullmark.NodeID, found hullmark.EtcdState) er
 		return nil
 	}
 	return &hullmark.Condition{
-		Code: joinservice.CodeForgetful, Step: "EPOCH", Title: "the member of etcd on the state disk has less than the cluster file knows that it had stored",
+		Code: "rollback-detected", Step: "EPOCH", Title: "the member of etcd on the state disk has less than the cluster file knows that it had stored",
 		Expected: known.String() + ", or more", Got: why,
 		Next: "attach the newest copy of the disk, or begin with a control plane that has all of it; if there is none, and what was changed since may be lost, accept it (hullmark recover --accept-rollback)",
 	}

@@ -117,7 +117,7 @@ func TestRecoverThenInit(t *testing.T) {
 	s.node.Epoch = 7 // Other control planes have let it in six times since.
 	code, output := s.recover(t, "--yes", "--ek", s.node.ID.String(), "--measurements", s.path("document.json"), "-o", "json")
 	wantExit(t, code, 0, output, `"accepted": true`, "at epoch 7")
-	if known := s.open(t).Epochs[s.node.ID]; known != (cluster.DiskEpoch{Disk: s.node.Disk.UUID, Epoch: 7}) {
+	if known := s.open(t).Epochs[s.node.ID]; known.Disk != s.node.Disk.UUID || known.Epoch != 7 || known.Etcd == (hullmark.EtcdState{}) {
 		t.Errorf("the cluster file knows %+v", known)
 	}
 	code, output = s.init(t)
@@ -330,5 +330,33 @@ func TestInitBringsSettingsAndDocuments(t *testing.T) {
 	wantExit(t, code, 0, output)
 	if got := s.open(t).Settings; got == nil || !reflect.DeepEqual(*got, settings) {
 		t.Errorf("init of a cluster that runs changed its settings to %+v", got)
+	}
+}
+
+// The newest epoch, with an older copy of etcd's files: init and recover refuse it, and recover goes on only where the operator accepts what may be lost.
+func TestRecoverOfAForgetfulMember(t *testing.T) {
+	s := newDownSite(t)
+	full := hullmark.EtcdState{Cluster: 1, Member: 2, Term: 3, Vote: 2, Commit: 90, Last: 100, LastTerm: 3}
+	says := full
+	s.node.Etcd = func() hullmark.EtcdState { return says }
+	err := s.update(t, func(c *cluster.Cluster) error { c.KeepMember(s.node.ID, full); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	says.Last = 99
+	code, output := s.recover(t, "--yes")
+	wantExit(t, code, exitDenied, output, "rollback-detected", "index 100", "index 99", "--accept-rollback")
+	code, output = s.init(t)
+	wantExit(t, code, exitDenied, output, "rollback-detected", "--accept-rollback")
+	code, output = s.recover(t, "--yes", "--accept-rollback")
+	wantExit(t, code, 0, output)
+	if got := s.open(t).Epochs[s.node.ID].Etcd; got != says {
+		t.Errorf("the cluster file knows %+v", got)
+	}
+	says = full
+	code, output = s.recover(t, "--yes")
+	wantExit(t, code, 0, output)
+	if got := s.open(t).Epochs[s.node.ID].Etcd; got != full {
+		t.Errorf("the cluster file knows %+v", got)
 	}
 }

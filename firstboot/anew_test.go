@@ -1,0 +1,108 @@
+package firstboot
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
+)
+
+// found is what the tests' disk says of its member of etcd.
+var found = hullmark.EtcdState{Cluster: 1, Member: 2, Term: 3, Vote: 4, Commit: 5, Last: 6, LastTerm: 3}
+
+// oldMember gives the stage the disk of a control plane that was Ready, with data of its member of etcd, and returns the name of a file of it.
+func (s *stage) oldMember(t *testing.T) (name string) {
+	t.Helper()
+	s.comeBack(t, "admin.conf")
+	s.disk.Opened.Etcd = found
+	name = kubeadm.EtcdData + "/member/wal/old"
+	path, err := onState(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(s.agent.StateDir, path)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// A control plane whose member of etcd is not believed gives it up, whole, before kubeadm joins again; a boot that ends in between does not
+// take what is left for a node.
+func TestControlPlaneJoinsAnew(t *testing.T) {
+	for _, fail := range []error{nil, errors.New("the power is cut in the midst of it")} {
+		s := newStage(t)
+		service := s.service(t)
+		s.dials(t, service.address)
+		name := s.oldMember(t)
+		s.cluster.Fail = fail
+		s.serve(t)
+		c := service.accept()
+		c.ticket(c.admit(s))
+		if got := c.receive().GetOpened().GetEtcd().HullmarkEtcdState(); got != found {
+			t.Errorf("M5 says %+v", got)
+		}
+		if _, err := s.agent.readState(name); err != nil {
+			t.Errorf("before M6: %v", err)
+		}
+		p := secondControlPlane()
+		p.JoinAnew = true
+		c.proceedWith(p)
+		_, last := c.finish()
+		if _, err := s.agent.readState(name); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the member's data: %v, want it gone", err)
+		}
+		want := statedisk.IntentDone
+		if fail != nil {
+			want = statedisk.IntentStarted
+		}
+		if intent, err := s.agent.intent(); err != nil || intent != want || last.GetReady() != (fail == nil) || len(s.cluster.Joins) != 1 {
+			t.Errorf("intent = %q, %v, want %q; last = %v, %d joins", intent, err, want, last, len(s.cluster.Joins))
+		}
+	}
+}
+
+// The member of a control plane that is believed stays as it is.
+func TestControlPlaneKeepsItsMember(t *testing.T) {
+	s := newStage(t)
+	service := s.service(t)
+	s.dials(t, service.address)
+	name := s.oldMember(t)
+	s.serve(t)
+	c := service.accept()
+	c.ticket(c.admit(s))
+	c.receive()
+	c.proceedWith(&wire.Proceed{NodeName: "node-1", Role: string(hullmark.ControlPlane)})
+	if _, last := c.finish(); !last.GetReady() || len(s.cluster.Joins) > 0 {
+		t.Fatalf("last = %v, joins %q", last, s.cluster.Joins)
+	}
+	if _, err := s.agent.readState(name); err != nil {
+		t.Error(err)
+	}
+}
+
+// Nobody but a service that read the record has a control plane give its member up: no operator's exchange, and none without records.
+func TestJoinAnewIsRefused(t *testing.T) {
+	for name, x := range map[string]*exchange{
+		"a control plane by its record": {kind: hullmark.Rejoin, service: "s", opened: statedisk.Opened{Joined: true}},
+		"a worker":                      {kind: hullmark.Rejoin, service: "s", opened: statedisk.Opened{Joined: true}},
+		"an init":                       {kind: hullmark.Init, opened: statedisk.Opened{Joined: true}},
+		"a recover":                     {kind: hullmark.Recover, opened: statedisk.Opened{Joined: true}},
+		"a first join":                  {kind: hullmark.Join, service: "s"},
+		"without records":               {kind: hullmark.Rejoin, service: "s", opened: statedisk.Opened{Joined: true}, ticket: hullmark.Ticket{Disk: hullmark.DiskGrant{Epoch: hullmark.Epoch{Unchecked: true}}}},
+	} {
+		p := secondControlPlane()
+		if name == "a worker" {
+			p.Role = string(hullmark.Worker)
+		}
+		x.joinAnew = true
+		if err := x.checkAnew(p); (err == nil) != (name == "a control plane by its record") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
