@@ -49,7 +49,7 @@ func checks() []check {
 			"a record is replaced only as it was read", "restarts", "two tickets are one",
 			[]edit{{"joinservice/service.go", "\t\tversion, err := s.Records.Store(ctx, m, version)\n", "\t\t_, version, _ = s.Records.Load(ctx, node)\n\t\tversion, err := s.Records.Store(ctx, m, version)\n"}},
 		},
-		{"the number of a ticket is stored before the ticket is sent", "crashes", neverEnds, []edit{{release, "Record: x.admission.Record, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,", "Record: m.Record, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,"}}},
+		{"the number of a ticket is stored before the ticket is sent", "crashes", neverEnds, []edit{{release, "Record: x.admission.Record, Etcd: m.Etcd, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,", "Record: m.Record, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,"}}},
 		{"the token of an earlier ticket ends before the next ticket", "crashes", orphan, []edit{{release, "\t\tif err := x.end(ctx, m.Token); err != nil {\n", "\t\tif err := x.end(ctx, \"\"); err != nil {\n"}}},
 	}
 }
