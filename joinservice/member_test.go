@@ -150,8 +150,11 @@ func TestNotes(t *testing.T) {
 		found hullmark.EtcdState
 		lacks bool
 	}{
-		{joinservice.EtcdNote{}, stored, false}, {joinservice.EtcdNote{}, hullmark.EtcdState{}, true},
-		{removed, stored, true}, {removed, other, false}, {removed, hullmark.EtcdState{}, true},
+		{joinservice.EtcdNote{}, stored, false},
+		{joinservice.EtcdNote{}, hullmark.EtcdState{}, true},
+		{removed, stored, true},
+		{removed, other, false},
+		{removed, hullmark.EtcdState{}, true},
 	} {
 		if why := c.note.Missing(c.found); (why != "") != c.lacks {
 			t.Errorf("%+v comes back for %+v: %q", c.found, c.note, why)
@@ -164,7 +167,9 @@ func TestNotes(t *testing.T) {
 		now  hullmark.EtcdState
 		want joinservice.EtcdNote
 	}{
-		{removed, stored, removed}, {removed, other, joinservice.EtcdNote{EtcdState: other}}, {removed, hullmark.EtcdState{}, removed},
+		{removed, stored, removed},
+		{removed, other, joinservice.EtcdNote{EtcdState: other}},
+		{removed, hullmark.EtcdState{}, removed},
 		{joinservice.EtcdNote{EtcdState: stored}, less, joinservice.EtcdNote{EtcdState: stored}},
 		{joinservice.EtcdNote{EtcdState: less}, stored, joinservice.EtcdNote{EtcdState: stored}},
 	} {
