@@ -2,8 +2,11 @@ package joinservice
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
+
+	"github.com/hullmark/hullmark"
 )
 
 // Adopt merges what a cluster's operator recorded of the first node, while no
@@ -49,6 +52,24 @@ func (s *Service) adoptAddresses(ctx context.Context, last *stored, own []netip.
 		return nil
 	})
 }
+
+// NoteRotation records of which rotation the keys are that a control plane holds; one without a record is left alone, and noted is false.
+func (s *Service) NoteRotation(ctx context.Context, node hullmark.NodeID, rotation uint64) (noted bool, err error) {
+	err = s.change(ctx, node, &stored{}, func(m *Machine, known bool) error {
+		if !known || m.Name == "" {
+			return errNoRecord
+		}
+		m.Rotation = rotation
+		return nil
+	})
+	if errors.Is(err, errNoRecord) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// errNoRecord ends a change of a record that is not there.
+var errNoRecord = errors.New("the machine has no record")
 
 // merge returns what two keepers know of one disk together. The one that used
 // the later override is right about the numbers, which that may have lowered.

@@ -26,6 +26,8 @@ type Machine struct {
 	Document measurements.DocumentID `json:"document"`
 	// Root is the one that its configuration named at its last ticket; zero is the cluster's first.
 	Root hullmark.ClusterRoot `json:"clusterRoot,omitzero"`
+	// Rotation is that of the keys that a control plane holds in this boot, as its own join service said.
+	Rotation uint64 `json:"rotation,omitempty"`
 	// Record is that of its state disk.
 	Record Record `json:"disk"`
 	// Advanced is when it was last issued a number while it was Ready, by the service's clock.

@@ -86,6 +86,15 @@ func ServerCertificate(ctx context.Context, ca []byte, address string) (*x509.Ce
 	return show(ctx, roots, address, serverName)
 }
 
+// KubeletCertificate returns the certificate that the kubelet of a Node shows at an address. It has to come from the CA, in PEM, and be for the Node's name.
+func KubeletCertificate(ctx context.Context, ca []byte, node, address string) (*x509.Certificate, error) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		return nil, errors.New("no CA certificate")
+	}
+	return show(ctx, roots, address, node)
+}
+
 func show(ctx context.Context, roots *x509.CertPool, address, name string) (*x509.Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, showTimeout)
 	defer cancel()

@@ -53,6 +53,8 @@ func TestCluster(t *testing.T) {
 	}
 	for what, want := range map[string]*regexp.Regexp{
 		"the records tell of a worker that is Ready": regexp.MustCompile(`(?m)^worker-1 +worker +ready `),
+		"a log is read through a kubelet":            regexp.MustCompile(`(?m)^kubectl logs reached the kubelet$`),
+		"a program is run through a kubelet":         regexp.MustCompile(`(?m)^kubectl exec reached the kubelet$`),
 		"no bootstrap token is left":                 regexp.MustCompile(`(?m)^tokens:$`),
 		"the control plane says that it is Ready":    regexp.MustCompile(`"READY"`),
 		"the endpoint is not served before a boot":   regexp.MustCompile(`(?m)^control-plane-1 .* does not serve 10\.0\.2\.20 yet`),

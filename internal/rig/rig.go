@@ -257,6 +257,19 @@ func (r *Rig) Processes() []*Process { return []*Process{r.etcd, r.apiserver, r.
 // StopAPI kills the API server alone; its clients see an outage.
 func (r *Rig) StopAPI() error { return r.apiserver.Stop() }
 
+// Reboot lets the API server and the controller manager go on with what the cluster file says by now, as a control plane's next boot does.
+func (r *Rig) Reboot(ctx context.Context) error {
+	if err := errors.Join(r.manager.Stop(), r.StopAPI()); err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context) error{r.writeKeys, r.StartAPI, r.startManager} {
+		if err := step(ctx); err != nil {
+			return fmt.Errorf("rig: %w", err)
+		}
+	}
+	return nil
+}
+
 // awaitReady waits until the API server says that it is ready and has made its own namespaces.
 func (r *Rig) awaitReady(ctx context.Context) error {
 	return r.awaitPages(ctx, r.apiserver, "/readyz", "/api/v1/namespaces/kube-system")

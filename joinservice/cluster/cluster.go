@@ -66,6 +66,9 @@ type Cluster struct {
 	Kubernetes, Etcd, FrontProxy Authority
 	// KubeletServing signs kubelets' serving certificates, and nothing else: API servers trust it for kubelets, and nobody trusts it for API servers.
 	KubeletServing Authority
+	// KubeletNext is to follow KubeletServing, and KubeletFormer went before it; one of the two is there while it is exchanged (KubeletExchange).
+	KubeletNext   *Authority
+	KubeletFormer *x509.Certificate
 	// ServiceAccount signs service accounts' tokens.
 	ServiceAccount *ecdsa.PrivateKey
 	// Policy is the last policy that Root signed, in its signed form; empty before the first.

@@ -35,6 +35,8 @@ type document struct {
 	Etcd           authorityDoc     `json:"etcd"`
 	FrontProxy     authorityDoc     `json:"frontProxy"`
 	KubeletServing authorityDoc     `json:"kubeletServing"`
+	KubeletNext    *authorityDoc    `json:"kubeletNext,omitempty"`
+	KubeletFormer  []byte           `json:"kubeletFormer,omitempty"`
 	ServiceAccount []byte           `json:"serviceAccount"`
 	Policy         []byte           `json:"policy,omitempty"`
 	Initialising   *Initialising    `json:"initialising,omitempty"`
@@ -60,6 +62,12 @@ func (c *Cluster) encode() ([]byte, error) {
 		Version: version, Keyset: keyset, Blind: bytes.Clone(c.Blind.Expose()), Keeper: c.Keeper.encode(), Policy: c.Policy, Initialising: c.Initialising, Initialised: c.Initialised,
 		Documents: c.Documents, Settings: c.Settings, Epochs: c.Epochs,
 	}
+	if c.KubeletNext != nil {
+		d.KubeletNext = &authorityDoc{}
+	}
+	if c.KubeletFormer != nil {
+		d.KubeletFormer = c.KubeletFormer.Raw
+	}
 	for _, a := range c.authorities(&d) {
 		key, err := x509.MarshalPKCS8PrivateKey(a.authority.Key)
 		if err != nil {
@@ -79,6 +87,9 @@ func (d *document) wipe() {
 	for _, key := range [][]byte{d.Keyset, d.Blind, d.ServiceAccount, d.Root.Key, d.Online.Key, d.Kubernetes.Key, d.Etcd.Key, d.FrontProxy.Key, d.KubeletServing.Key} {
 		clear(key)
 	}
+	if d.KubeletNext != nil {
+		clear(d.KubeletNext.Key)
+	}
 }
 
 // pairing joins an authority to its place in the document.
@@ -89,7 +100,7 @@ type pairing struct {
 }
 
 func (c *Cluster) authorities(d *document) []pairing {
-	return []pairing{
+	all := []pairing{
 		{"root", &c.Root, &d.Root},
 		{"online CA", &c.Online, &d.Online},
 		{"Kubernetes CA", &c.Kubernetes, &d.Kubernetes},
@@ -97,6 +108,10 @@ func (c *Cluster) authorities(d *document) []pairing {
 		{"front-proxy CA", &c.FrontProxy, &d.FrontProxy},
 		{"kubelet-serving CA", &c.KubeletServing, &d.KubeletServing},
 	}
+	if d.KubeletNext != nil {
+		all = append(all, pairing{"next kubelet-serving CA", c.KubeletNext, d.KubeletNext})
+	}
+	return all
 }
 
 // decode strictly reads what encode writes.
@@ -120,6 +135,17 @@ func decode(data []byte) (*Cluster, error) {
 	}
 	err := c.checkDocuments()
 	if err != nil {
+		return nil, err
+	}
+	if d.KubeletNext != nil {
+		c.KubeletNext = &Authority{}
+	}
+	if len(d.KubeletFormer) > 0 {
+		if c.KubeletFormer, err = x509.ParseCertificate(d.KubeletFormer); err != nil {
+			return nil, fmt.Errorf("former kubelet-serving CA: %w", err)
+		}
+	}
+	if err := c.checkKubelet(); err != nil {
 		return nil, err
 	}
 	for _, a := range c.authorities(&d) {

@@ -234,9 +234,6 @@ func (c *Cluster) addSettings(files []*wire.File) ([]*wire.File, error) {
 	return append(files, &wire.File{Path: stateDir + "settings.json", Content: settings, Mode: 0o644}), nil
 }
 
-// kubeletTrust returns what API servers hold kubelets to, in PEM.
-func (c *Cluster) kubeletTrust() []byte { return encodeCertificate(c.KubeletServing.Certificate) }
-
 // CurrentSettings returns the settings as the policy has changed them. It is an error if no control plane was initialised by this file.
 func (c *Cluster) CurrentSettings() (joinservice.Settings, error) {
 	if c.Settings == nil {

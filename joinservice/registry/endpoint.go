@@ -38,15 +38,45 @@ func (r *Registry) ControlPlanes(ctx context.Context) ([]ControlPlane, error) {
 	}
 	planes := make([]ControlPlane, 0, len(list.Items))
 	for _, node := range list.Items {
-		p := ControlPlane{Name: node.Name}
-		for _, a := range node.Status.Addresses {
-			if address, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP && !p.Address.IsValid() {
-				p.Address = address
-			}
-		}
-		planes = append(planes, p)
+		planes = append(planes, ControlPlane{Name: node.Name, Address: internalAddress(node)})
 	}
 	return planes, nil
+}
+
+// Kubelet is where a Node's kubelet serves.
+type Kubelet struct {
+	// Name is the Node's, Address the one at which API servers reach it; it may be the zero value.
+	Name    string
+	Address netip.AddrPort
+}
+
+// Kubelets lists the kubelets of all Nodes, by name.
+func (r *Registry) Kubelets(ctx context.Context) ([]Kubelet, error) {
+	list, err := call(ctx, r, "list the nodes", func(ctx context.Context) (*corev1.NodeList, error) {
+		return r.nodes.list(ctx, metav1.ListOptions{})
+	})
+	if err != nil {
+		return nil, err
+	}
+	kubelets := make([]Kubelet, 0, len(list.Items))
+	for _, node := range list.Items {
+		k := Kubelet{Name: node.Name}
+		if own := internalAddress(node); own.IsValid() {
+			k.Address = netip.AddrPortFrom(own, uint16(node.Status.DaemonEndpoints.KubeletEndpoint.Port))
+		}
+		kubelets = append(kubelets, k)
+	}
+	return kubelets, nil
+}
+
+// internalAddress returns a Node's first address inside of the cluster, or the zero value.
+func internalAddress(node corev1.Node) netip.Addr {
+	for _, a := range node.Status.Addresses {
+		if address, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+			return address
+		}
+	}
+	return netip.Addr{}
 }
 
 // NoteEndpoint lets control planes that join from now on serve an endpoint: in kubeadm-config, from which kubeadm join takes it.

@@ -32,6 +32,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // signedServing is a serving certificate that the real controller manager signed for a node's kubelet. An administrator approved it, who approves whatever is asked
@@ -235,11 +236,14 @@ func startKubelet(t *testing.T) *kubelet {
 	clients.AddCert(api.Cluster.Kubernetes.Certificate)
 	server.TLS = &tls.Config{
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			k.mutex.Lock()
-			defer k.mutex.Unlock()
-			return &k.shown, nil
-		},
+		Certificates: []tls.Certificate{signedBy(t, nil, "127.0.0.1")}, // Else the double has one of its own, and asks for no other.
+	}
+	server.TLS.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		k.mutex.Lock()
+		defer k.mutex.Unlock()
+		shown := server.TLS.Clone()
+		shown.Certificates, shown.GetConfigForClient = []tls.Certificate{k.shown}, nil
+		return shown, nil
 	}
 	server.StartTLS()
 	t.Cleanup(server.Close)
@@ -352,4 +356,47 @@ func TestLogsWhileACertificateIsRenewed(t *testing.T) {
 	stop()
 	reader.Wait()
 	t.Logf("%d answers over two renewals", answered.Load())
+}
+
+// The kubelets' CA is exchanged while the cluster lives: at each step of the exchange, once its control planes were booted, logs are there with the certificate that a
+// kubelet has then. They would be lost if the former CA went before a kubelet has asked for another certificate: that is what the command waits for.
+func TestKubeletCAIsExchangedWhileLogsAreRead(t *testing.T) {
+	k, c := startKubelet(t), api.Cluster
+	logs := func(when string, want bool, certificate tls.Certificate) {
+		t.Helper()
+		k.show(certificate)
+		if output, failed := kubectl(t.Context(), t, "logs", "logger"); failed == want || !failed && output != "the pod's log\n" {
+			t.Errorf("%s: kubectl logs says %q", when, output)
+		}
+	}
+	step := func(do func() error) {
+		t.Helper()
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+		if err := api.Reboot(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(c.Policy) == 0 {
+		if err := c.SetPolicy(measurements.Policy{Version: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := c.KubeletServing.Certificate
+	old := signedServing(t, "w42", "127.0.0.1")
+	logs("at first", true, old)
+	step(c.TrustKubeletCA)
+	logs("while the next CA is trusted", true, old)
+	logs("with one that was asked for then", true, signedServing(t, "w42", "127.0.0.1"))
+	step(c.SignWithKubeletCA)
+	logs("while the next CA signs", true, old)
+	next := signedServing(t, "w42", "127.0.0.1")
+	if leaf, err := x509.ParseCertificate(next.Certificate[0]); err != nil || leaf.CheckSignatureFrom(c.KubeletServing.Certificate) != nil || c.KubeletServing.Certificate.Equal(before) {
+		t.Errorf("the next CA did not sign: %v", err)
+	}
+	logs("with a certificate of the next CA", true, next)
+	step(c.DropKubeletCA)
+	logs("when the former CA is gone", true, next)
+	logs("with a certificate of the former CA", false, old)
 }

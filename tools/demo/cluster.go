@@ -40,6 +40,7 @@ func (d *demo) clusterSteps() []step {
 	return append(
 		steps,
 		step{"a pod answers across nodes", d.serve},
+		step{"its log is read, a program run in it", d.look},
 		step{d.workers[0].name + " is switched off and on", d.reboot},
 		step{"the pod answers again", d.reach},
 		step{"the endpoint is to move", d.moveEndpoint},

@@ -49,6 +49,20 @@ func (d *demo) reach(ctx context.Context) error {
 	return d.kubectl(ctx, "get", "pods", "-o", "wide")
 }
 
+// look reads the log of the pod on the worker, and runs a program in it: the API server has verified the worker's kubelet then.
+func (d *demo) look(ctx context.Context) error {
+	ctx, cancel := d.attended(ctx)
+	defer cancel()
+	says := func(answer string) (bool, error) { return strings.Contains(answer, "CoreDNS-"), nil }
+	for _, args := range [][]string{{"logs", "deployment/answer"}, {"exec", "deployment/answer", "--", "/usr/lib/kubernetes/bin/coredns", "-version"}} {
+		if err := d.until(ctx, says, args...); err != nil {
+			return err
+		}
+		fmt.Printf("kubectl %s reached the kubelet\n", args[0])
+	}
+	return nil
+}
+
 // answerManifest is a pod that answers over HTTP, and a service before it. The control plane's taint leaves it to the workers. Its program is CoreDNS out of the
 // verity root, because no other image is on the nodes.
 const answerManifest = `apiVersion: v1

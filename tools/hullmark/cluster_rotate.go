@@ -37,10 +37,16 @@ var rotations = map[string]rotation{
 	},
 }
 
+// rotateOptions are the flags of `hullmark cluster rotate`.
+type rotateOptions struct {
+	apiOptions
+	except []string
+}
+
 func newClusterRotateCommand() *cobra.Command {
-	var o apiOptions
+	var o rotateOptions
 	cmd := &cobra.Command{
-		Use:   "rotate keyset|online-ca|root",
+		Use:   "rotate keyset|online-ca|kubelet-ca|root",
 		Short: "Exchange the keys that control planes hold",
 		Long: `Exchange the keys that control planes hold.
 
@@ -49,14 +55,21 @@ wraps it before it counts. online-ca exchanges the authority that join services'
 Control planes get the new keys at their next boot: reboot them one at a time, the first with hullmark recover, and those that follow get them from it. A
 control plane that does not have them yet lets no control plane join or come back, and no machine join, so do it soon.
 
+kubelet-ca exchanges the CA of kubelets' serving certificates, in three steps, one at each run: API servers trust the next CA, too; it signs; the former one goes. After each, reboot the
+control planes. A step is refused while a control plane does not hold the one before, and the last one while a node's kubelet, which is asked from here, shows a certificate of
+the former CA: kubelets have others within three days. --except names nodes that it need not wait for; their logs may be lost until they have another certificate.
+
 root makes another root key, to which the present one hands over, with an online CA and a policy of its own. The present key is gone from the cluster file then.
 Nodes whose configuration names the earlier root obey the new one until hullmark cluster forget-root: give each a configuration that names the new one, at a boot
 that suits you. Run the command again if it was interrupted before the policy was pushed: it goes on; after that it would make one more root (hullmark policy show).`,
 		Example: "  hullmark cluster rotate keyset --cluster prod.cluster --server 192.0.2.7:6443",
-		Args:    exactArg("cluster rotate", "keyset, online-ca or root"),
+		Args:    exactArg("cluster rotate", "keyset, online-ca, kubelet-ca or root"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if rotations[args[0]] == nil {
-				return withCode(exitUsage, fmt.Errorf("cluster rotate %q: want keyset, online-ca or root", args[0]))
+			if rotations[args[0]] == nil && args[0] != kubeletCA {
+				return withCode(exitUsage, fmt.Errorf("cluster rotate %q: want keyset, online-ca, kubelet-ca or root", args[0]))
+			}
+			if len(o.except) > 0 && args[0] != kubeletCA {
+				return withCode(exitUsage, fmt.Errorf("cluster rotate %s: --except is for %s alone", args[0], kubeletCA))
 			}
 			if err := o.rotate(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr()); err != nil {
 				return fmt.Errorf("cluster rotate: %w", err)
@@ -65,11 +78,12 @@ that suits you. Run the command again if it was interrupted before the policy wa
 		},
 	}
 	o.addFlags(cmd)
+	cmd.Flags().StringArrayVar(&o.except, "except", nil, "`NAME` of a node that kubelet-ca need not wait for; repeat for more")
 	return cmd
 }
 
 // rotate exchanges keys in the cluster file, once, and brings the policy that says so to the cluster.
-func (o *apiOptions) rotate(ctx context.Context, what string, out, notes io.Writer) error {
+func (o *rotateOptions) rotate(ctx context.Context, what string, out, notes io.Writer) error {
 	file, client, err := o.connect(notes)
 	if err != nil {
 		return err
@@ -81,6 +95,9 @@ func (o *apiOptions) rotate(ctx context.Context, what string, out, notes io.Writ
 	if begun && what == "root" {
 		fmt.Fprintln(out, "an exchange that was begun before is in the cluster now; nothing else was exchanged")
 		return tellRoot(out, file.Cluster)
+	}
+	if what == kubeletCA {
+		return o.rotateKubelet(ctx, file, client, out, notes)
 	}
 	if err := exchange(ctx, file, rotations[what], notes); err != nil {
 		return withCode(keeperExit(err), err)

@@ -6,11 +6,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // adoptPause lies between two tries to hand the first node's record over, and two looks at whether it is Ready.
@@ -38,6 +40,35 @@ func (a *app) adopt(ctx context.Context) error {
 		}
 		if text := errorText(err); text != said && ctx.Err() == nil {
 			a.log.Warn("the first node's record is not handed over yet", "error", text)
+			said = text
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(adoptPause):
+		}
+	}
+}
+
+// noteRotation records which keys this control plane holds, once there is a record of it: from its boot on its API server and controller manager run with them, too. A service that is on no control
+// plane has none to speak for.
+func (a *app) noteRotation(ctx context.Context) error {
+	own, err := os.Hostname()
+	if err != nil {
+		return nil
+	}
+	said := ""
+	for {
+		noted := false
+		i := slices.IndexFunc(a.policy.Policy().Members, func(m measurements.Member) bool { return m.Name == own && m.Role == hullmark.ControlPlane })
+		if i >= 0 {
+			noted, err = a.service.NoteRotation(ctx, a.policy.Policy().Members[i].EKID, a.credentials.rotation)
+		}
+		if noted {
+			return nil
+		}
+		if text := errorText(err); text != said && ctx.Err() == nil {
+			a.log.Warn("which keys this control plane holds is not recorded yet", "error", text)
 			said = text
 		}
 		select {

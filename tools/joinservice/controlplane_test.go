@@ -120,7 +120,7 @@ func TestRotatedFilesAreWhatARotationChanges(t *testing.T) {
 		return found
 	}
 	before := files()
-	if err := errors.Join(c.RotateKeyset(t.Context(), nil), c.RotateOnlineCA(), c.RotateRoot()); err != nil {
+	if err := errors.Join(c.RotateKeyset(t.Context(), nil), c.RotateOnlineCA(), c.RotateRoot(), c.TrustKubeletCA(), c.SignWithKubeletCA()); err != nil {
 		t.Fatal(err)
 	}
 	after := files()
@@ -134,7 +134,7 @@ func TestRotatedFilesAreWhatARotationChanges(t *testing.T) {
 	}
 	for _, f := range brought {
 		path := f.GetPath()
-		if string(f.GetContent()) != after[path] || after[path] == before[path] && !strings.Contains(path, "keeper.") && !strings.Contains(path, "kubelet-serving") {
+		if string(f.GetContent()) != after[path] || after[path] == before[path] && !strings.Contains(path, "keeper.") {
 			t.Errorf("%s is brought, and not what the rotation made of it", path)
 		}
 		delete(before, path)
