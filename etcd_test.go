@@ -23,6 +23,10 @@ func TestEtcdStateLacks(t *testing.T) {
 		{"the first vote of a term", hullmark.EtcdState{Cluster: 1, Member: 2, Term: 5}, hullmark.EtcdState{Cluster: 1, Member: 2, Term: 5, Vote: 3}, false},
 		{"its own term's entry is gone", earlier, hullmark.EtcdState{Cluster: 1, Member: 2, Term: 5, Vote: 2, Commit: 8, Last: 9, LastTerm: 5}, true},
 		{"a committed entry is gone", unled, hullmark.EtcdState{Cluster: 1, Member: 2, Term: 5, Vote: 2, Commit: 7, Last: 7, LastTerm: 4}, true},
+		{"another vote", unled, hullmark.EtcdState{Cluster: 1, Member: 2, Term: 5, Vote: 3, Commit: 8, Last: 10, LastTerm: 4}, true},
+		{"an earlier term and a longer log", unled, hullmark.EtcdState{Cluster: 1, Member: 2, Term: 4, Commit: 8, Last: 12, LastTerm: 4}, true},
+		{"another member, which has more", earlier, hullmark.EtcdState{Cluster: 1, Member: 3, Term: 6, Commit: 9, Last: 12, LastTerm: 6}, true},
+		{"another etcd's member, which has more", earlier, hullmark.EtcdState{Cluster: 2, Member: 2, Term: 6, Commit: 9, Last: 12, LastTerm: 6}, true},
 		{"none", earlier, hullmark.EtcdState{}, true},
 	} {
 		if why := c.later.Lacks(c.earlier); (why != "") != c.lacks {
