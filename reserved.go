@@ -15,7 +15,7 @@ var reserved = []string{
 	"/var/lib/hullmark/root.crt", "/var/lib/hullmark/policy", "/var/lib/hullmark/policy.json",
 	"/var/lib/hullmark/online-ca.crt", "/var/lib/hullmark/online-ca.key", "/var/lib/hullmark/keyset.json",
 	"/var/lib/hullmark/keeper.secret", "/var/lib/hullmark/keeper.crt", "/var/lib/hullmark/rotation",
-	"/var/lib/hullmark/initialising.json", "/var/lib/hullmark/settings.json", "/var/lib/hullmark/documents/", "/var/lib/hullmark/etcd-snapshot",
+	"/var/lib/hullmark/initialising.json", "/var/lib/hullmark/settings.json", "/var/lib/hullmark/documents/",
 }
 
 // Reserved reports whether Hullmark or kubeadm write a file of a node's state disk, or one in its place: nobody else names it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/google/go-tpm/tpm2/transport"
@@ -41,6 +42,8 @@ type Timing struct {
 	Turn, DialledTurn time.Duration
 	// FirstPause lies between the first two rounds of dialling; each following one doubles, up to LongestPause.
 	FirstPause, LongestPause time.Duration
+	// Epoch lies between two numbers of the disk while the node is Ready, within half as much and half as much again.
+	Epoch time.Duration
 	// DeniedPause lies between two rounds when only another policy or disk could change the answer.
 	DeniedPause time.Duration
 	// Certificate lies between two looks at the kubelet's certificate, and Restart bounds how long a node waits that restarts because it has ended.
@@ -52,7 +55,7 @@ func DefaultTiming() Timing {
 	return Timing{
 		Network: 15 * time.Second, Dial: 10 * time.Second, Answer: 15 * time.Second, Proceed: 5 * time.Minute,
 		Turn: 45 * time.Second, DialledTurn: 5 * time.Second,
-		FirstPause: time.Second, LongestPause: time.Minute, DeniedPause: time.Minute,
+		FirstPause: time.Second, LongestPause: time.Minute, DeniedPause: time.Minute, Epoch: 12 * time.Minute,
 		Certificate: time.Minute, Restart: 5 * time.Minute,
 	}
 }
@@ -113,6 +116,8 @@ type Agent struct {
 
 	// turn is held by the one exchange that runs, and for good by the one whose ticket was used.
 	turn turn
+	// kept is what the disk's manifest holds.
+	kept kept
 	// over gets the error that makes the machine restart.
 	over       chan error
 	config     hullmark.NodeConfig
@@ -138,6 +143,7 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // prepare does what needs no ticket, again and again until it works.
 func (a *Agent) prepare(ctx context.Context) error {
+	a.kept.stateDir, a.kept.keysPath = a.StateDir, filepath.Join(a.RunDir, keysFile)
 	journal := Journal{Status: a.Status}
 	steps := []Step{
 		{Name: StepStart, Do: a.checkTPM},
@@ -186,9 +192,9 @@ func (a *Agent) checkTPM(context.Context) error {
 				Expected: "PCR 15 = 0", Got: fmt.Sprintf("%x", registers[attest.FuseRegister]), Next: "wait for the restart", Retry: true,
 			})
 		}
-		// An earlier run of the agent took this boot to Ready: this one only answers questions.
+		// An earlier run of the agent took this boot to Ready: this one answers questions, and goes on with the epoch.
 		a.turn.keep()
-		return nil
+		return a.kept.resume()
 	})
 }
 
@@ -293,14 +299,9 @@ func (a *Agent) probe(ctx context.Context) (hullmark.DiskClaim, error) {
 }
 
 // intent returns what the state disk records of kubeadm: empty, started or done.
-func (a *Agent) intent() (string, error) {
-	text, err := os.ReadFile(a.intentFile())
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	return string(text), err
-}
+func (a *Agent) intent() (string, error) { return a.note(statedisk.IntentFile) }
 
-func (a *Agent) intentFile() string {
-	return a.agentFile(statedisk.IntentFile)
+// recordIntent replaces that, and returns once it is stored.
+func (a *Agent) recordIntent(intent string) error {
+	return a.kept.write(statedisk.IntentFile, []byte(intent))
 }

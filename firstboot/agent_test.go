@@ -81,8 +81,10 @@ func (s *stage) checkReady(t *testing.T) {
 	if r := s.registers(t); r[attest.FuseRegister] != attest.Extended(hullmark.ClusterEvent(s.agent.config.ClusterRoot)) {
 		t.Errorf("PCR 15 = %x, want the fuse's value", r[attest.FuseRegister])
 	}
-	for name, mode := range map[string]os.FileMode{"etc-kubernetes/pki/ca.key": 0o600, "var/lib/hullmark/policy.json": 0o644} {
-		if info, err := os.Stat(filepath.Join(s.agent.StateDir, name)); err != nil || info.Mode().Perm() != mode {
+	for name, mode := range map[string]os.FileMode{
+		filepath.Join(s.agent.StateDir, "etc-kubernetes/pki/ca.key"): 0o600, filepath.Join(s.agent.RunDir, shownDir, "policy.json"): 0o644,
+	} {
+		if info, err := os.Stat(name); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v; want mode %o", name, info, err, mode)
 		}
 	}
@@ -120,10 +122,8 @@ func TestComesBackAfterPowerOff(t *testing.T) {
 	s := newStage(t)
 	s.disk.Claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.NodeID{2}}
 	s.disk.Opened = statedisk.Opened{EpochRead: 1, Joined: true}
-	if err := storeFile(s.agent.intentFile(), statedisk.IntentDone); err != nil {
-		t.Fatal(err)
-	}
-	if err := storeFile(filepath.Join(s.agent.StateDir, "etc-kubernetes/admin.conf"), "kubeconfig"); err != nil {
+	s.keep(statedisk.IntentFile, statedisk.IntentDone)
+	if err := os.WriteFile(filepath.Join(s.agent.StateDir, "etc-kubernetes/admin.conf"), []byte("kubeconfig"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	address, _ := s.serve(t)

@@ -320,10 +320,8 @@ func (s *stage) comeBack(t *testing.T, kubeconfig string) {
 	t.Helper()
 	s.disk.Claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.NodeID{2}}
 	s.disk.Opened = statedisk.Opened{EpochRead: 5, Joined: true}
-	if err := storeFile(s.agent.intentFile(), statedisk.IntentDone); err != nil {
-		t.Fatal(err)
-	}
-	if err := storeFile(filepath.Join(s.agent.StateDir, "etc-kubernetes", kubeconfig), "kubeconfig"); err != nil {
+	s.keep(statedisk.IntentFile, statedisk.IntentDone)
+	if err := os.WriteFile(filepath.Join(s.agent.StateDir, "etc-kubernetes", kubeconfig), []byte("kubeconfig"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -252,6 +252,10 @@ func (x *exchange) takeTicket(claim hullmark.DiskClaim, node hullmark.NodeID) er
 func (x *exchange) openDisk(ctx context.Context) error {
 	x.agent.Status.Say("opening the state disk")
 	opening := time.Now()
+	keys, err := deriveKeys(x.ticket.Disk, x.node)
+	if err != nil {
+		return err
+	}
 	opened, err := x.agent.Disk.Open(ctx, x.agent.config.StateDisk, x.ticket.Disk)
 	wait(&x.took.disk, opening)
 	x.ticket.Disk.Key.Wipe()
@@ -259,6 +263,7 @@ func (x *exchange) openDisk(ctx context.Context) error {
 		return err
 	}
 	x.opened = opened
+	x.agent.kept.take(keys, opened.Manifest)
 	if x.kind == hullmark.Recover && !opened.Joined {
 		return &hullmark.Condition{
 			Code: "not-initialised", Step: StepDisk, Title: "the state disk belongs to a node that was never Ready", Next: "run hullmark init, which goes on where it ended",

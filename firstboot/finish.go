@@ -87,9 +87,13 @@ func (x *exchange) blowFuse(context.Context) error {
 // kubernetes mounts the disk, places the files, and starts or continues what the disk records.
 func (x *exchange) kubernetes(ctx context.Context) error {
 	x.progress("mount", "mounting the state disk")
+	if err := x.agent.makeShown(); err != nil {
+		return err
+	}
 	if err := x.start(ctx, stateUnit); err != nil {
 		return err
 	}
+	x.agent.kept.setRole(hullmark.Role(x.proceed.GetRole()))
 	if err := x.clearRestoration(); err != nil {
 		return err
 	}
@@ -124,7 +128,7 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := storeFile(x.agent.intentFile(), statedisk.IntentStarted); err != nil {
+	if err := x.agent.recordIntent(statedisk.IntentStarted); err != nil {
 		return fmt.Errorf("record intent: %w", err)
 	}
 	x.sayUsage()
@@ -148,15 +152,15 @@ func (x *exchange) startHooks(ctx context.Context) error {
 	return nil
 }
 
-// placeFiles writes M6's files, in the place of what a join that did not end has left, and keeps no key of them in memory. What says of which rotation the keys are
-// is stored once they are: until then a boot that was interrupted holds the keys of an earlier one.
+// placeFiles writes M6's files, in the place of what a join that did not end has left, and keeps no key of them in memory. Those of the
+// manifest are stored all or none: a boot that was interrupted holds the keys of an earlier rotation, or all of this one.
 func (x *exchange) placeFiles() error {
 	defer wire.WipeFiles(x.proceed.GetFiles())
 	if err := x.checkOperator(nil, true); err != nil {
 		return err
 	}
 	if x.joinAnew { // Else a boot that ends here would take for a node what is left of it.
-		if err := storeFile(x.agent.intentFile(), statedisk.IntentStarted); err != nil {
+		if err := x.agent.recordIntent(statedisk.IntentStarted); err != nil {
 			return fmt.Errorf("record intent: %w", err)
 		}
 	}
@@ -172,19 +176,25 @@ func (x *exchange) placeFiles() error {
 	if err != nil {
 		return err
 	}
-	if err := writeFiles(x.agent.StateDir, files); err != nil {
+	if mark != nil {
+		files = append(files, mark)
+	}
+	var kept, others []*wire.File
+	for _, f := range files {
+		if _, ok := keptName(f.GetPath()); ok {
+			kept = append(kept, f)
+		} else {
+			others = append(others, f)
+		}
+	}
+	if err := writeFiles(x.agent.StateDir, others); err != nil {
 		return fmt.Errorf("write files: %w", err)
 	}
-	if err := x.agent.dropDocuments(files); err != nil {
-		return fmt.Errorf("remove documents of an earlier policy: %w", err)
-	}
-	if mark == nil {
-		return nil
-	}
+	// What lies beside the manifest is stored before it says so.
 	if err := x.agent.syncState(); err != nil {
 		return err
 	}
-	if err := writeFiles(x.agent.StateDir, []*wire.File{mark}); err != nil {
+	if err := x.agent.keepFiles(kept); err != nil {
 		return fmt.Errorf("write files: %w", err)
 	}
 	return nil
@@ -216,31 +226,6 @@ func (x *exchange) newKeys(files []*wire.File) (others []*wire.File, mark *wire.
 	return slices.DeleteFunc(slices.Clone(files), func(f *wire.File) bool { return hullmark.Rotated(f.GetPath()) }), nil, nil
 }
 
-// dropDocuments removes the documents that came with an earlier policy than the one among files: systemd hands the join service no more than 1 MiB.
-func (a *Agent) dropDocuments(files []*wire.File) error {
-	if !slices.ContainsFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.PolicyFile }) {
-		return nil
-	}
-	folder, err := place(hullmark.DocumentsFolder)
-	if err != nil {
-		return err
-	}
-	found, err := os.ReadDir(filepath.Join(a.StateDir, folder))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	for _, entry := range found {
-		name := hullmark.DocumentsFolder + "/" + entry.Name()
-		if slices.ContainsFunc(files, func(f *wire.File) bool { return f.GetPath() == name }) {
-			continue
-		}
-		if err := a.removeState(name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // startJoinService lets others join. A cluster works without, and systemd tries again: so a failure is said aloud, and stops nothing. After
 // `hullmark recover` it may let control planes come back before there are records.
 func (x *exchange) startJoinService(ctx context.Context) {
@@ -266,7 +251,7 @@ func (x *exchange) kubeadmJoin(ctx context.Context) error {
 	if err := x.agent.syncState(); err != nil {
 		return err
 	}
-	return storeFile(x.agent.intentFile(), statedisk.IntentDone)
+	return x.agent.recordIntent(statedisk.IntentDone)
 }
 
 func (x *exchange) kubeadmInit(ctx context.Context, retry, restored bool) error {
@@ -293,7 +278,7 @@ func (x *exchange) waitReady(ctx context.Context) error {
 	if err := x.agent.syncState(); err != nil {
 		return err
 	}
-	return storeFile(x.agent.intentFile(), statedisk.IntentDone)
+	return x.agent.recordIntent(statedisk.IntentDone)
 }
 
 // access is an administrator's at its own API server on a control plane, and on a worker its kubelet's.

@@ -117,7 +117,7 @@ func (p signedPolicy) checkDocuments(files []*wire.File) error {
 // heldPolicies returns the signed policy that came to the state disk with the keys, and the newest one there: that, or one that the join service took since. What does
 // not verify is none, as for the join service; none is the zero value.
 func (a *Agent) heldPolicies() (installed, newest signedPolicy) {
-	if envelope, err := a.readPart("var/lib/hullmark/policy", maxPolicy); err == nil {
+	if envelope, err := a.readState(hullmark.PolicyFile); err == nil {
 		installed, _ = openPolicy(envelope, a.config.ClusterRoot)
 	}
 	var cache struct {

@@ -155,7 +155,7 @@ func TestReadState(t *testing.T) {
 	pki := s.agent.StateDir + "/var/lib/kubelet/pki"
 	if err := errors.Join(
 		os.MkdirAll(pki, 0o755), os.Symlink("/var/lib/kubelet/pki/dated.pem", pki+"/current.pem"), os.Symlink("dated.pem", pki+"/relative.pem"),
-		os.Symlink("/etc/shadow", pki+"/out.pem"), storeFile(pki+"/dated.pem", "pem"),
+		os.Symlink("/etc/shadow", pki+"/out.pem"), os.WriteFile(pki+"/dated.pem", []byte("pem"), 0o600),
 	); err != nil {
 		t.Fatal(err)
 	}

@@ -55,6 +55,7 @@ func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds creden
 	a.setUp = time.Since(a.online)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(attest.NewDoor(listener, maxStrangers)) }()
+	go a.keepAdvancing(ctx)
 	stopDialling := a.startDialling(ctx)
 	defer stopDialling()
 	watching, stopWatching := context.WithCancel(ctx)

@@ -36,6 +36,10 @@ func returning(t *testing.T, end time.Time) (*stage, *nodetest.Authority) {
 func (s *stage) put(t *testing.T, files map[string][]byte) {
 	t.Helper()
 	for name, content := range files {
+		if kept, ok := keptName(name); ok {
+			s.keep(kept, string(content))
+			continue
+		}
 		if err := s.agent.storeState(name, content); err != nil {
 			t.Fatal(err)
 		}

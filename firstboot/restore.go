@@ -9,9 +9,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,28 +17,14 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
-	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
-// Files on the state disk that name a backup by the hexadecimal SHA-256 of its content: the one that etcd's data was made of, and the one of which it was begun to.
+// Notes that name a backup by the hexadecimal SHA-256 of its content: the one that etcd's data was made of, and the one of which it was begun to.
 const (
-	restoredFile  = "restored"
-	restoringFile = "restoring"
+	restoredFile  = keptNotes + "restored"
+	restoringFile = keptNotes + "restoring"
 )
-
-func (a *Agent) agentFile(name string) string {
-	return filepath.Join(a.StateDir, statedisk.AgentDir, name)
-}
-
-// namedIn returns the backup that one of the files names, or nothing.
-func (a *Agent) namedIn(file string) (string, error) {
-	text, err := os.ReadFile(a.agentFile(file))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	return string(text), err
-}
 
 // checkSnapshot refuses a snapshot for anything but the first init of a disk.
 func (x *exchange) checkSnapshot(p *wire.Proceed) error {
@@ -62,7 +46,7 @@ func (x *exchange) restoration(p *wire.Proceed) kubeadm.Restoration {
 
 // clearRestoration removes half of a restoration, which no kubeadm has begun with, before anything else is written to a disk that it may have filled.
 func (x *exchange) clearRestoration() error {
-	held, err := x.agent.namedIn(restoredFile)
+	held, err := x.agent.note(restoredFile)
 	if err != nil {
 		return err
 	}
@@ -79,7 +63,7 @@ func (x *exchange) restore(ctx context.Context, intent string) (restored bool, e
 	if x.kind != hullmark.Init {
 		return false, nil
 	}
-	held, err := x.agent.namedIn(restoredFile)
+	held, err := x.agent.note(restoredFile)
 	if err != nil {
 		return false, err
 	}
@@ -102,7 +86,7 @@ func (x *exchange) restore(ctx context.Context, intent string) (restored bool, e
 
 // checkUnfinished refuses to go on without a backup where one was begun with: whoever runs init once more may have forgotten to name it, and what else comes with it.
 func (x *exchange) checkUnfinished() error {
-	begun, err := x.agent.namedIn(restoringFile)
+	begun, err := x.agent.note(restoringFile)
 	if err != nil || begun == "" {
 		return err
 	}
@@ -117,7 +101,7 @@ func (x *exchange) restoreFirst(ctx context.Context, announced *wire.Snapshot, b
 	if err := x.checkRoom(announced.GetSize()); err != nil {
 		return err
 	}
-	if err := storeFile(x.agent.agentFile(restoringFile), backup); err != nil {
+	if err := x.agent.kept.write(restoringFile, []byte(backup)); err != nil {
 		return err
 	}
 	if err := x.makeEtcd(ctx, announced); err != nil {
@@ -126,7 +110,7 @@ func (x *exchange) restoreFirst(ctx context.Context, announced *wire.Snapshot, b
 	if err := errors.Join(x.agent.removeState(kubeadm.SnapshotFile), x.agent.syncState()); err != nil {
 		return err
 	}
-	return storeFile(x.agent.agentFile(restoredFile), backup)
+	return x.agent.kept.write(restoredFile, []byte(backup))
 }
 
 func (x *exchange) makeEtcd(ctx context.Context, announced *wire.Snapshot) error {

@@ -44,7 +44,7 @@ func (s *stage) restore(t *testing.T, proceed *wire.Proceed, pieces ...[]byte) *
 func (s *stage) rebooted(t *testing.T) *stage {
 	t.Helper()
 	next := newStage(t)
-	next.agent.StateDir, next.cluster.StateDir = s.agent.StateDir, s.agent.StateDir
+	next.agent.StateDir, next.cluster.StateDir, next.disk.StateDir = s.agent.StateDir, s.agent.StateDir, s.agent.StateDir
 	return next
 }
 
@@ -137,8 +137,8 @@ func TestRoomForABackup(t *testing.T) {
 
 func TestBackupThatCannotBeTaken(t *testing.T) {
 	content := []byte("etcd")
-	begun := func(s *stage) error { return storeFile(s.agent.intentFile(), statedisk.IntentStarted) }
-	other := func(s *stage) error { return storeFile(s.agent.agentFile(restoredFile), "another") }
+	begun := func(s *stage) error { s.keep(statedisk.IntentFile, statedisk.IntentStarted); return nil }
+	other := func(s *stage) error { s.keep(restoredFile, "another"); return nil }
 	joined := func(s *stage) error {
 		s.disk.Claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.NodeID{2}}
 		s.disk.Opened = statedisk.Opened{EpochRead: 1, Joined: true}

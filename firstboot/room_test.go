@@ -1,12 +1,15 @@
 package firstboot
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/fulldisk"
 )
 
@@ -14,9 +17,11 @@ func TestWritesWithoutRoom(t *testing.T) {
 	content := []byte(strings.Repeat("content", 1000))
 	fulldisk.Check(t,
 		fulldisk.Place{
-			Name:   "agent's own file",
-			Before: func(dir string) error { return os.WriteFile(filepath.Join(dir, "intent"), []byte("before"), 0o600) },
-			Write:  func(dir string) error { return storeFile(filepath.Join(dir, "intent"), string(content)) },
+			Name: "manifest",
+			Before: func(dir string) error {
+				return errors.Join(os.Mkdir(filepath.Join(dir, statedisk.AgentDir), 0o700), writeManifest(dir, []byte("before")))
+			},
+			Write: func(dir string) error { return writeManifest(dir, content) },
 		},
 		fulldisk.Place{
 			Name: "file of the join",
@@ -28,4 +33,14 @@ func TestWritesWithoutRoom(t *testing.T) {
 			},
 		},
 	)
+}
+
+func writeManifest(dir string, content []byte) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	_, err = statedisk.WriteManifest(root, hullmark.NewSecret(make([]byte, 32)), statedisk.Manifest{Files: map[string]statedisk.KeptFile{"a": {Mode: 0o600, Content: content}}})
+	return err
 }

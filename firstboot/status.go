@@ -158,6 +158,26 @@ func (s *Status) Warn(c *hullmark.Condition) {
 	s.print(c)
 }
 
+// WarnUnlessWarned does the same unless another condition stands.
+func (s *Status) WarnUnlessWarned(c *hullmark.Condition) {
+	s.mu.Lock()
+	standing := s.doc.Condition
+	s.mu.Unlock()
+	if standing == nil || standing.Code == c.Code {
+		s.Warn(c)
+	}
+}
+
+// Unwarn takes a warning of that code back.
+func (s *Status) Unwarn(code string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.doc.Condition != nil && s.doc.Condition.Code == code {
+		s.doc.Condition, s.doc.Prevents = nil, nil
+		s.storeLocked()
+	}
+}
+
 func (s *Status) print(c *hullmark.Condition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,15 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/hullmark/hullmark/internal/atomicfile"
 )
-
-// storeFile replaces a file on the state disk and returns once it is stored:
-// what comes after relies on it even if the power goes.
-func storeFile(path, content string) error {
-	return atomicfile.Write(path, []byte(content), 0o600)
-}
 
 // onState returns where on the state disk, relative to its root, a file lies that programs see at name: under one of the folders that are bound there.
 func onState(name string) (string, error) {
@@ -25,8 +17,11 @@ func onState(name string) (string, error) {
 	return "", fmt.Errorf("%.200q is not on the state disk", name)
 }
 
-// readState reads a file of the state disk by the name that programs see. It may be a link to another one: a kubelet's newest certificate is.
+// readState reads a file of the state disk, or of its manifest, by the name that programs see. It may be a link to another one: a kubelet's newest certificate is.
 func (a *Agent) readState(name string) ([]byte, error) {
+	if kept, ok := keptName(name); ok {
+		return a.kept.read(kept)
+	}
 	file, err := onState(name)
 	if err != nil {
 		return nil, err

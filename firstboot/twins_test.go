@@ -57,7 +57,7 @@ func newStage(t *testing.T) *stage {
 	}
 	dir, state := t.TempDir(), agenttest.NewStateDir(t)
 	s := &stage{
-		disk:    &agenttest.Disk{Claim: hullmark.DiskClaim{State: hullmark.DiskBlank}},
+		disk:    &agenttest.Disk{StateDir: state, Claim: hullmark.DiskClaim{State: hullmark.DiskBlank}},
 		machine: &agenttest.Machine{}, cluster: &agenttest.Cluster{StateDir: state},
 		tpm: tpmtest.New(t), console: &bytes.Buffer{}, root: root, rootKey: key,
 	}
@@ -67,10 +67,35 @@ func newStage(t *testing.T) *stage {
 		Disk:    s.disk, Machine: s.machine, Cluster: s.cluster, StateDir: state, RunDir: dir, Timing: DefaultTiming(),
 		Status: &Status{File: filepath.Join(dir, "status.json"), Console: s.console, Log: io.Discard, Notify: func(string) {}},
 	}
+	s.cluster.Intent = func() (string, error) { return s.agent.intent() }
 	s.configure(t, hullmark.NodeConfig{
 		Version: 1, ClusterRoot: hullmark.ClusterRootOf(root.RawSubjectPublicKeyInfo), StateDisk: hullmark.DiskSelector{Serial: "state"},
 	})
 	return s
+}
+
+// keep puts a file into the manifest that the disk has when it is opened.
+func (s *stage) keep(name, content string) {
+	if s.disk.Files == nil {
+		s.disk.Files = map[string]string{}
+	}
+	s.disk.Files[name] = content
+}
+
+// open opens the disk as a ticket does.
+func (s *stage) open(t *testing.T) {
+	t.Helper()
+	g := hullmark.DiskGrant{Key: hullmark.NewSecret([]byte(ticketKey)), Generation: 1, UUID: hullmark.UUID{1}, Owner: hullmark.NodeID{2}, Epoch: hullmark.Epoch{Issued: 6}}
+	keys, err := deriveKeys(g, g.Owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened, err := s.disk.Open(t.Context(), hullmark.DiskSelector{}, g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.agent.kept.stateDir, s.agent.kept.keysPath = s.agent.StateDir, filepath.Join(s.agent.RunDir, keysFile)
+	s.agent.kept.take(keys, opened.Manifest)
 }
 
 func (s *stage) configure(t *testing.T, c hullmark.NodeConfig) {

@@ -23,7 +23,7 @@ const RestoreUnit = "hullmark-etcd-restore.service"
 
 // SnapshotFile is where RestoreUnit finds the snapshot, and EtcdData what it makes of it: the folder that kubeadm's etcd has its data in.
 const (
-	SnapshotFile = "/var/lib/hullmark/etcd-snapshot"
+	SnapshotFile = "/var/lib/hullmark-etcd-snapshot"
 	EtcdData     = "/var/lib/etcd"
 )
 

@@ -70,6 +70,8 @@ type Opened struct {
 	CertificateEnds int64 `json:"certificateEnds,omitempty"`
 	// Etcd is what a member of etcd has stored on the disk; zero if there is none, or none that can be read.
 	Etcd hullmark.EtcdState `json:"etcd,omitzero"`
+	// Manifest is that of the manifest which the helper left on the disk: the agent takes no other.
+	Manifest MAC `json:"manifest"`
 }
 
 // Client asks the helper.

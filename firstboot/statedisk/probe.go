@@ -2,6 +2,7 @@ package statedisk
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 
@@ -19,8 +20,12 @@ func Probe(r io.ReaderAt, size int64) (hullmark.DiskClaim, error) {
 	if err != nil {
 		return hullmark.DiskClaim{}, err
 	}
-	if b, err := DecodeB(first[OffsetB : OffsetB+RecordSize]); err == nil {
+	b, err := DecodeB(first[OffsetB : OffsetB+RecordSize])
+	switch {
+	case err == nil:
 		return claim(hullmark.DiskReady, b.Identity), nil
+	case errors.Is(err, errVersion):
+		return hullmark.DiskClaim{}, fmt.Errorf("probe state disk: %w", err)
 	}
 	recordA := first[OffsetA : OffsetA+RecordSize]
 	if a, err := DecodeA(recordA); err == nil {

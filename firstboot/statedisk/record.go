@@ -35,8 +35,8 @@ const (
 const (
 	// AgentDir is the folder for them, relative to the file system's root.
 	AgentDir = "hullmark"
-	// IntentFile in it says how far kubeadm came; it does not exist before the first run.
-	IntentFile = "kubeadm"
+	// IntentFile in the manifest says how far kubeadm came; it does not exist before the first run.
+	IntentFile = "agent/kubeadm"
 	// IntentStarted and IntentDone are IntentFile's contents.
 	IntentStarted = "started\n"
 	// IntentDone is written once the node was Ready.
@@ -57,7 +57,8 @@ const (
 	offRest       = 96
 	offMAC        = RecordSize - sha256.Size
 
-	version = 1
+	// version 2 is of disks with a manifest.
+	version = 2
 )
 
 const (
@@ -74,6 +75,9 @@ const (
 // ErrMAC means that a record or the LUKS area was not written under this key:
 // they were changed, or the disk belongs to another node or cluster.
 var ErrMAC = errors.New("authentication code does not match")
+
+// errVersion means that another release's format is on the disk.
+var errVersion = errors.New("a state disk of version")
 
 // Identity says which disk this is and whose.
 type Identity struct {
@@ -107,6 +111,8 @@ type Keys struct {
 	LUKS hullmark.Secret
 	// Header authenticates the records and the LUKS area.
 	Header hullmark.Secret
+	// Manifest authenticates the manifest in the file system.
+	Manifest hullmark.Secret
 }
 
 // DeriveKeys returns the keys of the disk whose DK is key, 32 bytes.
@@ -116,13 +122,18 @@ func DeriveKeys(key hullmark.Secret) (Keys, error) {
 		return Keys{}, err
 	}
 	luks, err := key.Derive(luksKeyInfo, sha256.Size)
-	return Keys{LUKS: luks, Header: header}, err
+	if err != nil {
+		return Keys{}, err
+	}
+	manifest, err := ManifestKey(key)
+	return Keys{LUKS: luks, Header: header, Manifest: manifest}, err
 }
 
-// Wipe overwrites both keys.
+// Wipe overwrites all keys.
 func (k Keys) Wipe() {
 	k.LUKS.Wipe()
 	k.Header.Wipe()
+	k.Manifest.Wipe()
 }
 
 // EncodeA returns record A under the header key.
@@ -198,7 +209,7 @@ func decodeIdentity(b []byte, magic string) (Identity, error) {
 		return Identity{}, errors.New("none here")
 	}
 	if v := binary.BigEndian.Uint32(b[offVersion:]); v != version {
-		return Identity{}, fmt.Errorf("version %d, want %d", v, version)
+		return Identity{}, fmt.Errorf("%w %d, want %d: give the node an empty disk", errVersion, v, version)
 	}
 	id := Identity{Generation: binary.BigEndian.Uint32(b[offGeneration:])}
 	copy(id.UUID[:], b[offUUID:])

@@ -84,6 +84,9 @@ type Disk struct {
 	// Opened is what Open says, unless Err is set.
 	Opened statedisk.Opened
 	Err    error
+	// StateDir is the agent's, and Files are what the disk's manifest holds from the next Open on.
+	StateDir string
+	Files    map[string]string
 	// Grants are those of each Open, and Key is the last one's.
 	Grants []hullmark.DiskGrant
 	Key    []byte
@@ -101,11 +104,38 @@ func (d *Disk) Open(_ context.Context, _ hullmark.DiskSelector, g hullmark.DiskG
 		return statedisk.Opened{}, d.Err
 	}
 	opened := d.Opened
+	var err error
+	if opened.Manifest, err = d.keep(g); err != nil {
+		return statedisk.Opened{}, err
+	}
 	if g.FormatAllowed {
 		d.Claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: g.UUID, Generation: g.Generation, Owner: g.Owner}
 	}
 	d.Opened.EpochRead = g.Epoch.Issued
 	return opened, nil
+}
+
+// keep leaves the manifest of an opened disk: the one that is there, or a new one, with Files.
+func (d *Disk) keep(g hullmark.DiskGrant) (statedisk.MAC, error) {
+	key, err := statedisk.ManifestKey(g.Key)
+	if err != nil {
+		return statedisk.MAC{}, err
+	}
+	root, err := os.OpenRoot(d.StateDir)
+	if err != nil {
+		return statedisk.MAC{}, err
+	}
+	defer root.Close()
+	m, _, err := statedisk.ReadManifest(root, key)
+	if err != nil {
+		m = statedisk.Manifest{Files: map[string]statedisk.KeptFile{}}
+	}
+	m.Disk, m.Epoch = g.UUID, g.Epoch.Issued
+	for name, content := range d.Files {
+		m.Files[name] = statedisk.KeptFile{Mode: 0o600, Content: []byte(content)}
+	}
+	d.Files = nil
+	return statedisk.WriteManifest(root, key, m)
 }
 
 // Machine is systemd. Its fields are set before the agent begins.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
-	"github.com/hullmark/hullmark/firstboot/statedisk"
 )
 
 // Cluster is Kubernetes without Kubernetes.
@@ -23,6 +22,8 @@ type Cluster struct {
 	// Works are those of each Init, and Intents what the disk recorded then.
 	Works   []kubeadm.Work
 	Intents []string
+	// Intent, if set, returns what the disk records.
+	Intent func() (string, error)
 	// Restored are the snapshots that etcd's data was made of; Unrestorable, if set, is what Restore returns.
 	Restored     []string
 	Unrestorable error
@@ -70,10 +71,15 @@ func (c *Cluster) Restore(_ context.Context, r kubeadm.Restoration) error {
 // Init leaves what kubeadm leaves.
 func (c *Cluster) Init(_ context.Context, w kubeadm.Work) error {
 	c.Works = append(c.Works, w)
-	intent, err := os.ReadFile(filepath.Join(c.StateDir, statedisk.AgentDir, statedisk.IntentFile))
-	c.Intents = append(c.Intents, string(intent))
+	if c.Intent != nil {
+		intent, err := c.Intent()
+		if err != nil {
+			return err
+		}
+		c.Intents = append(c.Intents, intent)
+	}
 	w.Report(kubeadm.Phase{Name: "certs", Text: "making certificates"})
-	if err := errors.Join(err, c.Fail); err != nil {
+	if err := c.Fail; err != nil {
 		return err
 	}
 	return c.writeKubeconfig("admin.conf")

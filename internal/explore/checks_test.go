@@ -22,19 +22,19 @@ func checks() []check {
 		orphan       = "left alone, it ends: a token is left that no record names"
 	)
 	return []check{
-		{"the counter is not below the epoch's window", "copies", oldCopy, []edit{{tree, "if e < epoch.Committed || e >= epoch.Issued {", "if e >= epoch.Issued {"}}},
-		{"the disk's counter is moved on", "crashes", neverEnds, []edit{{tree, "writeCounter(dir, epoch.Issued)", "writeCounter(dir, e)"}}},
+		{"the counter is not below the epoch's window", "copies", oldCopy, []edit{{tree, "if m.Epoch < g.Epoch.Committed || m.Epoch >= g.Epoch.Issued {", "if m.Epoch >= g.Epoch.Issued {"}}},
+		{"the disk's counter is moved on", "crashes", neverEnds, []edit{{tree, "\tm.Epoch = g.Epoch.Issued\n", ""}}},
 		{"M5 raises what is committed", "copies", oldCopy, []edit{{record, "r.Committed = max(r.Committed, issued)", ""}}},
 		{"an empty disk is not formatted in the place of one that holds data", "disks", "a joined node is given up for an empty disk", []edit{{record, "if r != nil && r.Committed > 0 && !waiver.NewDisk {", "if false {"}}},
 		{"the fuse is zero in the registers of whoever gets a ticket", "workload", secondTicket, []edit{{verifier, "got != ([32]byte{})", "got != got"}}},
 		{"the fuse is blown before the disk is used", "workload", secondTicket, []edit{{finish, "\t\t{Name: StepFuse, Do: x.blowFuse},\n", ""}}},
 		{"an agent that begins after the fuse restarts its machine", "restarts", neverEnds, []edit{{agent, "registers[attest.FuseRegister] == [32]byte{}", "true"}}},
-		{"a join that began is not one that ended", "crashes", halfJoined, []edit{{tree, "err == nil && string(text) == statedisk.IntentDone", "err == nil && len(text) > 0"}}},
+		{"a join that began is not one that ended", "crashes", halfJoined, []edit{{"firstboot/statedisk/manifest.go", "string(m.Files[IntentFile].Content) == IntentDone", "len(m.Files[IntentFile].Content) > 0"}}},
 		{
 			"what kubeadm wrote is stored before its end is recorded", "crashes", halfJoined,
 			[]edit{{
-				finish, "\tif err := x.agent.syncState(); err != nil {\n\t\treturn err\n\t}\n\treturn storeFile(x.agent.intentFile(), statedisk.IntentDone)\n}\n\nfunc (x *exchange) kubeadmInit",
-				"\treturn storeFile(x.agent.intentFile(), statedisk.IntentDone)\n}\n\nfunc (x *exchange) kubeadmInit",
+				finish, "\tif err := x.agent.syncState(); err != nil {\n\t\treturn err\n\t}\n\treturn x.agent.recordIntent(statedisk.IntentDone)\n}\n\nfunc (x *exchange) kubeadmInit",
+				"\treturn x.agent.recordIntent(statedisk.IntentDone)\n}\n\nfunc (x *exchange) kubeadmInit",
 			}},
 		},
 		{"what an interrupted join left is removed", "crashes", neverEnds, []edit{{finish, "\tif x.joins() {\n\t\tif err := x.agent.removeState(kubeadm.JoinRemains()...)", "\tif false {\n\t\tif err := x.agent.removeState(kubeadm.JoinRemains()...)"}}},

@@ -31,6 +31,7 @@ func doubles() []edit {
 		volume            = "firstboot/statedisk/volume/volume.go"
 		format, tree      = "firstboot/statedisk/volume/format.go", "firstboot/statedisk/volume/tree.go"
 		device            = "firstboot/statedisk/volume/device.go"
+		manifest          = "firstboot/statedisk/manifest.go"
 	)
 	edits := []edit{
 		insteadOf(registers, "\tvar registers attest.Registers\n\tfor _, half", "return attest.Registers(seam.World.Registers()), nil"),
@@ -49,9 +50,9 @@ func doubles() []edit {
 		{dial, "a.countDown(ctx, wait/2+rand.N(wait/2+1))", "_ = wait\n\t\tseam.World.Pause(ctx, a.turn.isKept(), a.wasReady())"},
 		{"firstboot/release.go", "net.Listen(\"tcp\", a.Listen)", "seam.Listen()"},
 		{"firstboot/release.go", "tls, err := attest.NodeConfig(a.config.ClusterRoot)", "_ = attest.NodeConfig\n\ttls, err := seam.NoTLS()"},
-		insteadOf("firstboot/status.go", "\tif err := replaceFile(s.File, s.encode(), 0o644); err != nil {\n", "return // Nobody reads it."),
-		{"firstboot/store.go", "func storeFile(path, content string) error {\n", "func storeFile(path, content string) error {\n\tseam.World.Storing(path)\n"},
-		{"firstboot/store.go", "return errors.Join(dir.Sync(), dir.Close())", "seam.World.Stored(path)\n\treturn dir.Close()"},
+		{"firstboot/release.go", "go a.keepAdvancing(ctx)", "_ = a.keepAdvancing"},
+		insteadOf("firstboot/status.go", "\tif err := atomicfile.Write(s.File, s.encode(), 0o644); err != nil {\n", "return // Nobody reads it."),
+		insteadOf(manifest, "\tdefer clear(b)\n", "intent := string(m.Files[IntentFile].Content)\nseam.World.Storing(m.Epoch, intent)\nerr := atomicfile.WriteIn(root, ManifestFile, b, 0o600)\nseam.World.Stored(m.Epoch, intent)\nreturn MAC(b[len(b)-sha256.Size:]), err"),
 		{"firstboot/renew.go", "unix.Syncfs(int(dir.Fd()))", "func() error { _ = unix.Syncfs; seam.World.Sync(); return nil }()"},
 
 		{"joinservice/release.go", "x.conversation.over = mine.over", "seam.World.Watch(x.ctx, mine.over)"},
@@ -61,18 +62,15 @@ func doubles() []edit {
 		insteadOf(volume, "\tdevice, err := cryptsetup.InitDataDevice(w.header(), path)\n", "return seam.World.Activate(keys.LUKS.Expose())"),
 		insteadOf(volume, "\tcontrol, err := devmapper.Open()\n", "return statedisk.Geometry{ProvidedSectors: 1 << 18, JournalSectors: 1 << 10, InterleaveSectors: 1 << 15, TagSize: 32, BlockSize: 4096}, nil"),
 		insteadOf(format, "\tdevice, err := cryptsetup.InitDataDevice(w.header(), path)\n", "return seam.World.Format(w.header(), uuid.String(), keys.LUKS.Expose())"),
-		insteadOf(format, "\tsize, err := zeroRead(\"/dev/mapper/\" + Name)\n", "return w.mounted(makeTree)"),
+		insteadOf(format, "\tsize, err := zeroRead(\"/dev/mapper/\" + Name)\n", "return w.mounted(func(root *os.Root) error { return makeTree(root, disk, keys.Manifest) })"),
 		insteadOf(tree, "\tconst flags = unix.MS_NOSUID", "return seam.World.Mounted(do)"),
-		{tree, "func replaceFile(path, content string) error {\n", "func replaceFile(path, content string) error {\n\tseam.World.Storing(path)\n"},
-		{tree, "return errors.Join(dir.Sync(), dir.Close())", "seam.World.Stored(path)\n\treturn dir.Close()"},
 		{device, "\tif _, err := f.WriteAt(b, offset); err != nil {\n\t\treturn err\n\t}\n\treturn f.Sync()", "\treturn seam.World.Write(f, b, offset)"},
 	}
-	for _, file := range []string{dial, "firstboot/release.go", "firstboot/renew.go", "joinservice/release.go", "joinservice/conversation.go", volume, format, tree, device, prover} {
+	for _, file := range []string{dial, "firstboot/release.go", "firstboot/renew.go", "joinservice/release.go", "joinservice/conversation.go", volume, format, tree, device, prover, manifest} {
 		edits = append(edits, edit{file, rootImport, rootImport + "\t" + seamImport})
 	}
 	return append(edits,
-		edit{registers, "\t\"github.com/hullmark/hullmark/attest\"\n", "\t\"github.com/hullmark/hullmark/attest\"\n\t" + seamImport},
-		edit{"firstboot/store.go", "\t\"strings\"\n)", "\t\"strings\"\n\n\t" + seamImport + ")"})
+		edit{registers, "\t\"github.com/hullmark/hullmark/attest\"\n", "\t\"github.com/hullmark/hullmark/attest\"\n\t" + seamImport})
 }
 
 // apply returns the edited files below root by their names. An old text that is not there once is an error: the code has moved on, and the edit has to follow.

@@ -137,39 +137,39 @@ func (r *run) Activate(key []byte) error {
 	return nil
 }
 
-func (r *run) Mounted(do func(string) error) error {
-	err := do(r.at().state())
+func (r *run) Mounted(do func(*os.Root) error) error {
+	root, err := os.OpenRoot(r.at().state())
+	must(err)
+	defer root.Close()
+	err = do(root)
 	r.w.machines[r.cur.machine].stored = r.at().held()
 	return err
 }
 
-func (r *run) Storing(path string) {
-	if base := filepath.Base(path); base != "last-boot" {
-		r.step("store "+base, "")
-	}
+// Storing and Stored are called around the replacing of a manifest with an epoch and an intent.
+func (r *run) Storing(epoch uint64, intent string) {
+	r.step(fmt.Sprintf("store the manifest, %q", strings.TrimSpace(intent)), "")
 }
 
-func (r *run) Stored(path string) {
+func (r *run) Stored(epoch uint64, intent string) {
 	m := &r.w.machines[r.cur.machine]
-	rel, err := filepath.Rel(r.at().state(), path)
-	must(err)
-	b, err := os.ReadFile(path)
+	b, err := os.ReadFile(filepath.Join(r.at().state(), statedisk.ManifestFile))
 	must(err)
 	stored := map[string]string{}
 	maps.Copy(stored, m.stored)
-	stored[rel] = string(b)
+	stored[statedisk.ManifestFile] = string(b)
 	m.stored = stored
-	switch {
-	case filepath.Base(path) == "epoch":
-		r.advanced(string(b))
-	case filepath.Base(path) == statedisk.IntentFile && string(b) == statedisk.IntentDone:
+	if d := r.disk(); d.last != int(epoch) || len(d.opened) == 0 {
+		r.advanced(epoch)
+	}
+	if intent == statedisk.IntentDone {
 		r.disk().joined = true
 	}
 }
 
 // advanced is called when an opened disk got a ticket's number.
-func (r *run) advanced(e string) {
-	d := r.disk()
+func (r *run) advanced(epoch uint64) {
+	d, e := r.disk(), strconv.FormatUint(epoch, 10)
 	if d.b == "" {
 		return // It is being formatted.
 	}
@@ -178,9 +178,7 @@ func (r *run) advanced(e string) {
 	}
 	d.opened = maps.Clone(d.opened)
 	d.opened[e] = true
-	last, err := strconv.Atoi(strings.TrimSpace(e))
-	must(err)
-	d.last = last
+	d.last = int(epoch)
 	ready, err := statedisk.DecodeB([]byte(d.b))
 	must(err)
 	if ready.Owner != r.site.nodes[r.cur.machine] {

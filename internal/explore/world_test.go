@@ -5,6 +5,7 @@ package explore
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -185,10 +186,8 @@ func filesText(files map[string]string) string {
 	for _, f := range slices.Sorted(maps.Keys(files)) {
 		content := files[f]
 		switch {
-		case strings.HasSuffix(f, "last-boot"):
-			continue
-		case strings.HasSuffix(f, "hullmark/epoch"):
-			content = "e" + strings.TrimSpace(content)
+		case f == statedisk.ManifestFile:
+			content = manifestText(content)
 		case len(content) > 40:
 			sum := sha256.Sum256([]byte(content))
 			content = hex.EncodeToString(sum[:8])
@@ -196,6 +195,17 @@ func filesText(files map[string]string) string {
 		fmt.Fprintf(&t, "%s=%q ", f, content)
 	}
 	return t.String()
+}
+
+// manifestText says of a manifest what decides: its epoch, and what it notes of kubeadm.
+func manifestText(content string) string {
+	intent := ""
+	for _, i := range []string{statedisk.IntentStarted, statedisk.IntentDone} {
+		if strings.Contains(content, statedisk.IntentFile+i) {
+			intent = strings.TrimSpace(i)
+		}
+	}
+	return fmt.Sprintf("e%d %s", binary.BigEndian.Uint64([]byte(content[36:44])), intent)
 }
 
 // A machine's place holds the file that its disk is, and the folder where the file system is mounted.

@@ -87,6 +87,7 @@ func (s *Site) newAgent(t testing.TB) {
 	s.tpm = tpmtest.New(t)
 	s.Disk = &agenttest.Disk{Claim: hullmark.DiskClaim{State: hullmark.DiskBlank}}
 	s.Machine, s.Kubernetes = &agenttest.Machine{}, &agenttest.Cluster{StateDir: agenttest.NewStateDir(t)}
+	s.Disk.StateDir = s.Kubernetes.StateDir
 	s.start(t, s.Cluster.ID())
 	keys, err := prover.Open(s.tpm)
 	if err != nil {

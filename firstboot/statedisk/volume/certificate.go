@@ -5,6 +5,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"syscall"
 
 	"github.com/hullmark/hullmark/internal/pemcert"
 )
@@ -17,17 +18,12 @@ const clientCertificate = "var/lib/kubelet/pki/kubelet-client-current.pem"
 
 // certificateEnds returns when the kubelet's newest client certificate ends, in Unix time, or 0 if there is none that can be read. The kubelet keeps each in a file of
 // its own, and a link to the newest one beside them: of what the link says only the last name counts.
-func certificateEnds(dir string) int64 {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return 0
-	}
-	defer root.Close()
+func certificateEnds(root *os.Root) int64 {
 	folder, name := path.Split(clientCertificate)
 	if target, err := root.Readlink(folder + name); err == nil {
 		name = filepath.Base(target)
 	}
-	file, err := root.Open(folder + name)
+	file, err := root.OpenFile(folder+name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return 0
 	}

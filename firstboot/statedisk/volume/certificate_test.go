@@ -15,7 +15,12 @@ import (
 
 func TestCertificateEnds(t *testing.T) {
 	dir := t.TempDir()
-	if got := certificateEnds(dir); got != 0 {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if got := certificateEnds(root); got != 0 {
 		t.Errorf("of an empty disk: %d", got)
 	}
 	pki := filepath.Join(dir, "var/lib/kubelet/pki")
@@ -39,7 +44,7 @@ func TestCertificateEnds(t *testing.T) {
 	}
 	write("kubelet-client-2026.pem", certified(t, end))
 	link("/var/lib/kubelet/pki/kubelet-client-2026.pem") // as kubelets do
-	if got := certificateEnds(dir); got != end.Unix() {
+	if got := certificateEnds(root); got != end.Unix() {
 		t.Errorf("got %d, want %d", got, end.Unix())
 	}
 	// What the link says leads nowhere else.
@@ -48,18 +53,18 @@ func TestCertificateEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	link(outside)
-	if got := certificateEnds(dir); got != 0 {
+	if got := certificateEnds(root); got != 0 {
 		t.Errorf("a link that leads away: %d", got)
 	}
 	if err := os.Symlink(outside, filepath.Join(pki, "outside.pem")); err != nil {
 		t.Fatal(err)
 	}
-	if got := certificateEnds(dir); got != 0 {
+	if got := certificateEnds(root); got != 0 {
 		t.Errorf("two links that lead away: %d", got)
 	}
 	write("torn.pem", certified(t, end)[:100])
 	link("torn.pem")
-	if got := certificateEnds(dir); got != 0 {
+	if got := certificateEnds(root); got != 0 {
 		t.Errorf("a torn file: %d", got)
 	}
 }

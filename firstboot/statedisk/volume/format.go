@@ -115,7 +115,7 @@ func (w Workspace) fill(path string, id statedisk.Identity, keys statedisk.Keys)
 	if err != nil {
 		return statedisk.Geometry{}, err
 	}
-	if err := w.makeFilesystem(); err != nil {
+	if err := w.makeFilesystem(id.UUID, keys); err != nil {
 		return statedisk.Geometry{}, err
 	}
 	return geometry, closeVolume()
@@ -139,7 +139,7 @@ func (w Workspace) luksFormat(path string, uuid hullmark.UUID, keys statedisk.Ke
 	return device.KeyslotAddByVolumeKey(0, "", string(keys.LUKS.Expose()))
 }
 
-func (w Workspace) makeFilesystem() error {
+func (w Workspace) makeFilesystem(disk hullmark.UUID, keys statedisk.Keys) error {
 	size, err := zeroRead("/dev/mapper/" + Name)
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func (w Workspace) makeFilesystem() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w: %.300s", mkfs[0], err, out)
 	}
-	return w.mounted(makeTree)
+	return w.mounted(func(root *os.Root) error { return makeTree(root, disk, keys.Manifest) })
 }
 
 // zeroRead writes what is read before it is written, in whole blocks, and returns the device's size in bytes.

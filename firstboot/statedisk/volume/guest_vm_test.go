@@ -22,6 +22,7 @@ import (
 	"github.com/hullmark/hullmark/firstboot/devmapper"
 	"github.com/hullmark/hullmark/firstboot/luks2"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/internal/lukstest"
 )
 
@@ -172,7 +173,7 @@ func large(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	want := min(size, grownTo) / blockSize
-	check(t, workspace.mounted(func(dir string) error {
+	check(t, mountedDir(func(dir string) error {
 		stop, done := make(chan struct{}), make(chan error)
 		go func() { done <- churn(dir, stop) }()
 		began, before := time.Now(), written(t, path)
@@ -189,7 +190,7 @@ func large(t *testing.T, path string) {
 	if _, err := workspace.Open(path, grant(1, 2)); err != nil {
 		t.Fatal(err)
 	}
-	check(t, workspace.mounted(checkSpread))
+	check(t, mountedDir(checkSpread))
 	if n := unread(t) - wrong; n > 0 {
 		t.Errorf("%d sectors were read that were never written", n)
 	}
@@ -335,17 +336,18 @@ func chapterFormat(t *testing.T, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	opened.Manifest = statedisk.MAC{}
 	if want := (statedisk.Opened{Formatted: true}); opened != want {
 		t.Errorf("opened = %+v, want %+v", opened, want)
 	}
 	if s := state(t, path); s != hullmark.DiskReady {
 		t.Errorf("the disk is %v, want ready", s)
 	}
-	if err := workspace.mounted(func(dir string) error {
+	if err := mountedDir(func(dir string) error {
 		if info, err := os.Stat(filepath.Join(dir, "var/lib/etcd")); err != nil || info.Mode().Perm() != 0o700 {
 			return fmt.Errorf("var/lib/etcd: %v, %w", info, err)
 		}
-		if err := replaceFile(filepath.Join(dir, statedisk.AgentDir, statedisk.IntentFile), statedisk.IntentDone); err != nil {
+		if err := within(dir, recordDone); err != nil {
 			return err
 		}
 		return replaceFile(filepath.Join(dir, "file"), guestFileContent)
@@ -362,7 +364,7 @@ func chapterReopen(t *testing.T, path string) {
 	if opened.Formatted || opened.EpochRead != 1 || !opened.Joined || opened.LastBoot == "" {
 		t.Errorf("opened = %+v, want epoch 1 of a disk that joined", opened)
 	}
-	if err := workspace.mounted(func(dir string) error {
+	if err := mountedDir(func(dir string) error {
 		text, err := os.ReadFile(filepath.Join(dir, "file"))
 		if string(text) != guestFileContent {
 			return fmt.Errorf("content %q, %w", text, err)
@@ -502,4 +504,31 @@ func chapterInterrupted(t *testing.T, path string) {
 	if err := closeVolume(); err != nil {
 		t.Error(err)
 	}
+}
+
+// mountedDir calls with the folder in which the file system is mounted.
+func mountedDir(do func(dir string) error) error {
+	return workspace.mounted(func(root *os.Root) error { return do(root.Name()) })
+}
+
+// replaceFile replaces a file as the helper and the agent replace the manifest.
+func replaceFile(path, content string) error {
+	return within(filepath.Dir(path), func(root *os.Root) error {
+		return atomicfile.WriteIn(root, filepath.Base(path), []byte(content), 0o600)
+	})
+}
+
+// recordDone records what the agent does of a finished kubeadm.
+func recordDone(root *os.Root) error {
+	keys, err := statedisk.DeriveKeys(grant(0, 1).Key)
+	if err != nil {
+		return err
+	}
+	m, _, err := statedisk.ReadManifest(root, keys.Manifest)
+	if err != nil {
+		return err
+	}
+	m.Files[statedisk.IntentFile] = statedisk.KeptFile{Mode: 0o600, Content: []byte(statedisk.IntentDone)}
+	_, err = statedisk.WriteManifest(root, keys.Manifest, m)
+	return err
 }

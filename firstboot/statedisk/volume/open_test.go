@@ -3,7 +3,9 @@ package volume
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/hullmark/hullmark"
@@ -61,12 +63,33 @@ func TestMutantsUnderTheRightKey(t *testing.T) {
 	}
 }
 
-// A disk is let in at an epoch of the ticket's window, and is then at the ticket's own: an older copy of it is none of these.
-func TestAdvance(t *testing.T) {
-	dir := t.TempDir()
-	if err := makeTree(dir); err != nil {
+// newTree is the file system of a disk that was just formatted.
+func newTree(t *testing.T, g hullmark.DiskGrant, key hullmark.Secret) *os.Root {
+	t.Helper()
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = root.Close() })
+	if err := makeTree(root, g.UUID, key); err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+func manifestKey(t *testing.T) hullmark.Secret {
+	t.Helper()
+	key, err := statedisk.ManifestKey(hullmark.NewSecret([]byte("a key of thirty-two plain bytes!")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// A disk is let in at an epoch of the ticket's window, and is then at the ticket's own: an older copy of it is none of these.
+func TestAdvance(t *testing.T) {
+	key, g := manifestKey(t), hullmark.DiskGrant{UUID: hullmark.UUID{7}}
+	root := newTree(t, g, key)
 	for _, c := range []struct {
 		epoch hullmark.Epoch
 		read  uint64 // by a legal one
@@ -79,16 +102,134 @@ func TestAdvance(t *testing.T) {
 		{epoch: hullmark.Epoch{Unchecked: true}, read: 3},
 		{epoch: hullmark.Epoch{Committed: 3, Issued: 4}, read: 3},
 	} {
-		opened, err := advanceIn(dir, c.epoch)
+		g.Epoch = c.epoch
+		opened, err := advanceIn(root, g, key)
 		if c.says == "" {
 			if err != nil || opened.EpochRead != c.read {
 				t.Errorf("%+v: read %d, %v; want %d", c.epoch, opened.EpochRead, err, c.read)
+			}
+			if _, code, err := statedisk.ReadManifest(root, key); err != nil || code != opened.Manifest {
+				t.Errorf("%+v: the disk holds another manifest than was told: %v", c.epoch, err)
 			}
 			continue
 		}
 		var condition *hullmark.Condition
 		if !errors.As(err, &condition) || condition.Code != "rollback-detected" || condition.Expected+", got "+condition.Got != c.says || condition.Next == "" {
 			t.Errorf("%+v: %v, want %q", c.epoch, err, c.says)
+		}
+	}
+}
+
+// The host holds back the manifest alone, or exchanges it: the disk is opened only with the one that its node wrote last.
+func TestManifestOfAnotherTime(t *testing.T) {
+	key, g := manifestKey(t), hullmark.DiskGrant{UUID: hullmark.UUID{7}, Epoch: hullmark.Epoch{Issued: 1}}
+	root := newTree(t, g, key)
+	if _, err := advanceIn(root, g, key); err != nil {
+		t.Fatal(err)
+	}
+	old, err := root.ReadFile(statedisk.ManifestFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Epoch = hullmark.Epoch{Committed: 1, Issued: 2}
+	if _, err := advanceIn(root, g, key); err != nil {
+		t.Fatal(err)
+	}
+	newest, err := root.ReadFile(statedisk.ManifestFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	another := newTree(t, hullmark.DiskGrant{UUID: hullmark.UUID{8}}, key)
+	others, err := another.ReadFile(statedisk.ManifestFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := append([]byte(nil), newest...)
+	changed[43]++ // the epoch
+	g.Epoch = hullmark.Epoch{Committed: 2, Issued: 3}
+	for name, c := range map[string]struct {
+		content []byte
+		code    string
+	}{
+		"an old one":               {old, "rollback-detected"},
+		"another disk's":           {others, "manifest-refused"},
+		"one with another epoch":   {changed, "manifest-refused"},
+		"half of it":               {newest[:40], "manifest-refused"},
+		"none":                     {nil, "manifest-refused"},
+		"an empty one":             {[]byte{}, "manifest-refused"},
+		"the epoch file of old":    {[]byte("2\n"), "manifest-refused"},
+		"the newest with an addon": {append(append([]byte(nil), newest...), 0), "manifest-refused"},
+	} {
+		if err := root.RemoveAll(statedisk.ManifestFile); err != nil {
+			t.Fatal(err)
+		}
+		if c.content != nil {
+			if err := root.WriteFile(statedisk.ManifestFile, c.content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var condition *hullmark.Condition
+		for _, unchecked := range []bool{false, true} {
+			g.Epoch.Unchecked = unchecked
+			if _, err := advanceIn(root, g, key); (!unchecked || c.code == "manifest-refused") && (!errors.As(err, &condition) || condition.Code != c.code) {
+				t.Errorf("%s, unchecked %v: %v, want %s", name, unchecked, err, c.code)
+			}
+		}
+	}
+	g.Epoch.Unchecked = false
+	if err := root.WriteFile(statedisk.ManifestFile, newest, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if opened, err := advanceIn(root, g, key); err != nil || opened.EpochRead != 2 {
+		t.Errorf("the newest: %+v, %v", opened, err)
+	}
+}
+
+// Links on the disk lead the helper, which is root, to no file outside of it, nor let it write over another one on it.
+func TestHelperFollowsNoLinkOffTheDisk(t *testing.T) {
+	key, g := manifestKey(t), hullmark.DiskGrant{UUID: hullmark.UUID{7}, Epoch: hullmark.Epoch{Issued: 1}}
+	outside := filepath.Join(t.TempDir(), "outside")
+	for name, spoil := range map[string]func(dir string) error{
+		"the temporary file":  func(dir string) error { return os.Symlink(outside, filepath.Join(dir, "hullmark/.manifest.new")) },
+		"one within the disk": func(dir string) error { return os.Symlink("../var/kept", filepath.Join(dir, "hullmark/.manifest.new")) },
+		"a folder in the way": func(dir string) error { return os.MkdirAll(filepath.Join(dir, "hullmark/.manifest.new/x"), 0o700) },
+	} {
+		root := newTree(t, g, key)
+		for _, file := range []string{outside, filepath.Join(root.Name(), "var/kept")} {
+			if err := os.WriteFile(file, []byte("own"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := spoil(root.Name()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := advanceIn(root, g, key); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, file := range []string{outside, filepath.Join(root.Name(), "var/kept")} {
+			if text, err := os.ReadFile(file); err != nil || string(text) != "own" {
+				t.Errorf("%s: %s holds %q, %v", name, file, text, err)
+			}
+		}
+	}
+	for name, spoil := range map[string]func(dir string) error{
+		"the folder": func(dir string) error {
+			return errors.Join(os.Rename(filepath.Join(dir, "hullmark"), outside+".dir"), os.Symlink(outside+".dir", filepath.Join(dir, "hullmark")))
+		},
+		"the manifest": func(dir string) error {
+			return errors.Join(os.Rename(filepath.Join(dir, "hullmark/manifest"), outside+".kept"), os.Symlink(outside+".kept", filepath.Join(dir, "hullmark/manifest")))
+		},
+		"a pipe": func(dir string) error {
+			return errors.Join(os.Remove(filepath.Join(dir, "hullmark/manifest")), syscall.Mkfifo(filepath.Join(dir, "hullmark/manifest"), 0o600))
+		},
+	} {
+		root := newTree(t, g, key)
+		if err := spoil(root.Name()); err != nil {
+			t.Fatal(err)
+		}
+		var c *hullmark.Condition
+		if _, err := advanceIn(root, g, key); !errors.As(err, &c) || c.Code != "manifest-refused" {
+			t.Errorf("%s is a link, or worse: %v, want manifest-refused", name, err)
 		}
 	}
 }

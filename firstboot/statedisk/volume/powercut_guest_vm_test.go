@@ -233,7 +233,7 @@ func (n *node) open() error {
 const (
 	counterFile = statedisk.AgentDir + "/counter"
 	logFile     = "var/lib/etcd/log"
-	doneFile    = statedisk.AgentDir + "/" + statedisk.IntentFile
+	doneFile    = statedisk.AgentDir + "/done"
 )
 
 // store replaces a file again and again, as the agent does, and lets another one grow, as etcd does. What follows a mark relies on what was stored.

@@ -192,7 +192,7 @@ func (s *spliced) write(t *testing.T, number byte) generation {
 	g := generation{map[string][]int64{}, map[string]int64{}, map[string][]byte{
 		inPlace: bytes.Repeat([]byte{number}, 1<<20), replaced: bytes.Repeat([]byte{number}, 3000),
 	}}
-	check(t, workspace.mounted(func(dir string) error {
+	check(t, mountedDir(func(dir string) error {
 		if err := otherFiles(dir); err != nil {
 			return err
 		}
@@ -397,7 +397,7 @@ func (s *spliced) outcome(t *testing.T, old, now generation) string {
 		return fmt.Sprintf("found: does not open: %.100v", err)
 	}
 	var seen []string
-	err = workspace.mounted(func(dir string) error {
+	err = mountedDir(func(dir string) error {
 		for _, name := range []string{inPlace, replaced} {
 			if what := compare(filepath.Join(dir, name), old.content[name], now.content[name]); what != "new" {
 				seen = append(seen, name+" is "+what)
@@ -492,7 +492,7 @@ func (s *spliced) cases(changed []int64, kinds map[string][]int64) []spliceCase 
 		whole = append(whole, region{at, 1 << 20})
 	}
 	journal := region{512*l.start + blockSize, 512*l.initial - blockSize}
-	epoch := kinds[statedisk.AgentDir+"/epoch"]
+	epoch := kinds[statedisk.ManifestFile]
 	rest := slices.DeleteFunc(slices.Clone(changed), func(b int64) bool { return slices.Contains(epoch, b) })
 	cases := []spliceCase{
 		{"the whole disk", whole, "found: rollback-detected"},
@@ -502,7 +502,7 @@ func (s *spliced) cases(changed []int64, kinds map[string][]int64) []spliceCase 
 		{"dm-integrity's journal", []region{journal}, ""},
 		{"data without their tags: " + inPlace, l.each(kinds[inPlace], l.data), ""},
 		{"tags without their data: " + inPlace, l.each(kinds[inPlace], l.tag), ""},
-		{"all but the blocks of " + statedisk.AgentDir + "/epoch", l.both(rest), ""},
+		{"all but the blocks of " + statedisk.ManifestFile, l.both(rest), ""},
 	}
 	var names []string
 	for name := range kinds {

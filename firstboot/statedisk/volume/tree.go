@@ -3,10 +3,9 @@ package volume
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,47 +28,51 @@ var directories = []struct {
 	{"var/lib/kubelet", 0o700},
 	{"var/lib/kubelet/pods", 0o750},
 	{"var/lib/etcd", 0o700},
-	{"var/lib/hullmark", 0o700},
+	{"var/lib/hullmark", 0o700}, // What the manifest holds for programs is bound over it.
 	{statedisk.AgentDir, 0o700},
 }
-
-const (
-	epochFile    = statedisk.AgentDir + "/epoch"
-	lastBootFile = statedisk.AgentDir + "/last-boot"
-)
 
 // mountOptions end writing, rather than going on, where the file system finds an error.
 const mountOptions = "errors=remount-ro"
 
-// mounted calls do with the file system mounted in the workspace.
-func (w Workspace) mounted(do func(dir string) error) error {
+// mounted calls do with the file system mounted in the workspace. What is done there stays there: the disk's links lead nowhere else.
+func (w Workspace) mounted(do func(*os.Root) error) error {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	if err := unix.Mount("/dev/mapper/"+Name, w.mount(), "ext4", flags, mountOptions); err != nil {
 		return fmt.Errorf("mount: %w", err)
 	}
-	err := do(w.mount())
+	err := within(w.mount(), do)
 	return errors.Join(err, unix.Unmount(w.mount(), 0))
 }
 
-// makeTree fills a new file system.
-func makeTree(dir string) error {
+func within(dir string, do func(*os.Root) error) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(root), root.Close())
+}
+
+// makeTree fills a new file system: a disk has a manifest from its formatting on.
+func makeTree(root *os.Root, disk hullmark.UUID, key hullmark.Secret) error {
 	for _, d := range directories {
-		if err := os.Mkdir(filepath.Join(dir, d.name), d.mode); err != nil {
+		if err := root.Mkdir(d.name, d.mode); err != nil {
 			return err
 		}
-		if err := os.Chmod(filepath.Join(dir, d.name), d.mode); err != nil { // whatever the umask is
+		if err := root.Chmod(d.name, d.mode); err != nil { // whatever the umask is
 			return err
 		}
 	}
-	return writeCounter(dir, 0)
+	_, err := statedisk.WriteManifest(root, key, statedisk.Manifest{Disk: disk})
+	return err
 }
 
 // advance compares the disk's counter with the window and moves it on. The
 // counter is stored before it returns.
-func (w Workspace) advance(epoch hullmark.Epoch) (statedisk.Opened, error) {
+func (w Workspace) advance(g hullmark.DiskGrant, keys statedisk.Keys) (statedisk.Opened, error) {
 	var opened statedisk.Opened
-	err := w.mounted(func(dir string) (err error) {
-		opened, err = advanceIn(dir, epoch)
+	err := w.mounted(func(root *os.Root) (err error) {
+		opened, err = advanceIn(root, g, keys.Manifest)
 		return err
 	})
 	if err != nil {
@@ -78,32 +81,29 @@ func (w Workspace) advance(epoch hullmark.Epoch) (statedisk.Opened, error) {
 	return opened, nil
 }
 
-func advanceIn(dir string, epoch hullmark.Epoch) (statedisk.Opened, error) {
-	e, err := readCounter(dir)
-	if err != nil {
-		return statedisk.Opened{}, err
+func advanceIn(root *os.Root, g hullmark.DiskGrant, key hullmark.Secret) (statedisk.Opened, error) {
+	m, code, err := statedisk.ReadManifest(root, key)
+	if err != nil || m.Disk != g.UUID {
+		return statedisk.Opened{}, refused(err)
 	}
-	opened := statedisk.Opened{EpochRead: e, Joined: joined(dir), LastBoot: lastBoot(dir), CertificateEnds: certificateEnds(dir), Etcd: etcdState(dir)}
-	if epoch.Unchecked {
+	defer m.Wipe()
+	opened := statedisk.Opened{
+		EpochRead: m.Epoch, Joined: m.Joined(), LastBoot: string(m.Files[statedisk.LastBoot].Content), CertificateEnds: certificateEnds(root), Etcd: etcdState(root.Name()), Manifest: code,
+	}
+	if g.Epoch.Unchecked {
 		return opened, nil
 	}
-	if e < epoch.Committed || e >= epoch.Issued {
+	if m.Epoch < g.Epoch.Committed || m.Epoch >= g.Epoch.Issued {
 		return statedisk.Opened{}, &hullmark.Condition{
 			Code: "rollback-detected", Step: "EPOCH", Title: "the state disk is not in the state in which the node left it",
-			Expected: fmt.Sprintf("%d ≤ epoch < %d", epoch.Committed, epoch.Issued), Got: strconv.FormatUint(e, 10),
+			Expected: fmt.Sprintf("%d ≤ epoch < %d", g.Epoch.Committed, g.Epoch.Issued), Got: strconv.FormatUint(m.Epoch, 10),
 			Next: "if an old copy of the disk was put back on purpose, sign an epoch override; otherwise attach the newest disk",
 		}
 	}
-	if err := writeCounter(dir, epoch.Issued); err != nil {
-		return statedisk.Opened{}, err
-	}
-	return opened, replaceFile(filepath.Join(dir, lastBootFile), time.Now().UTC().Format(time.RFC3339)+"\n")
-}
-
-// joined reports whether the agent recorded a finished kubeadm run.
-func joined(dir string) bool {
-	text, err := os.ReadFile(filepath.Join(dir, statedisk.AgentDir, statedisk.IntentFile))
-	return err == nil && string(text) == statedisk.IntentDone
+	m.Epoch = g.Epoch.Issued
+	m.Files[statedisk.LastBoot] = statedisk.KeptFile{Mode: 0o600, Content: []byte(time.Now().UTC().Format(time.RFC3339))}
+	opened.Manifest, err = statedisk.WriteManifest(root, key, m)
+	return opened, err
 }
 
 // etcdState returns what the disk's member of etcd has stored. Of one that cannot be read whoever decides is told as of none, and the journal why.
@@ -115,43 +115,17 @@ func etcdState(dir string) hullmark.EtcdState {
 	return state
 }
 
-func lastBoot(dir string) string {
-	text, err := os.ReadFile(filepath.Join(dir, lastBootFile))
-	if err != nil {
-		return ""
+// refused is the condition of a disk without the manifest that its node wrote.
+func refused(err error) *hullmark.Condition {
+	c := &hullmark.Condition{
+		Code: "manifest-refused", Step: "EPOCH", Title: "the state disk's manifest is another disk's",
+		Next: "do not trust this disk: someone changed it outside of the node; attach the right one, or reset the node",
 	}
-	return strings.TrimSpace(string(text))
-}
-
-func readCounter(dir string) (uint64, error) {
-	text, err := os.ReadFile(filepath.Join(dir, epochFile))
-	if err != nil {
-		return 0, err
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		c.Title = "the state disk lacks its manifest, which it has from its formatting on"
+	case err != nil:
+		c.Title = "the state disk's manifest is not as its node wrote it: " + err.Error()
 	}
-	return strconv.ParseUint(strings.TrimSuffix(string(text), "\n"), 10, 64)
-}
-
-func writeCounter(dir string, e uint64) error {
-	return replaceFile(filepath.Join(dir, epochFile), strconv.FormatUint(e, 10)+"\n")
-}
-
-// replaceFile writes a file so that a crash leaves the old or the new content,
-// and returns once the new one is stored.
-func replaceFile(path, content string) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(content)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return c
 }

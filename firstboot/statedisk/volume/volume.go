@@ -80,7 +80,7 @@ func (w Workspace) Open(path string, g hullmark.DiskGrant) (statedisk.Opened, er
 	if err := w.activateChecked(path, g, keys); err != nil {
 		return statedisk.Opened{}, errors.Join(err, closeVolume())
 	}
-	opened, err := w.advance(g.Epoch)
+	opened, err := w.advance(g, keys)
 	if err != nil {
 		return statedisk.Opened{}, errors.Join(err, closeVolume())
 	}

@@ -38,10 +38,10 @@ var World interface {
 	// Format makes a LUKS header in a file and an empty file system, Activate opens it, and Mounted calls do with where it is.
 	Format(header, uuid string, key []byte) error
 	Activate(key []byte) error
-	Mounted(do func(dir string) error) error
-	// Storing comes before a file is replaced, Stored once it is, Sync in the place of syncfs(2).
-	Storing(path string)
-	Stored(path string)
+	Mounted(do func(*os.Root) error) error
+	// Storing comes before the manifest is replaced, Stored once it is, with its epoch and what it notes of kubeadm; Sync in the place of syncfs(2).
+	Storing(epoch uint64, intent string)
+	Stored(epoch uint64, intent string)
 	Sync()
 	// Random fills b for a disk's UUID.
 	Random(b []byte)

@@ -1,0 +1,177 @@
+package firstboot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
+)
+
+// codeStandsStill is the code of a Ready node's warning that passes once its epoch goes on.
+const codeStandsStill = "epoch-stands-still"
+
+// epochStill is how long the epoch of a Ready node may stand still before the status says so: several tries.
+const epochStill = time.Hour
+
+// keepAdvancing moves the disk's epoch on for as long as the node is Ready (docs/protocol.md, Records and epochs). What fails is tried again; the
+// node goes on in any case.
+func (a *Agent) keepAdvancing(ctx context.Context) {
+	last := time.Now()
+	for {
+		// Half of the pause is chance: nodes that became Ready together do not ask in step.
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(a.Timing.Epoch/2 + rand.N(a.Timing.Epoch+1)):
+		}
+		if !a.wasReady() {
+			last = time.Now()
+			continue
+		}
+		err := a.advanceAround(ctx)
+		switch {
+		case err == nil:
+			last = time.Now()
+			a.Status.Unwarn(codeStandsStill)
+		case time.Since(last) > epochStill:
+			a.Status.WarnUnlessWarned(standsStill(err, last))
+		}
+	}
+}
+
+// standsStill is the condition of a Ready node whose epoch nobody moves on.
+func standsStill(err error, since time.Time) *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: codeStandsStill, Step: StepEpoch, Retry: true,
+		Title: fmt.Sprintf("no join service moved the state disk's epoch on since %s: %v", since.UTC().Format(time.RFC3339), err),
+		Next:  "see that the node reaches a join service and that the API answers; until then a copy of the disk of that time passes for the disk",
+	}
+}
+
+// advanceAround asks the join services, in any order, until one moves the epoch on.
+func (a *Agent) advanceAround(ctx context.Context) error {
+	keys, err := a.kept.opened()
+	if err != nil {
+		return err
+	}
+	endpoints := slices.Clone(a.config.Endpoints)
+	rand.Shuffle(len(endpoints), func(i, j int) { endpoints[i], endpoints[j] = endpoints[j], endpoints[i] })
+	if keys.controlPlane { // Its own is there without any network.
+		endpoints = slices.Insert(endpoints, 0, net.JoinHostPort("127.0.0.1", attest.JoinPort))
+	}
+	err = errors.New("the node configuration names no join service")
+	for _, endpoint := range endpoints {
+		if err = a.advanceAt(ctx, endpoint, keys); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// advanceAt is one call of one service: E1 to E4.
+func (a *Agent) advanceAt(ctx context.Context, endpoint string, keys diskKeys) error {
+	ctx, cancel := context.WithTimeout(ctx, 4*a.Timing.Answer)
+	defer cancel()
+	conn, info, condition := a.reach(ctx, endpoint)
+	if condition != nil {
+		return condition
+	}
+	defer conn.Close()
+	client, err := grpc.NewClient("passthrough:///join-service", grpc.WithTransportCredentials(established{credentials.NewTLS(nil), info}),
+		grpc.WithContextDialer(only(conn)), grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MaxFromVerifier)))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	stream, err := wire.NewJoinServiceClient(client).Epoch(ctx)
+	if err != nil {
+		return err
+	}
+	ask, err := a.askEpoch(info, keys)
+	if err != nil {
+		return err
+	}
+	return a.takeEpoch(stream, ask)
+}
+
+// askEpoch makes E1.
+func (a *Agent) askEpoch(info credentials.AuthInfo, keys diskKeys) (*wire.EpochAsk, error) {
+	var epoch uint64
+	if err := a.kept.look(func(m statedisk.Manifest) error { epoch = m.Epoch; return nil }); err != nil {
+		return nil, err
+	}
+	claim, err := proto.Marshal(&wire.EpochClaim{Node: keys.node[:], Uuid: keys.disk[:], Generation: keys.generation, Owner: keys.owner[:], Epoch: epoch, Etcd: wire.FromEtcdState(a.etcdState())})
+	if err != nil {
+		return nil, err
+	}
+	channel, err := attest.ChannelKey(&peer.Peer{AuthInfo: info})
+	if err != nil {
+		return nil, err
+	}
+	mac, err := attest.EpochMAC(keys.epoch, channel, claim)
+	return &wire.EpochAsk{Claim: claim, Mac: mac}, err
+}
+
+// takeEpoch asks, stores the number, and confirms it. That nobody hears the confirmation changes nothing on the disk: the record's window has room for it.
+func (a *Agent) takeEpoch(stream wire.JoinService_EpochClient, ask *wire.EpochAsk) error {
+	if err := stream.Send(&wire.EpochFromNode{Message: &wire.EpochFromNode_Ask{Ask: ask}}); err != nil {
+		return err
+	}
+	answer, err := heard(stream)
+	if err != nil {
+		return err
+	}
+	issued := answer.GetIssued().GetIssued()
+	if err := a.storeEpoch(issued); err != nil {
+		return err
+	}
+	if err := stream.Send(&wire.EpochFromNode{Message: &wire.EpochFromNode_Stored{Stored: &wire.EpochStored{Issued: issued}}}); err != nil {
+		return err
+	}
+	if answer, err = heard(stream); err == nil && answer.GetCommitted() == nil {
+		err = errors.New("the join service sent something else than that the number is committed")
+	}
+	return err
+}
+
+// heard receives one message, and turns a denial into its condition.
+func heard(stream wire.JoinService_EpochClient) (*wire.EpochFromService, error) {
+	m, err := stream.Recv()
+	if err != nil {
+		return nil, err
+	}
+	if err := wire.CheckEpochFromService(m); err != nil {
+		return nil, err
+	}
+	if denied := m.GetDenied(); denied != nil {
+		return nil, denied.HullmarkCondition()
+	}
+	return m, nil
+}
+
+// storeEpoch puts a higher number into the manifest. A rogue service could only raise it, which the records then refuse: so by how much is bounded.
+func (a *Agent) storeEpoch(issued uint64) error {
+	return a.kept.change(func(m *statedisk.Manifest) error {
+		if issued <= m.Epoch || issued-m.Epoch > mostSkipped {
+			return fmt.Errorf("the join service issued epoch %d after %d", issued, m.Epoch)
+		}
+		m.Epoch = issued
+		return nil
+	})
+}
+
+// mostSkipped is by how much a number may lie above the disk's: calls that were cut short have used those in between.
+const mostSkipped = 1 << 20

@@ -1,0 +1,280 @@
+package firstboot
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/internal/atomicfile"
+)
+
+// The names in the manifest, by who they are for: the agent's own notes (statedisk.IntentFile is one), files that programs see in
+// keptDir, and what the join service keeps.
+const (
+	keptNotes   = "agent/"
+	keptFiles   = "files/"
+	keptService = "joinservice/"
+)
+
+// keptDir is where programs see files of the manifest: shownDir in the agent's folder on a RAM disk is bound there.
+const (
+	keptDir  = "/var/lib/hullmark/"
+	shownDir = "files"
+	// keysFile in the agent's folder, for a later run of it in this boot.
+	keysFile = "disk-keys"
+)
+
+// errNotOpen says that no disk was opened in this boot.
+var errNotOpen = errors.New("the state disk is not open")
+
+// kept is the manifest of the open disk (docs/state-disk.md, The manifest). The agent alone reads and writes it, one change after the other. The zero value
+// is of a boot without an open disk.
+type kept struct {
+	mutex sync.Mutex
+	// stateDir is where the disk is mounted, keysPath where what follows is kept for a later run of the agent.
+	stateDir, keysPath string
+	keys               diskKeys
+}
+
+// diskKeys are what the agent keeps of a disk's key, and what it takes the disk by.
+type diskKeys struct {
+	manifest, epoch hullmark.Secret
+	disk            hullmark.UUID
+	generation      uint32
+	owner, node     hullmark.NodeID
+	controlPlane    bool
+	// last and next are the manifests that the disk may hold: the one that was written last, and the one that is being written.
+	last, next statedisk.MAC
+}
+
+// deriveKeys keeps of a ticket's key what is needed once the disk is open.
+func deriveKeys(g hullmark.DiskGrant, node hullmark.NodeID) (diskKeys, error) {
+	k := diskKeys{disk: g.UUID, generation: g.Generation, owner: g.Owner, node: node}
+	var err error
+	if k.manifest, err = statedisk.ManifestKey(g.Key); err != nil {
+		return k, err
+	}
+	k.epoch, err = attest.EpochKey(g.Key)
+	return k, err
+}
+
+// take begins with the manifest that the helper left on the disk.
+func (k *kept) take(keys diskKeys, found statedisk.MAC) {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	k.keys.manifest.Wipe()
+	k.keys.epoch.Wipe()
+	k.keys = keys
+	k.keys.last, k.keys.next = found, found
+}
+
+// setRole says what the node is: a control plane has a join service of its own.
+func (k *kept) setRole(role hullmark.Role) {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	k.keys.controlPlane = role == hullmark.ControlPlane
+}
+
+// opened returns the keys of the open disk.
+func (k *kept) opened() (diskKeys, error) {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	if k.keys.manifest.Len() == 0 {
+		return diskKeys{}, errNotOpen
+	}
+	return k.keys, nil
+}
+
+// look calls with the manifest, and does not let it out.
+func (k *kept) look(at func(statedisk.Manifest) error) error {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	return k.withLocked(func(_ *os.Root, m statedisk.Manifest) error { return at(m) })
+}
+
+// change replaces the manifest by what edit makes of it. After a cut the disk holds the old one or the new one.
+func (k *kept) change(edit func(*statedisk.Manifest) error) error {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	return k.withLocked(func(root *os.Root, m statedisk.Manifest) error {
+		if err := edit(&m); err != nil {
+			return err
+		}
+		encoded, err := m.Encode(k.keys.manifest)
+		if err != nil {
+			return err
+		}
+		defer clear(encoded)
+		k.keys.next = statedisk.MAC(encoded[len(encoded)-sha256.Size:])
+		if err := k.storeKeysLocked(); err != nil {
+			return err
+		}
+		if _, err := statedisk.WriteManifest(root, k.keys.manifest, m); err != nil {
+			return err
+		}
+		k.keys.last = k.keys.next
+		return k.storeKeysLocked()
+	})
+}
+
+// withLocked reads the manifest, which has to be the one that was written last: in a boot the host can exchange it for no other, not even of the same epoch.
+func (k *kept) withLocked(do func(*os.Root, statedisk.Manifest) error) error {
+	if k.keys.manifest.Len() == 0 {
+		return errNotOpen
+	}
+	root, err := os.OpenRoot(k.stateDir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	m, code, err := statedisk.ReadManifest(root, k.keys.manifest)
+	if err == nil && code != k.keys.last && code != k.keys.next {
+		m.Wipe()
+		err = errors.New("manifest: another one than the node wrote last")
+	}
+	if err != nil {
+		return &hullmark.Condition{
+			Code: "manifest-refused", Step: StepDisk, Title: "the open state disk has changed under the node: " + err.Error(),
+			Next: "do not trust this machine's host: it wrote to the disk; reboot the node with the right one",
+		}
+	}
+	defer m.Wipe()
+	return do(root, m)
+}
+
+// read returns a copy of one file; fs.ErrNotExist says that there is none.
+func (k *kept) read(name string) (content []byte, err error) {
+	err = k.look(func(m statedisk.Manifest) error {
+		f, ok := m.Files[name]
+		if !ok {
+			return fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+		}
+		content = bytes.Clone(f.Content)
+		return nil
+	})
+	return content, err
+}
+
+// write replaces one file.
+func (k *kept) write(name string, content []byte) error {
+	return k.change(func(m *statedisk.Manifest) error {
+		m.Files[name] = statedisk.KeptFile{Mode: 0o600, Content: content}
+		return nil
+	})
+}
+
+// note returns one of the agent's own notes; empty is none.
+func (a *Agent) note(name string) (string, error) {
+	text, err := a.kept.read(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return string(text), err
+}
+
+// keptName returns what the manifest calls a file that programs see in keptDir.
+func keptName(name string) (string, bool) {
+	rest, ok := strings.CutPrefix(path.Clean(name), keptDir)
+	return keptFiles + rest, ok
+}
+
+// keepFiles puts files of M6 into the manifest, all or none of them, and takes the documents that came with an earlier policy than the one
+// among them out: systemd hands the join service no more than 1 MiB. Then it shows all to programs.
+func (a *Agent) keepFiles(files []*wire.File) error {
+	err := a.kept.change(func(m *statedisk.Manifest) error {
+		if slices.ContainsFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.PolicyFile }) {
+			documents, _ := keptName(hullmark.DocumentsFolder)
+			maps.DeleteFunc(m.Files, func(name string, _ statedisk.KeptFile) bool { return strings.HasPrefix(name, documents+"/") })
+		}
+		for _, f := range files {
+			name, ok := keptName(f.GetPath())
+			if !ok {
+				return fmt.Errorf("%.80q is not kept in the manifest", f.GetPath())
+			}
+			m.Files[name] = statedisk.KeptFile{Mode: uint16(f.GetMode()), Content: f.GetContent()}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return a.kept.look(a.showFiles)
+}
+
+// showFiles writes what programs see to the RAM disk: they read nothing of it from the disk, whose host could exchange it between two looks.
+func (a *Agent) showFiles(m statedisk.Manifest) error {
+	root, err := os.OpenRoot(a.RunDir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for name, f := range m.Files {
+		rest, ok := strings.CutPrefix(name, keptFiles)
+		if !ok {
+			continue
+		}
+		if err := writeFile(root, path.Join(shownDir, rest), f.Content, fs.FileMode(f.Mode)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeShown makes the empty folder that stateUnit binds.
+func (a *Agent) makeShown() error {
+	shown := filepath.Join(a.RunDir, shownDir)
+	return errors.Join(os.RemoveAll(shown), os.Mkdir(shown, 0o700))
+}
+
+// keysSize is the length of what storeKeysLocked writes, in bytes.
+const keysSize = 2*32 + 16 + 4 + 2*32 + 1 + 2*32
+
+// storeKeysLocked writes the keys to a RAM disk, readable by root alone, for a later run of the agent in this boot. Root on this node can do with its
+// own disk what they allow anyway.
+func (k *kept) storeKeysLocked() error {
+	b := make([]byte, 0, keysSize)
+	defer func() { clear(b[:cap(b)]) }()
+	b = append(append(b, k.keys.manifest.Expose()...), k.keys.epoch.Expose()...)
+	b = binary.BigEndian.AppendUint32(append(b, k.keys.disk[:]...), k.keys.generation)
+	b = append(append(b, k.keys.owner[:]...), k.keys.node[:]...)
+	role := byte(0)
+	if k.keys.controlPlane {
+		role = 1
+	}
+	b = append(append(append(b, role), k.keys.last[:]...), k.keys.next[:]...)
+	return atomicfile.Write(k.keysPath, b, 0o600)
+}
+
+// resume takes up what an earlier run of the agent in this boot stored.
+func (k *kept) resume() error {
+	b, err := os.ReadFile(k.keysPath)
+	if err != nil {
+		return err
+	}
+	if len(b) != keysSize {
+		return fmt.Errorf("%s: %d bytes, want %d", k.keysPath, len(b), keysSize)
+	}
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	next := func(n int) (part []byte) { part, b = b[:n:n], b[n:]; return part }
+	k.keys.manifest, k.keys.epoch = hullmark.NewSecret(next(32)), hullmark.NewSecret(next(32))
+	k.keys.disk, k.keys.generation = hullmark.UUID(next(16)), binary.BigEndian.Uint32(next(4))
+	k.keys.owner, k.keys.node = hullmark.NodeID(next(32)), hullmark.NodeID(next(32))
+	k.keys.controlPlane = next(1)[0] == 1
+	k.keys.last, k.keys.next = statedisk.MAC(next(32)), statedisk.MAC(next(32))
+	return nil
+}
