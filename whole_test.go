@@ -12,7 +12,6 @@ import (
 var writesItself = map[string]string{
 	"firstboot/kubeadm/run.go":             "a folder of kubeadm's documents in memory, gone when kubeadm ends",
 	"firstboot/kubeadm/stored.go":          "a folder of its own for one call of kubeadm",
-	"firstboot/statedisk/volume/tree.go":   "names of an open root of the state disk",
 	"firstboot/statedisk/volume/volume.go": "the header's copy in memory, for libcryptsetup",
 	"image/build/apt.go":                   "a folder of its own for one choice",
 	"image/build/base.go":                  "fills a step's folder, which internal/cache makes whole",
