@@ -301,7 +301,7 @@ func (x *exchange) setHostname(ctx context.Context) error {
 
 // setKubeletAddress lets the kubelet name the address that M6 says, in this boot; without one it names what it finds first. The kubelet takes the last of equal flags.
 func (x *exchange) setKubeletAddress() error {
-	content := ""
+	content := "HULLMARK_KUBELET_ARGS=\n"
 	if a := x.proceed.GetAddress(); a != "" {
 		content = "HULLMARK_KUBELET_ARGS=--node-ip=" + a + "\n"
 	}

@@ -3,6 +3,7 @@
 package registry
 
 import (
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -40,13 +41,13 @@ func TestApprovalsKeepUp(t *testing.T) {
 		names = append(names, m.Name)
 	}
 	requests := make([]string, 0, 2*machines)
-	for _, name := range names {
+	for i, name := range names {
 		config, err := api.Config("system:node:"+name, "system:nodes")
 		if err != nil {
 			t.Fatal(err)
 		}
 		requests = append(requests, request(t, config, clientSigner, requestPEM(t, template(name)), certificatesv1.UsageClientAuth),
-			request(t, config, servingSigner, requestPEM(t, template(name, "10.0.0.1")), certificatesv1.UsageServerAuth))
+			request(t, config, servingSigner, requestPEM(t, template(name, fmt.Sprintf("10.1.0.%d", i))), certificatesv1.UsageServerAuth))
 	}
 	config, err := api.Config(User)
 	if err != nil {

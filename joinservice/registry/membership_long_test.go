@@ -43,7 +43,7 @@ func TestRemovedMachineRenewsNothing(t *testing.T) {
 		node.CertData, node.KeyData = wantSigned(t, request(t, bearer(token), clientSigner, first, certificatesv1.UsageClientAuth)), key
 		return func() (string, string) {
 			return request(t, node, clientSigner, requestPEM(t, template(name)), certificatesv1.UsageClientAuth),
-				request(t, node, servingSigner, requestPEM(t, template(name, "10.0.0.1")), certificatesv1.UsageServerAuth)
+				request(t, node, servingSigner, requestPEM(t, template(name, "10.0.0."+strings.TrimPrefix(name, "w"))), certificatesv1.UsageServerAuth)
 		}
 	}
 	ofMember, ofRemoved := renew("w61", twin), renew("w60", token)
@@ -94,6 +94,9 @@ func runApproverOf(t *testing.T, r *Registry, a *Approver) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	a.Registry = r
+	if a.Claim == nil {
+		a.Claim = claims(t, r).ClaimAddresses
+	}
 	var ended sync.WaitGroup
 	ended.Go(func() {
 		if err := a.Run(ctx); !errors.Is(err, context.Canceled) {
