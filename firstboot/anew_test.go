@@ -50,7 +50,7 @@ func TestControlPlaneJoinsAnew(t *testing.T) {
 		if _, err := s.agent.readState(name); err != nil {
 			t.Errorf("before M6: %v", err)
 		}
-		p := secondControlPlane()
+		p := s.secondControlPlane(t)
 		p.JoinAnew = true
 		c.proceedWith(p)
 		_, last := c.finish()
@@ -96,7 +96,7 @@ func TestJoinAnewIsRefused(t *testing.T) {
 		"a first join":                  {kind: hullmark.Join, service: "s"},
 		"without records":               {kind: hullmark.Rejoin, service: "s", opened: statedisk.Opened{Joined: true}, ticket: hullmark.Ticket{Disk: hullmark.DiskGrant{Epoch: hullmark.Epoch{Unchecked: true}}}},
 	} {
-		p := secondControlPlane()
+		p := &wire.Proceed{Role: string(hullmark.ControlPlane)}
 		if name == "a worker" {
 			p.Role = string(hullmark.Worker)
 		}

@@ -199,14 +199,16 @@ func (s *stage) remains(t *testing.T) {
 	}
 }
 
-// secondControlPlane is M6 of a control plane that joins.
-func secondControlPlane() *wire.Proceed {
+// secondControlPlane is M6 of a control plane that joins, with a policy that commits to its keys.
+func (s *stage) secondControlPlane(t *testing.T) *wire.Proceed {
+	t.Helper()
 	p := worker()
 	p.NodeName, p.Role = "control-plane-2", string(hullmark.ControlPlane)
 	p.KubeadmDocuments = append([]byte("controlPlane: {}\n"), p.GetKubeadmDocuments()...)
 	for _, name := range kubeadm.ControlPlaneFiles() {
 		p.Files = append(p.Files, &wire.File{Path: name, Content: []byte("new"), Mode: 0o600})
 	}
+	p.Files = s.signed(t, set{version: 1, keyset: "keys", beside: p.GetFiles()})
 	return p
 }
 
@@ -220,7 +222,7 @@ func TestControlPlaneJoins(t *testing.T) {
 	c := service.accept()
 	c.ticket(c.admit(s))
 	c.receive()
-	c.proceedWith(secondControlPlane())
+	c.proceedWith(s.secondControlPlane(t))
 	phases, last := c.finish()
 	if !last.GetReady() || len(s.cluster.Joins) != 1 || len(s.cluster.Works) != 0 {
 		t.Fatalf("phases %v, last %v, joins %q", phases, last, s.cluster.Joins)
@@ -247,7 +249,7 @@ func TestJoinedIsRecordedBeforeReady(t *testing.T) {
 		c := service.accept()
 		c.ticket(c.admit(s))
 		c.receive()
-		c.proceedWith(secondControlPlane())
+		c.proceedWith(s.secondControlPlane(t))
 		if _, last := c.finish(); last.GetFailed() == nil {
 			t.Fatalf("last = %v", last)
 		}
@@ -565,12 +567,12 @@ func TestProceedIsChecked(t *testing.T) {
 	for want, spoil := range map[string]func(*wire.Proceed){
 		"discovery.conf is missing": func(p *wire.Proceed) { p.Files = nil },
 		"pki/ca.crt is missing":     func(p *wire.Proceed) { p.Role = string(hullmark.ControlPlane) },
-		"kubelet-serving-trust.crt is missing": func(p *wire.Proceed) {
-			full := secondControlPlane()
-			p.Role, p.Files = full.GetRole(), full.GetFiles()[:len(full.GetFiles())-1]
+		"front-proxy-ca.key is missing": func(p *wire.Proceed) {
+			full := s.secondControlPlane(t)
+			p.Role, p.Files = full.GetRole(), without(full.GetFiles(), "/etc/kubernetes/pki/front-proxy-ca.key")
 		},
 		"manifests/etcd.yaml\", which kubeadm join writes itself": func(p *wire.Proceed) {
-			full := secondControlPlane()
+			full := s.secondControlPlane(t)
 			p.Role, p.Files = full.GetRole(), append(full.GetFiles(), &wire.File{Path: "/etc/kubernetes/manifests/etcd.yaml", Mode: 0o600})
 		},
 		"outside of the folders": func(p *wire.Proceed) { p.Files[0].Path = "/etc/passwd" },

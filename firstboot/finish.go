@@ -201,7 +201,8 @@ func (x *exchange) placeFiles() error {
 }
 
 // newKeys returns the files to write, and apart from them the one that says of which rotation the keys among them are. What comes with a rotation was held to the signed
-// policy among it (checkRotated), whoever brought it. It is left out if the disk's newest signed policy is a later one, or if all of it is there.
+// policy among it (checkRotated), whoever brought it. It is left out if the disk's newest signed policy is a later one, which a node that joins refuses,
+// or if all of it is there.
 func (x *exchange) newKeys(files []*wire.File) (others []*wire.File, mark *wire.File, err error) {
 	i := slices.IndexFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.RotationFile })
 	if i < 0 {
@@ -214,9 +215,15 @@ func (x *exchange) newKeys(files []*wire.File) (others []*wire.File, mark *wire.
 	installed, newest := x.agent.heldPolicies()
 	text, err := x.agent.readState(hullmark.RotationFile)
 	defer clear(text)
-	same := err == nil && bytes.Equal(text, files[i].GetContent()) && installed.Version == brought.Version
+	same := x.comesBack() && err == nil && bytes.Equal(text, files[i].GetContent()) && installed.Version == brought.Version
 	if brought.Version >= newest.Version && !same {
 		return slices.Concat(files[:i], files[i+1:]), files[i], nil
+	}
+	if brought.Version < newest.Version && x.joins() { // What an earlier join left is gone: there is nothing to keep.
+		return nil, nil, &hullmark.Condition{
+			Code: "keys-older", Step: StepKubeadm, Title: "the node holds a later signed policy than the one that its keys were brought by",
+			Expected: fmt.Sprintf("policy version ≥ %d", newest.Version), Got: fmt.Sprintf("version %d", brought.Version), Next: "bring the newest policy to the cluster (hullmark policy push)",
+		}
 	}
 	if brought.Version < newest.Version {
 		x.warn("keys-older", fmt.Sprintf("the node keeps the keys that it has, for it was brought those of policy version %d (rotation %d), and holds version %d (rotation %d)",

@@ -115,7 +115,7 @@ func (x *exchange) checkOwned(p *wire.Proceed) error {
 		switch {
 		case hullmark.Rotated(path) && !isControlPlane(p):
 			return fmt.Errorf("it brings a worker %.80q", path)
-		case x.service != "" && x.opened.Joined && hullmark.Reserved(path) && !hullmark.Rotated(path) && path != hullmark.SettingsFile && !isBootstrap(f):
+		case x.service != "" && x.comesBack() && hullmark.Reserved(path) && !hullmark.Rotated(path) && path != hullmark.SettingsFile && !isBootstrap(f):
 			return fmt.Errorf("it brings %.80q, which a node that comes back has", path)
 		}
 	}

@@ -35,6 +35,8 @@ type set struct {
 	keyset          string
 	documents       []string
 	edit            func(*measurements.Policy)
+	// beside are further files.
+	beside []*wire.File
 }
 
 // by returns the set's files, with a policy that a root signed, and one file that comes with no rotation.
@@ -42,11 +44,10 @@ func (c set) by(t *testing.T, key *ecdsa.PrivateKey, root *x509.Certificate) []*
 	t.Helper()
 	blind := sha256.Sum256([]byte(c.keyset)) // of one rotation there is one
 	rotation := hullmark.KeyRotation{Number: c.number, Blind: hullmark.NewSecret(blind[:])}
-	files := []*wire.File{
-		{Path: keysetFile, Content: []byte(c.keyset), Mode: 0o600},
-		{Path: hullmark.RotationFile, Content: rotation.Encode(), Mode: 0o600},
-		{Path: hullmark.SettingsFile, Content: []byte(c.keyset), Mode: 0o644},
-	}
+	files := append(slices.Clone(c.beside),
+		&wire.File{Path: keysetFile, Content: []byte(c.keyset), Mode: 0o600},
+		&wire.File{Path: hullmark.RotationFile, Content: rotation.Encode(), Mode: 0o600},
+		&wire.File{Path: hullmark.SettingsFile, Content: []byte(c.keyset), Mode: 0o644})
 	policy := measurements.Policy{Version: c.version, Rotation: c.number, Keys: hullmark.DigestKeys(rotation, wire.ContentOf(files))}
 	for _, document := range c.documents {
 		id := measurements.DocumentID(sha256.Sum256([]byte(document)))
@@ -253,6 +254,7 @@ func TestForgedNumberHoldsNothingUp(t *testing.T) {
 			s.holds(t, replace(s.signed(t, set{version: 3, number: 1, keyset: "own"}), hullmark.RotationFile, mark))
 			s.open(t)
 			x := &exchange{agent: s.agent, service: from}
+			x.opened.Joined = true
 			brought := s.signed(t, set{version: 4, number: 2, keyset: "brought"})
 			if files, mark, err := x.newKeys(brought); err != nil || len(files) != len(brought)-1 || mark == nil {
 				t.Errorf("%s, from %q: %d files, mark %v: %v", name, from, len(files), mark, err)
@@ -264,6 +266,23 @@ func TestForgedNumberHoldsNothingUp(t *testing.T) {
 func TestPolicyHasOneSchema(t *testing.T) {
 	if policySchema != measurements.PolicySchema {
 		t.Errorf("%q, and %q is signed", policySchema, measurements.PolicySchema)
+	}
+}
+
+// A join that is begun anew brings everything: what an earlier one left is gone. It is none by an older policy than the disk holds.
+func TestJoinBegunAnewTakesAllKeys(t *testing.T) {
+	for held, taken := range map[uint64]bool{1: true, 2: true, 3: false} {
+		s := newStage(t)
+		if err := s.agent.prepare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.holds(t, s.signed(t, set{version: held, number: 1, keyset: "keys"}))
+		brought := s.signed(t, set{version: 2, number: 1, keyset: "keys"})
+		x := &exchange{agent: s.agent, service: "192.0.2.1:7444"}
+		files, mark, err := x.newKeys(brought)
+		if (err == nil) != taken || taken && (len(files) != len(brought)-1 || mark == nil) {
+			t.Errorf("over version %d: %d files, mark %v: %v", held, len(files), mark, err)
+		}
 	}
 }
 
