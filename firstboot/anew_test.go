@@ -41,6 +41,13 @@ func TestControlPlaneJoinsAnew(t *testing.T) {
 		s.dials(t, service.address)
 		name := s.oldMember(t)
 		s.cluster.Fail = fail
+		p := s.secondControlPlane(t)
+		p.JoinAnew = true
+		for _, f := range p.GetFiles() { // It had the same keys all along.
+			if name, ok := keptName(f.GetPath()); ok {
+				s.keep(name, string(f.GetContent()))
+			}
+		}
 		s.serve(t)
 		c := service.accept()
 		c.ticket(c.admit(s))
@@ -50,12 +57,15 @@ func TestControlPlaneJoinsAnew(t *testing.T) {
 		if _, err := s.agent.readState(name); err != nil {
 			t.Errorf("before M6: %v", err)
 		}
-		p := s.secondControlPlane(t)
-		p.JoinAnew = true
 		c.proceedWith(p)
 		_, last := c.finish()
 		if _, err := s.agent.readState(name); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the member's data: %v, want it gone", err)
+		}
+		for _, name := range kubeadm.ControlPlaneFiles() {
+			if _, err := s.agent.readState(name); err != nil {
+				t.Errorf("what M6 brings for the join: %v", err)
+			}
 		}
 		want := statedisk.IntentDone
 		if fail != nil {
