@@ -277,6 +277,7 @@ func TestJoinBegunAnewTakesAllKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.holds(t, s.signed(t, set{version: held, number: 1, keyset: "keys"}))
+		s.open(t)
 		brought := s.signed(t, set{version: 2, number: 1, keyset: "keys"})
 		x := &exchange{agent: s.agent, service: "192.0.2.1:7444"}
 		files, mark, err := x.newKeys(brought)

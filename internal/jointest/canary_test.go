@@ -37,11 +37,15 @@ func (s *Site) secrets(t *testing.T, diskKey []byte) canary.Secrets {
 	return secrets
 }
 
-// A node that joined shows no key: in its log, on its console, in its status, in its record, or on a RAM disk. Its state disk holds a control plane's, and no token.
+// A node that joined shows no key: in its log, on its console, in its status, or in its record. A control plane's are on its state disk, and those of its manifest
+// on the RAM disk where programs see them; a token is nowhere.
 func TestAgentShowsNoKey(t *testing.T) {
-	for role, held := range map[hullmark.Role][]string{
-		hullmark.Worker:       nil,
-		hullmark.ControlPlane: {"ca.key", "etcd/ca.key", "front-proxy-ca.key", "kubelet-serving-ca.key", "sa.key", "../../var/lib/hullmark/keyset.json", "../../var/lib/hullmark/online-ca.key"},
+	for role, held := range map[hullmark.Role]struct{ disk, ram []string }{
+		hullmark.Worker: {},
+		hullmark.ControlPlane: {
+			[]string{"ca.key", "etcd/ca.key", "front-proxy-ca.key", "kubelet-serving-ca.key", "sa.key", "../../" + statedisk.ManifestFile},
+			[]string{"../../files/keyset.json", "../../files/online-ca.key"},
+		},
 	} {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()
@@ -68,8 +72,8 @@ func TestAgentShowsNoKey(t *testing.T) {
 			if found := search.Text("what the node and its service tell", []byte(shown)); len(found) > 0 || !strings.Contains(shown, "READY") {
 				t.Errorf("%v in %s", found, shown)
 			}
-			checkTree(t, search, s.Agent.RunDir, nil)
-			checkTree(t, search, filepath.Join(s.Agent.StateDir), held)
+			checkTree(t, search, s.Agent.RunDir, held.ram)
+			checkTree(t, search, filepath.Join(s.Agent.StateDir), held.disk)
 		})
 	}
 }
