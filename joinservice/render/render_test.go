@@ -223,7 +223,7 @@ func TestTakenPathsAreAllThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	paths := []string{kubeadm.SnapshotFile}
+	var paths []string
 	for _, f := range given {
 		paths = append(paths, f.GetPath())
 	}
