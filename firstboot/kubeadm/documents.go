@@ -160,7 +160,7 @@ const volumePlugins = "/var/lib/kubelet/volume-plugins"
 
 func kubeletOf() kubeletConfiguration {
 	return kubeletConfiguration{
-		meta:            meta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"},
+		meta:            meta{APIVersion: kubeletAPI, Kind: "KubeletConfiguration"},
 		CgroupDriver:    "systemd",
 		VolumePluginDir: volumePlugins,
 		// What systemd-resolved learned; /etc/resolv.conf names its stub, which pods do not reach.

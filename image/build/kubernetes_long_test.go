@@ -130,7 +130,7 @@ func TestSignersAreApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := kubeadm.CheckSigning(documents); err != nil {
+	if err := kubeadm.CheckDocuments(documents); err != nil {
 		t.Fatal(err)
 	}
 	manifests := dryRun(t.Context(), t, root, strings.Replace(string(documents), kubeadm.PatchesDir, filepath.Join(root, kubeadm.PatchesDir), 1))

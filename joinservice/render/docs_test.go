@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
 )
 
 // TestDocs holds docs/cluster-document.md to the code: its example is the one that TestRender renders, and each field and each thing that Hullmark owns
@@ -27,13 +29,13 @@ func TestDocs(t *testing.T) {
 			}
 		}
 	}
-	for name, k := range kinds {
-		for field := range k.owned {
+	for name, k := range kubeadm.Kinds {
+		for field := range k.Owned {
 			if !strings.Contains(page, "`"+field+"`") {
 				t.Errorf("%s: that %s is owned is not said", name, field)
 			}
 		}
-		for list, arguments := range k.arguments {
+		for list, arguments := range k.Arguments {
 			for argument := range arguments {
 				if !strings.Contains(page, "`"+argument+"`") {
 					t.Errorf("%s: that %s of %s is owned is not said", name, argument, list)

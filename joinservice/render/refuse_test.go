@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -15,6 +16,9 @@ type refusal struct{ old, new, says string }
 func override(api, kind, field string) string {
 	return "serializeImagePulls: false\n- apiVersion: " + api + "\n  kind: " + kind + "\n  " + field
 }
+
+// The API groups of the documents that an operator may override.
+var kubeadmAPI, kubeletAPI = kubeadm.Kinds["ClusterConfiguration"].API, kubeadm.Kinds["KubeletConfiguration"].API
 
 var refusals = map[string]refusal{
 	"unknown top-level field": {"timeServers:", "timeservers:", `line 16: unknown field "timeservers"`},
@@ -78,6 +82,8 @@ var refusals = map[string]refusal{
 // ownedFields are overrides of fields that are not the operator's, by kind, with what is said.
 var ownedFields = map[string]map[string]string{
 	"ClusterConfiguration": {
+		"apiServer: {extraArgs: [{name: runtime-config, value: admissionregistration.k8s.io/v1=false}]}": "runtime-config: admissionregistration.k8s.io/v1: want it true",
+		"apiServer: {extraArgs: [{name: requestheader-client-ca-file, value: /x}]}":                      "requestheader-client-ca-file: Hullmark sets it itself",
 		"certificatesDir: /x":                                  "certificatesDir: Hullmark sets it itself; leave it out",
 		"kubernetesVersion: v1.30.0":                           "kubernetesVersion: Hullmark sets it itself; use kubernetesVersion",
 		"imageRepository: registry.example":                    "imageRepository: Hullmark sets it itself",

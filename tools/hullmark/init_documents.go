@@ -152,13 +152,13 @@ func (d *documentOptions) make(p kubeadm.Params) (documents []byte, manifests []
 	return documents, manifests, nil
 }
 
-// ownDocuments reads the operator's, which may leave nothing out that kubelets are verified by.
+// ownDocuments reads the operator's, which may change nothing that Hullmark relies on.
 func ownDocuments(file string) ([]byte, error) {
 	documents, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	if err := kubeadm.CheckSigning(documents); err != nil {
+	if err := kubeadm.CheckDocuments(documents); err != nil {
 		return nil, fmt.Errorf("--kubeadm %s: %w", file, err)
 	}
 	return documents, nil
