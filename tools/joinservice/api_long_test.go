@@ -16,7 +16,6 @@ import (
 	"github.com/hullmark/hullmark/internal/rig"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
-	"github.com/hullmark/hullmark/measurements"
 )
 
 // TestServiceWithAPI is a worker's life with a real API: policy, join, outage, and its way back.
@@ -84,11 +83,7 @@ func administer(t *testing.T, api *rig.Rig) (*rest.Config, *registry.Registry) {
 func (s *site) push(t *testing.T, admin *registry.Registry, o options) {
 	t.Helper()
 	s.policy.Version++
-	envelope, err := measurements.SignPolicy(s.cluster.Root.Key, s.cluster.ID(), s.policy)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := admin.PushPolicy(t.Context(), envelope, s.documents); err != nil {
+	if err := admin.PushPolicy(t.Context(), s.sign(t), s.documents); err != nil {
 		t.Fatal(err)
 	}
 	line := fmt.Sprintf("\nhullmark_policy_version %d\n", s.policy.Version)

@@ -72,9 +72,8 @@ func newFlooded(t *testing.T) *flooded {
 		nodes = append(nodes, node)
 		s.policy.Members = append(s.policy.Members, measurements.Member{EKID: node.ID, Role: hullmark.Worker, Name: fmt.Sprintf("worker-%d", i+1)})
 	}
-	envelope, err := measurements.SignPolicy(s.cluster.Root.Key, s.cluster.ID(), s.policy)
-	must(err)
-	s.write(t, "policy", envelope)
+	s.write(t, "policy", s.sign(t))
+	var err error
 	s.service, err = flood.Server(t.Context(), t.TempDir(), s.o.listen,
 		[]string{floodedVariable + "=1", "CREDENTIALS_DIRECTORY=" + s.credentials, "STATE_DIRECTORY=" + s.state}, s.o.listen, s.o.http)
 	must(err)

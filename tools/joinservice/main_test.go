@@ -99,11 +99,19 @@ func (s *site) writePolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.cluster.Policy, err = measurements.SignPolicy(s.cluster.Root.Key, s.cluster.ID(), policy); err != nil {
+	s.policy, s.documents[policy.Documents[0].Document] = policy, encoded
+	s.sign(t, document)
+	s.write(t, documentPrefix+policy.Documents[0].Document.String()+".json", encoded)
+}
+
+// sign signs the site's policy, in the place of what was signed before, and returns its signed form: it commits to the cluster's keys.
+func (s *site) sign(t *testing.T, documents ...measurements.Document) []byte {
+	t.Helper()
+	s.cluster.Policy = nil
+	if err := s.cluster.SetPolicy(s.policy, documents...); err != nil {
 		t.Fatal(err)
 	}
-	s.policy, s.documents[policy.Documents[0].Document] = policy, encoded
-	s.write(t, documentPrefix+policy.Documents[0].Document.String()+".json", encoded)
+	return s.cluster.Policy
 }
 
 // freeAddress returns a loopback address that nobody listens on.
