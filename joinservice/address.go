@@ -79,8 +79,18 @@ const codeAddressTaken = "address-taken"
 func AddressTaken(a netip.Addr, holder, node hullmark.NodeID) *hullmark.Condition {
 	return &hullmark.Condition{
 		Code: codeAddressTaken, Step: "EPOCH", Title: "another machine holds the address " + a.String(), Expected: holder.String(), Got: node.String(), Retry: true,
-		Next: "give one of the two another address, or remove the other machine (hullmark node remove); its claim yields by itself some minutes after its Node was Ready last",
+		Next: "give one of the two another address, or remove the other machine (hullmark node remove); a worker's claim yields by itself some minutes after its Node was Ready last",
 	}
+}
+
+// ClaimYields reports whether a claim of an address goes from its holder to the machine that asks, by the roles of both, and whether the holder's Node
+// was not Ready for long. A worker's host could wait for a control plane's reboot, or for the day before it joins: control planes' claims go to control planes alone,
+// and they take workers' at once.
+func ClaimYields(holder, node hullmark.Role, long bool) bool {
+	if node == hullmark.ControlPlane {
+		return long || holder == hullmark.Worker
+	}
+	return long && holder != hullmark.ControlPlane
 }
 
 // Reserved returns what no machine, or no worker, may claim by the settings and the policy in force. Names are not resolved: whoever answers for DNS decides nothing.

@@ -163,6 +163,33 @@ func TestClaimOfADeadHolderYields(t *testing.T) {
 	}
 }
 
+// A worker's host waits until a control plane is not Ready, or names its address before it has joined: the control plane has its own, and another control plane may follow it.
+func TestControlPlanesAddressIsNoWorkers(t *testing.T) {
+	s := newSite(t)
+	s.neighbour(t, hullmark.ControlPlane)
+	s.records.SetGone(neighbour, true)
+	s.node.Addresses = []string{"192.0.2.7", nine.String()}
+	if m := s.join(t); refusals(m)[nine.String()] != "address-taken" || s.records.Addresses()[nine] != neighbour {
+		t.Errorf("of a control plane that is not Ready: refused %v", m.Refused)
+	}
+	seven := addresses("192.0.2.7")
+	granted, refused, err := s.service.ClaimAddresses(t.Context(), neighbour, seven)
+	if err != nil || len(refused) != 0 || !slices.Equal(granted, seven) {
+		t.Errorf("a control plane at an address that a worker took before it: %v, refused %v, %v", granted, refused, err)
+	}
+	if code := s.request(t, "192.0.2.7"); code != "address-taken" {
+		t.Errorf("the worker after that: %q", code)
+	}
+	s.store(t, func(m *joinservice.Machine) { m.Role = hullmark.ControlPlane })
+	if code := s.request(t, nine.String()); code != "" {
+		t.Errorf("another control plane, at the address of one that is gone: %s", code)
+	}
+	s.records.SetGone(neighbour, false)
+	if code := s.request(t, "192.0.2.7"); code != "address-taken" {
+		t.Errorf("at the address of one that is Ready: %q", code)
+	}
+}
+
 // An address that DHCP gave another is changed without a reboot, and the old one is free.
 func TestWorkerMoves(t *testing.T) {
 	s := newSite(t)
@@ -338,7 +365,7 @@ func TestNamesAreResolvedForWarningsOnly(t *testing.T) {
 // The first node's addresses are claimed as its record is handed over; those of the pods' interfaces on it are none.
 func TestAdoptClaimsAddresses(t *testing.T) {
 	s := newSite(t)
-	s.neighbour(t, hullmark.Worker)
+	s.neighbour(t, hullmark.ControlPlane)
 	first := joinservice.Machine{
 		Node: hullmark.NodeID{5}, Name: "cp-1", Role: hullmark.ControlPlane, State: joinservice.MachineJoining, Record: joinservice.Record{Disk: hullmark.UUID{5}, Committed: 1, Issued: 1},
 		Addresses: addresses("192.0.2.1", "10.244.0.1", "10.96.0.1", nine.String()),

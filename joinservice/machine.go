@@ -99,8 +99,8 @@ type Records interface {
 	// Claim binds a node's name to one machine, for good; a name that another
 	// machine holds is what NameTaken returns.
 	Claim(ctx context.Context, name string, node hullmark.NodeID) error
-	// ClaimAddress binds an address, in its canonical form, to one machine, which may hold it already. One that another machine holds is what AddressTaken returns, unless that one's
-	// Node has not been Ready for some minutes: then the claim is the new machine's.
+	// ClaimAddress binds an address, in its canonical form, to one machine, which may hold it already. One that another machine holds is what AddressTaken returns, unless
+	// ClaimYields says that it is the new machine's; "long" is some minutes.
 	ClaimAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error
 	// ReleaseAddress gives a machine's claim up; an address that it does not hold is no error.
 	ReleaseAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error

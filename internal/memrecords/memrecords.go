@@ -189,7 +189,8 @@ func (s *Store) ClaimAddress(_ context.Context, address netip.Addr, node hullmar
 	if err := s.check(); err != nil {
 		return err
 	}
-	if holder, ok := s.addresses[address]; ok && holder != node && !s.gone[holder] {
+	role := func(of hullmark.NodeID) hullmark.Role { return s.machines[of].machine.Role }
+	if holder, ok := s.addresses[address]; ok && holder != node && !joinservice.ClaimYields(role(holder), role(node), s.gone[holder]) {
 		return joinservice.AddressTaken(address, holder, node)
 	}
 	if s.addresses == nil {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,35 +13,6 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice"
 )
-
-// claimPatience is how long a machine's Node is not Ready before its claims of addresses yield: by then Kubernetes gives its pods to others, too.
-const claimPatience = 5 * time.Minute
-
-// absences are since when this process has seen machines' Nodes not Ready, by its own clock. What others wrote about times is compared with itself alone.
-type absences struct {
-	duration time.Duration
-	now      func() time.Time
-
-	mutex sync.Mutex
-	of    map[hullmark.NodeID]*watched
-}
-
-// long reports whether a machine's Node was seen in one state for as long as a claim lasts. A state is empty as long as the Node is Ready.
-func (a *absences) long(node hullmark.NodeID, state string) bool {
-	a.mutex.Lock()
-	defer a.mutex.Unlock()
-	if state == "" {
-		delete(a.of, node)
-		return false
-	}
-	if a.of == nil {
-		a.of = map[hullmark.NodeID]*watched{}
-	}
-	if a.of[node] == nil {
-		a.of[node] = &watched{duration: a.duration, now: a.now}
-	}
-	return a.of[node].expired(state)
-}
 
 // ClaimAddress binds an address to one machine; see joinservice.Records.
 func (r *Registry) ClaimAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error {
@@ -66,7 +35,7 @@ func (r *Registry) ClaimAddress(ctx context.Context, address netip.Addr, node hu
 		if err != nil || holder == node {
 			return err
 		}
-		if yields, err := r.yields(ctx, holder, address); err != nil {
+		if yields, err := r.yields(ctx, address, holder, node); err != nil {
 			return err
 		} else if !yields {
 			return joinservice.AddressTaken(address, holder, node)
@@ -84,41 +53,21 @@ func (r *Registry) ClaimAddress(ctx context.Context, address netip.Addr, node hu
 	}
 }
 
-// yields reports whether a machine's claims are another's to take: its Node has not been Ready for a while.
-func (r *Registry) yields(ctx context.Context, holder hullmark.NodeID, address netip.Addr) (bool, error) {
-	m, version, err := r.Load(ctx, holder)
+// yields reports whether a machine's claim of an address is another's to take. A claim of nobody's, without a record, is what a worker has.
+func (r *Registry) yields(ctx context.Context, address netip.Addr, holder, node hullmark.NodeID) (bool, error) {
+	from, _, err := r.Load(ctx, holder)
 	if err != nil {
 		return false, fmt.Errorf("who holds the address %s: %w", address, err)
 	}
-	state := "no record"
-	if version != "" {
-		if state, err = r.absence(ctx, m.Name); err != nil {
-			return false, err
-		}
+	to, _, err := r.Load(ctx, node)
+	if err != nil {
+		return false, fmt.Errorf("who asks for the address %s: %w", address, err)
 	}
-	return r.absent.long(holder, state), nil
-}
-
-// absence describes the state of a Node that is not Ready, so that it is another once the Node was Ready in between; empty if it is Ready.
-func (r *Registry) absence(ctx context.Context, name string) (string, error) {
-	node, err := call(ctx, r, "read the Node "+name, func(ctx context.Context) (*corev1.Node, error) {
-		return r.nodes.get(ctx, name)
-	})
-	switch {
-	case apierrors.IsNotFound(err):
-		return "no Node", nil
-	case err != nil:
-		return "", err
-	case isReady(node):
-		return "", nil
+	state, err := r.state(ctx, holder)
+	if err != nil {
+		return false, err
 	}
-	state := "Node " + string(node.UID)
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			state += fmt.Sprintf(" %s since %d", c.Status, c.LastTransitionTime.UnixNano())
-		}
-	}
-	return state, nil
+	return joinservice.ClaimYields(from.Role, to.Role, r.absent.asked(holder, state)), nil
 }
 
 // ReleaseAddress gives a machine's claim up; see joinservice.Records.

@@ -69,7 +69,7 @@ type handled struct {
 	decided bool
 }
 
-// Run decides over requests as they come, over outages of the API, until ctx ends; it returns ctx's error.
+// Run decides over requests as they come, and looks at machines that are absent while others want their addresses, over outages of the API, until ctx ends; it returns ctx's error.
 func (a *Approver) Run(ctx context.Context) error {
 	r := a.Registry
 	var requests map[types.UID]handled
@@ -81,6 +81,7 @@ func (a *Approver) Run(ctx context.Context) error {
 			return r.requests.watch(ctx, o)
 		},
 	}, revisit, func(ctx context.Context, objects []any) {
+		r.lookAgain(ctx)
 		requests = a.pass(ctx, objects, requests)
 	})
 }

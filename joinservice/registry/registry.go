@@ -117,7 +117,7 @@ func New(config *rest.Config) (*Registry, error) {
 			fresh[certificatesv1.CertificateSigningRequest], fresh[certificatesv1.CertificateSigningRequestList],
 		},
 		joining: &watched{duration: leaseDuration, now: time.Now},
-		absent:  &absences{duration: claimPatience, now: time.Now},
+		absent:  &absences{now: time.Now},
 		server:  config.Host, timeout: callTimeout,
 	}, nil
 }
