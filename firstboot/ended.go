@@ -22,8 +22,14 @@ const readyMark = "ready"
 type mark struct {
 	// Role is the node's.
 	Role hullmark.Role `json:"role"`
-	// Began is when the machine was started, in Unix time: the verifier's time, which M6 brought, less the machine's uptime then. It is 0 if M6 brought none.
+	// Began and Ready are when the machine was started, and when it was Ready, in Unix time: the verifier's time, which M6 brought, and the machine's uptime. Both
+	// are 0 if M6 brought none.
 	Began int64 `json:"began"`
+	Ready int64 `json:"ready"`
+	// Ends is when the kubelet's certificate ends, in Unix time; 0 if it had none before this boot.
+	Ends int64 `json:"ends"`
+	// Came is the machine's uptime, in seconds, when that certificate was first seen; 0 if the machine had it before this boot.
+	Came int64 `json:"came"`
 }
 
 // takeTime notes when the machine was started by its verifier's clock. M6 has just come.
@@ -38,11 +44,23 @@ func (x *exchange) takeTime() error {
 
 // markReady notes that this boot came to Ready.
 func (x *exchange) markReady() error {
-	text, err := json.Marshal(mark{Role: hullmark.Role(x.proceed.GetRole()), Began: x.machineBegan})
+	m := mark{Role: hullmark.Role(x.proceed.GetRole()), Began: x.machineBegan, Ends: x.opened.CertificateEnds}
+	if m.Began != 0 {
+		up, err := x.agent.Machine.Uptime()
+		if err != nil {
+			return err
+		}
+		m.Ready = time.Unix(m.Began, 0).Add(up).Unix()
+	}
+	return x.agent.writeMark(m)
+}
+
+func (a *Agent) writeMark(m mark) error {
+	text, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(x.agent.RunDir, readyMark), text, 0o600)
+	return atomicfile.Write(filepath.Join(a.RunDir, readyMark), text, 0o600)
 }
 
 func (a *Agent) wasReady() bool {
@@ -53,8 +71,9 @@ func (a *Agent) wasReady() bool {
 // watchCertificate looks, from Ready on, whether the kubelet's certificate has ended: then the API was down for so long that the kubelet could not renew it, or the machine is
 // no member any more. It shows that, and lets a worker restart, which brings it a token for another, once its cluster answers again. It returns when ctx ends.
 //
-// The machine's clock counts for nothing here: its host sets it. What counts is the verifier's time when this boot began, and the machine's uptime. So each restart takes what
-// was left of a certificate's life at Ready; and whether the machine comes back with a token is decided by a join service's clock.
+// The machine's clock counts for nothing here: its host sets it. A certificate that came in this boot lives as long as it says, by the machine's uptime alone. One that the
+// machine had before ends by the verifier's time, but that may be wrong, too: at Ready the API server took the certificate. So a verifier whose clock is days ahead costs one restart at most,
+// after which the kubelet has a new certificate; and whether the machine comes back with a token for it is decided by a join service's clock.
 func (a *Agent) watchCertificate(ctx context.Context) {
 	tick := time.NewTicker(a.Timing.Certificate)
 	defer tick.Stop()
@@ -64,12 +83,8 @@ func (a *Agent) watchCertificate(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		role, ended := a.certificateEnded()
-		if !ended {
-			continue
-		}
-		a.Status.Warn(endedCertificate(role))
-		if role != hullmark.Worker || !a.clusterAnswers(ctx) {
+		role, ended := a.lookAtCertificate()
+		if !ended || role != hullmark.Worker || !a.clusterAnswers(ctx) {
 			continue
 		}
 		// Machines that lost their certificates together do not restart in step, and not for an API that only blinked.
@@ -93,22 +108,68 @@ func (a *Agent) restart(why error) {
 	}
 }
 
-// certificateEnded reports whether the kubelet's certificate has ended in a boot that came to Ready. What cannot be read may be written just now.
-func (a *Agent) certificateEnded() (hullmark.Role, bool) {
-	var m mark
+// lookAtCertificate shows what is wrong with the kubelet's certificate, and reports whether it has ended.
+func (a *Agent) lookAtCertificate() (role hullmark.Role, ended bool) {
+	m, state := a.judgeCertificate()
+	switch state {
+	case certificateEnded:
+		a.Status.Warn(endedCertificate(m.Role))
+	case clockDisagrees:
+		a.Status.WarnUnlessWarned(disagreeingClock(m.Ends))
+	case certificateLives:
+		a.Status.Unwarn(codeClockDisagrees)
+	}
+	return m.Role, state == certificateEnded
+}
+
+// certificateState is what is known of the kubelet's certificate in a boot that came to Ready.
+type certificateState int
+
+const (
+	certificateLives certificateState = iota
+	certificateEnded
+	// clockDisagrees is a certificate that has ended by the verifier's clock alone.
+	clockDisagrees
+)
+
+// judgeCertificate looks at the kubelet's certificate, and notes one that came. What cannot be read may be written just now.
+func (a *Agent) judgeCertificate() (m mark, state certificateState) {
 	text, err := os.ReadFile(filepath.Join(a.RunDir, readyMark))
 	if err != nil || json.Unmarshal(text, &m) != nil || m.Began == 0 {
-		return "", false
+		return m, certificateLives
 	}
 	if text, err = a.readState(kubeadm.ClientCertificate); err != nil {
-		return "", false
+		return m, certificateLives
 	}
-	ends, err := pemcert.End(text)
+	begins, ends, err := pemcert.Span(text)
 	if err != nil {
-		return "", false
+		return m, certificateLives
 	}
 	up, err := a.Machine.Uptime()
-	return m.Role, err == nil && time.Unix(m.Began, 0).Add(up).After(ends)
+	if err != nil {
+		return m, certificateLives
+	}
+	if ends.Unix() != m.Ends {
+		m.Ends, m.Came = ends.Unix(), int64(up.Seconds())
+		if err := a.writeMark(m); err != nil {
+			return m, certificateLives // The next look notes it.
+		}
+	}
+	return m, m.judge(ends.Sub(begins), up)
+}
+
+// judge says what a certificate of this life is worth when the machine is up for so long.
+func (m mark) judge(life, up time.Duration) certificateState {
+	over := m.Began+int64(up.Seconds()) > m.Ends
+	switch {
+	case m.Came > 0 && up >= time.Duration(m.Came)*time.Second+life:
+		return certificateEnded
+	case !over:
+		return certificateLives
+	case m.Came > 0, m.Ready >= m.Ends:
+		return clockDisagrees
+	}
+	return certificateEnded
 }
 
 // clusterAnswers reports whether a restart would help: a join service of the node's cluster answers, and the API server says that it is ready. While only the first one does, pods that
@@ -134,4 +195,15 @@ func endedCertificate(role hullmark.Role) *hullmark.Condition {
 		c.Next = "reboot this control plane when etcd has its quorum; a single one is recovered (hullmark recover)"
 	}
 	return c
+}
+
+// codeClockDisagrees is the code of disagreeingClock.
+const codeClockDisagrees = "clock-disagrees"
+
+func disagreeingClock(ends int64) *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: codeClockDisagrees, Step: StepReady, Title: "by its verifier's clock the kubelet's certificate has ended, but it lives: a clock is wrong by hours",
+		Expected: "a time before " + time.Unix(ends, 0).UTC().Format(time.RFC3339),
+		Next:     "compare the clocks of the control planes, and set the one right that the node came back by: it gives its time to every node that joins, and ends tokens by it",
+	}
 }

@@ -9,18 +9,24 @@ import (
 
 // End returns when the first certificate in a text ends, which may hold keys, too, as a kubelet's file does.
 func End(text []byte) (time.Time, error) {
+	_, end, err := Span(text)
+	return end, err
+}
+
+// Span is End that also says when the certificate begins.
+func Span(text []byte) (begin, end time.Time, err error) {
 	for {
 		var block *pem.Block
 		if block, text = pem.Decode(text); block == nil {
-			return time.Time{}, errors.New("no certificate in PEM was found")
+			return begin, end, errors.New("no certificate in PEM was found")
 		}
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
 		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return time.Time{}, err
+			return begin, end, err
 		}
-		return certificate.NotAfter, nil
+		return certificate.NotBefore, certificate.NotAfter, nil
 	}
 }

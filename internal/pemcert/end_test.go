@@ -19,7 +19,7 @@ func keyAndCertificate(t testing.TB, end time.Time) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: end}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: end.Add(-time.Hour), NotAfter: end}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -32,6 +32,9 @@ func TestEnd(t *testing.T) {
 	whole := keyAndCertificate(t, end)
 	if got, err := End(whole); err != nil || !got.Equal(end) {
 		t.Errorf("got %v, %v", got, err)
+	}
+	if begin, got, err := Span(whole); err != nil || !got.Equal(end) || end.Sub(begin) != time.Hour {
+		t.Errorf("got %v to %v, %v", begin, got, err)
 	}
 	for name, text := range map[string][]byte{"nothing": nil, "a key alone": whole[:80], "torn": whole[:len(whole)-10], "no certificate": []byte("-----BEGIN CERTIFICATE-----\nAQID\n-----END CERTIFICATE-----\n")} {
 		if got, err := End(text); err == nil {
