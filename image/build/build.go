@@ -36,6 +36,8 @@ type Options struct {
 	Mirror string
 	// Historical has a lock take signed archive indexes that are older than the last lock's, or past their end.
 	Historical bool
+	// FewerSuites has a lock go without suites that the last one has: nobody holds their indexes to a date any more.
+	FewerSuites bool
 	// WithoutKubernetes leaves the bundle out: an image in a minute, for work on the system itself.
 	WithoutKubernetes bool
 	// Store keeps packages and finished steps.

@@ -48,10 +48,13 @@ func (a apt) indexes() ([]index, error) {
 }
 
 // suites fetches the indexes and returns what of them a lock holds, and the Unix time of the newest. Unless the options ask for a historical lock, an index
-// that is older than in the earlier lock, or past its own end, is refused.
+// that is older than in the earlier lock, or past its own end, is refused. So is an earlier lock with suites that are not asked for any more, unless the options allow it.
 func (o Options) suites(a apt, earlier []lock.Suite, now time.Time) (suites []lock.Suite, newest int64, err error) {
 	all, err := a.indexes()
 	if err != nil {
+		return nil, 0, err
+	}
+	if err := o.dropped(all, earlier); err != nil {
 		return nil, 0, err
 	}
 	for _, in := range all {
@@ -64,6 +67,24 @@ func (o Options) suites(a apt, earlier []lock.Suite, now time.Time) (suites []lo
 		newest = max(newest, in.Date)
 	}
 	return suites, newest, nil
+}
+
+// ErrSuiteLost is wrapped by an error that says that a suite of the earlier lock is not asked for any more.
+var ErrSuiteLost = errors.New("a suite of the lock is not asked for any more")
+
+// dropped finds suites of the earlier lock that are gone: the security updates', where a mirror has none, or a suite under another name. The lock after this one
+// would take any index of them.
+func (o Options) dropped(all []index, earlier []lock.Suite) error {
+	for _, s := range earlier {
+		if slices.ContainsFunc(all, func(in index) bool { return in.Archive == s.Archive && in.Name == s.Name }) {
+			continue
+		}
+		if !o.FewerSuites {
+			return fmt.Errorf("%w: %v: ask a mirror that has it, or name --fewer-suites to go without it from now on", ErrSuiteLost, s)
+		}
+		o.Progress.Say("WARNING: the image goes without %s %s, which the lock has of %s: no index of it is held to a date any more", s.Archive, s.Name, stamp(time.Unix(s.Date, 0)))
+	}
+	return nil
 }
 
 // fresh says whether an index is no older than the locked one, and not past its end.

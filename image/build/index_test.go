@@ -53,6 +53,30 @@ func TestReplayedIndexes(t *testing.T) {
 	}
 }
 
+// A suite that the lock has is not asked for any more, or under another name: the next lock would take any index of it.
+func TestLostSuite(t *testing.T) {
+	a := newArchive(t)
+	now := time.Now().UTC().Truncate(time.Second)
+	a.publish(t, now.Add(-time.Hour), now.Add(24*time.Hour))
+	here := lock.Suite{Archive: mainArchive, Name: release, Date: now.Add(-48 * time.Hour).Unix()}
+	lost := lock.Suite{Archive: securityArchive, Name: release + "-security", Date: now.Add(-time.Minute).Unix()}
+	for _, o := range []Options{{}, {Historical: true}} {
+		suites, _, err := o.suites(a.update(t), []lock.Suite{here, lost}, now)
+		if !errors.Is(err, ErrSuiteLost) || !strings.Contains(err.Error(), lost.Name) || !strings.Contains(err.Error(), "--fewer-suites") {
+			t.Errorf("%+v: the security suite of the lock is gone: %v, %v", o, suites, err)
+		}
+	}
+	var said strings.Builder
+	o := Options{FewerSuites: true, Progress: NewProgress(&said, time.Now)}
+	if suites, _, err := o.suites(a.update(t), []lock.Suite{here, lost}, now); err != nil || len(suites) != 1 || !strings.Contains(said.String(), "goes without "+securityArchive) {
+		t.Errorf("on purpose: %v, %v, said %q", suites, err, said.String())
+	}
+	said.Reset()
+	if suites, _, err := o.suites(a.update(t), []lock.Suite{here}, now); err != nil || len(suites) != 1 || said.Len() > 0 {
+		t.Errorf("with all suites of the lock: %v, %v, said %q", suites, err, said.String())
+	}
+}
+
 // archive is a signed archive of one empty suite.
 type archive struct{ dir, home, keyring, url string }
 

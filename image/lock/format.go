@@ -66,7 +66,7 @@ func Parse(file []byte) (Lock, error) {
 	for i, line := range strings.Split(strings.TrimSuffix(string(body), "\n"), "\n") {
 		if i == 0 {
 			if line != header {
-				return Lock{}, fmt.Errorf("read lock: line 1: want %q, got %q: make it anew with hullmark lock", header, line)
+				return Lock{}, fmt.Errorf("read lock: line 1: want %q, got %q: bring the lock back that was there, or remove it, and make it anew with hullmark lock", header, line)
 			}
 			continue
 		}
@@ -75,7 +75,7 @@ func Parse(file []byte) (Lock, error) {
 		}
 	}
 	if !bytes.Equal(l.body(), body) {
-		return Lock{}, errors.New("read lock: lines are not in canonical order or form: make it anew with hullmark lock")
+		return Lock{}, errors.New("read lock: lines are not in canonical order or form: bring the lock back that was there, or remove it, and make it anew with hullmark lock")
 	}
 	return l, l.check()
 }
@@ -87,7 +87,7 @@ func checkEnd(file []byte) (body []byte, err error) {
 		return nil, errors.New("the last line, end SHA256, is missing: the file is cut off")
 	}
 	if body = file[:at]; string(file[at:]) != closing(body) {
-		return nil, errors.New("content does not match its last line: the file was changed by hand or by accident; make it anew with hullmark lock")
+		return nil, errors.New("content does not match its last line: the file was changed by hand or by accident; bring it back as it was, or remove it and make it anew with hullmark lock")
 	}
 	return body, nil
 }

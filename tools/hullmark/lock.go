@@ -15,7 +15,7 @@ import (
 
 func newLockCommand() *cobra.Command {
 	var f buildFlags
-	var historical bool
+	var historical, fewer bool
 	cmd := &cobra.Command{
 		Use:   "lock",
 		Short: "Choose the newest packages of the signed archives and lock them",
@@ -24,7 +24,9 @@ func newLockCommand() *cobra.Command {
 The Debian archives of this machine's APT configuration are asked for release trixie, its updates and security updates. Their indexes must be
 signed by a key of debian-archive-keyring. The compiler is this machine's release of Go. What is chosen, with all that it depends on, is written to the lock file with version, hash and
 size, and what moved since the last lock is shown, with the date of each index. An index that is older than the last lock's, or past the end that the archive
-gives it, is refused: somebody may show it again to hold security updates back. For an old image, on purpose, name --historical.`,
+gives it, is refused: somebody may show it again to hold security updates back. For an old image, on purpose, name --historical. A suite
+that the last lock has, and this machine's archives have no more, is refused, too; to go without it from now on, name --fewer-suites. A lock that cannot be read is left as it is: bring it back as it was, or remove it
+to begin without one.`,
 		Example: "  hullmark lock\n  hullmark lock --config my-node --lock my-node/hullmark.lock",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -32,10 +34,10 @@ gives it, is refused: somebody may show it again to hold security updates back. 
 			if err != nil {
 				return err
 			}
-			o.Historical = historical
+			o.Historical, o.FewerSuites = historical, fewer
 			before, err := build.ReadLock(o)
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
-				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "hullmark: the lock that was there counts as empty: %v\n", err)
+				return fmt.Errorf("%s is there, and says of no index how new it was: %w", o.LockFile, err)
 			}
 			after, err := build.Lock(cmd.Context(), o, before)
 			if err != nil {
@@ -49,6 +51,7 @@ gives it, is refused: somebody may show it again to hold security updates back. 
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&historical, "historical", false, "accept indexes older than the last lock's or past their end, for an image of an earlier day")
+	cmd.Flags().BoolVar(&fewer, "fewer-suites", false, "go without suites that the last lock has, and this machine's archives do not")
 	return cmd
 }
 
