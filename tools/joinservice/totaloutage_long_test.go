@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -65,8 +66,9 @@ func newThreePlanes(t *testing.T) *threePlanes {
 		t.Fatal(err)
 	}
 	s.config, s.admin = administer(t, s.api)
-	for _, name := range []string{"control-plane-2", "control-plane-3"} {
+	for i, name := range []string{"control-plane-2", "control-plane-3"} {
 		node := nodetest.New(t, s.cluster.ID())
+		node.Addresses = []string{fmt.Sprintf("192.0.2.%d", 12+i)}
 		node.Boot(t, "image")
 		s.machines[name] = node
 		s.policy.Members = append(s.policy.Members, measurements.Member{EKID: node.ID, Role: hullmark.ControlPlane, Name: name})
