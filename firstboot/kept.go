@@ -177,6 +177,25 @@ func (k *kept) write(name string, content []byte) error {
 	})
 }
 
+// serviceFiles are what the join service keeps (servicefiles.Store).
+type serviceFiles struct{ *kept }
+
+// Read returns one of them.
+func (s serviceFiles) Read(name string) (content []byte, found bool, err error) {
+	err = s.look(func(m statedisk.Manifest) error {
+		var f statedisk.KeptFile
+		f, found = m.Files[keptService+name]
+		content = bytes.Clone(f.Content)
+		return nil
+	})
+	return content, found, err
+}
+
+// Write replaces one of them.
+func (s serviceFiles) Write(name string, content []byte) error {
+	return s.write(keptService+name, content)
+}
+
 // note returns one of the agent's own notes; empty is none.
 func (a *Agent) note(name string) (string, error) {
 	text, err := a.kept.read(name)

@@ -5,23 +5,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 )
 
 const (
-	// maxPolicy bounds a signed policy that the node reads, and maxPolicyCache what its join service keeps of one with its documents, in bytes.
-	maxPolicy      = 1 << 20
-	maxPolicyCache = 4 << 20
-	// policyCache is where the join service of a control plane keeps the newest policy that it was given, on the state disk: systemd gives a dynamic user's StateDirectory that place.
-	policyCache = "var/lib/private/hullmark-joinservice/policy.json"
+	// maxPolicy bounds a signed policy that the node reads, in bytes.
+	maxPolicy = 1 << 20
+	// policyCache is where the join service of a control plane keeps the newest policy that it was given.
+	policyCache = keptService + servicefiles.Policy
 )
 
 // signedPolicy is what a node looks at of a policy (measurements.Policy), whose signature was checked: by what comes of it, the rest is for join services. Fields that it
@@ -124,29 +121,10 @@ func (a *Agent) heldPolicies() (installed, newest signedPolicy) {
 		Envelope []byte `json:"envelope"`
 	}
 	newest = installed
-	if text, err := a.readPart(policyCache, maxPolicyCache); err == nil && json.Unmarshal(text, &cache) == nil {
+	if text, err := a.kept.read(policyCache); err == nil && json.Unmarshal(text, &cache) == nil {
 		if p, err := openPolicy(cache.Envelope, a.config.ClusterRoot); err == nil && p.Version > newest.Version {
 			newest = p
 		}
 	}
 	return installed, newest
-}
-
-// readPart reads a file of the state disk that is no longer than limit.
-func (a *Agent) readPart(name string, limit int64) ([]byte, error) {
-	root, err := os.OpenRoot(a.StateDir)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	file, err := root.Open(filepath.Clean(name))
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, limit+1))
-	if err == nil && int64(len(text)) > limit {
-		err = fmt.Errorf("%s: more than %d bytes", name, limit)
-	}
-	return text, err
 }

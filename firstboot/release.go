@@ -15,6 +15,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 )
 
 // maxStreams bounds what one connection asks at once, maxStrangers the connections
@@ -40,6 +41,12 @@ func (a *Agent) serve(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("wait for the operator: %w", err)
 	}
+	files, err := servicefiles.Listen(a.RunDir)
+	if err != nil {
+		return errors.Join(fmt.Errorf("wait for the join service: %w", err), listener.Close())
+	}
+	defer files.Close()
+	go func() { _ = servicefiles.Serve(files, serviceFiles{&a.kept}) }()
 	return a.serveOn(ctx, listener, credentials.NewTLS(tls))
 }
 

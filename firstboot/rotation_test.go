@@ -11,8 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -151,13 +149,7 @@ func (s *stage) caches(t *testing.T, files []*wire.File) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(s.agent.StateDir, policyCache)
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	s.keep(policyCache, string(text))
 }
 
 // replace returns files with other content for one of them.

@@ -19,6 +19,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/keys"
@@ -182,7 +183,7 @@ func TestGroupsAuthorityIsChecked(t *testing.T) {
 				t.Errorf("%s: offered, taken %v: %v", name, got, err)
 			}
 		}
-		if _, warning, err := joinservice.OpenPolicyStore(s.cluster.ID(), next, filepath.Join(t.TempDir(), "policy.json")); err != nil || warning == nil || !strings.Contains(warning.Error(), "group cloud: authorities") {
+		if _, warning, err := joinservice.OpenPolicyStore(s.cluster.ID(), next, servicefiles.Plain(filepath.Join(t.TempDir(), "policy.json"))); err != nil || warning == nil || !strings.Contains(warning.Error(), "group cloud: authorities") {
 			t.Errorf("%s: opened with the warning %v, %v", name, warning, err)
 		}
 		s.refused(t, "not-a-member", s.node.ID.String())

@@ -7,22 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"io/fs"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
-	"github.com/hullmark/hullmark/internal/atomicfile"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/measurements"
 )
 
 // maxDocuments bounds all documents of one policy together, in bytes.
 const maxDocuments = 64 << 20
-
-// maxPolicyCache bounds the cache file, in bytes: base64 takes a third more.
-const maxPolicyCache = (maxDocuments+measurements.MaxPolicy)/3*4 + 1<<20
 
 // SignedPolicy is a policy as measurements.SignPolicy makes it, with the
 // documents that it accepts in their encoded form. It is unverified, and the
@@ -38,7 +35,7 @@ type SignedPolicy struct {
 // reads sees one policy with all its documents, the old or the new.
 type PolicyStore struct {
 	root  hullmark.ClusterRoot
-	cache string
+	cache servicefiles.File
 	// mutex serialises Offer. kept reports that the cache file holds what is in force.
 	mutex   sync.Mutex
 	kept    bool
@@ -62,14 +59,21 @@ type verified struct {
 }
 
 // OpenPolicyStore begins with the higher version of installed and what the
-// cache file at the path cache holds. One that does not verify is passed over
+// cache file holds. One that does not verify is passed over
 // if the other does; warning then says why, and which groups of the policy in force admit nobody.
-func OpenPolicyStore(root hullmark.ClusterRoot, installed SignedPolicy, cache string) (store *PolicyStore, warning, err error) {
+// A cache that cannot be read is an error: it may hold a later policy than the installed one.
+func OpenPolicyStore(root hullmark.ClusterRoot, installed SignedPolicy, cache servicefiles.File) (store *PolicyStore, warning, err error) {
 	s := &PolicyStore{root: root, cache: cache}
 	fromDisk, diskErr := s.verify(installed)
-	kept, cacheErr := s.readCache()
-	if cacheErr != nil {
-		warning = fmt.Errorf("policy cache %s: %w", cache, cacheErr)
+	content, err := cache.Read()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("policy cache: %w", err)
+	}
+	var kept *verified
+	if err == nil {
+		if kept, err = s.readCache(content); err != nil {
+			warning = fmt.Errorf("policy cache: %w", err)
+		}
 	}
 	if diskErr != nil {
 		warning = errors.Join(warning, fmt.Errorf("installed policy: %w", diskErr))
@@ -86,23 +90,8 @@ func OpenPolicyStore(root hullmark.ClusterRoot, installed SignedPolicy, cache st
 	return s, errors.Join(warning, s.inForce.Load().unread), nil
 }
 
-// readCache returns the cached policy; nil without an error means that there is none yet.
-func (s *PolicyStore) readCache() (*verified, error) {
-	file, err := os.Open(s.cache)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxPolicyCache+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(content) > maxPolicyCache {
-		return nil, fmt.Errorf("more than %d bytes", maxPolicyCache)
-	}
+// readCache returns the cached policy.
+func (s *PolicyStore) readCache(content []byte) (*verified, error) {
 	var signed SignedPolicy
 	decoder := json.NewDecoder(bytes.NewReader(content))
 	decoder.DisallowUnknownFields()
@@ -258,10 +247,10 @@ func (s *PolicyStore) Policy() measurements.Policy { return s.inForce.Load().pol
 // Signed returns the policy in force as it was signed. It is shared: the caller must not change it.
 func (s *PolicyStore) Signed() SignedPolicy { return s.inForce.Load().signed }
 
-func writeCache(path string, signed SignedPolicy) error {
+func writeCache(file servicefiles.File, signed SignedPolicy) error {
 	content, err := json.Marshal(signed)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(path, content, 0o644)
+	return file.Write(content)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/policytest"
 	"github.com/hullmark/hullmark/joinservice"
@@ -53,7 +54,7 @@ func version(n uint64, members ...measurements.Member) measurements.Policy {
 	return measurements.Policy{Version: n, Members: members}
 }
 
-func openStore(t testing.TB, c *cluster.Cluster, installed joinservice.SignedPolicy, cache string) *joinservice.PolicyStore {
+func openStore(t testing.TB, c *cluster.Cluster, installed joinservice.SignedPolicy, cache servicefiles.File) *joinservice.PolicyStore {
 	t.Helper()
 	store, warning, err := joinservice.OpenPolicyStore(c.ID(), installed, cache)
 	if err != nil || warning != nil {
@@ -63,7 +64,7 @@ func openStore(t testing.TB, c *cluster.Cluster, installed joinservice.SignedPol
 }
 
 func TestPolicyStoreTakesAHigherVersion(t *testing.T) {
-	c, cache := newCluster(t), filepath.Join(t.TempDir(), "policy.json")
+	c, cache := newCluster(t), servicefiles.Plain(filepath.Join(t.TempDir(), "policy.json"))
 	store := openStore(t, c, signed(t, c, version(3), "image"), cache)
 	if store.Policy().Version != 3 {
 		t.Fatalf("version %d is in force", store.Policy().Version)
@@ -121,7 +122,7 @@ func TestPolicyStoreRefuses(t *testing.T) {
 		"a document of another digest": {wrongDocument, "its content has the digest"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := openStore(t, c, signed(t, c, version(5), "image"), filepath.Join(t.TempDir(), "policy.json"))
+			store := openStore(t, c, signed(t, c, version(5), "image"), servicefiles.Plain(filepath.Join(t.TempDir(), "policy.json")))
 			taken, err := store.Offer(offer.policy)
 			if taken || err == nil || !strings.Contains(err.Error(), offer.says) {
 				t.Errorf("got %v, %v, want %q", taken, err, offer.says)
@@ -137,17 +138,17 @@ func TestPolicyStoreRefuses(t *testing.T) {
 }
 
 func TestPolicyStoreSurvivesATornCache(t *testing.T) {
-	c, cache := newCluster(t), filepath.Join(t.TempDir(), "policy.json")
+	c, cache := newCluster(t), servicefiles.Plain(filepath.Join(t.TempDir(), "policy.json"))
 	installed := signed(t, c, version(3), "image")
 	if _, err := openStore(t, c, installed, cache).Offer(signed(t, c, version(4), "image")); err != nil {
 		t.Fatal(err)
 	}
-	whole, err := os.ReadFile(cache)
+	whole, err := cache.Read()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, torn := range [][]byte{{}, whole[:len(whole)/2], append(bytes.Clone(whole), whole...)} {
-		if err := os.WriteFile(cache, torn, 0o600); err != nil {
+		if err := cache.Write(torn); err != nil {
 			t.Fatal(err)
 		}
 		store, warning, err := joinservice.OpenPolicyStore(c.ID(), installed, cache)
@@ -169,7 +170,7 @@ func TestPolicyStoreSurvivesATornCache(t *testing.T) {
 // A removed release is refused at once, even where the disk is full, and what could not be kept is tried again.
 func TestPolicyStoreWithoutRoomForItsCache(t *testing.T) {
 	c, dir := newCluster(t), filepath.Join(t.TempDir(), "absent")
-	store := openStore(t, c, signed(t, c, version(3), "image"), filepath.Join(dir, "policy.json"))
+	store := openStore(t, c, signed(t, c, version(3), "image"), servicefiles.Plain(filepath.Join(dir, "policy.json")))
 	taken, err := store.Offer(signed(t, c, version(4), "image"))
 	if !taken || err == nil || store.Policy().Version != 4 {
 		t.Fatalf("got %v, %v, version %d", taken, err, store.Policy().Version)
@@ -180,14 +181,14 @@ func TestPolicyStoreWithoutRoomForItsCache(t *testing.T) {
 	if taken, err := store.Offer(signed(t, c, version(4), "image")); taken || err != nil {
 		t.Fatal(taken, err)
 	}
-	if again := openStore(t, c, signed(t, c, version(3), "image"), filepath.Join(dir, "policy.json")); again.Policy().Version != 4 {
+	if again := openStore(t, c, signed(t, c, version(3), "image"), servicefiles.Plain(filepath.Join(dir, "policy.json"))); again.Policy().Version != 4 {
 		t.Error("the policy was not kept by the second try")
 	}
 }
 
 func TestPolicyStoreConcurrently(t *testing.T) {
 	c := newCluster(t)
-	store := openStore(t, c, signed(t, c, version(1), "image"), filepath.Join(t.TempDir(), "policy.json"))
+	store := openStore(t, c, signed(t, c, version(1), "image"), servicefiles.Plain(filepath.Join(t.TempDir(), "policy.json")))
 	const last = 12
 	var group sync.WaitGroup
 	for n := uint64(2); n <= last; n++ {
@@ -239,8 +240,8 @@ func TestPolicyStoreFollowsHandOvers(t *testing.T) {
 	if err := forgot.ForgetRoot(); err != nil {
 		t.Fatal(err)
 	}
-	cache := filepath.Join(t.TempDir(), "policy.json")
-	stale, taken := openStore(t, a, held(a), cache), openStore(t, b, held(b), filepath.Join(t.TempDir(), "policy.json"))
+	cache := servicefiles.Plain(filepath.Join(t.TempDir(), "policy.json"))
+	stale, taken := openStore(t, a, held(a), cache), openStore(t, b, held(b), servicefiles.Plain(filepath.Join(t.TempDir(), "policy.json")))
 	for _, step := range []struct {
 		store    *joinservice.PolicyStore
 		offered  *cluster.Cluster
@@ -277,7 +278,7 @@ func TestPolicyStoreRefusesRoots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := openStore(t, a, held(a), filepath.Join(t.TempDir(), "policy.json"))
+	store := openStore(t, a, held(a), servicefiles.Plain(filepath.Join(t.TempDir(), "policy.json")))
 	for name, handOvers := range map[string][][]byte{
 		"none":                            nil,
 		"the one to another key":          policy.HandOvers,
@@ -294,7 +295,7 @@ func TestPolicyStoreRefusesRoots(t *testing.T) {
 	if taken, err := store.Offer(held(b)); !taken || err != nil {
 		t.Errorf("the legal twin: %v", err)
 	}
-	later := openStore(t, b, held(b), filepath.Join(t.TempDir(), "policy.json"))
+	later := openStore(t, b, held(b), servicefiles.Plain(filepath.Join(t.TempDir(), "policy.json")))
 	if taken, err := later.Offer(signed(t, a, version(9))); taken || err == nil || !strings.Contains(err.Error(), "has not handed over") {
 		t.Errorf("the earlier root's policy was taken after the exchange: %v", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/fulldisk"
 )
 
@@ -12,6 +13,8 @@ func TestWritesWithoutRoom(t *testing.T) {
 	fulldisk.Check(t, fulldisk.Place{
 		Name:   "policy",
 		Before: func(dir string) error { return os.WriteFile(filepath.Join(dir, "policy"), []byte("before"), 0o600) },
-		Write:  func(dir string) error { return writeCache(filepath.Join(dir, "policy"), SignedPolicy{}) },
+		Write: func(dir string) error {
+			return writeCache(servicefiles.Plain(filepath.Join(dir, "policy")), SignedPolicy{})
+		},
 	})
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/memrecords"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/joinservice"
@@ -51,7 +52,7 @@ func newSite(t *testing.T) *site {
 	s := &site{cluster: newCluster(t), records: &memrecords.Store{}}
 	s.node = nodetest.New(t, s.cluster.ID())
 	s.node.Boot(t, "image")
-	s.policy = openStore(t, s.cluster, signed(t, s.cluster, version(1, worker(s.node.ID)), "image"), filepath.Join(t.TempDir(), "policy.json"))
+	s.policy = openStore(t, s.cluster, signed(t, s.cluster, version(1, worker(s.node.ID)), "image"), servicefiles.Plain(filepath.Join(t.TempDir(), "policy.json")))
 	s.start(t)
 	return s
 }

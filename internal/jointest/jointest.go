@@ -23,6 +23,7 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot"
 	"github.com/hullmark/hullmark/firstboot/config"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/agenttest"
 	"github.com/hullmark/hullmark/internal/memrecords"
 	"github.com/hullmark/hullmark/internal/nodetest"
@@ -182,7 +183,7 @@ func PolicyStore(t testing.TB, c *cluster.Cluster, members ...measurements.Membe
 		t.Fatal(err)
 	}
 	installed := joinservice.SignedPolicy{Envelope: signer.Policy, Documents: signer.Documents}
-	store, warning, err := joinservice.OpenPolicyStore(c.ID(), installed, filepath.Join(t.TempDir(), "policy"))
+	store, warning, err := joinservice.OpenPolicyStore(c.ID(), installed, servicefiles.Plain(filepath.Join(t.TempDir(), "policy")))
 	if err != nil || warning != nil {
 		t.Fatal(err, warning)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/joinservice"
 )
 
@@ -40,7 +41,7 @@ func TestRootIsExchanged(t *testing.T) {
 	if err := s.Cluster.RotateRoot(); err != nil {
 		t.Fatal(err)
 	}
-	store, warning, err := joinservice.OpenPolicyStore(s.Cluster.ID(), s.policy(), filepath.Join(t.TempDir(), "policy"))
+	store, warning, err := joinservice.OpenPolicyStore(s.Cluster.ID(), s.policy(), servicefiles.Plain(filepath.Join(t.TempDir(), "policy")))
 	if err != nil || warning != nil {
 		t.Fatal(err, warning)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/measurements"
@@ -197,7 +198,7 @@ func TestMissedRotations(t *testing.T) {
 	s.write(t, "policy", envelope)
 	for held, want := range map[uint64]uint64{0: 2, 1: 1, 2: 0, 3: 0} {
 		s.write(t, rotationCredential, hullmark.KeyRotation{Number: held, Blind: s.cluster.Blind}.Encode())
-		a, err := prepare(options{credentials: s.credentials, state: t.TempDir(), api: apiServer, log: slog.New(slog.DiscardHandler)})
+		a, err := prepare(options{credentials: s.credentials, files: servicefiles.Files{Folder: t.TempDir()}, api: apiServer, log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/flood"
 	"github.com/hullmark/hullmark/internal/memrecords"
 	"github.com/hullmark/hullmark/internal/nodetest"
@@ -33,7 +34,7 @@ const (
 // serveInMemory is the service at the addresses of its arguments, with records in memory: no API is waited for.
 func serveInMemory(args []string) error {
 	o := options{
-		credentials: os.Getenv("CREDENTIALS_DIRECTORY"), state: os.Getenv("STATE_DIRECTORY"), listen: args[0], http: args[1], api: "https://127.0.0.1:1", profile: true,
+		credentials: os.Getenv("CREDENTIALS_DIRECTORY"), files: servicefiles.Files{Folder: os.Getenv("STATE_DIRECTORY")}, listen: args[0], http: args[1], api: "https://127.0.0.1:1", profile: true,
 		notify: func(string) {}, log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	a, err := prepare(o)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/joinservice/keys/keeper"
 )
@@ -44,7 +45,7 @@ func TestKeysetWaitsForItsKeeper(t *testing.T) {
 
 	open := func(key []byte) (*app, func()) {
 		s.write(t, "keeper.secret", key)
-		a, err := prepare(options{credentials: s.credentials, state: s.state, api: apiServer, log: slog.New(slog.DiscardHandler)})
+		a, err := prepare(options{credentials: s.credentials, files: servicefiles.Files{Folder: s.state}, api: apiServer, log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +89,7 @@ func TestOpenedKeysetIsHandedOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := prepare(options{credentials: s.credentials, state: s.state, api: apiServer, log: slog.New(slog.DiscardHandler)})
+	a, err := prepare(options{credentials: s.credentials, files: servicefiles.Files{Folder: s.state}, api: apiServer, log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -21,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/nodump"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
@@ -34,13 +34,14 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, os.Interrupt)
 	defer stop()
 	o := options{
-		credentials: os.Getenv("CREDENTIALS_DIRECTORY"), state: os.Getenv("STATE_DIRECTORY"),
+		credentials: os.Getenv("CREDENTIALS_DIRECTORY"), files: servicefiles.Files{Folder: os.Getenv("STATE_DIRECTORY")},
 		notify: notify, log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	flag.StringVar(&o.listen, "listen", ":"+attest.JoinPort, "`address` at which nodes are waited for")
 	flag.StringVar(&o.http, "metrics", httpAddress, "`address` of health and metrics; whoever reaches it may read them")
 	flag.StringVar(&o.api, "api", apiServer, "`URL` of the Kubernetes API server")
 	flag.StringVar(&o.etcd, "etcd", etcdEndpoint, "`URL` of this node's member of etcd")
+	flag.StringVar(&o.files.Socket, "kept", "", "`socket` of the node's agent, which keeps the service's files; without it they are in $STATE_DIRECTORY")
 	flag.BoolVar(&o.profile, "profile", false, "serve profiles of this process beside the metrics")
 	flag.Parse()
 	err := nodump.Process()
@@ -55,8 +56,10 @@ func main() {
 
 // options are what differs between a node and a test.
 type options struct {
-	// credentials and state are folders.
-	credentials, state string
+	// credentials is a folder.
+	credentials string
+	// files is where the service keeps what it has to know at its next start.
+	files servicefiles.Files
 	// listen and http are addresses, api and etcd URLs.
 	listen, http, api, etcd string
 	// profile serves profiles beside the metrics.
@@ -112,7 +115,7 @@ func prepare(o options) (a *app, err error) {
 		return nil, err
 	}
 	var warning error
-	a.policy, warning, err = joinservice.OpenPolicyStore(a.credentials.id(), a.credentials.policy, filepath.Join(o.state, "policy.json"))
+	a.policy, warning, err = joinservice.OpenPolicyStore(a.credentials.id(), a.credentials.policy, o.files.File(servicefiles.Policy))
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +126,7 @@ func prepare(o options) (a *app, err error) {
 	if a.registry, err = registry.New(a.api.config); err != nil {
 		return nil, err
 	}
-	if a.outage, err = newOutage(folder(o.credentials), o.state, o.log); err != nil {
+	if a.outage, err = newOutage(folder(o.credentials), o.files, o.log); err != nil {
 		return nil, err
 	}
 	a.service = &joinservice.Service{

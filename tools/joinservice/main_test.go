@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/cluster"
@@ -158,7 +159,7 @@ func (s *site) startWith(t *testing.T, o options) (_ options, stop func()) {
 	t.Helper()
 	ready := make(chan struct{})
 	var once sync.Once
-	o.credentials, o.state, o.listen, o.http = s.credentials, s.state, freeAddress(t), freeAddress(t)
+	o.credentials, o.files.Folder, o.listen, o.http = s.credentials, s.state, freeAddress(t), freeAddress(t)
 	o.log = slog.New(slog.NewTextHandler(t.Output(), nil))
 	o.notify = func(line string) {
 		if line == "READY=1" {
@@ -241,7 +242,7 @@ func TestFirstNodeIsTheOperators(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.write(t, "initialising.json", record)
-	a, err := prepare(options{credentials: s.credentials, state: s.state, api: apiServer, log: slog.New(slog.DiscardHandler)})
+	a, err := prepare(options{credentials: s.credentials, files: servicefiles.Files{Folder: s.state}, api: apiServer, log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

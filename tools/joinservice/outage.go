@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,12 +10,10 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/internal/atomicfile"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/joinservice"
 )
 
@@ -24,35 +23,37 @@ const recoveredCredential, neverRecovered = "recovered", "no"
 // outage is the time from `hullmark recover` on this node to the first record that was read: until then other control planes may come back unchecked,
 // with disks as recent as their records were when they were last read. A restart of the service does not begin it anew.
 type outage struct {
-	// boot names the boot, empty in one without recover; path is the file that names the one whose outage is over.
-	boot, path string
-	log        *slog.Logger
+	// boot names the boot, empty in one without recover; ended is the file that names the one whose outage is over.
+	boot  string
+	ended servicefiles.File
+	log   *slog.Logger
 
 	mutex sync.Mutex
 	over  bool
-	// seen are what the control planes' records said, as seenPath keeps it over boots.
-	seen     map[hullmark.NodeID]joinservice.Seen
-	seenPath string
+	// seen are what the control planes' records said, as kept has it over boots.
+	seen map[hullmark.NodeID]joinservice.Seen
+	kept servicefiles.File
 }
 
-// maxSeen bounds the file of what was seen, in bytes.
-const maxSeen = 1 << 20
-
-func newOutage(f folder, state string, log *slog.Logger) (*outage, error) {
+func newOutage(f folder, files servicefiles.Files, log *slog.Logger) (*outage, error) {
 	boot, err := f.read(recoveredCredential)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	o := &outage{boot: string(boot), path: filepath.Join(state, "outage-over"), seenPath: filepath.Join(state, "control-planes.json"), log: log}
+	o := &outage{boot: string(boot), ended: files.File(servicefiles.OutageOver), kept: files.File(servicefiles.ControlPlanes), log: log}
 	if o.boot == neverRecovered {
 		o.boot = ""
 	}
-	ended, err := os.ReadFile(o.path)
+	ended, err := o.ended.Read()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	o.over = o.boot == "" || string(ended) == o.boot
-	if o.seen, err = readSeen(o.seenPath); err != nil {
+	content, err := o.kept.Read()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if o.seen, err = readSeen(content); err != nil {
 		// Without it an old disk could pass: each control plane is for the operator to recover.
 		o.over = true
 		log.Warn("control planes cannot come back before their records can be read", "error", err.Error())
@@ -60,23 +61,19 @@ func newOutage(f folder, state string, log *slog.Logger) (*outage, error) {
 	return o, nil
 }
 
-func readSeen(path string) (map[hullmark.NodeID]joinservice.Seen, error) {
+// readSeen reads what writeSeen wrote; no content is that of a service that saw nothing yet.
+func readSeen(content []byte) (map[hullmark.NodeID]joinservice.Seen, error) {
 	seen := map[hullmark.NodeID]joinservice.Seen{}
-	file, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if content == nil {
 		return seen, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	decoder := json.NewDecoder(io.LimitReader(file, maxSeen))
+	decoder := json.NewDecoder(bytes.NewReader(content))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&seen); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", servicefiles.ControlPlanes, err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: data after the end", path)
+		return nil, fmt.Errorf("%s: data after the end", servicefiles.ControlPlanes)
 	}
 	return seen, nil
 }
@@ -110,7 +107,7 @@ func (o *outage) note(machines []joinservice.Machine) {
 	if maps.Equal(seen, o.seen) {
 		return
 	}
-	if err := writeSeen(o.seenPath, seen); err != nil {
+	if err := writeSeen(o.kept, seen); err != nil {
 		o.log.Warn("the control planes' records are not kept for an outage", "error", err.Error())
 		return
 	}
@@ -118,12 +115,12 @@ func (o *outage) note(machines []joinservice.Machine) {
 }
 
 // writeSeen replaces the file; after a crash it holds the old content or the new.
-func writeSeen(path string, seen map[hullmark.NodeID]joinservice.Seen) error {
+func writeSeen(file servicefiles.File, seen map[hullmark.NodeID]joinservice.Seen) error {
 	content, err := json.Marshal(seen)
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(path, content, 0o600)
+	return file.Write(content)
 }
 
 // end notes that a record was read.
@@ -135,7 +132,7 @@ func (o *outage) end() {
 	}
 	o.over = true
 	o.log.Info("the cluster's records can be read: from now on every control plane is checked against its own")
-	if err := atomicfile.Write(o.path, []byte(o.boot), 0o600); err != nil {
+	if err := o.ended.Write([]byte(o.boot)); err != nil {
 		o.log.Warn("a restart of the service would not know that the outage is over", "error", err.Error())
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/memrecords"
 	"github.com/hullmark/hullmark/joinservice"
 )
@@ -22,7 +23,7 @@ func TestOutage(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		o, err := newOutage(folder(credentials), state, slog.New(slog.DiscardHandler))
+		o, err := newOutage(folder(credentials), servicefiles.Files{Folder: state}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +54,7 @@ func TestOutage(t *testing.T) {
 	if !start("two").Lasts() {
 		t.Error("an outage of another boot is over")
 	}
-	if _, err := newOutage(folder(credentials), filepath.Join(state, "outage-over", "x"), nil); err == nil || errors.Is(err, os.ErrNotExist) {
+	if _, err := newOutage(folder(credentials), servicefiles.Files{Folder: filepath.Join(state, "outage-over", "x")}, nil); err == nil || errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a state that cannot be read: %v", err)
 	}
 }
@@ -65,7 +66,7 @@ func TestOutageRemembersControlPlanes(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := func() *outage {
-		o, err := newOutage(folder(credentials), state, slog.New(slog.DiscardHandler))
+		o, err := newOutage(folder(credentials), servicefiles.Files{Folder: state}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,29 +109,30 @@ func TestOutageRemembersControlPlanes(t *testing.T) {
 
 // FuzzReadSeen holds the reader of what was seen of control planes to what is written.
 func FuzzReadSeen(f *testing.F) {
-	path := filepath.Join(f.TempDir(), "seen")
-	if err := writeSeen(path, map[hullmark.NodeID]joinservice.Seen{{7}: {Disk: joinservice.Record{Disk: hullmark.UUID{8}, Committed: 1, Issued: 2}, Etcd: joinservice.EtcdNote{Removed: true}}}); err != nil {
+	file := servicefiles.Plain(filepath.Join(f.TempDir(), "seen"))
+	if err := writeSeen(file, map[hullmark.NodeID]joinservice.Seen{{7}: {Disk: joinservice.Record{Disk: hullmark.UUID{8}, Committed: 1, Issued: 2}, Etcd: joinservice.EtcdNote{Removed: true}}}); err != nil {
 		f.Fatal(err)
 	}
-	seed, err := os.ReadFile(path)
+	seed, err := file.Read()
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(seed)
 	f.Add([]byte(`{"07":{}}`))
 	f.Fuzz(func(t *testing.T, content []byte) {
-		path := filepath.Join(t.TempDir(), "seen")
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		seen, err := readSeen(path)
+		seen, err := readSeen(content)
 		if err != nil {
 			return
 		}
-		if err := writeSeen(path, seen); err != nil {
+		file := servicefiles.Plain(filepath.Join(t.TempDir(), "seen"))
+		if err := writeSeen(file, seen); err != nil {
 			t.Fatal(err)
 		}
-		if again, err := readSeen(path); err != nil || !maps.Equal(again, seen) {
+		written, err := file.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := readSeen(written); err != nil || !maps.Equal(again, seen) {
 			t.Errorf("%v came back as %v, %v", seen, again, err)
 		}
 	})

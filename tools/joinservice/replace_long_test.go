@@ -26,6 +26,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/flood"
 	"github.com/hullmark/hullmark/internal/rig"
 	"github.com/hullmark/hullmark/measurements"
@@ -68,7 +69,7 @@ func TestMain(m *testing.M) {
 // serveUntil is the service at the addresses and URLs of its arguments; it halts after a step.
 func serveUntil(step string, args []string) error {
 	o := options{
-		credentials: os.Getenv("CREDENTIALS_DIRECTORY"), state: os.Getenv("STATE_DIRECTORY"), listen: args[0], http: args[1], api: args[2], etcd: args[3],
+		credentials: os.Getenv("CREDENTIALS_DIRECTORY"), files: servicefiles.Files{Folder: os.Getenv("STATE_DIRECTORY")}, listen: args[0], http: args[1], api: args[2], etcd: args[3],
 		notify: func(string) {}, log: slog.Default(),
 	}
 	a, err := prepare(o)
@@ -77,7 +78,7 @@ func serveUntil(step string, args []string) error {
 	}
 	halt := func(after string, err error) error {
 		if err == nil && after == step {
-			err = os.WriteFile(filepath.Join(o.state, haltedFile), nil, 0o600)
+			err = os.WriteFile(filepath.Join(o.files.Folder, haltedFile), nil, 0o600)
 			if err == nil {
 				select {}
 			}

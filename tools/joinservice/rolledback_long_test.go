@@ -172,7 +172,7 @@ func TestForgetfulMemberAfterAnOutage(t *testing.T) {
 	s.persists(t, third, o)
 	note := s.note(t, third)
 	eventually(t, "the service keeps the note for an outage", func(context.Context) error {
-		seen, err := readSeen(filepath.Join(s.state, "control-planes.json"))
+		seen, err := s.seen()
 		if err == nil && seen[s.machines[third].ID].Etcd != note {
 			err = errors.New("not yet")
 		}

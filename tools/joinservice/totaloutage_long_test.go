@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/rig"
 	"github.com/hullmark/hullmark/joinservice"
@@ -218,7 +218,7 @@ func (s *threePlanes) record(t *testing.T, name string) joinservice.Record {
 func (s *threePlanes) awaitSeen(t *testing.T) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Second) {
-		seen, err := readSeen(filepath.Join(s.state, "control-planes.json"))
+		seen, err := s.seen()
 		if err == nil && len(seen) == len(s.machines) {
 			return
 		}
@@ -338,4 +338,13 @@ func TestTotalOutageOfThreeControlPlanes(t *testing.T) {
 		_, err := client.Put(ctx, "/test", "written")
 		return err
 	})
+}
+
+// seen is what the service keeps of control planes.
+func (s *threePlanes) seen() (map[hullmark.NodeID]joinservice.Seen, error) {
+	content, err := servicefiles.Files{Folder: s.state}.File(servicefiles.ControlPlanes).Read()
+	if err != nil {
+		return nil, err
+	}
+	return readSeen(content)
 }
