@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
@@ -48,6 +49,8 @@ type DiskEpoch struct {
 	Epoch uint64 `json:"epoch"`
 	// Etcd is what the machine's member of etcd had stored on it; zero if that was never heard.
 	Etcd hullmark.EtcdState `json:"etcd,omitzero"`
+	// Heard is when init or recover saw it, by the operator's clock: the file tells no copy of the disk since then.
+	Heard time.Time `json:"heard,omitzero"`
 }
 
 // Cluster is the content of a cluster file.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice"
@@ -114,6 +115,14 @@ func (c *Cluster) KeepMember(node hullmark.NodeID, now hullmark.EtcdState) {
 	note.Note(now)
 	state.Etcd = note.EtcdState
 	c.setEpoch(node, state)
+}
+
+// Hear notes when an operator saw a machine's open disk.
+func (c *Cluster) Hear(node hullmark.NodeID, at time.Time) {
+	if state, ok := c.Epochs[node]; ok {
+		state.Heard = at.UTC().Truncate(time.Second)
+		c.setEpoch(node, state)
+	}
 }
 
 // KeepEpoch makes an open disk's state the one that its machine is held to from now

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -268,6 +269,7 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 	if err != nil {
 		return nil, err
 	}
+	var known cluster.DiskEpoch
 	err = r.file.Update(func(c *cluster.Cluster) error {
 		if c.Settings == nil || !opened.Joined { // A cluster that runs already keeps its own.
 			if c.Settings, err = r.options.documents.settings(parameters, documents); err != nil {
@@ -281,7 +283,12 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 			}
 			member = opened.Etcd
 		}
-		return c.Commit(claims.Node, claims.Disk.UUID, admission.Ticket.Disk.Epoch.Issued, member)
+		known = c.Epochs[claims.Node]
+		if err := c.Commit(claims.Node, claims.Disk.UUID, admission.Ticket.Disk.Epoch.Issued, member); err != nil {
+			return err
+		}
+		c.Hear(claims.Node, time.Now())
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -289,6 +296,9 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 	fmt.Fprintf(r.notes, "the state disk is open (epoch %d after %d)\n", admission.Ticket.Disk.Epoch.Issued, opened.EpochRead)
 	if opened.LastBoot != "" {
 		fmt.Fprintf(r.notes, "its last boot was at %s\n", printable(opened.LastBoot))
+	}
+	if opened.Joined {
+		fmt.Fprintln(r.notes, windowOf(known, time.Now()))
 	}
 	files, err := r.file.Cluster.Files()
 	if err != nil {

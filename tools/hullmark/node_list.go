@@ -27,7 +27,7 @@ func newNodeListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List what the cluster keeps of each machine",
 		Long: `List what the cluster keeps of each machine: its name and role, how far it has come and why it stopped or waits, the trust class of its evidence, the image
-that its registers matched, its state disk, the window that the disk's epoch must lie in, and which of the addresses that it named its certificates do not name. Of a machine without a record that its group counts all the same, only
+that its registers matched, its state disk, the window that the disk's epoch must lie in (of a single control plane also since when, and how long, a copy of its disk passes), and which of the addresses that it named its certificates do not name. Of a machine without a record that its group counts all the same, only
 the name is known.
 
 The join services keep these records in the API. Whoever administers Kubernetes can change them; no ticket gets wider by that, because role, name and documents
@@ -61,6 +61,8 @@ type listedNode struct {
 	Image string `json:"image,omitempty"`
 	// OldRoot says that the configuration of its last ticket named another root than the present one.
 	OldRoot bool `json:"oldRoot,omitempty"`
+	// Heard is when init or recover saw its disk last: of a single control plane nothing tells a copy since.
+	Heard time.Time `json:"heard,omitzero"`
 }
 
 // listNodes prints all records; those that cannot be read are an error after the others.
@@ -78,13 +80,14 @@ func listNodes(ctx context.Context, client *registry.Registry, c *cluster.Cluste
 	images := imageNames(c)
 	listed := make([]listedNode, 0, len(machines))
 	for _, m := range machines {
-		listed = append(listed, listedNode{Machine: m, Image: images[m.Document], OldRoot: namedRoot(m, policy, c.ID()) != c.ID()})
+		listed = append(listed, listedNode{Machine: m, Image: images[m.Document], OldRoot: namedRoot(m, policy, c.ID()) != c.ID(), Heard: c.Epochs[m.Node].Heard})
 	}
 	slices.SortStableFunc(listed, func(a, b listedNode) int { return cmp.Compare(a.Name, b.Name) })
 	if output == "json" {
 		return errors.Join(writeJSON(out, listed), err)
 	}
-	return errors.Join(writeNodes(out, listed, time.Now()), err)
+	now := time.Now()
+	return errors.Join(writeNodes(out, listed, now), tellWindow(out, listed, c, now), err)
 }
 
 // namedRoot returns the root that a machine's configuration named at its last ticket; of one without a ticket, the present one.

@@ -222,6 +222,7 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 	}
 	err := r.file.Update(func(c *cluster.Cluster) error {
 		c.KeepEpoch(claims.Node, found)
+		c.Hear(claims.Node, time.Now())
 		c.KeepRoot(claims.Node, joinservice.NamedRoot(r.policy, claims))
 		return r.complete(c)
 	})
@@ -254,7 +255,7 @@ func (r *recoverRun) show(node hullmark.NodeID, found cluster.DiskEpoch, lastBoo
 		fmt.Fprintln(r.notes, "cluster file  knows nothing of this machine's disk, so it cannot tell an older copy")
 		return
 	}
-	fmt.Fprintf(r.notes, "cluster file  %s at epoch %d or later\n", known.Disk, known.Epoch)
+	fmt.Fprintf(r.notes, "cluster file  %s at epoch %d or later; %s\n", known.Disk, known.Epoch, windowOf(known, time.Now()))
 	if known.Etcd != (hullmark.EtcdState{}) {
 		fmt.Fprintf(r.notes, "etcd          %s; cluster file: %s, or more\n", found.Etcd, known.Etcd)
 	}

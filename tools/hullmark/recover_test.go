@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/internal/nodetest"
@@ -42,7 +43,10 @@ func TestRecoverBringsTheControlPlaneBack(t *testing.T) {
 	s := newDownSite(t)
 	first := s.node.Ticket()
 	code, output := s.recover(t, "--yes")
-	wantExit(t, code, 0, output, "PCR 4", "equal", "at epoch 1, last boot 2026-11-20T04:05:06Z", "at epoch 1 or later", "control-plane-1 is Ready")
+	wantExit(t, code, 0, output, "PCR 4", "equal", "at epoch 1, last boot 2026-11-20T04:05:06Z", "at epoch 1 or later; the cluster file tells no copy since 20", "s ago), when init or recover saw it last", "control-plane-1 is Ready")
+	if heard := s.open(t).Epochs[s.node.ID].Heard; time.Since(heard) > time.Hour {
+		t.Errorf("the window began at %v", heard)
+	}
 	ticket := s.node.Ticket()
 	if ticket.Kind != hullmark.Recover || ticket.Disk.FormatAllowed || ticket.Disk.Epoch != (hullmark.Epoch{Unchecked: true}) || !ticket.Disk.Key.Equal(first.Disk.Key) {
 		t.Errorf("the ticket is %+v", ticket)
