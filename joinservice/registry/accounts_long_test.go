@@ -365,7 +365,7 @@ func (s site) registersAgain(t *testing.T) {
 	}
 }
 
-// TestMirrorPods tries to stand behind a Service by a Pod that a kubelet shows.
+// TestMirrorPods tries to stand behind a Service, or among the control planes, by a Pod that a kubelet shows.
 func TestMirrorPods(t *testing.T) {
 	s := withWorkers(t)
 	pod := func(namespace, name, labels string) func(context.Context) error {
@@ -381,18 +381,30 @@ func TestMirrorPods(t *testing.T) {
 			return err
 		}
 	}
+	const planes = `{"component":"etcd","tier":"control-plane"}`
 	tries := 0
-	awaitPolicy(t, func() error {
-		tries++
-		return pod("kube-system", fmt.Sprintf("dns-%d", tries), `{"k8s-app":"kube-dns"}`)(t.Context())
-	})
+	for _, labels := range []string{`{"k8s-app":"kube-dns"}`, planes} {
+		awaitPolicy(t, func() error {
+			tries++
+			return pod("kube-system", fmt.Sprintf("tried-%d", tries), labels)(t.Context())
+		})
+	}
 	refused(t, []attempt{
 		{"one that answers for the cluster's DNS", pod("kube-system", "dns", `{"k8s-app":"kube-dns"}`)},
 		{"one in a namespace of its choice", pod("default", "other", `{}`)},
+		{"a worker's that passes for a member of etcd", pod("kube-system", "etcd-"+mine, planes)},
+		{"a worker's with one of the labels", pod("kube-system", "etcd-"+mine, `{"tier":"control-plane"}`)},
 	})
-	if err := pod("kube-system", "kube-apiserver-"+mine, `{"component":"kube-apiserver","tier":"control-plane"}`)(t.Context()); err != nil {
-		t.Errorf("legal twin: a control plane shows its own: %v", err)
+	if err := pod("kube-system", "proxy-"+mine, `{}`)(t.Context()); err != nil {
+		t.Errorf("legal twin: a worker shows its own: %v", err)
 	}
+	if err := s.root.patch(t.Context(), nodesPath+"/"+mine, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "legal twin: a control plane shows its own", func() error {
+		return pod("kube-system", "etcd-"+mine, planes)(t.Context())
+	})
+	refused(t, []attempt{{"a control plane's that answers for the cluster's DNS", pod("kube-system", "dns", `{"k8s-app":"kube-dns"}`)}})
 }
 
 // applyProxyAndDNS applies what gives kube-proxy and CoreDNS their permissions: our manifest of the first, kubeadm's of the second.

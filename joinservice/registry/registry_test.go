@@ -328,7 +328,7 @@ func TestManifestNamesWhatTheCodeNames(t *testing.T) {
 		}
 		documents++
 	}
-	if documents != 22 {
+	if documents != 24 {
 		t.Errorf("the manifest has %d documents", documents)
 	}
 }
