@@ -49,6 +49,8 @@ type DiskSelector struct {
 var (
 	hostPattern   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?$`)
 	serialPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+	// numberPattern finds what many programs take for an IPv4 address though it is none in its usual form, such as 192.0.2.01 or 0x7f.1 (inet_aton(3)).
+	numberPattern = regexp.MustCompile(`(^|\.)(0[xX][0-9A-Fa-f]*|[0-9]+)$`)
 	// serverNamePattern wants a last label that begins with a letter: what looks like an IPv4 address is none of these.
 	serverNamePattern = regexp.MustCompile(`^(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	devicePattern     = regexp.MustCompile(`^/dev/[A-Za-z0-9/_:.-]{1,128}$`)
@@ -119,7 +121,8 @@ func (c NodeConfig) checkAddresses() error {
 }
 
 // ValidEndpoint reports whether s is a host name or an address (IPv6 in
-// brackets), a colon and a port from 1 to 65535.
+// brackets), a colon and a port from 1 to 65535. A name whose last label is a number is none: a program that takes it for an address
+// would reach one that nobody knows to be the endpoint's.
 func ValidEndpoint(s string) bool {
 	_, ok := EndpointHost(s)
 	return ok
@@ -132,7 +135,7 @@ func EndpointHost(endpoint string) (host string, ok bool) {
 	}
 	host, port, found := strings.Cut(endpoint, ":")
 	n, err := strconv.ParseUint(port, 10, 16)
-	return host, found && err == nil && n > 0 && hostPattern.MatchString(host)
+	return host, found && err == nil && n > 0 && hostPattern.MatchString(host) && !numberPattern.MatchString(host)
 }
 
 // ValidServerName reports whether a server's certificate can be for s: a DNS name in lower case (RFC 1123), in which a * may stand for the first label, or

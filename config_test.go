@@ -43,6 +43,20 @@ func TestParseNodeConfigRefuses(t *testing.T) {
 	}
 }
 
+// What is an address to some programs and a name to others is no endpoint: a worker could claim the address behind it.
+func TestEndpointIsNoNumber(t *testing.T) {
+	for _, host := range []string{"192.0.2.01", "0x7f.1", "127.1", "3232235777", "0300.0.2.1", "0xC0000201", "192.0.2.0x1", "a.1", "0x", "256.1.1.1"} {
+		if ValidEndpoint(host + ":6443") {
+			t.Errorf("%s is taken for a name", host)
+		}
+	}
+	for _, host := range []string{"192.0.2.1", "[2001:db8::1]", "api.example.net", "a1", "0xyz", "1a", "api.1and1", "10-96-0-1.example"} {
+		if !ValidEndpoint(host + ":6443") {
+			t.Errorf("%s is refused", host)
+		}
+	}
+}
+
 // FuzzNames holds the names that others give to what they become: host names, units, certificates' names, file names and lines of settings.
 func FuzzNames(f *testing.F) {
 	for _, name := range []string{"worker-1", "api.example.net:6443", "[2001:db8::1]:6443", "2001:db8::1", "192.0.2.1", "*.example", "storage.service", "a b", "x\n", "-", "..", NodeID{7}.String(), UUID{7}.String()} {

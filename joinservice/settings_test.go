@@ -30,6 +30,7 @@ func TestSettingsRefuses(t *testing.T) {
 		"no endpoint":     `{"profile":""}`,
 		"no port":         `{"controlPlaneEndpoint":"a","networks":["10.96.0.0/12"],"profile":""}`,
 		"port 0":          `{"controlPlaneEndpoint":"a:0","networks":["10.96.0.0/12"],"profile":""}`,
+		"a number":        `{"controlPlaneEndpoint":"192.0.2.01:6443","networks":["10.96.0.0/12"],"profile":""}`,
 		"a URL":           `{"controlPlaneEndpoint":"https://a:6443","networks":["10.96.0.0/12"],"profile":""}`,
 		"a line feed":     `{"controlPlaneEndpoint":"a\nb:6443","networks":["10.96.0.0/12"],"profile":""}`,
 		"no name":         `{"controlPlaneEndpoint":"a:6443","networks":["10.96.0.0/12"],"names":["a b"],"profile":""}`,
