@@ -1,11 +1,16 @@
 package firstboot
 
 import (
+	"bytes"
+	"context"
+	"crypto/sha256"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
@@ -32,7 +37,45 @@ func TestWritesWithoutRoom(t *testing.T) {
 				return writeFiles(dir, []*wire.File{{Path: "/etc/kubernetes/admin.conf", Content: content, Mode: 0o600}})
 			},
 		},
+		fulldisk.Place{
+			Name:   "snapshot of etcd",
+			Before: func(dir string) error { return os.MkdirAll(filepath.Join(dir, "var", "lib"), 0o700) },
+			Write: func(dir string) error {
+				x := exchange{agent: &Agent{StateDir: dir, Timing: Timing{Proceed: time.Minute}}, stream: piece(content)}
+				sum := sha256.Sum256(content)
+				return x.storeSnapshot(&wire.Snapshot{Size: uint64(len(content)), Sha256: sum[:]})
+			},
+		},
+		fulldisk.Place{Name: "sentinel", Write: func(dir string) error {
+			return logged(func(log io.Writer) { (&Status{Sentinels: dir, Log: log}).sentinel(sentinelSuccess, string(content)) })
+		}},
+		fulldisk.Place{
+			Name:   "status",
+			Before: func(dir string) error { return os.WriteFile(filepath.Join(dir, "status.json"), []byte("{}"), 0o600) },
+			Write: func(dir string) error {
+				return logged(func(log io.Writer) { (&Status{File: filepath.Join(dir, "status.json"), Log: log}).storeLocked() })
+			},
+		},
 	)
+}
+
+// piece is the stream of an end that sends one piece of a snapshot, and then the same again.
+type piece []byte
+
+func (p piece) Send(*wire.FromNode) error { return nil }
+func (p piece) Context() context.Context  { return context.Background() }
+
+func (p piece) Recv() (*wire.FromVerifier, error) {
+	return &wire.FromVerifier{Message: &wire.FromVerifier_Snapshot{Snapshot: bytes.Clone(p)}}, nil
+}
+
+// logged returns as an error the line that was logged, which nobody else is told.
+func logged(write func(log io.Writer)) error {
+	var log strings.Builder
+	if write(&log); log.Len() > 0 {
+		return errors.New(strings.TrimSuffix(log.String(), "\n"))
+	}
+	return nil
 }
 
 func writeManifest(dir string, content []byte) error {

@@ -40,7 +40,6 @@ func Release(ctx context.Context, source, version, out string, architectures []s
 		return err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	var sums strings.Builder
 	var files []string
 	for _, arch := range architectures {
 		name := "hullmark_" + strings.TrimPrefix(version, "v") + "_linux_" + arch
@@ -49,6 +48,12 @@ func Release(ctx context.Context, source, version, out string, architectures []s
 		}
 		files = append(files, name, name+".spdx.json")
 	}
+	return finishRelease(work, out, files)
+}
+
+// finishRelease writes the sums of the files in the folder work, and gives all their names in the folder out.
+func finishRelease(work, out string, files []string) error {
+	var sums strings.Builder
 	for _, name := range files {
 		sum, err := cache.HashFile(filepath.Join(work, name))
 		if err != nil {

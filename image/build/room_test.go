@@ -2,6 +2,7 @@ package build
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -35,5 +36,12 @@ func TestWritesWithoutRoom(t *testing.T) {
 			j := job{Options: Options{Out: dir, ID: "test"}, programs: programs}
 			return j.writeJoinService()
 		}},
+		fulldisk.Place{
+			Name: "release",
+			Before: func(dir string) error {
+				return errors.Join(before("program")(dir), os.Mkdir(filepath.Join(dir, "work"), 0o700), before("work/program")(dir))
+			},
+			Write: func(dir string) error { return finishRelease(filepath.Join(dir, "work"), dir, []string{"program"}) },
+		},
 	)
 }

@@ -28,6 +28,17 @@ func TestWritesWithoutRoom(t *testing.T) {
 			defer root.Close()
 			return WriteIn(root, "file", content, 0o600)
 		}},
+		fulldisk.Place{
+			Name: "Resume", Part: "file.part", Before: before, Write: func(dir string) error {
+				return Resume(file(dir), 0o600, func(f *os.File) error {
+					if err := f.Truncate(0); err != nil {
+						return err
+					}
+					_, err := f.WriteAt(content, 0)
+					return err
+				})
+			},
+		},
 		fulldisk.Place{Name: "Folder", Write: func(dir string) error {
 			return Folder(filepath.Join(dir, "folder"), 0o755, func(made string) error { return os.WriteFile(filepath.Join(made, "file"), content, 0o600) })
 		}},
@@ -186,6 +197,43 @@ func TestMove(t *testing.T) {
 	}
 	wantFile(t, to, "new", 0o600)
 	wantNames(t, dir, "to")
+}
+
+// TestMoveFollowsNoLink has a link where the finished file should be, and somebody else's file behind it.
+func TestMoveFollowsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	other, from, to := filepath.Join(dir, "other"), filepath.Join(dir, "from"), filepath.Join(dir, "to")
+	if err := errors.Join(os.WriteFile(other, []byte("another's"), 0o600), os.Symlink(other, from), os.WriteFile(to, []byte("old"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Move(from, to); !errors.Is(err, errKind) {
+		t.Errorf("of a link: %v", err)
+	}
+	wantFile(t, to, "old", 0o600)
+	wantFile(t, other, "another's", 0o600)
+}
+
+// TestFolderFollowsNoLink has somebody put a link to his own folder in the way, while the folder is filled by its path.
+func TestFolderFollowsNoLink(t *testing.T) {
+	dir := t.TempDir()
+	parent, aside, his := filepath.Join(dir, "parent"), filepath.Join(dir, "aside"), filepath.Join(dir, "his")
+	if err := errors.Join(os.Mkdir(parent, 0o700), os.MkdirAll(filepath.Join(his, ".folder.new"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	err := Folder(filepath.Join(parent, "folder"), 0o700, func(made string) error {
+		return errors.Join(os.Rename(parent, aside), os.Symlink(his, parent), os.WriteFile(filepath.Join(made, "file"), []byte("x"), 0o600))
+	})
+	if err == nil || !strings.Contains(err.Error(), "a link was put in its way") {
+		t.Errorf("what was written went elsewhere: %v", err)
+	}
+	wantNames(t, aside)
+	if err := errors.Join(os.Remove(parent), os.Rename(aside, parent)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Folder(filepath.Join(parent, "folder"), 0o700, func(made string) error { return os.WriteFile(filepath.Join(made, "file"), []byte("x"), 0o600) }); err != nil {
+		t.Errorf("after that: %v", err)
+	}
+	wantFile(t, filepath.Join(parent, "folder/file"), "x", 0o600)
 }
 
 func TestResume(t *testing.T) {

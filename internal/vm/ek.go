@@ -106,10 +106,13 @@ func makeCA(ca, dir string) error {
 	if err != nil {
 		return fmt.Errorf("vm: new tpm: CA: %w", err)
 	}
-	return errors.Join(
-		writePEM(filepath.Join(ca, caKeyName), "PRIVATE KEY", keyDER),
-		writePEM(filepath.Join(ca, CAFile), "CERTIFICATE", der),
-		writePEM(filepath.Join(dir, CAFile), "CERTIFICATE", der))
+	if err := writePEM(filepath.Join(ca, caKeyName), "PRIVATE KEY", keyDER); err != nil {
+		return err
+	}
+	if err := writePEM(filepath.Join(ca, CAFile), "CERTIFICATE", der); err != nil {
+		return err
+	}
+	return writePEM(filepath.Join(dir, CAFile), "CERTIFICATE", der)
 }
 
 // recordEK writes the files that ReadEK reads, from a TPM that was just made.
@@ -119,9 +122,10 @@ func recordEK(ctx context.Context, t toolset, tpm, dir, runtime string) error {
 		return err
 	}
 	id := []byte(hullmark.TPMNodeID(public).String() + "\n")
-	if err := errors.Join(
-		atomicfile.Write(filepath.Join(dir, EKPublicFile), public, 0o600),
-		atomicfile.Write(filepath.Join(dir, EKIDFile), id, 0o600)); err != nil {
+	if err := atomicfile.Write(filepath.Join(dir, EKPublicFile), public, 0o600); err != nil {
+		return fmt.Errorf("vm: endorsement key: %w", err)
+	}
+	if err := atomicfile.Write(filepath.Join(dir, EKIDFile), id, 0o600); err != nil {
 		return fmt.Errorf("vm: endorsement key: %w", err)
 	}
 	der, err := os.ReadFile(filepath.Join(tpm, ekCertDER))
