@@ -49,6 +49,7 @@ func doubles() []edit {
 		{dial, "wire.NewJoinServiceClient(client).Release(ctx)", "seam.World.Dial()"},
 		{dial, "a.countDown(ctx, wait/2+rand.N(wait/2+1))", "_ = wait\n\t\tseam.World.Pause(ctx, a.turn.isKept(), a.wasReady())"},
 		{"firstboot/release.go", "net.Listen(\"tcp\", a.Listen)", "seam.Listen()"},
+		{"firstboot/release.go", "servicefiles.Listen(a.RunDir)", "seam.Listen()"},
 		{"firstboot/release.go", "tls, err := attest.NodeConfig(a.config.ClusterRoot)", "_ = attest.NodeConfig\n\ttls, err := seam.NoTLS()"},
 		{"firstboot/release.go", "go a.keepAdvancing(ctx)", "_ = a.keepAdvancing"},
 		insteadOf("firstboot/status.go", "\tif err := atomicfile.Write(s.File, s.encode(), 0o644); err != nil {\n", "return // Nobody reads it."),
