@@ -189,17 +189,13 @@ func (a *advance) admit(m *Machine, known bool) error {
 	return nil
 }
 
-// isMember reports whether the policy in force admits the machine, by a rule of its own or of the group that named it, and its disk for it.
+// isMember reports whether the policy in force admits the machine of the record, and its disk for it.
 func (a *advance) isMember(m *Machine) bool {
-	now := a.service.Policy.inForce.Load()
-	if owner := hullmark.NodeID(a.claim.GetOwner()); owner != a.node && !slices.Contains(now.policy.Rebinds, measurements.Rebind{Old: owner, New: a.node}) {
-		return false
+	owner := hullmark.NodeID(a.claim.GetOwner())
+	handedOver := func() bool {
+		return slices.Contains(a.service.Policy.Policy().Rebinds, measurements.Rebind{Old: owner, New: a.node})
 	}
-	if _, named := now.members[a.node]; named {
-		return true
-	}
-	of := func(g group) bool { return g.rule.Member(a.node).Name == m.Name }
-	return !now.policy.Bars(a.node) && slices.ContainsFunc(now.groups, of)
+	return (owner == a.node || handedOver()) && a.service.Policy.Admits(*m) == nil
 }
 
 // commit records that the number is on the disk.

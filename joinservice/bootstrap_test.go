@@ -2,6 +2,7 @@ package joinservice_test
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,8 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // comesBack lets the machine, which has joined, come back with a certificate that ends then, and returns the token's kubeconfig that M6 brought, if any.
@@ -66,5 +69,105 @@ func TestLieOfACertificateEarnsAnOwnToken(t *testing.T) {
 	}
 	if s.comesBack(t, time.Unix(0, 0)) == nil {
 		t.Error("no token came")
+	}
+}
+
+// Another token begins the life of another certificate: none that the machine had before is its own any more, whoever has it by now. Until when they last stays known.
+func TestAnotherTokenForgetsCertificates(t *testing.T) {
+	for name, comeBack := range map[string]func(s *site){
+		"an empty disk": func(s *site) {
+			s.accept(t, func(p *measurements.Policy) {
+				p.Resets = []measurements.Reset{{EKID: s.node.ID, OldUUID: s.node.Disk.UUID}}
+			}, "image")
+			s.node.Disk, s.node.Epoch = hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{9}}, 0
+			s.join(t)
+		},
+		"a certificate that has ended": func(s *site) {
+			if s.comesBack(t, time.Now().Add(-time.Hour)) == nil {
+				t.Error("no token came")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			ends := time.Now().Add(73 * time.Hour).UTC().Truncate(time.Second)
+			s.join(t)
+			stolen := joinservice.Credential{Fingerprint: strings.Repeat("0b", 32), Ends: ends}
+			s.store(t, func(m *joinservice.Machine) {
+				m.FirstKey, m.Credentials = "its key", nil
+				m.NoteCredential(stolen, time.Now())
+			})
+			s.reboot()
+			s.node.Join = func(*wire.Proceed) error {
+				if m := s.machine(t); m.Holds(stolen.Fingerprint) || m.FirstKey != "" || !m.CertificateEnds.Equal(ends) {
+					t.Errorf("the record has %+v, %q, until %v", m.Credentials, m.FirstKey, m.CertificateEnds)
+				}
+				return nil
+			}
+			comeBack(s)
+		})
+	}
+	// One that comes back as it was keeps what it has.
+	s := newSite(t)
+	s.join(t)
+	s.store(t, func(m *joinservice.Machine) { m.FirstKey = "its key" })
+	s.reboot()
+	if m := s.join(t); !m.Holds(lasting().Fingerprint) || m.FirstKey != "its key" || s.records.Issued() != 1 {
+		t.Errorf("a reboot forgot %+v, %q; %d tokens were made", m.Credentials, m.FirstKey, s.records.Issued())
+	}
+}
+
+// A certificate that nobody saw issued, in an outage or before a backup was taken, cannot be renewed: the machine gets another when it comes back.
+func TestRejoinBringsATokenForACertificateThatNobodySaw(t *testing.T) {
+	s := newSite(t)
+	s.join(t)
+	s.store(t, func(m *joinservice.Machine) { m.Credentials = nil })
+	if s.comesBack(t, time.Now().Add(72*time.Hour)) == nil {
+		t.Error("no token came")
+	}
+}
+
+// A worker's certificate is not a control plane's, which is recognised by its name: a machine that changes its role waits until it has ended.
+func TestWorkersCertificateIsNoControlPlanes(t *testing.T) {
+	s := newSite(t)
+	s.join(t)
+	s.controlPlanes(t)
+	s.accept(t, func(p *measurements.Policy) {
+		p.Members = []measurements.Member{{EKID: s.node.ID, Role: hullmark.ControlPlane, Name: "worker-1"}}
+		p.Resets = []measurements.Reset{{EKID: s.node.ID, OldUUID: s.node.Ticket().Disk.UUID}}
+	}, "image")
+	s.node.Disk, s.node.Epoch = hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{9}}, 0
+	s.denied(t, joinservice.CodeNameRests, true, "certificates may be in other hands")
+	s.store(t, func(m *joinservice.Machine) { m.CertificateEnds = time.Now().Add(-time.Second) })
+	if m := s.join(t); m.Role != hullmark.ControlPlane {
+		t.Errorf("it joined as %s", m.Role)
+	}
+}
+
+func TestNoteCredential(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	note := func(m *joinservice.Machine, fingerprint string, life time.Duration) {
+		m.NoteCredential(joinservice.Credential{Fingerprint: fingerprint, Ends: now.Add(life)}, now)
+	}
+	m := joinservice.Machine{CertificateEnds: now.Add(time.Hour)}
+	note(&m, "first", time.Minute)
+	note(&m, "first", time.Minute)
+	if len(m.Credentials) != 1 || !m.Holds("first") || m.Holds("") || m.Holds("second") || !m.CertificateEnds.Equal(now.Add(time.Hour)) {
+		t.Errorf("got %+v", m)
+	}
+	for i := range 2 * joinservice.MaxCredentials {
+		note(&m, strconv.Itoa(i), time.Duration(i+2)*time.Hour)
+	}
+	last := now.Truncate(time.Second).Add(time.Duration(2*joinservice.MaxCredentials+1) * time.Hour)
+	if len(m.Credentials) != joinservice.MaxCredentials || m.Holds("first") || !m.Holds("15") || !m.CertificateEnds.Equal(last) {
+		t.Errorf("got %+v until %v", m.Credentials, m.CertificateEnds)
+	}
+	// What has ended goes, though not at once: it may have asked for another.
+	m = joinservice.Machine{}
+	note(&m, "over", -3*time.Hour)
+	note(&m, "just over", -time.Hour)
+	note(&m, "lives", time.Hour)
+	if m.Holds("over") || !m.Holds("just over") || !m.Holds("lives") {
+		t.Errorf("got %+v", m.Credentials)
 	}
 }

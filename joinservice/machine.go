@@ -44,9 +44,12 @@ type Machine struct {
 	// FirstKey is the SHA-256, in hexadecimal, of the public key (SubjectPublicKeyInfo, in DER) that the bearer of its last
 	// token may have a certificate for: a token is good for one key. It is empty as long as nobody asked.
 	FirstKey string `json:"firstKey,omitempty"`
+	// Credentials are the client certificates that its kubelet was seen to get since its last token, MaxCredentials at most: only who shows one of these renews it.
+	Credentials []Credential `json:"credentials,omitempty"`
 	// EKCertificate is that of its endorsement key, in DER, where a group admitted it by that: it is judged again whenever its kubelet asks for a certificate.
 	EKCertificate []byte `json:"ekCertificate,omitempty"`
-	// CertificateEnds is when the last client certificate that its kubelet may have got ends, at the latest; zero if it never asked for one.
+	// CertificateEnds is when the last client certificate that its kubelet may have got ends, before its last token, too; zero if it never asked for one. It is what the
+	// certificates say that were seen issued, and else the latest by the clock of who approved them.
 	CertificateEnds time.Time `json:"certificateEnds,omitzero"`
 	// State is how far it has come, Seen when it said so by the service's clock.
 	State MachineState `json:"state"`
@@ -122,6 +125,19 @@ func NameTaken(name string, holder, node hullmark.NodeID) *hullmark.Condition {
 	return &hullmark.Condition{
 		Code: "name-taken", Step: "ATTEST", Title: "another machine holds the name " + name, Expected: holder.String(), Got: node.String(),
 		Next: "remove the other machine (hullmark node remove " + name + "), or give this one another name in the policy",
+	}
+}
+
+// CodeNameRests is the code of the condition of a name for which a certificate may be in other hands. It passes by itself.
+const CodeNameRests = "name-rests"
+
+// NameRests is that condition: nobody gets the name before then, its former holder included, since a certificate says which name its bearer has, and not which machine it is,
+// nor which of its lives. holder is whose certificates they are.
+func NameRests(name string, holder hullmark.NodeID, until time.Time) *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: CodeNameRests, Step: "ATTEST", Title: "the name " + name + " was a removed machine's, whose certificates may be in other hands", Retry: true,
+		Expected: "after " + until.UTC().Format(time.RFC3339), Got: "certificates of machine " + holder.String(),
+		Next: "wait until they have ended, or give this machine another name in the policy; if nobody else can have them, hullmark node remove " + name + " --gone",
 	}
 }
 

@@ -51,10 +51,11 @@ func (x *release) addMaterial(proceed *wire.Proceed) (err error) {
 // bootstrapMargin is how much longer a kubelet's certificate has to last for the node to come back with it.
 const bootstrapMargin = 10 * time.Minute
 
-// lacksCertificate reports that a worker's kubelet has no certificate any more by this service's clock. What the node says of it earns it no more than a token
-// for its own name and one key. A control plane makes its kubelet another itself, from the authority on its disk.
+// lacksCertificate reports that a worker's kubelet has no certificate any more by this service's clock, or none that was seen issued, so that it could renew it. What the node
+// says of it earns it no more than a token for its own name and one key. A control plane makes its kubelet another itself, from the authority on its disk.
 func (x *release) lacksCertificate() bool {
-	return x.admission.Member.Role == hullmark.Worker && time.Until(x.opened.CertificateEnds) < bootstrapMargin
+	soon := time.Now().Add(bootstrapMargin)
+	return x.admission.Member.Role == hullmark.Worker && (x.opened.CertificateEnds.Before(soon) || !x.last.machine.holdsBeyond(soon))
 }
 
 // addBootstrap adds to M6 what the kubelet of a node that comes back asks for a new certificate with. What the node confirmed is recorded with the token.

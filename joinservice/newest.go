@@ -19,19 +19,19 @@ const CodePolicyChanged = "policy-changed"
 // errPolicyChanged is what errors.Is finds in the condition of that code.
 var errPolicyChanged = errors.New("another policy is in force by now")
 
-// takeNewest puts the policy in force that the API holds, if it is a higher one: what was delivered last may be older. While the API does not answer, or holds what
-// cannot be taken, what is in force stays.
-func (x *release) takeNewest(ctx context.Context) {
-	if x.service.Newest == nil {
-		return
+// TakeNewest puts the policy in force that the API holds, if it is a higher one: what was delivered last may be older. While the API does not answer, or holds what
+// cannot be taken, what is in force stays, and the error says why.
+func (s *Service) TakeNewest(ctx context.Context) error {
+	if s.Newest == nil {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, newestTime)
 	defer cancel()
-	offered, err := x.service.Newest(ctx, x.service.Policy.Signed().Envelope)
+	offered, err := s.Newest(ctx, s.Policy.Signed().Envelope)
 	if err == nil && len(offered.Envelope) > 0 {
-		_, err = x.service.Policy.Offer(offered)
+		_, err = s.Policy.Offer(offered)
 	}
-	x.warn("the API's policy is not taken", err)
+	return err
 }
 
 // checkPolicy is an error once another policy is in force than the one that the exchange goes by: what one admits, the other may not, and nobody is given parts of both.

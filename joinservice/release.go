@@ -115,7 +115,7 @@ func (x *release) kind() hullmark.TicketKind {
 func (x *release) admit() error {
 	ctx, cancel := context.WithTimeout(x.ctx, DecisionTime)
 	defer cancel()
-	x.takeNewest(ctx)
+	x.warn("the API's policy is not taken", x.service.TakeNewest(ctx))
 	err := x.recordTicket(ctx)
 	for range attempts {
 		if !errors.Is(err, errPolicyChanged) {
@@ -155,11 +155,15 @@ func (x *release) recordTicket(ctx context.Context) error {
 			return err
 		}
 		x.noted = m.Etcd
+		former := *m
 		*m = Machine{
 			Node: x.claims.Node, Name: x.admission.Member.Name, Role: x.admission.Member.Role,
 			Trust: x.claims.Trust, Document: x.admission.Verdict.Document, Root: NamedRoot(x.policy.policy, x.claims),
 			Record: x.admission.Record, Etcd: m.Etcd, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,
 			EKCertificate: x.vouched(), CertificateEnds: m.CertificateEnds,
+		}
+		if x.kind() == hullmark.Rejoin {
+			m.FirstKey, m.Credentials = former.FirstKey, former.Credentials
 		}
 		return x.checkPolicy()
 	})
@@ -198,6 +202,10 @@ func (x *release) decide(m Machine, known bool) (Admission, error) {
 			admission.Ticket.Disk.Key.Wipe()
 			return Admission{}, err
 		}
+	}
+	if known && m.Role == hullmark.Worker && member.Role == hullmark.ControlPlane && m.Name == member.Name && time.Now().Before(m.CertificateEnds) {
+		admission.Ticket.Disk.Key.Wipe()
+		return Admission{}, NameRests(m.Name, m.Node, m.CertificateEnds) // A control plane is recognised by its name.
 	}
 	if known && x.kind() == hullmark.Rejoin && (m.Name != member.Name || m.Role != member.Role) {
 		admission.Ticket.Disk.Key.Wipe()
@@ -270,7 +278,10 @@ func (x *release) confirm(token string) error {
 		if err := x.end(x.ctx, m.Token); err != nil {
 			return err
 		}
-		m.Record, m.Token, m.FirstKey = record, token, ""
+		m.Record, m.Token = record, ""
+		if token != "" {
+			m.beginLife(token)
+		}
 		x.addresses.note(m)
 		x.noteMember(m)
 		m.State, m.Phase, m.Condition = MachineJoining, "", nil

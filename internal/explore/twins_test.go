@@ -233,6 +233,7 @@ func (r *run) useToken(ctx context.Context, id, key string) error {
 		return errors.New("the token is not good")
 	}
 	m.FirstKey = key
+	m.NoteCredential(joinservice.Credential{Fingerprint: key, Ends: time.Now().Add(kubeadm.CertificateLife)}, time.Now())
 	_, err = r.w.records.Store(ctx, m, v)
 	must(err)
 	if r.w.used[id]++; r.w.used[id] > 1 {

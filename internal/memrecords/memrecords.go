@@ -49,7 +49,7 @@ type versioned struct {
 
 // clone shares no list with a record.
 func clone(m joinservice.Machine) joinservice.Machine {
-	m.Addresses, m.Refused = slices.Clone(m.Addresses), slices.Clone(m.Refused)
+	m.Addresses, m.Refused, m.Credentials = slices.Clone(m.Addresses), slices.Clone(m.Refused), slices.Clone(m.Credentials)
 	return m
 }
 

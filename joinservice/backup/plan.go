@@ -100,6 +100,7 @@ func newPlan(s *state, want Restore) (*plan, error) {
 // bringBack keeps a machine's record, as that of the machine that it is by now.
 func (p *plan) bringBack(r record, m joinservice.Machine, now time.Time) error {
 	m.Token, m.Condition, m.Record = "", nil, m.Record.Restored(now)
+	m.FirstKey, m.Credentials = "", nil // What it was issued since nobody knows: it gets a token when it comes back.
 	p.claims = append(p.claims, inheritance{r.machine.Node, m.Node, m.Addresses})
 	if err := registry.PutMachine(r.object, m); err != nil {
 		return err

@@ -42,6 +42,7 @@ func serve(t *testing.T, name string, addresses ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	listed(t, node, name)
 	return request(t, node, servingSigner, requestPEM(t, template(name, addresses...)), certificatesv1.UsageServerAuth)
 }
 

@@ -46,6 +46,7 @@ func TestApprovalsKeepUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		listed(t, config, name)
 		requests = append(requests, request(t, config, clientSigner, requestPEM(t, template(name)), certificatesv1.UsageClientAuth),
 			request(t, config, servingSigner, requestPEM(t, template(name, fmt.Sprintf("10.1.0.%d", i))), certificatesv1.UsageServerAuth))
 	}

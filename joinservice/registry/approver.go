@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -44,6 +40,9 @@ type Approver struct {
 	// Admits returns nil if the policy in force admits the machine of a record, under the name and role that the record has, or why it does not:
 	// a machine that is a member no more gets no certificate, and renews none.
 	Admits func(joinservice.Machine) error
+	// Newest sees to it that Admits goes by the newest policy that the API holds (joinservice.Service.TakeNewest): it is called before requests are decided over that were
+	// seen together. An error is reported, and then what is in force counts. Without it, what was delivered last does.
+	Newest func(context.Context) error
 	// Here reports whether a machine's exchange goes on at this replica, which then decides over its first certificate at
 	// once; the others leave it to that one for a while. Without Here, none waits.
 	Here func(hullmark.NodeID) bool
@@ -51,7 +50,7 @@ type Approver struct {
 	// (joinservice.Service.ClaimAddresses).
 	Claim func(context.Context, hullmark.NodeID, []netip.Addr) ([]netip.Addr, []joinservice.Refusal, error)
 	// Report is called with each decision that this approver wrote, and with each error
-	// that delayed one; it may be nil.
+	// that delayed one, or the noting of a certificate; it may be nil.
 	Report func(Decision, error)
 }
 
@@ -61,15 +60,8 @@ const revisit = 5 * time.Second
 // courtesy is how long a request is left to the replica that has its machine's exchange, which may have ended.
 const courtesy = 10 * time.Second
 
-// handled is what became of a request so far.
-type handled struct {
-	// since is when it was first seen here.
-	since time.Time
-	// decided says that the decision was written, though the copy may not show it yet.
-	decided bool
-}
-
-// Run decides over requests as they come, and looks at machines that are absent while others want their addresses, over outages of the API, until ctx ends; it returns ctx's error.
+// Run decides over requests as they come, notes in machines' records which certificates were issued, and looks at machines that are absent while others want their addresses, over outages
+// of the API, until ctx ends; it returns ctx's error.
 func (a *Approver) Run(ctx context.Context) error {
 	r := a.Registry
 	var requests map[types.UID]handled
@@ -84,61 +76,6 @@ func (a *Approver) Run(ctx context.Context) error {
 		r.lookAgain(ctx)
 		requests = a.pass(ctx, objects, requests)
 	})
-}
-
-// abreast is how many requests are looked at at once: each takes two or three calls of the API, and nodes that come together wait for the last.
-const abreast = 16
-
-// pass looks at all requests once, in any order, so that several approvers seldom look at the same. It takes what became of them so far, and returns what did by now.
-func (a *Approver) pass(ctx context.Context, objects []any, before map[types.UID]handled) map[types.UID]handled {
-	after := map[types.UID]handled{}
-	var mutex sync.Mutex // guards after, and calls of Report
-	var group errgroup.Group
-	group.SetLimit(abreast)
-	objects = slices.Clone(objects)
-	rand.Shuffle(len(objects), func(i, j int) { objects[i], objects[j] = objects[j], objects[i] })
-	for _, o := range objects {
-		csr := o.(*certificatesv1.CertificateSigningRequest)
-		if !ours(csr) || ctx.Err() != nil {
-			continue
-		}
-		h, seen := before[csr.UID]
-		if !seen {
-			h.since = time.Now()
-		}
-		mutex.Lock()
-		after[csr.UID] = h
-		mutex.Unlock()
-		if h.decided || a.others(csr) && time.Since(h.since) < courtesy {
-			continue
-		}
-		group.Go(func() error {
-			decision, err := a.handle(ctx, csr)
-			mutex.Lock()
-			defer mutex.Unlock()
-			h.decided = err == nil && decision.Outcome != Waiting
-			after[csr.UID] = h
-			if a.Report != nil && (err != nil || h.decided) {
-				a.Report(decision, err)
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // each error was reported
-	return after
-}
-
-// others reports whether another replica may have the exchange of the machine that makes a request.
-func (a *Approver) others(csr *certificatesv1.CertificateSigningRequest) bool {
-	who := requesterOf(csr)
-	return a.Here != nil && who.token != "" && !a.Here(who.machine)
-}
-
-// ours reports whether a request is for one of the two signers, and still undecided.
-func ours(csr *certificatesv1.CertificateSigningRequest) bool {
-	signer := csr.Spec.SignerName
-	return len(csr.Status.Conditions) == 0 && len(csr.Status.Certificate) == 0 &&
-		(signer == certificatesv1.KubeAPIServerClientKubeletSignerName || signer == certificatesv1.KubeletServingSignerName)
 }
 
 // handle decides over one request and writes the decision.
@@ -200,7 +137,7 @@ func (a *Approver) note(ctx context.Context, csr *certificatesv1.CertificateSign
 		if err != nil {
 			return err
 		}
-		m.FirstKey = keyOf(request)
+		m.FirstKey = keyOf(request.RawSubjectPublicKeyInfo)
 	}
 	// Another replica that approves the same request notes much the same time.
 	if ends := time.Now().Add(LongestCertificate).UTC().Truncate(time.Second); csr.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName && ends.Sub(m.CertificateEnds) > time.Minute {

@@ -36,17 +36,26 @@ const (
 // The first node's kubelet asks before any service could make its record.
 const patience = 10 * time.Minute
 
+// notePatience is how long a request waits for its requester's certificate to be seen issued: a kubelet asks for a serving certificate as soon as it has one for itself.
+const notePatience = 30 * time.Second
+
 const (
 	nodeUser  = "system:node:"
 	nodeGroup = "system:nodes"
 	tokenUser = "system:bootstrap:"
 )
 
+// credentialKey is where API servers write which credential the requester showed, and certificateID begins what they write of a certificate: the SHA-256 of its DER, in
+// hexadecimal, follows.
+const credentialKey, certificateID = "authentication.kubernetes.io/credential-id", "X509SHA256="
+
 // requester is who made a request: the bearer of a machine's token, or a node; or neither.
 type requester struct {
 	token   string
 	machine hullmark.NodeID
 	name    string
+	// credential is the fingerprint of the certificate that it showed, empty if it showed none.
+	credential string
 }
 
 // requesterOf reads what the API server wrote into a request of whoever made it.
@@ -58,6 +67,9 @@ func requesterOf(csr *certificatesv1.CertificateSigningRequest) (r requester) {
 	}
 	if name, ok := strings.CutPrefix(csr.Spec.Username, nodeUser); ok && hullmark.ValidNodeName(name) && slices.Contains(csr.Spec.Groups, nodeGroup) {
 		r.name = name
+		if shown := csr.Spec.Extra[credentialKey]; len(shown) == 1 {
+			r.credential, _ = strings.CutPrefix(shown[0], certificateID)
+		}
 	}
 	return r
 }
@@ -111,7 +123,7 @@ func decide(csr *certificatesv1.CertificateSigningRequest, known facts, now time
 	if differs := check(request, csr.Spec.Usages, known.machine); differs != "" {
 		return Denied, brief(differs)
 	}
-	if first := known.machine.FirstKey; who.token != "" && first != "" && first != keyOf(request) {
+	if first := known.machine.FirstKey; who.token != "" && first != "" && first != keyOf(request.RawSubjectPublicKeyInfo) {
 		return Denied, fmt.Sprintf("bootstrap token %s was used already, for another key", who.token)
 	}
 	return Approved, fmt.Sprintf("machine %s holds the name %s", known.node, known.machine.Name)
@@ -129,7 +141,7 @@ func entitled(csr *certificatesv1.CertificateSigningRequest, who requester, know
 	return Approved, ""
 }
 
-// recognised decides whether the requester is the bearer of a machine's last token, or the node of its name.
+// recognised decides whether the requester is the bearer of a machine's last token, or the node of its name by a certificate that it got since that.
 func recognised(csr *certificatesv1.CertificateSigningRequest, who requester, known facts, now time.Time) (Outcome, string) {
 	serving := csr.Spec.SignerName == certificatesv1.KubeletServingSignerName
 	switch {
@@ -148,8 +160,12 @@ func recognised(csr *certificatesv1.CertificateSigningRequest, who requester, kn
 		return Denied, fmt.Sprintf("no machine is recorded that holds the name %s", who.name)
 	case known.machine.Name != who.name:
 		return Denied, fmt.Sprintf("name: machine %s is %s by now, got %s", known.node, known.machine.Name, who.name)
+	case known.machine.RecognisedByName() || known.machine.Holds(who.credential):
+		return Approved, ""
+	case now.Sub(csr.CreationTimestamp.Time) < notePatience:
+		return Waiting, ""
 	}
-	return Approved, ""
+	return Denied, fmt.Sprintf("certificate: want one that machine %s was seen to get since its last token, got another for its name; reboot the machine if it is its own", known.node)
 }
 
 // parseRequest reads the one PEM block of a request and checks that whoever made it holds the key.
@@ -168,9 +184,9 @@ func parseRequest(text []byte) (*x509.CertificateRequest, error) {
 	return request, nil
 }
 
-// keyOf identifies a request's public key as a machine's record does.
-func keyOf(request *x509.CertificateRequest) string {
-	sum := sha256.Sum256(request.RawSubjectPublicKeyInfo)
+// keyOf identifies a public key (SubjectPublicKeyInfo, in DER) as a machine's record does.
+func keyOf(key []byte) string {
+	sum := sha256.Sum256(key)
 	return hex.EncodeToString(sum[:])
 }
 

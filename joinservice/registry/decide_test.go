@@ -56,7 +56,7 @@ func newQuestion(signer, user string, groups ...string) *question {
 		},
 		known: facts{node: node, found: true, recorded: true, machine: joinservice.Machine{
 			Node: node, Name: "w1", Role: hullmark.Worker, Token: "abc123",
-			Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")},
+			Credentials: []joinservice.Credential{{Fingerprint: shown, Ends: asked.Add(time.Hour)}}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")},
 		}},
 		now: asked.Add(time.Second),
 	}
@@ -71,8 +71,29 @@ func newQuestion(signer, user string, groups ...string) *question {
 func bootstrap() *question {
 	return newQuestion(clientSigner, "system:bootstrap:abc123", "system:bootstrappers", tokenGroup, machineGroup+hullmark.NodeID{1}.String())
 }
-func renewal() *question { return newQuestion(clientSigner, "system:node:w1", "system:nodes") }
-func serving() *question { return newQuestion(servingSigner, "system:node:w1", "system:nodes") }
+
+// shown is the fingerprint of the certificate that w1 has, and shows when it asks.
+var shown = strings.Repeat("5a", 32)
+
+func renewal() *question {
+	return newQuestion(clientSigner, "system:node:w1", "system:nodes").showing(certificateID + shown)
+}
+
+func serving() *question {
+	return newQuestion(servingSigner, "system:node:w1", "system:nodes").showing(certificateID + shown)
+}
+
+// showing makes the question one of somebody whose credentials the API server names so.
+func (q *question) showing(credentials ...string) *question {
+	q.request.Spec.Extra = map[string]certificatesv1.ExtraValue{credentialKey: credentials}
+	return q
+}
+
+// formerLife asks by a certificate that is not listed, patience later: one of the machine's life before its last token, or of a machine that had its name.
+func formerLife(q *question) *question {
+	q.now = asked.Add(notePatience)
+	return q.showing(certificateID + strings.Repeat("5b", 32))
+}
 
 func (q *question) ask(t testing.TB) (Outcome, string) {
 	t.Helper()
@@ -124,15 +145,17 @@ func TestDecideApproves(t *testing.T) {
 					t.Error(err)
 					return nil
 				}
-				q.known.machine.FirstKey = keyOf(request)
+				q.known.machine.FirstKey = keyOf(request.RawSubjectPublicKeyInfo)
 				return text
 			}
 		}},
-		"renewal":                 {renewal(), func(*question) {}},
-		"renewal of another key":  {renewal(), func(q *question) { q.known.machine.FirstKey = strings.Repeat("0", 64) }},
-		"renewal without token":   {renewal(), func(q *question) { q.known.machine.Token = "" }},
-		"renewal of long ago":     {renewal(), func(q *question) { q.now = asked.Add(patience * 2) }},
-		"renewal, no addresses":   {renewal(), func(q *question) { q.known.machine.Addresses = nil }},
+		"renewal":                {renewal(), func(*question) {}},
+		"renewal of another key": {renewal(), func(q *question) { q.known.machine.FirstKey = strings.Repeat("0", 64) }},
+		"renewal without token":  {renewal(), func(q *question) { q.known.machine.Token = "" }},
+		"renewal of long ago":    {renewal(), func(q *question) { q.now = asked.Add(patience * 2) }},
+		"renewal, no addresses":  {renewal(), func(q *question) { q.known.machine.Addresses = nil }},
+		"renewal of a control plane, whose kubeadm made its certificate": {formerLife(renewal()), func(q *question) { q.known.machine.Role = hullmark.ControlPlane }},
+		"serving of a control plane, whose kubeadm made its certificate": {formerLife(serving()), func(q *question) { q.known.machine.Role = hullmark.ControlPlane }},
 		"serving":                 {serving(), func(*question) {}},
 		"serving, name alone":     {serving(), func(q *question) { q.template.IPAddresses = nil }},
 		"serving, address alone":  {serving(), func(q *question) { q.template.DNSNames = nil }},
@@ -172,18 +195,24 @@ func TestDecideDeniesRequesters(t *testing.T) {
 		"a token of two machines": {bootstrap(), func(q *question) {
 			q.request.Spec.Groups = append(q.request.Spec.Groups, machineGroup+hullmark.NodeID{2}.String())
 		}, "requester"},
-		"a token of no machine":          {bootstrap(), func(q *question) { q.request.Spec.Groups[2] = machineGroup + "ab" }, "requester"},
-		"token of a forgotten machine":   {bootstrap(), func(q *question) { q.known.recorded, q.known.machine = false, joinservice.Machine{} }, "last ticket"},
-		"token of another ticket":        {bootstrap(), func(q *question) { q.known.machine.Token = "zzz999" }, "last ticket"},
-		"token used for another key":     {bootstrap(), func(q *question) { q.known.machine.FirstKey = strings.Repeat("0", 64) }, "used already, for another key"},
-		"token revoked":                  {bootstrap(), func(q *question) { q.known.machine.Token = "" }, "last ticket"},
-		"token for serving":              {newQuestion(servingSigner, "system:bootstrap:abc123", tokenGroup, machineGroup+hullmark.NodeID{1}.String()), func(*question) {}, "client certificate only"},
-		"name of no machine":             {renewal(), func(q *question) { q.known = facts{}; q.now = asked.Add(patience) }, "no machine is recorded"},
-		"machine without a record":       {renewal(), func(q *question) { q.known.recorded = false; q.now = asked.Add(patience) }, "no machine is recorded"},
-		"first certificate of no member": {bootstrap(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
-		"renewal of no member":           {renewal(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
-		"serving, no member":             {serving(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
-		"machine of another name by now": {renewal(), func(q *question) { q.known.machine.Name = "w2" }, "is w2 by now"},
+		"a token of no machine":                     {bootstrap(), func(q *question) { q.request.Spec.Groups[2] = machineGroup + "ab" }, "requester"},
+		"token of a forgotten machine":              {bootstrap(), func(q *question) { q.known.recorded, q.known.machine = false, joinservice.Machine{} }, "last ticket"},
+		"token of another ticket":                   {bootstrap(), func(q *question) { q.known.machine.Token = "zzz999" }, "last ticket"},
+		"token used for another key":                {bootstrap(), func(q *question) { q.known.machine.FirstKey = strings.Repeat("0", 64) }, "used already, for another key"},
+		"token revoked":                             {bootstrap(), func(q *question) { q.known.machine.Token = "" }, "last ticket"},
+		"token for serving":                         {newQuestion(servingSigner, "system:bootstrap:abc123", tokenGroup, machineGroup+hullmark.NodeID{1}.String()), func(*question) {}, "client certificate only"},
+		"name of no machine":                        {renewal(), func(q *question) { q.known = facts{}; q.now = asked.Add(patience) }, "no machine is recorded"},
+		"machine without a record":                  {renewal(), func(q *question) { q.known.recorded = false; q.now = asked.Add(patience) }, "no machine is recorded"},
+		"first certificate of no member":            {bootstrap(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
+		"renewal of no member":                      {renewal(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
+		"serving, no member":                        {serving(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
+		"renewal by a certificate of a former life": {formerLife(renewal()), func(*question) {}, "was seen to get since its last token"},
+		"serving by a certificate of a former life": {formerLife(serving()), func(*question) {}, "was seen to get since its last token"},
+		"renewal by no certificate":                 {formerLife(renewal()).showing(), func(*question) {}, "was seen to get since its last token"},
+		"renewal by two credentials":                {formerLife(renewal()).showing(certificateID+shown, certificateID+shown), func(*question) {}, "was seen to get since its last token"},
+		"renewal by another kind of credential":     {formerLife(renewal()).showing("JTI=" + shown), func(*question) {}, "was seen to get since its last token"},
+		"renewal while none is listed":              {formerLife(renewal()).showing(certificateID), func(q *question) { q.known.machine.Credentials = []joinservice.Credential{{}} }, "was seen to get since its last token"},
+		"machine of another name by now":            {renewal(), func(q *question) { q.known.machine.Name = "w2" }, "is w2 by now"},
 	})
 }
 
@@ -314,6 +343,20 @@ func TestDecideWaitsForTheRecord(t *testing.T) {
 		q.now = asked.Add(patience)
 		if outcome, _ := q.ask(t); outcome != Denied {
 			t.Errorf("%s: after %v: got %q, want a denial", name, patience, outcome)
+		}
+	}
+}
+
+// A kubelet's next request may come before its certificate was noted.
+func TestDecideWaitsForTheNote(t *testing.T) {
+	for _, q := range []*question{formerLife(renewal()), formerLife(serving())} {
+		q.now = asked.Add(notePatience - time.Second)
+		if outcome, reason := q.ask(t); outcome != Waiting {
+			t.Errorf("got %q: %s", outcome, reason)
+		}
+		q.known.machine.Credentials = []joinservice.Credential{{Fingerprint: strings.Repeat("5b", 32), Ends: asked.Add(time.Hour)}}
+		if outcome, reason := q.ask(t); outcome != Approved {
+			t.Errorf("once it is noted: got %q: %s", outcome, reason)
 		}
 	}
 }

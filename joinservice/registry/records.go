@@ -60,7 +60,7 @@ func (r *Registry) Store(ctx context.Context, m joinservice.Machine, v joinservi
 }
 
 // Claim binds a node's name to one machine; see joinservice.Records. Only
-// Delete frees a name. One that rests since is kept for who claims it first, and is his once that is over (name-rests).
+// Delete frees a name. One that rests since is kept for who claims it first, be it its former holder, and is his once that is over (name-rests).
 func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID) error {
 	if !hullmark.ValidNodeName(name) {
 		return fmt.Errorf("claim a name for machine %s: %q is no node's name", node, name)
@@ -72,7 +72,7 @@ func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID)
 		return r.configMaps.create(ctx, object)
 	})
 	if err == nil {
-		return r.checkRest(ctx, name, node)
+		return r.checkRest(ctx, name)
 	}
 	if !apierrors.IsAlreadyExists(err) {
 		return err
@@ -86,7 +86,7 @@ func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID)
 	case holder != node:
 		return joinservice.NameTaken(name, holder, node)
 	}
-	return r.checkRest(ctx, name, node)
+	return r.checkRest(ctx, name)
 }
 
 // holder returns the machine that claimed a name.
@@ -127,8 +127,8 @@ func (r *Registry) List(ctx context.Context) ([]joinservice.Machine, error) {
 // Delete forgets a machine: its token, its Node object, its claims of a name and of addresses, its place in a group and, last, its
 // record, so that an interrupted removal can be run again. What is gone already is no
 // error, and a name that another machine holds by now is left with its Node alone.
-// While the machine may have a certificate, which Delete returns the end of, its name rests: no certificate for it makes a Node, and no other machine gets it. gone
-// says that nobody can have one, whatever its record says. The caller has made sure that the machine is not running: see NodeReady.
+// While somebody may have a certificate for its name, which Delete returns the end of, the name rests: no certificate for it makes a Node, and no machine gets it. gone
+// says that nobody can have one, whatever is recorded. The caller has made sure that the machine is not running: see NodeReady.
 func (r *Registry) Delete(ctx context.Context, m joinservice.Machine, gone bool) (until time.Time, err error) {
 	for range attempts {
 		kept, version, err := r.Load(ctx, m.Node)
@@ -138,15 +138,12 @@ func (r *Registry) Delete(ctx context.Context, m joinservice.Machine, gone bool)
 		if version != "" {
 			m = kept
 		}
-		if gone {
-			m.CertificateEnds = time.Time{}
-		}
-		if err := r.forget(ctx, m); err != nil || version == "" {
-			return m.CertificateEnds, err
+		if until, err = r.forget(ctx, m, gone); err != nil || version == "" {
+			return until, err
 		}
 		// One that got a certificate approved meanwhile has another record by now.
 		if err := r.deleteRecord(ctx, m.Node, version); !apierrors.IsConflict(err) {
-			return m.CertificateEnds, err
+			return until, err
 		}
 	}
 	return time.Time{}, contended(ctx, MachineObject(m.Node))
@@ -160,41 +157,42 @@ func (r *Registry) deleteRecord(ctx context.Context, node hullmark.NodeID, v joi
 	}, MachineObject(node))
 }
 
-// forget removes all that is kept of a machine but its record.
-func (r *Registry) forget(ctx context.Context, m joinservice.Machine) error {
+// forget removes all that is kept of a machine but its record, and returns until when its name rests.
+func (r *Registry) forget(ctx context.Context, m joinservice.Machine, gone bool) (until time.Time, err error) {
 	if m.Token != "" {
 		if err := r.Revoke(ctx, m.Token); err != nil {
-			return err
+			return time.Time{}, err
 		}
 	}
 	holder, found, err := r.holder(ctx, m.Name)
 	if err != nil {
-		return err
+		return time.Time{}, err
 	}
-	if found && holder == m.Node {
-		if err := r.giveUp(ctx, m); err != nil {
-			return err
+	if m.Name != "" && (!found || holder == m.Node) { // An earlier run may have given it up, for a shorter rest.
+		if until, err = r.giveUp(ctx, m, gone); err != nil {
+			return time.Time{}, err
 		}
 	}
 	if err := r.releaseAll(ctx, m); err != nil {
-		return err
+		return time.Time{}, err
 	}
-	return r.leave(ctx, m)
+	return until, r.leave(ctx, m)
 }
 
 // giveUp lets a machine's name rest, if it has to, and deletes its Node and its claim.
-func (r *Registry) giveUp(ctx context.Context, m joinservice.Machine) error {
-	if time.Now().Before(m.CertificateEnds) {
-		if err := r.rest(ctx, m.Name, Removed{Node: m.Node, Until: m.CertificateEnds}); err != nil {
-			return err
-		}
-	} else if err := r.Free(ctx, m.Name); err != nil {
-		return err
+func (r *Registry) giveUp(ctx context.Context, m joinservice.Machine, gone bool) (until time.Time, err error) {
+	if gone {
+		err = r.Free(ctx, m.Name)
+	} else {
+		until, err = r.rest(ctx, m.Name, Removed{Node: m.Node, Until: m.CertificateEnds})
+	}
+	if err != nil {
+		return time.Time{}, err
 	}
 	if err := r.remove(ctx, "delete the Node "+m.Name, r.nodes.delete, m.Name); err != nil {
-		return err
+		return time.Time{}, err
 	}
-	return r.remove(ctx, "give up the name "+m.Name, r.configMaps.delete, NameObject(m.Name))
+	return until, r.remove(ctx, "give up the name "+m.Name, r.configMaps.delete, NameObject(m.Name))
 }
 
 // remove deletes an object that need not exist.

@@ -712,6 +712,28 @@ func admitted(t *testing.T, m joinservice.Machine) (token hullmark.Secret, id st
 	return token, id
 }
 
+// listed makes a certificate that no request brought one of those that its machine was seen to get.
+func listed(t *testing.T, config *rest.Config, name string) {
+	t.Helper()
+	certificate, err := parseIssued(config.CertData)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the note of a certificate", func() error {
+		node, _, err := service.holder(t.Context(), name)
+		if err != nil {
+			return err
+		}
+		m, version, err := service.Load(t.Context(), node)
+		if err != nil {
+			return err
+		}
+		m.NoteCredential(joinservice.Credential{Fingerprint: fingerprintOf(certificate), Ends: certificate.NotAfter}, time.Now())
+		_, err = service.Store(t.Context(), m, version)
+		return err
+	})
+}
+
 // signingRequest also returns the key that it was made with, in PEM.
 func signingRequest(t *testing.T, template *x509.CertificateRequest) (request, key []byte) {
 	t.Helper()
@@ -744,6 +766,7 @@ func checkServing(t *testing.T, text []byte) {
 // TestApproverWaitsAndSurvivesAnOutage is the first node: its kubelet asks before a service could make its record.
 func TestApproverWaitsAndSurvivesAnOutage(t *testing.T) {
 	ctx, m := t.Context(), testMachine(19, "w19")
+	m.Role = hullmark.ControlPlane
 	forget(t, m)
 	node, err := api.Config("system:node:w19", "system:nodes")
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 )
 
 // removedObject lists the names of removed machines whose certificates may live, each with the machine and until when: "IDENTITY TIME". While a name is there no Node is made
-// by a certificate for it (an admission policy of Manifest), and no other machine gets it: a certificate says which name its bearer has, and not which machine it is.
+// by a certificate for it (an admission policy of Manifest), and no machine gets it, its own included: a certificate says which name its bearer has, and not which machine it is,
+// nor which of its lives.
 const removedObject = "removed"
 
 // Removed is a machine that is removed, though it may have a certificate.
@@ -40,17 +41,33 @@ func ParseRemoved(text string) (r Removed, err error) {
 	return r, nil
 }
 
-// rest lets a name rest until a removed machine's certificate has ended, and returns once the API server that it speaks to refuses that machine a Node.
-func (r *Registry) rest(ctx context.Context, name string, removed Removed) error {
-	err := r.editList(ctx, removedObject, removedObject, func(list *corev1.ConfigMap) (bool, error) {
-		dropEnded(list.Data, time.Now())
+// rest lets a name rest until a removed machine's certificate has ended, or an earlier one's for the name that ends later, and returns until when it does. By then the API server
+// that it speaks to refuses the machine a Node; others learn it from etcd as fast.
+func (r *Registry) rest(ctx context.Context, name string, removed Removed) (until time.Time, err error) {
+	err = r.editList(ctx, removedObject, removedObject, func(list *corev1.ConfigMap) (bool, error) {
+		now := time.Now()
+		dropEnded(list.Data, now)
+		until = removed.Until
+		if text, rests := list.Data[name]; rests {
+			earlier, err := ParseRemoved(text)
+			if err != nil {
+				return false, err
+			}
+			if !earlier.Until.Before(until) {
+				until = earlier.Until
+				return false, nil
+			}
+		}
+		if !now.Before(until) {
+			return false, nil
+		}
 		list.Data[name] = removed.String()
 		return true, nil
 	})
-	if err != nil {
-		return err
+	if err != nil || !time.Now().Before(until) {
+		return until, err
 	}
-	return r.awaitRest(ctx, name)
+	return until, r.awaitRest(ctx, name)
 }
 
 // dropEnded forgets the names whose machines have no certificate any more. What cannot be read stays.
@@ -62,19 +79,19 @@ func dropEnded(names map[string]string, now time.Time) {
 	}
 }
 
-// checkRest refuses a name that rests because of another machine, and ends the rest of one whose own machine comes again, or that is over.
-func (r *Registry) checkRest(ctx context.Context, name string, node hullmark.NodeID) error {
+// checkRest refuses a name that rests, and ends a rest that is over.
+func (r *Registry) checkRest(ctx context.Context, name string) error {
 	removed, rests, err := r.Resting(ctx, name)
 	if err != nil || !rests {
 		return err
 	}
-	if removed.Node != node && time.Now().Before(removed.Until) {
-		return nameRests(name, removed)
+	if time.Now().Before(removed.Until) {
+		return joinservice.NameRests(name, removed.Node, removed.Until)
 	}
 	return r.Free(ctx, name)
 }
 
-// Free ends the rest of a name. The caller knows that nobody has a certificate for it: it has ended, or its machine is gone, or is the one that gets the name again.
+// Free ends the rest of a name. The caller knows that nobody has a certificate for it: it has ended, or its machine is gone for good, or has an empty disk and nobody copied its key.
 func (r *Registry) Free(ctx context.Context, name string) error {
 	return r.editList(ctx, removedObject, removedObject, func(list *corev1.ConfigMap) (bool, error) {
 		_, resting := list.Data[name]
@@ -98,15 +115,6 @@ func (r *Registry) Resting(ctx context.Context, name string) (removed Removed, r
 	}
 	removed, err = ParseRemoved(text)
 	return removed, err == nil, err
-}
-
-// nameRests is the condition of a name that nobody gets as long as a certificate for it may be in other hands.
-func nameRests(name string, removed Removed) *hullmark.Condition {
-	return &hullmark.Condition{
-		Code: "name-rests", Step: "ATTEST", Title: "the name " + name + " was another machine's, which may have a certificate for it still", Retry: true,
-		Expected: "after " + removed.Until.UTC().Format(time.RFC3339), Got: "machine " + removed.Node.String(),
-		Next: "wait, or give this machine another name; if the other one is switched off for good, hullmark node remove " + name + " --gone",
-	}
 }
 
 // removedPolicy is the admission policy of Manifest that keeps removed machines from making their Nodes.

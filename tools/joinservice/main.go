@@ -222,7 +222,7 @@ func (a *app) warnOfRotation() {
 
 // approve decides over kubelets' certificate requests.
 func (a *app) approve(ctx context.Context) error {
-	approver := registry.Approver{Registry: a.registry, Admits: a.policy.Admits, Here: a.service.Attends, Claim: a.service.ClaimAddresses, Report: func(d registry.Decision, err error) {
+	approver := registry.Approver{Registry: a.registry, Admits: a.policy.Admits, Newest: a.service.TakeNewest, Here: a.service.Attends, Claim: a.service.ClaimAddresses, Report: func(d registry.Decision, err error) {
 		if err != nil {
 			a.log.Warn("certificate request", "name", d.Request, "requester", d.Requester, "error", err.Error())
 			return
