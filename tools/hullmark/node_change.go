@@ -76,8 +76,9 @@ The record says how recent the machine's state disk must be: without it that dis
 as the policy names the machine it may do that; hullmark policy remove member ends it. A member of etcd is not removed. A machine that has no record, and
 that its group counts all the same, is counted no more.
 
-The machine may have a certificate for its name until that ends. It renews none and makes no Node, and no other machine gets the name until then: it could not be told
-from that one. If the machine is switched off for good, so that nobody has its certificate, --gone frees the name at once, also after it was removed.`,
+The machine may have a certificate for its name until that ends. It renews none and makes no Node, and no machine gets the name until then, this one included: its
+key may have been copied, and who shows such a certificate could not be told from it. Wait, give the machine another name in the policy, or, if nobody else can have its certificates, free the name at once
+by --gone, also after it was removed.`,
 		Example: "  hullmark node remove worker-3 --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    exactArg("node remove", "the node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -95,7 +96,7 @@ from that one. If the machine is switched off for good, so that nobody has its c
 	}
 	o.addFlags(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "remove it although it is Ready, or a control plane")
-	cmd.Flags().BoolVar(&gone, "gone", false, "the machine is switched off for good: nobody has its certificate, and its name is free at once")
+	cmd.Flags().BoolVar(&gone, "gone", false, "nobody else can have the machine's certificates: its name is free at once")
 	return cmd
 }
 
@@ -165,7 +166,7 @@ func sayWhatStays(machine joinservice.Machine, until, now time.Time, out io.Writ
 	}
 	fmt.Fprintf(out, "its kubelet may have a certificate until %s, in %v: with that it reads what every node may (Services and Endpoints), and no Secret; it makes no Node, and renews nothing\n",
 		until.Local().Format(time.RFC3339), until.Sub(now).Round(time.Minute))
-	fmt.Fprintf(out, "until then no other machine gets the name %s; if this one is switched off for good: hullmark node remove %s --gone\n", machine.Name, machine.Name)
+	fmt.Fprintf(out, "until then no machine gets the name %s, this one included; if nobody else can have its certificates: hullmark node remove %s --gone\n", machine.Name, machine.Name)
 }
 
 // fateOf says what becomes of the disk of a machine that is forgotten.
