@@ -203,7 +203,7 @@ func (x *release) decide(m Machine, known bool) (Admission, error) {
 			return Admission{}, err
 		}
 	}
-	if known && m.Role == hullmark.Worker && member.Role == hullmark.ControlPlane && m.Name == member.Name && time.Now().Before(m.CertificateEnds) {
+	if known && x.kind() == hullmark.Join && m.Role == hullmark.Worker && member.Role == hullmark.ControlPlane && m.Name == member.Name && time.Now().Before(m.CertificateEnds) {
 		admission.Ticket.Disk.Key.Wipe()
 		return Admission{}, NameRests(m.Name, m.Node, m.CertificateEnds) // A control plane is recognised by its name.
 	}

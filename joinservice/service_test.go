@@ -392,7 +392,7 @@ func TestProgressIsRarelyRecorded(t *testing.T) {
 		s.node.Phases = append(s.node.Phases, "phase "+string(rune('a'+i%26)))
 	}
 	s.join(t)
-	if writes := s.records.Writes(); writes > 5 { // admitted, its addresses, joining, one phase, ready
+	if writes := s.records.Writes(); writes > 6 { // admitted, its addresses, joining, one phase, ready, and its certificate
 		t.Errorf("%d writes for one join", writes)
 	}
 }

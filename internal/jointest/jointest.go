@@ -104,8 +104,23 @@ func (s *Site) newAgent(t testing.TB) {
 func (s *Site) Reboot(t testing.TB, root hullmark.ClusterRoot) {
 	t.Helper()
 	s.tpm.Reset(t)
-	s.Disk.Opened.Joined, s.Disk.Opened.CertificateEnds = true, time.Now().Add(24*time.Hour).Unix()
+	ends := time.Now().Add(24 * time.Hour)
+	s.Disk.Opened.Joined, s.Disk.Opened.CertificateEnds = true, ends.Unix()
+	s.certify(t, ends)
 	s.start(t, root)
+}
+
+// certify lists the certificate of the machine's kubelet in its record, as an approver does that sees it issued.
+func (s *Site) certify(t testing.TB, ends time.Time) {
+	t.Helper()
+	m, version, err := s.Records.Load(t.Context(), s.Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.NoteCredential(joinservice.Credential{Fingerprint: strings.Repeat("0a", 32), Ends: ends}, time.Now())
+	if _, err := s.Records.Store(t.Context(), m, version); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // start makes the agent of a boot, whose configuration names a root.
