@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -249,6 +250,9 @@ func (e told) Error() string {
 	return strings.Join(append(lines, "  next:     "+printable(root.Next)), "\n")
 }
 
+// refusals are the codes by which a node denies its operator what the certificate of the call is not made for.
+var refusals = []string{"call-refused", "operator-revoked"}
+
 // tell gives an error that carries a condition its full text and exit code: a
 // denial, or a failure that the node reports. An error with a code of its own it leaves alone.
 func tell(err error) error {
@@ -258,7 +262,7 @@ func tell(err error) error {
 		return err
 	}
 	var reported *joinservice.NodeError
-	if errors.As(err, &reported) {
+	if errors.As(err, &reported) && !slices.Contains(refusals, condition.Root().Code) {
 		return withCode(exitFailed, told{condition})
 	}
 	return withCode(exitDenied, told{condition})
