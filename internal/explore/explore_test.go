@@ -161,7 +161,9 @@ func (x *site) handshake(t *testing.T) {
 
 func (x *site) newService(r *run, replica int) *joinservice.Service {
 	k := records{r}
+	policy := x.policies[replica].Policy()
 	return &joinservice.Service{
+		ControlPlanes: joinservice.ControlPlanes{Rotation: policy.Rotation, Keys: policy.Keys},
 		Root: x.cluster.ID(), Policy: x.policies[replica], Keys: x.cluster.Keys, Records: k, Tokens: k, RemoveNode: r.removeNode,
 		Settings: joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}, KubernetesCA: x.cluster.KubernetesCA(),
 		Patience: joinservice.Patience{Proof: time.Hour, Opened: time.Hour, Progress: time.Hour, Renew: time.Hour},

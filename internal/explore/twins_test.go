@@ -216,6 +216,8 @@ func (c *clusterTwin) Join(ctx context.Context, documents []byte, report func(ku
 		file := filepath.Join(c.StateDir, joinFile)
 		must(os.MkdirAll(filepath.Dir(file), 0o755))
 		must(os.WriteFile(file, []byte(key), 0o600))
+		// Any certificate that has not ended is a kubelet's.
+		must(os.WriteFile(filepath.Join(c.StateDir, kubeadm.ClientCertificate), r.site.cluster.KubernetesCA(), 0o600))
 		r.step("use the token", "")
 		c.Fail = r.useToken(ctx, tokenOf(documents), key)
 		r.told("%v", c.Fail)
