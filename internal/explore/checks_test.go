@@ -14,12 +14,15 @@ func checks() []check {
 		agent, finish   = "firstboot/agent.go", "firstboot/finish.go"
 		release, record = "joinservice/release.go", "joinservice/record.go"
 		verifier        = "attest/verifier/verifier.go"
+		asked, issued   = "firstboot/advance.go", "joinservice/advance.go"
+		kept, manifest  = "firstboot/kept.go", "firstboot/statedisk/manifest.go"
 
 		oldCopy      = "an old copy of a disk was opened"
 		halfJoined   = "a join that did not end is taken for a joined node"
 		neverEnds    = "left alone, a machine tries again and again"
 		secondTicket = "a second ticket is given in a boot that used one"
 		orphan       = "left alone, it ends: a token is left that no record names"
+		standsStill  = "the epoch of a Ready node stands still"
 	)
 	return []check{
 		{"the counter is not below the epoch's window", "copies", oldCopy, []edit{{tree, "if m.Epoch < g.Epoch.Committed || m.Epoch >= g.Epoch.Issued {", "if m.Epoch >= g.Epoch.Issued {"}}},
@@ -44,13 +47,28 @@ func checks() []check {
 		}}},
 		{"record A is written first", "crashes", neverEnds, []edit{{format, "\terr = begin(disk, size, found, id, keys)\n", "\t_, _ = size, found\n"}}},
 		{"half of a record A is nobody's", "crashes", neverEnds, []edit{{format, "\tif !torn {\n", "\tif _ = torn; true {\n"}}},
-		{"a name is one machine's", "names", "two machines are one node", []edit{{release, "\t\tif err := x.service.Records.Claim(ctx, x.admission.Member.Name, x.claims.Node); err != nil {\n\t\t\treturn err\n\t\t}\n", ""}}},
+		{"a name is one machine's", "names", neverEnds, []edit{{release, "\t\tif err := x.service.Records.Claim(ctx, x.admission.Member.Name, x.claims.Node); err != nil {\n\t\t\treturn err\n\t\t}\n", ""}}},
 		{
 			"a record is replaced only as it was read", "restarts", "two tickets are one",
 			[]edit{{"joinservice/service.go", "\t\tversion, err := s.Records.Store(ctx, m, version)\n", "\t\t_, version, _ = s.Records.Load(ctx, node)\n\t\tversion, err := s.Records.Store(ctx, m, version)\n"}},
 		},
 		{"the number of a ticket is stored before the ticket is sent", "crashes", neverEnds, []edit{{release, "Record: x.admission.Record, Etcd: m.Etcd, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,", "Record: m.Record, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,"}}},
 		{"the token of an earlier ticket ends before the next ticket", "crashes", orphan, []edit{{release, "\t\tif err := x.end(ctx, m.Token); err != nil {\n", "\t\tif err := x.end(ctx, \"\"); err != nil {\n"}}},
+		{"a Ready node's number is on its disk before the node confirms it", "advance", standsStill, []edit{{asked, "\tif err := a.storeEpoch(issued); err != nil {\n\t\treturn err\n\t}\n", ""}}},
+		{"a Ready node's number is recorded before it is sent", "advance", standsStill, []edit{{issued, "\t\tm.Record.Issued++\n", ""}, {issued, "issued = m.Record.Issued\n", "issued = m.Record.Issued + 1\n"}}},
+		{"a Ready node's confirmation raises what is committed", "splices", oldCopy, []edit{{issued, "m.Record, err = m.Record.Commit(a.disk, issued)", ""}}},
+		{"the manifest of an open disk is the one that the node wrote last, and its number is not below the committed one", "splices", "a node goes on from a manifest that it did not write", []edit{
+			{kept, "code != k.keys.last && code != k.keys.next", "code == (statedisk.MAC{})"}, {issued, "if epoch < m.Record.Committed {", "if false {"},
+		}},
+		{"the next manifest is noted before it is written", "advance", standsStill, []edit{{kept, "\t\tk.keys.next = statedisk.MAC(encoded[len(encoded)-sha256.Size:])\n\t\tif err := k.storeKeysLocked(); err != nil {\n\t\t\treturn err\n\t\t}\n", "\t\tk.keys.next = statedisk.MAC(encoded[len(encoded)-sha256.Size:])\n"}}},
+		{"the manifest is replaced whole", "advance", neverEnds, []edit{{
+			manifest, "seam.World.Storing(m.Epoch, intent)\nerr := atomicfile.WriteIn(root, ManifestFile, b, 0o600)",
+			"seam.World.Storing(m.Epoch, intent)\nerr := root.WriteFile(ManifestFile, nil, 0o600)\nseam.World.Sync()\nerr = errors.Join(err, root.WriteFile(ManifestFile, b, 0o600))\n_ = atomicfile.WriteIn",
+		}}},
+		{"a disk without its manifest is refused, and so is one below the window", "forged", "a disk was opened whose manifest is gone", []edit{
+			{tree, "\tif err != nil || m.Disk != g.UUID {\n", "\tif errors.Is(err, fs.ErrNotExist) {\n\t\tm, err = statedisk.Manifest{Disk: g.UUID, Files: map[string]statedisk.KeptFile{statedisk.IntentFile: {Mode: 0o600, Content: []byte(statedisk.IntentDone)}}}, nil\n\t}\n\tif err != nil || m.Disk != g.UUID {\n"},
+			{tree, "if m.Epoch < g.Epoch.Committed || m.Epoch >= g.Epoch.Issued {", "if m.Epoch >= g.Epoch.Issued {"},
+		}},
 	}
 }
 
@@ -66,4 +84,4 @@ type report struct {
 }
 
 // names are those of the scenarios.
-var names = []string{"crashes", "messages", "restarts", "disks", "copies", "workload", "names", "owners"}
+var names = []string{"crashes", "messages", "restarts", "disks", "copies", "workload", "names", "advance", "splices", "forged", "owners"}

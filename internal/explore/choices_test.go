@@ -72,7 +72,7 @@ func (p *proc) ready() bool {
 // private are the steps of an agent that no other process can tell from its waiting.
 var private = map[string]bool{
 	"begin": true, "dial": true, "probe": true, "open": true, "format": true, "write record A": true, "write the LUKS area": true, "write record B": true,
-	"store epoch": true, "store kubeadm": true, "sync": true, "blow the fuse": true, "mount": true, "kubeadm join": true, "write kubelet.conf": true, "reboot": true,
+	"store epoch": true, "store kubeadm": true, "sync": true, "blow the fuse": true, "mount": true, "stored the manifest": true, "kubeadm join": true, "write kubelet.conf": true, "reboot": true,
 }
 
 // steps are what may come of a process's step.
@@ -126,13 +126,18 @@ func (r *run) power(i int) (all []choice) {
 			all = append(all, fault(&r.w.left.Crash, fmt.Sprintf("machine %d loses its power in: %s", i, p.op), func() { r.unplug(i, false, true) })...)
 		}
 		all = append(all, fault(&r.w.left.Agent, fmt.Sprintf("machine %d's agent is killed", i), func() {
-			r.w.disks[m.disk].files = r.site.places[i].held()
+			r.leave(i)
 			r.kill(p)
-			m.mode = waiting
+			if m.mode != ready {
+				m.mode = waiting
+			}
 		})...)
 	}
 	if m.past && r.of("workload", i) == nil {
 		all = append(all, fault(&r.w.left.Workload, fmt.Sprintf("machine %d's workload asks for a ticket", i), func() { r.workload(i) })...)
+	}
+	if m.mode == ready && p == nil {
+		all = append(all, fault(&r.w.left.Advance, fmt.Sprintf("machine %d asks for its next number", i), func() { r.ask(i) })...)
 	}
 	return append(all, r.diskFaults(i)...)
 }
@@ -155,20 +160,33 @@ func (r *run) restarts() (all []choice) {
 func (r *run) unopened(i int) bool {
 	m := &r.w.machines[i]
 	p := r.of("agent", i)
-	return m.mode == off || m.mode == waiting && !m.past || p != nil && (p.op == "probe" || p.op == "open" || p.op == "dial")
+	return m.mode == off || m.mode == waiting && !m.past || m.mode == running && p != nil && (p.op == "probe" || p.op == "open" || p.op == "dial")
+}
+
+// idle reports whether a machine is Ready and its agent does nothing: its disk stands still, and its host may copy it, or put older blocks under it.
+func (r *run) idle(i int) bool {
+	return r.w.machines[i].mode == ready && r.of("agent", i) == nil && r.site.goesOn
+}
+
+// sameDisk reports whether two disks are one, or copies of one.
+func (r *run) sameDisk(i, k int) bool {
+	one, _ := r.w.disks[i].identity()
+	other, _ := r.w.disks[k].identity()
+	return one.UUID == other.UUID
 }
 
 // diskFaults are what a host does with a machine's disk.
 func (r *run) diskFaults(i int) (all []choice) {
 	m := &r.w.machines[i]
-	if !r.unopened(i) {
+	if !r.unopened(i) && !r.idle(i) {
 		return nil
 	}
 	for k := range r.w.disks {
-		if k != m.disk && r.free(k, i) {
+		if k != m.disk && r.free(k, i) && (!r.idle(i) || r.sameDisk(k, m.disk)) {
 			all = append(all, fault(&r.w.left.Swap, fmt.Sprintf("machine %d gets disk %d", i, k), func() { r.attach(i, k) })...)
 		}
 	}
+	all = append(all, r.forge(i)...)
 	if r.w.disks[m.disk].a != "" {
 		all = append(all, fault(&r.w.left.Copy, fmt.Sprintf("disk %d is copied", m.disk), func() { r.w.disks = append(r.w.disks, r.w.disks[m.disk]) })...)
 	}
@@ -200,7 +218,7 @@ func (r *run) plug(i, k int) {
 	r.w.machines[i].disk = k
 	if p := r.of("agent", i); p != nil {
 		d := &r.w.disks[k]
-		r.site.places[i].fill(d.files)
+		fillTree(r.site.places[i].state(), d.files)
 		r.w.machines[i].stored = d.files
 		p.history = append(p.history, "gets "+d.text()+filesText(d.files))
 	}
@@ -226,7 +244,7 @@ func (r *run) newest(i int) int {
 		switch {
 		case !begun:
 			return 0
-		case id.Owner != r.site.nodes[i]:
+		case d.forged, id.Owner != r.site.nodes[i]:
 			return -1
 		case d.joined:
 			return 1000 + d.last
@@ -274,11 +292,8 @@ func (r *run) state() [16]byte {
 			default:
 			}
 			fmt.Fprintf(&t, "%v %v %v %v ", p.version == v, over, p.channel.past, p.slow)
-			for _, m := range p.channel.toService {
-				t.WriteString(nodeText(m) + ",")
-			}
-			for _, m := range p.channel.toNode {
-				t.WriteString(verifierText(m) + ",")
+			for _, m := range slices.Concat(p.channel.toService, p.channel.toNode) {
+				t.WriteString(messageText(m) + ",")
 			}
 			fmt.Fprintln(&t, p.channel.nodeGone, p.channel.serviceGone)
 		}

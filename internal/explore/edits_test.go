@@ -28,6 +28,7 @@ func doubles() []edit {
 	const (
 		registers, prover = "attest/prover/registers.go", "attest/prover/prover.go"
 		dial, agent       = "firstboot/dial.go", "firstboot/agent.go"
+		advance           = "firstboot/advance.go"
 		volume            = "firstboot/statedisk/volume/volume.go"
 		format, tree      = "firstboot/statedisk/volume/format.go", "firstboot/statedisk/volume/tree.go"
 		device            = "firstboot/statedisk/volume/device.go"
@@ -46,12 +47,15 @@ func doubles() []edit {
 		{agent, "\t\"crypto/rand\"\n", "\trand " + seamImport},
 		{dial, "a.reach(ctx, endpoint)\n\tif condition != nil", "seam.Reach()\n\tif condition != nil"},
 		{dial, "grpc.NewClient(", "seam.NewClient("},
+		{advance, "conn, info, condition := a.reach(ctx, endpoint)", "conn, info, condition := seam.Reach()"},
+		{advance, "grpc.NewClient(", "seam.NewClient("},
+		{advance, "wire.NewJoinServiceClient(client).Epoch(ctx)", "seam.World.DialEpoch()"},
 		{dial, "wire.NewJoinServiceClient(client).Release(ctx)", "seam.World.Dial()"},
 		{dial, "a.countDown(ctx, wait/2+rand.N(wait/2+1))", "_ = wait\n\t\tseam.World.Pause(ctx, a.turn.isKept(), a.wasReady())"},
 		{"firstboot/release.go", "net.Listen(\"tcp\", a.Listen)", "seam.Listen()"},
 		{"firstboot/release.go", "servicefiles.Listen(a.RunDir)", "seam.Listen()"},
 		{"firstboot/release.go", "tls, err := attest.NodeConfig(a.config.ClusterRoot)", "_ = attest.NodeConfig\n\ttls, err := seam.NoTLS()"},
-		{"firstboot/release.go", "go a.keepAdvancing(ctx)", "_ = a.keepAdvancing"},
+		{"firstboot/release.go", "go a.keepAdvancing(ctx)", "_ = a.keepAdvancing\n\tseam.World.Advances(a.wasReady(), func() error { return a.advanceAround(ctx) })"},
 		insteadOf("firstboot/status.go", "\tif err := atomicfile.Write(s.File, s.encode(), 0o644); err != nil {\n", "return // Nobody reads it."),
 		insteadOf(manifest, "\tdefer clear(b)\n", "intent := string(m.Files[IntentFile].Content)\nseam.World.Storing(m.Epoch, intent)\nerr := atomicfile.WriteIn(root, ManifestFile, b, 0o600)\nseam.World.Stored(m.Epoch, intent)\nreturn MAC(b[len(b)-sha256.Size:]), err"),
 		{"firstboot/renew.go", "unix.Syncfs(int(dir.Fd()))", "func() error { _ = unix.Syncfs; seam.World.Sync(); return nil }()"},
@@ -67,7 +71,7 @@ func doubles() []edit {
 		insteadOf(tree, "\tconst flags = unix.MS_NOSUID", "return seam.World.Mounted(do)"),
 		{device, "\tif _, err := f.WriteAt(b, offset); err != nil {\n\t\treturn err\n\t}\n\treturn f.Sync()", "\treturn seam.World.Write(f, b, offset)"},
 	}
-	for _, file := range []string{dial, "firstboot/release.go", "firstboot/renew.go", "joinservice/release.go", "joinservice/conversation.go", volume, format, tree, device, prover, manifest} {
+	for _, file := range []string{dial, advance, "firstboot/release.go", "firstboot/renew.go", "joinservice/release.go", "joinservice/conversation.go", volume, format, tree, device, prover, manifest} {
 		edits = append(edits, edit{file, rootImport, rootImport + "\t" + seamImport})
 	}
 	return append(edits,

@@ -63,12 +63,17 @@ var scenarios = []scenario{
 	{name: "copies", machines: 1, disks: 1, dials: [][]string{{"0"}}, full: budget{Crash: 3, Copy: 1, Swap: 1}, small: budget{Crash: 2, Copy: 1, Swap: 1}},
 	{name: "workload", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 2, Agent: 1, Workload: 1}, small: budget{Crash: 1, Agent: 1, Workload: 1}},
 	{name: "names", machines: 2, disks: 2, dials: [][]string{{"0"}, {"1"}}, sameName: true, full: budget{Crash: 2}, small: budget{Crash: 1}, stands: []string{"name-taken"}},
+	{name: "advance", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 1, Slow: 1, Cut: 1, Again: 1, Replies: 1, Agent: 1, Advance: 2}, small: budget{Crash: 1, Cut: 1, Agent: 1, Advance: 2}},
+	{name: "splices", machines: 1, disks: 1, dials: [][]string{{"0"}}, full: budget{Crash: 2, Copy: 1, Swap: 1, Cut: 1, Advance: 2}, small: budget{Crash: 1, Copy: 1, Swap: 1, Advance: 2}},
+	{name: "forged", machines: 1, disks: 1, dials: [][]string{{"0"}}, full: budget{Crash: 2, Copy: 1, Swap: 1, Forge: 1, Advance: 1}, small: budget{Crash: 1, Swap: 1, Forge: 1, Advance: 1}},
 	{name: "owners", machines: 2, disks: 3, dials: [][]string{{"0"}, {"1"}}, full: budget{Crash: 2, Swap: 1}, small: budget{Crash: 1, Swap: 1}},
 }
 
 // site is what no event changes.
 type site struct {
-	scenario  scenario
+	scenario scenario
+	// goesOn says that nodes that are Ready ask for their disk's next number.
+	goesOn    bool
 	cluster   *cluster.Cluster
 	policies  [2]*joinservice.PolicyStore
 	registers attest.Registers
@@ -88,7 +93,7 @@ func newSite(t *testing.T, s scenario) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &site{scenario: s, cluster: c, dials: s.dials, agents: map[int]*firstboot.Agent{}}
+	x := &site{scenario: s, goesOn: s.full.Advance > 0, cluster: c, dials: s.dials, agents: map[int]*firstboot.Agent{}}
 	for register, value := range nodetest.Document(t, "image").Values(pcrs.SHA256) {
 		copy(x.registers[register][:], value)
 	}
@@ -164,7 +169,7 @@ func (x *site) newService(r *run, replica int) *joinservice.Service {
 	policy := x.policies[replica].Policy()
 	return &joinservice.Service{
 		ControlPlanes: joinservice.ControlPlanes{Rotation: policy.Rotation, Keys: policy.Keys},
-		Root: x.cluster.ID(), Policy: x.policies[replica], Keys: x.cluster.Keys, Records: k, Tokens: k, RemoveNode: r.removeNode,
+		Root:          x.cluster.ID(), Policy: x.policies[replica], Keys: x.cluster.Keys, Records: k, Tokens: k, RemoveNode: r.removeNode,
 		Settings: joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}, KubernetesCA: x.cluster.KubernetesCA(),
 		Patience: joinservice.Patience{Proof: time.Hour, Opened: time.Hour, Progress: time.Hour, Renew: time.Hour},
 	}

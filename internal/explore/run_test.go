@@ -15,8 +15,8 @@ import (
 	"strings"
 
 	"github.com/google/go-tpm/tpm2/transport"
+	"google.golang.org/protobuf/proto"
 
-	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot"
 	"github.com/hullmark/hullmark/firstboot/config"
 	"github.com/hullmark/hullmark/internal/agenttest"
@@ -46,12 +46,13 @@ type proc struct {
 	over    <-chan struct{}
 	// slow says that an exchange goes on at any time after its node is gone, and phase that a message of M7 was sent.
 	slow, phase bool
+	// left are the faults that were still allowed when it began.
+	left budget
 }
 
 // channel is an exchange's messages under way.
 type channel struct {
-	toService []*wire.FromNode
-	toNode    []*wire.FromVerifier
+	toService, toNode []proto.Message
 	// nodeGone and serviceGone say that an end will send nothing more.
 	nodeGone, serviceGone bool
 	// machine is the node's; past says that its boot had gone on past M6 when the exchange began.
@@ -198,28 +199,32 @@ func (r *run) boot(machine int) {
 		m.pcr8, m.fused, m.past = false, false, false
 	}
 	d := &r.w.disks[m.disk]
-	m.mode, m.code, m.stored = running, "", d.files
+	m.mode, m.code, m.stored, m.wrote = running, "", d.files, ""
 	if m.tries++; m.tries > mostTries {
 		r.violate("left alone, a machine tries again and again")
 	}
-	at.fill(d.files)
-	must(os.RemoveAll(at.run()))
-	must(os.MkdirAll(at.run(), 0o755))
+	fillTree(at.state(), d.files)
+	fillTree(at.run(), nil)
 	must(os.MkdirAll(at.work(), 0o755))
-	source := config.Source{File: filepath.Join(at.dir, "fw"), Cache: filepath.Join(at.run(), "config.json")}
 	p := &proc{kind: "agent", machine: machine}
-	timing := firstboot.DefaultTiming()
-	agent := &firstboot.Agent{
-		OpenTPM: func() (transport.TPMCloser, error) { return noTPM{}, nil },
-		Config:  source, Disk: diskTwin{r}, Machine: machineTwin{r}, Cluster: &clusterTwin{run: r, Cluster: agenttest.Cluster{StateDir: at.state()}},
-		StateDir: at.state(), RunDir: at.run(), Listen: "none", Timing: timing,
-		Status: &firstboot.Status{File: filepath.Join(at.run(), "status.json"), Console: io.Discard, Log: io.Discard, Notify: func(string) {}},
-	}
+	agent := r.newAgent(machine)
 	r.spawn(p, func(ctx context.Context) {
 		r.site.agents[machine] = agent
 		_ = agent.Run(ctx)
 	})
 	p.history = []string{fmt.Sprint(m.pcr8, m.fused), d.text(), filesText(d.files)}
+}
+
+// newAgent makes the agent of a machine.
+func (r *run) newAgent(machine int) *firstboot.Agent {
+	at := r.site.places[machine]
+	return &firstboot.Agent{
+		OpenTPM: func() (transport.TPMCloser, error) { return noTPM{}, nil },
+		Config:  config.Source{File: filepath.Join(at.dir, "fw"), Cache: filepath.Join(at.run(), "config.json")},
+		Disk:    diskTwin{r}, Machine: machineTwin{r}, Cluster: &clusterTwin{run: r, Cluster: agenttest.Cluster{StateDir: at.state()}},
+		StateDir: at.state(), RunDir: at.run(), Listen: "none", Timing: firstboot.DefaultTiming(),
+		Status: &firstboot.Status{File: filepath.Join(at.run(), "status.json"), Console: io.Discard, Log: io.Discard, Notify: func(string) {}},
+	}
 }
 
 // noTPM is closed after each use; the commands go to the world.
@@ -240,6 +245,7 @@ func (r *run) Pause(ctx context.Context, kept, wasReady bool) {
 	d.files = r.at().held()
 	if m.mode, m.code = waiting, statusCode(r.site.agents[p.machine].Status.Document()); kept {
 		m.mode, m.code, m.tries = ready, "", 0
+		r.leave(p.machine)
 		r.checkReady(p.machine)
 	} else if slices.Contains(r.site.scenario.stands, m.code) {
 		m.mode = refused
@@ -264,7 +270,7 @@ func (r *run) unplug(machine int, lost, torn bool) {
 	if p := r.of("workload", machine); p != nil {
 		r.kill(p)
 	}
-	m.mode, m.code, m.stored, m.tries = off, "", nil, 0
+	m.mode, m.code, m.stored, m.tries, m.wrote, m.run = off, "", nil, 0, "", nil
 }
 
 // tear does half of the write that comes next.

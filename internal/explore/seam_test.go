@@ -125,7 +125,7 @@ func (r *run) Format(header, uuid string, key []byte) error {
 	u, err := hullmark.ParseUUID(uuid)
 	must(err)
 	d.key, d.opened = sha256.Sum256(key), map[string]bool{}
-	r.at().fill(nil)
+	fillTree(r.at().state(), nil)
 	// It is read whole: what follows the LUKS area are zeros.
 	return os.WriteFile(header, area(u), 0o600)
 }
@@ -149,6 +149,10 @@ func (r *run) Mounted(do func(*os.Root) error) error {
 // Storing and Stored are called around the replacing of a manifest with an epoch and an intent.
 func (r *run) Storing(epoch uint64, intent string) {
 	r.step(fmt.Sprintf("store the manifest, %q", strings.TrimSpace(intent)), "")
+	m := &r.w.machines[r.cur.machine]
+	if b, _ := os.ReadFile(filepath.Join(r.at().state(), statedisk.ManifestFile)); m.wrote != "" && string(b) != m.wrote {
+		r.violate("a node goes on from a manifest that it did not write")
+	}
 }
 
 func (r *run) Stored(epoch uint64, intent string) {
@@ -158,12 +162,15 @@ func (r *run) Stored(epoch uint64, intent string) {
 	stored := map[string]string{}
 	maps.Copy(stored, m.stored)
 	stored[statedisk.ManifestFile] = string(b)
-	m.stored = stored
+	m.stored, m.wrote = stored, string(b)
 	if d := r.disk(); d.last != int(epoch) || len(d.opened) == 0 {
 		r.advanced(epoch)
 	}
 	if intent == statedisk.IntentDone {
 		r.disk().joined = true
+	}
+	if m.mode == ready {
+		r.step("stored the manifest", "") // Its agent may be killed before it notes that.
 	}
 }
 

@@ -8,76 +8,84 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"regexp"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/explore/seam"
+	"github.com/hullmark/hullmark/joinservice"
 )
 
 // Dial begins an exchange with one of the replicas.
 func (r *run) Dial() (wire.JoinService_ReleaseClient, error) {
-	machine := r.cur.machine
-	came := r.step("dial", "", func() []string { return r.site.dials[machine] })
-	return r.open(int(came[0] - '0')), nil
+	return nodeStream{nodeEnd: r.open(r.replica(), release)}, nil
 }
 
+// DialEpoch begins a call for the next number with one of them.
+func (r *run) DialEpoch() (wire.JoinService_EpochClient, error) {
+	return epochNode{nodeEnd: r.open(r.replica(), epoch)}, nil
+}
+
+// Channel is the real channel's node end.
+func (r *run) Channel() credentials.AuthInfo { return r.site.tls[0] }
+
+// replica is the one that the machine reaches.
+func (r *run) replica() int {
+	machine := r.cur.machine
+	return int(r.step("dial", "", func() []string { return r.site.dials[machine] })[0] - '0')
+}
+
+// release and epoch are what a replica is asked for.
+func release(s *joinservice.Service, e *serviceEnd) { _ = s.Release(serviceStream{serviceEnd: e}) }
+func epoch(s *joinservice.Service, e *serviceEnd)   { _ = s.Epoch(epochService{serviceEnd: e}) }
+
 // open makes a channel and the replica's end of it, and returns the node's.
-func (r *run) open(replica int) *nodeStream {
+func (r *run) open(replica int, call func(*joinservice.Service, *serviceEnd)) *nodeEnd {
 	p := r.cur
 	c := &channel{machine: p.machine, past: r.w.machines[p.machine].past, workload: p.kind == "workload"}
 	p.channel = c
 	s := &proc{kind: "service", machine: p.machine, replica: replica, channel: c}
-	r.spawn(s, func(context.Context) {
-		_ = r.services[replica].Release(&serviceStream{run: r, c: c, p: s})
-	})
-	return &nodeStream{run: r, c: c, p: p}
+	r.spawn(s, func(context.Context) { call(r.services[replica], &serviceEnd{run: r, c: c, p: s}) })
+	return &nodeEnd{run: r, c: c, p: p}
 }
 
-// The node's end of an exchange.
-type nodeStream struct {
-	grpc.ClientStream
+// nodeEnd is the node's end of a channel.
+type nodeEnd struct {
 	run    *run
 	c      *channel
 	p      *proc
 	closed bool
 }
 
-func (s *nodeStream) Context() context.Context {
+func (e *nodeEnd) Context() context.Context {
 	return peer.NewContext(context.Background(), &peer.Peer{
-		LocalAddr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, byte(7+s.p.machine)), Port: 1000}, AuthInfo: s.run.site.tls[0],
+		LocalAddr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, byte(7+e.p.machine)), Port: 1000}, AuthInfo: e.run.site.tls[0],
 	})
 }
 
-func (s *nodeStream) Send(m *wire.FromNode) error {
-	if p := m.GetProgress(); p != nil && !p.GetReady() && p.GetFailed() == nil {
-		if s.p.phase {
-			return nil // The service records the first, and each 10 s another: what comes before makes no difference to it.
-		}
-		s.p.phase = true
+func (e *nodeEnd) put(m proto.Message) {
+	if !e.p.dead && !e.closed && !e.c.nodeGone {
+		e.c.toService = append(e.c.toService, proto.Clone(m))
 	}
-	if !s.p.dead && !s.closed && !s.c.nodeGone {
-		s.c.toService = append(s.c.toService, proto.Clone(m).(*wire.FromNode))
+}
+
+func (e *nodeEnd) CloseSend() error {
+	e.closed = true
+	if !e.p.dead {
+		e.c.nodeGone = true
 	}
 	return nil
 }
 
-func (s *nodeStream) CloseSend() error {
-	s.closed = true
-	if !s.p.dead {
-		s.c.nodeGone = true
-	}
-	return nil
-}
-
-// Recv waits for a message; the end comes when the service has gone, or by a fault.
-func (s *nodeStream) Recv() (*wire.FromVerifier, error) {
-	r, c := s.run, s.c
-	if s.closed || s.p.dead || c.nodeGone {
+// take waits for a message; the end comes when the service has gone, or by a fault.
+func (e *nodeEnd) take() (proto.Message, error) {
+	r, c := e.run, e.c
+	if e.closed || e.p.dead || c.nodeGone {
 		return nil, io.EOF // Whatever comes is not looked at.
 	}
 	came := r.step("receive", "", func() (options []string) {
@@ -94,8 +102,8 @@ func (s *nodeStream) Recv() (*wire.FromVerifier, error) {
 		if came == "take" {
 			c.toNode = c.toNode[1:]
 		}
-		r.told("%s", verifierText(m))
-		return proto.Clone(m).(*wire.FromVerifier), nil
+		r.told("%s", messageText(m))
+		return proto.Clone(m), nil
 	}
 	if came != dead {
 		c.nodeGone = true
@@ -103,94 +111,62 @@ func (s *nodeStream) Recv() (*wire.FromVerifier, error) {
 	return nil, io.EOF
 }
 
-func verifierText(m *wire.FromVerifier) string {
-	switch {
-	case m.GetChallenge() != nil:
-		return "M2"
-	case m.GetTicket() != nil:
-		t, err := m.GetTicket().HullmarkTicket()
-		must(err)
-		return fmt.Sprintf("M4 %s %s %x %v e%d e%d", t.Kind, name(t.Disk.UUID), t.Disk.Owner[:2], t.Disk.FormatAllowed, t.Disk.Epoch.Committed, t.Disk.Epoch.Issued)
-	case m.GetProceed() != nil:
-		return fmt.Sprintf("M6 %s t%s", m.GetProceed().GetNodeName(), tokenOf(m.GetProceed().GetKubeadmDocuments()))
-	}
-	return "denied " + m.GetDenied().GetCode()
+// nodeStream is the node's end of an exchange.
+type nodeStream struct {
+	grpc.ClientStream
+	*nodeEnd
 }
 
-func nodeText(m *wire.FromNode) string {
-	switch {
-	case m.GetHello() != nil:
-		h, err := wire.DecodeHello(m.GetHello())
-		must(err)
-		d, err := h.GetDisk().DiskClaim()
-		must(err)
-		return fmt.Sprintf("M1 %s %s %x", d.State, name(d.UUID), d.Owner[:2])
-	case m.GetProof() != nil:
-		return fmt.Sprintf("M3 %x", m.GetProof().GetSignature()[:4])
-	case m.GetOpened() != nil:
-		o := m.GetOpened()
-		return fmt.Sprintf("M5 e%d e%d %v", o.GetIssued(), o.GetEpochRead(), o.GetJoined())
+func (s nodeStream) Context() context.Context { return s.nodeEnd.Context() }
+func (s nodeStream) CloseSend() error         { return s.nodeEnd.CloseSend() }
+
+func (s nodeStream) Send(m *wire.FromNode) error {
+	if p := m.GetProgress(); p != nil && !p.GetReady() && p.GetFailed() == nil {
+		if s.p.phase {
+			return nil // The service records the first, and each 10 s another: what comes before makes no difference to it.
+		}
+		s.p.phase = true
 	}
-	p := m.GetProgress()
-	return fmt.Sprintf("M7 %s %v %s", p.GetPhase(), p.GetReady(), p.GetFailed().GetCode())
+	s.put(m)
+	return nil
 }
 
-var tokenPattern = regexp.MustCompile(`([0-9]{6})\.[0-9a-f]{16}`)
-
-// tokenOf returns the public half of the token in kubeadm documents.
-func tokenOf(documents []byte) string {
-	if m := tokenPattern.FindSubmatch(documents); m != nil {
-		return string(m[1])
+func (s nodeStream) Recv() (*wire.FromVerifier, error) {
+	m, err := s.take()
+	if err != nil {
+		return nil, err
 	}
-	return ""
+	return m.(*wire.FromVerifier), nil
 }
 
-// The service's end of an exchange.
-type serviceStream struct {
+// serviceEnd is the service's end of a channel.
+type serviceEnd struct {
 	run *run
 	c   *channel
 	p   *proc
 }
 
-func (s *serviceStream) Context() context.Context {
-	return peer.NewContext(context.Background(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 1}, AuthInfo: s.run.site.tls[1]})
+func (e *serviceEnd) Context() context.Context {
+	return peer.NewContext(context.Background(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 1}, AuthInfo: e.run.site.tls[1]})
 }
 
-func (s *serviceStream) Send(m *wire.FromVerifier) error {
-	if s.p.dead || s.c.serviceGone {
-		return nil
+// gone says that nobody hears what is sent.
+func (e *serviceEnd) gone() bool { return e.p.dead || e.c.serviceGone }
+
+func (e *serviceEnd) put(m proto.Message) {
+	if !e.gone() {
+		e.c.toNode = append(e.c.toNode, proto.Clone(m))
 	}
-	r, c := s.run, s.c
-	if t := m.GetTicket(); t != nil {
-		ticket, err := t.HullmarkTicket()
-		must(err)
-		what := fmt.Sprint(c.machine, " ", name(ticket.Disk.UUID), " ", ticket.Disk.Epoch.Issued)
-		if c.past {
-			r.violate("a second ticket is given in a boot that used one")
-		}
-		if r.w.issued[what] {
-			r.violate("two tickets are one")
-		}
-		r.w.issued[what] = true
-	}
-	if id := tokenOf(m.GetProceed().GetKubeadmDocuments()); id != "" {
-		if r.w.given[id] {
-			r.violate("a token is given twice")
-		}
-		r.w.given[id] = true
-	}
-	c.toNode = append(c.toNode, proto.Clone(m).(*wire.FromVerifier))
-	return nil
 }
 
-func (s *serviceStream) Recv() (*wire.FromNode, error) {
-	r, c := s.run, s.c
-	if s.p.dead || c.serviceGone {
+func (e *serviceEnd) take() (proto.Message, error) {
+	r, c := e.run, e.c
+	if e.gone() {
 		return nil, io.EOF
 	}
 	came := r.step("receive", "", func() (options []string) {
 		select {
-		case <-s.p.over:
+		case <-e.p.over:
 			options = append(options, "over")
 		default:
 		}
@@ -208,10 +184,10 @@ func (s *serviceStream) Recv() (*wire.FromNode, error) {
 		if came == "take" {
 			c.toService = c.toService[1:]
 		}
-		r.told("%s", nodeText(m))
-		return proto.Clone(m).(*wire.FromNode), nil
+		r.told("%s", messageText(m))
+		return proto.Clone(m), nil
 	case "over":
-		s.p.over = nil
+		e.p.over = nil
 		return nil, seam.ErrOver
 	case "!cut":
 		c.serviceGone = true
@@ -219,10 +195,52 @@ func (s *serviceStream) Recv() (*wire.FromNode, error) {
 	return nil, io.EOF
 }
 
-func (s *serviceStream) SetHeader(metadata.MD) error  { return nil }
-func (s *serviceStream) SendHeader(metadata.MD) error { return nil }
-func (s *serviceStream) SetTrailer(metadata.MD)       {}
-func (s *serviceStream) SendMsg(any) error            { return errors.ErrUnsupported }
-func (s *serviceStream) RecvMsg(any) error            { return errors.ErrUnsupported }
+func (e *serviceEnd) SetHeader(metadata.MD) error  { return nil }
+func (e *serviceEnd) SendHeader(metadata.MD) error { return nil }
+func (e *serviceEnd) SetTrailer(metadata.MD)       {}
+func (e *serviceEnd) SendMsg(any) error            { return errors.ErrUnsupported }
+func (e *serviceEnd) RecvMsg(any) error            { return errors.ErrUnsupported }
+
+// issue notes a number that is issued to the machine of a channel, for a disk.
+func (e *serviceEnd) issue(disk hullmark.UUID, number uint64) {
+	r := e.run
+	what := fmt.Sprint(e.c.machine, " ", name(disk), " ", number)
+	if r.w.issued[what] {
+		r.violate("two tickets are one")
+	}
+	r.w.issued[what] = true
+}
+
+// serviceStream is the service's end of an exchange.
+type serviceStream struct{ *serviceEnd }
+
+func (s serviceStream) Send(m *wire.FromVerifier) error {
+	if s.gone() {
+		return nil
+	}
+	r := s.run
+	if t := m.GetTicket(); t != nil {
+		if s.c.past {
+			r.violate("a second ticket is given in a boot that used one")
+		}
+		s.issue(hullmark.UUID(t.GetUuid()), t.GetIssued())
+	}
+	if id := tokenOf(m.GetProceed().GetKubeadmDocuments()); id != "" {
+		if r.w.given[id] {
+			r.violate("a token is given twice")
+		}
+		r.w.given[id] = true
+	}
+	s.put(m)
+	return nil
+}
+
+func (s serviceStream) Recv() (*wire.FromNode, error) {
+	m, err := s.take()
+	if err != nil {
+		return nil, err
+	}
+	return m.(*wire.FromNode), nil
+}
 
 func (r *run) Watch(_ context.Context, over <-chan struct{}) { r.cur.over = over }

@@ -57,6 +57,9 @@ func (k records) Store(ctx context.Context, m joinservice.Machine, v joinservice
 		return "", errReply
 	}
 	m.Seen = m.Seen.AddDate(-100, 0, 0) // A denial is then recorded each time.
+	if !m.Advanced.IsZero() {
+		m.Advanced = m.Advanced.AddDate(-1, 0, 0) // The pause between two numbers is over.
+	}
 	v, err := k.run.w.records.Store(ctx, m, v)
 	k.run.told("%v", err)
 	k.run.cur.version = v
@@ -169,6 +172,9 @@ func (r *run) goesOn() {
 	if d.boot < r.w.boots[ready.UUID] {
 		r.violate("an old copy of a disk was opened")
 	}
+	if d.forged {
+		r.violate("a disk was opened whose manifest is gone")
+	}
 	for i := range r.w.disks {
 		if other := &r.w.disks[i]; other.joined && !d.joined {
 			if id, _ := other.identity(); id.Owner == ready.Owner && id.UUID != ready.UUID {
@@ -176,8 +182,7 @@ func (r *run) goesOn() {
 			}
 		}
 	}
-	r.w.boots[ready.UUID]++
-	d.boot = r.w.boots[ready.UUID]
+	r.wentOn()
 }
 
 func (m machineTwin) Restart(context.Context, string) error { return nil }
@@ -281,7 +286,7 @@ func (r *run) checkReady(machine int) {
 func (r *run) workload(machine int) {
 	p := &proc{kind: "workload", machine: machine}
 	r.spawn(p, func(context.Context) {
-		s := r.open(0)
+		s := nodeStream{nodeEnd: r.open(0, release)}
 		defer func() { _ = s.CloseSend() }()
 		keys, err := prover.Open(noTPM{})
 		must(err)

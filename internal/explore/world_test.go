@@ -50,6 +50,8 @@ type disk struct {
 	// last is the number of the ticket that opened it last.
 	last   int
 	opened map[string]bool
+	// forged says that a host made it without its manifest.
+	forged bool
 }
 
 // machine is what outlasts its processes.
@@ -62,6 +64,9 @@ type machine struct {
 	past bool
 	// stored is what of the mounted file system would survive a power cut for sure.
 	stored map[string]string
+	// wrote is the manifest that this boot wrote last, and run what its RAM disk holds once it is Ready.
+	wrote string
+	run   map[string]string
 	// code is of the condition that it shows while it waits; tries counts since it was Ready, or lost its power.
 	code  string
 	tries int
@@ -69,7 +74,7 @@ type machine struct {
 
 // budget is how often each fault may still happen.
 type budget struct {
-	Crash, Slow, Cut, Again, Replies, Restart, Agent, Swap, Copy, Workload int
+	Crash, Slow, Cut, Again, Replies, Restart, Agent, Swap, Copy, Workload, Advance, Forge int
 }
 
 // world is everything that outlasts a process, and what really happened.
@@ -106,12 +111,15 @@ func (w *world) text(nodes []hullmark.NodeID) string {
 	for i := range w.disks {
 		d := &w.disks[i]
 		id, _ := d.identity()
-		fmt.Fprintf(&t, "disk %s e%d older %d joined %v opened %v files %s\n", d.text(), d.last, w.boots[id.UUID]-d.boot, d.joined, w.since(d.opened, nodes, false), filesText(d.files))
+		fmt.Fprintf(&t, "disk %s e%d older %d joined %v forged %v opened %v files %s\n", d.text(), d.last, w.boots[id.UUID]-d.boot, d.joined, d.forged, w.since(d.opened, nodes, false), filesText(d.files))
 	}
 	for _, m := range w.machines {
 		stored := ""
-		if m.mode == running {
+		switch m.mode {
+		case running:
 			stored = filesText(m.stored)
+		case ready:
+			stored = fmt.Sprint(w.disks[m.disk].files[statedisk.ManifestFile] == m.wrote)
 		}
 		fmt.Fprintf(&t, "machine %s %d %v %v %v %s %d %s\n", m.mode, m.disk, m.pcr8, m.fused, m.past, m.code, m.tries, stored)
 	}
@@ -283,12 +291,12 @@ func (p *place) show(d *disk) {
 	p.shown = d.shows()
 }
 
-// fill makes the mounted folder hold files.
-func (p *place) fill(files map[string]string) {
-	must(os.RemoveAll(p.state()))
-	must(os.MkdirAll(p.state(), 0o755))
+// fillTree makes a folder hold files.
+func fillTree(dir string, files map[string]string) {
+	must(os.RemoveAll(dir))
+	must(os.MkdirAll(dir, 0o755))
 	for _, f := range slices.Sorted(maps.Keys(files)) {
-		path := filepath.Join(p.state(), f)
+		path := filepath.Join(dir, f)
 		if strings.HasSuffix(f, "/") {
 			must(os.MkdirAll(path, 0o755))
 			continue
@@ -299,13 +307,16 @@ func (p *place) fill(files map[string]string) {
 }
 
 // held returns what the mounted folder holds.
-func (p *place) held() map[string]string {
+func (p *place) held() map[string]string { return tree(p.state()) }
+
+// tree returns what a folder holds.
+func tree(dir string) map[string]string {
 	files := map[string]string{}
-	must(filepath.WalkDir(p.state(), func(path string, e os.DirEntry, err error) error {
-		if err != nil || path == p.state() {
+	must(filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || path == dir {
 			return err
 		}
-		rel, _ := filepath.Rel(p.state(), path)
+		rel, _ := filepath.Rel(dir, path)
 		if e.IsDir() {
 			files[rel+"/"] = ""
 			return nil

@@ -27,6 +27,11 @@ var World interface {
 
 	// Dial opens an exchange with a replica of the join service.
 	Dial() (wire.JoinService_ReleaseClient, error)
+	// DialEpoch begins a call for the next number, and Channel is the real channel that it is bound to.
+	DialEpoch() (wire.JoinService_EpochClient, error)
+	Channel() credentials.AuthInfo
+	// Advances lets the agent of a node that is Ready ask for the next number, and returns once it may ask no more.
+	Advances(ready bool, advance func() error)
 	// Pause is the time between two rounds of dialling; it returns when ctx ends.
 	Pause(ctx context.Context, kept, ready bool)
 	// Watch hands an exchange of the service what is closed when a later one of its machine begins; its Recv then returns ErrOver.
@@ -54,7 +59,7 @@ var ErrOver = errors.New("another exchange began")
 func Reach() (net.Conn, credentials.AuthInfo, *hullmark.Condition) {
 	ours, theirs := net.Pipe()
 	_ = theirs.Close()
-	return ours, credentials.TLSInfo{}, nil
+	return ours, World.Channel(), nil
 }
 
 // Client is one of nobody: see World.Dial.
