@@ -15,6 +15,7 @@ func checks() []check {
 		release, record = "joinservice/release.go", "joinservice/record.go"
 		verifier        = "attest/verifier/verifier.go"
 		asked, issued   = "firstboot/advance.go", "joinservice/advance.go"
+		member, policy  = "joinservice/member.go", "firstboot/policy.go"
 		kept, manifest  = "firstboot/kept.go", "firstboot/statedisk/manifest.go"
 
 		oldCopy      = "an old copy of a disk was opened"
@@ -22,6 +23,8 @@ func checks() []check {
 		neverEnds    = "left alone, a machine tries again and again"
 		secondTicket = "a second ticket is given in a boot that used one"
 		orphan       = "left alone, it ends: a token is left that no record names"
+		forgets      = "a member of etcd votes that forgot what it had acknowledged"
+		unsigned     = "keys are on the disk that nobody signed"
 		standsStill  = "the epoch of a Ready node stands still"
 	)
 	return []check{
@@ -60,7 +63,7 @@ func checks() []check {
 		{"the manifest of an open disk is the one that the node wrote last, and its number is not below the committed one", "splices", "a node goes on from a manifest that it did not write", []edit{
 			{kept, "code != k.keys.last && code != k.keys.next", "code == (statedisk.MAC{})"}, {issued, "if epoch < m.Record.Committed {", "if false {"},
 		}},
-		{"the next manifest is noted before it is written", "advance", standsStill, []edit{{kept, "\t\tk.keys.next = statedisk.MAC(encoded[len(encoded)-sha256.Size:])\n\t\tif err := k.storeKeysLocked(); err != nil {\n\t\t\treturn err\n\t\t}\n", "\t\tk.keys.next = statedisk.MAC(encoded[len(encoded)-sha256.Size:])\n"}}},
+		{"the next manifest is noted before it is written", "asks", standsStill, []edit{{kept, "\t\tk.keys.next = statedisk.MAC(encoded[len(encoded)-sha256.Size:])\n\t\tif err := k.storeKeysLocked(); err != nil {\n\t\t\treturn err\n\t\t}\n", "\t\tk.keys.next = statedisk.MAC(encoded[len(encoded)-sha256.Size:])\n"}}},
 		{"the manifest is replaced whole", "advance", neverEnds, []edit{{
 			manifest, "seam.World.Storing(m.Epoch, intent)\nerr := atomicfile.WriteIn(root, ManifestFile, b, 0o600)",
 			"seam.World.Storing(m.Epoch, intent)\nerr := root.WriteFile(ManifestFile, nil, 0o600)\nseam.World.Sync()\nerr = errors.Join(err, root.WriteFile(ManifestFile, b, 0o600))\n_ = atomicfile.WriteIn",
@@ -69,6 +72,15 @@ func checks() []check {
 			{tree, "\tif err != nil || m.Disk != g.UUID {\n", "\tif errors.Is(err, fs.ErrNotExist) {\n\t\tm, err = statedisk.Manifest{Disk: g.UUID, Files: map[string]statedisk.KeptFile{statedisk.IntentFile: {Mode: 0o600, Content: []byte(statedisk.IntentDone)}}}, nil\n\t}\n\tif err != nil || m.Disk != g.UUID {\n"},
 			{tree, "if m.Epoch < g.Epoch.Committed || m.Epoch >= g.Epoch.Issued {", "if m.Epoch >= g.Epoch.Issued {"},
 		}},
+		{"the keys that come with a rotation are those that the signed policy commits to", "keys", unsigned, []edit{{policy, "if hullmark.DigestKeys(rotation, content) != policy.Keys {", "if false {"}}},
+		{"the number of a rotation is the signed policy's, in the digest and in the policy", "keys", unsigned, []edit{
+			{policy, "if rotation.Number != policy.Rotation {", "if false {"}, {policy, "hullmark.DigestKeys(rotation, content)", "hullmark.DigestKeys(hullmark.KeyRotation{Number: policy.Rotation, Blind: rotation.Blind}, content)"},
+		}},
+		{"keys come with a policy of the measured root", "keys", unsigned, []edit{{policy, "\tif !slices.Contains(roots, pinned) {\n", "\tif _ = slices.Contains(roots, pinned); false {\n"}}},
+		{"no keys replace those of a later signed policy", "newest", "older keys are in the place of newer ones", []edit{{finish, "if brought.Version >= newest.Version && !same {", "if !same {"}}},
+		{"a member of etcd that forgot is replaced", "members", forgets, []edit{{member, "if why := x.noted.Missing(x.opened.Etcd); why != \"\" {", "if why := x.noted.Missing(x.opened.Etcd); why == \"-\" {"}}},
+		{"a Ready node's number comes with what its member of etcd has stored", "members", forgets, []edit{{issued, "\t\t\tm.Etcd.Note(a.claim.GetEtcd().HullmarkEtcdState())\n", ""}}},
+		{"what a member has stored goes into the record of its machine's next boot", "members", forgets, []edit{{release, "Record: x.admission.Record, Etcd: m.Etcd,", "Record: x.admission.Record,"}}},
 	}
 }
 
@@ -84,4 +96,4 @@ type report struct {
 }
 
 // names are those of the scenarios.
-var names = []string{"crashes", "messages", "restarts", "disks", "copies", "workload", "names", "advance", "splices", "forged", "owners"}
+var names = []string{"crashes", "messages", "restarts", "disks", "copies", "workload", "names", "advance", "asks", "splices", "forged", "keys", "newest", "members", "owners"}

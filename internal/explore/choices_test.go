@@ -97,6 +97,8 @@ func (r *run) faultsLeft(option string) *int {
 		return &r.w.left.Cut
 	case "!again":
 		return &r.w.left.Again
+	case "!number", "!foreign", "!content", "!older":
+		return &r.w.left.Rogue
 	}
 	return &r.w.left.Replies
 }
@@ -139,21 +141,29 @@ func (r *run) power(i int) (all []choice) {
 	if m.mode == ready && p == nil {
 		all = append(all, fault(&r.w.left.Advance, fmt.Sprintf("machine %d asks for its next number", i), func() { r.ask(i) })...)
 	}
+	if r.idle(i) && r.site.scenario.role != "" {
+		all = append(all, fault(&r.w.left.Grow, fmt.Sprintf("machine %d's etcd acknowledges an entry", i), func() { r.grows(i) })...)
+	}
 	return append(all, r.diskFaults(i)...)
 }
 
 func (r *run) restarts() (all []choice) {
 	for i := range r.services {
 		all = append(all, fault(&r.w.left.Restart, fmt.Sprintf("replica %d restarts", i), func() {
-			for _, p := range slices.Clone(r.procs) {
-				if p.kind == "service" && p.replica == i {
-					r.kill(p)
-				}
-			}
-			r.services[i] = r.site.newService(r, i)
+			r.restart(i)
 		})...)
 	}
-	return all
+	return append(all, r.exchanges()...)
+}
+
+// restart ends the exchanges of a replica, and lets it begin anew.
+func (r *run) restart(i int) {
+	for _, p := range slices.Clone(r.procs) {
+		if p.kind == "service" && p.replica == i {
+			r.kill(p)
+		}
+	}
+	r.services[i] = r.site.newService(r, i)
 }
 
 // unopened reports whether a machine's disk may be exchanged: it is not open.
@@ -186,7 +196,7 @@ func (r *run) diskFaults(i int) (all []choice) {
 			all = append(all, fault(&r.w.left.Swap, fmt.Sprintf("machine %d gets disk %d", i, k), func() { r.attach(i, k) })...)
 		}
 	}
-	all = append(all, r.forge(i)...)
+	all = slices.Concat(all, r.forge(i), r.forgeEtcd(i))
 	if r.w.disks[m.disk].a != "" {
 		all = append(all, fault(&r.w.left.Copy, fmt.Sprintf("disk %d is copied", m.disk), func() { r.w.disks = append(r.w.disks, r.w.disks[m.disk]) })...)
 	}

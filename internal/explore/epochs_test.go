@@ -102,6 +102,7 @@ func (s epochNode) Recv() (*wire.EpochFromService, error) {
 	answer := m.(*wire.EpochFromService)
 	if answer.GetCommitted() != nil {
 		s.run.wentOn()
+		s.run.noteMember()
 	}
 	return answer, nil
 }

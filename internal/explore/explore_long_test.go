@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,7 +77,7 @@ var (
 
 // The states in which a node, its disk and the cluster's records can be, through all that may happen to them, are good ones.
 func TestStates(t *testing.T) {
-	program, through := build(t), names[:1]
+	program, through := build(t), []string{"crashes", "asks"}
 	if *all {
 		through = names
 	}
@@ -91,18 +92,28 @@ func TestStates(t *testing.T) {
 			if r.Violation != "" {
 				t.Errorf("%s:\n%s", r.Violation, strings.Join(r.Trace, "\n"))
 			}
-			if r.Events < 12 || r.Crashes < cuts || r.States < 1000 {
+			if r.Events < 12 || r.Crashes < cuts && name != "asks" || r.States < 500 {
 				t.Error("that is not deep enough to show anything")
 			}
 		})
 	}
 }
 
+// firstOfEach returns one check for each scenario.
+func firstOfEach(all []check) (some []check) {
+	for _, c := range all {
+		if !slices.ContainsFunc(some, func(s check) bool { return s.scenario == c.scenario }) {
+			some = append(some, c)
+		}
+	}
+	return some
+}
+
 // Whoever takes a check out of the code is found out.
 func TestChecks(t *testing.T) {
 	without := checks()
 	if !*all {
-		without = without[:3]
+		without = firstOfEach(without)
 	}
 	for _, c := range without {
 		t.Run(c.what, func(t *testing.T) {

@@ -3,6 +3,7 @@
 package explore
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/json"
@@ -44,6 +45,10 @@ type scenario struct {
 	name     string
 	machines int
 	disks    int
+	// role is that of all machines, workers if it is empty.
+	role hullmark.Role
+	// levels are how far the exchange of keys has come at first.
+	levels [2]int
 	// dials are the replicas that each machine may reach. With sameName each replica's policy names one machine alone, both by one name.
 	dials    [][]string
 	sameName bool
@@ -63,9 +68,13 @@ var scenarios = []scenario{
 	{name: "copies", machines: 1, disks: 1, dials: [][]string{{"0"}}, full: budget{Crash: 3, Copy: 1, Swap: 1}, small: budget{Crash: 2, Copy: 1, Swap: 1}},
 	{name: "workload", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 2, Agent: 1, Workload: 1}, small: budget{Crash: 1, Agent: 1, Workload: 1}},
 	{name: "names", machines: 2, disks: 2, dials: [][]string{{"0"}, {"1"}}, sameName: true, full: budget{Crash: 2}, small: budget{Crash: 1}, stands: []string{"name-taken"}},
-	{name: "advance", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 1, Slow: 1, Cut: 1, Again: 1, Replies: 1, Agent: 1, Advance: 2}, small: budget{Crash: 1, Cut: 1, Agent: 1, Advance: 2}},
+	{name: "advance", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 2, Slow: 1, Cut: 1, Again: 1, Replies: 1, Advance: 2}, small: budget{Crash: 1, Cut: 1, Advance: 2}},
+	{name: "asks", machines: 1, disks: 1, dials: [][]string{{"0"}}, full: budget{Crash: 1, Cut: 1, Agent: 1, Restart: 1, Again: 1, Advance: 2}, small: budget{Cut: 1, Agent: 1, Advance: 2}},
 	{name: "splices", machines: 1, disks: 1, dials: [][]string{{"0"}}, full: budget{Crash: 2, Copy: 1, Swap: 1, Cut: 1, Advance: 2}, small: budget{Crash: 1, Copy: 1, Swap: 1, Advance: 2}},
 	{name: "forged", machines: 1, disks: 1, dials: [][]string{{"0"}}, full: budget{Crash: 2, Copy: 1, Swap: 1, Forge: 1, Advance: 1}, small: budget{Crash: 1, Swap: 1, Forge: 1, Advance: 1}},
+	{name: "keys", machines: 1, disks: 1, role: hullmark.ControlPlane, dials: [][]string{both}, full: budget{Crash: 2, Rotate: 2, Rogue: 1, Cut: 1}, small: budget{Crash: 1, Rotate: 1, Rogue: 1}},
+	{name: "newest", machines: 1, disks: 1, role: hullmark.ControlPlane, levels: [2]int{2, 0}, dials: [][]string{both}, full: budget{Crash: 2, Rotate: 1, Rogue: 1}, small: budget{Crash: 1, Rogue: 1}},
+	{name: "members", machines: 1, disks: 1, role: hullmark.ControlPlane, dials: [][]string{{"0"}}, full: budget{Crash: 2, Grow: 2, Etcd: 1, Swap: 1, Advance: 1}, small: budget{Crash: 1, Grow: 1, Etcd: 1, Swap: 1, Advance: 1}},
 	{name: "owners", machines: 2, disks: 3, dials: [][]string{{"0"}, {"1"}}, full: budget{Crash: 2, Swap: 1}, small: budget{Crash: 1, Swap: 1}},
 }
 
@@ -73,9 +82,11 @@ var scenarios = []scenario{
 type site struct {
 	scenario scenario
 	// goesOn says that nodes that are Ready ask for their disk's next number.
-	goesOn    bool
-	cluster   *cluster.Cluster
-	policies  [2]*joinservice.PolicyStore
+	goesOn   bool
+	cluster  *cluster.Cluster
+	policies [2]*joinservice.PolicyStore
+	// rotations are those of a cluster whose machine is a control plane: two of its own, and another cluster's.
+	rotations []rotation
 	registers attest.Registers
 	config    []byte
 	eks       [][]byte
@@ -129,7 +140,10 @@ func newSite(t *testing.T, s scenario) *site {
 			t.Fatal(err)
 		}
 		x.places = append(x.places, p)
-		members = append(members, measurements.Member{EKID: x.nodes[i], Role: hullmark.Worker, Name: x.names[i]})
+		members = append(members, measurements.Member{EKID: x.nodes[i], Role: cmp.Or(s.role, hullmark.Worker), Name: x.names[i]})
+	}
+	if s.role == hullmark.ControlPlane {
+		x.rotate(t, members...)
 	}
 	for i := range x.policies {
 		of := members
@@ -166,10 +180,16 @@ func (x *site) handshake(t *testing.T) {
 
 func (x *site) newService(r *run, replica int) *joinservice.Service {
 	k := records{r}
-	policy := x.policies[replica].Policy()
+	policies, planes := x.policies[replica], joinservice.ControlPlanes{}
+	if len(x.rotations) > 0 {
+		holds := holdings[r.w.levels[replica]]
+		policies, planes = x.rotations[holds.policy].policy, x.controlPlanes(r, holds.keys)
+	} else {
+		planes.Rotation, planes.Keys = policies.Policy().Rotation, policies.Policy().Keys
+	}
 	return &joinservice.Service{
-		ControlPlanes: joinservice.ControlPlanes{Rotation: policy.Rotation, Keys: policy.Keys},
-		Root:          x.cluster.ID(), Policy: x.policies[replica], Keys: x.cluster.Keys, Records: k, Tokens: k, RemoveNode: r.removeNode,
+		ControlPlanes: planes,
+		Root:          x.cluster.ID(), Policy: policies, Keys: x.cluster.Keys, Records: k, Tokens: k, RemoveNode: r.removeNode,
 		Settings: joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}, KubernetesCA: x.cluster.KubernetesCA(),
 		Patience: joinservice.Patience{Proof: time.Hour, Opened: time.Hour, Progress: time.Hour, Renew: time.Hour},
 	}
@@ -178,11 +198,11 @@ func (x *site) newService(r *run, replica int) *joinservice.Service {
 // first is the world before anything happened.
 func (x *site) first(left budget) *world {
 	w := &world{
-		records: &memrecords.Store{}, nodes: map[string]int{}, left: left,
+		levels: x.scenario.levels, records: &memrecords.Store{}, nodes: map[string]int{}, left: left,
 		boots: map[hullmark.UUID]int{}, issued: map[string]bool{}, used: map[string]int{}, given: map[string]bool{},
 	}
 	for range x.scenario.disks {
-		w.disks = append(w.disks, disk{})
+		w.disks = append(w.disks, disk{keys: noKeys})
 	}
 	for i := range x.scenario.machines {
 		w.machines = append(w.machines, machine{mode: off, disk: i})

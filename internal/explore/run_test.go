@@ -48,6 +48,9 @@ type proc struct {
 	slow, phase bool
 	// left are the faults that were still allowed when it began.
 	left budget
+	// forged says that what came of M6 was a compromised service's, and level what the replica held that it came from.
+	forged bool
+	level  int
 }
 
 // channel is an exchange's messages under way.
@@ -247,6 +250,9 @@ func (r *run) Pause(ctx context.Context, kept, wasReady bool) {
 		m.mode, m.code, m.tries = ready, "", 0
 		r.leave(p.machine)
 		r.checkReady(p.machine)
+		r.checkNewest(p)
+	} else if m.code == "keys-outdated" && r.w.levels[0] == len(holdings)-1 {
+		m.tries-- // The other replica has them.
 	} else if slices.Contains(r.site.scenario.stands, m.code) {
 		m.mode = refused
 	}

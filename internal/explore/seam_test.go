@@ -166,8 +166,13 @@ func (r *run) Stored(epoch uint64, intent string) {
 	if d := r.disk(); d.last != int(epoch) || len(d.opened) == 0 {
 		r.advanced(epoch)
 	}
-	if intent == statedisk.IntentDone {
-		r.disk().joined = true
+	r.disk().manifest = string(b)
+	r.checkKeys(r.disk())
+	switch d := r.disk(); {
+	case intent == statedisk.IntentDone && !d.anew:
+		d.joined = true
+	case intent == statedisk.IntentStarted && d.anew:
+		d.joined, d.anew = false, false
 	}
 	if m.mode == ready {
 		r.step("stored the manifest", "") // Its agent may be killed before it notes that.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -48,7 +49,10 @@ func epoch(s *joinservice.Service, e *serviceEnd)   { _ = s.Epoch(epochService{s
 func (r *run) open(replica int, call func(*joinservice.Service, *serviceEnd)) *nodeEnd {
 	p := r.cur
 	c := &channel{machine: p.machine, past: r.w.machines[p.machine].past, workload: p.kind == "workload"}
-	p.channel = c
+	if p.channel != nil {
+		p.channel.nodeGone = true
+	}
+	p.channel, p.level = c, r.w.levels[replica]
 	s := &proc{kind: "service", machine: p.machine, replica: replica, channel: c}
 	r.spawn(s, func(context.Context) { call(r.services[replica], &serviceEnd{run: r, c: c, p: s}) })
 	return &nodeEnd{run: r, c: c, p: p}
@@ -91,13 +95,22 @@ func (e *nodeEnd) take() (proto.Message, error) {
 	came := r.step("receive", "", func() (options []string) {
 		if len(c.toNode) > 0 {
 			options = append(options, "take", "!again")
+			if m, ok := c.toNode[0].(*wire.FromVerifier); ok && m.GetProceed() != nil && len(r.site.rotations) > 0 {
+				options = append(options, forgeries...)
+			}
 		} else if c.serviceGone {
 			options = append(options, "end")
 		}
 		return append(options, "!cut")
 	})
-	switch came {
-	case "take", "!again":
+	switch {
+	case slices.Contains(forgeries, came):
+		m := proto.Clone(c.toNode[0]).(*wire.FromVerifier)
+		c.toNode = c.toNode[1:]
+		r.forgeKeys(m.GetProceed(), came)
+		e.p.forged = true
+		return m, nil
+	case came == "take", came == "!again":
 		m := c.toNode[0]
 		if came == "take" {
 			c.toNode = c.toNode[1:]
@@ -136,7 +149,11 @@ func (s nodeStream) Recv() (*wire.FromVerifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.(*wire.FromVerifier), nil
+	from := m.(*wire.FromVerifier)
+	if p := from.GetProceed(); p != nil && !p.GetJoinAnew() {
+		s.run.noteMember()
+	}
+	return from, nil
 }
 
 // serviceEnd is the service's end of a channel.
@@ -224,6 +241,9 @@ func (s serviceStream) Send(m *wire.FromVerifier) error {
 			r.violate("a second ticket is given in a boot that used one")
 		}
 		s.issue(hullmark.UUID(t.GetUuid()), t.GetIssued())
+	}
+	if m.GetProceed().GetJoinAnew() {
+		r.givesUp(s.c.machine)
 	}
 	if id := tokenOf(m.GetProceed().GetKubeadmDocuments()); id != "" {
 		if r.w.given[id] {

@@ -158,6 +158,7 @@ func (m machineTwin) Start(_ context.Context, unit string) error {
 	case "kubelet.service":
 		r.step("start the kubelet", "")
 		r.checkMember()
+		r.checkVote()
 		r.w.nodes[r.site.names[r.cur.machine]] = r.cur.machine
 	}
 	return nil
@@ -212,7 +213,7 @@ const joinFile = "/var/lib/kubelet/pki/join"
 func (c *clusterTwin) Join(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error {
 	r := c.run
 	r.step("kubeadm join", "")
-	if r.disk().joined {
+	if r.disk().joined && !r.disk().anew {
 		r.violate("a disk that held a joined node joins anew")
 	}
 	r.w.serials++
@@ -223,6 +224,11 @@ func (c *clusterTwin) Join(ctx context.Context, documents []byte, report func(ku
 		must(os.WriteFile(file, []byte(key), 0o600))
 		// Any certificate that has not ended is a kubelet's.
 		must(os.WriteFile(filepath.Join(c.StateDir, kubeadm.ClientCertificate), r.site.cluster.KubernetesCA(), 0o600))
+		if r.site.scenario.role == hullmark.ControlPlane {
+			file := filepath.Join(c.StateDir, walFile)
+			must(os.MkdirAll(filepath.Dir(file), 0o700))
+			must(os.WriteFile(file, wal(uint64(r.w.serials), 1), 0o600))
+		}
 		r.step("use the token", "")
 		c.Fail = r.useToken(ctx, tokenOf(documents), key)
 		r.told("%v", c.Fail)

@@ -52,6 +52,11 @@ type disk struct {
 	opened map[string]bool
 	// forged says that a host made it without its manifest.
 	forged bool
+	// manifest is the one that was written last, keys the rotation in it.
+	manifest string
+	keys     int
+	// anew says that a join service gave the node on it up.
+	anew bool
 }
 
 // machine is what outlasts its processes.
@@ -74,7 +79,7 @@ type machine struct {
 
 // budget is how often each fault may still happen.
 type budget struct {
-	Crash, Slow, Cut, Again, Replies, Restart, Agent, Swap, Copy, Workload, Advance, Forge int
+	Crash, Slow, Cut, Again, Replies, Restart, Agent, Swap, Copy, Workload, Advance, Forge, Rotate, Rogue, Grow, Etcd int
 }
 
 // world is everything that outlasts a process, and what really happened.
@@ -85,6 +90,11 @@ type world struct {
 	// nodes are the Node objects: whose kubelet registered each.
 	nodes map[string]int
 	left  budget
+	// levels are how far the exchange of keys has come at each replica (holdings).
+	levels [2]int
+	// noted is what is known of the newest member of etcd, and removed the one that was given up last.
+	noted   hullmark.EtcdState
+	removed uint64
 
 	uuids, serials int
 	// boots counts the boots that went on with a disk, issued the tickets, used the joins that a token served, given the exchanges that M6 gave a token to.
@@ -111,6 +121,7 @@ func (w *world) text(nodes []hullmark.NodeID) string {
 	for i := range w.disks {
 		d := &w.disks[i]
 		id, _ := d.identity()
+		fmt.Fprintf(&t, "keys %d anew %v ", d.keys, d.anew)
 		fmt.Fprintf(&t, "disk %s e%d older %d joined %v forged %v opened %v files %s\n", d.text(), d.last, w.boots[id.UUID]-d.boot, d.joined, d.forged, w.since(d.opened, nodes, false), filesText(d.files))
 	}
 	for _, m := range w.machines {
@@ -132,6 +143,7 @@ func (w *world) text(nodes []hullmark.NodeID) string {
 		tokens = append(tokens, fmt.Sprint("t", id, " used ", w.used[id]))
 	}
 	slices.Sort(tokens)
+	fmt.Fprintf(&t, "levels %v etcd j%d %d j%d\n", w.levels, w.noted.Member, w.noted.Last, w.removed)
 	fmt.Fprintf(&t, "tokens %v nodes %v names %v left %v tickets %v\n", tokens, w.nodes, w.records.Names(), w.left, w.since(w.issued, nodes, true))
 	return t.String()
 }
@@ -196,6 +208,8 @@ func filesText(files map[string]string) string {
 		switch {
 		case f == statedisk.ManifestFile:
 			content = manifestText(content)
+		case f == walFile:
+			content = etcdText(content)
 		case len(content) > 40:
 			sum := sha256.Sum256([]byte(content))
 			content = hex.EncodeToString(sum[:8])
@@ -207,6 +221,9 @@ func filesText(files map[string]string) string {
 
 // manifestText says of a manifest what decides: its epoch, and what it notes of kubeadm.
 func manifestText(content string) string {
+	if len(content) < 48 {
+		return "torn"
+	}
 	intent := ""
 	for _, i := range []string{statedisk.IntentStarted, statedisk.IntentDone} {
 		if strings.Contains(content, statedisk.IntentFile+i) {
