@@ -80,7 +80,6 @@ func checks() []check {
 		{"no keys replace those of a later signed policy", "newest", "older keys are in the place of newer ones", []edit{{finish, "if brought.Version >= newest.Version && !same {", "if !same {"}}},
 		{"a member of etcd that forgot is replaced", "members", forgets, []edit{{member, "if why := x.noted.Missing(x.opened.Etcd); why != \"\" {", "if why := x.noted.Missing(x.opened.Etcd); why == \"-\" {"}}},
 		{"a Ready node's number comes with what its member of etcd has stored", "members", forgets, []edit{{issued, "\t\t\tm.Etcd.Note(a.claim.GetEtcd().HullmarkEtcdState())\n", ""}}},
-		{"what a member has stored goes into the record of its machine's next boot", "members", forgets, []edit{{release, "Record: x.admission.Record, Etcd: m.Etcd,", "Record: x.admission.Record,"}}},
 	}
 }
 

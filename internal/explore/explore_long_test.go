@@ -77,7 +77,7 @@ var (
 
 // The states in which a node, its disk and the cluster's records can be, through all that may happen to them, are good ones.
 func TestStates(t *testing.T) {
-	program, through := build(t), []string{"crashes", "asks"}
+	program, through := build(t), []string{"crashes", "forged"}
 	if *all {
 		through = names
 	}
