@@ -17,6 +17,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/joinservice"
@@ -70,7 +71,7 @@ func newRotation(t *testing.T, c *cluster.Cluster) rotation {
 		t.Fatal(err)
 	}
 	signed := joinservice.SignedPolicy{Envelope: c.Policy, Documents: c.Documents}
-	store, warning, err := joinservice.OpenPolicyStore(c.ID(), signed, filepath.Join(t.TempDir(), "policy"))
+	store, warning, err := joinservice.OpenPolicyStore(c.ID(), signed, servicefiles.Plain(filepath.Join(t.TempDir(), "policy")))
 	if err != nil || warning != nil {
 		t.Fatal(err, warning)
 	}
@@ -113,9 +114,11 @@ func (x *site) controlPlanes(r *run, keys int) joinservice.ControlPlanes {
 func (k records) Acquire(ctx context.Context, node hullmark.NodeID) (joinservice.Term, error) {
 	return k.run.w.records.Acquire(ctx, node)
 }
+
 func (k records) Renew(ctx context.Context, t joinservice.Term) error {
 	return k.run.w.records.Renew(ctx, t)
 }
+
 func (k records) Release(ctx context.Context, t joinservice.Term) error {
 	return k.run.w.records.Release(ctx, t)
 }
