@@ -251,12 +251,17 @@ func (r *run) Pause(ctx context.Context, kept, wasReady bool) {
 		r.leave(p.machine)
 		r.checkReady(p.machine)
 		r.checkNewest(p)
-	} else if m.code == "keys-outdated" && r.w.levels[0] == len(holdings)-1 {
-		m.tries-- // The other replica has them.
+	} else if r.otherReplica(m.code) {
+		m.tries--
 	} else if slices.Contains(r.site.scenario.stands, m.code) {
 		m.mode = refused
 	}
 	p.cancel()
+}
+
+// otherReplica reports whether a machine was refused because of a replica's old keys, while another has the newest: it dials them in any order, and meets that one in time.
+func (r *run) otherReplica(code string) bool {
+	return (code == "keys-outdated" || code == "keys-older") && slices.ContainsFunc(r.w.levels[:], func(level int) bool { return level == len(holdings)-1 })
 }
 
 // unplug takes the power of a machine. What was not stored for sure is kept or lost; torn is a write that ended half-way.

@@ -198,7 +198,9 @@ func (m machineTwin) Reboot(context.Context) error {
 	r.step("reboot", "")
 	machine := &r.w.machines[r.cur.machine]
 	r.disk().files = r.at().held()
-	machine.mode = off
+	if machine.mode = off; r.otherReplica(statusCode(r.site.agents[r.cur.machine].Status.Document())) {
+		machine.tries--
+	}
 	return nil
 }
 
