@@ -70,10 +70,14 @@ func (r *Registry) rest(ctx context.Context, name string, removed Removed) (unti
 	return until, r.awaitRest(ctx, name)
 }
 
-// dropEnded forgets the names whose machines have no certificate any more. What cannot be read stays.
+// restKept is how long a name stays listed after its rest is over: one look by a clock that is ahead, an operator's or a replica's, must not end the rest of all others. Who gets
+// the name takes it from the list.
+const restKept = 7 * 24 * time.Hour
+
+// dropEnded forgets the names whose machines have had no certificate for long. What cannot be read stays.
 func dropEnded(names map[string]string, now time.Time) {
 	for name, text := range names {
-		if removed, err := ParseRemoved(text); err == nil && now.After(removed.Until) {
+		if removed, err := ParseRemoved(text); err == nil && now.Sub(removed.Until) > restKept {
 			delete(names, name)
 		}
 	}

@@ -21,8 +21,11 @@ func TestParseRemoved(t *testing.T) {
 
 func TestDropEnded(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	names := map[string]string{"over": Removed{Until: now.Add(-time.Second)}.String(), "lives": Removed{Until: now}.String(), "unread": "x"}
+	names := map[string]string{"over": Removed{Until: now.Add(-restKept - time.Second)}.String(), "lives": Removed{Until: now}.String(), "unread": "x"}
 	if dropEnded(names, now); len(names) != 2 || names["over"] != "" {
 		t.Errorf("got %v", names)
+	}
+	if dropEnded(names, now.Add(LongestCertificate+time.Minute)); names["lives"] == "" {
+		t.Error("one look by a clock that is ahead ended a rest")
 	}
 }
