@@ -58,13 +58,13 @@ func (r *Registry) rest(ctx context.Context, name string, removed Removed) (unti
 				return false, nil
 			}
 		}
-		if !now.Before(until) {
+		if longOver(until, now) {
 			return false, nil
 		}
 		list.Data[name] = removed.String()
 		return true, nil
 	})
-	if err != nil || !time.Now().Before(until) {
+	if err != nil || longOver(until, time.Now()) {
 		return until, err
 	}
 	return until, r.awaitRest(ctx, name)
@@ -74,10 +74,13 @@ func (r *Registry) rest(ctx context.Context, name string, removed Removed) (unti
 // the name takes it from the list.
 const restKept = 7 * 24 * time.Hour
 
+// longOver reports whether a rest was over so long ago that it need not be listed.
+func longOver(until, now time.Time) bool { return now.Sub(until) > restKept }
+
 // dropEnded forgets the names whose machines have had no certificate for long. What cannot be read stays.
 func dropEnded(names map[string]string, now time.Time) {
 	for name, text := range names {
-		if removed, err := ParseRemoved(text); err == nil && now.Sub(removed.Until) > restKept {
+		if removed, err := ParseRemoved(text); err == nil && longOver(removed.Until, now) {
 			delete(names, name)
 		}
 	}
@@ -149,6 +152,6 @@ func (r *Registry) awaitRest(ctx context.Context, name string) error {
 	}
 	return &hullmark.Condition{
 		Code: joinservice.CodeForbidden, Title: "the API server would let the removed machine make its Node " + name + " again", Retry: true,
-		Next: "apply Hullmark's manifest again , and run the command again",
+		Next: "apply Hullmark's manifest again, and run the command again",
 	}
 }
