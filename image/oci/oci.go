@@ -5,8 +5,6 @@ package oci
 import (
 	"archive/tar"
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,14 +12,10 @@ import (
 	"slices"
 	"strings"
 	"time"
-)
 
-// Media types of image-spec v1.1.
-const (
-	typeIndex    = "application/vnd.oci.image.index.v1+json"
-	typeManifest = "application/vnd.oci.image.manifest.v1+json"
-	typeConfig   = "application/vnd.oci.image.config.v1+json"
-	typeLayer    = "application/vnd.oci.image.layer.v1.tar"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // File is one entry of an image's only layer. Name is relative, with slashes. Content is a regular file's bytes or a symbolic link's target. Owner is root.
@@ -52,80 +46,50 @@ func Write(w io.Writer, image Image, names []string) error {
 		return fmt.Errorf("write image: layer: %w", err)
 	}
 	a := archive{}
-	stored := a.add(typeLayer, layer)
+	stored := a.add(v1.MediaTypeImageLayer, layer)
 	config, err := json.Marshal(configOf(image, stored.Digest))
 	if err != nil {
 		return fmt.Errorf("write image: config: %w", err)
 	}
-	manifest, err := json.Marshal(manifest{SchemaVersion: 2, MediaType: typeManifest, Config: a.add(typeConfig, config), Layers: []descriptor{stored}})
+	manifest, err := json.Marshal(v1.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2},
+		MediaType: v1.MediaTypeImageManifest,
+		Config:    a.add(v1.MediaTypeImageConfig, config),
+		Layers:    []v1.Descriptor{stored},
+	})
 	if err != nil {
 		return fmt.Errorf("write image: manifest: %w", err)
 	}
-	index, err := indexOf(a.add(typeManifest, manifest), names)
+	index, err := indexOf(a.add(v1.MediaTypeImageManifest, manifest), names)
 	if err != nil {
 		return fmt.Errorf("write image: %w", err)
 	}
-	a["index.json"], a["oci-layout"] = index, []byte(`{"imageLayoutVersion":"1.0.0"}`)
+	a[v1.ImageIndexFile], a[v1.ImageLayoutFile] = index, []byte(`{"imageLayoutVersion":"`+v1.ImageLayoutVersion+`"}`)
 	return a.write(w)
 }
 
-type descriptor struct {
-	MediaType   string            `json:"mediaType"`
-	Digest      string            `json:"digest"`
-	Size        int               `json:"size"`
-	Annotations map[string]string `json:"annotations,omitempty"`
-}
-
-type manifest struct {
-	SchemaVersion int          `json:"schemaVersion"`
-	MediaType     string       `json:"mediaType"`
-	Config        descriptor   `json:"config"`
-	Layers        []descriptor `json:"layers"`
-}
-
-type index struct {
-	SchemaVersion int          `json:"schemaVersion"`
-	MediaType     string       `json:"mediaType"`
-	Manifests     []descriptor `json:"manifests"`
-}
-
-type config struct {
-	Architecture string        `json:"architecture"`
-	OS           string        `json:"os"`
-	Config       processConfig `json:"config"`
-	RootFS       rootFS        `json:"rootfs"`
-}
-
-type processConfig struct {
-	User       string   `json:",omitempty"`
-	Env        []string `json:",omitempty"`
-	Entrypoint []string `json:",omitempty"`
-}
-
-type rootFS struct {
-	Type    string   `json:"type"`
-	DiffIDs []string `json:"diff_ids"`
-}
-
 // configOf needs the digest of the uncompressed layer, which is how the layer is stored: what holds the archive is compressed already.
-func configOf(image Image, layer string) config {
-	return config{
-		Architecture: "amd64",
-		OS:           "linux",
-		Config:       processConfig{User: image.User, Env: append([]string{"PATH=" + image.Path}, image.Env...), Entrypoint: image.Entrypoint},
-		RootFS:       rootFS{Type: "layers", DiffIDs: []string{layer}},
+func configOf(image Image, layer digest.Digest) v1.Image {
+	return v1.Image{
+		Platform: v1.Platform{Architecture: "amd64", OS: "linux"},
+		Config: v1.ImageConfig{
+			User:       image.User,
+			Env:        append([]string{"PATH=" + image.Path}, image.Env...),
+			Entrypoint: image.Entrypoint,
+		},
+		RootFS: v1.RootFS{Type: "layers", DiffIDs: []digest.Digest{layer}},
 	}
 }
 
 // indexOf names the manifest in both ways that importers know: containerd's annotation is the whole reference, the specification's is the tag.
-func indexOf(m descriptor, names []string) ([]byte, error) {
-	i := index{SchemaVersion: 2, MediaType: typeIndex}
+func indexOf(m v1.Descriptor, names []string) ([]byte, error) {
+	i := v1.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex}
 	for _, name := range names {
 		repository, tag, tagged := strings.Cut(name[strings.LastIndex(name, "/")+1:], ":")
 		if !tagged || repository == "" || tag == "" {
 			return nil, fmt.Errorf("name %q: want registry/repository:tag", name)
 		}
-		m.Annotations = map[string]string{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag}
+		m.Annotations = map[string]string{"io.containerd.image.name": name, v1.AnnotationRefName: tag}
 		i.Manifests = append(i.Manifests, m)
 	}
 	return json.Marshal(i)
@@ -174,11 +138,10 @@ func addFile(w *tar.Writer, f File) error {
 type archive map[string][]byte
 
 // add stores content as a blob and describes it.
-func (a archive) add(mediaType string, content []byte) descriptor {
-	sum := sha256.Sum256(content)
-	name := hex.EncodeToString(sum[:])
-	a["blobs/sha256/"+name] = content
-	return descriptor{MediaType: mediaType, Digest: "sha256:" + name, Size: len(content)}
+func (a archive) add(mediaType string, content []byte) v1.Descriptor {
+	d := digest.FromBytes(content)
+	a[v1.ImageBlobsDir+"/sha256/"+d.Encoded()] = content
+	return v1.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(content))}
 }
 
 func (a archive) write(w io.Writer) error {

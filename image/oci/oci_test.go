@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 func example() Image {
@@ -47,14 +49,14 @@ func TestWriteIsReproducible(t *testing.T) {
 func TestLayoutIsWhole(t *testing.T) {
 	names := []string{"localhost/x/a:1", "localhost:5000/x/b:2"}
 	files := untar(t, written(t, example(), names...))
-	var i index
+	var i v1.Index
 	decode(t, files["index.json"], &i)
 	var got []string
 	for _, d := range i.Manifests {
 		got = append(got, d.Annotations["io.containerd.image.name"])
-		var m manifest
+		var m v1.Manifest
 		decode(t, blob(t, files, d), &m)
-		var c config
+		var c v1.Image
 		decode(t, blob(t, files, m.Config), &c)
 		layer := untar(t, blob(t, files, m.Layers[0]))
 		if c.RootFS.DiffIDs[0] != m.Layers[0].Digest || c.Config.Entrypoint[0] != "/pause" || string(layer["pause"]) != "program" {
@@ -97,11 +99,11 @@ func untar(t *testing.T, archive []byte) map[string][]byte {
 	}
 }
 
-func blob(t *testing.T, files map[string][]byte, d descriptor) []byte {
+func blob(t *testing.T, files map[string][]byte, d v1.Descriptor) []byte {
 	t.Helper()
-	content := files["blobs/"+strings.Replace(d.Digest, ":", "/", 1)]
+	content := files["blobs/"+strings.Replace(d.Digest.String(), ":", "/", 1)]
 	sum := sha256.Sum256(content)
-	if len(content) != d.Size || "sha256:"+hex.EncodeToString(sum[:]) != d.Digest {
+	if int64(len(content)) != d.Size || "sha256:"+hex.EncodeToString(sum[:]) != d.Digest.String() {
 		t.Fatalf("%s: %d bytes of another digest", d.Digest, len(content))
 	}
 	return content
