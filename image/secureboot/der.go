@@ -1,19 +1,10 @@
 package secureboot
 
 import (
-	"bytes"
 	"crypto/x509"
-	"encoding/asn1"
-)
 
-// Tags of DER (X.690 §8).
-const (
-	tagInteger   = 0x02
-	tagBitString = 0x03
-	tagOctets    = 0x04
-	tagNull      = 0x05
-	tagSequence  = 0x30
-	tagSet       = 0x31
+	"golang.org/x/crypto/cryptobyte"
+	"golang.org/x/crypto/cryptobyte/asn1"
 )
 
 // Object identifiers of PKCS #7 (RFC 2315, RFC 2985) and Authenticode.
@@ -32,55 +23,52 @@ var (
 var obsolete = []byte("\x00<\x00<\x00<\x00O\x00b\x00s\x00o\x00l\x00e\x00t\x00e\x00>\x00>\x00>")
 
 func object(arcs ...int) []byte {
-	b, err := asn1.Marshal(asn1.ObjectIdentifier(arcs))
-	if err != nil {
-		panic(err) // the constants above
-	}
-	return b
+	var b cryptobyte.Builder
+	b.AddASN1ObjectIdentifier(arcs)
+	return b.BytesOrPanic() // the constants above
 }
 
-// element is a DER element of the parts, one after the other.
-func element(tag byte, parts ...[]byte) []byte {
-	content := bytes.Join(parts, nil)
-	length := []byte{byte(len(content))}
-	if len(content) > 127 {
-		length = nil
-		for n := len(content); n > 0; n >>= 8 {
-			length = append([]byte{byte(n)}, length...)
+// element is a DER element (X.690 §8) of the parts, one after the other.
+func element(tag asn1.Tag, parts ...[]byte) []byte {
+	var b cryptobyte.Builder
+	b.AddASN1(tag, func(b *cryptobyte.Builder) {
+		for _, p := range parts {
+			b.AddBytes(p)
 		}
-		length = append([]byte{0x80 | byte(len(length))}, length...)
-	}
-	return bytes.Join([][]byte{{tag}, length, content}, nil)
+	})
+	return b.BytesOrPanic() // bytes can be added
 }
 
-func sequence(parts ...[]byte) []byte  { return element(tagSequence, parts...) }
-func setOf(parts ...[]byte) []byte     { return element(tagSet, parts...) }
-func explicit0(parts ...[]byte) []byte { return element(0xa0, parts...) }
-func algorithm(oid []byte) []byte      { return sequence(oid, element(tagNull)) }
+func sequence(parts ...[]byte) []byte { return element(asn1.SEQUENCE, parts...) }
+func setOf(parts ...[]byte) []byte    { return element(asn1.SET, parts...) }
+func explicit0(parts ...[]byte) []byte {
+	return element(asn1.Tag(0).ContextSpecific().Constructed(), parts...)
+}
+func algorithm(oid []byte) []byte { return sequence(oid, element(asn1.NULL)) }
 
 // value is the content of a DER element that this package made.
 func value(der []byte) []byte {
-	header := 2
-	if der[1] >= 0x80 {
-		header += int(der[1] & 0x7f)
+	var content cryptobyte.String
+	var tag asn1.Tag
+	in := cryptobyte.String(der)
+	if !in.ReadAnyASN1(&content, &tag) || !in.Empty() {
+		panic("secureboot: not one DER element")
 	}
-	return der[header:]
+	return content
 }
 
 // signedData is a PKCS #7 SignedData (RFC 2315 §9.1) with one certificate and one
 // signer. attributes are the authenticated attributes that were signed, or nothing
 // where the content itself was.
 func signedData(content []byte, c *x509.Certificate, attributes, signature []byte) []byte {
-	one := element(tagInteger, []byte{1})
-	serial, err := asn1.Marshal(c.SerialNumber)
-	if err != nil {
-		panic(err) // integers can be marshalled
-	}
+	one := element(asn1.INTEGER, []byte{1})
+	var serial cryptobyte.Builder
+	serial.AddASN1BigInt(c.SerialNumber)
 	var signed []byte
 	if attributes != nil {
 		signed = explicit0(attributes) // [0] IMPLICIT in place of the set's tag
 	}
-	signer := sequence(one, sequence(c.RawIssuer, serial), algorithm(oidSHA256), signed, algorithm(oidRSA), element(tagOctets, signature))
+	signer := sequence(one, sequence(c.RawIssuer, serial.BytesOrPanic()), algorithm(oidSHA256), signed, algorithm(oidRSA), element(asn1.OCTET_STRING, signature))
 	return sequence(one, setOf(algorithm(oidSHA256)), content, explicit0(c.Raw), setOf(signer))
 }
 

@@ -16,6 +16,8 @@ import (
 	"errors"
 	"fmt"
 
+	"golang.org/x/crypto/cryptobyte/asn1"
+
 	"github.com/hullmark/hullmark/image/pe"
 )
 
@@ -121,8 +123,8 @@ func imageContent(image []byte) ([]byte, error) {
 	}
 	// SpcPeImageData: no flags, and the text that stands for a file name (0x1c bytes of UTF-16BE).
 	file := explicit0(element(0xa2, element(0x80, obsolete)))
-	data := sequence(oidImageData, sequence(element(tagBitString, []byte{0}), file))
-	return sequence(data, sequence(algorithm(oidSHA256), element(tagOctets, h.Sum(nil)))), nil
+	data := sequence(oidImageData, sequence(element(asn1.BIT_STRING, []byte{0}), file))
+	return sequence(data, sequence(algorithm(oidSHA256), element(asn1.OCTET_STRING, h.Sum(nil)))), nil
 }
 
 // imageAttributes are the content's type and the digest of its value, in DER's order.
@@ -130,5 +132,5 @@ func imageAttributes(content []byte) []byte {
 	digest := sha256.Sum256(value(content))
 	return append(
 		sequence(oidContentType, setOf(oidIndirectData)),
-		sequence(oidMessageDigest, setOf(element(tagOctets, digest[:])))...)
+		sequence(oidMessageDigest, setOf(element(asn1.OCTET_STRING, digest[:])))...)
 }
