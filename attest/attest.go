@@ -1,9 +1,10 @@
 // Package attest holds what both ends of the release exchange compute alike:
-// which registers a quote covers, how evidence is bound to one TLS channel, how
-// either end knows the other, and what a verified machine claims.
+// which registers a quote covers, how evidence is bound to one TLS channel, and
+// what a verified machine claims.
 //
 // Package prover produces evidence and package verifier judges whose it is;
-// the two never import each other. docs/protocol.md is the specification.
+// the two never import each other. Package channel has the TLS and the certificates
+// by which either end knows the other. docs/protocol.md is the specification.
 package attest
 
 import (

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 )
@@ -117,7 +118,7 @@ func (a *Agent) askEpoch(info credentials.AuthInfo, keys diskKeys) (*wire.EpochA
 	if err != nil {
 		return nil, err
 	}
-	channel, err := attest.ChannelKey(&peer.Peer{AuthInfo: info})
+	channel, err := channel.Key(&peer.Peer{AuthInfo: info})
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
@@ -207,7 +208,7 @@ func TestStrangersGetNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, err := attest.NewRoot(key)
+	root, err := channel.NewRoot(key)
 	if err != nil {
 		t.Fatal(err)
 	}

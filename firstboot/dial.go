@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 )
 
@@ -162,7 +162,7 @@ func (a *Agent) reach(ctx context.Context, endpoint string) (net.Conn, credentia
 	if err != nil {
 		return nil, nil, unreachable(endpoint, err)
 	}
-	config := attest.JoinConfig(a.config.ClusterRoot)
+	config := channel.JoinTLS(a.config.ClusterRoot)
 	verify := config.VerifyConnection
 	var distrust error
 	config.VerifyConnection = func(state tls.ConnectionState) error {
@@ -190,7 +190,7 @@ func unreachable(endpoint string, err error) *hullmark.Condition {
 }
 
 func untrusted(endpoint string, err error) *hullmark.Condition {
-	if other := (*attest.OtherRoot)(nil); errors.As(err, &other) {
+	if other := (*channel.OtherRoot)(nil); errors.As(err, &other) {
 		return &hullmark.Condition{
 			Code: "root-mismatch", Step: StepAttest, Title: "the join service at " + endpoint + " is of another root than the one in the node config, which has not handed over to it",
 			Expected: other.Pinned.String(), Got: other.Shown.String(),

@@ -22,6 +22,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
@@ -65,7 +66,7 @@ func (s *serviceTwin) accept() call {
 func (s *stage) onlineCA(t *testing.T) (*x509.Certificate, *ecdsa.PrivateKey) {
 	t.Helper()
 	key := newKey(t)
-	online, err := attest.NewOnlineCA(s.root, s.rootKey, key.Public())
+	online, err := channel.NewOnlineCA(s.root, s.rootKey, key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,7 @@ func (s *stage) onlineCA(t *testing.T) (*x509.Certificate, *ecdsa.PrivateKey) {
 func (s *stage) service(t *testing.T) *serviceTwin {
 	t.Helper()
 	online, key := s.onlineCA(t)
-	chain, err := attest.NewService(s.root, online, key)
+	chain, err := channel.NewService(s.root, online, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +91,7 @@ func serveChain(t *testing.T, chain tls.Certificate) *serviceTwin {
 		t.Fatal(err)
 	}
 	twin := &serviceTwin{t: t, address: listener.Addr().String(), calls: make(chan call)}
-	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(attest.ServiceConfig(chain))), grpc.MaxRecvMsgSize(wire.MaxFromNode))
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(channel.ServiceTLS(chain))), grpc.MaxRecvMsgSize(wire.MaxFromNode))
 	wire.RegisterJoinServiceServer(server, twin)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)

@@ -10,21 +10,21 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 )
 
 // errandOf returns what the operator's leaf is good for who made a call.
-func errandOf(ctx context.Context) (attest.Errand, error) {
+func errandOf(ctx context.Context) (channel.Errand, error) {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
-		return attest.Errand{}, errors.New("the channel has no peer")
+		return channel.Errand{}, errors.New("the channel has no peer")
 	}
-	return attest.ErrandOf(from)
+	return channel.ErrandOf(from)
 }
 
 // permit refuses a call for which the operator's leaf was not made, or that was revoked as far as this boot knows.
-func (a *Agent) permit(ctx context.Context, verb attest.Verb) error {
+func (a *Agent) permit(ctx context.Context, verb channel.Verb) error {
 	errand, err := errandOf(ctx)
 	if err != nil {
 		return status.Error(codes.PermissionDenied, err.Error())
@@ -62,12 +62,12 @@ func (x *exchange) checkErrand(kind hullmark.TicketKind, node hullmark.NodeID) e
 }
 
 // checkRevoked refuses an errand that the newest signed policy on the state disk revoked.
-func (a *Agent) checkRevoked(errand attest.Errand) error {
+func (a *Agent) checkRevoked(errand channel.Errand) error {
 	_, newest := a.heldPolicies()
 	return newest.checkOperator(errand)
 }
 
-func (p signedPolicy) checkOperator(errand attest.Errand) error {
+func (p signedPolicy) checkOperator(errand channel.Errand) error {
 	if errand.Policy >= p.OperatorsFrom {
 		return nil
 	}

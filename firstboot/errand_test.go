@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -18,21 +18,21 @@ import (
 func TestOperatorsLeafIsForOneErrand(t *testing.T) {
 	s := newStage(t)
 	address, _ := s.serve(t)
-	as := func(e attest.Errand) wire.NodeClient { return errand(t, address, s.root, s.rootKey, e) }
-	for _, held := range []attest.Verb{attest.VerbInit, attest.VerbRecover, attest.VerbStatus, attest.VerbLogs} {
-		client := as(attest.Errand{Verb: held})
+	as := func(e channel.Errand) wire.NodeClient { return errand(t, address, s.root, s.rootKey, e) }
+	for _, held := range []channel.Verb{channel.VerbInit, channel.VerbRecover, channel.VerbStatus, channel.VerbLogs} {
+		client := as(channel.Errand{Verb: held})
 		_, err := client.Status(t.Context(), &wire.StatusRequest{})
-		if (status.Code(err) == codes.PermissionDenied) != (held != attest.VerbStatus) {
+		if (status.Code(err) == codes.PermissionDenied) != (held != channel.VerbStatus) {
 			t.Errorf("status by a leaf for %s: %v", held, err)
 		}
 		logs, err := client.Journal(t.Context(), &wire.JournalRequest{})
 		if err == nil {
 			_, err = logs.Recv()
 		}
-		if (status.Code(err) == codes.PermissionDenied) != (held != attest.VerbLogs) {
+		if (status.Code(err) == codes.PermissionDenied) != (held != channel.VerbLogs) {
 			t.Errorf("logs by a leaf for %s: %v", held, err)
 		}
-		if held == attest.VerbInit {
+		if held == channel.VerbInit {
 			continue
 		}
 		c := dial(t, client)
@@ -43,7 +43,7 @@ func TestOperatorsLeafIsForOneErrand(t *testing.T) {
 			t.Errorf("init by a leaf for %s: %v", held, last)
 		}
 	}
-	other := dial(t, as(attest.Errand{Verb: attest.VerbInit, Node: hullmark.NodeID{1}}))
+	other := dial(t, as(channel.Errand{Verb: channel.VerbInit, Node: hullmark.NodeID{1}}))
 	if err := other.call(); err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestOperatorsLeafIsForOneErrand(t *testing.T) {
 		t.Errorf("a leaf for another machine: %v", last)
 	}
 	own := s.node(t)
-	c := dial(t, as(attest.Errand{Verb: attest.VerbInit, Node: own}))
+	c := dial(t, as(channel.Errand{Verb: channel.VerbInit, Node: own}))
 	c.ticket(c.admit(s))
 	c.receive()
 	c.proceed()
@@ -77,7 +77,7 @@ func TestPolicyRevokesOperatorsLeaves(t *testing.T) {
 		s, _ := returning(t, time.Now().Add(year))
 		s.holds(t, s.signed(t, revoking))
 		address, _ := s.serve(t)
-		c := dial(t, errand(t, address, s.root, s.rootKey, attest.Errand{Verb: attest.VerbRecover, Policy: version}))
+		c := dial(t, errand(t, address, s.root, s.rootKey, channel.Errand{Verb: channel.VerbRecover, Policy: version}))
 		c.kind = hullmark.Recover
 		c.ticket(c.admit(s))
 		c.receive()
@@ -87,7 +87,7 @@ func TestPolicyRevokesOperatorsLeaves(t *testing.T) {
 		if _, last := c.rest(); last.GetReady() != ready || !ready && last.GetFailed().GetCode() != "operator-revoked" {
 			t.Errorf("a leaf of version %d: %v", version, last)
 		}
-		x := &exchange{agent: s.agent, errand: attest.Errand{Policy: version}}
+		x := &exchange{agent: s.agent, errand: channel.Errand{Policy: version}}
 		if err := x.checkOperator(s.signed(t, revoking), false); (err == nil) != ready {
 			t.Errorf("a leaf of version %d, by the policy that is brought: %v", version, err)
 		}

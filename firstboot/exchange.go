@@ -14,6 +14,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
@@ -36,7 +37,7 @@ type exchange struct {
 	node hullmark.NodeID
 	kind hullmark.TicketKind
 	// errand is what the operator's leaf is good for.
-	errand  attest.Errand
+	errand  channel.Errand
 	ticket  hullmark.Ticket
 	opened  statedisk.Opened
 	proceed *wire.Proceed
@@ -197,7 +198,7 @@ func (x *exchange) sendProof(p *prover.Prover, secret hullmark.Secret, hello []b
 	if !ok {
 		return errors.New("the channel has no peer")
 	}
-	key, err := attest.ChannelKey(from)
+	key, err := channel.Key(from)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/config"
 	"github.com/hullmark/hullmark/internal/agenttest"
@@ -110,11 +110,11 @@ func newFlooded(t *testing.T) *flooded {
 
 // look takes the node's evidence as hullmark init --dry-run does: a connection, the call, M1 to M3, and a denial that leaves the node as it was.
 func (s *flooded) look(t *testing.T, from *net.Dialer) error {
-	certificate, err := attest.NewOperator(s.root, s.rootKey, attest.Errand{Verb: attest.VerbInit})
+	certificate, err := channel.NewOperator(s.root, s.rootKey, channel.Errand{Verb: channel.VerbInit})
 	if err != nil {
 		return err
 	}
-	client, err := grpc.NewClient("passthrough:///"+s.at, grpc.WithTransportCredentials(attest.OperatorCredentials(certificate)),
+	client, err := grpc.NewClient("passthrough:///"+s.at, grpc.WithTransportCredentials(channel.OperatorCredentials(certificate)),
 		grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) { return from.DialContext(ctx, "tcp", to) }))
 	if err != nil {
 		return err

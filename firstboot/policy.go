@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
 )
@@ -56,7 +56,7 @@ func openPolicy(envelope []byte, pinned hullmark.ClusterRoot) (signedPolicy, err
 	if p.Schema != policySchema {
 		return signedPolicy{}, fmt.Errorf("policy: schema %.40q, want %q", p.Schema, policySchema)
 	}
-	roots, err := attest.ParseRoots(signed.Root(), p.HandOvers)
+	roots, err := channel.ParseRoots(signed.Root(), p.HandOvers)
 	if err != nil {
 		return signedPolicy{}, fmt.Errorf("policy: %w", err)
 	}

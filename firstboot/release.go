@@ -13,9 +13,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
+	"github.com/hullmark/hullmark/internal/limit"
 )
 
 // maxStreams bounds what one connection asks at once, maxStrangers the connections
@@ -33,7 +34,7 @@ const (
 
 // serve waits for the operator and asks the join services. It returns when ctx ends or the machine is to restart.
 func (a *Agent) serve(ctx context.Context) error {
-	tls, err := attest.NodeConfig(a.config.ClusterRoot)
+	tls, err := channel.NodeTLS(a.config.ClusterRoot)
 	if err != nil {
 		return err
 	}
@@ -51,7 +52,7 @@ func (a *Agent) serve(ctx context.Context) error {
 }
 
 func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds credentials.TransportCredentials) error {
-	server := grpc.NewServer(grpc.Creds(attest.ByHandshake(creds)), grpc.MaxRecvMsgSize(wire.MaxFromVerifier),
+	server := grpc.NewServer(grpc.Creds(limit.AuthenticatedByHandshake(creds)), grpc.MaxRecvMsgSize(wire.MaxFromVerifier),
 		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(handshakeTimeout))
 	wire.RegisterNodeServer(server, &nodeServer{agent: a})
 	if a.over = make(chan error, 1); a.turn.isKept() {
@@ -61,7 +62,7 @@ func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds creden
 	}
 	a.setUp = time.Since(a.online)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(attest.NewDoor(listener, maxStrangers)) }()
+	go func() { served <- server.Serve(limit.NewListener(listener, maxStrangers)) }()
 	go a.keepAdvancing(ctx)
 	stopDialling := a.startDialling(ctx)
 	defer stopDialling()
@@ -128,7 +129,7 @@ func (a *Agent) waiting() string {
 
 // Status returns the status document.
 func (n *nodeServer) Status(ctx context.Context, _ *wire.StatusRequest) (*wire.StatusReply, error) {
-	if err := n.agent.permit(ctx, attest.VerbStatus); err != nil {
+	if err := n.agent.permit(ctx, channel.VerbStatus); err != nil {
 		return nil, err
 	}
 	return &wire.StatusReply{Json: n.agent.Status.Document()}, nil
@@ -136,7 +137,7 @@ func (n *nodeServer) Status(ctx context.Context, _ *wire.StatusRequest) (*wire.S
 
 // Journal streams the log of this boot.
 func (n *nodeServer) Journal(_ *wire.JournalRequest, stream grpc.ServerStreamingServer[wire.JournalChunk]) error {
-	if err := n.agent.permit(stream.Context(), attest.VerbLogs); err != nil {
+	if err := n.agent.permit(stream.Context(), channel.VerbLogs); err != nil {
 		return err
 	}
 	if err := n.agent.Machine.Journal(stream.Context(), chunks{stream}); err != nil {

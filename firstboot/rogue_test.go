@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 )
 
 func newKey(t *testing.T) *ecdsa.PrivateKey {
@@ -60,7 +60,7 @@ func TestRogueService(t *testing.T) {
 	same := func(*x509.Certificate) {}
 	strange := func(s *stage, t *testing.T) tls.Certificate {
 		key := newKey(t)
-		root, err := attest.NewRoot(key)
+		root, err := channel.NewRoot(key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ func TestRogueService(t *testing.T) {
 			return chain
 		}, "a chain of 4"},
 		"an operator's certificate": {func(s *stage, t *testing.T) tls.Certificate {
-			chain, err := attest.NewOperator(s.root, s.rootKey, attest.Errand{Verb: attest.VerbInit})
+			chain, err := channel.NewOperator(s.root, s.rootKey, channel.Errand{Verb: channel.VerbInit})
 			if err != nil {
 				t.Fatal(err)
 			}

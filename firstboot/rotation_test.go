@@ -18,6 +18,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -170,7 +171,7 @@ func TestUnsignedKeysAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, err := attest.NewRoot(stranger)
+	root, err := channel.NewRoot(stranger)
 	if err != nil {
 		t.Fatal(err)
 	}

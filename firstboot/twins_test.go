@@ -21,6 +21,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/config"
@@ -51,7 +52,7 @@ func newStage(t *testing.T) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, err := attest.NewRoot(key)
+	root, err := channel.NewRoot(key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func (s *stage) serve(t *testing.T) (address string, ended chan error) {
 	if err := s.agent.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	tls, err := attest.NodeConfig(s.agent.config.ClusterRoot)
+	tls, err := channel.NodeTLS(s.agent.config.ClusterRoot)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,15 +138,15 @@ func (s *stage) serve(t *testing.T) (address string, ended chan error) {
 func operator(t *testing.T, address string, root *x509.Certificate, key *ecdsa.PrivateKey) wire.NodeClient {
 	t.Helper()
 	return verbs{
-		NodeClient: errand(t, address, root, key, attest.Errand{Verb: attest.VerbInit}),
-		status:     errand(t, address, root, key, attest.Errand{Verb: attest.VerbStatus}), logs: errand(t, address, root, key, attest.Errand{Verb: attest.VerbLogs}),
+		NodeClient: errand(t, address, root, key, channel.Errand{Verb: channel.VerbInit}),
+		status:     errand(t, address, root, key, channel.Errand{Verb: channel.VerbStatus}), logs: errand(t, address, root, key, channel.Errand{Verb: channel.VerbLogs}),
 	}
 }
 
 // recoverer is operator for recover.
 func recoverer(t *testing.T, address string, s *stage) wire.NodeClient {
 	t.Helper()
-	return errand(t, address, s.root, s.rootKey, attest.Errand{Verb: attest.VerbRecover})
+	return errand(t, address, s.root, s.rootKey, channel.Errand{Verb: channel.VerbRecover})
 }
 
 type verbs struct {
@@ -162,13 +163,13 @@ func (v verbs) Journal(ctx context.Context, r *wire.JournalRequest, o ...grpc.Ca
 }
 
 // errand dials the node with a certificate for an errand.
-func errand(t *testing.T, address string, root *x509.Certificate, key *ecdsa.PrivateKey, e attest.Errand) wire.NodeClient {
+func errand(t *testing.T, address string, root *x509.Certificate, key *ecdsa.PrivateKey, e channel.Errand) wire.NodeClient {
 	t.Helper()
-	certificate, err := attest.NewOperator(root, key, e)
+	certificate, err := channel.NewOperator(root, key, e)
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(attest.OperatorCredentials(certificate)))
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(channel.OperatorCredentials(certificate)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +262,7 @@ func (c call) tryAdmit(s *stage) (attest.Claims, error) {
 
 func (c call) begin(s *stage, hello []byte) (*verifier.Exchange, error) {
 	from, _ := peer.FromContext(c.stream.Context())
-	key, err := attest.ChannelKey(from)
+	key, err := channel.Key(from)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,9 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/limit"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -50,7 +52,7 @@ type advance struct {
 // Epoch moves the epoch of a node that is Ready on: E1 to E4 (docs/protocol.md, While a node is Ready). It shows by its disk's
 // epoch key who it is, and changes nothing but its own record's numbers.
 func (s *Service) Epoch(stream wire.JoinService_EpochServer) error {
-	if !attest.FirstCall(stream.Context()) {
+	if !limit.FirstCall(stream.Context()) {
 		return nil
 	}
 	a := &advance{service: s, stream: stream, ctx: context.WithoutCancel(stream.Context())}
@@ -117,7 +119,7 @@ func (a *advance) verify(ask *wire.EpochAsk) error {
 	if !ok {
 		return errors.New("epoch: the channel's peer is unknown")
 	}
-	channel, err := attest.ChannelKey(other)
+	channel, err := channel.Key(other)
 	if err != nil {
 		return err
 	}

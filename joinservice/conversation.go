@@ -13,6 +13,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/attest/wire"
 )
@@ -103,7 +104,7 @@ func (c *Conversation) challenge(roots []hullmark.ClusterRoot, anchor verifier.A
 	if !ok {
 		return nil, errors.New("exchange: the channel's peer is unknown")
 	}
-	channelKey, err := attest.ChannelKey(other)
+	channelKey, err := channel.Key(other)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -235,7 +235,7 @@ func openPolicy(envelope []byte, root hullmark.ClusterRoot) (policy measurements
 
 // RootsOf returns the roots that nodes' configurations may name by a policy: the one that signed it, and those that have handed over to it.
 func RootsOf(policy measurements.Policy, signer hullmark.ClusterRoot) ([]hullmark.ClusterRoot, error) {
-	return attest.ParseRoots(signer, policy.HandOvers)
+	return channel.ParseRoots(signer, policy.HandOvers)
 }
 
 // HandOvers returns the certificates, in DER, that lead to the service's root from roots that nodes' configurations may still name.

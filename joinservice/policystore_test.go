@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/policytest"
@@ -274,7 +274,7 @@ func TestPolicyStoreRefusesRoots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	byStranger, err := attest.NewHandOver(stranger.Root.Certificate, stranger.Root.Key, stranger.Root.Key.Public())
+	byStranger, err := channel.NewHandOver(stranger.Root.Certificate, stranger.Root.Key, stranger.Root.Key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}

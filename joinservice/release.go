@@ -13,6 +13,7 @@ import (
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/limit"
 )
 
 // progressPause is how long is waited at least between two writes of a machine's progress.
@@ -63,7 +64,7 @@ func (x *release) run() (err error) {
 	if err := x.attest(); err != nil {
 		return err
 	}
-	defer attest.Welcome(x.ctx)()
+	defer limit.Authenticated(x.ctx)()
 	mine := x.service.takeTurn(x.claims.Node)
 	defer x.service.endTurn(x.claims.Node, mine)
 	x.conversation.over = mine.over

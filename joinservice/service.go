@@ -15,14 +15,14 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/limit"
 )
 
 const (
-	// MaxStrangers bounds the connections, and the exchanges, whose evidence is not verified yet.
+	// MaxUnauthenticated bounds the connections, and the exchanges, whose evidence is not verified yet.
 	// Beyond them, only members have streams, each member one.
-	MaxStrangers = 128
+	MaxUnauthenticated = 128
 	// maxHeaders bounds the headers of a call, in bytes.
 	maxHeaders = 8 << 10
 	// handshake bounds TLS and HTTP/2 handshakes, and how long a connection stays without a stream.
@@ -97,7 +97,7 @@ const (
 func (s *Service) InFlight() int64 { return s.inFlight.Load() }
 
 // Server returns a server of the exchange, bounded against strangers, over
-// attest's TLS; config is attest.ServiceConfig's. It is served behind an attest.Door with MaxStrangers places.
+// TLS; config is channel.ServiceTLS's. It is served behind a limit.Listener with MaxUnauthenticated slots.
 func (s *Service) Server(config *tls.Config) *grpc.Server {
 	server := grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(config)),
@@ -114,7 +114,7 @@ func (s *Service) Server(config *tls.Config) *grpc.Server {
 // Release runs one exchange. Its end is never a status with a reason: a machine
 // that is refused learns what Conversation says, and nothing from the stream.
 func (s *Service) Release(stream wire.JoinService_ReleaseServer) error {
-	if !attest.FirstCall(stream.Context()) {
+	if !limit.FirstCall(stream.Context()) {
 		return nil // A node has one exchange on a connection.
 	}
 	s.inFlight.Add(1)
@@ -147,7 +147,7 @@ func outcomeOf(err error) string {
 
 // enter takes one of the places for strangers, if there is one.
 func (s *Service) enter() bool {
-	if s.strangers.Add(1) > MaxStrangers {
+	if s.strangers.Add(1) > MaxUnauthenticated {
 		s.strangers.Add(-1)
 		return false
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/memrecords"
 	"github.com/hullmark/hullmark/joinservice"
@@ -402,8 +403,8 @@ func TestBusyService(t *testing.T) {
 	s := newSite(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	for range joinservice.MaxStrangers {
-		connection, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(attest.JoinConfig(s.cluster.ID()))))
+	for range joinservice.MaxUnauthenticated {
+		connection, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(channel.JoinTLS(s.cluster.ID()))))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -412,7 +413,7 @@ func TestBusyService(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waitFor(t, func() bool { return s.service.InFlight() == joinservice.MaxStrangers })
+	waitFor(t, func() bool { return s.service.InFlight() == joinservice.MaxUnauthenticated })
 	s.denied(t, "busy", true, "the join service has as many exchanges under way as it takes")
 	cancel()
 	waitFor(t, func() bool { return s.service.InFlight() == 0 })
@@ -443,11 +444,11 @@ func TestNewerExchangeEndsTheOlder(t *testing.T) {
 func TestRogueServiceIsNotDialled(t *testing.T) {
 	s := newSite(t)
 	rogue := newCluster(t)
-	leaf, err := attest.NewService(rogue.Root.Certificate, rogue.Online.Certificate, rogue.Online.Key)
+	leaf, err := channel.NewService(rogue.Root.Certificate, rogue.Online.Certificate, rogue.Online.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", attest.ServiceConfig(leaf))
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", channel.ServiceTLS(leaf))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/memrecords"
 	"github.com/hullmark/hullmark/internal/nodetest"
@@ -79,7 +79,7 @@ func (s *site) replica(t *testing.T) (*joinservice.Service, *grpc.Server, string
 		},
 		Log: slog.New(slog.NewJSONHandler(&s.journal, nil)),
 	}
-	leaf, err := attest.NewService(s.cluster.Root.Certificate, s.cluster.Online.Certificate, s.cluster.Online.Key)
+	leaf, err := channel.NewService(s.cluster.Root.Certificate, s.cluster.Online.Certificate, s.cluster.Online.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func (s *site) replica(t *testing.T) (*joinservice.Service, *grpc.Server, string
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := service.Server(attest.ServiceConfig(leaf))
+	server := service.Server(channel.ServiceTLS(leaf))
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	return service, server, listener.Addr().String()

@@ -55,7 +55,7 @@ type Policy struct {
 	Rotation uint64 `json:"rotation,omitempty"`
 	// Keys commits to the keys of that rotation: nothing else is taken from a join service, or handed out by one.
 	Keys hullmark.KeysDigest `json:"keys,omitzero"`
-	// OperatorsFrom refuses operators' leaves that were made by an earlier policy's version (attest.Errand), at nodes that hold this one. It never falls.
+	// OperatorsFrom refuses operators' leaves that were made by an earlier policy's version (channel.Errand), at nodes that hold this one. It never falls.
 	OperatorsFrom uint64 `json:"operatorsFrom,omitempty"`
 	// HandOvers are certificates, in DER, of the roots that nodes' configurations may still name beside the one that signs: the newest first, each time the one by
 	// which a root handed over to the next, and that root's own. Package attest reads them.

@@ -67,7 +67,7 @@ type Exchange struct {
 }
 
 // Begin does what needs no TPM: it holds M1 to the limits and to the anchor. Verify holds the claims to this cluster's roots: the present one, and those
-// that have handed over to it. channelKey is attest.ChannelKey's result
+// that have handed over to it. channelKey is channel.Key's result
 // for the channel on which hello, the bytes of M1, arrived.
 func Begin(hello, channelKey []byte, roots []hullmark.ClusterRoot, anchor Anchor) (*Exchange, error) {
 	message, err := wire.DecodeHello(hello)

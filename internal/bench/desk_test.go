@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/jointest"
 	"github.com/hullmark/hullmark/internal/memrecords"
@@ -109,7 +109,7 @@ func newDesk(b *testing.B) *desk {
 	if err != nil {
 		b.Fatal(err)
 	}
-	d := &desk{peer: channel(b, c), places: make(chan struct{}, places)}
+	d := &desk{peer: newPeer(b, c), places: make(chan struct{}, places)}
 	document := nodetest.Document(b, "image")
 	var rules []measurements.Member
 	for i := range machines {
@@ -123,15 +123,15 @@ func newDesk(b *testing.B) *desk {
 	return d
 }
 
-// channel makes one TLS connection, whose key all exchanges are bound to.
-func channel(b *testing.B, c *cluster.Cluster) *peer.Peer {
+// newPeer makes one TLS connection, whose key all exchanges are bound to.
+func newPeer(b *testing.B, c *cluster.Cluster) *peer.Peer {
 	b.Helper()
-	leaf, err := attest.NewService(c.Root.Certificate, c.Online.Certificate, c.Online.Key)
+	leaf, err := channel.NewService(c.Root.Certificate, c.Online.Certificate, c.Online.Key)
 	if err != nil {
 		b.Fatal(err)
 	}
 	near, far := net.Pipe()
-	client, server := tls.Client(near, attest.JoinConfig(c.ID())), tls.Server(far, attest.ServiceConfig(leaf))
+	client, server := tls.Client(near, channel.JoinTLS(c.ID())), tls.Server(far, channel.ServiceTLS(leaf))
 	done := make(chan error, 1)
 	go func() { done <- client.Handshake() }()
 	if err := errors.Join(server.Handshake(), <-done); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
@@ -25,7 +26,7 @@ type machine struct {
 	proof *wire.Proof
 }
 
-func newMachine(b *testing.B, name string, root hullmark.ClusterRoot, document measurements.Document, channel *peer.Peer) *machine {
+func newMachine(b *testing.B, name string, root hullmark.ClusterRoot, document measurements.Document, from *peer.Peer) *machine {
 	b.Helper()
 	ak, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -44,7 +45,7 @@ func newMachine(b *testing.B, name string, root hullmark.ClusterRoot, document m
 	if err != nil {
 		b.Fatal(err)
 	}
-	channelKey, err := attest.ChannelKey(channel)
+	channelKey, err := channel.Key(from)
 	if err != nil {
 		b.Fatal(err)
 	}

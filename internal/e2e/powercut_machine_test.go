@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/backoff"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
@@ -171,11 +171,11 @@ func (s *status) follow(agent string, operator *cluster.Cluster, ended <-chan st
 		<-ended
 		cancel()
 	}()
-	certificate, err := operator.Operator(attest.VerbStatus, hullmark.NodeID{})
+	certificate, err := operator.Operator(channel.VerbStatus, hullmark.NodeID{})
 	if err != nil {
 		panic(err)
 	}
-	connection, err := grpc.NewClient("passthrough:///"+agent, grpc.WithTransportCredentials(attest.OperatorCredentials(certificate)), grpc.WithNoProxy(),
+	connection, err := grpc.NewClient("passthrough:///"+agent, grpc.WithTransportCredentials(channel.OperatorCredentials(certificate)), grpc.WithNoProxy(),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Second, Multiplier: 1, MaxDelay: time.Second}, MinConnectTimeout: 15 * time.Second}))
 	if err != nil {
 		panic(err)

@@ -25,15 +25,15 @@ type choice struct {
 // cut off before or after. An exchange whose node is gone ends at once, unless it falls behind: then it goes on at any time.
 func (r *run) choices() []choice {
 	for _, p := range r.procs {
-		if p.kind == "service" && p.channel.nodeGone && !p.slow {
+		if p.kind == "service" && p.transit.nodeGone && !p.slow {
 			return slices.Concat(r.steps(p), r.fallsBehind(p), r.restarts())
 		}
-		if p.kind == "service" && !p.started || p.kind == "workload" && p.ready() || p.kind == "service" && p.channel.workload && p.ready() {
+		if p.kind == "service" && !p.started || p.kind == "workload" && p.ready() || p.kind == "service" && p.transit.workload && p.ready() {
 			return r.steps(p)
 		}
 	}
 	for i := range r.w.machines {
-		if p := r.of("agent", i); p != nil && (private[p.op] || p.op == "receive" && len(p.channel.toNode) > 0) {
+		if p := r.of("agent", i); p != nil && (private[p.op] || p.op == "receive" && len(p.transit.toNode) > 0) {
 			return slices.Concat(r.steps(p), r.power(i))
 		}
 		if m := r.w.machines[i].mode; m == off || m == waiting {
@@ -301,11 +301,11 @@ func (r *run) state() [16]byte {
 				over = true
 			default:
 			}
-			fmt.Fprintf(&t, "%v %v %v %v ", p.version == v, over, p.channel.past, p.slow)
-			for _, m := range slices.Concat(p.channel.toService, p.channel.toNode) {
+			fmt.Fprintf(&t, "%v %v %v %v ", p.version == v, over, p.transit.past, p.slow)
+			for _, m := range slices.Concat(p.transit.toService, p.transit.toNode) {
 				t.WriteString(messageText(m) + ",")
 			}
-			fmt.Fprintln(&t, p.channel.nodeGone, p.channel.serviceGone)
+			fmt.Fprintln(&t, p.transit.nodeGone, p.transit.serviceGone)
 		}
 		t.WriteString(strings.Join(p.history, "\n"))
 		t.WriteByte('\n')

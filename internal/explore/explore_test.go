@@ -22,6 +22,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/firstboot"
 	"github.com/hullmark/hullmark/internal/explore/seam"
 	"github.com/hullmark/hullmark/internal/jointest"
@@ -158,12 +159,12 @@ func newSite(t *testing.T, s scenario) *site {
 
 // handshake makes the one real channel whose keys all exchanges are bound to.
 func (x *site) handshake(t *testing.T) {
-	leaf, err := attest.NewService(x.cluster.Root.Certificate, x.cluster.Online.Certificate, x.cluster.Online.Key)
+	leaf, err := channel.NewService(x.cluster.Root.Certificate, x.cluster.Online.Certificate, x.cluster.Online.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ours, theirs := net.Pipe()
-	ends := []*tls.Conn{tls.Client(ours, attest.JoinConfig(x.cluster.ID())), tls.Server(theirs, attest.ServiceConfig(leaf))}
+	ends := []*tls.Conn{tls.Client(ours, channel.JoinTLS(x.cluster.ID())), tls.Server(theirs, channel.ServiceTLS(leaf))}
 	failed := make(chan error)
 	for _, end := range ends {
 		go func() { failed <- end.Handshake() }()

@@ -229,7 +229,7 @@ func (r *run) checkKeys(d *disk) {
 
 // checkNewest looks whether a control plane that was brought the newest keys has them.
 func (r *run) checkNewest(p *proc) {
-	if len(r.site.rotations) == 0 || p.forged || p.channel == nil {
+	if len(r.site.rotations) == 0 || p.forged || p.transit == nil {
 		return
 	}
 	if brought := holdings[p.level].keys; r.site.rotationOf(r.disk().files[statedisk.ManifestFile]) < brought {

@@ -27,7 +27,7 @@ import (
 type proc struct {
 	kind             string
 	machine, replica int
-	channel          *channel
+	transit          *transit
 	// history is all that it was told since it began. What it does next depends on nothing else.
 	history []string
 	// op is the step at which it is parked; options are what may come of it, those that begin with "!" by a fault.
@@ -53,8 +53,8 @@ type proc struct {
 	level  int
 }
 
-// channel is an exchange's messages under way.
-type channel struct {
+// transit is an exchange's messages under way.
+type transit struct {
 	toService, toNode []proto.Message
 	// nodeGone and serviceGone say that an end will send nothing more.
 	nodeGone, serviceGone bool
@@ -153,13 +153,13 @@ func (r *run) advance(p *proc, came string) {
 
 func (r *run) remove(p *proc) {
 	r.procs = slices.DeleteFunc(r.procs, func(q *proc) bool { return p == q })
-	if p.channel == nil {
+	if p.transit == nil {
 		return
 	}
 	if p.kind == "service" {
-		p.channel.serviceGone = true
+		p.transit.serviceGone = true
 	} else {
-		p.channel.nodeGone = true
+		p.transit.nodeGone = true
 	}
 }
 

@@ -48,12 +48,12 @@ func epoch(s *joinservice.Service, e *serviceEnd)   { _ = s.Epoch(epochService{s
 // open makes a channel and the replica's end of it, and returns the node's.
 func (r *run) open(replica int, call func(*joinservice.Service, *serviceEnd)) *nodeEnd {
 	p := r.cur
-	c := &channel{machine: p.machine, past: r.w.machines[p.machine].past, workload: p.kind == "workload"}
-	if p.channel != nil {
-		p.channel.nodeGone = true
+	c := &transit{machine: p.machine, past: r.w.machines[p.machine].past, workload: p.kind == "workload"}
+	if p.transit != nil {
+		p.transit.nodeGone = true
 	}
-	p.channel, p.level = c, r.w.levels[replica]
-	s := &proc{kind: "service", machine: p.machine, replica: replica, channel: c}
+	p.transit, p.level = c, r.w.levels[replica]
+	s := &proc{kind: "service", machine: p.machine, replica: replica, transit: c}
 	r.spawn(s, func(context.Context) { call(r.services[replica], &serviceEnd{run: r, c: c, p: s}) })
 	return &nodeEnd{run: r, c: c, p: p}
 }
@@ -61,7 +61,7 @@ func (r *run) open(replica int, call func(*joinservice.Service, *serviceEnd)) *n
 // nodeEnd is the node's end of a channel.
 type nodeEnd struct {
 	run    *run
-	c      *channel
+	c      *transit
 	p      *proc
 	closed bool
 }
@@ -159,7 +159,7 @@ func (s nodeStream) Recv() (*wire.FromVerifier, error) {
 // serviceEnd is the service's end of a channel.
 type serviceEnd struct {
 	run *run
-	c   *channel
+	c   *transit
 	p   *proc
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
@@ -311,7 +312,7 @@ func (r *run) workload(machine int) {
 		secret, err := keys.Activate(m.GetChallenge().GetCredential(), m.GetChallenge().GetSecret())
 		must(err)
 		from, _ := peer.FromContext(s.Context())
-		channel, err := attest.ChannelKey(from)
+		channel, err := channel.Key(from)
 		must(err)
 		binding, err := attest.Bind(channel, secret, hello)
 		must(err)

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 )
 
@@ -85,7 +85,7 @@ const patience = 20 * time.Second
 func clientHello(root hullmark.ClusterRoot) []byte {
 	near, far := net.Pipe()
 	go func() {
-		_ = tls.Client(near, attest.JoinConfig(root)).Handshake()
+		_ = tls.Client(near, channel.JoinTLS(root)).Handshake()
 	}()
 	defer near.Close()
 	hello := make([]byte, 16<<10)
@@ -153,7 +153,7 @@ func (w *weapons) shake() (*tls.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	config := attest.JoinConfig(w.Root)
+	config := channel.JoinTLS(w.Root)
 	config.VerifyConnection = nil // An attacker takes any answer, and has more important things to compute.
 	config.NextProtos = []string{"h2"}
 	conn := tls.Client(raw, config)

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot"
@@ -208,7 +208,7 @@ func PolicyStore(t testing.TB, c *cluster.Cluster, members ...measurements.Membe
 // Serve starts the service, for the first time or after Stop.
 func (s *Site) Serve(t testing.TB) {
 	t.Helper()
-	leaf, err := attest.NewService(s.Cluster.Root.Certificate, s.Cluster.Online.Certificate, s.Cluster.Online.Key)
+	leaf, err := channel.NewService(s.Cluster.Root.Certificate, s.Cluster.Online.Certificate, s.Cluster.Online.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func (s *Site) Serve(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tls := attest.ServiceConfig(attest.WithHandOvers(leaf, s.Service.Policy.HandOvers()))
+	tls := channel.ServiceTLS(channel.WithHandOvers(leaf, s.Service.Policy.HandOvers()))
 	s.server = s.Service.Server(tls)
 	if s.EditOpened != nil || s.EditProceed != nil {
 		s.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(tls)), grpc.MaxRecvMsgSize(wire.MaxFromNode))

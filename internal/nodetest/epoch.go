@@ -12,6 +12,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 )
 
@@ -44,7 +45,7 @@ func (n *Node) EpochCall() *EpochCall {
 
 // Do makes the call. A denial is no error.
 func (c *EpochCall) Do(ctx context.Context, address string, root hullmark.ClusterRoot) error {
-	config := attest.JoinConfig(root)
+	config := channel.JoinTLS(root)
 	raw, err := net.Dial("tcp", address)
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func (c *EpochCall) ask(info credentials.AuthInfo) (*wire.EpochAsk, error) {
 	if err != nil {
 		return nil, err
 	}
-	channel, err := attest.ChannelKey(&peer.Peer{AuthInfo: info})
+	channel, err := channel.Key(&peer.Peer{AuthInfo: info})
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/tpmtest"
@@ -178,7 +179,7 @@ func (n *Node) Prepare(t testing.TB) {
 // until the test ends, and returns its address.
 func (n *Node) Serve(t *testing.T, root hullmark.ClusterRoot) string {
 	t.Helper()
-	config, err := attest.NodeConfig(root)
+	config, err := channel.NodeTLS(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +254,7 @@ func (n *Node) Dial(ctx context.Context, address string, root hullmark.ClusterRo
 	}
 	connection, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", to) }),
-		grpc.WithTransportCredentials(credentials.NewTLS(attest.JoinConfig(root))),
+		grpc.WithTransportCredentials(credentials.NewTLS(channel.JoinTLS(root))),
 		grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MaxFromVerifier)))
 	if err != nil {
@@ -391,7 +392,7 @@ func (n *Node) quote(p *prover.Prover, ctx context.Context, secret hullmark.Secr
 	if !ok {
 		return nil, errors.New("the stream has no peer")
 	}
-	channelKey, err := attest.ChannelKey(operator)
+	channelKey, err := channel.Key(operator)
 	if err != nil {
 		return nil, err
 	}

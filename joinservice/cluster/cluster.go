@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/measurements"
@@ -116,7 +116,7 @@ func (c *Cluster) makeRoot() (err error) {
 	if c.Root.Key, err = newKey(); err != nil {
 		return err
 	}
-	if c.Root.Certificate, err = attest.NewRoot(c.Root.Key); err != nil {
+	if c.Root.Certificate, err = channel.NewRoot(c.Root.Key); err != nil {
 		return err
 	}
 	return c.makeOnline()
@@ -126,7 +126,7 @@ func (c *Cluster) makeOnline() (err error) {
 	if c.Online.Key, err = newKey(); err != nil {
 		return err
 	}
-	c.Online.Certificate, err = attest.NewOnlineCA(c.Root.Certificate, c.Root.Key, c.Online.Key.Public())
+	c.Online.Certificate, err = channel.NewOnlineCA(c.Root.Certificate, c.Root.Key, c.Online.Key.Public())
 	return err
 }
 
@@ -138,11 +138,11 @@ func (c *Cluster) ID() hullmark.ClusterRoot {
 }
 
 // Operator returns a fresh client certificate for one connection to a node, which opens one verb there, and to no other node if the operator knows which it is.
-func (c *Cluster) Operator(verb attest.Verb, node hullmark.NodeID) (tls.Certificate, error) {
+func (c *Cluster) Operator(verb channel.Verb, node hullmark.NodeID) (tls.Certificate, error) {
 	policy, err := c.OpenPolicy()
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	operator, err := attest.NewOperator(c.Root.Certificate, c.Root.Key, attest.Errand{Verb: verb, Policy: policy.Version, Node: node})
-	return attest.WithHandOvers(operator, policy.HandOvers), err
+	operator, err := channel.NewOperator(c.Root.Certificate, c.Root.Key, channel.Errand{Verb: verb, Policy: policy.Version, Node: node})
+	return channel.WithHandOvers(operator, policy.HandOvers), err
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/joinservice"
 )
@@ -207,14 +207,14 @@ func FuzzDecode(f *testing.F) {
 
 func TestAuthoritiesServeTheExchange(t *testing.T) {
 	c := newFile(t).Cluster
-	operator, err := c.Operator(attest.VerbInit, hullmark.NodeID{})
+	operator, err := c.Operator(channel.VerbInit, hullmark.NodeID{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(operator.Certificate) != 2 {
 		t.Errorf("the operator's chain has %d certificates, want 2", len(operator.Certificate))
 	}
-	if err := attest.CheckOperator([]*x509.Certificate{operator.Leaf, c.Root.Certificate}, c.ID()); err != nil {
+	if err := channel.CheckOperator([]*x509.Certificate{operator.Leaf, c.Root.Certificate}, c.ID()); err != nil {
 		t.Error(err)
 	}
 }

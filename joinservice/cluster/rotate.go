@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/keys"
@@ -80,7 +80,7 @@ func (c *Cluster) RotateRoot() error {
 	if err := c.makeRoot(); err != nil {
 		return fmt.Errorf("rotate the root: %w", err)
 	}
-	handOver, err := attest.NewHandOver(earlier.Certificate, earlier.Key, c.Root.Key.Public())
+	handOver, err := channel.NewHandOver(earlier.Certificate, earlier.Key, c.Root.Key.Public())
 	if err != nil {
 		return fmt.Errorf("rotate the root: %w", err)
 	}

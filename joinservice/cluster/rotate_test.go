@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/measurements"
@@ -78,7 +78,7 @@ func TestRotate(t *testing.T) {
 	if err != nil || held.Current() != 2 || !disk(c, 1).Equal(old) || disk(c, 2).Equal(old) {
 		t.Errorf("control planes hold generation %d, or an old disk's key changed: %v", held.Current(), err)
 	}
-	if _, err := attest.NewService(c.Root.Certificate, c.Online.Certificate, c.Online.Key); err != nil {
+	if _, err := channel.NewService(c.Root.Certificate, c.Online.Certificate, c.Online.Key); err != nil {
 		t.Errorf("the new online CA signs no service: %v", err)
 	}
 	if err := c.Online.Certificate.CheckSignatureFrom(c.Root.Certificate); err != nil {
@@ -208,7 +208,7 @@ func TestRotateRoot(t *testing.T) {
 // obeys looks at whether nodes whose configurations name these roots obey the cluster's operator.
 func obeys(t *testing.T, c *Cluster, want bool, pinned ...hullmark.ClusterRoot) {
 	t.Helper()
-	operator, err := c.Operator(attest.VerbInit, hullmark.NodeID{})
+	operator, err := c.Operator(channel.VerbInit, hullmark.NodeID{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func obeys(t *testing.T, c *Cluster, want bool, pinned ...hullmark.ClusterRoot) 
 		t.Fatal(err)
 	}
 	for _, root := range pinned {
-		if err := attest.CheckOperator(chain, root); (err == nil) != want || slices.Contains(roots, root) != want {
+		if err := channel.CheckOperator(chain, root); (err == nil) != want || slices.Contains(roots, root) != want {
 			t.Errorf("a node of root %s: %v; the roots are %v", root, err, roots)
 		}
 	}

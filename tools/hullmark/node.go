@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 )
 
@@ -54,7 +54,7 @@ func nodeStatus(ctx context.Context, o operatorOptions, out, notes io.Writer) er
 		return err
 	}
 	var reply *wire.StatusReply
-	connection, err := o.reach(ctx, file.Cluster, attest.Errand{Verb: attest.VerbStatus}, notes, func(client wire.NodeClient) error {
+	connection, err := o.reach(ctx, file.Cluster, channel.Errand{Verb: channel.VerbStatus}, notes, func(client wire.NodeClient) error {
 		attempt, cancel := context.WithTimeout(ctx, firstWord)
 		defer cancel()
 		reply, err = client.Status(attempt, &wire.StatusRequest{})
@@ -79,7 +79,7 @@ func nodeLogs(ctx context.Context, o operatorOptions, out, notes io.Writer) erro
 	}
 	var chunk *wire.JournalChunk
 	var receive func() (*wire.JournalChunk, error)
-	connection, err := o.reach(ctx, file.Cluster, attest.Errand{Verb: attest.VerbLogs}, notes, func(client wire.NodeClient) error {
+	connection, err := o.reach(ctx, file.Cluster, channel.Errand{Verb: channel.VerbLogs}, notes, func(client wire.NodeClient) error {
 		stream, err := client.Journal(ctx, &wire.JournalRequest{})
 		if err != nil {
 			return err

@@ -23,6 +23,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/nodump"
 	"github.com/hullmark/hullmark/joinservice"
@@ -156,7 +157,7 @@ func readPassphraseFile(file string) (hullmark.Secret, error) {
 // but the system's, and the operator's certificate, made for this connection alone.
 func dial(address string, operator tls.Certificate) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(attest.OperatorCredentials(operator)),
+		grpc.WithTransportCredentials(channel.OperatorCredentials(operator)),
 		grpc.WithNoProxy(),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
@@ -167,7 +168,7 @@ func dial(address string, operator tls.Certificate) (*grpc.ClientConn, error) {
 // reach dials the node until open succeeds on a connection to it, which is
 // returned and is the caller's to close. A node that does not answer is dialled
 // again until the deadline; one that refuses is not. Each connection has a certificate of its own, for the errand.
-func (o *operatorOptions) reach(ctx context.Context, c *cluster.Cluster, errand attest.Errand, notes io.Writer, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
+func (o *operatorOptions) reach(ctx context.Context, c *cluster.Cluster, errand channel.Errand, notes io.Writer, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
 	began := time.Now()
 	for {
 		connection, err := o.attempt(c, errand, open)
@@ -192,7 +193,7 @@ func (o *operatorOptions) reach(ctx context.Context, c *cluster.Cluster, errand 
 }
 
 // attempt makes one connection and tries to use it.
-func (o *operatorOptions) attempt(c *cluster.Cluster, errand attest.Errand, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
+func (o *operatorOptions) attempt(c *cluster.Cluster, errand channel.Errand, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
 	operator, err := c.Operator(errand.Verb, errand.Node)
 	if err != nil {
 		return nil, err

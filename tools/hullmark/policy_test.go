@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -123,7 +123,7 @@ func TestPolicyGroups(t *testing.T) {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cluster.Root.Certificate.Raw}) // any CA
 	s.write(t, "ca.pem", ca)
 	s.write(t, "two.pem", append(ca, ca...))
-	leaf, err := attest.NewOperator(s.cluster.Root.Certificate, s.cluster.Root.Key, attest.Errand{Verb: attest.VerbInit})
+	leaf, err := channel.NewOperator(s.cluster.Root.Certificate, s.cluster.Root.Key, channel.Errand{Verb: channel.VerbInit})
 	if err != nil {
 		t.Fatal(err)
 	}

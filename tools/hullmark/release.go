@@ -15,6 +15,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/joinservice"
@@ -133,8 +134,8 @@ func (r *release) call(ctx context.Context) (joinservice.Stream, *grpc.ClientCon
 }
 
 // errand is all that the node's end is shown a certificate for: one verb, and one machine if the operator names its endorsement key.
-func (r *release) errand() attest.Errand {
-	errand := attest.Errand{Verb: attest.Verb(r.kind)}
+func (r *release) errand() channel.Errand {
+	errand := channel.Errand{Verb: channel.Verb(r.kind)}
 	if r.anchor.Node != nil {
 		errand.Node = *r.anchor.Node
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot"
 	"github.com/hullmark/hullmark/internal/jointest"
@@ -122,7 +122,7 @@ func parse(t *testing.T, text []byte) (d firstboot.Document) {
 func askStatus(t *testing.T, o operatorOptions, c *cluster.Cluster) []byte {
 	t.Helper()
 	var reply *wire.StatusReply
-	connection, err := o.reach(t.Context(), c, attest.Errand{Verb: attest.VerbStatus}, t.Output(), func(client wire.NodeClient) (err error) {
+	connection, err := o.reach(t.Context(), c, channel.Errand{Verb: channel.VerbStatus}, t.Output(), func(client wire.NodeClient) (err error) {
 		reply, err = client.Status(t.Context(), &wire.StatusRequest{})
 		return err
 	})

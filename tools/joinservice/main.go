@@ -20,7 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
+	"github.com/hullmark/hullmark/internal/limit"
 	"github.com/hullmark/hullmark/internal/nodump"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
@@ -154,7 +156,7 @@ func prepare(o options) (a *app, err error) {
 func (a *app) serve(ctx context.Context, nodes, scrapes net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	exchange, http := a.service.Server(a.tls()), a.metrics.server(a.profile)
-	group.Go(func() error { return exchange.Serve(attest.NewDoor(nodes, joinservice.MaxStrangers)) })
+	group.Go(func() error { return exchange.Serve(limit.NewListener(nodes, joinservice.MaxUnauthenticated)) })
 	group.Go(func() error { return serveHTTP(http, scrapes) })
 	for _, work := range []func(context.Context) error{a.openKeyset, a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.noteRotation, a.settle, a.keepWatchdogQuiet} {
 		group.Go(func() error { return ignoreEnd(ctx, work(ctx)) })
@@ -169,16 +171,16 @@ func (a *app) serve(ctx context.Context, nodes, scrapes net.Listener) error {
 // tls shows nodes a leaf that is a day old at most, and the hand-overs of the policy in force.
 func (a *app) tls() *tls.Config {
 	leaf := &rotating{age: leafAge, make: func(time.Time) (tls.Certificate, error) {
-		return attest.NewService(a.credentials.root, a.credentials.online.Leaf, a.credentials.onlineKey())
+		return channel.NewService(a.credentials.root, a.credentials.online.Leaf, a.credentials.onlineKey())
 	}}
-	config := attest.ServiceConfig(tls.Certificate{})
+	config := channel.ServiceTLS(tls.Certificate{})
 	config.Certificates = nil
 	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		made, err := leaf.get()
 		if err != nil {
 			return nil, err
 		}
-		shown := attest.WithHandOvers(*made, a.policy.HandOvers())
+		shown := channel.WithHandOvers(*made, a.policy.HandOvers())
 		return &shown, nil
 	}
 	return config

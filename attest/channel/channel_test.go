@@ -1,4 +1,4 @@
-package attest_test
+package channel_test
 
 import (
 	"context"
@@ -22,6 +22,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 )
 
 // authority is a cluster's root and online CA.
@@ -34,10 +35,10 @@ func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	a := &authority{rootKey: newKey(t), onlineKey: newKey(t)}
 	var err error
-	if a.root, err = attest.NewRoot(a.rootKey); err != nil {
+	if a.root, err = channel.NewRoot(a.rootKey); err != nil {
 		t.Fatal(err)
 	}
-	if a.online, err = attest.NewOnlineCA(a.root, a.rootKey, a.onlineKey.Public()); err != nil {
+	if a.online, err = channel.NewOnlineCA(a.root, a.rootKey, a.onlineKey.Public()); err != nil {
 		t.Fatal(err)
 	}
 	return a
@@ -58,7 +59,7 @@ func (a *authority) id() hullmark.ClusterRoot {
 
 func (a *authority) operator(t *testing.T) tls.Certificate {
 	t.Helper()
-	certificate, err := attest.NewOperator(a.root, a.rootKey, attest.Errand{Verb: attest.VerbInit})
+	certificate, err := channel.NewOperator(a.root, a.rootKey, channel.Errand{Verb: channel.VerbInit})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +68,7 @@ func (a *authority) operator(t *testing.T) tls.Certificate {
 
 func (a *authority) service(t *testing.T) tls.Certificate {
 	t.Helper()
-	certificate, err := attest.NewService(a.root, a.online, a.onlineKey)
+	certificate, err := channel.NewService(a.root, a.online, a.onlineKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,23 +107,23 @@ func finish(connection *tls.Conn, first bool) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return attest.ChannelKey(&peer.Peer{AuthInfo: credentials.TLSInfo{State: connection.ConnectionState()}})
+	return channel.Key(&peer.Peer{AuthInfo: credentials.TLSInfo{State: connection.ConnectionState()}})
 }
 
 func TestOperatorReachesItsNode(t *testing.T) {
 	a := newAuthority(t)
-	node, err := attest.NodeConfig(a.id())
+	node, err := channel.NodeTLS(a.id())
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, errs := handshake(t, attest.OperatorConfig(a.operator(t)), node)
+	keys, errs := handshake(t, channel.OperatorTLS(a.operator(t)), node)
 	if errs[0] != nil || errs[1] != nil {
 		t.Fatal(errs)
 	}
 	if len(keys[0]) != attest.ChannelKeySize || string(keys[0]) != string(keys[1]) {
 		t.Error("the two ends of one channel export different keys")
 	}
-	again, _ := handshake(t, attest.OperatorConfig(a.operator(t)), node)
+	again, _ := handshake(t, channel.OperatorTLS(a.operator(t)), node)
 	if string(again[0]) == string(keys[0]) {
 		t.Error("two channels export the same key")
 	}
@@ -130,7 +131,7 @@ func TestOperatorReachesItsNode(t *testing.T) {
 
 func TestNodeRefuses(t *testing.T) {
 	a, stranger := newAuthority(t), newAuthority(t)
-	node, err := attest.NodeConfig(a.id())
+	node, err := channel.NodeTLS(a.id())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +151,7 @@ func TestNodeRefuses(t *testing.T) {
 		"the root itself":            {Certificate: [][]byte{a.root.Raw, a.root.Raw}, PrivateKey: a.rootKey},
 		"no certificate":             {},
 	} {
-		if _, errs := handshake(t, attest.OperatorConfig(certificate), node); errs[1] == nil {
+		if _, errs := handshake(t, channel.OperatorTLS(certificate), node); errs[1] == nil {
 			t.Errorf("%s: got past the handshake", name)
 		}
 	}
@@ -159,7 +160,7 @@ func TestNodeRefuses(t *testing.T) {
 // A refused operator shall read why, however the node's alert and the end of
 // the connection race with what the operator writes.
 func TestStrangerIsTold(t *testing.T) {
-	node, err := attest.NodeConfig(newAuthority(t).id())
+	node, err := channel.NodeTLS(newAuthority(t).id())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +173,7 @@ func TestStrangerIsTold(t *testing.T) {
 	defer server.Stop()
 	stranger := newAuthority(t).operator(t)
 	for range 50 {
-		connection, err := grpc.NewClient("passthrough:///"+listener.Addr().String(), grpc.WithTransportCredentials(attest.OperatorCredentials(stranger)))
+		connection, err := grpc.NewClient("passthrough:///"+listener.Addr().String(), grpc.WithTransportCredentials(channel.OperatorCredentials(stranger)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +188,7 @@ func TestStrangerIsTold(t *testing.T) {
 // dialled is a connection to a node that accepts the operator and then does what it is told.
 func dialled(t *testing.T, root hullmark.ClusterRoot, accepted func(net.Conn)) net.Conn {
 	t.Helper()
-	node, err := attest.NodeConfig(root)
+	node, err := channel.NodeTLS(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +222,7 @@ func TestOperatorDoesNotWaitForASilentNode(t *testing.T) {
 	near := dialled(t, a.id(), func(net.Conn) {})
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, _, err := attest.OperatorCredentials(a.operator(t)).ClientHandshake(ctx, "node", near); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := channel.OperatorCredentials(a.operator(t)).ClientHandshake(ctx, "node", near); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want the deadline", err)
 	}
 }
@@ -233,11 +234,11 @@ func TestChannelLosesNoByte(t *testing.T) {
 		_, _ = conn.Write([]byte("hello"))
 		_ = conn.Close()
 	})
-	conn, info, err := attest.OperatorCredentials(a.operator(t)).ClientHandshake(t.Context(), "node", near)
+	conn, info, err := channel.OperatorCredentials(a.operator(t)).ClientHandshake(t.Context(), "node", near)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := attest.ChannelKey(&peer.Peer{AuthInfo: info}); err != nil {
+	if _, err := channel.Key(&peer.Peer{AuthInfo: info}); err != nil {
 		t.Error(err)
 	}
 	got, err := io.ReadAll(iotest.OneByteReader(conn))
@@ -248,13 +249,13 @@ func TestChannelLosesNoByte(t *testing.T) {
 
 func TestNodeReachesItsService(t *testing.T) {
 	a, stranger := newAuthority(t), newAuthority(t)
-	if _, errs := handshake(t, attest.JoinConfig(a.id()), attest.ServiceConfig(a.service(t))); errs[0] != nil {
+	if _, errs := handshake(t, channel.JoinTLS(a.id()), channel.ServiceTLS(a.service(t))); errs[0] != nil {
 		t.Fatal(errs)
 	}
 	direct := a.operator(t)
 	mixed := stranger.service(t)
 	mixed.Certificate = append(mixed.Certificate[:2:2], a.root.Raw)
-	wide, err := attest.NewRoot(a.onlineKey) // a CA without a path length
+	wide, err := channel.NewRoot(a.onlineKey) // a CA without a path length
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +267,7 @@ func TestNodeReachesItsService(t *testing.T) {
 		"another's online CA, our root":    mixed,
 		"an online CA without path length": widened,
 	} {
-		if _, errs := handshake(t, attest.JoinConfig(a.id()), attest.ServiceConfig(certificate)); errs[0] == nil {
+		if _, errs := handshake(t, channel.JoinTLS(a.id()), channel.ServiceTLS(certificate)); errs[0] == nil {
 			t.Errorf("%s: was taken for a join service", name)
 		}
 	}
@@ -274,12 +275,12 @@ func TestNodeReachesItsService(t *testing.T) {
 
 func TestOlderTLSIsRefused(t *testing.T) {
 	a := newAuthority(t)
-	old := attest.ServiceConfig(a.service(t))
+	old := channel.ServiceTLS(a.service(t))
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
-	if _, errs := handshake(t, attest.JoinConfig(a.id()), old); errs[0] == nil {
+	if _, errs := handshake(t, channel.JoinTLS(a.id()), old); errs[0] == nil {
 		t.Error("TLS 1.2 was accepted")
 	}
-	if _, err := attest.ChannelKey(&peer.Peer{}); err == nil {
+	if _, err := channel.Key(&peer.Peer{}); err == nil {
 		t.Error("a channel without TLS has a key")
 	}
 }

@@ -1,4 +1,6 @@
-package attest
+// Package channel is how the two ends of the release exchange know each other: TLS 1.3, whose keying material binds evidence to one connection, and
+// the certificates of roots, online CAs, operators and join services, with what succeeds a root. docs/protocol.md is the specification.
+package channel
 
 import (
 	"context"
@@ -12,15 +14,16 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
 )
 
 // exporterLabel names the keying material that binds evidence to a channel (RFC 8446 §7.5).
 const exporterLabel = "EXPORTER-hullmark-attest-v1"
 
-// OperatorConfig returns the TLS configuration with which an operator dials a
+// OperatorTLS returns the TLS configuration with which an operator dials a
 // node. The node's certificate is ephemeral and proves nothing: what makes the
 // peer the right machine is its quote, which covers this channel's exporter.
-func OperatorConfig(operator tls.Certificate) *tls.Config {
+func OperatorTLS(operator tls.Certificate) *tls.Config {
 	config := baseConfig(operator)
 	// Nothing in the node's certificate is checked, by design: see above.
 	config.InsecureSkipVerify = true
@@ -28,12 +31,12 @@ func OperatorConfig(operator tls.Certificate) *tls.Config {
 	return config
 }
 
-// OperatorCredentials returns OperatorConfig's channel for gRPC. Its handshake
+// OperatorCredentials returns OperatorTLS's channel for gRPC. Its handshake
 // ends when the node has said its first byte: in TLS 1.3 a client is done before
 // the server has looked at its certificate (RFC 8446 §4.4.2), and what it wrote
 // by then would hide the alert that refuses it behind a broken pipe.
 func OperatorCredentials(operator tls.Certificate) credentials.TransportCredentials {
-	return firstByte{credentials.NewTLS(OperatorConfig(operator))}
+	return firstByte{credentials.NewTLS(OperatorTLS(operator))}
 }
 
 // firstByte waits after its handshake for the server's first byte.
@@ -81,11 +84,11 @@ func (u *unread) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// NodeConfig returns the TLS configuration with which a node waits for the
+// NodeTLS returns the TLS configuration with which a node waits for the
 // operator of the cluster that root names. The node's key lives as long as the
 // configuration. A caller without a certificate that the root key itself
 // signed for an operator, or the key of a root to which it has handed over, does not get past the handshake.
-func NodeConfig(root hullmark.ClusterRoot) (*tls.Config, error) {
+func NodeTLS(root hullmark.ClusterRoot) (*tls.Config, error) {
 	certificate, err := ephemeralCertificate()
 	if err != nil {
 		return nil, err
@@ -98,14 +101,14 @@ func NodeConfig(root hullmark.ClusterRoot) (*tls.Config, error) {
 	return config, nil
 }
 
-// ServiceConfig returns the TLS configuration of a join service; chain holds
+// ServiceTLS returns the TLS configuration of a join service; chain holds
 // its leaf, the online CA, the root and the hand-overs that lead to it. It asks for no client certificate.
-func ServiceConfig(chain tls.Certificate) *tls.Config { return baseConfig(chain) }
+func ServiceTLS(chain tls.Certificate) *tls.Config { return baseConfig(chain) }
 
-// JoinConfig returns the TLS configuration with which a node dials a join
+// JoinTLS returns the TLS configuration with which a node dials a join
 // service of the cluster that root names. Names and times are ignored: the
 // node's clock and its resolver are the host's.
-func JoinConfig(root hullmark.ClusterRoot) *tls.Config {
+func JoinTLS(root hullmark.ClusterRoot) *tls.Config {
 	config := baseConfig()
 	config.InsecureSkipVerify = true // VerifyConnection does what can be done without a clock.
 	config.ServerName = "join.hullmark.invalid"
@@ -124,10 +127,10 @@ func baseConfig(certificates ...tls.Certificate) *tls.Config {
 	}
 }
 
-// ChannelKey returns EKM, the keying material of the gRPC channel that p
+// Key returns EKM, the keying material of the gRPC channel that p
 // describes. p is what peer.FromContext finds in a stream's context: on the
 // serving side at once, on the dialling side after the first message arrived.
-func ChannelKey(p *peer.Peer) ([]byte, error) {
+func Key(p *peer.Peer) ([]byte, error) {
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	if !ok {
 		return nil, errors.New("channel key: the channel is not TLS")
@@ -135,7 +138,7 @@ func ChannelKey(p *peer.Peer) ([]byte, error) {
 	if info.State.Version != tls.VersionTLS13 || info.State.DidResume {
 		return nil, errors.New("channel key: the channel is not a fresh TLS 1.3 connection")
 	}
-	key, err := info.State.ExportKeyingMaterial(exporterLabel, nil, ChannelKeySize)
+	key, err := info.State.ExportKeyingMaterial(exporterLabel, nil, attest.ChannelKeySize)
 	if err != nil {
 		return nil, fmt.Errorf("channel key: %w", err)
 	}

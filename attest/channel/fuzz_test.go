@@ -1,4 +1,4 @@
-package attest_test
+package channel_test
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 )
 
 // FuzzCertificates holds what both ends think of the other's chain to what their callers rely on: whoever lacks the cluster's keys can say nothing else in
@@ -23,31 +23,31 @@ func FuzzCertificates(f *testing.F) {
 			f.Fatal(err)
 		}
 	}
-	root, err := attest.NewRoot(keys[0])
+	root, err := channel.NewRoot(keys[0])
 	if err != nil {
 		f.Fatal(err)
 	}
-	online, err := attest.NewOnlineCA(root, keys[0], keys[1].Public())
+	online, err := channel.NewOnlineCA(root, keys[0], keys[1].Public())
 	if err != nil {
 		f.Fatal(err)
 	}
-	operator, err := attest.NewOperator(root, keys[0], attest.Errand{Verb: attest.VerbInit})
+	operator, err := channel.NewOperator(root, keys[0], channel.Errand{Verb: channel.VerbInit})
 	if err != nil {
 		f.Fatal(err)
 	}
-	service, err := attest.NewService(root, online, keys[1])
+	service, err := channel.NewService(root, online, keys[1])
 	if err != nil {
 		f.Fatal(err)
 	}
-	later, err := attest.NewRoot(keys[2])
+	later, err := channel.NewRoot(keys[2])
 	if err != nil {
 		f.Fatal(err)
 	}
-	itsOperator, err := attest.NewOperator(later, keys[2], attest.Errand{Verb: attest.VerbRecover, Policy: 7, Node: hullmark.NodeID{1}})
+	itsOperator, err := channel.NewOperator(later, keys[2], channel.Errand{Verb: channel.VerbRecover, Policy: 7, Node: hullmark.NodeID{1}})
 	if err != nil {
 		f.Fatal(err)
 	}
-	handOver, err := attest.NewHandOver(root, keys[0], keys[2].Public())
+	handOver, err := channel.NewHandOver(root, keys[0], keys[2].Public())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -66,11 +66,11 @@ func FuzzCertificates(f *testing.F) {
 			return
 		}
 		for name, accepted := range map[string]bool{
-			"an operator":    attest.CheckOperator([]*x509.Certificate{made, root}, id) == nil,
-			"a service":      attest.CheckService([]*x509.Certificate{made, online, root}, id) == nil,
-			"an online CA's": attest.CheckService([]*x509.Certificate{service.Leaf, made, root}, id) == nil,
-			"a hand-over":    attest.CheckOperator([]*x509.Certificate{itsOperator.Leaf, later, made, root}, id) == nil,
-			"a root's":       attest.CheckOperator([]*x509.Certificate{operator.Leaf, made}, id) == nil && !bytes.Equal(made.RawSubjectPublicKeyInfo, root.RawSubjectPublicKeyInfo),
+			"an operator":    channel.CheckOperator([]*x509.Certificate{made, root}, id) == nil,
+			"a service":      channel.CheckService([]*x509.Certificate{made, online, root}, id) == nil,
+			"an online CA's": channel.CheckService([]*x509.Certificate{service.Leaf, made, root}, id) == nil,
+			"a hand-over":    channel.CheckOperator([]*x509.Certificate{itsOperator.Leaf, later, made, root}, id) == nil,
+			"a root's":       channel.CheckOperator([]*x509.Certificate{operator.Leaf, made}, id) == nil && !bytes.Equal(made.RawSubjectPublicKeyInfo, root.RawSubjectPublicKeyInfo),
 		} {
 			known := false
 			for _, s := range signed {

@@ -1,4 +1,4 @@
-package attest_test
+package channel_test
 
 import (
 	"crypto/ecdsa"
@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/channel"
 )
 
 // next is another authority of the same cluster, and the hand-over to it with the root that made it.
@@ -28,7 +28,7 @@ func (a *authority) next(t *testing.T) (*authority, [][]byte) {
 // handOver is a hand-over to a key, with the root that made it.
 func (a *authority) handOver(t *testing.T, to *ecdsa.PrivateKey) [][]byte {
 	t.Helper()
-	certificate, err := attest.NewHandOver(a.root, a.rootKey, to.Public())
+	certificate, err := channel.NewHandOver(a.root, a.rootKey, to.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,10 +61,10 @@ func TestHandOver(t *testing.T) {
 	// The online CA of the first root as a root of its own: its certificate is signed by that root.
 	usurper := &authority{rootKey: a.onlineKey, onlineKey: newKey(t)}
 	var err error
-	if usurper.root, err = attest.NewRoot(a.onlineKey); err != nil {
+	if usurper.root, err = channel.NewRoot(a.onlineKey); err != nil {
 		t.Fatal(err)
 	}
-	if usurper.online, err = attest.NewOnlineCA(usurper.root, a.onlineKey, usurper.onlineKey.Public()); err != nil {
+	if usurper.online, err = channel.NewOnlineCA(usurper.root, a.onlineKey, usurper.onlineKey.Public()); err != nil {
 		t.Fatal(err)
 	}
 	// A hand-over in the place of the online CA: the later root's key signs a leaf of the earlier root.
@@ -116,20 +116,20 @@ func TestHandOver(t *testing.T) {
 	} {
 		for end, connect := range map[string]func() error{
 			"service": func() error {
-				_, errs := handshake(t, attest.JoinConfig(row.node.id()), attest.ServiceConfig(attest.WithHandOvers(row.by.service(t), row.handOvers)))
+				_, errs := handshake(t, channel.JoinTLS(row.node.id()), channel.ServiceTLS(channel.WithHandOvers(row.by.service(t), row.handOvers)))
 				return errs[0]
 			},
 			"operator": func() error {
-				node, err := attest.NodeConfig(row.node.id())
+				node, err := channel.NodeTLS(row.node.id())
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, errs := handshake(t, attest.OperatorConfig(attest.WithHandOvers(row.by.operator(t), row.handOvers)), node)
+				_, errs := handshake(t, channel.OperatorTLS(channel.WithHandOvers(row.by.operator(t), row.handOvers)), node)
 				return errs[1]
 			},
 		} {
 			err := connect()
-			var other *attest.OtherRoot
+			var other *channel.OtherRoot
 			switch {
 			case row.refused == "" && err != nil, row.refused != "" && (err == nil || !strings.Contains(err.Error(), row.refused)):
 				t.Errorf("%s, %s: %v, want %q", name, end, err, row.refused)
@@ -138,8 +138,8 @@ func TestHandOver(t *testing.T) {
 			}
 		}
 	}
-	leaf := attest.WithHandOvers(asOnline.service(t), nil)
-	if _, errs := handshake(t, attest.JoinConfig(a.id()), attest.ServiceConfig(leaf)); errs[0] == nil || !strings.Contains(errs[0].Error(), "path length") {
+	leaf := channel.WithHandOvers(asOnline.service(t), nil)
+	if _, errs := handshake(t, channel.JoinTLS(a.id()), channel.ServiceTLS(leaf)); errs[0] == nil || !strings.Contains(errs[0].Error(), "path length") {
 		t.Errorf("a hand-over as an online CA: %v", errs[0])
 	}
 }
@@ -150,7 +150,7 @@ func TestWithHandOversLeavesTheCertificate(t *testing.T) {
 	_, ba := a.next(t)
 	operator := a.operator(t)
 	operator.Certificate = slices.Grow(operator.Certificate, 2)
-	first, second := attest.WithHandOvers(operator, ba), attest.WithHandOvers(operator, [][]byte{{1}, {2}})
+	first, second := channel.WithHandOvers(operator, ba), channel.WithHandOvers(operator, [][]byte{{1}, {2}})
 	if len(operator.Certificate) != 2 || !slices.EqualFunc(first.Certificate[2:], ba, slices.Equal) || len(second.Certificate) != 4 {
 		t.Error("one chain changed another")
 	}
@@ -167,11 +167,11 @@ func TestRootsListsThePresentFirst(t *testing.T) {
 		}
 		certificates = append(certificates, certificate)
 	}
-	roots, err := attest.Roots(b.id(), certificates)
+	roots, err := channel.Roots(b.id(), certificates)
 	if err != nil || !slices.Equal(roots, []hullmark.ClusterRoot{b.id(), a.id()}) {
 		t.Errorf("%v, %v", roots, err)
 	}
-	if _, err := attest.Roots(b.id(), certificates[:1]); err == nil {
+	if _, err := channel.Roots(b.id(), certificates[:1]); err == nil {
 		t.Error("half a hand-over")
 	}
 }
