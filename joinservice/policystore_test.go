@@ -10,11 +10,11 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/policytest"
 	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark/cluster/render"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
-	"github.com/hullmark/hullmark/joinservice/render"
 	"github.com/hullmark/hullmark/measurements"
 )
 

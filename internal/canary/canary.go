@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/cluster"
 )
 
 // A secret is looked for piece by piece, since what leaks may be a part of it, or have a line's end in it: so many bytes, each time so many bytes further.

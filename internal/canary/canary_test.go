@@ -14,7 +14,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/cluster"
 )
 
 // random is text that happens to be nowhere.

@@ -24,11 +24,11 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/powercut"
 	"github.com/hullmark/hullmark/internal/vm"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 )
 
 // powerDiskSize is a state disk's, in bytes.

@@ -19,11 +19,11 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/powercut"
 	"github.com/hullmark/hullmark/internal/vm"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 )
 
 var (

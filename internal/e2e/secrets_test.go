@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/canary"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 )
 
 // searchStateDisk reads the raw file for everything that must be on it only encrypted.

@@ -21,6 +21,7 @@ import (
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot"
 	"github.com/hullmark/hullmark/firstboot/config"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
@@ -29,7 +30,6 @@ import (
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/tpmtest"
 	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/measurements"
 )
 

@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/internal/vaulttest"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/joinservice/keys/keeper"
 )

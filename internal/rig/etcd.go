@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/cluster"
 )
 
 // Etcd is an etcd of several members on loopback, each at an address of its

@@ -13,7 +13,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/cluster"
 )
 
 // leaf is what a certificate is to say.

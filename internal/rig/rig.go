@@ -22,10 +22,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/image/build"
 	"github.com/hullmark/hullmark/internal/cache"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 )
 
 // Rig is one running API. Its methods are for one goroutine; its configurations are for any.

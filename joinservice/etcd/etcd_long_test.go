@@ -12,8 +12,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/internal/rig"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 )
 
 // trio is an etcd with room for three members, a, b and c, seen from the join service beside a.

@@ -30,8 +30,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/measurements"
 )
 

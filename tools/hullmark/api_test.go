@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/cluster"
 )
 
 // Whoever speaks to an API server hears, once a command, that its certificate ends soon.

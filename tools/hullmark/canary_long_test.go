@@ -22,12 +22,12 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/canary"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/rig"
 	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/joinservice/registry"
 )
 

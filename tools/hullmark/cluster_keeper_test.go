@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/cluster"
 )
 
 // keeperSite is an operator's folder: a cluster file, its passphrase, and a local keeper's key.

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/joinservice/keys/keeper"
 	"github.com/hullmark/hullmark/joinservice/registry"

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/joinservice/registry"
 )
 

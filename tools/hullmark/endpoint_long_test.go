@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 )
 
 // controlPlaneObjects are what kubeadm and Hullmark's addons leave in a cluster with one control plane, as far as an endpoint is in it.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/hullmark/hullmark/joinservice/backup"
-	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/cluster/backup"
 )
 
 // etcdPort is where kubeadm's etcd serves clients.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/internal/nodetest"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 )
 
 // site is a cluster, a document and a node that booted it, as an operator has them.

@@ -13,10 +13,10 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/rig"
 	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
 )

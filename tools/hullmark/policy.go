@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )

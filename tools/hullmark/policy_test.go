@@ -9,7 +9,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
-	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/measurements"
 )
 

@@ -17,8 +17,8 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/measurements"
 )
 

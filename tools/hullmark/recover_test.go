@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/measurements"
 )
 

@@ -18,8 +18,8 @@ import (
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 )
 
 // releaseOptions are the flags of the verbs that give a node its disk key.

@@ -15,9 +15,9 @@ import (
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 
+	"github.com/hullmark/hullmark/cluster/render"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/internal/atomicfile"
-	"github.com/hullmark/hullmark/joinservice/render"
 	"github.com/hullmark/hullmark/measurements"
 )
 

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-const renderFolder = "../../joinservice/render/testdata"
+const renderFolder = "../../cluster/render/testdata"
 
 // renderCLI runs `hullmark render` with a program in kubeadm's place that takes everything; the real one judges where the bundle is at hand.
 func renderCLI(t *testing.T, args ...string) (int, string) {

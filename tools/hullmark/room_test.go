@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster/render"
 	"github.com/hullmark/hullmark/internal/fulldisk"
-	"github.com/hullmark/hullmark/joinservice/render"
 )
 
 func TestWritesWithoutRoom(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 )
 
 // The kubelets' CA is exchanged a step at each run of the command, and none is taken while a control plane or a kubelet is behind, unless the operator names it.

@@ -14,10 +14,10 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot"
 	"github.com/hullmark/hullmark/internal/jointest"
 	"github.com/hullmark/hullmark/internal/rig"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 )
 
 // One condition of the agent is the same on the console, in the status file, in the node's answer and in what the operator's command prints. The network goes away:

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/joinservice/cluster"
+	"github.com/hullmark/hullmark/cluster"
 )
 
 // windowOf says since when, and for how long, a copy of a disk could be taken that the cluster file takes for the newest. Other control planes' records

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 )
 
 // The list says of a single control plane since when, and how long, a copy of its disk passes; where another one has its record, the list's epochs say it.

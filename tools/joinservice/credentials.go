@@ -16,8 +16,8 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/joinservice/keys/keeper"
 	"github.com/hullmark/hullmark/measurements"

@@ -22,10 +22,10 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
 )

@@ -15,8 +15,8 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/measurements"
 )
 

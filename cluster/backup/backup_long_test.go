@@ -18,8 +18,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/internal/rig"
-	"github.com/hullmark/hullmark/joinservice/cluster"
 	"github.com/hullmark/hullmark/measurements"
 )
 
