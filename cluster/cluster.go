@@ -24,23 +24,6 @@ type Authority struct {
 	Key         *ecdsa.PrivateKey
 }
 
-// Initialising is the epoch record of the first node while no API server can
-// keep it (docs/protocol.md, Epoch).
-type Initialising struct {
-	// Node is the machine that the operator named.
-	Node hullmark.NodeID `json:"node"`
-	// Disk is the state disk that the machine showed last.
-	Disk hullmark.UUID `json:"disk"`
-	// Committed and Issued bound the disk's counter.
-	Committed uint64 `json:"committed"`
-	// Issued is the last number that a ticket carried.
-	Issued uint64 `json:"issued"`
-	// Serial is that of the last signed override that was used on the record.
-	Serial uint64 `json:"serial,omitempty"`
-	// Root is the one that the machine's configuration named last; zero is the cluster's first.
-	Root hullmark.ClusterRoot `json:"clusterRoot,omitzero"`
-}
-
 // DiskEpoch is the state of one machine's state disk.
 type DiskEpoch struct {
 	// Disk is the disk.
@@ -82,8 +65,8 @@ type Cluster struct {
 	Settings *joinservice.Settings
 	// Epochs are the newest states of state disks that an operator has seen.
 	Epochs map[hullmark.NodeID]DiskEpoch
-	// Initialising is set from the first ticket on.
-	Initialising *Initialising
+	// First is set from the first ticket on.
+	First *joinservice.FirstRecord
 	// Initialised is set once that node was Ready.
 	Initialised *hullmark.NodeID
 }

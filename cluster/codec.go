@@ -25,22 +25,22 @@ const version = 2
 // document is a cluster file's decrypted content; keys are PKCS #8 and
 // certificates X.509, both DER in base64.
 type document struct {
-	Version        int              `json:"version"`
-	Root           authorityDoc     `json:"root"`
-	Online         authorityDoc     `json:"online"`
-	Keyset         []byte           `json:"keyset"`
-	Blind          []byte           `json:"blind"`
-	Keeper         *keeperDoc       `json:"keeper,omitempty"`
-	Kubernetes     authorityDoc     `json:"kubernetes"`
-	Etcd           authorityDoc     `json:"etcd"`
-	FrontProxy     authorityDoc     `json:"frontProxy"`
-	KubeletServing authorityDoc     `json:"kubeletServing"`
-	KubeletNext    *authorityDoc    `json:"kubeletNext,omitempty"`
-	KubeletFormer  []byte           `json:"kubeletFormer,omitempty"`
-	ServiceAccount []byte           `json:"serviceAccount"`
-	Policy         []byte           `json:"policy,omitempty"`
-	Initialising   *Initialising    `json:"initialising,omitempty"`
-	Initialised    *hullmark.NodeID `json:"initialised,omitempty"`
+	Version        int                      `json:"version"`
+	Root           authorityDoc             `json:"root"`
+	Online         authorityDoc             `json:"online"`
+	Keyset         []byte                   `json:"keyset"`
+	Blind          []byte                   `json:"blind"`
+	Keeper         *keeperDoc               `json:"keeper,omitempty"`
+	Kubernetes     authorityDoc             `json:"kubernetes"`
+	Etcd           authorityDoc             `json:"etcd"`
+	FrontProxy     authorityDoc             `json:"frontProxy"`
+	KubeletServing authorityDoc             `json:"kubeletServing"`
+	KubeletNext    *authorityDoc            `json:"kubeletNext,omitempty"`
+	KubeletFormer  []byte                   `json:"kubeletFormer,omitempty"`
+	ServiceAccount []byte                   `json:"serviceAccount"`
+	Policy         []byte                   `json:"policy,omitempty"`
+	First          *joinservice.FirstRecord `json:"initialising,omitempty"`
+	Initialised    *hullmark.NodeID         `json:"initialised,omitempty"`
 
 	Documents map[measurements.DocumentID][]byte `json:"documents,omitempty"`
 	Settings  *joinservice.Settings              `json:"settings,omitempty"`
@@ -59,7 +59,7 @@ func (c *Cluster) encode() ([]byte, error) {
 		return nil, err
 	}
 	d := document{
-		Version: version, Keyset: keyset, Blind: bytes.Clone(c.Blind.Expose()), Keeper: c.Keeper.encode(), Policy: c.Policy, Initialising: c.Initialising, Initialised: c.Initialised,
+		Version: version, Keyset: keyset, Blind: bytes.Clone(c.Blind.Expose()), Keeper: c.Keeper.encode(), Policy: c.Policy, First: c.First, Initialised: c.Initialised,
 		Documents: c.Documents, Settings: c.Settings, Epochs: c.Epochs,
 	}
 	if c.KubeletNext != nil {
@@ -130,7 +130,7 @@ func decode(data []byte) (*Cluster, error) {
 		return nil, fmt.Errorf("version: want %d, got %d: the file is another release's; use the hullmark that wrote it, or make a new cluster", version, d.Version)
 	}
 	c := &Cluster{
-		Keeper: d.Keeper.decode(), Policy: d.Policy, Initialising: d.Initialising, Initialised: d.Initialised,
+		Keeper: d.Keeper.decode(), Policy: d.Policy, First: d.First, Initialised: d.Initialised,
 		Documents: d.Documents, Settings: d.Settings, Epochs: d.Epochs,
 	}
 	err := c.checkDocuments()

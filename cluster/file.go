@@ -113,9 +113,9 @@ func readFile(path string) ([]byte, error) {
 func (f *File) Update(change func(*Cluster) error) error {
 	next := *f.Cluster
 	next.Epochs = maps.Clone(f.Cluster.Epochs)
-	if f.Cluster.Initialising != nil {
-		record := *f.Cluster.Initialising
-		next.Initialising = &record
+	if f.Cluster.First != nil {
+		record := *f.Cluster.First
+		next.First = &record
 	}
 	if err := change(&next); err != nil {
 		return err

@@ -57,7 +57,7 @@ func TestFileKeepsEverything(t *testing.T) {
 		if err := c.SetPolicy(accepting(t, 1, document), document); err != nil {
 			return err
 		}
-		c.Initialising = &Initialising{Node: hullmark.NodeID{1}, Disk: hullmark.UUID{2}, Committed: 3, Issued: 4}
+		c.First = &joinservice.FirstRecord{Node: hullmark.NodeID{1}, Disk: hullmark.UUID{2}, Committed: 3, Issued: 4}
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestUpdateComparesAndSwaps(t *testing.T) {
 	f := newFile(t)
 	other := reopen(t, f)
 	issue := func(c *Cluster) error {
-		c.Initialising = &Initialising{Issued: 1}
+		c.First = &joinservice.FirstRecord{Issued: 1}
 		return nil
 	}
 	if err := other.Update(issue); err != nil {
@@ -146,7 +146,7 @@ func TestUpdateComparesAndSwaps(t *testing.T) {
 	if err := f.Update(issue); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("a file that changed meanwhile was overwritten: %v", err)
 	}
-	if f.Cluster.Initialising != nil {
+	if f.Cluster.First != nil {
 		t.Error("a failed update changed the record in memory")
 	}
 }

@@ -245,10 +245,10 @@ func (c *Cluster) CurrentSettings() (joinservice.Settings, error) {
 
 // addRecord appends the first node's epoch record, from which its join service makes the one that the API keeps.
 func (c *Cluster) addRecord(files []*wire.File) ([]*wire.File, error) {
-	if c.Initialising == nil {
+	if c.First == nil {
 		return files, nil
 	}
-	record, err := json.Marshal(c.Initialising)
+	record, err := json.Marshal(c.First)
 	if err != nil {
 		return nil, err
 	}

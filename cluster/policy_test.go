@@ -153,40 +153,40 @@ func TestKeepEpochMovesTheFirstNodesRecord(t *testing.T) {
 	node, disk := hullmark.NodeID{1}, hullmark.UUID{2}
 	for name, c := range map[string]struct {
 		found DiskEpoch
-		want  Initialising
+		want  joinservice.FirstRecord
 	}{
-		"newer":   {DiskEpoch{Disk: disk, Epoch: 9}, Initialising{Node: node, Disk: disk, Committed: 9, Issued: 9}},
-		"older":   {DiskEpoch{Disk: disk, Epoch: 2}, Initialising{Node: node, Disk: disk, Committed: 2, Issued: 6}},
-		"another": {DiskEpoch{Disk: hullmark.UUID{3}, Epoch: 2}, Initialising{Node: node, Disk: hullmark.UUID{3}, Committed: 2, Issued: 2}},
+		"newer":   {DiskEpoch{Disk: disk, Epoch: 9}, joinservice.FirstRecord{Node: node, Disk: disk, Committed: 9, Issued: 9}},
+		"older":   {DiskEpoch{Disk: disk, Epoch: 2}, joinservice.FirstRecord{Node: node, Disk: disk, Committed: 2, Issued: 6}},
+		"another": {DiskEpoch{Disk: hullmark.UUID{3}, Epoch: 2}, joinservice.FirstRecord{Node: node, Disk: hullmark.UUID{3}, Committed: 2, Issued: 2}},
 	} {
-		before := &Initialising{Node: node, Disk: disk, Committed: 5, Issued: 6}
-		cluster := &Cluster{Initialising: before}
+		before := &joinservice.FirstRecord{Node: node, Disk: disk, Committed: 5, Issued: 6}
+		cluster := &Cluster{First: before}
 		cluster.KeepEpoch(node, c.found)
-		if *cluster.Initialising != c.want || cluster.Epochs[node] != c.found {
-			t.Errorf("%s: got %+v, %+v", name, *cluster.Initialising, cluster.Epochs[node])
+		if *cluster.First != c.want || cluster.Epochs[node] != c.found {
+			t.Errorf("%s: got %+v, %+v", name, *cluster.First, cluster.Epochs[node])
 		}
 		if before.Committed != 5 {
 			t.Errorf("%s: the record that was given changed", name)
 		}
 	}
-	other := &Cluster{Initialising: &Initialising{Node: hullmark.NodeID{8}, Committed: 5}}
+	other := &Cluster{First: &joinservice.FirstRecord{Node: hullmark.NodeID{8}, Committed: 5}}
 	other.KeepEpoch(node, DiskEpoch{Disk: disk, Epoch: 1})
-	if other.Initialising.Committed != 5 {
+	if other.First.Committed != 5 {
 		t.Error("another machine's epoch moved the first node's record")
 	}
 }
 
 func TestRebindMovesTheRecord(t *testing.T) {
 	from, to, disk := hullmark.NodeID{1}, hullmark.NodeID{2}, hullmark.UUID{3}
-	c := &Cluster{Initialising: &Initialising{Node: from, Disk: disk, Committed: 5, Issued: 6}, Initialised: &from}
+	c := &Cluster{First: &joinservice.FirstRecord{Node: from, Disk: disk, Committed: 5, Issued: 6}, Initialised: &from}
 	c.KeepEpoch(from, DiskEpoch{Disk: disk, Epoch: 5})
 	c.Rebind(from, to)
 	_, old := c.Epochs[from]
-	if old || c.Epochs[to] != (DiskEpoch{Disk: disk, Epoch: 5}) || c.Initialising.Node != to || *c.Initialised != to {
-		t.Errorf("got %+v, %+v, %v", c.Epochs, c.Initialising, c.Initialised)
+	if old || c.Epochs[to] != (DiskEpoch{Disk: disk, Epoch: 5}) || c.First.Node != to || *c.Initialised != to {
+		t.Errorf("got %+v, %+v, %v", c.Epochs, c.First, c.Initialised)
 	}
 	c.Rebind(from, hullmark.NodeID{9})
-	if c.Epochs[to].Epoch != 5 || c.Initialising.Node != to {
+	if c.Epochs[to].Epoch != 5 || c.First.Node != to {
 		t.Error("the rebind of a machine that is not known changed another's record")
 	}
 }

@@ -12,34 +12,34 @@ import (
 // ticket. Another machine than the recorded one is refused: only one can be the
 // first, and the operator has to give the recorded one up.
 func (c *Cluster) Record(node hullmark.NodeID) (*joinservice.Record, error) {
-	if c.Initialising == nil {
+	if c.First == nil {
 		return nil, nil
 	}
-	if c.Initialising.Node != node {
+	if c.First.Node != node {
 		return nil, &hullmark.Condition{
 			Code: "other-first-node", Step: "ATTEST", Title: "this cluster was begun on another machine",
-			Expected: c.Initialising.Node.String(), Got: node.String(),
+			Expected: c.First.Node.String(), Got: node.String(),
 			Next: "go on with that machine, or give it up with its data (--replace-first)",
 		}
 	}
-	return &joinservice.Record{Disk: c.Initialising.Disk, Committed: c.Initialising.Committed, Issued: c.Initialising.Issued, Serial: c.Initialising.Serial}, nil
+	return &joinservice.Record{Disk: c.First.Disk, Committed: c.First.Committed, Issued: c.First.Issued, Serial: c.First.Serial}, nil
 }
 
 // SetRecord stores the first node's record.
 func (c *Cluster) SetRecord(node hullmark.NodeID, record joinservice.Record) {
-	next := Initialising{Node: node, Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial}
-	if c.Initialising != nil {
-		next.Root = c.Initialising.Root
+	next := joinservice.FirstRecord{Node: node, Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial}
+	if c.First != nil {
+		next.Root = c.First.Root
 	}
-	c.Initialising = &next
+	c.First = &next
 }
 
 // KeepRoot stores which root the first node's configuration names, as joinservice.NamedRoot has it.
 func (c *Cluster) KeepRoot(node hullmark.NodeID, root hullmark.ClusterRoot) {
-	if c.Initialising != nil && c.Initialising.Node == node {
-		next := *c.Initialising
+	if c.First != nil && c.First.Node == node {
+		next := *c.First
 		next.Root = root
-		c.Initialising = &next
+		c.First = &next
 	}
 }
 
@@ -63,10 +63,10 @@ func (c *Cluster) Commit(node hullmark.NodeID, disk hullmark.UUID, issued uint64
 
 // GiveUpFirst forgets the first node and its disk, so that another machine can be the first.
 func (c *Cluster) GiveUpFirst() {
-	if c.Initialising != nil {
-		delete(c.Epochs, c.Initialising.Node)
+	if c.First != nil {
+		delete(c.Epochs, c.First.Node)
 	}
-	c.Initialising, c.Initialised = nil, nil
+	c.First, c.Initialised = nil, nil
 }
 
 // CheckEpoch refuses a disk that is older than the newest state that an
@@ -129,16 +129,16 @@ func (c *Cluster) Hear(node hullmark.NodeID, at time.Time) {
 // on. An older one than CheckEpoch accepts is given here only once the operator has accepted it.
 func (c *Cluster) KeepEpoch(node hullmark.NodeID, found DiskEpoch) {
 	c.setEpoch(node, found)
-	first := c.Initialising
+	first := c.First
 	if first == nil || first.Node != node {
 		return
 	}
-	next := Initialising{Node: node, Disk: found.Disk, Committed: found.Epoch, Issued: found.Epoch, Root: first.Root}
+	next := joinservice.FirstRecord{Node: node, Disk: found.Disk, Committed: found.Epoch, Issued: found.Epoch, Root: first.Root}
 	if first.Disk == found.Disk {
 		// A number that a ticket carried is never used again.
 		next.Issued = max(first.Issued, found.Epoch)
 	}
-	c.Initialising = &next
+	c.First = &next
 }
 
 func (c *Cluster) setEpoch(node hullmark.NodeID, state DiskEpoch) {
@@ -154,10 +154,10 @@ func (c *Cluster) Rebind(from, to hullmark.NodeID) {
 		delete(c.Epochs, from)
 		c.setEpoch(to, state)
 	}
-	if c.Initialising != nil && c.Initialising.Node == from {
-		next := *c.Initialising
+	if c.First != nil && c.First.Node == from {
+		next := *c.First
 		next.Node = to
-		c.Initialising = &next
+		c.First = &next
 	}
 	if c.Initialised != nil && *c.Initialised == from {
 		c.Initialised = &to

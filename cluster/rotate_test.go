@@ -334,7 +334,7 @@ func TestKeepRoot(t *testing.T) {
 		if err := f.Update(func(c *Cluster) error { change(c); return nil }); err != nil {
 			t.Fatal(err)
 		}
-		if got := reopen(t, f).Cluster.Initialising.Root; got != root {
+		if got := reopen(t, f).Cluster.First.Root; got != root {
 			t.Errorf("root %s", got)
 		}
 	}

@@ -91,7 +91,7 @@ func TestInitRefusesABackup(t *testing.T) {
 	} {
 		code, output := s.init(t, "--etcd-backup", s.path(name))
 		wantExit(t, code, exitFailed, output, append(want, "--etcd-backup "+s.path(name))...)
-		if strings.Contains(output, "dialling") || s.open(t).Initialising != nil {
+		if strings.Contains(output, "dialling") || s.open(t).First != nil {
 			t.Errorf("%s: the node was dialled, or got a ticket:\n%s", name, output)
 		}
 	}

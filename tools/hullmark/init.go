@@ -151,9 +151,9 @@ func (r *initRun) makeDesk() error {
 		return err
 	}
 	previous := last
-	if r.options.replaceFirst && c.Initialising != nil {
+	if r.options.replaceFirst && c.First != nil {
 		// The machine that is given up must not stay a member.
-		if given := c.Initialising.Node; given != *r.anchor.Node {
+		if given := c.First.Node; given != *r.anchor.Node {
 			previous = previous.Without(given)
 		}
 	}
@@ -242,7 +242,7 @@ func (r *initRun) admitted(conversation *joinservice.Conversation, claims attest
 func (r *initRun) admit(claims attest.Claims) (joinservice.Admission, error) {
 	var admission joinservice.Admission
 	err := r.file.Update(func(c *cluster.Cluster) error {
-		if r.options.replaceFirst && c.Initialising != nil && c.Initialising.Node != claims.Node {
+		if r.options.replaceFirst && c.First != nil && c.First.Node != claims.Node {
 			c.GiveUpFirst()
 		}
 		record, err := c.Record(claims.Node)

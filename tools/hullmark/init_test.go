@@ -124,8 +124,8 @@ func TestInitTakesANodeToReady(t *testing.T) {
 		t.Errorf("kubeconfig: %v, %v", info, err)
 	}
 	after := s.open(t)
-	if r := after.Initialising; r == nil || r.Committed != 1 || r.Issued != 1 || after.Initialised == nil {
-		t.Errorf("the cluster file holds %+v", after.Initialising)
+	if r := after.First; r == nil || r.Committed != 1 || r.Issued != 1 || after.Initialised == nil {
+		t.Errorf("the cluster file holds %+v", after.First)
 	}
 	s.comeBack(t, ticket)
 }
@@ -156,7 +156,7 @@ func TestInitDryRunGivesNothing(t *testing.T) {
 	if err := json.NewDecoder(strings.NewReader(output[strings.Index(output, "{"):])).Decode(&r); err != nil {
 		t.Fatal(err)
 	}
-	if !r.Accepted || len(r.Registers) != 15 || s.node.Ticket() != nil || s.open(t).Initialising != nil {
+	if !r.Accepted || len(r.Registers) != 15 || s.node.Ticket() != nil || s.open(t).First != nil {
 		t.Errorf("accepted %v, %d registers, ticket %v", r.Accepted, len(r.Registers), s.node.Ticket())
 	}
 }
@@ -172,7 +172,7 @@ func TestInitOfAnotherImage(t *testing.T) {
 		code, output := s.init(t, more...)
 		wantExit(t, code, exitMismatch, output, "PCR 4 (sha256): want", "differs")
 	}
-	if s.node.Ticket() != nil || s.open(t).Initialising != nil {
+	if s.node.Ticket() != nil || s.open(t).First != nil {
 		t.Error("a node of another image got a ticket, or a record")
 	}
 }
@@ -220,7 +220,7 @@ func TestInitReportsTheNodesFailure(t *testing.T) {
 	s.node.Fail = &hullmark.Condition{Code: "kubeadm-failed", Step: "KUBEADM", Title: "it failed", Next: "try again"}
 	code, output := s.init(t)
 	wantExit(t, code, exitFailed, output, "kubeadm-failed", "step:     KUBEADM", "next:     try again")
-	if after := s.open(t); after.Initialised != nil || after.Initialising.Committed != 1 {
+	if after := s.open(t); after.Initialised != nil || after.First.Committed != 1 {
 		t.Error("a failed init was recorded as finished, or its epoch was lost")
 	}
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/joinservice/keys/keeper"
@@ -47,7 +46,7 @@ type credentials struct {
 	rotation uint64
 	keys     hullmark.KeysDigest
 	// first is the operator's record of the first node, nil if there is none.
-	first *cluster.Initialising
+	first *joinservice.FirstRecord
 }
 
 // folder is the credentials directory.
