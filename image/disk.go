@@ -89,13 +89,13 @@ func (d *Disk) openESP(esp *io.SectionReader) error {
 	if err != nil {
 		return err
 	}
-	if len(files) != 1 || files[0] != UKIPath {
-		return fmt.Errorf("it holds %q, want %s only; open the image as it was built, and name what lies beside it elsewhere", files, UKIPath)
+	if len(files) != 1 || files[0] != uki.Path {
+		return fmt.Errorf("it holds %q, want %s only; open the image as it was built, and name what lies beside it elsewhere", files, uki.Path)
 	}
-	if d.UKIBytes, err = volume.File(UKIPath); err != nil {
+	if d.UKIBytes, err = volume.File(uki.Path); err != nil {
 		return err
 	}
-	if d.time, err = volume.Time(UKIPath); err != nil {
+	if d.time, err = volume.Time(uki.Path); err != nil {
 		return err
 	}
 	d.UKI, err = uki.Open(bytes.NewReader(d.UKIBytes), int64(len(d.UKIBytes)))

@@ -13,10 +13,11 @@ import (
 	"github.com/hullmark/hullmark/image/fat"
 	"github.com/hullmark/hullmark/image/gpt"
 	"github.com/hullmark/hullmark/image/pe"
+	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/internal/tooltest"
 )
 
-const stubPath = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub"
+const stubPath = "/" + uki.DebianStub
 
 // erofs makes a small root file system.
 func erofs(t testing.TB) []byte {
@@ -202,8 +203,8 @@ func TestTruncatedImage(t *testing.T) {
 func TestOpenRefusesCompanions(t *testing.T) {
 	l, disk := plan(t, parts(t))
 	esp, err := fat.Build([]fat.File{
-		{Path: UKIPath, Data: l.UKI()},
-		{Path: UKIPath + ".extra.d/x.addon.efi", Data: []byte("x")},
+		{Path: uki.Path, Data: l.UKI()},
+		{Path: uki.Path + ".extra.d/x.addon.efi", Data: []byte("x")},
 	}, fat.Params{Label: espLabel, Time: parts(t).Time})
 	if err != nil {
 		t.Fatal(err)

@@ -24,10 +24,6 @@ import (
 )
 
 const (
-	// UKIPath is where the ESP holds the unified kernel image: the path that
-	// firmware starts without a boot entry (UEFI 2.10 §3.5.1.1, x86-64).
-	UKIPath = "EFI/BOOT/BOOTX64.EFI"
-
 	// alignment of partitions, in bytes.
 	alignment = 1 << 20
 	// readOnly is the attribute of the root and verity partitions
@@ -110,7 +106,7 @@ func (l *Layout) layOut(root io.ReaderAt, rootSize int64, tree []byte, at time.T
 	if err != nil {
 		return err
 	}
-	esp, err := fat.Build([]fat.File{{Path: UKIPath, Data: l.uki}}, fat.Params{
+	esp, err := fat.Build([]fat.File{{Path: uki.Path, Data: l.uki}}, fat.Params{
 		Label: espLabel, VolumeID: volumeID(seed), Time: at,
 	})
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/pcrs"
 )
 
@@ -22,7 +24,6 @@ const (
 	PredicateType = "https://github.com/hullmark/hullmark/measurement/v1"
 
 	statementType = "https://in-toto.io/Statement/v1"
-	ukiSubject    = "EFI/BOOT/BOOTX64.EFI"
 
 	// MaxEnvelope is the largest envelope that is opened, in bytes: base64 takes a third more, the statement a little.
 	MaxEnvelope   = MaxDocument/3*4 + 1<<16
@@ -60,8 +61,8 @@ func statementOf(d Document) statement {
 	return statement{
 		Type: statementType,
 		Subject: []subject{
-			{Name: d.Image.ID + ".raw", Digest: map[string]pcrs.Digest{"sha256": d.Image.Disk}},
-			{Name: ukiSubject, Digest: map[string]pcrs.Digest{"sha256": d.Image.UKI}},
+			{Name: d.Image.ID + lock.DiskEnding, Digest: map[string]pcrs.Digest{"sha256": d.Image.Disk}},
+			{Name: uki.Path, Digest: map[string]pcrs.Digest{"sha256": d.Image.UKI}},
 		},
 		PredicateType: PredicateType,
 		Predicate:     d,

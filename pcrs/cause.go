@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark/image/efi"
+	"github.com/hullmark/hullmark/image/uki"
 )
 
 // cause says in a user's terms which input makes a register depart where the
@@ -138,7 +139,7 @@ func addonName(what string) string {
 	return name
 }
 
-func isAddon(file string) bool { return hasSuffix(file, ".addon.efi") }
+func isAddon(file string) bool { return hasSuffix(file, uki.AddonEnding) }
 
 func diskCause(want, got *Event) string {
 	switch {
@@ -237,28 +238,19 @@ func addedCause(r Register, want, got *Event) string {
 	return ""
 }
 
-// archives are what the stub logs for the archives that it makes of files on the ESP.
-var archives = map[string]string{
-	"Credentials initrd":                    "credentials were loaded from the ESP (" + localFolder + "/*.cred)",
-	"Global credentials initrd":             "credentials were loaded from the ESP (" + globalCredentialsFolder + "/*.cred)",
-	"System extension initrd":               "a system extension was loaded from the ESP (" + localFolder + "/*.raw)",
-	"Global system extension initrd":        "a system extension was loaded from the ESP (" + globalExtensionsFolder + "/*.raw)",
-	"Configuration extension initrd":        "a configuration extension was loaded from the ESP (" + localFolder + "/*.confext.raw)",
-	"Global configuration extension initrd": "a configuration extension was loaded from the ESP (" + globalExtensionsFolder + "/*.confext.raw)",
-}
-
 // companionCause covers what lies beside the image on the ESP and what the host passes.
 func companionCause(r Register, want, got *Event) string {
 	if got == nil {
 		return "the boot lacked what the prediction has: " + want.What
 	}
 	text := printableText([]byte(decodeUTF16(got.Data)))
-	cause := archives[text]
+	cause := ""
+	sidecar, archived := uki.LoggedSidecar(text)
 	switch {
 	case got.Type == EvEventTag:
 		cause = fmt.Sprintf("an addon on the ESP brought an initrd, microcode or a device tree: %q", taggedName(got.Data))
-	case cause != "":
-		cause += fmt.Sprintf(": %q", text)
+	case archived:
+		cause = fmt.Sprintf("%s were loaded from the ESP (%s/*%s): %q", sidecar.What, sidecar.Folder, sidecar.Ending, text)
 	case r == 12:
 		cause = fmt.Sprintf("the kernel got a command line from outside the image: %q, by an addon, the SMBIOS or the boot entry", text)
 	default:

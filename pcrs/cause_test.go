@@ -121,13 +121,13 @@ func differences(t *testing.T) map[string]struct {
 		"an addon's command line": {add(extra(12, EvIPL, "debug=1")), 12, `from outside the image: "debug=1"`, ""},
 		"a credential":            {add(extra(12, EvIPL, "Credentials initrd")), 12, `EFI/BOOT/BOOTX64.EFI.extra.d/*.cred): "Credentials initrd"`, ""},
 		"a global credential":     {add(extra(12, EvIPL, "Global credentials initrd")), 12, "loader/credentials/*.cred", ""},
-		"a confext":               {add(extra(12, EvIPL, "Configuration extension initrd")), 12, "a configuration extension was loaded from the ESP", ""},
+		"a confext":               {add(extra(12, EvIPL, "Configuration extension initrd")), 12, "configuration extensions were loaded from the ESP", ""},
 		"a named addon":           {add(loaded(`\loader\addons\x.addon.efi`)), 4, `an addon was loaded from the ESP: "\\loader\\addons\\x.addon.efi"`, ""},
 		"an addon before the kernel": {
 			append(without(t, plain, 4, "kernel in section .linux"), loaded(`\x.addon.efi`), eventIn(t, Log{Events: plain}, 4, "kernel in section .linux")), 4, `an addon was loaded from the ESP: "\\x.addon.efi"`, "",
 		},
 		"an addon's initrd":   {add(tagged("x.addon.efi")), 12, `brought an initrd, microcode or a device tree: "x.addon.efi"`, ""},
-		"a system extension":  {add(extra(13, EvIPL, "System extension initrd")), 13, "a system extension was loaded from the ESP", ""},
+		"a system extension":  {add(extra(13, EvIPL, "System extension initrd")), 13, "system extensions were loaded from the ESP", ""},
 		"a shim":              {add(extra(14, EvIPL, "MokList")), 14, "a shim was started", ""},
 		"an option ROM":       {must(t, rom), 2, "option ROM was started that the prediction does not have", ""},
 		"a phase of the boot": {add(derived(11, EvIPL, []byte("enter-initrd"), "")), 11, "one more measurement", `systemd-pcrphase has measured "enter-initrd"`},
@@ -144,7 +144,7 @@ func differences(t *testing.T) map[string]struct {
 func rebuilt(t *testing.T, name string, data []byte) []byte {
 	t.Helper()
 	sections := []uki.Section{
-		{Name: ".linux", Data: packaged(t, "/usr/lib/systemd/boot/efi/linuxx64.efi.stub", "systemd-boot-efi")},
+		{Name: ".linux", Data: packaged(t, "/"+uki.DebianStub, "systemd-boot-efi")},
 		{Name: ".osrel", Data: []byte("ID=test\nVERSION_ID=1\n")},
 		{Name: ".initrd", Data: []byte("an initrd")},
 		{Name: ".cmdline", Data: []byte(cmdline)},

@@ -31,7 +31,7 @@ func checkESP(esp map[string][]byte) error {
 		return fmt.Errorf("ESP: %d files, want at most %d", len(esp), MaxESPFiles)
 	}
 	total, files, folders := 0, map[string]bool{}, map[string]bool{}
-	for _, parent := range parents(strings.ToLower(kernelImage)) {
+	for _, parent := range parents(strings.ToLower(uki.Path)) {
 		folders[parent] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(esp)) {
@@ -39,7 +39,7 @@ func checkESP(esp map[string][]byte) error {
 			return fmt.Errorf("ESP: %q: want a clean relative path with slashes, of characters that FAT has", name)
 		}
 		lower := strings.ToLower(name)
-		if lower == strings.ToLower(kernelImage) {
+		if lower == strings.ToLower(uki.Path) {
 			return fmt.Errorf("ESP: %q is the kernel image of the disk; name what lies beside it", name)
 		}
 		if files[lower] {
@@ -116,7 +116,7 @@ type addon struct {
 // into PCR 4; the stub then uses those that are for its image.
 func (p *predictor) loadAddons(folder string) ([]addon, error) {
 	var out []addon
-	for _, f := range espFiles(p.boot.ESP, folder, ".addon.efi", "") {
+	for _, f := range espFiles(p.boot.ESP, folder, uki.AddonEnding, "") {
 		opened, err := uki.OpenAddon(f.data)
 		if err != nil {
 			return nil, fmt.Errorf("%s/%s: %w", folder, f.name, err)
@@ -170,7 +170,7 @@ func (p *predictor) loads(f *pe.File) (bool, error) {
 // uses reports whether the stub uses an addon: it has a section that counts, is no
 // kernel image, and is for this kernel if both name one.
 func (p *predictor) uses(a *uki.Addon) bool {
-	useful := slices.ContainsFunc(p.rules.addons, func(name string) bool {
+	useful := slices.ContainsFunc(p.stub.Addons, func(name string) bool {
 		_, ok := a.Section(name)
 		return ok
 	})
@@ -199,24 +199,24 @@ func sameText(ours, theirs []byte) bool {
 
 // addons loads the global addons, then those of the image, and appends their command lines.
 func (p *predictor) addons() error {
-	if p.rules.addons == nil {
+	if p.stub.Addons == nil {
 		return nil
 	}
 	var together []addon
-	for _, folder := range []string{globalAddonsFolder, localFolder} {
+	for _, folder := range []string{uki.GlobalAddonsFolder, uki.LocalFolder} {
 		found, err := p.loadAddons(folder)
 		if err != nil {
 			return err
 		}
 		together = append(together, found...)
-		if p.rules.foldersApart {
+		if p.stub.FoldersApart {
 			if err := p.appendCmdlines(found); err != nil {
 				return err
 			}
 		}
 	}
 	p.used = together
-	if p.rules.foldersApart {
+	if p.stub.FoldersApart {
 		return nil
 	}
 	return p.appendCmdlines(together)
@@ -254,7 +254,7 @@ func (p *predictor) appendCmdline(text, from string) {
 
 // smbios appends what the host passes in the SMBIOS, with Secure Boot or without.
 func (p *predictor) smbios() error {
-	if !p.rules.smbios || len(p.boot.SMBIOSExtra) == 0 {
+	if !p.stub.SMBIOS || len(p.boot.SMBIOSExtra) == 0 {
 		return nil
 	}
 	extra := p.boot.SMBIOSExtra[0]
@@ -269,14 +269,14 @@ func (p *predictor) smbios() error {
 // what addons bring to the initrd: microcode backwards, because the kernel takes
 // the first that fits.
 func (p *predictor) sidecars() error {
-	for _, s := range p.rules.sidecars {
-		files := espFiles(p.boot.ESP, s.folder, s.suffix, s.exclude)
+	for _, s := range p.stub.Sidecars {
+		files := espFiles(p.boot.ESP, s.Folder, s.Ending, s.Exclude)
 		if len(files) == 0 {
 			continue
 		}
-		data := archive(s.directory, s.dirMode, s.fileMode, files)
-		what := fmt.Sprintf("archive with the %s %s from the ESP (%s)", s.what, names(files), s.folder)
-		p.add(large(s.register, EvIPL, what, data))
+		data := archive(s.Directory, s.DirMode, s.FileMode, files)
+		what := fmt.Sprintf("archive with the %s %s from the ESP (%s)", s.What, names(files), s.Folder)
+		p.add(large(Register(s.PCR), EvIPL, what, data))
 		p.archives = append(p.archives, part{data, what})
 	}
 	for _, a := range slices.Backward(p.used) {
@@ -291,7 +291,7 @@ func (p *predictor) sidecars() error {
 // addonPart measures a section of an addon that becomes part of the initrd.
 func (p *predictor) addonPart(a addon, section string) []part {
 	data, ok := a.Section(section)
-	if !ok || !slices.Contains(p.rules.addons, section) {
+	if !ok || !slices.Contains(p.stub.Addons, section) {
 		return nil
 	}
 	what := fmt.Sprintf("%s of the addon %s on the ESP", section, a.name)

@@ -33,8 +33,8 @@ type part struct {
 	what string
 }
 
-// stub is what systemd-stub measures, and how it starts the kernel inside.
-func (p *predictor) stub() error {
+// stubEvents is what systemd-stub measures, and how it starts the kernel inside.
+func (p *predictor) stubEvents() error {
 	if err := checkESP(p.boot.ESP); err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func checkText(text []byte) error {
 
 // innerKernel is the kernel once more, if firmware loads it for the stub.
 func (p *predictor) innerKernel() error {
-	if !p.rules.loadsKernelThroughFirmware || p.state == secureBootOn {
+	if !p.stub.KernelThroughFirmware || p.state == secureBootOn {
 		return nil
 	}
 	linux, ok := p.boot.UKI.Section(".linux")
@@ -152,9 +152,9 @@ func (p *predictor) initrdParts() ([]part, error) {
 	}
 	parts = append(parts, part{initrd, fmt.Sprintf("section .initrd (%d bytes)", len(initrd))})
 	parts = append(parts, p.archives...)
-	for _, file := range p.rules.extras {
-		if data, ok := p.boot.UKI.Section(file.section); ok && len(data) > 0 {
-			parts = append(parts, part{extraArchive(file.name, data), fmt.Sprintf("archive with /.extra/%s from section %s", file.name, file.section)})
+	for _, file := range p.stub.Extras {
+		if data, ok := p.boot.UKI.Section(file.Section); ok && len(data) > 0 {
+			parts = append(parts, part{extraArchive(file.Name, data), fmt.Sprintf("archive with /.extra/%s from section %s", file.Name, file.Section)})
 		}
 	}
 	return append(parts, p.initrds...), nil

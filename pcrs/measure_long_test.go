@@ -32,7 +32,7 @@ func systemdMeasure(t *testing.T, tree string, args ...string) string {
 // The tools tree holds the stub that images are built with, and the systemd-measure of the same version.
 func TestLongPCR11EqualsSystemdMeasure(t *testing.T) {
 	tree := buildtest.Tools(t)
-	stub := readFile(t, filepath.Join(tree, "usr/lib/systemd/boot/efi/linuxx64.efi.stub"))
+	stub := readFile(t, filepath.Join(tree, uki.DebianStub))
 	image, err := uki.Build(stub, []uki.Section{
 		{Name: ".linux", Data: stub},
 		{Name: ".osrel", Data: []byte("ID=test\nVERSION_ID=1\n")},

@@ -73,13 +73,14 @@ func Predict(b Boot) (Prediction, error) {
 	if b.UKI == nil || b.Table == nil {
 		return Prediction{}, errors.New("predict boot: the kernel image or the partition table is missing")
 	}
-	rules, err := rulesFor(b.UKI.StubVersion, b.AllowUnprovenStub)
-	if err != nil {
-		return Prediction{}, fmt.Errorf("predict boot: %w", err)
+	stub := b.UKI.Stub
+	if !stub.Proven && !b.AllowUnprovenStub {
+		return Prediction{}, fmt.Errorf("predict boot: systemd-stub %s: its rules were only read in the source, and no boot of it was compared with a prediction; "+
+			"use Debian's stub of systemd %s, or accept it with --unproven-stub", stub.Version, uki.ProvenStubs())
 	}
-	p := &predictor{boot: b, rules: rules}
+	p := &predictor{boot: b, stub: stub}
 	for _, step := range []func() error{
-		p.platform, p.secureBoot, p.optionROMs, p.bootAttempt, p.authority, p.startUKI, p.stub, p.kernel, p.bootAggregate, p.nodeConfig,
+		p.platform, p.secureBoot, p.optionROMs, p.bootAttempt, p.authority, p.startUKI, p.stubEvents, p.kernel, p.bootAggregate, p.nodeConfig,
 	} {
 		if err := step(); err != nil {
 			return Prediction{}, fmt.Errorf("predict boot: %w", err)
@@ -107,7 +108,7 @@ func (p Prediction) Values(bank Bank) (Values, error) {
 // predictor collects events step by step, in the order of the boot.
 type predictor struct {
 	boot   Boot
-	rules  stubRules
+	stub   uki.Stub
 	state  secureBootState
 	policy string // the word of the command line that gives IMA a policy or another form
 	events []Event

@@ -20,7 +20,7 @@ const cmdline = "console=ttyS0 panic=1 quiet"
 // stubOf is a real stub that calls itself another version: what it would measure
 // is not in its code but in the rules.
 func stubOf(t testing.TB, major string) []byte {
-	b := packaged(t, "/usr/lib/systemd/boot/efi/linuxx64.efi.stub", "systemd-boot-efi")
+	b := packaged(t, "/"+uki.DebianStub, "systemd-boot-efi")
 	return bytes.Replace(b, []byte("systemd-stub 252"), []byte("systemd-stub "+major), 1)
 }
 
@@ -34,7 +34,7 @@ func testUKI(t testing.TB, more ...uki.Section) *uki.UKI {
 func ukiOf(t testing.TB, major string, more ...uki.Section) *uki.UKI {
 	t.Helper()
 	image, err := uki.Build(stubOf(t, major), append([]uki.Section{
-		{Name: ".linux", Data: packaged(t, "/usr/lib/systemd/boot/efi/linuxx64.efi.stub", "systemd-boot-efi")},
+		{Name: ".linux", Data: packaged(t, "/"+uki.DebianStub, "systemd-boot-efi")},
 		{Name: ".osrel", Data: []byte("ID=test\nVERSION_ID=1\n")},
 		{Name: ".initrd", Data: []byte("an initrd")},
 	}, more...))

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/internal/cache"
 )
 
@@ -297,7 +298,7 @@ func (j *job) plan(context.Context) (note string, err error) {
 	if err != nil {
 		return "", err
 	}
-	stub, err := os.ReadFile(filepath.Join(j.tools, "usr/lib/systemd/boot/efi/linuxx64.efi.stub"))
+	stub, err := os.ReadFile(filepath.Join(j.tools, uki.DebianStub))
 	if err != nil {
 		return "", err
 	}

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/internal/toolstree"
 )
 
@@ -48,7 +50,7 @@ func compareImages(ctx context.Context, tools, fileA, fileB string) error {
 		x, _ := a.disk.UKI.Section(name)
 		y, _ := b.disk.UKI.Section(name)
 		if at, _ := firstDifference(bytes.NewReader(x), bytes.NewReader(y)); at >= 0 {
-			return fmt.Errorf("%w: partition esp, file %s, section %s, offset %d", ErrImagesDiffer, image.UKIPath, name, at)
+			return fmt.Errorf("%w: partition esp, file %s, section %s, offset %d", ErrImagesDiffer, uki.Path, name, at)
 		}
 	}
 	if at, err = firstDifference(io.NewSectionReader(a.file, 0, a.size), io.NewSectionReader(b.file, 0, b.size)); err != nil || at < 0 {
@@ -59,8 +61,8 @@ func compareImages(ctx context.Context, tools, fileA, fileB string) error {
 
 // compareDocuments compares what describes two images and has their names with other endings.
 func compareDocuments(imageA, imageB string) error {
-	for _, ending := range []string{".spdx.json", ".cdx.json", ".provenance.json", ".json"} {
-		a, b := strings.TrimSuffix(imageA, ".raw")+ending, strings.TrimSuffix(imageB, ".raw")+ending
+	for _, ending := range []string{lock.SPDXEnding, lock.CycloneDXEnding, lock.ProvenanceEnding, lock.DocumentEnding} {
+		a, b := lock.Beside(imageA, ending), lock.Beside(imageB, ending)
 		err := compareContent(filepath.Base(a), a, b)
 		if errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("compare documents: %w", err)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/image/oci"
 	"github.com/hullmark/hullmark/internal/atomicfile"
 )
@@ -32,7 +33,7 @@ func (j *job) writeJoinService() error {
 	if err != nil {
 		return err
 	}
-	err = atomicfile.Stream(filepath.Join(j.Out, j.ID+".joinservice.tar"), atomicfile.Options{Mode: 0o644}, func(f *os.File) error {
+	err = atomicfile.Stream(filepath.Join(j.Out, j.ID+lock.JoinServiceEnding), atomicfile.Options{Mode: 0o644}, func(f *os.File) error {
 		w := bufio.NewWriterSize(f, 1<<20)
 		return errors.Join(oci.Write(w, JoinServiceImage(program), []string{KubernetesRepository + "/joinservice:" + j.imageVersion()}), w.Flush())
 	})

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/hullmark/hullmark/image/lock"
 )
 
 // untar reads an archive into memory, which all of these fit.
@@ -49,7 +51,7 @@ func TestJoinServiceImage(t *testing.T) {
 		if err := j.writeJoinService(); err != nil {
 			t.Fatal(err)
 		}
-		image, err := os.ReadFile(filepath.Join(j.Out, o.ID+".joinservice.tar"))
+		image, err := os.ReadFile(filepath.Join(j.Out, o.ID+lock.JoinServiceEnding))
 		if err != nil {
 			t.Fatal(err)
 		}

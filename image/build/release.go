@@ -46,7 +46,7 @@ func Release(ctx context.Context, source, version, out string, architectures []s
 		if err := releaseProgram(ctx, l, source, version, arch, filepath.Join(work, name)); err != nil {
 			return fmt.Errorf("release %s: %w", name, err)
 		}
-		files = append(files, name, name+".spdx.json")
+		files = append(files, name, name+lock.SPDXEnding)
 	}
 	return finishRelease(work, out, files)
 }
@@ -94,5 +94,5 @@ func releaseProgram(ctx context.Context, l lock.Lock, source, version, arch, to 
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(to+".spdx.json", bill, 0o644)
+	return atomicfile.Write(to+lock.SPDXEnding, bill, 0o644)
 }

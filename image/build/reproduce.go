@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/cache"
 )
 
@@ -120,7 +121,7 @@ func (o Options) buildUnder(ctx context.Context, program, all string, c circumst
 		quote(store), quoteAll(append(shared, store)), uint32(c.umask),
 		quoteAll(slices.Concat(c.settings, []string{"LOCPATH=" + locales, "HULLMARK_CACHE=" + store, "GOCACHE=" + filepath.Join(store, "go")})),
 		quoteAll(append([]string{program}, o.buildArgs(source, out)...)))
-	image := filepath.Join(out, o.ID+".raw")
+	image := filepath.Join(out, o.ID+lock.DiskEnding)
 	if c.ahead != 0 {
 		return o.buildOnOtherDay(ctx, dir, work, script, out, c.ahead)
 	}
@@ -145,7 +146,7 @@ func (o Options) buildOnOtherDay(ctx context.Context, dir, work, script, out str
 	}
 	environment := quoteAll([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + work, "GOMODCACHE=" + strings.TrimSpace(string(modules))})
 	built, err := kernel.run(ctx, work, "export "+environment+" && "+script, out, os.Stderr)
-	return filepath.Join(built, o.ID+".raw"), err
+	return filepath.Join(built, o.ID+lock.DiskEnding), err
 }
 
 // makeLocale compiles the locale in which letters are least like elsewhere, and returns the folder that LOCPATH names.

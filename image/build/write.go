@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
@@ -21,7 +22,7 @@ func (j *job) write(context.Context) (note string, err error) {
 	if err := j.writeJoinService(); err != nil {
 		return "", err
 	}
-	final := filepath.Join(j.Out, j.ID+".raw")
+	final := filepath.Join(j.Out, j.ID+lock.DiskEnding)
 	hash := j.layout.RootHash()
 	j.result = Result{
 		Image: final, Size: j.layout.Size(), ID: j.ID, Version: j.imageVersion(), RootHash: hex.EncodeToString(hash[:]), Cmdline: j.layout.Cmdline(), LockFile: j.LockFile, Lock: j.lock, Tools: j.tools, Bundle: j.bundle, Profiles: j.Profiles, Inputs: j.inputs,

@@ -68,7 +68,7 @@ type (
 // of its content.
 func (l Lock) SPDX(c Contents) ([]byte, error) {
 	image := spdxPackage{
-		SPDXID: spdxImage, Name: c.ID, Version: c.Version, FileName: c.ID + ".raw", Supplier: spdxUnsaid, DownloadLocation: spdxUnsaid,
+		SPDXID: spdxImage, Name: c.ID, Version: c.Version, FileName: c.ID + DiskEnding, Supplier: spdxUnsaid, DownloadLocation: spdxUnsaid,
 		Comment: c.comment(),
 	}
 	d := l.describe(c.ID+"-"+c.Version, image)

@@ -47,7 +47,7 @@ func OpenAddon(image []byte) (*Addon, error) {
 }
 
 func (a *Addon) read(s pe.Section) error {
-	known := slices.Concat(rules256.measured, unmeasured, refused)
+	known := slices.Concat(sections256, unmeasured, refused)
 	if !slices.Contains(known, s.Name) {
 		return errors.New("no known addon has it, so what the stub makes of it is unknown")
 	}

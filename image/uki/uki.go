@@ -14,7 +14,6 @@ import (
 	"io"
 	"regexp"
 	"slices"
-	"strconv"
 
 	"github.com/hullmark/hullmark/image/pe"
 )
@@ -39,16 +38,14 @@ type Section struct {
 type UKI struct {
 	// PE is the image as firmware sees it.
 	PE *pe.File
-	// StubVersion is the version that the stub's .sdmagic section names, for
-	// instance "257.13-1~deb13u1".
-	StubVersion string
+	// Stub is the stub that the image begins with.
+	Stub Stub
 
 	sections map[string][]byte
-	order    []string // sections measured by this stub, in order
 }
 
 // magicPattern is what .sdmagic holds in every systemd-stub, then zeros.
-var magicPattern = regexp.MustCompile(`^#### LoaderInfo: systemd-stub ([0-9]{1,4})([^ #\x00]{0,64}) ####\x00*$`)
+var magicPattern = regexp.MustCompile(`^#### LoaderInfo: systemd-stub ([0-9]{1,4}[^ #\x00]{0,64}) ####\x00*$`)
 
 // Open reads the image of the given size in bytes. It fails if a stub version
 // or a section is unknown, if a section occurs twice, and for an image with
@@ -74,14 +71,12 @@ func Open(r io.ReaderAt, size int64) (*UKI, error) {
 // load checks every section against the rules of the stub's version and reads
 // those that are known by name.
 func (u *UKI) load() error {
-	rules, err := u.readStub()
-	if err != nil {
+	if err := u.readStub(); err != nil {
 		return err
 	}
-	u.order = rules.measured
 	budget, unread := int64(MaxSize), int64(maxZeros)
 	for _, s := range u.PE.Sections {
-		if err := rules.check(s.Name); err != nil {
+		if err := u.Stub.check(s.Name); err != nil {
 			return fmt.Errorf("section %s: %w", s.Name, err)
 		}
 		if _, twice := u.sections[s.Name]; twice {
@@ -103,25 +98,21 @@ func (u *UKI) load() error {
 }
 
 // readStub finds the stub's version and the rules for it.
-func (u *UKI) readStub() (stubRules, error) {
+func (u *UKI) readStub() error {
 	s, ok := u.PE.Section(".sdmagic")
 	if !ok || s.VirtualSize > 4096 {
-		return stubRules{}, errors.New("no .sdmagic section of a usual size: the stub is not systemd-stub")
+		return errors.New("no .sdmagic section of a usual size: the stub is not systemd-stub")
 	}
 	magic, err := io.ReadAll(u.PE.Data(s))
 	if err != nil {
-		return stubRules{}, fmt.Errorf("section .sdmagic: %w", err)
+		return fmt.Errorf("section .sdmagic: %w", err)
 	}
 	match := magicPattern.FindSubmatch(magic)
 	if match == nil {
-		return stubRules{}, fmt.Errorf("section .sdmagic: %.80q does not name a systemd-stub", magic)
+		return fmt.Errorf("section .sdmagic: %.80q does not name a systemd-stub", magic)
 	}
-	u.StubVersion = string(match[1]) + string(match[2])
-	major, err := strconv.Atoi(string(match[1]))
-	if err != nil {
-		return stubRules{}, fmt.Errorf("stub version %s: %w", u.StubVersion, err)
-	}
-	return rulesFor(major)
+	u.Stub, err = StubOf(string(match[1]))
+	return err
 }
 
 // Section returns the content of the section of that name, zero-extended to
@@ -136,7 +127,7 @@ func (u *UKI) Section(name string) ([]byte, bool) {
 // byte, then the hash of the data.
 func (u *UKI) Measured() []Section {
 	var out []Section
-	for _, name := range u.order {
+	for _, name := range u.Stub.measured {
 		if data := u.sections[name]; len(data) > 0 {
 			out = append(out, Section{Name: name, Data: data})
 		}

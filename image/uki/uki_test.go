@@ -16,7 +16,7 @@ import (
 	"github.com/hullmark/hullmark/internal/memtest"
 )
 
-const stubPath = "/usr/lib/systemd/boot/efi/linuxx64.efi.stub"
+const stubPath = "/" + DebianStub
 
 func stub(t testing.TB) []byte {
 	t.Helper()
@@ -115,8 +115,8 @@ func TestSectionsReadBack(t *testing.T) {
 	if _, ok := u.Section(".none"); ok {
 		t.Error("a section that is not there was found")
 	}
-	if major, _, _ := strings.Cut(u.StubVersion, "."); major != "252" && major != "257" {
-		t.Errorf("stub version %q", u.StubVersion)
+	if major, _, _ := strings.Cut(u.Stub.Version, "."); major != "252" && major != "257" {
+		t.Errorf("stub version %q", u.Stub.Version)
 	}
 	if last := u.PE.Sections[len(u.PE.Sections)-1]; last.Name != ".linux" {
 		t.Errorf("the last section is %s", last.Name)
@@ -181,8 +181,8 @@ func TestOpenRefuses(t *testing.T) {
 // TestStub257Order holds the order of generation 257 to a value that
 // systemd-measure 257.13 computed for sections holding their own names.
 func TestStub257Order(t *testing.T) {
-	u := &UKI{sections: map[string][]byte{}, order: rules256.measured}
-	for _, name := range rules256.measured {
+	u := &UKI{sections: map[string][]byte{}, Stub: Stub{measured: sections256}}
+	for _, name := range sections256 {
 		u.sections[name] = []byte(strings.TrimPrefix(name, "."))
 	}
 	const want = "af6e47d54eebf81d6cc7f778564e755ff9cef40a8d4c27dad334aac435b1c10b"

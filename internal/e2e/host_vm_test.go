@@ -15,6 +15,7 @@ import (
 
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/internal/canary"
 	"github.com/hullmark/hullmark/internal/vm"
 )
@@ -134,7 +135,7 @@ func (b bench) otherRelease(t *testing.T) string {
 		content, _ := disk.UKI.Section(name)
 		return content
 	}
-	stub, err := os.ReadFile(filepath.Join(b.tools(), "usr/lib/systemd/boot/efi/linuxx64.efi.stub"))
+	stub, err := os.ReadFile(filepath.Join(b.tools(), uki.DebianStub))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/internal/probe"
 	"github.com/hullmark/hullmark/internal/vm"
 	"github.com/hullmark/hullmark/measurements"
@@ -21,7 +22,7 @@ import (
 // probeParts are a probe of the built image's stub and kernel.
 func (b bench) probeParts(t *testing.T) probe.Parts {
 	t.Helper()
-	stub, err := os.ReadFile(filepath.Join(b.tools(), "usr/lib/systemd/boot/efi/linuxx64.efi.stub"))
+	stub, err := os.ReadFile(filepath.Join(b.tools(), uki.DebianStub))
 	if err != nil {
 		t.Fatal(err)
 	}

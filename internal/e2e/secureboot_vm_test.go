@@ -9,7 +9,7 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/internal/probe"
 	"github.com/hullmark/hullmark/internal/vm"
 	"github.com/hullmark/hullmark/measurements"
@@ -65,7 +65,7 @@ func TestVMEnrolsKeys(t *testing.T) {
 	disk := probe.New(t, b.probeParts(t))
 	signed := b.sign(t, disk.Path, keys, "signed.raw")
 	esp := map[string][]byte{
-		image.UKIPath:        contentOf(t, filepath.Join(b.tools(), "usr/lib/systemd/boot/efi/systemd-bootx64.efi")),
+		uki.Path:             contentOf(t, filepath.Join(b.tools(), "usr/lib/systemd/boot/efi/systemd-bootx64.efi")),
 		"loader/loader.conf": []byte("secure-boot-enroll force\n"),
 	}
 	for _, name := range []string{"PK", "KEK", "db"} {

@@ -108,7 +108,7 @@ func (b bench) compareStub(t *testing.T, keys probe.Keys, c stubBoot) {
 	disk := probe.New(t, parts)
 	predicted := predictStub(t, disk, c, config.Firmware)
 	result := disk.Boot(t, config)
-	t.Logf("%s: the kernel ran with %q", disk.Disk.UKI.StubVersion, result.Cmdline)
+	t.Logf("%s: the kernel ran with %q", disk.Disk.UKI.Stub.Version, result.Cmdline)
 	for _, bank := range pcrs.PredictedBanks() {
 		compareRegisters(t, predicted, bank, result)
 	}

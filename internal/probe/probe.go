@@ -22,6 +22,7 @@ import (
 
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/cpio"
+	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/image/verity"
 	"github.com/hullmark/hullmark/internal/vm"
 	"github.com/hullmark/hullmark/pcrs"
@@ -72,7 +73,7 @@ func New(t testing.TB, p Parts) Image {
 	write(t, i.Path, layout)
 	i.open(t)
 	if p.Sign != nil {
-		i.Add(t, map[string][]byte{image.UKIPath: p.Sign(layout.UKI())})
+		i.Add(t, map[string][]byte{uki.Path: p.Sign(layout.UKI())})
 		i.open(t)
 	}
 	i.Add(t, p.ESP)

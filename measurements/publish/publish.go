@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 
+	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
@@ -62,9 +63,9 @@ type kind struct {
 }
 
 var (
-	imageKind     = kind{"disk", ".raw", diskLayer, MaxImage}
-	sbomKind      = kind{"bill of materials", ".spdx.json", "application/spdx+json", MaxSBOM}
-	cycloneDXKind = kind{"CycloneDX bill of materials", ".cdx.json", "application/vnd.cyclonedx+json", MaxSBOM}
+	imageKind     = kind{"disk", lock.DiskEnding, diskLayer, MaxImage}
+	sbomKind      = kind{"bill of materials", lock.SPDXEnding, "application/spdx+json", MaxSBOM}
+	cycloneDXKind = kind{"CycloneDX bill of materials", lock.CycloneDXEnding, "application/vnd.cyclonedx+json", MaxSBOM}
 )
 
 // release is what is published together.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 
 	"github.com/hullmark/hullmark/image/build"
 	"github.com/hullmark/hullmark/image/lock"
@@ -20,15 +19,11 @@ const (
 	treeVars     = "usr/share/OVMF/OVMF_VARS_4M.fd"
 )
 
-// cycloneDXEnding ends the names of bills of materials in CycloneDX's form, as its makers recommend.
-const cycloneDXEnding = ".cdx.json"
-
 // accompany leaves beside a finished image what its users need next: its bill of materials in two forms, the measurement document that names all, the provenance
 // of all four, the tools tree and kubectl.
 func accompany(r build.Result, release measurements.Release, provenance provenanceOptions) error {
 	out := filepath.Dir(r.Image)
-	name := strings.TrimSuffix(r.Image, ".raw")
-	sbom, cycloneDX := name+".spdx.json", name+cycloneDXEnding
+	sbom, cycloneDX := lock.Beside(r.Image, lock.SPDXEnding), lock.Beside(r.Image, lock.CycloneDXEnding)
 	contents := lock.Contents{ID: r.ID, Version: r.Version, RootHash: r.RootHash, Modules: r.Inputs.Modules}
 	for file, write := range map[string]func(lock.Contents) ([]byte, error){sbom: r.Lock.SPDX, cycloneDX: r.Lock.CycloneDX} {
 		bill, err := write(contents)
@@ -49,7 +44,7 @@ func accompany(r build.Result, release measurements.Release, provenance provenan
 	if err != nil {
 		return fmt.Errorf("measure: %w", err)
 	}
-	described := name + ".json"
+	described := lock.Beside(r.Image, lock.DocumentEnding)
 	if err := writeWhole(described, text, 0o644); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark/image/disk"
+	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/pcrs"
 )
 
@@ -125,7 +126,7 @@ func convert(ctx context.Context, path, out string, formats []disk.Format) (form
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return m, err
 	}
-	name := filepath.Join(out, strings.TrimSuffix(m.Disk.Name, ".raw"))
+	name := filepath.Join(out, strings.TrimSuffix(m.Disk.Name, lock.DiskEnding))
 	for _, f := range formats {
 		file := name + "." + string(f)
 		if err := notOver(file, path); err != nil {

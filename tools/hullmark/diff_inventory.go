@@ -90,7 +90,7 @@ func (l lookup) image(path string) (lookedAt, error) {
 	o.rootHash = o.disk.RootHash[:]
 	o.addDocument(document)
 	o.addDisk(o.disk, info.Size())
-	if err := o.addPackages(strings.TrimSuffix(path, ".raw")+".spdx.json", document.Image.RootHash.String()); err != nil {
+	if err := o.addPackages(lock.Beside(path, lock.SPDXEnding), document.Image.RootHash.String()); err != nil {
 		return o, errors.Join(err, o.Close())
 	}
 	return o, nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/image/uki"
 )
 
 // diffImage writes an image whose root file system has some files, and its bill of materials; a name that ends in @ is a link. It returns the image's path.
@@ -45,7 +46,7 @@ func diffImage(t *testing.T, files map[string]string, cmdline string, packages .
 	if err != nil {
 		t.Fatal(err)
 	}
-	stub, err := os.ReadFile("/usr/lib/systemd/boot/efi/linuxx64.efi.stub")
+	stub, err := os.ReadFile("/" + uki.DebianStub)
 	if err != nil {
 		t.Fatal("the stub is missing: apt-get install systemd-boot-efi")
 	}

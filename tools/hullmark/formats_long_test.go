@@ -12,6 +12,7 @@ import (
 
 	"github.com/hullmark/hullmark/image/build"
 	"github.com/hullmark/hullmark/image/disk"
+	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/buildtest"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -84,7 +85,7 @@ func TestDiffOfRealImages(t *testing.T) {
 	if x.found[kindConfig]["CONFIG_EROFS_FS"] != "m" || len(x.found[kindPackage]) < 100 || x.missing[kindConfig] != "" {
 		t.Errorf("EROFS is %q, %d packages, %v", x.found[kindConfig]["CONFIG_EROFS_FS"], len(x.found[kindPackage]), x.missing)
 	}
-	bill, err := os.ReadFile(strings.TrimSuffix(a, ".raw") + cycloneDXEnding)
+	bill, err := os.ReadFile(lock.Beside(a, lock.CycloneDXEnding))
 	if err != nil || !bytes.Contains(bill, []byte("pkg:golang/github.com/google/go-tpm@")) {
 		t.Errorf("the agent's TPM library is not in the bill, %v", err)
 	}

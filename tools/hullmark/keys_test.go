@@ -19,6 +19,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/image/pe"
+	"github.com/hullmark/hullmark/image/uki"
 )
 
 // tool runs a program that the package of that name brings and returns what it printed.
@@ -177,7 +178,7 @@ func TestKeysSignEarlier(t *testing.T) {
 // TestKeysSignAddon signs an addon by each way that there is to a key: all give the same bytes.
 func TestKeysSignAddon(t *testing.T) {
 	f := newKeysFixture(t)
-	stub, err := os.ReadFile("/usr/lib/systemd/boot/efi/linuxx64.efi.stub")
+	stub, err := os.ReadFile("/" + uki.DebianStub)
 	if err != nil {
 		t.Fatalf("%v: apt-get install systemd-boot-efi", err)
 	}
@@ -240,7 +241,7 @@ func TestKeysInToken(t *testing.T) {
 func TestKeysSignRefuses(t *testing.T) {
 	f := newKeysFixture(t)
 	f.sign(t, "keys", "signed.raw")
-	stub, err := os.ReadFile("/usr/lib/systemd/boot/efi/linuxx64.efi.stub")
+	stub, err := os.ReadFile("/" + uki.DebianStub)
 	if err != nil {
 		t.Fatalf("%v: apt-get install systemd-boot-efi", err)
 	}

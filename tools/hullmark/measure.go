@@ -259,7 +259,7 @@ func openImage(raw *os.File) (*image.Disk, measurements.Image, error) {
 		Disk:     h.Sum(nil),
 		RootHash: disk.RootHash[:],
 		UKI:      uki[:],
-		Stub:     disk.UKI.StubVersion,
+		Stub:     disk.UKI.Stub.Version,
 	}, nil
 }
 

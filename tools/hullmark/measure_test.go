@@ -15,6 +15,7 @@ import (
 
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/build"
+	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -71,7 +72,7 @@ func smallDisk(t *testing.T) []byte {
 // smallDiskOf has a real stub, which says that it is of another version, as its kernel too.
 func smallDiskOf(t *testing.T, version string) []byte {
 	t.Helper()
-	stub, err := os.ReadFile("/usr/lib/systemd/boot/efi/linuxx64.efi.stub")
+	stub, err := os.ReadFile("/" + uki.DebianStub)
 	if err != nil {
 		t.Fatal("the stub is missing: apt-get install systemd-boot-efi")
 	}

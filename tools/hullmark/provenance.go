@@ -3,11 +3,11 @@ package main
 import (
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark/image/build"
+	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -55,11 +55,8 @@ func (o provenanceOptions) writeProvenance(r build.Result, release measurements.
 	if err != nil {
 		return fmt.Errorf("provenance: %w", err)
 	}
-	return writeWhole(strings.TrimSuffix(r.Image, ".raw")+provenanceEnding, text, 0o644)
+	return writeWhole(lock.Beside(r.Image, lock.ProvenanceEnding), text, 0o644)
 }
-
-// provenanceEnding is the end of a provenance's file name, in place of the image's .raw.
-const provenanceEnding = ".provenance.json"
 
 // dependencies are all inputs of an image: sources, the user's folder, lock, packages, Go, modules.
 func dependencies(r build.Result) ([]measurements.Resource, error) {

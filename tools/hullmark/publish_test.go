@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/registry"
 
+	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -112,7 +113,7 @@ func writeTestProvenance(t *testing.T, name, document string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, name+provenanceEnding, text)
+	write(t, name+lock.ProvenanceEnding, text)
 }
 
 // registryWithLogin serves a registry and returns its address. The login is in the Docker configuration in dir.

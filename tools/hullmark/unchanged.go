@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark/image/build"
+	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/cache"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -60,9 +61,6 @@ func unchanged(o build.Options, fingerprint string) (built, bool) {
 	return last.Built, true
 }
 
-// builtEndings end the names of the files that a build leaves, after the image's name. What else has that name, such as a signed document, is others'.
-var builtEndings = []string{".raw", ".joinservice.tar", ".spdx.json", cycloneDXEnding, ".json", provenanceEnding}
-
 // remember notes what was built, with the files that the build left.
 func remember(o build.Options, fingerprint string, b built) error {
 	last := lastBuild{Fingerprint: fingerprint, Built: b, Files: map[string]fileMark{}, Links: map[string]string{}}
@@ -71,7 +69,7 @@ func remember(o build.Options, fingerprint string, b built) error {
 			last.Links[name] = target
 		}
 	}
-	for _, ending := range builtEndings {
+	for _, ending := range lock.Endings() {
 		m, err := mark(filepath.Join(o.Out, o.ID+ending))
 		if err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark/image/build"
+	"github.com/hullmark/hullmark/image/lock"
 )
 
 // What is built does not lie among what it is built from.
@@ -38,7 +39,7 @@ func TestUnchanged(t *testing.T) {
 	}
 	finish := func() {
 		t.Helper()
-		for _, ending := range builtEndings {
+		for _, ending := range lock.Endings() {
 			write(t, filepath.Join(o.Out, "node"+ending), []byte("image"))
 		}
 		if err := remember(o, "1", b); err != nil {
