@@ -96,22 +96,30 @@ func TestControlPlaneKeepsItsMember(t *testing.T) {
 	}
 }
 
+// openedBy is the stage of a node whose disk is open, and holds a joined node or none, by a ticket of a kind from a service, or from an operator.
+func openedBy(kind hullmark.TicketKind, service string, joined bool) *opened {
+	return &opened{
+		conversation: &conversation{agent: &Agent{}, service: service}, admitted: admitted{kind: kind}, disk: statedisk.Opened{Joined: joined},
+	}
+}
+
 // Nobody but a service that read the record has a control plane give its member up: no operator's exchange, and none without records.
 func TestJoinAnewIsRefused(t *testing.T) {
-	for name, x := range map[string]*exchange{
-		"a control plane by its record": {kind: hullmark.Rejoin, service: "s", opened: statedisk.Opened{Joined: true}},
-		"a worker":                      {kind: hullmark.Rejoin, service: "s", opened: statedisk.Opened{Joined: true}},
-		"an init":                       {kind: hullmark.Init, opened: statedisk.Opened{Joined: true}},
-		"a recover":                     {kind: hullmark.Recover, opened: statedisk.Opened{Joined: true}},
-		"a first join":                  {kind: hullmark.Join, service: "s"},
-		"without records":               {kind: hullmark.Rejoin, service: "s", opened: statedisk.Opened{Joined: true}, ticket: hullmark.Ticket{Disk: hullmark.DiskGrant{Epoch: hullmark.Epoch{Unchecked: true}}}},
+	unchecked := openedBy(hullmark.Rejoin, "s", true)
+	unchecked.grant.Epoch.Unchecked = true
+	for name, o := range map[string]*opened{
+		"a control plane by its record": openedBy(hullmark.Rejoin, "s", true),
+		"a worker":                      openedBy(hullmark.Rejoin, "s", true),
+		"an init":                       openedBy(hullmark.Init, "", true),
+		"a recover":                     openedBy(hullmark.Recover, "", true),
+		"a first join":                  openedBy(hullmark.Join, "s", false),
+		"without records":               unchecked,
 	} {
-		p := &wire.Proceed{Role: string(hullmark.ControlPlane)}
+		p := &wire.Proceed{Role: string(hullmark.ControlPlane), JoinAnew: true}
 		if name == "a worker" {
 			p.Role = string(hullmark.Worker)
 		}
-		x.joinAnew = true
-		if err := x.checkAnew(p); (err == nil) != (name == "a control plane by its record") {
+		if err := o.checkAnew(p); (err == nil) != (name == "a control plane by its record") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

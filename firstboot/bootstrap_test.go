@@ -95,13 +95,8 @@ func TestBootstrapIsChecked(t *testing.T) {
 	p := func(role hullmark.Role) *wire.Proceed {
 		return &wire.Proceed{Role: string(role), Files: []*wire.File{{Path: kubeadm.BootstrapFile, Mode: 0o600}}}
 	}
-	rejoin := func() *exchange {
-		x := &exchange{service: "192.0.2.7:7444"}
-		x.opened.Joined = true
-		return x
-	}
-	fresh, operator := rejoin(), rejoin()
-	fresh.opened.Joined, operator.service = false, ""
+	rejoin := func() *opened { return openedBy(hullmark.Rejoin, "192.0.2.7:7444", true) }
+	fresh, operator := openedBy(hullmark.Join, "192.0.2.7:7444", false), openedBy(hullmark.Recover, "", true)
 	if err := rejoin().checkBootstrap(p(hullmark.Worker)); err != nil {
 		t.Errorf("a worker that comes back: %v", err)
 	}

@@ -140,8 +140,8 @@ func (a *Agent) askService(ctx context.Context, endpoint string) (answered bool,
 		a.turn.release()
 		return false, unreachable(endpoint, err)
 	}
-	x := &exchange{agent: a, service: endpoint, stream: dialled{stream, cancel, a.Timing.Answer}}
-	if err := x.release(); err != nil {
+	c := &conversation{agent: a, service: endpoint, stream: dialled{stream, cancel, a.Timing.Answer}}
+	if err := c.exchange(); err != nil {
 		return judge(endpoint, err)
 	}
 	return true, nil
@@ -245,9 +245,9 @@ func (d dialled) Send(m *wire.FromNode) error {
 }
 
 // hangUp ends a stream that the node opened, once the other end has read what was said.
-func (x *exchange) hangUp() {
-	d, ok := x.stream.(dialled)
-	if !ok || x.stalled || d.CloseSend() != nil {
+func (c *conversation) hangUp() {
+	d, ok := c.stream.(dialled)
+	if !ok || c.stalled || d.CloseSend() != nil {
 		return
 	}
 	defer time.AfterFunc(farewell, d.cancel).Stop()

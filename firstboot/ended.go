@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/internal/pemcert"
@@ -32,27 +33,26 @@ type mark struct {
 	Came int64 `json:"came"`
 }
 
-// takeTime notes when the machine was started by its verifier's clock. M6 has just come.
-func (x *exchange) takeTime() error {
-	if x.proceed.GetTime() == 0 {
-		return nil
+// machineBegan returns when the machine was started by its verifier's clock, in Unix time; 0 if M6, which has just come, does not say the time.
+func (a *Agent) machineBegan(p *wire.Proceed) (int64, error) {
+	if p.GetTime() == 0 {
+		return 0, nil
 	}
-	up, err := x.agent.Machine.Uptime()
-	x.machineBegan = time.Unix(x.proceed.GetTime(), 0).Add(-up).Unix()
-	return err
+	up, err := a.Machine.Uptime()
+	return time.Unix(p.GetTime(), 0).Add(-up).Unix(), err
 }
 
 // markReady notes that this boot came to Ready.
-func (x *exchange) markReady() error {
-	m := mark{Role: hullmark.Role(x.proceed.GetRole()), Began: x.machineBegan, Ends: x.opened.CertificateEnds}
+func (f *finishing) markReady() error {
+	m := mark{Role: hullmark.Role(f.proceed.GetRole()), Began: f.machineBegan, Ends: f.disk.CertificateEnds}
 	if m.Began != 0 {
-		up, err := x.agent.Machine.Uptime()
+		up, err := f.agent.Machine.Uptime()
 		if err != nil {
 			return err
 		}
 		m.Ready = time.Unix(m.Began, 0).Add(up).Unix()
 	}
-	return x.agent.writeMark(m)
+	return f.agent.writeMark(m)
 }
 
 func (a *Agent) writeMark(m mark) error {

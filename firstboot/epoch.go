@@ -17,20 +17,20 @@ const compareTimeout = 10 * time.Minute
 
 // compareEpoch catches up on what an unchecked ticket put off: the disk's counter is held to the cluster's record. The node runs, and is left running; it
 // only says what it found.
-func (x *exchange) compareEpoch(ctx context.Context) {
+func (f *finishing) compareEpoch(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
 	for {
-		record, err := x.agent.Cluster.DiskRecord(ctx, x.access(), x.node)
+		record, err := f.agent.Cluster.DiskRecord(ctx, f.access(), f.node)
 		if err == nil {
-			if c := x.rolledBack(record); c != nil {
-				x.agent.Status.Warn(c)
+			if c := f.rolledBack(record); c != nil {
+				f.agent.Status.Warn(c)
 			}
 			return
 		}
 		select {
 		case <-ctx.Done():
-			x.agent.Status.Warn(&hullmark.Condition{
+			f.agent.Status.Warn(&hullmark.Condition{
 				Code: "epoch-unchecked", Step: StepEpoch, Title: "nothing tells whether the state disk is an old copy: " + err.Error(),
 				Next: "compare the epoch that hullmark recover printed with hullmark node list",
 			})
@@ -41,16 +41,16 @@ func (x *exchange) compareEpoch(ctx context.Context) {
 }
 
 // rolledBack returns the condition of a disk that is older than its record, or another than the recorded one.
-func (x *exchange) rolledBack(record kubeadm.DiskRecord) *hullmark.Condition {
+func (f *finishing) rolledBack(record kubeadm.DiskRecord) *hullmark.Condition {
 	c := &hullmark.Condition{
 		Code: "rollback-detected", Step: StepEpoch, Title: "this node runs from an old copy of its state disk",
 		Next: "if the copy was put back on purpose, sign an epoch override; otherwise switch the machine off and attach the newest disk",
 	}
-	switch disk := x.ticket.Disk.UUID; {
+	switch disk := f.grant.UUID; {
 	case record.Disk != disk:
 		c.Expected, c.Got = "disk "+record.Disk.String(), "disk "+disk.String()
-	case x.opened.EpochRead < record.Committed:
-		c.Expected, c.Got = fmt.Sprintf("epoch ≥ %d", record.Committed), strconv.FormatUint(x.opened.EpochRead, 10)
+	case f.disk.EpochRead < record.Committed:
+		c.Expected, c.Got = fmt.Sprintf("epoch ≥ %d", record.Committed), strconv.FormatUint(f.disk.EpochRead, 10)
 	default:
 		return nil
 	}

@@ -42,15 +42,16 @@ func (a *Agent) permit(ctx context.Context, verb channel.Verb) error {
 }
 
 // checkErrand holds an exchange to the leaf of the operator who opened it: to its verb, and to its machine if it names one.
-func (x *exchange) checkErrand(kind hullmark.TicketKind, node hullmark.NodeID) error {
-	if x.service != "" {
+func (p *proving) checkErrand() error {
+	if p.service != "" {
 		return nil
 	}
-	errand, err := errandOf(x.stream.Context())
+	errand, err := errandOf(p.stream.Context())
 	if err != nil {
 		return err
 	}
-	x.errand = errand
+	p.errand = errand
+	node, kind := p.prover.Node(), p.kind
 	wrongNode := errand.Node != (hullmark.NodeID{}) && errand.Node != node
 	if string(errand.Verb) == string(kind) && !wrongNode {
 		return nil
@@ -77,22 +78,23 @@ func (p signedPolicy) checkOperator(errand channel.Errand) error {
 	}
 }
 
-// checkOperator holds an operator's exchange to the policies that the node is brought and has. A disk is read only once it is mounted: before that only what is brought counts.
-func (x *exchange) checkOperator(files []*wire.File, mounted bool) error {
-	if x.service != "" {
+// checkOperator holds an operator's exchange to the policy that the node is brought. The disk is read only once it is mounted: see finishing.checkOperator.
+func (o *opened) checkOperator(files []*wire.File) error {
+	envelope := wire.ContentOf(files)(hullmark.PolicyFile)
+	if o.service != "" || len(envelope) == 0 {
 		return nil
 	}
-	if envelope := wire.ContentOf(files)(hullmark.PolicyFile); len(envelope) > 0 {
-		brought, err := openPolicy(envelope, x.agent.config.ClusterRoot)
-		if err == nil {
-			err = brought.checkOperator(x.errand)
-		}
-		if err != nil {
-			return err
-		}
+	brought, err := openPolicy(envelope, o.agent.config.ClusterRoot)
+	if err != nil {
+		return err
 	}
-	if !mounted {
+	return brought.checkOperator(o.errand)
+}
+
+// checkOperator holds an operator's exchange to the policies that the node has.
+func (f *finishing) checkOperator() error {
+	if f.service != "" {
 		return nil
 	}
-	return x.agent.checkRevoked(x.errand)
+	return f.agent.checkRevoked(f.errand)
 }

@@ -87,11 +87,11 @@ func TestPolicyRevokesOperatorsLeaves(t *testing.T) {
 		if _, last := c.rest(); last.GetReady() != ready || !ready && last.GetFailed().GetCode() != "operator-revoked" {
 			t.Errorf("a leaf of version %d: %v", version, last)
 		}
-		x := &exchange{agent: s.agent, errand: channel.Errand{Policy: version}}
-		if err := x.checkOperator(s.signed(t, revoking), false); (err == nil) != ready {
+		talk, of := &conversation{agent: s.agent}, admitted{errand: channel.Errand{Policy: version}}
+		if err := (&opened{conversation: talk, admitted: of}).checkOperator(s.signed(t, revoking)); (err == nil) != ready {
 			t.Errorf("a leaf of version %d, by the policy that is brought: %v", version, err)
 		}
-		if err := x.checkOperator(nil, true); (err == nil) != ready {
+		if err := (&finishing{conversation: talk, admitted: of}).checkOperator(); (err == nil) != ready {
 			t.Errorf("a leaf of version %d, by the policy on the disk: %v", version, err)
 		}
 	}

@@ -27,120 +27,113 @@ type stream interface {
 	Context() context.Context
 }
 
-// exchange is the node's side of one release exchange (docs/protocol.md).
-type exchange struct {
+// conversation is the node's end of one release exchange (docs/protocol.md), whichever stage that is in: what it says and hears, and where the time goes.
+// The stages follow each other, each made only from the one before: proving, ticketed, opened, finishing.
+type conversation struct {
 	agent  *Agent
 	stream stream
 	// service is the endpoint of the join service that the node dialled; empty if the operator dialled the node.
 	service string
-
-	node hullmark.NodeID
-	kind hullmark.TicketKind
-	// errand is what the operator's leaf is good for.
-	errand  channel.Errand
-	ticket  hullmark.Ticket
-	opened  statedisk.Opened
-	proceed *wire.Proceed
-	// joinAnew says that M6 takes the node that the disk holds for none: its member of etcd came back with less than it had acknowledged.
-	joinAnew bool
-	// fused is set once register 15 is extended, or may be.
-	fused bool
-	// machineBegan is when the machine was started by its verifier's clock, in Unix time; 0 if M6 did not say the time.
-	machineBegan int64
 	// stalled is set when a message did not come in time: somebody still waits for it.
 	stalled bool
-	// warning is what stands against the node although it is Ready.
-	warning *hullmark.Condition
 	// took is where its time goes.
 	took account
 }
 
 // verifier names the other end for people.
-func (x *exchange) verifier() string {
-	if x.service != "" {
-		return "the join service at " + x.service
+func (c *conversation) verifier() string {
+	if c.service != "" {
+		return "the join service at " + c.service
 	}
 	return "the operator"
 }
 
-// run goes from the first message to Ready. The caller has the turn. An error before the fuse
-// leaves the node as it was; one from the fuse on wraps errReboot.
-func (x *exchange) run(ctx context.Context) error {
-	defer func() { x.ticket.Disk.Key.Wipe() }()
-	x.took.began = time.Now().Add(-x.agent.setUp)
-	journal := Journal{Status: x.agent.Status}
-	err := journal.Run(ctx,
-		Step{Name: StepAttest, Do: x.attest},
-		Step{Name: StepDisk, Do: x.openDisk},
-		Step{Name: StepEpoch, Do: x.awaitProceed},
-	)
+// run goes from the first message to Ready. The caller has the turn. An error without a finishing leaves the node as it was: its fuse is not blown. One
+// with it, from the fuse on, wraps errReboot.
+func (c *conversation) run(ctx context.Context) (*finishing, error) {
+	c.took.began = time.Now().Add(-c.agent.setUp)
+	journal := Journal{Status: c.agent.Status}
+	f, err := c.earn(ctx, journal)
 	if err != nil {
-		x.agent.Status.Say("%s", x.agent.waiting())
-		return err
+		c.agent.Status.Say("%s", c.agent.waiting())
+		return nil, err
 	}
 	// The other end may go away now: the node goes on by itself.
 	ctx = context.WithoutCancel(ctx)
-	x.fused = true
-	if err := journal.Run(ctx, x.finishSteps()...); err != nil {
+	if err := journal.Run(ctx, f.steps()...); err != nil {
 		if errors.Is(err, errReboot) {
-			return err
+			return f, err
 		}
-		return fmt.Errorf("%w: %w", errReboot, err)
+		return f, fmt.Errorf("%w: %w", errReboot, err)
 	}
-	if err := x.markReady(); err != nil {
-		return fmt.Errorf("%w: %w", errReboot, err)
+	if err := f.markReady(); err != nil {
+		return f, fmt.Errorf("%w: %w", errReboot, err)
 	}
-	x.agent.Status.Finish()
-	if x.warning != nil {
-		x.agent.Status.Warn(x.warning)
+	c.agent.Status.Finish()
+	if f.warning != nil {
+		c.agent.Status.Warn(f.warning)
 	}
-	x.send(&wire.Progress{Ready: true, Etcd: wire.FromEtcdState(x.agent.etcdState())})
-	return nil
+	c.send(&wire.Progress{Ready: true, Etcd: wire.FromEtcdState(c.agent.etcdState())})
+	return f, nil
+}
+
+// earn goes through the stages that come before the fuse.
+func (c *conversation) earn(ctx context.Context, journal Journal) (f *finishing, err error) {
+	var t *ticketed
+	var o *opened
+	err = journal.Run(ctx,
+		Step{Name: StepAttest, Do: func(ctx context.Context) (err error) { t, err = c.attest(ctx); return err }},
+		Step{Name: StepDisk, Do: func(ctx context.Context) (err error) { o, err = t.openDisk(ctx); return err }},
+		Step{Name: StepEpoch, Do: func(ctx context.Context) (err error) { f, err = o.awaitProceed(ctx); return err }},
+	)
+	if t != nil {
+		t.ticket.Disk.Key.Wipe()
+	}
+	return f, err
 }
 
 // attest proves what was booted and takes the ticket: M1 to M4.
-func (x *exchange) attest(ctx context.Context) error {
-	if err := x.takeCall(); err != nil {
-		return err
+func (c *conversation) attest(ctx context.Context) (t *ticketed, err error) {
+	called, err := c.takeCall()
+	if err != nil {
+		return nil, err
 	}
 	probing := time.Now()
-	claim, err := x.agent.probe(ctx)
-	wait(&x.took.disk, probing)
+	claim, err := c.agent.probe(ctx)
+	wait(&c.took.disk, probing)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := x.chooseKind(claim); err != nil {
-		return err
+	kind, err := c.chooseKind(called, claim)
+	if err != nil {
+		return nil, err
 	}
-	return x.withTPM(func(tpm transport.TPM) error {
+	err = c.withTPM(func(tpm transport.TPM) error {
 		p, err := prover.Open(tpm)
 		if err != nil {
 			return err
 		}
-		x.node = p.Node()
-		x.agent.Status.Know(x.node)
-		if err := x.checkErrand(x.kind, x.node); err != nil {
-			return errors.Join(err, p.Close())
-		}
-		return errors.Join(x.prove(p, claim), p.Close())
+		c.agent.Status.Know(p.Node())
+		t, err = (&proving{conversation: c, prover: p, claim: claim, kind: kind}).run()
+		return errors.Join(err, p.Close())
 	})
+	return t, err
 }
 
 // takeCall learns what an operator wants. A join service is not asked: it gives what the disk needs.
-func (x *exchange) takeCall() error {
-	if x.service != "" {
-		return nil
+func (c *conversation) takeCall() (hullmark.TicketKind, error) {
+	if c.service != "" {
+		return "", nil
 	}
-	call, err := x.receive(x.agent.Timing.Answer)
+	call, err := c.receive(c.agent.Timing.Answer)
 	if err != nil {
-		return err
+		return "", err
 	}
 	switch kind := hullmark.TicketKind(call.GetCall().GetKind()); kind {
 	case hullmark.Init, hullmark.Recover:
-		x.kind = kind
-		return nil
+		return kind, nil
 	default:
-		return &hullmark.Condition{
+		return "", &hullmark.Condition{
 			Code: "call-refused", Step: StepAttest, Title: "the operator asked for an exchange that this node does not know",
 			Expected: string(hullmark.Init + " or " + hullmark.Recover), Got: fmt.Sprintf("%.20q", kind), Next: "use a hullmark of this image's release",
 		}
@@ -148,53 +141,81 @@ func (x *exchange) takeCall() error {
 }
 
 // chooseKind settles which ticket fits the disk: a join service's, or the one that the operator called for.
-func (x *exchange) chooseKind(claim hullmark.DiskClaim) error {
+func (c *conversation) chooseKind(called hullmark.TicketKind, claim hullmark.DiskClaim) (hullmark.TicketKind, error) {
 	switch {
-	case x.service != "" && claim.State == hullmark.DiskReady:
-		x.kind = hullmark.Rejoin
-	case x.service != "":
-		x.kind = hullmark.Join
-	case x.kind == hullmark.Recover && claim.State != hullmark.DiskReady:
-		return &hullmark.Condition{
+	case c.service != "" && claim.State == hullmark.DiskReady:
+		return hullmark.Rejoin, nil
+	case c.service != "":
+		return hullmark.Join, nil
+	case called == hullmark.Recover && claim.State != hullmark.DiskReady:
+		return "", &hullmark.Condition{
 			Code: "disk-not-ready", Step: StepDisk, Title: "the state disk holds nothing that could be recovered",
 			Expected: hullmark.DiskReady.String(), Got: claim.State.String(), Next: "attach the node's own disk; to begin a new cluster, run hullmark init",
 		}
 	}
-	return nil
+	return called, nil
 }
 
-func (x *exchange) prove(p *prover.Prover, claim hullmark.DiskClaim) error {
-	identity := p.Identity()
+// proving is the stage in which the node shows what it booted, for a ticket of one kind and for one disk.
+type proving struct {
+	*conversation
+	prover *prover.Prover
+	claim  hullmark.DiskClaim
+	kind   hullmark.TicketKind
+	// errand is what the operator's leaf is good for; zero towards a join service.
+	errand channel.Errand
+}
+
+// ticketed is the stage of a node that has a ticket. From now on the turn is its exchange's.
+type ticketed struct {
+	*conversation
+	admitted
+	ticket hullmark.Ticket
+}
+
+// admitted is what the stages from the ticket on know of it.
+type admitted struct {
+	node   hullmark.NodeID
+	kind   hullmark.TicketKind
+	errand channel.Errand
+}
+
+// run leads to a ticket.
+func (p *proving) run() (*ticketed, error) {
+	if err := p.checkErrand(); err != nil {
+		return nil, err
+	}
+	identity := p.prover.Identity()
 	hello, err := wire.EncodeHello(&wire.Hello{
 		Version: attest.Version, EkPublic: identity.EKPublic, EkCertificate: identity.EKCertificate, AkPublic: identity.AKPublic,
-		NodeConfig: x.agent.configData, Disk: wire.FromDiskClaim(claim),
+		NodeConfig: p.agent.configData, Disk: wire.FromDiskClaim(p.claim),
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := x.say(&wire.FromNode{Message: &wire.FromNode_Hello{Hello: hello}}); err != nil {
-		return err
+	if err := p.say(&wire.FromNode{Message: &wire.FromNode_Hello{Hello: hello}}); err != nil {
+		return nil, err
 	}
-	challenge, err := x.receive(x.agent.Timing.Answer)
+	challenge, err := p.receive(p.agent.Timing.Answer)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if challenge.GetChallenge() == nil {
-		return x.outOfTurn("a challenge")
+		return nil, p.outOfTurn("a challenge")
 	}
-	secret, err := p.Activate(challenge.GetChallenge().GetCredential(), challenge.GetChallenge().GetSecret())
+	secret, err := p.prover.Activate(challenge.GetChallenge().GetCredential(), challenge.GetChallenge().GetSecret())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer secret.Wipe()
-	if err := x.sendProof(p, secret, hello); err != nil {
-		return err
+	if err := p.sendProof(secret, hello); err != nil {
+		return nil, err
 	}
-	return x.takeTicket(claim, p.Node())
+	return p.takeTicket()
 }
 
-func (x *exchange) sendProof(p *prover.Prover, secret hullmark.Secret, hello []byte) error {
-	from, ok := peer.FromContext(x.stream.Context())
+func (p *proving) sendProof(secret hullmark.Secret, hello []byte) error {
+	from, ok := peer.FromContext(p.stream.Context())
 	if !ok {
 		return errors.New("the channel has no peer")
 	}
@@ -206,73 +227,91 @@ func (x *exchange) sendProof(p *prover.Prover, secret hullmark.Secret, hello []b
 	if err != nil {
 		return err
 	}
-	evidence, err := p.Prove(binding)
+	evidence, err := p.prover.Prove(binding)
 	if err != nil {
 		return err
 	}
-	return x.say(&wire.FromNode{Message: &wire.FromNode_Proof{Proof: &wire.Proof{
-		Quoted: evidence.Quoted, Signature: evidence.Signature, PcrValues: evidence.Registers.Bytes(), EventLog: x.agent.eventLog(),
+	return p.say(&wire.FromNode{Message: &wire.FromNode_Proof{Proof: &wire.Proof{
+		Quoted: evidence.Quoted, Signature: evidence.Signature, PcrValues: evidence.Registers.Bytes(), EventLog: p.agent.eventLog(),
 	}}})
 }
 
-// takeTicket accepts a ticket of the one kind that it may be, for this disk. From now on the turn is this exchange's.
-func (x *exchange) takeTicket(claim hullmark.DiskClaim, node hullmark.NodeID) error {
-	message, err := x.receive(x.agent.Timing.Answer)
+// takeTicket accepts a ticket of the one kind that it may be, for this disk.
+func (p *proving) takeTicket() (*ticketed, error) {
+	message, err := p.receive(p.agent.Timing.Answer)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if message.GetTicket() == nil {
-		return x.outOfTurn("a ticket")
+		return nil, p.outOfTurn("a ticket")
 	}
 	ticket, err := message.GetTicket().HullmarkTicket()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	x.ticket = ticket
-	if ticket.Kind != x.kind || ticket.Disk.UUID != claim.UUID {
+	if err := p.checkTicket(ticket); err != nil {
+		ticket.Disk.Key.Wipe()
+		return nil, err
+	}
+	// A disk that is ready now and blank when it is opened was swapped in between.
+	ticket.Disk.FormatAllowed = ticket.Disk.FormatAllowed && p.claim.State != hullmark.DiskReady
+	p.agent.turn.keep()
+	p.agent.Status.Say("admitted as %s", p.prover.Node())
+	return &ticketed{conversation: p.conversation, admitted: admitted{node: p.prover.Node(), kind: p.kind, errand: p.errand}, ticket: ticket}, nil
+}
+
+func (p *proving) checkTicket(ticket hullmark.Ticket) error {
+	if ticket.Kind != p.kind || ticket.Disk.UUID != p.claim.UUID {
 		return &hullmark.Condition{
 			Code: "ticket-mismatch", Step: StepAttest, Title: "the ticket is for another exchange or disk",
-			Expected: fmt.Sprintf("%s for %s", x.kind, claim.UUID), Got: fmt.Sprintf("%s for %s", ticket.Kind, ticket.Disk.UUID),
+			Expected: fmt.Sprintf("%s for %s", p.kind, p.claim.UUID), Got: fmt.Sprintf("%s for %s", ticket.Kind, ticket.Disk.UUID),
 			Next: "start the exchange again",
 		}
 	}
-	if fresh := x.kind == hullmark.Init || x.kind == hullmark.Join; fresh && ticket.Disk.Epoch.Unchecked {
+	if fresh := p.kind == hullmark.Init || p.kind == hullmark.Join; fresh && ticket.Disk.Epoch.Unchecked {
 		return &hullmark.Condition{
 			Code: "ticket-mismatch", Step: StepAttest, Title: "only a node that comes back may put its epoch's comparison off",
 			Expected: "an epoch's window", Got: "unchecked", Next: "start the exchange again",
 		}
 	}
-	// A disk that is ready now and blank when it is opened was swapped in between.
-	x.ticket.Disk.FormatAllowed = ticket.Disk.FormatAllowed && claim.State != hullmark.DiskReady
-	x.agent.turn.keep()
-	x.agent.Status.Say("admitted as %s", node)
 	return nil
 }
 
+// opened is the stage of a node whose state disk is open, its epoch raised and its key gone.
+type opened struct {
+	*conversation
+	admitted
+	// grant is the ticket's, without its key.
+	grant hullmark.DiskGrant
+	disk  statedisk.Opened
+}
+
 // openDisk opens the state disk, which checks and advances its epoch too: M5.
-func (x *exchange) openDisk(ctx context.Context) error {
-	x.agent.Status.Say("opening the state disk")
+func (t *ticketed) openDisk(ctx context.Context) (*opened, error) {
+	t.agent.Status.Say("opening the state disk")
 	opening := time.Now()
-	keys, err := deriveKeys(x.ticket.Disk, x.node)
+	keys, err := deriveKeys(t.ticket.Disk, t.node)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	opened, err := x.agent.Disk.Open(ctx, x.agent.config.StateDisk, x.ticket.Disk)
-	wait(&x.took.disk, opening)
-	x.ticket.Disk.Key.Wipe()
+	disk, err := t.agent.Disk.Open(ctx, t.agent.config.StateDisk, t.ticket.Disk)
+	wait(&t.took.disk, opening)
+	t.ticket.Disk.Key.Wipe()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	x.opened = opened
-	x.agent.kept.take(keys, opened.Manifest)
-	if x.kind == hullmark.Recover && !opened.Joined {
-		return &hullmark.Condition{
+	grant := t.ticket.Disk
+	grant.Key = hullmark.Secret{}
+	o := &opened{conversation: t.conversation, admitted: t.admitted, grant: grant, disk: disk}
+	t.agent.kept.take(keys, disk.Manifest)
+	if t.kind == hullmark.Recover && !disk.Joined {
+		return nil, &hullmark.Condition{
 			Code: "not-initialised", Step: StepDisk, Title: "the state disk belongs to a node that was never Ready", Next: "run hullmark init, which goes on where it ended",
 		}
 	}
-	return x.say(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
-		Issued: x.ticket.Disk.Epoch.Issued, EpochRead: opened.EpochRead, Joined: opened.Joined, LastBoot: opened.LastBoot,
-		Addresses: ownAddresses(x.stream.Context(), x.agent.config), CertificateEnds: opened.CertificateEnds, Etcd: wire.FromEtcdState(opened.Etcd),
+	return o, o.say(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
+		Issued: grant.Epoch.Issued, EpochRead: disk.EpochRead, Joined: disk.Joined, LastBoot: disk.LastBoot,
+		Addresses: ownAddresses(o.stream.Context(), o.agent.config), CertificateEnds: disk.CertificateEnds, Etcd: wire.FromEtcdState(disk.Etcd),
 	}}})
 }
 
@@ -299,63 +338,64 @@ func ownAddresses(ctx context.Context, config hullmark.NodeConfig) []string {
 
 // awaitProceed waits until the epoch is committed, and refuses before the fuse
 // what would only fail after it: M6.
-func (x *exchange) awaitProceed(ctx context.Context) error {
-	message, err := x.receive(x.agent.Timing.Proceed)
+func (o *opened) awaitProceed(ctx context.Context) (*finishing, error) {
+	message, err := o.receive(o.agent.Timing.Proceed)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	proceed := message.GetProceed()
 	if proceed == nil {
-		return x.outOfTurn("permission to proceed")
+		return nil, o.outOfTurn("permission to proceed")
 	}
-	if err := x.check(ctx, proceed); err != nil {
+	began, err := o.check(ctx, proceed)
+	if err != nil {
 		wire.WipeFiles(proceed.GetFiles())
-		return err
+		return nil, err
 	}
-	x.proceed = proceed
-	return x.takeTime()
+	return &finishing{
+		conversation: o.conversation, admitted: o.admitted, grant: o.grant, disk: o.disk,
+		proceed: proceed, comesBack: o.comesBack(proceed), joins: o.joins(proceed), machineBegan: began,
+	}, nil
 }
 
-// check refuses M6 that could not be carried out.
-func (x *exchange) check(ctx context.Context, proceed *wire.Proceed) error {
-	x.joinAnew = proceed.GetJoinAnew()
-	if err := x.checkProceed(proceed); err != nil {
-		return err
+// check refuses M6 that could not be carried out, and returns when the machine was started by its verifier's clock.
+func (o *opened) check(ctx context.Context, proceed *wire.Proceed) (machineBegan int64, err error) {
+	if err := o.checkProceed(proceed); err != nil {
+		return 0, err
 	}
-	if x.comesBack() {
-		return nil
-	}
-	if err := x.validate(ctx, proceed.GetKubeadmDocuments()); err != nil {
-		return &hullmark.Condition{
-			Code: "kubeadm-refused", Step: StepKubeadm, Title: err.Error(), Next: "correct the cluster's settings and let the node try again",
+	if !o.comesBack(proceed) {
+		if err := o.validate(ctx, proceed.GetKubeadmDocuments()); err != nil {
+			return 0, &hullmark.Condition{
+				Code: "kubeadm-refused", Step: StepKubeadm, Title: err.Error(), Next: "correct the cluster's settings and let the node try again",
+			}
 		}
 	}
-	return nil
+	return o.agent.machineBegan(proceed)
 }
 
 // receive waits for the verifier's next message. A refusal is returned as its condition.
-func (x *exchange) receive(limit time.Duration) (*wire.FromVerifier, error) {
+func (c *conversation) receive(limit time.Duration) (*wire.FromVerifier, error) {
 	type result struct {
 		message *wire.FromVerifier
 		err     error
 	}
 	arrived, asked := make(chan result, 1), time.Now()
 	go func() {
-		m, err := x.stream.Recv()
+		m, err := c.stream.Recv()
 		arrived <- result{m, err}
 	}()
 	select {
 	case r := <-arrived:
-		wait(&x.took.network, asked)
+		wait(&c.took.network, asked)
 		if r.err != nil {
 			return nil, fmt.Errorf("%w: %w", errEnded, r.err)
 		}
 		return r.message, checkMessage(r.message)
 	case <-time.After(limit):
 		// Returning ends the stream, and with it the goroutine above.
-		x.stalled = true
+		c.stalled = true
 		return nil, &hullmark.Condition{
-			Code: "timeout", Step: StepAttest, Title: x.verifier() + " did not answer in time", Expected: "an answer within " + limit.String(),
+			Code: "timeout", Step: StepAttest, Title: c.verifier() + " did not answer in time", Expected: "an answer within " + limit.String(),
 			Next: "start the exchange again", Retry: true,
 		}
 	}
@@ -375,22 +415,22 @@ func checkMessage(m *wire.FromVerifier) error {
 	return fmt.Errorf("%w: %w", errEnded, denied.HullmarkCondition())
 }
 
-func (x *exchange) outOfTurn(want string) error {
+func (c *conversation) outOfTurn(want string) error {
 	return &hullmark.Condition{
-		Code: "out-of-turn", Step: StepAttest, Title: x.verifier() + " sent something else than " + want, Next: "use a hullmark of this image's release",
+		Code: "out-of-turn", Step: StepAttest, Title: c.verifier() + " sent something else than " + want, Next: "use a hullmark of this image's release",
 	}
 }
 
 // say sends a message that the exchange needs. When the other end has ended the stream, what it said last is what receive returns.
-func (x *exchange) say(m *wire.FromNode) error {
-	defer wait(&x.took.network, time.Now())
-	if err := x.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
+func (c *conversation) say(m *wire.FromNode) error {
+	defer wait(&c.took.network, time.Now())
+	if err := c.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w: %w", errEnded, err)
 	}
 	return nil
 }
 
 // send reports progress. The other end may have gone; that does not stop the node.
-func (x *exchange) send(p *wire.Progress) {
-	_ = x.stream.Send(&wire.FromNode{Message: &wire.FromNode_Progress{Progress: p}})
+func (c *conversation) send(p *wire.Progress) {
+	_ = c.stream.Send(&wire.FromNode{Message: &wire.FromNode_Progress{Progress: p}})
 }

@@ -41,13 +41,12 @@ func FuzzProceed(f *testing.F) {
 		if proto.Unmarshal(raw, p) != nil || wire.CheckFromVerifier(&wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: p}}) != nil {
 			return
 		}
-		x := &exchange{agent: &Agent{}, kind: kinds[int(kind)%len(kinds)]}
-		if x.kind == hullmark.Join || x.kind == hullmark.Rejoin {
-			x.service = "192.0.2.1:7444"
+		o := openedBy(kinds[int(kind)%len(kinds)], "", false)
+		if o.kind == hullmark.Join || o.kind == hullmark.Rejoin {
+			o.service = "192.0.2.1:7444"
 		}
-		x.joinAnew = p.GetJoinAnew()
-		x.opened.Joined = x.kind == hullmark.Rejoin || x.kind == hullmark.Recover
-		if x.checkProceed(p) != nil {
+		o.disk.Joined = o.kind == hullmark.Rejoin || o.kind == hullmark.Recover
+		if o.checkProceed(p) != nil {
 			return
 		}
 		for _, file := range p.GetFiles() {
@@ -61,10 +60,10 @@ func FuzzProceed(f *testing.F) {
 				t.Errorf("%q is taken for a name", name)
 			}
 		}
-		if x.joinAnew && (x.kind != hullmark.Rejoin || p.GetRole() != string(hullmark.ControlPlane)) {
-			t.Errorf("a %s by %s gives its node up", p.GetRole(), x.kind)
+		if p.GetJoinAnew() && (o.kind != hullmark.Rejoin || p.GetRole() != string(hullmark.ControlPlane)) {
+			t.Errorf("a %s by %s gives its node up", p.GetRole(), o.kind)
 		}
-		if x.service == "" && p.GetRole() == string(hullmark.Worker) {
+		if o.service == "" && p.GetRole() == string(hullmark.Worker) {
 			t.Error("an operator made a worker")
 		}
 	})

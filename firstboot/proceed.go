@@ -16,11 +16,18 @@ import (
 // (cmd/kubeadm/app/constants, CertificateBackdate).
 const clockBound = 4 * time.Minute
 
+// comesBack reports that the disk holds a node that is to be started, and that M6 does not take for none: its member of etcd would have come back with less than
+// it had acknowledged.
+func (o *opened) comesBack(p *wire.Proceed) bool { return o.disk.Joined && !p.GetJoinAnew() }
+
+// joins reports that kubeadm join is to run: the join service admitted the machine, and its disk holds no node.
+func (o *opened) joins(p *wire.Proceed) bool { return o.service != "" && !o.comesBack(p) }
+
 // checkClock refuses to join with a clock that is not the service's: by one that is behind, the cluster's certificates are not valid yet, and kubeadm would wait
 // without a word until its time is up.
-func (x *exchange) checkClock(p *wire.Proceed) error {
+func (o *opened) checkClock(p *wire.Proceed) error {
 	off, theirs := clockOff(p)
-	if !x.joins() || off.Abs() <= clockBound {
+	if !o.joins(p) || off.Abs() <= clockBound {
 		return nil
 	}
 	return &hullmark.Condition{
@@ -39,20 +46,21 @@ func clockOff(p *wire.Proceed) (off time.Duration, theirs time.Time) {
 }
 
 // checkProceed refuses what could not be carried out.
-func (x *exchange) checkProceed(p *wire.Proceed) error {
-	if err := x.checkClock(p); err != nil {
+func (o *opened) checkProceed(p *wire.Proceed) error {
+	if err := o.checkClock(p); err != nil {
 		return err
 	}
-	if err := checkRotated(p.GetFiles(), x.agent.config.ClusterRoot); err != nil {
+	if err := checkRotated(p.GetFiles(), o.agent.config.ClusterRoot); err != nil {
 		return &hullmark.Condition{
-			Code: "keys-unsigned", Step: StepEpoch, Title: x.verifier() + " brings other keys than the cluster's root signed: " + err.Error(), Retry: true,
+			Code: "keys-unsigned", Step: StepEpoch, Title: o.verifier() + " brings other keys than the cluster's root signed: " + err.Error(), Retry: true,
 			Next: "if an operator brought them, take the newest cluster file; if a join service did, find out who wrote to its control plane's disk, and recover that",
 		}
 	}
-	if err := x.checkOperator(p.GetFiles(), false); err != nil {
+	if err := o.checkOperator(p.GetFiles()); err != nil {
 		return err
 	}
-	err := errors.Join(x.checkAnew(p), x.checkRole(p), x.checkOwned(p), x.checkMaterial(p), x.checkBootstrap(p), x.checkEndpoint(p), x.checkSnapshot(p), checkAddress(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
+	err := errors.Join(o.checkAnew(p), o.checkRole(p), o.checkOwned(p), o.checkMaterial(p), o.checkBootstrap(p), o.checkEndpoint(p), o.checkSnapshot(p),
+		checkAddress(p), checkFiles(p.GetFiles()), checkHooks(p.GetHooks()))
 	if err == nil {
 		return nil
 	}
@@ -60,32 +68,32 @@ func (x *exchange) checkProceed(p *wire.Proceed) error {
 }
 
 // checkAnew refuses to give a node up but for a control plane whose records could be read.
-func (x *exchange) checkAnew(p *wire.Proceed) error {
-	if !x.joinAnew || x.kind == hullmark.Rejoin && x.opened.Joined && !x.ticket.Disk.Epoch.Unchecked && hullmark.Role(p.GetRole()) == hullmark.ControlPlane {
+func (o *opened) checkAnew(p *wire.Proceed) error {
+	if !p.GetJoinAnew() || o.kind == hullmark.Rejoin && o.disk.Joined && !o.grant.Epoch.Unchecked && hullmark.Role(p.GetRole()) == hullmark.ControlPlane {
 		return nil
 	}
-	return fmt.Errorf("only a control plane that comes back by its record joins anew, not a %.20q by %s", p.GetRole(), x.kind)
+	return fmt.Errorf("only a control plane that comes back by its record joins anew, not a %.20q by %s", p.GetRole(), o.kind)
 }
 
-func (x *exchange) checkRole(p *wire.Proceed) error {
+func (o *opened) checkRole(p *wire.Proceed) error {
 	role := hullmark.Role(p.GetRole())
 	switch {
 	case !hullmark.ValidNodeName(p.GetNodeName()):
 		return fmt.Errorf("node name %.80q is no DNS label", p.GetNodeName())
 	case !role.Valid():
 		return fmt.Errorf("role %.20q is unknown", role)
-	case role == hullmark.Worker && (x.service == "" || x.ticket.Disk.Epoch.Unchecked):
-		return fmt.Errorf("kind %s is a control plane's, or its epoch is unchecked, but the role is %s", x.kind, role)
+	case role == hullmark.Worker && (o.service == "" || o.grant.Epoch.Unchecked):
+		return fmt.Errorf("kind %s is a control plane's, or its epoch is unchecked, but the role is %s", o.kind, role)
 	}
 	return nil
 }
 
 // checkMaterial looks for what kubeadm needs and cannot say before the fuse that it lacks.
-func (x *exchange) checkMaterial(p *wire.Proceed) error {
-	if x.kind == hullmark.Init && !x.comesBack() && len(p.GetManifests()) == 0 {
+func (o *opened) checkMaterial(p *wire.Proceed) error {
+	if o.kind == hullmark.Init && !o.comesBack(p) && len(p.GetManifests()) == 0 {
 		return errors.New("there is no manifest: at least the pod network's is needed")
 	}
-	if !x.joins() {
+	if !o.joins(p) {
 		return nil
 	}
 	controlPlane := isControlPlane(p)
@@ -109,13 +117,13 @@ func (x *exchange) checkMaterial(p *wire.Proceed) error {
 func isControlPlane(p *wire.Proceed) bool { return hullmark.Role(p.GetRole()) == hullmark.ControlPlane }
 
 // checkOwned refuses keys for a worker, and files that a join service could only exchange against what a node that comes back has: its authorities, or what kubeadm made.
-func (x *exchange) checkOwned(p *wire.Proceed) error {
+func (o *opened) checkOwned(p *wire.Proceed) error {
 	for _, f := range p.GetFiles() {
 		path := f.GetPath()
 		switch {
 		case hullmark.Rotated(path) && !isControlPlane(p):
 			return fmt.Errorf("it brings a worker %.80q", path)
-		case x.service != "" && x.comesBack() && hullmark.Reserved(path) && !hullmark.Rotated(path) && path != hullmark.SettingsFile && !isBootstrap(f):
+		case o.service != "" && o.comesBack(p) && hullmark.Reserved(path) && !hullmark.Rotated(path) && path != hullmark.SettingsFile && !isBootstrap(f):
 			return fmt.Errorf("it brings %.80q, which a node that comes back has", path)
 		}
 	}
@@ -123,11 +131,11 @@ func (x *exchange) checkOwned(p *wire.Proceed) error {
 }
 
 // checkEndpoint looks at what only a node that comes back is told.
-func (x *exchange) checkEndpoint(p *wire.Proceed) error {
+func (o *opened) checkEndpoint(p *wire.Proceed) error {
 	switch {
 	case p.GetEndpoint() == "" && len(p.GetNames()) == 0:
 		return nil
-	case !x.comesBack() || !hullmark.ValidEndpoint(p.GetEndpoint()):
+	case !o.comesBack(p) || !hullmark.ValidEndpoint(p.GetEndpoint()):
 		return fmt.Errorf("endpoint %.80q: want HOST:PORT, and a node that comes back", p.GetEndpoint())
 	}
 	for _, name := range p.GetNames() {

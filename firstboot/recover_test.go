@@ -11,6 +11,7 @@ import (
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
 )
 
 // recoverNode calls for recover and plays it to its end.
@@ -64,9 +65,8 @@ func TestRecover(t *testing.T) {
 }
 
 func TestRecoverOfAnotherDisk(t *testing.T) {
-	x := &exchange{}
-	x.ticket.Disk.UUID, x.opened.EpochRead = hullmark.UUID{1}, 9
-	if c := x.rolledBack(kubeadm.DiskRecord{Disk: hullmark.UUID{2}, Committed: 1}); c == nil || c.Code != "rollback-detected" {
+	f := &finishing{grant: hullmark.DiskGrant{UUID: hullmark.UUID{1}}, disk: statedisk.Opened{EpochRead: 9}}
+	if c := f.rolledBack(kubeadm.DiskRecord{Disk: hullmark.UUID{2}, Committed: 1}); c == nil || c.Code != "rollback-detected" {
 		t.Errorf("condition = %v", c)
 	}
 }

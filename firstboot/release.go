@@ -95,26 +95,26 @@ func (n *nodeServer) Release(stream wire.Node_ReleaseServer) error {
 	if !n.agent.turn.take(stream.Context(), n.agent.Timing.Turn) {
 		return status.Error(codes.Unavailable, "the node is busy with another exchange or already has its ticket; ask for its status")
 	}
-	x := &exchange{agent: n.agent, stream: stream}
-	_ = x.release() // The status and the operator have the reason.
+	c := &conversation{agent: n.agent, stream: stream}
+	_ = c.exchange() // The status and the operator have the reason.
 	return nil
 }
 
-// release runs one exchange, whose turn it is, and gives the turn back if the node may have another.
-func (x *exchange) release() error {
-	err := x.run(x.stream.Context())
-	if !x.fused {
-		x.agent.turn.release()
+// exchange runs one release exchange, whose turn it is, and gives the turn back if the node may have another.
+func (c *conversation) exchange() error {
+	f, err := c.run(c.stream.Context())
+	if f == nil { // The fuse is whole.
+		c.agent.turn.release()
 	}
 	if err != nil && !errors.Is(err, errEnded) {
-		x.send(&wire.Progress{Failed: wire.FromCondition(hullmark.AsCondition(err, StepAttest, "exchange-failed"))})
+		c.send(&wire.Progress{Failed: wire.FromCondition(hullmark.AsCondition(err, StepAttest, "exchange-failed"))})
 	}
-	x.hangUp()
+	c.hangUp()
 	switch {
 	case errors.Is(err, errReboot):
-		x.agent.over <- err
-	case err == nil && x.ticket.Disk.Epoch.Unchecked:
-		x.compareEpoch(context.WithoutCancel(x.stream.Context()))
+		c.agent.over <- err
+	case err == nil && f.grant.Epoch.Unchecked:
+		f.compareEpoch(context.WithoutCancel(c.stream.Context()))
 	}
 	return err
 }

@@ -17,86 +17,89 @@ import (
 // kubeletConf tells a node's kubelet where the API server is.
 const kubeletConf = "/etc/kubernetes/kubelet.conf"
 
-// renew brings what kubeadm once wrote on the disk of a node that comes back up to what M6 says: a control plane's certificates and kubeconfigs, and where the
+// renewing renews what kubeadm wrote on the disk of a node that comes back.
+type renewing struct{ *finishing }
+
+// run brings what kubeadm once wrote on the disk of a node that comes back up to what M6 says: a control plane's certificates and kubeconfigs, and where the
 // kubelet finds the API server. What cannot be judged stays as it is, with a warning: the node worked with it.
-func (x *exchange) renew(ctx context.Context) error {
-	if x.proceed.GetEndpoint() == "" || x.bootstraps() {
+func (r renewing) run(ctx context.Context) error {
+	if r.proceed.GetEndpoint() == "" || r.bootstraps() {
 		return nil // A kubelet that bootstraps anew is told the endpoint with its token.
 	}
-	if hullmark.Role(x.proceed.GetRole()) == hullmark.ControlPlane {
-		if err := x.renewCertificates(ctx); err != nil {
+	if hullmark.Role(r.proceed.GetRole()) == hullmark.ControlPlane {
+		if err := r.renewCertificates(ctx); err != nil {
 			return err
 		}
 	}
-	if err := x.moveKubelet(ctx); err != nil {
-		x.warn("endpoint-not-served", fmt.Sprintf("the node goes on with the endpoint it had, not %s: %v", x.proceed.GetEndpoint(), err),
+	if err := r.moveKubelet(ctx); err != nil {
+		r.warn("endpoint-not-served", fmt.Sprintf("the node goes on with the endpoint it had, not %s: %v", r.proceed.GetEndpoint(), err),
 			"see which control planes serve it (hullmark endpoint show); the node tries again at its next boot")
 	}
 	return nil
 }
 
 // renewCertificates goes on with a renewal that did not end, whose old files may be gone, or begins one that is due.
-func (x *exchange) renewCertificates(ctx context.Context) error {
-	documents, err := x.renewal().Interrupted()
+func (r renewing) renewCertificates(ctx context.Context) error {
+	documents, err := r.renewal().Interrupted()
 	if err != nil {
 		return err
 	}
 	why := "an earlier renewal did not end"
 	if documents == nil {
-		if documents, why, err = x.planRenewal(ctx); err != nil {
-			x.warn("renewal-failed", err.Error(), "read why in hullmark node logs; the certificates that the node has stay as they are")
+		if documents, why, err = r.planRenewal(ctx); err != nil {
+			r.warn("renewal-failed", err.Error(), "read why in hullmark node logs; the certificates that the node has stay as they are")
 			return nil
 		}
 	}
 	if why == "" {
 		return nil
 	}
-	x.progress("certs", "making the control plane's certificates anew: "+why)
-	if err := x.agent.storeState(kubeadm.RenewFile, documents); err != nil {
+	r.progress("certs", "making the control plane's certificates anew: "+why)
+	if err := r.agent.storeState(kubeadm.RenewFile, documents); err != nil {
 		return fmt.Errorf("renew certificates: %w", err)
 	}
 	old := kubeadm.Renewals()
-	if x.renewal().KubeletEnded() {
+	if r.renewal().KubeletEnded() {
 		old = append(old, kubeadm.KubeletIdentity()...)
 	}
-	if err := x.agent.removeState(old...); err != nil {
+	if err := r.agent.removeState(old...); err != nil {
 		return fmt.Errorf("renew certificates: %w", err)
 	}
 	renewing := time.Now()
-	err = x.agent.Cluster.Renew(ctx, documents, func(p kubeadm.Phase) { x.progress(p.Name, p.Text) })
-	wait(&x.took.programs, renewing)
+	err = r.agent.Cluster.Renew(ctx, documents, func(p kubeadm.Phase) { r.progress(p.Name, p.Text) })
+	wait(&r.took.programs, renewing)
 	if err != nil {
 		return err
 	}
 	// What kubeadm wrote is not stored yet, and nothing but its documents could bring it back.
-	if err := x.agent.syncState(); err != nil {
+	if err := r.agent.syncState(); err != nil {
 		return err
 	}
-	return x.agent.removeState(kubeadm.RenewFile)
+	return r.agent.removeState(kubeadm.RenewFile)
 }
 
 // planRenewal looks whether a renewal is due, and for all that would make it fail: once the old files are gone there is no way back.
-func (x *exchange) planRenewal(ctx context.Context) (documents []byte, why string, err error) {
-	if documents, why, err = x.renewal().Plan(); err != nil || why == "" {
+func (r renewing) planRenewal(ctx context.Context) (documents []byte, why string, err error) {
+	if documents, why, err = r.renewal().Plan(); err != nil || why == "" {
 		return nil, "", err
 	}
-	if off, theirs := clockOff(x.proceed); off.Abs() > clockBound {
+	if off, theirs := clockOff(r.proceed); off.Abs() > clockBound {
 		return nil, "", fmt.Errorf("the machine's clock is off by %v (by its verifier's it is %s): certificates would end at a wrong time", off, theirs.UTC().Format(time.RFC3339))
 	}
-	return documents, why, x.validate(ctx, documents)
+	return documents, why, r.validate(ctx, documents)
 }
 
-func (x *exchange) renewal() kubeadm.Renewal {
+func (r renewing) renewal() kubeadm.Renewal {
 	return kubeadm.Renewal{
-		NodeName: x.proceed.GetNodeName(), Endpoint: x.proceed.GetEndpoint(), Names: x.proceed.GetNames(), Now: time.Now(), Read: x.agent.readState,
+		NodeName: r.proceed.GetNodeName(), Endpoint: r.proceed.GetEndpoint(), Names: r.proceed.GetNames(), Now: time.Now(), Read: r.agent.readState,
 	}
 }
 
 // moveKubelet lets the kubelet use the control plane's endpoint. A worker's does once that is served with a certificate for its name, a control plane's
 // once its own certificate is; one that uses its own API server goes on with that.
-func (x *exchange) moveKubelet(ctx context.Context) error {
-	endpoint := x.proceed.GetEndpoint()
-	text, err := x.agent.readState(kubeletConf)
+func (r renewing) moveKubelet(ctx context.Context) error {
+	endpoint := r.proceed.GetEndpoint()
+	text, err := r.agent.readState(kubeletConf)
 	if err != nil {
 		return err
 	}
@@ -104,27 +107,27 @@ func (x *exchange) moveKubelet(ctx context.Context) error {
 	if err != nil || !differs {
 		return err
 	}
-	if hullmark.Role(x.proceed.GetRole()) == hullmark.ControlPlane {
-		if own, err := x.renewal().IsOwn(text); own || err != nil {
+	if hullmark.Role(r.proceed.GetRole()) == hullmark.ControlPlane {
+		if own, err := r.renewal().IsOwn(text); own || err != nil {
 			return err
 		}
-		if serves, err := x.renewal().Serves(); err != nil || !serves {
+		if serves, err := r.renewal().Serves(); err != nil || !serves {
 			return errors.Join(errors.New("the node's own API server has no certificate for it"), err)
 		}
-	} else if err := x.served(ctx, endpoint); err != nil {
+	} else if err := r.served(ctx, endpoint); err != nil {
 		return err
 	}
-	x.progress("kubelet", "the control plane is reached at "+endpoint+" by now")
-	return x.agent.storeState(kubeletConf, changed)
+	r.progress("kubelet", "the control plane is reached at "+endpoint+" by now")
+	return r.agent.storeState(kubeletConf, changed)
 }
 
 // warn says what stands against the node although it goes on; the first such thing is the one to mend first.
-func (x *exchange) warn(code, title, next string) {
-	x.progress("warning", title)
-	if x.warning != nil {
+func (f *finishing) warn(code, title, next string) {
+	f.progress("warning", title)
+	if f.warning != nil {
 		return
 	}
-	x.warning = &hullmark.Condition{Code: code, Step: StepKubeadm, Title: title, Next: next}
+	f.warning = &hullmark.Condition{Code: code, Step: StepKubeadm, Title: title, Next: next}
 }
 
 // storeState writes a file of the state disk by the name that programs see, readable by root alone, and returns once it is stored.

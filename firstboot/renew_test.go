@@ -276,13 +276,10 @@ func TestEndpointsAreChecked(t *testing.T) {
 		"a name with a colon":  {Endpoint: "a.example.net:1", Names: []string{"b:1"}},
 		"an address with zone": {Endpoint: "a.example.net:1", Names: []string{"fe80::1%eth0"}},
 	} {
-		x := &exchange{}
-		x.opened.Joined = true
-		if err := x.checkEndpoint(p); err == nil {
+		if err := openedBy(hullmark.Rejoin, "", true).checkEndpoint(p); err == nil {
 			t.Errorf("%s: taken", name)
 		}
-		x.opened.Joined = false
-		if err := x.checkEndpoint(&wire.Proceed{Endpoint: "a.example.net:1"}); err == nil {
+		if err := openedBy(hullmark.Join, "", false).checkEndpoint(&wire.Proceed{Endpoint: "a.example.net:1"}); err == nil {
 			t.Error("a node that joins is told an endpoint")
 		}
 	}

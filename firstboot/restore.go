@@ -27,53 +27,56 @@ const (
 )
 
 // checkSnapshot refuses a snapshot for anything but the first init of a disk.
-func (x *exchange) checkSnapshot(p *wire.Proceed) error {
+func (o *opened) checkSnapshot(p *wire.Proceed) error {
 	if p.GetSnapshot() == nil {
 		return nil
 	}
-	if x.kind != hullmark.Init || x.opened.Joined {
+	if o.kind != hullmark.Init || o.disk.Joined {
 		return errors.New("it brings a backup of etcd, but the disk holds a node")
 	}
-	return x.restoration(p).Check()
+	return restoring{o.conversation, p}.restoration().Check()
 }
 
-func (x *exchange) restoration(p *wire.Proceed) kubeadm.Restoration {
+// restoring makes what etcd begins with of the backup that M6 announces, if it announces one.
+type restoring struct {
+	*conversation
+	proceed *wire.Proceed
+}
+
+func (r restoring) restoration() kubeadm.Restoration {
 	return kubeadm.Restoration{
-		Documents: p.GetKubeadmDocuments(), NodeName: p.GetNodeName(), Bump: p.GetSnapshot().GetBump(),
-		Report: func(p kubeadm.Phase) { x.progress(p.Name, p.Text) },
+		Documents: r.proceed.GetKubeadmDocuments(), NodeName: r.proceed.GetNodeName(), Bump: r.proceed.GetSnapshot().GetBump(),
+		Report: func(p kubeadm.Phase) { r.progress(p.Name, p.Text) },
 	}
 }
 
-// clearRestoration removes half of a restoration, which no kubeadm has begun with, before anything else is written to a disk that it may have filled.
-func (x *exchange) clearRestoration() error {
-	held, err := x.agent.note(restoredFile)
+// clear removes half of a restoration, which no kubeadm has begun with, before anything else is written to a disk that it may have filled.
+func (r restoring) clear() error {
+	held, err := r.agent.note(restoredFile)
 	if err != nil {
 		return err
 	}
-	intent, err := x.agent.intent()
+	intent, err := r.agent.intent()
 	if err != nil || held != "" || intent != "" {
 		return err
 	}
-	return x.agent.removeState(kubeadm.EtcdData, kubeadm.SnapshotFile)
+	return r.agent.removeState(kubeadm.EtcdData, kubeadm.SnapshotFile)
 }
 
-// restore takes the snapshot that M6 announced, if it did, and makes etcd's data of it, once for a disk. It reports whether etcd's data is a backup's, be it
+// run takes the snapshot that M6 announced, if it did, and makes etcd's data of it, once for a disk. It reports whether etcd's data is a backup's, be it
 // since an earlier boot.
-func (x *exchange) restore(ctx context.Context, intent string) (restored bool, err error) {
-	if x.kind != hullmark.Init {
-		return false, nil
-	}
-	held, err := x.agent.note(restoredFile)
+func (r restoring) run(ctx context.Context, intent string) (restored bool, err error) {
+	held, err := r.agent.note(restoredFile)
 	if err != nil {
 		return false, err
 	}
-	announced := x.proceed.GetSnapshot()
+	announced := r.proceed.GetSnapshot()
 	backup := hex.EncodeToString(announced.GetBackup())
 	switch {
 	case announced == nil:
-		return false, x.checkUnfinished()
+		return false, r.checkUnfinished()
 	case held == backup:
-		return true, x.takeSnapshot(announced, io.Discard)
+		return true, r.takeSnapshot(announced, io.Discard)
 	case held != "" || intent != "":
 		return false, &hullmark.Condition{
 			Code: "restore-late", Step: StepKubeadm, Title: "this disk's etcd has begun already, and not with this backup",
@@ -81,12 +84,12 @@ func (x *exchange) restore(ctx context.Context, intent string) (restored bool, e
 			Next: "go on without this backup, or give the node an empty disk (hullmark init --new-disk)",
 		}
 	}
-	return true, x.restoreFirst(ctx, announced, backup)
+	return true, r.first(ctx, announced, backup)
 }
 
 // checkUnfinished refuses to go on without a backup where one was begun with: whoever runs init once more may have forgotten to name it, and what else comes with it.
-func (x *exchange) checkUnfinished() error {
-	begun, err := x.agent.note(restoringFile)
+func (r restoring) checkUnfinished() error {
+	begun, err := r.agent.note(restoringFile)
 	if err != nil || begun == "" {
 		return err
 	}
@@ -96,31 +99,31 @@ func (x *exchange) checkUnfinished() error {
 	}
 }
 
-// restoreFirst makes etcd's data. That it is whole is recorded once it is stored; what fails leaves nothing of it.
-func (x *exchange) restoreFirst(ctx context.Context, announced *wire.Snapshot, backup string) error {
-	if err := x.checkRoom(announced.GetSize()); err != nil {
+// first makes etcd's data. That it is whole is recorded once it is stored; what fails leaves nothing of it.
+func (r restoring) first(ctx context.Context, announced *wire.Snapshot, backup string) error {
+	if err := r.checkRoom(announced.GetSize()); err != nil {
 		return err
 	}
-	if err := x.agent.kept.write(restoringFile, []byte(backup)); err != nil {
+	if err := r.agent.kept.write(restoringFile, []byte(backup)); err != nil {
 		return err
 	}
-	if err := x.makeEtcd(ctx, announced); err != nil {
-		return errors.Join(err, x.agent.removeState(kubeadm.EtcdData, kubeadm.SnapshotFile))
+	if err := r.makeEtcd(ctx, announced); err != nil {
+		return errors.Join(err, r.agent.removeState(kubeadm.EtcdData, kubeadm.SnapshotFile))
 	}
-	if err := errors.Join(x.agent.removeState(kubeadm.SnapshotFile), x.agent.syncState()); err != nil {
+	if err := errors.Join(r.agent.removeState(kubeadm.SnapshotFile), r.agent.syncState()); err != nil {
 		return err
 	}
-	return x.agent.kept.write(restoredFile, []byte(backup))
+	return r.agent.kept.write(restoredFile, []byte(backup))
 }
 
-func (x *exchange) makeEtcd(ctx context.Context, announced *wire.Snapshot) error {
-	x.progress("restore", fmt.Sprintf("taking the backup of etcd, %d MiB", announced.GetSize()>>20))
-	if err := x.storeSnapshot(announced); err != nil {
+func (r restoring) makeEtcd(ctx context.Context, announced *wire.Snapshot) error {
+	r.progress("restore", fmt.Sprintf("taking the backup of etcd, %d MiB", announced.GetSize()>>20))
+	if err := r.storeSnapshot(announced); err != nil {
 		return err
 	}
-	x.progress("restore", "making etcd's data of it")
-	defer wait(&x.took.programs, time.Now())
-	if err := x.agent.Cluster.Restore(ctx, x.restoration(x.proceed)); err != nil {
+	r.progress("restore", "making etcd's data of it")
+	defer wait(&r.took.programs, time.Now())
+	if err := r.agent.Cluster.Restore(ctx, r.restoration()); err != nil {
 		return &hullmark.Condition{
 			Code: "restore-failed", Step: StepKubeadm, Title: err.Error(), Next: "run hullmark init --etcd-backup again; if it fails again, with another backup",
 		}
@@ -129,9 +132,9 @@ func (x *exchange) makeEtcd(ctx context.Context, announced *wire.Snapshot) error
 }
 
 // checkRoom makes sure that the snapshot and etcd's data find room beside each other, and what comes after them.
-func (x *exchange) checkRoom(size uint64) error {
+func (r restoring) checkRoom(size uint64) error {
 	var s unix.Statfs_t
-	if err := unix.Statfs(x.agent.StateDir, &s); err != nil {
+	if err := unix.Statfs(r.agent.StateDir, &s); err != nil {
 		return fmt.Errorf("how much room the state disk has: %w", err)
 	}
 	return checkRoom(s.Bavail*uint64(s.Bsize), size)
@@ -149,49 +152,49 @@ func checkRoom(free, size uint64) error {
 }
 
 // storeSnapshot writes the announced pieces to SnapshotFile.
-func (x *exchange) storeSnapshot(announced *wire.Snapshot) error {
+func (r restoring) storeSnapshot(announced *wire.Snapshot) error {
 	name, err := onState(kubeadm.SnapshotFile)
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(x.agent.StateDir)
+	root, err := os.OpenRoot(r.agent.StateDir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	return atomicfile.StreamIn(root, name, atomicfile.Options{Mode: 0o600}, func(f *os.File) error { return x.takeSnapshot(announced, f) })
+	return atomicfile.StreamIn(root, name, atomicfile.Options{Mode: 0o600}, func(f *os.File) error { return r.takeSnapshot(announced, f) })
 }
 
 // tellEvery is how often the other end hears how far a snapshot has come.
 const tellEvery = 10 * time.Second
 
 // takeSnapshot receives the announced pieces and hands them on. An error means that they are not what was announced, or could not be written.
-func (x *exchange) takeSnapshot(announced *wire.Snapshot, w io.Writer) error {
+func (r restoring) takeSnapshot(announced *wire.Snapshot, w io.Writer) error {
 	digest, told := sha256.New(), time.Now()
 	for got := uint64(0); got < announced.GetSize(); {
-		n, err := x.takePiece(io.MultiWriter(w, digest), announced.GetSize()-got)
+		n, err := r.takePiece(io.MultiWriter(w, digest), announced.GetSize()-got)
 		if err != nil {
 			return err
 		}
 		got += n
 		if time.Since(told) > tellEvery {
 			told = time.Now()
-			x.progress("restore", fmt.Sprintf("taken %d of %d MiB", got>>20, announced.GetSize()>>20))
+			r.progress("restore", fmt.Sprintf("taken %d of %d MiB", got>>20, announced.GetSize()>>20))
 		}
 	}
 	return checkDigest(digest, announced.GetSha256())
 }
 
 // takePiece receives one piece of at most so many bytes.
-func (x *exchange) takePiece(w io.Writer, most uint64) (uint64, error) {
-	message, err := x.receive(x.agent.Timing.Proceed)
+func (r restoring) takePiece(w io.Writer, most uint64) (uint64, error) {
+	message, err := r.receive(r.agent.Timing.Proceed)
 	if err != nil {
 		return 0, err
 	}
 	piece := message.GetSnapshot()
 	defer clear(piece)
 	if len(piece) == 0 || uint64(len(piece)) > most {
-		return 0, x.outOfTurn("the announced snapshot's next piece")
+		return 0, r.outOfTurn("the announced snapshot's next piece")
 	}
 	n, err := w.Write(piece)
 	return uint64(n), err

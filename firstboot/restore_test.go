@@ -15,8 +15,8 @@ import (
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 )
 
-// restoring is M6 of a first node that begins with a backup. The pieces follow.
-func restoring(content []byte, backup string) *wire.Proceed {
+// announcing is M6 of a first node that begins with a backup. The pieces follow.
+func announcing(content []byte, backup string) *wire.Proceed {
 	p := controlPlane()
 	sum, from := sha256.Sum256(content), sha256.Sum256([]byte(backup))
 	p.Snapshot = &wire.Snapshot{Size: uint64(len(content)), Sha256: sum[:], Backup: from[:], Bump: 1}
@@ -59,7 +59,7 @@ func (s *stage) exists(name string) bool {
 func TestInitBeginsWithABackup(t *testing.T) {
 	s := newStage(t)
 	content := bytes.Repeat([]byte("etcd"), 200_000)
-	if last := s.restore(t, restoring(content, "monday"), content[:wire.MaxPiece], content[wire.MaxPiece:]); !last.GetReady() {
+	if last := s.restore(t, announcing(content, "monday"), content[:wire.MaxPiece], content[wire.MaxPiece:]); !last.GetReady() {
 		t.Fatalf("last = %v", last)
 	}
 	if len(s.cluster.Restored) != 1 || s.cluster.Restored[0] != string(content) {
@@ -77,11 +77,11 @@ func TestEtcdIsRestoredOnce(t *testing.T) {
 		again *wire.Proceed
 		code  string
 	}{
-		"with the backup": {restoring(content, "monday"), ""}, "with another": {restoring(content, "tuesday"), "restore-late"}, "without": {controlPlane(), "restore-unfinished"},
+		"with the backup": {announcing(content, "monday"), ""}, "with another": {announcing(content, "tuesday"), "restore-late"}, "without": {controlPlane(), "restore-unfinished"},
 	} {
 		s := newStage(t)
 		s.cluster.Fail = errors.New("kubeadm failed")
-		if last := s.restore(t, restoring(content, "monday"), content); last.GetFailed() == nil {
+		if last := s.restore(t, announcing(content, "monday"), content); last.GetFailed() == nil {
 			t.Fatalf("last = %v", last)
 		}
 		s = s.rebooted(t)
@@ -98,10 +98,10 @@ func TestEtcdIsRestoredOnce(t *testing.T) {
 // A restoration that did not end leaves nothing. It is done again, with that backup or another; an etcd that is empty is not begun in its place.
 func TestHalfARestorationIsRemoved(t *testing.T) {
 	content := []byte("etcd")
-	for name, again := range map[string]*wire.Proceed{"with the backup": restoring(content, "monday"), "with another": restoring(content, "tuesday"), "without": controlPlane()} {
+	for name, again := range map[string]*wire.Proceed{"with the backup": announcing(content, "monday"), "with another": announcing(content, "tuesday"), "without": controlPlane()} {
 		s := newStage(t)
 		s.cluster.Unrestorable = errors.New("no room")
-		if last := s.restore(t, restoring(content, "monday"), content); last.GetFailed().GetCode() != "restore-failed" {
+		if last := s.restore(t, announcing(content, "monday"), content); last.GetFailed().GetCode() != "restore-failed" {
 			t.Fatalf("last = %v", last)
 		}
 		if s.exists(kubeadm.EtcdData) || s.exists(kubeadm.SnapshotFile) {
@@ -144,7 +144,7 @@ func TestBackupThatCannotBeTaken(t *testing.T) {
 		s.disk.Opened = statedisk.Opened{EpochRead: 1, Joined: true}
 		return nil
 	}
-	nowhere := restoring(content, "monday")
+	nowhere := announcing(content, "monday")
 	nowhere.KubeadmDocuments = []byte("kind: InitConfiguration\n")
 	for name, c := range map[string]struct {
 		before  func(*stage) error
@@ -152,13 +152,13 @@ func TestBackupThatCannotBeTaken(t *testing.T) {
 		piece   string
 		code    string
 	}{
-		"kubeadm has begun with an empty etcd": {begun, restoring(content, "monday"), "etcd", "restore-late"},
-		"etcd is another backup's":             {other, restoring(content, "monday"), "etcd", "restore-late"},
-		"the disk holds a node":                {joined, restoring(content, "monday"), "etcd", "proceed-refused"},
+		"kubeadm has begun with an empty etcd": {begun, announcing(content, "monday"), "etcd", "restore-late"},
+		"etcd is another backup's":             {other, announcing(content, "monday"), "etcd", "restore-late"},
+		"the disk holds a node":                {joined, announcing(content, "monday"), "etcd", "proceed-refused"},
 		"an etcd without an address":           {nil, nowhere, "etcd", "proceed-refused"},
-		"other content":                        {nil, restoring(content, "monday"), "abcd", "restore-broken"},
-		"more than announced":                  {nil, restoring(content, "monday"), "etcd and more", "out-of-turn"},
-		"an empty piece":                       {nil, restoring(content, "monday"), "", "out-of-turn"},
+		"other content":                        {nil, announcing(content, "monday"), "abcd", "restore-broken"},
+		"more than announced":                  {nil, announcing(content, "monday"), "etcd and more", "out-of-turn"},
+		"an empty piece":                       {nil, announcing(content, "monday"), "", "out-of-turn"},
 	} {
 		s := newStage(t)
 		if c.before != nil {

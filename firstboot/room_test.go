@@ -41,9 +41,9 @@ func TestWritesWithoutRoom(t *testing.T) {
 			Name:   "snapshot of etcd",
 			Before: func(dir string) error { return os.MkdirAll(filepath.Join(dir, "var", "lib"), 0o700) },
 			Write: func(dir string) error {
-				x := exchange{agent: &Agent{StateDir: dir, Timing: Timing{Proceed: time.Minute}}, stream: piece(content)}
+				c := &conversation{agent: &Agent{StateDir: dir, Timing: Timing{Proceed: time.Minute}}, stream: piece(content)}
 				sum := sha256.Sum256(content)
-				return x.storeSnapshot(&wire.Snapshot{Size: uint64(len(content)), Sha256: sum[:]})
+				return restoring{conversation: c}.storeSnapshot(&wire.Snapshot{Size: uint64(len(content)), Sha256: sum[:]})
 			},
 		},
 		fulldisk.Place{Name: "sentinel", Write: func(dir string) error {

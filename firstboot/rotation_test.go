@@ -246,10 +246,9 @@ func TestForgedNumberHoldsNothingUp(t *testing.T) {
 			}
 			s.holds(t, replace(s.signed(t, set{version: 3, number: 1, keyset: "own"}), hullmark.RotationFile, mark))
 			s.open(t)
-			x := &exchange{agent: s.agent, service: from}
-			x.opened.Joined = true
+			f := &finishing{conversation: &conversation{agent: s.agent, service: from}, comesBack: true}
 			brought := s.signed(t, set{version: 4, number: 2, keyset: "brought"})
-			if files, mark, err := x.newKeys(brought); err != nil || len(files) != len(brought)-1 || mark == nil {
+			if files, mark, err := f.newKeys(brought); err != nil || len(files) != len(brought)-1 || mark == nil {
 				t.Errorf("%s, from %q: %d files, mark %v: %v", name, from, len(files), mark, err)
 			}
 		}
@@ -272,8 +271,8 @@ func TestJoinBegunAnewTakesAllKeys(t *testing.T) {
 		s.holds(t, s.signed(t, set{version: held, number: 1, keyset: "keys"}))
 		s.open(t)
 		brought := s.signed(t, set{version: 2, number: 1, keyset: "keys"})
-		x := &exchange{agent: s.agent, service: "192.0.2.1:7444"}
-		files, mark, err := x.newKeys(brought)
+		f := &finishing{conversation: &conversation{agent: s.agent, service: "192.0.2.1:7444"}, joins: true}
+		files, mark, err := f.newKeys(brought)
 		if (err == nil) != taken || taken && (len(files) != len(brought)-1 || mark == nil) {
 			t.Errorf("over version %d: %d files, mark %v: %v", held, len(files), mark, err)
 		}
@@ -306,12 +305,12 @@ func TestAuthoritiesOfANodeThatComesBackStay(t *testing.T) {
 			t.Errorf("%s: last = %v", path, last)
 		}
 	}
-	x := &exchange{service: "192.0.2.1:7444"}
-	if err := x.checkOwned(&wire.Proceed{Role: string(hullmark.Worker), Files: []*wire.File{{Path: keysetFile}}}); err == nil {
+	o := openedBy(hullmark.Join, "192.0.2.1:7444", false)
+	if err := o.checkOwned(&wire.Proceed{Role: string(hullmark.Worker), Files: []*wire.File{{Path: keysetFile}}}); err == nil {
 		t.Error("a worker takes keys")
 	}
-	x.service, x.opened.Joined = "", true
-	if err := x.checkOwned(&wire.Proceed{Role: string(hullmark.ControlPlane), Files: []*wire.File{{Path: "/etc/kubernetes/pki/ca.key"}}}); err != nil {
+	o.service, o.disk.Joined = "", true
+	if err := o.checkOwned(&wire.Proceed{Role: string(hullmark.ControlPlane), Files: []*wire.File{{Path: "/etc/kubernetes/pki/ca.key"}}}); err != nil {
 		t.Errorf("an operator: %v", err)
 	}
 }

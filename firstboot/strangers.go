@@ -14,24 +14,24 @@ import (
 
 // dropStaticPods removes every static pod that neither kubeadm nor M6 has put there: the kubelet runs each with whatever powers its manifest asks for, before
 // the API is asked, so that one that an intruder left would come back with a clean image. A worker has none of kubeadm's. Those of M6 are placed afterwards.
-func (x *exchange) dropStaticPods() error {
+func (f *finishing) dropStaticPods() error {
 	var known []string
-	if hullmark.Role(x.proceed.GetRole()) == hullmark.ControlPlane {
+	if hullmark.Role(f.proceed.GetRole()) == hullmark.ControlPlane {
 		known = kubeadm.StaticPods()
 	}
-	dropped, err := dropOthers(x.agent.StateDir, kubeadm.StaticPodsDir, known)
+	dropped, err := dropOthers(f.agent.StateDir, kubeadm.StaticPodsDir, known)
 	if err != nil {
 		return fmt.Errorf("remove static pods that nobody signed: %w", err)
 	}
 	for _, name := range dropped {
-		x.progress("static-pods", fmt.Sprintf("removed %.200q, which is not among this boot's files", name))
+		f.progress("static-pods", fmt.Sprintf("removed %.200q, which is not among this boot's files", name))
 	}
 	return nil
 }
 
 // dropFlags removes the kubelet's flags unless they are as kubeadm writes them; the kubelet runs without.
-func (x *exchange) dropFlags() error {
-	text, err := x.agent.readState(kubeadm.FlagsFile)
+func (f *finishing) dropFlags() error {
+	text, err := f.agent.readState(kubeadm.FlagsFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -41,8 +41,8 @@ func (x *exchange) dropFlags() error {
 	if err == nil {
 		return nil
 	}
-	x.progress("kubelet-flags", fmt.Sprintf("removed the flags on the disk: %.300s", err))
-	return x.agent.removeState(kubeadm.FlagsFile)
+	f.progress("kubelet-flags", fmt.Sprintf("removed the flags on the disk: %.300s", err))
+	return f.agent.removeState(kubeadm.FlagsFile)
 }
 
 // dropOthers empties a folder of the state disk, which programs see as dir, but for the regular files with these paths, and returns what it removed. A link, or a

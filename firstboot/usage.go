@@ -43,32 +43,32 @@ func (m meteredTPM) Send(command []byte) ([]byte, error) {
 }
 
 // withTPM opens the TPM for one use of the exchange.
-func (x *exchange) withTPM(use func(transport.TPM) error) error {
-	return x.agent.withTPM(func(tpm transport.TPM) error { return use(meteredTPM{tpm, &x.took.tpm}) })
+func (c *conversation) withTPM(use func(transport.TPM) error) error {
+	return c.agent.withTPM(func(tpm transport.TPM) error { return use(meteredTPM{tpm, &c.took.tpm}) })
 }
 
 // start starts a unit and waits for it.
-func (x *exchange) start(ctx context.Context, unit string) error {
-	defer wait(&x.took.programs, time.Now())
-	return x.agent.Machine.Start(ctx, unit)
+func (c *conversation) start(ctx context.Context, unit string) error {
+	defer wait(&c.took.programs, time.Now())
+	return c.agent.Machine.Start(ctx, unit)
 }
 
 // validate lets kubeadm judge documents.
-func (x *exchange) validate(ctx context.Context, documents []byte) error {
-	defer wait(&x.took.programs, time.Now())
-	return x.agent.Cluster.Validate(ctx, documents)
+func (c *conversation) validate(ctx context.Context, documents []byte) error {
+	defer wait(&c.took.programs, time.Now())
+	return c.agent.Cluster.Validate(ctx, documents)
 }
 
 // served wants the endpoint served, by a certificate of the authority that the kubelet trusts.
-func (x *exchange) served(ctx context.Context, endpoint string) error {
-	defer wait(&x.took.network, time.Now())
-	return kubeadm.Serves(ctx, kubeadm.Access{Kubeconfig: kubeletConf, Read: x.agent.readState}, endpoint)
+func (c *conversation) served(ctx context.Context, endpoint string) error {
+	defer wait(&c.took.network, time.Now())
+	return kubeadm.Serves(ctx, kubeadm.Access{Kubeconfig: kubeletConf, Read: c.agent.readState}, endpoint)
 }
 
 // sayUsage says what it took to get to the start of Kubernetes.
-func (x *exchange) sayUsage() {
-	x.agent.Status.Say("the agent took %s before Kubernetes", usage())
-	x.agent.Status.Say("the agent took %v", &x.took)
+func (c *conversation) sayUsage() {
+	c.agent.Status.Say("the agent took %s before Kubernetes", usage())
+	c.agent.Status.Say("the agent took %v", &c.took)
 }
 
 // usage says what the agent, without the programs that it runs, has taken of its machine so far (getrusage(2)).

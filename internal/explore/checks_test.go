@@ -33,17 +33,17 @@ func checks() []check {
 		{"M5 raises what is committed", "copies", oldCopy, []edit{{record, "r.Committed = max(r.Committed, issued)", ""}}},
 		{"an empty disk is not formatted in the place of one that holds data", "disks", "a joined node is given up for an empty disk", []edit{{record, "if r != nil && r.Committed > 0 && !waiver.NewDisk {", "if false {"}}},
 		{"the fuse is zero in the registers of whoever gets a ticket", "workload", secondTicket, []edit{{verifier, "got != ([32]byte{})", "got != got"}}},
-		{"the fuse is blown before the disk is used", "workload", secondTicket, []edit{{finish, "\t\t{Name: StepFuse, Do: x.blowFuse},\n", ""}}},
+		{"the fuse is blown before the disk is used", "workload", secondTicket, []edit{{finish, "\t\t{Name: StepFuse, Do: f.blowFuse},\n", ""}}},
 		{"an agent that begins after the fuse restarts its machine", "restarts", neverEnds, []edit{{agent, "registers[attest.FuseRegister] == [32]byte{}", "true"}}},
 		{"a join that began is not one that ended", "crashes", halfJoined, []edit{{"firstboot/statedisk/manifest.go", "string(m.Files[IntentFile].Content) == IntentDone", "len(m.Files[IntentFile].Content) > 0"}}},
 		{
 			"what kubeadm wrote is stored before its end is recorded", "crashes", halfJoined,
 			[]edit{{
-				finish, "\tif err := x.agent.syncState(); err != nil {\n\t\treturn err\n\t}\n\treturn x.agent.recordIntent(statedisk.IntentDone)\n}\n\nfunc (x *exchange) kubeadmInit",
-				"\treturn x.agent.recordIntent(statedisk.IntentDone)\n}\n\nfunc (x *exchange) kubeadmInit",
+				finish, "\tif err := f.agent.syncState(); err != nil {\n\t\treturn err\n\t}\n\treturn f.agent.recordIntent(statedisk.IntentDone)\n}\n\nfunc (f *finishing) kubeadmInit",
+				"\treturn f.agent.recordIntent(statedisk.IntentDone)\n}\n\nfunc (f *finishing) kubeadmInit",
 			}},
 		},
-		{"what an interrupted join left is removed", "crashes", neverEnds, []edit{{finish, "\tif x.joins() {\n\t\tif err := x.agent.removeState(kubeadm.JoinRemains()...)", "\tif false {\n\t\tif err := x.agent.removeState(kubeadm.JoinRemains()...)"}}},
+		{"what an interrupted join left is removed", "crashes", neverEnds, []edit{{finish, "\tif f.joins {\n\t\tif err := f.agent.removeState(kubeadm.JoinRemains()...)", "\tif false {\n\t\tif err := f.agent.removeState(kubeadm.JoinRemains()...)"}}},
 		{"record B is written last", "crashes", neverEnds, []edit{{
 			format, "\tif err := writeThrough(disk, area, 0); err != nil {\n\t\treturn err\n\t}\n\treturn writeThrough(disk, statedisk.EncodeB(r, area, keys.Header), statedisk.OffsetB)",
 			"\tif err := writeThrough(disk, statedisk.EncodeB(r, area, keys.Header), statedisk.OffsetB); err != nil {\n\t\treturn err\n\t}\n\treturn writeThrough(disk, area, 0)",
