@@ -38,9 +38,9 @@ func (v *verified) member(m Machine) (measurements.Member, bool) {
 }
 
 // vouched returns the certificate by which a group admitted the machine; nil if a rule of its own did.
-func (x *release) vouched() []byte {
-	if x.admission.Group == nil {
+func (p *proved) vouched() []byte {
+	if p.admission.Group == nil {
 		return nil
 	}
-	return x.claims.EKCertificate.Raw
+	return p.claims.EKCertificate.Raw
 }

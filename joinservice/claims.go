@@ -110,27 +110,27 @@ func (s *Service) claimAddresses(ctx context.Context, last *stored, named []neti
 }
 
 // claimAddresses claims what M5 named, unless a later ticket was given since, whose exchange decides, and adds to M6 what became of it.
-func (x *release) claimAddresses(proceed *wire.Proceed) (err error) {
-	if x.last.version == "" {
-		if x.last.machine, x.last.version, err = x.service.Records.Load(x.ctx, x.claims.Node); err != nil {
+func (o *opened) claimAddresses(proceed *wire.Proceed) (err error) {
+	if o.last.version == "" {
+		if o.last.machine, o.last.version, err = o.service.Records.Load(o.ctx, o.claims.Node); err != nil {
 			return err
 		}
 	}
-	if x.overtaken(&x.last.machine) {
-		return x.stale(x.last.machine.Record)
+	if o.overtaken(&o.last.machine) {
+		return o.stale(o.last.machine.Record)
 	}
-	x.addresses, err = x.service.claimAddresses(x.ctx, &x.last, x.opened.Addresses, false)
-	x.addAddresses(proceed)
+	o.addresses, err = o.service.claimAddresses(o.ctx, &o.last, o.disk.Addresses, false)
+	o.addAddresses(proceed)
 	return err
 }
 
 // addAddresses tells the node which of several addresses is its own if it was refused another, and why: the kubelet's certificate would name the one that it
 // finds first, and be denied.
-func (x *release) addAddresses(proceed *wire.Proceed) {
-	for _, r := range x.addresses.refused {
+func (o *opened) addAddresses(proceed *wire.Proceed) {
+	for _, r := range o.addresses.refused {
 		proceed.Refused = append(proceed.Refused, wire.FromCondition(r.Condition))
 	}
-	if granted := x.addresses.granted; len(x.addresses.refused) > 0 && len(granted) > 0 {
+	if granted := o.addresses.granted; len(o.addresses.refused) > 0 && len(granted) > 0 {
 		at := max(slices.IndexFunc(granted, netip.Addr.Is4), 0)
 		proceed.Address = granted[at].String()
 	}

@@ -68,24 +68,24 @@ func (p *place) renew(ctx context.Context) error {
 }
 
 // takePlace takes the one place of a control plane that joins, once, and keeps it until leavePlace. ctx bounds the taking alone.
-func (x *release) takePlace(ctx context.Context) error {
-	if x.place != nil {
+func (p *proved) takePlace(ctx context.Context) error {
+	if p.place != nil {
 		return nil
 	}
-	lease := x.service.ControlPlanes.Lease
-	term, err := lease.Acquire(ctx, x.claims.Node)
+	lease := p.service.ControlPlanes.Lease
+	term, err := lease.Acquire(ctx, p.claims.Node)
 	if err != nil {
 		return err
 	}
-	renewing, stop := context.WithCancel(x.ctx)
-	x.place = &place{lease: lease, term: term, stop: stop}
-	x.place.done.Go(func() { x.keepPlace(renewing) })
+	renewing, stop := context.WithCancel(p.ctx)
+	p.place = &place{lease: lease, term: term, stop: stop}
+	p.place.done.Go(func() { p.keepPlace(renewing) })
 	return nil
 }
 
 // keepPlace renews the place until ctx ends or the place is another's.
-func (x *release) keepPlace(ctx context.Context) {
-	tick := time.NewTicker(x.service.Patience.Renew)
+func (p *proved) keepPlace(ctx context.Context) {
+	tick := time.NewTicker(p.service.Patience.Renew)
 	defer tick.Stop()
 	for {
 		select {
@@ -93,11 +93,11 @@ func (x *release) keepPlace(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		err := x.place.renew(ctx)
+		err := p.place.renew(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		x.warn("the place of a control plane that joins is not renewed", err)
+		p.warn("the place of a control plane that joins is not renewed", err)
 		if errors.Is(err, ErrConflict) {
 			return
 		}
@@ -105,18 +105,18 @@ func (x *release) keepPlace(ctx context.Context) {
 }
 
 // leavePlace ends the renewal. The place is free at once, unless the node may go on to join without its verifier: then it is once its time is over.
-func (x *release) leavePlace(outcome error) {
-	if x.place == nil {
+func (p *proved) leavePlace(outcome error) {
+	if p.place == nil {
 		return
 	}
-	x.place.stop()
-	x.place.done.Wait()
+	p.place.stop()
+	p.place.done.Wait()
 	var reported *NodeError
-	if x.proceeded && outcome != nil && !errors.As(outcome, &reported) {
+	if p.proceeded && outcome != nil && !errors.As(outcome, &reported) {
 		return
 	}
-	if err := x.place.lease.Release(x.ctx, x.place.term); !errors.Is(err, ErrConflict) {
-		x.warn("the place of a control plane that joins is not given up", err)
+	if err := p.place.lease.Release(p.ctx, p.place.term); !errors.Is(err, ErrConflict) {
+		p.warn("the place of a control plane that joins is not given up", err)
 	}
 }
 
@@ -142,36 +142,36 @@ func (s *Service) checkRotation(policy measurements.Policy) error {
 }
 
 // addRotated adds to M6 the keys of the policy's rotation, with the policy itself, which is of the same root as they are, for a control plane that comes back. A service that can read no record may not know the newest policy either.
-func (x *release) addRotated(proceed *wire.Proceed) error {
-	if x.unchecked() || x.policy.policy.Rotation == 0 {
+func (o *opened) addRotated(proceed *wire.Proceed) error {
+	if o.unchecked() || o.policy.policy.Rotation == 0 {
 		return nil
 	}
-	files, err := x.service.ControlPlanes.Rotated()
+	files, err := o.service.ControlPlanes.Rotated()
 	if err != nil {
 		return fmt.Errorf("the keys of a control plane that comes back: %w", err)
 	}
-	proceed.Files = append(append(proceed.Files, files...), x.policy.files()...)
+	proceed.Files = append(append(proceed.Files, files...), o.policy.files()...)
 	return nil
 }
 
 // makeRoom removes what an earlier machine left in the place of this control plane, and returns the address at which it is to serve.
-func (x *release) makeRoom() (netip.Addr, error) {
-	name, own := x.admission.Member.Name, x.addresses.granted
+func (o *opened) makeRoom() (netip.Addr, error) {
+	name, own := o.admission.Member.Name, o.addresses.granted
 	at := slices.IndexFunc(own, netip.Addr.Is4)
 	if at < 0 {
-		return netip.Addr{}, x.addressMissing()
+		return netip.Addr{}, o.addressMissing()
 	}
-	if err := x.takePlace(x.ctx); err != nil {
+	if err := o.takePlace(o.ctx); err != nil {
 		return netip.Addr{}, err
 	}
-	if err := x.service.ControlPlanes.RemoveMember(x.ctx, name, own[at]); err != nil {
-		return netip.Addr{}, x.kept(err)
+	if err := o.service.ControlPlanes.RemoveMember(o.ctx, name, own[at]); err != nil {
+		return netip.Addr{}, o.kept(err)
 	}
-	if err := x.service.RemoveNode(x.ctx, name); err != nil {
+	if err := o.service.RemoveNode(o.ctx, name); err != nil {
 		return netip.Addr{}, err
 	}
 	// What was removed took its time: whoever has the place by now goes first.
-	if err := x.place.renew(x.ctx); errors.Is(err, ErrConflict) {
+	if err := o.place.renew(o.ctx); errors.Is(err, ErrConflict) {
 		return netip.Addr{}, &hullmark.Condition{
 			Code: "busy", Step: "EPOCH", Title: "another control plane joins by now", Retry: true, Next: "wait: the node tries again by itself",
 		}
@@ -182,25 +182,25 @@ func (x *release) makeRoom() (netip.Addr, error) {
 }
 
 // addressMissing is the condition of a control plane without an IPv4 address of its own.
-func (x *release) addressMissing() *hullmark.Condition {
-	for _, r := range x.addresses.refused {
+func (o *opened) addressMissing() *hullmark.Condition {
+	for _, r := range o.addresses.refused {
 		if r.Address.Is4() {
 			return r.Condition
 		}
 	}
 	return &hullmark.Condition{
 		Code: "address-missing", Step: "EPOCH", Title: "the node named no IPv4 address at which other control planes could reach it",
-		Got: fmt.Sprint(x.opened.Addresses), Next: "give the machine one, by DHCP or in its node config",
+		Got: fmt.Sprint(o.disk.Addresses), Next: "give the machine one, by DHCP or in its node config",
 	}
 }
 
 // controlPlaneFiles returns what a control plane gets: this one's own files, with the policy of the exchange.
-func (x *release) controlPlaneFiles() ([]*wire.File, error) {
-	files, err := x.service.ControlPlanes.Files()
+func (o *opened) controlPlaneFiles() ([]*wire.File, error) {
+	files, err := o.service.ControlPlanes.Files()
 	if err != nil {
 		return nil, err
 	}
-	return append(files, x.policy.files()...), nil
+	return append(files, o.policy.files()...), nil
 }
 
 // files returns a policy as a control plane keeps it.

@@ -14,31 +14,31 @@ import (
 
 // addMaterial adds to M6 what a node joins with: a new token, in its JoinConfiguration, where the cluster is, and a control plane's files.
 // What the node confirmed is recorded with the token.
-func (x *release) addMaterial(proceed *wire.Proceed) (err error) {
-	member := x.admission.Member
+func (o *opened) addMaterial(proceed *wire.Proceed) (err error) {
+	member := o.admission.Member
 	var own netip.Addr
 	if member.Role == hullmark.ControlPlane {
-		if own, err = x.makeRoom(); err != nil {
+		if own, err = o.makeRoom(); err != nil {
 			return err
 		}
-		if proceed.Files, err = x.controlPlaneFiles(); err != nil {
+		if proceed.Files, err = o.controlPlaneFiles(); err != nil {
 			return fmt.Errorf("join material: %w", err)
 		}
 		if err := checkSize(proceed); err != nil {
 			return err
 		}
-	} else if err := x.service.RemoveNode(x.ctx, member.Name); err != nil {
+	} else if err := o.service.RemoveNode(o.ctx, member.Name); err != nil {
 		return err
 	}
-	token, err := x.service.Tokens.Issue(x.ctx, Machine{Node: x.claims.Node, Name: member.Name, Role: member.Role}, x.confirm)
+	token, err := o.service.Tokens.Issue(o.ctx, Machine{Node: o.claims.Node, Name: member.Name, Role: member.Role}, o.confirm)
 	if err != nil {
 		return err
 	}
 	defer token.Wipe()
 	documents, discovery, err := kubeadm.JoinDocuments(kubeadm.JoinParams{
-		Template: []byte(x.policy.policy.Pool(member).Join),
-		NodeName: member.Name, Endpoint: x.service.Settings.ControlPlaneEndpoint, CA: x.service.KubernetesCA,
-		Token: token, AdvertiseAddress: own, Profile: x.service.Settings.Profile,
+		Template: []byte(o.policy.policy.Pool(member).Join),
+		NodeName: member.Name, Endpoint: o.service.Settings.ControlPlaneEndpoint, CA: o.service.KubernetesCA,
+		Token: token, AdvertiseAddress: own, Profile: o.service.Settings.Profile,
 	})
 	if err != nil {
 		return fmt.Errorf("join material: %w", err)
@@ -53,20 +53,20 @@ const bootstrapMargin = 10 * time.Minute
 
 // lacksCertificate reports that a worker's kubelet has no certificate any more by this service's clock, or none that was seen issued, so that it could renew it. What the node
 // says of it earns it no more than a token for its own name and one key. A control plane makes its kubelet another itself, from the authority on its disk.
-func (x *release) lacksCertificate() bool {
+func (o *opened) lacksCertificate() bool {
 	soon := time.Now().Add(bootstrapMargin)
-	return x.admission.Member.Role == hullmark.Worker && (x.opened.CertificateEnds.Before(soon) || !x.last.machine.holdsBeyond(soon))
+	return o.admission.Member.Role == hullmark.Worker && (o.disk.CertificateEnds.Before(soon) || !o.last.machine.holdsBeyond(soon))
 }
 
 // addBootstrap adds to M6 what the kubelet of a node that comes back asks for a new certificate with. What the node confirmed is recorded with the token.
-func (x *release) addBootstrap(proceed *wire.Proceed) error {
-	member := x.admission.Member
-	token, err := x.service.Tokens.Issue(x.ctx, Machine{Node: x.claims.Node, Name: member.Name, Role: member.Role}, x.confirm)
+func (o *opened) addBootstrap(proceed *wire.Proceed) error {
+	member := o.admission.Member
+	token, err := o.service.Tokens.Issue(o.ctx, Machine{Node: o.claims.Node, Name: member.Name, Role: member.Role}, o.confirm)
 	if err != nil {
 		return err
 	}
 	defer token.Wipe()
-	kubeconfig, err := kubeadm.BootstrapKubeconfig(x.service.Settings.ControlPlaneEndpoint, x.service.KubernetesCA, token)
+	kubeconfig, err := kubeadm.BootstrapKubeconfig(o.service.Settings.ControlPlaneEndpoint, o.service.KubernetesCA, token)
 	if err != nil {
 		return fmt.Errorf("join material: %w", err)
 	}
@@ -90,17 +90,17 @@ func AddPool(proceed *wire.Proceed, policy measurements.Policy, member measureme
 
 // addEndpoint adds to M6, for a node that comes back, where the control plane is reached by now. A control plane takes that from the policy: its API server is made to
 // serve it in this boot. Others are told what this service's own control plane serves since its last.
-func (x *release) addEndpoint(proceed *wire.Proceed) error {
-	settings := x.service.Settings
-	if x.admission.Member.Role == hullmark.ControlPlane {
-		settings = settings.Under(x.policy.policy)
+func (o *opened) addEndpoint(proceed *wire.Proceed) error {
+	settings := o.service.Settings
+	if o.admission.Member.Role == hullmark.ControlPlane {
+		settings = settings.Under(o.policy.policy)
 		encoded, err := settings.Encode()
 		if err != nil {
 			return fmt.Errorf("the endpoint of a node that comes back: %w", err)
 		}
 		proceed.Names = settings.Names
 		proceed.Files = append(proceed.Files, &wire.File{Path: hullmark.SettingsFile, Content: encoded, Mode: 0o644})
-		if err := x.addRotated(proceed); err != nil {
+		if err := o.addRotated(proceed); err != nil {
 			return err
 		}
 	}

@@ -39,45 +39,45 @@ func (n EtcdNote) Missing(found hullmark.EtcdState) string {
 }
 
 // comesBack reports that the node that the disk holds is believed, and is to be started.
-func (x *release) comesBack() bool { return x.opened.Joined && !x.anew }
+func (o *opened) comesBack() bool { return o.disk.Joined && !o.anew }
 
 // judgeMember decides whether a control plane that comes back by its record is believed. Raft's promises hold only for members that forget
 // nothing: one that does is removed, and its machine joins anew, before it has a vote again.
-func (x *release) judgeMember() {
-	if x.unchecked() || !x.opened.Joined || x.admission.Member.Role != hullmark.ControlPlane {
+func (o *opened) judgeMember() {
+	if o.unchecked() || !o.disk.Joined || o.admission.Member.Role != hullmark.ControlPlane {
 		return
 	}
-	if why := x.noted.Missing(x.opened.Etcd); why != "" {
-		x.anew = true
-		x.warn("the machine's member of etcd is replaced", errors.New(why+"; noted was "+x.noted.String()))
+	if why := o.noted.Missing(o.disk.Etcd); why != "" {
+		o.anew = true
+		o.warn("the machine's member of etcd is replaced", errors.New(why+"; noted was "+o.noted.String()))
 	}
 }
 
 // noteMember notes, with the commit of the epoch, what the disk's member has stored, or that it is none any more.
-func (x *release) noteMember(m *Machine) {
+func (o *opened) noteMember(m *Machine) {
 	switch {
-	case x.comesBack():
-		m.Etcd.Note(x.hosted(x.opened.Etcd))
+	case o.comesBack():
+		m.Etcd.Note(o.hosted(o.disk.Etcd))
 	case m.Etcd != EtcdNote{}:
 		m.Etcd.Removed = true
 	}
 }
 
 // hosted is what a control plane says of its member; others have none.
-func (x *release) hosted(state hullmark.EtcdState) hullmark.EtcdState {
-	if x.admission.Member.Role != hullmark.ControlPlane {
+func (t *ticketed) hosted(state hullmark.EtcdState) hullmark.EtcdState {
+	if t.admission.Member.Role != hullmark.ControlPlane {
 		return hullmark.EtcdState{}
 	}
 	return state
 }
 
 // kept returns the condition of a member that could not be removed. Of one that is not believed, it says what the operator can do: without it, the others have no majority.
-func (x *release) kept(cause error) error {
+func (o *opened) kept(cause error) error {
 	var c *hullmark.Condition
-	if !x.anew || !errors.As(cause, &c) || c.Code != codeNoQuorum {
+	if !o.anew || !errors.As(cause, &c) || c.Code != codeNoQuorum {
 		return cause
 	}
-	return forgetful(x.noted.EtcdState, x.noted.Missing(x.opened.Etcd)+"; "+c.Title)
+	return forgetful(o.noted.EtcdState, o.noted.Missing(o.disk.Etcd)+"; "+c.Title)
 }
 
 // codeNoQuorum is the code of the condition that members could not be removed without risking etcd's quorum (package etcd).

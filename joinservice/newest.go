@@ -35,20 +35,20 @@ func (s *Service) TakeNewest(ctx context.Context) error {
 }
 
 // checkPolicy is an error once another policy is in force than the one that the exchange goes by: what one admits, the other may not, and nobody is given parts of both.
-func (x *release) checkPolicy() error {
-	now := x.service.Policy.inForce.Load()
-	if now == x.policy {
+func (p *proved) checkPolicy() error {
+	now := p.service.Policy.inForce.Load()
+	if now == p.policy {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", errPolicyChanged, &hullmark.Condition{
 		Code: CodePolicyChanged, Step: "ATTEST", Title: "another policy came into force while the machine was admitted", Retry: true,
-		Expected: fmt.Sprintf("version %d", now.policy.Version), Got: fmt.Sprintf("version %d", x.policy.policy.Version),
+		Expected: fmt.Sprintf("version %d", now.policy.Version), Got: fmt.Sprintf("version %d", p.policy.policy.Version),
 		Next: "wait: the node tries again by itself, by that policy",
 	})
 }
 
 // desk returns a desk with the policy of the exchange.
-func (x *release) desk() *Desk { return x.service.desk(x.policy) }
+func (p *proved) desk() *Desk { return p.service.desk(p.policy) }
 
 // desk returns a desk with a policy.
 func (s *Service) desk(p *verified) *Desk {

@@ -96,7 +96,7 @@ const (
 // InFlight returns how many exchanges are under way.
 func (s *Service) InFlight() int64 { return s.inFlight.Load() }
 
-// Server returns a server of the exchange, bounded against strangers, over
+// Server returns a server of the exchange, bounded against unauthenticated peers, over
 // TLS; config is channel.ServiceTLS's. It is served behind a limit.Listener with MaxUnauthenticated slots.
 func (s *Service) Server(config *tls.Config) *grpc.Server {
 	server := grpc.NewServer(
@@ -119,13 +119,13 @@ func (s *Service) Release(stream wire.JoinService_ReleaseServer) error {
 	}
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
-	x := &release{service: s, conversation: Converse(stream, s.Patience), ctx: context.WithoutCancel(stream.Context())}
-	err := x.run()
+	x := &exchange{service: s, conversation: Converse(stream, s.Patience), ctx: context.WithoutCancel(stream.Context())}
+	p, err := x.run()
 	outcome := outcomeOf(err)
 	if s.Ended != nil {
 		s.Ended(outcome)
 	}
-	x.log(outcome, err)
+	s.log(p, outcome, err)
 	return nil
 }
 

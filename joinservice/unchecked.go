@@ -31,43 +31,43 @@ type Seen struct {
 // admitUnchecked lets a control plane come back whose record cannot be read, if the service may do that: after a total outage
 // there are no records before a majority of the control planes is back. The node compares its disk's epoch with the record
 // once that can be read (docs/protocol.md). Everybody else is told the cause.
-func (x *release) admitUnchecked(cause error) error {
+func (p *proved) admitUnchecked(cause error) error {
 	var c *hullmark.Condition
-	if !errors.As(cause, &c) || c.Code != CodeUnreachable || x.kind() != hullmark.Rejoin || x.service.Outage == nil || !x.service.Outage.Lasts() {
+	if !errors.As(cause, &c) || c.Code != CodeUnreachable || p.kind() != hullmark.Rejoin || p.service.Outage == nil || !p.service.Outage.Lasts() {
 		return cause
 	}
-	x.policy = x.service.Policy.inForce.Load()
-	desk := x.desk()
-	if member, ok := desk.Policy.Member(x.claims.Node); !ok || member.Role != hullmark.ControlPlane {
+	p.policy = p.service.Policy.inForce.Load()
+	desk := p.desk()
+	if member, ok := desk.Policy.Member(p.claims.Node); !ok || member.Role != hullmark.ControlPlane {
 		return cause
 	}
-	if seen, ok := x.service.Outage.LastSeen(x.claims.Node); ok && seen.Disk.Disk != x.claims.Disk.UUID {
-		return rolledBack("disk "+seen.Disk.Disk.String(), "disk "+x.claims.Disk.UUID.String())
+	if seen, ok := p.service.Outage.LastSeen(p.claims.Node); ok && seen.Disk.Disk != p.claims.Disk.UUID {
+		return rolledBack("disk "+seen.Disk.Disk.String(), "disk "+p.claims.Disk.UUID.String())
 	}
-	admission, err := desk.Recover(hullmark.Rejoin, x.claims)
+	admission, err := desk.Recover(hullmark.Rejoin, p.claims)
 	if err != nil {
 		return err
 	}
-	x.admission = admission
+	p.admission = admission
 	return nil
 }
 
 // unchecked reports that the exchange goes on without records.
-func (x *release) unchecked() bool { return x.admission.Ticket.Disk.Epoch.Unchecked }
+func (p *proved) unchecked() bool { return p.admission.Ticket.Disk.Epoch.Unchecked }
 
 // checkUnchecked refuses a node that has yet to join, for which records are needed, and a disk that is older than the service knows.
-func (x *release) checkUnchecked() error {
-	if !x.opened.Joined {
+func (o *opened) checkUnchecked() error {
+	if !o.disk.Joined {
 		return &hullmark.Condition{
 			Code: CodeUnreachable, Step: "EPOCH", Title: "the node has not joined yet, and cannot while the cluster's records do not answer", Retry: true,
 			Next: "wait: the node tries again by itself",
 		}
 	}
-	seen, ok := x.service.Outage.LastSeen(x.claims.Node)
-	if ok && x.opened.EpochRead < seen.Disk.Committed {
-		return rolledBack(fmt.Sprintf("epoch ≥ %d", seen.Disk.Committed), fmt.Sprintf("epoch %d", x.opened.EpochRead))
+	seen, ok := o.service.Outage.LastSeen(o.claims.Node)
+	if ok && o.disk.EpochRead < seen.Disk.Committed {
+		return rolledBack(fmt.Sprintf("epoch ≥ %d", seen.Disk.Committed), fmt.Sprintf("epoch %d", o.disk.EpochRead))
 	}
-	if why := seen.Etcd.Missing(x.opened.Etcd); why != "" {
+	if why := seen.Etcd.Missing(o.disk.Etcd); why != "" {
 		return forgetful(seen.Etcd.EtcdState, why)
 	}
 	return nil

@@ -50,13 +50,13 @@ func checks() []check {
 		}}},
 		{"record A is written first", "crashes", neverEnds, []edit{{format, "\terr = begin(disk, size, found, id, keys)\n", "\t_, _ = size, found\n"}}},
 		{"half of a record A is nobody's", "crashes", neverEnds, []edit{{format, "\tif !torn {\n", "\tif _ = torn; true {\n"}}},
-		{"a name is one machine's", "names", neverEnds, []edit{{release, "\t\tif err := x.service.Records.Claim(ctx, x.admission.Member.Name, x.claims.Node); err != nil {\n\t\t\treturn err\n\t\t}\n", ""}}},
+		{"a name is one machine's", "names", neverEnds, []edit{{release, "\t\tif err := p.service.Records.Claim(ctx, p.admission.Member.Name, p.claims.Node); err != nil {\n\t\t\treturn err\n\t\t}\n", ""}}},
 		{
 			"a record is replaced only as it was read", "restarts", "two tickets are one",
 			[]edit{{"joinservice/service.go", "\t\tversion, err := s.Records.Store(ctx, m, version)\n", "\t\t_, version, _ = s.Records.Load(ctx, node)\n\t\tversion, err := s.Records.Store(ctx, m, version)\n"}},
 		},
-		{"the number of a ticket is stored before the ticket is sent", "crashes", neverEnds, []edit{{release, "Record: x.admission.Record, Etcd: m.Etcd, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,", "Record: m.Record, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,"}}},
-		{"the token of an earlier ticket ends before the next ticket", "crashes", orphan, []edit{{release, "\t\tif err := x.end(ctx, m.Token); err != nil {\n", "\t\tif err := x.end(ctx, \"\"); err != nil {\n"}}},
+		{"the number of a ticket is stored before the ticket is sent", "crashes", neverEnds, []edit{{release, "Record: p.admission.Record, Etcd: m.Etcd, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,", "Record: m.Record, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,"}}},
+		{"the token of an earlier ticket ends before the next ticket", "crashes", orphan, []edit{{release, "\t\tif err := p.end(ctx, m.Token, \"\"); err != nil {\n", "\t\tif err := p.end(ctx, \"\", \"\"); err != nil {\n"}}},
 		{"a Ready node's number is on its disk before the node confirms it", "advance", standsStill, []edit{{asked, "\tif err := a.storeEpoch(issued); err != nil {\n\t\treturn err\n\t}\n", ""}}},
 		{"a Ready node's number is recorded before it is sent", "advance", standsStill, []edit{{issued, "\t\tm.Record.Issued++\n", ""}, {issued, "issued = m.Record.Issued\n", "issued = m.Record.Issued + 1\n"}}},
 		{"a Ready node's confirmation raises what is committed", "splices", oldCopy, []edit{{issued, "m.Record, err = m.Record.Commit(a.disk, issued)", ""}}},
@@ -78,7 +78,7 @@ func checks() []check {
 		}},
 		{"keys come with a policy of the measured root", "keys", unsigned, []edit{{policy, "\tif !slices.Contains(roots, pinned) {\n", "\tif _ = slices.Contains(roots, pinned); false {\n"}}},
 		{"no keys replace those of a later signed policy", "newest", "older keys are in the place of newer ones", []edit{{finish, "if brought.Version >= newest.Version && !same {", "if !same {"}}},
-		{"a member of etcd that forgot is replaced", "members", forgets, []edit{{member, "if why := x.noted.Missing(x.opened.Etcd); why != \"\" {", "if why := x.noted.Missing(x.opened.Etcd); why == \"-\" {"}}},
+		{"a member of etcd that forgot is replaced", "members", forgets, []edit{{member, "if why := o.noted.Missing(o.disk.Etcd); why != \"\" {", "if why := o.noted.Missing(o.disk.Etcd); why == \"-\" {"}}},
 		{"a Ready node's number comes with what its member of etcd has stored", "members", forgets, []edit{{issued, "\t\t\tm.Etcd.Note(a.claim.GetEtcd().HullmarkEtcdState())\n", ""}}},
 	}
 }

@@ -156,7 +156,7 @@ func TestCrashShowsNoKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(printed), "firstboot.(*exchange).openDisk(") || len(secrets) != 11 {
+	if !strings.Contains(string(printed), "firstboot.(*ticketed).openDisk(") || len(secrets) != 11 {
 		t.Errorf("of %d secrets nothing is known: the agent printed\n%s", len(secrets), printed)
 	}
 	for _, f := range search.Text("what the agent printed", printed) {
