@@ -27,9 +27,12 @@ const codeStandsStill = "epoch-stands-still"
 // epochStill is how long the epoch of a Ready node may stand still before the status says so: several tries.
 const epochStill = time.Hour
 
-// keepAdvancing moves the disk's epoch on for as long as the node is Ready (docs/protocol.md, Records and epochs). What fails is tried again; the
+// advancer moves the epoch of a Ready node's disk on.
+type advancer struct{ *Agent }
+
+// run moves the disk's epoch on for as long as the node is Ready (docs/protocol.md, Records and epochs). What fails is tried again; the
 // node goes on in any case.
-func (a *Agent) keepAdvancing(ctx context.Context) {
+func (a advancer) run(ctx context.Context) {
 	last := time.Now()
 	for {
 		// Half of the pause is chance: nodes that became Ready together do not ask in step.
@@ -42,7 +45,7 @@ func (a *Agent) keepAdvancing(ctx context.Context) {
 			last = time.Now()
 			continue
 		}
-		err := a.advanceAround(ctx)
+		err := a.askAround(ctx)
 		switch {
 		case err == nil:
 			last = time.Now()
@@ -62,8 +65,8 @@ func standsStill(err error, since time.Time) *hullmark.Condition {
 	}
 }
 
-// advanceAround asks the join services, in any order, until one moves the epoch on.
-func (a *Agent) advanceAround(ctx context.Context) error {
+// askAround asks the join services, in any order, until one moves the epoch on.
+func (a advancer) askAround(ctx context.Context) error {
 	keys, err := a.kept.opened()
 	if err != nil {
 		return err
@@ -75,15 +78,15 @@ func (a *Agent) advanceAround(ctx context.Context) error {
 	}
 	err = errors.New("the node configuration names no join service")
 	for _, endpoint := range endpoints {
-		if err = a.advanceAt(ctx, endpoint, keys); err == nil {
+		if err = a.ask(ctx, endpoint, keys); err == nil {
 			return nil
 		}
 	}
 	return err
 }
 
-// advanceAt is one call of one service: E1 to E4.
-func (a *Agent) advanceAt(ctx context.Context, endpoint string, keys diskKeys) error {
+// ask is one call of one service: E1 to E4.
+func (a advancer) ask(ctx context.Context, endpoint string, keys diskKeys) error {
 	ctx, cancel := context.WithTimeout(ctx, 4*a.Timing.Answer)
 	defer cancel()
 	conn, info, condition := a.reach(ctx, endpoint)
@@ -101,15 +104,15 @@ func (a *Agent) advanceAt(ctx context.Context, endpoint string, keys diskKeys) e
 	if err != nil {
 		return err
 	}
-	ask, err := a.askEpoch(info, keys)
+	ask, err := a.claim(info, keys)
 	if err != nil {
 		return err
 	}
-	return a.takeEpoch(stream, ask)
+	return a.take(stream, ask)
 }
 
-// askEpoch makes E1.
-func (a *Agent) askEpoch(info credentials.AuthInfo, keys diskKeys) (*wire.EpochAsk, error) {
+// claim makes E1.
+func (a advancer) claim(info credentials.AuthInfo, keys diskKeys) (*wire.EpochAsk, error) {
 	var epoch uint64
 	if err := a.kept.look(func(m statedisk.Manifest) error { epoch = m.Epoch; return nil }); err != nil {
 		return nil, err
@@ -126,8 +129,8 @@ func (a *Agent) askEpoch(info credentials.AuthInfo, keys diskKeys) (*wire.EpochA
 	return &wire.EpochAsk{Claim: claim, Mac: mac}, err
 }
 
-// takeEpoch asks, stores the number, and confirms it. That nobody hears the confirmation changes nothing on the disk: the record's window has room for it.
-func (a *Agent) takeEpoch(stream wire.JoinService_EpochClient, ask *wire.EpochAsk) error {
+// take asks, stores the number, and confirms it. That nobody hears the confirmation changes nothing on the disk: the record's window has room for it.
+func (a advancer) take(stream wire.JoinService_EpochClient, ask *wire.EpochAsk) error {
 	if err := stream.Send(&wire.EpochFromNode{Message: &wire.EpochFromNode_Ask{Ask: ask}}); err != nil {
 		return err
 	}
@@ -136,7 +139,7 @@ func (a *Agent) takeEpoch(stream wire.JoinService_EpochClient, ask *wire.EpochAs
 		return err
 	}
 	issued := answer.GetIssued().GetIssued()
-	if err := a.storeEpoch(issued); err != nil {
+	if err := a.store(issued); err != nil {
 		return err
 	}
 	if err := stream.Send(&wire.EpochFromNode{Message: &wire.EpochFromNode_Stored{Stored: &wire.EpochStored{Issued: issued}}}); err != nil {
@@ -163,8 +166,8 @@ func heard(stream wire.JoinService_EpochClient) (*wire.EpochFromService, error) 
 	return m, nil
 }
 
-// storeEpoch puts a higher number into the manifest. A rogue service could only raise it, which the records then refuse: so by how much is bounded.
-func (a *Agent) storeEpoch(issued uint64) error {
+// store puts a higher number into the manifest. A rogue service could only raise it, which the records then refuse: so by how much is bounded.
+func (a advancer) store(issued uint64) error {
 	return a.kept.change(func(m *statedisk.Manifest) error {
 		if issued <= m.Epoch || issued-m.Epoch > mostSkipped {
 			return fmt.Errorf("the join service issued epoch %d after %d", issued, m.Epoch)

@@ -130,7 +130,7 @@ type Agent struct {
 // Run takes the node to Ready and then keeps answering the operator until ctx
 // ends. It returns early only if the machine is to restart, which then has begun.
 func (a *Agent) Run(ctx context.Context) error {
-	err := a.prepare(ctx)
+	err := (setup{a}).run(ctx)
 	if err == nil {
 		err = a.serve(ctx)
 	}
@@ -141,8 +141,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	return errors.Join(err, a.Machine.Reboot(context.WithoutCancel(ctx)))
 }
 
-// prepare does what needs no ticket, again and again until it works.
-func (a *Agent) prepare(ctx context.Context) error {
+// setup is what comes before a node can prove anything: its TPM, its configuration and its network.
+type setup struct{ *Agent }
+
+// run does what needs no ticket, again and again until it works.
+func (a setup) run(ctx context.Context) error {
 	a.kept.stateDir, a.kept.keysPath = a.StateDir, filepath.Join(a.RunDir, keysFile)
 	journal := Journal{Status: a.Status}
 	steps := []Step{
@@ -177,7 +180,7 @@ func (a *Agent) withTPM(use func(transport.TPM) error) error {
 }
 
 // checkTPM makes sure that this boot can still earn a ticket.
-func (a *Agent) checkTPM(context.Context) error {
+func (a setup) checkTPM(context.Context) error {
 	return a.withTPM(func(tpm transport.TPM) error {
 		registers, err := prover.ReadRegisters(tpm)
 		if err != nil {
@@ -199,7 +202,7 @@ func (a *Agent) checkTPM(context.Context) error {
 }
 
 // measureConfig finds the configuration, measures it, and only then reads it.
-func (a *Agent) measureConfig(ctx context.Context) error {
+func (a setup) measureConfig(ctx context.Context) error {
 	data, err := a.Config.Bytes(ctx)
 	if err != nil {
 		return err
@@ -237,7 +240,7 @@ func measureOnce(tpm transport.TPM, data []byte) error {
 }
 
 // waitNetwork shows a condition for as long as nobody could reach the node.
-func (a *Agent) waitNetwork(ctx context.Context) error {
+func (a setup) waitNetwork(ctx context.Context) error {
 	a.Status.Say("waiting for the network")
 	late := time.After(a.Timing.Network)
 	for {

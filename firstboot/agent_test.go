@@ -196,7 +196,7 @@ func TestFailureAfterTheFuseRestartsTheMachine(t *testing.T) {
 	if err := <-ended; !errors.Is(err, errReboot) {
 		t.Errorf("serve ended with %v, want a restart", err)
 	}
-	if err := s.agent.prepare(t.Context()); !errors.Is(err, errReboot) {
+	if err := (setup{s.agent}).run(t.Context()); !errors.Is(err, errReboot) {
 		t.Errorf("prepare with a blown fuse: %v, want a restart", err)
 	}
 }
@@ -241,7 +241,7 @@ func TestConfigIsMeasuredOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // the agent was restarted in between
-		if err := s.agent.measureConfig(t.Context()); err != nil {
+		if err := (setup{s.agent}).measureConfig(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if r := s.registers(t); r[attest.ConfigRegister] != attest.Extended(hullmark.ConfigEvent(data)) {
@@ -249,7 +249,7 @@ func TestConfigIsMeasuredOnce(t *testing.T) {
 		}
 	}
 	s.tpm.Extend(t, attest.ConfigRegister, []byte("something else"))
-	if err := s.agent.measureConfig(t.Context()); !errors.Is(err, errReboot) {
+	if err := (setup{s.agent}).measureConfig(t.Context()); !errors.Is(err, errReboot) {
 		t.Errorf("another value in PCR 8: %v, want a restart", err)
 	}
 }
@@ -271,7 +271,7 @@ func TestConfigConditions(t *testing.T) {
 				cancel()
 			}
 		}
-		if err := s.agent.prepare(ctx); !errors.Is(err, context.Canceled) {
+		if err := (setup{s.agent}).run(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("prepare = %v, want to be waiting", err)
 		}
 		if d := s.document(t); d.Condition == nil || d.Condition.Code != code {
@@ -284,7 +284,7 @@ func TestWithoutTPM(t *testing.T) {
 	s := newStage(t)
 	s.agent.OpenTPM = func() (transport.TPMCloser, error) { return nil, os.ErrNotExist }
 	var c *hullmark.Condition
-	if err := s.agent.checkTPM(t.Context()); !errors.As(err, &c) || c.Code != "no-tpm" {
+	if err := (setup{s.agent}).checkTPM(t.Context()); !errors.As(err, &c) || c.Code != "no-tpm" {
 		t.Errorf("error %v, want no-tpm", err)
 	}
 }
@@ -292,7 +292,7 @@ func TestWithoutTPM(t *testing.T) {
 func TestWaitsForTheNetwork(t *testing.T) {
 	s := newStage(t)
 	s.machine.Offline, s.agent.Timing.Network = 3, 0
-	if err := s.agent.prepare(t.Context()); err != nil {
+	if err := (setup{s.agent}).run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(s.console.String(), "no-network") {

@@ -20,14 +20,17 @@ import (
 // farewell is how long a join service has to take the node's last message and end the stream.
 const farewell = 5 * time.Second
 
-// startDialling asks the join services in the background, and returns what ends that.
-func (a *Agent) startDialling(ctx context.Context) (stop func()) {
+// dialler asks the join services for a ticket.
+type dialler struct{ *Agent }
+
+// start asks the join services in the background, and returns what ends that.
+func (a dialler) start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		if len(a.config.Endpoints) > 0 {
-			a.dialServices(ctx)
+			a.run(ctx)
 		}
 	}()
 	return func() {
@@ -39,8 +42,8 @@ func (a *Agent) startDialling(ctx context.Context) (stop func()) {
 	}
 }
 
-// dialServices asks every join service that the node config names, round after round, for as long as this boot has no ticket.
-func (a *Agent) dialServices(ctx context.Context) {
+// run asks every join service that the node config names, round after round, for as long as this boot has no ticket.
+func (a dialler) run(ctx context.Context) {
 	pause := a.Timing.FirstPause
 	for a.turn.ticketless(ctx) == nil {
 		final := a.askAround(ctx)
@@ -56,7 +59,7 @@ func (a *Agent) dialServices(ctx context.Context) {
 }
 
 // countDown waits, and lets the status say how long it still takes.
-func (a *Agent) countDown(ctx context.Context, pause time.Duration) {
+func (a dialler) countDown(ctx context.Context, pause time.Duration) {
 	end := time.Now().Add(pause)
 	for left := pause; left > 0; left = time.Until(end) {
 		if a.turn.isKept() {
@@ -74,7 +77,7 @@ func (a *Agent) countDown(ctx context.Context, pause time.Duration) {
 
 // askAround tries each endpoint once, in any order. It reports whether only another policy or another disk would change the answer: then a service or the
 // node itself said no, and no other service asked to be asked again.
-func (a *Agent) askAround(ctx context.Context) (final bool) {
+func (a dialler) askAround(ctx context.Context) (final bool) {
 	var denied, invited bool
 	var unanswered *hullmark.Condition
 	endpoints := slices.Clone(a.config.Endpoints)
@@ -108,7 +111,7 @@ func (a *Agent) askAround(ctx context.Context) (final bool) {
 }
 
 // failUnanswered shows why nobody answered, unless an exchange has said something since.
-func (a *Agent) failUnanswered(c *hullmark.Condition) {
+func (a dialler) failUnanswered(c *hullmark.Condition) {
 	if !a.turn.take(context.Background(), 0) {
 		return
 	}
@@ -118,7 +121,7 @@ func (a *Agent) failUnanswered(c *hullmark.Condition) {
 
 // askService makes one attempt with one join service. No condition means that there was nothing to decide: the node has its ticket, or the turn was the
 // operator's. answered tells that the other end was one of the cluster's services.
-func (a *Agent) askService(ctx context.Context, endpoint string) (answered bool, condition *hullmark.Condition) {
+func (a dialler) askService(ctx context.Context, endpoint string) (answered bool, condition *hullmark.Condition) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	conn, info, condition := a.reach(ctx, endpoint)
@@ -140,7 +143,7 @@ func (a *Agent) askService(ctx context.Context, endpoint string) (answered bool,
 		a.turn.release()
 		return false, unreachable(endpoint, err)
 	}
-	c := &conversation{agent: a, service: endpoint, stream: dialled{stream, cancel, a.Timing.Answer}}
+	c := &conversation{agent: a.Agent, service: endpoint, stream: dialled{stream, cancel, a.Timing.Answer}}
 	if err := c.exchange(); err != nil {
 		return judge(endpoint, err)
 	}

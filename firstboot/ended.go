@@ -68,13 +68,16 @@ func (a *Agent) wasReady() bool {
 	return err == nil
 }
 
-// watchCertificate looks, from Ready on, whether the kubelet's certificate has ended: then the API was down for so long that the kubelet could not renew it, or the machine is
+// certificateWatch looks at the certificate of a Ready node's kubelet.
+type certificateWatch struct{ *Agent }
+
+// run looks, from Ready on, whether the kubelet's certificate has ended: then the API was down for so long that the kubelet could not renew it, or the machine is
 // no member any more. It shows that, and lets a worker restart, which brings it a token for another, once its cluster answers again. It returns when ctx ends.
 //
 // The machine's clock counts for nothing here: its host sets it. A certificate that came in this boot lives as long as it says, by the machine's uptime alone. One that the
 // machine had before ends by the verifier's time, but that may be wrong, too: at Ready the API server took the certificate. So a verifier whose clock is days ahead costs one restart at most,
 // after which the kubelet has a new certificate; and whether the machine comes back with a token for it is decided by a join service's clock.
-func (a *Agent) watchCertificate(ctx context.Context) {
+func (a certificateWatch) run(ctx context.Context) {
 	tick := time.NewTicker(a.Timing.Certificate)
 	defer tick.Stop()
 	for {
@@ -83,7 +86,7 @@ func (a *Agent) watchCertificate(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		role, ended := a.lookAtCertificate()
+		role, ended := a.look()
 		if !ended || role != hullmark.Worker || !a.clusterAnswers(ctx) {
 			continue
 		}
@@ -101,16 +104,16 @@ func (a *Agent) watchCertificate(ctx context.Context) {
 }
 
 // restart lets the machine restart, unless it does already.
-func (a *Agent) restart(why error) {
+func (a certificateWatch) restart(why error) {
 	select {
 	case a.over <- why:
 	default:
 	}
 }
 
-// lookAtCertificate shows what is wrong with the kubelet's certificate, and reports whether it has ended.
-func (a *Agent) lookAtCertificate() (role hullmark.Role, ended bool) {
-	m, state := a.judgeCertificate()
+// look shows what is wrong with the kubelet's certificate, and reports whether it has ended.
+func (a certificateWatch) look() (role hullmark.Role, ended bool) {
+	m, state := a.judge()
 	switch state {
 	case certificateEnded:
 		a.Status.Warn(endedCertificate(m.Role))
@@ -132,8 +135,8 @@ const (
 	clockDisagrees
 )
 
-// judgeCertificate looks at the kubelet's certificate, and notes one that came. What cannot be read may be written just now.
-func (a *Agent) judgeCertificate() (m mark, state certificateState) {
+// judge looks at the kubelet's certificate, and notes one that came. What cannot be read may be written just now.
+func (a certificateWatch) judge() (m mark, state certificateState) {
 	text, err := os.ReadFile(filepath.Join(a.RunDir, readyMark))
 	if err != nil || json.Unmarshal(text, &m) != nil || m.Began == 0 {
 		return m, certificateLives
@@ -174,7 +177,7 @@ func (m mark) judge(life, up time.Duration) certificateState {
 
 // clusterAnswers reports whether a restart would help: a join service of the node's cluster answers, and the API server says that it is ready. While only the first one does, pods that
 // run would be stopped for nothing.
-func (a *Agent) clusterAnswers(ctx context.Context) bool {
+func (a certificateWatch) clusterAnswers(ctx context.Context) bool {
 	for _, endpoint := range a.config.Endpoints {
 		conn, _, condition := a.reach(ctx, endpoint)
 		if condition != nil {

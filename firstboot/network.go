@@ -24,7 +24,7 @@ const (
 )
 
 // applyConfig hands addresses and time servers to the units that use them.
-func (a *Agent) applyConfig(ctx context.Context) error {
+func (a setup) applyConfig(ctx context.Context) error {
 	if len(a.config.Addresses) > 0 {
 		if err := a.apply(ctx, networkFile, networkSettings(a.config), networkUnit); err != nil {
 			return fmt.Errorf("set addresses: %w", err)
@@ -39,7 +39,7 @@ func (a *Agent) applyConfig(ctx context.Context) error {
 	return nil
 }
 
-func (a *Agent) apply(ctx context.Context, path, content, unit string) error {
+func (a setup) apply(ctx context.Context, path, content, unit string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}

@@ -63,12 +63,12 @@ func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds creden
 	a.setUp = time.Since(a.online)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(limit.NewListener(listener, maxStrangers)) }()
-	go a.keepAdvancing(ctx)
-	stopDialling := a.startDialling(ctx)
+	go (advancer{a}).run(ctx)
+	stopDialling := (dialler{a}).start(ctx)
 	defer stopDialling()
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
-	go a.watchCertificate(watching)
+	go (certificateWatch{a}).run(watching)
 	select {
 	case err := <-served:
 		return err

@@ -241,7 +241,7 @@ func TestForgedNumberHoldsNothingUp(t *testing.T) {
 	for name, mark := range map[string]string{"the highest number": string(hullmark.KeyRotation{Number: maxNumber, Blind: blind}.Encode()), "a torn one": "x", "an old one": "7"} {
 		for _, from := range []string{"", "192.0.2.1:7444"} {
 			s := newStage(t)
-			if err := s.agent.prepare(t.Context()); err != nil {
+			if err := (setup{s.agent}).run(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			s.holds(t, replace(s.signed(t, set{version: 3, number: 1, keyset: "own"}), hullmark.RotationFile, mark))
@@ -265,7 +265,7 @@ func TestPolicyHasOneSchema(t *testing.T) {
 func TestJoinBegunAnewTakesAllKeys(t *testing.T) {
 	for held, taken := range map[uint64]bool{1: true, 2: true, 3: false} {
 		s := newStage(t)
-		if err := s.agent.prepare(t.Context()); err != nil {
+		if err := (setup{s.agent}).run(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		s.holds(t, s.signed(t, set{version: held, number: 1, keyset: "keys"}))

@@ -113,7 +113,7 @@ func (s *stage) configure(t *testing.T, c hullmark.NodeConfig) {
 // serve prepares the node and lets it wait for its operator. The channel gets what ended that.
 func (s *stage) serve(t *testing.T) (address string, ended chan error) {
 	t.Helper()
-	if err := s.agent.prepare(t.Context()); err != nil {
+	if err := (setup{s.agent}).run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	tls, err := channel.NodeTLS(s.agent.config.ClusterRoot)

@@ -57,7 +57,7 @@ func checks() []check {
 		},
 		{"the number of a ticket is stored before the ticket is sent", "crashes", neverEnds, []edit{{release, "Record: p.admission.Record, Etcd: m.Etcd, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,", "Record: m.Record, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,"}}},
 		{"the token of an earlier ticket ends before the next ticket", "crashes", orphan, []edit{{release, "\t\tif err := p.end(ctx, m.Token, \"\"); err != nil {\n", "\t\tif err := p.end(ctx, \"\", \"\"); err != nil {\n"}}},
-		{"a Ready node's number is on its disk before the node confirms it", "advance", standsStill, []edit{{asked, "\tif err := a.storeEpoch(issued); err != nil {\n\t\treturn err\n\t}\n", ""}}},
+		{"a Ready node's number is on its disk before the node confirms it", "advance", standsStill, []edit{{asked, "\tif err := a.store(issued); err != nil {\n\t\treturn err\n\t}\n", ""}}},
 		{"a Ready node's number is recorded before it is sent", "advance", standsStill, []edit{{issued, "\t\tm.Record.Issued++\n", ""}, {issued, "issued = m.Record.Issued\n", "issued = m.Record.Issued + 1\n"}}},
 		{"a Ready node's confirmation raises what is committed", "splices", oldCopy, []edit{{issued, "m.Record, err = m.Record.Commit(a.disk, issued)", ""}}},
 		{"the manifest of an open disk is the one that the node wrote last, and its number is not below the committed one", "splices", "a node goes on from a manifest that it did not write", []edit{

@@ -55,7 +55,7 @@ func doubles() []edit {
 		{"firstboot/release.go", "net.Listen(\"tcp\", a.Listen)", "seam.Listen()"},
 		{"firstboot/release.go", "servicefiles.Listen(a.RunDir)", "seam.Listen()"},
 		{"firstboot/release.go", "tls, err := channel.NodeTLS(a.config.ClusterRoot)", "_ = channel.NodeTLS\n\ttls, err := seam.NoTLS()"},
-		{"firstboot/release.go", "go a.keepAdvancing(ctx)", "_ = a.keepAdvancing\n\tseam.World.Advances(a.wasReady(), func() error { return a.advanceAround(ctx) })"},
+		{"firstboot/release.go", "go (advancer{a}).run(ctx)", "seam.World.Advances(a.wasReady(), func() error { return (advancer{a}).askAround(ctx) })"},
 		insteadOf("firstboot/status.go", "\tif err := atomicfile.Write(s.File, s.encode(), 0o644); err != nil {\n", "return // Nobody reads it."),
 		insteadOf(manifest, "\tdefer clear(b)\n", "intent := string(m.Files[IntentFile].Content)\nseam.World.Storing(m.Epoch, intent)\nerr := atomicfile.WriteIn(root, ManifestFile, b, 0o600)\nseam.World.Stored(m.Epoch, intent)\nreturn MAC(b[len(b)-sha256.Size:]), err"),
 		{"firstboot/renew.go", "unix.Syncfs(int(dir.Fd()))", "func() error { _ = unix.Syncfs; seam.World.Sync(); return nil }()"},
