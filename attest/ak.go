@@ -36,16 +36,16 @@ func AKOf(x, y []byte) tpm2.TPMTPublic {
 	return public
 }
 
-// akPrefix and akBetween are the encoding of every key of the template up to its point's first coordinate, and between the two, if both have
-// all their bytes. With the second it ends (TPM 2.0 Part 2 §11.2.5.2 and §12.2.4).
+// akPrefix and akBetween are the encoding of every key of the template up to its point's first coordinate, and between the two,
+// if both have all their bytes. With the second it ends (TPM 2.0 Part 2 §11.2.5.2 and §12.2.4).
 var akPrefix, akBetween = func() (prefix, between []byte) {
 	encoded := tpm2.Marshal(AKOf(make([]byte, akCoordinate), make([]byte, akCoordinate)))
 	size := tpm2.Marshal(tpm2.TPM2BECCParameter{Buffer: make([]byte, akCoordinate)})[:2]
 	return encoded[:len(encoded)-2*akCoordinate-len(size)], size
 }()
 
-// ParseAK reads a TPMT_PUBLIC that is an attestation key of AKTemplate, as a prover's TPM makes it, by comparing all but its point. It takes no key
-// that has another encoding beside; one that it does not take may be another acceptable key.
+// ParseAK reads a TPMT_PUBLIC that is an attestation key of AKTemplate, as a prover's TPM makes it, by comparing all but its
+// point. It takes no key that has another encoding beside; one that it does not take may be another acceptable key.
 func ParseAK(encoded []byte) (public tpm2.TPMTPublic, ok bool) {
 	point, found := bytes.CutPrefix(encoded, akPrefix)
 	if !found || len(point) != 2*akCoordinate+len(akBetween) {

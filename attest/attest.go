@@ -144,8 +144,8 @@ type Claims struct {
 	Node hullmark.NodeID
 	// Certified reports that a certificate authority which the verifier named vouches for the EK.
 	Certified bool
-	// EKCertificate is the certificate that the machine shows of its EK; nil if it shows none of this very key. Unless Certified is set, it is not known whether
-	// anybody who is trusted signed it.
+	// EKCertificate is the certificate that the machine shows of its EK; nil if it shows none of this very key. Unless
+	// Certified is set, it is not known whether anybody who is trusted signed it.
 	EKCertificate *x509.Certificate
 	// Trust is the class of the evidence.
 	Trust Trust

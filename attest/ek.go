@@ -9,8 +9,8 @@ import (
 // EKModulus is the length of the default endorsement key's modulus, in bytes.
 const EKModulus = 256
 
-// ekPrefix is the encoding of every endorsement key of the TCG's default template L-1 (RSA-2048, SHA-256; EK Credential Profile 2.5 §B.3.3) up to its
-// modulus, with which it ends (TPM 2.0 Part 2 §12.2.4).
+// ekPrefix is the encoding of every endorsement key of the TCG's default template L-1 (RSA-2048, SHA-256; EK Credential Profile
+// 2.5 §B.3.3) up to its modulus, with which it ends (TPM 2.0 Part 2 §12.2.4).
 var ekPrefix = func() []byte {
 	encoded := tpm2.Marshal(ekOf(make([]byte, EKModulus)))
 	return encoded[:len(encoded)-EKModulus]

@@ -129,7 +129,8 @@ func (a advancer) claim(info credentials.AuthInfo, keys diskKeys) (*wire.EpochAs
 	return &wire.EpochAsk{Claim: claim, Mac: mac}, err
 }
 
-// take asks, stores the number, and confirms it. That nobody hears the confirmation changes nothing on the disk: the record's window has room for it.
+// take asks, stores the number, and confirms it. That nobody hears the confirmation changes nothing on the disk: the record's
+// window has room for it.
 func (a advancer) take(stream wire.JoinService_EpochClient, ask *wire.EpochAsk) error {
 	if err := stream.Send(&wire.EpochFromNode{Message: &wire.EpochFromNode_Ask{Ask: ask}}); err != nil {
 		return err
@@ -166,7 +167,8 @@ func heard(stream wire.JoinService_EpochClient) (*wire.EpochFromService, error) 
 	return m, nil
 }
 
-// store puts a higher number into the manifest. A rogue service could only raise it, which the records then refuse: so by how much is bounded.
+// store puts a higher number into the manifest. A rogue service could only raise it, which the records then refuse: so by how
+// much is bounded.
 func (a advancer) store(issued uint64) error {
 	return a.kept.change(func(m *statedisk.Manifest) error {
 		if issued <= m.Epoch || issued-m.Epoch > mostSkipped {

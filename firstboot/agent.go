@@ -37,8 +37,8 @@ type Timing struct {
 	Answer time.Duration
 	// Proceed bounds the wait for M6, and for each piece of what it announces.
 	Proceed time.Duration
-	// Turn is how long an operator waits while the node asks a join service, and DialledTurn how long a join service is kept waiting while an
-	// operator asks the node: that one has a connection to spare for others.
+	// Turn is how long an operator waits while the node asks a join service, and DialledTurn how long a join service is kept
+	// waiting while an operator asks the node: that one has a connection to spare for others.
 	Turn, DialledTurn time.Duration
 	// FirstPause lies between the first two rounds of dialling; each following one doubles, up to LongestPause.
 	FirstPause, LongestPause time.Duration
@@ -46,7 +46,8 @@ type Timing struct {
 	Epoch time.Duration
 	// DeniedPause lies between two rounds when only another policy or disk could change the answer.
 	DeniedPause time.Duration
-	// Certificate lies between two looks at the kubelet's certificate, and Restart bounds how long a node waits that restarts because it has ended.
+	// Certificate lies between two looks at the kubelet's certificate, and Restart bounds how long a node waits that restarts
+	// because it has ended.
 	Certificate, Restart time.Duration
 }
 

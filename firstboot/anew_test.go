@@ -15,7 +15,8 @@ import (
 // found is what the tests' disk says of its member of etcd.
 var found = hullmark.EtcdState{Cluster: 1, Member: 2, Term: 3, Vote: 4, Commit: 5, Last: 6, LastTerm: 3}
 
-// oldMember gives the stage the disk of a control plane that was Ready, with data of its member of etcd, and returns the name of a file of it.
+// oldMember gives the stage the disk of a control plane that was Ready, with data of its member of etcd, and returns the name
+// of a file of it.
 func (s *stage) oldMember(t *testing.T) (name string) {
 	t.Helper()
 	s.comeBack(t, "admin.conf")
@@ -96,7 +97,8 @@ func TestControlPlaneKeepsItsMember(t *testing.T) {
 	}
 }
 
-// openedBy is the stage of a node whose disk is open, and holds a joined node or none, by a ticket of a kind from a service, or from an operator.
+// openedBy is the stage of a node whose disk is open, and holds a joined node or none, by a ticket of a kind from a service, or
+// from an operator.
 func openedBy(kind hullmark.TicketKind, service string, joined bool) *opened {
 	return &opened{
 		conversation: &conversation{agent: &Agent{}, service: service}, admitted: admitted{kind: kind}, disk: statedisk.Opened{Joined: joined},

@@ -75,8 +75,8 @@ func (a dialler) countDown(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// askAround tries each endpoint once, in any order. It reports whether only another policy or another disk would change the answer: then a service or the
-// node itself said no, and no other service asked to be asked again.
+// askAround tries each endpoint once, in any order. It reports whether only another policy or another disk would change the
+// answer: then a service or the node itself said no, and no other service asked to be asked again.
 func (a dialler) askAround(ctx context.Context) (final bool) {
 	var denied, invited bool
 	var unanswered *hullmark.Condition
@@ -119,8 +119,8 @@ func (a dialler) failUnanswered(c *hullmark.Condition) {
 	a.Status.FailUnlessFailed(c)
 }
 
-// askService makes one attempt with one join service. No condition means that there was nothing to decide: the node has its ticket, or the turn was the
-// operator's. answered tells that the other end was one of the cluster's services.
+// askService makes one attempt with one join service. No condition means that there was nothing to decide: the node has its
+// ticket, or the turn was the operator's. answered tells that the other end was one of the cluster's services.
 func (a dialler) askService(ctx context.Context, endpoint string) (answered bool, condition *hullmark.Condition) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -213,7 +213,8 @@ func (s *stage) secondControlPlane(t *testing.T) *wire.Proceed {
 	return p
 }
 
-// A control plane joins on a disk on which an earlier join did not end: of that nothing is left, and its join service runs before kubeadm does.
+// A control plane joins on a disk on which an earlier join did not end: of that nothing is left, and its join service runs
+// before kubeadm does.
 func TestControlPlaneJoins(t *testing.T) {
 	s := newStage(t)
 	service := s.service(t)

@@ -23,8 +23,8 @@ const readyMark = "ready"
 type mark struct {
 	// Role is the node's.
 	Role hullmark.Role `json:"role"`
-	// Began and Ready are when the machine was started, and when it was Ready, in Unix time: the verifier's time, which M6 brought, and the machine's uptime. Both
-	// are 0 if M6 brought none.
+	// Began and Ready are when the machine was started, and when it was Ready, in Unix time: the verifier's time, which M6
+	// brought, and the machine's uptime. Both are 0 if M6 brought none.
 	Began int64 `json:"began"`
 	Ready int64 `json:"ready"`
 	// Ends is when the kubelet's certificate ends, in Unix time; 0 if it had none before this boot.
@@ -33,7 +33,8 @@ type mark struct {
 	Came int64 `json:"came"`
 }
 
-// machineBegan returns when the machine was started by its verifier's clock, in Unix time; 0 if M6, which has just come, does not say the time.
+// machineBegan returns when the machine was started by its verifier's clock, in Unix time; 0 if M6, which has just come, does
+// not say the time.
 func (a *Agent) machineBegan(p *wire.Proceed) (int64, error) {
 	if p.GetTime() == 0 {
 		return 0, nil
@@ -71,12 +72,14 @@ func (a *Agent) wasReady() bool {
 // certificateWatch looks at the certificate of a Ready node's kubelet.
 type certificateWatch struct{ *Agent }
 
-// run looks, from Ready on, whether the kubelet's certificate has ended: then the API was down for so long that the kubelet could not renew it, or the machine is
-// no member any more. It shows that, and lets a worker restart, which brings it a token for another, once its cluster answers again. It returns when ctx ends.
+// run looks, from Ready on, whether the kubelet's certificate has ended: then the API was down for so long that the kubelet
+// could not renew it, or the machine is no member any more. It shows that, and lets a worker restart, which brings it a token
+// for another, once its cluster answers again. It returns when ctx ends.
 //
-// The machine's clock counts for nothing here: its host sets it. A certificate that came in this boot lives as long as it says, by the machine's uptime alone. One that the
-// machine had before ends by the verifier's time, but that may be wrong, too: at Ready the API server took the certificate. So a verifier whose clock is days ahead costs one restart at most,
-// after which the kubelet has a new certificate; and whether the machine comes back with a token for it is decided by a join service's clock.
+// The machine's clock counts for nothing here: its host sets it. A certificate that came in this boot lives as long as it says,
+// by the machine's uptime alone. One that the machine had before ends by the verifier's time, but that may be wrong, too: at
+// Ready the API server took the certificate. So a verifier whose clock is days ahead costs one restart at most, after which the
+// kubelet has a new certificate; and whether the machine comes back with a token for it is decided by a join service's clock.
 func (a certificateWatch) run(ctx context.Context) {
 	tick := time.NewTicker(a.Timing.Certificate)
 	defer tick.Stop()
@@ -175,8 +178,8 @@ func (m mark) judge(life, up time.Duration) certificateState {
 	return certificateEnded
 }
 
-// clusterAnswers reports whether a restart would help: a join service of the node's cluster answers, and the API server says that it is ready. While only the first one does, pods that
-// run would be stopped for nothing.
+// clusterAnswers reports whether a restart would help: a join service of the node's cluster answers, and the API server says
+// that it is ready. While only the first one does, pods that run would be stopped for nothing.
 func (a certificateWatch) clusterAnswers(ctx context.Context) bool {
 	for _, endpoint := range a.config.Endpoints {
 		conn, _, condition := a.reach(ctx, endpoint)

@@ -29,7 +29,8 @@ type outage struct {
 	ended chan error
 }
 
-// out brings a node to Ready whose certificate, of earlier boots, ends then, by a join service's clock, which says that it is now, and by M6's role.
+// out brings a node to Ready whose certificate, of earlier boots, ends then, by a join service's clock, which says that it is
+// now, and by M6's role.
 func out(t *testing.T, role hullmark.Role, ends time.Duration) *outage {
 	return outAhead(t, role, ends, 0)
 }
@@ -135,7 +136,8 @@ func TestClockOfTheHostRestartsNothing(t *testing.T) {
 	}
 }
 
-// One join service whose host set its clock ahead: a worker that comes back by it would restart with a certificate that is good, again and again.
+// One join service whose host set its clock ahead: a worker that comes back by it would restart with a certificate that is
+// good, again and again.
 func TestClockOfOneServiceRestartsNothing(t *testing.T) {
 	const hour = time.Hour
 	t.Run("days ahead, with the certificate that the machine had", func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 // compareTimeout bounds the wait for the record that an unchecked epoch is compared with.
 const compareTimeout = 10 * time.Minute
 
-// compareEpoch catches up on what an unchecked ticket put off: the disk's counter is held to the cluster's record. The node runs, and is left running; it
-// only says what it found.
+// compareEpoch catches up on what an unchecked ticket put off: the disk's counter is held to the cluster's record. The node
+// runs, and is left running; it only says what it found.
 func (f *finishing) compareEpoch(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
@@ -57,7 +57,8 @@ func (f *finishing) rolledBack(record kubeadm.DiskRecord) *hullmark.Condition {
 	return c
 }
 
-// etcdState returns what the node's member of etcd has stored for good, zero without one. A log that cannot be read now is noted at another time.
+// etcdState returns what the node's member of etcd has stored for good, zero without one. A log that cannot be read now is
+// noted at another time.
 func (a *Agent) etcdState() hullmark.EtcdState {
 	state, err := etcdwal.StoredIn(a.StateDir)
 	if err != nil && !errors.Is(err, etcdwal.ErrNone) {

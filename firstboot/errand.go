@@ -78,7 +78,8 @@ func (p signedPolicy) checkOperator(errand channel.Errand) error {
 	}
 }
 
-// checkOperator holds an operator's exchange to the policy that the node is brought. The disk is read only once it is mounted: see finishing.checkOperator.
+// checkOperator holds an operator's exchange to the policy that the node is brought. The disk is read only once it is mounted:
+// see finishing.checkOperator.
 func (o *opened) checkOperator(files []*wire.File) error {
 	envelope := wire.ContentOf(files)(hullmark.PolicyFile)
 	if o.service != "" || len(envelope) == 0 {

@@ -27,8 +27,9 @@ type stream interface {
 	Context() context.Context
 }
 
-// conversation is the node's end of one release exchange (docs/protocol.md), whichever stage that is in: what it says and hears, and where the time goes.
-// The stages follow each other, each made only from the one before: proving, ticketed, opened, finishing.
+// conversation is the node's end of one release exchange (docs/protocol.md), whichever stage that is in: what it says and
+// hears, and where the time goes. The stages follow each other, each made only from the one before: proving, ticketed, opened,
+// finishing.
 type conversation struct {
 	agent  *Agent
 	stream stream
@@ -48,8 +49,8 @@ func (c *conversation) verifier() string {
 	return "the operator"
 }
 
-// run goes from the first message to Ready. The caller has the turn. An error without a finishing leaves the node as it was: its fuse is not blown. One
-// with it, from the fuse on, wraps errReboot.
+// run goes from the first message to Ready. The caller has the turn. An error without a finishing leaves the node as it was:
+// its fuse is not blown. One with it, from the fuse on, wraps errReboot.
 func (c *conversation) run(ctx context.Context) (*finishing, error) {
 	c.took.began = time.Now().Add(-c.agent.setUp)
 	journal := Journal{Status: c.agent.Status}
@@ -315,7 +316,8 @@ func (t *ticketed) openDisk(ctx context.Context) (*opened, error) {
 	}}})
 }
 
-// ownAddresses returns the node's addresses, for its kubeadm documents and certificates: first the one towards the verifier, then those of its config.
+// ownAddresses returns the node's addresses, for its kubeadm documents and certificates: first the one towards the verifier,
+// then those of its config.
 func ownAddresses(ctx context.Context, config hullmark.NodeConfig) []string {
 	var own []string
 	add := func(a netip.Addr) {

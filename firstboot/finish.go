@@ -150,7 +150,8 @@ func (f *finishing) kubernetes(ctx context.Context) error {
 	return f.kubeadmInit(ctx, intent == statedisk.IntentStarted, restored)
 }
 
-// startHooks starts the services that M6 names. What they do is in the verity root, and whoever signed the policy wants it done before there are pods.
+// startHooks starts the services that M6 names. What they do is in the verity root, and whoever signed the policy wants it done
+// before there are pods.
 func (f *finishing) startHooks(ctx context.Context) error {
 	for _, unit := range f.proceed.GetHooks() {
 		f.progress("hooks", "starting "+unit)
@@ -212,9 +213,9 @@ func (f *finishing) placeFiles() error {
 	return nil
 }
 
-// newKeys returns the files to write, and apart from them the one that says of which rotation the keys among them are. What comes with a rotation was held to the signed
-// policy among it (checkRotated), whoever brought it. It is left out if the disk's newest signed policy is a later one, which a node that joins refuses,
-// or if all of it is there.
+// newKeys returns the files to write, and apart from them the one that says of which rotation the keys among them are. What
+// comes with a rotation was held to the signed policy among it (checkRotated), whoever brought it. It is left out if the disk's
+// newest signed policy is a later one, which a node that joins refuses, or if all of it is there.
 func (f *finishing) newKeys(files []*wire.File) (others []*wire.File, mark *wire.File, err error) {
 	i := slices.IndexFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.RotationFile })
 	if i < 0 {
@@ -258,8 +259,8 @@ func (f *finishing) startJoinService(ctx context.Context) {
 	}
 }
 
-// kubeadmJoin joins, and keeps nothing that only served to join. The disk then records a node at once: from here on its kubelet is all that has to be
-// started, and to clean up for another join would throw a member of etcd away.
+// kubeadmJoin joins, and keeps nothing that only served to join. The disk then records a node at once: from here on its kubelet
+// is all that has to be started, and to clean up for another join would throw a member of etcd away.
 func (f *finishing) kubeadmJoin(ctx context.Context) error {
 	err := f.agent.Cluster.Join(ctx, f.proceed.GetKubeadmDocuments(), func(p kubeadm.Phase) { f.progress(p.Name, p.Text) })
 	clear(f.proceed.GetKubeadmDocuments()) // They hold a token.
@@ -318,7 +319,8 @@ func (f *finishing) setHostname(ctx context.Context) error {
 	return f.agent.Machine.Restart(ctx, hostnameUnit)
 }
 
-// setKubeletAddress lets the kubelet name the address that M6 says, in this boot; without one it names what it finds first. The kubelet takes the last of equal flags.
+// setKubeletAddress lets the kubelet name the address that M6 says, in this boot; without one it names what it finds first. The
+// kubelet takes the last of equal flags.
 func (f *finishing) setKubeletAddress() error {
 	content := "HULLMARK_KUBELET_ARGS=\n"
 	if a := f.proceed.GetAddress(); a != "" {

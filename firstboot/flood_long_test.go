@@ -108,7 +108,8 @@ func newFlooded(t *testing.T) *flooded {
 	return s
 }
 
-// look takes the node's evidence as hullmark init --dry-run does: a connection, the call, M1 to M3, and a denial that leaves the node as it was.
+// look takes the node's evidence as hullmark init --dry-run does: a connection, the call, M1 to M3, and a denial that leaves
+// the node as it was.
 func (s *flooded) look(t *testing.T, from *net.Dialer) error {
 	certificate, err := channel.NewOperator(s.root, s.rootKey, channel.Errand{Verb: channel.VerbInit})
 	if err != nil {
@@ -143,7 +144,8 @@ func (s *flooded) look(t *testing.T, from *net.Dialer) error {
 	return nil
 }
 
-// Strangers do all that they can at the node's port; its operators get through at their first attempt, and the agent has no more memory than it may.
+// Strangers do all that they can at the node's port; its operators get through at their first attempt, and the agent has no
+// more memory than it may.
 func TestFloodOfTheNode(t *testing.T) {
 	s := newFlooded(t)
 	f := flood.Flood{Address: s.at, Root: hullmark.ClusterRootOf(s.root.RawSubjectPublicKeyInfo)}

@@ -41,8 +41,8 @@ const (
 // errNotOpen says that no disk was opened in this boot.
 var errNotOpen = errors.New("the state disk is not open")
 
-// kept is the manifest of the open disk (docs/state-disk.md, The manifest). The agent alone reads and writes it, one change after the other. The zero value
-// is of a boot without an open disk.
+// kept is the manifest of the open disk (docs/state-disk.md, The manifest). The agent alone reads and writes it, one change
+// after the other. The zero value is of a boot without an open disk.
 type kept struct {
 	mutex sync.Mutex
 	// stateDir is where the disk is mounted, keysPath where what follows is kept for a later run of the agent.
@@ -131,7 +131,8 @@ func (k *kept) change(edit func(*statedisk.Manifest) error) error {
 	})
 }
 
-// withLocked reads the manifest, which has to be the one that was written last: in a boot the host can exchange it for no other, not even of the same epoch.
+// withLocked reads the manifest, which has to be the one that was written last: in a boot the host can exchange it for no
+// other, not even of the same epoch.
 func (k *kept) withLocked(do func(*os.Root, statedisk.Manifest) error) error {
 	if k.keys.manifest.Len() == 0 {
 		return errNotOpen
@@ -234,7 +235,8 @@ func (a *Agent) keepFiles(files []*wire.File) error {
 	return a.kept.look(a.showFiles)
 }
 
-// showFiles writes what programs see to the RAM disk: they read nothing of it from the disk, whose host could exchange it between two looks.
+// showFiles writes what programs see to the RAM disk: they read nothing of it from the disk, whose host could exchange it
+// between two looks.
 func (a *Agent) showFiles(m statedisk.Manifest) error {
 	root, err := os.OpenRoot(a.RunDir)
 	if err != nil {
@@ -262,8 +264,8 @@ func (a *Agent) makeShown() error {
 // keysSize is the length of what storeKeysLocked writes, in bytes.
 const keysSize = 2*32 + 16 + 4 + 2*32 + 1 + 2*32
 
-// storeKeysLocked writes the keys to a RAM disk, readable by root alone, for a later run of the agent in this boot. Root on this node can do with its
-// own disk what they allow anyway.
+// storeKeysLocked writes the keys to a RAM disk, readable by root alone, for a later run of the agent in this boot. Root on
+// this node can do with its own disk what they allow anyway.
 func (k *kept) storeKeysLocked() error {
 	b := make([]byte, 0, keysSize)
 	defer func() { clear(b[:cap(b)]) }()

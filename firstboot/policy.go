@@ -21,8 +21,8 @@ const (
 	policyCache = keptService + servicefiles.Policy
 )
 
-// signedPolicy is what a node looks at of a policy (measurements.Policy), whose signature was checked: by what comes of it, the rest is for join services. Fields that it
-// does not know are theirs.
+// signedPolicy is what a node looks at of a policy (measurements.Policy), whose signature was checked: by what comes of it, the
+// rest is for join services. Fields that it does not know are theirs.
 type signedPolicy struct {
 	Schema    string              `json:"schema"`
 	Version   uint64              `json:"version"`
@@ -39,7 +39,8 @@ type signedPolicy struct {
 // policySchema is measurements.PolicySchema.
 const policySchema = "hullmark.policy/v2"
 
-// openPolicy takes a policy that was signed by the root which the node's measured configuration names, or by one to which that has handed over.
+// openPolicy takes a policy that was signed by the root which the node's measured configuration names, or by one to which that
+// has handed over.
 func openPolicy(envelope []byte, pinned hullmark.ClusterRoot) (signedPolicy, error) {
 	signed, err := hullmark.ParseSigned(envelope, maxPolicy)
 	if err != nil {
@@ -90,7 +91,8 @@ func checkRotated(files []*wire.File, pinned hullmark.ClusterRoot) error {
 	return policy.checkDocuments(files)
 }
 
-// checkDocuments wants the documents that the policy accepts, each by its digest, and no others: a join service could not start with more than it is given room for.
+// checkDocuments wants the documents that the policy accepts, each by its digest, and no others: a join service could not start
+// with more than it is given room for.
 func (p signedPolicy) checkDocuments(files []*wire.File) error {
 	missing := map[string]bool{}
 	for _, d := range p.Documents {
@@ -111,8 +113,8 @@ func (p signedPolicy) checkDocuments(files []*wire.File) error {
 	return nil
 }
 
-// heldPolicies returns the signed policy that came to the state disk with the keys, and the newest one there: that, or one that the join service took since. What does
-// not verify is none, as for the join service; none is the zero value.
+// heldPolicies returns the signed policy that came to the state disk with the keys, and the newest one there: that, or one that
+// the join service took since. What does not verify is none, as for the join service; none is the zero value.
 func (a *Agent) heldPolicies() (installed, newest signedPolicy) {
 	if envelope, err := a.readState(hullmark.PolicyFile); err == nil {
 		installed, _ = openPolicy(envelope, a.config.ClusterRoot)

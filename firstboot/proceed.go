@@ -12,19 +12,19 @@ import (
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 )
 
-// clockBound is how far a node's clock may be off when it joins: certificates that kubeadm and the cluster make begin five minutes before their time
-// (cmd/kubeadm/app/constants, CertificateBackdate).
+// clockBound is how far a node's clock may be off when it joins: certificates that kubeadm and the cluster make begin five
+// minutes before their time (cmd/kubeadm/app/constants, CertificateBackdate).
 const clockBound = 4 * time.Minute
 
-// comesBack reports that the disk holds a node that is to be started, and that M6 does not take for none: its member of etcd would have come back with less than
-// it had acknowledged.
+// comesBack reports that the disk holds a node that is to be started, and that M6 does not take for none: its member of etcd
+// would have come back with less than it had acknowledged.
 func (o *opened) comesBack(p *wire.Proceed) bool { return o.disk.Joined && !p.GetJoinAnew() }
 
 // joins reports that kubeadm join is to run: the join service admitted the machine, and its disk holds no node.
 func (o *opened) joins(p *wire.Proceed) bool { return o.service != "" && !o.comesBack(p) }
 
-// checkClock refuses to join with a clock that is not the service's: by one that is behind, the cluster's certificates are not valid yet, and kubeadm would wait
-// without a word until its time is up.
+// checkClock refuses to join with a clock that is not the service's: by one that is behind, the cluster's certificates are not
+// valid yet, and kubeadm would wait without a word until its time is up.
 func (o *opened) checkClock(p *wire.Proceed) error {
 	off, theirs := clockOff(p)
 	if !o.joins(p) || off.Abs() <= clockBound {
@@ -116,7 +116,8 @@ func (o *opened) checkMaterial(p *wire.Proceed) error {
 
 func isControlPlane(p *wire.Proceed) bool { return hullmark.Role(p.GetRole()) == hullmark.ControlPlane }
 
-// checkOwned refuses keys for a worker, and files that a join service could only exchange against what a node that comes back has: its authorities, or what kubeadm made.
+// checkOwned refuses keys for a worker, and files that a join service could only exchange against what a node that comes back
+// has: its authorities, or what kubeadm made.
 func (o *opened) checkOwned(p *wire.Proceed) error {
 	for _, f := range p.GetFiles() {
 		path := f.GetPath()

@@ -20,8 +20,9 @@ const kubeletConf = "/etc/kubernetes/kubelet.conf"
 // renewing renews what kubeadm wrote on the disk of a node that comes back.
 type renewing struct{ *finishing }
 
-// run brings what kubeadm once wrote on the disk of a node that comes back up to what M6 says: a control plane's certificates and kubeconfigs, and where the
-// kubelet finds the API server. What cannot be judged stays as it is, with a warning: the node worked with it.
+// run brings what kubeadm once wrote on the disk of a node that comes back up to what M6 says: a control plane's certificates
+// and kubeconfigs, and where the kubelet finds the API server. What cannot be judged stays as it is, with a warning: the node
+// worked with it.
 func (r renewing) run(ctx context.Context) error {
 	if r.proceed.GetEndpoint() == "" || r.bootstraps() {
 		return nil // A kubelet that bootstraps anew is told the endpoint with its token.
@@ -95,8 +96,8 @@ func (r renewing) renewal() kubeadm.Renewal {
 	}
 }
 
-// moveKubelet lets the kubelet use the control plane's endpoint. A worker's does once that is served with a certificate for its name, a control plane's
-// once its own certificate is; one that uses its own API server goes on with that.
+// moveKubelet lets the kubelet use the control plane's endpoint. A worker's does once that is served with a certificate for its
+// name, a control plane's once its own certificate is; one that uses its own API server goes on with that.
 func (r renewing) moveKubelet(ctx context.Context) error {
 	endpoint := r.proceed.GetEndpoint()
 	text, err := r.agent.readState(kubeletConf)

@@ -20,7 +20,8 @@ import (
 	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
-// Notes that name a backup by the hexadecimal SHA-256 of its content: the one that etcd's data was made of, and the one of which it was begun to.
+// Notes that name a backup by the hexadecimal SHA-256 of its content: the one that etcd's data was made of, and the one of
+// which it was begun to.
 const (
 	restoredFile  = keptNotes + "restored"
 	restoringFile = keptNotes + "restoring"
@@ -63,8 +64,8 @@ func (r restoring) clear() error {
 	return r.agent.removeState(kubeadm.EtcdData, kubeadm.SnapshotFile)
 }
 
-// run takes the snapshot that M6 announced, if it did, and makes etcd's data of it, once for a disk. It reports whether etcd's data is a backup's, be it
-// since an earlier boot.
+// run takes the snapshot that M6 announced, if it did, and makes etcd's data of it, once for a disk. It reports whether etcd's
+// data is a backup's, be it since an earlier boot.
 func (r restoring) run(ctx context.Context, intent string) (restored bool, err error) {
 	held, err := r.agent.note(restoredFile)
 	if err != nil {
@@ -87,7 +88,8 @@ func (r restoring) run(ctx context.Context, intent string) (restored bool, err e
 	return true, r.first(ctx, announced, backup)
 }
 
-// checkUnfinished refuses to go on without a backup where one was begun with: whoever runs init once more may have forgotten to name it, and what else comes with it.
+// checkUnfinished refuses to go on without a backup where one was begun with: whoever runs init once more may have forgotten to
+// name it, and what else comes with it.
 func (r restoring) checkUnfinished() error {
 	begun, err := r.agent.note(restoringFile)
 	if err != nil || begun == "" {
@@ -168,7 +170,8 @@ func (r restoring) storeSnapshot(announced *wire.Snapshot) error {
 // tellEvery is how often the other end hears how far a snapshot has come.
 const tellEvery = 10 * time.Second
 
-// takeSnapshot receives the announced pieces and hands them on. An error means that they are not what was announced, or could not be written.
+// takeSnapshot receives the announced pieces and hands them on. An error means that they are not what was announced, or could
+// not be written.
 func (r restoring) takeSnapshot(announced *wire.Snapshot, w io.Writer) error {
 	digest, told := sha256.New(), time.Now()
 	for got := uint64(0); got < announced.GetSize(); {

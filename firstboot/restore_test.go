@@ -70,7 +70,8 @@ func TestInitBeginsWithABackup(t *testing.T) {
 	}
 }
 
-// A kubeadm init that failed goes on with the etcd that it has begun with: its data is not made again. The operator names the backup until the node was Ready.
+// A kubeadm init that failed goes on with the etcd that it has begun with: its data is not made again. The operator names the
+// backup until the node was Ready.
 func TestEtcdIsRestoredOnce(t *testing.T) {
 	content := []byte("etcd")
 	for name, c := range map[string]struct {
@@ -95,7 +96,8 @@ func TestEtcdIsRestoredOnce(t *testing.T) {
 	}
 }
 
-// A restoration that did not end leaves nothing. It is done again, with that backup or another; an etcd that is empty is not begun in its place.
+// A restoration that did not end leaves nothing. It is done again, with that backup or another; an etcd that is empty is not
+// begun in its place.
 func TestHalfARestorationIsRemoved(t *testing.T) {
 	content := []byte("etcd")
 	for name, again := range map[string]*wire.Proceed{"with the backup": announcing(content, "monday"), "with another": announcing(content, "tuesday"), "without": controlPlane()} {

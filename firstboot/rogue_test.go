@@ -172,7 +172,8 @@ func closed(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// Endpoints that are dead, silent before or silent after the handshake cost their time limit each; then the node joins through the one that lives.
+// Endpoints that are dead, silent before or silent after the handshake cost their time limit each; then the node joins through
+// the one that lives.
 func TestStallingEndpoints(t *testing.T) {
 	s := newStage(t)
 	stalled, dead, mute := s.service(t), closed(t), silent(t)

@@ -99,7 +99,8 @@ func (s *stage) kept(t *testing.T, name string) string {
 	return string(text)
 }
 
-// A control plane takes what comes with a rotation by the newest policy that a root signed, whoever brings it, and keeps its own against an older one.
+// A control plane takes what comes with a rotation by the newest policy that a root signed, whoever brings it, and keeps its
+// own against an older one.
 func TestNewerKeysStay(t *testing.T) {
 	for name, c := range map[string]struct {
 		held, cached, brought *set
@@ -163,8 +164,9 @@ func without(files []*wire.File, path string) []*wire.File {
 	return slices.DeleteFunc(slices.Clone(files), func(f *wire.File) bool { return f.GetPath() == path })
 }
 
-// Whoever plays a join service brings nothing that no root signed: neither a number that no later rotation could pass, nor keys without one, nor others under a policy that
-// was signed. The node says so before its fuse, keeps what it has, and takes the operator's later rotation, and that of an honest service.
+// Whoever plays a join service brings nothing that no root signed: neither a number that no later rotation could pass, nor keys
+// without one, nor others under a policy that was signed. The node says so before its fuse, keeps what it has, and takes the
+// operator's later rotation, and that of an honest service.
 func TestUnsignedKeysAreRefused(t *testing.T) {
 	own, next := set{version: 3, number: 1, keyset: "own"}, set{version: 4, number: 2, keyset: "brought", documents: []string{"document"}}
 	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -232,7 +234,8 @@ func TestUnsignedKeysAreRefused(t *testing.T) {
 	}
 }
 
-// The number on the disk decides nothing: one that an earlier attacker left there, or a torn one, holds up neither the operator nor a service.
+// The number on the disk decides nothing: one that an earlier attacker left there, or a torn one, holds up neither the operator
+// nor a service.
 func TestForgedNumberHoldsNothingUp(t *testing.T) {
 	blind, err := hullmark.NewBlind(rand.Reader)
 	if err != nil {

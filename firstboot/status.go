@@ -33,7 +33,8 @@ type Document struct {
 	Node *hullmark.NodeID `json:"node,omitempty"`
 	// Ready reports that the node serves its cluster.
 	Ready bool `json:"ready"`
-	// Condition is what stands in the way, if anything does; of a Ready node, what somebody has to look at. Of what caused others it is the cause.
+	// Condition is what stands in the way, if anything does; of a Ready node, what somebody has to look at. Of what caused
+	// others it is the cause.
 	Condition *hullmark.Condition `json:"condition,omitempty"`
 	// Prevents are the titles of what the condition led to, the last first.
 	Prevents []string `json:"prevents,omitempty"`
@@ -78,8 +79,8 @@ type Status struct {
 	printed string
 }
 
-// The files in Sentinels: the first is that of Cluster API's contract for bootstrap providers ("Sentinel File"), the second is its counterpart here, with the
-// condition's code, and there only while a condition stands that does not pass by itself.
+// The files in Sentinels: the first is that of Cluster API's contract for bootstrap providers ("Sentinel File"), the second is
+// its counterpart here, with the condition's code, and there only while a condition stands that does not pass by itself.
 const (
 	sentinelSuccess = "bootstrap-success.complete"
 	sentinelFailure = "bootstrap-failure.complete"

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// onState returns where on the state disk, relative to its root, a file lies that programs see at name: under one of the folders that are bound there.
+// onState returns where on the state disk, relative to its root, a file lies that programs see at name: under one of the
+// folders that are bound there.
 func onState(name string) (string, error) {
 	for root, folder := range map[string]string{"/etc/kubernetes/": "etc-kubernetes", "/var/": "var"} {
 		if rest, ok := strings.CutPrefix(filepath.Clean(name), root); ok {
@@ -17,7 +18,8 @@ func onState(name string) (string, error) {
 	return "", fmt.Errorf("%.200q is not on the state disk", name)
 }
 
-// readState reads a file of the state disk, or of its manifest, by the name that programs see. It may be a link to another one: a kubelet's newest certificate is.
+// readState reads a file of the state disk, or of its manifest, by the name that programs see. It may be a link to another one:
+// a kubelet's newest certificate is.
 func (a *Agent) readState(name string) ([]byte, error) {
 	if kept, ok := keptName(name); ok {
 		return a.kept.read(kept)

@@ -12,8 +12,9 @@ import (
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 )
 
-// dropStaticPods removes every static pod that neither kubeadm nor M6 has put there: the kubelet runs each with whatever powers its manifest asks for, before
-// the API is asked, so that one that an intruder left would come back with a clean image. A worker has none of kubeadm's. Those of M6 are placed afterwards.
+// dropStaticPods removes every static pod that neither kubeadm nor M6 has put there: the kubelet runs each with whatever powers
+// its manifest asks for, before the API is asked, so that one that an intruder left would come back with a clean image. A
+// worker has none of kubeadm's. Those of M6 are placed afterwards.
 func (f *finishing) dropStaticPods() error {
 	var known []string
 	if hullmark.Role(f.proceed.GetRole()) == hullmark.ControlPlane {
@@ -45,8 +46,8 @@ func (f *finishing) dropFlags() error {
 	return f.agent.removeState(kubeadm.FlagsFile)
 }
 
-// dropOthers empties a folder of the state disk, which programs see as dir, but for the regular files with these paths, and returns what it removed. A link, or a
-// file, in the folder's place goes, too.
+// dropOthers empties a folder of the state disk, which programs see as dir, but for the regular files with these paths, and
+// returns what it removed. A link, or a file, in the folder's place goes, too.
 func dropOthers(state, dir string, known []string) (dropped []string, err error) {
 	root, err := os.OpenRoot(state)
 	if err != nil {

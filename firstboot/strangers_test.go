@@ -12,7 +12,8 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 )
 
-// TestStrangersPodsDoNotComeBack leaves static pods on the disks of nodes that come back: kubeadm's stay on a control plane, and those that M6 brings.
+// TestStrangersPodsDoNotComeBack leaves static pods on the disks of nodes that come back: kubeadm's stay on a control plane,
+// and those that M6 brings.
 func TestStrangersPodsDoNotComeBack(t *testing.T) {
 	for role, stays := range map[hullmark.Role][]string{
 		hullmark.Worker:       {"signed.yaml"},

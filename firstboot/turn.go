@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// turn is what an exchange needs to run: the operator calls and the node dials at the same time, but one TPM and one disk serve one exchange. Whoever has
-// its ticket keeps the turn; only a failure before the fuse gives it back. The zero value is free.
+// turn is what an exchange needs to run: the operator calls and the node dials at the same time, but one TPM and one disk serve
+// one exchange. Whoever has its ticket keeps the turn; only a failure before the fuse gives it back. The zero value is free.
 type turn struct {
 	mu         sync.Mutex
 	held, kept bool

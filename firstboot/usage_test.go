@@ -14,7 +14,8 @@ import (
 	"github.com/hullmark/hullmark/internal/agenttest"
 )
 
-// nap is how long everything takes at least that is not the agent's own; the operator takes silence before each message, while the node waits for most of it.
+// nap is how long everything takes at least that is not the agent's own; the operator takes silence before each message, while
+// the node waits for most of it.
 const (
 	nap     = 25 * time.Millisecond
 	silence = 100 * time.Millisecond
@@ -83,7 +84,8 @@ func (c slowCluster) Validate(ctx context.Context, documents []byte) error {
 	return c.Cluster.Validate(ctx, documents)
 }
 
-// What the agent waits for the TPM, the disk helper, its verifier and other programs is told apart from its own time, and all together is no more than passed from the network to kubeadm.
+// What the agent waits for the TPM, the disk helper, its verifier and other programs is told apart from its own time, and all
+// together is no more than passed from the network to kubeadm.
 func TestOwnTimeIsToldApart(t *testing.T) {
 	s := newStage(t)
 	var log agenttest.Text

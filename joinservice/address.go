@@ -30,8 +30,8 @@ type Reserved struct {
 	Endpoints []netip.Addr
 }
 
-// nobodys are addresses that Go holds to be global unicast, though they are no single machine's: of "this network" (RFC 791), reserved (RFC 1112),
-// and IPv6 that stands for an IPv4 address (RFC 4291 §2.5.5.1, RFC 6052, RFC 3056).
+// nobodys are addresses that Go holds to be global unicast, though they are no single machine's: of "this network" (RFC 791),
+// reserved (RFC 1112), and IPv6 that stands for an IPv4 address (RFC 4291 §2.5.5.1, RFC 6052, RFC 3056).
 var nobodys = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("240.0.0.0/4"),
 	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("2002::/16"),
@@ -83,9 +83,9 @@ func AddressTaken(a netip.Addr, holder, node hullmark.NodeID) *hullmark.Conditio
 	}
 }
 
-// ClaimYields reports whether a claim of an address goes from its holder to the machine that asks, by the roles of both, and whether the holder's Node
-// was not Ready for long. A worker's host could wait for a control plane's reboot, or for the day before it joins: control planes' claims go to control planes alone,
-// and they take workers' at once.
+// ClaimYields reports whether a claim of an address goes from its holder to the machine that asks, by the roles of both, and
+// whether the holder's Node was not Ready for long. A worker's host could wait for a control plane's reboot, or for the day
+// before it joins: control planes' claims go to control planes alone, and they take workers' at once.
 func ClaimYields(holder, node hullmark.Role, long bool) bool {
 	if node == hullmark.ControlPlane {
 		return long || holder == hullmark.Worker
@@ -93,7 +93,8 @@ func ClaimYields(holder, node hullmark.Role, long bool) bool {
 	return long && holder != hullmark.ControlPlane
 }
 
-// Reserved returns what no machine, or no worker, may claim by the settings and the policy in force. Names are not resolved: whoever answers for DNS decides nothing.
+// Reserved returns what no machine, or no worker, may claim by the settings and the policy in force. Names are not resolved:
+// whoever answers for DNS decides nothing.
 func (s *Service) Reserved() Reserved {
 	r := Reserved{Networks: s.Settings.Networks}
 	for _, settings := range []Settings{s.Settings, s.Settings.Under(s.Policy.Policy())} {

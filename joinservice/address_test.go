@@ -64,7 +64,8 @@ func (s *site) request(t *testing.T, texts ...string) string {
 	return ""
 }
 
-// A worker's host names what others are reached at. Its own address is all that it gets, it joins, and its kubelet is told to name that one.
+// A worker's host names what others are reached at. Its own address is all that it gets, it joins, and its kubelet is told to
+// name that one.
 func TestWorkerNamesOthersAddresses(t *testing.T) {
 	s := newSite(t)
 	s.service.Settings.Names = []string{"2001:db8::1", "api.example.net"}
@@ -163,7 +164,8 @@ func TestClaimOfADeadHolderYields(t *testing.T) {
 	}
 }
 
-// A worker's host waits until a control plane is not Ready, or names its address before it has joined: the control plane has its own, and another control plane may follow it.
+// A worker's host waits until a control plane is not Ready, or names its address before it has joined: the control plane has
+// its own, and another control plane may follow it.
 func TestControlPlanesAddressIsNoWorkers(t *testing.T) {
 	s := newSite(t)
 	s.neighbour(t, hullmark.ControlPlane)

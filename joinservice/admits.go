@@ -7,8 +7,9 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
-// Admits returns nil if the policy in force admits the machine of a record under the name and role that the record has, or why it does not: nothing
-// admits it any more, or what does gives it another name or role. A machine of a group is held to the group as it is now, by the certificate that its record keeps.
+// Admits returns nil if the policy in force admits the machine of a record under the name and role that the record has, or why
+// it does not: nothing admits it any more, or what does gives it another name or role. A machine of a group is held to the
+// group as it is now, by the certificate that its record keeps.
 func (s *PolicyStore) Admits(m Machine) error {
 	now := s.inForce.Load()
 	member, ok := now.member(m)

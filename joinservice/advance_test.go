@@ -225,7 +225,8 @@ func TestEpochsOfTwoReplicas(t *testing.T) {
 	}
 }
 
-// The operator of a first node hears nothing of the numbers that its own service issued since: init lets it come back, and refuses what is older than its last init.
+// The operator of a first node hears nothing of the numbers that its own service issued since: init lets it come back, and
+// refuses what is older than its last init.
 func TestInitAfterEpochsThatNobodyHeard(t *testing.T) {
 	s := newSite(t)
 	m := s.join(t)

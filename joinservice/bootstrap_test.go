@@ -14,7 +14,8 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
-// comesBack lets the machine, which has joined, come back with a certificate that ends then, and returns the token's kubeconfig that M6 brought, if any.
+// comesBack lets the machine, which has joined, come back with a certificate that ends then, and returns the token's kubeconfig
+// that M6 brought, if any.
 func (s *site) comesBack(t *testing.T, ends time.Time) []byte {
 	t.Helper()
 	grant := s.node.Ticket().Disk
@@ -72,7 +73,8 @@ func TestLieOfACertificateEarnsAnOwnToken(t *testing.T) {
 	}
 }
 
-// Another token begins the life of another certificate: none that the machine had before is its own any more, whoever has it by now. Until when they last stays known.
+// Another token begins the life of another certificate: none that the machine had before is its own any more, whoever has it by
+// now. Until when they last stays known.
 func TestAnotherTokenForgetsCertificates(t *testing.T) {
 	for name, comeBack := range map[string]func(s *site){
 		"an empty disk": func(s *site) {
@@ -117,7 +119,8 @@ func TestAnotherTokenForgetsCertificates(t *testing.T) {
 	}
 }
 
-// A certificate that nobody saw issued, in an outage or before a backup was taken, cannot be renewed: the machine gets another when it comes back.
+// A certificate that nobody saw issued, in an outage or before a backup was taken, cannot be renewed: the machine gets another
+// when it comes back.
 func TestRejoinBringsATokenForACertificateThatNobodySaw(t *testing.T) {
 	s := newSite(t)
 	s.join(t)
@@ -127,7 +130,8 @@ func TestRejoinBringsATokenForACertificateThatNobodySaw(t *testing.T) {
 	}
 }
 
-// A worker's certificate is not a control plane's, which is recognised by its name: a machine that changes its role waits until it has ended.
+// A worker's certificate is not a control plane's, which is recognised by its name: a machine that changes its role waits until
+// it has ended.
 func TestWorkersCertificateIsNoControlPlanes(t *testing.T) {
 	s := newSite(t)
 	s.join(t)

@@ -45,9 +45,10 @@ func (c addressClaims) noted(m Machine) bool {
 	return slices.Equal(then.Addresses, m.Addresses) && slices.EqualFunc(then.Refused, m.Refused, same)
 }
 
-// ClaimAddresses claims for a machine the addresses that a certificate of its kubelet is to name, and returns those that it holds by now, and why not others. A worker that names a new one has moved:
-// what it does not name is free again. A control plane keeps what it has, for its API server's and etcd's certificates name it. An error is of the records, or says
-// that there is none of the machine.
+// ClaimAddresses claims for a machine the addresses that a certificate of its kubelet is to name, and returns those that it
+// holds by now, and why not others. A worker that names a new one has moved: what it does not name is free again. A control
+// plane keeps what it has, for its API server's and etcd's certificates name it. An error is of the records, or says that there
+// is none of the machine.
 func (s *Service) ClaimAddresses(ctx context.Context, node hullmark.NodeID, named []netip.Addr) (granted []netip.Addr, refused []Refusal, err error) {
 	var last stored
 	if last.machine, last.version, err = s.Records.Load(ctx, node); err != nil {
@@ -69,8 +70,9 @@ func (s *Service) ClaimAddresses(ctx context.Context, node hullmark.NodeID, name
 	})
 }
 
-// claimAddresses claims what a machine names, and gives up what else its record has, or keeps it. The record, which is last, names each address before it is claimed, and until it
-// is given up, so that whoever forgets the machine finds all its claims. The caller stores what note says. An error is of the records.
+// claimAddresses claims what a machine names, and gives up what else its record has, or keeps it. The record, which is last,
+// names each address before it is claimed, and until it is given up, so that whoever forgets the machine finds all its claims.
+// The caller stores what note says. An error is of the records.
 func (s *Service) claimAddresses(ctx context.Context, last *stored, named []netip.Addr, keep bool) (addressClaims, error) {
 	node := last.machine.Node
 	claims := s.sort(last.machine, named, keep)
@@ -124,8 +126,8 @@ func (o *opened) claimAddresses(proceed *wire.Proceed) (err error) {
 	return err
 }
 
-// addAddresses tells the node which of several addresses is its own if it was refused another, and why: the kubelet's certificate would name the one that it
-// finds first, and be denied.
+// addAddresses tells the node which of several addresses is its own if it was refused another, and why: the kubelet's
+// certificate would name the one that it finds first, and be denied.
 func (o *opened) addAddresses(proceed *wire.Proceed) {
 	for _, r := range o.addresses.refused {
 		proceed.Refused = append(proceed.Refused, wire.FromCondition(r.Condition))
@@ -136,7 +138,8 @@ func (o *opened) addAddresses(proceed *wire.Proceed) {
 	}
 }
 
-// sort tells those that a machine may claim from those that are reserved, and what else its record has. A machine has as many addresses as M5 can name.
+// sort tells those that a machine may claim from those that are reserved, and what else its record has. A machine has as many
+// addresses as M5 can name.
 func (s *Service) sort(m Machine, named []netip.Addr, keep bool) (c addressClaims) {
 	reserved, own := s.Reserved(), usable(named)
 	others := without(m.Addresses, own)
@@ -179,7 +182,8 @@ func (s *Service) logRefused(m Machine, refused []Refusal) {
 // lookup bounds the answer of DNS.
 const lookup = 2 * time.Second
 
-// warnOfNames says that a machine's new address is what DNS has for the endpoint. That decides nothing: whoever answers for DNS could then refuse any machine its address.
+// warnOfNames says that a machine's new address is what DNS has for the endpoint. That decides nothing: whoever answers for DNS
+// could then refuse any machine its address.
 func (s *Service) warnOfNames(ctx context.Context, node hullmark.NodeID, addresses []netip.Addr) {
 	host, _ := hullmark.EndpointHost(s.Settings.Under(s.Policy.Policy()).ControlPlaneEndpoint)
 	if _, err := netip.ParseAddr(host); err == nil || s.Lookup == nil || s.Log == nil {

@@ -45,7 +45,8 @@ type ControlPlanes struct {
 	RemoveMember func(ctx context.Context, name string, address netip.Addr) error
 	// Files returns what a control plane keeps on its disk, as this one does, but the policy and its documents.
 	Files func() ([]*wire.File, error)
-	// Rotated returns those of Files that come with a rotation. Rotation is its number, and Keys commits to what it exchanged (measurements.Policy).
+	// Rotated returns those of Files that come with a rotation. Rotation is its number, and Keys commits to what it exchanged
+	// (measurements.Policy).
 	Rotated  func() ([]*wire.File, error)
 	Rotation uint64
 	Keys     hullmark.KeysDigest
@@ -104,7 +105,8 @@ func (p *proved) keepPlace(ctx context.Context) {
 	}
 }
 
-// leavePlace ends the renewal. The place is free at once, unless the node may go on to join without its verifier: then it is once its time is over.
+// leavePlace ends the renewal. The place is free at once, unless the node may go on to join without its verifier: then it is
+// once its time is over.
 func (p *proved) leavePlace(outcome error) {
 	if p.place == nil {
 		return
@@ -120,8 +122,9 @@ func (p *proved) leavePlace(outcome error) {
 	}
 }
 
-// checkRotation is an error unless this service holds the very keys that the policy commits to. While it lacks some that the operator has exchanged, a control plane
-// would be given old ones, and a new disk one of them; any other were never signed, whatever number they have.
+// checkRotation is an error unless this service holds the very keys that the policy commits to. While it lacks some that the
+// operator has exchanged, a control plane would be given old ones, and a new disk one of them; any other were never signed,
+// whatever number they have.
 func (s *Service) checkRotation(policy measurements.Policy) error {
 	held, wanted := s.ControlPlanes.Rotation, policy.Rotation
 	switch {
@@ -141,7 +144,8 @@ func (s *Service) checkRotation(policy measurements.Policy) error {
 	return nil
 }
 
-// addRotated adds to M6 the keys of the policy's rotation, with the policy itself, which is of the same root as they are, for a control plane that comes back. A service that can read no record may not know the newest policy either.
+// addRotated adds to M6 the keys of the policy's rotation, with the policy itself, which is of the same root as they are, for a
+// control plane that comes back. A service that can read no record may not know the newest policy either.
 func (o *opened) addRotated(proceed *wire.Proceed) error {
 	if o.unchecked() || o.policy.policy.Rotation == 0 {
 		return nil

@@ -84,7 +84,8 @@ func (s *site) free(t *testing.T) {
 	waitFor(t, func() bool { _, held, _ := s.records.Holder(); return !held })
 }
 
-// The Node that an earlier machine, or disk, left under a worker's name goes before its token is made; one that is Ready stays, and the worker waits.
+// The Node that an earlier machine, or disk, left under a worker's name goes before its token is made; one that is Ready stays,
+// and the worker waits.
 func TestNodeOfAnEarlierWorker(t *testing.T) {
 	s := newSite(t)
 	r := &room{node: &hullmark.Condition{Code: "node-alive", Title: "the Node is Ready", Next: "wait", Retry: true}}
@@ -186,7 +187,8 @@ func TestPoolReachesItsNodes(t *testing.T) {
 	}
 }
 
-// A policy's new endpoint goes to the control planes that come back; others are told what the service's own one serves, which is that of its settings.
+// A policy's new endpoint goes to the control planes that come back; others are told what the service's own one serves, which
+// is that of its settings.
 func TestEndpointMovesWithTheControlPlanes(t *testing.T) {
 	s := newSite(t)
 	s.controlPlanes(t)
@@ -214,7 +216,8 @@ func TestEndpointMovesWithTheControlPlanes(t *testing.T) {
 	}
 }
 
-// After a rotation a control plane gets its keys from a service that has them: one that has not lets no control plane join or come back, and formats no disk.
+// After a rotation a control plane gets its keys from a service that has them: one that has not lets no control plane join or
+// come back, and formats no disk.
 func TestRotatedKeysReachControlPlanes(t *testing.T) {
 	rotate := func(p *measurements.Policy) { p.Rotation = 1 }
 	s := newSite(t)

@@ -7,14 +7,16 @@ import (
 	"github.com/hullmark/hullmark"
 )
 
-// MaxCredentials bounds the certificates that a record lists. A kubelet has one, and a second while it changes over; it asks again if an answer was lost.
+// MaxCredentials bounds the certificates that a record lists. A kubelet has one, and a second while it changes over; it asks
+// again if an answer was lost.
 const MaxCredentials = 8
 
-// credentialRest is how long a certificate that has ended stays listed: what was asked for with it may be seen issued later. The API forgets requests within an hour.
+// credentialRest is how long a certificate that has ended stays listed: what was asked for with it may be seen issued later.
+// The API forgets requests within an hour.
 const credentialRest = 2 * time.Hour
 
-// Credential is a client certificate that was issued to a machine's kubelet. Several machines, or one machine's several lives, may have had certificates for one name: its
-// fingerprint tells them apart.
+// Credential is a client certificate that was issued to a machine's kubelet. Several machines, or one machine's several lives,
+// may have had certificates for one name: its fingerprint tells them apart.
 type Credential struct {
 	// Fingerprint is the SHA-256 of the certificate in DER, in hexadecimal, as API servers name the credential of whoever shows it.
 	Fingerprint string `json:"sha256"`
@@ -32,11 +34,13 @@ func (m Machine) holdsBeyond(end time.Time) bool {
 	return slices.ContainsFunc(m.Credentials, func(c Credential) bool { return c.Ends.After(end) })
 }
 
-// RecognisedByName reports whether any certificate for the machine's name is taken for its kubelet's. A control plane's is: kubeadm makes it there, with the authority on the
-// same disk, so that it was in no request, and whoever has its key could have had any.
+// RecognisedByName reports whether any certificate for the machine's name is taken for its kubelet's. A control plane's is:
+// kubeadm makes it there, with the authority on the same disk, so that it was in no request, and whoever has its key could have
+// had any.
 func (m Machine) RecognisedByName() bool { return m.Role == hullmark.ControlPlane }
 
-// NoteCredential lists a certificate that was seen issued to the machine, and that it may have one until then. Of too many those go that end first.
+// NoteCredential lists a certificate that was seen issued to the machine, and that it may have one until then. Of too many
+// those go that end first.
 func (m *Machine) NoteCredential(c Credential, now time.Time) {
 	c.Ends = c.Ends.UTC().Truncate(time.Second)
 	listed := slices.DeleteFunc(slices.Clone(m.Credentials), func(old Credential) bool {
@@ -50,7 +54,8 @@ func (m *Machine) NoteCredential(c Credential, now time.Time) {
 	}
 }
 
-// beginLife makes the certificates that the machine had before another token pass no more: the disk, or who reads it, may be another by now. Until when they last stays noted.
+// beginLife makes the certificates that the machine had before another token pass no more: the disk, or who reads it, may be
+// another by now. Until when they last stays noted.
 func (m *Machine) beginLife(token string) {
 	m.Token, m.FirstKey, m.Credentials = token, "", nil
 }

@@ -59,7 +59,8 @@ func (m *Machine) waitsFor(c *hullmark.Condition) bool {
 	return m.State == MachineWaiting && m.Condition != nil && m.Condition.Root().Code == c.Root().Code && time.Since(m.Seen) < progressPause
 }
 
-// tellWithdrawn adds to a mismatch that the document of the machine's last ticket is not accepted any more: nothing that is compared by now says so.
+// tellWithdrawn adds to a mismatch that the document of the machine's last ticket is not accepted any more: nothing that is
+// compared by now says so.
 func (p *proved) tellWithdrawn(mismatch *hullmark.Condition, last measurements.DocumentID) {
 	is := func(a measurements.Accepted) bool { return a.Document == last }
 	if last != (measurements.DocumentID{}) && !slices.ContainsFunc(p.policy.policy.Documents, is) {

@@ -2,8 +2,8 @@ package joinservice
 
 import "github.com/hullmark/hullmark"
 
-// FirstRecord is the record of a cluster's first node while no API server can keep it (docs/protocol.md, Epoch): the operator's cluster file has it, and
-// the node's own service takes it over.
+// FirstRecord is the record of a cluster's first node while no API server can keep it (docs/protocol.md, Epoch): the operator's
+// cluster file has it, and the node's own service takes it over.
 type FirstRecord struct {
 	// Node is the machine that the operator named.
 	Node hullmark.NodeID `json:"node"`

@@ -34,7 +34,8 @@ func CheckGroups(policy measurements.Policy) error {
 	return nil
 }
 
-// sameAuthority reports whether two certificates are of one CA's name and key, as one that was renewed: then admits takes either for the other.
+// sameAuthority reports whether two certificates are of one CA's name and key, as one that was renewed: then admits takes
+// either for the other.
 func sameAuthority(a, b []byte) bool {
 	one, err := x509.ParseCertificate(a)
 	if err != nil {
@@ -98,7 +99,8 @@ func groupOf(policy measurements.Policy, groups []group, node hullmark.NodeID, e
 	return &groups[i].rule
 }
 
-// admits reports whether an EK's certificate is of the group. The signature comes last: it is what costs. As with all EK certificates, times are not looked at.
+// admits reports whether an EK's certificate is of the group. The signature comes last: it is what costs. As with all EK
+// certificates, times are not looked at.
 func (g group) admits(certificate *x509.Certificate) bool {
 	if !isForEK(certificate) || slices.ContainsFunc(g.rule.Subject, func(a measurements.Attribute) bool { return !hasAttribute(certificate, a) }) {
 		return false
@@ -111,7 +113,8 @@ func (g group) admits(certificate *x509.Certificate) bool {
 // ekUsage is the purpose of an EK's certificate (TCG EK Credential Profile §3.2.16, tcg-kp-EKCertificate).
 var ekUsage = asn1.ObjectIdentifier{2, 23, 133, 8, 1}
 
-// isForEK refuses a certificate that says that it is for something else than an EK, which only decrypts: a CA may sign other keys, which are in no TPM.
+// isForEK refuses a certificate that says that it is for something else than an EK, which only decrypts: a CA may sign other
+// keys, which are in no TPM.
 func isForEK(certificate *x509.Certificate) bool {
 	if certificate.IsCA || certificate.KeyUsage != 0 && certificate.KeyUsage&x509.KeyUsageKeyEncipherment == 0 {
 		return false
@@ -120,7 +123,8 @@ func isForEK(certificate *x509.Certificate) bool {
 	return purposes == 0 || slices.ContainsFunc(certificate.UnknownExtKeyUsage, ekUsage.Equal)
 }
 
-// hasAttribute reports whether a certificate's subject has an attribute of this type once, with this value: of two of one type nobody knows which counts.
+// hasAttribute reports whether a certificate's subject has an attribute of this type once, with this value: of two of one type
+// nobody knows which counts.
 func hasAttribute(certificate *x509.Certificate, want measurements.Attribute) bool {
 	id, found := measurements.AttributeTypes()[want.Type], 0
 	for _, a := range certificate.Subject.Names {

@@ -167,7 +167,8 @@ func TestGroupRefusesOthers(t *testing.T) {
 	}
 }
 
-// A group whose authority cannot be one is not signed. Where a service cannot read it all the same, it admits nobody, and all other rules hold.
+// A group whose authority cannot be one is not signed. Where a service cannot read it all the same, it admits nobody, and all
+// other rules hold.
 func TestGroupsAuthorityIsChecked(t *testing.T) {
 	s, p := groupSite(t)
 	for name, authority := range map[string][]byte{"no certificate": []byte("x"), "no CA": newProvider(t, false).certificate.Raw} {

@@ -39,7 +39,8 @@ type Desk struct {
 type Keeper interface {
 	// Current returns the generation for new disks.
 	Current() uint32
-	// DiskKey derives the key of one node's one disk; first is the cluster's first root. A generation that the keeper lacks is an error without a condition.
+	// DiskKey derives the key of one node's one disk; first is the cluster's first root. A generation that the keeper lacks is
+	// an error without a condition.
 	DiskKey(generation uint32, first hullmark.ClusterRoot, owner hullmark.NodeID, disk hullmark.UUID) (hullmark.Secret, error)
 }
 

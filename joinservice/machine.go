@@ -34,7 +34,8 @@ type Machine struct {
 	Advanced time.Time `json:"advanced,omitzero"`
 	// Etcd is what its member of etcd had stored when it was heard of last.
 	Etcd EtcdNote `json:"etcd,omitzero"`
-	// Addresses are the ones that it may have claimed: those that M5 or a request of its kubelet named, and that it was not refused. Nothing is approved by them, but by the claims.
+	// Addresses are the ones that it may have claimed: those that M5 or a request of its kubelet named, and that it was not
+	// refused. Nothing is approved by them, but by the claims.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Refused are the others that it named last.
 	Refused []Refusal `json:"refused,omitempty"`
@@ -44,12 +45,15 @@ type Machine struct {
 	// FirstKey is the SHA-256, in hexadecimal, of the public key (SubjectPublicKeyInfo, in DER) that the bearer of its last
 	// token may have a certificate for: a token is good for one key. It is empty as long as nobody asked.
 	FirstKey string `json:"firstKey,omitempty"`
-	// Credentials are the client certificates that its kubelet was seen to get since its last token, MaxCredentials at most: only who shows one of these renews it.
+	// Credentials are the client certificates that its kubelet was seen to get since its last token, MaxCredentials at most:
+	// only who shows one of these renews it.
 	Credentials []Credential `json:"credentials,omitempty"`
-	// EKCertificate is that of its endorsement key, in DER, where a group admitted it by that: it is judged again whenever its kubelet asks for a certificate.
+	// EKCertificate is that of its endorsement key, in DER, where a group admitted it by that: it is judged again whenever its
+	// kubelet asks for a certificate.
 	EKCertificate []byte `json:"ekCertificate,omitempty"`
-	// CertificateEnds is when the last client certificate that its kubelet may have got ends, before its last token, too; zero if it never asked for one. It is what the
-	// certificates say that were seen issued, and else the latest by the clock of who approved them.
+	// CertificateEnds is when the last client certificate that its kubelet may have got ends, before its last token, too; zero
+	// if it never asked for one. It is what the certificates say that were seen issued, and else the latest by the clock of who
+	// approved them.
 	CertificateEnds time.Time `json:"certificateEnds,omitzero"`
 	// State is how far it has come, Seen when it said so by the service's clock.
 	State MachineState `json:"state"`
@@ -102,8 +106,8 @@ type Records interface {
 	// Claim binds a node's name to one machine, for good; a name that another
 	// machine holds is what NameTaken returns.
 	Claim(ctx context.Context, name string, node hullmark.NodeID) error
-	// ClaimAddress binds an address, in its canonical form, to one machine, which may hold it already. One that another machine holds is what AddressTaken returns, unless
-	// ClaimYields says that it is the new machine's; "long" is some minutes.
+	// ClaimAddress binds an address, in its canonical form, to one machine, which may hold it already. One that another machine
+	// holds is what AddressTaken returns, unless ClaimYields says that it is the new machine's; "long" is some minutes.
 	ClaimAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error
 	// ReleaseAddress gives a machine's claim up; an address that it does not hold is no error.
 	ReleaseAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error
@@ -131,8 +135,8 @@ func NameTaken(name string, holder, node hullmark.NodeID) *hullmark.Condition {
 // CodeNameRests is the code of the condition of a name for which a certificate may be in other hands. It passes by itself.
 const CodeNameRests = "name-rests"
 
-// NameRests is that condition: nobody gets the name before then, its former holder included, since a certificate says which name its bearer has, and not which machine it is,
-// nor which of its lives. holder is whose certificates they are.
+// NameRests is that condition: nobody gets the name before then, its former holder included, since a certificate says which
+// name its bearer has, and not which machine it is, nor which of its lives. holder is whose certificates they are.
 func NameRests(name string, holder hullmark.NodeID, until time.Time) *hullmark.Condition {
 	return &hullmark.Condition{
 		Code: CodeNameRests, Step: "ATTEST", Title: "the name " + name + " was a removed machine's, whose certificates may be in other hands", Retry: true,

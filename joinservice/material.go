@@ -51,14 +51,16 @@ func (o *opened) addMaterial(proceed *wire.Proceed) (err error) {
 // bootstrapMargin is how much longer a kubelet's certificate has to last for the node to come back with it.
 const bootstrapMargin = 10 * time.Minute
 
-// lacksCertificate reports that a worker's kubelet has no certificate any more by this service's clock, or none that was seen issued, so that it could renew it. What the node
-// says of it earns it no more than a token for its own name and one key. A control plane makes its kubelet another itself, from the authority on its disk.
+// lacksCertificate reports that a worker's kubelet has no certificate any more by this service's clock, or none that was seen
+// issued, so that it could renew it. What the node says of it earns it no more than a token for its own name and one key. A
+// control plane makes its kubelet another itself, from the authority on its disk.
 func (o *opened) lacksCertificate() bool {
 	soon := time.Now().Add(bootstrapMargin)
 	return o.admission.Member.Role == hullmark.Worker && (o.disk.CertificateEnds.Before(soon) || !o.last.machine.holdsBeyond(soon))
 }
 
-// addBootstrap adds to M6 what the kubelet of a node that comes back asks for a new certificate with. What the node confirmed is recorded with the token.
+// addBootstrap adds to M6 what the kubelet of a node that comes back asks for a new certificate with. What the node confirmed
+// is recorded with the token.
 func (o *opened) addBootstrap(proceed *wire.Proceed) error {
 	member := o.admission.Member
 	token, err := o.service.Tokens.Issue(o.ctx, Machine{Node: o.claims.Node, Name: member.Name, Role: member.Role}, o.confirm)
@@ -88,8 +90,9 @@ func AddPool(proceed *wire.Proceed, policy measurements.Policy, member measureme
 	return checkSize(proceed)
 }
 
-// addEndpoint adds to M6, for a node that comes back, where the control plane is reached by now. A control plane takes that from the policy: its API server is made to
-// serve it in this boot. Others are told what this service's own control plane serves since its last.
+// addEndpoint adds to M6, for a node that comes back, where the control plane is reached by now. A control plane takes that
+// from the policy: its API server is made to serve it in this boot. Others are told what this service's own control plane
+// serves since its last.
 func (o *opened) addEndpoint(proceed *wire.Proceed) error {
 	settings := o.service.Settings
 	if o.admission.Member.Role == hullmark.ControlPlane {

@@ -24,8 +24,9 @@ func (n *EtcdNote) Note(now hullmark.EtcdState) {
 	}
 }
 
-// Missing says what a member lacks that a control plane comes back with, or nothing. One that has no data is never believed: etcd would
-// take it for the one that it was, with all forgotten. Nor is one that was removed. Of a member of which nothing was noted, nothing is known to be missing.
+// Missing says what a member lacks that a control plane comes back with, or nothing. One that has no data is never believed:
+// etcd would take it for the one that it was, with all forgotten. Nor is one that was removed. Of a member of which nothing was
+// noted, nothing is known to be missing.
 func (n EtcdNote) Missing(found hullmark.EtcdState) string {
 	switch {
 	case found == (hullmark.EtcdState{}):
@@ -71,7 +72,8 @@ func (t *ticketed) hosted(state hullmark.EtcdState) hullmark.EtcdState {
 	return state
 }
 
-// kept returns the condition of a member that could not be removed. Of one that is not believed, it says what the operator can do: without it, the others have no majority.
+// kept returns the condition of a member that could not be removed. Of one that is not believed, it says what the operator can
+// do: without it, the others have no majority.
 func (o *opened) kept(cause error) error {
 	var c *hullmark.Condition
 	if !o.anew || !errors.As(cause, &c) || c.Code != codeNoQuorum {
@@ -83,7 +85,8 @@ func (o *opened) kept(cause error) error {
 // codeNoQuorum is the code of the condition that members could not be removed without risking etcd's quorum (package etcd).
 const codeNoQuorum = "etcd-no-quorum"
 
-// CodeForgetful is the code of the condition of a member of etcd that came back with less than it had acknowledged, and cannot be replaced now.
+// CodeForgetful is the code of the condition of a member of etcd that came back with less than it had acknowledged, and cannot
+// be replaced now.
 const CodeForgetful = "etcd-rolled-back"
 
 // forgetful is that condition. It passes once the others have a majority without the member.

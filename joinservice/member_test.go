@@ -11,7 +11,8 @@ import (
 // stored is what the tests' member of etcd has stored.
 var stored = hullmark.EtcdState{Cluster: 5, Member: 7, Term: 3, Vote: 7, Commit: 90, Last: 100, LastTerm: 3}
 
-// etcdSite is a control plane that has joined, and whose member of etcd was heard of once it was Ready. says is what its disk holds from now on.
+// etcdSite is a control plane that has joined, and whose member of etcd was heard of once it was Ready. says is what its disk
+// holds from now on.
 func etcdSite(t *testing.T) (s *site, r *room, says *hullmark.EtcdState) {
 	t.Helper()
 	s, says = newSite(t), new(hullmark.EtcdState)
@@ -180,7 +181,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// While the node is Ready, what its member has stored is noted with each number of its disk: a copy of the member's files of that time does not come back later.
+// While the node is Ready, what its member has stored is noted with each number of its disk: a copy of the member's files of
+// that time does not come back later.
 func TestMemberIsNotedWithTheEpoch(t *testing.T) {
 	s, _, says := etcdSite(t)
 	s.join(t)

@@ -19,8 +19,8 @@ const CodePolicyChanged = "policy-changed"
 // errPolicyChanged is what errors.Is finds in the condition of that code.
 var errPolicyChanged = errors.New("another policy is in force by now")
 
-// TakeNewest puts the policy in force that the API holds, if it is a higher one: what was delivered last may be older. While the API does not answer, or holds what
-// cannot be taken, what is in force stays, and the error says why.
+// TakeNewest puts the policy in force that the API holds, if it is a higher one: what was delivered last may be older. While
+// the API does not answer, or holds what cannot be taken, what is in force stays, and the error says why.
 func (s *Service) TakeNewest(ctx context.Context) error {
 	if s.Newest == nil {
 		return nil
@@ -34,7 +34,8 @@ func (s *Service) TakeNewest(ctx context.Context) error {
 	return err
 }
 
-// checkPolicy is an error once another policy is in force than the one that the exchange goes by: what one admits, the other may not, and nobody is given parts of both.
+// checkPolicy is an error once another policy is in force than the one that the exchange goes by: what one admits, the other
+// may not, and nobody is given parts of both.
 func (p *proved) checkPolicy() error {
 	now := p.service.Policy.inForce.Load()
 	if now == p.policy {

@@ -50,7 +50,8 @@ func (s storing) Claim(ctx context.Context, name string, node hullmark.NodeID) e
 	return s.Records.Claim(ctx, name, node)
 }
 
-// An exchange goes by one policy. If another comes into force before the ticket is recorded, that one decides; if one does before M6, the node is told to try again.
+// An exchange goes by one policy. If another comes into force before the ticket is recorded, that one decides; if one does
+// before M6, the node is told to try again.
 func TestOnePolicyForAnExchange(t *testing.T) {
 	pool := func(p *measurements.Policy) {
 		p.Members = slices.Clone(p.Members)
@@ -94,8 +95,8 @@ func TestOnePolicyForAnExchange(t *testing.T) {
 	w.denied(t, joinservice.CodePolicyChanged, true, "another policy came into force")
 }
 
-// Before each ticket the higher of the policy in force and the API's counts, not what was delivered last. While the API does not answer, or holds what no root of the
-// cluster signed, what is in force does.
+// Before each ticket the higher of the policy in force and the API's counts, not what was delivered last. While the API does
+// not answer, or holds what no root of the cluster signed, what is in force does.
 func TestTheAPIsPolicyCounts(t *testing.T) {
 	s := newSite(t)
 	var pushed joinservice.SignedPolicy

@@ -211,8 +211,8 @@ func (s *PolicyStore) choose(current *verified, offered SignedPolicy) (*verified
 	return s.verify(offered)
 }
 
-// openPolicy checks a policy against a root, whose own key signed it or that of a root to which it has handed over. It returns the hand-overs that lead to root,
-// and the roots that they come from after root itself.
+// openPolicy checks a policy against a root, whose own key signed it or that of a root to which it has handed over. It returns
+// the hand-overs that lead to root, and the roots that they come from after root itself.
 func openPolicy(envelope []byte, root hullmark.ClusterRoot) (policy measurements.Policy, handOvers [][]byte, roots []hullmark.ClusterRoot, err error) {
 	signer, err := measurements.PolicySigner(envelope)
 	if err != nil {

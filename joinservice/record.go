@@ -86,7 +86,8 @@ func (r Record) Commit(disk hullmark.UUID, issued uint64) (Record, error) {
 	return r, nil
 }
 
-// most is how many numbers a node can have been issued by its own join service since its operator's last init: one each EpochPause for nine years.
+// most is how many numbers a node can have been issued by its own join service since its operator's last init: one each
+// EpochPause for nine years.
 const most = 1 << 20
 
 // unheard returns the record as an operator's init counts from it: of the numbers that the node was issued while it was Ready the

@@ -211,8 +211,8 @@ func TestServiceRefusesMembers(t *testing.T) {
 	}
 }
 
-// What comes from beside the image is measured into registers that the document knows without it, of which each is enough. The same machine comes in once
-// it boots the image alone.
+// What comes from beside the image is measured into registers that the document knows without it, of which each is enough. The
+// same machine comes in once it boots the image alone.
 func TestServiceRefusesWhatTheHostAdds(t *testing.T) {
 	s := newSite(t)
 	for name, register := range map[string]int{

@@ -25,7 +25,8 @@ const DecisionTime = 10 * time.Second
 // errSuperseded says that the machine has begun another exchange, or holds a later ticket.
 var errSuperseded = errors.New("the machine began another exchange")
 
-// exchange is one release exchange of the service (docs/protocol.md). Its stages follow each other, each made only from the one before: proved, ticketed, opened.
+// exchange is one release exchange of the service (docs/protocol.md). Its stages follow each other, each made only from the one
+// before: proved, ticketed, opened.
 type exchange struct {
 	service      *Service
 	conversation *Conversation
@@ -108,7 +109,8 @@ func (o *opened) proceed() error {
 	return o.finish(err, state)
 }
 
-// attest does M1 to M3, in one of the bounded places for unauthenticated peers. A machine whose evidence is refused may still be known by its name in the log.
+// attest does M1 to M3, in one of the bounded places for unauthenticated peers. A machine whose evidence is refused may still
+// be known by its name in the log.
 func (x *exchange) attest() (*proved, error) {
 	if !x.service.enter() {
 		busy := &hullmark.Condition{
@@ -153,7 +155,8 @@ func (p *proved) admit() (*ticketed, error) {
 	return &ticketed{proved: p}, nil
 }
 
-// recordTicket decides by the policy that is in force as it begins. If that is another one by the time at which the record would be stored, nothing is.
+// recordTicket decides by the policy that is in force as it begins. If that is another one by the time at which the record
+// would be stored, nothing is.
 func (p *proved) recordTicket(ctx context.Context) error {
 	p.policy = p.service.Policy.inForce.Load()
 	return p.service.change(ctx, p.claims.Node, &p.last, func(m *Machine, known bool) (err error) {
@@ -192,8 +195,8 @@ func (p *proved) recordTicket(ctx context.Context) error {
 	})
 }
 
-// end ends the token of an earlier ticket, if it is not this ticket's own, before the record forgets it: a replica may be killed at any moment, and
-// a token that no record names would stay until it expires.
+// end ends the token of an earlier ticket, if it is not this ticket's own, before the record forgets it: a replica may be
+// killed at any moment, and a token that no record names would stay until it expires.
 func (p *proved) end(ctx context.Context, former, own string) error {
 	if former == "" || former == own {
 		return nil
@@ -381,7 +384,8 @@ func ended(err error) *hullmark.Condition {
 	}
 }
 
-// note edits the record as long as it is this ticket's, and reports whether it no longer is. What it fails to record changes nothing for the node.
+// note edits the record as long as it is this ticket's, and reports whether it no longer is. What it fails to record changes
+// nothing for the node.
 func (t *ticketed) note(edit func(*Machine)) (superseded bool) {
 	if t.unchecked() {
 		return false // There is no ticket of it in the record.
@@ -422,7 +426,8 @@ func (p *proved) warn(what string, err error) {
 	}
 }
 
-// log writes one line, which is where the operator reads why evidence was refused. Peers without verified evidence get one line a second between them.
+// log writes one line, which is where the operator reads why evidence was refused. Peers without verified evidence get one line
+// a second between them.
 func (s *Service) log(p *proved, outcome string, err error) {
 	if s.Log == nil {
 		return

@@ -67,7 +67,8 @@ func equalMachines(a, b joinservice.Machine) bool {
 		a.Token == b.Token && a.State == b.State && a.Phase == b.Phase && a.Condition == b.Condition
 }
 
-// Another replica answers the same machine between this one's look at its record and its write: exactly one write loses, and its desk decides anew.
+// Another replica answers the same machine between this one's look at its record and its write: exactly one write loses, and
+// its desk decides anew.
 func TestTwoReplicasRaceForOneRecord(t *testing.T) {
 	s := newSite(t)
 	s.join(t)
@@ -253,7 +254,8 @@ func TestRestartBetweenTicketAndProceed(t *testing.T) {
 	}
 }
 
-// An exchange whose machine begins another one commits late: after the newer ticket was recorded, or after that one's join. Its token is nobody's then.
+// An exchange whose machine begins another one commits late: after the newer ticket was recorded, or after that one's join. Its
+// token is nobody's then.
 func TestTokenOfAnOvertakenExchange(t *testing.T) {
 	for name, until := range map[string]string{"before the newer one commits": "M4", "after the newer one was heard to its end": ""} {
 		t.Run(name, func(t *testing.T) {

@@ -27,8 +27,8 @@ type Settings struct {
 	ControlPlaneEndpoint string `json:"controlPlaneEndpoint"`
 	// Names are what a policy's endpoint says beside it (measurements.Endpoint).
 	Names []string `json:"names,omitempty"`
-	// Networks are those of the cluster's services and pods, in their shortest form, in which no machine has an address; that of the pods is not known where
-	// they have a network of the operator's own.
+	// Networks are those of the cluster's services and pods, in their shortest form, in which no machine has an address; that
+	// of the pods is not known where they have a network of the operator's own.
 	Networks []netip.Prefix `json:"networks"`
 	// Profile is that of the cluster's kubeadm documents.
 	Profile kubeadm.Profile `json:"profile"`

@@ -193,7 +193,8 @@ func (s *site) denied(t *testing.T, code string, retry bool, says ...string) {
 	}
 }
 
-// told fails the test unless the node that dialled was told the code and why instead of M6, and the operator the same, by the service's log.
+// told fails the test unless the node that dialled was told the code and why instead of M6, and the operator the same, by the
+// service's log.
 func (s *site) told(t *testing.T, code string, retry bool, says ...string) {
 	t.Helper()
 	told := s.node.Denied()

@@ -50,8 +50,8 @@ func NewOnlineCA(root *x509.Certificate, rootKey crypto.Signer, online crypto.Pu
 	return sign(template, root, online, rootKey)
 }
 
-// operatorLife is how long an operator's leaf is good for to whoever has a clock to go by, around the time at which it was made. A node does not look at it: nobody
-// confirmed its clock when it waits for init or recover.
+// operatorLife is how long an operator's leaf is good for to whoever has a clock to go by, around the time at which it was
+// made. A node does not look at it: nobody confirmed its clock when it waits for init or recover.
 const operatorLife = 12 * time.Hour
 
 // NewOperator returns a fresh client certificate for one errand, signed directly by the root

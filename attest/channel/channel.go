@@ -1,5 +1,6 @@
-// Package channel is how the two ends of the release exchange know each other: TLS 1.3, whose keying material binds evidence to one connection, and
-// the certificates of roots, online CAs, operators and join services, with what succeeds a root. docs/protocol.md is the specification.
+// Package channel is how the two ends of the release exchange know each other: TLS 1.3, whose keying material binds evidence to
+// one connection, and the certificates of roots, online CAs, operators and join services, with what succeeds a root.
+// docs/protocol.md is the specification.
 package channel
 
 import (
@@ -145,10 +146,9 @@ func Key(p *peer.Peer) ([]byte, error) {
 	return key, nil
 }
 
-// CheckOperator accepts a chain of leaf, root and the hand-overs that lead to
-// it: the root's key is the cluster's, or one to which the cluster's has handed
-// over, and signed the leaf itself, for an operator's Errand as a client. Whether that is what is asked, the node looks at each call. Without
-// anything else amiss, another root is an *OtherRoot.
+// CheckOperator accepts a chain of leaf, root and the hand-overs that lead to it: the root's key is the cluster's, or one to
+// which the cluster's has handed over, and signed the leaf itself, for an operator's Errand as a client. Whether that is what
+// is asked, the node looks at each call. Without anything else amiss, another root is an *OtherRoot.
 func CheckOperator(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
 	if err := checkOperator(chain, root); err != nil {
 		return fmt.Errorf("operator's certificate: %w", err)

@@ -13,8 +13,9 @@ import (
 	"github.com/hullmark/hullmark/attest/channel"
 )
 
-// FuzzCertificates holds what both ends think of the other's chain to what their callers rely on: whoever lacks the cluster's keys can say nothing else in
-// a leaf, or an online CA, than what was signed. An input is an edit of what was signed: each of the fuzzer's processes has keys and certificates of its own.
+// FuzzCertificates holds what both ends think of the other's chain to what their callers rely on: whoever lacks the cluster's
+// keys can say nothing else in a leaf, or an online CA, than what was signed. An input is an edit of what was signed: each of
+// the fuzzer's processes has keys and certificates of its own.
 func FuzzCertificates(f *testing.F) {
 	var keys [3]*ecdsa.PrivateKey
 	for i := range keys {

@@ -25,8 +25,8 @@ func WithHandOvers(certificate tls.Certificate, handOvers [][]byte) tls.Certific
 	return certificate
 }
 
-// Roots reads the hand-overs that lead to a root: the newest first, each followed by the certificate of the root that made it. It returns the roots, that
-// root first: whoever pins one of them obeys it. All of them have to be whole.
+// Roots reads the hand-overs that lead to a root: the newest first, each followed by the certificate of the root that made it.
+// It returns the roots, that root first: whoever pins one of them obeys it. All of them have to be whole.
 func Roots(root hullmark.ClusterRoot, handOvers []*x509.Certificate) ([]hullmark.ClusterRoot, error) {
 	if len(handOvers)%2 != 0 || len(handOvers) > 2*hullmark.MaxHandOvers {
 		return nil, fmt.Errorf("hand-overs: %d certificates, want two for each, and at most %d hand-overs", len(handOvers), hullmark.MaxHandOvers)
@@ -58,7 +58,8 @@ func ParseRoots(root hullmark.ClusterRoot, handOvers [][]byte) ([]hullmark.Clust
 	return Roots(root, certificates)
 }
 
-// checkHandOver holds a hand-over to the shape of a root's certificate: it has no path length, and an online CA's has one, so that neither passes for the other.
+// checkHandOver holds a hand-over to the shape of a root's certificate: it has no path length, and an online CA's has one, so
+// that neither passes for the other.
 func checkHandOver(to hullmark.ClusterRoot, handOver, from *x509.Certificate) error {
 	switch {
 	case hullmark.ClusterRootOf(handOver.RawSubjectPublicKeyInfo) != to:
@@ -99,8 +100,8 @@ func checkRoots(chain []*x509.Certificate, pinned hullmark.ClusterRoot) error {
 	return nil
 }
 
-// checkShape wants so many certificates up to the root, and two more for each hand-over. All keys are P-256, as those that Hullmark makes: what others cost is not
-// for a stranger to choose.
+// checkShape wants so many certificates up to the root, and two more for each hand-over. All keys are P-256, as those that
+// Hullmark makes: what others cost is not for a stranger to choose.
 func checkShape(chain []*x509.Certificate, toRoot int, what string) error {
 	if more := len(chain) - toRoot; more < 0 || more%2 != 0 || more > 2*hullmark.MaxHandOvers {
 		return fmt.Errorf("a chain of %d, want %s, and two for each of at most %d hand-overs", len(chain), what, hullmark.MaxHandOvers)

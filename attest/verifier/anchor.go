@@ -10,7 +10,8 @@ import (
 	"github.com/hullmark/hullmark"
 )
 
-// accept holds a machine's endorsement key to the anchor, and reports whether an authority vouched for it. wrong says why there is no certificate.
+// accept holds a machine's endorsement key to the anchor, and reports whether an authority vouched for it. wrong says why there
+// is no certificate.
 func (a Anchor) accept(node hullmark.NodeID, certificate *x509.Certificate, wrong string) (certified bool, err error) {
 	if a.Node == nil && a.Members == nil && len(a.Authorities) == 0 {
 		return false, &hullmark.Condition{

@@ -26,8 +26,8 @@ const step = "ATTEST"
 type Anchor struct {
 	// Node accepts the one TPM of this identity; nil accepts every one that Members names, or that Authorities vouch for.
 	Node *hullmark.NodeID
-	// Members, if set, reports whether a membership rule admits a machine; no other is accepted. It gets the certificate of the machine's EK, if it shows one,
-	// and has to look itself who signed it.
+	// Members, if set, reports whether a membership rule admits a machine; no other is accepted. It gets the certificate of the
+	// machine's EK, if it shows one, and has to look itself who signed it.
 	Members func(node hullmark.NodeID, ek *x509.Certificate) bool
 	// Authorities are certificates, each trusted to sign EK certificates directly.
 	// If there are any, the EK must have a certificate signed by one of them.
@@ -66,9 +66,9 @@ type Exchange struct {
 	secret   hullmark.Secret
 }
 
-// Begin does what needs no TPM: it holds M1 to the limits and to the anchor. Verify holds the claims to this cluster's roots: the present one, and those
-// that have handed over to it. channelKey is channel.Key's result
-// for the channel on which hello, the bytes of M1, arrived.
+// Begin does what needs no TPM: it holds M1 to the limits and to the anchor. Verify holds the claims to this cluster's roots:
+// the present one, and those that have handed over to it. channelKey is channel.Key's result for the channel on which hello,
+// the bytes of M1, arrived.
 func Begin(hello, channelKey []byte, roots []hullmark.ClusterRoot, anchor Anchor) (*Exchange, error) {
 	message, err := wire.DecodeHello(hello)
 	if err != nil {
@@ -155,7 +155,8 @@ func (e *Exchange) Challenge(random io.Reader) (credential, secret []byte, err e
 	return sized(credential), sized(secret), nil
 }
 
-// sized is a TPM2B of some bytes (TPM 2.0 Part 2 §10.4), of which there are less than 64 KiB here. tpm2.Marshal would look at each by reflection.
+// sized is a TPM2B of some bytes (TPM 2.0 Part 2 §10.4), of which there are less than 64 KiB here. tpm2.Marshal would look at
+// each by reflection.
 func sized(content []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(nil, uint16(len(content))), content...)
 }

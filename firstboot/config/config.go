@@ -23,8 +23,8 @@ const firmwareFile = "/sys/firmware/qemu_fw_cfg/by_name/opt/hullmark/config/raw"
 // partitionFile is what hullmark-config.service takes from the disk partition of that name.
 const partitionFile = "/run/hullmark-config.json"
 
-// ImageFile is the file of the verified root that says where nodes of this image find their configuration; one word. An image that does not say
-// it means fw_cfg.
+// ImageFile is the file of the verified root that says where nodes of this image find their configuration; one word. An image
+// that does not say it means fw_cfg.
 const ImageFile = "/usr/lib/hullmark/config-source"
 
 // Source is where a configuration is found and where its bytes are kept for the rest of the boot.

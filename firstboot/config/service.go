@@ -14,14 +14,14 @@ import (
 	"github.com/hullmark/hullmark"
 )
 
-// service is a cloud's instance metadata service, which a virtual machine asks over HTTP. What it says comes from the host, like everything that a
-// configuration is read from.
+// service is a cloud's instance metadata service, which a virtual machine asks over HTTP. What it says comes from the host,
+// like everything that a configuration is read from.
 type service struct {
 	// URL has the configuration, as it is or (Base64) in base64, RFC 4648 §4.
 	URL    string
 	Base64 bool
-	// Header and Value are the header without which it does not answer: so no page that a browser shows can ask it. If Token is set, the value is
-	// what that URL answers to PUT instead, where a session begins.
+	// Header and Value are the header without which it does not answer: so no page that a browser shows can ask it. If Token is
+	// set, the value is what that URL answers to PUT instead, where a session begins.
 	Header, Value string
 	Token         string
 }

@@ -3,9 +3,10 @@
 // runs etcd, whose own reader brings a server and ends the process where a file is odd.
 //
 // A log is a folder of segments SEQUENCE-INDEX.wal, each number 16 hexadecimal digits: INDEX is that of the segment's first
-// entry (go.etcd.io/etcd/server/v3/storage/wal, WAL.cut). A segment is a row of frames: 8 bytes, little-endian, of which the lower 56 bits are the record's length
-// and, if the highest is set, the three lowest of the last byte the padding after it; then the record, walpb.Record. A segment begins with the
-// checksum so far, the metadata and the state, and ends, if it is the last, in zeros.
+// entry (go.etcd.io/etcd/server/v3/storage/wal, WAL.cut). A segment is a row of frames: 8 bytes, little-endian, of which the
+// lower 56 bits are the record's length and, if the highest is set, the three lowest of the last byte the padding after it;
+// then the record, walpb.Record. A segment begins with the checksum so far, the metadata and the state, and ends, if it is the
+// last, in zeros.
 package etcdwal
 
 import (
@@ -33,7 +34,8 @@ const (
 	maxSegments = 1024
 )
 
-// looked is how many segments are read, from the end: a segment is begun only once the one before is full of entries, and says again all else that counts.
+// looked is how many segments are read, from the end: a segment is begun only once the one before is full of entries, and says
+// again all else that counts.
 const looked = 2
 
 var segmentName = regexp.MustCompile(`^([0-9a-f]{16})-([0-9a-f]{16})\.wal$`)
@@ -173,7 +175,8 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// take adds a record. One whose checksum is wrong is not whole; one that has the right checksum is as etcd wrote it, and has to be one that is known.
+// take adds a record. One whose checksum is wrong is not whole; one that has the right checksum is as etcd wrote it, and has to
+// be one that is known.
 func (l *log) take(content []byte) (whole bool, err error) {
 	record, data, err := fields(content, 3)
 	if err != nil {

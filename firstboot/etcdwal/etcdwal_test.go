@@ -137,7 +137,8 @@ func TestReadTorn(t *testing.T) {
 	}
 }
 
-// Old sectors in the midst of a log, a segment of another log, or one that is missing are no log that ends earlier than etcd left it and goes on later.
+// Old sectors in the midst of a log, a segment of another log, or one that is missing are no log that ends earlier than etcd
+// left it and goes on later.
 func TestReadSpliced(t *testing.T) {
 	w := newLog()
 	data := w.files[w.name].Data

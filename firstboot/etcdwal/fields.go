@@ -7,7 +7,8 @@ import (
 // maxField is the highest number of a field that is looked at.
 const maxField = 3
 
-// fields reads the numbers of a message in Protocol Buffers, by field, and the content of its field bytes; others are skipped. In etcd's messages an absent number is 0.
+// fields reads the numbers of a message in Protocol Buffers, by field, and the content of its field bytes; others are skipped.
+// In etcd's messages an absent number is 0.
 func fields(message []byte, bytes protowire.Number) (numbers [maxField + 1]uint64, content []byte, err error) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)

@@ -12,9 +12,9 @@ import (
 // folder is where kubeadm's etcd has its log, on the state disk.
 const folder = "var/lib/etcd/member/wal"
 
-// StoredIn reads the state of the member on a state disk, and returns it once all that it says is stored for good, whether etcd runs or not:
-// etcd writes to its log what it has yet to store, and tells nobody before it is. A power cut takes back nothing of
-// what is returned. ErrNone says that there is no member.
+// StoredIn reads the state of the member on a state disk, and returns it once all that it says is stored for good, whether etcd
+// runs or not: etcd writes to its log what it has yet to store, and tells nobody before it is. A power cut takes back nothing
+// of what is returned. ErrNone says that there is no member.
 func StoredIn(disk string) (hullmark.EtcdState, error) {
 	root, err := os.OpenRoot(disk)
 	if err != nil {

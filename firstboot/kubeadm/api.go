@@ -37,8 +37,9 @@ const (
 	serverName  = "kubernetes"
 )
 
-// api asks the API server. A kubelet's certificate may be replaced at any time, so the files are read again after each failure. A
-// control plane's own server that answers knows who asks, and each handshake costs one that starts more than the question; where there are several, the next may do better.
+// api asks the API server. A kubelet's certificate may be replaced at any time, so the files are read again after each failure.
+// A control plane's own server that answers knows who asks, and each handshake costs one that starts more than the question;
+// where there are several, the next may do better.
 type api struct {
 	access Access
 	client *http.Client
@@ -99,7 +100,8 @@ func (a *api) ask(ctx context.Context, path string, into any) error {
 // errNotNow is an answer that blames the server, not the one who asks.
 var errNotNow = errors.New("API server")
 
-// failedChecks returns the names in an answer of Kubernetes' health endpoints, which has a line for each check: "[-]etcd failed: reason withheld".
+// failedChecks returns the names in an answer of Kubernetes' health endpoints, which has a line for each check: "[-]etcd
+// failed: reason withheld".
 func failedChecks(body []byte) string {
 	var names []string
 	for line := range strings.Lines(string(body)) {
@@ -114,8 +116,8 @@ func failedChecks(body []byte) string {
 	return ": not yet " + strings.Join(names, ", ")
 }
 
-// kubeconfigFile is the part of a kubeconfig that tells how to reach the API server. kubeadm's for its administrator holds the certificates, a kubelet's own
-// names the file that it renews; of both forms the data counts first.
+// kubeconfigFile is the part of a kubeconfig that tells how to reach the API server. kubeadm's for its administrator holds the
+// certificates, a kubelet's own names the file that it renews; of both forms the data counts first.
 type kubeconfigFile struct {
 	Clusters []struct {
 		Cluster struct {

@@ -14,7 +14,8 @@ import (
 // BootstrapFile is the kubeconfig with which a kubelet that has no certificate asks for one. It holds a token.
 const BootstrapFile = kubernetesDir + "bootstrap-kubelet.conf"
 
-// kubeletPKI holds a kubelet's keys and certificates, ClientCertificate the newest one for the API server with its key: a link to a file beside it.
+// kubeletPKI holds a kubelet's keys and certificates, ClientCertificate the newest one for the API server with its key: a link
+// to a file beside it.
 const (
 	kubeletPKI        = "/var/lib/kubelet/pki"
 	ClientCertificate = kubeletPKI + "/kubelet-client-current.pem"
@@ -23,7 +24,8 @@ const (
 // KubeletIdentity returns the files and folders that a kubelet knows itself by at the API server: without them it bootstraps anew.
 func KubeletIdentity() []string { return []string{kubernetesDir + "kubelet.conf", kubeletPKI} }
 
-// BootstrapKubeconfig returns the content of BootstrapFile: the API server at HOST:PORT, the CA, in PEM, that its certificate has to come from, and a bootstrap token.
+// BootstrapKubeconfig returns the content of BootstrapFile: the API server at HOST:PORT, the CA, in PEM, that its certificate
+// has to come from, and a bootstrap token.
 func BootstrapKubeconfig(endpoint string, ca []byte, token hullmark.Secret) ([]byte, error) {
 	host, port, err := net.SplitHostPort(endpoint)
 	switch {

@@ -19,8 +19,9 @@ const Repository = "localhost/hullmark"
 // PatchesDir is where the verity root keeps kubeadm's patches: they mount each program from the verity root into its container.
 const PatchesDir = "/usr/lib/kubernetes/patches"
 
-// CertificateLife is how long the certificates are good for that the cluster signs for kubelets, and so how long a machine may keep one that is removed. A kubelet renews each when 70 to
-// 90 % of its life are over (k8s.io/client-go util/certificate, jitteryDuration): an API that is down for 7 hours leaves none without.
+// CertificateLife is how long the certificates are good for that the cluster signs for kubelets, and so how long a machine may
+// keep one that is removed. A kubelet renews each when 70 to 90 % of its life are over (k8s.io/client-go util/certificate,
+// jitteryDuration): an API that is down for 7 hours leaves none without.
 const CertificateLife = 72 * time.Hour
 
 // Profile says how patient a cluster is.
@@ -29,9 +30,10 @@ type Profile string
 const (
 	// Normal keeps kubeadm's own defaults.
 	Normal Profile = ""
-	// Slow is for machines that are tens of times slower than real ones, such as emulated ones. It waits longer, uses ECDSA P-256 for the certificates
-	// that kubeadm makes, lets etcd miss more heartbeats, takes more memory for less work, and runs the controllers without leader election: with a second
-	// control plane two of each would act at once. It is meant for tests.
+	// Slow is for machines that are tens of times slower than real ones, such as emulated ones. It waits longer, uses ECDSA
+	// P-256 for the certificates that kubeadm makes, lets etcd miss more heartbeats, takes more memory for less work, and runs
+	// the controllers without leader election: with a second control plane two of each would act at once. It is meant for
+	// tests.
 	Slow Profile = "slow"
 )
 
@@ -81,8 +83,9 @@ func (p Params) check() error {
 	return nil
 }
 
-// InitDocuments writes what kubeadm init reads: an InitConfiguration, a ClusterConfiguration (kubeadm.k8s.io/v1beta4) and a KubeletConfiguration, as one
-// YAML stream. It holds no secret: the cluster's keys lie in /etc/kubernetes/pki before kubeadm starts.
+// InitDocuments writes what kubeadm init reads: an InitConfiguration, a ClusterConfiguration (kubeadm.k8s.io/v1beta4) and a
+// KubeletConfiguration, as one YAML stream. It holds no secret: the cluster's keys lie in /etc/kubernetes/pki before kubeadm
+// starts.
 func InitDocuments(p Params) ([]byte, error) {
 	if err := p.check(); err != nil {
 		return nil, err
@@ -146,7 +149,8 @@ func clusterOf(p Params) clusterConfiguration {
 		Networking:           networking{ServiceSubnet: p.ServiceSubnet.String(), PodSubnet: p.PodSubnet.String(), DNSDomain: "cluster.local"},
 		APIServer:            apiServer{CertSANs: p.SANs, ExtraArgs: kubeletVerification()},
 		ControllerManager: component{ExtraArgs: append(signing(), []argument{
-			// kubeadm's own list, without the controller that would approve an administrator's requests before the join service has looked at them.
+			// kubeadm's own list, without the controller that would approve an administrator's requests before the join service
+			// has looked at them.
 			{Name: "controllers", Value: "*,bootstrapsigner,tokencleaner,-certificatesigningrequest-approving-controller"},
 			// kubeadm mounts the default, which is in the read-only /usr.
 			{Name: "flex-volume-plugin-dir", Value: volumePlugins},

@@ -19,8 +19,8 @@ var flagsLine = regexp.MustCompile(`^KUBELET_KUBEADM_ARGS="((?:[^"\\\n]|\\[^\n])
 // pluginsFlag names a folder of programs that the kubelet runs as root.
 var pluginsFlag = regexp.MustCompile(`(?:^|\s)["'\\]*-{1,2}image-credential-provider-bin-dir(?:=|\s+)?(\S*)`)
 
-// CheckFlags refuses a FlagsFile that says more than kubeadm does: an environment may name libraries for the programs that the kubelet starts, and a flag a
-// folder of programs. The verity root's are what they may come from.
+// CheckFlags refuses a FlagsFile that says more than kubeadm does: an environment may name libraries for the programs that the
+// kubelet starts, and a flag a folder of programs. The verity root's are what they may come from.
 func CheckFlags(text []byte) error {
 	if len(text) > maxFlags {
 		return fmt.Errorf("%s: %d bytes: at most %d are read", FlagsFile, len(text), maxFlags)

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzWithControlPlane holds the edit of a stored ClusterConfiguration to what its caller relies on: once it was made, nothing is left to change.
+// FuzzWithControlPlane holds the edit of a stored ClusterConfiguration to what its caller relies on: once it was made, nothing
+// is left to change.
 func FuzzWithControlPlane(f *testing.F) {
 	f.Add([]byte("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\ncontrolPlaneEndpoint: 192.0.2.1:6443\napiServer:\n  certSANs:\n  - a.example.net\n"))
 	f.Add([]byte("apiServer: []\ncontrolPlaneEndpoint: 7\n"))

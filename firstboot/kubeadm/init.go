@@ -13,14 +13,16 @@ const Unit = "hullmark-kubeadm.service"
 // AddonsUnit applies the addons.
 const AddonsUnit = "hullmark-addons.service"
 
-// An API server that has just started, on a busy machine, may not answer within the 34 s that it gives every change: the addons are tried again.
+// An API server that has just started, on a busy machine, may not answer within the 34 s that it gives every change: the addons
+// are tried again.
 const (
 	addonsTries = 5
 	addonsPause = 10 * time.Second
 )
 
-// retryFlag lets kubeadm go on over what an init that did not end has left. Its phases keep what exists: keys, kubeconfig files, etcd's data. The agent
-// sets it only for a disk that recorded such an init, so it never covers for another cluster's remains.
+// retryFlag lets kubeadm go on over what an init that did not end has left. Its phases keep what exists: keys, kubeconfig
+// files, etcd's data. The agent sets it only for a disk that recorded such an init, so it never covers for another cluster's
+// remains.
 const retryFlag = "HULLMARK_KUBEADM_FLAGS=--ignore-preflight-errors=" +
 	"DirAvailable--var-lib-etcd," +
 	"FileAvailable--etc-kubernetes-manifests-kube-apiserver.yaml," +
@@ -36,7 +38,8 @@ const restoredFlag = "HULLMARK_KUBEADM_FLAGS=--ignore-preflight-errors=DirAvaila
 type Work struct {
 	// Documents are kubeadm's, validated before.
 	Documents []byte
-	// Addons are manifests as a YAML stream, applied when the API server answers. A pod network is the least of them: without one no node is Ready.
+	// Addons are manifests as a YAML stream, applied when the API server answers. A pod network is the least of them: without
+	// one no node is Ready.
 	Addons []byte
 	// Retry says that this disk's record tells of an init that did not end.
 	Retry bool
@@ -46,9 +49,9 @@ type Work struct {
 	Report func(Phase)
 }
 
-// Init runs kubeadm init with the documents of w and applies the addons. It returns when both are done; then the API server answers, and the node
-// becomes Ready by itself (WaitReady). When ctx ends, the unit is stopped. Init does not clean up after a failure: the caller records its intent before,
-// and comes back with Retry.
+// Init runs kubeadm init with the documents of w and applies the addons. It returns when both are done; then the API server
+// answers, and the node becomes Ready by itself (WaitReady). When ctx ends, the unit is stopped. Init does not clean up after a
+// failure: the caller records its intent before, and comes back with Retry.
 func Init(ctx context.Context, w Work) error {
 	return withUnits(ctx, func(unit units) error { return initWith(ctx, runDir, w, unit) })
 }

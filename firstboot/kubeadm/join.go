@@ -18,18 +18,19 @@ import (
 // JoinUnit runs kubeadm join.
 const JoinUnit = "hullmark-kubeadm-join.service"
 
-// DiscoveryFile is the kubeconfig that tells kubeadm join where the cluster is and which CA its API server's certificate has to come from. It names no
-// user and holds no secret.
+// DiscoveryFile is the kubeconfig that tells kubeadm join where the cluster is and which CA its API server's certificate has to
+// come from. It names no user and holds no secret.
 const DiscoveryFile = "/etc/kubernetes/discovery.conf"
 
 // pkiDir is where kubeadm keeps authorities, keys and certificates.
 const pkiDir = "/etc/kubernetes/pki"
 
-// JoinRemains are the files and folders that a kubeadm join that did not end may leave, on a worker or a control plane: the kubeconfigs, the
-// authorities and certificates, the static pods, etcd's data, the kubelet's settings, and the keys and certificates that it asked for under a token
-// that is no longer valid. Removed, the disk is as before the join; what the container runtime keeps harms nothing. Most of them make the next join
-// refuse (k8s.io/kubernetes cmd/kubeadm/app/preflight, JoinNodeChecks and InitNodeChecks); data of a member that etcd has forgotten would keep
-// the next one from starting, and an admin.conf would be used in the place of the token.
+// JoinRemains are the files and folders that a kubeadm join that did not end may leave, on a worker or a control plane: the
+// kubeconfigs, the authorities and certificates, the static pods, etcd's data, the kubelet's settings, and the keys and
+// certificates that it asked for under a token that is no longer valid. Removed, the disk is as before the join; what the
+// container runtime keeps harms nothing. Most of them make the next join refuse (k8s.io/kubernetes cmd/kubeadm/app/preflight,
+// JoinNodeChecks and InitNodeChecks); data of a member that etcd has forgotten would keep the next one from starting, and an
+// admin.conf would be used in the place of the token.
 func JoinRemains() []string {
 	return append([]string{
 		"/etc/kubernetes/kubelet.conf", BootstrapFile, DiscoveryFile, "/etc/kubernetes/admin.conf",
@@ -50,8 +51,9 @@ func StaticPods() []string {
 	}
 }
 
-// ControlPlaneFiles are what has to be there before kubeadm makes a machine one more control plane: the authorities and the service accounts' keys, which
-// all control planes share (cmd/kubeadm/app/phases/certs, SharedCertificateExists), and the kubelets' CA, which kubeadm does not know.
+// ControlPlaneFiles are what has to be there before kubeadm makes a machine one more control plane: the authorities and the
+// service accounts' keys, which all control planes share (cmd/kubeadm/app/phases/certs, SharedCertificateExists), and the
+// kubelets' CA, which kubeadm does not know.
 func ControlPlaneFiles() []string {
 	var files []string
 	for _, authority := range []string{"/ca", "/etcd/ca", "/front-proxy-ca"} {
@@ -60,7 +62,8 @@ func ControlPlaneFiles() []string {
 	return append(files, pkiDir+"/sa.key", pkiDir+"/sa.pub", hullmark.KubeletServingCertificate, hullmark.KubeletServingKey, hullmark.KubeletTrustFile)
 }
 
-// JoinWrites reports whether kubeadm join writes a file itself, and so must not find it. Authorities and keys are brought to a control plane alone.
+// JoinWrites reports whether kubeadm join writes a file itself, and so must not find it. Authorities and keys are brought to a
+// control plane alone.
 func JoinWrites(name string, controlPlane bool) bool {
 	if name == DiscoveryFile || controlPlane && strings.HasPrefix(name, pkiDir+"/") {
 		return false
@@ -78,7 +81,8 @@ type JoinParams struct {
 	CA []byte
 	// Token is the bootstrap token ("id.secret") with which the kubelet asks for its first certificate.
 	Token hullmark.Secret
-	// AdvertiseAddress makes the node a control plane: it is the address that its API server and its member of etcd tell others. A worker has none.
+	// AdvertiseAddress makes the node a control plane: it is the address that its API server and its member of etcd tell
+	// others. A worker has none.
 	AdvertiseAddress netip.Addr
 	// Profile is Normal or Slow.
 	Profile Profile
@@ -108,9 +112,9 @@ func (p JoinParams) check() error {
 	return nil
 }
 
-// JoinDocuments writes what kubeadm join reads: a JoinConfiguration (kubeadm.k8s.io/v1beta4), and the content of DiscoveryFile, which it
-// names. The first holds the token: it belongs into memory and RAM disks only. Everything else a joining node takes from the cluster; a control
-// plane finds ControlPlaneFiles in place, so it is given no key to download them.
+// JoinDocuments writes what kubeadm join reads: a JoinConfiguration (kubeadm.k8s.io/v1beta4), and the content of DiscoveryFile,
+// which it names. The first holds the token: it belongs into memory and RAM disks only. Everything else a joining node takes
+// from the cluster; a control plane finds ControlPlaneFiles in place, so it is given no key to download them.
 func JoinDocuments(p JoinParams) (documents, discoveryFile []byte, err error) {
 	if err := p.check(); err != nil {
 		return nil, nil, err
@@ -179,9 +183,9 @@ func discoveryOf(p JoinParams) ([]byte, error) {
 	return text, nil
 }
 
-// Join runs kubeadm join with the documents, validated before. It returns when the kubelet has its certificate; the node becomes Ready by itself
-// (WaitReady). When ctx ends, the unit is stopped. The documents are on a RAM disk while it runs, and gone afterwards. A failed join leaves
-// JoinRemains: the caller records its intent before, and removes them before the next.
+// Join runs kubeadm join with the documents, validated before. It returns when the kubelet has its certificate; the node
+// becomes Ready by itself (WaitReady). When ctx ends, the unit is stopped. The documents are on a RAM disk while it runs, and
+// gone afterwards. A failed join leaves JoinRemains: the caller records its intent before, and removes them before the next.
 func Join(ctx context.Context, documents []byte, report func(Phase)) error {
 	return withUnits(ctx, func(unit units) error { return joinWith(ctx, runDir, documents, report, unit) })
 }

@@ -1,5 +1,6 @@
-// Package kubeadm makes a machine a node of a Kubernetes cluster: it writes kubeadm's documents, lets the real kubeadm judge them before anything
-// changes, runs kubeadm init or kubeadm join as a systemd unit, follows its phases, and waits until the node is Ready.
+// Package kubeadm makes a machine a node of a Kubernetes cluster: it writes kubeadm's documents, lets the real kubeadm judge
+// them before anything changes, runs kubeadm init or kubeadm join as a systemd unit, follows its phases, and waits until the
+// node is Ready.
 package kubeadm
 
 import (
@@ -18,9 +19,10 @@ const Program = "/usr/bin/kubeadm"
 // MaxDocuments is the largest stream of kubeadm documents or of addon manifests that is taken, in bytes.
 const MaxDocuments = 4 << 20
 
-// Validate lets the kubeadm at program judge documents. It changes nothing. Kubeadm's init only warns of unknown fields, its validation refuses them; so
-// this comes first. The error holds kubeadm's own words. Kubeadm wants the file that a JoinConfiguration discovers the cluster by to exist, but
-// DiscoveryFile lies on a disk that is not mounted yet: it is judged under the name of a file that does.
+// Validate lets the kubeadm at program judge documents. It changes nothing. Kubeadm's init only warns of unknown fields, its
+// validation refuses them; so this comes first. The error holds kubeadm's own words. Kubeadm wants the file that a
+// JoinConfiguration discovers the cluster by to exist, but DiscoveryFile lies on a disk that is not mounted yet: it is judged
+// under the name of a file that does.
 func Validate(ctx context.Context, program string, documents []byte) error {
 	if len(documents) > MaxDocuments {
 		return fmt.Errorf("validate kubeadm documents: %d bytes, at most %d are allowed", len(documents), MaxDocuments)
@@ -46,8 +48,8 @@ func Validate(ctx context.Context, program string, documents []byte) error {
 // maxCause is how many lines of kubeadm's output an error repeats.
 const maxCause = 12
 
-// Cause picks out of kubeadm's output what went wrong: its error, the failed checks before it and the lines under it, without the usage that follows; if it names
-// none, its last words.
+// Cause picks out of kubeadm's output what went wrong: its error, the failed checks before it and the lines under it, without
+// the usage that follows; if it names none, its last words.
 func Cause(output string) string {
 	var lines, checks []string
 	for line := range strings.Lines(output) {

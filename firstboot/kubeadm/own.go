@@ -15,8 +15,9 @@ import (
 // signingDuration is the flag that says how long the certificates of kubelets are good for.
 const signingDuration = "cluster-signing-duration"
 
-// CheckDocuments holds an operator's own documents for kubeadm init to what Hullmark relies on: what Kinds says that nobody else sets is as in the documents that
-// InitDocuments writes, and certificates of kubelets live no longer than CertificateLife. The error names the field or the flag.
+// CheckDocuments holds an operator's own documents for kubeadm init to what Hullmark relies on: what Kinds says that nobody
+// else sets is as in the documents that InitDocuments writes, and certificates of kubelets live no longer than CertificateLife.
+// The error names the field or the flag.
 func CheckDocuments(documents []byte) error {
 	ours, err := InitDocuments(Params{
 		NodeName: "example", AdvertiseAddress: netip.AddrFrom4([4]byte{192, 0, 2, 1}),
@@ -165,8 +166,8 @@ func checkDuration(text string) error {
 // argumentPattern is how the flags of Kubernetes' programs and of etcd are named.
 var argumentPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*$`)
 
-// Argument returns the name of an object of a list of flags, as programs read it: an underscore is a hyphen. It refuses what is no flag with a value,
-// and flags that switch an API off: admission policies are of one.
+// Argument returns the name of an object of a list of flags, as programs read it: an underscore is a hyphen. It refuses what is
+// no flag with a value, and flags that switch an API off: admission policies are of one.
 func Argument(argument any) (string, error) {
 	object, _ := argument.(map[string]any)
 	name, _ := object["name"].(string)

@@ -4,8 +4,8 @@ package kubeadm
 type Kind struct {
 	// API is its group and version.
 	API string
-	// Owned are the fields that Hullmark sets, by path, with what the operator can do instead; an empty text means nothing, and that documents of his own
-	// say the same there as ours. An owned field owns all below it.
+	// Owned are the fields that Hullmark sets, by path, with what the operator can do instead; an empty text means nothing, and
+	// that documents of his own say the same there as ours. An owned field owns all below it.
 	Owned map[string]string
 	// Arguments are the flags of programs that Hullmark sets, by the path of their list.
 	Arguments map[string]map[string]string

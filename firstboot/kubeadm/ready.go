@@ -10,10 +10,11 @@ import (
 	"github.com/hullmark/hullmark"
 )
 
-// WaitReady asks the API server, each time pause has passed, until the kubelet that was started in the boot bootID (random(4), boot_id) reports that
-// node is Ready: what an earlier boot reported stands in the API until it is outdated. A control plane (access.Local) is ready when its API server says
-// the same of itself: one that was just started answers before it has all that it serves, and ends if it does not get it. What it waits for is
-// reported when it changes, and is in the error when ctx ends first.
+// WaitReady asks the API server, each time pause has passed, until the kubelet that was started in the boot bootID (random(4),
+// boot_id) reports that node is Ready: what an earlier boot reported stands in the API until it is outdated. A control plane
+// (access.Local) is ready when its API server says the same of itself: one that was just started answers before it has all that
+// it serves, and ends if it does not get it. What it waits for is reported when it changes, and is in the error when ctx ends
+// first.
 func WaitReady(ctx context.Context, access Access, node, bootID string, pause time.Duration, report func(why error)) error {
 	server := api{access: access}
 	defer server.close()
@@ -67,7 +68,8 @@ func (a *api) notReady(ctx context.Context, node, bootID string) error {
 	return errors.New("its kubelet has not reported yet")
 }
 
-// serverNotReady returns nil when the machine's own API server says that it is ready, or what it still lacks. Another machine's is not the node's matter.
+// serverNotReady returns nil when the machine's own API server says that it is ready, or what it still lacks. Another machine's
+// is not the node's matter.
 func (a *api) serverNotReady(ctx context.Context) error {
 	if !a.access.Local {
 		return nil
@@ -83,8 +85,8 @@ type DiskRecord struct {
 	Committed uint64 `json:"committed"`
 }
 
-// ReadDiskRecord returns the record of a machine's disk from the cluster's objects: the join service keeps a machine as JSON in the ConfigMap
-// node.<identity> of the namespace hullmark, under the key machine. A machine without a record is an error.
+// ReadDiskRecord returns the record of a machine's disk from the cluster's objects: the join service keeps a machine as JSON in
+// the ConfigMap node.<identity> of the namespace hullmark, under the key machine. A machine without a record is an error.
 func ReadDiskRecord(ctx context.Context, access Access, node hullmark.NodeID) (DiskRecord, error) {
 	server := api{access: access}
 	defer server.close()

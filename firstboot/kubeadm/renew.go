@@ -27,15 +27,16 @@ import (
 // RenewUnit lets kubeadm make the certificates and kubeconfigs that a control plane lacks.
 const RenewUnit = "hullmark-kubeadm-renew.service"
 
-// RenewFile holds, on the state disk, the documents of a renewal from before the first old file is removed until the last new one is there: what is in the
-// old ones cannot be found again after that. It holds no secret.
+// RenewFile holds, on the state disk, the documents of a renewal from before the first old file is removed until the last new
+// one is there: what is in the old ones cannot be found again after that. It holds no secret.
 const RenewFile = "/etc/kubernetes/renew.yaml"
 
-// renewBefore is how long before its end a certificate is made anew, and so how long a control plane may go without a boot: kubeadm's are good for a year
-// (cmd/kubeadm/app/constants, CertificateValidityPeriod).
+// renewBefore is how long before its end a certificate is made anew, and so how long a control plane may go without a boot:
+// kubeadm's are good for a year (cmd/kubeadm/app/constants, CertificateValidityPeriod).
 const renewBefore = 240 * 24 * time.Hour
 
-// EndsSoon is how long before its end a control plane's certificate is worth a warning: no control plane that boots as often as it should has such a one.
+// EndsSoon is how long before its end a control plane's certificate is worth a warning: no control plane that boots as often as
+// it should has such a one.
 const EndsSoon = 120 * 24 * time.Hour
 
 const (
@@ -74,7 +75,8 @@ type Renewal struct {
 
 var versionLine = regexp.MustCompile(`(?m)^kubernetesVersion: .*$`)
 
-// Interrupted returns the documents of a renewal that did not end, for the release of this image, or none. The files that it made anew may be gone or torn.
+// Interrupted returns the documents of a renewal that did not end, for the release of this image, or none. The files that it
+// made anew may be gone or torn.
 func (r Renewal) Interrupted() ([]byte, error) {
 	documents, err := r.Read(RenewFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,9 +88,9 @@ func (r Renewal) Interrupted() ([]byte, error) {
 	return versionLine.ReplaceAll(documents, []byte("kubernetesVersion: "+Version)), nil
 }
 
-// Plan returns the documents with which kubeadm makes the node's certificates and kubeconfigs anew, and why that is due: a certificate ends soon, or
-// the API server's lacks a name, or admin.conf leads elsewhere. It returns none if all is well. Names that the old certificates are for, the
-// new ones are for, too.
+// Plan returns the documents with which kubeadm makes the node's certificates and kubeconfigs anew, and why that is due: a
+// certificate ends soon, or the API server's lacks a name, or admin.conf leads elsewhere. It returns none if all is well. Names
+// that the old certificates are for, the new ones are for, too.
 func (r Renewal) Plan() (documents []byte, why string, err error) {
 	if documents, why, err = r.plan(); err != nil {
 		return nil, "", fmt.Errorf("renew certificates: %w", err)
@@ -118,8 +120,9 @@ func (r Renewal) plan() (documents []byte, why string, err error) {
 	return documents, why, err
 }
 
-// KubeletEnded reports that the kubelet's client certificate has ended, or is about to, or cannot be read, so that KubeletIdentity has to be made anew, too. One that kubeadm
-// has just made is in kubelet.conf alone, and the kubelet exchanges it when it starts.
+// KubeletEnded reports that the kubelet's client certificate has ended, or is about to, or cannot be read, so that
+// KubeletIdentity has to be made anew, too. One that kubeadm has just made is in kubelet.conf alone, and the kubelet exchanges
+// it when it starts.
 func (r Renewal) KubeletEnded() bool {
 	text, err := r.Read(ClientCertificate)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -254,7 +257,8 @@ func (r Renewal) documents(old map[string]*x509.Certificate) ([]byte, error) {
 		})
 }
 
-// domainOf returns the cluster's domain, which kubeadm makes the end of one of the API server's names; without that name it is kubeadm's default.
+// domainOf returns the cluster's domain, which kubeadm makes the end of one of the API server's names; without that name it is
+// kubeadm's default.
 func domainOf(apiServer *x509.Certificate) string {
 	for _, name := range apiServer.DNSNames {
 		if domain, ok := strings.CutPrefix(name, "kubernetes.default.svc."); ok {

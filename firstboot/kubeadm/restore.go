@@ -45,8 +45,9 @@ func (r Restoration) Check() error {
 	return err
 }
 
-// Restore makes EtcdData, which must not exist, out of SnapshotFile: a new etcd of one member, with another cluster ID than any before, so that no old
-// member takes it for its own. When ctx ends, the unit is stopped. What a failure leaves of EtcdData is no use: the caller removes it.
+// Restore makes EtcdData, which must not exist, out of SnapshotFile: a new etcd of one member, with another cluster ID than any
+// before, so that no old member takes it for its own. When ctx ends, the unit is stopped. What a failure leaves of EtcdData is
+// no use: the caller removes it.
 func Restore(ctx context.Context, r Restoration) error {
 	return withUnits(ctx, func(unit units) error { return restoreWith(ctx, runDir, r, unit) })
 }

@@ -15,8 +15,8 @@ import (
 // hullmark-etcd-restore.service name the same files.
 const runDir = "/run/hullmark/kubeadm"
 
-// run writes the units' input to dir, which no other user can read, calls do, which runs them, and reports what kubeadm says it does. Afterwards nothing of it
-// is left: input and output hold tokens.
+// run writes the units' input to dir, which no other user can read, calls do, which runs them, and reports what kubeadm says it
+// does. Afterwards nothing of it is left: input and output hold tokens.
 func run(ctx context.Context, dir string, files map[string][]byte, report func(Phase), do func(context.Context) error) error {
 	if err := writeInput(dir, files); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))

@@ -43,7 +43,8 @@ func serverOf(kubeconfig []byte) (string, error) {
 	return server, nil
 }
 
-// WithEndpoint returns a kubeconfig that names the API server at HOST:PORT, and is as before in all else. It reports whether it named another one.
+// WithEndpoint returns a kubeconfig that names the API server at HOST:PORT, and is as before in all else. It reports whether it
+// named another one.
 func WithEndpoint(kubeconfig []byte, endpoint string) (changed []byte, differs bool, err error) {
 	config, cluster, err := clusterIn(kubeconfig)
 	if err != nil {
@@ -77,7 +78,8 @@ func Serves(ctx context.Context, access Access, address string) error {
 	return err
 }
 
-// ServerCertificate returns the certificate that the API server at an address shows. It has to come from the CA, in PEM, and be for the name that all have.
+// ServerCertificate returns the certificate that the API server at an address shows. It has to come from the CA, in PEM, and be
+// for the name that all have.
 func ServerCertificate(ctx context.Context, ca []byte, address string) (*x509.Certificate, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
@@ -86,7 +88,8 @@ func ServerCertificate(ctx context.Context, ca []byte, address string) (*x509.Ce
 	return show(ctx, roots, address, serverName)
 }
 
-// KubeletCertificate returns the certificate that the kubelet of a Node shows at an address. It has to come from the CA, in PEM, and be for the Node's name.
+// KubeletCertificate returns the certificate that the kubelet of a Node shows at an address. It has to come from the CA, in
+// PEM, and be for the Node's name.
 func KubeletCertificate(ctx context.Context, ca []byte, node, address string) (*x509.Certificate, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
@@ -107,8 +110,8 @@ func show(ctx context.Context, roots *x509.CertPool, address, name string) (*x50
 	return shown, connection.Close()
 }
 
-// Answers returns nil if the API server that access leads to, with a certificate of the CA that it trusts, says that it is ready. It is asked without a certificate: one that has ended
-// would be refused (system:public-info-viewer lets everybody ask).
+// Answers returns nil if the API server that access leads to, with a certificate of the CA that it trusts, says that it is
+// ready. It is asked without a certificate: one that has ended would be refused (system:public-info-viewer lets everybody ask).
 func Answers(ctx context.Context, access Access) error {
 	c, err := access.kubeconfig()
 	if err != nil {

@@ -7,9 +7,10 @@ func kubeletVerification() []argument {
 	return []argument{{Name: "kubelet-certificate-authority", Value: hullmark.KubeletTrustFile}}
 }
 
-// signing gives each of the controller manager's signers its own CA, and one to kubelets' serving certificates that no client of an API server trusts: a node's
-// addresses are in them, as its host named them. kubeadm's one pair for all is emptied, which is refused beside the others; the signer
-// kubernetes.io/legacy-unknown, whose certificates may serve for anything, is left without (cmd/kube-controller-manager/app, anySpecificFilesSet).
+// signing gives each of the controller manager's signers its own CA, and one to kubelets' serving certificates that no client
+// of an API server trusts: a node's addresses are in them, as its host named them. kubeadm's one pair for all is emptied, which
+// is refused beside the others; the signer kubernetes.io/legacy-unknown, whose certificates may serve for anything, is left
+// without (cmd/kube-controller-manager/app, anySpecificFilesSet).
 func signing() []argument {
 	ca, key := pkiDir+"/ca.crt", pkiDir+"/ca.key"
 	return []argument{

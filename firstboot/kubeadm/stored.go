@@ -15,7 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Stored is what kubeadm keeps in the cluster of the documents that it was given, with every default written out: for later control planes and kubelets.
+// Stored is what kubeadm keeps in the cluster of the documents that it was given, with every default written out: for later
+// control planes and kubelets.
 type Stored struct {
 	// ClusterConfiguration and KubeletConfiguration are YAML.
 	ClusterConfiguration, KubeletConfiguration []byte
@@ -139,8 +140,8 @@ func attached(said string) []string {
 	return objects
 }
 
-// WithControlPlane returns a stored ClusterConfiguration that names a control plane's endpoint and these names, and is as before in all else: names that it
-// had stay. It reports whether it was another one.
+// WithControlPlane returns a stored ClusterConfiguration that names a control plane's endpoint and these names, and is as
+// before in all else: names that it had stay. It reports whether it was another one.
 func WithControlPlane(clusterConfiguration []byte, endpoint string, names []string) (changed []byte, differs bool, err error) {
 	var config map[string]any
 	if err := yaml.Unmarshal(clusterConfiguration, &config); err != nil {

@@ -1,7 +1,8 @@
 package kubeadm
 
-// The parts of kubeadm's and the kubelet's configuration that InitDocuments and JoinDocuments set. Field by field they are those of kubeadm.k8s.io/v1beta4 and
-// kubelet.config.k8s.io/v1beta1; importing the originals would link Kubernetes into the agent.
+// The parts of kubeadm's and the kubelet's configuration that InitDocuments and JoinDocuments set. Field by field they are
+// those of kubeadm.k8s.io/v1beta4 and kubelet.config.k8s.io/v1beta1; importing the originals would link Kubernetes into the
+// agent.
 
 const (
 	kubeadmAPI = "kubeadm.k8s.io/v1beta4"

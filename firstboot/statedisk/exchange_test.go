@@ -104,7 +104,8 @@ func TestReadRequestRefuses(t *testing.T) {
 	}
 }
 
-// FuzzReadRequest holds the helper's reader to what it does with a request: a grant comes with a key, and with nothing but an order to open.
+// FuzzReadRequest holds the helper's reader to what it does with a request: a grant comes with a key, and with nothing but an
+// order to open.
 func FuzzReadRequest(f *testing.F) {
 	key := string(bytes.Repeat([]byte{7}, keySize))
 	f.Add([]byte(`{"op":"probe","disk":{"serial":"state"}}` + "\n"))

@@ -37,8 +37,8 @@ const manifestKeyInfo = "hullmark/v1/manifest\x00"
 // LastBoot names the note in which the helper keeps when the disk was last opened, in RFC 3339.
 const LastBoot = "agent/last-boot"
 
-// Manifest is one state of a disk: how recent it is, and all that a node believes of its own disk before anybody else tells it. It is stored
-// whole, so that an old file can only come back with the old epoch. The epoch is authenticated, and in no key.
+// Manifest is one state of a disk: how recent it is, and all that a node believes of its own disk before anybody else tells it.
+// It is stored whole, so that an old file can only come back with the old epoch. The epoch is authenticated, and in no key.
 type Manifest struct {
 	Disk  hullmark.UUID
 	Epoch uint64
@@ -187,7 +187,8 @@ func readRegular(root *os.Root, name string) ([]byte, error) {
 	return b, err
 }
 
-// WriteManifest replaces the manifest of the mounted disk. After a cut there is the old one or the new one, and once it returns the new one.
+// WriteManifest replaces the manifest of the mounted disk. After a cut there is the old one or the new one, and once it returns
+// the new one.
 func WriteManifest(root *os.Root, key hullmark.Secret, m Manifest) (MAC, error) {
 	b, err := m.Encode(key)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package agenttest is what stands around the agent: twins of its state disk, of systemd and of Kubernetes. Each remembers what was asked of it, for whoever
-// looks once the agent has ended or said that it is done.
+// Package agenttest is what stands around the agent: twins of its state disk, of systemd and of Kubernetes. Each remembers what
+// was asked of it, for whoever looks once the agent has ended or said that it is done.
 package agenttest
 
 import (

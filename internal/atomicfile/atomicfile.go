@@ -1,8 +1,10 @@
-// Package atomicfile writes whole files and folders: whoever reads, and whoever starts after a cut of the power, finds the earlier content or the new one, and nothing between.
+// Package atomicfile writes whole files and folders: whoever reads, and whoever starts after a cut of the power, finds the
+// earlier content or the new one, and nothing between.
 //
-// What is written is collected in a temporary beside its name (".NAME.new"), which is made exclusively and with mode 0600, so that nothing is ever written through a
-// link. It is synced and closed before it gets its name, and the folder is synced after. On an error the temporary is removed, and what had the name keeps it.
-// Of several that write one name, in this process or others, one waits for the other; what a killed one left is removed by the next.
+// What is written is collected in a temporary beside its name (".NAME.new"), which is made exclusively and with mode 0600, so
+// that nothing is ever written through a link. It is synced and closed before it gets its name, and the folder is synced after.
+// On an error the temporary is removed, and what had the name keeps it. Of several that write one name, in this process or
+// others, one waits for the other; what a killed one left is removed by the next.
 package atomicfile
 
 import (
@@ -20,8 +22,8 @@ type Options struct {
 	Mode fs.FileMode
 	// New refuses a name that something has already; the error wraps fs.ErrExist.
 	New bool
-	// Check is asked when all is written and stored, before the file gets its name; an error keeps the earlier file. It may be nil. Nobody else
-	// who writes this name by this package does so between its answer and the new name.
+	// Check is asked when all is written and stored, before the file gets its name; an error keeps the earlier file. It may be
+	// nil. Nobody else who writes this name by this package does so between its answer and the new name.
 	Check func() error
 }
 
@@ -90,7 +92,8 @@ func (p place) stream(o Options, fill func(*os.File) error) error {
 	return p.explain(p.syncFolder())
 }
 
-// fill has the file written, stored and closed. What is closed is a second descriptor: the first one holds the name until the file has its own.
+// fill has the file written, stored and closed. What is closed is a second descriptor: the first one holds the name until the
+// file has its own.
 func (p place) fill(held *os.File, mode fs.FileMode, fill func(*os.File) error) error {
 	fd, err := unix.FcntlInt(held.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Folder makes the folder at path of what fill writes into an empty one beside it, which others cannot open. What has the name already must be an empty folder. If the way
-// to the folder leads elsewhere after fill, the error says so: what was written is not here.
+// Folder makes the folder at path of what fill writes into an empty one beside it, which others cannot open. What has the name
+// already must be an empty folder. If the way to the folder leads elsewhere after fill, the error says so: what was written is
+// not here.
 func Folder(path string, mode fs.FileMode, fill func(dir string) error) error {
 	p, err := at(path)
 	if err != nil {
@@ -76,8 +77,9 @@ func syncAll(root *os.Root) error {
 	return errors.Join(err, group.Wait())
 }
 
-// Move gives a finished file another name on the same file system: for what a program wrote that knows nothing of this package, and where several files must be whole
-// before one has its name. What is no regular file is refused. On an error from is still there, and its owner removes it.
+// Move gives a finished file another name on the same file system: for what a program wrote that knows nothing of this package,
+// and where several files must be whole before one has its name. What is no regular file is refused. On an error from is still
+// there, and its owner removes it.
 func Move(from, to string) error {
 	p, err := at(to)
 	if err != nil {

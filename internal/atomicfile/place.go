@@ -123,7 +123,8 @@ func (p place) removeLeft() error {
 	return p.dir.RemoveAll(p.hidden())
 }
 
-// hold waits until nobody else holds f, and tells whether f has the temporary's name by then. Where a file system has no locks, nobody waits.
+// hold waits until nobody else holds f, and tells whether f has the temporary's name by then. Where a file system has no locks,
+// nobody waits.
 func (p place) hold(f *os.File) (bool, error) {
 	if err := lock(f, unix.LOCK_EX); err != nil {
 		return false, err

@@ -16,8 +16,9 @@ var ErrUseless = errors.New("what came was removed")
 // Part returns where Resume collects the file at path.
 func Part(path string) string { return path + ".part" }
 
-// Resume is Stream for what may take several attempts: fill finds in the file what earlier ones left (Part), and what it leaves stays there when it fails. A part
-// that is a link, has a second name, or belongs to another user is refused: what is written would go elsewhere, or change after it was checked.
+// Resume is Stream for what may take several attempts: fill finds in the file what earlier ones left (Part), and what it leaves
+// stays there when it fails. A part that is a link, has a second name, or belongs to another user is refused: what is written
+// would go elsewhere, or change after it was checked.
 func Resume(path string, mode fs.FileMode, fill func(*os.File) error) error {
 	p, err := at(path)
 	if err != nil {

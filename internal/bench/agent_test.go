@@ -15,8 +15,8 @@ import (
 // ownTime is what the agent may take between the network and kubeadm.
 const ownTime = 200 * time.Millisecond
 
-// BenchmarkAgent lets an agent join at a service, as a worker and as a control plane, and reports what of the time until kubeadm starts was its own: all but
-// what it waits for its TPM, the disk helper, the network and other programs.
+// BenchmarkAgent lets an agent join at a service, as a worker and as a control plane, and reports what of the time until
+// kubeadm starts was its own: all but what it waits for its TPM, the disk helper, the network and other programs.
 func BenchmarkAgent(b *testing.B) {
 	for _, role := range []hullmark.Role{hullmark.Worker, hullmark.ControlPlane} {
 		own := make([]time.Duration, 5)

@@ -140,7 +140,8 @@ func newPeer(b *testing.B, c *cluster.Cluster) *peer.Peer {
 	return &peer.Peer{AuthInfo: credentials.TLSInfo{State: server.ConnectionState()}}
 }
 
-// load lets all machines ask, each once in every interval and as soon as it can if that has passed. A ticket's time counts from when it was to be asked for.
+// load lets all machines ask, each once in every interval and as soon as it can if that has passed. A ticket's time counts from
+// when it was to be asked for.
 func (d *desk) load(b *testing.B, interval time.Duration) waits {
 	b.Helper()
 	runtime.GC() // What was left by others is not this one's.

@@ -14,8 +14,8 @@ import (
 // lockFile is the repository's lock; it marks the root of the checkout.
 const lockFile = "hullmark.lock"
 
-// Options returns the options of a silent build from the checkout that the test is of, with the machine's own cache and mirrors, and the lock that they
-// name. What is built goes to a folder that is gone when the test ends.
+// Options returns the options of a silent build from the checkout that the test is of, with the machine's own cache and
+// mirrors, and the lock that they name. What is built goes to a folder that is gone when the test ends.
 func Options(t testing.TB) (build.Options, lock.Lock) {
 	t.Helper()
 	store, err := cache.Open()
@@ -31,7 +31,8 @@ func Options(t testing.TB) (build.Options, lock.Lock) {
 	return o, l
 }
 
-// Tools returns the folder of the lock's tools tree. It comes from the machine's cache; if it is not there, its packages are fetched and unpacked.
+// Tools returns the folder of the lock's tools tree. It comes from the machine's cache; if it is not there, its packages are
+// fetched and unpacked.
 func Tools(t testing.TB) string {
 	t.Helper()
 	o, l := Options(t)

@@ -1,4 +1,5 @@
-// Package cache keeps downloads and finished build steps between runs, outside the checkout, under names made of their content or of what they were made from.
+// Package cache keeps downloads and finished build steps between runs, outside the checkout, under names made of their content
+// or of what they were made from.
 package cache
 
 import (
@@ -46,9 +47,9 @@ func Open() (Store, error) {
 	return Store{Root: d}, err
 }
 
-// Step returns the folder kept as kind/key, and makes it with fill if it is not there yet. Fill writes into an empty folder that gets its final name
-// only when fill succeeded, so a folder that exists is whole; one that is no longer what fill made, by the hash of its files, is made anew. Of two processes
-// that want the same folder one waits for the other.
+// Step returns the folder kept as kind/key, and makes it with fill if it is not there yet. Fill writes into an empty folder
+// that gets its final name only when fill succeeded, so a folder that exists is whole; one that is no longer what fill made, by
+// the hash of its files, is made anew. Of two processes that want the same folder one waits for the other.
 func (s Store) Step(kind, key string, fill func(dir string) error) (dir string, hit bool, err error) {
 	dir = filepath.Join(s.Root, kind, key)
 	unlock, err := s.lock(kind, key)
@@ -204,8 +205,9 @@ func (s Store) lock(kind, key string) (unlock func(), err error) {
 // ErrContent says that bytes were received, but not those that were asked for.
 var ErrContent = errors.New("other content than asked for")
 
-// Blob returns the path of the bytes whose SHA-256 is sum (64 lower-case hex digits), and gets them with fetch if they are not there yet, or are others by now.
-// Whatever fetch writes is kept only if it hashes to sum; otherwise the error wraps ErrContent and names the hash that was found.
+// Blob returns the path of the bytes whose SHA-256 is sum (64 lower-case hex digits), and gets them with fetch if they are not
+// there yet, or are others by now. Whatever fetch writes is kept only if it hashes to sum; otherwise the error wraps ErrContent
+// and names the hash that was found.
 func (s Store) Blob(sum string, fetch func(io.Writer) error) (string, error) {
 	path := s.BlobPath(sum)
 	if got, err := HashFile(path); err == nil && got == sum {

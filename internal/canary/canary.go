@@ -1,4 +1,5 @@
-// Package canary looks for known secrets where they must not be: in files, in what programs print, in the arguments and the environment of processes.
+// Package canary looks for known secrets where they must not be: in files, in what programs print, in the arguments and the
+// environment of processes.
 package canary
 
 import (
@@ -15,7 +16,8 @@ import (
 	"github.com/hullmark/hullmark/cluster"
 )
 
-// A secret is looked for piece by piece, since what leaks may be a part of it, or have a line's end in it: so many bytes, each time so many bytes further.
+// A secret is looked for piece by piece, since what leaks may be a part of it, or have a line's end in it: so many bytes, each
+// time so many bytes further.
 const pieceSize, stride = 16, 8
 
 // Secrets are what is looked for, by the names that findings give them.

@@ -66,8 +66,8 @@ func recipe(t *testing.T) (command string, variables map[string]string) {
 	return command, job.Env
 }
 
-// container runs a command as a container's root: a file system of its own over this machine's, without what the machine's users have; its own
-// processes and names; no rights but those that Docker leaves to root.
+// container runs a command as a container's root: a file system of its own over this machine's, without what the machine's
+// users have; its own processes and names; no rights but those that Docker leaves to root.
 const container = `
 set -euo pipefail
 mount -t tmpfs -o mode=0755 tmpfs "$ROOM"
@@ -100,9 +100,9 @@ exec setpriv --inh-caps -all --bounding-set -all,+chown,+dac_override,+fowner,+f
     env --chdir /home/source "$COMMAND"
 `
 
-// The pipeline of docs/ci.md, from a clean clone, by an ordinary user of a container. Packages, Go modules, the tools tree and compiled objects are those that
-// the machine has; root tree and image are made anew. Two things are shortened: the Kubernetes bundle is left out, and so is reproduce, which takes
-// half an hour and has tests of its own.
+// The pipeline of docs/ci.md, from a clean clone, by an ordinary user of a container. Packages, Go modules, the tools tree and
+// compiled objects are those that the machine has; root tree and image are made anew. Two things are shortened: the Kubernetes
+// bundle is left out, and so is reproduce, which takes half an hour and has tests of its own.
 func TestCIRecipe(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("it takes root to make a container here: sudo go test -tags long -run TestCIRecipe ./internal/e2e")

@@ -16,9 +16,10 @@ var readyLine = regexp.MustCompile(`(?m)^(\S+) is Ready: node uid ([0-9a-f-]{36}
 // podLine is a line of `kubectl get pods -o wide`: name, readiness, state, restarts and age, address, node.
 var podLine = regexp.MustCompile(`(?m)^(answer|asker)\S*\s+(\d/\d)\s+(\S+)\s.*\s10\.244\.\d+\.\d+\s+(\S+)\s+<none>`)
 
-// The life of a cluster in two virtual machines. A control plane shows the predicted registers and becomes Ready; a worker joins
-// by itself, comes back by itself, and follows its control plane after a power cut: each time as the same node. A pod of it is reached
-// through a service from the other node each time. With an empty disk the worker joins anew, as another Node. The state disks then show none of the secrets that they hold.
+// The life of a cluster in two virtual machines. A control plane shows the predicted registers and becomes Ready; a worker
+// joins by itself, comes back by itself, and follows its control plane after a power cut: each time as the same node. A pod of
+// it is reached through a service from the other node each time. With an empty disk the worker joins anew, as another Node. The
+// state disks then show none of the secrets that they hold.
 func TestCluster(t *testing.T) {
 	b := bench{out: filepath.Join(source(t), "out"), dir: filepath.Join(source(t), "out", "demo-cluster")}
 	t.Cleanup(func() { b.keepLogs(t) })

@@ -94,8 +94,8 @@ func (b bench) comesBack(t *testing.T, uid string, h *hunt) kept {
 	return backup
 }
 
-// awaitAPI waits until the API server is ready from here, too. It was when the node became Ready, and may end once more on a machine whose processors are
-// taken from it for long. If it never is, the node's journal says why.
+// awaitAPI waits until the API server is ready from here, too. It was when the node became Ready, and may end once more on a
+// machine whose processors are taken from it for long. If it never is, the node's journal says why.
 func (b bench) awaitAPI(t *testing.T, logs []string) {
 	t.Helper()
 	const patience = 5 * time.Minute

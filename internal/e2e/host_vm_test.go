@@ -36,8 +36,8 @@ var credentialsOfTheHost = []struct {
 	}},
 }
 
-// A machine that boots takes no credential from its host. The same image with a command line that lets it does, which is another measurement: so the
-// test would see an import.
+// A machine that boots takes no credential from its host. The same image with a command line that lets it does, which is
+// another measurement: so the test would see an import.
 func TestVMImportsNoCredential(t *testing.T) {
 	b := newBench(t)
 	config := b.newCluster(t, "cluster")
@@ -68,7 +68,8 @@ func TestVMImportsNoCredential(t *testing.T) {
 	}
 }
 
-// Another release's root, with its own hash tree, under its own GUIDs, beside our kernel image: the machine stops. With its own kernel image it starts.
+// Another release's root, with its own hash tree, under its own GUIDs, beside our kernel image: the machine stops. With its own
+// kernel image it starts.
 func TestVMRefusesAnotherReleasesRoot(t *testing.T) {
 	b := newBench(t)
 	other := b.otherRelease(t)
@@ -172,8 +173,8 @@ func tableOf(t *testing.T, raw []byte) *gpt.Table {
 	return table
 }
 
-// processes looks at the arguments and the environment of every process inside the machine that runs, by a pod that sees them all. What is planted
-// in its own environment is the only find.
+// processes looks at the arguments and the environment of every process inside the machine that runs, by a pod that sees them
+// all. What is planted in its own environment is the only find.
 func (h *hunt) processes(t *testing.T) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "processes")

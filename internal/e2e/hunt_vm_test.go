@@ -15,7 +15,8 @@ import (
 	"github.com/hullmark/hullmark/internal/canary"
 )
 
-// hunt looks for the demo's keys wherever its machine, the commands and the cluster leave something. They are random, so that each find is one.
+// hunt looks for the demo's keys wherever its machine, the commands and the cluster leave something. They are random, so that
+// each find is one.
 type hunt struct {
 	bench   bench
 	search  *canary.Search

@@ -61,8 +61,9 @@ type moment struct {
 	within time.Duration
 }
 
-// Machines of a cluster lose their power, and with it what they had not flushed: at random moments and at steps of their first boot, their join and their reboots.
-// Each comes back as the node that it was, or becomes the one that it was to be, without anything but the operator's ordinary init and recover.
+// Machines of a cluster lose their power, and with it what they had not flushed: at random moments and at steps of their first
+// boot, their join and their reboots. Each comes back as the node that it was, or becomes the one that it was to be, without
+// anything but the operator's ordinary init and recover.
 func TestPowerCuts(t *testing.T) {
 	if *powerRuns < 3 {
 		t.Fatal("-n: want at least 3 runs: an init, a join, and a recovery")
@@ -249,7 +250,8 @@ func (s *site) rebootRun(t *testing.T, i int) {
 	s.run(t, "reboot", s.worker, cuts, func(context.Context) error { return nil })
 }
 
-// recoverRun cuts the control plane's power while objects are made, and again in the boot after that. What the API server has acknowledged is there afterwards.
+// recoverRun cuts the control plane's power while objects are made, and again in the boot after that. What the API server has
+// acknowledged is there afterwards.
 func (s *site) recoverRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	acknowledged := make(chan []string)
@@ -289,7 +291,8 @@ func (s *site) recoverRun(t *testing.T) {
 	}
 }
 
-// run takes a machine to Ready through cuts: each of them ends a boot, the first of which may be one that was Ready before. Each boot has what its operator does.
+// run takes a machine to Ready through cuts: each of them ends a boot, the first of which may be one that was Ready before.
+// Each boot has what its operator does.
 func (s *site) run(t *testing.T, what string, p *powered, cuts []moment, operator func(context.Context) error) {
 	t.Helper()
 	began := time.Now()

@@ -16,8 +16,8 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// TestVMSecureBoot signs a disk with keys that the program made. Firmware that has them starts it, and measures what was predicted; firmware with
-// others' keys refuses it, and a disk without a signature is refused by both.
+// TestVMSecureBoot signs a disk with keys that the program made. Firmware that has them starts it, and measures what was
+// predicted; firmware with others' keys refuses it, and a disk without a signature is refused by both.
 func TestVMSecureBoot(t *testing.T) {
 	b := newBench(t)
 	keys, others := b.newKeys(t, "keys"), b.newKeys(t, "others")

@@ -19,10 +19,12 @@ type choice struct {
 	do    func()
 }
 
-// choices are the events that may come next: those that need no fault first, and the first of them is what happens if the world is left alone.
+// choices are the events that may come next: those that need no fault first, and the first of them is what happens if the world
+// is left alone.
 //
-// Where the order of two events makes no difference, one order is enough: what a machine does alone, with its disk, comes before what others do, and may be
-// cut off before or after. An exchange whose node is gone ends at once, unless it falls behind: then it goes on at any time.
+// Where the order of two events makes no difference, one order is enough: what a machine does alone, with its disk, comes
+// before what others do, and may be cut off before or after. An exchange whose node is gone ends at once, unless it falls
+// behind: then it goes on at any time.
 func (r *run) choices() []choice {
 	for _, p := range r.procs {
 		if p.kind == "service" && p.transit.nodeGone && !p.slow {
@@ -173,7 +175,8 @@ func (r *run) unopened(i int) bool {
 	return m.mode == off || m.mode == waiting && !m.past || m.mode == running && p != nil && (p.op == "probe" || p.op == "open" || p.op == "dial")
 }
 
-// idle reports whether a machine is Ready and its agent does nothing: its disk stands still, and its host may copy it, or put older blocks under it.
+// idle reports whether a machine is Ready and its agent does nothing: its disk stands still, and its host may copy it, or put
+// older blocks under it.
 func (r *run) idle(i int) bool {
 	return r.w.machines[i].mode == ready && r.of("agent", i) == nil && r.site.goesOn
 }
@@ -244,7 +247,8 @@ func (r *run) repairs(i int) []choice {
 	return []choice{{text: fmt.Sprintf("machine %d gets its newest disk, %d, back", i, best), do: func() { r.attach(i, best) }}}
 }
 
-// newest returns the disk that an honest host gives a machine: the one that its node was on last, else the one that it began with, else an empty one.
+// newest returns the disk that an honest host gives a machine: the one that its node was on last, else the one that it began
+// with, else an empty one.
 func (r *run) newest(i int) int {
 	record, _, err := r.w.records.Load(context.Background(), r.site.nodes[i])
 	must(err)

@@ -78,7 +78,8 @@ func doubles() []edit {
 		edit{registers, "\t\"github.com/hullmark/hullmark/attest\"\n", "\t\"github.com/hullmark/hullmark/attest\"\n\t" + seamImport})
 }
 
-// apply returns the edited files below root by their names. An old text that is not there once is an error: the code has moved on, and the edit has to follow.
+// apply returns the edited files below root by their names. An old text that is not there once is an error: the code has moved
+// on, and the edit has to follow.
 func apply(root string, edits ...edit) (map[string]string, error) {
 	files := map[string]string{}
 	for _, e := range edits {

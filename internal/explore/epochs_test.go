@@ -17,7 +17,8 @@ import (
 
 // A node that is Ready, and asks for its disk's next number.
 
-// ask lets the agent of a machine that is Ready ask once. It is another run of it in the same boot, which takes up what the one before left on the RAM disk.
+// ask lets the agent of a machine that is Ready ask once. It is another run of it in the same boot, which takes up what the one
+// before left on the RAM disk.
 func (r *run) ask(machine int) {
 	m, at := &r.w.machines[machine], r.site.places[machine]
 	d := &r.w.disks[m.disk]

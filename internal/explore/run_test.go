@@ -23,7 +23,8 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 )
 
-// proc is a process of the world: a boot's agent, an exchange of a replica, or a workload. It runs until its next step, where it parks; only one runs at a time.
+// proc is a process of the world: a boot's agent, an exchange of a replica, or a workload. It runs until its next step, where
+// it parks; only one runs at a time.
 type proc struct {
 	kind             string
 	machine, replica int
@@ -80,7 +81,8 @@ type run struct {
 
 const dead = "dead"
 
-// step parks the process that runs until it is its turn, and returns what came of it: one of the options, or "" if there is nothing but that.
+// step parks the process that runs until it is its turn, and returns what came of it: one of the options, or "" if there is
+// nothing but that.
 func (r *run) step(op, options string, more ...func() []string) string {
 	p := r.cur
 	if p.dead {
@@ -259,7 +261,8 @@ func (r *run) Pause(ctx context.Context, kept, wasReady bool) {
 	p.cancel()
 }
 
-// otherReplica reports whether a machine was refused because of a replica's old keys, while another has the newest: it dials them in any order, and meets that one in time.
+// otherReplica reports whether a machine was refused because of a replica's old keys, while another has the newest: it dials
+// them in any order, and meets that one in time.
 func (r *run) otherReplica(code string) bool {
 	return (code == "keys-outdated" || code == "keys-older") && slices.ContainsFunc(r.w.levels[:], func(level int) bool { return level == len(holdings)-1 })
 }

@@ -82,7 +82,8 @@ func (s *search) explore() error {
 	return s.settle()
 }
 
-// follow repeats what led to a state, takes the event that was not taken there yet, and goes on as if left alone until it comes to a state that is known.
+// follow repeats what led to a state, takes the event that was not taken there yet, and goes on as if left alone until it comes
+// to a state that is known.
 func (s *search) follow(item todo) error {
 	r := s.site.start(item.from)
 	defer r.end()
@@ -140,7 +141,8 @@ func (s *search) follow(item todo) error {
 	}
 }
 
-// open notes all events of a state but the first, and reports whether there are any. A state in which nothing happens any more without a fault has to be a good end.
+// open notes all events of a state but the first, and reports whether there are any. A state in which nothing happens any more
+// without a fault has to be a good end.
 func (s *search) open(r *run, from *world, path []int, at [16]byte) (more bool, err error) {
 	all := r.choices()
 	if len(all) == 0 || all[0].fault {

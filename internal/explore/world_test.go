@@ -97,7 +97,8 @@ type world struct {
 	removed uint64
 
 	uuids, serials int
-	// boots counts the boots that went on with a disk, issued the tickets, used the joins that a token served, given the exchanges that M6 gave a token to.
+	// boots counts the boots that went on with a disk, issued the tickets, used the joins that a token served, given the
+	// exchanges that M6 gave a token to.
 	boots  map[hullmark.UUID]int
 	issued map[string]bool
 	used   map[string]int

@@ -1,5 +1,5 @@
-// Package flood is what strangers can do to a server of the exchange: a program of its own that sends as much of it as it can, on a processor that the
-// server does not have, while others measure what is left for those whom the server is for.
+// Package flood is what strangers can do to a server of the exchange: a program of its own that sends as much of it as it can,
+// on a processor that the server does not have, while others measure what is left for those whom the server is for.
 package flood
 
 import (
@@ -134,7 +134,8 @@ func (f Flood) Run(ctx context.Context) (sent Sent, err error) {
 	return sent, nil
 }
 
-// Server starts this program anew as the server that env makes of it, alone on the first processor, and returns when something listens at address.
+// Server starts this program anew as the server that env makes of it, alone on the first processor, and returns when something
+// listens at address.
 func Server(ctx context.Context, dir, address string, env []string, args ...string) (*rig.Process, error) {
 	program, err := os.Executable()
 	if err != nil {

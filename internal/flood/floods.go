@@ -11,9 +11,11 @@ import (
 )
 
 const (
-	// attackers try at once, from sources addresses, and make rate connections a second at most: of more, the kernel would let most wait for its own sake.
+	// attackers try at once, from sources addresses, and make rate connections a second at most: of more, the kernel would let
+	// most wait for its own sake.
 	attackers, sources, rate = 8000, 16, 3000
-	// pause is how long each of those does nothing between two attempts whom the server is for: strangers, who come behind them, have the processor meanwhile.
+	// pause is how long each of those does nothing between two attempts whom the server is for: strangers, who come behind
+	// them, have the processor meanwhile.
 	pause = 250 * time.Millisecond
 	// least is how often they try at least.
 	least = 300
@@ -21,7 +23,8 @@ const (
 	probers = 64
 	// short is how long a flood lasts whose figures are not held to targets.
 	short = 3 * time.Second
-	// The targets of the others: by how much the slowest of a hundred may take longer, and how many times its capacity the server is offered.
+	// The targets of the others: by how much the slowest of a hundred may take longer, and how many times its capacity the
+	// server is offered.
 	mostRatio, leastOffer = 2, 10
 )
 
@@ -44,7 +47,8 @@ var (
 	only    = flag.String("kind", "", "the one kind of flood; all if it is empty")
 )
 
-// Run floods the server. Everyone whom it is for gets through at the first attempt, it stays the same process, and has no more memory than it may.
+// Run floods the server. Everyone whom it is for gets through at the first attempt, it stays the same process, and has no more
+// memory than it may.
 func (f Floods) Run(t *testing.T, what string) {
 	t.Helper()
 	capacity := f.capacity(t)

@@ -22,7 +22,8 @@ func (w Waits) Percentile(percent int) time.Duration {
 	return sorted[(len(sorted)*percent+99)/100-1]
 }
 
-// Measure lets each of those go on trying, with a pause between two attempts, until stop is closed, and returns how long each took; err is of those that failed.
+// Measure lets each of those go on trying, with a pause between two attempts, until stop is closed, and returns how long each
+// took; err is of those that failed.
 func Measure(stop <-chan struct{}, pause time.Duration, each []func() error) (waits Waits, err error) {
 	var all sync.WaitGroup
 	var mutex sync.Mutex

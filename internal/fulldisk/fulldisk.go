@@ -1,4 +1,5 @@
-// Package fulldisk has a test write whole files and folders where there is no room for them: on a full disk, on one without a free inode, and under a limit on a file's size.
+// Package fulldisk has a test write whole files and folders where there is no room for them: on a full disk, on one without a
+// free inode, and under a limit on a file's size.
 package fulldisk
 
 import (
@@ -29,8 +30,9 @@ type Place struct {
 	Part string
 }
 
-// Check holds places to it that without room each returns one error, which says why and where, that what was there before is whole and nothing is beside it; and
-// that with room it then writes. The test that calls it runs once more in a process of its own, which may mount, and does nothing else.
+// Check holds places to it that without room each returns one error, which says why and where, that what was there before is
+// whole and nothing is beside it; and that with room it then writes. The test that calls it runs once more in a process of its
+// own, which may mount, and does nothing else.
 func Check(t *testing.T, places ...Place) {
 	t.Helper()
 	if os.Getenv(variable) == "" {

@@ -37,8 +37,8 @@ func (s *Site) secrets(t *testing.T, diskKey []byte) canary.Secrets {
 	return secrets
 }
 
-// A node that joined shows no key: in its log, on its console, in its status, or in its record. A control plane's are on its state disk, and those of its manifest
-// on the RAM disk where programs see them; a token is nowhere.
+// A node that joined shows no key: in its log, on its console, in its status, or in its record. A control plane's are on its
+// state disk, and those of its manifest on the RAM disk where programs see them; a token is nowhere.
 func TestAgentShowsNoKey(t *testing.T) {
 	for role, held := range map[hullmark.Role]struct{ disk, ram []string }{
 		hullmark.Worker: {},

@@ -139,7 +139,8 @@ func recordsDown(_ *testing.T, s *Site) (mend func()) {
 	return func() { s.Records.SetDown(false) }
 }
 
-// stoppedMidJoin ends the service when it is about to record what M5 said. A process that has ended records nothing any more; the next one finds what it did before.
+// stoppedMidJoin ends the service when it is about to record what M5 said. A process that has ended records nothing any more;
+// the next one finds what it did before.
 func stoppedMidJoin(t *testing.T, s *Site) (mend func()) {
 	stopped, over := make(chan struct{}), make(chan struct{})
 	var once sync.Once

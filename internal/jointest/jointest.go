@@ -1,5 +1,5 @@
-// Package jointest lets the real agent join at the real join service, in one process: TLS, gRPC, a TPM emulator, the policy, the desk and what kubeadm reads are
-// real. Around the agent stand agenttest's twins, and the service's records are in memory.
+// Package jointest lets the real agent join at the real join service, in one process: TLS, gRPC, a TPM emulator, the policy,
+// the desk and what kubeadm reads are real. Around the agent stand agenttest's twins, and the service's records are in memory.
 package jointest
 
 import (
@@ -271,7 +271,8 @@ func (s editedStream) Recv() (*wire.FromNode, error) {
 	return m, err
 }
 
-// Boot starts the agent, which ends with the test at the latest. end waits until the service has heard its exchanges to their ends, and stops both.
+// Boot starts the agent, which ends with the test at the latest. end waits until the service has heard its exchanges to their
+// ends, and stops both.
 func (s *Site) Boot(t testing.TB) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

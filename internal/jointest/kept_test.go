@@ -38,7 +38,8 @@ func (s *Site) policies(t *testing.T) (older, newer joinservice.SignedPolicy) {
 	return older, sign()
 }
 
-// starts is what the join service of a control plane begins with, whose keys came with the policy installed: it fails, or does or does not admit the machine.
+// starts is what the join service of a control plane begins with, whose keys came with the policy installed: it fails, or does
+// or does not admit the machine.
 func (s *Site) starts(installed joinservice.SignedPolicy) (store *joinservice.PolicyStore, admits bool, err error) {
 	files := servicefiles.Files{Socket: servicefiles.SocketOf(s.Agent.RunDir)}
 	store, _, err = joinservice.OpenPolicyStore(s.Cluster.ID(), installed, files.File(servicefiles.Policy))
@@ -49,8 +50,8 @@ func (s *Site) starts(installed joinservice.SignedPolicy) (store *joinservice.Po
 	return store, admits, nil
 }
 
-// The host holds back the policy that removed a machine, or puts an older one in its place: the service of a node without an API goes by the newest that it was given,
-// or does not start.
+// The host holds back the policy that removed a machine, or puts an older one in its place: the service of a node without an
+// API goes by the newest that it was given, or does not start.
 func TestOlderPolicyIsSplicedIn(t *testing.T) {
 	s := New(t, hullmark.ControlPlane)
 	s.Serve(t)

@@ -26,8 +26,9 @@ func (s *Site) comesBack(t *testing.T, root hullmark.ClusterRoot) joinservice.Ma
 	return m
 }
 
-// A machine that joined before the cluster's root was exchanged comes back with the configuration that it has, and with one that names the new root. It opens its
-// disk by the same key. Once the old root is given up, it obeys nobody by the old configuration.
+// A machine that joined before the cluster's root was exchanged comes back with the configuration that it has, and with one
+// that names the new root. It opens its disk by the same key. Once the old root is given up, it obeys nobody by the old
+// configuration.
 func TestRootIsExchanged(t *testing.T) {
 	s := New(t, hullmark.Worker)
 	s.Serve(t)

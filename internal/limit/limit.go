@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// quantum is how many bytes an unauthenticated peer can send in one turn. They cost the server half a millisecond at most: a handshake, or some
-	// sixty frames.
+	// quantum is how many bytes an unauthenticated peer can send in one turn. They cost the server half a millisecond at most:
+	// a handshake, or some sixty frames.
 	quantum = 1 << 10
 	// interval lies between two turns of those that wait.
 	interval = time.Millisecond
@@ -24,16 +24,18 @@ const (
 	burst = 128
 	// credit is how many turns a source has before those that have had more: one exchange with a real machine's event log needs fewer.
 	credit = 100
-	// authenticateTimeout is how long a peer may stay unauthenticated; the limits of the handshake, of Hello and of Proof are less together.
+	// authenticateTimeout is how long a peer may stay unauthenticated; the limits of the handshake, of Hello and of Proof are
+	// less together.
 	authenticateTimeout = time.Minute
 	// maxSources bounds the sources that are remembered although they have no connection.
 	maxSources = 1024
 )
 
-// Listener bounds what unauthenticated peers cost a server, by fair queueing: a source's virtual time is the turns that it has had.
-// Unauthenticated connections have so many slots, and take turns at being read. Where no slot is left, the source with the most of them loses its
-// oldest one. Of those that wait for a turn, the source is next that has had the fewest, and one that has had fewer than all of them does not wait.
-// So what a flood takes is its own share. A source is an IPv4 address, or an IPv6 network of 64 bits.
+// Listener bounds what unauthenticated peers cost a server, by fair queueing: a source's virtual time is the turns that it has
+// had. Unauthenticated connections have so many slots, and take turns at being read. Where no slot is left, the source with the
+// most of them loses its oldest one. Of those that wait for a turn, the source is next that has had the fewest, and one that
+// has had fewer than all of them does not wait. So what a flood takes is its own share. A source is an IPv4 address, or an IPv6
+// network of 64 bits.
 type Listener struct {
 	net.Listener
 	slots int
@@ -109,8 +111,8 @@ func connOf(ctx context.Context) *conn {
 	return nil
 }
 
-// Authenticated says that the peer of an RPC has shown who it is: until release is called, its connection takes no slot and has no bounds here.
-// It does nothing to a connection that no Listener accepted.
+// Authenticated says that the peer of an RPC has shown who it is: until release is called, its connection takes no slot and has
+// no bounds here. It does nothing to a connection that no Listener accepted.
 func Authenticated(ctx context.Context) (release func()) {
 	c := connOf(ctx)
 	if c == nil {

@@ -190,7 +190,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// Whoever passes the handshake of a real server is authenticated: gRPC hands the credentials the very connection that the Listener accepted.
+// Whoever passes the handshake of a real server is authenticated: gRPC hands the credentials the very connection that the
+// Listener accepted.
 func TestAuthenticatedByHandshake(t *testing.T) {
 	s := newScene(t, 2)
 	server := grpc.NewServer(grpc.Creds(AuthenticatedByHandshake(insecure.NewCredentials())))

@@ -251,7 +251,8 @@ func (c *client) create(ctx context.Context, path string, object metav1.Object) 
 	return err
 }
 
-// awaitCertificate watches a request, from the version that it is, until it has its certificate, and tells of its approval; a denial is final.
+// awaitCertificate watches a request, from the version that it is, until it has its certificate, and tells of its approval; a
+// denial is final.
 func (c *client) awaitCertificate(ctx context.Context, request *certificatesv1.CertificateSigningRequest, approved func()) error {
 	from := "&resourceVersion=" + request.ResourceVersion
 	request.ResourceVersion = "" // A second attempt begins with what there is: the server may have forgotten the version.

@@ -103,8 +103,9 @@ current-context: node@kubernetes
 `, endpoint, text(a.PEM), text(certificate), text(key))
 }
 
-// ControlPlaneDisk is what kubeadm has written on a control plane at 192.0.2.7, as far as it matters when certificates are made anew, by the
-// paths that programs see: certificates that end at a time, those of servers for names, the API server's manifest, and an admin.conf for an endpoint.
+// ControlPlaneDisk is what kubeadm has written on a control plane at 192.0.2.7, as far as it matters when certificates are made
+// anew, by the paths that programs see: certificates that end at a time, those of servers for names, the API server's manifest,
+// and an admin.conf for an endpoint.
 func (a *Authority) ControlPlaneDisk(t testing.TB, endpoint string, end time.Time, names ...string) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{

@@ -8,8 +8,8 @@ import (
 	"fmt"
 )
 
-// Split returns the content (DER) of the certificates in a text, of which there is at least one. Words before a certificate are passed over, as many tools write
-// some; whatever else is there is an error, so that a text that was cut off is noticed.
+// Split returns the content (DER) of the certificates in a text, of which there is at least one. Words before a certificate are
+// passed over, as many tools write some; whatever else is there is an error, so that a text that was cut off is noticed.
 func Split(text []byte) (certificates [][]byte, err error) {
 	for rest := text; len(bytes.TrimSpace(rest)) > 0; {
 		before := rest

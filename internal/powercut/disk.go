@@ -1,5 +1,5 @@
-// Package powercut is a disk whose power can be cut. Killing a virtual machine leaves what its guest wrote in the host's page cache; here, what was not
-// flushed is held apart, and at the cut a random part of it is lost.
+// Package powercut is a disk whose power can be cut. Killing a virtual machine leaves what its guest wrote in the host's page
+// cache; here, what was not flushed is held apart, and at the cut a random part of it is lost.
 package powercut
 
 import (
@@ -170,9 +170,10 @@ func (l Loss) String() string {
 	return fmt.Sprintf("of %d unflushed %d lost, %d torn at %d", l.Writes, l.Lost, l.Torn, l.Unit)
 }
 
-// Tear decides what becomes of the cache, after a cut: of each write all, nothing, or some sectors are stored, whatever became of those before it. How much
-// survives in all is another share each time, from nothing to everything, and in every third cut the newest write does in any case: whoever forgot to flush before it
-// shall notice. The medium then is the disk as the next boot finds it.
+// Tear decides what becomes of the cache, after a cut: of each write all, nothing, or some sectors are stored, whatever became
+// of those before it. How much survives in all is another share each time, from nothing to everything, and in every third cut
+// the newest write does in any case: whoever forgot to flush before it shall notice. The medium then is the disk as the next
+// boot finds it.
 func (d *Disk) Tear(random *rand.Rand) (Loss, error) {
 	d.Cut()
 	d.mutex.Lock()

@@ -17,7 +17,8 @@ type Device interface {
 	Size() int64
 }
 
-// The network block device's protocol, as far as QEMU needs it (https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md). Numbers are big-endian.
+// The network block device's protocol, as far as QEMU needs it
+// (https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md). Numbers are big-endian.
 const (
 	nbdMagic         = 0x4e42444d41474943 // "NBDMAGIC"
 	nbdOption        = 0x49484156454f5054 // "IHAVEOPT"

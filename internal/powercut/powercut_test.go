@@ -14,8 +14,8 @@ import (
 
 const testSize = 1 << 20
 
-// Whatever was flushed is there after every cut. Of what was not, each sector is as one of the writes had it, or as none had: over many cuts
-// each of these happens, and writes are torn.
+// Whatever was flushed is there after every cut. Of what was not, each sector is as one of the writes had it, or as none had:
+// over many cuts each of these happens, and writes are torn.
 func TestTear(t *testing.T) {
 	const cuts = 400
 	fill := func(d *Disk, b byte, offset, sectors int64) {
@@ -193,7 +193,8 @@ func TestQEMU(t *testing.T) {
 	}
 }
 
-// qemu lets a QEMU without a machine run commands of qemu-io on the disk, each of which must succeed, and then ends it by force: by itself it would flush.
+// qemu lets a QEMU without a machine run commands of qemu-io on the disk, each of which must succeed, and then ends it by
+// force: by itself it would flush.
 func qemu(t *testing.T, socket string, commands ...string) {
 	t.Helper()
 	const program, last = "qemu-system-x86_64", "the commands are over"

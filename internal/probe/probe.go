@@ -1,5 +1,5 @@
-// Package probe boots small images for tests: a stub and a kernel of the test's choice, and an initrd that says what the TPM holds. What they measure
-// is compared with predictions, by the dozen, where whole nodes would take minutes each.
+// Package probe boots small images for tests: a stub and a kernel of the test's choice, and an initrd that says what the TPM
+// holds. What they measure is compared with predictions, by the dozen, where whole nodes would take minutes each.
 package probe
 
 import (
@@ -155,7 +155,8 @@ func initrd(t testing.TB) []byte {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel passes over zeros between archives. With one, the length is odd, and whoever fills up the parts of an initrd is seen doing it.
+	// The kernel passes over zeros between archives. With one, the length is odd, and whoever fills up the parts of an initrd
+	// is seen doing it.
 	return append(archive.Bytes(), 0)
 }
 

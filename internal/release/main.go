@@ -1,4 +1,5 @@
-// Command release makes a release of Hullmark's own program: binaries, their bills of materials, and checksums. `make release` runs and signs it.
+// Command release makes a release of Hullmark's own program: binaries, their bills of materials, and checksums. `make release`
+// runs and signs it.
 package main
 
 import (

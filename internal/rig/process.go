@@ -87,7 +87,8 @@ func (p *Process) Alive() error {
 	}
 }
 
-// Stop kills the program, if it was not stopped before, as a power cut would, and returns once it has ended. That it ended by itself is an error.
+// Stop kills the program, if it was not stopped before, as a power cut would, and returns once it has ended. That it ended by
+// itself is an error.
 func (p *Process) Stop() error {
 	if p == nil || p.stopped {
 		return nil

@@ -94,7 +94,8 @@ func StartFor(ctx context.Context, dir string, c *cluster.Cluster) (*Rig, error)
 	return StartOn(ctx, dir, c, "")
 }
 
-// StartOn runs the API of a cluster as StartFor does, over an etcd that runs already: etcd has the URLs of its members, separated by commas.
+// StartOn runs the API of a cluster as StartFor does, over an etcd that runs already: etcd has the URLs of its members,
+// separated by commas.
 func StartOn(ctx context.Context, dir string, c *cluster.Cluster, etcd string) (*Rig, error) {
 	bin, err := Programs(ctx)
 	if err != nil {
@@ -158,7 +159,8 @@ func (r *Rig) launch(name string, args ...string) (*Process, error) {
 	return Launch(r.dir, exec.Command(filepath.Join(r.bin, name), args...))
 }
 
-// launchComponent starts a program with the flags that kubeadm gives it itself, and those of Hullmark's documents in their place (cmd/kubeadm/app/util, ArgumentsToCommand).
+// launchComponent starts a program with the flags that kubeadm gives it itself, and those of Hullmark's documents in their
+// place (cmd/kubeadm/app/util, ArgumentsToCommand).
 func (r *Rig) launchComponent(field, name string, own ...string) (*Process, error) {
 	extra, err := r.extraArguments(field)
 	if err != nil {

@@ -26,7 +26,8 @@ type declared struct {
 // tags are the build tags of the module's tests, in the order in which they are tried.
 var tags = []string{"", "long", "vm", "cluster", "browser", "docs", "powercut", "bench"}
 
-// find looks for the rows' tests in the checkout at root. It reads the files, since asking each package's tests means compiling all of them.
+// find looks for the rows' tests in the checkout at root. It reads the files, since asking each package's tests means compiling
+// all of them.
 func find(root string, rows []row) (map[function]declared, error) {
 	found, seen := map[function]declared{}, map[string]bool{}
 	for _, r := range rows {

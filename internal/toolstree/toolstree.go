@@ -1,4 +1,5 @@
-// Package toolstree runs programs out of an unpacked tree of pinned packages, so that what they do does not depend on the machine around them.
+// Package toolstree runs programs out of an unpacked tree of pinned packages, so that what they do does not depend on the
+// machine around them.
 package toolstree
 
 import (
@@ -34,8 +35,9 @@ func Command(ctx context.Context, tree string, binds []Bind, argv ...string) *ex
 	return Sandbox{Tree: tree, Binds: binds}.Command(ctx, argv...)
 }
 
-// Command prepares argv to run in the sandbox by bwrap, which is the only program that the machine itself has to bring. It works as root and, by user
-// namespaces, as an ordinary user. The program has its own /tmp, /run, /proc and process IDs; it dies with its caller, and everything it started with it.
+// Command prepares argv to run in the sandbox by bwrap, which is the only program that the machine itself has to bring. It
+// works as root and, by user namespaces, as an ordinary user. The program has its own /tmp, /run, /proc and process IDs; it
+// dies with its caller, and everything it started with it.
 func (s Sandbox) Command(ctx context.Context, argv ...string) *exec.Cmd {
 	args := []string{
 		"--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts",

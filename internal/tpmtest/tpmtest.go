@@ -55,8 +55,8 @@ func NewCertified(t testing.TB) *TPM {
 	return tpm
 }
 
-// NewShared starts a TPM that programs use one after another, after use has had it, and returns the path of its socket. Its control channel is at
-// that path with the ending .ctrl, as tcti-swtpm wants it.
+// NewShared starts a TPM that programs use one after another, after use has had it, and returns the path of its socket. Its
+// control channel is at that path with the ending .ctrl, as tcti-swtpm wants it.
 func NewShared(t *testing.T, use func(*TPM)) string {
 	t.Helper()
 	state := shortDir(t)
@@ -148,8 +148,8 @@ func (tpm *TPM) switchOn(t testing.TB) {
 	tpm.TPM = transport.FromReadWriteCloser(tpm.connection)
 }
 
-// Reset switches the TPM off and on, as the reset of its machine does: registers begin anew, keys that were made are gone, and the seeds stay,
-// so that the same keys are made again. Nobody may use it meanwhile. One that NewShared made cannot be reset.
+// Reset switches the TPM off and on, as the reset of its machine does: registers begin anew, keys that were made are gone, and
+// the seeds stay, so that the same keys are made again. Nobody may use it meanwhile. One that NewShared made cannot be reset.
 func (tpm *TPM) Reset(t testing.TB) {
 	t.Helper()
 	if err := errors.Join(tpm.connection.Close(), tpm.process.Wait()); err != nil {

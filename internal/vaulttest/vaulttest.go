@@ -24,7 +24,8 @@ type Vault struct {
 	instead atomic.Pointer[Answer]
 }
 
-// Answer answers a request in the Vault's place, unless it returns false. plaintext, of a request to open, is what it is rightly answered with, in base64.
+// Answer answers a request in the Vault's place, unless it returns false. plaintext, of a request to open, is what it is
+// rightly answered with, in base64.
 type Answer func(w http.ResponseWriter, r *http.Request, plaintext string) bool
 
 // New starts one.

@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 )
 
-// Where QEMU's q35 ends the memory below 4 GiB: at its size, but from 2816 MiB on at 2 GiB, and the rest lies above 4 GiB (hw/i386/pc_q35.c).
+// Where QEMU's q35 ends the memory below 4 GiB: at its size, but from 2816 MiB on at 2 GiB, and the rest lies above 4 GiB
+// (hw/i386/pc_q35.c).
 const (
 	q35SplitFrom = 0xb0000000
 	q35LowMemory = 0x80000000
@@ -23,13 +24,15 @@ const logWindow = 128 << 20
 // logSize is how many bytes are returned of each log at most; OVMF's buffer has as many.
 const logSize = 64 << 10
 
-// logSignature stands at the start of a crypto-agile event log, in its first event's data (PFP §10.4.5.1), and logHeader is how many bytes precede it.
+// logSignature stands at the start of a crypto-agile event log, in its first event's data (PFP §10.4.5.1), and logHeader is how
+// many bytes precede it.
 var logSignature = []byte("Spec ID Event03\x00")
 
 const logHeader = 32
 
-// FirmwareLogs returns what looks like an event log in the memory of the running machine, lowest address first, each with what follows it in memory up to
-// 64 KiB: firmware keeps it there until an operating system takes it over. The caller has to find out which are whole.
+// FirmwareLogs returns what looks like an event log in the memory of the running machine, lowest address first, each with what
+// follows it in memory up to 64 KiB: firmware keeps it there until an operating system takes it over. The caller has to find
+// out which are whole.
 func (m *Machine) FirmwareLogs() ([][]byte, error) {
 	memory, err := m.memory(logRange(m.config.MemoryMiB))
 	if err != nil {

@@ -157,7 +157,8 @@ func (s *trio) voters(t *testing.T, want ...string) {
 	}
 }
 
-// A control plane dies at each step of its join, with its disk, and joins anew: there is a quorum all the time, and no stale member in the end.
+// A control plane dies at each step of its join, with its disk, and joins anew: there is a quorum all the time, and no stale
+// member in the end.
 func TestReplacedAtEachStep(t *testing.T) {
 	s := newTrio(t)
 	for last := nothing; last <= promoted; last++ {

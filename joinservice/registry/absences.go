@@ -14,16 +14,18 @@ import (
 )
 
 const (
-	// claimPatience is how long a machine's Node is not Ready before its claims of addresses yield: by then Kubernetes gives its pods to others, too.
+	// claimPatience is how long a machine's Node is not Ready before its claims of addresses yield: by then Kubernetes gives
+	// its pods to others, too.
 	claimPatience = 5 * time.Minute
-	// lookPace is how often such a Node is looked at while somebody wants an address of its machine, and lookGap how far apart two looks may be for the time between
-	// them to count: what the Node was meanwhile nobody knows.
+	// lookPace is how often such a Node is looked at while somebody wants an address of its machine, and lookGap how far apart
+	// two looks may be for the time between them to count: what the Node was meanwhile nobody knows.
 	lookPace, lookGap = 20 * time.Second, time.Minute
 	// lookOn is for how long it is looked at after somebody wanted an address last.
 	lookOn = 20 * time.Minute
 )
 
-// absences are since when this process has seen machines' Nodes not Ready, by its own clock. What others wrote about times is compared with itself alone.
+// absences are since when this process has seen machines' Nodes not Ready, by its own clock. What others wrote about times is
+// compared with itself alone.
 type absences struct {
 	now func() time.Time
 
@@ -39,8 +41,8 @@ type absence struct {
 	since, last, asked time.Time
 }
 
-// asked notes a look for a machine that wants an address, and reports whether the holder's Node was seen in one state, look by look, for as long as a claim
-// lasts. A state is empty as long as the Node is Ready.
+// asked notes a look for a machine that wants an address, and reports whether the holder's Node was seen in one state, look by
+// look, for as long as a claim lasts. A state is empty as long as the Node is Ready.
 func (a *absences) asked(holder hullmark.NodeID, state string) bool {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
@@ -91,8 +93,8 @@ func (a *absences) due() (holders []hullmark.NodeID) {
 	return holders
 }
 
-// lookAgain looks at the Nodes whose machines' addresses others want, so that an absence is seen as a whole, however seldom somebody asks. After an error
-// the time until the next look counts for nothing if it is long.
+// lookAgain looks at the Nodes whose machines' addresses others want, so that an absence is seen as a whole, however seldom
+// somebody asks. After an error the time until the next look counts for nothing if it is long.
 func (r *Registry) lookAgain(ctx context.Context) {
 	var group errgroup.Group
 	group.SetLimit(abreast)

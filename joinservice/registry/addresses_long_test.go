@@ -63,7 +63,8 @@ func serves(t *testing.T, request string, addresses ...string) {
 	}
 }
 
-// A worker's kubelet asks for certificates of addresses that are the API server's, the services', the pods' or another machine's: with two replicas, a real API and its signer.
+// A worker's kubelet asks for certificates of addresses that are the API server's, the services', the pods' or another
+// machine's: with two replicas, a real API and its signer.
 func TestServingCertificatesNameOnlyOwnAddresses(t *testing.T) {
 	ctx := t.Context()
 	approving(t, 2)

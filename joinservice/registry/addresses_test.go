@@ -23,7 +23,8 @@ func TestAddressObjects(t *testing.T) {
 	}
 }
 
-// A Node is gone once this process has seen it so for a while, look by look, by its own clock; what was Ready in between begins anew, as does what another replica has seen.
+// A Node is gone once this process has seen it so for a while, look by look, by its own clock; what was Ready in between begins
+// anew, as does what another replica has seen.
 func TestAbsencesAreTimedByOneClock(t *testing.T) {
 	now := time.Now()
 	a, holder := &absences{now: func() time.Time { return now }}, hullmark.NodeID{1}

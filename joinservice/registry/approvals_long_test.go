@@ -27,7 +27,8 @@ func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(r)
 }
 
-// nodesOfCluster is the size of cluster that docs/operate.md speaks of; each node renews two certificates in 80 % of their life, in the mean.
+// nodesOfCluster is the size of cluster that docs/operate.md speaks of; each node renews two certificates in 80 % of their
+// life, in the mean.
 const nodesOfCluster = 5000
 
 // What a cluster's renewals cost its join services: many at once are decided much faster than they come in.

@@ -37,17 +37,18 @@ type Decision struct {
 type Approver struct {
 	// Registry is where requests, tokens and records are.
 	Registry *Registry
-	// Admits returns nil if the policy in force admits the machine of a record, under the name and role that the record has, or why it does not:
-	// a machine that is a member no more gets no certificate, and renews none.
+	// Admits returns nil if the policy in force admits the machine of a record, under the name and role that the record has, or
+	// why it does not: a machine that is a member no more gets no certificate, and renews none.
 	Admits func(joinservice.Machine) error
-	// Newest sees to it that Admits goes by the newest policy that the API holds (joinservice.Service.TakeNewest): it is called before requests are decided over that were
-	// seen together. An error is reported, and then what is in force counts. Without it, what was delivered last does.
+	// Newest sees to it that Admits goes by the newest policy that the API holds (joinservice.Service.TakeNewest): it is called
+	// before requests are decided over that were seen together. An error is reported, and then what is in force counts. Without
+	// it, what was delivered last does.
 	Newest func(context.Context) error
 	// Here reports whether a machine's exchange goes on at this replica, which then decides over its first certificate at
 	// once; the others leave it to that one for a while. Without Here, none waits.
 	Here func(hullmark.NodeID) bool
-	// Claim claims for a machine the addresses that a serving certificate is to name, and returns those that the machine holds by now, and why not the others
-	// (joinservice.Service.ClaimAddresses).
+	// Claim claims for a machine the addresses that a serving certificate is to name, and returns those that the machine holds
+	// by now, and why not the others (joinservice.Service.ClaimAddresses).
 	Claim func(context.Context, hullmark.NodeID, []netip.Addr) ([]netip.Addr, []joinservice.Refusal, error)
 	// Report is called with each decision that this approver wrote, and with each error
 	// that delayed one, or the noting of a certificate; it may be nil.
@@ -60,8 +61,8 @@ const revisit = 5 * time.Second
 // courtesy is how long a request is left to the replica that has its machine's exchange, which may have ended.
 const courtesy = 10 * time.Second
 
-// Run decides over requests as they come, notes in machines' records which certificates were issued, and looks at machines that are absent while others want their addresses, over outages
-// of the API, until ctx ends; it returns ctx's error.
+// Run decides over requests as they come, notes in machines' records which certificates were issued, and looks at machines that
+// are absent while others want their addresses, over outages of the API, until ctx ends; it returns ctx's error.
 func (a *Approver) Run(ctx context.Context) error {
 	r := a.Registry
 	var requests map[types.UID]handled
@@ -103,8 +104,9 @@ func (a *Approver) handle(ctx context.Context, csr *certificatesv1.CertificateSi
 // noteTries bounds how often an approval is noted in a record while others change it: the machine's own exchange does.
 const noteTries = 4
 
-// LongestCertificate is how long after its approval a kubelet's client certificate ends at the latest: the controller manager signs an approved request for an hour,
-// as long as that is kept (k8s.io/kubernetes pkg/controller/certificates/cleaner, approvedExpiration).
+// LongestCertificate is how long after its approval a kubelet's client certificate ends at the latest: the controller manager
+// signs an approved request for an hour, as long as that is kept (k8s.io/kubernetes pkg/controller/certificates/cleaner,
+// approvedExpiration).
 const LongestCertificate = kubeadm.CertificateLife + time.Hour
 
 // settle decides over one request; what is approved for the bearer of a token is recorded first.
@@ -128,8 +130,8 @@ func (a *Approver) settle(ctx context.Context, csr *certificatesv1.CertificateSi
 	}
 }
 
-// note records what is approved before it is: the key of a token's bearer, so that of two keys, at whatever replicas, one is first; and until when the machine may have a
-// certificate, which is what it still has once it is removed.
+// note records what is approved before it is: the key of a token's bearer, so that of two keys, at whatever replicas, one is
+// first; and until when the machine may have a certificate, which is what it still has once it is removed.
 func (a *Approver) note(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, known facts) error {
 	m := known.machine
 	if requesterOf(csr).token != "" && m.FirstKey == "" {
@@ -150,7 +152,8 @@ func (a *Approver) note(ctx context.Context, csr *certificatesv1.CertificateSign
 	return err
 }
 
-// claim claims the addresses of a serving request, and denies it unless its machine holds each of them: nobody can leave one out of it but who made it.
+// claim claims the addresses of a serving request, and denies it unless its machine holds each of them: nobody can leave one
+// out of it but who made it.
 func (a *Approver) claim(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, known facts, reason string) (Outcome, string, error) {
 	request, err := parseRequest(csr.Spec.Request)
 	if err != nil {

@@ -36,8 +36,8 @@ func MachineObject(node hullmark.NodeID) string { return MachineObjects + node.S
 // NameObject names the ConfigMap that holds the claim of a node's name.
 func NameObject(name string) string { return NameObjects + name }
 
-// AddressObject names the ConfigMap that holds the claim of an address in its canonical form. An IPv6 address is written out, with hyphens in the place of colons: a name
-// has no others, and no label of it may end in one.
+// AddressObject names the ConfigMap that holds the claim of an address in its canonical form. An IPv6 address is written out,
+// with hyphens in the place of colons: a name has no others, and no label of it may end in one.
 func AddressObject(address netip.Addr) string {
 	return AddressObjects + strings.ReplaceAll(address.StringExpanded(), ":", "-")
 }

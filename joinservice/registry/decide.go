@@ -36,7 +36,8 @@ const (
 // The first node's kubelet asks before any service could make its record.
 const patience = 10 * time.Minute
 
-// notePatience is how long a request waits for its requester's certificate to be seen issued: a kubelet asks for a serving certificate as soon as it has one for itself.
+// notePatience is how long a request waits for its requester's certificate to be seen issued: a kubelet asks for a serving
+// certificate as soon as it has one for itself.
 const notePatience = 30 * time.Second
 
 const (
@@ -45,8 +46,8 @@ const (
 	tokenUser = "system:bootstrap:"
 )
 
-// credentialKey is where API servers write which credential the requester showed, and certificateID begins what they write of a certificate: the SHA-256 of its DER, in
-// hexadecimal, follows.
+// credentialKey is where API servers write which credential the requester showed, and certificateID begins what they write of a
+// certificate: the SHA-256 of its DER, in hexadecimal, follows.
 const credentialKey, certificateID = "authentication.kubernetes.io/credential-id", "X509SHA256="
 
 // requester is who made a request: the bearer of a machine's token, or a node; or neither.
@@ -141,7 +142,8 @@ func entitled(csr *certificatesv1.CertificateSigningRequest, who requester, know
 	return Approved, ""
 }
 
-// recognised decides whether the requester is the bearer of a machine's last token, or the node of its name by a certificate that it got since that.
+// recognised decides whether the requester is the bearer of a machine's last token, or the node of its name by a certificate
+// that it got since that.
 func recognised(csr *certificatesv1.CertificateSigningRequest, who requester, known facts, now time.Time) (Outcome, string) {
 	serving := csr.Spec.SignerName == certificatesv1.KubeletServingSignerName
 	switch {
@@ -201,7 +203,8 @@ func clientDiffers(request *x509.CertificateRequest, usages []certificatesv1.Key
 	return usagesDiffer(usages, certificatesv1.UsageClientAuth)
 }
 
-// servingDiffers says what of a request for a serving certificate is not as the kubelet of machine m has it, but for whose its addresses are: claims tell that.
+// servingDiffers says what of a request for a serving certificate is not as the kubelet of machine m has it, but for whose its
+// addresses are: claims tell that.
 func servingDiffers(request *x509.CertificateRequest, usages []certificatesv1.KeyUsage, m joinservice.Machine) string {
 	if differs := subjectDiffers(request, m.Name); differs != "" {
 		return differs

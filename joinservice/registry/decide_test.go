@@ -89,7 +89,8 @@ func (q *question) showing(credentials ...string) *question {
 	return q
 }
 
-// formerLife asks by a certificate that is not listed, patience later: one of the machine's life before its last token, or of a machine that had its name.
+// formerLife asks by a certificate that is not listed, patience later: one of the machine's life before its last token, or of a
+// machine that had its name.
 func formerLife(q *question) *question {
 	q.now = asked.Add(notePatience)
 	return q.showing(certificateID + strings.Repeat("5b", 32))

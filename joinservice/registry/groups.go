@@ -59,7 +59,8 @@ func (r *Registry) editGroup(ctx context.Context, group string, edit func(machin
 	})
 }
 
-// editList changes a list of machines by compare-and-swap, unless edit reports that there is nothing to change. One that is absent is empty.
+// editList changes a list of machines by compare-and-swap, unless edit reports that there is nothing to change. One that is
+// absent is empty.
 func (r *Registry) editList(ctx context.Context, kind, name string, edit func(*corev1.ConfigMap) (changed bool, err error)) error {
 	for try := range editTries {
 		if try > 0 {
@@ -116,8 +117,8 @@ func (r *Registry) list(ctx context.Context, kind, name string) (object *corev1.
 	return object, false, nil
 }
 
-// Counted returns the machines that groups count, each with its identity, name and role alone. A machine is counted before its first ticket is recorded, so that
-// one may have no record: Delete takes it out all the same.
+// Counted returns the machines that groups count, each with its identity, name and role alone. A machine is counted before its
+// first ticket is recorded, so that one may have no record: Delete takes it out all the same.
 func (r *Registry) Counted(ctx context.Context) ([]joinservice.Machine, error) {
 	list, err := call(ctx, r, "list the machines of groups", func(ctx context.Context) (*corev1.ConfigMapList, error) {
 		return r.configMaps.list(ctx, metav1.ListOptions{LabelSelector: selector("=" + groupKind)})

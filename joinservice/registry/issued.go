@@ -39,8 +39,9 @@ func (a *Approver) noteIssued(ctx context.Context, csr *certificatesv1.Certifica
 	}
 }
 
-// presentLife reports whether a certificate was asked for by what the machine was known by since its last token: the key that the token was used for, or a certificate that is
-// listed. What a former life asked for is none, though the request may still be there.
+// presentLife reports whether a certificate was asked for by what the machine was known by since its last token: the key that
+// the token was used for, or a certificate that is listed. What a former life asked for is none, though the request may still
+// be there.
 func presentLife(csr *certificatesv1.CertificateSigningRequest, certificate *x509.Certificate, known facts) bool {
 	who, m := requesterOf(csr), known.machine
 	switch {

@@ -32,8 +32,9 @@ func asks(t *testing.T, who *rest.Config, name, address string) (client, serving
 		request(t, who, servingSigner, requestPEM(t, template(name, address)), certificatesv1.UsageServerAuth)
 }
 
-// A kubelet's key is copied, and its machine removed: nobody gets the name until the copied certificate has ended, the machine included. Its operator says that it is gone all the
-// same, and it comes back: the copy renews nothing and gets no serving certificate, and what the machine has by now does.
+// A kubelet's key is copied, and its machine removed: nobody gets the name until the copied certificate has ended, the machine
+// included. Its operator says that it is gone all the same, and it comes back: the copy renews nothing and gets no serving
+// certificate, and what the machine has by now does.
 func TestCopiedKeyOfARemovedMachine(t *testing.T) {
 	approving(t, 2)
 	m := testMachine(71, "w71")
@@ -90,7 +91,8 @@ func TestCopiedKeyOfAResetMachine(t *testing.T) {
 	wantDenied(t, serving, "was seen to get since its last token")
 }
 
-// What was issued while no approver ran is noted by the next one, from what the API lists still, before it decides over what was asked for by that.
+// What was issued while no approver ran is noted by the next one, from what the API lists still, before it decides over what
+// was asked for by that.
 func TestApproversThatWereAwayNoteWhatWasIssued(t *testing.T) {
 	m := testMachine(73, "w73")
 	token, _ := admitted(t, m)

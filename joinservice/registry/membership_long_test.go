@@ -27,7 +27,8 @@ import (
 // everyone is the policy of tests in which every machine is a member.
 func everyone(joinservice.Machine) error { return nil }
 
-// A machine that the policy admits no more renews neither of its certificates, and a token that it has is good for none; its record says until when it had one.
+// A machine that the policy admits no more renews neither of its certificates, and a token that it has is good for none; its
+// record says until when it had one.
 func TestRemovedMachineRenewsNothing(t *testing.T) {
 	var removed atomic.Bool
 	runApprover(t, &Approver{Admits: func(m joinservice.Machine) error {
@@ -136,7 +137,8 @@ func makeNode(t *testing.T, r *Registry, name string) error {
 	return err
 }
 
-// A machine that is removed while its certificate lives makes its Node no more, and renews nothing; nobody else gets its name before that has ended.
+// A machine that is removed while its certificate lives makes its Node no more, and renews nothing; nobody else gets its name
+// before that has ended.
 func TestRemovedMachineMakesNoNode(t *testing.T) {
 	approving(t, 1)
 	m, heir := testMachine(62, "w62"), testMachine(64, "w62")

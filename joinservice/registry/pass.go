@@ -14,17 +14,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// abreast is how many requests are looked at at once: each takes two or three calls of the API, and nodes that come together wait for the last.
+// abreast is how many requests are looked at at once: each takes two or three calls of the API, and nodes that come together
+// wait for the last.
 const abreast = 16
 
-// mostOfOne is how many requests of one requester are looked at in a pass: whoever makes more waits for himself alone. A kubelet has one or two.
+// mostOfOne is how many requests of one requester are looked at in a pass: whoever makes more waits for himself alone. A
+// kubelet has one or two.
 const mostOfOne = 4
 
 // handled is what became of a request so far.
 type handled struct {
 	// since is when it was first seen here.
 	since time.Time
-	// decided says that the decision was written, though the copy may not show it yet, noted that it was looked at whose certificate it brought.
+	// decided says that the decision was written, though the copy may not show it yet, noted that it was looked at whose
+	// certificate it brought.
 	decided, noted bool
 }
 
@@ -37,8 +40,8 @@ type pass struct {
 	after map[types.UID]handled
 }
 
-// pass notes what was issued, and then decides: a request may come with a certificate that was issued just before. It takes what became of requests so far, and returns what
-// did by now.
+// pass notes what was issued, and then decides: a request may come with a certificate that was issued just before. It takes
+// what became of requests so far, and returns what did by now.
 func (a *Approver) pass(ctx context.Context, objects []any, before map[types.UID]handled) map[types.UID]handled {
 	p := &pass{approver: a, after: map[types.UID]handled{}}
 	pending := false

@@ -124,8 +124,8 @@ func (r *Registry) Pushed(ctx context.Context) ([]byte, error) {
 	return object.BinaryData[policyKind], nil
 }
 
-// Newest returns the policy that the API holds with all documents beside it, as WatchPolicy delivers them, unless its envelope is held, or there is none: then nothing.
-// Nobody has verified it.
+// Newest returns the policy that the API holds with all documents beside it, as WatchPolicy delivers them, unless its envelope
+// is held, or there is none: then nothing. Nobody has verified it.
 func (r *Registry) Newest(ctx context.Context, held []byte) (envelope []byte, documents map[measurements.DocumentID][]byte, err error) {
 	if envelope, err = r.Pushed(ctx); err != nil || envelope == nil || bytes.Equal(envelope, held) {
 		return nil, nil, err

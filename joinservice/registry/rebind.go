@@ -8,10 +8,10 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 )
 
-// Rebind hands a machine's record and its name to another machine, which opens
-// its disk from now on. A group that counted the first one does so no more, and the other has a rule of its own. The other must have no record of another disk. It can be
-// run again after an interruption, with the same record. Kubernetes' Node stays as it is.
-// The caller has made sure that the first machine is not running: see NodeReady.
+// Rebind hands a machine's record and its name to another machine, which opens its disk from now on. A group that counted the
+// first one does so no more, and the other has a rule of its own. The other must have no record of another disk. It can be run
+// again after an interruption, with the same record. Kubernetes' Node stays as it is. The caller has made sure that the first
+// machine is not running: see NodeReady.
 func (r *Registry) Rebind(ctx context.Context, from joinservice.Machine, to hullmark.NodeID) error {
 	if from.Token != "" {
 		if err := r.Revoke(ctx, from.Token); err != nil {

@@ -59,8 +59,8 @@ func (r *Registry) Store(ctx context.Context, m joinservice.Machine, v joinservi
 	return joinservice.Version(stored.ResourceVersion), nil
 }
 
-// Claim binds a node's name to one machine; see joinservice.Records. Only
-// Delete frees a name. One that rests since is kept for who claims it first, be it its former holder, and is his once that is over (name-rests).
+// Claim binds a node's name to one machine; see joinservice.Records. Only Delete frees a name. One that rests since is kept for
+// who claims it first, be it its former holder, and is his once that is over (name-rests).
 func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID) error {
 	if !hullmark.ValidNodeName(name) {
 		return fmt.Errorf("claim a name for machine %s: %q is no node's name", node, name)
@@ -124,11 +124,11 @@ func (r *Registry) List(ctx context.Context) ([]joinservice.Machine, error) {
 	return machines, errors.Join(unread...)
 }
 
-// Delete forgets a machine: its token, its Node object, its claims of a name and of addresses, its place in a group and, last, its
-// record, so that an interrupted removal can be run again. What is gone already is no
-// error, and a name that another machine holds by now is left with its Node alone.
-// While somebody may have a certificate for its name, which Delete returns the end of, the name rests: no certificate for it makes a Node, and no machine gets it. gone
-// says that nobody can have one, whatever is recorded. The caller has made sure that the machine is not running: see NodeReady.
+// Delete forgets a machine: its token, its Node object, its claims of a name and of addresses, its place in a group and, last,
+// its record, so that an interrupted removal can be run again. What is gone already is no error, and a name that another
+// machine holds by now is left with its Node alone. While somebody may have a certificate for its name, which Delete returns
+// the end of, the name rests: no certificate for it makes a Node, and no machine gets it. gone says that nobody can have one,
+// whatever is recorded. The caller has made sure that the machine is not running: see NodeReady.
 func (r *Registry) Delete(ctx context.Context, m joinservice.Machine, gone bool) (until time.Time, err error) {
 	for range attempts {
 		kept, version, err := r.Load(ctx, m.Node)

@@ -14,9 +14,10 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 )
 
-// removedObject lists the names of removed machines whose certificates may live, each with the machine and until when: "IDENTITY TIME". While a name is there no Node is made
-// by a certificate for it (an admission policy of Manifest), and no machine gets it, its own included: a certificate says which name its bearer has, and not which machine it is,
-// nor which of its lives.
+// removedObject lists the names of removed machines whose certificates may live, each with the machine and until when:
+// "IDENTITY TIME". While a name is there no Node is made by a certificate for it (an admission policy of Manifest), and no
+// machine gets it, its own included: a certificate says which name its bearer has, and not which machine it is, nor which of
+// its lives.
 const removedObject = "removed"
 
 // Removed is a machine that is removed, though it may have a certificate.
@@ -41,8 +42,9 @@ func ParseRemoved(text string) (r Removed, err error) {
 	return r, nil
 }
 
-// rest lets a name rest until a removed machine's certificate has ended, or an earlier one's for the name that ends later, and returns until when it does. By then the API server
-// that it speaks to refuses the machine a Node; others learn it from etcd as fast.
+// rest lets a name rest until a removed machine's certificate has ended, or an earlier one's for the name that ends later, and
+// returns until when it does. By then the API server that it speaks to refuses the machine a Node; others learn it from etcd as
+// fast.
 func (r *Registry) rest(ctx context.Context, name string, removed Removed) (until time.Time, err error) {
 	err = r.editList(ctx, removedObject, removedObject, func(list *corev1.ConfigMap) (bool, error) {
 		now := time.Now()
@@ -70,8 +72,8 @@ func (r *Registry) rest(ctx context.Context, name string, removed Removed) (unti
 	return until, r.awaitRest(ctx, name)
 }
 
-// restKept is how long a name stays listed after its rest is over: one look by a clock that is ahead, an operator's or a replica's, must not end the rest of all others. Who gets
-// the name takes it from the list.
+// restKept is how long a name stays listed after its rest is over: one look by a clock that is ahead, an operator's or a
+// replica's, must not end the rest of all others. Who gets the name takes it from the list.
 const restKept = 7 * 24 * time.Hour
 
 // longOver reports whether a rest was over so long ago that it need not be listed.
@@ -98,7 +100,8 @@ func (r *Registry) checkRest(ctx context.Context, name string) error {
 	return r.Free(ctx, name)
 }
 
-// Free ends the rest of a name. The caller knows that nobody has a certificate for it: it has ended, or its machine is gone for good, or has an empty disk and nobody copied its key.
+// Free ends the rest of a name. The caller knows that nobody has a certificate for it: it has ended, or its machine is gone for
+// good, or has an empty disk and nobody copied its key.
 func (r *Registry) Free(ctx context.Context, name string) error {
 	return r.editList(ctx, removedObject, removedObject, func(list *corev1.ConfigMap) (bool, error) {
 		_, resting := list.Data[name]

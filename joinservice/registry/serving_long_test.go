@@ -35,8 +35,9 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
-// signedServing is a serving certificate that the real controller manager signed for a node's kubelet. An administrator approved it, who approves whatever is asked
-// for: what is shown with it holds although an address was believed that should not have been.
+// signedServing is a serving certificate that the real controller manager signed for a node's kubelet. An administrator
+// approved it, who approves whatever is asked for: what is shown with it holds although an address was believed that should not
+// have been.
 func signedServing(t *testing.T, node string, addresses ...string) tls.Certificate {
 	t.Helper()
 	config, err := api.Config("system:node:"+node, "system:nodes")
@@ -177,7 +178,8 @@ func discover(t *testing.T, address string) error {
 	return nil
 }
 
-// A worker whose address is the endpoint's gets a kubelet's serving certificate for it, and passes for no API server with that: nobody who looks for one trusts its CA.
+// A worker whose address is the endpoint's gets a kubelet's serving certificate for it, and passes for no API server with that:
+// nobody who looks for one trusts its CA.
 func TestServingCertificateIsNoAPIServers(t *testing.T) {
 	certificate := signedServing(t, "w41", "127.0.0.1")
 	for who, ask := range trusting(t) {
@@ -292,7 +294,8 @@ var streams = map[string][]string{
 	"/portForward/default/logger":     {"port-forward", "logger", ":80"},
 }
 
-// The API server speaks to nobody but the kubelet: whoever answers at its address shows a serving certificate of the kubelets' CA, for that address.
+// The API server speaks to nobody but the kubelet: whoever answers at its address shows a serving certificate of the kubelets'
+// CA, for that address.
 func TestAPIServerVerifiesKubelets(t *testing.T) {
 	k := startKubelet(t)
 	own := signedServing(t, "w42", "127.0.0.1")
@@ -358,8 +361,9 @@ func TestLogsWhileACertificateIsRenewed(t *testing.T) {
 	t.Logf("%d answers over two renewals", answered.Load())
 }
 
-// The kubelets' CA is exchanged while the cluster lives: at each step of the exchange, once its control planes were booted, logs are there with the certificate that a
-// kubelet has then. They would be lost if the former CA went before a kubelet has asked for another certificate: that is what the command waits for.
+// The kubelets' CA is exchanged while the cluster lives: at each step of the exchange, once its control planes were booted,
+// logs are there with the certificate that a kubelet has then. They would be lost if the former CA went before a kubelet has
+// asked for another certificate: that is what the command waits for.
 func TestKubeletCAIsExchangedWhileLogsAreRead(t *testing.T) {
 	k, c := startKubelet(t), api.Cluster
 	logs := func(when string, want bool, certificate tls.Certificate) {

@@ -54,7 +54,8 @@ func (d *demo) clusterSteps() []step {
 	)
 }
 
-// askRecords shows what the join service keeps of the machines, that it left no token, what a node says of itself, and whether a worker says that it went over to the new endpoint.
+// askRecords shows what the join service keeps of the machines, that it left no token, what a node says of itself, and whether
+// a worker says that it went over to the new endpoint.
 func (d *demo) askRecords(ctx context.Context) error {
 	file := []string{"--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase")}
 	if err := d.hullmark(ctx, append([]string{"node", "list", "--server", "127.0.0.1:" + d.api, "--wait", "10m"}, file...)...); err != nil {
@@ -132,9 +133,9 @@ func (d *demo) startNetwork(ctx context.Context) (err error) {
 	return err
 }
 
-// predictWorkers describes the workers' machines, which are all alike but for their configuration, and accepts what such a machine measures.
-// Before that it notes which node the first one is, and lets that one settle: on two processors that are emulated, a second machine's boot beside the
-// cluster's first pods can starve the API server.
+// predictWorkers describes the workers' machines, which are all alike but for their configuration, and accepts what such a
+// machine measures. Before that it notes which node the first one is, and lets that one settle: on two processors that are
+// emulated, a second machine's boot beside the cluster's first pods can starve the API server.
 func (d *demo) predictWorkers(ctx context.Context) error {
 	if err := d.awaitReady(ctx, d.first); err != nil {
 		return err
@@ -207,7 +208,8 @@ func (d *demo) reboot(ctx context.Context) error {
 	return d.awaitReady(ctx, w)
 }
 
-// replaceDisk gives a worker an empty disk in the place of its own. The operator signs that for this once, and the worker joins anew: as another Node.
+// replaceDisk gives a worker an empty disk in the place of its own. The operator signs that for this once, and the worker joins
+// anew: as another Node.
 func (d *demo) replaceDisk(ctx context.Context) error {
 	w := d.workers[0]
 	if err := w.cut(ctx); err != nil {

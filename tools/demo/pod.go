@@ -63,8 +63,8 @@ func (d *demo) look(ctx context.Context) error {
 	return nil
 }
 
-// answerManifest is a pod that answers over HTTP, and a service before it. The control plane's taint leaves it to the workers. Its program is CoreDNS out of the
-// verity root, because no other image is on the nodes.
+// answerManifest is a pod that answers over HTTP, and a service before it. The control plane's taint leaves it to the workers.
+// Its program is CoreDNS out of the verity root, because no other image is on the nodes.
 const answerManifest = `apiVersion: v1
 kind: ConfigMap
 metadata:

@@ -50,8 +50,8 @@ func (a *app) adopt(ctx context.Context) error {
 	}
 }
 
-// noteRotation records which keys this control plane holds, once there is a record of it: from its boot on its API server and controller manager run with them, too. A service that is on no control
-// plane has none to speak for.
+// noteRotation records which keys this control plane holds, once there is a record of it: from its boot on its API server and
+// controller manager run with them, too. A service that is on no control plane has none to speak for.
 func (a *app) noteRotation(ctx context.Context) error {
 	own, err := os.Hostname()
 	if err != nil {

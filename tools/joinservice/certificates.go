@@ -75,8 +75,8 @@ func (r *rotating) stale() bool {
 	return r.current != nil && !r.fresh(time.Now().Round(0))
 }
 
-// newClient makes the service's client certificate for the API, or for etcd. It has no group: at the API the service has what its user is given and nothing
-// else. kubeadm's etcd knows no users: there any certificate of its CA may do everything.
+// newClient makes the service's client certificate for the API, or for etcd. It has no group: at the API the service has what
+// its user is given and nothing else. kubeadm's etcd knows no users: there any certificate of its CA may do everything.
 func newClient(ca tls.Certificate, now time.Time) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -56,7 +56,8 @@ func unitCredentials(t *testing.T, files []*wire.File) (dir string) {
 	return dir
 }
 
-// A control plane that joins gets what the operator gave the first one: all but the policy, which the service adds, and the first node's record.
+// A control plane that joins gets what the operator gave the first one: all but the policy, which the service adds, and the
+// first node's record.
 func TestFilesOfAFurtherControlPlane(t *testing.T) {
 	c, err := cluster.New()
 	if err != nil {
@@ -148,8 +149,8 @@ func TestRotatedFilesAreWhatARotationChanges(t *testing.T) {
 	}
 }
 
-// After the exchange of the root a service with the new one admits nodes whose configuration names the old one, until that is given up. One that still has the old
-// one knows that it has missed a rotation, and admits them, too.
+// After the exchange of the root a service with the new one admits nodes whose configuration names the old one, until that is
+// given up. One that still has the old one knows that it has missed a rotation, and admits them, too.
 func TestServiceAfterTheRootWasExchanged(t *testing.T) {
 	s := newSite(t)
 	first := s.cluster.ID()

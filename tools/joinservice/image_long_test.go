@@ -18,8 +18,8 @@ import (
 	"github.com/hullmark/hullmark/internal/rig"
 )
 
-// TestImageServes runs the join service as a container runtime runs its image: with its files and variables alone, as nobody, and what is mounted. A machine
-// joins through it.
+// TestImageServes runs the join service as a container runtime runs its image: with its files and variables alone, as nobody,
+// and what is mounted. A machine joins through it.
 func TestImageServes(t *testing.T) {
 	api, err := rig.Start(t.Context(), t.TempDir())
 	if err != nil {

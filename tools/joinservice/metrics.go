@@ -44,7 +44,8 @@ func newMetrics(inFlight, policyVersion, missedRotations, serverUntil func() flo
 	return m
 }
 
-// server returns the server of /metrics, /healthz and, if it is wanted, Go's profiles, for loopback only: all are public among the node's own processes.
+// server returns the server of /metrics, /healthz and, if it is wanted, Go's profiles, for loopback only: all are public among
+// the node's own processes.
 func (m *metrics) server(profile bool) *http.Server {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))

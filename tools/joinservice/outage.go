@@ -17,11 +17,13 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 )
 
-// recoveredCredential names the boot in which this node's own disk was opened by `hullmark recover`; neverRecovered is its content in all others.
+// recoveredCredential names the boot in which this node's own disk was opened by `hullmark recover`; neverRecovered is its
+// content in all others.
 const recoveredCredential, neverRecovered = "recovered", "no"
 
-// outage is the time from `hullmark recover` on this node to the first record that was read: until then other control planes may come back unchecked,
-// with disks as recent as their records were when they were last read. A restart of the service does not begin it anew.
+// outage is the time from `hullmark recover` on this node to the first record that was read: until then other control planes
+// may come back unchecked, with disks as recent as their records were when they were last read. A restart of the service does
+// not begin it anew.
 type outage struct {
 	// boot names the boot, empty in one without recover; ended is the file that names the one whose outage is over.
 	boot  string

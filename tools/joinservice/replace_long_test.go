@@ -40,7 +40,8 @@ const (
 	never         = "never"
 )
 
-// haltsVariable names, to a process of this test, the step after which it does nothing more; haltedFile is what it leaves in its state then.
+// haltsVariable names, to a process of this test, the step after which it does nothing more; haltedFile is what it leaves in
+// its state then.
 const (
 	haltsVariable = "HULLMARK_TEST_HALTS_AFTER"
 	haltedFile    = "halted"
@@ -137,8 +138,9 @@ func (s *threePlanes) joins(t *testing.T, name string) {
 	}
 }
 
-// A control plane whose disk is gone joins anew, in its old place. The service is killed at each step between, and the machine asks the next one: each time
-// it is one member and one Node in the end, nothing of the old one is left, and etcd has a quorum all the time.
+// A control plane whose disk is gone joins anew, in its old place. The service is killed at each step between, and the machine
+// asks the next one: each time it is one member and one Node in the end, nothing of the old one is left, and etcd has a quorum
+// all the time.
 func TestReplacedControlPlane(t *testing.T) {
 	const name = "control-plane-3"
 	s := newThreePlanes(t)
@@ -222,7 +224,8 @@ func (s *threePlanes) reset(t *testing.T, name string, o options) {
 	s.push(t, s.admin, o)
 }
 
-// killedAfter lets a machine ask a service that is killed after the step; after M6 the machine dies with it, when it has announced its member to etcd.
+// killedAfter lets a machine ask a service that is killed after the step; after M6 the machine dies with it, when it has
+// announced its member to etcd.
 func (s *threePlanes) killedAfter(t *testing.T, name, step string, o options, service *rig.Process) {
 	t.Helper()
 	s.machines[name].Join = func(*wire.Proceed) error {
@@ -335,7 +338,8 @@ func (s *threePlanes) request(t *testing.T, method, path string, send, receive a
 	return json.Unmarshal(content, receive)
 }
 
-// longestElection is how long etcd may take no write: some elections of a busy machine (rig.Etcd's take 2 to 4 s each), but not the rest of the test.
+// longestElection is how long etcd may take no write: some elections of a busy machine (rig.Etcd's take 2 to 4 s each), but not
+// the rest of the test.
 const longestElection = 30 * time.Second
 
 // writer writes to etcd until the test ends.

@@ -101,8 +101,9 @@ func (s *threePlanes) note(t *testing.T, name string) joinservice.EtcdNote {
 	return m.Etcd
 }
 
-// Three members of a real etcd: one that was killed, and one that was off while the others went on, come back as they are. One that comes back with an
-// old copy of its files is taken out before it has a vote, and is a fresh one afterwards; etcd has a quorum all the time, and the API answers.
+// Three members of a real etcd: one that was killed, and one that was off while the others went on, come back as they are. One
+// that comes back with an old copy of its files is taken out before it has a vote, and is a fresh one afterwards; etcd has a
+// quorum all the time, and the API answers.
 func TestForgetfulMemberIsReplaced(t *testing.T) {
 	const third = "control-plane-3"
 	s := newThreePlanes(t)
@@ -153,8 +154,9 @@ func TestForgetfulMemberIsReplaced(t *testing.T) {
 	}
 }
 
-// A power cut ends all; the second control plane, whose member was off for a while, is recovered by its operator, and the third comes back with an old copy of its
-// member's files under the newest epoch. Together they would have a quorum that forgot a write which the first and the third had acknowledged.
+// A power cut ends all; the second control plane, whose member was off for a while, is recovered by its operator, and the third
+// comes back with an old copy of its member's files under the newest epoch. Together they would have a quorum that forgot a
+// write which the first and the third had acknowledged.
 func TestForgetfulMemberAfterAnOutage(t *testing.T) {
 	const second, third = "control-plane-2", "control-plane-3"
 	s := newThreePlanes(t)

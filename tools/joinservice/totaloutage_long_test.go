@@ -28,8 +28,8 @@ var homes = map[string]netip.Addr{
 	"control-plane-1": netip.MustParseAddr("127.0.0.1"), "control-plane-2": netip.MustParseAddr("127.0.0.2"), "control-plane-3": netip.MustParseAddr("127.0.0.3"),
 }
 
-// threePlanes is a cluster of three control planes: a real etcd of three members, a real API server, and the real service of the first. The other two machines are
-// doubles with TPM emulators.
+// threePlanes is a cluster of three control planes: a real etcd of three members, a real API server, and the real service of
+// the first. The other two machines are doubles with TPM emulators.
 type threePlanes struct {
 	*site
 	etcd   *rig.Etcd
@@ -228,7 +228,8 @@ func (s *threePlanes) awaitSeen(t *testing.T) {
 	}
 }
 
-// losesQuorum kills two members while everything else runs, and has a machine that joins and one that comes back told so. One member is started again.
+// losesQuorum kills two members while everything else runs, and has a machine that joins and one that comes back told so. One
+// member is started again.
 func (s *threePlanes) losesQuorum(t *testing.T, o options) {
 	t.Helper()
 	for _, name := range []string{"control-plane-2", "control-plane-3"} {
@@ -255,8 +256,9 @@ func (s *threePlanes) losesQuorum(t *testing.T, o options) {
 	}
 }
 
-// All three control planes lose power. The first is brought back by its operator; etcd has no quorum, so that no record can be read. Its service lets the second come back
-// all the same, with which there is a quorum again; the third comes back by its record, as the second does from then on.
+// All three control planes lose power. The first is brought back by its operator; etcd has no quorum, so that no record can be
+// read. Its service lets the second come back all the same, with which there is a quorum again; the third comes back by its
+// record, as the second does from then on.
 func TestTotalOutageOfThreeControlPlanes(t *testing.T) {
 	s := newThreePlanes(t)
 	o, stop := s.serve(t, neverRecovered)

@@ -16,8 +16,9 @@ const maxCertificate = 64 << 10
 // clientCertificate is kubeadm.ClientCertificate below the root of the disk.
 const clientCertificate = "var/lib/kubelet/pki/kubelet-client-current.pem"
 
-// certificateEnds returns when the kubelet's newest client certificate ends, in Unix time, or 0 if there is none that can be read. The kubelet keeps each in a file of
-// its own, and a link to the newest one beside them: of what the link says only the last name counts.
+// certificateEnds returns when the kubelet's newest client certificate ends, in Unix time, or 0 if there is none that can be
+// read. The kubelet keeps each in a file of its own, and a link to the newest one beside them: of what the link says only the
+// last name counts.
 func certificateEnds(root *os.Root) int64 {
 	folder, name := path.Split(clientCertificate)
 	if target, err := root.Readlink(folder + name); err == nil {

@@ -31,7 +31,8 @@ var mkfs = []string{
 // blockSize is the file system's, in bytes.
 const blockSize = luks2.SectorSize
 
-// groupSize is how much a group of blocks has. mke2fs reads the first block of those that get a backup superblock: it writes a quarter of it.
+// groupSize is how much a group of blocks has. mke2fs reads the first block of those that get a backup superblock: it writes a
+// quarter of it.
 const groupSize = 32768 * blockSize
 
 // How much at the ends of the volume is zeroed for what probes read, in bytes.

@@ -40,7 +40,8 @@ var storages = []storage{
 	{"btrfs with SHA-256 on dm-crypt alone", "", 0, append(btrfs, "--csum", "sha256")},
 }
 
-// TestGuestFreshness measures what each costs: one large file, a log that is synced with each entry as etcd does, and blocks here and there.
+// TestGuestFreshness measures what each costs: one large file, a log that is synced with each entry as etcd does, and blocks
+// here and there.
 func TestGuestFreshness(t *testing.T) {
 	onlyInGuest(t)
 	path, err := Find(hullmark.DiskSelector{Serial: guestSerial})

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// newSize is how large a new file system is at most, in bytes. A larger one would have to be written in full before its first use: inode tables
-	// are 4 MiB of each GiB. The rest comes by Grow.
+	// newSize is how large a new file system is at most, in bytes. A larger one would have to be written in full before its
+	// first use: inode tables are 4 MiB of each GiB. The rest comes by Grow.
 	newSize = 8 << 30
 	// growStep is how much Grow adds at a time, in bytes: a step is not interrupted, and a shutdown waits for it.
 	growStep = 16 << 30
@@ -33,8 +33,8 @@ const (
 	ext4Magic      = 0xef53
 )
 
-// Grow lets the file system of the open disk, mounted at dir, have the whole volume, step by step while it is in use. It can end at any moment, and
-// goes on the next time. The kernel writes all of what it adds before anything reads it.
+// Grow lets the file system of the open disk, mounted at dir, have the whole volume, step by step while it is in use. It can
+// end at any moment, and goes on the next time. The kernel writes all of what it adds before anything reads it.
 func Grow(ctx context.Context, dir string) error {
 	device, err := os.OpenFile("/dev/mapper/"+Name, os.O_RDWR, 0)
 	if err != nil {

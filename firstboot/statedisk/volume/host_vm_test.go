@@ -304,7 +304,8 @@ func TestSplicesInAGuest(t *testing.T) {
 	t.Logf("the guest said:\n%s", runGuest(t, guestTimeout, testsOfSplices, dir, drives...))
 }
 
-// BenchmarkFreshness compares what it costs to keep files in ways that find more, or less, of what a host does to its disk; docs/state-disk.md weighs them.
+// BenchmarkFreshness compares what it costs to keep files in ways that find more, or less, of what a host does to its disk;
+// docs/state-disk.md weighs them.
 func BenchmarkFreshness(b *testing.B) {
 	const program = "/usr/sbin/mkfs.btrfs"
 	if _, err := os.Stat(program); err != nil {

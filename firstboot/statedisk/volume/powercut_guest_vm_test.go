@@ -22,16 +22,18 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 )
 
-// known is what is known outside of a disk, and outlives every cut: the join service's record, and what the node has said or could have acted upon.
-// Each is noted at the moment from which on it must be true of the disk.
+// known is what is known outside of a disk, and outlives every cut: the join service's record, and what the node has said or
+// could have acted upon. Each is noted at the moment from which on it must be true of the disk.
 type known struct {
 	// Record is of the last ticket.
 	Record *joinservice.Record
-	// Kept says that there was a ticket that did not allow formatting, or that the disk was reported open: its data must never be given up from there on.
+	// Kept says that there was a ticket that did not allow formatting, or that the disk was reported open: its data must never
+	// be given up from there on.
 	Kept bool
 	// Boots counts boots, so that each writes files of its own.
 	Boots int
-	// Counter, Log and Done are what was stored last: a file that is replaced, a file that grows by a line, and the boot whose files are all stored.
+	// Counter, Log and Done are what was stored last: a file that is replaced, a file that grows by a line, and the boot whose
+	// files are all stored.
 	Counter, Log, Done int
 }
 
@@ -40,7 +42,8 @@ type message struct {
 	// Mark says where in the disk's log the guest is, and Known what is true there.
 	Mark  string
 	Known known
-	// Next asks the host for another disk, which was cut. Its answer has End when there is none. Result says how the boot from the last one went.
+	// Next asks the host for another disk, which was cut. Its answer has End when there is none. Result says how the boot from
+	// the last one went.
 	Next, End bool
 	Result    *result
 }
@@ -236,7 +239,8 @@ const (
 	doneFile    = statedisk.AgentDir + "/done"
 )
 
-// store replaces a file again and again, as the agent does, and lets another one grow, as etcd does. What follows a mark relies on what was stored.
+// store replaces a file again and again, as the agent does, and lets another one grow, as etcd does. What follows a mark relies
+// on what was stored.
 func (n *node) store(dir string) error {
 	log, err := os.OpenFile(filepath.Join(dir, logFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

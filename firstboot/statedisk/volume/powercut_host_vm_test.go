@@ -35,8 +35,9 @@ const (
 	cutTimeout = time.Minute
 )
 
-// A guest with the image's kernel formats, opens and uses a state disk. Its writes are recorded; then the power is cut before, within and after each of its steps,
-// what was not flushed is lost or torn, and the guest boots from what is left. Some of these boots are cut as well.
+// A guest with the image's kernel formats, opens and uses a state disk. Its writes are recorded; then the power is cut before,
+// within and after each of its steps, what was not flushed is lost or torn, and the guest boots from what is left. Some of
+// these boots are cut as well.
 func TestPowerCuts(t *testing.T) {
 	if *cuts < 1 {
 		t.Fatal("-cuts: want at least 1")
@@ -275,8 +276,9 @@ func (s moment) after(r powercut.Record) moment {
 	return s
 }
 
-// points chooses places of the log to cut at, a place being the number of records before it: of each kind of step in turn, those with the most writes first, within
-// one such step or at its end. In two rounds of three something is unflushed there, if it ever is.
+// points chooses places of the log to cut at, a place being the number of records before it: of each kind of step in turn,
+// those with the most writes first, within one such step or at its end. In two rounds of three something is unflushed there, if
+// it ever is.
 func (l *life) points(n int, random *rand.Rand) []int {
 	var kinds []moment
 	places, lossy := map[moment][]int{}, map[moment][]int{}

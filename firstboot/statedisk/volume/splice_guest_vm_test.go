@@ -227,7 +227,8 @@ func (s *spliced) write(t *testing.T, number byte) generation {
 	return g
 }
 
-// otherFiles takes inodes on both sides of those of the test's files, as a node's many files do: else the epoch's would be in the same block.
+// otherFiles takes inodes on both sides of those of the test's files, as a node's many files do: else the epoch's would be in
+// the same block.
 func otherFiles(dir string) error {
 	for i := range 200 {
 		name := filepath.Join(dir, "var", fmt.Sprintf("other-%d", i))
@@ -431,7 +432,8 @@ func compare(path string, old, now []byte) string {
 	return "neither old nor new"
 }
 
-// TestGuestSplices puts blocks of an older copy, kind by kind, into a disk whose epoch is the newest, and holds what is found of them to docs/state-disk.md.
+// TestGuestSplices puts blocks of an older copy, kind by kind, into a disk whose epoch is the newest, and holds what is found
+// of them to docs/state-disk.md.
 func TestGuestSplices(t *testing.T) {
 	onlyInGuest(t)
 	s := openSpliced(t)

@@ -106,7 +106,8 @@ func advanceIn(root *os.Root, g hullmark.DiskGrant, key hullmark.Secret) (stated
 	return opened, err
 }
 
-// etcdState returns what the disk's member of etcd has stored. Of one that cannot be read whoever decides is told as of none, and the journal why.
+// etcdState returns what the disk's member of etcd has stored. Of one that cannot be read whoever decides is told as of none,
+// and the journal why.
 func etcdState(dir string) hullmark.EtcdState {
 	state, err := etcdwal.StoredIn(dir)
 	if err != nil && !errors.Is(err, etcdwal.ErrNone) {

@@ -1,5 +1,5 @@
-// Package seam is where product code that the explorer edited meets the explorer's world: each function that an edit puts in the place of a device, a
-// channel or the TPM's cryptography calls World. No product code imports it unedited.
+// Package seam is where product code that the explorer edited meets the explorer's world: each function that an edit puts in
+// the place of a device, a channel or the TPM's cryptography calls World. No product code imports it unedited.
 package seam
 
 import (
@@ -44,7 +44,8 @@ var World interface {
 	Format(header, uuid string, key []byte) error
 	Activate(key []byte) error
 	Mounted(do func(*os.Root) error) error
-	// Storing comes before the manifest is replaced, Stored once it is, with its epoch and what it notes of kubeadm; Sync in the place of syncfs(2).
+	// Storing comes before the manifest is replaced, Stored once it is, with its epoch and what it notes of kubeadm; Sync in
+	// the place of syncfs(2).
 	Storing(epoch uint64, intent string)
 	Stored(epoch uint64, intent string)
 	Sync()

@@ -1,4 +1,5 @@
-// Command init is the first and only process of a probe: it writes what the kernel says of the TPM to the console and switches the machine off.
+// Command init is the first and only process of a probe: it writes what the kernel says of the TPM to the console and switches
+// the machine off.
 package main
 
 import (
