@@ -101,12 +101,12 @@ func Extended(data []byte) [sha256.Size]byte {
 }
 
 // Binding is a quote's extraData. It ties the quote to one channel, to one
-// activation of the EK, and to everything that the node said in M1.
+// activation of the EK, and to everything that the node said in Hello.
 type Binding [sha256.Size]byte
 
 // Bind returns SHA-256("hullmark/v1/attest\0" ‖ channelKey ‖ secret ‖
 // SHA-256(hello)), where channelKey is ChannelKey's result, secret is S, and
-// hello the bytes of M1. It fails if a length is wrong, because then the
+// hello the bytes of Hello. It fails if a length is wrong, because then the
 // concatenation could be read in two ways.
 func Bind(channelKey []byte, secret hullmark.Secret, hello []byte) (Binding, error) {
 	if len(channelKey) != ChannelKeySize || secret.Len() != SecretSize {

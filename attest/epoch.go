@@ -22,7 +22,7 @@ func EpochKey(disk hullmark.Secret) (hullmark.Secret, error) {
 }
 
 // EpochMAC returns HMAC-SHA256 under the epoch key of "hullmark/v1/epoch-claim\0" ‖ channelKey ‖ claim, where channelKey is
-// ChannelKey's result and claim the bytes of E1: it is good on one channel alone.
+// ChannelKey's result and claim the bytes of EpochAsk: it is good on one channel alone.
 func EpochMAC(key hullmark.Secret, channelKey, claim []byte) ([]byte, error) {
 	if len(channelKey) != ChannelKeySize || key.Len() != sha256.Size {
 		return nil, fmt.Errorf("authenticate the epoch's claim: channel key of %d and key of %d bytes, want %d and %d", len(channelKey), key.Len(), ChannelKeySize, sha256.Size)

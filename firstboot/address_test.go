@@ -10,7 +10,7 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 )
 
-// The kubelet of a node whose other address was refused names the one that M6 says, in this boot alone, and the node shows why.
+// The kubelet of a node whose other address was refused names the one that Proceed says, in this boot alone, and the node shows why.
 func TestKubeletNamesTheAddressOfM6(t *testing.T) {
 	for _, c := range []struct{ address, want string }{
 		{"192.0.2.8", "HULLMARK_KUBELET_ARGS=--node-ip=192.0.2.8\n"},
@@ -36,10 +36,10 @@ func TestKubeletNamesTheAddressOfM6(t *testing.T) {
 		link.proceedWith(p)
 		phases, last := link.finish()
 		if !last.GetReady() || slices.Contains(phases, "warning") != (c.address != "") {
-			t.Errorf("M6 with %q: phases %v, last %v", c.address, phases, last)
+			t.Errorf("Proceed with %q: phases %v, last %v", c.address, phases, last)
 		}
 		if got, err := os.ReadFile(file); err != nil || string(got) != c.want {
-			t.Errorf("M6 with %q: %q, %v", c.address, got, err)
+			t.Errorf("Proceed with %q: %q, %v", c.address, got, err)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func (a advancer) askAround(ctx context.Context) error {
 	return err
 }
 
-// ask is one call of one service: E1 to E4.
+// ask is one call of one service: EpochAsk to EpochCommitted.
 func (a advancer) ask(ctx context.Context, endpoint string, keys diskKeys) error {
 	ctx, cancel := context.WithTimeout(ctx, 4*a.Timing.Answer)
 	defer cancel()
@@ -111,7 +111,7 @@ func (a advancer) ask(ctx context.Context, endpoint string, keys diskKeys) error
 	return a.take(stream, ask)
 }
 
-// claim makes E1.
+// claim makes EpochAsk.
 func (a advancer) claim(info credentials.AuthInfo, keys diskKeys) (*wire.EpochAsk, error) {
 	var epoch uint64
 	if err := a.kept.look(func(m statedisk.Manifest) error { epoch = m.Epoch; return nil }); err != nil {

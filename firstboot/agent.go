@@ -33,9 +33,9 @@ type Timing struct {
 	Network time.Duration
 	// Dial bounds the connection to a join service, and again its handshake.
 	Dial time.Duration
-	// Answer bounds the wait for the operator's call, for M2 and for M4, and how long a message of the node may take to be sent.
+	// Answer bounds the wait for the operator's call, for Challenge and for Ticket, and how long a message of the node may take to be sent.
 	Answer time.Duration
-	// Proceed bounds the wait for M6, and for each piece of what it announces.
+	// Proceed bounds the wait for Proceed, and for each piece of what it announces.
 	Proceed time.Duration
 	// Turn is how long an operator waits while the node asks a join service, and DialledTurn how long a join service is kept
 	// waiting while an operator asks the node: that one has a connection to spare for others.

@@ -53,10 +53,10 @@ func TestControlPlaneJoinsAnew(t *testing.T) {
 		c := service.accept()
 		c.ticket(c.admit(s))
 		if got := c.receive().GetOpened().GetEtcd().HullmarkEtcdState(); got != found {
-			t.Errorf("M5 says %+v", got)
+			t.Errorf("Opened says %+v", got)
 		}
 		if _, err := s.agent.readState(name); err != nil {
-			t.Errorf("before M6: %v", err)
+			t.Errorf("before Proceed: %v", err)
 		}
 		c.proceedWith(p)
 		_, last := c.finish()
@@ -65,7 +65,7 @@ func TestControlPlaneJoinsAnew(t *testing.T) {
 		}
 		for _, name := range kubeadm.ControlPlaneFiles() {
 			if _, err := s.agent.readState(name); err != nil {
-				t.Errorf("what M6 brings for the join: %v", err)
+				t.Errorf("what Proceed brings for the join: %v", err)
 			}
 		}
 		want := statedisk.IntentDone

@@ -9,10 +9,10 @@ import (
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 )
 
-// isBootstrap reports whether a file of M6 brings a kubelet's token.
+// isBootstrap reports whether a file of Proceed brings a kubelet's token.
 func isBootstrap(f *wire.File) bool { return f.GetPath() == kubeadm.BootstrapFile }
 
-// bootstraps reports that M6 brings a token for the kubelet, whose certificate has ended: the node was off for longer than that
+// bootstraps reports that Proceed brings a token for the kubelet, whose certificate has ended: the node was off for longer than that
 // lives, or its API was down.
 func (f *finishing) bootstraps() bool { return slices.ContainsFunc(f.proceed.GetFiles(), isBootstrap) }
 
@@ -25,7 +25,7 @@ func (o *opened) checkBootstrap(p *wire.Proceed) error {
 	return errors.New("it brings a bootstrap token, which only a worker takes that comes back")
 }
 
-// readyKubelet lets the kubelet bootstrap anew if M6 brings a token for that: what it knew itself by is removed, whatever the
+// readyKubelet lets the kubelet bootstrap anew if Proceed brings a token for that: what it knew itself by is removed, whatever the
 // machine's clock says of it. Otherwise no token stays that an earlier boot has left.
 func (f *finishing) readyKubelet() error {
 	if !f.bootstraps() {

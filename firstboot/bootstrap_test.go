@@ -35,7 +35,7 @@ func (s *stage) has(name string) bool {
 	return err == nil
 }
 
-// A worker whose certificate has ended lets its kubelet ask for another with the token that M6 brings, and keeps no token.
+// A worker whose certificate has ended lets its kubelet ask for another with the token that Proceed brings, and keeps no token.
 func TestRejoinBootstrapsAnew(t *testing.T) {
 	s := newStage(t)
 	s.comeBack(t, "kubelet.conf")
@@ -56,7 +56,7 @@ func TestRejoinBootstrapsAnew(t *testing.T) {
 	c := service.accept()
 	c.ticket(c.admit(s))
 	if ends := c.receive().GetOpened().GetCertificateEnds(); ends != 1767225600 {
-		t.Errorf("M5 says that the certificate ends at %d", ends)
+		t.Errorf("Opened says that the certificate ends at %d", ends)
 	}
 	c.proceedWith(&wire.Proceed{
 		NodeName: "node-1", Role: string(hullmark.Worker), Endpoint: "192.0.2.7:6443",

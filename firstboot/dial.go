@@ -138,7 +138,7 @@ func (a dialler) askService(ctx context.Context, endpoint string) (answered bool
 	if !a.turn.take(ctx, a.Timing.DialledTurn) {
 		return false, nil
 	}
-	stream, err := wire.NewJoinServiceClient(client).Release(ctx)
+	stream, err := wire.NewJoinServiceClient(client).Exchange(ctx)
 	if err != nil {
 		a.turn.release()
 		return false, unreachable(endpoint, err)
@@ -236,7 +236,7 @@ func only(conn net.Conn) func(context.Context, string) (net.Conn, error) {
 
 // dialled is a stream to a join service, which may read as slowly as it likes: a message that is not taken in time ends the stream.
 type dialled struct {
-	wire.JoinService_ReleaseClient
+	wire.JoinService_ExchangeClient
 	cancel context.CancelFunc
 	limit  time.Duration
 }
@@ -244,7 +244,7 @@ type dialled struct {
 // Send sends a message within the limit.
 func (d dialled) Send(m *wire.FromNode) error {
 	defer time.AfterFunc(d.limit, d.cancel).Stop()
-	return d.JoinService_ReleaseClient.Send(m)
+	return d.JoinService_ExchangeClient.Send(m)
 }
 
 // hangUp ends a stream that the node opened, once the other end has read what was said.

@@ -36,8 +36,8 @@ type serviceTwin struct {
 	calls   chan call
 }
 
-// Release hands the stream to the test.
-func (s *serviceTwin) Release(stream wire.JoinService_ReleaseServer) error {
+// Exchange hands the stream to the test.
+func (s *serviceTwin) Exchange(stream wire.JoinService_ExchangeServer) error {
 	ended := make(chan struct{})
 	select {
 	case s.calls <- call{t: s.t, stream: stream, end: sync.OnceFunc(func() { close(ended) })}:
@@ -200,7 +200,7 @@ func (s *stage) remains(t *testing.T) {
 	}
 }
 
-// secondControlPlane is M6 of a control plane that joins, with a policy that commits to its keys.
+// secondControlPlane is Proceed of a control plane that joins, with a policy that commits to its keys.
 func (s *stage) secondControlPlane(t *testing.T) *wire.Proceed {
 	t.Helper()
 	p := worker()
@@ -362,7 +362,7 @@ func TestBothSidesRace(t *testing.T) {
 		address, _ := s.serve(t)
 		won := make(chan string, 2)
 		go func() {
-			won <- race(call{t: t, stream: mustRelease(t.Context(), operator(t, address, s.root, s.rootKey)), kind: hullmark.Init}, s, controlPlane())
+			won <- race(call{t: t, stream: mustExchange(t.Context(), operator(t, address, s.root, s.rootKey)), kind: hullmark.Init}, s, controlPlane())
 		}()
 		go func() {
 			for {
@@ -391,8 +391,8 @@ func TestBothSidesRace(t *testing.T) {
 	}
 }
 
-func mustRelease(ctx context.Context, client wire.NodeClient) wire.Node_ReleaseClient {
-	stream, err := client.Release(ctx)
+func mustExchange(ctx context.Context, client wire.NodeClient) wire.Node_ExchangeClient {
+	stream, err := client.Exchange(ctx)
 	if err != nil {
 		panic(err)
 	}
@@ -560,7 +560,7 @@ func TestOperatorsWrongKinds(t *testing.T) {
 	}
 }
 
-// M6 that the node cannot or may not carry out is refused before the fuse.
+// Proceed that the node cannot or may not carry out is refused before the fuse.
 func TestProceedIsChecked(t *testing.T) {
 	s := newStage(t)
 	service := s.service(t)

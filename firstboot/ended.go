@@ -23,8 +23,8 @@ const readyMark = "ready"
 type mark struct {
 	// Role is the node's.
 	Role hullmark.Role `json:"role"`
-	// Began and Ready are when the machine was started, and when it was Ready, in Unix time: the verifier's time, which M6
-	// brought, and the machine's uptime. Both are 0 if M6 brought none.
+	// Began and Ready are when the machine was started, and when it was Ready, in Unix time: the verifier's time, which Proceed
+	// brought, and the machine's uptime. Both are 0 if Proceed brought none.
 	Began int64 `json:"began"`
 	Ready int64 `json:"ready"`
 	// Ends is when the kubelet's certificate ends, in Unix time; 0 if it had none before this boot.
@@ -33,7 +33,7 @@ type mark struct {
 	Came int64 `json:"came"`
 }
 
-// machineBegan returns when the machine was started by its verifier's clock, in Unix time; 0 if M6, which has just come, does
+// machineBegan returns when the machine was started by its verifier's clock, in Unix time; 0 if Proceed, which has just come, does
 // not say the time.
 func (a *Agent) machineBegan(p *wire.Proceed) (int64, error) {
 	if p.GetTime() == 0 {

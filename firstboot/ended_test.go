@@ -30,7 +30,7 @@ type outage struct {
 }
 
 // out brings a node to Ready whose certificate, of earlier boots, ends then, by a join service's clock, which says that it is
-// now, and by M6's role.
+// now, and by Proceed's role.
 func out(t *testing.T, role hullmark.Role, ends time.Duration) *outage {
 	return outAhead(t, role, ends, 0)
 }

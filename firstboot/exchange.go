@@ -93,7 +93,7 @@ func (c *conversation) earn(ctx context.Context, journal Journal) (f *finishing,
 	return f, err
 }
 
-// attest proves what was booted and takes the ticket: M1 to M4.
+// attest proves what was booted and takes the ticket: Hello to Ticket.
 func (c *conversation) attest(ctx context.Context) (t *ticketed, err error) {
 	called, err := c.takeCall()
 	if err != nil {
@@ -287,7 +287,7 @@ type opened struct {
 	disk  statedisk.Opened
 }
 
-// openDisk opens the state disk, which checks and advances its epoch too: M5.
+// openDisk opens the state disk, which checks and advances its epoch too: Opened.
 func (t *ticketed) openDisk(ctx context.Context) (*opened, error) {
 	t.agent.Status.Say("opening the state disk")
 	opening := time.Now()
@@ -339,7 +339,7 @@ func ownAddresses(ctx context.Context, config hullmark.NodeConfig) []string {
 }
 
 // awaitProceed waits until the epoch is committed, and refuses before the fuse
-// what would only fail after it: M6.
+// what would only fail after it: Proceed.
 func (o *opened) awaitProceed(ctx context.Context) (*finishing, error) {
 	message, err := o.receive(o.agent.Timing.Proceed)
 	if err != nil {
@@ -360,7 +360,7 @@ func (o *opened) awaitProceed(ctx context.Context) (*finishing, error) {
 	}, nil
 }
 
-// check refuses M6 that could not be carried out, and returns when the machine was started by its verifier's clock.
+// check refuses Proceed that could not be carried out, and returns when the machine was started by its verifier's clock.
 func (o *opened) check(ctx context.Context, proceed *wire.Proceed) (machineBegan int64, err error) {
 	if err := o.checkProceed(proceed); err != nil {
 		return 0, err

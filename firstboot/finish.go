@@ -72,7 +72,7 @@ type finishing struct {
 	proceed *wire.Proceed
 	// comesBack says that the disk holds a node that is to be started, joins that kubeadm join is to run.
 	comesBack, joins bool
-	// machineBegan is when the machine was started by its verifier's clock, in Unix time; 0 if M6 did not say the time.
+	// machineBegan is when the machine was started by its verifier's clock, in Unix time; 0 if Proceed did not say the time.
 	machineBegan int64
 	// warning is what stands against the node although it is Ready.
 	warning *hullmark.Condition
@@ -150,7 +150,7 @@ func (f *finishing) kubernetes(ctx context.Context) error {
 	return f.kubeadmInit(ctx, intent == statedisk.IntentStarted, restored)
 }
 
-// startHooks starts the services that M6 names. What they do is in the verity root, and whoever signed the policy wants it done
+// startHooks starts the services that Proceed names. What they do is in the verity root, and whoever signed the policy wants it done
 // before there are pods.
 func (f *finishing) startHooks(ctx context.Context) error {
 	for _, unit := range f.proceed.GetHooks() {
@@ -165,8 +165,9 @@ func (f *finishing) startHooks(ctx context.Context) error {
 	return nil
 }
 
-// placeFiles writes M6's files, in the place of what a join that did not end has left, and keeps no key of them in memory. Those of the
-// manifest are stored all or none: a boot that was interrupted holds the keys of an earlier rotation, or all of this one.
+// placeFiles writes Proceed's files, in the place of what a join that did not end has left, and keeps no key of them in memory.
+// Those of the manifest are stored all or none: a boot that was interrupted holds the keys of an earlier rotation, or all of
+// this one.
 func (f *finishing) placeFiles() error {
 	defer wire.WipeFiles(f.proceed.GetFiles())
 	if err := f.checkOperator(); err != nil {
@@ -319,7 +320,7 @@ func (f *finishing) setHostname(ctx context.Context) error {
 	return f.agent.Machine.Restart(ctx, hostnameUnit)
 }
 
-// setKubeletAddress lets the kubelet name the address that M6 says, in this boot; without one it names what it finds first. The
+// setKubeletAddress lets the kubelet name the address that Proceed says, in this boot; without one it names what it finds first. The
 // kubelet takes the last of equal flags.
 func (f *finishing) setKubeletAddress() error {
 	content := "HULLMARK_KUBELET_ARGS=\n"

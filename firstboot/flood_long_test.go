@@ -108,7 +108,7 @@ func newFlooded(t *testing.T) *flooded {
 	return s
 }
 
-// look takes the node's evidence as hullmark init --dry-run does: a connection, the call, M1 to M3, and a denial that leaves
+// look takes the node's evidence as hullmark init --dry-run does: a connection, the call, Hello to Proof, and a denial that leaves
 // the node as it was.
 func (s *flooded) look(t *testing.T, from *net.Dialer) error {
 	certificate, err := channel.NewOperator(s.root, s.rootKey, channel.Errand{Verb: channel.VerbInit})
@@ -123,7 +123,7 @@ func (s *flooded) look(t *testing.T, from *net.Dialer) error {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	stream, err := wire.NewNodeClient(client).Release(ctx)
+	stream, err := wire.NewNodeClient(client).Exchange(ctx)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (s *flooded) look(t *testing.T, from *net.Dialer) error {
 		return err
 	}
 	if hello.GetHello() == nil {
-		return errors.New("the node sent no M1")
+		return errors.New("the node sent no Hello")
 	}
 	if err := stream.Send(&wire.FromVerifier{Message: &wire.FromVerifier_Denied{Denied: &wire.Condition{Code: "dry-run", Step: StepAttest, Title: "t", Next: "n"}}}); err != nil {
 		return err

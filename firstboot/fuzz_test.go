@@ -17,7 +17,7 @@ import (
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 )
 
-// FuzzProceed holds what a node takes of M6 to what it does with it: files go below the state disk's folders, and names are names.
+// FuzzProceed holds what a node takes of Proceed to what it does with it: files go below the state disk's folders, and names are names.
 func FuzzProceed(f *testing.F) {
 	file := &wire.File{Path: kubeadm.DiscoveryFile, Content: []byte("x"), Mode: 0o600}
 	for _, p := range []*wire.Proceed{

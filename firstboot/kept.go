@@ -212,8 +212,8 @@ func keptName(name string) (string, bool) {
 	return keptFiles + rest, ok
 }
 
-// keepFiles puts files of M6 into the manifest, all or none of them, and takes the documents that came with an earlier policy than the one
-// among them out: systemd hands the join service no more than 1 MiB. Then it shows all to programs.
+// keepFiles puts files of Proceed into the manifest, all or none of them, and takes the documents that came with an earlier
+// policy than the one among them out: systemd hands the join service no more than 1 MiB. Then it shows all to programs.
 func (a *Agent) keepFiles(files []*wire.File) error {
 	err := a.kept.change(func(m *statedisk.Manifest) error {
 		if slices.ContainsFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.PolicyFile }) {

@@ -47,7 +47,7 @@ func TestManifestIsExchangedUnderTheNode(t *testing.T) {
 	}
 }
 
-// What M6 brings is kept all or none, with the keys and what says of which rotation they are, and shown to programs on a RAM disk.
+// What Proceed brings is kept all or none, with the keys and what says of which rotation they are, and shown to programs on a RAM disk.
 func TestFilesAreKeptTogether(t *testing.T) {
 	s := newStage(t)
 	s.keep(keptFiles+"documents/old.json", "old")
@@ -70,7 +70,7 @@ func TestFilesAreKeptTogether(t *testing.T) {
 		t.Error("a file of another place was kept")
 	}
 	if after, err := os.ReadFile(s.manifest()); err != nil || !bytes.Equal(before, after) {
-		t.Errorf("half of M6 was kept: %v", err)
+		t.Errorf("half of Proceed was kept: %v", err)
 	}
 	good := append(keys(), &wire.File{Path: hullmark.PolicyFile, Content: []byte("policy"), Mode: 0o644})
 	if err := s.agent.keepFiles(good); err != nil {

@@ -16,7 +16,7 @@ import (
 // minutes before their time (cmd/kubeadm/app/constants, CertificateBackdate).
 const clockBound = 4 * time.Minute
 
-// comesBack reports that the disk holds a node that is to be started, and that M6 does not take for none: its member of etcd
+// comesBack reports that the disk holds a node that is to be started, and that Proceed does not take for none: its member of etcd
 // would have come back with less than it had acknowledged.
 func (o *opened) comesBack(p *wire.Proceed) bool { return o.disk.Joined && !p.GetJoinAnew() }
 
@@ -36,7 +36,7 @@ func (o *opened) checkClock(p *wire.Proceed) error {
 	}
 }
 
-// clockOff returns by how much the node's clock is ahead of its verifier's time; zero if M6 does not say it.
+// clockOff returns by how much the node's clock is ahead of its verifier's time; zero if Proceed does not say it.
 func clockOff(p *wire.Proceed) (off time.Duration, theirs time.Time) {
 	if p.GetTime() == 0 {
 		return 0, time.Time{}

@@ -20,7 +20,7 @@ const kubeletConf = "/etc/kubernetes/kubelet.conf"
 // renewing renews what kubeadm wrote on the disk of a node that comes back.
 type renewing struct{ *finishing }
 
-// run brings what kubeadm once wrote on the disk of a node that comes back up to what M6 says: a control plane's certificates
+// run brings what kubeadm once wrote on the disk of a node that comes back up to what Proceed says: a control plane's certificates
 // and kubeconfigs, and where the kubelet finds the API server. What cannot be judged stays as it is, with a warning: the node
 // worked with it.
 func (r renewing) run(ctx context.Context) error {

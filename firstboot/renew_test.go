@@ -46,7 +46,7 @@ func (s *stage) put(t *testing.T, files map[string][]byte) {
 	}
 }
 
-// again, and againWith, let a join service take the node, which comes back, with this M6.
+// again, and againWith, let a join service take the node, which comes back, with this Proceed.
 func (s *stage) again(t *testing.T, role hullmark.Role, endpoint string, names ...string) *wire.Progress {
 	t.Helper()
 	return s.againWith(t, &wire.Proceed{NodeName: "node-1", Role: string(role), Endpoint: endpoint, Names: names})

@@ -38,7 +38,7 @@ func (o *opened) checkSnapshot(p *wire.Proceed) error {
 	return restoring{o.conversation, p}.restoration().Check()
 }
 
-// restoring makes what etcd begins with of the backup that M6 announces, if it announces one.
+// restoring makes what etcd begins with of the backup that Proceed announces, if it announces one.
 type restoring struct {
 	*conversation
 	proceed *wire.Proceed
@@ -64,7 +64,7 @@ func (r restoring) clear() error {
 	return r.agent.removeState(kubeadm.EtcdData, kubeadm.SnapshotFile)
 }
 
-// run takes the snapshot that M6 announced, if it did, and makes etcd's data of it, once for a disk. It reports whether etcd's
+// run takes the snapshot that Proceed announced, if it did, and makes etcd's data of it, once for a disk. It reports whether etcd's
 // data is a backup's, be it since an earlier boot.
 func (r restoring) run(ctx context.Context, intent string) (restored bool, err error) {
 	held, err := r.agent.note(restoredFile)

@@ -15,7 +15,7 @@ import (
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 )
 
-// announcing is M6 of a first node that begins with a backup. The pieces follow.
+// announcing is Proceed of a first node that begins with a backup. The pieces follow.
 func announcing(content []byte, backup string) *wire.Proceed {
 	p := controlPlane()
 	sum, from := sha256.Sum256(content), sha256.Sum256([]byte(backup))
@@ -24,7 +24,7 @@ func announcing(content []byte, backup string) *wire.Proceed {
 	return p
 }
 
-// restore plays an init with M6 and these pieces, and returns how it ended.
+// restore plays an init with Proceed and these pieces, and returns how it ended.
 func (s *stage) restore(t *testing.T, proceed *wire.Proceed, pieces ...[]byte) *wire.Progress {
 	t.Helper()
 	address, _ := s.serve(t)
@@ -33,7 +33,7 @@ func (s *stage) restore(t *testing.T, proceed *wire.Proceed, pieces ...[]byte) *
 	c.receive()
 	c.send(&wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: proceed}})
 	for _, piece := range pieces {
-		// A node that has refused M6 ends the stream.
+		// A node that has refused Proceed ends the stream.
 		_ = c.stream.Send(&wire.FromVerifier{Message: &wire.FromVerifier_Snapshot{Snapshot: piece}})
 	}
 	_, last := c.rest()

@@ -55,7 +55,7 @@ func (s *stage) forged(t *testing.T, editCA, editLeaf func(*x509.Certificate)) t
 	return tls.Certificate{Certificate: [][]byte{leafDER, caDER, s.root.Raw}, PrivateKey: key}
 }
 
-// Who answers without the cluster's chain gets nothing, not even M1; the reason is shown.
+// Who answers without the cluster's chain gets nothing, not even Hello; the reason is shown.
 func TestRogueService(t *testing.T) {
 	same := func(*x509.Certificate) {}
 	strange := func(s *stage, t *testing.T) tls.Certificate {

@@ -12,9 +12,9 @@ import (
 	"github.com/hullmark/hullmark/firstboot/kubeadm"
 )
 
-// dropStaticPods removes every static pod that neither kubeadm nor M6 has put there: the kubelet runs each with whatever powers
+// dropStaticPods removes every static pod that neither kubeadm nor Proceed has put there: the kubelet runs each with whatever powers
 // its manifest asks for, before the API is asked, so that one that an intruder left would come back with a clean image. A
-// worker has none of kubeadm's. Those of M6 are placed afterwards.
+// worker has none of kubeadm's. Those of Proceed are placed afterwards.
 func (f *finishing) dropStaticPods() error {
 	var known []string
 	if hullmark.Role(f.proceed.GetRole()) == hullmark.ControlPlane {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestStrangersPodsDoNotComeBack leaves static pods on the disks of nodes that come back: kubeadm's stay on a control plane,
-// and those that M6 brings.
+// and those that Proceed brings.
 func TestStrangersPodsDoNotComeBack(t *testing.T) {
 	for role, stays := range map[hullmark.Role][]string{
 		hullmark.Worker:       {"signed.yaml"},

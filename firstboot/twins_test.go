@@ -193,7 +193,7 @@ type call struct {
 
 func dial(t *testing.T, client wire.NodeClient) call {
 	t.Helper()
-	stream, err := client.Release(t.Context())
+	stream, err := client.Exchange(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func (c call) receive() *wire.FromNode {
 	return m
 }
 
-// admit plays M1 to M3 and returns what the verifier found.
+// admit plays Hello to Proof and returns what the verifier found.
 func (c call) admit(s *stage) attest.Claims {
 	c.t.Helper()
 	claims, err := c.tryAdmit(s)
@@ -303,7 +303,7 @@ func (c call) proceed() {
 	c.send(&wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: controlPlane()}})
 }
 
-// controlPlane is M6 of a cluster's first node.
+// controlPlane is Proceed of a cluster's first node.
 func controlPlane() *wire.Proceed {
 	return &wire.Proceed{
 		NodeName: "node-1", Role: string(hullmark.ControlPlane), KubeadmDocuments: []byte("documents"), Manifests: [][]byte{[]byte("a: 1"), []byte("b: 2")},

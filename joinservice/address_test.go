@@ -87,7 +87,7 @@ func TestWorkerNamesOthersAddresses(t *testing.T) {
 			t.Errorf("%s: the record has %v, refused %v, want %s", foreign.named, m.Addresses, got, foreign.code)
 		}
 		if p := s.node.Proceed(); p.GetAddress() != own || len(p.GetRefused()) != 1 || p.GetRefused()[0].GetCode() != foreign.code {
-			t.Errorf("%s: M6 says %s, %v", foreign.named, p.GetAddress(), p.GetRefused())
+			t.Errorf("%s: Proceed says %s, %v", foreign.named, p.GetAddress(), p.GetRefused())
 		}
 		if code := s.request(t, foreign.named); code != foreign.code {
 			t.Errorf("%s: a request of its kubelet: %q, want %s", foreign.named, code, foreign.code)
@@ -102,11 +102,11 @@ func TestWorkerNamesOthersAddresses(t *testing.T) {
 	}
 	s.node.Addresses = []string{own}
 	if m := s.join(t); len(m.Refused) != 0 || s.node.Proceed().GetAddress() != "" {
-		t.Errorf("of a node with its own address alone: refused %v, M6 says %q", m.Refused, s.node.Proceed().GetAddress())
+		t.Errorf("of a node with its own address alone: refused %v, Proceed says %q", m.Refused, s.node.Proceed().GetAddress())
 	}
 }
 
-// Addresses that mean no single machine are granted to nobody, also where M5 passes over them without a word.
+// Addresses that mean no single machine are granted to nobody, also where Opened passes over them without a word.
 func TestNobodysAddressesAreNotGranted(t *testing.T) {
 	s := newSite(t)
 	s.join(t)

@@ -11,7 +11,7 @@ import (
 
 // Adopt merges what a cluster's operator recorded of the first node, while no API could keep it, into the record that the API
 // keeps: of the same disk the higher numbers count, unless only one has seen a signed override. A record of another disk is a
-// later one and stays. Its addresses are claimed as those of M5 are; reserved ones, such as those of the pod network's
+// later one and stays. Its addresses are claimed as those of Opened are; reserved ones, such as those of the pod network's
 // interfaces, are left out.
 func (s *Service) Adopt(ctx context.Context, first Machine) error {
 	if err := s.Records.Claim(ctx, first.Name, first.Node); err != nil {

@@ -24,7 +24,7 @@ import (
 const (
 	// EpochPause is how long lies at least between two numbers that a node is issued while it is Ready.
 	EpochPause = 5 * time.Minute
-	// epochStored bounds the wait for E3: a busy disk syncs slowly.
+	// epochStored bounds the wait for EpochStored: a busy disk syncs slowly.
 	epochStored = 30 * time.Second
 )
 
@@ -49,8 +49,8 @@ type advance struct {
 	last stored
 }
 
-// Epoch moves the epoch of a node that is Ready on: E1 to E4 (docs/protocol.md, While a node is Ready). It shows by its disk's
-// epoch key who it is, and changes nothing but its own record's numbers.
+// Epoch moves the epoch of a node that is Ready on: EpochAsk to EpochCommitted (docs/protocol.md, While a node is Ready). It
+// shows by its disk's epoch key who it is, and changes nothing but its own record's numbers.
 func (s *Service) Epoch(stream wire.JoinService_EpochServer) error {
 	if !limit.FirstCall(stream.Context()) {
 		return nil
@@ -79,7 +79,7 @@ func (a *advance) run() error {
 		return err
 	}
 	if answer.GetStored().GetIssued() != issued {
-		return a.deny(unexpected("E3"))
+		return a.deny(unexpected("EpochStored"))
 	}
 	if err := a.commit(issued); err != nil {
 		return a.deny(err)
@@ -87,7 +87,7 @@ func (a *advance) run() error {
 	return a.send(&wire.EpochFromService{Message: &wire.EpochFromService_Committed{Committed: &wire.EpochCommitted{}}})
 }
 
-// identify receives E1, in one of the bounded places for strangers. Until its code is verified nothing is asked of the records.
+// identify receives EpochAsk, in one of the bounded places for strangers. Until its code is verified nothing is asked of the records.
 func (a *advance) identify() error {
 	if !a.service.enter() {
 		return &hullmark.Condition{
@@ -101,7 +101,7 @@ func (a *advance) identify() error {
 		return err
 	}
 	if message.GetAsk() == nil {
-		return unexpected("E1")
+		return unexpected("EpochAsk")
 	}
 	if a.claim, err = wire.DecodeEpochClaim(message.GetAsk().GetClaim()); err != nil {
 		return errors.Join(err, refused())

@@ -15,7 +15,7 @@ import (
 )
 
 // comesBack lets the machine, which has joined, come back with a certificate that ends then, and returns the token's kubeconfig
-// that M6 brought, if any.
+// that Proceed brought, if any.
 func (s *site) comesBack(t *testing.T, ends time.Time) []byte {
 	t.Helper()
 	grant := s.node.Ticket().Disk

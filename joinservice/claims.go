@@ -111,7 +111,8 @@ func (s *Service) claimAddresses(ctx context.Context, last *stored, named []neti
 	return claims, nil
 }
 
-// claimAddresses claims what M5 named, unless a later ticket was given since, whose exchange decides, and adds to M6 what became of it.
+// claimAddresses claims what Opened named, unless a later ticket was given since, whose exchange decides, and adds to Proceed
+// what became of it.
 func (o *opened) claimAddresses(proceed *wire.Proceed) (err error) {
 	if o.last.version == "" {
 		if o.last.machine, o.last.version, err = o.service.Records.Load(o.ctx, o.claims.Node); err != nil {
@@ -139,7 +140,7 @@ func (o *opened) addAddresses(proceed *wire.Proceed) {
 }
 
 // sort tells those that a machine may claim from those that are reserved, and what else its record has. A machine has as many
-// addresses as M5 can name.
+// addresses as Opened can name.
 func (s *Service) sort(m Machine, named []netip.Addr, keep bool) (c addressClaims) {
 	reserved, own := s.Reserved(), usable(named)
 	others := without(m.Addresses, own)

@@ -144,7 +144,7 @@ func (s *Service) checkRotation(policy measurements.Policy) error {
 	return nil
 }
 
-// addRotated adds to M6 the keys of the policy's rotation, with the policy itself, which is of the same root as they are, for a
+// addRotated adds to Proceed the keys of the policy's rotation, with the policy itself, which is of the same root as they are, for a
 // control plane that comes back. A service that can read no record may not know the newest policy either.
 func (o *opened) addRotated(proceed *wire.Proceed) error {
 	if o.unchecked() || o.policy.policy.Rotation == 0 {

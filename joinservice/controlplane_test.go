@@ -69,7 +69,7 @@ func (s *site) controlPlanes(t *testing.T) *room {
 	return r
 }
 
-// file returns a file that M6 brought, or nothing.
+// file returns a file that Proceed brought, or nothing.
 func (s *site) file(path string) string {
 	for _, f := range s.node.Proceed().GetFiles() {
 		if f.GetPath() == path {
@@ -100,7 +100,7 @@ func TestNodeOfAnEarlierWorker(t *testing.T) {
 	s.reboot()
 	s.join(t)
 	if did := r.take(); !slices.Equal(did, []string{"node worker-1", "node worker-1"}) {
-		t.Errorf("before M6 the service did %q", did)
+		t.Errorf("before Proceed the service did %q", did)
 	}
 	s.reboot()
 	s.node.Unjoined = false
@@ -118,7 +118,7 @@ func TestControlPlaneJoinsAndComesBack(t *testing.T) {
 		t.Errorf("the record is %+v", m)
 	}
 	if did := r.take(); !slices.Equal(did, []string{"member control-plane-2 192.0.2.7", "node control-plane-2"}) {
-		t.Errorf("before M6 the service did %q", did)
+		t.Errorf("before Proceed the service did %q", did)
 	}
 	documents := string(s.node.Proceed().GetKubeadmDocuments())
 	if s.node.Ticket().Kind != hullmark.Join || !strings.Contains(documents, "advertiseAddress: 192.0.2.7") || !strings.Contains(documents, "tlsBootstrapToken: 0") {
@@ -127,7 +127,7 @@ func TestControlPlaneJoinsAndComesBack(t *testing.T) {
 	id := s.policy.Policy().Documents[0].Document.String()
 	for _, path := range []string{secret, "/etc/kubernetes/discovery.conf", "/var/lib/hullmark/policy", "/var/lib/hullmark/documents/" + id + ".json"} {
 		if s.file(path) == "" {
-			t.Errorf("M6 does not bring %s", path)
+			t.Errorf("Proceed does not bring %s", path)
 		}
 	}
 	s.free(t)
@@ -145,7 +145,7 @@ func TestControlPlaneJoinsAndComesBack(t *testing.T) {
 	}
 }
 
-// settings are those that M6 brings a control plane.
+// settings are those that Proceed brings a control plane.
 func (s *site) settings(t *testing.T) joinservice.Settings {
 	t.Helper()
 	settings, err := joinservice.ParseSettings([]byte(s.file("/var/lib/hullmark/settings.json")))
@@ -294,7 +294,7 @@ func TestControlPlaneResumesItsJoin(t *testing.T) {
 	s.free(t)
 }
 
-// What stands in the way is said before M6, and nothing of the join stays: no token, no place, nothing committed.
+// What stands in the way is said before Proceed, and nothing of the join stays: no token, no place, nothing committed.
 func TestControlPlaneIsNotLetIn(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil, mend func(*testing.T, *site, *room)

@@ -28,11 +28,11 @@ type Stream interface {
 
 // Patience is how long a verifier waits for each of a node's messages.
 type Patience struct {
-	// Proof bounds the wait for M1, and again for M3.
+	// Proof bounds the wait for Hello, and again for Proof.
 	Proof time.Duration
-	// Opened bounds the wait for M5: formatting a disk takes a while.
+	// Opened bounds the wait for Opened: formatting a disk takes a while.
 	Opened time.Duration
-	// Progress bounds the silence between two messages of M7.
+	// Progress bounds the silence between two messages of Progress.
 	Progress time.Duration
 	// Renew lies between two renewals of the Lease that a control plane holds while it joins.
 	Renew time.Duration
@@ -52,7 +52,7 @@ func OperatorPatience() Patience {
 }
 
 // Conversation speaks the verifier's half of one exchange. Its methods are
-// called once each, in order: Attest, Grant, Proceed, Follow, with Snapshot beside Follow if M6 announced one; Deny ends it
+// called once each, in order: Attest, Grant, Proceed, Follow, with Snapshot beside Follow if Proceed announced one; Deny ends it
 // anywhere. The caller ends the stream.
 type Conversation struct {
 	stream   Stream
@@ -68,7 +68,7 @@ func Converse(stream Stream, patience Patience) *Conversation {
 	return &Conversation{stream: stream, patience: patience}
 }
 
-// Attest receives M1, sends M2, receives M3, and returns what they prove. roots are
+// Attest receives Hello, sends Challenge, receives Proof, and returns what they prove. roots are
 // those that the node's configuration may name, the present one first. A
 // node whose evidence is refused before its TPM answered is told no more than that.
 func (c *Conversation) Attest(roots []hullmark.ClusterRoot, anchor verifier.Anchor) (attest.Claims, error) {
@@ -76,12 +76,12 @@ func (c *Conversation) Attest(roots []hullmark.ClusterRoot, anchor verifier.Anch
 	if err != nil {
 		return attest.Claims{}, c.refuse(err, refused())
 	}
-	message, err := c.receive("M3", c.patience.Proof)
+	message, err := c.receive("Proof", c.patience.Proof)
 	if err != nil {
 		return attest.Claims{}, err
 	}
 	if message.GetProof() == nil {
-		return attest.Claims{}, c.refuse(unexpected("M3"), refused())
+		return attest.Claims{}, c.refuse(unexpected("Proof"), refused())
 	}
 	claims, err := exchange.Verify(message.GetProof())
 	if err != nil {
@@ -90,14 +90,14 @@ func (c *Conversation) Attest(roots []hullmark.ClusterRoot, anchor verifier.Anch
 	return claims, nil
 }
 
-// challenge does M1 and M2.
+// challenge does Hello and Challenge.
 func (c *Conversation) challenge(roots []hullmark.ClusterRoot, anchor verifier.Anchor) (*verifier.Exchange, error) {
-	message, err := c.receive("M1", c.patience.Proof)
+	message, err := c.receive("Hello", c.patience.Proof)
 	if err != nil {
 		return nil, err
 	}
 	if message.GetHello() == nil {
-		return nil, unexpected("M1")
+		return nil, unexpected("Hello")
 	}
 	// Only now, after a first message, is a dialled stream's peer known.
 	other, ok := peer.FromContext(c.stream.Context())
@@ -116,7 +116,7 @@ func (c *Conversation) challenge(roots []hullmark.ClusterRoot, anchor verifier.A
 	if err != nil {
 		return nil, err
 	}
-	return exchange, c.send("M2", &wire.FromVerifier{Message: &wire.FromVerifier_Challenge{
+	return exchange, c.send("Challenge", &wire.FromVerifier{Message: &wire.FromVerifier_Challenge{
 		Challenge: &wire.Challenge{Credential: credential, Secret: secret},
 	}})
 }
@@ -137,20 +137,20 @@ type Opened struct {
 	Etcd hullmark.EtcdState
 }
 
-// Grant sends M4 and receives M5. The ticket's epoch must be recorded before.
+// Grant sends Ticket and receives Opened. The ticket's epoch must be recorded before.
 // The ticket's key is wiped.
 func (c *Conversation) Grant(ticket hullmark.Ticket) (Opened, error) {
 	defer ticket.Disk.Key.Wipe()
-	if err := c.send("M4", &wire.FromVerifier{Message: &wire.FromVerifier_Ticket{Ticket: wire.FromTicket(ticket)}}); err != nil {
+	if err := c.send("Ticket", &wire.FromVerifier{Message: &wire.FromVerifier_Ticket{Ticket: wire.FromTicket(ticket)}}); err != nil {
 		return Opened{}, err
 	}
-	message, err := c.receive("M5", c.patience.Opened)
+	message, err := c.receive("Opened", c.patience.Opened)
 	if err != nil {
 		return Opened{}, err
 	}
 	opened := message.GetOpened()
 	if opened == nil {
-		return Opened{}, c.refuse(unexpected("M5"), refused())
+		return Opened{}, c.refuse(unexpected("Opened"), refused())
 	}
 	if opened.GetIssued() != ticket.Disk.Epoch.Issued {
 		return Opened{}, c.refuse(&hullmark.Condition{
@@ -174,13 +174,13 @@ func readOpened(message *wire.Opened) Opened {
 	return opened
 }
 
-// Proceed sends M6. What M5 reported must be recorded before.
+// Proceed sends Proceed. What Opened reported must be recorded before.
 func (c *Conversation) Proceed(proceed *wire.Proceed) error {
 	defer wire.WipeFiles(proceed.GetFiles())
-	return c.send("M6", &wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: proceed}})
+	return c.send("Proceed", &wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: proceed}})
 }
 
-// Snapshot sends what M6 announced. If the node ends the stream meanwhile, Follow tells why.
+// Snapshot sends what Proceed announced. If the node ends the stream meanwhile, Follow tells why.
 func (c *Conversation) Snapshot(content io.Reader) error {
 	piece := make([]byte, wire.MaxPiece)
 	defer clear(piece)
@@ -204,17 +204,17 @@ func (c *Conversation) Snapshot(content io.Reader) error {
 	}
 }
 
-// Follow receives M7 until the node is Ready or failed, and hands each message
+// Follow receives Progress until the node is Ready or failed, and hands each message
 // to report. It returns what the node's member of etcd has stored by then, zero if it has none. A failure is a *NodeError.
 func (c *Conversation) Follow(report func(phase, message string)) (hullmark.EtcdState, error) {
 	for {
-		message, err := c.receive("M7", c.patience.Progress)
+		message, err := c.receive("Progress", c.patience.Progress)
 		if err != nil {
 			return hullmark.EtcdState{}, err
 		}
 		progress := message.GetProgress()
 		if progress == nil {
-			return hullmark.EtcdState{}, unexpected("M7")
+			return hullmark.EtcdState{}, unexpected("Progress")
 		}
 		report(progress.GetPhase(), progress.GetMessage())
 		if progress.GetReady() {

@@ -34,7 +34,7 @@ type Machine struct {
 	Advanced time.Time `json:"advanced,omitzero"`
 	// Etcd is what its member of etcd had stored when it was heard of last.
 	Etcd EtcdNote `json:"etcd,omitzero"`
-	// Addresses are the ones that it may have claimed: those that M5 or a request of its kubelet named, and that it was not
+	// Addresses are the ones that it may have claimed: those that Opened or a request of its kubelet named, and that it was not
 	// refused. Nothing is approved by them, but by the claims.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Refused are the others that it named last.
@@ -84,7 +84,7 @@ const (
 	MachineReady MachineState = "ready"
 	// MachineFailed said why it stopped, or fell silent: Condition tells.
 	MachineFailed MachineState = "failed"
-	// MachineWaiting was denied a ticket, or M6, for a reason that passes, and asks again: Condition tells.
+	// MachineWaiting was denied a ticket, or Proceed, for a reason that passes, and asks again: Condition tells.
 	MachineWaiting MachineState = "waiting"
 )
 

@@ -12,8 +12,8 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
-// addMaterial adds to M6 what a node joins with: a new token, in its JoinConfiguration, where the cluster is, and a control plane's files.
-// What the node confirmed is recorded with the token.
+// addMaterial adds to Proceed what a node joins with: a new token, in its JoinConfiguration, where the cluster is, and a
+// control plane's files. What the node confirmed is recorded with the token.
 func (o *opened) addMaterial(proceed *wire.Proceed) (err error) {
 	member := o.admission.Member
 	var own netip.Addr
@@ -59,7 +59,7 @@ func (o *opened) lacksCertificate() bool {
 	return o.admission.Member.Role == hullmark.Worker && (o.disk.CertificateEnds.Before(soon) || !o.last.machine.holdsBeyond(soon))
 }
 
-// addBootstrap adds to M6 what the kubelet of a node that comes back asks for a new certificate with. What the node confirmed
+// addBootstrap adds to Proceed what the kubelet of a node that comes back asks for a new certificate with. What the node confirmed
 // is recorded with the token.
 func (o *opened) addBootstrap(proceed *wire.Proceed) error {
 	member := o.admission.Member
@@ -76,7 +76,8 @@ func (o *opened) addBootstrap(proceed *wire.Proceed) error {
 	return nil
 }
 
-// AddPool adds to M6, last of all, what a member's pool gives its nodes at each boot, and refuses what is too large for a message by then.
+// AddPool adds to Proceed, last of all, what a member's pool gives its nodes at each boot, and refuses what is too large for a
+// message by then.
 func AddPool(proceed *wire.Proceed, policy measurements.Policy, member measurements.Member) error {
 	pool := policy.Pool(member)
 	for _, f := range pool.Files {
@@ -90,7 +91,7 @@ func AddPool(proceed *wire.Proceed, policy measurements.Policy, member measureme
 	return checkSize(proceed)
 }
 
-// addEndpoint adds to M6, for a node that comes back, where the control plane is reached by now. A control plane takes that
+// addEndpoint adds to Proceed, for a node that comes back, where the control plane is reached by now. A control plane takes that
 // from the policy: its API server is made to serve it in this boot. Others are told what this service's own control plane
 // serves since its last.
 func (o *opened) addEndpoint(proceed *wire.Proceed) error {

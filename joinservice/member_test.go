@@ -42,7 +42,7 @@ func TestMemberThatForgotNothing(t *testing.T) {
 			change(says)
 			s.join(t)
 			if p := s.node.Proceed(); p.GetJoinAnew() || len(p.GetKubeadmDocuments()) > 0 || len(r.take()) > 0 {
-				t.Errorf("M6 is %+v", p)
+				t.Errorf("Proceed is %+v", p)
 			}
 			if got := s.machine(t).Etcd; got.EtcdState.Lacks(stored) != "" || got.Removed {
 				t.Errorf("noted is %+v", got)
@@ -69,7 +69,7 @@ func TestForgetfulMemberJoinsAnew(t *testing.T) {
 			change(says)
 			fresh := hullmark.EtcdState{Cluster: 5, Member: 70, Term: 4, Vote: 1, Commit: 200, Last: 200, LastTerm: 4}
 			s.node.Observe = func(message string) {
-				if message != "M7" {
+				if message != "Progress" {
 					return
 				}
 				if note := s.machine(t).Etcd; !note.Removed || note.Member != stored.Member {
@@ -80,10 +80,10 @@ func TestForgetfulMemberJoinsAnew(t *testing.T) {
 			s.join(t)
 			p := s.node.Proceed()
 			if !p.GetJoinAnew() || len(p.GetKubeadmDocuments()) == 0 || p.GetEndpoint() != "" || s.file(secret) == "" {
-				t.Errorf("M6 is %+v", p)
+				t.Errorf("Proceed is %+v", p)
 			}
 			if did := r.take(); !slices.Equal(did, []string{"member control-plane-2 192.0.2.7", "node control-plane-2"}) {
-				t.Errorf("before M6 the service did %q", did)
+				t.Errorf("before Proceed the service did %q", did)
 			}
 			if got := s.machine(t).Etcd; got != (joinservice.EtcdNote{EtcdState: fresh}) {
 				t.Errorf("noted is %+v", got)

@@ -51,7 +51,7 @@ func (s storing) Claim(ctx context.Context, name string, node hullmark.NodeID) e
 }
 
 // An exchange goes by one policy. If another comes into force before the ticket is recorded, that one decides; if one does
-// before M6, the node is told to try again.
+// before Proceed, the node is told to try again.
 func TestOnePolicyForAnExchange(t *testing.T) {
 	pool := func(p *measurements.Policy) {
 		p.Members = slices.Clone(p.Members)

@@ -50,7 +50,7 @@ func TestServiceRefusesEvidence(t *testing.T) {
 			[]string{"another version of the exchange", "expected 1, got 9"},
 		},
 		{
-			"a field beside those of M1 that claims a role",
+			"a field beside those of Hello that claims a role",
 			func(*testing.T) {
 				s.node.EditHello = func(h *wire.Hello) {
 					h.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 15, protowire.BytesType), string(hullmark.ControlPlane)))
@@ -58,7 +58,7 @@ func TestServiceRefusesEvidence(t *testing.T) {
 			},
 			func(*testing.T) { s.node.EditHello = nil },
 			"message-malformed",
-			[]string{"M1", "Hello: unknown field"},
+			[]string{"Hello", "Hello: unknown field"},
 		},
 		{
 			"a node config that claims a role, and was measured",

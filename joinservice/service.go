@@ -111,9 +111,9 @@ func (s *Service) Server(config *tls.Config) *grpc.Server {
 	return server
 }
 
-// Release runs one exchange. Its end is never a status with a reason: a machine
+// Exchange runs one exchange. Its end is never a status with a reason: a machine
 // that is refused learns what Conversation says, and nothing from the stream.
-func (s *Service) Release(stream wire.JoinService_ReleaseServer) error {
+func (s *Service) Exchange(stream wire.JoinService_ExchangeServer) error {
 	if !limit.FirstCall(stream.Context()) {
 		return nil // A node has one exchange on a connection.
 	}

@@ -43,7 +43,7 @@ func TestWorkerJoinsAndComesBack(t *testing.T) {
 		t.Errorf("the ticket is %+v, Proceed for %s %s", first, brought.GetRole(), brought.GetNodeName())
 	}
 	if !strings.Contains(string(brought.GetKubeadmDocuments()), "tlsBootstrapToken: 000001.") || len(brought.GetFiles()) != 1 {
-		t.Error("M6 does not bring the token, or not one file")
+		t.Error("Proceed does not bring the token, or not one file")
 	}
 	s.onTime(t)
 	if len(s.records.Tokens()) != 0 {
@@ -231,7 +231,7 @@ func (s *site) reopen() {
 	s.node.Unjoined = true
 }
 
-// The service ends between M5 and M6; the next process finds what the first recorded, and the node its disk.
+// The service ends between Opened and Proceed; the next process finds what the first recorded, and the node its disk.
 func TestRestartBetweenTicketAndProceed(t *testing.T) {
 	s := newSite(t)
 	var once sync.Once
@@ -257,7 +257,7 @@ func TestRestartBetweenTicketAndProceed(t *testing.T) {
 // An exchange whose machine begins another one commits late: after the newer ticket was recorded, or after that one's join. Its
 // token is nobody's then.
 func TestTokenOfAnOvertakenExchange(t *testing.T) {
-	for name, until := range map[string]string{"before the newer one commits": "M4", "after the newer one was heard to its end": ""} {
+	for name, until := range map[string]string{"before the newer one commits": "Ticket", "after the newer one was heard to its end": ""} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
 			s.node.Silent = true // in the exchange that is overtaken
@@ -411,7 +411,7 @@ func TestBusyService(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer connection.Close()
-		if _, err := wire.NewJoinServiceClient(connection).Release(ctx); err != nil {
+		if _, err := wire.NewJoinServiceClient(connection).Exchange(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}

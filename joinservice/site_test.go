@@ -166,17 +166,17 @@ func (s *site) store(t *testing.T, change func(*joinservice.Machine)) {
 	}
 }
 
-// reboot makes the disk that the ticket opened the one that M1 shows.
+// reboot makes the disk that the ticket opened the one that Hello shows.
 func (s *site) reboot() {
 	grant := s.node.Ticket().Disk
 	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
 }
 
-// onTime fails the test unless M6 brought the service's time, to which a node holds its clock.
+// onTime fails the test unless Proceed brought the service's time, to which a node holds its clock.
 func (s *site) onTime(t *testing.T) {
 	t.Helper()
 	if off := time.Since(time.Unix(s.node.Proceed().GetTime(), 0)); off.Abs() > 4*time.Minute {
-		t.Errorf("the time in M6 is off by %v", off)
+		t.Errorf("the time in Proceed is off by %v", off)
 	}
 }
 
@@ -193,7 +193,7 @@ func (s *site) denied(t *testing.T, code string, retry bool, says ...string) {
 	}
 }
 
-// told fails the test unless the node that dialled was told the code and why instead of M6, and the operator the same, by the
+// told fails the test unless the node that dialled was told the code and why instead of Proceed, and the operator the same, by the
 // service's log.
 func (s *site) told(t *testing.T, code string, retry bool, says ...string) {
 	t.Helper()

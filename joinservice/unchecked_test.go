@@ -42,7 +42,7 @@ func TestControlPlaneComesBackInAnOutage(t *testing.T) {
 		t.Errorf("the ticket is %+v", ticket)
 	}
 	if p := s.node.Proceed(); p.GetNodeName() != "control-plane-2" || len(p.GetKubeadmDocuments()) != 0 || len(p.GetFiles()) != 1 {
-		t.Errorf("M6 brings %d files to %s; want its settings", len(p.GetFiles()), p.GetNodeName())
+		t.Errorf("Proceed brings %d files to %s; want its settings", len(p.GetFiles()), p.GetNodeName())
 	}
 	s.records.SetDown(false)
 	if m := s.machine(t); m.Record.Committed != 1 || m.Record.Issued != 1 {

@@ -40,7 +40,7 @@ func newScene(t *testing.T, tpm *tpmtest.TPM) *scene {
 	return arrive(t, tpm)
 }
 
-// arrive opens the prover and prepares M1, whatever the registers hold.
+// arrive opens the prover and prepares Hello, whatever the registers hold.
 func arrive(t *testing.T, tpm *tpmtest.TPM) *scene {
 	t.Helper()
 	p, err := prover.Open(tpm)
@@ -107,7 +107,7 @@ func (s *scene) bind(t *testing.T, secret hullmark.Secret) attest.Binding {
 	return binding
 }
 
-// prove quotes and returns M3.
+// prove quotes and returns Proof.
 func (s *scene) prove(t *testing.T, binding attest.Binding) *wire.Proof {
 	t.Helper()
 	evidence, err := s.prover.Prove(binding)

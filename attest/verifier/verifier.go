@@ -66,13 +66,13 @@ type Exchange struct {
 	secret   hullmark.Secret
 }
 
-// Begin does what needs no TPM: it holds M1 to the limits and to the anchor. Verify holds the claims to this cluster's roots:
+// Begin does what needs no TPM: it holds Hello to the limits and to the anchor. Verify holds the claims to this cluster's roots:
 // the present one, and those that have handed over to it. channelKey is channel.Key's result for the channel on which hello,
-// the bytes of M1, arrived.
+// the bytes of Hello, arrived.
 func Begin(hello, channelKey []byte, roots []hullmark.ClusterRoot, anchor Anchor) (*Exchange, error) {
 	message, err := wire.DecodeHello(hello)
 	if err != nil {
-		return nil, malformed("M1", err)
+		return nil, malformed("Hello", err)
 	}
 	if message.GetVersion() != attest.Version {
 		return nil, &hullmark.Condition{
@@ -170,7 +170,7 @@ func (e *Exchange) akName() ([]byte, error) {
 	return append(binary.BigEndian.AppendUint16(nil, uint16(e.ak.NameAlg)), hash[:]...), nil
 }
 
-// Verify checks M3 against all that went before and returns what it proves.
+// Verify checks Proof against all that went before and returns what it proves.
 func (e *Exchange) Verify(proof *wire.Proof) (attest.Claims, error) {
 	secret := e.secret
 	e.secret = hullmark.Secret{} // a second call fails
@@ -181,7 +181,7 @@ func (e *Exchange) Verify(proof *wire.Proof) (attest.Claims, error) {
 	}
 	registers, err := attest.ParseRegisters(proof.GetPcrValues())
 	if err != nil {
-		return attest.Claims{}, malformed("M3", err)
+		return attest.Claims{}, malformed("Proof", err)
 	}
 	if err := checkQuote(e.ak, proof, binding, registers); err != nil {
 		return attest.Claims{}, err
@@ -195,7 +195,7 @@ func (e *Exchange) Verify(proof *wire.Proof) (attest.Claims, error) {
 	return claims, nil
 }
 
-// checkOwnRegisters holds the registers that the exchange itself uses to what M1 said.
+// checkOwnRegisters holds the registers that the exchange itself uses to what Hello said.
 func (e *Exchange) checkOwnRegisters(registers *attest.Registers) error {
 	want := attest.Extended(hullmark.ConfigEvent(e.claims.NodeConfig))
 	if got := registers[attest.ConfigRegister]; got != want {

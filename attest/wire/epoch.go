@@ -7,7 +7,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// CheckEpochFromNode enforces the limits of E1 or E3, before it is used. A claim inside is only bounded: DecodeEpochClaim looks into it.
+// CheckEpochFromNode enforces the limits of EpochAsk or EpochStored, before it is used. A claim inside is only bounded:
+// DecodeEpochClaim looks into it.
 func CheckEpochFromNode(m *EpochFromNode) error {
 	err := strict(m.ProtoReflect())
 	switch kind := m.GetMessage().(type) {
@@ -23,7 +24,7 @@ func CheckEpochFromNode(m *EpochFromNode) error {
 	return nil
 }
 
-// CheckEpochFromService enforces the limits of E2, E4 or a denial, before it is used.
+// CheckEpochFromService enforces the limits of EpochIssued, EpochCommitted or a denial, before it is used.
 func CheckEpochFromService(m *EpochFromService) error {
 	err := strict(m.ProtoReflect())
 	switch kind := m.GetMessage().(type) {
@@ -39,7 +40,7 @@ func CheckEpochFromService(m *EpochFromService) error {
 	return nil
 }
 
-// DecodeEpochClaim strictly decodes what E1 authenticates. An error leaves nothing to use.
+// DecodeEpochClaim strictly decodes what EpochAsk authenticates. An error leaves nothing to use.
 func DecodeEpochClaim(raw []byte) (*EpochClaim, error) {
 	c := &EpochClaim{}
 	err := atMost("claim", len(raw), MaxEpochClaim)

@@ -122,7 +122,7 @@ func firstError(errs ...error) error {
 	return nil
 }
 
-// EncodeHello returns the bytes of M1 that both sides hash.
+// EncodeHello returns the bytes of Hello that both sides hash.
 func EncodeHello(h *Hello) ([]byte, error) {
 	if err := checkHello(h); err != nil {
 		return nil, fmt.Errorf("encode hello: %w", err)
@@ -134,7 +134,7 @@ func EncodeHello(h *Hello) ([]byte, error) {
 	return raw, nil
 }
 
-// DecodeHello strictly decodes the bytes of M1. Of the fields it checks the
+// DecodeHello strictly decodes the bytes of Hello. Of the fields it checks the
 // lengths; what they mean is for package verifier. An error leaves nothing to use.
 func DecodeHello(raw []byte) (*Hello, error) {
 	if err := atMost("hello", len(raw), MaxHello); err != nil {

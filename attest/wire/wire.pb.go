@@ -1,4 +1,4 @@
-// The release exchange: how a node proves what it booted and is given its ticket.
+// The exchange: how a node proves what it booted and is given its ticket.
 // docs/protocol.md is the specification; the order and limits of messages are
 // enforced by packages attest, joinservice and firstboot, not by this schema.
 
@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// FromNode is M1, M3, M5 or M7.
+// FromNode is Hello, Proof, Opened or Progress.
 type FromNode struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -117,20 +117,20 @@ type isFromNode_Message interface {
 }
 
 type FromNode_Hello struct {
-	// hello is an encoded Hello (M1). It is bytes so that both sides hash what was sent.
+	// hello is an encoded Hello. It is bytes so that both sides hash what was sent.
 	Hello []byte `protobuf:"bytes,1,opt,name=hello,proto3,oneof"`
 }
 
 type FromNode_Proof struct {
-	Proof *Proof `protobuf:"bytes,2,opt,name=proof,proto3,oneof"` // M3
+	Proof *Proof `protobuf:"bytes,2,opt,name=proof,proto3,oneof"`
 }
 
 type FromNode_Opened struct {
-	Opened *Opened `protobuf:"bytes,3,opt,name=opened,proto3,oneof"` // M5
+	Opened *Opened `protobuf:"bytes,3,opt,name=opened,proto3,oneof"`
 }
 
 type FromNode_Progress struct {
-	Progress *Progress `protobuf:"bytes,4,opt,name=progress,proto3,oneof"` // M7, repeated
+	Progress *Progress `protobuf:"bytes,4,opt,name=progress,proto3,oneof"` // Progress, repeated
 }
 
 func (*FromNode_Hello) isFromNode_Message() {}
@@ -141,7 +141,7 @@ func (*FromNode_Opened) isFromNode_Message() {}
 
 func (*FromNode_Progress) isFromNode_Message() {}
 
-// FromVerifier is M2, M4 or M6, and what M6 announces.
+// FromVerifier is Challenge, Ticket or Proceed, and what Proceed announces.
 type FromVerifier struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -257,23 +257,23 @@ type FromVerifier_Call struct {
 }
 
 type FromVerifier_Challenge struct {
-	Challenge *Challenge `protobuf:"bytes,2,opt,name=challenge,proto3,oneof"` // M2
+	Challenge *Challenge `protobuf:"bytes,2,opt,name=challenge,proto3,oneof"`
 }
 
 type FromVerifier_Ticket struct {
-	Ticket *Ticket `protobuf:"bytes,3,opt,name=ticket,proto3,oneof"` // M4
+	Ticket *Ticket `protobuf:"bytes,3,opt,name=ticket,proto3,oneof"`
 }
 
 type FromVerifier_Proceed struct {
-	Proceed *Proceed `protobuf:"bytes,4,opt,name=proceed,proto3,oneof"` // M6
+	Proceed *Proceed `protobuf:"bytes,4,opt,name=proceed,proto3,oneof"`
 }
 
 type FromVerifier_Denied struct {
-	Denied *Condition `protobuf:"bytes,5,opt,name=denied,proto3,oneof"` // instead of M2, M4 or M6: the exchange is over
+	Denied *Condition `protobuf:"bytes,5,opt,name=denied,proto3,oneof"` // instead of Challenge, Ticket or Proceed: the exchange is over
 }
 
 type FromVerifier_Snapshot struct {
-	Snapshot []byte `protobuf:"bytes,6,opt,name=snapshot,proto3,oneof"` // a piece of the snapshot that M6 announced
+	Snapshot []byte `protobuf:"bytes,6,opt,name=snapshot,proto3,oneof"` // a piece of the snapshot that Proceed announced
 }
 
 func (*FromVerifier_Call) isFromVerifier_Message() {}
@@ -333,7 +333,7 @@ func (x *Call) GetKind() string {
 	return ""
 }
 
-// Hello (M1) is all that a node claims about itself.
+// Hello is all that a node claims about itself.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`                                 // 1
@@ -487,7 +487,7 @@ func (x *Disk) GetOwner() []byte {
 	return nil
 }
 
-// Challenge (M2) is TPM2_MakeCredential's result for the node's EK and AK name.
+// Challenge is TPM2_MakeCredential's result for the node's EK and AK name.
 type Challenge struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Credential    []byte                 `protobuf:"bytes,1,opt,name=credential,proto3" json:"credential,omitempty"` // TPM2B_ID_OBJECT
@@ -540,7 +540,7 @@ func (x *Challenge) GetSecret() []byte {
 	return nil
 }
 
-// Proof (M3) shows the registers.
+// Proof shows the registers.
 type Proof struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Quoted        []byte                 `protobuf:"bytes,1,opt,name=quoted,proto3" json:"quoted,omitempty"`                        // TPMS_ATTEST
@@ -609,7 +609,7 @@ func (x *Proof) GetEventLog() []byte {
 	return nil
 }
 
-// Ticket (M4) lets the node open its disk.
+// Ticket lets the node open its disk.
 type Ticket struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -718,7 +718,7 @@ func (x *Ticket) GetUnchecked() bool {
 	return false
 }
 
-// Opened (M5) is sent when the disk is open and its epoch is fsynced.
+// Opened is sent when the disk is open and its epoch is fsynced.
 type Opened struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Issued          uint64                 `protobuf:"varint,1,opt,name=issued,proto3" json:"issued,omitempty"`
@@ -965,7 +965,7 @@ func (x *File) GetMode() uint32 {
 	return 0
 }
 
-// Proceed (M6) carries what is given only once Opened is committed.
+// Proceed carries what is given only once Opened is committed.
 type Proceed struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	NodeName         string                 `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
@@ -1106,7 +1106,7 @@ func (x *Proceed) GetJoinAnew() bool {
 	return false
 }
 
-// Snapshot announces the content that etcd begins with, which follows M6 in pieces.
+// Snapshot announces the content that etcd begins with, which follows Proceed in pieces.
 type Snapshot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Size          uint64                 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`    // in bytes
@@ -1175,7 +1175,7 @@ func (x *Snapshot) GetBump() uint64 {
 	return 0
 }
 
-// Progress (M7) reports what the node does until it is Ready.
+// Progress reports what the node does until it is Ready.
 type Progress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Phase         string                 `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
@@ -1515,7 +1515,7 @@ func (x *JournalChunk) GetText() []byte {
 	return nil
 }
 
-// EpochFromNode is E1 or E3 of a node that is Ready.
+// EpochFromNode is EpochAsk or EpochStored of a node that is Ready.
 type EpochFromNode struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -1587,18 +1587,18 @@ type isEpochFromNode_Message interface {
 }
 
 type EpochFromNode_Ask struct {
-	Ask *EpochAsk `protobuf:"bytes,1,opt,name=ask,proto3,oneof"` // E1
+	Ask *EpochAsk `protobuf:"bytes,1,opt,name=ask,proto3,oneof"`
 }
 
 type EpochFromNode_Stored struct {
-	Stored *EpochStored `protobuf:"bytes,2,opt,name=stored,proto3,oneof"` // E3
+	Stored *EpochStored `protobuf:"bytes,2,opt,name=stored,proto3,oneof"`
 }
 
 func (*EpochFromNode_Ask) isEpochFromNode_Message() {}
 
 func (*EpochFromNode_Stored) isEpochFromNode_Message() {}
 
-// EpochFromService is E2 or E4.
+// EpochFromService is EpochIssued or EpochCommitted.
 type EpochFromService struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:
@@ -1680,15 +1680,15 @@ type isEpochFromService_Message interface {
 }
 
 type EpochFromService_Issued struct {
-	Issued *EpochIssued `protobuf:"bytes,1,opt,name=issued,proto3,oneof"` // E2
+	Issued *EpochIssued `protobuf:"bytes,1,opt,name=issued,proto3,oneof"`
 }
 
 type EpochFromService_Committed struct {
-	Committed *EpochCommitted `protobuf:"bytes,2,opt,name=committed,proto3,oneof"` // E4: the end, with success
+	Committed *EpochCommitted `protobuf:"bytes,2,opt,name=committed,proto3,oneof"` // EpochCommitted: the end, with success
 }
 
 type EpochFromService_Denied struct {
-	Denied *Condition `protobuf:"bytes,3,opt,name=denied,proto3,oneof"` // instead of E2 or E4: the end
+	Denied *Condition `protobuf:"bytes,3,opt,name=denied,proto3,oneof"` // instead of EpochIssued or EpochCommitted: the end
 }
 
 func (*EpochFromService_Issued) isEpochFromService_Message() {}
@@ -1697,7 +1697,7 @@ func (*EpochFromService_Committed) isEpochFromService_Message() {}
 
 func (*EpochFromService_Denied) isEpochFromService_Message() {}
 
-// EpochAsk (E1) asks for the next number.
+// EpochAsk asks for the next number.
 type EpochAsk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Claim         []byte                 `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"` // an encoded EpochClaim. It is bytes so that both sides authenticate what was sent.
@@ -1835,7 +1835,7 @@ func (x *EpochClaim) GetEtcd() *EtcdState {
 	return nil
 }
 
-// EpochIssued (E2) is the number to store.
+// EpochIssued is the number to store.
 type EpochIssued struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Issued        uint64                 `protobuf:"varint,1,opt,name=issued,proto3" json:"issued,omitempty"`
@@ -1880,7 +1880,7 @@ func (x *EpochIssued) GetIssued() uint64 {
 	return 0
 }
 
-// EpochStored (E3) is sent when the number is fsynced.
+// EpochStored is sent when the number is fsynced.
 type EpochStored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Issued        uint64                 `protobuf:"varint,1,opt,name=issued,proto3" json:"issued,omitempty"`
@@ -1925,7 +1925,7 @@ func (x *EpochStored) GetIssued() uint64 {
 	return 0
 }
 
-// EpochCommitted (E4) says that the record has it.
+// EpochCommitted says that the record has it.
 type EpochCommitted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2113,13 +2113,13 @@ const file_wire_proto_rawDesc = "" +
 	"\x06issued\x18\x01 \x01(\x04R\x06issued\"%\n" +
 	"\vEpochStored\x12\x16\n" +
 	"\x06issued\x18\x01 \x01(\x04R\x06issued\"\x10\n" +
-	"\x0eEpochCommitted2\xcc\x01\n" +
-	"\x04Node\x12?\n" +
-	"\aRelease\x12\x19.hullmark.v1.FromVerifier\x1a\x15.hullmark.v1.FromNode(\x010\x01\x12>\n" +
+	"\x0eEpochCommitted2\xcd\x01\n" +
+	"\x04Node\x12@\n" +
+	"\bExchange\x12\x19.hullmark.v1.FromVerifier\x1a\x15.hullmark.v1.FromNode(\x010\x01\x12>\n" +
 	"\x06Status\x12\x1a.hullmark.v1.StatusRequest\x1a\x18.hullmark.v1.StatusReply\x12C\n" +
-	"\aJournal\x12\x1b.hullmark.v1.JournalRequest\x1a\x19.hullmark.v1.JournalChunk0\x012\x96\x01\n" +
-	"\vJoinService\x12?\n" +
-	"\aRelease\x12\x15.hullmark.v1.FromNode\x1a\x19.hullmark.v1.FromVerifier(\x010\x01\x12F\n" +
+	"\aJournal\x12\x1b.hullmark.v1.JournalRequest\x1a\x19.hullmark.v1.JournalChunk0\x012\x97\x01\n" +
+	"\vJoinService\x12@\n" +
+	"\bExchange\x12\x15.hullmark.v1.FromNode\x1a\x19.hullmark.v1.FromVerifier(\x010\x01\x12F\n" +
 	"\x05Epoch\x12\x1a.hullmark.v1.EpochFromNode\x1a\x1d.hullmark.v1.EpochFromService(\x010\x01B*Z(github.com/hullmark/hullmark/attest/wireb\x06proto3"
 
 var (
@@ -2186,15 +2186,15 @@ var file_wire_proto_depIdxs = []int32{
 	25, // 19: hullmark.v1.EpochFromService.committed:type_name -> hullmark.v1.EpochCommitted
 	14, // 20: hullmark.v1.EpochFromService.denied:type_name -> hullmark.v1.Condition
 	9,  // 21: hullmark.v1.EpochClaim.etcd:type_name -> hullmark.v1.EtcdState
-	1,  // 22: hullmark.v1.Node.Release:input_type -> hullmark.v1.FromVerifier
+	1,  // 22: hullmark.v1.Node.Exchange:input_type -> hullmark.v1.FromVerifier
 	15, // 23: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
 	17, // 24: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
-	0,  // 25: hullmark.v1.JoinService.Release:input_type -> hullmark.v1.FromNode
+	0,  // 25: hullmark.v1.JoinService.Exchange:input_type -> hullmark.v1.FromNode
 	19, // 26: hullmark.v1.JoinService.Epoch:input_type -> hullmark.v1.EpochFromNode
-	0,  // 27: hullmark.v1.Node.Release:output_type -> hullmark.v1.FromNode
+	0,  // 27: hullmark.v1.Node.Exchange:output_type -> hullmark.v1.FromNode
 	16, // 28: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
 	18, // 29: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
-	1,  // 30: hullmark.v1.JoinService.Release:output_type -> hullmark.v1.FromVerifier
+	1,  // 30: hullmark.v1.JoinService.Exchange:output_type -> hullmark.v1.FromVerifier
 	20, // 31: hullmark.v1.JoinService.Epoch:output_type -> hullmark.v1.EpochFromService
 	27, // [27:32] is the sub-list for method output_type
 	22, // [22:27] is the sub-list for method input_type

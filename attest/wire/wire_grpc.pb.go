@@ -1,4 +1,4 @@
-// The release exchange: how a node proves what it booted and is given its ticket.
+// The exchange: how a node proves what it booted and is given its ticket.
 // docs/protocol.md is the specification; the order and limits of messages are
 // enforced by packages attest, joinservice and firstboot, not by this schema.
 
@@ -23,9 +23,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Node_Release_FullMethodName = "/hullmark.v1.Node/Release"
-	Node_Status_FullMethodName  = "/hullmark.v1.Node/Status"
-	Node_Journal_FullMethodName = "/hullmark.v1.Node/Journal"
+	Node_Exchange_FullMethodName = "/hullmark.v1.Node/Exchange"
+	Node_Status_FullMethodName   = "/hullmark.v1.Node/Status"
+	Node_Journal_FullMethodName  = "/hullmark.v1.Node/Journal"
 )
 
 // NodeClient is the client API for Node service.
@@ -34,8 +34,8 @@ const (
 //
 // Node is served by a node that has no ticket yet, for its cluster's operator.
 type NodeClient interface {
-	// Release runs one exchange; the node sends first, once the operator has opened the stream with a Call.
-	Release(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FromVerifier, FromNode], error)
+	// Exchange runs one exchange; the node sends first, once the operator has opened the stream with a Call.
+	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FromVerifier, FromNode], error)
 	// Status returns the node's status document.
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusReply, error)
 	// Journal streams the node's journal of this boot as text.
@@ -50,9 +50,9 @@ func NewNodeClient(cc grpc.ClientConnInterface) NodeClient {
 	return &nodeClient{cc}
 }
 
-func (c *nodeClient) Release(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FromVerifier, FromNode], error) {
+func (c *nodeClient) Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FromVerifier, FromNode], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[0], Node_Release_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[0], Node_Exchange_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (c *nodeClient) Release(ctx context.Context, opts ...grpc.CallOption) (grpc
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Node_ReleaseClient = grpc.BidiStreamingClient[FromVerifier, FromNode]
+type Node_ExchangeClient = grpc.BidiStreamingClient[FromVerifier, FromNode]
 
 func (c *nodeClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -98,8 +98,8 @@ type Node_JournalClient = grpc.ServerStreamingClient[JournalChunk]
 //
 // Node is served by a node that has no ticket yet, for its cluster's operator.
 type NodeServer interface {
-	// Release runs one exchange; the node sends first, once the operator has opened the stream with a Call.
-	Release(grpc.BidiStreamingServer[FromVerifier, FromNode]) error
+	// Exchange runs one exchange; the node sends first, once the operator has opened the stream with a Call.
+	Exchange(grpc.BidiStreamingServer[FromVerifier, FromNode]) error
 	// Status returns the node's status document.
 	Status(context.Context, *StatusRequest) (*StatusReply, error)
 	// Journal streams the node's journal of this boot as text.
@@ -114,8 +114,8 @@ type NodeServer interface {
 // pointer dereference when methods are called.
 type UnimplementedNodeServer struct{}
 
-func (UnimplementedNodeServer) Release(grpc.BidiStreamingServer[FromVerifier, FromNode]) error {
-	return status.Error(codes.Unimplemented, "method Release not implemented")
+func (UnimplementedNodeServer) Exchange(grpc.BidiStreamingServer[FromVerifier, FromNode]) error {
+	return status.Error(codes.Unimplemented, "method Exchange not implemented")
 }
 func (UnimplementedNodeServer) Status(context.Context, *StatusRequest) (*StatusReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
@@ -144,12 +144,12 @@ func RegisterNodeServer(s grpc.ServiceRegistrar, srv NodeServer) {
 	s.RegisterService(&Node_ServiceDesc, srv)
 }
 
-func _Node_Release_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(NodeServer).Release(&grpc.GenericServerStream[FromVerifier, FromNode]{ServerStream: stream})
+func _Node_Exchange_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(NodeServer).Exchange(&grpc.GenericServerStream[FromVerifier, FromNode]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type Node_ReleaseServer = grpc.BidiStreamingServer[FromVerifier, FromNode]
+type Node_ExchangeServer = grpc.BidiStreamingServer[FromVerifier, FromNode]
 
 func _Node_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StatusRequest)
@@ -194,8 +194,8 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 	},
 	Streams: []grpc.StreamDesc{
 		{
-			StreamName:    "Release",
-			Handler:       _Node_Release_Handler,
+			StreamName:    "Exchange",
+			Handler:       _Node_Exchange_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},
@@ -209,8 +209,8 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	JoinService_Release_FullMethodName = "/hullmark.v1.JoinService/Release"
-	JoinService_Epoch_FullMethodName   = "/hullmark.v1.JoinService/Epoch"
+	JoinService_Exchange_FullMethodName = "/hullmark.v1.JoinService/Exchange"
+	JoinService_Epoch_FullMethodName    = "/hullmark.v1.JoinService/Epoch"
 )
 
 // JoinServiceClient is the client API for JoinService service.
@@ -219,8 +219,8 @@ const (
 //
 // JoinService is served by every control-plane node, for nodes that join or come back.
 type JoinServiceClient interface {
-	// Release runs one exchange; the node sends first.
-	Release(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FromNode, FromVerifier], error)
+	// Exchange runs one exchange; the node sends first.
+	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FromNode, FromVerifier], error)
 	// Epoch moves the epoch of a node that is Ready on by one; the node sends first.
 	Epoch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[EpochFromNode, EpochFromService], error)
 }
@@ -233,9 +233,9 @@ func NewJoinServiceClient(cc grpc.ClientConnInterface) JoinServiceClient {
 	return &joinServiceClient{cc}
 }
 
-func (c *joinServiceClient) Release(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FromNode, FromVerifier], error) {
+func (c *joinServiceClient) Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FromNode, FromVerifier], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &JoinService_ServiceDesc.Streams[0], JoinService_Release_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &JoinService_ServiceDesc.Streams[0], JoinService_Exchange_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +244,7 @@ func (c *joinServiceClient) Release(ctx context.Context, opts ...grpc.CallOption
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type JoinService_ReleaseClient = grpc.BidiStreamingClient[FromNode, FromVerifier]
+type JoinService_ExchangeClient = grpc.BidiStreamingClient[FromNode, FromVerifier]
 
 func (c *joinServiceClient) Epoch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[EpochFromNode, EpochFromService], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -265,8 +265,8 @@ type JoinService_EpochClient = grpc.BidiStreamingClient[EpochFromNode, EpochFrom
 //
 // JoinService is served by every control-plane node, for nodes that join or come back.
 type JoinServiceServer interface {
-	// Release runs one exchange; the node sends first.
-	Release(grpc.BidiStreamingServer[FromNode, FromVerifier]) error
+	// Exchange runs one exchange; the node sends first.
+	Exchange(grpc.BidiStreamingServer[FromNode, FromVerifier]) error
 	// Epoch moves the epoch of a node that is Ready on by one; the node sends first.
 	Epoch(grpc.BidiStreamingServer[EpochFromNode, EpochFromService]) error
 	mustEmbedUnimplementedJoinServiceServer()
@@ -279,8 +279,8 @@ type JoinServiceServer interface {
 // pointer dereference when methods are called.
 type UnimplementedJoinServiceServer struct{}
 
-func (UnimplementedJoinServiceServer) Release(grpc.BidiStreamingServer[FromNode, FromVerifier]) error {
-	return status.Error(codes.Unimplemented, "method Release not implemented")
+func (UnimplementedJoinServiceServer) Exchange(grpc.BidiStreamingServer[FromNode, FromVerifier]) error {
+	return status.Error(codes.Unimplemented, "method Exchange not implemented")
 }
 func (UnimplementedJoinServiceServer) Epoch(grpc.BidiStreamingServer[EpochFromNode, EpochFromService]) error {
 	return status.Error(codes.Unimplemented, "method Epoch not implemented")
@@ -306,12 +306,12 @@ func RegisterJoinServiceServer(s grpc.ServiceRegistrar, srv JoinServiceServer) {
 	s.RegisterService(&JoinService_ServiceDesc, srv)
 }
 
-func _JoinService_Release_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(JoinServiceServer).Release(&grpc.GenericServerStream[FromNode, FromVerifier]{ServerStream: stream})
+func _JoinService_Exchange_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(JoinServiceServer).Exchange(&grpc.GenericServerStream[FromNode, FromVerifier]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type JoinService_ReleaseServer = grpc.BidiStreamingServer[FromNode, FromVerifier]
+type JoinService_ExchangeServer = grpc.BidiStreamingServer[FromNode, FromVerifier]
 
 func _JoinService_Epoch_Handler(srv interface{}, stream grpc.ServerStream) error {
 	return srv.(JoinServiceServer).Epoch(&grpc.GenericServerStream[EpochFromNode, EpochFromService]{ServerStream: stream})
@@ -329,8 +329,8 @@ var JoinService_ServiceDesc = grpc.ServiceDesc{
 	Methods:     []grpc.MethodDesc{},
 	Streams: []grpc.StreamDesc{
 		{
-			StreamName:    "Release",
-			Handler:       _JoinService_Release_Handler,
+			StreamName:    "Exchange",
+			Handler:       _JoinService_Exchange_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

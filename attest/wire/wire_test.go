@@ -276,7 +276,7 @@ func FuzzEpoch(f *testing.F) {
 		}
 		n := &wire.EpochFromNode{}
 		if proto.Unmarshal(data, n) == nil && wire.CheckEpochFromNode(n) == nil && n.GetAsk() != nil && len(n.GetAsk().GetMac()) != 32 {
-			t.Errorf("%v was accepted as E1", n)
+			t.Errorf("%v was accepted as EpochAsk", n)
 		}
 		s := &wire.EpochFromService{}
 		if proto.Unmarshal(data, s) == nil && wire.CheckEpochFromService(s) == nil && s.GetMessage() == nil {

@@ -46,7 +46,7 @@ const (
 
 // BenchmarkDesk lets 200 machines at once ask the service for tickets, on one core and with its records in memory: first each
 // of them again as soon as it has its ticket, which shows how many tickets it gives; then evenly, as many a second as it is to give.
-// A ticket takes from M1 to M4: the challenge, the quote, policy, record and disk key. What TPMs, TLS and gRPC do is not counted.
+// A ticket takes from Hello to Ticket: the challenge, the quote, policy, record and disk key. What TPMs, TLS and gRPC do is not counted.
 func BenchmarkDesk(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	d := newDesk(b)
@@ -189,7 +189,7 @@ func (d *desk) ask(m *machine) (time.Time, error) {
 	d.places <- struct{}{}
 	defer func() { <-d.places }()
 	c := &conversation{peer: d.peer, machine: m}
-	if err := d.service.Release(c); err != nil || c.failed != nil || c.ticket.IsZero() {
+	if err := d.service.Exchange(c); err != nil || c.failed != nil || c.ticket.IsZero() {
 		return time.Time{}, errors.Join(errors.New("no ticket came"), err, c.failed)
 	}
 	return c.ticket, nil
@@ -201,7 +201,7 @@ type conversation struct {
 	peer    *peer.Peer
 	machine *machine
 	sent    int
-	// ticket is when M4 came.
+	// ticket is when Ticket came.
 	ticket time.Time
 	failed error
 }

@@ -12,7 +12,7 @@ func checks() []check {
 	const (
 		tree, format    = "firstboot/statedisk/volume/tree.go", "firstboot/statedisk/volume/format.go"
 		agent, finish   = "firstboot/agent.go", "firstboot/finish.go"
-		release, record = "joinservice/release.go", "joinservice/record.go"
+		release, record = "joinservice/exchange.go", "joinservice/record.go"
 		verifier        = "attest/verifier/verifier.go"
 		asked, issued   = "firstboot/advance.go", "joinservice/advance.go"
 		member, policy  = "joinservice/member.go", "firstboot/policy.go"
@@ -30,7 +30,7 @@ func checks() []check {
 	return []check{
 		{"the counter is not below the epoch's window", "copies", oldCopy, []edit{{tree, "if m.Epoch < g.Epoch.Committed || m.Epoch >= g.Epoch.Issued {", "if m.Epoch >= g.Epoch.Issued {"}}},
 		{"the disk's counter is moved on", "crashes", neverEnds, []edit{{tree, "\tm.Epoch = g.Epoch.Issued\n", ""}}},
-		{"M5 raises what is committed", "copies", oldCopy, []edit{{record, "r.Committed = max(r.Committed, issued)", ""}}},
+		{"Opened raises what is committed", "copies", oldCopy, []edit{{record, "r.Committed = max(r.Committed, issued)", ""}}},
 		{"an empty disk is not formatted in the place of one that holds data", "disks", "a joined node is given up for an empty disk", []edit{{record, "if r != nil && r.Committed > 0 && !waiver.NewDisk {", "if false {"}}},
 		{"the fuse is zero in the registers of whoever gets a ticket", "workload", secondTicket, []edit{{verifier, "got != ([32]byte{})", "got != got"}}},
 		{"the fuse is blown before the disk is used", "workload", secondTicket, []edit{{finish, "\t\t{Name: StepFuse, Do: f.blowFuse},\n", ""}}},

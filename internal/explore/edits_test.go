@@ -50,17 +50,17 @@ func doubles() []edit {
 		{advance, "conn, info, condition := a.reach(ctx, endpoint)", "conn, info, condition := seam.Reach()"},
 		{advance, "grpc.NewClient(", "seam.NewClient("},
 		{advance, "wire.NewJoinServiceClient(client).Epoch(ctx)", "seam.World.DialEpoch()"},
-		{dial, "wire.NewJoinServiceClient(client).Release(ctx)", "seam.World.Dial()"},
+		{dial, "wire.NewJoinServiceClient(client).Exchange(ctx)", "seam.World.Dial()"},
 		{dial, "a.countDown(ctx, wait/2+rand.N(wait/2+1))", "_ = wait\n\t\tseam.World.Pause(ctx, a.turn.isKept(), a.wasReady())"},
-		{"firstboot/release.go", "net.Listen(\"tcp\", a.Listen)", "seam.Listen()"},
-		{"firstboot/release.go", "servicefiles.Listen(a.RunDir)", "seam.Listen()"},
-		{"firstboot/release.go", "tls, err := channel.NodeTLS(a.config.ClusterRoot)", "_ = channel.NodeTLS\n\ttls, err := seam.NoTLS()"},
-		{"firstboot/release.go", "go (advancer{a}).run(ctx)", "seam.World.Advances(a.wasReady(), func() error { return (advancer{a}).askAround(ctx) })"},
+		{"firstboot/serve.go", "net.Listen(\"tcp\", a.Listen)", "seam.Listen()"},
+		{"firstboot/serve.go", "servicefiles.Listen(a.RunDir)", "seam.Listen()"},
+		{"firstboot/serve.go", "tls, err := channel.NodeTLS(a.config.ClusterRoot)", "_ = channel.NodeTLS\n\ttls, err := seam.NoTLS()"},
+		{"firstboot/serve.go", "go (advancer{a}).run(ctx)", "seam.World.Advances(a.wasReady(), func() error { return (advancer{a}).askAround(ctx) })"},
 		insteadOf("firstboot/status.go", "\tif err := atomicfile.Write(s.File, s.encode(), 0o644); err != nil {\n", "return // Nobody reads it."),
 		insteadOf(manifest, "\tdefer clear(b)\n", "intent := string(m.Files[IntentFile].Content)\nseam.World.Storing(m.Epoch, intent)\nerr := atomicfile.WriteIn(root, ManifestFile, b, 0o600)\nseam.World.Stored(m.Epoch, intent)\nreturn MAC(b[len(b)-sha256.Size:]), err"),
 		{"firstboot/renew.go", "unix.Syncfs(int(dir.Fd()))", "func() error { _ = unix.Syncfs; seam.World.Sync(); return nil }()"},
 
-		{"joinservice/release.go", "x.conversation.over = mine.over", "seam.World.Watch(x.ctx, mine.over)"},
+		{"joinservice/exchange.go", "x.conversation.over = mine.over", "seam.World.Watch(x.ctx, mine.over)"},
 		before("joinservice/conversation.go", "\t\tif r.err != nil {\n", "if errors.Is(r.err, seam.ErrOver) {\nc.stalled = true\nreturn nil, fmt.Errorf(\"receive %s: %w\", what, errSuperseded)\n}"),
 
 		{volume, "return statedisk.Probe(f, size)", "return seam.World.Probe(f, size)"},
@@ -71,7 +71,7 @@ func doubles() []edit {
 		insteadOf(tree, "\tconst flags = unix.MS_NOSUID", "return seam.World.Mounted(do)"),
 		{device, "\tif _, err := f.WriteAt(b, offset); err != nil {\n\t\treturn err\n\t}\n\treturn f.Sync()", "\treturn seam.World.Write(f, b, offset)"},
 	}
-	for _, file := range []string{dial, advance, "firstboot/release.go", "firstboot/renew.go", "joinservice/release.go", "joinservice/conversation.go", volume, format, tree, device, prover, manifest} {
+	for _, file := range []string{dial, advance, "firstboot/serve.go", "firstboot/renew.go", "joinservice/exchange.go", "joinservice/conversation.go", volume, format, tree, device, prover, manifest} {
 		edits = append(edits, edit{file, rootImport, rootImport + "\t" + seamImport})
 	}
 	return append(edits,

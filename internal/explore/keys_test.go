@@ -145,7 +145,7 @@ func (r *run) exchanges() (all []choice) {
 // forgeries are what a compromised join service brings in the place of what an honest one would.
 var forgeries = []string{"!number", "!foreign", "!content", "!older"}
 
-// forgeKeys changes the keys that M6 brings.
+// forgeKeys changes the keys that Proceed brings.
 func (r *run) forgeKeys(m *wire.Proceed, how string) {
 	rotations := r.site.rotations
 	newest, older, foreign := rotations[r.newestRotation()], rotations[0], rotations[2]

@@ -27,13 +27,13 @@ func messageText(m proto.Message) string {
 func verifierText(m *wire.FromVerifier) string {
 	switch {
 	case m.GetChallenge() != nil:
-		return "M2"
+		return "Challenge"
 	case m.GetTicket() != nil:
 		t, err := m.GetTicket().HullmarkTicket()
 		must(err)
-		return fmt.Sprintf("M4 %s %s %x %v e%d e%d", t.Kind, name(t.Disk.UUID), t.Disk.Owner[:2], t.Disk.FormatAllowed, t.Disk.Epoch.Committed, t.Disk.Epoch.Issued)
+		return fmt.Sprintf("Ticket %s %s %x %v e%d e%d", t.Kind, name(t.Disk.UUID), t.Disk.Owner[:2], t.Disk.FormatAllowed, t.Disk.Epoch.Committed, t.Disk.Epoch.Issued)
 	case m.GetProceed() != nil:
-		return fmt.Sprintf("M6 %s t%s", m.GetProceed().GetNodeName(), tokenOf(m.GetProceed().GetKubeadmDocuments()))
+		return fmt.Sprintf("Proceed %s t%s", m.GetProceed().GetNodeName(), tokenOf(m.GetProceed().GetKubeadmDocuments()))
 	}
 	return "denied " + m.GetDenied().GetCode()
 }
@@ -45,32 +45,32 @@ func nodeText(m *wire.FromNode) string {
 		must(err)
 		d, err := h.GetDisk().DiskClaim()
 		must(err)
-		return fmt.Sprintf("M1 %s %s %x", d.State, name(d.UUID), d.Owner[:2])
+		return fmt.Sprintf("Hello %s %s %x", d.State, name(d.UUID), d.Owner[:2])
 	case m.GetProof() != nil:
-		return fmt.Sprintf("M3 %x", m.GetProof().GetSignature()[:4])
+		return fmt.Sprintf("Proof %x", m.GetProof().GetSignature()[:4])
 	case m.GetOpened() != nil:
 		o := m.GetOpened()
-		return fmt.Sprintf("M5 e%d e%d %v", o.GetIssued(), o.GetEpochRead(), o.GetJoined())
+		return fmt.Sprintf("Opened e%d e%d %v", o.GetIssued(), o.GetEpochRead(), o.GetJoined())
 	}
 	p := m.GetProgress()
-	return fmt.Sprintf("M7 %s %v %s", p.GetPhase(), p.GetReady(), p.GetFailed().GetCode())
+	return fmt.Sprintf("Progress %s %v %s", p.GetPhase(), p.GetReady(), p.GetFailed().GetCode())
 }
 
 func askText(m *wire.EpochFromNode) string {
 	if m.GetAsk() == nil {
-		return fmt.Sprintf("E3 e%d", m.GetStored().GetIssued())
+		return fmt.Sprintf("EpochStored e%d", m.GetStored().GetIssued())
 	}
 	claim, err := wire.DecodeEpochClaim(m.GetAsk().GetClaim())
 	must(err)
-	return fmt.Sprintf("E1 e%d", claim.GetEpoch())
+	return fmt.Sprintf("EpochAsk e%d", claim.GetEpoch())
 }
 
 func issuedText(m *wire.EpochFromService) string {
 	switch {
 	case m.GetIssued() != nil:
-		return fmt.Sprintf("E2 e%d", m.GetIssued().GetIssued())
+		return fmt.Sprintf("EpochIssued e%d", m.GetIssued().GetIssued())
 	case m.GetCommitted() != nil:
-		return "E4"
+		return "EpochCommitted"
 	}
 	return "denied " + m.GetDenied().GetCode()
 }

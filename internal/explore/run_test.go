@@ -45,11 +45,11 @@ type proc struct {
 	// version is that of the record that an exchange read or stored last, over what ends it.
 	version joinservice.Version
 	over    <-chan struct{}
-	// slow says that an exchange goes on at any time after its node is gone, and phase that a message of M7 was sent.
+	// slow says that an exchange goes on at any time after its node is gone, and phase that a message of Progress was sent.
 	slow, phase bool
 	// left are the faults that were still allowed when it began.
 	left budget
-	// forged says that what came of M6 was a compromised service's, and level what the replica held that it came from.
+	// forged says that what came of Proceed was a compromised service's, and level what the replica held that it came from.
 	forged bool
 	level  int
 }
@@ -59,7 +59,7 @@ type transit struct {
 	toService, toNode []proto.Message
 	// nodeGone and serviceGone say that an end will send nothing more.
 	nodeGone, serviceGone bool
-	// machine is the node's; past says that its boot had gone on past M6 when the exchange began.
+	// machine is the node's; past says that its boot had gone on past Proceed when the exchange began.
 	machine int
 	past    bool
 	// workload says that the node's end is a workload's.

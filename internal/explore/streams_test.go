@@ -23,7 +23,7 @@ import (
 )
 
 // Dial begins an exchange with one of the replicas.
-func (r *run) Dial() (wire.JoinService_ReleaseClient, error) {
+func (r *run) Dial() (wire.JoinService_ExchangeClient, error) {
 	return nodeStream{nodeEnd: r.open(r.replica(), release)}, nil
 }
 
@@ -42,7 +42,7 @@ func (r *run) replica() int {
 }
 
 // release and epoch are what a replica is asked for.
-func release(s *joinservice.Service, e *serviceEnd) { _ = s.Release(serviceStream{serviceEnd: e}) }
+func release(s *joinservice.Service, e *serviceEnd) { _ = s.Exchange(serviceStream{serviceEnd: e}) }
 func epoch(s *joinservice.Service, e *serviceEnd)   { _ = s.Epoch(epochService{serviceEnd: e}) }
 
 // open makes a channel and the replica's end of it, and returns the node's.

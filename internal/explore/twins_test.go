@@ -165,7 +165,7 @@ func (m machineTwin) Start(_ context.Context, unit string) error {
 	return nil
 }
 
-// goesOn is called when a boot goes on past M6.
+// goesOn is called when a boot goes on past Proceed.
 func (r *run) goesOn() {
 	m, d := &r.w.machines[r.cur.machine], r.disk()
 	m.past = true

@@ -65,7 +65,7 @@ type machine struct {
 	disk  int
 	pcr8  bool
 	fused bool
-	// past says that this boot went on past M6: it may have no further ticket.
+	// past says that this boot went on past Proceed: it may have no further ticket.
 	past bool
 	// stored is what of the mounted file system would survive a power cut for sure.
 	stored map[string]string
@@ -98,7 +98,7 @@ type world struct {
 
 	uuids, serials int
 	// boots counts the boots that went on with a disk, issued the tickets, used the joins that a token served, given the
-	// exchanges that M6 gave a token to.
+	// exchanges that Proceed gave a token to.
 	boots  map[hullmark.UUID]int
 	issued map[string]bool
 	used   map[string]int

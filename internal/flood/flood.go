@@ -34,7 +34,7 @@ type Flood struct {
 	Address string
 	// Root is its cluster's.
 	Root hullmark.ClusterRoot
-	// Hello and Proof are M1 and M3 that a member's machine sent once, as FromNode; M3 was for another channel.
+	// Hello and Proof are Hello and Proof that a member's machine sent once, as FromNode; Proof was for another channel.
 	Hello, Proof []byte
 	// Attackers try at once, from so many addresses. Together they make so many connections a second at most; 0 is as many as they can.
 	Attackers, Sources, Rate int

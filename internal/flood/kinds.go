@@ -221,7 +221,7 @@ func (p *peer) request(stream uint32, more ...string) {
 	for _, h := range []hpack.HeaderField{
 		{Name: ":method", Value: "POST"},
 		{Name: ":scheme", Value: "https"},
-		{Name: ":path", Value: wire.JoinService_Release_FullMethodName},
+		{Name: ":path", Value: wire.JoinService_Exchange_FullMethodName},
 		{Name: ":authority", Value: "join-service"},
 		{Name: "content-type", Value: "application/grpc"},
 		{Name: "te", Value: "trailers"},
@@ -286,7 +286,7 @@ func (p *peer) send(write func() error) error {
 	return errors.Join(write(), p.flush())
 }
 
-// call begins the connection's first call with M1, and reports whether the server answered.
+// call begins the connection's first call with Hello, and reports whether the server answered.
 func (p *peer) call(hello []byte) bool {
 	p.request(1)
 	p.message(1, hello)
@@ -298,7 +298,7 @@ func strangersEvidence(w *weapons, p *peer) {
 	var hello wire.Hello
 	first := &wire.FromNode{}
 	if proto.Unmarshal(w.Hello, first) != nil || proto.Unmarshal(first.GetHello(), &hello) != nil {
-		panic("the flood has no M1")
+		panic("the flood has no Hello")
 	}
 	_, _ = rand.Read(hello.EkPublic[len(hello.EkPublic)-200:]) // another modulus
 	hello.EkPublic[len(hello.EkPublic)-1] |= 1
@@ -315,7 +315,7 @@ func strangersEvidence(w *weapons, p *peer) {
 	}
 }
 
-// replayedEvidence is a member's own M1 and M3, of another exchange.
+// replayedEvidence is a member's own Hello and Proof, of another exchange.
 func replayedEvidence(w *weapons, p *peer) {
 	if !p.call(w.Hello) {
 		return
@@ -325,7 +325,7 @@ func replayedEvidence(w *weapons, p *peer) {
 	}
 }
 
-// hugeMessages are a member's M1, and after it all but the last byte of the largest M3 that there is, on a connection that stays.
+// hugeMessages are a member's Hello, and after it all but the last byte of the largest Proof that there is, on a connection that stays.
 func hugeMessages(w *weapons, p *peer) {
 	if !p.call(w.Hello) {
 		return

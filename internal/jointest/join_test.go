@@ -32,7 +32,7 @@ func TestWaitsAndJoins(t *testing.T) {
 		"the API is down": {
 			role: hullmark.Worker, begin: recordsDown, code: "api-unreachable", title: "the records are down", tickets: 1,
 		},
-		"the service ends between M5 and M6": {
+		"the service ends between Opened and Proceed": {
 			role: hullmark.Worker, begin: stoppedMidJoin, code: "service-unreachable", title: "the join service at ADDRESS does not answer: ", tickets: 2,
 		},
 		"the clock is an hour ahead": {
@@ -139,7 +139,7 @@ func recordsDown(_ *testing.T, s *Site) (mend func()) {
 	return func() { s.Records.SetDown(false) }
 }
 
-// stoppedMidJoin ends the service when it is about to record what M5 said. A process that has ended records nothing any more;
+// stoppedMidJoin ends the service when it is about to record what Opened said. A process that has ended records nothing any more;
 // the next one finds what it did before.
 func stoppedMidJoin(t *testing.T, s *Site) (mend func()) {
 	stopped, over := make(chan struct{}), make(chan struct{})

@@ -41,7 +41,7 @@ type Site struct {
 	Records *memrecords.Store
 	// Address is the service's, whenever it runs.
 	Address string
-	// EditOpened and EditProceed change M5 when it has come and M6 before it is sent, from the next Serve on; nil for honest ends.
+	// EditOpened and EditProceed change Opened when it has come and Proceed before it is sent, from the next Serve on; nil for honest ends.
 	EditOpened  func(*wire.Opened)
 	EditProceed func(*wire.Proceed)
 
@@ -244,13 +244,13 @@ type edited struct {
 	proceed func(*wire.Proceed)
 }
 
-// Release runs one exchange.
-func (e edited) Release(stream wire.JoinService_ReleaseServer) error {
-	return e.Service.Release(editedStream{stream, e})
+// Exchange runs one exchange.
+func (e edited) Exchange(stream wire.JoinService_ExchangeServer) error {
+	return e.Service.Exchange(editedStream{stream, e})
 }
 
 type editedStream struct {
-	wire.JoinService_ReleaseServer
+	wire.JoinService_ExchangeServer
 	by edited
 }
 
@@ -259,12 +259,12 @@ func (s editedStream) Send(m *wire.FromVerifier) error {
 	if p := m.GetProceed(); p != nil && s.by.proceed != nil {
 		s.by.proceed(p)
 	}
-	return s.JoinService_ReleaseServer.Send(m)
+	return s.JoinService_ExchangeServer.Send(m)
 }
 
 // Recv receives a message.
 func (s editedStream) Recv() (*wire.FromNode, error) {
-	m, err := s.JoinService_ReleaseServer.Recv()
+	m, err := s.JoinService_ExchangeServer.Recv()
 	if o := m.GetOpened(); o != nil && s.by.opened != nil {
 		s.by.opened(o)
 	}

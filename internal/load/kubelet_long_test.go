@@ -38,7 +38,7 @@ type node struct {
 	uid  types.UID
 }
 
-// kubelet does with M6 what kubeadm join and the kubelet do: it asks for a client
+// kubelet does with Proceed what kubeadm join and the kubelet do: it asks for a client
 // certificate with the token, makes its Node with the certificate, and posts Ready.
 func (m *machine) kubelet(ctx context.Context, proceed *wire.Proceed) (*node, error) {
 	m.note("kubelet")
@@ -79,7 +79,7 @@ func (c *client) postReady(ctx context.Context, name string, out any) error {
 	return c.do(ctx, http.MethodPatch, "/api/v1/nodes/"+name+"/status", body, out)
 }
 
-// bootstrapConfig reads the two documents that M6 brings.
+// bootstrapConfig reads the two documents that Proceed brings.
 func bootstrapConfig(proceed *wire.Proceed) (*rest.Config, error) {
 	var join struct {
 		Discovery struct{ TLSBootstrapToken string }
@@ -88,7 +88,7 @@ func bootstrapConfig(proceed *wire.Proceed) (*rest.Config, error) {
 		return nil, err
 	}
 	if len(proceed.GetFiles()) != 1 || join.Discovery.TLSBootstrapToken == "" {
-		return nil, errors.New("M6 brings no token, or not one file")
+		return nil, errors.New("Proceed brings no token, or not one file")
 	}
 	discovery, err := clientcmd.Load(proceed.GetFiles()[0].GetContent())
 	if err != nil {

@@ -142,7 +142,7 @@ func (s *site) first() error { return s.tickets(1) }
 func (s *site) tickets(want int) error {
 	n := 0
 	for _, m := range s.machines {
-		if m.did("M4") {
+		if m.did("Ticket") {
 			n++
 		}
 	}
@@ -412,7 +412,7 @@ func testKeeperOutage(t *testing.T, s *site) {
 	s.joinAll(t, s.turnedAway, func(ctx context.Context) error {
 		defer k.away.Store(false)
 		for _, m := range s.machines {
-			if m.did("M4") {
+			if m.did("Ticket") {
 				return fmt.Errorf("%s has a ticket, though nobody could open the keyset", m.name())
 			}
 		}

@@ -20,19 +20,19 @@ import (
 )
 
 // spans are the parts of a join that the table shows, between two notes. What
-// the service itself does lies between M1 and M2, M3 and M4, and M5 and M6.
+// the service itself does lies between Hello and Challenge, Proof and Ticket, and Opened and Proceed.
 var spans = []struct{ what, from, to string }{
 	{"whole join", "begin", "end"},
-	{"M1 to M4", "M1", "M4"},
-	{"M1 to M2", "M1", "M2"},
-	{"M2 to M3 (TPM)", "M2", "M3"},
-	{"M3 to M4", "M3", "M4"},
-	{"M5 to M6", "M5", "M6"},
+	{"Hello to Ticket", "Hello", "Ticket"},
+	{"Hello to Challenge", "Hello", "Challenge"},
+	{"Challenge to Proof (TPM)", "Challenge", "Proof"},
+	{"Proof to Ticket", "Proof", "Ticket"},
+	{"Opened to Proceed", "Opened", "Proceed"},
 	{"request", "kubelet", "request"},
 	{"approval", "request", "approved"},
 	{"signing", "approved", "certificate"},
 	{"Node Ready", "certificate", "ready"},
-	{"M7 to end", "M7", "end"},
+	{"Progress to end", "Progress", "end"},
 }
 
 // used is processor time by program.

@@ -20,12 +20,12 @@ import (
 type EpochCall struct {
 	// Key is the disk's epoch key.
 	Key hullmark.Secret
-	// Claim is what E1 says, and Edit, if it is set, changes E1 once it is authenticated.
+	// Claim is what EpochAsk says, and Edit, if it is set, changes EpochAsk once it is authenticated.
 	Claim *wire.EpochClaim
 	Edit  func(*wire.EpochAsk)
-	// Stored is asked before E3 is sent: false ends the call there.
+	// Stored is asked before EpochStored is sent: false ends the call there.
 	Stored func(issued uint64) bool
-	// Committed is set once E4 came, Issued once E2 did, and Denied if the service said no.
+	// Committed is set once EpochCommitted came, Issued once EpochIssued did, and Denied if the service said no.
 	Committed bool
 	Issued    uint64
 	Denied    *hullmark.Condition

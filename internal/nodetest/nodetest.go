@@ -34,47 +34,47 @@ import (
 type Node struct {
 	wire.UnimplementedNodeServer
 
-	// TPM is the machine's; it is in use until an exchange's M3 is sent.
+	// TPM is the machine's; it is in use until an exchange's Proof is sent.
 	TPM *tpmtest.TPM
 	// ID is the machine's identity.
 	ID hullmark.NodeID
 	// Config is what it measured into PCR 8.
 	Config []byte
-	// Disk is what M1 says of its disk.
+	// Disk is what Hello says of its disk.
 	Disk hullmark.DiskClaim
 	// Epoch is the counter in its disk.
 	Epoch uint64
 	// Unjoined says that no kubeadm finished on the disk although it is ready.
 	Unjoined bool
-	// Etcd, if set, is what M5 and the last M7 say that the machine's member of etcd has stored; by default always the same.
+	// Etcd, if set, is what Opened and the last Progress say that the machine's member of etcd has stored; by default always the same.
 	Etcd func() hullmark.EtcdState
-	// LastBoot is what M5 says of the last boot.
+	// LastBoot is what Opened says of the last boot.
 	LastBoot string
-	// CertificateEnds is when M5 says that the kubelet's certificate ends; zero is tomorrow.
+	// CertificateEnds is when Opened says that the kubelet's certificate ends; zero is tomorrow.
 	CertificateEnds time.Time
-	// Addresses are what M5 names; without any, 192.0.2.7.
+	// Addresses are what Opened names; without any, 192.0.2.7.
 	Addresses []string
-	// EventLog is what M3 offers as an explanation.
+	// EventLog is what Proof offers as an explanation.
 	EventLog []byte
 	// EditHello and EditProof let a test tamper with what the node sends; nil for an honest node.
 	EditHello func(*wire.Hello)
-	// EditProof changes M3 before it is sent.
+	// EditProof changes Proof before it is sent.
 	EditProof func(*wire.Proof)
 	// ForeignChannel makes the node bind its quote to another channel than this one.
 	ForeignChannel bool
 	// Dialer, if set, is what Dial connects with.
 	Dialer *net.Dialer
-	// Observe, if set, is told the name of each message, M1 to M7, when it is sent or has come.
+	// Observe, if set, is told the name of each message, Hello to Progress, when it is sent or has come.
 	Observe func(message string)
-	// Join, if set, is what the machine does with M6, whether its verifier still hears it or not; its error ends the stream.
+	// Join, if set, is what the machine does with Proceed, whether its verifier still hears it or not; its error ends the stream.
 	Join func(*wire.Proceed) error
-	// Phases are what M7 tells before the end.
+	// Phases are what Progress tells before the end.
 	Phases []string
 	// Fail, if set, is how kubeadm ends.
 	Fail *hullmark.Condition
-	// Silent makes the node end its stream after M6, and go on by itself.
+	// Silent makes the node end its stream after Proceed, and go on by itself.
 	Silent bool
-	// Hold, if set, is waited for after M6.
+	// Hold, if set, is waited for after Proceed.
 	Hold chan struct{}
 
 	exchange sync.Mutex // held while the TPM is in use
@@ -83,7 +83,7 @@ type Node struct {
 	mutex   sync.Mutex // guards what follows
 	ticket  *hullmark.Ticket
 	proceed *wire.Proceed
-	// snapshot is what followed M6.
+	// snapshot is what followed Proceed.
 	snapshot []byte
 	denied   *hullmark.Condition
 }
@@ -201,14 +201,14 @@ func (n *Node) Ticket() *hullmark.Ticket {
 	return n.ticket
 }
 
-// Proceed returns what M6 brought, or nil.
+// Proceed returns what Proceed brought, or nil.
 func (n *Node) Proceed() *wire.Proceed {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	return n.proceed
 }
 
-// Snapshot returns the content that followed M6.
+// Snapshot returns the content that followed Proceed.
 func (n *Node) Snapshot() []byte {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
@@ -266,7 +266,7 @@ func (n *Node) Dial(ctx context.Context, address string, root hullmark.ClusterRo
 	n.mutex.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s, err := wire.NewJoinServiceClient(connection).Release(ctx)
+	s, err := wire.NewJoinServiceClient(connection).Exchange(ctx)
 	if err != nil {
 		return err
 	}
@@ -293,8 +293,8 @@ func (n *Node) Again() *Node {
 	return &Node{TPM: n.TPM, ID: n.ID, Config: n.Config, Disk: n.Disk, Epoch: n.Epoch, ticket: n.ticket}
 }
 
-// Release runs the node's side of one exchange that an operator dialled.
-func (n *Node) Release(s grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) error {
+// Exchange runs the node's side of one exchange that an operator dialled.
+func (n *Node) Exchange(s grpc.BidiStreamingServer[wire.FromVerifier, wire.FromNode]) error {
 	_, err := n.receive(s) // the call
 	if err == nil {
 		err = n.release(s)
@@ -319,14 +319,14 @@ func (n *Node) release(stream stream) error {
 	n.mutex.Lock()
 	n.proceed = message.GetProceed()
 	n.mutex.Unlock()
-	n.observe("M6")
+	n.observe("Proceed")
 	if err := n.takeSnapshot(stream); err != nil {
 		return err
 	}
 	return n.finish(stream)
 }
 
-// takeSnapshot receives what M6 announced.
+// takeSnapshot receives what Proceed announced.
 func (n *Node) takeSnapshot(stream stream) error {
 	var content []byte
 	for uint64(len(content)) < n.Proceed().GetSnapshot().GetSize() {
@@ -342,7 +342,7 @@ func (n *Node) takeSnapshot(stream stream) error {
 	return nil
 }
 
-// prove does M1 to M3.
+// prove does Hello to Proof.
 func (n *Node) prove(stream stream) error {
 	n.exchange.Lock()
 	defer n.exchange.Unlock()
@@ -366,7 +366,7 @@ func (n *Node) prove(stream stream) error {
 	if err != nil {
 		return err
 	}
-	n.observe("M1")
+	n.observe("Hello")
 	if err := stream.Send(&wire.FromNode{Message: &wire.FromNode_Hello{Hello: raw}}); err != nil {
 		return err
 	}
@@ -374,7 +374,7 @@ func (n *Node) prove(stream stream) error {
 	if err != nil {
 		return err
 	}
-	n.observe("M2")
+	n.observe("Challenge")
 	secret, err := p.Activate(message.GetChallenge().GetCredential(), message.GetChallenge().GetSecret())
 	if err != nil {
 		return err
@@ -383,7 +383,7 @@ func (n *Node) prove(stream stream) error {
 	if err != nil {
 		return err
 	}
-	n.observe("M3")
+	n.observe("Proof")
 	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Proof{Proof: proof}})
 }
 
@@ -414,7 +414,7 @@ func (n *Node) quote(p *prover.Prover, ctx context.Context, secret hullmark.Secr
 	return proof, nil
 }
 
-// open does M4 and M5: it holds the ticket to the disk's counter as docs/protocol.md says.
+// open does Ticket and Opened: it holds the ticket to the disk's counter as docs/protocol.md says.
 func (n *Node) open(stream stream) error {
 	message, err := n.receive(stream)
 	if err != nil {
@@ -424,7 +424,7 @@ func (n *Node) open(stream stream) error {
 	if err != nil {
 		return err
 	}
-	n.observe("M4")
+	n.observe("Ticket")
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
 	n.ticket = &ticket
@@ -435,7 +435,7 @@ func (n *Node) open(stream stream) error {
 		}
 		n.Epoch = epoch.Issued
 	}
-	n.observe("M5")
+	n.observe("Opened")
 	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
 		Issued: epoch.Issued, EpochRead: read, Joined: n.Disk.State == hullmark.DiskReady && !n.Unjoined, LastBoot: n.LastBoot, Addresses: n.addresses(),
 		CertificateEnds: n.certificateEnds().Unix(), Etcd: n.etcd(),
@@ -449,7 +449,7 @@ func (n *Node) certificateEnds() time.Time {
 	return n.CertificateEnds
 }
 
-// addresses are what M5 names.
+// addresses are what Opened names.
 func (n *Node) addresses() []string {
 	if n.Addresses == nil {
 		return []string{"192.0.2.7"}
@@ -465,7 +465,7 @@ func (n *Node) etcd() *wire.EtcdState {
 	return wire.FromEtcdState(n.Etcd())
 }
 
-// finish does M7; from then on the machine's disk is ready.
+// finish does Progress; from then on the machine's disk is ready.
 func (n *Node) finish(stream stream) error {
 	if n.Silent {
 		return errors.New("the node is silent from here on")
@@ -478,7 +478,7 @@ func (n *Node) finish(stream stream) error {
 			return err
 		}
 	}
-	n.observe("M7")
+	n.observe("Progress")
 	for _, phase := range n.Phases {
 		err := stream.Send(&wire.FromNode{Message: &wire.FromNode_Progress{Progress: &wire.Progress{Phase: phase}}})
 		if err != nil {

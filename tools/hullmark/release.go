@@ -123,7 +123,7 @@ func (r *release) call(ctx context.Context) (joinservice.Stream, *grpc.ClientCon
 	fmt.Fprintf(r.notes, "dialling %s\n", r.operator.address())
 	var stream joinservice.Stream
 	connection, err := r.operator.reach(ctx, r.file.Cluster, r.errand(), r.notes, func(client wire.NodeClient) error {
-		opened, err := client.Release(ctx)
+		opened, err := client.Exchange(ctx)
 		if err != nil {
 			return err
 		}

@@ -36,7 +36,7 @@ import (
 const (
 	memberRemoved = "the member's removal"
 	nodeRemoved   = "the Node's removal"
-	proceeded     = "M6"
+	proceeded     = "Proceed"
 	never         = "never"
 )
 
@@ -130,7 +130,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// joins has a machine do with M6 what kubeadm join does: its member of etcd, and its Node.
+// joins has a machine do with Proceed what kubeadm join does: its member of etcd, and its Node.
 func (s *threePlanes) joins(t *testing.T, name string) {
 	s.machines[name].Join = func(*wire.Proceed) error {
 		s.member(t, name)
@@ -224,7 +224,7 @@ func (s *threePlanes) reset(t *testing.T, name string, o options) {
 	s.push(t, s.admin, o)
 }
 
-// killedAfter lets a machine ask a service that is killed after the step; after M6 the machine dies with it, when it has
+// killedAfter lets a machine ask a service that is killed after the step; after Proceed the machine dies with it, when it has
 // announced its member to etcd.
 func (s *threePlanes) killedAfter(t *testing.T, name, step string, o options, service *rig.Process) {
 	t.Helper()
@@ -246,7 +246,7 @@ func (s *threePlanes) killedAfter(t *testing.T, name, step string, o options, se
 	}
 	must(t, <-killed)
 	if got := s.machines[name].Proceed() != nil; got != (step == proceeded) {
-		t.Errorf("the service was to be killed after %s; M6 came: %t", step, got)
+		t.Errorf("the service was to be killed after %s; Proceed came: %t", step, got)
 	}
 }
 

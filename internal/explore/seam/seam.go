@@ -26,7 +26,7 @@ var World interface {
 	Unwrap(secret, node []byte) (hullmark.Secret, error)
 
 	// Dial opens an exchange with a replica of the join service.
-	Dial() (wire.JoinService_ReleaseClient, error)
+	Dial() (wire.JoinService_ExchangeClient, error)
 	// DialEpoch begins a call for the next number, and Channel is the real channel that it is bound to.
 	DialEpoch() (wire.JoinService_EpochClient, error)
 	Channel() credentials.AuthInfo

@@ -90,8 +90,8 @@ type nodeServer struct {
 	agent *Agent
 }
 
-// Release runs one exchange.
-func (n *nodeServer) Release(stream wire.Node_ReleaseServer) error {
+// Exchange runs one exchange.
+func (n *nodeServer) Exchange(stream wire.Node_ExchangeServer) error {
 	if !n.agent.turn.take(stream.Context(), n.agent.Timing.Turn) {
 		return status.Error(codes.Unavailable, "the node is busy with another exchange or already has its ticket; ask for its status")
 	}

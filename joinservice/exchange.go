@@ -19,7 +19,7 @@ import (
 // progressPause is how long is waited at least between two writes of a machine's progress.
 const progressPause = 10 * time.Second
 
-// DecisionTime bounds what is asked of the records between M3 and M4: a node waits 15 s for its ticket.
+// DecisionTime bounds what is asked of the records between Proof and Ticket: a node waits 15 s for its ticket.
 const DecisionTime = 10 * time.Second
 
 // errSuperseded says that the machine has begun another exchange, or holds a later ticket.
@@ -46,7 +46,7 @@ type proved struct {
 	last stored
 	// noted is what the record says of the machine's member of etcd.
 	noted EtcdNote
-	// place is held by a control plane that joins; proceeded says that its M6 was sent, or may have been.
+	// place is held by a control plane that joins; proceeded says that its Proceed was sent, or may have been.
 	place     *place
 	proceeded bool
 }
@@ -54,7 +54,7 @@ type proved struct {
 // ticketed is the stage of a machine whose ticket is recorded, and was sent, or may have been.
 type ticketed struct {
 	*proved
-	// token is the public half of the token that M6 brings, empty if it brings none.
+	// token is the public half of the token that Proceed brings, empty if it brings none.
 	token string
 	// phase is the one that was recorded last, at phased.
 	phase  string
@@ -66,13 +66,13 @@ type opened struct {
 	*ticketed
 	// disk is what the node said of it.
 	disk Opened
-	// addresses are what became of those that M5 named.
+	// addresses are what became of those that Opened named.
 	addresses addressClaims
 	// anew is set where the machine's member of etcd is not believed: it joins as on an empty disk.
 	anew bool
 }
 
-// run goes from M1 to Ready. What it made is nil if no evidence was verified.
+// run goes from Hello to Ready. What it made is nil if no evidence was verified.
 func (x *exchange) run() (p *proved, err error) {
 	if p, err = x.attest(); err != nil {
 		return p, err
@@ -93,7 +93,7 @@ func (x *exchange) run() (p *proved, err error) {
 	return p, o.proceed()
 }
 
-// proceed does M6, and follows the node to Ready.
+// proceed does Proceed, and follows the node to Ready.
 func (o *opened) proceed() error {
 	proceed, err := o.commit()
 	if err != nil {
@@ -109,7 +109,7 @@ func (o *opened) proceed() error {
 	return o.finish(err, state)
 }
 
-// attest does M1 to M3, in one of the bounded places for unauthenticated peers. A machine whose evidence is refused may still
+// attest does Hello to Proof, in one of the bounded places for unauthenticated peers. A machine whose evidence is refused may still
 // be known by its name in the log.
 func (x *exchange) attest() (*proved, error) {
 	if !x.service.enter() {
@@ -244,14 +244,14 @@ func (p *proved) decide(m Machine, known bool) (Admission, error) {
 	return admission, nil
 }
 
-// grant does M4 and M5.
+// grant does Ticket and Opened.
 func (t *ticketed) grant() (*opened, error) {
 	disk, err := t.conversation.Grant(t.admission.Ticket)
 	return &opened{ticketed: t, disk: disk}, err
 }
 
-// commit records what the node confirmed, with the token that M6 brings it, and
-// makes M6.
+// commit records what the node confirmed, with the token that Proceed brings it, and
+// makes Proceed.
 func (o *opened) commit() (proceed *wire.Proceed, err error) {
 	o.judgeMember()
 	proceed = &wire.Proceed{NodeName: o.admission.Member.Name, Role: string(o.admission.Member.Role), Time: time.Now().Unix()}
