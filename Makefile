@@ -98,7 +98,7 @@ release: ## Make a release of bin/hullmark in out/release: VERSION (v1.2.3) for 
 	@: $(or $(VERSION),$(error name a version: make release VERSION=v1.2.3 KEY=release.key)) $(or $(KEY),$(error name the key that signs, PKCS #8: make release VERSION=v1.2.3 KEY=release.key))
 	@test -r "$(KEY)" || { echo "no key can be read from $(KEY)" >&2; exit 1; }
 	@openssl pkey -in "$(KEY)" -noout 2>/dev/null || { echo "$(KEY) is no private key that openssl reads: openssl genpkey -algorithm ed25519 -out release.key makes one" >&2; exit 1; }
-	go run ./internal/release -version $(VERSION) -out $(OUT)/release
+	go run ./tools/release -version $(VERSION) -out $(OUT)/release
 	openssl pkeyutl -sign -rawin -inkey $(KEY) -in $(OUT)/release/SHA256SUMS -out $(OUT)/release/SHA256SUMS.sig
 
 .PHONY: lint
@@ -110,11 +110,11 @@ lint: ## Run go vet, staticcheck and gofumpt.
 
 .PHONY: fuzz
 fuzz: ## Fuzz decoders (FUZZ, a pattern; default all) for FUZZTIME each (10s), or until one found nothing new for FUZZQUIET, and tell executions and coverage.
-	go run ./internal/fuzz -time $(FUZZTIME) -quiet $(FUZZQUIET) -only "$(FUZZ)"
+	go run ./tools/fuzz -time $(FUZZTIME) -quiet $(FUZZQUIET) -only "$(FUZZ)"
 
 .PHONY: threats
 threats: bin/hullmark bin/demo ## Run the tests that docs/threats.md names, and tell of each attack whether it was refused (VM=1: in virtual machines, too).
-	go run ./internal/threats -tags "long $(if $(VM),vm)"
+	go run ./tools/threats -tags "long $(if $(VM),vm)"
 
 .PHONY: explore
 explore: ## Go through the states of a node, its disk and the records, with power cuts, lost messages and hosts; then without each check (FULL=1: with more faults, in hours).

@@ -2,6 +2,7 @@ package hullmark_test
 
 import (
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -134,4 +135,43 @@ func dependencies(t *testing.T, pattern, list string) map[string][]string {
 		t.Fatalf("go list %s: no packages", pattern)
 	}
 	return found
+}
+
+// forTests lists the packages below internal/ that no program holds: what tests share, and tests of several rooms.
+var forTests = []string{
+	"agenttest", "bench", "buildtest", "canary", "e2e", "explore", "explore/seam", "flood", "fulldisk", "jointest", "load", "lukstest", "memrecords", "memtest", "nodetest",
+	"policytest", "powercut", "probe", "rig", "tooltest", "tpmtest", "vaulttest",
+}
+
+// TestInternalPackages holds the list to the code: a package is on it, or a program of tools/ is built of it.
+func TestInternalPackages(t *testing.T) {
+	built := map[string]bool{}
+	for _, deps := range dependencies(t, "./tools/...", "Deps") {
+		for _, dep := range deps {
+			built[dep] = true
+		}
+	}
+	for pkg := range dependencies(t, "./internal/...", "Deps") {
+		name := strings.TrimPrefix(pkg, module+"/internal/")
+		if listed := slices.Contains(forTests, name); listed == built[pkg] {
+			t.Errorf("%s is listed as one for tests: %t; a program is built of it: %t", pkg, listed, built[pkg])
+		}
+	}
+}
+
+// TestMainsAreTools wants programs where people look for them.
+func TestMainsAreTools(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", "{{if eq .Name \"main\"}}{{.ImportPath}}{{end}}", "./...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mains := strings.Fields(string(out))
+	if len(mains) == 0 {
+		t.Fatal("go list names no program")
+	}
+	for _, pkg := range mains {
+		if !strings.HasPrefix(pkg, module+"/tools/") {
+			t.Errorf("%s is a program outside of tools/", pkg)
+		}
+	}
 }

@@ -139,7 +139,7 @@ func mtool(t testing.TB, input []byte, name string, args ...string) {
 func initrd(t testing.TB) []byte {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "init")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "github.com/hullmark/hullmark/internal/probe/init")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "github.com/hullmark/hullmark/tools/probe")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("compile the probe: %v\n%s", err, out)

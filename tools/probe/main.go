@@ -1,4 +1,4 @@
-// Command init is the first and only process of a probe: it writes what the kernel says of the TPM to the console and switches
+// Command probe is the first and only process of a probe: it writes what the kernel says of the TPM to the console and switches
 // the machine off.
 package main
 
