@@ -67,10 +67,10 @@ var forbidden = []arrow{
 var forbiddenDirectly = []arrow{
 	{"./image/disk", "os", "a format is pure; the command reads and writes files"},
 	{"./image/disk", "time", "the same disk gives the same bytes at any time"},
-	{"./cluster/render", "net", "rendering is pure; firstboot/kubeadm, whose documents it takes, also speaks to an API server"},
+	{"./cluster/render", "net", "rendering is pure; kubeadm, whose documents it takes, also speaks to an API server"},
 	{"./cluster/render", "net/http", "rendering is pure"},
 	{"./cluster/render", "os", "rendering is pure: a document is all that counts"},
-	{"./cluster/render", "os/exec", "rendering is pure; firstboot/kubeadm also runs kubeadm"},
+	{"./cluster/render", "os/exec", "rendering is pure; kubeadm also runs kubeadm"},
 	{"./cluster/render", "time", "the same document gives the same bytes at any time"},
 }
 

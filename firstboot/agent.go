@@ -17,8 +17,8 @@ import (
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/config"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // StateDir is where the open state disk is mounted.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // found is what the tests' disk says of its member of etcd.

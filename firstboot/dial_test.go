@@ -24,8 +24,8 @@ import (
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // serviceTwin is a join service that a test plays.

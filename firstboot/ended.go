@@ -11,9 +11,9 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/internal/pemcert"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // readyMark is the file in RunDir by which a later run of the agent knows that this boot came to Ready, and what it needs to know of it.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/pemcert"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // outage is a cluster around a node that is Ready, whose certificate ends.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/etcdwal"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // compareTimeout bounds the wait for the record that an unchecked epoch is compared with.

@@ -20,9 +20,9 @@ import (
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/atomicfile"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // Units that the agent starts.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // FuzzProceed holds what a node takes of Proceed to what it does with it: files go below the state disk's folders, and names are names.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // clockBound is how far a node's clock may be off when it joins: certificates that kubeadm and the cluster make begin five

@@ -10,8 +10,8 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // recoverNode calls for recover and plays it to its end.

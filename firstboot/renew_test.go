@@ -17,8 +17,8 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 const year = 365 * 24 * time.Hour

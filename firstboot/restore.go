@@ -16,8 +16,8 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/internal/atomicfile"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // Notes that name a backup by the hexadecimal SHA-256 of its content: the one that etcd's data was made of, and the one of

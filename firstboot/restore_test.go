@@ -11,8 +11,8 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // announcing is Proceed of a first node that begins with a backup. The pieces follow.

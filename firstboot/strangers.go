@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // dropStaticPods removes every static pod that neither kubeadm nor Proceed has put there: the kubelet runs each with whatever powers

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-tpm/tpm2/transport"
 
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // account is where the time of an exchange goes until Kubernetes starts. What is waited for others is not the agent's own.

@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-tpm/tpm2/transport"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/agenttest"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // nap is how long everything takes at least that is not the agent's own; the operator takes silence before each message, while

@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
 )
 

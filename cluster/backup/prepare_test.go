@@ -23,8 +23,8 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
 )
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // TestDocs holds docs/cluster-document.md to the code: its example is the one that TestRender renders, and each field and each thing that Hullmark owns

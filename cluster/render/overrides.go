@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // kind is what is known of one kind of document that an operator may override.

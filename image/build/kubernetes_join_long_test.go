@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 func joinParams(t *testing.T, server *httptest.Server, profile kubeadm.Profile) kubeadm.JoinParams {

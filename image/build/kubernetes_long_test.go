@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // kubernetesBundle builds the bundle, or takes it from the store that builds use.

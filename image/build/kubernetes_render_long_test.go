@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark/cluster/render"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
 )
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // renewedNode is a folder in the place of a control plane's /etc/kubernetes, and the programs of the bundle.

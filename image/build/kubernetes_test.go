@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/image/oci"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 func TestKubernetesImageHoldsOnlyPause(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // Cluster is Kubernetes without Kubernetes.

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/image/gpt"
 	"github.com/hullmark/hullmark/internal/vm"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // A changed byte of the root stops the machine: here one of the file system's superblock, which is always read.

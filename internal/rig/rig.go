@@ -23,9 +23,9 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/hullmark/hullmark/cluster"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/image/build"
 	"github.com/hullmark/hullmark/internal/cache"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // Rig is one running API. Its methods are for one goroutine; its configurations are for any.

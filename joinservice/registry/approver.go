@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // Decision is what was decided over one certificate request.

@@ -20,8 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // everyone is the policy of tests in which every machine is a member.

@@ -31,7 +31,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
 )
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // kubeletCA is the argument of `hullmark cluster rotate` for the CA of kubelets' serving certificates.

@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark/cluster"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
 )
 

@@ -12,8 +12,8 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/backup"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
 )
 

@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // documentOptions are the flags that decide what kubeadm reads.

@@ -14,9 +14,9 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/cluster"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/internal/rig"
 	"github.com/hullmark/hullmark/internal/vaulttest"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // linkProgram puts the program that `make bin/hullmark` left where a page's commands look for it, in a folder in which they run as they stand.

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark/cluster/render"
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/internal/atomicfile"
+	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
 )
 

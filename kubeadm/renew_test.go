@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // in a year minus a day.

@@ -10,8 +10,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/hullmark/hullmark/firstboot/kubeadm"
 	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 func TestWithEndpoint(t *testing.T) {
