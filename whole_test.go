@@ -10,8 +10,8 @@ import (
 
 // writesItself are the files of programs that may write files without internal/atomicfile, and why.
 var writesItself = map[string]string{
-	"kubeadm/run.go":                       "a folder of kubeadm's documents in memory, gone when kubeadm ends",
-	"kubeadm/stored.go":                    "a folder of its own for one call of kubeadm",
+	"kubeadm/run/run.go":                   "a folder of kubeadm's documents in memory, gone when kubeadm ends",
+	"kubeadm/run/stored.go":                "a folder of its own for one call of kubeadm",
 	"firstboot/statedisk/volume/volume.go": "the header's copy in memory, for libcryptsetup",
 	"image/build/apt.go":                   "a folder of its own for one choice",
 	"image/build/base.go":                  "fills a step's folder, which internal/cache makes whole",

@@ -19,6 +19,7 @@ import (
 	"github.com/hullmark/hullmark/firstboot/config"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm/run"
 )
 
 // StateDir is where the open state disk is mounted.
@@ -88,14 +89,14 @@ type Cluster interface {
 	Validate(ctx context.Context, documents []byte) error
 	// Restore makes the data with which the etcd of an init begins.
 	Restore(ctx context.Context, r kubeadm.Restoration) error
-	Init(ctx context.Context, w kubeadm.Work) error
+	Init(ctx context.Context, w run.Work) error
 	Join(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error
 	// Renew makes a control plane's certificates and kubeconfigs that are missing.
 	Renew(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error
 	// WaitReady returns when node is Ready in this boot, and reports what it waits for until then.
-	WaitReady(ctx context.Context, access kubeadm.Access, node string, report func(why error)) error
+	WaitReady(ctx context.Context, access run.Access, node string, report func(why error)) error
 	// DiskRecord reads what the cluster keeps of a machine's disk.
-	DiskRecord(ctx context.Context, access kubeadm.Access, node hullmark.NodeID) (kubeadm.DiskRecord, error)
+	DiskRecord(ctx context.Context, access run.Access, node hullmark.NodeID) (run.DiskRecord, error)
 }
 
 // Agent takes one node to Ready. All fields are set by its maker.

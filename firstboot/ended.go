@@ -14,6 +14,7 @@ import (
 	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/internal/pemcert"
 	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm/run"
 )
 
 // readyMark is the file in RunDir by which a later run of the agent knows that this boot came to Ready, and what it needs to know of it.
@@ -187,7 +188,7 @@ func (a certificateWatch) clusterAnswers(ctx context.Context) bool {
 			continue
 		}
 		_ = conn.Close()
-		return kubeadm.Answers(ctx, kubeadm.Access{Kubeconfig: kubeletConf, Read: a.readState}) == nil
+		return run.Answers(ctx, run.Access{Kubeconfig: kubeletConf, Read: a.readState}) == nil
 	}
 	return false
 }

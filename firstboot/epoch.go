@@ -9,7 +9,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/etcdwal"
-	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm/run"
 )
 
 // compareTimeout bounds the wait for the record that an unchecked epoch is compared with.
@@ -41,7 +41,7 @@ func (f *finishing) compareEpoch(ctx context.Context) {
 }
 
 // rolledBack returns the condition of a disk that is older than its record, or another than the recorded one.
-func (f *finishing) rolledBack(record kubeadm.DiskRecord) *hullmark.Condition {
+func (f *finishing) rolledBack(record run.DiskRecord) *hullmark.Condition {
 	c := &hullmark.Condition{
 		Code: "rollback-detected", Step: StepEpoch, Title: "this node runs from an old copy of its state disk",
 		Next: "if the copy was put back on purpose, sign an epoch override; otherwise switch the machine off and attach the newest disk",

@@ -23,6 +23,7 @@ import (
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm/run"
 )
 
 // Units that the agent starts.
@@ -276,7 +277,7 @@ func (f *finishing) kubeadmJoin(ctx context.Context) error {
 }
 
 func (f *finishing) kubeadmInit(ctx context.Context, retry, restored bool) error {
-	return f.agent.Cluster.Init(ctx, kubeadm.Work{
+	return f.agent.Cluster.Init(ctx, run.Work{
 		Documents: f.proceed.GetKubeadmDocuments(), Addons: joinManifests(f.proceed.GetManifests()), Retry: retry, Restored: restored,
 		Report: func(p kubeadm.Phase) { f.progress(p.Name, p.Text) },
 	})
@@ -303,11 +304,11 @@ func (f *finishing) waitReady(ctx context.Context) error {
 }
 
 // access is an administrator's at its own API server on a control plane, and on a worker its kubelet's.
-func (f *finishing) access() kubeadm.Access {
+func (f *finishing) access() run.Access {
 	if hullmark.Role(f.proceed.GetRole()) == hullmark.ControlPlane {
-		return kubeadm.Access{Kubeconfig: "/etc/kubernetes/admin.conf", Read: f.agent.readState, Local: true}
+		return run.Access{Kubeconfig: "/etc/kubernetes/admin.conf", Read: f.agent.readState, Local: true}
 	}
-	return kubeadm.Access{Kubeconfig: kubeletConf, Read: f.agent.readState}
+	return run.Access{Kubeconfig: kubeletConf, Read: f.agent.readState}
 }
 
 // setHostname gives the node its name; sysctl.d(5) is the form that a unit applies.

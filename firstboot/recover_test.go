@@ -11,7 +11,7 @@ import (
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
-	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm/run"
 )
 
 // recoverNode calls for recover and plays it to its end.
@@ -34,7 +34,7 @@ func (s *stage) recoverNode(t *testing.T, address string) *wire.Progress {
 
 // A control plane comes back without a record; once the API answers, its disk's epoch is compared with the one recorded there.
 func TestRecover(t *testing.T) {
-	for code, record := range map[string]kubeadm.DiskRecord{
+	for code, record := range map[string]run.DiskRecord{
 		"":                  {Disk: hullmark.UUID{1}, Committed: 5},
 		"rollback-detected": {Disk: hullmark.UUID{1}, Committed: 6},
 	} {
@@ -66,7 +66,7 @@ func TestRecover(t *testing.T) {
 
 func TestRecoverOfAnotherDisk(t *testing.T) {
 	f := &finishing{grant: hullmark.DiskGrant{UUID: hullmark.UUID{1}}, disk: statedisk.Opened{EpochRead: 9}}
-	if c := f.rolledBack(kubeadm.DiskRecord{Disk: hullmark.UUID{2}, Committed: 1}); c == nil || c.Code != "rollback-detected" {
+	if c := f.rolledBack(run.DiskRecord{Disk: hullmark.UUID{2}, Committed: 1}); c == nil || c.Code != "rollback-detected" {
 		t.Errorf("condition = %v", c)
 	}
 }

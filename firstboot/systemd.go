@@ -16,6 +16,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm/run"
 	"golang.org/x/sys/unix"
 )
 
@@ -127,40 +128,40 @@ type Kubeadm struct{}
 
 // Validate lets kubeadm judge documents.
 func (Kubeadm) Validate(ctx context.Context, documents []byte) error {
-	return kubeadm.Validate(ctx, kubeadm.Program, documents)
+	return run.Validate(ctx, run.Program, documents)
 }
 
 // Restore makes the data with which the etcd of an init begins.
 func (Kubeadm) Restore(ctx context.Context, r kubeadm.Restoration) error {
-	return kubeadm.Restore(ctx, r)
+	return run.Restore(ctx, r)
 }
 
 // Init makes the node a control plane.
-func (Kubeadm) Init(ctx context.Context, w kubeadm.Work) error { return kubeadm.Init(ctx, w) }
+func (Kubeadm) Init(ctx context.Context, w run.Work) error { return run.Init(ctx, w) }
 
 // Join makes the node a worker, or one more control plane.
 func (Kubeadm) Join(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error {
-	return kubeadm.Join(ctx, documents, report)
+	return run.Join(ctx, documents, report)
 }
 
 // Renew makes a control plane's certificates and kubeconfigs that are missing.
 func (Kubeadm) Renew(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error {
-	return kubeadm.Renew(ctx, documents, report)
+	return run.Renew(ctx, documents, report)
 }
 
 // bootIDFile holds what tells this boot from all others, for the kubelet too (random(4)).
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
 // WaitReady returns when the node is Ready in this boot, and reports what it waits for until then.
-func (Kubeadm) WaitReady(ctx context.Context, access kubeadm.Access, node string, report func(why error)) error {
+func (Kubeadm) WaitReady(ctx context.Context, access run.Access, node string, report func(why error)) error {
 	bootID, err := os.ReadFile(bootIDFile)
 	if err != nil {
 		return err
 	}
-	return kubeadm.WaitReady(ctx, access, node, strings.TrimSpace(string(bootID)), readyPause, report)
+	return run.WaitReady(ctx, access, node, strings.TrimSpace(string(bootID)), readyPause, report)
 }
 
 // DiskRecord asks the API server.
-func (Kubeadm) DiskRecord(ctx context.Context, access kubeadm.Access, node hullmark.NodeID) (kubeadm.DiskRecord, error) {
-	return kubeadm.ReadDiskRecord(ctx, access, node)
+func (Kubeadm) DiskRecord(ctx context.Context, access run.Access, node hullmark.NodeID) (run.DiskRecord, error) {
+	return run.ReadDiskRecord(ctx, access, node)
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-tpm/tpm2/transport"
 
-	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm/run"
 )
 
 // account is where the time of an exchange goes until Kubernetes starts. What is waited for others is not the agent's own.
@@ -62,7 +62,7 @@ func (c *conversation) validate(ctx context.Context, documents []byte) error {
 // served wants the endpoint served, by a certificate of the authority that the kubelet trusts.
 func (c *conversation) served(ctx context.Context, endpoint string) error {
 	defer wait(&c.took.network, time.Now())
-	return kubeadm.Serves(ctx, kubeadm.Access{Kubeconfig: kubeletConf, Read: c.agent.readState}, endpoint)
+	return run.Serves(ctx, run.Access{Kubeconfig: kubeletConf, Read: c.agent.readState}, endpoint)
 }
 
 // sayUsage says what it took to get to the start of Kubernetes.

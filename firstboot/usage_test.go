@@ -11,7 +11,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/agenttest"
-	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm/run"
 )
 
 // nap is how long everything takes at least that is not the agent's own; the operator takes silence before each message, while
@@ -74,7 +74,7 @@ type slowCluster struct {
 }
 
 // Init notes when kubeadm begins, which is not waited for.
-func (c slowCluster) Init(ctx context.Context, w kubeadm.Work) error {
+func (c slowCluster) Init(ctx context.Context, w run.Work) error {
 	c.began <- time.Now()
 	return c.Cluster.Init(ctx, w)
 }

@@ -1,7 +1,6 @@
 package kubeadm
 
 import (
-	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -14,9 +13,6 @@ import (
 
 	"github.com/hullmark/hullmark"
 )
-
-// JoinUnit runs kubeadm join.
-const JoinUnit = "hullmark-kubeadm-join.service"
 
 // DiscoveryFile is the kubeconfig that tells kubeadm join where the cluster is and which CA its API server's certificate has to
 // come from. It names no user and holds no secret.
@@ -181,23 +177,4 @@ func discoveryOf(p JoinParams) ([]byte, error) {
 		return nil, fmt.Errorf("join documents: %w", err)
 	}
 	return text, nil
-}
-
-// Join runs kubeadm join with the documents, validated before. It returns when the kubelet has its certificate; the node
-// becomes Ready by itself (WaitReady). When ctx ends, the unit is stopped. The documents are on a RAM disk while it runs, and
-// gone afterwards. A failed join leaves JoinRemains: the caller records its intent before, and removes them before the next.
-func Join(ctx context.Context, documents []byte, report func(Phase)) error {
-	return withUnits(ctx, func(unit units) error { return joinWith(ctx, runDir, documents, report, unit) })
-}
-
-// joinWith is Join with files in dir.
-func joinWith(ctx context.Context, dir string, documents []byte, report func(Phase), unit units) error {
-	if len(documents) > MaxDocuments {
-		return fmt.Errorf("kubeadm join: documents of %d bytes: at most %d are allowed", len(documents), MaxDocuments)
-	}
-	do := func(ctx context.Context) error { return unit(ctx, JoinUnit) }
-	if err := run(ctx, dir, map[string][]byte{"config.yaml": documents}, report, do); err != nil {
-		return fmt.Errorf("kubeadm join: %w", err)
-	}
-	return nil
 }

@@ -1,12 +1,11 @@
 package kubeadm
 
 import (
-	"context"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
+	"net/http/httptest"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,7 +19,9 @@ const testToken = "abcdef.0123456789abcdef"
 
 func joinParams(t *testing.T) JoinParams {
 	t.Helper()
-	certificate, _ := clientPair(t)
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	return JoinParams{NodeName: "worker-1", Endpoint: "10.0.2.21:6443", CA: certificate, Token: hullmark.NewSecret([]byte(testToken))}
 }
 
@@ -37,7 +38,15 @@ func TestJoinDocuments(t *testing.T) {
 	if c.Discovery.TLSBootstrapToken != testToken || c.Discovery.File.KubeConfigPath != DiscoveryFile || c.NodeRegistration.Name != "worker-1" || c.Timeouts != nil {
 		t.Errorf("documents = %+v", c)
 	}
-	var k kubeconfigFile
+	var k struct {
+		Clusters []struct {
+			Cluster struct {
+				Server string `json:"server"`
+				CA     []byte `json:"certificate-authority-data"`
+			} `json:"cluster"`
+		} `json:"clusters"`
+		Users []any `json:"users"`
+	}
 	if err := yaml.Unmarshal(discoveryText, &k); err != nil {
 		t.Fatal(err)
 	}
@@ -102,31 +111,6 @@ func TestInitLeavesCertificatesToTheJoinService(t *testing.T) {
 	}
 }
 
-// Whether it works or not, a join leaves no token behind.
-func TestJoinForgetsItsDocuments(t *testing.T) {
-	failed := errors.New("failed")
-	for _, want := range []error{nil, failed} {
-		dir := filepath.Join(t.TempDir(), "kubeadm")
-		var got []Phase
-		err := joinWith(t.Context(), dir, []byte("token: "+testToken), func(p Phase) { got = append(got, p) }, func(context.Context, string) error {
-			info, err := os.Stat(filepath.Join(dir, "config.yaml"))
-			if err != nil || info.Mode() != 0o600 {
-				t.Errorf("documents: %v, %v", info, err)
-			}
-			return errors.Join(want, os.WriteFile(filepath.Join(dir, "output"), []byte("[kubelet-start] Starting the kubelet\nerror: token "+testToken+" is invalid\n"), 0o600))
-		})
-		if !errors.Is(err, want) || err != nil && (!strings.Contains(err.Error(), "error: token <token> is invalid") || strings.Contains(err.Error(), testToken)) {
-			t.Errorf("got %v", err)
-		}
-		if want := []Phase{{"kubelet-start", "Starting the kubelet"}}; !slices.Equal(got, want) {
-			t.Errorf("phases = %v", got)
-		}
-		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s is still there: %v", dir, err)
-		}
-	}
-}
-
 // A template's own fields are kept; what one node alone has is written into it, whatever it said.
 func TestJoinTemplateIsFilled(t *testing.T) {
 	p := joinParams(t)
@@ -168,6 +152,23 @@ timeouts: {discovery: 8m}
 		p.Template = []byte(template)
 		if _, _, err := JoinDocuments(p); err == nil {
 			t.Errorf("%s: taken", name)
+		}
+	}
+}
+
+func TestJoinTemplateIsWhatJoinDocumentsFill(t *testing.T) {
+	for _, profile := range []Profile{Normal, Slow} {
+		text, err := JoinTemplate(profile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if patient := strings.Contains(string(text), "timeouts:"); patient != (profile == Slow) {
+			t.Errorf("profile %q: time-outs: %t", profile, patient)
+		}
+		for _, want := range []string{"name: \"\"\n", "tlsBootstrapToken: \"\"\n", "kubeConfigPath: " + DiscoveryFile} {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("profile %q: lacks %q:\n%s", profile, want, text)
+			}
 		}
 	}
 }

@@ -1,71 +1,19 @@
-// Package kubeadm makes a machine a node of a Kubernetes cluster: it writes kubeadm's documents, lets the real kubeadm judge
-// them before anything changes, runs kubeadm init or kubeadm join as a systemd unit, follows its phases, and waits until the
-// node is Ready.
+// Package kubeadm holds what kubeadm reads and writes: the documents of an init or a join, what is taken of an operator's own, the files that it
+// leaves on a machine, and what of them is renewed or restored. It is pure; package run runs the real kubeadm.
 package kubeadm
 
-import (
-	"bytes"
-	"context"
-	"errors"
-	"fmt"
-	"os"
-	"os/exec"
-	"strings"
-)
-
-// Program is kubeadm in the verity root.
-const Program = "/usr/bin/kubeadm"
+import "regexp"
 
 // MaxDocuments is the largest stream of kubeadm documents or of addon manifests that is taken, in bytes.
 const MaxDocuments = 4 << 20
 
-// Validate lets the kubeadm at program judge documents. It changes nothing. Kubeadm's init only warns of unknown fields, its
-// validation refuses them; so this comes first. The error holds kubeadm's own words. Kubeadm wants the file that a
-// JoinConfiguration discovers the cluster by to exist, but DiscoveryFile lies on a disk that is not mounted yet: it is judged
-// under the name of a file that does.
-func Validate(ctx context.Context, program string, documents []byte) error {
-	if len(documents) > MaxDocuments {
-		return fmt.Errorf("validate kubeadm documents: %d bytes, at most %d are allowed", len(documents), MaxDocuments)
-	}
-	if len(bytes.TrimSpace(documents)) == 0 {
-		return errors.New("validate kubeadm documents: there are none")
-	}
-	cmd := exec.CommandContext(ctx, program, "config", "validate", "--config", "/dev/stdin")
-	cmd.Stdin = bytes.NewReader(bytes.ReplaceAll(documents, []byte(DiscoveryFile), []byte(os.DevNull)))
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
-	err := cmd.Run()
-	var refused *exec.ExitError
-	if errors.As(err, &refused) {
-		return fmt.Errorf("validate kubeadm documents: %s (correct the document and start again)", Cause(said.String()))
-	}
-	if err != nil {
-		return fmt.Errorf("validate kubeadm documents: run %s: %w", program, err)
-	}
-	return nil
+// Phase is one thing that kubeadm says it does.
+type Phase struct {
+	// Name is kubeadm's phase, such as certs, or addons.
+	Name string
+	// Text is what it does, without secrets.
+	Text string
 }
 
-// maxCause is how many lines of kubeadm's output an error repeats.
-const maxCause = 12
-
-// Cause picks out of kubeadm's output what went wrong: its error, the failed checks before it and the lines under it, without
-// the usage that follows; if it names none, its last words.
-func Cause(output string) string {
-	var lines, checks []string
-	for line := range strings.Lines(output) {
-		line = redact(strings.TrimRight(line, "\n"))
-		switch {
-		case strings.HasPrefix(line, "error"):
-			lines = append([]string{line}, checks...)
-		case strings.HasPrefix(line, "To see the stack trace"):
-			return strings.Join(lines, "; ")
-		case strings.HasPrefix(strings.TrimSpace(line), "[ERROR ") && len(checks) < maxCause-1:
-			checks = append(checks, strings.TrimSpace(line))
-			lines = append(lines, strings.TrimSpace(line))
-		case strings.TrimSpace(line) != "":
-			lines = append(lines, strings.TrimSpace(line))
-		}
-		lines = lines[max(0, len(lines)-maxCause):]
-	}
-	return strings.Join(lines, "; ")
-}
+// wholeToken is all of a bootstrap token (k8s.io/cluster-bootstrap, BootstrapTokenPattern).
+var wholeToken = regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$`)

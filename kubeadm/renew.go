@@ -1,7 +1,6 @@
 package kubeadm
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rsa"
@@ -23,9 +22,6 @@ import (
 
 	"github.com/hullmark/hullmark/internal/pemcert"
 )
-
-// RenewUnit lets kubeadm make the certificates and kubeconfigs that a control plane lacks.
-const RenewUnit = "hullmark-kubeadm-renew.service"
 
 // RenewFile holds, on the state disk, the documents of a renewal from before the first old file is removed until the last new
 // one is there: what is in the old ones cannot be found again after that. It holds no secret.
@@ -325,15 +321,4 @@ func algorithmOf(c *x509.Certificate) (string, error) {
 		return fmt.Sprintf("RSA-%d", key.N.BitLen()), nil
 	}
 	return "", fmt.Errorf("apiserver.crt: a key that kubeadm does not make: %T", c.PublicKey)
-}
-
-// Renew lets kubeadm make the certificates and kubeconfigs that are missing, by documents of Plan. Renewals are removed before.
-func Renew(ctx context.Context, documents []byte, report func(Phase)) error {
-	return withUnits(ctx, func(unit units) error {
-		do := func(ctx context.Context) error { return unit(ctx, RenewUnit) }
-		if err := run(ctx, runDir, map[string][]byte{"config.yaml": documents}, report, do); err != nil {
-			return fmt.Errorf("renew certificates: %w", err)
-		}
-		return nil
-	})
 }

@@ -2,8 +2,6 @@ package kubeadm
 
 import (
 	"cmp"
-	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -17,9 +15,6 @@ import (
 
 	"github.com/hullmark/hullmark"
 )
-
-// RestoreUnit makes etcd's data out of a snapshot.
-const RestoreUnit = "hullmark-etcd-restore.service"
 
 // SnapshotFile is where RestoreUnit finds the snapshot, and EtcdData what it makes of it: the folder that kubeadm's etcd has its data in.
 const (
@@ -41,32 +36,12 @@ type Restoration struct {
 
 // Check refuses documents of which no member of etcd can be made.
 func (r Restoration) Check() error {
-	_, err := r.environment("")
+	_, err := r.Environment("")
 	return err
 }
 
-// Restore makes EtcdData, which must not exist, out of SnapshotFile: a new etcd of one member, with another cluster ID than any
-// before, so that no old member takes it for its own. When ctx ends, the unit is stopped. What a failure leaves of EtcdData is
-// no use: the caller removes it.
-func Restore(ctx context.Context, r Restoration) error {
-	return withUnits(ctx, func(unit units) error { return restoreWith(ctx, runDir, r, unit) })
-}
-
-// restoreWith is Restore with files in dir.
-func restoreWith(ctx context.Context, dir string, r Restoration, unit units) error {
-	environment, err := r.environment(rand.Text())
-	if err != nil {
-		return fmt.Errorf("restore etcd: %w", err)
-	}
-	do := func(ctx context.Context) error { return unit(ctx, RestoreUnit) }
-	if err := run(ctx, dir, map[string][]byte{"environment": environment}, r.Report, do); err != nil {
-		return fmt.Errorf("restore etcd: %w", err)
-	}
-	return nil
-}
-
-// environment is the unit's input. The token is what sets the new etcd's ID apart.
-func (r Restoration) environment(token string) ([]byte, error) {
+// Environment is the input of the unit that makes etcd's data. The token is what sets the new etcd's ID apart.
+func (r Restoration) Environment(token string) ([]byte, error) {
 	name, address, err := r.member()
 	if err != nil {
 		return nil, err

@@ -1,11 +1,7 @@
 package kubeadm
 
 import (
-	"context"
-	"errors"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -22,42 +18,13 @@ func firstNode(t *testing.T, name string, address string) []byte {
 	return documents
 }
 
-func TestRestoreGivesTheUnitItsInput(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "kubeadm")
-	var tokens []string
-	for range 2 {
-		unit := func(_ context.Context, name string) error {
-			text, err := os.ReadFile(filepath.Join(dir, "environment"))
-			token, rest, _ := strings.Cut(strings.TrimPrefix(string(text), "HULLMARK_ETCD_NAME=one\nHULLMARK_ETCD_PEER=https://192.0.2.7:2380\nHULLMARK_ETCD_TOKEN="), "\n")
-			tokens = append(tokens, token)
-			if name != RestoreUnit || rest != "HULLMARK_ETCD_BUMP=17\n" {
-				t.Errorf("%s: %s", name, text)
-			}
-			return err
-		}
-		if err := restoreWith(t.Context(), dir, Restoration{Documents: firstNode(t, "one", "192.0.2.7"), Bump: 17}, unit); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if len(tokens[0]) < 26 || tokens[0] == tokens[1] {
-		t.Errorf("tokens %q: want one of its own for each etcd", tokens)
-	}
-	failing := func(context.Context, string) error {
-		return errors.Join(errors.New("unit failed"), os.WriteFile(filepath.Join(dir, "output"), []byte("etcdutl: data-dir is not empty\n"), 0o600))
-	}
-	err := restoreWith(t.Context(), dir, Restoration{Documents: firstNode(t, "one", "192.0.2.7")}, failing)
-	if err == nil || !strings.Contains(err.Error(), "data-dir is not empty") {
-		t.Errorf("error %v, want etcdutl's words", err)
-	}
-}
-
 func TestRestoreReadsTheMember(t *testing.T) {
 	for documents, want := range map[string]string{
 		"kind: InitConfiguration\nlocalAPIEndpoint: {advertiseAddress: '2001:db8::7'}\n---\nkind: ClusterConfiguration\netcd: {local: {dataDir: /var/lib/etcd/, extraArgs: {quota-backend-bytes: \"1\"}}}": "two=https://[2001:db8::7]:2380",
 		"kind: ClusterConfiguration\n--- # next\nkind: InitConfiguration\nlocalAPIEndpoint: {advertiseAddress: 192.0.2.7}\n":                                                                               "two=https://192.0.2.7:2380",
 		"kind: InitConfiguration\nnodeRegistration: {name: one}\nlocalAPIEndpoint: {advertiseAddress: 192.0.2.7}\n---\nkind: X\n---\nkind: ClusterConfiguration\n":                                         "one=https://192.0.2.7:2380",
 	} {
-		environment, err := Restoration{Documents: []byte(documents), NodeName: "two"}.environment("token")
+		environment, err := Restoration{Documents: []byte(documents), NodeName: "two"}.Environment("token")
 		name, peer, _ := strings.Cut(want, "=")
 		if err != nil || !strings.HasPrefix(string(environment), "HULLMARK_ETCD_NAME="+name+"\nHULLMARK_ETCD_PEER="+peer+"\n") {
 			t.Errorf("%s: %s, %v", documents, environment, err)
@@ -81,23 +48,6 @@ func TestRestoreReadsTheMember(t *testing.T) {
 	} {
 		if err := (Restoration{Documents: []byte(documents), NodeName: "two"}).Check(); err == nil {
 			t.Errorf("%s is taken", name)
-		}
-	}
-}
-
-func TestInitFlags(t *testing.T) {
-	for name, c := range map[string]struct {
-		work Work
-		want string
-	}{
-		"first":    {Work{}, ""},
-		"restored": {Work{Restored: true}, restoredFlag},
-		"again":    {Work{Restored: true, Retry: true}, retryFlag},
-	} {
-		c.work.Addons = []byte("a: 1")
-		files, err := c.work.files()
-		if got := string(files["environment"]); err != nil || got != c.want {
-			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
 }

@@ -1,9 +1,6 @@
 package kubeadm_test
 
 import (
-	"crypto/tls"
-	"net/http"
-	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
@@ -55,41 +52,4 @@ func TestWithControlPlane(t *testing.T) {
 	if _, _, err := kubeadm.WithControlPlane([]byte("{"), "a:1", nil); err == nil {
 		t.Error("no YAML is taken")
 	}
-}
-
-// An endpoint counts once a server with a certificate for its own name, of the cluster's own authority, answers there.
-func TestServes(t *testing.T) {
-	ca := nodetest.NewAuthority(t)
-	certificate, key := ca.Issue(t, fresh, "127.0.0.1", "kubernetes")
-	address := serve(t, certificate, key)
-	access := func(a *nodetest.Authority) kubeadm.Access {
-		return kubeadm.Access{Kubeconfig: "kubelet.conf", Read: func(string) ([]byte, error) { return a.Kubeconfig(t, "192.0.2.7:6443"), nil }}
-	}
-	if err := kubeadm.Serves(t.Context(), access(ca), address); err != nil {
-		t.Error(err)
-	}
-	if shown, err := kubeadm.ServerCertificate(t.Context(), ca.PEM, address); err != nil || shown.VerifyHostname("127.0.0.1") != nil {
-		t.Error(shown, err)
-	}
-	if err := kubeadm.Serves(t.Context(), access(nodetest.NewAuthority(t)), address); err == nil || !strings.Contains(err.Error(), "x509: certificate signed by unknown authority") {
-		t.Errorf("a stranger's certificate: %v", err)
-	}
-	certificate, key = ca.Issue(t, fresh, "kubernetes")
-	if err := kubeadm.Serves(t.Context(), access(ca), serve(t, certificate, key)); err == nil || !strings.Contains(err.Error(), "x509: cannot validate certificate for 127.0.0.1") {
-		t.Errorf("a certificate for another name: %v", err)
-	}
-}
-
-func serve(t *testing.T, certificate, key []byte) (address string) {
-	t.Helper()
-	pair, err := tls.X509KeyPair(certificate, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := httptest.NewUnstartedServer(http.NotFoundHandler())
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
-	server.Config.ErrorLog = nil
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	return strings.TrimPrefix(server.URL, "https://")
 }

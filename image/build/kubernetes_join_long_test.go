@@ -20,6 +20,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm/run"
 )
 
 func joinParams(t *testing.T, server *httptest.Server, profile kubeadm.Profile) kubeadm.JoinParams {
@@ -43,11 +44,11 @@ func TestKubeadmTakesOurJoinDocuments(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := kubeadm.Validate(t.Context(), program, documents); err != nil {
+			if err := run.Validate(t.Context(), program, documents); err != nil {
 				t.Errorf("profile %q, address %v: %v", profile, address, err)
 			}
 			spoilt := strings.Replace(string(documents), field, field+"s", 1)
-			if err := kubeadm.Validate(t.Context(), program, []byte(spoilt)); err == nil {
+			if err := run.Validate(t.Context(), program, []byte(spoilt)); err == nil {
 				t.Errorf("profile %q: kubeadm takes the unknown field %ss", profile, field)
 			}
 		}
@@ -131,7 +132,7 @@ func TestKubeadmJoinRefusesARogueEndpoint(t *testing.T) {
 	if err == nil {
 		t.Error("kubeadm found a cluster")
 	}
-	if why := kubeadm.Cause(string(said)); !strings.Contains(why, "x509: certificate signed by unknown authority") || !strings.Contains(why, params.Endpoint) {
+	if why := run.Cause(string(said)); !strings.Contains(why, "x509: certificate signed by unknown authority") || !strings.Contains(why, params.Endpoint) {
 		t.Errorf("the error says %q", why)
 	}
 	if reached.Load() == 0 || asked.Load() != 0 {

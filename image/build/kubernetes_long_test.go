@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm/run"
 )
 
 // kubernetesBundle builds the bundle, or takes it from the store that builds use.
@@ -57,7 +58,7 @@ func TestKubeadmTakesOurDocuments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := kubeadm.Validate(t.Context(), program, documents); err != nil {
+		if err := run.Validate(t.Context(), program, documents); err != nil {
 			t.Errorf("profile %q: %v", profile, err)
 		}
 	}
@@ -74,7 +75,7 @@ func TestKubeadmRefuses(t *testing.T) {
 		"bad address":   {"10.0.2.15", "ten"},
 	} {
 		documents := strings.ReplaceAll(string(good), change[0], change[1])
-		if err := kubeadm.Validate(t.Context(), program, []byte(documents)); err == nil {
+		if err := run.Validate(t.Context(), program, []byte(documents)); err == nil {
 			t.Errorf("%s: kubeadm takes it", name)
 		} else {
 			t.Log(err)

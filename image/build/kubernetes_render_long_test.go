@@ -11,6 +11,7 @@ import (
 
 	"github.com/hullmark/hullmark/cluster/render"
 	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm/run"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -40,7 +41,7 @@ func judge(t *testing.T, program string, files []render.Rendered) (judged int, e
 			continue
 		}
 		judged++
-		if err := kubeadm.Validate(t.Context(), program, bytes.ReplaceAll(f.Content, []byte(kubeadm.DiscoveryFile), []byte("https://discovery.invalid/"))); err != nil {
+		if err := run.Validate(t.Context(), program, bytes.ReplaceAll(f.Content, []byte(kubeadm.DiscoveryFile), []byte("https://discovery.invalid/"))); err != nil {
 			return judged, err
 		}
 	}
@@ -80,7 +81,7 @@ func TestKubeadmSaysWhatItWouldStore(t *testing.T) {
 		if f.Name != render.InitFile {
 			continue
 		}
-		stored, err := kubeadm.WouldStore(t.Context(), program, f.Content)
+		stored, err := run.WouldStore(t.Context(), program, f.Content)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm/run"
 )
 
 // renewedNode is a folder in the place of a control plane's /etc/kubernetes, and the programs of the bundle.
@@ -22,7 +23,7 @@ func (n renewedNode) file(path string) string {
 	return filepath.Join(n.dir, strings.TrimPrefix(path, "/etc/kubernetes/"))
 }
 
-var startPattern = regexp.MustCompile(`(?m)^ExecStart=` + kubeadm.Program + ` (.*)$`)
+var startPattern = regexp.MustCompile(`(?m)^ExecStart=` + run.Program + ` (.*)$`)
 
 // phases runs what the renewal's unit runs.
 func (n renewedNode) phases(t *testing.T, documents []byte) {
@@ -32,7 +33,7 @@ func (n renewedNode) phases(t *testing.T, documents []byte) {
 	if err := os.WriteFile(config, []byte(moved), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	unit, err := os.ReadFile("../../systemd/system/" + kubeadm.RenewUnit)
+	unit, err := os.ReadFile("../../systemd/system/" + run.RenewUnit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,7 @@ func (n renewedNode) phases(t *testing.T, documents []byte) {
 		if strings.Contains(c[1], " kubeconfig ") {
 			args = append(args, "--kubeconfig-dir", n.dir)
 		}
-		if out, err := exec.CommandContext(t.Context(), filepath.Join(n.bundle, kubeadm.Program), args...).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(t.Context(), filepath.Join(n.bundle, run.Program), args...).CombinedOutput(); err != nil {
 			t.Fatalf("kubeadm %s: %v: %s", args, err, out)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm/run"
 )
 
 // Cluster is Kubernetes without Kubernetes.
@@ -20,7 +21,7 @@ type Cluster struct {
 	StateDir string
 
 	// Works are those of each Init, and Intents what the disk recorded then.
-	Works   []kubeadm.Work
+	Works   []run.Work
 	Intents []string
 	// Intent, if set, returns what the disk records.
 	Intent func() (string, error)
@@ -35,10 +36,10 @@ type Cluster struct {
 	// Refuse is what Validate returns, Fail what Init, Join and Renew do.
 	Refuse, Fail error
 	// Access is WaitReady's, NotReady what it returns.
-	Access   kubeadm.Access
+	Access   run.Access
 	NotReady error
 	// Record is what DiskRecord returns.
-	Record kubeadm.DiskRecord
+	Record run.DiskRecord
 }
 
 // on returns where on the state disk a file lies that programs see at name, as its unit binds it.
@@ -69,7 +70,7 @@ func (c *Cluster) Restore(_ context.Context, r kubeadm.Restoration) error {
 }
 
 // Init leaves what kubeadm leaves.
-func (c *Cluster) Init(_ context.Context, w kubeadm.Work) error {
+func (c *Cluster) Init(_ context.Context, w run.Work) error {
 	c.Works = append(c.Works, w)
 	if c.Intent != nil {
 		intent, err := c.Intent()
@@ -151,13 +152,13 @@ func (c *Cluster) Renew(_ context.Context, documents []byte, report func(kubeadm
 }
 
 // WaitReady wants a kubeconfig to ask with.
-func (c *Cluster) WaitReady(_ context.Context, access kubeadm.Access, _ string, _ func(error)) error {
+func (c *Cluster) WaitReady(_ context.Context, access run.Access, _ string, _ func(error)) error {
 	c.Access = access
 	_, err := access.Read(access.Kubeconfig)
 	return errors.Join(err, c.NotReady)
 }
 
 // DiskRecord returns the record.
-func (c *Cluster) DiskRecord(context.Context, kubeadm.Access, hullmark.NodeID) (kubeadm.DiskRecord, error) {
+func (c *Cluster) DiskRecord(context.Context, run.Access, hullmark.NodeID) (run.DiskRecord, error) {
 	return c.Record, nil
 }

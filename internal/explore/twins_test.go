@@ -24,6 +24,7 @@ import (
 	"github.com/hullmark/hullmark/internal/agenttest"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/kubeadm"
+	kubeadmrun "github.com/hullmark/hullmark/kubeadm/run"
 )
 
 // records lets the scheduler come between an exchange and what is kept.
@@ -268,7 +269,7 @@ func (r *run) checkMember() {
 	}
 }
 
-func (c *clusterTwin) WaitReady(ctx context.Context, access kubeadm.Access, node string, report func(error)) error {
+func (c *clusterTwin) WaitReady(ctx context.Context, access kubeadmrun.Access, node string, report func(error)) error {
 	r := c.run
 	r.step("wait until Ready", "")
 	if holder, there := r.w.nodes[node]; !there || holder != r.cur.machine {

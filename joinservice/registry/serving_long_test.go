@@ -32,6 +32,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/kubeadm/run"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -128,7 +129,7 @@ func trusting(t *testing.T) map[string]func(address string) error {
 		"kubeadm join": func(address string) error { return discover(t, address) },
 		"the kubelet's kubeconfig": func(address string) error {
 			text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: \"https://%s\", certificate-authority: %s}}]\nusers: [{name: u, user: {}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n", address, ca)
-			return kubeadm.Serves(t.Context(), kubeadm.Access{Kubeconfig: "kubelet.conf", Read: func(name string) ([]byte, error) {
+			return run.Serves(t.Context(), run.Access{Kubeconfig: "kubelet.conf", Read: func(name string) ([]byte, error) {
 				if name == "kubelet.conf" {
 					return []byte(text), nil
 				}

@@ -12,7 +12,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice/registry"
-	"github.com/hullmark/hullmark/kubeadm"
+	kubeadmrun "github.com/hullmark/hullmark/kubeadm/run"
 )
 
 // kubeletCA is the argument of `hullmark cluster rotate` for the CA of kubelets' serving certificates.
@@ -97,7 +97,7 @@ func kubeletsBehind(ctx context.Context, client *registry.Registry, c *cluster.C
 		return nil, err
 	}
 	for _, k := range kubelets {
-		if _, err := kubeadm.KubeletCertificate(ctx, c.KubeletCA(), k.Name, k.Address.String()); err != nil && behind[k.Name] == "" {
+		if _, err := kubeadmrun.KubeletCertificate(ctx, c.KubeletCA(), k.Name, k.Address.String()); err != nil && behind[k.Name] == "" {
 			behind[k.Name] = "its kubelet shows no certificate of the new CA: " + printable(err.Error())
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
-	"github.com/hullmark/hullmark/kubeadm"
+	kubeadmrun "github.com/hullmark/hullmark/kubeadm/run"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -167,7 +167,7 @@ func (o *endpointOptions) showEndpoint(ctx context.Context, client *registry.Reg
 		if len(planes) == 1 && o.server != "" { // There is no other that could answer there.
 			address = o.server
 		}
-		certificate, err := kubeadm.ServerCertificate(ctx, c.KubernetesCA(), address)
+		certificate, err := kubeadmrun.ServerCertificate(ctx, c.KubernetesCA(), address)
 		missing := ""
 		if err == nil {
 			missing = missingName(certificate, settings)

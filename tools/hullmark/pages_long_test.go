@@ -16,7 +16,7 @@ import (
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/internal/rig"
 	"github.com/hullmark/hullmark/internal/vaulttest"
-	"github.com/hullmark/hullmark/kubeadm"
+	kubeadmrun "github.com/hullmark/hullmark/kubeadm/run"
 )
 
 // linkProgram puts the program that `make bin/hullmark` left where a page's commands look for it, in a folder in which they run as they stand.
@@ -88,7 +88,7 @@ func TestClusterDocumentPage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			stored, err := kubeadm.WouldStore(t.Context(), filepath.Join(programs, "kubeadm"), documents)
+			stored, err := kubeadmrun.WouldStore(t.Context(), filepath.Join(programs, "kubeadm"), documents)
 			if err != nil {
 				t.Fatal(err)
 			}

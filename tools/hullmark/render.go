@@ -18,6 +18,7 @@ import (
 	"github.com/hullmark/hullmark/cluster/render"
 	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/kubeadm"
+	kubeadmrun "github.com/hullmark/hullmark/kubeadm/run"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -140,7 +141,7 @@ func validate(ctx context.Context, program string, f render.Rendered) error {
 	if !f.Kubeadm {
 		return nil
 	}
-	return kubeadm.Validate(ctx, program, bytes.ReplaceAll(f.Content, []byte(kubeadm.DiscoveryFile), []byte("https://discovery.invalid/")))
+	return kubeadmrun.Validate(ctx, program, bytes.ReplaceAll(f.Content, []byte(kubeadm.DiscoveryFile), []byte("https://discovery.invalid/")))
 }
 
 // compare returns a unified diff from what --against and --kubeconfig name.
@@ -154,11 +155,11 @@ func (o *renderOptions) compare(ctx context.Context, program string, files []ren
 		differences = compareFiles(o.against, earlier, files)
 	}
 	if o.kubeconfig != "" {
-		running, err := kubeadm.Running(ctx, kubeadm.Access{Kubeconfig: o.kubeconfig, Read: os.ReadFile})
+		running, err := kubeadmrun.Running(ctx, kubeadmrun.Access{Kubeconfig: o.kubeconfig, Read: os.ReadFile})
 		if err != nil {
 			return "", err
 		}
-		wanted, err := kubeadm.WouldStore(ctx, program, contents(files)[render.InitFile])
+		wanted, err := kubeadmrun.WouldStore(ctx, program, contents(files)[render.InitFile])
 		if err != nil {
 			return "", err
 		}

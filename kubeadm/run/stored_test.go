@@ -1,4 +1,4 @@
-package kubeadm
+package run
 
 import (
 	"crypto/tls"
@@ -55,23 +55,6 @@ func TestRunning(t *testing.T) {
 	} {
 		if _, err := Running(t.Context(), configTwin(t, maps)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want %q", err, says)
-		}
-	}
-}
-
-func TestJoinTemplateIsWhatJoinDocumentsFill(t *testing.T) {
-	for _, profile := range []Profile{Normal, Slow} {
-		text, err := JoinTemplate(profile)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if patient := strings.Contains(string(text), "timeouts:"); patient != (profile == Slow) {
-			t.Errorf("profile %q: time-outs: %t", profile, patient)
-		}
-		for _, want := range []string{"name: \"\"\n", "tlsBootstrapToken: \"\"\n", "kubeConfigPath: " + DiscoveryFile} {
-			if !strings.Contains(string(text), want) {
-				t.Errorf("profile %q: lacks %q:\n%s", profile, want, text)
-			}
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package kubeadm
+package run
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/dbus"
+
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // runDir is where the units find their input and leave their output; systemd/system/hullmark-kubeadm*.service, hullmark-addons.service and
@@ -17,7 +19,7 @@ const runDir = "/run/hullmark/kubeadm"
 
 // run writes the units' input to dir, which no other user can read, calls do, which runs them, and reports what kubeadm says it
 // does. Afterwards nothing of it is left: input and output hold tokens.
-func run(ctx context.Context, dir string, files map[string][]byte, report func(Phase), do func(context.Context) error) error {
+func run(ctx context.Context, dir string, files map[string][]byte, report func(kubeadm.Phase), do func(context.Context) error) error {
 	if err := writeInput(dir, files); err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}

@@ -1,4 +1,4 @@
-package kubeadm
+package run
 
 import (
 	"bytes"
@@ -9,15 +9,9 @@ import (
 	"regexp"
 	"strings"
 	"time"
-)
 
-// Phase is one thing that kubeadm says it does.
-type Phase struct {
-	// Name is kubeadm's phase, such as certs, or addons.
-	Name string
-	// Text is what it does, without secrets.
-	Text string
-}
+	"github.com/hullmark/hullmark/kubeadm"
+)
 
 // maxOutput bounds how much of the unit's output is kept, in bytes.
 const maxOutput = 1 << 20
@@ -27,9 +21,7 @@ var (
 	// addonLine is what kubectl apply says of an object, or the API server of its failure.
 	addonLine = regexp.MustCompile(`^\S+/\S+ serverside-applied$|^Error from server \(`)
 	token     = regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`)
-	// wholeToken is all of a bootstrap token (k8s.io/cluster-bootstrap, BootstrapTokenPattern).
-	wholeToken = regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$`)
-	hexKey     = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
+	hexKey    = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
 )
 
 // redact hides what kubeadm prints though it is secret: bootstrap tokens and the key of uploaded certificates.
@@ -38,21 +30,21 @@ func redact(line string) string {
 }
 
 // phaseOf reads one line of output.
-func phaseOf(line string) (p Phase, ok bool) {
+func phaseOf(line string) (p kubeadm.Phase, ok bool) {
 	line = redact(line)
 	if m := phaseLine.FindStringSubmatch(line); m != nil {
-		return Phase{Name: m[1], Text: m[2]}, true
+		return kubeadm.Phase{Name: m[1], Text: m[2]}, true
 	}
 	if addonLine.MatchString(line) {
-		return Phase{Name: "addons", Text: line}, true
+		return kubeadm.Phase{Name: "addons", Text: line}, true
 	}
-	return Phase{}, false
+	return kubeadm.Phase{}, false
 }
 
 // follower reads a file while another process writes it.
 type follower struct {
 	path   string
-	report func(Phase)
+	report func(kubeadm.Phase)
 	quit   chan struct{}
 	ended  chan error
 	read   int64
@@ -61,9 +53,9 @@ type follower struct {
 }
 
 // follow reads path, which need not exist yet, until stop.
-func follow(path string, report func(Phase)) *follower {
+func follow(path string, report func(kubeadm.Phase)) *follower {
 	if report == nil {
-		report = func(Phase) {}
+		report = func(kubeadm.Phase) {}
 	}
 	f := &follower{path: path, report: report, quit: make(chan struct{}), ended: make(chan error, 1)}
 	go f.run()

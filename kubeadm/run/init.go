@@ -1,10 +1,12 @@
-package kubeadm
+package run
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // Unit runs kubeadm init.
@@ -43,10 +45,10 @@ type Work struct {
 	Addons []byte
 	// Retry says that this disk's record tells of an init that did not end.
 	Retry bool
-	// Restored says that EtcdData is a backup's content.
+	// Restored says that kubeadm.EtcdData is a backup's content.
 	Restored bool
 	// Report is called with each thing that kubeadm says it does; it may be nil.
-	Report func(Phase)
+	Report func(kubeadm.Phase)
 }
 
 // Init runs kubeadm init with the documents of w and applies the addons. It returns when both are done; then the API server
@@ -91,8 +93,8 @@ func apply(ctx context.Context, unit units) error {
 
 // files are the unit's input.
 func (w Work) files() (map[string][]byte, error) {
-	if len(w.Documents) > MaxDocuments || len(w.Addons) > MaxDocuments {
-		return nil, fmt.Errorf("documents of %d and addons of %d bytes: at most %d are allowed", len(w.Documents), len(w.Addons), MaxDocuments)
+	if len(w.Documents) > kubeadm.MaxDocuments || len(w.Addons) > kubeadm.MaxDocuments {
+		return nil, fmt.Errorf("documents of %d and addons of %d bytes: at most %d are allowed", len(w.Documents), len(w.Addons), kubeadm.MaxDocuments)
 	}
 	if len(w.Addons) == 0 {
 		return nil, errors.New("addons: there are none: give at least the manifest of a pod network")

@@ -1,15 +1,13 @@
-package kubeadm
+package run
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -138,41 +136,4 @@ func attached(said string) []string {
 		}
 	}
 	return objects
-}
-
-// WithControlPlane returns a stored ClusterConfiguration that names a control plane's endpoint and these names, and is as
-// before in all else: names that it had stay. It reports whether it was another one.
-func WithControlPlane(clusterConfiguration []byte, endpoint string, names []string) (changed []byte, differs bool, err error) {
-	var config map[string]any
-	if err := yaml.Unmarshal(clusterConfiguration, &config); err != nil {
-		return nil, false, fmt.Errorf("ClusterConfiguration: %w", err)
-	}
-	if config == nil {
-		return nil, false, errors.New("ClusterConfiguration: missing or empty")
-	}
-	host, _, err := net.SplitHostPort(endpoint)
-	if err != nil {
-		return nil, false, fmt.Errorf("endpoint: %w", err)
-	}
-	server, _ := config["apiServer"].(map[string]any)
-	if server == nil {
-		server = map[string]any{}
-	}
-	listed, _ := server["certSANs"].([]any)
-	former, _ := config["controlPlaneEndpoint"].(string)
-	differs = former != endpoint
-	wanted := append([]string{host}, names...)
-	if old, _, err := net.SplitHostPort(former); err == nil { // kubeadm adds it by itself, as long as it is the endpoint.
-		wanted = append(wanted, old)
-	}
-	for _, name := range wanted {
-		if !slices.Contains(listed, any(name)) {
-			listed, differs = append(listed, name), true
-		}
-	}
-	config["controlPlaneEndpoint"], server["certSANs"], config["apiServer"] = endpoint, listed, server
-	if changed, err = yaml.Marshal(config); err != nil {
-		return nil, false, fmt.Errorf("ClusterConfiguration: %w", err)
-	}
-	return changed, differs, nil
 }

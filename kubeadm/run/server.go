@@ -1,64 +1,17 @@
-package kubeadm
+package run
 
 import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"time"
-
-	"sigs.k8s.io/yaml"
 )
 
 // showTimeout bounds how long an API server may take to show its certificate.
 const showTimeout = 10 * time.Second
-
-// clusterIn returns a kubeconfig, and the part of it that says where its one cluster is.
-func clusterIn(kubeconfig []byte) (config, cluster map[string]any, err error) {
-	if err := yaml.Unmarshal(kubeconfig, &config); err != nil {
-		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
-	}
-	list, _ := config["clusters"].([]any)
-	if len(list) != 1 {
-		return nil, nil, fmt.Errorf("kubeconfig: %d clusters: want one", len(list))
-	}
-	named, _ := list[0].(map[string]any)
-	cluster, ok := named["cluster"].(map[string]any)
-	if !ok {
-		return nil, nil, errors.New("kubeconfig: its cluster is empty")
-	}
-	return config, cluster, nil
-}
-
-// serverOf returns the URL of a kubeconfig's API server.
-func serverOf(kubeconfig []byte) (string, error) {
-	_, cluster, err := clusterIn(kubeconfig)
-	if err != nil {
-		return "", err
-	}
-	server, _ := cluster["server"].(string)
-	return server, nil
-}
-
-// WithEndpoint returns a kubeconfig that names the API server at HOST:PORT, and is as before in all else. It reports whether it
-// named another one.
-func WithEndpoint(kubeconfig []byte, endpoint string) (changed []byte, differs bool, err error) {
-	config, cluster, err := clusterIn(kubeconfig)
-	if err != nil {
-		return nil, false, err
-	}
-	if cluster["server"] == "https://"+endpoint {
-		return kubeconfig, false, nil
-	}
-	cluster["server"] = "https://" + endpoint
-	if changed, err = yaml.Marshal(config); err != nil {
-		return nil, false, fmt.Errorf("kubeconfig: %w", err)
-	}
-	return changed, true, nil
-}
 
 // Serves reports an error unless an API server with a certificate of the CA that access trusts, for the endpoint's own name, answers there.
 func Serves(ctx context.Context, access Access, address string) error {
