@@ -102,7 +102,7 @@ func TestVersionsAreThoseOfTheBundle(t *testing.T) {
 		"go.mod":         "k8s.io/kubernetes " + Version,
 		"flannel/go.mod": "github.com/flannel-io/flannel " + FlannelVersion,
 	} {
-		text, err := os.ReadFile(filepath.Join("..", "..", "tools", "kubernetes", file))
+		text, err := os.ReadFile(filepath.Join("..", "tools", "kubernetes", file))
 		if err != nil {
 			t.Fatal(err)
 		}
