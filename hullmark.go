@@ -133,15 +133,6 @@ var nodeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 // certificate names the node, so none may have one of these.
 var notNames = []string{"kubernetes", "localhost"}
 
-// What a control plane keeps of the CA that signs kubelets' serving certificates.
-const (
-	// KubeletServingCertificate and KubeletServingKey sign.
-	KubeletServingCertificate = "/etc/kubernetes/pki/kubelet-serving-ca.crt"
-	KubeletServingKey         = "/etc/kubernetes/pki/kubelet-serving-ca.key"
-	// KubeletTrustFile is what the API server holds kubelets to: that CA, and while it is exchanged the other one, too.
-	KubeletTrustFile = "/etc/kubernetes/pki/kubelet-serving-trust.crt"
-)
-
 // hookPattern is stricter than systemd.unit(5): one service, no instance, no path.
 var hookPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}\.service$`)
 

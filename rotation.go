@@ -9,36 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
-	"strings"
 )
-
-// Where a control plane keeps the policy by which its keys were brought, and what says of which rotation they are.
-const (
-	// PolicyFile holds the signed policy.
-	PolicyFile = "/var/lib/hullmark/policy"
-	// RotationFile holds a KeyRotation.
-	RotationFile = "/var/lib/hullmark/rotation"
-	// DocumentsFolder holds the documents that a control plane's policy accepts.
-	DocumentsFolder = "/var/lib/hullmark/documents"
-)
-
-// exchanged are the files of a control plane that a rotation exchanges, in the order in which DigestKeys takes them: the root's certificate, the online CA, the
-// keyset, what opens it, and the kubelets' CA with what API servers trust. To exchange another one, name it here; whoever makes the files of a control plane has to make it.
-var exchanged = []string{
-	"/var/lib/hullmark/root.crt", "/var/lib/hullmark/online-ca.crt", "/var/lib/hullmark/online-ca.key",
-	"/var/lib/hullmark/keyset.json", "/var/lib/hullmark/keeper.secret", "/var/lib/hullmark/keeper.crt",
-	KubeletServingCertificate, KubeletServingKey, KubeletTrustFile,
-}
-
-// Exchanged reports whether a rotation exchanges the file of a control plane, and its policy commits to what it holds (KeysDigest).
-func Exchanged(path string) bool { return slices.Contains(exchanged, path) }
-
-// Rotated reports whether a file comes with a rotation: one that it exchanges, the policy that says so, the documents that this accepts, and RotationFile.
-func Rotated(path string) bool {
-	return Exchanged(path) || path == PolicyFile || path == RotationFile || strings.HasPrefix(path, DocumentsFolder+"/")
-}
 
 // blindSize is the length of a blind, in bytes: all have the same, so that no two keys and files have one digest (RFC 2104).
 const blindSize = sha256.Size
@@ -91,9 +63,12 @@ func DigestKeys(r KeyRotation, content func(path string) []byte) KeysDigest {
 	number := func(n uint64) { mac.Write(binary.BigEndian.AppendUint64(nil, n)) }
 	mac.Write([]byte("hullmark/v1/keys\x00"))
 	number(r.Number)
-	for _, path := range exchanged {
-		file := content(path)
-		mac.Write(append([]byte(path), 0))
+	for _, f := range nodeFiles {
+		if !f.Exchanged {
+			continue
+		}
+		file := content(f.Path)
+		mac.Write(append([]byte(f.Path), 0))
 		number(uint64(len(file)))
 		mac.Write(file)
 	}

@@ -29,6 +29,7 @@ func TestKeyRotationReadsBack(t *testing.T) {
 
 // A digest is of the number, the blind and each file: none may change, change places or run into the next.
 func TestKeysDigestCommits(t *testing.T) {
+	exchanged := exchangedFiles()
 	blind := func(b byte) Secret { return NewSecret(bytes.Repeat([]byte{b}, blindSize)) }
 	files := func(pairs ...string) func(string) []byte {
 		found := map[string]string{}
@@ -65,4 +66,13 @@ func FuzzParseKeyRotation(f *testing.F) {
 			t.Error("two spellings of one rotation")
 		}
 	})
+}
+
+func exchangedFiles() (paths []string) {
+	for _, f := range NodeFiles() {
+		if f.Exchanged {
+			paths = append(paths, f.Path)
+		}
+	}
+	return paths
 }

@@ -85,9 +85,9 @@ func (c *Cluster) keysetFiles() ([]*wire.File, error) {
 		return nil, errors.New("the keyset has a generation that its keeper did not wrap; set the keeper again (hullmark cluster keeper set)")
 	}
 	return []*wire.File{
-		{Path: stateDir + "keyset.json", Content: bytes.Clone(keeper.Sealed), Mode: 0o600},
-		{Path: stateDir + "keeper.secret", Content: bytes.Clone(keeper.Secret.Expose()), Mode: 0o600},
-		{Path: stateDir + "keeper.crt", Content: keeper.CA, Mode: 0o644},
+		nodeFile(hullmark.KeysetFile, bytes.Clone(keeper.Sealed)),
+		nodeFile(hullmark.KeeperSecretFile, bytes.Clone(keeper.Secret.Expose())),
+		nodeFile(hullmark.KeeperAuthoritiesFile, keeper.CA),
 	}, nil
 }
 

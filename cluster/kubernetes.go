@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"strings"
 	"text/template"
 	"time"
 
@@ -169,13 +170,14 @@ func (c *Cluster) Kubeconfig(server string, now time.Time) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Where a control-plane node keeps what Files lists, on its encrypted disk.
-const (
-	pkiDir   = "/etc/kubernetes/pki/"
-	stateDir = "/var/lib/hullmark/"
-	// kubeletServing is the base of the names of the kubelets' CA.
-	kubeletServing = "kubelet-serving-ca"
-)
+// pkiDir is where kubeadm keeps authorities.
+const pkiDir = "/etc/kubernetes/pki/"
+
+// nodeFile is a file as the table of them says (hullmark.NodeFiles).
+func nodeFile(path string, content []byte) *wire.File {
+	f, _ := hullmark.NodeFileOf(path)
+	return &wire.File{Path: path, Content: content, Mode: f.Mode}
+}
 
 // Files returns what a control-plane node of the cluster keeps on its encrypted
 // disk: the Kubernetes authorities, and what a join service needs. Modes are
@@ -185,9 +187,9 @@ func (c *Cluster) Files() ([]*wire.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("control plane's files: %w", err)
 	}
-	files = append(files, &wire.File{Path: hullmark.PolicyFile, Content: c.Policy, Mode: 0o644})
+	files = append(files, nodeFile(hullmark.PolicyFile, c.Policy))
 	for id, document := range c.Documents {
-		files = append(files, &wire.File{Path: hullmark.DocumentsFolder + "/" + id.String() + ".json", Content: document, Mode: 0o644})
+		files = append(files, nodeFile(hullmark.DocumentsFolder+"/"+id.String()+".json", document))
 	}
 	for _, add := range []func([]*wire.File) ([]*wire.File, error){c.addRotation, c.addSettings, c.addRecord} {
 		if files, err = add(files); err != nil {
@@ -200,20 +202,21 @@ func (c *Cluster) Files() ([]*wire.File, error) {
 // keyFiles returns what does not depend on the policy: the authorities, the service accounts' key pair, and the keyset with what opens it.
 func (c *Cluster) keyFiles() ([]*wire.File, error) {
 	files := []*wire.File{
-		{Path: stateDir + "root.crt", Content: encodeCertificate(c.Root.Certificate), Mode: 0o644},
-		{Path: hullmark.KubeletTrustFile, Content: c.kubeletTrust(), Mode: 0o644},
+		nodeFile(hullmark.RootFile, encodeCertificate(c.Root.Certificate)),
+		nodeFile(hullmark.KubeletTrustFile, c.kubeletTrust()),
 	}
 	for base, authority := range map[string]Authority{
 		pkiDir + "ca": c.Kubernetes, pkiDir + "etcd/ca": c.Etcd, pkiDir + "front-proxy-ca": c.FrontProxy,
-		pkiDir + kubeletServing: c.KubeletServing, stateDir + "online-ca": c.Online,
+		strings.TrimSuffix(hullmark.KubeletServingCertificate, ".crt"): c.KubeletServing,
+		strings.TrimSuffix(hullmark.OnlineCACertificate, ".crt"):       c.Online,
 	} {
 		key, err := encodeKey(authority.Key)
 		if err != nil {
 			return nil, err
 		}
 		files = append(files,
-			&wire.File{Path: base + ".crt", Content: encodeCertificate(authority.Certificate), Mode: 0o644},
-			&wire.File{Path: base + ".key", Content: key, Mode: 0o600})
+			nodeFile(base+".crt", encodeCertificate(authority.Certificate)),
+			nodeFile(base+".key", key))
 	}
 	return c.addKeys(files)
 }
@@ -231,7 +234,7 @@ func (c *Cluster) addSettings(files []*wire.File) ([]*wire.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(files, &wire.File{Path: stateDir + "settings.json", Content: settings, Mode: 0o644}), nil
+	return append(files, nodeFile(hullmark.SettingsFile, settings)), nil
 }
 
 // CurrentSettings returns the settings as the policy has changed them. It is an error if no control plane was initialised by this file.
@@ -252,7 +255,7 @@ func (c *Cluster) addRecord(files []*wire.File) ([]*wire.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(files, &wire.File{Path: stateDir + "initialising.json", Content: record, Mode: 0o600}), nil
+	return append(files, nodeFile(hullmark.FirstRecordFile, record)), nil
 }
 
 // addKeys appends the service accounts' key pair and the keyset with what opens it.
@@ -271,8 +274,8 @@ func (c *Cluster) addKeys(files []*wire.File) ([]*wire.File, error) {
 	}
 	public := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: spki})
 	files = append(files,
-		&wire.File{Path: pkiDir + "sa.key", Content: private, Mode: 0o600},
-		&wire.File{Path: pkiDir + "sa.pub", Content: public, Mode: 0o644})
+		nodeFile(pkiDir+"sa.key", private),
+		nodeFile(pkiDir+"sa.pub", public))
 	return append(files, keyset...), nil
 }
 

@@ -78,7 +78,7 @@ func TestFilesAreWhatKubeadmReads(t *testing.T) {
 			t.Errorf("%s has mode %#o", f.GetPath(), f.GetMode())
 		}
 	}
-	for _, base := range []string{pkiDir + "ca", pkiDir + "etcd/ca", pkiDir + "front-proxy-ca", pkiDir + kubeletServing, stateDir + "online-ca"} {
+	for _, base := range []string{pkiDir + "ca", pkiDir + "etcd/ca", pkiDir + "front-proxy-ca", pkiDir + "kubelet-serving-ca", stateDir + "online-ca"} {
 		if _, err := tls.X509KeyPair(found[base+".crt"], found[base+".key"]); err != nil {
 			t.Errorf("%s: %v", base, err)
 		}
@@ -92,3 +92,6 @@ func TestFilesAreWhatKubeadmReads(t *testing.T) {
 		}
 	}
 }
+
+// stateDir is where a control plane keeps what Hullmark writes.
+const stateDir = "/var/lib/hullmark/"

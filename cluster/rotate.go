@@ -131,7 +131,7 @@ func (c *Cluster) addRotation(files []*wire.File) ([]*wire.File, error) {
 		return nil, err
 	}
 	rotation := hullmark.KeyRotation{Number: policy.Rotation, Blind: c.Blind}
-	return append(files, &wire.File{Path: hullmark.RotationFile, Content: rotation.Encode(), Mode: 0o600}), nil
+	return append(files, nodeFile(hullmark.RotationFile, rotation.Encode())), nil
 }
 
 // keysDigest commits to what control planes hold by a policy of that rotation.

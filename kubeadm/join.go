@@ -52,10 +52,12 @@ func StaticPods() []string {
 // kubelets' CA, which kubeadm does not know.
 func ControlPlaneFiles() []string {
 	var files []string
-	for _, authority := range []string{"/ca", "/etcd/ca", "/front-proxy-ca"} {
-		files = append(files, pkiDir+authority+".crt", pkiDir+authority+".key")
+	for _, f := range hullmark.NodeFiles() {
+		if f.Shared && strings.HasPrefix(f.Path, pkiDir+"/") {
+			files = append(files, f.Path)
+		}
 	}
-	return append(files, pkiDir+"/sa.key", pkiDir+"/sa.pub", hullmark.KubeletServingCertificate, hullmark.KubeletServingKey, hullmark.KubeletTrustFile)
+	return files
 }
 
 // JoinWrites reports whether kubeadm join writes a file itself, and so must not find it. Authorities and keys are brought to a
