@@ -18,7 +18,7 @@ import (
 // renderSample renders one of the documents that package render is tested with, after some changes.
 func renderSample(t *testing.T, name string, changes ...string) []render.Rendered {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "joinservice", "render", "testdata", name+".yaml"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "cluster", "render", "testdata", name+".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
