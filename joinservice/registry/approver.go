@@ -83,7 +83,7 @@ func (a *Approver) Run(ctx context.Context) error {
 func (a *Approver) handle(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (Decision, error) {
 	d := Decision{Request: csr.Name, Signer: csr.Spec.SignerName, Requester: csr.Spec.Username}
 	var err error
-	if d.Outcome, d.Reason, err = a.settle(ctx, csr); err != nil || d.Outcome == Waiting {
+	if d.Outcome, d.Reason, err = a.judge(ctx, csr); err != nil || d.Outcome == Waiting {
 		return d, err
 	}
 	decided := csr.DeepCopy()
@@ -109,8 +109,8 @@ const noteTries = 4
 // approvedExpiration).
 const LongestCertificate = kubeadm.CertificateLife + time.Hour
 
-// settle decides over one request; what is approved for the bearer of a token is recorded first.
-func (a *Approver) settle(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (Outcome, string, error) {
+// judge decides over one request; what is approved for the bearer of a token is recorded first.
+func (a *Approver) judge(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (Outcome, string, error) {
 	for try := 1; ; try++ {
 		known, err := a.look(ctx, csr)
 		if err != nil {

@@ -158,7 +158,7 @@ func (a *app) serve(ctx context.Context, nodes, scrapes net.Listener) error {
 	exchange, http := a.service.Server(a.tls()), a.metrics.server(a.profile)
 	group.Go(func() error { return exchange.Serve(limit.NewListener(nodes, joinservice.MaxUnauthenticated)) })
 	group.Go(func() error { return serveHTTP(http, scrapes) })
-	for _, work := range []func(context.Context) error{a.openKeyset, a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.noteRotation, a.settle, a.keepWatchdogQuiet} {
+	for _, work := range []func(context.Context) error{a.openKeyset, a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.noteRotation, a.reconcile, a.keepWatchdogQuiet} {
 		group.Go(func() error { return ignoreEnd(ctx, work(ctx)) })
 	}
 	<-ctx.Done()

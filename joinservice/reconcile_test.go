@@ -38,7 +38,7 @@ func TestATokenThatCouldNotBeRevokedIsRevokedLater(t *testing.T) {
 	}
 }
 
-func TestUnsettled(t *testing.T) {
+func TestUnfinished(t *testing.T) {
 	lost := &hullmark.Condition{Code: joinservice.OutcomeEnded}
 	for name, c := range map[string]struct {
 		machine joinservice.Machine
@@ -52,13 +52,13 @@ func TestUnsettled(t *testing.T) {
 		"it waits":             {joinservice.Machine{State: joinservice.MachineWaiting, Condition: &hullmark.Condition{Code: "busy"}}, false},
 		"admitted, not opened": {joinservice.Machine{State: joinservice.MachineAdmitted}, false},
 	} {
-		if got := c.machine.Unsettled(); got != c.want {
+		if got := c.machine.Unfinished(); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
 
-func TestSettleEndsTheTokenOfAnUnheardNode(t *testing.T) {
+func TestReconcileEndsTheTokenOfAnUnheardNode(t *testing.T) {
 	s := newSite(t)
 	s.node.Silent = true
 	if err := s.dial(t); err == nil {
@@ -69,7 +69,7 @@ func TestSettleEndsTheTokenOfAnUnheardNode(t *testing.T) {
 	if seen.Token == "" || len(s.records.Tokens()) != 1 {
 		t.Fatalf("the record is %+v, tokens %v", seen, s.records.Tokens())
 	}
-	if err := s.service.Settle(t.Context(), seen); err != nil {
+	if err := s.service.Reconcile(t.Context(), seen); err != nil {
 		t.Fatal(err)
 	}
 	if m := s.machine(t); m.State != joinservice.MachineReady || m.Token != "" || m.Condition != nil || len(s.records.Tokens()) != 0 {
@@ -77,19 +77,19 @@ func TestSettleEndsTheTokenOfAnUnheardNode(t *testing.T) {
 	}
 	// The last word of one that came back without a token may be lost, too.
 	s.store(t, func(m *joinservice.Machine) { m.State = joinservice.MachineJoining })
-	if err := s.service.Settle(t.Context(), s.machine(t)); err != nil || s.machine(t).State != joinservice.MachineReady {
+	if err := s.service.Reconcile(t.Context(), s.machine(t)); err != nil || s.machine(t).State != joinservice.MachineReady {
 		t.Errorf("without a token: %v, %+v", err, s.machine(t))
 	}
 	earlier := s.machine(t)
 	s.store(t, func(m *joinservice.Machine) { m.State, m.Record.Issued = joinservice.MachineJoining, m.Record.Issued+1 })
-	if err := s.service.Settle(t.Context(), earlier); err == nil || s.machine(t).State != joinservice.MachineJoining {
-		t.Errorf("a later ticket was settled: %v, %+v", err, s.machine(t))
+	if err := s.service.Reconcile(t.Context(), earlier); err == nil || s.machine(t).State != joinservice.MachineJoining {
+		t.Errorf("a later ticket was reconciled: %v, %+v", err, s.machine(t))
 	}
 	seen = s.machine(t)
 	// A later ticket's token is not this one's.
 	s.store(t, func(m *joinservice.Machine) { m.State, m.Token = joinservice.MachineJoining, "later1" })
-	if err := s.service.Settle(t.Context(), seen); err == nil || s.machine(t).Token != "later1" {
-		t.Errorf("a later token was settled: %v, %+v", err, s.machine(t))
+	if err := s.service.Reconcile(t.Context(), seen); err == nil || s.machine(t).Token != "later1" {
+		t.Errorf("a later token was reconciled: %v, %+v", err, s.machine(t))
 	}
 }
 

@@ -42,15 +42,15 @@ func (s *Service) RevokeLeftOver(ctx context.Context) error {
 	return nil
 }
 
-// Unsettled reports whether a record tells of an exchange whose end nobody recorded: its stream was lost, or the records did
+// Unfinished reports whether a record tells of an exchange whose end nobody recorded: its stream was lost, or the records did
 // not take the last word.
-func (m Machine) Unsettled() bool {
+func (m Machine) Unfinished() bool {
 	return m.Token != "" || m.State == MachineJoining || m.State == MachineFailed && m.Condition != nil && m.Condition.Code == OutcomeEnded
 }
 
-// Settle records that a machine's node became Ready although its exchange was not heard to the end, and ends its token. A
+// Reconcile records that a machine's node became Ready although its exchange was not heard to the end, and ends its token. A
 // machine that was given a later ticket since it was read, or whose exchange is under way here, is left alone.
-func (s *Service) Settle(ctx context.Context, seen Machine) error {
+func (s *Service) Reconcile(ctx context.Context, seen Machine) error {
 	if s.Attends(seen.Node) {
 		return nil
 	}
