@@ -294,7 +294,7 @@ func TestHandOversAreNotEdited(t *testing.T) {
 		}
 		policy.Version++
 		if err := new(*f.Cluster).SetPolicy(policy); err != nil {
-			t.Errorf("the legal twin of %s: %v", name, err)
+			t.Errorf("the positive control of %s: %v", name, err)
 		}
 		edit(&policy)
 		if err := new(*f.Cluster).SetPolicy(policy); err == nil || !strings.Contains(err.Error(), "hand-overs") {

@@ -216,7 +216,7 @@ func TestStrangersGetNothing(t *testing.T) {
 		t.Errorf("an operator of another cluster: %v", err)
 	}
 	if _, err := operator(t, address, s.root, s.rootKey).Status(t.Context(), &wire.StatusRequest{}); err != nil {
-		t.Errorf("the legal twin: %v", err)
+		t.Errorf("the positive control: %v", err)
 	}
 }
 

@@ -28,8 +28,8 @@ import (
 	"github.com/hullmark/hullmark/kubeadm"
 )
 
-// serviceTwin is a join service that a test plays.
-type serviceTwin struct {
+// fakeService is a join service that a test plays.
+type fakeService struct {
 	wire.UnimplementedJoinServiceServer
 	t       *testing.T
 	address string
@@ -37,7 +37,7 @@ type serviceTwin struct {
 }
 
 // Exchange hands the stream to the test.
-func (s *serviceTwin) Exchange(stream wire.JoinService_ExchangeServer) error {
+func (s *fakeService) Exchange(stream wire.JoinService_ExchangeServer) error {
 	ended := make(chan struct{})
 	select {
 	case s.calls <- call{t: s.t, stream: stream, end: sync.OnceFunc(func() { close(ended) })}:
@@ -51,7 +51,7 @@ func (s *serviceTwin) Exchange(stream wire.JoinService_ExchangeServer) error {
 }
 
 // accept waits for a node.
-func (s *serviceTwin) accept() call {
+func (s *fakeService) accept() call {
 	s.t.Helper()
 	select {
 	case c := <-s.calls:
@@ -74,7 +74,7 @@ func (s *stage) onlineCA(t *testing.T) (*x509.Certificate, *ecdsa.PrivateKey) {
 }
 
 // service starts an honest join service of the stage's cluster.
-func (s *stage) service(t *testing.T) *serviceTwin {
+func (s *stage) service(t *testing.T) *fakeService {
 	t.Helper()
 	online, key := s.onlineCA(t)
 	chain, err := channel.NewService(s.root, online, key)
@@ -84,18 +84,18 @@ func (s *stage) service(t *testing.T) *serviceTwin {
 	return serveChain(t, chain)
 }
 
-func serveChain(t *testing.T, chain tls.Certificate) *serviceTwin {
+func serveChain(t *testing.T, chain tls.Certificate) *fakeService {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	twin := &serviceTwin{t: t, address: listener.Addr().String(), calls: make(chan call)}
+	fake := &fakeService{t: t, address: listener.Addr().String(), calls: make(chan call)}
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(channel.ServiceTLS(chain))), grpc.MaxRecvMsgSize(wire.MaxFromNode))
-	wire.RegisterJoinServiceServer(server, twin)
+	wire.RegisterJoinServiceServer(server, fake)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	return twin
+	return fake
 }
 
 // dials configures the node to dial the endpoints, without long pauses.
@@ -483,7 +483,7 @@ func TestRetryableDenialThenSuccess(t *testing.T) {
 // A final denial is shown, and asked about again only after the long pause: another service is asked in the same round all the same.
 func TestFinalDenialSlowsDown(t *testing.T) {
 	s := newStage(t)
-	services := []*serviceTwin{s.service(t), s.service(t)}
+	services := []*fakeService{s.service(t), s.service(t)}
 	s.dials(t, services[0].address, services[1].address)
 	s.agent.Timing.DeniedPause = time.Hour
 	s.serve(t)

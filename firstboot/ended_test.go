@@ -22,7 +22,7 @@ import (
 // outage is a cluster around a node that is Ready, whose certificate ends.
 type outage struct {
 	*stage
-	service *serviceTwin
+	service *fakeService
 	ca      *nodetest.Authority
 	// ready is what the API server's /readyz answers.
 	ready atomic.Int64
@@ -161,7 +161,7 @@ func TestClockOfOneServiceRestartsNothing(t *testing.T) {
 		o.certificate(t, 100*hour) // It was renewed in time.
 		o.await(t, "no condition", func(d Document) bool { return d.Condition == nil })
 	})
-	t.Run("legal twin: a certificate of this boot that was not renewed", func(t *testing.T) {
+	t.Run("positive control: a certificate of this boot that was not renewed", func(t *testing.T) {
 		o := out(t, hullmark.Worker, kubeadm.CertificateLife)
 		o.ready.Store(http.StatusOK)
 		o.certificate(t, kubeadm.CertificateLife+time.Second)

@@ -293,7 +293,7 @@ func TestPolicyStoreRefusesRoots(t *testing.T) {
 		}
 	}
 	if taken, err := store.Offer(held(b)); !taken || err != nil {
-		t.Errorf("the legal twin: %v", err)
+		t.Errorf("the positive control: %v", err)
 	}
 	later := openStore(t, b, held(b), servicefiles.Plain(filepath.Join(t.TempDir(), "policy.json")))
 	if taken, err := later.Offer(signed(t, a, version(9))); taken || err == nil || !strings.Contains(err.Error(), "has not handed over") {

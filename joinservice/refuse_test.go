@@ -17,7 +17,7 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
-// Each case is refused, and its legal twin accepted, by the same service for the same TPM.
+// Each case is refused, and its positive control accepted, by the same service for the same TPM.
 func TestServiceRefusesEvidence(t *testing.T) {
 	s := newSite(t)
 	config := s.node.Config
@@ -102,7 +102,7 @@ func TestServiceRefusesEvidence(t *testing.T) {
 	}
 }
 
-// Each case is refused with its reason, which the machine's record keeps, and its legal twin accepted.
+// Each case is refused with its reason, which the machine's record keeps, and its positive control accepted.
 func TestServiceRefusesMembers(t *testing.T) {
 	s := newSite(t)
 	s.join(t)
@@ -205,7 +205,7 @@ func TestServiceRefusesMembers(t *testing.T) {
 			}
 			c.right(t)
 			if m := s.join(t); m.Condition != nil || m.Record.Committed != before.Record.Committed+1 {
-				t.Errorf("the legal twin was recorded as %+v", m)
+				t.Errorf("the positive control was recorded as %+v", m)
 			}
 		})
 	}

@@ -42,7 +42,7 @@ func TestHonestMachine(t *testing.T) {
 func TestOneTPM(t *testing.T) {
 	s := newScene(t, tpmtest.New(t))
 	if _, err := s.honest(t); err != nil {
-		t.Fatalf("the legal twin of every case below: %v", err)
+		t.Fatalf("the positive control of every case below: %v", err)
 	}
 	if err := s.prover.Close(); err != nil { // A TPM has room for three keys.
 		t.Fatal(err)
@@ -279,7 +279,7 @@ func TestAnotherClustersNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := exchange.Verify(s.prove(t, s.bind(t, s.activate(t, exchange)))); err != nil {
-			t.Errorf("the legal twin: %v", err)
+			t.Errorf("the positive control: %v", err)
 		}
 	}
 }
@@ -287,7 +287,7 @@ func TestAnotherClustersNode(t *testing.T) {
 func TestBlownFuse(t *testing.T) {
 	s := newScene(t, tpmtest.New(t))
 	if _, err := s.honest(t); err != nil {
-		t.Fatalf("the legal twin: %v", err)
+		t.Fatalf("the positive control: %v", err)
 	}
 	s.tpm.Extend(t, attest.FuseRegister, hullmark.ClusterEvent(testRoot))
 	wantCode(t, second(s.honest(t)), "fuse-blown", "already used a ticket in this boot: PCR 15 is not zero")

@@ -14,8 +14,8 @@ import (
 
 const text = `{"version": 1}`
 
-// twins answer as the clouds' services do, and only to who asks as those want to be asked.
-func twin(t *testing.T, cloud string) *httptest.Server {
+// fakes answer as the clouds' services do, and only to who asks as those want to be asked.
+func fake(t *testing.T, cloud string) *httptest.Server {
 	t.Helper()
 	mux := http.NewServeMux()
 	answer := func(pattern, header, value, body string) {
@@ -56,7 +56,7 @@ func at(t *testing.T, cloud, address string) Source {
 
 func TestServices(t *testing.T) {
 	for cloud := range services {
-		server := twin(t, cloud)
+		server := fake(t, cloud)
 		s := at(t, cloud, server.URL)
 		if got, err := s.Bytes(t.Context()); err != nil || string(got) != text {
 			t.Errorf("%s: %q, %v", cloud, got, err)

@@ -143,7 +143,7 @@ func TestRequestsAreRefused(t *testing.T) {
 		}
 	}
 	if _, content, err := readRequest(strings.NewReader(`{"op":"write","name":"outage-over","size":4}` + "\nboot")); err != nil || string(content) != "boot" {
-		t.Errorf("the legal twin: %q, %v", content, err)
+		t.Errorf("the positive control: %q, %v", content, err)
 	}
 }
 

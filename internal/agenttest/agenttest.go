@@ -1,4 +1,4 @@
-// Package agenttest is what stands around the agent: twins of its state disk, of systemd and of Kubernetes. Each remembers what
+// Package agenttest is what stands around the agent: fakes of its state disk, of systemd and of Kubernetes. Each remembers what
 // was asked of it, for whoever looks once the agent has ended or said that it is done.
 package agenttest
 

@@ -226,7 +226,7 @@ func (r *run) newAgent(machine int) *firstboot.Agent {
 	return &firstboot.Agent{
 		OpenTPM: func() (transport.TPMCloser, error) { return noTPM{}, nil },
 		Config:  config.Source{File: filepath.Join(at.dir, "fw"), Cache: filepath.Join(at.run(), "config.json")},
-		Disk:    diskTwin{r}, Machine: machineTwin{r}, Cluster: &clusterTwin{run: r, Cluster: agenttest.Cluster{StateDir: at.state()}},
+		Disk:    fakeDisk{r}, Machine: fakeMachine{r}, Cluster: &fakeCluster{run: r, Cluster: agenttest.Cluster{StateDir: at.state()}},
 		StateDir: at.state(), RunDir: at.run(), Listen: "none", Timing: firstboot.DefaultTiming(),
 		Status: &firstboot.Status{File: filepath.Join(at.run(), "status.json"), Console: io.Discard, Log: io.Discard, Notify: func(string) {}},
 	}

@@ -49,7 +49,7 @@ func TestWaitsAndJoins(t *testing.T) {
 	}
 }
 
-// The legal twin of all that.
+// The positive control of all that.
 func TestJoins(t *testing.T) {
 	for _, role := range []hullmark.Role{hullmark.Worker, hullmark.ControlPlane} {
 		t.Run(string(role), func(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package memrecords keeps a cluster's machines and tokens in memory. It is
-// the twin of the records in Kubernetes objects, for tests and benchmarks of
+// the fake of the records in Kubernetes objects, for tests and benchmarks of
 // what decides over them.
 package memrecords
 

@@ -17,12 +17,12 @@ import (
 	"github.com/hullmark/hullmark/joinservice/keys"
 )
 
-const twinURL = "twin://key"
+const fakeURL = "fake://key"
 
 var ours = hullmark.ClusterRoot{7}
 
-// twin is a keeper that inverts bits, or does what a test makes of it.
-type twin struct {
+// fake is a keeper that inverts bits, or does what a test makes of it.
+type fake struct {
 	decrypt func(ctx context.Context, plaintext []byte) ([]byte, error)
 	encrypt func(plaintext []byte) []byte
 }
@@ -35,21 +35,21 @@ func invert(b []byte) []byte {
 	return out
 }
 
-func (k twin) Encrypt(_ context.Context, plaintext []byte) ([]byte, error) {
+func (k fake) Encrypt(_ context.Context, plaintext []byte) ([]byte, error) {
 	if k.encrypt != nil {
 		return k.encrypt(plaintext), nil
 	}
 	return invert(plaintext), nil
 }
 
-func (k twin) Decrypt(ctx context.Context, ciphertext []byte) ([]byte, error) {
+func (k fake) Decrypt(ctx context.Context, ciphertext []byte) ([]byte, error) {
 	if k.decrypt != nil {
 		return k.decrypt(ctx, invert(ciphertext))
 	}
 	return invert(ciphertext), nil
 }
 
-func (twin) Close() error { return nil }
+func (fake) Close() error { return nil }
 
 func access(k keys.Keeper) keys.Access {
 	return keys.Access{Open: func(context.Context, string) (keys.Keeper, error) { return k, nil }}
@@ -64,9 +64,9 @@ func newKeyset(t *testing.T) keys.Keyset {
 	return k
 }
 
-func sealWithTwin(t *testing.T, k keys.Keyset, root hullmark.ClusterRoot) []byte {
+func sealWithFake(t *testing.T, k keys.Keyset, root hullmark.ClusterRoot) []byte {
 	t.Helper()
-	sealed, err := access(twin{}).Seal(t.Context(), k, root, twinURL)
+	sealed, err := access(fake{}).Seal(t.Context(), k, root, fakeURL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func sameKey(t *testing.T, a, b keys.Keyset) bool {
 
 func TestSealedKeysetRoundTrip(t *testing.T) {
 	k := newKeyset(t)
-	sealed := sealWithTwin(t, k, ours)
+	sealed := sealWithFake(t, k, ours)
 	encoded, err := k.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestSealedKeysetRoundTrip(t *testing.T) {
 			t.Error("the document holds the keyset in clear")
 		}
 	}
-	again, err := access(twin{}).Load(t.Context(), sealed, ours)
+	again, err := access(fake{}).Load(t.Context(), sealed, ours)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestLoadReadsAKeysetInClear(t *testing.T) {
 
 func TestLoadRefusesWrongAnswers(t *testing.T) {
 	k := newKeyset(t)
-	sealed := sealWithTwin(t, k, ours)
+	sealed := sealWithFake(t, k, ours)
 	answers := map[string]func([]byte) []byte{
 		"nothing":          func([]byte) []byte { return nil },
 		"a cut keyset":     func(p []byte) []byte { return p[:len(p)-1] },
@@ -165,13 +165,13 @@ func TestLoadRefusesWrongAnswers(t *testing.T) {
 	}
 	for name, change := range answers {
 		t.Run(name, func(t *testing.T) {
-			keeper := twin{decrypt: func(_ context.Context, p []byte) ([]byte, error) { return change(p), nil }}
+			keeper := fake{decrypt: func(_ context.Context, p []byte) ([]byte, error) { return change(p), nil }}
 			_, err := access(keeper).Load(t.Context(), sealed, ours)
 			wantCondition(t, err, k, keys.CodeAnswer, false)
 		})
 	}
 	t.Run("a panic", func(t *testing.T) {
-		keeper := twin{decrypt: func(_ context.Context, p []byte) ([]byte, error) { panic(string(p)) }}
+		keeper := fake{decrypt: func(_ context.Context, p []byte) ([]byte, error) { panic(string(p)) }}
 		_, err := access(keeper).Load(t.Context(), sealed, ours)
 		wantCondition(t, err, k, keys.CodeAnswer, false)
 	})
@@ -179,8 +179,8 @@ func TestLoadRefusesWrongAnswers(t *testing.T) {
 
 func TestLoadRefusesAnotherClustersDocument(t *testing.T) {
 	k := newKeyset(t)
-	sealed := sealWithTwin(t, k, hullmark.ClusterRoot{8})
-	_, err := access(twin{}).Load(t.Context(), sealed, ours)
+	sealed := sealWithFake(t, k, hullmark.ClusterRoot{8})
+	_, err := access(fake{}).Load(t.Context(), sealed, ours)
 	wantCondition(t, err, k, keys.CodeAnswer, false)
 	if !strings.Contains(err.Error(), ours.String()) {
 		t.Errorf("the error does not name the cluster: %v", err)
@@ -189,7 +189,7 @@ func TestLoadRefusesAnotherClustersDocument(t *testing.T) {
 
 func TestSealRefusesWrongAnswers(t *testing.T) {
 	k := newKeyset(t)
-	for name, keeper := range map[string]twin{
+	for name, keeper := range map[string]fake{
 		"the keyset itself":        {encrypt: bytes.Clone},
 		"the keyset in base64":     {encrypt: func(p []byte) []byte { return []byte("vault:v1:" + base64.StdEncoding.EncodeToString(p)) }},
 		"nothing":                  {encrypt: func([]byte) []byte { return nil }},
@@ -197,7 +197,7 @@ func TestSealRefusesWrongAnswers(t *testing.T) {
 		"what does not open again": {encrypt: func([]byte) []byte { return []byte("done") }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := access(keeper).Seal(t.Context(), k, ours, twinURL)
+			_, err := access(keeper).Seal(t.Context(), k, ours, fakeURL)
 			wantCondition(t, err, k, keys.CodeAnswer, false)
 		})
 	}
@@ -206,10 +206,10 @@ func TestSealRefusesWrongAnswers(t *testing.T) {
 // TestLoadWaitsForAKeeperThatStalls runs on a clock of its own: two tries stall, the third is answered.
 func TestLoadWaitsForAKeeperThatStalls(t *testing.T) {
 	k := newKeyset(t)
-	sealed := sealWithTwin(t, k, ours)
+	sealed := sealWithFake(t, k, ours)
 	synctest.Test(t, func(t *testing.T) {
 		var tries atomic.Int32
-		a := access(twin{decrypt: func(ctx context.Context, p []byte) ([]byte, error) {
+		a := access(fake{decrypt: func(ctx context.Context, p []byte) ([]byte, error) {
 			if tries.Add(1) < 3 {
 				<-ctx.Done()
 				return p, errors.New("a text that a server wrote: " + string(p))
@@ -238,10 +238,10 @@ func TestLoadWaitsForAKeeperThatStalls(t *testing.T) {
 // TestADriverThatIgnoresItsContextIsGivenUp also sees that the late answer is wiped.
 func TestADriverThatIgnoresItsContextIsGivenUp(t *testing.T) {
 	k := newKeyset(t)
-	sealed := sealWithTwin(t, k, ours)
+	sealed := sealWithFake(t, k, ours)
 	synctest.Test(t, func(t *testing.T) {
 		late := make(chan []byte, 2)
-		a := access(twin{decrypt: func(_ context.Context, p []byte) ([]byte, error) {
+		a := access(fake{decrypt: func(_ context.Context, p []byte) ([]byte, error) {
 			time.Sleep(time.Hour)
 			late <- p
 			return p, nil
@@ -263,9 +263,9 @@ func TestADriverThatIgnoresItsContextIsGivenUp(t *testing.T) {
 
 func TestLoadStopsAtARefusal(t *testing.T) {
 	k := newKeyset(t)
-	sealed := sealWithTwin(t, k, ours)
+	sealed := sealWithFake(t, k, ours)
 	tries := 0
-	_, err := access(twin{decrypt: func(context.Context, []byte) ([]byte, error) {
+	_, err := access(fake{decrypt: func(context.Context, []byte) ([]byte, error) {
 		tries++
 		return nil, keys.Refused("no")
 	}}).Load(t.Context(), sealed, ours)
@@ -277,15 +277,15 @@ func TestLoadStopsAtARefusal(t *testing.T) {
 
 func TestSealRefusesURLs(t *testing.T) {
 	k := newKeyset(t)
-	for _, url := range []string{"", "key", "twin:key", "twin://user:password@key", "twin://key#x", "twin://" + strings.Repeat("k", 2<<10), "twin://\x00"} {
-		if _, err := access(twin{}).Seal(t.Context(), k, ours, url); err == nil || strings.Contains(err.Error(), "password@") {
+	for _, url := range []string{"", "key", "fake:key", "fake://user:password@key", "fake://key#x", "fake://" + strings.Repeat("k", 2<<10), "fake://\x00"} {
+		if _, err := access(fake{}).Seal(t.Context(), k, ours, url); err == nil || strings.Contains(err.Error(), "password@") {
 			t.Errorf("%.40q: %v", url, err)
 		}
 	}
 }
 
 func TestLoadRefusesDocuments(t *testing.T) {
-	const legal = `{"version":2,"keeper":"twin://key","ciphertext":"AQ=="}`
+	const legal = `{"version":2,"keeper":"fake://key","ciphertext":"AQ=="}`
 	a := keys.Access{Open: func(context.Context, string) (keys.Keeper, error) { return nil, keys.Refused("asked") }}
 	if _, err := a.Load(t.Context(), []byte(legal), ours); !strings.Contains(err.Error(), keys.CodeRefused) {
 		t.Fatalf("the keeper was not asked: %v", err)
@@ -293,8 +293,8 @@ func TestLoadRefusesDocuments(t *testing.T) {
 	for name, text := range map[string]string{
 		"unknown field": strings.Replace(legal, `"version"`, `"x":1,"version"`, 1),
 		"version 3":     strings.Replace(legal, "2", "3", 1),
-		"no version":    `{"keeper":"twin://key","ciphertext":"AQ=="}`,
-		"no keeper":     strings.Replace(legal, "twin://key", "", 1),
+		"no version":    `{"keeper":"fake://key","ciphertext":"AQ=="}`,
+		"no keeper":     strings.Replace(legal, "fake://key", "", 1),
 		"no ciphertext": strings.Replace(legal, "AQ==", "", 1),
 		"not base64":    strings.Replace(legal, "AQ==", "A", 1),
 		"masters":       strings.Replace(legal, `"ciphertext"`, `"masters":{},"ciphertext"`, 1),
@@ -315,10 +315,10 @@ func FuzzLoad(f *testing.F) {
 	plaintext := append([]byte("hullmark/v1/keyset\x00"), ours[:]...)
 	plaintext = append(plaintext, encoded...)
 	text := base64.StdEncoding.EncodeToString(plaintext)
-	f.Add([]byte(`{"version":2,"keeper":"twin://key","ciphertext":"` + text + `"}`))
-	f.Add([]byte(`{"version":2,"keeper":"twin://key","ciphertext":"` + text[:80] + `"}`))
+	f.Add([]byte(`{"version":2,"keeper":"fake://key","ciphertext":"` + text + `"}`))
+	f.Add([]byte(`{"version":2,"keeper":"fake://key","ciphertext":"` + text[:80] + `"}`))
 	f.Add([]byte(encoded))
-	a := access(twin{decrypt: func(_ context.Context, p []byte) ([]byte, error) { return invert(p), nil }})
+	a := access(fake{decrypt: func(_ context.Context, p []byte) ([]byte, error) { return invert(p), nil }})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		k, err := a.Load(t.Context(), data, ours)
 		var c *hullmark.Condition

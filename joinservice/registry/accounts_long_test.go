@@ -109,7 +109,7 @@ func withWorkers(t *testing.T) site {
 	for name, c := range map[string]caller{mine: s.kubelet, victim: his} {
 		created, err := c.post(ctx, nodesPath, registration(name))
 		if err != nil {
-			t.Fatalf("legal twin: a kubelet registers its Node: %v", err)
+			t.Fatalf("positive control: a kubelet registers its Node: %v", err)
 		}
 		t.Cleanup(func() {
 			_ = s.root.patch(context.Background(), nodesPath+"/"+name, `{"metadata":{"finalizers":null}}`)
@@ -133,7 +133,7 @@ func withWorkers(t *testing.T) site {
 		address := map[string]string{mine: myAddress, victim: hisAddress}[name]
 		if err := c.patch(ctx, nodesPath+"/"+name+"/status", `{"status":{"addresses":[{"type":"InternalIP","address":"`+address+`"},{"type":"Hostname","address":"`+name+`"}],`+
 			`"conditions":[{"type":"Ready","status":"True","reason":"KubeletReady"}],"images":[{"names":["a","b"],"sizeBytes":7}]}}`); err != nil {
-			t.Fatalf("legal twin: a kubelet says its status: %v", err)
+			t.Fatalf("positive control: a kubelet says its status: %v", err)
 		}
 	}
 	s.flannel = s.tokenOf(t, "flannel")
@@ -223,7 +223,7 @@ func TestFlannelsToken(t *testing.T) {
 	awaitPolicy(t, func() error {
 		return s.flannel.patch(t.Context(), other, `{"metadata":{"labels":{"example.net/pool":"tried"}}}`)
 	})
-	t.Run("legal twin", func(t *testing.T) {
+	t.Run("positive control", func(t *testing.T) {
 		for what, patch := range map[string]string{"lease": lease(myAddress), "the same again": lease(myAddress), "up": up} {
 			if err := s.flannel.patch(t.Context(), own, patch); err != nil {
 				t.Errorf("%s: %v", what, err)
@@ -298,7 +298,7 @@ func TestKubeletsAccount(t *testing.T) {
 		"CSI annotation": `{"metadata":{"annotations":{"csi.volume.kubernetes.io/nodeid":"{}"}}}`,
 	} {
 		if err := s.kubelet.patch(t.Context(), own+"/status", patch); err != nil {
-			t.Errorf("legal twin: %s: %v", what, err)
+			t.Errorf("positive control: %s: %v", what, err)
 		}
 	}
 	refused(t, []attempt{
@@ -361,7 +361,7 @@ func (s site) registersAgain(t *testing.T) {
 		{"with a finalizer", registering(func(n *corev1.Node) { n.Finalizers = []string{"example.net/a"} })},
 	})
 	if err := registering(func(*corev1.Node) {})(t.Context()); err != nil {
-		t.Errorf("legal twin: %v", err)
+		t.Errorf("positive control: %v", err)
 	}
 }
 
@@ -396,12 +396,12 @@ func TestMirrorPods(t *testing.T) {
 		{"a worker's with one of the labels", pod("kube-system", "etcd-"+mine, `{"tier":"control-plane"}`)},
 	})
 	if err := pod("kube-system", "proxy-"+mine, `{}`)(t.Context()); err != nil {
-		t.Errorf("legal twin: a worker shows its own: %v", err)
+		t.Errorf("positive control: a worker shows its own: %v", err)
 	}
 	if err := s.root.patch(t.Context(), nodesPath+"/"+mine, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "legal twin: a control plane shows its own", func() error {
+	eventually(t, "positive control: a control plane shows its own", func() error {
 		return pod("kube-system", "etcd-"+mine, planes)(t.Context())
 	})
 	refused(t, []attempt{{"a control plane's that answers for the cluster's DNS", pod("kube-system", "dns", `{"k8s-app":"kube-dns"}`)}})

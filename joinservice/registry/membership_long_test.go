@@ -38,7 +38,7 @@ func TestRemovedMachineRenewsNothing(t *testing.T) {
 		return nil
 	}})
 	token, _ := admitted(t, testMachine(60, "w60"))
-	twin, _ := admitted(t, testMachine(61, "w61"))
+	other, _ := admitted(t, testMachine(61, "w61"))
 	renew := func(name string, token hullmark.Secret) func() (client, serving string) {
 		first, key := signingRequest(t, template(name))
 		node := api.Anonymous()
@@ -48,7 +48,7 @@ func TestRemovedMachineRenewsNothing(t *testing.T) {
 				request(t, node, servingSigner, requestPEM(t, template(name, "10.0.0."+strings.TrimPrefix(name, "w"))), certificatesv1.UsageServerAuth)
 		}
 	}
-	ofMember, ofRemoved := renew("w61", twin), renew("w60", token)
+	ofMember, ofRemoved := renew("w61", other), renew("w60", token)
 	client, serving := ofRemoved()
 	wantSigned(t, serving)
 	checkNoted(t, hullmark.NodeID{60}, wantSigned(t, client))
@@ -142,8 +142,8 @@ func makeNode(t *testing.T, r *Registry, name string) error {
 func TestRemovedMachineMakesNoNode(t *testing.T) {
 	approving(t, 1)
 	m, heir := testMachine(62, "w62"), testMachine(64, "w62")
-	node, twin := nodeOf(t, m), nodeOf(t, testMachine(63, "w63"))
-	if err := errors.Join(makeNode(t, node, "w62"), makeNode(t, twin, "w63")); err != nil {
+	node, other := nodeOf(t, m), nodeOf(t, testMachine(63, "w63"))
+	if err := errors.Join(makeNode(t, node, "w62"), makeNode(t, other, "w63")); err != nil {
 		t.Fatal(err)
 	}
 	until, err := admin.Delete(t.Context(), m, false)
@@ -175,12 +175,12 @@ func TestRemovedMachineMakesNoNode(t *testing.T) {
 			t.Errorf("%s: want %v", what, allowed)
 		}
 	}
-	ready, err := twin.nodes.get(t.Context(), "w63")
+	ready, err := other.nodes.get(t.Context(), "w63")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ready.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	if _, err := twin.nodes.update(t.Context(), "w63", ready, "status"); err != nil {
+	if _, err := other.nodes.update(t.Context(), "w63", ready, "status"); err != nil {
 		t.Errorf("another machine's own Node: %v", err)
 	}
 }

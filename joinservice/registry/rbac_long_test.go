@@ -129,7 +129,7 @@ func TestServiceWritesOnlyTokens(t *testing.T) {
 		return nil
 	})
 	for name, change := range map[string]func(*corev1.Secret){
-		"legal twin":   func(*corev1.Secret) {},
+		"positive control":   func(*corev1.Secret) {},
 		"another name": func(s *corev1.Secret) { s.Name = "stolen" },
 		"another type": func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque },
 		"another machine": func(s *corev1.Secret) {
@@ -156,7 +156,7 @@ func TestServiceWritesOnlyTokens(t *testing.T) {
 		if err == nil {
 			err = admin.secrets.delete(ctx, s.Name)
 		}
-		if legal := name == "legal twin" || name == "another machine"; legal && err != nil || !legal && !apierrors.IsInvalid(err) {
+		if legal := name == "positive control" || name == "another machine"; legal && err != nil || !legal && !apierrors.IsInvalid(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

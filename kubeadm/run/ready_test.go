@@ -23,8 +23,8 @@ import (
 	"github.com/hullmark/hullmark"
 )
 
-// apiServerTwin answers like an API server that knows one object, with one answer after the other; the last is repeated.
-func apiServerTwin(t *testing.T, path string, answers ...string) *httptest.Server {
+// fakeAPIServer answers like an API server that knows one object, with one answer after the other; the last is repeated.
+func fakeAPIServer(t *testing.T, path string, answers ...string) *httptest.Server {
 	t.Helper()
 	asked := 0
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -109,7 +109,7 @@ func TestWaitReady(t *testing.T) {
 		"administrator": func(s *httptest.Server) Access { return administrator(t, s) },
 		"kubelet":       func(s *httptest.Server) Access { a, _ := kubelet(t, s); return a },
 	} {
-		server := apiServerTwin(t, nodePath, unknownNode, noNetwork, readyNode)
+		server := fakeAPIServer(t, nodePath, unknownNode, noNetwork, readyNode)
 		if err := WaitReady(t.Context(), access(server), "one", "now", time.Millisecond, silent); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -118,7 +118,7 @@ func TestWaitReady(t *testing.T) {
 
 // The kubelet replaces its certificate, and first writes a kubeconfig that names a file which is not there yet.
 func TestWaitReadyReadsTheFilesAgain(t *testing.T) {
-	access, content := kubelet(t, apiServerTwin(t, nodePath, readyNode))
+	access, content := kubelet(t, fakeAPIServer(t, nodePath, readyNode))
 	const current = "/var/lib/kubelet/pki/kubelet-client-current.pem"
 	pair, reads := content[current], 0
 	read := access.Read
@@ -139,7 +139,7 @@ func TestWaitReadyReadsTheFilesAgain(t *testing.T) {
 func TestWaitReadySaysWhatItWaitsFor(t *testing.T) {
 	for want, answer := range map[string]string{"cni plugin not initialized": noNetwork, "has not reported in this boot": staleNode} {
 		ctx, cancel := context.WithCancel(t.Context())
-		err := WaitReady(ctx, administrator(t, apiServerTwin(t, nodePath, answer)), "one", "now", time.Millisecond, func(error) { cancel() })
+		err := WaitReady(ctx, administrator(t, fakeAPIServer(t, nodePath, answer)), "one", "now", time.Millisecond, func(error) { cancel() })
 		cancel()
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
@@ -151,7 +151,7 @@ func TestWaitReadySaysWhatItWaitsFor(t *testing.T) {
 func TestWaitReadyReports(t *testing.T) {
 	var reports []string
 	report := func(why error) { reports = append(reports, why.Error()) }
-	server := apiServerTwin(t, nodePath, staleNode, noNetwork, noNetwork, readyNode)
+	server := fakeAPIServer(t, nodePath, staleNode, noNetwork, noNetwork, readyNode)
 	if err := WaitReady(t.Context(), administrator(t, server), "one", "now", time.Millisecond, report); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestWaitReadyReports(t *testing.T) {
 
 // What the node said before it rebooted counts for nothing.
 func TestWaitReadyIgnoresTheBootBefore(t *testing.T) {
-	server := apiServerTwin(t, nodePath, staleNode, staleNode, readyNode)
+	server := fakeAPIServer(t, nodePath, staleNode, staleNode, readyNode)
 	if err := WaitReady(t.Context(), administrator(t, server), "one", "now", time.Millisecond, silent); err != nil {
 		t.Error(err)
 	}
@@ -265,7 +265,7 @@ func TestReadDiskRecord(t *testing.T) {
 		return string(object)
 	}
 	read := func(path, answer string) (DiskRecord, error) {
-		return ReadDiskRecord(t.Context(), administrator(t, apiServerTwin(t, path, answer)), node)
+		return ReadDiskRecord(t.Context(), administrator(t, fakeAPIServer(t, path, answer)), node)
 	}
 	if got, err := read(path, machine(node, hullmark.UUID{1})); err != nil || got != (DiskRecord{Disk: hullmark.UUID{1}, Committed: 3}) {
 		t.Errorf("got %+v, %v", got, err)

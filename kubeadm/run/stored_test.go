@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// configTwin answers like an API server that holds some ConfigMaps in kube-system.
-func configTwin(t *testing.T, maps map[string]map[string]string) Access {
+// fakeConfigMaps answers like an API server that holds some ConfigMaps in kube-system.
+func fakeConfigMaps(t *testing.T, maps map[string]map[string]string) Access {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		name, _ := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/kube-system/configmaps/")
@@ -42,7 +42,7 @@ func TestRunning(t *testing.T) {
 		"kubeadm-config": {"ClusterConfiguration": "kind: ClusterConfiguration\n"},
 		"kubelet-config": {"kubelet": "kind: KubeletConfiguration\n"},
 	}
-	got, err := Running(t.Context(), configTwin(t, whole))
+	got, err := Running(t.Context(), fakeConfigMaps(t, whole))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestRunning(t *testing.T) {
 		"kubelet-config: API server: 404": {"kubeadm-config": whole["kubeadm-config"]},
 		"missing or empty":                {"kubeadm-config": whole["kubeadm-config"], "kubelet-config": {"other": "x"}},
 	} {
-		if _, err := Running(t.Context(), configTwin(t, maps)); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := Running(t.Context(), fakeConfigMaps(t, maps)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want %q", err, says)
 		}
 	}

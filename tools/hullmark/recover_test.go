@@ -223,7 +223,7 @@ func TestRecoverOfAStranger(t *testing.T) {
 	code, output = s.recover(t, "--yes", "--ek", s.node.ID.String())
 	wantExit(t, code, 0, output, "knows nothing of this machine's disk", "control-plane-2 is Ready")
 	if s.node.Ticket() == nil {
-		t.Error("the legal twin got no ticket")
+		t.Error("the positive control got no ticket")
 	}
 }
 

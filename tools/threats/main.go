@@ -1,5 +1,5 @@
 // Command threats runs the tests that docs/threats.md names, and ends with a table of its attacks: which are refused, and
-// whether their legal twins are accepted.
+// whether their positive controls are accepted.
 package main
 
 import (

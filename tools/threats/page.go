@@ -12,18 +12,18 @@ import (
 // row is an attack, and the tests that the page names beside it.
 type row struct {
 	attack string
-	// refused show the attack refused; twins show its legal twin accepted. Where the page names none for that, the former do both.
-	refused, twins []reference
+	// refused show the attack refused; controls show its positive control accepted. Where the page names none for that, the former do both.
+	refused, controls []reference
 }
 
-func (r row) tests() []reference { return slices.Concat(r.refused, r.twins) }
+func (r row) tests() []reference { return slices.Concat(r.refused, r.controls) }
 
-// accepted are the tests that show the legal twin.
+// accepted are the tests that show the positive control.
 func (r row) accepted() []reference {
-	if len(r.twins) == 0 {
+	if len(r.controls) == 0 {
 		return r.refused
 	}
-	return r.twins
+	return r.controls
 }
 
 // reference names a test as the page does: joinservice.TestBusyService, or one subtest of it.
@@ -80,12 +80,12 @@ func readRow(line string) (row, error) {
 	if len(cells) != 5 {
 		return r, fmt.Errorf("%d cells, want 3", len(cells)-2)
 	}
-	refused, twins, apart := strings.Cut(cells[3], "twin:")
+	refused, controls, apart := strings.Cut(cells[3], "control:")
 	var err error
 	if r.refused, err = references(refused); err != nil || !apart {
 		return r, err
 	}
-	r.twins, err = references(twins)
+	r.controls, err = references(controls)
 	return r, err
 }
 

@@ -105,7 +105,7 @@ func readEvents(r io.Reader) (found outcomes, said string, err error) {
 	return found, text.String(), nil
 }
 
-// verdict on a test is on its whole function: the legal twin of a subtest may be beside it. What was skipped has shown nothing.
+// verdict on a test is on its whole function: the positive control of a subtest may be beside it. What was skipped has shown nothing.
 func (o outcomes) verdict(test reference) verdict {
 	named := test.name
 	if test.subtest != "" {

@@ -49,17 +49,17 @@ func (r results) worst(tests []reference) verdict {
 }
 
 // sum counts rows.
-type sum struct{ rows, refused, twins, notRun, wrong int }
+type sum struct{ rows, refused, controls, notRun, wrong int }
 
-func (s *sum) add(refused, twin verdict) {
+func (s *sum) add(refused, control verdict) {
 	s.rows++
 	if refused == passed {
 		s.refused++
 	}
-	if twin == passed {
-		s.twins++
+	if control == passed {
+		s.controls++
 	}
-	switch max(refused, twin) {
+	switch max(refused, control) {
 	case passed:
 	case notRun:
 		s.notRun++
@@ -73,28 +73,28 @@ func printTable(w io.Writer, rows []row, r results) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	var s sum
 	for _, row := range rows {
-		refused, twin := r.worst(row.refused), r.worst(row.accepted())
-		s.add(refused, twin)
-		fmt.Fprintf(t, "\n%s\t%s\n", row.attack, ending(refused, twin))
+		refused, control := r.worst(row.refused), r.worst(row.accepted())
+		s.add(refused, control)
+		fmt.Fprintf(t, "\n%s\t%s\n", row.attack, ending(refused, control))
 		for _, test := range row.refused {
 			r.print(t, "", test)
 		}
-		for _, test := range row.twins {
-			r.print(t, "twin: ", test)
+		for _, test := range row.controls {
+			r.print(t, "control: ", test)
 		}
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "\n%d rows, %d refused, %d twins accepted, %d not run\n", s.rows, s.refused, s.twins, s.notRun)
+	fmt.Fprintf(w, "\n%d rows, %d refused, %d positive controls accepted, %d not run\n", s.rows, s.refused, s.controls, s.notRun)
 	if s.wrong > 0 {
-		return fmt.Errorf("%d attacks are not shown refused, or their twins not accepted", s.wrong)
+		return fmt.Errorf("%d attacks are not shown refused, or their controls not accepted", s.wrong)
 	}
 	return nil
 }
 
 // ending says what a row has shown. What was not run in full is not counted.
-func ending(refused, twin verdict) string {
+func ending(refused, control verdict) string {
 	say := func(v verdict, what string) string {
 		switch v {
 		case passed:
@@ -104,7 +104,7 @@ func ending(refused, twin verdict) string {
 		}
 		return "NOT SHOWN " + what
 	}
-	return say(refused, "refused") + ", twin " + say(twin, "accepted")
+	return say(refused, "refused") + ", control " + say(control, "accepted")
 }
 
 func (r results) print(w io.Writer, what string, test reference) {

@@ -40,7 +40,7 @@ func TestThreatsPage(t *testing.T) {
 }
 
 func TestReadRow(t *testing.T) {
-	got, err := readRow("| a | m | `a/b.TestX/\"one\"`, `/\"two, three\"`, `.FuzzY`, `hullmark.TestZ`; twin: `a.TestT` |\n")
+	got, err := readRow("| a | m | `a/b.TestX/\"one\"`, `/\"two, three\"`, `.FuzzY`, `hullmark.TestZ`; control: `a.TestT` |\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestReadRow(t *testing.T) {
 	}
 	for line, want := range map[string]string{
 		"| a | m |  |":                       "no test is named",
-		"| a | m | `x.TestX`; twin: none |":  "no test is named",
+		"| a | m | `x.TestX`; control: none |":  "no test is named",
 		"| a | m | not shown |":              "no test is named",
 		"| a | m |":                          "2 cells",
 		"| a | m | `x.TestX` | more |":       "4 cells",
@@ -62,7 +62,7 @@ func TestReadRow(t *testing.T) {
 		"| a | m | `/\"one\"` |":             "names no test",
 		"| a | m | `x.testX` |":              "names no test",
 		"| a | m | `x.TestX/one` |":          "names no test",
-		"| a | m | `x.TestX`; twin: `.T` |":  "names no test",
+		"| a | m | `x.TestX`; control: `.T` |":  "names no test",
 		"| a | m | `x.TestX`, `make fuzz` |": "names no test",
 	} {
 		if _, err := readRow(line); err == nil || !strings.Contains(err.Error(), want) {
@@ -113,12 +113,12 @@ func TestTable(t *testing.T) {
 		cell, end string
 		wrong     bool
 	}{
-		{"`p.TestGood`", "1 rows, 1 refused, 1 twins accepted, 0 not run", false},
-		{"`p.TestGood`; twin: `p.TestVM`", "1 rows, 1 refused, 0 twins accepted, 1 not run", false},
-		{"`p.TestGood`, `p.TestVM`", "1 rows, 0 refused, 0 twins accepted, 1 not run", false},
-		{"`p.TestGood`; twin: `p.TestBad`", "1 rows, 1 refused, 0 twins accepted, 0 not run", true},
-		{"`p.TestSkipped`; twin: `p.TestGood`", "1 rows, 0 refused, 1 twins accepted, 0 not run", true},
-		{"`p.TestVM`, `p.TestNone`", "1 rows, 0 refused, 0 twins accepted, 0 not run", true},
+		{"`p.TestGood`", "1 rows, 1 refused, 1 positive controls accepted, 0 not run", false},
+		{"`p.TestGood`; control: `p.TestVM`", "1 rows, 1 refused, 0 positive controls accepted, 1 not run", false},
+		{"`p.TestGood`, `p.TestVM`", "1 rows, 0 refused, 0 positive controls accepted, 1 not run", false},
+		{"`p.TestGood`; control: `p.TestBad`", "1 rows, 1 refused, 0 positive controls accepted, 0 not run", true},
+		{"`p.TestSkipped`; control: `p.TestGood`", "1 rows, 0 refused, 1 positive controls accepted, 0 not run", true},
+		{"`p.TestVM`, `p.TestNone`", "1 rows, 0 refused, 0 positive controls accepted, 0 not run", true},
 	} {
 		read, err := readRow("| a | m | " + c.cell + " |")
 		if err != nil {
@@ -132,7 +132,7 @@ func TestTable(t *testing.T) {
 }
 
 func TestBatches(t *testing.T) {
-	read, err := readRow("| a | m | `p.TestA`, `.TestB/\"one\"`, `/\"two\"`, `.TestLong`, `.TestVM`, `.TestNone`; twin: `p.TestA`, `q.TestA` |")
+	read, err := readRow("| a | m | `p.TestA`, `.TestB/\"one\"`, `/\"two\"`, `.TestLong`, `.TestVM`, `.TestNone`; control: `p.TestA`, `q.TestA` |")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ type unclosed struct{ transport.TPM }
 
 func (unclosed) Close() error { return nil }
 
-// stage is a node with a real TPM and twins around it, and its operator.
+// stage is a node with a real TPM and fakes around it, and its operator.
 type stage struct {
 	agent   *Agent
 	disk    *agenttest.Disk

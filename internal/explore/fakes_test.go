@@ -126,10 +126,10 @@ func (r *run) removeNode(_ context.Context, name string) error {
 	return nil
 }
 
-// diskTwin is the helper without its socket.
-type diskTwin struct{ run *run }
+// fakeDisk is the helper without its socket.
+type fakeDisk struct{ run *run }
 
-func (d diskTwin) Probe(context.Context, hullmark.DiskSelector) (hullmark.DiskClaim, error) {
+func (d fakeDisk) Probe(context.Context, hullmark.DiskSelector) (hullmark.DiskClaim, error) {
 	d.run.step("probe", "")
 	d.run.at().show(d.run.disk())
 	c, err := volume.Probe(d.run.at().device())
@@ -137,7 +137,7 @@ func (d diskTwin) Probe(context.Context, hullmark.DiskSelector) (hullmark.DiskCl
 	return c, err
 }
 
-func (d diskTwin) Open(_ context.Context, _ hullmark.DiskSelector, g hullmark.DiskGrant) (statedisk.Opened, error) {
+func (d fakeDisk) Open(_ context.Context, _ hullmark.DiskSelector, g hullmark.DiskGrant) (statedisk.Opened, error) {
 	d.run.step("open", "")
 	d.run.at().show(d.run.disk())
 	o, err := volume.Workspace{Dir: d.run.at().work()}.Open(d.run.at().device(), g)
@@ -148,10 +148,10 @@ func (d diskTwin) Open(_ context.Context, _ hullmark.DiskSelector, g hullmark.Di
 	return o, err
 }
 
-// machineTwin is systemd.
-type machineTwin struct{ run *run }
+// fakeMachine is systemd.
+type fakeMachine struct{ run *run }
 
-func (m machineTwin) Start(_ context.Context, unit string) error {
+func (m fakeMachine) Start(_ context.Context, unit string) error {
 	r := m.run
 	switch unit {
 	case "hullmark-state.service":
@@ -188,14 +188,14 @@ func (r *run) goesOn() {
 	r.wentOn()
 }
 
-func (m machineTwin) Restart(context.Context, string) error { return nil }
-func (m machineTwin) Online() (bool, error)                 { return true, nil }
-func (m machineTwin) Uptime() (time.Duration, error)        { return time.Hour, nil }
-func (m machineTwin) Journal(context.Context, io.Writer) error {
+func (m fakeMachine) Restart(context.Context, string) error { return nil }
+func (m fakeMachine) Online() (bool, error)                 { return true, nil }
+func (m fakeMachine) Uptime() (time.Duration, error)        { return time.Hour, nil }
+func (m fakeMachine) Journal(context.Context, io.Writer) error {
 	return nil
 }
 
-func (m machineTwin) Reboot(context.Context) error {
+func (m fakeMachine) Reboot(context.Context) error {
 	r := m.run
 	r.step("reboot", "")
 	machine := &r.w.machines[r.cur.machine]
@@ -206,15 +206,15 @@ func (m machineTwin) Reboot(context.Context) error {
 	return nil
 }
 
-// clusterTwin is Kubernetes. A join has a number of its own, which is the kubelet's key.
-type clusterTwin struct {
+// fakeCluster is Kubernetes. A join has a number of its own, which is the kubelet's key.
+type fakeCluster struct {
 	run *run
 	agenttest.Cluster
 }
 
 const joinFile = "/var/lib/kubelet/pki/join"
 
-func (c *clusterTwin) Join(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error {
+func (c *fakeCluster) Join(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error {
 	r := c.run
 	r.step("kubeadm join", "")
 	if r.disk().joined && !r.disk().anew {
@@ -269,7 +269,7 @@ func (r *run) checkMember() {
 	}
 }
 
-func (c *clusterTwin) WaitReady(ctx context.Context, access kubeadmrun.Access, node string, report func(error)) error {
+func (c *fakeCluster) WaitReady(ctx context.Context, access kubeadmrun.Access, node string, report func(error)) error {
 	r := c.run
 	r.step("wait until Ready", "")
 	if holder, there := r.w.nodes[node]; !there || holder != r.cur.machine {
