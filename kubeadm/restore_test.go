@@ -1,22 +1,9 @@
 package kubeadm
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 )
-
-func firstNode(t *testing.T, name string, address string) []byte {
-	t.Helper()
-	documents, err := InitDocuments(Params{
-		NodeName: name, AdvertiseAddress: netip.MustParseAddr(address),
-		ServiceSubnet: netip.MustParsePrefix("10.96.0.0/12"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return documents
-}
 
 func TestRestoreReadsTheMember(t *testing.T) {
 	for documents, want := range map[string]string{

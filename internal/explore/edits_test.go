@@ -23,8 +23,8 @@ func insteadOf(file, line, statement string) edit {
 	return before(file, line, "\tif true {\n"+statement+"\n}")
 }
 
-// doubles put the explorer's doubles in the place of devices, channels and the TPM's cryptography. All that decides stays as it is.
-func doubles() []edit {
+// fakes put the explorer's fakes in the place of devices, channels and the TPM's cryptography. All that decides stays as it is.
+func fakes() []edit {
 	const (
 		registers, prover = "attest/prover/registers.go", "attest/prover/prover.go"
 		dial, agent       = "firstboot/dial.go", "firstboot/agent.go"

@@ -23,7 +23,7 @@ func build(t *testing.T, edits ...edit) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := apply(root, append(doubles(), edits...)...)
+	files, err := apply(root, append(fakes(), edits...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ const (
 	longestPause = time.Minute
 )
 
-// machine is the double of one machine: what its agent and its kubelet do.
+// machine is the fake of one machine: what its agent and its kubelet do.
 type machine struct {
 	*nodetest.Node
 	number int

@@ -129,9 +129,9 @@ func TestServiceWritesOnlyTokens(t *testing.T) {
 		return nil
 	})
 	for name, change := range map[string]func(*corev1.Secret){
-		"positive control":   func(*corev1.Secret) {},
-		"another name": func(s *corev1.Secret) { s.Name = "stolen" },
-		"another type": func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque },
+		"positive control": func(*corev1.Secret) {},
+		"another name":     func(s *corev1.Secret) { s.Name = "stolen" },
+		"another type":     func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque },
 		"another machine": func(s *corev1.Secret) {
 			s.Data["auth-extra-groups"] = []byte(tokenGroup + "," + machineGroup + strings.Repeat("0123456789abcdef", 4))
 		},

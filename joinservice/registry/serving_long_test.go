@@ -196,7 +196,7 @@ func TestServingCertificateIsNoAPIServers(t *testing.T) {
 	}
 }
 
-// kubelet is a double of a kubelet's server, on the Node w42, with a certificate that can be exchanged.
+// kubelet is a fake of a kubelet's server, on the Node w42, with a certificate that can be exchanged.
 type kubelet struct {
 	mutex sync.Mutex
 	shown tls.Certificate
@@ -227,10 +227,10 @@ func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte("the pod's log\n"))
 		return
 	}
-	http.Error(w, "the double has no streams", http.StatusNotImplemented)
+	http.Error(w, "the fake has no streams", http.StatusNotImplemented)
 }
 
-// startKubelet runs the double where the Node says, with a pod of its own.
+// startKubelet runs the fake where the Node says, with a pod of its own.
 func startKubelet(t *testing.T) *kubelet {
 	t.Helper()
 	k := &kubelet{}
@@ -239,7 +239,7 @@ func startKubelet(t *testing.T) *kubelet {
 	clients.AddCert(api.Cluster.Kubernetes.Certificate)
 	server.TLS = &tls.Config{
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
-		Certificates: []tls.Certificate{signedBy(t, nil, "127.0.0.1")}, // Else the double has one of its own, and asks for no other.
+		Certificates: []tls.Certificate{signedBy(t, nil, "127.0.0.1")}, // Else the fake has one of its own, and asks for no other.
 	}
 	server.TLS.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		k.mutex.Lock()

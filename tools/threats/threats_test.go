@@ -53,17 +53,17 @@ func TestReadRow(t *testing.T) {
 		t.Errorf("got %q, %q", got.attack, names)
 	}
 	for line, want := range map[string]string{
-		"| a | m |  |":                       "no test is named",
-		"| a | m | `x.TestX`; control: none |":  "no test is named",
-		"| a | m | not shown |":              "no test is named",
-		"| a | m |":                          "2 cells",
-		"| a | m | `x.TestX` | more |":       "4 cells",
-		"| a | m | `.TestX` |":               "`.TestX` names no test",
-		"| a | m | `/\"one\"` |":             "names no test",
-		"| a | m | `x.testX` |":              "names no test",
-		"| a | m | `x.TestX/one` |":          "names no test",
-		"| a | m | `x.TestX`; control: `.T` |":  "names no test",
-		"| a | m | `x.TestX`, `make fuzz` |": "names no test",
+		"| a | m |  |":                         "no test is named",
+		"| a | m | `x.TestX`; control: none |": "no test is named",
+		"| a | m | not shown |":                "no test is named",
+		"| a | m |":                            "2 cells",
+		"| a | m | `x.TestX` | more |":         "4 cells",
+		"| a | m | `.TestX` |":                 "`.TestX` names no test",
+		"| a | m | `/\"one\"` |":               "names no test",
+		"| a | m | `x.testX` |":                "names no test",
+		"| a | m | `x.TestX/one` |":            "names no test",
+		"| a | m | `x.TestX`; control: `.T` |": "names no test",
+		"| a | m | `x.TestX`, `make fuzz` |":   "names no test",
 	} {
 		if _, err := readRow(line); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", line, err, want)
