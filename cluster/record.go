@@ -8,7 +8,7 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 )
 
-// Record returns the first node's record for the desk, or nil before its first
+// Record returns the first node's record for the authorizer, or nil before its first
 // ticket. Another machine than the recorded one is refused: only one can be the
 // first, and the operator has to give the recorded one up.
 func (c *Cluster) Record(node hullmark.NodeID) (*joinservice.Record, error) {

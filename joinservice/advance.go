@@ -140,8 +140,8 @@ func (a *advance) verify(ask *wire.EpochAsk) error {
 
 // key derives the epoch key of the disk that the claim names.
 func (a *advance) key() (hullmark.Secret, error) {
-	desk := a.service.desk(a.service.Policy.inForce.Load())
-	disk, err := desk.Keys.DiskKey(a.claim.GetGeneration(), desk.Policy.First(desk.Root), hullmark.NodeID(a.claim.GetOwner()), hullmark.UUID(a.claim.GetUuid()))
+	authorizer := a.service.authorizer(a.service.Policy.inForce.Load())
+	disk, err := authorizer.Keys.DiskKey(a.claim.GetGeneration(), authorizer.Policy.First(authorizer.Root), hullmark.NodeID(a.claim.GetOwner()), hullmark.UUID(a.claim.GetUuid()))
 	if err != nil {
 		var unreachable *hullmark.Condition
 		if errors.As(err, &unreachable) {

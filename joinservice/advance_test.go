@@ -230,12 +230,12 @@ func TestEpochsOfTwoReplicas(t *testing.T) {
 func TestInitAfterEpochsThatNobodyHeard(t *testing.T) {
 	s := newSite(t)
 	m := s.join(t)
-	desk := &joinservice.Desk{Root: s.cluster.ID(), Policy: s.policy.Policy(), Documents: []measurements.Document{nodetest.Document(t, "image")}, Keys: s.cluster.Keys}
+	authorizer := &joinservice.Authorizer{Root: s.cluster.ID(), Policy: s.policy.Policy(), Documents: []measurements.Document{nodetest.Document(t, "image")}, Keys: s.cluster.Keys}
 	s.reboot()
 	s.node.Disk.Owner = machine
-	claims := withRole(t, desk, s.node.Disk)
+	claims := withRole(t, authorizer, s.node.Disk)
 	before := joinservice.Record{Disk: m.Record.Disk, Committed: 5, Issued: 5}
-	a, err := desk.Admit(hullmark.Init, claims, &before)
+	a, err := authorizer.Admit(hullmark.Init, claims, &before)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestInitAfterEpochsThatNobodyHeard(t *testing.T) {
 	if before.Issued != 5 {
 		t.Error("the operator's record was changed")
 	}
-	if a, err = desk.Admit(hullmark.Rejoin, claims, &before); err != nil || a.Ticket.Disk.Epoch.Issued != 6 {
+	if a, err = authorizer.Admit(hullmark.Rejoin, claims, &before); err != nil || a.Ticket.Disk.Epoch.Issued != 6 {
 		t.Errorf("a join service's ticket: %+v, %v", a.Ticket.Disk.Epoch, err)
 	}
 }

@@ -30,7 +30,7 @@ var errUnchanged = errors.New("the record stays as it is")
 
 // record notes a refusal; of what earlier tickets bound it changes nothing.
 func (p *proved) record(condition *hullmark.Condition, overtaken func(*Machine) bool) {
-	member, group, ok := p.desk().member(p.claims)
+	member, group, ok := p.authorizer().member(p.claims)
 	if !ok {
 		return
 	}

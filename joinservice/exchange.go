@@ -204,13 +204,13 @@ func (p *proved) end(ctx context.Context, former, own string) error {
 	return p.service.Tokens.Revoke(ctx, former)
 }
 
-// decide asks the desk, and holds a disk that was joined to the name and role it was joined with.
+// decide asks the authorizer, and holds a disk that was joined to the name and role it was joined with.
 func (p *proved) decide(m Machine, known bool) (Admission, error) {
 	var record *Record
 	if known {
 		record = &m.Record
 	}
-	admission, err := p.desk().Admit(p.kind(), p.claims, record)
+	admission, err := p.authorizer().Admit(p.kind(), p.claims, record)
 	if err != nil {
 		var c *hullmark.Condition
 		switch {

@@ -14,9 +14,9 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// Desk admits machines. It performs no input or output and keeps no records:
+// Authorizer admits machines. It performs no input or output and keeps no records:
 // whoever runs it stores an Admission's record before its ticket is sent.
-type Desk struct {
+type Authorizer struct {
 	// Root is the cluster's present one.
 	Root hullmark.ClusterRoot
 	// Policy is the one in force, whose signature was checked.
@@ -30,7 +30,7 @@ type Desk struct {
 
 	// references are made of Policy and Documents, by whoever judges many machines by them.
 	references *measurements.References
-	// groups are Policy's, likewise; a desk without them admits only machines that a rule names.
+	// groups are Policy's, likewise; an authorizer without them admits only machines that a rule names.
 	groups []group
 }
 
@@ -60,7 +60,7 @@ type Admission struct {
 
 // Admit decides over a machine that claims a ticket of the given kind. record
 // is the machine's, or nil. Every refusal is a *hullmark.Condition.
-func (d *Desk) Admit(kind hullmark.TicketKind, claims attest.Claims, record *Record) (Admission, error) {
+func (d *Authorizer) Admit(kind hullmark.TicketKind, claims attest.Claims, record *Record) (Admission, error) {
 	admission, err := d.identify(claims)
 	if err != nil {
 		return Admission{}, err
@@ -83,7 +83,7 @@ func (d *Desk) Admit(kind hullmark.TicketKind, claims attest.Claims, record *Rec
 
 // identify decides whether a machine is wanted and booted what it should, and
 // whether its disk is its own. The Admission has no ticket yet.
-func (d *Desk) identify(claims attest.Claims) (Admission, error) {
+func (d *Authorizer) identify(claims attest.Claims) (Admission, error) {
 	member, group, ok := d.member(claims)
 	if !ok {
 		return Admission{}, &hullmark.Condition{
@@ -102,7 +102,7 @@ func (d *Desk) identify(claims attest.Claims) (Admission, error) {
 }
 
 // member returns the rule for a machine, and the group that it is of if it has none of its own.
-func (d *Desk) member(claims attest.Claims) (_ measurements.Member, group *measurements.Group, ok bool) {
+func (d *Authorizer) member(claims attest.Claims) (_ measurements.Member, group *measurements.Group, ok bool) {
 	if own, named := d.Policy.Member(claims.Node); named {
 		return own, nil, true
 	}
@@ -113,7 +113,7 @@ func (d *Desk) member(claims attest.Claims) (_ measurements.Member, group *measu
 }
 
 // Judge compares registers with the documents that the policy accepts.
-func (d *Desk) Judge(registers attest.Registers) measurements.Verdict {
+func (d *Authorizer) Judge(registers attest.Registers) measurements.Verdict {
 	if d.references != nil {
 		return d.references.Judge(pcrs.SHA256, Values(registers))
 	}
@@ -130,7 +130,7 @@ func Values(registers attest.Registers) pcrs.Values {
 }
 
 // checkOwner refuses a disk that was formatted for another machine, unless a signed rebind hands it over.
-func (d *Desk) checkOwner(claims attest.Claims) error {
+func (d *Authorizer) checkOwner(claims attest.Claims) error {
 	if claims.Disk.State != hullmark.DiskReady || claims.Disk.Owner == claims.Node {
 		return nil
 	}
@@ -146,7 +146,7 @@ func (d *Desk) checkOwner(claims attest.Claims) error {
 
 // override returns the record as the newest signed override of this disk sets
 // it, if none as new was used on the record before.
-func (d *Desk) override(claims attest.Claims, record *Record) *Record {
+func (d *Authorizer) override(claims attest.Claims, record *Record) *Record {
 	if claims.Disk.State != hullmark.DiskReady {
 		return record
 	}
@@ -164,7 +164,7 @@ func (d *Desk) override(claims attest.Claims, record *Record) *Record {
 
 // waive adds to the operator's waiver the one that a signed reset gives. A
 // reset is for another disk than the recorded one: with the same it would never be spent.
-func (d *Desk) waive(claims attest.Claims, record *Record) Waiver {
+func (d *Authorizer) waive(claims attest.Claims, record *Record) Waiver {
 	waiver := d.Waiver
 	if record != nil && record.Disk != claims.Disk.UUID &&
 		slices.Contains(d.Policy.Resets, measurements.Reset{EKID: claims.Node, OldUUID: record.Disk}) {
@@ -178,7 +178,7 @@ const codeGeneration = "generation-missing"
 
 // grant derives the disk's key: of the generation and owner that a ready disk
 // was made for, and of the highest generation and this machine for a new one.
-func (d *Desk) grant(claims attest.Claims, record Record, formatAllowed bool) (hullmark.DiskGrant, error) {
+func (d *Authorizer) grant(claims attest.Claims, record Record, formatAllowed bool) (hullmark.DiskGrant, error) {
 	generation, owner := d.Keys.Current(), claims.Node
 	if claims.Disk.State == hullmark.DiskReady {
 		generation, owner = claims.Disk.Generation, claims.Disk.Owner
@@ -202,7 +202,7 @@ func (d *Desk) grant(claims attest.Claims, record Record, formatAllowed bool) (h
 
 // mismatch is the condition of registers that no accepted document predicts;
 // the first reason stands for all, which the verdict lists.
-func (d *Desk) mismatch(verdict measurements.Verdict) *hullmark.Condition {
+func (d *Authorizer) mismatch(verdict measurements.Verdict) *hullmark.Condition {
 	c := &hullmark.Condition{
 		Code: CodeMismatch, Step: "ATTEST", Title: "the machine did not boot what the measurement document describes",
 		Next: "compare the image, firmware and machine with the document (hullmark explain)",

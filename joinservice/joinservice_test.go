@@ -23,8 +23,8 @@ var (
 	root    = hullmark.ClusterRoot{3}
 )
 
-// newDesk accepts the document of "image" and one machine.
-func newDesk(t *testing.T) *joinservice.Desk {
+// newAuthorizer accepts the document of "image" and one machine.
+func newAuthorizer(t *testing.T) *joinservice.Authorizer {
 	t.Helper()
 	document := nodetest.Document(t, "image")
 	policy, err := joinservice.FirstPolicy(measurements.Policy{}, document, member("first"))
@@ -35,7 +35,7 @@ func newDesk(t *testing.T) *joinservice.Desk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &joinservice.Desk{Root: root, Policy: policy, Documents: []measurements.Document{document}, Keys: keyset}
+	return &joinservice.Authorizer{Root: root, Policy: policy, Documents: []measurements.Document{document}, Keys: keyset}
 }
 
 func member(name string) measurements.Member {
@@ -59,8 +59,8 @@ func ready() hullmark.DiskClaim {
 }
 
 func TestAdmit(t *testing.T) {
-	desk := newDesk(t)
-	first, err := desk.Admit(hullmark.Init, claims(t, "image", blank()), nil)
+	authorizer := newAuthorizer(t)
+	first, err := authorizer.Admit(hullmark.Init, claims(t, "image", blank()), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestAdmit(t *testing.T) {
 	if !grant.FormatAllowed || grant.Generation != 1 || grant.Owner != machine || grant.UUID != disk || first.Member.Name != "first" {
 		t.Errorf("the first ticket is %+v", grant)
 	}
-	again, err := desk.Admit(hullmark.Init, claims(t, "image", ready()), &first.Record)
+	again, err := authorizer.Admit(hullmark.Init, claims(t, "image", ready()), &first.Record)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestAdmitRefuses(t *testing.T) {
 		"an empty disk in between": {claims(t, "image", blank()), record, "disk-replaced"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			admission, err := newDesk(t).Admit(hullmark.Init, c.claims, c.record)
+			admission, err := newAuthorizer(t).Admit(hullmark.Init, c.claims, c.record)
 			var condition *hullmark.Condition
 			if !errors.As(err, &condition) || condition.Code != c.code || condition.Next == "" {
 				t.Errorf("got %v, want %s", err, c.code)
@@ -112,16 +112,16 @@ func TestAdmitRefuses(t *testing.T) {
 }
 
 func TestRebindOpensTheOldDisk(t *testing.T) {
-	desk := newDesk(t)
+	authorizer := newAuthorizer(t)
 	old := hullmark.NodeID{9}
-	desk.Policy.Rebinds = []measurements.Rebind{{Old: old, New: machine}}
+	authorizer.Policy.Rebinds = []measurements.Rebind{{Old: old, New: machine}}
 	claim := ready()
 	claim.Owner = old
-	admission, err := desk.Admit(hullmark.Init, claims(t, "image", claim), &joinservice.Record{Disk: disk, Issued: 1})
+	admission, err := authorizer.Admit(hullmark.Init, claims(t, "image", claim), &joinservice.Record{Disk: disk, Issued: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := desk.Keys.DiskKey(1, root, old, disk)
+	want, err := authorizer.Keys.DiskKey(1, root, old, disk)
 	if err != nil || !admission.Ticket.Disk.Key.Equal(want) {
 		t.Error("the rebound disk's key is not the old owner's")
 	}
@@ -165,7 +165,7 @@ func TestRecordSurvivesCrashes(t *testing.T) {
 // TestRestoredRecord restores a cluster from three backups of different age, in each order, with boots
 // in between: each time the newest disk is let in, once, and its copies are not.
 func TestRestoredRecord(t *testing.T) {
-	desk, member := newDesk(t), claims(t, "image", ready())
+	authorizer, member := newAuthorizer(t), claims(t, "image", ready())
 	backups := []joinservice.Record{
 		{Disk: disk, Committed: 1, Issued: 1}, {Disk: disk, Committed: 7, Issued: 9}, {Disk: disk, Committed: 20, Issued: 20, Serial: 3},
 	}
@@ -178,7 +178,7 @@ func TestRestoredRecord(t *testing.T) {
 			}
 			for boot := range 5 {
 				copied := epoch
-				admission, err := desk.Admit(hullmark.Rejoin, member, &record)
+				admission, err := authorizer.Admit(hullmark.Rejoin, member, &record)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -258,12 +258,12 @@ func TestFirstPolicyKeepsItsVersion(t *testing.T) {
 }
 
 func TestRecover(t *testing.T) {
-	desk := newDesk(t)
-	admission, err := desk.Recover(hullmark.Recover, claims(t, "image", ready()))
+	authorizer := newAuthorizer(t)
+	admission, err := authorizer.Recover(hullmark.Recover, claims(t, "image", ready()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := desk.Keys.DiskKey(1, root, machine, disk)
+	want, err := authorizer.Keys.DiskKey(1, root, machine, disk)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,9 +290,9 @@ func TestRecoverRefuses(t *testing.T) {
 		"a worker":               {claims(t, "image", ready()), hullmark.Worker, "not-a-control-plane"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			desk := newDesk(t)
-			desk.Policy.Members[0].Role = c.role
-			admission, err := desk.Recover(hullmark.Recover, c.claims)
+			authorizer := newAuthorizer(t)
+			authorizer.Policy.Members[0].Role = c.role
+			admission, err := authorizer.Recover(hullmark.Recover, c.claims)
 			var condition *hullmark.Condition
 			if !errors.As(err, &condition) || condition.Code != c.code || condition.Next == "" {
 				t.Errorf("got %v, want %s", err, c.code)

@@ -48,12 +48,12 @@ func (p *proved) checkPolicy() error {
 	})
 }
 
-// desk returns a desk with the policy of the exchange.
-func (p *proved) desk() *Desk { return p.service.desk(p.policy) }
+// authorizer returns an authorizer with the policy of the exchange.
+func (p *proved) authorizer() *Authorizer { return p.service.authorizer(p.policy) }
 
-// desk returns a desk with a policy.
-func (s *Service) desk(p *verified) *Desk {
-	return &Desk{Root: s.Root, Policy: p.policy, Documents: p.documents, Keys: s.Keys, references: &p.references, groups: p.groups}
+// authorizer returns an authorizer with a policy.
+func (s *Service) authorizer(p *verified) *Authorizer {
+	return &Authorizer{Root: s.Root, Policy: p.policy, Documents: p.documents, Keys: s.Keys, references: &p.references, groups: p.groups}
 }
 
 // isMember reports whether the policy admits a machine.

@@ -9,7 +9,7 @@ import (
 // be read, by its operator's hand (kind Recover) or another's join service (Rejoin): its disk's
 // epoch is not bounded but only reported, for the operator to judge, and for the node to compare
 // later. It never allows formatting, and Admission.Record is left zero. Every refusal is a *hullmark.Condition.
-func (d *Desk) Recover(kind hullmark.TicketKind, claims attest.Claims) (Admission, error) {
+func (d *Authorizer) Recover(kind hullmark.TicketKind, claims attest.Claims) (Admission, error) {
 	admission, err := d.identify(claims)
 	if err != nil {
 		return Admission{}, err

@@ -68,7 +68,7 @@ func equalMachines(a, b joinservice.Machine) bool {
 }
 
 // Another replica answers the same machine between this one's look at its record and its write: exactly one write loses, and
-// its desk decides anew.
+// its authorizer decides anew.
 func TestTwoReplicasRaceForOneRecord(t *testing.T) {
 	s := newSite(t)
 	s.join(t)
@@ -468,11 +468,11 @@ func TestRogueServiceIsNotDialled(t *testing.T) {
 }
 
 func TestSignedResetIsSpentByANewDisk(t *testing.T) {
-	desk := newDesk(t)
+	authorizer := newAuthorizer(t)
 	record := &joinservice.Record{Disk: disk, Committed: 4, Issued: 5, Serial: 3}
-	desk.Policy.Resets = []measurements.Reset{{EKID: machine, OldUUID: disk}}
+	authorizer.Policy.Resets = []measurements.Reset{{EKID: machine, OldUUID: disk}}
 	other := hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{9}}
-	admission, err := desk.Admit(hullmark.Join, withRole(t, desk, other), record)
+	admission, err := authorizer.Admit(hullmark.Join, withRole(t, authorizer, other), record)
 	if err != nil || !admission.Ticket.Disk.FormatAllowed || admission.Record != (joinservice.Record{Disk: other.UUID, Issued: 1, Serial: 3}) {
 		t.Fatalf("got %+v, %v", admission.Record, err)
 	}
@@ -484,18 +484,18 @@ func TestSignedResetIsSpentByANewDisk(t *testing.T) {
 		"again":                       {State: hullmark.DiskBlank, UUID: hullmark.UUID{10}},
 		"with the disk that was lost": {State: hullmark.DiskFormatting, UUID: disk},
 	} {
-		if _, err := desk.Admit(hullmark.Join, withRole(t, desk, claim), &committed); code(err) != "disk-replaced" {
+		if _, err := authorizer.Admit(hullmark.Join, withRole(t, authorizer, claim), &committed); code(err) != "disk-replaced" {
 			t.Errorf("the reset was used %s: %v", name, err)
 		}
 	}
-	if _, err := desk.Admit(hullmark.Join, withRole(t, desk, hullmark.DiskClaim{State: hullmark.DiskFormatting, UUID: disk}), record); code(err) != "disk-replaced" {
+	if _, err := authorizer.Admit(hullmark.Join, withRole(t, authorizer, hullmark.DiskClaim{State: hullmark.DiskFormatting, UUID: disk}), record); code(err) != "disk-replaced" {
 		t.Errorf("a reset formatted the same disk, and would never be spent: %v", err)
 	}
 }
 
 func TestSignedOverrideIsUsedOnce(t *testing.T) {
-	desk := newDesk(t)
-	desk.Policy.Overrides = []measurements.Override{
+	authorizer := newAuthorizer(t)
+	authorizer.Policy.Overrides = []measurements.Override{
 		{Serial: 1, EKID: machine, UUID: disk, Epoch: 2},
 		{Serial: 2, EKID: hullmark.NodeID{9}, UUID: disk, Epoch: 9},
 		{Serial: 3, EKID: machine, UUID: disk, Epoch: 3},
@@ -504,26 +504,26 @@ func TestSignedOverrideIsUsedOnce(t *testing.T) {
 	for name, record := range map[string]*joinservice.Record{
 		"after a rollback": {Disk: disk, Committed: 7, Issued: 8}, "without a record": nil, "of an earlier disk": {Disk: hullmark.UUID{9}, Committed: 1, Issued: 1},
 	} {
-		admission, err := desk.Admit(hullmark.Rejoin, withRole(t, desk, ready), record)
+		admission, err := authorizer.Admit(hullmark.Rejoin, withRole(t, authorizer, ready), record)
 		if err != nil || admission.Record != (joinservice.Record{Disk: disk, Committed: 3, Issued: 4, Serial: 3}) {
 			t.Errorf("%s: got %+v, %v", name, admission.Record, err)
 		}
 	}
 	used := &joinservice.Record{Disk: disk, Committed: 7, Issued: 8, Serial: 3}
-	if admission, err := desk.Admit(hullmark.Rejoin, withRole(t, desk, ready), used); err != nil || admission.Record.Committed != 7 {
+	if admission, err := authorizer.Admit(hullmark.Rejoin, withRole(t, authorizer, ready), used); err != nil || admission.Record.Committed != 7 {
 		t.Errorf("a used override was used again: %+v, %v", admission.Record, err)
 	}
 	// After another disk in between, the first one comes back: its override stays used.
 	between := &joinservice.Record{Disk: hullmark.UUID{9}, Issued: 1, Serial: 3}
-	if _, err := desk.Admit(hullmark.Rejoin, withRole(t, desk, ready), between); code(err) != "record-missing" {
+	if _, err := authorizer.Admit(hullmark.Rejoin, withRole(t, authorizer, ready), between); code(err) != "record-missing" {
 		t.Errorf("got %v", err)
 	}
 }
 
-// withRole makes the desk's machine a worker and returns its claims.
-func withRole(t *testing.T, desk *joinservice.Desk, claim hullmark.DiskClaim) attest.Claims {
+// withRole makes the authorizer's machine a worker and returns its claims.
+func withRole(t *testing.T, authorizer *joinservice.Authorizer, claim hullmark.DiskClaim) attest.Claims {
 	t.Helper()
-	desk.Policy.Members = []measurements.Member{worker(machine)}
+	authorizer.Policy.Members = []measurements.Member{worker(machine)}
 	return claims(t, "image", claim)
 }
 

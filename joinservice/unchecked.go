@@ -37,14 +37,14 @@ func (p *proved) admitUnchecked(cause error) error {
 		return cause
 	}
 	p.policy = p.service.Policy.inForce.Load()
-	desk := p.desk()
-	if member, ok := desk.Policy.Member(p.claims.Node); !ok || member.Role != hullmark.ControlPlane {
+	authorizer := p.authorizer()
+	if member, ok := authorizer.Policy.Member(p.claims.Node); !ok || member.Role != hullmark.ControlPlane {
 		return cause
 	}
 	if seen, ok := p.service.Outage.LastSeen(p.claims.Node); ok && seen.Disk.Disk != p.claims.Disk.UUID {
 		return rolledBack("disk "+seen.Disk.Disk.String(), "disk "+p.claims.Disk.UUID.String())
 	}
-	admission, err := desk.Recover(hullmark.Rejoin, p.claims)
+	admission, err := authorizer.Recover(hullmark.Rejoin, p.claims)
 	if err != nil {
 		return err
 	}

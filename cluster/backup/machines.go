@@ -133,7 +133,7 @@ func (s *succession) isReset(line []hullmark.NodeID, disk hullmark.UUID) bool {
 	})
 }
 
-// override returns the record as the newest override of the disk sets it, if it was signed after the backup; see joinservice.Desk.
+// override returns the record as the newest override of the disk sets it, if it was signed after the backup; see joinservice.Authorizer.
 func (s *succession) override(line []hullmark.NodeID, r joinservice.Record) joinservice.Record {
 	for _, o := range slices.Backward(s.policy.Overrides) { // their serials ascend
 		if o.Serial > r.Serial && o.UUID == r.Disk && slices.Contains(line, o.EKID) {

@@ -6,7 +6,7 @@
 // an old copy opened, keys taken that nobody signed, a member of etcd started that forgot; and it follows each state, left
 // alone, to its end.
 //
-// All that decides is the real code: the agent, the disk helper, the verifier, the desk and the join service. It is compiled
+// All that decides is the real code: the agent, the disk helper, the verifier, the authorizer and the join service. It is compiled
 // with edits (edits_test.go) that put fakes in the place of devices, of TLS and gRPC, and of the TPM's cryptography, and call
 // package seam. Other edits (checks_test.go) take one check out of the code, and the explorer has to find out.
 // docs/state-machine.md tells the rest.

@@ -1,5 +1,5 @@
 // Package jointest lets the real agent join at the real join service, in one process: TLS, gRPC, a TPM emulator, the policy,
-// the desk and what kubeadm reads are real. Around the agent stand agenttest's fakes, and the service's records are in memory.
+// the authorizer and what kubeadm reads are real. Around the agent stand agenttest's fakes, and the service's records are in memory.
 package jointest
 
 import (

@@ -82,7 +82,7 @@ type initRun struct {
 // prepare reads every file, and makes the policy that this init admits by.
 func (o *initOptions) prepare(out, notes io.Writer) (*initRun, error) {
 	run := &initRun{options: *o, release: newRelease(hullmark.Init, &o.releaseOptions, out, notes)}
-	for _, step := range []func() error{run.checkFlags, run.readAnchor, run.readDocument, run.chooseEndpoint, run.checkKubeconfig, run.options.documents.check, run.openCluster, run.keepSettings, run.makeDesk, run.readBackup} {
+	for _, step := range []func() error{run.checkFlags, run.readAnchor, run.readDocument, run.chooseEndpoint, run.checkKubeconfig, run.options.documents.check, run.openCluster, run.keepSettings, run.makeAuthorizer, run.readBackup} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -143,8 +143,8 @@ func (r *initRun) chooseEndpoint() error {
 	return nil
 }
 
-// makeDesk makes the desk with the last policy, to which this init's document and machine are added.
-func (r *initRun) makeDesk() error {
+// makeAuthorizer makes the authorizer with the last policy, to which this init's document and machine are added.
+func (r *initRun) makeAuthorizer() error {
 	c := r.file.Cluster
 	last, err := c.OpenPolicy()
 	if err != nil {
@@ -170,7 +170,7 @@ func (r *initRun) makeDesk() error {
 	if err := trial.SetPolicy(policy, r.document); err != nil {
 		return err
 	}
-	r.desk = joinservice.Desk{
+	r.authorizer = joinservice.Authorizer{
 		Root: c.ID(), Policy: policy, Documents: []measurements.Document{r.document}, Keys: c.Keys,
 		Waiver: joinservice.Waiver{NewDisk: r.options.newDisk},
 	}
@@ -197,7 +197,7 @@ func (r *initRun) endDry(conversation *joinservice.Conversation, claims attest.C
 	err := conversation.Deny(&hullmark.Condition{
 		Code: "dry-run", Step: "ATTEST", Title: "the operator only wanted to see the evidence", Next: "wait for the operator", Retry: true,
 	})
-	if verdict := r.desk.Judge(claims.Registers); !verdict.Accepted() {
+	if verdict := r.authorizer.Judge(claims.Registers); !verdict.Accepted() {
 		return withCode(exitMismatch, r.explain(claims))
 	}
 	return err
@@ -249,12 +249,12 @@ func (r *initRun) admit(claims attest.Claims) (joinservice.Admission, error) {
 		if err != nil {
 			return err
 		}
-		if admission, err = r.desk.Admit(hullmark.Init, claims, record); err != nil {
+		if admission, err = r.authorizer.Admit(hullmark.Init, claims, record); err != nil {
 			return err
 		}
 		c.SetRecord(claims.Node, admission.Record)
-		c.KeepRoot(claims.Node, joinservice.NamedRoot(r.desk.Policy, claims))
-		return c.SetPolicy(r.desk.Policy, r.document)
+		c.KeepRoot(claims.Node, joinservice.NamedRoot(r.authorizer.Policy, claims))
+		return c.SetPolicy(r.authorizer.Policy, r.document)
 	})
 	return admission, err
 }

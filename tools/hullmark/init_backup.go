@@ -51,14 +51,14 @@ func (r *initRun) prepareBackup() error {
 		return err
 	}
 	now := time.Now()
-	content, err := backup.Prepare(prepared, source, backup.Restore{Policy: r.desk.Policy, Authority: r.file.Cluster.Kubernetes.Certificate, Now: now})
+	content, err := backup.Prepare(prepared, source, backup.Restore{Policy: r.authorizer.Policy, Authority: r.file.Cluster.Kubernetes.Certificate, Now: now})
 	if err == nil {
 		err = r.fits(content)
 	}
 	if err != nil {
 		return errors.Join(err, prepared.Close())
 	}
-	tellBackup(r.notes, content, r.desk.Policy)
+	tellBackup(r.notes, content, r.authorizer.Policy)
 	sum, size, err := announcedOf(prepared)
 	if err != nil {
 		return errors.Join(err, prepared.Close())

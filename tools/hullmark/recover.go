@@ -65,7 +65,7 @@ type recoverRun struct {
 // prepare reads every file, and decides which machine by which documents is to be brought back.
 func (o *recoverOptions) prepare(out, notes io.Writer) (*recoverRun, error) {
 	run := &recoverRun{options: *o, release: newRelease(hullmark.Recover, &o.releaseOptions, out, notes)}
-	for _, step := range []func() error{o.check, run.readDocuments, run.openCluster, run.chooseMachine, run.makeDesk} {
+	for _, step := range []func() error{o.check, run.readDocuments, run.openCluster, run.chooseMachine, run.makeAuthorizer} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -119,8 +119,8 @@ func (r *recoverRun) chooseMachine() error {
 	return withCode(exitUsage, fmt.Errorf("the cluster has several control planes; name the one to bring back (--ek): %s", strings.Join(known, ", ")))
 }
 
-// makeDesk makes the desk with the last policy and its documents.
-func (r *recoverRun) makeDesk() (err error) {
+// makeAuthorizer makes the authorizer with the last policy and its documents.
+func (r *recoverRun) makeAuthorizer() (err error) {
 	trial := *r.file.Cluster
 	if err := r.complete(&trial); err != nil {
 		return err
@@ -137,7 +137,7 @@ func (r *recoverRun) makeDesk() (err error) {
 	if len(documents) == 0 {
 		return errors.New("the policy accepts no document; next: add one (hullmark policy add document)")
 	}
-	r.desk = joinservice.Desk{Root: trial.ID(), Policy: r.policy, Documents: documents, Keys: trial.Keys}
+	r.authorizer = joinservice.Authorizer{Root: trial.ID(), Policy: r.policy, Documents: documents, Keys: trial.Keys}
 	return nil
 }
 
@@ -167,7 +167,7 @@ func (r *recoverRun) do(ctx context.Context) error {
 		return err
 	}
 	defer connection.Close()
-	admission, err := r.desk.Recover(hullmark.Recover, claims)
+	admission, err := r.authorizer.Recover(hullmark.Recover, claims)
 	if err != nil {
 		return r.refuse(conversation, claims, err)
 	}

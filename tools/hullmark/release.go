@@ -61,7 +61,7 @@ type release struct {
 	notes    io.Writer // progress
 	file     *cluster.File
 	anchor   verifier.Anchor
-	desk     joinservice.Desk
+	authorizer     joinservice.Authorizer
 }
 
 func newRelease(kind hullmark.TicketKind, o *releaseOptions, out, notes io.Writer) release {

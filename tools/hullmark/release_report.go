@@ -67,7 +67,7 @@ func certifiedNote(certified bool) string {
 func (r *release) report(claims attest.Claims) report {
 	out := report{
 		Node: claims.Node.String(), Certified: claims.Certified, Trust: string(claims.Trust), Promise: claims.Trust.Promise(),
-		Accepted: r.desk.Judge(claims.Registers).Accepted(),
+		Accepted: r.authorizer.Judge(claims.Registers).Accepted(),
 	}
 	predicted := r.predicted(claims)
 	for _, pcr := range attest.Quoted() {
@@ -88,7 +88,7 @@ func (r *release) report(claims attest.Claims) report {
 // nearest returns the document of which the fewest registers differ: the one that is met, if one is.
 func (r *release) nearest(claims attest.Claims) measurements.Document {
 	measured := joinservice.Values(claims.Registers)
-	return slices.MinFunc(r.desk.Documents, func(a, b measurements.Document) int {
+	return slices.MinFunc(r.authorizer.Documents, func(a, b measurements.Document) int {
 		return cmp.Compare(departures(a, measured), departures(b, measured))
 	})
 }

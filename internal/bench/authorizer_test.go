@@ -44,12 +44,12 @@ const (
 	wantWait = 20 * time.Millisecond
 )
 
-// BenchmarkDesk lets 200 machines at once ask the service for tickets, on one core and with its records in memory: first each
+// BenchmarkAuthorizer lets 200 machines at once ask the service for tickets, on one core and with its records in memory: first each
 // of them again as soon as it has its ticket, which shows how many tickets it gives; then evenly, as many a second as it is to give.
 // A ticket takes from Hello to Ticket: the challenge, the quote, policy, record and disk key. What TPMs, TLS and gRPC do is not counted.
-func BenchmarkDesk(b *testing.B) {
+func BenchmarkAuthorizer(b *testing.B) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	d := newDesk(b)
+	d := newAuthorizer(b)
 	defer func(r io.Reader) { rand.Reader = r }(rand.Reader)
 	rand.Reader = constant{}
 	full, evenly := d.load(b, 0), d.load(b, machines*time.Second/wantRate)
@@ -95,21 +95,21 @@ func (w waits) goal(what string) goal {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// desk is a service and the machines that ask it.
-type desk struct {
+// authorizer is a service and the machines that ask it.
+type authorizer struct {
 	service  *joinservice.Service
 	machines []*machine
 	peer     *peer.Peer
 	places   chan struct{}
 }
 
-func newDesk(b *testing.B) *desk {
+func newAuthorizer(b *testing.B) *authorizer {
 	b.Helper()
 	c, err := cluster.New()
 	if err != nil {
 		b.Fatal(err)
 	}
-	d := &desk{peer: newPeer(b, c), places: make(chan struct{}, places)}
+	d := &authorizer{peer: newPeer(b, c), places: make(chan struct{}, places)}
 	document := nodetest.Document(b, "image")
 	var rules []measurements.Member
 	for i := range machines {
@@ -142,7 +142,7 @@ func newPeer(b *testing.B, c *cluster.Cluster) *peer.Peer {
 
 // load lets all machines ask, each once in every interval and as soon as it can if that has passed. A ticket's time counts from
 // when it was to be asked for.
-func (d *desk) load(b *testing.B, interval time.Duration) waits {
+func (d *authorizer) load(b *testing.B, interval time.Duration) waits {
 	b.Helper()
 	runtime.GC() // What was left by others is not this one's.
 	took, failed := make([]time.Duration, machines*rounds), make([]error, machines)
@@ -185,7 +185,7 @@ func processorTime(b *testing.B) time.Duration {
 }
 
 // ask runs one exchange and returns when its ticket came.
-func (d *desk) ask(m *machine) (time.Time, error) {
+func (d *authorizer) ask(m *machine) (time.Time, error) {
 	d.places <- struct{}{}
 	defer func() { <-d.places }()
 	c := &conversation{peer: d.peer, machine: m}
