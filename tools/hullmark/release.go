@@ -54,14 +54,14 @@ func runRelease[R interface{ do(context.Context) error }](cmd *cobra.Command, ou
 
 // release is the operator's side of one exchange with a node that waits for it.
 type release struct {
-	operator *operatorOptions
-	kind     hullmark.TicketKind
-	output   string    // format of the table
-	out      io.Writer // the table
-	notes    io.Writer // progress
-	file     *cluster.File
-	anchor   verifier.Anchor
-	authorizer     joinservice.Authorizer
+	operator   *operatorOptions
+	kind       hullmark.TicketKind
+	output     string    // format of the table
+	out        io.Writer // the table
+	notes      io.Writer // progress
+	file       *cluster.File
+	anchor     verifier.Anchor
+	authorizer joinservice.Authorizer
 }
 
 func newRelease(kind hullmark.TicketKind, o *releaseOptions, out, notes io.Writer) release {
