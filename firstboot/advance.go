@@ -26,6 +26,9 @@ const codeStandsStill = "epoch-stands-still"
 // epochStill is how long the epoch of a Ready node may stand still before the status says so: several tries.
 const epochStill = time.Hour
 
+// codeEtcdRolledBack is the code by which a join service says that the node's member of etcd runs with less than it had acknowledged.
+const codeEtcdRolledBack = "etcd-rolled-back"
+
 // keepAdvancing moves the disk's epoch on for as long as the node is Ready (docs/protocol.md, Records and epochs). What fails is tried again; the
 // node goes on in any case.
 func (a *Agent) keepAdvancing(ctx context.Context) {
@@ -42,10 +45,13 @@ func (a *Agent) keepAdvancing(ctx context.Context) {
 			continue
 		}
 		err := a.advanceAround(ctx)
+		var denied *hullmark.Condition
 		switch {
 		case err == nil:
 			last = time.Now()
 			a.Status.Unwarn(codeStandsStill)
+		case errors.As(err, &denied) && denied.Root().Code == codeEtcdRolledBack:
+			a.Status.Warn(denied.Root())
 		case time.Since(last) > epochStill:
 			a.Status.WarnUnlessWarned(standsStill(err, last))
 		}

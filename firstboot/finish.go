@@ -93,6 +93,9 @@ func (x *exchange) kubernetes(ctx context.Context) error {
 	if err := x.start(ctx, stateUnit); err != nil {
 		return err
 	}
+	if err := x.checkEtcd(); err != nil {
+		return err
+	}
 	x.agent.kept.setRole(hullmark.Role(x.proceed.GetRole()))
 	if err := x.clearRestoration(); err != nil {
 		return err
@@ -169,7 +172,7 @@ func (x *exchange) placeFiles() error {
 			return fmt.Errorf("remove what an earlier join left: %w", err)
 		}
 	}
-	if err := errors.Join(x.dropStaticPods(), x.dropFlags()); err != nil {
+	if err := errors.Join(x.dropStaticPods(), x.dropFlags(), x.dropPrograms()); err != nil {
 		return err
 	}
 	files, mark, err := x.newKeys(x.proceed.GetFiles())

@@ -180,6 +180,9 @@ func (a *advance) admit(m *Machine, known bool) error {
 			Expected: fmt.Sprintf("%s, epoch ≤ %d", MachineReady, m.Record.Issued), Got: fmt.Sprintf("%s, %d", m.State, epoch), Next: "wait: the node asks again by itself",
 		}
 	}
+	if c := m.Etcd.forgot(a.claim.GetEtcd().HullmarkEtcdState()); c != nil && m.Role == hullmark.ControlPlane {
+		return c
+	}
 	if since := time.Since(m.Advanced); since >= 0 && since < EpochPause { // A clock that was put back locks nobody out.
 		return &hullmark.Condition{
 			Code: CodeEpochEarly, Step: "EPOCH", Title: "the node's epoch moved on a moment ago", Retry: true,

@@ -339,8 +339,9 @@ func (x *release) finish(err error) error {
 	case err == nil:
 		left := x.revoke(x.ctx, x.token)
 		x.note(func(m *Machine) {
-			m.State, m.Token, m.Phase, m.Condition = MachineReady, left, "", nil
-			m.Etcd.Note(x.hosted(x.ready))
+			ready := x.hosted(x.ready)
+			m.State, m.Token, m.Phase, m.Condition = MachineReady, left, "", m.Etcd.forgot(ready)
+			m.Etcd.Note(ready)
 		})
 	case errors.As(err, &reported):
 		left := x.revoke(x.ctx, x.token)
