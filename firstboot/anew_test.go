@@ -108,7 +108,9 @@ func TestControlPlaneKeepsItsMember(t *testing.T) {
 // The disk is mounted twice, and its host can put older sectors under it in between: what the programs see of etcd's log is held to what the
 // verifier was told before anything starts with it.
 func TestEtcdBetweenTwoMounts(t *testing.T) {
-	older := func() *waltest.Log { return (&waltest.Log{Files: fstest.MapFS{}}).Cut(0, 0).State(3, 2, 0).Entries(3, 1, 2, 3).State(3, 2, 2) }
+	older := func() *waltest.Log {
+		return (&waltest.Log{Files: fstest.MapFS{}}).Cut(0, 0).State(3, 2, 0).Entries(3, 1, 2, 3).State(3, 2, 2)
+	}
 	newer := func() *waltest.Log { return waltest.New().Entries(3, 11) }
 	for name, c := range map[string]struct {
 		log  *waltest.Log
