@@ -171,8 +171,8 @@ func (a *advance) admit(m *Machine, known bool) error {
 		return refused()
 	}
 	epoch := a.claim.GetEpoch()
-	if epoch < m.Record.Committed {
-		return rolledBack(fmt.Sprintf("epoch ≥ %d", m.Record.Committed), strconv.FormatUint(epoch, 10))
+	if least := m.Record.Least(); epoch < least {
+		return rolledBack(fmt.Sprintf("epoch ≥ %d", least), strconv.FormatUint(epoch, 10))
 	}
 	if m.State != MachineReady || epoch > m.Record.Issued { // The operator's record of a first node is handed over a little later.
 		return &hullmark.Condition{
@@ -182,6 +182,13 @@ func (a *advance) admit(m *Machine, known bool) error {
 	}
 	if c := m.Etcd.forgot(a.claim.GetEtcd().HullmarkEtcdState()); c != nil && m.Role == hullmark.ControlPlane {
 		return c
+	}
+	if m.Role == hullmark.ControlPlane && a.claim.GetEtcd() == nil && !m.Etcd.Removed && m.Etcd.EtcdState != (hullmark.EtcdState{}) {
+		// Else the number would go on without the note, and a host could keep the log from being read.
+		return &hullmark.Condition{
+			Code: CodeEpochNotReady, Step: "EPOCH", Title: "the machine says nothing of its member of etcd", Retry: true, Expected: m.Etcd.String() + ", or more",
+			Next: "wait: the node asks again by itself; if it does not get further, read in its journal why etcd's log cannot be read",
+		}
 	}
 	if since := time.Since(m.Advanced); since >= 0 && since < EpochPause { // A clock that was put back locks nobody out.
 		return &hullmark.Condition{

@@ -64,7 +64,7 @@ func (d *Desk) Admit(kind hullmark.TicketKind, claims attest.Claims, record *Rec
 	if err != nil {
 		return Admission{}, err
 	}
-	if kind == hullmark.Init && claims.Disk.State == hullmark.DiskReady {
+	if kind == hullmark.Init && record != nil && (claims.Disk.State == hullmark.DiskReady || record.Committed > 0) {
 		record = record.unheard()
 	}
 	record = d.override(claims, record)
@@ -195,7 +195,7 @@ func (d *Desk) grant(claims attest.Claims, record Record, formatAllowed bool) (h
 	}
 	return hullmark.DiskGrant{
 		Key: key, Generation: generation, UUID: claims.Disk.UUID, Owner: owner, FormatAllowed: formatAllowed,
-		Epoch: hullmark.Epoch{Committed: record.Committed, Issued: record.Issued},
+		Epoch: hullmark.Epoch{Committed: record.Least(), Issued: record.Issued},
 	}, nil
 }
 

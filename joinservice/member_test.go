@@ -198,8 +198,12 @@ func TestMemberIsNotedWithTheEpoch(t *testing.T) {
 		t.Errorf("a member that runs with less: %+v, noted is %+v", c, s.machine(t).Etcd)
 	}
 	*says = hullmark.EtcdState{} // It could not be read.
-	if c := s.call(t, s.node.EpochCall()); !c.Committed || s.machine(t).Etcd.Last != 160 {
+	if c := s.call(t, s.node.EpochCall()); c.Committed || c.Denied == nil || c.Denied.Code != joinservice.CodeEpochNotReady || s.machine(t).Etcd.Last != 160 {
 		t.Errorf("a member that says nothing: %+v, noted is %+v", c, s.machine(t).Etcd)
+	}
+	says.Cluster, says.Member, says.Term, says.Vote, says.Commit, says.Last, says.LastTerm = copied.Cluster, copied.Member, copied.Term, copied.Vote, 150, 170, copied.LastTerm
+	if c := s.call(t, s.node.EpochCall()); !c.Committed || s.machine(t).Etcd.Last != 170 {
+		t.Errorf("a member that has more: %+v, noted is %+v", c, s.machine(t).Etcd)
 	}
 	*says = copied
 	s.free(t)

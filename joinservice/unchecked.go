@@ -64,8 +64,8 @@ func (x *release) checkUnchecked() error {
 		}
 	}
 	seen, ok := x.service.Outage.LastSeen(x.claims.Node)
-	if ok && x.opened.EpochRead < seen.Disk.Committed {
-		return rolledBack(fmt.Sprintf("epoch ≥ %d", seen.Disk.Committed), fmt.Sprintf("epoch %d", x.opened.EpochRead))
+	if ok && x.opened.EpochRead < seen.Disk.Least() {
+		return rolledBack(fmt.Sprintf("epoch ≥ %d", seen.Disk.Least()), fmt.Sprintf("epoch %d", x.opened.EpochRead))
 	}
 	if why := seen.Etcd.Missing(x.opened.Etcd); why != "" {
 		return forgetful(seen.Etcd.EtcdState, why)

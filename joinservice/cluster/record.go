@@ -22,12 +22,12 @@ func (c *Cluster) Record(node hullmark.NodeID) (*joinservice.Record, error) {
 			Next: "go on with that machine, or give it up with its data (--replace-first)",
 		}
 	}
-	return &joinservice.Record{Disk: c.Initialising.Disk, Committed: c.Initialising.Committed, Issued: c.Initialising.Issued, Serial: c.Initialising.Serial}, nil
+	return &joinservice.Record{Disk: c.Initialising.Disk, Committed: c.Initialising.Committed, Issued: c.Initialising.Issued, Serial: c.Initialising.Serial, Floor: c.Initialising.Floor}, nil
 }
 
 // SetRecord stores the first node's record.
 func (c *Cluster) SetRecord(node hullmark.NodeID, record joinservice.Record) {
-	next := Initialising{Node: node, Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial}
+	next := Initialising{Node: node, Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial, Floor: record.Floor}
 	if c.Initialising != nil {
 		next.Root = c.Initialising.Root
 	}
