@@ -70,7 +70,8 @@ var forbidden = []arrow{
 	{"./tools/initrd", module + "/attest/...", "the initrd opens the root and nothing else"},
 }
 
-// forbiddenDirectly are arrows out of packages that may import others with such needs, for what those compute, but must not do such things themselves.
+// forbiddenDirectly are arrows out of packages that may import others with such needs, for what those compute, but must not do
+// such things themselves.
 var forbiddenDirectly = []arrow{
 	{"./image/disk", "os", "a format is pure; the command reads and writes files"},
 	{"./image/disk", "time", "the same disk gives the same bytes at any time"},
@@ -145,7 +146,7 @@ func dependencies(t *testing.T, pattern, list string) map[string][]string {
 // forTests lists the packages below internal/ that no program holds: what tests share, and tests of several rooms.
 var forTests = []string{
 	"agenttest", "bench", "buildtest", "canary", "e2e", "explore", "explore/seam", "flood", "fulldisk", "jointest", "load", "lukstest", "memrecords", "memtest", "nodetest",
-	"policytest", "powercut", "probe", "rig", "tooltest", "tpmtest", "vaulttest",
+	"policytest", "powercut", "probe", "rig", "tooltest", "tpmtest", "vaulttest", "waltest",
 }
 
 // TestInternalPackages holds the list to the code: a package is on it, or a program of tools/ is built of it.

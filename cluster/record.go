@@ -22,12 +22,12 @@ func (c *Cluster) Record(node hullmark.NodeID) (*joinservice.Record, error) {
 			Next: "go on with that machine, or give it up with its data (--replace-first)",
 		}
 	}
-	return &joinservice.Record{Disk: c.First.Disk, Committed: c.First.Committed, Issued: c.First.Issued, Serial: c.First.Serial}, nil
+	return &joinservice.Record{Disk: c.First.Disk, Committed: c.First.Committed, Issued: c.First.Issued, Serial: c.First.Serial, Floor: c.First.Floor}, nil
 }
 
 // SetRecord stores the first node's record.
 func (c *Cluster) SetRecord(node hullmark.NodeID, record joinservice.Record) {
-	next := joinservice.FirstRecord{Node: node, Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial}
+	next := joinservice.FirstRecord{Node: node, Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial, Floor: record.Floor}
 	if c.First != nil {
 		next.Root = c.First.Root
 	}
@@ -43,7 +43,8 @@ func (c *Cluster) KeepRoot(node hullmark.NodeID, root hullmark.ClusterRoot) {
 	}
 }
 
-// Commit notes in the first node's record that it wrote the number issued to the disk, and what the disk's member of etcd has stored; zero if it is to begin anew.
+// Commit notes in the first node's record that it wrote the number issued to the disk, and what the disk's member of etcd has
+// stored; zero if it is to begin anew.
 func (c *Cluster) Commit(node hullmark.NodeID, disk hullmark.UUID, issued uint64, member hullmark.EtcdState) error {
 	record, err := c.Record(node)
 	if err != nil {

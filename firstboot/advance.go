@@ -27,6 +27,9 @@ const codeStandsStill = "epoch-stands-still"
 // epochStill is how long the epoch of a Ready node may stand still before the status says so: several tries.
 const epochStill = time.Hour
 
+// codeEtcdRolledBack is the code by which a join service says that the node's member of etcd runs with less than it had acknowledged.
+const codeEtcdRolledBack = "etcd-rolled-back"
+
 // advancer moves the epoch of a Ready node's disk on.
 type advancer struct{ *Agent }
 
@@ -46,10 +49,13 @@ func (a advancer) run(ctx context.Context) {
 			continue
 		}
 		err := a.askAround(ctx)
+		var denied *hullmark.Condition
 		switch {
 		case err == nil:
 			last = time.Now()
 			a.Status.Unwarn(codeStandsStill)
+		case errors.As(err, &denied) && denied.Root().Code == codeEtcdRolledBack:
+			a.Status.Warn(denied.Root())
 		case time.Since(last) > epochStill:
 			a.Status.WarnUnlessWarned(standsStill(err, last))
 		}

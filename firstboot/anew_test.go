@@ -5,15 +5,17 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/fstest"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/internal/waltest"
 	"github.com/hullmark/hullmark/kubeadm"
 )
 
-// found is what the tests' disk says of its member of etcd.
-var found = hullmark.EtcdState{Cluster: 1, Member: 2, Term: 3, Vote: 4, Commit: 5, Last: 6, LastTerm: 3}
+// found is what the tests' disk says of its member of etcd: waltest.New's log.
+var found = hullmark.EtcdState{Cluster: 1, Member: 2, Term: 3, Vote: 2, Commit: 8, Last: 10, LastTerm: 3}
 
 // oldMember gives the stage the disk of a control plane that was Ready, with data of its member of etcd, and returns the name
 // of a file of it.
@@ -21,16 +23,23 @@ func (s *stage) oldMember(t *testing.T) (name string) {
 	t.Helper()
 	s.comeBack(t, "admin.conf")
 	s.disk.Opened.Etcd = found
-	name = kubeadm.EtcdData + "/member/wal/old"
+	log := waltest.New()
+	name = kubeadm.EtcdData + "/member/wal/" + log.Name
+	s.etcdHas(t, name, log.Files[log.Name].Data)
+	return name
+}
+
+// etcdHas writes a file of the member of etcd.
+func (s *stage) etcdHas(t *testing.T, name string, content []byte) {
+	t.Helper()
 	path, err := onState(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	path = filepath.Join(s.agent.StateDir, path)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, content, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	return name
 }
 
 // A control plane whose member of etcd is not believed gives it up, whole, before kubeadm joins again; a boot that ends in between does not
@@ -94,6 +103,42 @@ func TestControlPlaneKeepsItsMember(t *testing.T) {
 	}
 	if _, err := s.agent.readState(name); err != nil {
 		t.Error(err)
+	}
+}
+
+// The disk is mounted twice, and its host can put older sectors under it in between: what the programs see of etcd's log is
+// held to what the verifier was told before anything starts with it.
+func TestEtcdBetweenTwoMounts(t *testing.T) {
+	older := func() *waltest.Log {
+		return (&waltest.Log{Files: fstest.MapFS{}}).Cut(0, 0).State(3, 2, 0).Entries(3, 1, 2, 3).State(3, 2, 2)
+	}
+	newer := func() *waltest.Log { return waltest.New().Entries(3, 11) }
+	for name, c := range map[string]struct {
+		log  *waltest.Log
+		want bool
+	}{"the same": {waltest.New(), true}, "more": {newer(), true}, "older sectors": {older(), false}, "none": {nil, false}} {
+		s := newStage(t)
+		service := s.service(t)
+		s.dials(t, service.address)
+		file := s.oldMember(t)
+		s.serve(t)
+		conversation := service.accept()
+		conversation.ticket(conversation.admit(s))
+		conversation.receive()
+		if err := s.agent.removeState(file); err != nil {
+			t.Fatal(err)
+		}
+		if c.log != nil {
+			s.etcdHas(t, file, c.log.Files[c.log.Name].Data)
+		}
+		conversation.proceedWith(&wire.Proceed{NodeName: "node-1", Role: string(hullmark.ControlPlane)})
+		_, last := conversation.finish()
+		if last.GetReady() != c.want || !c.want && last.GetFailed().GetCode() != "rollback-detected" {
+			t.Errorf("%s: %v", name, last)
+		}
+		if started := s.machine.Has("start " + kubeletUnit); started != c.want {
+			t.Errorf("%s: the kubelet was started: %t", name, started)
+		}
 	}
 }
 

@@ -66,3 +66,25 @@ func (a *Agent) etcdState() hullmark.EtcdState {
 	}
 	return state
 }
+
+// checkEtcd holds the log of a control plane's member of etcd, as its programs will see it, to what the verifier was told in
+// Opened and believed: that was read when the disk helper had the disk mounted, and its host can have put other sectors under
+// it since. etcd reads what is read here from memory, unless that runs short before.
+func (f *finishing) checkEtcd() error {
+	said := f.disk.Etcd
+	if !f.comesBack || said == (hullmark.EtcdState{}) {
+		return nil
+	}
+	found, err := etcdwal.StoredIn(f.agent.StateDir)
+	why := found.Lacks(said)
+	if err != nil {
+		why = err.Error()
+	}
+	if why == "" {
+		return nil
+	}
+	return &hullmark.Condition{
+		Code: "rollback-detected", Step: StepKubeadm, Title: "the log of etcd on the state disk is older than when the disk was opened in this boot",
+		Expected: said.String() + ", or more", Got: fmt.Sprintf("%.300s", why), Next: "find out what the machine's host does with its disk; the node tries again by itself",
+	}
+}

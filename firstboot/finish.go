@@ -104,6 +104,9 @@ func (f *finishing) kubernetes(ctx context.Context) error {
 	if err := f.start(ctx, stateUnit); err != nil {
 		return err
 	}
+	if err := f.checkEtcd(); err != nil {
+		return err
+	}
 	f.agent.kept.setRole(hullmark.Role(f.proceed.GetRole()))
 	if err := (restoring{f.conversation, f.proceed}).clear(); err != nil {
 		return err
@@ -184,7 +187,7 @@ func (f *finishing) placeFiles() error {
 			return fmt.Errorf("remove what an earlier join left: %w", err)
 		}
 	}
-	if err := errors.Join(f.dropStaticPods(), f.dropFlags()); err != nil {
+	if err := errors.Join(f.dropStaticPods(), f.dropFlags(), f.dropPrograms()); err != nil {
 		return err
 	}
 	files, mark, err := f.newKeys(f.proceed.GetFiles())

@@ -154,6 +154,7 @@ func (k *kept) withLocked(do func(*os.Root, statedisk.Manifest) error) error {
 		}
 	}
 	defer m.Wipe()
+	k.keys.last = code // Whichever of the two it was: another change may be cut short, too.
 	return do(root, m)
 }
 

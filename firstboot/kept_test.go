@@ -132,3 +132,42 @@ func TestNothingIsKeptBeforeTheDiskIsOpen(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The agent may be killed at any moment of a change, and again in the next one: the manifest is its own all the same.
+func TestTwoChangesAreCutShort(t *testing.T) {
+	s := newStage(t)
+	s.open(t)
+	if err := s.agent.recordIntent(statedisk.IntentStarted); err != nil {
+		t.Fatal(err)
+	}
+	cut := func(intent string, written bool) {
+		before, err := os.ReadFile(s.manifest())
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := s.agent.kept.keys.last
+		if err := s.agent.recordIntent(intent); err != nil {
+			t.Fatal(err)
+		}
+		s.agent.kept.keys.next, s.agent.kept.keys.last = s.agent.kept.keys.last, last // as they are noted before the manifest is written
+		if err := s.agent.kept.storeKeysLocked(); err != nil {
+			t.Fatal(err)
+		}
+		if !written {
+			if err := os.WriteFile(s.manifest(), before, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.agent.kept.resume(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cut(statedisk.IntentDone, true)
+	if got, err := s.agent.intent(); err != nil || got != statedisk.IntentDone {
+		t.Fatalf("after one: %q, %v", got, err)
+	}
+	cut(statedisk.IntentStarted, false)
+	if got, err := s.agent.intent(); err != nil || got != statedisk.IntentDone {
+		t.Errorf("after two: %q, %v", got, err)
+	}
+}

@@ -46,6 +46,61 @@ func (f *finishing) dropFlags() error {
 	return f.agent.removeState(kubeadm.FlagsFile)
 }
 
+// dropPrograms leaves no program in the kubeconfigs that the kubelet, kubeadm and kubectl read: they would run it, as root and
+// outside of any container. What is in the place of one and is no regular file goes, too: nobody whom the node runs makes a
+// link there, and it could lead past whoever looks.
+func (f *finishing) dropPrograms() error {
+	for _, name := range kubeadm.HostKubeconfigs() {
+		regular, err := f.isRegular(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err == nil && !regular:
+			f.progress("kubeconfigs", "removed "+name+", which is no regular file")
+			err = f.agent.removeState(name)
+		case err == nil:
+			err = f.dropProgramsIn(name)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// dropProgramsIn leaves a file alone that names no program, or that cannot be read: no client can read it either, for all do so
+// by the same package.
+func (f *finishing) dropProgramsIn(name string) error {
+	text, err := f.agent.readState(name)
+	if err != nil {
+		return err
+	}
+	plain, dropped, err := kubeadm.WithoutPrograms(text)
+	if err != nil || len(dropped) == 0 {
+		return nil
+	}
+	f.progress("kubeconfigs", fmt.Sprintf("removed %.100q from %s", dropped, name))
+	return f.agent.storeState(name, plain)
+}
+
+// isRegular reports whether a file of the state disk, which programs see as name, is a regular one.
+func (f *finishing) isRegular(name string) (bool, error) {
+	file, err := onState(name)
+	if err != nil {
+		return false, err
+	}
+	root, err := os.OpenRoot(f.agent.StateDir)
+	if err != nil {
+		return false, err
+	}
+	defer root.Close()
+	info, err := root.Lstat(file)
+	if err != nil {
+		return false, err
+	}
+	return info.Mode().IsRegular(), nil
+}
+
 // dropOthers empties a folder of the state disk, which programs see as dir, but for the regular files with these paths, and
 // returns what it removed. A link, or a file, in the folder's place goes, too.
 func dropOthers(state, dir string, known []string) (dropped []string, err error) {

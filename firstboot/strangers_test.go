@@ -1,12 +1,14 @@
 package firstboot
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
@@ -106,5 +108,45 @@ func TestStaticPodsFolder(t *testing.T) {
 	}
 	if _, err := os.Stat(kept); err != nil {
 		t.Error(err)
+	}
+}
+
+// A program that a kubeconfig on the disk names would be run by the kubelet, as root: nothing but certificates, keys and tokens
+// is left there, and no link.
+func TestNoProgramsInKubeconfigs(t *testing.T) {
+	for what, plant := range map[string]func(file string) error{
+		"nothing": func(string) error { return nil },
+		"a program": func(file string) error {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			changed := bytes.Replace(text, []byte("users:"), []byte("users:\n- name: x\n  user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: /var/lib/containerd/x}}"), 1)
+			if bytes.Equal(changed, text) {
+				return errors.New("it has no users")
+			}
+			return os.WriteFile(file, changed, 0o600)
+		},
+		"a link": func(file string) error {
+			return errors.Join(os.Rename(file, file+".evil"), os.Symlink("/var/lib/containerd/kubelet.conf", file))
+		},
+	} {
+		s, _ := returning(t, time.Now().Add(year))
+		file := filepath.Join(s.agent.StateDir, "etc-kubernetes/kubelet.conf")
+		before, err := os.ReadFile(file)
+		if err == nil {
+			err = plant(file)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := s.again(t, hullmark.ControlPlane, "")
+		after, err := os.ReadFile(file)
+		if link := what == "a link"; link != errors.Is(err, fs.ErrNotExist) || !link && (err != nil || !last.GetReady() || bytes.Contains(after, []byte("containerd"))) {
+			t.Errorf("%s: %v, %v\n%s", what, last, err, after)
+		}
+		if what == "nothing" && !bytes.Equal(before, after) {
+			t.Errorf("a kubeconfig that names none was changed:\n%s\n%s", before, after)
+		}
 	}
 }

@@ -80,6 +80,6 @@ func (r Record) merge(other Record) Record {
 	case r.Serial < other.Serial:
 		return other
 	}
-	r.Committed, r.Issued = max(r.Committed, other.Committed), max(r.Issued, other.Issued)
+	r.Committed, r.Issued, r.Floor = max(r.Committed, other.Committed), max(r.Issued, other.Issued), max(r.Floor, other.Floor)
 	return r
 }

@@ -173,13 +173,23 @@ func (a *advance) admit(m *Machine, known bool) error {
 		return refused()
 	}
 	epoch := a.claim.GetEpoch()
-	if epoch < m.Record.Committed {
-		return rolledBack(fmt.Sprintf("epoch ≥ %d", m.Record.Committed), strconv.FormatUint(epoch, 10))
+	if least := m.Record.Least(); epoch < least {
+		return rolledBack(fmt.Sprintf("epoch ≥ %d", least), strconv.FormatUint(epoch, 10))
 	}
 	if m.State != MachineReady || epoch > m.Record.Issued { // The operator's record of a first node is handed over a little later.
 		return &hullmark.Condition{
 			Code: CodeEpochNotReady, Step: "EPOCH", Title: "by its record the node is not Ready, or never had its disk's number", Retry: true,
 			Expected: fmt.Sprintf("%s, epoch ≤ %d", MachineReady, m.Record.Issued), Got: fmt.Sprintf("%s, %d", m.State, epoch), Next: "wait: the node asks again by itself",
+		}
+	}
+	if c := m.Etcd.forgot(a.claim.GetEtcd().HullmarkEtcdState()); c != nil && m.Role == hullmark.ControlPlane {
+		return c
+	}
+	if m.Role == hullmark.ControlPlane && a.claim.GetEtcd() == nil && !m.Etcd.Removed && m.Etcd.EtcdState != (hullmark.EtcdState{}) {
+		// Else the number would go on without the note, and a host could keep the log from being read.
+		return &hullmark.Condition{
+			Code: CodeEpochNotReady, Step: "EPOCH", Title: "the machine says nothing of its member of etcd", Retry: true, Expected: m.Etcd.String() + ", or more",
+			Next: "wait: the node asks again by itself; if it does not get further, read in its journal why etcd's log cannot be read",
 		}
 	}
 	if since := time.Since(m.Advanced); since >= 0 && since < EpochPause { // A clock that was put back locks nobody out.

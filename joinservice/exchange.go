@@ -361,8 +361,9 @@ func (t *ticketed) finish(err error, ready hullmark.EtcdState) error {
 	case err == nil:
 		left := t.revoke(t.ctx, t.token)
 		t.note(func(m *Machine) {
-			m.State, m.Token, m.Phase, m.Condition = MachineReady, left, "", nil
-			m.Etcd.Note(t.hosted(ready))
+			stored := t.hosted(ready)
+			m.State, m.Token, m.Phase, m.Condition = MachineReady, left, "", m.Etcd.forgot(stored)
+			m.Etcd.Note(stored)
 		})
 	case errors.As(err, &reported):
 		left := t.revoke(t.ctx, t.token)

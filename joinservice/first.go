@@ -15,6 +15,8 @@ type FirstRecord struct {
 	Issued uint64 `json:"issued"`
 	// Serial is that of the last signed override that was used on the record.
 	Serial uint64 `json:"serial,omitempty"`
+	// Floor is the record's.
+	Floor uint64 `json:"floor,omitempty"`
 	// Root is the one that the machine's configuration named last; zero is the cluster's first.
 	Root hullmark.ClusterRoot `json:"clusterRoot,omitzero"`
 }

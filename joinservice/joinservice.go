@@ -65,7 +65,7 @@ func (d *Authorizer) Admit(kind hullmark.TicketKind, claims attest.Claims, recor
 	if err != nil {
 		return Admission{}, err
 	}
-	if kind == hullmark.Init && claims.Disk.State == hullmark.DiskReady {
+	if kind == hullmark.Init && record != nil && (claims.Disk.State == hullmark.DiskReady || record.Committed > 0) {
 		record = record.unheard()
 	}
 	record = d.override(claims, record)
@@ -196,7 +196,7 @@ func (d *Authorizer) grant(claims attest.Claims, record Record, formatAllowed bo
 	}
 	return hullmark.DiskGrant{
 		Key: key, Generation: generation, UUID: claims.Disk.UUID, Owner: owner, FormatAllowed: formatAllowed,
-		Epoch: hullmark.Epoch{Committed: record.Committed, Issued: record.Issued},
+		Epoch: hullmark.Epoch{Committed: record.Least(), Issued: record.Issued},
 	}, nil
 }
 

@@ -215,7 +215,7 @@ func TestCommitRefuses(t *testing.T) {
 func TestNewDiskGivesUpTheOldOnlyWhenAsked(t *testing.T) {
 	record := &joinservice.Record{Disk: hullmark.UUID{8}, Committed: 5, Issued: 6}
 	next, formatAllowed, err := record.Issue(blank(), joinservice.Waiver{NewDisk: true})
-	if err != nil || !formatAllowed || next != (joinservice.Record{Disk: disk, Issued: 1}) {
+	if err != nil || !formatAllowed || next != (joinservice.Record{Disk: disk, Issued: 8, Floor: 7}) {
 		t.Errorf("got %+v, %v, %v", next, formatAllowed, err)
 	}
 	uncommitted := &joinservice.Record{Disk: hullmark.UUID{8}, Issued: 6}
@@ -301,5 +301,38 @@ func TestRecoverRefuses(t *testing.T) {
 				t.Error("a refused machine got a key")
 			}
 		})
+	}
+}
+
+// Of a machine whose disk was given up, no copy comes back: not under another UUID's record in between, and not by tickets for
+// empty disks that raise the number.
+func TestNoCopyOfADiskThatWasGivenUp(t *testing.T) {
+	const u, v = 1, 2
+	formatting := func(uuid byte) hullmark.DiskClaim {
+		return hullmark.DiskClaim{State: hullmark.DiskFormatting, UUID: hullmark.UUID{uuid}}
+	}
+	for name, shown := range map[string][]byte{"the same UUID": {u}, "another one": {v}, "another one, and then the same": {v, u, u, u, u, u, u, u}} {
+		record, waiver := joinservice.Record{Disk: hullmark.UUID{u}, Committed: 3, Issued: 5}, joinservice.Waiver{NewDisk: true}
+		newest := record.Issued // A copy holds this at most.
+		for _, uuid := range shown {
+			next, formatAllowed, err := record.Issue(formatting(uuid), waiver)
+			if err != nil || !formatAllowed {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if next.Least() <= newest || next.Issued <= next.Least() {
+				t.Errorf("%s: a copy at %d is in the window from %d to %d", name, newest, next.Least(), next.Issued)
+			}
+			record, waiver = next, joinservice.Waiver{}
+		}
+		// The positive control: the disk that was formatted comes back.
+		made := record.Issued
+		record, err := record.Commit(record.Disk, made)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next, _, err := record.Issue(hullmark.DiskClaim{State: hullmark.DiskReady, UUID: record.Disk}, joinservice.Waiver{})
+		if err != nil || made < next.Least() || made >= next.Issued {
+			t.Errorf("%s: the disk that was formatted, at %d, is not in the window from %d to %d: %v", name, made, next.Least(), next.Issued, err)
+		}
 	}
 }

@@ -39,6 +39,22 @@ func (n EtcdNote) Missing(found hullmark.EtcdState) string {
 	return found.Lacks(n.EtcdState)
 }
 
+// forgot is the condition of a member that runs, and says that it has less than was noted of it: the host has put older sectors
+// under it since it was believed. It is nil of one that is another, that was removed, or that says nothing now.
+func (n EtcdNote) forgot(now hullmark.EtcdState) *hullmark.Condition {
+	if now == (hullmark.EtcdState{}) || n.EtcdState == (hullmark.EtcdState{}) || n.Removed || n.Member != now.Member || n.Cluster != now.Cluster {
+		return nil
+	}
+	why := now.Lacks(n.EtcdState)
+	if why == "" {
+		return nil
+	}
+	return &hullmark.Condition{
+		Code: CodeForgetful, Step: "EPOCH", Title: "the machine's member of etcd runs, and has less than it had acknowledged", Retry: true, Expected: n.String() + ", or more", Got: why,
+		Next: "reboot this control plane: its member is replaced then; and find out what the machine's host does with its disk",
+	}
+}
+
 // comesBack reports that the node that the disk holds is believed, and is to be started.
 func (o *opened) comesBack() bool { return o.disk.Joined && !o.anew }
 

@@ -196,9 +196,18 @@ func TestMemberIsNotedWithTheEpoch(t *testing.T) {
 	}
 	s.later(t)
 	*says = copied
-	if c := s.call(t, s.node.EpochCall()); !c.Committed || s.machine(t).Etcd.Last != 160 {
-		t.Errorf("less is noted than before: %+v", s.machine(t).Etcd)
+	if c := s.call(t, s.node.EpochCall()); c.Committed || c.Denied == nil || c.Denied.Code != joinservice.CodeForgetful || s.machine(t).Etcd.Last != 160 {
+		t.Errorf("a member that runs with less: %+v, noted is %+v", c, s.machine(t).Etcd)
 	}
+	*says = hullmark.EtcdState{} // It could not be read.
+	if c := s.call(t, s.node.EpochCall()); c.Committed || c.Denied == nil || c.Denied.Code != joinservice.CodeEpochNotReady || s.machine(t).Etcd.Last != 160 {
+		t.Errorf("a member that says nothing: %+v, noted is %+v", c, s.machine(t).Etcd)
+	}
+	says.Cluster, says.Member, says.Term, says.Vote, says.Commit, says.Last, says.LastTerm = copied.Cluster, copied.Member, copied.Term, copied.Vote, 150, 170, copied.LastTerm
+	if c := s.call(t, s.node.EpochCall()); !c.Committed || s.machine(t).Etcd.Last != 170 {
+		t.Errorf("a member that has more: %+v, noted is %+v", c, s.machine(t).Etcd)
+	}
+	*says = copied
 	s.free(t)
 	s.reboot()
 	s.join(t)

@@ -19,7 +19,13 @@ type Record struct {
 	Issued uint64 `json:"issued"`
 	// Serial is that of the last signed override that was used on it; 0 if none was.
 	Serial uint64 `json:"serial,omitempty"`
+	// Floor is above every number that a disk can hold which the machine had before this one, or under the same UUID before its
+	// data was given up: the UUID of a disk that is not ready is the host's word. 0 if there was none.
+	Floor uint64 `json:"floor,omitempty"`
 }
+
+// Least is the least number that the disk can hold.
+func (r Record) Least() uint64 { return max(r.Committed, r.Floor) }
 
 // Waiver is what an operator allows although the record speaks against it.
 // The zero value allows nothing.
@@ -49,6 +55,10 @@ func (r *Record) Issue(claim hullmark.DiskClaim, waiver Waiver) (next Record, fo
 		return Record{}, false, r.givenUp(claim)
 	}
 	next.Committed = 0
+	if r != nil && r.Issued > 0 && (!known || r.Committed > 0) { // No copy of what was before comes back.
+		next.Floor = r.Issued + 1
+		next.Issued = next.Floor
+	}
 	next.Issued++
 	return next, true, nil
 }

@@ -473,10 +473,10 @@ func TestSignedResetIsSpentByANewDisk(t *testing.T) {
 	authorizer.Policy.Resets = []measurements.Reset{{EKID: machine, OldUUID: disk}}
 	other := hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{9}}
 	admission, err := authorizer.Admit(hullmark.Join, withRole(t, authorizer, other), record)
-	if err != nil || !admission.Ticket.Disk.FormatAllowed || admission.Record != (joinservice.Record{Disk: other.UUID, Issued: 1, Serial: 3}) {
+	if err != nil || !admission.Ticket.Disk.FormatAllowed || admission.Record != (joinservice.Record{Disk: other.UUID, Issued: 7, Floor: 6, Serial: 3}) {
 		t.Fatalf("got %+v, %v", admission.Record, err)
 	}
-	committed, err := admission.Record.Commit(other.UUID, 1)
+	committed, err := admission.Record.Commit(other.UUID, 7)
 	if err != nil {
 		t.Fatal(err)
 	}

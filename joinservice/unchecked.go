@@ -64,8 +64,8 @@ func (o *opened) checkUnchecked() error {
 		}
 	}
 	seen, ok := o.service.Outage.LastSeen(o.claims.Node)
-	if ok && o.disk.EpochRead < seen.Disk.Committed {
-		return rolledBack(fmt.Sprintf("epoch ≥ %d", seen.Disk.Committed), fmt.Sprintf("epoch %d", o.disk.EpochRead))
+	if ok && o.disk.EpochRead < seen.Disk.Least() {
+		return rolledBack(fmt.Sprintf("epoch ≥ %d", seen.Disk.Least()), fmt.Sprintf("epoch %d", o.disk.EpochRead))
 	}
 	if why := seen.Etcd.Missing(o.disk.Etcd); why != "" {
 		return forgetful(seen.Etcd.EtcdState, why)

@@ -19,6 +19,13 @@ func TestCheckFlags(t *testing.T) {
 		`KUBELET_KUBEADM_ARGS="--v=2 -image-credential-provider-bin-dir /var/lib/kubelet/pods/a"`:      false,
 		`KUBELET_KUBEADM_ARGS="--v=2 \"--image-credential-provider-bin-dir=/var/lib/kubelet/pods/a\""`: false,
 		`KUBELET_KUBEADM_ARGS="--image-credential-provider-bin-dir=/usr/../var/lib/kubelet/pods/a"`:    false,
+		`KUBELET_KUBEADM_ARGS="--image_credential_provider_bin_dir=/var/lib/containerd/a"`:             false,
+		`KUBELET_KUBEADM_ARGS="--image-\"credential\"-provider-bin-dir=/var/lib/containerd/a"`:         false,
+		`KUBELET_KUBEADM_ARGS="--i\mage-credential-provider-bin-dir=/var/lib/containerd/a"`:            false,
+		`KUBELET_KUBEADM_ARGS="--i\\mage-credential-provider-bin-dir=/var/lib/containerd/a"`:           false,
+		`KUBELET_KUBEADM_ARGS="'--image-credential-provider-bin-dir'=/var/lib/containerd/a"`:           false,
+		`KUBELET_KUBEADM_ARGS="--a=\"b"`:                                                               false,
+		`KUBELET_KUBEADM_ARGS="--image_credential_provider_bin_dir=/usr/lib/providers"`:                true,
 		`KUBELET_KUBEADM_ARGS="--image-credential-provider-bin-dir"`:                                   false,
 	} {
 		if err := CheckFlags([]byte(text)); (err == nil) != fine {

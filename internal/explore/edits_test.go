@@ -67,7 +67,7 @@ func fakes() []edit {
 		insteadOf(volume, "\tdevice, err := cryptsetup.InitDataDevice(w.header(), path)\n", "return seam.World.Activate(keys.LUKS.Expose())"),
 		insteadOf(volume, "\tcontrol, err := devmapper.Open()\n", "return statedisk.Geometry{ProvidedSectors: 1 << 18, JournalSectors: 1 << 10, InterleaveSectors: 1 << 15, TagSize: 32, BlockSize: 4096}, nil"),
 		insteadOf(format, "\tdevice, err := cryptsetup.InitDataDevice(w.header(), path)\n", "return seam.World.Format(w.header(), uuid.String(), keys.LUKS.Expose())"),
-		insteadOf(format, "\tsize, err := zeroRead(\"/dev/mapper/\" + Name)\n", "return w.mounted(func(root *os.Root) error { return makeTree(root, disk, keys.Manifest) })"),
+		insteadOf(format, "\tsize, err := zeroRead(\"/dev/mapper/\" + Name)\n", "return w.mounted(func(root *os.Root) error { return makeTree(root, disk, epoch, keys.Manifest) })"),
 		insteadOf(tree, "\tconst flags = unix.MS_NOSUID", "return seam.World.Mounted(do)"),
 		{device, "\tif _, err := f.WriteAt(b, offset); err != nil {\n\t\treturn err\n\t}\n\treturn f.Sync()", "\treturn seam.World.Write(f, b, offset)"},
 	}

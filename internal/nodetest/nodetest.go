@@ -429,6 +429,9 @@ func (n *Node) open(stream stream) error {
 	defer n.mutex.Unlock()
 	n.ticket = &ticket
 	read, epoch := n.Epoch, ticket.Disk.Epoch
+	if n.Disk.State != hullmark.DiskReady && ticket.Disk.FormatAllowed { // A disk that is formatted begins with the least number of the window.
+		read = epoch.Committed
+	}
 	if !epoch.Unchecked {
 		if read < epoch.Committed || read >= epoch.Issued {
 			return fmt.Errorf("rollback: the disk's epoch is %d, the ticket's window [%d, %d)", read, epoch.Committed, epoch.Issued)

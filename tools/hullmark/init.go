@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -278,6 +279,9 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 		}
 		var member hullmark.EtcdState
 		if opened.Joined {
+			if err := r.checkAlone(c, claims.Node); err != nil {
+				return err
+			}
 			if err := c.CheckMember(claims.Node, opened.Etcd); err != nil {
 				return err
 			}
@@ -316,6 +320,19 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 		return nil, err
 	}
 	return proceed, joinservice.AddPool(proceed, policy, admission.Member)
+}
+
+// checkAlone refuses to bring a node back that was Ready before, and is not the only control plane: the others know how recent
+// its disk has to be, of which the cluster file knows what the last init or recover saw.
+func (r *initRun) checkAlone(c *cluster.Cluster, node hullmark.NodeID) error {
+	other := func(m measurements.Member) bool { return m.Role == hullmark.ControlPlane && m.EKID != node }
+	if c.Initialised == nil || !slices.ContainsFunc(r.authorizer.Policy.Members, other) {
+		return nil
+	}
+	return &hullmark.Condition{
+		Code: "other-control-planes", Step: "EPOCH", Title: "the cluster has other control planes, which know how recent this one's disk has to be, and the cluster file may not",
+		Next: "let it come back by a join service; if all control planes are down, bring the one with the newest disk back (hullmark recover)",
+	}
 }
 
 // finish sees the node through to Ready, and then records that it was.

@@ -357,3 +357,22 @@ func TestReadPassphraseFile(t *testing.T) {
 		}
 	}
 }
+
+// Where there are other control planes, they know how recent a disk has to be: init brings back a single one alone.
+func TestInitOfOneOfSeveral(t *testing.T) {
+	s := newSite(t)
+	code, output := s.init(t)
+	wantExit(t, code, 0, output)
+	first := s.node.Ticket()
+	s.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: first.Disk.UUID, Generation: first.Disk.Generation, Owner: first.Disk.Owner}
+	code, output = s.init(t)
+	wantExit(t, code, 0, output)
+	code, output = hullmarkCLI(t, "policy", "add", "member", "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"),
+		"--ek", strings.Repeat("ab", 32), "--name", "control-plane-2", "--role", "control-plane")
+	wantExit(t, code, 0, output)
+	code, output = s.init(t)
+	wantExit(t, code, exitDenied, output, "other-control-planes", "hullmark recover")
+	if s.node.Proceed() != nil && len(s.node.Proceed().GetFiles()) > 0 && s.node.Denied() == nil {
+		t.Error("the node was let go on")
+	}
+}

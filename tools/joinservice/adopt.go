@@ -104,7 +104,7 @@ func (a *app) firstNode() (joinservice.Machine, bool) {
 	}
 	return joinservice.Machine{
 		Node: record.Node, Name: member.Name, Role: member.Role, Trust: attest.TPM, Root: record.Root, State: joinservice.MachineJoining,
-		Record:    joinservice.Record{Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial},
+		Record:    joinservice.Record{Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial, Floor: record.Floor},
 		Addresses: ownAddresses(member.Name),
 	}, true
 }

@@ -55,7 +55,7 @@ func (w Workspace) format(path string, found hullmark.DiskClaim, g hullmark.Disk
 	if err := errors.Join(err, disk.Close()); err != nil {
 		return err
 	}
-	geometry, err := w.fill(path, id, keys)
+	geometry, err := w.fill(path, id, g.Epoch.Committed, keys)
 	if err != nil {
 		return fmt.Errorf("format state disk: %w", errors.Join(err, closeVolume()))
 	}
@@ -101,7 +101,7 @@ func checkBegun(disk *os.File, size int64, keys statedisk.Keys) (bool, error) {
 
 // fill writes everything behind luks2.DataOffset: dm-integrity's layout and
 // the file system. The LUKS header goes to the workspace only.
-func (w Workspace) fill(path string, id statedisk.Identity, keys statedisk.Keys) (statedisk.Geometry, error) {
+func (w Workspace) fill(path string, id statedisk.Identity, epoch uint64, keys statedisk.Keys) (statedisk.Geometry, error) {
 	if err := w.newHeader(); err != nil {
 		return statedisk.Geometry{}, err
 	}
@@ -116,7 +116,7 @@ func (w Workspace) fill(path string, id statedisk.Identity, keys statedisk.Keys)
 	if err != nil {
 		return statedisk.Geometry{}, err
 	}
-	if err := w.makeFilesystem(id.UUID, keys); err != nil {
+	if err := w.makeFilesystem(id.UUID, epoch, keys); err != nil {
 		return statedisk.Geometry{}, err
 	}
 	return geometry, closeVolume()
@@ -140,7 +140,7 @@ func (w Workspace) luksFormat(path string, uuid hullmark.UUID, keys statedisk.Ke
 	return device.KeyslotAddByVolumeKey(0, "", string(keys.LUKS.Expose()))
 }
 
-func (w Workspace) makeFilesystem(disk hullmark.UUID, keys statedisk.Keys) error {
+func (w Workspace) makeFilesystem(disk hullmark.UUID, epoch uint64, keys statedisk.Keys) error {
 	size, err := zeroRead("/dev/mapper/" + Name)
 	if err != nil {
 		return err
@@ -149,7 +149,7 @@ func (w Workspace) makeFilesystem(disk hullmark.UUID, keys statedisk.Keys) error
 	if err != nil {
 		return fmt.Errorf("%s: %w: %.300s", mkfs[0], err, out)
 	}
-	return w.mounted(func(root *os.Root) error { return makeTree(root, disk, keys.Manifest) })
+	return w.mounted(func(root *os.Root) error { return makeTree(root, disk, epoch, keys.Manifest) })
 }
 
 // zeroRead writes what is read before it is written, in whole blocks, and returns the device's size in bytes.

@@ -71,7 +71,7 @@ func newTree(t *testing.T, g hullmark.DiskGrant, key hullmark.Secret) *os.Root {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = root.Close() })
-	if err := makeTree(root, g.UUID, key); err != nil {
+	if err := makeTree(root, g.UUID, 0, key); err != nil {
 		t.Fatal(err)
 	}
 	return root

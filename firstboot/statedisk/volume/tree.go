@@ -53,8 +53,9 @@ func within(dir string, do func(*os.Root) error) error {
 	return errors.Join(do(root), root.Close())
 }
 
-// makeTree fills a new file system: a disk has a manifest from its formatting on.
-func makeTree(root *os.Root, disk hullmark.UUID, key hullmark.Secret) error {
+// makeTree fills a new file system: a disk has a manifest from its formatting on. Its counter begins with the least number of
+// the ticket's window, which is above what earlier disks of the machine can hold.
+func makeTree(root *os.Root, disk hullmark.UUID, epoch uint64, key hullmark.Secret) error {
 	for _, d := range directories {
 		if err := root.Mkdir(d.name, d.mode); err != nil {
 			return err
@@ -63,7 +64,7 @@ func makeTree(root *os.Root, disk hullmark.UUID, key hullmark.Secret) error {
 			return err
 		}
 	}
-	_, err := statedisk.WriteManifest(root, key, statedisk.Manifest{Disk: disk})
+	_, err := statedisk.WriteManifest(root, key, statedisk.Manifest{Disk: disk, Epoch: epoch})
 	return err
 }
 
