@@ -78,7 +78,7 @@ func checks() []check {
 		}},
 		{"keys come with a policy of the measured root", "keys", unsigned, []edit{{policy, "\tif !slices.Contains(roots, pinned) {\n", "\tif _ = slices.Contains(roots, pinned); false {\n"}}},
 		{"no keys replace those of a later signed policy", "newest", "older keys are in the place of newer ones", []edit{{finish, "if brought.Version >= newest.Version && !same {", "if !same {"}}},
-		{"a member of etcd that forgot is replaced", "members", forgets, []edit{{member, "if why := x.noted.Missing(x.opened.Etcd); why != \"\" {", "if why := x.noted.Missing(x.opened.Etcd); why == \"-\" {"}, {issued, "c != nil && m.Role == hullmark.ControlPlane {", "c != nil && false {"}}},
+		{"a member of etcd that forgot is replaced", "members", forgets, []edit{{member, "if why := x.noted.Missing(x.opened.Etcd); why != \"\" {", "if why := x.noted.Missing(x.opened.Etcd); why == \"-\" {"}, {issued, "c != nil && m.Role == hullmark.ControlPlane {", "c != nil && false {"}, {issued, "a.claim.GetEtcd() == nil &&", "a.claim.GetEtcd() == nil && false &&"}}},
 		{"a Ready node's number comes with what its member of etcd has stored", "members", forgets, []edit{{issued, "\t\t\tm.Etcd.Note(a.claim.GetEtcd().HullmarkEtcdState())\n", ""}}},
 	}
 }
