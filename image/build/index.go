@@ -102,13 +102,11 @@ func (in index) fresh(earlier []lock.Suite, now time.Time) error {
 
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// readIndex reads the dates of an index (Debian repository format). Only what lies under the signature counts: not the lines before the first empty one, which
-// describe the signature, nor those behind it.
+// readIndex reads the dates of an index (Debian repository format). Only what lies under the signature counts.
 func readIndex(file []byte) (in index, err error) {
-	_, signed, _ := bytes.Cut(file, []byte("\n\n"))
-	signed, _, found := bytes.Cut(signed, []byte("\n-----BEGIN PGP SIGNATURE-----"))
-	if !found || !bytes.HasPrefix(file, []byte("-----BEGIN PGP SIGNED MESSAGE-----\n")) {
-		return in, errors.New("it is no signed message")
+	signed, err := signedText(file)
+	if err != nil {
+		return in, err
 	}
 	sum := sha256.Sum256(file)
 	in.InRelease = hex.EncodeToString(sum[:])
@@ -139,4 +137,31 @@ func dateIn(signed []byte, field string) (at time.Time, err error) {
 		}
 	}
 	return at, nil
+}
+
+// signedText returns what a file signs in clear (RFC 9580 §7), which has to have the one form that archives write: lines that name hashes, one empty line, the text, and
+// the signature. Others take a line of white space for an empty one, too, and what looks like a signature in the text for its end: whoever reads the same file in two
+// ways believes a date that nobody signed.
+func signedText(file []byte) ([]byte, error) {
+	rest, found := bytes.CutPrefix(file, []byte("-----BEGIN PGP SIGNED MESSAGE-----\n"))
+	if !found || bytes.ContainsRune(file, '\r') {
+		return nil, errors.New("it is no signed message")
+	}
+	for bytes.HasPrefix(rest, []byte("Hash: ")) {
+		_, rest, _ = bytes.Cut(rest, []byte("\n"))
+	}
+	if rest, found = bytes.CutPrefix(rest, []byte("\n")); !found {
+		return nil, errors.New("its signed message does not begin with hashes and an empty line")
+	}
+	var text []byte
+	for line := range bytes.Lines(rest) {
+		switch {
+		case bytes.Equal(line, []byte("-----BEGIN PGP SIGNATURE-----\n")):
+			return text, nil
+		case line[0] == '-':
+			return nil, errors.New("its signed message has a line that begins with a hyphen, as none of an archive's has")
+		}
+		text = append(text, line...)
+	}
+	return nil, errors.New("its signed message does not end with a signature")
 }

@@ -143,17 +143,58 @@ func TestReadIndexReadsWhatIsSigned(t *testing.T) {
 		later = "Date: Sun, 22 Nov 2026 02:10:46 UTC\n"
 		end   = "-----BEGIN PGP SIGNATURE-----\n\nx\n-----END PGP SIGNATURE-----\n"
 	)
-	for _, file := range []string{begin + "\nOrigin: x\n" + date + end, begin + later + "\n" + date + end, begin + "\n" + date + end + later} {
+	for _, file := range []string{begin + "\nOrigin: x\n" + date + end, begin + "Hash: SHA256\n\n" + date + end, begin + "\n" + date + end + later} {
 		if in, err := readIndex([]byte(file)); err != nil || in.Date != 1795227046 {
 			t.Errorf("%q: %v %v", file, in, err)
 		}
 	}
 	for name, file := range map[string]string{
 		"unsigned": date, "no date": begin + "\nOrigin: x\n" + end, "two": begin + "\n" + date + later + end, "no day": begin + "\nDate: tomorrow\n" + end,
+		"another armour header": begin + later + "\n" + date + end,
+		// apt takes a line of blanks for the end of the armour's headers, and the first text as what is signed.
+		"a date behind the signature": begin + " \n" + date + "-----BEGIN PGP SIGNATURE-----\n \nx\n-----BEGIN PGP SIGNATURE-----\n\n" + later + "-----BEGIN PGP SIGNATURE-----\n\nx\n",
+		"a signature with a blank":    begin + "\n" + date + "-----BEGIN PGP SIGNATURE----- \n" + later + end,
+		"a line that is escaped":      begin + "\n- " + later + date + end, "carriage returns": begin + "\n" + date + "\r\n" + end, "no end": begin + "\n" + date,
 		"before the signed": begin + later + "\nOrigin: x\n" + end, "something in front": later + begin + "\n" + date + end,
 	} {
 		if in, err := readIndex([]byte(file)); err == nil {
 			t.Errorf("%s: %v", name, in)
+		}
+	}
+}
+
+// apt takes a line of blanks for the end of an armour's headers: an old index, correctly signed, and a date behind it that nobody signed. Only the first is believed,
+// or neither.
+func TestDateThatNobodySigned(t *testing.T) {
+	a, now := newArchive(t), time.Now().UTC().Truncate(time.Second)
+	a.publish(t, now.Add(-30*24*time.Hour), now.Add(-23*24*time.Hour))
+	path := filepath.Join(a.dir, "debian/dists", release, "InRelease")
+	honest, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "-----BEGIN PGP SIGNATURE-----\n", "-----END PGP SIGNATURE-----\n"
+	text, armour, _ := strings.Cut(string(honest), begin)
+	text = strings.Replace(text, "\n\n", "\n \n", 1)
+	date := "\nDate: " + now.Format(time.RFC1123) + "\n"
+	for name, forged := range map[string]string{
+		"in a second signature": text + begin + " " + armour + begin + date + end + begin + end,
+		"in a broken one":       text + begin + " " + armour + begin + " " + armour + begin + date + end + begin + end,
+	} {
+		if err := os.WriteFile(path, []byte(forged), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		fetched, err := newApt(t.TempDir(), []aptSource{{archive: mainArchive, url: a.url, suites: []string{release}, keyring: a.keyring}}, "")
+		if err == nil {
+			err = fetched.update(t.Context())
+		}
+		if err != nil {
+			t.Logf("%s: apt refuses it, too: %v", name, err)
+			continue
+		}
+		locked := []lock.Suite{{Archive: mainArchive, Name: release, Date: now.Add(-24 * time.Hour).Unix()}}
+		if suites, _, err := (Options{}).suites(fetched, locked, now); err == nil {
+			t.Errorf("%s: the lock says %v", name, suites)
 		}
 	}
 }

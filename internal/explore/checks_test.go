@@ -61,7 +61,7 @@ func checks() []check {
 		{"a Ready node's number is recorded before it is sent", "advance", standsStill, []edit{{issued, "\t\tm.Record.Issued++\n", ""}, {issued, "issued = m.Record.Issued\n", "issued = m.Record.Issued + 1\n"}}},
 		{"a Ready node's confirmation raises what is committed", "splices", oldCopy, []edit{{issued, "m.Record, err = m.Record.Commit(a.disk, issued)", ""}}},
 		{"the manifest of an open disk is the one that the node wrote last, and its number is not below the committed one", "splices", "a node goes on from a manifest that it did not write", []edit{
-			{kept, "code != k.keys.last && code != k.keys.next", "code == (statedisk.MAC{})"}, {issued, "if epoch < m.Record.Committed {", "if false {"},
+			{kept, "code != k.keys.last && code != k.keys.next", "code == (statedisk.MAC{})"}, {issued, "if least := m.Record.Least(); epoch < least {", "if least := m.Record.Least(); false && epoch < least {"},
 		}},
 		{"the next manifest is noted before it is written", "asks", standsStill, []edit{{kept, "\t\tk.keys.next = statedisk.MAC(encoded[len(encoded)-sha256.Size:])\n\t\tif err := k.storeKeysLocked(); err != nil {\n\t\t\treturn err\n\t\t}\n", "\t\tk.keys.next = statedisk.MAC(encoded[len(encoded)-sha256.Size:])\n"}}},
 		{"the manifest is replaced whole", "advance", neverEnds, []edit{{
@@ -78,7 +78,7 @@ func checks() []check {
 		}},
 		{"keys come with a policy of the measured root", "keys", unsigned, []edit{{policy, "\tif !slices.Contains(roots, pinned) {\n", "\tif _ = slices.Contains(roots, pinned); false {\n"}}},
 		{"no keys replace those of a later signed policy", "newest", "older keys are in the place of newer ones", []edit{{finish, "if brought.Version >= newest.Version && !same {", "if !same {"}}},
-		{"a member of etcd that forgot is replaced", "members", forgets, []edit{{member, "if why := o.noted.Missing(o.disk.Etcd); why != \"\" {", "if why := o.noted.Missing(o.disk.Etcd); why == \"-\" {"}, {issued, "c != nil && m.Role == hullmark.ControlPlane {", "c != nil && false {"}}},
+		{"a member of etcd that forgot is replaced", "members", forgets, []edit{{member, "if why := o.noted.Missing(o.disk.Etcd); why != \"\" {", "if why := o.noted.Missing(o.disk.Etcd); why == \"-\" {"}, {issued, "c != nil && m.Role == hullmark.ControlPlane {", "c != nil && false {"}, {issued, "a.claim.GetEtcd() == nil &&", "a.claim.GetEtcd() == nil && false &&"}}},
 		{"a Ready node's number comes with what its member of etcd has stored", "members", forgets, []edit{{issued, "\t\t\tm.Etcd.Note(a.claim.GetEtcd().HullmarkEtcdState())\n", ""}}},
 	}
 }
