@@ -3,14 +3,16 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
-	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // initOptions are the flags of `hullmark init`.
@@ -39,7 +41,15 @@ and its kubeadm documents. Run the same command again after an interruption, or 
 Exit codes: 0 Ready (or verified, with --dry-run), 1 failed, 2 usage, 3 the node booted something else, 4 denied, 5 not reached.`,
 		Example: "  hullmark init --cluster prod.cluster --node 192.0.2.7 --measurements node.json --ek $(cat ek.id) --kubeconfig admin.conf",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runRelease(cmd, o.output, o.prepare) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput("init", o.output); err != nil {
+				return err
+			}
+			if err := o.run(cmd); err != nil {
+				return fmt.Errorf("init: %w", tell(err))
+			}
+			return nil
+		},
 	}
 	o.addFlags(cmd)
 	return cmd
@@ -60,66 +70,121 @@ func (o *initOptions) addFlags(cmd *cobra.Command) {
 	require(cmd, "measurements", "ek")
 }
 
-// prepare reads every file, and makes the policy that this init admits by.
-func (o *initOptions) prepare(out, notes io.Writer) (*initRun, error) {
-	run := &initRun{options: *o, release: newRelease(hullmark.Init, &o.releaseOptions, out, notes)}
-	for _, step := range []func() error{run.checkFlags, run.readAnchor, run.readDocument, run.chooseEndpoint, run.checkKubeconfig, run.options.documents.check, run.openCluster, run.keepSettings, run.makeDesk, run.readBackup} {
-		if err := step(); err != nil {
-			return nil, err
+func (o *initOptions) run(cmd *cobra.Command) (err error) {
+	begin := operate.InitOptions{Name: o.name, DryRun: o.dryRun, NewDisk: o.newDisk, ReplaceFirst: o.replaceFirst}
+	if begin.Target, err = o.target(cmd.OutOrStdout(), cmd.ErrOrStderr()); err != nil {
+		return err
+	}
+	if begin.Document, err = readDocument(o.measurements); err != nil {
+		return err
+	}
+	if begin.Endpoint, err = o.apiServer(); err != nil {
+		return err
+	}
+	if begin.Documents, err = o.documents.read(); err != nil {
+		return err
+	}
+	if o.kubeconfig != "" {
+		if err := checkNewKubeconfig(o.kubeconfig); err != nil {
+			return err
 		}
+		begin.Kubeconfig = func(text []byte) error { return writeKubeconfig(o.kubeconfig, text) }
 	}
-	return run, nil
-}
-
-func (r *initRun) checkFlags() error {
-	if !hullmark.ValidNodeName(r.options.name) {
-		return withCode(exitUsage, fmt.Errorf("--name %q: want a DNS label: at most 63 lower-case letters, digits and hyphens", r.options.name))
+	if o.etcdBackup != "" {
+		if begin.Backup, err = os.Open(o.etcdBackup); err != nil {
+			return fmt.Errorf("--etcd-backup %s: %w", o.etcdBackup, err)
+		}
+		defer begin.Backup.Close()
 	}
-	if d := r.options.documents; d.network == "none" && len(d.manifests) == 0 && r.options.etcdBackup == "" {
-		return withCode(exitUsage, errors.New("--network none: a node without a pod network never becomes Ready; name its manifests (--manifest)"))
-	}
-	return r.options.operatorOptions.check()
-}
-
-func (r *initRun) readAnchor() error {
-	if err := r.setEK(r.options.ek); err != nil {
+	if err := begin.Check(); err != nil {
 		return err
 	}
-	return r.readAuthorities(r.options.ekCA)
-}
-
-func (r *initRun) readDocument() (err error) {
-	r.document, err = readDocument(r.options.measurements)
-	return err
-}
-
-// checkKubeconfig makes sure that the file can and may be written, before the node that it is for has a disk.
-func (r *initRun) checkKubeconfig() error {
-	if r.options.kubeconfig == "" {
-		return nil
-	}
-	if err := checkKubeconfig(r.options.kubeconfig); err != nil {
+	file, err := o.open(cmd.ErrOrStderr())
+	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(r.options.kubeconfig), ".hullmark-")
+	return operate.Init(cmd.Context(), file, begin)
+}
+
+// apiServer is where the kubeconfig points.
+func (o *initOptions) apiServer() (string, error) {
+	endpoint := o.endpoint
+	if endpoint == "" {
+		host, _, err := net.SplitHostPort(o.address())
+		if err != nil {
+			return "", withCode(exitUsage, fmt.Errorf("--node: %w", err))
+		}
+		endpoint = net.JoinHostPort(host, "6443")
+	}
+	if err := checkHostPort(endpoint); err != nil {
+		return "", withCode(exitUsage, fmt.Errorf("--endpoint: %w", err))
+	}
+	return endpoint, nil
+}
+
+// checkNewKubeconfig makes sure that the file can and may be written, before the node that it is for has a disk.
+func checkNewKubeconfig(path string) error {
+	if err := checkKubeconfig(path); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".hullmark-")
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// chooseEndpoint decides where the kubeconfig points.
-func (r *initRun) chooseEndpoint() error {
-	r.endpoint = r.options.endpoint
-	if r.endpoint == "" {
-		host, _, err := net.SplitHostPort(r.options.address())
-		if err != nil {
-			return withCode(exitUsage, fmt.Errorf("--node: %w", err))
+// documentOptions are the flags that decide what kubeadm reads.
+type documentOptions struct {
+	kubeadm                  string
+	advertise, controlPlane  string
+	podSubnet, serviceSubnet string
+	profile, network         string
+	manifests                []string
+	workloads                bool
+}
+
+func (d *documentOptions) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&d.kubeadm, "kubeadm", "", "kubeadm documents `FILE` in place of the generated ones")
+	f.StringVar(&d.advertise, "advertise-address", "", "the API server's `ADDRESS` as other nodes reach it (default: the node's own)")
+	f.StringVar(&d.controlPlane, "control-plane", "", "the control plane's stable `HOST:PORT` (default: the first node's address)")
+	f.StringVar(&d.podSubnet, "pod-subnet", "10.244.0.0/16", "`NETWORK` of the pods")
+	f.StringVar(&d.serviceSubnet, "service-subnet", "10.96.0.0/12", "`NETWORK` of the services")
+	f.StringVar(&d.profile, "profile", "", "slow: `PROFILE` for machines without hardware acceleration, for tests")
+	f.StringVar(&d.network, "network", "flannel", "flannel, with kube-proxy, or none: bring your own `NETWORK` as a manifest")
+	f.StringArrayVar(&d.manifests, "manifest", nil, "YAML `FILE` to apply after init; repeat for more")
+	f.BoolVar(&d.workloads, "workloads", false, "let ordinary pods run on this node")
+}
+
+// read reads what the flags name.
+func (d *documentOptions) read() (documents operate.Documents, err error) {
+	documents = operate.Documents{ControlPlane: d.controlPlane, Profile: kubeadm.Profile(d.profile), Flannel: d.network == "flannel", Workloads: d.workloads}
+	if documents.PodSubnet, err = netip.ParsePrefix(d.podSubnet); err != nil {
+		return documents, withCode(exitUsage, fmt.Errorf("--pod-subnet: %w", err))
+	}
+	if documents.ServiceSubnet, err = netip.ParsePrefix(d.serviceSubnet); err != nil {
+		return documents, withCode(exitUsage, fmt.Errorf("--service-subnet: %w", err))
+	}
+	if !slices.Contains([]string{"flannel", "none"}, d.network) {
+		return documents, withCode(exitUsage, fmt.Errorf("--network %q: want flannel or none", d.network))
+	}
+	if d.advertise != "" {
+		if documents.Advertise, err = netip.ParseAddr(d.advertise); err != nil {
+			return documents, withCode(exitUsage, fmt.Errorf("--advertise-address: %w", err))
 		}
-		r.endpoint = net.JoinHostPort(host, "6443")
 	}
-	if err := checkHostPort(r.endpoint); err != nil {
-		return withCode(exitUsage, fmt.Errorf("--endpoint: %w", err))
+	if d.kubeadm != "" {
+		if documents.Kubeadm, err = os.ReadFile(d.kubeadm); err != nil {
+			return documents, err
+		}
 	}
-	return nil
+	for _, file := range d.manifests {
+		manifest, err := os.ReadFile(file)
+		if err != nil {
+			return documents, err
+		}
+		documents.Manifests = append(documents.Manifests, manifest)
+	}
+	return documents, nil
 }

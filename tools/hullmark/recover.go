@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster/operate"
 )
 
 // recoverOptions are the flags of `hullmark recover`.
@@ -36,7 +37,15 @@ After hullmark cluster rotate it brings the first of them its new keys, while th
 Exit codes: 0 Ready, 1 failed, 2 usage, 3 the node booted something else, 4 denied, 5 not reached.`,
 		Example: "  hullmark recover --cluster prod.cluster --node 192.0.2.7",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runRelease(cmd, o.output, o.prepare) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput("recover", o.output); err != nil {
+				return err
+			}
+			if err := o.run(cmd); err != nil {
+				return fmt.Errorf("recover: %w", tell(err))
+			}
+			return nil
+		},
 	}
 	o.addFlags(cmd)
 	f := cmd.Flags()
@@ -46,33 +55,26 @@ Exit codes: 0 Ready, 1 failed, 2 usage, 3 the node booted something else, 4 deni
 	return cmd
 }
 
-// prepare reads every file, and decides which machine by which documents is to be brought back.
-func (o *recoverOptions) prepare(out, notes io.Writer) (*recoverRun, error) {
-	run := &recoverRun{options: *o, release: newRelease(hullmark.Recover, &o.releaseOptions, out, notes)}
-	for _, step := range []func() error{o.check, run.readDocuments, run.openCluster, run.chooseMachine, run.makeDesk} {
-		if err := step(); err != nil {
-			return nil, err
+func (o *recoverOptions) run(cmd *cobra.Command) (err error) {
+	notes := cmd.ErrOrStderr()
+	recovery := operate.RecoverOptions{AcceptRollback: o.acceptRollback}
+	if !o.yes {
+		if !term.IsTerminal(int(os.Stdin.Fd())) {
+			return withCode(exitUsage, errors.New("no terminal to ask on whether the disk is the newest; decide beforehand (--yes)"))
 		}
+		recovery.Confirm = func() error { return ask(os.Stdin, notes, "Go on with this disk?") }
 	}
-	return run, nil
-}
-
-func (o *recoverOptions) check() error {
-	if !o.yes && !term.IsTerminal(int(os.Stdin.Fd())) {
-		return withCode(exitUsage, errors.New("no terminal to ask on whether the disk is the newest; decide beforehand (--yes)"))
+	if recovery.Target, err = o.target(cmd.OutOrStdout(), notes); err != nil {
+		return err
 	}
-	return o.operatorOptions.check()
-}
-
-func (r *recoverRun) readDocuments() error {
-	for _, file := range r.options.measurements {
-		document, err := readDocument(file)
-		if err != nil {
-			return err
-		}
-		r.given = append(r.given, document)
+	if recovery.Documents, err = readDocuments(o.measurements); err != nil {
+		return err
 	}
-	return nil
+	file, err := o.open(notes)
+	if err != nil {
+		return err
+	}
+	return operate.Recover(cmd.Context(), file, recovery)
 }
 
 // ask wants the operator's yes; anything else is a condition that the node is told.

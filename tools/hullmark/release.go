@@ -1,16 +1,24 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/verifier"
+	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// The results of comparing one register.
+const (
+	equal   = "equal"
+	differs = "differs"
 )
 
 // releaseOptions are the flags of the verbs that give a node its disk key.
@@ -28,49 +36,56 @@ func (o *releaseOptions) addFlags(cmd *cobra.Command) {
 	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the table: text or json")
 }
 
-// runRelease is what such a verb does: prepare reads everything before the node is dialled.
-func runRelease[R interface{ do(context.Context) error }](cmd *cobra.Command, output string, prepare func(out, notes io.Writer) (R, error)) error {
-	if err := checkOutput(cmd.Name(), output); err != nil {
-		return err
+// target is the node, whose evidence is shown as a table.
+func (o *releaseOptions) target(out, notes io.Writer) (t operate.Target, err error) {
+	if err := o.check(); err != nil {
+		return t, err
 	}
-	run, err := prepare(cmd.OutOrStdout(), cmd.ErrOrStderr())
+	t.Node, t.Report = o.at(notes), func(r operate.Report) error { return writeReport(out, o.output, r) }
+	if o.ek != "" {
+		node, err := hullmark.ParseNodeID(o.ek)
+		if err != nil {
+			return t, withCode(exitUsage, fmt.Errorf("--ek: %w", err))
+		}
+		t.Anchor.Node = &node
+	}
+	if o.ekCA == "" {
+		return t, nil
+	}
+	text, err := os.ReadFile(o.ekCA)
 	if err != nil {
-		return fmt.Errorf("%s: %w", cmd.Name(), err)
+		return t, err
 	}
-	if err := run.do(cmd.Context()); err != nil {
-		return fmt.Errorf("%s: %w", cmd.Name(), tell(err))
-	}
-	return nil
+	t.Anchor.Authorities, err = verifier.ParseAuthorities(text)
+	return t, err
 }
 
-func newRelease(kind hullmark.TicketKind, o *releaseOptions, out, notes io.Writer) release {
-	return release{operator: &o.operatorOptions, kind: kind, output: o.output, out: out, notes: notes}
+// readDocuments reads the measurement documents that a node may match.
+func readDocuments(files []string) (documents []measurements.Document, err error) {
+	for _, file := range files {
+		document, err := readDocument(file)
+		if err != nil {
+			return nil, err
+		}
+		documents = append(documents, document)
+	}
+	return documents, nil
 }
 
-func (r *release) openCluster() (err error) {
-	r.file, err = r.operator.open(r.notes)
-	return err
-}
-
-// readAuthorities reads the CAs that have to vouch for the EK, if any are named.
-func (r *release) readAuthorities(file string) error {
-	if file == "" {
-		return nil
+// writeReport prints the table of registers.
+func writeReport(out io.Writer, format string, r operate.Report) error {
+	if format == "json" {
+		return writeJSON(out, r)
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "register\tpredicted\tmeasured\t\n")
+	for _, row := range r.Registers {
+		fmt.Fprintf(t, "PCR %d\t%s\t%s\t%s\n", row.Register, row.Predicted, row.Measured, row.Result)
 	}
-	r.anchor.Authorities, err = verifier.ParseAuthorities(text)
-	return err
-}
-
-// setEK names the machine that has to answer.
-func (r *release) setEK(text string) error {
-	node, err := hullmark.ParseNodeID(text)
-	if err != nil {
-		return withCode(exitUsage, fmt.Errorf("--ek: %w", err))
+	certified := ""
+	if r.Certified {
+		certified = " (its EK is certified)"
 	}
-	r.anchor.Node = &node
-	return nil
+	fmt.Fprintf(t, "\nnode\t%s%s\ntrust\t%s: %s\n", r.Node, certified, r.Trust, r.Promise)
+	return t.Flush()
 }

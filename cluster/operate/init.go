@@ -1,10 +1,11 @@
-package main
+package operate
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"reflect"
 	"time"
 
@@ -16,14 +17,64 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
-// initRun is one run of `hullmark init`.
+// InitOptions say which machine becomes a cluster's first node, and what the cluster is to be like.
+type InitOptions struct {
+	// Target is the machine. Its endorsement key has to be named.
+	Target
+	// Document is what it has to have booted.
+	Document measurements.Document
+	// Name is the node's.
+	Name string
+	// Endpoint is the HOST:PORT at which the operator reaches its API server, whose certificate names that host, too.
+	Endpoint string
+	// Documents say what kubeadm reads.
+	Documents Documents
+	// Kubeconfig, unless it is nil, is given an administrator's for Endpoint, before the node is Ready.
+	Kubeconfig func(text []byte) error
+	// DryRun ends after the report; the node gets nothing.
+	DryRun bool
+	// NewDisk lets the node format another disk than the recorded one, whose data is given up.
+	NewDisk bool
+	// ReplaceFirst lets another machine be the first node; the recorded one's data is given up.
+	ReplaceFirst bool
+	// Backup is one of BackUp, with which a lost cluster begins anew; nil begins an empty one.
+	Backup *os.File
+}
+
+// Check refuses what cannot be right in any cluster, so that nobody is asked for a passphrase in vain. The error is ErrUsage.
+func (o *InitOptions) Check() error {
+	if o.Anchor.Node == nil {
+		return as(ErrUsage, errors.New("--ek: want the endorsement key's ID"))
+	}
+	if !hullmark.ValidNodeName(o.Name) {
+		return as(ErrUsage, fmt.Errorf("--name %q: want a DNS label: at most 63 lower-case letters, digits and hyphens", o.Name))
+	}
+	if d := o.Documents; !d.Flannel && len(d.Manifests) == 0 && o.Backup == nil {
+		return as(ErrUsage, errors.New("--network none: a node without a pod network never becomes Ready; name its manifests (--manifest)"))
+	}
+	return o.Documents.check()
+}
+
+// initRun is one run of Init.
 type initRun struct {
-	release
-	options  initOptions
-	document measurements.Document
-	endpoint string
+	exchange
+	options InitOptions
 	// restoration is what etcd begins with; nil means empty.
 	restoration *restoration
+}
+
+// Init verifies a cluster's first node, gives it its disk key, the cluster's keys and its kubeadm documents, and sees it Ready. After an
+// interruption, or when the node was powered off, the same call goes on. All that can be checked before the node is dialled is. The error
+// is ErrUsage, ErrUnreachable, ErrMismatch if the node booted something else, ErrDenied, or holds the *hullmark.Condition of a refusal, or
+// of what failed on the node (joinservice.NodeError).
+func Init(ctx context.Context, file *cluster.File, o InitOptions) error {
+	run := &initRun{options: o, exchange: exchange{Target: o.Target, kind: hullmark.Init, file: file}}
+	for _, step := range []func() error{run.options.Check, run.keepSettings, run.makeDesk, run.readBackup} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return run.do(ctx)
 }
 
 // makeDesk makes the desk with the last policy, to which this init's document and machine are added.
@@ -34,14 +85,14 @@ func (r *initRun) makeDesk() error {
 		return err
 	}
 	previous := last
-	if r.options.replaceFirst && c.First != nil {
+	if r.options.ReplaceFirst && c.First != nil {
 		// The machine that is given up must not stay a member.
-		if given := c.First.Node; given != *r.anchor.Node {
+		if given := c.First.Node; given != *r.Anchor.Node {
 			previous = previous.Without(given)
 		}
 	}
-	member := measurements.Member{EKID: *r.anchor.Node, Role: hullmark.ControlPlane, Name: r.options.name}
-	policy, err := joinservice.FirstPolicy(previous, r.document, member)
+	member := measurements.Member{EKID: *r.Anchor.Node, Role: hullmark.ControlPlane, Name: r.options.Name}
+	policy, err := joinservice.FirstPolicy(previous, r.options.Document, member)
 	if err != nil {
 		return err
 	}
@@ -50,12 +101,12 @@ func (r *initRun) makeDesk() error {
 	}
 	// What the file cannot keep is refused before the node is dialled.
 	trial := *c
-	if err := trial.SetPolicy(policy, r.document); err != nil {
+	if err := trial.SetPolicy(policy, r.options.Document); err != nil {
 		return err
 	}
 	r.desk = joinservice.Desk{
-		Root: c.ID(), Policy: policy, Documents: []measurements.Document{r.document}, Keys: c.Keys,
-		Waiver: joinservice.Waiver{NewDisk: r.options.newDisk},
+		Root: c.ID(), Policy: policy, Documents: []measurements.Document{r.options.Document}, Keys: c.Keys,
+		Waiver: joinservice.Waiver{NewDisk: r.options.NewDisk},
 	}
 	return nil
 }
@@ -69,7 +120,7 @@ func (r *initRun) do(ctx context.Context) error {
 		return err
 	}
 	defer connection.Close()
-	if r.options.dryRun {
+	if r.options.DryRun {
 		return r.endDry(conversation, claims)
 	}
 	return r.admitted(conversation, claims)
@@ -81,7 +132,7 @@ func (r *initRun) endDry(conversation *joinservice.Conversation, claims attest.C
 		Code: "dry-run", Step: "ATTEST", Title: "the operator only wanted to see the evidence", Next: "wait for the operator", Retry: true,
 	})
 	if verdict := r.desk.Judge(claims.Registers); !verdict.Accepted() {
-		return withCode(exitMismatch, r.explain(claims))
+		return as(ErrMismatch, r.explain(claims))
 	}
 	return err
 }
@@ -92,7 +143,7 @@ func (r *initRun) admitted(conversation *joinservice.Conversation, claims attest
 	if err != nil {
 		return r.refuse(conversation, claims, err)
 	}
-	fmt.Fprintf(r.notes, "accepted as %s; the node opens its state disk (%s)\n", admission.Member.Name, claims.Disk.State)
+	r.Progress.say("accepted as %s; the node opens its state disk (%s)", admission.Member.Name, claims.Disk.State)
 	opened, err := conversation.Grant(admission.Ticket)
 	if err != nil {
 		return unreachable(err)
@@ -105,10 +156,8 @@ func (r *initRun) admitted(conversation *joinservice.Conversation, claims attest
 		return err
 	}
 	sent := r.sendBackup(conversation)
-	if r.options.kubeconfig != "" {
-		if err := writeKubeconfig(r.file.Cluster, r.endpoint, r.options.kubeconfig); err != nil {
-			return err
-		}
+	if err := r.makeKubeconfig(); err != nil {
+		return err
 	}
 	if err := r.finish(conversation, claims.Node); err != nil {
 		select {
@@ -121,11 +170,23 @@ func (r *initRun) admitted(conversation *joinservice.Conversation, claims attest
 	return <-sent
 }
 
+// makeKubeconfig hands an administrator's over.
+func (r *initRun) makeKubeconfig() error {
+	if r.options.Kubeconfig == nil {
+		return nil
+	}
+	text, err := r.file.Cluster.Kubeconfig(r.options.Endpoint, time.Now())
+	if err != nil {
+		return err
+	}
+	return r.options.Kubeconfig(text)
+}
+
 // admit decides, and stores the decision before anything of it leaves this process.
 func (r *initRun) admit(claims attest.Claims) (joinservice.Admission, error) {
 	var admission joinservice.Admission
 	err := r.file.Update(func(c *cluster.Cluster) error {
-		if r.options.replaceFirst && c.First != nil && c.First.Node != claims.Node {
+		if r.options.ReplaceFirst && c.First != nil && c.First.Node != claims.Node {
 			c.GiveUpFirst()
 		}
 		record, err := c.Record(claims.Node)
@@ -137,7 +198,7 @@ func (r *initRun) admit(claims attest.Claims) (joinservice.Admission, error) {
 		}
 		c.SetRecord(claims.Node, admission.Record)
 		c.KeepRoot(claims.Node, joinservice.NamedRoot(r.desk.Policy, claims))
-		return c.SetPolicy(r.desk.Policy, r.document)
+		return c.SetPolicy(r.desk.Policy, r.options.Document)
 	})
 	return admission, err
 }
@@ -148,14 +209,14 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 	if err != nil {
 		return nil, err
 	}
-	documents, manifests, err := r.options.documents.make(parameters)
+	documents, manifests, err := r.options.Documents.make(parameters)
 	if err != nil {
 		return nil, err
 	}
 	var known cluster.DiskEpoch
 	err = r.file.Update(func(c *cluster.Cluster) error {
 		if c.Settings == nil || !opened.Joined { // A cluster that runs already keeps its own.
-			if c.Settings, err = r.options.documents.settings(parameters, documents); err != nil {
+			if c.Settings, err = r.options.Documents.settings(parameters, documents); err != nil {
 				return err
 			}
 		}
@@ -176,12 +237,12 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(r.notes, "the state disk is open (epoch %d after %d)\n", admission.Ticket.Disk.Epoch.Issued, opened.EpochRead)
+	r.Progress.say("the state disk is open (epoch %d after %d)", admission.Ticket.Disk.Epoch.Issued, opened.EpochRead)
 	if opened.LastBoot != "" {
-		fmt.Fprintf(r.notes, "its last boot was at %s\n", printable(opened.LastBoot))
+		r.Progress.say("its last boot was at %s", opened.LastBoot)
 	}
 	if opened.Joined {
-		fmt.Fprintln(r.notes, windowOf(known, time.Now()))
+		r.Progress.say("%s", known.Window(time.Now()))
 	}
 	files, err := r.file.Cluster.Files()
 	if err != nil {
@@ -214,15 +275,15 @@ func (r *initRun) finish(conversation *joinservice.Conversation, node hullmark.N
 	}); err != nil {
 		return err
 	}
-	fmt.Fprintf(r.notes, "%s is Ready\n", r.options.name)
+	r.Progress.say("%s is Ready", r.options.Name)
 	return nil
 }
 
 // nodeAddress chooses the address that the first API server tells others: the
 // operator's word, a static address of the measured config, or the node's own word.
 func (r *initRun) nodeAddress(config hullmark.NodeConfig, own []netip.Addr) (netip.Addr, error) {
-	if r.options.documents.advertise != "" {
-		return netip.ParseAddr(r.options.documents.advertise)
+	if given := r.options.Documents.Advertise; given.IsValid() {
+		return given, nil
 	}
 	if len(config.Addresses) > 0 {
 		prefix, err := netip.ParsePrefix(config.Addresses[0])

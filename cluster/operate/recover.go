@@ -1,11 +1,10 @@
-package main
+package operate
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -17,31 +16,47 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
-// recoverRun is one run of `hullmark recover`.
+// RecoverOptions say which control plane comes back, and with which disk.
+type RecoverOptions struct {
+	// Target is its machine; the endorsement key need not be named where the policy knows one control plane only.
+	Target
+	// Documents are verified by in place of the cluster file's, if there are any; the policy has to accept each.
+	Documents []measurements.Document
+	// AcceptRollback goes on although the disk is older than the cluster file knows, or another one.
+	AcceptRollback bool
+	// Confirm is asked once Progress was told of the disk that the node shows; an error ends the exchange. Nil agrees.
+	Confirm func() error
+}
+
+// recoverRun is one run of Recover.
 type recoverRun struct {
-	release
-	options recoverOptions
+	exchange
+	options RecoverOptions
 	policy  measurements.Policy
-	given   []measurements.Document // by --measurements
+}
+
+// Recover brings back a control plane when no other is up to do it. It is verified as by Init, by the policy and the documents of the
+// cluster file; its disk has to hold a control plane that was Ready before, and is never formatted. The errors are those of Init.
+func Recover(ctx context.Context, file *cluster.File, o RecoverOptions) error {
+	run := &recoverRun{options: o, exchange: exchange{Target: o.Target, kind: hullmark.Recover, file: file}}
+	for _, step := range []func() error{run.chooseMachine, run.makeDesk} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return run.do(ctx)
 }
 
 // chooseMachine decides which machine has to answer: the one that is named, or the only control plane.
-func (r *recoverRun) chooseMachine() error {
-	if err := r.readAuthorities(r.options.ekCA); err != nil {
+func (r *recoverRun) chooseMachine() (err error) {
+	if r.policy, err = r.file.Cluster.OpenPolicy(); err != nil || r.Anchor.Node != nil {
 		return err
-	}
-	var err error
-	if r.policy, err = r.file.Cluster.OpenPolicy(); err != nil {
-		return err
-	}
-	if r.options.ek != "" {
-		return r.setEK(r.options.ek)
 	}
 	var known []string
 	for _, m := range r.policy.Members {
 		if m.Role == hullmark.ControlPlane {
 			known = append(known, m.Name+" "+m.EKID.String())
-			r.anchor.Node = &m.EKID
+			r.Anchor.Node = &m.EKID
 		}
 	}
 	switch len(known) {
@@ -50,7 +65,7 @@ func (r *recoverRun) chooseMachine() error {
 	case 1:
 		return nil
 	}
-	return withCode(exitUsage, fmt.Errorf("the cluster has several control planes; name the one to bring back (--ek): %s", strings.Join(known, ", ")))
+	return as(ErrUsage, fmt.Errorf("the cluster has several control planes; name the one to bring back (--ek): %s", strings.Join(known, ", ")))
 }
 
 // makeDesk makes the desk with the last policy and its documents.
@@ -62,7 +77,7 @@ func (r *recoverRun) makeDesk() (err error) {
 	if err := r.checkGiven(&trial); err != nil {
 		return err
 	}
-	documents := r.given
+	documents := r.options.Documents
 	if len(documents) == 0 {
 		if documents, err = trial.AcceptedDocuments(); err != nil {
 			return err
@@ -77,20 +92,22 @@ func (r *recoverRun) makeDesk() (err error) {
 
 // checkGiven refuses documents that the policy does not accept.
 func (r *recoverRun) checkGiven(c *cluster.Cluster) error {
-	for i, document := range r.given {
+	for _, document := range r.options.Documents {
 		id, err := document.Digest()
 		if err != nil {
 			return err
 		}
 		if c.Documents[id] == nil {
-			return fmt.Errorf("--measurements %s: the policy does not accept this document (%s)", r.options.measurements[i], id)
+			return fmt.Errorf("--measurements: the policy does not accept this document (%s, %s)", imageName(document), id)
 		}
 	}
 	return nil
 }
 
 // complete adds to a cluster what --measurements brings and its policy accepts already.
-func (r *recoverRun) complete(c *cluster.Cluster) error { return c.SetPolicy(r.policy, r.given...) }
+func (r *recoverRun) complete(c *cluster.Cluster) error {
+	return c.SetPolicy(r.policy, r.options.Documents...)
+}
 
 // do runs the exchange, from the first dial to Ready.
 func (r *recoverRun) do(ctx context.Context) error {
@@ -105,7 +122,7 @@ func (r *recoverRun) do(ctx context.Context) error {
 	if err != nil {
 		return r.refuse(conversation, claims, err)
 	}
-	fmt.Fprintf(r.notes, "accepted as %s; the node opens its state disk\n", admission.Member.Name)
+	r.Progress.say("accepted as %s; the node opens its state disk", admission.Member.Name)
 	opened, err := conversation.Grant(admission.Ticket)
 	if err != nil {
 		return unreachable(err)
@@ -128,7 +145,7 @@ func (r *recoverRun) do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(r.notes, "%s is Ready\n", admission.Member.Name)
+	r.Progress.say("%s is Ready", admission.Member.Name)
 	return nil
 }
 
@@ -144,13 +161,13 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 	found := cluster.DiskEpoch{Disk: claims.Disk.UUID, Epoch: opened.EpochRead, Etcd: opened.Etcd}
 	r.show(claims.Node, found, opened.LastBoot)
 	if err := cmp.Or(r.file.Cluster.CheckEpoch(claims.Node, found), r.file.Cluster.CheckMember(claims.Node, found.Etcd)); err != nil {
-		if !r.options.acceptRollback {
+		if !r.options.AcceptRollback {
 			return nil, err
 		}
-		fmt.Fprintln(r.notes, "going on with it all the same, as you said (--accept-rollback)")
+		r.Progress.say("going on with it all the same, as you said (--accept-rollback)")
 	}
-	if !r.options.yes {
-		if err := ask(os.Stdin, r.notes, "Go on with this disk?"); err != nil {
+	if r.options.Confirm != nil {
+		if err := r.options.Confirm(); err != nil {
 			return nil, err
 		}
 	}
@@ -178,19 +195,19 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 	return proceed, joinservice.AddPool(proceed, r.policy, member)
 }
 
-// show prints what the disk holds beside what the cluster file knows.
+// show says what the disk holds beside what the cluster file knows.
 func (r *recoverRun) show(node hullmark.NodeID, found cluster.DiskEpoch, lastBoot string) {
 	if lastBoot == "" {
 		lastBoot = "unknown"
 	}
-	fmt.Fprintf(r.notes, "state disk    %s at epoch %d, last boot %s (by the node's own clock)\n", found.Disk, found.Epoch, printable(lastBoot))
+	r.Progress.say("state disk    %s at epoch %d, last boot %s (by the node's own clock)", found.Disk, found.Epoch, lastBoot)
 	known, ok := r.file.Cluster.Epochs[node]
 	if !ok {
-		fmt.Fprintln(r.notes, "cluster file  knows nothing of this machine's disk, so it cannot tell an older copy")
+		r.Progress.say("cluster file  knows nothing of this machine's disk, so it cannot tell an older copy")
 		return
 	}
-	fmt.Fprintf(r.notes, "cluster file  %s at epoch %d or later; %s\n", known.Disk, known.Epoch, windowOf(known, time.Now()))
+	r.Progress.say("cluster file  %s at epoch %d or later; %s", known.Disk, known.Epoch, known.Window(time.Now()))
 	if known.Etcd != (hullmark.EtcdState{}) {
-		fmt.Fprintf(r.notes, "etcd          %s; cluster file: %s, or more\n", found.Etcd, known.Etcd)
+		r.Progress.say("etcd          %s; cluster file: %s, or more", found.Etcd, known.Etcd)
 	}
 }
