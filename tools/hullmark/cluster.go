@@ -173,7 +173,11 @@ func newClusterKubeconfigCommand() *cobra.Command {
 				}
 				endpoint = settings.ControlPlaneEndpoint
 			}
-			return writeKubeconfig(file.Cluster, endpoint, args[0])
+			text, err := file.Cluster.Kubeconfig(endpoint, time.Now())
+			if err != nil {
+				return err
+			}
+			return writeKubeconfig(args[0], text)
 		},
 	}
 	f := cmd.Flags()
@@ -182,12 +186,8 @@ func newClusterKubeconfigCommand() *cobra.Command {
 	return cmd
 }
 
-// writeKubeconfig signs a kubeconfig and writes it with mode 0600 in place of an older one.
-func writeKubeconfig(c *cluster.Cluster, endpoint, path string) error {
-	text, err := c.Kubeconfig(endpoint, time.Now())
-	if err != nil {
-		return err
-	}
+// writeKubeconfig writes a kubeconfig with mode 0600 in place of an older one.
+func writeKubeconfig(path string, text []byte) error {
 	if err := writeWhole(path, text, 0o600); err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/internal/nodetest"
 )
 
@@ -152,7 +153,7 @@ func TestInitDryRunGivesNothing(t *testing.T) {
 	s := newSite(t)
 	code, output := s.init(t, "--dry-run", "-o", "json")
 	wantExit(t, code, 0, output)
-	var r report
+	var r operate.Report
 	if err := json.NewDecoder(strings.NewReader(output[strings.Index(output, "{"):])).Decode(&r); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark/cluster/operate"
 )
 
 // The exit codes that scripts may rely on; 0 is success.
@@ -49,7 +51,7 @@ func run(args []string) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(os.Stderr, "hullmark:", err)
+	fmt.Fprintln(os.Stderr, "hullmark:", printable(err.Error()))
 	if !began {
 		return exitUsage
 	}
@@ -69,10 +71,26 @@ func note(cmd *cobra.Command, began *bool) {
 	}
 }
 
+// clusterErrors are the errors of package cluster that have an exit code of their own.
+var clusterErrors = []struct {
+	err  error
+	code int
+}{
+	{operate.ErrUsage, exitUsage}, {operate.ErrMismatch, exitMismatch}, {operate.ErrDenied, exitDenied}, {operate.ErrUnreachable, exitUnreachable},
+}
+
+// hasCode says whether an error ends the program with a code of its own.
+func hasCode(err error) bool { return exitCode(err) != exitFailed }
+
 func exitCode(err error) int {
 	var coded codedError
 	if errors.As(err, &coded) {
 		return coded.code
+	}
+	for _, kind := range clusterErrors {
+		if errors.Is(err, kind.err) {
+			return kind.code
+		}
 	}
 	return exitFailed
 }

@@ -4,15 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"time"
 
 	"github.com/spf13/cobra"
-
-	"github.com/hullmark/hullmark/attest/channel"
-	"github.com/hullmark/hullmark/attest/wire"
 )
 
 func newNodeCommand() *cobra.Command {
@@ -53,19 +49,12 @@ func nodeStatus(ctx context.Context, o operatorOptions, out, notes io.Writer) er
 	if err != nil {
 		return err
 	}
-	var reply *wire.StatusReply
-	connection, err := o.reach(ctx, file.Cluster, channel.Errand{Verb: channel.VerbStatus}, notes, func(client wire.NodeClient) error {
-		attempt, cancel := context.WithTimeout(ctx, firstWord)
-		defer cancel()
-		reply, err = client.Status(attempt, &wire.StatusRequest{})
-		return err
-	})
+	status, err := o.at(notes).Status(ctx, file.Cluster)
 	if err != nil {
 		return fmt.Errorf("node status: %w", err)
 	}
-	defer connection.Close()
 	var indented bytes.Buffer
-	if err := json.Indent(&indented, reply.GetJson(), "", "  "); err != nil {
+	if err := json.Indent(&indented, status, "", "  "); err != nil {
 		return fmt.Errorf("node status: the node's answer is not JSON: %w", err)
 	}
 	fmt.Fprintln(out, printable(indented.String()))
@@ -77,28 +66,17 @@ func nodeLogs(ctx context.Context, o operatorOptions, out, notes io.Writer) erro
 	if err != nil {
 		return err
 	}
-	var chunk *wire.JournalChunk
-	var receive func() (*wire.JournalChunk, error)
-	connection, err := o.reach(ctx, file.Cluster, channel.Errand{Verb: channel.VerbLogs}, notes, func(client wire.NodeClient) error {
-		stream, err := client.Journal(ctx, &wire.JournalRequest{})
-		if err != nil {
-			return err
-		}
-		receive = stream.Recv
-		if chunk, err = receive(); errors.Is(err, io.EOF) {
-			return nil
-		}
-		return err
-	})
-	if err != nil {
+	if err := o.at(notes).Journal(ctx, file.Cluster, safe{out}); err != nil {
 		return fmt.Errorf("node logs: %w", err)
 	}
-	defer connection.Close()
-	for chunk != nil {
-		fmt.Fprint(out, printable(string(chunk.GetText())))
-		if chunk, err = receive(); err != nil && !errors.Is(err, io.EOF) {
-			return fmt.Errorf("node logs: %w", err)
-		}
-	}
 	return nil
+}
+
+// safe leaves out what is not printable.
+type safe struct{ to io.Writer }
+
+// Write takes all of a text.
+func (s safe) Write(text []byte) (int, error) {
+	_, err := io.WriteString(s.to, printable(string(text)))
+	return len(text), err
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -17,27 +15,17 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
-	"github.com/hullmark/hullmark/attest/channel"
-	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/internal/nodump"
 	"github.com/hullmark/hullmark/joinservice"
 )
 
-const (
-	// maxPassphrase bounds a passphrase, in bytes.
-	maxPassphrase = 1 << 10
-	// dialPause is how long is waited before a node that does not answer is dialled again.
-	dialPause = 2 * time.Second
-	// firstWord is how long one attempt to reach a node may take, handshake included.
-	firstWord = 30 * time.Second
-)
+// maxPassphrase bounds a passphrase, in bytes.
+const maxPassphrase = 1 << 10
 
 // operatorOptions are the flags of every verb that speaks to a node.
 type operatorOptions struct {
@@ -153,71 +141,14 @@ func readPassphraseFile(file string) (hullmark.Secret, error) {
 	return hullmark.NewSecret(content[:end:end]), nil
 }
 
-// dial prepares one connection to the node: no proxy, no retry, no resolver
-// but the system's, and the operator's certificate, made for this connection alone.
-func dial(address string, operator tls.Certificate) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(channel.OperatorCredentials(operator)),
-		grpc.WithNoProxy(),
-		grpc.WithDisableRetry(),
-		grpc.WithDisableServiceConfig(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MaxFromNode)),
-	)
+// at is the node, whose progress is noted.
+func (o *operatorOptions) at(notes io.Writer) operate.Node {
+	return operate.Node{Address: o.address(), Wait: o.wait, Progress: lines(notes)}
 }
 
-// reach dials the node until open succeeds on a connection to it, which is
-// returned and is the caller's to close. A node that does not answer is dialled
-// again until the deadline; one that refuses is not. Each connection has a certificate of its own, for the errand.
-func (o *operatorOptions) reach(ctx context.Context, c *cluster.Cluster, errand channel.Errand, notes io.Writer, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
-	began := time.Now()
-	for {
-		connection, err := o.attempt(c, errand, open)
-		if err == nil {
-			return connection, nil
-		}
-		if status.Code(err) != codes.Unavailable || refusedByNode(err) {
-			return nil, explainRefusal(err)
-		}
-		waited := time.Since(began).Round(time.Second)
-		if waited >= o.wait {
-			return nil, withCode(exitUnreachable, fmt.Errorf("node %s: not reached within %v: %s; next: is it booted, and is the address right? Its console says more",
-				o.address(), o.wait, status.Convert(err).Message()))
-		}
-		fmt.Fprintf(notes, "waiting for %s (%v of %v)\n", o.address(), waited, o.wait)
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(dialPause):
-		}
-	}
-}
-
-// attempt makes one connection and tries to use it.
-func (o *operatorOptions) attempt(c *cluster.Cluster, errand channel.Errand, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
-	operator, err := c.Operator(errand.Verb, errand.Node)
-	if err != nil {
-		return nil, err
-	}
-	connection, err := dial(o.address(), operator)
-	if err != nil {
-		return nil, err
-	}
-	if err := open(wire.NewNodeClient(connection)); err != nil {
-		return nil, errors.Join(err, connection.Close())
-	}
-	return connection, nil
-}
-
-// refusedByNode reports that the node ended the handshake because of the operator's certificate.
-func refusedByNode(err error) bool {
-	return strings.Contains(status.Convert(err).Message(), "remote error: tls:")
-}
-
-func explainRefusal(err error) error {
-	if refusedByNode(err) {
-		return withCode(exitDenied, errors.New("the node refuses this operator: it was configured for another cluster, or for a root of this one that was given up; next: check the cluster file, and the clusterRoot in its node config"))
-	}
-	return err
+// lines prints each line of progress, safe for a terminal.
+func lines(notes io.Writer) operate.Progress {
+	return func(line string) { fmt.Fprintln(notes, printable(line)) }
 }
 
 // printable makes text from a node safe for a terminal: control characters other than line feed and tab are left out.
@@ -258,8 +189,7 @@ var refusals = []string{"call-refused", "operator-revoked"}
 // denial, or a failure that the node reports. An error with a code of its own it leaves alone.
 func tell(err error) error {
 	var condition *hullmark.Condition
-	var coded codedError
-	if errors.As(err, &coded) || !errors.As(err, &condition) {
+	if hasCode(err) || !errors.As(err, &condition) {
 		return err
 	}
 	var reported *joinservice.NodeError

@@ -121,3 +121,8 @@ func imageNames(c *cluster.Cluster) map[measurements.DocumentID]string {
 	}
 	return names
 }
+
+// imageName is what people call the image of a document.
+func imageName(document measurements.Document) string {
+	return document.Image.ID + " " + document.Image.Version
+}

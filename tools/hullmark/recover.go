@@ -2,24 +2,17 @@ package main
 
 import (
 	"bufio"
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
-	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/cluster"
-	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/cluster/operate"
 )
 
 // recoverOptions are the flags of `hullmark recover`.
@@ -44,7 +37,15 @@ After hullmark cluster rotate it brings the first of them its new keys, while th
 Exit codes: 0 Ready, 1 failed, 2 usage, 3 the node booted something else, 4 denied, 5 not reached.`,
 		Example: "  hullmark recover --cluster prod.cluster --node 192.0.2.7",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return runRelease(cmd, o.output, o.prepare) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput("recover", o.output); err != nil {
+				return err
+			}
+			if err := o.run(cmd); err != nil {
+				return fmt.Errorf("recover: %w", tell(err))
+			}
+			return nil
+		},
 	}
 	o.addFlags(cmd)
 	f := cmd.Flags()
@@ -54,211 +55,26 @@ Exit codes: 0 Ready, 1 failed, 2 usage, 3 the node booted something else, 4 deni
 	return cmd
 }
 
-// recoverRun is one run of `hullmark recover`.
-type recoverRun struct {
-	release
-	options recoverOptions
-	policy  measurements.Policy
-	given   []measurements.Document // by --measurements
-}
-
-// prepare reads every file, and decides which machine by which documents is to be brought back.
-func (o *recoverOptions) prepare(out, notes io.Writer) (*recoverRun, error) {
-	run := &recoverRun{options: *o, release: newRelease(hullmark.Recover, &o.releaseOptions, out, notes)}
-	for _, step := range []func() error{o.check, run.readDocuments, run.openCluster, run.chooseMachine, run.makeAuthorizer} {
-		if err := step(); err != nil {
-			return nil, err
+func (o *recoverOptions) run(cmd *cobra.Command) (err error) {
+	notes := cmd.ErrOrStderr()
+	recovery := operate.RecoverOptions{AcceptRollback: o.acceptRollback}
+	if !o.yes {
+		if !term.IsTerminal(int(os.Stdin.Fd())) {
+			return withCode(exitUsage, errors.New("no terminal to ask on whether the disk is the newest; decide beforehand (--yes)"))
 		}
+		recovery.Confirm = func() error { return ask(os.Stdin, notes, "Go on with this disk?") }
 	}
-	return run, nil
-}
-
-func (o *recoverOptions) check() error {
-	if !o.yes && !term.IsTerminal(int(os.Stdin.Fd())) {
-		return withCode(exitUsage, errors.New("no terminal to ask on whether the disk is the newest; decide beforehand (--yes)"))
-	}
-	return o.operatorOptions.check()
-}
-
-func (r *recoverRun) readDocuments() error {
-	for _, file := range r.options.measurements {
-		document, err := readDocument(file)
-		if err != nil {
-			return err
-		}
-		r.given = append(r.given, document)
-	}
-	return nil
-}
-
-// chooseMachine decides which machine has to answer: the one that is named, or the only control plane.
-func (r *recoverRun) chooseMachine() error {
-	if err := r.readAuthorities(r.options.ekCA); err != nil {
+	if recovery.Target, err = o.target(cmd.OutOrStdout(), notes); err != nil {
 		return err
 	}
-	var err error
-	if r.policy, err = r.file.Cluster.OpenPolicy(); err != nil {
+	if recovery.Documents, err = readDocuments(o.measurements); err != nil {
 		return err
 	}
-	if r.options.ek != "" {
-		return r.setEK(r.options.ek)
-	}
-	var known []string
-	for _, m := range r.policy.Members {
-		if m.Role == hullmark.ControlPlane {
-			known = append(known, m.Name+" "+m.EKID.String())
-			r.anchor.Node = &m.EKID
-		}
-	}
-	switch len(known) {
-	case 0:
-		return errors.New("the cluster file's policy names no control plane; a new cluster begins with hullmark init")
-	case 1:
-		return nil
-	}
-	return withCode(exitUsage, fmt.Errorf("the cluster has several control planes; name the one to bring back (--ek): %s", strings.Join(known, ", ")))
-}
-
-// makeAuthorizer makes the authorizer with the last policy and its documents.
-func (r *recoverRun) makeAuthorizer() (err error) {
-	trial := *r.file.Cluster
-	if err := r.complete(&trial); err != nil {
-		return err
-	}
-	if err := r.checkGiven(&trial); err != nil {
-		return err
-	}
-	documents := r.given
-	if len(documents) == 0 {
-		if documents, err = trial.AcceptedDocuments(); err != nil {
-			return err
-		}
-	}
-	if len(documents) == 0 {
-		return errors.New("the policy accepts no document; next: add one (hullmark policy add document)")
-	}
-	r.authorizer = joinservice.Authorizer{Root: trial.ID(), Policy: r.policy, Documents: documents, Keys: trial.Keys}
-	return nil
-}
-
-// checkGiven refuses documents that the policy does not accept.
-func (r *recoverRun) checkGiven(c *cluster.Cluster) error {
-	for i, document := range r.given {
-		id, err := document.Digest()
-		if err != nil {
-			return err
-		}
-		if c.Documents[id] == nil {
-			return fmt.Errorf("--measurements %s: the policy does not accept this document (%s)", r.options.measurements[i], id)
-		}
-	}
-	return nil
-}
-
-// complete adds to a cluster what --measurements brings and its policy accepts already.
-func (r *recoverRun) complete(c *cluster.Cluster) error { return c.SetPolicy(r.policy, r.given...) }
-
-// do runs the exchange, from the first dial to Ready.
-func (r *recoverRun) do(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the stream
-	conversation, claims, connection, err := r.attest(ctx)
+	file, err := o.open(notes)
 	if err != nil {
 		return err
 	}
-	defer connection.Close()
-	admission, err := r.authorizer.Recover(hullmark.Recover, claims)
-	if err != nil {
-		return r.refuse(conversation, claims, err)
-	}
-	fmt.Fprintf(r.notes, "accepted as %s; the node opens its state disk\n", admission.Member.Name)
-	opened, err := conversation.Grant(admission.Ticket)
-	if err != nil {
-		return unreachable(err)
-	}
-	proceed, err := r.decide(claims, admission.Member, opened)
-	if err != nil {
-		return r.refuse(conversation, claims, err)
-	}
-	if err := conversation.Proceed(proceed); err != nil {
-		return err
-	}
-	state, err := r.follow(conversation)
-	if err != nil {
-		return err
-	}
-	err = r.file.Update(func(c *cluster.Cluster) error {
-		c.KeepMember(claims.Node, state)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(r.notes, "%s is Ready\n", admission.Member.Name)
-	return nil
-}
-
-// decide holds the open disk to what is known of it, asks the operator, records
-// the answer, and makes what M6 carries.
-func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, opened joinservice.Opened) (*wire.Proceed, error) {
-	if !opened.Joined {
-		return nil, &hullmark.Condition{
-			Code: "not-initialised", Step: "EPOCH", Title: "the disk holds no control plane that was ever Ready",
-			Next: "run hullmark init again; it goes on where it was interrupted",
-		}
-	}
-	found := cluster.DiskEpoch{Disk: claims.Disk.UUID, Epoch: opened.EpochRead, Etcd: opened.Etcd}
-	r.show(claims.Node, found, opened.LastBoot)
-	if err := cmp.Or(r.file.Cluster.CheckEpoch(claims.Node, found), r.file.Cluster.CheckMember(claims.Node, found.Etcd)); err != nil {
-		if !r.options.acceptRollback {
-			return nil, err
-		}
-		fmt.Fprintln(r.notes, "going on with it all the same, as you said (--accept-rollback)")
-	}
-	if !r.options.yes {
-		if err := ask(os.Stdin, r.notes, "Go on with this disk?"); err != nil {
-			return nil, err
-		}
-	}
-	err := r.file.Update(func(c *cluster.Cluster) error {
-		c.KeepEpoch(claims.Node, found)
-		c.Hear(claims.Node, time.Now())
-		c.KeepRoot(claims.Node, joinservice.NamedRoot(r.policy, claims))
-		return r.complete(c)
-	})
-	if err != nil {
-		return nil, hullmark.AsCondition(err, "EPOCH", "not-recorded")
-	}
-	files, err := r.file.Cluster.Files()
-	if err != nil {
-		return nil, err
-	}
-	proceed := &wire.Proceed{NodeName: member.Name, Role: string(member.Role), Files: files, Time: time.Now().Unix()}
-	if r.file.Cluster.Settings != nil { // Else the cluster was initialised by another file.
-		settings, err := r.file.Cluster.CurrentSettings()
-		if err != nil {
-			return nil, err
-		}
-		proceed.Endpoint, proceed.Names, proceed.Time = settings.ControlPlaneEndpoint, settings.Names, time.Now().Unix()
-	}
-	return proceed, joinservice.AddPool(proceed, r.policy, member)
-}
-
-// show prints what the disk holds beside what the cluster file knows.
-func (r *recoverRun) show(node hullmark.NodeID, found cluster.DiskEpoch, lastBoot string) {
-	if lastBoot == "" {
-		lastBoot = "unknown"
-	}
-	fmt.Fprintf(r.notes, "state disk    %s at epoch %d, last boot %s (by the node's own clock)\n", found.Disk, found.Epoch, printable(lastBoot))
-	known, ok := r.file.Cluster.Epochs[node]
-	if !ok {
-		fmt.Fprintln(r.notes, "cluster file  knows nothing of this machine's disk, so it cannot tell an older copy")
-		return
-	}
-	fmt.Fprintf(r.notes, "cluster file  %s at epoch %d or later; %s\n", known.Disk, known.Epoch, windowOf(known, time.Now()))
-	if known.Etcd != (hullmark.EtcdState{}) {
-		fmt.Fprintf(r.notes, "etcd          %s; cluster file: %s, or more\n", found.Etcd, known.Etcd)
-	}
+	return operate.Recover(cmd.Context(), file, recovery)
 }
 
 // ask wants the operator's yes; anything else is a condition that the node is told.

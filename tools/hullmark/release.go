@@ -1,25 +1,24 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
-	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/verifier"
-	"github.com/hullmark/hullmark/attest/wire"
-	"github.com/hullmark/hullmark/cluster"
-	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// The results of comparing one register.
+const (
+	equal   = "equal"
+	differs = "differs"
 )
 
 // releaseOptions are the flags of the verbs that give a node its disk key.
@@ -37,134 +36,56 @@ func (o *releaseOptions) addFlags(cmd *cobra.Command) {
 	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the table: text or json")
 }
 
-// runRelease is what such a verb does: prepare reads everything before the node is dialled.
-func runRelease[R interface{ do(context.Context) error }](cmd *cobra.Command, output string, prepare func(out, notes io.Writer) (R, error)) error {
-	if err := checkOutput(cmd.Name(), output); err != nil {
-		return err
+// target is the node, whose evidence is shown as a table.
+func (o *releaseOptions) target(out, notes io.Writer) (t operate.Target, err error) {
+	if err := o.check(); err != nil {
+		return t, err
 	}
-	run, err := prepare(cmd.OutOrStdout(), cmd.ErrOrStderr())
-	if err != nil {
-		return fmt.Errorf("%s: %w", cmd.Name(), err)
-	}
-	if err := run.do(cmd.Context()); err != nil {
-		return fmt.Errorf("%s: %w", cmd.Name(), tell(err))
-	}
-	return nil
-}
-
-// release is the operator's side of one exchange with a node that waits for it.
-type release struct {
-	operator   *operatorOptions
-	kind       hullmark.TicketKind
-	output     string    // format of the table
-	out        io.Writer // the table
-	notes      io.Writer // progress
-	file       *cluster.File
-	anchor     verifier.Anchor
-	authorizer joinservice.Authorizer
-}
-
-func newRelease(kind hullmark.TicketKind, o *releaseOptions, out, notes io.Writer) release {
-	return release{operator: &o.operatorOptions, kind: kind, output: o.output, out: out, notes: notes}
-}
-
-func (r *release) openCluster() (err error) {
-	r.file, err = r.operator.open(r.notes)
-	return err
-}
-
-// readAuthorities reads the CAs that have to vouch for the EK, if any are named.
-func (r *release) readAuthorities(file string) error {
-	if file == "" {
-		return nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	r.anchor.Authorities, err = verifier.ParseAuthorities(text)
-	return err
-}
-
-// setEK names the machine that has to answer.
-func (r *release) setEK(text string) error {
-	node, err := hullmark.ParseNodeID(text)
-	if err != nil {
-		return withCode(exitUsage, fmt.Errorf("--ek: %w", err))
-	}
-	r.anchor.Node = &node
-	return nil
-}
-
-// attest dials the node, verifies its evidence and prints the table. The
-// connection is the caller's to close, once there is one.
-func (r *release) attest(ctx context.Context) (*joinservice.Conversation, attest.Claims, io.Closer, error) {
-	stream, connection, err := r.call(ctx)
-	if err != nil {
-		return nil, attest.Claims{}, nil, err
-	}
-	conversation := joinservice.Converse(stream, joinservice.OperatorPatience())
-	roots, err := r.file.Cluster.Roots()
-	if err != nil {
-		return nil, attest.Claims{}, nil, errors.Join(err, connection.Close())
-	}
-	claims, err := conversation.Attest(roots, r.anchor)
-	if err == nil {
-		err = r.writeReport(claims)
-	}
-	if err != nil {
-		return nil, attest.Claims{}, nil, errors.Join(unreachable(err), connection.Close())
-	}
-	return conversation, claims, connection, nil
-}
-
-// call opens the stream with which a node waits for its operator.
-func (r *release) call(ctx context.Context) (joinservice.Stream, *grpc.ClientConn, error) {
-	fmt.Fprintf(r.notes, "dialling %s\n", r.operator.address())
-	var stream joinservice.Stream
-	connection, err := r.operator.reach(ctx, r.file.Cluster, r.errand(), r.notes, func(client wire.NodeClient) error {
-		opened, err := client.Exchange(ctx)
+	t.Node, t.Report = o.at(notes), func(r operate.Report) error { return writeReport(out, o.output, r) }
+	if o.ek != "" {
+		node, err := hullmark.ParseNodeID(o.ek)
 		if err != nil {
-			return err
+			return t, withCode(exitUsage, fmt.Errorf("--ek: %w", err))
 		}
-		stream = opened
-		return opened.Send(&wire.FromVerifier{Message: &wire.FromVerifier_Call{Call: &wire.Call{Kind: string(r.kind)}}})
-	})
-	return stream, connection, err
-}
-
-// errand is all that the node's end is shown a certificate for: one verb, and one machine if the operator names its endorsement key.
-func (r *release) errand() channel.Errand {
-	errand := channel.Errand{Verb: channel.Verb(r.kind)}
-	if r.anchor.Node != nil {
-		errand.Node = *r.anchor.Node
+		t.Anchor.Node = &node
 	}
-	return errand
-}
-
-// unreachable gives the end of a connection its exit code.
-func unreachable(err error) error {
-	if status.Code(err) == codes.Unavailable {
-		return withCode(exitUnreachable, fmt.Errorf("%w; next: read the node's console, then run the command again", err))
+	if o.ekCA == "" {
+		return t, nil
 	}
-	return err
-}
-
-// refuse tells the node that it gets nothing, and returns why.
-func (r *release) refuse(conversation *joinservice.Conversation, claims attest.Claims, err error) error {
-	condition := hullmark.AsCondition(err, "ATTEST", "denied")
-	said := conversation.Deny(condition)
-	if condition.Code == joinservice.CodeMismatch {
-		err = withCode(exitMismatch, r.explain(claims))
+	text, err := os.ReadFile(o.ekCA)
+	if err != nil {
+		return t, err
 	}
-	return errors.Join(err, said)
+	t.Anchor.Authorities, err = verifier.ParseAuthorities(text)
+	return t, err
 }
 
-// follow prints what the node does until it is Ready, and returns what its member of etcd has stored by then.
-func (r *release) follow(conversation *joinservice.Conversation) (hullmark.EtcdState, error) {
-	began := time.Now()
-	state, err := conversation.Follow(func(phase, message string) {
-		fmt.Fprintf(r.notes, "%7s  %s  %s\n", time.Since(began).Round(time.Second), printable(phase), printable(message))
-	})
-	return state, unreachable(err)
+// readDocuments reads the measurement documents that a node may match.
+func readDocuments(files []string) (documents []measurements.Document, err error) {
+	for _, file := range files {
+		document, err := readDocument(file)
+		if err != nil {
+			return nil, err
+		}
+		documents = append(documents, document)
+	}
+	return documents, nil
+}
+
+// writeReport prints the table of registers.
+func writeReport(out io.Writer, format string, r operate.Report) error {
+	if format == "json" {
+		return writeJSON(out, r)
+	}
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "register\tpredicted\tmeasured\t\n")
+	for _, row := range r.Registers {
+		fmt.Fprintf(t, "PCR %d\t%s\t%s\t%s\n", row.Register, row.Predicted, row.Measured, row.Result)
+	}
+	certified := ""
+	if r.Certified {
+		certified = " (its EK is certified)"
+	}
+	fmt.Fprintf(t, "\nnode\t%s%s\ntrust\t%s: %s\n", r.Node, certified, r.Trust, r.Promise)
+	return t.Flush()
 }

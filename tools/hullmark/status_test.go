@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest/channel"
-	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot"
 	"github.com/hullmark/hullmark/internal/jointest"
@@ -121,16 +119,9 @@ func parse(t *testing.T, text []byte) (d firstboot.Document) {
 // askStatus asks the node as the command does, and returns its answer as it came.
 func askStatus(t *testing.T, o operatorOptions, c *cluster.Cluster) []byte {
 	t.Helper()
-	var reply *wire.StatusReply
-	connection, err := o.reach(t.Context(), c, channel.Errand{Verb: channel.VerbStatus}, t.Output(), func(client wire.NodeClient) (err error) {
-		reply, err = client.Status(t.Context(), &wire.StatusRequest{})
-		return err
-	})
+	status, err := o.at(t.Output()).Status(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := connection.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return reply.GetJson()
+	return status
 }

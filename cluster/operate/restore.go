@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"cmp"
@@ -31,11 +31,11 @@ type restoration struct {
 
 // readBackup decrypts and prepares the backup that is named, if one is.
 func (r *initRun) readBackup() error {
-	if r.options.etcdBackup == "" {
+	if r.options.Backup == nil {
 		return nil
 	}
 	if err := r.prepareBackup(); err != nil {
-		return fmt.Errorf("--etcd-backup %s: %w", r.options.etcdBackup, err)
+		return fmt.Errorf("--etcd-backup %s: %w", r.options.Backup.Name(), err)
 	}
 	return nil
 }
@@ -58,7 +58,7 @@ func (r *initRun) prepareBackup() error {
 	if err != nil {
 		return errors.Join(err, prepared.Close())
 	}
-	tellBackup(r.notes, content, r.authorizer.Policy)
+	r.Progress.sayBackup("", content, r.authorizer.Policy)
 	sum, size, err := announcedOf(prepared)
 	if err != nil {
 		return errors.Join(err, prepared.Close())
@@ -67,8 +67,8 @@ func (r *initRun) prepareBackup() error {
 	return nil
 }
 
-// bump is by how much revisions rise above the backup's: to ten thousand for each second of Unix time, so that they rise from each restoration to every later one, of whichever
-// backup, as long as no etcd makes more of them.
+// bump is by how much revisions rise above the backup's: to ten thousand for each second of Unix time, so that they rise from each
+// restoration to every later one, of whichever backup, as long as no etcd makes more of them.
 func bump(revision int64, now time.Time) uint64 {
 	const least = 1_000_000 // where a clock was ahead
 	return uint64(max(now.Unix()*10_000-revision, least))
@@ -76,12 +76,7 @@ func bump(revision int64, now time.Time) uint64 {
 
 // decryptBackup returns the backup's content, in memory, and its SHA-256.
 func (r *initRun) decryptBackup() (*os.File, []byte, error) {
-	encrypted, err := os.Open(r.options.etcdBackup)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer encrypted.Close()
-	plain, err := r.file.Decrypt(encrypted)
+	plain, err := r.file.Decrypt(r.options.Backup)
 	if err != nil {
 		return nil, nil, unopened(err)
 	}
@@ -135,8 +130,8 @@ func announcedOf(f *os.File) (sum []byte, size uint64, err error) {
 	return digest.Sum(nil), uint64(info.Size()), err
 }
 
-// tellBackup says who comes back, and who would need an empty disk.
-func tellBackup(notes io.Writer, content backup.Content, policy measurements.Policy) {
+// sayBackup says who comes back, and who would need an empty disk.
+func (p Progress) sayBackup(when string, content backup.Content, policy measurements.Policy) {
 	var workers, lost []string
 	for _, m := range content.Workers {
 		workers = append(workers, m.Name)
@@ -147,13 +142,13 @@ func tellBackup(notes io.Writer, content backup.Content, policy measurements.Pol
 		}
 	}
 	list := func(names []string) string { return cmp.Or(strings.Join(names, ", "), "none") }
-	fmt.Fprintf(notes, "the backup holds revision %d of etcd; workers that come back: %s; nodes that are given up: %s\n",
-		content.Revision, list(workers), printable(list(content.GivenUp)))
+	p.say("%sthe backup holds revision %d of etcd; workers that come back: %s; nodes that are given up: %s",
+		when, content.Revision, list(workers), list(content.GivenUp))
 	if len(lost) > 0 {
-		fmt.Fprintf(notes, "workers whose disks it does not know, or whose disks were reset since; they need empty ones, and what is on theirs is lost: %s\n", list(lost))
+		p.say("workers whose disks it does not know, or whose disks were reset since; they need empty ones, and what is on theirs is lost: %s", list(lost))
 	}
 	for _, text := range content.Unread {
-		fmt.Fprintf(notes, "a record cannot be read, and its machine does not come back: %s\n", printable(text))
+		p.say("a record cannot be read, and its machine does not come back: %s", text)
 	}
 }
 
@@ -192,56 +187,53 @@ func (f frame) networks() ([]netip.Prefix, error) {
 	return networks, nil
 }
 
-// keepSettings makes the endpoint and the profile that are in force this init's, unless the operator names others, and keeps the endpoint's names: workers find the
-// control plane by it.
+// keepSettings makes the endpoint and the profile that are in force this init's, unless the operator names others, and keeps the endpoint's
+// names: workers find the control plane by it.
 func (r *initRun) keepSettings() error {
-	if r.options.etcdBackup == "" || r.file.Cluster.Settings == nil {
+	if r.options.Backup == nil || r.file.Cluster.Settings == nil {
 		return nil
 	}
 	current, err := r.file.Cluster.CurrentSettings()
 	if err != nil {
 		return err
 	}
-	d := &r.options.documents
-	d.names, d.controlPlane, d.profile = current.Names, cmp.Or(d.controlPlane, current.ControlPlaneEndpoint), cmp.Or(d.profile, string(current.Profile))
-	if d.kubeadm == "" {
+	d := &r.options.Documents
+	d.names, d.ControlPlane, d.Profile = current.Names, cmp.Or(d.ControlPlane, current.ControlPlaneEndpoint), cmp.Or(d.Profile, current.Profile)
+	if d.Kubeadm == nil {
 		return nil
 	}
-	documents, err := os.ReadFile(d.kubeadm)
-	if err != nil {
-		return err
-	}
-	f, err := frameOf(documents)
-	if err == nil && f.ControlPlaneEndpoint != "" && f.ControlPlaneEndpoint != d.controlPlane {
-		err = withCode(exitUsage, fmt.Errorf("--etcd-backup: %s has the controlPlaneEndpoint %q, and the cluster's nodes look for %s; write that, or name the new one, too (--control-plane)", d.kubeadm, f.ControlPlaneEndpoint, d.controlPlane))
+	f, err := frameOf(d.Kubeadm)
+	if err == nil && f.ControlPlaneEndpoint != "" && f.ControlPlaneEndpoint != d.ControlPlane {
+		err = as(ErrUsage, fmt.Errorf("--etcd-backup: the kubeadm documents have the controlPlaneEndpoint %q, and the cluster's nodes look for %s; write that, or name the new one, too (--control-plane)", f.ControlPlaneEndpoint, d.ControlPlane))
 	}
 	return err
 }
 
-// moveEndpoint puts another endpoint than the one in force into the policy, as hullmark endpoint set would if there were an API: nodes that come back are told it.
+// moveEndpoint puts another endpoint than the one in force into the policy, as hullmark endpoint set would if there were an API: nodes that
+// come back are told it.
 func (r *initRun) moveEndpoint(policy measurements.Policy) measurements.Policy {
-	if r.options.etcdBackup == "" || r.file.Cluster.Settings == nil {
+	if r.options.Backup == nil || r.file.Cluster.Settings == nil {
 		return policy
 	}
 	current := r.file.Cluster.Settings.Under(policy)
-	if current.ControlPlaneEndpoint == r.options.documents.controlPlane {
+	if current.ControlPlaneEndpoint == r.options.Documents.ControlPlane {
 		return policy
 	}
-	fmt.Fprintf(r.notes, "the endpoint moves from %s to %s\n", current.ControlPlaneEndpoint, r.options.documents.controlPlane)
-	policy.Endpoint = &measurements.Endpoint{Address: r.options.documents.controlPlane, Names: current.Names}
+	r.Progress.say("the endpoint moves from %s to %s", current.ControlPlaneEndpoint, r.options.Documents.ControlPlane)
+	policy.Endpoint = &measurements.Endpoint{Address: r.options.Documents.ControlPlane, Names: current.Names}
 	return policy
 }
 
 // fits refuses a backup of which this init would make a cluster that does not work.
 func (r *initRun) fits(content backup.Content) error {
-	if r.options.documents.network == "flannel" && !content.Flannel {
+	if r.options.Documents.Flannel && !content.Flannel {
 		return errors.New("the cluster has a pod network of its own, and this init would bring kube-proxy and flannel beside it; say that it brings none (--network none): its own comes back with the backup")
 	}
-	documents, _, err := r.options.documents.make(r.options.documents.example())
+	documents, _, err := r.options.Documents.make(r.options.Documents.example())
 	if err != nil {
 		return err
 	}
-	if err := (kubeadm.Restoration{Documents: documents, NodeName: r.options.name}).Check(); err != nil {
+	if err := (kubeadm.Restoration{Documents: documents, NodeName: r.options.Name}).Check(); err != nil {
 		return err
 	}
 	ours, err := frameOf(documents)
@@ -255,7 +247,8 @@ func (r *initRun) fits(content backup.Content) error {
 	return ours.continues(theirs)
 }
 
-// continues refuses another network than the backup's Services and Pods have addresses of, and a Kubernetes that does not read what the backup's wrote.
+// continues refuses another network than the backup's Services and Pods have addresses of, and a Kubernetes that does not read what the
+// backup's wrote.
 func (f frame) continues(backup frame) error {
 	for _, part := range []struct{ what, flag, ours, theirs string }{
 		{"pod network", "--pod-subnet, or in your own documents", f.Networking.PodSubnet, backup.Networking.PodSubnet},

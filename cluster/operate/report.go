@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"cmp"
@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
@@ -22,56 +21,42 @@ const (
 	notPredicted = "not predicted"
 )
 
-// report is what a verified quote shows, beside what was predicted.
-type report struct {
-	Node      string           `json:"node"`
-	Certified bool             `json:"ekCertified"`
-	Trust     string           `json:"trust"`
-	Promise   string           `json:"promise"`
-	Accepted  bool             `json:"accepted"`
-	Registers []registerReport `json:"registers"`
+// Report is what a verified quote shows, beside what was predicted.
+type Report struct {
+	// Node is the endorsement key's ID, in hexadecimal digits.
+	Node string `json:"node"`
+	// Certified says that the key has a certificate of the named CAs.
+	Certified bool `json:"ekCertified"`
+	// Trust is the class of the evidence, and Promise what that means, for people.
+	Trust   string `json:"trust"`
+	Promise string `json:"promise"`
+	// Accepted says that the policy accepts the registers.
+	Accepted bool `json:"accepted"`
+	// Registers are all that were quoted, in their order.
+	Registers []RegisterReport `json:"registers"`
 }
 
-// registerReport is one row of the table.
-type registerReport struct {
-	Register  int    `json:"register"`
+// RegisterReport compares one register; values are hexadecimal digits.
+type RegisterReport struct {
+	// Register is the PCR's number.
+	Register int `json:"register"`
+	// Predicted is empty if no document predicts the register.
 	Predicted string `json:"predicted,omitempty"`
 	Measured  string `json:"measured"`
-	Result    string `json:"result"`
-}
-
-// writeReport prints the table of registers.
-func (r *release) writeReport(claims attest.Claims) error {
-	report := r.report(claims)
-	if r.output == "json" {
-		return writeJSON(r.out, report)
-	}
-	t := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "register\tpredicted\tmeasured\t\n")
-	for _, row := range report.Registers {
-		fmt.Fprintf(t, "PCR %d\t%s\t%s\t%s\n", row.Register, row.Predicted, row.Measured, row.Result)
-	}
-	fmt.Fprintf(t, "\nnode\t%s%s\ntrust\t%s: %s\n", report.Node, certifiedNote(report.Certified), report.Trust, report.Promise)
-	return t.Flush()
-}
-
-func certifiedNote(certified bool) string {
-	if certified {
-		return " (its EK is certified)"
-	}
-	return ""
+	// Result is "equal", "differs" or "not predicted".
+	Result string `json:"result"`
 }
 
 // report compares every quoted register. PCR 8 and 15 were compared when the
 // evidence was verified: with the node's own config, and with zero.
-func (r *release) report(claims attest.Claims) report {
-	out := report{
+func (x *exchange) report(claims attest.Claims) Report {
+	out := Report{
 		Node: claims.Node.String(), Certified: claims.Certified, Trust: string(claims.Trust), Promise: claims.Trust.Promise(),
-		Accepted: r.authorizer.Judge(claims.Registers).Accepted(),
+		Accepted: x.authorizer.Judge(claims.Registers).Accepted(),
 	}
-	predicted := r.predicted(claims)
+	predicted := x.predicted(claims)
 	for _, pcr := range attest.Quoted() {
-		row := registerReport{Register: pcr, Predicted: predicted[pcrs.Register(pcr)].String(), Measured: pcrs.Digest(claims.Registers[pcr][:]).String()}
+		row := RegisterReport{Register: pcr, Predicted: predicted[pcrs.Register(pcr)].String(), Measured: pcrs.Digest(claims.Registers[pcr][:]).String()}
 		switch row.Predicted {
 		case "":
 			row.Result = notPredicted
@@ -86,9 +71,9 @@ func (r *release) report(claims attest.Claims) report {
 }
 
 // nearest returns the document of which the fewest registers differ: the one that is met, if one is.
-func (r *release) nearest(claims attest.Claims) measurements.Document {
+func (x *exchange) nearest(claims attest.Claims) measurements.Document {
 	measured := joinservice.Values(claims.Registers)
-	return slices.MinFunc(r.authorizer.Documents, func(a, b measurements.Document) int {
+	return slices.MinFunc(x.authorizer.Documents, func(a, b measurements.Document) int {
 		return cmp.Compare(departures(a, measured), departures(b, measured))
 	})
 }
@@ -105,8 +90,8 @@ func departures(document measurements.Document, measured pcrs.Values) int {
 }
 
 // predicted adds to the nearest document's values what only this node's exchange knows.
-func (r *release) predicted(claims attest.Claims) pcrs.Values {
-	values := r.nearest(claims).Values(pcrs.SHA256)
+func (x *exchange) predicted(claims attest.Claims) pcrs.Values {
+	values := x.nearest(claims).Values(pcrs.SHA256)
 	config := attest.Extended(hullmark.ConfigEvent(claims.NodeConfig))
 	values[attest.ConfigRegister] = config[:]
 	values[attest.FuseRegister] = make([]byte, pcrs.SHA256.Size())
@@ -114,9 +99,9 @@ func (r *release) predicted(claims attest.Claims) pcrs.Values {
 }
 
 // explain says for every judged register that differs which event does, as far as the node's log can tell.
-func (r *release) explain(claims attest.Claims) error {
+func (x *exchange) explain(claims attest.Claims) error {
 	log, logErr := readLog(claims.EventLog)
-	document := r.nearest(claims)
+	document := x.nearest(claims)
 	id, err := document.Digest()
 	if err != nil {
 		return err
@@ -128,11 +113,11 @@ func (r *release) explain(claims attest.Claims) error {
 	lines := []string{fmt.Sprintf("the node did not boot what document %s (%s) describes:", id, imageName(document))}
 	for _, d := range differences {
 		if d.Register != attest.ConfigRegister {
-			lines = append(lines, "  "+printable(d.String()))
+			lines = append(lines, "  "+d.String())
 		}
 	}
 	if logErr != nil {
-		lines = append(lines, "  (the node's event log cannot be used: "+printable(logErr.Error())+")")
+		lines = append(lines, "  (the node's event log cannot be used: "+logErr.Error()+")")
 	}
 	lines = append(lines, "next: check which image, firmware and devices the machine has; the node got nothing")
 	return errors.New(strings.Join(lines, "\n"))

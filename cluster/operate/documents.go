@@ -1,0 +1,117 @@
+package operate
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/kubeadm"
+)
+
+// Documents say what kubeadm init reads, and what is applied after it.
+type Documents struct {
+	// Kubeadm are documents of the operator's own, in place of the generated ones; nil for those.
+	Kubeadm []byte
+	// Advertise is the API server's address as other nodes reach it; the zero value is the node's own.
+	Advertise netip.Addr
+	// ControlPlane is the control plane's stable HOST:PORT; empty is the first node's address.
+	ControlPlane string
+	// PodSubnet and ServiceSubnet are the networks of the pods and of the services.
+	PodSubnet, ServiceSubnet netip.Prefix
+	// Profile is that of the machines; empty is the normal one.
+	Profile kubeadm.Profile
+	// Flannel brings kube-proxy and flannel; without it, Manifests bring a pod network.
+	Flannel bool
+	// Manifests are applied after init, in their order.
+	Manifests [][]byte
+	// Workloads lets ordinary pods run on this node.
+	Workloads bool
+
+	// names are further ones of the API server's certificate.
+	names []string
+}
+
+// check refuses what could only fail once the node's disk is open.
+func (d *Documents) check() error {
+	if d.ControlPlane != "" && !hullmark.ValidEndpoint(d.ControlPlane) {
+		return as(ErrUsage, fmt.Errorf("--control-plane %q: want HOST:PORT", d.ControlPlane))
+	}
+	documents, _, err := d.make(d.example())
+	if err != nil {
+		return as(ErrUsage, err)
+	}
+	settings, err := d.settings(d.example(), documents)
+	if err == nil {
+		_, err = settings.Encode()
+	}
+	if err != nil {
+		return as(ErrUsage, err)
+	}
+	return nil
+}
+
+// example is parameters that only lack what the node adds, so that everything else is checked before it is dialled.
+func (d *Documents) example() kubeadm.Params {
+	return d.parameters("example", netip.AddrFrom4([4]byte{192, 0, 2, 1}), nil)
+}
+
+func (d *Documents) parameters(name string, address netip.Addr, sans []string) kubeadm.Params {
+	return kubeadm.Params{
+		NodeName: name, AdvertiseAddress: address, Endpoint: d.ControlPlane,
+		ServiceSubnet: d.ServiceSubnet, PodSubnet: d.PodSubnet,
+		SANs: sans, Workloads: d.Workloads, Profile: d.Profile,
+	}
+}
+
+// parameters are those of this node: its API server is also reached by the operator's own endpoint.
+func (r *initRun) parameters(config hullmark.NodeConfig, name string, own []netip.Addr) (kubeadm.Params, error) {
+	address, err := r.nodeAddress(config, own)
+	if err != nil {
+		return kubeadm.Params{}, err
+	}
+	host, _, err := net.SplitHostPort(r.options.Endpoint)
+	if err != nil {
+		return kubeadm.Params{}, err
+	}
+	return r.options.Documents.parameters(name, address, append([]string{host}, r.options.Documents.names...)), nil
+}
+
+// settings are what the cluster's join services have to know of these parameters, and of the documents that were made of them.
+func (d *Documents) settings(p kubeadm.Params, documents []byte) (*joinservice.Settings, error) {
+	endpoint := d.ControlPlane
+	if endpoint == "" {
+		endpoint = netip.AddrPortFrom(p.AdvertiseAddress, 6443).String()
+	}
+	f, err := frameOf(documents)
+	if err != nil {
+		return nil, err
+	}
+	networks, err := f.networks()
+	return &joinservice.Settings{ControlPlaneEndpoint: endpoint, Names: d.names, Networks: networks, Profile: p.Profile}, err
+}
+
+// make returns the kubeadm documents and the manifests to apply after init.
+func (d *Documents) make(p kubeadm.Params) (documents []byte, manifests [][]byte, err error) {
+	if documents = d.Kubeadm; documents == nil {
+		documents, err = kubeadm.InitDocuments(p)
+	} else if err = kubeadm.CheckDocuments(documents); err != nil {
+		err = fmt.Errorf("--kubeadm: %w", err)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	manifests = append(manifests, registry.Manifest())
+	if d.Flannel {
+		for _, addon := range []func(kubeadm.Params) ([]byte, error){kubeadm.KubeProxy, kubeadm.Flannel} {
+			manifest, err := addon(p)
+			if err != nil {
+				return nil, nil, err
+			}
+			manifests = append(manifests, manifest)
+		}
+	}
+	return documents, append(manifests, d.Manifests...), nil
+}

@@ -1,0 +1,16 @@
+package cluster
+
+import (
+	"fmt"
+	"time"
+)
+
+// Window says since when, and for how long, a copy of the disk could be taken that the cluster file takes for the newest. Other control
+// planes' records are nearer to the present; a single control plane has its own on the disk that goes back with it.
+func (e DiskEpoch) Window(now time.Time) string {
+	if e.Heard.IsZero() {
+		return "the cluster file tells no older copy of it"
+	}
+	return fmt.Sprintf("the cluster file tells no copy since %s (%s ago), when init or recover saw it last, and of a single control plane nothing else does",
+		e.Heard.Format(time.RFC3339), now.Sub(e.Heard).Truncate(time.Second))
+}
