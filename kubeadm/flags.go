@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -17,8 +18,8 @@ const maxFlags = 64 << 10
 // flagsLine is all that kubeadm writes there (cmd/kubeadm/app/phases/kubelet, WriteKubeletArgsToFile): one variable, in double quotes.
 var flagsLine = regexp.MustCompile(`^KUBELET_KUBEADM_ARGS="((?:[^"\\\n]|\\[^\n])*)"\n?$`)
 
-// pluginsFlag names a folder of programs that the kubelet runs as root.
-const pluginsFlag = "image-credential-provider-bin-dir"
+// pluginFlags name a folder of programs that the kubelet runs as root, and the file that says with which arguments and environment.
+var pluginFlags = []string{"image-credential-provider-bin-dir", "image-credential-provider-config"}
 
 // flagWords are the flags in the variable as systemd hands them to the kubelet: at spaces, and without quotes (systemd.exec(5),
 // systemd.service(5)). Of what is escaped only a double quote is taken: kubeadm escapes nothing else, and a backslash anywhere
@@ -72,14 +73,14 @@ func CheckFlags(text []byte) error {
 	for i, word := range words {
 		name, folder, hasValue := strings.Cut(word, "=")
 		// The kubelet takes an underscore for a hyphen (k8s.io/component-base, cli/flag, WordSepNormalizeFunc), and one hyphen before a name for two.
-		if strings.ReplaceAll(strings.TrimLeft(name, "-"), "_", "-") != pluginsFlag {
+		if !slices.Contains(pluginFlags, strings.ReplaceAll(strings.TrimLeft(name, "-"), "_", "-")) {
 			continue
 		}
 		if !hasValue && i+1 < len(words) {
 			folder = words[i+1]
 		}
 		if !strings.HasPrefix(folder, "/usr/") || strings.Contains(folder, "..") {
-			return fmt.Errorf("%s: programs in %.80q: want a folder below /usr", FlagsFile, folder)
+			return fmt.Errorf("%s: plugins by %.80q: want a path below /usr", FlagsFile, folder)
 		}
 	}
 	return nil

@@ -7,7 +7,7 @@ func TestCheckFlags(t *testing.T) {
 		`KUBELET_KUBEADM_ARGS=""` + "\n": true,
 		`KUBELET_KUBEADM_ARGS="--hostname-override=node-1 --node-labels=example.net/a=b --register-with-taints=a=b:NoSchedule"` + "\n": true,
 		`KUBELET_KUBEADM_ARGS="--a=\"b c\""` + "\n": true,
-		`KUBELET_KUBEADM_ARGS="--image-credential-provider-bin-dir=/usr/lib/providers --image-credential-provider-config=/etc/kubernetes/c"`: true,
+		`KUBELET_KUBEADM_ARGS="--image-credential-provider-bin-dir=/usr/lib/providers --image-credential-provider-config=/usr/lib/providers.yaml"`: true,
 		``: false,
 		`LD_PRELOAD="/var/lib/kubelet/pods/a.so"`:                                                      false,
 		`KUBELET_KUBEADM_ARGS=""` + "\n" + `LD_PRELOAD=/var/lib/kubelet/pods/a.so` + "\n":              false,
