@@ -34,6 +34,8 @@ var forbidden = []arrow{
 	{"./measurements/publish", "os/exec", "publishing runs no program"},
 	{"./measurements/export", "os/exec", "a format is pure"},
 	{"./measurements/export", "net", "a format is pure"},
+	{"./inspect/...", "os/exec", "inspecting runs no program: whoever asks hands in what unpacks a root file system"},
+	{"./inspect/...", "net", "inspecting opens no network"},
 	{"./measurements", module + "/measurements/publish", "a verdict does not know where documents come from"},
 	{"./attest/...", module + "/measurements/...", "attest says whose registers, measurements says which boot: neither needs the other"},
 	{"./measurements", module + "/attest/...", "measurements says which boot, attest says whose registers: neither needs the other"},
@@ -146,7 +148,7 @@ func dependencies(t *testing.T, pattern, list string) map[string][]string {
 
 // forTests lists the packages below internal/ that no program holds: what tests share, and tests of several rooms.
 var forTests = []string{
-	"agenttest", "bench", "buildtest", "canary", "e2e", "explore", "explore/seam", "flood", "fulldisk", "jointest", "load", "lukstest", "memrecords", "memtest", "nodetest",
+	"agenttest", "bench", "buildtest", "canary", "e2e", "explore", "explore/seam", "flood", "fulldisk", "imagetest", "jointest", "load", "lukstest", "memrecords", "memtest", "nodetest",
 	"policytest", "powercut", "probe", "rig", "tooltest", "tpmtest", "vaulttest", "waltest",
 }
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/lock"
-	"github.com/hullmark/hullmark/image/uki"
+	"github.com/hullmark/hullmark/internal/imagetest"
 )
 
 // diffImage writes an image whose root file system has some files, and its bill of materials; a name that ends in @ is a link. It returns the image's path.
@@ -46,12 +46,8 @@ func diffImage(t *testing.T, files map[string]string, cmdline string, packages .
 	if err != nil {
 		t.Fatal(err)
 	}
-	stub, err := os.ReadFile("/" + uki.DebianStub)
-	if err != nil {
-		t.Fatal("the stub is missing: apt-get install systemd-boot-efi")
-	}
-	stub = bytes.Replace(stub, []byte("systemd-stub 252"), []byte("systemd-stub 257"), 1)
-	disk := diskOf(t, image.Parts{
+	stub := imagetest.Stub(t, "257")
+	disk := imagetest.Disk(t, image.Parts{
 		Stub: stub, Kernel: stub, Initrd: []byte("initrd"), Cmdline: cmdline, Uname: "6.1",
 		OSRelease: []byte("ID=test\nIMAGE_ID=node\nIMAGE_VERSION=1\n"), Root: bytes.NewReader(content), RootSize: int64(len(content)), Time: time.Unix(1767225600, 0),
 	})

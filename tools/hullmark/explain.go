@@ -4,12 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/hullmark/hullmark/inspect/explain"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -51,35 +50,6 @@ Exit codes: 0 every register that the document predicts is equal, 3 one differs 
 	return cmd
 }
 
-// explained is the JSON that hullmark explain writes.
-type explained struct {
-	Equal bool      `json:"equal"`
-	Bank  pcrs.Bank `json:"bank"`
-	// Quote is absent where the registers are taken as given.
-	Quote     *explainedQuote     `json:"quote,omitempty"`
-	Registers []explainedRegister `json:"registers"`
-}
-
-// explainedRegister is one register; Result is equal, differs, not covered, or what follows says of PCR 10.
-// Proven says that a quote covers the measured value.
-type explainedRegister struct {
-	Register      pcrs.Register `json:"register"`
-	Result        string        `json:"result"`
-	Proven        bool          `json:"proven"`
-	Expected      pcrs.Digest   `json:"expected,omitempty"`
-	Measured      pcrs.Digest   `json:"measured,omitempty"`
-	ExpectedEvent string        `json:"expectedEvent,omitempty"`
-	MeasuredEvent string        `json:"measuredEvent,omitempty"`
-	Cause         string        `json:"cause,omitempty"`
-	Note          string        `json:"note,omitempty"`
-}
-
-// Results beside those of init's report.
-const (
-	notCovered = "not covered"
-	follows    = "follows from PCR 0 to 9"
-)
-
 // check reads the flags that say what is compared.
 func (o *explainOptions) check() (pcrs.Bank, error) {
 	bank, err := pcrs.ParseBank(o.bank)
@@ -111,32 +81,31 @@ func (o *explainOptions) run(w io.Writer, file string) error {
 	if err != nil {
 		return err
 	}
-	found, err := pcrs.Explain(document.Prediction(), bank, boot.measured, boot.log)
+	e, err := explain.New(document, bank, boot)
 	if err != nil {
 		return err
 	}
-	e := compareRegisters(document, bank, boot, found)
-	if err := o.writePage(document, e, boot.log); err != nil {
+	if err := o.writePage(document, e, boot.Log); err != nil {
 		return err
 	}
 	if err := o.write(w, e); err != nil {
 		return err
 	}
-	if len(found) > 0 {
-		return withCode(exitMismatch, fmt.Errorf("%d of %d predicted registers differ from %s", len(found), len(document.Registers), file))
+	if e.Differ > 0 {
+		return withCode(exitMismatch, fmt.Errorf("%d of %d predicted registers differ from %s", e.Differ, len(document.Registers), file))
 	}
-	if missing := e.unproven(); len(missing) > 0 {
+	if missing := e.Unproven(); len(missing) > 0 {
 		return withCode(exitMismatch, fmt.Errorf("%s does not cover %v, which %s predicts; have the TPM quote it, too", o.quote.message, missing[0], file))
 	}
 	return nil
 }
 
 // writePage writes the page, if one is wanted.
-func (o *explainOptions) writePage(document measurements.Document, e explained, log *pcrs.Log) error {
+func (o *explainOptions) writePage(document measurements.Document, e explain.Explanation, log *pcrs.Log) error {
 	if o.html == "" {
 		return nil
 	}
-	content, err := explainHTML(document, e, log)
+	content, err := explain.Page(document, e, log)
 	if err != nil {
 		return fmt.Errorf("explain: %w", err)
 	}
@@ -146,24 +115,17 @@ func (o *explainOptions) writePage(document measurements.Document, e explained, 
 	return nil
 }
 
-// measuredBoot is what a machine shows of its boot; log and quote may be nil.
-type measuredBoot struct {
-	measured pcrs.Values
-	log      *pcrs.Log
-	quote    *explainedQuote
-}
-
 // read takes what was measured from the list, or from the log.
-func (o *explainOptions) read(bank pcrs.Bank) (boot measuredBoot, err error) {
+func (o *explainOptions) read(bank pcrs.Bank) (boot explain.Boot, err error) {
 	if o.log != "" {
 		read, err := (&eventlogOptions{output: o.output}).read(o.log)
 		if err != nil {
 			return boot, err
 		}
-		boot.log = &read
+		boot.Log = &read
 	}
 	if o.list == "" {
-		boot.measured, err = boot.log.Replay(bank)
+		boot.Measured, err = boot.Log.Replay(bank)
 		return boot, err
 	}
 	text, err := readBounded(o.list, pcrs.MaxList)
@@ -174,107 +136,16 @@ func (o *explainOptions) read(bank pcrs.Bank) (boot measuredBoot, err error) {
 	if err != nil {
 		return boot, fmt.Errorf("%s: %w", o.list, err)
 	}
-	if boot.measured = banks[bank]; boot.measured == nil {
+	if boot.Measured = banks[bank]; boot.Measured == nil {
 		return boot, fmt.Errorf("%s: it has no registers of bank %v", o.list, bank)
 	}
-	boot.quote, err = o.quote.open(bank, banks)
+	boot.Quote, err = o.quote.open(bank, banks)
 	return boot, err
 }
 
-// compareRegisters lists what the document predicts and what was measured beside it.
-func compareRegisters(document measurements.Document, bank pcrs.Bank, boot measuredBoot, found []pcrs.Difference) explained {
-	out := explained{Equal: len(found) == 0, Bank: bank, Quote: boot.quote}
-	expected, measured := document.Values(bank), boot.measured
-	differences := map[pcrs.Register]pcrs.Difference{}
-	for _, d := range found {
-		differences[d.Register] = d
-	}
-	covered := maps.Clone(expected)
-	maps.Copy(covered, measured)
-	for _, r := range slices.Sorted(maps.Keys(covered)) {
-		if r >= 16 {
-			continue // a boot ends with PCR 15; the rest is for programs that run later
-		}
-		row := explainedRegister{Register: r, Result: equal, Proven: boot.quote.covers(r), Expected: expected[r], Measured: measured[r]}
-		d, differing := differences[r]
-		switch {
-		case expected[r] == nil && r == 10 && bank == pcrs.SHA256 && pcrs.FollowsFromOthers(measured):
-			row.Result = follows
-		case expected[r] == nil:
-			row.Result = notCovered
-		case differing:
-			row.Result, row.Cause, row.Note = differs, d.Cause, d.Note
-			row.ExpectedEvent, row.MeasuredEvent = eventText(d.ExpectedEvent), eventText(d.MeasuredEvent)
-		}
-		out.Registers = append(out.Registers, row)
-	}
-	return out
-}
-
-// row returns the row of a register; one that neither side names is not covered.
-func (e explained) row(register pcrs.Register) explainedRegister {
-	for _, row := range e.Registers {
-		if row.Register == register {
-			return row
-		}
-	}
-	return explainedRegister{Register: register, Result: notCovered}
-}
-
-func eventText(e *pcrs.Event) string {
-	if e == nil {
-		return ""
-	}
-	return fmt.Sprintf("%v: %s", e.Type, e.What)
-}
-
-func (o *explainOptions) write(w io.Writer, e explained) error {
+func (o *explainOptions) write(w io.Writer, e explain.Explanation) error {
 	if o.output == "json" {
 		return writeJSON(w, e)
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "register\texpected\tmeasured\t\n")
-	for _, r := range e.Registers {
-		fmt.Fprintf(t, "%v\t%s\t%s\t%s\n", r.Register, shortValue(r.Expected), shortValue(r.Measured), e.resultText(r))
-	}
-	fmt.Fprintf(t, "\n%s\n", printable(e.proofText()))
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	for _, r := range e.Registers {
-		if r.Result != differs {
-			continue
-		}
-		fmt.Fprintf(w, "\n%v differs\n", r.Register)
-		for _, line := range [][2]string{
-			{"expected", r.Expected.String()},
-			{"measured", r.Measured.String()},
-			{"event expected", r.ExpectedEvent},
-			{"event in the log", r.MeasuredEvent},
-			{"because", r.Cause},
-			{"note", r.Note},
-		} {
-			if line[1] == "" {
-				continue
-			}
-			if _, err := fmt.Fprintf(w, "  %-16s  %s\n", line[0], printable(line[1])); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (e explained) resultText(r explainedRegister) string {
-	if e.Quote != nil && !r.Proven {
-		return r.Result + " (not proven: the quote leaves it out)"
-	}
-	return r.Result
-}
-
-func shortValue(d pcrs.Digest) string {
-	if len(d) == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.16s…", d.String())
+	return e.WriteText(w)
 }

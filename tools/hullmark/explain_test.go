@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark/inspect/explain"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -62,7 +63,7 @@ func TestExplainByTheLog(t *testing.T) {
 	wantExit(t, code, exitMismatch, output, "PCR 11 differs", ".linux of the unified kernel image differs", "the disk has another partition table")
 	code, output = hullmarkCLI(t, "explain", document, "--log", sampleLog, "-o", "json")
 	wantExit(t, code, exitMismatch, output)
-	var e explained
+	var e explain.Explanation
 	if err := json.NewDecoder(strings.NewReader(output)).Decode(&e); err != nil || e.Equal || len(e.Registers) != 16 {
 		t.Errorf("%d registers, equal %t, %v", len(e.Registers), e.Equal, err)
 	}
@@ -106,4 +107,33 @@ func TestExplainRefuses(t *testing.T) {
 	wantExit(t, code, exitFailed, output, list)
 	code, output = hullmarkCLI(t, "explain", document, "--pcrs", document)
 	wantExit(t, code, exitFailed, output, "line 1")
+}
+
+func TestExplainWritesThePage(t *testing.T) {
+	document, _, _ := explainFixture(t)
+	page := filepath.Join(t.TempDir(), "page.html")
+	write(t, page, []byte("an older one"))
+	code, output := hullmarkCLI(t, "explain", document, "--log", sampleLog, "--html", page)
+	wantExit(t, code, exitMismatch, output, "PCR 11 differs", "taken as given")
+	content, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"<!DOCTYPE html>", "default-src &#39;none&#39;", ".linux of the unified kernel image differs", "first departure", "</html>"} {
+		if !strings.Contains(string(content), want) {
+			t.Errorf("no %q in the page", want)
+		}
+	}
+	for _, bad := range []string{"://", "<script", " style=", "src=", "ZgotmplZ"} {
+		if strings.Contains(string(content), bad) {
+			t.Errorf("the page has %q in it", bad)
+		}
+	}
+	code, output = hullmarkCLI(t, "explain", document, "--log", sampleLog, "--html", filepath.Join(page, "page.html"))
+	wantExit(t, code, exitFailed, output, "explain:")
+	code, output = hullmarkCLI(t, "explain", document, "--log", sampleLog, "-o", "json", "--html", page)
+	wantExit(t, code, exitMismatch, output)
+	if err := json.NewDecoder(strings.NewReader(output)).Decode(&explain.Explanation{}); err != nil {
+		t.Errorf("beside the page: %v", err)
+	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -11,11 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/build"
-	"github.com/hullmark/hullmark/image/uki"
+	"github.com/hullmark/hullmark/internal/imagetest"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -27,14 +24,11 @@ func newMeasureFixture(t *testing.T) measureFixture {
 	t.Helper()
 	dir := t.TempDir()
 	f := measureFixture{
-		image: filepath.Join(dir, "node.raw"), firmware: "/usr/share/OVMF/OVMF_CODE_4M.fd",
+		image: filepath.Join(dir, "node.raw"), firmware: imagetest.Firmware(t),
 		vars: filepath.Join(dir, "vars.fd"), config: filepath.Join(dir, "node.json"),
 	}
-	if _, err := os.Stat(f.firmware); err != nil {
-		t.Fatal("OVMF is missing: apt-get install ovmf")
-	}
 	write(t, f.image, smallDisk(t))
-	write(t, f.vars, unpackedVars(t))
+	write(t, f.vars, imagetest.Vars(t))
 	write(t, f.config, fmt.Appendf(nil, `{"version":1,"clusterRoot":"%064x","stateDisk":{"serial":"state"}}`, 1))
 	return f
 }
@@ -46,56 +40,9 @@ func write(t *testing.T, path string, content []byte) {
 	}
 }
 
-func unpackedVars(t *testing.T) []byte {
-	t.Helper()
-	file, err := os.Open("../../pcrs/testdata/ovmf-2025.02.vars.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	r, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 func smallDisk(t *testing.T) []byte {
 	t.Helper()
-	return smallDiskOf(t, "257")
-}
-
-// smallDiskOf has a real stub, which says that it is of another version, as its kernel too.
-func smallDiskOf(t *testing.T, version string) []byte {
-	t.Helper()
-	stub, err := os.ReadFile("/" + uki.DebianStub)
-	if err != nil {
-		t.Fatal("the stub is missing: apt-get install systemd-boot-efi")
-	}
-	stub = bytes.Replace(stub, []byte("systemd-stub 252"), []byte("systemd-stub "+version), 1)
-	root := bytes.Repeat([]byte("root"), 64<<10)
-	return diskOf(t, image.Parts{
-		Stub: stub, Kernel: stub, Initrd: []byte("initrd"), Cmdline: "console=ttyS0",
-		OSRelease: []byte("ID=test\nIMAGE_ID=\"node\"\nIMAGE_VERSION=20260102\n"),
-		Root:      bytes.NewReader(root), RootSize: int64(len(root)), Time: time.Unix(1767225600, 0),
-	})
-}
-
-func diskOf(t *testing.T, parts image.Parts) []byte {
-	t.Helper()
-	layout, err := image.Plan(parts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var disk bytes.Buffer
-	if _, err := layout.WriteTo(&disk); err != nil {
-		t.Fatal(err)
-	}
-	return disk.Bytes()
+	return imagetest.Small(t, "257")
 }
 
 // hullmarkMeasure runs the verb and returns what it printed.
@@ -171,7 +118,7 @@ func TestMeasureWithNodeConfig(t *testing.T) {
 // A stub that was never booted has to be accepted by name.
 func TestMeasureUnprovenStub(t *testing.T) {
 	f := newMeasureFixture(t)
-	write(t, f.image, smallDiskOf(t, "255"))
+	write(t, f.image, imagetest.Small(t, "255"))
 	args := []string{f.image, "--firmware", f.firmware, "--vars", f.vars}
 	if _, err := hullmarkMeasure(args...); err == nil || !strings.Contains(err.Error(), "--unproven-stub") {
 		t.Errorf("without the flag: %v", err)

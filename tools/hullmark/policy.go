@@ -189,7 +189,7 @@ func (o *policyCheckOptions) run(files []string, out, notes io.Writer) error {
 	if err != nil {
 		return err
 	}
-	verdict := measurements.Judge(policy, documents, bank, boot.measured)
+	verdict := measurements.Judge(policy, documents, bank, boot.Measured)
 	if o.output == "json" {
 		if err := writeJSON(out, judged(verdict)); err != nil {
 			return err

@@ -15,12 +15,6 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
-// The results of comparing one register.
-const (
-	equal   = "equal"
-	differs = "differs"
-)
-
 // releaseOptions are the flags of the verbs that give a node its disk key.
 type releaseOptions struct {
 	operatorOptions

@@ -1,15 +1,15 @@
-package main
+package explain
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/internal/imagetest"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -25,7 +25,7 @@ func pageOf(t *testing.T, document measurements.Document, log *pcrs.Log) page {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := newPage(document, compareRegisters(document, pcrs.SHA256, measuredBoot{measured: measured, log: log}, found), log)
+	p, err := newPage(document, compareRegisters(document, pcrs.SHA256, Boot{Measured: measured, Log: log}, found), log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,13 +35,40 @@ func pageOf(t *testing.T, document measurements.Document, log *pcrs.Log) page {
 // samplePage is the fixture's document, and a log that holds just what it predicts.
 func samplePage(t *testing.T) (measurements.Document, *pcrs.Log) {
 	t.Helper()
-	file, _, _ := explainFixture(t)
-	document, err := readDocument(file)
+	disk := imagetest.Small(t, "257")
+	opened, err := image.Open(bytes.NewReader(disk), int64(len(disk)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot := pcrs.Boot{Machine: machine(t), UKI: opened.UKI, Table: opened.Table}
+	prediction, err := pcrs.Predict(boot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, err := measurements.New(measurements.Image{
+		ID: "node", Version: "1", Disk: boot.Machine.Vars.SHA256[:], RootHash: opened.RootHash[:], UKI: boot.Machine.Vars.SHA256[:], Stub: opened.UKI.Stub.Version,
+	}, measurements.Release{}, boot.Machine, prediction)
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := document.Prediction().Log
 	return document, &log
+}
+
+// machine has firmware without keys.
+func machine(t *testing.T) (m pcrs.Machine) {
+	t.Helper()
+	code, err := os.ReadFile(imagetest.Firmware(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Firmware, err = pcrs.OpenFirmware(code); err != nil {
+		t.Fatal(err)
+	}
+	if m.Vars, err = pcrs.OpenVars(imagetest.Vars(t)); err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 // inserted is the log with events of PCR 11 before its last one.
@@ -59,7 +86,7 @@ func event11(what string) pcrs.Event {
 	return pcrs.Event{Register: 11, Type: pcrs.EvIPL, What: what, Digests: pcrs.DigestsOf([]byte(what), pcrs.PredictedBanks()...)}
 }
 
-func TestExplainPageShowsAllRegisters(t *testing.T) {
+func TestPageShowsAllRegisters(t *testing.T) {
 	document, log := samplePage(t)
 	p := pageOf(t, document, log)
 	if len(p.Registers) != 16 || p.Verdict != equal || len(p.Causes) != 0 {
@@ -82,7 +109,7 @@ func TestExplainPageShowsAllRegisters(t *testing.T) {
 }
 
 // Of a long register the page shows what is around the first departure, and says how much it leaves out.
-func TestExplainPageIsBounded(t *testing.T) {
+func TestPageIsBounded(t *testing.T) {
 	document, log := samplePage(t)
 	own := len(log.Of(11))
 	var many []pcrs.Event
@@ -99,7 +126,7 @@ func TestExplainPageIsBounded(t *testing.T) {
 		t.Error("the first departure is left out")
 	}
 	var out bytes.Buffer
-	if err := explainPage.Execute(&out, p); err != nil || out.Len() > 256<<10 {
+	if err := pageLayout.Execute(&out, p); err != nil || out.Len() > 256<<10 {
 		t.Errorf("a page of %d bytes (%v)", out.Len(), err)
 	}
 	if !strings.Contains(out.String(), "later events are left out") {
@@ -108,7 +135,7 @@ func TestExplainPageIsBounded(t *testing.T) {
 }
 
 // Text of a log is shown as text, whatever it says.
-func TestExplainPageEscapes(t *testing.T) {
+func TestPageEscapes(t *testing.T) {
 	document, log := samplePage(t)
 	hostile := "</style></title><script>alert(1)</script><img src=x onerror=alert(2)>{{.}}\x1b[2J\u202e\u200b\x00\n'\"`"
 	document.Image.ID = hostile
@@ -116,7 +143,7 @@ func TestExplainPageEscapes(t *testing.T) {
 		Register: 12, Type: pcrs.EvIPL, What: hostile, Data: []byte(hostile), Digests: pcrs.DigestsOf(nil, pcrs.PredictedBanks()...),
 	}))
 	var out bytes.Buffer
-	if err := explainPage.Execute(&out, p); err != nil {
+	if err := pageLayout.Execute(&out, p); err != nil {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{"<script", "<img", "</style></title>", "\x1b", "\u202e", "\u200b", "\x00"} {
@@ -130,14 +157,14 @@ func TestExplainPageEscapes(t *testing.T) {
 }
 
 // A log that does not lead to the registers tells nothing of them.
-func TestExplainPageBelievesNoOtherLog(t *testing.T) {
+func TestPageBelievesNoOtherLog(t *testing.T) {
 	document, log := samplePage(t)
 	measured, err := log.Replay(pcrs.SHA256)
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := inserted(log, event11("a lie"))
-	e := compareRegisters(document, pcrs.SHA256, measuredBoot{measured: measured, log: other}, nil)
+	e := compareRegisters(document, pcrs.SHA256, Boot{Measured: measured, Log: other}, nil)
 	p, err := newPage(document, e, other)
 	if err != nil {
 		t.Fatal(err)
@@ -150,34 +177,5 @@ func TestExplainPageBelievesNoOtherLog(t *testing.T) {
 		if s.Measured != nil || s.State != "same" {
 			t.Errorf("an event of the other log is shown: %+v", s)
 		}
-	}
-}
-
-func TestExplainWritesThePage(t *testing.T) {
-	document, _, _ := explainFixture(t)
-	page := filepath.Join(t.TempDir(), "page.html")
-	write(t, page, []byte("an older one"))
-	code, output := hullmarkCLI(t, "explain", document, "--log", sampleLog, "--html", page)
-	wantExit(t, code, exitMismatch, output, "PCR 11 differs", "taken as given")
-	content, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"<!DOCTYPE html>", "default-src &#39;none&#39;", ".linux of the unified kernel image differs", "first departure", "</html>"} {
-		if !strings.Contains(string(content), want) {
-			t.Errorf("no %q in the page", want)
-		}
-	}
-	for _, bad := range []string{"://", "<script", " style=", "src=", "ZgotmplZ"} {
-		if strings.Contains(string(content), bad) {
-			t.Errorf("the page has %q in it", bad)
-		}
-	}
-	code, output = hullmarkCLI(t, "explain", document, "--log", sampleLog, "--html", filepath.Join(page, "page.html"))
-	wantExit(t, code, exitFailed, output, "explain:")
-	code, output = hullmarkCLI(t, "explain", document, "--log", sampleLog, "-o", "json", "--html", page)
-	wantExit(t, code, exitMismatch, output)
-	if err := json.NewDecoder(strings.NewReader(output)).Decode(&explained{}); err != nil {
-		t.Errorf("beside the page: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package explain
 
 import (
 	"bytes"
@@ -24,13 +24,13 @@ const (
 	maxWords = 240
 )
 
-//go:embed explain.html
-var explainTemplate string
+//go:embed page.html
+var pageTemplate string
 
-//go:embed explain.css
-var explainStyle string
+//go:embed page.css
+var pageStyle string
 
-var explainPage = template.Must(template.New("explain").Parse(explainTemplate))
+var pageLayout = template.Must(template.New("page").Parse(pageTemplate))
 
 // roles says what a boot measures into each register, for its section and, shorter, for its tile (TCG PC Client PFP §3.3.4, systemd-stub(7)).
 var roles = [...]struct{ section, tile string }{
@@ -52,7 +52,7 @@ var roles = [...]struct{ section, tile string }{
 	{"state disk", "state disk"},
 }
 
-// page is all that explain.html shows; its texts are clean and bounded.
+// page is all that page.html shows; its texts are clean and bounded.
 type page struct {
 	Policy                               string
 	Style                                template.CSS
@@ -92,30 +92,30 @@ type pageStep struct {
 
 type pageEvent struct{ What, Type, Origin, Short, Full string }
 
-// explainHTML renders the comparison as one page that needs nothing else. log may be nil.
-func explainHTML(document measurements.Document, e explained, log *pcrs.Log) ([]byte, error) {
+// Page renders the comparison as one page that needs nothing else. log may be nil.
+func Page(document measurements.Document, e Explanation, log *pcrs.Log) ([]byte, error) {
 	p, err := newPage(document, e, log)
 	if err != nil {
 		return nil, err
 	}
 	var out bytes.Buffer
-	if err := explainPage.Execute(&out, p); err != nil {
+	if err := pageLayout.Execute(&out, p); err != nil {
 		return nil, fmt.Errorf("write page: %w", err)
 	}
 	return out.Bytes(), nil
 }
 
-func newPage(document measurements.Document, e explained, log *pcrs.Log) (page, error) {
+func newPage(document measurements.Document, e Explanation, log *pcrs.Log) (page, error) {
 	digest, err := document.Digest()
 	if err != nil {
 		return page{}, err
 	}
 	// The style is allowed by its hash, so that nothing else in the page can be one (CSP Level 3 §2.3.1).
-	style := sha256.Sum256([]byte(explainStyle))
+	style := sha256.Sum256([]byte(pageStyle))
 	p := page{
-		Style:  template.CSS(explainStyle),
+		Style:  template.CSS(pageStyle),
 		Policy: "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(style[:]) + "'; base-uri 'none'; form-action 'none'",
-		Facts:  facts(document, digest, e), Proof: clean(e.proofText()),
+		Facts:  facts(document, digest, e), Proof: clean(e.proof()),
 	}
 	if p.Registers, err = pageRegisters(document, e, log); err != nil {
 		return page{}, err
@@ -130,9 +130,9 @@ func newPage(document measurements.Document, e explained, log *pcrs.Log) (page, 
 }
 
 // judge says the whole in a sentence.
-func (p *page) judge(document measurements.Document, e explained) {
+func (p *page) judge(document measurements.Document, e Explanation) {
 	image := clean(document.Image.ID + " " + document.Image.Version)
-	differing, unproven := len(p.Causes), len(e.unproven())
+	differing, unproven := len(p.Causes), len(e.Unproven())
 	switch {
 	case differing > 0:
 		p.Verdict, p.Mark = differs, "≠"
@@ -150,7 +150,7 @@ func (p *page) judge(document measurements.Document, e explained) {
 	p.Title = image + ": " + p.Headline
 }
 
-func facts(d measurements.Document, digest measurements.DocumentID, e explained) []pageFact {
+func facts(d measurements.Document, digest measurements.DocumentID, e Explanation) []pageFact {
 	secureBoot := "off, or not built in"
 	if d.Machine.SecureBoot {
 		secureBoot = "on"
@@ -180,7 +180,7 @@ func digestFact(name string, d pcrs.Digest) pageFact {
 }
 
 // pageRegisters makes the sections of PCR 0 to 15.
-func pageRegisters(document measurements.Document, e explained, log *pcrs.Log) ([]*pageRegister, error) {
+func pageRegisters(document measurements.Document, e Explanation, log *pcrs.Log) ([]*pageRegister, error) {
 	var replayed pcrs.Values
 	if log != nil {
 		var err error
@@ -207,7 +207,7 @@ func pageRegisters(document measurements.Document, e explained, log *pcrs.Log) (
 	return out, nil
 }
 
-func newPageRegister(row explainedRegister, quoted bool) *pageRegister {
+func newPageRegister(row Register, quoted bool) *pageRegister {
 	r := &pageRegister{
 		Number: int(row.Register), Role: roles[row.Register].section, Short: roles[row.Register].tile, State: row.Result, Mark: "=", Result: row.Result, Tile: row.Result,
 		Expected: row.Expected.String(), Measured: row.Measured.String(),
@@ -243,7 +243,7 @@ func unpredictedReason(document measurements.Document, register pcrs.Register) s
 // timeline is what is known of the events of one register.
 type timeline struct {
 	bank              pcrs.Bank
-	row               explainedRegister
+	row               Register
 	predicted, logged []pcrs.Event
 	// believed says that the log's events lead to the measured value.
 	believed bool

@@ -1,0 +1,78 @@
+package explain
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// WriteText writes a table of the registers, what it rests on, and a paragraph for each register that differs. It is safe for a terminal.
+func (e Explanation) WriteText(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "register\texpected\tmeasured\t\n")
+	for _, r := range e.Registers {
+		fmt.Fprintf(t, "%v\t%s\t%s\t%s\n", r.Register, shortValue(r.Expected), shortValue(r.Measured), e.resultText(r))
+	}
+	fmt.Fprintf(t, "\n%s\n", printable(e.proof()))
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, r := range e.Registers {
+		if r.Result != differs {
+			continue
+		}
+		if err := r.writeText(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeText writes all that is known of a register that differs.
+func (r Register) writeText(w io.Writer) error {
+	fmt.Fprintf(w, "\n%v differs\n", r.Register)
+	for _, line := range [][2]string{
+		{"expected", r.Expected.String()},
+		{"measured", r.Measured.String()},
+		{"event expected", r.ExpectedEvent},
+		{"event in the log", r.MeasuredEvent},
+		{"because", r.Cause},
+		{"note", r.Note},
+	} {
+		if line[1] == "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "  %-16s  %s\n", line[0], printable(line[1])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e Explanation) resultText(r Register) string {
+	if e.Quote != nil && !r.Proven {
+		return r.Result + " (not proven: the quote leaves it out)"
+	}
+	return r.Result
+}
+
+func shortValue(d pcrs.Digest) string {
+	if len(d) == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.16s…", d.String())
+}
+
+// printable leaves out control and formatting characters other than line feed and tab.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, text)
+}
