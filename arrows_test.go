@@ -20,6 +20,7 @@ var forbidden = []arrow{
 	{"./pcrs/...", "os/exec", "a prediction runs no program"},
 	{"./pcrs/...", "net", "a prediction opens no network"},
 	{"./pcrs/...", module + "/image", "prediction and assembly meet only in the formats, so that one checks the other"},
+	{"./pcrs/...", module + "/internal/vm", "whoever starts a machine uses what describes it, never the other way"},
 	{"./image", module + "/pcrs/...", "assembly does not know what will be measured"},
 	{"./image/disk", "os/exec", "a format is pure"},
 	{"./image/oci", "os/exec", "a format is pure"},
@@ -76,6 +77,7 @@ var forbidden = []arrow{
 // forbiddenDirectly are arrows out of packages that may import others with such needs, for what those compute, but must not do
 // such things themselves.
 var forbiddenDirectly = []arrow{
+	{"./pcrs/machine", "os", "a machine's description opens no file; whoever uses it reads"},
 	{"./image/disk", "os", "a format is pure; the command reads and writes files"},
 	{"./image/disk", "time", "the same disk gives the same bytes at any time"},
 	{"./kubeadm", "os", "kubeadm's documents are pure"},
@@ -150,6 +152,17 @@ func dependencies(t *testing.T, pattern, list string) map[string][]string {
 var forTests = []string{
 	"agenttest", "bench", "buildtest", "canary", "e2e", "explore", "explore/seam", "flood", "fulldisk", "imagetest", "jointest", "load", "lukstest", "memrecords", "memtest", "nodetest",
 	"policytest", "powercut", "probe", "rig", "tooltest", "tpmtest", "vaulttest", "waltest",
+}
+
+// TestOnlyToolsStartMachines wants nobody but programs, and what tests share, to import what starts virtual machines.
+func TestOnlyToolsStartMachines(t *testing.T) {
+	for pkg, deps := range dependencies(t, "./...", "Imports") {
+		name := strings.TrimPrefix(pkg, module+"/")
+		shared := slices.Contains(forTests, strings.TrimPrefix(name, "internal/"))
+		if slices.Contains(deps, module+"/internal/vm") && !strings.HasPrefix(name, "tools/") && !shared {
+			t.Errorf("%s imports internal/vm: a room describes machines (pcrs/machine), a program starts them", pkg)
+		}
+	}
 }
 
 // TestInternalPackages holds the list to the code: a package is on it, or a program of tools/ is built of it.

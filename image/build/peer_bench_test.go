@@ -19,6 +19,7 @@ import (
 	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/cache"
 	"github.com/hullmark/hullmark/internal/vm"
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
 // The peer is mkosi itself, which makes a disk of the same packages: ESP with a UKI, erofs root with the same compression, dm-verity. It has the same tools
@@ -268,7 +269,7 @@ func unchangedTime(b *testing.B, o Options) float64 {
 func bootTime(b *testing.B, disk, tools string) float64 {
 	b.Helper()
 	began := time.Now()
-	m, err := vm.Start(b.Context(), vm.Config{Dir: b.TempDir(), Image: disk, Tools: tools, Accel: vm.AccelTCG, MemoryMiB: 2048})
+	m, err := vm.Start(b.Context(), vm.Config{Dir: b.TempDir(), Image: disk, Accel: vm.AccelTCG, Hardware: machine.Hardware{Tools: tools, MemoryMiB: 2048}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -89,9 +89,9 @@ type machine struct {
 func (b bench) boot(t *testing.T, name string, config []byte, edit func(*vm.Config)) machine {
 	t.Helper()
 	c := vm.Config{
-		Dir: b.path(name), Image: b.image(), Tools: b.tools(), StateDisk: 4 << 30, MemoryMiB: 4096, NodeConfig: config,
-		ExitOnReboot: true, Forwards: []vm.Forward{{Guest: 7443}, {Guest: 6443}},
+		Dir: b.path(name), Image: b.image(), NodeConfig: config, ExitOnReboot: true, Forwards: []vm.Forward{{Guest: 7443}, {Guest: 6443}},
 	}
+	c.Tools, c.StateDisk, c.MemoryMiB = b.tools(), 4<<30, 4096
 	if edit != nil {
 		edit(&c)
 	}

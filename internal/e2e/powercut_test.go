@@ -133,12 +133,9 @@ func (s *site) machine(t *testing.T, name string, i int, c hullmark.NodeConfig, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &powered{
-		name: name, agent: onHost(s.network.Forwards()[1+i]),
-		config: vm.Config{
-			Dir: s.path(name), Image: s.image(), Tools: s.tools(), Network: s.network.Dir(), NodeConfig: text, CPUs: cpus, MemoryMiB: memory,
-		},
-	}
+	config := vm.Config{Dir: s.path(name), Image: s.image(), Network: s.network.Dir(), NodeConfig: text}
+	config.Tools, config.CPUs, config.MemoryMiB = s.tools(), cpus, memory
+	return &powered{name: name, agent: onHost(s.network.Forwards()[1+i]), config: config}
 }
 
 // newWorker describes a machine that nobody has seen yet.

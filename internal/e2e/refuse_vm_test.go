@@ -126,7 +126,7 @@ func TestVMRefusesBadMachines(t *testing.T) {
 	b := newBench(t)
 	config := b.newCluster(t, "cluster")
 	t.Run("no TPM", func(t *testing.T) {
-		m := b.boot(t, "no-tpm", config, func(c *vm.Config) { c.TPM = vm.TPMNone })
+		m := b.boot(t, "no-tpm", config, func(c *vm.Config) { c.TPM = "none" })
 		m.sees(t, `no-tpm`)
 	})
 	t.Run("unknown field in the node config", func(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/hullmark/hullmark/internal/vm"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
+	machines "github.com/hullmark/hullmark/pcrs/machine"
 )
 
 // probeParts are a probe of the built image's stub and kernel.
@@ -208,10 +209,11 @@ func quiet(t *testing.T, args ...string) string {
 // shaped is the machine that a machine file describes.
 func (b bench) shaped(t *testing.T, described map[string]any) vm.Config {
 	t.Helper()
-	c := vm.Config{Tools: b.tools(), CPUs: described["cpus"].(int), MemoryMiB: described["memoryMiB"].(int)}
+	c := vm.Config{}
+	c.Tools, c.CPUs, c.MemoryMiB = b.tools(), described["cpus"].(int), described["memoryMiB"].(int)
 	text := func(name string) string { s, _ := described[name].(string); return s }
-	c.Firmware = vm.Firmware{Code: text("firmware"), Vars: text("variables")}
-	c.TPM = vm.TPMInterface(text("tpm"))
+	c.Firmware.Code, c.Firmware.Vars = text("firmware"), text("variables")
+	c.TPM = machines.TPM(text("tpm"))
 	c.NICROM, _ = described["nicROM"].(bool)
 	c.SecureBoot, _ = described["secureBoot"].(bool)
 	c.SMBIOS, _ = described["smbios"].([]string)

@@ -78,7 +78,7 @@ func TestVMEnrolsKeys(t *testing.T) {
 	if err := m.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	enrolled := b.predictSecure(t, signed, m.Shape().Vars).Values(pcrs.SHA256)
+	enrolled := b.predictSecure(t, signed, m.Files().Vars).Values(pcrs.SHA256)
 	expected := b.predictSecure(t, signed, filepath.Join(keys, "OVMF_VARS_4M.fd")).Values(pcrs.SHA256)
 	if !enrolled[7].Equal(expected[7]) {
 		t.Errorf("PCR 7 is %v with the enrolled keys, %v with the file of variables; console:\n%s", enrolled[7], expected[7], contentOf(t, m.Console()))
@@ -108,10 +108,10 @@ func (b bench) sign(t *testing.T, disk, keys, out string, more ...string) string
 // secure is a machine with Secure Boot.
 func (b bench) secure(t *testing.T, vars string) vm.Config {
 	t.Helper()
-	return vm.Config{
-		Dir: filepath.Join(t.TempDir(), "machine"), Tools: b.tools(), CPUs: 1, MemoryMiB: 512,
-		SecureBoot: true, Firmware: vm.Firmware{Code: b.ovmf("OVMF_CODE_4M.secboot.fd"), Vars: vars},
-	}
+	c := vm.Config{Dir: filepath.Join(t.TempDir(), "machine")}
+	c.Tools, c.CPUs, c.MemoryMiB = b.tools(), 1, 512
+	c.SecureBoot, c.Firmware.Code, c.Firmware.Vars = true, b.ovmf("OVMF_CODE_4M.secboot.fd"), vars
+	return c
 }
 
 func (b bench) predictSecure(t *testing.T, image, vars string) measurements.Document {

@@ -18,6 +18,7 @@ import (
 	"github.com/hullmark/hullmark/internal/probe"
 	"github.com/hullmark/hullmark/internal/vm"
 	"github.com/hullmark/hullmark/pcrs"
+	machines "github.com/hullmark/hullmark/pcrs/machine"
 )
 
 // Folders that the stub reads.
@@ -85,7 +86,8 @@ func union(all ...map[string][]byte) map[string][]byte {
 
 // compareStub predicts a boot, boots, and compares all registers that stub and kernel touch.
 func (b bench) compareStub(t *testing.T, keys probe.Keys, c stubBoot) {
-	parts, config := b.probeParts(t), vm.Config{Tools: b.tools(), CPUs: 1, MemoryMiB: 512}
+	parts, config := b.probeParts(t), vm.Config{}
+	config.Tools, config.CPUs, config.MemoryMiB = b.tools(), 1, 512
 	parts.ESP = c.esp
 	if c.old != "" {
 		parts.Stub = oldStub(t, c.old)
@@ -94,10 +96,10 @@ func (b bench) compareStub(t *testing.T, keys probe.Keys, c stubBoot) {
 		parts.Uname = ""
 	}
 	if c.secure {
-		config.SecureBoot, config.Firmware = true, vm.Firmware{Code: b.ovmf("OVMF_CODE_4M.secboot.fd"), Vars: b.ownKeys(t, keys)}
+		config.SecureBoot, config.Firmware.Code, config.Firmware.Vars = true, b.ovmf("OVMF_CODE_4M.secboot.fd"), b.ownKeys(t, keys)
 		parts.Sign = keys.Sign(t)
 	} else {
-		config.Firmware = vm.Firmware{Code: b.ovmf("OVMF_CODE_4M.fd"), Vars: b.ovmf("OVMF_VARS_4M.fd")}
+		config.Firmware.Code, config.Firmware.Vars = b.ovmf("OVMF_CODE_4M.fd"), b.ovmf("OVMF_VARS_4M.fd")
 	}
 	if c.uki != nil {
 		parts.Sign = func(image []byte) []byte { return appended(t, image, c.uki...) }
@@ -115,7 +117,7 @@ func (b bench) compareStub(t *testing.T, keys probe.Keys, c stubBoot) {
 }
 
 // predictStub predicts without having seen the boot.
-func predictStub(t *testing.T, disk probe.Image, c stubBoot, files vm.Firmware) pcrs.Prediction {
+func predictStub(t *testing.T, disk probe.Image, c stubBoot, files machines.Firmware) pcrs.Prediction {
 	t.Helper()
 	firmware, err := pcrs.OpenFirmware(contentOf(t, files.Code))
 	if err != nil {

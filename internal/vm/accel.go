@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark/internal/toolstree"
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
 // Acceleration is what executes a machine's instructions, and why.
@@ -50,14 +51,14 @@ func chooseAccel(ctx context.Context, h hardware, runtime string) (Acceleration,
 // for a trial that could not be made.
 func tryKVM(ctx context.Context, h hardware, runtime string) (problem string, err error) {
 	trial := hardware{
-		config: Config{CPUs: h.config.CPUs, MemoryMiB: 512, TPM: TPMNone, SecureBoot: h.config.SecureBoot}, shape: h.shape,
+		config: Config{Hardware: machine.Hardware{CPUs: h.config.CPUs, MemoryMiB: 512, TPM: machine.NoTPM, SecureBoot: h.config.SecureBoot}}, files: h.files,
 		accel: AccelKVM, qemuMajor: h.qemuMajor, qmpSocket: filepath.Join(runtime, "trial.sock"), tools: h.tools,
 	}
-	trial.shape.Vars = filepath.Join(runtime, "trial.fd")
-	if err := copyOnce(h.shape.VarsTemplate, trial.shape.Vars); err != nil {
+	trial.files.Vars = filepath.Join(runtime, "trial.fd")
+	if err := copyOnce(h.files.VarsTemplate, trial.files.Vars); err != nil {
 		return "", err
 	}
-	defer os.Remove(trial.shape.Vars)
+	defer os.Remove(trial.files.Vars)
 	cmd, err := trial.command(ctx, []toolstree.Bind{{Host: runtime, Writable: true}})
 	if err != nil {
 		return "", err

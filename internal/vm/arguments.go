@@ -10,12 +10,13 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark/internal/toolstree"
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
 // hardware is all that decides QEMU's command line.
 type hardware struct {
 	config    Config
-	shape     Shape
+	files     Files
 	accel     Accel // kvm or tcg, decided
 	qemuMajor int
 	forwards  []Forward // with the host ports that were chosen
@@ -35,7 +36,7 @@ func (h hardware) file(path string) string {
 
 // command prepares QEMU. binds are the writable folders; what it only reads is added here.
 func (h hardware) command(ctx context.Context, binds []toolstree.Bind) (*exec.Cmd, error) {
-	for _, path := range append([]string{h.config.Image, h.shape.Firmware}, h.shape.OptionROMs...) {
+	for _, path := range append([]string{h.config.Image, h.files.Firmware}, h.files.OptionROMs...) {
 		if path != "" {
 			binds = append(binds, toolstree.Bind{Host: path})
 		}
@@ -107,8 +108,8 @@ func (h hardware) cpu() string {
 
 func (h hardware) flash() []string {
 	args := []string{
-		"-drive", "if=pflash,unit=0,format=raw,readonly=on,file=" + h.file(h.shape.Firmware),
-		"-drive", "if=pflash,unit=1,format=raw,file=" + h.file(h.shape.Vars),
+		"-drive", "if=pflash,unit=0,format=raw,readonly=on,file=" + h.file(h.files.Firmware),
+		"-drive", "if=pflash,unit=1,format=raw,file=" + h.file(h.files.Vars),
 	}
 	if h.config.SecureBoot {
 		args = append(args, "-global", "driver=cfi.pflash01,property=secure,value=on")
@@ -124,7 +125,7 @@ func (h hardware) disks() []string {
 	if h.config.Image != "" {
 		args = append(args,
 			"-drive", "id=image,if=none,format=raw,readonly=on,file="+h.file(h.config.Image),
-			"-device", "virtio-blk-pci,drive=image,bootindex=0,serial="+ImageSerial+",addr="+strconv.Itoa(ImageSlot))
+			"-device", "virtio-blk-pci,drive=image,bootindex=0,serial="+ImageSerial+",addr="+strconv.Itoa(machine.ImageSlot))
 	}
 	state := ""
 	switch {
@@ -141,8 +142,8 @@ func (h hardware) disks() []string {
 // network attaches the only network card. Neither what it is connected to nor its address is measured: no boot entry leads to it.
 func (h hardware) network() []string {
 	rom := ""
-	if len(h.shape.OptionROMs) > 0 {
-		rom = h.file(h.shape.OptionROMs[0])
+	if len(h.files.OptionROMs) > 0 {
+		rom = h.file(h.files.OptionROMs[0])
 	}
 	netdev, card := "user,id=net0"+hostForwards(h.forwards), "virtio-net-pci,netdev=net0,romfile="+rom
 	if h.cable != nil {
@@ -153,7 +154,7 @@ func (h hardware) network() []string {
 }
 
 func (h hardware) tpm() []string {
-	if h.config.TPM == TPMNone {
+	if h.config.TPM == machine.NoTPM {
 		return nil
 	}
 	return []string{

@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark/internal/toolstree"
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
 // Machine is a running virtual machine.
 type Machine struct {
 	config   Config
-	shape    Shape
+	files    Files
 	accel    Acceleration
 	forwards []Forward
 	ek       EK
@@ -44,11 +45,11 @@ func Start(ctx context.Context, config Config) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	shape, err := config.shape()
+	files, err := config.files()
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{config: config, shape: shape, done: make(chan struct{})}
+	m := &Machine{config: config, files: files, done: make(chan struct{})}
 	if err := m.start(ctx); err != nil {
 		m.release()
 		return nil, err
@@ -80,7 +81,7 @@ func (m *Machine) start(ctx context.Context) error {
 // prepare makes the state folder ready and says what QEMU will be started with.
 func (m *Machine) prepare(ctx context.Context) (hardware, error) {
 	c := m.config
-	h := hardware{config: c, shape: m.shape, tools: toolset{c.Tools}}
+	h := hardware{config: c, files: m.files, tools: toolset{c.Tools}}
 	if err := h.tools.require(qemuProgram); err != nil {
 		return h, err
 	}
@@ -107,7 +108,7 @@ func (m *Machine) prepare(ctx context.Context) (hardware, error) {
 	if h.qemuMajor, err = h.tools.qemuMajor(ctx); err != nil {
 		return h, err
 	}
-	if err := copyOnce(m.shape.VarsTemplate, m.shape.Vars); err != nil {
+	if err := copyOnce(m.files.VarsTemplate, m.files.Vars); err != nil {
 		return h, err
 	}
 	h.stateNBD = c.StateNBD
@@ -119,7 +120,7 @@ func (m *Machine) prepare(ctx context.Context) (hardware, error) {
 }
 
 func (m *Machine) require(t toolset) error {
-	if m.config.TPM == TPMNone {
+	if m.config.TPM == machine.NoTPM {
 		return nil
 	}
 	return t.require(swtpmProgram)
@@ -127,7 +128,7 @@ func (m *Machine) require(t toolset) error {
 
 func (m *Machine) startTPM(ctx context.Context) error {
 	c := m.config
-	if c.TPM == TPMNone {
+	if c.TPM == machine.NoTPM {
 		return nil
 	}
 	t := toolset{c.Tools}
@@ -306,9 +307,9 @@ func (m *Machine) Dir() string {
 	return m.config.Dir
 }
 
-// Shape says what the machine was started with.
-func (m *Machine) Shape() Shape {
-	return m.shape
+// Files says what files the machine was started with.
+func (m *Machine) Files() Files {
+	return m.files
 }
 
 // Acceleration says what executes the machine's instructions, and why.
@@ -321,7 +322,7 @@ func (m *Machine) Forwards() []Forward {
 	return m.forwards
 }
 
-// EK is the machine's endorsement key; the zero value with TPMNone.
+// EK is the machine's endorsement key; the zero value with machine.NoTPM.
 func (m *Machine) EK() EK {
 	return m.ek
 }

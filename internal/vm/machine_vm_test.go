@@ -15,12 +15,17 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
 // These tests boot OVMF without a disk. HULLMARK_TOOLS names a tools tree to run from; without it the host's programs run.
 func testConfig(t *testing.T) Config {
 	t.Helper()
-	return Config{Dir: filepath.Join(t.TempDir(), "machine"), CPUs: 1, MemoryMiB: 512, Accel: AccelTCG, Tools: os.Getenv("HULLMARK_TOOLS")}
+	return Config{
+		Dir: filepath.Join(t.TempDir(), "machine"), Accel: AccelTCG,
+		Hardware: machine.Hardware{Tools: os.Getenv("HULLMARK_TOOLS"), CPUs: 1, MemoryMiB: 512},
+	}
 }
 
 func start(t *testing.T, c Config) *Machine {
@@ -123,12 +128,11 @@ func TestFirmwareBootsAndStops(t *testing.T) {
 func TestSecureBootFirmwareBoots(t *testing.T) {
 	c := testConfig(t)
 	c.SecureBoot = true
-	c.TPM = TPMTIS
-	vars, err := toolset{c.Tools}.find("ovmf", "/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd")
-	if err != nil {
-		t.Fatal(err)
+	c.TPM = machine.TIS
+	c.Firmware.Vars = filepath.Join(c.Tools, "/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd")
+	if !fileExists(c.Firmware.Vars) {
+		t.Fatalf("%s is missing: apt-get install ovmf", c.Firmware.Vars)
 	}
-	c.Firmware.Vars = vars
 	m := start(t, c)
 	defer m.Kill()
 	awaitFirmware(t, m)
@@ -140,7 +144,7 @@ func TestMachineWithOptionROM(t *testing.T) {
 	m := start(t, c)
 	defer m.Kill()
 	awaitFirmware(t, m)
-	if roms := m.Shape().OptionROMs; len(roms) != 1 || !fileExists(roms[0]) {
+	if roms := m.Files().OptionROMs; len(roms) != 1 || !fileExists(roms[0]) {
 		t.Errorf("option ROMs %q", roms)
 	}
 }
@@ -169,7 +173,7 @@ func TestMachineFailsWithItsTPM(t *testing.T) {
 
 func TestMachineWithoutTPM(t *testing.T) {
 	c := testConfig(t)
-	c.TPM = TPMNone
+	c.TPM = machine.NoTPM
 	m := start(t, c)
 	if len(processesOf(t, swtpmProgram+"\x00socket")) > 0 && m.swtpm != nil {
 		t.Error("swtpm runs")
@@ -194,7 +198,7 @@ const orphanDir = "HULLMARK_VM_TEST_ORPHAN"
 
 func TestNothingOutlivesAKilledParent(t *testing.T) {
 	if dir := os.Getenv(orphanDir); dir != "" {
-		m := start(t, Config{Dir: dir, CPUs: 1, MemoryMiB: 512, Accel: AccelTCG, Tools: os.Getenv("HULLMARK_TOOLS")})
+		m := start(t, Config{Dir: dir, Accel: AccelTCG, Hardware: machine.Hardware{Tools: os.Getenv("HULLMARK_TOOLS"), CPUs: 1, MemoryMiB: 512}})
 		_ = m.Wait()
 		return
 	}
@@ -214,7 +218,7 @@ func TestNothingOutlivesAKilledParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "all processes are gone", func() bool { return len(processesOf(t, dir))+len(processesOf(t, runtime)) == 0 })
-	again := start(t, Config{Dir: dir, CPUs: 1, MemoryMiB: 512, Accel: AccelTCG, Tools: os.Getenv("HULLMARK_TOOLS")})
+	again := start(t, Config{Dir: dir, Accel: AccelTCG, Hardware: machine.Hardware{Tools: os.Getenv("HULLMARK_TOOLS"), CPUs: 1, MemoryMiB: 512}})
 	again.Kill()
 	leavesNothing(t, dir, runtime)
 }

@@ -7,6 +7,8 @@ import (
 	"net"
 	"path/filepath"
 	"testing"
+
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
 // offered waits until the router offers the machine an address (RFC 2131, operation 2), which its firmware asked for.
@@ -32,7 +34,7 @@ func TestMachinesShareANetwork(t *testing.T) {
 	listener.patience = firmwareTime
 	machine := func(name string) Config {
 		c := testConfig(t)
-		c.Dir, c.Network, c.TPM = filepath.Join(t.TempDir(), name), n.Dir(), TPMNone
+		c.Dir, c.Network, c.TPM = filepath.Join(t.TempDir(), name), n.Dir(), machine.NoTPM
 		return c
 	}
 	one, two := machine("one"), machine("two")

@@ -96,37 +96,6 @@ func (t toolset) program(name string) (string, error) {
 	return "/usr/bin/" + name, nil
 }
 
-// firmwareCode finds OVMF's code for a machine with or without Secure Boot.
-func (t toolset) firmwareCode(secure bool) (string, error) {
-	if secure {
-		return t.find("ovmf", "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd")
-	}
-	return t.find("ovmf", "/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_CODE.fd")
-}
-
-func (t toolset) firmwareVars() (string, error) {
-	return t.find("ovmf", "/usr/share/OVMF/OVMF_VARS_4M.fd", "/usr/share/OVMF/OVMF_VARS.fd")
-}
-
-// nicROM finds the boot ROM that QEMU gives to a virtio network card.
-func (t toolset) nicROM() (string, error) {
-	return t.find("ipxe-qemu", "/usr/lib/ipxe/qemu/efi-virtio.rom", "/usr/share/qemu/efi-virtio.rom")
-}
-
-// find returns the first of the candidates that exists.
-func (t toolset) find(debianPackage string, candidates ...string) (string, error) {
-	for _, candidate := range candidates {
-		path := filepath.Join(t.tree, candidate)
-		if _, err := os.Stat(path); err == nil {
-			return path, nil
-		}
-	}
-	if t.tree != "" {
-		return "", fmt.Errorf("vm: tools tree %s: %s is missing: the tree needs package %s", t.tree, candidates[0], debianPackage)
-	}
-	return "", fmt.Errorf("vm: %s is missing: apt-get install %s", candidates[0], debianPackage)
-}
-
 var qemuVersion = regexp.MustCompile(`version (\d+)\.`)
 
 // qemuMajor asks QEMU for its major version.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
 // exampleConfig is a complete configuration over files that exist but hold nothing.
@@ -24,7 +26,7 @@ func exampleConfig(t *testing.T) Config {
 	}
 	return Config{
 		Dir: filepath.Join(dir, "machine"), Image: file("image,1.raw"),
-		Firmware: Firmware{Code: file("code.fd"), Vars: file("vars.fd")},
+		Hardware: machine.Hardware{Firmware: machine.Firmware{Code: file("code.fd"), Vars: file("vars.fd")}},
 	}
 }
 
@@ -34,11 +36,11 @@ func exampleHardware(t *testing.T, c Config) hardware {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.shape()
+	s, err := c.files()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return hardware{config: c, shape: s, accel: AccelTCG, qemuMajor: 10, tpmSocket: "/run/t.sock", qmpSocket: "/run/q.sock", tools: toolset{c.Tools}}
+	return hardware{config: c, files: s, accel: AccelTCG, qemuMajor: 10, tpmSocket: "/run/t.sock", qmpSocket: "/run/q.sock", tools: toolset{c.Tools}}
 }
 
 // option returns the values that follow a flag.
@@ -80,13 +82,13 @@ func TestArgumentsFollowTheConfiguration(t *testing.T) {
 		want   string
 		absent bool
 	}{
-		"no tpm":              {func(h *hardware) { h.config.TPM = TPMNone }, "-tpmdev", "", true},
-		"tis":                 {func(h *hardware) { h.config.TPM = TPMTIS }, "-device", "tpm-tis,tpmdev=tpm0", false},
+		"no tpm":              {func(h *hardware) { h.config.TPM = machine.NoTPM }, "-tpmdev", "", true},
+		"tis":                 {func(h *hardware) { h.config.TPM = machine.TIS }, "-device", "tpm-tis,tpmdev=tpm0", false},
 		"old emulator":        {func(h *hardware) { h.qemuMajor = 7 }, "-cpu", "max,-cx16", false},
 		"old emulator, 1 cpu": {func(h *hardware) { h.qemuMajor, h.config.CPUs = 7, 1 }, "-cpu", "max", false},
 		"kvm":                 {func(h *hardware) { h.accel = AccelKVM }, "-cpu", "host", false},
 		"secure boot":         {func(h *hardware) { h.config.SecureBoot = true }, "-global", "driver=cfi.pflash01,property=secure,value=on", false},
-		"rom":                 {func(h *hardware) { h.shape.OptionROMs = []string{"/r.rom"} }, "-device", "virtio-net-pci,netdev=net0,romfile=/r.rom", false},
+		"rom":                 {func(h *hardware) { h.files.OptionROMs = []string{"/r.rom"} }, "-device", "virtio-net-pci,netdev=net0,romfile=/r.rom", false},
 		"other fw_cfg":        {func(h *hardware) { h.config.FwCfg = map[string]string{"opt/x": "a,b"} }, "-fw_cfg", "name=opt/x,string=a,,b", false},
 		"no config":           {func(h *hardware) { h.nodeConf = "" }, "-fw_cfg", "", true},
 		"served state disk":   {func(h *hardware) { h.stateNBD = "/n,1" }, "-drive", "id=state,if=none,format=raw,discard=unmap,file.driver=nbd,file.server.type=unix,file.server.path=/n,,1", false},
@@ -111,9 +113,9 @@ func TestExitOnReboot(t *testing.T) {
 	}
 }
 
-func TestShapeNamesWhatIsUsed(t *testing.T) {
+func TestFilesNamesWhatIsUsed(t *testing.T) {
 	c := exampleConfig(t)
-	s, err := c.Shape()
+	s, err := c.Files()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +127,7 @@ func TestShapeNamesWhatIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Firmware.Vars = other.Firmware.Vars
-	if s2, err := c.Shape(); err != nil || s2.Vars == s.Vars {
+	if s2, err := c.Files(); err != nil || s2.Vars == s.Vars {
 		t.Errorf("another template shares the copy %s (%v)", s.Vars, err)
 	}
 }
@@ -189,8 +191,8 @@ func TestIncompleteToolsTreeIsNamed(t *testing.T) {
 	if _, err := Start(t.Context(), c); err == nil || !strings.Contains(err.Error(), c.Tools) || !strings.Contains(err.Error(), "package qemu-system-x86") {
 		t.Error(err)
 	}
-	c.Firmware = Firmware{}
-	if _, err := c.Shape(); err == nil || !strings.Contains(err.Error(), "package ovmf") {
+	c.Firmware = machine.Firmware{}
+	if _, err := c.Files(); err == nil || !strings.Contains(err.Error(), "package ovmf") {
 		t.Error(err)
 	}
 }

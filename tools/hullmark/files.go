@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 
@@ -10,21 +9,7 @@ import (
 )
 
 // readBounded reads a file of at most limit bytes.
-func readBounded(file string, limit int64) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	content, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(content)) > limit {
-		return nil, fmt.Errorf("%s: too long, want at most %d bytes", file, limit)
-	}
-	return content, nil
-}
+func readBounded(file string, limit int64) ([]byte, error) { return atomicfile.Read(file, limit) }
 
 // notOver is an error if a file to be written is one of those that are read.
 func notOver(path string, read ...string) error {

@@ -11,8 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hullmark/hullmark/inspect"
 	"github.com/hullmark/hullmark/internal/vm"
 	"github.com/hullmark/hullmark/pcrs"
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
 // learnTime bounds the start of the firmware, and learnEvery is how often its memory is looked at meanwhile.
@@ -43,12 +45,12 @@ The result is a small file that belongs to firmware and shape, and to no image. 
 			if err := notOver(output, file); err != nil {
 				return fmt.Errorf("learn: %w", err)
 			}
-			m, err := readMachine(file)
+			m, err := inspect.ReadMachine(file)
 			if err != nil {
 				return err
 			}
 			if output == "" {
-				output = m.learned
+				output = m.Learned
 			}
 			learned, err := learn(cmd.Context(), m, cmd.ErrOrStderr())
 			if err != nil {
@@ -73,8 +75,8 @@ The result is a small file that belongs to firmware and shape, and to no image. 
 }
 
 // learn starts the machine in a folder of its own, so that nothing of the real machine is touched.
-func learn(ctx context.Context, m machine, notes io.Writer) (learned pcrs.LearnedData, err error) {
-	predicted, err := m.predicted()
+func learn(ctx context.Context, m machine.File, notes io.Writer) (learned pcrs.LearnedData, err error) {
+	predicted, err := inspect.OpenMachine(m.Hardware)
 	if err != nil {
 		return learned, err
 	}
@@ -83,8 +85,7 @@ func learn(ctx context.Context, m machine, notes io.Writer) (learned pcrs.Learne
 		return learned, err
 	}
 	defer os.RemoveAll(dir)
-	c := m.config
-	c.Dir, c.Image, c.NodeConfig = filepath.Join(dir, "machine"), filepath.Join(dir, "blank.raw"), nil
+	c := vm.Config{Dir: filepath.Join(dir, "machine"), Image: filepath.Join(dir, "blank.raw"), Hardware: m.Hardware}
 	if err := os.WriteFile(c.Image, make([]byte, blankDisk), 0o600); err != nil {
 		return learned, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
 // machineFixture is a machine file of the fixture's firmware, with more fields.
@@ -100,7 +101,7 @@ func TestMachineFileRefuses(t *testing.T) {
 		"array":      {"[]", "another type is wanted"},
 		"two values": {`{"schema": "hullmark.machine/v1"} {}`, "more than one JSON value"},
 		"schema":     {`{"schema": "hullmark.machine/v2"}`, "hullmark.machine/v2"},
-		"too long":   {strings.Repeat(" ", maxMachineFile+1), "too long"},
+		"too long":   {strings.Repeat(" ", machine.MaxFile+1), "too long"},
 	} {
 		file := filepath.Join(t.TempDir(), "machine.json")
 		write(t, file, []byte(c.content))

@@ -12,10 +12,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/inspect"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
 // measureOptions are the files that a prediction is made from.
@@ -150,71 +151,19 @@ func (o measureOptions) released() (r measurements.Release, err error) {
 
 // openBoot reads all that a boot depends on beside the image.
 func openBoot(o measureOptions) (b pcrs.Boot, err error) {
-	if o.machine == "" {
-		if b.Machine, err = openMachine(o); err != nil {
+	if o.machine != "" {
+		m, err := inspect.ReadMachine(o.machine)
+		if err != nil {
 			return b, err
 		}
-		b.NodeConfig, err = readNodeConfig(o.nodeConfig)
+		return inspect.OpenBoot(m)
+	}
+	files := machine.Files{Firmware: machine.Firmware{Code: o.firmware, Vars: o.vars}, ROMs: o.roms}
+	if b.Machine, err = files.Open(readBounded); err != nil {
 		return b, err
 	}
-	m, err := readMachine(o.machine)
-	if err != nil {
-		return b, err
-	}
-	if b.Machine, err = m.predicted(); err != nil {
-		return b, err
-	}
-	if b.ESP, err = m.readESP(); err != nil {
-		return b, err
-	}
-	b.NodeConfig, b.SMBIOSExtra = m.config.NodeConfig, m.smbiosExtra()
-	b.Machine.Learned, err = m.readLearned()
+	b.NodeConfig, err = machine.NodeConfig(o.nodeConfig, readBounded)
 	return b, err
-}
-
-// openMachine reads the files that describe a machine.
-func openMachine(o measureOptions) (m pcrs.Machine, err error) {
-	if m.Firmware, err = openFile(o.firmware, pcrs.MaxFirmware, pcrs.OpenFirmware); err != nil {
-		return m, err
-	}
-	if m.Vars, err = openFile(o.vars, pcrs.MaxVars, pcrs.OpenVars); err != nil {
-		return m, err
-	}
-	for _, path := range o.roms {
-		rom, err := openFile(path, pcrs.MaxROM, pcrs.OpenROM)
-		if err != nil {
-			return m, err
-		}
-		m.ROMs = append(m.ROMs, rom)
-	}
-	return m, nil
-}
-
-func openFile[T any](path string, limit int64, open func([]byte) (T, error)) (T, error) {
-	var none T
-	content, err := readBounded(path, limit)
-	if err != nil {
-		return none, err
-	}
-	v, err := open(content)
-	if err != nil {
-		return none, fmt.Errorf("%s: %w", path, err)
-	}
-	return v, nil
-}
-
-func readNodeConfig(path string) ([]byte, error) {
-	if path == "" {
-		return nil, nil
-	}
-	content, err := readBounded(path, hullmark.MaxNodeConfig)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := hullmark.ParseNodeConfig(content); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return content, nil
 }
 
 func digestOf(path string) (pcrs.Digest, error) {

@@ -16,7 +16,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/inspect"
 	"github.com/hullmark/hullmark/internal/vm"
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
 // vmOptions are the flags of `hullmark vm`, as they were typed.
@@ -69,14 +71,14 @@ func (o *vmOptions) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&c.Dir, "dir", "", "folder of the machine's state (default: IMAGE with the ending .vm)")
 	flags.StringVar(&o.machine, "machine", "", "machine `FILE`, in place of "+strings.Join(describing, ", "))
 	flags.StringVar(&o.stateDisk, "state-disk", "", "size of the state disk, made sparse at the first start, such as 10G; 0 for none (default: the existing disk's, else 10G)")
-	flags.IntVar(&c.MemoryMiB, "memory", 3072, "memory in MiB")
-	flags.IntVar(&c.CPUs, "cpus", 2, "virtual CPUs")
+	flags.IntVar(&c.MemoryMiB, "memory", machine.DefaultMemoryMiB, "memory in MiB")
+	flags.IntVar(&c.CPUs, "cpus", machine.DefaultCPUs, "virtual CPUs")
 	flags.StringArrayVar(&o.forwards, "forward", nil, "HOST:GUEST, a TCP port of the guest to reach on 127.0.0.1; HOST 0 takes a free one; repeatable")
 	flags.StringVar(&c.Network, "network", "", "`FOLDER` of a running network (hullmark vm network) to be in, which then has the forwards (default: alone)")
 	flags.StringVar(&o.nodeConfig, "config", "", "file with the node config, given to the guest by fw_cfg")
 	flags.StringVar(&c.Firmware.Code, "firmware", "", "OVMF code file (default: the tools tree's or the host's)")
 	flags.StringVar(&c.Firmware.Vars, "vars", "", "OVMF variables file to start from (default: without keys)")
-	flags.StringVar(&o.tpm, "tpm", string(vm.TPMCRB), "TPM interface: crb, tis or none")
+	flags.StringVar(&o.tpm, "tpm", string(machine.CRB), "TPM interface: crb, tis or none")
 	flags.BoolVar(&c.SecureBoot, "secure-boot", false, "firmware with Secure Boot; --vars decides whose keys are enrolled")
 	flags.BoolVar(&c.NICROM, "nic-rom", false, "keep the network card's boot ROM, which is measured into PCR 2")
 	flags.BoolVar(&c.ExitOnReboot, "no-reboot", false, "end where the guest reboots")
@@ -98,25 +100,23 @@ func (o *vmOptions) describe(typed func(flag string) bool) error {
 			return withCode(exitUsage, fmt.Errorf("--%s and --machine both say it; name one", name))
 		}
 	}
-	m, err := readMachine(o.machine)
+	m, err := inspect.ReadMachine(o.machine)
 	if err != nil {
 		return err
 	}
-	if len(m.esp) > 0 {
+	if len(m.ESP) > 0 {
 		return fmt.Errorf("%s: esp: a machine boots the disk as it is; put the files on the ESP of a copy of the image, and leave them out here", o.machine)
 	}
-	c := m.config
-	c.Dir, c.ExitOnReboot, c.Network = o.config.Dir, o.config.ExitOnReboot, o.config.Network
-	o.config = c
-	o.tpm = string(c.TPM)
-	o.stateDisk = strconv.FormatInt(c.StateDisk, 10)
+	o.config.Hardware, o.nodeConfig = m.Hardware, m.NodeConfig
+	o.tpm = string(m.TPM)
+	o.stateDisk = strconv.FormatInt(m.StateDisk, 10)
 	return nil
 }
 
 // resolve turns what was typed into a configuration.
 func (o *vmOptions) resolve(image string) (vm.Config, error) {
 	c := o.config
-	c.Image, c.TPM, c.Accel = image, vm.TPMInterface(o.tpm), vm.Accel(o.accel)
+	c.Image, c.TPM, c.Accel = image, machine.TPM(o.tpm), vm.Accel(o.accel)
 	if c.Dir == "" {
 		c.Dir = strings.TrimSuffix(image, filepath.Ext(image)) + ".vm"
 	}
@@ -152,32 +152,16 @@ func parseForwards(texts []string) ([]vm.Forward, error) {
 	return forwards, nil
 }
 
-// defaultStateDisk is the size of a new state disk in bytes; the file is sparse.
-const defaultStateDisk = 10 << 30
-
 // stateDiskSize is the size that was asked for, else that of the disk that is there, else the default.
 func stateDiskSize(text, dir string) (int64, error) {
 	if text != "" {
-		return parseSize(text)
+		return machine.ParseSize(text)
 	}
 	size, err := vm.StateDiskSize(dir)
 	if err != nil || size > 0 {
 		return size, err
 	}
-	return defaultStateDisk, nil
-}
-
-// parseSize reads a number of bytes, or of K, M, G or T of them, by powers of 1024.
-func parseSize(text string) (int64, error) {
-	digits, unit := text, int64(1)
-	if i := strings.IndexByte("KMGT", text[len(text)-1]); i >= 0 {
-		digits, unit = text[:len(text)-1], 1<<(10*(i+1))
-	}
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n < 0 || n > (1<<50)/unit {
-		return 0, fmt.Errorf("size %q: want a number with K, M, G or T, for example 10G", text)
-	}
-	return n * unit, nil
+	return machine.DefaultStateDisk, nil
 }
 
 // runVM runs a machine to its end. The first interrupt stops it, the second cuts its power.
@@ -224,7 +208,7 @@ func stopVM(m *vm.Machine, grace time.Duration, notes io.Writer) {
 func describeVM(m *vm.Machine, notes io.Writer) {
 	a := m.Acceleration()
 	fmt.Fprintf(notes, "execution  %s: %s\n", a.Accel, a.Reason)
-	s := m.Shape()
+	s := m.Files()
 	fmt.Fprintf(notes, "firmware   %s\nvariables  %s\n", s.Firmware, s.Vars)
 	for _, rom := range s.OptionROMs {
 		fmt.Fprintf(notes, "option rom %s\n", rom)
@@ -232,7 +216,7 @@ func describeVM(m *vm.Machine, notes io.Writer) {
 	for _, f := range m.Forwards() {
 		fmt.Fprintf(notes, "forward    127.0.0.1:%d to guest port %d\n", f.Host, f.Guest)
 	}
-	if s.TPM != vm.TPMNone {
+	if len(m.EK().Public) > 0 {
 		fmt.Fprintf(notes, "ek         %s\nek ca      %s\n", hullmark.TPMNodeID(m.EK().Public), filepath.Join(m.Dir(), vm.CAFile))
 	}
 	fmt.Fprintf(notes, "console    %s\n\n", m.Console())

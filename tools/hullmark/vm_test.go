@@ -6,17 +6,17 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/hullmark/hullmark/internal/vm"
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
 func TestParseSize(t *testing.T) {
 	for text, want := range map[string]int64{"0": 0, "512": 512, "3K": 3 << 10, "20M": 20 << 20, "10G": 10 << 30, "1T": 1 << 40} {
-		if got, err := parseSize(text); got != want || err != nil {
+		if got, err := machine.ParseSize(text); got != want || err != nil {
 			t.Errorf("%s: %d, %v", text, got, err)
 		}
 	}
 	for _, bad := range []string{"G", "-1", "1.5G", "10g", "10GB", "99999999T"} {
-		if _, err := parseSize(bad); err == nil {
+		if _, err := machine.ParseSize(bad); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}
 	}
@@ -35,7 +35,7 @@ func TestVMOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Dir != filepath.Join(dir, "node.vm") || c.TPM != vm.TPMTIS || c.Forwards[0].Guest != 7443 || string(c.NodeConfig) != valid || c.StateDisk != defaultStateDisk {
+	if c.Dir != filepath.Join(dir, "node.vm") || c.TPM != machine.TIS || c.Forwards[0].Guest != 7443 || string(c.NodeConfig) != valid || c.StateDisk != machine.DefaultStateDisk {
 		t.Errorf("%+v", c)
 	}
 }
