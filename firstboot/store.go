@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/hullmark/hullmark/firstboot/statedisk"
 )
 
 // onState returns where on the state disk, relative to its root, a file lies that programs see at name: under one of the
@@ -18,8 +20,11 @@ func onState(name string) (string, error) {
 	return "", fmt.Errorf("%.200q is not on the state disk", name)
 }
 
-// readState reads a file of the state disk, or of its manifest, by the name that programs see. It may be a link to another one:
-// a kubelet's newest certificate is.
+// maxStateFile bounds what is read of the state disk, in bytes: kubeconfigs, certificates and flags.
+const maxStateFile = 4 << 20
+
+// readState reads a file of the state disk, or of its manifest, by the name that programs see. It may be a link to another one: a
+// kubelet's newest certificate is. Nothing is read that is not on the disk, no regular file, or larger than maxStateFile.
 func (a *Agent) readState(name string) ([]byte, error) {
 	if kept, ok := keptName(name); ok {
 		return a.kept.read(kept)
@@ -28,7 +33,12 @@ func (a *Agent) readState(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if target, err := os.Readlink(filepath.Join(a.StateDir, file)); err == nil {
+	root, err := os.OpenRoot(a.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	if target, err := root.Readlink(file); err == nil {
 		if !filepath.IsAbs(target) {
 			target = filepath.Join(filepath.Dir(name), target)
 		}
@@ -36,7 +46,7 @@ func (a *Agent) readState(name string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return os.ReadFile(filepath.Join(a.StateDir, file))
+	return statedisk.ReadRegular(root, file, maxStateFile)
 }
 
 // removeState removes files and folders of the state disk by the names that programs see, and never follows a link out of it.

@@ -158,7 +158,7 @@ type MAC [sha256.Size]byte
 
 // ReadManifest reads the manifest of the mounted disk once, through no link that leaves it. The caller wipes it.
 func ReadManifest(root *os.Root, key hullmark.Secret) (m Manifest, code MAC, err error) {
-	b, err := readRegular(root, ManifestFile)
+	b, err := ReadRegular(root, ManifestFile, MaxManifest)
 	if err != nil {
 		return Manifest{}, MAC{}, fmt.Errorf("manifest: %w", err)
 	}
@@ -168,8 +168,9 @@ func ReadManifest(root *os.Root, key hullmark.Secret) (m Manifest, code MAC, err
 	return m, MAC(b[len(b)-sha256.Size:]), nil
 }
 
-// readRegular reads a whole file that is one, and waits for nobody.
-func readRegular(root *os.Root, name string) ([]byte, error) {
+// ReadRegular reads a whole file of the mounted disk that is a regular one of at most limit bytes. It follows no link that leaves
+// the disk, and waits for nobody, as who opens a pipe does.
+func ReadRegular(root *os.Root, name string, limit int64) ([]byte, error) {
 	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -179,8 +180,8 @@ func readRegular(root *os.Root, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > MaxManifest {
-		return nil, fmt.Errorf("%v of %d bytes, want a file of at most %d", info.Mode(), info.Size(), MaxManifest)
+	if !info.Mode().IsRegular() || info.Size() > limit {
+		return nil, fmt.Errorf("%.200q: %v of %d bytes, want a file of at most %d", name, info.Mode(), info.Size(), limit)
 	}
 	b := make([]byte, info.Size())
 	_, err = io.ReadFull(f, b)

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -42,6 +44,29 @@ func TestEveryPieceNamesTheSameImages(t *testing.T) {
 	}
 	if !strings.Contains(string(config), `sandbox_image = "`+KubernetesRepository+`/pause:`) {
 		t.Error("containerd's sandbox image is not ours")
+	}
+}
+
+// TestContainerdStartsNothingByItself holds that containerd's restart monitor is off: it runs, as root and outside of any container, the
+// program that a record on the state disk names as a runtime. The record of a container that root left would do so at each boot.
+func TestContainerdStartsNothingByItself(t *testing.T) {
+	text := readText(t, "../../mkosi/mkosi.extra/etc/containerd/config.toml")
+	_, list, ok := strings.Cut(text, "\ndisabled_plugins = [\n")
+	list, _, closed := strings.Cut(list, "\n]\n")
+	if !ok || !closed {
+		t.Fatal("containerd's settings have no list of plugins that are off")
+	}
+	var off []string
+	for line := range strings.Lines(list) {
+		if name, err := strconv.Unquote(strings.TrimSuffix(strings.TrimSpace(line), ",")); err == nil {
+			off = append(off, name)
+		}
+	}
+	if !slices.Contains(off, "io.containerd.internal.v1.restart") {
+		t.Errorf("the restart monitor is not among the plugins that are off: %q", off)
+	}
+	if slices.ContainsFunc(off, func(name string) bool { return strings.HasPrefix(name, "io.containerd.grpc.v1.cri") }) {
+		t.Error("the kubelet's own plugin is off")
 	}
 }
 

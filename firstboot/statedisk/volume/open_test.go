@@ -233,3 +233,42 @@ func TestHelperFollowsNoLinkOffTheDisk(t *testing.T) {
 		}
 	}
 }
+
+// TestFoldersThatAreNone: a folder that is bound or mounted over, and is none, is refused before anything is mounted on it.
+func TestFoldersThatAreNone(t *testing.T) {
+	key, g := manifestKey(t), hullmark.DiskGrant{UUID: hullmark.UUID{7}, Epoch: hullmark.Epoch{Issued: 1}}
+	for name, c := range map[string]struct {
+		file string
+		make func(file string) error
+		want string
+	}{
+		"pods":               {"var/lib/kubelet/pods", link("../../../hullmark"), "folder-refused"},
+		"the kubelet's":      {"var/lib/kubelet", link("containerd"), "folder-refused"},
+		"containerd's":       {"var/lib/containerd", link("/usr/bin"), "folder-refused"},
+		"etcd's":             {"var/lib/etcd", link("nowhere"), "folder-refused"},
+		"CNI's":              {"var/lib/cni", link("containerd"), "folder-refused"},
+		"var":                {"var", link("hullmark"), "folder-refused"},
+		"etc-kubernetes":     {"etc-kubernetes", link("var"), "folder-refused"},
+		"a pipe":             {"var/lib/etcd", func(file string) error { return syscall.Mkfifo(file, 0o600) }, "folder-refused"},
+		"a file":             {"var/lib/etcd", func(file string) error { return os.WriteFile(file, nil, 0o600) }, "folder-refused"},
+		"a link of a pod's":  {"var/lib/kubelet/pods/own", link("/etc"), ""},
+		"no folder for CNI":  {"var/lib/cni", func(string) error { return nil }, ""},
+		"a member taken out": {"var/lib/etcd", func(string) error { return nil }, ""},
+		"CNI's of last boot": {"var/lib/cni", func(file string) error { return os.Mkdir(file, 0o700) }, ""},
+	} {
+		root := newTree(t, g, key)
+		file := filepath.Join(root.Name(), c.file)
+		if err := errors.Join(os.RemoveAll(file), c.make(file)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := advanceIn(root, g, key)
+		var condition *hullmark.Condition
+		if c.want == "" && err != nil || c.want != "" && (!errors.As(err, &condition) || condition.Code != c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func link(target string) func(string) error {
+	return func(file string) error { return os.Symlink(target, file) }
+}

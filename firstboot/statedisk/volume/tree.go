@@ -88,6 +88,9 @@ func advanceIn(root *os.Root, g hullmark.DiskGrant, key hullmark.Secret) (stated
 		return statedisk.Opened{}, refused(err)
 	}
 	defer m.Wipe()
+	if err := checkFolders(root); err != nil {
+		return statedisk.Opened{}, err
+	}
 	opened := statedisk.Opened{
 		EpochRead: m.Epoch, Joined: m.Joined(), LastBoot: string(m.Files[statedisk.LastBoot].Content), CertificateEnds: certificateEnds(root), Etcd: etcdState(root.Name()), Manifest: code,
 	}
@@ -105,6 +108,32 @@ func advanceIn(root *os.Root, g hullmark.DiskGrant, key hullmark.Secret) (stated
 	m.Files[statedisk.LastBoot] = statedisk.KeptFile{Mode: 0o600, Content: []byte(time.Now().UTC().Format(time.RFC3339))}
 	opened.Manifest, err = statedisk.WriteManifest(root, key, m)
 	return opened, err
+}
+
+// checkFolders refuses a disk with anything else in the place of a folder that hullmark-state.service binds or mounts over: by a
+// link there, which root left, the mount would lie over a folder of the verity root.
+func checkFolders(root *os.Root) error {
+	names := []string{"var/lib/cni"} // The unit makes it.
+	for _, d := range directories {
+		names = append(names, d.name)
+	}
+	for _, name := range names {
+		info, err := root.Lstat(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("the state disk's folder %s: %w", name, err)
+		}
+		if !info.IsDir() {
+			return &hullmark.Condition{
+				Code: "folder-refused", Step: "EPOCH", Title: "the state disk has something else where a folder belongs",
+				Expected: name + ": a folder", Got: info.Mode().Type().String(),
+				Next: "somebody who was root on the node left it: treat the node as taken over (docs/operate.md), and reset it",
+			}
+		}
+	}
+	return nil
 }
 
 // etcdState returns what the disk's member of etcd has stored. Of one that cannot be read whoever decides is told as of none,
