@@ -122,21 +122,6 @@ func Bind(channelKey []byte, secret hullmark.Secret, hello []byte) (Binding, err
 	return Binding(h.Sum(nil)), nil
 }
 
-// Trust is what the evidence's kind protects against.
-type Trust string
-
-// TPM is the class of every machine with a TPM whose host is not shown to be
-// kept out by the processor: emulated TPMs, plain virtual ones and discrete ones.
-const TPM Trust = "tpm"
-
-// Promise says in one sentence for people what the class protects against.
-func (t Trust) Promise() string {
-	if t == TPM {
-		return "protects against other tenants, the network, stolen disks and wrong images, not against the host that runs it"
-	}
-	return "protects against nothing"
-}
-
 // Claims is what a verified exchange established about a machine. Nothing in
 // it says that the machine is wanted: that is package joinservice's to decide.
 type Claims struct {
@@ -147,8 +132,8 @@ type Claims struct {
 	// EKCertificate is the certificate that the machine shows of its EK; nil if it shows none of this very key. Unless
 	// Certified is set, it is not known whether anybody who is trusted signed it.
 	EKCertificate *x509.Certificate
-	// Trust is the class of the evidence.
-	Trust Trust
+	// Platform is what the evidence says of what the machine runs on, with its trust class.
+	Platform hullmark.PlatformClaims
 	// Registers are the quoted values.
 	Registers Registers
 	// NodeConfig is the configuration that register 8 holds, as bytes and decoded.

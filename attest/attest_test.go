@@ -61,9 +61,3 @@ func TestBindIsTheSpecifiedHash(t *testing.T) {
 		t.Error("a short secret was accepted")
 	}
 }
-
-func TestUnknownTrustPromisesNothing(t *testing.T) {
-	if attest.Trust("").Promise() != "protects against nothing" {
-		t.Error("the zero class promises something")
-	}
-}

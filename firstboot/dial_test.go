@@ -567,8 +567,8 @@ func TestProceedIsChecked(t *testing.T) {
 	s.dials(t, service.address)
 	s.serve(t)
 	for want, spoil := range map[string]func(*wire.Proceed){
-		"discovery.conf is missing": func(p *wire.Proceed) { p.Files = nil },
-		"pki/ca.crt is missing":     func(p *wire.Proceed) { p.Role = string(hullmark.ControlPlane) },
+		"discovery.conf is missing":             func(p *wire.Proceed) { p.Files = nil },
+		"pki/kubelet-serving-ca.crt is missing": func(p *wire.Proceed) { p.Role = string(hullmark.ControlPlane) },
 		"front-proxy-ca.key is missing": func(p *wire.Proceed) {
 			full := s.secondControlPlane(t)
 			p.Role, p.Files = full.GetRole(), without(full.GetFiles(), "/etc/kubernetes/pki/front-proxy-ca.key")

@@ -75,7 +75,7 @@ func FuzzOpenPolicy(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	signed, err := hullmark.SignPolicyDocument(key, []byte(`{"schema":"hullmark.policy/v2","version":1}`))
+	signed, err := hullmark.SignPolicyDocument(key, []byte(`{"schema":"hullmark.policy/v3","version":1}`))
 	if err != nil {
 		f.Fatal(err)
 	}

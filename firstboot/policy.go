@@ -37,7 +37,7 @@ type signedPolicy struct {
 }
 
 // policySchema is measurements.PolicySchema.
-const policySchema = "hullmark.policy/v2"
+const policySchema = "hullmark.policy/v3"
 
 // openPolicy takes a policy that was signed by the root which the node's measured configuration names, or by one to which that
 // has handed over.

@@ -44,7 +44,7 @@ func (p *proved) record(condition *hullmark.Condition, overtaken func(*Machine) 
 			return errUnchanged
 		}
 		if !known {
-			m.Name, m.Role, m.Trust = member.Name, member.Role, p.claims.Trust
+			m.Name, m.Role, m.Platform = member.Name, member.Role, p.claims.Platform
 		}
 		m.State, m.Condition = state, brief(condition)
 		return nil

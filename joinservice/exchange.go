@@ -184,7 +184,7 @@ func (p *proved) recordTicket(ctx context.Context) error {
 		former := *m
 		*m = Machine{
 			Node: p.claims.Node, Name: p.admission.Member.Name, Role: p.admission.Member.Role,
-			Trust: p.claims.Trust, Document: p.admission.Verdict.Document, Root: NamedRoot(p.policy.policy, p.claims),
+			Platform: p.claims.Platform, Document: p.admission.Verdict.Document, Root: NamedRoot(p.policy.policy, p.claims),
 			Record: p.admission.Record, Etcd: m.Etcd, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,
 			EKCertificate: p.vouched(), CertificateEnds: m.CertificateEnds,
 		}

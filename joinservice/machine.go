@@ -21,8 +21,8 @@ type Machine struct {
 	Name string `json:"name"`
 	// Role is the role that the rule gave.
 	Role hullmark.Role `json:"role"`
-	// Trust is the class of its evidence, and Document the one that its registers matched.
-	Trust    attest.Trust            `json:"trust"`
+	// Platform is what its evidence says that it runs on, and Document the one that its registers matched.
+	Platform hullmark.PlatformClaims `json:"platform"`
 	Document measurements.DocumentID `json:"document"`
 	// Root is the one that its configuration named at its last ticket; zero is the cluster's first.
 	Root hullmark.ClusterRoot `json:"clusterRoot,omitzero"`

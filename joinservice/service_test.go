@@ -29,7 +29,7 @@ func TestWorkerJoinsAndComesBack(t *testing.T) {
 	s := newSite(t)
 	m := s.join(t)
 	want := joinservice.Machine{
-		Node: s.node.ID, Name: "worker-1", Role: hullmark.Worker, Trust: attest.TPM, Document: s.policy.Policy().Documents[0].Document,
+		Node: s.node.ID, Name: "worker-1", Role: hullmark.Worker, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, Document: s.policy.Policy().Documents[0].Document,
 		Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 1, Issued: 1}, State: joinservice.MachineReady,
 	}
 	if m.Addresses[0] != netip.MustParseAddr("192.0.2.7") || m.Seen.IsZero() {
@@ -63,7 +63,7 @@ func TestWorkerJoinsAndComesBack(t *testing.T) {
 
 func equalMachines(a, b joinservice.Machine) bool {
 	a.Addresses, b.Addresses = nil, nil
-	return a.Node == b.Node && a.Name == b.Name && a.Role == b.Role && a.Trust == b.Trust && a.Document == b.Document && a.Record == b.Record &&
+	return a.Node == b.Node && a.Name == b.Name && a.Role == b.Role && a.Platform == b.Platform && a.Document == b.Document && a.Record == b.Record &&
 		a.Token == b.Token && a.State == b.State && a.Phase == b.Phase && a.Condition == b.Condition
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 // DocumentSchema names the format of a Document.
-const DocumentSchema = "hullmark.measurement/v1"
+const DocumentSchema = "hullmark.measurement/v2"
 
 // Limits of a document.
 const (
@@ -109,18 +109,22 @@ type Machine struct {
 
 // Register is a predicted register: its values, and the events that produce them.
 type Register struct {
+	// Register is a PCR, or a register of a confidential machine.
 	Register pcrs.Register `json:"register"`
-	Values   pcrs.Digests  `json:"values"`
+	// Values are one for each of the register's banks.
+	Values pcrs.Digests `json:"values"`
 	// Events are in the order in which they happen; none means that the register stays zero.
 	Events []Event `json:"events"`
 }
 
 // Event is one extend.
 type Event struct {
-	Type    pcrs.EventType `json:"type"`
-	What    string         `json:"what"`
-	Origin  pcrs.Origin    `json:"origin"`
-	Digests pcrs.Digests   `json:"digests"`
+	Type pcrs.EventType `json:"type"`
+	// Source says what is hashed; Source.String is a sentence of it.
+	Source pcrs.Source `json:"source"`
+	Origin pcrs.Origin `json:"origin"`
+	// Digests are one for each of the register's banks.
+	Digests pcrs.Digests `json:"digests"`
 }
 
 // NotPredicted is a register that is not predicted, with the reason.
@@ -164,7 +168,7 @@ func (d *Document) addRegisters(p pcrs.Prediction) error {
 	for _, r := range p.Registers {
 		register := Register{Register: r, Values: pcrs.Digests{}, Events: []Event{}}
 		for _, e := range p.Log.Of(r) {
-			register.Events = append(register.Events, Event{Type: e.Type, What: e.What, Origin: e.Origin, Digests: e.Digests})
+			register.Events = append(register.Events, Event{Type: e.Type, Source: e.From(), Origin: e.Origin, Digests: e.Digests})
 		}
 		d.Registers = append(d.Registers, register)
 	}
@@ -174,7 +178,9 @@ func (d *Document) addRegisters(p pcrs.Prediction) error {
 			return err
 		}
 		for _, r := range d.Registers {
-			r.Values[bank] = values[r.Register]
+			if slices.Contains(r.Register.Banks(), bank) {
+				r.Values[bank] = values[r.Register]
+			}
 		}
 	}
 	return nil
@@ -199,7 +205,7 @@ func (d Document) Prediction() pcrs.Prediction {
 		p.Registers = append(p.Registers, r.Register)
 		for _, e := range r.Events {
 			p.Log.Events = append(p.Log.Events, pcrs.Event{
-				Register: r.Register, Type: e.Type, Digests: e.Digests, What: e.What, Origin: e.Origin,
+				Register: r.Register, Type: e.Type, Digests: e.Digests, Source: &e.Source, Origin: e.Origin,
 			})
 		}
 	}
@@ -231,6 +237,9 @@ func (d Document) Digest() (DocumentID, error) {
 // unknown field, another order or spacing, values that are not those of their events.
 func Parse(encoded []byte) (Document, error) {
 	var d Document
+	if err := hasSchema(encoded, MaxDocument, DocumentSchema); err != nil {
+		return Document{}, fmt.Errorf("read measurement document: %w", err)
+	}
 	if err := strict(encoded, MaxDocument, &d); err != nil {
 		return Document{}, fmt.Errorf("read measurement document: %w", err)
 	}
@@ -330,19 +339,36 @@ func (d Document) checkRegisters() error {
 }
 
 func (r Register) check() error {
-	if r.Events == nil || len(r.Values) != len(pcrs.PredictedBanks()) {
-		return errors.New("events or a bank's value are missing")
+	banks := r.Register.Banks()
+	if r.Events == nil || !hasBanks(r.Values, banks) {
+		return fmt.Errorf("events are missing, or values are not of %v", banks)
+	}
+	if !r.Register.Extended() && len(r.Events) != 1 {
+		return fmt.Errorf("%d events, want the one that has its value", len(r.Events))
 	}
 	for i, e := range r.Events {
 		known := e.Origin == pcrs.Derived || e.Origin == pcrs.Learned || e.Origin == pcrs.Node
-		if !known || e.What == "" || len(e.What) > maxText || len(e.Digests) != len(pcrs.PredictedBanks()) {
-			return fmt.Errorf("event %d: origin, description or a bank's digest is missing or malformed", i+1)
+		if !known || !hasBanks(e.Digests, banks) {
+			return fmt.Errorf("event %d: origin or a bank's digest is missing or malformed", i+1)
+		}
+		if err := e.Source.Check(); err != nil {
+			return fmt.Errorf("event %d: %w", i+1, err)
 		}
 		if e.Type == pcrs.EvNoAction {
 			return fmt.Errorf("event %d: %v extends nothing", i+1, e.Type)
 		}
 	}
 	return nil
+}
+
+// hasBanks reports whether there is one digest for each of the banks, and no other.
+func hasBanks(digests pcrs.Digests, banks []pcrs.Bank) bool {
+	for _, bank := range banks {
+		if len(digests[bank]) != bank.Size() {
+			return false
+		}
+	}
+	return len(digests) == len(banks)
 }
 
 func (d Document) replay() error {
@@ -352,7 +378,7 @@ func (d Document) replay() error {
 			return err
 		}
 		for _, r := range d.Registers {
-			if !r.Values[bank].Equal(replayed[r.Register]) {
+			if slices.Contains(r.Register.Banks(), bank) && !r.Values[bank].Equal(replayed[r.Register]) {
 				return fmt.Errorf("%v (%v): the value is not what its events produce; the document was changed", r.Register, bank)
 			}
 		}

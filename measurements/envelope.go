@@ -21,7 +21,7 @@ const (
 	// PayloadType is what a signed document's envelope says of its content.
 	PayloadType = "application/vnd.in-toto+json"
 	// PredicateType names the measurement document among the predicates of in-toto statements.
-	PredicateType = "https://github.com/hullmark/hullmark/measurement/v1"
+	PredicateType = "https://github.com/hullmark/hullmark/measurement/v2"
 
 	statementType = "https://in-toto.io/Statement/v1"
 

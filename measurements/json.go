@@ -48,6 +48,17 @@ func strict[T any](encoded []byte, limit int, v *T) error {
 	return nil
 }
 
+// hasSchema refuses what names another schema than the one wanted, before it is decoded by its rules.
+func hasSchema(encoded []byte, limit int, want string) error {
+	var named struct {
+		Schema string `json:"schema"`
+	}
+	if len(encoded) > limit || json.Unmarshal(encoded, &named) != nil || named.Schema == want {
+		return nil // What is too long, or no JSON, is refused by strict, which says how.
+	}
+	return fmt.Errorf("schema %q, want %q: it is of another release of Hullmark; make it again with this one", named.Schema, want)
+}
+
 // isCanonical checks that encoded is the canonical form of v, so that a digest
 // names one content only: no duplicate keys, no other spelling of a name.
 func isCanonical[T any](encoded []byte, v T) error {

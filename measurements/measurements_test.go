@@ -32,7 +32,7 @@ func documentWith(t testing.TB, tag string, further ...pcrs.Register) Document {
 	event := func(r pcrs.Register, text string) pcrs.Event {
 		return pcrs.Event{
 			Register: r, Type: pcrs.EvEFIAction, Digests: pcrs.DigestsOf([]byte(text), pcrs.PredictedBanks()...),
-			What: "the text " + text, Origin: pcrs.Derived,
+			Source: &pcrs.Source{Kind: pcrs.FromAction, Name: text}, Origin: pcrs.Derived,
 		}
 	}
 	p := pcrs.Prediction{
@@ -143,16 +143,101 @@ func TestParseRefusesEveryFlippedByte(t *testing.T) {
 	}
 }
 
+// TestRegistersOfConfidentialMachines: they have one bank, and those that are computed once have one event.
+func TestRegistersOfConfidentialMachines(t *testing.T) {
+	d := testDocument(t, "image")
+	p := d.Prediction()
+	add := func(r pcrs.Register, digests pcrs.Digests) {
+		source := pcrs.Source{Kind: pcrs.FromLaunch, Name: "the firmware", File: "OVMF.fd"}
+		p.Log.Events = append(p.Log.Events, pcrs.Event{Register: r, Type: pcrs.EvLaunch, Digests: digests, Source: &source, Origin: pcrs.Derived})
+		if !slices.Contains(p.Registers, r) {
+			p.Registers = append(p.Registers, r)
+		}
+	}
+	measured := pcrs.DigestsOf([]byte("measured"), pcrs.SHA384)
+	for _, r := range []pcrs.Register{pcrs.RTMR(0), pcrs.RTMR(0), pcrs.RTMR(3), pcrs.MRTD, pcrs.LaunchDigest} {
+		add(r, measured)
+	}
+	d, err := New(d.Image, Release{SVN: 1}, pcrs.Machine{}, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Parse(encode(t, d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := again.Values(pcrs.SHA384)
+	if !values[pcrs.MRTD].Equal(measured[pcrs.SHA384]) || values[pcrs.RTMR(3)] == nil || values[pcrs.RTMR(3)].Equal(values[pcrs.RTMR(0)]) {
+		t.Errorf("got %v", values)
+	}
+	if len(again.Values(pcrs.SHA256)) != len(values)-4 {
+		t.Errorf("of bank sha256: %v", again.Values(pcrs.SHA256))
+	}
+	for name, spoil := range map[string]func(){
+		"a digest twice": func() { add(pcrs.MRTD, measured) },
+		"a bank more":    func() { add(pcrs.RTMR(1), pcrs.DigestsOf([]byte("measured"), pcrs.SHA256, pcrs.SHA384)) },
+		"another bank":   func() { add(pcrs.RTMR(1), pcrs.DigestsOf([]byte("measured"), pcrs.SHA256)) },
+		"a PCR of one":   func() { add(6, measured) },
+	} {
+		registers, events := slices.Clone(p.Registers), slices.Clone(p.Log.Events)
+		spoil()
+		slices.Sort(p.Registers)
+		if _, err := New(d.Image, Release{SVN: 1}, pcrs.Machine{}, p); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+		p.Registers, p.Log.Events = registers, events
+	}
+}
+
+// TestEverySourceInADocument: what a document says of an event is what was said to it.
+func TestEverySourceInADocument(t *testing.T) {
+	d := testDocument(t, "image")
+	full := pcrs.Source{
+		Name: "name", Section: ".section", File: "loader/file", Files: []string{"a", "b"}, Number: 1, Count: 2, Bytes: 3, Boot: "a boot",
+		Parts: []pcrs.Source{{Kind: pcrs.FromSection, Section: ".cmdline", Bytes: 4}, {Kind: pcrs.FromSMBIOS, Name: "name"}},
+	}
+	p, schema := d.Prediction(), compileSchema(t, "../docs/measurement.schema.json")
+	for _, kind := range pcrs.SourceKinds() {
+		source := full
+		source.Kind = kind
+		p.Log.Events[0].Source = &source
+		made, err := New(d.Image, Release{SVN: 1}, pcrs.Machine{}, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		encoded := encode(t, made)
+		again, err := Parse(encoded)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := *again.Prediction().Log.Of(p.Log.Events[0].Register)[0].Source; !reflect.DeepEqual(got, source) {
+			t.Errorf("%s: got %+v, want %+v", kind, got, source)
+		}
+		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(encoded))
+		if err == nil {
+			err = schema.Validate(v)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	good := string(encode(t, testDocument(t, "image")))
 	for name, c := range map[string]struct{ document, want string }{
 		"empty":         {"", "it is empty"},
 		"unknown field": {strings.Replace(good, `"svn"`, `"more": 1, "svn"`, 1), "unknown field"},
-		"schema":        {strings.Replace(good, "/v1", "/v2", 1), "schema"},
+		"an old schema": {strings.Replace(good, "/v2", "/v1", 1), "of another release of Hullmark"},
+		"an old event":  {strings.Replace(strings.Replace(good, "/v2", "/v1", 1), `"source": {`, `"what": {`, 1), "of another release of Hullmark"},
+		"no kind":       {strings.Replace(good, `"kind": "action"`, `"kind": "deed"`, 1), "is unknown"},
+		"more of it":    {strings.Replace(good, `"kind": "action"`, `"kind": "action", "more": 1`, 1), "unknown field"},
+		"no register":   {strings.Replace(good, `"pcr15"`, `"pcr24"`, 1), "want pcr0 to pcr23"},
+		"a number":      {strings.Replace(good, `"pcr15"`, `15`, 1), "cannot unmarshal number"},
 		"spacing":       {strings.Replace(good, "\n", "", 1), "canonical"},
 		"twice":         {strings.Replace(good, `"svn": 3`, "\"svn\": 2,\n  \"svn\": 3", 1), "canonical"},
 		"trailing":      {good + "{}", "after the end"},
-		"order":         {strings.Replace(good, `"register": 4`, `"register": 14`, 1), "out of order"},
+		"order":         {strings.Replace(good, `"register": "pcr4"`, `"register": "pcr14"`, 1), "out of order"},
 		"no release":    {strings.Replace(good, `"release": "20260101"`, `"release": ""`, 1), "its name must have"},
 		"long builder":  {strings.Replace(good, "example.org", strings.Repeat("x", maxText), 1), "its builder at most"},
 		"short sbom":    {strings.Replace(good, `"sbom": "0707`, `"sbom": "07`, 1), "lock, sbom"},

@@ -23,7 +23,7 @@ func largeDocument(t *testing.T) Document {
 	for i := range maxEvents - len(p.Log.Events) {
 		p.Log.Events = append(p.Log.Events, pcrs.Event{
 			Register: 4, Type: pcrs.EvEFIAction, Digests: pcrs.DigestsOf([]byte{byte(i)}, pcrs.PredictedBanks()...),
-			What: strings.Repeat("x", maxText), Origin: pcrs.Derived,
+			Source: &pcrs.Source{Kind: pcrs.FromAction, Name: strings.Repeat("x", maxText-128)}, Origin: pcrs.Derived,
 		})
 	}
 	large, err := New(d.Image, Release{SVN: 1}, pcrs.Machine{}, p)

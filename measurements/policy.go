@@ -12,7 +12,7 @@ import (
 )
 
 // PolicySchema names the format of a Policy.
-const PolicySchema = "hullmark.policy/v2"
+const PolicySchema = "hullmark.policy/v3"
 
 // Limits of a policy.
 const (

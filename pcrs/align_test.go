@@ -9,7 +9,7 @@ import (
 func chain(letters string) []Event {
 	var out []Event
 	for _, letter := range letters {
-		out = append(out, Event{What: string(letter), Digests: DigestsOf([]byte(string(letter)), SHA256)})
+		out = append(out, Event{Source: &Source{Kind: FromText, Name: string(letter)}, Digests: DigestsOf([]byte(string(letter)), SHA256)})
 	}
 	return out
 }
@@ -20,10 +20,10 @@ func drawn(expected, measured string) string {
 	for _, s := range Align(SHA256, chain(expected), chain(measured)) {
 		var want, got string
 		if s.Expected != nil {
-			want = s.Expected.What
+			want = s.Expected.From().Name
 		}
 		if s.Measured != nil {
-			got = s.Measured.What
+			got = s.Measured.From().Name
 		}
 		if s.Same(SHA256) {
 			out = append(out, want)

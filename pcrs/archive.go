@@ -1,9 +1,6 @@
 package pcrs
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // cpioTrailer ends an archive as the stub writes it: unlike in its headers, the
 // hexadecimal digit of the name's length is upper-case.
@@ -59,11 +56,10 @@ func pad4(b []byte) []byte {
 	return b
 }
 
-// names lists files for people.
-func names(files []espFile) string {
-	var out []string
+// names are the names of files.
+func names(files []espFile) (out []string) {
 	for _, f := range files {
 		out = append(out, f.name)
 	}
-	return strings.Join(out, ", ")
+	return out
 }

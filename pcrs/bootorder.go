@@ -30,22 +30,24 @@ type application struct {
 type bootEntry struct {
 	number int
 	data   []byte
-	what   string
+	source Source
 }
+
+func (e bootEntry) name() string { return fmt.Sprintf("Boot%04X", e.number) }
 
 // bootEntries are what OVMF makes of a machine whose variables hold none, with the disk first (BootOrder): the setup program is registered first, then the
 // disks, then the shell, if the build has one.
 func (m Machine) bootEntries() []bootEntry {
 	disk := bootEntry{
 		number: 1, data: loadOption(loadOptionActive, diskDescription, pciPath(m.Shape.BootSlot), guidAutoCreatedEntry[:]),
-		what: fmt.Sprintf("the disk at PCI device %d, as firmware names it", m.Shape.BootSlot),
+		source: Source{Kind: FromBootVariable, Number: m.Shape.BootSlot},
 	}
 	entries := []bootEntry{disk}
 	for i, a := range m.Firmware.applications {
 		number := 2 * i // the disk is 1
 		entries = append(entries, bootEntry{
 			number: number, data: loadOption(a.attributes, a.name, filePath(a.volume, a.file), nil),
-			what: fmt.Sprintf("%q, which is part of the firmware", a.name),
+			source: Source{Kind: FromBootVariable, File: a.name},
 		})
 	}
 	return entries
@@ -58,9 +60,10 @@ func (m Machine) bootVariables() []Event {
 	for _, e := range entries {
 		order = binary.LittleEndian.AppendUint16(order, uint16(e.number))
 	}
-	out := []Event{derived(1, EvVariableBoot, order, fmt.Sprintf("variable BootOrder: the disk, then what the firmware brings, %d entries", len(entries)))}
+	out := []Event{derived(1, EvVariableBoot, order, Source{Kind: FromBootVariable, Name: "BootOrder", Count: len(entries)})}
 	for _, e := range entries {
-		out = append(out, derived(1, EvVariableBoot, e.data, fmt.Sprintf("variable Boot%04X: %s", e.number, e.what)))
+		e.source.Name = e.name()
+		out = append(out, derived(1, EvVariableBoot, e.data, e.source))
 	}
 	return out
 }
@@ -70,12 +73,12 @@ func (m Machine) checkBootVariables() error {
 	known := map[string][]byte{}
 	var order []byte
 	for _, e := range m.bootEntries() {
-		known[fmt.Sprintf("Boot%04X", e.number)] = e.data
+		known[e.name()] = e.data
 		order = binary.LittleEndian.AppendUint16(order, uint16(e.number))
 	}
 	known["BootOrder"] = order
 	for key, data := range m.Vars.variables {
-		name := printableText([]byte(key.name))
+		name := printableText(key.name)
 		entry := len(name) == len("Boot0000") && strings.Trim(name[4:], "0123456789ABCDEF") == ""
 		if key.vendor != efi.GlobalVariable || !strings.HasPrefix(name, "Boot") || !entry && name != "BootOrder" && name != "BootNext" {
 			continue

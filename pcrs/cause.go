@@ -3,10 +3,10 @@ package pcrs
 import (
 	"bytes"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
-	"github.com/hullmark/hullmark/image/efi"
 	"github.com/hullmark/hullmark/image/uki"
 )
 
@@ -42,7 +42,7 @@ func firmwareCause(want, got *Event) string {
 	case want == nil || got == nil || want.Type != got.Type:
 		return "the firmware is another build, which measures other parts of itself"
 	case want.Type == EvCRTMVersion:
-		return fmt.Sprintf("the firmware is another build: it calls itself %q", printableText(got.Data))
+		return fmt.Sprintf("the firmware is another build: it calls itself %q", printableText(got.From().Name))
 	case want.Origin == Learned:
 		return "the firmware's early code is another: another build, or the machine has other processors or memory than the one that was learned"
 	case want.Type == EvPlatformFirmwareBlob:
@@ -55,9 +55,9 @@ func machineCause(want, got *Event) string {
 	if got != nil && got.Type == EvVariableBoot || got == nil && want.Type == EvVariableBoot {
 		name := ""
 		if got != nil {
-			name, _, _ = variableOf(got.Data)
+			name = got.From().Name
 		}
-		return fmt.Sprintf("the boot entries are others (%q): another disk comes first, an entry was added, or the firmware's setup was used", printableText([]byte(name)))
+		return fmt.Sprintf("the boot entries are others (%q): another disk comes first, an entry was added, or the firmware's setup was used", printableText(name))
 	}
 	if want != nil && want.Type == EvPlatformConfigFlags {
 		return "the machine has other processors, memory or devices than the one that was learned, or another virtual machine monitor made its tables"
@@ -91,9 +91,9 @@ func optionROMCause(want, got *Event) string {
 func isDriver(t EventType) bool { return t == EvBootServicesDriver || t == EvRuntimeServicesDriver }
 
 func applicationCause(want, got *Event) string {
-	inner := want != nil && strings.Contains(want.What, "section .linux")
+	inner := want != nil && want.From().Kind == FromProgram && want.From().Section != ""
 	switch {
-	case want != nil && addonName(want.What) != "" || got != nil && isAddon(loadedFile(got)):
+	case want != nil && want.From().addon() || got != nil && got.From().addon():
 		return addonCause(want, got)
 	case inner && got == nil:
 		return "the stub did not start the kernel inside the image through the firmware: Secure Boot was on, or the stub is of another version"
@@ -104,7 +104,7 @@ func applicationCause(want, got *Event) string {
 	case want != nil && want.Type == EvBootServicesApplication && got != nil && got.Type == EvBootServicesApplication:
 		return "another EFI program was started from the ESP than the unified kernel image of the prediction"
 	case got != nil && got.Type == EvEFIAction:
-		return fmt.Sprintf("the firmware did %q: another boot entry was tried, or its setup was entered", printableText(got.Data))
+		return fmt.Sprintf("the firmware did %q: another boot entry was tried, or its setup was entered", printableText(got.From().Name))
 	case want != nil && want.Type == EvBootServicesApplication:
 		return "the unified kernel image was not started"
 	}
@@ -114,32 +114,20 @@ func applicationCause(want, got *Event) string {
 // addonCause is for two events of which at least one is an addon that firmware loaded.
 func addonCause(want, got *Event) string {
 	expected, loaded := "", ""
-	if want != nil {
-		expected = addonName(want.What)
+	if want != nil && want.From().addon() {
+		expected = path.Base(want.From().File)
 	}
 	if got != nil {
-		loaded = loadedFile(got)
+		loaded = got.From().File
 	}
 	switch {
 	case expected != "" && strings.EqualFold(loaded[strings.LastIndex(loaded, `\`)+1:], expected):
-		return fmt.Sprintf("the addon on the ESP is another than the prediction's: %q", printableText([]byte(loaded)))
+		return fmt.Sprintf("the addon on the ESP is another than the prediction's: %q", printableText(loaded))
 	case expected != "":
 		return fmt.Sprintf("an addon of the prediction was not loaded, or another one before it: %q is not on the ESP, or Secure Boot refused it", expected)
 	}
-	return fmt.Sprintf("an addon was loaded from the ESP: %q", printableText([]byte(loaded)))
+	return fmt.Sprintf("an addon was loaded from the ESP: %q", printableText(loaded))
 }
-
-// addonName finds an addon's name in what a predicted event says.
-func addonName(what string) string {
-	_, rest, _ := strings.Cut(what, "the addon ")
-	name, _, found := strings.Cut(rest, " on the ESP")
-	if !found {
-		return ""
-	}
-	return name
-}
-
-func isAddon(file string) bool { return hasSuffix(file, uki.AddonEnding) }
 
 func diskCause(want, got *Event) string {
 	switch {
@@ -165,27 +153,27 @@ func secureBootCause(want, got *Event) string {
 		}
 		return ""
 	}
-	name, size, ok := variableOf(got.Data)
-	switch {
+	switch s := got.From(); {
 	case got.Type == EvVariableAuthority:
 		return "the image was verified with another certificate"
-	case !ok || got.Type != EvVariableDriverConfig:
-		return ""
-	case name == "SecureBoot" && size == 0:
-		return "the firmware is a build without Secure Boot"
-	case name == "SecureBoot" && got.Data[len(got.Data)-1] == 1:
-		return "Secure Boot was on"
-	case name == "SecureBoot":
-		return "Secure Boot was off"
+	case s.Kind == FromSecureBoot:
+		return secureBootCauses[s.Name]
+	case s.Kind == FromVariable:
+		return fmt.Sprintf("the firmware's variable %s is another: it has %d bytes; keys were enrolled, removed or updated", printableText(s.Name), s.Bytes)
 	}
-	return fmt.Sprintf("the firmware's variable %s is another: it has %d bytes; keys were enrolled, removed or updated", printableText([]byte(name)), size)
+	return ""
+}
+
+// secureBootCauses say what a state of Secure Boot means for whoever expected another.
+var secureBootCauses = map[string]string{
+	SecureBootAbsent: "the firmware is a build without Secure Boot", SecureBootOff: "Secure Boot was off", SecureBootOn: "Secure Boot was on",
 }
 
 func kernelInputCause(want, got *Event) string {
 	switch {
-	case want != nil && strings.HasPrefix(want.What, kernelCmdline):
+	case want != nil && want.From().Kind == FromCommandLine:
 		return "the kernel got another command line than the image's own: an addon, the SMBIOS or the boot entry added to it, or the image is another"
-	case want != nil && strings.HasPrefix(want.What, handedInitrd):
+	case want != nil && want.From().Kind == FromInitrd:
 		return "the kernel got another initrd: an addon, a credential or an extension on the ESP added to it, or the image is another"
 	case got != nil:
 		return "one more input was handed to the kernel"
@@ -196,27 +184,17 @@ func kernelInputCause(want, got *Event) string {
 // sectionCause compares the names that the stub logs. The name of a section and its content are two events with the same data.
 func sectionCause(want, got *Event) string {
 	if want == nil {
-		return fmt.Sprintf("one more measurement, %s: the image has another section or an addon, or systemd-pcrphase runs in it", got.What)
+		return fmt.Sprintf("one more measurement, %s: the image has another section or an addon, or systemd-pcrphase runs in it", got.What())
 	}
-	wanted := sectionName(want.What)
+	wanted := want.From().Section
 	if got == nil {
 		return fmt.Sprintf("section %s was not measured: the image lacks it, or its stub is of another version", wanted)
 	}
-	name := decodeUTF16(got.Data)
-	if strings.HasPrefix(want.What, "section name") || name != wanted {
-		return fmt.Sprintf("the image has a section %s where the prediction has %s: its sections are others, or its stub is of another version", printableText([]byte(name)), wanted)
+	name := got.From().Name
+	if want.From().Kind == FromSectionName || name != wanted {
+		return fmt.Sprintf("the image has a section %s where the prediction has %s: its sections are others, or its stub is of another version", printableText(name), wanted)
 	}
 	return fmt.Sprintf("%s of the unified kernel image differs", wanted)
-}
-
-// sectionName finds a section's name in what a predicted event says.
-func sectionName(what string) string {
-	for _, word := range strings.Fields(what) {
-		if word = strings.Trim(word, `"`); strings.HasPrefix(word, ".") {
-			return word
-		}
-	}
-	return "of the prediction"
 }
 
 // addedCause covers registers that stay empty unless someone adds to a boot (systemd-stub(7)).
@@ -241,14 +219,14 @@ func addedCause(r Register, want, got *Event) string {
 // companionCause covers what lies beside the image on the ESP and what the host passes.
 func companionCause(r Register, want, got *Event) string {
 	if got == nil {
-		return "the boot lacked what the prediction has: " + want.What
+		return "the boot lacked what the prediction has: " + want.What()
 	}
-	text := printableText([]byte(decodeUTF16(got.Data)))
+	text := printableText(got.From().Name)
 	cause := ""
 	sidecar, archived := uki.LoggedSidecar(text)
 	switch {
 	case got.Type == EvEventTag:
-		cause = fmt.Sprintf("an addon on the ESP brought an initrd, microcode or a device tree: %q", taggedName(got.Data))
+		cause = fmt.Sprintf("an addon on the ESP brought an initrd, microcode or a device tree: %q", text)
 	case archived:
 		cause = fmt.Sprintf("%s were loaded from the ESP (%s/*%s): %q", sidecar.What, sidecar.Folder, sidecar.Ending, text)
 	case r == 12:
@@ -257,21 +235,15 @@ func companionCause(r Register, want, got *Event) string {
 		return ""
 	}
 	if want != nil {
-		cause += "; the prediction has in its place: " + want.What
+		cause += "; the prediction has in its place: " + want.What()
 	}
 	return cause
 }
 
-// taggedName is what the stub logs beside an event's tag: the UTF-16 name of an addon.
-func taggedName(data []byte) string {
-	if len(data) < 8 {
-		return ""
-	}
-	return printableText([]byte(decodeUTF16(data[8:])))
-}
-
 // printableText is text from a log that a terminal may show, at most maxPrinted bytes of it.
-func printableText(b []byte) string { return printableASCII(b[:min(len(b), maxPrinted)]) }
+func printableText(text string) string {
+	return printableASCII([]byte(text[:min(len(text), maxPrinted)]))
+}
 
 // maxPrinted has room for a path on the ESP.
 const maxPrinted = 320
@@ -292,20 +264,23 @@ const maxTried = 1024
 // singleChange looks for one change of the predicted events of a register that
 // gives the measured value, for boots without a log. It is empty if there is none.
 func singleChange(bank Bank, r Register, events []Event, measured Digest) string {
-	start := Log{}.initial(bank)[r]
+	if !r.Extended() {
+		return ""
+	}
+	begin := start(bank, r)
 	value := func(changed []Event) Digest {
-		v := start
+		v := begin
 		for _, e := range changed {
 			v = extend(bank, v, e.Digests[bank])
 		}
 		return v
 	}
-	if measured.Equal(start) {
+	if measured.Equal(begin) {
 		return "nothing was measured into it" + untouched(r)
 	}
 	for i := range events[:min(len(events), maxTried)] {
 		if value(slices.Delete(slices.Clone(events), i, i+1)).Equal(measured) {
-			return strings.TrimSuffix("as if one event had not happened: "+events[i].What+"; "+cause(r, &events[i], nil), "; ")
+			return strings.TrimSuffix("as if one event had not happened: "+events[i].What()+"; "+cause(r, &events[i], nil), "; ")
 		}
 	}
 	for _, c := range knownChanges(r, events) {
@@ -337,12 +312,11 @@ func knownChanges(r Register, events []Event) []change {
 	var out []change
 	switch r {
 	case 7:
-		if len(events) > 0 && strings.Contains(events[0].What, "SecureBoot") {
-			for state, text := range map[secureBootState]string{
-				secureBootOff: "Secure Boot was off", secureBootOn: "Secure Boot was on", secureBootUnknown: "the firmware is a build without Secure Boot",
-			} {
+		if len(events) > 0 && events[0].From().Kind == FromSecureBoot {
+			for _, state := range []secureBootState{secureBootUnknown, secureBootOff, secureBootOn} {
+				text := secureBootCauses[state.name()]
 				changed := slices.Clone(events)
-				changed[0] = variableEvent(efi.GlobalVariable, "SecureBoot", state.data(), EvVariableDriverConfig)
+				changed[0] = secureBootEvent(state)
 				withoutAuthority := slices.DeleteFunc(slices.Clone(changed), func(e Event) bool { return e.Type == EvVariableAuthority })
 				out = append(out, change{changed, text}, change{withoutAuthority, text})
 			}
@@ -351,7 +325,7 @@ func knownChanges(r Register, events []Event) []change {
 		for first := range phases {
 			changed := slices.Clone(events)
 			for _, phase := range phases[first:] {
-				changed = append(changed, derived(11, EvIPL, []byte(phase), phase))
+				changed = append(changed, derived(11, EvIPL, []byte(phase), Source{Kind: FromText, Name: phase}))
 				out = append(out, change{slices.Clone(changed), fmt.Sprintf("systemd-pcrphase has measured %q into it", phase)})
 			}
 		}

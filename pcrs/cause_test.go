@@ -16,27 +16,28 @@ func asLogged(events []Event) []Event {
 	for i, e := range out {
 		switch {
 		case e.Register == 11:
-			out[i].Data = append(efi.UTF16(sectionName(e.What)), 0, 0)
-		case e.Register == 9 && strings.Contains(e.What, "command line"):
+			out[i].Data = append(efi.UTF16(e.From().Section), 0, 0)
+		case e.Register == 9 && e.From().Kind == FromCommandLine:
 			out[i].Data = append(make([]byte, 8), "LOADED_IMAGE::LoadOptions\x00"...)
 		case e.Register == 9:
 			out[i].Data = append(make([]byte, 8), "Linux initrd\x00"...)
 		}
-		out[i].What, out[i].Origin = describe(out[i]), ""
+		out[i].Source, out[i].Origin = nil, ""
 	}
 	return out
 }
 
 // extra is an event of someone who adds to a boot; text is what the log says of it.
 func extra(r Register, t EventType, text string) Event {
-	e := derived(r, t, []byte("content of "+text), "")
+	e := derived(r, t, []byte("content of "+text), Source{})
+	e.Source = nil
 	e.Data = append(efi.UTF16(text), 0, 0)
 	return e
 }
 
 // loaded is the event of a program that firmware loaded from a file of the ESP.
 func loaded(file string) Event {
-	e := derived(4, EvBootServicesApplication, []byte("content of "+file), "")
+	e := derived(4, EvBootServicesApplication, []byte("content of "+file), Source{})
 	path := append(efi.UTF16(file), 0, 0)
 	e.Data = append(make([]byte, 32), 4, 4, byte(len(path)+4), 0)
 	e.Data = append(append(e.Data, path...), 0x7f, 0xff, 4, 0)
@@ -62,7 +63,7 @@ func must(t *testing.T, b Boot) []Event {
 // without leaves out the event of a register whose description contains what.
 func without(t *testing.T, events []Event, r Register, what string) []Event {
 	t.Helper()
-	i := slices.IndexFunc(events, func(e Event) bool { return e.Register == r && strings.Contains(e.What, what) })
+	i := slices.IndexFunc(events, func(e Event) bool { return e.Register == r && strings.Contains(e.What(), what) })
 	if i < 0 {
 		t.Fatalf("%v has no event %q", r, what)
 	}
@@ -130,7 +131,7 @@ func differences(t *testing.T) map[string]struct {
 		"a system extension":  {add(extra(13, EvIPL, "System extension initrd")), 13, "system extensions were loaded from the ESP", ""},
 		"a shim":              {add(extra(14, EvIPL, "MokList")), 14, "a shim was started", ""},
 		"an option ROM":       {must(t, rom), 2, "option ROM was started that the prediction does not have", ""},
-		"a phase of the boot": {add(derived(11, EvIPL, []byte("enter-initrd"), "")), 11, "one more measurement", `systemd-pcrphase has measured "enter-initrd"`},
+		"a phase of the boot": {add(derived(11, EvIPL, []byte("enter-initrd"), Source{})), 11, "one more measurement", `systemd-pcrphase has measured "enter-initrd"`},
 		"another initrd handed over": {
 			append(without(t, plain, 9, "initrd"), extra(9, EvEventTag, "initrd")), 9, "an addon, a credential or an extension on the ESP", "",
 		},
@@ -189,7 +190,7 @@ func learnedPrediction(t *testing.T) Prediction {
 func replaced(t *testing.T, events []Event, r Register, what string, with []byte) []Event {
 	t.Helper()
 	events = slices.Clone(events)
-	i := slices.IndexFunc(events, func(e Event) bool { return e.Register == r && strings.Contains(e.What, what) })
+	i := slices.IndexFunc(events, func(e Event) bool { return e.Register == r && strings.Contains(e.What(), what) })
 	if i < 0 {
 		t.Fatalf("%v has no event %q", r, what)
 	}

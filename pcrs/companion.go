@@ -106,9 +106,9 @@ func isASCII(s string) bool {
 	return true
 }
 
-// addon is an addon that firmware loaded and the stub uses.
+// addon is an addon that firmware loaded and the stub uses, by its path on the ESP.
 type addon struct {
-	name string
+	file string
 	*uki.Addon
 }
 
@@ -128,9 +128,9 @@ func (p *predictor) loadAddons(folder string) ([]addon, error) {
 		if !loaded {
 			continue
 		}
-		p.add(authenticodeEvent(4, opened.PE, fmt.Sprintf("Authenticode hash of the addon %s on the ESP (%s)", f.name, folder)))
+		p.add(authenticodeEvent(4, opened.PE, Source{Kind: FromProgram, File: folder + "/" + f.name}))
 		if p.uses(opened) {
-			out = append(out, addon{f.name, opened})
+			out = append(out, addon{folder + "/" + f.name, opened})
 		}
 	}
 	return out, nil
@@ -224,32 +224,33 @@ func (p *predictor) addons() error {
 
 // appendCmdlines measures the command lines of addons together and appends them.
 func (p *predictor) appendCmdlines(addons []addon) error {
-	var lines, from []string
+	var lines []string
+	var from []Source
 	for _, a := range addons {
 		if slices.ContainsFunc([]string{".dtb", ".dtbauto"}, func(name string) bool { _, ok := a.Section(name); return ok }) {
-			return fmt.Errorf("addon %s: device trees are not supported; remove it", a.name)
+			return fmt.Errorf("addon %s: device trees are not supported; remove it", a.file)
 		}
 		line, ok := a.Section(".cmdline")
 		if !ok {
 			continue
 		}
 		if err := checkText(line); err != nil {
-			return fmt.Errorf("addon %s: section .cmdline: %w", a.name, err)
+			return fmt.Errorf("addon %s: section .cmdline: %w", a.file, err)
 		}
-		lines, from = append(lines, string(line)), append(from, a.name)
+		lines, from = append(lines, string(line)), append(from, Source{Kind: FromAddon, Section: ".cmdline", File: a.file})
 	}
 	if len(lines) > 0 {
-		p.appendCmdline(strings.Join(lines, " "), ".cmdline of the addon "+strings.Join(from, ", ")+" on the ESP")
+		p.appendCmdline(strings.Join(lines, " "), from...)
 	}
 	return nil
 }
 
 // appendCmdline measures a text from outside the image and appends it to the command line.
-func (p *predictor) appendCmdline(text, from string) {
+func (p *predictor) appendCmdline(text string, from ...Source) {
 	wide := append(efi.UTF16(text), 0, 0)
-	p.add(derived(12, EvIPL, wide, fmt.Sprintf("%q as UTF-16LE with its NUL: %s", text, from)))
+	p.add(derived(12, EvIPL, wide, Source{Kind: FromAddedText, Name: text, Parts: from}))
 	p.cmdline += " " + text
-	p.cmdlineFrom = append(p.cmdlineFrom, from)
+	p.cmdlineFrom = append(p.cmdlineFrom, from...)
 }
 
 // smbios appends what the host passes in the SMBIOS, with Secure Boot or without.
@@ -261,7 +262,7 @@ func (p *predictor) smbios() error {
 	if err := checkText([]byte(extra)); err != nil {
 		return fmt.Errorf("SMBIOS string io.systemd.stub.kernel-cmdline-extra: %w", err)
 	}
-	p.appendCmdline(extra, "SMBIOS string io.systemd.stub.kernel-cmdline-extra")
+	p.appendCmdline(extra, Source{Kind: FromSMBIOS, Name: "io.systemd.stub.kernel-cmdline-extra"})
 	return nil
 }
 
@@ -275,9 +276,9 @@ func (p *predictor) sidecars() error {
 			continue
 		}
 		data := archive(s.Directory, s.DirMode, s.FileMode, files)
-		what := fmt.Sprintf("archive with the %s %s from the ESP (%s)", s.What, names(files), s.Folder)
-		p.add(large(Register(s.PCR), EvIPL, what, data))
-		p.archives = append(p.archives, part{data, what})
+		source := Source{Kind: FromArchive, Name: s.What, Files: names(files), File: s.Folder}
+		p.add(large(Register(s.PCR), EvIPL, source, data))
+		p.archives = append(p.archives, part{data, source})
 	}
 	for _, a := range slices.Backward(p.used) {
 		p.ucode = append(p.ucode, p.addonPart(a, ".ucode")...)
@@ -294,7 +295,7 @@ func (p *predictor) addonPart(a addon, section string) []part {
 	if !ok || !slices.Contains(p.stub.Addons, section) {
 		return nil
 	}
-	what := fmt.Sprintf("%s of the addon %s on the ESP", section, a.name)
-	p.add(large(12, EvEventTag, what, data))
-	return []part{{data, what}}
+	source := Source{Kind: FromAddon, Section: section, File: a.file}
+	p.add(large(12, EvEventTag, source, data))
+	return []part{{data, source}}
 }

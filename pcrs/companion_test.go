@@ -42,7 +42,7 @@ func bootOf(t testing.TB, major string, more ...uki.Section) Boot {
 func whats(events []Event) []string {
 	var out []string
 	for _, e := range events {
-		out = append(out, e.What)
+		out = append(out, e.What())
 	}
 	return out
 }
@@ -92,7 +92,7 @@ func TestCompanionsByVersion(t *testing.T) {
 		}
 		inOrder(t, major, whats(p.Log.Of(12)), append(slices.Clone(want.cmdlines), want.pcr12...))
 		inOrder(t, major, whats(p.Log.Of(13)), want.pcr13)
-		inOrder(t, major, strings.Split(p.Log.Of(9)[1].What, ", archive with ")[1:], want.initrd)
+		inOrder(t, major, strings.Split(p.Log.Of(9)[1].What(), ", archive with ")[1:], want.initrd)
 	}
 }
 
@@ -151,7 +151,7 @@ func TestLonelyInitrd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := p.Log.Of(9)[1].Digests[SHA256]; !got.Equal(SHA256.sum([]byte("an initrd"))) {
-		t.Errorf("the initrd was padded: %v", p.Log.Of(9)[1].What)
+		t.Errorf("the initrd was padded: %v", p.Log.Of(9)[1].What())
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"hash"
+	"slices"
 )
 
 // EventType says what kind of thing was measured (TCG PC Client PFP §10.4.1).
@@ -29,6 +30,8 @@ const (
 	EvVariableAuthority       EventType = 0x800000e0
 	// EvUserSpace is not in any log: it marks what an operating system extends with TPM2_PCR_Event.
 	EvUserSpace EventType = 0
+	// EvLaunch is not in any log: it marks what a confidential machine was launched with.
+	EvLaunch EventType = 1
 )
 
 var eventNames = map[EventType]string{
@@ -38,7 +41,7 @@ var eventNames = map[EventType]string{
 	EvBootServicesApplication: "EV_EFI_BOOT_SERVICES_APPLICATION", EvBootServicesDriver: "EV_EFI_BOOT_SERVICES_DRIVER",
 	EvRuntimeServicesDriver: "EV_EFI_RUNTIME_SERVICES_DRIVER", EvGPT: "EV_EFI_GPT_EVENT", EvEFIAction: "EV_EFI_ACTION",
 	EvPlatformFirmwareBlob: "EV_EFI_PLATFORM_FIRMWARE_BLOB", EvVariableAuthority: "EV_EFI_VARIABLE_AUTHORITY",
-	EvUserSpace: "TPM2_PCR_Event",
+	EvUserSpace: "TPM2_PCR_Event", EvLaunch: "launch",
 }
 
 // String returns the specification's name, or the number if it has no name here.
@@ -89,7 +92,7 @@ type Origin string
 
 // The origins of an event.
 const (
-	// Derived digests are computed from the bytes that What names.
+	// Derived digests are computed from the bytes that Source names.
 	Derived Origin = "derived"
 	// Learned digests were taken from a boot that was observed.
 	Learned Origin = "learned"
@@ -106,15 +109,15 @@ type Event struct {
 	Digests Digests
 	// Data is the log's description of the event; predictions of large things leave it empty.
 	Data []byte
-	// What tells a person what is hashed, and from which bytes.
-	What string
+	// Source says what is hashed. It is nil in an event that was read from a log: see From.
+	Source *Source
 	// Unproven says that Data is not what the digests are the hash of, although it should be.
 	Unproven bool
 	// Origin is empty for events that were read from a log.
 	Origin Origin
 
-	// source writes the bytes that a predicted event is the hash of, until Digests are computed.
-	source func(hash.Hash) error
+	// content writes the bytes that a predicted event is the hash of, until Digests are computed.
+	content func(hash.Hash) error
 }
 
 // mismatch returns a bank whose digest is not the hash of the data, if the type says that it is.
@@ -144,8 +147,9 @@ type Log struct {
 }
 
 // Replay returns the value that each register of a bank has after all events:
-// value = H(value ‖ digest). Registers 17 to 22 start with ones, all others with
-// zeros (TCG PC Client Platform TPM Profile §4.6.2). It fails if an event lacks a digest of the bank.
+// value = H(value ‖ digest). PCR 17 to 22 start with ones, all others with
+// zeros (TCG PC Client Platform TPM Profile §4.6.2). It fails if an event lacks a digest of the bank,
+// but for a register that has no value in the bank, which it leaves out.
 func (l Log) Replay(bank Bank) (Values, error) {
 	if !bank.Valid() {
 		return nil, fmt.Errorf("replay event log: %v is unknown", bank)
@@ -153,17 +157,26 @@ func (l Log) Replay(bank Bank) (Values, error) {
 	values := l.initial(bank)
 	h := bank.Hash().New()
 	for i, e := range l.Events {
-		if e.Type == EvNoAction {
-			continue
-		}
-		if !e.Register.Valid() {
-			return nil, fmt.Errorf("replay event log: event %d: no register %d", i, int(e.Register))
-		}
 		digest := e.Digests[bank]
-		if len(digest) != bank.Size() {
+		switch {
+		case e.Type == EvNoAction, len(digest) == 0 && e.Register.Valid() && !slices.Contains(e.Register.Banks(), bank) && !e.Register.PCR():
+			continue
+		case !e.Register.Valid():
+			return nil, fmt.Errorf("replay event log: event %d: no register %d", i, int(e.Register))
+		case len(digest) != bank.Size():
 			return nil, fmt.Errorf("replay event log: event %d (%v): %v digest of %d bytes, want %d", i, e.Register, bank, len(digest), bank.Size())
 		}
-		value := values[e.Register]
+		value, begun := values[e.Register]
+		switch {
+		case !e.Register.Extended() && begun:
+			return nil, fmt.Errorf("replay event log: event %d: %v is computed once, and has a value already", i, e.Register)
+		case !e.Register.Extended():
+			values[e.Register] = bytes.Clone(digest)
+			continue
+		case !begun:
+			value = start(bank, e.Register)
+			values[e.Register] = value
+		}
 		h.Reset()
 		h.Write(value)
 		h.Write(digest)
@@ -172,17 +185,29 @@ func (l Log) Replay(bank Bank) (Values, error) {
 	return values, nil
 }
 
+// initial returns the registers of the machine that the log is of, before the first event.
 func (l Log) initial(bank Bank) Values {
 	values := Values{}
-	for r := range Register(RegisterCount) {
-		fill := byte(0)
-		if r >= 17 && r <= 22 {
-			fill = 0xff
+	if l.Format == FormatCCEL {
+		for n := range rtmrCount {
+			values[RTMR(n)] = start(bank, RTMR(n))
 		}
-		values[r] = bytes.Repeat([]byte{fill}, bank.Size())
+		return values
+	}
+	for r := range Register(RegisterCount) {
+		values[r] = start(bank, r)
 	}
 	values[0][bank.Size()-1] = l.Locality
 	return values
+}
+
+// start is the value of a register when the machine starts.
+func start(bank Bank, r Register) Digest {
+	fill := byte(0)
+	if r >= 17 && r <= 22 {
+		fill = 0xff
+	}
+	return bytes.Repeat([]byte{fill}, bank.Size())
 }
 
 // Of returns the events of one register, in order.

@@ -31,10 +31,10 @@ func (d Difference) String() string {
 	}
 	fmt.Fprintf(&b, "%v (%v): want %v, got %s", d.Register, d.Bank, d.Expected, measured)
 	if d.ExpectedEvent != nil {
-		fmt.Fprintf(&b, "; expected %s", d.ExpectedEvent.What)
+		fmt.Fprintf(&b, "; expected %s", d.ExpectedEvent.What())
 	}
 	if d.MeasuredEvent != nil {
-		fmt.Fprintf(&b, "; the log has %v: %s", d.MeasuredEvent.Type, d.MeasuredEvent.What)
+		fmt.Fprintf(&b, "; the log has %v: %s", d.MeasuredEvent.Type, d.MeasuredEvent.What())
 	}
 	for _, text := range []string{d.Note, d.Cause} {
 		if text != "" {
@@ -62,8 +62,8 @@ func Explain(p Prediction, bank Bank, measured Values, log *Log) ([]Difference, 
 	}
 	var out []Difference
 	for _, r := range p.Registers {
-		if expected[r].Equal(measured[r]) {
-			continue
+		if expected[r] == nil || expected[r].Equal(measured[r]) {
+			continue // equal, or of no value in this bank
 		}
 		d := Difference{Register: r, Bank: bank, Expected: expected[r], Measured: measured[r]}
 		switch {

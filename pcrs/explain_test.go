@@ -25,7 +25,7 @@ func TestExplainNamesTheEvent(t *testing.T) {
 	// The recorded image had another kernel, disk and initrd, on the same firmware.
 	for r, want := range map[Register]string{4: "unified kernel image", 5: "UEFI_GPT_DATA", 9: "section .initrd", 11: "section .linux"} {
 		d, ok := byRegister[r]
-		if !ok || d.ExpectedEvent == nil || d.MeasuredEvent == nil || !strings.Contains(d.ExpectedEvent.What, want) {
+		if !ok || d.ExpectedEvent == nil || d.MeasuredEvent == nil || !strings.Contains(d.ExpectedEvent.What(), want) {
 			t.Errorf("%v: want an event with %q, got %v", r, want, d)
 		}
 	}
@@ -49,7 +49,7 @@ func TestExplainNamesTheMovedEvent(t *testing.T) {
 		return at
 	}
 	foreign := extra(4, EvBootServicesApplication, "a program of another boot")
-	foreign.What = "foreign"
+	foreign.Source = &Source{Kind: FromText, Name: "foreign"}
 	for name, c := range map[string]struct {
 		change    func(events []Event, at []int) []Event
 		want, got int // which event of PCR 4, or of the log, is named
@@ -74,7 +74,7 @@ func TestExplainNamesTheMovedEvent(t *testing.T) {
 			continue
 		}
 		d := differences[0]
-		if d.ExpectedEvent == nil || d.ExpectedEvent.What != good.Of(4)[c.want].What || d.MeasuredEvent == nil || d.MeasuredEvent.What != changed.Of(4)[c.got].What {
+		if d.ExpectedEvent == nil || d.ExpectedEvent.What() != good.Of(4)[c.want].What() || d.MeasuredEvent == nil || d.MeasuredEvent.What() != changed.Of(4)[c.got].What() {
 			t.Errorf("%s: got %v", name, d)
 		}
 	}

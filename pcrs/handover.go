@@ -8,29 +8,24 @@ import (
 
 	"github.com/hullmark/hullmark/image/efi"
 	"github.com/hullmark/hullmark/image/pe"
+	"github.com/hullmark/hullmark/image/uki"
 )
 
 // handover is what the stub gathers for the kernel, in the order in which it does.
 type handover struct {
-	// cmdline is the command line so far; cmdlineFrom names where it is from.
+	// cmdline is the command line so far; cmdlineFrom says where it is from.
 	cmdline     string
-	cmdlineFrom []string
+	cmdlineFrom []Source
 	// used are the addons that the stub uses, global ones first.
 	used []addon
 	// ucode and initrds are from addons, archives from files on the ESP.
 	ucode, archives, initrds []part
 }
 
-// How the descriptions of the two inputs of a kernel begin.
-const (
-	kernelCmdline = "kernel command line"
-	handedInitrd  = "the initrd that the stub hands over"
-)
-
 // part is a part of the initrd.
 type part struct {
-	data []byte
-	what string
+	data   []byte
+	source Source
 }
 
 // stubEvents is what systemd-stub measures, and how it starts the kernel inside.
@@ -49,11 +44,15 @@ func (p *predictor) stubEvents() error {
 // sections are the sections of the image, by name and content.
 func (p *predictor) sections() error {
 	for _, s := range p.boot.UKI.Measured() {
-		name := derived(11, EvIPL, append([]byte(s.Name), 0), fmt.Sprintf("section name %q with its NUL", s.Name))
-		data := large(11, EvIPL, fmt.Sprintf("%d bytes of section %s of the unified kernel image", len(s.Data), s.Name), s.Data)
+		name := derived(11, EvIPL, append([]byte(s.Name), 0), Source{Kind: FromSectionName, Section: s.Name})
+		data := large(11, EvIPL, sectionSource(s.Name, s.Data), s.Data)
 		p.add(name, data)
 	}
 	return nil
+}
+
+func sectionSource(name string, data []byte) Source {
+	return Source{Kind: FromSection, Section: name, Bytes: len(data)}
 }
 
 // ownCmdline is the command line of the image. The stub drops what firmware passes
@@ -66,7 +65,7 @@ func (p *predictor) ownCmdline() error {
 	if err := checkText(text); err != nil {
 		return fmt.Errorf("section .cmdline: %w", err)
 	}
-	p.cmdline, p.cmdlineFrom = string(text), []string{"section .cmdline"}
+	p.cmdline, p.cmdlineFrom = string(text), []Source{sectionSource(".cmdline", text)}
 	return nil
 }
 
@@ -96,7 +95,7 @@ func (p *predictor) innerKernel() error {
 	if err != nil {
 		return fmt.Errorf("kernel in section .linux: %w", err)
 	}
-	p.add(authenticodeEvent(4, f, "Authenticode hash of the kernel in section .linux"))
+	p.add(authenticodeEvent(4, f, Source{Kind: FromProgram, File: uki.Path, Section: ".linux"}))
 	return nil
 }
 
@@ -109,7 +108,7 @@ func (p *predictor) kernel() error {
 	p.notePolicy(p.cmdline)
 	options := append(efi.UTF16(p.cmdline), 0, 0)
 	p.add(
-		derived(9, EvEventTag, options, fmt.Sprintf(kernelCmdline+" from %s as UTF-16LE with its NUL (LOADED_IMAGE::LoadOptions)", strings.Join(p.cmdlineFrom, ", "))),
+		derived(9, EvEventTag, options, Source{Kind: FromCommandLine, Parts: p.cmdlineFrom}),
 		initrd,
 		action(5, "Exit Boot Services Invocation"),
 		action(5, "Exit Boot Services Returned with Success"),
@@ -124,16 +123,16 @@ func (p *predictor) combinedInitrd() (Event, error) {
 	if err != nil {
 		return Event{}, err
 	}
-	var whats []string
+	var sources []Source
 	var pieces [][]byte
 	for _, part := range parts {
-		whats = append(whats, part.what)
+		sources = append(sources, part.source)
 		pieces = append(pieces, part.data)
 		if len(parts) > 1 {
 			pieces = append(pieces, make([]byte, -len(part.data)&3))
 		}
 	}
-	return large(9, EvEventTag, handedInitrd+": "+strings.Join(whats, ", "), pieces...), nil
+	return large(9, EvEventTag, Source{Kind: FromInitrd, Parts: sources}, pieces...), nil
 }
 
 // initrdParts are, in order: microcode of addons and of the image, the initrd of
@@ -148,13 +147,13 @@ func (p *predictor) initrdParts() ([]part, error) {
 	}
 	parts := p.ucode
 	if ucode, ok := p.boot.UKI.Section(".ucode"); ok && len(ucode) > 0 {
-		parts = append(parts, part{ucode, fmt.Sprintf("section .ucode (%d bytes)", len(ucode))})
+		parts = append(parts, part{ucode, sectionSource(".ucode", ucode)})
 	}
-	parts = append(parts, part{initrd, fmt.Sprintf("section .initrd (%d bytes)", len(initrd))})
+	parts = append(parts, part{initrd, sectionSource(".initrd", initrd)})
 	parts = append(parts, p.archives...)
 	for _, file := range p.stub.Extras {
 		if data, ok := p.boot.UKI.Section(file.Section); ok && len(data) > 0 {
-			parts = append(parts, part{extraArchive(file.Name, data), fmt.Sprintf("archive with /.extra/%s from section %s", file.Name, file.Section)})
+			parts = append(parts, part{extraArchive(file.Name, data), Source{Kind: FromExtra, Name: file.Name, Section: file.Section}})
 		}
 	}
 	return append(parts, p.initrds...), nil

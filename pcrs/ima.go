@@ -26,7 +26,7 @@ func BootAggregate(values Values) (Event, error) {
 	}
 	return Event{
 		Register: 10, Type: EvUserSpace, Digests: DigestsOf(template, SHA1, SHA256, SHA384, SHA512), Data: template,
-		What: "IMA's boot_aggregate: the SHA-256 of PCR 0 to 9", Origin: Derived,
+		Source: &Source{Kind: FromBootAggregate}, Origin: Derived,
 	}, nil
 }
 

@@ -110,16 +110,16 @@ func predictedOnly(all Digests) Digests {
 func sameEvents(want, got []Event) error {
 	for i, e := range want {
 		if i >= len(got) {
-			return fmt.Errorf("event %d is missing: %s", i+1, e.What)
+			return fmt.Errorf("event %d is missing: %s", i+1, e.What())
 		}
 		for bank, digest := range e.Digests {
 			if !digest.Equal(got[i].Digests[bank]) {
-				return fmt.Errorf("event %d: want %s, the log has %v: %s", i+1, e.What, got[i].Type, got[i].What)
+				return fmt.Errorf("event %d: want %s, the log has %v: %s", i+1, e.What(), got[i].Type, got[i].What())
 			}
 		}
 	}
 	if len(got) > len(want) {
-		return fmt.Errorf("one event more than is known: %v: %s", got[len(want)].Type, got[len(want)].What)
+		return fmt.Errorf("one event more than is known: %v: %s", got[len(want)].Type, got[len(want)].What())
 	}
 	return nil
 }
@@ -203,29 +203,31 @@ func (s Shape) String() string {
 // tpmLogSize is the length in bytes of QEMU's blob etc/tpm/log (hw/acpi/tpm.h, TPM_LOG_AREA_MINIMUM_SIZE).
 const tpmLogSize = 64 << 10
 
-// firmwareEvents is what PCR 0 holds before its separator: the version, the volume of early code, the volume of drivers.
+// firmwareEvents is what PCR 0 holds before its separator: the version, the volume of early code, the volume of drivers. The version is from the program
+// in the firmware file that measures it.
 func (m Machine) firmwareEvents() []Event {
 	return []Event{
-		dataEvent(0, EvCRTMVersion, m.Firmware.version, fmt.Sprintf("firmware version %q in UTF-16LE with its NUL, from the program in the firmware file that measures it", printableText(m.Firmware.version))),
-		m.learned(0, EvPlatformFirmwareBlob, m.Learned.EarlyVolume, "firmware volume of early code (PEI) as it lies in memory"),
-		{Register: 0, Type: EvPlatformFirmwareBlob, Digests: m.Firmware.drivers, What: "firmware volume of drivers (DXE), unpacked from the firmware file", Origin: Derived},
+		dataEvent(0, EvCRTMVersion, m.Firmware.version, Source{Kind: FromFirmwareVersion, Name: decodeUTF16(m.Firmware.version)}),
+		m.learned(0, EvPlatformFirmwareBlob, m.Learned.EarlyVolume, Source{Kind: FromFirmwareVolume, Name: EarlyVolume}),
+		{Register: 0, Type: EvPlatformFirmwareBlob, Digests: m.Firmware.drivers, Source: &Source{Kind: FromFirmwareVolume, Name: DriverVolume}, Origin: Derived},
 	}
 }
 
 // platformEvents is what PCR 1 holds before its separator.
 func (m Machine) platformEvents() []Event {
 	var out []Event
-	empty := derived(1, EvPlatformConfigFlags, make([]byte, tpmLogSize), "ACPI blob with the room for the TPM's log: 64 KiB of zeros")
+	empty := derived(1, EvPlatformConfigFlags, make([]byte, tpmLogSize), Source{Kind: FromACPI, Name: TPMLogArea})
 	for i, digests := range m.Learned.ACPI {
 		if digests[SHA256].Equal(empty.Digests[SHA256]) {
 			out = append(out, empty)
 			continue
 		}
-		out = append(out, m.learned(1, EvPlatformConfigFlags, digests, fmt.Sprintf("ACPI blob %d of %d that the virtual machine monitor makes", i+1, len(m.Learned.ACPI))))
+		out = append(out, m.learned(1, EvPlatformConfigFlags, digests, Source{Kind: FromACPI, Number: i + 1, Count: len(m.Learned.ACPI)}))
 	}
 	return append(out, m.bootVariables()...)
 }
 
-func (m Machine) learned(r Register, t EventType, digests Digests, what string) Event {
-	return Event{Register: r, Type: t, Digests: digests, What: what + "; from a boot: " + m.Learned.Origin, Origin: Learned}
+func (m Machine) learned(r Register, t EventType, digests Digests, source Source) Event {
+	source.Boot = m.Learned.Origin
+	return Event{Register: r, Type: t, Digests: digests, Source: &source, Origin: Learned}
 }

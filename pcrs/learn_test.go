@@ -94,7 +94,7 @@ func TestLearnRefuses(t *testing.T) {
 		"no separator":     {func(l *Log) { l.Events = l.Events[:len(l.Events)-1] }, "PCR 1"},
 		"an unknown event": {func(l *Log) { l.Events = append(l.Events, action(1, "more")) }, "one event more"},
 		"another entry": {func(l *Log) {
-			i := slices.IndexFunc(l.Events, func(e Event) bool { return strings.Contains(e.What, "Boot0001") })
+			i := slices.IndexFunc(l.Events, func(e Event) bool { return strings.Contains(e.What(), "Boot0001") })
 			l.Events[i].Digests = DigestsOf([]byte("another disk"), PredictedBanks()...)
 		}, "Boot0001"},
 		"too many tables": {func(l *Log) {

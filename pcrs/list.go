@@ -55,7 +55,7 @@ func addValue(out map[Bank]Values, name, register, digits string) error {
 		return err
 	}
 	n, err := strconv.Atoi(register)
-	if err != nil || !Register(n).Valid() {
+	if err != nil || !Register(n).PCR() {
 		return fmt.Errorf("no register %s", register)
 	}
 	value, err := hex.DecodeString(digits)

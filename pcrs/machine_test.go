@@ -348,7 +348,7 @@ func smallFirmware(t testing.TB) []byte {
 
 func TestOpenSmallFirmware(t *testing.T) {
 	f, err := OpenFirmware(smallFirmware(t))
-	if err != nil || !f.SecureBoot || printableText(f.version) != "a version" || len(f.applications) != 1 {
+	if err != nil || !f.SecureBoot || printableText(string(f.version)) != "a version" || len(f.applications) != 1 {
 		t.Errorf("%+v, %v", f, err)
 	}
 }

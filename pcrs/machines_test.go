@@ -52,6 +52,9 @@ func known(t testing.TB) map[string]map[string]Values {
 		if out[file][bank] == nil {
 			out[file][bank] = Values{}
 		}
+		if bank == "rtmr" {
+			r = RTMR(int(r))
+		}
 		out[file][bank][r] = decoded
 	}
 	if len(out) < 17 {
@@ -91,7 +94,7 @@ func TestReplayOfRealMachines(t *testing.T) {
 			}
 			for r, value := range want {
 				if !value.Equal(got[r]) {
-					t.Errorf("%s: %s (%s): replayed %v, the machine had %v", file, log.Format.Name(r), name, got[r], value)
+					t.Errorf("%s: %v (%s): replayed %v, the machine had %v", file, r, name, got[r], value)
 				}
 			}
 		}
@@ -102,7 +105,7 @@ func TestReplayOfRealMachines(t *testing.T) {
 type attested struct {
 	Log struct {
 		PCRs []struct {
-			Index  Register
+			Index  int
 			Digest []byte
 		}
 		Raw []byte
@@ -132,8 +135,8 @@ func TestReplayOfAttestedMachines(t *testing.T) {
 				if len(r.Digest) != bank.Size() || r.Index > 7 {
 					continue // what the operating system extended is in logs of its own
 				}
-				if compared++; !got[r.Index].Equal(r.Digest) {
-					t.Errorf("%s: %v (%v): replayed %v, the machine had %x", file, r.Index, bank, got[r.Index], r.Digest)
+				if compared++; !got[Register(r.Index)].Equal(r.Digest) {
+					t.Errorf("%s: %v (%v): replayed %v, the machine had %x", file, Register(r.Index), bank, got[Register(r.Index)], r.Digest)
 				}
 			}
 		}
@@ -188,7 +191,7 @@ func TestParseLogTellsPaddingFromTruncation(t *testing.T) {
 func TestParseCCELRefuses(t *testing.T) {
 	raw := readFile(t, filepath.Join(moduleFolder(t, "github.com/google/go-tdx-guest"), "testing", "testdata", "ccel", "ccel_data.dat"))
 	log, err := ParseCCEL(raw)
-	if err != nil || log.Format.Name(0) != "RTMR 0" {
+	if err != nil || log.Events[1].Register.String() != "RTMR 0" {
 		t.Fatal(err)
 	}
 	const first = 65 // the header of this log is 65 bytes long

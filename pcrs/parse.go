@@ -18,8 +18,6 @@ const (
 	MaxEvents = 4096
 	// maxHashes is the largest number of hashes that a header names.
 	maxHashes = 8
-	// rtmrCount is how many run-time measurement registers a TDX guest has.
-	rtmrCount = 4
 )
 
 const (
@@ -39,14 +37,6 @@ const (
 	// FormatCCEL is crypto-agile for a TDX guest, whose registers are RTMR 0 to 3 (UEFI 2.10 §38.4.1; its index counts from MRTD).
 	FormatCCEL LogFormat = "ccel"
 )
-
-// Name returns what people call a register of such a log, such as "PCR 7" or "RTMR 0".
-func (f LogFormat) Name(r Register) string {
-	if f == FormatCCEL && r != NoRegister {
-		return fmt.Sprintf("RTMR %d", int(r))
-	}
-	return r.String()
-}
 
 // ParseLog reads the event log of a TPM, of at most MaxLog bytes: a crypto-agile
 // one if it begins with the event that says so (TCG PC Client PFP §10.4.5), else one of TCG 1.2.
@@ -232,13 +222,11 @@ func (p *logParser) readEvent() error {
 // register is the register of an event's index. A CCEL log counts MRTD as 0, which nothing extends (Intel TDX Virtual Firmware Design Guide §8.3.3).
 // An event that extends nothing may name no register at all.
 func (p *logParser) register(kind EventType, index uint32) (Register, error) {
-	first, count := uint32(0), uint32(RegisterCount)
-	if p.log.Format == FormatCCEL {
-		first, count = 1, rtmrCount
-	}
 	switch {
-	case index >= first && index-first < count:
-		return Register(index - first), nil
+	case p.log.Format == FormatCCEL && index >= 1 && index <= rtmrCount:
+		return RTMR(int(index) - 1), nil
+	case p.log.Format != FormatCCEL && index < RegisterCount:
+		return Register(index), nil
 	case kind == EvNoAction:
 		return NoRegister, nil
 	case p.log.Format == FormatCCEL:
@@ -282,53 +270,19 @@ func (p *logParser) readDigests() (Digests, error) {
 // keep checks an event against itself and adds it to the log.
 func (p *logParser) keep(e Event) error {
 	if e.Type == EvNoAction && bytes.HasPrefix(e.Data, []byte(localitySignature)) {
-		if len(e.Data) != len(localitySignature)+1 || e.Register != 0 {
+		if len(e.Data) != len(localitySignature)+1 || e.Register != 0 && e.Register != RTMR(0) {
 			return errors.New("startup locality is malformed")
 		}
 		p.log.Locality = e.Data[len(localitySignature)]
 	}
 	if bank, wrong := e.mismatch(); wrong {
 		if !e.Type.logsOtherData(p.log.Format) {
-			return fmt.Errorf("%v in %s: its %v digest is not the hash of its data", e.Type, p.log.Format.Name(e.Register), bank)
+			return fmt.Errorf("%v in %v: its %v digest is not the hash of its data", e.Type, e.Register, bank)
 		}
 		e.Unproven = true
 	}
-	e.What = describe(e)
 	p.log.Events = append(p.log.Events, e)
 	return nil
-}
-
-// describe says what an event of a log claims to be, in one printable line.
-func describe(e Event) string {
-	what := claim(e)
-	if e.Unproven {
-		what += " (the digest is of other bytes)"
-	}
-	return what
-}
-
-func claim(e Event) string {
-	switch e.Type {
-	case EvEFIAction, EvAction:
-		return fmt.Sprintf("the text %q", shown(e.Data))
-	case EvSeparator:
-		return "separator"
-	case EvVariableDriverConfig, EvVariableBoot, EvVariableAuthority:
-		if name, size, ok := variableOf(e.Data); ok {
-			return fmt.Sprintf("variable %q: %d bytes", name, size)
-		}
-	case EvIPL, EvCRTMVersion:
-		return fmt.Sprintf("%q", decodeUTF16(e.Data))
-	case EvBootServicesApplication:
-		if file := loadedFile(&e); file != "" {
-			return fmt.Sprintf("the program %q", printableText([]byte(file)))
-		}
-	case EvEventTag:
-		if len(e.Data) >= 8 {
-			return fmt.Sprintf("%q", shown(bytes.TrimRight(e.Data[8:], "\x00")))
-		}
-	}
-	return fmt.Sprintf("%v with %d bytes of data", e.Type, len(e.Data))
 }
 
 // variableOf reads the name from UEFI_VARIABLE_DATA.
@@ -346,7 +300,7 @@ func variableOf(b []byte) (name string, size uint64, ok bool) {
 // loadedFile is the path of a program that firmware loaded from a file system, such as
 // \EFI\BOOT\BOOTX64.EFI, or nothing: the file path nodes of the device path in an
 // EFI_IMAGE_LOAD_EVENT (PFP §10.2.3, UEFI 2.10 §10.3.5.4).
-func loadedFile(e *Event) string {
+func loadedFile(e Event) string {
 	const header, mediaType, fileType = 32, 4, 4
 	if e.Type != EvBootServicesApplication || len(e.Data) < header {
 		return ""
@@ -374,6 +328,14 @@ func shown(b []byte) []byte {
 		return b
 	}
 	return append(b[:maxShown:maxShown], "…"...)
+}
+
+// tagText is what the kernel or the stub logs behind an event's tag: text with a NUL, or in UTF-16 the name of an addon.
+func tagText(b []byte) string {
+	if len(b) >= 2 && b[1] == 0 {
+		return decodeUTF16(b)
+	}
+	return string(shown(bytes.TrimRight(b, "\x00")))
 }
 
 // decodeUTF16 decodes UTF-16LE up to maxShown bytes.

@@ -18,27 +18,6 @@ import (
 	"strings"
 )
 
-// Register is the number of a platform configuration register, 0 to 23
-// (TCG PC Client Platform TPM Profile §4.6).
-type Register int
-
-// RegisterCount is how many registers a bank has.
-const RegisterCount = 24
-
-// NoRegister stands in events that extend nothing.
-const NoRegister Register = -1
-
-// String returns the name that people use, such as "PCR 11".
-func (r Register) String() string {
-	if r == NoRegister {
-		return "no register"
-	}
-	return fmt.Sprintf("PCR %d", int(r))
-}
-
-// Valid reports whether a TPM has the register.
-func (r Register) Valid() bool { return r >= 0 && r < RegisterCount }
-
 // Bank names a bank of registers by its hash: a TPM_ALG_ID (TPM 2.0 Part 2 §6.3).
 type Bank uint16
 

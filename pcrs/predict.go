@@ -92,7 +92,7 @@ func Predict(b Boot) (Prediction, error) {
 	return p.prediction(), nil
 }
 
-// Values replays the log for the predicted registers.
+// Values replays the log for the predicted registers that have a value in the bank.
 func (p Prediction) Values(bank Bank) (Values, error) {
 	all, err := p.Log.Replay(bank)
 	if err != nil {
@@ -100,7 +100,9 @@ func (p Prediction) Values(bank Bank) (Values, error) {
 	}
 	out := Values{}
 	for _, r := range p.Registers {
-		out[r] = all[r]
+		if value, ok := all[r]; ok {
+			out[r] = value
+		}
 	}
 	return out, nil
 }
@@ -224,9 +226,8 @@ func (p *predictor) startUKI() error {
 	if !loaded {
 		return errors.New("kernel image: it is not signed, and Secure Boot is on, so firmware does not start it; sign it with the certificate in db (hullmark keys sign)")
 	}
-	table := dataEvent(5, EvGPT, p.boot.Table.Event(),
-		fmt.Sprintf("UEFI_GPT_DATA: header and the %d used entries of the disk's partition table", len(p.boot.Table.Partitions)))
-	p.add(table, authenticodeEvent(4, p.boot.UKI.PE, "Authenticode hash of the unified kernel image on the ESP"))
+	table := dataEvent(5, EvGPT, p.boot.Table.Event(), Source{Kind: FromPartitionTable, Count: len(p.boot.Table.Partitions)})
+	p.add(table, authenticodeEvent(4, p.boot.UKI.PE, Source{Kind: FromProgram, File: uki.Path}))
 	return nil
 }
 
@@ -244,8 +245,7 @@ func (p *predictor) nodeConfig() error {
 	if p.boot.NodeConfig == nil {
 		return nil
 	}
-	e := dataEvent(8, EvUserSpace, hullmark.ConfigEvent(p.boot.NodeConfig),
-		fmt.Sprintf("\"hullmark/v1/config\\0\" and the SHA-256 of the node configuration of %d bytes", len(p.boot.NodeConfig)))
+	e := dataEvent(8, EvUserSpace, hullmark.ConfigEvent(p.boot.NodeConfig), Source{Kind: FromNodeConfig, Bytes: len(p.boot.NodeConfig)})
 	e.Origin = Node
 	p.add(e)
 	return nil
@@ -272,55 +272,56 @@ func (p *predictor) hash() error {
 	return nil
 }
 
-// hash computes the digests of an event that was made with a source, and lets go of that.
+// hash computes the digests of an event that was made with a content, and lets go of that.
 // Each bank is a pass over the bytes, which are not copied.
 func (e *Event) hash(banks []Bank) error {
-	if e.source == nil {
+	if e.content == nil {
 		return nil
 	}
 	e.Digests = Digests{}
 	for _, bank := range banks {
 		h := bank.Hash().New()
-		if err := e.source(h); err != nil {
-			return fmt.Errorf("%s: %w", e.What, err)
+		if err := e.content(h); err != nil {
+			return fmt.Errorf("%s: %w", e.What(), err)
 		}
 		e.Digests[bank] = h.Sum(nil)
 	}
-	e.source = nil
+	e.content = nil
 	return nil
 }
 
 // derived is an event whose digests are the hash of data, which the event does not keep.
-func derived(r Register, t EventType, data []byte, what string) Event {
-	return Event{Register: r, Type: t, Digests: DigestsOf(data, PredictedBanks()...), What: what, Origin: Derived}
+func derived(r Register, t EventType, data []byte, source Source) Event {
+	return Event{Register: r, Type: t, Digests: DigestsOf(data, PredictedBanks()...), Source: &source, Origin: Derived}
 }
 
 // large is an event whose digests are the hash of the pieces of data, one after the other; they are computed last.
-func large(r Register, t EventType, what string, pieces ...[]byte) Event {
-	source := func(h hash.Hash) error {
+func large(r Register, t EventType, source Source, pieces ...[]byte) Event {
+	content := func(h hash.Hash) error {
 		for _, piece := range pieces {
 			h.Write(piece)
 		}
 		return nil
 	}
-	return Event{Register: r, Type: t, source: source, What: what, Origin: Derived}
+	return Event{Register: r, Type: t, content: content, Source: &source, Origin: Derived}
 }
 
 // dataEvent is an event that keeps the data that is hashed.
-func dataEvent(r Register, t EventType, data []byte, what string) Event {
-	e := derived(r, t, data, what)
+func dataEvent(r Register, t EventType, data []byte, source Source) Event {
+	e := derived(r, t, data, source)
 	e.Data = data
 	return e
 }
 
 func separator(r Register) Event {
-	return dataEvent(r, EvSeparator, make([]byte, 4), "four zero bytes: the end of the firmware's own measurements")
+	return dataEvent(r, EvSeparator, make([]byte, 4), Source{Kind: FromSeparator})
 }
 
+// action is a text without a NUL.
 func action(r Register, text string) Event {
-	return dataEvent(r, EvEFIAction, []byte(text), fmt.Sprintf("the text %q without a NUL", text))
+	return dataEvent(r, EvEFIAction, []byte(text), Source{Kind: FromAction, Name: text})
 }
 
-func authenticodeEvent(r Register, f *pe.File, what string) Event {
-	return Event{Register: r, Type: EvBootServicesApplication, source: f.Authenticode, What: what, Origin: Derived}
+func authenticodeEvent(r Register, f *pe.File, source Source) Event {
+	return Event{Register: r, Type: EvBootServicesApplication, content: f.Authenticode, Source: &source, Origin: Derived}
 }

@@ -85,7 +85,7 @@ func testBoot(t testing.TB, more ...uki.Section) Boot {
 func eventIn(t *testing.T, log Log, r Register, what string) Event {
 	t.Helper()
 	for _, e := range log.Of(r) {
-		if strings.Contains(e.What, what) {
+		if strings.Contains(e.What(), what) {
 			return e
 		}
 	}
@@ -114,11 +114,11 @@ func TestEventsEqualRecordedOnes(t *testing.T) {
 	} {
 		for _, bank := range PredictedBanks() {
 			if !c.got.Digests[bank].Equal(c.want.Digests[bank]) {
-				t.Errorf("%v: %s: predicted %v, recorded %v", c.got.Register, c.got.What, c.got.Digests[bank], c.want.Digests[bank])
+				t.Errorf("%v: %s: predicted %v, recorded %v", c.got.Register, c.got.What(), c.got.Digests[bank], c.want.Digests[bank])
 			}
 		}
 		if c.got.Type != c.want.Type {
-			t.Errorf("%s: type %v, recorded %v", c.got.What, c.got.Type, c.want.Type)
+			t.Errorf("%s: type %v, recorded %v", c.got.What(), c.got.Type, c.want.Type)
 		}
 	}
 }
@@ -224,7 +224,7 @@ func TestPredictsTheBanksThatAreAskedFor(t *testing.T) {
 	}
 	for i, e := range some.Log.Events {
 		if len(e.Digests) != 1 || !e.Digests[SHA384].Equal(all.Log.Events[i].Digests[SHA384]) {
-			t.Errorf("%s: %v, want the digest of one bank", e.What, e.Digests)
+			t.Errorf("%s: %v, want the digest of one bank", e.What(), e.Digests)
 		}
 	}
 	b.Banks = []Bank{SHA1}

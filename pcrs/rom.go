@@ -129,7 +129,7 @@ func (r ROM) events() (events []Event, signed bool, err error) {
 			return nil, false, fmt.Errorf("option ROM: driver %d: %w", i+1, err)
 		}
 		signed = signed || len(signature) > 0
-		e := authenticodeEvent(2, f, fmt.Sprintf("Authenticode hash of EFI driver %d of option ROM %x", i+1, r.SHA256[:8]))
+		e := authenticodeEvent(2, f, Source{Kind: FromOptionROM, Name: Digest(r.SHA256[:]).String(), Number: i + 1})
 		e.Type = EvBootServicesDriver
 		if d.runtime {
 			e.Type = EvRuntimeServicesDriver

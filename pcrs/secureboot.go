@@ -27,6 +27,10 @@ func (s secureBootState) data() []byte {
 	return nil
 }
 
+func (s secureBootState) name() string {
+	return [...]string{secureBootUnknown: SecureBootAbsent, secureBootOff: SecureBootOff, secureBootOn: SecureBootOn}[s]
+}
+
 // secureBootOf decides as EDK2 does (SecurityPkg, AuthVariableLib): with a
 // platform key Secure Boot is on, unless SecureBootEnable says otherwise.
 func (m Machine) secureBootOf() secureBootState {
@@ -55,7 +59,7 @@ func (p *predictor) secureBoot() error {
 			return fmt.Errorf("variable %s is set, and what firmware measures of it was never observed; use variables without it", name)
 		}
 	}
-	p.add(variableEvent(efi.GlobalVariable, "SecureBoot", p.state.data(), EvVariableDriverConfig))
+	p.add(secureBootEvent(p.state))
 	for _, v := range []struct {
 		vendor efi.GUID
 		name   string
@@ -114,14 +118,16 @@ func variableEvent(vendor efi.GUID, name string, data []byte, t EventType) Event
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(wide)/2))
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(data)))
 	b = append(append(b, wide...), data...)
-	what := fmt.Sprintf("variable %s: %d bytes from the variable file", name, len(data))
-	switch {
-	case name == "SecureBoot" && data == nil:
-		what = "variable SecureBoot: absent, because this firmware build has no Secure Boot"
-	case name == "SecureBoot":
-		what = fmt.Sprintf("variable SecureBoot: %d, as firmware sets it from PK and SecureBootEnable", data[0])
-	case t == EvVariableAuthority:
-		what = "the only certificate in db, with its owner: the image is verified with it"
+	source := Source{Kind: FromVariable, Name: name, Bytes: len(data), File: VariableFile}
+	if t == EvVariableAuthority {
+		source.Kind = FromAuthority
 	}
-	return dataEvent(7, t, b, what)
+	return dataEvent(7, t, b, source)
+}
+
+// secureBootEvent is the variable that firmware makes of its state.
+func secureBootEvent(state secureBootState) Event {
+	e := variableEvent(efi.GlobalVariable, "SecureBoot", state.data(), EvVariableDriverConfig)
+	e.Source = &Source{Kind: FromSecureBoot, Name: state.name()}
+	return e
 }

@@ -114,7 +114,7 @@ func (e *Exchange) readKeys(message *wire.Hello) (err error) {
 		}
 	}
 	e.claims.Node = hullmark.TPMNodeID(message.GetEkPublic())
-	e.claims.Trust = attest.TPM
+	e.claims.Platform = hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}
 	return nil
 }
 

@@ -27,8 +27,8 @@ func TestHonestMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if claims.Node != s.prover.Node() || claims.Certified || claims.Trust != attest.TPM {
-		t.Errorf("claims name node %s, certified %v, trust %q", claims.Node, claims.Certified, claims.Trust)
+	if claims.Node != s.prover.Node() || claims.Certified || claims.Platform.Trust != hullmark.TrustTPM {
+		t.Errorf("claims name node %s, certified %v, trust %q", claims.Node, claims.Certified, claims.Platform.Trust)
 	}
 	if claims.Registers[11] != attest.Extended([]byte("image")) {
 		t.Error("PCR 11 in the claims is not the machine's")

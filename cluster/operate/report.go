@@ -51,7 +51,7 @@ type RegisterReport struct {
 // evidence was verified: with the node's own config, and with zero.
 func (x *exchange) report(claims attest.Claims) Report {
 	out := Report{
-		Node: claims.Node.String(), Certified: claims.Certified, Trust: string(claims.Trust), Promise: claims.Trust.Promise(),
+		Node: claims.Node.String(), Certified: claims.Certified, Trust: string(claims.Platform.Trust), Promise: claims.Platform.Trust.Promise(),
 		Accepted: x.authorizer.Judge(claims.Registers).Accepted(),
 	}
 	predicted := x.predicted(claims)

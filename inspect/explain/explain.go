@@ -61,10 +61,18 @@ type Register struct {
 	Proven        bool          `json:"proven"`
 	Expected      pcrs.Digest   `json:"expected,omitempty"`
 	Measured      pcrs.Digest   `json:"measured,omitempty"`
-	ExpectedEvent string        `json:"expectedEvent,omitempty"`
-	MeasuredEvent string        `json:"measuredEvent,omitempty"`
+	ExpectedEvent *Event        `json:"expectedEvent,omitempty"`
+	MeasuredEvent *Event        `json:"measuredEvent,omitempty"`
 	Cause         string        `json:"cause,omitempty"`
 	Note          string        `json:"note,omitempty"`
+}
+
+// Event is an event of the document, or of the log, where the two part. Of a log's event the source is only what the log claims.
+type Event struct {
+	Type   string      `json:"type"`
+	Source pcrs.Source `json:"source"`
+	// What is a sentence of the source.
+	What string `json:"what"`
 }
 
 // The results of comparing one register.
@@ -107,7 +115,7 @@ func compareRegisters(document measurements.Document, bank pcrs.Bank, boot Boot,
 			row.Result = notCovered
 		case differing:
 			row.Result, row.Cause, row.Note = differs, d.Cause, d.Note
-			row.ExpectedEvent, row.MeasuredEvent = eventText(d.ExpectedEvent), eventText(d.MeasuredEvent)
+			row.ExpectedEvent, row.MeasuredEvent = eventOf(d.ExpectedEvent), eventOf(d.MeasuredEvent)
 		}
 		out.Registers = append(out.Registers, row)
 	}
@@ -124,11 +132,19 @@ func (e Explanation) row(register pcrs.Register) Register {
 	return Register{Register: register, Result: notCovered}
 }
 
-func eventText(e *pcrs.Event) string {
+func eventOf(e *pcrs.Event) *Event {
+	if e == nil {
+		return nil
+	}
+	return &Event{Type: e.Type.String(), Source: e.From(), What: e.What()}
+}
+
+// String is how terminals name the event; of none it is empty.
+func (e *Event) String() string {
 	if e == nil {
 		return ""
 	}
-	return fmt.Sprintf("%v: %s", e.Type, e.What)
+	return e.Type + ": " + e.What
 }
 
 // Unproven are the predicted registers that a quote should have covered and did not.

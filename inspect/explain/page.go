@@ -350,7 +350,7 @@ func (t timeline) event(e *pcrs.Event) *pageEvent {
 	}
 	digest := e.Digests[t.bank]
 	// What a log says of an event without words of its own begins with the type, which the page shows anyway.
-	what := strings.TrimPrefix(e.What, e.Type.String()+" with ")
+	what := strings.TrimPrefix(e.What(), e.Type.String()+" with ")
 	return &pageEvent{What: clean(what), Type: e.Type.String(), Origin: string(e.Origin), Short: shortValue(digest), Full: digest.String()}
 }
 

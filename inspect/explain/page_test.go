@@ -83,7 +83,7 @@ func inserted(log *pcrs.Log, events ...pcrs.Event) *pcrs.Log {
 }
 
 func event11(what string) pcrs.Event {
-	return pcrs.Event{Register: 11, Type: pcrs.EvIPL, What: what, Digests: pcrs.DigestsOf([]byte(what), pcrs.PredictedBanks()...)}
+	return pcrs.Event{Register: 11, Type: pcrs.EvIPL, Source: &pcrs.Source{Kind: pcrs.FromText, Name: what}, Digests: pcrs.DigestsOf([]byte(what), pcrs.PredictedBanks()...)}
 }
 
 func TestPageShowsAllRegisters(t *testing.T) {
@@ -140,7 +140,7 @@ func TestPageEscapes(t *testing.T) {
 	hostile := "</style></title><script>alert(1)</script><img src=x onerror=alert(2)>{{.}}\x1b[2J\u202e\u200b\x00\n'\"`"
 	document.Image.ID = hostile
 	p := pageOf(t, document, inserted(log, event11(hostile), pcrs.Event{
-		Register: 12, Type: pcrs.EvIPL, What: hostile, Data: []byte(hostile), Digests: pcrs.DigestsOf(nil, pcrs.PredictedBanks()...),
+		Register: 12, Type: pcrs.EvIPL, Source: &pcrs.Source{Kind: pcrs.FromText, Name: hostile}, Data: []byte(hostile), Digests: pcrs.DigestsOf(nil, pcrs.PredictedBanks()...),
 	}))
 	var out bytes.Buffer
 	if err := pageLayout.Execute(&out, p); err != nil {

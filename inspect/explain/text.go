@@ -38,8 +38,8 @@ func (r Register) writeText(w io.Writer) error {
 	for _, line := range [][2]string{
 		{"expected", r.Expected.String()},
 		{"measured", r.Measured.String()},
-		{"event expected", r.ExpectedEvent},
-		{"event in the log", r.MeasuredEvent},
+		{"event expected", r.ExpectedEvent.String()},
+		{"event in the log", r.MeasuredEvent.String()},
 		{"because", r.Cause},
 		{"note", r.Note},
 	} {

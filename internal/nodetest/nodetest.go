@@ -108,7 +108,7 @@ func Document(t testing.TB, image string) measurements.Document {
 	for _, e := range boot(image) {
 		prediction.Log.Events = append(prediction.Log.Events, pcrs.Event{
 			Register: pcrs.Register(e.register), Type: pcrs.EvEFIAction, Digests: pcrs.DigestsOf([]byte(e.text), pcrs.PredictedBanks()...),
-			What: "the text " + e.text, Origin: pcrs.Derived,
+			Source: &pcrs.Source{Kind: pcrs.FromAction, Name: e.text}, Origin: pcrs.Derived,
 		})
 	}
 	prediction.Registers = []pcrs.Register{1, 4, 7, 9, 11, 12, 13}

@@ -20,7 +20,7 @@ type Format string
 
 // The forms. docs/export.md says who reads them, and what each leaves out.
 const (
-	// JSON is the registers by bank and number.
+	// JSON is the registers by bank and name.
 	JSON Format = "json"
 	// CoRIM is an unsigned CoRIM with one CoMID (draft-ietf-rats-corim-10).
 	CoRIM Format = "corim"
@@ -86,7 +86,7 @@ func Export(d measurements.Document, f Format, chosen ...pcrs.Register) ([]File,
 	if err != nil {
 		return nil, fmt.Errorf("export: %w", err)
 	}
-	registers, err := choose(d, chosen)
+	registers, err := choose(d, f, chosen)
 	if err != nil {
 		return nil, fmt.Errorf("export: %w", err)
 	}
@@ -97,28 +97,30 @@ func Export(d measurements.Document, f Format, chosen ...pcrs.Register) ([]File,
 	return files, nil
 }
 
-// choose returns the registers that are asked for, ascending, or all.
-func choose(d measurements.Document, chosen []pcrs.Register) ([]measurements.Register, error) {
-	if len(d.Registers) == 0 {
-		return nil, errors.New("the document predicts no register")
-	}
-	if len(chosen) == 0 {
-		return d.Registers, nil
-	}
-	predicted := d.Values(pcrs.SHA256)
-	for _, r := range chosen {
-		if _, ok := predicted[r]; !ok {
-			return nil, fmt.Errorf("%v: the document does not predict it%s; %w", r, reason(d, r), ErrRegisters)
-		}
-	}
+// choose returns the registers that are asked for, ascending, or all that the form has words for.
+func choose(d measurements.Document, f Format, chosen []pcrs.Register) ([]measurements.Register, error) {
 	var out []measurements.Register
 	for _, r := range d.Registers {
-		if slices.Contains(chosen, r.Register) {
+		if len(chosen) == 0 && f.names(r.Register) || slices.Contains(chosen, r.Register) {
 			out = append(out, r)
+		}
+	}
+	if len(out) == 0 && len(chosen) == 0 {
+		return nil, errors.New("the document predicts no register that the form has words for")
+	}
+	for _, r := range chosen {
+		switch {
+		case !slices.ContainsFunc(out, func(o measurements.Register) bool { return o.Register == r }):
+			return nil, fmt.Errorf("%v: the document does not predict it%s; %w", r, reason(d, r), ErrRegisters)
+		case !f.names(r):
+			return nil, fmt.Errorf("%v: the form has words for registers of TPMs alone; %w", r, ErrRegisters)
 		}
 	}
 	return out, nil
 }
+
+// names reports whether a form has words for a register.
+func (f Format) names(r pcrs.Register) bool { return f == JSON || r.PCR() }
 
 // reason is why a document does not predict a register, if it says so.
 func reason(d measurements.Document, r pcrs.Register) string {

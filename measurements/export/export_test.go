@@ -72,7 +72,7 @@ func describe(t testing.TB, log pcrs.Log, registers ...pcrs.Register) measuremen
 		for _, e := range log.Of(r) {
 			digests := maps.Clone(e.Digests)
 			maps.DeleteFunc(digests, func(b pcrs.Bank, _ pcrs.Digest) bool { return !slices.Contains(pcrs.PredictedBanks(), b) })
-			p.Log.Events = append(p.Log.Events, pcrs.Event{Register: r, Type: e.Type, Digests: digests, What: e.Type.String(), Origin: pcrs.Learned})
+			p.Log.Events = append(p.Log.Events, pcrs.Event{Register: r, Type: e.Type, Digests: digests, Origin: pcrs.Learned})
 		}
 	}
 	digest := slices.Repeat([]byte{7}, 32)
@@ -160,7 +160,7 @@ func compare(t *testing.T, bank pcrs.Bank, got, want pcrs.Values, wanted []pcrs.
 // goldens are the forms of PCR 3, whose one event is the separator of four zero bytes. ID stands for the document's digest.
 var goldens = map[Format]string{
 	JSON: `{
-  "schema": "hullmark.registers/v1",
+  "schema": "hullmark.registers/v2",
   "document": "ID",
   "image": {
     "id": "node",
@@ -168,13 +168,13 @@ var goldens = map[Format]string{
   },
   "banks": {
     "sha256": {
-      "3": "3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969"
+      "pcr3": "3d458cfe55cc03ea1f443f1562beec8df51c75e14a9fcf9a7234a13f198e7969"
     },
     "sha384": {
-      "3": "518923b0f955d08da077c96aaba522b9decede61c599cea6c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4"
+      "pcr3": "518923b0f955d08da077c96aaba522b9decede61c599cea6c41889cfbea4ae4d50529d96fe4d1afdafb65e7f95bf23c4"
     },
     "sha512": {
-      "3": "27ec091533c4b9eea38dd14c3a3ecdef0a99c1e564cbe66dfe008250154e7839b0b75228fe8debcc4ca330e6aebc1abc74070bc9c9c1e26b939c9d916e45e13c"
+      "pcr3": "27ec091533c4b9eea38dd14c3a3ecdef0a99c1e564cbe66dfe008250154e7839b0b75228fe8debcc4ca330e6aebc1abc74070bc9c9c1e26b939c9d916e45e13c"
     }
   }
 }

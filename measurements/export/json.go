@@ -6,7 +6,7 @@ import (
 )
 
 // RegistersSchema names the form of JSON.
-const RegistersSchema = "hullmark.registers/v1"
+const RegistersSchema = "hullmark.registers/v2"
 
 // plainRegisters is the form of JSON.
 type plainRegisters struct {
@@ -32,8 +32,10 @@ func writeJSON(r reference) ([]File, error) {
 	}
 	for _, bank := range pcrs.PredictedBanks() {
 		out.Banks[bank] = pcrs.Values{}
-		for _, register := range r.registers {
-			out.Banks[bank][register.Register] = register.Values[bank]
+	}
+	for _, register := range r.registers {
+		for bank, value := range register.Values {
+			out.Banks[bank][register.Register] = value
 		}
 	}
 	return one("registers.json", out)

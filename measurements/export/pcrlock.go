@@ -14,7 +14,7 @@ type pcrlockComponent struct {
 
 // pcrlockRecord is one event.
 type pcrlockRecord struct {
-	Register pcrs.Register   `json:"pcr"`
+	Register int             `json:"pcr"`
 	Digests  []pcrlockDigest `json:"digests"`
 }
 
@@ -46,7 +46,7 @@ func writePcrlock(r reference) ([]File, error) {
 func component(register measurements.Register) pcrlockComponent {
 	var c pcrlockComponent
 	for _, e := range register.Events {
-		record := pcrlockRecord{Register: register.Register}
+		record := pcrlockRecord{Register: int(register.Register)}
 		for _, bank := range pcrs.PredictedBanks() {
 			record.Digests = append(record.Digests, pcrlockDigest{Bank: bank, Digest: e.Digests[bank]})
 		}

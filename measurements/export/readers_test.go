@@ -102,10 +102,10 @@ func readPcrlock(t *testing.T, files []File) map[pcrs.Bank]pcrs.Values {
 		c := decodeJSON[pcrlockComponent](t, f.Content)
 		for _, record := range c.Records {
 			if name := fmt.Sprintf("500-hullmark-pcr%02d.pcrlock", record.Register); f.Name != name {
-				t.Errorf("%s holds a record of %v", f.Name, record.Register)
+				t.Errorf("%s holds a record of PCR %d", f.Name, record.Register)
 			}
-			covered[record.Register] = true
-			event := pcrs.Event{Register: record.Register, Digests: pcrs.Digests{}}
+			covered[pcrs.Register(record.Register)] = true
+			event := pcrs.Event{Register: pcrs.Register(record.Register), Digests: pcrs.Digests{}}
 			for _, digest := range record.Digests {
 				event.Digests[digest.Bank] = digest.Digest
 			}

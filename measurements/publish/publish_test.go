@@ -68,7 +68,7 @@ func (s *shop) describe(t *testing.T, name string, svn uint32) measurements.Docu
 	t.Helper()
 	p := pcrs.Prediction{Registers: []pcrs.Register{4, 12}}
 	p.Log.Events = []pcrs.Event{{
-		Register: 4, Type: pcrs.EvSeparator, Digests: pcrs.DigestsOf([]byte{0}, pcrs.PredictedBanks()...), What: "separator", Origin: pcrs.Derived,
+		Register: 4, Type: pcrs.EvSeparator, Digests: pcrs.DigestsOf([]byte{0}, pcrs.PredictedBanks()...), Source: &pcrs.Source{Kind: pcrs.FromSeparator}, Origin: pcrs.Derived,
 	}}
 	disk, sbom, cycloneDX := sha256.Sum256(s.image), sha256.Sum256(s.sbom), sha256.Sum256(otherBill)
 	other := make(pcrs.Digest, 32)

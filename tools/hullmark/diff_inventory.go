@@ -104,11 +104,14 @@ func (i inventory) addDocument(d measurements.Document) {
 	i.add(kindImage, "sha256 of the kernel image", d.Image.UKI.String())
 	i.add(kindImage, "boot stub", d.Image.Stub)
 	for _, r := range d.Registers {
-		name := fmt.Sprintf("PCR %2d", uint32(r.Register))
+		name := r.Register.String()
+		if r.Register.PCR() {
+			name = fmt.Sprintf("PCR %2d", int(r.Register)) // in the order of their numbers
+		}
 		i.add(kindRegister, name, r.Values[pcrs.SHA256].String())
 		seen := map[string]int{}
 		for _, e := range r.Events {
-			what := name + ", " + e.What
+			what := name + ", " + e.Source.String()
 			if seen[what]++; seen[what] > 1 {
 				what += fmt.Sprintf(" (%d)", seen[what])
 			}

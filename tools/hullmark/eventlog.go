@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"text/tabwriter"
 
@@ -83,17 +84,19 @@ type shownEvent struct {
 	// Register is null in an event that extends nothing and names none.
 	Register *pcrs.Register `json:"register"`
 	Type     string         `json:"type"`
-	What     string         `json:"what"`
-	Unproven bool           `json:"unproven,omitempty"`
-	Digests  pcrs.Digests   `json:"digests"`
-	Data     []byte         `json:"data"`
+	// Source is what the event claims to be of, What a sentence of it.
+	Source   pcrs.Source  `json:"source"`
+	What     string       `json:"what"`
+	Unproven bool         `json:"unproven,omitempty"`
+	Digests  pcrs.Digests `json:"digests"`
+	Data     []byte       `json:"data"`
 }
 
 func (o *eventlogOptions) show(w io.Writer, log pcrs.Log) error {
 	if o.output == "json" {
 		shown := shownLog{Format: log.Format, Banks: log.Banks, Locality: log.Locality, Padding: log.Padding, Events: []shownEvent{}}
 		for _, e := range log.Events {
-			s := shownEvent{Type: e.Type.String(), What: e.What, Unproven: e.Unproven, Digests: e.Digests, Data: e.Data}
+			s := shownEvent{Type: e.Type.String(), Source: e.From(), What: e.What(), Unproven: e.Unproven, Digests: e.Digests, Data: e.Data}
 			if e.Register != pcrs.NoRegister {
 				s.Register = &e.Register
 			}
@@ -103,7 +106,7 @@ func (o *eventlogOptions) show(w io.Writer, log pcrs.Log) error {
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, e := range log.Events {
-		fmt.Fprintf(table, "%s\t%v\t%s\t%s\n", log.Format.Name(e.Register), e.Type, shortDigest(e, log.Banks), printable(e.What))
+		fmt.Fprintf(table, "%v\t%v\t%s\t%s\n", e.Register, e.Type, shortDigest(e, log.Banks), printable(e.What()))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -165,11 +168,9 @@ func (o *eventlogOptions) replay(w io.Writer, log pcrs.Log) error {
 		return writeJSON(w, values)
 	}
 	for _, bank := range log.Banks {
-		for r := range pcrs.Register(pcrs.RegisterCount) {
-			if v, extended := values[bank][r]; extended {
-				if _, err := fmt.Fprintf(w, "%-6s  %-7s %v\n", bank, log.Format.Name(r), v); err != nil {
-					return err
-				}
+		for _, r := range slices.Sorted(maps.Keys(values[bank])) {
+			if _, err := fmt.Fprintf(w, "%-6s  %-7s %v\n", bank, r.String(), values[bank][r]); err != nil {
+				return err
 			}
 		}
 	}

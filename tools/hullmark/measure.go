@@ -241,7 +241,7 @@ func writeDocumentTable(w io.Writer, d measurements.Document) error {
 	for _, r := range d.Registers {
 		fmt.Fprintf(t, "%v\t%v\n", r.Register, r.Values[pcrs.SHA256])
 		for _, e := range r.Events {
-			fmt.Fprintf(t, "\t  %s  %s (%s)\n", e.Digests[pcrs.SHA256].String()[:16], printable(e.What), e.Origin)
+			fmt.Fprintf(t, "\t  %s  %s (%s)\n", e.Digests[pcrs.SHA256].String()[:16], printable(e.Source.String()), e.Origin)
 		}
 	}
 	for _, u := range d.NotPredicted {

@@ -116,7 +116,7 @@ func writeNodes(out io.Writer, nodes []listedNode, now time.Time) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "name\trole\tstate\ttrust\timage\tdisk\tepoch\tseen\tcondition\n")
 	for _, n := range nodes {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d..%d\t%s\t%s\n", printable(n.Name), n.Role, printable(string(n.State)), printable(string(n.Trust)),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d..%d\t%s\t%s\n", printable(n.Name), n.Role, printable(string(n.State)), printable(string(n.Platform.Trust)),
 			imageOf(n), n.Record.Disk, n.Record.Committed, n.Record.Issued, ago(n.Seen, now), conditionOf(n))
 	}
 	return t.Flush()

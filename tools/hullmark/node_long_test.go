@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/rig"
@@ -103,13 +102,13 @@ func TestNodesOfARealAPI(t *testing.T) {
 	s.run(t, 0, "policy push", "policy version 3 is in the cluster, with 1 documents")
 
 	machine := joinservice.Machine{
-		Node: one, Name: "worker-1", Role: hullmark.Worker, Trust: attest.TPM, Document: id,
+		Node: one, Name: "worker-1", Role: hullmark.Worker, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, Document: id,
 		Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 3, Issued: 4}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.7")},
 		State: joinservice.MachineFailed, Seen: time.Now().Add(-time.Hour).UTC().Truncate(time.Second),
 		Condition: &hullmark.Condition{Code: "kubeadm-failed", Step: "KUBEADM", Title: "it \x1b[2Jfailed", Next: "wait"},
 	}
 	s.keep(t, machine)
-	plane := joinservice.Machine{Node: two, Name: "control-plane-2", Role: hullmark.ControlPlane, Trust: attest.TPM, State: joinservice.MachineReady, Phase: "READY"}
+	plane := joinservice.Machine{Node: two, Name: "control-plane-2", Role: hullmark.ControlPlane, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, State: joinservice.MachineReady, Phase: "READY"}
 	plane.Refused = []joinservice.Refusal{{Address: netip.MustParseAddr("192.0.2.9"), Condition: joinservice.AddressTaken(netip.MustParseAddr("192.0.2.9"), one, two)}}
 	s.keep(t, plane)
 	output := s.run(t, 0, "node list", "worker-1", "failed", "node 1", hullmark.UUID{7}.String(), "3..4", "1h0m", "kubeadm-failed", "control-plane-2", "never", "READY; address-taken: 192.0.2.9")

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/internal/canary"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/rig"
@@ -196,7 +195,7 @@ func (p *operatePage) after(t *testing.T, line string) {
 		})
 	case strings.Contains(line, "policy push") && !p.kept: // The worker joins.
 		p.keep(t, joinservice.Machine{
-			Node: p.worker.ID, Name: "worker-1", Role: hullmark.Worker, Trust: attest.TPM, State: joinservice.MachineReady,
+			Node: p.worker.ID, Name: "worker-1", Role: hullmark.Worker, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, State: joinservice.MachineReady,
 			Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 1, Issued: 1},
 		})
 		p.kept = true

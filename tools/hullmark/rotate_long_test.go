@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice"
 )
@@ -53,7 +52,7 @@ func TestRotateRootOfARealAPI(t *testing.T) {
 	s.run(t, exitFailed, "cluster forget-root", "no root but the present one")
 	roots := []hullmark.ClusterRoot{s.reread(t)}
 	s.keep(t, joinservice.Machine{
-		Node: hullmark.NodeID{7}, Name: "worker-1", Role: hullmark.Worker, Trust: attest.TPM, State: joinservice.MachineReady,
+		Node: hullmark.NodeID{7}, Name: "worker-1", Role: hullmark.Worker, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, State: joinservice.MachineReady,
 		Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 1, Issued: 1},
 	})
 	s.keep(t, joinservice.Machine{Node: hullmark.NodeID{8}, Name: "worker-2", Role: hullmark.Worker, State: joinservice.MachineWaiting}) // It never had a ticket.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -103,7 +102,7 @@ func (a *app) firstNode() (joinservice.Machine, bool) {
 		return joinservice.Machine{}, false
 	}
 	return joinservice.Machine{
-		Node: record.Node, Name: member.Name, Role: member.Role, Trust: attest.TPM, Root: record.Root, State: joinservice.MachineJoining,
+		Node: record.Node, Name: member.Name, Role: member.Role, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, Root: record.Root, State: joinservice.MachineJoining,
 		Record:    joinservice.Record{Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial, Floor: record.Floor},
 		Addresses: ownAddresses(member.Name),
 	}, true

@@ -1,0 +1,53 @@
+package hullmark
+
+// TrustClass says against whom a machine's evidence holds. A platform is never given a class that its host could forge.
+type TrustClass string
+
+// The classes, from the weakest on.
+const (
+	// TrustTPM is the class of every machine with a TPM whose host is not shown to be kept out by the processor: emulated TPMs,
+	// plain virtual ones and discrete ones.
+	TrustTPM TrustClass = "tpm"
+	// TrustProvider is that of a TPM that a provider has certified, who can also forge what it says.
+	TrustProvider TrustClass = "tpm-provider"
+	// TrustParavisor is that of a confidential machine whose hardware binds a virtual TPM inside of it; the TPM's maker is trusted.
+	TrustParavisor TrustClass = "cvm-paravisor"
+	// TrustConfidential is that of a confidential machine whose hardware measures all that decides.
+	TrustConfidential TrustClass = "cvm"
+)
+
+// promises say in one sentence each what a class protects against.
+var promises = map[TrustClass]string{
+	TrustTPM:          "protects against other tenants, the network, stolen disks and wrong images, not against the host that runs it",
+	TrustProvider:     "protects against other tenants, the network, stolen disks and wrong images; the provider that certified its TPM could forge it",
+	TrustParavisor:    "protects against the host, too; the maker of the virtual TPM inside the machine is trusted",
+	TrustConfidential: "protects against the host, too, and against all but the processor's maker",
+}
+
+// Promise says in one sentence for people what the class protects against.
+func (t TrustClass) Promise() string {
+	if promise, ok := promises[t]; ok {
+		return promise
+	}
+	return "protects against nothing"
+}
+
+// AtLeast reports whether the class protects against all that another one does. An unknown one protects against nothing.
+func (t TrustClass) AtLeast(other TrustClass) bool {
+	order := map[TrustClass]int{TrustTPM: 1, TrustProvider: 2, TrustParavisor: 3, TrustConfidential: 4}
+	return order[t] > 0 && order[t] >= order[other]
+}
+
+// PlatformTPM is the platform of which nothing is known but its TPM.
+const PlatformTPM = "tpm"
+
+// PlatformClaims is what verified evidence established of what a machine runs on. Cluster records hold it.
+type PlatformClaims struct {
+	// Trust is the class of the evidence.
+	Trust TrustClass `json:"trust"`
+	// Platform is the kind of evidence, such as PlatformTPM.
+	Platform string `json:"platform"`
+	// Product is the processor's, and TCB the version of its firmware as its maker writes it; both are empty where none was shown.
+	Product string `json:"product,omitempty"`
+	TCB     string `json:"tcb,omitempty"`
+}
