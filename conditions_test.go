@@ -58,6 +58,7 @@ var codeWord = regexp.MustCompile("`([a-z]+(?:-[a-z]+)*)`")
 func conditionCodes(t *testing.T) (codes map[string]string, passing map[string]bool) {
 	t.Helper()
 	set, files := parseProgram(t)
+	maps.DeleteFunc(files, func(path string, _ *ast.File) bool { return strings.HasPrefix(path, "pcrs/") }) // Code is firmware's there
 	s := scanner{
 		set: set, codes: map[string]string{}, passing: map[string]bool{}, constants: map[name]string{},
 		takes: map[name]map[string]int{},
