@@ -1,4 +1,3 @@
-// Package inspect says what is in an image: what its boot measures on a machine, what differs between two, what it is made of.
 package inspect
 
 import (

@@ -2,8 +2,6 @@ package build
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"io/fs"
@@ -102,11 +100,5 @@ func dirHash(dir string, skip ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return HexOfH1(sum)
-}
-
-// HexOfH1 turns Go's form of a Hash1, "h1:" and base64, into hex.
-func HexOfH1(sum string) (string, error) {
-	raw, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(sum, "h1:"))
-	return hex.EncodeToString(raw), err
+	return lock.HexOfH1(sum)
 }

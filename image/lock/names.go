@@ -17,6 +17,9 @@ const (
 	JoinServiceEnding = ".joinservice.tar"
 )
 
+// MaxSBOM is the largest SBOM that is read, in bytes.
+const MaxSBOM = 16 << 20
+
 // Endings returns all of them. What else has the image's name, such as a signed document, is others'.
 func Endings() []string {
 	return []string{DiskEnding, JoinServiceEnding, SPDXEnding, CycloneDXEnding, DocumentEnding, ProvenanceEnding}

@@ -1,6 +1,8 @@
 package lock
 
 import (
+	"encoding/base64"
+	"encoding/hex"
 	"net/url"
 	"strings"
 )
@@ -22,4 +24,10 @@ func (m Module) PURL() string {
 // purlEscape percent-encodes a component of a package URL (purl-spec, "Character encoding"), which leaves colons as they are.
 func purlEscape(s string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(url.QueryEscape(s), "+", "%20"), "%3A", ":")
+}
+
+// HexOfH1 turns Go's form of a Hash1, "h1:" and base64, into hex.
+func HexOfH1(sum string) (string, error) {
+	raw, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(sum, "h1:"))
+	return hex.EncodeToString(raw), err
 }

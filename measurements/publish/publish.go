@@ -24,7 +24,6 @@ import (
 // Limits of what is fetched, in bytes.
 const (
 	MaxImage = 16 << 30
-	MaxSBOM  = 16 << 20
 )
 
 var (
@@ -64,8 +63,8 @@ type kind struct {
 
 var (
 	imageKind     = kind{"disk", lock.DiskEnding, diskLayer, MaxImage}
-	sbomKind      = kind{"bill of materials", lock.SPDXEnding, "application/spdx+json", MaxSBOM}
-	cycloneDXKind = kind{"CycloneDX bill of materials", lock.CycloneDXEnding, "application/vnd.cyclonedx+json", MaxSBOM}
+	sbomKind      = kind{"bill of materials", lock.SPDXEnding, "application/spdx+json", lock.MaxSBOM}
+	cycloneDXKind = kind{"CycloneDX bill of materials", lock.CycloneDXEnding, "application/vnd.cyclonedx+json", lock.MaxSBOM}
 )
 
 // release is what is published together.

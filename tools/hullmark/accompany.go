@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,47 +9,33 @@ import (
 
 	"github.com/hullmark/hullmark/image/build"
 	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/inspect"
 	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
-// The firmware that an image is measured for when nobody names another: what `hullmark vm` runs from the tools tree.
-const (
-	treeFirmware = "usr/share/OVMF/OVMF_CODE_4M.fd"
-	treeVars     = "usr/share/OVMF/OVMF_VARS_4M.fd"
-)
-
-// accompany leaves beside a finished image what its users need next: its bill of materials in two forms, the measurement document that names all, the provenance
-// of all four, the tools tree and kubectl.
-func accompany(r build.Result, release measurements.Release, provenance provenanceOptions) error {
+// accompany leaves beside a finished image what its users need next: what describes it, for the firmware that `hullmark vm` runs from the
+// tools tree, that tree, and kubectl.
+func accompany(r build.Result, release measurements.Release, by inspect.Vouched) error {
+	m, err := inspect.OpenMachine(machine.Hardware{Tools: r.Tools})
+	if err != nil {
+		return err
+	}
+	files, err := inspect.Build{
+		Image: r.Image, Contents: lock.Contents{ID: r.ID, Version: r.Version, RootHash: r.RootHash, Modules: r.Inputs.Modules},
+		LockFile: r.LockFile, Lock: r.Lock, Profiles: r.Profiles, Kubernetes: r.Bundle != "",
+		Commit: r.Inputs.Commit, Changed: r.Inputs.Changed, Sources: r.Inputs.Sources, Definitions: r.Inputs.Config,
+	}.Describe(pcrs.Boot{Machine: m}, release, by)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if err := writeWhole(f.Name, f.Content, 0o644); err != nil {
+			return err
+		}
+	}
 	out := filepath.Dir(r.Image)
-	sbom, cycloneDX := lock.Beside(r.Image, lock.SPDXEnding), lock.Beside(r.Image, lock.CycloneDXEnding)
-	contents := lock.Contents{ID: r.ID, Version: r.Version, RootHash: r.RootHash, Modules: r.Inputs.Modules}
-	for file, write := range map[string]func(lock.Contents) ([]byte, error){sbom: r.Lock.SPDX, cycloneDX: r.Lock.CycloneDX} {
-		bill, err := write(contents)
-		if err != nil {
-			return err
-		}
-		if err := writeWhole(file, bill, 0o644); err != nil {
-			return err
-		}
-	}
-	document, err := measureImage(r.Image, measureOptions{
-		firmware: filepath.Join(r.Tools, treeFirmware), vars: filepath.Join(r.Tools, treeVars), release: release, lock: r.LockFile, sbom: sbom, cycloneDX: cycloneDX,
-	})
-	if err != nil {
-		return fmt.Errorf("measure: %w", err)
-	}
-	text, err := document.Encode()
-	if err != nil {
-		return fmt.Errorf("measure: %w", err)
-	}
-	described := lock.Beside(r.Image, lock.DocumentEnding)
-	if err := writeWhole(described, text, 0o644); err != nil {
-		return err
-	}
-	if err := provenance.writeProvenance(r, release, r.Image, sbom, cycloneDX, described); err != nil {
-		return err
-	}
 	if err := link(r.Tools, filepath.Join(out, "tools")); err != nil || r.Bundle == "" {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark/image/build"
+	"github.com/hullmark/hullmark/inspect"
 	"github.com/hullmark/hullmark/internal/cache"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -20,10 +21,10 @@ import (
 // buildOptions are the flags of `hullmark build`.
 type buildOptions struct {
 	buildFlags
-	relock     bool
-	output     string
-	release    measurements.Release
-	provenance provenanceOptions
+	relock  bool
+	output  string
+	release measurements.Release
+	by      inspect.Vouched
 }
 
 func newBuildCommand() *cobra.Command {
@@ -36,7 +37,7 @@ func newBuildCommand() *cobra.Command {
 Exactly the packages of the lock are installed; one that cannot be had, or is another than was locked, is an error that names it. The
 same lock, sources and compiler give the same image, byte for byte. Everything that was downloaded or built once is kept in the cache folder.
 
-Beside the image lie its bill of materials (SPDX and CycloneDX), its measurement document, for the firmware of the tools tree without keys, the provenance of
+Beside the image lie its SBOM (SPDX and CycloneDX), its measurement document, for the firmware of the tools tree without keys, the provenance of
 these (SLSA), and links to that tree and to the image's kubectl.`,
 		Example: "  hullmark build\n  hullmark build --config my-node --image-id my-node",
 		Args:    cobra.NoArgs,
@@ -47,7 +48,8 @@ these (SLSA), and links to that tree and to the image's kubectl.`,
 	o.register(cmd)
 	o.registerImage(cmd)
 	registerRelease(cmd, &o.release)
-	o.provenance.register(cmd)
+	cmd.Flags().StringVar(&o.by.Builder, "builder-id", measurements.LocalBuilder, "`URI` of who vouches for the build, for its provenance")
+	cmd.Flags().StringVar(&o.by.Invocation, "invocation-id", "", "`URI` of this run, for its provenance")
 	cmd.Flags().BoolVar(&o.relock, "relock", false, "where a locked package is gone from every source, lock it anew into OUT/hullmark.lock and build from that")
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	return cmd
@@ -67,7 +69,7 @@ func (b *buildOptions) run(ctx context.Context, out, notes io.Writer) error {
 			return err
 		}
 	}
-	of, err := fingerprint(ctx, o, b.release, b.provenance)
+	of, err := fingerprint(ctx, o, b.release, b.by)
 	if err != nil {
 		return err
 	}
@@ -80,7 +82,7 @@ func (b *buildOptions) run(ctx context.Context, out, notes io.Writer) error {
 		return err
 	}
 	o.Progress.Summary()
-	if err := accompany(r, b.release, b.provenance); err != nil {
+	if err := accompany(r, b.release, b.by); err != nil {
 		return err
 	}
 	said := built{r.Image, r.Size, r.RootHash, r.Cmdline, r.LockFile, r.Tools}

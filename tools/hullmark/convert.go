@@ -16,6 +16,7 @@ import (
 
 	"github.com/hullmark/hullmark/image/disk"
 	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/inspect"
 	"github.com/hullmark/hullmark/pcrs"
 )
 
@@ -114,13 +115,13 @@ func convert(ctx context.Context, path, out string, formats []disk.Format) (form
 		return m, err
 	}
 	defer raw.Close()
-	_, described, err := openImage(raw)
-	if err != nil {
-		return m, fmt.Errorf("%w; only whole images of hullmark build are converted", err)
-	}
 	info, err := raw.Stat()
 	if err != nil {
 		return m, err
+	}
+	_, described, err := inspect.Open(raw, info.Size())
+	if err != nil {
+		return m, fmt.Errorf("%w; only whole images of hullmark build are converted", err)
 	}
 	m.Disk = formatFile{Name: filepath.Base(path), Format: "raw", Size: info.Size(), SHA256: described.Disk}
 	if err := os.MkdirAll(out, 0o755); err != nil {

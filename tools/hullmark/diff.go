@@ -1,18 +1,21 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark/image/build"
+	"github.com/hullmark/hullmark/inspect"
+	"github.com/hullmark/hullmark/pcrs"
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
 // errDiffer says that the images differ, which is no failure of the command.
@@ -29,7 +32,7 @@ func newDiffCommand() *cobra.Command {
 		Long: `Say what differs between two images: versions, sizes, command line, kernel and its configuration, packages and Go modules, units, files, and the
 registers that a boot will show, event by event.
 
-Packages and modules are read from the bill of materials beside each image, which has to be about it; where there is none, that is said. The root file systems are
+Packages and modules are read from the SBOM beside each image, which has to be about it; where there is none, that is said. The root file systems are
 unpacked by the tools tree that built one of them, each into a temporary folder; owners, times and extended attributes of files are not compared. Registers
 are predicted for the same machine: that of --machine, or the tools tree's firmware.
 
@@ -50,54 +53,35 @@ Exit codes: 0 byte-equal, 3 they differ, 1 failed, 2 usage.`,
 	return cmd
 }
 
-// difference is something that two images have otherwise: what only one has is empty on the other's side.
-type difference struct {
-	// Kind is one of kinds.
-	Kind string `json:"kind"`
-	Name string `json:"name"`
-	A    string `json:"a,omitempty"`
-	B    string `json:"b,omitempty"`
-}
-
-// diffReport is the JSON that hullmark diff writes.
-type diffReport struct {
-	Equal       bool         `json:"equal"`
-	Differences []difference `json:"differences"`
-	// NotCompared are kinds that could not be looked at in both images, with the reason.
-	NotCompared []notCompared `json:"notCompared"`
-}
-
-type notCompared struct {
-	Kind   string `json:"kind"`
-	Reason string `json:"reason"`
-}
-
 func (o diffOptions) run(ctx context.Context, out io.Writer, a, b string) error {
 	tools, err := o.findTools(a, b)
 	if err != nil {
 		return fmt.Errorf("diff: %w", err)
 	}
-	look := lookup{tools: tools, machine: o.machine}
-	x, err := look.image(a)
+	boot, err := o.openBoot(tools)
 	if err != nil {
-		return fmt.Errorf("diff: %s: %w", a, err)
+		return fmt.Errorf("diff: %w", err)
 	}
-	defer x.Close()
-	y, err := look.image(b)
+	walk := func(ctx context.Context, root io.Reader, visit func(string, string, fs.FileInfo) error) error {
+		return build.WalkRoot(ctx, tools, root, visit)
+	}
+	c, err := inspect.Compare(ctx, boot, walk, a, b)
 	if err != nil {
-		return fmt.Errorf("diff: %s: %w", b, err)
+		return fmt.Errorf("diff: %w", err)
 	}
-	defer y.Close()
-	if !slices.Equal(x.rootHash, y.rootHash) {
-		if err := look.roots(ctx, x, y); err != nil {
-			return fmt.Errorf("diff: %w", err)
-		}
-	}
-	r := compareInventories(x.inventory, y.inventory)
-	if err := r.write(out, o.output, a, b); err != nil || r.Equal {
+	if err := writeComparison(out, o.output, c, a, b); err != nil || c.Equal {
 		return err
 	}
 	return withCode(exitMismatch, errDiffer)
+}
+
+// openBoot reads what registers are predicted for: the named machine, or the tools tree's firmware.
+func (o diffOptions) openBoot(tools string) (pcrs.Boot, error) {
+	if o.machine != "" {
+		return measureOptions{machine: o.machine}.openBoot()
+	}
+	m, err := inspect.OpenMachine(machine.Hardware{Tools: tools})
+	return pcrs.Boot{Machine: m}, err
 }
 
 // findTools returns the tools tree, which has to be there.
@@ -121,31 +105,8 @@ func (o diffOptions) findTools(images ...string) (string, error) {
 	return "", withCode(exitUsage, fmt.Errorf("no tools tree with fsck.erofs in %q: name one with --tools, for instance the folder tools that hullmark build leaves beside an image", candidates))
 }
 
-// compareInventories lists what differs, by kind and name.
-func compareInventories(a, b inventory) diffReport {
-	r := diffReport{Equal: true, Differences: []difference{}, NotCompared: []notCompared{}}
-	for _, kind := range kinds {
-		if reason := cmp.Or(a.missing[kind], b.missing[kind]); reason != "" {
-			r.NotCompared = append(r.NotCompared, notCompared{kind, reason})
-			continue
-		}
-		x, y := a.found[kind], b.found[kind]
-		both := maps.Clone(x)
-		if both == nil {
-			both = map[string]string{}
-		}
-		maps.Copy(both, y)
-		for _, name := range slices.Sorted(maps.Keys(both)) {
-			if x[name] != y[name] {
-				r.Differences = append(r.Differences, difference{kind, name, x[name], y[name]})
-			}
-		}
-	}
-	r.Equal = len(r.Differences) == 0
-	return r
-}
-
-func (r diffReport) write(w io.Writer, output, a, b string) error {
+// writeComparison prints the differences, grouped by kind.
+func writeComparison(w io.Writer, output string, r inspect.Comparison, a, b string) error {
 	if output == "json" {
 		return writeJSON(w, r)
 	}
@@ -154,7 +115,7 @@ func (r diffReport) write(w io.Writer, output, a, b string) error {
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	before := ""
+	before := inspect.Kind("")
 	for _, d := range r.Differences {
 		if d.Kind != before {
 			fmt.Fprintf(t, "%s\n", d.Kind)

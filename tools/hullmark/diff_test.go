@@ -14,6 +14,7 @@ import (
 
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/inspect"
 	"github.com/hullmark/hullmark/internal/imagetest"
 )
 
@@ -81,11 +82,11 @@ func TestDiffNamesEverythingThatDiffers(t *testing.T) {
 		"usr/lib/modules/6.1/config": "CONFIG_SAME=y\n# CONFIG_ON is not set\nCONFIG_TEXT=\"y\"\nCONFIG_OFF=m\n",
 	}, "quiet console=ttyS0 panic=1 debug", bash("2"))
 	code, out := hullmarkCLI(t, "diff", a, b, "--tools", "/", "-o", "json")
-	var r diffReport
+	var r inspect.Comparison
 	if err := json.NewDecoder(strings.NewReader(out)).Decode(&r); err != nil || code != exitMismatch || r.Equal || len(r.NotCompared) != 0 {
 		t.Fatalf("exit %d, %v\n%s", code, err, out)
 	}
-	got := map[string][]string{}
+	got := map[inspect.Kind][]string{}
 	for _, d := range r.Differences {
 		if _, a, ok := strings.Cut(d.A, "-rw-------"); ok {
 			d.A = a[:9]
@@ -95,11 +96,11 @@ func TestDiffNamesEverythingThatDiffers(t *testing.T) {
 		}
 		got[d.Kind] = append(got[d.Kind], d.Name+": "+d.A+" | "+d.B)
 	}
-	for kind, want := range map[string][]string{
-		kindConfig:  {"CONFIG_OFF: n | m", "CONFIG_ON: y | n", `CONFIG_TEXT: "x" | "y"`},
-		kindPackage: {"bash:amd64: 1 | 2", "tar:all: 3 | "},
-		kindUnit:    {"/etc/systemd/system/b.service:  |  6 bytes,", "/usr/lib/systemd/system/a.service:  6 bytes, | "},
-		kindFile: {
+	for kind, want := range map[inspect.Kind][]string{
+		inspect.KindConfig:  {"CONFIG_OFF: n | m", "CONFIG_ON: y | n", `CONFIG_TEXT: "x" | "y"`},
+		inspect.KindPackage: {"bash:amd64: 1 | 2", "tar:all: 3 | "},
+		inspect.KindUnit:    {"/etc/systemd/system/b.service:  |  6 bytes,", "/usr/lib/systemd/system/a.service:  6 bytes, | "},
+		inspect.KindFile: {
 			"/etc/changed:  3 bytes, |  3 bytes,", "/etc/gone:  0 bytes, | ", "/etc/link: -> here | -> there", "/etc/new\x1b[2J:  |  0 bytes,",
 			"/etc/systemd:  | drwxr-xr-x", "/etc/systemd/system:  | drwxr-xr-x", "/usr/lib/modules/6.1/config:  74 bytes |  66 bytes",
 			"/usr/lib/systemd: drwxr-xr-x | ", "/usr/lib/systemd/system: drwxr-xr-x | ",
@@ -109,14 +110,14 @@ func TestDiffNamesEverythingThatDiffers(t *testing.T) {
 			t.Errorf("%s:\n%q, want\n%q", kind, got[kind], want)
 		}
 	}
-	if c := got[kindCmdline]; len(c) != 4 || c[0] != "console: console=ttyS0 console=tty0 | console=ttyS0" || c[1] != "debug:  | debug" || c[2] != "panic:  | panic=1" || !strings.HasPrefix(c[3], "roothash: roothash=") {
+	if c := got[inspect.KindCmdline]; len(c) != 4 || c[0] != "console: console=ttyS0 console=tty0 | console=ttyS0" || c[1] != "debug:  | debug" || c[2] != "panic:  | panic=1" || !strings.HasPrefix(c[3], "roothash: roothash=") {
 		t.Errorf("command line: %q", c)
 	}
-	if len(got[kindSection]) != 0 || len(got[kindImage]) != 3 {
-		t.Errorf("kernel image %q, image %q", got[kindSection], got[kindImage])
+	if len(got[inspect.KindSection]) != 0 || len(got[inspect.KindImage]) != 3 {
+		t.Errorf("kernel image %q, image %q", got[inspect.KindSection], got[inspect.KindImage])
 	}
 	var changed []string
-	for _, line := range got[kindRegister] {
+	for _, line := range got[inspect.KindRegister] {
 		name, _, _ := strings.Cut(line, ": ")
 		changed = append(changed, name)
 	}

@@ -4,6 +4,9 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +16,7 @@ import (
 	"github.com/hullmark/hullmark/image/build"
 	"github.com/hullmark/hullmark/image/disk"
 	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/inspect"
 	"github.com/hullmark/hullmark/internal/buildtest"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -30,7 +34,7 @@ func realImage(t *testing.T, change func(*build.Options)) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := accompany(r, measurements.Release{}, provenanceOptions{builder: measurements.LocalBuilder}); err != nil {
+	if err := accompany(r, measurements.Release{}, inspect.Vouched{Builder: measurements.LocalBuilder}); err != nil {
 		t.Fatal(err)
 	}
 	return r.Image
@@ -73,20 +77,23 @@ func TestDiffOfRealImages(t *testing.T) {
 			t.Errorf("%s differs", same)
 		}
 	}
-	look := lookup{tools: buildtest.Tools(t)}
-	x, err := look.image(a)
+	tools := buildtest.Tools(t)
+	boot, err := diffOptions{}.openBoot(tools)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer x.Close()
-	if err := look.roots(t.Context(), x); err != nil {
+	x, err := inspect.List(t.Context(), boot, func(ctx context.Context, root io.Reader, visit func(string, string, fs.FileInfo) error) error {
+		return build.WalkRoot(ctx, tools, root, visit)
+	}, a)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if x.found[kindConfig]["CONFIG_EROFS_FS"] != "m" || len(x.found[kindPackage]) < 100 || x.missing[kindConfig] != "" {
-		t.Errorf("EROFS is %q, %d packages, %v", x.found[kindConfig]["CONFIG_EROFS_FS"], len(x.found[kindPackage]), x.missing)
+	config := x.Found[inspect.KindConfig]
+	if config["CONFIG_EROFS_FS"] != "m" || len(x.Found[inspect.KindPackage]) < 100 || x.Missing[inspect.KindConfig] != "" {
+		t.Errorf("EROFS is %q, %d packages, %v", config["CONFIG_EROFS_FS"], len(x.Found[inspect.KindPackage]), x.Missing)
 	}
-	bill, err := os.ReadFile(lock.Beside(a, lock.CycloneDXEnding))
-	if err != nil || !bytes.Contains(bill, []byte("pkg:golang/github.com/google/go-tpm@")) {
-		t.Errorf("the agent's TPM library is not in the bill, %v", err)
+	sbom, err := os.ReadFile(lock.Beside(a, lock.CycloneDXEnding))
+	if err != nil || !bytes.Contains(sbom, []byte("pkg:golang/github.com/google/go-tpm@")) {
+		t.Errorf("the agent's TPM library is not in the SBOM, %v", err)
 	}
 }

@@ -1,18 +1,13 @@
 package main
 
 import (
-	"bytes"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/inspect"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
@@ -89,7 +84,7 @@ func (o measureOptions) run(path, file, output string, out io.Writer) error {
 	if err := notOver(file, read...); err != nil {
 		return fmt.Errorf("measure: %w", err)
 	}
-	document, err := measureImage(path, o)
+	document, err := o.measure(path)
 	if err != nil {
 		return fmt.Errorf("measure %s: %w", path, err)
 	}
@@ -107,31 +102,18 @@ func (o measureOptions) run(path, file, output string, out io.Writer) error {
 	return err
 }
 
-// measureImage reads an image and predicts its boot.
-func measureImage(path string, o measureOptions) (measurements.Document, error) {
-	boot, err := openBoot(o)
+// measure reads an image and predicts its boot.
+func (o measureOptions) measure(path string) (measurements.Document, error) {
+	boot, err := o.openBoot()
 	if err != nil {
 		return measurements.Document{}, err
 	}
+	boot.AllowUnprovenStub = o.unprovenStub
 	release, err := o.released()
 	if err != nil {
 		return measurements.Document{}, err
 	}
-	raw, err := os.Open(path)
-	if err != nil {
-		return measurements.Document{}, err
-	}
-	defer raw.Close()
-	disk, described, err := openImage(raw)
-	if err != nil {
-		return measurements.Document{}, err
-	}
-	boot.UKI, boot.Table, boot.AllowUnprovenStub = disk.UKI, disk.Table, o.unprovenStub
-	prediction, err := pcrs.Predict(boot)
-	if err != nil {
-		return measurements.Document{}, err
-	}
-	return measurements.New(described, release, boot.Machine, prediction)
+	return inspect.MeasureFile(path, boot, release)
 }
 
 // released completes the release with the digests of the files that it names.
@@ -150,7 +132,7 @@ func (o measureOptions) released() (r measurements.Release, err error) {
 }
 
 // openBoot reads all that a boot depends on beside the image.
-func openBoot(o measureOptions) (b pcrs.Boot, err error) {
+func (o measureOptions) openBoot() (b pcrs.Boot, err error) {
 	if o.machine != "" {
 		m, err := inspect.ReadMachine(o.machine)
 		if err != nil {
@@ -166,60 +148,12 @@ func openBoot(o measureOptions) (b pcrs.Boot, err error) {
 	return b, err
 }
 
+// digestOf is the SHA-256 of a file; nil if none is named.
 func digestOf(path string) (pcrs.Digest, error) {
 	if path == "" {
 		return nil, nil
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return nil, err
-	}
-	return h.Sum(nil), nil
-}
-
-// openImage reads a raw disk, checks its content against its own root hash and names it.
-func openImage(raw *os.File) (*image.Disk, measurements.Image, error) {
-	var described measurements.Image
-	info, err := raw.Stat()
-	if err != nil {
-		return nil, described, err
-	}
-	disk, err := image.Open(raw, info.Size())
-	if err != nil {
-		return nil, described, err
-	}
-	if err := disk.Verify(); err != nil {
-		return nil, described, err
-	}
-	h := sha256.New()
-	if _, err := io.Copy(h, io.NewSectionReader(raw, 0, info.Size())); err != nil {
-		return nil, described, err
-	}
-	release, _ := disk.UKI.Section(".osrel")
-	uki := sha256.Sum256(disk.UKIBytes)
-	return disk, measurements.Image{
-		ID:       osReleaseField(release, "IMAGE_ID"),
-		Version:  osReleaseField(release, "IMAGE_VERSION"),
-		Disk:     h.Sum(nil),
-		RootHash: disk.RootHash[:],
-		UKI:      uki[:],
-		Stub:     disk.UKI.Stub.Version,
-	}, nil
-}
-
-// osReleaseField returns a field of os-release(5), without quotes, or nothing.
-func osReleaseField(release []byte, name string) string {
-	for line := range bytes.Lines(release) {
-		if value, ok := strings.CutPrefix(strings.TrimSpace(string(line)), name+"="); ok {
-			return strings.Trim(value, `"'`)
-		}
-	}
-	return ""
+	return inspect.Digest(path)
 }
 
 func writeDocument(w io.Writer, d measurements.Document, output string) error {

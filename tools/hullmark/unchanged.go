@@ -9,6 +9,7 @@ import (
 
 	"github.com/hullmark/hullmark/image/build"
 	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/inspect"
 	"github.com/hullmark/hullmark/internal/cache"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -32,13 +33,13 @@ type fileMark struct {
 func lastBuildFile(o build.Options) string { return filepath.Join(o.Out, "."+o.ID+".build.json") }
 
 // fingerprint is that of an image and of its companions.
-func fingerprint(ctx context.Context, o build.Options, release measurements.Release, provenance provenanceOptions) (string, error) {
+func fingerprint(ctx context.Context, o build.Options, release measurements.Release, by inspect.Vouched) (string, error) {
 	of, err := build.Fingerprint(ctx, o)
 	if err != nil {
 		return "", err
 	}
 	said, err := json.Marshal(release)
-	return cache.Key(of, string(said), provenance.builder, provenance.invocation), err
+	return cache.Key(of, string(said), by.Builder, by.Invocation), err
 }
 
 // unchanged tells whether the image that o describes lies there finished, and what was said of it.
