@@ -1,7 +1,10 @@
 package hullmark_test
 
 import (
+	"bytes"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -83,6 +86,29 @@ var forbiddenDirectly = []arrow{
 	{"./kubeadm", "os", "kubeadm's documents are pure"},
 	{"./cluster/render", "os", "rendering is pure: a document is all that counts"},
 	{"./cluster/render", "time", "the same document gives the same bytes at any time"},
+	{"./tools/hullmark", "google.golang.org/grpc/...", "a verb has flags, one call and printing; cluster/operate speaks to nodes"},
+	{"./tools/hullmark", "k8s.io/client-go/...", "a verb has flags, one call and printing; cluster/operate speaks to the API"},
+	{"./tools/hullmark", module + "/joinservice/registry", "a verb has flags, one call and printing; cluster/operate speaks to the API"},
+	{"./tools/hullmark", module + "/attest/wire", "a verb has flags, one call and printing; cluster/operate speaks to nodes"},
+}
+
+// maxVerb is how many lines a file of the command may have: a verb that needs more does what others cannot call.
+const maxVerb = 250
+
+func TestVerbsAreShort(t *testing.T) {
+	files, err := filepath.Glob("tools/hullmark/*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no files", err)
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lines := bytes.Count(text, []byte("\n")); lines > maxVerb && !strings.HasSuffix(name, "_test.go") {
+			t.Errorf("%s has %d lines, more than %d: move what it does where others can call it", name, lines, maxVerb)
+		}
+	}
 }
 
 // formats are leaves: they import nothing of ours.

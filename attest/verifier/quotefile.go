@@ -19,8 +19,12 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// MaxKeyFile bounds the file of an attestation key, in bytes.
-const MaxKeyFile = 4 << 10
+// The most that the files of a quote may have, in bytes: of an attestation key, of the quote's TPMS_ATTEST, and of its TPMT_SIGNATURE.
+const (
+	MaxKeyFile   = 4 << 10
+	MaxQuote     = wire.MaxQuoted
+	MaxSignature = wire.MaxSignature
+)
 
 // selectSize is the largest pcrSelect, in bytes: 24 registers (TPM 2.0 Part 2 §10.6.2).
 const selectSize = pcrs.RegisterCount / 8
@@ -109,9 +113,9 @@ type Selected struct {
 // TPMS_ATTEST and signature a TPMT_SIGNATURE, as tpm2_quote(1) writes them with -m and -s.
 // The quote says nothing of values: Check holds them to it.
 func OpenQuote(key Key, message, signature []byte) (Quote, error) {
-	if len(message) > wire.MaxQuoted || len(signature) > wire.MaxSignature {
+	if len(message) > MaxQuote || len(signature) > MaxSignature {
 		return Quote{}, fmt.Errorf("quote: %d bytes with a signature of %d, at most %d and %d are allowed",
-			len(message), len(signature), wire.MaxQuoted, wire.MaxSignature)
+			len(message), len(signature), MaxQuote, MaxSignature)
 	}
 	if key.verify == nil {
 		return Quote{}, errors.New("quote: no key to check it with")

@@ -1,13 +1,8 @@
 package main
 
 import (
-	"context"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -15,9 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark/cluster"
-	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/registry"
-	kubeadmrun "github.com/hullmark/hullmark/kubeadm/run"
+	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -51,10 +44,16 @@ With the endpoint that is in force, and other names, only the certificates chang
 			if err := endpoint.Check(); err != nil {
 				return withCode(exitUsage, fmt.Errorf("endpoint set: %w", err))
 			}
-			if err := o.set(cmd.Context(), endpoint, cmd.OutOrStdout(), cmd.ErrOrStderr()); err != nil {
-				return fmt.Errorf("endpoint set: %w", tellAPI(err))
-			}
-			return nil
+			return o.do(cmd, "endpoint set", func(api *operate.API, _ *cluster.File) error {
+				report, err := api.SetEndpoint(cmd.Context(), endpoint, o.served)
+				if err != nil {
+					return err
+				}
+				if err := writeEndpoint(cmd.OutOrStdout(), report); err != nil {
+					return err
+				}
+				return tellMove(cmd.OutOrStdout(), report)
+			})
 		},
 	}
 	o.addFlags(cmd)
@@ -63,59 +62,16 @@ With the endpoint that is in force, and other names, only the certificates chang
 	return cmd
 }
 
-func (o *endpointOptions) set(ctx context.Context, endpoint measurements.Endpoint, out, notes io.Writer) error {
-	file, client, err := o.connect(notes)
-	if err != nil {
-		return err
-	}
-	if _, err := file.Cluster.CurrentSettings(); err != nil {
-		return err
-	}
-	return o.persist(ctx, notes, func() error {
-		if err := signAndPush(ctx, client, file, out, setEndpoint(endpoint)); err != nil {
-			return err
-		}
-		if err := client.NoteEndpoint(ctx, endpoint); err != nil {
-			return err
-		}
-		return o.move(ctx, client, file.Cluster, out)
-	})
-}
-
-// setEndpoint changes a policy's endpoint.
-func setEndpoint(endpoint measurements.Endpoint) policyEdit {
-	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
-		if last := policy.Endpoint; last != nil && last.Address == endpoint.Address && slices.Equal(last.Names, endpoint.Names) {
-			return "", nil, nil
-		}
-		policy.Endpoint = &endpoint
-		return "the control plane's endpoint is to be " + endpoint.Address, nil, nil
-	}
-}
-
-// move lets the addons use the endpoint if all control planes serve it, and says what is left to do.
-func (o *endpointOptions) move(ctx context.Context, client *registry.Registry, c *cluster.Cluster, out io.Writer) error {
-	unserved, unreached, err := o.showEndpoint(ctx, client, c, out)
-	if err != nil {
-		return err
-	}
-	if unserved || unreached && !o.served {
+// tellMove says whether the endpoint moved, and what is left to do.
+func tellMove(out io.Writer, r operate.EndpointReport) error {
+	if !r.Moved {
 		_, err := fmt.Fprintln(out, "next: reboot the control planes that do not serve it yet, one at a time, and run this command again")
 		return err
 	}
-	settings, err := c.CurrentSettings()
-	if err != nil {
-		return err
+	if len(r.Absent) > 0 {
+		fmt.Fprintf(out, "the cluster has no %s of Hullmark's: tell what you have in its place where the API server is\n", strings.Join(slices.Sorted(slices.Values(r.Absent)), " and no "))
 	}
-	absent, err := client.MoveAddons(ctx, settings.ControlPlaneEndpoint)
-	if err != nil {
-		return err
-	}
-	if len(absent) > 0 {
-		slices.Sort(absent)
-		fmt.Fprintf(out, "the cluster has no %s of Hullmark's: tell what you have in its place where the API server is\n", strings.Join(absent, " and no "))
-	}
-	_, err = fmt.Fprintf(out, "nodes use %s from their next boot on\nnext: reboot the workers; sign kubeconfigs for it (hullmark cluster kubeconfig)\n", settings.ControlPlaneEndpoint)
+	_, err := fmt.Fprintf(out, "nodes use %s from their next boot on\nnext: reboot the workers; sign kubeconfigs for it (hullmark cluster kubeconfig)\n", r.Endpoint)
 	return err
 }
 
@@ -130,76 +86,34 @@ Each control plane makes its certificates anew at its first boot after four mont
 		Example: "  hullmark endpoint show --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			file, client, err := o.connect(cmd.ErrOrStderr())
-			if err == nil {
-				err = o.persist(cmd.Context(), cmd.ErrOrStderr(), func() error {
-					_, _, err := o.showEndpoint(cmd.Context(), client, file.Cluster, cmd.OutOrStdout())
+			return o.do(cmd, "endpoint show", func(api *operate.API, _ *cluster.File) error {
+				report, err := api.Endpoint(cmd.Context())
+				if err != nil {
 					return err
-				})
-			}
-			if err != nil {
-				return fmt.Errorf("endpoint show: %w", tellAPI(err))
-			}
-			return nil
+				}
+				return writeEndpoint(cmd.OutOrStdout(), report)
+			})
 		},
 	}
 	o.addFlags(cmd)
 	return cmd
 }
 
-// showEndpoint prints what each API server says of itself, and reports whether any does not serve the endpoint, or could not be asked.
-func (o *endpointOptions) showEndpoint(ctx context.Context, client *registry.Registry, c *cluster.Cluster, out io.Writer) (unserved, unreached bool, err error) {
-	settings, err := c.CurrentSettings()
-	if err != nil {
-		return false, false, err
-	}
-	planes, err := client.ControlPlanes(ctx)
-	if err != nil {
-		return false, false, err
-	}
-	if len(planes) == 0 {
-		return false, false, errors.New("the cluster has no node of the role control-plane")
-	}
-	fmt.Fprintf(out, "endpoint %s, further names: %s\n", settings.ControlPlaneEndpoint, orNone(settings.Names))
+// writeEndpoint prints what each API server says of itself.
+func writeEndpoint(out io.Writer, r operate.EndpointReport) error {
+	fmt.Fprintf(out, "endpoint %s, further names: %s\n", r.Endpoint, orNone(r.Names))
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, p := range planes {
-		address := netip.AddrPortFrom(p.Address, apiPort).String()
-		if len(planes) == 1 && o.server != "" { // There is no other that could answer there.
-			address = o.server
-		}
-		certificate, err := kubeadmrun.ServerCertificate(ctx, c.KubernetesCA(), address)
-		missing := ""
-		if err == nil {
-			missing = missingName(certificate, settings)
-		}
+	for _, s := range r.Servers {
 		switch {
-		case err != nil:
-			fmt.Fprintf(t, "%s\t%s\tnot reached from here: %s\n", p.Name, address, printable(err.Error()))
-		case missing != "":
-			fmt.Fprintf(t, "%s\t%s\tdoes not serve %s yet\tcertificate until %s\n", p.Name, address, missing, certificate.NotAfter.UTC().Format("2006-01-02"))
+		case s.Unreached != nil:
+			fmt.Fprintf(t, "%s\t%s\tnot reached from here: %s\n", s.Name, s.Address, printable(s.Unreached.Error()))
+		case s.Missing != "":
+			fmt.Fprintf(t, "%s\t%s\tdoes not serve %s yet\tcertificate until %s\n", s.Name, s.Address, s.Missing, s.Certificate.NotAfter.UTC().Format("2006-01-02"))
 		default:
-			fmt.Fprintf(t, "%s\t%s\tserves it\tcertificate until %s\n", p.Name, address, certificate.NotAfter.UTC().Format("2006-01-02"))
-		}
-		unserved, unreached = unserved || missing != "", unreached || err != nil
-	}
-	return unserved, unreached, t.Flush()
-}
-
-// apiPort is that of a control plane's API server.
-const apiPort = 6443
-
-// missingName returns the first name of an endpoint that a certificate is not for.
-func missingName(certificate *x509.Certificate, settings joinservice.Settings) string {
-	host, _, err := net.SplitHostPort(settings.ControlPlaneEndpoint)
-	if err != nil {
-		return settings.ControlPlaneEndpoint
-	}
-	for _, name := range append([]string{host}, settings.Names...) {
-		if certificate.VerifyHostname(strings.Replace(name, "*", "any", 1)) != nil {
-			return name
+			fmt.Fprintf(t, "%s\t%s\tserves it\tcertificate until %s\n", s.Name, s.Address, s.Certificate.NotAfter.UTC().Format("2006-01-02"))
 		}
 	}
-	return ""
+	return t.Flush()
 }
 
 func orNone(names []string) string {

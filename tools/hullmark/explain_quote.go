@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark/attest/verifier"
-	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/inspect/explain"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -42,7 +41,7 @@ func (o quoteOptions) open(bank pcrs.Bank, listed map[pcrs.Bank]pcrs.Values) (*e
 	for i, file := range []struct {
 		name  string
 		limit int64
-	}{{o.key, verifier.MaxKeyFile}, {o.message, wire.MaxQuoted}, {o.signature, wire.MaxSignature}} {
+	}{{o.key, verifier.MaxKeyFile}, {o.message, verifier.MaxQuote}, {o.signature, verifier.MaxSignature}} {
 		var err error
 		if files[i], err = readBounded(file.name, file.limit); err != nil {
 			return nil, err

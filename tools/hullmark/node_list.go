@@ -1,22 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
-	"github.com/hullmark/hullmark/joinservice"
-	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -38,16 +34,9 @@ come from the signed policy. Exit code 5 if the API server is not reached.`,
 			if err := checkOutput("node list", output); err != nil {
 				return err
 			}
-			file, client, err := o.connect(cmd.ErrOrStderr())
-			if err == nil {
-				err = o.persist(cmd.Context(), cmd.ErrOrStderr(), func() error {
-					return listNodes(cmd.Context(), client, file.Cluster, output, cmd.OutOrStdout())
-				})
-			}
-			if err != nil {
-				return fmt.Errorf("node list: %w", tellAPI(err))
-			}
-			return nil
+			return o.do(cmd, "node list", func(api *operate.API, file *cluster.File) error {
+				return listNodes(cmd.Context(), api, file.Cluster, output, cmd.OutOrStdout())
+			})
 		},
 	}
 	o.addFlags(cmd)
@@ -55,34 +44,12 @@ come from the signed policy. Exit code 5 if the API server is not reached.`,
 	return cmd
 }
 
-// listedNode is a machine's record, with what people call the image that it booted.
-type listedNode struct {
-	joinservice.Machine
-	Image string `json:"image,omitempty"`
-	// OldRoot says that the configuration of its last ticket named another root than the present one.
-	OldRoot bool `json:"oldRoot,omitempty"`
-	// Heard is when init or recover saw its disk last: of a single control plane nothing tells a copy since.
-	Heard time.Time `json:"heard,omitzero"`
-}
-
 // listNodes prints all records; those that cannot be read are an error after the others.
-func listNodes(ctx context.Context, client *registry.Registry, c *cluster.Cluster, output string, out io.Writer) error {
-	machines, err := client.List(ctx)
-	if err != nil && len(machines) == 0 {
+func listNodes(ctx context.Context, api *operate.API, c *cluster.Cluster, output string, out io.Writer) error {
+	listed, err := api.Machines(ctx)
+	if listed == nil && err != nil {
 		return err
 	}
-	counted, unlisted := countedOnly(ctx, client, machines)
-	machines, err = append(machines, counted...), errors.Join(err, unlisted)
-	policy, unopened := c.OpenPolicy()
-	if unopened != nil {
-		return unopened
-	}
-	images := imageNames(c)
-	listed := make([]listedNode, 0, len(machines))
-	for _, m := range machines {
-		listed = append(listed, listedNode{Machine: m, Image: images[m.Document], OldRoot: namedRoot(m, policy, c.ID()) != c.ID(), Heard: c.Epochs[m.Node].Heard})
-	}
-	slices.SortStableFunc(listed, func(a, b listedNode) int { return cmp.Compare(a.Name, b.Name) })
 	if output == "json" {
 		return errors.Join(writeJSON(out, listed), err)
 	}
@@ -90,29 +57,7 @@ func listNodes(ctx context.Context, client *registry.Registry, c *cluster.Cluste
 	return errors.Join(writeNodes(out, listed, now), tellWindow(out, listed, c, now), err)
 }
 
-// namedRoot returns the root that a machine's configuration named at its last ticket; of one without a ticket, the present one.
-func namedRoot(m joinservice.Machine, policy measurements.Policy, present hullmark.ClusterRoot) hullmark.ClusterRoot {
-	if m.Record == (joinservice.Record{}) {
-		return present
-	}
-	return cmp.Or(m.Root, policy.First(present))
-}
-
-// countedOnly returns the machines that groups count and that have no record: a first ticket is being made, or was never recorded.
-func countedOnly(ctx context.Context, client *registry.Registry, recorded []joinservice.Machine) ([]joinservice.Machine, error) {
-	counted, err := client.Counted(ctx)
-	known := map[hullmark.NodeID]bool{}
-	for _, m := range recorded {
-		known[m.Node] = true
-	}
-	counted = slices.DeleteFunc(counted, func(m joinservice.Machine) bool { return known[m.Node] })
-	for i := range counted {
-		counted[i].Phase = "counted to its group, without a record"
-	}
-	return counted, err
-}
-
-func writeNodes(out io.Writer, nodes []listedNode, now time.Time) error {
+func writeNodes(out io.Writer, nodes []operate.Machine, now time.Time) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "name\trole\tstate\ttrust\timage\tdisk\tepoch\tseen\tcondition\n")
 	for _, n := range nodes {
@@ -123,7 +68,7 @@ func writeNodes(out io.Writer, nodes []listedNode, now time.Time) error {
 }
 
 // imageOf names the image, by its document's digest if the cluster file has no such document any more.
-func imageOf(n listedNode) string {
+func imageOf(n operate.Machine) string {
 	switch {
 	case n.Image != "":
 		return n.Image
@@ -142,7 +87,7 @@ func ago(then, now time.Time) string {
 }
 
 // conditionOf says what a machine is at, or why it stopped or waits, whether its configuration names an old root, and which addresses it was refused.
-func conditionOf(n listedNode) string {
+func conditionOf(n operate.Machine) string {
 	text := n.Phase
 	if n.Condition != nil {
 		root := n.Condition.Root()

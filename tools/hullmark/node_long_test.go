@@ -13,6 +13,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/rig"
 	"github.com/hullmark/hullmark/joinservice"
@@ -115,7 +116,7 @@ func TestNodesOfARealAPI(t *testing.T) {
 	if strings.Contains(output, "\x1b") {
 		t.Error("an escape character reached the terminal")
 	}
-	var listed []listedNode
+	var listed []operate.Machine
 	if err := json.Unmarshal([]byte(s.run(t, 0, "node list -o json")), &listed); err != nil || len(listed) != 2 || listed[1].Image != "node 1" || listed[1].Record != machine.Record || len(listed[0].Refused) != 1 || listed[0].Refused[0].Condition.Code != "address-taken" {
 		t.Errorf("the list is %+v, %v", listed, err)
 	}

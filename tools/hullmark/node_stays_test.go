@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/joinservice"
 )
 
@@ -24,28 +25,11 @@ func TestRemovalSaysWhatStays(t *testing.T) {
 		"a control plane":          {hullmark.ControlPlane, time.Time{}, []string{"certificates of any name"}},
 	} {
 		var out bytes.Buffer
-		sayWhatStays(joinservice.Machine{Name: "w1", Role: c.role}, c.until, now, &out)
+		tellRest(&out, operate.Removed{Machine: joinservice.Machine{Name: "w1", Role: c.role}, CertificateEnds: c.until}, now)
 		for _, want := range c.says {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("%s: %q does not say %q", name, out.String(), want)
 			}
-		}
-	}
-}
-
-// Two machines that the cluster cannot tell apart are not made of one, unless the operator knows that the first is gone.
-func TestRebindWantsTheOldMachineGone(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	lives, over := joinservice.Machine{Name: "w1", CertificateEnds: now.Add(time.Hour)}, joinservice.Machine{Name: "w1", CertificateEnds: now}
-	if err := (&rebindOptions{}).checkGone(lives, now); err == nil || !strings.Contains(err.Error(), "--gone") || exitCode(err) != exitDenied {
-		t.Errorf("a certificate that lives: %v", err)
-	}
-	if err := (&rebindOptions{gone: true}).checkGone(lives, now); err != nil {
-		t.Errorf("with --gone: %v", err)
-	}
-	for _, m := range []joinservice.Machine{over, {Name: "w1"}} {
-		if err := (&rebindOptions{}).checkGone(m, now); err != nil {
-			t.Errorf("%v: %v", m.CertificateEnds, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -45,30 +46,17 @@ func (o *policyOptions) open(notes io.Writer) (*cluster.File, measurements.Polic
 	return file, policy, err
 }
 
-// policyEdit changes a policy and says what it changed. Documents that the policy accepts anew come with it.
-type policyEdit func(*measurements.Policy) (changed string, documents []measurements.Document, err error)
-
 // change edits the policy in the cluster file, which gets a higher version and a new signature.
-func (o *policyOptions) change(cmd *cobra.Command, edit policyEdit) error {
-	file, policy, err := o.open(cmd.ErrOrStderr())
+func (o *policyOptions) change(cmd *cobra.Command, edit operate.Edit) error {
+	file, _, err := o.open(cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
-	changed, err := changePolicy(file, policy, edit)
+	changed, err := operate.Change(file, edit)
 	if err != nil {
 		return err
 	}
 	return o.tellChange(cmd.OutOrStdout(), file.Cluster, changed)
-}
-
-// changePolicy edits a policy, raises its version, signs it and stores it in the cluster file.
-func changePolicy(file *cluster.File, policy measurements.Policy, edit policyEdit) (changed string, err error) {
-	changed, documents, err := edit(&policy)
-	if err != nil {
-		return "", err
-	}
-	policy.Version++
-	return changed, file.Update(func(c *cluster.Cluster) error { return c.SetPolicy(policy, documents...) })
 }
 
 // tellChange says what changed, what the policy holds now, and what brings it to the cluster.
@@ -119,14 +107,11 @@ func (o *policyOptions) signFile(name string, out, notes io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	file, policy, err := o.open(notes)
+	file, _, err := o.open(notes)
 	if err != nil {
 		return err
 	}
-	if next.Version == policy.Version {
-		return fmt.Errorf("%s: version %d is in force already; want a higher version", name, next.Version)
-	}
-	if err := file.Update(func(c *cluster.Cluster) error { return c.SetPolicy(next) }); err != nil {
+	if err := operate.PutPolicy(file, next); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return o.tellChange(out, file.Cluster, "policy signed: "+name)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -40,7 +39,7 @@ tables, and PCR 5, its disk's partitions, have to as well; if it is left out, PC
 			if err != nil {
 				return err
 			}
-			return o.change(cmd, addDocument(document, accepted))
+			return o.change(cmd, operate.AddDocument(document, accepted))
 		},
 	}
 	o.addFlags(cmd)
@@ -50,33 +49,20 @@ tables, and PCR 5, its disk's partitions, have to as well; if it is left out, PC
 
 // accept makes a policy's entry for a document.
 func accept(document measurements.Document, enforce string, chosen bool) (measurements.Accepted, error) {
-	id, err := document.Digest()
-	if err != nil {
-		return measurements.Accepted{}, err
+	if !chosen {
+		return operate.Accept(document, nil)
 	}
-	accepted := measurements.Accepted{Document: id, Enforce: joinservice.DefaultEnforced(document)}
-	if chosen {
-		accepted.Enforce, err = parseRegisters(enforce)
-	}
+	registers, err := parseRegisters(enforce)
 	if err != nil {
 		return measurements.Accepted{}, withCode(exitUsage, fmt.Errorf("--enforce: %w", err))
 	}
-	required, predicted := measurements.RequiredRegisters(document), document.Values(pcrs.SHA256)
-	for _, r := range accepted.Enforce {
-		if slices.Contains(required, r) {
-			return measurements.Accepted{}, withCode(exitUsage, fmt.Errorf("--enforce %d: it has to match anyway", r))
-		}
-		if _, ok := predicted[r]; !ok {
-			return measurements.Accepted{}, withCode(exitUsage, fmt.Errorf("--enforce %d: the document does not predict it", r))
-		}
-	}
-	return accepted, nil
+	return operate.Accept(document, registers)
 }
 
 // parseRegisters reads register numbers with commas between them, or none.
 func parseRegisters(list string) ([]pcrs.Register, error) {
 	if list == "none" {
-		return nil, nil
+		return []pcrs.Register{}, nil
 	}
 	var registers []pcrs.Register
 	for text := range strings.SplitSeq(list, ",") {
@@ -88,33 +74,6 @@ func parseRegisters(list string) ([]pcrs.Register, error) {
 	}
 	slices.Sort(registers)
 	return slices.Compact(registers), nil
-}
-
-// addDocument accepts a document, or changes what is enforced of one that is accepted.
-func addDocument(document measurements.Document, accepted measurements.Accepted) policyEdit {
-	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
-		documents := slices.Clone(policy.Documents)
-		i := slices.IndexFunc(documents, func(a measurements.Accepted) bool { return a.Document == accepted.Document })
-		if i < 0 {
-			documents = append(documents, accepted)
-		} else {
-			documents[i] = accepted
-		}
-		policy.Documents = documents
-		return fmt.Sprintf("document %s (%s) accepted, enforced: %s", accepted.Document, imageName(document), registerList(measurements.RequiredRegisters(document), accepted.Enforce)),
-			[]measurements.Document{document}, nil
-	}
-}
-
-// registerList lists all registers that have to match: those that code requires of a document's boots, and the enforced ones.
-func registerList(required, enforced []pcrs.Register) string {
-	registers := slices.Concat(required, enforced)
-	slices.Sort(registers)
-	var words []string
-	for _, r := range registers {
-		words = append(words, strconv.Itoa(int(r)))
-	}
-	return strings.Join(words, ",")
 }
 
 func newPolicyAddMemberCommand() *cobra.Command {
@@ -134,7 +93,7 @@ Whatever machine shows that key and boots an accepted release is given this role
 				return withCode(exitUsage, err)
 			}
 			member.Pool = pool
-			return o.change(cmd, addMember(member))
+			return o.change(cmd, operate.AddMember(member))
 		},
 	}
 	o.addFlags(cmd)
@@ -159,19 +118,6 @@ func parseMember(ek, role, name string) (measurements.Member, error) {
 	return measurements.Member{EKID: node, Role: hullmark.Role(role), Name: name}, nil
 }
 
-// addMember admits a machine that no rule names yet.
-func addMember(member measurements.Member) policyEdit {
-	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
-		for _, m := range policy.Members {
-			if m.EKID == member.EKID || m.Name == member.Name {
-				return "", nil, fmt.Errorf("the policy has a rule for %s (%s, %s) already; to replace it, remove that first (hullmark policy remove member %s)", m.Name, m.Role, m.EKID, m.Name)
-			}
-		}
-		policy.Members = append(slices.Clone(policy.Members), member)
-		return fmt.Sprintf("member %s added: %s, %s", member.Name, member.Role, member.EKID), nil, nil
-	}
-}
-
 func newPolicyRemoveCommand() *cobra.Command {
 	return group("remove", "Accept a release, or machines, no more", newPolicyRemoveDocumentCommand(), newPolicyRemoveMemberCommand(), newPolicyRemoveGroupCommand())
 }
@@ -181,10 +127,7 @@ func newPolicyRemoveDocumentCommand() *cobra.Command {
 		Short:   "Accept a release no more",
 		Long:    "Accept a release no more. Nodes that booted it run on; none of them comes back from its next boot.",
 		Example: "  hullmark policy remove document 5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef --cluster prod.cluster",
-	}, "", func(policy *measurements.Policy, digest string) string {
-		policy.Documents = slices.DeleteFunc(slices.Clone(policy.Documents), func(a measurements.Accepted) bool { return a.Document.String() == digest })
-		return "document " + digest + " is accepted no more"
-	})
+	}, operate.RemoveDocument)
 }
 
 func newPolicyRemoveMemberCommand() *cobra.Command {
@@ -194,37 +137,15 @@ func newPolicyRemoveMemberCommand() *cobra.Command {
 
 A machine of a group is given by its endorsement key's ID, which hullmark node list -o json shows. Either is barred from all groups, too; policy sign lifts that.`,
 		Example: "  hullmark policy remove member worker-3 --cluster prod.cluster",
-	}, ", and a machine of a group is given by its endorsement key's ID (hullmark node list -o json)", func(policy *measurements.Policy, which string) string {
-		for _, m := range policy.Members {
-			if m.Name == which || m.EKID.String() == which {
-				*policy = policy.Without(m.EKID)
-				return "member " + m.Name + " is admitted no more"
-			}
-		}
-		if ekid, err := hullmark.ParseNodeID(which); err == nil {
-			*policy = policy.Without(ekid)
-		}
-		return "no rule named the machine " + which + "; it is barred from all groups now"
-	})
+	}, operate.RemoveMember)
 }
 
-// policyRemoval makes a verb of policy remove. remove takes what it is given
-// out of the policy, if it is there, and says so; unnamed ends the error if it is not.
-func policyRemoval(use, argument string, cmd *cobra.Command, unnamed string, remove func(policy *measurements.Policy, which string) string) *cobra.Command {
+// policyRemoval makes a verb of policy remove, by an edit that takes out what the argument names.
+func policyRemoval(use, argument string, cmd *cobra.Command, remove func(which string) operate.Edit) *cobra.Command {
 	var o policyOptions
 	kind, _, _ := strings.Cut(use, " ")
 	cmd.Use, cmd.Args = use, exactArg("policy remove "+kind, argument)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return o.change(cmd, func(policy *measurements.Policy) (string, []measurements.Document, error) {
-			before := *policy
-			done := remove(policy, args[0])
-			if len(policy.Documents) == len(before.Documents) && len(policy.Members) == len(before.Members) &&
-				len(policy.Groups) == len(before.Groups) && len(policy.Barred) == len(before.Barred) {
-				return "", nil, fmt.Errorf("policy remove: the policy names no %s %s; hullmark policy show lists what it names%s", kind, args[0], unnamed)
-			}
-			return done, nil, nil
-		})
-	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return o.change(cmd, remove(args[0])) }
 	o.addFlags(cmd)
 	return cmd
 }
@@ -242,13 +163,7 @@ func newPolicyMinimumCommand() *cobra.Command {
 			if err != nil {
 				return withCode(exitUsage, fmt.Errorf("policy minimum-svn %q: want a number", args[0]))
 			}
-			return o.change(cmd, func(policy *measurements.Policy) (string, []measurements.Document, error) {
-				if uint32(n) <= policy.MinimumSVN {
-					return "", nil, withCode(exitUsage, fmt.Errorf("policy minimum-svn %d: it is %d already and is never lowered", n, policy.MinimumSVN))
-				}
-				policy.MinimumSVN = uint32(n)
-				return fmt.Sprintf("releases below security version %d are refused", n), nil, nil
-			})
+			return o.change(cmd, operate.RaiseMinimum(uint32(n)))
 		},
 	}
 	o.addFlags(cmd)
@@ -267,15 +182,9 @@ policy, or are brought it, refuse it from then on. A machine whose state disk is
 		Example: "  hullmark policy revoke-operators --cluster prod.cluster",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.change(cmd, func(policy *measurements.Policy) (string, []measurements.Document, error) {
-				policy.OperatorsFrom = policy.Version + 1
-				return "operators' certificates that were made until now are refused", nil, nil
-			})
+			return o.change(cmd, operate.RevokeOperators())
 		},
 	}
 	o.addFlags(cmd)
 	return cmd
 }
-
-// errNoPolicy says that there is nothing to show or to push.
-var errNoPolicy = errors.New("the cluster has no policy yet; init makes the first, or hullmark policy add")

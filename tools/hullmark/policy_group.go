@@ -1,16 +1,14 @@
 package main
 
 import (
-	"crypto/sha256"
-	"crypto/x509"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark/attest/verifier"
+	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -36,7 +34,7 @@ and nothing else: whoever gets such a certificate gets a worker.`,
 				return withCode(exitUsage, err)
 			}
 			rule.Pool, rule.Max = pool, most
-			return o.change(cmd, addGroup(rule))
+			return o.change(cmd, operate.AddGroup(rule))
 		},
 	}
 	o.addFlags(cmd)
@@ -71,46 +69,10 @@ func parseGroup(name, ca string, subject []string) (measurements.Group, error) {
 	return rule, nil
 }
 
-// addGroup admits machines; a group that is there is never changed in passing.
-func addGroup(rule measurements.Group) policyEdit {
-	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
-		if slices.ContainsFunc(policy.Groups, func(g measurements.Group) bool { return g.Name == rule.Name }) {
-			return "", nil, fmt.Errorf("the policy has a group %s already; to replace it, remove that first (hullmark policy remove group %s)", rule.Name, rule.Name)
-		}
-		policy.Groups = append(slices.Clone(policy.Groups), rule)
-		return fmt.Sprintf("group %s added: %d workers at most, with %s, by %s", rule.Name, rule.Max, subjectOf(rule), authoritiesOf(rule)), nil, nil
-	}
-}
-
 func newPolicyRemoveGroupCommand() *cobra.Command {
 	return policyRemoval("group NAME", "its name", &cobra.Command{
 		Short:   "Admit machines of a group no more",
 		Long:    "Admit machines of a group no more. Nodes of it run on until their next boot; hullmark node remove ends them in Kubernetes.",
 		Example: "  hullmark policy remove group gce --cluster prod.cluster",
-	}, "", func(policy *measurements.Policy, name string) string {
-		policy.Groups = slices.DeleteFunc(slices.Clone(policy.Groups), func(g measurements.Group) bool { return g.Name == name })
-		return "machines of group " + name + " are admitted no more"
-	})
-}
-
-// subjectOf is what a group asks for, for people.
-func subjectOf(g measurements.Group) string {
-	var words []string
-	for _, a := range g.Subject {
-		words = append(words, a.Type+"="+a.Value)
-	}
-	return strings.Join(words, ", ")
-}
-
-// authoritiesOf names the CAs of a group, for people. Providers give several the same name, so their digests are what tells them apart.
-func authoritiesOf(g measurements.Group) string {
-	var words []string
-	for _, der := range g.Authorities {
-		name := "no certificate"
-		if certificate, err := x509.ParseCertificate(der); err == nil {
-			name = certificate.Subject.String()
-		}
-		words = append(words, fmt.Sprintf("%s (SHA-256 %x)", name, sha256.Sum256(der)))
-	}
-	return strings.Join(words, " or ")
+	}, operate.RemoveGroup)
 }

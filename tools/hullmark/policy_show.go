@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/measurements"
-	"github.com/hullmark/hullmark/pcrs"
 )
 
 func newPolicyShowCommand() *cobra.Command {
@@ -32,7 +32,7 @@ With -o json it is the very document that was signed, which hullmark policy sign
 				return err
 			}
 			if policy.Version == 0 {
-				return errNoPolicy
+				return operate.ErrNoPolicy
 			}
 			if output == "text" {
 				return writePolicy(cmd.OutOrStdout(), file.Cluster, policy)
@@ -52,7 +52,7 @@ With -o json it is the very document that was signed, which hullmark policy sign
 
 // writePolicy prints a policy for people.
 func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) error {
-	images := imageNames(c)
+	images := operate.ImageNames(c)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "policy version %d, releases from security version %d\n", policy.Version, policy.MinimumSVN)
 	roots, err := c.Roots()
@@ -68,11 +68,8 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 	}
 	fmt.Fprintf(t, "\ndocument\timage\tenforced\n")
 	for _, a := range policy.Documents {
-		var required []pcrs.Register
-		if document, err := measurements.Parse(c.Documents[a.Document]); err == nil {
-			required = measurements.RequiredRegisters(document)
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\n", a.Document, images[a.Document], registerList(required, a.Enforce))
+		document, _ := measurements.Parse(c.Documents[a.Document]) // Of none, what has to match of every document is shown.
+		fmt.Fprintf(t, "%s\t%s\t%s\n", a.Document, images[a.Document], operate.Enforced(document, a))
 	}
 	fmt.Fprintf(t, "\nmember\trole\tendorsement key\n")
 	for _, m := range policy.Members {
@@ -82,7 +79,7 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 		fmt.Fprintf(t, "\ngroup\tat most\tsubject of the endorsement key's certificate\tsigned by\n")
 	}
 	for _, g := range policy.Groups {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", g.Name, g.Max, printable(subjectOf(g)), printable(authoritiesOf(g)))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", g.Name, g.Max, printable(operate.SubjectOf(g)), printable(operate.AuthoritiesOf(g)))
 	}
 	if len(policy.Barred) > 0 {
 		fmt.Fprintf(t, "\nbarred from all groups\n")
@@ -109,20 +106,4 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 		fmt.Fprintf(t, "%d\t%s\t%s\t%d\n", o.Serial, o.EKID, o.UUID, o.Epoch)
 	}
 	return t.Flush()
-}
-
-// imageNames returns what people call the images of the accepted documents, as far as those are at hand.
-func imageNames(c *cluster.Cluster) map[measurements.DocumentID]string {
-	names := map[measurements.DocumentID]string{}
-	for id, encoded := range c.Documents {
-		if document, err := measurements.Parse(encoded); err == nil {
-			names[id] = imageName(document)
-		}
-	}
-	return names
-}
-
-// imageName is what people call the image of a document.
-func imageName(document measurements.Document) string {
-	return document.Image.ID + " " + document.Image.Version
 }

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
@@ -152,14 +150,14 @@ func (o *renderOptions) compare(ctx context.Context, program string, files []ren
 		if err != nil {
 			return "", fmt.Errorf("--against: %w", err)
 		}
-		differences = compareFiles(o.against, earlier, files)
+		differences = render.Compare(o.against, earlier, files)
 	}
 	if o.kubeconfig != "" {
 		running, err := kubeadmrun.Running(ctx, kubeadmrun.Access{Kubeconfig: o.kubeconfig, Read: os.ReadFile})
 		if err != nil {
 			return "", err
 		}
-		wanted, err := kubeadmrun.WouldStore(ctx, program, contents(files)[render.InitFile])
+		wanted, err := kubeadmrun.WouldStore(ctx, program, render.Contents(files)[render.InitFile])
 		if err != nil {
 			return "", err
 		}
@@ -167,26 +165,6 @@ func (o *renderOptions) compare(ctx context.Context, program string, files []ren
 		differences = append(differences, diff.Diff("running/KubeletConfiguration", running.KubeletConfiguration, "KubeletConfiguration", wanted.KubeletConfiguration)...)
 	}
 	return string(differences), nil
-}
-
-// compareFiles returns a unified diff from the files of a folder, by name, to the rendered ones.
-func compareFiles(folder string, earlier map[string][]byte, files []render.Rendered) (differences []byte) {
-	wanted := contents(files)
-	names := slices.Collect(maps.Keys(wanted))
-	names = slices.AppendSeq(names, maps.Keys(earlier))
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		differences = append(differences, diff.Diff(filepath.Join(folder, name), earlier[name], name, wanted[name])...)
-	}
-	return differences
-}
-
-func contents(files []render.Rendered) map[string][]byte {
-	byName := map[string][]byte{}
-	for _, f := range files {
-		byName[f.Name] = f.Content
-	}
-	return byName
 }
 
 // readFolder reads the files that an earlier render wrote, by their names in it.

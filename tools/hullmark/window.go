@@ -8,11 +8,12 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/cluster/operate"
 )
 
 // tellWindow says of a control plane that is the only one which copies of its disk pass.
-func tellWindow(out io.Writer, nodes []listedNode, c *cluster.Cluster, now time.Time) error {
-	isPlane := func(n listedNode) bool { return n.Role == hullmark.ControlPlane }
+func tellWindow(out io.Writer, nodes []operate.Machine, c *cluster.Cluster, now time.Time) error {
+	isPlane := func(n operate.Machine) bool { return n.Role == hullmark.ControlPlane }
 	i := slices.IndexFunc(nodes, isPlane)
 	if i < 0 || slices.ContainsFunc(nodes[i+1:], isPlane) {
 		return nil

@@ -1,12 +1,12 @@
-package main
+package operate
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -30,14 +30,14 @@ func TestCertificateThatEndsSoon(t *testing.T) {
 		server := httptest.NewUnstartedServer(http.NotFoundHandler())
 		server.TLS = &tls.Config{Certificates: []tls.Certificate{apiCertificate(t, c, time.Duration(test.days)*24*time.Hour)}}
 		server.StartTLS()
-		var notes bytes.Buffer
-		o := apiOptions{server: server.Listener.Addr().String()}
-		client, err := o.client(c, &notes)
+		var notes strings.Builder
+		progress := func(line string) { fmt.Fprintln(&notes, line) }
+		api, err := Connect(&cluster.File{Cluster: c}, APIOptions{Server: server.Listener.Addr().String(), Progress: progress})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
-			if _, err := client.List(t.Context()); err == nil {
+			if _, err := api.client.List(t.Context()); err == nil {
 				t.Error("a server without an API answered")
 			}
 		}

@@ -1,0 +1,186 @@
+package operate
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// Accept is the policy's entry of a document: enforce are the registers that have to match beside those that always have. Nil takes
+// what init takes, which is PCR 1 if the document predicts it; an empty list takes none. The error is ErrUsage.
+func Accept(document measurements.Document, enforce []pcrs.Register) (measurements.Accepted, error) {
+	id, err := document.Digest()
+	if err != nil {
+		return measurements.Accepted{}, err
+	}
+	if enforce == nil {
+		enforce = joinservice.DefaultEnforced(document)
+	}
+	required, predicted := measurements.RequiredRegisters(document), document.Values(pcrs.SHA256)
+	for _, r := range enforce {
+		if slices.Contains(required, r) {
+			return measurements.Accepted{}, as(ErrUsage, fmt.Errorf("--enforce %d: it has to match anyway", r))
+		}
+		if _, ok := predicted[r]; !ok {
+			return measurements.Accepted{}, as(ErrUsage, fmt.Errorf("--enforce %d: the document does not predict it", r))
+		}
+	}
+	return measurements.Accepted{Document: id, Enforce: enforce}, nil
+}
+
+// AddDocument accepts a document, or changes what is enforced of one that is accepted.
+func AddDocument(document measurements.Document, accepted measurements.Accepted) Edit {
+	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		documents := slices.Clone(policy.Documents)
+		i := slices.IndexFunc(documents, func(a measurements.Accepted) bool { return a.Document == accepted.Document })
+		if i < 0 {
+			documents = append(documents, accepted)
+		} else {
+			documents[i] = accepted
+		}
+		policy.Documents = documents
+		return fmt.Sprintf("document %s (%s) accepted, enforced: %s", accepted.Document, imageName(document), Enforced(document, accepted)),
+			[]measurements.Document{document}, nil
+	}
+}
+
+// Enforced lists all registers that have to match, for people: those that code requires of a document's boots, and the enforced ones.
+func Enforced(document measurements.Document, accepted measurements.Accepted) string {
+	registers := slices.Concat(measurements.RequiredRegisters(document), accepted.Enforce)
+	slices.Sort(registers)
+	var words []string
+	for _, r := range registers {
+		words = append(words, strconv.Itoa(int(r)))
+	}
+	return strings.Join(words, ",")
+}
+
+// AddMember admits a machine that no rule names yet.
+func AddMember(member measurements.Member) Edit {
+	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		for _, m := range policy.Members {
+			if m.EKID == member.EKID || m.Name == member.Name {
+				return "", nil, fmt.Errorf("the policy has a rule for %s (%s, %s) already; to replace it, remove that first (hullmark policy remove member %s)", m.Name, m.Role, m.EKID, m.Name)
+			}
+		}
+		policy.Members = append(slices.Clone(policy.Members), member)
+		return fmt.Sprintf("member %s added: %s, %s", member.Name, member.Role, member.EKID), nil, nil
+	}
+}
+
+// AddGroup admits machines that somebody vouches for; a group that is there is never changed in passing.
+func AddGroup(rule measurements.Group) Edit {
+	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		if slices.ContainsFunc(policy.Groups, func(g measurements.Group) bool { return g.Name == rule.Name }) {
+			return "", nil, fmt.Errorf("the policy has a group %s already; to replace it, remove that first (hullmark policy remove group %s)", rule.Name, rule.Name)
+		}
+		policy.Groups = append(slices.Clone(policy.Groups), rule)
+		return fmt.Sprintf("group %s added: %d workers at most, with %s, by %s", rule.Name, rule.Max, SubjectOf(rule), AuthoritiesOf(rule)), nil, nil
+	}
+}
+
+// SubjectOf is what a group asks of the subject of a certificate, for people.
+func SubjectOf(g measurements.Group) string {
+	var words []string
+	for _, a := range g.Subject {
+		words = append(words, a.Type+"="+a.Value)
+	}
+	return strings.Join(words, ", ")
+}
+
+// AuthoritiesOf names the CAs of a group, for people. Providers give several the same name, so their digests are what tells them apart.
+func AuthoritiesOf(g measurements.Group) string {
+	var words []string
+	for _, der := range g.Authorities {
+		name := "no certificate"
+		if certificate, err := x509.ParseCertificate(der); err == nil {
+			name = certificate.Subject.String()
+		}
+		words = append(words, fmt.Sprintf("%s (SHA-256 %x)", name, sha256.Sum256(der)))
+	}
+	return strings.Join(words, " or ")
+}
+
+// RemoveDocument accepts the document of a digest no more.
+func RemoveDocument(digest string) Edit {
+	return removal("document "+digest, "", func(policy *measurements.Policy) string {
+		policy.Documents = slices.DeleteFunc(slices.Clone(policy.Documents), func(a measurements.Accepted) bool { return a.Document.String() == digest })
+		return "document " + digest + " is accepted no more"
+	})
+}
+
+// RemoveMember admits the machine of a node's name, or of an endorsement key's ID, no more, and puts it on the deny list of all groups.
+func RemoveMember(which string) Edit {
+	const unnamed = ", and a machine of a group is given by its endorsement key's ID (hullmark node list -o json)"
+	return removal("member "+which, unnamed, func(policy *measurements.Policy) string {
+		for _, m := range policy.Members {
+			if m.Name == which || m.EKID.String() == which {
+				*policy = policy.Without(m.EKID)
+				return "member " + m.Name + " is admitted no more"
+			}
+		}
+		if ekid, err := hullmark.ParseNodeID(which); err == nil {
+			*policy = policy.Without(ekid)
+		}
+		return "no rule named the machine " + which + "; it is barred from all groups now"
+	})
+}
+
+// RemoveGroup admits machines of a group no more.
+func RemoveGroup(name string) Edit {
+	return removal("group "+name, "", func(policy *measurements.Policy) string {
+		policy.Groups = slices.DeleteFunc(slices.Clone(policy.Groups), func(g measurements.Group) bool { return g.Name == name })
+		return "machines of group " + name + " are admitted no more"
+	})
+}
+
+// removal takes something out of the policy and says so; it fails if it was not there, and unnamed ends that error.
+func removal(what, unnamed string, remove func(policy *measurements.Policy) string) Edit {
+	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		before := *policy
+		done := remove(policy)
+		if len(policy.Documents) == len(before.Documents) && len(policy.Members) == len(before.Members) &&
+			len(policy.Groups) == len(before.Groups) && len(policy.Barred) == len(before.Barred) {
+			return "", nil, fmt.Errorf("policy remove: the policy names no %s; hullmark policy show lists what it names%s", what, unnamed)
+		}
+		return done, nil, nil
+	}
+}
+
+// RaiseMinimum refuses all releases of a security version below svn. The error is ErrUsage if that is not above the present one.
+func RaiseMinimum(svn uint32) Edit {
+	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		if svn <= policy.MinimumSVN {
+			return "", nil, as(ErrUsage, fmt.Errorf("policy minimum-svn %d: it is %d already and is never lowered", svn, policy.MinimumSVN))
+		}
+		policy.MinimumSVN = svn
+		return fmt.Sprintf("releases below security version %d are refused", svn), nil, nil
+	}
+}
+
+// RevokeOperators refuses operators' certificates that were made until now.
+func RevokeOperators() Edit {
+	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		policy.OperatorsFrom = policy.Version + 1
+		return "operators' certificates that were made until now are refused", nil, nil
+	}
+}
+
+// setEndpoint changes a policy's endpoint.
+func setEndpoint(endpoint measurements.Endpoint) Edit {
+	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		if last := policy.Endpoint; last != nil && last.Address == endpoint.Address && slices.Equal(last.Names, endpoint.Names) {
+			return "", nil, nil
+		}
+		policy.Endpoint = &endpoint
+		return "the control plane's endpoint is to be " + endpoint.Address, nil, nil
+	}
+}
