@@ -15,7 +15,8 @@ import (
 	"github.com/hullmark/hullmark/image/uki"
 )
 
-// A disk is made of a root file system, a stub, a kernel and an initrd, and read back as a verifier reads it. The same parts give the same bytes.
+// A disk is made of a root file system, a stub, a kernel and an initrd, and read back as a verifier reads it. The same parts
+// give the same bytes.
 func Example() {
 	stub, err := os.ReadFile("/" + uki.DebianStub) // systemd-boot-efi has it
 	if err != nil {
@@ -62,9 +63,13 @@ func Example() {
 	}
 	fmt.Println("as planned:", read.RootHash == layout.RootHash())
 	fmt.Println("content matches its root hash:", read.Verify() == nil)
-	fmt.Println("partitions:", len(read.Table.Partitions))
+	for _, p := range read.Table.Partitions {
+		fmt.Println("partition:", p.Name)
+	}
 	// Output:
 	// as planned: true
 	// content matches its root hash: true
-	// partitions: 3
+	// partition: esp
+	// partition: root
+	// partition: root-verity
 }
