@@ -59,7 +59,7 @@ func TestEndpointIsNoNumber(t *testing.T) {
 
 // FuzzNames holds the names that others give to what they become: host names, units, certificates' names, file names and lines of settings.
 func FuzzNames(f *testing.F) {
-	for _, name := range []string{"worker-1", "api.example.net:6443", "[2001:db8::1]:6443", "2001:db8::1", "192.0.2.1", "*.example", "storage.service", "a b", "x\n", "-", "..", NodeID{7}.String(), UUID{7}.String()} {
+	for _, name := range []string{"worker-1", "api.example.net:6443", "[2001:db8::1]:6443", "2001:db8::1", "192.0.2.1", "*.example", "storage.service", "a b", "x\n", "-", "..", EKID{7}.String(), UUID{7}.String()} {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
@@ -70,7 +70,7 @@ func FuzzNames(f *testing.F) {
 		if accepted && (len(name) == 0 || len(name) > 300 || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune("/\\'\"`$;&|<>(){}*?!#,=", r) })) {
 			t.Errorf("%q is taken for a name", name)
 		}
-		if node, err := ParseNodeID(name); err == nil && node.String() != name {
+		if node, err := ParseEKID(name); err == nil && node.String() != name {
 			t.Errorf("%q is the identity %s", name, node)
 		}
 		if id, err := ParseUUID(name); err == nil && id.String() != name {

@@ -14,36 +14,36 @@ import (
 	"strings"
 )
 
-// NodeID is the identity of a machine: for a TPM,
+// EKID is the identity of a machine: for a TPM,
 // SHA-256("hullmark/v1/id/tpm\0" ‖ TPMT_PUBLIC of its endorsement key).
 // It is public, and is decided from evidence, never from a name that the machine claims.
-type NodeID [sha256.Size]byte
+type EKID [sha256.Size]byte
 
-// TPMNodeID returns the identity of the TPM whose endorsement key has the
+// EKIDOf returns the identity of the TPM whose endorsement key has the
 // given TPMT_PUBLIC, in the marshalled form of TPM 2.0 Part 2 §12.2.4
 // (without a TPM2B size prefix).
-func TPMNodeID(ekPublic []byte) NodeID {
+func EKIDOf(ekPublic []byte) EKID {
 	return sha256.Sum256(append([]byte("hullmark/v1/id/tpm\x00"), ekPublic...))
 }
 
-// ParseNodeID reads the 64 hexadecimal digits that String writes.
-func ParseNodeID(s string) (NodeID, error) {
-	var id NodeID
+// ParseEKID reads the 64 hexadecimal digits that String writes.
+func ParseEKID(s string) (EKID, error) {
+	var id EKID
 	if err := decodeHex(id[:], s); err != nil {
-		return NodeID{}, fmt.Errorf("node id: %w", err)
+		return EKID{}, fmt.Errorf("node id: %w", err)
 	}
 	return id, nil
 }
 
 // String returns the identity as 64 lower-case hexadecimal digits.
-func (id NodeID) String() string { return hex.EncodeToString(id[:]) }
+func (id EKID) String() string { return hex.EncodeToString(id[:]) }
 
 // MarshalText writes String's form; it makes NodeID usable as a JSON string and map key.
-func (id NodeID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
+func (id EKID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
 // UnmarshalText reads what MarshalText writes.
-func (id *NodeID) UnmarshalText(text []byte) (err error) {
-	*id, err = ParseNodeID(string(text))
+func (id *EKID) UnmarshalText(text []byte) (err error) {
+	*id, err = ParseEKID(string(text))
 	return err
 }
 

@@ -73,7 +73,7 @@ type DiskClaim struct {
 	// Generation is the keyset generation that the disk was formatted under; 0 for a disk that is not ready.
 	Generation uint32 `json:"generation"`
 	// Owner is the node that the disk was formatted for; zero for a disk that is not ready.
-	Owner NodeID `json:"owner"`
+	Owner EKID `json:"owner"`
 }
 
 // DiskGrant is what a node gets for its state disk.
@@ -85,7 +85,7 @@ type DiskGrant struct {
 	// UUID is the disk that Key is for.
 	UUID UUID
 	// Owner is the node that Key is for.
-	Owner NodeID
+	Owner EKID
 	// FormatAllowed permits formatting a blank disk; a disk that holds data is never formatted.
 	FormatAllowed bool
 	// Epoch bounds the counter that the disk may hold.

@@ -125,8 +125,8 @@ func Bind(channelKey []byte, secret hullmark.Secret, hello []byte) (Binding, err
 // Claims is what a verified exchange established about a machine. Nothing in
 // it says that the machine is wanted: that is package joinservice's to decide.
 type Claims struct {
-	// Node is the identity of the TPM that made the quote.
-	Node hullmark.NodeID
+	// EKID is the identity of the TPM that made the quote.
+	EKID hullmark.EKID
 	// Certified reports that a certificate authority which the verifier named vouches for the EK.
 	Certified bool
 	// EKCertificate is the certificate that the machine shows of its EK; nil if it shows none of this very key. Unless

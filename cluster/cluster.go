@@ -64,11 +64,11 @@ type Cluster struct {
 	// Settings are those of the join services; nil before the first init.
 	Settings *joinservice.Settings
 	// Epochs are the newest states of state disks that an operator has seen.
-	Epochs map[hullmark.NodeID]DiskEpoch
+	Epochs map[hullmark.EKID]DiskEpoch
 	// First is set from the first ticket on.
 	First *joinservice.FirstRecord
 	// Initialised is set once that node was Ready.
-	Initialised *hullmark.NodeID
+	Initialised *hullmark.EKID
 }
 
 // New makes every key of a cluster.
@@ -121,11 +121,11 @@ func (c *Cluster) ID() hullmark.ClusterRoot {
 }
 
 // Operator returns a fresh client certificate for one connection to a node, which opens one verb there, and to no other node if the operator knows which it is.
-func (c *Cluster) Operator(verb channel.Verb, node hullmark.NodeID) (tls.Certificate, error) {
+func (c *Cluster) Operator(verb channel.Verb, node hullmark.EKID) (tls.Certificate, error) {
 	policy, err := c.OpenPolicy()
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	operator, err := channel.NewOperator(c.Root.Certificate, c.Root.Key, channel.Errand{Verb: verb, Policy: policy.Version, Node: node})
+	operator, err := channel.NewOperator(c.Root.Certificate, c.Root.Key, channel.Errand{Verb: verb, Policy: policy.Version, EKID: node})
 	return channel.WithHandOvers(operator, policy.HandOvers), err
 }

@@ -53,11 +53,11 @@ func TestFileKeepsEverything(t *testing.T) {
 	if err := f.Update(func(c *Cluster) error {
 		document := nodetest.Document(t, "image")
 		c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}
-		c.KeepEpoch(hullmark.NodeID{1}, DiskEpoch{Disk: hullmark.UUID{2}, Epoch: 3})
+		c.KeepEpoch(hullmark.EKID{1}, DiskEpoch{Disk: hullmark.UUID{2}, Epoch: 3})
 		if err := c.SetPolicy(accepting(t, 1, document), document); err != nil {
 			return err
 		}
-		c.First = &joinservice.FirstRecord{Node: hullmark.NodeID{1}, Disk: hullmark.UUID{2}, Committed: 3, Issued: 4}
+		c.First = &joinservice.FirstRecord{EKID: hullmark.EKID{1}, Disk: hullmark.UUID{2}, Committed: 3, Issued: 4}
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func FuzzDecode(f *testing.F) {
 
 func TestAuthoritiesServeTheExchange(t *testing.T) {
 	c := newFile(t).Cluster
-	operator, err := c.Operator(channel.VerbInit, hullmark.NodeID{})
+	operator, err := c.Operator(channel.VerbInit, hullmark.EKID{})
 	if err != nil {
 		t.Fatal(err)
 	}

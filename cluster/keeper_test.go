@@ -62,8 +62,8 @@ func TestAKeeperWrapsTheKeysetOnDisks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, oneErr := loaded.DiskKey(1, c.ID(), hullmark.NodeID{}, hullmark.UUID{})
-	two, twoErr := c.Keys.DiskKey(1, c.ID(), hullmark.NodeID{}, hullmark.UUID{})
+	one, oneErr := loaded.DiskKey(1, c.ID(), hullmark.EKID{}, hullmark.UUID{})
+	two, twoErr := c.Keys.DiskKey(1, c.ID(), hullmark.EKID{}, hullmark.UUID{})
 	if oneErr != nil || twoErr != nil || !one.Equal(two) {
 		t.Error("the keeper opens another keyset")
 	}

@@ -130,7 +130,7 @@ func TestFilesCarryPolicyDocumentsAndSettings(t *testing.T) {
 }
 
 func TestCheckEpoch(t *testing.T) {
-	node, known := hullmark.NodeID{1}, DiskEpoch{Disk: hullmark.UUID{2}, Epoch: 5}
+	node, known := hullmark.EKID{1}, DiskEpoch{Disk: hullmark.UUID{2}, Epoch: 5}
 	c := &Cluster{}
 	if err := c.CheckEpoch(node, known); err != nil {
 		t.Errorf("a machine of which nothing is known: %v", err)
@@ -150,16 +150,16 @@ func TestCheckEpoch(t *testing.T) {
 }
 
 func TestKeepEpochMovesTheFirstNodesRecord(t *testing.T) {
-	node, disk := hullmark.NodeID{1}, hullmark.UUID{2}
+	node, disk := hullmark.EKID{1}, hullmark.UUID{2}
 	for name, c := range map[string]struct {
 		found DiskEpoch
 		want  joinservice.FirstRecord
 	}{
-		"newer":   {DiskEpoch{Disk: disk, Epoch: 9}, joinservice.FirstRecord{Node: node, Disk: disk, Committed: 9, Issued: 9}},
-		"older":   {DiskEpoch{Disk: disk, Epoch: 2}, joinservice.FirstRecord{Node: node, Disk: disk, Committed: 2, Issued: 6}},
-		"another": {DiskEpoch{Disk: hullmark.UUID{3}, Epoch: 2}, joinservice.FirstRecord{Node: node, Disk: hullmark.UUID{3}, Committed: 2, Issued: 2}},
+		"newer":   {DiskEpoch{Disk: disk, Epoch: 9}, joinservice.FirstRecord{EKID: node, Disk: disk, Committed: 9, Issued: 9}},
+		"older":   {DiskEpoch{Disk: disk, Epoch: 2}, joinservice.FirstRecord{EKID: node, Disk: disk, Committed: 2, Issued: 6}},
+		"another": {DiskEpoch{Disk: hullmark.UUID{3}, Epoch: 2}, joinservice.FirstRecord{EKID: node, Disk: hullmark.UUID{3}, Committed: 2, Issued: 2}},
 	} {
-		before := &joinservice.FirstRecord{Node: node, Disk: disk, Committed: 5, Issued: 6}
+		before := &joinservice.FirstRecord{EKID: node, Disk: disk, Committed: 5, Issued: 6}
 		cluster := &Cluster{First: before}
 		cluster.KeepEpoch(node, c.found)
 		if *cluster.First != c.want || cluster.Epochs[node] != c.found {
@@ -169,7 +169,7 @@ func TestKeepEpochMovesTheFirstNodesRecord(t *testing.T) {
 			t.Errorf("%s: the record that was given changed", name)
 		}
 	}
-	other := &Cluster{First: &joinservice.FirstRecord{Node: hullmark.NodeID{8}, Committed: 5}}
+	other := &Cluster{First: &joinservice.FirstRecord{EKID: hullmark.EKID{8}, Committed: 5}}
 	other.KeepEpoch(node, DiskEpoch{Disk: disk, Epoch: 1})
 	if other.First.Committed != 5 {
 		t.Error("another machine's epoch moved the first node's record")
@@ -177,23 +177,23 @@ func TestKeepEpochMovesTheFirstNodesRecord(t *testing.T) {
 }
 
 func TestRebindMovesTheRecord(t *testing.T) {
-	from, to, disk := hullmark.NodeID{1}, hullmark.NodeID{2}, hullmark.UUID{3}
-	c := &Cluster{First: &joinservice.FirstRecord{Node: from, Disk: disk, Committed: 5, Issued: 6}, Initialised: &from}
+	from, to, disk := hullmark.EKID{1}, hullmark.EKID{2}, hullmark.UUID{3}
+	c := &Cluster{First: &joinservice.FirstRecord{EKID: from, Disk: disk, Committed: 5, Issued: 6}, Initialised: &from}
 	c.KeepEpoch(from, DiskEpoch{Disk: disk, Epoch: 5})
 	c.Rebind(from, to)
 	_, old := c.Epochs[from]
-	if old || c.Epochs[to] != (DiskEpoch{Disk: disk, Epoch: 5}) || c.First.Node != to || *c.Initialised != to {
+	if old || c.Epochs[to] != (DiskEpoch{Disk: disk, Epoch: 5}) || c.First.EKID != to || *c.Initialised != to {
 		t.Errorf("got %+v, %+v, %v", c.Epochs, c.First, c.Initialised)
 	}
-	c.Rebind(from, hullmark.NodeID{9})
-	if c.Epochs[to].Epoch != 5 || c.First.Node != to {
+	c.Rebind(from, hullmark.EKID{9})
+	if c.Epochs[to].Epoch != 5 || c.First.EKID != to {
 		t.Error("the rebind of a machine that is not known changed another's record")
 	}
 }
 
 // A member of etcd with less than the operator's file has heard of is refused, also on a disk whose epoch is the newest; once accepted, it is what the file holds it to.
 func TestCheckMember(t *testing.T) {
-	node, disk := hullmark.NodeID{1}, hullmark.UUID{2}
+	node, disk := hullmark.EKID{1}, hullmark.UUID{2}
 	known := hullmark.EtcdState{Cluster: 1, Member: 2, Term: 3, Vote: 2, Commit: 4, Last: 5, LastTerm: 3}
 	less, more := known, known
 	less.Last--

@@ -11,14 +11,14 @@ import (
 // Record returns the first node's record for the authorizer, or nil before its first
 // ticket. Another machine than the recorded one is refused: only one can be the
 // first, and the operator has to give the recorded one up.
-func (c *Cluster) Record(node hullmark.NodeID) (*joinservice.Record, error) {
+func (c *Cluster) Record(node hullmark.EKID) (*joinservice.Record, error) {
 	if c.First == nil {
 		return nil, nil
 	}
-	if c.First.Node != node {
+	if c.First.EKID != node {
 		return nil, &hullmark.Condition{
 			Code: "other-first-node", Step: "ATTEST", Title: "this cluster was begun on another machine",
-			Expected: c.First.Node.String(), Got: node.String(),
+			Expected: c.First.EKID.String(), Got: node.String(),
 			Next: "go on with that machine, or give it up with its data (--replace-first)",
 		}
 	}
@@ -26,8 +26,8 @@ func (c *Cluster) Record(node hullmark.NodeID) (*joinservice.Record, error) {
 }
 
 // SetRecord stores the first node's record.
-func (c *Cluster) SetRecord(node hullmark.NodeID, record joinservice.Record) {
-	next := joinservice.FirstRecord{Node: node, Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial, Floor: record.Floor}
+func (c *Cluster) SetRecord(node hullmark.EKID, record joinservice.Record) {
+	next := joinservice.FirstRecord{EKID: node, Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial, Floor: record.Floor}
 	if c.First != nil {
 		next.Root = c.First.Root
 	}
@@ -35,8 +35,8 @@ func (c *Cluster) SetRecord(node hullmark.NodeID, record joinservice.Record) {
 }
 
 // KeepRoot stores which root the first node's configuration names, as joinservice.NamedRoot has it.
-func (c *Cluster) KeepRoot(node hullmark.NodeID, root hullmark.ClusterRoot) {
-	if c.First != nil && c.First.Node == node {
+func (c *Cluster) KeepRoot(node hullmark.EKID, root hullmark.ClusterRoot) {
+	if c.First != nil && c.First.EKID == node {
 		next := *c.First
 		next.Root = root
 		c.First = &next
@@ -45,7 +45,7 @@ func (c *Cluster) KeepRoot(node hullmark.NodeID, root hullmark.ClusterRoot) {
 
 // Commit notes in the first node's record that it wrote the number issued to the disk, and what the disk's member of etcd has
 // stored; zero if it is to begin anew.
-func (c *Cluster) Commit(node hullmark.NodeID, disk hullmark.UUID, issued uint64, member hullmark.EtcdState) error {
+func (c *Cluster) Commit(node hullmark.EKID, disk hullmark.UUID, issued uint64, member hullmark.EtcdState) error {
 	record, err := c.Record(node)
 	if err != nil {
 		return err
@@ -65,14 +65,14 @@ func (c *Cluster) Commit(node hullmark.NodeID, disk hullmark.UUID, issued uint64
 // GiveUpFirst forgets the first node and its disk, so that another machine can be the first.
 func (c *Cluster) GiveUpFirst() {
 	if c.First != nil {
-		delete(c.Epochs, c.First.Node)
+		delete(c.Epochs, c.First.EKID)
 	}
 	c.First, c.Initialised = nil, nil
 }
 
 // CheckEpoch refuses a disk that is older than the newest state that an
 // operator has seen of this machine's, or that is another one.
-func (c *Cluster) CheckEpoch(node hullmark.NodeID, found DiskEpoch) error {
+func (c *Cluster) CheckEpoch(node hullmark.EKID, found DiskEpoch) error {
 	known, ok := c.Epochs[node]
 	condition := &hullmark.Condition{
 		Code: "rollback-detected", Step: "EPOCH", Title: "the state disk is an older copy than the one that the cluster file knows",
@@ -90,7 +90,7 @@ func (c *Cluster) CheckEpoch(node hullmark.NodeID, found DiskEpoch) error {
 
 // CheckMember refuses a member of etcd that has less than the newest that an operator has heard that it had stored: it could be an old
 // copy on a disk that is the newest in all else.
-func (c *Cluster) CheckMember(node hullmark.NodeID, found hullmark.EtcdState) error {
+func (c *Cluster) CheckMember(node hullmark.EKID, found hullmark.EtcdState) error {
 	known := c.Epochs[node].Etcd
 	if known == (hullmark.EtcdState{}) {
 		return nil
@@ -107,7 +107,7 @@ func (c *Cluster) CheckMember(node hullmark.NodeID, found hullmark.EtcdState) er
 }
 
 // KeepMember notes what a machine's member of etcd has stored by now, which it said once it was Ready.
-func (c *Cluster) KeepMember(node hullmark.NodeID, now hullmark.EtcdState) {
+func (c *Cluster) KeepMember(node hullmark.EKID, now hullmark.EtcdState) {
 	state, ok := c.Epochs[node]
 	if !ok {
 		return
@@ -119,7 +119,7 @@ func (c *Cluster) KeepMember(node hullmark.NodeID, now hullmark.EtcdState) {
 }
 
 // Hear notes when an operator saw a machine's open disk.
-func (c *Cluster) Hear(node hullmark.NodeID, at time.Time) {
+func (c *Cluster) Hear(node hullmark.EKID, at time.Time) {
 	if state, ok := c.Epochs[node]; ok {
 		state.Heard = at.UTC().Truncate(time.Second)
 		c.setEpoch(node, state)
@@ -128,13 +128,13 @@ func (c *Cluster) Hear(node hullmark.NodeID, at time.Time) {
 
 // KeepEpoch makes an open disk's state the one that its machine is held to from now
 // on. An older one than CheckEpoch accepts is given here only once the operator has accepted it.
-func (c *Cluster) KeepEpoch(node hullmark.NodeID, found DiskEpoch) {
+func (c *Cluster) KeepEpoch(node hullmark.EKID, found DiskEpoch) {
 	c.setEpoch(node, found)
 	first := c.First
-	if first == nil || first.Node != node {
+	if first == nil || first.EKID != node {
 		return
 	}
-	next := joinservice.FirstRecord{Node: node, Disk: found.Disk, Committed: found.Epoch, Issued: found.Epoch, Root: first.Root}
+	next := joinservice.FirstRecord{EKID: node, Disk: found.Disk, Committed: found.Epoch, Issued: found.Epoch, Root: first.Root}
 	if first.Disk == found.Disk {
 		// A number that a ticket carried is never used again.
 		next.Issued = max(first.Issued, found.Epoch)
@@ -142,22 +142,22 @@ func (c *Cluster) KeepEpoch(node hullmark.NodeID, found DiskEpoch) {
 	c.First = &next
 }
 
-func (c *Cluster) setEpoch(node hullmark.NodeID, state DiskEpoch) {
+func (c *Cluster) setEpoch(node hullmark.EKID, state DiskEpoch) {
 	if c.Epochs == nil {
-		c.Epochs = map[hullmark.NodeID]DiskEpoch{}
+		c.Epochs = map[hullmark.EKID]DiskEpoch{}
 	}
 	c.Epochs[node] = state
 }
 
 // Rebind lets another machine take the place of one whose state disk it opens from now on.
-func (c *Cluster) Rebind(from, to hullmark.NodeID) {
+func (c *Cluster) Rebind(from, to hullmark.EKID) {
 	if state, ok := c.Epochs[from]; ok {
 		delete(c.Epochs, from)
 		c.setEpoch(to, state)
 	}
-	if c.First != nil && c.First.Node == from {
+	if c.First != nil && c.First.EKID == from {
 		next := *c.First
-		next.Node = to
+		next.EKID = to
 		c.First = &next
 	}
 	if c.Initialised != nil && *c.Initialised == from {

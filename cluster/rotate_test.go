@@ -37,7 +37,7 @@ func TestRotate(t *testing.T) {
 	f := rotatable(t)
 	before := contents(t, f.Cluster)
 	disk := func(c *Cluster, generation uint32) hullmark.Secret {
-		key, err := c.Keys.DiskKey(generation, c.ID(), hullmark.NodeID{1}, hullmark.UUID{2})
+		key, err := c.Keys.DiskKey(generation, c.ID(), hullmark.EKID{1}, hullmark.UUID{2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +152,7 @@ func TestRotateRoot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		key, err := f.Cluster.Keys.DiskKey(1, policy.First(f.Cluster.ID()), hullmark.NodeID{1}, hullmark.UUID{2})
+		key, err := f.Cluster.Keys.DiskKey(1, policy.First(f.Cluster.ID()), hullmark.EKID{1}, hullmark.UUID{2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +208,7 @@ func TestRotateRoot(t *testing.T) {
 // obeys looks at whether nodes whose configurations name these roots obey the cluster's operator.
 func obeys(t *testing.T, c *Cluster, want bool, pinned ...hullmark.ClusterRoot) {
 	t.Helper()
-	operator, err := c.Operator(channel.VerbInit, hullmark.NodeID{})
+	operator, err := c.Operator(channel.VerbInit, hullmark.EKID{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,11 +323,11 @@ func TestRotateRootLeavesTheKeeper(t *testing.T) {
 
 // Which root the first node's configuration names outlasts what else is recorded of it.
 func TestKeepRoot(t *testing.T) {
-	node, root := hullmark.NodeID{1}, hullmark.ClusterRoot{2}
+	node, root := hullmark.EKID{1}, hullmark.ClusterRoot{2}
 	f := newFile(t)
 	for _, change := range []func(c *Cluster){
 		func(c *Cluster) { c.SetRecord(node, joinservice.Record{Issued: 1}); c.KeepRoot(node, root) },
-		func(c *Cluster) { c.KeepRoot(hullmark.NodeID{9}, hullmark.ClusterRoot{9}) },
+		func(c *Cluster) { c.KeepRoot(hullmark.EKID{9}, hullmark.ClusterRoot{9}) },
 		func(c *Cluster) { c.SetRecord(node, joinservice.Record{Issued: 2}) },
 		func(c *Cluster) { c.KeepEpoch(node, DiskEpoch{Epoch: 3}) },
 	} {

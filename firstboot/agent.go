@@ -96,7 +96,7 @@ type Cluster interface {
 	// WaitReady returns when node is Ready in this boot, and reports what it waits for until then.
 	WaitReady(ctx context.Context, access run.Access, node string, report func(why error)) error
 	// DiskRecord reads what the cluster keeps of a machine's disk.
-	DiskRecord(ctx context.Context, access run.Access, node hullmark.NodeID) (run.DiskRecord, error)
+	DiskRecord(ctx context.Context, access run.Access, node hullmark.EKID) (run.DiskRecord, error)
 }
 
 // Agent takes one node to Ready. All fields are set by its maker.

@@ -95,7 +95,7 @@ func (s *stage) checkReady(t *testing.T) {
 	if intent, err := s.agent.intent(); err != nil || intent != statedisk.IntentDone || s.cluster.Intents[0] != statedisk.IntentStarted {
 		t.Errorf("intent = %q after %q, %v", intent, s.cluster.Intents, err)
 	}
-	if d := s.document(t); !d.Ready || d.Step != StepReady || d.Node == nil {
+	if d := s.document(t); !d.Ready || d.Step != StepReady || d.EKID == nil {
 		t.Errorf("status = %+v, want Ready", d)
 	}
 	if !s.machine.Has("start "+stateUnit) || !s.machine.Has("restart "+hostnameUnit) {
@@ -121,7 +121,7 @@ func checkServing(t *testing.T, client wire.NodeClient) {
 // A disk that holds a finished node starts what it holds; kubeadm does not run again.
 func TestComesBackAfterPowerOff(t *testing.T) {
 	s := newStage(t)
-	s.disk.Claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.NodeID{2}}
+	s.disk.Claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.EKID{2}}
 	s.disk.Opened = statedisk.Opened{EpochRead: 1, Joined: true}
 	s.keep(statedisk.IntentFile, statedisk.IntentDone)
 	if err := os.WriteFile(filepath.Join(s.agent.StateDir, "etc-kubernetes/admin.conf"), []byte("kubeconfig"), 0o600); err != nil {

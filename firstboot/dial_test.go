@@ -322,7 +322,7 @@ func TestRejoin(t *testing.T) {
 // comeBack gives the stage a disk that holds a node.
 func (s *stage) comeBack(t *testing.T, kubeconfig string) {
 	t.Helper()
-	s.disk.Claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.NodeID{2}}
+	s.disk.Claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.EKID{2}}
 	s.disk.Opened = statedisk.Opened{EpochRead: 5, Joined: true}
 	s.keep(statedisk.IntentFile, statedisk.IntentDone)
 	if err := os.WriteFile(filepath.Join(s.agent.StateDir, "etc-kubernetes", kubeconfig), []byte("kubeconfig"), 0o600); err != nil {

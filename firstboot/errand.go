@@ -52,13 +52,13 @@ func (p *proving) checkErrand() error {
 	}
 	p.errand = errand
 	node, kind := p.prover.Node(), p.kind
-	wrongNode := errand.Node != (hullmark.NodeID{}) && errand.Node != node
+	wrongNode := errand.EKID != (hullmark.EKID{}) && errand.EKID != node
 	if string(errand.Verb) == string(kind) && !wrongNode {
 		return nil
 	}
 	return &hullmark.Condition{
 		Code: "call-refused", Step: StepAttest, Title: "the operator's certificate was made for something else, or for another machine",
-		Expected: fmt.Sprintf("%s of %s", kind, node), Got: fmt.Sprintf("%s of %s", errand.Verb, errand.Node), Next: "use a hullmark of this image's release, and name the right machine (--ek)",
+		Expected: fmt.Sprintf("%s of %s", kind, node), Got: fmt.Sprintf("%s of %s", errand.Verb, errand.EKID), Next: "use a hullmark of this image's release, and name the right machine (--ek)",
 	}
 }
 

@@ -43,7 +43,7 @@ func TestOperatorsLeafIsForOneErrand(t *testing.T) {
 			t.Errorf("init by a leaf for %s: %v", held, last)
 		}
 	}
-	other := dial(t, as(channel.Errand{Verb: channel.VerbInit, Node: hullmark.NodeID{1}}))
+	other := dial(t, as(channel.Errand{Verb: channel.VerbInit, EKID: hullmark.EKID{1}}))
 	if err := other.call(); err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestOperatorsLeafIsForOneErrand(t *testing.T) {
 		t.Errorf("a leaf for another machine: %v", last)
 	}
 	own := s.node(t)
-	c := dial(t, as(channel.Errand{Verb: channel.VerbInit, Node: own}))
+	c := dial(t, as(channel.Errand{Verb: channel.VerbInit, EKID: own}))
 	c.ticket(c.admit(s))
 	c.receive()
 	c.proceed()
@@ -61,13 +61,13 @@ func TestOperatorsLeafIsForOneErrand(t *testing.T) {
 }
 
 // node is the stage's machine.
-func (s *stage) node(t *testing.T) hullmark.NodeID {
+func (s *stage) node(t *testing.T) hullmark.EKID {
 	t.Helper()
 	d := s.document(t)
-	if d.Node == nil {
+	if d.EKID == nil {
 		t.Fatal("the node does not know its TPM yet")
 	}
-	return *d.Node
+	return *d.EKID
 }
 
 // A policy on the node's disk, or among what it is brought, refuses leaves of an earlier time; the newest cluster file's are taken.

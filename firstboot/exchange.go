@@ -176,7 +176,7 @@ type ticketed struct {
 
 // admitted is what the stages from the ticket on know of it.
 type admitted struct {
-	node   hullmark.NodeID
+	node   hullmark.EKID
 	kind   hullmark.TicketKind
 	errand channel.Errand
 }

@@ -86,7 +86,7 @@ func (s *stage) keep(name, content string) {
 // open opens the disk as a ticket does.
 func (s *stage) open(t *testing.T) {
 	t.Helper()
-	g := hullmark.DiskGrant{Key: hullmark.NewSecret([]byte(ticketKey)), Generation: 1, UUID: hullmark.UUID{1}, Owner: hullmark.NodeID{2}, Epoch: hullmark.Epoch{Issued: 6}}
+	g := hullmark.DiskGrant{Key: hullmark.NewSecret([]byte(ticketKey)), Generation: 1, UUID: hullmark.UUID{1}, Owner: hullmark.EKID{2}, Epoch: hullmark.Epoch{Issued: 6}}
 	keys, err := deriveKeys(g, g.Owner)
 	if err != nil {
 		t.Fatal(err)
@@ -270,8 +270,8 @@ func (c call) begin(s *stage, hello []byte) (*verifier.Exchange, error) {
 	if err != nil {
 		return nil, err
 	}
-	node := hullmark.TPMNodeID(message.GetEkPublic())
-	return verifier.Begin(hello, key, []hullmark.ClusterRoot{s.agent.config.ClusterRoot}, verifier.Anchor{Node: &node})
+	node := hullmark.EKIDOf(message.GetEkPublic())
+	return verifier.Begin(hello, key, []hullmark.ClusterRoot{s.agent.config.ClusterRoot}, verifier.Anchor{EKID: &node})
 }
 
 const ticketKey = "thirty-two bytes of a disk's key"
@@ -292,7 +292,7 @@ func (c call) ticket(claims attest.Claims) {
 func ticketOf(kind hullmark.TicketKind, claims attest.Claims) *wire.FromVerifier {
 	return &wire.FromVerifier{Message: &wire.FromVerifier_Ticket{Ticket: wire.FromTicket(hullmark.Ticket{
 		Kind: kind, Disk: hullmark.DiskGrant{
-			Key: hullmark.NewSecret([]byte(ticketKey)), Generation: 1, UUID: claims.Disk.UUID, Owner: claims.Node, FormatAllowed: true,
+			Key: hullmark.NewSecret([]byte(ticketKey)), Generation: 1, UUID: claims.Disk.UUID, Owner: claims.EKID, FormatAllowed: true,
 			Epoch: hullmark.Epoch{Issued: 1, Unchecked: kind == hullmark.Recover},
 		},
 	})}}

@@ -55,14 +55,14 @@ type diskKeys struct {
 	manifest, epoch hullmark.Secret
 	disk            hullmark.UUID
 	generation      uint32
-	owner, node     hullmark.NodeID
+	owner, node     hullmark.EKID
 	controlPlane    bool
 	// last and next are the manifests that the disk may hold: the one that was written last, and the one that is being written.
 	last, next statedisk.MAC
 }
 
 // deriveKeys keeps of a ticket's key what is needed once the disk is open.
-func deriveKeys(g hullmark.DiskGrant, node hullmark.NodeID) (diskKeys, error) {
+func deriveKeys(g hullmark.DiskGrant, node hullmark.EKID) (diskKeys, error) {
 	k := diskKeys{disk: g.UUID, generation: g.Generation, owner: g.Owner, node: node}
 	var err error
 	if k.manifest, err = statedisk.ManifestKey(g.Key); err != nil {
@@ -295,7 +295,7 @@ func (k *kept) resume() error {
 	next := func(n int) (part []byte) { part, b = b[:n:n], b[n:]; return part }
 	k.keys.manifest, k.keys.epoch = hullmark.NewSecret(next(32)), hullmark.NewSecret(next(32))
 	k.keys.disk, k.keys.generation = hullmark.UUID(next(16)), binary.BigEndian.Uint32(next(4))
-	k.keys.owner, k.keys.node = hullmark.NodeID(next(32)), hullmark.NodeID(next(32))
+	k.keys.owner, k.keys.node = hullmark.EKID(next(32)), hullmark.EKID(next(32))
 	k.keys.controlPlane = next(1)[0] == 1
 	k.keys.last, k.keys.next = statedisk.MAC(next(32)), statedisk.MAC(next(32))
 	return nil

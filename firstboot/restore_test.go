@@ -142,7 +142,7 @@ func TestBackupThatCannotBeTaken(t *testing.T) {
 	begun := func(s *stage) error { s.keep(statedisk.IntentFile, statedisk.IntentStarted); return nil }
 	other := func(s *stage) error { s.keep(restoredFile, "another"); return nil }
 	joined := func(s *stage) error {
-		s.disk.Claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.NodeID{2}}
+		s.disk.Claim = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.EKID{2}}
 		s.disk.Opened = statedisk.Opened{EpochRead: 1, Joined: true}
 		return nil
 	}

@@ -29,8 +29,8 @@ type Document struct {
 	Step string `json:"step"`
 	// Doing says it for people.
 	Doing string `json:"doing,omitempty"`
-	// Node is the identity of the machine's TPM, once known.
-	Node *hullmark.NodeID `json:"node,omitempty"`
+	// EKID is the identity of the machine's TPM, once known.
+	EKID *hullmark.EKID `json:"node,omitempty"`
 	// Ready reports that the node serves its cluster.
 	Ready bool `json:"ready"`
 	// Condition is what stands in the way, if anything does; of a Ready node, what somebody has to look at. Of what caused
@@ -118,12 +118,12 @@ func (s *Status) Say(format string, args ...any) {
 }
 
 // Know records the node's identity.
-func (s *Status) Know(id hullmark.NodeID) { s.change(func(d *Document) { d.Node = &id }) }
+func (s *Status) Know(id hullmark.EKID) { s.change(func(d *Document) { d.EKID = &id }) }
 
 // Finish says that the node is Ready.
 func (s *Status) Finish() {
 	s.change(func(d *Document) {
-		*d = Document{Step: StepReady, Doing: "the node is Ready", Node: d.Node, Ready: true}
+		*d = Document{Step: StepReady, Doing: "the node is Ready", EKID: d.EKID, Ready: true}
 	})
 	s.sentinel(sentinelSuccess, "success\n")
 	fmt.Fprint(s.Console, "\nHULLMARK: the node is Ready\n")

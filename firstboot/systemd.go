@@ -162,6 +162,6 @@ func (Kubeadm) WaitReady(ctx context.Context, access run.Access, node string, re
 }
 
 // DiskRecord asks the API server.
-func (Kubeadm) DiskRecord(ctx context.Context, access run.Access, node hullmark.NodeID) (run.DiskRecord, error) {
+func (Kubeadm) DiskRecord(ctx context.Context, access run.Access, node hullmark.EKID) (run.DiskRecord, error) {
 	return run.ReadDiskRecord(ctx, access, node)
 }

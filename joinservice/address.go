@@ -76,7 +76,7 @@ func addressReserved(a netip.Addr, why string) *hullmark.Condition {
 const codeAddressTaken = "address-taken"
 
 // AddressTaken is the condition of an address that another machine holds.
-func AddressTaken(a netip.Addr, holder, node hullmark.NodeID) *hullmark.Condition {
+func AddressTaken(a netip.Addr, holder, node hullmark.EKID) *hullmark.Condition {
 	return &hullmark.Condition{
 		Code: codeAddressTaken, Step: "EPOCH", Title: "another machine holds the address " + a.String(), Expected: holder.String(), Got: node.String(), Retry: true,
 		Next: "give one of the two another address, or remove the other machine (hullmark node remove); a worker's claim yields by itself some minutes after its Node was Ready last",

@@ -15,7 +15,7 @@ import (
 )
 
 // neighbour is another machine of a site, and nine its address.
-var neighbour, nine = hullmark.NodeID{9}, netip.MustParseAddr("192.0.2.9")
+var neighbour, nine = hullmark.EKID{9}, netip.MustParseAddr("192.0.2.9")
 
 func addresses(texts ...string) []netip.Addr {
 	var all []netip.Addr
@@ -28,7 +28,7 @@ func addresses(texts ...string) []netip.Addr {
 // neighbour records one with the address nine.
 func (s *site) neighbour(t *testing.T, role hullmark.Role) {
 	t.Helper()
-	m := joinservice.Machine{Node: neighbour, Name: "neighbour", Role: role, State: joinservice.MachineReady, Addresses: []netip.Addr{nine}}
+	m := joinservice.Machine{EKID: neighbour, Name: "neighbour", Role: role, State: joinservice.MachineReady, Addresses: []netip.Addr{nine}}
 	if _, err := s.records.Store(t.Context(), m, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -293,17 +293,17 @@ func TestEndpointThatMoved(t *testing.T) {
 func TestAddressIsClaimedOnce(t *testing.T) {
 	s := newSite(t)
 	other, _, _ := s.replica(t)
-	for _, node := range []hullmark.NodeID{{1}, {2}} {
-		if _, err := s.records.Store(t.Context(), joinservice.Machine{Node: node, Name: "w", Role: hullmark.Worker}, ""); err != nil {
+	for _, node := range []hullmark.EKID{{1}, {2}} {
+		if _, err := s.records.Store(t.Context(), joinservice.Machine{EKID: node, Name: "w", Role: hullmark.Worker}, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 50 {
 		a := netip.AddrFrom4([4]byte{192, 0, 3, byte(i)})
 		var group sync.WaitGroup
-		won := make(chan hullmark.NodeID, 4)
+		won := make(chan hullmark.EKID, 4)
 		for _, service := range []*joinservice.Service{s.service, other} {
-			for _, node := range []hullmark.NodeID{{1}, {2}} {
+			for _, node := range []hullmark.EKID{{1}, {2}} {
 				group.Go(func() {
 					granted, _, err := service.ClaimAddresses(t.Context(), node, []netip.Addr{a})
 					if err == nil && len(granted) == 1 {
@@ -349,7 +349,7 @@ func TestClaimsAreInTheRecordFirst(t *testing.T) {
 // interrupted are records whose keeper is gone when a claim was made.
 type interrupted struct{ joinservice.Records }
 
-func (i interrupted) ClaimAddress(ctx context.Context, a netip.Addr, node hullmark.NodeID) error {
+func (i interrupted) ClaimAddress(ctx context.Context, a netip.Addr, node hullmark.EKID) error {
 	return errors.Join(i.Records.ClaimAddress(ctx, a, node), errors.New("interrupted"))
 }
 
@@ -369,14 +369,14 @@ func TestAdoptClaimsAddresses(t *testing.T) {
 	s := newSite(t)
 	s.neighbour(t, hullmark.ControlPlane)
 	first := joinservice.Machine{
-		Node: hullmark.NodeID{5}, Name: "cp-1", Role: hullmark.ControlPlane, State: joinservice.MachineJoining, Record: joinservice.Record{Disk: hullmark.UUID{5}, Committed: 1, Issued: 1},
+		EKID: hullmark.EKID{5}, Name: "cp-1", Role: hullmark.ControlPlane, State: joinservice.MachineJoining, Record: joinservice.Record{Disk: hullmark.UUID{5}, Committed: 1, Issued: 1},
 		Addresses: addresses("192.0.2.1", "10.244.0.1", "10.96.0.1", nine.String()),
 	}
 	for range 2 {
 		if err := s.service.Adopt(t.Context(), first); err != nil {
 			t.Fatal(err)
 		}
-		m, _, err := s.records.Load(t.Context(), first.Node)
+		m, _, err := s.records.Load(t.Context(), first.EKID)
 		if err != nil || !slices.Equal(m.Addresses, addresses("192.0.2.1")) || len(refusals(m)) != 1 || refusals(m)[nine.String()] != "address-taken" {
 			t.Errorf("the record has %v, refused %v, %v", m.Addresses, m.Refused, err)
 		}

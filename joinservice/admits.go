@@ -15,27 +15,27 @@ func (s *PolicyStore) Admits(m Machine) error {
 	member, ok := now.member(m)
 	switch {
 	case !ok:
-		return fmt.Errorf("policy version %d admits machine %s no more", now.policy.Version, m.Node)
+		return fmt.Errorf("policy version %d admits machine %s no more", now.policy.Version, m.EKID)
 	case member.Name != m.Name || member.Role != m.Role:
-		return fmt.Errorf("policy version %d: machine %s is %s %s by now, and was admitted as %s %s", now.policy.Version, m.Node, member.Role, member.Name, m.Role, m.Name)
+		return fmt.Errorf("policy version %d: machine %s is %s %s by now, and was admitted as %s %s", now.policy.Version, m.EKID, member.Role, member.Name, m.Role, m.Name)
 	}
 	return nil
 }
 
 // member returns the rule for the machine of a record: its own, or the one of a group that admits it.
 func (v *verified) member(m Machine) (measurements.Member, bool) {
-	if own, named := v.members[m.Node]; named {
+	if own, named := v.members[m.EKID]; named {
 		return own, true
 	}
 	ek, err := x509.ParseCertificate(m.EKCertificate)
 	if err != nil {
 		return measurements.Member{}, false // It has none, or none that can be read: no group admitted it.
 	}
-	group := groupOf(v.policy, v.groups, m.Node, ek)
+	group := groupOf(v.policy, v.groups, m.EKID, ek)
 	if group == nil {
 		return measurements.Member{}, false
 	}
-	return group.Member(m.Node), true
+	return group.Member(m.EKID), true
 }
 
 // vouched returns the certificate by which a group admitted the machine; nil if a rule of its own did.

@@ -17,7 +17,7 @@ func TestMemberIsAdmittedAsRecorded(t *testing.T) {
 		t.Fatalf("a member that joined: %v", err)
 	}
 	stranger := m
-	stranger.Node = hullmark.NodeID{9}
+	stranger.EKID = hullmark.EKID{9}
 	if err := s.policy.Admits(stranger); err == nil || !strings.Contains(err.Error(), "no more") {
 		t.Errorf("a stranger's record: %v", err)
 	}
@@ -27,15 +27,15 @@ func TestMemberIsAdmittedAsRecorded(t *testing.T) {
 	}{
 		"its rule is removed": {func(p *measurements.Policy) { p.Members = nil }, "no more"},
 		"another name": {func(p *measurements.Policy) {
-			p.Members = []measurements.Member{{EKID: m.Node, Role: hullmark.Worker, Name: "worker-2"}}
+			p.Members = []measurements.Member{{EKID: m.EKID, Role: hullmark.Worker, Name: "worker-2"}}
 		}, "worker-2 by now"},
 		"another role": {func(p *measurements.Policy) {
-			p.Members = []measurements.Member{{EKID: m.Node, Role: hullmark.ControlPlane, Name: m.Name}}
+			p.Members = []measurements.Member{{EKID: m.EKID, Role: hullmark.ControlPlane, Name: m.Name}}
 		}, "control-plane"},
 		"its name, of another machine": {func(p *measurements.Policy) {
-			p.Members = []measurements.Member{{EKID: hullmark.NodeID{9}, Role: hullmark.Worker, Name: m.Name}}
+			p.Members = []measurements.Member{{EKID: hullmark.EKID{9}, Role: hullmark.Worker, Name: m.Name}}
 		}, "no more"},
-		"as it was": {func(p *measurements.Policy) { p.Members = []measurements.Member{worker(m.Node)} }, ""},
+		"as it was": {func(p *measurements.Policy) { p.Members = []measurements.Member{worker(m.EKID)} }, ""},
 	} {
 		s.accept(t, c.change, "image")
 		if err := s.policy.Admits(m); c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
@@ -64,7 +64,7 @@ func TestGroupsMachineIsAdmittedAsRecorded(t *testing.T) {
 		legal  bool
 	}{
 		"no group":             {func(policy *measurements.Policy) { policy.Groups = nil }, false},
-		"barred":               {func(policy *measurements.Policy) { policy.Barred = []hullmark.NodeID{m.Node} }, false},
+		"barred":               {func(policy *measurements.Policy) { policy.Barred = []hullmark.EKID{m.EKID} }, false},
 		"another authority":    {groups(func(g *measurements.Group) { g.Authorities = newProvider(t, true).group("cloud").Authorities }), false},
 		"another subject":      {groups(func(g *measurements.Group) { g.Subject[0].Value = "their-project" }), false},
 		"a group of that name": {groups(func(g *measurements.Group) { g.Name = "other" }), false},
@@ -73,7 +73,7 @@ func TestGroupsMachineIsAdmittedAsRecorded(t *testing.T) {
 			g.Authorities = append(g.Authorities, newProvider(t, true).named(t, "newer").certificate.Raw)
 		}), true},
 		"a rule of the machine": {func(policy *measurements.Policy) {
-			policy.Groups, policy.Members = nil, []measurements.Member{{EKID: m.Node, Role: hullmark.Worker, Name: m.Name}}
+			policy.Groups, policy.Members = nil, []measurements.Member{{EKID: m.EKID, Role: hullmark.Worker, Name: m.Name}}
 		}, true},
 	} {
 		s.accept(t, groups(func(*measurements.Group) {}), "image") // as at first

@@ -14,13 +14,13 @@ import (
 // later one and stays. Its addresses are claimed as those of Opened are; reserved ones, such as those of the pod network's
 // interfaces, are left out.
 func (s *Service) Adopt(ctx context.Context, first Machine) error {
-	if err := s.Records.Claim(ctx, first.Name, first.Node); err != nil {
+	if err := s.Records.Claim(ctx, first.Name, first.EKID); err != nil {
 		return err
 	}
 	own := first.Addresses
 	first.Addresses = nil
 	var last stored
-	err := s.change(ctx, first.Node, &last, func(m *Machine, known bool) error {
+	err := s.change(ctx, first.EKID, &last, func(m *Machine, known bool) error {
 		switch {
 		case !known || m.Name == "":
 			*m = first
@@ -47,14 +47,14 @@ func (s *Service) adoptAddresses(ctx context.Context, last *stored, own []netip.
 	if err != nil || claims.noted(last.machine) {
 		return err
 	}
-	return s.change(ctx, last.machine.Node, last, func(m *Machine, _ bool) error {
+	return s.change(ctx, last.machine.EKID, last, func(m *Machine, _ bool) error {
 		claims.note(m)
 		return nil
 	})
 }
 
 // NoteRotation records of which rotation the keys are that a control plane holds; one without a record is left alone, and noted is false.
-func (s *Service) NoteRotation(ctx context.Context, node hullmark.NodeID, rotation uint64) (noted bool, err error) {
+func (s *Service) NoteRotation(ctx context.Context, node hullmark.EKID, rotation uint64) (noted bool, err error) {
 	err = s.change(ctx, node, &stored{}, func(m *Machine, known bool) error {
 		if !known || m.Name == "" {
 			return errNoRecord

@@ -43,7 +43,7 @@ type advance struct {
 	// ctx outlives the stream, as a release's does.
 	ctx   context.Context
 	claim *wire.EpochClaim
-	node  hullmark.NodeID
+	node  hullmark.EKID
 	disk  hullmark.UUID
 	// last is the record as this call stored it last.
 	last stored
@@ -57,7 +57,7 @@ func (s *Service) Epoch(stream wire.JoinService_EpochServer) error {
 	}
 	a := &advance{service: s, stream: stream, ctx: context.WithoutCancel(stream.Context())}
 	err := a.run()
-	if err != nil && s.Log != nil && a.node != (hullmark.NodeID{}) {
+	if err != nil && s.Log != nil && a.node != (hullmark.EKID{}) {
 		s.Log.Info("epoch", "node", a.node.String(), "error", err.Error())
 	}
 	return nil
@@ -109,7 +109,7 @@ func (a *advance) identify() error {
 	if err := a.verify(message.GetAsk()); err != nil {
 		return err
 	}
-	a.node, a.disk = hullmark.NodeID(a.claim.GetNode()), hullmark.UUID(a.claim.GetUuid())
+	a.node, a.disk = hullmark.EKID(a.claim.GetNode()), hullmark.UUID(a.claim.GetUuid())
 	return nil
 }
 
@@ -141,7 +141,7 @@ func (a *advance) verify(ask *wire.EpochAsk) error {
 // key derives the epoch key of the disk that the claim names.
 func (a *advance) key() (hullmark.Secret, error) {
 	authorizer := a.service.authorizer(a.service.Policy.inForce.Load())
-	disk, err := authorizer.Keys.DiskKey(a.claim.GetGeneration(), authorizer.Policy.First(authorizer.Root), hullmark.NodeID(a.claim.GetOwner()), hullmark.UUID(a.claim.GetUuid()))
+	disk, err := authorizer.Keys.DiskKey(a.claim.GetGeneration(), authorizer.Policy.First(authorizer.Root), hullmark.EKID(a.claim.GetOwner()), hullmark.UUID(a.claim.GetUuid()))
 	if err != nil {
 		var unreachable *hullmark.Condition
 		if errors.As(err, &unreachable) {
@@ -203,7 +203,7 @@ func (a *advance) admit(m *Machine, known bool) error {
 
 // isMember reports whether the policy in force admits the machine of the record, and its disk for it.
 func (a *advance) isMember(m *Machine) bool {
-	owner := hullmark.NodeID(a.claim.GetOwner())
+	owner := hullmark.EKID(a.claim.GetOwner())
 	handedOver := func() bool {
 		return slices.Contains(a.service.Policy.Policy().Rebinds, measurements.Rebind{Old: owner, New: a.node})
 	}

@@ -81,7 +81,7 @@ func TestEpochIsCutAnywhere(t *testing.T) {
 func TestEpochRefuses(t *testing.T) {
 	s := newSite(t)
 	s.join(t)
-	other := hullmark.NodeID{9}
+	other := hullmark.EKID{9}
 	for name, c := range map[string]struct {
 		prepare func(*joinservice.Machine)
 		call    func(*nodetest.EpochCall)
@@ -165,7 +165,7 @@ func TestEpochOfAGroupsMachine(t *testing.T) {
 		t.Errorf("a machine of the group: %+v", c)
 	}
 	s.later(t)
-	s.accept(t, func(policy *measurements.Policy) { policy.Barred = []hullmark.NodeID{s.node.ID} }, "image")
+	s.accept(t, func(policy *measurements.Policy) { policy.Barred = []hullmark.EKID{s.node.ID} }, "image")
 	if c := s.call(t, s.node.EpochCall()); c.Denied == nil {
 		t.Errorf("a barred machine: %+v", c)
 	}
@@ -175,7 +175,7 @@ func TestEpochOfAGroupsMachine(t *testing.T) {
 func TestEpochOfAReboundDisk(t *testing.T) {
 	s := newSite(t)
 	s.join(t)
-	former := hullmark.NodeID{9}
+	former := hullmark.EKID{9}
 	key, err := s.cluster.Keys.DiskKey(s.node.Ticket().Disk.Generation, s.cluster.ID(), former, s.node.Ticket().Disk.UUID)
 	if err != nil {
 		t.Fatal(err)

@@ -49,7 +49,7 @@ func (c addressClaims) noted(m Machine) bool {
 // holds by now, and why not others. A worker that names a new one has moved: what it does not name is free again. A control
 // plane keeps what it has, for its API server's and etcd's certificates name it. An error is of the records, or says that there
 // is none of the machine.
-func (s *Service) ClaimAddresses(ctx context.Context, node hullmark.NodeID, named []netip.Addr) (granted []netip.Addr, refused []Refusal, err error) {
+func (s *Service) ClaimAddresses(ctx context.Context, node hullmark.EKID, named []netip.Addr) (granted []netip.Addr, refused []Refusal, err error) {
 	var last stored
 	if last.machine, last.version, err = s.Records.Load(ctx, node); err != nil {
 		return nil, nil, err
@@ -74,7 +74,7 @@ func (s *Service) ClaimAddresses(ctx context.Context, node hullmark.NodeID, name
 // names each address before it is claimed, and until it is given up, so that whoever forgets the machine finds all its claims.
 // The caller stores what note says. An error is of the records.
 func (s *Service) claimAddresses(ctx context.Context, last *stored, named []netip.Addr, keep bool) (addressClaims, error) {
-	node := last.machine.Node
+	node := last.machine.EKID
 	claims := s.sort(last.machine, named, keep)
 	wanted := claims.granted
 	if fresh := without(wanted, last.machine.Addresses); len(fresh) > 0 {
@@ -115,7 +115,7 @@ func (s *Service) claimAddresses(ctx context.Context, last *stored, named []neti
 // what became of it.
 func (o *opened) claimAddresses(proceed *wire.Proceed) (err error) {
 	if o.last.version == "" {
-		if o.last.machine, o.last.version, err = o.service.Records.Load(o.ctx, o.claims.Node); err != nil {
+		if o.last.machine, o.last.version, err = o.service.Records.Load(o.ctx, o.claims.EKID); err != nil {
 			return err
 		}
 	}
@@ -175,7 +175,7 @@ func (s *Service) logRefused(m Machine, refused []Refusal) {
 		if !slices.ContainsFunc(m.Refused, func(known Refusal) bool {
 			return known.Address == r.Address && known.Condition.Code == r.Condition.Code
 		}) {
-			s.Log.Warn("address refused", "node", m.Node.String(), "name", m.Name, "error", r.Condition.Error())
+			s.Log.Warn("address refused", "node", m.EKID.String(), "name", m.Name, "error", r.Condition.Error())
 		}
 	}
 }
@@ -185,7 +185,7 @@ const lookup = 2 * time.Second
 
 // warnOfNames says that a machine's new address is what DNS has for the endpoint. That decides nothing: whoever answers for DNS
 // could then refuse any machine its address.
-func (s *Service) warnOfNames(ctx context.Context, node hullmark.NodeID, addresses []netip.Addr) {
+func (s *Service) warnOfNames(ctx context.Context, node hullmark.EKID, addresses []netip.Addr) {
 	host, _ := hullmark.EndpointHost(s.Settings.Under(s.Policy.Policy()).ControlPlaneEndpoint)
 	if _, err := netip.ParseAddr(host); err == nil || s.Lookup == nil || s.Log == nil {
 		return

@@ -18,8 +18,8 @@ import (
 
 // Term is one holding of a Lease: an earlier one of the same machine is another.
 type Term struct {
-	// Node is the machine that joins.
-	Node hullmark.NodeID
+	// EKID is the machine that joins.
+	EKID hullmark.EKID
 	// Number counts the terms.
 	Number int32
 }
@@ -30,7 +30,7 @@ type Term struct {
 type Lease interface {
 	// Acquire gives the place to a machine, which may hold it already; while another one
 	// does, the error is a *hullmark.Condition of code busy.
-	Acquire(ctx context.Context, node hullmark.NodeID) (Term, error)
+	Acquire(ctx context.Context, node hullmark.EKID) (Term, error)
 	// Renew keeps the place; ErrConflict says that the term is over.
 	Renew(ctx context.Context, t Term) error
 	// Release gives the place up at once; ErrConflict says that the term was over.
@@ -74,7 +74,7 @@ func (p *proved) takePlace(ctx context.Context) error {
 		return nil
 	}
 	lease := p.service.ControlPlanes.Lease
-	term, err := lease.Acquire(ctx, p.claims.Node)
+	term, err := lease.Acquire(ctx, p.claims.EKID)
 	if err != nil {
 		return err
 	}

@@ -325,12 +325,12 @@ func TestControlPlaneIsNotLetIn(t *testing.T) {
 		},
 		"another one joins": {
 			spoil: func(t *testing.T, s *site, _ *room) {
-				if _, err := s.records.Acquire(t.Context(), hullmark.NodeID{1}); err != nil {
+				if _, err := s.records.Acquire(t.Context(), hullmark.EKID{1}); err != nil {
 					t.Fatal(err)
 				}
 			},
 			mend: func(t *testing.T, s *site, _ *room) {
-				if err := s.records.Release(t.Context(), joinservice.Term{Node: hullmark.NodeID{1}, Number: 1}); err != nil {
+				if err := s.records.Release(t.Context(), joinservice.Term{EKID: hullmark.EKID{1}, Number: 1}); err != nil {
 					t.Fatal(err)
 				}
 			},

@@ -38,7 +38,7 @@ func (p *proved) record(condition *hullmark.Condition, overtaken func(*Machine) 
 	if condition.Root().Retry {
 		state = MachineWaiting
 	}
-	err := p.service.change(p.ctx, p.claims.Node, &p.last, func(m *Machine, known bool) error {
+	err := p.service.change(p.ctx, p.claims.EKID, &p.last, func(m *Machine, known bool) error {
 		// A machine of a group has no record before its first ticket: whoever can make machines there could fill the API with them.
 		if !known && group != nil || overtaken(m) || m.waitsFor(condition) {
 			return errUnchanged

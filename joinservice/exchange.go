@@ -79,8 +79,8 @@ func (x *exchange) run() (p *proved, err error) {
 	}
 	defer func() { p.leavePlace(err) }()
 	defer limit.Authenticated(x.ctx)()
-	mine := x.service.takeTurn(p.claims.Node)
-	defer x.service.endTurn(p.claims.Node, mine)
+	mine := x.service.takeTurn(p.claims.EKID)
+	defer x.service.endTurn(p.claims.EKID, mine)
 	x.conversation.over = mine.over
 	t, err := p.admit()
 	if err != nil {
@@ -159,17 +159,17 @@ func (p *proved) admit() (*ticketed, error) {
 // would be stored, nothing is.
 func (p *proved) recordTicket(ctx context.Context) error {
 	p.policy = p.service.Policy.inForce.Load()
-	return p.service.change(ctx, p.claims.Node, &p.last, func(m *Machine, known bool) (err error) {
+	return p.service.change(ctx, p.claims.EKID, &p.last, func(m *Machine, known bool) (err error) {
 		p.admission.Ticket.Disk.Key.Wipe() // of an attempt that lost its race
 		if p.admission, err = p.decide(*m, known); err != nil {
 			return err
 		}
 		if g := p.admission.Group; g != nil && !(known && m.Name == p.admission.Member.Name) { // else it was counted before its record was stored
-			if err := p.service.Records.Enrol(ctx, g.Name, p.claims.Node, g.Max); err != nil {
+			if err := p.service.Records.Enrol(ctx, g.Name, p.claims.EKID, g.Max); err != nil {
 				return err
 			}
 		}
-		if err := p.service.Records.Claim(ctx, p.admission.Member.Name, p.claims.Node); err != nil {
+		if err := p.service.Records.Claim(ctx, p.admission.Member.Name, p.claims.EKID); err != nil {
 			return err
 		}
 		if p.kind() == hullmark.Join && p.admission.Member.Role == hullmark.ControlPlane {
@@ -183,7 +183,7 @@ func (p *proved) recordTicket(ctx context.Context) error {
 		p.noted = m.Etcd
 		former := *m
 		*m = Machine{
-			Node: p.claims.Node, Name: p.admission.Member.Name, Role: p.admission.Member.Role,
+			EKID: p.claims.EKID, Name: p.admission.Member.Name, Role: p.admission.Member.Role,
 			Platform: p.claims.Platform, Document: p.admission.Verdict.Document, Root: NamedRoot(p.policy.policy, p.claims),
 			Record: p.admission.Record, Etcd: m.Etcd, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,
 			EKCertificate: p.vouched(), CertificateEnds: m.CertificateEnds,
@@ -231,7 +231,7 @@ func (p *proved) decide(m Machine, known bool) (Admission, error) {
 	}
 	if known && p.kind() == hullmark.Join && m.Role == hullmark.Worker && member.Role == hullmark.ControlPlane && m.Name == member.Name && time.Now().Before(m.CertificateEnds) {
 		admission.Ticket.Disk.Key.Wipe()
-		return Admission{}, NameRests(m.Name, m.Node, m.CertificateEnds) // A control plane is recognised by its name.
+		return Admission{}, NameRests(m.Name, m.EKID, m.CertificateEnds) // A control plane is recognised by its name.
 	}
 	if known && p.kind() == hullmark.Rejoin && (m.Name != member.Name || m.Role != member.Role) {
 		admission.Ticket.Disk.Key.Wipe()
@@ -291,7 +291,7 @@ func (o *opened) commit() (proceed *wire.Proceed, err error) {
 // confirm records what the node confirmed, and the public half of the token that it is about to be given.
 func (o *opened) confirm(token string) error {
 	issued := o.admission.Record.Issued
-	err := o.service.change(o.ctx, o.claims.Node, &o.last, func(m *Machine, _ bool) error {
+	err := o.service.change(o.ctx, o.claims.EKID, &o.last, func(m *Machine, _ bool) error {
 		record, err := m.Record.Commit(o.claims.Disk.UUID, issued)
 		if err != nil || m.Record.Committed > issued {
 			return o.stale(m.Record)
@@ -391,7 +391,7 @@ func (t *ticketed) note(edit func(*Machine)) (superseded bool) {
 	if t.unchecked() {
 		return false // There is no ticket of it in the record.
 	}
-	err := t.service.change(t.ctx, t.claims.Node, &t.last, func(m *Machine, _ bool) error {
+	err := t.service.change(t.ctx, t.claims.EKID, &t.last, func(m *Machine, _ bool) error {
 		if t.overtaken(m) {
 			return errSuperseded
 		}
@@ -423,7 +423,7 @@ func (t *ticketed) revoke(ctx context.Context, token string) (left string) {
 
 func (p *proved) warn(what string, err error) {
 	if err != nil && p.service.Log != nil {
-		p.service.Log.Warn(what, "node", p.claims.Node.String(), "error", err.Error())
+		p.service.Log.Warn(what, "node", p.claims.EKID.String(), "error", err.Error())
 	}
 }
 
@@ -433,7 +433,7 @@ func (s *Service) log(p *proved, outcome string, err error) {
 	if s.Log == nil {
 		return
 	}
-	if p == nil || p.claims.Node == (hullmark.NodeID{}) {
+	if p == nil || p.claims.EKID == (hullmark.EKID{}) {
 		now := time.Now().Unix()
 		if s.refusalLogged.Swap(now) != now {
 			s.Log.Info("refused", "outcome", outcome, "error", fmt.Sprint(err))
@@ -441,7 +441,7 @@ func (s *Service) log(p *proved, outcome string, err error) {
 		return
 	}
 	attributes := []any{
-		"node", p.claims.Node.String(), "name", p.admission.Member.Name, "kind", string(p.kind()), "unchecked", p.unchecked(), "outcome", outcome,
+		"node", p.claims.EKID.String(), "name", p.admission.Member.Name, "kind", string(p.kind()), "unchecked", p.unchecked(), "outcome", outcome,
 	}
 	if err != nil {
 		attributes = append(attributes, slog.String("error", err.Error()))

@@ -5,8 +5,8 @@ import "github.com/hullmark/hullmark"
 // FirstRecord is the record of a cluster's first node while no API server can keep it (docs/protocol.md, Epoch): the operator's
 // cluster file has it, and the node's own service takes it over.
 type FirstRecord struct {
-	// Node is the machine that the operator named.
-	Node hullmark.NodeID `json:"node"`
+	// EKID is the machine that the operator named.
+	EKID hullmark.EKID `json:"node"`
 	// Disk is the state disk that the machine showed last.
 	Disk hullmark.UUID `json:"disk"`
 	// Committed and Issued bound the disk's counter.

@@ -88,7 +88,7 @@ func checkAuthority(authority *x509.Certificate) error {
 }
 
 // groupOf returns the one group that admits a machine which has no rule of its own, or nil.
-func groupOf(policy measurements.Policy, groups []group, node hullmark.NodeID, ek *x509.Certificate) *measurements.Group {
+func groupOf(policy measurements.Policy, groups []group, node hullmark.EKID, ek *x509.Certificate) *measurements.Group {
 	if ek == nil || policy.Bars(node) {
 		return nil
 	}

@@ -159,7 +159,7 @@ func TestGroupRefusesOthers(t *testing.T) {
 		t.Errorf("a machine that was refused has a record: %+v", m)
 	}
 	s.node.EditHello = p.vouch(t, mine)
-	s.accept(t, func(policy *measurements.Policy) { policy.Barred = []hullmark.NodeID{s.node.ID} }, "image")
+	s.accept(t, func(policy *measurements.Policy) { policy.Barred = []hullmark.EKID{s.node.ID} }, "image")
 	s.refused(t, "not-a-member", s.node.ID.String())
 	s.accept(t, func(policy *measurements.Policy) { policy.Members = []measurements.Member{worker(s.node.ID)} }, "image")
 	if m := s.join(t); m.Name != "worker-1" {
@@ -264,7 +264,7 @@ type enrolments struct {
 	asked int
 }
 
-func (e *enrolments) Enrol(ctx context.Context, group string, node hullmark.NodeID, most int) error {
+func (e *enrolments) Enrol(ctx context.Context, group string, node hullmark.EKID, most int) error {
 	e.asked++
 	return e.Records.Enrol(ctx, group, node, most)
 }
@@ -275,7 +275,7 @@ func TestGroupCountsAMachineOnce(t *testing.T) {
 	e := &enrolments{Records: s.records}
 	s.service.Records = e
 	s.node.EditHello = p.vouch(t, mine)
-	if _, err := s.records.Store(t.Context(), joinservice.Machine{Node: s.node.ID, Name: "worker-1", Role: hullmark.Worker}, ""); err != nil {
+	if _, err := s.records.Store(t.Context(), joinservice.Machine{EKID: s.node.ID, Name: "worker-1", Role: hullmark.Worker}, ""); err != nil {
 		t.Fatal(err)
 	}
 	s.join(t)

@@ -41,7 +41,7 @@ type Keeper interface {
 	Current() uint32
 	// DiskKey derives the key of one node's one disk; first is the cluster's first root. A generation that the keeper lacks is
 	// an error without a condition.
-	DiskKey(generation uint32, first hullmark.ClusterRoot, owner hullmark.NodeID, disk hullmark.UUID) (hullmark.Secret, error)
+	DiskKey(generation uint32, first hullmark.ClusterRoot, owner hullmark.EKID, disk hullmark.UUID) (hullmark.Secret, error)
 }
 
 // Admission is what an admitted machine gets, and what has to be recorded of it.
@@ -88,7 +88,7 @@ func (d *Authorizer) identify(claims attest.Claims) (Admission, error) {
 	if !ok {
 		return Admission{}, &hullmark.Condition{
 			Code: "not-a-member", Step: "ATTEST", Title: "no membership rule admits this machine",
-			Got: claims.Node.String(), Next: "add a rule for its identity to the policy",
+			Got: claims.EKID.String(), Next: "add a rule for its identity to the policy",
 		}
 	}
 	verdict := d.Judge(claims.Registers)
@@ -103,13 +103,13 @@ func (d *Authorizer) identify(claims attest.Claims) (Admission, error) {
 
 // member returns the rule for a machine, and the group that it is of if it has none of its own.
 func (d *Authorizer) member(claims attest.Claims) (_ measurements.Member, group *measurements.Group, ok bool) {
-	if own, named := d.Policy.Member(claims.Node); named {
+	if own, named := d.Policy.Member(claims.EKID); named {
 		return own, nil, true
 	}
-	if group = groupOf(d.Policy, d.groups, claims.Node, claims.EKCertificate); group == nil {
+	if group = groupOf(d.Policy, d.groups, claims.EKID, claims.EKCertificate); group == nil {
 		return measurements.Member{}, nil, false
 	}
-	return group.Member(claims.Node), group, true
+	return group.Member(claims.EKID), group, true
 }
 
 // Judge compares registers with the documents that the policy accepts.
@@ -131,15 +131,15 @@ func Values(registers attest.Registers) pcrs.Values {
 
 // checkOwner refuses a disk that was formatted for another machine, unless a signed rebind hands it over.
 func (d *Authorizer) checkOwner(claims attest.Claims) error {
-	if claims.Disk.State != hullmark.DiskReady || claims.Disk.Owner == claims.Node {
+	if claims.Disk.State != hullmark.DiskReady || claims.Disk.Owner == claims.EKID {
 		return nil
 	}
-	if slices.Contains(d.Policy.Rebinds, measurements.Rebind{Old: claims.Disk.Owner, New: claims.Node}) {
+	if slices.Contains(d.Policy.Rebinds, measurements.Rebind{Old: claims.Disk.Owner, New: claims.EKID}) {
 		return nil
 	}
 	return &hullmark.Condition{
 		Code: "disk-owner", Step: "ATTEST", Title: "the state disk was formatted for another machine",
-		Expected: claims.Node.String(), Got: claims.Disk.Owner.String(),
+		Expected: claims.EKID.String(), Got: claims.Disk.Owner.String(),
 		Next: "attach the machine's own disk, or sign a rebind of this one",
 	}
 }
@@ -155,7 +155,7 @@ func (d *Authorizer) override(claims attest.Claims, record *Record) *Record {
 		used = record.Serial
 	}
 	for _, o := range slices.Backward(d.Policy.Overrides) { // their serials ascend
-		if o.Serial > used && o.EKID == claims.Node && o.UUID == claims.Disk.UUID {
+		if o.Serial > used && o.EKID == claims.EKID && o.UUID == claims.Disk.UUID {
 			return &Record{Disk: o.UUID, Committed: o.Epoch, Issued: o.Epoch, Serial: o.Serial}
 		}
 	}
@@ -167,7 +167,7 @@ func (d *Authorizer) override(claims attest.Claims, record *Record) *Record {
 func (d *Authorizer) waive(claims attest.Claims, record *Record) Waiver {
 	waiver := d.Waiver
 	if record != nil && record.Disk != claims.Disk.UUID &&
-		slices.Contains(d.Policy.Resets, measurements.Reset{EKID: claims.Node, OldUUID: record.Disk}) {
+		slices.Contains(d.Policy.Resets, measurements.Reset{EKID: claims.EKID, OldUUID: record.Disk}) {
 		waiver.NewDisk = true
 	}
 	return waiver
@@ -179,7 +179,7 @@ const codeGeneration = "generation-missing"
 // grant derives the disk's key: of the generation and owner that a ready disk
 // was made for, and of the highest generation and this machine for a new one.
 func (d *Authorizer) grant(claims attest.Claims, record Record, formatAllowed bool) (hullmark.DiskGrant, error) {
-	generation, owner := d.Keys.Current(), claims.Node
+	generation, owner := d.Keys.Current(), claims.EKID
 	if claims.Disk.State == hullmark.DiskReady {
 		generation, owner = claims.Disk.Generation, claims.Disk.Owner
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	machine = hullmark.NodeID{1}
+	machine = hullmark.EKID{1}
 	disk    = hullmark.UUID{2}
 	root    = hullmark.ClusterRoot{3}
 )
@@ -45,7 +45,7 @@ func member(name string) measurements.Member {
 // claims are those of a machine that booted what the document of image says.
 func claims(t *testing.T, image string, d hullmark.DiskClaim) attest.Claims {
 	t.Helper()
-	c := attest.Claims{Node: machine, Disk: d}
+	c := attest.Claims{EKID: machine, Disk: d}
 	for register, value := range nodetest.Document(t, image).Values(pcrs.SHA256) {
 		copy(c.Registers[register][:], value)
 	}
@@ -80,10 +80,10 @@ func TestAdmit(t *testing.T) {
 func TestAdmitRefuses(t *testing.T) {
 	record := &joinservice.Record{Disk: disk, Committed: 1, Issued: 1}
 	foreign, unknownGeneration := ready(), ready()
-	foreign.Owner = hullmark.NodeID{9}
+	foreign.Owner = hullmark.EKID{9}
 	unknownGeneration.Generation = 9
 	stranger := claims(t, "image", blank())
-	stranger.Node = hullmark.NodeID{9}
+	stranger.EKID = hullmark.EKID{9}
 	for name, c := range map[string]struct {
 		claims attest.Claims
 		record *joinservice.Record
@@ -91,7 +91,7 @@ func TestAdmitRefuses(t *testing.T) {
 	}{
 		"a stranger":               {stranger, nil, "not-a-member"},
 		"another image":            {claims(t, "other", blank()), nil, joinservice.CodeMismatch},
-		"no registers":             {attest.Claims{Node: machine, Disk: blank()}, nil, joinservice.CodeMismatch},
+		"no registers":             {attest.Claims{EKID: machine, Disk: blank()}, nil, joinservice.CodeMismatch},
 		"another machine's disk":   {claims(t, "image", foreign), record, "disk-owner"},
 		"an unknown generation":    {claims(t, "image", unknownGeneration), record, "generation-missing"},
 		"a disk without a record":  {claims(t, "image", ready()), nil, "record-missing"},
@@ -113,7 +113,7 @@ func TestAdmitRefuses(t *testing.T) {
 
 func TestRebindOpensTheOldDisk(t *testing.T) {
 	authorizer := newAuthorizer(t)
-	old := hullmark.NodeID{9}
+	old := hullmark.EKID{9}
 	authorizer.Policy.Rebinds = []measurements.Rebind{{Old: old, New: machine}}
 	claim := ready()
 	claim.Owner = old
@@ -275,9 +275,9 @@ func TestRecover(t *testing.T) {
 
 func TestRecoverRefuses(t *testing.T) {
 	foreign := ready()
-	foreign.Owner = hullmark.NodeID{9}
+	foreign.Owner = hullmark.EKID{9}
 	stranger := claims(t, "image", ready())
-	stranger.Node = hullmark.NodeID{9}
+	stranger.EKID = hullmark.EKID{9}
 	for name, c := range map[string]struct {
 		claims attest.Claims
 		role   hullmark.Role

@@ -15,8 +15,8 @@ import (
 // Machine is what a cluster keeps of one machine: who it is, how recent its
 // disk must be, and how far it has come. It holds no secret.
 type Machine struct {
-	// Node is the machine's identity, and the record's key.
-	Node hullmark.NodeID `json:"node"`
+	// EKID is the machine's identity, and the record's key.
+	EKID hullmark.EKID `json:"node"`
 	// Name is its name in Kubernetes, from the membership rule that admitted it last.
 	Name string `json:"name"`
 	// Role is the role that the rule gave.
@@ -100,20 +100,20 @@ var ErrConflict = errors.New("the record was changed by somebody else")
 type Records interface {
 	// Load returns a machine's record; one that has none is returned with its
 	// identity alone and the zero Version.
-	Load(ctx context.Context, node hullmark.NodeID) (Machine, Version, error)
+	Load(ctx context.Context, node hullmark.EKID) (Machine, Version, error)
 	// Store replaces the record whose version is given and returns the new one's, or ErrConflict.
 	Store(ctx context.Context, m Machine, v Version) (Version, error)
 	// Claim binds a node's name to one machine, for good; a name that another
 	// machine holds is what NameTaken returns.
-	Claim(ctx context.Context, name string, node hullmark.NodeID) error
+	Claim(ctx context.Context, name string, node hullmark.EKID) error
 	// ClaimAddress binds an address, in its canonical form, to one machine, which may hold it already. One that another machine
 	// holds is what AddressTaken returns, unless ClaimYields says that it is the new machine's; "long" is some minutes.
-	ClaimAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error
+	ClaimAddress(ctx context.Context, address netip.Addr, node hullmark.EKID) error
 	// ReleaseAddress gives a machine's claim up; an address that it does not hold is no error.
-	ReleaseAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error
+	ReleaseAddress(ctx context.Context, address netip.Addr, node hullmark.EKID) error
 	// Enrol counts a machine to a group, for good; it changes nothing for one that is counted already. A group that has
 	// as many machines as it may is what GroupFull returns.
-	Enrol(ctx context.Context, group string, node hullmark.NodeID, most int) error
+	Enrol(ctx context.Context, group string, node hullmark.EKID, most int) error
 }
 
 // GroupFull is the condition of a group that has as many machines as it may.
@@ -125,7 +125,7 @@ func GroupFull(group string, most int) *hullmark.Condition {
 }
 
 // NameTaken is the condition of a name that another machine holds.
-func NameTaken(name string, holder, node hullmark.NodeID) *hullmark.Condition {
+func NameTaken(name string, holder, node hullmark.EKID) *hullmark.Condition {
 	return &hullmark.Condition{
 		Code: "name-taken", Step: "ATTEST", Title: "another machine holds the name " + name, Expected: holder.String(), Got: node.String(),
 		Next: "remove the other machine (hullmark node remove " + name + "), or give this one another name in the policy",
@@ -137,7 +137,7 @@ const CodeNameRests = "name-rests"
 
 // NameRests is that condition: nobody gets the name before then, its former holder included, since a certificate says which
 // name its bearer has, and not which machine it is, nor which of its lives. holder is whose certificates they are.
-func NameRests(name string, holder hullmark.NodeID, until time.Time) *hullmark.Condition {
+func NameRests(name string, holder hullmark.EKID, until time.Time) *hullmark.Condition {
 	return &hullmark.Condition{
 		Code: CodeNameRests, Step: "ATTEST", Title: "the name " + name + " was a removed machine's, whose certificates may be in other hands", Retry: true,
 		Expected: "after " + until.UTC().Format(time.RFC3339), Got: "certificates of machine " + holder.String(),

@@ -30,7 +30,7 @@ func (o *opened) addMaterial(proceed *wire.Proceed) (err error) {
 	} else if err := o.service.RemoveNode(o.ctx, member.Name); err != nil {
 		return err
 	}
-	token, err := o.service.Tokens.Issue(o.ctx, Machine{Node: o.claims.Node, Name: member.Name, Role: member.Role}, o.confirm)
+	token, err := o.service.Tokens.Issue(o.ctx, Machine{EKID: o.claims.EKID, Name: member.Name, Role: member.Role}, o.confirm)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (o *opened) lacksCertificate() bool {
 // is recorded with the token.
 func (o *opened) addBootstrap(proceed *wire.Proceed) error {
 	member := o.admission.Member
-	token, err := o.service.Tokens.Issue(o.ctx, Machine{Node: o.claims.Node, Name: member.Name, Role: member.Role}, o.confirm)
+	token, err := o.service.Tokens.Issue(o.ctx, Machine{EKID: o.claims.EKID, Name: member.Name, Role: member.Role}, o.confirm)
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func (s *Service) authorizer(p *verified) *Authorizer {
 }
 
 // isMember reports whether the policy admits a machine.
-func (e *verified) isMember(node hullmark.NodeID, ek *x509.Certificate) bool {
+func (e *verified) isMember(node hullmark.EKID, ek *x509.Certificate) bool {
 	if _, named := e.members[node]; named {
 		return true
 	}

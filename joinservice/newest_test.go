@@ -45,7 +45,7 @@ type storing struct {
 	before func()
 }
 
-func (s storing) Claim(ctx context.Context, name string, node hullmark.NodeID) error {
+func (s storing) Claim(ctx context.Context, name string, node hullmark.EKID) error {
 	s.before()
 	return s.Records.Claim(ctx, name, node)
 }

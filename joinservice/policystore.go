@@ -49,7 +49,7 @@ type verified struct {
 	signed     SignedPolicy
 	documents  []measurements.Document
 	references measurements.References
-	members    map[hullmark.NodeID]measurements.Member
+	members    map[hullmark.EKID]measurements.Member
 	groups     []group
 	// handOvers lead to the store's root, and roots are those that nodes' configurations may name: that root first.
 	handOvers [][]byte
@@ -115,7 +115,7 @@ func (s *PolicyStore) verify(signed SignedPolicy) (*verified, error) {
 		return nil, err
 	}
 	e := &verified{
-		policy: policy, encoded: encoded, handOvers: handOvers, roots: roots, members: make(map[hullmark.NodeID]measurements.Member, len(policy.Members)),
+		policy: policy, encoded: encoded, handOvers: handOvers, roots: roots, members: make(map[hullmark.EKID]measurements.Member, len(policy.Members)),
 		signed: SignedPolicy{Envelope: signed.Envelope, Documents: map[measurements.DocumentID][]byte{}},
 	}
 	if err := e.take(signed.Documents); err != nil {

@@ -195,7 +195,7 @@ func TestPolicyStoreConcurrently(t *testing.T) {
 		// Version n has n members: a reader never sees a mixture.
 		var members []measurements.Member
 		for i := range n {
-			members = append(members, measurements.Member{EKID: hullmark.NodeID{byte(i + 1)}, Role: hullmark.Worker, Name: "worker-" + string(rune('a'+i))})
+			members = append(members, measurements.Member{EKID: hullmark.EKID{byte(i + 1)}, Role: hullmark.Worker, Name: "worker-" + string(rune('a'+i))})
 		}
 		offer := signed(t, c, version(n, members...), "image")
 		group.Go(func() { _, _ = store.Offer(offer) }) // lower ones that come late are refused

@@ -51,7 +51,7 @@ func (m Machine) Unfinished() bool {
 // Reconcile records that a machine's node became Ready although its exchange was not heard to the end, and ends its token. A
 // machine that was given a later ticket since it was read, or whose exchange is under way here, is left alone.
 func (s *Service) Reconcile(ctx context.Context, seen Machine) error {
-	if s.Attends(seen.Node) {
+	if s.Attends(seen.EKID) {
 		return nil
 	}
 	if seen.Token != "" {
@@ -59,7 +59,7 @@ func (s *Service) Reconcile(ctx context.Context, seen Machine) error {
 			return err
 		}
 	}
-	err := s.change(ctx, seen.Node, &stored{}, func(m *Machine, _ bool) error {
+	err := s.change(ctx, seen.EKID, &stored{}, func(m *Machine, _ bool) error {
 		if m.Token != seen.Token || m.Record.Issued != seen.Record.Issued {
 			return errSuperseded
 		}

@@ -97,7 +97,7 @@ func TestReconcileEndsTheTokenOfAnUnheardNode(t *testing.T) {
 func TestAdoptTakesTheRoot(t *testing.T) {
 	s := newSite(t)
 	earlier, later := hullmark.ClusterRoot{1}, hullmark.ClusterRoot{2}
-	first := joinservice.Machine{Node: s.node.ID, Name: "worker-1", Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 3, Issued: 3}, Root: earlier}
+	first := joinservice.Machine{EKID: s.node.ID, Name: "worker-1", Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 3, Issued: 3}, Root: earlier}
 	for _, step := range []struct {
 		committed uint64
 		root      hullmark.ClusterRoot
@@ -119,7 +119,7 @@ func TestNoteRotation(t *testing.T) {
 	if noted, err := s.service.NoteRotation(t.Context(), s.node.ID, 3); err != nil || noted {
 		t.Errorf("without a record: %t, %v", noted, err)
 	}
-	first := joinservice.Machine{Node: s.node.ID, Name: "worker-1", Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 3, Issued: 3}}
+	first := joinservice.Machine{EKID: s.node.ID, Name: "worker-1", Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 3, Issued: 3}}
 	if err := s.service.Adopt(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}

@@ -145,10 +145,10 @@ func TestServiceRefusesMembers(t *testing.T) {
 		},
 		{
 			"another machine's disk",
-			func(*testing.T) { s.node.Disk.Owner = hullmark.NodeID{1} },
+			func(*testing.T) { s.node.Disk.Owner = hullmark.EKID{1} },
 			func(*testing.T) { s.node.Disk = own },
 			"disk-owner",
-			[]string{"the state disk was formatted for another machine", s.node.ID.String(), hullmark.NodeID{1}.String()},
+			[]string{"the state disk was formatted for another machine", s.node.ID.String(), hullmark.EKID{1}.String()},
 		},
 		{
 			"another machine's disk as its own",
@@ -238,10 +238,10 @@ func TestServiceRefusesWhatTheHostAdds(t *testing.T) {
 
 func TestNameOfAnotherMachine(t *testing.T) {
 	s := newSite(t)
-	if err := s.records.Claim(t.Context(), "worker-1", hullmark.NodeID{1}); err != nil {
+	if err := s.records.Claim(t.Context(), "worker-1", hullmark.EKID{1}); err != nil {
 		t.Fatal(err)
 	}
-	s.denied(t, "name-taken", false, "another machine holds the name worker-1", hullmark.NodeID{1}.String(), s.node.ID.String())
+	s.denied(t, "name-taken", false, "another machine holds the name worker-1", hullmark.EKID{1}.String(), s.node.ID.String())
 	if m := s.machine(t); m.Condition == nil || *m.Condition != *s.node.Denied() {
 		t.Errorf("the refusal was recorded as %+v", m)
 	}
@@ -263,7 +263,7 @@ func TestSecondTicketAfterTheFuse(t *testing.T) {
 		t.Errorf("the record is %+v", s.machine(t).Record)
 	}
 	s.node.Reboot(t, "image")
-	if m := s.join(t); m.Node != s.node.ID || m.Record.Committed != 2 {
+	if m := s.join(t); m.EKID != s.node.ID || m.Record.Committed != 2 {
 		t.Errorf("after the reset it is %+v", m)
 	}
 }

@@ -76,7 +76,7 @@ type Service struct {
 
 	mutex sync.Mutex // guards turns and leftOver
 	// turns holds how to end the exchange of each machine that has one.
-	turns map[hullmark.NodeID]*turn
+	turns map[hullmark.EKID]*turn
 	// leftOver are the public halves of tokens whose revocation failed, and since when.
 	leftOver map[string]time.Time
 }
@@ -163,21 +163,21 @@ type turn struct {
 
 // takeTurn ends the machine's older exchange here, if there is one: a node that
 // was reset dials again long before its old stream is known to be dead.
-func (s *Service) takeTurn(node hullmark.NodeID) *turn {
+func (s *Service) takeTurn(node hullmark.EKID) *turn {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if older := s.turns[node]; older != nil {
 		close(older.over)
 	}
 	if s.turns == nil {
-		s.turns = map[hullmark.NodeID]*turn{}
+		s.turns = map[hullmark.EKID]*turn{}
 	}
 	mine := &turn{over: make(chan struct{})}
 	s.turns[node] = mine
 	return mine
 }
 
-func (s *Service) endTurn(node hullmark.NodeID, mine *turn) {
+func (s *Service) endTurn(node hullmark.EKID, mine *turn) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if s.turns[node] == mine {
@@ -186,7 +186,7 @@ func (s *Service) endTurn(node hullmark.NodeID, mine *turn) {
 }
 
 // Attends reports whether a machine's exchange is under way here.
-func (s *Service) Attends(node hullmark.NodeID) bool {
+func (s *Service) Attends(node hullmark.EKID) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return s.turns[node] != nil
@@ -207,7 +207,7 @@ type stored struct {
 // change edits a machine's record by compare-and-swap; whoever loses a race
 // reads again and decides anew. edit may be called several times. It begins with last, which
 // spares the reading where nobody else changed the record, and leaves there what it stored.
-func (s *Service) change(ctx context.Context, node hullmark.NodeID, last *stored, edit func(m *Machine, known bool) error) error {
+func (s *Service) change(ctx context.Context, node hullmark.EKID, last *stored, edit func(m *Machine, known bool) error) error {
 	for range attempts {
 		m, version := last.machine, last.version
 		if version == "" {

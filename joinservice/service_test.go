@@ -29,7 +29,7 @@ func TestWorkerJoinsAndComesBack(t *testing.T) {
 	s := newSite(t)
 	m := s.join(t)
 	want := joinservice.Machine{
-		Node: s.node.ID, Name: "worker-1", Role: hullmark.Worker, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, Document: s.policy.Policy().Documents[0].Document,
+		EKID: s.node.ID, Name: "worker-1", Role: hullmark.Worker, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, Document: s.policy.Policy().Documents[0].Document,
 		Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 1, Issued: 1}, State: joinservice.MachineReady,
 	}
 	if m.Addresses[0] != netip.MustParseAddr("192.0.2.7") || m.Seen.IsZero() {
@@ -63,7 +63,7 @@ func TestWorkerJoinsAndComesBack(t *testing.T) {
 
 func equalMachines(a, b joinservice.Machine) bool {
 	a.Addresses, b.Addresses = nil, nil
-	return a.Node == b.Node && a.Name == b.Name && a.Role == b.Role && a.Platform == b.Platform && a.Document == b.Document && a.Record == b.Record &&
+	return a.EKID == b.EKID && a.Name == b.Name && a.Role == b.Role && a.Platform == b.Platform && a.Document == b.Document && a.Record == b.Record &&
 		a.Token == b.Token && a.State == b.State && a.Phase == b.Phase && a.Condition == b.Condition
 }
 
@@ -157,7 +157,7 @@ func TestRecordsDownAndUp(t *testing.T) {
 // failingKeeper is an external keeper that does not answer.
 type failingKeeper struct{ keys.Keyset }
 
-func (failingKeeper) DiskKey(uint32, hullmark.ClusterRoot, hullmark.NodeID, hullmark.UUID) (hullmark.Secret, error) {
+func (failingKeeper) DiskKey(uint32, hullmark.ClusterRoot, hullmark.EKID, hullmark.UUID) (hullmark.Secret, error) {
 	return hullmark.Secret{}, &hullmark.Condition{Code: keys.CodeUnreachable, Title: "the key keeper does not answer", Next: "wait", Retry: true}
 }
 
@@ -497,7 +497,7 @@ func TestSignedOverrideIsUsedOnce(t *testing.T) {
 	authorizer := newAuthorizer(t)
 	authorizer.Policy.Overrides = []measurements.Override{
 		{Serial: 1, EKID: machine, UUID: disk, Epoch: 2},
-		{Serial: 2, EKID: hullmark.NodeID{9}, UUID: disk, Epoch: 9},
+		{Serial: 2, EKID: hullmark.EKID{9}, UUID: disk, Epoch: 9},
 		{Serial: 3, EKID: machine, UUID: disk, Epoch: 3},
 	}
 	ready := ready()

@@ -43,7 +43,7 @@ type site struct {
 }
 
 // worker is the rule of a machine.
-func worker(node hullmark.NodeID) measurements.Member {
+func worker(node hullmark.EKID) measurements.Member {
 	return measurements.Member{EKID: node, Role: hullmark.Worker, Name: "worker-1"}
 }
 

@@ -19,7 +19,7 @@ type Outage interface {
 	// by `hullmark recover` in this boot, and no record was read since.
 	Lasts() bool
 	// LastSeen returns what this service read last of a control plane's record.
-	LastSeen(node hullmark.NodeID) (Seen, bool)
+	LastSeen(node hullmark.EKID) (Seen, bool)
 }
 
 // Seen is what a service keeps of a control plane's record for an outage.
@@ -38,10 +38,10 @@ func (p *proved) admitUnchecked(cause error) error {
 	}
 	p.policy = p.service.Policy.inForce.Load()
 	authorizer := p.authorizer()
-	if member, ok := authorizer.Policy.Member(p.claims.Node); !ok || member.Role != hullmark.ControlPlane {
+	if member, ok := authorizer.Policy.Member(p.claims.EKID); !ok || member.Role != hullmark.ControlPlane {
 		return cause
 	}
-	if seen, ok := p.service.Outage.LastSeen(p.claims.Node); ok && seen.Disk.Disk != p.claims.Disk.UUID {
+	if seen, ok := p.service.Outage.LastSeen(p.claims.EKID); ok && seen.Disk.Disk != p.claims.Disk.UUID {
 		return rolledBack("disk "+seen.Disk.Disk.String(), "disk "+p.claims.Disk.UUID.String())
 	}
 	admission, err := authorizer.Recover(hullmark.Rejoin, p.claims)
@@ -63,7 +63,7 @@ func (o *opened) checkUnchecked() error {
 			Next: "wait: the node tries again by itself",
 		}
 	}
-	seen, ok := o.service.Outage.LastSeen(o.claims.Node)
+	seen, ok := o.service.Outage.LastSeen(o.claims.EKID)
 	if ok && o.disk.EpochRead < seen.Disk.Least() {
 		return rolledBack(fmt.Sprintf("epoch ≥ %d", seen.Disk.Least()), fmt.Sprintf("epoch %d", o.disk.EpochRead))
 	}

@@ -28,7 +28,7 @@ type known struct {
 
 func (k known) Lasts() bool { return k.lasts }
 
-func (k known) LastSeen(hullmark.NodeID) (joinservice.Seen, bool) { return k.seen, true }
+func (k known) LastSeen(hullmark.EKID) (joinservice.Seen, bool) { return k.seen, true }
 
 // While an outage lasts a control plane comes back without a record, of which nothing is changed; afterwards it comes back by it.
 func TestControlPlaneComesBackInAnOutage(t *testing.T) {
@@ -108,7 +108,7 @@ func TestOutageLetsNobodyElseIn(t *testing.T) {
 	t.Run("another machine's disk", func(t *testing.T) {
 		s := outage(t, true)
 		own := s.node.Disk.Owner
-		s.node.Disk.Owner = hullmark.NodeID{1}
+		s.node.Disk.Owner = hullmark.EKID{1}
 		s.denied(t, "disk-owner", false, "formatted for another machine", s.node.ID.String(), s.node.Disk.Owner.String())
 		s.node.Disk.Owner = own
 		s.records.SetDown(false)

@@ -58,17 +58,17 @@ func AttributeTypes() map[string]string {
 }
 
 // Member returns the rule that the group has for one of its machines. Its name is the group's with the beginning of the machine's identity, so that nobody has to give names.
-func (g Group) Member(ekid hullmark.NodeID) Member {
+func (g Group) Member(ekid hullmark.EKID) Member {
 	return Member{EKID: ekid, Role: hullmark.Worker, Name: g.Name + "-" + digits.EncodeToString(ekid[:identity]), Pool: g.Pool}
 }
 
 // GroupOf returns the group that gave a machine its name, and whether one did.
-func GroupOf(name string, ekid hullmark.NodeID) (group string, ok bool) {
+func GroupOf(name string, ekid hullmark.EKID) (group string, ok bool) {
 	return strings.CutSuffix(name, "-"+digits.EncodeToString(ekid[:identity]))
 }
 
 // Without returns the policy without a machine: no rule of its own, and no group, admits it.
-func (p Policy) Without(ekid hullmark.NodeID) Policy {
+func (p Policy) Without(ekid hullmark.EKID) Policy {
 	p.Members = slices.DeleteFunc(slices.Clone(p.Members), func(m Member) bool { return m.EKID == ekid })
 	if !p.Bars(ekid) {
 		p.Barred = append(slices.Clone(p.Barred), ekid)
@@ -77,7 +77,7 @@ func (p Policy) Without(ekid hullmark.NodeID) Policy {
 }
 
 // Bars reports whether no group admits a machine. A rule of its own may do so all the same.
-func (p Policy) Bars(ekid hullmark.NodeID) bool { return slices.Contains(p.Barred, ekid) }
+func (p Policy) Bars(ekid hullmark.EKID) bool { return slices.Contains(p.Barred, ekid) }
 
 func (p Policy) checkGroups() error {
 	if len(p.Groups) > maxGroups || len(p.Barred) > maxMembers {
@@ -99,7 +99,7 @@ func (p Policy) checkGroups() error {
 			return fmt.Errorf("group %s: there is no pool %.80q", g.Name, g.Pool)
 		}
 	}
-	seen := map[hullmark.NodeID]bool{}
+	seen := map[hullmark.EKID]bool{}
 	for _, ekid := range p.Barred {
 		if seen[ekid] {
 			return fmt.Errorf("barred: %v is listed twice", ekid)

@@ -15,7 +15,7 @@ func cloud() Group {
 }
 
 func grouped(change func(*Policy)) Policy {
-	p := Policy{Version: 1, Groups: []Group{cloud()}, Barred: []hullmark.NodeID{{9}}}
+	p := Policy{Version: 1, Groups: []Group{cloud()}, Barred: []hullmark.EKID{{9}}}
 	change(&p)
 	return p
 }
@@ -27,11 +27,11 @@ func TestGroupsKeepTheirForm(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, err := ParsePolicy(encoded)
-	if err != nil || !reflect.DeepEqual(again.Groups, p.Groups) || !again.Bars(hullmark.NodeID{9}) || again.Bars(hullmark.NodeID{8}) {
+	if err != nil || !reflect.DeepEqual(again.Groups, p.Groups) || !again.Bars(hullmark.EKID{9}) || again.Bars(hullmark.EKID{8}) {
 		t.Errorf("%+v, %v", again, err)
 	}
-	member := cloud().Member(hullmark.NodeID{0xab, 0xcd, 1})
-	want := Member{EKID: hullmark.NodeID{0xab, 0xcd, 1}, Role: hullmark.Worker, Name: "cloud-vpgqcaaaaaaaaaaa"}
+	member := cloud().Member(hullmark.EKID{0xab, 0xcd, 1})
+	want := Member{EKID: hullmark.EKID{0xab, 0xcd, 1}, Role: hullmark.Worker, Name: "cloud-vpgqcaaaaaaaaaaa"}
 	if member != want {
 		t.Errorf("the machine's rule is %+v, want %+v", member, want)
 	}
@@ -51,7 +51,7 @@ func TestGroupsKeepTheirForm(t *testing.T) {
 	if group, ok := GroupOf("cloud-1", member.EKID); ok {
 		t.Errorf("cloud-1 is of group %q", group)
 	}
-	longest := Group{Name: strings.Repeat("a", maxGroupName)}.Member(hullmark.NodeID{})
+	longest := Group{Name: strings.Repeat("a", maxGroupName)}.Member(hullmark.EKID{})
 	if !hullmark.ValidNodeName(longest.Name) {
 		t.Errorf("%s is no node's name", longest.Name)
 	}
@@ -114,9 +114,9 @@ func groups(n int) (all []Group) {
 
 func authorities(n int) [][]byte { return slices.Repeat(cloud().Authorities, n) }
 
-func machines(n int) (all []hullmark.NodeID) {
+func machines(n int) (all []hullmark.EKID) {
 	for i := range n {
-		all = append(all, hullmark.NodeID{byte(i), byte(i >> 8)})
+		all = append(all, hullmark.EKID{byte(i), byte(i >> 8)})
 	}
 	return all
 }

@@ -265,10 +265,10 @@ func flipValue(document string) string {
 func testPolicy(ids ...DocumentID) Policy {
 	p := Policy{
 		Version: 4, MinimumSVN: 2,
-		Members:   []Member{{EKID: hullmark.NodeID{1}, Role: hullmark.ControlPlane, Name: "cp-1"}, {EKID: hullmark.NodeID{2}, Role: hullmark.Worker, Name: "w-1"}},
-		Rebinds:   []Rebind{{Old: hullmark.NodeID{3}, New: hullmark.NodeID{1}}},
-		Resets:    []Reset{{EKID: hullmark.NodeID{2}, OldUUID: hullmark.UUID{9}}},
-		Overrides: []Override{{Serial: 1, EKID: hullmark.NodeID{2}, UUID: hullmark.UUID{9}, Epoch: 7}},
+		Members:   []Member{{EKID: hullmark.EKID{1}, Role: hullmark.ControlPlane, Name: "cp-1"}, {EKID: hullmark.EKID{2}, Role: hullmark.Worker, Name: "w-1"}},
+		Rebinds:   []Rebind{{Old: hullmark.EKID{3}, New: hullmark.EKID{1}}},
+		Resets:    []Reset{{EKID: hullmark.EKID{2}, OldUUID: hullmark.UUID{9}}},
+		Overrides: []Override{{Serial: 1, EKID: hullmark.EKID{2}, UUID: hullmark.UUID{9}, Epoch: 7}},
 	}
 	for _, id := range ids {
 		p.Documents = append(p.Documents, Accepted{Document: id})
@@ -299,10 +299,10 @@ func TestPolicySignedByTheRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m, ok := p.Member(hullmark.NodeID{2}); !ok || m.Name != "w-1" || p.Version != 4 {
+	if m, ok := p.Member(hullmark.EKID{2}); !ok || m.Name != "w-1" || p.Version != 4 {
 		t.Errorf("read back %+v", p)
 	}
-	if _, ok := p.Member(hullmark.NodeID{3}); ok {
+	if _, ok := p.Member(hullmark.EKID{3}); ok {
 		t.Error("a stranger is a member")
 	}
 	_, other := newRoot(t)

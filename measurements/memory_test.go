@@ -37,7 +37,7 @@ func largeDocument(t *testing.T) Document {
 func largePolicy() (p Policy) {
 	p.Version = 1
 	for i := range maxMembers {
-		id := hullmark.NodeID{byte(i), byte(i >> 8)}
+		id := hullmark.EKID{byte(i), byte(i >> 8)}
 		p.Members = append(p.Members, Member{EKID: id, Role: hullmark.Worker, Name: fmt.Sprintf("node-%d", i)})
 	}
 	for i := range maxDocuments {

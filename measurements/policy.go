@@ -40,7 +40,7 @@ type Policy struct {
 	// Groups are rules for machines that no rule above names.
 	Groups []Group `json:"groups,omitempty"`
 	// Barred are machines that no group admits.
-	Barred []hullmark.NodeID `json:"barred,omitempty"`
+	Barred []hullmark.EKID `json:"barred,omitempty"`
 	// Pools are what members' nodes are given beside what every node is.
 	Pools []Pool `json:"pools,omitempty"`
 	// Rebinds let a machine open a disk that was formatted for another.
@@ -88,7 +88,7 @@ type Accepted struct {
 
 // Member is a membership rule: the machine with this identity has this role and name.
 type Member struct {
-	EKID hullmark.NodeID `json:"ekid"`
+	EKID hullmark.EKID `json:"ekid"`
 	Role hullmark.Role   `json:"role"`
 	// Name is the node's name: RFC 1123 labels, at most 63 characters.
 	Name string `json:"name"`
@@ -98,20 +98,20 @@ type Member struct {
 
 // Rebind lets New open the disks of Old.
 type Rebind struct {
-	Old hullmark.NodeID `json:"old"`
-	New hullmark.NodeID `json:"new"`
+	Old hullmark.EKID `json:"old"`
+	New hullmark.EKID `json:"new"`
 }
 
 // Reset lets EKID format a disk although it has one; it is spent once the disk is no longer OldUUID.
 type Reset struct {
-	EKID    hullmark.NodeID `json:"ekid"`
+	EKID    hullmark.EKID `json:"ekid"`
 	OldUUID hullmark.UUID   `json:"oldUUID"`
 }
 
 // Override sets the epoch of one disk. Each has its own serial, from 1, ascending, and is used once.
 type Override struct {
 	Serial uint64          `json:"serial"`
-	EKID   hullmark.NodeID `json:"ekid"`
+	EKID   hullmark.EKID `json:"ekid"`
 	UUID   hullmark.UUID   `json:"uuid"`
 	Epoch  uint64          `json:"epoch"`
 }
@@ -120,7 +120,7 @@ type Override struct {
 var enforceable = []pcrs.Register{1, 5}
 
 // Member returns the rule for a machine, and whether there is one.
-func (p Policy) Member(ekid hullmark.NodeID) (Member, bool) {
+func (p Policy) Member(ekid hullmark.EKID) (Member, bool) {
 	i := slices.IndexFunc(p.Members, func(m Member) bool { return m.EKID == ekid })
 	if i < 0 {
 		return Member{}, false
@@ -222,7 +222,7 @@ func (p Policy) checkMembers() error {
 	if len(p.Members) > maxMembers {
 		return fmt.Errorf("members: %d, want at most %d", len(p.Members), maxMembers)
 	}
-	ids, names := map[hullmark.NodeID]bool{}, map[string]bool{}
+	ids, names := map[hullmark.EKID]bool{}, map[string]bool{}
 	for _, m := range p.Members {
 		if ids[m.EKID] || names[m.Name] {
 			return fmt.Errorf("members: %s (%v): identity or name has a rule already", m.Name, m.EKID)

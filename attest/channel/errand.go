@@ -31,14 +31,14 @@ type Errand struct {
 	Verb Verb
 	// Policy is the version of the policy in the cluster file by which the leaf was made: a later one can refuse it.
 	Policy uint64
-	// Node is the one machine to which it opens it; zero if the operator knows none.
-	Node hullmark.NodeID
+	// EKID is the one machine to which it opens it; zero if the operator knows none.
+	EKID hullmark.EKID
 }
 
 func (e Errand) uri() string {
 	uri := operatorURI + string(e.Verb) + ":" + strconv.FormatUint(e.Policy, 10)
-	if e.Node != (hullmark.NodeID{}) {
-		uri += ":" + e.Node.String()
+	if e.EKID != (hullmark.EKID{}) {
+		uri += ":" + e.EKID.String()
 	}
 	return uri
 }
@@ -60,7 +60,7 @@ func errandOf(leaf *x509.Certificate) (Errand, error) {
 		return Errand{}, err
 	}
 	if found[3] != "" {
-		e.Node, err = hullmark.ParseNodeID(strings.TrimPrefix(found[3], ":"))
+		e.EKID, err = hullmark.ParseEKID(strings.TrimPrefix(found[3], ":"))
 	}
 	return e, err
 }

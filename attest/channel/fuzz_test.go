@@ -44,7 +44,7 @@ func FuzzCertificates(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	itsOperator, err := channel.NewOperator(later, keys[2], channel.Errand{Verb: channel.VerbRecover, Policy: 7, Node: hullmark.NodeID{1}})
+	itsOperator, err := channel.NewOperator(later, keys[2], channel.Errand{Verb: channel.VerbRecover, Policy: 7, EKID: hullmark.EKID{1}})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -123,7 +123,7 @@ func (p *Prover) create(key *tpm2.NamedHandle, hierarchy tpm2.TPMHandle, templat
 func (p *Prover) Identity() Identity { return p.identity }
 
 // Node returns the machine's identity.
-func (p *Prover) Node() hullmark.NodeID { return hullmark.TPMNodeID(p.identity.EKPublic) }
+func (p *Prover) Node() hullmark.EKID { return hullmark.EKIDOf(p.identity.EKPublic) }
 
 // Close frees the TPM's memory. It is safe to call more than once.
 func (p *Prover) Close() error {

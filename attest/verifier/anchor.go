@@ -12,17 +12,17 @@ import (
 
 // accept holds a machine's endorsement key to the anchor, and reports whether an authority vouched for it. wrong says why there
 // is no certificate.
-func (a Anchor) accept(node hullmark.NodeID, certificate *x509.Certificate, wrong string) (certified bool, err error) {
-	if a.Node == nil && a.Members == nil && len(a.Authorities) == 0 {
+func (a Anchor) accept(node hullmark.EKID, certificate *x509.Certificate, wrong string) (certified bool, err error) {
+	if a.EKID == nil && a.Members == nil && len(a.Authorities) == 0 {
 		return false, &hullmark.Condition{
 			Code: "ek-not-named", Step: step, Title: "no endorsement key was named and no authority is trusted",
 			Got: node.String(), Next: "name the node's EK (--ek), and the CA that certified it if there is one (--ek-ca)",
 		}
 	}
-	if a.Node != nil && *a.Node != node {
+	if a.EKID != nil && *a.EKID != node {
 		return false, &hullmark.Condition{
 			Code: "ek-unexpected", Step: step, Title: "the machine that answered has another endorsement key than the named one",
-			Expected: a.Node.String(), Got: node.String(),
+			Expected: a.EKID.String(), Got: node.String(),
 			Next: "check the address, and the EK's identity with whoever made or rents out the machine",
 		}
 	}

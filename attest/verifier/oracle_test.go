@@ -157,7 +157,7 @@ func TestDefaultEKAgrees(t *testing.T) {
 	if !attest.IsDefaultEK(public) {
 		t.Error("go-tpm-tools' default EK template is not ours")
 	}
-	if hullmark.TPMNodeID(encoded) != hullmark.TPMNodeID(tpm2.Marshal(public)) {
+	if hullmark.EKIDOf(encoded) != hullmark.EKIDOf(tpm2.Marshal(public)) {
 		t.Error("the two encodings of the template differ")
 	}
 }

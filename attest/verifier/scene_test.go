@@ -61,7 +61,7 @@ func arrive(t *testing.T, tpm *tpmtest.TPM) *scene {
 // anchor names the scene's own TPM.
 func (s *scene) anchor() verifier.Anchor {
 	node := s.prover.Node()
-	return verifier.Anchor{Node: &node}
+	return verifier.Anchor{EKID: &node}
 }
 
 func (s *scene) encoded(t *testing.T) []byte {

@@ -24,11 +24,11 @@ const step = "ATTEST"
 
 // Anchor says which endorsement keys a verifier talks to. The zero value accepts none.
 type Anchor struct {
-	// Node accepts the one TPM of this identity; nil accepts every one that Members names, or that Authorities vouch for.
-	Node *hullmark.NodeID
+	// EKID accepts the one TPM of this identity; nil accepts every one that Members names, or that Authorities vouch for.
+	EKID *hullmark.EKID
 	// Members, if set, reports whether a membership rule admits a machine; no other is accepted. It gets the certificate of the
 	// machine's EK, if it shows one, and has to look itself who signed it.
-	Members func(node hullmark.NodeID, ek *x509.Certificate) bool
+	Members func(node hullmark.EKID, ek *x509.Certificate) bool
 	// Authorities are certificates, each trusted to sign EK certificates directly.
 	// If there are any, the EK must have a certificate signed by one of them.
 	Authorities []*x509.Certificate
@@ -86,7 +86,7 @@ func Begin(hello, channelKey []byte, roots []hullmark.ClusterRoot, anchor Anchor
 		return nil, err
 	}
 	certificate, wrong := certificateOf(e.ek, message.GetEkCertificate())
-	if e.claims.Certified, err = anchor.accept(e.claims.Node, certificate, wrong); err != nil {
+	if e.claims.Certified, err = anchor.accept(e.claims.EKID, certificate, wrong); err != nil {
 		return nil, err
 	}
 	e.claims.EKCertificate = certificate
@@ -113,7 +113,7 @@ func (e *Exchange) readKeys(message *wire.Hello) (err error) {
 			Expected: "template L-1", Got: "another public area", Next: "use a TPM that holds a default RSA-2048 endorsement key",
 		}
 	}
-	e.claims.Node = hullmark.TPMNodeID(message.GetEkPublic())
+	e.claims.EKID = hullmark.EKIDOf(message.GetEkPublic())
 	e.claims.Platform = hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}
 	return nil
 }
@@ -131,7 +131,7 @@ func (e *Exchange) readClaims(message *wire.Hello) (err error) {
 }
 
 // Node returns the identity that the machine claims; it is proven only once Verify succeeded.
-func (e *Exchange) Node() hullmark.NodeID { return e.claims.Node }
+func (e *Exchange) Node() hullmark.EKID { return e.claims.EKID }
 
 // Challenge encrypts a new secret S to the EK, so that only the TPM which also
 // holds the AK can read it. It returns a TPM2B_ID_OBJECT and a

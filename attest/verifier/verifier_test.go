@@ -27,8 +27,8 @@ func TestHonestMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if claims.Node != s.prover.Node() || claims.Certified || claims.Platform.Trust != hullmark.TrustTPM {
-		t.Errorf("claims name node %s, certified %v, trust %q", claims.Node, claims.Certified, claims.Platform.Trust)
+	if claims.EKID != s.prover.Node() || claims.Certified || claims.Platform.Trust != hullmark.TrustTPM {
+		t.Errorf("claims name node %s, certified %v, trust %q", claims.EKID, claims.Certified, claims.Platform.Trust)
 	}
 	if claims.Registers[11] != attest.Extended([]byte("image")) {
 		t.Error("PCR 11 in the claims is not the machine's")
@@ -89,7 +89,7 @@ func begin(t *testing.T, s *scene, anchor verifier.Anchor) error {
 }
 
 func otherEK(t *testing.T, s *scene) error {
-	return begin(t, s, verifier.Anchor{Node: &hullmark.NodeID{1}})
+	return begin(t, s, verifier.Anchor{EKID: &hullmark.EKID{1}})
 }
 
 func noAnchor(t *testing.T, s *scene) error { return begin(t, s, verifier.Anchor{}) }
@@ -336,7 +336,7 @@ func largerKey(t *testing.T) []byte {
 func TestMembersSeeTheCertificate(t *testing.T) {
 	s := newScene(t, tpmtest.NewCertified(t))
 	var seen *x509.Certificate
-	anchor := verifier.Anchor{Members: func(node hullmark.NodeID, ek *x509.Certificate) bool {
+	anchor := verifier.Anchor{Members: func(node hullmark.EKID, ek *x509.Certificate) bool {
 		seen = ek
 		return node == s.prover.Node()
 	}}

@@ -88,7 +88,7 @@ func (x *Ticket) HullmarkTicket() (hullmark.Ticket, error) {
 		Key:           hullmark.NewSecret(x.GetDiskKey()),
 		Generation:    x.GetGeneration(),
 		UUID:          hullmark.UUID(x.GetUuid()),
-		Owner:         hullmark.NodeID(x.GetOwner()),
+		Owner:         hullmark.EKID(x.GetOwner()),
 		FormatAllowed: x.GetFormatAllowed(),
 		Epoch:         hullmark.Epoch{Committed: x.GetCommitted(), Issued: x.GetIssued(), Unchecked: x.GetUnchecked()},
 	}}, nil

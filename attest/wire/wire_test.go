@@ -100,7 +100,7 @@ func TestCheckFromVerifierRefuses(t *testing.T) {
 }
 
 func TestDiskClaim(t *testing.T) {
-	ready := hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 2, Owner: hullmark.NodeID{3}}
+	ready := hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 2, Owner: hullmark.EKID{3}}
 	got, err := wire.FromDiskClaim(ready).DiskClaim()
 	if err != nil || got != ready {
 		t.Errorf("got %+v, %v", got, err)
@@ -120,7 +120,7 @@ func TestDiskClaim(t *testing.T) {
 
 func TestTicketRoundTrip(t *testing.T) {
 	ticket := hullmark.Ticket{Kind: hullmark.Init, Disk: hullmark.DiskGrant{
-		Key: hullmark.NewSecret(make([]byte, 32)), Generation: 1, UUID: hullmark.UUID{1}, Owner: hullmark.NodeID{2},
+		Key: hullmark.NewSecret(make([]byte, 32)), Generation: 1, UUID: hullmark.UUID{1}, Owner: hullmark.EKID{2},
 		FormatAllowed: true, Epoch: hullmark.Epoch{Committed: 3, Issued: 4, Unchecked: true},
 	}}
 	got, err := wire.FromTicket(ticket).HullmarkTicket()

@@ -124,7 +124,7 @@ func (a *api) add(t *testing.T, m joinservice.Machine) {
 	if _, err := a.registry.Store(t.Context(), m, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.registry.Claim(t.Context(), m.Name, m.Node); err != nil {
+	if err := a.registry.Claim(t.Context(), m.Name, m.EKID); err != nil {
 		t.Fatal(err)
 	}
 	a.apply(t, fmt.Sprintf(`

@@ -32,13 +32,13 @@ var (
 		"/api/v1/namespaces/default", "/api/v1/namespaces/hullmark", "/api/v1/nodes/w1", "/api/v1/namespaces/default/pods/on-w1",
 		"/api/v1/namespaces/default/pods/waits", "/apis/storage.k8s.io/v1/csinodes/w1", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/w1",
 		"/api/v1/namespaces/kube-system/configmaps/kubeadm-config", "/api/v1/namespaces/default/serviceaccounts/default",
-		"/api/v1/namespaces/hullmark/configmaps/name.w1", "/api/v1/namespaces/hullmark/configmaps/node." + hullmark.NodeID{2}.String(),
+		"/api/v1/namespaces/hullmark/configmaps/name.w1", "/api/v1/namespaces/hullmark/configmaps/node." + hullmark.EKID{2}.String(),
 	}
 	droppedPaths = []string{
 		"/api/v1/nodes/w2", "/api/v1/nodes/cp1", "/api/v1/namespaces/default/pods/on-w2", "/api/v1/namespaces/default/pods/on-cp1",
 		"/apis/storage.k8s.io/v1/csinodes/w2", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/cp1",
 		"/api/v1/namespaces/hullmark/configmaps/policy", "/api/v1/namespaces/hullmark/configmaps/name.w2",
-		"/api/v1/namespaces/hullmark/configmaps/name.cp1", "/api/v1/namespaces/hullmark/configmaps/node." + hullmark.NodeID{3}.String(),
+		"/api/v1/namespaces/hullmark/configmaps/name.cp1", "/api/v1/namespaces/hullmark/configmaps/node." + hullmark.EKID{3}.String(),
 		"/apis/certificates.k8s.io/v1/certificatesigningrequests/csr-1", "/api/v1/namespaces/default/events/event-1",
 	}
 )
@@ -69,7 +69,7 @@ func TestBackupComesBack(t *testing.T) {
 	}
 	want := Restore{
 		Policy: measurements.Policy{Members: []measurements.Member{
-			{EKID: hullmark.NodeID{1}, Role: hullmark.ControlPlane, Name: "cp1"}, rule(2, "w1"),
+			{EKID: hullmark.EKID{1}, Role: hullmark.ControlPlane, Name: "cp1"}, rule(2, "w1"),
 		}}, Authority: c.Kubernetes.Certificate, Now: time.Now(),
 	}
 	refuseBadBackups(t, backup, want)
@@ -82,7 +82,7 @@ func TestBackupComesBack(t *testing.T) {
 
 	// What was restored can be backed up and restored as well.
 	m := content.Workers[0]
-	_, version, err := second.registry.Load(t.Context(), m.Node)
+	_, version, err := second.registry.Load(t.Context(), m.EKID)
 	if err != nil {
 		t.Fatal(err)
 	}

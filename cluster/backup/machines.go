@@ -47,16 +47,16 @@ func readMachines(s *state) (all []record, unread []string, err error) {
 type succession struct {
 	policy measurements.Policy
 	// workers are the members by their names, rebinds those that may open a machine's disks.
-	workers map[string]hullmark.NodeID
-	rebinds map[hullmark.NodeID][]hullmark.NodeID
+	workers map[string]hullmark.EKID
+	rebinds map[hullmark.EKID][]hullmark.EKID
 	// recorded are the machines that have records of their own.
-	recorded map[hullmark.NodeID]bool
+	recorded map[hullmark.EKID]bool
 }
 
 func newSuccession(policy measurements.Policy, all []record) *succession {
 	s := &succession{
-		policy: policy, workers: map[string]hullmark.NodeID{},
-		rebinds: map[hullmark.NodeID][]hullmark.NodeID{}, recorded: map[hullmark.NodeID]bool{},
+		policy: policy, workers: map[string]hullmark.EKID{},
+		rebinds: map[hullmark.EKID][]hullmark.EKID{}, recorded: map[hullmark.EKID]bool{},
 	}
 	for _, m := range policy.Members {
 		if m.Role == hullmark.Worker {
@@ -67,7 +67,7 @@ func newSuccession(policy measurements.Policy, all []record) *succession {
 		s.rebinds[r.Old] = append(s.rebinds[r.Old], r.New)
 	}
 	for _, r := range all {
-		s.recorded[r.machine.Node] = true
+		s.recorded[r.machine.EKID] = true
 	}
 	return s
 }
@@ -77,30 +77,30 @@ func newSuccession(policy measurements.Policy, all []record) *succession {
 func (s *succession) settle(m joinservice.Machine) (joinservice.Machine, bool) {
 	heir, ok := s.workers[m.Name]
 	if !ok {
-		heir, ok = m.Node, s.isGrouped(m)
+		heir, ok = m.EKID, s.isGrouped(m)
 	}
 	if !ok || m.Role != hullmark.Worker {
 		return joinservice.Machine{}, false
 	}
-	line := s.line(m.Node, heir)
+	line := s.line(m.EKID, heir)
 	if line == nil || s.isReset(line, m.Record.Disk) {
 		return joinservice.Machine{}, false
 	}
-	m.Node, m.Record = heir, s.override(line, m.Record)
+	m.EKID, m.Record = heir, s.override(line, m.Record)
 	return m, true
 }
 
 // isGrouped reports whether a group gave the machine its name, and no rule of its own gives it another by now. Whether the group still admits it is asked when it comes.
 func (s *succession) isGrouped(m joinservice.Machine) bool {
-	_, named := s.policy.Member(m.Node)
-	return !named && !s.policy.Bars(m.Node) && slices.ContainsFunc(s.policy.Groups, func(g measurements.Group) bool { return g.Member(m.Node).Name == m.Name })
+	_, named := s.policy.Member(m.EKID)
+	return !named && !s.policy.Bars(m.EKID) && slices.ContainsFunc(s.policy.Groups, func(g measurements.Group) bool { return g.Member(m.EKID).Name == m.Name })
 }
 
 // line returns the machines that a disk was handed on by, from its first to its last, or nil if it
 // never came to the last. A machine with a record of its own has another disk, and takes none.
-func (s *succession) line(first, last hullmark.NodeID) []hullmark.NodeID {
-	from := map[hullmark.NodeID]hullmark.NodeID{first: {}}
-	for ahead := []hullmark.NodeID{first}; len(ahead) > 0; ahead = ahead[1:] {
+func (s *succession) line(first, last hullmark.EKID) []hullmark.EKID {
+	from := map[hullmark.EKID]hullmark.EKID{first: {}}
+	for ahead := []hullmark.EKID{first}; len(ahead) > 0; ahead = ahead[1:] {
 		at := ahead[0]
 		if at == last {
 			return lineTo(from, first, last)
@@ -116,8 +116,8 @@ func (s *succession) line(first, last hullmark.NodeID) []hullmark.NodeID {
 }
 
 // lineTo follows the steps back from the last to the first.
-func lineTo(from map[hullmark.NodeID]hullmark.NodeID, first, last hullmark.NodeID) []hullmark.NodeID {
-	line := []hullmark.NodeID{last}
+func lineTo(from map[hullmark.EKID]hullmark.EKID, first, last hullmark.EKID) []hullmark.EKID {
+	line := []hullmark.EKID{last}
 	for at := last; at != first; {
 		at = from[at]
 		line = append(line, at)
@@ -127,14 +127,14 @@ func lineTo(from map[hullmark.NodeID]hullmark.NodeID, first, last hullmark.NodeI
 }
 
 // isReset reports whether the disk's data was given up while it was one of these machines'.
-func (s *succession) isReset(line []hullmark.NodeID, disk hullmark.UUID) bool {
+func (s *succession) isReset(line []hullmark.EKID, disk hullmark.UUID) bool {
 	return slices.ContainsFunc(s.policy.Resets, func(r measurements.Reset) bool {
 		return r.OldUUID == disk && slices.Contains(line, r.EKID)
 	})
 }
 
 // override returns the record as the newest override of the disk sets it, if it was signed after the backup; see joinservice.Authorizer.
-func (s *succession) override(line []hullmark.NodeID, r joinservice.Record) joinservice.Record {
+func (s *succession) override(line []hullmark.EKID, r joinservice.Record) joinservice.Record {
 	for _, o := range slices.Backward(s.policy.Overrides) { // their serials ascend
 		if o.Serial > r.Serial && o.UUID == r.Disk && slices.Contains(line, o.EKID) {
 			return joinservice.Record{Disk: r.Disk, Committed: o.Epoch, Issued: o.Epoch, Serial: o.Serial}

@@ -17,12 +17,12 @@ import (
 )
 
 func rebind(old, newer byte) measurements.Rebind {
-	return measurements.Rebind{Old: hullmark.NodeID{old}, New: hullmark.NodeID{newer}}
+	return measurements.Rebind{Old: hullmark.EKID{old}, New: hullmark.EKID{newer}}
 }
 
 func TestWhoComesBack(t *testing.T) {
 	reset := func(id, disk byte) measurements.Policy {
-		return measurements.Policy{Resets: []measurements.Reset{{EKID: hullmark.NodeID{id}, OldUUID: hullmark.UUID{disk}}}}
+		return measurements.Policy{Resets: []measurements.Reset{{EKID: hullmark.EKID{id}, OldUUID: hullmark.UUID{disk}}}}
 	}
 	rebinds := func(all ...measurements.Rebind) measurements.Policy { return measurements.Policy{Rebinds: all} }
 	control := machine(1, "w1")
@@ -37,7 +37,7 @@ func TestWhoComesBack(t *testing.T) {
 		"itself":                  {members: []measurements.Member{rule(1, "w1")}, heir: 1},
 		"no member":               {},
 		"another name":            {members: []measurements.Member{rule(1, "w2")}},
-		"a control plane now":     {members: []measurements.Member{{EKID: hullmark.NodeID{1}, Role: hullmark.ControlPlane, Name: "w1"}}},
+		"a control plane now":     {members: []measurements.Member{{EKID: hullmark.EKID{1}, Role: hullmark.ControlPlane, Name: "w1"}}},
 		"a control plane then":    {machines: []joinservice.Machine{control}, members: []measurements.Member{rule(1, "w1")}},
 		"rebound":                 {members: []measurements.Member{rule(2, "w1")}, policy: rebinds(rebind(1, 2)), heir: 2},
 		"rebound twice":           {members: []measurements.Member{rule(3, "w1")}, policy: rebinds(rebind(2, 3), rebind(1, 2)), heir: 3},
@@ -85,13 +85,13 @@ func TestWhoComesBack(t *testing.T) {
 // A machine of a group comes back under the name that the group gives it, as long as the group is there and does not bar it.
 func TestMachinesOfAGroupComeBack(t *testing.T) {
 	cloud := measurements.Group{Name: "cloud"}
-	name := cloud.Member(hullmark.NodeID{1}).Name
+	name := cloud.Member(hullmark.EKID{1}).Name
 	for what, test := range map[string]struct {
 		policy measurements.Policy
 		back   bool
 	}{
 		"admitted":      {measurements.Policy{Groups: []measurements.Group{cloud}}, true},
-		"barred":        {measurements.Policy{Groups: []measurements.Group{cloud}, Barred: []hullmark.NodeID{{1}}}, false},
+		"barred":        {measurements.Policy{Groups: []measurements.Group{cloud}, Barred: []hullmark.EKID{{1}}}, false},
 		"named by now":  {measurements.Policy{Groups: []measurements.Group{cloud}, Members: []measurements.Member{rule(1, "w1")}}, false},
 		"named so":      {measurements.Policy{Groups: []measurements.Group{cloud}, Members: []measurements.Member{rule(1, name)}}, true},
 		"another group": {measurements.Policy{Groups: []measurements.Group{{Name: "site"}}}, false},
@@ -101,13 +101,13 @@ func TestMachinesOfAGroupComeBack(t *testing.T) {
 		e.machine(machine(1, name))
 		e.node(name)
 		e.machine(machine(2, "w2"))
-		e.configMap("hullmark", "group.cloud", map[string]string{hullmark.NodeID{1}.String(): "", hullmark.NodeID{2}.String(): "", hullmark.NodeID{3}.String(): ""})
+		e.configMap("hullmark", "group.cloud", map[string]string{hullmark.EKID{1}.String(): "", hullmark.EKID{2}.String(): "", hullmark.EKID{3}.String(): ""})
 		want := restore()
 		want.Policy = test.policy
 		got := e.prepare(want)
-		var counted []hullmark.NodeID // Others can take the places of those that do not come back.
+		var counted []hullmark.EKID // Others can take the places of those that do not come back.
 		if test.back {
-			counted = []hullmark.NodeID{{1}}
+			counted = []hullmark.EKID{{1}}
 		}
 		if got := got.counted(t, "cloud"); !slices.Equal(got, counted) {
 			t.Errorf("%s: the group counts %v", what, got)
@@ -140,7 +140,7 @@ func checkHeir(t *testing.T, got prepared, heir byte) {
 	t.Helper()
 	_, node := got.values[nodeKeys+"w1"]
 	if heir == 0 {
-		if len(got.Workers) != 0 || node || got.holder(t, "w1") != (hullmark.NodeID{}) {
+		if len(got.Workers) != 0 || node || got.holder(t, "w1") != (hullmark.EKID{}) {
 			t.Errorf("came back: %+v", got.Workers)
 		}
 		return
@@ -150,7 +150,7 @@ func checkHeir(t *testing.T, got prepared, heir byte) {
 	if !found || m.Name != "w1" || m.Record != want || !node || len(got.Workers) != 1 {
 		t.Errorf("found %v: %+v", found, m)
 	}
-	if holder := got.holder(t, "w1"); holder != m.Node {
+	if holder := got.holder(t, "w1"); holder != m.EKID {
 		t.Errorf("the name is %s's", holder)
 	}
 	for id := range byte(10) {
@@ -162,7 +162,7 @@ func checkHeir(t *testing.T, got prepared, heir byte) {
 
 func TestOverridesOfToday(t *testing.T) {
 	override := func(serial uint64, id, disk byte, epoch uint64) measurements.Override {
-		return measurements.Override{Serial: serial, EKID: hullmark.NodeID{id}, UUID: hullmark.UUID{disk}, Epoch: epoch}
+		return measurements.Override{Serial: serial, EKID: hullmark.EKID{id}, UUID: hullmark.UUID{disk}, Epoch: epoch}
 	}
 	const late = 3_000_000_000 // a number above the time of the restore
 	for name, test := range map[string]struct {
@@ -196,13 +196,13 @@ func TestOverridesOfToday(t *testing.T) {
 func TestNamesAreTheirHeirs(t *testing.T) {
 	e := newEtcd(t).cluster()
 	e.machine(machine(1, "w1"))
-	e.claim("w1", hullmark.NodeID{7}) // an exchange that was interrupted
+	e.claim("w1", hullmark.EKID{7}) // an exchange that was interrupted
 	e.machine(machine(2, "w2"))
 	e.remove(nameKeys + "w2")
-	e.claim("nobody", hullmark.NodeID{1})
+	e.claim("nobody", hullmark.EKID{1})
 	got := e.prepare(restore(rule(1, "w1"), rule(2, "w2")))
-	none := hullmark.NodeID{}
-	if got.holder(t, "w1") != (hullmark.NodeID{1}) || got.holder(t, "w2") != none || got.holder(t, "nobody") != none || len(got.Workers) != 2 {
+	none := hullmark.EKID{}
+	if got.holder(t, "w1") != (hullmark.EKID{1}) || got.holder(t, "w2") != none || got.holder(t, "nobody") != none || len(got.Workers) != 2 {
 		t.Errorf("got %q and %+v", got.values, got.Workers)
 	}
 }
@@ -216,9 +216,9 @@ func TestAddressesAreTheirHeirs(t *testing.T) {
 		if i < 3 {
 			e.machine(m)
 		}
-		e.configMap(registry.Namespace, registry.AddressObject(m.Addresses[0]), map[string]string{"node": hullmark.NodeID{owner}.String()})
+		e.configMap(registry.Namespace, registry.AddressObject(m.Addresses[0]), map[string]string{"node": hullmark.EKID{owner}.String()})
 	}
-	e.configMap(registry.Namespace, "address.192.0.2.100", map[string]string{"node": hullmark.NodeID{7}.String()}) // It yielded.
+	e.configMap(registry.Namespace, "address.192.0.2.100", map[string]string{"node": hullmark.EKID{7}.String()}) // It yielded.
 	want := restore(rule(1, "w1"), rule(9, "w2"))
 	want.Policy.Rebinds = []measurements.Rebind{rebind(2, 9)}
 	got := e.prepare(want)

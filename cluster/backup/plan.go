@@ -42,7 +42,7 @@ type plan struct {
 	// machines are the changed records, claims and groups' lists, by their keys in the backup; all others are dropped.
 	machines map[string]change
 	// nodes are the names of those that come back.
-	nodes map[string]hullmark.NodeID
+	nodes map[string]hullmark.EKID
 	// claims are the addresses of those that come back.
 	claims []inheritance
 	// workers, givenUp and unread are for Content.
@@ -53,7 +53,7 @@ type plan struct {
 
 // inheritance is what a machine had, and who it is by now.
 type inheritance struct {
-	from, to  hullmark.NodeID
+	from, to  hullmark.EKID
 	addresses []netip.Addr
 }
 
@@ -65,7 +65,7 @@ type change struct {
 
 // newPlan decides what comes back.
 func newPlan(s *state, want Restore) (*plan, error) {
-	p := &plan{machines: map[string]change{}, nodes: map[string]hullmark.NodeID{}}
+	p := &plan{machines: map[string]change{}, nodes: map[string]hullmark.EKID{}}
 	all, unread, err := readMachines(s)
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func newPlan(s *state, want Restore) (*plan, error) {
 func (p *plan) bringBack(r record, m joinservice.Machine, now time.Time) error {
 	m.Token, m.Condition, m.Record = "", nil, m.Record.Restored(now)
 	m.FirstKey, m.Credentials = "", nil // What it was issued since nobody knows: it gets a token when it comes back.
-	p.claims = append(p.claims, inheritance{r.machine.Node, m.Node, m.Addresses})
+	p.claims = append(p.claims, inheritance{r.machine.EKID, m.EKID, m.Addresses})
 	if err := registry.PutMachine(r.object, m); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (p *plan) bringBack(r record, m joinservice.Machine, now time.Time) error {
 		return err
 	}
 	p.machines[r.key] = change{hullmarkKeys + r.object.Name, value}
-	p.nodes[m.Name], p.workers = m.Node, append(p.workers, m)
+	p.nodes[m.Name], p.workers = m.EKID, append(p.workers, m)
 	return nil
 }
 
@@ -168,7 +168,7 @@ func (p *plan) keepAddress(s *state, key string, c inheritance) error {
 
 // keepGroups keeps on the groups' lists the machines that come back, so that no others take their places before they do.
 func (p *plan) keepGroups(s *state) error {
-	groups := map[string][]hullmark.NodeID{}
+	groups := map[string][]hullmark.EKID{}
 	for name, node := range p.nodes {
 		if group, ok := measurements.GroupOf(name, node); ok {
 			groups[group] = append(groups[group], node)

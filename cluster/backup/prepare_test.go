@@ -70,7 +70,7 @@ func TestPrepare(t *testing.T) {
 	e.put("", nil) // as etcdutl raises a revision
 	e.buckets["key"][string(e.revisionKey(e.last))] = []byte{}
 
-	got := e.prepare(restore(rule(2, "w1"), measurements.Member{EKID: hullmark.NodeID{1}, Role: hullmark.ControlPlane, Name: "cp1"}))
+	got := e.prepare(restore(rule(2, "w1"), measurements.Member{EKID: hullmark.EKID{1}, Role: hullmark.ControlPlane, Name: "cp1"}))
 
 	for _, key := range kept {
 		if string(got.values[key]) != "new" {
@@ -82,7 +82,7 @@ func TestPrepare(t *testing.T) {
 			t.Errorf("%s is kept: %q", key, value)
 		}
 	}
-	want := append(kept, authorityKey, configurationKey, machineKeys+hullmark.NodeID{2}.String(), nameKeys+"w1",
+	want := append(kept, authorityKey, configurationKey, machineKeys+hullmark.EKID{2}.String(), nameKeys+"w1",
 		nodeKeys+"w1", csiNodeKeys+"w1", nodeLeaseKeys+"w1", podKeys+"default/on-w1", podKeys+"default/waits",
 		"/registry/secrets/default/secret", "/registry/services/specs/default/again")
 	slices.Sort(want)
@@ -105,7 +105,7 @@ func TestPrepare(t *testing.T) {
 	if !reflect.DeepEqual(m, returned) || !reflect.DeepEqual(got.Workers, []joinservice.Machine{returned}) {
 		t.Errorf("got %+v and %+v, want %+v", m, got.Workers, returned)
 	}
-	if holder := got.holder(t, "w1"); holder != m.Node {
+	if holder := got.holder(t, "w1"); holder != m.EKID {
 		t.Errorf("the name is %s's", holder)
 	}
 }

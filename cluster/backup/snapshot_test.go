@@ -107,10 +107,10 @@ func (e *etcd) machine(m joinservice.Machine) {
 		e.t.Fatal(err)
 	}
 	e.configMap(registry.Namespace, object.Name, object.Data)
-	e.claim(m.Name, m.Node)
+	e.claim(m.Name, m.EKID)
 }
 
-func (e *etcd) claim(name string, node hullmark.NodeID) {
+func (e *etcd) claim(name string, node hullmark.EKID) {
 	e.t.Helper()
 	e.configMap(registry.Namespace, registry.NameObject(name), map[string]string{"node": node.String()})
 }
@@ -222,13 +222,13 @@ func restore(members ...measurements.Member) Restore {
 
 func machine(id byte, name string) joinservice.Machine {
 	return joinservice.Machine{
-		Node: hullmark.NodeID{id}, Name: name, Role: hullmark.Worker, State: joinservice.MachineReady,
+		EKID: hullmark.EKID{id}, Name: name, Role: hullmark.Worker, State: joinservice.MachineReady,
 		Record: joinservice.Record{Disk: hullmark.UUID{id}, Committed: 5, Issued: 6}, Seen: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC),
 	}
 }
 
 func rule(id byte, name string) measurements.Member {
-	return measurements.Member{EKID: hullmark.NodeID{id}, Role: hullmark.Worker, Name: name}
+	return measurements.Member{EKID: hullmark.EKID{id}, Role: hullmark.Worker, Name: name}
 }
 
 // prepared is a prepared snapshot as etcd reads it.
@@ -287,7 +287,7 @@ func (e *etcd) prepare(want Restore) prepared {
 // machine returns a machine's record, if it is there.
 func (p prepared) machine(t *testing.T, id byte) (m joinservice.Machine, found bool) {
 	t.Helper()
-	key := machineKeys + hullmark.NodeID{id}.String()
+	key := machineKeys + hullmark.EKID{id}.String()
 	value, found := p.values[key]
 	if !found {
 		return m, false
@@ -307,7 +307,7 @@ func (p prepared) machine(t *testing.T, id byte) (m joinservice.Machine, found b
 }
 
 // counted returns the machines on a group's list, or none if there is no list.
-func (p prepared) counted(t *testing.T, group string) []hullmark.NodeID {
+func (p prepared) counted(t *testing.T, group string) []hullmark.EKID {
 	t.Helper()
 	value, found := p.values[groupKeys+group]
 	if !found {
@@ -325,12 +325,12 @@ func (p prepared) counted(t *testing.T, group string) []hullmark.NodeID {
 }
 
 // holder returns who holds a name; the zero value means that nobody does.
-func (p prepared) holder(t *testing.T, name string) hullmark.NodeID {
+func (p prepared) holder(t *testing.T, name string) hullmark.EKID {
 	t.Helper()
 	key := nameKeys + name
 	value, found := p.values[key]
 	if !found {
-		return hullmark.NodeID{}
+		return hullmark.EKID{}
 	}
 	var object corev1.ConfigMap
 	if err := decodeObject(key, value, &object); err != nil {

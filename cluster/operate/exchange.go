@@ -77,8 +77,8 @@ func (x *exchange) call(ctx context.Context) (joinservice.Stream, *grpc.ClientCo
 // errand is all that the node's end is shown a certificate for: one verb, and one machine if the operator names its endorsement key.
 func (x *exchange) errand() channel.Errand {
 	errand := channel.Errand{Verb: channel.Verb(x.kind)}
-	if x.Anchor.Node != nil {
-		errand.Node = *x.Anchor.Node
+	if x.Anchor.EKID != nil {
+		errand.EKID = *x.Anchor.EKID
 	}
 	return errand
 }

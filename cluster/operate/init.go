@@ -44,7 +44,7 @@ type InitOptions struct {
 
 // Check refuses what cannot be right in any cluster, so that nobody is asked for a passphrase in vain. The error is ErrUsage.
 func (o *InitOptions) Check() error {
-	if o.Anchor.Node == nil {
+	if o.Anchor.EKID == nil {
 		return as(ErrUsage, errors.New("--ek: want the endorsement key's ID"))
 	}
 	if !hullmark.ValidNodeName(o.Name) {
@@ -88,11 +88,11 @@ func (r *initRun) makeAuthorizer() error {
 	previous := last
 	if r.options.ReplaceFirst && c.First != nil {
 		// The machine that is given up must not stay a member.
-		if given := c.First.Node; given != *r.Anchor.Node {
+		if given := c.First.EKID; given != *r.Anchor.EKID {
 			previous = previous.Without(given)
 		}
 	}
-	member := measurements.Member{EKID: *r.Anchor.Node, Role: hullmark.ControlPlane, Name: r.options.Name}
+	member := measurements.Member{EKID: *r.Anchor.EKID, Role: hullmark.ControlPlane, Name: r.options.Name}
 	policy, err := joinservice.FirstPolicy(previous, r.options.Document, member)
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func (r *initRun) admitted(conversation *joinservice.Conversation, claims attest
 	if err := r.makeKubeconfig(); err != nil {
 		return err
 	}
-	if err := r.finish(conversation, claims.Node); err != nil {
+	if err := r.finish(conversation, claims.EKID); err != nil {
 		select {
 		case cause := <-sent:
 			return errors.Join(cause, err)
@@ -187,18 +187,18 @@ func (r *initRun) makeKubeconfig() error {
 func (r *initRun) admit(claims attest.Claims) (joinservice.Admission, error) {
 	var admission joinservice.Admission
 	err := r.file.Update(func(c *cluster.Cluster) error {
-		if r.options.ReplaceFirst && c.First != nil && c.First.Node != claims.Node {
+		if r.options.ReplaceFirst && c.First != nil && c.First.EKID != claims.EKID {
 			c.GiveUpFirst()
 		}
-		record, err := c.Record(claims.Node)
+		record, err := c.Record(claims.EKID)
 		if err != nil {
 			return err
 		}
 		if admission, err = r.authorizer.Admit(hullmark.Init, claims, record); err != nil {
 			return err
 		}
-		c.SetRecord(claims.Node, admission.Record)
-		c.KeepRoot(claims.Node, joinservice.NamedRoot(r.authorizer.Policy, claims))
+		c.SetRecord(claims.EKID, admission.Record)
+		c.KeepRoot(claims.EKID, joinservice.NamedRoot(r.authorizer.Policy, claims))
 		return c.SetPolicy(r.authorizer.Policy, r.options.Document)
 	})
 	return admission, err
@@ -223,19 +223,19 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 		}
 		var member hullmark.EtcdState
 		if opened.Joined {
-			if err := r.checkAlone(c, claims.Node); err != nil {
+			if err := r.checkAlone(c, claims.EKID); err != nil {
 				return err
 			}
-			if err := c.CheckMember(claims.Node, opened.Etcd); err != nil {
+			if err := c.CheckMember(claims.EKID, opened.Etcd); err != nil {
 				return err
 			}
 			member = opened.Etcd
 		}
-		known = c.Epochs[claims.Node]
-		if err := c.Commit(claims.Node, claims.Disk.UUID, admission.Ticket.Disk.Epoch.Issued, member); err != nil {
+		known = c.Epochs[claims.EKID]
+		if err := c.Commit(claims.EKID, claims.Disk.UUID, admission.Ticket.Disk.Epoch.Issued, member); err != nil {
 			return err
 		}
-		c.Hear(claims.Node, time.Now())
+		c.Hear(claims.EKID, time.Now())
 		return nil
 	})
 	if err != nil {
@@ -267,7 +267,7 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 }
 
 // finish sees the node through to Ready, and then records that it was.
-func (r *initRun) finish(conversation *joinservice.Conversation, node hullmark.NodeID) error {
+func (r *initRun) finish(conversation *joinservice.Conversation, node hullmark.EKID) error {
 	state, err := r.follow(conversation)
 	if err != nil {
 		return err
@@ -303,7 +303,7 @@ func (r *initRun) nodeAddress(config hullmark.NodeConfig, own []netip.Addr) (net
 
 // checkAlone refuses to bring a node back that was Ready before, and is not the only control plane: the others know how recent its disk has to be, of which
 // the cluster file knows what the last init or recover saw.
-func (r *initRun) checkAlone(c *cluster.Cluster, node hullmark.NodeID) error {
+func (r *initRun) checkAlone(c *cluster.Cluster, node hullmark.EKID) error {
 	other := func(m measurements.Member) bool { return m.Role == hullmark.ControlPlane && m.EKID != node }
 	if c.Initialised == nil || !slices.ContainsFunc(r.authorizer.Policy.Members, other) {
 		return nil

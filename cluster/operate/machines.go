@@ -49,7 +49,7 @@ func (a *API) machines(ctx context.Context) ([]Machine, error) {
 	images := ImageNames(c)
 	listed := make([]Machine, 0, len(records))
 	for _, m := range records {
-		listed = append(listed, Machine{Machine: m, Image: images[m.Document], OldRoot: namedRoot(m, policy, c.ID()) != c.ID(), Heard: c.Epochs[m.Node].Heard})
+		listed = append(listed, Machine{Machine: m, Image: images[m.Document], OldRoot: namedRoot(m, policy, c.ID()) != c.ID(), Heard: c.Epochs[m.EKID].Heard})
 	}
 	slices.SortStableFunc(listed, func(a, b Machine) int { return cmp.Compare(a.Name, b.Name) })
 	return listed, err
@@ -77,11 +77,11 @@ func namedRoot(m joinservice.Machine, policy measurements.Policy, present hullma
 // countedOnly returns the machines that groups count and that have no record: a first ticket is being made, or was never recorded.
 func (a *API) countedOnly(ctx context.Context, recorded []joinservice.Machine) ([]joinservice.Machine, error) {
 	counted, err := a.client.Counted(ctx)
-	known := map[hullmark.NodeID]bool{}
+	known := map[hullmark.EKID]bool{}
 	for _, m := range recorded {
-		known[m.Node] = true
+		known[m.EKID] = true
 	}
-	counted = slices.DeleteFunc(counted, func(m joinservice.Machine) bool { return known[m.Node] })
+	counted = slices.DeleteFunc(counted, func(m joinservice.Machine) bool { return known[m.EKID] })
 	for i := range counted {
 		counted[i].Phase = "counted to its group, without a record"
 	}
@@ -97,7 +97,7 @@ func (a *API) find(ctx context.Context, which string) (joinservice.Machine, erro
 	if err != nil && len(machines) == 0 {
 		return joinservice.Machine{}, err
 	}
-	found := slices.DeleteFunc(machines, func(m joinservice.Machine) bool { return m.Name != which && m.Node.String() != which })
+	found := slices.DeleteFunc(machines, func(m joinservice.Machine) bool { return m.Name != which && m.EKID.String() != which })
 	switch {
 	case len(found) == 0:
 		return joinservice.Machine{}, errors.Join(fmt.Errorf("the cluster keeps no record of %s; %w", which, errNoRecord), err)
@@ -114,11 +114,11 @@ func (a *API) findCounted(ctx context.Context, which string, missing error) (joi
 	if err != nil {
 		return joinservice.Machine{}, err
 	}
-	i := slices.IndexFunc(counted, func(m joinservice.Machine) bool { return m.Name == which || m.Node.String() == which })
+	i := slices.IndexFunc(counted, func(m joinservice.Machine) bool { return m.Name == which || m.EKID.String() == which })
 	if i < 0 {
 		return joinservice.Machine{}, missing
 	}
-	switch _, version, err := a.client.Load(ctx, counted[i].Node); {
+	switch _, version, err := a.client.Load(ctx, counted[i].EKID); {
 	case err != nil:
 		return joinservice.Machine{}, err // It has one that cannot be read.
 	case version != "":

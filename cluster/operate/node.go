@@ -131,7 +131,7 @@ func (n Node) reach(ctx context.Context, c *cluster.Cluster, errand channel.Erra
 
 // attempt makes one connection and tries to use it.
 func (n Node) attempt(c *cluster.Cluster, errand channel.Errand, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
-	operator, err := c.Operator(errand.Verb, errand.Node)
+	operator, err := c.Operator(errand.Verb, errand.EKID)
 	if err != nil {
 		return nil, err
 	}

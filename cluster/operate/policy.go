@@ -127,7 +127,7 @@ func RemoveMember(which string) Edit {
 				return "member " + m.Name + " is admitted no more"
 			}
 		}
-		if ekid, err := hullmark.ParseNodeID(which); err == nil {
+		if ekid, err := hullmark.ParseEKID(which); err == nil {
 			*policy = policy.Without(ekid)
 		}
 		return "no rule named the machine " + which + "; it is barred from all groups now"

@@ -61,7 +61,7 @@ func (o RebindOptions) checkGone(machine joinservice.Machine, now time.Time) err
 		return nil
 	}
 	return as(ErrDenied, fmt.Errorf("machine %s may have a certificate for the name %s until %s: switch it off for good and say so (--gone), or wait until then",
-		machine.Node, machine.Name, machine.CertificateEnds.Local().Format(time.RFC3339)))
+		machine.EKID, machine.Name, machine.CertificateEnds.Local().Format(time.RFC3339)))
 }
 
 // rebindRule hands the old machine's rule over, unless that is done.

@@ -49,14 +49,14 @@ func Recover(ctx context.Context, file *cluster.File, o RecoverOptions) error {
 
 // chooseMachine decides which machine has to answer: the one that is named, or the only control plane.
 func (r *recoverRun) chooseMachine() (err error) {
-	if r.policy, err = r.file.Cluster.OpenPolicy(); err != nil || r.Anchor.Node != nil {
+	if r.policy, err = r.file.Cluster.OpenPolicy(); err != nil || r.Anchor.EKID != nil {
 		return err
 	}
 	var known []string
 	for _, m := range r.policy.Members {
 		if m.Role == hullmark.ControlPlane {
 			known = append(known, m.Name+" "+m.EKID.String())
-			r.Anchor.Node = &m.EKID
+			r.Anchor.EKID = &m.EKID
 		}
 	}
 	switch len(known) {
@@ -139,7 +139,7 @@ func (r *recoverRun) do(ctx context.Context) error {
 		return err
 	}
 	err = r.file.Update(func(c *cluster.Cluster) error {
-		c.KeepMember(claims.Node, state)
+		c.KeepMember(claims.EKID, state)
 		return nil
 	})
 	if err != nil {
@@ -159,8 +159,8 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 		}
 	}
 	found := cluster.DiskEpoch{Disk: claims.Disk.UUID, Epoch: opened.EpochRead, Etcd: opened.Etcd}
-	r.show(claims.Node, found, opened.LastBoot)
-	if err := cmp.Or(r.file.Cluster.CheckEpoch(claims.Node, found), r.file.Cluster.CheckMember(claims.Node, found.Etcd)); err != nil {
+	r.show(claims.EKID, found, opened.LastBoot)
+	if err := cmp.Or(r.file.Cluster.CheckEpoch(claims.EKID, found), r.file.Cluster.CheckMember(claims.EKID, found.Etcd)); err != nil {
 		if !r.options.AcceptRollback {
 			return nil, err
 		}
@@ -172,9 +172,9 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 		}
 	}
 	err := r.file.Update(func(c *cluster.Cluster) error {
-		c.KeepEpoch(claims.Node, found)
-		c.Hear(claims.Node, time.Now())
-		c.KeepRoot(claims.Node, joinservice.NamedRoot(r.policy, claims))
+		c.KeepEpoch(claims.EKID, found)
+		c.Hear(claims.EKID, time.Now())
+		c.KeepRoot(claims.EKID, joinservice.NamedRoot(r.policy, claims))
 		return r.complete(c)
 	})
 	if err != nil {
@@ -196,7 +196,7 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 }
 
 // show says what the disk holds beside what the cluster file knows.
-func (r *recoverRun) show(node hullmark.NodeID, found cluster.DiskEpoch, lastBoot string) {
+func (r *recoverRun) show(node hullmark.EKID, found cluster.DiskEpoch, lastBoot string) {
 	if lastBoot == "" {
 		lastBoot = "unknown"
 	}

@@ -67,10 +67,10 @@ func (a *API) remove(ctx context.Context, which string, o RemoveOptions) (Remove
 		return Removed{}, err
 	}
 	removed := Removed{Machine: machine}
-	if member, ok := policy.Member(machine.Node); ok {
+	if member, ok := policy.Member(machine.EKID); ok {
 		removed.Member = member.Name
 	}
-	removed.Group = slices.ContainsFunc(policy.Groups, func(g measurements.Group) bool { return g.Member(machine.Node).Name == machine.Name })
+	removed.Group = slices.ContainsFunc(policy.Groups, func(g measurements.Group) bool { return g.Member(machine.EKID).Name == machine.Name })
 	removed.CertificateEnds, err = a.client.Delete(ctx, machine, o.Gone)
 	return removed, err
 }
@@ -94,7 +94,7 @@ func (a *API) Reset(ctx context.Context, which string) error {
 		if err != nil {
 			return err
 		}
-		reset := measurements.Reset{EKID: machine.Node, OldUUID: machine.Record.Disk}
+		reset := measurements.Reset{EKID: machine.EKID, OldUUID: machine.Record.Disk}
 		return a.signAndPush(ctx, func(policy *measurements.Policy) (string, []measurements.Document, error) {
 			if slices.Contains(policy.Resets, reset) {
 				return "", nil, nil

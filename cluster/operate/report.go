@@ -23,8 +23,8 @@ const (
 
 // Report is what a verified quote shows, beside what was predicted.
 type Report struct {
-	// Node is the endorsement key's ID, in hexadecimal digits.
-	Node string `json:"node"`
+	// EKID is the endorsement key's ID, in hexadecimal digits.
+	EKID string `json:"node"`
 	// Certified says that the key has a certificate of the named CAs.
 	Certified bool `json:"ekCertified"`
 	// Trust is the class of the evidence, and Promise what that means, for people.
@@ -51,7 +51,7 @@ type RegisterReport struct {
 // evidence was verified: with the node's own config, and with zero.
 func (x *exchange) report(claims attest.Claims) Report {
 	out := Report{
-		Node: claims.Node.String(), Certified: claims.Certified, Trust: string(claims.Platform.Trust), Promise: claims.Platform.Trust.Promise(),
+		EKID: claims.EKID.String(), Certified: claims.Certified, Trust: string(claims.Platform.Trust), Promise: claims.Platform.Trust.Promise(),
 		Accepted: x.authorizer.Judge(claims.Registers).Accepted(),
 	}
 	predicted := x.predicted(claims)

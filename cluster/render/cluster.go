@@ -102,7 +102,7 @@ type Member struct {
 	// Name is the node's name, a DNS label.
 	Name string `json:"name"`
 	// EKID is the machine's identity.
-	EKID hullmark.NodeID `json:"ekid"`
+	EKID hullmark.EKID `json:"ekid"`
 	// Addresses are static addresses in CIDR notation; without them the machine uses what its network offers.
 	Addresses []string `json:"addresses,omitempty"`
 	// Gateway is the default route for static addresses.

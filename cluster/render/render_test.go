@@ -165,7 +165,7 @@ func TestDraftKeepsThePolicyInForce(t *testing.T) {
 	inForce := measurements.Policy{
 		Version: 7, MinimumSVN: 3,
 		Documents: []measurements.Accepted{{Document: measurements.DocumentID{1}}},
-		Members:   []measurements.Member{{EKID: hullmark.NodeID{1}, Role: hullmark.Worker, Name: "gone"}},
+		Members:   []measurements.Member{{EKID: hullmark.EKID{1}, Role: hullmark.Worker, Name: "gone"}},
 	}
 	next := draft(inForce)
 	if next.Version != 8 || next.MinimumSVN != 3 || len(next.Documents) != 1 || !slices.Equal(next.Members, first.Members) {
@@ -184,12 +184,12 @@ func TestVouchedPoolIsAGroup(t *testing.T) {
 		return []byte(strings.Replace(string(sample(t, "small")), "pools:\n", "pools:\n- name: cloud\n  role: "+role+"\n  stateDisk: {serial: state}\n  vouched:\n    authorities: |\n      "+
 			indented+"\n    subject: {"+subject+"}\n    max: 20\n", 1))
 	}
-	policy, err := measurements.ParsePolicy([]byte(rendered(t, vouched("worker", authority, "OU: my-project, L: here"), measurements.Policy{Version: 3, Barred: []hullmark.NodeID{{7}}})[PolicyFile]))
+	policy, err := measurements.ParsePolicy([]byte(rendered(t, vouched("worker", authority, "OU: my-project, L: here"), measurements.Policy{Version: 3, Barred: []hullmark.EKID{{7}}})[PolicyFile]))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := measurements.Group{Name: "cloud", Pool: "cloud", Authorities: [][]byte{{1, 2, 3}, {1, 2, 4}}, Subject: []measurements.Attribute{{Type: "L", Value: "here"}, {Type: "OU", Value: "my-project"}}, Max: 20}
-	if len(policy.Groups) != 1 || !reflect.DeepEqual(policy.Groups[0], want) || policy.Version != 4 || !policy.Bars(hullmark.NodeID{7}) {
+	if len(policy.Groups) != 1 || !reflect.DeepEqual(policy.Groups[0], want) || policy.Version != 4 || !policy.Bars(hullmark.EKID{7}) {
 		t.Errorf("the policy is %+v", policy)
 	}
 	again := rendered(t, vouched("worker", authority, "L: here, OU: my-project"), policy)[PolicyFile]

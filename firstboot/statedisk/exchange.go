@@ -44,7 +44,7 @@ type Request struct {
 type Grant struct {
 	Generation    uint32          `json:"generation"`
 	UUID          hullmark.UUID   `json:"uuid"`
-	Owner         hullmark.NodeID `json:"owner"`
+	Owner         hullmark.EKID `json:"owner"`
 	FormatAllowed bool            `json:"formatAllowed"`
 	Epoch         hullmark.Epoch  `json:"epoch"`
 }

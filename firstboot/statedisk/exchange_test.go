@@ -128,7 +128,7 @@ func FuzzReadRequest(f *testing.F) {
 // FuzzReadAnswer holds the agent's reader to its bound, and to one meaning for what is written again.
 func FuzzReadAnswer(f *testing.F) {
 	for _, a := range []Answer{
-		{Claim: &hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 2, Owner: hullmark.NodeID{3}}},
+		{Claim: &hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{1}, Generation: 2, Owner: hullmark.EKID{3}}},
 		{Opened: &Opened{EpochRead: 1, Joined: true, LastBoot: "2026-01-02T03:04:05Z"}},
 		{Failed: &hullmark.Condition{Code: "disk-tampered", Because: &hullmark.Condition{Code: "x"}}},
 	} {

@@ -85,7 +85,7 @@ type Identity struct {
 	// Generation is the keyset generation of the disk's key.
 	Generation uint32
 	// Owner is the node for which the key was derived.
-	Owner hullmark.NodeID
+	Owner hullmark.EKID
 }
 
 // Geometry is how dm-integrity laid the disk out. A live device that differs
@@ -214,7 +214,7 @@ func decodeIdentity(b []byte, magic string) (Identity, error) {
 	id := Identity{Generation: binary.BigEndian.Uint32(b[offGeneration:])}
 	copy(id.UUID[:], b[offUUID:])
 	copy(id.Owner[:], b[offOwner:])
-	if id.UUID == (hullmark.UUID{}) || id.Owner == (hullmark.NodeID{}) || id.Generation == 0 {
+	if id.UUID == (hullmark.UUID{}) || id.Owner == (hullmark.EKID{}) || id.Generation == 0 {
 		return Identity{}, errors.New("uuid, owner or generation is zero")
 	}
 	return id, nil

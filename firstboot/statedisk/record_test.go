@@ -18,7 +18,7 @@ var (
 	exampleKey = hullmark.NewSecret([]byte("0123456789abcdef0123456789abcdef"))
 	exampleID  = Identity{
 		UUID: hullmark.UUID{0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}, Generation: 1,
-		Owner: hullmark.NodeID(bytes.Repeat([]byte{0xe1}, 32)),
+		Owner: hullmark.EKID(bytes.Repeat([]byte{0xe1}, 32)),
 	}
 	exampleReady = Ready{Identity: exampleID, Geometry: Geometry{
 		ProvidedSectors: 2040800, JournalSectors: 15872, InterleaveSectors: 32768, TagSize: 32, BlockSize: 4096,

@@ -159,6 +159,6 @@ func (c *Cluster) WaitReady(_ context.Context, access run.Access, _ string, _ fu
 }
 
 // DiskRecord returns the record.
-func (c *Cluster) DiskRecord(context.Context, run.Access, hullmark.NodeID) (run.DiskRecord, error) {
+func (c *Cluster) DiskRecord(context.Context, run.Access, hullmark.EKID) (run.DiskRecord, error) {
 	return c.Record, nil
 }

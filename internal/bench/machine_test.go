@@ -34,7 +34,7 @@ func newMachine(b *testing.B, name string, root hullmark.ClusterRoot, document m
 	}
 	config := []byte(`{"version":1,"clusterRoot":"` + root.String() + `","stateDisk":{"serial":"state"}}`)
 	ek := endorsementKey(b)
-	m := &machine{rule: measurements.Member{EKID: hullmark.TPMNodeID(ek), Role: hullmark.Worker, Name: name}}
+	m := &machine{rule: measurements.Member{EKID: hullmark.EKIDOf(ek), Role: hullmark.Worker, Name: name}}
 	if m.hello, err = wire.EncodeHello(&wire.Hello{
 		Version: attest.Version, EkPublic: ek, AkPublic: attestationKey(b, ak), NodeConfig: config,
 		Disk: wire.FromDiskClaim(hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{7}}),

@@ -171,7 +171,7 @@ func (s *status) follow(agent string, operator *cluster.Cluster, ended <-chan st
 		<-ended
 		cancel()
 	}()
-	certificate, err := operator.Operator(channel.VerbStatus, hullmark.NodeID{})
+	certificate, err := operator.Operator(channel.VerbStatus, hullmark.EKID{})
 	if err != nil {
 		panic(err)
 	}

@@ -46,7 +46,7 @@ func (b bench) keys(t *testing.T) (canary.Secrets, *cluster.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := c.Keys.DiskKey(c.Keys.Current(), c.ID(), c.First.Node, c.First.Disk)
+	key, err := c.Keys.DiskKey(c.Keys.Current(), c.ID(), c.First.EKID, c.First.Disk)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,7 @@ type site struct {
 	config    []byte
 	eks       [][]byte
 	ak        []byte
-	nodes     []hullmark.NodeID
+	nodes     []hullmark.EKID
 	names     []string
 	dials     [][]string
 	places    []*place
@@ -126,7 +126,7 @@ func newSite(t *testing.T, s scenario) *site {
 		public := tpm2.RSAEKTemplate
 		public.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgRSA, &tpm2.TPM2BPublicKeyRSA{Buffer: []byte(strings.Repeat(string(rune('a'+i)), attest.EKModulus))})
 		x.eks = append(x.eks, tpm2.Marshal(public))
-		x.nodes = append(x.nodes, hullmark.TPMNodeID(x.eks[i]))
+		x.nodes = append(x.nodes, hullmark.EKIDOf(x.eks[i]))
 		x.names = append(x.names, fmt.Sprintf("node-%d", i))
 		if s.sameName {
 			x.names[i] = "node"

@@ -32,7 +32,7 @@ type records struct{ run *run }
 
 var errReply = &hullmark.Condition{Code: joinservice.CodeUnreachable, Title: "no reply", Next: "wait", Retry: true}
 
-func (k records) Load(ctx context.Context, node hullmark.NodeID) (joinservice.Machine, joinservice.Version, error) {
+func (k records) Load(ctx context.Context, node hullmark.EKID) (joinservice.Machine, joinservice.Version, error) {
 	if k.run.step("load", "", orReply("")) == "!lost" {
 		return joinservice.Machine{}, "", errReply
 	}
@@ -71,7 +71,7 @@ func (k records) Store(ctx context.Context, m joinservice.Machine, v joinservice
 	return v, err
 }
 
-func (k records) Claim(ctx context.Context, name string, node hullmark.NodeID) error {
+func (k records) Claim(ctx context.Context, name string, node hullmark.EKID) error {
 	k.run.step("claim", "")
 	err := k.run.w.records.Claim(ctx, name, node)
 	k.run.told("%s", codeOf(err))
@@ -87,15 +87,15 @@ func codeOf(err error) string {
 	return fmt.Sprint(err)
 }
 
-func (k records) ClaimAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error {
+func (k records) ClaimAddress(ctx context.Context, address netip.Addr, node hullmark.EKID) error {
 	return k.run.w.records.ClaimAddress(ctx, address, node)
 }
 
-func (k records) ReleaseAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error {
+func (k records) ReleaseAddress(ctx context.Context, address netip.Addr, node hullmark.EKID) error {
 	return k.run.w.records.ReleaseAddress(ctx, address, node)
 }
 
-func (k records) Enrol(context.Context, string, hullmark.NodeID, int) error {
+func (k records) Enrol(context.Context, string, hullmark.EKID, int) error {
 	return errors.New("there are no groups")
 }
 

@@ -111,7 +111,7 @@ func (x *site) controlPlanes(r *run, keys int) joinservice.ControlPlanes {
 	}
 }
 
-func (k records) Acquire(ctx context.Context, node hullmark.NodeID) (joinservice.Term, error) {
+func (k records) Acquire(ctx context.Context, node hullmark.EKID) (joinservice.Term, error) {
 	return k.run.w.records.Acquire(ctx, node)
 }
 

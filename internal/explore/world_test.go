@@ -117,7 +117,7 @@ func (w *world) clone() *world {
 }
 
 // text says all of the world that decides what can follow. Names that were drawn at random are written as letter and number, for rename.
-func (w *world) text(nodes []hullmark.NodeID) string {
+func (w *world) text(nodes []hullmark.EKID) string {
 	var t strings.Builder
 	for i := range w.disks {
 		d := &w.disks[i]
@@ -150,7 +150,7 @@ func (w *world) text(nodes []hullmark.NodeID) string {
 }
 
 // since are the epochs of a set that a ticket could have again: none is below what is committed, or for tickets issued.
-func (w *world) since(set map[string]bool, nodes []hullmark.NodeID, tickets bool) (again []string) {
+func (w *world) since(set map[string]bool, nodes []hullmark.EKID, tickets bool) (again []string) {
 	for key := range set {
 		fields := strings.Fields(key)
 		e, err := strconv.ParseUint(fields[len(fields)-1], 10, 64)

@@ -64,7 +64,7 @@ func TestAgentShowsNoKey(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			record, _, err := s.Records.Load(t.Context(), s.Node)
+			record, _, err := s.Records.Load(t.Context(), s.EKID)
 			if err != nil {
 				t.Fatal(err)
 			}

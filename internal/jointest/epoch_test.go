@@ -40,7 +40,7 @@ func TestEpochGoesOnWhileReady(t *testing.T) {
 	s.Await(t, "Ready", func(d firstboot.Document) bool { return d.Ready })
 	for _, want := range []uint64{2, 3} {
 		for limit := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-			m, v, err := s.Records.Load(t.Context(), s.Node)
+			m, v, err := s.Records.Load(t.Context(), s.EKID)
 			if err != nil {
 				t.Fatal(err)
 			}

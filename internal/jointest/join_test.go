@@ -110,7 +110,7 @@ func (c trouble) check(t *testing.T, s *Site, d firstboot.Document) {
 	if console := s.Console.String(); !strings.Contains(console, "HULLMARK: "+title) || !strings.Contains(console, "code:     "+c.code+"\n") {
 		t.Errorf("the console shows %q", console)
 	}
-	m, _, err := s.Records.Load(t.Context(), s.Node)
+	m, _, err := s.Records.Load(t.Context(), s.EKID)
 	if c.recorded && (err != nil || m.State != joinservice.MachineFailed || m.Condition == nil || m.Condition.Code != c.code) {
 		t.Errorf("the service keeps %+v, %v", m, err)
 	}
@@ -125,7 +125,7 @@ func (s *Site) checkJoined(t *testing.T, role hullmark.Role) {
 	if len(s.Kubernetes.Joins) != 1 {
 		t.Errorf("kubeadm joined %d times", len(s.Kubernetes.Joins))
 	}
-	m, _, err := s.Records.Load(t.Context(), s.Node)
+	m, _, err := s.Records.Load(t.Context(), s.EKID)
 	if err != nil || m.State != joinservice.MachineReady || m.Role != role || m.Condition != nil || m.Record.Disk != s.Disk.Claim.UUID || m.Record.Committed != s.Disk.Opened.EpochRead {
 		t.Errorf("the service keeps %+v, %v; the disk is %s with epoch %d", m, err, s.Disk.Claim.UUID, s.Disk.Opened.EpochRead)
 	}

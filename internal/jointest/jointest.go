@@ -45,8 +45,8 @@ type Site struct {
 	EditOpened  func(*wire.Opened)
 	EditProceed func(*wire.Proceed)
 
-	// Node is the machine's identity.
-	Node  hullmark.NodeID
+	// EKID is the machine's identity.
+	EKID  hullmark.EKID
 	Agent *firstboot.Agent
 	// Disk, Machine and Kubernetes stand around the agent.
 	Disk       *agenttest.Disk
@@ -78,7 +78,7 @@ func New(t testing.TB, role hullmark.Role) *Site {
 		t.Fatal(err)
 	}
 	s.newAgent(t)
-	s.newService(t, PolicyStore(t, s.Cluster, measurements.Member{EKID: s.Node, Role: role, Name: "node-2"}), role)
+	s.newService(t, PolicyStore(t, s.Cluster, measurements.Member{EKID: s.EKID, Role: role, Name: "node-2"}), role)
 	return s
 }
 
@@ -94,7 +94,7 @@ func (s *Site) newAgent(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Node = keys.Node()
+	s.EKID = keys.Node()
 	if err := keys.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func (s *Site) Reboot(t testing.TB, root hullmark.ClusterRoot) {
 // certify lists the certificate of the machine's kubelet in its record, as an approver does that sees it issued.
 func (s *Site) certify(t testing.TB, ends time.Time) {
 	t.Helper()
-	m, version, err := s.Records.Load(t.Context(), s.Node)
+	m, version, err := s.Records.Load(t.Context(), s.EKID)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // removed is a machine that only an older policy admits.
-var removed = measurements.Member{EKID: hullmark.NodeID{9}, Role: hullmark.Worker, Name: "node-9"}
+var removed = measurements.Member{EKID: hullmark.EKID{9}, Role: hullmark.Worker, Name: "node-9"}
 
 // policies are one that admits the machine, and the next one, which does not.
 func (s *Site) policies(t *testing.T) (older, newer joinservice.SignedPolicy) {

@@ -19,7 +19,7 @@ func (s *Site) comesBack(t *testing.T, root hullmark.ClusterRoot) joinservice.Ma
 	end := s.Boot(t)
 	s.Await(t, "Ready", func(d firstboot.Document) bool { return d.Ready })
 	end()
-	m, _, err := s.Records.Load(t.Context(), s.Node)
+	m, _, err := s.Records.Load(t.Context(), s.EKID)
 	if err != nil || m.State != joinservice.MachineReady {
 		t.Fatalf("the service keeps %+v, %v", m, err)
 	}

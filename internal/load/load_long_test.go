@@ -170,7 +170,7 @@ func (s *site) turnedAway() error {
 func (s *site) forget(t *testing.T) {
 	t.Helper()
 	for _, m := range s.machines {
-		_, err := s.admin.Delete(t.Context(), joinservice.Machine{Node: m.ID, Name: m.name()}, true)
+		_, err := s.admin.Delete(t.Context(), joinservice.Machine{EKID: m.ID, Name: m.name()}, true)
 		must(t, err)
 		m.wipe()
 	}
@@ -187,9 +187,9 @@ func (s *site) checkIdentities(t *testing.T) {
 	}
 	records, err := s.admin.List(t.Context())
 	must(t, err)
-	byNode := map[hullmark.NodeID]joinservice.Machine{}
+	byNode := map[hullmark.EKID]joinservice.Machine{}
 	for _, r := range records {
-		byNode[r.Node] = r
+		byNode[r.EKID] = r
 	}
 	for _, m := range s.machines {
 		record := byNode[m.ID]

@@ -27,13 +27,13 @@ type Store struct {
 
 	mutex    sync.Mutex
 	down     bool
-	machines map[hullmark.NodeID]versioned
-	names    map[string]hullmark.NodeID
-	groups   map[string][]hullmark.NodeID
+	machines map[hullmark.EKID]versioned
+	names    map[string]hullmark.EKID
+	groups   map[string][]hullmark.EKID
 	// addresses are who claimed each, and gone those whose Nodes are not Ready for long.
-	addresses map[netip.Addr]hullmark.NodeID
-	gone      map[hullmark.NodeID]bool
-	tokens    map[string]hullmark.NodeID
+	addresses map[netip.Addr]hullmark.EKID
+	gone      map[hullmark.EKID]bool
+	tokens    map[string]hullmark.EKID
 	// issued counts tokens, conflicts the writes that lost a race, writes those that did not.
 	issued, conflicts, writes int
 	// term is of who has, or last had, the place of the control plane that joins.
@@ -75,16 +75,16 @@ func (s *Store) check() error {
 }
 
 // Acquire gives the place of the control plane that joins to a machine.
-func (s *Store) Acquire(_ context.Context, node hullmark.NodeID) (joinservice.Term, error) {
+func (s *Store) Acquire(_ context.Context, node hullmark.EKID) (joinservice.Term, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if err := s.check(); err != nil {
 		return joinservice.Term{}, err
 	}
-	if s.held && s.term.Node != node {
+	if s.held && s.term.EKID != node {
 		return joinservice.Term{}, &hullmark.Condition{Code: "busy", Title: "another control plane joins", Next: "wait", Retry: true}
 	}
-	s.held, s.term = true, joinservice.Term{Node: node, Number: s.term.Number + 1}
+	s.held, s.term = true, joinservice.Term{EKID: node, Number: s.term.Number + 1}
 	return s.term, nil
 }
 
@@ -117,14 +117,14 @@ func (s *Store) Release(_ context.Context, t joinservice.Term) error {
 }
 
 // Holder returns who has the place, if anybody has, and how often it was renewed in all.
-func (s *Store) Holder() (node hullmark.NodeID, held bool, renewals int) {
+func (s *Store) Holder() (node hullmark.EKID, held bool, renewals int) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	return s.term.Node, s.held, s.renewals
+	return s.term.EKID, s.held, s.renewals
 }
 
 // Load returns a machine's record.
-func (s *Store) Load(_ context.Context, node hullmark.NodeID) (joinservice.Machine, joinservice.Version, error) {
+func (s *Store) Load(_ context.Context, node hullmark.EKID) (joinservice.Machine, joinservice.Version, error) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if err := s.check(); err != nil {
@@ -132,7 +132,7 @@ func (s *Store) Load(_ context.Context, node hullmark.NodeID) (joinservice.Machi
 	}
 	kept, ok := s.machines[node]
 	if !ok {
-		return joinservice.Machine{Node: node}, "", nil
+		return joinservice.Machine{EKID: node}, "", nil
 	}
 	kept.machine = clone(kept.machine)
 	return kept.machine, joinservice.Version(strconv.Itoa(kept.version)), nil
@@ -148,7 +148,7 @@ func (s *Store) Store(_ context.Context, m joinservice.Machine, v joinservice.Ve
 	if err := s.check(); err != nil {
 		return "", err
 	}
-	kept, ok := s.machines[m.Node]
+	kept, ok := s.machines[m.EKID]
 	var current joinservice.Version
 	if ok {
 		current = joinservice.Version(strconv.Itoa(kept.version))
@@ -158,15 +158,15 @@ func (s *Store) Store(_ context.Context, m joinservice.Machine, v joinservice.Ve
 		return "", joinservice.ErrConflict
 	}
 	if s.machines == nil {
-		s.machines = map[hullmark.NodeID]versioned{}
+		s.machines = map[hullmark.EKID]versioned{}
 	}
 	s.writes++
-	s.machines[m.Node] = versioned{clone(m), kept.version + 1}
+	s.machines[m.EKID] = versioned{clone(m), kept.version + 1}
 	return joinservice.Version(strconv.Itoa(kept.version + 1)), nil
 }
 
 // Claim binds a name to one machine.
-func (s *Store) Claim(_ context.Context, name string, node hullmark.NodeID) error {
+func (s *Store) Claim(_ context.Context, name string, node hullmark.EKID) error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if err := s.check(); err != nil {
@@ -176,32 +176,32 @@ func (s *Store) Claim(_ context.Context, name string, node hullmark.NodeID) erro
 		return joinservice.NameTaken(name, holder, node)
 	}
 	if s.names == nil {
-		s.names = map[string]hullmark.NodeID{}
+		s.names = map[string]hullmark.EKID{}
 	}
 	s.names[name] = node
 	return nil
 }
 
 // ClaimAddress binds an address to one machine.
-func (s *Store) ClaimAddress(_ context.Context, address netip.Addr, node hullmark.NodeID) error {
+func (s *Store) ClaimAddress(_ context.Context, address netip.Addr, node hullmark.EKID) error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if err := s.check(); err != nil {
 		return err
 	}
-	role := func(of hullmark.NodeID) hullmark.Role { return s.machines[of].machine.Role }
+	role := func(of hullmark.EKID) hullmark.Role { return s.machines[of].machine.Role }
 	if holder, ok := s.addresses[address]; ok && holder != node && !joinservice.ClaimYields(role(holder), role(node), s.gone[holder]) {
 		return joinservice.AddressTaken(address, holder, node)
 	}
 	if s.addresses == nil {
-		s.addresses = map[netip.Addr]hullmark.NodeID{}
+		s.addresses = map[netip.Addr]hullmark.EKID{}
 	}
 	s.addresses[address] = node
 	return nil
 }
 
 // ReleaseAddress gives a machine's claim up.
-func (s *Store) ReleaseAddress(_ context.Context, address netip.Addr, node hullmark.NodeID) error {
+func (s *Store) ReleaseAddress(_ context.Context, address netip.Addr, node hullmark.EKID) error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if err := s.check(); err != nil {
@@ -214,24 +214,24 @@ func (s *Store) ReleaseAddress(_ context.Context, address netip.Addr, node hullm
 }
 
 // SetGone says whether a machine's Node has not been Ready for so long that its claims of addresses yield.
-func (s *Store) SetGone(node hullmark.NodeID, gone bool) {
+func (s *Store) SetGone(node hullmark.EKID, gone bool) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if s.gone == nil {
-		s.gone = map[hullmark.NodeID]bool{}
+		s.gone = map[hullmark.EKID]bool{}
 	}
 	s.gone[node] = gone
 }
 
 // Addresses returns which machine claimed each address.
-func (s *Store) Addresses() map[netip.Addr]hullmark.NodeID {
+func (s *Store) Addresses() map[netip.Addr]hullmark.EKID {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return maps.Clone(s.addresses)
 }
 
 // Enrol counts a machine to a group.
-func (s *Store) Enrol(_ context.Context, group string, node hullmark.NodeID, most int) error {
+func (s *Store) Enrol(_ context.Context, group string, node hullmark.EKID, most int) error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if err := s.check(); err != nil || slices.Contains(s.groups[group], node) {
@@ -241,7 +241,7 @@ func (s *Store) Enrol(_ context.Context, group string, node hullmark.NodeID, mos
 		return joinservice.GroupFull(group, most)
 	}
 	if s.groups == nil {
-		s.groups = map[string][]hullmark.NodeID{}
+		s.groups = map[string][]hullmark.EKID{}
 	}
 	s.groups[group] = append(s.groups[group], node)
 	return nil
@@ -266,9 +266,9 @@ func (s *Store) Issue(_ context.Context, m joinservice.Machine, note func(id str
 		return hullmark.Secret{}, err
 	}
 	if s.tokens == nil {
-		s.tokens = map[string]hullmark.NodeID{}
+		s.tokens = map[string]hullmark.EKID{}
 	}
-	s.tokens[id] = m.Node
+	s.tokens[id] = m.EKID
 	return hullmark.NewSecret([]byte(id + "." + hex.EncodeToString(secret))), nil
 }
 
@@ -295,7 +295,7 @@ func (s *Store) Revoke(_ context.Context, id string) error {
 }
 
 // Tokens returns which machine each token that may be used is for.
-func (s *Store) Tokens() map[string]hullmark.NodeID {
+func (s *Store) Tokens() map[string]hullmark.EKID {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return maps.Clone(s.tokens)
@@ -341,7 +341,7 @@ func (s *Store) Clone() *Store {
 }
 
 // Names returns which machine claimed each name.
-func (s *Store) Names() map[string]hullmark.NodeID {
+func (s *Store) Names() map[string]hullmark.EKID {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return maps.Clone(s.names)

@@ -37,7 +37,7 @@ type Node struct {
 	// TPM is the machine's; it is in use until an exchange's Proof is sent.
 	TPM *tpmtest.TPM
 	// ID is the machine's identity.
-	ID hullmark.NodeID
+	ID hullmark.EKID
 	// Config is what it measured into PCR 8.
 	Config []byte
 	// Disk is what Hello says of its disk.
@@ -152,7 +152,7 @@ func (n *Node) Reboot(t testing.TB, image string) {
 }
 
 // identify reads the machine's identity.
-func (n *Node) identify(t testing.TB) hullmark.NodeID {
+func (n *Node) identify(t testing.TB) hullmark.EKID {
 	t.Helper()
 	p, err := prover.Open(n.TPM)
 	if err != nil {

@@ -121,7 +121,7 @@ func recordEK(ctx context.Context, t toolset, tpm, dir, runtime string) error {
 	if err != nil {
 		return err
 	}
-	id := []byte(hullmark.TPMNodeID(public).String() + "\n")
+	id := []byte(hullmark.EKIDOf(public).String() + "\n")
 	if err := atomicfile.Write(filepath.Join(dir, EKPublicFile), public, 0o600); err != nil {
 		return fmt.Errorf("vm: endorsement key: %w", err)
 	}

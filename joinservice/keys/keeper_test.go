@@ -101,11 +101,11 @@ func wantCondition(t *testing.T, err error, k keys.Keyset, code string, retry bo
 
 func sameKey(t *testing.T, a, b keys.Keyset) bool {
 	t.Helper()
-	one, err := a.DiskKey(1, ours, hullmark.NodeID{}, hullmark.UUID{})
+	one, err := a.DiskKey(1, ours, hullmark.EKID{}, hullmark.UUID{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	two, err := b.DiskKey(1, ours, hullmark.NodeID{}, hullmark.UUID{})
+	two, err := b.DiskKey(1, ours, hullmark.EKID{}, hullmark.UUID{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func (k Keyset) Current() uint32 {
 // HKDF-SHA256 (RFC 5869) of the generation's master key, with the cluster's first
 // root as salt and "hullmark/v1/disk\0" ‖ owner ‖ uuid as info, 32 bytes. The label
 // holds the owner, so another node that asks for this disk gets a useless key.
-func (k Keyset) DiskKey(generation uint32, first hullmark.ClusterRoot, owner hullmark.NodeID, disk hullmark.UUID) (hullmark.Secret, error) {
+func (k Keyset) DiskKey(generation uint32, first hullmark.ClusterRoot, owner hullmark.EKID, disk hullmark.UUID) (hullmark.Secret, error) {
 	master, ok := k.masters[generation]
 	if !ok {
 		return hullmark.Secret{}, fmt.Errorf("disk key: the keyset has no generation %d", generation)

@@ -19,7 +19,7 @@ func TestDiskKeyIsTheSpecifiedHKDF(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, owner, disk := hullmark.ClusterRoot{3}, hullmark.NodeID{4}, hullmark.UUID{5}
+	root, owner, disk := hullmark.ClusterRoot{3}, hullmark.EKID{4}, hullmark.UUID{5}
 	got, err := k.DiskKey(7, root, owner, disk)
 	if err != nil {
 		t.Fatal(err)
@@ -44,12 +44,12 @@ func TestNextGeneration(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for _, generation := range []uint32{1, 7, 8} {
-		key, err := next.DiskKey(generation, hullmark.ClusterRoot{3}, hullmark.NodeID{4}, hullmark.UUID{5})
+		key, err := next.DiskKey(generation, hullmark.ClusterRoot{3}, hullmark.EKID{4}, hullmark.UUID{5})
 		if err != nil {
 			t.Fatal(err)
 		}
 		seen[string(key.Expose())] = true
-		if before, err := k.DiskKey(generation, hullmark.ClusterRoot{3}, hullmark.NodeID{4}, hullmark.UUID{5}); (err == nil) != (generation < 8) || err == nil && !before.Equal(key) {
+		if before, err := k.DiskKey(generation, hullmark.ClusterRoot{3}, hullmark.EKID{4}, hullmark.UUID{5}); (err == nil) != (generation < 8) || err == nil && !before.Equal(key) {
 			t.Errorf("generation %d: the key changed, or %v", generation, err)
 		}
 	}
@@ -91,7 +91,7 @@ func TestDiskKeyDependsOnEveryInput(t *testing.T) {
 	for _, in := range []struct {
 		generation uint32
 		root       hullmark.ClusterRoot
-		owner      hullmark.NodeID
+		owner      hullmark.EKID
 		disk       hullmark.UUID
 	}{{generation: 1}, {generation: 7}, {generation: 1, root: [32]byte{1}}, {generation: 1, owner: [32]byte{1}}, {generation: 1, disk: [16]byte{1}}} {
 		key, err := k.DiskKey(in.generation, in.root, in.owner, in.disk)
@@ -103,7 +103,7 @@ func TestDiskKeyDependsOnEveryInput(t *testing.T) {
 	if len(seen) != 5 {
 		t.Errorf("5 different inputs gave %d keys", len(seen))
 	}
-	if _, err := k.DiskKey(2, hullmark.ClusterRoot{}, hullmark.NodeID{}, hullmark.UUID{}); err == nil {
+	if _, err := k.DiskKey(2, hullmark.ClusterRoot{}, hullmark.EKID{}, hullmark.UUID{}); err == nil {
 		t.Error("an unknown generation gave a key")
 	}
 }
@@ -121,8 +121,8 @@ func TestEncodeRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, _ := k.DiskKey(1, hullmark.ClusterRoot{}, hullmark.NodeID{}, hullmark.UUID{})
-	two, _ := again.DiskKey(1, hullmark.ClusterRoot{}, hullmark.NodeID{}, hullmark.UUID{})
+	one, _ := k.DiskKey(1, hullmark.ClusterRoot{}, hullmark.EKID{}, hullmark.UUID{})
+	two, _ := again.DiskKey(1, hullmark.ClusterRoot{}, hullmark.EKID{}, hullmark.UUID{})
 	if !one.Equal(two) || again.Current() != 1 {
 		t.Error("the keyset changed on its way through Encode and Parse")
 	}

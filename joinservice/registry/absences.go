@@ -30,7 +30,7 @@ type absences struct {
 	now func() time.Time
 
 	mutex sync.Mutex
-	of    map[hullmark.NodeID]*absence
+	of    map[hullmark.EKID]*absence
 }
 
 // absence is what was seen of one machine.
@@ -43,11 +43,11 @@ type absence struct {
 
 // asked notes a look for a machine that wants an address, and reports whether the holder's Node was seen in one state, look by
 // look, for as long as a claim lasts. A state is empty as long as the Node is Ready.
-func (a *absences) asked(holder hullmark.NodeID, state string) bool {
+func (a *absences) asked(holder hullmark.EKID, state string) bool {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	if a.of == nil {
-		a.of = map[hullmark.NodeID]*absence{}
+		a.of = map[hullmark.EKID]*absence{}
 	}
 	if a.of[holder] == nil {
 		a.of[holder] = &absence{}
@@ -57,14 +57,14 @@ func (a *absences) asked(holder hullmark.NodeID, state string) bool {
 }
 
 // saw notes a look that nobody asked for.
-func (a *absences) saw(holder hullmark.NodeID, state string) {
+func (a *absences) saw(holder hullmark.EKID, state string) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	a.see(holder, state)
 }
 
 // see is called with the mutex held.
-func (a *absences) see(holder hullmark.NodeID, state string) bool {
+func (a *absences) see(holder hullmark.EKID, state string) bool {
 	of, now := a.of[holder], a.now()
 	if of == nil || state == "" {
 		delete(a.of, holder)
@@ -78,7 +78,7 @@ func (a *absences) see(holder hullmark.NodeID, state string) bool {
 }
 
 // due are the machines to look at by now. Those that nobody asks for any more are forgotten.
-func (a *absences) due() (holders []hullmark.NodeID) {
+func (a *absences) due() (holders []hullmark.EKID) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	now := a.now()
@@ -110,7 +110,7 @@ func (r *Registry) lookAgain(ctx context.Context) {
 }
 
 // state describes in which way a machine is absent; it is empty while its Node is Ready.
-func (r *Registry) state(ctx context.Context, holder hullmark.NodeID) (string, error) {
+func (r *Registry) state(ctx context.Context, holder hullmark.EKID) (string, error) {
 	m, version, err := r.Load(ctx, holder)
 	if err != nil {
 		return "", fmt.Errorf("machine %s: %w", holder, err)

@@ -15,7 +15,7 @@ import (
 )
 
 // ClaimAddress binds an address to one machine; see joinservice.Records.
-func (r *Registry) ClaimAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error {
+func (r *Registry) ClaimAddress(ctx context.Context, address netip.Addr, node hullmark.EKID) error {
 	what := "claim the address " + address.String()
 	object := &corev1.ConfigMap{ObjectMeta: meta(addressKind, AddressObject(address))}
 	PutHolder(object, node)
@@ -54,7 +54,7 @@ func (r *Registry) ClaimAddress(ctx context.Context, address netip.Addr, node hu
 }
 
 // yields reports whether a machine's claim of an address is another's to take. A claim of nobody's, without a record, is what a worker has.
-func (r *Registry) yields(ctx context.Context, address netip.Addr, holder, node hullmark.NodeID) (bool, error) {
+func (r *Registry) yields(ctx context.Context, address netip.Addr, holder, node hullmark.EKID) (bool, error) {
 	from, _, err := r.Load(ctx, holder)
 	if err != nil {
 		return false, fmt.Errorf("who holds the address %s: %w", address, err)
@@ -71,7 +71,7 @@ func (r *Registry) yields(ctx context.Context, address netip.Addr, holder, node 
 }
 
 // ReleaseAddress gives a machine's claim up; see joinservice.Records.
-func (r *Registry) ReleaseAddress(ctx context.Context, address netip.Addr, node hullmark.NodeID) error {
+func (r *Registry) ReleaseAddress(ctx context.Context, address netip.Addr, node hullmark.EKID) error {
 	what := "give up the address " + address.String()
 	there, err := r.configMap(ctx, what, AddressObject(address))
 	if apierrors.IsNotFound(err) {
@@ -96,7 +96,7 @@ func (r *Registry) ReleaseAddress(ctx context.Context, address netip.Addr, node 
 func (r *Registry) releaseAll(ctx context.Context, m joinservice.Machine) error {
 	var failed []error
 	for _, a := range m.Addresses {
-		failed = append(failed, r.ReleaseAddress(ctx, a, m.Node))
+		failed = append(failed, r.ReleaseAddress(ctx, a, m.EKID))
 	}
 	return errors.Join(failed...)
 }

@@ -26,7 +26,7 @@ import (
 // claims is a service that decides over addresses with a replica's records. The endpoint is 192.0.2.1.
 func claims(t *testing.T, r *Registry) *joinservice.Service {
 	t.Helper()
-	member := measurements.Member{EKID: hullmark.NodeID{1}, Role: hullmark.ControlPlane, Name: "cp-1"}
+	member := measurements.Member{EKID: hullmark.EKID{1}, Role: hullmark.ControlPlane, Name: "cp-1"}
 	return &joinservice.Service{
 		Root: api.Cluster.ID(), Policy: jointest.PolicyStore(t, api.Cluster, member), Records: r,
 		Settings: joinservice.Settings{
@@ -87,12 +87,12 @@ func TestServingCertificatesNameOnlyOwnAddresses(t *testing.T) {
 	// It moves, and its first address is another's.
 	serves(t, serve(t, "w61", "192.0.2.161"), "192.0.2.161")
 	serves(t, serve(t, "w62", "192.0.2.61"), "192.0.2.61")
-	m, _, err := service.Load(ctx, worker.Node)
+	m, _, err := service.Load(ctx, worker.EKID)
 	if err != nil || !slices.Equal(m.Addresses, []netip.Addr{netip.MustParseAddr("192.0.2.161")}) {
 		t.Errorf("its record has %v, %v", m.Addresses, err)
 	}
 	// Whoever is removed has no claims any more.
-	if m, _, err = service.Load(ctx, other.Node); err != nil {
+	if m, _, err = service.Load(ctx, other.EKID); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := admin.Delete(ctx, m, true); err != nil {
@@ -143,11 +143,11 @@ func TestAddressOfADeadMachineYields(t *testing.T) {
 			}
 		}
 		now = now.Add(after)
-		if err := r.ClaimAddress(ctx, address, next.Node); want != (conditionCode(err) == "address-taken") || !want && err != nil {
+		if err := r.ClaimAddress(ctx, address, next.EKID); want != (conditionCode(err) == "address-taken") || !want && err != nil {
 			t.Fatalf("after %v: %v", after, err)
 		}
 	}
-	if err := all[0].ClaimAddress(ctx, address, holder.Node); err != nil {
+	if err := all[0].ClaimAddress(ctx, address, holder.EKID); err != nil {
 		t.Fatal(err)
 	}
 	ready(corev1.ConditionTrue)
@@ -161,13 +161,13 @@ func TestAddressOfADeadMachineYields(t *testing.T) {
 	taken(all[0], claimPatience, true)
 	taken(all[1], claimPatience-time.Second, true)
 	taken(all[0], time.Second, false)
-	if err := all[1].ClaimAddress(ctx, address, holder.Node); conditionCode(err) != "address-taken" {
+	if err := all[1].ClaimAddress(ctx, address, holder.EKID); conditionCode(err) != "address-taken" {
 		t.Errorf("the holder that came back: %v", err)
 	}
-	if err := all[1].ReleaseAddress(ctx, address, holder.Node); err != nil {
+	if err := all[1].ReleaseAddress(ctx, address, holder.EKID); err != nil {
 		t.Error(err)
 	}
-	if err := all[1].ClaimAddress(ctx, address, next.Node); err != nil {
+	if err := all[1].ClaimAddress(ctx, address, next.EKID); err != nil {
 		t.Errorf("its claim: %v", err)
 	}
 }
@@ -179,10 +179,10 @@ func TestAnAddressHasOneHolder(t *testing.T) {
 		address := netip.AddrFrom4([4]byte{198, 51, 100, byte(round)})
 		var group sync.WaitGroup
 		var mutex sync.Mutex
-		var won []hullmark.NodeID
+		var won []hullmark.EKID
 		for i, r := range all {
 			group.Go(func() {
-				node := hullmark.NodeID{66, byte(i)}
+				node := hullmark.EKID{66, byte(i)}
 				err := r.ClaimAddress(context.Background(), address, node)
 				mutex.Lock()
 				defer mutex.Unlock()

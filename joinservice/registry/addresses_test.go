@@ -27,7 +27,7 @@ func TestAddressObjects(t *testing.T) {
 // anew, as does what another replica has seen.
 func TestAbsencesAreTimedByOneClock(t *testing.T) {
 	now := time.Now()
-	a, holder := &absences{now: func() time.Time { return now }}, hullmark.NodeID{1}
+	a, holder := &absences{now: func() time.Time { return now }}, hullmark.EKID{1}
 	long := func(state string, after time.Duration, want bool) {
 		t.Helper()
 		for ; after > lookPace; after -= lookPace {
@@ -49,7 +49,7 @@ func TestAbsencesAreTimedByOneClock(t *testing.T) {
 	long("Unknown since 2", lookPace, false)
 	long("Unknown since 2", claimPatience-1, false)
 	long("Unknown since 2", 1, true)
-	if a.asked(hullmark.NodeID{2}, "Unknown since 2") {
+	if a.asked(hullmark.EKID{2}, "Unknown since 2") {
 		t.Error("another machine's absence was counted")
 	}
 }
@@ -57,7 +57,7 @@ func TestAbsencesAreTimedByOneClock(t *testing.T) {
 // Between two looks that are far apart a Node may have been Ready for a month: that time counts for nothing.
 func TestAbsenceIsSeenAsAWhole(t *testing.T) {
 	now := time.Now()
-	a, victim := &absences{now: func() time.Time { return now }}, hullmark.NodeID{9}
+	a, victim := &absences{now: func() time.Time { return now }}, hullmark.EKID{9}
 	a.asked(victim, "no Node") // It joins: its Node is not registered yet.
 	now = now.Add(30 * 24 * time.Hour)
 	if a.asked(victim, "no Node") {

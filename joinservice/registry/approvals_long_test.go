@@ -37,7 +37,7 @@ func TestApprovalsKeepUp(t *testing.T) {
 	var names []string
 	for i := range machines {
 		m := testMachine(byte(i), "p"+string(rune('a'+i/26))+string(rune('a'+i%26)))
-		m.Node[1] = 70
+		m.EKID[1] = 70
 		admitted(t, m)
 		names = append(names, m.Name)
 	}

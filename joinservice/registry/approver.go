@@ -46,10 +46,10 @@ type Approver struct {
 	Newest func(context.Context) error
 	// Here reports whether a machine's exchange goes on at this replica, which then decides over its first certificate at
 	// once; the others leave it to that one for a while. Without Here, none waits.
-	Here func(hullmark.NodeID) bool
+	Here func(hullmark.EKID) bool
 	// Claim claims for a machine the addresses that a serving certificate is to name, and returns those that the machine holds
 	// by now, and why not the others (joinservice.Service.ClaimAddresses).
-	Claim func(context.Context, hullmark.NodeID, []netip.Addr) ([]netip.Addr, []joinservice.Refusal, error)
+	Claim func(context.Context, hullmark.EKID, []netip.Addr) ([]netip.Addr, []joinservice.Refusal, error)
 	// Report is called with each decision that this approver wrote, and with each error
 	// that delayed one, or the noting of a certificate; it may be nil.
 	Report func(Decision, error)

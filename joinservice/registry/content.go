@@ -31,7 +31,7 @@ const (
 )
 
 // MachineObject names the ConfigMap that holds a machine's record.
-func MachineObject(node hullmark.NodeID) string { return MachineObjects + node.String() }
+func MachineObject(node hullmark.EKID) string { return MachineObjects + node.String() }
 
 // NameObject names the ConfigMap that holds the claim of a node's name.
 func NameObject(name string) string { return NameObjects + name }
@@ -55,8 +55,8 @@ func ParseMachine(object *corev1.ConfigMap) (m joinservice.Machine, err error) {
 	default:
 		err = strict(text, &m)
 	}
-	if err == nil && object.Name != MachineObject(m.Node) {
-		err = fmt.Errorf("it holds the record of machine %s", m.Node)
+	if err == nil && object.Name != MachineObject(m.EKID) {
+		err = fmt.Errorf("it holds the record of machine %s", m.EKID)
 	}
 	if err != nil {
 		return joinservice.Machine{}, fmt.Errorf("ConfigMap %s/%s: %w; mend or delete the object", Namespace, object.Name, err)
@@ -68,34 +68,34 @@ func ParseMachine(object *corev1.ConfigMap) (m joinservice.Machine, err error) {
 func PutMachine(object *corev1.ConfigMap, m joinservice.Machine) error {
 	text, err := json.Marshal(m)
 	if err != nil {
-		return fmt.Errorf("store the record of machine %s: %w", m.Node, err)
+		return fmt.Errorf("store the record of machine %s: %w", m.EKID, err)
 	}
-	object.Name, object.Data = MachineObject(m.Node), map[string]string{machineKey: string(text)}
+	object.Name, object.Data = MachineObject(m.EKID), map[string]string{machineKey: string(text)}
 	return nil
 }
 
 // ParseHolder strictly reads which machine an object claims a name for. The error names the object.
-func ParseHolder(object *corev1.ConfigMap) (hullmark.NodeID, error) {
+func ParseHolder(object *corev1.ConfigMap) (hullmark.EKID, error) {
 	if len(object.Data) != 1 || len(object.BinaryData) != 0 {
-		return hullmark.NodeID{}, fmt.Errorf("ConfigMap %s/%s: want the one key %s; mend or delete the object", Namespace, object.Name, holderKey)
+		return hullmark.EKID{}, fmt.Errorf("ConfigMap %s/%s: want the one key %s; mend or delete the object", Namespace, object.Name, holderKey)
 	}
-	node, err := hullmark.ParseNodeID(object.Data[holderKey])
+	node, err := hullmark.ParseEKID(object.Data[holderKey])
 	if err != nil {
-		return hullmark.NodeID{}, fmt.Errorf("ConfigMap %s/%s: %s: %w; mend or delete the object", Namespace, object.Name, holderKey, err)
+		return hullmark.EKID{}, fmt.Errorf("ConfigMap %s/%s: %s: %w; mend or delete the object", Namespace, object.Name, holderKey, err)
 	}
 	return node, nil
 }
 
 // PutHolder makes an object claim its name for a machine.
-func PutHolder(object *corev1.ConfigMap, node hullmark.NodeID) {
+func PutHolder(object *corev1.ConfigMap, node hullmark.EKID) {
 	object.Data = map[string]string{holderKey: node.String()}
 }
 
 // ParseCounted strictly reads which machines a group's list counts. The error names the object.
-func ParseCounted(object *corev1.ConfigMap) ([]hullmark.NodeID, error) {
-	var machines []hullmark.NodeID
+func ParseCounted(object *corev1.ConfigMap) ([]hullmark.EKID, error) {
+	var machines []hullmark.EKID
 	for key, value := range object.Data {
-		node, err := hullmark.ParseNodeID(key)
+		node, err := hullmark.ParseEKID(key)
 		if err != nil || value != "" {
 			return nil, fmt.Errorf("ConfigMap %s/%s: %.80q is no machine's identity alone; mend the object, and do not delete it: nobody on it is counted anew", Namespace, object.Name, key)
 		}
@@ -105,7 +105,7 @@ func ParseCounted(object *corev1.ConfigMap) ([]hullmark.NodeID, error) {
 }
 
 // PutCounted makes a group's list count these machines alone.
-func PutCounted(object *corev1.ConfigMap, machines []hullmark.NodeID) {
+func PutCounted(object *corev1.ConfigMap, machines []hullmark.EKID) {
 	object.Data = map[string]string{}
 	for _, node := range machines {
 		object.Data[node.String()] = ""

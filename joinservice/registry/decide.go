@@ -53,7 +53,7 @@ const credentialKey, certificateID = "authentication.kubernetes.io/credential-id
 // requester is who made a request: the bearer of a machine's token, or a node; or neither.
 type requester struct {
 	token   string
-	machine hullmark.NodeID
+	machine hullmark.EKID
 	name    string
 	// credential is the fingerprint of the certificate that it showed, empty if it showed none.
 	credential string
@@ -76,15 +76,15 @@ func requesterOf(csr *certificatesv1.CertificateSigningRequest) (r requester) {
 }
 
 // machineOfGroups returns the one machine that a bearer's groups name.
-func machineOfGroups(groups []string) (machine hullmark.NodeID, ok bool) {
+func machineOfGroups(groups []string) (machine hullmark.EKID, ok bool) {
 	for _, g := range groups {
 		text, named := strings.CutPrefix(g, machineGroup)
 		if !named {
 			continue
 		}
-		node, err := hullmark.ParseNodeID(text)
+		node, err := hullmark.ParseEKID(text)
 		if err != nil || ok {
-			return hullmark.NodeID{}, false
+			return hullmark.EKID{}, false
 		}
 		machine, ok = node, true
 	}
@@ -94,7 +94,7 @@ func machineOfGroups(groups []string) (machine hullmark.NodeID, ok bool) {
 // facts are what the records say about a requester.
 type facts struct {
 	// node is the machine that the token was made for, or that claimed the name; found is false if nobody claimed it.
-	node  hullmark.NodeID
+	node  hullmark.EKID
 	found bool
 	// machine is its record, recorded whether it has one.
 	machine  joinservice.Machine

@@ -44,7 +44,7 @@ var asked = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // newQuestion asks as the kubelet of w1 does, for one of the signers.
 func newQuestion(signer, user string, groups ...string) *question {
-	node := hullmark.NodeID{1}
+	node := hullmark.EKID{1}
 	q := &question{
 		template: x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:w1", Organization: []string{"system:nodes"}}},
 		request: certificatesv1.CertificateSigningRequest{
@@ -55,7 +55,7 @@ func newQuestion(signer, user string, groups ...string) *question {
 			},
 		},
 		known: facts{node: node, found: true, recorded: true, machine: joinservice.Machine{
-			Node: node, Name: "w1", Role: hullmark.Worker, Token: "abc123",
+			EKID: node, Name: "w1", Role: hullmark.Worker, Token: "abc123",
 			Credentials: []joinservice.Credential{{Fingerprint: shown, Ends: asked.Add(time.Hour)}}, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")},
 		}},
 		now: asked.Add(time.Second),
@@ -69,7 +69,7 @@ func newQuestion(signer, user string, groups ...string) *question {
 }
 
 func bootstrap() *question {
-	return newQuestion(clientSigner, "system:bootstrap:abc123", "system:bootstrappers", tokenGroup, machineGroup+hullmark.NodeID{1}.String())
+	return newQuestion(clientSigner, "system:bootstrap:abc123", "system:bootstrappers", tokenGroup, machineGroup+hullmark.EKID{1}.String())
 }
 
 // shown is the fingerprint of the certificate that w1 has, and shows when it asks.
@@ -194,14 +194,14 @@ func TestDecideDeniesRequesters(t *testing.T) {
 		"a service account":         {renewal(), func(q *question) { q.request.Spec.Username = "system:serviceaccount:default:w1" }, "requester"},
 		"a token of nobody's":       {bootstrap(), func(q *question) { q.request.Spec.Groups = q.request.Spec.Groups[:2] }, "requester"},
 		"a token of two machines": {bootstrap(), func(q *question) {
-			q.request.Spec.Groups = append(q.request.Spec.Groups, machineGroup+hullmark.NodeID{2}.String())
+			q.request.Spec.Groups = append(q.request.Spec.Groups, machineGroup+hullmark.EKID{2}.String())
 		}, "requester"},
 		"a token of no machine":                     {bootstrap(), func(q *question) { q.request.Spec.Groups[2] = machineGroup + "ab" }, "requester"},
 		"token of a forgotten machine":              {bootstrap(), func(q *question) { q.known.recorded, q.known.machine = false, joinservice.Machine{} }, "last ticket"},
 		"token of another ticket":                   {bootstrap(), func(q *question) { q.known.machine.Token = "zzz999" }, "last ticket"},
 		"token used for another key":                {bootstrap(), func(q *question) { q.known.machine.FirstKey = strings.Repeat("0", 64) }, "used already, for another key"},
 		"token revoked":                             {bootstrap(), func(q *question) { q.known.machine.Token = "" }, "last ticket"},
-		"token for serving":                         {newQuestion(servingSigner, "system:bootstrap:abc123", tokenGroup, machineGroup+hullmark.NodeID{1}.String()), func(*question) {}, "client certificate only"},
+		"token for serving":                         {newQuestion(servingSigner, "system:bootstrap:abc123", tokenGroup, machineGroup+hullmark.EKID{1}.String()), func(*question) {}, "client certificate only"},
 		"name of no machine":                        {renewal(), func(q *question) { q.known = facts{}; q.now = asked.Add(patience) }, "no machine is recorded"},
 		"machine without a record":                  {renewal(), func(q *question) { q.known.recorded = false; q.now = asked.Add(patience) }, "no machine is recorded"},
 		"first certificate of no member":            {bootstrap(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
@@ -334,7 +334,7 @@ func flipSignature(text []byte) []byte {
 func TestDecideWaitsForTheRecord(t *testing.T) {
 	for name, known := range map[string]facts{
 		"no claim":  {},
-		"no record": {node: hullmark.NodeID{1}, found: true},
+		"no record": {node: hullmark.EKID{1}, found: true},
 	} {
 		q := serving()
 		q.known = known

@@ -23,7 +23,7 @@ const editTries, editPause = 8, 15 * time.Millisecond
 func longestPause(try int) time.Duration { return editPause << try }
 
 // Enrol counts a machine to a group, for good; see joinservice.Records. Only Delete and Rebind take it out.
-func (r *Registry) Enrol(ctx context.Context, group string, node hullmark.NodeID, most int) error {
+func (r *Registry) Enrol(ctx context.Context, group string, node hullmark.EKID, most int) error {
 	return r.editGroup(ctx, group, func(machines map[string]string) (bool, error) {
 		if _, counted := machines[node.String()]; counted {
 			return false, nil
@@ -38,13 +38,13 @@ func (r *Registry) Enrol(ctx context.Context, group string, node hullmark.NodeID
 
 // leave takes a machine out of the group that gave it its name, if one did.
 func (r *Registry) leave(ctx context.Context, m joinservice.Machine) error {
-	group, ok := measurements.GroupOf(m.Name, m.Node)
+	group, ok := measurements.GroupOf(m.Name, m.EKID)
 	if !ok {
 		return nil
 	}
 	return r.editGroup(ctx, group, func(machines map[string]string) (bool, error) {
-		_, counted := machines[m.Node.String()]
-		delete(machines, m.Node.String())
+		_, counted := machines[m.EKID.String()]
+		delete(machines, m.EKID.String())
 		return counted, nil
 	})
 }
@@ -135,7 +135,7 @@ func (r *Registry) Counted(ctx context.Context) ([]joinservice.Machine, error) {
 		group := measurements.Group{Name: strings.TrimPrefix(list.Items[i].Name, GroupObjects)}
 		for _, node := range nodes {
 			member := group.Member(node)
-			machines = append(machines, joinservice.Machine{Node: node, Name: member.Name, Role: member.Role})
+			machines = append(machines, joinservice.Machine{EKID: node, Name: member.Name, Role: member.Role})
 		}
 	}
 	return machines, nil

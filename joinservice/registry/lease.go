@@ -44,10 +44,10 @@ func (w *watched) expired(version string) bool {
 }
 
 // Acquire takes the cluster's one place for a control plane that joins; see joinservice.Lease.
-func (r *Registry) Acquire(ctx context.Context, node hullmark.NodeID) (joinservice.Term, error) {
+func (r *Registry) Acquire(ctx context.Context, node hullmark.EKID) (joinservice.Term, error) {
 	lease, err := r.lease(ctx)
 	if apierrors.IsNotFound(err) {
-		term := joinservice.Term{Node: node, Number: 1}
+		term := joinservice.Term{EKID: node, Number: 1}
 		_, err := r.writeLease(ctx, &coordinationv1.Lease{ObjectMeta: meta("lease", leaseName)}, term, node.String())
 		if apierrors.IsAlreadyExists(err) {
 			err = placeTaken("another machine")
@@ -61,7 +61,7 @@ func (r *Registry) Acquire(ctx context.Context, node hullmark.NodeID) (joinservi
 	if holder != "" && holder != node.String() && !r.joining.expired(lease.ResourceVersion) {
 		return joinservice.Term{}, placeTaken(holder)
 	}
-	term := joinservice.Term{Node: node, Number: number + 1}
+	term := joinservice.Term{EKID: node, Number: number + 1}
 	_, err = r.writeLease(ctx, lease, term, node.String())
 	if apierrors.IsConflict(err) {
 		err = placeTaken("another machine")
@@ -71,7 +71,7 @@ func (r *Registry) Acquire(ctx context.Context, node hullmark.NodeID) (joinservi
 
 // Renew keeps the place; see joinservice.Lease.
 func (r *Registry) Renew(ctx context.Context, t joinservice.Term) error {
-	return r.rewriteLease(ctx, t, t.Node.String())
+	return r.rewriteLease(ctx, t, t.EKID.String())
 }
 
 // Release gives the place up at once; see joinservice.Lease.
@@ -88,7 +88,7 @@ func (r *Registry) rewriteLease(ctx context.Context, t joinservice.Term, holder 
 	if err != nil {
 		return err
 	}
-	if current, number := held(lease); current != t.Node.String() || number != t.Number {
+	if current, number := held(lease); current != t.EKID.String() || number != t.Number {
 		return joinservice.ErrConflict
 	}
 	_, err = r.writeLease(ctx, lease, t, holder)

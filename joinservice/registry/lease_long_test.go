@@ -35,7 +35,7 @@ func TestOneControlPlaneJoinsAtATime(t *testing.T) {
 	for _, r := range all {
 		r.joining.now = func() time.Time { return now }
 	}
-	one, two := hullmark.NodeID{1}, hullmark.NodeID{2}
+	one, two := hullmark.EKID{1}, hullmark.EKID{2}
 	first, err := all[0].Acquire(ctx, one)
 	if err != nil {
 		t.Fatal(err)

@@ -43,7 +43,7 @@ func TestCopiedKeyOfARemovedMachine(t *testing.T) {
 	if err != nil || time.Until(first) < time.Hour {
 		t.Fatal(first, err)
 	}
-	if err := service.Claim(t.Context(), "w71", m.Node); conditionCode(err) != "name-rests" {
+	if err := service.Claim(t.Context(), "w71", m.EKID); conditionCode(err) != "name-rests" {
 		t.Errorf("claimed by its own machine while the copy lives: %v", err)
 	}
 	if again, err := admin.Delete(t.Context(), m, false); err != nil || !again.Equal(first) {
@@ -72,7 +72,7 @@ func TestCopiedKeyOfAResetMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "another token", func() error {
-		kept, version, err := service.Load(t.Context(), m.Node)
+		kept, version, err := service.Load(t.Context(), m.EKID)
 		if err != nil {
 			return err
 		}

@@ -32,7 +32,7 @@ func everyone(joinservice.Machine) error { return nil }
 func TestRemovedMachineRenewsNothing(t *testing.T) {
 	var removed atomic.Bool
 	runApprover(t, &Approver{Admits: func(m joinservice.Machine) error {
-		if removed.Load() && m.Node == (hullmark.NodeID{60}) {
+		if removed.Load() && m.EKID == (hullmark.EKID{60}) {
 			return errors.New("policy version 2 admits this machine no more")
 		}
 		return nil
@@ -51,7 +51,7 @@ func TestRemovedMachineRenewsNothing(t *testing.T) {
 	ofMember, ofRemoved := renew("w61", other), renew("w60", token)
 	client, serving := ofRemoved()
 	wantSigned(t, serving)
-	checkNoted(t, hullmark.NodeID{60}, wantSigned(t, client))
+	checkNoted(t, hullmark.EKID{60}, wantSigned(t, client))
 
 	removed.Store(true)
 	const says = "admits this machine no more"
@@ -70,7 +70,7 @@ func TestRemovedMachineRenewsNothing(t *testing.T) {
 }
 
 // checkNoted holds a certificate to the life that all have, and the machine's record to its end.
-func checkNoted(t *testing.T, node hullmark.NodeID, text []byte) {
+func checkNoted(t *testing.T, node hullmark.EKID, text []byte) {
 	t.Helper()
 	block, _ := pem.Decode(text)
 	certificate, err := x509.ParseCertificate(block.Bytes)
@@ -162,7 +162,7 @@ func TestRemovedMachineMakesNoNode(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := service.Claim(t.Context(), "w62", heir.Node); conditionCode(err) != "name-rests" {
+	if err := service.Claim(t.Context(), "w62", heir.EKID); conditionCode(err) != "name-rests" {
 		t.Errorf("its name, claimed by another machine: %v", err)
 	}
 	forget(t, heir)
@@ -188,16 +188,16 @@ func TestRemovedMachineMakesNoNode(t *testing.T) {
 // A name rests only as long as it has to.
 func TestNamesRest(t *testing.T) {
 	approving(t, 1)
-	m, heir := testMachine(65, "w65"), hullmark.NodeID{66}
+	m, heir := testMachine(65, "w65"), hullmark.EKID{66}
 	node := nodeOf(t, m)
 	if _, err := admin.Delete(t.Context(), m, false); err != nil {
 		t.Fatal(err)
 	}
-	if removed, rests, err := admin.Resting(t.Context(), "w65"); err != nil || !rests || removed.Node != m.Node {
+	if removed, rests, err := admin.Resting(t.Context(), "w65"); err != nil || !rests || removed.EKID != m.EKID {
 		t.Fatalf("got %v %v %v", removed, rests, err)
 	}
 	// Its own certificate may be in other hands, too: its operator knows, or waits.
-	if err := service.Claim(t.Context(), "w65", m.Node); conditionCode(err) != "name-rests" || !strings.Contains(err.Error(), "--gone") {
+	if err := service.Claim(t.Context(), "w65", m.EKID); conditionCode(err) != "name-rests" || !strings.Contains(err.Error(), "--gone") {
 		t.Errorf("claimed by its own machine: %v", err)
 	}
 	if err := makeNode(t, node, "w65"); !apierrors.IsForbidden(err) {
@@ -206,7 +206,7 @@ func TestNamesRest(t *testing.T) {
 	if err := admin.Free(t.Context(), "w65"); err != nil {
 		t.Fatal(err)
 	}
-	if err := service.Claim(t.Context(), "w65", m.Node); err != nil {
+	if err := service.Claim(t.Context(), "w65", m.EKID); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "its Node", func() error { return makeNode(t, node, "w65") })
@@ -219,11 +219,11 @@ func TestNamesRest(t *testing.T) {
 	if err := service.Claim(t.Context(), "w65", heir); conditionCode(err) != "name-rests" {
 		t.Errorf("while it rests: %v", err)
 	}
-	if err := service.Claim(t.Context(), "w65", hullmark.NodeID{67}); conditionCode(err) != "name-taken" {
+	if err := service.Claim(t.Context(), "w65", hullmark.EKID{67}); conditionCode(err) != "name-taken" {
 		t.Errorf("it is kept for who claimed it first: %v", err)
 	}
-	forget(t, joinservice.Machine{Node: heir, Name: "w65"})
-	restUntil(t, "w65", Removed{Node: m.Node, Until: time.Now().Add(-time.Second)})
+	forget(t, joinservice.Machine{EKID: heir, Name: "w65"})
+	restUntil(t, "w65", Removed{EKID: m.EKID, Until: time.Now().Add(-time.Second)})
 	if err := service.Claim(t.Context(), "w65", heir); err != nil {
 		t.Errorf("when that is over: %v", err)
 	}
@@ -236,7 +236,7 @@ func TestNamesRest(t *testing.T) {
 	if until, err := admin.Delete(t.Context(), gone, true); err != nil || !until.IsZero() {
 		t.Fatal(until, err)
 	}
-	forget(t, joinservice.Machine{Node: heir, Name: "w68"})
+	forget(t, joinservice.Machine{EKID: heir, Name: "w68"})
 	if err := service.Claim(t.Context(), "w68", heir); err != nil {
 		t.Errorf("of a machine that is gone: %v", err)
 	}
@@ -258,14 +258,14 @@ func restUntil(t *testing.T, name string, removed Removed) {
 func TestRemovalMeetsARenewal(t *testing.T) {
 	m := testMachine(69, "w69")
 	admitted(t, m)
-	kept, version, err := service.Load(t.Context(), m.Node)
+	kept, version, err := service.Load(t.Context(), m.EKID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := service.Store(t.Context(), withEnd(kept, time.Now().Add(time.Hour)), version); err != nil {
 		t.Fatal(err)
 	}
-	if err := admin.deleteRecord(t.Context(), m.Node, version); !apierrors.IsConflict(err) {
+	if err := admin.deleteRecord(t.Context(), m.EKID, version); !apierrors.IsConflict(err) {
 		t.Errorf("a record that is another one by now was deleted: %v", err)
 	}
 	until, err := admin.Delete(t.Context(), kept, false)

@@ -150,7 +150,7 @@ func TestServiceWritesOnlyTokens(t *testing.T) {
 		"no end":             func(s *corev1.Secret) { delete(s.Data, "expiration") },
 		"signs for the rest": func(s *corev1.Secret) { s.Data["usage-bootstrap-signing"] = []byte("true") },
 	} {
-		s := tokenSecret(hullmark.NodeID{1}, "abcdef", []byte("0123456789abcdef"))
+		s := tokenSecret(hullmark.EKID{1}, "abcdef", []byte("0123456789abcdef"))
 		change(s)
 		_, err := service.secrets.create(ctx, s)
 		if err == nil {
@@ -164,7 +164,7 @@ func TestServiceWritesOnlyTokens(t *testing.T) {
 
 // TestServiceDeletesOnlyClaimsOfAddresses tries what else lies beside them.
 func TestServiceDeletesOnlyClaimsOfAddresses(t *testing.T) {
-	ctx, node := t.Context(), hullmark.NodeID{77}
+	ctx, node := t.Context(), hullmark.EKID{77}
 	address := netip.MustParseAddr("2001:db8::77")
 	kept := []string{MachineObject(node), NameObject("kept"), GroupObjects + "kept", "policy-kept", "xaddress.192.0.2.77", "address"}
 	for _, name := range kept {
@@ -190,7 +190,7 @@ func TestServiceDeletesOnlyClaimsOfAddresses(t *testing.T) {
 	if err := service.ClaimAddress(ctx, address, node); err != nil {
 		t.Fatal(err)
 	}
-	if err := service.ReleaseAddress(ctx, address, hullmark.NodeID{78}); err != nil {
+	if err := service.ReleaseAddress(ctx, address, hullmark.EKID{78}); err != nil {
 		t.Error(err)
 	}
 	if _, err := admin.configMaps.get(ctx, AddressObject(address)); err != nil {

@@ -12,7 +12,7 @@ import (
 // first one does so no more, and the other has a rule of its own. The other must have no record of another disk. It can be run
 // again after an interruption, with the same record. Kubernetes' Node stays as it is. The caller has made sure that the first
 // machine is not running: see NodeReady.
-func (r *Registry) Rebind(ctx context.Context, from joinservice.Machine, to hullmark.NodeID) error {
+func (r *Registry) Rebind(ctx context.Context, from joinservice.Machine, to hullmark.EKID) error {
 	if from.Token != "" {
 		if err := r.Revoke(ctx, from.Token); err != nil {
 			return err
@@ -23,7 +23,7 @@ func (r *Registry) Rebind(ctx context.Context, from joinservice.Machine, to hull
 		return err
 	}
 	moved := from
-	moved.Node, moved.Token, moved.EKCertificate = to, "", nil
+	moved.EKID, moved.Token, moved.EKCertificate = to, "", nil
 	moved.Addresses, moved.Refused = nil, nil // Its ticket claims what it has.
 	if version == "" {
 		if _, err := r.Store(ctx, moved, version); err != nil {
@@ -36,7 +36,7 @@ func (r *Registry) Rebind(ctx context.Context, from joinservice.Machine, to hull
 	if err != nil {
 		return err
 	}
-	if found && holder == from.Node {
+	if found && holder == from.EKID {
 		if err := r.remove(ctx, "give up the name "+from.Name, r.configMaps.delete, NameObject(from.Name)); err != nil {
 			return err
 		}
@@ -50,5 +50,5 @@ func (r *Registry) Rebind(ctx context.Context, from joinservice.Machine, to hull
 	if err := r.leave(ctx, from); err != nil {
 		return err
 	}
-	return r.remove(ctx, "delete the record of machine "+from.Node.String(), r.configMaps.delete, MachineObject(from.Node))
+	return r.remove(ctx, "delete the record of machine "+from.EKID.String(), r.configMaps.delete, MachineObject(from.EKID))
 }

@@ -16,10 +16,10 @@ import (
 )
 
 // Load returns a machine's record and its version; see joinservice.Records.
-func (r *Registry) Load(ctx context.Context, node hullmark.NodeID) (joinservice.Machine, joinservice.Version, error) {
+func (r *Registry) Load(ctx context.Context, node hullmark.EKID) (joinservice.Machine, joinservice.Version, error) {
 	object, err := r.configMap(ctx, "read the record of machine "+node.String(), MachineObject(node))
 	if apierrors.IsNotFound(err) {
-		return joinservice.Machine{Node: node}, "", nil
+		return joinservice.Machine{EKID: node}, "", nil
 	}
 	if err != nil {
 		return joinservice.Machine{}, "", err
@@ -39,11 +39,11 @@ func (r *Registry) configMap(ctx context.Context, what, name string) (*corev1.Co
 
 // Store replaces the record whose version is given; see joinservice.Records.
 func (r *Registry) Store(ctx context.Context, m joinservice.Machine, v joinservice.Version) (joinservice.Version, error) {
-	object := &corev1.ConfigMap{ObjectMeta: meta(nodeKind, MachineObject(m.Node))}
+	object := &corev1.ConfigMap{ObjectMeta: meta(nodeKind, MachineObject(m.EKID))}
 	if err := PutMachine(object, m); err != nil {
 		return "", err
 	}
-	stored, err := call(ctx, r, "store the record of machine "+m.Node.String(), func(ctx context.Context) (*corev1.ConfigMap, error) {
+	stored, err := call(ctx, r, "store the record of machine "+m.EKID.String(), func(ctx context.Context) (*corev1.ConfigMap, error) {
 		if v == "" {
 			return r.configMaps.create(ctx, object)
 		}
@@ -61,7 +61,7 @@ func (r *Registry) Store(ctx context.Context, m joinservice.Machine, v joinservi
 
 // Claim binds a node's name to one machine; see joinservice.Records. Only Delete frees a name. One that rests since is kept for
 // who claims it first, be it its former holder, and is his once that is over (name-rests).
-func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID) error {
+func (r *Registry) Claim(ctx context.Context, name string, node hullmark.EKID) error {
 	if !hullmark.ValidNodeName(name) {
 		return fmt.Errorf("claim a name for machine %s: %q is no node's name", node, name)
 	}
@@ -90,13 +90,13 @@ func (r *Registry) Claim(ctx context.Context, name string, node hullmark.NodeID)
 }
 
 // holder returns the machine that claimed a name.
-func (r *Registry) holder(ctx context.Context, name string) (node hullmark.NodeID, found bool, err error) {
+func (r *Registry) holder(ctx context.Context, name string) (node hullmark.EKID, found bool, err error) {
 	object, err := r.configMap(ctx, "read who holds the name "+name, NameObject(name))
 	if apierrors.IsNotFound(err) {
-		return hullmark.NodeID{}, false, nil
+		return hullmark.EKID{}, false, nil
 	}
 	if err != nil {
-		return hullmark.NodeID{}, false, err
+		return hullmark.EKID{}, false, err
 	}
 	node, err = ParseHolder(object)
 	return node, err == nil, err
@@ -131,7 +131,7 @@ func (r *Registry) List(ctx context.Context) ([]joinservice.Machine, error) {
 // whatever is recorded. The caller has made sure that the machine is not running: see NodeReady.
 func (r *Registry) Delete(ctx context.Context, m joinservice.Machine, gone bool) (until time.Time, err error) {
 	for range attempts {
-		kept, version, err := r.Load(ctx, m.Node)
+		kept, version, err := r.Load(ctx, m.EKID)
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -142,15 +142,15 @@ func (r *Registry) Delete(ctx context.Context, m joinservice.Machine, gone bool)
 			return until, err
 		}
 		// One that got a certificate approved meanwhile has another record by now.
-		if err := r.deleteRecord(ctx, m.Node, version); !apierrors.IsConflict(err) {
+		if err := r.deleteRecord(ctx, m.EKID, version); !apierrors.IsConflict(err) {
 			return until, err
 		}
 	}
-	return time.Time{}, contended(ctx, MachineObject(m.Node))
+	return time.Time{}, contended(ctx, MachineObject(m.EKID))
 }
 
 // deleteRecord deletes the record whose version is given; another one is a conflict.
-func (r *Registry) deleteRecord(ctx context.Context, node hullmark.NodeID, v joinservice.Version) error {
+func (r *Registry) deleteRecord(ctx context.Context, node hullmark.EKID, v joinservice.Version) error {
 	only := string(v)
 	return r.remove(ctx, "delete the record of machine "+node.String(), func(ctx context.Context, name string) error {
 		return r.configMaps.deleteOnly(ctx, name, metav1.Preconditions{ResourceVersion: &only})
@@ -168,7 +168,7 @@ func (r *Registry) forget(ctx context.Context, m joinservice.Machine, gone bool)
 	if err != nil {
 		return time.Time{}, err
 	}
-	if m.Name != "" && (!found || holder == m.Node) { // An earlier run may have given it up, for a shorter rest.
+	if m.Name != "" && (!found || holder == m.EKID) { // An earlier run may have given it up, for a shorter rest.
 		if until, err = r.giveUp(ctx, m, gone); err != nil {
 			return time.Time{}, err
 		}
@@ -184,7 +184,7 @@ func (r *Registry) giveUp(ctx context.Context, m joinservice.Machine, gone bool)
 	if gone {
 		err = r.Free(ctx, m.Name)
 	} else {
-		until, err = r.rest(ctx, m.Name, Removed{Node: m.Node, Until: m.CertificateEnds})
+		until, err = r.rest(ctx, m.Name, Removed{EKID: m.EKID, Until: m.CertificateEnds})
 	}
 	if err != nil {
 		return time.Time{}, err

@@ -91,7 +91,7 @@ func connectAs(user string, groups ...string) (*Registry, error) {
 // refusedWithoutManifest is a test of the time before the manifest.
 func refusedWithoutManifest(ctx context.Context) error {
 	var c *hullmark.Condition
-	if _, _, err := service.Load(ctx, hullmark.NodeID{}); !errors.As(err, &c) || c.Code != "api-forbidden" || !c.Retry {
+	if _, _, err := service.Load(ctx, hullmark.EKID{}); !errors.As(err, &c) || c.Code != "api-forbidden" || !c.Retry {
 		return fmt.Errorf("before the manifest: got %w, want a condition", err)
 	}
 	return nil
@@ -121,7 +121,7 @@ func forget(t *testing.T, m joinservice.Machine) {
 
 func TestRecordsCompareAndSwap(t *testing.T) {
 	ctx, m := t.Context(), testMachine(10, "swap")
-	if got, v, err := service.Load(ctx, m.Node); err != nil || v != "" || got.Node != m.Node || got.Name != "" {
+	if got, v, err := service.Load(ctx, m.EKID); err != nil || v != "" || got.EKID != m.EKID || got.Name != "" {
 		t.Fatalf("absent: %+v %q %v", got, v, err)
 	}
 	first, err := service.Store(ctx, m, "")
@@ -139,7 +139,7 @@ func TestRecordsCompareAndSwap(t *testing.T) {
 	if _, err := service.Store(ctx, m, first); !errors.Is(err, joinservice.ErrConflict) {
 		t.Errorf("an old version was replaced: %v", err)
 	}
-	got, v, err := service.Load(ctx, m.Node)
+	got, v, err := service.Load(ctx, m.EKID)
 	if err != nil || v != second || got.Record != m.Record {
 		t.Errorf("got %+v %q %v", got, v, err)
 	}
@@ -168,8 +168,8 @@ func replicas(t *testing.T, n int) []*Registry {
 const writers = 32
 
 func TestRecordsUnderConcurrentWriters(t *testing.T) {
-	node, services := hullmark.NodeID{11}, replicas(t, 2)
-	forget(t, joinservice.Machine{Node: node, Name: "many"})
+	node, services := hullmark.EKID{11}, replicas(t, 2)
+	forget(t, joinservice.Machine{EKID: node, Name: "many"})
 	var conflicts atomic.Int64
 	var all sync.WaitGroup
 	for i := range writers {
@@ -198,7 +198,7 @@ func TestRecordsUnderConcurrentWriters(t *testing.T) {
 }
 
 // raise counts a machine's tickets up by one.
-func raise(ctx context.Context, r *Registry, node hullmark.NodeID) error {
+func raise(ctx context.Context, r *Registry, node hullmark.EKID) error {
 	m, v, err := r.Load(ctx, node)
 	if err != nil {
 		return err
@@ -216,7 +216,7 @@ func TestANameHasOneHolder(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range writers {
 		all.Go(func() {
-			node := hullmark.NodeID{12, byte(i)}
+			node := hullmark.EKID{12, byte(i)}
 			err := services[i%2].Claim(t.Context(), "race", node)
 			var c *hullmark.Condition
 			switch {
@@ -234,23 +234,23 @@ func TestANameHasOneHolder(t *testing.T) {
 	if won.Load() != 1 || taken.Load() != writers-1 {
 		t.Fatalf("%d machines hold the name, %d were refused", won.Load(), taken.Load())
 	}
-	node := holder.Load().(hullmark.NodeID)
+	node := holder.Load().(hullmark.EKID)
 	if err := service.Claim(t.Context(), "race", node); err != nil {
 		t.Errorf("its own name again: %v", err)
 	}
 	// Another machine's removal does not free it; the holder's does.
-	other := joinservice.Machine{Node: hullmark.NodeID{12, 99}, Name: "race"}
+	other := joinservice.Machine{EKID: hullmark.EKID{12, 99}, Name: "race"}
 	forget(t, other)
 	if _, err := admin.Delete(t.Context(), other, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := service.Claim(t.Context(), "race", other.Node); err == nil {
+	if err := service.Claim(t.Context(), "race", other.EKID); err == nil {
 		t.Error("another machine's removal freed the name")
 	}
-	if _, err := admin.Delete(t.Context(), joinservice.Machine{Node: node, Name: "race"}, false); err != nil {
+	if _, err := admin.Delete(t.Context(), joinservice.Machine{EKID: node, Name: "race"}, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := service.Claim(t.Context(), "race", other.Node); err != nil {
+	if err := service.Claim(t.Context(), "race", other.EKID); err != nil {
 		t.Errorf("a name that was given up: %v", err)
 	}
 }
@@ -262,7 +262,7 @@ func TestAGroupHasItsLimit(t *testing.T) {
 	errs := make([]error, machines)
 	enrol := func(i int) error {
 		for {
-			err := service.Enrol(t.Context(), group.Name, hullmark.NodeID{42, byte(i)}, most)
+			err := service.Enrol(t.Context(), group.Name, hullmark.EKID{42, byte(i)}, most)
 			var c *hullmark.Condition
 			if !errors.As(err, &c) || !c.Retry {
 				return err
@@ -292,13 +292,13 @@ func TestAGroupHasItsLimit(t *testing.T) {
 	if err := enrol(in[0]); err != nil {
 		t.Errorf("one that is in comes again: %v", err)
 	}
-	node := hullmark.NodeID{42, byte(in[0])}
+	node := hullmark.EKID{42, byte(in[0])}
 	counted, err := admin.Counted(t.Context())
-	one := joinservice.Machine{Node: node, Name: group.Member(node).Name, Role: hullmark.Worker}
+	one := joinservice.Machine{EKID: node, Name: group.Member(node).Name, Role: hullmark.Worker}
 	if err != nil || len(counted) != most || !slices.ContainsFunc(counted, func(m joinservice.Machine) bool { return reflect.DeepEqual(m, one) }) {
 		t.Errorf("%+v are counted, %v; want %d with %+v", counted, err, most, one)
 	}
-	if _, err := admin.Delete(t.Context(), joinservice.Machine{Node: node, Name: group.Member(node).Name}, false); err != nil {
+	if _, err := admin.Delete(t.Context(), joinservice.Machine{EKID: node, Name: group.Member(node).Name}, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := enrol(out[0]); err != nil {
@@ -312,31 +312,31 @@ func TestAGroupHasItsLimit(t *testing.T) {
 // A machine of a group that was handed over is counted no more; one that takes over was never.
 func TestRebindLeavesTheGroup(t *testing.T) {
 	group := measurements.Group{Name: "rebound"}
-	old, heir := hullmark.NodeID{43, 1}, hullmark.NodeID{43, 2}
+	old, heir := hullmark.EKID{43, 1}, hullmark.EKID{43, 2}
 	m := testMachine(43, group.Member(old).Name)
-	m.Node = old
+	m.EKID = old
 	if err := errors.Join(service.Enrol(t.Context(), group.Name, old, 1), service.Claim(t.Context(), m.Name, old)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := service.Store(t.Context(), m, ""); err != nil {
 		t.Fatal(err)
 	}
-	forget(t, joinservice.Machine{Node: heir, Name: m.Name})
+	forget(t, joinservice.Machine{EKID: heir, Name: m.Name})
 	for range 2 { // as after an interruption
 		if err := admin.Rebind(t.Context(), m, heir); err != nil {
 			t.Fatal(err)
 		}
 	}
-	next := hullmark.NodeID{43, 3}
+	next := hullmark.EKID{43, 3}
 	if err := service.Enrol(t.Context(), group.Name, next, 1); err != nil {
 		t.Errorf("its place is taken still: %v", err)
 	}
-	forget(t, joinservice.Machine{Node: next, Name: group.Member(next).Name})
+	forget(t, joinservice.Machine{EKID: next, Name: group.Member(next).Name})
 }
 
 func TestDeleteForgetsAMachine(t *testing.T) {
 	ctx, m := t.Context(), testMachine(13, "gone")
-	if err := service.Claim(ctx, m.Name, m.Node); err != nil {
+	if err := service.Claim(ctx, m.Name, m.EKID); err != nil {
 		t.Fatal(err)
 	}
 	id, _, err := issue(ctx, m)
@@ -366,7 +366,7 @@ func TestDeleteForgetsAMachine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, v, err := service.Load(ctx, m.Node); v != "" || err != nil {
+	if _, v, err := service.Load(ctx, m.EKID); v != "" || err != nil {
 		t.Errorf("record: %q, %v", v, err)
 	}
 	if _, err := admin.secrets.get(ctx, tokenPrefix+id); !apierrors.IsNotFound(err) {
@@ -403,23 +403,23 @@ func TestListNamesWhatItCannotRead(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), bad.Name) {
 		t.Errorf("got %v, want an error that names %s", err, bad.Name)
 	}
-	if !holds(machines, good.Node) {
+	if !holds(machines, good.EKID) {
 		t.Errorf("one bad record hides the others: %+v", machines)
 	}
-	if _, _, err := service.Load(ctx, hullmark.NodeID{15}); err == nil {
+	if _, _, err := service.Load(ctx, hullmark.EKID{15}); err == nil {
 		t.Error("a bad record was read")
 	}
 	if err := admin.configMaps.delete(ctx, bad.Name); err != nil {
 		t.Fatal(err)
 	}
-	if machines, err := service.List(ctx); err != nil || !holds(machines, good.Node) {
+	if machines, err := service.List(ctx); err != nil || !holds(machines, good.EKID) {
 		t.Errorf("got %+v, %v", machines, err)
 	}
 }
 
-func holds(machines []joinservice.Machine, node hullmark.NodeID) bool {
+func holds(machines []joinservice.Machine, node hullmark.EKID) bool {
 	for _, m := range machines {
-		if m.Node == node {
+		if m.EKID == node {
 			return true
 		}
 	}
@@ -507,7 +507,7 @@ func TestTokensLiveUntilRevoked(t *testing.T) {
 	if err != nil || time.Until(expires) > tokenLife || time.Until(expires) < tokenLife-time.Minute {
 		t.Errorf("it expires at %v, %v", expires, err)
 	}
-	if node, ok := machineOfGroups(groups); node != m.Node || !ok {
+	if node, ok := machineOfGroups(groups); node != m.EKID || !ok {
 		t.Errorf("its groups %v name %v, %v", groups, node, ok)
 	}
 	for range 2 {
@@ -550,7 +550,7 @@ func TestFirstCertificateIsLeftToTheReplicaOfTheExchange(t *testing.T) {
 	run := func(i int) (stop func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		a := &Approver{Registry: both[i], Admits: everyone, Here: func(node hullmark.NodeID) bool { return i == 0 && node == testMachine(19, "w19").Node }}
+		a := &Approver{Registry: both[i], Admits: everyone, Here: func(node hullmark.EKID) bool { return i == 0 && node == testMachine(19, "w19").EKID }}
 		a.Report = func(d Decision, err error) {
 			if err != nil || d.Outcome != Approved {
 				t.Errorf("replica %d: %s %s, %v", i, d.Outcome, d.Reason, err)
@@ -703,7 +703,7 @@ func admitted(t *testing.T, m joinservice.Machine) (token hullmark.Secret, id st
 		t.Fatal(err)
 	}
 	m.Token = id
-	if err := service.Claim(t.Context(), m.Name, m.Node); err != nil {
+	if err := service.Claim(t.Context(), m.Name, m.EKID); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := service.Store(t.Context(), m, ""); err != nil {
@@ -784,7 +784,7 @@ func TestApproverWaitsAndSurvivesAnOutage(t *testing.T) {
 	if err != nil || len(csr.Status.Conditions) > 0 {
 		t.Fatalf("before its record: %+v, %v", csr.Status, err)
 	}
-	if err := service.Claim(ctx, m.Name, m.Node); err != nil {
+	if err := service.Claim(ctx, m.Name, m.EKID); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := service.Store(ctx, m, ""); err != nil {
@@ -949,7 +949,7 @@ func TestAPIOutageIsACondition(t *testing.T) {
 	if err := api.StartAPI(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := service.Load(t.Context(), hullmark.NodeID{20}); err != nil {
+	if _, _, err := service.Load(t.Context(), hullmark.EKID{20}); err != nil {
 		t.Errorf("after the outage: %v", err)
 	}
 }

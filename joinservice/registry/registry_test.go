@@ -30,7 +30,7 @@ import (
 
 func testMachine(id byte, name string) joinservice.Machine {
 	return joinservice.Machine{
-		Node: hullmark.NodeID{id}, Name: name, Role: hullmark.Worker, State: joinservice.MachineJoining,
+		EKID: hullmark.EKID{id}, Name: name, Role: hullmark.Worker, State: joinservice.MachineJoining,
 		Record:    joinservice.Record{Disk: hullmark.UUID{id}, Committed: 1, Issued: 2},
 		Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Seen: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC),
 		Condition: &hullmark.Condition{Code: "c", Step: "DISK", Title: "t", Next: "n"},
@@ -43,7 +43,7 @@ func machineObject(t testing.TB, m joinservice.Machine) *corev1.ConfigMap {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &corev1.ConfigMap{ObjectMeta: meta(nodeKind, MachineObject(m.Node)), Data: map[string]string{machineKey: string(text)}}
+	return &corev1.ConfigMap{ObjectMeta: meta(nodeKind, MachineObject(m.EKID)), Data: map[string]string{machineKey: string(text)}}
 }
 
 func TestParseMachine(t *testing.T) {
@@ -62,7 +62,7 @@ func TestParseMachine(t *testing.T) {
 		"another key":       func(o *corev1.ConfigMap) { o.Data["x"] = "y" },
 		"another binary":    func(o *corev1.ConfigMap) { o.BinaryData = map[string][]byte{"x": nil} },
 		"no key":            func(o *corev1.ConfigMap) { o.Data = nil },
-		"another machine's": func(o *corev1.ConfigMap) { o.Name = MachineObject(hullmark.NodeID{2}) },
+		"another machine's": func(o *corev1.ConfigMap) { o.Name = MachineObject(hullmark.EKID{2}) },
 	} {
 		object := machineObject(t, want)
 		change(object)
@@ -76,18 +76,18 @@ func FuzzParseMachine(f *testing.F) {
 	f.Add(machineObject(f, testMachine(0, "w1")).Data[machineKey])
 	f.Add(`{}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: MachineObject(hullmark.NodeID{})}, Data: map[string]string{machineKey: text}}
-		if m, err := ParseMachine(object); err == nil && m.Node != (hullmark.NodeID{}) {
-			t.Errorf("took the record of %s for another machine's", m.Node)
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: MachineObject(hullmark.EKID{})}, Data: map[string]string{machineKey: text}}
+		if m, err := ParseMachine(object); err == nil && m.EKID != (hullmark.EKID{}) {
+			t.Errorf("took the record of %s for another machine's", m.EKID)
 		}
 	})
 }
 
 // FuzzObjects holds the readers of names and groups to what is written: whom an object names, it names again.
 func FuzzObjects(f *testing.F) {
-	node := hullmark.NodeID{7}
+	node := hullmark.EKID{7}
 	f.Add(holderKey, node.String(), "", "")
-	f.Add(node.String(), "", hullmark.NodeID{8}.String(), "")
+	f.Add(node.String(), "", hullmark.EKID{8}.String(), "")
 	f.Add(holderKey, "x", node.String(), "1")
 	f.Fuzz(func(t *testing.T, key, value, other, more string) {
 		object := &corev1.ConfigMap{Data: map[string]string{key: value}}
@@ -195,7 +195,7 @@ func TestErrorsThatPassAreConditions(t *testing.T) {
 		"invalid":        {http.StatusUnprocessableEntity, metav1.StatusReasonInvalid, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := answering(t, c.code, c.reason).Load(t.Context(), hullmark.NodeID{1})
+			_, _, err := answering(t, c.code, c.reason).Load(t.Context(), hullmark.EKID{1})
 			var condition *hullmark.Condition
 			if errors.As(err, &condition) != (c.want != "") || condition != nil && (condition.Code != c.want || !condition.Retry || condition.Next == "") {
 				t.Errorf("got %v, want %s", err, c.want)
@@ -232,7 +232,7 @@ func TestAnAPIThatIsDownOrStallsIsUnreachable(t *testing.T) {
 
 // everyCall makes each call once and returns its error.
 func everyCall(ctx context.Context, r *Registry) map[string]error {
-	_, _, load := r.Load(ctx, hullmark.NodeID{1})
+	_, _, load := r.Load(ctx, hullmark.EKID{1})
 	_, store := r.Store(ctx, testMachine(1, "w1"), "")
 	_, list := r.List(ctx)
 	_, issue := r.Issue(ctx, testMachine(1, "w1"), func(string) error { return nil })
@@ -241,7 +241,7 @@ func everyCall(ctx context.Context, r *Registry) map[string]error {
 	_, _, resting := r.Resting(ctx, "w1")
 	return map[string]error{
 		"load": load, "store": store, "list": list, "issue": issue, "ready": ready,
-		"claim": r.Claim(ctx, "w1", hullmark.NodeID{1}), "delete": deleted, "resting": resting, "free": r.Free(ctx, "w1"), "revoke": r.Revoke(ctx, "abc123"),
+		"claim": r.Claim(ctx, "w1", hullmark.EKID{1}), "delete": deleted, "resting": resting, "free": r.Free(ctx, "w1"), "revoke": r.Revoke(ctx, "abc123"),
 		"push": r.PushPolicy(ctx, []byte("p"), nil), "refused": r.Refused(ctx, "why"),
 	}
 }
@@ -250,7 +250,7 @@ func TestACancelledCallIsNoCondition(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var c *hullmark.Condition
-	if _, _, err := connect(t, "http://127.0.0.1:1").Load(ctx, hullmark.NodeID{1}); !errors.Is(err, context.Canceled) || errors.As(err, &c) {
+	if _, _, err := connect(t, "http://127.0.0.1:1").Load(ctx, hullmark.EKID{1}); !errors.Is(err, context.Canceled) || errors.As(err, &c) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -273,10 +273,10 @@ func TestAGroupThatIsContendedIsTriedAgain(t *testing.T) {
 	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	var c *hullmark.Condition
-	if err := r.Enrol(short, "cloud", hullmark.NodeID{1}, 3); !errors.As(err, &c) || !c.Retry {
+	if err := r.Enrol(short, "cloud", hullmark.EKID{1}, 3); !errors.As(err, &c) || !c.Retry {
 		t.Errorf("cut off: got %v", err)
 	}
-	if err := r.Enrol(t.Context(), "cloud", hullmark.NodeID{1}, 3); !errors.As(err, &c) || !c.Retry || c.Code != "record-contended" {
+	if err := r.Enrol(t.Context(), "cloud", hullmark.EKID{1}, 3); !errors.As(err, &c) || !c.Retry || c.Code != "record-contended" {
 		t.Errorf("at its end: got %v", err)
 	}
 	var longest time.Duration
@@ -292,7 +292,7 @@ func TestNamesAndTokensAreCheckedBeforeTheAPIIsAsked(t *testing.T) {
 	r := connect(t, "http://127.0.0.1:1")
 	var c *hullmark.Condition
 	for _, err := range []error{
-		r.Claim(t.Context(), "../x", hullmark.NodeID{1}),
+		r.Claim(t.Context(), "../x", hullmark.EKID{1}),
 		r.Revoke(t.Context(), "../../x"),
 		r.PushPolicy(t.Context(), nil, nil),
 		r.PushPolicy(t.Context(), make([]byte, maxObject+1), nil),

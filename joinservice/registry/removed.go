@@ -22,18 +22,18 @@ const removedObject = "removed"
 
 // Removed is a machine that is removed, though it may have a certificate.
 type Removed struct {
-	// Node is the machine.
-	Node hullmark.NodeID
+	// EKID is the machine.
+	EKID hullmark.EKID
 	// Until is when its last certificate has ended.
 	Until time.Time
 }
 
-func (r Removed) String() string { return r.Node.String() + " " + r.Until.UTC().Format(time.RFC3339) }
+func (r Removed) String() string { return r.EKID.String() + " " + r.Until.UTC().Format(time.RFC3339) }
 
 // ParseRemoved strictly reads what the list of removed machines says of a name.
 func ParseRemoved(text string) (r Removed, err error) {
 	node, until, _ := strings.Cut(text, " ")
-	if r.Node, err = hullmark.ParseNodeID(node); err == nil {
+	if r.EKID, err = hullmark.ParseEKID(node); err == nil {
 		r.Until, err = time.Parse(time.RFC3339, until)
 	}
 	if err != nil {
@@ -95,7 +95,7 @@ func (r *Registry) checkRest(ctx context.Context, name string) error {
 		return err
 	}
 	if time.Now().Before(removed.Until) {
-		return joinservice.NameRests(name, removed.Node, removed.Until)
+		return joinservice.NameRests(name, removed.EKID, removed.Until)
 	}
 	return r.Free(ctx, name)
 }

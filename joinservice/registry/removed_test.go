@@ -8,11 +8,11 @@ import (
 )
 
 func TestParseRemoved(t *testing.T) {
-	want := Removed{Node: hullmark.NodeID{7}, Until: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
-	if got, err := ParseRemoved(want.String()); err != nil || got.Node != want.Node || !got.Until.Equal(want.Until) {
+	want := Removed{EKID: hullmark.EKID{7}, Until: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	if got, err := ParseRemoved(want.String()); err != nil || got.EKID != want.EKID || !got.Until.Equal(want.Until) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	for _, text := range []string{"", want.Node.String(), want.Node.String() + " ", "x 2026-01-02T03:04:05Z", want.String() + " ", want.Node.String() + " tomorrow"} {
+	for _, text := range []string{"", want.EKID.String(), want.EKID.String() + " ", "x 2026-01-02T03:04:05Z", want.String() + " ", want.EKID.String() + " tomorrow"} {
 		if _, err := ParseRemoved(text); err == nil {
 			t.Errorf("%q was read", text)
 		}

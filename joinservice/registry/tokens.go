@@ -42,7 +42,7 @@ func (r *Registry) Issue(ctx context.Context, m joinservice.Machine, note func(i
 		token[tokenIDLength] = '.'
 		id := string(token[:tokenIDLength])
 		if err = note(id); err == nil {
-			err = r.createToken(ctx, m.Node, tokenSecret(m.Node, id, token[tokenIDLength+1:]))
+			err = r.createToken(ctx, m.EKID, tokenSecret(m.EKID, id, token[tokenIDLength+1:]))
 		}
 		if err == nil {
 			return hullmark.NewSecret(token), nil
@@ -72,7 +72,7 @@ func letters(n int) []byte {
 }
 
 // tokenSecret is the object that makes a token.
-func tokenSecret(node hullmark.NodeID, id string, secret []byte) *corev1.Secret {
+func tokenSecret(node hullmark.EKID, id string, secret []byte) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: tokenPrefix + id, Namespace: tokenNamespace,
@@ -88,7 +88,7 @@ func tokenSecret(node hullmark.NodeID, id string, secret []byte) *corev1.Secret 
 	}
 }
 
-func (r *Registry) createToken(ctx context.Context, node hullmark.NodeID, object *corev1.Secret) error {
+func (r *Registry) createToken(ctx context.Context, node hullmark.EKID, object *corev1.Secret) error {
 	_, err := call(ctx, r, "make the bootstrap token of machine "+node.String(), func(ctx context.Context) (struct{}, error) {
 		answer, err := r.secrets.create(ctx, object)
 		if answer != nil {

@@ -87,7 +87,7 @@ type DiskRecord struct {
 
 // ReadDiskRecord returns the record of a machine's disk from the cluster's objects: the join service keeps a machine as JSON in
 // the ConfigMap node.<identity> of the namespace hullmark, under the key machine. A machine without a record is an error.
-func ReadDiskRecord(ctx context.Context, access Access, node hullmark.NodeID) (DiskRecord, error) {
+func ReadDiskRecord(ctx context.Context, access Access, node hullmark.EKID) (DiskRecord, error) {
 	server := api{access: access}
 	defer server.close()
 	var object struct{ Data map[string]string }
@@ -95,14 +95,14 @@ func ReadDiskRecord(ctx context.Context, access Access, node hullmark.NodeID) (D
 		return DiskRecord{}, fmt.Errorf("read the disk's record: %w", err)
 	}
 	var machine struct {
-		Node hullmark.NodeID `json:"node"`
+		EKID hullmark.EKID `json:"node"`
 		Disk DiskRecord      `json:"disk"`
 	}
 	if err := json.Unmarshal([]byte(object.Data["machine"]), &machine); err != nil {
 		return DiskRecord{}, fmt.Errorf("read the disk's record: %w", err)
 	}
-	if machine.Node != node || machine.Disk.Disk == (hullmark.UUID{}) {
-		return DiskRecord{}, fmt.Errorf("read the disk's record: it names machine %s and disk %s", machine.Node, machine.Disk.Disk)
+	if machine.EKID != node || machine.Disk.Disk == (hullmark.UUID{}) {
+		return DiskRecord{}, fmt.Errorf("read the disk's record: it names machine %s and disk %s", machine.EKID, machine.Disk.Disk)
 	}
 	return machine.Disk, nil
 }

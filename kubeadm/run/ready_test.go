@@ -251,9 +251,9 @@ func TestOddKubeconfig(t *testing.T) {
 }
 
 func TestReadDiskRecord(t *testing.T) {
-	node := hullmark.NodeID{7}
+	node := hullmark.EKID{7}
 	path := "/api/v1/namespaces/hullmark/configmaps/node." + node.String()
-	machine := func(id hullmark.NodeID, uuid hullmark.UUID) string {
+	machine := func(id hullmark.EKID, uuid hullmark.UUID) string {
 		text, err := json.Marshal(map[string]any{"node": id, "name": "cp-1", "disk": map[string]any{"uuid": uuid, "committed": 3, "issued": 4}})
 		if err != nil {
 			t.Fatal(err)
@@ -272,7 +272,7 @@ func TestReadDiskRecord(t *testing.T) {
 	}
 	for name, row := range map[string][2]string{
 		"none":            {"/elsewhere", ""},
-		"another machine": {path, machine(hullmark.NodeID{8}, hullmark.UUID{1})},
+		"another machine": {path, machine(hullmark.EKID{8}, hullmark.UUID{1})},
 		"no disk":         {path, machine(node, hullmark.UUID{})},
 		"no key":          {path, `{"data":{}}`},
 		"no JSON":         {path, "<html>"},

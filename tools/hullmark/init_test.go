@@ -191,7 +191,7 @@ func TestInitDenies(t *testing.T) {
 			n.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{7}, Generation: 1, Owner: s.node.ID}
 		}, "record-missing"},
 		"another machine's disk": {func(n *nodetest.Node) {
-			n.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{7}, Generation: 1, Owner: hullmark.NodeID{1}}
+			n.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: hullmark.UUID{7}, Generation: 1, Owner: hullmark.EKID{1}}
 		}, "disk-owner"},
 	} {
 		t.Run(name, func(t *testing.T) {

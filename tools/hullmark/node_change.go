@@ -54,13 +54,13 @@ func tellRemoved(out io.Writer, r operate.Removed, now time.Time) {
 		fmt.Fprintf(out, "the name %s is free\n", printable(r.Machine.Name))
 		return
 	}
-	fmt.Fprintf(out, "node %s (%s) is forgotten; %s\n", r.Machine.Name, r.Machine.Node, fateOf(r.Machine.Record))
+	fmt.Fprintf(out, "node %s (%s) is forgotten; %s\n", r.Machine.Name, r.Machine.EKID, fateOf(r.Machine.Record))
 	tellRest(out, r, now)
 	switch {
 	case r.Member != "":
 		fmt.Fprintf(out, "the policy still admits this machine, with a blank disk; to end that: hullmark policy remove member %s, then hullmark policy push\n", r.Member)
 	case r.Group:
-		fmt.Fprintf(out, "its group admits this machine still, with a blank disk, if there is such a machine; to end that: hullmark policy remove member %s, then hullmark policy push\n", r.Machine.Node)
+		fmt.Fprintf(out, "its group admits this machine still, with a blank disk, if there is such a machine; to end that: hullmark policy remove member %s, then hullmark policy push\n", r.Machine.EKID)
 	}
 }
 
@@ -150,10 +150,10 @@ tell the two machines apart: as long as it may live, the old machine has to be s
 
 // parse reads the two machines.
 func (o *rebindOptions) parse() (rebind measurements.Rebind, err error) {
-	if rebind.Old, err = hullmark.ParseNodeID(o.from); err != nil {
+	if rebind.Old, err = hullmark.ParseEKID(o.from); err != nil {
 		return rebind, withCode(exitUsage, fmt.Errorf("--from: %w", err))
 	}
-	if rebind.New, err = hullmark.ParseNodeID(o.to); err != nil {
+	if rebind.New, err = hullmark.ParseEKID(o.to); err != nil {
 		return rebind, withCode(exitUsage, fmt.Errorf("--to: %w", err))
 	}
 	return rebind, nil

@@ -75,7 +75,7 @@ func (s *apiSite) run(t *testing.T, want int, verb string, contains ...string) s
 // keep stores a machine's record and name as a join service does.
 func (s *apiSite) keep(t *testing.T, m joinservice.Machine) {
 	t.Helper()
-	if err := s.client.Claim(t.Context(), m.Name, m.Node); err != nil {
+	if err := s.client.Claim(t.Context(), m.Name, m.EKID); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.client.Store(t.Context(), m, ""); err != nil {
@@ -95,7 +95,7 @@ func TestNodesOfARealAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.write(t, "document.json", encoded)
-	one, two := hullmark.NodeID{1}, hullmark.NodeID{2}
+	one, two := hullmark.EKID{1}, hullmark.EKID{2}
 	s.run(t, 0, "node list", "name  role")
 	s.run(t, 0, "policy add document "+s.path("document.json"))
 	s.run(t, 0, "policy add member --role worker --name worker-1 --ek "+one.String())
@@ -103,13 +103,13 @@ func TestNodesOfARealAPI(t *testing.T) {
 	s.run(t, 0, "policy push", "policy version 3 is in the cluster, with 1 documents")
 
 	machine := joinservice.Machine{
-		Node: one, Name: "worker-1", Role: hullmark.Worker, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, Document: id,
+		EKID: one, Name: "worker-1", Role: hullmark.Worker, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, Document: id,
 		Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 3, Issued: 4}, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.7")},
 		State: joinservice.MachineFailed, Seen: time.Now().Add(-time.Hour).UTC().Truncate(time.Second),
 		Condition: &hullmark.Condition{Code: "kubeadm-failed", Step: "KUBEADM", Title: "it \x1b[2Jfailed", Next: "wait"},
 	}
 	s.keep(t, machine)
-	plane := joinservice.Machine{Node: two, Name: "control-plane-2", Role: hullmark.ControlPlane, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, State: joinservice.MachineReady, Phase: "READY"}
+	plane := joinservice.Machine{EKID: two, Name: "control-plane-2", Role: hullmark.ControlPlane, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, State: joinservice.MachineReady, Phase: "READY"}
 	plane.Refused = []joinservice.Refusal{{Address: netip.MustParseAddr("192.0.2.9"), Condition: joinservice.AddressTaken(netip.MustParseAddr("192.0.2.9"), one, two)}}
 	s.keep(t, plane)
 	output := s.run(t, 0, "node list", "worker-1", "failed", "node 1", hullmark.UUID{7}.String(), "3..4", "1h0m", "kubeadm-failed", "control-plane-2", "never", "READY; address-taken: 192.0.2.9")
@@ -122,7 +122,7 @@ func TestNodesOfARealAPI(t *testing.T) {
 	}
 
 	s.resets(t, machine)
-	three := hullmark.NodeID{3}
+	three := hullmark.EKID{3}
 	s.rebinds(t, machine, three)
 	s.removes(t, three)
 	s.removesCounted(t)
@@ -143,9 +143,9 @@ func (s *apiSite) resets(t *testing.T, m joinservice.Machine) {
 	t.Helper()
 	s.run(t, exitFailed, "node reset nobody", "no record of nobody")
 	s.run(t, 0, "node reset worker-1", "worker-1 may format another disk than "+m.Record.Disk.String(), "policy version 4 is in the cluster")
-	s.run(t, 0, "node reset "+m.Node.String(), "policy version 4 is in the cluster")
+	s.run(t, 0, "node reset "+m.EKID.String(), "policy version 4 is in the cluster")
 	policy := s.pushed(t)
-	want := measurements.Reset{EKID: m.Node, OldUUID: m.Record.Disk}
+	want := measurements.Reset{EKID: m.EKID, OldUUID: m.Record.Disk}
 	if len(policy.Resets) != 1 || policy.Resets[0] != want {
 		t.Errorf("the resets are %+v", policy.Resets)
 	}
@@ -171,17 +171,17 @@ func (s *apiSite) pushed(t *testing.T) measurements.Policy {
 }
 
 // rebinds hands a worker over to another machine.
-func (s *apiSite) rebinds(t *testing.T, m joinservice.Machine, to hullmark.NodeID) {
+func (s *apiSite) rebinds(t *testing.T, m joinservice.Machine, to hullmark.EKID) {
 	t.Helper()
-	verb := "node rebind --from " + m.Node.String() + " --to "
-	s.run(t, exitUsage, verb+m.Node.String(), "the same machine")
-	s.run(t, exitFailed, verb+hullmark.NodeID{2}.String(), "control-plane-2 already")
+	verb := "node rebind --from " + m.EKID.String() + " --to "
+	s.run(t, exitUsage, verb+m.EKID.String(), "the same machine")
+	s.run(t, exitFailed, verb+hullmark.EKID{2}.String(), "control-plane-2 already")
 	s.run(t, 0, verb+to.String(), "worker-1 (worker) goes over", "policy version 5 is in the cluster", "node worker-1 from its next boot on")
 	moved, version, err := s.client.Load(t.Context(), to)
 	if err != nil || version == "" || moved.Record != m.Record || moved.Name != m.Name {
 		t.Errorf("the record is %+v, %v", moved, err)
 	}
-	if _, version, err := s.client.Load(t.Context(), m.Node); err != nil || version != "" {
+	if _, version, err := s.client.Load(t.Context(), m.EKID); err != nil || version != "" {
 		t.Errorf("the old machine has a record of version %q, %v", version, err)
 	}
 	if err := s.client.Claim(t.Context(), m.Name, to); err != nil {
@@ -192,11 +192,11 @@ func (s *apiSite) rebinds(t *testing.T, m joinservice.Machine, to hullmark.NodeI
 	if !ok || member.Name != "worker-1" || len(policy.Rebinds) != 1 {
 		t.Errorf("the policy is %+v", policy)
 	}
-	s.run(t, exitFailed, verb+to.String(), "no record of "+m.Node.String())
+	s.run(t, exitFailed, verb+to.String(), "no record of "+m.EKID.String())
 }
 
 // removes forgets a worker, but no control plane and no Ready node unless it is forced.
-func (s *apiSite) removes(t *testing.T, worker hullmark.NodeID) {
+func (s *apiSite) removes(t *testing.T, worker hullmark.EKID) {
 	t.Helper()
 	s.ready(t, "worker-1")
 	s.run(t, exitDenied, "node remove worker-1", "is Ready", "--force")
@@ -206,7 +206,7 @@ func (s *apiSite) removes(t *testing.T, worker hullmark.NodeID) {
 	if _, version, err := s.client.Load(t.Context(), worker); err != nil || version != "" {
 		t.Errorf("the record is still there: %q, %v", version, err)
 	}
-	if err := s.client.Claim(t.Context(), "worker-1", hullmark.NodeID{8}); err != nil {
+	if err := s.client.Claim(t.Context(), "worker-1", hullmark.EKID{8}); err != nil {
 		t.Errorf("the name is still taken: %v", err)
 	}
 	if there, err := s.client.NodeReady(t.Context(), "worker-1"); err != nil || there {
@@ -221,7 +221,7 @@ func (s *apiSite) removesCounted(t *testing.T) {
 	for i, named := range []func(m measurements.Member) string{
 		func(m measurements.Member) string { return m.EKID.String() }, func(m measurements.Member) string { return m.Name },
 	} {
-		lost := measurements.Group{Name: "cloud"}.Member(hullmark.NodeID{9, byte(i)})
+		lost := measurements.Group{Name: "cloud"}.Member(hullmark.EKID{9, byte(i)})
 		if err := errors.Join(s.client.Enrol(t.Context(), "cloud", lost.EKID, most), s.client.Claim(t.Context(), lost.Name, lost.EKID)); err != nil {
 			t.Fatal(err)
 		}
@@ -229,7 +229,7 @@ func (s *apiSite) removesCounted(t *testing.T) {
 		s.run(t, exitFailed, "node reset "+named(lost), "no record of "+named(lost))
 		s.run(t, 0, "node remove "+named(lost), lost.Name, "no disk of it was recorded")
 		s.run(t, exitFailed, "node remove "+named(lost), "no record of "+named(lost))
-		next := hullmark.NodeID{10}
+		next := hullmark.EKID{10}
 		if err := errors.Join(s.client.Claim(t.Context(), lost.Name, next), s.client.Enrol(t.Context(), "cloud", next, most)); err != nil {
 			t.Errorf("its name or its place is taken still: %v", err)
 		}

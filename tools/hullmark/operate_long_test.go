@@ -81,7 +81,7 @@ func (p *operatePage) shell(t *testing.T, root, line string) {
 	}
 	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Dir, cmd.Stdin = root, strings.NewReader("yes\n")
-	cmd.Env = append(os.Environ(), "PATH="+path, "OLD="+p.id(p.worker), "NEW="+hullmark.NodeID{9}.String(), "DIGEST="+p.digest(t, "first"),
+	cmd.Env = append(os.Environ(), "PATH="+path, "OLD="+p.id(p.worker), "NEW="+hullmark.EKID{9}.String(), "DIGEST="+p.digest(t, "first"),
 		"HOME="+filepath.Join(root, "home"), "TMPDIR="+filepath.Join(root, "tmp"))
 	began := time.Now()
 	out, err := cmd.CombinedOutput()
@@ -195,7 +195,7 @@ func (p *operatePage) after(t *testing.T, line string) {
 		})
 	case strings.Contains(line, "policy push") && !p.kept: // The worker joins.
 		p.keep(t, joinservice.Machine{
-			Node: p.worker.ID, Name: "worker-1", Role: hullmark.Worker, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, State: joinservice.MachineReady,
+			EKID: p.worker.ID, Name: "worker-1", Role: hullmark.Worker, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, State: joinservice.MachineReady,
 			Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 1, Issued: 1},
 		})
 		p.kept = true
@@ -208,7 +208,7 @@ func (p *operatePage) after(t *testing.T, line string) {
 			return m.MinimumSVN == 2 && len(m.Documents) == 1 && len(m.Members) == 1
 		})
 	case strings.Contains(line, "node remove"):
-		if _, version, err := p.client.Load(t.Context(), hullmark.NodeID{9}); version != "" || err != nil {
+		if _, version, err := p.client.Load(t.Context(), hullmark.EKID{9}); version != "" || err != nil {
 			t.Errorf("the record is still there: %q, %v", version, err)
 		}
 	}

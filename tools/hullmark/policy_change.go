@@ -106,7 +106,7 @@ Whatever machine shows that key and boots an accepted release is given this role
 }
 
 func parseMember(ek, role, name string) (measurements.Member, error) {
-	node, err := hullmark.ParseNodeID(ek)
+	node, err := hullmark.ParseEKID(ek)
 	switch {
 	case err != nil:
 		return measurements.Member{}, fmt.Errorf("--ek: %w", err)

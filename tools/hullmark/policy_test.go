@@ -166,7 +166,7 @@ func TestPolicyShowsExceptions(t *testing.T) {
 	if code, output := s.init(t); code != 0 {
 		t.Fatal(output)
 	}
-	other, disk := hullmark.NodeID{9}, hullmark.UUID{8}
+	other, disk := hullmark.EKID{9}, hullmark.UUID{8}
 	if err := s.update(t, func(c *cluster.Cluster) error {
 		policy, err := c.OpenPolicy()
 		if err != nil {

@@ -164,7 +164,7 @@ func TestRecoverRefuses(t *testing.T) {
 		code    string
 	}{
 		"a blank disk":                 {func(n *nodetest.Node) { n.Disk = hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{9}} }, "disk-not-ready"},
-		"another machine's disk":       {func(n *nodetest.Node) { n.Disk.Owner = hullmark.NodeID{1} }, "disk-owner"},
+		"another machine's disk":       {func(n *nodetest.Node) { n.Disk.Owner = hullmark.EKID{1} }, "disk-owner"},
 		"a disk that was never Ready":  {func(n *nodetest.Node) { n.Unjoined = true }, "not-initialised"},
 		"a quote over another channel": {func(n *nodetest.Node) { n.ForeignChannel = true }, "quote-not-bound"},
 	} {
@@ -238,7 +238,7 @@ func (s *site) update(t *testing.T, change func(*cluster.Cluster) error) error {
 }
 
 // admit makes a machine a control plane.
-func admit(c *cluster.Cluster, node hullmark.NodeID, name string) error {
+func admit(c *cluster.Cluster, node hullmark.EKID, name string) error {
 	policy, err := c.OpenPolicy()
 	if err != nil {
 		return err

@@ -37,11 +37,11 @@ func (o *releaseOptions) target(out, notes io.Writer) (t operate.Target, err err
 	}
 	t.Node, t.Report = o.at(notes), func(r operate.Report) error { return writeReport(out, o.output, r) }
 	if o.ek != "" {
-		node, err := hullmark.ParseNodeID(o.ek)
+		node, err := hullmark.ParseEKID(o.ek)
 		if err != nil {
 			return t, withCode(exitUsage, fmt.Errorf("--ek: %w", err))
 		}
-		t.Anchor.Node = &node
+		t.Anchor.EKID = &node
 	}
 	if o.ekCA == "" {
 		return t, nil
@@ -80,6 +80,6 @@ func writeReport(out io.Writer, format string, r operate.Report) error {
 	if r.Certified {
 		certified = " (its EK is certified)"
 	}
-	fmt.Fprintf(t, "\nnode\t%s%s\ntrust\t%s: %s\n", r.Node, certified, r.Trust, r.Promise)
+	fmt.Fprintf(t, "\nnode\t%s%s\ntrust\t%s: %s\n", r.EKID, certified, r.Trust, r.Promise)
 	return t.Flush()
 }

@@ -27,10 +27,10 @@ func TestRotateKubeletCAOfARealAPI(t *testing.T) {
 	s := newAPISite(t)
 	s.run(t, exitFailed, "cluster rotate kubelet-ca", "no policy yet")
 	s.run(t, exitUsage, "cluster rotate keyset --except worker-1", "--except is for kubelet-ca alone")
-	s.run(t, 0, "policy add member --role worker --name worker-1 --ek "+hullmark.NodeID{7}.String())
+	s.run(t, 0, "policy add member --role worker --name worker-1 --ek "+hullmark.EKID{7}.String())
 	s.run(t, 0, "policy push")
-	plane := hullmark.NodeID{8}
-	s.keep(t, joinservice.Machine{Node: plane, Name: "control-plane-1", Role: hullmark.ControlPlane, State: joinservice.MachineReady})
+	plane := hullmark.EKID{8}
+	s.keep(t, joinservice.Machine{EKID: plane, Name: "control-plane-1", Role: hullmark.ControlPlane, State: joinservice.MachineReady})
 	at := func(want cluster.KubeletExchange, rotation uint64) {
 		t.Helper()
 		if s.reread(t); s.cluster.KubeletExchange() != want {
@@ -73,7 +73,7 @@ func TestRotateKubeletCAOfARealAPI(t *testing.T) {
 }
 
 // holds records which keys a control plane holds, as its join service does.
-func (s *apiSite) holds(t *testing.T, node hullmark.NodeID, rotation uint64) {
+func (s *apiSite) holds(t *testing.T, node hullmark.EKID, rotation uint64) {
 	t.Helper()
 	m, version, err := s.client.Load(t.Context(), node)
 	if err != nil {

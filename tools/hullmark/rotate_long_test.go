@@ -16,7 +16,7 @@ func TestRotateOfARealAPI(t *testing.T) {
 	s := newAPISite(t)
 	s.run(t, exitUsage, "cluster rotate ca", `"ca": want keyset, online-ca, kubelet-ca or root`)
 	s.run(t, exitFailed, "cluster rotate keyset", "no policy yet")
-	s.run(t, 0, "policy add member --role worker --name worker-1 --ek "+hullmark.NodeID{7}.String())
+	s.run(t, 0, "policy add member --role worker --name worker-1 --ek "+hullmark.EKID{7}.String())
 	s.run(t, 0, "policy push")
 	before := s.pushed(t)
 	s.run(t, 0, "cluster rotate keyset", "newest generation is 2", "the first of them with hullmark recover")
@@ -47,15 +47,15 @@ func TestRotateOfARealAPI(t *testing.T) {
 func TestRotateRootOfARealAPI(t *testing.T) {
 	s := newAPISite(t)
 	s.run(t, exitFailed, "cluster rotate root", "no policy yet")
-	s.run(t, 0, "policy add member --role worker --name worker-1 --ek "+hullmark.NodeID{7}.String())
+	s.run(t, 0, "policy add member --role worker --name worker-1 --ek "+hullmark.EKID{7}.String())
 	s.run(t, 0, "policy push")
 	s.run(t, exitFailed, "cluster forget-root", "no root but the present one")
 	roots := []hullmark.ClusterRoot{s.reread(t)}
 	s.keep(t, joinservice.Machine{
-		Node: hullmark.NodeID{7}, Name: "worker-1", Role: hullmark.Worker, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, State: joinservice.MachineReady,
+		EKID: hullmark.EKID{7}, Name: "worker-1", Role: hullmark.Worker, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, State: joinservice.MachineReady,
 		Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 1, Issued: 1},
 	})
-	s.keep(t, joinservice.Machine{Node: hullmark.NodeID{8}, Name: "worker-2", Role: hullmark.Worker, State: joinservice.MachineWaiting}) // It never had a ticket.
+	s.keep(t, joinservice.Machine{EKID: hullmark.EKID{8}, Name: "worker-2", Role: hullmark.Worker, State: joinservice.MachineWaiting}) // It never had a ticket.
 	if listed := s.run(t, 0, "node list"); strings.Contains(listed, "old root") {
 		t.Errorf("before the exchange: %s", listed)
 	}
@@ -104,9 +104,9 @@ func TestRotateRootOfARealAPI(t *testing.T) {
 	if p := s.pushed(t); len(p.HandOvers) != 2 {
 		t.Errorf("the cluster has a policy with %d certificates", len(p.HandOvers))
 	}
-	s.names(t, hullmark.NodeID{7}, roots[1])
+	s.names(t, hullmark.EKID{7}, roots[1])
 	s.run(t, exitDenied, "cluster forget-root", "worker-1;")
-	s.names(t, hullmark.NodeID{7}, roots[2])
+	s.names(t, hullmark.EKID{7}, roots[2])
 	if listed := s.run(t, 0, "node list"); strings.Contains(listed, "old root") {
 		t.Errorf("by the new configuration: %s", listed)
 	}
@@ -137,7 +137,7 @@ func (s *apiSite) update(t *testing.T, change func(*cluster.Cluster) error) {
 }
 
 // names records which root a machine's configuration names.
-func (s *apiSite) names(t *testing.T, node hullmark.NodeID, root hullmark.ClusterRoot) {
+func (s *apiSite) names(t *testing.T, node hullmark.EKID, root hullmark.ClusterRoot) {
 	t.Helper()
 	m, version, err := s.client.Load(t.Context(), node)
 	if err != nil {

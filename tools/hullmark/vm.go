@@ -217,7 +217,7 @@ func describeVM(m *vm.Machine, notes io.Writer) {
 		fmt.Fprintf(notes, "forward    127.0.0.1:%d to guest port %d\n", f.Host, f.Guest)
 	}
 	if len(m.EK().Public) > 0 {
-		fmt.Fprintf(notes, "ek         %s\nek ca      %s\n", hullmark.TPMNodeID(m.EK().Public), filepath.Join(m.Dir(), vm.CAFile))
+		fmt.Fprintf(notes, "ek         %s\nek ca      %s\n", hullmark.EKIDOf(m.EK().Public), filepath.Join(m.Dir(), vm.CAFile))
 	}
 	fmt.Fprintf(notes, "console    %s\n\n", m.Console())
 }

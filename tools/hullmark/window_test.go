@@ -15,12 +15,12 @@ import (
 // The list says of a single control plane since when, and how long, a copy of its disk passes; where another one has its record, the list's epochs say it.
 func TestWindowOfASingleControlPlane(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
-	plane := operate.Machine{Machine: joinservice.Machine{Node: hullmark.NodeID{1}, Name: "plane", Role: hullmark.ControlPlane}}
-	other := operate.Machine{Machine: joinservice.Machine{Node: hullmark.NodeID{2}, Name: "other", Role: hullmark.ControlPlane}}
-	worker := operate.Machine{Machine: joinservice.Machine{Node: hullmark.NodeID{3}, Name: "worker", Role: hullmark.Worker}}
+	plane := operate.Machine{Machine: joinservice.Machine{EKID: hullmark.EKID{1}, Name: "plane", Role: hullmark.ControlPlane}}
+	other := operate.Machine{Machine: joinservice.Machine{EKID: hullmark.EKID{2}, Name: "other", Role: hullmark.ControlPlane}}
+	worker := operate.Machine{Machine: joinservice.Machine{EKID: hullmark.EKID{3}, Name: "worker", Role: hullmark.Worker}}
 	known := &cluster.Cluster{}
-	known.KeepEpoch(plane.Node, cluster.DiskEpoch{Epoch: 3})
-	known.Hear(plane.Node, now.Add(-50*time.Hour))
+	known.KeepEpoch(plane.EKID, cluster.DiskEpoch{Epoch: 3})
+	known.Hear(plane.EKID, now.Add(-50*time.Hour))
 	for name, c := range map[string]struct {
 		nodes []operate.Machine
 		file  *cluster.Cluster

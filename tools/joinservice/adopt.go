@@ -96,13 +96,13 @@ func (a *app) firstNode() (joinservice.Machine, bool) {
 	if record == nil {
 		return joinservice.Machine{}, false
 	}
-	member, ok := a.policy.Policy().Member(record.Node)
+	member, ok := a.policy.Policy().Member(record.EKID)
 	if !ok {
-		a.log.Warn("the first node's record is of no member of the policy", "node", record.Node.String())
+		a.log.Warn("the first node's record is of no member of the policy", "node", record.EKID.String())
 		return joinservice.Machine{}, false
 	}
 	return joinservice.Machine{
-		Node: record.Node, Name: member.Name, Role: member.Role, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, Root: record.Root, State: joinservice.MachineJoining,
+		EKID: record.EKID, Name: member.Name, Role: member.Role, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, Root: record.Root, State: joinservice.MachineJoining,
 		Record:    joinservice.Record{Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial, Floor: record.Floor},
 		Addresses: ownAddresses(member.Name),
 	}, true

@@ -36,7 +36,7 @@ func (k *keyset) Current() uint32 {
 }
 
 // DiskKey derives a disk's key, or returns the condition that is waited on.
-func (k *keyset) DiskKey(generation uint32, first hullmark.ClusterRoot, owner hullmark.NodeID, disk hullmark.UUID) (hullmark.Secret, error) {
+func (k *keyset) DiskKey(generation uint32, first hullmark.ClusterRoot, owner hullmark.EKID, disk hullmark.UUID) (hullmark.Secret, error) {
 	if opened := k.opened.Load(); opened != nil {
 		return opened.DiskKey(generation, first, owner, disk)
 	}

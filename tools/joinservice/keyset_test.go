@@ -123,7 +123,7 @@ func (s *site) handsOn(t *testing.T, a *app, name string, want []byte) {
 func told(t *testing.T, a *app, wanted func(*hullmark.Condition) bool) *hullmark.Condition {
 	t.Helper()
 	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
-		_, err := a.keyset.DiskKey(1, hullmark.ClusterRoot{}, hullmark.NodeID{}, hullmark.UUID{})
+		_, err := a.keyset.DiskKey(1, hullmark.ClusterRoot{}, hullmark.EKID{}, hullmark.UUID{})
 		var cause *hullmark.Condition
 		if errors.As(err, &cause) && wanted(cause) {
 			return cause

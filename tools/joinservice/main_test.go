@@ -237,7 +237,7 @@ func mustRead(t *testing.T, path string) []byte {
 
 func TestFirstNodeIsTheOperators(t *testing.T) {
 	s := newSite(t)
-	record, err := json.Marshal(joinservice.FirstRecord{Node: s.node.ID, Disk: hullmark.UUID{7}, Committed: 3, Issued: 4})
+	record, err := json.Marshal(joinservice.FirstRecord{EKID: s.node.ID, Disk: hullmark.UUID{7}, Committed: 3, Issued: 4})
 	if err != nil {
 		t.Fatal(err)
 	}

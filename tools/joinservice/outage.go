@@ -33,7 +33,7 @@ type outage struct {
 	mutex sync.Mutex
 	over  bool
 	// seen are what the control planes' records said, as kept has it over boots.
-	seen map[hullmark.NodeID]joinservice.Seen
+	seen map[hullmark.EKID]joinservice.Seen
 	kept servicefiles.File
 }
 
@@ -64,8 +64,8 @@ func newOutage(f folder, files servicefiles.Files, log *slog.Logger) (*outage, e
 }
 
 // readSeen reads what writeSeen wrote; no content is that of a service that saw nothing yet.
-func readSeen(content []byte) (map[hullmark.NodeID]joinservice.Seen, error) {
-	seen := map[hullmark.NodeID]joinservice.Seen{}
+func readSeen(content []byte) (map[hullmark.EKID]joinservice.Seen, error) {
+	seen := map[hullmark.EKID]joinservice.Seen{}
 	if content == nil {
 		return seen, nil
 	}
@@ -88,7 +88,7 @@ func (o *outage) Lasts() bool {
 }
 
 // LastSeen returns what was read last of a control plane's record.
-func (o *outage) LastSeen(node hullmark.NodeID) (joinservice.Seen, bool) {
+func (o *outage) LastSeen(node hullmark.EKID) (joinservice.Seen, bool) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
 	r, ok := o.seen[node]
@@ -98,10 +98,10 @@ func (o *outage) LastSeen(node hullmark.NodeID) (joinservice.Seen, bool) {
 // note notes all records, which were read just now.
 func (o *outage) note(machines []joinservice.Machine) {
 	o.end()
-	seen := map[hullmark.NodeID]joinservice.Seen{}
+	seen := map[hullmark.EKID]joinservice.Seen{}
 	for _, m := range machines {
 		if m.Role == hullmark.ControlPlane && m.Record.Committed > 0 {
-			seen[m.Node] = joinservice.Seen{Disk: m.Record, Etcd: m.Etcd}
+			seen[m.EKID] = joinservice.Seen{Disk: m.Record, Etcd: m.Etcd}
 		}
 	}
 	o.mutex.Lock()
@@ -117,7 +117,7 @@ func (o *outage) note(machines []joinservice.Machine) {
 }
 
 // writeSeen replaces the file; after a crash it holds the old content or the new.
-func writeSeen(file servicefiles.File, seen map[hullmark.NodeID]joinservice.Seen) error {
+func writeSeen(file servicefiles.File, seen map[hullmark.EKID]joinservice.Seen) error {
 	content, err := json.Marshal(seen)
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ type attentive struct {
 	outage *outage
 }
 
-func (a attentive) Load(ctx context.Context, node hullmark.NodeID) (joinservice.Machine, joinservice.Version, error) {
+func (a attentive) Load(ctx context.Context, node hullmark.EKID) (joinservice.Machine, joinservice.Version, error) {
 	m, v, err := a.Records.Load(ctx, node)
 	if err == nil {
 		a.outage.end()

@@ -38,14 +38,14 @@ func TestOutage(t *testing.T) {
 	records := &memrecords.Store{}
 	records.SetDown(true)
 	watched := attentive{records, o}
-	if _, _, err := watched.Load(t.Context(), hullmark.NodeID{1}); err == nil || !o.Lasts() {
+	if _, _, err := watched.Load(t.Context(), hullmark.EKID{1}); err == nil || !o.Lasts() {
 		t.Fatalf("records that do not answer ended the outage: %v", err)
 	}
 	if !start("one").Lasts() {
 		t.Error("a restart ended the outage")
 	}
 	records.SetDown(false)
-	if _, _, err := watched.Load(t.Context(), hullmark.NodeID{1}); err != nil || o.Lasts() {
+	if _, _, err := watched.Load(t.Context(), hullmark.EKID{1}); err != nil || o.Lasts() {
 		t.Fatalf("the outage lasts although a record was read: %v", err)
 	}
 	if start("one").Lasts() {
@@ -72,12 +72,12 @@ func TestOutageRemembersControlPlanes(t *testing.T) {
 		}
 		return o
 	}
-	plane, worker := hullmark.NodeID{1}, hullmark.NodeID{2}
+	plane, worker := hullmark.EKID{1}, hullmark.EKID{2}
 	record := joinservice.Record{Disk: hullmark.UUID{7}, Committed: 3, Issued: 4}
 	note := joinservice.EtcdNote{EtcdState: hullmark.EtcdState{Member: 9, Term: 2, Last: 3}, Removed: true}
 	o := start()
 	o.note([]joinservice.Machine{
-		{Node: plane, Role: hullmark.ControlPlane, Record: record, Etcd: note}, {Node: worker, Role: hullmark.Worker, Record: record},
+		{EKID: plane, Role: hullmark.ControlPlane, Record: record, Etcd: note}, {EKID: worker, Role: hullmark.Worker, Record: record},
 	})
 	if o.Lasts() {
 		t.Error("the outage lasts although records were read")
@@ -110,7 +110,7 @@ func TestOutageRemembersControlPlanes(t *testing.T) {
 // FuzzReadSeen holds the reader of what was seen of control planes to what is written.
 func FuzzReadSeen(f *testing.F) {
 	file := servicefiles.Plain(filepath.Join(f.TempDir(), "seen"))
-	if err := writeSeen(file, map[hullmark.NodeID]joinservice.Seen{{7}: {Disk: joinservice.Record{Disk: hullmark.UUID{8}, Committed: 1, Issued: 2}, Etcd: joinservice.EtcdNote{Removed: true}}}); err != nil {
+	if err := writeSeen(file, map[hullmark.EKID]joinservice.Seen{{7}: {Disk: joinservice.Record{Disk: hullmark.UUID{8}, Committed: 1, Issued: 2}, Etcd: joinservice.EtcdNote{Removed: true}}}); err != nil {
 		f.Fatal(err)
 	}
 	seed, err := file.Read()

@@ -220,7 +220,7 @@ func (s *threePlanes) reset(t *testing.T, name string, o options) {
 	t.Helper()
 	m, _, err := s.admin.Load(t.Context(), s.machines[name].ID)
 	must(t, err)
-	s.policy.Resets = append(s.policy.Resets, measurements.Reset{EKID: m.Node, OldUUID: m.Record.Disk})
+	s.policy.Resets = append(s.policy.Resets, measurements.Reset{EKID: m.EKID, OldUUID: m.Record.Disk})
 	s.push(t, s.admin, o)
 }
 

@@ -343,7 +343,7 @@ func TestTotalOutageOfThreeControlPlanes(t *testing.T) {
 }
 
 // seen is what the service keeps of control planes.
-func (s *threePlanes) seen() (map[hullmark.NodeID]joinservice.Seen, error) {
+func (s *threePlanes) seen() (map[hullmark.EKID]joinservice.Seen, error) {
 	content, err := servicefiles.Files{Folder: s.state}.File(servicefiles.ControlPlanes).Read()
 	if err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ func TestMutantsUnderTheRightKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := hullmark.DiskGrant{Key: hullmark.NewSecret([]byte("a key of thirty-two plain bytes!")), Generation: 1, Owner: hullmark.NodeID{7}}
+	g := hullmark.DiskGrant{Key: hullmark.NewSecret([]byte("a key of thirty-two plain bytes!")), Generation: 1, Owner: hullmark.EKID{7}}
 	if g.UUID, err = hullmark.ParseUUID(good.UUID); err != nil {
 		t.Fatal(err)
 	}

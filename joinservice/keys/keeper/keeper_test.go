@@ -49,8 +49,8 @@ func roundTrip(t *testing.T, a keys.Access, url string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, oneErr := k.DiskKey(1, root, hullmark.NodeID{}, hullmark.UUID{})
-	two, twoErr := again.DiskKey(1, root, hullmark.NodeID{}, hullmark.UUID{})
+	one, oneErr := k.DiskKey(1, root, hullmark.EKID{}, hullmark.UUID{})
+	two, twoErr := again.DiskKey(1, root, hullmark.EKID{}, hullmark.UUID{})
 	if oneErr != nil || twoErr != nil || !one.Equal(two) {
 		t.Error("the keyset changed")
 	}
