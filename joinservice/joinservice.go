@@ -24,7 +24,7 @@ type Authorizer struct {
 	// Documents are those that the policy accepts, as far as they are at hand.
 	Documents []measurements.Document
 	// Keys derives disk keys.
-	Keys Keeper
+	Keys DiskKeys
 	// Waiver is what the operator allows in this run.
 	Waiver Waiver
 
@@ -34,9 +34,9 @@ type Authorizer struct {
 	groups []group
 }
 
-// Keeper derives disk keys; keys.Keyset is the one that has its master keys at
+// DiskKeys derives disk keys; keys.Keyset is the one that has its master keys at
 // hand. One that cannot be reached returns a *hullmark.Condition with Retry.
-type Keeper interface {
+type DiskKeys interface {
 	// Current returns the generation for new disks.
 	Current() uint32
 	// DiskKey derives the key of one node's one disk; first is the cluster's first root. A generation that the keeper lacks is

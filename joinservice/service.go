@@ -45,7 +45,7 @@ type Service struct {
 	// or while it fails, what was delivered last counts.
 	Newest func(ctx context.Context, held []byte) (SignedPolicy, error)
 	// Keys derives disk keys.
-	Keys Keeper
+	Keys DiskKeys
 	// Records keeps the machines, Tokens makes what a joining kubelet authenticates with.
 	Records Records
 	Tokens  Tokens
