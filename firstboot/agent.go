@@ -68,8 +68,8 @@ type Disk interface {
 	Open(context.Context, hullmark.DiskSelector, hullmark.DiskGrant) (statedisk.Opened, error)
 }
 
-// Machine is what the agent asks of the operating system around it; Systemd is the real one.
-type Machine interface {
+// System is what the agent asks of the operating system around it; Systemd is the real one.
+type System interface {
 	// Start starts a unit and waits until it is up or has done its work.
 	Start(ctx context.Context, unit string) error
 	// Restart does the same for a unit that may run already.
@@ -105,7 +105,7 @@ type Agent struct {
 	OpenTPM func() (transport.TPMCloser, error)
 	Config  config.Source
 	Disk    Disk
-	Machine Machine
+	Machine System
 	Cluster Cluster
 	Status  *Status
 	// StateDir is where the state disk is mounted, RunDir the agent's folder on a RAM disk.

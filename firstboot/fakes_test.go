@@ -38,7 +38,7 @@ func (unclosed) Close() error { return nil }
 type stage struct {
 	agent   *Agent
 	disk    *agenttest.Disk
-	machine *agenttest.Machine
+	machine *agenttest.System
 	cluster *agenttest.Cluster
 	tpm     *tpmtest.TPM
 	console *bytes.Buffer
@@ -59,7 +59,7 @@ func newStage(t *testing.T) *stage {
 	dir, state := t.TempDir(), agenttest.NewStateDir(t)
 	s := &stage{
 		disk:    &agenttest.Disk{StateDir: state, Claim: hullmark.DiskClaim{State: hullmark.DiskBlank}},
-		machine: &agenttest.Machine{}, cluster: &agenttest.Cluster{StateDir: state},
+		machine: &agenttest.System{}, cluster: &agenttest.Cluster{StateDir: state},
 		tpm: tpmtest.New(t), console: &bytes.Buffer{}, root: root, rootKey: key,
 	}
 	s.agent = &Agent{

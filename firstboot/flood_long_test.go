@@ -63,7 +63,7 @@ func (n floodedNode) run(ctx context.Context) error {
 	a := &Agent{
 		OpenTPM: func() (transport.TPMCloser, error) { return unclosed{tpm}, nil },
 		Config:  config.Source{File: n.Dir + "/fw", Cache: n.Dir + "/config.json"},
-		Disk:    &agenttest.Disk{StateDir: n.StateDir, Claim: hullmark.DiskClaim{State: hullmark.DiskBlank}}, Machine: &agenttest.Machine{},
+		Disk:    &agenttest.Disk{StateDir: n.StateDir, Claim: hullmark.DiskClaim{State: hullmark.DiskBlank}}, Machine: &agenttest.System{},
 		Cluster: &agenttest.Cluster{StateDir: n.StateDir}, StateDir: n.StateDir, RunDir: n.Dir, Listen: n.Listen, Timing: DefaultTiming(),
 		Status: &Status{File: n.Dir + "/status.json", Console: os.Stderr, Log: os.Stderr, Notify: func(string) {}},
 	}

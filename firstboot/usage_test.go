@@ -48,24 +48,24 @@ func (d slowDisk) Open(ctx context.Context, s hullmark.DiskSelector, g hullmark.
 }
 
 type slowMachine struct {
-	Machine
+	System
 	online *time.Time
 }
 
 // Online notes when the network is up.
 func (m slowMachine) Online() (bool, error) {
 	*m.online = time.Now()
-	return m.Machine.Online()
+	return m.System.Online()
 }
 
 func (m slowMachine) Start(ctx context.Context, unit string) error {
 	time.Sleep(nap)
-	return m.Machine.Start(ctx, unit)
+	return m.System.Start(ctx, unit)
 }
 
 func (m slowMachine) Restart(ctx context.Context, unit string) error {
 	time.Sleep(nap)
-	return m.Machine.Restart(ctx, unit)
+	return m.System.Restart(ctx, unit)
 }
 
 type slowCluster struct {

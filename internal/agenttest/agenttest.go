@@ -138,8 +138,8 @@ func (d *Disk) keep(g hullmark.DiskGrant) (statedisk.MAC, error) {
 	return statedisk.WriteManifest(root, key, m)
 }
 
-// Machine is systemd. Its fields are set before the agent begins.
-type Machine struct {
+// System is systemd. Its fields are set before the agent begins.
+type System struct {
 	// Offline is how often Online answers no at first, or from SetOffline on.
 	Offline int
 	// Fail is what fails when it is asked for, such as "start kubelet.service".
@@ -152,7 +152,7 @@ type Machine struct {
 	uptime time.Duration
 }
 
-func (m *Machine) note(what string) error {
+func (m *System) note(what string) error {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	m.did = append(m.did, what)
@@ -163,31 +163,31 @@ func (m *Machine) note(what string) error {
 }
 
 // Did returns what was asked for, in its order.
-func (m *Machine) Did() []string {
+func (m *System) Did() []string {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	return slices.Clone(m.did)
 }
 
 // SetUptime sets what Uptime says.
-func (m *Machine) SetUptime(up time.Duration) {
+func (m *System) SetUptime(up time.Duration) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	m.uptime = up
 }
 
 // Uptime returns what was set.
-func (m *Machine) Uptime() (time.Duration, error) {
+func (m *System) Uptime() (time.Duration, error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	return m.uptime, nil
 }
 
 // Has reports whether it was asked for something.
-func (m *Machine) Has(what string) bool { return slices.Contains(m.Did(), what) }
+func (m *System) Has(what string) bool { return slices.Contains(m.Did(), what) }
 
 // Start starts a unit.
-func (m *Machine) Start(_ context.Context, unit string) error {
+func (m *System) Start(_ context.Context, unit string) error {
 	if m.Started != nil {
 		m.Started(unit)
 	}
@@ -195,20 +195,20 @@ func (m *Machine) Start(_ context.Context, unit string) error {
 }
 
 // Restart starts a unit anew.
-func (m *Machine) Restart(_ context.Context, unit string) error { return m.note("restart " + unit) }
+func (m *System) Restart(_ context.Context, unit string) error { return m.note("restart " + unit) }
 
 // Reboot does nothing else.
-func (m *Machine) Reboot(context.Context) error { return m.note("reboot") }
+func (m *System) Reboot(context.Context) error { return m.note("reboot") }
 
 // SetOffline takes the network away for so many answers of Online.
-func (m *Machine) SetOffline(times int) {
+func (m *System) SetOffline(times int) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	m.Offline = times
 }
 
 // Online says no for a while.
-func (m *Machine) Online() (bool, error) {
+func (m *System) Online() (bool, error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	m.Offline--
@@ -216,7 +216,7 @@ func (m *Machine) Online() (bool, error) {
 }
 
 // Journal is short.
-func (m *Machine) Journal(_ context.Context, w io.Writer) error {
+func (m *System) Journal(_ context.Context, w io.Writer) error {
 	_, err := io.WriteString(w, "the log")
 	return err
 }

@@ -50,7 +50,7 @@ type Site struct {
 	Agent *firstboot.Agent
 	// Disk, Machine and Kubernetes stand around the agent.
 	Disk       *agenttest.Disk
-	Machine    *agenttest.Machine
+	Machine    *agenttest.System
 	Kubernetes *agenttest.Cluster
 	// Console and Log are what the agent writes.
 	Console, Log *agenttest.Text
@@ -87,7 +87,7 @@ func (s *Site) newAgent(t testing.TB) {
 	t.Helper()
 	s.tpm = tpmtest.New(t)
 	s.Disk = &agenttest.Disk{Claim: hullmark.DiskClaim{State: hullmark.DiskBlank}}
-	s.Machine, s.Kubernetes = &agenttest.Machine{}, &agenttest.Cluster{StateDir: agenttest.NewStateDir(t)}
+	s.Machine, s.Kubernetes = &agenttest.System{}, &agenttest.Cluster{StateDir: agenttest.NewStateDir(t)}
 	s.Disk.StateDir = s.Kubernetes.StateDir
 	s.start(t, s.Cluster.ID())
 	keys, err := prover.Open(s.tpm)
