@@ -79,8 +79,8 @@ func (x *exchange) run() (p *proved, err error) {
 	}
 	defer func() { p.leavePlace(err) }()
 	defer limit.Authenticated(x.ctx)()
-	mine := x.service.takeTurn(p.claims.EKID)
-	defer x.service.endTurn(p.claims.EKID, mine)
+	mine := x.service.beginSession(p.claims.EKID)
+	defer x.service.endSession(p.claims.EKID, mine)
 	x.conversation.over = mine.over
 	t, err := p.admit()
 	if err != nil {

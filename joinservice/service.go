@@ -75,8 +75,8 @@ type Service struct {
 	refusalLogged atomic.Int64
 
 	mutex sync.Mutex // guards turns and leftOver
-	// turns holds how to end the exchange of each machine that has one.
-	turns map[hullmark.EKID]*turn
+	// sessions holds how to end the exchange of each machine that has one.
+	sessions map[hullmark.EKID]*session
 	// leftOver are the public halves of tokens whose revocation failed, and since when.
 	leftOver map[string]time.Time
 }
@@ -156,32 +156,32 @@ func (s *Service) enter() bool {
 
 func (s *Service) leave() { s.strangers.Add(-1) }
 
-// turn is a machine's one exchange at this replica.
-type turn struct {
+// session is a machine's one exchange at this replica.
+type session struct {
 	over chan struct{}
 }
 
-// takeTurn ends the machine's older exchange here, if there is one: a node that
+// beginSession ends the machine's older exchange here, if there is one: a node that
 // was reset dials again long before its old stream is known to be dead.
-func (s *Service) takeTurn(node hullmark.EKID) *turn {
+func (s *Service) beginSession(node hullmark.EKID) *session {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if older := s.turns[node]; older != nil {
+	if older := s.sessions[node]; older != nil {
 		close(older.over)
 	}
-	if s.turns == nil {
-		s.turns = map[hullmark.EKID]*turn{}
+	if s.sessions == nil {
+		s.sessions = map[hullmark.EKID]*session{}
 	}
-	mine := &turn{over: make(chan struct{})}
-	s.turns[node] = mine
+	mine := &session{over: make(chan struct{})}
+	s.sessions[node] = mine
 	return mine
 }
 
-func (s *Service) endTurn(node hullmark.EKID, mine *turn) {
+func (s *Service) endSession(node hullmark.EKID, mine *session) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.turns[node] == mine {
-		delete(s.turns, node)
+	if s.sessions[node] == mine {
+		delete(s.sessions, node)
 	}
 }
 
@@ -189,7 +189,7 @@ func (s *Service) endTurn(node hullmark.EKID, mine *turn) {
 func (s *Service) Attends(node hullmark.EKID) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	return s.turns[node] != nil
+	return s.sessions[node] != nil
 }
 
 // CodeContended is the code of the condition that others changed a record each time. It passes by itself.
