@@ -52,8 +52,8 @@ type ControlPlanes struct {
 	Keys     hullmark.KeysDigest
 }
 
-// place is the held Lease of one exchange.
-type place struct {
+// heldLease is the held Lease of one exchange.
+type heldLease struct {
 	lease Lease
 	term  Term
 	stop  context.CancelFunc
@@ -62,14 +62,14 @@ type place struct {
 	mutex sync.Mutex
 }
 
-func (p *place) renew(ctx context.Context) error {
+func (p *heldLease) renew(ctx context.Context) error {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	return p.lease.Renew(ctx, p.term)
 }
 
-// takePlace takes the one place of a control plane that joins, once, and keeps it until leavePlace. ctx bounds the taking alone.
-func (p *proved) takePlace(ctx context.Context) error {
+// takeLease takes the one place of a control plane that joins, once, and keeps it until leavePlace. ctx bounds the taking alone.
+func (p *proved) takeLease(ctx context.Context) error {
 	if p.place != nil {
 		return nil
 	}
@@ -79,13 +79,13 @@ func (p *proved) takePlace(ctx context.Context) error {
 		return err
 	}
 	renewing, stop := context.WithCancel(p.ctx)
-	p.place = &place{lease: lease, term: term, stop: stop}
-	p.place.done.Go(func() { p.keepPlace(renewing) })
+	p.place = &heldLease{lease: lease, term: term, stop: stop}
+	p.place.done.Go(func() { p.renewLease(renewing) })
 	return nil
 }
 
-// keepPlace renews the place until ctx ends or the place is another's.
-func (p *proved) keepPlace(ctx context.Context) {
+// renewLease renews the place until ctx ends or the place is another's.
+func (p *proved) renewLease(ctx context.Context) {
 	tick := time.NewTicker(p.service.Patience.Renew)
 	defer tick.Stop()
 	for {
@@ -165,7 +165,7 @@ func (o *opened) makeRoom() (netip.Addr, error) {
 	if at < 0 {
 		return netip.Addr{}, o.addressMissing()
 	}
-	if err := o.takePlace(o.ctx); err != nil {
+	if err := o.takeLease(o.ctx); err != nil {
 		return netip.Addr{}, err
 	}
 	if err := o.service.ControlPlanes.RemoveMember(o.ctx, name, own[at]); err != nil {

@@ -47,7 +47,7 @@ type proved struct {
 	// noted is what the record says of the machine's member of etcd.
 	noted EtcdNote
 	// place is held by a control plane that joins; proceeded says that its Proceed was sent, or may have been.
-	place     *place
+	place     *heldLease
 	proceeded bool
 }
 
@@ -173,7 +173,7 @@ func (p *proved) recordTicket(ctx context.Context) error {
 			return err
 		}
 		if p.kind() == hullmark.Join && p.admission.Member.Role == hullmark.ControlPlane {
-			if err := p.takePlace(ctx); err != nil {
+			if err := p.takeLease(ctx); err != nil {
 				return err
 			}
 		}
