@@ -47,8 +47,8 @@ type Source interface {
 	provenances(ctx context.Context, disk pcrs.Digest) ([][]byte, error)
 }
 
-// Place is both.
-type Place interface {
+// Store is both.
+type Store interface {
 	Destination
 	Source
 }

@@ -55,7 +55,7 @@ const (
 // The tag leads to the image, an artifact whose one layer is the disk. Documents and bills of materials are artifacts that refer to it; a document
 // also has the tag document-DIGEST. Only a registry on this machine is spoken to without TLS. Blobs may be redirected to
 // another host by https, because registries keep them in object stores, and are held by their digest; nothing else may.
-func Registry(address string, credential auth.CredentialFunc) (Place, error) {
+func Registry(address string, credential auth.CredentialFunc) (Store, error) {
 	name, ok := strings.CutPrefix(address, "oci://")
 	reference, err := registry.ParseReference(name)
 	if err != nil || !ok || strings.Contains(name, "@") {

@@ -51,7 +51,7 @@ func (t tree) content(ctx context.Context, k kind, digest pcrs.Digest, offset in
 }
 
 // Folder is a tree on this machine. Any web server can show it.
-func Folder(dir string) Place {
+func Folder(dir string) Store {
 	return folder{tree{func(_ context.Context, path string, offset int64) (io.ReadCloser, error) {
 		return openAt(filepath.Join(dir, path), offset)
 	}}, dir}

@@ -62,7 +62,7 @@ refers to it; the login is the one that docker, podman or oras keep in Docker's 
 const registryScheme = "oci://"
 
 // openPlace opens a folder, or a registry with the login that Docker's configuration has for it.
-func openPlace(name string) (publish.Place, error) {
+func openPlace(name string) (publish.Store, error) {
 	if !strings.Contains(name, "://") {
 		return publish.Folder(name), nil
 	}
