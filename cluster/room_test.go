@@ -17,8 +17,8 @@ func TestWritesWithoutRoom(t *testing.T) {
 		return err
 	}
 	fulldisk.Check(t,
-		fulldisk.Place{Name: "create", Write: create},
-		fulldisk.Place{Name: "update", Before: create, Write: func(dir string) error {
+		fulldisk.Writer{Name: "create", Write: create},
+		fulldisk.Writer{Name: "update", Before: create, Write: func(dir string) error {
 			f, err := Open(filepath.Join(dir, "cluster.age"), secret("correct"))
 			if err != nil {
 				return err

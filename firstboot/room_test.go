@@ -21,14 +21,14 @@ import (
 func TestWritesWithoutRoom(t *testing.T) {
 	content := []byte(strings.Repeat("content", 1000))
 	fulldisk.Check(t,
-		fulldisk.Place{
+		fulldisk.Writer{
 			Name: "manifest",
 			Before: func(dir string) error {
 				return errors.Join(os.Mkdir(filepath.Join(dir, statedisk.AgentDir), 0o700), writeManifest(dir, []byte("before")))
 			},
 			Write: func(dir string) error { return writeManifest(dir, content) },
 		},
-		fulldisk.Place{
+		fulldisk.Writer{
 			Name: "file of the join",
 			Before: func(dir string) error {
 				return writeFiles(dir, []*wire.File{{Path: "/etc/kubernetes/admin.conf", Content: []byte("before"), Mode: 0o600}})
@@ -37,7 +37,7 @@ func TestWritesWithoutRoom(t *testing.T) {
 				return writeFiles(dir, []*wire.File{{Path: "/etc/kubernetes/admin.conf", Content: content, Mode: 0o600}})
 			},
 		},
-		fulldisk.Place{
+		fulldisk.Writer{
 			Name:   "snapshot of etcd",
 			Before: func(dir string) error { return os.MkdirAll(filepath.Join(dir, "var", "lib"), 0o700) },
 			Write: func(dir string) error {
@@ -46,10 +46,10 @@ func TestWritesWithoutRoom(t *testing.T) {
 				return restoring{conversation: c}.storeSnapshot(&wire.Snapshot{Size: uint64(len(content)), Sha256: sum[:]})
 			},
 		},
-		fulldisk.Place{Name: "sentinel", Write: func(dir string) error {
+		fulldisk.Writer{Name: "sentinel", Write: func(dir string) error {
 			return logged(func(log io.Writer) { (&Status{Sentinels: dir, Log: log}).sentinel(sentinelSuccess, string(content)) })
 		}},
-		fulldisk.Place{
+		fulldisk.Writer{
 			Name:   "status",
 			Before: func(dir string) error { return os.WriteFile(filepath.Join(dir, "status.json"), []byte("{}"), 0o600) },
 			Write: func(dir string) error {

@@ -10,7 +10,7 @@ import (
 )
 
 func TestWritesWithoutRoom(t *testing.T) {
-	fulldisk.Check(t, fulldisk.Place{
+	fulldisk.Check(t, fulldisk.Writer{
 		Name:   "policy",
 		Before: func(dir string) error { return os.WriteFile(filepath.Join(dir, "policy"), []byte("before"), 0o600) },
 		Write: func(dir string) error {

@@ -9,7 +9,7 @@ import (
 )
 
 func TestWritesWithoutRoom(t *testing.T) {
-	fulldisk.Check(t, fulldisk.Place{
+	fulldisk.Check(t, fulldisk.Writer{
 		Name:   "copy",
 		Before: func(dir string) error { return os.WriteFile(filepath.Join(dir, "node.json"), []byte("before"), 0o600) },
 		Write:  func(dir string) error { return keep(filepath.Join(dir, "node.json"), []byte("another one")) },

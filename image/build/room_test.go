@@ -31,12 +31,12 @@ func TestWritesWithoutRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	fulldisk.Check(t,
-		fulldisk.Place{Name: "lock", Before: before("hullmark.lock"), Write: func(dir string) error { return WriteLock(filepath.Join(dir, "hullmark.lock"), l) }},
-		fulldisk.Place{Name: "join service", Before: before("test.joinservice.tar"), Write: func(dir string) error {
+		fulldisk.Writer{Name: "lock", Before: before("hullmark.lock"), Write: func(dir string) error { return WriteLock(filepath.Join(dir, "hullmark.lock"), l) }},
+		fulldisk.Writer{Name: "join service", Before: before("test.joinservice.tar"), Write: func(dir string) error {
 			j := job{Options: Options{Out: dir, ID: "test"}, programs: programs}
 			return j.writeJoinService()
 		}},
-		fulldisk.Place{
+		fulldisk.Writer{
 			Name: "release",
 			Before: func(dir string) error {
 				return errors.Join(before("program")(dir), os.Mkdir(filepath.Join(dir, "work"), 0o700), before("work/program")(dir))

@@ -18,9 +18,9 @@ func TestWritesWithoutRoom(t *testing.T) {
 	content := []byte(strings.Repeat("after", 1000))
 	file := func(dir string) string { return filepath.Join(dir, "file") }
 	fulldisk.Check(t,
-		fulldisk.Place{Name: "Write", Before: before, Write: func(dir string) error { return Write(file(dir), content, 0o600) }},
-		fulldisk.Place{Name: "Create", Write: func(dir string) error { return Create(file(dir), content, 0o600) }},
-		fulldisk.Place{Name: "WriteIn", Before: before, Write: func(dir string) error {
+		fulldisk.Writer{Name: "Write", Before: before, Write: func(dir string) error { return Write(file(dir), content, 0o600) }},
+		fulldisk.Writer{Name: "Create", Write: func(dir string) error { return Create(file(dir), content, 0o600) }},
+		fulldisk.Writer{Name: "WriteIn", Before: before, Write: func(dir string) error {
 			root, err := os.OpenRoot(dir)
 			if err != nil {
 				return err
@@ -28,7 +28,7 @@ func TestWritesWithoutRoom(t *testing.T) {
 			defer root.Close()
 			return WriteIn(root, "file", content, 0o600)
 		}},
-		fulldisk.Place{
+		fulldisk.Writer{
 			Name: "Resume", Part: "file.part", Before: before, Write: func(dir string) error {
 				return Resume(file(dir), 0o600, func(f *os.File) error {
 					if err := f.Truncate(0); err != nil {
@@ -39,7 +39,7 @@ func TestWritesWithoutRoom(t *testing.T) {
 				})
 			},
 		},
-		fulldisk.Place{Name: "Folder", Write: func(dir string) error {
+		fulldisk.Writer{Name: "Folder", Write: func(dir string) error {
 			return Folder(filepath.Join(dir, "folder"), 0o755, func(made string) error { return os.WriteFile(filepath.Join(made, "file"), content, 0o600) })
 		}},
 	)

@@ -26,7 +26,7 @@ func TestWritesWithoutRoom(t *testing.T) {
 		return err
 	}
 	fulldisk.Check(t,
-		fulldisk.Place{
+		fulldisk.Writer{
 			Name: "step",
 			Before: func(dir string) error {
 				unlock, err := Store{Root: dir}.lock("kind", "key")
@@ -37,7 +37,7 @@ func TestWritesWithoutRoom(t *testing.T) {
 			},
 			Write: func(dir string) error { return step(dir, "kind") },
 		},
-		fulldisk.Place{
+		fulldisk.Writer{
 			Name: "blob", Before: func(dir string) error { return os.Mkdir(filepath.Join(dir, "sha256"), 0o755) },
 			Write: func(dir string) error {
 				_, err := Store{Root: dir}.Blob(sum, func(w io.Writer) error { _, err := io.WriteString(w, content); return err })

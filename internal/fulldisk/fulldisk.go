@@ -19,8 +19,8 @@ import (
 // variable is set where this program has mounts of its own.
 const variable = "HULLMARK_TEST_FULL_DISK"
 
-// Place is one place of the program that writes whole files or folders.
-type Place struct {
+// Writer is one place of the program that writes whole files or folders.
+type Writer struct {
 	Name string
 	// Before writes what is there before into the empty folder dir. It may be nil.
 	Before func(dir string) error
@@ -33,7 +33,7 @@ type Place struct {
 // Check holds places to it that without room each returns one error, which says why and where, that what was there before is
 // whole and nothing is beside it; and that with room it then writes. The test that calls it runs once more in a process of its
 // own, which may mount, and does nothing else.
-func Check(t *testing.T, places ...Place) {
+func Check(t *testing.T, places ...Writer) {
 	t.Helper()
 	if os.Getenv(variable) == "" {
 		again(t, len(places))
@@ -67,7 +67,7 @@ func again(t *testing.T, places int) {
 // shortage takes the room, and returns how it is given back.
 type shortage func(t *testing.T, disk string) (lift func(), why error)
 
-func (p Place) check(t *testing.T, s shortage) {
+func (p Writer) check(t *testing.T, s shortage) {
 	disk := t.TempDir()
 	try(t, syscall.Mount("small", disk, "tmpfs", 0, "size=4m,nr_inodes=2048"))
 	t.Cleanup(func() { try(t, syscall.Unmount(disk, syscall.MNT_DETACH)) })

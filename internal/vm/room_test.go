@@ -19,7 +19,7 @@ func TestWritesWithoutRoom(t *testing.T) {
 		return func(dir string) error { return os.Mkdir(filepath.Join(dir, name), 0o700) }
 	}
 	fulldisk.Check(t,
-		fulldisk.Place{
+		fulldisk.Writer{
 			Name: "node config", Before: func(dir string) error {
 				return os.WriteFile(filepath.Join(dir, nodeConfigFile), []byte("before"), 0o600)
 			},
@@ -28,7 +28,7 @@ func TestWritesWithoutRoom(t *testing.T) {
 				return err
 			},
 		},
-		fulldisk.Place{Name: "copy", Write: func(dir string) error { return copyOnce(from, filepath.Join(dir, "copy")) }},
-		fulldisk.Place{Name: "CA", Before: folder(caName), Write: func(dir string) error { return makeCA(filepath.Join(dir, caName), dir) }},
+		fulldisk.Writer{Name: "copy", Write: func(dir string) error { return copyOnce(from, filepath.Join(dir, "copy")) }},
+		fulldisk.Writer{Name: "CA", Before: folder(caName), Write: func(dir string) error { return makeCA(filepath.Join(dir, caName), dir) }},
 	)
 }

@@ -67,11 +67,11 @@ func TestWritesWithoutRoom(t *testing.T) {
 	}
 	before := func(dir string) error { return os.WriteFile(filepath.Join(dir, "file"), []byte("before"), 0o600) }
 	fulldisk.Check(t,
-		fulldisk.Place{Name: "envelope", Before: before, Write: func(dir string) error { return folder{dir: dir}.putEnvelope("file", []byte("envelope")) }},
-		fulldisk.Place{Name: "fetched", Part: "file.part", Before: before, Write: func(dir string) error {
+		fulldisk.Writer{Name: "envelope", Before: before, Write: func(dir string) error { return folder{dir: dir}.putEnvelope("file", []byte("envelope")) }},
+		fulldisk.Writer{Name: "fetched", Part: "file.part", Before: before, Write: func(dir string) error {
 			return file{kind: imageKind, path: filepath.Join(dir, "file"), digest: pcrs.Digest(sum[:])}.fetch(context.Background(), shows{bytes: content}, nil)
 		}},
-		fulldisk.Place{Name: "file", Before: before, Write: func(dir string) error {
+		fulldisk.Writer{Name: "file", Before: before, Write: func(dir string) error {
 			return file{kind: imageKind, path: from, digest: pcrs.Digest(sum[:])}.putIn(filepath.Join(dir, "file"))
 		}},
 	)

@@ -22,12 +22,12 @@ func TestWritesWithoutRoom(t *testing.T) {
 		}
 	}
 	fulldisk.Check(t,
-		fulldisk.Place{Name: "folder", Write: func(dir string) error {
+		fulldisk.Writer{Name: "folder", Write: func(dir string) error {
 			return writeFolder(filepath.Join(dir, "folder"), []render.Rendered{{Name: "deep/file", Content: content}})
 		}},
-		fulldisk.Place{Name: "keys of Secure Boot", Write: func(dir string) error { return keys.write(filepath.Join(dir, "keys")) }},
-		fulldisk.Place{Name: "new", Write: func(dir string) error { return writeNew(file(dir), content, 0o600) }},
-		fulldisk.Place{
+		fulldisk.Writer{Name: "keys of Secure Boot", Write: func(dir string) error { return keys.write(filepath.Join(dir, "keys")) }},
+		fulldisk.Writer{Name: "new", Write: func(dir string) error { return writeNew(file(dir), content, 0o600) }},
+		fulldisk.Writer{
 			Name: "whole", Before: func(dir string) error { return os.WriteFile(file(dir), []byte("before"), 0o600) },
 			Write: func(dir string) error { return writeWhole(file(dir), content, 0o600) },
 		},

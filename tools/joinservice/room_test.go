@@ -14,12 +14,12 @@ import (
 
 func TestWritesWithoutRoom(t *testing.T) {
 	fulldisk.Check(t,
-		fulldisk.Place{
+		fulldisk.Writer{
 			Name:   "seen",
 			Before: func(dir string) error { return os.WriteFile(filepath.Join(dir, "seen"), []byte("before"), 0o600) },
 			Write:  func(dir string) error { return writeSeen(servicefiles.Plain(filepath.Join(dir, "seen")), nil) },
 		},
-		fulldisk.Place{
+		fulldisk.Writer{
 			Name: "end of an outage",
 			Before: func(dir string) error {
 				return os.WriteFile(filepath.Join(dir, "over"), []byte("an earlier boot"), 0o600)
