@@ -17,7 +17,7 @@ import (
 
 // initOptions are the flags of `hullmark init`.
 type initOptions struct {
-	releaseOptions
+	exchangeOptions
 	measurements          string
 	name                  string
 	kubeconfig, endpoint  string
@@ -56,7 +56,7 @@ Exit codes: 0 Ready (or verified, with --dry-run), 1 failed, 2 usage, 3 the node
 }
 
 func (o *initOptions) addFlags(cmd *cobra.Command) {
-	o.releaseOptions.addFlags(cmd)
+	o.exchangeOptions.addFlags(cmd)
 	o.documents.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.measurements, "measurements", "", "measurement document `FILE` that the node has to match")

@@ -17,7 +17,7 @@ import (
 
 // recoverOptions are the flags of `hullmark recover`.
 type recoverOptions struct {
-	releaseOptions
+	exchangeOptions
 	measurements        []string
 	acceptRollback, yes bool
 }

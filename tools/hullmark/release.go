@@ -15,14 +15,14 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
-// releaseOptions are the flags of the verbs that give a node its disk key.
-type releaseOptions struct {
+// exchangeOptions are the flags of the verbs that give a node its disk key.
+type exchangeOptions struct {
 	operatorOptions
 	ek, ekCA string
 	output   string
 }
 
-func (o *releaseOptions) addFlags(cmd *cobra.Command) {
+func (o *exchangeOptions) addFlags(cmd *cobra.Command) {
 	o.operatorOptions.addFlags(cmd, 10*time.Minute)
 	f := cmd.Flags()
 	f.StringVar(&o.ek, "ek", "", "the endorsement key's `ID` that the node's TPM has to have: 64 hexadecimal digits")
@@ -31,7 +31,7 @@ func (o *releaseOptions) addFlags(cmd *cobra.Command) {
 }
 
 // target is the node, whose evidence is shown as a table.
-func (o *releaseOptions) target(out, notes io.Writer) (t operate.Target, err error) {
+func (o *exchangeOptions) target(out, notes io.Writer) (t operate.Target, err error) {
 	if err := o.check(); err != nil {
 		return t, err
 	}
