@@ -34,7 +34,7 @@ import (
 
 // api is a running API over an etcd, seen from all sides.
 type api struct {
-	rig      *rig.Rig
+	rig      *rig.Environment
 	source   Source
 	etcd     *clientv3.Client
 	registry *registry.Registry

@@ -24,7 +24,7 @@ import (
 
 // site is a cluster with two replicas of its join service.
 type site struct {
-	*rig.Rig
+	*rig.Environment
 	dir      string
 	admin    *registry.Registry
 	objects  *client // the administrator's
@@ -46,11 +46,11 @@ func newSite(t *testing.T, n int) *site {
 	t.Helper()
 	ctx, s := t.Context(), &site{dir: t.TempDir()}
 	var err error
-	if s.Rig, err = rig.Start(ctx, s.dir); err != nil {
+	if s.Environment, err = rig.Start(ctx, s.dir); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Rig.Stop(); err != nil {
+		if err := s.Environment.Stop(); err != nil {
 			t.Error(err)
 		}
 	})

@@ -62,7 +62,7 @@ func encode(kind string, der []byte) []byte {
 }
 
 // writeLeaf signs a certificate and writes it where kubeadm keeps it.
-func (r *Rig) writeLeaf(name string, by cluster.Authority, l leaf) error {
+func (r *Environment) writeLeaf(name string, by cluster.Authority, l leaf) error {
 	certificate, key, err := sign(by, l)
 	if err != nil {
 		return err

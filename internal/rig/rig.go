@@ -28,8 +28,8 @@ import (
 	"github.com/hullmark/hullmark/kubeadm"
 )
 
-// Rig is one running API. Its methods are for one goroutine; its configurations are for any.
-type Rig struct {
+// Environment is one running API. Its methods are for one goroutine; its configurations are for any.
+type Environment struct {
 	// Cluster holds the keys; Kubernetes, Etcd and ServiceAccount are in use.
 	Cluster *cluster.Cluster
 	// Address is the API server's host:port. Its certificate is for kubernetes, localhost and 127.0.0.1.
@@ -79,7 +79,7 @@ func checkout() (string, error) {
 }
 
 // Start runs the API of a new cluster, as StartFor does.
-func Start(ctx context.Context, dir string) (*Rig, error) {
+func Start(ctx context.Context, dir string) (*Environment, error) {
 	c, err := cluster.New()
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)
@@ -90,18 +90,18 @@ func Start(ctx context.Context, dir string) (*Rig, error) {
 // StartFor runs the API of a cluster. Its files are below dir, which exists and is empty, or
 // holds the data of an etcd in the folder etcd, which it goes on with. It
 // returns when the API answers as ready. Stop ends it. Programs write their logs to dir.
-func StartFor(ctx context.Context, dir string, c *cluster.Cluster) (*Rig, error) {
+func StartFor(ctx context.Context, dir string, c *cluster.Cluster) (*Environment, error) {
 	return StartOn(ctx, dir, c, "")
 }
 
 // StartOn runs the API of a cluster as StartFor does, over an etcd that runs already: etcd has the URLs of its members,
 // separated by commas.
-func StartOn(ctx context.Context, dir string, c *cluster.Cluster, etcd string) (*Rig, error) {
+func StartOn(ctx context.Context, dir string, c *cluster.Cluster, etcd string) (*Environment, error) {
 	bin, err := Programs(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("rig: %w", err)
 	}
-	r := &Rig{Cluster: c, bin: bin, dir: dir, etcdURL: etcd}
+	r := &Environment{Cluster: c, bin: bin, dir: dir, etcdURL: etcd}
 	for _, step := range []func(context.Context) error{r.writeKeys, r.startEtcd, r.StartAPI, r.startManager, r.letAdminsIn} {
 		if err := step(ctx); err != nil {
 			return nil, fmt.Errorf("rig: %w", errors.Join(err, r.Stop()))
@@ -111,18 +111,18 @@ func StartOn(ctx context.Context, dir string, c *cluster.Cluster, etcd string) (
 }
 
 // Stop ends all programs.
-func (r *Rig) Stop() error {
+func (r *Environment) Stop() error {
 	return errors.Join(r.manager.Stop(), r.apiserver.Stop(), r.etcd.Stop())
 }
 
 // file returns the path of one of the rig's files.
-func (r *Rig) file(name string) string { return filepath.Join(r.dir, name) }
+func (r *Environment) file(name string) string { return filepath.Join(r.dir, name) }
 
 // pki returns the path of a file that kubeadm keeps below /etc/kubernetes/pki.
-func (r *Rig) pki(name string) string { return r.file("etc/kubernetes/pki/" + name) }
+func (r *Environment) pki(name string) string { return r.file("etc/kubernetes/pki/" + name) }
 
 // writeKeys writes what a control plane's disk holds, and the leaves that kubeadm would make.
-func (r *Rig) writeKeys(context.Context) error {
+func (r *Environment) writeKeys(context.Context) error {
 	files, err := r.Cluster.Files()
 	if err != nil {
 		return err
@@ -155,13 +155,13 @@ func FreeAddress() (string, error) {
 }
 
 // launch starts one of the bundle's programs.
-func (r *Rig) launch(name string, args ...string) (*Process, error) {
+func (r *Environment) launch(name string, args ...string) (*Process, error) {
 	return Launch(r.dir, exec.Command(filepath.Join(r.bin, name), args...))
 }
 
 // launchComponent starts a program with the flags that kubeadm gives it itself, and those of Hullmark's documents in their
 // place (cmd/kubeadm/app/util, ArgumentsToCommand).
-func (r *Rig) launchComponent(field, name string, own ...string) (*Process, error) {
+func (r *Environment) launchComponent(field, name string, own ...string) (*Process, error) {
 	extra, err := r.extraArguments(field)
 	if err != nil {
 		return nil, err
@@ -174,7 +174,7 @@ func (r *Rig) launchComponent(field, name string, own ...string) (*Process, erro
 }
 
 // extraArguments are the flags that Hullmark's documents give a component, with the rig's files in the place of a node's.
-func (r *Rig) extraArguments(field string) ([]string, error) {
+func (r *Environment) extraArguments(field string) ([]string, error) {
 	documents, err := kubeadm.InitDocuments(kubeadm.Params{
 		NodeName: "rig", AdvertiseAddress: netip.MustParseAddr("127.0.0.1"),
 		ServiceSubnet: netip.MustParsePrefix("10.96.0.0/16"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16"),
@@ -196,7 +196,7 @@ func (r *Rig) extraArguments(field string) ([]string, error) {
 	return args, nil
 }
 
-func (r *Rig) startEtcd(ctx context.Context) error {
+func (r *Environment) startEtcd(ctx context.Context) error {
 	if r.etcdURL != "" {
 		return nil
 	}
@@ -220,7 +220,7 @@ func (r *Rig) startEtcd(ctx context.Context) error {
 }
 
 // StartAPI starts the API server, again after StopAPI on the same address, and returns when it is ready.
-func (r *Rig) StartAPI(ctx context.Context) (err error) {
+func (r *Environment) StartAPI(ctx context.Context) (err error) {
 	if r.Address == "" {
 		if r.Address, err = FreeAddress(); err != nil {
 			return err
@@ -248,19 +248,19 @@ func (r *Rig) StartAPI(ctx context.Context) (err error) {
 }
 
 // EtcdURL returns where its etcd serves clients.
-func (r *Rig) EtcdURL() string { return r.etcdURL }
+func (r *Environment) EtcdURL() string { return r.etcdURL }
 
 // Programs returns the folder of the Kubernetes programs that it runs.
-func (r *Rig) Programs() string { return r.bin }
+func (r *Environment) Programs() string { return r.bin }
 
 // Processes returns the programs that run.
-func (r *Rig) Processes() []*Process { return []*Process{r.etcd, r.apiserver, r.manager} }
+func (r *Environment) Processes() []*Process { return []*Process{r.etcd, r.apiserver, r.manager} }
 
 // StopAPI kills the API server alone; its clients see an outage.
-func (r *Rig) StopAPI() error { return r.apiserver.Stop() }
+func (r *Environment) StopAPI() error { return r.apiserver.Stop() }
 
 // Reboot lets the API server and the controller manager go on with what the cluster file says by now, as a control plane's next boot does.
-func (r *Rig) Reboot(ctx context.Context) error {
+func (r *Environment) Reboot(ctx context.Context) error {
 	if err := errors.Join(r.manager.Stop(), r.StopAPI()); err != nil {
 		return err
 	}
@@ -273,12 +273,12 @@ func (r *Rig) Reboot(ctx context.Context) error {
 }
 
 // awaitReady waits until the API server says that it is ready and has made its own namespaces.
-func (r *Rig) awaitReady(ctx context.Context) error {
+func (r *Environment) awaitReady(ctx context.Context) error {
 	return r.awaitPages(ctx, r.apiserver, "/readyz", "/api/v1/namespaces/kube-system")
 }
 
 // awaitPages waits until a program made the API server have these pages.
-func (r *Rig) awaitPages(ctx context.Context, by *Process, paths ...string) error {
+func (r *Environment) awaitPages(ctx context.Context, by *Process, paths ...string) error {
 	config, err := r.Config("rig", "system:masters")
 	if err != nil {
 		return err
@@ -296,7 +296,7 @@ func (r *Rig) awaitPages(ctx context.Context, by *Process, paths ...string) erro
 	return nil
 }
 
-func (r *Rig) startManager(ctx context.Context) error {
+func (r *Environment) startManager(ctx context.Context) error {
 	config, err := r.Config("system:kube-controller-manager")
 	if err != nil {
 		return err
@@ -326,7 +326,7 @@ func (r *Rig) startManager(ctx context.Context) error {
 }
 
 // letAdminsIn gives operators' certificates their permissions, as kubeadm does.
-func (r *Rig) letAdminsIn(ctx context.Context) error {
+func (r *Environment) letAdminsIn(ctx context.Context) error {
 	return r.Apply(ctx, []byte(`apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: "kubeadm:cluster-admins"}
@@ -336,7 +336,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "kubeadm:clu
 }
 
 // Apply gives the API a manifest, a YAML stream, as a control-plane node applies its own.
-func (r *Rig) Apply(ctx context.Context, manifest []byte) error {
+func (r *Environment) Apply(ctx context.Context, manifest []byte) error {
 	kubectl, err := r.Kubectl(ctx, "apply", "--server-side", "-f", "-")
 	if err != nil {
 		return err
@@ -349,7 +349,7 @@ func (r *Rig) Apply(ctx context.Context, manifest []byte) error {
 }
 
 // Kubectl returns a command of kubectl's as an administrator who may do everything.
-func (r *Rig) Kubectl(ctx context.Context, args ...string) (*exec.Cmd, error) {
+func (r *Environment) Kubectl(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	config, err := r.Config("rig", "system:masters")
 	if err != nil {
 		return nil, err
@@ -362,7 +362,7 @@ func (r *Rig) Kubectl(ctx context.Context, args ...string) (*exec.Cmd, error) {
 }
 
 // Config returns the configuration of a client that the API holds for this user, who is in these groups.
-func (r *Rig) Config(user string, groups ...string) (*rest.Config, error) {
+func (r *Environment) Config(user string, groups ...string) (*rest.Config, error) {
 	certificate, key, err := sign(r.Cluster.Kubernetes, leaf{name: user, groups: groups, usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
 		return nil, err
@@ -373,7 +373,7 @@ func (r *Rig) Config(user string, groups ...string) (*rest.Config, error) {
 }
 
 // Anonymous returns the configuration of a client that nothing vouches for; a token can be added to it.
-func (r *Rig) Anonymous() *rest.Config {
+func (r *Environment) Anonymous() *rest.Config {
 	return &rest.Config{
 		Host:            "https://" + r.Address,
 		TLSClientConfig: rest.TLSClientConfig{CAData: encode("CERTIFICATE", r.Cluster.Kubernetes.Certificate.Raw), ServerName: "kubernetes"},

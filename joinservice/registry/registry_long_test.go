@@ -37,7 +37,7 @@ import (
 
 // api is one real API for all tests; service is a client with the service's own permissions, admin one with all.
 var (
-	api            *rig.Rig
+	api            *rig.Environment
 	service, admin *Registry
 )
 

@@ -24,7 +24,7 @@ import (
 // apiSite is a cluster file with the real API of its cluster.
 type apiSite struct {
 	site
-	rig    *rig.Rig
+	rig    *rig.Environment
 	client *registry.Registry
 }
 

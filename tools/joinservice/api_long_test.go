@@ -58,7 +58,7 @@ func TestServiceWithAPI(t *testing.T) {
 }
 
 // administer gives an API what a join service needs, and returns an operator's access to it. The API is stopped when the test ends.
-func administer(t *testing.T, api *rig.Rig) (*rest.Config, *registry.Registry) {
+func administer(t *testing.T, api *rig.Environment) (*rest.Config, *registry.Registry) {
 	t.Helper()
 	t.Cleanup(func() {
 		if err := api.Stop(); err != nil {

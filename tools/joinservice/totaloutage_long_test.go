@@ -33,7 +33,7 @@ var homes = map[string]netip.Addr{
 type threePlanes struct {
 	*site
 	etcd   *rig.Etcd
-	api    *rig.Rig
+	api    *rig.Environment
 	config *rest.Config
 	admin  *registry.Registry
 	// urls are those of all members.
