@@ -56,7 +56,7 @@ func TestGroupsMachineIsAdmittedAsRecorded(t *testing.T) {
 		return func(policy *measurements.Policy) {
 			g := p.group("cloud")
 			change(&g)
-			policy.Groups, policy.Barred = []measurements.Group{g}, nil
+			policy.Groups, policy.Denied = []measurements.Group{g}, nil
 		}
 	}
 	for name, c := range map[string]struct {
@@ -64,7 +64,7 @@ func TestGroupsMachineIsAdmittedAsRecorded(t *testing.T) {
 		legal  bool
 	}{
 		"no group":             {func(policy *measurements.Policy) { policy.Groups = nil }, false},
-		"barred":               {func(policy *measurements.Policy) { policy.Barred = []hullmark.EKID{m.EKID} }, false},
+		"denied":               {func(policy *measurements.Policy) { policy.Denied = []hullmark.EKID{m.EKID} }, false},
 		"another authority":    {groups(func(g *measurements.Group) { g.Authorities = newProvider(t, true).group("cloud").Authorities }), false},
 		"another subject":      {groups(func(g *measurements.Group) { g.Subject[0].Value = "their-project" }), false},
 		"a group of that name": {groups(func(g *measurements.Group) { g.Name = "other" }), false},

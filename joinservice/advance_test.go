@@ -165,9 +165,9 @@ func TestEpochOfAGroupsMachine(t *testing.T) {
 		t.Errorf("a machine of the group: %+v", c)
 	}
 	s.later(t)
-	s.accept(t, func(policy *measurements.Policy) { policy.Barred = []hullmark.EKID{s.node.ID} }, "image")
+	s.accept(t, func(policy *measurements.Policy) { policy.Denied = []hullmark.EKID{s.node.ID} }, "image")
 	if c := s.call(t, s.node.EpochCall()); c.Denied == nil {
-		t.Errorf("a barred machine: %+v", c)
+		t.Errorf("a denied machine: %+v", c)
 	}
 }
 

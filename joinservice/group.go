@@ -89,7 +89,7 @@ func checkAuthority(authority *x509.Certificate) error {
 
 // groupOf returns the one group that admits a machine which has no rule of its own, or nil.
 func groupOf(policy measurements.Policy, groups []group, node hullmark.EKID, ek *x509.Certificate) *measurements.Group {
-	if ek == nil || policy.Bars(node) {
+	if ek == nil || policy.Denies(node) {
 		return nil
 	}
 	i := slices.IndexFunc(groups, func(g group) bool { return g.admits(ek) })

@@ -159,7 +159,7 @@ func TestGroupRefusesOthers(t *testing.T) {
 		t.Errorf("a machine that was refused has a record: %+v", m)
 	}
 	s.node.EditHello = p.vouch(t, mine)
-	s.accept(t, func(policy *measurements.Policy) { policy.Barred = []hullmark.EKID{s.node.ID} }, "image")
+	s.accept(t, func(policy *measurements.Policy) { policy.Denied = []hullmark.EKID{s.node.ID} }, "image")
 	s.refused(t, "not-a-member", s.node.ID.String())
 	s.accept(t, func(policy *measurements.Policy) { policy.Members = []measurements.Member{worker(s.node.ID)} }, "image")
 	if m := s.join(t); m.Name != "worker-1" {

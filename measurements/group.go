@@ -70,18 +70,18 @@ func GroupOf(name string, ekid hullmark.EKID) (group string, ok bool) {
 // Without returns the policy without a machine: no rule of its own, and no group, admits it.
 func (p Policy) Without(ekid hullmark.EKID) Policy {
 	p.Members = slices.DeleteFunc(slices.Clone(p.Members), func(m Member) bool { return m.EKID == ekid })
-	if !p.Bars(ekid) {
-		p.Barred = append(slices.Clone(p.Barred), ekid)
+	if !p.Denies(ekid) {
+		p.Denied = append(slices.Clone(p.Denied), ekid)
 	}
 	return p
 }
 
-// Bars reports whether no group admits a machine. A rule of its own may do so all the same.
-func (p Policy) Bars(ekid hullmark.EKID) bool { return slices.Contains(p.Barred, ekid) }
+// Denies reports whether no group admits a machine. A rule of its own may do so all the same.
+func (p Policy) Denies(ekid hullmark.EKID) bool { return slices.Contains(p.Denied, ekid) }
 
 func (p Policy) checkGroups() error {
-	if len(p.Groups) > maxGroups || len(p.Barred) > maxMembers {
-		return fmt.Errorf("groups: %d, barred: %d: want at most %d and %d", len(p.Groups), len(p.Barred), maxGroups, maxMembers)
+	if len(p.Groups) > maxGroups || len(p.Denied) > maxMembers {
+		return fmt.Errorf("groups: %d, denied: %d: want at most %d and %d", len(p.Groups), len(p.Denied), maxGroups, maxMembers)
 	}
 	for i, g := range p.Groups {
 		if err := g.check(); err != nil {
@@ -100,9 +100,9 @@ func (p Policy) checkGroups() error {
 		}
 	}
 	seen := map[hullmark.EKID]bool{}
-	for _, ekid := range p.Barred {
+	for _, ekid := range p.Denied {
 		if seen[ekid] {
-			return fmt.Errorf("barred: %v is listed twice", ekid)
+			return fmt.Errorf("denied: %v is listed twice", ekid)
 		}
 		seen[ekid] = true
 	}

@@ -15,7 +15,7 @@ func cloud() Group {
 }
 
 func grouped(change func(*Policy)) Policy {
-	p := Policy{Version: 1, Groups: []Group{cloud()}, Barred: []hullmark.EKID{{9}}}
+	p := Policy{Version: 1, Groups: []Group{cloud()}, Denied: []hullmark.EKID{{9}}}
 	change(&p)
 	return p
 }
@@ -27,7 +27,7 @@ func TestGroupsKeepTheirForm(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, err := ParsePolicy(encoded)
-	if err != nil || !reflect.DeepEqual(again.Groups, p.Groups) || !again.Bars(hullmark.EKID{9}) || again.Bars(hullmark.EKID{8}) {
+	if err != nil || !reflect.DeepEqual(again.Groups, p.Groups) || !again.Denies(hullmark.EKID{9}) || again.Denies(hullmark.EKID{8}) {
 		t.Errorf("%+v, %v", again, err)
 	}
 	member := cloud().Member(hullmark.EKID{0xab, 0xcd, 1})
@@ -42,7 +42,7 @@ func TestGroupsKeepTheirForm(t *testing.T) {
 		t.Errorf("groups that an attribute tells apart: %v", err)
 	}
 	without := Policy{Version: 1, Members: []Member{member}}.Without(member.EKID)
-	if len(without.Members) != 0 || !without.Bars(member.EKID) || len(without.Without(member.EKID).Barred) != 1 {
+	if len(without.Members) != 0 || !without.Denies(member.EKID) || len(without.Without(member.EKID).Denied) != 1 {
 		t.Errorf("without the machine the policy is %+v", without)
 	}
 	if group, ok := GroupOf(member.Name, member.EKID); !ok || group != "cloud" {
@@ -86,16 +86,16 @@ func TestGroupsAreChecked(t *testing.T) {
 		"a long value":             {func(p *Policy) { p.Groups[0].Subject[0].Value = strings.Repeat("a", maxValue+1) }, "a value of at most"},
 		"a value of two lines":     {func(p *Policy) { p.Groups[0].Subject[0].Value = "a\nb" }, "a value of at most"},
 		"a pool that is not there": {func(p *Policy) { p.Groups[0].Pool = "gpu" }, "there is no pool"},
-		"a machine barred twice":   {func(p *Policy) { p.Barred = append(p.Barred, p.Barred[0]) }, "listed twice"},
+		"a machine denied twice":   {func(p *Policy) { p.Denied = append(p.Denied, p.Denied[0]) }, "listed twice"},
 		"too many":                 {func(p *Policy) { p.Groups = groups(maxGroups + 1) }, "groups: 17"},
-		"too many barred":          {func(p *Policy) { p.Barred = machines(maxMembers + 1) }, "barred: 10001"},
+		"too many denied":          {func(p *Policy) { p.Denied = machines(maxMembers + 1) }, "denied: 10001"},
 	} {
 		if _, err := grouped(c.change).Encode(); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
 	}
 	if _, err := grouped(func(p *Policy) {
-		p.Groups, p.Barred = groups(maxGroups), machines(maxMembers)
+		p.Groups, p.Denied = groups(maxGroups), machines(maxMembers)
 		p.Groups[0].Authorities = authorities(maxAuthorities)
 	}).Encode(); err != nil {
 		t.Errorf("as many as may be: %v", err)

@@ -39,8 +39,8 @@ type Policy struct {
 	Members []Member `json:"members"`
 	// Groups are rules for machines that no rule above names.
 	Groups []Group `json:"groups,omitempty"`
-	// Barred are machines that no group admits.
-	Barred []hullmark.EKID `json:"barred,omitempty"`
+	// Denied are machines that no group admits.
+	Denied []hullmark.EKID `json:"denied,omitempty"`
 	// Pools are what members' nodes are given beside what every node is.
 	Pools []Pool `json:"pools,omitempty"`
 	// Rebinds let a machine open a disk that was formatted for another.
@@ -146,7 +146,7 @@ func (p Policy) normalised() Policy {
 	}
 	p.Members = append([]Member{}, p.Members...)
 	p.Pools = slices.Clone(p.Pools)
-	p.Groups, p.Barred = slices.Clone(p.Groups), slices.Clone(p.Barred)
+	p.Groups, p.Denied = slices.Clone(p.Groups), slices.Clone(p.Denied)
 	p.Rebinds = append([]Rebind{}, p.Rebinds...)
 	p.Resets = append([]Reset{}, p.Resets...)
 	p.Overrides = append([]Override{}, p.Overrides...)

@@ -91,7 +91,7 @@ func TestMachinesOfAGroupComeBack(t *testing.T) {
 		back   bool
 	}{
 		"admitted":      {measurements.Policy{Groups: []measurements.Group{cloud}}, true},
-		"barred":        {measurements.Policy{Groups: []measurements.Group{cloud}, Barred: []hullmark.EKID{{1}}}, false},
+		"denied":        {measurements.Policy{Groups: []measurements.Group{cloud}, Denied: []hullmark.EKID{{1}}}, false},
 		"named by now":  {measurements.Policy{Groups: []measurements.Group{cloud}, Members: []measurements.Member{rule(1, "w1")}}, false},
 		"named so":      {measurements.Policy{Groups: []measurements.Group{cloud}, Members: []measurements.Member{rule(1, name)}}, true},
 		"another group": {measurements.Policy{Groups: []measurements.Group{{Name: "site"}}}, false},

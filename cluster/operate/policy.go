@@ -130,7 +130,7 @@ func RemoveMember(which string) Edit {
 		if ekid, err := hullmark.ParseEKID(which); err == nil {
 			*policy = policy.Without(ekid)
 		}
-		return "no rule named the machine " + which + "; it is barred from all groups now"
+		return "no rule named the machine " + which + "; it is on the deny list of all groups now"
 	})
 }
 
@@ -148,7 +148,7 @@ func removal(what, unnamed string, remove func(policy *measurements.Policy) stri
 		before := *policy
 		done := remove(policy)
 		if len(policy.Documents) == len(before.Documents) && len(policy.Members) == len(before.Members) &&
-			len(policy.Groups) == len(before.Groups) && len(policy.Barred) == len(before.Barred) {
+			len(policy.Groups) == len(before.Groups) && len(policy.Denied) == len(before.Denied) {
 			return "", nil, fmt.Errorf("policy remove: the policy names no %s; hullmark policy show lists what it names%s", what, unnamed)
 		}
 		return done, nil, nil

@@ -184,12 +184,12 @@ func TestVouchedPoolIsAGroup(t *testing.T) {
 		return []byte(strings.Replace(string(sample(t, "small")), "pools:\n", "pools:\n- name: cloud\n  role: "+role+"\n  stateDisk: {serial: state}\n  vouched:\n    authorities: |\n      "+
 			indented+"\n    subject: {"+subject+"}\n    max: 20\n", 1))
 	}
-	policy, err := measurements.ParsePolicy([]byte(rendered(t, vouched("worker", authority, "OU: my-project, L: here"), measurements.Policy{Version: 3, Barred: []hullmark.EKID{{7}}})[PolicyFile]))
+	policy, err := measurements.ParsePolicy([]byte(rendered(t, vouched("worker", authority, "OU: my-project, L: here"), measurements.Policy{Version: 3, Denied: []hullmark.EKID{{7}}})[PolicyFile]))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := measurements.Group{Name: "cloud", Pool: "cloud", Authorities: [][]byte{{1, 2, 3}, {1, 2, 4}}, Subject: []measurements.Attribute{{Type: "L", Value: "here"}, {Type: "OU", Value: "my-project"}}, Max: 20}
-	if len(policy.Groups) != 1 || !reflect.DeepEqual(policy.Groups[0], want) || policy.Version != 4 || !policy.Bars(hullmark.EKID{7}) {
+	if len(policy.Groups) != 1 || !reflect.DeepEqual(policy.Groups[0], want) || policy.Version != 4 || !policy.Denies(hullmark.EKID{7}) {
 		t.Errorf("the policy is %+v", policy)
 	}
 	again := rendered(t, vouched("worker", authority, "L: here, OU: my-project"), policy)[PolicyFile]

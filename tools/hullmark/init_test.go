@@ -252,7 +252,7 @@ func TestInitOfAnotherFirstNode(t *testing.T) {
 	code, output = s.init(t, "--name", "control-plane-2", "--replace-first")
 	wantExit(t, code, 0, output)
 	policy, err := s.open(t).OpenPolicy()
-	if err != nil || len(policy.Members) != 1 || policy.Members[0].EKID != s.node.ID || !policy.Bars(first.ID) {
+	if err != nil || len(policy.Members) != 1 || policy.Members[0].EKID != s.node.ID || !policy.Denies(first.ID) {
 		t.Errorf("the policy is %+v, %v", policy, err)
 	}
 }

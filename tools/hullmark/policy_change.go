@@ -135,7 +135,7 @@ func newPolicyRemoveMemberCommand() *cobra.Command {
 		Short: "Admit a machine no more",
 		Long: `Admit a machine no more. Its node runs on until its next boot; hullmark node remove ends it in Kubernetes.
 
-A machine of a group is given by its endorsement key's ID, which hullmark node list -o json shows. Either is barred from all groups, too; policy sign lifts that.`,
+A machine of a group is given by its endorsement key's ID, which hullmark node list -o json shows. Either is put on the deny list of all groups, too; policy sign lifts that.`,
 		Example: "  hullmark policy remove member worker-3 --cluster prod.cluster",
 	}, operate.RemoveMember)
 }

@@ -81,10 +81,10 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 	for _, g := range policy.Groups {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", g.Name, g.Max, printable(operate.SubjectOf(g)), printable(operate.AuthoritiesOf(g)))
 	}
-	if len(policy.Barred) > 0 {
-		fmt.Fprintf(t, "\nbarred from all groups\n")
+	if len(policy.Denied) > 0 {
+		fmt.Fprintf(t, "\ndenied by all groups\n")
 	}
-	for _, ekid := range policy.Barred {
+	for _, ekid := range policy.Denied {
 		fmt.Fprintln(t, ekid)
 	}
 	if len(policy.Rebinds) > 0 {

@@ -145,10 +145,10 @@ func TestPolicyGroups(t *testing.T) {
 	want(exitFailed, "add group other", append(group("ca.pem", "OU=another-project"), "--max", "0"), "want 1 to 10000")
 	want(exitFailed, "add group other", append(group("ca.pem", "OU=another-project"), "--pool", "gpu"), `no pool "gpu"`)
 	one := strings.Repeat("11", 32)
-	want(0, "remove member", []string{one}, "no rule named the machine "+one, "barred from all groups")
+	want(0, "remove member", []string{one}, "no rule named the machine "+one, "on the deny list of all groups")
 	want(exitFailed, "remove member", []string{one}, "names no member")
 	want(exitFailed, "remove member", []string{"cloud-vpgqcaaaaaaaaaaa"}, "node list -o json")
-	want(0, "show", nil, "cloud", "OU=my-project, O=Cloud, Inc.", "CN=hullmark root", "barred from all groups", one)
+	want(0, "show", nil, "cloud", "OU=my-project, O=Cloud, Inc.", "CN=hullmark root", "denied by all groups", one)
 	for _, kind := range []string{"group", "document"} {
 		if output := want(exitFailed, "remove "+kind, []string{"other"}, "names no "+kind+" other"); strings.Contains(output, "machine") {
 			t.Errorf("a %s that is not there is answered with advice about machines: %s", kind, output)
@@ -156,7 +156,7 @@ func TestPolicyGroups(t *testing.T) {
 	}
 	want(0, "remove group", []string{"cloud"}, "machines of group cloud are admitted no more")
 	policy, err := s.open(t).OpenPolicy()
-	if err != nil || policy.Version != 3 || len(policy.Groups) != 0 || len(policy.Barred) != 1 {
+	if err != nil || policy.Version != 3 || len(policy.Groups) != 0 || len(policy.Denied) != 1 {
 		t.Errorf("the policy is %+v, %v", policy, err)
 	}
 }
