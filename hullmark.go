@@ -54,8 +54,8 @@ type ClusterRoot [sha256.Size]byte
 // ClusterRootOf returns the cluster root of a root key given as DER SubjectPublicKeyInfo.
 func ClusterRootOf(spki []byte) ClusterRoot { return sha256.Sum256(spki) }
 
-// MaxHandOvers is how many roots before the present one may still be named by nodes' configurations: each has handed the cluster over to the next.
-const MaxHandOvers = 2
+// MaxCrossCertificates is how many roots before the present one may still be named by nodes' configurations: each has handed the cluster over to the next.
+const MaxCrossCertificates = 2
 
 // ParseClusterRoot reads the 64 hexadecimal digits that String writes.
 func ParseClusterRoot(s string) (ClusterRoot, error) {

@@ -127,5 +127,5 @@ func (c *Cluster) Operator(verb channel.Verb, node hullmark.EKID) (tls.Certifica
 		return tls.Certificate{}, err
 	}
 	operator, err := channel.NewOperator(c.Root.Certificate, c.Root.Key, channel.Errand{Verb: verb, Policy: policy.Version, EKID: node})
-	return channel.WithHandOvers(operator, policy.HandOvers), err
+	return channel.WithCrossCertificates(operator, policy.CrossCertificates), err
 }

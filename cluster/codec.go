@@ -40,11 +40,11 @@ type document struct {
 	ServiceAccount []byte                   `json:"serviceAccount"`
 	Policy         []byte                   `json:"policy,omitempty"`
 	First          *joinservice.FirstRecord `json:"initialising,omitempty"`
-	Initialised    *hullmark.EKID         `json:"initialised,omitempty"`
+	Initialised    *hullmark.EKID           `json:"initialised,omitempty"`
 
 	Documents map[measurements.DocumentID][]byte `json:"documents,omitempty"`
 	Settings  *joinservice.Settings              `json:"settings,omitempty"`
-	Epochs    map[hullmark.EKID]DiskEpoch      `json:"epochs,omitempty"`
+	Epochs    map[hullmark.EKID]DiskEpoch        `json:"epochs,omitempty"`
 }
 
 type authorityDoc struct {

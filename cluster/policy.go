@@ -98,8 +98,8 @@ func (c *Cluster) follows(policy measurements.Policy) (same bool, err error) {
 	if last.Version > 0 && policy.Rotation == last.Rotation && policy.Keys != last.Keys {
 		return false, errors.New("the cluster file's keys are not those that the policy in force commits to, and no rotation was counted")
 	}
-	if policy.FirstRoot != last.FirstRoot || !slices.EqualFunc(policy.HandOvers, last.HandOvers, bytes.Equal) {
-		return false, errors.New("the policy names other hand-overs than the one in force; only hullmark cluster rotate root and hullmark cluster forget-root change them")
+	if policy.FirstRoot != last.FirstRoot || !slices.EqualFunc(policy.CrossCertificates, last.CrossCertificates, bytes.Equal) {
+		return false, errors.New("the policy names other cross-certificates than the one in force; only hullmark cluster rotate root and hullmark cluster forget-root change them")
 	}
 	return false, nil
 }

@@ -73,19 +73,19 @@ func (c *Cluster) RotateRoot() error {
 	if err != nil {
 		return err
 	}
-	if len(policy.HandOvers) >= 2*hullmark.MaxHandOvers {
-		return fmt.Errorf("rotate the root: %d roots before the present one are still obeyed, and no more may be; next: give up the oldest (hullmark cluster forget-root)", hullmark.MaxHandOvers)
+	if len(policy.CrossCertificates) >= 2*hullmark.MaxCrossCertificates {
+		return fmt.Errorf("rotate the root: %d roots before the present one are still obeyed, and no more may be; next: give up the oldest (hullmark cluster forget-root)", hullmark.MaxCrossCertificates)
 	}
 	earlier := c.Root
 	if err := c.makeRoot(); err != nil {
 		return fmt.Errorf("rotate the root: %w", err)
 	}
-	handOver, err := channel.NewHandOver(earlier.Certificate, earlier.Key, c.Root.Key.Public())
+	crossCertificate, err := channel.NewCrossCertificate(earlier.Certificate, earlier.Key, c.Root.Key.Public())
 	if err != nil {
 		return fmt.Errorf("rotate the root: %w", err)
 	}
 	policy.FirstRoot = policy.First(hullmark.ClusterRootOf(earlier.Certificate.RawSubjectPublicKeyInfo))
-	policy.HandOvers = slices.Concat([][]byte{handOver.Raw, earlier.Certificate.Raw}, policy.HandOvers)
+	policy.CrossCertificates = slices.Concat([][]byte{crossCertificate.Raw, earlier.Certificate.Raw}, policy.CrossCertificates)
 	if policy.Keys, err = c.keysDigest(policy.Rotation); err != nil {
 		return fmt.Errorf("rotate the root: %w", err)
 	}
@@ -116,11 +116,11 @@ func (c *Cluster) ForgetRoot() error {
 	if err != nil {
 		return err
 	}
-	if len(policy.HandOvers) == 0 {
+	if len(policy.CrossCertificates) == 0 {
 		return errors.New("no root but the present one is obeyed")
 	}
 	policy.Version++
-	policy.HandOvers = policy.HandOvers[:len(policy.HandOvers)-2]
+	policy.CrossCertificates = policy.CrossCertificates[:len(policy.CrossCertificates)-2]
 	return c.setPolicy(policy, false)
 }
 

@@ -160,7 +160,7 @@ func TestRotateRoot(t *testing.T) {
 	}
 	old := disk()
 	pinned := []hullmark.ClusterRoot{first}
-	for range hullmark.MaxHandOvers {
+	for range hullmark.MaxCrossCertificates {
 		if err := f.Update((*Cluster).RotateRoot); err != nil {
 			t.Fatal(err)
 		}
@@ -182,7 +182,7 @@ func TestRotateRoot(t *testing.T) {
 		}
 	}
 	if err := f.Update((*Cluster).RotateRoot); err == nil || !strings.Contains(err.Error(), "hullmark cluster forget-root") {
-		t.Errorf("one hand-over more than there may be: %v", err)
+		t.Errorf("one cross-certificate more than there may be: %v", err)
 	}
 
 	for len(pinned) > 1 {
@@ -277,16 +277,18 @@ func anyHolds(value any, content []byte) bool {
 	return false
 }
 
-// Only an exchange changes the hand-overs, not an edited policy.
-func TestHandOversAreNotEdited(t *testing.T) {
+// Only an exchange changes the cross-certificates, not an edited policy.
+func TestCrossCertificatesAreNotEdited(t *testing.T) {
 	f := rotatable(t)
 	if err := f.Update((*Cluster).RotateRoot); err != nil {
 		t.Fatal(err)
 	}
 	for name, edit := range map[string]func(*measurements.Policy){
-		"none":               func(p *measurements.Policy) { p.HandOvers = nil },
+		"none":               func(p *measurements.Policy) { p.CrossCertificates = nil },
 		"another first root": func(p *measurements.Policy) { p.FirstRoot = hullmark.ClusterRoot{1} },
-		"others":             func(p *measurements.Policy) { p.HandOvers = [][]byte{p.HandOvers[1], p.HandOvers[0]} },
+		"others": func(p *measurements.Policy) {
+			p.CrossCertificates = [][]byte{p.CrossCertificates[1], p.CrossCertificates[0]}
+		},
 	} {
 		policy, err := f.Cluster.OpenPolicy()
 		if err != nil {
@@ -297,7 +299,7 @@ func TestHandOversAreNotEdited(t *testing.T) {
 			t.Errorf("the positive control of %s: %v", name, err)
 		}
 		edit(&policy)
-		if err := new(*f.Cluster).SetPolicy(policy); err == nil || !strings.Contains(err.Error(), "hand-overs") {
+		if err := new(*f.Cluster).SetPolicy(policy); err == nil || !strings.Contains(err.Error(), "cross-certificates") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

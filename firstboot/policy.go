@@ -24,11 +24,11 @@ const (
 // signedPolicy is what a node looks at of a policy (measurements.Policy), whose signature was checked: by what comes of it, the
 // rest is for join services. Fields that it does not know are theirs.
 type signedPolicy struct {
-	Schema    string              `json:"schema"`
-	Version   uint64              `json:"version"`
-	Rotation  uint64              `json:"rotation"`
-	Keys      hullmark.KeysDigest `json:"keys"`
-	HandOvers [][]byte            `json:"handOvers"`
+	Schema            string              `json:"schema"`
+	Version           uint64              `json:"version"`
+	Rotation          uint64              `json:"rotation"`
+	Keys              hullmark.KeysDigest `json:"keys"`
+	CrossCertificates [][]byte            `json:"crossCertificates"`
 	// OperatorsFrom is the lowest Policy of an Errand that counts.
 	OperatorsFrom uint64 `json:"operatorsFrom"`
 	Documents     []struct {
@@ -57,7 +57,7 @@ func openPolicy(envelope []byte, pinned hullmark.ClusterRoot) (signedPolicy, err
 	if p.Schema != policySchema {
 		return signedPolicy{}, fmt.Errorf("policy: schema %.40q, want %q", p.Schema, policySchema)
 	}
-	roots, err := channel.ParseRoots(signed.Root(), p.HandOvers)
+	roots, err := channel.ParseRoots(signed.Root(), p.CrossCertificates)
 	if err != nil {
 		return signedPolicy{}, fmt.Errorf("policy: %w", err)
 	}

@@ -51,9 +51,9 @@ type verified struct {
 	references measurements.References
 	members    map[hullmark.EKID]measurements.Member
 	groups     []group
-	// handOvers lead to the store's root, and roots are those that nodes' configurations may name: that root first.
-	handOvers [][]byte
-	roots     []hullmark.ClusterRoot
+	// crossCertificates lead to the store's root, and roots are those that nodes' configurations may name: that root first.
+	crossCertificates [][]byte
+	roots             []hullmark.ClusterRoot
 	// unread says which groups this release cannot read; they admit nobody.
 	unread error
 }
@@ -106,7 +106,7 @@ func (s *PolicyStore) readCache(content []byte) (*verified, error) {
 
 // verify checks the signature, parses everything, and holds the documents to their digests.
 func (s *PolicyStore) verify(signed SignedPolicy) (*verified, error) {
-	policy, handOvers, roots, err := openPolicy(signed.Envelope, s.root)
+	policy, crossCertificates, roots, err := openPolicy(signed.Envelope, s.root)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (s *PolicyStore) verify(signed SignedPolicy) (*verified, error) {
 		return nil, err
 	}
 	e := &verified{
-		policy: policy, encoded: encoded, handOvers: handOvers, roots: roots, members: make(map[hullmark.EKID]measurements.Member, len(policy.Members)),
+		policy: policy, encoded: encoded, crossCertificates: crossCertificates, roots: roots, members: make(map[hullmark.EKID]measurements.Member, len(policy.Members)),
 		signed: SignedPolicy{Envelope: signed.Envelope, Documents: map[measurements.DocumentID][]byte{}},
 	}
 	if err := e.take(signed.Documents); err != nil {
@@ -212,8 +212,8 @@ func (s *PolicyStore) choose(current *verified, offered SignedPolicy) (*verified
 }
 
 // openPolicy checks a policy against a root, whose own key signed it or that of a root to which it has handed over. It returns
-// the hand-overs that lead to root, and the roots that they come from after root itself.
-func openPolicy(envelope []byte, root hullmark.ClusterRoot) (policy measurements.Policy, handOvers [][]byte, roots []hullmark.ClusterRoot, err error) {
+// the cross-certificates that lead to root, and the roots that they come from after root itself.
+func openPolicy(envelope []byte, root hullmark.ClusterRoot) (policy measurements.Policy, crossCertificates [][]byte, roots []hullmark.ClusterRoot, err error) {
 	signer, err := measurements.PolicySigner(envelope)
 	if err != nil {
 		return policy, nil, nil, err
@@ -230,16 +230,16 @@ func openPolicy(envelope []byte, root hullmark.ClusterRoot) (policy measurements
 	if at < 0 {
 		return policy, nil, nil, errors.New("open policy: signed by the root key of another cluster, or by a root to which this service's has not handed over")
 	}
-	return policy, policy.HandOvers[2*at:], all[at:], nil
+	return policy, policy.CrossCertificates[2*at:], all[at:], nil
 }
 
 // RootsOf returns the roots that nodes' configurations may name by a policy: the one that signed it, and those that have handed over to it.
 func RootsOf(policy measurements.Policy, signer hullmark.ClusterRoot) ([]hullmark.ClusterRoot, error) {
-	return channel.ParseRoots(signer, policy.HandOvers)
+	return channel.ParseRoots(signer, policy.CrossCertificates)
 }
 
-// HandOvers returns the certificates, in DER, that lead to the service's root from roots that nodes' configurations may still name.
-func (s *PolicyStore) HandOvers() [][]byte { return s.inForce.Load().handOvers }
+// CrossCertificates returns the certificates, in DER, that lead to the service's root from roots that nodes' configurations may still name.
+func (s *PolicyStore) CrossCertificates() [][]byte { return s.inForce.Load().crossCertificates }
 
 // Policy returns the policy in force. It is shared: the caller must not change it.
 func (s *PolicyStore) Policy() measurements.Policy { return s.inForce.Load().policy }

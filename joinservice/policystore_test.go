@@ -229,7 +229,7 @@ func held(c *cluster.Cluster) joinservice.SignedPolicy {
 }
 
 // A service takes the policy of a root to which its own has handed over, and admits and shows the roots that lead to its own.
-func TestPolicyStoreFollowsHandOvers(t *testing.T) {
+func TestPolicyStoreFollowsCrossCertificates(t *testing.T) {
 	a := newCluster(t)
 	if err := a.SetPolicy(version(1)); err != nil {
 		t.Fatal(err)
@@ -243,15 +243,15 @@ func TestPolicyStoreFollowsHandOvers(t *testing.T) {
 	cache := servicefiles.Plain(filepath.Join(t.TempDir(), "policy.json"))
 	stale, taken := openStore(t, a, held(a), cache), openStore(t, b, held(b), servicefiles.Plain(filepath.Join(t.TempDir(), "policy.json")))
 	for _, step := range []struct {
-		store    *joinservice.PolicyStore
-		offered  *cluster.Cluster
-		version  uint64
-		handOver int
+		store            *joinservice.PolicyStore
+		offered          *cluster.Cluster
+		version          uint64
+		crossCertificate int
 	}{
 		{stale, b, 2, 0}, {stale, c, 3, 0}, {taken, b, 2, 2}, {taken, c, 3, 2}, {taken, forgot, 4, 0},
 	} {
-		if _, err := step.store.Offer(held(step.offered)); err != nil || step.store.Policy().Version != step.version || len(step.store.HandOvers()) != step.handOver {
-			t.Errorf("version %d with %d certificates is in force, want %d with %d: %v", step.store.Policy().Version, len(step.store.HandOvers()), step.version, step.handOver, err)
+		if _, err := step.store.Offer(held(step.offered)); err != nil || step.store.Policy().Version != step.version || len(step.store.CrossCertificates()) != step.crossCertificate {
+			t.Errorf("version %d with %d certificates is in force, want %d with %d: %v", step.store.Policy().Version, len(step.store.CrossCertificates()), step.version, step.crossCertificate, err)
 		}
 	}
 	if _, err := stale.Offer(held(forgot)); err == nil || stale.Policy().Version != 3 {
@@ -274,20 +274,20 @@ func TestPolicyStoreRefusesRoots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	byStranger, err := channel.NewHandOver(stranger.Root.Certificate, stranger.Root.Key, stranger.Root.Key.Public())
+	byStranger, err := channel.NewCrossCertificate(stranger.Root.Certificate, stranger.Root.Key, stranger.Root.Key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
 	store := openStore(t, a, held(a), servicefiles.Plain(filepath.Join(t.TempDir(), "policy.json")))
-	for name, handOvers := range map[string][][]byte{
+	for name, crossCertificates := range map[string][][]byte{
 		"none":                            nil,
-		"the one to another key":          policy.HandOvers,
+		"the one to another key":          policy.CrossCertificates,
 		"its own, under the true root":    {byStranger.Raw, a.Root.Certificate.Raw},
 		"what is no certificate":          {{1}, {2}},
 		"the true root as one of its own": {a.Root.Certificate.Raw, a.Root.Certificate.Raw},
 	} {
 		p := version(9)
-		p.HandOvers, p.FirstRoot = handOvers, a.ID()
+		p.CrossCertificates, p.FirstRoot = crossCertificates, a.ID()
 		if taken, err := store.Offer(signed(t, stranger, p)); taken || err == nil {
 			t.Errorf("a stranger's policy with %s was taken: %v", name, err)
 		}

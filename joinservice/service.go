@@ -37,7 +37,7 @@ const (
 type Service struct {
 	wire.UnimplementedJoinServiceServer
 
-	// Root is the one of Policy's store: whoever signs has to be it, or come from it by hand-overs.
+	// Root is the one of Policy's store: whoever signs has to be it, or come from it by cross-certificates.
 	Root hullmark.ClusterRoot
 	// Policy holds the policy in force.
 	Policy *PolicyStore

@@ -348,24 +348,24 @@ func TestOpenPolicyRefusesChanges(t *testing.T) {
 	}
 }
 
-// withHandOvers adds so many certificates of a length.
-func withHandOvers(n, length int) func(*Policy) {
+// withCrossCertificates adds so many certificates of a length.
+func withCrossCertificates(n, length int) func(*Policy) {
 	return func(p *Policy) {
 		p.FirstRoot = hullmark.ClusterRoot{1}
 		for range n {
-			p.HandOvers = append(p.HandOvers, make([]byte, length))
+			p.CrossCertificates = append(p.CrossCertificates, make([]byte, length))
 		}
 	}
 }
 
-// A policy keeps its hand-overs and its first root, and names its signer.
-func TestPolicyWithHandOvers(t *testing.T) {
+// A policy keeps its cross-certificates and its first root, and names its signer.
+func TestPolicyWithCrossCertificates(t *testing.T) {
 	key, root := newRoot(t)
 	p := testPolicy()
 	if p.First(root) != root {
 		t.Error("the first root is not the only one")
 	}
-	withHandOvers(2*hullmark.MaxHandOvers, maxHandOver)(&p)
+	withCrossCertificates(2*hullmark.MaxCrossCertificates, maxCrossCertificate)(&p)
 	signed, err := SignPolicy(key, root, p)
 	if err != nil {
 		t.Fatal(err)
@@ -374,7 +374,7 @@ func TestPolicyWithHandOvers(t *testing.T) {
 		t.Errorf("signed by %s: %v", signer, err)
 	}
 	got, err := OpenPolicy(signed, root)
-	if err != nil || len(got.HandOvers) != len(p.HandOvers) || got.First(root) != p.FirstRoot {
+	if err != nil || len(got.CrossCertificates) != len(p.CrossCertificates) || got.First(root) != p.FirstRoot {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if _, err := PolicySigner([]byte("{}{}")); err == nil {
@@ -387,45 +387,45 @@ func TestPolicyRefuses(t *testing.T) {
 		change func(*Policy)
 		want   string
 	}{
-		"version":           {func(p *Policy) { p.Version = 0 }, "version"},
-		"register":          {func(p *Policy) { p.Documents[0].Enforce = []pcrs.Register{8} }, "not for a policy to enforce"},
-		"order":             {func(p *Policy) { p.Documents[0].Enforce = []pcrs.Register{5, 1} }, "out of order"},
-		"document":          {func(p *Policy) { p.Documents = append(p.Documents, p.Documents[0]) }, "twice"},
-		"same ekid":         {func(p *Policy) { p.Members[1].EKID = p.Members[0].EKID }, "rule already"},
-		"same name":         {func(p *Policy) { p.Members[1].Name = p.Members[0].Name }, "rule already"},
-		"role":              {func(p *Policy) { p.Members[0].Role = "admin" }, "role"},
-		"name":              {func(p *Policy) { p.Members[0].Name = "Node 1" }, "name"},
-		"rebind":            {func(p *Policy) { p.Rebinds[0].New = p.Rebinds[0].Old }, "itself"},
-		"serial":            {func(p *Policy) { p.Overrides = append(p.Overrides, p.Overrides[0]) }, "serial"},
-		"name empty":        {func(p *Policy) { p.Members[0].Name = "" }, "name"},
-		"endpoint":          {func(p *Policy) { p.Endpoint = &Endpoint{Address: "a"} }, "endpoint"},
-		"its case":          {func(p *Policy) { p.Endpoint = &Endpoint{Address: "A.example.net:1"} }, "lower case"},
-		"its names":         {func(p *Policy) { p.Endpoint = &Endpoint{Address: "a:1", Names: []string{"b", "b"}} }, "each once"},
-		"one name":          {func(p *Policy) { p.Endpoint = &Endpoint{Address: "a:1", Names: []string{"192.0.2"}} }, "DNS name"},
-		"no pool":           {func(p *Policy) { p.Members[0].Pool = "a" }, "no pool"},
-		"pool twice":        {func(p *Policy) { p.Pools = []Pool{{Name: "a", Join: "j"}, {Name: "a", Join: "j"}} }, "each once"},
-		"pool name":         {func(p *Policy) { p.Pools = []Pool{{Name: "a b", Join: "j"}} }, "DNS label"},
-		"empty pool":        {func(p *Policy) { p.Pools = []Pool{{Name: "a"}} }, "nothing"},
-		"long join":         {func(p *Policy) { p.Pools = []Pool{{Name: "a", Join: strings.Repeat("j", maxJoin+1)}} }, "at most"},
-		"hook":              {func(p *Policy) { p.Pools = []Pool{{Name: "a", Hooks: []string{"../a.service"}}} }, "service"},
-		"a hook's instance": {func(p *Policy) { p.Pools = []Pool{{Name: "a", Hooks: []string{"a@b.service"}}} }, "service"},
-		"path outside":      {withFile(PlacedFile{Path: "/etc/passwd", Mode: "0644"}), "clean path"},
-		"path climbs":       {withFile(PlacedFile{Path: "/etc/kubernetes/../passwd", Mode: "0644"}), "clean path"},
-		"path of a folder":  {withFile(PlacedFile{Path: "/etc/kubernetes/", Mode: "0644"}), "clean path"},
-		"a key":             {withFile(PlacedFile{Path: "/etc/kubernetes/pki/ca.key", Mode: "0644"}), "writes"},
-		"a renewal":         {withFile(PlacedFile{Path: "/etc/kubernetes/renew.yaml", Mode: "0644"}), "writes"},
-		"a folder's place":  {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "0644"}, PlacedFile{Path: "/etc/kubernetes/a/b", Mode: "0644"}), "in its place"},
-		"our hook":          {func(p *Policy) { p.Pools = []Pool{{Name: "a", Hooks: []string{"hullmark-state.service"}}} }, "starts it itself"},
-		"half a hand-over":  {withHandOvers(1, 1), "two for each"},
-		"more hand-overs":   {withHandOvers(2*hullmark.MaxHandOvers+2, 1), "at most 2"},
-		"long hand-over":    {withHandOvers(2, maxHandOver+1), "bytes"},
-		"empty hand-over":   {withHandOvers(2, 0), "bytes"},
-		"no first root":     {func(p *Policy) { withHandOvers(2, 1)(p); p.FirstRoot = hullmark.ClusterRoot{} }, "firstRoot"},
-		"ipv6":              {func(p *Policy) { p.Endpoint = &Endpoint{Address: "[2001:DB8::7]:1"} }, "lower case"},
-		"in ipv6":           {func(p *Policy) { p.Endpoint = &Endpoint{Address: "a:1", Names: []string{"::ffff:192.0.2.7"}} }, "DNS name"},
-		"set-uid":           {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "4755"}), "octal"},
-		"large file":        {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "0644", Content: strings.Repeat("c", maxContent+1)}), "at most"},
-		"file twice":        {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "0644"}, PlacedFile{Path: "/etc/kubernetes/a", Mode: "0600"}), "in its place"},
+		"version":                  {func(p *Policy) { p.Version = 0 }, "version"},
+		"register":                 {func(p *Policy) { p.Documents[0].Enforce = []pcrs.Register{8} }, "not for a policy to enforce"},
+		"order":                    {func(p *Policy) { p.Documents[0].Enforce = []pcrs.Register{5, 1} }, "out of order"},
+		"document":                 {func(p *Policy) { p.Documents = append(p.Documents, p.Documents[0]) }, "twice"},
+		"same ekid":                {func(p *Policy) { p.Members[1].EKID = p.Members[0].EKID }, "rule already"},
+		"same name":                {func(p *Policy) { p.Members[1].Name = p.Members[0].Name }, "rule already"},
+		"role":                     {func(p *Policy) { p.Members[0].Role = "admin" }, "role"},
+		"name":                     {func(p *Policy) { p.Members[0].Name = "Node 1" }, "name"},
+		"rebind":                   {func(p *Policy) { p.Rebinds[0].New = p.Rebinds[0].Old }, "itself"},
+		"serial":                   {func(p *Policy) { p.Overrides = append(p.Overrides, p.Overrides[0]) }, "serial"},
+		"name empty":               {func(p *Policy) { p.Members[0].Name = "" }, "name"},
+		"endpoint":                 {func(p *Policy) { p.Endpoint = &Endpoint{Address: "a"} }, "endpoint"},
+		"its case":                 {func(p *Policy) { p.Endpoint = &Endpoint{Address: "A.example.net:1"} }, "lower case"},
+		"its names":                {func(p *Policy) { p.Endpoint = &Endpoint{Address: "a:1", Names: []string{"b", "b"}} }, "each once"},
+		"one name":                 {func(p *Policy) { p.Endpoint = &Endpoint{Address: "a:1", Names: []string{"192.0.2"}} }, "DNS name"},
+		"no pool":                  {func(p *Policy) { p.Members[0].Pool = "a" }, "no pool"},
+		"pool twice":               {func(p *Policy) { p.Pools = []Pool{{Name: "a", Join: "j"}, {Name: "a", Join: "j"}} }, "each once"},
+		"pool name":                {func(p *Policy) { p.Pools = []Pool{{Name: "a b", Join: "j"}} }, "DNS label"},
+		"empty pool":               {func(p *Policy) { p.Pools = []Pool{{Name: "a"}} }, "nothing"},
+		"long join":                {func(p *Policy) { p.Pools = []Pool{{Name: "a", Join: strings.Repeat("j", maxJoin+1)}} }, "at most"},
+		"hook":                     {func(p *Policy) { p.Pools = []Pool{{Name: "a", Hooks: []string{"../a.service"}}} }, "service"},
+		"a hook's instance":        {func(p *Policy) { p.Pools = []Pool{{Name: "a", Hooks: []string{"a@b.service"}}} }, "service"},
+		"path outside":             {withFile(PlacedFile{Path: "/etc/passwd", Mode: "0644"}), "clean path"},
+		"path climbs":              {withFile(PlacedFile{Path: "/etc/kubernetes/../passwd", Mode: "0644"}), "clean path"},
+		"path of a folder":         {withFile(PlacedFile{Path: "/etc/kubernetes/", Mode: "0644"}), "clean path"},
+		"a key":                    {withFile(PlacedFile{Path: "/etc/kubernetes/pki/ca.key", Mode: "0644"}), "writes"},
+		"a renewal":                {withFile(PlacedFile{Path: "/etc/kubernetes/renew.yaml", Mode: "0644"}), "writes"},
+		"a folder's place":         {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "0644"}, PlacedFile{Path: "/etc/kubernetes/a/b", Mode: "0644"}), "in its place"},
+		"our hook":                 {func(p *Policy) { p.Pools = []Pool{{Name: "a", Hooks: []string{"hullmark-state.service"}}} }, "starts it itself"},
+		"half a cross-certificate": {withCrossCertificates(1, 1), "two for each"},
+		"more cross-certificates":  {withCrossCertificates(2*hullmark.MaxCrossCertificates+2, 1), "at most 2"},
+		"long cross-certificate":   {withCrossCertificates(2, maxCrossCertificate+1), "bytes"},
+		"empty cross-certificate":  {withCrossCertificates(2, 0), "bytes"},
+		"no first root":            {func(p *Policy) { withCrossCertificates(2, 1)(p); p.FirstRoot = hullmark.ClusterRoot{} }, "firstRoot"},
+		"ipv6":                     {func(p *Policy) { p.Endpoint = &Endpoint{Address: "[2001:DB8::7]:1"} }, "lower case"},
+		"in ipv6":                  {func(p *Policy) { p.Endpoint = &Endpoint{Address: "a:1", Names: []string{"::ffff:192.0.2.7"}} }, "DNS name"},
+		"set-uid":                  {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "4755"}), "octal"},
+		"large file":               {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "0644", Content: strings.Repeat("c", maxContent+1)}), "at most"},
+		"file twice":               {withFile(PlacedFile{Path: "/etc/kubernetes/a", Mode: "0644"}, PlacedFile{Path: "/etc/kubernetes/a", Mode: "0600"}), "in its place"},
 	} {
 		p := testPolicy(DocumentID{5})
 		c.change(&p)

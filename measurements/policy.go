@@ -17,10 +17,10 @@ const PolicySchema = "hullmark.policy/v3"
 // Limits of a policy.
 const (
 	// MaxPolicy is the largest encoded policy, in bytes.
-	MaxPolicy    = 4 << 20
-	maxDocuments = 256
-	maxMembers   = 10000
-	maxHandOver  = 2 << 10
+	MaxPolicy           = 4 << 20
+	maxDocuments        = 256
+	maxMembers          = 10000
+	maxCrossCertificate = 2 << 10
 	// MaxNames is how many further names an Endpoint may have.
 	MaxNames = 64
 )
@@ -57,9 +57,9 @@ type Policy struct {
 	Keys hullmark.KeysDigest `json:"keys,omitzero"`
 	// OperatorsFrom refuses operators' leaves that were made by an earlier policy's version (channel.Errand), at nodes that hold this one. It never falls.
 	OperatorsFrom uint64 `json:"operatorsFrom,omitempty"`
-	// HandOvers are certificates, in DER, of the roots that nodes' configurations may still name beside the one that signs: the newest first, each time the one by
+	// CrossCertificates are certificates, in DER, of the roots that nodes' configurations may still name beside the one that signs: the newest first, each time the one by
 	// which a root handed over to the next, and that root's own. Package attest reads them.
-	HandOvers [][]byte `json:"handOvers,omitempty"`
+	CrossCertificates [][]byte `json:"crossCertificates,omitempty"`
 	// FirstRoot is the cluster's first root, once another one signs.
 	FirstRoot hullmark.ClusterRoot `json:"firstRoot,omitzero"`
 }
@@ -89,7 +89,7 @@ type Accepted struct {
 // Member is a membership rule: the machine with this identity has this role and name.
 type Member struct {
 	EKID hullmark.EKID `json:"ekid"`
-	Role hullmark.Role   `json:"role"`
+	Role hullmark.Role `json:"role"`
 	// Name is the node's name: RFC 1123 labels, at most 63 characters.
 	Name string `json:"name"`
 	// Pool names the pool that the node belongs to; empty means none.
@@ -105,15 +105,15 @@ type Rebind struct {
 // Reset lets EKID format a disk although it has one; it is spent once the disk is no longer OldUUID.
 type Reset struct {
 	EKID    hullmark.EKID `json:"ekid"`
-	OldUUID hullmark.UUID   `json:"oldUUID"`
+	OldUUID hullmark.UUID `json:"oldUUID"`
 }
 
 // Override sets the epoch of one disk. Each has its own serial, from 1, ascending, and is used once.
 type Override struct {
-	Serial uint64          `json:"serial"`
+	Serial uint64        `json:"serial"`
 	EKID   hullmark.EKID `json:"ekid"`
-	UUID   hullmark.UUID   `json:"uuid"`
-	Epoch  uint64          `json:"epoch"`
+	UUID   hullmark.UUID `json:"uuid"`
+	Epoch  uint64        `json:"epoch"`
 }
 
 // enforceable are the registers that are for a policy to require or not: a host's tables, and how its disk is partitioned.
@@ -191,7 +191,7 @@ func (p Policy) check() error {
 	if p.OperatorsFrom > p.Version {
 		return fmt.Errorf("operatorsFrom: %d is above the policy's own version %d, so no operator could come", p.OperatorsFrom, p.Version)
 	}
-	for _, check := range []func() error{p.checkDocuments, p.checkMembers, p.checkPools, p.checkGroups, p.checkExceptions, p.checkEndpoint, p.checkHandOvers} {
+	for _, check := range []func() error{p.checkDocuments, p.checkMembers, p.checkPools, p.checkGroups, p.checkExceptions, p.checkEndpoint, p.checkCrossCertificates} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -264,18 +264,18 @@ func (p Policy) checkEndpoint() error {
 	return p.Endpoint.Check()
 }
 
-// checkHandOvers leaves what is in the certificates to package attest.
-func (p Policy) checkHandOvers() error {
-	if len(p.HandOvers)%2 != 0 || len(p.HandOvers) > 2*hullmark.MaxHandOvers {
-		return fmt.Errorf("handOvers: %d certificates, want two for each, and at most %d hand-overs", len(p.HandOvers), hullmark.MaxHandOvers)
+// checkCrossCertificates leaves what is in the certificates to package attest.
+func (p Policy) checkCrossCertificates() error {
+	if len(p.CrossCertificates)%2 != 0 || len(p.CrossCertificates) > 2*hullmark.MaxCrossCertificates {
+		return fmt.Errorf("crossCertificates: %d certificates, want two for each, and at most %d cross-certificates", len(p.CrossCertificates), hullmark.MaxCrossCertificates)
 	}
-	for _, certificate := range p.HandOvers {
-		if len(certificate) == 0 || len(certificate) > maxHandOver {
-			return fmt.Errorf("handOvers: a certificate of %d bytes, want at most %d", len(certificate), maxHandOver)
+	for _, certificate := range p.CrossCertificates {
+		if len(certificate) == 0 || len(certificate) > maxCrossCertificate {
+			return fmt.Errorf("crossCertificates: a certificate of %d bytes, want at most %d", len(certificate), maxCrossCertificate)
 		}
 	}
-	if len(p.HandOvers) > 0 && p.FirstRoot == (hullmark.ClusterRoot{}) {
-		return errors.New("handOvers: without firstRoot")
+	if len(p.CrossCertificates) > 0 && p.FirstRoot == (hullmark.ClusterRoot{}) {
+		return errors.New("crossCertificates: without firstRoot")
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func NodeTLS(root hullmark.ClusterRoot) (*tls.Config, error) {
 }
 
 // ServiceTLS returns the TLS configuration of a join service; chain holds
-// its leaf, the online CA, the root and the hand-overs that lead to it. It asks for no client certificate.
+// its leaf, the online CA, the root and the cross-certificates that lead to it. It asks for no client certificate.
 func ServiceTLS(chain tls.Certificate) *tls.Config { return baseConfig(chain) }
 
 // JoinTLS returns the TLS configuration with which a node dials a join
@@ -146,7 +146,7 @@ func Key(p *peer.Peer) ([]byte, error) {
 	return key, nil
 }
 
-// CheckOperator accepts a chain of leaf, root and the hand-overs that lead to it: the root's key is the cluster's, or one to
+// CheckOperator accepts a chain of leaf, root and the cross-certificates that lead to it: the root's key is the cluster's, or one to
 // which the cluster's has handed over, and signed the leaf itself, for an operator's Errand as a client. Whether that is what
 // is asked, the node looks at each call. Without anything else amiss, another root is an *OtherRoot.
 func CheckOperator(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
@@ -173,7 +173,7 @@ func checkOperator(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
 	return checkRoots(chain[1:], root)
 }
 
-// CheckService accepts a chain of leaf, online CA, root and the hand-overs that
+// CheckService accepts a chain of leaf, online CA, root and the cross-certificates that
 // lead to it: the root's key is the cluster's, or one to which the cluster's has
 // handed over, the CA may sign leaves only, and the leaf is a join service's.
 // Without anything else amiss, another root is an *OtherRoot.

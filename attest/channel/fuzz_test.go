@@ -48,11 +48,11 @@ func FuzzCertificates(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	handOver, err := channel.NewHandOver(root, keys[0], keys[2].Public())
+	crossCertificate, err := channel.NewCrossCertificate(root, keys[0], keys[2].Public())
 	if err != nil {
 		f.Fatal(err)
 	}
-	signed := [][]byte{operator.Certificate[0], service.Certificate[0], online.Raw, root.Raw, handOver.Raw}
+	signed := [][]byte{operator.Certificate[0], service.Certificate[0], online.Raw, root.Raw, crossCertificate.Raw}
 	for i, der := range signed {
 		f.Add(uint8(i), uint16(0), uint16(0), []byte(nil))
 		f.Add(uint8(i), uint16(len(der)-10), uint16(1), []byte{0})
@@ -67,11 +67,11 @@ func FuzzCertificates(f *testing.F) {
 			return
 		}
 		for name, accepted := range map[string]bool{
-			"an operator":    channel.CheckOperator([]*x509.Certificate{made, root}, id) == nil,
-			"a service":      channel.CheckService([]*x509.Certificate{made, online, root}, id) == nil,
-			"an online CA's": channel.CheckService([]*x509.Certificate{service.Leaf, made, root}, id) == nil,
-			"a hand-over":    channel.CheckOperator([]*x509.Certificate{itsOperator.Leaf, later, made, root}, id) == nil,
-			"a root's":       channel.CheckOperator([]*x509.Certificate{operator.Leaf, made}, id) == nil && !bytes.Equal(made.RawSubjectPublicKeyInfo, root.RawSubjectPublicKeyInfo),
+			"an operator":         channel.CheckOperator([]*x509.Certificate{made, root}, id) == nil,
+			"a service":           channel.CheckService([]*x509.Certificate{made, online, root}, id) == nil,
+			"an online CA's":      channel.CheckService([]*x509.Certificate{service.Leaf, made, root}, id) == nil,
+			"a cross-certificate": channel.CheckOperator([]*x509.Certificate{itsOperator.Leaf, later, made, root}, id) == nil,
+			"a root's":            channel.CheckOperator([]*x509.Certificate{operator.Leaf, made}, id) == nil && !bytes.Equal(made.RawSubjectPublicKeyInfo, root.RawSubjectPublicKeyInfo),
 		} {
 			known := false
 			for _, s := range signed {

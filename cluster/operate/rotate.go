@@ -113,7 +113,7 @@ func (a *API) otherRoots(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	pushed, err := measurements.OpenPolicy(envelope, a.file.Cluster.ID())
-	return err != nil || !slices.EqualFunc(pushed.HandOvers, policy.HandOvers, bytes.Equal), nil
+	return err != nil || !slices.EqualFunc(pushed.CrossCertificates, policy.CrossCertificates, bytes.Equal), nil
 }
 
 // ForgetRoot gives up the oldest root that nodes' configurations may still name, and pushes the policy that says so. It reports that

@@ -216,7 +216,7 @@ func (s *Site) Serve(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tls := channel.ServiceTLS(channel.WithHandOvers(leaf, s.Service.Policy.HandOvers()))
+	tls := channel.ServiceTLS(channel.WithCrossCertificates(leaf, s.Service.Policy.CrossCertificates()))
 	s.server = s.Service.Server(tls)
 	if s.EditOpened != nil || s.EditProceed != nil {
 		s.server = grpc.NewServer(grpc.Creds(credentials.NewTLS(tls)), grpc.MaxRecvMsgSize(wire.MaxFromNode))

@@ -96,7 +96,7 @@ func ReadDiskRecord(ctx context.Context, access Access, node hullmark.EKID) (Dis
 	}
 	var machine struct {
 		EKID hullmark.EKID `json:"node"`
-		Disk DiskRecord      `json:"disk"`
+		Disk DiskRecord    `json:"disk"`
 	}
 	if err := json.Unmarshal([]byte(object.Data["machine"]), &machine); err != nil {
 		return DiskRecord{}, fmt.Errorf("read the disk's record: %w", err)

@@ -200,9 +200,13 @@ func (p *operatePage) after(t *testing.T, line string) {
 		})
 		p.kept = true
 	case strings.Contains(line, "rotate root"):
-		p.inForce(t, func(m measurements.Policy) bool { return m.FirstRoot == p.cluster.ID() && len(m.HandOvers) == 2 })
+		p.inForce(t, func(m measurements.Policy) bool {
+			return m.FirstRoot == p.cluster.ID() && len(m.CrossCertificates) == 2
+		})
 	case strings.Contains(line, "forget-root"):
-		p.inForce(t, func(m measurements.Policy) bool { return m.FirstRoot == p.cluster.ID() && len(m.HandOvers) == 0 })
+		p.inForce(t, func(m measurements.Policy) bool {
+			return m.FirstRoot == p.cluster.ID() && len(m.CrossCertificates) == 0
+		})
 	case strings.Contains(line, "policy sign"):
 		p.inForce(t, func(m measurements.Policy) bool {
 			return m.MinimumSVN == 2 && len(m.Documents) == 1 && len(m.Members) == 1

@@ -74,8 +74,8 @@ func TestRotateRootOfARealAPI(t *testing.T) {
 	if !strings.Contains(output, "cluster root "+roots[1].String()) {
 		t.Errorf("the output does not name root %s: %s", roots[1], output)
 	}
-	if p := s.pushed(t); p.Rotation != 1 || len(p.HandOvers) != 2 || p.FirstRoot != roots[0] {
-		t.Errorf("the cluster has a policy of rotation %d with %d certificates and first root %s", p.Rotation, len(p.HandOvers), p.FirstRoot)
+	if p := s.pushed(t); p.Rotation != 1 || len(p.CrossCertificates) != 2 || p.FirstRoot != roots[0] {
+		t.Errorf("the cluster has a policy of rotation %d with %d certificates and first root %s", p.Rotation, len(p.CrossCertificates), p.FirstRoot)
 	}
 	code, output = hullmarkCLI(t, "policy", "show", "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
 	wantExit(t, code, 0, output, "root "+roots[1].String(), "may still name root "+roots[0].String())
@@ -89,8 +89,8 @@ func TestRotateRootOfARealAPI(t *testing.T) {
 	s.update(t, (*cluster.Cluster).RotateRoot)
 	roots = append(roots, s.reread(t))
 	s.run(t, 0, "cluster rotate root", "begun before", "cluster root "+roots[2].String())
-	if p := s.pushed(t); s.reread(t) != roots[2] || p.Rotation != 2 || len(p.HandOvers) != 4 {
-		t.Errorf("the cluster has a policy of rotation %d with %d certificates", p.Rotation, len(p.HandOvers))
+	if p := s.pushed(t); s.reread(t) != roots[2] || p.Rotation != 2 || len(p.CrossCertificates) != 4 {
+		t.Errorf("the cluster has a policy of rotation %d with %d certificates", p.Rotation, len(p.CrossCertificates))
 	}
 	s.run(t, exitFailed, "cluster rotate root", "hullmark cluster forget-root")
 
@@ -101,8 +101,8 @@ func TestRotateRootOfARealAPI(t *testing.T) {
 	s.run(t, exitDenied, "cluster forget-root", "worker-1;", "(--except)")
 	s.run(t, exitUsage, "cluster forget-root --except worker-1 --except worker-2", "worker-2: no machine of that name")
 	s.run(t, 0, "cluster forget-root --except worker-1", "root "+roots[0].String()+" is given up")
-	if p := s.pushed(t); len(p.HandOvers) != 2 {
-		t.Errorf("the cluster has a policy with %d certificates", len(p.HandOvers))
+	if p := s.pushed(t); len(p.CrossCertificates) != 2 {
+		t.Errorf("the cluster has a policy with %d certificates", len(p.CrossCertificates))
 	}
 	s.names(t, hullmark.EKID{7}, roots[1])
 	s.run(t, exitDenied, "cluster forget-root", "worker-1;")
@@ -112,8 +112,8 @@ func TestRotateRootOfARealAPI(t *testing.T) {
 	}
 	s.update(t, (*cluster.Cluster).ForgetRoot)
 	s.run(t, 0, "cluster forget-root", "begun before")
-	if p := s.pushed(t); len(p.HandOvers) != 0 || p.FirstRoot != roots[0] {
-		t.Errorf("the cluster has a policy with %d certificates and first root %s", len(p.HandOvers), p.FirstRoot)
+	if p := s.pushed(t); len(p.CrossCertificates) != 0 || p.FirstRoot != roots[0] {
+		t.Errorf("the cluster has a policy with %d certificates and first root %s", len(p.CrossCertificates), p.FirstRoot)
 	}
 }
 

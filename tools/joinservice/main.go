@@ -168,7 +168,7 @@ func (a *app) serve(ctx context.Context, nodes, scrapes net.Listener) error {
 	return group.Wait()
 }
 
-// tls shows nodes a leaf that is a day old at most, and the hand-overs of the policy in force.
+// tls shows nodes a leaf that is a day old at most, and the cross-certificates of the policy in force.
 func (a *app) tls() *tls.Config {
 	leaf := &rotating{age: leafAge, make: func(time.Time) (tls.Certificate, error) {
 		return channel.NewService(a.credentials.root, a.credentials.online.Leaf, a.credentials.onlineKey())
@@ -180,7 +180,7 @@ func (a *app) tls() *tls.Config {
 		if err != nil {
 			return nil, err
 		}
-		shown := channel.WithHandOvers(*made, a.policy.HandOvers())
+		shown := channel.WithCrossCertificates(*made, a.policy.CrossCertificates())
 		return &shown, nil
 	}
 	return config

@@ -18,27 +18,27 @@ import (
 	"github.com/hullmark/hullmark/attest/channel"
 )
 
-// next is another authority of the same cluster, and the hand-over to it with the root that made it.
+// next is another authority of the same cluster, and the cross-certificate to it with the root that made it.
 func (a *authority) next(t *testing.T) (*authority, [][]byte) {
 	t.Helper()
 	b := newAuthority(t)
-	return b, a.handOver(t, b.rootKey)
+	return b, a.crossCertificate(t, b.rootKey)
 }
 
-// handOver is a hand-over to a key, with the root that made it.
-func (a *authority) handOver(t *testing.T, to *ecdsa.PrivateKey) [][]byte {
+// crossCertificate is a cross-certificate to a key, with the root that made it.
+func (a *authority) crossCertificate(t *testing.T, to *ecdsa.PrivateKey) [][]byte {
 	t.Helper()
-	certificate, err := channel.NewHandOver(a.root, a.rootKey, to.Public())
+	certificate, err := channel.NewCrossCertificate(a.root, a.rootKey, to.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return [][]byte{certificate.Raw, a.root.Raw}
 }
 
-// edited is a hand-over as an editor wants it.
+// edited is a cross-certificate as an editor wants it.
 func (a *authority) edited(t *testing.T, to *ecdsa.PrivateKey, edit func(*x509.Certificate)) [][]byte {
 	t.Helper()
-	template, err := x509.ParseCertificate(a.handOver(t, to)[0])
+	template, err := x509.ParseCertificate(a.crossCertificate(t, to)[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func (a *authority) edited(t *testing.T, to *ecdsa.PrivateKey, edit func(*x509.C
 }
 
 // A node follows its root to the one to which that has handed over, once or twice, and nobody else.
-func TestHandOver(t *testing.T) {
+func TestCrossCertificate(t *testing.T) {
 	a, stranger := newAuthority(t), newAuthority(t)
 	b, ba := a.next(t)
 	c, cb := b.next(t)
@@ -67,7 +67,7 @@ func TestHandOver(t *testing.T) {
 	if usurper.online, err = channel.NewOnlineCA(usurper.root, a.onlineKey, usurper.onlineKey.Public()); err != nil {
 		t.Fatal(err)
 	}
-	// A hand-over in the place of the online CA: the later root's key signs a leaf of the earlier root.
+	// A cross-certificate in the place of the online CA: the later root's key signs a leaf of the earlier root.
 	asOnline := *a
 	asOnline.onlineKey = b.rootKey
 	if asOnline.online, err = x509.ParseCertificate(ba[0]); err != nil {
@@ -78,11 +78,11 @@ func TestHandOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, row := range map[string]struct {
-		by        *authority
-		handOvers [][]byte
-		node      *authority
-		refused   string // empty for a legal chain
-		other     bool   // the refusal is an OtherRoot
+		by                *authority
+		crossCertificates [][]byte
+		node              *authority
+		refused           string // empty for a legal chain
+		other             bool   // the refusal is an OtherRoot
 	}{
 		"the present root":                       {b, nil, b, "", false},
 		"the present root, which needs no other": {b, ba, b, "", false},
@@ -95,10 +95,10 @@ func TestHandOver(t *testing.T) {
 			x.ExtraExtensions = []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 2, 3}, Critical: true, Value: []byte{5, 0}}}
 		}), a, "unknown critical extension", false},
 		"for a key on another curve":          {b, a.edited(t, other, func(*x509.Certificate) {}), a, "no P-256 key", false},
-		"no hand-over":                        {b, nil, a, "to which it has not handed over", true},
+		"no cross-certificate":                {b, nil, a, "to which it has not handed over", true},
 		"a stranger's root":                   {stranger, nil, a, "to which it has not handed over", true},
-		"a stranger's hand-over":              {b, stranger.handOver(t, b.rootKey), a, "to which it has not handed over", true},
-		"a stranger's, under the true root":   {b, [][]byte{stranger.handOver(t, b.rootKey)[0], a.root.Raw}, a, "hand-over to root", false},
+		"a stranger's cross-certificate":      {b, stranger.crossCertificate(t, b.rootKey), a, "to which it has not handed over", true},
+		"a stranger's, under the true root":   {b, [][]byte{stranger.crossCertificate(t, b.rootKey)[0], a.root.Raw}, a, "cross-certificate to root", false},
 		"for another key":                     {stranger, ba, a, "it is for another key", false},
 		"for another key, at its own node":    {stranger, ba, stranger, "it is for another key", false},
 		"the earlier root after the exchange": {a, nil, b, "to which it has not handed over", true},
@@ -106,17 +106,17 @@ func TestHandOver(t *testing.T) {
 		"one that was given up":               {c, cb, a, "to which it has not handed over", true},
 		"in another order":                    {c, slices.Concat(ba, cb), a, "it is for another key", false},
 		"without the root that made it":       {b, ba[:1], a, "a chain of", false},
-		"three hand-overs":                    {d, slices.Concat(dc, cb, ba), a, "a chain of", false},
+		"three cross-certificates":            {d, slices.Concat(dc, cb, ba), a, "a chain of", false},
 		"a link is missing":                   {d, slices.Concat(dc, ba), a, "it is for another key", false},
-		"to itself":                           {a, a.handOver(t, a.rootKey), a, "comes twice", false},
-		"an online CA as a hand-over":         {usurper, [][]byte{a.online.Raw, a.root.Raw}, a, "no root's certificate", false},
+		"to itself":                           {a, a.crossCertificate(t, a.rootKey), a, "comes twice", false},
+		"an online CA as a cross-certificate": {usurper, [][]byte{a.online.Raw, a.root.Raw}, a, "no root's certificate", false},
 		"a path length":                       {b, a.edited(t, b.rootKey, func(x *x509.Certificate) { x.MaxPathLen = 1 }), a, "no root's certificate", false},
 		"no CA":                               {b, a.edited(t, b.rootKey, func(x *x509.Certificate) { x.IsCA, x.MaxPathLen = false, 0 }), a, "no root's certificate", false},
 		"another subject":                     {b, a.edited(t, b.rootKey, func(x *x509.Certificate) { x.RawSubject = nil; x.Subject.CommonName = "root" }), a, "no root's certificate", false},
 	} {
 		for end, connect := range map[string]func() error{
 			"service": func() error {
-				_, errs := handshake(t, channel.JoinTLS(row.node.id()), channel.ServiceTLS(channel.WithHandOvers(row.by.service(t), row.handOvers)))
+				_, errs := handshake(t, channel.JoinTLS(row.node.id()), channel.ServiceTLS(channel.WithCrossCertificates(row.by.service(t), row.crossCertificates)))
 				return errs[0]
 			},
 			"operator": func() error {
@@ -124,7 +124,7 @@ func TestHandOver(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_, errs := handshake(t, channel.OperatorTLS(channel.WithHandOvers(row.by.operator(t), row.handOvers)), node)
+				_, errs := handshake(t, channel.OperatorTLS(channel.WithCrossCertificates(row.by.operator(t), row.crossCertificates)), node)
 				return errs[1]
 			},
 		} {
@@ -138,19 +138,19 @@ func TestHandOver(t *testing.T) {
 			}
 		}
 	}
-	leaf := channel.WithHandOvers(asOnline.service(t), nil)
+	leaf := channel.WithCrossCertificates(asOnline.service(t), nil)
 	if _, errs := handshake(t, channel.JoinTLS(a.id()), channel.ServiceTLS(leaf)); errs[0] == nil || !strings.Contains(errs[0].Error(), "path length") {
-		t.Errorf("a hand-over as an online CA: %v", errs[0])
+		t.Errorf("a cross-certificate as an online CA: %v", errs[0])
 	}
 }
 
-// A certificate is shown with its hand-overs, and kept without them.
-func TestWithHandOversLeavesTheCertificate(t *testing.T) {
+// A certificate is shown with its cross-certificates, and kept without them.
+func TestWithCrossCertificatesLeavesTheCertificate(t *testing.T) {
 	a := newAuthority(t)
 	_, ba := a.next(t)
 	operator := a.operator(t)
 	operator.Certificate = slices.Grow(operator.Certificate, 2)
-	first, second := channel.WithHandOvers(operator, ba), channel.WithHandOvers(operator, [][]byte{{1}, {2}})
+	first, second := channel.WithCrossCertificates(operator, ba), channel.WithCrossCertificates(operator, [][]byte{{1}, {2}})
 	if len(operator.Certificate) != 2 || !slices.EqualFunc(first.Certificate[2:], ba, slices.Equal) || len(second.Certificate) != 4 {
 		t.Error("one chain changed another")
 	}
@@ -172,6 +172,6 @@ func TestRootsListsThePresentFirst(t *testing.T) {
 		t.Errorf("%v, %v", roots, err)
 	}
 	if _, err := channel.Roots(b.id(), certificates[:1]); err == nil {
-		t.Error("half a hand-over")
+		t.Error("half a cross-certificate")
 	}
 }
