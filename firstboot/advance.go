@@ -123,7 +123,7 @@ func (a advancer) claim(info credentials.AuthInfo, keys diskKeys) (*wire.EpochAs
 	if err := a.kept.look(func(m statedisk.Manifest) error { epoch = m.Epoch; return nil }); err != nil {
 		return nil, err
 	}
-	claim, err := proto.Marshal(&wire.EpochClaim{Node: keys.node[:], Uuid: keys.disk[:], Generation: keys.generation, Owner: keys.owner[:], Epoch: epoch, Etcd: wire.FromEtcdState(a.etcdState())})
+	claim, err := proto.Marshal(&wire.EpochClaim{Ekid: keys.node[:], Uuid: keys.disk[:], Generation: keys.generation, Owner: keys.owner[:], Epoch: epoch, Etcd: wire.FromEtcdState(a.etcdState())})
 	if err != nil {
 		return nil, err
 	}

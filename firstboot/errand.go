@@ -58,7 +58,7 @@ func (p *proving) checkErrand() error {
 	}
 	return &hullmark.Condition{
 		Code: "call-refused", Step: StepAttest, Title: "the operator's certificate was made for something else, or for another machine",
-		Expected: fmt.Sprintf("%s of %s", kind, node), Got: fmt.Sprintf("%s of %s", errand.Verb, errand.EKID), Next: "use a hullmark of this image's release, and name the right machine (--ek)",
+		Expected: fmt.Sprintf("%s of %s", kind, node), Got: fmt.Sprintf("%s of %s", errand.Verb, errand.EKID), Next: "use a hullmark of this image's release, and name the right machine (--ekid)",
 	}
 }
 

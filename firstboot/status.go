@@ -30,7 +30,7 @@ type Document struct {
 	// Doing says it for people.
 	Doing string `json:"doing,omitempty"`
 	// EKID is the identity of the machine's TPM, once known.
-	EKID *hullmark.EKID `json:"node,omitempty"`
+	EKID *hullmark.EKID `json:"ekid,omitempty"`
 	// Ready reports that the node serves its cluster.
 	Ready bool `json:"ready"`
 	// Condition is what stands in the way, if anything does; of a Ready node, what somebody has to look at. Of what caused

@@ -109,7 +109,7 @@ func (a *advance) identify() error {
 	if err := a.verify(message.GetAsk()); err != nil {
 		return err
 	}
-	a.node, a.disk = hullmark.EKID(a.claim.GetNode()), hullmark.UUID(a.claim.GetUuid())
+	a.node, a.disk = hullmark.EKID(a.claim.GetEkid()), hullmark.UUID(a.claim.GetUuid())
 	return nil
 }
 

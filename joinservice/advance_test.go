@@ -89,7 +89,7 @@ func TestEpochRefuses(t *testing.T) {
 	}{
 		"another key":        {call: func(c *nodetest.EpochCall) { c.Key = hullmark.NewSecret(make([]byte, 32)) }, code: "denied"},
 		"the disk's key":     {call: func(c *nodetest.EpochCall) { c.Key = s.node.Ticket().Disk.Key }, code: "denied"},
-		"another record":     {call: func(c *nodetest.EpochCall) { c.Claim.Node = other[:] }, code: "denied"},
+		"another record":     {call: func(c *nodetest.EpochCall) { c.Claim.Ekid = other[:] }, code: "denied"},
 		"another disk":       {call: func(c *nodetest.EpochCall) { c.Claim.Uuid = make([]byte, 16) }, code: "denied"},
 		"another generation": {call: func(c *nodetest.EpochCall) { c.Claim.Generation = 7 }, code: "denied"},
 		"a changed claim": {call: func(c *nodetest.EpochCall) {

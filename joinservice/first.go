@@ -6,7 +6,7 @@ import "github.com/hullmark/hullmark"
 // cluster file has it, and the node's own service takes it over.
 type FirstRecord struct {
 	// EKID is the machine that the operator named.
-	EKID hullmark.EKID `json:"node"`
+	EKID hullmark.EKID `json:"ekid"`
 	// Disk is the state disk that the machine showed last.
 	Disk hullmark.UUID `json:"disk"`
 	// Committed and Issued bound the disk's counter.

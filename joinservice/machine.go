@@ -16,7 +16,7 @@ import (
 // disk must be, and how far it has come. It holds no secret.
 type Machine struct {
 	// EKID is the machine's identity, and the record's key.
-	EKID hullmark.EKID `json:"node"`
+	EKID hullmark.EKID `json:"ekid"`
 	// Name is its name in Kubernetes, from the membership rule that admitted it last.
 	Name string `json:"name"`
 	// Role is the role that the rule gave.

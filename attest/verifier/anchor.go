@@ -16,7 +16,7 @@ func (a Anchor) accept(node hullmark.EKID, certificate *x509.Certificate, wrong 
 	if a.EKID == nil && a.Members == nil && len(a.Authorities) == 0 {
 		return false, &hullmark.Condition{
 			Code: "ek-not-named", Step: step, Title: "no endorsement key was named and no authority is trusted",
-			Got: node.String(), Next: "name the node's EK (--ek), and the CA that certified it if there is one (--ek-ca)",
+			Got: node.String(), Next: "name the node's EK (--ekid), and the CA that certified it if there is one (--ek-ca)",
 		}
 	}
 	if a.EKID != nil && *a.EKID != node {

@@ -50,7 +50,7 @@ func DecodeEpochClaim(raw []byte) (*EpochClaim, error) {
 	if err == nil {
 		err = firstError(
 			strict(c.ProtoReflect()),
-			exactly("node", len(c.GetNode()), 32), exactly("uuid", len(c.GetUuid()), 16), exactly("owner", len(c.GetOwner()), 32))
+			exactly("ekid", len(c.GetEkid()), 32), exactly("uuid", len(c.GetUuid()), 16), exactly("owner", len(c.GetOwner()), 32))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("decode epoch claim: %w", err)

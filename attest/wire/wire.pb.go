@@ -1753,7 +1753,7 @@ func (x *EpochAsk) GetMac() []byte {
 // EpochClaim says whose epoch it is, and all that is noted with it.
 type EpochClaim struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          []byte                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"` // 32 bytes
+	Ekid          []byte                 `protobuf:"bytes,1,opt,name=ekid,proto3" json:"ekid,omitempty"` // 32 bytes
 	Uuid          []byte                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"` // 16 bytes
 	Generation    uint32                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	Owner         []byte                 `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`  // 32 bytes
@@ -1793,9 +1793,9 @@ func (*EpochClaim) Descriptor() ([]byte, []int) {
 	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
-func (x *EpochClaim) GetNode() []byte {
+func (x *EpochClaim) GetEkid() []byte {
 	if x != nil {
-		return x.Node
+		return x.Ekid
 	}
 	return nil
 }
@@ -2100,7 +2100,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x03mac\x18\x02 \x01(\fR\x03mac\"\xac\x01\n" +
 	"\n" +
 	"EpochClaim\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\fR\x04node\x12\x12\n" +
+	"\x04ekid\x18\x01 \x01(\fR\x04ekid\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\rR\n" +

@@ -260,7 +260,7 @@ func FuzzFromVerifier(f *testing.F) {
 }
 
 func FuzzEpoch(f *testing.F) {
-	claim := &wire.EpochClaim{Node: make([]byte, 32), Uuid: make([]byte, 16), Generation: 1, Owner: make([]byte, 32), Epoch: 7}
+	claim := &wire.EpochClaim{Ekid: make([]byte, 32), Uuid: make([]byte, 16), Generation: 1, Owner: make([]byte, 32), Epoch: 7}
 	raw, err := proto.Marshal(claim)
 	if err != nil {
 		f.Fatal(err)
@@ -271,7 +271,7 @@ func FuzzEpoch(f *testing.F) {
 	add(f, &wire.EpochFromService{Message: &wire.EpochFromService_Issued{Issued: &wire.EpochIssued{Issued: 8}}},
 		&wire.EpochFromService{Message: &wire.EpochFromService_Denied{Denied: &wire.Condition{Code: "epoch-early"}}})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if c, err := wire.DecodeEpochClaim(data); err == nil && (len(data) > wire.MaxEpochClaim || len(c.GetNode()) != 32 || len(c.GetUuid()) != 16 || len(c.GetOwner()) != 32) {
+		if c, err := wire.DecodeEpochClaim(data); err == nil && (len(data) > wire.MaxEpochClaim || len(c.GetEkid()) != 32 || len(c.GetUuid()) != 16 || len(c.GetOwner()) != 32) {
 			t.Errorf("%v was accepted as a claim", c)
 		}
 		n := &wire.EpochFromNode{}

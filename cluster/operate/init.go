@@ -45,7 +45,7 @@ type InitOptions struct {
 // Check refuses what cannot be right in any cluster, so that nobody is asked for a passphrase in vain. The error is ErrUsage.
 func (o *InitOptions) Check() error {
 	if o.Anchor.EKID == nil {
-		return as(ErrUsage, errors.New("--ek: want the endorsement key's ID"))
+		return as(ErrUsage, errors.New("--ekid: want the EKID"))
 	}
 	if !hullmark.ValidNodeName(o.Name) {
 		return as(ErrUsage, fmt.Errorf("--name %q: want a DNS label: at most 63 lower-case letters, digits and hyphens", o.Name))

@@ -117,9 +117,9 @@ func RemoveDocument(digest string) Edit {
 	})
 }
 
-// RemoveMember admits the machine of a node's name, or of an endorsement key's ID, no more, and puts it on the deny list of all groups.
+// RemoveMember admits the machine of a node's name, or of an EKID, no more, and puts it on the deny list of all groups.
 func RemoveMember(which string) Edit {
-	const unnamed = ", and a machine of a group is given by its endorsement key's ID (hullmark node list -o json)"
+	const unnamed = ", and a machine of a group is given by its EKID (hullmark node list -o json)"
 	return removal("member "+which, unnamed, func(policy *measurements.Policy) string {
 		for _, m := range policy.Members {
 			if m.Name == which || m.EKID.String() == which {

@@ -65,7 +65,7 @@ func (r *recoverRun) chooseMachine() (err error) {
 	case 1:
 		return nil
 	}
-	return as(ErrUsage, fmt.Errorf("the cluster has several control planes; name the one to bring back (--ek): %s", strings.Join(known, ", ")))
+	return as(ErrUsage, fmt.Errorf("the cluster has several control planes; name the one to bring back (--ekid): %s", strings.Join(known, ", ")))
 }
 
 // makeAuthorizer makes the authorizer with the last policy and its documents.

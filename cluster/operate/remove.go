@@ -33,7 +33,7 @@ type Removed struct {
 	Group  bool
 }
 
-// Remove forgets a machine, by its node's name or its endorsement key's ID: its record, its name and its Node object. The error is
+// Remove forgets a machine, by its node's name or its EKID: its record, its name and its Node object. The error is
 // ErrDenied for a node that is Ready, and for a control plane, without Force.
 func (a *API) Remove(ctx context.Context, which string, o RemoveOptions) (removed Removed, err error) {
 	err = a.persist(ctx, func() error {

@@ -23,8 +23,8 @@ const (
 
 // Report is what a verified quote shows, beside what was predicted.
 type Report struct {
-	// EKID is the endorsement key's ID, in hexadecimal digits.
-	EKID string `json:"node"`
+	// EKID is the EKID, in hexadecimal digits.
+	EKID string `json:"ekid"`
 	// Certified says that the key has a certificate of the named CAs.
 	Certified bool `json:"ekCertified"`
 	// Trust is the class of the evidence, and Promise what that means, for people.

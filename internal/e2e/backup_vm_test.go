@@ -64,7 +64,7 @@ func (b bench) beginsAnew(t *testing.T, before kept) {
 	file := []string{"--cluster", b.path("cluster"), "--passphrase-file", b.path("passphrase")}
 	out := cli(t, 0, append([]string{
 		"init", "--new-disk", "--etcd-backup", b.path("monday.backup"), "--node", m.agent, "--measurements", b.path("measurements.json"),
-		"--ek", strings.TrimSpace(string(ek)), "--ek-ca", filepath.Join(m.Dir(), vm.CAFile), "--endpoint", m.api, "--kubeconfig", b.path("kubeconfig"), "--profile", "slow",
+		"--ekid", strings.TrimSpace(string(ek)), "--ek-ca", filepath.Join(m.Dir(), vm.CAFile), "--endpoint", m.api, "--kubeconfig", b.path("kubeconfig"), "--profile", "slow",
 	}, file...)...)
 	for _, want := range []string{"nodes that are given up: control-plane-1", "making etcd's data of it", "control-plane-1 is Ready"} {
 		if !strings.Contains(out, want) {

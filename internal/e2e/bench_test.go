@@ -126,7 +126,7 @@ func (m machine) init(t *testing.T, code int, cluster string, more ...string) st
 	}
 	args := []string{
 		"init", "--cluster", m.bench.path(cluster), "--passphrase-file", m.bench.path("passphrase"),
-		"--node", m.agent, "--measurements", m.bench.measurements(), "--ek", strings.TrimSpace(string(ek)),
+		"--node", m.agent, "--measurements", m.bench.measurements(), "--ekid", strings.TrimSpace(string(ek)),
 		"--ek-ca", filepath.Join(m.Dir(), vm.CAFile), "--endpoint", m.api, "--kubeconfig", m.bench.path("kubeconfig"), "--profile", "slow",
 	}
 	return cli(t, code, append(args, more...)...)

@@ -199,7 +199,7 @@ func (s *site) initRun(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return s.cli(ctx, append(s.clusterFlags(), "init", "--node", s.first.agent, "--measurements", s.measurements(), "--ek", strings.TrimSpace(string(ek)),
+		return s.cli(ctx, append(s.clusterFlags(), "init", "--node", s.first.agent, "--measurements", s.measurements(), "--ekid", strings.TrimSpace(string(ek)),
 			"--ek-ca", filepath.Join(s.first.Dir(), vm.CAFile), "--endpoint", s.api, "--kubeconfig", s.path("kubeconfig"), "--profile", "slow",
 			"--control-plane", machineAddress(0).String()+":6443")...)
 	})
@@ -229,7 +229,7 @@ func (s *site) joinRun(t *testing.T, i int) {
 			return err
 		}
 		return errors.Join(
-			s.cli(ctx, append(s.clusterFlags(), "policy", "add", "member", "--ek", strings.TrimSpace(string(ek)), "--role", "worker", "--name", s.worker.name)...),
+			s.cli(ctx, append(s.clusterFlags(), "policy", "add", "member", "--ekid", strings.TrimSpace(string(ek)), "--role", "worker", "--name", s.worker.name)...),
 			s.cli(ctx, append(s.clusterFlags(), "policy", "push", "--server", s.api, "--wait", "10m")...))
 	})
 	// A cut is to come before kubeadm ends.

@@ -59,7 +59,7 @@ func TestVMRefusesStrangers(t *testing.T) {
 
 	t.Run("init by a stranger's key", func(t *testing.T) { m.init(t, 4, "stranger") })
 	t.Run("another endorsement key than the named one", func(t *testing.T) {
-		m.init(t, 4, "cluster", "--ek", strings.Repeat("ab", 32))
+		m.init(t, 4, "cluster", "--ekid", strings.Repeat("ab", 32))
 	})
 	t.Run("another CA", func(t *testing.T) {
 		other := b.boot(t, "other", config, func(c *vm.Config) { c.Image = "" })

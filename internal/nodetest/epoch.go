@@ -39,7 +39,7 @@ func (n *Node) EpochCall() *EpochCall {
 		panic(err)
 	}
 	return &EpochCall{Key: key, Claim: &wire.EpochClaim{
-		Node: n.ID[:], Uuid: grant.UUID[:], Generation: grant.Generation, Owner: grant.Owner[:], Epoch: n.Epoch, Etcd: n.etcd(),
+		Ekid: n.ID[:], Uuid: grant.UUID[:], Generation: grant.Generation, Owner: grant.Owner[:], Epoch: n.Epoch, Etcd: n.etcd(),
 	}, Stored: func(issued uint64) bool { n.Epoch = issued; return true }}
 }
 

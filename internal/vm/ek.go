@@ -26,7 +26,7 @@ import (
 // The files of the state folder that say who the machine's TPM is.
 const (
 	EKPublicFile = "ek.pub" // the TPMT_PUBLIC of the EK, as TPM2_ReadPublic returns it
-	EKIDFile     = "ek.id"  // the node id that follows from it, in hexadecimal, for `hullmark init --ek`
+	EKIDFile     = "ek.id"  // the node id that follows from it, in hexadecimal, for `hullmark init --ekid`
 	EKCertFile   = "ek.crt" // its certificate, PEM
 	CAFile       = "ca.crt" // the certificate of the CA that signed it, PEM: the trust anchor for this machine alone
 )

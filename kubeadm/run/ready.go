@@ -95,7 +95,7 @@ func ReadDiskRecord(ctx context.Context, access Access, node hullmark.EKID) (Dis
 		return DiskRecord{}, fmt.Errorf("read the disk's record: %w", err)
 	}
 	var machine struct {
-		EKID hullmark.EKID `json:"node"`
+		EKID hullmark.EKID `json:"ekid"`
 		Disk DiskRecord    `json:"disk"`
 	}
 	if err := json.Unmarshal([]byte(object.Data["machine"]), &machine); err != nil {

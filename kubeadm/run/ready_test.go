@@ -254,7 +254,7 @@ func TestReadDiskRecord(t *testing.T) {
 	node := hullmark.EKID{7}
 	path := "/api/v1/namespaces/hullmark/configmaps/node." + node.String()
 	machine := func(id hullmark.EKID, uuid hullmark.UUID) string {
-		text, err := json.Marshal(map[string]any{"node": id, "name": "cp-1", "disk": map[string]any{"uuid": uuid, "committed": 3, "issued": 4}})
+		text, err := json.Marshal(map[string]any{"ekid": id, "name": "cp-1", "disk": map[string]any{"uuid": uuid, "committed": 3, "issued": 4}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -183,7 +183,7 @@ func (d *demo) join(ctx context.Context, w *node) error {
 	if err != nil {
 		return err
 	}
-	if err := d.policy(ctx, "add", "member", "--ek", ek, "--role", "worker", "--name", w.name); err != nil {
+	if err := d.policy(ctx, "add", "member", "--ekid", ek, "--role", "worker", "--name", w.name); err != nil {
 		return err
 	}
 	if err := d.policy(ctx, "push", "--server", "127.0.0.1:"+d.api, "--wait", "10m"); err != nil {

@@ -269,7 +269,7 @@ func (d *demo) release(ctx context.Context) error {
 	}
 	return d.hullmark(ctx, "init", "--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase"),
 		"--node", "127.0.0.1:"+d.agent, "--measurements", d.path("measurements.json"),
-		"--ek", ek, "--ek-ca", d.path("vm", "ca.crt"),
+		"--ekid", ek, "--ek-ca", d.path("vm", "ca.crt"),
 		"--endpoint", "127.0.0.1:"+d.api, "--kubeconfig", d.path("kubeconfig"), "--profile", "slow")
 }
 

@@ -227,7 +227,7 @@ func TestJoinShowsNoKey(t *testing.T) {
 	search := newSearch(t, s.canaries(t))
 	watch := search.Watch()
 	for _, line := range []string{
-		"policy add document " + s.path("document.json"), "policy add member --role worker --name worker-1 --ek " + s.node.ID.String(), "policy push",
+		"policy add document " + s.path("document.json"), "policy add member --role worker --name worker-1 --ekid " + s.node.ID.String(), "policy push",
 	} {
 		s.process(t, work, line)
 	}
@@ -415,7 +415,7 @@ func (s *apiSite) crashes(t *testing.T, work string, service *program) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := startProgram(t, work, s.command(t, work, "init --node "+nobody+" --measurements "+s.path("document.json")+" --ek "+s.node.ID.String()))
+	command := startProgram(t, work, s.command(t, work, "init --node "+nobody+" --measurements "+s.path("document.json")+" --ekid "+s.node.ID.String()))
 	command.await(t, "waiting for "+nobody)
 	command.wantCrash(t, syscall.SIGABRT)
 

@@ -39,7 +39,7 @@ beside the endorsement key that you name. The table shows both sides. Only then 
 and its kubeadm documents. Run the same command again after an interruption, or after the node was powered off.
 
 Exit codes: 0 Ready (or verified, with --dry-run), 1 failed, 2 usage, 3 the node booted something else, 4 denied, 5 not reached.`,
-		Example: "  hullmark init --cluster prod.cluster --node 192.0.2.7 --measurements node.json --ek $(cat ek.id) --kubeconfig admin.conf",
+		Example: "  hullmark init --cluster prod.cluster --node 192.0.2.7 --measurements node.json --ekid $(cat ek.id) --kubeconfig admin.conf",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOutput("init", o.output); err != nil {
@@ -67,7 +67,7 @@ func (o *initOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.newDisk, "new-disk", false, "let the node format another disk than the recorded one, whose data is given up")
 	f.StringVar(&o.etcdBackup, "etcd-backup", "", "begin a lost cluster anew with this `FILE` of hullmark etcd backup")
 	f.BoolVar(&o.replaceFirst, "replace-first", false, "let another machine be the first node; the recorded one's data is given up")
-	require(cmd, "measurements", "ek")
+	require(cmd, "measurements", "ekid")
 }
 
 func (o *initOptions) run(cmd *cobra.Command) (err error) {

@@ -74,7 +74,7 @@ func (s *site) init(t *testing.T, more ...string) (int, string) {
 	t.Helper()
 	args := []string{
 		"init", "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"), "--node", s.address,
-		"--measurements", s.path("document.json"), "--ek", s.node.ID.String(), "--wait", "5s",
+		"--measurements", s.path("document.json"), "--ekid", s.node.ID.String(), "--wait", "5s",
 	}
 	return hullmarkCLI(t, append(args, more...)...)
 }
@@ -209,7 +209,7 @@ func TestInitDenies(t *testing.T) {
 
 func TestInitOfAnotherEK(t *testing.T) {
 	s := newSite(t)
-	code, output := s.init(t, "--ek", strings.Repeat("ab", 32))
+	code, output := s.init(t, "--ekid", strings.Repeat("ab", 32))
 	wantExit(t, code, exitDenied, output, "ek-unexpected")
 	if told := s.node.Denied(); told == nil || told.Code != "denied" || strings.Contains(told.Title, "ab") {
 		t.Errorf("the machine was told %+v", told)
@@ -245,7 +245,7 @@ func TestInitOfAnotherFirstNode(t *testing.T) {
 	code, output := s.init(t, "--name", "control-plane-2")
 	wantExit(t, code, exitDenied, output, "other-first-node", first.ID.String())
 	// It may have its rule already, as one of several control planes.
-	add := []string{"policy", "add", "member", "--ek", s.node.ID.String(), "--role", "control-plane", "--name", "control-plane-2"}
+	add := []string{"policy", "add", "member", "--ekid", s.node.ID.String(), "--role", "control-plane", "--name", "control-plane-2"}
 	if code, output := hullmarkCLI(t, append(add, "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))...); code != 0 {
 		t.Fatal(output)
 	}
@@ -275,7 +275,7 @@ func TestInitNeedsAPlaceForTheKubeconfig(t *testing.T) {
 func TestInitUsage(t *testing.T) {
 	s := newSite(t)
 	for name, more := range map[string][]string{
-		"no EK id":        {"--ek", "zz"},
+		"no EK id":        {"--ekid", "zz"},
 		"unknown output":  {"-o", "yaml"},
 		"no network":      {"--network", "none"},
 		"bad pod subnet":  {"--pod-subnet", "x"},
@@ -369,7 +369,7 @@ func TestInitOfOneOfSeveral(t *testing.T) {
 	code, output = s.init(t)
 	wantExit(t, code, 0, output)
 	code, output = hullmarkCLI(t, "policy", "add", "member", "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"),
-		"--ek", strings.Repeat("ab", 32), "--name", "control-plane-2", "--role", "control-plane")
+		"--ekid", strings.Repeat("ab", 32), "--name", "control-plane-2", "--role", "control-plane")
 	wantExit(t, code, 0, output)
 	code, output = s.init(t)
 	wantExit(t, code, exitDenied, output, "other-control-planes", "hullmark recover")

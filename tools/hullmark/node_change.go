@@ -20,7 +20,7 @@ func newNodeRemoveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Forget a machine: its record, its name and its Node object",
-		Long: `Forget a machine: its record, its name and its Node object. NAME may be its endorsement key's ID, too.
+		Long: `Forget a machine: its record, its name and its Node object. NAME may be its EKID, too.
 
 The record says how recent the machine's state disk must be: without it that disk is never opened again, and the machine comes back only with a blank one. As long
 as the policy names the machine it may do that; hullmark policy remove member ends it. A member of etcd is not removed. A machine that has no record, and
@@ -92,7 +92,7 @@ func newNodeResetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reset NAME",
 		Short: "Let a machine whose state disk is gone format another one, once",
-		Long: `Let a machine whose state disk is gone format another one, once. NAME may be its endorsement key's ID, too.
+		Long: `Let a machine whose state disk is gone format another one, once. NAME may be its EKID, too.
 
 The reset is signed into the policy for the recorded disk, whose data is given up, and pushed. It is spent once the machine has shown another disk.`,
 		Example: "  hullmark node reset worker-3 --cluster prod.cluster --server 192.0.2.7:6443",
@@ -140,8 +140,8 @@ tell the two machines apart: as long as it may live, the old machine has to be s
 		},
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&o.from, "from", "", "the old machine's endorsement key's `ID`")
-	cmd.Flags().StringVar(&o.to, "to", "", "the new machine's endorsement key's `ID`")
+	cmd.Flags().StringVar(&o.from, "from", "", "the old machine's `EKID`")
+	cmd.Flags().StringVar(&o.to, "to", "", "the new machine's `EKID`")
 	cmd.Flags().BoolVar(&o.how.Force, "force", false, "go on although the node is Ready")
 	cmd.Flags().BoolVar(&o.how.Gone, "gone", false, "the old machine is switched off for good: nobody but its disk has its certificate")
 	require(cmd, "from", "to")

@@ -98,8 +98,8 @@ func TestNodesOfARealAPI(t *testing.T) {
 	one, two := hullmark.EKID{1}, hullmark.EKID{2}
 	s.run(t, 0, "node list", "name  role")
 	s.run(t, 0, "policy add document "+s.path("document.json"))
-	s.run(t, 0, "policy add member --role worker --name worker-1 --ek "+one.String())
-	s.run(t, 0, "policy add member --role control-plane --name control-plane-2 --ek "+two.String())
+	s.run(t, 0, "policy add member --role worker --name worker-1 --ekid "+one.String())
+	s.run(t, 0, "policy add member --role control-plane --name control-plane-2 --ekid "+two.String())
 	s.run(t, 0, "policy push", "policy version 3 is in the cluster, with 1 documents")
 
 	machine := joinservice.Machine{

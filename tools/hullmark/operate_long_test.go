@@ -156,7 +156,7 @@ func (p *operatePage) before(t *testing.T, line string) {
 	case strings.Contains(line, "forget-root"): // Each machine came back with a configuration that names the new root.
 		p.renameRoot(t)
 	case strings.Contains(line, "node reset"): // The page tells of a worker anew, which is a member.
-		p.run(t, 0, "policy add member --role worker --name worker-1 --ek "+p.worker.ID.String())
+		p.run(t, 0, "policy add member --role worker --name worker-1 --ekid "+p.worker.ID.String())
 	}
 }
 

@@ -85,7 +85,7 @@ func newPolicyAddMemberCommand() *cobra.Command {
 		Long: `Admit a machine, by its endorsement key.
 
 Whatever machine shows that key and boots an accepted release is given this role and this name; what a machine says of itself counts for nothing.`,
-		Example: "  hullmark policy add member --cluster prod.cluster --ek $(cat ek.id) --role worker --name worker-1",
+		Example: "  hullmark policy add member --cluster prod.cluster --ekid $(cat ek.id) --role worker --name worker-1",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			member, err := parseMember(ek, role, name)
@@ -97,11 +97,11 @@ Whatever machine shows that key and boots an accepted release is given this role
 		},
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&ek, "ek", "", "the endorsement key's `ID`: 64 hexadecimal digits")
+	cmd.Flags().StringVar(&ek, "ekid", "", "the `EKID`: 64 hexadecimal digits")
 	cmd.Flags().StringVar(&role, "role", "", "control-plane or worker: the `ROLE` that the machine gets")
 	cmd.Flags().StringVar(&name, "name", "", "the `NAME` of its node, a DNS label")
 	cmd.Flags().StringVar(&pool, "pool", "", "the policy's `POOL` that says what the node is given (default: none)")
-	require(cmd, "ek", "role", "name")
+	require(cmd, "ekid", "role", "name")
 	return cmd
 }
 
@@ -109,7 +109,7 @@ func parseMember(ek, role, name string) (measurements.Member, error) {
 	node, err := hullmark.ParseEKID(ek)
 	switch {
 	case err != nil:
-		return measurements.Member{}, fmt.Errorf("--ek: %w", err)
+		return measurements.Member{}, fmt.Errorf("--ekid: %w", err)
 	case !hullmark.Role(role).Valid():
 		return measurements.Member{}, fmt.Errorf("--role %q: want control-plane or worker", role)
 	case !hullmark.ValidNodeName(name):
@@ -131,11 +131,11 @@ func newPolicyRemoveDocumentCommand() *cobra.Command {
 }
 
 func newPolicyRemoveMemberCommand() *cobra.Command {
-	return policyRemoval("member NAME", "its node, or its endorsement key's ID", &cobra.Command{
+	return policyRemoval("member NAME", "its node, or its EKID", &cobra.Command{
 		Short: "Admit a machine no more",
 		Long: `Admit a machine no more. Its node runs on until its next boot; hullmark node remove ends it in Kubernetes.
 
-A machine of a group is given by its endorsement key's ID, which hullmark node list -o json shows. Either is put on the deny list of all groups, too; policy sign lifts that.`,
+A machine of a group is given by its EKID, which hullmark node list -o json shows. Either is put on the deny list of all groups, too; policy sign lifts that.`,
 		Example: "  hullmark policy remove member worker-3 --cluster prod.cluster",
 	}, operate.RemoveMember)
 }

@@ -119,7 +119,7 @@ func (s *site) files(t *testing.T) map[string][]byte {
 func TestRecoverThenInit(t *testing.T) {
 	s := newDownSite(t)
 	s.node.Epoch = 7 // Other control planes have let it in six times since.
-	code, output := s.recover(t, "--yes", "--ek", s.node.ID.String(), "--measurements", s.path("document.json"), "-o", "json")
+	code, output := s.recover(t, "--yes", "--ekid", s.node.ID.String(), "--measurements", s.path("document.json"), "-o", "json")
 	wantExit(t, code, 0, output, `"accepted": true`, "at epoch 7")
 	if known := s.open(t).Epochs[s.node.ID]; known.Disk != s.node.Disk.UUID || known.Epoch != 7 || known.Etcd == (hullmark.EtcdState{}) {
 		t.Errorf("the cluster file knows %+v", known)
@@ -200,7 +200,7 @@ func TestRecoverOfAnotherImage(t *testing.T) {
 	if err := s.update(t, func(c *cluster.Cluster) error { return admit(c, s.node.ID, "control-plane-2") }); err != nil {
 		t.Fatal(err)
 	}
-	code, output := s.recover(t, "--yes", "--ek", s.node.ID.String())
+	code, output := s.recover(t, "--yes", "--ekid", s.node.ID.String())
 	wantExit(t, code, exitMismatch, output, "PCR 4 (sha256): want", "(node 1) describes")
 	if s.node.Ticket() != nil {
 		t.Error("a node of another image got a ticket")
@@ -212,15 +212,15 @@ func TestRecoverOfAStranger(t *testing.T) {
 	s.restart(t, "image") // A machine with perfect registers, whose EK no policy names.
 	code, output := s.recover(t, "--yes")
 	wantExit(t, code, exitDenied, output, "ek-unexpected")
-	code, output = s.recover(t, "--yes", "--ek", s.node.ID.String())
+	code, output = s.recover(t, "--yes", "--ekid", s.node.ID.String())
 	wantExit(t, code, exitDenied, output, "not-a-member")
 	if err := s.update(t, func(c *cluster.Cluster) error { return admit(c, s.node.ID, "control-plane-2") }); err != nil {
 		t.Fatal(err)
 	}
 	code, output = s.recover(t, "--yes")
-	wantExit(t, code, exitUsage, output, "--ek", "control-plane-1", "control-plane-2 "+s.node.ID.String())
+	wantExit(t, code, exitUsage, output, "--ekid", "control-plane-1", "control-plane-2 "+s.node.ID.String())
 	s.node.Disk.Owner = s.node.ID
-	code, output = s.recover(t, "--yes", "--ek", s.node.ID.String())
+	code, output = s.recover(t, "--yes", "--ekid", s.node.ID.String())
 	wantExit(t, code, 0, output, "knows nothing of this machine's disk", "control-plane-2 is Ready")
 	if s.node.Ticket() == nil {
 		t.Error("the positive control got no ticket")
@@ -274,7 +274,7 @@ func TestRecoverUsage(t *testing.T) {
 		says string
 	}{
 		"nobody to ask":        {nil, exitUsage, "--yes"},
-		"no EK id":             {[]string{"--yes", "--ek", "zz"}, exitUsage, "--ek"},
+		"no EK id":             {[]string{"--yes", "--ekid", "zz"}, exitUsage, "--ekid"},
 		"unknown output":       {[]string{"--yes", "-o", "yaml"}, exitUsage, "text or json"},
 		"not reached":          {[]string{"--yes", "--node", "127.0.0.1:1", "--wait", "1s"}, exitUnreachable, "not reached"},
 		"an unknown document":  {[]string{"--yes", "--measurements", s.path("another.json")}, exitFailed, "does not accept this document"},

@@ -25,7 +25,7 @@ type exchangeOptions struct {
 func (o *exchangeOptions) addFlags(cmd *cobra.Command) {
 	o.operatorOptions.addFlags(cmd, 10*time.Minute)
 	f := cmd.Flags()
-	f.StringVar(&o.ek, "ek", "", "the endorsement key's `ID` that the node's TPM has to have: 64 hexadecimal digits")
+	f.StringVar(&o.ek, "ekid", "", "the `EKID` that the node's TPM has to have: 64 hexadecimal digits")
 	f.StringVar(&o.ekCA, "ek-ca", "", "PEM `FILE` of the CAs of which one has to have signed the EK's certificate")
 	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the table: text or json")
 }
@@ -39,7 +39,7 @@ func (o *exchangeOptions) target(out, notes io.Writer) (t operate.Target, err er
 	if o.ek != "" {
 		node, err := hullmark.ParseEKID(o.ek)
 		if err != nil {
-			return t, withCode(exitUsage, fmt.Errorf("--ek: %w", err))
+			return t, withCode(exitUsage, fmt.Errorf("--ekid: %w", err))
 		}
 		t.Anchor.EKID = &node
 	}

@@ -16,7 +16,7 @@ func TestRotateOfARealAPI(t *testing.T) {
 	s := newAPISite(t)
 	s.run(t, exitUsage, "cluster rotate ca", `"ca": want keyset, online-ca, kubelet-ca or root`)
 	s.run(t, exitFailed, "cluster rotate keyset", "no policy yet")
-	s.run(t, 0, "policy add member --role worker --name worker-1 --ek "+hullmark.EKID{7}.String())
+	s.run(t, 0, "policy add member --role worker --name worker-1 --ekid "+hullmark.EKID{7}.String())
 	s.run(t, 0, "policy push")
 	before := s.pushed(t)
 	s.run(t, 0, "cluster rotate keyset", "newest generation is 2", "the first of them with hullmark recover")
@@ -47,7 +47,7 @@ func TestRotateOfARealAPI(t *testing.T) {
 func TestRotateRootOfARealAPI(t *testing.T) {
 	s := newAPISite(t)
 	s.run(t, exitFailed, "cluster rotate root", "no policy yet")
-	s.run(t, 0, "policy add member --role worker --name worker-1 --ek "+hullmark.EKID{7}.String())
+	s.run(t, 0, "policy add member --role worker --name worker-1 --ekid "+hullmark.EKID{7}.String())
 	s.run(t, 0, "policy push")
 	s.run(t, exitFailed, "cluster forget-root", "no root but the present one")
 	roots := []hullmark.ClusterRoot{s.reread(t)}
