@@ -20,7 +20,7 @@ import (
 	"github.com/hullmark/hullmark/firstboot/config"
 	"github.com/hullmark/hullmark/internal/agenttest"
 	"github.com/hullmark/hullmark/internal/flood"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/internal/tpmtest"
 )
 
@@ -73,7 +73,7 @@ func (n floodedNode) run(ctx context.Context) error {
 // flooded is the agent as a process, and its operators.
 type flooded struct {
 	*stage
-	node *rig.Process
+	node *testenv.Process
 	at   string
 	each []func() error
 }
@@ -85,7 +85,7 @@ func newFlooded(t *testing.T) *flooded {
 	}
 	s := &flooded{stage: newStage(t)}
 	var err error
-	if s.at, err = rig.FreeAddress(); err != nil {
+	if s.at, err = testenv.FreeAddress(); err != nil {
 		t.Fatal(err)
 	}
 	text, err := json.Marshal(floodedNode{

@@ -27,14 +27,14 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
 )
 
 // api is a running API over an etcd, seen from all sides.
 type api struct {
-	rig      *rig.Environment
+	env      *testenv.Environment
 	source   Source
 	etcd     *clientv3.Client
 	registry *registry.Registry
@@ -44,12 +44,12 @@ type api struct {
 // startAPI runs a cluster's API over what dir holds.
 func startAPI(t *testing.T, dir string, c *cluster.Cluster) *api {
 	t.Helper()
-	r, err := rig.StartFor(t.Context(), dir, c)
+	r, err := testenv.StartFor(t.Context(), dir, c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.Stop() })
-	a := &api{rig: r}
+	a := &api{env: r}
 	a.source.Endpoint = r.EtcdURL()
 	if a.source.TLS, err = c.EtcdClient(time.Now(), time.Hour); err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func connect(t *testing.T, s Source) *clientv3.Client {
 // uid returns the identity of an object by its path, or nothing if there is none.
 func (a *api) uid(t *testing.T, path string) string {
 	t.Helper()
-	answer, err := a.http.Get("https://" + a.rig.Address + path)
+	answer, err := a.http.Get("https://" + a.env.Address + path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func (a *api) uid(t *testing.T, path string) string {
 
 func (a *api) apply(t *testing.T, manifest string) {
 	t.Helper()
-	if err := a.rig.Apply(t.Context(), []byte(manifest)); err != nil {
+	if err := a.env.Apply(t.Context(), []byte(manifest)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -223,7 +223,7 @@ func (a *api) backup(t *testing.T) (*os.File, Taken) {
 // etcdutl makes of a prepared snapshot the data of a new etcd, in a folder for startAPI.
 func etcdutl(t *testing.T, prepared *os.File) string {
 	t.Helper()
-	bin, err := rig.Programs(t.Context())
+	bin, err := testenv.Programs(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func etcdutl(t *testing.T, prepared *os.File) string {
 	}
 	const peer = "http://127.0.0.1:1"
 	out, err := exec.CommandContext(t.Context(), filepath.Join(bin, "etcdutl"), "snapshot", "restore", snapshot,
-		"--data-dir="+filepath.Join(dir, "etcd"), "--name=rig", "--initial-cluster=rig="+peer, "--initial-advertise-peer-urls="+peer,
+		"--data-dir="+filepath.Join(dir, "etcd"), "--name=testenv", "--initial-cluster=testenv="+peer, "--initial-advertise-peer-urls="+peer,
 		fmt.Sprint("--bump-revision=", bump), "--mark-compacted", "--skip-hash-check").CombinedOutput()
 	if err != nil {
 		t.Fatalf("etcdutl: %v: %s", err, out)

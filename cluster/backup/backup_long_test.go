@@ -19,7 +19,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -64,7 +64,7 @@ func TestBackupComesBack(t *testing.T) {
 	first.populate(t)
 	uids := first.uids(t, append(slices.Clone(keptPaths), droppedPaths...))
 	backup, taken := first.backup(t)
-	if err := first.rig.Stop(); err != nil {
+	if err := first.env.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	want := Restore{
@@ -92,7 +92,7 @@ func TestBackupComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, _ := second.backup(t)
-	if err := second.rig.Stop(); err != nil {
+	if err := second.env.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	want.Now = want.Now.Add(-time.Hour)
@@ -179,7 +179,7 @@ func TestTakeNeedsAQuorum(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	etcd, err := rig.NewEtcd(t.Context(), t.TempDir(), c)
+	etcd, err := testenv.NewEtcd(t.Context(), t.TempDir(), c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 )
 
 // Variable makes of a test's program the flooder that its content describes; see Main.
@@ -136,7 +136,7 @@ func (f Flood) Run(ctx context.Context) (sent Sent, err error) {
 
 // Server starts this program anew as the server that env makes of it, alone on the first processor, and returns when something
 // listens at address.
-func Server(ctx context.Context, dir, address string, env []string, args ...string) (*rig.Process, error) {
+func Server(ctx context.Context, dir, address string, env []string, args ...string) (*testenv.Process, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func Server(ctx context.Context, dir, address string, env []string, args ...stri
 	}
 	cmd := exec.Command(taskset, append([]string{"-c", "0", program}, args...)...)
 	cmd.Env = append(append(os.Environ(), "GOMAXPROCS=1"), env...)
-	p, err := rig.Launch(dir, cmd)
+	p, err := testenv.Launch(dir, cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +173,7 @@ func StepAside() error {
 }
 
 // Memory is how much memory a process has had at most since Forget.
-func Memory(p *rig.Process) (bytes int64, err error) {
+func Memory(p *testenv.Process) (bytes int64, err error) {
 	text, err := os.ReadFile(proc(p, "status"))
 	if err != nil {
 		return 0, err
@@ -188,9 +188,9 @@ func Memory(p *rig.Process) (bytes int64, err error) {
 }
 
 // Forget makes the process's peak of memory what it has now (proc_pid_clear_refs(5)).
-func Forget(p *rig.Process) error { return os.WriteFile(proc(p, "clear_refs"), []byte("5"), 0o200) }
+func Forget(p *testenv.Process) error { return os.WriteFile(proc(p, "clear_refs"), []byte("5"), 0o200) }
 
-func proc(p *rig.Process, file string) string {
+func proc(p *testenv.Process, file string) string {
 	return filepath.Join("/proc", strconv.Itoa(p.PID()), file)
 }
 

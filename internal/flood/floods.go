@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 
 // Floods are several floods of one server, one after the other.
 type Floods struct {
-	Server *rig.Process
+	Server *testenv.Process
 	// Each are those whom the server is for.
 	Each []func() error
 	// Flood is what all have in common, and Kinds are their kinds.

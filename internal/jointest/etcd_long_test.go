@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/joinservice/etcd"
 )
 
@@ -24,7 +24,7 @@ func TestWaitsForTheQuorumOfEtcd(t *testing.T) {
 // withoutQuorum gives the service an etcd of two members, of which one has not started.
 func withoutQuorum(t *testing.T, s *Site) (mend func()) {
 	first, second := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
-	members, err := rig.NewEtcd(t.Context(), t.TempDir(), s.Cluster)
+	members, err := testenv.NewEtcd(t.Context(), t.TempDir(), s.Cluster)
 	if err != nil {
 		t.Fatal(err)
 	}

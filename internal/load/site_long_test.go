@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
@@ -24,7 +24,7 @@ import (
 
 // site is a cluster with two replicas of its join service.
 type site struct {
-	*rig.Environment
+	*testenv.Environment
 	dir      string
 	admin    *registry.Registry
 	objects  *client // the administrator's
@@ -36,7 +36,7 @@ type site struct {
 
 // replica is one process of the join service, which has the same addresses after a restart.
 type replica struct {
-	*rig.Process
+	*testenv.Process
 	dir, binary, api string
 	listen, metrics  string
 }
@@ -46,7 +46,7 @@ func newSite(t *testing.T, n int) *site {
 	t.Helper()
 	ctx, s := t.Context(), &site{dir: t.TempDir()}
 	var err error
-	if s.Environment, err = rig.Start(ctx, s.dir); err != nil {
+	if s.Environment, err = testenv.Start(ctx, s.dir); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -88,7 +88,7 @@ func (s *site) startReplicas(t *testing.T) {
 		r := &replica{dir: filepath.Join(s.dir, fmt.Sprint("replica-", i)), binary: binary, api: "https://" + s.Address}
 		for _, address := range []*string{&r.listen, &r.metrics} {
 			var err error
-			*address, err = rig.FreeAddress()
+			*address, err = testenv.FreeAddress()
 			must(t, err)
 		}
 		must(t, errors.Join(os.MkdirAll(filepath.Join(r.dir, "state"), 0o700), s.writeCredentials(r.credentials())))
@@ -109,7 +109,7 @@ func (r *replica) credentials() string { return filepath.Join(r.dir, "credential
 func (r *replica) start(ctx context.Context) (err error) {
 	cmd := exec.Command(r.binary, "-listen", r.listen, "-metrics", r.metrics, "-api", r.api, "-profile")
 	cmd.Env = []string{"CREDENTIALS_DIRECTORY=" + r.credentials(), "STATE_DIRECTORY=" + filepath.Join(r.dir, "state")}
-	if r.Process, err = rig.Launch(r.dir, cmd); err != nil {
+	if r.Process, err = testenv.Launch(r.dir, cmd); err != nil {
 		return err
 	}
 	return r.Await(ctx, func() error {

@@ -13,12 +13,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/hullmark/hullmark/cluster"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 )
 
 // trio is an etcd with room for three members, a, b and c, seen from the join service beside a.
 type trio struct {
-	etcd    *rig.Etcd
+	etcd    *testenv.Etcd
 	members *Members
 	client  *clientv3.Client
 }
@@ -35,7 +35,7 @@ func newTrio(t *testing.T) *trio {
 	if err != nil {
 		t.Fatal(err)
 	}
-	etcd, err := rig.NewEtcd(t.Context(), t.TempDir(), c)
+	etcd, err := testenv.NewEtcd(t.Context(), t.TempDir(), c)
 	if err != nil {
 		t.Fatal(err)
 	}

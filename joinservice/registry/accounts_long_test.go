@@ -104,7 +104,7 @@ func withWorkers(t *testing.T) site {
 	if err := api.Apply(ctx, manifest); err != nil {
 		t.Fatal(err)
 	}
-	s := site{root: userCaller(t, "rig", "system:masters"), kubelet: userCaller(t, "system:node:"+mine, "system:nodes")}
+	s := site{root: userCaller(t, "testenv", "system:masters"), kubelet: userCaller(t, "system:node:"+mine, "system:nodes")}
 	his := userCaller(t, "system:node:"+victim, "system:nodes")
 	for name, c := range map[string]caller{mine: s.kubelet, victim: his} {
 		created, err := c.post(ctx, nodesPath, registration(name))

@@ -35,7 +35,7 @@ func (a access) attributes() map[string]string {
 // may asks the API whether a user in some groups may do something.
 func may(t *testing.T, a access, user string, groups ...string) bool {
 	t.Helper()
-	config, err := api.Config("rig", "system:masters")
+	config, err := api.Config("testenv", "system:masters")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,14 +30,14 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
 
 // api is one real API for all tests; service is a client with the service's own permissions, admin one with all.
 var (
-	api            *rig.Environment
+	api            *testenv.Environment
 	service, admin *Registry
 )
 
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 }
 
 func withAPI(m *testing.M) (code int, err error) {
-	dir, err := os.MkdirTemp("", "rig-")
+	dir, err := os.MkdirTemp("", "testenv-")
 	if err != nil {
 		return 1, err
 	}
@@ -59,7 +59,7 @@ func withAPI(m *testing.M) (code int, err error) {
 	// The bundle may have to be compiled.
 	ctx, cancel := context.WithTimeout(context.Background(), 45*time.Minute)
 	defer cancel()
-	if api, err = rig.Start(ctx, dir); err != nil {
+	if api, err = testenv.Start(ctx, dir); err != nil {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, api.Stop()) }()
@@ -892,7 +892,7 @@ func wantEvent(ctx context.Context, says string) error {
 }
 
 func countEvents(ctx context.Context, says string) (n int, err error) {
-	config, err := api.Config("rig", "system:masters")
+	config, err := api.Config("testenv", "system:masters")
 	if err != nil {
 		return 0, err
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/canary"
 	"github.com/hullmark/hullmark/internal/nodetest"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
 )
@@ -105,7 +105,7 @@ func wantSeen(t *testing.T, watch *canary.Watch, programs ...string) {
 // objects returns what the API has of some kinds, or of all that it lists.
 func (s *apiSite) objects(t *testing.T, kinds ...string) []byte {
 	t.Helper()
-	config, err := s.open(t).Kubeconfig(s.rig.Address, time.Now())
+	config, err := s.open(t).Kubeconfig(s.env.Address, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func (s *apiSite) objects(t *testing.T, kinds ...string) []byte {
 		t.Fatal(err)
 	}
 	kubectl := func(args ...string) []byte {
-		out, err := exec.CommandContext(t.Context(), filepath.Join(s.rig.Programs(), "kubectl"), append([]string{"--kubeconfig", file}, args...)...).Output()
+		out, err := exec.CommandContext(t.Context(), filepath.Join(s.env.Programs(), "kubectl"), append([]string{"--kubeconfig", file}, args...)...).Output()
 		if err != nil {
 			t.Fatalf("kubectl %v: %v", args, err)
 		}
@@ -223,7 +223,7 @@ func TestCoreFilesCanBeMade(t *testing.T) {
 // and disk helper crash while they hold keys. Of all that is left only what has to hold a key does.
 func TestJoinShowsNoKey(t *testing.T) {
 	work := t.TempDir()
-	s, rigDir := newCanarySite(t, work)
+	s, envDir := newCanarySite(t, work)
 	search := newSearch(t, s.canaries(t))
 	watch := search.Watch()
 	for _, line := range []string{
@@ -233,7 +233,7 @@ func TestJoinShowsNoKey(t *testing.T) {
 	}
 	service := s.startService(t, work)
 	token := s.joins(t, service)
-	for _, line := range []string{"node list", "policy show", "cluster kubeconfig " + s.path("kubeconfig") + " --endpoint " + s.rig.Address} {
+	for _, line := range []string{"node list", "policy show", "cluster kubeconfig " + s.path("kubeconfig") + " --endpoint " + s.env.Address} {
 		s.process(t, work, line)
 	}
 	all := s.objects(t)
@@ -241,14 +241,14 @@ func TestJoinShowsNoKey(t *testing.T) {
 	wantOnly(t, append(search.Text("the API's objects", all), token.Text("the API's objects", all)...))
 
 	t.Run("crash", func(t *testing.T) { s.crashes(t, work, service.program) })
-	wantSeen(t, watch, service.path, filepath.Join(work, "bin", "hullmark"), filepath.Join(s.rig.Programs(), "kube-apiserver"))
+	wantSeen(t, watch, service.path, filepath.Join(work, "bin", "hullmark"), filepath.Join(s.env.Programs(), "kube-apiserver"))
 
 	held := []string{s.path("passphrase")}
 	for _, file := range []string{"ca.key", "etcd/ca.key", "front-proxy-ca.key", "kubelet-serving-ca.key", "sa.key"} {
-		held = append(held, filepath.Join(rigDir, "etc/kubernetes/pki", file), filepath.Join(service.credentials, strings.ReplaceAll(file, "/", "-")))
+		held = append(held, filepath.Join(envDir, "etc/kubernetes/pki", file), filepath.Join(service.credentials, strings.ReplaceAll(file, "/", "-")))
 	}
 	for _, file := range []string{"online-ca.key", "keyset.json"} {
-		held = append(held, filepath.Join(rigDir, "var/lib/hullmark", file), filepath.Join(service.credentials, file))
+		held = append(held, filepath.Join(envDir, "var/lib/hullmark", file), filepath.Join(service.credentials, file))
 	}
 	now := s.canaries(t)
 	found := tree(t, newSearch(t, now), work)
@@ -258,22 +258,22 @@ func TestJoinShowsNoKey(t *testing.T) {
 	}
 	// What etcd keeps of a token that was revoked is on encrypted disks alone.
 	for _, f := range tree(t, token, work) {
-		if !strings.HasPrefix(f.Where, filepath.Join(rigDir, "etcd")+"/") {
+		if !strings.HasPrefix(f.Where, filepath.Join(envDir, "etcd")+"/") {
 			t.Error(f)
 		}
 	}
 }
 
 // newCanarySite makes a cluster file under a passphrase that is found nowhere by chance, its API, and a machine; all files are below work.
-func newCanarySite(t *testing.T, work string) (s *apiSite, rigDir string) {
+func newCanarySite(t *testing.T, work string) (s *apiSite, envDir string) {
 	t.Helper()
-	s, rigDir = &apiSite{site: site{dir: filepath.Join(work, "out")}}, filepath.Join(work, "rig")
-	for _, dir := range []string{s.dir, rigDir, filepath.Join(work, "home"), filepath.Join(work, "tmp")} {
+	s, envDir = &apiSite{site: site{dir: filepath.Join(work, "out")}}, filepath.Join(work, "testenv")
+	for _, dir := range []string{s.dir, envDir, filepath.Join(work, "home"), filepath.Join(work, "tmp")} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r, err := rig.Start(t.Context(), rigDir)
+	r, err := testenv.Start(t.Context(), envDir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func newCanarySite(t *testing.T, work string) (s *apiSite, rigDir string) {
 	if err := r.Apply(t.Context(), registry.Manifest()); err != nil {
 		t.Fatal(err)
 	}
-	s.rig, s.cluster = r, r.Cluster
+	s.env, s.cluster = r, r.Cluster
 	passphrase := []byte(rand.Text())
 	s.write(t, "passphrase", append(passphrase, '\n'))
 	const cheap = 4 // It is random.
@@ -299,7 +299,7 @@ func newCanarySite(t *testing.T, work string) (s *apiSite, rigDir string) {
 		t.Fatal(err)
 	}
 	s.write(t, "document.json", document)
-	return s, rigDir
+	return s, envDir
 }
 
 // command is the program that `make bin/hullmark` left, as a process with folders of its own for what it keeps.
@@ -311,7 +311,7 @@ func (s *apiSite) command(t *testing.T, work, line string) *exec.Cmd {
 	}
 	args := append(strings.Fields(line), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
 	if line == "policy push" || line == "node list" {
-		args = append(args, "--server", s.rig.Address)
+		args = append(args, "--server", s.env.Address)
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(linked, "hullmark"), args...)
 	cmd.Env = []string{"HOME=" + filepath.Join(work, "home"), "TMPDIR=" + filepath.Join(work, "tmp")}
@@ -347,7 +347,7 @@ func (s *apiSite) startService(t *testing.T, work string) service {
 			t.Fatal(err)
 		}
 	}
-	settings, err := joinservice.Settings{ControlPlaneEndpoint: s.rig.Address, Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}.Encode()
+	settings, err := joinservice.Settings{ControlPlaneEndpoint: s.env.Address, Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,15 +367,15 @@ func (s *apiSite) startService(t *testing.T, work string) service {
 			t.Fatal(err)
 		}
 	}
-	address, err := rig.FreeAddress()
+	address, err := testenv.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics, err := rig.FreeAddress()
+	metrics, err := testenv.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(compile(t, "joinservice"), "-listen", address, "-metrics", metrics, "-api", "https://"+s.rig.Address, "-etcd", s.rig.EtcdURL())
+	cmd := exec.Command(compile(t, "joinservice"), "-listen", address, "-metrics", metrics, "-api", "https://"+s.env.Address, "-etcd", s.env.EtcdURL())
 	cmd.Env = []string{"CREDENTIALS_DIRECTORY=" + v.credentials, "STATE_DIRECTORY=" + state}
 	v.address, v.program = address, startProgram(t, work, cmd)
 	v.await(t, "waiting for nodes")
@@ -411,7 +411,7 @@ func (s *apiSite) joins(t *testing.T, at service) (token *canary.Search) {
 func (s *apiSite) crashes(t *testing.T, work string, service *program) {
 	service.wantCrash(t, syscall.SIGQUIT)
 
-	nobody, err := rig.FreeAddress()
+	nobody, err := testenv.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}

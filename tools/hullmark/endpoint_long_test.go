@@ -45,7 +45,7 @@ const flannelObject = `{apiVersion: v1, kind: ConfigMap, metadata: {name: flanne
 
 func (s *apiSite) leaveControlPlane(t *testing.T) {
 	t.Helper()
-	if err := s.rig.Apply(t.Context(), []byte(controlPlaneObjects)); err != nil {
+	if err := s.env.Apply(t.Context(), []byte(controlPlaneObjects)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -70,10 +70,10 @@ func (s *apiSite) systemData(t *testing.T, name string) map[string]string {
 	t.Helper()
 	kubeconfig := s.path("reader.kubeconfig")
 	if _, err := os.Stat(kubeconfig); err != nil {
-		code, output := hullmarkCLI(t, "cluster", "kubeconfig", kubeconfig, "--endpoint", s.rig.Address, "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
+		code, output := hullmarkCLI(t, "cluster", "kubeconfig", kubeconfig, "--endpoint", s.env.Address, "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
 		wantExit(t, code, 0, output)
 	}
-	out, err := exec.CommandContext(t.Context(), s.rig.Programs()+"/kubectl", "--kubeconfig", kubeconfig, "get", "configmap", name, "--namespace", "kube-system", "-o", "json").Output()
+	out, err := exec.CommandContext(t.Context(), s.env.Programs()+"/kubectl", "--kubeconfig", kubeconfig, "get", "configmap", name, "--namespace", "kube-system", "-o", "json").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,12 +111,12 @@ func TestEndpointOfARealAPI(t *testing.T) {
 		t.Errorf("the same endpoint made policy version %d out of %d", now, version)
 	}
 
-	// This one the rig's API server serves.
+	// This one the environment's API server serves.
 	s.run(t, 0, "endpoint set 127.0.0.1:6443", "control-plane-1", "serves it", "certificate until 20", "no flannel of Hullmark's", "reboot the workers")
 	if config := s.systemData(t, "kube-proxy")["kubeconfig.conf"]; !strings.Contains(config, "server: https://127.0.0.1:6443") {
 		t.Errorf("kube-proxy was not moved:\n%s", config)
 	}
-	if err := s.rig.Apply(t.Context(), []byte(flannelObject)); err != nil {
+	if err := s.env.Apply(t.Context(), []byte(flannelObject)); err != nil {
 		t.Fatal(err)
 	}
 	if output := s.run(t, 0, "endpoint set 127.0.0.1:6443", "reboot the workers"); strings.Contains(output, "flannel") {
@@ -130,7 +130,7 @@ func TestEndpointOfARealAPI(t *testing.T) {
 	// What the operator saw counts for a control plane that cannot be asked from here, and for no other.
 	s.run(t, 0, "endpoint set api.example.net:443 --served", "does not serve api.example.net yet", "reboot the control planes")
 	another := `{apiVersion: v1, kind: Node, metadata: {name: control-plane-2, labels: {node-role.kubernetes.io/control-plane: ""}}}`
-	if err := s.rig.Apply(t.Context(), []byte(another)); err != nil {
+	if err := s.env.Apply(t.Context(), []byte(another)); err != nil {
 		t.Fatal(err)
 	}
 	s.run(t, 0, "endpoint set api.example.net:443", "control-plane-2", "not reached from here", "reboot the control planes")

@@ -15,7 +15,7 @@ import (
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/internal/nodetest"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
@@ -24,7 +24,7 @@ import (
 // apiSite is a cluster file with the real API of its cluster.
 type apiSite struct {
 	site
-	rig    *rig.Environment
+	env    *testenv.Environment
 	client *registry.Registry
 }
 
@@ -32,7 +32,7 @@ func newAPISite(t *testing.T) *apiSite {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	r, err := rig.Start(ctx, t.TempDir())
+	r, err := testenv.Start(ctx, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func newAPISite(t *testing.T) *apiSite {
 	if err := r.Apply(ctx, registry.Manifest()); err != nil {
 		t.Fatal(err)
 	}
-	s := &apiSite{site: site{dir: t.TempDir(), cluster: r.Cluster}, rig: r}
+	s := &apiSite{site: site{dir: t.TempDir(), cluster: r.Cluster}, env: r}
 	const cheap = 4 // This passphrase guards nothing.
 	if _, err := cluster.Create(s.path("cluster"), hullmark.NewSecret([]byte("correct horse")), r.Cluster, cheap); err != nil {
 		t.Fatal(err)
@@ -60,12 +60,12 @@ func newAPISite(t *testing.T) *apiSite {
 	return s
 }
 
-// run runs a verb against the rig's API.
+// run runs a verb against the environment's API.
 func (s *apiSite) run(t *testing.T, want int, verb string, contains ...string) string {
 	t.Helper()
 	args := append(strings.Fields(verb), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
 	if !strings.HasPrefix(verb, "policy add") {
-		args = append(args, "--server", s.rig.Address)
+		args = append(args, "--server", s.env.Address)
 	}
 	code, output := hullmarkCLI(t, args...)
 	wantExit(t, code, want, output, contains...)
@@ -126,13 +126,13 @@ func TestNodesOfARealAPI(t *testing.T) {
 	s.rebinds(t, machine, three)
 	s.removes(t, three)
 	s.removesCounted(t)
-	if err := s.rig.StopAPI(); err != nil {
+	if err := s.env.StopAPI(); err != nil {
 		t.Fatal(err)
 	}
 	for _, verb := range []string{"node list", "node remove worker-1", "node reset worker-1", "policy push", "node rebind --from " + one.String() + " --to " + two.String()} {
-		s.run(t, exitUnreachable, verb+" --wait 1s", "api-unreachable", s.rig.Address, "next:")
+		s.run(t, exitUnreachable, verb+" --wait 1s", "api-unreachable", s.env.Address, "next:")
 	}
-	if err := s.rig.StartAPI(t.Context()); err != nil {
+	if err := s.env.StartAPI(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	s.run(t, 0, "node list", "control-plane-2")
@@ -242,7 +242,7 @@ func (s *apiSite) ready(t *testing.T, name string) {
 	t.Helper()
 	node := "apiVersion: v1\nkind: Node\nmetadata: {name: " + name + "}\nstatus:\n  conditions:\n  - {type: Ready, status: \"True\", reason: test, message: test," +
 		" lastHeartbeatTime: \"2026-11-21T00:00:00Z\", lastTransitionTime: \"2026-11-21T00:00:00Z\"}\n"
-	if err := s.rig.Apply(t.Context(), []byte(node)); err != nil {
+	if err := s.env.Apply(t.Context(), []byte(node)); err != nil {
 		t.Fatal(err)
 	}
 	if ready, err := s.client.NodeReady(t.Context(), name); err != nil || !ready {

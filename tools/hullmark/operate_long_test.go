@@ -19,7 +19,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/internal/canary"
 	"github.com/hullmark/hullmark/internal/nodetest"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
@@ -71,9 +71,9 @@ func (p *operatePage) shell(t *testing.T, root, line string) {
 	t.Helper()
 	replace := []string{"--node 192.0.2.7", "--node " + p.address, "--node 192.0.2.8", "--node " + p.workerAddress}
 	path := os.Getenv("PATH")
-	if p.rig != nil {
-		replace = append(replace, "192.0.2.7:6443", p.rig.Address, "--member 192.0.2.7", "--member "+strings.TrimPrefix(p.rig.EtcdURL(), "https://"))
-		path = p.rig.Programs() + ":" + path
+	if p.env != nil {
+		replace = append(replace, "192.0.2.7:6443", p.env.Address, "--member 192.0.2.7", "--member "+strings.TrimPrefix(p.env.EtcdURL(), "https://"))
+		path = p.env.Programs() + ":" + path
 	}
 	args := []string{"bash", "-eu", "-o", "pipefail", "-c", strings.NewReplacer(replace...).Replace(line)}
 	if strings.Contains(line, " recover ") { // It asks on a terminal.
@@ -185,7 +185,7 @@ func (p *operatePage) after(t *testing.T, line string) {
 		}
 	case strings.Contains(line, "hullmark init"): // and kubeadm did what it does
 		for _, manifest := range p.node.Proceed().GetManifests() {
-			if err := p.rig.Apply(t.Context(), manifest); err != nil {
+			if err := p.env.Apply(t.Context(), manifest); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -241,7 +241,7 @@ func (p *operatePage) start(t *testing.T) {
 	p.document(t, "first", 1)
 	p.first = p.canaries(t)
 	p.watch = newSearch(t, p.first).Watch()
-	r, err := rig.StartFor(t.Context(), t.TempDir(), p.cluster)
+	r, err := testenv.StartFor(t.Context(), t.TempDir(), p.cluster)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func (p *operatePage) start(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	p.rig = r
+	p.env = r
 	config, err := r.Config(registry.User)
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/cluster"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/internal/vaulttest"
 	kubeadmrun "github.com/hullmark/hullmark/kubeadm/run"
 )
@@ -63,7 +63,7 @@ func (s *site) runs(t *testing.T, line, answer string) {
 func TestClusterDocumentPage(t *testing.T) {
 	s := site{dir: t.TempDir()}
 	linkProgram(t, s.dir)
-	programs, err := rig.Programs(t.Context())
+	programs, err := testenv.Programs(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

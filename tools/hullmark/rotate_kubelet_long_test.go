@@ -94,11 +94,11 @@ func (s *apiSite) runKubelet(t *testing.T, node string) (show func(cluster.Autho
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	at := netip.MustParseAddrPort(server.Listener.Addr().String())
-	if err := s.rig.Apply(t.Context(), fmt.Appendf(nil, "apiVersion: v1\nkind: Node\nmetadata: {name: %s}\n", node)); err != nil {
+	if err := s.env.Apply(t.Context(), fmt.Appendf(nil, "apiVersion: v1\nkind: Node\nmetadata: {name: %s}\n", node)); err != nil {
 		t.Fatal(err)
 	}
 	status := fmt.Sprintf(`-p={"status":{"addresses":[{"type":"InternalIP","address":"%s"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%d}}}}`, at.Addr(), at.Port())
-	patch, err := s.rig.Kubectl(t.Context(), "patch", "node", node, "--subresource=status", "--type=merge", status)
+	patch, err := s.env.Kubectl(t.Context(), "patch", "node", node, "--subresource=status", "--type=merge", status)
 	if err != nil {
 		t.Fatal(err)
 	}

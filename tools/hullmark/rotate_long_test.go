@@ -82,7 +82,7 @@ func TestRotateRootOfARealAPI(t *testing.T) {
 
 	// An old copy of the cluster file is told apart.
 	s.write(t, "copy", copied)
-	code, output = hullmarkCLI(t, "policy", "push", "--server", s.rig.Address, "--cluster", s.path("copy"), "--passphrase-file", s.path("passphrase"))
+	code, output = hullmarkCLI(t, "policy", "push", "--server", s.env.Address, "--cluster", s.path("copy"), "--passphrase-file", s.path("passphrase"))
 	wantExit(t, code, exitFailed, output, "a copy from before it was exchanged")
 
 	// The power was cut before the second exchange was pushed.

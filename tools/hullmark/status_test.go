@@ -15,7 +15,7 @@ import (
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/firstboot"
 	"github.com/hullmark/hullmark/internal/jointest"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 )
 
 // One condition of the agent is the same on the console, in the status file, in the node's answer and in what the operator's command prints. The network goes away:
@@ -24,7 +24,7 @@ func TestOneConditionInFourPlaces(t *testing.T) {
 	s := jointest.New(t, hullmark.Worker)
 	s.Agent.Timing.FirstPause, s.Agent.Timing.LongestPause = 50*time.Millisecond, 50*time.Millisecond
 	var err error
-	if s.Agent.Listen, err = rig.FreeAddress(); err != nil {
+	if s.Agent.Listen, err = testenv.FreeAddress(); err != nil {
 		t.Fatal(err)
 	}
 	o := operatorOptions{cluster: filepath.Join(t.TempDir(), "cluster"), passphraseFile: filepath.Join(t.TempDir(), "passphrase"), node: s.Agent.Listen, wait: time.Minute}

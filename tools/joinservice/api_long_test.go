@@ -13,14 +13,14 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
 )
 
 // TestServiceWithAPI is a worker's life with a real API: policy, join, outage, and its way back.
 func TestServiceWithAPI(t *testing.T) {
-	api, err := rig.Start(t.Context(), t.TempDir())
+	api, err := testenv.Start(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestServiceWithAPI(t *testing.T) {
 }
 
 // administer gives an API what a join service needs, and returns an operator's access to it. The API is stopped when the test ends.
-func administer(t *testing.T, api *rig.Environment) (*rest.Config, *registry.Registry) {
+func administer(t *testing.T, api *testenv.Environment) (*rest.Config, *registry.Registry) {
 	t.Helper()
 	t.Cleanup(func() {
 		if err := api.Stop(); err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/hullmark/hullmark/internal/flood"
 	"github.com/hullmark/hullmark/internal/memrecords"
 	"github.com/hullmark/hullmark/internal/nodetest"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -50,7 +50,7 @@ func serveInMemory(args []string) error {
 // flooded is the service as a process, machines that join, and what a stranger may have seen of one of them.
 type flooded struct {
 	*site
-	service *rig.Process
+	service *testenv.Process
 	o       options
 	each    []func() error
 	seen    flood.Flood

@@ -15,13 +15,13 @@ import (
 
 	"github.com/hullmark/hullmark/image/build"
 	"github.com/hullmark/hullmark/image/oci"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 )
 
 // TestImageServes runs the join service as a container runtime runs its image: with its files and variables alone, as nobody,
 // and what is mounted. A machine joins through it.
 func TestImageServes(t *testing.T) {
-	api, err := rig.Start(t.Context(), t.TempDir())
+	api, err := testenv.Start(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

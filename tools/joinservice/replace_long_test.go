@@ -28,7 +28,7 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/flood"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -96,12 +96,12 @@ func serveUntil(step string, args []string) error {
 }
 
 // launch starts the first control plane's service as a process, and returns once it serves.
-func (s *threePlanes) launch(t *testing.T, halts string) (options, *rig.Process) {
+func (s *threePlanes) launch(t *testing.T, halts string) (options, *testenv.Process) {
 	t.Helper()
 	o := options{listen: freeAddress(t), http: freeAddress(t), api: "https://" + s.api.Address, etcd: s.etcd.ClientURL(homes["control-plane-1"])}
 	cmd := exec.Command(os.Args[0], o.listen, o.http, o.api, o.etcd)
 	cmd.Env = []string{haltsVariable + "=" + halts, "CREDENTIALS_DIRECTORY=" + s.credentials, "STATE_DIRECTORY=" + s.state}
-	p, err := rig.Launch(t.TempDir(), cmd)
+	p, err := testenv.Launch(t.TempDir(), cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func (s *threePlanes) reset(t *testing.T, name string, o options) {
 
 // killedAfter lets a machine ask a service that is killed after the step; after Proceed the machine dies with it, when it has
 // announced its member to etcd.
-func (s *threePlanes) killedAfter(t *testing.T, name, step string, o options, service *rig.Process) {
+func (s *threePlanes) killedAfter(t *testing.T, name, step string, o options, service *testenv.Process) {
 	t.Helper()
 	s.machines[name].Join = func(*wire.Proceed) error {
 		s.announce(t, name)
@@ -251,7 +251,7 @@ func (s *threePlanes) killedAfter(t *testing.T, name, step string, o options, se
 }
 
 // killHalted kills a service once it has halted.
-func (s *threePlanes) killHalted(ctx context.Context, service *rig.Process) error {
+func (s *threePlanes) killHalted(ctx context.Context, service *testenv.Process) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	halted := filepath.Join(s.state, haltedFile)
@@ -338,7 +338,7 @@ func (s *threePlanes) request(t *testing.T, method, path string, send, receive a
 	return json.Unmarshal(content, receive)
 }
 
-// longestElection is how long etcd may take no write: some elections of a busy machine (rig.Etcd's take 2 to 4 s each), but not
+// longestElection is how long etcd may take no write: some elections of a busy machine (testenv.Etcd's take 2 to 4 s each), but not
 // the rest of the test.
 const longestElection = 30 * time.Second
 

@@ -17,7 +17,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/internal/nodetest"
-	"github.com/hullmark/hullmark/internal/rig"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
@@ -32,8 +32,8 @@ var homes = map[string]netip.Addr{
 // the first. The other two machines are doubles with TPM emulators.
 type threePlanes struct {
 	*site
-	etcd   *rig.Etcd
-	api    *rig.Environment
+	etcd   *testenv.Etcd
+	api    *testenv.Environment
 	config *rest.Config
 	admin  *registry.Registry
 	// urls are those of all members.
@@ -46,7 +46,7 @@ func newThreePlanes(t *testing.T) *threePlanes {
 	t.Helper()
 	s := &threePlanes{site: newSite(t), machines: map[string]*nodetest.Node{}}
 	var err error
-	if s.etcd, err = rig.NewEtcd(t.Context(), t.TempDir(), s.cluster); err != nil {
+	if s.etcd, err = testenv.NewEtcd(t.Context(), t.TempDir(), s.cluster); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -62,7 +62,7 @@ func newThreePlanes(t *testing.T) *threePlanes {
 		urls = append(urls, s.etcd.ClientURL(at))
 	}
 	s.urls = strings.Join(urls, ",")
-	if s.api, err = rig.StartOn(t.Context(), t.TempDir(), s.cluster, s.urls); err != nil {
+	if s.api, err = testenv.StartOn(t.Context(), t.TempDir(), s.cluster, s.urls); err != nil {
 		t.Fatal(err)
 	}
 	s.config, s.admin = administer(t, s.api)

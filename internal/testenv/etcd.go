@@ -1,4 +1,4 @@
-package rig
+package testenv
 
 import (
 	"context"
@@ -28,16 +28,16 @@ type Etcd struct {
 func NewEtcd(ctx context.Context, dir string, c *cluster.Cluster) (*Etcd, error) {
 	bin, err := Programs(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("rig: %w", err)
+		return nil, fmt.Errorf("testenv: %w", err)
 	}
 	e := &Etcd{authority: c.Etcd, bin: bin, dir: dir, running: map[string]*Process{}}
 	for _, port := range []*string{&e.clientPort, &e.peerPort} {
 		address, err := FreeAddress()
 		if err != nil {
-			return nil, fmt.Errorf("rig: %w", err)
+			return nil, fmt.Errorf("testenv: %w", err)
 		}
 		if _, *port, err = net.SplitHostPort(address); err != nil {
-			return nil, fmt.Errorf("rig: %w", err)
+			return nil, fmt.Errorf("testenv: %w", err)
 		}
 	}
 	return e, nil

@@ -1,7 +1,7 @@
-// Package rig runs a real Kubernetes API for tests: etcd, kube-apiserver and
+// Package testenv runs a real Kubernetes API for tests: etcd, kube-apiserver and
 // kube-controller-manager as ordinary processes on loopback, with the keys of a
 // new cluster file and the settings that kubeadm would give them. No node runs.
-package rig
+package testenv
 
 import (
 	"bytes"
@@ -82,7 +82,7 @@ func checkout() (string, error) {
 func Start(ctx context.Context, dir string) (*Environment, error) {
 	c, err := cluster.New()
 	if err != nil {
-		return nil, fmt.Errorf("rig: %w", err)
+		return nil, fmt.Errorf("testenv: %w", err)
 	}
 	return StartFor(ctx, dir, c)
 }
@@ -99,12 +99,12 @@ func StartFor(ctx context.Context, dir string, c *cluster.Cluster) (*Environment
 func StartOn(ctx context.Context, dir string, c *cluster.Cluster, etcd string) (*Environment, error) {
 	bin, err := Programs(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("rig: %w", err)
+		return nil, fmt.Errorf("testenv: %w", err)
 	}
 	r := &Environment{Cluster: c, bin: bin, dir: dir, etcdURL: etcd}
 	for _, step := range []func(context.Context) error{r.writeKeys, r.startEtcd, r.StartAPI, r.startManager, r.letAdminsIn} {
 		if err := step(ctx); err != nil {
-			return nil, fmt.Errorf("rig: %w", errors.Join(err, r.Stop()))
+			return nil, fmt.Errorf("testenv: %w", errors.Join(err, r.Stop()))
 		}
 	}
 	return r, nil
@@ -115,7 +115,7 @@ func (r *Environment) Stop() error {
 	return errors.Join(r.manager.Stop(), r.apiserver.Stop(), r.etcd.Stop())
 }
 
-// file returns the path of one of the rig's files.
+// file returns the path of one of the environment's files.
 func (r *Environment) file(name string) string { return filepath.Join(r.dir, name) }
 
 // pki returns the path of a file that kubeadm keeps below /etc/kubernetes/pki.
@@ -173,10 +173,10 @@ func (r *Environment) launchComponent(field, name string, own ...string) (*Proce
 	return r.launch(name, append(args, extra...)...)
 }
 
-// extraArguments are the flags that Hullmark's documents give a component, with the rig's files in the place of a node's.
+// extraArguments are the flags that Hullmark's documents give a component, with the environment's files in the place of a node's.
 func (r *Environment) extraArguments(field string) ([]string, error) {
 	documents, err := kubeadm.InitDocuments(kubeadm.Params{
-		NodeName: "rig", AdvertiseAddress: netip.MustParseAddr("127.0.0.1"),
+		NodeName: "testenv", AdvertiseAddress: netip.MustParseAddr("127.0.0.1"),
 		ServiceSubnet: netip.MustParsePrefix("10.96.0.0/16"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16"),
 	})
 	if err != nil {
@@ -210,7 +210,7 @@ func (r *Environment) startEtcd(ctx context.Context) error {
 	}
 	r.etcdURL = "https://" + client
 	r.etcd, err = r.launch("etcd",
-		"--data-dir="+r.file("etcd"), "--name=rig", "--initial-cluster=rig=http://"+peer,
+		"--data-dir="+r.file("etcd"), "--name=testenv", "--initial-cluster=testenv=http://"+peer,
 		"--listen-client-urls="+r.etcdURL, "--advertise-client-urls="+r.etcdURL,
 		"--listen-peer-urls=http://"+peer, "--initial-advertise-peer-urls=http://"+peer,
 		"--client-cert-auth", "--trusted-ca-file="+r.pki("etcd/ca.crt"), "--cert-file="+r.pki("etcd/server.crt"), "--key-file="+r.pki("etcd/server.key"),
@@ -266,7 +266,7 @@ func (r *Environment) Reboot(ctx context.Context) error {
 	}
 	for _, step := range []func(context.Context) error{r.writeKeys, r.StartAPI, r.startManager} {
 		if err := step(ctx); err != nil {
-			return fmt.Errorf("rig: %w", err)
+			return fmt.Errorf("testenv: %w", err)
 		}
 	}
 	return nil
@@ -279,7 +279,7 @@ func (r *Environment) awaitReady(ctx context.Context) error {
 
 // awaitPages waits until a program made the API server have these pages.
 func (r *Environment) awaitPages(ctx context.Context, by *Process, paths ...string) error {
-	config, err := r.Config("rig", "system:masters")
+	config, err := r.Config("testenv", "system:masters")
 	if err != nil {
 		return err
 	}
@@ -350,11 +350,11 @@ func (r *Environment) Apply(ctx context.Context, manifest []byte) error {
 
 // Kubectl returns a command of kubectl's as an administrator who may do everything.
 func (r *Environment) Kubectl(ctx context.Context, args ...string) (*exec.Cmd, error) {
-	config, err := r.Config("rig", "system:masters")
+	config, err := r.Config("testenv", "system:masters")
 	if err != nil {
 		return nil, err
 	}
-	kubeconfig := r.file("rig.conf")
+	kubeconfig := r.file("testenv.conf")
 	if err := writeKubeconfig(kubeconfig, config); err != nil {
 		return nil, err
 	}
@@ -382,7 +382,7 @@ func (r *Environment) Anonymous() *rest.Config {
 }
 
 func writeKubeconfig(path string, config *rest.Config) error {
-	const name = "rig"
+	const name = "testenv"
 	return clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{name: {
 			Server: config.Host, TLSServerName: config.ServerName, CertificateAuthorityData: config.CAData,

@@ -1,6 +1,6 @@
 //go:build long
 
-package rig
+package testenv
 
 import (
 	"context"
