@@ -75,7 +75,7 @@ type Release struct {
 	SVN uint32 `json:"svn"`
 	// Builder is the program that built the image, as PATH@VERSION of its Go module.
 	Builder string `json:"builder,omitempty"`
-	// Lock is the SHA-256 of the locked package set, SBOM that of the bill of materials in SPDX's form, CycloneDX that of the same bill in its form.
+	// Lock is the SHA-256 of the locked package set, SBOM that of the SBOM in SPDX's form, CycloneDX that of the same SBOM in its form.
 	Lock      pcrs.Digest `json:"lock,omitempty"`
 	SBOM      pcrs.Digest `json:"sbom,omitempty"`
 	CycloneDX pcrs.Digest `json:"cyclonedx,omitempty"`

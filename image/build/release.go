@@ -22,7 +22,7 @@ func IsRelease(version string) bool { return releaseVersion.MatchString(version)
 var releaseVersion = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+$`)
 
 // Release compiles Hullmark's own program from the checkout in source for each architecture, with the locked release of Go, and leaves it in the folder
-// out, with a bill of materials for each and SHA256SUMS over all. The same sources and version give the same bytes, wherever the checkout is and whether
+// out, with an SBOM for each and SHA256SUMS over all. The same sources and version give the same bytes, wherever the checkout is and whether
 // or not it is a repository. Version is what the program calls itself ("v1.2.3"). Files get their names when all of them are whole.
 func Release(ctx context.Context, source, version, out string, architectures []string) error {
 	l, err := ReadLock(Options{LockFile: filepath.Join(source, "hullmark.lock")})
@@ -75,7 +75,7 @@ func finishRelease(work, out string, files []string) error {
 // sumsFile has the form that sha256sum --check reads.
 const sumsFile = "SHA256SUMS"
 
-// releaseProgram compiles one program, and writes its bill beside it.
+// releaseProgram compiles one program, and writes its SBOM beside it.
 func releaseProgram(ctx context.Context, l lock.Lock, source, version, arch, to string) error {
 	cmd := goCommand(ctx, l.Go, source, "", goFlags(linkerFlags+" -X main.releasedAs="+version, "-o", to, "./tools/hullmark")...)
 	cmd.Env = append(cmd.Env, "GOARCH="+arch)
@@ -90,9 +90,9 @@ func releaseProgram(ctx context.Context, l lock.Lock, source, version, arch, to 
 	if err != nil {
 		return err
 	}
-	bill, err := l.ProgramSPDX(lock.Program{File: filepath.Base(to), Version: version, SHA256: sum, Modules: modules})
+	sbom, err := l.ProgramSPDX(lock.Program{File: filepath.Base(to), Version: version, SHA256: sum, Modules: modules})
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(to+lock.SPDXEnding, bill, 0o644)
+	return atomicfile.Write(to+lock.SPDXEnding, sbom, 0o644)
 }

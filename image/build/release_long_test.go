@@ -52,8 +52,8 @@ func TestReleasesAreByteEqual(t *testing.T) {
 			t.Errorf("the program tells of the checkout: %s=%s", s.Key, s.Value)
 		}
 	}
-	bill, err := os.ReadFile(program + ".spdx.json")
-	if err != nil || !strings.Contains(string(bill), "pkg:golang/github.com/spf13/cobra@") {
-		t.Errorf("the bill of materials lacks a module: %v", err)
+	sbom, err := os.ReadFile(program + ".spdx.json")
+	if err != nil || !strings.Contains(string(sbom), "pkg:golang/github.com/spf13/cobra@") {
+		t.Errorf("the SBOM lacks a module: %v", err)
 	}
 }

@@ -46,7 +46,7 @@ const otherMemory = 14 << 10
 // the third time on another kernel with one processor, whose clock stands on another day. Each has an empty store and an empty Go cache. They share
 // only what is held by hash, which is packages and Go modules, and the tools tree; the third takes the second's Kubernetes bundle. Program is the
 // hullmark program that is started for each. It returns the SHA-256 in hex that all images have; if two differ, the error names the first
-// partition, file and offset that do. What the program writes beside an image, its bill of materials and its measurement document, has to be equal, too.
+// partition, file and offset that do. What the program writes beside an image, its SBOM and its measurement document, has to be equal, too.
 func Reproduce(ctx context.Context, o Options, program string) (sum string, err error) {
 	l, err := ReadLock(o)
 	if err != nil {

@@ -14,7 +14,7 @@ type Contents struct {
 	ID, Version string
 	// RootHash is the image's dm-verity root hash in hex.
 	RootHash string
-	// Modules are what is compiled into its Go programs beside Go itself, each once, in the order in which bills list them.
+	// Modules are what is compiled into its Go programs beside Go itself, each once, in the order in which SBOMs list them.
 	Modules []Module
 }
 
@@ -22,10 +22,10 @@ const rootHashComment = "dm-verity root hash "
 
 func (c Contents) comment() string { return rootHashComment + c.RootHash }
 
-// date is the date of a bill of materials.
+// date is the date of an SBOM.
 func (l Lock) date() string { return time.Unix(l.Time, 0).UTC().Format(time.RFC3339) }
 
-// component is one thing in an image, as every bill of materials lists it. Only name, version and purl are always known.
+// component is one thing in an image, as every SBOM lists it. Only name, version and purl are always known.
 type component struct {
 	name, version, purl string
 	supplier            string
@@ -33,7 +33,7 @@ type component struct {
 	source, comment     string
 }
 
-// id is made of the package URL, because few characters are allowed where bills want identifiers.
+// id is made of the package URL, because few characters are allowed where SBOMs want identifiers.
 func (c component) id() string {
 	sum := sha256.Sum256([]byte(c.purl))
 	return hex.EncodeToString(sum[:8])

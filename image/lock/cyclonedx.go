@@ -8,7 +8,7 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// CycloneDX returns the bill of materials that SPDX does, in CycloneDX 1.6's JSON form. It depends on l and c alone: its date is the lock's, and the serial
+// CycloneDX returns the SBOM that SPDX does, in CycloneDX 1.6's JSON form. It depends on l and c alone: its date is the lock's, and the serial
 // number, which others draw at random, is made of its content.
 func (l Lock) CycloneDX(c Contents) ([]byte, error) {
 	components := []cdx.Component{}
@@ -38,7 +38,7 @@ func encodeCycloneDX(b *cdx.BOM) ([]byte, error) {
 	e.SetPretty(true)
 	e.SetEscapeHTML(false)
 	if err := e.EncodeVersion(b, cdx.SpecVersion1_6); err != nil {
-		return nil, fmt.Errorf("write bill of materials: %w", err)
+		return nil, fmt.Errorf("write SBOM: %w", err)
 	}
 	return text.Bytes(), nil
 }

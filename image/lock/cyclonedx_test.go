@@ -55,9 +55,9 @@ func TestCycloneDXListsWhatSPDXDoes(t *testing.T) {
 		t.Error(err)
 	}
 	if again, err := l.CycloneDX(contents); err != nil || !bytes.Equal(again, text) {
-		t.Errorf("the same lock has two bills, %v", err)
+		t.Errorf("the same lock has two SBOMs, %v", err)
 	}
-	var bill struct {
+	var sbom struct {
 		SerialNumber string
 		Metadata     struct {
 			Component struct{ Name, Version, Description string }
@@ -67,22 +67,22 @@ func TestCycloneDXListsWhatSPDXDoes(t *testing.T) {
 			Hashes []struct{ Alg, Content string }
 		}
 	}
-	if err := json.Unmarshal(text, &bill); err != nil {
+	if err := json.Unmarshal(text, &sbom); err != nil {
 		t.Fatal(err)
 	}
-	if bill.Metadata.Component.Name != "node" || bill.Metadata.Component.Description != "dm-verity root hash "+sum("7") {
-		t.Errorf("it is about %+v", bill.Metadata)
+	if sbom.Metadata.Component.Name != "node" || sbom.Metadata.Component.Description != "dm-verity root hash "+sum("7") {
+		t.Errorf("it is about %+v", sbom.Metadata)
 	}
 	listed := map[string]string{} // from package URL to checksum
-	for _, c := range bill.Components {
+	for _, c := range sbom.Components {
 		listed[c.PURL] = ""
 		for _, h := range c.Hashes {
 			listed[c.PURL] = h.Alg + h.Content
 		}
 	}
-	d := readBill(t, billOf(t, l, contents))
-	if len(listed) != len(d.Packages)-1 || len(bill.Components) != len(listed) {
-		t.Errorf("%d components, %d package URLs, SPDX has %d", len(bill.Components), len(listed), len(d.Packages)-1)
+	d := readSBOM(t, billOf(t, l, contents))
+	if len(listed) != len(d.Packages)-1 || len(sbom.Components) != len(listed) {
+		t.Errorf("%d components, %d package URLs, SPDX has %d", len(sbom.Components), len(listed), len(d.Packages)-1)
 	}
 	for _, p := range d.Packages {
 		for _, r := range p.PackageExternalReferences {
@@ -96,7 +96,7 @@ func TestCycloneDXListsWhatSPDXDoes(t *testing.T) {
 	other.RootHash = sum("8")
 	changed, err := l.CycloneDX(other)
 	serial := regexp.MustCompile(`urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}`)
-	if err != nil || !serial.MatchString(bill.SerialNumber) || bytes.Contains(changed, []byte(bill.SerialNumber)) {
-		t.Errorf("serial number %s, also of another bill: %v, %v", bill.SerialNumber, bytes.Contains(changed, []byte(bill.SerialNumber)), err)
+	if err != nil || !serial.MatchString(sbom.SerialNumber) || bytes.Contains(changed, []byte(sbom.SerialNumber)) {
+		t.Errorf("serial number %s, also of another SBOM: %v, %v", sbom.SerialNumber, bytes.Contains(changed, []byte(sbom.SerialNumber)), err)
 	}
 }

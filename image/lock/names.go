@@ -6,7 +6,7 @@ import "strings"
 const (
 	// DiskEnding ends the name of the raw disk.
 	DiskEnding = ".raw"
-	// SPDXEnding and CycloneDXEnding end the names of the bills of materials, as their makers recommend.
+	// SPDXEnding and CycloneDXEnding end the names of the SBOMs, as their makers recommend.
 	SPDXEnding      = ".spdx.json"
 	CycloneDXEnding = ".cdx.json"
 	// ProvenanceEnding ends the name of the provenance that is not signed yet.

@@ -10,7 +10,7 @@ type Program struct {
 	Modules []Module
 }
 
-// ProgramSPDX returns the bill of materials of a program in the form of SPDX: the modules in it, and the release of Go. It depends on l and p alone.
+// ProgramSPDX returns the SBOM of a program in the form of SPDX: the modules in it, and the release of Go. It depends on l and p alone.
 func (l Lock) ProgramSPDX(p Program) ([]byte, error) {
 	program := spdxPackage{
 		SPDXID: "SPDXRef-Program", Name: path.Base(p.File), Version: p.Version, FileName: p.File, Supplier: spdxUnsaid, DownloadLocation: spdxUnsaid,

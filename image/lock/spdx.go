@@ -64,7 +64,7 @@ type (
 	}
 )
 
-// SPDX returns the bill of materials of an image in SPDX 2.3's JSON form. It depends on l and c alone: its date is the lock's, and its namespace is made
+// SPDX returns the SBOM of an image in SPDX 2.3's JSON form. It depends on l and c alone: its date is the lock's, and its namespace is made
 // of its content.
 func (l Lock) SPDX(c Contents) ([]byte, error) {
 	image := spdxPackage{
@@ -79,7 +79,7 @@ func (l Lock) SPDX(c Contents) ([]byte, error) {
 	return d.named()
 }
 
-// describe begins a bill about one thing, with the lock's date.
+// describe begins an SBOM about one thing, with the lock's date.
 func (l Lock) describe(name string, what spdxPackage) spdxDocument {
 	return spdxDocument{
 		SPDXID: spdxDocumentRef, Version: "SPDX-2.3", DataLicense: "CC0-1.0", Name: name,
@@ -94,18 +94,18 @@ func (d *spdxDocument) contain(in, p spdxPackage) {
 	d.Relationships = append(d.Relationships, spdxRelationship{in.SPDXID, "CONTAINS", p.SPDXID})
 }
 
-// named encodes a bill under a namespace that is made of its content.
+// named encodes an SBOM under a namespace that is made of its content.
 func (d spdxDocument) named() ([]byte, error) {
 	text, err := encodeSPDX(d)
 	if err != nil {
-		return nil, fmt.Errorf("write bill of materials: %w", err)
+		return nil, fmt.Errorf("write SBOM: %w", err)
 	}
 	sum := sha256.Sum256(text)
 	d.Namespace = spdxNamespace + hex.EncodeToString(sum[:])
 	return encodeSPDX(d)
 }
 
-// encodeSPDX encodes a bill. Measurement documents name the digest of these bytes, so no other file shares this form.
+// encodeSPDX encodes an SBOM. Measurement documents name the digest of these bytes, so no other file shares this form.
 func encodeSPDX(d spdxDocument) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -129,29 +129,29 @@ func (c component) spdx() spdxPackage {
 	return p
 }
 
-// Listed is something that a bill of materials lists: a package by name and architecture or a module by its path, at a version.
+// Listed is something that an SBOM lists: a package by name and architecture or a module by its path, at a version.
 type Listed struct{ Name, Version string }
 
-// maxListed is how many things are read of a bill.
+// maxListed is how many things are read of an SBOM.
 const maxListed = 1 << 16
 
-// ReadSPDX returns what a bill that SPDX wrote lists, and the root hash in hex of the image that it is about.
+// ReadSPDX returns what an SBOM that SPDX wrote lists, and the root hash in hex of the image that it is about.
 func ReadSPDX(text []byte) (rootHash string, listed []Listed, err error) {
 	var d spdxDocument
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&d); err != nil {
-		return "", nil, fmt.Errorf("read bill of materials: %w", err)
+		return "", nil, fmt.Errorf("read SBOM: %w", err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return "", nil, errors.New("read bill of materials: something follows it")
+		return "", nil, errors.New("read SBOM: something follows it")
 	}
 	if len(d.Packages) == 0 || len(d.Packages) > maxListed || d.Packages[0].SPDXID != spdxImage {
-		return "", nil, fmt.Errorf("read bill of materials: %d packages, or none is the image: hullmark build writes it otherwise", len(d.Packages))
+		return "", nil, fmt.Errorf("read SBOM: %d packages, or none is the image: hullmark build writes it otherwise", len(d.Packages))
 	}
 	rootHash, ok := strings.CutPrefix(d.Packages[0].Comment, rootHashComment)
 	if !ok {
-		return "", nil, errors.New("read bill of materials: it does not name the image's root hash")
+		return "", nil, errors.New("read SBOM: it does not name the image's root hash")
 	}
 	for _, p := range d.Packages[1:] {
 		name := p.Name

@@ -22,8 +22,8 @@ func billOf(t testing.TB, l Lock, c Contents) []byte {
 	return text
 }
 
-// readBill reads a bill as others do, and checks what a document must hold.
-func readBill(t *testing.T, text []byte) *spdx.Document {
+// readSBOM reads an SBOM as others do, and checks what a document must hold.
+func readSBOM(t *testing.T, text []byte) *spdx.Document {
 	t.Helper()
 	var d spdx.Document
 	if err := spdxjson.ReadInto(bytes.NewReader(text), &d); err != nil {
@@ -37,7 +37,7 @@ func readBill(t *testing.T, text []byte) *spdx.Document {
 
 func TestTheTrackedLocksBillNamesEveryPackage(t *testing.T) {
 	l := trackedLock(t)
-	d := readBill(t, billOf(t, l, contents))
+	d := readSBOM(t, billOf(t, l, contents))
 	found := map[string]string{} // from package URL to checksum
 	for _, p := range d.Packages {
 		for _, r := range p.PackageExternalReferences {
@@ -57,7 +57,7 @@ func TestTheTrackedLocksBillNamesEveryPackage(t *testing.T) {
 	for _, p := range l.Of(Root) {
 		escaped := strings.ReplaceAll(p.Version, "+", "%2B")
 		if got := found["pkg:deb/debian/"+strings.ReplaceAll(p.Name, "+", "%2B")+"@"+escaped+"?arch="+p.Arch]; got != p.SHA256 {
-			t.Errorf("%s: the bill has sha256 %q", p.ID(), got)
+			t.Errorf("%s: the SBOM has sha256 %q", p.ID(), got)
 		}
 	}
 	described, err := spdxlib.GetDescribedPackageIDs(d)
@@ -73,9 +73,9 @@ func TestBillOfMaterials(t *testing.T) {
 	}
 	text := billOf(t, l, contents)
 	if again := billOf(t, l, contents); !bytes.Equal(text, again) {
-		t.Error("the same lock has two bills")
+		t.Error("the same lock has two SBOMs")
 	}
-	d := readBill(t, text)
+	d := readSBOM(t, text)
 	if d.CreationInfo.Created != "2026-11-19T02:12:54Z" || !strings.HasPrefix(d.DocumentNamespace, spdxNamespace) {
 		t.Errorf("created %s in %s", d.CreationInfo.Created, d.DocumentNamespace)
 	}
@@ -91,8 +91,8 @@ func TestBillOfMaterials(t *testing.T) {
 	without := contents
 	without.Modules = nil
 	bare := billOf(t, l, without)
-	if bytes.Contains(bare, []byte("k8s.io")) || readBill(t, bare).DocumentNamespace == d.DocumentNamespace {
-		t.Error("an image without Kubernetes has its bill")
+	if bytes.Contains(bare, []byte("k8s.io")) || readSBOM(t, bare).DocumentNamespace == d.DocumentNamespace {
+		t.Error("an image without Kubernetes has its SBOM")
 	}
 }
 
@@ -113,7 +113,7 @@ func TestReadSPDX(t *testing.T) {
 		"no root hash":  strings.Replace(string(text), "dm-verity", "verity", 1),
 		"nothing":       `{"packages": []}`,
 	} {
-		if _, _, err := ReadSPDX([]byte(bad)); err == nil || !strings.Contains(err.Error(), "read bill of materials: ") {
+		if _, _, err := ReadSPDX([]byte(bad)); err == nil || !strings.Contains(err.Error(), "read SBOM: ") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

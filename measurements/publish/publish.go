@@ -1,5 +1,5 @@
 // Package publish publishes signed measurement documents, with the images and the
-// bills of materials that they name, and fetches them again: in a folder, from a
+// SBOMs that they name, and fetches them again: in a folder, from a
 // tree that a web server shows, or in an OCI registry. Whoever serves is not
 // trusted: nothing is handed on that the key did not sign.
 package publish
@@ -63,8 +63,8 @@ type kind struct {
 
 var (
 	imageKind     = kind{"disk", lock.DiskEnding, diskLayer, MaxImage}
-	sbomKind      = kind{"bill of materials", lock.SPDXEnding, "application/spdx+json", lock.MaxSBOM}
-	cycloneDXKind = kind{"CycloneDX bill of materials", lock.CycloneDXEnding, "application/vnd.cyclonedx+json", lock.MaxSBOM}
+	sbomKind      = kind{"SBOM", lock.SPDXEnding, "application/spdx+json", lock.MaxSBOM}
+	cycloneDXKind = kind{"CycloneDX SBOM", lock.CycloneDXEnding, "application/vnd.cyclonedx+json", lock.MaxSBOM}
 )
 
 // release is what is published together.
@@ -109,14 +109,14 @@ func Release(ctx context.Context, to Destination, signed []byte, key crypto.Publ
 	if files.Image != "" {
 		r.files = append(r.files, file{imageKind, files.Image, document.Image.Disk})
 	}
-	for _, bill := range []file{{sbomKind, files.SBOM, document.SBOM}, {cycloneDXKind, files.CycloneDX, document.CycloneDX}} {
-		if bill.path == "" {
+	for _, sbom := range []file{{sbomKind, files.SBOM, document.SBOM}, {cycloneDXKind, files.CycloneDX, document.CycloneDX}} {
+		if sbom.path == "" {
 			continue
 		}
-		if len(bill.digest) == 0 {
-			return fmt.Errorf("publish: %s: the document names no %s", bill.path, bill.what)
+		if len(sbom.digest) == 0 {
+			return fmt.Errorf("publish: %s: the document names no %s", sbom.path, sbom.what)
 		}
-		r.files = append(r.files, bill)
+		r.files = append(r.files, sbom)
 	}
 	if files.Provenance != "" {
 		if r.provenance, err = readProvenance(files.Provenance, document, key); err != nil {
@@ -241,12 +241,12 @@ func FetchImage(ctx context.Context, from Source, d measurements.Document, to st
 	return fetchFile(ctx, from, file{imageKind, to, d.Image.Disk}, progress)
 }
 
-// FetchSBOM fetches a document's bill of materials as FetchImage fetches its image.
+// FetchSBOM fetches a document's SBOM as FetchImage fetches its image.
 func FetchSBOM(ctx context.Context, from Source, d measurements.Document, to string) error {
 	return fetchBill(ctx, from, file{sbomKind, to, d.SBOM})
 }
 
-// FetchCycloneDX fetches a document's bill of materials in CycloneDX's form.
+// FetchCycloneDX fetches a document's SBOM in CycloneDX's form.
 func FetchCycloneDX(ctx context.Context, from Source, d measurements.Document, to string) error {
 	return fetchBill(ctx, from, file{cycloneDXKind, to, d.CycloneDX})
 }

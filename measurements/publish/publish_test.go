@@ -18,8 +18,8 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// otherBill stands for the bill of materials in its other form.
-var otherBill = []byte("the same bill")
+// otherBill stands for the SBOM in its other form.
+var otherBill = []byte("the same SBOM")
 
 // shop is a tree with one release in it, and the files that it was published from.
 type shop struct {
@@ -40,10 +40,10 @@ func newShop(t *testing.T) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &shop{dir: t.TempDir(), key: key, image: bytes.Repeat([]byte("image "), 500_000), sbom: []byte("a bill")}
+	s := &shop{dir: t.TempDir(), key: key, image: bytes.Repeat([]byte("image "), 500_000), sbom: []byte("an SBOM")}
 	from := t.TempDir()
 	s.files = Files{
-		Image: filepath.Join(from, "image"), SBOM: filepath.Join(from, "bill"), CycloneDX: filepath.Join(from, "other bill"), Provenance: filepath.Join(from, "provenance"),
+		Image: filepath.Join(from, "image"), SBOM: filepath.Join(from, "sbom"), CycloneDX: filepath.Join(from, "other SBOM"), Provenance: filepath.Join(from, "provenance"),
 	}
 	for path, content := range map[string][]byte{s.files.Image: s.image, s.files.SBOM: s.sbom, s.files.CycloneDX: otherBill} {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
@@ -148,13 +148,13 @@ func TestFetchWhatWasPublished(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 			if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, s.sbom) {
-				t.Errorf("%s: another bill came: %v", name, err)
+				t.Errorf("%s: another SBOM came: %v", name, err)
 			}
 			if err := FetchCycloneDX(t.Context(), source, d, to); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 			if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, otherBill) {
-				t.Errorf("%s: another CycloneDX bill came: %v", name, err)
+				t.Errorf("%s: another CycloneDX SBOM came: %v", name, err)
 			}
 			if got, err := FetchProvenance(t.Context(), source, d, s.key.Public()); err != nil || !bytes.Equal(got, s.provenance) {
 				t.Errorf("%s: another provenance came: %v", name, err)
@@ -331,15 +331,15 @@ func TestPublishRefuses(t *testing.T) {
 			t.Errorf("%s: published what another key signed", name)
 		}
 		if err := Release(t.Context(), to, signed, s.key.Public(), Files{SBOM: other}); err == nil {
-			t.Errorf("%s: published another bill", name)
+			t.Errorf("%s: published another SBOM", name)
 		}
 		if err := Release(t.Context(), to, signed, s.key.Public(), Files{CycloneDX: other}); err == nil {
-			t.Errorf("%s: published another CycloneDX bill", name)
+			t.Errorf("%s: published another CycloneDX SBOM", name)
 		}
 		unnamed := s.document
 		unnamed.CycloneDX = nil
-		if err := Release(t.Context(), to, s.sign(t, unnamed), s.key.Public(), s.files); err == nil || !strings.Contains(err.Error(), "names no CycloneDX bill of materials") {
-			t.Errorf("%s: a bill that the document does not name: %v", name, err)
+		if err := Release(t.Context(), to, s.sign(t, unnamed), s.key.Public(), s.files); err == nil || !strings.Contains(err.Error(), "names no CycloneDX SBOM") {
+			t.Errorf("%s: an SBOM that the document does not name: %v", name, err)
 		}
 		if err := os.WriteFile(proved, s.prove(t, make(pcrs.Digest, 32)), 0o600); err != nil {
 			t.Fatal(err)

@@ -52,7 +52,7 @@ const (
 // Registry is a repository of an OCI registry (distribution-spec 1.1), by the address oci://HOST/NAME:TAG; without a tag it is latest.
 // Credential returns what to log in with, if the registry wants it; it may be nil.
 //
-// The tag leads to the image, an artifact whose one layer is the disk. Documents and bills of materials are artifacts that refer to it; a document
+// The tag leads to the image, an artifact whose one layer is the disk. Documents and SBOMs are artifacts that refer to it; a document
 // also has the tag document-DIGEST. Only a registry on this machine is spoken to without TLS. Blobs may be redirected to
 // another host by https, because registries keep them in object stores, and are held by their digest; nothing else may.
 func Registry(address string, credential auth.CredentialFunc) (Store, error) {

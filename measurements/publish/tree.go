@@ -13,7 +13,7 @@ import (
 )
 
 // tree is a source of files with names. It holds NAME.dsse, the document of an
-// image's name that was published last, and below sha256/ every document, image and bill of
+// image's name that was published last, and below sha256/ every document, image and SBOM of
 // materials by the digest of its content: DIGEST.dsse, DIGEST.raw, DIGEST.spdx.json and DIGEST.cdx.json; and by its disk's digest each provenance,
 // DIGEST.provenance.dsse.
 type tree struct {

@@ -18,7 +18,7 @@ import (
 	"github.com/hullmark/hullmark/internal/imagetest"
 )
 
-// diffImage writes an image whose root file system has some files, and its bill of materials; a name that ends in @ is a link. It returns the image's path.
+// diffImage writes an image whose root file system has some files, and its SBOM; a name that ends in @ is a link. It returns the image's path.
 func diffImage(t *testing.T, files map[string]string, cmdline string, packages ...lock.Package) string {
 	t.Helper()
 	if _, err := exec.LookPath("mkfs.erofs"); err != nil {
@@ -59,11 +59,11 @@ func diffImage(t *testing.T, files map[string]string, cmdline string, packages .
 		t.Fatal(err)
 	}
 	l := lock.Lock{Time: 1767225600, Go: "go1.26.8", Packages: packages}
-	bill, err := l.SPDX(lock.Contents{ID: "node", Version: "1", RootHash: fmt.Sprintf("%x", opened.RootHash[:])})
+	sbom, err := l.SPDX(lock.Contents{ID: "node", Version: "1", RootHash: fmt.Sprintf("%x", opened.RootHash[:])})
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, "node.spdx.json"), bill)
+	write(t, filepath.Join(dir, "node.spdx.json"), sbom)
 	return path
 }
 
@@ -157,8 +157,8 @@ func TestDiffOfEqualImages(t *testing.T) {
 func TestDiffRefuses(t *testing.T) {
 	a := diffImage(t, map[string]string{"etc/a": "a"}, "quiet")
 	b := diffImage(t, map[string]string{"etc/b": "b"}, "quiet")
-	bill := strings.Replace(b, ".raw", ".spdx.json", 1)
-	good, err := os.ReadFile(bill)
+	sbom := strings.Replace(b, ".raw", ".spdx.json", 1)
+	good, err := os.ReadFile(sbom)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,10 +176,10 @@ func TestDiffRefuses(t *testing.T) {
 	wantExit(t, code, exitFailed, out, noErofs+": unpack the root file system: fsck.erofs")
 	code, out = hullmarkCLI(t, "diff", a, "/etc/passwd", "--tools", "/")
 	wantExit(t, code, exitFailed, out, "/etc/passwd: open image")
-	write(t, bill, other)
+	write(t, sbom, other)
 	code, out = hullmarkCLI(t, "diff", a, b, "--tools", "/")
-	wantExit(t, code, exitFailed, out, bill+" is about another image")
-	write(t, bill, good[:len(good)/2])
+	wantExit(t, code, exitFailed, out, sbom+" is about another image")
+	write(t, sbom, good[:len(good)/2])
 	code, out = hullmarkCLI(t, "diff", a, b, "--tools", "/")
-	wantExit(t, code, exitFailed, out, bill+": read bill of materials")
+	wantExit(t, code, exitFailed, out, sbom+": read SBOM")
 }

@@ -56,8 +56,8 @@ it, is not in it.`,
 	f.StringVar(&o.lock, "lock", "", "lock `FILE` to name in the document")
 	f.BoolVar(&o.unprovenStub, "unproven-stub", false, "accept a systemd-stub whose rules were read in its source but never compared with a boot")
 	f.StringVar(&file, "out", "", "`FILE` to write the document to, in place of standard output")
-	f.StringVar(&o.sbom, "sbom", "", "bill of materials `FILE` (SPDX) to name in the document")
-	f.StringVar(&o.cycloneDX, "cyclonedx", "", "bill of materials `FILE` (CycloneDX) to name in the document")
+	f.StringVar(&o.sbom, "sbom", "", "SBOM `FILE` (SPDX) to name in the document")
+	f.StringVar(&o.cycloneDX, "cyclonedx", "", "SBOM `FILE` (CycloneDX) to name in the document")
 	f.StringVar(&o.release.Builder, "builder", "", "`PATH@VERSION` of the program that built the image, to name in the document")
 	registerRelease(cmd, &o.release)
 	f.StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
@@ -123,10 +123,10 @@ func (o measureOptions) released() (r measurements.Release, err error) {
 		return r, fmt.Errorf("lock: %w", err)
 	}
 	if r.SBOM, err = digestOf(o.sbom); err != nil {
-		return r, fmt.Errorf("bill of materials: %w", err)
+		return r, fmt.Errorf("SBOM: %w", err)
 	}
 	if r.CycloneDX, err = digestOf(o.cycloneDX); err != nil {
-		return r, fmt.Errorf("bill of materials: %w", err)
+		return r, fmt.Errorf("SBOM: %w", err)
 	}
 	return r, nil
 }

@@ -21,7 +21,7 @@ func newPublishCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "publish FILE",
 		Short: "Put a signed measurement document, and what it names, where others fetch it",
-		Long: `Put a signed measurement document, its image, its bill of materials in two forms, and its provenance where others fetch them.
+		Long: `Put a signed measurement document, its image, its SBOM in two forms, and its provenance where others fetch them.
 
 A folder becomes a tree that any web server can show. In an OCI registry, oci://HOST/NAME:TAG, the tag leads to the image, and all else
 refers to it; the login is the one that docker, podman or oras keep in Docker's configuration. All files have to be what the key signed.`,
@@ -51,8 +51,8 @@ refers to it; the login is the one that docker, podman or oras keep in Docker's 
 	f := cmd.Flags()
 	f.StringVar(&key, "key", "", "public key `FILE` (PEM)")
 	f.StringVar(&files.Image, "image", "", "also publish this disk image `FILE`")
-	f.StringVar(&files.SBOM, "sbom", "", "also publish this bill of materials `FILE` (SPDX)")
-	f.StringVar(&files.CycloneDX, "cyclonedx", "", "also publish this bill of materials `FILE` (CycloneDX)")
+	f.StringVar(&files.SBOM, "sbom", "", "also publish this SBOM `FILE` (SPDX)")
+	f.StringVar(&files.CycloneDX, "cyclonedx", "", "also publish this SBOM `FILE` (CycloneDX)")
 	f.StringVar(&files.Provenance, "provenance", "", "also publish this signed provenance `FILE`")
 	f.StringVar(&to, "to", "", "`PLACE` to publish in: a folder, or oci://HOST/NAME:TAG")
 	require(cmd, "key", "to")
@@ -103,7 +103,7 @@ func newFetchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fetch NAME|DIGEST",
 		Short: "Fetch a signed measurement document, and what it names, and check them",
-		Long: `Fetch a signed measurement document, its image, its bill of materials in two forms, and its provenance, and check them.
+		Long: `Fetch a signed measurement document, its image, its SBOM in two forms, and its provenance, and check them.
 
 It is named by its image's name or by the document's digest. Whoever serves is not trusted: nothing is written that the key did not sign, that was not
 asked for, or whose security version is below --minimum-svn. An image that was interrupted goes on where it was when the command is repeated.`,
@@ -119,8 +119,8 @@ asked for, or whose security version is below --minimum-svn. An image that was i
 	f.StringVar(&o.key, "key", "", "public key `FILE` (PEM)")
 	f.StringVar(&o.out, "out", "", "`FILE` for the signed document (default: the image's name with the ending .dsse)")
 	f.StringVar(&o.image, "image", "", "also fetch the disk image into `FILE`")
-	f.StringVar(&o.sbom, "sbom", "", "also fetch the bill of materials (SPDX) into `FILE`")
-	f.StringVar(&o.cycloneDX, "cyclonedx", "", "also fetch the bill of materials (CycloneDX) into `FILE`")
+	f.StringVar(&o.sbom, "sbom", "", "also fetch the SBOM (SPDX) into `FILE`")
+	f.StringVar(&o.cycloneDX, "cyclonedx", "", "also fetch the SBOM (CycloneDX) into `FILE`")
 	f.StringVar(&o.provenance, "provenance", "", "also fetch the signed provenance into `FILE`")
 	f.Uint32Var(&o.minimum, "minimum-svn", 0, "lowest security version `NUMBER` to take")
 	require(cmd, "from", "key")
@@ -145,10 +145,10 @@ func (o *fetchOptions) run(cmd *cobra.Command, reference string) error {
 		return err
 	}
 	if o.sbom != "" && len(document.SBOM) == 0 {
-		return errors.New("fetch: the document names no bill of materials; leave --sbom out")
+		return errors.New("fetch: the document names no SBOM; leave --sbom out")
 	}
 	if o.cycloneDX != "" && len(document.CycloneDX) == 0 {
-		return errors.New("fetch: the document names no CycloneDX bill of materials; leave --cyclonedx out")
+		return errors.New("fetch: the document names no CycloneDX SBOM; leave --cyclonedx out")
 	}
 	if o.image != "" {
 		if err := publish.FetchImage(cmd.Context(), source, document, o.image, bytesDone(cmd.ErrOrStderr(), time.Now)); err != nil {

@@ -53,8 +53,8 @@ func TestVerifyPages(t *testing.T) {
 		}
 		write(t, filepath.Join(dir, to), content)
 	}
-	write(t, filepath.Join(dir, "out/hullmark.spdx.json"), []byte("a bill"))
-	write(t, filepath.Join(dir, "out/hullmark.cdx.json"), []byte("the same bill"))
+	write(t, filepath.Join(dir, "out/hullmark.spdx.json"), []byte("an SBOM"))
+	write(t, filepath.Join(dir, "out/hullmark.cdx.json"), []byte("the same SBOM"))
 	code, document := hullmarkCLI(t, "measure", f.image, "--firmware", f.firmware, "--vars", f.vars, "--sbom", filepath.Join(dir, "out/hullmark.spdx.json"), "--cyclonedx", filepath.Join(dir, "out/hullmark.cdx.json"), "-o", "json")
 	wantExit(t, code, 0, document)
 	// The small image has a name of its own.
@@ -76,7 +76,7 @@ func TestVerifyPages(t *testing.T) {
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "DOCKER_CONFIG="+dir)
 	out, err := cmd.CombinedOutput()
 	wantExit(t, cmd.ProcessState.ExitCode(), 0, string(out), "published in", "is the signed disk, byte for byte",
-		"out/fetched.spdx.json is the signed bill of materials", "out/fetched.cdx.json is the signed CycloneDX bill of materials",
+		"out/fetched.spdx.json is the signed SBOM", "out/fetched.cdx.json is the signed CycloneDX SBOM",
 		"of the signed disk, from commit 0123", "PCR 11 differs", "Signature Verified Successfully")
 	for _, ending := range []string{".raw", ".dsse", ".spdx.json", ".cdx.json", ".provenance.dsse"} {
 		want, err := os.ReadFile(filepath.Join(dir, "out/hullmark"+ending))

@@ -28,7 +28,7 @@ func TestSignAndVerify(t *testing.T) {
 		code, output := hullmarkCLI(t, "sign", path("node.json"), "--key", path(name), "--passphrase-file", path("passphrase"))
 		wantExit(t, code, 0, output, path("node.dsse"))
 		code, output = hullmarkCLI(t, "verify", path("node.dsse"), "--key", path(name+".pub"), "--image", f.image, "--sbom", f.vars, "--cyclonedx", f.image, "--document", path("verified"))
-		wantExit(t, code, 0, output, "signature", "each replayed from its events", "is the signed disk, byte for byte", "is the signed bill of materials", "is the signed CycloneDX bill of materials", "release 20260102")
+		wantExit(t, code, 0, output, "signature", "each replayed from its events", "is the signed disk, byte for byte", "is the signed SBOM", "is the signed CycloneDX SBOM", "release 20260102")
 		code, output = hullmarkCLI(t, "verify", path("node.dsse"), "--key", path(name+".pub"), "--image", f.image, "-o", "json")
 		wantExit(t, code, 0, output, `"checked": [`, `"image"`, `"registers"`, `"key": "`+map[string]string{"edwards": "Ed25519", "p256": "ECDSA P-256"}[name])
 		before, _ := os.ReadFile(path("node.json"))
@@ -58,8 +58,8 @@ func TestSignAndVerify(t *testing.T) {
 	}{
 		"another key":           {[]string{"verify", path("node.dsse"), "--key", path("edwards.pub"), "--document", path("bad")}, exitFailed, "no signature is by this key"},
 		"another image":         {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--image", f.vars, "--document", path("bad")}, exitMismatch, "signed is a disk with"},
-		"another bill":          {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--sbom", f.image, "--document", path("bad")}, exitMismatch, "signed is a bill of materials with"},
-		"another CycloneDX":     {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--cyclonedx", f.vars, "--document", path("bad")}, exitMismatch, "signed is a CycloneDX bill of materials with"},
+		"another SBOM":          {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--sbom", f.image, "--document", path("bad")}, exitMismatch, "signed is an SBOM with"},
+		"another CycloneDX":     {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--cyclonedx", f.vars, "--document", path("bad")}, exitMismatch, "signed is a CycloneDX SBOM with"},
 		"a private key":         {[]string{"verify", path("node.dsse"), "--key", path("p256")}, exitFailed, "want a public key"},
 		"no envelope":           {[]string{"verify", path("node.json"), "--key", path("p256.pub")}, exitFailed, "hullmark sign makes one"},
 		"an envelope":           {[]string{"sign", path("node.dsse"), "--key", path("p256")}, exitFailed, "hullmark verify --document"},

@@ -28,7 +28,7 @@ type verified struct {
 	Release  string                  `json:"release"`
 	SVN      uint32                  `json:"svn"`
 	Builder  string                  `json:"builder,omitempty"`
-	// Key is the kind of the key that signed, and Checked what was compared beside its signature: registers, image, sbom, cyclonedx.
+	// Key is the kind of the key that signed, and Checked what was compared beside its signature: registers, image, SBOM, cyclonedx.
 	Key     string   `json:"key"`
 	Checked []string `json:"checked"`
 	// Provenance says where the image was built, if that was checked.
@@ -52,11 +52,11 @@ func newVerifyCommand() *cobra.Command {
 		Short: "Check a signed measurement document, offline",
 		Long: `Check a signed measurement document, offline, and say what was checked.
 
-Nothing but the file and the public key is needed. With --image the disk is compared with what was signed, with --sbom and --cyclonedx the bill of
+Nothing but the file and the public key is needed. With --image the disk is compared with what was signed, with --sbom and --cyclonedx the SBOM of
 materials; with --provenance a provenance that the same key signed has to be about the document's disk and lock. The document is written to --document,
 for explain, export and init, only after everything was checked.
 
-Exit codes: 0 all is right, 3 the image or a bill of materials is another than the signed one, or the provenance is of another image, 1 anything else is wrong, 2 usage.`,
+Exit codes: 0 all is right, 3 the image or an SBOM is another than the signed one, or the provenance is of another image, 1 anything else is wrong, 2 usage.`,
 		Example: "  hullmark verify node.dsse --key release.pub --image node.raw --document node.json",
 		Args:    exactArg("verify", "the signed document"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -66,8 +66,8 @@ Exit codes: 0 all is right, 3 the image or a bill of materials is another than t
 	f := cmd.Flags()
 	f.StringVar(&o.key, "key", "", "public key `FILE` (PEM)")
 	f.StringVar(&o.image, "image", "", "also compare this disk image `FILE`")
-	f.StringVar(&o.sbom, "sbom", "", "also compare this bill of materials `FILE` (SPDX)")
-	f.StringVar(&o.cycloneDX, "cyclonedx", "", "also compare this bill of materials `FILE` (CycloneDX)")
+	f.StringVar(&o.sbom, "sbom", "", "also compare this SBOM `FILE` (SPDX)")
+	f.StringVar(&o.cycloneDX, "cyclonedx", "", "also compare this SBOM `FILE` (CycloneDX)")
 	f.StringVar(&o.provenance, "provenance", "", "also check this signed provenance `FILE`")
 	f.StringVar(&o.document, "document", "", "write the verified document to `FILE`")
 	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
@@ -142,13 +142,13 @@ func (o *verifyOptions) compare(document measurements.Document) (checked []strin
 	}
 	checked = append(checked, "registers") // when the document was opened
 	if o.sbom != "" {
-		if err := compareFile(o.sbom, "bill of materials", document.SBOM); err != nil {
+		if err := compareFile(o.sbom, "SBOM", document.SBOM); err != nil {
 			return nil, err
 		}
 		checked = append(checked, "sbom")
 	}
 	if o.cycloneDX != "" {
-		if err := compareFile(o.cycloneDX, "CycloneDX bill of materials", document.CycloneDX); err != nil {
+		if err := compareFile(o.cycloneDX, "CycloneDX SBOM", document.CycloneDX); err != nil {
 			return nil, err
 		}
 		checked = append(checked, "cyclonedx")
@@ -193,10 +193,10 @@ func (o *verifyOptions) write(out io.Writer, v verified) error {
 		checked = append(checked, "image       "+o.image+" is the signed disk, byte for byte")
 	}
 	if o.sbom != "" {
-		checked = append(checked, "packages    "+o.sbom+" is the signed bill of materials, byte for byte")
+		checked = append(checked, "packages    "+o.sbom+" is the signed SBOM, byte for byte")
 	}
 	if o.cycloneDX != "" {
-		checked = append(checked, "packages    "+o.cycloneDX+" is the signed CycloneDX bill of materials, byte for byte")
+		checked = append(checked, "packages    "+o.cycloneDX+" is the signed CycloneDX SBOM, byte for byte")
 	}
 	if p := v.Provenance; p != nil {
 		from := "no commit"

@@ -1,4 +1,4 @@
-// Command release makes a release of Hullmark's own program: binaries, their bills of materials, and checksums. `make release`
+// Command release makes a release of Hullmark's own program: binaries, their SBOMs, and checksums. `make release`
 // runs and signs it.
 package main
 
