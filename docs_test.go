@@ -1,6 +1,9 @@
 package hullmark_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -90,4 +93,65 @@ func checkVerb(t *testing.T, page, hullmark, verb, rest string) {
 			t.Errorf("%s: hullmark %s has no flag %s", page, verb, flag[1])
 		}
 	}
+}
+
+// walkWord is a file of ours, and what it declares.
+var walkWord = regexp.MustCompile("`([a-z0-9_/]+\\.go)`((?:,? ?`[A-Za-z.]+`)+)")
+
+// The page on the architecture walks through files and functions that there are.
+func TestArchitectureNamesWhatExists(t *testing.T) {
+	text, err := os.ReadFile("docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := walkWord.FindAllStringSubmatch(string(text), -1)
+	if len(found) < 20 {
+		t.Fatalf("only %d steps were found: the page is written otherwise than this test reads it", len(found))
+	}
+	for _, m := range found {
+		declared := declaredIn(t, m[1])
+		for _, name := range strings.FieldsFunc(m[2], func(r rune) bool { return strings.ContainsRune("`, ", r) }) {
+			if !declared[name] {
+				t.Errorf("%s declares no %s", m[1], name)
+			}
+		}
+	}
+}
+
+// declaredIn returns the functions, methods (as Type.Method) and types of a file.
+func declaredIn(t *testing.T, name string) map[string]bool {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := map[string]bool{}
+	for _, d := range file.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			declared[receiver(d)+d.Name.Name] = true
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				if s, ok := s.(*ast.TypeSpec); ok {
+					declared[s.Name.Name] = true
+				}
+			}
+		}
+	}
+	return declared
+}
+
+// receiver returns the type that a method is of, with a dot, or nothing.
+func receiver(d *ast.FuncDecl) string {
+	if d.Recv == nil {
+		return ""
+	}
+	kind := d.Recv.List[0].Type
+	if pointer, ok := kind.(*ast.StarExpr); ok {
+		kind = pointer.X
+	}
+	if name, ok := kind.(*ast.Ident); ok {
+		return name.Name + "."
+	}
+	return ""
 }
