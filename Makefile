@@ -74,7 +74,7 @@ load: ## Let N machines (200), each with a TPM emulator, join at once, while pol
 	go test -tags long -count 1 -timeout 90m -v ./internal/load -args -n $(or $(N),200)
 
 .PHONY: flood
-flood: ## Let strangers flood a join service and a node's port, each kind for FOR (15s), while machines and operators go on; needs two processors to itself.
+flood: ## Let unauthenticated peers flood a join service and a node's port, each kind for FOR (15s), while machines and operators go on; needs two processors to itself.
 	go test -tags long -count 1 -p 1 -timeout 60m -v -run 'TestFlood' ./tools/joinservice ./firstboot -args -figures $(or $(FOR),15s)
 
 .PHONY: bench
@@ -94,7 +94,7 @@ reproduce: setup bin/hullmark ## Build the image three times under other circums
 	bin/hullmark reproduce --out $(OUT)
 
 .PHONY: release
-release: ## Make a release of bin/hullmark in out/release: VERSION (v1.2.3) for amd64 and arm64, checksums, bills of materials, signed with KEY.
+release: ## Make a release of bin/hullmark in out/release: VERSION (v1.2.3) for amd64 and arm64, checksums, SBOMs, signed with KEY.
 	@: $(or $(VERSION),$(error name a version: make release VERSION=v1.2.3 KEY=release.key)) $(or $(KEY),$(error name the key that signs, PKCS #8: make release VERSION=v1.2.3 KEY=release.key))
 	@test -r "$(KEY)" || { echo "no key can be read from $(KEY)" >&2; exit 1; }
 	@openssl pkey -in "$(KEY)" -noout 2>/dev/null || { echo "$(KEY) is no private key that openssl reads: openssl genpkey -algorithm ed25519 -out release.key makes one" >&2; exit 1; }

@@ -27,7 +27,7 @@ const (
 )
 
 const (
-	// handshakeTimeout bounds how long a stranger holds a connection, stopTimeout how long an answer may delay a restart.
+	// handshakeTimeout bounds how long an unauthenticated peer holds a connection, stopTimeout how long an answer may delay a restart.
 	handshakeTimeout = 10 * time.Second
 	stopTimeout      = 10 * time.Second
 )

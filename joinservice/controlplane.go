@@ -68,9 +68,9 @@ func (p *heldLease) renew(ctx context.Context) error {
 	return p.lease.Renew(ctx, p.term)
 }
 
-// takeLease takes the one place of a control plane that joins, once, and keeps it until leavePlace. ctx bounds the taking alone.
+// takeLease takes the Lease of a control plane that joins, once, and keeps it until giveLeaseBack. ctx bounds the taking alone.
 func (p *proved) takeLease(ctx context.Context) error {
-	if p.place != nil {
+	if p.held != nil {
 		return nil
 	}
 	lease := p.service.ControlPlanes.Lease
@@ -79,12 +79,12 @@ func (p *proved) takeLease(ctx context.Context) error {
 		return err
 	}
 	renewing, stop := context.WithCancel(p.ctx)
-	p.place = &heldLease{lease: lease, term: term, stop: stop}
-	p.place.done.Go(func() { p.renewLease(renewing) })
+	p.held = &heldLease{lease: lease, term: term, stop: stop}
+	p.held.done.Go(func() { p.renewLease(renewing) })
 	return nil
 }
 
-// renewLease renews the place until ctx ends or the place is another's.
+// renewLease renews the Lease until ctx ends or it is another's.
 func (p *proved) renewLease(ctx context.Context) {
 	tick := time.NewTicker(p.service.Patience.Renew)
 	defer tick.Stop()
@@ -94,31 +94,31 @@ func (p *proved) renewLease(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		err := p.place.renew(ctx)
+		err := p.held.renew(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		p.warn("the place of a control plane that joins is not renewed", err)
+		p.warn("the Lease of a control plane that joins is not renewed", err)
 		if errors.Is(err, ErrConflict) {
 			return
 		}
 	}
 }
 
-// leavePlace ends the renewal. The place is free at once, unless the node may go on to join without its verifier: then it is
+// giveLeaseBack ends the renewal. The Lease is free at once, unless the node may go on to join without its verifier: then it is
 // once its time is over.
-func (p *proved) leavePlace(outcome error) {
-	if p.place == nil {
+func (p *proved) giveLeaseBack(outcome error) {
+	if p.held == nil {
 		return
 	}
-	p.place.stop()
-	p.place.done.Wait()
+	p.held.stop()
+	p.held.done.Wait()
 	var reported *NodeError
 	if p.proceeded && outcome != nil && !errors.As(outcome, &reported) {
 		return
 	}
-	if err := p.place.lease.Release(p.ctx, p.place.term); !errors.Is(err, ErrConflict) {
-		p.warn("the place of a control plane that joins is not given up", err)
+	if err := p.held.lease.Release(p.ctx, p.held.term); !errors.Is(err, ErrConflict) {
+		p.warn("the Lease of a control plane that joins is not given up", err)
 	}
 }
 
@@ -175,7 +175,7 @@ func (o *opened) makeRoom() (netip.Addr, error) {
 		return netip.Addr{}, err
 	}
 	// What was removed took its time: whoever has the place by now goes first.
-	if err := o.place.renew(o.ctx); errors.Is(err, ErrConflict) {
+	if err := o.held.renew(o.ctx); errors.Is(err, ErrConflict) {
 		return netip.Addr{}, &hullmark.Condition{
 			Code: "busy", Step: "EPOCH", Title: "another control plane joins by now", Retry: true, Next: "wait: the node tries again by itself",
 		}

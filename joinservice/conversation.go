@@ -41,7 +41,7 @@ type Patience struct {
 // farewell is how long a denied node has to end the stream.
 const farewell = 5 * time.Second
 
-// ServicePatience is a join service's: strangers can dial it.
+// ServicePatience is a join service's: anybody can dial it.
 func ServicePatience() Patience {
 	return Patience{Proof: 15 * time.Second, Opened: 5 * time.Minute, Progress: 10 * time.Minute, Renew: 30 * time.Second}
 }

@@ -47,7 +47,7 @@ type proved struct {
 	// noted is what the record says of the machine's member of etcd.
 	noted EtcdNote
 	// place is held by a control plane that joins; proceeded says that its Proceed was sent, or may have been.
-	place     *heldLease
+	held      *heldLease
 	proceeded bool
 }
 
@@ -77,7 +77,7 @@ func (x *exchange) run() (p *proved, err error) {
 	if p, err = x.attest(); err != nil {
 		return p, err
 	}
-	defer func() { p.leavePlace(err) }()
+	defer func() { p.giveLeaseBack(err) }()
 	defer limit.Authenticated(x.ctx)()
 	mine := x.service.beginSession(p.claims.EKID)
 	defer x.service.endSession(p.claims.EKID, mine)

@@ -69,9 +69,9 @@ type Service struct {
 	// Log gets a line for each exchange of a verified machine, and now and then one for another's.
 	Log *slog.Logger
 
-	strangers atomic.Int64
+	unauthenticated atomic.Int64
 	inFlight  atomic.Int64
-	// refusalLogged is the second (Unix time) in which a stranger's refusal was logged last.
+	// refusalLogged is the second (Unix time) in which the refusal of an unauthenticated peer was logged last.
 	refusalLogged atomic.Int64
 
 	mutex sync.Mutex // guards turns and leftOver
@@ -145,16 +145,16 @@ func outcomeOf(err error) string {
 	return OutcomeEnded
 }
 
-// enter takes one of the places for strangers, if there is one.
+// enter takes one of the places for unauthenticated peers, if there is one.
 func (s *Service) enter() bool {
-	if s.strangers.Add(1) > MaxUnauthenticated {
-		s.strangers.Add(-1)
+	if s.unauthenticated.Add(1) > MaxUnauthenticated {
+		s.unauthenticated.Add(-1)
 		return false
 	}
 	return true
 }
 
-func (s *Service) leave() { s.strangers.Add(-1) }
+func (s *Service) leave() { s.unauthenticated.Add(-1) }
 
 // session is a machine's one exchange at this replica.
 type session struct {

@@ -101,7 +101,7 @@ func checkRoots(chain []*x509.Certificate, pinned hullmark.ClusterRoot) error {
 }
 
 // checkShape wants so many certificates up to the root, and two more for each cross-certificate. All keys are P-256, as those that
-// Hullmark makes: what others cost is not for a stranger to choose.
+// Hullmark makes: what others cost is not for an unauthenticated peer to choose.
 func checkShape(chain []*x509.Certificate, toRoot int, what string) error {
 	if more := len(chain) - toRoot; more < 0 || more%2 != 0 || more > 2*hullmark.MaxCrossCertificates {
 		return fmt.Errorf("a chain of %d, want %s, and two for each of at most %d cross-certificates", len(chain), what, hullmark.MaxCrossCertificates)

@@ -1,4 +1,4 @@
-// Package flood is what strangers can do to a server of the exchange: a program of its own that sends as much of it as it can,
+// Package flood is what unauthenticated peers can do to a server of the exchange: a program of its own that sends as much of it as it can,
 // on a processor that the server does not have, while others measure what is left for those whom the server is for.
 package flood
 

@@ -14,7 +14,7 @@ const (
 	// attackers try at once, from sources addresses, and make rate connections a second at most: of more, the kernel would let
 	// most wait for its own sake.
 	attackers, sources, rate = 8000, 16, 3000
-	// pause is how long each of those does nothing between two attempts whom the server is for: strangers, who come behind
+	// pause is how long each of those does nothing between two attempts whom the server is for: unauthenticated peers, who come behind
 	// them, have the processor meanwhile.
 	pause = 250 * time.Millisecond
 	// least is how often they try at least.
@@ -70,7 +70,7 @@ func (f Floods) Run(t *testing.T, what string) {
 	}
 }
 
-// capacity lets those come for whom the server is, or strangers as many as it can take at once, one after the other without a pause.
+// capacity lets those come for whom the server is, or unauthenticated peers as many as it can take at once, one after the other without a pause.
 func (f Floods) capacity(t *testing.T) float64 {
 	t.Helper()
 	const length = 5 * time.Second
@@ -101,7 +101,7 @@ func (f Floods) during(pause time.Duration, do func() error) (Waits, error) {
 	return waits, errors.Join(err, <-done)
 }
 
-// run lets strangers do one thing from many addresses.
+// run lets unauthenticated peers do one thing from many addresses.
 func (f Floods) run(t *testing.T, kind string, length time.Duration, capacity float64) Row {
 	t.Helper()
 	one := f.Flood
@@ -134,7 +134,7 @@ func (f Floods) run(t *testing.T, kind string, length time.Duration, capacity fl
 		t.Errorf("%s: the server had %d MiB, at most %d are allowed: %v", kind, row.Memory>>20, f.Memory>>20, err)
 	}
 	if row.Sent.Tried < least || len(row.Meanwhile) < len(f.Each) {
-		t.Errorf("%s: %d tries of strangers, and %d of those whom the server is for: this shows nothing", kind, row.Sent.Tried, len(row.Meanwhile))
+		t.Errorf("%s: %d tries of unauthenticated peers, and %d of those whom the server is for: this shows nothing", kind, row.Sent.Tried, len(row.Meanwhile))
 	}
 	return row
 }

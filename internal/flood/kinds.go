@@ -26,21 +26,21 @@ import (
 type attack func(w *weapons)
 
 var kinds = map[string]attack{
-	"silent connections":   onConnection(silent),
-	"half-open handshakes": onConnection(halfOpen),
-	"handshakes":           onConnection(handshakes),
-	"slow writers":         onConnection(slowWriter),
-	"slow readers":         frames(false, ping),
-	"garbage":              onConnection(garbage),
-	"garbage in TLS":       garbageInTLS,
-	"strangers' evidence":  inHTTP2(strangersEvidence),
-	"replayed evidence":    inHTTP2(replayedEvidence),
-	"huge messages":        inHTTP2(hugeMessages),
-	"streams":              frames(true, stream),
-	"rapid reset":          frames(true, streamAndReset),
-	"huge headers":         frames(true, streamOfHeaders),
-	"pings":                frames(true, ping),
-	"settings":             frames(true, setting),
+	"silent connections":    onConnection(silent),
+	"half-open handshakes":  onConnection(halfOpen),
+	"handshakes":            onConnection(handshakes),
+	"slow writers":          onConnection(slowWriter),
+	"slow readers":          frames(false, ping),
+	"garbage":               onConnection(garbage),
+	"garbage in TLS":        garbageInTLS,
+	"evidence of no member": inHTTP2(nobodysEvidence),
+	"replayed evidence":     inHTTP2(replayedEvidence),
+	"huge messages":         inHTTP2(hugeMessages),
+	"streams":               frames(true, stream),
+	"rapid reset":           frames(true, streamAndReset),
+	"huge headers":          frames(true, streamOfHeaders),
+	"pings":                 frames(true, ping),
+	"settings":              frames(true, setting),
 }
 
 // onConnection connects first, and ends the connection.
@@ -293,8 +293,8 @@ func (p *peer) call(hello []byte) bool {
 	return p.flush() == nil && p.await(1)
 }
 
-// strangersEvidence is a machine that no rule admits, with everything else in order.
-func strangersEvidence(w *weapons, p *peer) {
+// nobodysEvidence is a machine that no rule admits, with everything else in order.
+func nobodysEvidence(w *weapons, p *peer) {
 	var hello wire.Hello
 	first := &wire.FromNode{}
 	if proto.Unmarshal(w.Hello, first) != nil || proto.Unmarshal(first.GetHello(), &hello) != nil {
