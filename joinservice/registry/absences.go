@@ -95,7 +95,7 @@ func (a *absences) due() (holders []hullmark.EKID) {
 
 // lookAgain looks at the Nodes whose machines' addresses others want, so that an absence is seen as a whole, however seldom
 // somebody asks. After an error the time until the next look counts for nothing if it is long.
-func (r *Registry) lookAgain(ctx context.Context) {
+func (r *Machines) lookAgain(ctx context.Context) {
 	var group errgroup.Group
 	group.SetLimit(abreast)
 	for _, holder := range r.absent.due() {
@@ -110,7 +110,7 @@ func (r *Registry) lookAgain(ctx context.Context) {
 }
 
 // state describes in which way a machine is absent; it is empty while its Node is Ready.
-func (r *Registry) state(ctx context.Context, holder hullmark.EKID) (string, error) {
+func (r *Machines) state(ctx context.Context, holder hullmark.EKID) (string, error) {
 	m, version, err := r.Load(ctx, holder)
 	if err != nil {
 		return "", fmt.Errorf("machine %s: %w", holder, err)
@@ -122,8 +122,8 @@ func (r *Registry) state(ctx context.Context, holder hullmark.EKID) (string, err
 }
 
 // absence describes the state of a Node that is not Ready, so that it is another once the Node was Ready in between; empty if it is Ready.
-func (r *Registry) absence(ctx context.Context, name string) (string, error) {
-	node, err := call(ctx, r, "read the Node "+name, func(ctx context.Context) (*corev1.Node, error) {
+func (r *Machines) absence(ctx context.Context, name string) (string, error) {
+	node, err := call(ctx, r.connection, "read the Node "+name, func(ctx context.Context) (*corev1.Node, error) {
 		return r.nodes.get(ctx, name)
 	})
 	switch {

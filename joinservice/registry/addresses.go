@@ -15,14 +15,14 @@ import (
 )
 
 // ClaimAddress binds an address to one machine; see joinservice.Records.
-func (r *Registry) ClaimAddress(ctx context.Context, address netip.Addr, node hullmark.EKID) error {
+func (r *Machines) ClaimAddress(ctx context.Context, address netip.Addr, node hullmark.EKID) error {
 	what := "claim the address " + address.String()
 	object := &corev1.ConfigMap{ObjectMeta: meta(addressKind, AddressObject(address))}
 	PutHolder(object, node)
 	for range attempts {
 		there, err := r.configMap(ctx, what, object.Name)
 		if apierrors.IsNotFound(err) {
-			_, err = call(ctx, r, what, func(ctx context.Context) (*corev1.ConfigMap, error) { return r.configMaps.create(ctx, object) })
+			_, err = call(ctx, r.connection, what, func(ctx context.Context) (*corev1.ConfigMap, error) { return r.configMaps.create(ctx, object) })
 			if !apierrors.IsAlreadyExists(err) {
 				return err
 			}
@@ -41,7 +41,7 @@ func (r *Registry) ClaimAddress(ctx context.Context, address netip.Addr, node hu
 			return joinservice.AddressTaken(address, holder, node)
 		}
 		PutHolder(there, node)
-		_, err = call(ctx, r, what, func(ctx context.Context) (*corev1.ConfigMap, error) {
+		_, err = call(ctx, r.connection, what, func(ctx context.Context) (*corev1.ConfigMap, error) {
 			return r.configMaps.update(ctx, there.Name, there)
 		})
 		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
@@ -54,7 +54,7 @@ func (r *Registry) ClaimAddress(ctx context.Context, address netip.Addr, node hu
 }
 
 // yields reports whether a machine's claim of an address is another's to take. A claim of nobody's, without a record, is what a worker has.
-func (r *Registry) yields(ctx context.Context, address netip.Addr, holder, node hullmark.EKID) (bool, error) {
+func (r *Machines) yields(ctx context.Context, address netip.Addr, holder, node hullmark.EKID) (bool, error) {
 	from, _, err := r.Load(ctx, holder)
 	if err != nil {
 		return false, fmt.Errorf("who holds the address %s: %w", address, err)
@@ -71,7 +71,7 @@ func (r *Registry) yields(ctx context.Context, address netip.Addr, holder, node 
 }
 
 // ReleaseAddress gives a machine's claim up; see joinservice.Records.
-func (r *Registry) ReleaseAddress(ctx context.Context, address netip.Addr, node hullmark.EKID) error {
+func (r *Machines) ReleaseAddress(ctx context.Context, address netip.Addr, node hullmark.EKID) error {
 	what := "give up the address " + address.String()
 	there, err := r.configMap(ctx, what, AddressObject(address))
 	if apierrors.IsNotFound(err) {
@@ -83,7 +83,7 @@ func (r *Registry) ReleaseAddress(ctx context.Context, address netip.Addr, node 
 	if holder, err := ParseHolder(there); err != nil || holder != node {
 		return err
 	}
-	_, err = call(ctx, r, what, func(ctx context.Context) (struct{}, error) {
+	_, err = call(ctx, r.connection, what, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, r.configMaps.deleteOnly(ctx, there.Name, metav1.Preconditions{UID: &there.UID, ResourceVersion: &there.ResourceVersion})
 	})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
@@ -93,7 +93,7 @@ func (r *Registry) ReleaseAddress(ctx context.Context, address netip.Addr, node 
 }
 
 // releaseAll gives up what a machine's record has.
-func (r *Registry) releaseAll(ctx context.Context, m joinservice.Machine) error {
+func (r *Machines) releaseAll(ctx context.Context, m joinservice.Machine) error {
 	var failed []error
 	for _, a := range m.Addresses {
 		failed = append(failed, r.ReleaseAddress(ctx, a, m.EKID))

@@ -91,7 +91,7 @@ func (a *Approver) handle(ctx context.Context, csr *certificatesv1.CertificateSi
 		Type: certificatesv1.RequestConditionType(d.Outcome), Status: corev1.ConditionTrue,
 		Reason: "Hullmark" + string(d.Outcome), Message: d.Reason,
 	})
-	_, err = call(ctx, a.Registry, "decide over certificate request "+csr.Name, func(ctx context.Context) (*certificatesv1.CertificateSigningRequest, error) {
+	_, err = call(ctx, a.Registry.connection, "decide over certificate request "+csr.Name, func(ctx context.Context) (*certificatesv1.CertificateSigningRequest, error) {
 		return a.Registry.requests.update(ctx, csr.Name, decided, "approval")
 	})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {

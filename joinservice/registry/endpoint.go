@@ -29,8 +29,8 @@ type ControlPlane struct {
 }
 
 // ControlPlanes lists the Nodes that run an API server, by name.
-func (r *Registry) ControlPlanes(ctx context.Context) ([]ControlPlane, error) {
-	list, err := call(ctx, r, "list the control planes", func(ctx context.Context) (*corev1.NodeList, error) {
+func (r *Endpoints) ControlPlanes(ctx context.Context) ([]ControlPlane, error) {
+	list, err := call(ctx, r.connection, "list the control planes", func(ctx context.Context) (*corev1.NodeList, error) {
 		return r.nodes.list(ctx, metav1.ListOptions{LabelSelector: controlPlaneLabel})
 	})
 	if err != nil {
@@ -51,8 +51,8 @@ type Kubelet struct {
 }
 
 // Kubelets lists the kubelets of all Nodes, by name.
-func (r *Registry) Kubelets(ctx context.Context) ([]Kubelet, error) {
-	list, err := call(ctx, r, "list the nodes", func(ctx context.Context) (*corev1.NodeList, error) {
+func (r *Endpoints) Kubelets(ctx context.Context) ([]Kubelet, error) {
+	list, err := call(ctx, r.connection, "list the nodes", func(ctx context.Context) (*corev1.NodeList, error) {
 		return r.nodes.list(ctx, metav1.ListOptions{})
 	})
 	if err != nil {
@@ -80,7 +80,7 @@ func internalAddress(node corev1.Node) netip.Addr {
 }
 
 // NoteEndpoint lets control planes that join from now on serve an endpoint: in kubeadm-config, from which kubeadm join takes it.
-func (r *Registry) NoteEndpoint(ctx context.Context, e measurements.Endpoint) error {
+func (r *Endpoints) NoteEndpoint(ctx context.Context, e measurements.Endpoint) error {
 	found, err := r.editSystem(ctx, "kubeadm-config", func(data map[string]string) (bool, error) {
 		const key = "ClusterConfiguration"
 		changed, differs, err := kubeadm.WithControlPlane([]byte(data[key]), e.Address, e.Names)
@@ -95,7 +95,7 @@ func (r *Registry) NoteEndpoint(ctx context.Context, e measurements.Endpoint) er
 
 // MoveAddons lets kube-proxy and flannel, each from its next start on a node, ask the API server at address, HOST:PORT. It returns
 // which of them the cluster does not have, as one with a pod network of its own.
-func (r *Registry) MoveAddons(ctx context.Context, address string) (absent []string, err error) {
+func (r *Endpoints) MoveAddons(ctx context.Context, address string) (absent []string, err error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint: %w", err)
@@ -125,10 +125,10 @@ func (r *Registry) MoveAddons(ctx context.Context, address string) (absent []str
 }
 
 // editSystem edits a ConfigMap of kube-system, unless it says already what it should, and reports whether there is one.
-func (r *Registry) editSystem(ctx context.Context, name string, edit func(data map[string]string) (differs bool, err error)) (found bool, err error) {
+func (r *Endpoints) editSystem(ctx context.Context, name string, edit func(data map[string]string) (differs bool, err error)) (found bool, err error) {
 	what := "change the ConfigMap " + tokenNamespace + "/" + name
 	for range attempts {
-		object, err := call(ctx, r, what, func(ctx context.Context) (*corev1.ConfigMap, error) { return r.system.get(ctx, name) })
+		object, err := call(ctx, r.connection, what, func(ctx context.Context) (*corev1.ConfigMap, error) { return r.system.get(ctx, name) })
 		if apierrors.IsNotFound(err) {
 			return false, nil
 		}
@@ -145,7 +145,7 @@ func (r *Registry) editSystem(ctx context.Context, name string, edit func(data m
 		if !differs {
 			return true, nil
 		}
-		_, err = call(ctx, r, what, func(ctx context.Context) (*corev1.ConfigMap, error) { return r.system.update(ctx, name, object) })
+		_, err = call(ctx, r.connection, what, func(ctx context.Context) (*corev1.ConfigMap, error) { return r.system.update(ctx, name, object) })
 		if !apierrors.IsConflict(err) {
 			return true, err
 		}

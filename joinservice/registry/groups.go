@@ -23,7 +23,7 @@ const editTries, editPause = 8, 15 * time.Millisecond
 func longestPause(try int) time.Duration { return editPause << try }
 
 // Enrol counts a machine to a group, for good; see joinservice.Records. Only Delete and Rebind take it out.
-func (r *Registry) Enrol(ctx context.Context, group string, node hullmark.EKID, most int) error {
+func (r *Groups) Enrol(ctx context.Context, group string, node hullmark.EKID, most int) error {
 	return r.editGroup(ctx, group, func(machines map[string]string) (bool, error) {
 		if _, counted := machines[node.String()]; counted {
 			return false, nil
@@ -37,7 +37,7 @@ func (r *Registry) Enrol(ctx context.Context, group string, node hullmark.EKID, 
 }
 
 // leave takes a machine out of the group that gave it its name, if one did.
-func (r *Registry) leave(ctx context.Context, m joinservice.Machine) error {
+func (r *Groups) leave(ctx context.Context, m joinservice.Machine) error {
 	group, ok := measurements.GroupOf(m.Name, m.EKID)
 	if !ok {
 		return nil
@@ -50,7 +50,7 @@ func (r *Registry) leave(ctx context.Context, m joinservice.Machine) error {
 }
 
 // editGroup changes a group's list by compare-and-swap, unless edit reports that there is nothing to change.
-func (r *Registry) editGroup(ctx context.Context, group string, edit func(machines map[string]string) (changed bool, err error)) error {
+func (r *Groups) editGroup(ctx context.Context, group string, edit func(machines map[string]string) (changed bool, err error)) error {
 	return r.editList(ctx, groupKind, GroupObjects+group, func(object *corev1.ConfigMap) (bool, error) {
 		if _, err := ParseCounted(object); err != nil {
 			return false, err
@@ -61,7 +61,7 @@ func (r *Registry) editGroup(ctx context.Context, group string, edit func(machin
 
 // editList changes a list of machines by compare-and-swap, unless edit reports that there is nothing to change. One that is
 // absent is empty.
-func (r *Registry) editList(ctx context.Context, kind, name string, edit func(*corev1.ConfigMap) (changed bool, err error)) error {
+func (r *connection) editList(ctx context.Context, kind, name string, edit func(*corev1.ConfigMap) (changed bool, err error)) error {
 	for try := range editTries {
 		if try > 0 {
 			select {
@@ -103,7 +103,7 @@ func contended(ctx context.Context, name string) error {
 }
 
 // list reads a list of machines; one that is absent is made, and not stored.
-func (r *Registry) list(ctx context.Context, kind, name string) (object *corev1.ConfigMap, absent bool, err error) {
+func (r *connection) list(ctx context.Context, kind, name string) (object *corev1.ConfigMap, absent bool, err error) {
 	object, err = r.configMap(ctx, "read the list "+name, name)
 	if apierrors.IsNotFound(err) {
 		return &corev1.ConfigMap{ObjectMeta: meta(kind, name), Data: map[string]string{}}, true, nil
@@ -119,8 +119,8 @@ func (r *Registry) list(ctx context.Context, kind, name string) (object *corev1.
 
 // Counted returns the machines that groups count, each with its identity, name and role alone. A machine is counted before its
 // first ticket is recorded, so that one may have no record: Delete takes it out all the same.
-func (r *Registry) Counted(ctx context.Context) ([]joinservice.Machine, error) {
-	list, err := call(ctx, r, "list the machines of groups", func(ctx context.Context) (*corev1.ConfigMapList, error) {
+func (r *Groups) Counted(ctx context.Context) ([]joinservice.Machine, error) {
+	list, err := call(ctx, r.connection, "list the machines of groups", func(ctx context.Context) (*corev1.ConfigMapList, error) {
 		return r.configMaps.list(ctx, metav1.ListOptions{LabelSelector: selector("=" + groupKind)})
 	})
 	if err != nil {

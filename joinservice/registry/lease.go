@@ -44,7 +44,7 @@ func (w *watched) expired(version string) bool {
 }
 
 // Acquire takes the cluster's one place for a control plane that joins; see joinservice.Lease.
-func (r *Registry) Acquire(ctx context.Context, node hullmark.EKID) (joinservice.Term, error) {
+func (r *Leases) Acquire(ctx context.Context, node hullmark.EKID) (joinservice.Term, error) {
 	lease, err := r.lease(ctx)
 	if apierrors.IsNotFound(err) {
 		term := joinservice.Term{EKID: node, Number: 1}
@@ -70,17 +70,17 @@ func (r *Registry) Acquire(ctx context.Context, node hullmark.EKID) (joinservice
 }
 
 // Renew keeps the place; see joinservice.Lease.
-func (r *Registry) Renew(ctx context.Context, t joinservice.Term) error {
+func (r *Leases) Renew(ctx context.Context, t joinservice.Term) error {
 	return r.rewriteLease(ctx, t, t.EKID.String())
 }
 
 // Release gives the place up at once; see joinservice.Lease.
-func (r *Registry) Release(ctx context.Context, t joinservice.Term) error {
+func (r *Leases) Release(ctx context.Context, t joinservice.Term) error {
 	return r.rewriteLease(ctx, t, "")
 }
 
 // rewriteLease writes the Lease if it is of this term still.
-func (r *Registry) rewriteLease(ctx context.Context, t joinservice.Term, holder string) error {
+func (r *Leases) rewriteLease(ctx context.Context, t joinservice.Term, holder string) error {
 	lease, err := r.lease(ctx)
 	if apierrors.IsNotFound(err) {
 		return joinservice.ErrConflict
@@ -98,18 +98,18 @@ func (r *Registry) rewriteLease(ctx context.Context, t joinservice.Term, holder 
 	return err
 }
 
-func (r *Registry) lease(ctx context.Context) (*coordinationv1.Lease, error) {
-	return call(ctx, r, "read which control plane joins", func(ctx context.Context) (*coordinationv1.Lease, error) {
+func (r *Leases) lease(ctx context.Context) (*coordinationv1.Lease, error) {
+	return call(ctx, r.connection, "read which control plane joins", func(ctx context.Context) (*coordinationv1.Lease, error) {
 		return r.leases.get(ctx, leaseName)
 	})
 }
 
 // writeLease creates the object, or replaces it in the version that was read.
-func (r *Registry) writeLease(ctx context.Context, lease *coordinationv1.Lease, t joinservice.Term, holder string) (*coordinationv1.Lease, error) {
+func (r *Leases) writeLease(ctx context.Context, lease *coordinationv1.Lease, t joinservice.Term, holder string) (*coordinationv1.Lease, error) {
 	now, seconds := metav1.NowMicro(), int32(r.joining.duration/time.Second)
 	lease.Spec.HolderIdentity, lease.Spec.LeaseTransitions = &holder, &t.Number
 	lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &seconds, &now
-	return call(ctx, r, "record which control plane joins", func(ctx context.Context) (*coordinationv1.Lease, error) {
+	return call(ctx, r.connection, "record which control plane joins", func(ctx context.Context) (*coordinationv1.Lease, error) {
 		if lease.ResourceVersion == "" {
 			return r.leases.create(ctx, lease)
 		}
@@ -138,8 +138,8 @@ func placeTaken(holder string) *hullmark.Condition {
 
 // RemoveStaleNode deletes the Node of a name that a machine is about to join
 // under: it is an earlier one's. One that is Ready is left, with a condition.
-func (r *Registry) RemoveStaleNode(ctx context.Context, name string) error {
-	node, err := call(ctx, r, "read the Node "+name, func(ctx context.Context) (*corev1.Node, error) {
+func (r *Leases) RemoveStaleNode(ctx context.Context, name string) error {
+	node, err := call(ctx, r.connection, "read the Node "+name, func(ctx context.Context) (*corev1.Node, error) {
 		return r.nodes.get(ctx, name)
 	})
 	if apierrors.IsNotFound(err) {
@@ -154,7 +154,7 @@ func (r *Registry) RemoveStaleNode(ctx context.Context, name string) error {
 			Next: "wait until Kubernetes notices that it is gone; if it stays, another machine runs under this name",
 		}
 	}
-	_, err = call(ctx, r, "delete the Node "+name, func(ctx context.Context) (struct{}, error) {
+	_, err = call(ctx, r.connection, "delete the Node "+name, func(ctx context.Context) (struct{}, error) {
 		// If it has become Ready since, it is another version.
 		only := metav1.Preconditions{UID: &node.UID, ResourceVersion: &node.ResourceVersion}
 		return struct{}{}, r.nodes.deleteOnly(ctx, name, only)

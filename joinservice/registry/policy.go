@@ -39,7 +39,7 @@ func documentObject(id measurements.DocumentID) string { return documentKind + "
 // anyone with access to the namespace wrote, bounded only by the API's limits. While there
 // is no policy, deliver is not called; objects that do not decode are refused (Refused) as
 // a whole with what lies beside them. It survives outages of the API.
-func (r *Registry) WatchPolicy(ctx context.Context, deliver func(envelope []byte, documents map[measurements.DocumentID][]byte)) error {
+func (r *Policies) WatchPolicy(ctx context.Context, deliver func(envelope []byte, documents map[measurements.DocumentID][]byte)) error {
 	choose := func(o metav1.ListOptions) metav1.ListOptions {
 		o.LabelSelector = policySelector()
 		return o
@@ -93,7 +93,7 @@ func policyOf(objects []any) (envelope []byte, documents map[measurements.Docume
 // names: documents first, then the policy; documents that are not among the given
 // are removed last. It verifies no signature. Replicas take the policy up by
 // WatchPolicy, or refuse it with an event.
-func (r *Registry) PushPolicy(ctx context.Context, envelope []byte, documents map[measurements.DocumentID][]byte) error {
+func (r *Policies) PushPolicy(ctx context.Context, envelope []byte, documents map[measurements.DocumentID][]byte) error {
 	if len(envelope) == 0 || len(envelope) > maxObject {
 		return fmt.Errorf("push policy: it has %d bytes, and the API keeps at most %d: remove members, resets or overrides that are spent", len(envelope), maxObject)
 	}
@@ -113,7 +113,7 @@ func (r *Registry) PushPolicy(ctx context.Context, envelope []byte, documents ma
 }
 
 // Pushed returns the policy that was pushed last, in its signed form, which nobody has verified; nil if there is none.
-func (r *Registry) Pushed(ctx context.Context) ([]byte, error) {
+func (r *Policies) Pushed(ctx context.Context) ([]byte, error) {
 	object, err := r.configMap(ctx, "read the policy in force", policyObject)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -126,11 +126,11 @@ func (r *Registry) Pushed(ctx context.Context) ([]byte, error) {
 
 // Newest returns the policy that the API holds with all documents beside it, as WatchPolicy delivers them, unless its envelope
 // is held, or there is none: then nothing. Nobody has verified it.
-func (r *Registry) Newest(ctx context.Context, held []byte) (envelope []byte, documents map[measurements.DocumentID][]byte, err error) {
+func (r *Policies) Newest(ctx context.Context, held []byte) (envelope []byte, documents map[measurements.DocumentID][]byte, err error) {
 	if envelope, err = r.Pushed(ctx); err != nil || envelope == nil || bytes.Equal(envelope, held) {
 		return nil, nil, err
 	}
-	list, err := call(ctx, r, "read the policy in force with its documents", func(ctx context.Context) (*corev1.ConfigMapList, error) {
+	list, err := call(ctx, r.connection, "read the policy in force with its documents", func(ctx context.Context) (*corev1.ConfigMapList, error) {
 		return r.configMaps.list(ctx, metav1.ListOptions{LabelSelector: policySelector()})
 	})
 	if err != nil {
@@ -144,7 +144,7 @@ func (r *Registry) Newest(ctx context.Context, held []byte) (envelope []byte, do
 }
 
 // pushDocument creates a document's object, which is never changed. One of the same name with other content is replaced.
-func (r *Registry) pushDocument(ctx context.Context, id measurements.DocumentID, content []byte) error {
+func (r *Policies) pushDocument(ctx context.Context, id measurements.DocumentID, content []byte) error {
 	if sha256.Sum256(content) != id || len(content) > maxObject {
 		return fmt.Errorf("document %s: %d bytes of another digest, or more than %d", id, len(content), maxObject)
 	}
@@ -154,7 +154,7 @@ func (r *Registry) pushDocument(ctx context.Context, id measurements.DocumentID,
 		return r.configMaps.create(ctx, object)
 	}
 	what := "create document " + id.String()
-	_, err := call(ctx, r, what, put)
+	_, err := call(ctx, r.connection, what, put)
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
@@ -168,19 +168,19 @@ func (r *Registry) pushDocument(ctx context.Context, id measurements.DocumentID,
 	if err := r.remove(ctx, "delete the wrong document "+id.String(), r.configMaps.delete, object.Name); err != nil {
 		return err
 	}
-	_, err = call(ctx, r, what, put)
+	_, err = call(ctx, r.connection, what, put)
 	return err
 }
 
 // pushEnvelope creates or replaces the policy's object; one that somebody else changes meanwhile is left alone.
-func (r *Registry) pushEnvelope(ctx context.Context, envelope []byte) error {
+func (r *Policies) pushEnvelope(ctx context.Context, envelope []byte) error {
 	object := &corev1.ConfigMap{ObjectMeta: meta(policyKind, policyObject), BinaryData: map[string][]byte{policyKind: envelope}}
 	there, err := r.configMap(ctx, "read the policy in force", policyObject)
 	absent := apierrors.IsNotFound(err)
 	if err != nil && !absent {
 		return err
 	}
-	_, err = call(ctx, r, "store the policy", func(ctx context.Context) (*corev1.ConfigMap, error) {
+	_, err = call(ctx, r.connection, "store the policy", func(ctx context.Context) (*corev1.ConfigMap, error) {
 		if absent {
 			return r.configMaps.create(ctx, object)
 		}
@@ -194,8 +194,8 @@ func (r *Registry) pushEnvelope(ctx context.Context, envelope []byte) error {
 }
 
 // prune removes the documents that are not among those given.
-func (r *Registry) prune(ctx context.Context, keep map[measurements.DocumentID][]byte) error {
-	list, err := call(ctx, r, "list the documents", func(ctx context.Context) (*corev1.ConfigMapList, error) {
+func (r *Policies) prune(ctx context.Context, keep map[measurements.DocumentID][]byte) error {
+	list, err := call(ctx, r.connection, "list the documents", func(ctx context.Context) (*corev1.ConfigMapList, error) {
 		return r.configMaps.list(ctx, metav1.ListOptions{LabelSelector: selector("=" + documentKind)})
 	})
 	if err != nil {
@@ -219,7 +219,7 @@ func (r *Registry) prune(ctx context.Context, keep map[measurements.DocumentID][
 // Refused tells the cluster's operator, by a Kubernetes Event on the policy's
 // ConfigMap, why a policy was not taken. The same reason for the same policy is
 // told once, by however many replicas.
-func (r *Registry) Refused(ctx context.Context, reason string) error {
+func (r *Policies) Refused(ctx context.Context, reason string) error {
 	object, err := r.configMap(ctx, "read the refused policy", policyObject)
 	if err != nil {
 		return err
@@ -234,7 +234,7 @@ func (r *Registry) Refused(ctx context.Context, reason string) error {
 		Reason: "PolicyRefused", Message: brief(reason), Type: corev1.EventTypeWarning,
 		Source: corev1.EventSource{Component: User}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}
-	_, err = call(ctx, r, "tell why the policy was refused", func(ctx context.Context) (*corev1.Event, error) {
+	_, err = call(ctx, r.connection, "tell why the policy was refused", func(ctx context.Context) (*corev1.Event, error) {
 		return r.events.create(ctx, event)
 	})
 	if apierrors.IsAlreadyExists(err) {

@@ -12,9 +12,9 @@ import (
 // first one does so no more, and the other has a rule of its own. The other must have no record of another disk. It can be run
 // again after an interruption, with the same record. Kubernetes' Node stays as it is. The caller has made sure that the first
 // machine is not running: see NodeReady.
-func (r *Registry) Rebind(ctx context.Context, from joinservice.Machine, to hullmark.EKID) error {
+func (r *Machines) Rebind(ctx context.Context, from joinservice.Machine, to hullmark.EKID) error {
 	if from.Token != "" {
-		if err := r.Revoke(ctx, from.Token); err != nil {
+		if err := r.tokens.Revoke(ctx, from.Token); err != nil {
 			return err
 		}
 	}

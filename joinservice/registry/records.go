@@ -16,7 +16,7 @@ import (
 )
 
 // Load returns a machine's record and its version; see joinservice.Records.
-func (r *Registry) Load(ctx context.Context, node hullmark.EKID) (joinservice.Machine, joinservice.Version, error) {
+func (r *Machines) Load(ctx context.Context, node hullmark.EKID) (joinservice.Machine, joinservice.Version, error) {
 	object, err := r.configMap(ctx, "read the record of machine "+node.String(), MachineObject(node))
 	if apierrors.IsNotFound(err) {
 		return joinservice.Machine{EKID: node}, "", nil
@@ -31,19 +31,19 @@ func (r *Registry) Load(ctx context.Context, node hullmark.EKID) (joinservice.Ma
 	return m, joinservice.Version(object.ResourceVersion), nil
 }
 
-func (r *Registry) configMap(ctx context.Context, what, name string) (*corev1.ConfigMap, error) {
+func (r *connection) configMap(ctx context.Context, what, name string) (*corev1.ConfigMap, error) {
 	return call(ctx, r, what, func(ctx context.Context) (*corev1.ConfigMap, error) {
 		return r.configMaps.get(ctx, name)
 	})
 }
 
 // Store replaces the record whose version is given; see joinservice.Records.
-func (r *Registry) Store(ctx context.Context, m joinservice.Machine, v joinservice.Version) (joinservice.Version, error) {
+func (r *Machines) Store(ctx context.Context, m joinservice.Machine, v joinservice.Version) (joinservice.Version, error) {
 	object := &corev1.ConfigMap{ObjectMeta: meta(nodeKind, MachineObject(m.EKID))}
 	if err := PutMachine(object, m); err != nil {
 		return "", err
 	}
-	stored, err := call(ctx, r, "store the record of machine "+m.EKID.String(), func(ctx context.Context) (*corev1.ConfigMap, error) {
+	stored, err := call(ctx, r.connection, "store the record of machine "+m.EKID.String(), func(ctx context.Context) (*corev1.ConfigMap, error) {
 		if v == "" {
 			return r.configMaps.create(ctx, object)
 		}
@@ -61,14 +61,14 @@ func (r *Registry) Store(ctx context.Context, m joinservice.Machine, v joinservi
 
 // Claim binds a node's name to one machine; see joinservice.Records. Only Delete frees a name. One that rests since is kept for
 // who claims it first, be it its former holder, and is his once that is over (name-rests).
-func (r *Registry) Claim(ctx context.Context, name string, node hullmark.EKID) error {
+func (r *Machines) Claim(ctx context.Context, name string, node hullmark.EKID) error {
 	if !hullmark.ValidNodeName(name) {
 		return fmt.Errorf("claim a name for machine %s: %q is no node's name", node, name)
 	}
 	fixed := true
 	object := &corev1.ConfigMap{ObjectMeta: meta(nameKind, NameObject(name)), Immutable: &fixed}
 	PutHolder(object, node)
-	_, err := call(ctx, r, "claim the name "+name, func(ctx context.Context) (*corev1.ConfigMap, error) {
+	_, err := call(ctx, r.connection, "claim the name "+name, func(ctx context.Context) (*corev1.ConfigMap, error) {
 		return r.configMaps.create(ctx, object)
 	})
 	if err == nil {
@@ -90,7 +90,7 @@ func (r *Registry) Claim(ctx context.Context, name string, node hullmark.EKID) e
 }
 
 // holder returns the machine that claimed a name.
-func (r *Registry) holder(ctx context.Context, name string) (node hullmark.EKID, found bool, err error) {
+func (r *Machines) holder(ctx context.Context, name string) (node hullmark.EKID, found bool, err error) {
 	object, err := r.configMap(ctx, "read who holds the name "+name, NameObject(name))
 	if apierrors.IsNotFound(err) {
 		return hullmark.EKID{}, false, nil
@@ -104,8 +104,8 @@ func (r *Registry) holder(ctx context.Context, name string) (node hullmark.EKID,
 
 // List returns all machines' records, by identity. Records that cannot be read
 // do not hide the others: they are named by the error, which comes beside them.
-func (r *Registry) List(ctx context.Context) ([]joinservice.Machine, error) {
-	list, err := call(ctx, r, "list the machines' records", func(ctx context.Context) (*corev1.ConfigMapList, error) {
+func (r *Machines) List(ctx context.Context) ([]joinservice.Machine, error) {
+	list, err := call(ctx, r.connection, "list the machines' records", func(ctx context.Context) (*corev1.ConfigMapList, error) {
 		return r.configMaps.list(ctx, metav1.ListOptions{LabelSelector: selector("=" + nodeKind)})
 	})
 	if err != nil {
@@ -129,7 +129,7 @@ func (r *Registry) List(ctx context.Context) ([]joinservice.Machine, error) {
 // machine holds by now is left with its Node alone. While somebody may have a certificate for its name, which Delete returns
 // the end of, the name rests: no certificate for it makes a Node, and no machine gets it. gone says that nobody can have one,
 // whatever is recorded. The caller has made sure that the machine is not running: see NodeReady.
-func (r *Registry) Delete(ctx context.Context, m joinservice.Machine, gone bool) (until time.Time, err error) {
+func (r *Machines) Delete(ctx context.Context, m joinservice.Machine, gone bool) (until time.Time, err error) {
 	for range attempts {
 		kept, version, err := r.Load(ctx, m.EKID)
 		if err != nil {
@@ -150,7 +150,7 @@ func (r *Registry) Delete(ctx context.Context, m joinservice.Machine, gone bool)
 }
 
 // deleteRecord deletes the record whose version is given; another one is a conflict.
-func (r *Registry) deleteRecord(ctx context.Context, node hullmark.EKID, v joinservice.Version) error {
+func (r *Machines) deleteRecord(ctx context.Context, node hullmark.EKID, v joinservice.Version) error {
 	only := string(v)
 	return r.remove(ctx, "delete the record of machine "+node.String(), func(ctx context.Context, name string) error {
 		return r.configMaps.deleteOnly(ctx, name, metav1.Preconditions{ResourceVersion: &only})
@@ -158,9 +158,9 @@ func (r *Registry) deleteRecord(ctx context.Context, node hullmark.EKID, v joins
 }
 
 // forget removes all that is kept of a machine but its record, and returns until when its name rests.
-func (r *Registry) forget(ctx context.Context, m joinservice.Machine, gone bool) (until time.Time, err error) {
+func (r *Machines) forget(ctx context.Context, m joinservice.Machine, gone bool) (until time.Time, err error) {
 	if m.Token != "" {
-		if err := r.Revoke(ctx, m.Token); err != nil {
+		if err := r.tokens.Revoke(ctx, m.Token); err != nil {
 			return time.Time{}, err
 		}
 	}
@@ -180,7 +180,7 @@ func (r *Registry) forget(ctx context.Context, m joinservice.Machine, gone bool)
 }
 
 // giveUp lets a machine's name rest, if it has to, and deletes its Node and its claim.
-func (r *Registry) giveUp(ctx context.Context, m joinservice.Machine, gone bool) (until time.Time, err error) {
+func (r *Machines) giveUp(ctx context.Context, m joinservice.Machine, gone bool) (until time.Time, err error) {
 	if gone {
 		err = r.Free(ctx, m.Name)
 	} else {
@@ -196,7 +196,7 @@ func (r *Registry) giveUp(ctx context.Context, m joinservice.Machine, gone bool)
 }
 
 // remove deletes an object that need not exist.
-func (r *Registry) remove(ctx context.Context, what string, del func(context.Context, string) error, name string) error {
+func (r *connection) remove(ctx context.Context, what string, del func(context.Context, string) error, name string) error {
 	_, err := call(ctx, r, what, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, del(ctx, name)
 	})
@@ -207,8 +207,8 @@ func (r *Registry) remove(ctx context.Context, what string, del func(context.Con
 }
 
 // NodeReady reports whether Kubernetes has a Node of this name and holds it to be Ready.
-func (r *Registry) NodeReady(ctx context.Context, name string) (bool, error) {
-	node, err := call(ctx, r, "read the Node "+name, func(ctx context.Context) (*corev1.Node, error) {
+func (r *Machines) NodeReady(ctx context.Context, name string) (bool, error) {
+	node, err := call(ctx, r.connection, "read the Node "+name, func(ctx context.Context) (*corev1.Node, error) {
 		return r.nodes.get(ctx, name)
 	})
 	if apierrors.IsNotFound(err) {

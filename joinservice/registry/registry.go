@@ -50,11 +50,50 @@ const (
 const callTimeout = 15 * time.Second
 
 // Registry is a client of one cluster's API. It implements joinservice.Records,
-// joinservice.Tokens and joinservice.Lease, and is safe for concurrent use. Each of its calls has
+// joinservice.Tokens and joinservice.Lease by its parts, and is safe for concurrent use. Each of its calls has
 // a deadline. A call that the API did not answer, or not yet, returns a
 // *hullmark.Condition with Retry: api-unreachable, or api-forbidden where the
 // permissions of Manifest are missing.
 type Registry struct {
+	*connection
+	*Machines
+	*Policies
+	*Tokens
+	*Leases
+	*Endpoints
+}
+
+// Machines are the records of machines, their names, addresses and groups.
+type Machines struct {
+	*connection
+	*Groups
+	// tokens are revoked with a record.
+	tokens *Tokens
+	// absent is since when Nodes are not Ready whose machines hold addresses that others want.
+	absent *absences
+}
+
+// Groups count their machines.
+type Groups struct{ *connection }
+
+// Policies are what the operator pushes and join services watch: the signed policy and its documents.
+type Policies struct{ *connection }
+
+// Tokens are kubelets' bootstrap tokens.
+type Tokens struct{ *connection }
+
+// Leases are the Lease of the control plane that joins.
+type Leases struct {
+	*connection
+	// joining is what is known of the age of that Lease.
+	joining *watched
+}
+
+// Endpoints are where nodes, kubelets and addons find each other.
+type Endpoints struct{ *connection }
+
+// connection has the objects of a cluster's API that Hullmark deals with.
+type connection struct {
 	configMaps objects[*corev1.ConfigMap, *corev1.ConfigMapList]
 	// system are the ConfigMaps of kube-system.
 	system   objects[*corev1.ConfigMap, *corev1.ConfigMapList]
@@ -63,10 +102,6 @@ type Registry struct {
 	nodes    objects[*corev1.Node, *corev1.NodeList]
 	leases   objects[*coordinationv1.Lease, *coordinationv1.LeaseList]
 	requests objects[*certificatesv1.CertificateSigningRequest, *certificatesv1.CertificateSigningRequestList]
-	// joining is what is known of the age of the Lease of the control plane that joins.
-	joining *watched
-	// absent is since when Nodes are not Ready whose machines hold addresses that others want.
-	absent *absences
 	// server is where the API is, for errors; timeout bounds a call.
 	server  string
 	timeout time.Duration
@@ -99,7 +134,7 @@ func New(config *rest.Config) (*Registry, error) {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	codec := runtime.NewParameterCodec(scheme)
-	return &Registry{
+	a := &connection{
 		configMaps: objects[*corev1.ConfigMap, *corev1.ConfigMapList]{
 			core, codec, "configmaps", Namespace, fresh[corev1.ConfigMap], fresh[corev1.ConfigMapList],
 		},
@@ -116,9 +151,14 @@ func New(config *rest.Config) (*Registry, error) {
 			certificates, codec, "certificatesigningrequests", "",
 			fresh[certificatesv1.CertificateSigningRequest], fresh[certificatesv1.CertificateSigningRequestList],
 		},
-		joining: &watched{duration: leaseDuration, now: time.Now},
-		absent:  &absences{now: time.Now},
-		server:  config.Host, timeout: callTimeout,
+		server: config.Host, timeout: callTimeout,
+	}
+	tokens := &Tokens{a}
+	return &Registry{
+		connection: a,
+		Machines:   &Machines{connection: a, Groups: &Groups{a}, tokens: tokens, absent: &absences{now: time.Now}},
+		Policies:   &Policies{a}, Tokens: tokens, Endpoints: &Endpoints{a},
+		Leases: &Leases{connection: a, joining: &watched{duration: leaseDuration, now: time.Now}},
 	}, nil
 }
 
@@ -148,7 +188,7 @@ func selector(requirement string) string {
 }
 
 // call runs one call under its deadline and says what it was for if it fails.
-func call[T any](ctx context.Context, r *Registry, what string, do func(context.Context) (T, error)) (T, error) {
+func call[T any](ctx context.Context, r *connection, what string, do func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	result, err := do(ctx)
@@ -157,7 +197,7 @@ func call[T any](ctx context.Context, r *Registry, what string, do func(context.
 
 // explain makes a condition of an error that is expected to pass. An error that
 // says something about the object itself is only wrapped, so that callers can tell.
-func (r *Registry) explain(what string, err error) error {
+func (r *connection) explain(what string, err error) error {
 	var answer apierrors.APIStatus
 	switch {
 	case err == nil:

@@ -45,7 +45,7 @@ func ParseRemoved(text string) (r Removed, err error) {
 // rest lets a name rest until a removed machine's certificate has ended, or an earlier one's for the name that ends later, and
 // returns until when it does. By then the API server that it speaks to refuses the machine a Node; others learn it from etcd as
 // fast.
-func (r *Registry) rest(ctx context.Context, name string, removed Removed) (until time.Time, err error) {
+func (r *Machines) rest(ctx context.Context, name string, removed Removed) (until time.Time, err error) {
 	err = r.editList(ctx, removedObject, removedObject, func(list *corev1.ConfigMap) (bool, error) {
 		now := time.Now()
 		dropEnded(list.Data, now)
@@ -89,7 +89,7 @@ func dropEnded(names map[string]string, now time.Time) {
 }
 
 // checkRest refuses a name that rests, and ends a rest that is over.
-func (r *Registry) checkRest(ctx context.Context, name string) error {
+func (r *Machines) checkRest(ctx context.Context, name string) error {
 	removed, rests, err := r.Resting(ctx, name)
 	if err != nil || !rests {
 		return err
@@ -102,7 +102,7 @@ func (r *Registry) checkRest(ctx context.Context, name string) error {
 
 // Free ends the rest of a name. The caller knows that nobody has a certificate for it: it has ended, or its machine is gone for
 // good, or has an empty disk and nobody copied its key.
-func (r *Registry) Free(ctx context.Context, name string) error {
+func (r *Machines) Free(ctx context.Context, name string) error {
 	return r.editList(ctx, removedObject, removedObject, func(list *corev1.ConfigMap) (bool, error) {
 		_, resting := list.Data[name]
 		delete(list.Data, name)
@@ -111,7 +111,7 @@ func (r *Registry) Free(ctx context.Context, name string) error {
 }
 
 // Resting returns the removed machine because of which a name rests, if one does.
-func (r *Registry) Resting(ctx context.Context, name string) (removed Removed, rests bool, err error) {
+func (r *Machines) Resting(ctx context.Context, name string) (removed Removed, rests bool, err error) {
 	object, err := r.configMap(ctx, "read which machines are removed", removedObject)
 	if apierrors.IsNotFound(err) {
 		return Removed{}, false, nil
@@ -134,9 +134,9 @@ const removedPolicy = "hullmark-removed-nodes"
 const awaitTries, awaitPause = 100, 100 * time.Millisecond
 
 // awaitRest waits until the API server refuses the Node of a name that rests to whoever has a certificate for it.
-func (r *Registry) awaitRest(ctx context.Context, name string) error {
+func (r *Machines) awaitRest(ctx context.Context, name string) error {
 	for range awaitTries {
-		_, err := call(ctx, r, "see that no Node "+name+" is made", func(ctx context.Context) (*corev1.Node, error) {
+		_, err := call(ctx, r.connection, "see that no Node "+name+" is made", func(ctx context.Context) (*corev1.Node, error) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 			return node, r.nodes.client.Post().Resource("nodes").Param("dryRun", metav1.DryRunAll).
 				SetHeader("Impersonate-User", nodeUser+name).SetHeader("Impersonate-Group", nodeGroup).Body(node).Do(ctx).Error()

@@ -35,7 +35,7 @@ var tokenID = regexp.MustCompile(`^[a-z0-9]{6}$`)
 
 // Issue makes a token for one machine alone; see joinservice.Tokens. It may be
 // used for 15 minutes and for nothing but authentication.
-func (r *Registry) Issue(ctx context.Context, m joinservice.Machine, note func(id string) error) (token hullmark.Secret, err error) {
+func (r *Tokens) Issue(ctx context.Context, m joinservice.Machine, note func(id string) error) (token hullmark.Secret, err error) {
 	// Of 36^6 identifiers one that is in use already is met rarely, and three times never.
 	for range 3 {
 		token := letters(tokenIDLength + 1 + tokenSecretLength)
@@ -88,8 +88,8 @@ func tokenSecret(node hullmark.EKID, id string, secret []byte) *corev1.Secret {
 	}
 }
 
-func (r *Registry) createToken(ctx context.Context, node hullmark.EKID, object *corev1.Secret) error {
-	_, err := call(ctx, r, "make the bootstrap token of machine "+node.String(), func(ctx context.Context) (struct{}, error) {
+func (r *Tokens) createToken(ctx context.Context, node hullmark.EKID, object *corev1.Secret) error {
+	_, err := call(ctx, r.connection, "make the bootstrap token of machine "+node.String(), func(ctx context.Context) (struct{}, error) {
 		answer, err := r.secrets.create(ctx, object)
 		if answer != nil {
 			clear(answer.Data["token-secret"])
@@ -100,7 +100,7 @@ func (r *Registry) createToken(ctx context.Context, node hullmark.EKID, object *
 }
 
 // Revoke ends a token; one that is gone already is no error.
-func (r *Registry) Revoke(ctx context.Context, id string) error {
+func (r *Tokens) Revoke(ctx context.Context, id string) error {
 	if !tokenID.MatchString(id) {
 		return fmt.Errorf("revoke a bootstrap token: %q is no token's public half", id)
 	}
