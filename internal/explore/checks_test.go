@@ -50,7 +50,7 @@ func checks() []check {
 		}}},
 		{"record A is written first", "crashes", neverEnds, []edit{{format, "\terr = begin(disk, size, found, id, keys)\n", "\t_, _ = size, found\n"}}},
 		{"half of a record A is nobody's", "crashes", neverEnds, []edit{{format, "\tif !torn {\n", "\tif _ = torn; true {\n"}}},
-		{"a name is one machine's", "names", neverEnds, []edit{{release, "\t\tif err := p.service.Records.Claim(ctx, p.admission.Member.Name, p.claims.Node); err != nil {\n\t\t\treturn err\n\t\t}\n", ""}}},
+		{"a name is one machine's", "names", neverEnds, []edit{{release, "\t\tif err := p.service.Records.Claim(ctx, p.admission.Member.Name, p.claims.EKID); err != nil {\n\t\t\treturn err\n\t\t}\n", ""}}},
 		{
 			"a record is replaced only as it was read", "restarts", "two tickets are one",
 			[]edit{{"joinservice/service.go", "\t\tversion, err := s.Records.Store(ctx, m, version)\n", "\t\t_, version, _ = s.Records.Load(ctx, node)\n\t\tversion, err := s.Records.Store(ctx, m, version)\n"}},

@@ -40,7 +40,7 @@ func fakes() []edit {
 		insteadOf(prover, "\tekPublic, err := p.openEK()\n", "p.identity.EKPublic, p.identity.AKPublic = seam.World.Keys()\nreturn nil"),
 		insteadOf(prover, "\tblob, err := tpm2.Unmarshal[tpm2.TPM2BIDObject](credential)\n", "return seam.World.Unwrap(credential, secret)"),
 		insteadOf(prover, "\tquoted, err := tpm2.Quote{", "r := attest.Registers(seam.World.Registers())\nd := r.Digest()\nreturn Evidence{Quoted: append(binding[:], d[:]...), Signature: d[:]}, d[:], nil"),
-		insteadOf("attest/verifier/verifier.go", "\tname, err := e.akName()\n", "e.secret, err = hullmark.RandomSecret(random, attest.SecretSize)\nreturn append([]byte(nil), e.secret.Expose()...), e.claims.Node[:], err"),
+		insteadOf("attest/verifier/verifier.go", "\tname, err := e.akName()\n", "e.secret, err = hullmark.RandomSecret(random, attest.SecretSize)\nreturn append([]byte(nil), e.secret.Expose()...), e.claims.EKID[:], err"),
 		insteadOf("attest/verifier/quote.go", "\tif err := checkAttributes(ak.ObjectAttributes); err != nil {\n",
 			"d := registers.Digest()\nif string(proof.GetQuoted()) == string(binding[:])+string(d[:]) {\nreturn nil\n}\nreturn errors.New(\"the quote is of another exchange\")"),
 

@@ -57,9 +57,9 @@ func TestSignAndVerify(t *testing.T) {
 		want string
 	}{
 		"another key":           {[]string{"verify", path("node.dsse"), "--key", path("edwards.pub"), "--document", path("bad")}, exitFailed, "no signature is by this key"},
-		"another image":         {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--image", f.vars, "--document", path("bad")}, exitMismatch, "signed is a disk with"},
-		"another SBOM":          {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--sbom", f.image, "--document", path("bad")}, exitMismatch, "signed is an SBOM with"},
-		"another CycloneDX":     {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--cyclonedx", f.vars, "--document", path("bad")}, exitMismatch, "signed is a CycloneDX SBOM with"},
+		"another image":         {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--image", f.vars, "--document", path("bad")}, exitMismatch, "the signed disk has"},
+		"another SBOM":          {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--sbom", f.image, "--document", path("bad")}, exitMismatch, "the signed SBOM has"},
+		"another CycloneDX":     {[]string{"verify", path("node.dsse"), "--key", path("p256.pub"), "--cyclonedx", f.vars, "--document", path("bad")}, exitMismatch, "the signed CycloneDX SBOM has"},
 		"a private key":         {[]string{"verify", path("node.dsse"), "--key", path("p256")}, exitFailed, "want a public key"},
 		"no envelope":           {[]string{"verify", path("node.json"), "--key", path("p256.pub")}, exitFailed, "hullmark sign makes one"},
 		"an envelope":           {[]string{"sign", path("node.dsse"), "--key", path("p256")}, exitFailed, "hullmark verify --document"},

@@ -224,7 +224,7 @@ func compareFile(file, what string, signed pcrs.Digest) error {
 		return withCode(exitMismatch, fmt.Errorf("%s: the document names no %s", file, what))
 	}
 	if !signed.Equal(got) {
-		return withCode(exitMismatch, fmt.Errorf("%s: signed is a %s with sha256 %v, this one has %v", file, what, signed, got))
+		return withCode(exitMismatch, fmt.Errorf("%s: the signed %s has sha256 %v, this one has %v", file, what, signed, got))
 	}
 	return nil
 }
