@@ -14,6 +14,9 @@ import (
 // log has got in place of want; either may be nil, but not both. It is empty
 // where nothing better is known than the two events.
 func cause(r Register, want, got *Event) string {
+	if want != nil && want.From().recorded() {
+		return "" // The document is of a recorded boot: what its log does not say of an event, nobody knows.
+	}
 	switch r {
 	case 0:
 		return firmwareCause(want, got)

@@ -344,3 +344,15 @@ func TestExplainNamesPredictedCompanions(t *testing.T) {
 		}
 	}
 }
+
+// Where the document is of a recorded boot, an event says too little of itself for a cause.
+func TestNoCauseOfARecordedEvent(t *testing.T) {
+	for _, source := range []*Source{{Kind: FromData, Bytes: 8}, {Kind: FromTag, Name: "LoadOptions"}} {
+		for register, event := range map[Register]EventType{4: EvBootServicesApplication, 9: EvEventTag} {
+			want := &Event{Register: register, Type: event, Source: source}
+			if text := cause(register, want, nil); text != "" {
+				t.Errorf("%v of %v has the cause %q", register, source.Kind, text)
+			}
+		}
+	}
+}

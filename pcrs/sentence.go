@@ -144,6 +144,9 @@ func programSentence(s Source) string {
 	return "Authenticode hash of the unified kernel image on the ESP"
 }
 
+// recorded reports a source that is read from a log which does not say what was measured.
+func (s Source) recorded() bool { return s.Kind == FromData || s.Kind == FromTag }
+
 // addon reports whether the source is an addon that firmware loads.
 func (s Source) addon() bool {
 	return (s.Kind == FromProgram || s.Kind == FromLoadedProgram) && hasSuffix(s.File, uki.AddonEnding)
