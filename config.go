@@ -1,15 +1,14 @@
 package hullmark
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/hullmark/hullmark/internal/strictjson"
 )
 
 // MaxNodeConfig is the largest node configuration that is read, in bytes.
@@ -60,16 +59,8 @@ var (
 // most MaxNodeConfig bytes, without unknown fields or trailing data.
 func ParseNodeConfig(data []byte) (NodeConfig, error) {
 	var c NodeConfig
-	if len(data) > MaxNodeConfig {
-		return c, fmt.Errorf("node config: %d bytes, at most %d are allowed", len(data), MaxNodeConfig)
-	}
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&c); err != nil {
+	if err := strictjson.Decode(data, MaxNodeConfig, &c); err != nil {
 		return NodeConfig{}, fmt.Errorf("node config: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return NodeConfig{}, errors.New("node config: data after the end of the document")
 	}
 	if err := c.check(); err != nil {
 		return NodeConfig{}, fmt.Errorf("node config: %w", err)

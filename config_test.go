@@ -32,7 +32,7 @@ func TestParseNodeConfigRefuses(t *testing.T) {
 		"no disk":           {with(`{"serial":"state"}`, `{}`), "exactly one of serial and path"},
 		"two disks":         {with(`"serial":"state"`, `"serial":"state","path":"/dev/vda"`), "exactly one of serial and path"},
 		"disk outside /dev": {with(`"serial":"state"`, `"path":"/etc/shadow"`), "want a device below /dev"},
-		"too large":         {goodConfig + strings.Repeat(" ", MaxNodeConfig), "at most 65536 are allowed"},
+		"too large":         {goodConfig + strings.Repeat(" ", MaxNodeConfig), "at most 65536"},
 		"bad endpoint":      {with(`"version":1`, `"version":1,"endpoints":["host"]`), `"host": want HOST:PORT`},
 		"bad name server":   {with(`"version":1`, `"version":1,"nameServers":["dns.example"]`), `"dns.example" is no IP address`},
 		"bad address":       {with(`"version":1`, `"version":1,"addresses":["10.0.0.1"]`), "addresses: "},

@@ -7,10 +7,10 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+
+	"github.com/hullmark/hullmark/internal/strictjson"
 )
 
 // spkiPrefix starts the SubjectPublicKeyInfo of every ECDSA P-256 key (RFC 5480
@@ -54,23 +54,8 @@ func SignPolicyDocument(signer crypto.Signer, document []byte) (Signed, error) {
 // ParseSigned strictly reads the JSON form of at most limit bytes. It checks no signature.
 func ParseSigned(encoded []byte, limit int) (Signed, error) {
 	var s Signed
-	if len(encoded) > limit {
-		return s, fmt.Errorf("%d bytes, want at most %d", len(encoded), limit)
-	}
-	decoder := json.NewDecoder(bytes.NewReader(encoded))
-	decoder.DisallowUnknownFields()
-	switch err := decoder.Decode(&s); {
-	case errors.Is(err, io.EOF):
-		return s, errors.New("it is empty")
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return s, errors.New("it was cut off: it ends in the middle of a value")
-	case err != nil:
-		return s, err
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return s, errors.New("data after the end")
-	}
-	return s, nil
+	err := strictjson.Decode(encoded, limit, &s)
+	return s, err
 }
 
 // Root returns the root whose key the document says that it is signed by. Whether that is so, Open tells.

@@ -8,7 +8,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+
+	"github.com/hullmark/hullmark/internal/strictjson"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice"
@@ -117,14 +118,9 @@ func (c *Cluster) authorities(d *document) []pairing {
 // decode strictly reads what encode writes.
 func decode(data []byte) (*Cluster, error) {
 	var d document
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
 	defer d.wipe()
-	if err := decoder.Decode(&d); err != nil {
+	if err := strictjson.Decode(data, len(data), &d); err != nil {
 		return nil, err
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("data after the end of the document")
 	}
 	if d.Version != version {
 		return nil, fmt.Errorf("version: want %d, got %d: the file is another release's; use the hullmark that wrote it, or make a new cluster", version, d.Version)

@@ -6,11 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/hullmark/hullmark/internal/strictjson"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
@@ -93,13 +94,8 @@ func OpenPolicyStore(root hullmark.ClusterRoot, installed SignedPolicy, cache se
 // readCache returns the cached policy.
 func (s *PolicyStore) readCache(content []byte) (*verified, error) {
 	var signed SignedPolicy
-	decoder := json.NewDecoder(bytes.NewReader(content))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&signed); err != nil {
+	if err := strictjson.Decode(content, len(content), &signed); err != nil {
 		return nil, err
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("data after the end of the document")
 	}
 	return s.verify(signed)
 }

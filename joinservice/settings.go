@@ -1,13 +1,12 @@
 package joinservice
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
+
+	"github.com/hullmark/hullmark/internal/strictjson"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/kubeadm"
@@ -61,16 +60,8 @@ func ParseSettings(encoded []byte) (Settings, error) {
 
 func parseSettings(encoded []byte) (Settings, error) {
 	var s Settings
-	if len(encoded) > MaxSettings {
-		return s, fmt.Errorf("%d bytes, want at most %d", len(encoded), MaxSettings)
-	}
-	decoder := json.NewDecoder(bytes.NewReader(encoded))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&s); err != nil {
+	if err := strictjson.Decode(encoded, MaxSettings, &s); err != nil {
 		return s, err
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return s, errors.New("data after the end of the document")
 	}
 	return s, s.check()
 }

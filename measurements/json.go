@@ -5,7 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+
+	"github.com/hullmark/hullmark/internal/strictjson"
 )
 
 // canonical encodes a value the one way that this package accepts.
@@ -32,20 +33,7 @@ func strict[T any](encoded []byte, limit int, v *T) error {
 	if bytes.Count(encoded, []byte(",")) > len(encoded)/bytesPerValue+bytesPerValue {
 		return errors.New("more values than its length can hold in canonical form")
 	}
-	d := json.NewDecoder(bytes.NewReader(encoded))
-	d.DisallowUnknownFields()
-	switch err := d.Decode(v); {
-	case errors.Is(err, io.EOF):
-		return errors.New("it is empty")
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("it was cut off: it ends in the middle of a value")
-	case err != nil:
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("data after the end")
-	}
-	return nil
+	return strictjson.Decode(encoded, limit, v)
 }
 
 // hasSchema refuses what names another schema than the one wanted, before it is decoded by its rules.

@@ -233,7 +233,7 @@ func TestParseRefuses(t *testing.T) {
 		"no kind":       {strings.Replace(good, `"kind": "action"`, `"kind": "deed"`, 1), "is unknown"},
 		"more of it":    {strings.Replace(good, `"kind": "action"`, `"kind": "action", "more": 1`, 1), "unknown field"},
 		"no register":   {strings.Replace(good, `"pcr15"`, `"pcr24"`, 1), "want pcr0 to pcr23"},
-		"a number":      {strings.Replace(good, `"pcr15"`, `15`, 1), "cannot unmarshal number"},
+		"a number":      {strings.Replace(good, `"pcr15"`, `15`, 1), "number at byte"},
 		"spacing":       {strings.Replace(good, "\n", "", 1), "canonical"},
 		"twice":         {strings.Replace(good, `"svn": 3`, "\"svn\": 2,\n  \"svn\": 3", 1), "canonical"},
 		"trailing":      {good + "{}", "after the end"},

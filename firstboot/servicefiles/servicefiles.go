@@ -4,12 +4,12 @@ package servicefiles
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+
+	"github.com/hullmark/hullmark/internal/strictjson"
 
 	"github.com/hullmark/hullmark"
 )
@@ -138,13 +138,5 @@ func readLine(r *bufio.Reader, into any) error {
 			return fmt.Errorf("a line of more than %d bytes", maxLine)
 		}
 	}
-	decoder := json.NewDecoder(bytes.NewReader(line))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(into); err != nil {
-		return err
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("data after the end of the line's value")
-	}
-	return nil
+	return strictjson.Decode(line, maxLine, into)
 }

@@ -7,8 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
+
+	"github.com/hullmark/hullmark/internal/strictjson"
 )
 
 const (
@@ -138,13 +139,8 @@ const maxListed = 1 << 16
 // ReadSPDX returns what an SBOM that SPDX wrote lists, and the root hash in hex of the image that it is about.
 func ReadSPDX(text []byte) (rootHash string, listed []Listed, err error) {
 	var d spdxDocument
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&d); err != nil {
+	if err := strictjson.Decode(text, len(text), &d); err != nil {
 		return "", nil, fmt.Errorf("read SBOM: %w", err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return "", nil, errors.New("read SBOM: something follows it")
 	}
 	if len(d.Packages) == 0 || len(d.Packages) > maxListed || d.Packages[0].SPDXID != spdxImage {
 		return "", nil, fmt.Errorf("read SBOM: %d packages, or none is the image: hullmark build writes it otherwise", len(d.Packages))

@@ -4,16 +4,16 @@
 package keys
 
 import (
-	"bytes"
 	"crypto/hkdf"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math"
 	"slices"
+
+	"github.com/hullmark/hullmark/internal/strictjson"
 
 	"github.com/hullmark/hullmark"
 )
@@ -120,17 +120,9 @@ func (k Keyset) Encode() ([]byte, error) {
 
 // Parse strictly reads what Encode writes.
 func Parse(encoded []byte) (Keyset, error) {
-	if len(encoded) > maxEncoded {
-		return Keyset{}, fmt.Errorf("keyset: %d bytes, at most %d are allowed", len(encoded), maxEncoded)
-	}
 	var d document
-	decoder := json.NewDecoder(bytes.NewReader(encoded))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&d); err != nil {
+	if err := strictjson.Decode(encoded, maxEncoded, &d); err != nil {
 		return Keyset{}, fmt.Errorf("keyset: %w", err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Keyset{}, errors.New("keyset: data after the end of the document")
 	}
 	if d.Version != 1 || len(d.Masters) == 0 {
 		return Keyset{}, fmt.Errorf("keyset: version %d with %d generations, want version 1 with at least one", d.Version, len(d.Masters))

@@ -1,12 +1,12 @@
 package keys
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
+
+	"github.com/hullmark/hullmark/internal/strictjson"
 )
 
 const (
@@ -51,13 +51,8 @@ func parseSealed(encoded []byte) (s sealed, wrapped bool, err error) {
 	if kind.Version != 2 {
 		return sealed{}, false, fmt.Errorf("keyset file: version %d, want 1 (in clear) or 2 (wrapped by a keeper)", kind.Version)
 	}
-	decoder := json.NewDecoder(bytes.NewReader(encoded))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&s); err != nil {
+	if err := strictjson.Decode(encoded, len(encoded), &s); err != nil {
 		return sealed{}, false, errors.New("wrapped keyset: want version, keeper and ciphertext, and nothing else")
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return sealed{}, false, errors.New("wrapped keyset: data after the end of the document")
 	}
 	if len(s.Ciphertext) == 0 || len(s.Ciphertext) > maxCiphertext {
 		return sealed{}, false, fmt.Errorf("wrapped keyset: a ciphertext of %d bytes, want 1 to %d", len(s.Ciphertext), maxCiphertext)

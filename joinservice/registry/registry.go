@@ -7,13 +7,12 @@ package registry
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"strings"
 	"time"
+
+	"github.com/hullmark/hullmark/internal/strictjson"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -233,15 +232,5 @@ func brief(text string) string {
 	return text
 }
 
-// strict reads the one JSON value in text and refuses fields that are not known.
-func strict(text string, into any) error {
-	d := json.NewDecoder(strings.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("data after the end of the value")
-	}
-	return nil
-}
+// strict reads what an object holds; etcd bounds that.
+func strict(text string, into any) error { return strictjson.Decode([]byte(text), len(text), into) }

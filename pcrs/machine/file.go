@@ -1,14 +1,13 @@
 package machine
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/hullmark/hullmark/internal/strictjson"
 )
 
 // Schema names the format of a machine file.
@@ -60,21 +59,9 @@ type fields struct {
 
 // Parse reads a machine file of a folder strictly: a field that is not known is an error.
 func Parse(content []byte, folder string) (File, error) {
-	if len(content) > MaxFile {
-		return File{}, fmt.Errorf("too long, want at most %d bytes", MaxFile)
-	}
 	var f fields
-	in := json.NewDecoder(bytes.NewReader(content))
-	in.DisallowUnknownFields()
-	if err := in.Decode(&f); err != nil {
-		var wrong *json.UnmarshalTypeError
-		if errors.As(err, &wrong) {
-			err = fmt.Errorf("%s at byte %d where another type is wanted, in field %q", wrong.Value, wrong.Offset, wrong.Field)
-		}
+	if err := strictjson.Decode(content, MaxFile, &f); err != nil {
 		return File{}, err
-	}
-	if _, err := in.Token(); !errors.Is(err, io.EOF) {
-		return File{}, errors.New("more than one JSON value")
 	}
 	return f.resolve(folder)
 }

@@ -99,7 +99,7 @@ func TestMachineFileRefuses(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ content, want string }{
 		"array":      {"[]", "another type is wanted"},
-		"two values": {`{"schema": "hullmark.machine/v1"} {}`, "more than one JSON value"},
+		"two values": {`{"schema": "hullmark.machine/v1"} {}`, "data after the end"},
 		"schema":     {`{"schema": "hullmark.machine/v2"}`, "hullmark.machine/v2"},
 		"too long":   {strings.Repeat(" ", machine.MaxFile+1), "too long"},
 	} {

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"crypto"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -13,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/hullmark/hullmark/internal/strictjson"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
@@ -207,13 +207,8 @@ func (c *credentials) readFirst(f folder) error {
 	if err != nil {
 		return err
 	}
-	decoder := json.NewDecoder(bytes.NewReader(encoded))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&c.first); err != nil {
+	if err := strictjson.Decode(encoded, len(encoded), &c.first); err != nil {
 		return fmt.Errorf("initialising.json: %w", err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("initialising.json: data after the end of the document")
 	}
 	return nil
 }

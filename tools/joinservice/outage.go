@@ -1,16 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
 	"sync"
+
+	"github.com/hullmark/hullmark/internal/strictjson"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
@@ -69,13 +69,8 @@ func readSeen(content []byte) (map[hullmark.EKID]joinservice.Seen, error) {
 	if content == nil {
 		return seen, nil
 	}
-	decoder := json.NewDecoder(bytes.NewReader(content))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&seen); err != nil {
+	if err := strictjson.Decode(content, len(content), &seen); err != nil {
 		return nil, fmt.Errorf("%s: %w", servicefiles.ControlPlanes, err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: data after the end", servicefiles.ControlPlanes)
 	}
 	return seen, nil
 }
