@@ -377,30 +377,21 @@ func (o *opened) check(ctx context.Context, proceed *wire.Proceed) (machineBegan
 
 // receive waits for the verifier's next message. A refusal is returned as its condition.
 func (c *conversation) receive(limit time.Duration) (*wire.FromVerifier, error) {
-	type result struct {
-		message *wire.FromVerifier
-		err     error
-	}
-	arrived, asked := make(chan result, 1), time.Now()
-	go func() {
-		m, err := c.stream.Recv()
-		arrived <- result{m, err}
-	}()
-	select {
-	case r := <-arrived:
-		wait(&c.took.network, asked)
-		if r.err != nil {
-			return nil, fmt.Errorf("%w: %w", errEnded, r.err)
-		}
-		return r.message, checkMessage(r.message)
-	case <-time.After(limit):
-		// Returning ends the stream, and with it the goroutine above.
-		c.stalled = true
+	asked := time.Now()
+	message, err := wire.Receive(c.stream.Recv, limit, nil)
+	switch {
+	case errors.Is(err, wire.ErrSilent):
+		c.stalled = true // Returning ends the stream.
 		return nil, &hullmark.Condition{
 			Code: "timeout", Step: StepAttest, Title: c.verifier() + " did not answer in time", Expected: "an answer within " + limit.String(),
 			Next: "start the exchange again", Retry: true,
 		}
+	case err != nil:
+		wait(&c.took.network, asked)
+		return nil, fmt.Errorf("%w: %w", errEnded, err)
 	}
+	wait(&c.took.network, asked)
+	return message, checkMessage(message)
 }
 
 func checkMessage(m *wire.FromVerifier) error {

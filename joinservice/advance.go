@@ -247,22 +247,12 @@ func (a *advance) send(m *wire.EpochFromService) error {
 
 // receive waits for one message and holds it to its limits. Returning ends the stream, and with it the goroutine.
 func (a *advance) receive(limit time.Duration) (*wire.EpochFromNode, error) {
-	type result struct {
-		message *wire.EpochFromNode
-		err     error
-	}
-	arrived := make(chan result, 1)
-	go func() {
-		message, err := a.stream.Recv()
-		arrived <- result{message, err}
-	}()
-	select {
-	case r := <-arrived:
-		if r.err != nil {
-			return nil, fmt.Errorf("receive the epoch's message: %w", r.err)
-		}
-		return r.message, wire.CheckEpochFromNode(r.message)
-	case <-time.After(limit):
+	message, err := wire.Receive(a.stream.Recv, limit, nil)
+	switch {
+	case errors.Is(err, wire.ErrSilent):
 		return nil, errors.New("receive the epoch's message: the node said nothing for " + limit.String())
+	case err != nil:
+		return nil, fmt.Errorf("receive the epoch's message: %w", err)
 	}
+	return message, wire.CheckEpochFromNode(message)
 }

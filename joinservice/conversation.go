@@ -248,30 +248,17 @@ func (c *Conversation) send(what string, message *wire.FromVerifier) error {
 // receive waits for one message and holds it to its limits. After a time-out
 // the stream must be ended, which also ends the waiting goroutine.
 func (c *Conversation) receive(what string, limit time.Duration) (*wire.FromNode, error) {
-	type result struct {
-		message *wire.FromNode
-		err     error
-	}
-	arrived := make(chan result, 1)
-	go func() {
-		message, err := c.stream.Recv()
-		arrived <- result{message, err}
-	}()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case r := <-arrived:
-		if r.err != nil {
-			return nil, fmt.Errorf("receive %s: %w", what, r.err)
-		}
-		return inspect(r.message)
-	case <-c.over:
-		c.stalled = true
+	message, err := wire.Receive(c.stream.Recv, limit, c.over)
+	c.stalled = c.stalled || errors.Is(err, wire.ErrOver) || errors.Is(err, wire.ErrSilent)
+	switch {
+	case errors.Is(err, wire.ErrOver):
 		return nil, fmt.Errorf("receive %s: %w", what, errSuperseded)
-	case <-timer.C:
-		c.stalled = true
+	case errors.Is(err, wire.ErrSilent):
 		return nil, fmt.Errorf("receive %s: the node said nothing for %v", what, limit)
+	case err != nil:
+		return nil, fmt.Errorf("receive %s: %w", what, err)
 	}
+	return inspect(message)
 }
 
 // inspect holds a message to its limits, and turns a node's own failure into an error.

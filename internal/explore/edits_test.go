@@ -61,7 +61,7 @@ func fakes() []edit {
 		{"firstboot/renew.go", "unix.Syncfs(int(dir.Fd()))", "func() error { _ = unix.Syncfs; seam.World.Sync(); return nil }()"},
 
 		{"joinservice/exchange.go", "x.conversation.over = mine.over", "seam.World.Watch(x.ctx, mine.over)"},
-		before("joinservice/conversation.go", "\t\tif r.err != nil {\n", "if errors.Is(r.err, seam.ErrOver) {\nc.stalled = true\nreturn nil, fmt.Errorf(\"receive %s: %w\", what, errSuperseded)\n}"),
+		before("joinservice/conversation.go", "\tc.stalled = c.stalled || errors.Is(err, wire.ErrOver)", "if errors.Is(err, seam.ErrOver) {\nerr = wire.ErrOver\n}"),
 
 		{volume, "return statedisk.Probe(f, size)", "return seam.World.Probe(f, size)"},
 		insteadOf(volume, "\tdevice, err := cryptsetup.InitDataDevice(w.header(), path)\n", "return seam.World.Activate(keys.LUKS.Expose())"),

@@ -11,7 +11,8 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"time"
+
+	"github.com/hullmark/hullmark/internal/unit"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/google/go-tpm/tpm2/transport"
@@ -54,8 +55,12 @@ func run(ctx context.Context) error {
 		return err
 	}
 	console := openConsole()
-	notify(daemon.SdNotifyReady)
-	go keepWatchdogQuiet(ctx)
+	unit.Notify(daemon.SdNotifyReady)
+	go func() {
+		if err := unit.Watchdog(ctx, unit.Notify); err != nil && ctx.Err() == nil {
+			fmt.Fprintln(os.Stderr, "watchdog:", err)
+		}
+	}()
 	go obeyPowerButton(ctx)
 	agent := firstboot.Agent{
 		OpenTPM:  func() (transport.TPMCloser, error) { return linuxtpm.Open(tpmDevice) },
@@ -63,7 +68,7 @@ func run(ctx context.Context) error {
 		Disk:     statedisk.Client{Path: statedisk.Socket},
 		Machine:  firstboot.Systemd{},
 		Cluster:  firstboot.Kubeadm{},
-		Status:   &firstboot.Status{File: firstboot.StatusFile, Sentinels: sentinels, Console: console, Log: os.Stderr, Notify: notify},
+		Status:   &firstboot.Status{File: firstboot.StatusFile, Sentinels: sentinels, Console: console, Log: os.Stderr, Notify: unit.Notify},
 		StateDir: firstboot.StateDir, RunDir: runDir,
 		EventLog: eventLog,
 		Listen:   ":" + attest.DefaultPort, Timing: firstboot.DefaultTiming(),
@@ -100,30 +105,4 @@ func openConsole() io.Writer {
 		return os.Stderr
 	}
 	return console
-}
-
-// notify tells systemd; without systemd there is nobody to tell.
-func notify(line string) {
-	if _, err := daemon.SdNotify(false, line); err != nil {
-		fmt.Fprintln(os.Stderr, "notify systemd:", err)
-	}
-}
-
-// keepWatchdogQuiet tells systemd that the process still runs, twice per
-// interval that the unit sets.
-func keepWatchdogQuiet(ctx context.Context) {
-	interval, err := daemon.SdWatchdogEnabled(false)
-	if err != nil || interval == 0 {
-		return
-	}
-	tick := time.NewTicker(interval / 2)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			notify(daemon.SdNotifyWatchdog)
-		}
-	}
 }

@@ -15,6 +15,8 @@ import (
 	"os/signal"
 	"time"
 
+	"github.com/hullmark/hullmark/internal/unit"
+
 	"github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -37,7 +39,7 @@ func main() {
 	defer stop()
 	o := options{
 		credentials: os.Getenv("CREDENTIALS_DIRECTORY"), files: servicefiles.Files{Folder: os.Getenv("STATE_DIRECTORY")},
-		notify: notify, log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		notify: unit.Notify, log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	flag.StringVar(&o.listen, "listen", ":"+attest.JoinPort, "`address` at which nodes are waited for")
 	flag.StringVar(&o.http, "metrics", httpAddress, "`address` of health and metrics; whoever reaches it may read them")
@@ -158,7 +160,7 @@ func (a *app) serve(ctx context.Context, nodes, scrapes net.Listener) error {
 	exchange, http := a.service.Server(a.tls()), a.metrics.server(a.profile)
 	group.Go(func() error { return exchange.Serve(limit.NewListener(nodes, joinservice.MaxUnauthenticated)) })
 	group.Go(func() error { return serveHTTP(http, scrapes) })
-	for _, work := range []func(context.Context) error{a.openKeyset, a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.noteRotation, a.reconcile, a.keepWatchdogQuiet} {
+	for _, work := range []func(context.Context) error{a.openKeyset, a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.noteRotation, a.reconcile, a.watchdog} {
 		group.Go(func() error { return ignoreEnd(ctx, work(ctx)) })
 	}
 	<-ctx.Done()
@@ -236,27 +238,5 @@ func (a *app) approve(ctx context.Context) error {
 	return approver.Run(ctx)
 }
 
-// keepWatchdogQuiet tells systemd that the process still runs, twice per interval that the unit sets.
-func (a *app) keepWatchdogQuiet(ctx context.Context) error {
-	interval, err := daemon.SdWatchdogEnabled(false)
-	if err != nil || interval == 0 {
-		return err
-	}
-	tick := time.NewTicker(interval / 2)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-			a.notify(daemon.SdNotifyWatchdog)
-		}
-	}
-}
-
-// notify tells systemd; without systemd there is nobody to tell.
-func notify(line string) {
-	if _, err := daemon.SdNotify(false, line); err != nil {
-		fmt.Fprintln(os.Stderr, "notify systemd:", err)
-	}
-}
+// watchdog tells systemd that the process still runs.
+func (a *app) watchdog(ctx context.Context) error { return unit.Watchdog(ctx, a.notify) }
