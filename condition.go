@@ -55,7 +55,8 @@ func (c *Condition) Root() *Condition {
 	return c
 }
 
-// Prevented returns the titles of what the cause at the end of the chain led to, the last first. A reader is shown the cause, and of the others no more than these.
+// Prevented returns the titles of what the cause at the end of the chain led to, the last first. A reader is shown the cause,
+// and of the others no more than these.
 func (c *Condition) Prevented() (titles []string) {
 	for ; c.Because != nil; c = c.Because {
 		titles = append(titles, c.Title)

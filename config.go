@@ -48,7 +48,8 @@ type DiskSelector struct {
 var (
 	hostPattern   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?$`)
 	serialPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
-	// numberPattern finds what many programs take for an IPv4 address though it is none in its usual form, such as 192.0.2.01 or 0x7f.1 (inet_aton(3)).
+	// numberPattern finds what many programs take for an IPv4 address though it is none in its usual form, such as 192.0.2.01
+	// or 0x7f.1 (inet_aton(3)).
 	numberPattern = regexp.MustCompile(`(^|\.)(0[xX][0-9A-Fa-f]*|[0-9]+)$`)
 	// serverNamePattern wants a last label that begins with a letter: what looks like an IPv4 address is none of these.
 	serverNamePattern = regexp.MustCompile(`^(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
@@ -129,8 +130,8 @@ func EndpointHost(endpoint string) (host string, ok bool) {
 	return host, found && err == nil && n > 0 && hostPattern.MatchString(host) && !numberPattern.MatchString(host)
 }
 
-// ValidServerName reports whether a server's certificate can be for s: a DNS name in lower case (RFC 1123), in which a * may stand for the first label, or
-// an IP address in its usual form, without a zone.
+// ValidServerName reports whether a server's certificate can be for s: a DNS name in lower case (RFC 1123), in which a * may
+// stand for the first label, or an IP address in its usual form, without a zone.
 func ValidServerName(s string) bool {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return a.Zone() == "" && !a.Is4In6() && a.String() == s

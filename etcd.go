@@ -24,8 +24,8 @@ type EtcdState struct {
 //
 //   - its term never falls, and in a term its vote never changes;
 //   - no committed entry is ever taken back;
-//   - another entry may be: whoever leads a later term overwrites it. But while the last entry is of the present term, its log is that term's
-//     leader's, which only grows.
+//   - another entry may be: whoever leads a later term overwrites it. But while the last entry is of the present term, its log is
+//     that of the term's leader, which only grows.
 func (s EtcdState) Lacks(earlier EtcdState) string {
 	sameTerm := s.Term == earlier.Term
 	switch {

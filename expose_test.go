@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestExposedSecretsAreNotCompared holds all programs to Secret.Equal, which takes as long whatever is compared, and to printing none: a secret's bytes are given to
-// no function that compares or formats what it is given, and to no operator.
+// TestExposedSecretsAreNotCompared holds all programs to Secret.Equal, which takes as long whatever is compared, and to
+// printing none: a secret's bytes are given to no function that compares or formats what it is given, and to no operator.
 func TestExposedSecretsAreNotCompared(t *testing.T) {
 	set, files := parseProgram(t)
 	uses := 0

@@ -54,7 +54,8 @@ type ClusterRoot [sha256.Size]byte
 // ClusterRootOf returns the cluster root of a root key given as DER SubjectPublicKeyInfo.
 func ClusterRootOf(spki []byte) ClusterRoot { return sha256.Sum256(spki) }
 
-// MaxCrossCertificates is how many roots before the present one may still be named by nodes' configurations: each has handed the cluster over to the next.
+// MaxCrossCertificates is how many roots before the present one may still be named by nodes' configurations: each has handed
+// the cluster over to the next.
 const MaxCrossCertificates = 2
 
 // ParseClusterRoot reads the 64 hexadecimal digits that String writes.
@@ -136,12 +137,14 @@ var notNames = []string{"kubernetes", "localhost"}
 // hookPattern is stricter than systemd.unit(5): one service, no instance, no path.
 var hookPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}\.service$`)
 
-// ValidHook reports whether a node may be told to start the unit: a service of its image that is not one of Hullmark's own, which start when their time has come.
+// ValidHook reports whether a node may be told to start the unit: a service of its image that is not one of Hullmark's own,
+// which start when their time has come.
 func ValidHook(unit string) bool {
 	return hookPattern.MatchString(unit) && !strings.HasPrefix(unit, "hullmark-") && unit != "kubelet.service" && unit != "containerd.service"
 }
 
-// ValidNodeName reports whether a node can have the name: it becomes its host name and its name in Kubernetes, so it is one DNS label of at most 63 bytes, and not one of those that mean something else.
+// ValidNodeName reports whether a node can have the name: it becomes its host name and its name in Kubernetes, so it is one DNS
+// label of at most 63 bytes, and not one of those that mean something else.
 func ValidNodeName(name string) bool {
 	return nodeName.MatchString(name) && !slices.Contains(notNames, name)
 }

@@ -44,12 +44,14 @@ type NodeFile struct {
 	Shared bool
 	// Optional files may be missing.
 	Optional bool
-	// Rotated says that it comes with a rotation, Exchanged that a rotation exchanges it, and that the policy commits to what it holds (KeysDigest).
+	// Rotated says that it comes with a rotation, Exchanged that a rotation exchanges it, and that the policy commits to what
+	// it holds (KeysDigest).
 	Rotated, Exchanged bool
 }
 
-// nodeFiles is the one table of them. DigestKeys takes those that are exchanged in this order. Whoever makes the files of a control plane (cluster.Cluster.Files)
-// has to make all that are shared; the join service's unit names all that have a credential.
+// nodeFiles is the one table of them. DigestKeys takes those that are exchanged in this order. Whoever makes the files of a
+// control plane (cluster.Cluster.Files) has to make all that are shared; the join service's unit names all that have a
+// credential.
 var nodeFiles = []NodeFile{
 	{Path: RootFile, Mode: 0o644, Credential: "root.crt", Shared: true, Rotated: true, Exchanged: true},
 	{Path: OnlineCACertificate, Mode: 0o644, Credential: "online-ca.crt", Shared: true, Rotated: true, Exchanged: true},
@@ -120,7 +122,8 @@ func Exchanged(path string) bool {
 	return ok && f.Exchanged
 }
 
-// Rotated reports whether a file comes with a rotation: one that it exchanges, the policy that says so, the documents that this accepts, and RotationFile.
+// Rotated reports whether a file comes with a rotation: one that it exchanges, the policy that says so, the documents that this
+// accepts, and RotationFile.
 func Rotated(path string) bool {
 	f, ok := NodeFileOf(path)
 	return ok && f.Rotated

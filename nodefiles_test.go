@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestNodeFilesAreThoseOfTheUnit holds the table to what the join service is handed: the unit loads every credential from its file, and a default makes
-// a missing file no error just where the table says that it may be missing.
+// TestNodeFilesAreThoseOfTheUnit holds the table to what the join service is handed: the unit loads every credential from its
+// file, and a default makes a missing file no error just where the table says that it may be missing.
 func TestNodeFilesAreThoseOfTheUnit(t *testing.T) {
 	unit, err := os.ReadFile("systemd/system/hullmark-joinservice.service")
 	if err != nil {

@@ -56,8 +56,9 @@ func ParseKeyRotation(text []byte) (KeyRotation, error) {
 // KeysDigest commits to the keys of a rotation, and tells nothing of them.
 type KeysDigest [sha256.Size]byte
 
-// DigestKeys is HMAC-SHA256, under the blind, of "hullmark/v1/keys\0", the number (8 bytes, big-endian), and for each file that a rotation exchanges its path,
-// a zero byte, its length (8 bytes, big-endian) and its content. content returns nothing for a file that is not there.
+// DigestKeys is HMAC-SHA256, under the blind, of "hullmark/v1/keys\0", the number (8 bytes, big-endian), and for each file that
+// a rotation exchanges its path, a zero byte, its length (8 bytes, big-endian) and its content. content returns nothing for a
+// file that is not there.
 func DigestKeys(r KeyRotation, content func(path string) []byte) KeysDigest {
 	mac := hmac.New(sha256.New, r.Blind.Expose())
 	number := func(n uint64) { mac.Write(binary.BigEndian.AppendUint64(nil, n)) }

@@ -32,7 +32,8 @@ var writesItself = map[string]string{
 // writers are what makes a file under its name, or gives one its name.
 var writers = []string{"os.Rename", "os.CreateTemp", "os.WriteFile", "os.Create", "unix.Renameat", "unix.Renameat2", "syscall.Rename", "os.Link", "root.Rename", "root.WriteFile", "root.Create"}
 
-// TestWholeFilesAreWrittenInOnePlace holds all programs to internal/atomicfile, which leaves the earlier file or the new one and follows no link.
+// TestWholeFilesAreWrittenInOnePlace holds all programs to internal/atomicfile, which leaves the earlier file or the new one
+// and follows no link.
 func TestWholeFilesAreWrittenInOnePlace(t *testing.T) {
 	set, files := parseFiles(t, writesDevelopers)
 	used := map[string]bool{}

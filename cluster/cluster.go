@@ -38,7 +38,8 @@ type DiskEpoch struct {
 
 // Cluster is the content of a cluster file.
 type Cluster struct {
-	// Root signs the online CA, the operator's certificates and the policy; nodes pin its hash, or that of one that has handed over to it, as Policy says.
+	// Root signs the online CA, the operator's certificates and the policy; nodes pin its hash, or that of one that has handed
+	// over to it, as Policy says.
 	Root Authority
 	// Online signs join services' certificates.
 	Online Authority
@@ -50,9 +51,11 @@ type Cluster struct {
 	Keeper *Keeper
 	// Kubernetes, Etcd and FrontProxy are the authorities that kubeadm would otherwise make itself.
 	Kubernetes, Etcd, FrontProxy Authority
-	// KubeletServing signs kubelets' serving certificates, and nothing else: API servers trust it for kubelets, and nobody trusts it for API servers.
+	// KubeletServing signs kubelets' serving certificates, and nothing else: API servers trust it for kubelets, and nobody
+	// trusts it for API servers.
 	KubeletServing Authority
-	// KubeletNext is to follow KubeletServing, and KubeletFormer went before it; one of the two is there while it is exchanged (KubeletExchange).
+	// KubeletNext is to follow KubeletServing, and KubeletFormer went before it; one of the two is there while it is exchanged
+	// (KubeletExchange).
 	KubeletNext   *Authority
 	KubeletFormer *x509.Certificate
 	// ServiceAccount signs service accounts' tokens.
@@ -120,7 +123,8 @@ func (c *Cluster) ID() hullmark.ClusterRoot {
 	return hullmark.ClusterRootOf(c.Root.Certificate.RawSubjectPublicKeyInfo)
 }
 
-// Operator returns a fresh client certificate for one connection to a node, which opens one verb there, and to no other node if the operator knows which it is.
+// Operator returns a fresh client certificate for one connection to a node, which opens one verb there, and to no other node if
+// the operator knows which it is.
 func (c *Cluster) Operator(verb channel.Verb, node hullmark.EKID) (tls.Certificate, error) {
 	policy, err := c.OpenPolicy()
 	if err != nil {

@@ -177,7 +177,8 @@ func (f *File) encrypt(c *Cluster) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Encrypt encrypts what is kept beside the cluster file, in its format and under its passphrase. Only what was closed without an error is whole.
+// Encrypt encrypts what is kept beside the cluster file, in its format and under its passphrase. Only what was closed without
+// an error is whole.
 func (f *File) Encrypt(w io.Writer) (io.WriteCloser, error) {
 	recipient, err := age.NewScryptRecipient(string(f.passphrase.Expose()))
 	if err != nil {

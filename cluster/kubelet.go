@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// KubeletExchange is how far the exchange of the kubelets' CA has come. Each step is one rotation, and the next one is safe only once every control plane
-// holds it: then no API server ever meets a kubelet whose certificate it does not trust.
+// KubeletExchange is how far the exchange of the kubelets' CA has come. Each step is one rotation, and the next one is safe
+// only once every control plane holds it: then no API server ever meets a kubelet whose certificate it does not trust.
 type KubeletExchange string
 
 const (
@@ -14,7 +14,8 @@ const (
 	KubeletSteady KubeletExchange = "steady"
 	// KubeletTrusted has a next CA that API servers trust, too, and that signs nothing yet.
 	KubeletTrusted KubeletExchange = "trusted"
-	// KubeletSigning has a CA that signs, and the former one, which API servers still trust: kubelets have certificates of it until they ask for others.
+	// KubeletSigning has a CA that signs, and the former one, which API servers still trust: kubelets have certificates of it
+	// until they ask for others.
 	KubeletSigning KubeletExchange = "signing"
 )
 
@@ -88,5 +89,6 @@ func (c *Cluster) kubeletTrust() []byte {
 	return trusted
 }
 
-// KubeletCA returns the certificate of the CA that signs kubelets' serving certificates, in PEM, as hullmark.KubeletServingCertificate holds it.
+// KubeletCA returns the certificate of the CA that signs kubelets' serving certificates, in PEM, as
+// hullmark.KubeletServingCertificate holds it.
 func (c *Cluster) KubeletCA() []byte { return encodeCertificate(c.KubeletServing.Certificate) }

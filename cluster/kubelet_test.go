@@ -9,7 +9,8 @@ import (
 	"github.com/hullmark/hullmark"
 )
 
-// The kubelets' CA is exchanged in the one order in which API servers always trust what signs, and each step is a rotation of its own; no other order is taken.
+// The kubelets' CA is exchanged in the one order in which API servers always trust what signs, and each step is a rotation of
+// its own; no other order is taken.
 func TestKubeletCAIsExchangedInOrder(t *testing.T) {
 	f := rotatable(t)
 	steps := map[KubeletExchange]func(*Cluster) error{

@@ -17,8 +17,8 @@ import (
 const (
 	// MaxDocuments is how many measurement documents a policy may accept.
 	MaxDocuments = 32
-	// MaxAccepted bounds the signed policy and the documents that it accepts together, in bytes: with its keys, they are what systemd hands a join service, at most 1 MiB
-	// (systemd.exec(5), LoadCredential=).
+	// MaxAccepted bounds the signed policy and the documents that it accepts together, in bytes: with its keys, they are what
+	// systemd hands a join service, at most 1 MiB (systemd.exec(5), LoadCredential=).
 	MaxAccepted = 768 << 10
 )
 

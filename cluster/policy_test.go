@@ -191,7 +191,8 @@ func TestRebindMovesTheRecord(t *testing.T) {
 	}
 }
 
-// A member of etcd with less than the operator's file has heard of is refused, also on a disk whose epoch is the newest; once accepted, it is what the file holds it to.
+// A member of etcd with less than the operator's file has heard of is refused, also on a disk whose epoch is the newest; once
+// accepted, it is what the file holds it to.
 func TestCheckMember(t *testing.T) {
 	node, disk := hullmark.EKID{1}, hullmark.UUID{2}
 	known := hullmark.EtcdState{Cluster: 1, Member: 2, Term: 3, Vote: 2, Commit: 4, Last: 5, LastTerm: 3}

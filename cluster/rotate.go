@@ -15,8 +15,8 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
-// RotateKeyset gives the keyset one more generation, which serves new disks, and signs a policy by which control planes are to hold it. Disks keep the
-// generation that they were formatted under. A keeper wraps the new keyset first, reached by access.
+// RotateKeyset gives the keyset one more generation, which serves new disks, and signs a policy by which control planes are to
+// hold it. Disks keep the generation that they were formatted under. A keeper wraps the new keyset first, reached by access.
 func (c *Cluster) RotateKeyset(ctx context.Context, access func(Keeper) keys.Access) error {
 	next, err := c.Keys.Next(rand.Reader)
 	if err != nil {
@@ -66,8 +66,9 @@ func (c *Cluster) nextRotation() (measurements.Policy, error) {
 	return policy, err
 }
 
-// RotateRoot gives the cluster another root, to which the present one hands over, with an online CA and a policy of its own. The present root's key is gone then;
-// nodes whose configuration names it obey the new one until ForgetRoot. What is bound to the cluster's first root stays as it is.
+// RotateRoot gives the cluster another root, to which the present one hands over, with an online CA and a policy of its own.
+// The present root's key is gone then; nodes whose configuration names it obey the new one until ForgetRoot. What is bound to
+// the cluster's first root stays as it is.
 func (c *Cluster) RotateRoot() error {
 	policy, err := c.nextRotation()
 	if err != nil {
@@ -110,7 +111,8 @@ func (c *Cluster) Roots() ([]hullmark.ClusterRoot, error) {
 	return joinservice.RootsOf(policy, c.ID())
 }
 
-// ForgetRoot gives the oldest root up that is not the present one: nodes whose configuration names it are refused from now on, and obey nobody.
+// ForgetRoot gives the oldest root up that is not the present one: nodes whose configuration names it are refused from now on,
+// and obey nobody.
 func (c *Cluster) ForgetRoot() error {
 	policy, err := c.OpenPolicy()
 	if err != nil {

@@ -25,7 +25,8 @@ type Build struct {
 	// Commit is the checkout's commit, and Changed whether files differ from it; without a repository it is empty.
 	Commit  string
 	Changed bool
-	// Sources and Definitions are digests of all files of the checkout and of the user's folder, as image/build makes them; the latter may be empty.
+	// Sources and Definitions are digests of all files of the checkout and of the user's folder, as image/build makes them; the
+	// latter may be empty.
 	Sources, Definitions string
 }
 

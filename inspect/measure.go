@@ -15,8 +15,8 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// Measure predicts what an image measures in a boot, and describes it by a measurement document. The image's content is checked against its own
-// root hash first. What the boot says of the image itself is replaced.
+// Measure predicts what an image measures in a boot, and describes it by a measurement document. The image's content is checked
+// against its own root hash first. What the boot says of the image itself is replaced.
 func Measure(raw io.ReaderAt, size int64, boot pcrs.Boot, release measurements.Release) (measurements.Document, error) {
 	disk, described, err := Open(raw, size)
 	if err != nil {

@@ -87,7 +87,8 @@ func (a *advance) run() error {
 	return a.send(&wire.EpochFromService{Message: &wire.EpochFromService_Committed{Committed: &wire.EpochCommitted{}}})
 }
 
-// identify receives EpochAsk, in one of the bounded places for unauthenticated peers. Until its code is verified nothing is asked of the records.
+// identify receives EpochAsk, in one of the bounded places for unauthenticated peers. Until its code is verified nothing is
+// asked of the records.
 func (a *advance) identify() error {
 	if !a.service.enter() {
 		return &hullmark.Condition{

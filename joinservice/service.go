@@ -70,7 +70,7 @@ type Service struct {
 	Log *slog.Logger
 
 	unauthenticated atomic.Int64
-	inFlight  atomic.Int64
+	inFlight        atomic.Int64
 	// refusalLogged is the second (Unix time) in which the refusal of an unauthenticated peer was logged last.
 	refusalLogged atomic.Int64
 

@@ -72,7 +72,8 @@ func CheckFlags(text []byte) error {
 	}
 	for i, word := range words {
 		name, folder, hasValue := strings.Cut(word, "=")
-		// The kubelet takes an underscore for a hyphen (k8s.io/component-base, cli/flag, WordSepNormalizeFunc), and one hyphen before a name for two.
+		// The kubelet takes an underscore for a hyphen (k8s.io/component-base, cli/flag, WordSepNormalizeFunc), and one hyphen before
+		// a name for two.
 		if !slices.Contains(pluginFlags, strings.ReplaceAll(strings.TrimLeft(name, "-"), "_", "-")) {
 			continue
 		}

@@ -1,5 +1,6 @@
-// Package kubeadm holds what kubeadm reads and writes: the documents of an init or a join, what is taken of an operator's own, the files that it
-// leaves on a machine, and what of them is renewed or restored. It is pure; package run runs the real kubeadm.
+// Package kubeadm holds what kubeadm reads and writes: the documents of an init or a join, what is taken of an operator's own,
+// the files that it leaves on a machine, and what of them is renewed or restored. It is pure; package run runs the real
+// kubeadm.
 package kubeadm
 
 import "regexp"

@@ -19,7 +19,8 @@ const (
 	maxSubject     = 8
 	maxAuthority   = 8 << 10
 	maxValue       = 256
-	// tail is how many characters of a machine's identity end its name, after a hyphen, and identity how many bytes they stand for: 80 bits, so that no two of a million machines meet.
+	// tail is how many characters of a machine's identity end its name, after a hyphen, and identity how many bytes they stand
+	// for: 80 bits, so that no two of a million machines meet.
 	tail, identity = 16, 10
 	// maxGroupName leaves room for them in a DNS label.
 	maxGroupName = 63 - 1 - tail
@@ -28,14 +29,15 @@ const (
 // digits are those of base 32 that a DNS label takes.
 var digits = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// Group is a rule for machines that nobody names: who makes them, or rents them out, vouches for each by the certificate of its endorsement key. They
-// are workers.
+// Group is a rule for machines that nobody names: who makes them, or rents them out, vouches for each by the certificate of its
+// endorsement key. They are workers.
 type Group struct {
 	// Name begins the names of the group's nodes; it is a DNS label of at most 46 characters.
 	Name string `json:"name"`
 	// Pool names the pool that the nodes belong to; empty means none.
 	Pool string `json:"pool,omitempty"`
-	// Authorities are the X.509 certificates (DER) of CAs, each of which signs EK certificates itself, and nothing else that could be taken for one.
+	// Authorities are the X.509 certificates (DER) of CAs, each of which signs EK certificates itself, and nothing else that
+	// could be taken for one.
 	Authorities [][]byte `json:"authorities"`
 	// Subject are attributes that the subject of each EK certificate has exactly once, with exactly this value. There is at least one: who
 	// signs certificates for one cluster's machines alone writes that into them.
@@ -57,7 +59,8 @@ func AttributeTypes() map[string]string {
 	return map[string]string{"CN": "2.5.4.3", "C": "2.5.4.6", "L": "2.5.4.7", "ST": "2.5.4.8", "O": "2.5.4.10", "OU": "2.5.4.11"}
 }
 
-// Member returns the rule that the group has for one of its machines. Its name is the group's with the beginning of the machine's identity, so that nobody has to give names.
+// Member returns the rule that the group has for one of its machines. Its name is the group's with the beginning of the
+// machine's identity, so that nobody has to give names.
 func (g Group) Member(ekid hullmark.EKID) Member {
 	return Member{EKID: ekid, Role: hullmark.Worker, Name: g.Name + "-" + digits.EncodeToString(ekid[:identity]), Pool: g.Pool}
 }
@@ -109,8 +112,8 @@ func (p Policy) checkGroups() error {
 	return nil
 }
 
-// CheckApart refuses groups of which a machine could be of both: its name and its pool would hang on their order. same reports whether two authorities sign the
-// same certificates.
+// CheckApart refuses groups of which a machine could be of both: its name and its pool would hang on their order. same reports
+// whether two authorities sign the same certificates.
 func (g Group) CheckApart(other Group, same func(a, b []byte) bool) error {
 	shared := slices.ContainsFunc(g.Authorities, func(a []byte) bool {
 		return slices.ContainsFunc(other.Authorities, func(b []byte) bool { return same(a, b) })

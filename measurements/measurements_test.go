@@ -515,7 +515,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// What a document predicts of firmware and its keys has to match by whatever policy, and none can be signed that says otherwise; PCR 1 and 5 are the policy's.
+// What a document predicts of firmware and its keys has to match by whatever policy, and none can be signed that says
+// otherwise; PCR 1 and 5 are the policy's.
 func TestNoPolicyDropsRequiredRegisters(t *testing.T) {
 	all := []pcrs.Register{0, 1, 2, 3, 5, 6, 14}
 	d := documentWith(t, "image", all...)

@@ -51,14 +51,17 @@ type Policy struct {
 	Overrides []Override `json:"overrides"`
 	// Endpoint is where the control plane is reached since that was changed; nil means where it was when it was initialised.
 	Endpoint *Endpoint `json:"endpoint,omitempty"`
-	// Rotation is how often the operator has exchanged keys that control planes hold: one that holds those of a lower rotation lacks some. It never falls.
+	// Rotation is how often the operator has exchanged keys that control planes hold: one that holds those of a lower rotation
+	// lacks some. It never falls.
 	Rotation uint64 `json:"rotation,omitempty"`
 	// Keys commits to the keys of that rotation: nothing else is taken from a join service, or handed out by one.
 	Keys hullmark.KeysDigest `json:"keys,omitzero"`
-	// OperatorsFrom refuses operators' leaves that were made by an earlier policy's version (channel.Errand), at nodes that hold this one. It never falls.
+	// OperatorsFrom refuses operators' leaves that were made by an earlier policy's version (channel.Errand), at nodes that
+	// hold this one. It never falls.
 	OperatorsFrom uint64 `json:"operatorsFrom,omitempty"`
-	// CrossCertificates are certificates, in DER, of the roots that nodes' configurations may still name beside the one that signs: the newest first, each time the one by
-	// which a root handed over to the next, and that root's own. Package attest reads them.
+	// CrossCertificates are certificates, in DER, of the roots that nodes' configurations may still name beside the one that
+	// signs: the newest first, each time the one by which a root handed over to the next, and that root's own. Package attest
+	// reads them.
 	CrossCertificates [][]byte `json:"crossCertificates,omitempty"`
 	// FirstRoot is the cluster's first root, once another one signs.
 	FirstRoot hullmark.ClusterRoot `json:"firstRoot,omitzero"`

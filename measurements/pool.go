@@ -93,8 +93,8 @@ func (p Pool) check() error {
 	return CheckPlaced(p.Files, p.Hooks)
 }
 
-// CheckPlaced reports what keeps files and hooks from being given to one node: each would be refused there, or come in the place of what Hullmark or
-// kubeadm writes.
+// CheckPlaced reports what keeps files and hooks from being given to one node: each would be refused there, or come in the
+// place of what Hullmark or kubeadm writes.
 func CheckPlaced(files []PlacedFile, hooks []string) error {
 	if len(files) > MaxFiles || len(hooks) > MaxHooks {
 		return fmt.Errorf("files: %d, hooks: %d: want at most %d and %d", len(files), len(hooks), MaxFiles, MaxHooks)

@@ -21,8 +21,8 @@ const (
 	MaxProvenance = MaxDocument
 )
 
-// Provenance says what an image was made of, how, and by whom: an in-toto statement with SLSA's predicate (https://slsa.dev/spec/v1.0/provenance).
-// It has no dates, so that the same build has the same provenance.
+// Provenance says what an image was made of, how, and by whom: an in-toto statement with SLSA's predicate
+// (https://slsa.dev/spec/v1.0/provenance). It has no dates, so that the same build has the same provenance.
 type Provenance struct {
 	Type          string          `json:"_type"`
 	Subject       []subject       `json:"subject"`
@@ -163,8 +163,8 @@ func SignProvenance(signer crypto.Signer, p Provenance) ([]byte, error) {
 	return seal(signer, payload, "sign provenance")
 }
 
-// OpenProvenance returns the provenance in an envelope that public signed, as Open does with a document. Whether it is about an image that one
-// has, the caller compares.
+// OpenProvenance returns the provenance in an envelope that public signed, as Open does with a document. Whether it is about an
+// image that one has, the caller compares.
 func OpenProvenance(signed []byte, public crypto.PublicKey) (Provenance, error) {
 	payload, err := unseal(signed, public)
 	if err != nil {

@@ -35,8 +35,8 @@ type bootEntry struct {
 
 func (e bootEntry) name() string { return fmt.Sprintf("Boot%04X", e.number) }
 
-// bootEntries are what OVMF makes of a machine whose variables hold none, with the disk first (BootOrder): the setup program is registered first, then the
-// disks, then the shell, if the build has one.
+// bootEntries are what OVMF makes of a machine whose variables hold none, with the disk first (BootOrder): the setup program is
+// registered first, then the disks, then the shell, if the build has one.
 func (m Machine) bootEntries() []bootEntry {
 	disk := bootEntry{
 		number: 1, data: loadOption(loadOptionActive, diskDescription, pciPath(m.Shape.BootSlot), guidAutoCreatedEntry[:]),
@@ -53,7 +53,8 @@ func (m Machine) bootEntries() []bootEntry {
 	return entries
 }
 
-// bootVariables are the events of BootOrder and of the entries in their order: the hash of each variable's data alone (EV_EFI_VARIABLE_BOOT).
+// bootVariables are the events of BootOrder and of the entries in their order: the hash of each variable's data alone
+// (EV_EFI_VARIABLE_BOOT).
 func (m Machine) bootVariables() []Event {
 	entries := m.bootEntries()
 	var order []byte

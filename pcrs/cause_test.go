@@ -70,8 +70,9 @@ func without(t *testing.T, events []Event, r Register, what string) []Event {
 	return slices.Delete(slices.Clone(events), i, i+1)
 }
 
-// differences are boots that were changed on purpose: which register departs, and what a person shall read, with the log and without it. Without says
-// what is told where there is no log; empty means that no single change can be found, because content that nobody predicted was measured.
+// differences are boots that were changed on purpose: which register departs, and what a person shall read, with the log and
+// without it. Without says what is told where there is no log; empty means that no single change can be found, because content
+// that nobody predicted was measured.
 func differences(t *testing.T) map[string]struct {
 	boot          []Event
 	register      Register

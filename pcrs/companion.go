@@ -25,7 +25,8 @@ const (
 	maxName = 255
 )
 
-// checkESP bounds the files of the ESP and refuses paths that FAT cannot hold: together with each other, beside the kernel image, or at all.
+// checkESP bounds the files of the ESP and refuses paths that FAT cannot hold: together with each other, beside the kernel
+// image, or at all.
 func checkESP(esp map[string][]byte) error {
 	if len(esp) > MaxESPFiles {
 		return fmt.Errorf("ESP: %d files, want at most %d", len(esp), MaxESPFiles)

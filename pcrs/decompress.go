@@ -223,7 +223,8 @@ func (d *efiDecoder) shortLength() (int, error) {
 	return length, err
 }
 
-// longCode reads the code of literals and lengths; symbols 0 to 2 of the code that it is written in stand for runs of symbols without a code.
+// longCode reads the code of literals and lengths; symbols 0 to 2 of the code that it is written in stand for runs of symbols
+// without a code.
 func (d *efiDecoder) longCode(written code) (code, error) {
 	count, err := d.in.read(efiCodeBits)
 	if err != nil {

@@ -81,8 +81,9 @@ func (t EventType) hashesData() bool {
 	return false
 }
 
-// logsOtherData reports whether real machines log such events with other data than they hash: firmware that measures its version as a volume's bytes
-// and logs a name, shims that log a key in place of the variable that holds it, and firmware of TPM 1.2, which hashes a variable's value alone.
+// logsOtherData reports whether real machines log such events with other data than they hash: firmware that measures its
+// version as a volume's bytes and logs a name, shims that log a key in place of the variable that holds it, and firmware of TPM
+// 1.2, which hashes a variable's value alone.
 func (t EventType) logsOtherData(f LogFormat) bool {
 	return t == EvCRTMVersion || t == EvVariableAuthority || t == EvVariableDriverConfig && f == FormatSHA1
 }

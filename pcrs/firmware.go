@@ -14,7 +14,8 @@ import (
 // MaxFirmware is the largest firmware file that is read, in bytes.
 const MaxFirmware = 16 << 20
 
-// maxFirmwareVolume bounds what a compressed volume may unpack to, in bytes, and its dictionary: both are held in memory. OVMF's has 15 MiB.
+// maxFirmwareVolume bounds what a compressed volume may unpack to, in bytes, and its dictionary: both are held in memory.
+// OVMF's has 15 MiB.
 const maxFirmwareVolume = 32 << 20
 
 // Firmware is what a firmware file tells about the boots that it makes.

@@ -30,8 +30,8 @@ func BootAggregate(values Values) (Event, error) {
 	}, nil
 }
 
-// FollowsFromOthers reports whether PCR 10 of bank SHA256 is what IMA makes of PCR 0 to 9, and nothing more: it says no more than they do. PCR 8 is
-// taken as it was when the kernel started, which is zero.
+// FollowsFromOthers reports whether PCR 10 of bank SHA256 is what IMA makes of PCR 0 to 9, and nothing more: it says no more
+// than they do. PCR 8 is taken as it was when the kernel started, which is zero.
 func FollowsFromOthers(values Values) bool {
 	before := Values{}
 	maps.Copy(before, values)

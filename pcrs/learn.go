@@ -42,8 +42,9 @@ func (s Shape) Check() error {
 	return nil
 }
 
-// LearnedData is what cannot be derived of a machine, taken from one of its boots: digests of the volume of early code, which firmware changes in memory before
-// it measures it, and of the tables that the virtual machine monitor makes. Neither depends on the image that is booted.
+// LearnedData is what cannot be derived of a machine, taken from one of its boots: digests of the volume of early code, which
+// firmware changes in memory before it measures it, and of the tables that the virtual machine monitor makes. Neither depends
+// on the image that is booted.
 type LearnedData struct {
 	// Schema is LearnedSchema.
 	Schema string `json:"schema"`
@@ -58,8 +59,9 @@ type LearnedData struct {
 	ACPI []Digests `json:"acpi"`
 }
 
-// Learn takes from the log of a boot what cannot be derived of its machine. Everything else in the log that belongs to PCR 0 and 1 is held against what is
-// derived, so a machine that was learned is one that can be predicted. It fails where they differ.
+// Learn takes from the log of a boot what cannot be derived of its machine. Everything else in the log that belongs to PCR 0
+// and 1 is held against what is derived, so a machine that was learned is one that can be predicted. It fails where they
+// differ.
 func Learn(origin string, m Machine, log Log) (LearnedData, error) {
 	if log.Locality != 0 {
 		return LearnedData{}, fmt.Errorf("learn machine: PCR 0 began with locality %d, which is not predicted", log.Locality)
@@ -203,8 +205,8 @@ func (s Shape) String() string {
 // tpmLogSize is the length in bytes of QEMU's blob etc/tpm/log (hw/acpi/tpm.h, TPM_LOG_AREA_MINIMUM_SIZE).
 const tpmLogSize = 64 << 10
 
-// firmwareEvents is what PCR 0 holds before its separator: the version, the volume of early code, the volume of drivers. The version is from the program
-// in the firmware file that measures it.
+// firmwareEvents is what PCR 0 holds before its separator: the version, the volume of early code, the volume of drivers. The
+// version is from the program in the firmware file that measures it.
 func (m Machine) firmwareEvents() []Event {
 	return []Event{
 		dataEvent(0, EvCRTMVersion, m.Firmware.version, Source{Kind: FromFirmwareVersion, Name: decodeUTF16(m.Firmware.version)}),

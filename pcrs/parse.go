@@ -131,7 +131,8 @@ func (p *logParser) sized() ([]byte, error) {
 	return p.take(int(n))
 }
 
-// readHeader reads the first event, which has the SHA-1 format and lists the hashes of the others. A log that begins otherwise is one of TCG 1.2.
+// readHeader reads the first event, which has the SHA-1 format and lists the hashes of the others. A log that begins otherwise
+// is one of TCG 1.2.
 func (p *logParser) readHeader() error {
 	whole := p.rest
 	head, err := p.take(8 + SHA1.Size())
@@ -219,8 +220,8 @@ func (p *logParser) readEvent() error {
 	return p.keep(e)
 }
 
-// register is the register of an event's index. A CCEL log counts MRTD as 0, which nothing extends (Intel TDX Virtual Firmware Design Guide §8.3.3).
-// An event that extends nothing may name no register at all.
+// register is the register of an event's index. A CCEL log counts MRTD as 0, which nothing extends (Intel TDX Virtual Firmware
+// Design Guide §8.3.3). An event that extends nothing may name no register at all.
 func (p *logParser) register(kind EventType, index uint32) (Register, error) {
 	switch {
 	case p.log.Format == FormatCCEL && index >= 1 && index <= rtmrCount:

@@ -168,8 +168,8 @@ func (p *predictor) platform() error {
 	return nil
 }
 
-// bootAggregate is what IMA measures when the kernel starts, before anything measures into PCR 8. The kernel is taken to have IMA, as distributions
-// build it, and no policy but what the command line says.
+// bootAggregate is what IMA measures when the kernel starts, before anything measures into PCR 8. The kernel is taken to have
+// IMA, as distributions build it, and no policy but what the command line says.
 func (p *predictor) bootAggregate() error {
 	if p.unpredicted(10) != "" {
 		return nil
@@ -190,8 +190,8 @@ func (p *predictor) bootAggregate() error {
 	return nil
 }
 
-// optionROMs are measured before Secure Boot decides about them, so that one that is refused is measured as well. What a signed one would add to PCR 7
-// was never observed.
+// optionROMs are measured before Secure Boot decides about them, so that one that is refused is measured as well. What a signed
+// one would add to PCR 7 was never observed.
 func (p *predictor) optionROMs() error {
 	for _, rom := range p.boot.Machine.ROMs {
 		events, signed, err := rom.events()

@@ -16,7 +16,8 @@ type Source struct {
 	Name string `json:"name,omitempty"`
 	// Section is the section of a PE image, with its dot.
 	Section string `json:"section,omitempty"`
-	// File is where the bytes lie: a path on the ESP with slashes, VariableFile, or a program inside the firmware. In a log it is a path as the firmware writes it.
+	// File is where the bytes lie: a path on the ESP with slashes, VariableFile, or a program inside the firmware. In a log it
+	// is a path as the firmware writes it.
 	File string `json:"file,omitempty"`
 	// Files are the names of files in the folder File.
 	Files []string `json:"files,omitempty"`
@@ -42,7 +43,8 @@ const (
 	FromFirmwareVolume SourceKind = "firmware-volume"
 	// FromACPI is a blob of tables that the virtual machine monitor makes: Number and Count, or Name TPMLogArea.
 	FromACPI SourceKind = "acpi"
-	// FromBootVariable is BootOrder (Count entries) or a boot entry, by Name: of the disk at PCI device Number, or of the program File of the firmware; in a log Bytes.
+	// FromBootVariable is BootOrder (Count entries) or a boot entry, by Name: of the disk at PCI device Number, or of the
+	// program File of the firmware; in a log Bytes.
 	FromBootVariable SourceKind = "boot-variable"
 	// FromOptionROM is EFI driver Number of the ROM with the SHA-256 Name.
 	FromOptionROM SourceKind = "option-rom"
@@ -120,7 +122,8 @@ const (
 	maxSourceParts = 64
 )
 
-// Check refuses what the source of a predicted event cannot be: a kind that is not known, more or longer texts than a document may have, parts of parts.
+// Check refuses what the source of a predicted event cannot be: a kind that is not known, more or longer texts than a document
+// may have, parts of parts.
 func (s Source) Check() error {
 	if len(s.Parts) > maxSourceParts {
 		return fmt.Errorf("source: %d parts, want at most %d", len(s.Parts), maxSourceParts)

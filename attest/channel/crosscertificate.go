@@ -19,7 +19,8 @@ func NewCrossCertificate(from *x509.Certificate, fromKey crypto.Signer, to crypt
 	return sign(rootTemplate(), from, to, fromKey)
 }
 
-// WithCrossCertificates returns an operator's or a service's certificate whose chain goes on with the cross-certificates that lead to its root, in DER.
+// WithCrossCertificates returns an operator's or a service's certificate whose chain goes on with the cross-certificates that
+// lead to its root, in DER.
 func WithCrossCertificates(certificate tls.Certificate, crossCertificates [][]byte) tls.Certificate {
 	certificate.Certificate = slices.Concat(certificate.Certificate, crossCertificates)
 	return certificate
@@ -58,8 +59,8 @@ func ParseRoots(root hullmark.ClusterRoot, crossCertificates [][]byte) ([]hullma
 	return Roots(root, certificates)
 }
 
-// checkCrossCertificate holds a cross-certificate to the shape of a root's certificate: it has no path length, and an online CA's has one, so
-// that neither passes for the other.
+// checkCrossCertificate holds a cross-certificate to the shape of a root's certificate: it has no path length, and an online
+// CA's has one, so that neither passes for the other.
 func checkCrossCertificate(to hullmark.ClusterRoot, crossCertificate, from *x509.Certificate) error {
 	switch {
 	case hullmark.ClusterRootOf(crossCertificate.RawSubjectPublicKeyInfo) != to:

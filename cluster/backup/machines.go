@@ -90,7 +90,8 @@ func (s *succession) settle(m joinservice.Machine) (joinservice.Machine, bool) {
 	return m, true
 }
 
-// isGrouped reports whether a group gave the machine its name, and no rule of its own gives it another by now. Whether the group still admits it is asked when it comes.
+// isGrouped reports whether a group gave the machine its name, and no rule of its own gives it another by now. Whether the
+// group still admits it is asked when it comes.
 func (s *succession) isGrouped(m joinservice.Machine) bool {
 	_, named := s.policy.Member(m.EKID)
 	return !named && !s.policy.Denies(m.EKID) && slices.ContainsFunc(s.policy.Groups, func(g measurements.Group) bool { return g.Member(m.EKID).Name == m.Name })

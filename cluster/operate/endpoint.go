@@ -22,7 +22,8 @@ type EndpointReport struct {
 	Endpoint string
 	Names    []string
 	Servers  []ServerReport
-	// Moved says that addons use the endpoint, and nodes from their next boot on. Absent are those of Hullmark's addons that the cluster has not.
+	// Moved says that addons use the endpoint, and nodes from their next boot on. Absent are those of Hullmark's addons that
+	// the cluster has not.
 	Moved  bool
 	Absent []string
 }
@@ -82,8 +83,8 @@ func (a *API) endpoint(ctx context.Context) (EndpointReport, error) {
 	return report, nil
 }
 
-// SetEndpoint signs the endpoint into the policy and pushes it. Once all control planes serve it, addons use it; served says that those do which cannot be
-// reached from here. It is called again until the report says that the endpoint moved.
+// SetEndpoint signs the endpoint into the policy and pushes it. Once all control planes serve it, addons use it; served says
+// that those do which cannot be reached from here. It is called again until the report says that the endpoint moved.
 func (a *API) SetEndpoint(ctx context.Context, endpoint measurements.Endpoint, served bool) (report EndpointReport, err error) {
 	if _, err := a.file.Cluster.CurrentSettings(); err != nil {
 		return report, err

@@ -301,8 +301,8 @@ func (r *initRun) nodeAddress(config hullmark.NodeConfig, own []netip.Addr) (net
 	return netip.Addr{}, errors.New("the node named no IPv4 address of its own; next: name it (--advertise-address)")
 }
 
-// checkAlone refuses to bring a node back that was Ready before, and is not the only control plane: the others know how recent its disk has to be, of which
-// the cluster file knows what the last init or recover saw.
+// checkAlone refuses to bring a node back that was Ready before, and is not the only control plane: the others know how recent
+// its disk has to be, of which the cluster file knows what the last init or recover saw.
 func (r *initRun) checkAlone(c *cluster.Cluster, node hullmark.EKID) error {
 	other := func(m measurements.Member) bool { return m.Role == hullmark.ControlPlane && m.EKID != node }
 	if c.Initialised == nil || !slices.ContainsFunc(r.authorizer.Policy.Members, other) {

@@ -49,7 +49,8 @@ func (a *API) pushSigned(ctx context.Context) error {
 	return nil
 }
 
-// checkSuperseded refuses a cluster file whose root has handed over to the one that signs by now: join services take nothing of the earlier one.
+// checkSuperseded refuses a cluster file whose root has handed over to the one that signs by now: join services take nothing of
+// the earlier one.
 func (a *API) checkSuperseded(ctx context.Context) error {
 	id := a.file.Cluster.ID()
 	envelope, err := a.client.Pushed(ctx)
@@ -106,7 +107,8 @@ func signedOnly(err error) error {
 	return &hullmark.Condition{Code: c.Code, Step: c.Step, Title: title, Next: c.Next, Retry: c.Retry, Because: c}
 }
 
-// Edit changes a policy and says what it changed; nothing if the policy said it already. Documents that the policy accepts anew come with it.
+// Edit changes a policy and says what it changed; nothing if the policy said it already. Documents that the policy accepts anew
+// come with it.
 type Edit func(*measurements.Policy) (changed string, documents []measurements.Document, err error)
 
 // Change edits the policy in the cluster file, raises its version and signs it. It says what it changed. A cluster that runs gets

@@ -1,7 +1,8 @@
-// Package render turns the one file in which an operator describes a cluster into everything that the cluster's nodes will be given: kubeadm's
-// documents, node configurations and a draft of the policy.
+// Package render turns the one file in which an operator describes a cluster into everything that the cluster's nodes will be
+// given: kubeadm's documents, node configurations and a draft of the policy.
 //
-// It is a pure computation: the same file gives the same bytes, wherever and whenever it is rendered. docs/cluster-document.md describes the file.
+// It is a pure computation: the same file gives the same bytes, wherever and whenever it is rendered. docs/cluster-document.md
+// describes the file.
 package render
 
 import (
@@ -44,7 +45,8 @@ type Cluster struct {
 	ControlPlane ControlPlane `json:"controlPlane"`
 	// Network is the cluster's own.
 	Network Network `json:"network"`
-	// JoinEndpoints are the join services as host:port; the default is port 7444 of every control plane whose address is known, or of the endpoint.
+	// JoinEndpoints are the join services as host:port; the default is port 7444 of every control plane whose address is known,
+	// or of the endpoint.
 	JoinEndpoints []string `json:"joinEndpoints,omitempty"`
 	// TimeServers are NTP servers by name or address.
 	TimeServers []string `json:"timeServers,omitempty"`
@@ -53,7 +55,8 @@ type Cluster struct {
 	// Files and Hooks are for every node.
 	Files []File   `json:"files,omitempty"`
 	Hooks []string `json:"hooks,omitempty"`
-	// Overrides are an InitConfiguration, a ClusterConfiguration and a KubeletConfiguration, each at most once, with only the fields that shall differ.
+	// Overrides are an InitConfiguration, a ClusterConfiguration and a KubeletConfiguration, each at most once, with only the
+	// fields that shall differ.
 	Overrides []Override `json:"overrides,omitempty"`
 }
 

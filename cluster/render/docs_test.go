@@ -9,8 +9,8 @@ import (
 	"github.com/hullmark/hullmark/kubeadm"
 )
 
-// TestDocs holds docs/cluster-document.md to the code: its example is the one that TestRender renders, and each field and each thing that Hullmark owns
-// is named.
+// TestDocs holds docs/cluster-document.md to the code: its example is the one that TestRender renders, and each field and each
+// thing that Hullmark owns is named.
 func TestDocs(t *testing.T) {
 	text, err := os.ReadFile("../../docs/cluster-document.md")
 	if err != nil {

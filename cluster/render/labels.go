@@ -19,7 +19,8 @@ func sorted[V any](m map[string]V) iter.Seq2[string, V] {
 	}
 }
 
-// ownLabels are the labels of Kubernetes' own names that a kubelet may set on its Node (k8s.io/kubelet, pkg/apis); others it refuses to start with.
+// ownLabels are the labels of Kubernetes' own names that a kubelet may set on its Node (k8s.io/kubelet, pkg/apis); others it
+// refuses to start with.
 var ownLabels = []string{
 	"beta.kubernetes.io/arch", "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os",
 	"failure-domain.beta.kubernetes.io/region", "failure-domain.beta.kubernetes.io/zone",

@@ -42,8 +42,8 @@ func wanted(documents map[string]map[string]any) string {
 	return strings.Join(names, ", or ")
 }
 
-// merge writes the fields of theirs, which stand below path, into ours: objects field by field, lists of arguments and of ignored checks by adding
-// to them, and anything else in place of ours.
+// merge writes the fields of theirs, which stand below path, into ours: objects field by field, lists of arguments and of
+// ignored checks by adding to them, and anything else in place of ours.
 func (k kind) merge(ours, theirs map[string]any, path string) error {
 	for name, value := range sorted(theirs) {
 		if err := k.field(ours, name, value, path+name); err != nil {

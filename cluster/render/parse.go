@@ -14,8 +14,8 @@ import (
 	kyaml "sigs.k8s.io/yaml"
 )
 
-// Parse strictly decodes a cluster document: JSON, or one YAML document as Kubernetes reads YAML, of at most MaxCluster bytes, without unknown or doubled
-// fields. An error names the field by its path and, where it is known, the line.
+// Parse strictly decodes a cluster document: JSON, or one YAML document as Kubernetes reads YAML, of at most MaxCluster bytes,
+// without unknown or doubled fields. An error names the field by its path and, where it is known, the line.
 func Parse(data []byte) (Cluster, error) {
 	c, err := parse(data)
 	if err != nil {

@@ -45,8 +45,8 @@ type Rendered struct {
 	Kubeadm bool
 }
 
-// Render writes out everything that a document which Parse returned stands for, in the order of the names. policy is the one in force, whose documents and
-// exceptions the draft keeps, or the zero value.
+// Render writes out everything that a document which Parse returned stands for, in the order of the names. policy is the one in
+// force, whose documents and exceptions the draft keeps, or the zero value.
 func Render(c Cluster, policy measurements.Policy) ([]Rendered, error) {
 	init, err := c.init()
 	if err != nil {

@@ -213,7 +213,8 @@ func TestVouchedPoolIsAGroup(t *testing.T) {
 	}
 }
 
-// TestTakenPathsAreAllThere holds the list against what a control plane is given, what kubeadm leaves on a worker, and where a snapshot lies.
+// TestTakenPathsAreAllThere holds the list against what a control plane is given, what kubeadm leaves on a worker, and where a
+// snapshot lies.
 func TestTakenPathsAreAllThere(t *testing.T) {
 	c, err := cluster.New()
 	if err != nil {

@@ -27,8 +27,8 @@ type aptSource struct {
 	local        bool   // a repository of our own, unsigned: what it offers is held by hash
 }
 
-// apt is an apt that knows nothing of the machine's packages: own state, own sources, nothing installed. The machine's proxy and login settings
-// are the only part of its configuration that still counts.
+// apt is an apt that knows nothing of the machine's packages: own state, own sources, nothing installed. The machine's proxy
+// and login settings are the only part of its configuration that still counts.
 type apt struct {
 	dir     string
 	sources []aptSource
@@ -86,7 +86,8 @@ func (a apt) run(ctx context.Context, argv ...string) ([]byte, error) {
 	return out, nil
 }
 
-// update fetches the indexes. apt refuses an index whose InRelease is not signed by a key of its source's keyring, or whose hash is not in it.
+// update fetches the indexes. apt refuses an index whose InRelease is not signed by a key of its source's keyring, or whose
+// hash is not in it.
 func (a apt) update(ctx context.Context) error {
 	_, err := a.run(ctx, "apt-get", "update")
 	return err

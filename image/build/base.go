@@ -25,8 +25,8 @@ import (
 // baseFormat changes whenever writeBase makes another archive of the same packages.
 const baseFormat = "2"
 
-// base is what mkosi starts from: the files of the essential packages, unpacked but not installed, because the scripts of packages need them. mkosi
-// would unpack them one after the other, which takes as long as it takes to install them.
+// base is what mkosi starts from: the files of the essential packages, unpacked but not installed, because the scripts of
+// packages need them. mkosi would unpack them one after the other, which takes as long as it takes to install them.
 type base struct {
 	tarFile string
 	// packages are the names of those in it.

@@ -246,8 +246,9 @@ func (j *job) merge(context.Context) (note string, err error) {
 	return fmt.Sprintf("%d files", len(j.members)), err
 }
 
-// trim leaves of /boot nothing, and of /var only its top-level folders and links: the state disk's /var is mounted over it, and services need
-// some of them before. The kernel's configuration moves to its modules, for whoever wants to know how it was made.
+// trim leaves of /boot nothing, and of /var only its top-level folders and links: the state disk's /var is mounted over it, and
+// services need some of them before. The kernel's configuration moves to its modules, for whoever wants to know how it was
+// made.
 func (j *job) trim() {
 	modules := "usr/lib/modules/" + j.version
 	j.members.remove(modules+"/vmlinuz", false)

@@ -26,8 +26,9 @@ var ErrImagesDiffer = errors.New("images differ")
 // ErrDocumentsDiffer says that what lies beside two images is not byte-equal.
 var ErrDocumentsDiffer = errors.New("documents differ")
 
-// compareImages says where two images first differ. What comes first is not what stands first on the disk but what the rest follows from: the root
-// file system, then the kernel image's sections (the command line holds the root hash), then the table and the file system around them.
+// compareImages says where two images first differ. What comes first is not what stands first on the disk but what the rest
+// follows from: the root file system, then the kernel image's sections (the command line holds the root hash), then the table
+// and the file system around them.
 func compareImages(ctx context.Context, tools, fileA, fileB string) error {
 	a, closeA, err := openImage(fileA)
 	if err != nil {
@@ -174,8 +175,9 @@ func limitUsed(ctx context.Context, dir string, stop context.CancelCauseFunc) {
 	}
 }
 
-// WalkRoot unpacks a root file system into a temporary folder, by the tools tree's fsck.erofs, and calls visit for everything in it, in the order of names:
-// with its path in the image ("/etc/hosts"), and with the file that was unpacked, which visit may read. Owners and times are not unpacked.
+// WalkRoot unpacks a root file system into a temporary folder, by the tools tree's fsck.erofs, and calls visit for everything
+// in it, in the order of names: with its path in the image ("/etc/hosts"), and with the file that was unpacked, which visit may
+// read. Owners and times are not unpacked.
 func WalkRoot(ctx context.Context, tools string, root io.Reader, visit func(name, file string, info fs.FileInfo) error) error {
 	work, err := os.MkdirTemp("", "hullmark-root-")
 	if err != nil {

@@ -14,8 +14,9 @@ import (
 	"github.com/hullmark/hullmark/image/lock"
 )
 
-// goModules returns the modules that the programs below some folders say they were compiled of (debug/buildinfo), each once, sorted. Programs that are not
-// Go's are an error: what is in them would be unknown. Their main modules, which are ours, have no version and are left out.
+// goModules returns the modules that the programs below some folders say they were compiled of (debug/buildinfo), each once,
+// sorted. Programs that are not Go's are an error: what is in them would be unknown. Their main modules, which are ours, have
+// no version and are left out.
 func goModules(dirs ...string) ([]lock.Module, error) {
 	var all []lock.Module
 	for _, dir := range dirs {

@@ -49,7 +49,8 @@ func TestGoModulesAreThoseOfThePrograms(t *testing.T) {
 	}
 }
 
-// modulesByGo lists a program's modules as `go version -m` prints them: a line of dep for each, and one of => after it if another is in its place.
+// modulesByGo lists a program's modules as `go version -m` prints them: a line of dep for each, and one of => after it if
+// another is in its place.
 func modulesByGo(t *testing.T, file string) (found []lock.Module) {
 	t.Helper()
 	out, err := exec.Command("go", "version", "-m", file).Output()

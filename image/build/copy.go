@@ -16,8 +16,8 @@ func plainMode(mode fs.FileMode) fs.FileMode {
 	return 0o644
 }
 
-// walk visits dir, as ".", and all that is below it, by names below it and in their order, but for what leave tells to leave out, if it is given. Dir may be a link to a
-// folder.
+// walk visits dir, as ".", and all that is below it, by names below it and in their order, but for what leave tells to leave
+// out, if it is given. Dir may be a link to a folder.
 func walk(dir string, leave func(name string) bool, visit func(name, path string, e fs.DirEntry) error) error {
 	folder, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -47,8 +47,8 @@ func without(dir string, skip []string) (leave func(name string) bool) {
 	}
 }
 
-// copyFolder copies folders, files and links below from; mode says which permissions a file's copy has. What has its name or path in skip stays
-// behind.
+// copyFolder copies folders, files and links below from; mode says which permissions a file's copy has. What has its name or
+// path in skip stays behind.
 func copyFolder(from, to string, mode func(fs.FileMode) fs.FileMode, skip ...string) error {
 	return walk(from, without(from, skip), func(name, path string, e fs.DirEntry) error {
 		return copyEntry(path, filepath.Join(to, name), e, mode)

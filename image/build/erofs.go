@@ -24,7 +24,8 @@ const (
 	erofsIndex = "index"
 )
 
-// earlierImages is how many of the store's images are looked at for content that need not be compressed again: those of a build and of what it was compared with.
+// earlierImages is how many of the store's images are looked at for content that need not be compressed again: those of a build
+// and of what it was compared with.
 const earlierImages = 3
 
 // keptImages and keptTrees are how many the store keeps that were not used for an hour.
@@ -33,8 +34,8 @@ const (
 	keptTrees  = 12
 )
 
-// makeErofs makes a file system of a tree and keeps it in the store, where the images that were made last are taken from what is the same in them. The UUID comes
-// from all that the file system holds, so that the image is a function of the tree alone.
+// makeErofs makes a file system of a tree and keeps it in the store, where the images that were made last are taken from what
+// is the same in them. The UUID comes from all that the file system holds, so that the image is a function of the tree alone.
 func makeErofs(ctx context.Context, s cache.Store, m members, epoch int64) (dir string, hit bool, err error) {
 	files, err := m.erofsFiles()
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/hullmark/hullmark/image/lock"
 )
 
-// A package whose script fails ends the build with an error that names the package and shows what the script said last; nothing is kept of the tree.
+// A package whose script fails ends the build with an error that names the package and shows what the script said last; nothing
+// is kept of the tree.
 func TestPackageWithAFailingScript(t *testing.T) {
 	o, l, tools := settled(t)
 	dir := t.TempDir()

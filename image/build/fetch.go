@@ -50,8 +50,8 @@ func fetch(ctx context.Context, o Options, l lock.Lock, packages []lock.Package)
 	return newFetcher(o, mirrors).fetch(ctx, l, packages)
 }
 
-// fetch gets every package of a list into the store, several at a time. All packages that no source has any more are in the error, each as a
-// lock.MovedError; the first other failure ends the work.
+// fetch gets every package of a list into the store, several at a time. All packages that no source has any more are in the
+// error, each as a lock.MovedError; the first other failure ends the work.
 func (f fetcher) fetch(ctx context.Context, l lock.Lock, packages []lock.Package) error {
 	var (
 		mu    sync.Mutex

@@ -12,8 +12,8 @@ import (
 	"github.com/hullmark/hullmark/internal/cache"
 )
 
-// Fingerprint condenses everything that an image of o and what it says of its inputs are made from: lock, checkout, definitions, options, and the program
-// that builds. Two builds of one fingerprint give the same image.
+// Fingerprint condenses everything that an image of o and what it says of its inputs are made from: lock, checkout,
+// definitions, options, and the program that builds. Two builds of one fingerprint give the same image.
 func Fingerprint(ctx context.Context, o Options) (string, error) {
 	program, err := os.Executable()
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 // fullDiskVariable is set where this program has mounts of its own.
 const fullDiskVariable = "HULLMARK_TEST_FULL_DISK"
 
-// A disk that fills up ends the build, wherever that happens; the image of an earlier build stays, and the next build with more room makes the right one.
+// A disk that fills up ends the build, wherever that happens; the image of an earlier build stays, and the next build with more
+// room makes the right one.
 func TestBuildOnAFullDisk(t *testing.T) {
 	if os.Getenv(fullDiskVariable) == "" {
 		withMounts(t)

@@ -11,12 +11,13 @@ import (
 	"strings"
 )
 
-// goSettings are the person's settings that reach the Go tool: from where modules come and where things are kept. No other does, whether it stands
-// in the environment or in the file that go env -w writes, because others shape binaries.
+// goSettings are the person's settings that reach the Go tool: from where modules come and where things are kept. No other
+// does, whether it stands in the environment or in the file that go env -w writes, because others shape binaries.
 var goSettings = []string{"GOPROXY", "GOSUMDB", "GOPRIVATE", "GONOPROXY", "GONOSUMDB", "GOINSECURE", "GOAUTH", "GOMODCACHE", "GOCACHE", "GOVCS"}
 
-// goCommand prepares a release of the Go tool. The machine's Go runs if it calls itself that release; if not, it fetches the release through the
-// module proxy and checks it like a module (https://go.dev/doc/toolchain). Objects is the folder for compiled packages; empty means the person's.
+// goCommand prepares a release of the Go tool. The machine's Go runs if it calls itself that release; if not, it fetches the
+// release through the module proxy and checks it like a module (https://go.dev/doc/toolchain). Objects is the folder for
+// compiled packages; empty means the person's.
 func goCommand(ctx context.Context, release, dir, objects string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = dir
@@ -72,7 +73,8 @@ func machineGo(ctx context.Context, dir string) (string, error) {
 // errGoGone says that no source has a release of Go.
 var errGoGone = errors.New("it is gone")
 
-// goneAnswers are what the Go tool prints where a source was asked and does not have the release; everything else may be otherwise tomorrow.
+// goneAnswers are what the Go tool prints where a source was asked and does not have the release; everything else may be
+// otherwise tomorrow.
 var goneAnswers = []string{"toolchain not available", "404 Not Found", "410 Gone", "403 Forbidden"}
 
 // checkGo returns an error that says what to do if the locked release of Go cannot be had; it is errGoGone if nobody has it.

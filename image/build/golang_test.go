@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Whatever a person has set up for Go of their own, in the environment or with go env -w, does not shape a binary; where modules come from does reach it.
+// Whatever a person has set up for Go of their own, in the environment or with go env -w, does not shape a binary; where
+// modules come from does reach it.
 func TestGoCommandKeepsSettingsOut(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "goenv")
 	if err := os.WriteFile(file, []byte("GOEXPERIMENT=nodwarf5\nGOAMD64=v3\nGOPRIVATE=example.invalid/mine\n"), 0o600); err != nil {

@@ -47,8 +47,9 @@ func (a apt) indexes() ([]index, error) {
 	return all, nil
 }
 
-// suites fetches the indexes and returns what of them a lock holds, and the Unix time of the newest. Unless the options ask for a historical lock, an index
-// that is older than in the earlier lock, or past its own end, is refused. So is an earlier lock with suites that are not asked for any more, unless the options allow it.
+// suites fetches the indexes and returns what of them a lock holds, and the Unix time of the newest. Unless the options ask for
+// a historical lock, an index that is older than in the earlier lock, or past its own end, is refused. So is an earlier lock
+// with suites that are not asked for any more, unless the options allow it.
 func (o Options) suites(a apt, earlier []lock.Suite, now time.Time) (suites []lock.Suite, newest int64, err error) {
 	all, err := a.indexes()
 	if err != nil {
@@ -72,8 +73,8 @@ func (o Options) suites(a apt, earlier []lock.Suite, now time.Time) (suites []lo
 // ErrSuiteLost is wrapped by an error that says that a suite of the earlier lock is not asked for any more.
 var ErrSuiteLost = errors.New("a suite of the lock is not asked for any more")
 
-// dropped finds suites of the earlier lock that are gone: the security updates', where a mirror has none, or a suite under another name. The lock after this one
-// would take any index of them.
+// dropped finds suites of the earlier lock that are gone: the security updates', where a mirror has none, or a suite under
+// another name. The lock after this one would take any index of them.
 func (o Options) dropped(all []index, earlier []lock.Suite) error {
 	for _, s := range earlier {
 		if slices.ContainsFunc(all, func(in index) bool { return in.Archive == s.Archive && in.Name == s.Name }) {
@@ -139,9 +140,9 @@ func dateIn(signed []byte, field string) (at time.Time, err error) {
 	return at, nil
 }
 
-// signedText returns what a file signs in clear (RFC 9580 §7), which has to have the one form that archives write: lines that name hashes, one empty line, the text, and
-// the signature. Others take a line of white space for an empty one, too, and what looks like a signature in the text for its end: whoever reads the same file in two
-// ways believes a date that nobody signed.
+// signedText returns what a file signs in clear (RFC 9580 §7), which has to have the one form that archives write: lines that
+// name hashes, one empty line, the text, and the signature. Others take a line of white space for an empty one, too, and what
+// looks like a signature in the text for its end: whoever reads the same file in two ways believes a date that nobody signed.
 func signedText(file []byte) ([]byte, error) {
 	rest, found := bytes.CutPrefix(file, []byte("-----BEGIN PGP SIGNED MESSAGE-----\n"))
 	if !found || bytes.ContainsRune(file, '\r') {

@@ -163,8 +163,8 @@ func TestReadIndexReadsWhatIsSigned(t *testing.T) {
 	}
 }
 
-// apt takes a line of blanks for the end of an armour's headers: an old index, correctly signed, and a date behind it that nobody signed. Only the first is believed,
-// or neither.
+// apt takes a line of blanks for the end of an armour's headers: an old index, correctly signed, and a date behind it that
+// nobody signed. Only the first is believed, or neither.
 func TestDateThatNobodySigned(t *testing.T) {
 	a, now := newArchive(t), time.Now().UTC().Truncate(time.Second)
 	a.publish(t, now.Add(-30*24*time.Hour), now.Add(-23*24*time.Hour))

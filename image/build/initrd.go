@@ -16,8 +16,8 @@ const (
 	initrdName   = "initrd.xz"
 )
 
-// compressInitrd compresses an archive as kernels read it: one thread, and CRC32 (Linux, Documentation/staging/xz.rst). zstd, at its best, is a tenth larger and
-// unpacks in 0.05 s instead of 0.2 s.
+// compressInitrd compresses an archive as kernels read it: one thread, and CRC32 (Linux, Documentation/staging/xz.rst). zstd,
+// at its best, is a tenth larger and unpacks in 0.05 s instead of 0.2 s.
 func compressInitrd(ctx context.Context, tools string, archive []byte, dir string) error {
 	file, err := os.Create(filepath.Join(dir, initrdName))
 	if err != nil {

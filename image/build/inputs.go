@@ -20,8 +20,8 @@ type Inputs struct {
 	// Commit is the checkout's commit, and Changed whether files differ from it; without a repository it is empty.
 	Commit  string
 	Changed bool
-	// Sources and Config are digests of all files of the checkout and of the user's folder: Hash1 of golang.org/x/mod/sumdb/dirhash, in hex. Config
-	// is empty if there is no such folder.
+	// Sources and Config are digests of all files of the checkout and of the user's folder: Hash1 of
+	// golang.org/x/mod/sumdb/dirhash, in hex. Config is empty if there is no such folder.
 	Sources, Config string
 	// Modules are the Go modules of every program in the image, as the programs themselves say, sorted.
 	Modules []lock.Module
@@ -57,8 +57,9 @@ func notSources(o Options) []string {
 	return []string{".git", o.Out, filepath.Join(o.Source, "out"), filepath.Join(o.Source, "bin")}
 }
 
-// commitOf returns the commit of a checkout and whether its files differ from it, but for those below the paths in skip; without a repository the commit is empty.
-// A worktree's .git is a file. A checkout may belong to somebody else, as it does in containers.
+// commitOf returns the commit of a checkout and whether its files differ from it, but for those below the paths in skip;
+// without a repository the commit is empty. A worktree's .git is a file. A checkout may belong to somebody else, as it does in
+// containers.
 func commitOf(ctx context.Context, source string, skip ...string) (commit string, changed bool, err error) {
 	if _, err := os.Lstat(filepath.Join(source, ".git")); err != nil {
 		return "", false, nil

@@ -15,8 +15,8 @@ import (
 // joinServiceUser runs the join service in a container: it has to be nobody's on the host.
 const joinServiceUser = "65532:65532"
 
-// JoinServiceImage is the join service as a container image, for those who run it elsewhere than on their control planes: the program of the
-// verity root and nothing else. What systemd would hand over is mounted at the same variables' paths.
+// JoinServiceImage is the join service as a container image, for those who run it elsewhere than on their control planes: the
+// program of the verity root and nothing else. What systemd would hand over is mounted at the same variables' paths.
 func JoinServiceImage(program []byte) oci.Image {
 	return oci.Image{
 		Files:      []oci.File{{Name: "joinservice", Mode: 0o755, Content: program}},

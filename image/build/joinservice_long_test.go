@@ -36,8 +36,8 @@ func untar(t *testing.T, archive []byte) map[string][]byte {
 	}
 }
 
-// TestJoinServiceImage compiles the join service twice, looks into its image as a container runtime does, and runs it as one would: as nobody, with no other file
-// around it.
+// TestJoinServiceImage compiles the join service twice, looks into its image as a container runtime does, and runs it as one
+// would: as nobody, with no other file around it.
 func TestJoinServiceImage(t *testing.T) {
 	o, l, _ := settled(t)
 	var images [][]byte

@@ -27,9 +27,10 @@ const kubernetesHome = "usr/lib/kubernetes"
 // kubePrograms are the names that the multi-call binary is linked under; the first three are for people too and also stand in /usr/bin.
 var kubePrograms = []string{"kubeadm", "kubectl", "kubelet", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler"}
 
-// Kubernetes returns the folder that holds the Kubernetes bundle, laid out as it is in the root tree: usr/lib/kubernetes with bin, images and
-// patches, and links in usr/bin. It is compiled from the modules that tools/kubernetes pins, which takes minutes, unless the store holds the bundle of
-// these sources and this compiler already (hit). The same sources and compiler give the same bytes, wherever they are.
+// Kubernetes returns the folder that holds the Kubernetes bundle, laid out as it is in the root tree: usr/lib/kubernetes with
+// bin, images and patches, and links in usr/bin. It is compiled from the modules that tools/kubernetes pins, which takes
+// minutes, unless the store holds the bundle of these sources and this compiler already (hit). The same sources and compiler
+// give the same bytes, wherever they are.
 func Kubernetes(ctx context.Context, o Options, l lock.Lock) (root string, hit bool, err error) {
 	key, err := kubernetesKey(ctx, o, l.Go)
 	if err != nil {

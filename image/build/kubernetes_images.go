@@ -12,9 +12,10 @@ import (
 	"github.com/hullmark/hullmark/image/oci"
 )
 
-// images writes the archive that a node loads before kubeadm: one image of a few hundred kilobytes, under every name that a node asks for. A container
-// finds its program in the verity root, mounted from the host; only pause, which has no mounts, is in the image. Because all names are one image, and the
-// runtime pins the image of its sandboxes, the kubelet never collects any of them.
+// images writes the archive that a node loads before kubeadm: one image of a few hundred kilobytes, under every name that a
+// node asks for. A container finds its program in the verity root, mounted from the host; only pause, which has no mounts, is
+// in the image. Because all names are one image, and the runtime pins the image of its sandboxes, the kubelet never collects
+// any of them.
 func (b bundle) images(ctx context.Context) error {
 	names, err := b.imageNames(ctx)
 	if err != nil {
@@ -62,7 +63,8 @@ func (b bundle) imageNames(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// kubernetesImage is a root folder without content but pause: its links lead into /usr, which a container that needs tools mounts from the host.
+// kubernetesImage is a root folder without content but pause: its links lead into /usr, which a container that needs tools
+// mounts from the host.
 func kubernetesImage(pause []byte) oci.Image {
 	files := []oci.File{{Name: "pause", Mode: 0o755, Content: pause}}
 	for _, dir := range []string{"dev", "etc", "proc", "run", "sys", "usr", "usr/bin", "usr/lib", "usr/lib64", "usr/sbin", "var"} {

@@ -72,8 +72,8 @@ func discovers(t *testing.T, params kubeadm.JoinParams, more string) *exec.Cmd {
 	return exec.CommandContext(t.Context(), filepath.Join(kubernetesBundle(t), "usr", "bin", "kubeadm"), "join", "phase", "kubelet-start", "--config", config)
 }
 
-// TestKubeadmJoinFindsTheCluster lets the real kubeadm discover a cluster by our file: it trusts the CA alone, goes on although nobody may read
-// cluster-info, and asks for the cluster's configuration with the token.
+// TestKubeadmJoinFindsTheCluster lets the real kubeadm discover a cluster by our file: it trusts the CA alone, goes on although
+// nobody may read cluster-info, and asks for the cluster's configuration with the token.
 func TestKubeadmJoinFindsTheCluster(t *testing.T) {
 	asked := make(chan string, 16)
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -105,8 +105,8 @@ func TestKubeadmJoinFindsTheCluster(t *testing.T) {
 	<-ended
 }
 
-// TestKubeadmJoinRefusesARogueEndpoint lets the real kubeadm meet another server than the cluster's at its endpoint: it fails, our error says why, and the server
-// is told nothing, least of all the token.
+// TestKubeadmJoinRefusesARogueEndpoint lets the real kubeadm meet another server than the cluster's at its endpoint: it fails,
+// our error says why, and the server is told nothing, least of all the token.
 func TestKubeadmJoinRefusesARogueEndpoint(t *testing.T) {
 	cluster := httptest.NewTLSServer(http.NotFoundHandler())
 	defer cluster.Close()

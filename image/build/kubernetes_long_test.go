@@ -123,8 +123,9 @@ func dryRun(ctx context.Context, t *testing.T, root, documents string) string {
 	return filepath.Join(dir, "out")
 }
 
-// TestSignersAreApart lets kubeadm write the controller manager's and the API server's manifests, and the real controller manager judge its own: of the pairs that sign, the
-// kubelets' serving certificates' is one of its own, and the general one is empty, which beside the others would be refused.
+// TestSignersAreApart lets kubeadm write the controller manager's and the API server's manifests, and the real controller
+// manager judge its own: of the pairs that sign, the kubelets' serving certificates' is one of its own, and the general one is
+// empty, which beside the others would be refused.
 func TestSignersAreApart(t *testing.T) {
 	root := kubernetesBundle(t)
 	documents, err := kubeadm.InitDocuments(clusterParams())

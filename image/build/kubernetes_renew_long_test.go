@@ -59,7 +59,8 @@ func (n renewedNode) renewal(now time.Time, endpoint string, names ...string) ku
 	}
 }
 
-// TestKubeadmRenews makes a control plane's certificates and kubeconfigs, lets them grow old, and renews them for another endpoint, as the agent and its unit do.
+// TestKubeadmRenews makes a control plane's certificates and kubeconfigs, lets them grow old, and renews them for another
+// endpoint, as the agent and its unit do.
 func TestKubeadmRenews(t *testing.T) {
 	for _, profile := range []kubeadm.Profile{kubeadm.Normal, kubeadm.Slow} {
 		n := renewedNode{dir: t.TempDir(), bundle: kubernetesBundle(t)}

@@ -31,14 +31,16 @@ func ReadLock(o Options) (lock.Lock, error) {
 	return lock.Parse(text)
 }
 
-// Lock chooses the newest packages that the signed Debian archives offer for the definitions in o, with all that they depend on, and pins the
-// Kubernetes bundle's sources and the machine's release of Go. It writes nothing. An index that is older than the earlier lock's, or past its end, wraps ErrReplayed, a suite that is gone ErrSuiteLost; the earlier lock may be empty.
+// Lock chooses the newest packages that the signed Debian archives offer for the definitions in o, with all that they depend
+// on, and pins the Kubernetes bundle's sources and the machine's release of Go. It writes nothing. An index that is older than
+// the earlier lock's, or past its end, wraps ErrReplayed, a suite that is gone ErrSuiteLost; the earlier lock may be empty.
 func Lock(ctx context.Context, o Options, earlier lock.Lock) (lock.Lock, error) {
 	return choose(ctx, o, nil, lock.Lock{Suites: earlier.Suites}, "")
 }
 
-// Relock chooses anew only those packages of old that are gone from every source, and what is made from the same source as they are; everything
-// else stays if it still fits together. If it does not, all packages are chosen anew. It returns the new lock and what moved.
+// Relock chooses anew only those packages of old that are gone from every source, and what is made from the same source as they
+// are; everything else stays if it still fits together. If it does not, all packages are chosen anew. It returns the new lock
+// and what moved.
 func Relock(ctx context.Context, o Options, old lock.Lock, gone []lock.Package) (lock.Lock, []lock.Move, error) {
 	o.FewerSuites = true // The lock that o names stays as it is, with all its suites.
 	kept := stillThere(o, old, gone)

@@ -138,8 +138,9 @@ func (m members) remove(dir string, keep bool) {
 	})
 }
 
-// ownByRoot gives every file to root and takes away set-user-ID and set-group-ID bits. Nothing is ever written to the tree and no one logs in, so
-// other owners and borrowed rights serve nobody; and mkosi, run by an ordinary user, records no other owners anyway.
+// ownByRoot gives every file to root and takes away set-user-ID and set-group-ID bits. Nothing is ever written to the tree and
+// no one logs in, so other owners and borrowed rights serve nobody; and mkosi, run by an ordinary user, records no other owners
+// anyway.
 func (m members) ownByRoot() {
 	for name, f := range m {
 		f.header.Uid, f.header.Gid, f.header.Mode = 0, 0, f.header.Mode&0o1777

@@ -24,8 +24,8 @@ type mkosi struct {
 	skip        []string // names and paths of what is no definition
 }
 
-// stage returns m with copies of the definitions below dir, with modes that depend only on what git keeps: a checkout made under another umask
-// gives the same tree.
+// stage returns m with copies of the definitions below dir, with modes that depend only on what git keeps: a checkout made
+// under another umask gives the same tree.
 func (m mkosi) stage(dir string) (mkosi, error) {
 	systemd := filepath.Join(filepath.Dir(m.definitions), "systemd")
 	for _, c := range []struct{ from, to string }{{m.definitions, "mkosi"}, {systemd, "systemd"}, {m.config, "config"}} {
@@ -175,8 +175,8 @@ func (m mkosi) rootTar(ctx context.Context, tools, url string, base base, epoch 
 	return nil
 }
 
-// failedScript finds where dpkg says which package it gave up, and returns that with the lines around it, in which the script had its last word: dpkg
-// goes on with other packages, whose lines come after it. It returns nothing if dpkg gave up none.
+// failedScript finds where dpkg says which package it gave up, and returns that with the lines around it, in which the script
+// had its last word: dpkg goes on with other packages, whose lines come after it. It returns nothing if dpkg gave up none.
 func failedScript(log []byte) string {
 	lines := strings.Split(string(log), "\n")
 	at := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "dpkg: error processing ") })

@@ -13,8 +13,9 @@ import (
 	"github.com/hullmark/hullmark/image/lock"
 )
 
-// The example of docs/variants.md: a kernel module is compiled against the locked headers, twice to the same bytes, the second time with a signature that was
-// made in between; nothing that compiled it is in the image, and its profile is what relaxes the command line.
+// The example of docs/variants.md: a kernel module is compiled against the locked headers, twice to the same bytes, the second
+// time with a signature that was made in between; nothing that compiled it is in the image, and its profile is what relaxes the
+// command line.
 func TestKernelModuleExample(t *testing.T) {
 	o, _, tools := settled(t)
 	dir := t.TempDir()

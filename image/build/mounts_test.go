@@ -13,8 +13,8 @@ var executed = []string{"/var/lib/containerd", "/var/lib/kubelet/pods"}
 
 var mountLine = regexp.MustCompile(`(?m)^ExecStart=/usr/bin/mount -c (?:--mkdir )?(?:-t \S+ )?-o (\S+) (\S+) (\S+)$`)
 
-// TestStateDiskRunsNoPrograms holds how hullmark-state.service mounts: root that is taken over once leaves no program on the disk that the next boot's
-// root runs, outside of containers.
+// TestStateDiskRunsNoPrograms holds how hullmark-state.service mounts: root that is taken over once leaves no program on the
+// disk that the next boot's root runs, outside of containers.
 func TestStateDiskRunsNoPrograms(t *testing.T) {
 	text := readText(t, "../../systemd/system/hullmark-state.service")
 	mounts := mountLine.FindAllStringSubmatch(text, -1)

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// otherDay runs programs on a kernel whose clock stands on another day: User-Mode Linux, a Linux kernel that is an ordinary program. Its root is the
-// machine's, it has one processor, no network, and memory of its own for what is built. A library that fakes the time would not do: Go's programs do
-// not ask the C library, and what mkosi runs asks the one in its own tree.
+// otherDay runs programs on a kernel whose clock stands on another day: User-Mode Linux, a Linux kernel that is an ordinary
+// program. Its root is the machine's, it has one processor, no network, and memory of its own for what is built. A library that
+// fakes the time would not do: Go's programs do not ask the C library, and what mkosi runs asks the one in its own tree.
 type otherDay struct {
 	// ahead is how far its clock is before the machine's.
 	ahead time.Duration
@@ -39,8 +39,8 @@ sync
 exec python3 -c 'import ctypes; ctypes.CDLL(None).reboot(0x4321fedc)'
 `
 
-// run executes script and then takes what is at path, a file or a folder below work, out to the path that it returns. Everything below work is gone after it. What is
-// printed goes to show.
+// run executes script and then takes what is at path, a file or a folder below work, out to the path that it returns.
+// Everything below work is gone after it. What is printed goes to show.
 func (d otherDay) run(ctx context.Context, work, script, path string, show *os.File) (string, error) {
 	program, err := exec.LookPath(umlProgram)
 	if err != nil {

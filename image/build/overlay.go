@@ -15,8 +15,9 @@ import (
 // extraFolder is the folder of a definition folder whose files mkosi copies into the tree (mkosi(1), ExtraTrees=).
 const extraFolder = "mkosi.extra"
 
-// processed are the places whose files mkosi's last steps read or write: units and their presets, users, what tmpfiles.d makes and copies, modules, the device database, links of
-// libraries; those that systemd/ has files for, too; and those that are links in the tree. A file anywhere else is in the tree as it is in mkosi.extra.
+// processed are the places whose files mkosi's last steps read or write: units and their presets, users, what tmpfiles.d makes
+// and copies, modules, the device database, links of libraries; those that systemd/ has files for, too; and those that are
+// links in the tree. A file anywhere else is in the tree as it is in mkosi.extra.
 var processed = []string{
 	"bin", "boot", "efi", "lib", "sbin", "usr/local/lib", "usr/share/factory", "etc/depmod.d", "etc/group", "etc/gshadow", "etc/hostname", "etc/kernel", "etc/ld.so", "etc/locale", "etc/localtime", "etc/machine-i",
 	"etc/modprobe.d", "etc/os-release", "etc/passwd", "etc/shadow", "etc/sub", "etc/sysusers.d", "etc/systemd", "etc/tmpfiles.d", "etc/udev", "etc/vconsole.conf",
@@ -24,8 +25,9 @@ var processed = []string{
 	"usr/lib/tmpfiles.d", "usr/lib/udev", "var",
 }
 
-// verbatim maps files of the tree to those in the definition folders that they are copies of, and that may change without mkosi being run again. What two folders
-// have is not among them; nor is anything where there is a script but ours, which reads none of them: scripts may read and write what they like.
+// verbatim maps files of the tree to those in the definition folders that they are copies of, and that may change without mkosi
+// being run again. What two folders have is not among them; nor is anything where there is a script but ours, which reads none
+// of them: scripts may read and write what they like.
 func verbatim(o Options) (map[string]string, error) {
 	files := map[string]string{}
 	var twice []string
@@ -58,14 +60,15 @@ func verbatim(o Options) (map[string]string, error) {
 	return files, nil
 }
 
-// scripts are the kinds that mkosi knows, each a file or a folder of that name, or with more behind it; and what holds more settings, or more files for the tree.
+// scripts are the kinds that mkosi knows, each a file or a folder of that name, or with more behind it; and what holds more
+// settings, or more files for the tree.
 var scripts = regexp.MustCompile(`^mkosi\.(configure|sync|prepare|build|postinst|finalize|postoutput|clean|local|extra\.tar)(\.|$)`)
 
 // settings are what a definition file may have in it that names scripts, by any of their names, or other definitions.
 var settings = regexp.MustCompile(`(?m)^\s*@?(\w*Scripts?|Include)\s*=`)
 
-// hasScripts tells whether mkosi runs, or may run, a script of a definition folder or of what it includes (mkosi(1), "Scripts"), or copies files by a tmpfiles.d of it; ours has
-// one script, mkosi.finalize.
+// hasScripts tells whether mkosi runs, or may run, a script of a definition folder or of what it includes (mkosi(1),
+// "Scripts"), or copies files by a tmpfiles.d of it; ours has one script, mkosi.finalize.
 func hasScripts(folder string, ours bool) (bool, error) {
 	entries, err := os.ReadDir(folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

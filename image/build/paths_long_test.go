@@ -12,8 +12,8 @@ import (
 	"github.com/hullmark/hullmark/internal/cache"
 )
 
-// An image is the same whether everything was made for it, everything was at hand, or only a file of the tree was new; and whether mkosi unpacked the essential
-// packages itself or found them unpacked.
+// An image is the same whether everything was made for it, everything was at hand, or only a file of the tree was new; and
+// whether mkosi unpacked the essential packages itself or found them unpacked.
 func TestPathsMakeOneImage(t *testing.T) {
 	o, whole, tools := settled(t)
 	l := whole.For()

@@ -22,8 +22,8 @@ import (
 	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
-// The peer is mkosi itself, which makes a disk of the same packages: ESP with a UKI, erofs root with the same compression, dm-verity. It has the same tools
-// tree, which for its sake holds what it assembles disks with, too.
+// The peer is mkosi itself, which makes a disk of the same packages: ESP with a UKI, erofs root with the same compression,
+// dm-verity. It has the same tools tree, which for its sake holds what it assembles disks with, too.
 var peerTools = []string{"systemd-repart", "systemd-ukify", "zstd"}
 
 // peerStub is the package that mkosi takes the UKI's stub from; Hullmark takes it from the tools tree.
@@ -52,8 +52,8 @@ Environment=SYSTEMD_REPART_MKFS_OPTIONS_EROFS=-C65536
 WithNetwork=no
 `
 
-// marker is a service that says on the console when the agent starts: in the peer's image after the network is set up, as any service would, and in ours
-// where our agent does.
+// marker is a service that says on the console when the agent starts: in the peer's image after the network is set up, as any
+// service would, and in ours where our agent does.
 func marker(after string) map[string]string {
 	return map[string]string{
 		"mkosi.extra/usr/lib/systemd/system/bench.service": "[Unit]\n" + after + "\n[Service]\nType=oneshot\nExecStart=/usr/bin/echo bench: the agent would start\n" +
@@ -149,8 +149,8 @@ func (p peer) build(b *testing.B, args ...string) time.Duration {
 	return time.Since(began)
 }
 
-// BenchmarkBuild compares what people wait for: a build after a package changed, with what was downloaded at hand; one after a file of the tree changed;
-// and one after nothing changed.
+// BenchmarkBuild compares what people wait for: a build after a package changed, with what was downloaded at hand; one after a
+// file of the tree changed; and one after nothing changed.
 func BenchmarkBuild(b *testing.B) {
 	o, l, tools := settled(b)
 	o.Config = b.TempDir()

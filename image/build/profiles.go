@@ -12,7 +12,8 @@ import (
 // profilesFolder holds, in a definition folder, a profile a folder (mkosi(1), "Profiles").
 const profilesFolder = "mkosi.profiles"
 
-// platformFile is in the tree of each profile that is for one platform. It tells a node where its configuration is found (firstboot/config).
+// platformFile is in the tree of each profile that is for one platform. It tells a node where its configuration is found
+// (firstboot/config).
 const platformFile = "mkosi.extra/usr/lib/hullmark/config-source"
 
 // Profiles lists the profiles that the definitions in o have, ours and the user's, sorted.

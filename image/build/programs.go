@@ -21,8 +21,8 @@ const nodeHome = "usr/lib/hullmark"
 // programsFormat changes whenever programs makes others from the same sources.
 const programsFormat = "1"
 
-// makePrograms returns the folder of what runs on a node, compiled from these sources by this compiler: the initrd's program as initrd, and what goes to
-// nodeHome below node. What is in the store is taken (hit).
+// makePrograms returns the folder of what runs on a node, compiled from these sources by this compiler: the initrd's program as
+// initrd, and what goes to nodeHome below node. What is in the store is taken (hit).
 func makePrograms(ctx context.Context, o Options, l lock.Lock, tools string) (dir string, hit bool, err error) {
 	if err := checkGo(ctx, l.Go, o.Source); err != nil {
 		return "", false, err
@@ -77,8 +77,8 @@ func (p programs) static(ctx context.Context, release, name, out string) error {
 	return runQuiet(cmd, "compile "+name)
 }
 
-// linked compiles tools/name, which uses a C library, with the compiler and the libraries of the tools tree: their versions are those of the
-// image, and the machine's do not matter. Go and its modules are shown read-only.
+// linked compiles tools/name, which uses a C library, with the compiler and the libraries of the tools tree: their versions are
+// those of the image, and the machine's do not matter. Go and its modules are shown read-only.
 func (p programs) linked(ctx context.Context, name string, l lock.Lock) error {
 	if err := runQuiet(goCommand(ctx, l.Go, p.source, "", "mod", "download"), "download modules"); err != nil {
 		return err
@@ -138,8 +138,8 @@ func runLogged(cmd *exec.Cmd) (log []byte, err error) {
 	return b.Bytes(), err
 }
 
-// interruptible makes the end of cmd's context an interrupt, so that a program ends those that it started and removes what it made; only one that
-// does not listen is killed.
+// interruptible makes the end of cmd's context an interrupt, so that a program ends those that it started and removes what it
+// made; only one that does not listen is killed.
 func interruptible(cmd *exec.Cmd) {
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 20 * time.Second

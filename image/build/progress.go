@@ -27,7 +27,8 @@ func NewProgress(out io.Writer, now func() time.Time) *Progress {
 	return &Progress{out: out, now: now, start: now()}
 }
 
-// Step runs do under a name, says when it begins and ends, and remembers how long it took. The note that do returns ("cached", a size) is shown.
+// Step runs do under a name, says when it begins and ends, and remembers how long it took. The note that do returns ("cached",
+// a size) is shown.
 func (p *Progress) Step(name string, do func() (note string, err error)) error {
 	if p == nil {
 		_, err := do()

@@ -16,14 +16,16 @@ import (
 // ReleaseArchitectures are those that Hullmark's own program is released for, as GOARCH spells them.
 var ReleaseArchitectures = []string{"amd64", "arm64"}
 
-// IsRelease tells whether a version has the form that a tag gives, vMAJOR.MINOR.PATCH, unlike what Go makes of a commit or of a changed checkout.
+// IsRelease tells whether a version has the form that a tag gives, vMAJOR.MINOR.PATCH, unlike what Go makes of a commit or of a
+// changed checkout.
 func IsRelease(version string) bool { return releaseVersion.MatchString(version) }
 
 var releaseVersion = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+$`)
 
-// Release compiles Hullmark's own program from the checkout in source for each architecture, with the locked release of Go, and leaves it in the folder
-// out, with an SBOM for each and SHA256SUMS over all. The same sources and version give the same bytes, wherever the checkout is and whether
-// or not it is a repository. Version is what the program calls itself ("v1.2.3"). Files get their names when all of them are whole.
+// Release compiles Hullmark's own program from the checkout in source for each architecture, with the locked release of Go, and
+// leaves it in the folder out, with an SBOM for each and SHA256SUMS over all. The same sources and version give the same bytes,
+// wherever the checkout is and whether or not it is a repository. Version is what the program calls itself ("v1.2.3"). Files
+// get their names when all of them are whole.
 func Release(ctx context.Context, source, version, out string, architectures []string) error {
 	l, err := ReadLock(Options{LockFile: filepath.Join(source, "hullmark.lock")})
 	if err != nil {

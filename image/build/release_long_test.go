@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// Two releases from two folders, one a repository with changes that are in no commit, the other none, are byte-equal; sha256sum accepts them.
+// Two releases from two folders, one a repository with changes that are in no commit, the other none, are byte-equal; sha256sum
+// accepts them.
 func TestReleasesAreByteEqual(t *testing.T) {
 	var outs []string
 	for _, folder := range []string{"a", "another/folder"} {

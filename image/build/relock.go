@@ -10,10 +10,11 @@ import (
 	"github.com/hullmark/hullmark/image/lock"
 )
 
-// Settle makes sure that every package of o's image can be had, and its release of Go. If a mirror has dropped some packages and no other source has
-// them, it locks those anew, and what must move with them, into OUT/hullmark.lock, says loudly what moved, and returns options that build from there;
-// in place of a release of Go that is gone it takes the machine's. The lock that o names is never changed. An image built from a settled lock is
-// another image than the locked one as soon as anything moved.
+// Settle makes sure that every package of o's image can be had, and its release of Go. If a mirror has dropped some packages
+// and no other source has them, it locks those anew, and what must move with them, into OUT/hullmark.lock, says loudly what
+// moved, and returns options that build from there; in place of a release of Go that is gone it takes the machine's. The lock
+// that o names is never changed. An image built from a settled lock is another image than the locked one as soon as anything
+// moved.
 func Settle(ctx context.Context, o Options) (Options, error) {
 	l, err := ReadLock(o)
 	if err != nil {

@@ -24,8 +24,8 @@ const release = "trixie"
 // packagesIndex is the index of packages in a repository's folder.
 const packagesIndex = "dists/" + release + "/main/binary-amd64/Packages"
 
-// makeRepository returns the folder of an APT repository that holds exactly the given packages, all of which are in the store. The index is made
-// from the packages themselves, so apt can choose nothing else and needs no network.
+// makeRepository returns the folder of an APT repository that holds exactly the given packages, all of which are in the store.
+// The index is made from the packages themselves, so apt can choose nothing else and needs no network.
 func makeRepository(ctx context.Context, s cache.Store, l lock.Lock, packages []lock.Package) (string, error) {
 	var ids []string
 	for _, p := range packages {

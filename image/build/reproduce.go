@@ -22,8 +22,8 @@ type circumstance struct {
 	name, folder string
 	umask        fs.FileMode
 	settings     []string // of the environment
-	// ahead is on which day the build runs, from today. Another day's kernel has one processor, and Kubernetes would take hours on it: such a build
-	// takes the bundle that the build before it made.
+	// ahead is on which day the build runs, from today. Another day's kernel has one processor, and Kubernetes would take hours
+	// on it: such a build takes the bundle that the build before it made.
 	ahead time.Duration
 }
 
@@ -34,7 +34,8 @@ func circumstances() []circumstance {
 	}
 	otherDay := elsewhere
 	otherDay.name, otherDay.folder, otherDay.ahead = "on another day", "third/folder", 400*24*time.Hour+7*time.Hour
-	// Its compiler makes do with little memory: that kernel maps each page for itself, and the machine's lets a process have 65,530 maps (vm.max_map_count) unless somebody raised that.
+	// Its compiler makes do with little memory: that kernel maps each page for itself, and the machine's lets a process have
+	// 65,530 maps (vm.max_map_count) unless somebody raised that.
 	otherDay.settings = []string{"TZ=America/St_Johns", "LC_ALL=tr_TR.UTF-8", "LANG=tr_TR.UTF-8", "GOPROXY=off", "GOGC=20"}
 	return []circumstance{{name: "here", folder: "a", umask: 0o022, settings: []string{"TZ=UTC", "LC_ALL=C"}}, elsewhere, otherDay}
 }
@@ -42,11 +43,12 @@ func circumstances() []circumstance {
 // otherMemory is what the kernel of another day gets, in MiB: a root tree, and the objects of all programs.
 const otherMemory = 14 << 10
 
-// Reproduce builds the image of o three times and compares: in three folders with copies of the sources and of the user's folder, under another umask, time zone and locale,
-// the third time on another kernel with one processor, whose clock stands on another day. Each has an empty store and an empty Go cache. They share
-// only what is held by hash, which is packages and Go modules, and the tools tree; the third takes the second's Kubernetes bundle. Program is the
-// hullmark program that is started for each. It returns the SHA-256 in hex that all images have; if two differ, the error names the first
-// partition, file and offset that do. What the program writes beside an image, its SBOM and its measurement document, has to be equal, too.
+// Reproduce builds the image of o three times and compares: in three folders with copies of the sources and of the user's
+// folder, under another umask, time zone and locale, the third time on another kernel with one processor, whose clock stands on
+// another day. Each has an empty store and an empty Go cache. They share only what is held by hash, which is packages and Go
+// modules, and the tools tree; the third takes the second's Kubernetes bundle. Program is the hullmark program that is started
+// for each. It returns the SHA-256 in hex that all images have; if two differ, the error names the first partition, file and
+// offset that do. What the program writes beside an image, its SBOM and its measurement document, has to be equal, too.
 func Reproduce(ctx context.Context, o Options, program string) (sum string, err error) {
 	l, err := ReadLock(o)
 	if err != nil {
@@ -134,7 +136,8 @@ func (o Options) buildUnder(ctx context.Context, program, all string, c circumst
 	return image, nil
 }
 
-// buildOnOtherDay runs a build's script with an environment like the machine's, on a kernel of another day, and returns the image's path in a copy of out.
+// buildOnOtherDay runs a build's script with an environment like the machine's, on a kernel of another day, and returns the
+// image's path in a copy of out.
 func (o Options) buildOnOtherDay(ctx context.Context, dir, work, script, out string, ahead time.Duration) (string, error) {
 	kernel := otherDay{ahead: ahead, dir: filepath.Join(dir, "kernel"), memory: otherMemory}
 	if err := os.Mkdir(kernel.dir, 0o755); err != nil {

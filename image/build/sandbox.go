@@ -8,8 +8,8 @@ import (
 	"os/exec"
 )
 
-// checkSandbox tries what mkosi and the sandbox of the tools tree need of the machine, before minutes of work end in a message of theirs: an ordinary
-// user makes namespaces, with a /proc and with a range of user IDs.
+// checkSandbox tries what mkosi and the sandbox of the tools tree need of the machine, before minutes of work end in a message
+// of theirs: an ordinary user makes namespaces, with a /proc and with a range of user IDs.
 func checkSandbox(ctx context.Context) error {
 	if os.Geteuid() == 0 {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// hashSources condenses what our programs are compiled from: go.mod, go.sum and everything in those folders of the checkout that hold Go files, but
-// for tests. That is more than a program needs; Go's own cache then knows what to compile.
+// hashSources condenses what our programs are compiled from: go.mod, go.sum and everything in those folders of the checkout
+// that hold Go files, but for tests. That is more than a program needs; Go's own cache then knows what to compile.
 func hashSources(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -46,8 +46,8 @@ func Tools(ctx context.Context, o Options, l lock.Lock) (string, error) {
 	return dir, err
 }
 
-// unpackTools lays the files of packages over each other. No maintainer script is run, so the tree is a function of the packages alone; the one
-// thing that a script would have made and that a tool needs is made here.
+// unpackTools lays the files of packages over each other. No maintainer script is run, so the tree is a function of the
+// packages alone; the one thing that a script would have made and that a tool needs is made here.
 func unpackTools(ctx context.Context, s cache.Store, packages []lock.Package, dir string) error {
 	for _, p := range packages {
 		if err := unpack(ctx, s.BlobPath(p.SHA256), dir); err != nil {
@@ -81,7 +81,8 @@ func dropBorrowedRights(dir string) error {
 	})
 }
 
-// unpack lays a package's files over those in dir. Links of other packages are followed, as /bin is one, but tar sees no other folder that it could write to.
+// unpack lays a package's files over those in dir. Links of other packages are followed, as /bin is one, but tar sees no other
+// folder that it could write to.
 func unpack(ctx context.Context, deb, dir string) error {
 	content := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", deb)
 	s := toolstree.Sandbox{Tree: "/", Offline: true, Binds: []toolstree.Bind{{Host: dir, Tree: "/out", Writable: true}}}

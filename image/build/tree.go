@@ -121,7 +121,8 @@ func makeTree(ctx context.Context, s cache.Store, l lock.Lock, m mkosi, tools, d
 	)
 }
 
-// unlocked is what to do about packages that the definitions ask for and the lock does not have by these names, which may be why mkosi failed.
+// unlocked is what to do about packages that the definitions ask for and the lock does not have by these names, which may be
+// why mkosi failed.
 func unlocked(asked []string, l lock.Lock) error {
 	var missing []string
 	for _, name := range asked {
@@ -169,8 +170,8 @@ func hashFolder(dir string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// hashInto adds the files, links and empty folders below dir to h, under their names there, but for what leave leaves out. If it is given, verbatim says of which
-// files the content does not count.
+// hashInto adds the files, links and empty folders below dir to h, under their names there, but for what leave leaves out. If
+// it is given, verbatim says of which files the content does not count.
 func hashInto(h hash.Hash, dir string, leave, verbatim func(name string) bool) error {
 	return walk(dir, leave, func(name, path string, e fs.DirEntry) error {
 		if e.IsDir() {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// exposed are the units that cannot be enclosed as well as the others, and the tenths that each has: the first makes and opens block devices, with CAP_SYS_ADMIN, and
-// what the second mounts is for everybody, so that it has no mount namespace.
+// exposed are the units that cannot be enclosed as well as the others, and the tenths that each has: the first makes and opens
+// block devices, with CAP_SYS_ADMIN, and what the second mounts is for everybody, so that it has no mount namespace.
 var exposed = map[string]int{"hullmark-statedisk@.service": 23, "hullmark-state.service": 43}
 
 // most is what all other units of ours stay within, in tenths.

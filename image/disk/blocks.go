@@ -18,8 +18,9 @@ const (
 // pack makes of a block what the file holds of it.
 type pack func(block []byte) ([]byte, error)
 
-// inBlocks reads a disk of size bytes in blocks of the given length (the last may be shorter), has all processors pack them, and hands each block
-// and what became of it to use, in order. Each processor has a pack of its own, made by newPack; it must depend on nothing but its block.
+// inBlocks reads a disk of size bytes in blocks of the given length (the last may be shorter), has all processors pack them,
+// and hands each block and what became of it to use, in order. Each processor has a pack of its own, made by newPack; it must
+// depend on nothing but its block.
 func inBlocks(r io.Reader, size int64, length int, newPack func() (pack, error), use func(block, packed []byte) error) error {
 	workers, err := newWorkers(newPack)
 	if err != nil {

@@ -148,8 +148,8 @@ func TestQemuReadsVHD(t *testing.T) {
 	}
 }
 
-// TestVHDFootersAreLikeQemus compares the footer with that of qemu-img, which differs in time, UUID, the version of QEMU and the checksum of these.
-// Forced to a size, qemu-img leaves the geometry out; else it rounds the size to one.
+// TestVHDFootersAreLikeQemus compares the footer with that of qemu-img, which differs in time, UUID, the version of QEMU and
+// the checksum of these. Forced to a size, qemu-img leaves the geometry out; else it rounds the size to one.
 func TestVHDFootersAreLikeQemus(t *testing.T) {
 	for _, size := range []string{"1M", "8M", "67M", "311M", "502M", "505M", "1G", "31G", "33G", "126G", "127G", "128G", "200G"} {
 		forced, rounded := qemuFooter(t, size, "subformat=fixed,force_size"), qemuFooter(t, size, "subformat=fixed")

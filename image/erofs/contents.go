@@ -94,7 +94,8 @@ func sumAll(ctx context.Context, files []*inode) ([][sha256.Size]byte, error) {
 	})
 }
 
-// read opens the file and hands all of its content to do, which reads to the end. It is an error if there is more or less than the file's size.
+// read opens the file and hands all of its content to do, which reads to the end. It is an error if there is more or less than
+// the file's size.
 func (f *File) read(do func(io.Reader) error) error {
 	r, err := f.Open()
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"io"
 )
 
-// encoding names how content is packed. Every change that packs the same bytes otherwise has to change it, so that no image is made of two kinds.
+// encoding names how content is packed. Every change that packs the same bytes otherwise has to change it, so that no image is
+// made of two kinds.
 const encoding = "lz4 2"
 
 // Earlier is an image that was written before, with its index.
@@ -64,8 +65,9 @@ func (x index) encode() ([]byte, error) {
 	return fmt.Appendf(nil, "%x\n%s", sha256.Sum256(text), text), nil
 }
 
-// NewEarlier makes the files of an earlier image known to Pack; text is what its Index returned. It fails if the text was damaged, or made by a version
-// that packs otherwise. The image is only looked at when something is taken from it: what does not have the digest of the index is packed anew.
+// NewEarlier makes the files of an earlier image known to Pack; text is what its Index returned. It fails if the text was
+// damaged, or made by a version that packs otherwise. The image is only looked at when something is taken from it: what does
+// not have the digest of the index is packed anew.
 func NewEarlier(text []byte, image io.ReaderAt) (*Earlier, error) {
 	sum, text, _ := bytes.Cut(text, []byte("\n"))
 	if string(sum) != fmt.Sprintf("%x", sha256.Sum256(text)) {
@@ -114,7 +116,8 @@ func (c *content) takeFrom(earlier []*Earlier) bool {
 	return false
 }
 
-// fits tells whether clusters, blocks and tail can be those of a file of that size: the index that an image is written with is made of them.
+// fits tells whether clusters, blocks and tail can be those of a file of that size: the index that an image is written with is
+// made of them.
 func (p packed) fits(size int64) bool {
 	stored := int64(len(p.blocks) + len(p.tail))
 	if len(p.clusters) == 0 {

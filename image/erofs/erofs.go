@@ -1,6 +1,6 @@
-// Package erofs writes read-only EROFS images with LZ4 compression, as mkfs.erofs -zlz4hc -C65536 -Eztailpacking does (Linux 6.12,
-// Documentation/filesystems/erofs.rst and fs/erofs/erofs_fs.h). An image is a function of its files, whatever machine makes it, and what an earlier image
-// holds of them need not be compressed again.
+// Package erofs writes read-only EROFS images with LZ4 compression, as mkfs.erofs -zlz4hc -C65536 -Eztailpacking does (Linux
+// 6.12, Documentation/filesystems/erofs.rst and fs/erofs/erofs_fs.h). An image is a function of its files, whatever machine
+// makes it, and what an earlier image holds of them need not be compressed again.
 package erofs
 
 import (
@@ -39,8 +39,9 @@ type Image struct {
 	contents []*content
 }
 
-// Pack reads, compresses and lays out a tree, on all cores. Every file gets the time at, which has to be a whole second after 1970. What is in one of
-// the earlier images is taken from there, if it is still what it was. The error names the file that it is about.
+// Pack reads, compresses and lays out a tree, on all cores. Every file gets the time at, which has to be a whole second after
+// 1970. What is in one of the earlier images is taken from there, if it is still what it was. The error names the file that it
+// is about.
 func Pack(ctx context.Context, files []File, at time.Time, earlier ...*Earlier) (*Image, error) {
 	inodes, err := link(files)
 	if err != nil {

@@ -21,7 +21,8 @@ const (
 // indexStart is where the index begins behind an inode with attributes of that size.
 func indexStart(fixed int) int { return (fixed+7)&^7 + mapHeaderSize }
 
-// indexPacks returns how many logical clusters are in packs of 8 bytes for two, then in packs of 32 bytes for sixteen, and then again in packs of 8.
+// indexPacks returns how many logical clusters are in packs of 8 bytes for two, then in packs of 32 bytes for sixteen, and then
+// again in packs of 8.
 func indexPacks(fixed int, size int64) (first, middle, rest int) {
 	n := int((size + blockSize - 1) / blockSize)
 	first = min(-indexStart(fixed)&31/4, n)

@@ -270,7 +270,8 @@ func folderBlocks(entries []entry, do func(entries []entry, size int)) {
 	}
 }
 
-// encodeFolder returns a folder's blocks, the last one up to where it ends: in each the entries and then their names. The inodes have no numbers yet.
+// encodeFolder returns a folder's blocks, the last one up to where it ends: in each the entries and then their names. The
+// inodes have no numbers yet.
 func encodeFolder(entries []entry) []byte {
 	var out []byte
 	folderBlocks(entries, func(entries []entry, size int) {

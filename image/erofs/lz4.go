@@ -25,8 +25,9 @@ const (
 	probe = 2 * stretch
 )
 
-// An encoder compresses stretches of bytes to LZ4 blocks of a wanted size. It looks for the longest match among some candidates at every position, and
-// picks those that make the output smallest. The same bytes give the same blocks, whatever it was used for before.
+// An encoder compresses stretches of bytes to LZ4 blocks of a wanted size. It looks for the longest match among some candidates
+// at every position, and picks those that make the output smallest. The same bytes give the same blocks, whatever it was used
+// for before.
 type encoder struct {
 	// head has the last position with a hash, plus one; chain the distance to the one before it, by the position's low 16 bits, or zero.
 	head  [1 << hashBits]uint32
@@ -46,9 +47,9 @@ func (e *encoder) reset() {
 	e.inserted = 0
 }
 
-// encode compresses src from start on into dst, a block that decodes by itself. It fills dst as far as it can and returns how many bytes of src the
-// block stands for, and its length. After reset, calls on the same src must have rising starts. If the first bytes do not become fewer, it gives up
-// early and says how many were looked at, with written 0.
+// encode compresses src from start on into dst, a block that decodes by itself. It fills dst as far as it can and returns how
+// many bytes of src the block stands for, and its length. After reset, calls on the same src must have rising starts. If the
+// first bytes do not become fewer, it gives up early and says how many were looked at, with written 0.
 func (e *encoder) encode(src []byte, start int, dst []byte) (read, written int) {
 	out := blockWriter{src: src, dst: dst, anchor: start}
 	at := start
@@ -98,7 +99,8 @@ func (e *encoder) find(src []byte, low, at, end int) {
 	}
 }
 
-// extend lets positions before position i of the stretch use its match too, as far as it goes on backwards in src and is longer than theirs.
+// extend lets positions before position i of the stretch use its match too, as far as it goes on backwards in src and is longer
+// than theirs.
 func (e *encoder) extend(src []byte, i int, length uint32, distance uint16) {
 	for i, p := i-1, len(src)-1; i >= 0 && p >= int(distance) && src[p] == src[p-int(distance)]; i, p = i-1, p-1 {
 		if length++; length <= e.length[i] {
@@ -172,8 +174,8 @@ func (e *encoder) insertOne(src []byte, p int) {
 	e.inserted = p + 1
 }
 
-// parse decides for each position of a stretch whether to begin a match there: length is zero where not. A shorter match than the longest is never
-// better, since what follows costs no less from an earlier position.
+// parse decides for each position of a stretch whether to begin a match there: length is zero where not. A shorter match than
+// the longest is never better, since what follows costs no less from an earlier position.
 func (e *encoder) parse(at, end int) {
 	n := end - at
 	e.cost[n] = 0
@@ -236,7 +238,8 @@ func (o *blockWriter) size(p int) int { return o.n + 1 + extra(p-o.anchor) + p -
 // fits tells whether the bytes up to p can be written as literals.
 func (o *blockWriter) fits(p int) bool { return o.size(p) <= len(o.dst) }
 
-// sequence writes the literals before p and a match there. It does nothing and returns false if too little would be left for the end of the block.
+// sequence writes the literals before p and a match there. It does nothing and returns false if too little would be left for
+// the end of the block.
 func (o *blockWriter) sequence(p, length, distance int) bool {
 	end := 1 + max(lastLiterals, matchLimit-length)
 	if o.size(p)+2+extra(length-minMatch)+end > len(o.dst) {

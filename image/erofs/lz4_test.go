@@ -102,7 +102,8 @@ func TestZerosTakeAlmostNothing(t *testing.T) {
 	}
 }
 
-// TestEncodingIsNamed fails when bytes are packed otherwise than before. Then encoding needs a new name, or images would be made of both kinds.
+// TestEncodingIsNamed fails when bytes are packed otherwise than before. Then encoding needs a new name, or images would be
+// made of both kinds.
 func TestEncodingIsNamed(t *testing.T) {
 	e := new(encoder)
 	h := sha256.New()

@@ -3,7 +3,8 @@ package erofs
 // Sizes, in bytes.
 const (
 	blockSize = 4096
-	// clusterSize is what a compressed cluster has at most, and clusterReads what it stands for at most: the kernel unpacks a cluster as one.
+	// clusterSize is what a compressed cluster has at most, and clusterReads what it stands for at most: the kernel unpacks a
+	// cluster as one.
 	clusterSize  = 64 << 10
 	clusterReads = 1 << 20
 	// segmentSize is what is compressed as one: the segments of a file on all cores, and each from its own beginning.
@@ -14,8 +15,8 @@ const (
 	worthwhile = 64
 )
 
-// cluster is a physical cluster (pcluster): so many blocks, of which read bytes of the file can be unpacked. Raw ones have one block, in which the
-// bytes lie as they are. The cluster of the tail has no blocks.
+// cluster is a physical cluster (pcluster): so many blocks, of which read bytes of the file can be unpacked. Raw ones have one
+// block, in which the bytes lie as they are. The cluster of the tail has no blocks.
 type cluster struct {
 	read, blocks int
 	raw          bool

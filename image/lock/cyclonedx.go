@@ -8,8 +8,8 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// CycloneDX returns the SBOM that SPDX does, in CycloneDX 1.6's JSON form. It depends on l and c alone: its date is the lock's, and the serial
-// number, which others draw at random, is made of its content.
+// CycloneDX returns the SBOM that SPDX does, in CycloneDX 1.6's JSON form. It depends on l and c alone: its date is the lock's,
+// and the serial number, which others draw at random, is made of its content.
 func (l Lock) CycloneDX(c Contents) ([]byte, error) {
 	components := []cdx.Component{}
 	for _, in := range l.contained(c) {

@@ -52,8 +52,8 @@ func closing(body []byte) string {
 	return "end " + hex.EncodeToString(sum[:]) + "\n"
 }
 
-// Parse reads a lock file. It is strict: the file must be byte for byte what Encode writes for its content, so a flipped bit, an unknown line,
-// another order or a missing end is an error.
+// Parse reads a lock file. It is strict: the file must be byte for byte what Encode writes for its content, so a flipped bit,
+// an unknown line, another order or a missing end is an error.
 func Parse(file []byte) (Lock, error) {
 	var l Lock
 	if len(file) > MaxSize {

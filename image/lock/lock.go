@@ -1,4 +1,5 @@
-// Package lock is the locked set of packages that an image is built from: its file format, what moved between two of them, and whether a tree holds exactly one.
+// Package lock is the locked set of packages that an image is built from: its file format, what moved between two of them, and
+// whether a tree holds exactly one.
 package lock
 
 import (

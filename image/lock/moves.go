@@ -70,8 +70,8 @@ func (e *MovedError) Error() string {
 // Installed is a package that a dpkg database calls installed.
 type Installed struct{ Name, Version, Arch string }
 
-// CheckInstalled compares what is installed in a tree with what was locked for it. Every package that is missing, extra or another version is in
-// the error, each as a MovedError.
+// CheckInstalled compares what is installed in a tree with what was locked for it. Every package that is missing, extra or
+// another version is in the error, each as a MovedError.
 func CheckInstalled(want []Package, have []Installed) error {
 	found := map[string]Installed{}
 	for _, h := range have {

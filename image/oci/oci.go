@@ -1,5 +1,5 @@
-// Package oci writes a container image as an archive that a container runtime imports: an OCI image layout (image-spec v1.1, image-layout.md) in a tar
-// file. One image may stand in it under several names. The same image and names give the same bytes.
+// Package oci writes a container image as an archive that a container runtime imports: an OCI image layout (image-spec v1.1,
+// image-layout.md) in a tar file. One image may stand in it under several names. The same image and names give the same bytes.
 package oci
 
 import (
@@ -18,7 +18,8 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// File is one entry of an image's only layer. Name is relative, with slashes. Content is a regular file's bytes or a symbolic link's target. Owner is root.
+// File is one entry of an image's only layer. Name is relative, with slashes. Content is a regular file's bytes or a symbolic
+// link's target. Owner is root.
 type File struct {
 	Name    string
 	Mode    fs.FileMode
@@ -81,7 +82,8 @@ func configOf(image Image, layer digest.Digest) v1.Image {
 	}
 }
 
-// indexOf names the manifest in both ways that importers know: containerd's annotation is the whole reference, the specification's is the tag.
+// indexOf names the manifest in both ways that importers know: containerd's annotation is the whole reference, the
+// specification's is the tag.
 func indexOf(m v1.Descriptor, names []string) ([]byte, error) {
 	i := v1.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex}
 	for _, name := range names {

@@ -1,6 +1,7 @@
 package uki
 
-// Path is where the ESP holds the unified kernel image: the path that firmware tries on a disk without a boot entry of its own (UEFI 2.10 §3.5.1.1).
+// Path is where the ESP holds the unified kernel image: the path that firmware tries on a disk without a boot entry of its own
+// (UEFI 2.10 §3.5.1.1).
 const Path = "EFI/BOOT/BOOTX64.EFI"
 
 // Folders of the ESP that the stub of an image at Path reads.

@@ -48,7 +48,8 @@ var (
 	sections256 = []string{".linux", ".osrel", ".cmdline", ".initrd", ".ucode", ".splash", ".dtb", ".uname", ".sbat", ".pcrpkey"}
 )
 
-// stubs are the known generations by systemd's major version. 256 puts the configuration extensions before the system extensions in the initrd.
+// stubs are the known generations by systemd's major version. 256 puts the configuration extensions before the system
+// extensions in the initrd.
 var stubs = map[int]Stub{
 	252: {
 		measured: sections252, booted: true, KernelThroughFirmware: true,

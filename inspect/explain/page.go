@@ -32,7 +32,8 @@ var pageStyle string
 
 var pageLayout = template.Must(template.New("page").Parse(pageTemplate))
 
-// roles says what a boot measures into each register, for its section and, shorter, for its tile (TCG PC Client PFP §3.3.4, systemd-stub(7)).
+// roles says what a boot measures into each register, for its section and, shorter, for its tile (TCG PC Client PFP §3.3.4,
+// systemd-stub(7)).
 var roles = [...]struct{ section, tile string }{
 	{"firmware code", "firmware"},
 	{"machine setup", "machine"},

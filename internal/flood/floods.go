@@ -70,7 +70,8 @@ func (f Floods) Run(t *testing.T, what string) {
 	}
 }
 
-// capacity lets those come for whom the server is, or unauthenticated peers as many as it can take at once, one after the other without a pause.
+// capacity lets those come for whom the server is, or unauthenticated peers as many as it can take at once, one after the other
+// without a pause.
 func (f Floods) capacity(t *testing.T) float64 {
 	t.Helper()
 	const length = 5 * time.Second

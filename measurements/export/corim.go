@@ -72,8 +72,9 @@ type claimDigest struct {
 	Value     []byte
 }
 
-// writeCoRIM writes each register as a measurement whose key is its number and whose digests are its values. That is how verifiers read PCRs today
-// (veraison/services, scheme parsec-tpm; Trustee's CoRIM extractor); neither reads integrity-registers.
+// writeCoRIM writes each register as a measurement whose key is its number and whose digests are its values. That is how
+// verifiers read PCRs today (veraison/services, scheme parsec-tpm; Trustee's CoRIM extractor); neither reads
+// integrity-registers.
 func writeCoRIM(r reference) ([]File, error) {
 	mode, err := cbor.CoreDetEncOptions().EncMode()
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// outerCoRIM is the unsigned-corim-map. Package corim of veraison/corim reads it too, but takes any tag for the right one, and a JOSE library along.
+// outerCoRIM is the unsigned-corim-map. Package corim of veraison/corim reads it too, but takes any tag for the right one, and
+// a JOSE library along.
 type outerCoRIM struct {
 	ID   string     `cbor:"0,keyasint"`
 	Tags []cbor.Tag `cbor:"1,keyasint"`

@@ -13,9 +13,9 @@ var keylimeOwn = map[pcrs.Register]string{
 	16: "by the data that it binds to a quote",
 }
 
-// writeKeylime writes a tpm_policy: lower-case digits by register. A quote is of one bank, whose name is not in the policy, so each register lists
-// its values in all banks. The member "mask" is not written: who reads a policy for Keylime (keylime.tpm.tpm_util.readPolicy) computes it, and
-// takes every member for a register's number.
+// writeKeylime writes a tpm_policy: lower-case digits by register. A quote is of one bank, whose name is not in the policy, so
+// each register lists its values in all banks. The member "mask" is not written: who reads a policy for Keylime
+// (keylime.tpm.tpm_util.readPolicy) computes it, and takes every member for a register's number.
 func writeKeylime(r reference) ([]File, error) {
 	policy := map[string][]string{}
 	for _, register := range r.registers {

@@ -23,8 +23,9 @@ type pcrlockDigest struct {
 	Digest pcrs.Digest `json:"digest"`
 }
 
-// writePcrlock writes a component for each register that has events. The records of a component must be in a log in the component's order, and a
-// document keeps that order within a register only. A register without events needs no component: systemd-pcrlock expects zeros of it.
+// writePcrlock writes a component for each register that has events. The records of a component must be in a log in the
+// component's order, and a document keeps that order within a register only. A register without events needs no component:
+// systemd-pcrlock expects zeros of it.
 func writePcrlock(r reference) ([]File, error) {
 	var files []File
 	for _, register := range r.registers {

@@ -25,8 +25,8 @@ type pcrlock struct {
 	tree, socket string
 }
 
-// predict returns the registers that systemd-pcrlock computes from the components, and that it would protect: of these the components explain all
-// of the log, and the log is what the TPM holds.
+// predict returns the registers that systemd-pcrlock computes from the components, and that it would protect: of these the
+// components explain all of the log, and the log is what the TPM holds.
 func (p pcrlock) predict(t *testing.T, d measurements.Document) map[pcrs.Bank]pcrs.Values {
 	t.Helper()
 	folder := t.TempDir()
@@ -48,8 +48,8 @@ func (p pcrlock) predict(t *testing.T, d measurements.Document) map[pcrs.Bank]pc
 		Binds: []toolstree.Bind{
 			{Host: filepath.Dir(p.socket), Tree: "/tpm", Writable: true}, {Host: folder, Tree: "/components"}, {Host: log, Tree: "/firmware.log"},
 		},
-		// systemd's ENVIRONMENT.md says what these are. The log has SHA-1, too, but the TPM and the components have not: were the banks not named,
-		// the log would be another than what the TPM holds, and no register be predicted.
+		// systemd's ENVIRONMENT.md says what these are. The log has SHA-1, too, but the TPM and the components have not: were
+		// the banks not named, the log would be another than what the TPM holds, and no register be predicted.
 		Env: map[string]string{
 			"SYSTEMD_TPM2_DEVICE":           "swtpm:path=/tpm/" + filepath.Base(p.socket),
 			"SYSTEMD_TPM2_HASH_ALGORITHMS":  "sha256:sha384:sha512",

@@ -16,8 +16,9 @@ type rvpsMessage struct {
 	Payload string `json:"payload"`
 }
 
-// writeRVPS writes a message of type "sample", whose names are those that Trustee's policies ask for: tpm_pcr11 is what input.tpm.pcr11 is looked
-// up in (attestation-service, ear_default_policy_cpu.rego). Trustee's TPM verifier reads the bank SHA-256 alone (deps/verifier/src/tpm).
+// writeRVPS writes a message of type "sample", whose names are those that Trustee's policies ask for: tpm_pcr11 is what
+// input.tpm.pcr11 is looked up in (attestation-service, ear_default_policy_cpu.rego). Trustee's TPM verifier reads the bank
+// SHA-256 alone (deps/verifier/src/tpm).
 func writeRVPS(r reference) ([]File, error) {
 	values := map[string][]string{}
 	for _, register := range r.registers {

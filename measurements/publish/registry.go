@@ -180,8 +180,9 @@ func (p *ociPlace) putEnvelope(ctx context.Context, signed []byte, artifactType,
 	return err
 }
 
-// artifact is a manifest around one layer (image-spec 1.1, "Guidelines for Artifact Usage"). It says nothing of when it was made, so the same
-// content is the same manifest. The type is the configuration's, too, where registries of before 1.1 look for it.
+// artifact is a manifest around one layer (image-spec 1.1, "Guidelines for Artifact Usage"). It says nothing of when it was
+// made, so the same content is the same manifest. The type is the configuration's, too, where registries of before 1.1 look for
+// it.
 func artifact(artifactType string, layer ocispec.Descriptor, subject *ocispec.Descriptor) ocispec.Manifest {
 	config := content.NewDescriptorFromBytes(artifactType, ocispec.DescriptorEmptyJSON.Data)
 	return ocispec.Manifest{

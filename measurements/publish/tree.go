@@ -12,10 +12,9 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// tree is a source of files with names. It holds NAME.dsse, the document of an
-// image's name that was published last, and below sha256/ every document, image and SBOM of
-// materials by the digest of its content: DIGEST.dsse, DIGEST.raw, DIGEST.spdx.json and DIGEST.cdx.json; and by its disk's digest each provenance,
-// DIGEST.provenance.dsse.
+// tree is a source of files with names. It holds NAME.dsse, the document of an image's name that was published last, and below
+// sha256/ every document, image and SBOM of materials by the digest of its content: DIGEST.dsse, DIGEST.raw, DIGEST.spdx.json
+// and DIGEST.cdx.json; and by its disk's digest each provenance, DIGEST.provenance.dsse.
 type tree struct {
 	// open reads a file of the tree from an offset on.
 	open func(ctx context.Context, path string, offset int64) (io.ReadCloser, error)

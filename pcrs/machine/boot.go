@@ -45,7 +45,8 @@ func open[T any](read Read, file string, limit int64, parse func([]byte) (T, err
 	return v, nil
 }
 
-// Boot reads all that a boot on the machine depends on beside the image; files are those of its hardware. Learned data is taken where it exists.
+// Boot reads all that a boot on the machine depends on beside the image; files are those of its hardware. Learned data is taken
+// where it exists.
 func (f File) Boot(files Files, read Read) (b pcrs.Boot, err error) {
 	if b.Machine, err = files.Open(read); err != nil {
 		return b, err

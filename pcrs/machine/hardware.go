@@ -46,7 +46,8 @@ type Firmware struct {
 type Hardware struct {
 	// Tools is the root of a tools tree with QEMU, swtpm and firmware. Empty: the host's.
 	Tools string
-	// Firmware is by default that of Tools or of the host. With SecureBoot, Vars has no default, because it decides whose keys are enrolled.
+	// Firmware is by default that of Tools or of the host. With SecureBoot, Vars has no default, because it decides whose keys
+	// are enrolled.
 	Firmware Firmware
 	// SecureBoot asks for SMM and for flash that only SMM can write, as OVMF's secure builds need.
 	SecureBoot bool

@@ -45,8 +45,8 @@ func accompany(r build.Result, release measurements.Release, by inspect.Vouched)
 // releasedAs is what a released program calls itself; the linker sets it.
 var releasedAs string
 
-// thisBuilder names this program as PATH@VERSION. Two builds of one release have to have equal documents, so nothing is in it that depends on how
-// the checkout came to be: whatever is no release is called devel.
+// thisBuilder names this program as PATH@VERSION. Two builds of one release have to have equal documents, so nothing is in it
+// that depends on how the checkout came to be: whatever is no release is called devel.
 func thisBuilder() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -219,8 +219,8 @@ func TestCoreFilesCanBeMade(t *testing.T) {
 	}
 }
 
-// A machine joins at the join service as a process, whose API is a real one, and the operator's commands change its policy. Then service, command
-// and disk helper crash while they hold keys. Of all that is left only what has to hold a key does.
+// A machine joins at the join service as a process, whose API is a real one, and the operator's commands change its policy.
+// Then service, command and disk helper crash while they hold keys. Of all that is left only what has to hold a key does.
 func TestJoinShowsNoKey(t *testing.T) {
 	work := t.TempDir()
 	s, envDir := newCanarySite(t, work)

@@ -146,7 +146,8 @@ func convert(ctx context.Context, path, out string, formats []disk.Format) (form
 	return m, writeWhole(name+".formats.json", text.Bytes(), 0o644)
 }
 
-// convertTo writes a disk into a file of a format, which has its name only when it is whole and was made of what the disk was when it was checked.
+// convertTo writes a disk into a file of a format, which has its name only when it is whole and was made of what the disk was
+// when it was checked.
 func convertTo(ctx context.Context, f disk.Format, raw io.ReaderAt, from formatFile, path string) (formatFile, error) {
 	out := formatFile{Name: filepath.Base(path), Format: string(f)}
 	read := sha256.New()

@@ -73,8 +73,8 @@ func TestConvertWritesEveryFormatAndAManifest(t *testing.T) {
 	}
 }
 
-// TestEveryFormatMeasuresTheSame takes the disk out of each file with the tool that others use. It begins with the image, whose partition table so is the
-// one that firmware hashes, and zeros follow.
+// TestEveryFormatMeasuresTheSame takes the disk out of each file with the tool that others use. It begins with the image, whose
+// partition table so is the one that firmware hashes, and zeros follow.
 func TestEveryFormatMeasuresTheSame(t *testing.T) {
 	path := smallImage(t)
 	code, out := hullmarkCLI(t, "convert", path)

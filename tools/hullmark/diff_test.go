@@ -18,7 +18,8 @@ import (
 	"github.com/hullmark/hullmark/internal/imagetest"
 )
 
-// diffImage writes an image whose root file system has some files, and its SBOM; a name that ends in @ is a link. It returns the image's path.
+// diffImage writes an image whose root file system has some files, and its SBOM; a name that ends in @ is a link. It returns
+// the image's path.
 func diffImage(t *testing.T, files map[string]string, cmdline string, packages ...lock.Package) string {
 	t.Helper()
 	if _, err := exec.LookPath("mkfs.erofs"); err != nil {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// A lock that cannot be read held indexes to dates that nobody knows any more: it is left as it is, and no other made in its place unseen. Where there is none, one is made.
+// A lock that cannot be read held indexes to dates that nobody knows any more: it is left as it is, and no other made in its
+// place unseen. Where there is none, one is made.
 func TestLockThatCannotBeRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hullmark.lock")
 	try := func() string {

@@ -86,7 +86,8 @@ func ago(then, now time.Time) string {
 	return now.Sub(then).Truncate(time.Second).String() + " ago"
 }
 
-// conditionOf says what a machine is at, or why it stopped or waits, whether its configuration names an old root, and which addresses it was refused.
+// conditionOf says what a machine is at, or why it stopped or waits, whether its configuration names an old root, and which
+// addresses it was refused.
 func conditionOf(n operate.Machine) string {
 	text := n.Phase
 	if n.Condition != nil {

@@ -25,8 +25,8 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
-// operatePage follows docs/operate.md: its commands run as they stand, in its order, by a shell. Two machines are doubles with TPM emulators, the API is a real one.
-// Nothing but the passphrase's own file shows a key afterwards.
+// operatePage follows docs/operate.md: its commands run as they stand, in its order, by a shell. Two machines are doubles with
+// TPM emulators, the API is a real one. Nothing but the passphrase's own file shows a key afterwards.
 type operatePage struct {
 	apiSite
 	worker        *nodetest.Node

@@ -19,7 +19,8 @@ import (
 	kubeadmrun "github.com/hullmark/hullmark/kubeadm/run"
 )
 
-// linkProgram puts the program that `make bin/hullmark` left where a page's commands look for it, in a folder in which they run as they stand.
+// linkProgram puts the program that `make bin/hullmark` left where a page's commands look for it, in a folder in which they run
+// as they stand.
 func linkProgram(t *testing.T, dir string) {
 	t.Helper()
 	program, err := filepath.Abs("../../bin")

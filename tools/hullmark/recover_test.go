@@ -337,7 +337,8 @@ func TestInitBringsSettingsAndDocuments(t *testing.T) {
 	}
 }
 
-// The newest epoch, with an older copy of etcd's files: init and recover refuse it, and recover goes on only where the operator accepts what may be lost.
+// The newest epoch, with an older copy of etcd's files: init and recover refuse it, and recover goes on only where the operator
+// accepts what may be lost.
 func TestRecoverOfAForgetfulMember(t *testing.T) {
 	s := newDownSite(t)
 	full := hullmark.EtcdState{Cluster: 1, Member: 2, Term: 3, Vote: 2, Commit: 90, Last: 100, LastTerm: 3}

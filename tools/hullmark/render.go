@@ -133,8 +133,8 @@ func (o *renderOptions) program() (string, error) {
 	return filepath.Join(filepath.Dir(kubectl), "kubeadm"), nil
 }
 
-// validate lets kubeadm judge the documents that are its own. On a node, a file says where the cluster is; kubeadm also takes an address that it does
-// not dial, which stands for it here.
+// validate lets kubeadm judge the documents that are its own. On a node, a file says where the cluster is; kubeadm also takes
+// an address that it does not dial, which stands for it here.
 func validate(ctx context.Context, program string, f render.Rendered) error {
 	if !f.Kubeadm {
 		return nil

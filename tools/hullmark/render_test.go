@@ -15,7 +15,8 @@ import (
 
 const renderFolder = "../../cluster/render/testdata"
 
-// renderCLI runs `hullmark render` with a program in kubeadm's place that takes everything; the real one judges where the bundle is at hand.
+// renderCLI runs `hullmark render` with a program in kubeadm's place that takes everything; the real one judges where the
+// bundle is at hand.
 func renderCLI(t *testing.T, args ...string) (int, string) {
 	t.Helper()
 	return hullmarkCLI(t, append([]string{"render", "--kubeadm", "true"}, args...)...)

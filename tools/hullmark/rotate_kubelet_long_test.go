@@ -22,7 +22,8 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 )
 
-// The kubelets' CA is exchanged a step at each run of the command, and none is taken while a control plane or a kubelet is behind, unless the operator names it.
+// The kubelets' CA is exchanged a step at each run of the command, and none is taken while a control plane or a kubelet is
+// behind, unless the operator names it.
 func TestRotateKubeletCAOfARealAPI(t *testing.T) {
 	s := newAPISite(t)
 	s.run(t, exitFailed, "cluster rotate kubelet-ca", "no policy yet")

@@ -17,9 +17,9 @@ const signerTime = 5 * time.Minute
 // maxSignature is the longest answer of a signer, in bytes.
 const maxSignature = 64 << 10
 
-// commandSigner is a private key that is elsewhere: in a token, a cloud's key service, another machine. A command of the shell gets the message on
-// standard input and answers with the signature on standard output: RSASSA-PKCS1-v1_5 with SHA-256 over the message, as it is, without any
-// encoding. What it says on standard error is shown.
+// commandSigner is a private key that is elsewhere: in a token, a cloud's key service, another machine. A command of the shell
+// gets the message on standard input and answers with the signature on standard output: RSASSA-PKCS1-v1_5 with SHA-256 over the
+// message, as it is, without any encoding. What it says on standard error is shown.
 type commandSigner struct {
 	ctx     context.Context
 	command string

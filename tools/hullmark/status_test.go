@@ -18,8 +18,8 @@ import (
 	"github.com/hullmark/hullmark/internal/testenv"
 )
 
-// One condition of the agent is the same on the console, in the status file, in the node's answer and in what the operator's command prints. The network goes away:
-// that join services do not answer is hidden behind it, until it is back.
+// One condition of the agent is the same on the console, in the status file, in the node's answer and in what the operator's
+// command prints. The network goes away: that join services do not answer is hidden behind it, until it is back.
 func TestOneConditionInFourPlaces(t *testing.T) {
 	s := jointest.New(t, hullmark.Worker)
 	s.Agent.Timing.FirstPause, s.Agent.Timing.LongestPause = 50*time.Millisecond, 50*time.Millisecond

@@ -12,7 +12,8 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 )
 
-// The list says of a single control plane since when, and how long, a copy of its disk passes; where another one has its record, the list's epochs say it.
+// The list says of a single control plane since when, and how long, a copy of its disk passes; where another one has its
+// record, the list's epochs say it.
 func TestWindowOfASingleControlPlane(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	plane := operate.Machine{Machine: joinservice.Machine{EKID: hullmark.EKID{1}, Name: "plane", Role: hullmark.ControlPlane}}

@@ -26,8 +26,8 @@ func (f folder) controlPlaneFiles() ([]*wire.File, error) {
 // rotatedFiles reads what comes with a rotation, but the policy and its documents.
 func (f folder) rotatedFiles() ([]*wire.File, error) { return f.shared(hullmark.Rotated) }
 
-// shared reads the credentials that every control plane has the same of, as the files that it keeps them in. The policy is another matter: the one in force
-// counts.
+// shared reads the credentials that every control plane has the same of, as the files that it keeps them in. The policy is
+// another matter: the one in force counts.
 func (f folder) shared(wanted func(path string) bool) (files []*wire.File, err error) {
 	for _, h := range hullmark.NodeFiles() {
 		if !h.Shared || !wanted(h.Path) {

@@ -91,7 +91,8 @@ func readRow(line string) (row, error) {
 
 var (
 	span = regexp.MustCompile("`([^`]+)`")
-	// name is what stands in a span. Without a folder it is of the package before, without a test it is a further subtest of the test before.
+	// name is what stands in a span. Without a folder it is of the package before, without a test it is a further subtest of the
+	// test before.
 	name = regexp.MustCompile(`^(?:([a-z0-9/]*)\.((?:Test|Fuzz)[A-Za-z0-9_]+))?(?:/"([^"]+)")?$`)
 )
 
