@@ -93,7 +93,7 @@ func parseFiles(t *testing.T, skip func(path string) bool) (*token.FileSet, map[
 		if strings.HasSuffix(path, "_test.go") || skip(path) {
 			continue
 		}
-		file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+		file, err := parser.ParseFile(set, path, nil, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)
 		}

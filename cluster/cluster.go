@@ -36,7 +36,8 @@ type DiskEpoch struct {
 	Heard time.Time `json:"heard,omitzero"`
 }
 
-// Cluster is the content of a cluster file.
+// Cluster is the content of a cluster file. It has many methods, in a file for each subject: the parts are stored together, and a
+// change of one is held to the others, as a policy that commits to the keys.
 type Cluster struct {
 	// Root signs the online CA, the operator's certificates and the policy; nodes pin its hash, or that of one that has handed
 	// over to it, as Policy says.

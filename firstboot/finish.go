@@ -64,6 +64,7 @@ func place(name string) (string, error) {
 }
 
 // finishing is the stage of a node that may proceed: nothing ends it any more but Ready, or a restart.
+// Most of its methods are the steps that are left.
 type finishing struct {
 	*conversation
 	admitted

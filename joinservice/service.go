@@ -33,7 +33,8 @@ const (
 
 // Service is the verifier's side of join and rejoin, which nodes dial. Any
 // number of replicas may run: they share nothing but Records. All exported
-// fields are set before it is served.
+// fields are set before it is served. What one exchange does is with its stages; the methods here are
+// what exchanges, the approver and the loops of a replica share.
 type Service struct {
 	wire.UnimplementedJoinServiceServer
 

@@ -107,7 +107,7 @@ func (p Prediction) Values(bank Bank) (Values, error) {
 	return out, nil
 }
 
-// predictor collects events step by step, in the order of the boot.
+// predictor collects events step by step, in the order of the boot; each of its methods is a step, or a part of one.
 type predictor struct {
 	boot   Boot
 	stub   uki.Stub

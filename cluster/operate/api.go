@@ -35,8 +35,9 @@ type APIOptions struct {
 	Done Progress
 }
 
-// API is the Kubernetes API of a cluster, as whoever holds the cluster file reaches it: as an administrator, with a certificate that
-// lives for an hour. Errors that the server or the cluster's rules cause carry a hullmark.Condition, or are of the kinds of this package.
+// API is the Kubernetes API of a cluster, as whoever holds the cluster file reaches it: as an administrator, with a certificate
+// that lives for an hour. Its methods are what can be done by it, a file for each subject. Errors that the server or the
+// cluster's rules cause carry a hullmark.Condition, or are of the kinds of this package.
 type API struct {
 	APIOptions
 	file   *cluster.File

@@ -30,7 +30,7 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// Node is a machine that waits for its operator.
+// Node is a machine that waits for its operator. Its methods are the messages that it sends and the answers that tests ask for.
 type Node struct {
 	wire.UnimplementedNodeServer
 

@@ -14,7 +14,7 @@ import (
 	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
-// Machine is a running virtual machine.
+// Machine is a running virtual machine. Its methods are what can be done to one from outside.
 type Machine struct {
 	config   Config
 	files    Files

@@ -27,7 +27,8 @@ import (
 	"time"
 )
 
-// demo is one run: its folders, its ports, and the machines while they are on.
+// demo is one run: its folders, its ports, and the machines while they are on. It is a script: its methods are
+// the steps.
 type demo struct {
 	out     string // images and measurements
 	state   string // the machines' folders, the cluster file and the kubeconfig
