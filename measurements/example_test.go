@@ -34,9 +34,10 @@ func ExampleJudge() {
 	for _, reason := range verdict.Reasons {
 		fmt.Println(reason.Text)
 	}
-	// Output: accepted: true [PCR 4 PCR 7 PCR 9 PCR 11 PCR 12 PCR 13] accepted: false PCR 9: want
-	// f1a82279816de0149ce22c8d87e184c613d15f7896fde62a0f38a8807a8763a7, got
-	// 0000000000000000000000000000000000000000000000000000000000000000
+	// Output:
+	// accepted: true [PCR 4 PCR 7 PCR 9 PCR 11 PCR 12 PCR 13]
+	// accepted: false
+	// PCR 9: want f1a82279816de0149ce22c8d87e184c613d15f7896fde62a0f38a8807a8763a7, got 0000000000000000000000000000000000000000000000000000000000000000
 }
 
 // publishedDocument stands for a file that was fetched, and for the publisher's key.

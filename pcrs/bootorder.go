@@ -9,13 +9,6 @@ import (
 	"github.com/hullmark/hullmark/image/efi"
 )
 
-// Attributes of a load option (UEFI 2.10 §3.1.3).
-const (
-	loadOptionActive      = 0x0001
-	loadOptionHidden      = 0x0008
-	loadOptionApplication = 0x0100
-)
-
 // diskDescription is what OVMF calls a disk whose device has no name of its own, such as virtio-blk.
 const diskDescription = "UEFI Misc Device"
 
@@ -39,14 +32,14 @@ func (e bootEntry) name() string { return fmt.Sprintf("Boot%04X", e.number) }
 // registered first, then the disks, then the shell, if the build has one.
 func (m Machine) bootEntries() []bootEntry {
 	disk := bootEntry{
-		number: 1, data: loadOption(loadOptionActive, diskDescription, pciPath(m.Shape.BootSlot), guidAutoCreatedEntry[:]),
+		number: 1, data: efi.LoadOption(efi.OptionActive, diskDescription, efi.PCIPath(m.Shape.BootSlot), guidAutoCreatedEntry[:]),
 		source: Source{Kind: FromBootVariable, Number: m.Shape.BootSlot},
 	}
 	entries := []bootEntry{disk}
 	for i, a := range m.Firmware.applications {
 		number := 2 * i // the disk is 1
 		entries = append(entries, bootEntry{
-			number: number, data: loadOption(a.attributes, a.name, filePath(a.volume, a.file), nil),
+			number: number, data: efi.LoadOption(a.attributes, a.name, efi.VolumePath(a.volume, a.file), nil),
 			source: Source{Kind: FromBootVariable, File: a.name},
 		})
 	}
@@ -89,28 +82,4 @@ func (m Machine) checkBootVariables() error {
 		}
 	}
 	return nil
-}
-
-// loadOption is an EFI_LOAD_OPTION (UEFI 2.10 §3.1.3).
-func loadOption(attributes uint32, description string, path, optional []byte) []byte {
-	b := binary.LittleEndian.AppendUint32(nil, attributes)
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(path)))
-	b = append(append(b, efi.UTF16(description)...), 0, 0)
-	return append(append(b, path...), optional...)
-}
-
-// pathEnd ends a device path (UEFI 2.10 §10.3.1).
-var pathEnd = []byte{0x7f, 0xff, 4, 0}
-
-// pciPath is PciRoot(0)/Pci(device, 0) (UEFI 2.10 §10.3.3 and §10.3.2.1): ACPI's PNP0A03 with UID 0, then function and device.
-func pciPath(device int) []byte {
-	path := []byte{2, 1, 12, 0, 0xd0, 0x41, 0x03, 0x0a, 0, 0, 0, 0, 1, 1, 6, 0, 0, byte(device)}
-	return append(path, pathEnd...)
-}
-
-// filePath names a file of a firmware volume (UEFI PI 1.8 vol. 2 §8.3).
-func filePath(volume, file efi.GUID) []byte {
-	path := append([]byte{4, 7, 20, 0}, volume[:]...)
-	path = append(append(path, 4, 6, 20, 0), file[:]...)
-	return append(path, pathEnd...)
 }

@@ -46,10 +46,10 @@ func ExamplePredict() {
 	// PCR 9 will be ccd93d94907abcb390d31706dd77d0ad39973e498f647d6f21895daff713450a
 	// - kernel command line from section .cmdline (87 bytes) as UTF-16LE with its NUL (LOADED_IMAGE::LoadOptions)
 	// - the initrd that the stub hands over: section .initrd (6 bytes), archive with /.extra/os-release from section .osrel
-	// PCR 0 is not predicted: the firmware changes its own code in memory before it measures it, and no boot of this machine
-	// was learned (hullmark learn) PCR 1 is not predicted: depends on processors, memory and devices, and no boot of this
-	// machine was learned (hullmark learn) PCR 8 is not predicted: differs per node: it holds the node's configuration PCR 10
-	// is not predicted: the kernel's IMA measures PCR 0 to 9 into it, and those include 0 and 1
+	// PCR 0 is not predicted: the firmware changes its own code in memory before it measures it, and no boot of this machine was learned (hullmark learn)
+	// PCR 1 is not predicted: depends on processors, memory and devices, and no boot of this machine was learned (hullmark learn)
+	// PCR 8 is not predicted: differs per node: it holds the node's configuration
+	// PCR 10 is not predicted: the kernel's IMA measures PCR 0 to 9 into it, and those include 0 and 1
 }
 
 // smallDisk is a disk with the parts of a node's. Of a disk on a file system, image.Open reads the file.

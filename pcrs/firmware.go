@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/hullmark/hullmark/image/efi"
 	"github.com/ulikunitz/xz/lzma"
 )
 
@@ -72,8 +73,8 @@ func (f *Firmware) read(early, drivers volume) (err error) {
 	f.drivers = DigestsOf(drivers.bytes, PredictedBanks()...)
 	_, f.SecureBoot = drivers.files[guidSecureBootDxe]
 	for _, a := range []application{
-		{name: "UiApp", file: guidUiApp, attributes: loadOptionActive | loadOptionHidden | loadOptionApplication},
-		{name: "EFI Internal Shell", file: guidShell, attributes: loadOptionActive},
+		{name: "UiApp", file: guidUiApp, attributes: efi.OptionActive | efi.OptionHidden | efi.OptionApplication},
+		{name: "EFI Internal Shell", file: guidShell, attributes: efi.OptionActive},
 	} {
 		a.volume = drivers.name
 		if _, ok := drivers.files[a.file]; ok {

@@ -140,8 +140,8 @@ func TestPredictRefusesForeignLearnedData(t *testing.T) {
 // TestBootEntriesSurviveABoot takes variables that a machine's first boot left: the entries in them are the derived ones.
 func TestBootEntriesSurviveABoot(t *testing.T) {
 	m, _ := learnedMachine(t)
-	m.Firmware.applications[0].attributes = loadOptionActive | loadOptionHidden | loadOptionApplication
-	m.Firmware.applications[1].attributes = loadOptionActive
+	m.Firmware.applications[0].attributes = efi.OptionActive | efi.OptionHidden | efi.OptionApplication
+	m.Firmware.applications[1].attributes = efi.OptionActive
 	for i := range m.Firmware.applications {
 		m.Firmware.applications[i].volume = efi.MustGUID("7cb8bdc9-f8eb-4f34-aaea-3ee4af6516a1")
 	}

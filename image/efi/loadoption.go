@@ -1,0 +1,36 @@
+package efi
+
+import "encoding/binary"
+
+// Attributes of a load option (UEFI 2.10 §3.1.3).
+const (
+	OptionActive      = 0x0001
+	OptionHidden      = 0x0008
+	OptionApplication = 0x0100
+)
+
+// LoadOption is the content of a variable Boot####, an EFI_LOAD_OPTION (UEFI 2.10 §3.1.3): a device path under a description, with
+// what is handed to the program.
+func LoadOption(attributes uint32, description string, path, optional []byte) []byte {
+	b := binary.LittleEndian.AppendUint32(nil, attributes)
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(path)))
+	b = append(append(b, UTF16(description)...), 0, 0)
+	return append(append(b, path...), optional...)
+}
+
+// pathEnd ends a device path (UEFI 2.10 §10.3.1).
+var pathEnd = []byte{0x7f, 0xff, 4, 0}
+
+// PCIPath is the device path PciRoot(0)/Pci(device, 0) (UEFI 2.10 §10.3.3 and §10.3.2.1): ACPI's PNP0A03 with UID 0, then function
+// and device.
+func PCIPath(device int) []byte {
+	path := []byte{2, 1, 12, 0, 0xd0, 0x41, 0x03, 0x0a, 0, 0, 0, 0, 1, 1, 6, 0, 0, byte(device)}
+	return append(path, pathEnd...)
+}
+
+// VolumePath is the device path of a file in a firmware volume (UEFI PI 1.8 vol. 2 §8.3).
+func VolumePath(volume, file GUID) []byte {
+	path := append([]byte{4, 7, 20, 0}, volume[:]...)
+	path = append(append(path, 4, 6, 20, 0), file[:]...)
+	return append(path, pathEnd...)
+}
