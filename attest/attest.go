@@ -1,4 +1,4 @@
-// Package attest holds what both ends of the release exchange compute alike:
+// Package attest holds what both ends of the exchange compute alike:
 // which registers a quote covers, how evidence is bound to one TLS channel, and
 // what a verified machine claims.
 //

@@ -86,7 +86,7 @@ func New() (*Cluster, error) {
 	return c, nil
 }
 
-// makeExchange makes what the release exchange needs.
+// makeExchange makes what the exchange needs.
 func (c *Cluster) makeExchange() (err error) {
 	if err := c.makeRoot(); err != nil {
 		return err

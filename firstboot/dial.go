@@ -115,7 +115,7 @@ func (a dialler) failUnanswered(c *hullmark.Condition) {
 	if !a.turn.take(context.Background(), 0) {
 		return
 	}
-	defer a.turn.release()
+	defer a.turn.giveBack()
 	a.Status.FailUnlessFailed(c)
 }
 
@@ -140,7 +140,7 @@ func (a dialler) askService(ctx context.Context, endpoint string) (answered bool
 	}
 	stream, err := wire.NewJoinServiceClient(client).Exchange(ctx)
 	if err != nil {
-		a.turn.release()
+		a.turn.giveBack()
 		return false, unreachable(endpoint, err)
 	}
 	c := &conversation{agent: a.Agent, service: endpoint, stream: dialled{stream, cancel, a.Timing.Answer}}

@@ -27,7 +27,7 @@ type stream interface {
 	Context() context.Context
 }
 
-// conversation is the node's end of one release exchange (docs/protocol.md), whichever stage that is in: what it says and
+// conversation is the node's end of one exchange (docs/protocol.md), whichever stage that is in: what it says and
 // hears, and where the time goes. The stages follow each other, each made only from the one before: proving, ticketed, opened,
 // finishing.
 type conversation struct {

@@ -100,11 +100,11 @@ func (n *nodeServer) Exchange(stream wire.Node_ExchangeServer) error {
 	return nil
 }
 
-// exchange runs one release exchange, whose turn it is, and gives the turn back if the node may have another.
+// exchange runs one exchange, whose turn it is, and gives the turn back if the node may have another.
 func (c *conversation) exchange() error {
 	f, err := c.run(c.stream.Context())
 	if f == nil { // The fuse is whole.
-		c.agent.turn.release()
+		c.agent.turn.giveBack()
 	}
 	if err != nil && !errors.Is(err, errEnded) {
 		c.send(&wire.Progress{Failed: wire.FromCondition(hullmark.AsCondition(err, StepAttest, "exchange-failed"))})

@@ -47,8 +47,8 @@ func (t *turn) try() (got, kept bool, changed <-chan struct{}) {
 // keep says that the holder has its ticket.
 func (t *turn) keep() { t.set(true, true) }
 
-// release gives the turn back.
-func (t *turn) release() { t.set(false, false) }
+// giveBack lets another exchange take the turn.
+func (t *turn) giveBack() { t.set(false, false) }
 
 func (t *turn) set(held, kept bool) {
 	t.mu.Lock()

@@ -25,7 +25,7 @@ const DecisionTime = 10 * time.Second
 // errSuperseded says that the machine has begun another exchange, or holds a later ticket.
 var errSuperseded = errors.New("the machine began another exchange")
 
-// exchange is one release exchange of the service (docs/protocol.md). Its stages follow each other, each made only from the one
+// exchange is one exchange of the service (docs/protocol.md). Its stages follow each other, each made only from the one
 // before: proved, ticketed, opened.
 type exchange struct {
 	service      *Service

@@ -1,4 +1,4 @@
-// Package channel is how the two ends of the release exchange know each other: TLS 1.3, whose keying material binds evidence to
+// Package channel is how the two ends of the exchange know each other: TLS 1.3, whose keying material binds evidence to
 // one connection, and the certificates of roots, online CAs, operators and join services, with what succeeds a root.
 // docs/protocol.md is the specification.
 package channel

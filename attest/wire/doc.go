@@ -1,4 +1,4 @@
-// Package wire holds the messages of the release exchange, generated from
+// Package wire holds the messages of the exchange, generated from
 // wire.proto, which docs/protocol.md specifies.
 package wire
 

@@ -1,4 +1,4 @@
-// Package nodetest is a node's side of the release exchange in one process:
+// Package nodetest is a node's side of the exchange in one process:
 // real TLS, real gRPC and a real TPM emulator, but a disk that is a number and
 // a kubeadm that always succeeds. It is the fake against which the verifier's
 // side is tested.
