@@ -128,7 +128,7 @@ func (a arrow) check(t *testing.T, list, how string) {
 	t.Helper()
 	for pkg, deps := range dependencies(t, a.from, list) {
 		for _, dep := range deps {
-			if matches(dep, a.to) && dep != pkg && dep != module+"/internal/strictjson" { // a leaf that all may use
+			if matches(dep, a.to) && dep != pkg {
 				t.Errorf("%s imports %s, %s: %s", pkg, dep, how, a.why)
 			}
 		}

@@ -7,8 +7,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-
-	"github.com/hullmark/hullmark/internal/strictjson"
 )
 
 // MaxNodeConfig is the largest node configuration that is read, in bytes.
@@ -60,7 +58,7 @@ var (
 // most MaxNodeConfig bytes, without unknown fields or trailing data.
 func ParseNodeConfig(data []byte) (NodeConfig, error) {
 	var c NodeConfig
-	if err := strictjson.Decode(data, MaxNodeConfig, &c); err != nil {
+	if err := DecodeStrict(data, MaxNodeConfig, &c); err != nil {
 		return NodeConfig{}, fmt.Errorf("node config: %w", err)
 	}
 	if err := c.check(); err != nil {

@@ -9,8 +9,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-
-	"github.com/hullmark/hullmark/internal/strictjson"
 )
 
 // spkiPrefix starts the SubjectPublicKeyInfo of every ECDSA P-256 key (RFC 5480
@@ -54,7 +52,7 @@ func SignPolicyDocument(signer crypto.Signer, document []byte) (Signed, error) {
 // ParseSigned strictly reads the JSON form of at most limit bytes. It checks no signature.
 func ParseSigned(encoded []byte, limit int) (Signed, error) {
 	var s Signed
-	err := strictjson.Decode(encoded, limit, &s)
+	err := DecodeStrict(encoded, limit, &s)
 	return s, err
 }
 

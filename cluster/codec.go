@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/hullmark/hullmark/internal/strictjson"
-
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/keys"
@@ -119,7 +117,7 @@ func (c *Cluster) authorities(d *document) []pairing {
 func decode(data []byte) (*Cluster, error) {
 	var d document
 	defer d.wipe()
-	if err := strictjson.Decode(data, len(data), &d); err != nil {
+	if err := hullmark.DecodeStrict(data, len(data), &d); err != nil {
 		return nil, err
 	}
 	if d.Version != version {

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/hullmark/hullmark/internal/strictjson"
-
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
@@ -94,7 +92,7 @@ func OpenPolicyStore(root hullmark.ClusterRoot, installed SignedPolicy, cache se
 // readCache returns the cached policy.
 func (s *PolicyStore) readCache(content []byte) (*verified, error) {
 	var signed SignedPolicy
-	if err := strictjson.Decode(content, len(content), &signed); err != nil {
+	if err := hullmark.DecodeStrict(content, len(content), &signed); err != nil {
 		return nil, err
 	}
 	return s.verify(signed)

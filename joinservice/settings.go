@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/hullmark/hullmark/internal/strictjson"
-
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
@@ -60,7 +58,7 @@ func ParseSettings(encoded []byte) (Settings, error) {
 
 func parseSettings(encoded []byte) (Settings, error) {
 	var s Settings
-	if err := strictjson.Decode(encoded, MaxSettings, &s); err != nil {
+	if err := hullmark.DecodeStrict(encoded, MaxSettings, &s); err != nil {
 		return s, err
 	}
 	return s, s.check()

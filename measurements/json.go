@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/hullmark/hullmark/internal/strictjson"
+	"github.com/hullmark/hullmark"
 )
 
 // canonical encodes a value the one way that this package accepts.
@@ -33,7 +33,7 @@ func strict[T any](encoded []byte, limit int, v *T) error {
 	if bytes.Count(encoded, []byte(",")) > len(encoded)/bytesPerValue+bytesPerValue {
 		return errors.New("more values than its length can hold in canonical form")
 	}
-	return strictjson.Decode(encoded, limit, v)
+	return hullmark.DecodeStrict(encoded, limit, v)
 }
 
 // hasSchema refuses what names another schema than the one wanted, before it is decoded by its rules.

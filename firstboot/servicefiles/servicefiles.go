@@ -9,8 +9,6 @@ import (
 	"io"
 	"io/fs"
 
-	"github.com/hullmark/hullmark/internal/strictjson"
-
 	"github.com/hullmark/hullmark"
 )
 
@@ -138,5 +136,5 @@ func readLine(r *bufio.Reader, into any) error {
 			return fmt.Errorf("a line of more than %d bytes", maxLine)
 		}
 	}
-	return strictjson.Decode(line, maxLine, into)
+	return hullmark.DecodeStrict(line, maxLine, into)
 }

@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/hullmark/hullmark/internal/strictjson"
+	"github.com/hullmark/hullmark"
 )
 
 const (
@@ -139,7 +139,7 @@ const maxListed = 1 << 16
 // ReadSPDX returns what an SBOM that SPDX wrote lists, and the root hash in hex of the image that it is about.
 func ReadSPDX(text []byte) (rootHash string, listed []Listed, err error) {
 	var d spdxDocument
-	if err := strictjson.Decode(text, len(text), &d); err != nil {
+	if err := hullmark.DecodeStrict(text, len(text), &d); err != nil {
 		return "", nil, fmt.Errorf("read SBOM: %w", err)
 	}
 	if len(d.Packages) == 0 || len(d.Packages) > maxListed || d.Packages[0].SPDXID != spdxImage {

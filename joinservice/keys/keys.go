@@ -13,8 +13,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/hullmark/hullmark/internal/strictjson"
-
 	"github.com/hullmark/hullmark"
 )
 
@@ -121,7 +119,7 @@ func (k Keyset) Encode() ([]byte, error) {
 // Parse strictly reads what Encode writes.
 func Parse(encoded []byte) (Keyset, error) {
 	var d document
-	if err := strictjson.Decode(encoded, maxEncoded, &d); err != nil {
+	if err := hullmark.DecodeStrict(encoded, maxEncoded, &d); err != nil {
 		return Keyset{}, fmt.Errorf("keyset: %w", err)
 	}
 	if d.Version != 1 || len(d.Masters) == 0 {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/url"
 
-	"github.com/hullmark/hullmark/internal/strictjson"
+	"github.com/hullmark/hullmark"
 )
 
 const (
@@ -51,7 +51,7 @@ func parseSealed(encoded []byte) (s sealed, wrapped bool, err error) {
 	if kind.Version != 2 {
 		return sealed{}, false, fmt.Errorf("keyset file: version %d, want 1 (in clear) or 2 (wrapped by a keeper)", kind.Version)
 	}
-	if err := strictjson.Decode(encoded, len(encoded), &s); err != nil {
+	if err := hullmark.DecodeStrict(encoded, len(encoded), &s); err != nil {
 		return sealed{}, false, errors.New("wrapped keyset: want version, keeper and ciphertext, and nothing else")
 	}
 	if len(s.Ciphertext) == 0 || len(s.Ciphertext) > maxCiphertext {

@@ -12,8 +12,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/hullmark/hullmark/internal/strictjson"
-
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -233,4 +231,4 @@ func brief(text string) string {
 }
 
 // strict reads what an object holds; etcd bounds that.
-func strict(text string, into any) error { return strictjson.Decode([]byte(text), len(text), into) }
+func strict(text string, into any) error { return hullmark.DecodeStrict([]byte(text), len(text), into) }

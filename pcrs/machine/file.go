@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/hullmark/hullmark/internal/strictjson"
+	"github.com/hullmark/hullmark"
 )
 
 // Schema names the format of a machine file.
@@ -60,7 +60,7 @@ type fields struct {
 // Parse reads a machine file of a folder strictly: a field that is not known is an error.
 func Parse(content []byte, folder string) (File, error) {
 	var f fields
-	if err := strictjson.Decode(content, MaxFile, &f); err != nil {
+	if err := hullmark.DecodeStrict(content, MaxFile, &f); err != nil {
 		return File{}, err
 	}
 	return f.resolve(folder)

@@ -12,8 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/hullmark/hullmark/internal/strictjson"
-
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/joinservice"
@@ -207,7 +205,7 @@ func (c *credentials) readFirst(f folder) error {
 	if err != nil {
 		return err
 	}
-	if err := strictjson.Decode(encoded, len(encoded), &c.first); err != nil {
+	if err := hullmark.DecodeStrict(encoded, len(encoded), &c.first); err != nil {
 		return fmt.Errorf("initialising.json: %w", err)
 	}
 	return nil

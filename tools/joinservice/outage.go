@@ -10,8 +10,6 @@ import (
 	"maps"
 	"sync"
 
-	"github.com/hullmark/hullmark/internal/strictjson"
-
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/joinservice"
@@ -69,7 +67,7 @@ func readSeen(content []byte) (map[hullmark.EKID]joinservice.Seen, error) {
 	if content == nil {
 		return seen, nil
 	}
-	if err := strictjson.Decode(content, len(content), &seen); err != nil {
+	if err := hullmark.DecodeStrict(content, len(content), &seen); err != nil {
 		return nil, fmt.Errorf("%s: %w", servicefiles.ControlPlanes, err)
 	}
 	return seen, nil

@@ -1,5 +1,4 @@
-// Package strictjson reads JSON that others wrote: one value of a bounded length, without fields that are not known, and nothing after it.
-package strictjson
+package hullmark
 
 import (
 	"bytes"
@@ -9,16 +8,17 @@ import (
 	"io"
 )
 
-// Decode reads the one value (RFC 8259) in encoded, of at most limit bytes, into what into points to. An error says what is wrong
-// and where, as far as that is known; of what was read until then, into may hold a part.
-func Decode(encoded []byte, limit int, into any) error {
+// DecodeStrict reads JSON that others wrote (RFC 8259): the one value in encoded, of at most limit bytes, without fields that are not
+// known and with nothing after it, into what into points to. An error says what is wrong and where, as far as that is known; of
+// what was read until then, into may hold a part.
+func DecodeStrict(encoded []byte, limit int, into any) error {
 	if len(encoded) > limit {
 		return fmt.Errorf("%d bytes, want at most %d", len(encoded), limit)
 	}
 	d := json.NewDecoder(bytes.NewReader(encoded))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		return explain(err)
+		return explainJSON(err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("data after the end of the value")
@@ -26,8 +26,8 @@ func Decode(encoded []byte, limit int, into any) error {
 	return nil
 }
 
-// explain says in other words what encoding/json names after itself.
-func explain(err error) error {
+// explainJSON says in other words what encoding/json names after itself.
+func explainJSON(err error) error {
 	var wrong *json.UnmarshalTypeError
 	switch {
 	case errors.Is(err, io.EOF):

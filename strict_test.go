@@ -1,11 +1,11 @@
-package strictjson
+package hullmark
 
 import (
 	"strings"
 	"testing"
 )
 
-func TestDecode(t *testing.T) {
+func TestDecodeStrict(t *testing.T) {
 	for name, c := range map[string]struct{ text, says string }{
 		"the value":       {`{"a": {"b": 1}}`, ""},
 		"spaces after it": {"{\"a\": {\"b\": 1}} \n", ""},
@@ -22,7 +22,7 @@ func TestDecode(t *testing.T) {
 				B int `json:"b"`
 			} `json:"a"`
 		}
-		switch err := Decode([]byte(c.text), 64, &v); {
+		switch err := DecodeStrict([]byte(c.text), 64, &v); {
 		case err == nil && c.says == "":
 			if v.A.B != 1 {
 				t.Errorf("%s: read %+v", name, v)
