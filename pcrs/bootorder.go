@@ -12,13 +12,6 @@ import (
 // diskDescription is what OVMF calls a disk whose device has no name of its own, such as virtio-blk.
 const diskDescription = "UEFI Misc Device"
 
-// application is a program inside the firmware that has a boot entry.
-type application struct {
-	name         string
-	volume, file efi.GUID
-	attributes   uint32
-}
-
 // bootEntry is a variable Boot####.
 type bootEntry struct {
 	number int
@@ -39,8 +32,8 @@ func (m Machine) bootEntries() []bootEntry {
 	for i, a := range m.Firmware.applications {
 		number := 2 * i // the disk is 1
 		entries = append(entries, bootEntry{
-			number: number, data: efi.LoadOption(a.attributes, a.name, efi.VolumePath(a.volume, a.file), nil),
-			source: Source{Kind: FromBootVariable, File: a.name},
+			number: number, data: efi.LoadOption(a.Attributes, a.Name, efi.VolumePath(a.Volume, a.File), nil),
+			source: Source{Kind: FromBootVariable, File: a.Name},
 		})
 	}
 	return entries
@@ -71,10 +64,10 @@ func (m Machine) checkBootVariables() error {
 		order = binary.LittleEndian.AppendUint16(order, uint16(e.number))
 	}
 	known["BootOrder"] = order
-	for key, data := range m.Vars.variables {
-		name := printableText(key.name)
+	for key, data := range m.Vars.All() {
+		name := printableText(key.Name)
 		entry := len(name) == len("Boot0000") && strings.Trim(name[4:], "0123456789ABCDEF") == ""
-		if key.vendor != efi.GlobalVariable || !strings.HasPrefix(name, "Boot") || !entry && name != "BootOrder" && name != "BootNext" {
+		if key.Vendor != efi.GlobalVariable || !strings.HasPrefix(name, "Boot") || !entry && name != "BootOrder" && name != "BootNext" {
 			continue
 		}
 		if want, ok := known[name]; !ok || !bytes.Equal(want, data) {

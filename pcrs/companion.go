@@ -152,13 +152,13 @@ func (p *predictor) loads(f *pe.File) (bool, error) {
 	if err := f.Authenticode(digest); err != nil {
 		return false, err
 	}
-	db, _ := p.boot.Machine.Vars.lookup(efi.ImageSecurity, "db")
+	db, _ := p.boot.Machine.Vars.Lookup(efi.ImageSecurity, "db")
 	entry, err := onlyCertificate(db)
 	if err != nil {
 		return false, fmt.Errorf("variable db: %w", err)
 	}
 	certificate := entry[len(efi.GUID{}):]
-	if dbx, _ := p.boot.Machine.Vars.lookup(efi.ImageSecurity, "dbx"); bytes.Contains(dbx, digest.Sum(nil)) || bytes.Contains(dbx, certificate) {
+	if dbx, _ := p.boot.Machine.Vars.Lookup(efi.ImageSecurity, "dbx"); bytes.Contains(dbx, digest.Sum(nil)) || bytes.Contains(dbx, certificate) {
 		return false, errors.New("dbx revokes it, or the certificate that signed it, so firmware does not load it")
 	}
 	if !bytes.Contains(signature, digest.Sum(nil)) || !bytes.Contains(signature, certificate) {

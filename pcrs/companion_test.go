@@ -192,7 +192,7 @@ func withSignature(t *testing.T, image []byte, signature []byte) []byte {
 // signatureOf is what counts as a signature of an image: its digest and the machine's only certificate in db.
 func signatureOf(t *testing.T, m Machine, f *pe.File) []byte {
 	t.Helper()
-	db, _ := m.Vars.lookup(efi.ImageSecurity, "db")
+	db, _ := m.Vars.Lookup(efi.ImageSecurity, "db")
 	entry, err := onlyCertificate(db)
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/pcrs"
+	"github.com/hullmark/hullmark/pcrs/firmware"
 )
 
 // What a boot of a disk image will measure, before any machine has booted it.
@@ -22,7 +23,7 @@ func ExamplePredict() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	vars, err := pcrs.OpenVars(variables)
+	vars, err := firmware.OpenVars(variables)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -2,12 +2,12 @@ package pcrs
 
 import (
 	"bytes"
-	"encoding/binary"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark/image/efi"
+	"github.com/hullmark/hullmark/pcrs/firmware"
 )
 
 // learnedMachine is a machine of a made-up firmware with the shell, and the log that it would leave.
@@ -16,7 +16,10 @@ func learnedMachine(t testing.TB) (Machine, Log) {
 	m := Machine{
 		Firmware: Firmware{
 			SHA256: [32]byte{1}, version: append(efi.UTF16("a version"), 0, 0), drivers: DigestsOf([]byte("drivers"), PredictedBanks()...),
-			applications: []application{{name: "UiApp", file: guidUiApp}, {name: "EFI Internal Shell", file: guidShell}},
+			applications: []firmware.Application{
+				{Name: "UiApp", File: efi.MustGUID("462caa21-7614-4503-836e-8ab6f4662331")},
+				{Name: "EFI Internal Shell", File: efi.MustGUID("7c04a583-9e3e-4f1c-ad65-e05268d0b4d1")},
+			},
 		},
 		Vars:  vars(t, "testdata/ovmf-2025.02.vars.gz"),
 		Shape: Shape{CPUs: 2, MemoryMiB: 1024, TPM: "crb", Disks: 1, BootSlot: 1},
@@ -123,7 +126,7 @@ func TestPredictRefusesForeignLearnedData(t *testing.T) {
 		"another shape":    {func(b *Boot) { b.Machine.Shape.CPUs++ }, "processors: 3"},
 		"another firmware": {func(b *Boot) { b.Machine.Firmware.SHA256[0]++ }, "firmware"},
 		"a boot entry": {func(b *Boot) {
-			b.Machine.Vars.variables[variableKey{efi.GlobalVariable, string(append(efi.UTF16("Boot0007"), 0, 0))}] = []byte("mine")
+			b.Machine.Vars = b.Machine.Vars.With(efi.GlobalVariable, "Boot0007", []byte("mine"))
 		}, "Boot0007"},
 	} {
 		b := testBoot(t)
@@ -140,10 +143,10 @@ func TestPredictRefusesForeignLearnedData(t *testing.T) {
 // TestBootEntriesSurviveABoot takes variables that a machine's first boot left: the entries in them are the derived ones.
 func TestBootEntriesSurviveABoot(t *testing.T) {
 	m, _ := learnedMachine(t)
-	m.Firmware.applications[0].attributes = efi.OptionActive | efi.OptionHidden | efi.OptionApplication
-	m.Firmware.applications[1].attributes = efi.OptionActive
+	m.Firmware.applications[0].Attributes = efi.OptionActive | efi.OptionHidden | efi.OptionApplication
+	m.Firmware.applications[1].Attributes = efi.OptionActive
 	for i := range m.Firmware.applications {
-		m.Firmware.applications[i].volume = efi.MustGUID("7cb8bdc9-f8eb-4f34-aaea-3ee4af6516a1")
+		m.Firmware.applications[i].Volume = efi.MustGUID("7cb8bdc9-f8eb-4f34-aaea-3ee4af6516a1")
 	}
 	m.Vars = vars(t, "testdata/ovmf-2022.11-booted.vars.gz")
 	if err := m.checkBootVariables(); err != nil {
@@ -177,60 +180,6 @@ func TestPolicyOnTheCommandLineLeavesPCR10Out(t *testing.T) {
 			t.Errorf("%q: PCR 10 is predicted", line)
 		}
 	}
-}
-
-func TestReadVolumeRefuses(t *testing.T) {
-	header := func(size uint64, length, extended uint16) []byte {
-		b := make([]byte, 128)
-		binary.LittleEndian.PutUint64(b[32:], size)
-		copy(b[40:], "_FVH")
-		binary.LittleEndian.PutUint16(b[48:], length)
-		binary.LittleEndian.PutUint16(b[52:], extended)
-		return b
-	}
-	for name, b := range map[string][]byte{
-		"empty":             nil,
-		"no signature":      make([]byte, 128),
-		"too long":          header(1<<40, 72, 0),
-		"header too long":   header(128, 200, 0),
-		"name outside":      header(128, 72, 120),
-		"file without size": header(128, 72, 0),
-	} {
-		if _, err := readVolume(b); err == nil {
-			t.Errorf("%s: read as a volume", name)
-		}
-	}
-	if _, err := readSections([]byte{0xff, 0xff, 0, 0x17, 1}); err == nil {
-		t.Error("read a section that is longer than its file")
-	}
-	two := append(append([]byte{4 + 20, 0, 0, sectionPE}, efi.UTF16("version 1")...), 0, 0)
-	two = append(append(two, 4+20, 0, 0, sectionTE), append(efi.UTF16("version 2"), 0, 0)...)
-	if _, err := versionOf(two); err == nil || !strings.Contains(err.Error(), "more than one") {
-		t.Errorf("two versions: %v", err)
-	}
-}
-
-func FuzzReadVolumes(f *testing.F) {
-	f.Add([]byte{0, 0, 0, sectionVolume})
-	file, err := unpackVolume(packaged(f, "/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(file[:1<<20]) // the volume of early code
-	f.Fuzz(func(t *testing.T, b []byte) {
-		volumes, err := readVolumes(b)
-		if err != nil {
-			return
-		}
-		for _, v := range volumes {
-			for _, file := range v.files {
-				if len(file) > len(b) {
-					t.Error("a file is longer than its volume")
-				}
-				_, _ = versionOf(file)
-			}
-		}
-	})
 }
 
 func FuzzParseLearned(f *testing.F) {

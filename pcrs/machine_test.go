@@ -3,16 +3,14 @@ package pcrs
 import (
 	"bytes"
 	"compress/gzip"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"testing"
 
-	"github.com/ulikunitz/xz/lzma"
-
 	"github.com/hullmark/hullmark/image/efi"
+	"github.com/hullmark/hullmark/pcrs/firmware"
 )
 
 func gunzip(t testing.TB, path string) []byte {
@@ -28,9 +26,9 @@ func gunzip(t testing.TB, path string) []byte {
 	return b
 }
 
-func vars(t testing.TB, path string) Vars {
+func vars(t testing.TB, path string) firmware.Vars {
 	t.Helper()
-	v, err := OpenVars(gunzip(t, path))
+	v, err := firmware.OpenVars(gunzip(t, path))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,11 +56,11 @@ func machineOf(t *testing.T, name string) Machine {
 	case "ovmf-2025.02-setupmode":
 		return Machine{Firmware: Firmware{SecureBoot: true}, Vars: vars(t, "testdata/ovmf-2025.02.vars.gz")}
 	case "ovmf-2022.11-e1000e":
-		rom, err := OpenROM(packaged(t, "/usr/lib/ipxe/qemu/efi-e1000e.rom", "ipxe-qemu"))
+		rom, err := firmware.OpenROM(packaged(t, "/usr/lib/ipxe/qemu/efi-e1000e.rom", "ipxe-qemu"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		return Machine{Firmware: Firmware{SecureBoot: true}, Vars: vars(t, "testdata/ovmf-2022.11-booted.vars.gz"), ROMs: []ROM{rom}}
+		return Machine{Firmware: Firmware{SecureBoot: true}, Vars: vars(t, "testdata/ovmf-2022.11-booted.vars.gz"), ROMs: []firmware.ROM{rom}}
 	}
 	t.Fatalf("no recorded boot %s", name)
 	return Machine{}
@@ -92,102 +90,12 @@ func TestFirmwareRegistersEqualTheTPM(t *testing.T) {
 	}
 }
 
-func TestOpenFirmware(t *testing.T) {
-	f, err := OpenFirmware(packaged(t, "/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !f.SecureBoot || f.SHA256 == [32]byte{} {
-		t.Errorf("got %+v; Debian 12 builds this file with Secure Boot", f)
-	}
-	for name, file := range map[string][]byte{
-		"empty":     nil,
-		"variables": gunzip(t, "testdata/ovmf-2025.02.vars.gz"),
-		"too large": make([]byte, MaxFirmware+1),
-	} {
-		if _, err := OpenFirmware(file); err == nil {
-			t.Errorf("%s: opened as firmware", name)
-		}
-	}
-}
-
-func TestFirmwareRefusesHugeVolume(t *testing.T) {
-	section := binary.LittleEndian.AppendUint32(nil, 64|2<<24)
-	section = append(section, guidLZMASection[:]...)
-	section = append(section, 24, 0, 1, 0, 0x5d)
-	section = binary.LittleEndian.AppendUint32(section, 1<<23)
-	section = binary.LittleEndian.AppendUint64(section, 1<<40)
-	if _, err := OpenFirmware(append(section, make([]byte, 64)...)); err == nil || !strings.Contains(err.Error(), "at most") {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestVarsAfterABoot(t *testing.T) {
-	v := vars(t, "testdata/ovmf-2022.11-booted.vars.gz")
-	if order, ok := v.lookup(efi.GlobalVariable, "BootOrder"); !ok || len(order)%2 != 0 || len(order) == 0 {
-		t.Errorf("BootOrder of a machine that has booted: %x, %v", order, ok)
-	}
-	if _, ok := v.lookup(efi.GlobalVariable, "PK"); ok {
-		t.Error("a platform key was never enrolled")
-	}
-}
-
-func TestOpenVarsRefuses(t *testing.T) {
-	good := gunzip(t, "testdata/ovmf-2025.02-snakeoil.vars.gz")
-	const store, first = 0x48, 0x64
-	edit := func(change func([]byte)) []byte {
-		b := bytes.Clone(good)
-		change(b)
-		return b
-	}
-	second := first + 84
-	for name, c := range map[string]struct {
-		file []byte
-		want string
-	}{
-		"empty":         {nil, "no volume"},
-		"truncated":     {good[:len(good)/2], "truncated"},
-		"checksum":      {edit(func(b []byte) { b[50] ^= 1 }), "checksum"},
-		"store type":    {edit(func(b []byte) { b[store] ^= 1 }), "authenticated"},
-		"store size":    {edit(func(b []byte) { b[store+18] = 0xff }), "leaves"},
-		"store state":   {edit(func(b []byte) { b[store+21] = 0 }), "healthy"},
-		"unknown state": {edit(func(b []byte) { b[second+2] = 0x55 }), "unknown"},
-		"huge data":     {edit(func(b []byte) { b[second+43] = 0xff }), "do not fit"},
-		"twice":         {edit(func(b []byte) { copy(b[second:], b[first:first+84]); b[second+2] = 0x3f; b[first+2] = 0x3f }), "twice"},
-		"free space":    {edit(func(b []byte) { b[store+0x3ffb8-1] = 0 }), "not erased"},
-	} {
-		if _, err := OpenVars(c.file); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
-		}
-	}
-}
-
-func TestDeletedVariablesAreGone(t *testing.T) {
-	b := gunzip(t, "testdata/ovmf-2025.02-snakeoil.vars.gz")
-	v, err := OpenVars(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pk, _ := v.lookup(efi.GlobalVariable, "PK")
-	at := bytes.Index(b, pk) - variableHeaderSize - len("PK\x00")*2
-	for state, present := range map[byte]bool{variableReplacing: true, variableDeletedA: false, variableDeletedB: false, variableHeaderOnly: false} {
-		b[at+2] = state
-		v, err := OpenVars(b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, ok := v.lookup(efi.GlobalVariable, "PK"); ok != present {
-			t.Errorf("state %#x: present %v, want %v", state, ok, present)
-		}
-	}
-}
-
 func TestSecureBootSwitch(t *testing.T) {
 	m := machineOf(t, "ovmf-2025.02-secureboot")
 	if !m.SecureBoot() {
 		t.Error("keys are enrolled, Secure Boot should be on")
 	}
-	m.Vars.variables[variableKey{guidSecureBootEnable, string(append(efi.UTF16("SecureBootEnable"), 0, 0))}] = []byte{0}
+	m.Vars = m.Vars.With(guidSecureBootEnable, "SecureBootEnable", []byte{0})
 	if m.SecureBoot() {
 		t.Error("SecureBootEnable is 0, Secure Boot should be off")
 	}
@@ -195,86 +103,19 @@ func TestSecureBootSwitch(t *testing.T) {
 
 func TestAuthorityNeedsOneCertificate(t *testing.T) {
 	m := machineOf(t, "ovmf-2025.02-secureboot")
-	key := variableKey{efi.ImageSecurity, string(append(efi.UTF16("db"), 0, 0))}
-	m.Vars.variables[key] = append(bytes.Clone(m.Vars.variables[key]), m.Vars.variables[key]...)
+	db, _ := m.Vars.Lookup(efi.ImageSecurity, "db")
+	m.Vars = m.Vars.With(efi.ImageSecurity, "db", append(bytes.Clone(db), db...))
 	p := &predictor{boot: Boot{Machine: m}, state: secureBootOn}
 	if err := p.authority(); err == nil || !strings.Contains(err.Error(), "more than one") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// testROM is an expansion ROM with one image.
-func testROM(compression uint16, codeType byte) []byte {
-	b := make([]byte, 1024)
-	binary.LittleEndian.PutUint16(b, 0xaa55)
-	binary.LittleEndian.PutUint32(b[4:], efiSignature)
-	binary.LittleEndian.PutUint16(b[8:], subsystemBoot)
-	binary.LittleEndian.PutUint16(b[10:], machineX64)
-	binary.LittleEndian.PutUint16(b[12:], compression)
-	binary.LittleEndian.PutUint16(b[22:], 0x40)
-	binary.LittleEndian.PutUint16(b[24:], 0x1c)
-	copy(b[0x1c:], "PCIR")
-	binary.LittleEndian.PutUint16(b[0x1c+16:], 2)
-	b[0x1c+20] = codeType
-	b[0x1c+21] = 0x80
-	return b
-}
-
-// withLengths makes the driver of a test's ROM say that it unpacks to 16 bytes.
-func withLengths(rom []byte) []byte {
-	binary.LittleEndian.PutUint32(rom[0x44:], 16)
-	return rom
-}
-
-// TestOpenROMBoundsAllDrivers: each image of a ROM may claim as much as a ROM may have, but not all of them together.
-func TestOpenROMBoundsAllDrivers(t *testing.T) {
-	var blocks []int
-	for range 100 {
-		blocks = append(blocks, 16, 0xffff, 5, 0, 5, 0, 9, 0, 9, 'A', 4, 0, 4, 0)
-	}
-	image := testROM(compressionEFI, codeTypeEFI)
-	copy(image[0x40:], packed(100*0xffff, bitstream(blocks...)))
-	if _, err := OpenROM(image); err != nil {
-		t.Fatal(err)
-	}
-	image[0x1c+21] = 0 // not the last one
-	if _, err := OpenROM(bytes.Repeat(image, 3)); err == nil || !strings.Contains(err.Error(), "image 3: driver: ") {
-		t.Errorf("three drivers of 6 MiB: %v", err)
-	}
-}
-
-func TestOpenROMRefuses(t *testing.T) {
-	for name, c := range map[string]struct {
-		file []byte
-		want string
-	}{
-		"empty":      {nil, "no ROM signature"},
-		"compressed": {withLengths(testROM(1, codeTypeEFI)), "ends in the middle"},
-		"packed":     {testROM(2, codeTypeEFI), "not known here"},
-		"truncated":  {testROM(0, codeTypeEFI)[:512], "left"},
-		"too large":  {make([]byte, MaxROM+1), "at most"},
-	} {
-		if _, err := OpenROM(c.file); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
-		}
-	}
-	if rom, err := OpenROM(testROM(0, 0)); err != nil || len(rom.drivers) != 0 {
-		t.Errorf("a ROM for another firmware: %v, %v", rom.drivers, err)
-	}
-	rom, err := OpenROM(testROM(0, codeTypeEFI))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := rom.events(); err == nil {
-		t.Error("hashed a driver that is no PE image")
-	}
-}
-
-func FuzzOpenVars(f *testing.F) {
+func FuzzVarsEvents(f *testing.F) {
 	f.Add(gunzip(f, "testdata/ovmf-2025.02-snakeoil.vars.gz"))
 	f.Add(gunzip(f, "testdata/ovmf-2022.11-booted.vars.gz"))
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		v, err := OpenVars(b)
+		v, err := firmware.OpenVars(b)
 		if err != nil {
 			return
 		}
@@ -285,16 +126,15 @@ func FuzzOpenVars(f *testing.F) {
 	})
 }
 
-func FuzzOpenROM(f *testing.F) {
-	f.Add(testROM(0, codeTypeEFI))
+func FuzzROMEvents(f *testing.F) {
 	f.Add(packaged(f, "/usr/lib/ipxe/qemu/efi-virtio.rom", "ipxe-qemu"))
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		rom, err := OpenROM(b)
+		rom, err := firmware.OpenROM(b)
 		if err != nil {
 			return
 		}
-		events, _, err := rom.events()
-		if err == nil && len(events) != len(rom.drivers) {
+		events, _, err := romEvents(rom)
+		if err == nil && len(events) != len(rom.Drivers) {
 			panic("a driver has no event")
 		}
 		for _, e := range events {
@@ -303,63 +143,22 @@ func FuzzOpenROM(f *testing.F) {
 	})
 }
 
-// testVolume is a firmware volume in its section, with files that are given by their names.
-func testVolume(files map[efi.GUID][]byte) []byte {
-	const header = volumeHeaderSize + 16 // with a block map
-	v := make([]byte, header)
-	for name, content := range files {
-		file := append(append([]byte(nil), name[:]...), make([]byte, fileHeaderSize-16)...)
-		file = append(file, content...)
-		binary.LittleEndian.PutUint32(file[20:], uint32(len(file)))
-		v = append(v, file...)
-		v = append(v, make([]byte, align8(len(v))-len(v))...)
+func TestROMOfNoProgram(t *testing.T) {
+	rom := firmware.ROM{Drivers: []firmware.Driver{{Image: []byte("no program")}}}
+	if _, _, err := romEvents(rom); err == nil || !strings.Contains(err.Error(), "driver 1") {
+		t.Errorf("a driver that is no PE image: %v", err)
 	}
-	v = append(v, bytes.Repeat([]byte{0xff}, 64)...) // free space
-	binary.LittleEndian.PutUint64(v[32:], uint64(len(v)))
-	copy(v[40:], "_FVH")
-	binary.LittleEndian.PutUint16(v[48:], header)
-	section := binary.LittleEndian.AppendUint32(nil, uint32(sectionHeaderSize+len(v))|sectionVolume<<24)
-	return append(section, v...)
 }
 
-// smallFirmware is a firmware file whose volumes hold nothing but the programs that are looked for.
-func smallFirmware(t testing.TB) []byte {
-	t.Helper()
-	version := append(efi.UTF16("a version"), 0, 0)
-	program := append(binary.LittleEndian.AppendUint32(nil, uint32(sectionHeaderSize+len(version))|sectionPE<<24), version...)
-	early := testVolume(map[efi.GUID][]byte{guidTcg2Pei: program})
-	volume := append(early, make([]byte, align4(int64(len(early)))-int64(len(early)))...)
-	volume = append(volume, testVolume(map[efi.GUID][]byte{guidTcg2Dxe: nil, guidSecureBootDxe: nil, guidUiApp: nil})...)
-	var stream bytes.Buffer
-	w, err := lzma.WriterConfig{SizeInHeader: true, Size: int64(len(volume)), DictCap: lzma.MinDictCap}.NewWriter(&stream)
+func TestOpenFirmware(t *testing.T) {
+	f, err := OpenFirmware(packaged(t, "/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Write(volume); err != nil {
-		t.Fatal(err)
+	if len(f.drivers) != len(PredictedBanks()) || len(f.version) < 2 || len(f.applications) == 0 {
+		t.Errorf("%+v", f)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
+	if _, err := OpenFirmware(nil); err == nil {
+		t.Error("opened an empty file")
 	}
-	section := binary.LittleEndian.AppendUint32(nil, uint32(24+stream.Len())|2<<24)
-	section = append(section, guidLZMASection[:]...)
-	return append(append(section, 24, 0, 1, 0), stream.Bytes()...)
-}
-
-func TestOpenSmallFirmware(t *testing.T) {
-	f, err := OpenFirmware(smallFirmware(t))
-	if err != nil || !f.SecureBoot || printableText(string(f.version)) != "a version" || len(f.applications) != 1 {
-		t.Errorf("%+v, %v", f, err)
-	}
-}
-
-func FuzzOpenFirmware(f *testing.F) {
-	f.Add(append(guidLZMASection[:], make([]byte, 64)...))
-	f.Add(smallFirmware(f))
-	f.Add(bomb(1 << 20))
-	f.Fuzz(func(_ *testing.T, b []byte) {
-		if firmware, err := OpenFirmware(b); err == nil && firmware.SHA256 == [32]byte{} {
-			panic("opened without a digest")
-		}
-	})
 }

@@ -12,14 +12,15 @@ import (
 	"github.com/hullmark/hullmark/image/gpt"
 	"github.com/hullmark/hullmark/image/pe"
 	"github.com/hullmark/hullmark/image/uki"
+	"github.com/hullmark/hullmark/pcrs/firmware"
 )
 
 // Machine is what a boot depends on beside the image.
 type Machine struct {
 	Firmware Firmware
-	Vars     Vars
+	Vars     firmware.Vars
 	// ROMs are the expansion ROMs in the order in which firmware finds the devices.
-	ROMs []ROM
+	ROMs []firmware.ROM
 	// Shape has a meaning only with Learned.
 	Shape Shape
 	// Learned is what cannot be derived of a machine of that shape; nil if it is not known, and PCR 0, 1 and 10 are then not predicted.
@@ -194,7 +195,7 @@ func (p *predictor) bootAggregate() error {
 // one would add to PCR 7 was never observed.
 func (p *predictor) optionROMs() error {
 	for _, rom := range p.boot.Machine.ROMs {
-		events, signed, err := rom.events()
+		events, signed, err := romEvents(rom)
 		if err != nil {
 			return err
 		}

@@ -37,10 +37,10 @@ func (m Machine) secureBootOf() secureBootState {
 	if !m.Firmware.SecureBoot {
 		return secureBootUnknown
 	}
-	if pk, _ := m.Vars.lookup(efi.GlobalVariable, "PK"); len(pk) == 0 {
+	if pk, _ := m.Vars.Lookup(efi.GlobalVariable, "PK"); len(pk) == 0 {
 		return secureBootOff
 	}
-	enable, ok := m.Vars.lookup(guidSecureBootEnable, "SecureBootEnable")
+	enable, ok := m.Vars.Lookup(guidSecureBootEnable, "SecureBootEnable")
 	if ok && (len(enable) != 1 || enable[0] != 1) {
 		return secureBootOff
 	}
@@ -55,7 +55,7 @@ func (p *predictor) secureBoot() error {
 	vars := p.boot.Machine.Vars
 	p.state = p.boot.Machine.secureBootOf()
 	for _, name := range []string{"dbt", "dbr"} {
-		if data, _ := vars.lookup(efi.ImageSecurity, name); len(data) > 0 {
+		if data, _ := vars.Lookup(efi.ImageSecurity, name); len(data) > 0 {
 			return fmt.Errorf("variable %s is set, and what firmware measures of it was never observed; use variables without it", name)
 		}
 	}
@@ -69,7 +69,7 @@ func (p *predictor) secureBoot() error {
 		{efi.ImageSecurity, "db"},
 		{efi.ImageSecurity, "dbx"},
 	} {
-		data, _ := vars.lookup(v.vendor, v.name)
+		data, _ := vars.Lookup(v.vendor, v.name)
 		p.add(variableEvent(v.vendor, v.name, data, EvVariableDriverConfig))
 	}
 	p.add(separator(7))
@@ -83,7 +83,7 @@ func (p *predictor) authority() error {
 	if p.state != secureBootOn {
 		return nil
 	}
-	db, _ := p.boot.Machine.Vars.lookup(efi.ImageSecurity, "db")
+	db, _ := p.boot.Machine.Vars.Lookup(efi.ImageSecurity, "db")
 	entry, err := onlyCertificate(db)
 	if err != nil {
 		return fmt.Errorf("variable db, which decides because Secure Boot is on: %w", err)

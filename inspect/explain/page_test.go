@@ -12,6 +12,7 @@ import (
 	"github.com/hullmark/hullmark/internal/imagetest"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
+	"github.com/hullmark/hullmark/pcrs/firmware"
 )
 
 // pageOf is the page of a machine whose log holds these events.
@@ -65,7 +66,7 @@ func machine(t *testing.T) (m pcrs.Machine) {
 	if m.Firmware, err = pcrs.OpenFirmware(code); err != nil {
 		t.Fatal(err)
 	}
-	if m.Vars, err = pcrs.OpenVars(imagetest.Vars(t)); err != nil {
+	if m.Vars, err = firmware.OpenVars(imagetest.Vars(t)); err != nil {
 		t.Fatal(err)
 	}
 	return m

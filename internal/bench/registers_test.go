@@ -14,6 +14,7 @@ import (
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/pe"
 	"github.com/hullmark/hullmark/pcrs"
+	"github.com/hullmark/hullmark/pcrs/firmware"
 )
 
 // BenchmarkRegisters computes all SHA-256 registers of the built image, from its file on, and compares with one
@@ -52,7 +53,7 @@ func openMachine(b *testing.B) (m pcrs.Machine) {
 	if m.Firmware, err = pcrs.OpenFirmware(read("OVMF_CODE_4M.fd")); err != nil {
 		b.Fatal(err)
 	}
-	if m.Vars, err = pcrs.OpenVars(read("OVMF_VARS_4M.fd")); err != nil {
+	if m.Vars, err = firmware.OpenVars(read("OVMF_VARS_4M.fd")); err != nil {
 		b.Fatal(err)
 	}
 	return m

@@ -18,6 +18,7 @@ import (
 	"github.com/hullmark/hullmark/internal/probe"
 	"github.com/hullmark/hullmark/internal/vm"
 	"github.com/hullmark/hullmark/pcrs"
+	"github.com/hullmark/hullmark/pcrs/firmware"
 	machines "github.com/hullmark/hullmark/pcrs/machine"
 )
 
@@ -119,16 +120,16 @@ func (b bench) compareStub(t *testing.T, keys probe.Keys, c stubBoot) {
 // predictStub predicts without having seen the boot.
 func predictStub(t *testing.T, disk probe.Image, c stubBoot, files machines.Firmware) pcrs.Prediction {
 	t.Helper()
-	firmware, err := pcrs.OpenFirmware(contentOf(t, files.Code))
+	code, err := pcrs.OpenFirmware(contentOf(t, files.Code))
 	if err != nil {
 		t.Fatal(err)
 	}
-	vars, err := pcrs.OpenVars(contentOf(t, files.Vars))
+	vars, err := firmware.OpenVars(contentOf(t, files.Vars))
 	if err != nil {
 		t.Fatal(err)
 	}
 	boot := pcrs.Boot{
-		Machine: pcrs.Machine{Firmware: firmware, Vars: vars}, UKI: disk.Disk.UKI, Table: disk.Disk.Table, ESP: c.esp,
+		Machine: pcrs.Machine{Firmware: code, Vars: vars}, UKI: disk.Disk.UKI, Table: disk.Disk.Table, ESP: c.esp,
 	}
 	if c.smbios != "" {
 		boot.SMBIOSExtra = []string{c.smbios}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/pcrs"
+	"github.com/hullmark/hullmark/pcrs/firmware"
 )
 
 // Read reads a file, of at most limit bytes. Where there is none, its error is fs.ErrNotExist.
@@ -16,14 +17,14 @@ type Read func(file string, limit int64) ([]byte, error)
 
 // Open opens the files for a prediction.
 func (f Files) Open(read Read) (m pcrs.Machine, err error) {
-	if m.Firmware, err = open(read, f.Code, pcrs.MaxFirmware, pcrs.OpenFirmware); err != nil {
+	if m.Firmware, err = open(read, f.Code, firmware.MaxFile, pcrs.OpenFirmware); err != nil {
 		return m, err
 	}
-	if m.Vars, err = open(read, f.Vars, pcrs.MaxVars, pcrs.OpenVars); err != nil {
+	if m.Vars, err = open(read, f.Vars, firmware.MaxVars, firmware.OpenVars); err != nil {
 		return m, err
 	}
 	for _, file := range f.ROMs {
-		rom, err := open(read, file, pcrs.MaxROM, pcrs.OpenROM)
+		rom, err := open(read, file, firmware.MaxROM, firmware.OpenROM)
 		if err != nil {
 			return m, err
 		}

@@ -1,4 +1,4 @@
-package pcrs
+package firmware
 
 import (
 	"bytes"
@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 
 	"github.com/hullmark/hullmark/image/efi"
 )
@@ -30,16 +32,17 @@ const (
 	variableDeletedB   = 0x3c
 )
 
-type variableKey struct {
-	vendor efi.GUID
-	name   string // UTF-16LE with its NUL
+// Variable names a variable.
+type Variable struct {
+	Vendor efi.GUID
+	Name   string // UTF-16LE with its NUL
 }
 
 // Vars are the variables that a firmware keeps in a file.
 type Vars struct {
 	// SHA256 is the digest of the file.
 	SHA256    [sha256.Size]byte
-	variables map[variableKey][]byte
+	variables map[Variable][]byte
 }
 
 // OpenVars reads an OVMF variable file: a firmware volume that starts with an
@@ -53,7 +56,7 @@ func OpenVars(file []byte) (Vars, error) {
 	if err != nil {
 		return Vars{}, fmt.Errorf("open variables: %w", err)
 	}
-	v := Vars{SHA256: sha256.Sum256(file), variables: map[variableKey][]byte{}}
+	v := Vars{SHA256: sha256.Sum256(file), variables: map[Variable][]byte{}}
 	if err := v.read(store); err != nil {
 		return Vars{}, fmt.Errorf("open variables: %w", err)
 	}
@@ -97,7 +100,7 @@ func sum16(b []byte) uint16 {
 
 // read walks the variables: each header is aligned to 4 bytes from the start of the store, the data follows the name without a gap.
 func (v Vars) read(store []byte) error {
-	replaced := map[variableKey][]byte{}
+	replaced := map[Variable][]byte{}
 	at := 0
 	for at+variableHeaderSize <= len(store) && store[at] == 0xaa && store[at+1] == 0x55 {
 		key, data, next, err := readVariable(store, at)
@@ -120,7 +123,7 @@ func (v Vars) read(store []byte) error {
 	return nil
 }
 
-func readVariable(store []byte, at int) (variableKey, []byte, int, error) {
+func readVariable(store []byte, at int) (Variable, []byte, int, error) {
 	header := store[at : at+variableHeaderSize]
 	nameSize := int64(binary.LittleEndian.Uint32(header[36:]))
 	dataSize := int64(binary.LittleEndian.Uint32(header[40:]))
@@ -128,13 +131,13 @@ func readVariable(store []byte, at int) (variableKey, []byte, int, error) {
 	data := name + nameSize
 	end := data + dataSize
 	if nameSize < 2 || nameSize%2 != 0 || end > int64(len(store)) {
-		return variableKey{}, nil, 0, fmt.Errorf("name of %d and data of %d bytes do not fit the store", nameSize, dataSize)
+		return Variable{}, nil, 0, fmt.Errorf("name of %d and data of %d bytes do not fit the store", nameSize, dataSize)
 	}
-	key := variableKey{vendor: efi.GUID(header[44:60]), name: string(store[name : name+nameSize])}
+	key := Variable{Vendor: efi.GUID(header[44:60]), Name: string(store[name : name+nameSize])}
 	return key, store[data:end], int(align4(end)), nil
 }
 
-func (v Vars) keep(replaced map[variableKey][]byte, state byte, key variableKey, data []byte) error {
+func (v Vars) keep(replaced map[Variable][]byte, state byte, key Variable, data []byte) error {
 	kept := v.variables
 	switch state {
 	case variableHeaderOnly, variableDeletedA, variableDeletedB:
@@ -154,8 +157,25 @@ func (v Vars) keep(replaced map[variableKey][]byte, state byte, key variableKey,
 
 func align4(n int64) int64 { return (n + 3) &^ 3 }
 
-// lookup returns a variable's data; an absent variable has none.
-func (v Vars) lookup(vendor efi.GUID, name string) ([]byte, bool) {
-	data, ok := v.variables[variableKey{vendor: vendor, name: string(append(efi.UTF16(name), 0, 0))}]
+// Lookup returns a variable's data; an absent variable has none.
+func (v Vars) Lookup(vendor efi.GUID, name string) ([]byte, bool) {
+	data, ok := v.variables[variable(vendor, name)]
 	return data, ok
+}
+
+// All returns every variable, in no order.
+func (v Vars) All() iter.Seq2[Variable, []byte] { return maps.All(v.variables) }
+
+// With returns the variables with another value of one of them. It is no file's any more, so its SHA256 is zero.
+func (v Vars) With(vendor efi.GUID, name string, data []byte) Vars {
+	changed := maps.Clone(v.variables)
+	if changed == nil {
+		changed = map[Variable][]byte{}
+	}
+	changed[variable(vendor, name)] = data
+	return Vars{variables: changed}
+}
+
+func variable(vendor efi.GUID, name string) Variable {
+	return Variable{Vendor: vendor, Name: string(append(efi.UTF16(name), 0, 0))}
 }

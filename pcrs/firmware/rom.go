@@ -1,13 +1,10 @@
-package pcrs
+package firmware
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
-
-	"github.com/hullmark/hullmark/image/pe"
 )
 
 // MaxROM is the largest option ROM that is read, in bytes.
@@ -31,15 +28,19 @@ const (
 // ROM is the expansion ROM of a device that the machine has, such as a network card.
 type ROM struct {
 	// SHA256 is the digest of the file.
-	SHA256  [sha256.Size]byte
-	drivers []romDriver
+	SHA256 [sha256.Size]byte
+	// Drivers are its EFI drivers for x86-64, in the order of the file.
+	Drivers []Driver
 	// unpacked is how many bytes its compressed drivers have.
 	unpacked int
 }
 
-type romDriver struct {
-	runtime bool
-	image   []byte
+// Driver is a program of an option ROM, unpacked.
+type Driver struct {
+	// Runtime says that it stays when the operating system runs.
+	Runtime bool
+	// Image is its PE file.
+	Image []byte
 }
 
 // OpenROM reads an expansion ROM file and finds the EFI drivers for x86-64 in
@@ -113,28 +114,6 @@ func (r *ROM) readDriver(b []byte) error {
 	default:
 		return fmt.Errorf("driver is compressed in a way that is not known here (%d)", compression)
 	}
-	r.drivers = append(r.drivers, romDriver{runtime: subsystem == subsystemRuntime, image: image})
+	r.Drivers = append(r.Drivers, Driver{Runtime: subsystem == subsystemRuntime, Image: image})
 	return nil
-}
-
-// events returns one event per driver, in the order of the file, and reports whether a driver has a signature.
-func (r ROM) events() (events []Event, signed bool, err error) {
-	for i, d := range r.drivers {
-		f, err := pe.Parse(bytes.NewReader(d.image), int64(len(d.image)))
-		if err != nil {
-			return nil, false, fmt.Errorf("option ROM: driver %d: %w", i+1, err)
-		}
-		signature, err := f.Signature()
-		if err != nil {
-			return nil, false, fmt.Errorf("option ROM: driver %d: %w", i+1, err)
-		}
-		signed = signed || len(signature) > 0
-		e := authenticodeEvent(2, f, Source{Kind: FromOptionROM, Name: Digest(r.SHA256[:]).String(), Number: i + 1})
-		e.Type = EvBootServicesDriver
-		if d.runtime {
-			e.Type = EvRuntimeServicesDriver
-		}
-		events = append(events, e)
-	}
-	return events, signed, nil
 }

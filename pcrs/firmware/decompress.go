@@ -1,4 +1,4 @@
-package pcrs
+package firmware
 
 import (
 	"encoding/binary"
