@@ -201,7 +201,7 @@ func TestFailureAfterTheFuseRestartsTheMachine(t *testing.T) {
 	}
 }
 
-func TestStrangersGetNothing(t *testing.T) {
+func TestUnauthenticatedPeersGetNothing(t *testing.T) {
 	s := newStage(t)
 	address, _ := s.serve(t)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -211,7 +211,7 @@ func (o *outage) life(t *testing.T) time.Duration {
 }
 
 // Who answers has to be of the node's cluster.
-func TestStrangersRestartNothing(t *testing.T) {
+func TestUnauthenticatedPeersRestartNothing(t *testing.T) {
 	o := out(t, hullmark.Worker, 2*time.Hour)
 	o.ready.Store(http.StatusOK)
 	other := newStage(t).service(t)

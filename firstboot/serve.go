@@ -19,11 +19,11 @@ import (
 	"github.com/hullmark/hullmark/internal/limit"
 )
 
-// maxStreams bounds what one connection asks at once, maxStrangers the connections
+// maxStreams bounds what one connection asks at once, maxUnauthenticated the connections
 // whose peers have not shown who they are.
 const (
 	maxStreams   = 8
-	maxStrangers = 64
+	maxUnauthenticated = 64
 )
 
 const (
@@ -62,7 +62,7 @@ func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds creden
 	}
 	a.setUp = time.Since(a.online)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(limit.NewListener(listener, maxStrangers)) }()
+	go func() { served <- server.Serve(limit.NewListener(listener, maxUnauthenticated)) }()
 	go (advancer{a}).run(ctx)
 	stopDialling := (dialler{a}).start(ctx)
 	defer stopDialling()

@@ -159,7 +159,7 @@ func TestNodeRefuses(t *testing.T) {
 
 // A refused operator shall read why, however the node's alert and the end of
 // the connection race with what the operator writes.
-func TestStrangerIsTold(t *testing.T) {
+func TestUnauthenticatedPeerIsTold(t *testing.T) {
 	node, err := channel.NodeTLS(newAuthority(t).id())
 	if err != nil {
 		t.Fatal(err)

@@ -72,9 +72,9 @@ func newSuccession(policy measurements.Policy, all []record) *succession {
 	return s
 }
 
-// settle returns a machine as today's policy has it, or false if it does not come back: only workers do
+// restored returns a machine as today's policy has it, or false if it does not come back: only workers do
 // that have their names still, themselves or by those that their disks were handed to, or of a group.
-func (s *succession) settle(m joinservice.Machine) (joinservice.Machine, bool) {
+func (s *succession) restored(m joinservice.Machine) (joinservice.Machine, bool) {
 	heir, ok := s.workers[m.Name]
 	if !ok {
 		heir, ok = m.EKID, s.isGrouped(m)

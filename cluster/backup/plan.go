@@ -73,7 +73,7 @@ func newPlan(s *state, want Restore) (*plan, error) {
 	p.unread = unread
 	succession := newSuccession(want.Policy, all)
 	for _, each := range all {
-		m, ok := succession.settle(each.machine)
+		m, ok := succession.restored(each.machine)
 		if !ok || p.isBack(m.Name) {
 			continue
 		}

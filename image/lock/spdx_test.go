@@ -35,7 +35,7 @@ func readSBOM(t *testing.T, text []byte) *spdx.Document {
 	return &d
 }
 
-func TestTheTrackedLocksBillNamesEveryPackage(t *testing.T) {
+func TestSBOMOfTheLock(t *testing.T) {
 	l := trackedLock(t)
 	d := readSBOM(t, billOf(t, l, contents))
 	found := map[string]string{} // from package URL to checksum
@@ -66,7 +66,7 @@ func TestTheTrackedLocksBillNamesEveryPackage(t *testing.T) {
 	}
 }
 
-func TestBillOfMaterials(t *testing.T) {
+func TestSBOM(t *testing.T) {
 	l := small()
 	for _, set := range []Set{Tools, Build} { // none of what scripts build with is in the image
 		l.Packages = append(l.Packages, Package{Set: set, Name: stubPackage, Version: "257.9-1", Arch: "amd64", SHA256: sum("5")})

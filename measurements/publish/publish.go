@@ -243,15 +243,15 @@ func FetchImage(ctx context.Context, from Source, d measurements.Document, to st
 
 // FetchSBOM fetches a document's SBOM as FetchImage fetches its image.
 func FetchSBOM(ctx context.Context, from Source, d measurements.Document, to string) error {
-	return fetchBill(ctx, from, file{sbomKind, to, d.SBOM})
+	return fetchSBOM(ctx, from, file{sbomKind, to, d.SBOM})
 }
 
 // FetchCycloneDX fetches a document's SBOM in CycloneDX's form.
 func FetchCycloneDX(ctx context.Context, from Source, d measurements.Document, to string) error {
-	return fetchBill(ctx, from, file{cycloneDXKind, to, d.CycloneDX})
+	return fetchSBOM(ctx, from, file{cycloneDXKind, to, d.CycloneDX})
 }
 
-func fetchBill(ctx context.Context, from Source, f file) error {
+func fetchSBOM(ctx context.Context, from Source, f file) error {
 	if len(f.digest) == 0 {
 		return fmt.Errorf("fetch %s: the document names none", f.what)
 	}

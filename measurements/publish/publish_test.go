@@ -18,8 +18,8 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// otherBill stands for the SBOM in its other form.
-var otherBill = []byte("the same SBOM")
+// otherSBOM stands for the SBOM in its other form.
+var otherSBOM = []byte("the same SBOM")
 
 // shop is a tree with one release in it, and the files that it was published from.
 type shop struct {
@@ -45,7 +45,7 @@ func newShop(t *testing.T) *shop {
 	s.files = Files{
 		Image: filepath.Join(from, "image"), SBOM: filepath.Join(from, "sbom"), CycloneDX: filepath.Join(from, "other SBOM"), Provenance: filepath.Join(from, "provenance"),
 	}
-	for path, content := range map[string][]byte{s.files.Image: s.image, s.files.SBOM: s.sbom, s.files.CycloneDX: otherBill} {
+	for path, content := range map[string][]byte{s.files.Image: s.image, s.files.SBOM: s.sbom, s.files.CycloneDX: otherSBOM} {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +70,7 @@ func (s *shop) describe(t *testing.T, name string, svn uint32) measurements.Docu
 	p.Log.Events = []pcrs.Event{{
 		Register: 4, Type: pcrs.EvSeparator, Digests: pcrs.DigestsOf([]byte{0}, pcrs.PredictedBanks()...), Source: &pcrs.Source{Kind: pcrs.FromSeparator}, Origin: pcrs.Derived,
 	}}
-	disk, sbom, cycloneDX := sha256.Sum256(s.image), sha256.Sum256(s.sbom), sha256.Sum256(otherBill)
+	disk, sbom, cycloneDX := sha256.Sum256(s.image), sha256.Sum256(s.sbom), sha256.Sum256(otherSBOM)
 	other := make(pcrs.Digest, 32)
 	d, err := measurements.New(measurements.Image{ID: name, Version: "1", Disk: disk[:], RootHash: other, UKI: other, Stub: "257"}, measurements.Release{SVN: svn, SBOM: sbom[:], CycloneDX: cycloneDX[:]}, pcrs.Machine{}, p)
 	if err != nil {
@@ -153,7 +153,7 @@ func TestFetchWhatWasPublished(t *testing.T) {
 			if err := FetchCycloneDX(t.Context(), source, d, to); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
-			if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, otherBill) {
+			if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, otherSBOM) {
 				t.Errorf("%s: another CycloneDX SBOM came: %v", name, err)
 			}
 			if got, err := FetchProvenance(t.Context(), source, d, s.key.Public()); err != nil || !bytes.Equal(got, s.provenance) {
