@@ -115,14 +115,14 @@ func (i Inventory) addDocument(d measurements.Document) {
 		if r.Register.PCR() {
 			name = fmt.Sprintf("PCR %2d", int(r.Register)) // in the order of their numbers
 		}
-		i.add(KindRegister, name, r.Values[pcrs.SHA256].String())
+		i.add(KindRegister, name, r.Values[r.Register.In(pcrs.SHA256)].String())
 		seen := map[string]int{}
 		for _, e := range r.Events {
 			what := name + ", " + e.Source.String()
 			if seen[what]++; seen[what] > 1 {
 				what += fmt.Sprintf(" (%d)", seen[what])
 			}
-			i.add(KindRegister, what, e.Digests[pcrs.SHA256].String())
+			i.add(KindRegister, what, e.Digests[r.Register.In(pcrs.SHA256)].String())
 		}
 	}
 }

@@ -186,11 +186,11 @@ func (d *Document) addRegisters(p pcrs.Prediction) error {
 	return nil
 }
 
-// Values returns the expected values of one bank.
+// Values returns the expected values: those of a TPM in the bank, and of other registers in their own (pcrs.Register.In).
 func (d Document) Values(bank pcrs.Bank) pcrs.Values {
 	out := pcrs.Values{}
 	for _, r := range d.Registers {
-		if value, ok := r.Values[bank]; ok {
+		if value, ok := r.Values[r.Register.In(bank)]; ok {
 			out[r.Register] = value
 		}
 	}

@@ -16,11 +16,17 @@ var (
 	pinned   = []pcrs.Register{0, 2, 3, 6, 7, 14}
 )
 
-// RequiredRegisters returns the registers of a boot of the document that are judged whatever a policy says, ascending.
+// RequiredRegisters returns the registers of a boot of the document that are judged whatever a policy says, ascending. What is
+// no register of a TPM is always judged: a launch digest that somebody publishes means that no other machine is accepted.
 func RequiredRegisters(d Document) []pcrs.Register {
 	registers, predicted := slices.Clone(required), d.Values(pcrs.SHA256)
 	for _, r := range pinned {
 		if _, ok := predicted[r]; ok {
+			registers = append(registers, r)
+		}
+	}
+	for r := range predicted {
+		if !r.PCR() {
 			registers = append(registers, r)
 		}
 	}
@@ -128,7 +134,7 @@ func newReference(policy Policy, d Document) reference {
 	return r
 }
 
-// Judge compares the measured registers of a bank with every document that the
+// Judge compares the measured registers, those of a TPM in a bank and others in their own, with every document that the
 // policy accepts. All judged registers must match one and the same document:
 // those of RequiredRegisters, and those that the policy enforces for it. PCR 8
 // and 15 are not judged here: whoever verified the evidence has to.

@@ -158,7 +158,9 @@ func TestRegistersOfConfidentialMachines(t *testing.T) {
 	for _, r := range []pcrs.Register{pcrs.RTMR(0), pcrs.RTMR(0), pcrs.RTMR(3), pcrs.MRTD, pcrs.LaunchDigest} {
 		add(r, measured)
 	}
-	d, err := New(d.Image, Release{SVN: 1}, pcrs.Machine{}, p)
+	p.Registers = append(p.Registers, pcrs.RTMR(1)) // nothing is measured into it
+	slices.Sort(p.Registers)
+	d, err := New(d.Image, Release{SVN: 2}, pcrs.Machine{}, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,8 +172,29 @@ func TestRegistersOfConfidentialMachines(t *testing.T) {
 	if !values[pcrs.MRTD].Equal(measured[pcrs.SHA384]) || values[pcrs.RTMR(3)] == nil || values[pcrs.RTMR(3)].Equal(values[pcrs.RTMR(0)]) {
 		t.Errorf("got %v", values)
 	}
-	if len(again.Values(pcrs.SHA256)) != len(values)-4 {
-		t.Errorf("of bank sha256: %v", again.Values(pcrs.SHA256))
+	if other := again.Values(pcrs.SHA256); len(other) != len(values) || !other[pcrs.MRTD].Equal(values[pcrs.MRTD]) || other[4].Equal(values[4]) {
+		t.Errorf("beside bank sha256: %v", other)
+	}
+	policy := testPolicy(id(t, again))
+	judge := func(v pcrs.Values) Verdict { return Judge(policy, []Document{again}, pcrs.SHA256, v) }
+	same := again.Values(pcrs.SHA256)
+	if v := judge(same); !v.Accepted() || !slices.Contains(v.Matched, pcrs.LaunchDigest) {
+		t.Errorf("a machine that was launched as published: %v", v)
+	}
+	for _, r := range []pcrs.Register{pcrs.MRTD, pcrs.LaunchDigest, pcrs.RTMR(3)} {
+		other := again.Values(pcrs.SHA256)
+		other[r] = pcrs.DigestsOf([]byte("another"), pcrs.SHA384)[pcrs.SHA384]
+		if v := judge(other); v.Accepted() {
+			t.Errorf("accepted with another %v", r)
+		}
+		differences, err := pcrs.Explain(again.Prediction(), pcrs.SHA256, other, nil)
+		if err != nil || len(differences) != 1 || differences[0].Register != r || differences[0].Bank != pcrs.SHA384 {
+			t.Errorf("another %v: %v, %v", r, differences, err)
+		}
+		delete(other, r)
+		if v := judge(other); v.Accepted() {
+			t.Errorf("accepted without %v", r)
+		}
 	}
 	for name, spoil := range map[string]func(){
 		"a digest twice": func() { add(pcrs.MRTD, measured) },

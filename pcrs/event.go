@@ -186,6 +186,26 @@ func (l Log) Replay(bank Bank) (Values, error) {
 	return values, nil
 }
 
+// valuesOf replays the log for registers: those of a TPM in the bank, and others in their own. It leaves out those that the
+// log says nothing of.
+func (l Log) valuesOf(registers []Register, bank Bank) (Values, error) {
+	out, replayed := Values{}, map[Bank]Values{}
+	for _, r := range registers {
+		in := r.In(bank)
+		if replayed[in] == nil {
+			values, err := l.Replay(in)
+			if err != nil {
+				return nil, err
+			}
+			replayed[in] = values
+		}
+		if value, ok := replayed[in][r]; ok {
+			out[r] = value
+		}
+	}
+	return out, nil
+}
+
 // initial returns the registers of the machine that the log is of, before the first event.
 func (l Log) initial(bank Bank) Values {
 	values := Values{}

@@ -44,7 +44,7 @@ func (d Difference) String() string {
 	return b.String()
 }
 
-// Explain compares the predicted registers with measured values of a bank and
+// Explain compares the predicted registers with measured values, those of a TPM in a bank and others in their own, and
 // returns one Difference for each that is not equal, ascending. With the log of
 // that boot it names the first event that departs and the input behind it; the log
 // is believed for a register only if it replays to the measured value. log may
@@ -56,15 +56,16 @@ func Explain(p Prediction, bank Bank, measured Values, log *Log) ([]Difference, 
 	}
 	var replayed Values
 	if log != nil {
-		if replayed, err = log.Replay(bank); err != nil {
+		if replayed, err = log.valuesOf(p.Registers, bank); err != nil {
 			return nil, fmt.Errorf("explain: %w", err)
 		}
 	}
 	var out []Difference
 	for _, r := range p.Registers {
-		if expected[r] == nil || expected[r].Equal(measured[r]) {
-			continue // equal, or of no value in this bank
+		if expected[r].Equal(measured[r]) {
+			continue
 		}
+		bank := r.In(bank)
 		d := Difference{Register: r, Bank: bank, Expected: expected[r], Measured: measured[r]}
 		switch {
 		case len(measured[r]) == 0:

@@ -53,7 +53,7 @@ type Boot struct {
 
 // Prediction is what a boot will measure.
 type Prediction struct {
-	// Log holds the predicted events in the order in which they happen, for the boot's Banks.
+	// Log holds the predicted events in the order in which they happen, for those of the boot's Banks that the register has.
 	Log Log
 	// Registers are those that the log predicts, ascending. One without events stays zero.
 	Registers []Register
@@ -93,16 +93,15 @@ func Predict(b Boot) (Prediction, error) {
 	return p.prediction(), nil
 }
 
-// Values replays the log for the predicted registers that have a value in the bank.
+// Values replays the log for the predicted registers: those of a TPM in the bank, and others in their own (Register.In).
 func (p Prediction) Values(bank Bank) (Values, error) {
-	all, err := p.Log.Replay(bank)
+	out, err := p.Log.valuesOf(p.Registers, bank)
 	if err != nil {
 		return nil, err
 	}
-	out := Values{}
 	for _, r := range p.Registers {
-		if value, ok := all[r]; ok {
-			out[r] = value
+		if _, ok := out[r]; !ok && r.Extended() {
+			out[r] = start(r.In(bank), r)
 		}
 	}
 	return out, nil
@@ -281,6 +280,9 @@ func (e *Event) hash(banks []Bank) error {
 	}
 	e.Digests = Digests{}
 	for _, bank := range banks {
+		if !slices.Contains(e.Register.Banks(), bank) {
+			continue
+		}
 		h := bank.Hash().New()
 		if err := e.content(h); err != nil {
 			return fmt.Errorf("%s: %w", e.What(), err)
@@ -293,7 +295,7 @@ func (e *Event) hash(banks []Bank) error {
 
 // derived is an event whose digests are the hash of data, which the event does not keep.
 func derived(r Register, t EventType, data []byte, source Source) Event {
-	return Event{Register: r, Type: t, Digests: DigestsOf(data, PredictedBanks()...), Source: &source, Origin: Derived}
+	return Event{Register: r, Type: t, Digests: DigestsOf(data, r.Banks()...), Source: &source, Origin: Derived}
 }
 
 // large is an event whose digests are the hash of the pieces of data, one after the other; they are computed last.

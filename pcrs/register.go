@@ -49,6 +49,14 @@ func (r Register) Banks() []Bank {
 	return []Bank{SHA384}
 }
 
+// In returns the bank that the register has its values of beside TPM registers of a bank: that one, or its only one.
+func (r Register) In(bank Bank) Bank {
+	if r.PCR() {
+		return bank
+	}
+	return r.Banks()[0]
+}
+
 // String returns the name that people use, such as "PCR 11".
 func (r Register) String() string {
 	switch {

@@ -58,7 +58,11 @@ func Enforced(document measurements.Document, accepted measurements.Accepted) st
 	slices.Sort(registers)
 	var words []string
 	for _, r := range registers {
-		words = append(words, strconv.Itoa(int(r)))
+		word := strconv.Itoa(int(r))
+		if !r.PCR() {
+			word = r.String()
+		}
+		words = append(words, word)
 	}
 	return strings.Join(words, ",")
 }

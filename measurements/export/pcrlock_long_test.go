@@ -72,7 +72,7 @@ func (p pcrlock) predict(t *testing.T, d measurements.Document) map[pcrs.Bank]pc
 func readPrediction(t *testing.T, out []byte) map[pcrs.Bank]pcrs.Values {
 	t.Helper()
 	var predicted map[pcrs.Bank][]struct {
-		Register pcrs.Register `json:"pcr"`
+		Register int `json:"pcr"`
 		Values   []pcrs.Digest `json:"values"`
 	}
 	if err := json.Unmarshal(out, &predicted); err != nil {
@@ -82,9 +82,9 @@ func readPrediction(t *testing.T, out []byte) map[pcrs.Bank]pcrs.Values {
 	for bank, registers := range predicted {
 		for _, r := range registers {
 			if len(r.Values) != 1 {
-				t.Fatalf("%v of %v: %d values, want one", r.Register, bank, len(r.Values))
+				t.Fatalf("PCR %d of %v: %d values, want one", r.Register, bank, len(r.Values))
 			}
-			put(values, bank, r.Register, r.Values[0])
+			put(values, bank, pcrs.Register(r.Register), r.Values[0])
 		}
 	}
 	return values

@@ -173,9 +173,10 @@ func writeDocumentTable(w io.Writer, d measurements.Document) error {
 	fmt.Fprintf(t, "image\t%s %s\nrelease\t%s\nroot hash\t%v\nkernel image\t%v (systemd-stub %s)\nfirmware\t%v\nsecurity version\t%d\n\n",
 		printable(d.Image.ID), printable(d.Image.Version), printable(d.Name), d.Image.RootHash, d.Image.UKI, printable(d.Image.Stub), d.Machine.Firmware, d.SVN)
 	for _, r := range d.Registers {
-		fmt.Fprintf(t, "%v\t%v\n", r.Register, r.Values[pcrs.SHA256])
+		bank := r.Register.In(pcrs.SHA256)
+		fmt.Fprintf(t, "%v\t%v\n", r.Register, r.Values[bank])
 		for _, e := range r.Events {
-			fmt.Fprintf(t, "\t  %s  %s (%s)\n", e.Digests[pcrs.SHA256].String()[:16], printable(e.Source.String()), e.Origin)
+			fmt.Fprintf(t, "\t  %s  %s (%s)\n", e.Digests[bank].String()[:16], printable(e.Source.String()), e.Origin)
 		}
 	}
 	for _, u := range d.NotPredicted {

@@ -8,10 +8,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark/image/build"
+	"github.com/hullmark/hullmark/inspect/explain"
 	"github.com/hullmark/hullmark/internal/imagetest"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
@@ -160,5 +162,37 @@ func TestMeasureRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) || exitCode(err) != c.code {
 			t.Errorf("%s: got %v (exit %d), want an error with %q and exit %d", name, err, exitCode(err), c.want, c.code)
 		}
+	}
+}
+
+// TestTablesOfConfidentialMachines: a register that is no TPM's has its value in the table, and its difference in the list.
+func TestTablesOfConfidentialMachines(t *testing.T) {
+	p := func(content string) pcrs.Prediction {
+		source := pcrs.Source{Kind: pcrs.FromLaunch, Name: "the firmware"}
+		e := pcrs.Event{Register: pcrs.LaunchDigest, Type: pcrs.EvLaunch, Digests: pcrs.DigestsOf([]byte(content), pcrs.SHA384), Source: &source, Origin: pcrs.Derived}
+		return pcrs.Prediction{Log: pcrs.Log{Events: []pcrs.Event{e}}, Registers: []pcrs.Register{pcrs.RTMR(1), pcrs.LaunchDigest}}
+	}
+	digest := make(pcrs.Digest, sha256.Size)
+	image := measurements.Image{ID: "node", Version: "1", Disk: digest, RootHash: digest, UKI: digest, Stub: "257.13"}
+	d, err := measurements.New(image, measurements.Release{SVN: 1}, pcrs.Machine{}, p("firmware"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table bytes.Buffer
+	if err := writeDocumentTable(&table, d); err != nil {
+		t.Fatal(err)
+	}
+	value := pcrs.DigestsOf([]byte("firmware"), pcrs.SHA384)[pcrs.SHA384].String()
+	if !strings.Contains(table.String(), value) || !strings.Contains(table.String(), strings.Repeat("0", 96)) {
+		t.Errorf("the table has no launch digest, or no empty RTMR:\n%s", table.String())
+	}
+	measured := d.Values(pcrs.SHA256)
+	measured[pcrs.LaunchDigest] = pcrs.DigestsOf([]byte("other"), pcrs.SHA384)[pcrs.SHA384]
+	found, err := explain.New(d, pcrs.SHA256, explain.Boot{Measured: measured})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i := slices.IndexFunc(found.Registers, func(r explain.Register) bool { return r.Register == pcrs.LaunchDigest }); found.Equal || i < 0 || found.Registers[i].Result == "equal" {
+		t.Errorf("another launch digest: %+v", found)
 	}
 }
