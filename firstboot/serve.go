@@ -22,7 +22,7 @@ import (
 // maxStreams bounds what one connection asks at once, maxUnauthenticated the connections
 // whose peers have not shown who they are.
 const (
-	maxStreams   = 8
+	maxStreams         = 8
 	maxUnauthenticated = 64
 )
 

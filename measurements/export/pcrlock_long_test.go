@@ -72,7 +72,7 @@ func (p pcrlock) predict(t *testing.T, d measurements.Document) map[pcrs.Bank]pc
 func readPrediction(t *testing.T, out []byte) map[pcrs.Bank]pcrs.Values {
 	t.Helper()
 	var predicted map[pcrs.Bank][]struct {
-		Register int `json:"pcr"`
+		Register int           `json:"pcr"`
 		Values   []pcrs.Digest `json:"values"`
 	}
 	if err := json.Unmarshal(out, &predicted); err != nil {
