@@ -30,7 +30,7 @@ func EKIDOf(ekPublic []byte) EKID {
 func ParseEKID(s string) (EKID, error) {
 	var id EKID
 	if err := decodeHex(id[:], s); err != nil {
-		return EKID{}, fmt.Errorf("node id: %w", err)
+		return EKID{}, fmt.Errorf("EKID: %w", err)
 	}
 	return id, nil
 }
@@ -38,7 +38,7 @@ func ParseEKID(s string) (EKID, error) {
 // String returns the identity as 64 lower-case hexadecimal digits.
 func (id EKID) String() string { return hex.EncodeToString(id[:]) }
 
-// MarshalText writes String's form; it makes NodeID usable as a JSON string and map key.
+// MarshalText writes String's form; it makes EKID usable as a JSON string and map key.
 func (id EKID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
 // UnmarshalText reads what MarshalText writes.

@@ -5,12 +5,13 @@ type TrustClass string
 
 // The classes, from the weakest on.
 const (
-	// TrustTPM is the class of every machine with a TPM whose host is not shown to be kept out by the processor: emulated TPMs,
-	// plain virtual ones and discrete ones.
+	// TrustTPM is the class of a machine with a TPM, be it emulated, virtual or discrete, of which nothing shows that the processor
+	// keeps the host out.
 	TrustTPM TrustClass = "tpm"
-	// TrustProvider is that of a TPM that a provider has certified, who can also forge what it says.
+	// TrustProvider is that of a TPM with a provider's certificate. The provider can forge what the TPM says.
 	TrustProvider TrustClass = "tpm-provider"
-	// TrustParavisor is that of a confidential machine whose hardware binds a virtual TPM inside of it; the TPM's maker is trusted.
+	// TrustParavisor is that of a confidential machine with a virtual TPM inside, which the hardware's report binds. Whoever wrote
+	// that TPM's program is trusted.
 	TrustParavisor TrustClass = "cvm-paravisor"
 	// TrustConfidential is that of a confidential machine whose hardware measures all that decides.
 	TrustConfidential TrustClass = "cvm"

@@ -8,9 +8,9 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// required are the registers that every accepted boot has to match: image, command line, initrd, and nothing
-// added to them. pinned have to where the document predicts them: firmware, its configuration and keys. No policy
-// can say otherwise (docs/protocol.md, the verifier's order).
+// required are the registers that every accepted boot has to match: those of image, command line and initrd, and those that
+// show whether something was added to them. pinned have to where the document predicts them: firmware, its configuration
+// and keys. No policy can say otherwise (docs/protocol.md, the verifier's order).
 var (
 	required = []pcrs.Register{4, 9, 11, 12, 13}
 	pinned   = []pcrs.Register{0, 2, 3, 6, 7, 14}

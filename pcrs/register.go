@@ -37,8 +37,8 @@ func (r Register) PCR() bool { return r >= 0 && r < RegisterCount }
 // Valid reports whether a TPM or a confidential machine has the register.
 func (r Register) Valid() bool { return r.Extended() || r == MRTD || r == LaunchDigest }
 
-// Extended reports whether events are extended into the register one after the other. The others are computed once, before
-// the machine runs: one event has their value for a digest.
+// Extended reports whether events are extended into the register one after the other. MRTD and LaunchDigest are computed once,
+// before the machine runs; each has one event, whose digest is the register's value.
 func (r Register) Extended() bool { return r.PCR() || r >= firstRTMR && r < firstRTMR+rtmrCount }
 
 // Banks returns the banks of which a prediction has the register's value.

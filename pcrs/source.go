@@ -85,7 +85,7 @@ const (
 	FromSMBIOS SourceKind = "smbios"
 	// FromBootAggregate is the kernel's measurement of PCR 0 to 9.
 	FromBootAggregate SourceKind = "boot-aggregate"
-	// FromLaunch is what a confidential machine was launched with: Name says which part of it, File or Bytes what it is.
+	// FromLaunch is a part of what a confidential machine was launched with: Name says which part; File or Bytes describe it.
 	FromLaunch SourceKind = "launch"
 	// FromText is a text that stands in a log beside a digest, FromTag one that has a tag: Name.
 	FromText SourceKind = "text"
