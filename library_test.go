@@ -4,9 +4,11 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +16,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/prover"
+	"github.com/hullmark/hullmark/internal/tpmtest"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -23,36 +28,94 @@ const recordedBoot = "pcrs/testdata/ovmf-2025.02.log"
 // TestLibraryPage compiles the program of docs/library.md and has it verify a quote that was recorded.
 func TestLibraryPage(t *testing.T) {
 	program := compileLibraryPage(t)
-	nonce := sha256.Sum256([]byte("a nonce of the asker"))
+	fresh := sha256.Sum256([]byte("a nonce of the asker"))
+	node, nonce := quoteOf(t, fresh), hex.EncodeToString(fresh[:])
 	promised, another := releaseOf(t, func(*pcrs.Event) {}), releaseOf(t, func(e *pcrs.Event) {
 		if e.Register == 9 && e.Type == pcrs.EvEventTag { // the command line
 			e.Digests = pcrs.DigestsOf([]byte("init=/bin/sh"), pcrs.PredictedBanks()...)
 		}
 	})
+	with := func(release release, change func(*quoted)) []string {
+		q := node
+		change(&q)
+		return []string{release.document, release.key, q.key, q.message, q.signature, q.registers, q.log, nonce}
+	}
+	same := func(*quoted) {}
+	stale := with(promised, same)
+	stale[len(stale)-1] = "00"
 	for name, c := range map[string]struct {
-		document, key, log, nonce string
-		code                      int
-		want                      string
+		arguments []string
+		code      int
+		want      string
 	}{
-		"as promised":       {promised.document, promised.key, recordedBoot, hex.EncodeToString(nonce[:]), 0, "the machine booted node 20260102"},
-		"another boot":      {another.document, another.key, recordedBoot, hex.EncodeToString(nonce[:]), 3, `; expected "LOADED_IMAGE::LoadOptions"`},
-		"another publisher": {promised.document, another.key, recordedBoot, hex.EncodeToString(nonce[:]), 1, "signature"},
-		"another nonce":     {promised.document, promised.key, recordedBoot, "00", 1, "an old one"},
-		"another log": {
-			promised.document, promised.key, "pcrs/testdata/ovmf-2025.02-secureboot.log", hex.EncodeToString(nonce[:]), 1, "not the quoted ones",
-		},
+		"as promised":         {with(promised, same), 0, "the machine booted node 20260102"},
+		"another boot":        {with(another, same), 3, `; expected "LOADED_IMAGE::LoadOptions"`},
+		"another publisher":   {with(release{promised.document, another.key}, same), 1, "signature"},
+		"another nonce":       {stale, 1, "an old one"},
+		"another machine's":   {with(promised, func(q *quoted) { q.key = quoteOf(t, fresh).key }), 1, "signature"},
+		"registers made up":   {with(promised, func(q *quoted) { q.registers = listOf(t, attest.Registers{}) }), 1, "not the quoted ones"},
+		"a log that is empty": {with(another, func(q *quoted) { q.log = fileOf(t, "log", nil) }), 1, "log"},
 	} {
-		const recorded = "attest/verifier/testdata/"
-		cmd := exec.CommandContext(t.Context(), program,
-			c.document, c.key, recorded+"ak.pub", recorded+"quote.msg", recorded+"quote.sig", c.log, c.nonce)
-		out, err := cmd.CombinedOutput()
-		if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		out, err := exec.CommandContext(t.Context(), program, c.arguments...).CombinedOutput()
+		exit := (*exec.ExitError)(nil)
+		if err != nil && !errors.As(err, &exit) {
 			t.Fatal(err)
 		}
-		if code := cmd.ProcessState.ExitCode(); code != c.code || !strings.Contains(string(out), c.want) {
+		code := 0
+		if exit != nil {
+			code = exit.ExitCode()
+		}
+		if code != c.code || !strings.Contains(string(out), c.want) {
 			t.Errorf("%s: exit code %d, want %d and %q:\n%s", name, code, c.code, c.want, out)
 		}
 	}
+}
+
+// quoted are the files of a node's quote.
+type quoted struct{ key, message, signature, registers, log string }
+
+// quoteOf makes a TPM that recorded the boot, and then its configuration and the opening of its state disk, and has it quote.
+func quoteOf(t *testing.T, nonce attest.Binding) quoted {
+	t.Helper()
+	raw, err := os.ReadFile(recordedBoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	boot, err := pcrs.ParseLog(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tpm := tpmtest.New(t)
+	tpm.Replay(t, boot)
+	tpm.Extend(t, attest.ConfigRegister, []byte("its configuration"))
+	tpm.Extend(t, attest.FuseRegister, []byte("its disk is open"))
+	p, err := prover.Open(tpm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	evidence, err := p.Prove(nonce)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ak := p.Identity().AKPublic
+	return quoted{
+		key:       fileOf(t, "ak.pub", append(binary.BigEndian.AppendUint16(nil, uint16(len(ak))), ak...)),
+		message:   fileOf(t, "quote.msg", evidence.Quoted),
+		signature: fileOf(t, "quote.sig", evidence.Signature),
+		registers: listOf(t, evidence.Registers),
+		log:       recordedBoot,
+	}
+}
+
+// listOf writes registers as tpm2_pcrread does.
+func listOf(t *testing.T, registers attest.Registers) string {
+	t.Helper()
+	text := "sha256:\n"
+	for _, pcr := range attest.Quoted() {
+		text += fmt.Sprintf("  %d : 0x%X\n", pcr, registers[pcr])
+	}
+	return fileOf(t, "registers", []byte(text))
 }
 
 var goFence = regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
