@@ -34,6 +34,19 @@ func RequiredRegisters(d Document) []pcrs.Register {
 	return registers
 }
 
+// Judged returns the registers of a boot of the document that have to match by this policy, ascending: those that always have to,
+// and those that the policy enforces.
+func (p Policy) Judged(d Document) []pcrs.Register {
+	registers := RequiredRegisters(d)
+	if id, err := d.Digest(); err == nil {
+		if i := slices.IndexFunc(p.Documents, func(a Accepted) bool { return a.Document == id }); i >= 0 {
+			registers = append(registers, p.Documents[i].Enforce...)
+		}
+	}
+	slices.Sort(registers)
+	return registers
+}
+
 // Verdict says whether measured registers are an accepted boot. The zero value denies.
 type Verdict struct {
 	// Document is the accepted document that all judged registers match.
@@ -123,8 +136,7 @@ func newReference(policy Policy, d Document) reference {
 		text := fmt.Sprintf("its security version is %d, the policy wants at least %d", d.SVN, policy.MinimumSVN)
 		return reference{against: &Reason{Document: id, Text: text}}
 	}
-	r := reference{id: id, svn: d.SVN, judged: append(RequiredRegisters(d), policy.Documents[i].Enforce...), expected: map[pcrs.Bank]pcrs.Values{}}
-	slices.Sort(r.judged)
+	r := reference{id: id, svn: d.SVN, judged: policy.Judged(d), expected: map[pcrs.Bank]pcrs.Values{}}
 	for _, bank := range pcrs.PredictedBanks() {
 		r.expected[bank] = d.Values(bank)
 		for register, value := range r.expected[bank] {

@@ -13,7 +13,7 @@ import (
 // accept holds a machine's endorsement key to the anchor, and reports whether an authority vouched for it. wrong says why there
 // is no certificate.
 func (a Anchor) accept(node hullmark.EKID, certificate *x509.Certificate, wrong string) (certified bool, err error) {
-	if a.EKID == nil && a.Members == nil && len(a.Authorities) == 0 {
+	if a.EKID == nil && a.Admits == nil && len(a.Authorities) == 0 {
 		return false, &hullmark.Condition{
 			Code: "ek-not-named", Step: step, Title: "no endorsement key was named and no authority is trusted",
 			Got: node.String(), Next: "name the node's EK (--ekid), and the CA that certified it if there is one (--ek-ca)",
@@ -26,7 +26,7 @@ func (a Anchor) accept(node hullmark.EKID, certificate *x509.Certificate, wrong 
 			Next: "check the address, and the EK's identity with whoever made or rents out the machine",
 		}
 	}
-	if a.Members != nil && !a.Members(node, certificate) {
+	if a.Admits != nil && !a.Admits(node, certificate) {
 		return false, &hullmark.Condition{
 			Code: "not-a-member", Step: step, Title: "no membership rule admits this machine",
 			Got: node.String() + ", " + shown(certificate, wrong), Next: "add a rule for its identity to the policy, or for a machine of a group the CA that signed its certificate",

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -22,15 +23,16 @@ import (
 // step names the part of a node's journey that this package's conditions belong to.
 const step = "ATTEST"
 
-// Anchor says which endorsement keys a verifier talks to. The zero value accepts none.
+// Anchor says which endorsement keys a verifier talks to. Each field that is set has to accept the key; with none set, no key is
+// accepted.
 type Anchor struct {
-	// EKID accepts the one TPM of this identity; nil accepts every one that Members names, or that Authorities vouch for.
+	// EKID accepts the one TPM of this identity.
 	EKID *hullmark.EKID
-	// Members, if set, reports whether a membership rule admits a machine; no other is accepted. It gets the certificate of the
-	// machine's EK, if it shows one, and has to look itself who signed it.
-	Members func(node hullmark.EKID, ek *x509.Certificate) bool
-	// Authorities are certificates, each trusted to sign EK certificates directly.
-	// If there are any, the EK must have a certificate signed by one of them.
+	// Admits reports whether a membership rule admits a machine. It gets the certificate of the machine's EK, if it shows one, and
+	// has to look itself who signed it.
+	Admits func(node hullmark.EKID, ek *x509.Certificate) bool
+	// Authorities are certificates, each trusted to sign EK certificates directly: the EK must have a certificate that one of
+	// them signed.
 	Authorities []*x509.Certificate
 }
 
@@ -52,9 +54,8 @@ func ParseAuthorities(data []byte) ([]*x509.Certificate, error) {
 	return authorities, nil
 }
 
-// Exchange is one machine's evidence while it is being gathered. Its methods
-// are called once each, in order: Begin, Challenge, Verify. Every error of
-// theirs is or wraps a *hullmark.Condition.
+// Exchange is one machine's evidence while it is being gathered. Begin makes one; then Challenge and Verify are called, once each.
+// Evidence is refused by a *hullmark.Condition; another error is the caller's fault, or that of its source of random bytes.
 type Exchange struct {
 	roots      []hullmark.ClusterRoot
 	channelKey []byte
@@ -68,8 +69,11 @@ type Exchange struct {
 
 // Begin does what needs no TPM: it holds Hello to the limits and to the anchor. Verify holds the claims to this cluster's roots:
 // the present one, and those that have handed over to it. channelKey is channel.Key's result for the channel on which hello,
-// the bytes of Hello, arrived.
+// the bytes of Hello, arrived. There has to be a root.
 func Begin(hello, channelKey []byte, roots []hullmark.ClusterRoot, anchor Anchor) (*Exchange, error) {
+	if len(roots) == 0 {
+		return nil, errors.New("begin exchange: no cluster root is given that the machine's configuration could name")
+	}
 	message, err := wire.DecodeHello(hello)
 	if err != nil {
 		return nil, malformed("Hello", err)

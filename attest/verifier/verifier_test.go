@@ -336,7 +336,7 @@ func largerKey(t *testing.T) []byte {
 func TestMembersSeeTheCertificate(t *testing.T) {
 	s := newScene(t, tpmtest.NewCertified(t))
 	var seen *x509.Certificate
-	anchor := verifier.Anchor{Members: func(node hullmark.EKID, ek *x509.Certificate) bool {
+	anchor := verifier.Anchor{Admits: func(node hullmark.EKID, ek *x509.Certificate) bool {
 		seen = ek
 		return node == s.prover.Node()
 	}}
@@ -380,4 +380,11 @@ func authorities(t *testing.T, file string) []*x509.Certificate {
 		t.Fatal(err)
 	}
 	return parsed
+}
+
+func TestBeginWantsARoot(t *testing.T) {
+	s := newScene(t, tpmtest.New(t))
+	if _, err := verifier.Begin(s.encoded(t), s.channelKey, nil, s.anchor()); err == nil || !strings.Contains(err.Error(), "no cluster root") {
+		t.Errorf("an exchange without a root: %v", err)
+	}
 }

@@ -1,7 +1,6 @@
 package operate
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -70,28 +69,32 @@ func (x *exchange) report(claims attest.Claims) Report {
 	return out
 }
 
-// nearest returns the document of which the fewest registers differ: the one that is met, if one is.
-func (x *exchange) nearest(claims attest.Claims) measurements.Document {
-	measured := joinservice.Values(claims.Registers)
-	return slices.MinFunc(x.authorizer.Documents, func(a, b measurements.Document) int {
-		return cmp.Compare(departures(a, measured), departures(b, measured))
-	})
-}
-
-// departures counts the registers that have another value than the document predicts.
-func departures(document measurements.Document, measured pcrs.Values) int {
-	n := 0
-	for register, predicted := range document.Values(pcrs.SHA256) {
-		if !predicted.Equal(measured[register]) {
-			n++
+// nearest returns the document of which the fewest judged registers differ, and those: none of the document that is accepted. There
+// is always a document; Init and Recover begin with one.
+func (x *exchange) nearest(claims attest.Claims) (document measurements.Document, differing []pcrs.Register) {
+	for i, d := range x.authorizer.Documents {
+		if found := x.differing(d, claims); i == 0 || len(found) < len(differing) {
+			document, differing = d, found
 		}
 	}
-	return n
+	return document, differing
+}
+
+// differing returns the registers that are judged by a document and have another value than it predicts.
+func (x *exchange) differing(document measurements.Document, claims attest.Claims) (differing []pcrs.Register) {
+	predicted, measured := document.Values(pcrs.SHA256), joinservice.Values(claims.Registers)
+	for _, r := range x.authorizer.Policy.Judged(document) {
+		if !predicted[r].Equal(measured[r]) {
+			differing = append(differing, r)
+		}
+	}
+	return differing
 }
 
 // predicted adds to the nearest document's values what only this node's exchange knows.
 func (x *exchange) predicted(claims attest.Claims) pcrs.Values {
-	values := x.nearest(claims).Values(pcrs.SHA256)
+	document, _ := x.nearest(claims)
+	values := document.Values(pcrs.SHA256)
 	config := attest.Extended(hullmark.ConfigEvent(claims.NodeConfig))
 	values[attest.ConfigRegister] = config[:]
 	values[attest.FuseRegister] = make([]byte, pcrs.SHA256.Size())
@@ -101,7 +104,7 @@ func (x *exchange) predicted(claims attest.Claims) pcrs.Values {
 // explain says for every judged register that differs which event does, as far as the node's log can tell.
 func (x *exchange) explain(claims attest.Claims) error {
 	log, logErr := readLog(claims.EventLog)
-	document := x.nearest(claims)
+	document, differing := x.nearest(claims)
 	id, err := document.Digest()
 	if err != nil {
 		return err
@@ -112,7 +115,7 @@ func (x *exchange) explain(claims attest.Claims) error {
 	}
 	lines := []string{fmt.Sprintf("the node did not boot what document %s (%s) describes:", id, imageName(document))}
 	for _, d := range differences {
-		if d.Register != attest.ConfigRegister {
+		if slices.Contains(differing, d.Register) {
 			lines = append(lines, "  "+d.String())
 		}
 	}
