@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Files of a control plane's state disk that more than the table below names.
+// Files of a control plane's state disk that code beside the table below names.
 const (
 	// PolicyFile holds the signed policy by which a control plane's keys were brought, DocumentsFolder the documents that this accepts.
 	PolicyFile      = "/var/lib/hullmark/policy"
@@ -44,24 +44,24 @@ type NodeFile struct {
 	Shared bool
 	// Optional files may be missing.
 	Optional bool
-	// Rotated says that it comes with a rotation, Exchanged that a rotation exchanges it, and that the policy commits to what
+	// Rotated says that it comes with a rotation, Replaced that a rotation replaces it, and that the policy commits to what
 	// it holds (KeysDigest).
-	Rotated, Exchanged bool
+	Rotated, Replaced bool
 }
 
-// nodeFiles is the one table of them. DigestKeys takes those that are exchanged in this order. Whoever makes the files of a
+// nodeFiles is the one table of them. DigestKeys takes those that are replaced in this order. Whoever makes the files of a
 // control plane (cluster.Cluster.Files) has to make all that are shared; the join service's unit names all that have a
 // credential.
 var nodeFiles = []NodeFile{
-	{Path: RootFile, Mode: 0o644, Credential: "root.crt", Shared: true, Rotated: true, Exchanged: true},
-	{Path: OnlineCACertificate, Mode: 0o644, Credential: "online-ca.crt", Shared: true, Rotated: true, Exchanged: true},
-	{Path: OnlineCAKey, Mode: 0o600, Credential: "online-ca.key", Shared: true, Rotated: true, Exchanged: true},
-	{Path: KeysetFile, Mode: 0o600, Credential: "keyset.json", Shared: true, Rotated: true, Exchanged: true},
-	{Path: KeeperSecretFile, Mode: 0o600, Credential: "keeper.secret", Shared: true, Optional: true, Rotated: true, Exchanged: true},
-	{Path: KeeperAuthoritiesFile, Mode: 0o644, Credential: "keeper.crt", Shared: true, Optional: true, Rotated: true, Exchanged: true},
-	{Path: KubeletServingCertificate, Mode: 0o644, Credential: "kubelet-serving-ca.crt", Shared: true, Rotated: true, Exchanged: true},
-	{Path: KubeletServingKey, Mode: 0o600, Credential: "kubelet-serving-ca.key", Shared: true, Rotated: true, Exchanged: true},
-	{Path: KubeletTrustFile, Mode: 0o644, Credential: "kubelet-serving-trust.crt", Shared: true, Rotated: true, Exchanged: true},
+	{Path: RootFile, Mode: 0o644, Credential: "root.crt", Shared: true, Rotated: true, Replaced: true},
+	{Path: OnlineCACertificate, Mode: 0o644, Credential: "online-ca.crt", Shared: true, Rotated: true, Replaced: true},
+	{Path: OnlineCAKey, Mode: 0o600, Credential: "online-ca.key", Shared: true, Rotated: true, Replaced: true},
+	{Path: KeysetFile, Mode: 0o600, Credential: "keyset.json", Shared: true, Rotated: true, Replaced: true},
+	{Path: KeeperSecretFile, Mode: 0o600, Credential: "keeper.secret", Shared: true, Optional: true, Rotated: true, Replaced: true},
+	{Path: KeeperAuthoritiesFile, Mode: 0o644, Credential: "keeper.crt", Shared: true, Optional: true, Rotated: true, Replaced: true},
+	{Path: KubeletServingCertificate, Mode: 0o644, Credential: "kubelet-serving-ca.crt", Shared: true, Rotated: true, Replaced: true},
+	{Path: KubeletServingKey, Mode: 0o600, Credential: "kubelet-serving-ca.key", Shared: true, Rotated: true, Replaced: true},
+	{Path: KubeletTrustFile, Mode: 0o644, Credential: "kubelet-serving-trust.crt", Shared: true, Rotated: true, Replaced: true},
 	{Path: RotationFile, Mode: 0o600, Credential: "rotation", Shared: true, Rotated: true},
 	{Path: SettingsFile, Mode: 0o644, Credential: "settings.json", Shared: true},
 	{Path: "/etc/kubernetes/pki/ca.crt", Mode: 0o644, Credential: "ca.crt", Kubeadm: true, Shared: true},
@@ -116,10 +116,10 @@ func Reserved(path string) bool {
 	})
 }
 
-// Exchanged reports whether a rotation exchanges the file of a control plane, and its policy commits to what it holds (KeysDigest).
-func Exchanged(path string) bool {
+// Replaced reports whether a rotation replaces the file of a control plane, and its policy commits to what it holds (KeysDigest).
+func Replaced(path string) bool {
 	f, ok := NodeFileOf(path)
-	return ok && f.Exchanged
+	return ok && f.Replaced
 }
 
 // Rotated reports whether a file comes with a rotation: one that it exchanges, the policy that says so, the documents that this

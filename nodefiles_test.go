@@ -59,7 +59,7 @@ func TestNodeFilesAreWhole(t *testing.T) {
 		if strings.HasSuffix(f.Path, ".key") && f.Mode != 0o600 {
 			t.Errorf("%s is a key of mode %o", f.Path, f.Mode)
 		}
-		if f.Exchanged && !f.Rotated || f.Shared && f.Credential == "" {
+		if f.Replaced && !f.Rotated || f.Shared && f.Credential == "" {
 			t.Errorf("%s: %+v", f.Path, f)
 		}
 		if found, ok := NodeFileOf(f.Path); !ok || found != f || !Reserved(strings.TrimSuffix(f.Path, "/")) {

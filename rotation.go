@@ -65,7 +65,7 @@ func DigestKeys(r KeyRotation, content func(path string) []byte) KeysDigest {
 	mac.Write([]byte("hullmark/v1/keys\x00"))
 	number(r.Number)
 	for _, f := range nodeFiles {
-		if !f.Exchanged {
+		if !f.Replaced {
 			continue
 		}
 		file := content(f.Path)

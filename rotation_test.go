@@ -70,7 +70,7 @@ func FuzzParseKeyRotation(f *testing.F) {
 
 func exchangedFiles() (paths []string) {
 	for _, f := range NodeFiles() {
-		if f.Exchanged {
+		if f.Replaced {
 			paths = append(paths, f.Path)
 		}
 	}

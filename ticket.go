@@ -89,12 +89,12 @@ type DiskGrant struct {
 	// FormatAllowed permits formatting a blank disk; a disk that holds data is never formatted.
 	FormatAllowed bool
 	// Epoch bounds the counter that the disk may hold.
-	Epoch Epoch
+	Epoch EpochWindow
 }
 
-// Epoch is the window that a disk's counter e must lie in:
+// EpochWindow is the window that a disk's counter e must lie in:
 // Committed ≤ e < Issued; the node then writes e = Issued.
-type Epoch struct {
+type EpochWindow struct {
 	Committed uint64 `json:"committed"`
 	Issued    uint64 `json:"issued"`
 	// Unchecked tells the node to compare later, when the records can be read again.

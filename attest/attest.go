@@ -20,8 +20,8 @@ import (
 // Version is the version of the exchange that Hello carries.
 const Version = 1
 
-// DefaultPort is the TCP port at which a node without a ticket waits for its operator.
-const DefaultPort = "7443"
+// OperatorPort is the TCP port at which a node without a ticket waits for its operator.
+const OperatorPort = "7443"
 
 // JoinPort is the TCP port at which a join service waits for nodes.
 const JoinPort = "7444"

@@ -131,6 +131,6 @@ func (c *Cluster) Operator(verb channel.Verb, node hullmark.EKID) (tls.Certifica
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	operator, err := channel.NewOperator(c.Root.Certificate, c.Root.Key, channel.Errand{Verb: verb, Policy: policy.Version, EKID: node})
+	operator, err := channel.NewOperator(c.Root.Certificate, c.Root.Key, channel.Scope{Verb: verb, Policy: policy.Version, EKID: node})
 	return channel.WithCrossCertificates(operator, policy.CrossCertificates), err
 }

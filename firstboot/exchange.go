@@ -163,8 +163,8 @@ type proving struct {
 	prover *prover.Prover
 	claim  hullmark.DiskClaim
 	kind   hullmark.TicketKind
-	// errand is what the operator's leaf is good for; zero towards a join service.
-	errand channel.Errand
+	// scope is what the operator's leaf is good for; zero towards a join service.
+	scope channel.Scope
 }
 
 // ticketed is the stage of a node that has a ticket. From now on the turn is its exchange's.
@@ -176,14 +176,14 @@ type ticketed struct {
 
 // admitted is what the stages from the ticket on know of it.
 type admitted struct {
-	node   hullmark.EKID
-	kind   hullmark.TicketKind
-	errand channel.Errand
+	node  hullmark.EKID
+	kind  hullmark.TicketKind
+	scope channel.Scope
 }
 
 // run leads to a ticket.
 func (p *proving) run() (*ticketed, error) {
-	if err := p.checkErrand(); err != nil {
+	if err := p.checkScope(); err != nil {
 		return nil, err
 	}
 	identity := p.prover.Identity()
@@ -258,7 +258,7 @@ func (p *proving) takeTicket() (*ticketed, error) {
 	ticket.Disk.FormatAllowed = ticket.Disk.FormatAllowed && p.claim.State != hullmark.DiskReady
 	p.agent.turn.keep()
 	p.agent.Status.Say("admitted as %s", p.prover.Node())
-	return &ticketed{conversation: p.conversation, admitted: admitted{node: p.prover.Node(), kind: p.kind, errand: p.errand}, ticket: ticket}, nil
+	return &ticketed{conversation: p.conversation, admitted: admitted{node: p.prover.Node(), kind: p.kind, scope: p.scope}, ticket: ticket}, nil
 }
 
 func (p *proving) checkTicket(ticket hullmark.Ticket) error {

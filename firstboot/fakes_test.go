@@ -86,7 +86,7 @@ func (s *stage) keep(name, content string) {
 // open opens the disk as a ticket does.
 func (s *stage) open(t *testing.T) {
 	t.Helper()
-	g := hullmark.DiskGrant{Key: hullmark.NewSecret([]byte(ticketKey)), Generation: 1, UUID: hullmark.UUID{1}, Owner: hullmark.EKID{2}, Epoch: hullmark.Epoch{Issued: 6}}
+	g := hullmark.DiskGrant{Key: hullmark.NewSecret([]byte(ticketKey)), Generation: 1, UUID: hullmark.UUID{1}, Owner: hullmark.EKID{2}, Epoch: hullmark.EpochWindow{Issued: 6}}
 	keys, err := deriveKeys(g, g.Owner)
 	if err != nil {
 		t.Fatal(err)
@@ -138,15 +138,15 @@ func (s *stage) serve(t *testing.T) (address string, ended chan error) {
 func operator(t *testing.T, address string, root *x509.Certificate, key *ecdsa.PrivateKey) wire.NodeClient {
 	t.Helper()
 	return verbs{
-		NodeClient: errand(t, address, root, key, channel.Errand{Verb: channel.VerbInit}),
-		status:     errand(t, address, root, key, channel.Errand{Verb: channel.VerbStatus}), logs: errand(t, address, root, key, channel.Errand{Verb: channel.VerbLogs}),
+		NodeClient: dialAs(t, address, root, key, channel.Scope{Verb: channel.VerbInit}),
+		status:     dialAs(t, address, root, key, channel.Scope{Verb: channel.VerbStatus}), logs: dialAs(t, address, root, key, channel.Scope{Verb: channel.VerbLogs}),
 	}
 }
 
 // recoverer is operator for recover.
 func recoverer(t *testing.T, address string, s *stage) wire.NodeClient {
 	t.Helper()
-	return errand(t, address, s.root, s.rootKey, channel.Errand{Verb: channel.VerbRecover})
+	return dialAs(t, address, s.root, s.rootKey, channel.Scope{Verb: channel.VerbRecover})
 }
 
 type verbs struct {
@@ -162,8 +162,8 @@ func (v verbs) Journal(ctx context.Context, r *wire.JournalRequest, o ...grpc.Ca
 	return v.logs.Journal(ctx, r, o...)
 }
 
-// errand dials the node with a certificate for an errand.
-func errand(t *testing.T, address string, root *x509.Certificate, key *ecdsa.PrivateKey, e channel.Errand) wire.NodeClient {
+// dialAs dials the node with a certificate for a scope.
+func dialAs(t *testing.T, address string, root *x509.Certificate, key *ecdsa.PrivateKey, e channel.Scope) wire.NodeClient {
 	t.Helper()
 	certificate, err := channel.NewOperator(root, key, e)
 	if err != nil {
@@ -293,7 +293,7 @@ func ticketOf(kind hullmark.TicketKind, claims attest.Claims) *wire.FromVerifier
 	return &wire.FromVerifier{Message: &wire.FromVerifier_Ticket{Ticket: wire.FromTicket(hullmark.Ticket{
 		Kind: kind, Disk: hullmark.DiskGrant{
 			Key: hullmark.NewSecret([]byte(ticketKey)), Generation: 1, UUID: claims.Disk.UUID, Owner: claims.EKID, FormatAllowed: true,
-			Epoch: hullmark.Epoch{Issued: 1, Unchecked: kind == hullmark.Recover},
+			Epoch: hullmark.EpochWindow{Issued: 1, Unchecked: kind == hullmark.Recover},
 		},
 	})}}
 }

@@ -111,7 +111,7 @@ func newFlooded(t *testing.T) *flooded {
 // look takes the node's evidence as hullmark init --dry-run does: a connection, the call, Hello to Proof, and a denial that leaves
 // the node as it was.
 func (s *flooded) look(t *testing.T, from *net.Dialer) error {
-	certificate, err := channel.NewOperator(s.root, s.rootKey, channel.Errand{Verb: channel.VerbInit})
+	certificate, err := channel.NewOperator(s.root, s.rootKey, channel.Scope{Verb: channel.VerbInit})
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ type signedPolicy struct {
 	Rotation          uint64              `json:"rotation"`
 	Keys              hullmark.KeysDigest `json:"keys"`
 	CrossCertificates [][]byte            `json:"crossCertificates"`
-	// OperatorsFrom is the lowest Policy of an Errand that counts.
+	// OperatorsFrom is the lowest Policy of a Scope that counts.
 	OperatorsFrom uint64 `json:"operatorsFrom"`
 	Documents     []struct {
 		Document string `json:"document"`

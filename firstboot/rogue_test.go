@@ -89,7 +89,7 @@ func TestRogueService(t *testing.T) {
 			return chain
 		}, "a chain of 4"},
 		"an operator's certificate": {func(s *stage, t *testing.T) tls.Certificate {
-			chain, err := channel.NewOperator(s.root, s.rootKey, channel.Errand{Verb: channel.VerbInit})
+			chain, err := channel.NewOperator(s.root, s.rootKey, channel.Scope{Verb: channel.VerbInit})
 			if err != nil {
 				t.Fatal(err)
 			}

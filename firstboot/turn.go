@@ -15,9 +15,9 @@ type turn struct {
 	changed chan struct{}
 }
 
-// take waits for the turn, for at most patience and not at all once somebody has a ticket, and reports whether it was got.
-func (t *turn) take(ctx context.Context, patience time.Duration) bool {
-	timer := time.NewTimer(patience)
+// take waits for the turn, for at most the timeout and not at all once somebody has a ticket, and reports whether it was got.
+func (t *turn) take(ctx context.Context, timeout time.Duration) bool {
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	for {
 		got, kept, changed := t.try()

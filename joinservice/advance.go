@@ -97,7 +97,7 @@ func (a *advance) identify() error {
 		}
 	}
 	defer a.service.leave()
-	message, err := a.receive(a.service.Patience.Proof)
+	message, err := a.receive(a.service.Timeouts.Proof)
 	if err != nil {
 		return err
 	}

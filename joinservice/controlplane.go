@@ -86,7 +86,7 @@ func (p *proved) takeLease(ctx context.Context) error {
 
 // renewLease renews the Lease until ctx ends or it is another's.
 func (p *proved) renewLease(ctx context.Context) {
-	tick := time.NewTicker(p.service.Patience.Renew)
+	tick := time.NewTicker(p.service.Timeouts.Renew)
 	defer tick.Stop()
 	for {
 		select {

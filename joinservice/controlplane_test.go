@@ -50,7 +50,7 @@ func (s *site) controlPlanes(t *testing.T) *room {
 	t.Helper()
 	r := &room{}
 	s.service.RemoveNode = func(_ context.Context, name string) error { return r.note("node "+name, r.node) }
-	s.service.Patience.Renew = time.Millisecond
+	s.service.Timeouts.Renew = time.Millisecond
 	s.service.ControlPlanes = joinservice.ControlPlanes{
 		Lease: s.records,
 		RemoveMember: func(_ context.Context, name string, address netip.Addr) error {

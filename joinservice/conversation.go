@@ -26,8 +26,8 @@ type Stream interface {
 	Context() context.Context
 }
 
-// Patience is how long a verifier waits for each of a node's messages.
-type Patience struct {
+// Timeouts is how long a verifier waits for each of a node's messages.
+type Timeouts struct {
 	// Proof bounds the wait for Hello, and again for Proof.
 	Proof time.Duration
 	// Opened bounds the wait for Opened: formatting a disk takes a while.
@@ -41,14 +41,14 @@ type Patience struct {
 // farewell is how long a denied node has to end the stream.
 const farewell = 5 * time.Second
 
-// ServicePatience is a join service's: anybody can dial it.
-func ServicePatience() Patience {
-	return Patience{Proof: 15 * time.Second, Opened: 5 * time.Minute, Progress: 10 * time.Minute, Renew: 30 * time.Second}
+// ServiceTimeouts is a join service's: anybody can dial it.
+func ServiceTimeouts() Timeouts {
+	return Timeouts{Proof: 15 * time.Second, Opened: 5 * time.Minute, Progress: 10 * time.Minute, Renew: 30 * time.Second}
 }
 
-// OperatorPatience is an operator's, who waits for one machine of their own.
-func OperatorPatience() Patience {
-	return Patience{Proof: 2 * time.Minute, Opened: 15 * time.Minute, Progress: 15 * time.Minute}
+// OperatorTimeouts is an operator's, who waits for one machine of their own.
+func OperatorTimeouts() Timeouts {
+	return Timeouts{Proof: 2 * time.Minute, Opened: 15 * time.Minute, Progress: 15 * time.Minute}
 }
 
 // Conversation speaks the verifier's half of one exchange. Its methods are
@@ -56,7 +56,7 @@ func OperatorPatience() Patience {
 // anywhere. The caller ends the stream.
 type Conversation struct {
 	stream   Stream
-	patience Patience
+	timeouts Timeouts
 	// over, if set, is closed when the exchange has to end although the stream has not.
 	over <-chan struct{}
 	// stalled says that a message was given up while somebody still waits for it: a stream has one receiver at a time.
@@ -64,8 +64,8 @@ type Conversation struct {
 }
 
 // Converse begins an exchange on a stream.
-func Converse(stream Stream, patience Patience) *Conversation {
-	return &Conversation{stream: stream, patience: patience}
+func Converse(stream Stream, timeouts Timeouts) *Conversation {
+	return &Conversation{stream: stream, timeouts: timeouts}
 }
 
 // Attest receives Hello, sends Challenge, receives Proof, and returns what they prove. roots are
@@ -76,7 +76,7 @@ func (c *Conversation) Attest(roots []hullmark.ClusterRoot, anchor verifier.Anch
 	if err != nil {
 		return attest.Claims{}, c.refuse(err, refused())
 	}
-	message, err := c.receive("Proof", c.patience.Proof)
+	message, err := c.receive("Proof", c.timeouts.Proof)
 	if err != nil {
 		return attest.Claims{}, err
 	}
@@ -92,7 +92,7 @@ func (c *Conversation) Attest(roots []hullmark.ClusterRoot, anchor verifier.Anch
 
 // challenge does Hello and Challenge.
 func (c *Conversation) challenge(roots []hullmark.ClusterRoot, anchor verifier.Anchor) (*verifier.Exchange, error) {
-	message, err := c.receive("Hello", c.patience.Proof)
+	message, err := c.receive("Hello", c.timeouts.Proof)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (c *Conversation) Grant(ticket hullmark.Ticket) (Opened, error) {
 	if err := c.send("Ticket", &wire.FromVerifier{Message: &wire.FromVerifier_Ticket{Ticket: wire.FromTicket(ticket)}}); err != nil {
 		return Opened{}, err
 	}
-	message, err := c.receive("Opened", c.patience.Opened)
+	message, err := c.receive("Opened", c.timeouts.Opened)
 	if err != nil {
 		return Opened{}, err
 	}
@@ -208,7 +208,7 @@ func (c *Conversation) Snapshot(content io.Reader) error {
 // to report. It returns what the node's member of etcd has stored by then, zero if it has none. A failure is a *NodeError.
 func (c *Conversation) Follow(report func(phase, message string)) (hullmark.EtcdState, error) {
 	for {
-		message, err := c.receive("Progress", c.patience.Progress)
+		message, err := c.receive("Progress", c.timeouts.Progress)
 		if err != nil {
 			return hullmark.EtcdState{}, err
 		}

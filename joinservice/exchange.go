@@ -34,7 +34,7 @@ type exchange struct {
 	ctx context.Context
 }
 
-// proved is the stage of a machine whose evidence is verified.
+// proved is the stage of a machine whose evidence is verified, with what later stages come back to.
 type proved struct {
 	*exchange
 	claims attest.Claims
@@ -46,7 +46,7 @@ type proved struct {
 	last stored
 	// noted is what the record says of the machine's member of etcd.
 	noted EtcdNote
-	// place is held by a control plane that joins; proceeded says that its Proceed was sent, or may have been.
+	// held is the lease of a control plane that joins; proceeded says that its Proceed was sent, or may have been.
 	held      *heldLease
 	proceeded bool
 }

@@ -196,7 +196,7 @@ func (d *Authorizer) grant(claims attest.Claims, record Record, formatAllowed bo
 	}
 	return hullmark.DiskGrant{
 		Key: key, Generation: generation, UUID: claims.Disk.UUID, Owner: owner, FormatAllowed: formatAllowed,
-		Epoch: hullmark.Epoch{Committed: record.Least(), Issued: record.Issued},
+		Epoch: hullmark.EpochWindow{Committed: record.Least(), Issued: record.Issued},
 	}, nil
 }
 

@@ -268,7 +268,7 @@ func TestRecover(t *testing.T) {
 		t.Fatal(err)
 	}
 	grant := admission.Ticket.Disk
-	if admission.Ticket.Kind != hullmark.Recover || grant.FormatAllowed || grant.Epoch != (hullmark.Epoch{Unchecked: true}) || !grant.Key.Equal(want) {
+	if admission.Ticket.Kind != hullmark.Recover || grant.FormatAllowed || grant.Epoch != (hullmark.EpochWindow{Unchecked: true}) || !grant.Key.Equal(want) {
 		t.Errorf("the ticket is %+v", admission.Ticket)
 	}
 }

@@ -135,8 +135,8 @@ func NameTaken(name string, holder, node hullmark.EKID) *hullmark.Condition {
 // CodeNameRests is the code of the condition of a name for which a certificate may be in other hands. It passes by itself.
 const CodeNameRests = "name-rests"
 
-// NameRests is that condition: nobody gets the name before then, its former holder included, since a certificate says which
-// name its bearer has, and not which machine it is, nor which of its lives. holder is whose certificates they are.
+// NameRests is that condition. Nobody gets the name before then, not even its former holder: a certificate proves a name, not
+// which machine bears it. holder is whose certificates they are.
 func NameRests(name string, holder hullmark.EKID, until time.Time) *hullmark.Condition {
 	return &hullmark.Condition{
 		Code: CodeNameRests, Step: "ATTEST", Title: "the name " + name + " was a removed machine's, whose certificates may be in other hands", Retry: true,

@@ -50,7 +50,7 @@ func (n EtcdNote) forgot(now hullmark.EtcdState) *hullmark.Condition {
 		return nil
 	}
 	return &hullmark.Condition{
-		Code: CodeForgetful, Step: "EPOCH", Title: "the machine's member of etcd runs, and has less than it had acknowledged", Retry: true, Expected: n.String() + ", or more", Got: why,
+		Code: CodeEtcdRolledBack, Step: "EPOCH", Title: "the machine's member of etcd runs, and has less than it had acknowledged", Retry: true, Expected: n.String() + ", or more", Got: why,
 		Next: "reboot this control plane: its member is replaced then; and find out what the machine's host does with its disk",
 	}
 }
@@ -101,14 +101,14 @@ func (o *opened) kept(cause error) error {
 // codeNoQuorum is the code of the condition that members could not be removed without risking etcd's quorum (package etcd).
 const codeNoQuorum = "etcd-no-quorum"
 
-// CodeForgetful is the code of the condition of a member of etcd that came back with less than it had acknowledged, and cannot
+// CodeEtcdRolledBack is the code of the condition of a member of etcd that came back with less than it had acknowledged, and cannot
 // be replaced now.
-const CodeForgetful = "etcd-rolled-back"
+const CodeEtcdRolledBack = "etcd-rolled-back"
 
 // forgetful is that condition. It passes once the others have a majority without the member.
 func forgetful(noted hullmark.EtcdState, why string) *hullmark.Condition {
 	return &hullmark.Condition{
-		Code: CodeForgetful, Step: "EPOCH", Title: "the member of etcd on the state disk has less than it had acknowledged, and the others have no majority without it", Retry: true,
+		Code: CodeEtcdRolledBack, Step: "EPOCH", Title: "the member of etcd on the state disk has less than it had acknowledged, and the others have no majority without it", Retry: true,
 		Expected: fmt.Sprint(noted), Got: why,
 		Next: "start the other control planes: with a majority of them this one is replaced by itself. Of two control planes, attach the newest disk, or believe this one (hullmark recover --accept-rollback)",
 	}

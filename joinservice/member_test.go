@@ -107,7 +107,7 @@ func TestForgetfulMemberOfTwo(t *testing.T) {
 	if err := s.dial(t); err != nil {
 		t.Fatal(err)
 	}
-	if told := s.node.Denied(); told == nil || told.Code != joinservice.CodeForgetful || told.Next == "" || s.node.Proceed() != nil {
+	if told := s.node.Denied(); told == nil || told.Code != joinservice.CodeEtcdRolledBack || told.Next == "" || s.node.Proceed() != nil {
 		t.Errorf("it was told %+v", told)
 	}
 	if got := s.machine(t).Etcd; got != (joinservice.EtcdNote{EtcdState: stored}) {
@@ -132,7 +132,7 @@ func TestForgetfulMemberInAnOutage(t *testing.T) {
 	if err := s.dial(t); err != nil {
 		t.Fatal(err)
 	}
-	if told := s.node.Denied(); told == nil || told.Code != joinservice.CodeForgetful || !told.Retry || s.node.Proceed() != nil || len(r.take()) > 0 {
+	if told := s.node.Denied(); told == nil || told.Code != joinservice.CodeEtcdRolledBack || !told.Retry || s.node.Proceed() != nil || len(r.take()) > 0 {
 		t.Errorf("it was told %+v", told)
 	}
 	says.Last++
@@ -196,7 +196,7 @@ func TestMemberIsNotedWithTheEpoch(t *testing.T) {
 	}
 	s.later(t)
 	*says = copied
-	if c := s.call(t, s.node.EpochCall()); c.Committed || c.Denied == nil || c.Denied.Code != joinservice.CodeForgetful || s.machine(t).Etcd.Last != 160 {
+	if c := s.call(t, s.node.EpochCall()); c.Committed || c.Denied == nil || c.Denied.Code != joinservice.CodeEtcdRolledBack || s.machine(t).Etcd.Last != 160 {
 		t.Errorf("a member that runs with less: %+v, noted is %+v", c, s.machine(t).Etcd)
 	}
 	*says = hullmark.EtcdState{} // It could not be read.

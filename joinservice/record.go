@@ -19,8 +19,8 @@ type Record struct {
 	Issued uint64 `json:"issued"`
 	// Serial is that of the last signed override that was used on it; 0 if none was.
 	Serial uint64 `json:"serial,omitempty"`
-	// Floor is above every number that a disk can hold which the machine had before this one, or under the same UUID before its
-	// data was given up: the UUID of a disk that is not ready is the host's word. 0 if there was none.
+	// Floor is higher than any counter of the disks that the machine gave up; 0 if there were none. A host chooses the UUID of a
+	// disk that is not formatted, so an old disk could come back under the same UUID.
 	Floor uint64 `json:"floor,omitempty"`
 }
 

@@ -30,6 +30,6 @@ func (d *Authorizer) Recover(kind hullmark.TicketKind, claims attest.Claims) (Ad
 	}
 	admission.Ticket.Kind = kind
 	admission.Ticket.Disk, err = d.grant(claims, Record{}, false)
-	admission.Ticket.Disk.Epoch = hullmark.Epoch{Unchecked: true}
+	admission.Ticket.Disk.Epoch = hullmark.EpochWindow{Unchecked: true}
 	return admission, err
 }

@@ -63,8 +63,8 @@ type Service struct {
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 	// KubernetesCA is the certificate, in PEM, to which nodes hold the API server.
 	KubernetesCA []byte
-	// Patience is ServicePatience in all but tests.
-	Patience Patience
+	// Timeouts is ServiceTimeouts in all but tests.
+	Timeouts Timeouts
 	// Ended is told how each exchange ended: OutcomeReady, another outcome or the code of a condition.
 	Ended func(outcome string)
 	// Log gets a line for each exchange of a verified machine, and now and then one for another's.
@@ -75,7 +75,7 @@ type Service struct {
 	// refusalLogged is the second (Unix time) in which the refusal of an unauthenticated peer was logged last.
 	refusalLogged atomic.Int64
 
-	mutex sync.Mutex // guards turns and leftOver
+	mutex sync.Mutex // guards sessions and leftOver
 	// sessions holds how to end the exchange of each machine that has one.
 	sessions map[hullmark.EKID]*session
 	// leftOver are the public halves of tokens whose revocation failed, and since when.
@@ -120,7 +120,7 @@ func (s *Service) Exchange(stream wire.JoinService_ExchangeServer) error {
 	}
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
-	x := &exchange{service: s, conversation: Converse(stream, s.Patience), ctx: context.WithoutCancel(stream.Context())}
+	x := &exchange{service: s, conversation: Converse(stream, s.Timeouts), ctx: context.WithoutCancel(stream.Context())}
 	p, err := x.run()
 	outcome := outcomeOf(err)
 	if s.Ended != nil {

@@ -78,7 +78,7 @@ func TestTwoReplicasRaceForOneRecord(t *testing.T) {
 		s.store(t, func(m *joinservice.Machine) { m.Record.Issued++ })
 	}
 	m := s.join(t)
-	if s.records.Conflicts() != 1 || m.Record.Issued != 3 || s.node.Ticket().Disk.Epoch != (hullmark.Epoch{Committed: 1, Issued: 3}) {
+	if s.records.Conflicts() != 1 || m.Record.Issued != 3 || s.node.Ticket().Disk.Epoch != (hullmark.EpochWindow{Committed: 1, Issued: 3}) {
 		t.Errorf("%d conflicts, record %+v, ticket for %+v", s.records.Conflicts(), m.Record, s.node.Ticket().Disk.Epoch)
 	}
 }

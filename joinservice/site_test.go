@@ -71,7 +71,7 @@ func (s *site) replica(t *testing.T) (*joinservice.Service, *grpc.Server, string
 		RemoveNode:   func(context.Context, string) error { return nil },
 		Settings:     joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}},
 		KubernetesCA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cluster.Kubernetes.Certificate.Raw}),
-		Patience:     joinservice.Patience{Proof: time.Minute, Opened: time.Minute, Progress: time.Minute},
+		Timeouts:     joinservice.Timeouts{Proof: time.Minute, Opened: time.Minute, Progress: time.Minute},
 		Ended: func(outcome string) {
 			s.mutex.Lock()
 			defer s.mutex.Unlock()

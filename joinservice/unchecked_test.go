@@ -38,7 +38,7 @@ func TestControlPlaneComesBackInAnOutage(t *testing.T) {
 		t.Fatalf("outcome %s: %v; denied: %v", s.outcome(), err, s.node.Denied())
 	}
 	ticket := s.node.Ticket()
-	if ticket.Kind != hullmark.Rejoin || ticket.Disk.Epoch != (hullmark.Epoch{Unchecked: true}) || ticket.Disk.FormatAllowed || !ticket.Disk.Key.Equal(before.Key) {
+	if ticket.Kind != hullmark.Rejoin || ticket.Disk.Epoch != (hullmark.EpochWindow{Unchecked: true}) || ticket.Disk.FormatAllowed || !ticket.Disk.Key.Equal(before.Key) {
 		t.Errorf("the ticket is %+v", ticket)
 	}
 	if p := s.node.Proceed(); p.GetNodeName() != "control-plane-2" || len(p.GetKubeadmDocuments()) != 0 || len(p.GetFiles()) != 1 {

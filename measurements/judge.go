@@ -9,15 +9,15 @@ import (
 )
 
 // required are the registers that every accepted boot has to match: those of image, command line and initrd, and those that
-// show whether something was added to them. pinned have to where the document predicts them: firmware, its configuration
+// show whether something was added to them. pinned registers have to match too, if the document predicts them: firmware, its configuration
 // and keys. No policy can say otherwise (docs/protocol.md, the verifier's order).
 var (
 	required = []pcrs.Register{4, 9, 11, 12, 13}
 	pinned   = []pcrs.Register{0, 2, 3, 6, 7, 14}
 )
 
-// RequiredRegisters returns the registers of a boot of the document that are judged whatever a policy says, ascending. What is
-// no register of a TPM is always judged: a launch digest that somebody publishes means that no other machine is accepted.
+// RequiredRegisters returns the registers of a boot of the document that are judged whatever a policy says, ascending. A
+// register that is no TPM's is judged if the document predicts it.
 func RequiredRegisters(d Document) []pcrs.Register {
 	registers, predicted := slices.Clone(required), d.Values(pcrs.SHA256)
 	for _, r := range pinned {
@@ -146,7 +146,7 @@ func newReference(policy Policy, d Document) reference {
 	return r
 }
 
-// Judge compares the measured registers, those of a TPM in a bank and others in their own, with every document that the
+// Judge compares the measured registers, PCRs in bank and others in their only one, with every document that the
 // policy accepts. All judged registers must match one and the same document:
 // those of RequiredRegisters, and those that the policy enforces for it. PCR 8
 // and 15 are not judged here: whoever verified the evidence has to.
@@ -179,9 +179,9 @@ func (r reference) judge(bank pcrs.Bank, measured pcrs.Values) Verdict {
 func (r reference) compare(expected, measured pcrs.Values) Verdict {
 	v := Verdict{Document: r.id, SVN: r.svn}
 	for _, register := range r.judged {
-		want, pinned := expected[register]
+		want, predicted := expected[register]
 		switch {
-		case !pinned:
+		case !predicted:
 			text := fmt.Sprintf("%v has to match, but the document does not predict it", register)
 			v.Reasons = append(v.Reasons, Reason{Document: r.id, Register: register, Text: text})
 		case !want.Equal(measured[register]):

@@ -51,12 +51,12 @@ type Policy struct {
 	Overrides []Override `json:"overrides"`
 	// Endpoint is where the control plane is reached since that was changed; nil means where it was when it was initialised.
 	Endpoint *Endpoint `json:"endpoint,omitempty"`
-	// Rotation is how often the operator has exchanged keys that control planes hold: one that holds those of a lower rotation
+	// Rotation is how often the operator has replaced keys that control planes hold: one that holds those of a lower rotation
 	// lacks some. It never falls.
 	Rotation uint64 `json:"rotation,omitempty"`
 	// Keys commits to the keys of that rotation: nothing else is taken from a join service, or handed out by one.
 	Keys hullmark.KeysDigest `json:"keys,omitzero"`
-	// OperatorsFrom refuses operators' leaves that were made by an earlier policy's version (channel.Errand), at nodes that
+	// OperatorsFrom refuses operators' leaves that were made by an earlier policy's version (channel.Scope), at nodes that
 	// hold this one. It never falls.
 	OperatorsFrom uint64 `json:"operatorsFrom,omitempty"`
 	// CrossCertificates are certificates, in DER, of the roots that nodes' configurations may still name beside the one that
@@ -105,7 +105,7 @@ type Rebind struct {
 	New hullmark.EKID `json:"new"`
 }
 
-// Reset lets EKID format a disk although it has one; it is spent once the disk is no longer OldUUID.
+// Reset lets EKID format a disk although it has one. It is used up once the machine's recorded disk is another than OldUUID.
 type Reset struct {
 	EKID    hullmark.EKID `json:"ekid"`
 	OldUUID hullmark.UUID `json:"oldUUID"`

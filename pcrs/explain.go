@@ -44,7 +44,7 @@ func (d Difference) String() string {
 	return b.String()
 }
 
-// Explain compares the predicted registers with measured values, those of a TPM in a bank and others in their own, and
+// Explain compares the predicted registers with measured values, PCRs in bank and other registers in their only one, and
 // returns one Difference for each that is not equal, ascending. With the log of
 // that boot it names the first event that departs and the input behind it; the log
 // is believed for a register only if it replays to the measured value. log may

@@ -248,7 +248,7 @@ func FuzzParseCCEL(f *testing.F) {
 			return
 		}
 		for _, e := range log.Events {
-			if e.Register != NoRegister && (e.Register < RTMR(0) || e.Register >= RTMR(rtmrCount)) {
+			if e.Register != NoRegister && (e.Register < RTMR(0) || e.Register > RTMR(rtmrCount-1)) {
 				t.Fatalf("an event of %v", e.Register)
 			}
 		}

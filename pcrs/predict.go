@@ -93,7 +93,7 @@ func Predict(b Boot) (Prediction, error) {
 	return p.prediction(), nil
 }
 
-// Values replays the log for the predicted registers: those of a TPM in the bank, and others in their own (Register.In).
+// Values replays the log for the predicted registers: PCRs in bank, other registers in their only one (Register.In).
 func (p Prediction) Values(bank Bank) (Values, error) {
 	out, err := p.Log.valuesOf(p.Registers, bank)
 	if err != nil {

@@ -28,8 +28,13 @@ const (
 	LaunchDigest Register = 0x300
 )
 
-// RTMR is the run-time measurement register of that number of a TDX guest, 0 to 3.
-func RTMR(number int) Register { return firstRTMR + Register(number) }
+// RTMR is the run-time measurement register of that number of a TDX guest, 0 to 3; of another number it is NoRegister.
+func RTMR(number int) Register {
+	if number < 0 || number >= rtmrCount {
+		return NoRegister
+	}
+	return firstRTMR + Register(number)
+}
 
 // PCR reports whether the register is a TPM's.
 func (r Register) PCR() bool { return r >= 0 && r < RegisterCount }
@@ -49,7 +54,7 @@ func (r Register) Banks() []Bank {
 	return []Bank{SHA384}
 }
 
-// In returns the bank that the register has its values of beside TPM registers of a bank: that one, or its only one.
+// In returns the bank in which the register has values when a TPM's are of bank: bank itself for a PCR, SHA384 for others.
 func (r Register) In(bank Bank) Bank {
 	if r.PCR() {
 		return bank

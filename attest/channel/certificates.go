@@ -17,7 +17,7 @@ import (
 // The names that tell the exchange's certificates apart. They are URIs, so
 // that no host name can ever be taken for one.
 const (
-	operatorURI = "hullmark:operator:" // and an Errand
+	operatorURI = "hullmark:operator:" // and a Scope
 	serviceURI  = "hullmark:join-service"
 )
 
@@ -54,12 +54,12 @@ func NewOnlineCA(root *x509.Certificate, rootKey crypto.Signer, online crypto.Pu
 // made. A node does not look at it: nobody confirmed its clock when it waits for init or recover.
 const operatorLife = 12 * time.Hour
 
-// NewOperator returns a fresh client certificate for one errand, signed directly by the root
+// NewOperator returns a fresh client certificate for one scope, signed directly by the root
 // key, and its chain. It is made for one connection and never stored.
-func NewOperator(root *x509.Certificate, rootKey crypto.Signer, errand Errand) (tls.Certificate, error) {
+func NewOperator(root *x509.Certificate, rootKey crypto.Signer, scope Scope) (tls.Certificate, error) {
 	template := newTemplate("hullmark operator")
 	template.NotBefore, template.NotAfter = time.Now().Add(-operatorLife), time.Now().Add(operatorLife)
-	return newLeaf(template, errand.uri(), x509.ExtKeyUsageClientAuth, rootKey, root)
+	return newLeaf(template, scope.uri(), x509.ExtKeyUsageClientAuth, rootKey, root)
 }
 
 // NewService returns a join service's certificate, signed by the online CA,

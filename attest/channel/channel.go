@@ -147,7 +147,7 @@ func Key(p *peer.Peer) ([]byte, error) {
 }
 
 // CheckOperator accepts a chain of leaf, root and the cross-certificates that lead to it: the root's key is the cluster's, or one to
-// which the cluster's has handed over, and signed the leaf itself, for an operator's Errand as a client. Whether that is what
+// which the cluster's has handed over, and signed the leaf itself, for an operator's Scope as a client. Whether that is what
 // is asked, the node looks at each call. Without anything else amiss, another root is an *OtherRoot.
 func CheckOperator(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
 	if err := checkOperator(chain, root); err != nil {
@@ -167,7 +167,7 @@ func checkOperator(chain []*x509.Certificate, root hullmark.ClusterRoot) error {
 	if err := checkLeaf(leaf, x509.ExtKeyUsageClientAuth); err != nil {
 		return err
 	}
-	if _, err := errandOf(leaf); err != nil {
+	if _, err := scopeOf(leaf); err != nil {
 		return err
 	}
 	return checkRoots(chain[1:], root)

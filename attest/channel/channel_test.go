@@ -59,7 +59,7 @@ func (a *authority) id() hullmark.ClusterRoot {
 
 func (a *authority) operator(t *testing.T) tls.Certificate {
 	t.Helper()
-	certificate, err := channel.NewOperator(a.root, a.rootKey, channel.Errand{Verb: channel.VerbInit})
+	certificate, err := channel.NewOperator(a.root, a.rootKey, channel.Scope{Verb: channel.VerbInit})
 	if err != nil {
 		t.Fatal(err)
 	}

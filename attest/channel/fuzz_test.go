@@ -32,7 +32,7 @@ func FuzzCertificates(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	operator, err := channel.NewOperator(root, keys[0], channel.Errand{Verb: channel.VerbInit})
+	operator, err := channel.NewOperator(root, keys[0], channel.Scope{Verb: channel.VerbInit})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func FuzzCertificates(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	itsOperator, err := channel.NewOperator(later, keys[2], channel.Errand{Verb: channel.VerbRecover, Policy: 7, EKID: hullmark.EKID{1}})
+	itsOperator, err := channel.NewOperator(later, keys[2], channel.Scope{Verb: channel.VerbRecover, Policy: 7, EKID: hullmark.EKID{1}})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func (x *Ticket) HullmarkTicket() (hullmark.Ticket, error) {
 		UUID:          hullmark.UUID(x.GetUuid()),
 		Owner:         hullmark.EKID(x.GetOwner()),
 		FormatAllowed: x.GetFormatAllowed(),
-		Epoch:         hullmark.Epoch{Committed: x.GetCommitted(), Issued: x.GetIssued(), Unchecked: x.GetUnchecked()},
+		Epoch:         hullmark.EpochWindow{Committed: x.GetCommitted(), Issued: x.GetIssued(), Unchecked: x.GetUnchecked()},
 	}}, nil
 }
 

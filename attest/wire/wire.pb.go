@@ -141,7 +141,7 @@ func (*FromNode_Opened) isFromNode_Message() {}
 
 func (*FromNode_Progress) isFromNode_Message() {}
 
-// FromVerifier is Challenge, Ticket or Proceed, and what Proceed announces.
+// FromVerifier is one message of the verifier: an answer of the exchange, a piece of what Proceed announces, a call, or a refusal.
 type FromVerifier struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Message:

@@ -121,7 +121,7 @@ func TestDiskClaim(t *testing.T) {
 func TestTicketRoundTrip(t *testing.T) {
 	ticket := hullmark.Ticket{Kind: hullmark.Init, Disk: hullmark.DiskGrant{
 		Key: hullmark.NewSecret(make([]byte, 32)), Generation: 1, UUID: hullmark.UUID{1}, Owner: hullmark.EKID{2},
-		FormatAllowed: true, Epoch: hullmark.Epoch{Committed: 3, Issued: 4, Unchecked: true},
+		FormatAllowed: true, Epoch: hullmark.EpochWindow{Committed: 3, Issued: 4, Unchecked: true},
 	}}
 	got, err := wire.FromTicket(ticket).HullmarkTicket()
 	if err != nil || !got.Disk.Key.Equal(ticket.Disk.Key) {
@@ -229,7 +229,7 @@ func FuzzFromVerifier(f *testing.F) {
 		&wire.FromVerifier{Message: &wire.FromVerifier_Call{Call: &wire.Call{Kind: "init"}}},
 		&wire.FromVerifier{Message: &wire.FromVerifier_Challenge{Challenge: &wire.Challenge{Credential: []byte{1}, Secret: []byte{2}}}},
 		&wire.FromVerifier{Message: &wire.FromVerifier_Ticket{Ticket: wire.FromTicket(hullmark.Ticket{Kind: hullmark.Join, Disk: hullmark.DiskGrant{
-			Key: hullmark.NewSecret(make([]byte, 32)), Generation: 1, FormatAllowed: true, Epoch: hullmark.Epoch{Committed: 1, Issued: 2},
+			Key: hullmark.NewSecret(make([]byte, 32)), Generation: 1, FormatAllowed: true, Epoch: hullmark.EpochWindow{Committed: 1, Issued: 2},
 		}})}},
 		&wire.FromVerifier{Message: &wire.FromVerifier_Proceed{Proceed: &wire.Proceed{
 			NodeName: "w", Role: "worker", Files: []*wire.File{{Path: "/x", Mode: 0o600}}, Snapshot: &wire.Snapshot{Size: 1, Bump: 1, Sha256: make([]byte, 32), Backup: make([]byte, 32)},

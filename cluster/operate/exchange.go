@@ -44,7 +44,7 @@ func (x *exchange) attest(ctx context.Context) (*joinservice.Conversation, attes
 	if err != nil {
 		return nil, attest.Claims{}, nil, err
 	}
-	conversation := joinservice.Converse(stream, joinservice.OperatorPatience())
+	conversation := joinservice.Converse(stream, joinservice.OperatorTimeouts())
 	roots, err := x.file.Cluster.Roots()
 	if err != nil {
 		return nil, attest.Claims{}, nil, errors.Join(err, connection.Close())
@@ -63,7 +63,7 @@ func (x *exchange) attest(ctx context.Context) (*joinservice.Conversation, attes
 func (x *exchange) call(ctx context.Context) (joinservice.Stream, *grpc.ClientConn, error) {
 	x.Progress.say("dialling %s", x.Address)
 	var stream joinservice.Stream
-	connection, err := x.reach(ctx, x.file.Cluster, x.errand(), func(client wire.NodeClient) error {
+	connection, err := x.reach(ctx, x.file.Cluster, x.scope(), func(client wire.NodeClient) error {
 		opened, err := client.Exchange(ctx)
 		if err != nil {
 			return err
@@ -74,13 +74,13 @@ func (x *exchange) call(ctx context.Context) (joinservice.Stream, *grpc.ClientCo
 	return stream, connection, err
 }
 
-// errand is all that the node's end is shown a certificate for: one verb, and one machine if the operator names its endorsement key.
-func (x *exchange) errand() channel.Errand {
-	errand := channel.Errand{Verb: channel.Verb(x.kind)}
+// scope is all that the node's end is shown a certificate for: one verb, and one machine if the operator names its endorsement key.
+func (x *exchange) scope() channel.Scope {
+	scope := channel.Scope{Verb: channel.Verb(x.kind)}
 	if x.Anchor.EKID != nil {
-		errand.EKID = *x.Anchor.EKID
+		scope.EKID = *x.Anchor.EKID
 	}
-	return errand
+	return scope
 }
 
 // unreachable gives the end of a connection its kind.

@@ -28,8 +28,8 @@ type InitOptions struct {
 	Name string
 	// Endpoint is the HOST:PORT at which the operator reaches its API server, whose certificate names that host, too.
 	Endpoint string
-	// Documents say what kubeadm reads.
-	Documents Documents
+	// Kubernetes say what kubeadm reads.
+	Kubernetes Kubernetes
 	// Kubeconfig, unless it is nil, is given an administrator's for Endpoint, before the node is Ready.
 	Kubeconfig func(text []byte) error
 	// DryRun ends after the report; the node gets nothing.
@@ -50,10 +50,10 @@ func (o *InitOptions) Check() error {
 	if !hullmark.ValidNodeName(o.Name) {
 		return as(ErrUsage, fmt.Errorf("--name %q: want a DNS label: at most 63 lower-case letters, digits and hyphens", o.Name))
 	}
-	if d := o.Documents; !d.Flannel && len(d.Manifests) == 0 && o.Backup == nil {
+	if d := o.Kubernetes; !d.Flannel && len(d.Manifests) == 0 && o.Backup == nil {
 		return as(ErrUsage, errors.New("--network none: a node without a pod network never becomes Ready; name its manifests (--manifest)"))
 	}
-	return o.Documents.check()
+	return o.Kubernetes.check()
 }
 
 // initRun is one run of Init.
@@ -204,20 +204,20 @@ func (r *initRun) admit(claims attest.Claims) (joinservice.Admission, error) {
 	return admission, err
 }
 
-// commit records that the disk holds the ticket's epoch, and only then makes what M6 carries.
+// commit records that the disk holds the ticket's epoch, and only then makes what Proceed carries.
 func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, opened joinservice.Opened) (*wire.Proceed, error) {
 	parameters, err := r.parameters(claims.Config, admission.Member.Name, opened.Addresses)
 	if err != nil {
 		return nil, err
 	}
-	documents, manifests, err := r.options.Documents.make(parameters)
+	documents, manifests, err := r.options.Kubernetes.make(parameters)
 	if err != nil {
 		return nil, err
 	}
 	var known cluster.DiskEpoch
 	err = r.file.Update(func(c *cluster.Cluster) error {
 		if c.Settings == nil || !opened.Joined { // A cluster that runs already keeps its own.
-			if c.Settings, err = r.options.Documents.settings(parameters, documents); err != nil {
+			if c.Settings, err = r.options.Kubernetes.settings(parameters, documents); err != nil {
 				return err
 			}
 		}
@@ -246,7 +246,7 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 		r.Progress.say("its last boot was at %s", opened.LastBoot)
 	}
 	if opened.Joined {
-		r.Progress.say("%s", known.Window(time.Now()))
+		r.Progress.say("%s", known.UndetectedSince(time.Now()))
 	}
 	files, err := r.file.Cluster.Files()
 	if err != nil {
@@ -286,7 +286,7 @@ func (r *initRun) finish(conversation *joinservice.Conversation, node hullmark.E
 // nodeAddress chooses the address that the first API server tells others: the
 // operator's word, a static address of the measured config, or the node's own word.
 func (r *initRun) nodeAddress(config hullmark.NodeConfig, own []netip.Addr) (netip.Addr, error) {
-	if given := r.options.Documents.Advertise; given.IsValid() {
+	if given := r.options.Kubernetes.Advertise; given.IsValid() {
 		return given, nil
 	}
 	if len(config.Addresses) > 0 {

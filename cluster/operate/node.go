@@ -48,7 +48,7 @@ type Node struct {
 // Status returns the node's status document, which is JSON. The error is ErrUnreachable, ErrDenied or a failure.
 func (n Node) Status(ctx context.Context, c *cluster.Cluster) ([]byte, error) {
 	var reply *wire.StatusReply
-	connection, err := n.reach(ctx, c, channel.Errand{Verb: channel.VerbStatus}, func(client wire.NodeClient) (err error) {
+	connection, err := n.reach(ctx, c, channel.Scope{Verb: channel.VerbStatus}, func(client wire.NodeClient) (err error) {
 		attempt, cancel := context.WithTimeout(ctx, firstWord)
 		defer cancel()
 		reply, err = client.Status(attempt, &wire.StatusRequest{})
@@ -64,7 +64,7 @@ func (n Node) Status(ctx context.Context, c *cluster.Cluster) ([]byte, error) {
 func (n Node) Journal(ctx context.Context, c *cluster.Cluster, w io.Writer) error {
 	var chunk *wire.JournalChunk
 	var receive func() (*wire.JournalChunk, error)
-	connection, err := n.reach(ctx, c, channel.Errand{Verb: channel.VerbLogs}, func(client wire.NodeClient) error {
+	connection, err := n.reach(ctx, c, channel.Scope{Verb: channel.VerbLogs}, func(client wire.NodeClient) error {
 		stream, err := client.Journal(ctx, &wire.JournalRequest{})
 		if err != nil {
 			return err
@@ -104,11 +104,11 @@ func dial(address string, operator tls.Certificate) (*grpc.ClientConn, error) {
 
 // reach dials the node until open succeeds on a connection to it, which is
 // returned and is the caller's to close. A node that does not answer is dialled
-// again until the deadline; one that refuses is not. Each connection has a certificate of its own, for the errand.
-func (n Node) reach(ctx context.Context, c *cluster.Cluster, errand channel.Errand, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
+// again until the deadline; one that refuses is not. Each connection has a certificate of its own, for the scope.
+func (n Node) reach(ctx context.Context, c *cluster.Cluster, scope channel.Scope, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
 	began := time.Now()
 	for {
-		connection, err := n.attempt(c, errand, open)
+		connection, err := n.attempt(c, scope, open)
 		if err == nil {
 			return connection, nil
 		}
@@ -130,8 +130,8 @@ func (n Node) reach(ctx context.Context, c *cluster.Cluster, errand channel.Erra
 }
 
 // attempt makes one connection and tries to use it.
-func (n Node) attempt(c *cluster.Cluster, errand channel.Errand, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
-	operator, err := c.Operator(errand.Verb, errand.EKID)
+func (n Node) attempt(c *cluster.Cluster, scope channel.Scope, open func(wire.NodeClient) error) (*grpc.ClientConn, error) {
+	operator, err := c.Operator(scope.Verb, scope.EKID)
 	if err != nil {
 		return nil, err
 	}

@@ -150,7 +150,7 @@ func (r *recoverRun) do(ctx context.Context) error {
 }
 
 // decide holds the open disk to what is known of it, asks the operator, records
-// the answer, and makes what M6 carries.
+// the answer, and makes what Proceed carries.
 func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, opened joinservice.Opened) (*wire.Proceed, error) {
 	if !opened.Joined {
 		return nil, &hullmark.Condition{
@@ -206,7 +206,7 @@ func (r *recoverRun) show(node hullmark.EKID, found cluster.DiskEpoch, lastBoot 
 		r.Progress.say("cluster file  knows nothing of this machine's disk, so it cannot tell an older copy")
 		return
 	}
-	r.Progress.say("cluster file  %s at epoch %d or later; %s", known.Disk, known.Epoch, known.Window(time.Now()))
+	r.Progress.say("cluster file  %s at epoch %d or later; %s", known.Disk, known.Epoch, known.UndetectedSince(time.Now()))
 	if known.Etcd != (hullmark.EtcdState{}) {
 		r.Progress.say("etcd          %s; cluster file: %s, or more", found.Etcd, known.Etcd)
 	}

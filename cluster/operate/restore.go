@@ -197,7 +197,7 @@ func (r *initRun) keepSettings() error {
 	if err != nil {
 		return err
 	}
-	d := &r.options.Documents
+	d := &r.options.Kubernetes
 	d.names, d.ControlPlane, d.Profile = current.Names, cmp.Or(d.ControlPlane, current.ControlPlaneEndpoint), cmp.Or(d.Profile, current.Profile)
 	if d.Kubeadm == nil {
 		return nil
@@ -216,20 +216,20 @@ func (r *initRun) moveEndpoint(policy measurements.Policy) measurements.Policy {
 		return policy
 	}
 	current := r.file.Cluster.Settings.Under(policy)
-	if current.ControlPlaneEndpoint == r.options.Documents.ControlPlane {
+	if current.ControlPlaneEndpoint == r.options.Kubernetes.ControlPlane {
 		return policy
 	}
-	r.Progress.say("the endpoint moves from %s to %s", current.ControlPlaneEndpoint, r.options.Documents.ControlPlane)
-	policy.Endpoint = &measurements.Endpoint{Address: r.options.Documents.ControlPlane, Names: current.Names}
+	r.Progress.say("the endpoint moves from %s to %s", current.ControlPlaneEndpoint, r.options.Kubernetes.ControlPlane)
+	policy.Endpoint = &measurements.Endpoint{Address: r.options.Kubernetes.ControlPlane, Names: current.Names}
 	return policy
 }
 
 // fits refuses a backup of which this init would make a cluster that does not work.
 func (r *initRun) fits(content backup.Content) error {
-	if r.options.Documents.Flannel && !content.Flannel {
+	if r.options.Kubernetes.Flannel && !content.Flannel {
 		return errors.New("the cluster has a pod network of its own, and this init would bring kube-proxy and flannel beside it; say that it brings none (--network none): its own comes back with the backup")
 	}
-	documents, _, err := r.options.Documents.make(r.options.Documents.example())
+	documents, _, err := r.options.Kubernetes.make(r.options.Kubernetes.example())
 	if err != nil {
 		return err
 	}
@@ -273,7 +273,7 @@ func (f frame) continues(backup frame) error {
 	return nil
 }
 
-// announce adds the backup to M6, unless the node's disk holds a cluster already.
+// announce adds the backup to Proceed, unless the node's disk holds a cluster already.
 func (r *initRun) announce(proceed *wire.Proceed, opened joinservice.Opened) error {
 	if r.restoration == nil {
 		return nil
@@ -288,7 +288,7 @@ func (r *initRun) announce(proceed *wire.Proceed, opened joinservice.Opened) err
 	return nil
 }
 
-// sendBackup sends what M6 announced while the node tells what it does: a node that falls silent ends both.
+// sendBackup sends what Proceed announced while the node tells what it does: a node that falls silent ends both.
 func (r *initRun) sendBackup(conversation *joinservice.Conversation) (sent <-chan error) {
 	result := make(chan error, 1)
 	if r.restoration == nil {

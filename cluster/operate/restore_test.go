@@ -78,7 +78,7 @@ func TestBackupKeepsTheEndpoint(t *testing.T) {
 		"own documents":            {"", own, "192.0.2.7:6443"},
 		"own documents of another": {"192.0.2.9:6443", own, ""},
 	} {
-		r := initRun{exchange: exchange{file: file}, options: InitOptions{Backup: os.Stdin, Documents: Documents{ControlPlane: c.given, Kubeadm: c.own}}}
+		r := initRun{exchange: exchange{file: file}, options: InitOptions{Backup: os.Stdin, Kubernetes: Kubernetes{ControlPlane: c.given, Kubeadm: c.own}}}
 		if err := r.keepSettings(); (err == nil) != (c.want != "") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -87,7 +87,7 @@ func TestBackupKeepsTheEndpoint(t *testing.T) {
 		}
 		policy := r.moveEndpoint(measurements.Policy{})
 		moved := policy.Endpoint != nil && policy.Endpoint.Address == c.want && slices.Equal(policy.Endpoint.Names, []string{"api.example.net"})
-		if d := r.options.Documents; d.ControlPlane != c.want || !slices.Equal(d.names, []string{"api.example.net"}) || moved != (c.want == "192.0.2.9:6443") {
+		if d := r.options.Kubernetes; d.ControlPlane != c.want || !slices.Equal(d.names, []string{"api.example.net"}) || moved != (c.want == "192.0.2.9:6443") {
 			t.Errorf("%s: %q with %q, policy %+v", name, d.ControlPlane, d.names, policy.Endpoint)
 		}
 	}
@@ -99,11 +99,11 @@ func TestBackupKeepsTheProfile(t *testing.T) {
 		{kubeadm.Slow, "", kubeadm.Slow}, {kubeadm.Normal, "", kubeadm.Normal}, {kubeadm.Normal, kubeadm.Slow, kubeadm.Slow},
 	} {
 		file := &cluster.File{Cluster: &cluster.Cluster{Settings: &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}, Profile: c.was}}}
-		r := initRun{exchange: exchange{file: file}, options: InitOptions{Backup: os.Stdin, Documents: Documents{Profile: c.given}}}
+		r := initRun{exchange: exchange{file: file}, options: InitOptions{Backup: os.Stdin, Kubernetes: Kubernetes{Profile: c.given}}}
 		if err := r.keepSettings(); err != nil {
 			t.Error(err)
 		}
-		if got := r.options.Documents.example().Profile; got != c.want {
+		if got := r.options.Kubernetes.example().Profile; got != c.want {
 			t.Errorf("%q was in force, %q is given: the profile is %q", c.was, c.given, got)
 		}
 	}
@@ -112,7 +112,7 @@ func TestBackupKeepsTheProfile(t *testing.T) {
 // A cluster with a pod network of its own is given no other, also by default.
 func TestBackupKeepsTheNetwork(t *testing.T) {
 	for _, c := range []struct{ brought, was, ok bool }{{true, true, true}, {true, false, false}, {false, false, true}, {false, true, true}} {
-		d := Documents{
+		d := Kubernetes{
 			Flannel: c.brought, PodSubnet: netip.MustParsePrefix("10.244.0.0/16"), ServiceSubnet: netip.MustParsePrefix("10.96.0.0/12"), ControlPlane: "192.0.2.7:6443",
 		}
 		if err := d.check(); err != nil {
@@ -122,7 +122,7 @@ func TestBackupKeepsTheNetwork(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := initRun{options: InitOptions{Name: "control-plane-1", Documents: d}}
+		r := initRun{options: InitOptions{Name: "control-plane-1", Kubernetes: d}}
 		if err := r.fits(backup.Content{Configuration: documents, Flannel: c.was}); (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "--network none") {
 			t.Errorf("flannel is brought: %v, and was there: %v: %v", c.brought, c.was, err)
 		}

@@ -64,15 +64,15 @@ func (a *API) Rotate(ctx context.Context, what Rotation, o RotateOptions) (Rotat
 	if what == RotateKubeletCA {
 		return a.rotateKubelet(ctx, o.Except)
 	}
-	if err := a.exchange(ctx, what, o.Access); err != nil {
+	if err := a.replace(ctx, what, o.Access); err != nil {
 		return Rotated{}, err
 	}
 	a.Done.say("the cluster file holds the new keys; the keyset's newest generation is %d", a.file.Cluster.Keys.Current())
 	return Rotated{}, a.pushSigned(ctx)
 }
 
-// exchange changes the cluster file, with its keeper if it has one.
-func (a *API) exchange(ctx context.Context, what Rotation, access func(cluster.Keeper) keys.Access) error {
+// replace changes the cluster file, with its keeper if it has one.
+func (a *API) replace(ctx context.Context, what Rotation, access func(cluster.Keeper) keys.Access) error {
 	ctx, cancel := context.WithTimeout(ctx, keeperTime)
 	defer cancel()
 	return a.file.Update(func(c *cluster.Cluster) error {

@@ -17,8 +17,8 @@ import (
 // Socket is where the agent waits, as the join service's unit shows it to the service.
 const Socket = "/run/hullmark/kept/socket"
 
-// patience bounds one request: a manifest is written within it.
-const patience = 20 * time.Second
+// timeout bounds one request: a manifest is written within it.
+const timeout = 20 * time.Second
 
 // Files are all of them.
 type Files struct {
@@ -51,12 +51,12 @@ func (f remote) ask(op string, content []byte) ([]byte, error) {
 	if err := q.check(); err != nil {
 		return nil, err
 	}
-	conn, err := net.DialTimeout("unix", f.socket, patience)
+	conn, err := net.DialTimeout("unix", f.socket, timeout)
 	if err != nil {
 		return nil, unreachable(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(timeout))
 	if err := write(conn, q, content); err != nil {
 		return nil, unreachable(err)
 	}

@@ -54,7 +54,7 @@ func Serve(listener net.Listener, store Store) error {
 		if err != nil {
 			return err
 		}
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(timeout))
 		_ = serveOne(conn, store) // Whoever asked is gone, or asks again.
 		conn.Close()
 	}

@@ -118,7 +118,7 @@ func newAuthorizer(b *testing.B) *authorizer {
 	}
 	records := &memrecords.Store{}
 	d.service = &joinservice.Service{
-		Root: c.ID(), Policy: jointest.PolicyStore(b, c, rules...), Keys: c.Keys, Records: records, Tokens: records, Patience: joinservice.ServicePatience(),
+		Root: c.ID(), Policy: jointest.PolicyStore(b, c, rules...), Keys: c.Keys, Records: records, Tokens: records, Timeouts: joinservice.ServiceTimeouts(),
 	}
 	return d
 }

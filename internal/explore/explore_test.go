@@ -192,7 +192,7 @@ func (x *site) newService(r *run, replica int) *joinservice.Service {
 		ControlPlanes: planes,
 		Root:          x.cluster.ID(), Policy: policies, Keys: x.cluster.Keys, Records: k, Tokens: k, RemoveNode: r.removeNode,
 		Settings: joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}, KubernetesCA: x.cluster.KubernetesCA(),
-		Patience: joinservice.Patience{Proof: time.Hour, Opened: time.Hour, Progress: time.Hour, Renew: time.Hour},
+		Timeouts: joinservice.Timeouts{Proof: time.Hour, Opened: time.Hour, Progress: time.Hour, Renew: time.Hour},
 	}
 }
 

@@ -158,7 +158,7 @@ func (s *Site) newService(t testing.TB, policy *joinservice.PolicyStore, role hu
 		Settings: joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443", Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}, KubernetesCA: s.Cluster.KubernetesCA(),
 		RemoveNode: func(context.Context, string) error { return nil },
 		// An emulated TPM takes its time on a busy machine.
-		Patience: joinservice.Patience{Proof: time.Minute, Opened: time.Minute, Progress: time.Minute, Renew: time.Minute},
+		Timeouts: joinservice.Timeouts{Proof: time.Minute, Opened: time.Minute, Progress: time.Minute, Renew: time.Minute},
 	}
 	s.Service.ControlPlanes = joinservice.ControlPlanes{Rotation: policy.Policy().Rotation, Keys: policy.Policy().Keys}
 	if role != hullmark.ControlPlane {
@@ -175,7 +175,7 @@ func (s *Site) sharedFiles() ([]*wire.File, error) {
 	all, err := s.Cluster.Files()
 	var shared []*wire.File
 	for _, f := range all {
-		if strings.HasPrefix(f.GetPath(), "/etc/kubernetes/pki/") || hullmark.Exchanged(f.GetPath()) || f.GetPath() == hullmark.RotationFile {
+		if strings.HasPrefix(f.GetPath(), "/etc/kubernetes/pki/") || hullmark.Replaced(f.GetPath()) || f.GetPath() == hullmark.RotationFile {
 			shared = append(shared, f)
 		}
 	}

@@ -32,9 +32,9 @@ const (
 	Denied Outcome = "Denied"
 )
 
-// patience is how long a request of a running node waits for the node's record.
+// timeout is how long a request of a running node waits for the node's record.
 // The first node's kubelet asks before any service could make its record.
-const patience = 10 * time.Minute
+const timeout = 10 * time.Minute
 
 // notePatience is how long a request waits for its requester's certificate to be seen issued: a kubelet asks for a serving
 // certificate as soon as it has one for itself.
@@ -156,7 +156,7 @@ func recognised(csr *certificatesv1.CertificateSigningRequest, who requester, kn
 	case who.token != "":
 		return Approved, ""
 	case !known.found, !known.recorded:
-		if now.Sub(csr.CreationTimestamp.Time) < patience {
+		if now.Sub(csr.CreationTimestamp.Time) < timeout {
 			return Waiting, ""
 		}
 		return Denied, fmt.Sprintf("no machine is recorded that holds the name %s", who.name)

@@ -89,7 +89,7 @@ func (q *question) showing(credentials ...string) *question {
 	return q
 }
 
-// formerLife asks by a certificate that is not listed, patience later: one of the machine's life before its last token, or of a
+// formerLife asks by a certificate that is not listed, timeout later: one of the machine's life before its last token, or of a
 // machine that had its name.
 func formerLife(q *question) *question {
 	q.now = asked.Add(notePatience)
@@ -153,7 +153,7 @@ func TestDecideApproves(t *testing.T) {
 		"renewal":                {renewal(), func(*question) {}},
 		"renewal of another key": {renewal(), func(q *question) { q.known.machine.FirstKey = strings.Repeat("0", 64) }},
 		"renewal without token":  {renewal(), func(q *question) { q.known.machine.Token = "" }},
-		"renewal of long ago":    {renewal(), func(q *question) { q.now = asked.Add(patience * 2) }},
+		"renewal of long ago":    {renewal(), func(q *question) { q.now = asked.Add(timeout * 2) }},
 		"renewal, no addresses":  {renewal(), func(q *question) { q.known.machine.Addresses = nil }},
 		"renewal of a control plane, whose kubeadm made its certificate": {formerLife(renewal()), func(q *question) { q.known.machine.Role = hullmark.ControlPlane }},
 		"serving of a control plane, whose kubeadm made its certificate": {formerLife(serving()), func(q *question) { q.known.machine.Role = hullmark.ControlPlane }},
@@ -202,8 +202,8 @@ func TestDecideDeniesRequesters(t *testing.T) {
 		"token used for another key":                {bootstrap(), func(q *question) { q.known.machine.FirstKey = strings.Repeat("0", 64) }, "used already, for another key"},
 		"token revoked":                             {bootstrap(), func(q *question) { q.known.machine.Token = "" }, "last ticket"},
 		"token for serving":                         {newQuestion(servingSigner, "system:bootstrap:abc123", tokenGroup, machineGroup+hullmark.EKID{1}.String()), func(*question) {}, "client certificate only"},
-		"name of no machine":                        {renewal(), func(q *question) { q.known = facts{}; q.now = asked.Add(patience) }, "no machine is recorded"},
-		"machine without a record":                  {renewal(), func(q *question) { q.known.recorded = false; q.now = asked.Add(patience) }, "no machine is recorded"},
+		"name of no machine":                        {renewal(), func(q *question) { q.known = facts{}; q.now = asked.Add(timeout) }, "no machine is recorded"},
+		"machine without a record":                  {renewal(), func(q *question) { q.known.recorded = false; q.now = asked.Add(timeout) }, "no machine is recorded"},
 		"first certificate of no member":            {bootstrap(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
 		"renewal of no member":                      {renewal(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
 		"serving, no member":                        {serving(), func(q *question) { q.known.refused = errors.New("policy version 2 admits it no more") }, "policy version 2 admits it no more"},
@@ -341,9 +341,9 @@ func TestDecideWaitsForTheRecord(t *testing.T) {
 		if outcome, reason := q.ask(t); outcome != Waiting {
 			t.Errorf("%s: got %q: %s", name, outcome, reason)
 		}
-		q.now = asked.Add(patience)
+		q.now = asked.Add(timeout)
 		if outcome, _ := q.ask(t); outcome != Denied {
-			t.Errorf("%s: after %v: got %q, want a denial", name, patience, outcome)
+			t.Errorf("%s: after %v: got %q, want a denial", name, timeout, outcome)
 		}
 	}
 }

@@ -71,7 +71,7 @@ func run(ctx context.Context) error {
 		Status:   &firstboot.Status{File: firstboot.StatusFile, Sentinels: sentinels, Console: console, Log: os.Stderr, Notify: unit.Notify},
 		StateDir: firstboot.StateDir, RunDir: runDir,
 		EventLog: eventLog,
-		Listen:   ":" + attest.DefaultPort, Timing: firstboot.DefaultTiming(),
+		Listen:   ":" + attest.OperatorPort, Timing: firstboot.DefaultTiming(),
 	}
 	return agent.Run(ctx)
 }

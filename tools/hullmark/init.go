@@ -81,7 +81,7 @@ func (o *initOptions) run(cmd *cobra.Command) (err error) {
 	if begin.Endpoint, err = o.apiServer(); err != nil {
 		return err
 	}
-	if begin.Documents, err = o.documents.read(); err != nil {
+	if begin.Kubernetes, err = o.documents.read(); err != nil {
 		return err
 	}
 	if o.kubeconfig != "" {
@@ -158,8 +158,8 @@ func (d *documentOptions) addFlags(cmd *cobra.Command) {
 }
 
 // read reads what the flags name.
-func (d *documentOptions) read() (documents operate.Documents, err error) {
-	documents = operate.Documents{ControlPlane: d.controlPlane, Profile: kubeadm.Profile(d.profile), Flannel: d.network == "flannel", Workloads: d.workloads}
+func (d *documentOptions) read() (documents operate.Kubernetes, err error) {
+	documents = operate.Kubernetes{ControlPlane: d.controlPlane, Profile: kubeadm.Profile(d.profile), Flannel: d.network == "flannel", Workloads: d.workloads}
 	if documents.PodSubnet, err = netip.ParsePrefix(d.podSubnet); err != nil {
 		return documents, withCode(exitUsage, fmt.Errorf("--pod-subnet: %w", err))
 	}

@@ -111,7 +111,7 @@ func TestInitTakesANodeToReady(t *testing.T) {
 	code, output := s.init(t, "--kubeconfig", s.path("admin.conf"))
 	wantExit(t, code, 0, output, "PCR 4", "equal", "not against the host", "control-plane-1 is Ready")
 	ticket, proceed := s.node.Ticket(), s.node.Proceed()
-	if ticket == nil || !ticket.Disk.FormatAllowed || ticket.Disk.Epoch != (hullmark.Epoch{Committed: 0, Issued: 1}) {
+	if ticket == nil || !ticket.Disk.FormatAllowed || ticket.Disk.Epoch != (hullmark.EpochWindow{Committed: 0, Issued: 1}) {
 		t.Fatalf("the ticket is %+v", ticket)
 	}
 	if !strings.Contains(string(proceed.GetKubeadmDocuments()), "192.0.2.7") {

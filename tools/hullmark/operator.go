@@ -72,7 +72,7 @@ func (o *operatorOptions) address() string {
 	if _, _, err := net.SplitHostPort(o.node); err == nil {
 		return o.node
 	}
-	return net.JoinHostPort(strings.Trim(o.node, "[]"), attest.DefaultPort)
+	return net.JoinHostPort(strings.Trim(o.node, "[]"), attest.OperatorPort)
 }
 
 // checkHostPort refuses what cannot be dialled.

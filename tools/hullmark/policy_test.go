@@ -123,7 +123,7 @@ func TestPolicyGroups(t *testing.T) {
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.cluster.Root.Certificate.Raw}) // any CA
 	s.write(t, "ca.pem", ca)
 	s.write(t, "two.pem", append(ca, ca...))
-	leaf, err := channel.NewOperator(s.cluster.Root.Certificate, s.cluster.Root.Key, channel.Errand{Verb: channel.VerbInit})
+	leaf, err := channel.NewOperator(s.cluster.Root.Certificate, s.cluster.Root.Key, channel.Scope{Verb: channel.VerbInit})
 	if err != nil {
 		t.Fatal(err)
 	}

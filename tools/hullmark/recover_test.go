@@ -48,7 +48,7 @@ func TestRecoverBringsTheControlPlaneBack(t *testing.T) {
 		t.Errorf("the window began at %v", heard)
 	}
 	ticket := s.node.Ticket()
-	if ticket.Kind != hullmark.Recover || ticket.Disk.FormatAllowed || ticket.Disk.Epoch != (hullmark.Epoch{Unchecked: true}) || !ticket.Disk.Key.Equal(first.Disk.Key) {
+	if ticket.Kind != hullmark.Recover || ticket.Disk.FormatAllowed || ticket.Disk.Epoch != (hullmark.EpochWindow{Unchecked: true}) || !ticket.Disk.Key.Equal(first.Disk.Key) {
 		t.Errorf("the ticket is %+v", ticket)
 	}
 	if s.node.Epoch != 1 {

@@ -137,7 +137,7 @@ func prepare(o options) (a *app, err error) {
 		Root: a.credentials.id(), Policy: a.policy, Keys: a.keyset, Records: attentive{a.registry, a.outage}, Tokens: a.registry,
 		RemoveNode: a.registry.RemoveStaleNode, Outage: a.outage,
 		Settings: a.credentials.settings, KubernetesCA: a.credentials.authority,
-		Patience: joinservice.ServicePatience(), Log: o.log,
+		Timeouts: joinservice.ServiceTimeouts(), Log: o.log,
 		Lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		},

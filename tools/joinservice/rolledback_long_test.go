@@ -190,7 +190,7 @@ func TestForgetfulMemberAfterAnOutage(t *testing.T) {
 	s.putsBack(t, third, old)
 	s.restarts(t, second)
 	o, _ = s.serve(t, "boot-2")
-	if _, told := s.boots(t, third, o); told == nil || told.Code != joinservice.CodeForgetful || !told.Retry {
+	if _, told := s.boots(t, third, o); told == nil || told.Code != joinservice.CodeEtcdRolledBack || !told.Retry {
 		t.Fatalf("with an old copy of its member's files it was told %+v", told)
 	}
 	s.putsBack(t, third, newest)

@@ -302,7 +302,7 @@ func TestTotalOutageOfThreeControlPlanes(t *testing.T) {
 		t.Errorf("a worker that had joined was told %+v", told)
 	}
 	ticket, told := s.boots(t, "control-plane-2", o)
-	if told != nil || ticket.Disk.Epoch != (hullmark.Epoch{Unchecked: true}) || !ticket.Disk.Key.Equal(joined["control-plane-2"].Disk.Key) {
+	if told != nil || ticket.Disk.Epoch != (hullmark.EpochWindow{Unchecked: true}) || !ticket.Disk.Key.Equal(joined["control-plane-2"].Disk.Key) {
 		t.Fatalf("it came back with %+v, and was told %+v", ticket.Disk.Epoch, told)
 	}
 	if s.writes(t) {

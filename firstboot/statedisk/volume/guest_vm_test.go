@@ -97,7 +97,7 @@ var workspace = Workspace{Dir: "/run/statedisk"}
 func grant(committed, issued uint64) hullmark.DiskGrant {
 	return hullmark.DiskGrant{
 		Key: hullmark.NewSecret([]byte(guestKey)), Generation: 1, UUID: hullmark.UUID{1, 2, 3}, Owner: hullmark.EKID{7},
-		Epoch: hullmark.Epoch{Committed: committed, Issued: issued},
+		Epoch: hullmark.EpochWindow{Committed: committed, Issued: issued},
 	}
 }
 

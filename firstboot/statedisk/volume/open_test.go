@@ -91,16 +91,16 @@ func TestAdvance(t *testing.T) {
 	key, g := manifestKey(t), hullmark.DiskGrant{UUID: hullmark.UUID{7}}
 	root := newTree(t, g, key)
 	for _, c := range []struct {
-		epoch hullmark.Epoch
+		epoch hullmark.EpochWindow
 		read  uint64 // by a legal one
 		says  string // empty for those
 	}{
-		{epoch: hullmark.Epoch{Committed: 0, Issued: 1}},
-		{epoch: hullmark.Epoch{Committed: 0, Issued: 1}, says: "0 ≤ epoch < 1, got 1"},
-		{epoch: hullmark.Epoch{Committed: 2, Issued: 3}, says: "2 ≤ epoch < 3, got 1"},
-		{epoch: hullmark.Epoch{Committed: 1, Issued: 3}, read: 1},
-		{epoch: hullmark.Epoch{Unchecked: true}, read: 3},
-		{epoch: hullmark.Epoch{Committed: 3, Issued: 4}, read: 3},
+		{epoch: hullmark.EpochWindow{Committed: 0, Issued: 1}},
+		{epoch: hullmark.EpochWindow{Committed: 0, Issued: 1}, says: "0 ≤ epoch < 1, got 1"},
+		{epoch: hullmark.EpochWindow{Committed: 2, Issued: 3}, says: "2 ≤ epoch < 3, got 1"},
+		{epoch: hullmark.EpochWindow{Committed: 1, Issued: 3}, read: 1},
+		{epoch: hullmark.EpochWindow{Unchecked: true}, read: 3},
+		{epoch: hullmark.EpochWindow{Committed: 3, Issued: 4}, read: 3},
 	} {
 		g.Epoch = c.epoch
 		opened, err := advanceIn(root, g, key)
@@ -122,7 +122,7 @@ func TestAdvance(t *testing.T) {
 
 // The host holds back the manifest alone, or exchanges it: the disk is opened only with the one that its node wrote last.
 func TestManifestOfAnotherTime(t *testing.T) {
-	key, g := manifestKey(t), hullmark.DiskGrant{UUID: hullmark.UUID{7}, Epoch: hullmark.Epoch{Issued: 1}}
+	key, g := manifestKey(t), hullmark.DiskGrant{UUID: hullmark.UUID{7}, Epoch: hullmark.EpochWindow{Issued: 1}}
 	root := newTree(t, g, key)
 	if _, err := advanceIn(root, g, key); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestManifestOfAnotherTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.Epoch = hullmark.Epoch{Committed: 1, Issued: 2}
+	g.Epoch = hullmark.EpochWindow{Committed: 1, Issued: 2}
 	if _, err := advanceIn(root, g, key); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestManifestOfAnotherTime(t *testing.T) {
 	}
 	changed := append([]byte(nil), newest...)
 	changed[43]++ // the epoch
-	g.Epoch = hullmark.Epoch{Committed: 2, Issued: 3}
+	g.Epoch = hullmark.EpochWindow{Committed: 2, Issued: 3}
 	for name, c := range map[string]struct {
 		content []byte
 		code    string
@@ -187,7 +187,7 @@ func TestManifestOfAnotherTime(t *testing.T) {
 
 // Links on the disk lead the helper, which is root, to no file outside of it, nor let it write over another one on it.
 func TestHelperFollowsNoLinkOffTheDisk(t *testing.T) {
-	key, g := manifestKey(t), hullmark.DiskGrant{UUID: hullmark.UUID{7}, Epoch: hullmark.Epoch{Issued: 1}}
+	key, g := manifestKey(t), hullmark.DiskGrant{UUID: hullmark.UUID{7}, Epoch: hullmark.EpochWindow{Issued: 1}}
 	outside := filepath.Join(t.TempDir(), "outside")
 	for name, spoil := range map[string]func(dir string) error{
 		"the temporary file":  func(dir string) error { return os.Symlink(outside, filepath.Join(dir, "hullmark/.manifest.new")) },
@@ -236,7 +236,7 @@ func TestHelperFollowsNoLinkOffTheDisk(t *testing.T) {
 
 // TestFoldersThatAreNone: a folder that is bound or mounted over, and is none, is refused before anything is mounted on it.
 func TestFoldersThatAreNone(t *testing.T) {
-	key, g := manifestKey(t), hullmark.DiskGrant{UUID: hullmark.UUID{7}, Epoch: hullmark.Epoch{Issued: 1}}
+	key, g := manifestKey(t), hullmark.DiskGrant{UUID: hullmark.UUID{7}, Epoch: hullmark.EpochWindow{Issued: 1}}
 	for name, c := range map[string]struct {
 		file string
 		make func(file string) error

@@ -211,7 +211,7 @@ func (n *node) open() error {
 	key := sha256.Sum256(append([]byte("the key of disk "), claim.UUID[:]...))
 	g := hullmark.DiskGrant{
 		Key: hullmark.NewSecret(key[:]), Generation: 1, UUID: claim.UUID, Owner: hullmark.EKID{7}, FormatAllowed: allowed,
-		Epoch: hullmark.Epoch{Committed: record.Committed, Issued: record.Issued},
+		Epoch: hullmark.EpochWindow{Committed: record.Committed, Issued: record.Issued},
 	}
 	opened, err := workspace.Open(n.path, g)
 	if err != nil {

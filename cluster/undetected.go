@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Window says since when, and for how long, a copy of the disk could be taken that the cluster file takes for the newest. Other control
-// planes' records are nearer to the present; a single control plane has its own on the disk that goes back with it.
-func (e DiskEpoch) Window(now time.Time) string {
+// UndetectedSince says how old a copy of the disk may be without the cluster file noticing. Other control planes' records are
+// nearer to the present; a single control plane has its own on the disk that goes back with it.
+func (e DiskEpoch) UndetectedSince(now time.Time) string {
 	if e.Heard.IsZero() {
 		return "the cluster file tells no older copy of it"
 	}

@@ -44,7 +44,7 @@ func helper(t *testing.T, answer func(Request, hullmark.Secret) Answer) Client {
 func TestClientOpens(t *testing.T) {
 	grant := hullmark.DiskGrant{
 		Key: hullmark.NewSecret([]byte("\n0123456789abcdef0123456789abcde")), Generation: 2, UUID: exampleID.UUID, Owner: exampleID.Owner,
-		FormatAllowed: true, Epoch: hullmark.Epoch{Committed: 3, Issued: 4},
+		FormatAllowed: true, Epoch: hullmark.EpochWindow{Committed: 3, Issued: 4},
 	}
 	want := Opened{EpochRead: 3, Joined: true, LastBoot: "2026-01-01T00:00:00Z"}
 	client := helper(t, func(r Request, key hullmark.Secret) Answer {

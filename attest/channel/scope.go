@@ -25,8 +25,8 @@ const (
 	VerbLogs    Verb = "logs"
 )
 
-// Errand is all that an operator's leaf is good for. Its URI says it: "hullmark:operator:" VERB ":" POLICY [":" NODE].
-type Errand struct {
+// Scope is all that an operator's leaf is good for. Its URI says it: "hullmark:operator:" VERB ":" POLICY [":" NODE].
+type Scope struct {
 	// Verb is the one call that the leaf opens.
 	Verb Verb
 	// Policy is the version of the policy in the cluster file by which the leaf was made: a later one can refuse it.
@@ -35,7 +35,7 @@ type Errand struct {
 	EKID hullmark.EKID
 }
 
-func (e Errand) uri() string {
+func (e Scope) uri() string {
 	uri := operatorURI + string(e.Verb) + ":" + strconv.FormatUint(e.Policy, 10)
 	if e.EKID != (hullmark.EKID{}) {
 		uri += ":" + e.EKID.String()
@@ -43,21 +43,21 @@ func (e Errand) uri() string {
 	return uri
 }
 
-var errandPattern = regexp.MustCompile(`^hullmark:operator:(init|recover|status|logs):(0|[1-9][0-9]{0,19})(:[0-9a-f]{64})?$`)
+var scopePattern = regexp.MustCompile(`^hullmark:operator:(init|recover|status|logs):(0|[1-9][0-9]{0,19})(:[0-9a-f]{64})?$`)
 
-// errandOf reads the one URI of an operator's leaf.
-func errandOf(leaf *x509.Certificate) (Errand, error) {
+// scopeOf reads the one URI of an operator's leaf.
+func scopeOf(leaf *x509.Certificate) (Scope, error) {
 	if len(leaf.URIs) != 1 {
-		return Errand{}, fmt.Errorf("the leaf has %d names, want one", len(leaf.URIs))
+		return Scope{}, fmt.Errorf("the leaf has %d names, want one", len(leaf.URIs))
 	}
-	found := errandPattern.FindStringSubmatch(leaf.URIs[0].String())
+	found := scopePattern.FindStringSubmatch(leaf.URIs[0].String())
 	if found == nil {
-		return Errand{}, fmt.Errorf("the leaf is not named %sVERB:POLICY or %sVERB:POLICY:NODE", operatorURI, operatorURI)
+		return Scope{}, fmt.Errorf("the leaf is not named %sVERB:POLICY or %sVERB:POLICY:NODE", operatorURI, operatorURI)
 	}
-	e := Errand{Verb: Verb(found[1])}
+	e := Scope{Verb: Verb(found[1])}
 	var err error
 	if e.Policy, err = strconv.ParseUint(found[2], 10, 64); err != nil {
-		return Errand{}, err
+		return Scope{}, err
 	}
 	if found[3] != "" {
 		e.EKID, err = hullmark.ParseEKID(strings.TrimPrefix(found[3], ":"))
@@ -65,11 +65,11 @@ func errandOf(leaf *x509.Certificate) (Errand, error) {
 	return e, err
 }
 
-// ErrandOf returns what the operator's leaf is good for that a node has seen in the handshake of a channel, which p describes.
-func ErrandOf(p *peer.Peer) (Errand, error) {
+// ScopeOf returns what the operator's leaf is good for that a node has seen in the handshake of a channel, which p describes.
+func ScopeOf(p *peer.Peer) (Scope, error) {
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	if !ok || len(info.State.PeerCertificates) == 0 {
-		return Errand{}, errors.New("operator's errand: the channel has shown no certificate")
+		return Scope{}, errors.New("operator's scope: the channel has shown no certificate")
 	}
-	return errandOf(info.State.PeerCertificates[0])
+	return scopeOf(info.State.PeerCertificates[0])
 }

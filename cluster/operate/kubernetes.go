@@ -11,11 +11,11 @@ import (
 	"github.com/hullmark/hullmark/kubeadm"
 )
 
-// Documents say what kubeadm init reads, and what is applied after it.
-type Documents struct {
-	// Kubeadm are documents of the operator's own, in place of the generated ones; nil for those.
+// Kubernetes says what kubeadm init reads, and what is applied after it.
+type Kubernetes struct {
+	// Kubeadm is the operator's own configuration, in place of the generated one; nil for that.
 	Kubeadm []byte
-	// Advertise is the API server's address as other nodes reach it; the zero value is the node's own.
+	// Advertise is the API server's address as other nodes reach it; the zero value is the node's own (--advertise-address).
 	Advertise netip.Addr
 	// ControlPlane is the control plane's stable HOST:PORT; empty is the first node's address.
 	ControlPlane string
@@ -23,7 +23,7 @@ type Documents struct {
 	PodSubnet, ServiceSubnet netip.Prefix
 	// Profile is that of the machines; empty is the normal one.
 	Profile kubeadm.Profile
-	// Flannel brings kube-proxy and flannel; without it, Manifests bring a pod network.
+	// Flannel brings kube-proxy and flannel (--network); without it, Manifests bring a pod network (--manifest).
 	Flannel bool
 	// Manifests are applied after init, in their order.
 	Manifests [][]byte
@@ -35,7 +35,7 @@ type Documents struct {
 }
 
 // check refuses what could only fail once the node's disk is open.
-func (d *Documents) check() error {
+func (d *Kubernetes) check() error {
 	if d.ControlPlane != "" && !hullmark.ValidEndpoint(d.ControlPlane) {
 		return as(ErrUsage, fmt.Errorf("--control-plane %q: want HOST:PORT", d.ControlPlane))
 	}
@@ -54,11 +54,11 @@ func (d *Documents) check() error {
 }
 
 // example is parameters that only lack what the node adds, so that everything else is checked before it is dialled.
-func (d *Documents) example() kubeadm.Params {
+func (d *Kubernetes) example() kubeadm.Params {
 	return d.parameters("example", netip.AddrFrom4([4]byte{192, 0, 2, 1}), nil)
 }
 
-func (d *Documents) parameters(name string, address netip.Addr, sans []string) kubeadm.Params {
+func (d *Kubernetes) parameters(name string, address netip.Addr, sans []string) kubeadm.Params {
 	return kubeadm.Params{
 		NodeName: name, AdvertiseAddress: address, Endpoint: d.ControlPlane,
 		ServiceSubnet: d.ServiceSubnet, PodSubnet: d.PodSubnet,
@@ -76,11 +76,11 @@ func (r *initRun) parameters(config hullmark.NodeConfig, name string, own []neti
 	if err != nil {
 		return kubeadm.Params{}, err
 	}
-	return r.options.Documents.parameters(name, address, append([]string{host}, r.options.Documents.names...)), nil
+	return r.options.Kubernetes.parameters(name, address, append([]string{host}, r.options.Kubernetes.names...)), nil
 }
 
 // settings are what the cluster's join services have to know of these parameters, and of the documents that were made of them.
-func (d *Documents) settings(p kubeadm.Params, documents []byte) (*joinservice.Settings, error) {
+func (d *Kubernetes) settings(p kubeadm.Params, documents []byte) (*joinservice.Settings, error) {
 	endpoint := d.ControlPlane
 	if endpoint == "" {
 		endpoint = netip.AddrPortFrom(p.AdvertiseAddress, 6443).String()
@@ -94,7 +94,7 @@ func (d *Documents) settings(p kubeadm.Params, documents []byte) (*joinservice.S
 }
 
 // make returns the kubeadm documents and the manifests to apply after init.
-func (d *Documents) make(p kubeadm.Params) (documents []byte, manifests [][]byte, err error) {
+func (d *Kubernetes) make(p kubeadm.Params) (documents []byte, manifests [][]byte, err error) {
 	if documents = d.Kubeadm; documents == nil {
 		documents, err = kubeadm.InitDocuments(p)
 	} else if err = kubeadm.CheckDocuments(documents); err != nil {

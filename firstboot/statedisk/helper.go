@@ -42,11 +42,11 @@ type Request struct {
 
 // Grant is hullmark.DiskGrant without its key.
 type Grant struct {
-	Generation    uint32         `json:"generation"`
-	UUID          hullmark.UUID  `json:"uuid"`
-	Owner         hullmark.EKID  `json:"owner"`
-	FormatAllowed bool           `json:"formatAllowed"`
-	Epoch         hullmark.Epoch `json:"epoch"`
+	Generation    uint32               `json:"generation"`
+	UUID          hullmark.UUID        `json:"uuid"`
+	Owner         hullmark.EKID        `json:"owner"`
+	FormatAllowed bool                 `json:"formatAllowed"`
+	Epoch         hullmark.EpochWindow `json:"epoch"`
 }
 
 // Answer is one line of JSON. Exactly one field is set.

@@ -14,67 +14,67 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 )
 
-// errandOf returns what the operator's leaf is good for who made a call.
-func errandOf(ctx context.Context) (channel.Errand, error) {
+// scopeOf returns what the operator's leaf is good for who made a call.
+func scopeOf(ctx context.Context) (channel.Scope, error) {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
-		return channel.Errand{}, errors.New("the channel has no peer")
+		return channel.Scope{}, errors.New("the channel has no peer")
 	}
-	return channel.ErrandOf(from)
+	return channel.ScopeOf(from)
 }
 
 // permit refuses a call for which the operator's leaf was not made, or that was revoked as far as this boot knows.
 func (a *Agent) permit(ctx context.Context, verb channel.Verb) error {
-	errand, err := errandOf(ctx)
+	scope, err := scopeOf(ctx)
 	if err != nil {
 		return status.Error(codes.PermissionDenied, err.Error())
 	}
-	if errand.Verb != verb {
-		return status.Errorf(codes.PermissionDenied, "the operator's certificate is for %s, not for %s", errand.Verb, verb)
+	if scope.Verb != verb {
+		return status.Errorf(codes.PermissionDenied, "the operator's certificate is for %s, not for %s", scope.Verb, verb)
 	}
 	if !a.turn.isKept() {
 		return nil // The state disk, with the policy on it, is not open.
 	}
-	if err := a.checkRevoked(errand); err != nil {
+	if err := a.checkRevoked(scope); err != nil {
 		return status.Error(codes.PermissionDenied, err.Error())
 	}
 	return nil
 }
 
-// checkErrand holds an exchange to the leaf of the operator who opened it: to its verb, and to its machine if it names one.
-func (p *proving) checkErrand() error {
+// checkScope holds an exchange to the leaf of the operator who opened it: to its verb, and to its machine if it names one.
+func (p *proving) checkScope() error {
 	if p.service != "" {
 		return nil
 	}
-	errand, err := errandOf(p.stream.Context())
+	scope, err := scopeOf(p.stream.Context())
 	if err != nil {
 		return err
 	}
-	p.errand = errand
+	p.scope = scope
 	node, kind := p.prover.Node(), p.kind
-	wrongNode := errand.EKID != (hullmark.EKID{}) && errand.EKID != node
-	if string(errand.Verb) == string(kind) && !wrongNode {
+	wrongNode := scope.EKID != (hullmark.EKID{}) && scope.EKID != node
+	if string(scope.Verb) == string(kind) && !wrongNode {
 		return nil
 	}
 	return &hullmark.Condition{
 		Code: "call-refused", Step: StepAttest, Title: "the operator's certificate was made for something else, or for another machine",
-		Expected: fmt.Sprintf("%s of %s", kind, node), Got: fmt.Sprintf("%s of %s", errand.Verb, errand.EKID), Next: "use a hullmark of this image's release, and name the right machine (--ekid)",
+		Expected: fmt.Sprintf("%s of %s", kind, node), Got: fmt.Sprintf("%s of %s", scope.Verb, scope.EKID), Next: "use a hullmark of this image's release, and name the right machine (--ekid)",
 	}
 }
 
-// checkRevoked refuses an errand that the newest signed policy on the state disk revoked.
-func (a *Agent) checkRevoked(errand channel.Errand) error {
+// checkRevoked refuses a scope that the newest signed policy on the state disk revoked.
+func (a *Agent) checkRevoked(scope channel.Scope) error {
 	_, newest := a.heldPolicies()
-	return newest.checkOperator(errand)
+	return newest.checkOperator(scope)
 }
 
-func (p signedPolicy) checkOperator(errand channel.Errand) error {
-	if errand.Policy >= p.OperatorsFrom {
+func (p signedPolicy) checkOperator(scope channel.Scope) error {
+	if scope.Policy >= p.OperatorsFrom {
 		return nil
 	}
 	return &hullmark.Condition{
 		Code: "operator-revoked", Step: StepEpoch, Title: "the policy that the node holds refuses operators' certificates of that time",
-		Expected: fmt.Sprintf("made by policy version %d or later", p.OperatorsFrom), Got: fmt.Sprintf("version %d", errand.Policy), Next: "use the newest cluster file",
+		Expected: fmt.Sprintf("made by policy version %d or later", p.OperatorsFrom), Got: fmt.Sprintf("version %d", scope.Policy), Next: "use the newest cluster file",
 	}
 }
 
@@ -89,7 +89,7 @@ func (o *opened) checkOperator(files []*wire.File) error {
 	if err != nil {
 		return err
 	}
-	return brought.checkOperator(o.errand)
+	return brought.checkOperator(o.scope)
 }
 
 // checkOperator holds an operator's exchange to the policies that the node has.
@@ -97,5 +97,5 @@ func (f *finishing) checkOperator() error {
 	if f.service != "" {
 		return nil
 	}
-	return f.agent.checkRevoked(f.errand)
+	return f.agent.checkRevoked(f.scope)
 }

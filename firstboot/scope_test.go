@@ -15,12 +15,12 @@ import (
 )
 
 // A leaf opens the one verb that it was made for, and no other machine than it names.
-func TestOperatorsLeafIsForOneErrand(t *testing.T) {
+func TestOperatorsLeafIsForOneScope(t *testing.T) {
 	s := newStage(t)
 	address, _ := s.serve(t)
-	as := func(e channel.Errand) wire.NodeClient { return errand(t, address, s.root, s.rootKey, e) }
+	as := func(e channel.Scope) wire.NodeClient { return dialAs(t, address, s.root, s.rootKey, e) }
 	for _, held := range []channel.Verb{channel.VerbInit, channel.VerbRecover, channel.VerbStatus, channel.VerbLogs} {
-		client := as(channel.Errand{Verb: held})
+		client := as(channel.Scope{Verb: held})
 		_, err := client.Status(t.Context(), &wire.StatusRequest{})
 		if (status.Code(err) == codes.PermissionDenied) != (held != channel.VerbStatus) {
 			t.Errorf("status by a leaf for %s: %v", held, err)
@@ -43,7 +43,7 @@ func TestOperatorsLeafIsForOneErrand(t *testing.T) {
 			t.Errorf("init by a leaf for %s: %v", held, last)
 		}
 	}
-	other := dial(t, as(channel.Errand{Verb: channel.VerbInit, EKID: hullmark.EKID{1}}))
+	other := dial(t, as(channel.Scope{Verb: channel.VerbInit, EKID: hullmark.EKID{1}}))
 	if err := other.call(); err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestOperatorsLeafIsForOneErrand(t *testing.T) {
 		t.Errorf("a leaf for another machine: %v", last)
 	}
 	own := s.node(t)
-	c := dial(t, as(channel.Errand{Verb: channel.VerbInit, EKID: own}))
+	c := dial(t, as(channel.Scope{Verb: channel.VerbInit, EKID: own}))
 	c.ticket(c.admit(s))
 	c.receive()
 	c.proceed()
@@ -77,7 +77,7 @@ func TestPolicyRevokesOperatorsLeaves(t *testing.T) {
 		s, _ := returning(t, time.Now().Add(year))
 		s.holds(t, s.signed(t, revoking))
 		address, _ := s.serve(t)
-		c := dial(t, errand(t, address, s.root, s.rootKey, channel.Errand{Verb: channel.VerbRecover, Policy: version}))
+		c := dial(t, dialAs(t, address, s.root, s.rootKey, channel.Scope{Verb: channel.VerbRecover, Policy: version}))
 		c.kind = hullmark.Recover
 		c.ticket(c.admit(s))
 		c.receive()
@@ -87,7 +87,7 @@ func TestPolicyRevokesOperatorsLeaves(t *testing.T) {
 		if _, last := c.rest(); last.GetReady() != ready || !ready && last.GetFailed().GetCode() != "operator-revoked" {
 			t.Errorf("a leaf of version %d: %v", version, last)
 		}
-		talk, of := &conversation{agent: s.agent}, admitted{errand: channel.Errand{Policy: version}}
+		talk, of := &conversation{agent: s.agent}, admitted{scope: channel.Scope{Policy: version}}
 		if err := (&opened{conversation: talk, admitted: of}).checkOperator(s.signed(t, revoking)); (err == nil) != ready {
 			t.Errorf("a leaf of version %d, by the policy that is brought: %v", version, err)
 		}
