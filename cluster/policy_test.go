@@ -193,38 +193,38 @@ func TestRebindMovesTheRecord(t *testing.T) {
 
 // A member of etcd with less than the operator's file has heard of is refused, also on a disk whose epoch is the newest; once
 // accepted, it is what the file holds it to.
-func TestCheckMember(t *testing.T) {
+func TestCheckEtcdMember(t *testing.T) {
 	node, disk := hullmark.EKID{1}, hullmark.UUID{2}
 	known := hullmark.EtcdState{Cluster: 1, Member: 2, Term: 3, Vote: 2, Commit: 4, Last: 5, LastTerm: 3}
 	less, more := known, known
 	less.Last--
 	more.Last++
 	c := &Cluster{}
-	if err := c.CheckMember(node, less); err != nil {
+	if err := c.CheckEtcdMember(node, less); err != nil {
 		t.Errorf("nothing is known: %v", err)
 	}
 	c.KeepEpoch(node, DiskEpoch{Disk: disk, Epoch: 5})
-	c.KeepMember(node, known)
+	c.KeepEtcdMember(node, known)
 	if err := c.CheckEpoch(node, DiskEpoch{Disk: disk, Epoch: 5}); err != nil {
 		t.Error(err)
 	}
 	for name, found := range map[string]hullmark.EtcdState{"less": less, "none": {}} {
 		var condition *hullmark.Condition
-		if err := c.CheckMember(node, found); !errors.As(err, &condition) || condition.Code != "rollback-detected" || condition.Next == "" {
+		if err := c.CheckEtcdMember(node, found); !errors.As(err, &condition) || condition.Code != "rollback-detected" || condition.Next == "" {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
 	for name, found := range map[string]hullmark.EtcdState{"the same": known, "more": more} {
-		if err := c.CheckMember(node, found); err != nil {
+		if err := c.CheckEtcdMember(node, found); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	c.KeepMember(node, less)
+	c.KeepEtcdMember(node, less)
 	if c.Epochs[node] != (DiskEpoch{Disk: disk, Epoch: 5, Etcd: known}) {
 		t.Errorf("the file knows %+v", c.Epochs[node])
 	}
 	c.KeepEpoch(node, DiskEpoch{Disk: disk, Epoch: 5, Etcd: less})
-	if err := c.CheckMember(node, less); err != nil {
+	if err := c.CheckEtcdMember(node, less); err != nil {
 		t.Errorf("once it was accepted: %v", err)
 	}
 }

@@ -88,9 +88,9 @@ func (c *Cluster) CheckEpoch(node hullmark.EKID, found DiskEpoch) error {
 	return condition
 }
 
-// CheckMember refuses a member of etcd that has less than the newest that an operator has heard that it had stored: it could be an old
+// CheckEtcdMember refuses a member of etcd that has less than the newest that an operator has heard that it had stored: it could be an old
 // copy on a disk that is the newest in all else.
-func (c *Cluster) CheckMember(node hullmark.EKID, found hullmark.EtcdState) error {
+func (c *Cluster) CheckEtcdMember(node hullmark.EKID, found hullmark.EtcdState) error {
 	known := c.Epochs[node].Etcd
 	if known == (hullmark.EtcdState{}) {
 		return nil
@@ -106,8 +106,8 @@ func (c *Cluster) CheckMember(node hullmark.EKID, found hullmark.EtcdState) erro
 	}
 }
 
-// KeepMember notes what a machine's member of etcd has stored by now, which it said once it was Ready.
-func (c *Cluster) KeepMember(node hullmark.EKID, now hullmark.EtcdState) {
+// KeepEtcdMember notes what a machine's member of etcd has stored by now, which it said once it was Ready.
+func (c *Cluster) KeepEtcdMember(node hullmark.EKID, now hullmark.EtcdState) {
 	state, ok := c.Epochs[node]
 	if !ok {
 		return

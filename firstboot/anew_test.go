@@ -133,7 +133,7 @@ func TestEtcdBetweenTwoMounts(t *testing.T) {
 		}
 		conversation.proceedWith(&wire.Proceed{NodeName: "node-1", Role: string(hullmark.ControlPlane)})
 		_, last := conversation.finish()
-		if last.GetReady() != c.want || !c.want && last.GetFailed().GetCode() != "rollback-detected" {
+		if last.GetReady() != c.want || !c.want && last.GetFailed().GetCode() != "disk-exchanged" {
 			t.Errorf("%s: %v", name, last)
 		}
 		if started := s.machine.Has("start " + kubeletUnit); started != c.want {

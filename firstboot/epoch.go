@@ -84,7 +84,7 @@ func (f *finishing) checkEtcd() error {
 		return nil
 	}
 	return &hullmark.Condition{
-		Code: "rollback-detected", Step: StepKubeadm, Title: "the log of etcd on the state disk is older than when the disk was opened in this boot",
+		Code: "disk-exchanged", Step: StepKubeadm, Retry: true, Title: "the log of etcd on the state disk is older than when the disk was opened in this boot",
 		Expected: said.String() + ", or more", Got: fmt.Sprintf("%.300s", why), Next: "find out what the machine's host does with its disk; the node tries again by itself",
 	}
 }

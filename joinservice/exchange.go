@@ -253,7 +253,7 @@ func (t *ticketed) grant() (*opened, error) {
 // commit records what the node confirmed, with the token that Proceed brings it, and
 // makes Proceed.
 func (o *opened) commit() (proceed *wire.Proceed, err error) {
-	o.judgeMember()
+	o.judgeEtcdMember()
 	proceed = &wire.Proceed{NodeName: o.admission.Member.Name, Role: string(o.admission.Member.Role), Time: time.Now().Unix()}
 	if err = o.checkPolicy(); err == nil && !o.unchecked() {
 		err = o.claimAddresses(proceed)

@@ -66,7 +66,7 @@ func (d *Authorizer) Admit(kind hullmark.TicketKind, claims attest.Claims, recor
 		return Admission{}, err
 	}
 	if kind == hullmark.Init && record != nil && (claims.Disk.State == hullmark.DiskReady || record.Committed > 0) {
-		record = record.unheard()
+		record = record.withUnseenEpochs()
 	}
 	record = d.override(claims, record)
 	next, formatAllowed, err := record.Issue(claims.Disk, d.waive(claims, record))

@@ -96,18 +96,18 @@ func (r Record) Commit(disk hullmark.UUID, issued uint64) (Record, error) {
 	return r, nil
 }
 
-// most is how many numbers a node can have been issued by its own join service since its operator's last init: one each
+// maxUnseenEpochs is how many numbers a node can have been issued by its own join service since its operator's last init: one each
 // EpochPause for nine years.
-const most = 1 << 20
+const maxUnseenEpochs = 1 << 20
 
-// unheard returns the record as an operator's init counts from it: of the numbers that the node was issued while it was Ready the
+// withUnseenEpochs returns the record as an operator's init counts from it: of the numbers that the node was issued while it was Ready the
 // operator knows nothing. The window of a ready disk has room for them, so it runs since the last init or recover. nil stays nil.
-func (r *Record) unheard() *Record {
+func (r *Record) withUnseenEpochs() *Record {
 	if r == nil {
 		return nil
 	}
 	next := *r
-	next.Issued += most
+	next.Issued += maxUnseenEpochs
 	return &next
 }
 

@@ -105,7 +105,7 @@ func applicationCause(want, got *Event) string {
 	case want == nil && got.Type == EvBootServicesApplication:
 		return "one more EFI program was started: the kernel inside the image, because Secure Boot was off, or an addon on the ESP"
 	case want != nil && want.Type == EvBootServicesApplication && got != nil && got.Type == EvBootServicesApplication:
-		return "another EFI program was started from the ESP than the unified kernel image of the prediction"
+		return "another kernel image than the one of the prediction was started: another release, or a changed one; PCR 11 says which of its sections differ"
 	case got != nil && got.Type == EvEFIAction:
 		return fmt.Sprintf("the firmware did %q: another boot entry was tried, or its setup was entered", printableText(got.From().Name))
 	case want != nil && want.Type == EvBootServicesApplication:

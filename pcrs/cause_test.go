@@ -106,7 +106,7 @@ func differences(t *testing.T) map[string]struct {
 		"another command line":     {must(t, cmdlineBoot(t)), 11, ".cmdline of the unified kernel image differs", ""},
 		"it reaches the kernel":    {must(t, cmdlineBoot(t)), 9, "another command line than the image's own", ""},
 		"another kernel":           {must(t, kernel), 11, ".linux of the unified kernel image differs", ""},
-		"another image":            {must(t, kernel), 4, "another EFI program was started from the ESP", ""},
+		"another image":            {must(t, kernel), 4, "another kernel image than the one of the prediction was started", ""},
 		"another initrd":           {must(t, initrd), 11, ".initrd of the unified kernel image differs", ""},
 		"another release":          {must(t, release), 11, ".osrel of the unified kernel image differs", ""},
 		"an added section":         {must(t, testBoot(t, uki.Section{Name: ".uname", Data: []byte("7")})), 11, "a section .uname where", ""},

@@ -27,6 +27,7 @@ func ExamplePredict() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	// No firmware is opened: the prediction is for a build without Secure Boot.
 	prediction, err := pcrs.Predict(pcrs.Boot{Machine: pcrs.Machine{Vars: vars}, UKI: disk.UKI, Table: disk.Table})
 	if err != nil {
 		log.Fatal(err)

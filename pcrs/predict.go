@@ -17,8 +17,11 @@ import (
 
 // Machine is what a boot depends on beside the image.
 type Machine struct {
+	// Firmware is what its file says. The zero value is a build without Secure Boot, which decides PCR 7 and with it 4: of a machine
+	// that exists, open the file (firmware.Open).
 	Firmware Firmware
-	Vars     firmware.Vars
+	// Vars are the firmware's variables before the boot.
+	Vars firmware.Vars
 	// ROMs are the expansion ROMs in the order in which firmware finds the devices.
 	ROMs []firmware.ROM
 	// Shape has a meaning only with Learned.

@@ -1,7 +1,7 @@
-// Package operate is what a person or a controller does to a cluster, with its cluster file: begin it, bring it back, ask its
-// nodes, change its policy, its keys, its endpoint and its machines, back it up. It prints nothing and asks nobody; what takes its
-// time is told by Progress, and errors have a kind. Where they say what to do next, they name the flag of the hullmark command;
-// the comment of an option names its flag where that has another name.
+// Package operate is what a person, or a program outside of the cluster, does to a cluster, with its cluster file: begin it, bring it
+// back, ask its nodes, change its policy, its keys, its endpoint and its machines, back it up. It prints nothing and asks nobody; what
+// takes its time is told by Progress, and errors have a kind. Where they say what to do next, they name the flag of the hullmark
+// command; the comment of an option names its flag where that has another name.
 package operate
 
 import "errors"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"reflect"
@@ -24,7 +25,7 @@ type InitOptions struct {
 	Target
 	// Document is what it has to have booted.
 	Document measurements.Document
-	// Name is the node's.
+	// Name is the node's. It is needed, as Endpoint, Kubernetes and what Target wants are.
 	Name string
 	// Endpoint is the HOST:PORT at which the operator reaches its API server, whose certificate names that host, too.
 	Endpoint string
@@ -49,6 +50,12 @@ func (o *InitOptions) Check() error {
 	}
 	if !hullmark.ValidNodeName(o.Name) {
 		return as(ErrUsage, fmt.Errorf("--name %q: want a DNS label: at most 63 lower-case letters, digits and hyphens", o.Name))
+	}
+	if _, _, err := net.SplitHostPort(o.Address); err != nil {
+		return as(ErrUsage, fmt.Errorf("address of the node: %q: want HOST:PORT", o.Address))
+	}
+	if _, ok := hullmark.EndpointHost(o.Endpoint); !ok {
+		return as(ErrUsage, fmt.Errorf("--endpoint %q: want HOST:PORT", o.Endpoint))
 	}
 	if d := o.Kubernetes; !d.Flannel && len(d.Manifests) == 0 && o.Backup == nil {
 		return as(ErrUsage, errors.New("--network none: a node without a pod network never becomes Ready; name its manifests (--manifest)"))
@@ -226,7 +233,7 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 			if err := r.checkAlone(c, claims.EKID); err != nil {
 				return err
 			}
-			if err := c.CheckMember(claims.EKID, opened.Etcd); err != nil {
+			if err := c.CheckEtcdMember(claims.EKID, opened.Etcd); err != nil {
 				return err
 			}
 			member = opened.Etcd
@@ -274,7 +281,7 @@ func (r *initRun) finish(conversation *joinservice.Conversation, node hullmark.E
 	}
 	if err := r.file.Update(func(c *cluster.Cluster) error {
 		c.Initialised = &node
-		c.KeepMember(node, state)
+		c.KeepEtcdMember(node, state)
 		return nil
 	}); err != nil {
 		return err

@@ -139,7 +139,7 @@ func (r *recoverRun) do(ctx context.Context) error {
 		return err
 	}
 	err = r.file.Update(func(c *cluster.Cluster) error {
-		c.KeepMember(claims.EKID, state)
+		c.KeepEtcdMember(claims.EKID, state)
 		return nil
 	})
 	if err != nil {
@@ -160,7 +160,7 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 	}
 	found := cluster.DiskEpoch{Disk: claims.Disk.UUID, Epoch: opened.EpochRead, Etcd: opened.Etcd}
 	r.show(claims.EKID, found, opened.LastBoot)
-	if err := cmp.Or(r.file.Cluster.CheckEpoch(claims.EKID, found), r.file.Cluster.CheckMember(claims.EKID, found.Etcd)); err != nil {
+	if err := cmp.Or(r.file.Cluster.CheckEpoch(claims.EKID, found), r.file.Cluster.CheckEtcdMember(claims.EKID, found.Etcd)); err != nil {
 		if !r.options.AcceptRollback {
 			return nil, err
 		}

@@ -15,7 +15,7 @@ func checks() []check {
 		release, record = "joinservice/exchange.go", "joinservice/record.go"
 		verifier        = "attest/verifier/verifier.go"
 		asked, issued   = "firstboot/advance.go", "joinservice/advance.go"
-		member, policy  = "joinservice/member.go", "firstboot/policy.go"
+		member, policy  = "joinservice/etcdmember.go", "firstboot/policy.go"
 		kept, manifest  = "firstboot/kept.go", "firstboot/statedisk/manifest.go"
 
 		oldCopy      = "an old copy of a disk was opened"

@@ -9,5 +9,5 @@
 // All that decides is the real code: the agent, the disk helper, the verifier, the authorizer and the join service. It is compiled
 // with edits (edits_test.go) that put fakes in the place of devices, of TLS and gRPC, and of the TPM's cryptography, and call
 // package seam. Other edits (checks_test.go) take one check out of the code, and the explorer has to find out.
-// docs/state-machine.md tells the rest.
+// docs/exploration.md tells the rest.
 package explore

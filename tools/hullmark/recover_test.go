@@ -344,7 +344,7 @@ func TestRecoverOfAForgetfulMember(t *testing.T) {
 	full := hullmark.EtcdState{Cluster: 1, Member: 2, Term: 3, Vote: 2, Commit: 90, Last: 100, LastTerm: 3}
 	says := full
 	s.node.Etcd = func() hullmark.EtcdState { return says }
-	err := s.update(t, func(c *cluster.Cluster) error { c.KeepMember(s.node.ID, full); return nil })
+	err := s.update(t, func(c *cluster.Cluster) error { c.KeepEtcdMember(s.node.ID, full); return nil })
 	if err != nil {
 		t.Fatal(err)
 	}

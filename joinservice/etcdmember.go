@@ -58,9 +58,9 @@ func (n EtcdNote) forgot(now hullmark.EtcdState) *hullmark.Condition {
 // comesBack reports that the node that the disk holds is believed, and is to be started.
 func (o *opened) comesBack() bool { return o.disk.Joined && !o.anew }
 
-// judgeMember decides whether a control plane that comes back by its record is believed. Raft's promises hold only for members that forget
-// nothing: one that does is removed, and its machine joins anew, before it has a vote again.
-func (o *opened) judgeMember() {
+// judgeEtcdMember decides whether a control plane that comes back by its record is believed. Raft's promises hold only for members that
+// forget nothing: one that does is removed, and its machine joins anew, before it has a vote again.
+func (o *opened) judgeEtcdMember() {
 	if o.unchecked() || !o.disk.Joined || o.admission.Member.Role != hullmark.ControlPlane {
 		return
 	}
