@@ -63,11 +63,17 @@ func outAhead(t *testing.T, role hullmark.Role, ends, ahead time.Duration) *outa
 func (o *outage) certificate(t *testing.T, ends time.Duration) int64 {
 	t.Helper()
 	end := time.Now().Add(ends)
+	o.certify(t, end)
+	return end.Unix()
+}
+
+// certify gives the kubelet one that ends at a time.
+func (o *outage) certify(t *testing.T, end time.Time) {
+	t.Helper()
 	text, _ := o.ca.Issue(t, end)
 	if err := os.WriteFile(filepath.Join(o.agent.StateDir, kubeadm.ClientCertificate), text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return end.Unix()
 }
 
 // readyz is an API server that says whether it is ready, to whoever asks without a certificate, and returns where.
@@ -127,10 +133,12 @@ func TestWorkerRestartsWhenItsCertificateHasEnded(t *testing.T) {
 func TestClockOfTheHostRestartsNothing(t *testing.T) {
 	o := out(t, hullmark.Worker, time.Hour)
 	o.ready.Store(http.StatusOK)
-	ends := o.certificate(t, -time.Hour) // by the machine's clock alone: its verifier says that it is 1970
-	if err := o.agent.writeMark(mark{Role: hullmark.Worker, Began: 1000, Ready: 2000, Ends: ends}); err != nil {
+	end := time.Now().Add(-time.Hour) // by the machine's clock alone: its verifier says that it is 1970
+	// In this order: between the two, the agent would see a certificate that has ended by its verifier's clock.
+	if err := o.agent.writeMark(mark{Role: hullmark.Worker, Began: 1000, Ready: 2000, Ends: end.Unix()}); err != nil {
 		t.Fatal(err)
 	}
+	o.certify(t, end)
 	if o.restarts() || o.document(t).Condition != nil {
 		t.Error("the machine's clock restarts it")
 	}
