@@ -117,8 +117,10 @@ func newAuthorizer(b *testing.B) *authorizer {
 		d.machines, rules = append(d.machines, m), append(rules, m.rule)
 	}
 	records := &memrecords.Store{}
+	store := jointest.PolicyStore(b, c, rules...)
 	d.service = &joinservice.Service{
-		Root: c.ID(), Policy: jointest.PolicyStore(b, c, rules...), Keys: c.Keys, Records: records, Tokens: records, Timeouts: joinservice.ServiceTimeouts(),
+		Root: c.ID(), Policy: store, Keys: c.Keys,
+		ControlPlanes: joinservice.ControlPlanes{Rotation: store.Policy().Rotation, Keys: store.Policy().Keys}, Records: records, Tokens: records, Timeouts: joinservice.ServiceTimeouts(),
 	}
 	return d
 }
