@@ -120,7 +120,8 @@ func newAuthorizer(b *testing.B) *authorizer {
 	store := jointest.PolicyStore(b, c, rules...)
 	d.service = &joinservice.Service{
 		Root: c.ID(), Policy: store, Keys: c.Keys,
-		ControlPlanes: joinservice.ControlPlanes{Rotation: store.Policy().Rotation, Keys: store.Policy().Keys}, Records: records, Tokens: records, Timeouts: joinservice.ServiceTimeouts(),
+		Records: records, Tokens: records, Timeouts: joinservice.ServiceTimeouts(),
+		ControlPlanes: joinservice.ControlPlanes{Rotation: store.Policy().Rotation, Keys: store.Policy().Keys},
 	}
 	return d
 }
