@@ -60,6 +60,11 @@ powercut: image ## Cut the power of disks CUTS times (130) in a guest, and of ma
 	go test -tags vm -count 1 -timeout 3h -v -run '^TestPowerCuts$$' -artifacts -outputdir $(OUT)/powercut-disks ./firstboot/statedisk/volume -args -cuts $(or $(CUTS),130) -seed $(or $(SEED),1)
 	go test -tags powercut -count 1 -timeout 8h -v -run '^TestPowerCuts$$' ./internal/e2e -args -n $(or $(N),15) -seed $(or $(SEED),1) -out $(abspath $(OUT))
 
+.PHONY: test-vectors
+test-vectors: ## Judge the recorded evidence of real machines that is in the folder VECTORS.
+	@test -d "$(VECTORS)" || { echo "name the folder with recorded evidence: make test-vectors VECTORS=FOLDER" >&2; exit 2; }
+	go test -tags vectors -count 1 -timeout 20m -run Recorded $(call tagged,vectors) -args -vectors "$(abspath $(VECTORS))"
+
 .PHONY: test-browser
 test-browser: ## Look at the pages in a real browser; pictures of them stay in out/browser.
 	@mkdir -p $(OUT)/browser

@@ -52,3 +52,20 @@ type PlatformClaims struct {
 	Product string `json:"product,omitempty"`
 	TCB     string `json:"tcb,omitempty"`
 }
+
+// The kinds of evidence, by which policies and records name platforms.
+const (
+	// PlatformSNP is an SEV-SNP guest whose report is made for each exchange, and PlatformTDX a TDX guest with such a quote.
+	PlatformSNP = "snp"
+	PlatformTDX = "tdx"
+	// PlatformAzureSNP and PlatformAzureTDX are confidential machines on Azure, whose paravisor has the TPM.
+	PlatformAzureSNP = "azure-snp"
+	PlatformAzureTDX = "azure-tdx"
+	// PlatformSVSM is an SEV-SNP guest with a TPM inside, in the service module at VMPL 0.
+	PlatformSVSM = "svsm"
+	// PlatformGCP, PlatformAWS and PlatformAzureTL are machines whose TPM is the provider's: Shielded and confidential VMs on
+	// Google Cloud, NitroTPM, and Trusted Launch.
+	PlatformGCP     = "gcp"
+	PlatformAWS     = "aws"
+	PlatformAzureTL = "azure-tl"
+)
