@@ -1,5 +1,7 @@
 package hullmark
 
+import "slices"
+
 // TrustClass says against whom a machine's evidence holds. A platform is never given a class that its host could forge.
 type TrustClass string
 
@@ -15,14 +17,20 @@ const (
 	TrustParavisor TrustClass = "cvm-paravisor"
 	// TrustConfidential is that of a confidential machine whose hardware measures all that decides.
 	TrustConfidential TrustClass = "cvm"
+	// TrustTestParavisor and TrustTestConfidential are those of machines that a test's own root vouches for, in the place of a
+	// processor's maker: whoever holds that root's key forges them. They meet no demand for a class above tpm but their own.
+	TrustTestParavisor    TrustClass = "test-cvm-paravisor"
+	TrustTestConfidential TrustClass = "test-cvm"
 )
 
 // promises say in one sentence each what a class protects against.
 var promises = map[TrustClass]string{
-	TrustTPM:          "protects against other tenants, the network, stolen disks and wrong images, not against the host that runs it",
-	TrustProvider:     "protects against other tenants, the network, stolen disks and wrong images; the provider that certified its TPM could forge it",
-	TrustParavisor:    "protects against the host, too; the maker of the virtual TPM inside the machine is trusted",
-	TrustConfidential: "protects against the host, too, and against all but the processor's maker",
+	TrustTPM:              "protects against other tenants, the network, stolen disks and wrong images, not against the host that runs it",
+	TrustProvider:         "protects against other tenants, the network, stolen disks and wrong images; the provider that certified its TPM could forge it",
+	TrustParavisor:        "protects against the host, too; the maker of the virtual TPM inside the machine is trusted",
+	TrustConfidential:     "protects against the host, too, and against all but the processor's maker",
+	TrustTestParavisor:    "protects as tpm does: its evidence ends at a root for tests",
+	TrustTestConfidential: "protects as tpm does: its evidence ends at a root for tests",
 }
 
 // Promise says in one sentence for people what the class protects against.
@@ -33,10 +41,36 @@ func (t TrustClass) Promise() string {
 	return "protects against nothing"
 }
 
-// AtLeast reports whether the class protects against all that another one does. An unknown one protects against nothing.
+// meets lists, for each class, the demands that it meets beside its own.
+var meets = map[TrustClass][]TrustClass{
+	TrustTPM:              {},
+	TrustProvider:         {TrustTPM},
+	TrustParavisor:        {TrustTPM, TrustProvider, TrustTestParavisor},
+	TrustConfidential:     {TrustTPM, TrustProvider, TrustParavisor, TrustTestParavisor, TrustTestConfidential},
+	TrustTestParavisor:    {TrustTPM},
+	TrustTestConfidential: {TrustTPM, TrustTestParavisor},
+}
+
+// Valid reports whether the class is one of those that exist.
+func (t TrustClass) Valid() bool { return meets[t] != nil }
+
+// AtLeast reports whether the class protects against all that another one does. An unknown one protects against nothing, and
+// nothing is as good as an unknown one.
 func (t TrustClass) AtLeast(other TrustClass) bool {
-	order := map[TrustClass]int{TrustTPM: 1, TrustProvider: 2, TrustParavisor: 3, TrustConfidential: 4}
-	return order[t] > 0 && order[t] >= order[other]
+	return t.Valid() && (t == other || slices.Contains(meets[t], other))
+}
+
+// Tested returns the class that evidence of class t earns if it ends at a root for tests; t itself for classes that need no root.
+func (t TrustClass) Tested() TrustClass {
+	switch t {
+	case TrustParavisor:
+		return TrustTestParavisor
+	case TrustConfidential:
+		return TrustTestConfidential
+	case TrustProvider:
+		return TrustTPM
+	}
+	return t
 }
 
 // PlatformTPM is the platform of which nothing is known but its TPM.

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-tpm/tpm2"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 // Version is the version of the exchange that Hello carries.
@@ -134,6 +135,10 @@ type Claims struct {
 	EKCertificate *x509.Certificate
 	// Platform is what the evidence says of what the machine runs on, with its trust class.
 	Platform hullmark.PlatformClaims
+	// Measured are the registers that the platform's hardware signed, beside those of the TPM; nil where there are none.
+	Measured pcrs.Values
+	// Instance is what the platform calls the machine, in printable form; empty where it gives it no name.
+	Instance string
 	// Registers are the quoted values.
 	Registers Registers
 	// NodeConfig is the configuration that register 8 holds, as bytes and decoded.

@@ -271,7 +271,7 @@ func (c call) begin(s *stage, hello []byte) (*verifier.Exchange, error) {
 		return nil, err
 	}
 	node := hullmark.EKIDOf(message.GetEkPublic())
-	return verifier.Begin(hello, key, []hullmark.ClusterRoot{s.agent.config.ClusterRoot}, verifier.Anchor{EKID: &node})
+	return verifier.Begin(hello, key, verifier.Demands{Roots: []hullmark.ClusterRoot{s.agent.config.ClusterRoot}, Anchor: verifier.Anchor{EKID: &node}})
 }
 
 const ticketKey = "thirty-two bytes of a disk's key"

@@ -68,11 +68,10 @@ func Converse(stream Stream, timeouts Timeouts) *Conversation {
 	return &Conversation{stream: stream, timeouts: timeouts}
 }
 
-// Attest receives Hello, sends Challenge, receives Proof, and returns what they prove. roots are
-// those that the node's configuration may name, the present one first. A
+// Attest receives Hello, sends Challenge, receives Proof, and returns what they prove. A
 // node whose evidence is refused before its TPM answered is told no more than that.
-func (c *Conversation) Attest(roots []hullmark.ClusterRoot, anchor verifier.Anchor) (attest.Claims, error) {
-	exchange, err := c.challenge(roots, anchor)
+func (c *Conversation) Attest(demands verifier.Demands) (attest.Claims, error) {
+	exchange, err := c.challenge(demands)
 	if err != nil {
 		return attest.Claims{}, c.refuse(err, refused())
 	}
@@ -91,7 +90,7 @@ func (c *Conversation) Attest(roots []hullmark.ClusterRoot, anchor verifier.Anch
 }
 
 // challenge does Hello and Challenge.
-func (c *Conversation) challenge(roots []hullmark.ClusterRoot, anchor verifier.Anchor) (*verifier.Exchange, error) {
+func (c *Conversation) challenge(demands verifier.Demands) (*verifier.Exchange, error) {
 	message, err := c.receive("Hello", c.timeouts.Proof)
 	if err != nil {
 		return nil, err
@@ -108,7 +107,7 @@ func (c *Conversation) challenge(roots []hullmark.ClusterRoot, anchor verifier.A
 	if err != nil {
 		return nil, err
 	}
-	exchange, err := verifier.Begin(message.GetHello(), channelKey, roots, anchor)
+	exchange, err := verifier.Begin(message.GetHello(), channelKey, demands)
 	if err != nil {
 		return nil, err
 	}

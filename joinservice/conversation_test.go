@@ -39,7 +39,7 @@ func (s *silence) Recv() (*wire.FromNode, error) {
 // A stranger that says nothing is told that it gets nothing, and the one who waited for it stays the only one.
 func TestSilentStranger(t *testing.T) {
 	s := &silence{ctx: t.Context()}
-	_, err := joinservice.Converse(s, joinservice.Timeouts{Proof: time.Millisecond}).Attest([]hullmark.ClusterRoot{{}}, verifier.Anchor{})
+	_, err := joinservice.Converse(s, joinservice.Timeouts{Proof: time.Millisecond}).Attest(verifier.Demands{Roots: []hullmark.ClusterRoot{{}}})
 	if err == nil {
 		t.Error("silence was accepted")
 	}

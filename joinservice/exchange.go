@@ -122,7 +122,7 @@ func (x *exchange) attest() (*proved, error) {
 	defer x.service.leave()
 	p := &proved{exchange: x, policy: x.service.Policy.inForce.Load()}
 	var err error
-	p.claims, err = x.conversation.Attest(p.policy.roots, verifier.Anchor{Admits: p.policy.isMember})
+	p.claims, err = x.conversation.Attest(verifier.Demands{Roots: p.policy.roots, Anchor: verifier.Anchor{Admits: p.policy.isMember}})
 	return p, err
 }
 

@@ -39,8 +39,8 @@ func akKey(t *testing.T, encoded []byte) crypto.PublicKey {
 	return key
 }
 
-// evidence makes one honest proof and returns it with its binding.
-func evidence(t *testing.T) (*scene, *wire.Proof, attest.Binding) {
+// evidenceOf makes one honest proof and returns it with its binding.
+func evidenceOf(t *testing.T) (*scene, *wire.Proof, attest.Binding) {
 	t.Helper()
 	s := newScene(t, tpmtest.New(t))
 	exchange := s.begin(t)
@@ -85,7 +85,7 @@ func TestCheckquoteAgrees(t *testing.T) {
 	if _, err := exec.LookPath("tpm2_checkquote"); err != nil {
 		t.Fatal("tpm2_checkquote is missing: apt-get install tpm2-tools")
 	}
-	s, proof, binding := evidence(t)
+	s, proof, binding := evidenceOf(t)
 	spki, err := x509.MarshalPKIXPublicKey(akKey(t, s.hello.AkPublic))
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestCheckquoteAgrees(t *testing.T) {
 
 // TestVerifyAttestationAgrees holds our evidence to go-tpm-tools' verifier.
 func TestVerifyAttestationAgrees(t *testing.T) {
-	s, proof, binding := evidence(t)
+	s, proof, binding := evidenceOf(t)
 	registers, err := attest.ParseRegisters(proof.GetPcrValues())
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ type quoteFiles struct {
 
 func newQuoteFiles(t *testing.T) quoteFiles {
 	t.Helper()
-	s, proof, _ := evidence(t)
+	s, proof, _ := evidenceOf(t)
 	registers, err := attest.ParseRegisters(proof.GetPcrValues())
 	if err != nil {
 		t.Fatal(err)

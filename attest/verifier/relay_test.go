@@ -20,7 +20,7 @@ func TestTwoHonestMachines(t *testing.T) {
 	wantCode(t, second(first.Verify(theirs)), "quote-signature", "the quote was not signed by the attestation key")
 
 	// One's keys are shown on the other's channel, and its TPM answers what comes from there, bound to the channel that it has.
-	relayed, err := verifier.Begin(b.encoded(t), a.channelKey, testRoots, b.anchor())
+	relayed, err := verifier.Begin(b.encoded(t), a.channelKey, verifier.Demands{Roots: testRoots, Anchor: b.anchor()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestTwoHonestMachines(t *testing.T) {
 func TestTwoTPMs(t *testing.T) {
 	victim, attacker := newScene(t, tpmtest.New(t)), newScene(t, tpmtest.New(t))
 	attacker.hello.EkPublic = victim.hello.EkPublic
-	exchange, err := verifier.Begin(attacker.encoded(t), attacker.channelKey, testRoots, victim.anchor())
+	exchange, err := verifier.Begin(attacker.encoded(t), attacker.channelKey, verifier.Demands{Roots: testRoots, Anchor: victim.anchor()})
 	if err != nil {
 		t.Fatal(err)
 	}

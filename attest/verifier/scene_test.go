@@ -76,7 +76,7 @@ func (s *scene) encoded(t *testing.T) []byte {
 // begin does the verifier's first step.
 func (s *scene) begin(t *testing.T) *verifier.Exchange {
 	t.Helper()
-	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, testRoots, s.anchor())
+	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, verifier.Demands{Roots: testRoots, Anchor: s.anchor()})
 	if err != nil {
 		t.Fatal(err)
 	}

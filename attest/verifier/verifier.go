@@ -16,6 +16,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/verifier/evidence"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/pemcert"
 )
@@ -54,12 +55,25 @@ func ParseAuthorities(data []byte) ([]*x509.Certificate, error) {
 	return authorities, nil
 }
 
+// Demands are what a verifier holds a machine's evidence to.
+type Demands struct {
+	// Roots are those that the machine's configuration may name: the present one, and those that have handed over to it. There
+	// has to be one.
+	Roots []hullmark.ClusterRoot
+	// Anchor says which endorsement keys are accepted.
+	Anchor Anchor
+	// Platform returns what judges a machine's evidence of that kind, or nil if such evidence counts for nothing. The machine is
+	// then judged as one that shows none. node is what the machine claims to be. It may be nil.
+	Platform func(node hullmark.EKID, kind string) evidence.Platform
+}
+
 // Exchange is one machine's evidence while it is being gathered. Begin makes one; then Challenge and Verify are called, once each.
 // Evidence is refused by a *hullmark.Condition; another error is the caller's fault, or that of its source of random bytes.
 type Exchange struct {
-	roots      []hullmark.ClusterRoot
+	demands    Demands
 	channelKey []byte
 	hello      []byte
+	message    *wire.Hello
 	claims     attest.Claims
 	ek, ak     *tpm2.TPMTPublic
 	// akPublic is the AK's encoding.
@@ -67,11 +81,10 @@ type Exchange struct {
 	secret   hullmark.Secret
 }
 
-// Begin does what needs no TPM: it holds Hello to the limits and to the anchor. Verify holds the claims to this cluster's roots:
-// the present one, and those that have handed over to it. channelKey is channel.Key's result for the channel on which hello,
-// the bytes of Hello, arrived. There has to be a root.
-func Begin(hello, channelKey []byte, roots []hullmark.ClusterRoot, anchor Anchor) (*Exchange, error) {
-	if len(roots) == 0 {
+// Begin does what needs no TPM: it holds Hello to the limits and to the anchor. channelKey is channel.Key's result for the
+// channel on which hello, the bytes of Hello, arrived.
+func Begin(hello, channelKey []byte, demands Demands) (*Exchange, error) {
+	if len(demands.Roots) == 0 {
 		return nil, errors.New("begin exchange: no cluster root is given that the machine's configuration could name")
 	}
 	message, err := wire.DecodeHello(hello)
@@ -85,12 +98,12 @@ func Begin(hello, channelKey []byte, roots []hullmark.ClusterRoot, anchor Anchor
 			Next: "use a hullmark of the image's own release",
 		}
 	}
-	e := &Exchange{roots: roots, channelKey: channelKey, hello: hello}
+	e := &Exchange{demands: demands, channelKey: channelKey, hello: hello, message: message}
 	if err := e.readKeys(message); err != nil {
 		return nil, err
 	}
 	certificate, wrong := certificateOf(e.ek, message.GetEkCertificate())
-	if e.claims.Certified, err = anchor.accept(e.claims.EKID, certificate, wrong); err != nil {
+	if e.claims.Certified, err = demands.Anchor.accept(e.claims.EKID, certificate, wrong); err != nil {
 		return nil, err
 	}
 	e.claims.EKCertificate = certificate
@@ -196,6 +209,9 @@ func (e *Exchange) Verify(proof *wire.Proof) (attest.Claims, error) {
 	claims := e.claims
 	claims.Registers = registers
 	claims.EventLog = proof.GetEventLog()
+	if err := e.verifyPlatform(&claims, proof, binding); err != nil {
+		return attest.Claims{}, err
+	}
 	return claims, nil
 }
 
@@ -209,10 +225,10 @@ func (e *Exchange) checkOwnRegisters(registers *attest.Registers) error {
 			Next: "reboot the node; if it happens again, its image does not measure its configuration",
 		}
 	}
-	if !slices.Contains(e.roots, e.claims.Config.ClusterRoot) {
+	if !slices.Contains(e.demands.Roots, e.claims.Config.ClusterRoot) {
 		return &hullmark.Condition{
 			Code: "cluster-mismatch", Step: step, Title: "the node was configured for another cluster",
-			Expected: e.roots[0].String(), Got: e.claims.Config.ClusterRoot.String(),
+			Expected: e.demands.Roots[0].String(), Got: e.claims.Config.ClusterRoot.String(),
 			Next: "boot the node with this cluster's root in its node config",
 		}
 	}

@@ -84,7 +84,7 @@ func TestOneTPM(t *testing.T) {
 
 func begin(t *testing.T, s *scene, anchor verifier.Anchor) error {
 	t.Helper()
-	_, err := verifier.Begin(s.encoded(t), s.channelKey, testRoots, anchor)
+	_, err := verifier.Begin(s.encoded(t), s.channelKey, verifier.Demands{Roots: testRoots, Anchor: anchor})
 	return err
 }
 
@@ -115,12 +115,12 @@ func unknownConfigField(t *testing.T, s *scene) error {
 }
 
 func unknownHelloField(t *testing.T, s *scene) error {
-	_, err := verifier.Begin(append(s.encoded(t), 0x3a, 0), s.channelKey, testRoots, s.anchor()) // field 7, empty
+	_, err := verifier.Begin(append(s.encoded(t), 0x42, 0), s.channelKey, verifier.Demands{Roots: testRoots, Anchor: s.anchor()}) // field 8, empty
 	return err
 }
 
 func oversizeHello(_ *testing.T, s *scene) error {
-	_, err := verifier.Begin(make([]byte, wire.MaxHello+1), s.channelKey, testRoots, s.anchor())
+	_, err := verifier.Begin(make([]byte, wire.MaxHello+1), s.channelKey, verifier.Demands{Roots: testRoots, Anchor: s.anchor()})
 	return err
 }
 
@@ -274,7 +274,7 @@ func TestAnotherClustersNode(t *testing.T) {
 	wantCode(t, second(s.honest(t)), "cluster-mismatch", "the node was configured for another cluster", testRoot.String())
 	// To its own operator it is as good as any, and to one whose root its root has handed over to.
 	for _, roots := range [][]hullmark.ClusterRoot{{{0xc2}}, {testRoot, {0xc2}}} {
-		exchange, err := verifier.Begin(s.encoded(t), s.channelKey, roots, s.anchor())
+		exchange, err := verifier.Begin(s.encoded(t), s.channelKey, verifier.Demands{Roots: roots, Anchor: s.anchor()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -297,7 +297,7 @@ func TestCertifiedEK(t *testing.T) {
 	s := newScene(t, tpmtest.NewCertified(t))
 	anchor := s.anchor()
 	anchor.Authorities = authorities(t, s.tpm.CA)
-	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, testRoots, anchor)
+	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, verifier.Demands{Roots: testRoots, Anchor: anchor})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -340,7 +340,7 @@ func TestMembersSeeTheCertificate(t *testing.T) {
 		seen = ek
 		return node == s.prover.Node()
 	}}
-	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, testRoots, anchor)
+	exchange, err := verifier.Begin(s.encoded(t), s.channelKey, verifier.Demands{Roots: testRoots, Anchor: anchor})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +384,7 @@ func authorities(t *testing.T, file string) []*x509.Certificate {
 
 func TestBeginWantsARoot(t *testing.T) {
 	s := newScene(t, tpmtest.New(t))
-	if _, err := verifier.Begin(s.encoded(t), s.channelKey, nil, s.anchor()); err == nil || !strings.Contains(err.Error(), "no cluster root") {
+	if _, err := verifier.Begin(s.encoded(t), s.channelKey, verifier.Demands{Anchor: s.anchor()}); err == nil || !strings.Contains(err.Error(), "no cluster root") {
 		t.Errorf("an exchange without a root: %v", err)
 	}
 }

@@ -56,6 +56,7 @@ func checkProof(p *Proof) error {
 		atMost("signature", len(p.GetSignature()), MaxSignature),
 		exactly("pcr_values", len(p.GetPcrValues()), PCRValues),
 		atMost("event_log", len(p.GetEventLog()), MaxEventLog),
+		atMost("platform_report", len(p.GetPlatformReport()), MaxPlatformReport),
 	)
 }
 

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -12,8 +13,16 @@ import (
 // The limits of what a peer may send, in bytes unless it is said otherwise.
 // They are checked before anything else is done with a message.
 const (
-	// MaxHello bounds an encoded Hello: a node configuration, two public keys and one certificate.
-	MaxHello = hullmark.MaxNodeConfig + 16<<10
+	// MaxHello bounds an encoded Hello: a node configuration, two public keys, one certificate, and a platform's evidence.
+	MaxHello = hullmark.MaxNodeConfig + 16<<10 + MaxPlatform
+	// MaxPlatform bounds a platform's evidence in a Hello; a TD quote with its certificates needs about 10 KiB.
+	MaxPlatform = 32 << 10
+	// MaxPlatformKind bounds the name of its kind.
+	MaxPlatformKind = 32
+	// MaxPlatformCertificates bounds the number of its certificates.
+	MaxPlatformCertificates = 8
+	// MaxPlatformReport bounds the evidence that a platform made for the exchange.
+	MaxPlatformReport = 16 << 10
 	// MaxPublic bounds a TPMT_PUBLIC; an RSA-4096 key needs 600.
 	MaxPublic = 1 << 10
 	// MaxCertificate bounds an X.509 certificate in DER.
@@ -51,7 +60,7 @@ const (
 	// MaxPiece bounds one piece of a snapshot.
 	MaxPiece = 512 << 10
 	// MaxFromNode bounds any message from a node: the proof is the largest.
-	MaxFromNode = MaxEventLog + 16<<10
+	MaxFromNode = MaxEventLog + 16<<10 + MaxPlatformReport
 	// MaxFromVerifier bounds any message from a verifier: Proceed is the largest.
 	MaxFromVerifier = 4 << 20
 	// MaxCauses bounds the chain of causes of a Condition.
@@ -155,9 +164,40 @@ func checkHello(h *Hello) error {
 		return fmt.Errorf("disk: missing")
 	}
 	return firstError(
+		checkPlatform(h.GetPlatform()),
 		atMost("ek_public", len(h.GetEkPublic()), MaxPublic),
 		atMost("ek_certificate", len(h.GetEkCertificate()), MaxCertificate),
 		atMost("ak_public", len(h.GetAkPublic()), MaxPublic),
 		atMost("node_config", len(h.GetNodeConfig()), hullmark.MaxNodeConfig),
 	)
+}
+
+// checkPlatform accepts the absence of evidence.
+func checkPlatform(p *Platform) error {
+	if p == nil {
+		return nil
+	}
+	if p.GetKind() == "" {
+		return errors.New("platform: its kind is missing")
+	}
+	total := len(p.GetReport()) + len(p.GetQuote())
+	for _, certificate := range p.GetCertificates() {
+		if len(certificate) == 0 {
+			return errors.New("platform: an empty certificate")
+		}
+		total += len(certificate)
+	}
+	return firstError(
+		atMost("platform: kind", len(p.GetKind()), MaxPlatformKind),
+		counted("platform: certificates", len(p.GetCertificates()), MaxPlatformCertificates),
+		atMost("platform", total, MaxPlatform-1<<10),
+	)
+}
+
+// counted fails if a list is longer than its limit.
+func counted(name string, length, limit int) error {
+	if length > limit {
+		return fmt.Errorf("%s: %d, at most %d are allowed", name, length, limit)
+	}
+	return nil
 }

@@ -342,6 +342,7 @@ type Hello struct {
 	AkPublic      []byte                 `protobuf:"bytes,4,opt,name=ak_public,json=akPublic,proto3" json:"ak_public,omitempty"`                // TPMT_PUBLIC
 	NodeConfig    []byte                 `protobuf:"bytes,5,opt,name=node_config,json=nodeConfig,proto3" json:"node_config,omitempty"`          // the bytes that PCR 8 measures
 	Disk          *Disk                  `protobuf:"bytes,6,opt,name=disk,proto3" json:"disk,omitempty"`
+	Platform      *Platform              `protobuf:"bytes,7,opt,name=platform,proto3" json:"platform,omitempty"` // absent where the machine has no evidence but its TPM's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -418,6 +419,82 @@ func (x *Hello) GetDisk() *Disk {
 	return nil
 }
 
+func (x *Hello) GetPlatform() *Platform {
+	if x != nil {
+		return x.Platform
+	}
+	return nil
+}
+
+// Platform is the evidence of what the machine runs on that does not depend on the exchange.
+type Platform struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`                 // such as "azure-snp"
+	Report        []byte                 `protobuf:"bytes,2,opt,name=report,proto3" json:"report,omitempty"`             // what the platform wrote, in its own format
+	Quote         []byte                 `protobuf:"bytes,3,opt,name=quote,proto3" json:"quote,omitempty"`               // what somebody outside of the machine signed over the report; empty for most kinds
+	Certificates  [][]byte               `protobuf:"bytes,4,rep,name=certificates,proto3" json:"certificates,omitempty"` // X.509 DER, of the keys that signed
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Platform) Reset() {
+	*x = Platform{}
+	mi := &file_wire_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Platform) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Platform) ProtoMessage() {}
+
+func (x *Platform) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Platform.ProtoReflect.Descriptor instead.
+func (*Platform) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Platform) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Platform) GetReport() []byte {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
+func (x *Platform) GetQuote() []byte {
+	if x != nil {
+		return x.Quote
+	}
+	return nil
+}
+
+func (x *Platform) GetCertificates() [][]byte {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
 // Disk is what the node found on its state disk.
 type Disk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -431,7 +508,7 @@ type Disk struct {
 
 func (x *Disk) Reset() {
 	*x = Disk{}
-	mi := &file_wire_proto_msgTypes[4]
+	mi := &file_wire_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -443,7 +520,7 @@ func (x *Disk) String() string {
 func (*Disk) ProtoMessage() {}
 
 func (x *Disk) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[4]
+	mi := &file_wire_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -456,7 +533,7 @@ func (x *Disk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Disk.ProtoReflect.Descriptor instead.
 func (*Disk) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{4}
+	return file_wire_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Disk) GetState() uint32 {
@@ -498,7 +575,7 @@ type Challenge struct {
 
 func (x *Challenge) Reset() {
 	*x = Challenge{}
-	mi := &file_wire_proto_msgTypes[5]
+	mi := &file_wire_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +587,7 @@ func (x *Challenge) String() string {
 func (*Challenge) ProtoMessage() {}
 
 func (x *Challenge) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[5]
+	mi := &file_wire_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +600,7 @@ func (x *Challenge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Challenge.ProtoReflect.Descriptor instead.
 func (*Challenge) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{5}
+	return file_wire_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Challenge) GetCredential() []byte {
@@ -542,18 +619,19 @@ func (x *Challenge) GetSecret() []byte {
 
 // Proof shows the registers.
 type Proof struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Quoted        []byte                 `protobuf:"bytes,1,opt,name=quoted,proto3" json:"quoted,omitempty"`                        // TPMS_ATTEST
-	Signature     []byte                 `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`                  // TPMT_SIGNATURE
-	PcrValues     []byte                 `protobuf:"bytes,3,opt,name=pcr_values,json=pcrValues,proto3" json:"pcr_values,omitempty"` // SHA-256 values of registers 0-9 and 11-15, in order, 15 × 32 bytes
-	EventLog      []byte                 `protobuf:"bytes,4,opt,name=event_log,json=eventLog,proto3" json:"event_log,omitempty"`    // at most 1 MiB; explains, decides nothing
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Quoted         []byte                 `protobuf:"bytes,1,opt,name=quoted,proto3" json:"quoted,omitempty"`                                       // TPMS_ATTEST
+	Signature      []byte                 `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`                                 // TPMT_SIGNATURE
+	PcrValues      []byte                 `protobuf:"bytes,3,opt,name=pcr_values,json=pcrValues,proto3" json:"pcr_values,omitempty"`                // SHA-256 values of registers 0-9 and 11-15, in order, 15 × 32 bytes
+	EventLog       []byte                 `protobuf:"bytes,4,opt,name=event_log,json=eventLog,proto3" json:"event_log,omitempty"`                   // at most 1 MiB; explains, decides nothing
+	PlatformReport []byte                 `protobuf:"bytes,5,opt,name=platform_report,json=platformReport,proto3" json:"platform_report,omitempty"` // the platform's evidence that was made for this exchange; empty where Hello's is bound by the TPM
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Proof) Reset() {
 	*x = Proof{}
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -565,7 +643,7 @@ func (x *Proof) String() string {
 func (*Proof) ProtoMessage() {}
 
 func (x *Proof) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[6]
+	mi := &file_wire_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -578,7 +656,7 @@ func (x *Proof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proof.ProtoReflect.Descriptor instead.
 func (*Proof) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{6}
+	return file_wire_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Proof) GetQuoted() []byte {
@@ -609,6 +687,13 @@ func (x *Proof) GetEventLog() []byte {
 	return nil
 }
 
+func (x *Proof) GetPlatformReport() []byte {
+	if x != nil {
+		return x.PlatformReport
+	}
+	return nil
+}
+
 // Ticket lets the node open its disk.
 type Ticket struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -627,7 +712,7 @@ type Ticket struct {
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -639,7 +724,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[7]
+	mi := &file_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -652,7 +737,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{7}
+	return file_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Ticket) GetKind() string {
@@ -734,7 +819,7 @@ type Opened struct {
 
 func (x *Opened) Reset() {
 	*x = Opened{}
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -746,7 +831,7 @@ func (x *Opened) String() string {
 func (*Opened) ProtoMessage() {}
 
 func (x *Opened) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[8]
+	mi := &file_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -759,7 +844,7 @@ func (x *Opened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Opened.ProtoReflect.Descriptor instead.
 func (*Opened) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{8}
+	return file_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Opened) GetIssued() uint64 {
@@ -827,7 +912,7 @@ type EtcdState struct {
 
 func (x *EtcdState) Reset() {
 	*x = EtcdState{}
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +924,7 @@ func (x *EtcdState) String() string {
 func (*EtcdState) ProtoMessage() {}
 
 func (x *EtcdState) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[9]
+	mi := &file_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +937,7 @@ func (x *EtcdState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EtcdState.ProtoReflect.Descriptor instead.
 func (*EtcdState) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{9}
+	return file_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EtcdState) GetCluster() uint64 {
@@ -916,7 +1001,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +1013,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[10]
+	mi := &file_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +1026,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{10}
+	return file_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *File) GetPath() string {
@@ -987,7 +1072,7 @@ type Proceed struct {
 
 func (x *Proceed) Reset() {
 	*x = Proceed{}
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -999,7 +1084,7 @@ func (x *Proceed) String() string {
 func (*Proceed) ProtoMessage() {}
 
 func (x *Proceed) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[11]
+	mi := &file_wire_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,7 +1097,7 @@ func (x *Proceed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proceed.ProtoReflect.Descriptor instead.
 func (*Proceed) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{11}
+	return file_wire_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Proceed) GetNodeName() string {
@@ -1119,7 +1204,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1131,7 +1216,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[12]
+	mi := &file_wire_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1144,7 +1229,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{12}
+	return file_wire_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Snapshot) GetSize() uint64 {
@@ -1189,7 +1274,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1286,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[13]
+	mi := &file_wire_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1299,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{13}
+	return file_wire_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Progress) GetPhase() string {
@@ -1269,7 +1354,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1366,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[14]
+	mi := &file_wire_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1379,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{14}
+	return file_wire_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Condition) GetCode() string {
@@ -1361,7 +1446,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1458,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[15]
+	mi := &file_wire_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1471,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{15}
+	return file_wire_proto_rawDescGZIP(), []int{16}
 }
 
 // StatusReply holds /run/hullmark/status.json.
@@ -1399,7 +1484,7 @@ type StatusReply struct {
 
 func (x *StatusReply) Reset() {
 	*x = StatusReply{}
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1411,7 +1496,7 @@ func (x *StatusReply) String() string {
 func (*StatusReply) ProtoMessage() {}
 
 func (x *StatusReply) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[16]
+	mi := &file_wire_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1424,7 +1509,7 @@ func (x *StatusReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusReply.ProtoReflect.Descriptor instead.
 func (*StatusReply) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{16}
+	return file_wire_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StatusReply) GetJson() []byte {
@@ -1442,7 +1527,7 @@ type JournalRequest struct {
 
 func (x *JournalRequest) Reset() {
 	*x = JournalRequest{}
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +1539,7 @@ func (x *JournalRequest) String() string {
 func (*JournalRequest) ProtoMessage() {}
 
 func (x *JournalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[17]
+	mi := &file_wire_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +1552,7 @@ func (x *JournalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalRequest.ProtoReflect.Descriptor instead.
 func (*JournalRequest) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{17}
+	return file_wire_proto_rawDescGZIP(), []int{18}
 }
 
 // JournalChunk is a piece of the journal's text.
@@ -1480,7 +1565,7 @@ type JournalChunk struct {
 
 func (x *JournalChunk) Reset() {
 	*x = JournalChunk{}
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1492,7 +1577,7 @@ func (x *JournalChunk) String() string {
 func (*JournalChunk) ProtoMessage() {}
 
 func (x *JournalChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[18]
+	mi := &file_wire_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1505,7 +1590,7 @@ func (x *JournalChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JournalChunk.ProtoReflect.Descriptor instead.
 func (*JournalChunk) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{18}
+	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *JournalChunk) GetText() []byte {
@@ -1529,7 +1614,7 @@ type EpochFromNode struct {
 
 func (x *EpochFromNode) Reset() {
 	*x = EpochFromNode{}
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1541,7 +1626,7 @@ func (x *EpochFromNode) String() string {
 func (*EpochFromNode) ProtoMessage() {}
 
 func (x *EpochFromNode) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[19]
+	mi := &file_wire_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1554,7 +1639,7 @@ func (x *EpochFromNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochFromNode.ProtoReflect.Descriptor instead.
 func (*EpochFromNode) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{19}
+	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EpochFromNode) GetMessage() isEpochFromNode_Message {
@@ -1613,7 +1698,7 @@ type EpochFromService struct {
 
 func (x *EpochFromService) Reset() {
 	*x = EpochFromService{}
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1625,7 +1710,7 @@ func (x *EpochFromService) String() string {
 func (*EpochFromService) ProtoMessage() {}
 
 func (x *EpochFromService) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[20]
+	mi := &file_wire_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1638,7 +1723,7 @@ func (x *EpochFromService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochFromService.ProtoReflect.Descriptor instead.
 func (*EpochFromService) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{20}
+	return file_wire_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EpochFromService) GetMessage() isEpochFromService_Message {
@@ -1708,7 +1793,7 @@ type EpochAsk struct {
 
 func (x *EpochAsk) Reset() {
 	*x = EpochAsk{}
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1720,7 +1805,7 @@ func (x *EpochAsk) String() string {
 func (*EpochAsk) ProtoMessage() {}
 
 func (x *EpochAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[21]
+	mi := &file_wire_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1733,7 +1818,7 @@ func (x *EpochAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochAsk.ProtoReflect.Descriptor instead.
 func (*EpochAsk) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{21}
+	return file_wire_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EpochAsk) GetClaim() []byte {
@@ -1765,7 +1850,7 @@ type EpochClaim struct {
 
 func (x *EpochClaim) Reset() {
 	*x = EpochClaim{}
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1777,7 +1862,7 @@ func (x *EpochClaim) String() string {
 func (*EpochClaim) ProtoMessage() {}
 
 func (x *EpochClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[22]
+	mi := &file_wire_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1790,7 +1875,7 @@ func (x *EpochClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochClaim.ProtoReflect.Descriptor instead.
 func (*EpochClaim) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{22}
+	return file_wire_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *EpochClaim) GetEkid() []byte {
@@ -1845,7 +1930,7 @@ type EpochIssued struct {
 
 func (x *EpochIssued) Reset() {
 	*x = EpochIssued{}
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1857,7 +1942,7 @@ func (x *EpochIssued) String() string {
 func (*EpochIssued) ProtoMessage() {}
 
 func (x *EpochIssued) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[23]
+	mi := &file_wire_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1870,7 +1955,7 @@ func (x *EpochIssued) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochIssued.ProtoReflect.Descriptor instead.
 func (*EpochIssued) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{23}
+	return file_wire_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EpochIssued) GetIssued() uint64 {
@@ -1890,7 +1975,7 @@ type EpochStored struct {
 
 func (x *EpochStored) Reset() {
 	*x = EpochStored{}
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1902,7 +1987,7 @@ func (x *EpochStored) String() string {
 func (*EpochStored) ProtoMessage() {}
 
 func (x *EpochStored) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[24]
+	mi := &file_wire_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1915,7 +2000,7 @@ func (x *EpochStored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochStored.ProtoReflect.Descriptor instead.
 func (*EpochStored) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{24}
+	return file_wire_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EpochStored) GetIssued() uint64 {
@@ -1934,7 +2019,7 @@ type EpochCommitted struct {
 
 func (x *EpochCommitted) Reset() {
 	*x = EpochCommitted{}
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1946,7 +2031,7 @@ func (x *EpochCommitted) String() string {
 func (*EpochCommitted) ProtoMessage() {}
 
 func (x *EpochCommitted) ProtoReflect() protoreflect.Message {
-	mi := &file_wire_proto_msgTypes[25]
+	mi := &file_wire_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1959,7 +2044,7 @@ func (x *EpochCommitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochCommitted.ProtoReflect.Descriptor instead.
 func (*EpochCommitted) Descriptor() ([]byte, []int) {
-	return file_wire_proto_rawDescGZIP(), []int{25}
+	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
 var File_wire_proto protoreflect.FileDescriptor
@@ -1983,7 +2068,7 @@ const file_wire_proto_rawDesc = "" +
 	"\bsnapshot\x18\x06 \x01(\fH\x00R\bsnapshotB\t\n" +
 	"\amessage\"\x1a\n" +
 	"\x04Call\x12\x12\n" +
-	"\x04kind\x18\x01 \x01(\tR\x04kind\"\xca\x01\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\"\xfd\x01\n" +
 	"\x05Hello\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1b\n" +
 	"\tek_public\x18\x02 \x01(\fR\bekPublic\x12%\n" +
@@ -1991,7 +2076,13 @@ const file_wire_proto_rawDesc = "" +
 	"\tak_public\x18\x04 \x01(\fR\bakPublic\x12\x1f\n" +
 	"\vnode_config\x18\x05 \x01(\fR\n" +
 	"nodeConfig\x12%\n" +
-	"\x04disk\x18\x06 \x01(\v2\x11.hullmark.v1.DiskR\x04disk\"f\n" +
+	"\x04disk\x18\x06 \x01(\v2\x11.hullmark.v1.DiskR\x04disk\x121\n" +
+	"\bplatform\x18\a \x01(\v2\x15.hullmark.v1.PlatformR\bplatform\"p\n" +
+	"\bPlatform\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
+	"\x06report\x18\x02 \x01(\fR\x06report\x12\x14\n" +
+	"\x05quote\x18\x03 \x01(\fR\x05quote\x12\"\n" +
+	"\fcertificates\x18\x04 \x03(\fR\fcertificates\"f\n" +
 	"\x04Disk\x12\x14\n" +
 	"\x05state\x18\x01 \x01(\rR\x05state\x12\x12\n" +
 	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12\x1e\n" +
@@ -2003,13 +2094,14 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"credential\x18\x01 \x01(\fR\n" +
 	"credential\x12\x16\n" +
-	"\x06secret\x18\x02 \x01(\fR\x06secret\"y\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\"\xa2\x01\n" +
 	"\x05Proof\x12\x16\n" +
 	"\x06quoted\x18\x01 \x01(\fR\x06quoted\x12\x1c\n" +
 	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x1d\n" +
 	"\n" +
 	"pcr_values\x18\x03 \x01(\fR\tpcrValues\x12\x1b\n" +
-	"\tevent_log\x18\x04 \x01(\fR\beventLog\"\xfc\x01\n" +
+	"\tevent_log\x18\x04 \x01(\fR\beventLog\x12'\n" +
+	"\x0fplatform_report\x18\x05 \x01(\fR\x0eplatformReport\"\xfc\x01\n" +
 	"\x06Ticket\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x19\n" +
 	"\bdisk_key\x18\x02 \x01(\fR\adiskKey\x12\x1e\n" +
@@ -2134,73 +2226,75 @@ func file_wire_proto_rawDescGZIP() []byte {
 	return file_wire_proto_rawDescData
 }
 
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_wire_proto_goTypes = []any{
 	(*FromNode)(nil),         // 0: hullmark.v1.FromNode
 	(*FromVerifier)(nil),     // 1: hullmark.v1.FromVerifier
 	(*Call)(nil),             // 2: hullmark.v1.Call
 	(*Hello)(nil),            // 3: hullmark.v1.Hello
-	(*Disk)(nil),             // 4: hullmark.v1.Disk
-	(*Challenge)(nil),        // 5: hullmark.v1.Challenge
-	(*Proof)(nil),            // 6: hullmark.v1.Proof
-	(*Ticket)(nil),           // 7: hullmark.v1.Ticket
-	(*Opened)(nil),           // 8: hullmark.v1.Opened
-	(*EtcdState)(nil),        // 9: hullmark.v1.EtcdState
-	(*File)(nil),             // 10: hullmark.v1.File
-	(*Proceed)(nil),          // 11: hullmark.v1.Proceed
-	(*Snapshot)(nil),         // 12: hullmark.v1.Snapshot
-	(*Progress)(nil),         // 13: hullmark.v1.Progress
-	(*Condition)(nil),        // 14: hullmark.v1.Condition
-	(*StatusRequest)(nil),    // 15: hullmark.v1.StatusRequest
-	(*StatusReply)(nil),      // 16: hullmark.v1.StatusReply
-	(*JournalRequest)(nil),   // 17: hullmark.v1.JournalRequest
-	(*JournalChunk)(nil),     // 18: hullmark.v1.JournalChunk
-	(*EpochFromNode)(nil),    // 19: hullmark.v1.EpochFromNode
-	(*EpochFromService)(nil), // 20: hullmark.v1.EpochFromService
-	(*EpochAsk)(nil),         // 21: hullmark.v1.EpochAsk
-	(*EpochClaim)(nil),       // 22: hullmark.v1.EpochClaim
-	(*EpochIssued)(nil),      // 23: hullmark.v1.EpochIssued
-	(*EpochStored)(nil),      // 24: hullmark.v1.EpochStored
-	(*EpochCommitted)(nil),   // 25: hullmark.v1.EpochCommitted
+	(*Platform)(nil),         // 4: hullmark.v1.Platform
+	(*Disk)(nil),             // 5: hullmark.v1.Disk
+	(*Challenge)(nil),        // 6: hullmark.v1.Challenge
+	(*Proof)(nil),            // 7: hullmark.v1.Proof
+	(*Ticket)(nil),           // 8: hullmark.v1.Ticket
+	(*Opened)(nil),           // 9: hullmark.v1.Opened
+	(*EtcdState)(nil),        // 10: hullmark.v1.EtcdState
+	(*File)(nil),             // 11: hullmark.v1.File
+	(*Proceed)(nil),          // 12: hullmark.v1.Proceed
+	(*Snapshot)(nil),         // 13: hullmark.v1.Snapshot
+	(*Progress)(nil),         // 14: hullmark.v1.Progress
+	(*Condition)(nil),        // 15: hullmark.v1.Condition
+	(*StatusRequest)(nil),    // 16: hullmark.v1.StatusRequest
+	(*StatusReply)(nil),      // 17: hullmark.v1.StatusReply
+	(*JournalRequest)(nil),   // 18: hullmark.v1.JournalRequest
+	(*JournalChunk)(nil),     // 19: hullmark.v1.JournalChunk
+	(*EpochFromNode)(nil),    // 20: hullmark.v1.EpochFromNode
+	(*EpochFromService)(nil), // 21: hullmark.v1.EpochFromService
+	(*EpochAsk)(nil),         // 22: hullmark.v1.EpochAsk
+	(*EpochClaim)(nil),       // 23: hullmark.v1.EpochClaim
+	(*EpochIssued)(nil),      // 24: hullmark.v1.EpochIssued
+	(*EpochStored)(nil),      // 25: hullmark.v1.EpochStored
+	(*EpochCommitted)(nil),   // 26: hullmark.v1.EpochCommitted
 }
 var file_wire_proto_depIdxs = []int32{
-	6,  // 0: hullmark.v1.FromNode.proof:type_name -> hullmark.v1.Proof
-	8,  // 1: hullmark.v1.FromNode.opened:type_name -> hullmark.v1.Opened
-	13, // 2: hullmark.v1.FromNode.progress:type_name -> hullmark.v1.Progress
+	7,  // 0: hullmark.v1.FromNode.proof:type_name -> hullmark.v1.Proof
+	9,  // 1: hullmark.v1.FromNode.opened:type_name -> hullmark.v1.Opened
+	14, // 2: hullmark.v1.FromNode.progress:type_name -> hullmark.v1.Progress
 	2,  // 3: hullmark.v1.FromVerifier.call:type_name -> hullmark.v1.Call
-	5,  // 4: hullmark.v1.FromVerifier.challenge:type_name -> hullmark.v1.Challenge
-	7,  // 5: hullmark.v1.FromVerifier.ticket:type_name -> hullmark.v1.Ticket
-	11, // 6: hullmark.v1.FromVerifier.proceed:type_name -> hullmark.v1.Proceed
-	14, // 7: hullmark.v1.FromVerifier.denied:type_name -> hullmark.v1.Condition
-	4,  // 8: hullmark.v1.Hello.disk:type_name -> hullmark.v1.Disk
-	9,  // 9: hullmark.v1.Opened.etcd:type_name -> hullmark.v1.EtcdState
-	10, // 10: hullmark.v1.Proceed.files:type_name -> hullmark.v1.File
-	12, // 11: hullmark.v1.Proceed.snapshot:type_name -> hullmark.v1.Snapshot
-	14, // 12: hullmark.v1.Proceed.refused:type_name -> hullmark.v1.Condition
-	14, // 13: hullmark.v1.Progress.failed:type_name -> hullmark.v1.Condition
-	9,  // 14: hullmark.v1.Progress.etcd:type_name -> hullmark.v1.EtcdState
-	14, // 15: hullmark.v1.Condition.because:type_name -> hullmark.v1.Condition
-	21, // 16: hullmark.v1.EpochFromNode.ask:type_name -> hullmark.v1.EpochAsk
-	24, // 17: hullmark.v1.EpochFromNode.stored:type_name -> hullmark.v1.EpochStored
-	23, // 18: hullmark.v1.EpochFromService.issued:type_name -> hullmark.v1.EpochIssued
-	25, // 19: hullmark.v1.EpochFromService.committed:type_name -> hullmark.v1.EpochCommitted
-	14, // 20: hullmark.v1.EpochFromService.denied:type_name -> hullmark.v1.Condition
-	9,  // 21: hullmark.v1.EpochClaim.etcd:type_name -> hullmark.v1.EtcdState
-	1,  // 22: hullmark.v1.Node.Exchange:input_type -> hullmark.v1.FromVerifier
-	15, // 23: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
-	17, // 24: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
-	0,  // 25: hullmark.v1.JoinService.Exchange:input_type -> hullmark.v1.FromNode
-	19, // 26: hullmark.v1.JoinService.Epoch:input_type -> hullmark.v1.EpochFromNode
-	0,  // 27: hullmark.v1.Node.Exchange:output_type -> hullmark.v1.FromNode
-	16, // 28: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
-	18, // 29: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
-	1,  // 30: hullmark.v1.JoinService.Exchange:output_type -> hullmark.v1.FromVerifier
-	20, // 31: hullmark.v1.JoinService.Epoch:output_type -> hullmark.v1.EpochFromService
-	27, // [27:32] is the sub-list for method output_type
-	22, // [22:27] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	6,  // 4: hullmark.v1.FromVerifier.challenge:type_name -> hullmark.v1.Challenge
+	8,  // 5: hullmark.v1.FromVerifier.ticket:type_name -> hullmark.v1.Ticket
+	12, // 6: hullmark.v1.FromVerifier.proceed:type_name -> hullmark.v1.Proceed
+	15, // 7: hullmark.v1.FromVerifier.denied:type_name -> hullmark.v1.Condition
+	5,  // 8: hullmark.v1.Hello.disk:type_name -> hullmark.v1.Disk
+	4,  // 9: hullmark.v1.Hello.platform:type_name -> hullmark.v1.Platform
+	10, // 10: hullmark.v1.Opened.etcd:type_name -> hullmark.v1.EtcdState
+	11, // 11: hullmark.v1.Proceed.files:type_name -> hullmark.v1.File
+	13, // 12: hullmark.v1.Proceed.snapshot:type_name -> hullmark.v1.Snapshot
+	15, // 13: hullmark.v1.Proceed.refused:type_name -> hullmark.v1.Condition
+	15, // 14: hullmark.v1.Progress.failed:type_name -> hullmark.v1.Condition
+	10, // 15: hullmark.v1.Progress.etcd:type_name -> hullmark.v1.EtcdState
+	15, // 16: hullmark.v1.Condition.because:type_name -> hullmark.v1.Condition
+	22, // 17: hullmark.v1.EpochFromNode.ask:type_name -> hullmark.v1.EpochAsk
+	25, // 18: hullmark.v1.EpochFromNode.stored:type_name -> hullmark.v1.EpochStored
+	24, // 19: hullmark.v1.EpochFromService.issued:type_name -> hullmark.v1.EpochIssued
+	26, // 20: hullmark.v1.EpochFromService.committed:type_name -> hullmark.v1.EpochCommitted
+	15, // 21: hullmark.v1.EpochFromService.denied:type_name -> hullmark.v1.Condition
+	10, // 22: hullmark.v1.EpochClaim.etcd:type_name -> hullmark.v1.EtcdState
+	1,  // 23: hullmark.v1.Node.Exchange:input_type -> hullmark.v1.FromVerifier
+	16, // 24: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
+	18, // 25: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
+	0,  // 26: hullmark.v1.JoinService.Exchange:input_type -> hullmark.v1.FromNode
+	20, // 27: hullmark.v1.JoinService.Epoch:input_type -> hullmark.v1.EpochFromNode
+	0,  // 28: hullmark.v1.Node.Exchange:output_type -> hullmark.v1.FromNode
+	17, // 29: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
+	19, // 30: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
+	1,  // 31: hullmark.v1.JoinService.Exchange:output_type -> hullmark.v1.FromVerifier
+	21, // 32: hullmark.v1.JoinService.Epoch:output_type -> hullmark.v1.EpochFromService
+	28, // [28:33] is the sub-list for method output_type
+	23, // [23:28] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -2222,11 +2316,11 @@ func file_wire_proto_init() {
 		(*FromVerifier_Denied)(nil),
 		(*FromVerifier_Snapshot)(nil),
 	}
-	file_wire_proto_msgTypes[19].OneofWrappers = []any{
+	file_wire_proto_msgTypes[20].OneofWrappers = []any{
 		(*EpochFromNode_Ask)(nil),
 		(*EpochFromNode_Stored)(nil),
 	}
-	file_wire_proto_msgTypes[20].OneofWrappers = []any{
+	file_wire_proto_msgTypes[21].OneofWrappers = []any{
 		(*EpochFromService_Issued)(nil),
 		(*EpochFromService_Committed)(nil),
 		(*EpochFromService_Denied)(nil),
@@ -2237,7 +2331,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -141,7 +141,7 @@ func (n *node) prove(b *testing.B) *evidence {
 		b.Fatal(err)
 	}
 	e := &evidence{values: map[uint32][]byte{}}
-	if e.exchange, err = verifier.Begin(hello, channelKey, []hullmark.ClusterRoot{{0xc1}}, verifier.Anchor{EKID: &id}); err != nil {
+	if e.exchange, err = verifier.Begin(hello, channelKey, verifier.Demands{Roots: []hullmark.ClusterRoot{{0xc1}}, Anchor: verifier.Anchor{EKID: &id}}); err != nil {
 		b.Fatal(err)
 	}
 	credential, encrypted, err := e.exchange.Challenge(rand.Reader)

@@ -183,8 +183,6 @@ type Proven struct {
 
 // Platform verifies one kind of platform's evidence within an exchange, by what an operator demands of it.
 type Platform interface {
-	// Kind is the name of the kind, such as hullmark.PlatformAzureSNP.
-	Kind() string
 	// Verify judges what a machine shows. at is the time by which certificates and collateral are judged. It returns a *Refusal
 	// for evidence that does not hold.
 	Verify(shown Shown, at time.Time) (Proven, error)
