@@ -22,12 +22,12 @@ func (c *Cluster) Record(node hullmark.EKID) (*joinservice.Record, error) {
 			Next: "go on with that machine, or give it up with its data (--replace-first)",
 		}
 	}
-	return &joinservice.Record{Disk: c.First.Disk, Committed: c.First.Committed, Issued: c.First.Issued, Serial: c.First.Serial, Floor: c.First.Floor}, nil
+	return &joinservice.Record{Disk: c.First.Disk, Committed: c.First.Committed, Issued: c.First.Issued, Serial: c.First.Serial, Floor: c.First.Floor, Trust: c.First.Trust}, nil
 }
 
 // SetRecord stores the first node's record.
 func (c *Cluster) SetRecord(node hullmark.EKID, record joinservice.Record) {
-	next := joinservice.FirstRecord{EKID: node, Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial, Floor: record.Floor}
+	next := joinservice.FirstRecord{EKID: node, Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial, Floor: record.Floor, Trust: record.Trust}
 	if c.First != nil {
 		next.Root = c.First.Root
 	}
@@ -136,6 +136,7 @@ func (c *Cluster) KeepEpoch(node hullmark.EKID, found DiskEpoch) {
 	}
 	next := joinservice.FirstRecord{EKID: node, Disk: found.Disk, Committed: found.Epoch, Issued: found.Epoch, Root: first.Root}
 	if first.Disk == found.Disk {
+		next.Trust = first.Trust
 		// A number that a ticket carried is never used again.
 		next.Issued = max(first.Issued, found.Epoch)
 	}

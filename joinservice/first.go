@@ -17,6 +17,8 @@ type FirstRecord struct {
 	Serial uint64 `json:"serial,omitempty"`
 	// Floor is the record's.
 	Floor uint64 `json:"floor,omitempty"`
+	// Trust is the record's.
+	Trust hullmark.TrustClass `json:"trust,omitempty"`
 	// Root is the one that the machine's configuration named last; zero is the cluster's first.
 	Root hullmark.ClusterRoot `json:"clusterRoot,omitzero"`
 }

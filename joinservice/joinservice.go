@@ -73,6 +73,13 @@ func (d *Authorizer) Admit(kind hullmark.TicketKind, claims attest.Claims, recor
 	if err != nil {
 		return Admission{}, err
 	}
+	trust, err := d.keepTrust(claims, admission.Member, admission.Verdict.Document, record)
+	if err != nil {
+		return Admission{}, err
+	}
+	if next.Trust = trust; trust == hullmark.TrustTPM {
+		next.Trust = ""
+	}
 	grant, err := d.grant(claims, next, formatAllowed)
 	if err != nil {
 		return Admission{}, err
@@ -95,8 +102,10 @@ func (d *Authorizer) identify(claims attest.Claims) (Admission, error) {
 	if !verdict.Accepted() {
 		return Admission{}, d.mismatch(verdict)
 	}
-	if err := d.checkOwner(claims); err != nil {
-		return Admission{}, err
+	for _, err := range []error{d.checkTrust(claims, member, verdict.Document), d.checkOwner(claims), d.checkGeneration(claims)} {
+		if err != nil {
+			return Admission{}, err
+		}
 	}
 	return Admission{Member: member, Group: group, Verdict: verdict}, nil
 }
@@ -156,7 +165,11 @@ func (d *Authorizer) override(claims attest.Claims, record *Record) *Record {
 	}
 	for _, o := range slices.Backward(d.Policy.Overrides) { // their serials ascend
 		if o.Serial > used && o.EKID == claims.EKID && o.UUID == claims.Disk.UUID {
-			return &Record{Disk: o.UUID, Committed: o.Epoch, Issued: o.Epoch, Serial: o.Serial}
+			next := &Record{Disk: o.UUID, Committed: o.Epoch, Issued: o.Epoch, Serial: o.Serial, Trust: class(claims)}
+			if record != nil && record.Disk == o.UUID {
+				next.Trust = record.Trust
+			}
+			return next
 		}
 	}
 	return record

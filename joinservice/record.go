@@ -22,6 +22,9 @@ type Record struct {
 	// Floor is higher than any counter of the disks that the machine gave up; 0 if there were none. A host chooses the UUID of a
 	// disk that is not formatted, so an old disk could come back under the same UUID.
 	Floor uint64 `json:"floor,omitempty"`
+	// Trust is the class of the machine that was given the disk's key first; empty is hullmark.TrustTPM. A machine of a lesser
+	// class is not given it again.
+	Trust hullmark.TrustClass `json:"trust,omitempty"`
 }
 
 // Least is the least number that the disk can hold.

@@ -35,6 +35,10 @@ type Policy struct {
 	MinimumSVN uint32 `json:"minimumSVN"`
 	// Documents are the accepted documents.
 	Documents []Accepted `json:"documents"`
+	// Trust is the least class of trust of each role's machines.
+	Trust LeastTrust `json:"trust,omitzero"`
+	// Platforms say what evidence of machines' platforms has to show. Evidence of a kind that is not here counts for nothing.
+	Platforms []Platform `json:"platforms,omitempty"`
 	// Members are the machines that may hold a ticket.
 	Members []Member `json:"members"`
 	// Groups are rules for machines that no rule above names.
@@ -87,6 +91,8 @@ type Accepted struct {
 	// Enforce lists registers that have to match beyond those that code
 	// requires (RequiredRegisters), ascending, out of 1 and 5.
 	Enforce []pcrs.Register `json:"enforce"`
+	// Trust is the least class of machines that boot it, beside that of their role; empty demands none.
+	Trust hullmark.TrustClass `json:"trust,omitempty"`
 }
 
 // Member is a membership rule: the machine with this identity has this role and name.
@@ -194,7 +200,7 @@ func (p Policy) check() error {
 	if p.OperatorsFrom > p.Version {
 		return fmt.Errorf("operatorsFrom: %d is above the policy's own version %d, so no operator could come", p.OperatorsFrom, p.Version)
 	}
-	for _, check := range []func() error{p.checkDocuments, p.checkMembers, p.checkPools, p.checkGroups, p.checkExceptions, p.checkEndpoint, p.checkCrossCertificates} {
+	for _, check := range []func() error{p.checkDocuments, p.checkTrust, p.checkMembers, p.checkPools, p.checkGroups, p.checkExceptions, p.checkEndpoint, p.checkCrossCertificates} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -138,7 +138,7 @@ func (s *succession) isReset(line []hullmark.EKID, disk hullmark.UUID) bool {
 func (s *succession) override(line []hullmark.EKID, r joinservice.Record) joinservice.Record {
 	for _, o := range slices.Backward(s.policy.Overrides) { // their serials ascend
 		if o.Serial > r.Serial && o.UUID == r.Disk && slices.Contains(line, o.EKID) {
-			return joinservice.Record{Disk: r.Disk, Committed: o.Epoch, Issued: o.Epoch, Serial: o.Serial}
+			return joinservice.Record{Disk: r.Disk, Committed: o.Epoch, Issued: o.Epoch, Serial: o.Serial, Trust: r.Trust}
 		}
 	}
 	return r

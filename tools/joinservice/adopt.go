@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -102,8 +103,8 @@ func (a *app) firstNode() (joinservice.Machine, bool) {
 		return joinservice.Machine{}, false
 	}
 	return joinservice.Machine{
-		EKID: record.EKID, Name: member.Name, Role: member.Role, Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, Root: record.Root, State: joinservice.MachineJoining,
-		Record:    joinservice.Record{Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial, Floor: record.Floor},
+		EKID: record.EKID, Name: member.Name, Role: member.Role, Platform: hullmark.PlatformClaims{Trust: cmp.Or(record.Trust, hullmark.TrustTPM), Platform: hullmark.PlatformTPM}, Root: record.Root, State: joinservice.MachineJoining,
+		Record:    joinservice.Record{Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial, Floor: record.Floor, Trust: record.Trust},
 		Addresses: ownAddresses(member.Name),
 	}, true
 }
