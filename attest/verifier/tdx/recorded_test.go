@@ -38,8 +38,8 @@ func recordedCollateral(t *testing.T) tdx.Collateral {
 		return b
 	}
 	return tdx.Collateral{
-		TCBInfo:    []byte(`{"tcbInfo":` + r.TCBInfo + `,"signature":"` + r.TCBSignature + `"}`),
-		QEIdentity: []byte(`{"enclaveIdentity":` + r.QEIdentity + `,"signature":"` + r.QESignature + `"}`),
+		TCBInfo:      []byte(`{"tcbInfo":` + r.TCBInfo + `,"signature":"` + r.TCBSignature + `"}`),
+		QEIdentity:   []byte(`{"enclaveIdentity":` + r.QEIdentity + `,"signature":"` + r.QESignature + `"}`),
 		TCBInfoChain: []byte(r.TCBChain), QEIdentityChain: []byte(r.QEChain), PCKCRL: bytes(r.PCKCRL), RootCRL: bytes(r.RootCRL),
 	}
 }
@@ -67,22 +67,24 @@ func TestRecordedQuoteWithCollateral(t *testing.T) {
 		change func(*tdx.Demands, *tdx.Collateral, *time.Time)
 		code   evidence.Code
 	}{
-		"hyper-threading":     {func(d *tdx.Demands, _ *tdx.Collateral, _ *time.Time) { d.AllowSMT = false }, evidence.Flags},
-		"no measurement":      {func(d *tdx.Demands, _ *tdx.Collateral, _ *time.Time) { d.MRTDs = nil }, evidence.Measurement},
-		"another RTMR":        {func(d *tdx.Demands, _ *tdx.Collateral, _ *time.Time) { d.RTMRs[1] = []evidence.Hex{make([]byte, 48)} }, evidence.Measurement},
-		"an earlier number":   {func(d *tdx.Demands, _ *tdx.Collateral, _ *time.Time) { d.MinimumEvaluation = verified.Evaluation + 1 }, evidence.TCB},
-		"another model":       {func(d *tdx.Demands, _ *tdx.Collateral, _ *time.Time) { d.FMSPCs = []evidence.Hex{{1}} }, evidence.Product},
-		"another platform":    {func(d *tdx.Demands, _ *tdx.Collateral, _ *time.Time) { d.Instances = []evidence.Hex{{1}} }, evidence.Instance},
-		"older collateral":    {func(d *tdx.Demands, _ *tdx.Collateral, _ *time.Time) { d.CollateralFrom = recordedAt }, evidence.Expired},
-		"a year later":        {func(_ *tdx.Demands, _ *tdx.Collateral, at *time.Time) { *at = at.AddDate(1, 0, 0) }, evidence.Expired},
-		"a year before":       {func(_ *tdx.Demands, _ *tdx.Collateral, at *time.Time) { *at = at.AddDate(-1, 0, 0) }, evidence.Expired},
-		"no collateral":       {func(_ *tdx.Demands, c *tdx.Collateral, _ *time.Time) { *c = tdx.Collateral{} }, evidence.NoCollateral},
-		"a changed TCB info":  {func(_ *tdx.Demands, c *tdx.Collateral, _ *time.Time) { c.TCBInfo[20] ^= 1 }, evidence.NoCollateral},
-		"a changed identity":  {func(_ *tdx.Demands, c *tdx.Collateral, _ *time.Time) { c.QEIdentity[30] ^= 1 }, evidence.NoCollateral},
-		"a changed CRL":       {func(_ *tdx.Demands, c *tdx.Collateral, _ *time.Time) { c.PCKCRL[len(c.PCKCRL)-1] ^= 1 }, evidence.NoCollateral},
-		"a changed root CRL":  {func(_ *tdx.Demands, c *tdx.Collateral, _ *time.Time) { c.RootCRL[len(c.RootCRL)-1] ^= 1 }, evidence.NoCollateral},
-		"the CRLs exchanged":  {func(_ *tdx.Demands, c *tdx.Collateral, _ *time.Time) { c.PCKCRL, c.RootCRL = c.RootCRL, c.PCKCRL }, evidence.NoCollateral},
-		"an answer's renamed": {func(_ *tdx.Demands, c *tdx.Collateral, _ *time.Time) { c.TCBInfo, c.QEIdentity = c.QEIdentity, c.TCBInfo }, evidence.NoCollateral},
+		"hyper-threading":    {func(d *tdx.Demands, _ *tdx.Collateral, _ *time.Time) { d.AllowSMT = false }, evidence.Flags},
+		"no measurement":     {func(d *tdx.Demands, _ *tdx.Collateral, _ *time.Time) { d.MRTDs = nil }, evidence.Measurement},
+		"another RTMR":       {func(d *tdx.Demands, _ *tdx.Collateral, _ *time.Time) { d.RTMRs[1] = []evidence.Hex{make([]byte, 48)} }, evidence.Measurement},
+		"an earlier number":  {func(d *tdx.Demands, _ *tdx.Collateral, _ *time.Time) { d.MinimumEvaluation = verified.Evaluation + 1 }, evidence.TCB},
+		"another model":      {func(d *tdx.Demands, _ *tdx.Collateral, _ *time.Time) { d.FMSPCs = []evidence.Hex{{1}} }, evidence.Product},
+		"another platform":   {func(d *tdx.Demands, _ *tdx.Collateral, _ *time.Time) { d.Instances = []evidence.Hex{{1}} }, evidence.Instance},
+		"older collateral":   {func(d *tdx.Demands, _ *tdx.Collateral, _ *time.Time) { d.CollateralFrom = recordedAt }, evidence.Expired},
+		"a year later":       {func(_ *tdx.Demands, _ *tdx.Collateral, at *time.Time) { *at = at.AddDate(1, 0, 0) }, evidence.Expired},
+		"a year before":      {func(_ *tdx.Demands, _ *tdx.Collateral, at *time.Time) { *at = at.AddDate(-1, 0, 0) }, evidence.Expired},
+		"no collateral":      {func(_ *tdx.Demands, c *tdx.Collateral, _ *time.Time) { *c = tdx.Collateral{} }, evidence.NoCollateral},
+		"a changed TCB info": {func(_ *tdx.Demands, c *tdx.Collateral, _ *time.Time) { c.TCBInfo[20] ^= 1 }, evidence.NoCollateral},
+		"a changed identity": {func(_ *tdx.Demands, c *tdx.Collateral, _ *time.Time) { c.QEIdentity[30] ^= 1 }, evidence.NoCollateral},
+		"a changed CRL":      {func(_ *tdx.Demands, c *tdx.Collateral, _ *time.Time) { c.PCKCRL[len(c.PCKCRL)-1] ^= 1 }, evidence.NoCollateral},
+		"a changed root CRL": {func(_ *tdx.Demands, c *tdx.Collateral, _ *time.Time) { c.RootCRL[len(c.RootCRL)-1] ^= 1 }, evidence.NoCollateral},
+		"the CRLs exchanged": {func(_ *tdx.Demands, c *tdx.Collateral, _ *time.Time) { c.PCKCRL, c.RootCRL = c.RootCRL, c.PCKCRL }, evidence.NoCollateral},
+		"an answer's renamed": {func(_ *tdx.Demands, c *tdx.Collateral, _ *time.Time) {
+			c.TCBInfo, c.QEIdentity = c.QEIdentity, c.TCBInfo
+		}, evidence.NoCollateral},
 	} {
 		demands, collateral, at := demandsOf(q), recordedCollateral(t), recordedAt
 		c.change(&demands, &collateral, &at)
