@@ -176,7 +176,7 @@ func dependencies(t *testing.T, pattern, list string) map[string][]string {
 
 // forTests lists the packages below internal/ that no program holds: what tests share, and tests of several rooms.
 var forTests = []string{
-	"agenttest", "bench", "buildtest", "canary", "e2e", "explore", "explore/seam", "flood", "fulldisk", "imagetest", "jointest", "load", "lukstest", "memrecords", "memtest", "nodetest",
+	"agenttest", "bench", "buildtest", "canary", "e2e", "explore", "explore/seam", "flood", "fulldisk", "hcltest", "imagetest", "jointest", "load", "lukstest", "memrecords", "memtest", "nodetest",
 	"policytest", "powercut", "probe", "sevtest", "tdxtest", "testenv", "tooltest", "tpmtest", "vaulttest", "vectors", "waltest",
 }
 

@@ -327,3 +327,30 @@ func maskedEqual(value, mask, want []byte) bool {
 	}
 	return true
 }
+
+// Find returns the collateral of the model that a quote's certificate names, unverified; zero if there is none, which Verify refuses.
+func Find(collaterals []Collateral, raw []byte) Collateral {
+	q, err := Parse(raw)
+	if err != nil {
+		return Collateral{}
+	}
+	pck, err := readCertificate(q.chain[0])
+	if err != nil {
+		return Collateral{}
+	}
+	p, err := readPlatform(pck)
+	if err != nil {
+		return Collateral{}
+	}
+	for _, c := range collaterals {
+		var answer struct {
+			TCBInfo struct {
+				FMSPC upperHex `json:"fmspc"`
+			} `json:"tcbInfo"`
+		}
+		if readJSON(c.TCBInfo, &answer) == nil && bytes.Equal(answer.TCBInfo.FMSPC, p.fmspc) {
+			return c
+		}
+	}
+	return Collateral{}
+}
