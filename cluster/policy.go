@@ -42,7 +42,8 @@ func (c *Cluster) SetPolicy(policy measurements.Policy, documents ...measurement
 	policy.Keys = digest
 	same, err := c.follows(policy)
 	if err == nil {
-		err = joinservice.CheckGroups(policy) // By a group that fails this, no join service admits anybody.
+		// By a group, or a platform's demands, that fail this, no join service admits anybody.
+		err = errors.Join(joinservice.CheckGroups(policy), joinservice.CheckPlatforms(policy))
 	}
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/limit"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // progressPause is how long is waited at least between two writes of a machine's progress.
@@ -40,6 +41,8 @@ type proved struct {
 	claims attest.Claims
 	// policy is the one that the exchange goes by: the newest, each time that a ticket is decided.
 	policy *verified
+	// demanded is what the policy demanded of platforms when the machine was attested.
+	demanded []measurements.Platform
 	// admission is what was decided last.
 	admission Admission
 	// last is the record as this exchange stored it last.
@@ -121,8 +124,11 @@ func (x *exchange) attest() (*proved, error) {
 	}
 	defer x.service.leave()
 	p := &proved{exchange: x, policy: x.service.Policy.inForce.Load()}
+	p.demanded = p.policy.policy.Platforms
 	var err error
-	p.claims, err = x.conversation.Attest(verifier.Demands{Roots: p.policy.roots, Anchor: verifier.Anchor{Admits: p.policy.isMember}})
+	p.claims, err = x.conversation.Attest(verifier.Demands{
+		Roots: p.policy.roots, Anchor: verifier.Anchor{Admits: p.policy.isMember}, Platform: p.policy.platforms.of,
+	})
 	return p, err
 }
 
@@ -159,6 +165,9 @@ func (p *proved) admit() (*ticketed, error) {
 // would be stored, nothing is.
 func (p *proved) recordTicket(ctx context.Context) error {
 	p.policy = p.service.Policy.inForce.Load()
+	if err := p.checkDemands(); err != nil {
+		return err
+	}
 	return p.service.change(ctx, p.claims.EKID, &p.last, func(m *Machine, known bool) (err error) {
 		p.admission.Ticket.Disk.Key.Wipe() // of an attempt that lost its race
 		if p.admission, err = p.decide(*m, known); err != nil {

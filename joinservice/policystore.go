@@ -50,10 +50,11 @@ type verified struct {
 	references measurements.References
 	members    map[hullmark.EKID]measurements.Member
 	groups     []group
+	platforms  platforms
 	// crossCertificates lead to the store's root, and roots are those that nodes' configurations may name: that root first.
 	crossCertificates [][]byte
 	roots             []hullmark.ClusterRoot
-	// unread says which groups this release cannot read; they admit nobody.
+	// unread says which groups and platforms' demands this release cannot read; nobody is admitted by them.
 	unread error
 }
 
@@ -121,6 +122,10 @@ func (s *PolicyStore) verify(signed SignedPolicy) (*verified, error) {
 	// Who signed it has checked them. One that this release cannot read admits nobody; all other rules hold.
 	if e.groups, err = groupsOf(policy); err != nil {
 		e.unread = fmt.Errorf("policy version %d is in force, but this release cannot read all of its groups, and those admit nobody: %w", policy.Version, err)
+	}
+	var unread error
+	if e.platforms, unread = platformsOf(policy); unread != nil {
+		e.unread = errors.Join(e.unread, fmt.Errorf("policy version %d is in force, but this release cannot read all that it demands of platforms, whose evidence counts for nothing: %w", policy.Version, unread))
 	}
 	e.references = measurements.NewReferences(policy, e.documents)
 	return e, nil

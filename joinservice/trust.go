@@ -1,8 +1,10 @@
 package joinservice
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
@@ -88,5 +90,17 @@ func diskTrustTooLow(expected, got string) *hullmark.Condition {
 	return &hullmark.Condition{
 		Code: "disk-trust-too-low", Step: "ATTEST", Title: "a machine of a lesser class than the policy demands by now was given the key of this state disk",
 		Expected: expected, Got: got, Next: "give the machine an empty disk (hullmark node reset), so that it gets a new key",
+	}
+}
+
+// checkDemands refuses a machine whose platform was judged by other demands than those in force by now.
+func (p *proved) checkDemands() error {
+	same := func(a, b measurements.Platform) bool { return a.Kind == b.Kind && bytes.Equal(a.Demands, b.Demands) }
+	if slices.EqualFunc(p.demanded, p.policy.policy.Platforms, same) {
+		return nil
+	}
+	return &hullmark.Condition{
+		Code: "platforms-changed", Step: "ATTEST", Title: "what the policy demands of platforms was changed while the machine was judged", Retry: true,
+		Next: "wait: the node tries again by itself",
 	}
 }

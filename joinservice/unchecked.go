@@ -37,6 +37,9 @@ func (p *proved) admitUnchecked(cause error) error {
 		return cause
 	}
 	p.policy = p.service.Policy.inForce.Load()
+	if err := p.checkDemands(); err != nil {
+		return err
+	}
 	authorizer := p.authorizer()
 	if member, ok := authorizer.Policy.Member(p.claims.EKID); !ok || member.Role != hullmark.ControlPlane {
 		return cause

@@ -49,7 +49,7 @@ func (x *exchange) attest(ctx context.Context) (*joinservice.Conversation, attes
 	if err != nil {
 		return nil, attest.Claims{}, nil, errors.Join(err, connection.Close())
 	}
-	claims, err := conversation.Attest(verifier.Demands{Roots: roots, Anchor: x.Anchor})
+	claims, err := conversation.Attest(verifier.Demands{Roots: roots, Anchor: x.Anchor, Platform: joinservice.Platforms(x.authorizer.Policy)})
 	if err == nil && x.Report != nil {
 		err = x.Report(x.report(claims))
 	}

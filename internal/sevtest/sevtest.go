@@ -26,6 +26,7 @@ var Now = time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
 type AMD struct {
 	t            testing.TB
 	product      string
+	now          time.Time
 	rootKey      *rsa.PrivateKey
 	directKey    *rsa.PrivateKey
 	root, direct *x509.Certificate
@@ -34,7 +35,13 @@ type AMD struct {
 // New makes one. The keys are shorter than AMD's own, which take seconds to make.
 func New(t testing.TB, product string) *AMD {
 	t.Helper()
-	a := &AMD{t: t, product: product, rootKey: rsaKey(t), directKey: rsaKey(t)}
+	return NewAt(t, product, Now)
+}
+
+// NewAt makes one whose certificates and CRL are of another time.
+func NewAt(t testing.TB, product string, now time.Time) *AMD {
+	t.Helper()
+	a := &AMD{t: t, product: product, now: now, rootKey: rsaKey(t), directKey: rsaKey(t)}
 	a.root = a.issue("ARK-"+product, a.rootKey.Public(), nil, a.rootKey)
 	a.direct = a.issue("SEV-"+product, a.directKey.Public(), a.root, a.rootKey)
 	return a
@@ -52,7 +59,7 @@ func rsaKey(t testing.TB) *rsa.PrivateKey {
 func (a *AMD) issue(name string, public any, parent *x509.Certificate, by *rsa.PrivateKey) *x509.Certificate {
 	a.t.Helper()
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(int64(len(name)) + 7), Subject: pkix.Name{CommonName: name}, NotBefore: Now.AddDate(-1, 0, 0), NotAfter: Now.AddDate(5, 0, 0),
+		SerialNumber: big.NewInt(int64(len(name)) + 7), Subject: pkix.Name{CommonName: name}, NotBefore: a.now.AddDate(-1, 0, 0), NotAfter: a.now.AddDate(5, 0, 0),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, SignatureAlgorithm: x509.SHA384WithRSAPSS,
 	}
 	if parent == nil {
@@ -86,10 +93,10 @@ func (a *AMD) Bundle() (text []byte) {
 func (a *AMD) CRL(revoked bool) []byte {
 	a.t.Helper()
 	template := &x509.RevocationList{
-		Number: big.NewInt(4), ThisUpdate: Now.AddDate(0, 0, -1), NextUpdate: Now.AddDate(0, 0, 29), SignatureAlgorithm: x509.SHA384WithRSAPSS,
+		Number: big.NewInt(4), ThisUpdate: a.now.AddDate(0, 0, -1), NextUpdate: a.now.AddDate(0, 0, 29), SignatureAlgorithm: x509.SHA384WithRSAPSS,
 	}
 	if revoked {
-		template.RevokedCertificateEntries = []x509.RevocationListEntry{{SerialNumber: a.direct.SerialNumber, RevocationTime: Now}}
+		template.RevokedCertificateEntries = []x509.RevocationListEntry{{SerialNumber: a.direct.SerialNumber, RevocationTime: a.now}}
 	}
 	der, err := x509.CreateRevocationList(rand.Reader, template, a.root, a.rootKey)
 	if err != nil {
@@ -129,7 +136,7 @@ func (a *AMD) Chip(tcb TCB, provider string) *Chip {
 		a.t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "SEV-VCEK"}, NotBefore: Now.AddDate(0, 0, -1), NotAfter: Now.AddDate(1, 0, 0),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "SEV-VCEK"}, NotBefore: a.now.AddDate(0, 0, -1), NotAfter: a.now.AddDate(1, 0, 0),
 		SignatureAlgorithm: x509.SHA384WithRSAPSS, ExtraExtensions: c.extensions(size),
 	}
 	c.Certificate = a.make(template, a.direct, key.Public(), a.directKey).Raw

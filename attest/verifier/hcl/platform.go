@@ -1,6 +1,7 @@
 package hcl
 
 import (
+	"errors"
 	"time"
 
 	"github.com/hullmark/hullmark"
@@ -23,6 +24,42 @@ type TDX struct {
 	Demands tdx.Demands
 	// Collaterals are those of the models that there may be.
 	Collaterals []tdx.Collateral
+}
+
+// maxDemands bounds what ParseSNP and ParseTDX read, in bytes.
+const maxDemands = 256 << 10
+
+// ParseSNP reads what a policy demands: snp.Demands, and testRoots, which a policy of tests names.
+func ParseSNP(text []byte) (*SNP, error) {
+	var p struct {
+		snp.Demands
+		TestRoots []snp.TestRoot `json:"testRoots,omitempty"`
+	}
+	if err := hullmark.DecodeStrict(text, maxDemands, &p); err != nil {
+		return nil, err
+	}
+	if p.VMPL != 0 {
+		return nil, errors.New("vmpl: a paravisor is at level 0")
+	}
+	verifier := &snp.Verifier{TestRoots: p.TestRoots}
+	return &SNP{Verifier: verifier, Demands: p.Demands}, errors.Join(p.Check(), verifier.Check())
+}
+
+// ParseTDX reads what a policy demands: tdx.Demands, the collaterals by which machines are judged, and testRoots, which a policy of
+// tests names.
+func ParseTDX(text []byte) (*TDX, error) {
+	var p struct {
+		tdx.Demands
+		Collaterals []tdx.Collateral `json:"collaterals"`
+		TestRoots   [][]byte         `json:"testRoots,omitempty"`
+	}
+	if err := hullmark.DecodeStrict(text, maxDemands, &p); err != nil {
+		return nil, err
+	}
+	if len(p.Collaterals) == 0 {
+		return nil, errors.New("collaterals: want one for each model of processors")
+	}
+	return &TDX{Verifier: &tdx.Verifier{TestRoots: p.TestRoots}, Demands: p.Demands, Collaterals: p.Collaterals}, p.Check()
 }
 
 // bound decodes what is shown and holds the machine's endorsement key to it. The exchange has proven that the key is the machine's,

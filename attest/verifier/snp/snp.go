@@ -102,9 +102,10 @@ func (d Demands) Check() error {
 
 // TestRoot is a pair of certificates, in PEM, in the place of AMD's for one product and kind of key.
 type TestRoot struct {
-	Product string
-	Key     Key
-	Bundle  []byte
+	Product string `json:"product"`
+	Key     Key    `json:"key"`
+	// Bundle is the issuer's certificate, then the root's.
+	Bundle []byte `json:"bundle"`
 }
 
 // Verifier verifies reports; it is safe for concurrent use, and reads AMD's own certificates once.
@@ -174,6 +175,9 @@ func (v *Verifier) Verify(raw []byte, certificates [][]byte, demands Demands, re
 	demands.judgeVersions(&verified, &reasons)
 	return verified, reasons.Refusal(kind)
 }
+
+// Check reports what is wrong with the roots for tests.
+func (v *Verifier) Check() error { return v.prepare() }
 
 // prepare reads the issuers.
 func (v *Verifier) prepare() error {
