@@ -64,7 +64,8 @@ var both = []string{"0", "1"}
 var scenarios = []scenario{
 	{name: "crashes", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 2, Slow: 1}, small: budget{Crash: 2}},
 	{name: "messages", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 2, Cut: 1, Again: 1, Replies: 1}, small: budget{Crash: 1, Cut: 1, Replies: 1}},
-	{name: "restarts", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 2, Slow: 1, Restart: 1, Agent: 1}, small: budget{Crash: 1, Slow: 1, Restart: 1, Agent: 1}},
+	{name: "restarts", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 2, Slow: 1, Restart: 1, Agent: 1}, small: budget{Restart: 1, Agent: 1}},
+	{name: "behind", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 2, Slow: 1, Agent: 1}, small: budget{Crash: 1, Slow: 1}},
 	{name: "disks", machines: 1, disks: 2, dials: [][]string{{"0"}}, full: budget{Crash: 2, Swap: 2}, small: budget{Crash: 2, Swap: 1}},
 	{name: "copies", machines: 1, disks: 1, dials: [][]string{{"0"}}, full: budget{Crash: 3, Copy: 1, Swap: 1}, small: budget{Crash: 2, Copy: 1, Swap: 1}},
 	{name: "workload", machines: 1, disks: 1, dials: [][]string{both}, full: budget{Crash: 2, Agent: 1, Workload: 1}, small: budget{Crash: 1, Agent: 1, Workload: 1}},
