@@ -103,11 +103,14 @@ type Cluster interface {
 type Agent struct {
 	// OpenTPM opens the machine's TPM; it is closed after each use.
 	OpenTPM func() (transport.TPMCloser, error)
-	Config  config.Source
-	Disk    Disk
-	Machine System
-	Cluster Cluster
-	Status  *Status
+	// Platform gathers what the machine's platform says of it, nil where that is nothing; the field may be nil, too. What it
+	// cannot gather is not shown: whether that is enough is the verifier's to say.
+	Platform func(context.Context, transport.TPM) (*prover.Platform, error)
+	Config   config.Source
+	Disk     Disk
+	Machine  System
+	Cluster  Cluster
+	Status   *Status
 	// StateDir is where the state disk is mounted, RunDir the agent's folder on a RAM disk.
 	StateDir, RunDir string
 	// EventLog is the file of the firmware's event log, which explains the registers where they differ; it may be absent.

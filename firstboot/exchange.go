@@ -115,10 +115,29 @@ func (c *conversation) attest(ctx context.Context) (t *ticketed, err error) {
 			return err
 		}
 		c.agent.Status.Know(p.Node())
-		t, err = (&proving{conversation: c, prover: p, claim: claim, kind: kind}).run()
+		t, err = (&proving{conversation: c, prover: p, claim: claim, kind: kind, platform: c.platform(ctx, tpm)}).run()
 		return errors.Join(err, p.Close())
 	})
 	return t, err
+}
+
+// platform gathers what the machine's platform says of it. What cannot be gathered, and what is too long to be sent, is said on the
+// console and left out: the verifier knows what it needs.
+func (c *conversation) platform(ctx context.Context, tpm transport.TPM) *wire.Platform {
+	if c.agent.Platform == nil {
+		return nil
+	}
+	p, err := c.agent.Platform(ctx, tpm)
+	if err == nil && p != nil {
+		shown := &wire.Platform{Kind: p.Kind, Report: p.Report, Quote: p.Quote, Certificates: p.Certificates}
+		if err = wire.CheckPlatform(shown); err == nil {
+			return shown
+		}
+	}
+	if err != nil {
+		c.agent.Status.Say("the evidence of the machine's platform is not shown: %.300s", err.Error())
+	}
+	return nil
 }
 
 // takeCall learns what an operator wants. A join service is not asked: it gives what the disk needs.
@@ -163,6 +182,8 @@ type proving struct {
 	prover *prover.Prover
 	claim  hullmark.DiskClaim
 	kind   hullmark.TicketKind
+	// platform is the machine's evidence beside its TPM's; nil where there is none.
+	platform *wire.Platform
 	// scope is what the operator's leaf is good for; zero towards a join service.
 	scope channel.Scope
 }
@@ -189,7 +210,7 @@ func (p *proving) run() (*ticketed, error) {
 	identity := p.prover.Identity()
 	hello, err := wire.EncodeHello(&wire.Hello{
 		Version: attest.Version, EkPublic: identity.EKPublic, EkCertificate: identity.EKCertificate, AkPublic: identity.AKPublic,
-		NodeConfig: p.agent.configData, Disk: wire.FromDiskClaim(p.claim),
+		NodeConfig: p.agent.configData, Disk: wire.FromDiskClaim(p.claim), Platform: p.platform,
 	})
 	if err != nil {
 		return nil, err

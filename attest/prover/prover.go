@@ -49,6 +49,16 @@ type Evidence struct {
 	Registers attest.Registers
 }
 
+// Platform is a machine's evidence of what it runs on that does not depend on the exchange, as Hello has it.
+type Platform struct {
+	// Kind is the kind of evidence, such as hullmark.PlatformAzureSNP.
+	Kind string
+	// Report is what the platform wrote, and Quote what somebody outside of the machine signed over it.
+	Report, Quote []byte
+	// Certificates are those of the keys that signed, in DER.
+	Certificates [][]byte
+}
+
 // Prover holds the two keys of an exchange. It is not safe for concurrent use.
 type Prover struct {
 	tpm      transport.TPM
@@ -76,7 +86,7 @@ func (p *Prover) open() error {
 	if err != nil {
 		return fmt.Errorf("prover: attestation key: %w", err)
 	}
-	certificate, err := readCertificate(p.tpm)
+	certificate, err := ReadIndex(p.tpm, ekCertificateIndex, maxCertificate)
 	if err != nil {
 		return fmt.Errorf("prover: endorsement key's certificate: %w", err)
 	}

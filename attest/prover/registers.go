@@ -60,9 +60,10 @@ func ExtendEvent(tpm transport.TPM, pcr int, data []byte) error {
 	return nil
 }
 
-// readCertificate returns the EK certificate from the TPM's memory, or nil if there is none.
-func readCertificate(tpm transport.TPM) ([]byte, error) {
-	public, err := tpm2.NVReadPublic{NVIndex: ekCertificateIndex}.Execute(tpm)
+// ReadIndex returns the content of an NV index that its own empty password opens, at most most bytes of it; nil if there is no such
+// index.
+func ReadIndex(tpm transport.TPM, index tpm2.TPMHandle, most int) ([]byte, error) {
+	public, err := tpm2.NVReadPublic{NVIndex: index}.Execute(tpm)
 	if errors.Is(err, tpm2.TPMRCHandle) {
 		return nil, nil
 	}
@@ -73,11 +74,10 @@ func readCertificate(tpm transport.TPM) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if area.DataSize > maxCertificate {
-		return nil, fmt.Errorf("%d bytes, at most %d are read", area.DataSize, maxCertificate)
+	if int(area.DataSize) > most {
+		return nil, fmt.Errorf("%d bytes, at most %d are read", area.DataSize, most)
 	}
-	index := tpm2.NamedHandle{Handle: ekCertificateIndex, Name: public.NVName}
-	return readIndex(tpm, index, int(area.DataSize))
+	return readIndex(tpm, tpm2.NamedHandle{Handle: index, Name: public.NVName}, int(area.DataSize))
 }
 
 // readIndex reads an index that its own empty password opens, in pieces that every TPM allows.

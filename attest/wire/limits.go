@@ -164,7 +164,7 @@ func checkHello(h *Hello) error {
 		return fmt.Errorf("disk: missing")
 	}
 	return firstError(
-		checkPlatform(h.GetPlatform()),
+		CheckPlatform(h.GetPlatform()),
 		atMost("ek_public", len(h.GetEkPublic()), MaxPublic),
 		atMost("ek_certificate", len(h.GetEkCertificate()), MaxCertificate),
 		atMost("ak_public", len(h.GetAkPublic()), MaxPublic),
@@ -172,8 +172,8 @@ func checkHello(h *Hello) error {
 	)
 }
 
-// checkPlatform accepts the absence of evidence.
-func checkPlatform(p *Platform) error {
+// CheckPlatform enforces the limits of a platform's evidence. It accepts the absence of any.
+func CheckPlatform(p *Platform) error {
 	if p == nil {
 		return nil
 	}
