@@ -121,8 +121,8 @@ func (c *conversation) attest(ctx context.Context) (t *ticketed, err error) {
 	return t, err
 }
 
-// platform gathers what the machine's platform says of it. What cannot be gathered, and what is too long to be sent, is said on the
-// console and left out: the verifier knows what it needs.
+// platform gathers what the machine's platform says of it. What cannot be gathered, and what is too long to be sent, is said in the
+// log and left out: the verifier knows what it needs.
 func (c *conversation) platform(ctx context.Context, tpm transport.TPM) *wire.Platform {
 	if c.agent.Platform == nil {
 		return nil
