@@ -170,8 +170,8 @@ func (q *Quote) checkSignatures(pck *x509.Certificate) error {
 	if want := append(key[:], make([]byte, 32)...); string(want) != string(q.qe.reportData[:]) {
 		return errors.New("the quoting enclave's report names another attestation key")
 	}
-	x, y := new(big.Int).SetBytes(q.key[:32]), new(big.Int).SetBytes(q.key[32:])
-	if !elliptic.P256().IsOnCurve(x, y) || !verifyRaw(&ecdsa.PublicKey{Curve: elliptic.P256(), X: x, Y: y}, q.signed, q.signature) {
+	public, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), append([]byte{4}, q.key...))
+	if err != nil || !verifyRaw(public, q.signed, q.signature) {
 		return errors.New("the attestation key did not sign it")
 	}
 	return nil
