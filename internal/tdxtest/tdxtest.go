@@ -132,8 +132,13 @@ func (i *Intel) extension(smt bool) []byte {
 	}
 	tcb = append(tcb, pair{oid(2, 17), PCE}, pair{oid(2, 18), make([]byte, 16)})
 	return i.marshal([]pair{
-		{oid(1), make([]byte, 16)}, {oid(2), tcb}, {oid(3), []byte{0, 0}}, {oid(4), i.FMSPC}, {oid(5), asn1.Enumerated(1)},
-		{oid(6), []byte("test platform 01")}, {oid(7), []pair{{oid(7, 1), true}, {oid(7, 2), true}, {oid(7, 3), smt}}},
+		{oid(1), make([]byte, 16)},
+		{oid(2), tcb},
+		{oid(3), []byte{0, 0}},
+		{oid(4), i.FMSPC},
+		{oid(5), asn1.Enumerated(1)},
+		{oid(6), []byte("test platform 01")},
+		{oid(7), []pair{{oid(7, 1), true}, {oid(7, 2), true}, {oid(7, 3), smt}}},
 	})
 }
 

@@ -24,7 +24,7 @@ type declared struct {
 }
 
 // tags are the build tags of the module's tests, in the order in which they are tried.
-var tags = []string{"", "long", "vm", "cluster", "browser", "docs", "powercut", "bench"}
+var tags = []string{"", "long", "vm", "cluster", "browser", "docs", "powercut", "bench", "vectors"}
 
 // find looks for the rows' tests in the checkout at root. It reads the files, since asking each package's tests means compiling
 // all of them.

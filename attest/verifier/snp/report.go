@@ -108,8 +108,15 @@ func Parse(raw []byte) (Report, error) {
 		at int
 		to []byte
 	}{
-		{0x10, r.FamilyID[:]}, {0x20, r.ImageID[:]}, {0x50, r.ReportData[:]}, {0x90, r.Measurement[:]}, {0xc0, r.HostData[:]}, {0xe0, r.IDKeyDigest[:]},
-		{0x110, r.AuthorKeyDigest[:]}, {0x140, r.ReportID[:]}, {0x1a0, r.ChipID[:]},
+		{0x10, r.FamilyID[:]},
+		{0x20, r.ImageID[:]},
+		{0x50, r.ReportData[:]},
+		{0x90, r.Measurement[:]},
+		{0xc0, r.HostData[:]},
+		{0xe0, r.IDKeyDigest[:]},
+		{0x110, r.AuthorKeyDigest[:]},
+		{0x140, r.ReportID[:]},
+		{0x1a0, r.ChipID[:]},
 	} {
 		copy(field.to, raw[field.at:])
 	}

@@ -296,8 +296,10 @@ func (o *opened) judgeDates(d Demands, at time.Time, reasons *evidence.Reasons) 
 		name         string
 		issued, next time.Time
 	}{
-		{"TCB info", o.tcb.Issued, o.tcb.Next}, {"QE identity", o.qe.Issued, o.qe.Next},
-		{"PCK CRL", o.pck.ThisUpdate, o.pck.NextUpdate}, {"root CRL", o.root.ThisUpdate, o.root.NextUpdate},
+		{"TCB info", o.tcb.Issued, o.tcb.Next},
+		{"QE identity", o.qe.Issued, o.qe.Next},
+		{"PCK CRL", o.pck.ThisUpdate, o.pck.NextUpdate},
+		{"root CRL", o.root.ThisUpdate, o.root.NextUpdate},
 	} {
 		if part.issued.Before(d.CollateralFrom) {
 			reasons.Differ(evidence.Expired, d.CollateralFrom.Format(time.DateOnly)+" or later", part.issued.Format(time.DateOnly), "the %s is older than is accepted", part.name)
