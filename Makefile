@@ -28,6 +28,10 @@ demo: setup bin/hullmark bin/demo ## Build everything, boot a VM, release its ke
 demo-cluster: setup bin/hullmark bin/demo ## The same, then a worker joins, reboots, all power is cut, and a disk is replaced.
 	bin/demo --out $(OUT) --workers 1
 
+.PHONY: demo-confidential
+demo-confidential: setup bin/hullmark bin/demo bin/secureprocessor ## The same on machines that play confidential ones of Azure, and what their host tries.
+	bin/demo --out $(OUT) --confidential
+
 .PHONY: image
 image: setup bin/hullmark ## Build and measure the image into out/.
 	bin/hullmark build --out $(OUT)
@@ -150,6 +154,10 @@ endef
 .PHONY: clean-cache
 clean-cache: bin/hullmark ## Remove every cache outside the checkout.
 	bin/hullmark cache clean
+
+bin/secureprocessor: FORCE
+	@mkdir -p bin
+	CGO_ENABLED=0 go build -trimpath -o $@ ./internal/test/secureprocessor
 
 bin/%: FORCE
 	@mkdir -p bin

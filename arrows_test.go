@@ -74,6 +74,11 @@ var forbidden = []arrow{
 	{"./joinservice/registry", "k8s.io/client-go/testing", "client-go's typed clients bring 12 MB of what tests of others need"},
 	{"./tools/statedisk", module + "/joinservice/...", "a node never holds the code that decides over it"},
 	{"./tools/statedisk", "net/http", "the disk helper speaks over one socket only"},
+	{"./launch", "os/exec", "a prediction runs no program"},
+	{"./launch", "net", "a prediction opens no network"},
+	{"./internal/test/secureprocessor", module + "/pcrs/...", "what plays the hardware measures by itself, so that one checks the other"},
+	{"./internal/test/secureprocessor", module + "/launch", "what plays the hardware measures by itself, so that one checks the other"},
+	{"./internal/test/secureprocessor", module + "/attest/...", "what plays the hardware shares nothing with who judges it"},
 	{"./tools/initrd", module + "/attest/...", "the initrd opens the root and nothing else"},
 }
 
@@ -177,7 +182,7 @@ func dependencies(t *testing.T, pattern, list string) map[string][]string {
 // forTests lists the packages below internal/ that no program holds: what tests share, and tests of several rooms.
 var forTests = []string{
 	"agenttest", "bench", "buildtest", "canary", "e2e", "explore", "explore/seam", "flood", "fulldisk", "hcltest", "imagetest", "jointest", "load", "lukstest", "memrecords", "memtest", "nodetest",
-	"policytest", "powercut", "probe", "sevtest", "tdxtest", "testenv", "tooltest", "tpmtest", "vaulttest", "vectors", "waltest",
+	"policytest", "powercut", "probe", "romtest", "sevtest", "tdxtest", "testenv", "tooltest", "test/secureprocessor", "tpmtest", "vaulttest", "vectors", "waltest",
 }
 
 // TestOnlyToolsStartMachines wants nobody but programs, and what tests share, to import what starts virtual machines.
@@ -207,7 +212,7 @@ func TestInternalPackages(t *testing.T) {
 	}
 }
 
-// TestMainsAreTools wants programs where people look for them.
+// TestMainsAreTools wants programs where people look for them, and those for tests below internal/test.
 func TestMainsAreTools(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{if eq .Name \"main\"}}{{.ImportPath}}{{end}}", "./...").Output()
 	if err != nil {
@@ -218,8 +223,8 @@ func TestMainsAreTools(t *testing.T) {
 		t.Fatal("go list names no program")
 	}
 	for _, pkg := range mains {
-		if !strings.HasPrefix(pkg, module+"/tools/") {
-			t.Errorf("%s is a program outside of tools/", pkg)
+		if !strings.HasPrefix(pkg, module+"/tools/") && !strings.HasPrefix(pkg, module+"/internal/test/") {
+			t.Errorf("%s is a program outside of tools/, and none for tests", pkg)
 		}
 	}
 }

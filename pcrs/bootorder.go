@@ -39,9 +39,9 @@ func (m Machine) bootEntries() []bootEntry {
 	return entries
 }
 
-// bootVariables are the events of BootOrder and of the entries in their order: the hash of each variable's data alone
+// BootVariables are the events of BootOrder and of the entries in their order: the hash of each variable's data alone
 // (EV_EFI_VARIABLE_BOOT).
-func (m Machine) bootVariables() []Event {
+func (m Machine) BootVariables() []Event {
 	entries := m.bootEntries()
 	var order []byte
 	for _, e := range entries {

@@ -27,6 +27,8 @@ const (
 	EvGPT                     EventType = 0x80000006
 	EvEFIAction               EventType = 0x80000007
 	EvPlatformFirmwareBlob    EventType = 0x80000008
+	EvPlatformFirmwareBlob2   EventType = 0x8000000a
+	EvHandOffTables2          EventType = 0x8000000b
 	EvVariableAuthority       EventType = 0x800000e0
 	// EvUserSpace is not in any log: it marks what an operating system extends with TPM2_PCR_Event.
 	EvUserSpace EventType = 0
@@ -40,7 +42,8 @@ var eventNames = map[EventType]string{
 	EvVariableDriverConfig: "EV_EFI_VARIABLE_DRIVER_CONFIG", EvVariableBoot: "EV_EFI_VARIABLE_BOOT",
 	EvBootServicesApplication: "EV_EFI_BOOT_SERVICES_APPLICATION", EvBootServicesDriver: "EV_EFI_BOOT_SERVICES_DRIVER",
 	EvRuntimeServicesDriver: "EV_EFI_RUNTIME_SERVICES_DRIVER", EvGPT: "EV_EFI_GPT_EVENT", EvEFIAction: "EV_EFI_ACTION",
-	EvPlatformFirmwareBlob: "EV_EFI_PLATFORM_FIRMWARE_BLOB", EvVariableAuthority: "EV_EFI_VARIABLE_AUTHORITY",
+	EvPlatformFirmwareBlob: "EV_EFI_PLATFORM_FIRMWARE_BLOB", EvPlatformFirmwareBlob2: "EV_EFI_PLATFORM_FIRMWARE_BLOB2",
+	EvHandOffTables2: "EV_EFI_HANDOFF_TABLES2", EvVariableAuthority: "EV_EFI_VARIABLE_AUTHORITY",
 	EvUserSpace: "TPM2_PCR_Event", EvLaunch: "launch",
 }
 

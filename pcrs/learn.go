@@ -226,7 +226,7 @@ func (m Machine) platformEvents() []Event {
 		}
 		out = append(out, m.learned(1, EvPlatformConfigFlags, digests, Source{Kind: FromACPI, Number: i + 1, Count: len(m.Learned.ACPI)}))
 	}
-	return append(out, m.bootVariables()...)
+	return append(out, m.BootVariables()...)
 }
 
 func (m Machine) learned(r Register, t EventType, digests Digests, source Source) Event {

@@ -159,7 +159,7 @@ func TestBootEntriesSurviveABoot(t *testing.T) {
 			recorded = append(recorded, e)
 		}
 	}
-	if err := sameEvents(m.bootVariables(), recorded); err != nil {
+	if err := sameEvents(m.BootVariables(), recorded); err != nil {
 		t.Error(err)
 	}
 }

@@ -34,6 +34,7 @@ type Level struct {
 // Intel has the keys and says what the answers hold.
 type Intel struct {
 	t        testing.TB
+	now      time.Time
 	root, ca authority
 	signer   authority
 	pck      authority
@@ -64,8 +65,14 @@ const (
 // New makes an Intel with one platform, all of whose firmware is up to date. smt says whether hyper-threading is on.
 func New(t testing.TB, smt bool) *Intel {
 	t.Helper()
+	return NewAt(t, smt, Now)
+}
+
+// NewAt makes one of another time.
+func NewAt(t testing.TB, smt bool, now time.Time) *Intel {
+	t.Helper()
 	i := &Intel{
-		t: t, FMSPC: []byte{0xb0, 0xc0, 0x6f, 0, 0, 1}, Evaluation: 20,
+		t: t, now: now.UTC().Truncate(time.Second), FMSPC: []byte{0xb0, 0xc0, 0x6f, 0, 0, 1}, Evaluation: 20,
 		Platform: []Level{{SGX: SGX, TDX: TDX, PCE: PCE, Status: "UpToDate"}},
 		Module:   []Level{{Least: 3, Status: "UpToDate"}},
 		Enclave:  []Level{{Least: 8, Status: "UpToDate"}},
@@ -91,7 +98,7 @@ func (i *Intel) issue(name string, issuer *authority, ca bool, extension []byte)
 		i.t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: serial.Add(serial, big.NewInt(1)), Subject: pkix.Name{CommonName: name}, NotBefore: Now.AddDate(-1, 0, 0), NotAfter: Now.AddDate(5, 0, 0),
+		SerialNumber: serial.Add(serial, big.NewInt(1)), Subject: pkix.Name{CommonName: name}, NotBefore: i.now.AddDate(-1, 0, 0), NotAfter: i.now.AddDate(5, 0, 0),
 		IsCA: ca, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature,
 	}
 	if ca {
@@ -271,7 +278,7 @@ func (i *Intel) Answers() Answers {
 
 func (i *Intel) answer(name string, content map[string]any) []byte {
 	i.t.Helper()
-	content["issueDate"], content["nextUpdate"] = Now.AddDate(0, 0, -1), Now.AddDate(0, 0, 29)
+	content["issueDate"], content["nextUpdate"] = i.now.AddDate(0, 0, -1), i.now.AddDate(0, 0, 29)
 	content["tcbEvaluationDataNumber"] = i.Evaluation
 	text, err := json.Marshal(content)
 	if err != nil {
@@ -287,10 +294,10 @@ func (i *Intel) answer(name string, content map[string]any) []byte {
 func (i *Intel) tcbInfo() map[string]any {
 	var levels []map[string]any
 	for _, l := range i.Platform {
-		levels = append(levels, l.rated(map[string]any{"sgxtcbcomponents": components(l.SGX), "tdxtcbcomponents": components(l.TDX), "pcesvn": l.PCE}))
+		levels = append(levels, i.rated(l, map[string]any{"sgxtcbcomponents": components(l.SGX), "tdxtcbcomponents": components(l.TDX), "pcesvn": l.PCE}))
 	}
 	module := map[string]any{"mrsigner": zeros(48), "attributes": zeros(8), "attributesMask": "FFFFFFFFFFFFFFFF"}
-	line := map[string]any{"id": "TDX_01", "tcbLevels": versions(i.Module)}
+	line := map[string]any{"id": "TDX_01", "tcbLevels": i.versions(i.Module)}
 	for k, v := range module {
 		line[k] = v
 	}
@@ -303,19 +310,19 @@ func (i *Intel) tcbInfo() map[string]any {
 func (i *Intel) identity() map[string]any {
 	return map[string]any{
 		"id": "TD_QE", "version": 2, "miscselect": zeros(4), "miscselectMask": "FFFFFFFF", "attributes": "11" + zeros(15), "attributesMask": "FB" + zeros(15),
-		"mrsigner": "DC" + zeros(31), "isvprodid": 2, "tcbLevels": versions(i.Enclave),
+		"mrsigner": "DC" + zeros(31), "isvprodid": 2, "tcbLevels": i.versions(i.Enclave),
 	}
 }
 
-func versions(levels []Level) (out []map[string]any) {
+func (i *Intel) versions(levels []Level) (out []map[string]any) {
 	for _, l := range levels {
-		out = append(out, l.rated(map[string]any{"isvsvn": l.Least}))
+		out = append(out, i.rated(l, map[string]any{"isvsvn": l.Least}))
 	}
 	return out
 }
 
-func (l Level) rated(tcb map[string]any) map[string]any {
-	return map[string]any{"tcb": tcb, "tcbDate": Now.AddDate(-1, 0, 0), "tcbStatus": l.Status, "advisoryIDs": l.Advisories}
+func (i *Intel) rated(l Level, tcb map[string]any) map[string]any {
+	return map[string]any{"tcb": tcb, "tcbDate": i.now.AddDate(-1, 0, 0), "tcbStatus": l.Status, "advisoryIDs": l.Advisories}
 }
 
 func components(svn byte) (out []map[string]any) {
@@ -329,9 +336,9 @@ func zeros(bytes int) string { return hex.EncodeToString(make([]byte, bytes)) }
 
 func (i *Intel) crl(issuer, revoked authority, is bool) []byte {
 	i.t.Helper()
-	template := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: Now.AddDate(0, 0, -1), NextUpdate: Now.AddDate(0, 0, 29)}
+	template := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: i.now.AddDate(0, 0, -1), NextUpdate: i.now.AddDate(0, 0, 29)}
 	if is {
-		template.RevokedCertificateEntries = []x509.RevocationListEntry{{SerialNumber: revoked.certificate.SerialNumber, RevocationTime: Now}}
+		template.RevokedCertificateEntries = []x509.RevocationListEntry{{SerialNumber: revoked.certificate.SerialNumber, RevocationTime: i.now}}
 	}
 	der, err := x509.CreateRevocationList(rand.Reader, template, issuer.certificate, issuer.key)
 	if err != nil {

@@ -47,6 +47,9 @@ type Config struct {
 	// Network is the folder of a running network (StartNetwork) to be plugged into, which then has the forwards. Empty: the machine is
 	// alone with a router of its own. No register depends on it.
 	Network string
+	// SecureProcessor is the socket of what plays the hardware of a confidential machine, in tests: it is told what is started, and
+	// has the machine's TPM before the machine does. Empty: the machine is an ordinary one.
+	SecureProcessor string
 	// NodeConfig, if not nil, is given to the guest under the fw_cfg name NodeConfigName.
 	NodeConfig []byte
 	// FwCfg are further texts of QEMU's firmware configuration device, by name: what else a host may hand to its guest there.
@@ -130,6 +133,8 @@ func (c Config) Check() error {
 		return fmt.Errorf("accelerator %q: auto, kvm and tcg exist", c.Accel)
 	case strings.ContainsFunc(strings.Join(slices.Concat(slices.Collect(maps.Keys(c.FwCfg)), slices.Collect(maps.Values(c.FwCfg))), ""), notPrintable):
 		return errors.New("fw_cfg: names and texts of printable bytes are possible")
+	case c.SecureProcessor != "" && c.TPM == machine.NoTPM:
+		return errors.New("a secure processor speaks through the machine's TPM, and it has none")
 	case c.Network != "" && len(c.Forwards) > 0:
 		return fmt.Errorf("forward %s: a machine in a network has no forwards of its own; give it to hullmark vm network, as HOST:ADDRESS:GUEST", c.Forwards[0])
 	case slices.ContainsFunc(c.Forwards, func(f Forward) bool { return f.Address.IsValid() }):
@@ -146,7 +151,7 @@ const maxNodeConfig = 1 << 20
 func notPrintable(r rune) bool { return r < ' ' || r > '~' }
 
 func (c *Config) makeAbsolute() error {
-	for _, path := range []*string{&c.Dir, &c.Image, &c.Firmware.Code, &c.Firmware.Vars, &c.StateNBD, &c.Network, &c.Tools} {
+	for _, path := range []*string{&c.Dir, &c.Image, &c.Firmware.Code, &c.Firmware.Vars, &c.StateNBD, &c.Network, &c.SecureProcessor, &c.Tools} {
 		if *path == "" {
 			continue
 		}

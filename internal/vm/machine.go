@@ -139,21 +139,26 @@ func (m *Machine) startTPM(ctx context.Context) error {
 	if m.ek, err = ReadEK(c.Dir); err != nil {
 		return err
 	}
+	if c.SecureProcessor != "" {
+		if err := m.tellProcessor(ctx, t); err != nil {
+			return err
+		}
+	}
 	if m.swtpm, err = startTPM(ctx, t, c.Dir, m.runtime); err != nil {
 		return err
 	}
-	return m.awaitTPM(ctx)
+	return awaitSocket(ctx, filepath.Join(m.runtime, controlID), m.swtpm)
 }
 
-// awaitTPM waits until swtpm listens. It must not connect: the end of a connection ends swtpm.
-func (m *Machine) awaitTPM(ctx context.Context) error {
+// awaitSocket waits until swtpm listens. It must not connect: the end of a connection ends swtpm.
+func awaitSocket(ctx context.Context, path string, swtpm *process) error {
 	for {
-		if _, err := os.Stat(filepath.Join(m.runtime, controlID)); err == nil {
+		if _, err := os.Stat(path); err == nil {
 			return nil
 		}
 		select {
-		case <-m.swtpm.done:
-			return errors.Join(errors.New("vm: swtpm ended while it started"), m.swtpm.failure())
+		case <-swtpm.done:
+			return errors.Join(errors.New("vm: swtpm ended while it started"), swtpm.failure())
 		case <-ctx.Done():
 			return fmt.Errorf("vm: start swtpm: %w", context.Cause(ctx))
 		case <-time.After(10 * time.Millisecond):

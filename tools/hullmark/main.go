@@ -115,7 +115,7 @@ func newRootCommand() *cobra.Command {
 		newReproduceCommand(),
 		newConvertCommand(),
 		newDiffCommand(),
-		newMeasureCommand(),
+		newMeasureCommand(), newLaunchCommand(),
 		newLearnCommand(),
 		newSignCommand(),
 		newVerifyCommand(),

@@ -76,6 +76,7 @@ func (o *vmOptions) addFlags(cmd *cobra.Command) {
 	flags.StringArrayVar(&o.forwards, "forward", nil, "HOST:GUEST, a TCP port of the guest to reach on 127.0.0.1; HOST 0 takes a free one; repeatable")
 	flags.StringVar(&c.Network, "network", "", "`FOLDER` of a running network (hullmark vm network) to be in, which then has the forwards (default: alone)")
 	flags.StringVar(&o.nodeConfig, "config", "", "file with the node config, given to the guest by fw_cfg")
+	flags.StringVar(&c.SecureProcessor, "secure-processor", "", "`SOCKET` of what plays the hardware of a confidential machine, in tests")
 	flags.StringVar(&c.Firmware.Code, "firmware", "", "OVMF code file (default: the tools tree's or the host's)")
 	flags.StringVar(&c.Firmware.Vars, "vars", "", "OVMF variables file to start from (default: without keys)")
 	flags.StringVar(&o.tpm, "tpm", string(machine.CRB), "TPM interface: crb, tis or none")
