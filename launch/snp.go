@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hullmark/hullmark/image/efi"
 	"github.com/hullmark/hullmark/pcrs"
@@ -47,7 +48,7 @@ type SNP struct {
 	Features uint64
 	// Kernel is what QEMU was told to start by itself (-kernel with kernel-hashes=on), or nil.
 	Kernel *Kernel
-	// AddressBits is how wide the host's guest physical addresses are for a processor's state; 0 stands for 48. On GCE, hosts of Genoa have 52.
+	// AddressBits is how wide the host's guest physical addresses are for a processor's state; 0 stands for 48. GCE hosts of Genoa have 52.
 	AddressBits int
 	// ZeroFPU is how KVM before Linux 6.10 starts processors: without the floating point unit's state of a reset.
 	ZeroFPU bool
@@ -89,6 +90,17 @@ func (s SNP) Event() (pcrs.Event, error) {
 		return pcrs.Event{}, fmt.Errorf("launch digest: %w", err)
 	}
 	return event(pcrs.LaunchDigest, d[:], pcrs.Derived, pcrs.Source{Kind: pcrs.FromLaunch, Name: "an SEV-SNP guest on " + string(s.VMM), Parts: parts}), nil
+}
+
+// Predict adds the launch digest to the prediction of a TPM's registers.
+func (s SNP) Predict(boot pcrs.Prediction) (pcrs.Prediction, error) {
+	e, err := s.Event()
+	if err != nil {
+		return pcrs.Prediction{}, err
+	}
+	boot.Log.Events = append([]pcrs.Event{e}, boot.Log.Events...)
+	boot.Registers = append(slices.Clone(boot.Registers), pcrs.LaunchDigest)
+	return boot, nil
 }
 
 func event(r pcrs.Register, digest []byte, origin pcrs.Origin, source pcrs.Source) pcrs.Event {

@@ -52,6 +52,9 @@ type Boot struct {
 	AllowUnprovenStub bool
 	// Banks are the banks to predict, out of PredictedBanks; none means all of them.
 	Banks []Bank
+	// Hardware adds to what a TPM has, or puts in its place, what the hardware of a confidential machine measures (package launch); nil
+	// for other machines.
+	Hardware func(Prediction) (Prediction, error)
 }
 
 // Prediction is what a boot will measure.
@@ -93,7 +96,10 @@ func Predict(b Boot) (Prediction, error) {
 	if err := p.hash(); err != nil {
 		return Prediction{}, fmt.Errorf("predict boot: %w", err)
 	}
-	return p.prediction(), nil
+	if b.Hardware == nil {
+		return p.prediction(), nil
+	}
+	return b.Hardware(p.prediction())
 }
 
 // Values replays the log for the predicted registers: PCRs in bank, other registers in their only one (Register.In).

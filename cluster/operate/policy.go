@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/x509"
 	"fmt"
@@ -186,5 +187,35 @@ func setEndpoint(endpoint measurements.Endpoint) Edit {
 		}
 		policy.Endpoint = &endpoint
 		return "the control plane's endpoint is to be " + endpoint.Address, nil, nil
+	}
+}
+
+// MaxDemands bounds what ParsePlatforms reads, in bytes.
+const MaxDemands = 512 << 10
+
+// ParsePlatforms reads what a policy demands of platforms: {"trust":{…},"platforms":[…]}, as a policy has them.
+func ParsePlatforms(text []byte) (least measurements.LeastTrust, platforms []measurements.Platform, err error) {
+	var file struct {
+		Trust     measurements.LeastTrust `json:"trust"`
+		Platforms []measurements.Platform `json:"platforms"`
+	}
+	err = hullmark.DecodeStrict(text, MaxDemands, &file)
+	return file.Trust, file.Platforms, err
+}
+
+// SetPlatforms replaces what is demanded of platforms, and the least classes.
+func SetPlatforms(least measurements.LeastTrust, platforms []measurements.Platform) Edit {
+	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		policy.Trust, policy.Platforms = least, platforms
+		kinds := "none"
+		if len(platforms) > 0 {
+			names := make([]string, len(platforms))
+			for i, p := range platforms {
+				names[i] = p.Kind
+			}
+			kinds = strings.Join(names, ", ")
+		}
+		return fmt.Sprintf("evidence that counts: %s; least class of control planes: %s, of workers: %s",
+			kinds, cmp.Or(string(least.ControlPlane), "any"), cmp.Or(string(least.Worker), "any")), nil, nil
 	}
 }

@@ -53,6 +53,9 @@ func (f File) Boot(files Files, read Read) (b pcrs.Boot, err error) {
 		return b, err
 	}
 	b.Machine.Shape = f.Shape()
+	if b.Hardware, err = f.hardware(files, b.Machine, read); err != nil {
+		return b, err
+	}
 	if b.ESP, err = f.readESP(read); err != nil {
 		return b, err
 	}

@@ -23,6 +23,8 @@ type File struct {
 	NodeConfig string
 	// ESP are files beside the kernel image: path on the ESP to path of the file.
 	ESP map[string]string
+	// Confidential is how the hardware keeps the host out; nil of an ordinary machine.
+	Confidential *Confidential
 	// Learned is the file that hullmark learn writes. If the machine file does not name it, it may be missing.
 	Learned      string
 	learnedNamed bool
@@ -53,6 +55,8 @@ type fields struct {
 	SMBIOS []string `json:"smbios,omitempty"`
 	// ESP are files beside the kernel image: path on the ESP to path of the file.
 	ESP map[string]string `json:"esp,omitempty"`
+	// Confidential is what makes the machine a confidential one.
+	Confidential *Confidential `json:"confidential,omitempty"`
 	// Learned is the file that `hullmark learn` writes; learned.json if it is left out.
 	Learned string `json:"learned,omitempty"`
 }
@@ -82,6 +86,14 @@ func (f fields) resolve(folder string) (m File, err error) {
 			TPM: f.TPM, CPUs: f.CPUs, MemoryMiB: f.MemoryMiB, StateDisk: DefaultStateDisk, SMBIOS: f.SMBIOS, NICROM: f.NICROM,
 		},
 		NodeConfig: at(f.NodeConfig), ESP: map[string]string{}, Learned: at("learned.json"),
+	}
+	if f.Confidential != nil {
+		c := *f.Confidential
+		c.Log = at(c.Log)
+		m.Confidential = &c
+		if err := c.check(); err != nil {
+			return m, fmt.Errorf("confidential: %w", err)
+		}
 	}
 	if f.Learned != "" {
 		m.Learned, m.learnedNamed = at(f.Learned), true

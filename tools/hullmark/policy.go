@@ -16,7 +16,7 @@ import (
 
 func newPolicyCommand() *cobra.Command {
 	cmd := group("policy", "Say which boots and machines a cluster accepts",
-		newPolicyShowCommand(), newPolicyAddCommand(), newPolicyRemoveCommand(), newPolicyMinimumCommand(), newPolicyRevokeOperatorsCommand(),
+		newPolicyShowCommand(), newPolicyAddCommand(), newPolicyRemoveCommand(), newPolicyMinimumCommand(), newPolicyRevokeOperatorsCommand(), newPolicyPlatformsCommand(),
 		newPolicySignCommand(), newPolicyPushCommand(), newPolicyCheckCommand())
 	cmd.Long = `Say which boots and machines a cluster accepts.
 

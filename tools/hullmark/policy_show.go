@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -65,6 +66,12 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 	}
 	if policy.Rotation > 0 {
 		fmt.Fprintf(t, "control planes' keys of rotation %d\n", policy.Rotation)
+	}
+	if policy.Trust.ControlPlane != "" || policy.Trust.Worker != "" {
+		fmt.Fprintf(t, "least class of control planes %s, of workers %s\n", cmp.Or(string(policy.Trust.ControlPlane), "any"), cmp.Or(string(policy.Trust.Worker), "any"))
+	}
+	for _, p := range policy.Platforms {
+		fmt.Fprintf(t, "evidence of %s counts, by %d bytes of demands\n", p.Kind, len(p.Demands))
 	}
 	fmt.Fprintf(t, "\ndocument\timage\tenforced\n")
 	for _, a := range policy.Documents {
