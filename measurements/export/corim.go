@@ -2,7 +2,7 @@ package export
 
 import (
 	"crypto/sha1" // RFC 9562 names a UUID by it; no decision rests on it
-	"fmt"
+	"strings"
 
 	"github.com/fxamacker/cbor/v2"
 
@@ -56,14 +56,16 @@ type class struct {
 	Model string   `cbor:"2,keyasint"`
 }
 
-// claim is a measurement-map: the number of a register, and its values.
+// claim is a measurement-map: the number of a TPM's register, and its values. Another register has a name among its values, since
+// readers of today take numbers alone as keys.
 type claim struct {
-	Register uint64      `cbor:"0,keyasint"`
+	Register *uint64     `cbor:"0,keyasint,omitempty"`
 	Values   claimValues `cbor:"1,keyasint"`
 }
 
 type claimValues struct {
 	Digests []claimDigest `cbor:"2,keyasint"`
+	Name    string        `cbor:"11,keyasint,omitempty"`
 }
 
 type claimDigest struct {
@@ -96,16 +98,30 @@ func writeCoRIM(r reference) ([]File, error) {
 func corimID(r reference) string {
 	id := r.id.String()
 	for _, register := range r.registers {
-		id += fmt.Sprintf("-%d", int(register.Register))
+		id += "-" + strings.TrimPrefix(registerName(register.Register), "pcr")
 	}
 	return id
+}
+
+// registerName is a register's name for programs.
+func registerName(r pcrs.Register) string {
+	name, err := r.MarshalText()
+	if err != nil {
+		return r.String() // No document has it.
+	}
+	return string(name)
 }
 
 func claims(r reference) []claim {
 	var out []claim
 	for _, register := range r.registers {
-		c := claim{Register: uint64(register.Register)}
-		for _, bank := range pcrs.PredictedBanks() {
+		var c claim
+		if number := uint64(register.Register); register.Register.PCR() {
+			c.Register = &number
+		} else {
+			c.Values.Name = registerName(register.Register)
+		}
+		for _, bank := range register.Register.Banks() {
 			c.Values.Digests = append(c.Values.Digests, claimDigest{Algorithm: hashAlgorithms[bank], Value: register.Values[bank]})
 		}
 		out = append(out, c)

@@ -120,7 +120,7 @@ func choose(d measurements.Document, f Format, chosen []pcrs.Register) ([]measur
 }
 
 // names reports whether a form has words for a register.
-func (f Format) names(r pcrs.Register) bool { return f == JSON || r.PCR() }
+func (f Format) names(r pcrs.Register) bool { return f == JSON || f == CoRIM || f == RVPS || r.PCR() }
 
 // reason is why a document does not predict a register, if it says so.
 func reason(d measurements.Document, r pcrs.Register) string {

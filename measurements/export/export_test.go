@@ -3,6 +3,7 @@ package export
 import (
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"maps"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/fxamacker/cbor/v2"
 
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
@@ -292,5 +295,57 @@ func TestExportRefuses(t *testing.T) {
 	}
 	if _, err := ParseFormat("CoRIM"); err == nil {
 		t.Error("ParseFormat takes a name in other letters")
+	}
+}
+
+// TestExportOfConfidentialHardware: what hardware measures is named in the forms that have words for it.
+func TestExportOfConfidentialHardware(t *testing.T) {
+	d := document(t)
+	p := d.Prediction()
+	for _, r := range []pcrs.Register{pcrs.RTMR(1), pcrs.MRTD, pcrs.LaunchDigest} {
+		source := pcrs.Source{Kind: pcrs.FromLaunch, Name: "the firmware"}
+		p.Log.Events = append(p.Log.Events, pcrs.Event{Register: r, Type: pcrs.EvLaunch, Digests: pcrs.DigestsOf([]byte(r.String()), pcrs.SHA384), Source: &source, Origin: pcrs.Derived})
+		p.Registers = append(p.Registers, r)
+	}
+	d, err := measurements.New(d.Image, measurements.Release{SVN: 1}, pcrs.Machine{}, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := d.Values(pcrs.SHA384)
+	found := map[string]string{}
+	content := exportOne(t, d, CoRIM)
+	openCoRIM(t, content) // veraison/corim reads it, but passes names over.
+	var tagged cbor.RawTag
+	var outer outerCoRIM
+	var inner comidMap
+	if err := errors.Join(cbor.Unmarshal(content, &tagged), cbor.Unmarshal(tagged.Content, &outer)); err != nil {
+		t.Fatal(err)
+	}
+	if err := cbor.Unmarshal(outer.Tags[0].Content.([]byte), &inner); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range inner.Triples.References[0].Claims {
+		if c.Register == nil && len(c.Values.Digests) == 1 {
+			found["corim "+c.Values.Name] = hex.EncodeToString(c.Values.Digests[0].Value)
+		}
+	}
+	var message struct{ Payload []byte }
+	var values map[string][]string
+	if err := errors.Join(json.Unmarshal(exportOne(t, d, RVPS), &message), json.Unmarshal(message.Payload, &values)); err != nil {
+		t.Fatal(err)
+	}
+	for name, v := range values {
+		found["rvps "+name] = v[0]
+	}
+	for name, r := range map[string]pcrs.Register{
+		"corim rtmr1": pcrs.RTMR(1), "corim mrtd": pcrs.MRTD, "corim launch-digest": pcrs.LaunchDigest,
+		"rvps rtmr_1": pcrs.RTMR(1), "rvps mr_td": pcrs.MRTD, "rvps snp_launch_measurement": pcrs.LaunchDigest,
+	} {
+		if found[name] != want[r].String() {
+			t.Errorf("%s: %q, want %v", name, found[name], want[r])
+		}
+	}
+	if _, err := Export(d, Keylime, pcrs.MRTD); err == nil {
+		t.Error("a form for TPMs has MRTD")
 	}
 }
