@@ -98,7 +98,7 @@ func (d *Authorizer) identify(claims attest.Claims) (Admission, error) {
 			Got: claims.EKID.String(), Next: "add a rule for its identity to the policy",
 		}
 	}
-	verdict := d.Judge(claims.Registers)
+	verdict := d.Judge(claims)
 	if !verdict.Accepted() {
 		return Admission{}, d.mismatch(verdict)
 	}
@@ -121,19 +121,25 @@ func (d *Authorizer) member(claims attest.Claims) (_ measurements.Member, group 
 	return group.Member(claims.EKID), group, true
 }
 
-// Judge compares registers with the documents that the policy accepts.
-func (d *Authorizer) Judge(registers attest.Registers) measurements.Verdict {
+// Judge compares what a machine proved with the documents that the policy accepts.
+func (d *Authorizer) Judge(claims attest.Claims) measurements.Verdict {
 	if d.references != nil {
-		return d.references.Judge(pcrs.SHA256, Values(registers))
+		return d.references.Judge(pcrs.SHA256, Values(claims))
 	}
-	return measurements.Judge(d.Policy, d.Documents, pcrs.SHA256, Values(registers))
+	return measurements.Judge(d.Policy, d.Documents, pcrs.SHA256, Values(claims))
 }
 
-// Values returns the quoted registers in the form that predictions have.
-func Values(registers attest.Registers) pcrs.Values {
+// Values returns the registers that a TPM quoted, and those beside them that the platform's hardware signed, in the form that
+// predictions have.
+func Values(claims attest.Claims) pcrs.Values {
 	values := pcrs.Values{}
+	for r, value := range claims.Measured {
+		if !r.PCR() { // Those are the quote's to say.
+			values[r] = slices.Clone(value)
+		}
+	}
 	for _, pcr := range attest.Quoted() {
-		values[pcrs.Register(pcr)] = slices.Clone(registers[pcr][:])
+		values[pcrs.Register(pcr)] = slices.Clone(claims.Registers[pcr][:])
 	}
 	return values
 }

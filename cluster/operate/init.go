@@ -139,7 +139,7 @@ func (r *initRun) endDry(conversation *joinservice.Conversation, claims attest.C
 	err := conversation.Deny(&hullmark.Condition{
 		Code: "dry-run", Step: "ATTEST", Title: "the operator only wanted to see the evidence", Next: "wait for the operator", Retry: true,
 	})
-	if verdict := r.authorizer.Judge(claims.Registers); !verdict.Accepted() {
+	if verdict := r.authorizer.Judge(claims); !verdict.Accepted() {
 		return as(ErrMismatch, r.explain(claims))
 	}
 	return err

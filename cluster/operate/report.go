@@ -3,6 +3,7 @@ package operate
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -33,6 +34,16 @@ type Report struct {
 	Accepted bool `json:"accepted"`
 	// Registers are all that were quoted, in their order.
 	Registers []RegisterReport `json:"registers"`
+	// Hardware are the registers that the platform's hardware signed, or a document predicts of it, in their order.
+	Hardware []HardwareReport `json:"hardware,omitempty"`
+}
+
+// HardwareReport compares a register that is no TPM's; the fields are those of RegisterReport.
+type HardwareReport struct {
+	Register  pcrs.Register `json:"register"`
+	Predicted string        `json:"predicted,omitempty"`
+	Measured  string        `json:"measured,omitempty"`
+	Result    string        `json:"result"`
 }
 
 // RegisterReport compares one register; values are hexadecimal digits.
@@ -51,22 +62,40 @@ type RegisterReport struct {
 func (x *exchange) report(claims attest.Claims) Report {
 	out := Report{
 		EKID: claims.EKID.String(), Certified: claims.Certified, Trust: string(claims.Platform.Trust), Promise: claims.Platform.Trust.Promise(),
-		Accepted: x.authorizer.Judge(claims.Registers).Accepted(),
+		Accepted: x.authorizer.Judge(claims).Accepted(),
 	}
 	predicted := x.predicted(claims)
 	for _, pcr := range attest.Quoted() {
 		row := RegisterReport{Register: pcr, Predicted: predicted[pcrs.Register(pcr)].String(), Measured: pcrs.Digest(claims.Registers[pcr][:]).String()}
-		switch row.Predicted {
-		case "":
-			row.Result = notPredicted
-		case row.Measured:
-			row.Result = equal
-		default:
-			row.Result = differs
-		}
+		row.Result = compare(row.Predicted, row.Measured)
 		out.Registers = append(out.Registers, row)
 	}
+	measured := joinservice.Values(claims)
+	for _, r := range slices.Sorted(maps.Keys(union(measured, predicted))) {
+		if !r.PCR() {
+			row := HardwareReport{Register: r, Predicted: predicted[r].String(), Measured: measured[r].String()}
+			row.Result = compare(row.Predicted, row.Measured)
+			out.Hardware = append(out.Hardware, row)
+		}
+	}
 	return out
+}
+
+// union has the registers of both.
+func union(a, b pcrs.Values) pcrs.Values {
+	both := maps.Clone(a)
+	maps.Copy(both, b)
+	return both
+}
+
+func compare(predicted, measured string) string {
+	switch predicted {
+	case "":
+		return notPredicted
+	case measured:
+		return equal
+	}
+	return differs
 }
 
 // nearest returns the document of which the fewest judged registers differ, and those: none of the document that is accepted. There
@@ -82,7 +111,7 @@ func (x *exchange) nearest(claims attest.Claims) (document measurements.Document
 
 // differing returns the registers that are judged by a document and have another value than it predicts.
 func (x *exchange) differing(document measurements.Document, claims attest.Claims) (differing []pcrs.Register) {
-	predicted, measured := document.Values(pcrs.SHA256), joinservice.Values(claims.Registers)
+	predicted, measured := document.Values(pcrs.SHA256), joinservice.Values(claims)
 	for _, r := range x.authorizer.Policy.Judged(document) {
 		if !predicted[r].Equal(measured[r]) {
 			differing = append(differing, r)
@@ -109,7 +138,7 @@ func (x *exchange) explain(claims attest.Claims) error {
 	if err != nil {
 		return err
 	}
-	differences, err := pcrs.Explain(document.Prediction(), pcrs.SHA256, joinservice.Values(claims.Registers), log)
+	differences, err := pcrs.Explain(document.Prediction(), pcrs.SHA256, joinservice.Values(claims), log)
 	if err != nil {
 		return err
 	}

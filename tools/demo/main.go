@@ -40,6 +40,9 @@ type demo struct {
 	first   *node
 	workers []*node
 	took    []string
+
+	confidential bool
+	processor    *process // nil but for confidential machines
 }
 
 // step is a part of the demo that is timed.
@@ -56,6 +59,7 @@ func main() {
 	flag.StringVar(&d.config, "config", "", "definition folder of your own, layered over mkosi/")
 	flag.BoolVar(&d.keep, "keep", false, "leave the machines running until interrupted")
 	flag.UintVar(&workers, "workers", 0, "`NUMBER` of workers that join; each takes 2 GiB of memory")
+	flag.BoolVar(&d.confidential, "confidential", false, "machines that play confidential ones, and what their host tries")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -67,6 +71,18 @@ func main() {
 
 func (d *demo) run(ctx context.Context, workers uint) (err error) {
 	began := time.Now()
+	if d.confidential && os.Getenv(inside) == "" {
+		// The build needs the network that there is.
+		if err := d.step(ctx, step{"build and measure the image", d.build}); err != nil {
+			return fmt.Errorf("build and measure the image: %w", err)
+		}
+		return d.enter(ctx)
+	}
+	if d.confidential {
+		if err := setUpNetwork(); err != nil {
+			return fmt.Errorf("network: %w", err)
+		}
+	}
 	if err := d.prepare(workers > 0); err != nil {
 		return err
 	}
@@ -82,6 +98,9 @@ func (d *demo) run(ctx context.Context, workers uint) (err error) {
 	}
 	if workers > 0 {
 		steps = append(steps, d.clusterSteps()...)
+	}
+	if d.confidential {
+		steps = d.confidentialSteps()
 	}
 	for _, s := range steps {
 		if err := d.step(ctx, s); err != nil {
@@ -113,7 +132,7 @@ func (d *demo) plan(workers uint) {
 
 // farewell says what is left.
 func (d *demo) farewell() string {
-	if len(d.workers) > 0 {
+	if len(d.workers) > 0 || d.confidential {
 		return "The machines are switched off now, which takes a minute or two. What they wrote is below " + d.state + "; --keep leaves them running."
 	}
 	return fmt.Sprintf(`The machine is switched off now; --keep leaves it running, and another demo replaces it. To start it again, and to let it go on:
@@ -142,7 +161,7 @@ func (d *demo) stop() error {
 	for range nodes {
 		err = errors.Join(err, <-ended)
 	}
-	return errors.Join(err, d.network.stop())
+	return errors.Join(err, d.network.stop(), d.processor.stop())
 }
 
 func (d *demo) prepare(cluster bool) (err error) {
@@ -150,6 +169,9 @@ func (d *demo) prepare(cluster bool) (err error) {
 		d.state = filepath.Join(d.out, "demo")
 		if cluster {
 			d.state += "-cluster"
+		}
+		if d.confidential {
+			d.state += "-confidential"
 		}
 		if _, err := os.Stat(d.state); err == nil {
 			fmt.Printf("%s holds an earlier demo, which this one replaces (--state keeps it)\n", d.state)

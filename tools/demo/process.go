@@ -64,14 +64,19 @@ type process struct {
 // there that tells that it works. A machine's is the name of its endorsement
 // key, which is written before it boots.
 func start(ctx context.Context, logName, works string, args ...string) (*process, error) {
+	return startProgram(ctx, hullmarkPath(), logName, works, args...)
+}
+
+// startProgram starts a program in the background, and returns once the file is there that tells that it works.
+func startProgram(ctx context.Context, program, logName, works string, args ...string) (*process, error) {
 	log, err := os.OpenFile(logName, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, hullmarkPath(), args...)
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	fmt.Printf("$ hullmark %s   # in the background, its output in %s\n", strings.Join(args, " "), log.Name())
+	fmt.Printf("$ %s %s   # in the background, its output in %s\n", filepath.Base(program), strings.Join(args, " "), log.Name())
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}

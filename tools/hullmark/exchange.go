@@ -76,6 +76,9 @@ func writeReport(out io.Writer, format string, r operate.Report) error {
 	for _, row := range r.Registers {
 		fmt.Fprintf(t, "PCR %d\t%s\t%s\t%s\n", row.Register, row.Predicted, row.Measured, row.Result)
 	}
+	for _, row := range r.Hardware {
+		fmt.Fprintf(t, "%v\t%s\t%s\t%s\n", row.Register, row.Predicted, row.Measured, row.Result)
+	}
 	certified := ""
 	if r.Certified {
 		certified = " (its EK is certified)"

@@ -123,6 +123,7 @@ func newRootCommand() *cobra.Command {
 		newFetchCommand(),
 		newKeysCommand(),
 		newExplainCommand(),
+		newEvidenceCommand(), newCollateralCommand(),
 		newExportCommand(),
 		newEventlogCommand(),
 		newVMCommand(),

@@ -53,11 +53,12 @@ const (
 
 // Reason is one reason against evidence.
 type Reason struct {
-	Code Code
+	Code Code `json:"code"`
 	// Text says the reason in one line for people.
-	Text string
+	Text string `json:"text"`
 	// Expected and Got are the two sides of a comparison that failed; both may be empty.
-	Expected, Got string
+	Expected string `json:"expected,omitempty"`
+	Got      string `json:"got,omitempty"`
 }
 
 // String says the reason in one line.

@@ -53,6 +53,9 @@ func (r Report) Bound() (data [64]byte) {
 	return data
 }
 
+// Claims returns the claims as they stand there.
+func (r Report) Claims() []byte { return slices.Clone(r.claims) }
+
 // Decode reads the content of NV index 0x01400001.
 func Decode(raw []byte) (Report, error) {
 	if len(raw) < headerSize+reportSize+requestSize || len(raw) > MaxReport {

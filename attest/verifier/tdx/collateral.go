@@ -13,6 +13,7 @@ import (
 
 	kjson "sigs.k8s.io/json"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/verifier/evidence"
 )
 
@@ -353,4 +354,64 @@ func Find(collaterals []Collateral, raw []byte) Collateral {
 		}
 	}
 	return Collateral{}
+}
+
+// MaxCollateral bounds what ParseCollateral reads, in bytes.
+const MaxCollateral = 4 << 20
+
+// ParseCollateral reads a stored collateral: JSON with the fields of Collateral, and nothing else.
+func ParseCollateral(text []byte) (c Collateral, err error) {
+	return c, hullmark.DecodeStrict(text, MaxCollateral, &c)
+}
+
+// About is what a collateral is about.
+type About struct {
+	FMSPC evidence.Hex `json:"fmspc"`
+	// Issued and Next are the earlier of its answers', and the lists'.
+	Issued     time.Time    `json:"issued"`
+	Next       time.Time    `json:"next"`
+	Evaluation uint64       `json:"evaluation"`
+	Digest     evidence.Hex `json:"digest"`
+}
+
+// About checks the signatures of a collateral, at any time, and says what it is about.
+func (v *Verifier) About(c Collateral) (About, error) {
+	root, err := v.rootOf(c.TCBInfoChain)
+	if err != nil {
+		return About{}, fmt.Errorf("TCB info: %w", err)
+	}
+	o, err := v.open(c, root)
+	if err != nil {
+		return About{}, err
+	}
+	return o.about(), nil
+}
+
+// rootOf returns the root that a signer's chain ends with, if it is trusted.
+func (v *Verifier) rootOf(chain []byte) (*x509.Certificate, error) {
+	ders, err := splitPEM(chain)
+	if err != nil {
+		return nil, err
+	}
+	root, err := readCertificate(ders[len(ders)-1])
+	if err == nil && !v.trusts(root) && !v.forTests(root) {
+		err = fmt.Errorf("it ends at %.80q, which is not Intel's root", root.Subject.CommonName)
+	}
+	return root, err
+}
+
+func (o *opened) about() About {
+	a := About{
+		FMSPC: evidence.Hex(o.tcb.FMSPC), Issued: o.tcb.Issued, Next: o.tcb.Next,
+		Evaluation: min(o.tcb.Evaluation, o.qe.Evaluation), Digest: o.digest[:],
+	}
+	for _, t := range []struct{ issued, next time.Time }{{o.qe.Issued, o.qe.Next}, {o.pck.ThisUpdate, o.pck.NextUpdate}, {o.root.ThisUpdate, o.root.NextUpdate}} {
+		if t.issued.Before(a.Issued) {
+			a.Issued = t.issued
+		}
+		if t.next.Before(a.Next) {
+			a.Next = t.next
+		}
+	}
+	return a
 }

@@ -1,0 +1,192 @@
+package recorded
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/verifier/evidence"
+	"github.com/hullmark/hullmark/attest/verifier/hcl"
+	"github.com/hullmark/hullmark/attest/verifier/snp"
+	"github.com/hullmark/hullmark/attest/verifier/tdx"
+)
+
+// What is not checked: what nobody demanded, and what the evidence was made for.
+const (
+	notDemanded = "which launch, product, firmware version and settings are accepted: no demands were given"
+	notBound    = "what the report data binds"
+)
+
+// snpReport is an SNP guest's report by itself.
+type snpReport struct {
+	raw          []byte
+	report       snp.Report
+	certificates [][]byte
+}
+
+func openSNP(raw []byte, certificates [][]byte) (platform, error) {
+	report, err := snp.Parse(raw)
+	return &snpReport{raw, report, certificates}, err
+}
+
+func (s *snpReport) says() []Field {
+	r := s.report
+	return []Field{
+		{"version", fmt.Sprint(r.Version)}, {"launch digest", text(r.Measurement[:])}, {"report data", text(r.ReportData[:])},
+		{"policy", fmt.Sprintf("%#x", r.Policy)}, {"VMPL", fmt.Sprint(r.VMPL)}, {"platform info", fmt.Sprintf("%#x", r.PlatformInfo)},
+		{"key", string(r.Key)}, {"guest SVN", fmt.Sprint(r.GuestSVN)}, {"ID key digest", text(r.IDKeyDigest[:])},
+		{"host data", text(r.HostData[:])}, {"chip", text(r.ChipID[:])}, {"report ID", text(r.ReportID[:])},
+	}
+}
+
+// demands are a policy's, or the strict ones that name the report's own launch.
+func (s *snpReport) demands(o Options) (snp.Demands, *snp.Verifier, []string, error) {
+	if o.Demands != nil {
+		p, err := hcl.ParseSNP(o.Demands)
+		if err != nil {
+			return snp.Demands{}, nil, nil, err
+		}
+		return p.Demands, p.Verifier, nil, nil
+	}
+	roots, err := snpRoots(o.Roots)
+	r := s.report
+	d := snp.Demands{Measurements: []evidence.Hex{r.Measurement[:]}, VMPL: r.VMPL, Keys: []snp.Key{snp.VCEK, snp.VLEK}, AllowNoCRL: true}
+	return d, &snp.Verifier{TestRoots: roots}, []string{notDemanded, "revocation: no CRL was given"}, err
+}
+
+// snpRoots reads an issuer's certificate and its root's, of which the first names the product.
+func snpRoots(bundle []byte) ([]snp.TestRoot, error) {
+	if bundle == nil {
+		return nil, nil
+	}
+	block, _ := pem.Decode(bundle)
+	if block == nil {
+		return nil, errors.New("roots: no PEM certificate")
+	}
+	issuer, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("roots: %w", err)
+	}
+	_, product, _ := strings.Cut(issuer.Subject.CommonName, "-")
+	key := snp.VCEK
+	if rest, ok := strings.CutPrefix(product, "VLEK-"); ok {
+		key, product = snp.VLEK, rest
+	}
+	root := snp.TestRoot{Product: product, Key: key, Bundle: bundle}
+	verifier := snp.Verifier{TestRoots: []snp.TestRoot{root}}
+	return verifier.TestRoots, verifier.Check()
+}
+
+func (s *snpReport) verify(o Options) (hullmark.PlatformClaims, []string, error) {
+	d, verifier, open, err := s.demands(o)
+	if err != nil {
+		return hullmark.PlatformClaims{}, nil, err
+	}
+	v, err := verifier.Verify(s.raw, s.certificates, d, s.report.ReportData, o.At)
+	return hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformSNP, Product: v.Product, TCB: v.Current.String()},
+		append(append(open, notBound), v.Notes...), err
+}
+
+// tdxQuote is a TDX guest's quote by itself.
+type tdxQuote struct {
+	raw   []byte
+	quote tdx.Quote
+}
+
+func openTDX(raw []byte) (platform, error) {
+	quote, err := tdx.Parse(raw)
+	return &tdxQuote{raw, quote}, err
+}
+
+func (t *tdxQuote) says() []Field {
+	q := t.quote
+	fields := []Field{
+		{"version", fmt.Sprint(q.Version)}, {"MRTD", text(q.MRTD[:])}, {"report data", text(q.ReportData[:])}, {"attributes", text(q.Attributes[:])}, {"XFAM", text(q.XFAM[:])},
+		{"TEE TCB SVN", text(q.TEETCBSVN[:])}, {"MRSEAM", text(q.MRSEAM[:])}, {"MRCONFIGID", text(q.MRConfigID[:])}, {"MROWNER", text(q.MROwner[:])},
+	}
+	for n, r := range q.RTMRs {
+		fields = append(fields, Field{fmt.Sprintf("RTMR %d", n), text(r[:])})
+	}
+	return fields
+}
+
+func (t *tdxQuote) verify(o Options) (hullmark.PlatformClaims, []string, error) {
+	d, collaterals, verifier, open, err := t.demands(o)
+	if err != nil {
+		return hullmark.PlatformClaims{}, nil, err
+	}
+	v, err := verifier.Verify(t.raw, tdx.Find(collaterals, t.raw), d, t.quote.ReportData, o.At)
+	return hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTDX, Product: v.FMSPC.String(), TCB: string(v.Status)},
+		append(open, notBound), err
+}
+
+func (t *tdxQuote) demands(o Options) (tdx.Demands, []tdx.Collateral, *tdx.Verifier, []string, error) {
+	if o.Demands != nil {
+		p, err := hcl.ParseTDX(o.Demands)
+		if err != nil {
+			return tdx.Demands{}, nil, nil, nil, err
+		}
+		return p.Demands, append(p.Collaterals, o.Collaterals...), p.Verifier, nil, nil
+	}
+	verifier := &tdx.Verifier{}
+	for rest := o.Roots; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		verifier.TestRoots = append(verifier.TestRoots, block.Bytes)
+	}
+	q := t.quote
+	return tdx.Demands{MRTDs: []evidence.Hex{q.MRTD[:]}}, o.Collaterals, verifier, []string{notDemanded}, nil
+}
+
+// azure is a machine of Azure: what its paravisor says, and what the hardware signed for it.
+type azure struct {
+	frame    hcl.Report
+	hardware platform
+	// data is what the hardware signed.
+	data [64]byte
+	kind string
+}
+
+func openAzureSNP(frame hcl.Report, certificates [][]byte) (platform, error) {
+	inner, err := openSNP(frame.Hardware, certificates)
+	if err != nil {
+		return nil, fmt.Errorf("paravisor's report: %w", err)
+	}
+	return &azure{frame, inner, inner.(*snpReport).report.ReportData, hullmark.PlatformAzureSNP}, nil
+}
+
+func openAzureTDX(frame hcl.Report, quote []byte) (platform, error) {
+	inner, err := openTDX(quote)
+	if err != nil {
+		return nil, err
+	}
+	return &azure{frame, inner, inner.(*tdxQuote).quote.ReportData, hullmark.PlatformAzureTDX}, nil
+}
+
+func (a *azure) says() []Field {
+	return append(a.hardware.says(), Field{"claims", string(a.frame.Claims())})
+}
+
+func (a *azure) verify(o Options) (hullmark.PlatformClaims, []string, error) {
+	if a.data != a.frame.Bound() {
+		return hullmark.PlatformClaims{}, nil, evidence.Refuse(a.kind, evidence.NotBound, "the hardware signed other claims than these", nil)
+	}
+	claims, open, err := a.hardware.verify(o)
+	claims.Platform = a.kind
+	open = slices.DeleteFunc(open, func(note string) bool { return note == notBound })
+	open = append(open, "that the TPM which has the claimed keys is the machine's: that takes a quote")
+	if o.Demands == nil {
+		open = append(open, "that the claims are a genuine paravisor's: no demands name who signed it, or its measurement")
+	}
+	return claims, open, err
+}
+
+func (*snpReport) rated() bool { return false }
+func (*tdxQuote) rated() bool  { return true }
+func (a *azure) rated() bool   { return a.hardware.rated() }
