@@ -115,7 +115,7 @@ func (c *conversation) attest(ctx context.Context) (t *ticketed, err error) {
 			return err
 		}
 		c.agent.Status.Know(p.Node())
-		t, err = (&proving{conversation: c, prover: p, claim: claim, kind: kind, platform: c.platform(ctx, tpm)}).run()
+		t, err = (&proving{conversation: c, prover: p, claim: claim, kind: kind, tpm: tpm, platform: c.platform(ctx, tpm)}).run()
 		return errors.Join(err, p.Close())
 	})
 	return t, err
@@ -123,21 +123,28 @@ func (c *conversation) attest(ctx context.Context) (t *ticketed, err error) {
 
 // platform gathers what the machine's platform says of it. What cannot be gathered, and what is too long to be sent, is said in the
 // log and left out: the verifier knows what it needs.
-func (c *conversation) platform(ctx context.Context, tpm transport.TPM) *wire.Platform {
+func (c *conversation) platform(ctx context.Context, tpm transport.TPM) *prover.Platform {
 	if c.agent.Platform == nil {
 		return nil
 	}
 	p, err := c.agent.Platform(ctx, tpm)
 	if err == nil && p != nil {
-		shown := &wire.Platform{Kind: p.Kind, Report: p.Report, Quote: p.Quote, Certificates: p.Certificates}
-		if err = wire.CheckPlatform(shown); err == nil {
-			return shown
+		if err = wire.CheckPlatform(toWire(p)); err == nil {
+			return p
 		}
 	}
 	if err != nil {
 		c.agent.Status.Say("the evidence of the machine's platform is not shown: %.300s", err.Error())
 	}
 	return nil
+}
+
+// toWire is what Hello has of a platform's evidence; nil of none.
+func toWire(p *prover.Platform) *wire.Platform {
+	if p == nil {
+		return nil
+	}
+	return &wire.Platform{Kind: p.Kind, Report: p.Report, Quote: p.Quote, Certificates: p.Certificates}
 }
 
 // takeCall learns what an operator wants. A join service is not asked: it gives what the disk needs.
@@ -183,7 +190,8 @@ type proving struct {
 	claim  hullmark.DiskClaim
 	kind   hullmark.TicketKind
 	// platform is the machine's evidence beside its TPM's; nil where there is none.
-	platform *wire.Platform
+	platform *prover.Platform
+	tpm      transport.TPM
 	// scope is what the operator's leaf is good for; zero towards a join service.
 	scope channel.Scope
 }
@@ -210,7 +218,7 @@ func (p *proving) run() (*ticketed, error) {
 	identity := p.prover.Identity()
 	hello, err := wire.EncodeHello(&wire.Hello{
 		Version: attest.Version, EkPublic: identity.EKPublic, EkCertificate: identity.EKCertificate, AkPublic: identity.AKPublic,
-		NodeConfig: p.agent.configData, Disk: wire.FromDiskClaim(p.claim), Platform: p.platform,
+		NodeConfig: p.agent.configData, Disk: wire.FromDiskClaim(p.claim), Platform: toWire(p.platform),
 	})
 	if err != nil {
 		return nil, err
@@ -253,8 +261,14 @@ func (p *proving) sendProof(secret hullmark.Secret, hello []byte) error {
 	if err != nil {
 		return err
 	}
+	var report []byte
+	if p.platform != nil && p.platform.Prove != nil {
+		if report, err = p.platform.Prove(p.tpm, binding); err != nil {
+			return fmt.Errorf("evidence of the machine's platform: %w", err)
+		}
+	}
 	return p.say(&wire.FromNode{Message: &wire.FromNode_Proof{Proof: &wire.Proof{
-		Quoted: evidence.Quoted, Signature: evidence.Signature, PcrValues: evidence.Registers.Bytes(), EventLog: p.agent.eventLog(),
+		Quoted: evidence.Quoted, Signature: evidence.Signature, PcrValues: evidence.Registers.Bytes(), EventLog: p.agent.eventLog(), PlatformReport: report,
 	}}})
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/verifier/evidence"
 	"github.com/hullmark/hullmark/attest/verifier/hcl"
+	"github.com/hullmark/hullmark/attest/verifier/provider"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -15,12 +16,10 @@ type platforms map[string]evidence.Platform
 
 // refusedPlatforms are the kinds of evidence that earn no ticket yet, and why.
 var refusedPlatforms = map[string]string{
-	hullmark.PlatformSNP:     "without a TPM inside the guest there is nothing like PCR 8 and PCR 15: no node config that is measured, and no fuse",
-	hullmark.PlatformTDX:     "the image's kernel cannot extend an RTMR from user space: no node config that is measured, and no fuse",
-	hullmark.PlatformSVSM:    "the image's kernel has no driver of its TPM",
-	hullmark.PlatformGCP:     "its TPM is the host's; name its endorsement key, or a group",
-	hullmark.PlatformAWS:     "its TPM is the host's; name its endorsement key",
-	hullmark.PlatformAzureTL: "its TPM is the host's; name its endorsement key, or a group",
+	hullmark.PlatformSNP:  "without a TPM inside the guest there is nothing like PCR 8 and PCR 15: no node config that is measured, and no fuse",
+	hullmark.PlatformTDX:  "the image's kernel cannot extend an RTMR from user space: no node config that is measured, and no fuse",
+	hullmark.PlatformSVSM: "the image's kernel has no driver of its TPM",
+	hullmark.PlatformAWS:  "nothing ties a NitroTPM's document to the TPM that is quoted, and the TPM is the host's; name its endorsement key",
 }
 
 // CheckPlatforms reports what keeps a policy's demands of platforms from being met by anybody.
@@ -49,6 +48,8 @@ func newPlatform(p measurements.Platform) (evidence.Platform, error) {
 		return hcl.ParseSNP(p.Demands)
 	case hullmark.PlatformAzureTDX:
 		return hcl.ParseTDX(p.Demands)
+	case hullmark.PlatformGCP, hullmark.PlatformAzureTL:
+		return provider.Parse(p.Kind, p.Demands)
 	}
 	if why, known := refusedPlatforms[p.Kind]; known {
 		return nil, errors.New("it gets no ticket by its evidence: " + why)

@@ -5,6 +5,7 @@ package prover
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 
@@ -57,6 +58,24 @@ type Platform struct {
 	Report, Quote []byte
 	// Certificates are those of the keys that signed, in DER.
 	Certificates [][]byte
+	// Prove makes the evidence that depends on the exchange; nil where there is none.
+	Prove func(tpm transport.TPM, binding attest.Binding) ([]byte, error)
+}
+
+// FirstOf gathers the evidence of the first kind that a machine has any of; nil without any. What one kind lacks is an error only
+// where no other has something.
+func FirstOf(kinds ...func(context.Context, transport.TPM) (*Platform, error)) func(context.Context, transport.TPM) (*Platform, error) {
+	return func(ctx context.Context, tpm transport.TPM) (*Platform, error) {
+		var failed error
+		for _, gather := range kinds {
+			p, err := gather(ctx, tpm)
+			if err == nil && p != nil {
+				return p, nil
+			}
+			failed = errors.Join(failed, err)
+		}
+		return nil, failed
+	}
 }
 
 // Prover holds the two keys of an exchange. It is not safe for concurrent use.
@@ -194,7 +213,7 @@ func (p *Prover) Prove(binding attest.Binding) (Evidence, error) {
 		if err != nil {
 			return Evidence{}, fmt.Errorf("prove: %w", err)
 		}
-		evidence, digest, err := p.quote(binding)
+		evidence, digest, err := Quote(p.tpm, p.ak, binding)
 		if err != nil {
 			return Evidence{}, fmt.Errorf("prove: %w", err)
 		}
@@ -206,14 +225,14 @@ func (p *Prover) Prove(binding attest.Binding) (Evidence, error) {
 	return Evidence{}, fmt.Errorf("prove: %w", errRace)
 }
 
-// quote returns a signed quote without its registers, and the digest of registers that it states.
-func (p *Prover) quote(binding attest.Binding) (Evidence, []byte, error) {
+// Quote returns a quote that a key without a password signs, without its registers, and the digest of registers that it states.
+func Quote(tpm transport.TPM, key tpm2.NamedHandle, binding attest.Binding) (Evidence, []byte, error) {
 	quoted, err := tpm2.Quote{
-		SignHandle:     tpm2.AuthHandle{Handle: p.ak.Handle, Name: p.ak.Name, Auth: tpm2.PasswordAuth(nil)},
+		SignHandle:     tpm2.AuthHandle{Handle: key.Handle, Name: key.Name, Auth: tpm2.PasswordAuth(nil)},
 		QualifyingData: tpm2.TPM2BData{Buffer: binding[:]},
 		InScheme:       tpm2.TPMTSigScheme{Scheme: tpm2.TPMAlgNull},
 		PCRSelect:      attest.Selection(),
-	}.Execute(p.tpm)
+	}.Execute(tpm)
 	if err != nil {
 		return Evidence{}, nil, fmt.Errorf("quote: %w", err)
 	}

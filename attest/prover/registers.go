@@ -60,8 +60,8 @@ func ExtendEvent(tpm transport.TPM, pcr int, data []byte) error {
 	return nil
 }
 
-// ReadIndex returns the content of an NV index that its own empty password opens, at most most bytes of it; nil if there is no such
-// index.
+// ReadIndex returns the content of an NV index that an empty password opens, its own or the owner's, at most most bytes of it; nil if
+// there is no such index.
 func ReadIndex(tpm transport.TPM, index tpm2.TPMHandle, most int) ([]byte, error) {
 	public, err := tpm2.NVReadPublic{NVIndex: index}.Execute(tpm)
 	if errors.Is(err, tpm2.TPMRCHandle) {
@@ -77,16 +77,21 @@ func ReadIndex(tpm transport.TPM, index tpm2.TPMHandle, most int) ([]byte, error
 	if int(area.DataSize) > most {
 		return nil, fmt.Errorf("%d bytes, at most %d are read", area.DataSize, most)
 	}
-	return readIndex(tpm, tpm2.NamedHandle{Handle: index, Name: public.NVName}, int(area.DataSize))
+	named := tpm2.NamedHandle{Handle: index, Name: public.NVName}
+	by := tpm2.AuthHandle{Handle: index, Name: public.NVName, Auth: tpm2.PasswordAuth(nil)}
+	if !area.Attributes.AuthRead {
+		by = tpm2.AuthHandle{Handle: tpm2.TPMRHOwner, Auth: tpm2.PasswordAuth(nil)}
+	}
+	return readIndex(tpm, by, named, int(area.DataSize))
 }
 
-// readIndex reads an index that its own empty password opens, in pieces that every TPM allows.
-func readIndex(tpm transport.TPM, index tpm2.NamedHandle, size int) ([]byte, error) {
+// readIndex reads an index in pieces that every TPM allows.
+func readIndex(tpm transport.TPM, by tpm2.AuthHandle, index tpm2.NamedHandle, size int) ([]byte, error) {
 	const piece = 512
 	content := make([]byte, 0, size)
 	for len(content) < size {
 		read, err := tpm2.NVRead{
-			AuthHandle: tpm2.AuthHandle{Handle: index.Handle, Name: index.Name, Auth: tpm2.PasswordAuth(nil)},
+			AuthHandle: by,
 			NVIndex:    index,
 			Size:       uint16(min(piece, size-len(content))),
 			Offset:     uint16(len(content)),

@@ -231,3 +231,30 @@ func verifyRSA(key *rsa.PublicKey, message, encoded []byte) error {
 	digest := sha256.Sum256(message)
 	return rsa.VerifyPKCS1v15(key, crypto.SHA256, digest[:], value.Sig.Buffer)
 }
+
+// CheckQuote holds a quote under a key other than the exchange's own to what the exchange demands of its own: that a restricted key
+// of a TPM signed this binding, and these registers. public is the key's TPMT_PUBLIC, quoted the TPMS_ATTEST, signature the
+// TPMT_SIGNATURE.
+func CheckQuote(public, quoted, signature []byte, binding attest.Binding, registers attest.Registers) error {
+	key, err := parsePublic(public)
+	if err != nil {
+		return fmt.Errorf("attestation key: %w", err)
+	}
+	return checkQuote(key, &wire.Proof{Quoted: quoted, Signature: signature}, binding, registers)
+}
+
+// MatchKey reports why a TPMT_PUBLIC is not the key of a certificate, which is RSA with exponent 65537, or of curve P-256.
+func MatchKey(public []byte, key crypto.PublicKey) error {
+	decoded, err := parsePublic(public)
+	if err != nil {
+		return err
+	}
+	own, err := tpm2.Pub(*decoded)
+	if err != nil {
+		return err
+	}
+	if comparable, ok := own.(interface{ Equal(crypto.PublicKey) bool }); !ok || !comparable.Equal(key) {
+		return errors.New("the certificate is for another key")
+	}
+	return nil
+}

@@ -13,10 +13,13 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/prover"
+	"github.com/hullmark/hullmark/attest/prover/provider"
 	"github.com/hullmark/hullmark/attest/verifier/evidence"
+	verifierside "github.com/hullmark/hullmark/attest/verifier/provider"
 	"github.com/hullmark/hullmark/attest/verifier/snp"
 	"github.com/hullmark/hullmark/firstboot"
 	"github.com/hullmark/hullmark/internal/hcltest"
+	"github.com/hullmark/hullmark/internal/providertest"
 	"github.com/hullmark/hullmark/internal/sevtest"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
@@ -67,10 +70,16 @@ func (p *paravisor) evidence(t *testing.T, s *Site) func(context.Context, transp
 // demand puts a policy in force by which both roles have to be of the test's class.
 func (s *Site) demand(t *testing.T, p *paravisor) {
 	t.Helper()
+	s.putPolicy(t, hullmark.TrustTestParavisor, p.rule)
+}
+
+// putPolicy puts a policy in force by which both roles have to be of a class.
+func (s *Site) putPolicy(t *testing.T, least hullmark.TrustClass, rule measurements.Platform) {
+	t.Helper()
 	policy := s.Service.Policy.Policy()
 	policy.Version++
-	policy.Trust = measurements.LeastTrust{ControlPlane: hullmark.TrustTestParavisor, Worker: hullmark.TrustTestParavisor}
-	policy.Platforms = []measurements.Platform{p.rule}
+	policy.Trust = measurements.LeastTrust{ControlPlane: least, Worker: least}
+	policy.Platforms = []measurements.Platform{rule}
 	signer := *s.Cluster
 	signed := s.Service.Policy.Signed()
 	documents := make([]measurements.Document, 0, len(signed.Documents))
@@ -121,5 +130,50 @@ func TestAgentShowsItsPlatform(t *testing.T) {
 	m, _, err := s.Records.Load(t.Context(), s.EKID)
 	if err != nil || m.Platform.Trust != hullmark.TrustTestParavisor || m.Record.Trust != hullmark.TrustTestParavisor {
 		t.Errorf("the record says %+v, disk of %q, %v", m.Platform, m.Record.Trust, err)
+	}
+}
+
+// TestProviderCertifiesItsTPM lets a machine in whose provider certified its TPM's key, which is no confidential one: a policy that
+// wants more refuses it, and so does one that knows another provider.
+func TestProviderCertifiesItsTPM(t *testing.T) {
+	t.Parallel()
+	google, stranger := providertest.New(t), providertest.New(t)
+	rule := func(p *providertest.Provider) measurements.Platform {
+		demands, err := json.Marshal(verifierside.Demands{Roots: [][]byte{p.Root}, Intermediates: [][]byte{p.Issuer}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return measurements.Platform{Kind: hullmark.PlatformGCP, Demands: demands}
+	}
+	for _, c := range []struct {
+		name  string
+		rule  measurements.Platform
+		least hullmark.TrustClass
+		code  string // empty: it is let in
+	}{
+		{"as it is demanded", rule(google), hullmark.TrustProvider, ""},
+		{"a confidential machine is demanded", rule(google), hullmark.TrustParavisor, "trust-too-low"},
+		{"another provider is demanded", rule(stranger), hullmark.TrustProvider, "denied"},
+	} {
+		s := New(t, hullmark.Worker)
+		google.Google(s.tpm, providertest.Instance{Zone: "zone", Project: "project", ID: 7, Name: "node"})
+		s.putPolicy(t, c.least, c.rule)
+		s.Serve(t)
+		s.Agent.Platform = provider.Evidence
+		end := s.Boot(t)
+		if c.code == "" {
+			s.Await(t, "Ready", func(d firstboot.Document) bool { return d.Ready })
+		} else {
+			s.Await(t, c.code, func(d firstboot.Document) bool {
+				return d.Joining != nil && bytes.Contains(s.Agent.Status.Document(), []byte(c.code))
+			})
+		}
+		end()
+		if m, _, err := s.Records.Load(t.Context(), s.EKID); c.code == "" && (err != nil || m.Platform.Trust != hullmark.TrustProvider || m.Platform.Platform != hullmark.PlatformGCP) {
+			t.Errorf("%s: the record says %+v, %v", c.name, m.Platform, err)
+		}
+		if (len(s.Kubernetes.Joins) == 0) != (c.code != "") {
+			t.Errorf("%s: %d joins", c.name, len(s.Kubernetes.Joins))
+		}
 	}
 }

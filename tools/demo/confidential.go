@@ -147,7 +147,7 @@ func (d *demo) demand(ctx context.Context, class string, kinds ...string) error 
 
 // refusedKinds shows why each kind of evidence without a property that tickets need is refused.
 func (d *demo) refusedKinds(ctx context.Context) error {
-	for _, kind := range []string{"snp", "tdx", "svsm", "gcp", "aws", "azure-tl"} {
+	for _, kind := range []string{"snp", "tdx", "svsm", "aws"} {
 		file := d.path("kind-" + kind + ".json")
 		if err := os.WriteFile(file, []byte(`{"platforms":[{"kind":"`+kind+`","demands":{}}]}`), 0o600); err != nil {
 			return err

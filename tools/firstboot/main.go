@@ -20,7 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/attest/prover/azure"
+	"github.com/hullmark/hullmark/attest/prover/provider"
 	"github.com/hullmark/hullmark/firstboot"
 	"github.com/hullmark/hullmark/firstboot/button"
 	"github.com/hullmark/hullmark/firstboot/config"
@@ -65,7 +67,7 @@ func run(ctx context.Context) error {
 	go obeyPowerButton(ctx)
 	agent := firstboot.Agent{
 		OpenTPM:  func() (transport.TPMCloser, error) { return linuxtpm.Open(tpmDevice) },
-		Platform: azure.Host{}.Evidence,
+		Platform: prover.FirstOf(azure.Host{}.Evidence, provider.Evidence),
 		Config:   source,
 		Disk:     statedisk.Client{Path: statedisk.Socket},
 		Machine:  firstboot.Systemd{},

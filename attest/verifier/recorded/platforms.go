@@ -5,12 +5,15 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/verifier/evidence"
 	"github.com/hullmark/hullmark/attest/verifier/hcl"
+	"github.com/hullmark/hullmark/attest/verifier/nitro"
 	"github.com/hullmark/hullmark/attest/verifier/snp"
 	"github.com/hullmark/hullmark/attest/verifier/tdx"
 )
@@ -36,10 +39,18 @@ func openSNP(raw []byte, certificates [][]byte) (platform, error) {
 func (s *snpReport) says() []Field {
 	r := s.report
 	return []Field{
-		{"version", fmt.Sprint(r.Version)}, {"launch digest", text(r.Measurement[:])}, {"report data", text(r.ReportData[:])},
-		{"policy", fmt.Sprintf("%#x", r.Policy)}, {"VMPL", fmt.Sprint(r.VMPL)}, {"platform info", fmt.Sprintf("%#x", r.PlatformInfo)},
-		{"key", string(r.Key)}, {"guest SVN", fmt.Sprint(r.GuestSVN)}, {"ID key digest", text(r.IDKeyDigest[:])},
-		{"host data", text(r.HostData[:])}, {"chip", text(r.ChipID[:])}, {"report ID", text(r.ReportID[:])},
+		{"version", fmt.Sprint(r.Version)},
+		{"launch digest", text(r.Measurement[:])},
+		{"report data", text(r.ReportData[:])},
+		{"policy", fmt.Sprintf("%#x", r.Policy)},
+		{"VMPL", fmt.Sprint(r.VMPL)},
+		{"platform info", fmt.Sprintf("%#x", r.PlatformInfo)},
+		{"key", string(r.Key)},
+		{"guest SVN", fmt.Sprint(r.GuestSVN)},
+		{"ID key digest", text(r.IDKeyDigest[:])},
+		{"host data", text(r.HostData[:])},
+		{"chip", text(r.ChipID[:])},
+		{"report ID", text(r.ReportID[:])},
 	}
 }
 
@@ -105,8 +116,15 @@ func openTDX(raw []byte) (platform, error) {
 func (t *tdxQuote) says() []Field {
 	q := t.quote
 	fields := []Field{
-		{"version", fmt.Sprint(q.Version)}, {"MRTD", text(q.MRTD[:])}, {"report data", text(q.ReportData[:])}, {"attributes", text(q.Attributes[:])}, {"XFAM", text(q.XFAM[:])},
-		{"TEE TCB SVN", text(q.TEETCBSVN[:])}, {"MRSEAM", text(q.MRSEAM[:])}, {"MRCONFIGID", text(q.MRConfigID[:])}, {"MROWNER", text(q.MROwner[:])},
+		{"version", fmt.Sprint(q.Version)},
+		{"MRTD", text(q.MRTD[:])},
+		{"report data", text(q.ReportData[:])},
+		{"attributes", text(q.Attributes[:])},
+		{"XFAM", text(q.XFAM[:])},
+		{"TEE TCB SVN", text(q.TEETCBSVN[:])},
+		{"MRSEAM", text(q.MRSEAM[:])},
+		{"MRCONFIGID", text(q.MRConfigID[:])},
+		{"MROWNER", text(q.MROwner[:])},
 	}
 	for n, r := range q.RTMRs {
 		fields = append(fields, Field{fmt.Sprintf("RTMR %d", n), text(r[:])})
@@ -190,3 +208,48 @@ func (a *azure) verify(o Options) (hullmark.PlatformClaims, []string, error) {
 func (*snpReport) rated() bool { return false }
 func (*tdxQuote) rated() bool  { return true }
 func (a *azure) rated() bool   { return a.hardware.rated() }
+
+// nitroDocument is what AWS says of an instance or of an enclave.
+type nitroDocument struct {
+	raw      []byte
+	document nitro.Document
+}
+
+func openNitro(raw []byte) (platform, error) {
+	document, err := nitro.Parse(raw)
+	return &nitroDocument{raw, document}, err
+}
+
+func (n *nitroDocument) says() []Field {
+	d := n.document
+	fields := []Field{
+		{"module", d.Module}, {"instance", d.Instance()}, {"time", d.Time.Format(time.RFC3339)}, {"TPM", fmt.Sprint(d.TPM)},
+		{"nonce", text(d.Nonce)}, {"user data", text(d.UserData)}, {"public key", text(d.PublicKey)},
+	}
+	for _, register := range slices.Sorted(maps.Keys(d.Registers)) {
+		fields = append(fields, Field{fmt.Sprintf("PCR %d", register), text(d.Registers[register])})
+	}
+	return fields
+}
+
+func (n *nitroDocument) verify(o Options) (hullmark.PlatformClaims, []string, error) {
+	verifier, d := &nitro.Verifier{}, nitro.Demands{Enclaves: true, AnyNonce: true}
+	open := []string{"the nonce, and which instance and registers are accepted: no demands were given"}
+	if o.Demands != nil {
+		d, open = nitro.Demands{AnyNonce: true}, []string{"the nonce"}
+		if err := hullmark.DecodeStrict(o.Demands, MaxFile, &d); err != nil {
+			return hullmark.PlatformClaims{}, nil, err
+		}
+	}
+	for rest := o.Roots; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		verifier.TestRoots = append(verifier.TestRoots, block.Bytes)
+	}
+	_, err := verifier.Verify(n.raw, d, o.At)
+	return hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformAWS}, append(open, "that the TPM of the document is the one that a machine quotes"), err
+}
+
+func (*nitroDocument) rated() bool { return true }

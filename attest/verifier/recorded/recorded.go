@@ -31,6 +31,7 @@ const (
 	SNPReport    Kind = "SEV-SNP report"
 	TDXQuote     Kind = "TDX quote"
 	HCLReport    Kind = "paravisor's report"
+	NitroReport  Kind = "Nitro attestation document"
 	Certificates Kind = "certificates"
 )
 
@@ -42,8 +43,8 @@ type File struct {
 
 // Evidence is what belongs to one machine: at most one file of each kind, and certificates of any number.
 type Evidence struct {
-	report, quote, frame []byte
-	certificates         [][]byte
+	report, quote, frame, nitro []byte
+	certificates                [][]byte
 }
 
 // Read sorts files. A file of no kind that is known, and a second one of a kind, is an error.
@@ -62,7 +63,7 @@ func Read(files []File) (Evidence, error) {
 			e.certificates = append(e.certificates, certificates...)
 			continue
 		}
-		into := map[Kind]*[]byte{SNPReport: &e.report, TDXQuote: &e.quote, HCLReport: &e.frame}[kind]
+		into := map[Kind]*[]byte{SNPReport: &e.report, TDXQuote: &e.quote, HCLReport: &e.frame, NitroReport: &e.nitro}[kind]
 		if *into != nil {
 			return Evidence{}, fmt.Errorf("%s: a second %s", f.Name, kind)
 		}
@@ -80,6 +81,8 @@ func kindOf(content []byte) (Kind, error) {
 		return "", fmt.Errorf("%d bytes, at most %d are read", len(content), MaxFile)
 	case bytes.HasPrefix(content, []byte("HCLA")):
 		return HCLReport, nil
+	case bytes.HasPrefix(content, []byte{0x84, 0x44, 0xa1, 1, 0x38, 0x22}):
+		return NitroReport, nil
 	case len(content) == snp.ReportSize:
 		return SNPReport, nil
 	case len(content) > 8 && (content[0] == 4 || content[0] == 5) && content[1] == 0 && bytes.Equal(content[4:8], []byte{0x81, 0, 0, 0}):
@@ -87,7 +90,7 @@ func kindOf(content []byte) (Kind, error) {
 	case bytes.HasPrefix(content, derSequence) || bytes.Contains(content, []byte("-----BEGIN CERTIFICATE-----")):
 		return Certificates, nil
 	}
-	return "", errors.New("no evidence that is known: want an SEV-SNP report (1,184 bytes), a TDX quote, a paravisor's report (NV index 0x01400001), or certificates (DER or PEM)")
+	return "", errors.New("no evidence that is known: want an SEV-SNP report (1,184 bytes), a TDX quote, a paravisor's report (NV index 0x01400001), a Nitro attestation document, or certificates (DER or PEM)")
 }
 
 func readCertificates(content []byte) (all [][]byte, err error) {
@@ -142,7 +145,7 @@ type Field struct {
 
 // Platforms are the kinds of evidence that can be read.
 func Platforms() []string {
-	return []string{hullmark.PlatformSNP, hullmark.PlatformTDX, hullmark.PlatformAzureSNP, hullmark.PlatformAzureTDX}
+	return []string{hullmark.PlatformSNP, hullmark.PlatformTDX, hullmark.PlatformAzureSNP, hullmark.PlatformAzureTDX, hullmark.PlatformAWS}
 }
 
 // platform is how one kind of evidence is read and judged.
@@ -168,6 +171,8 @@ func (e Evidence) open(kind string) (platform, error) {
 		need(SNPReport, e.report)
 	case hullmark.PlatformTDX:
 		need(TDXQuote, e.quote)
+	case hullmark.PlatformAWS:
+		need(NitroReport, e.nitro)
 	case hullmark.PlatformAzureSNP:
 		need(HCLReport, e.frame)
 	case hullmark.PlatformAzureTDX:
@@ -184,6 +189,8 @@ func (e Evidence) open(kind string) (platform, error) {
 		return openSNP(e.report, e.certificates)
 	case hullmark.PlatformTDX:
 		return openTDX(e.quote)
+	case hullmark.PlatformAWS:
+		return openNitro(e.nitro)
 	}
 	frame, err := hcl.Decode(e.frame)
 	if err != nil {

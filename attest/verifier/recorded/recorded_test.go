@@ -16,6 +16,7 @@ import (
 	"github.com/hullmark/hullmark/attest/verifier/snp"
 	"github.com/hullmark/hullmark/attest/verifier/tdx"
 	"github.com/hullmark/hullmark/internal/hcltest"
+	"github.com/hullmark/hullmark/internal/nitrotest"
 	"github.com/hullmark/hullmark/internal/sevtest"
 	"github.com/hullmark/hullmark/internal/tdxtest"
 )
@@ -25,6 +26,7 @@ type scene struct {
 	amd   *sevtest.AMD
 	chip  *sevtest.Chip
 	intel *tdxtest.Intel
+	aws   *nitrotest.AWS
 	files map[string][]recorded.File
 }
 
@@ -47,7 +49,9 @@ func newScene(t *testing.T) *scene {
 	ek := newEK(t)
 	claims := hcltest.Claims(t, ek, nil)
 	guest, td := sevtest.Good(snp.Genoa), tdxtest.Good()
+	s.aws = nitrotest.New(t)
 	s.files = map[string][]recorded.File{
+		hullmark.PlatformAWS: {{Name: "document", Content: s.aws.Document(s.aws.Good(nil))}},
 		hullmark.PlatformSNP: {{Name: "report", Content: s.chip.Report(guest)}, {Name: "vcek", Content: s.chip.Certificate}},
 		hullmark.PlatformTDX: {{Name: "quote", Content: s.intel.Quote(td)}},
 	}
@@ -66,6 +70,9 @@ func newScene(t *testing.T) *scene {
 func (s *scene) options(kind string) recorded.Options {
 	if strings.Contains(kind, "snp") {
 		return recorded.Options{Roots: s.amd.Bundle(), At: sevtest.Now}
+	}
+	if kind == hullmark.PlatformAWS {
+		return recorded.Options{Roots: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.aws.Root()}), At: nitrotest.Now}
 	}
 	a := s.intel.Answers()
 	return recorded.Options{
