@@ -109,6 +109,28 @@ func TestEveryInputCounts(t *testing.T) {
 	}
 }
 
+// TestFind names the one input that is another.
+func TestFind(t *testing.T) {
+	guest := launch.SNP{Firmware: romtest.Good().Image(), VMM: launch.QEMU, VCPUs: 2, CPU: 0x800f12}
+	for want, change := range map[string]func(*launch.SNP){
+		"none":                              func(*launch.SNP) {},
+		"the number of processors: 17":      func(s *launch.SNP) { s.VCPUs = 17 },
+		"the processors' model: EPYC-Milan": func(s *launch.SNP) { s.CPU = 0xa00f11 },
+		"the features: 0x21":                func(s *launch.SNP) { s.Features = 0x21 },
+		"what starts the machine: ec2":      func(s *launch.SNP) { s.VMM = launch.EC2 },
+		"the host's Linux: older":           func(s *launch.SNP) { s.ZeroFPU = true },
+		"":                                  func(s *launch.SNP) { s.ZeroFPU, s.VCPUs = true, 3 },
+	} {
+		changed := guest
+		change(&changed)
+		e, err := changed.Event()
+		got, wrong := guest.Find(sha384(t, e, err))
+		if wrong != nil || want == "" && got != "" || !strings.HasPrefix(got, want) {
+			t.Errorf("%q, %v, want %q", got, wrong, want)
+		}
+	}
+}
+
 func TestSNPThatCannotBe(t *testing.T) {
 	image := romtest.Good().Image()
 	good := launch.SNP{Firmware: image, VMM: launch.QEMU, VCPUs: 1, CPU: 1}

@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/hullmark/hullmark/image/efi"
@@ -92,6 +93,76 @@ func (s SNP) Event() (pcrs.Event, error) {
 	return event(pcrs.LaunchDigest, d[:], pcrs.Derived, pcrs.Source{Kind: pcrs.FromLaunch, Name: "an SEV-SNP guest on " + string(s.VMM), Parts: parts}), nil
 }
 
+// maxFound is how many processors Find tries.
+const maxFound = 512
+
+// Find looks for the one input of a guest that has to be another for its digest to be the measured one, and says which: how many
+// processors there are, their model, the features, the monitor or the host's kernel. It returns "" if there is none.
+func (s SNP) Find(measured []byte) (string, error) {
+	if e, err := s.Event(); err != nil || bytes.Equal(e.Digests[pcrs.SHA384], measured) {
+		return "none: it is the predicted one", err
+	}
+	for _, c := range s.changes() {
+		if e, err := c.guest.Event(); err == nil && bytes.Equal(e.Digests[pcrs.SHA384], measured) {
+			return c.what, nil
+		}
+	}
+	return s.findProcessors(measured)
+}
+
+// change is a guest of which one input is another.
+type change struct {
+	what  string
+	guest SNP
+}
+
+func (s SNP) changes() (all []change) {
+	add := func(what string, edit func(*SNP)) {
+		c := change{what, s}
+		edit(&c.guest)
+		all = append(all, c)
+	}
+	for _, name := range slices.Sorted(maps.Keys(models)) {
+		add("the processors' model: "+name, func(g *SNP) { g.CPU = models[name].signature() })
+	}
+	for _, features := range []uint64{1, 0x21} {
+		add(fmt.Sprintf("the features: %#x", features), func(g *SNP) { g.Features = features })
+	}
+	for _, vmm := range []VMM{QEMU, EC2, GCE} {
+		add("what starts the machine: "+string(vmm), func(g *SNP) { g.VMM = vmm })
+	}
+	add("the host's Linux: older than 6.10", func(g *SNP) { g.ZeroFPU = true })
+	add("the host's Linux: 6.10 or newer", func(g *SNP) { g.ZeroFPU = false })
+	add("the width of addresses: 52 bits", func(g *SNP) { g.AddressBits = 52 })
+	add("no kernel was handed over by the host", func(g *SNP) { g.Kernel = nil })
+	return all
+}
+
+// findProcessors measures what is before the processors once.
+func (s SNP) findProcessors(measured []byte) (string, error) {
+	many := s
+	many.VCPUs = maxFound
+	d, err := many.memory()
+	if err != nil {
+		return "", err
+	}
+	described, base, err := many.described()
+	if err != nil {
+		return "", err
+	}
+	states, err := many.states(described, base)
+	if err != nil {
+		return "", err
+	}
+	for n, state := range states {
+		d.page(pageVMSA, state, many.stateAddress())
+		if bytes.Equal(d[:], measured) {
+			return fmt.Sprintf("the number of processors: %d", n+1), nil
+		}
+	}
+	return "", nil
+}
+
 // Predict adds the launch digest to the prediction of a TPM's registers.
 func (s SNP) Predict(boot pcrs.Prediction) (pcrs.Prediction, error) {
 	e, err := s.Event()
@@ -117,39 +188,62 @@ func (s SNP) measure() (d digest, parts []pcrs.Source, err error) {
 	if err := s.check(); err != nil {
 		return d, nil, err
 	}
-	image := s.Firmware
-	described, err := firmware.OpenSEV(image)
+	described, base, err := s.described()
 	if err != nil {
 		return d, nil, err
 	}
-	d.pages(image, fourGiB-uint64(len(image)))
-	parts = append(parts, part("firmware", len(image)))
-	var base uint64
+	parts = append(parts, part("firmware", len(s.Firmware)))
 	if s.SVSM != nil {
-		if described, err = firmware.OpenSEV(s.SVSM); err != nil {
-			return d, nil, fmt.Errorf("SVSM: %w", err)
-		}
-		base = fourGiB - uint64(len(image)) - uint64(s.VariablesSize) - uint64(len(s.SVSM))
-		d.pages(s.SVSM, base)
 		parts = append(parts, part("SVSM", len(s.SVSM)))
 	}
-	sections, err := s.sections(&d, described)
-	if err != nil {
+	if d, err = s.memory(); err != nil {
 		return d, nil, err
+	}
+	parts = append(parts, part(fmt.Sprintf("%d parts of memory that the firmware names", len(described.Sections)), 0))
+	if k := s.Kernel; k != nil {
+		parts = append(parts, part("kernel", len(k.Image)), part("initrd", len(k.Initrd)), part("command line", len(k.CommandLine)))
 	}
 	states, err := s.states(described, base)
 	if err != nil {
 		return d, nil, err
 	}
+	for _, state := range states {
+		d.page(pageVMSA, state, s.stateAddress())
+	}
+	return d, append(parts, part(fmt.Sprintf("%d processors, signature %#x, features %#x", s.VCPUs, s.signature(), s.features()), len(states)*firmware.PageSize)), nil
+}
+
+// described is the metadata by which the guest is built, the firmware's or the SVSM's, and where the SVSM begins.
+func (s SNP) described() (m firmware.SEV, base uint64, err error) {
+	if m, err = firmware.OpenSEV(s.Firmware); err != nil || s.SVSM == nil {
+		return m, 0, err
+	}
+	if m, err = firmware.OpenSEV(s.SVSM); err != nil {
+		return m, 0, fmt.Errorf("SVSM: %w", err)
+	}
+	return m, fourGiB - uint64(len(s.Firmware)) - uint64(s.VariablesSize) - uint64(len(s.SVSM)), nil
+}
+
+// memory measures all but the processors.
+func (s SNP) memory() (d digest, err error) {
+	described, base, err := s.described()
+	if err != nil {
+		return d, err
+	}
+	d.pages(s.Firmware, fourGiB-uint64(len(s.Firmware)))
+	if s.SVSM != nil {
+		d.pages(s.SVSM, base)
+	}
+	return d, s.sections(&d, described)
+}
+
+// stateAddress is where a processor's state is said to be: in the last page that the host can name.
+func (s SNP) stateAddress() uint64 {
 	bits := s.AddressBits
 	if bits == 0 {
 		bits = 48
 	}
-	for _, state := range states {
-		d.page(pageVMSA, state, 1<<bits-firmware.PageSize)
-	}
-	processors := part(fmt.Sprintf("%d processors, signature %#x, features %#x", s.VCPUs, s.signature(), s.features()), len(states)*firmware.PageSize)
-	return d, append(append(parts, sections...), processors), nil
+	return 1<<bits - firmware.PageSize
 }
 
 const fourGiB = uint64(1) << 32
@@ -192,7 +286,7 @@ func (d *digest) pages(content []byte, address uint64) {
 }
 
 // sections measures what the metadata names, in its order; EC2 leaves the pages for CPUID to the end.
-func (s SNP) sections(d *digest, described firmware.SEV) (parts []pcrs.Source, err error) {
+func (s SNP) sections(d *digest, described firmware.SEV) error {
 	hashed := false
 	var last []firmware.SEVSection
 	for _, section := range described.Sections {
@@ -202,12 +296,12 @@ func (s SNP) sections(d *digest, described firmware.SEV) (parts []pcrs.Source, e
 		case section.Kind == firmware.SEVKernelHashes && s.Kernel != nil && !hashed:
 			page, err := s.Kernel.page(section, described.Hashes)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			d.page(pageNormal, page, section.Address)
 			hashed = true
 		case section.Kind == firmware.SEVKernelHashes && s.Kernel != nil:
-			return nil, errors.New("the firmware has two pages for kernel hashes")
+			return errors.New("the firmware has two pages for kernel hashes")
 		default:
 			d.empty(s.kind(section.Kind), section)
 		}
@@ -215,14 +309,10 @@ func (s SNP) sections(d *digest, described firmware.SEV) (parts []pcrs.Source, e
 	for _, section := range last {
 		d.empty(pageCPUID, section)
 	}
-	parts = []pcrs.Source{part(fmt.Sprintf("%d parts of memory that the firmware names", len(described.Sections)), 0)}
-	if s.Kernel == nil {
-		return parts, nil
+	if s.Kernel != nil && !hashed {
+		return errors.New("the firmware has no page for kernel hashes: the host could start any kernel; use firmware that was built for it (edk2, AmdSevX64)")
 	}
-	if !hashed {
-		return nil, errors.New("the firmware has no page for kernel hashes: the host could start any kernel; use firmware that was built for it (edk2, AmdSevX64)")
-	}
-	return append(parts, part("kernel", len(s.Kernel.Image)), part("initrd", len(s.Kernel.Initrd)), part("command line", len(s.Kernel.CommandLine))), nil
+	return nil
 }
 
 // empty measures pages whose content is not.

@@ -19,6 +19,7 @@ const maxKernel = 1 << 30
 type launchOptions struct {
 	firmware, platform, vmm, cpu   string
 	svsm, kernel, initrd, cmdline  string
+	measured                       string
 	variables, vcpus, bits, memory int
 	features                       uint64
 	zeroFPU                        bool
@@ -66,6 +67,7 @@ The firmware of SEV-SNP on QEMU with separate variables is the code alone (OVMF_
 	f.StringVar(&o.svsm, "svsm", "", "SVSM `FILE` that runs below the firmware (snp)")
 	f.IntVar(&o.variables, "variables-size", 0, "`BYTES` of variables that are mapped between SVSM and firmware (snp)")
 	f.BoolVar(&o.zeroFPU, "kvm-before-6.10", false, "the host's Linux is older than 6.10, and leaves the floating point unit's first state out (snp)")
+	f.StringVar(&o.measured, "measured", "", "launch `DIGEST` that a report shows: say which one input is another (snp)")
 	f.StringVarP(&output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	require(cmd, "firmware", "platform")
 	return cmd
@@ -79,6 +81,9 @@ type launchValue struct {
 	Value  pcrs.Digest   `json:"value"`
 	Origin pcrs.Origin   `json:"origin"`
 	Parts  []pcrs.Source `json:"parts,omitempty"`
+	// Measured is the digest that was compared, and Difference the input that is another.
+	Measured   pcrs.Digest `json:"measured,omitempty"`
+	Difference string      `json:"difference,omitempty"`
 }
 
 func (o launchOptions) compute() ([]launchValue, error) {
@@ -88,7 +93,7 @@ func (o launchOptions) compute() ([]launchValue, error) {
 	}
 	only := map[string][]string{
 		"snp": {"memory"},
-		"tdx": {"vcpus", "cpu", "features", "kernel", "initrd", "cmdline", "svsm", "variables-size", "kvm-before-6.10"},
+		"tdx": {"vcpus", "cpu", "features", "kernel", "initrd", "cmdline", "svsm", "variables-size", "kvm-before-6.10", "measured"},
 	}
 	flags, ok := only[o.platform]
 	if !ok {
@@ -131,7 +136,19 @@ func (o launchOptions) snp(image []byte) ([]launchValue, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.firmware, err)
 	}
-	return []launchValue{valueOf(e)}, nil
+	value := valueOf(e)
+	if o.measured == "" {
+		return []launchValue{value}, nil
+	}
+	var digest pcrs.Digest
+	if err := digest.UnmarshalText([]byte(o.measured)); err != nil || len(digest) != pcrs.SHA384.Size() {
+		return nil, withCode(exitUsage, fmt.Errorf("--measured: want 96 hexadecimal digits"))
+	}
+	value.Measured = digest
+	if value.Difference, err = s.Find(digest); err == nil && value.Difference == "" {
+		value.Difference = "more than one input, or the firmware"
+	}
+	return []launchValue{value}, err
 }
 
 // handedOver reads the kernel and what is beside it; nil without one.
@@ -193,6 +210,9 @@ func writeLaunch(out io.Writer, values []launchValue, output string) error {
 				size = fmt.Sprintf(", %d bytes", part.Bytes)
 			}
 			fmt.Fprintf(out, "    %s%s\n", part.Name, size)
+		}
+		if v.Difference != "" {
+			fmt.Fprintf(out, "  measured %v\n  what is another: %s\n", v.Measured, v.Difference)
 		}
 	}
 	return nil
