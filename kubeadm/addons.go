@@ -17,7 +17,8 @@ var addonFiles embed.FS
 // KubeProxy writes the manifest of kube-proxy for the cluster of p. A cluster whose network replaces kube-proxy leaves it out.
 func KubeProxy(p Params) ([]byte, error) { return addon("kube-proxy.yaml", p) }
 
-// Flannel writes the manifest of a simple pod network for nodes that share one network segment. A cluster may use any other in its place.
+// Flannel writes the manifest of a simple pod network: for nodes that share one network segment, or, with WireGuard, for any that
+// reach each other. A cluster may use another in its place.
 func Flannel(p Params) ([]byte, error) { return addon("flannel.yaml", p) }
 
 func addon(name string, p Params) ([]byte, error) {
@@ -33,10 +34,16 @@ func addon(name string, p Params) ([]byte, error) {
 		return nil, fmt.Errorf("addon %s: %w", name, err)
 	}
 	var out bytes.Buffer
+	backend := "host-gw"
+	if p.WireGuard {
+		backend = "wireguard"
+	}
 	err = t.Execute(&out, struct {
 		Endpoint, Host, Port, PodSubnet     string
 		Repository, Version, FlannelVersion string
-	}{p.endpoint(), host, port, p.PodSubnet.String(), Repository, Version, FlannelVersion})
+		Backend                             string
+		WireGuard                           bool
+	}{p.endpoint(), host, port, p.PodSubnet.String(), Repository, Version, FlannelVersion, backend, p.WireGuard})
 	if err != nil {
 		return nil, fmt.Errorf("addon %s: %w", name, err)
 	}

@@ -55,6 +55,8 @@ type Params struct {
 	Workloads bool
 	// Profile is Normal or Slow.
 	Profile Profile
+	// WireGuard encrypts what pods of different nodes send each other (Flannel).
+	WireGuard bool
 }
 
 // endpoint is where nodes reach the API server.

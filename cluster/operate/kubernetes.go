@@ -25,6 +25,8 @@ type Kubernetes struct {
 	Profile kubeadm.Profile
 	// Flannel brings kube-proxy and flannel (--network); without it, Manifests bring a pod network (--manifest).
 	Flannel bool
+	// WireGuard has flannel encrypt and authenticate what nodes send each other (--network wireguard).
+	WireGuard bool
 	// Manifests are applied after init, in their order.
 	Manifests [][]byte
 	// Workloads lets ordinary pods run on this node.
@@ -104,7 +106,7 @@ func (d *Kubernetes) make(p kubeadm.Params) (documents []byte, manifests [][]byt
 		return nil, nil, err
 	}
 	manifests = append(manifests, registry.Manifest())
-	if d.Flannel {
+	if p.WireGuard = d.WireGuard; d.Flannel {
 		for _, addon := range []func(kubeadm.Params) ([]byte, error){kubeadm.KubeProxy, kubeadm.Flannel} {
 			manifest, err := addon(p)
 			if err != nil {

@@ -297,7 +297,7 @@ func (d *demo) wantMore(ctx context.Context) error {
 }
 
 func (d *demo) releaseConfidential(ctx context.Context) error {
-	args, err := d.initArgs(d.first, d.path("measurements.json"), "--endpoint", "127.0.0.1:"+d.api, "--kubeconfig", d.path("kubeconfig"), "--profile", "slow")
+	args, err := d.initArgs(d.first, d.path("measurements.json"), "--endpoint", "127.0.0.1:"+d.api, "--kubeconfig", d.path("kubeconfig"), "--profile", "slow", "--network", d.podNetwork)
 	if err != nil {
 		return err
 	}

@@ -41,6 +41,7 @@ type demo struct {
 	workers []*node
 	took    []string
 
+	podNetwork   string
 	confidential bool
 	processor    *process // nil but for confidential machines
 }
@@ -59,6 +60,7 @@ func main() {
 	flag.StringVar(&d.config, "config", "", "definition folder of your own, layered over mkosi/")
 	flag.BoolVar(&d.keep, "keep", false, "leave the machines running until interrupted")
 	flag.UintVar(&workers, "workers", 0, "`NUMBER` of workers that join; each takes 2 GiB of memory")
+	flag.StringVar(&d.podNetwork, "pod-network", "flannel", "`NETWORK` of the pods, as hullmark init has it")
 	flag.BoolVar(&d.confidential, "confidential", false, "machines that play confidential ones, and what their host tries")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -293,7 +295,7 @@ func (d *demo) release(ctx context.Context) error {
 	return d.hullmark(ctx, "init", "--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase"),
 		"--node", "127.0.0.1:"+d.agent, "--measurements", d.path("measurements.json"),
 		"--ekid", ek, "--ek-ca", d.path("vm", "ca.crt"),
-		"--endpoint", "127.0.0.1:"+d.api, "--kubeconfig", d.path("kubeconfig"), "--profile", "slow")
+		"--endpoint", "127.0.0.1:"+d.api, "--kubeconfig", d.path("kubeconfig"), "--profile", "slow", "--network", d.podNetwork)
 }
 
 func (d *demo) ask(ctx context.Context) error {

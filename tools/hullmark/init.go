@@ -152,22 +152,22 @@ func (d *documentOptions) addFlags(cmd *cobra.Command) {
 	f.StringVar(&d.podSubnet, "pod-subnet", "10.244.0.0/16", "`NETWORK` of the pods")
 	f.StringVar(&d.serviceSubnet, "service-subnet", "10.96.0.0/12", "`NETWORK` of the services")
 	f.StringVar(&d.profile, "profile", "", "slow: `PROFILE` for machines without hardware acceleration, for tests")
-	f.StringVar(&d.network, "network", "flannel", "flannel, with kube-proxy, or none: bring your own `NETWORK` as a manifest")
+	f.StringVar(&d.network, "network", "flannel", "pod `NETWORK`, with kube-proxy: flannel (nodes in one segment, unencrypted), wireguard (flannel, encrypted between nodes), or none: bring your own as a manifest")
 	f.StringArrayVar(&d.manifests, "manifest", nil, "YAML `FILE` to apply after init; repeat for more")
 	f.BoolVar(&d.workloads, "workloads", false, "let ordinary pods run on this node")
 }
 
 // read reads what the flags name.
 func (d *documentOptions) read() (documents operate.Kubernetes, err error) {
-	documents = operate.Kubernetes{ControlPlane: d.controlPlane, Profile: kubeadm.Profile(d.profile), Flannel: d.network == "flannel", Workloads: d.workloads}
+	documents = operate.Kubernetes{ControlPlane: d.controlPlane, Profile: kubeadm.Profile(d.profile), Flannel: d.network != "none", WireGuard: d.network == "wireguard", Workloads: d.workloads}
 	if documents.PodSubnet, err = netip.ParsePrefix(d.podSubnet); err != nil {
 		return documents, withCode(exitUsage, fmt.Errorf("--pod-subnet: %w", err))
 	}
 	if documents.ServiceSubnet, err = netip.ParsePrefix(d.serviceSubnet); err != nil {
 		return documents, withCode(exitUsage, fmt.Errorf("--service-subnet: %w", err))
 	}
-	if !slices.Contains([]string{"flannel", "none"}, d.network) {
-		return documents, withCode(exitUsage, fmt.Errorf("--network %q: want flannel or none", d.network))
+	if !slices.Contains([]string{"flannel", "wireguard", "none"}, d.network) {
+		return documents, withCode(exitUsage, fmt.Errorf("--network %q: want flannel, wireguard or none", d.network))
 	}
 	if d.advertise != "" {
 		if documents.Advertise, err = netip.ParseAddr(d.advertise); err != nil {
