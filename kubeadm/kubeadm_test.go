@@ -96,6 +96,33 @@ func TestAddonsAreYAMLForTheCluster(t *testing.T) {
 	}
 }
 
+// TestWireGuard: the network that is encrypted has the backend, its key in memory, and leases of no other backend.
+func TestWireGuard(t *testing.T) {
+	p := params()
+	plain, err := Flannel(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.WireGuard = true
+	encrypted, err := Flannel(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range strings.Split(string(encrypted), "\n---\n") {
+		if err := yaml.UnmarshalStrict([]byte(part), &map[string]any{}); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, want := range []string{`"Type": "wireguard"`, "== 'wireguard'", "medium: Memory", "WIREGUARD_KEY_FILE", `"Port":51820`} {
+		if !strings.Contains(string(encrypted), want) || strings.Contains(string(plain), want) {
+			t.Errorf("%s: in the encrypted network %t, in the plain one %t", want, strings.Contains(string(encrypted), want), strings.Contains(string(plain), want))
+		}
+	}
+	if strings.Contains(string(encrypted), "host-gw") || strings.Contains(string(encrypted), "== 'null'") {
+		t.Error("the encrypted network takes leases of the plain one")
+	}
+}
+
 // TestVersionsAreThoseOfTheBundle holds the constants here to what is compiled.
 func TestVersionsAreThoseOfTheBundle(t *testing.T) {
 	for file, line := range map[string]string{

@@ -34,7 +34,10 @@ type Machine struct {
 // from the disk's only boot entry, without load options.
 type Boot struct {
 	Machine Machine
-	UKI     *uki.UKI
+	// Log is the log of another boot of such a machine, in the place of Machine, where its firmware cannot be had: what FirmwareEvents
+	// takes from it is learned. It is a claim, which only quotes of such machines confirm.
+	Log *Log
+	UKI *uki.UKI
 	// Table is the partition table of the disk.
 	Table *gpt.Table
 	// NodeConfig is the node configuration as the node reads it, or nil where
@@ -86,9 +89,11 @@ func Predict(b Boot) (Prediction, error) {
 			"use Debian's stub of systemd %s, or accept it with --unproven-stub", stub.Version, uki.ProvenStubs())
 	}
 	p := &predictor{boot: b, stub: stub}
-	for _, step := range []func() error{
-		p.platform, p.secureBoot, p.optionROMs, p.bootAttempt, p.authority, p.startUKI, p.stubEvents, p.kernel, p.bootAggregate, p.nodeConfig,
-	} {
+	steps := []func() error{p.platform, p.secureBoot, p.optionROMs, p.bootAttempt, p.authority}
+	if b.Log != nil {
+		steps = []func() error{p.fromLog, p.bootAttempt}
+	}
+	for _, step := range append(steps, p.startUKI, p.stubEvents, p.kernel, p.bootAggregate, p.nodeConfig) {
 		if err := step(); err != nil {
 			return Prediction{}, fmt.Errorf("predict boot: %w", err)
 		}
@@ -121,7 +126,8 @@ type predictor struct {
 	boot   Boot
 	stub   uki.Stub
 	state  secureBootState
-	policy string // the word of the command line that gives IMA a policy or another form
+	policy string        // the word of the command line that gives IMA a policy or another form
+	open   []Unpredicted // what a log leaves open
 	events []Event
 	handover
 }
@@ -142,8 +148,15 @@ func (p *predictor) prediction() Prediction {
 
 // unpredicted says why a register is not predicted, or nothing.
 func (p *predictor) unpredicted(r Register) string {
-	learned := p.boot.Machine.Learned != nil
+	learned := p.boot.Machine.Learned != nil || p.boot.Log != nil
+	for _, u := range p.open {
+		if u.Register == r {
+			return u.Reason
+		}
+	}
 	switch {
+	case r == 10 && len(p.open) > 0:
+		return "the kernel's IMA measures PCR 0 to 9 into it, and not all of those are predicted"
 	case r == 0 && !learned:
 		return "the firmware changes its own code in memory before it measures it, and no boot of this machine was learned (hullmark learn)"
 	case r == 1 && !learned:
@@ -219,7 +232,8 @@ func (p *predictor) optionROMs() error {
 func (p *predictor) bootAttempt() error {
 	p.add(action(4, "Calling EFI Application from Boot Option"))
 	for r := Register(0); r <= 6; r++ {
-		if r > 1 || p.boot.Machine.Learned != nil {
+		logged := p.boot.Log != nil && slices.Contains(fromFirmware, r) // The log has them.
+		if !logged && (r > 1 || p.boot.Machine.Learned != nil) {
 			p.add(separator(r))
 		}
 	}

@@ -27,9 +27,9 @@ const (
 const blankDisk = 1 << 20
 
 func newLearnCommand() *cobra.Command {
-	var file, output string
+	var file, output, log string
 	cmd := &cobra.Command{
-		Use:   "learn --machine FILE",
+		Use:   "learn (--machine FILE | --log FILE)",
 		Short: "Start a machine's firmware once, and store what cannot be derived of it",
 		Long: `Start a machine's firmware once, and store what cannot be derived of it.
 
@@ -38,10 +38,19 @@ that QEMU makes for the machine's processors, memory and devices. No operating s
 in place of the image, its event log is read from the machine's memory, and the machine is switched off. Everything else in that log is held against what is
 derived, so that learning fails where predicting would.
 
-The result is a small file that belongs to firmware and shape, and to no image. With it, hullmark measure --machine predicts PCR 0 to 15 of any image.`,
+The result is a small file that belongs to firmware and shape, and to no image. With it, hullmark measure --machine predicts PCR 0 to 15 of any image.
+
+Where firmware cannot be had, as on clouds, --log shows what the log of such a machine (/sys/kernel/security/tpm0/binary_bios_measurements) says of it, and what stays open;
+hullmark measure --log makes documents of it. A log is the machine's own claim: it proves nothing of what the firmware is.`,
 		Example: "  hullmark learn --machine machine.json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if (file == "") == (log == "") {
+				return withCode(exitUsage, errors.New("learn: name a machine (--machine), or a log (--log)"))
+			}
+			if log != "" {
+				return showLearned(cmd.OutOrStdout(), log)
+			}
 			if err := notOver(output, file); err != nil {
 				return fmt.Errorf("learn: %w", err)
 			}
@@ -69,8 +78,8 @@ The result is a small file that belongs to firmware and shape, and to no image. 
 	}
 	f := cmd.Flags()
 	f.StringVar(&file, "machine", "", "machine `FILE`")
+	f.StringVar(&log, "log", "", "event log `FILE` of a machine whose firmware cannot be had")
 	f.StringVar(&output, "out", "", "`FILE` to write (default: what the machine file names)")
-	require(cmd, "machine")
 	return cmd
 }
 
@@ -149,4 +158,40 @@ func separated(log pcrs.Log) bool {
 		}
 	}
 	return true
+}
+
+// readTPMLog reads the event log of a TPM.
+func readTPMLog(file string) (pcrs.Log, error) {
+	raw, err := readBounded(file, pcrs.MaxLog)
+	if err != nil {
+		return pcrs.Log{}, err
+	}
+	log, err := pcrs.ParseLog(raw)
+	if err != nil {
+		return log, fmt.Errorf("%s: %w", file, err)
+	}
+	return log, nil
+}
+
+// showLearned says what a log tells of a machine's firmware.
+func showLearned(out io.Writer, file string) error {
+	log, err := readTPMLog(file)
+	if err != nil {
+		return err
+	}
+	events, open, err := pcrs.FirmwareEvents(log)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	for _, e := range events {
+		fmt.Fprintf(out, "%v  %s\n", e.Register, printable(e.What()))
+	}
+	for _, u := range open {
+		fmt.Fprintf(out, "%v  open: %s\n", u.Register, printable(u.Reason))
+	}
+	_, err = fmt.Fprintln(out, `
+This is what the machine claims. A document that is made of it (hullmark measure --log) is met by machines that measure the same; that their firmware is a good
+one, nobody has shown. Take the log on a machine that you trust to be of the kind, and compare two of them. Against a host that lies, only evidence of the hardware helps,
+which names the firmware or the paravisor (docs/launch.md).`)
+	return err
 }

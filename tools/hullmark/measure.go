@@ -18,6 +18,7 @@ import (
 type measureOptions struct {
 	machine         string // empty: the machine is described by the fields that follow
 	firmware, vars  string
+	log             string
 	roms            []string
 	nodeConfig      string // empty: the prediction is for all nodes
 	release         measurements.Release
@@ -30,7 +31,7 @@ func newMeasureCommand() *cobra.Command {
 	var o measureOptions
 	var output, file string
 	cmd := &cobra.Command{
-		Use:   "measure IMAGE (--machine FILE | --firmware FILE --vars FILE)",
+		Use:   "measure IMAGE (--machine FILE | --firmware FILE --vars FILE | --log FILE)",
 		Short: "Predict what an image will measure when it boots on a machine",
 		Long: `Predict what an image will measure when it boots on a machine.
 
@@ -40,7 +41,9 @@ for people otherwise. The image's content is checked against its own root hash f
 
 A machine file says all that a boot depends on beside the image. With what hullmark learn stored for it, every register from 0 to 15 is predicted;
 without, and with --firmware and --vars alone, PCR 0, 1 and 10 are not. Without a node configuration the document is for all nodes, and PCR 8, which holds
-it, is not in it.`,
+it, is not in it.
+
+With --log, what the firmware measured is taken from a log of a machine of that kind, and the image's part is computed: hullmark learn --log says what that proves.`,
 		Example: "  hullmark measure out/node.raw --machine machine.json\n  hullmark measure out/node.raw --firmware OVMF_CODE_4M.fd --vars OVMF_VARS_4M.fd -o json",
 		Args:    exactArg("measure", "one image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,6 +55,7 @@ it, is not in it.`,
 	f.StringVar(&o.firmware, "firmware", "", "firmware `FILE` (OVMF code)")
 	f.StringVar(&o.vars, "vars", "", "`FILE` with the firmware's variables before the boot (OVMF vars)")
 	f.StringArrayVar(&o.roms, "rom", nil, "option ROM `FILE` of a device, in the order of the devices; repeat for more")
+	f.StringVar(&o.log, "log", "", "event log `FILE` of such a machine, whose firmware cannot be had")
 	f.StringVar(&o.nodeConfig, "config", "", "node configuration `FILE`, for PCR 8")
 	f.StringVar(&o.lock, "lock", "", "lock `FILE` to name in the document")
 	f.BoolVar(&o.unprovenStub, "unproven-stub", false, "accept a systemd-stub whose rules were read in its source but never compared with a boot")
@@ -76,11 +80,11 @@ func (o measureOptions) run(path, file, output string, out io.Writer) error {
 	if err := checkOutput("measure", output); err != nil {
 		return err
 	}
-	described := o.firmware != "" || o.vars != "" || o.roms != nil || o.nodeConfig != ""
-	if o.machine != "" && described || o.machine == "" && (o.firmware == "" || o.vars == "") {
-		return withCode(exitUsage, errors.New("measure: name a machine file (--machine), or firmware and variables (--firmware, --vars), not both"))
+	described := o.firmware != "" || o.vars != "" || o.roms != nil
+	if o.machine != "" && (described || o.nodeConfig != "") || o.log != "" && (described || o.machine != "") || o.machine == "" && o.log == "" && (o.firmware == "" || o.vars == "") {
+		return withCode(exitUsage, errors.New("measure: name a machine file (--machine), firmware and variables (--firmware, --vars), or a log (--log), one of them"))
 	}
-	read := append([]string{path, o.machine, o.firmware, o.vars, o.nodeConfig, o.lock, o.sbom, o.cycloneDX}, o.roms...)
+	read := append([]string{path, o.machine, o.log, o.firmware, o.vars, o.nodeConfig, o.lock, o.sbom, o.cycloneDX}, o.roms...)
 	if err := notOver(file, read...); err != nil {
 		return fmt.Errorf("measure: %w", err)
 	}
@@ -140,11 +144,16 @@ func (o measureOptions) openBoot() (b pcrs.Boot, err error) {
 		}
 		return inspect.OpenBoot(m)
 	}
-	files := machine.Files{Firmware: machine.Firmware{Code: o.firmware, Vars: o.vars}, ROMs: o.roms}
-	if b.Machine, err = files.Open(readBounded); err != nil {
+	if b.NodeConfig, err = machine.NodeConfig(o.nodeConfig, readBounded); err != nil {
 		return b, err
 	}
-	b.NodeConfig, err = machine.NodeConfig(o.nodeConfig, readBounded)
+	if o.log != "" {
+		log, err := readTPMLog(o.log)
+		b.Log = &log
+		return b, err
+	}
+	files := machine.Files{Firmware: machine.Firmware{Code: o.firmware, Vars: o.vars}, ROMs: o.roms}
+	b.Machine, err = files.Open(readBounded)
 	return b, err
 }
 
