@@ -98,6 +98,10 @@ bench-build: setup ## Compare the time of builds, and the size, with mkosi's own
 bench-disk: ## Compare ways to keep files on a disk that the host can write, in a guest (needs btrfs-progs).
 	go test -tags vm -count 1 -run '^$$' -bench BenchmarkFreshness -benchtime 1x -timeout 30m ./firstboot/statedisk/volume
 
+.PHONY: amdsev
+amdsev: ## Build OVMF for SEV-SNP guests with kernel hashes from Debian's locked sources of edk2 into out/OVMF.amdsev.fd.
+	tools/amdsev/build.sh $(OUT)/OVMF.amdsev.fd
+
 .PHONY: reproduce
 reproduce: setup bin/hullmark ## Build the image three times under other circumstances, and compare.
 	bin/hullmark reproduce --out $(OUT)

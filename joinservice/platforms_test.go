@@ -15,6 +15,7 @@ import (
 	"github.com/hullmark/hullmark/internal/sevtest"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 // azureHost is the hardware of an Azure of a test, and who vouches for it.
@@ -140,5 +141,53 @@ func TestPlatformsThatEarnNothing(t *testing.T) {
 	}
 	if err := joinservice.CheckPlatforms(measurements.Policy{Platforms: []measurements.Platform{fits}}); err != nil {
 		t.Errorf("the positive control: %v", err)
+	}
+}
+
+// TestLaunchDigestOfAnotherMachine holds what hardware signed to the measurement document: another firmware, or another number of
+// processors, is another digest; and hardware cannot speak for the TPM's registers.
+func TestLaunchDigestOfAnotherMachine(t *testing.T) {
+	authorizer := newAuthorizer(t)
+	predicted := authorizer.Documents[0].Prediction()
+	launched := func(what string) pcrs.Digest { return pcrs.DigestsOf([]byte(what), pcrs.SHA384)[pcrs.SHA384] }
+	source := pcrs.Source{Kind: pcrs.FromLaunch, Name: "a guest"}
+	predicted.Log.Events = append(predicted.Log.Events, pcrs.Event{
+		Register: pcrs.LaunchDigest, Type: pcrs.EvLaunch, Digests: pcrs.Digests{pcrs.SHA384: launched("two processors")}, Source: &source, Origin: pcrs.Derived,
+	})
+	predicted.Registers = append(predicted.Registers, pcrs.LaunchDigest)
+	document, err := measurements.New(authorizer.Documents[0].Image, authorizer.Documents[0].Release, pcrs.Machine{}, predicted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := document.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	authorizer.Policy.Documents = []measurements.Accepted{{Document: id}}
+	authorizer.Documents = []measurements.Document{document}
+	for name, c := range map[string]struct {
+		measured pcrs.Values
+		fits     bool
+	}{
+		"the predicted launch":  {pcrs.Values{pcrs.LaunchDigest: launched("two processors")}, true},
+		"three processors":      {pcrs.Values{pcrs.LaunchDigest: launched("three processors")}, false},
+		"no hardware":           {nil, false},
+		"hardware beside a TPM": {pcrs.Values{pcrs.LaunchDigest: launched("two processors"), 4: launched("another image")}, true},
+	} {
+		shown := claims(t, "image", blank())
+		shown.Measured = c.measured
+		if got := authorizer.Judge(shown).Accepted(); got != c.fits {
+			t.Errorf("%s: accepted %t, want %t", name, got, c.fits)
+		}
+	}
+	shown := claims(t, "another image", blank())
+	shown.Measured = pcrs.Values{pcrs.LaunchDigest: launched("two processors")}
+	for r, value := range document.Values(pcrs.SHA256) {
+		if r.PCR() {
+			shown.Measured[r] = value
+		}
+	}
+	if authorizer.Judge(shown).Accepted() {
+		t.Error("hardware spoke for the registers of the TPM")
 	}
 }
