@@ -17,13 +17,13 @@ const maxKernel = 1 << 30
 
 // launchOptions are the flags of `hullmark launch`.
 type launchOptions struct {
-	firmware, platform, vmm, cpu   string
-	svsm, kernel, initrd, cmdline  string
-	measured                       string
-	variables, vcpus, bits, memory int
-	features                       uint64
-	zeroFPU                        bool
-	typed                          func(flag string) bool
+	firmware, platform, vmm, cpu  string
+	svsm, kernel, initrd, cmdline string
+	measured                      string
+	variables, vcpus, memory      int
+	features                      uint64
+	zeroFPU                       bool
+	typed                         func(flag string) bool
 }
 
 func newLaunchCommand() *cobra.Command {
