@@ -1,7 +1,7 @@
 #!/bin/bash
 # Builds OVMF for SEV-SNP guests whose kernel the host hands over (edk2, OvmfPkg/AmdSev), from Debian's source package of edk2 with
 # Debian's patches: its binary packages have no firmware with a page for kernel hashes. The sources are locked by their digests, and
-# the result is the same bytes in whatever folder it is built. Usage: build.sh FILE
+# the result is the same bytes each time with the same compiler. Usage: build.sh FILE
 set -euo pipefail
 
 version=2025.02-8+deb13u1
@@ -24,9 +24,16 @@ done
 mirror=${MIRROR:-$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | head -n 1)}
 [ -n "$mirror" ] || fail "this machine's APT configuration names no Debian archive: set MIRROR"
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
+# Paths get into the result, so it is built at the same one each time: a folder of this program's own, which it alone sees there.
+if [ -z "${AMDSEV_WORK:-}" ]; then
+  AMDSEV_WORK=$(mktemp -d)
+  trap 'rm -rf "$AMDSEV_WORK"' EXIT
+  export AMDSEV_WORK
+  unshare --user --map-root-user --mount "$0" "$out"
+  exit
+fi
+mount --bind "$AMDSEV_WORK" /mnt
+cd /mnt
 for name in "${!sources[@]}"; do
   echo "fetch $name"
   curl -fsSLO "$mirror/pool/main/e/edk2/$name" || fail "$mirror has no $name: name another archive with MIRROR"
@@ -45,7 +52,7 @@ touch OvmfPkg/AmdSev/Grub/grub.efi
 export SOURCE_DATE_EPOCH=1735689600 PYTHON_COMMAND=python3 WORKSPACE=$PWD EDK_TOOLS_PATH=$PWD/BaseTools
 echo "build the tools"
 make -C BaseTools -j"$(nproc)" >../tools.log 2>&1 || { tail -n 20 ../tools.log >&2; fail "the tools were not built"; }
-echo "build the firmware (5 minutes on 2 processors)"
+echo "build the firmware (2 minutes on 2 processors)"
 set +eu
 set --
 . ./edksetup.sh >/dev/null
