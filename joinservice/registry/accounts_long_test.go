@@ -276,6 +276,49 @@ func TestFlannelsToken(t *testing.T) {
 	})
 }
 
+// TestFlannelsTokenWithWireGuard tries the same where flannel encrypts: its lease names the node's public key, and nothing else.
+func TestFlannelsTokenWithWireGuard(t *testing.T) {
+	s := withWorkers(t)
+	parameters := flannelParams
+	parameters.WireGuard = true
+	manifest, err := kubeadm.Flannel(parameters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Apply(t.Context(), manifest); err != nil {
+		t.Fatal(err)
+	}
+	own, other := nodesPath+"/"+mine+"/status", nodesPath+"/"+victim+"/status"
+	awaitPolicy(t, func() error {
+		return s.flannel.patch(t.Context(), other, `{"metadata":{"labels":{"example.net/pool":"tried"}}}`)
+	})
+	eventually(t, "the admission policy takes leases with a key", func() error {
+		return s.flannel.patch(t.Context(), own, encryptedLease(myAddress, "BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBA=", 51820))
+	})
+	t.Run("positive control", func(t *testing.T) {
+		for _, key := range []string{"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "/+9z0rxVdBTPe2L5mXzMLuZbXmsQyEQMQOwHjQyLgXA="} {
+			if err := s.flannel.patch(t.Context(), own, encryptedLease(myAddress, key, 51820)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	const key = "/+9z0rxVdBTPe2L5mXzMLuZbXmsQyEQMQOwHjQyLgXA="
+	refused(t, []attempt{
+		{"the backend that does not encrypt", s.patching(own, lease(myAddress))},
+		{"another Node's lease", s.patching(other, encryptedLease(hisAddress, key, 51820))},
+		{"another Node's address", s.patching(own, encryptedLease(hisAddress, key, 51820))},
+		{"no key", s.patching(own, encryptedLease(myAddress, "", 51820))},
+		{"more than a key", s.patching(own, encryptedLease(myAddress, key+`","Mode":"`, 51820))},
+		{"another port", s.patching(own, encryptedLease(myAddress, key, 22))},
+	})
+}
+
+// encryptedLease is the patch of a lease with WireGuard's backend.
+func encryptedLease(address, key string, port int) string {
+	return fmt.Sprintf(`{"metadata":{"annotations":{"flannel.alpha.coreos.com/backend-data":%q,"flannel.alpha.coreos.com/backend-type":"wireguard",`+
+		`"flannel.alpha.coreos.com/kube-subnet-manager":"true","flannel.alpha.coreos.com/public-ip":%q}}}`, fmt.Sprintf(`{"PublicKey":"%s","Port":%d}`, key, port), address)
+}
+
 func (s site) patching(path, patch string) func(context.Context) error {
 	return func(ctx context.Context) error { return s.flannel.patch(ctx, path, patch) }
 }

@@ -71,7 +71,7 @@ Exit codes: 0 verified, 4 refused, 1 not readable.`,
 func someFiles(verb string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return fmt.Errorf("%s: name the files (see hullmark %s --help)", verb, verb)
+			return withCode(exitUsage, fmt.Errorf("%s: name the files (see hullmark %s --help)", verb, verb))
 		}
 		return nil
 	}

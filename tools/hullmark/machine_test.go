@@ -127,7 +127,7 @@ func TestMachineFileOrFlags(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"measure", f.image, "--machine", machine, "--vars", f.vars}, exitUsage, "not both"},
+		{[]string{"measure", f.image, "--machine", machine, "--vars", f.vars}, exitUsage, "one of them"},
 		{[]string{"vm", f.image, "--machine", machine, "--memory", "1024"}, exitUsage, "--memory and --machine"},
 		{[]string{"vm", f.image, "--machine", f.machine(t, fmt.Sprintf(`, "esp": {"loader/credentials/a.cred": %q}`, f.config))}, exitFailed, "boots the disk as it is"},
 	} {

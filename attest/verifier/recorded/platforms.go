@@ -223,8 +223,13 @@ func openNitro(raw []byte) (platform, error) {
 func (n *nitroDocument) says() []Field {
 	d := n.document
 	fields := []Field{
-		{"module", d.Module}, {"instance", d.Instance()}, {"time", d.Time.Format(time.RFC3339)}, {"TPM", fmt.Sprint(d.TPM)},
-		{"nonce", text(d.Nonce)}, {"user data", text(d.UserData)}, {"public key", text(d.PublicKey)},
+		{"module", d.Module},
+		{"instance", d.Instance()},
+		{"time", d.Time.Format(time.RFC3339)},
+		{"TPM", fmt.Sprint(d.TPM)},
+		{"nonce", text(d.Nonce)},
+		{"user data", text(d.UserData)},
+		{"public key", text(d.PublicKey)},
 	}
 	for _, register := range slices.Sorted(maps.Keys(d.Registers)) {
 		fields = append(fields, Field{fmt.Sprintf("PCR %d", register), text(d.Registers[register])})
