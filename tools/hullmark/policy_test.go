@@ -84,6 +84,18 @@ func TestPolicy(t *testing.T) {
 	text = []byte(want(0, "show", []string{"-o", "json"}, `"operatorsFrom": 11`))
 	write(t, path("unrevoked"), bytes.Replace(bytes.Replace(text, []byte(`"version": 11`), []byte(`"version": 12`), 1), []byte(`"operatorsFrom": 11`), []byte(`"operatorsFrom": 1`), 1))
 	want(exitFailed, "sign", []string{path("unrevoked")}, "no lower operatorsFrom")
+	demands := put(t, "platforms.json", []byte(`{"trust":{"controlPlane":"cvm-paravisor"},"platforms":[{"kind":"azure-snp","demands":{"idKeys":["`+strings.Repeat("00", 48)+`"]}}]}`))
+	want(0, "platforms", []string{demands}, "evidence that counts: azure-snp; least class of control planes: cvm-paravisor, of workers: any")
+	want(0, "show", nil, "evidence of azure-snp counts", "least class of control planes cvm-paravisor")
+	for text, why := range map[string]string{
+		`{"platforms":[{"kind":"snp","demands":{}}]}`:               "it gets no ticket by its evidence",
+		`{"platforms":[{"kind":"azure-snp","demands":{}}]}`:         "want at least one of either",
+		`{"trust":{"worker":"cvm-paravisor","controlPlane":"tpm"}}`: "worker",
+		`{"platform":[]}`: "platform",
+	} {
+		want(exitFailed, "platforms", []string{put(t, "wrong.json", []byte(text))}, why)
+	}
+	want(0, "platforms", []string{put(t, "none.json", []byte("{}"))}, "evidence that counts: none")
 }
 
 func TestPolicyMembers(t *testing.T) {

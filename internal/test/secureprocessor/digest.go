@@ -41,8 +41,8 @@ func (m *measurement) add(kind byte, content []byte, address uint64) {
 	*m = sha512.Sum384(binary.LittleEndian.AppendUint64(info, address))
 }
 
-// launch returns the digest of a guest with this firmware and so many processors of a signature, as QEMU starts one from a disk.
-func launch(firmware []byte, processors int, signature uint32) (measurement, error) {
+// launchOf returns the digest of a guest with this firmware and so many processors, as QEMU starts one from a disk.
+func launchOf(firmware []byte, processors int) (measurement, error) {
 	var m measurement
 	if len(firmware) == 0 || len(firmware)%pageSize != 0 || len(firmware) > 64<<20 {
 		return m, fmt.Errorf("firmware of %d bytes: want whole pages, at most 64 MiB", len(firmware))

@@ -126,7 +126,7 @@ func (p *processor) start(conn net.Conn, w way) error {
 	if err != nil {
 		return err
 	}
-	digest, err := launch(firmware, machine.Processors, signature)
+	digest, err := launchOf(firmware, machine.Processors)
 	if err != nil {
 		return err
 	}
