@@ -77,10 +77,10 @@ func NewAt(t testing.TB, smt bool, now time.Time) *Intel {
 		Module:   []Level{{Least: 3, Status: "UpToDate"}},
 		Enclave:  []Level{{Least: 8, Status: "UpToDate"}},
 	}
-	i.root = i.issue("Test SGX Root CA", nil, true, nil)
-	i.ca = i.issue("Test SGX PCK Platform CA", &i.root, true, nil)
+	i.root = i.issue("Intel SGX Root CA", nil, true, nil)
+	i.ca = i.issue("Intel SGX PCK Platform CA", &i.root, true, nil)
 	i.signer = i.issue("Intel SGX TCB Signing", &i.root, false, nil)
-	i.pck = i.issue("Test SGX PCK Certificate", &i.ca, false, i.extension(smt))
+	i.pck = i.issue("Intel SGX PCK Certificate", &i.ca, false, i.extension(smt))
 	return i
 }
 
@@ -106,6 +106,7 @@ func (i *Intel) issue(name string, issuer *authority, ca bool, extension []byte)
 	}
 	if extension != nil {
 		template.ExtraExtensions = []pkix.Extension{{Id: oid(), Value: extension}}
+		template.SubjectKeyId, template.CRLDistributionPoints = []byte{1}, []string{"https://certificates.example/crl"}
 	}
 	parent, signer := template, key
 	if issuer != nil {
