@@ -31,7 +31,8 @@ func newEvidenceShowCommand() *cobra.Command {
 		Short: "Show what stored evidence says, and verify nothing",
 		Long: `Show what stored evidence says, and verify nothing.
 
-The files are told apart by how they begin: SEV-SNP reports, TDX quotes, paravisors' reports (NV index 0x01400001), and certificates in DER or PEM.`,
+The files are told apart by how they begin: SEV-SNP reports, TDX quotes, paravisors' reports (NV index 0x01400001), Nitro attestation
+documents, launch endorsements of Google, and certificates in DER or PEM.`,
 		Example: "  hullmark evidence show report.bin --platform snp",
 		Args:    someFiles("evidence show"),
 		RunE: func(cmd *cobra.Command, args []string) error {

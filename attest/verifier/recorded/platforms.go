@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/verifier/endorsement"
 	"github.com/hullmark/hullmark/attest/verifier/evidence"
 	"github.com/hullmark/hullmark/attest/verifier/hcl"
 	"github.com/hullmark/hullmark/attest/verifier/nitro"
@@ -258,3 +259,40 @@ func (n *nitroDocument) verify(o Options) (hullmark.PlatformClaims, []string, er
 }
 
 func (*nitroDocument) rated() bool { return true }
+
+// launchEndorsement is what Google signs of its firmware.
+type launchEndorsement struct{ endorsement endorsement.Endorsement }
+
+func openEndorsement(raw []byte) (platform, error) {
+	e, err := endorsement.Parse(raw)
+	return &launchEndorsement{e}, err
+}
+
+func (l *launchEndorsement) says() []Field {
+	e := l.endorsement
+	fields := []Field{{"firmware", text(e.Firmware)}, {"time", e.Time.Format(time.RFC3339)}, {"SNP SVN", fmt.Sprint(e.SNPSVN)}}
+	for _, processors := range slices.Sorted(maps.Keys(e.SNP)) {
+		fields = append(fields, Field{fmt.Sprintf("launch digest, %d processors", processors), text(e.SNP[processors])})
+	}
+	for _, memory := range slices.Sorted(maps.Keys(e.TDX)) {
+		for _, mrtd := range e.TDX[memory] {
+			fields = append(fields, Field{fmt.Sprintf("MRTD, %d GiB", memory), text(mrtd)})
+		}
+	}
+	return fields
+}
+
+// verify needs the root: no certificate of Google's for this is built in.
+func (l *launchEndorsement) verify(o Options) (hullmark.PlatformClaims, []string, error) {
+	if o.Demands != nil {
+		return hullmark.PlatformClaims{}, nil, errors.New("demands: an endorsement is of a firmware, not of a machine")
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(o.Roots) {
+		return hullmark.PlatformClaims{}, nil, errors.New("roots: want Google's root of endorsements in PEM (GCE-cc-tcb-root)")
+	}
+	return hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformGCP},
+		[]string{"that any machine runs this firmware: compare its report's launch digest, or its quote's MRTD", "revocation of the signer"}, l.endorsement.Verify(roots, o.At)
+}
+
+func (*launchEndorsement) rated() bool { return true }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/verifier/endorsement"
 	"github.com/hullmark/hullmark/attest/verifier/evidence"
 	"github.com/hullmark/hullmark/attest/verifier/hcl"
 	"github.com/hullmark/hullmark/attest/verifier/snp"
@@ -32,6 +33,7 @@ const (
 	TDXQuote     Kind = "TDX quote"
 	HCLReport    Kind = "paravisor's report"
 	NitroReport  Kind = "Nitro attestation document"
+	Endorsement  Kind = "launch endorsement"
 	Certificates Kind = "certificates"
 )
 
@@ -43,8 +45,8 @@ type File struct {
 
 // Evidence is what belongs to one machine: at most one file of each kind, and certificates of any number.
 type Evidence struct {
-	report, quote, frame, nitro []byte
-	certificates                [][]byte
+	report, quote, frame, nitro, endorsement []byte
+	certificates                             [][]byte
 }
 
 // Read sorts files. A file of no kind that is known, and a second one of a kind, is an error.
@@ -63,7 +65,7 @@ func Read(files []File) (Evidence, error) {
 			e.certificates = append(e.certificates, certificates...)
 			continue
 		}
-		into := map[Kind]*[]byte{SNPReport: &e.report, TDXQuote: &e.quote, HCLReport: &e.frame, NitroReport: &e.nitro}[kind]
+		into := map[Kind]*[]byte{SNPReport: &e.report, TDXQuote: &e.quote, HCLReport: &e.frame, NitroReport: &e.nitro, Endorsement: &e.endorsement}[kind]
 		if *into != nil {
 			return Evidence{}, fmt.Errorf("%s: a second %s", f.Name, kind)
 		}
@@ -90,7 +92,10 @@ func kindOf(content []byte) (Kind, error) {
 	case bytes.HasPrefix(content, derSequence) || bytes.Contains(content, []byte("-----BEGIN CERTIFICATE-----")):
 		return Certificates, nil
 	}
-	return "", errors.New("no evidence that is known: want an SEV-SNP report (1,184 bytes), a TDX quote, a paravisor's report (NV index 0x01400001), a Nitro attestation document, or certificates (DER or PEM)")
+	if _, err := endorsement.Parse(content); err == nil {
+		return Endorsement, nil
+	}
+	return "", errors.New("no evidence that is known: want an SEV-SNP report (1,184 bytes), a TDX quote, a paravisor's report (NV index 0x01400001), a Nitro attestation document, a launch endorsement of Google, or certificates (DER or PEM)")
 }
 
 func readCertificates(content []byte) (all [][]byte, err error) {
@@ -145,7 +150,7 @@ type Field struct {
 
 // Platforms are the kinds of evidence that can be read.
 func Platforms() []string {
-	return []string{hullmark.PlatformSNP, hullmark.PlatformTDX, hullmark.PlatformAzureSNP, hullmark.PlatformAzureTDX, hullmark.PlatformAWS}
+	return []string{hullmark.PlatformSNP, hullmark.PlatformTDX, hullmark.PlatformAzureSNP, hullmark.PlatformAzureTDX, hullmark.PlatformAWS, hullmark.PlatformGCP}
 }
 
 // platform is how one kind of evidence is read and judged.
@@ -173,6 +178,8 @@ func (e Evidence) open(kind string) (platform, error) {
 		need(TDXQuote, e.quote)
 	case hullmark.PlatformAWS:
 		need(NitroReport, e.nitro)
+	case hullmark.PlatformGCP:
+		need(Endorsement, e.endorsement)
 	case hullmark.PlatformAzureSNP:
 		need(HCLReport, e.frame)
 	case hullmark.PlatformAzureTDX:
@@ -191,6 +198,8 @@ func (e Evidence) open(kind string) (platform, error) {
 		return openTDX(e.quote)
 	case hullmark.PlatformAWS:
 		return openNitro(e.nitro)
+	case hullmark.PlatformGCP:
+		return openEndorsement(e.endorsement)
 	}
 	frame, err := hcl.Decode(e.frame)
 	if err != nil {

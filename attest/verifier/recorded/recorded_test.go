@@ -2,12 +2,15 @@ package recorded_test
 
 import (
 	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/gce-tcb-verifier/testing/devkeys"
 	"github.com/google/go-tpm/tpm2"
 
 	"github.com/hullmark/hullmark"
@@ -15,6 +18,7 @@ import (
 	"github.com/hullmark/hullmark/attest/verifier/recorded"
 	"github.com/hullmark/hullmark/attest/verifier/snp"
 	"github.com/hullmark/hullmark/attest/verifier/tdx"
+	"github.com/hullmark/hullmark/internal/endorsetest"
 	"github.com/hullmark/hullmark/internal/hcltest"
 	"github.com/hullmark/hullmark/internal/nitrotest"
 	"github.com/hullmark/hullmark/internal/sevtest"
@@ -163,6 +167,28 @@ func TestOthersClaims(t *testing.T) {
 	s, other := newScene(t), newScene(t)
 	mixed := []recorded.File{other.files[hullmark.PlatformAzureTDX][0], s.files[hullmark.PlatformAzureTDX][1]}
 	wantCode(t, hullmark.PlatformAzureTDX, read(t, mixed), s.options(hullmark.PlatformAzureTDX), evidence.NotBound)
+}
+
+// TestEndorsement reads what Google signs of a firmware, by its keys for tests; the root has to be given.
+func TestEndorsement(t *testing.T) {
+	e := read(t, []recorded.File{{Name: "endorsement", Content: endorsetest.Signed(t, nil)}})
+	signer, err := x509.ParseCertificate(endorsetest.DER(devkeys.PrimarySigningKeyCert))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: endorsetest.DER(devkeys.RootCert)})
+	o := recorded.Options{Roots: root, At: signer.NotBefore.Add(time.Hour)}
+	r, err := e.Verify(hullmark.PlatformGCP, o)
+	if err != nil || !r.Verified || !slices.ContainsFunc(r.Says, func(f recorded.Field) bool { return f.Name == "launch digest, 2 processors" }) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	o.At = signer.NotAfter.Add(time.Hour)
+	wantCode(t, hullmark.PlatformGCP, e, o, evidence.Expired)
+	for _, wrong := range []recorded.Options{{}, {Roots: root, Demands: []byte("{}")}} {
+		if _, err := e.Verify(hullmark.PlatformGCP, wrong); err == nil {
+			t.Errorf("%+v: taken", wrong)
+		}
+	}
 }
 
 func TestFilesThatAreRefused(t *testing.T) {

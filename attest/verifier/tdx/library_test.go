@@ -20,7 +20,9 @@ func TestLibraryPassesRevokedLevels(t *testing.T) {
 	guest := tdxtest.Good()
 	judge := func() (library, ours error) {
 		a := intel.Answers()
-		header := func(name string) map[string][]string { return map[string][]string{name: {url.QueryEscape(string(a.Chain))}} }
+		header := func(name string) map[string][]string {
+			return map[string][]string{name: {url.QueryEscape(string(a.Chain))}}
+		}
 		const service = "https://api.trustedservices.intel.com"
 		getter := &tdxtesting.Getter{Responses: map[string]tdxtesting.HTTPResponse{
 			service + "/tdx/certification/v4/qe/identity":                       {Header: header("Sgx-Enclave-Identity-Issuer-Chain"), Body: a.QEIdentity},
