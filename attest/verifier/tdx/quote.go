@@ -4,6 +4,7 @@
 package tdx
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/pem"
 	"errors"
@@ -230,20 +231,23 @@ func readEnclave(report []byte) (e enclave) {
 	return e
 }
 
-// splitPEM returns the certificates of a chain, of which there are at most three. It may end with a zero byte.
+// splitPEM returns the certificates of a chain, of which there are at most three. Lines may end anywhere, and a zero byte may be last;
+// but for that there is one way to write a chain, so that no byte of a quote can be changed and mean the same.
 func splitPEM(text []byte) (certificates [][]byte, err error) {
-	for {
-		block, rest := pem.Decode(text)
-		if block == nil {
-			break
-		}
+	var written []byte
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" || len(certificates) == maxChain {
 			return nil, fmt.Errorf("chain: want at most %d certificates and nothing else", maxChain)
 		}
-		certificates, text = append(certificates, block.Bytes), rest
+		block.Headers = nil
+		certificates, written = append(certificates, block.Bytes), append(written, pem.EncodeToMemory(block)...)
 	}
-	if slices.ContainsFunc(text, func(b byte) bool { return b != 0 && b != '\n' }) || len(certificates) == 0 {
+	if len(certificates) == 0 || !bytes.Equal(withoutLines(bytes.TrimSuffix(text, []byte{0})), withoutLines(written)) {
 		return nil, errors.New("chain: no certificates in PEM, or something else beside them")
 	}
 	return certificates, nil
+}
+
+func withoutLines(text []byte) []byte {
+	return bytes.ReplaceAll(bytes.ReplaceAll(text, []byte("\r"), nil), []byte("\n"), nil)
 }

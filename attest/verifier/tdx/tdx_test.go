@@ -1,6 +1,7 @@
 package tdx_test
 
 import (
+	"bytes"
 	"errors"
 	"slices"
 	"strings"
@@ -236,6 +237,29 @@ func TestEveryByte(t *testing.T) {
 	if try(append(slices.Clone(quote), 1), collateral) == nil {
 		t.Error("a byte after the end was accepted")
 	}
+}
+
+// TestOneWayToWriteAChain refuses what base64 leaves open: the last bits before padding mean nothing. Signatures' sizes vary, and padding
+// with them.
+func TestOneWayToWriteAChain(t *testing.T) {
+	g := tdxtest.Good()
+	for range 50 {
+		i := tdxtest.New(t, false)
+		quote, verifier := i.Quote(g), &tdx.Verifier{TestRoots: [][]byte{i.Root()}}
+		at := bytes.Index(quote, []byte("=\n-----END"))
+		if at < 0 {
+			continue
+		}
+		for quote[at-1] == '=' {
+			at--
+		}
+		const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+		quote[at-1] = alphabet[strings.IndexByte(alphabet, quote[at-1])+1]
+		_, err := verifier.Verify(quote, collateralOf(i), accepting(g), g.ReportData, tdxtest.Now)
+		wantOnly(t, "bits that mean nothing", err, evidence.Malformed)
+		return
+	}
+	t.Error("50 chains without padding")
 }
 
 func TestDemandsCheck(t *testing.T) {
