@@ -92,8 +92,9 @@ func TestEveryInputCounts(t *testing.T) {
 		"another command": func(s *launch.SNP) {
 			s.Kernel = &launch.Kernel{Image: []byte("kernel"), Initrd: []byte("initrd"), CommandLine: "b"}
 		},
-		"an SVSM":            func(s *launch.SNP) { s.Kernel, s.SVSM = nil, romtest.SVSM().Image() },
-		"an SVSM lower down": func(s *launch.SNP) { s.Kernel, s.SVSM, s.VariablesSize = nil, romtest.SVSM().Image(), 4096 },
+		"an SVSM":                  func(s *launch.SNP) { s.Kernel, s.SVSM = nil, romtest.SVSM(0x100).Image() },
+		"an SVSM that begins at 0": func(s *launch.SNP) { s.Kernel, s.SVSM = nil, romtest.SVSM(0).Image() },
+		"an SVSM lower down":       func(s *launch.SNP) { s.Kernel, s.SVSM, s.VariablesSize = nil, romtest.SVSM(0x100).Image(), 4096 },
 	} {
 		changed := good
 		change(&changed)
@@ -138,7 +139,7 @@ func TestSNPThatCannotBe(t *testing.T) {
 		"monitor":       func(s *launch.SNP) { s.VMM = "xen" },
 		"0 processors":  func(s *launch.SNP) { s.VCPUs = 0 },
 		"model":         func(s *launch.SNP) { s.CPU = 0 },
-		"QEMU alone":    func(s *launch.SNP) { s.VMM, s.SVSM = launch.GCE, romtest.SVSM().Image() },
+		"QEMU alone":    func(s *launch.SNP) { s.VMM, s.SVSM = launch.GCE, romtest.SVSM(0x100).Image() },
 		"whole pages":   func(s *launch.SNP) { s.VariablesSize = 4096 },
 		"want 36 to 52": func(s *launch.SNP) { s.AddressBits = 64 },
 		"kernel hashes": func(s *launch.SNP) {
@@ -153,6 +154,7 @@ func TestSNPThatCannotBe(t *testing.T) {
 			s.Firmware, s.Kernel = r.Image(), &launch.Kernel{}
 		},
 		"processors begin":          func(s *launch.SNP) { r := romtest.Good(); r.Reset = 0; s.Firmware, s.VCPUs = r.Image(), 2 },
+		"say where processors":      func(s *launch.SNP) { r := romtest.SVSM(0); r.SVSM = nil; s.SVSM = r.Image() },
 		"no table of GUIDs":         func(s *launch.SNP) { s.Firmware = make([]byte, 8192) },
 		"SVSM: the firmware has no": func(s *launch.SNP) { s.SVSM = make([]byte, 8192) },
 	} {
@@ -234,7 +236,7 @@ func TestParseCPU(t *testing.T) {
 func FuzzFirmware(f *testing.F) {
 	good := romtest.Good().Image()
 	f.Add(good[len(good)-4096:])
-	f.Add(romtest.SVSM().Image())
+	f.Add(romtest.SVSM(0x100).Image())
 	f.Fuzz(func(t *testing.T, end []byte) {
 		image := make([]byte, (len(end)+4095)/4096*4096)
 		copy(image[len(image)-len(end):], end)

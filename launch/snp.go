@@ -367,7 +367,7 @@ func (k Kernel) page(section firmware.SEVSection, table uint32) ([]byte, error) 
 func (s SNP) states(described firmware.SEV, base uint64) ([][]byte, error) {
 	const first = 0xfffffff0
 	others := uint64(described.Reset)
-	if others == 0 && (s.VCPUs > 1 || s.SVSM != nil) {
+	if !described.SaysReset && (s.VCPUs > 1 || s.SVSM != nil) {
 		return nil, errors.New("the firmware does not say where processors begin")
 	}
 	var all [][]byte

@@ -25,8 +25,8 @@ type ROM struct {
 	SEV           []SEVSection
 	TDX           []TDXSection
 	Hashes, Reset uint32
-	// SVSM is where processors begin in an SVSM.
-	SVSM uint32
+	// SVSM is where processors begin in an SVSM, nil in other firmware.
+	SVSM *uint32
 }
 
 // Good is an image for every platform: eight pages, of which the first two are variables.
@@ -45,9 +45,9 @@ func Good() ROM {
 	}
 }
 
-// SVSM is an image of an SVSM.
-func SVSM() ROM {
-	return ROM{Pages: 2, SVSM: 0x100, SEV: []SEVSection{{0x10000, 0x1000, 3}, {0x11000, 0x1000, 2}}}
+// SVSM is an image of an SVSM, where processors begin at an offset.
+func SVSM(start uint32) ROM {
+	return ROM{Pages: 2, SVSM: &start, SEV: []SEVSection{{0x10000, 0x1000, 3}, {0x11000, 0x1000, 2}}}
 }
 
 // Image writes the file.
@@ -76,10 +76,13 @@ func (r ROM) Image() []byte {
 	for _, e := range []struct {
 		guid  string
 		value uint32
-	}{{"7255371f-3a3b-4b04-927b-1da6efa8d454", r.Hashes}, {"00f771de-1a7e-4fcb-890e-68c77e2fb44e", r.Reset}, {"a789a612-0597-4c4b-a49f-cbb1fe9d1ddd", r.SVSM}} {
+	}{{"7255371f-3a3b-4b04-927b-1da6efa8d454", r.Hashes}, {"00f771de-1a7e-4fcb-890e-68c77e2fb44e", r.Reset}} {
 		if e.value != 0 {
 			put(e.guid, e.value)
 		}
+	}
+	if r.SVSM != nil {
+		put("a789a612-0597-4c4b-a49f-cbb1fe9d1ddd", *r.SVSM)
 	}
 	entries = append(le.AppendUint16(entries, uint16(len(entries)+18)), GUID("96b582de-1fb2-45f7-baea-a366c55a082d")...)
 	copy(image[len(image)-32-len(entries):], entries)

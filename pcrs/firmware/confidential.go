@@ -56,9 +56,10 @@ type SEV struct {
 	Sections []SEVSection
 	// Hashes is the address of the table with the hashes of a kernel that the host hands over; 0 if there is none.
 	Hashes uint32
-	// Reset is where all processors but the first begin; of an SVSM, where all of them do, counted from its first byte. 0 if the
-	// image does not say.
-	Reset uint32
+	// Reset is where all processors but the first begin; of an SVSM, where all of them do, counted from its first byte, which may be
+	// 0. SaysReset reports whether the image says it.
+	Reset     uint32
+	SaysReset bool
 }
 
 // OpenSEV reads what an image tells. It fails for one without such metadata, and where that contradicts itself.
@@ -81,9 +82,9 @@ func OpenSEV(file []byte) (SEV, error) {
 	if s.Hashes, _, err = word(entries, guidSEVHashes); err != nil {
 		return SEV{}, err
 	}
-	s.Reset, ok, err = word(entries, guidSVSM)
-	if err == nil && !ok {
-		s.Reset, _, err = word(entries, guidSEVReset)
+	s.Reset, s.SaysReset, err = word(entries, guidSVSM)
+	if err == nil && !s.SaysReset {
+		s.Reset, s.SaysReset, err = word(entries, guidSEVReset)
 	}
 	return s, err
 }

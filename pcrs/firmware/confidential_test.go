@@ -19,7 +19,7 @@ func TestConfidential(t *testing.T) {
 	if err != nil || len(tdx) != 5 || !tdx[0].Measured || len(tdx[0].Content) != 0x6000 || tdx[3].Kind != firmware.TDXHandOff || !tdx[4].Augmented {
 		t.Fatalf("%+v, %v", tdx, err)
 	}
-	svsm, err := firmware.OpenSEV(romtest.SVSM().Image())
+	svsm, err := firmware.OpenSEV(romtest.SVSM(0x100).Image())
 	if err != nil || svsm.Reset != 0x100 {
 		t.Fatalf("%+v, %v", svsm, err)
 	}
