@@ -40,10 +40,6 @@ func seedOf(image []byte) ([sha256.Size]byte, error) {
 	return [sha256.Size]byte(h.Sum(nil)), nil
 }
 
-func diskGUID(seed [sha256.Size]byte) gpt.GUID { return deriveGUID(seed, "disk GUID") }
-
-func espGUID(seed [sha256.Size]byte) gpt.GUID { return deriveGUID(seed, "ESP partition GUID") }
-
 func volumeID(seed [sha256.Size]byte) uint32 {
 	d := derive(seed, "ESP volume id")
 	return binary.LittleEndian.Uint32(d[:])
@@ -55,10 +51,4 @@ func treeParams(rootDigest [sha256.Size]byte) verity.Params {
 		Salt: derive(rootDigest, "verity salt"),
 		UUID: deriveGUID(rootDigest, "verity UUID"),
 	}
-}
-
-// rootGUIDs returns the GUIDs of root and verity partition: the halves of the
-// root hash (UAPI.2 Discoverable Partitions Specification).
-func rootGUIDs(root verity.Root) (first, second gpt.GUID) {
-	return gpt.GUID(root[:16]), gpt.GUID(root[16:])
 }

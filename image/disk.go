@@ -12,6 +12,7 @@ import (
 
 	"github.com/hullmark/hullmark/image/fat"
 	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/slot"
 	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/image/verity"
 )
@@ -34,13 +35,16 @@ type Disk struct {
 	// Verity is its hash area, without the padding of its partition.
 	Verity *io.SectionReader
 
-	time time.Time // of the kernel image
+	time  time.Time // of the kernel image
+	id    uint32    // of the ESP's volume
+	sizes slot.Sizes
 }
 
 // Open reads a disk of the given size in bytes and checks its shape: exactly
-// the three partitions, exactly the kernel image on the ESP, a root hash in
-// the command line and in the partitions' GUIDs, and a hash tree that covers
-// the root file system. It does not hash the content; Verify does.
+// the partitions of two slots, exactly the kernel image on the first ESP, a root
+// hash in the command line, and a hash tree with that hash at its top, which
+// covers the root file system. In the second slot there is nothing that could
+// start. Open does not hash the content; Verify does.
 func Open(r io.ReaderAt, size int64) (*Disk, error) {
 	d := &Disk{}
 	if err := d.open(r, size); err != nil {
@@ -55,23 +59,30 @@ func (d *Disk) open(r io.ReaderAt, size int64) error {
 		return err
 	}
 	d.Table = table
-	parts := table.Partitions
-	types := []gpt.GUID{gpt.TypeESP, gpt.TypeRootAMD64, gpt.TypeRootVerityAMD64}
-	if len(parts) != len(types) {
-		return fmt.Errorf("%d partitions, want ESP, root and root-verity", len(parts))
+	if len(table.Partitions) > slot.Count {
+		return fmt.Errorf("%d partitions, want the %d of two slots and no more", len(table.Partitions), slot.Count)
 	}
-	for i, want := range types {
-		if parts[i].Type != want {
-			return fmt.Errorf("partition %d has type %s, want %s", i+1, parts[i].Type, want)
-		}
-	}
-	if err := d.openESP(section(r, parts[0])); err != nil {
-		return fmt.Errorf("ESP: %w", err)
-	}
-	if err := d.findRoot(parts[1], parts[2]); err != nil {
+	slots, err := slot.Find(table)
+	if err != nil {
 		return err
 	}
-	return d.openRoot(section(r, parts[1]), section(r, parts[2]))
+	first, second := slots[slot.A], slots[slot.B]
+	for _, p := range []gpt.Partition{second.ESP, second.Tree} {
+		start := make([]byte, verity.BlockSize)
+		if _, err := io.ReadFull(section(r, p), start); err != nil || len(bytes.Trim(start, "\x00")) > 0 {
+			return errors.Join(fmt.Errorf("partition %s is not empty: an image has one release, in its first slot", p.Name), err)
+		}
+	}
+	d.sizes = slot.Sizes{ESP: first.ESP.Size(), Root: first.Root.Size(), Tree: first.Tree.Size()}
+	if err := d.openESP(section(r, first.ESP)); err != nil {
+		return fmt.Errorf("ESP: %w", err)
+	}
+	cmdline, _ := d.UKI.Section(".cmdline")
+	d.Cmdline = string(cmdline)
+	if d.RootHash, err = parseRootHash(d.Cmdline); err != nil {
+		return fmt.Errorf("command line: %w", err)
+	}
+	return d.openRoot(section(r, first.Root), section(r, first.Tree))
 }
 
 func section(r io.ReaderAt, p gpt.Partition) *io.SectionReader {
@@ -85,6 +96,7 @@ func (d *Disk) openESP(esp *io.SectionReader) error {
 	if err != nil {
 		return err
 	}
+	d.id = volume.ID
 	files, err := volume.Files()
 	if err != nil {
 		return err
@@ -100,22 +112,6 @@ func (d *Disk) openESP(esp *io.SectionReader) error {
 	}
 	d.UKI, err = uki.Open(bytes.NewReader(d.UKIBytes), int64(len(d.UKIBytes)))
 	return err
-}
-
-// findRoot takes the root hash from the command line and compares the GUIDs.
-func (d *Disk) findRoot(root, tree gpt.Partition) error {
-	cmdline, _ := d.UKI.Section(".cmdline")
-	d.Cmdline = string(cmdline)
-	hash, err := parseRootHash(d.Cmdline)
-	if err != nil {
-		return fmt.Errorf("command line: %w", err)
-	}
-	d.RootHash = hash
-	first, second := rootGUIDs(hash)
-	if root.GUID != first || tree.GUID != second {
-		return fmt.Errorf("partitions %s and %s are not those of root hash %x in the command line", root.GUID, tree.GUID, hash)
-	}
-	return nil
 }
 
 // parseRootHash finds the one roothash= of a command line.
@@ -147,6 +143,9 @@ func (d *Disk) openRoot(root, tree *io.SectionReader) error {
 	if s.DataSize > root.Size() || verity.Size(s.DataSize) > tree.Size() {
 		return fmt.Errorf("verity superblock: %d bytes of data do not fit the partitions", s.DataSize)
 	}
+	if top, err := verity.Top(tree); err != nil || top != d.RootHash {
+		return errors.Join(fmt.Errorf("the hash tree is not that of root hash %x in the command line", d.RootHash), err)
+	}
 	d.Root = io.NewSectionReader(root, 0, s.DataSize)
 	d.Verity = io.NewSectionReader(tree, 0, verity.Size(s.DataSize))
 	return nil
@@ -155,7 +154,8 @@ func (d *Disk) openRoot(root, tree *io.SectionReader) error {
 // WithUKI plans the same disk with another form of its kernel image: one with
 // other signatures, or with none. Root file system and hash tree stay, and all
 // that derives from the kernel image, because its Authenticode digest has to be
-// the same; the ESP, and what lies behind it, moves if the image needs more room.
+// the same. It fails where the kernel image does not fit the ESP: another
+// partition table would be another release line.
 func (d *Disk) WithUKI(image []byte) (*Layout, error) {
 	before, err := seedOf(d.UKIBytes)
 	if err != nil {
@@ -173,15 +173,15 @@ func (d *Disk) WithUKI(image []byte) (*Layout, error) {
 		return nil, fmt.Errorf("replace kernel image: hash tree: %w", err)
 	}
 	l := &Layout{cmdline: d.Cmdline, uki: image, rootHash: d.RootHash}
-	if err := l.layOut(d.Root, d.Root.Size(), tree, d.time); err != nil {
+	if err := l.layOut(d.Root, d.Root.Size(), tree, d.sizes, d.time); err != nil {
 		return nil, fmt.Errorf("replace kernel image: %w", err)
 	}
 	return l, nil
 }
 
 // Verify hashes the disk: the root file system and its hash tree against the
-// root hash in the command line, salt and UUID of the tree and the GUIDs of
-// disk and ESP against the content that they derive from. A kernel image that
+// root hash in the command line, salt and UUID of the tree and the serial number
+// of the ESP against the content that they derive from. A kernel image that
 // was changed after planning is found by the latter; signing it is no change.
 func (d *Disk) Verify() error {
 	if err := d.verifySeed(); err != nil {
@@ -201,8 +201,8 @@ func (d *Disk) verifySeed() error {
 	if err != nil {
 		return err
 	}
-	if d.Table.GUID != diskGUID(seed) || d.Table.Partitions[0].GUID != espGUID(seed) {
-		return errors.New("the GUIDs of disk and ESP do not follow from the kernel image: it was changed or damaged")
+	if d.id != volumeID(seed) {
+		return errors.New("the ESP's serial number does not follow from the kernel image: it was changed or damaged")
 	}
 	return nil
 }

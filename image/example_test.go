@@ -24,7 +24,11 @@ func Example() {
 		return
 	}
 	at := time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC)
-	const greeting = "hello\n"
+	var text strings.Builder
+	for i := range 3000 {
+		fmt.Fprintln(&text, i*i*i)
+	}
+	greeting := text.String()
 	root, err := erofs.Pack(context.Background(), []erofs.File{
 		{Name: ".", Mode: fs.ModeDir | 0o755},
 		{Name: "greeting", Mode: 0o644, Size: int64(len(greeting)), Open: func() (io.ReadCloser, error) {
@@ -69,7 +73,10 @@ func Example() {
 	// Output:
 	// as planned: true
 	// content matches its root hash: true
-	// partition: esp
-	// partition: root
-	// partition: root-verity
+	// partition: esp-a
+	// partition: root-a
+	// partition: root-verity-a
+	// partition: esp-b
+	// partition: root-b
+	// partition: root-verity-b
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/hullmark/hullmark/image/fat"
 	"github.com/hullmark/hullmark/image/gpt"
 	"github.com/hullmark/hullmark/image/pe"
+	"github.com/hullmark/hullmark/image/slot"
 	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/internal/tooltest"
 )
@@ -73,6 +74,21 @@ func open(disk []byte) (*Disk, error) {
 	return Open(bytes.NewReader(disk), int64(len(disk)))
 }
 
+func TestWriteInto(t *testing.T) {
+	l, disk := plan(t, parts(t))
+	f, err := os.Create(filepath.Join(t.TempDir(), "disk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := l.WriteInto(f); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(io.NewSectionReader(f, 0, l.Size()+1)); err != nil || !bytes.Equal(got, disk) {
+		t.Errorf("%d bytes that are not those of WriteTo, %v", len(got), err)
+	}
+}
+
 func TestTwoPlansAreEqual(t *testing.T) {
 	p := parts(t)
 	_, first := plan(t, p)
@@ -102,8 +118,13 @@ func TestReadsBack(t *testing.T) {
 	if err != nil || !bytes.Equal(root, erofs(t)) {
 		t.Errorf("root of %d bytes differs, %v", len(root), err)
 	}
-	if got := strings.ReplaceAll(d.Table.Partitions[1].GUID.String(), "-", ""); got != hex.EncodeToString(d.RootHash[:16]) {
-		t.Errorf("root partition's GUID %s is not the first half of the root hash", got)
+	slots, err := slot.Find(d.Table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := slots[slot.B]
+	if empty := disk[second.ESP.Offset() : second.Tree.Offset()+second.Tree.Size()]; len(bytes.Trim(empty, "\x00")) != 0 {
+		t.Error("the second slot is not empty")
 	}
 }
 
@@ -131,6 +152,23 @@ func TestToolsAccept(t *testing.T) {
 	tooltest.Run(t, "erofs-utils", "fsck.erofs", root)
 }
 
+// TestTableStays has two releases of one size of slots: their tables are equal to the byte, so no release moves PCR 5.
+func TestTableStays(t *testing.T) {
+	p := parts(t)
+	p.Slot = slot.Sizes{ESP: 40 << 20, Root: 8 << 20}
+	_, disk := plan(t, p)
+	p.Cmdline, p.Root, p.RootSize = "another", bytes.NewReader(make([]byte, 3<<20)), 3<<20
+	_, other := plan(t, p)
+	if len(disk) != len(other) || !bytes.Equal(disk[:gpt.PrimarySize], other[:gpt.PrimarySize]) || !bytes.Equal(disk[len(disk)-gpt.BackupSize:], other[len(disk)-gpt.BackupSize:]) {
+		t.Error("another release has another table")
+	}
+	for _, raw := range [][]byte{disk, other} {
+		if err := verify(raw); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestPlanRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(p *Parts)
@@ -141,6 +179,8 @@ func TestPlanRefuses(t *testing.T) {
 		"no kernel":        {func(p *Parts) { p.Kernel = nil }, ".linux"},
 		"no stub":          {func(p *Parts) { p.Stub = nil }, "truncated"},
 		"root too short":   {func(p *Parts) { p.RootSize += 4096 }, "announced"},
+		"root too large":   {func(p *Parts) { p.Slot.Root = p.RootSize - 1 }, "a slot has room for"},
+		"ESP too small":    {func(p *Parts) { p.Slot.ESP = 1 << 20 }, "the files need"},
 		"root not aligned": {func(p *Parts) { p.RootSize-- }, "multiple"},
 		"no root":          {func(p *Parts) { p.RootSize = 0 }, "multiple"},
 		"no time":          {func(p *Parts) { p.Time = time.Time{} }, "1980"},
@@ -175,6 +215,10 @@ func TestFlippedByte(t *testing.T) {
 		"root":            {root + 50000, "block 12 of the data"},
 		"superblock":      {tree + 8, "superblock"},
 		"tree":            {tree + 3*4096 + 5, "hash tree is damaged"},
+		"tree's top":      {tree + 4096 + 5, "not that of root hash"},
+		"second ESP":      {l.partitions[3].Offset(), "esp-b is not empty"},
+		"second tree":     {l.partitions[5].Offset() + 4095, "root-verity-b is not empty"},
+		"ESP's number":    {esp + 67, "serial number"},
 		"tree's UUID":     {tree + 20, "UUID of the hash tree"},
 	} {
 		changed := bytes.Clone(disk)
@@ -222,9 +266,16 @@ func TestOpenRefusesOtherDisks(t *testing.T) {
 		change func(p []gpt.Partition) []gpt.Partition
 		want   string
 	}{
-		"two partitions": {func(p []gpt.Partition) []gpt.Partition { return p[:2] }, "want ESP"},
-		"other type":     {func(p []gpt.Partition) []gpt.Partition { p[1].Type = gpt.TypeESP; return p }, "has type"},
-		"other GUID":     {func(p []gpt.Partition) []gpt.Partition { p[1].GUID[0]++; return p }, "not those of root hash"},
+		"two partitions": {func(p []gpt.Partition) []gpt.Partition { return p[:2] }, "want those of two slots"},
+		"other type":     {func(p []gpt.Partition) []gpt.Partition { p[1].Type = gpt.TypeESP; return p }, "partition 2 is"},
+		"other GUID":     {func(p []gpt.Partition) []gpt.Partition { p[1].GUID[0]++; return p }, "partition 2 is"},
+		"one more": {func(p []gpt.Partition) []gpt.Partition {
+			p[5].LastLBA -= 8
+			more := p[5]
+			more.FirstLBA, more.LastLBA, more.GUID = p[5].LastLBA+1, p[5].LastLBA+8, gpt.GUID{7}
+			return append(p, more)
+		}, "7 partitions"},
+		"other disk": {func(p []gpt.Partition) []gpt.Partition { return p }, "disk GUID"},
 	} {
 		table := c.change(append([]gpt.Partition{}, l.partitions...))
 		primary, backup, err := gpt.Encode(l.size, gpt.GUID{1}, table)
@@ -299,8 +350,8 @@ func TestWithUKI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if moved, _ := relaid(t, disk, large); moved.partitions[1].FirstLBA == l.partitions[1].FirstLBA {
-		t.Error("the root did not move where the ESP grew")
+	if _, err := d.WithUKI(large); err == nil || !strings.Contains(err.Error(), "the files need") {
+		t.Errorf("a kernel image that is larger than the ESP: %v", err)
 	}
 }
 

@@ -2,12 +2,13 @@
 // knows every byte that it writes: the same parts give the same disk, wherever
 // and whenever they are put together.
 //
-// A disk has three partitions: the ESP with one file, the unified kernel image;
-// the root file system; its dm-verity hash tree. The kernel command line holds
-// the root hash, so whoever measures the kernel image measures the root too.
+// A disk has two slots (package slot), of which the first is filled and the second is empty, for the release that comes next. A slot
+// has three partitions: the ESP with one file, the unified kernel image; the root file system; its dm-verity hash tree. The kernel
+// command line holds the root hash, so whoever measures the kernel image measures the root too.
 package image
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
@@ -19,16 +20,12 @@ import (
 
 	"github.com/hullmark/hullmark/image/fat"
 	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/slot"
 	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/image/verity"
 )
 
 const (
-	// alignment of partitions, in bytes.
-	alignment = 1 << 20
-	// readOnly is the attribute of the root and verity partitions
-	// (UAPI.2 Discoverable Partitions Specification, bit 60).
-	readOnly = 1 << 60
 	// roothash starts the command line's word that holds the root hash.
 	roothash = "roothash="
 	espLabel = "ESP"
@@ -56,6 +53,9 @@ type Parts struct {
 	// Time is the modification time of the ESP's file. It should come from the
 	// locked package set, not from the clock.
 	Time time.Time
+	// Slot has the sizes of a slot's ESP and root. Releases that are to follow each other on a disk need the same, with room in
+	// them, as the table of the disk never changes. What is zero is as small as its content.
+	Slot slot.Sizes
 }
 
 // Layout is a planned disk.
@@ -81,10 +81,8 @@ type area struct {
 //
 // What other tools choose at random follows from the content, by derive:
 // the salt and the UUID of the hash tree from the SHA-256 of the root file
-// system; the GUIDs of the disk and of the ESP and the volume's serial number
-// from the Authenticode digest of the kernel image, which signing leaves
-// unchanged. The GUIDs of the other two partitions are the halves of the root
-// hash, by which the initrd finds them.
+// system; the serial number of the ESP's volume from the Authenticode digest of
+// the kernel image, which signing leaves unchanged.
 func Plan(p Parts) (*Layout, error) {
 	l := &Layout{}
 	tree, err := l.hashRoot(p)
@@ -94,26 +92,46 @@ func Plan(p Parts) (*Layout, error) {
 	if err := l.buildUKI(p); err != nil {
 		return nil, fmt.Errorf("plan image: %w", err)
 	}
-	if err := l.layOut(p.Root, p.RootSize, tree, p.Time); err != nil {
+	if err := l.layOut(p.Root, p.RootSize, tree, p.Slot, p.Time); err != nil {
 		return nil, fmt.Errorf("plan image: %w", err)
 	}
 	return l, nil
 }
 
 // layOut puts the kernel image on an ESP, the partitions on the disk and the table around them.
-func (l *Layout) layOut(root io.ReaderAt, rootSize int64, tree []byte, at time.Time) error {
+func (l *Layout) layOut(root io.ReaderAt, rootSize int64, tree []byte, sizes slot.Sizes, at time.Time) error {
 	seed, err := seedOf(l.uki)
 	if err != nil {
 		return err
 	}
+	if rootSize <= verity.BlockSize {
+		return errors.New("the root file system is a single block, by which no slot is told from another")
+	}
+	if sizes.Root != 0 && rootSize > sizes.Root {
+		return fmt.Errorf("the root file system has %d bytes, a slot has room for %d; leave something out, or give all releases larger slots", rootSize, sizes.Root)
+	}
+	sizes.Root = slot.Align(max(sizes.Root, rootSize))
+	sizes.Tree = max(sizes.Tree, verity.Size(sizes.Root)) // room for that of any root that fits
 	esp, err := fat.Build([]fat.File{{Path: uki.Path, Data: l.uki}}, fat.Params{
-		Label: espLabel, VolumeID: volumeID(seed), Time: at,
+		Label: espLabel, VolumeID: volumeID(seed), Time: at, Size: sizes.ESP,
 	})
 	if err != nil {
 		return fmt.Errorf("ESP: %w", err)
 	}
-	l.place(seed, esp, root, rootSize, tree)
-	return l.addTable(seed)
+	sizes.ESP = int64(len(esp))
+	l.partitions, l.size = slot.Plan(sizes)
+	primary, backup, err := gpt.Encode(l.size, slot.Disk(), l.partitions)
+	if err != nil {
+		return err
+	}
+	l.areas = []area{
+		{"partition table", 0, gpt.PrimarySize, bytes.NewReader(primary)},
+		{l.partitions[0].Name, l.partitions[0].Offset(), int64(len(esp)), bytes.NewReader(esp)},
+		{l.partitions[1].Name, l.partitions[1].Offset(), rootSize, root},
+		{l.partitions[2].Name, l.partitions[2].Offset(), int64(len(tree)), bytes.NewReader(tree)},
+		{"second partition table", l.size - gpt.BackupSize, gpt.BackupSize, bytes.NewReader(backup)},
+	}
+	return nil
 }
 
 // hashRoot computes the root hash and returns the hash tree.
@@ -167,38 +185,6 @@ func checkCmdline(cmdline string) error {
 	return nil
 }
 
-// place puts the partitions one after the other.
-func (l *Layout) place(seed [sha256.Size]byte, esp []byte, root io.ReaderAt, rootSize int64, tree []byte) {
-	first, second := rootGUIDs(l.rootHash)
-	l.size = alignment // the first partition starts after the table
-	l.add(gpt.Partition{Type: gpt.TypeESP, GUID: espGUID(seed), Name: "esp"}, bytes.NewReader(esp), int64(len(esp)))
-	l.add(gpt.Partition{Type: gpt.TypeRootAMD64, GUID: first, Name: "root", Attributes: readOnly}, root, rootSize)
-	l.add(gpt.Partition{Type: gpt.TypeRootVerityAMD64, GUID: second, Name: "root-verity", Attributes: readOnly}, bytes.NewReader(tree), int64(len(tree)))
-	l.size += alignment // room for the second copy of the table
-}
-
-func (l *Layout) add(p gpt.Partition, data io.ReaderAt, size int64) {
-	length := (size + alignment - 1) / alignment * alignment
-	p.FirstLBA = uint64(l.size / gpt.SectorSize)
-	p.LastLBA = uint64((l.size+length)/gpt.SectorSize) - 1
-	l.areas = append(l.areas, area{name: p.Name, offset: l.size, size: size, data: data})
-	l.partitions = append(l.partitions, p)
-	l.size += length
-}
-
-// addTable encodes the partition table and puts its two copies around the
-// partitions.
-func (l *Layout) addTable(seed [sha256.Size]byte) error {
-	primary, backup, err := gpt.Encode(l.size, diskGUID(seed), l.partitions)
-	if err != nil {
-		return err
-	}
-	first := area{name: "partition table", size: gpt.PrimarySize, data: bytes.NewReader(primary)}
-	last := area{name: "second partition table", offset: l.size - gpt.BackupSize, size: gpt.BackupSize, data: bytes.NewReader(backup)}
-	l.areas = append(append([]area{first}, l.areas...), last)
-	return nil
-}
-
 // UKI returns the unified kernel image. The caller must not change it.
 func (l *Layout) UKI() []byte { return l.uki }
 
@@ -211,8 +197,27 @@ func (l *Layout) RootHash() verity.Root { return l.rootHash }
 // Size returns the length of the disk in bytes.
 func (l *Layout) Size() int64 { return l.size }
 
-// WriteTo writes the whole disk, Size bytes, from its first to its last. Runs
-// of zeros are written too; a writer that skips them makes a sparse file.
+// File is what WriteInto writes: an *os.File.
+type File interface {
+	io.WriterAt
+	Truncate(size int64) error
+}
+
+// WriteInto writes the whole disk into an empty file, with holes where it is zero between partitions.
+func (l *Layout) WriteInto(f File) error {
+	for _, a := range l.areas {
+		w := bufio.NewWriterSize(io.NewOffsetWriter(f, a.offset), 1<<20)
+		if _, err := io.Copy(w, io.NewSectionReader(a.data, 0, a.size)); err != nil {
+			return fmt.Errorf("write image: %s: %w", a.name, err)
+		}
+		if err := w.Flush(); err != nil {
+			return fmt.Errorf("write image: %s: %w", a.name, err)
+		}
+	}
+	return f.Truncate(l.size)
+}
+
+// WriteTo writes the whole disk, Size bytes, from its first to its last, with all that is zero.
 func (l *Layout) WriteTo(w io.Writer) (int64, error) {
 	at := int64(0)
 	for _, a := range l.areas {

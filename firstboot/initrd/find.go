@@ -13,6 +13,7 @@ import (
 
 	"github.com/hullmark/hullmark/firstboot/devmapper"
 	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/slot"
 	"github.com/hullmark/hullmark/image/verity"
 )
 
@@ -73,15 +74,14 @@ func waitForPartitions(s scanner, root verity.Root, timeout time.Duration) (part
 	}
 }
 
-// find looks at every disk's partition table for the two partitions whose
-// GUIDs are the halves of the root hash. A wrong partition with the right GUID
-// does no harm beyond a failed boot: it does not hash to the root.
+// find looks at every disk's two slots for the hash tree whose top block has the root hash. A tree that only begins so does no harm
+// beyond a failed boot: what is below it does not hash to the root.
 func (s scanner) find(root verity.Root) (partitions, error) {
 	disks, err := os.ReadDir(filepath.Join(s.sys, "class/block"))
 	if err != nil {
 		return partitions{}, err
 	}
-	problems := []error{errors.New("no disk has partitions with the halves of the root hash as GUIDs")}
+	problems := []error{errors.New("no disk has a slot with the hash tree of this root hash")}
 	for _, d := range disks {
 		dir := filepath.Join(s.sys, "class/block", d.Name())
 		if _, err := os.Stat(filepath.Join(dir, "partition")); err == nil {
@@ -107,8 +107,36 @@ func (s scanner) findOn(dir, name string, root verity.Root) (partitions, bool, e
 	if err != nil {
 		return partitions{}, false, err
 	}
-	p := partitions{data: s.partition(dir, table, gpt.GUID(root[:16])), tree: s.partition(dir, table, gpt.GUID(root[16:]))}
-	return p, p.data != "" && p.tree != "", nil
+	slots, err := slot.Find(table)
+	if err != nil {
+		return partitions{}, false, err
+	}
+	var problems []error
+	for _, n := range slot.Both() {
+		p := partitions{data: s.partition(dir, slots[n].Root), tree: s.partition(dir, slots[n].Tree)}
+		if p.data == "" || p.tree == "" {
+			continue // The kernel has not made them yet.
+		}
+		top, err := topOf(p.tree)
+		if err == nil && top == root {
+			return p, true, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("its root hash is %x", top)
+		}
+		problems = append(problems, fmt.Errorf("slot %v: %w", n, err))
+	}
+	return partitions{}, false, errors.Join(problems...)
+}
+
+// topOf returns the root hash of the hash tree on a device, by its top block alone.
+func topOf(device string) (verity.Root, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return verity.Root{}, err
+	}
+	defer f.Close()
+	return verity.Top(f)
 }
 
 func (s scanner) readTable(name string, size int64) (*gpt.Table, error) {
@@ -134,20 +162,14 @@ func imageSize(f io.ReaderAt, size int64) int64 {
 	return size
 }
 
-// partition returns the device of the partition with that GUID, or "". The
-// kernel's partitions are matched by where they start, because the table that
-// is read here does not number them.
-func (s scanner) partition(dir string, table *gpt.Table, guid gpt.GUID) string {
-	for _, p := range table.Partitions {
-		if p.GUID != guid {
-			continue
-		}
-		children, _ := filepath.Glob(filepath.Join(dir, "*", "partition"))
-		for _, c := range children {
-			child := filepath.Dir(c)
-			if start, err := readNumber(filepath.Join(child, "start")); err == nil && start == int64(p.FirstLBA) {
-				return filepath.Join(s.dev, filepath.Base(child))
-			}
+// partition returns the device of a partition, or "". The kernel's partitions are matched by where they start, because the table
+// that is read here does not number them.
+func (s scanner) partition(dir string, p gpt.Partition) string {
+	children, _ := filepath.Glob(filepath.Join(dir, "*", "partition"))
+	for _, c := range children {
+		child := filepath.Dir(c)
+		if start, err := readNumber(filepath.Join(child, "start")); err == nil && start == int64(p.FirstLBA) {
+			return filepath.Join(s.dev, filepath.Base(child))
 		}
 	}
 	return ""

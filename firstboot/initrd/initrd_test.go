@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/slot"
 	"github.com/hullmark/hullmark/image/verity"
 )
 
@@ -40,25 +41,33 @@ func TestRootHash(t *testing.T) {
 
 // machine builds a sysfs and a devtmpfs that hold one disk with the root's
 // partitions, under the names that a driver gives.
-func machine(t *testing.T, disk, separator string) scanner {
+// slotTree is a hash tree, and its root hash.
+func slotTree(t *testing.T, data byte) (verity.Root, []byte) {
 	t.Helper()
-	s := scanner{sys: t.TempDir(), dev: t.TempDir()}
-	const size = 4 << 20
-	parts := []gpt.Partition{
-		{Type: gpt.TypeESP, GUID: gpt.GUID{9}, FirstLBA: 64, LastLBA: 127, Name: "ESP"},
-		{Type: gpt.TypeRootAMD64, GUID: gpt.GUID(testRoot[:16]), FirstLBA: 128, LastLBA: 255, Name: "root"},
-		{Type: gpt.TypeRootVerityAMD64, GUID: gpt.GUID(testRoot[16:]), FirstLBA: 256, LastLBA: 383, Name: "verity"},
+	content := bytes.Repeat([]byte{data}, 4*verity.BlockSize)
+	var tree bytes.Buffer
+	root, err := verity.Write(bytes.NewReader(content), int64(len(content)), &tree, verity.Params{Salt: [32]byte{data}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	primary, backup, err := gpt.Encode(size, gpt.GUID{1}, parts)
+	return root, tree.Bytes()
+}
+
+// machine has a disk with a release in each slot, whose root hashes it returns.
+func machine(t *testing.T, disk, separator string) (s scanner, roots [2]verity.Root) {
+	t.Helper()
+	s = scanner{sys: t.TempDir(), dev: t.TempDir()}
+	parts, size := slot.Plan(slot.Sizes{ESP: 1, Root: 1, Tree: 1})
+	primary, backup, err := gpt.Encode(size, slot.Disk(), parts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	content := make([]byte, size)
 	copy(content, primary)
-	copy(content[size-len(backup):], backup)
+	copy(content[size-int64(len(backup)):], backup)
 	write(t, filepath.Join(s.dev, disk), content)
 	block := filepath.Join(s.sys, "class/block")
-	write(t, filepath.Join(block, disk, "size"), []byte(strconv.Itoa(size/sector)+"\n"))
+	write(t, filepath.Join(block, disk, "size"), []byte(strconv.FormatInt(size/sector, 10)+"\n"))
 	for i, p := range parts {
 		name := disk + separator + strconv.Itoa(i+1)
 		for _, dir := range []string{filepath.Join(block, disk, name), filepath.Join(block, name)} {
@@ -66,7 +75,12 @@ func machine(t *testing.T, disk, separator string) scanner {
 			write(t, filepath.Join(dir, "start"), []byte(strconv.FormatUint(p.FirstLBA, 10)+"\n"))
 		}
 	}
-	return s
+	for _, n := range slot.Both() {
+		var tree []byte
+		roots[n], tree = slotTree(t, byte(1+n))
+		write(t, filepath.Join(s.dev, disk+separator+strconv.Itoa(3*int(n)+3)), tree)
+	}
+	return s, roots
 }
 
 func write(t *testing.T, path string, content []byte) {
@@ -81,40 +95,56 @@ func write(t *testing.T, path string, content []byte) {
 
 func TestFindPartitions(t *testing.T) {
 	for _, tc := range []struct{ disk, separator string }{{"vda", ""}, {"sdb", ""}, {"nvme0n1", "p"}} {
-		s := machine(t, tc.disk, tc.separator)
+		s, roots := machine(t, tc.disk, tc.separator)
 		// An empty drive and a blank disk are looked at first, and passed over.
 		write(t, filepath.Join(s.sys, "class/block/aaa/size"), []byte("0\n"))
 		write(t, filepath.Join(s.sys, "class/block/bbb/size"), []byte("2048\n"))
 		write(t, filepath.Join(s.dev, "bbb"), bytes.Repeat([]byte{0}, 1<<20))
-		got, err := s.find(testRoot)
-		want := partitions{
-			data: filepath.Join(s.dev, tc.disk+tc.separator+"2"),
-			tree: filepath.Join(s.dev, tc.disk+tc.separator+"3"),
-		}
-		if err != nil || got != want {
-			t.Errorf("find on %s = %+v, %v; want %+v", tc.disk, got, err, want)
+		for _, n := range slot.Both() {
+			got, err := s.find(roots[n])
+			want := partitions{
+				data: filepath.Join(s.dev, tc.disk+tc.separator+strconv.Itoa(3*int(n)+2)),
+				tree: filepath.Join(s.dev, tc.disk+tc.separator+strconv.Itoa(3*int(n)+3)),
+			}
+			if err != nil || got != want {
+				t.Errorf("find slot %v on %s = %+v, %v; want %+v", n, tc.disk, got, err, want)
+			}
 		}
 	}
 }
 
-// An image of 4 MiB on a disk of 8 MiB: the table's second copy is in the middle.
 func TestFindOnALargerDisk(t *testing.T) {
-	s := machine(t, "vda", "")
-	if err := os.Truncate(filepath.Join(s.dev, "vda"), 8<<20); err != nil {
+	s, roots := machine(t, "vda", "")
+	if err := os.Truncate(filepath.Join(s.dev, "vda"), 16<<20); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(s.sys, "class/block/vda/size"), []byte("16384\n"))
-	if _, err := s.find(testRoot); err != nil {
+	write(t, filepath.Join(s.sys, "class/block/vda/size"), []byte("32768\n"))
+	if _, err := s.find(roots[1]); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestFindNamesWhatIsWrong(t *testing.T) {
-	s := machine(t, "vda", "")
-	other := testRoot
-	other[0]++
-	if _, err := waitForPartitions(s, other, time.Millisecond); err == nil || !strings.Contains(err.Error(), "root hash") {
-		t.Errorf("another root hash: error %v", err)
+	s, roots := machine(t, "vda", "")
+	wants := func(name string, words ...string) {
+		t.Helper()
+		_, err := waitForPartitions(s, roots[0], time.Millisecond)
+		for _, word := range words {
+			if err == nil || !strings.Contains(err.Error(), word) {
+				t.Errorf("%s: error %v, want one with %q", name, err, word)
+			}
+		}
+	}
+	// Slot A is torn, foreign or another release's: the error says what each slot holds.
+	_, other := slotTree(t, 9)
+	write(t, filepath.Join(s.dev, "vda3"), other)
+	wants("another release", "no disk has a slot", "slot a: its root hash is", "slot b: its root hash is")
+	write(t, filepath.Join(s.dev, "vda3"), make([]byte, 8192))
+	wants("an empty slot", "slot a: read verity superblock")
+	write(t, filepath.Join(s.dev, "vda3"), other[:verity.BlockSize])
+	wants("a torn slot", "slot a: read verity tree")
+	if _, err := s.find(roots[1]); err != nil {
+		t.Errorf("the whole slot beside a torn one: %v", err)
 	}
 	disk, err := os.ReadFile(filepath.Join(s.dev, "vda"))
 	if err != nil {
@@ -122,9 +152,7 @@ func TestFindNamesWhatIsWrong(t *testing.T) {
 	}
 	disk[512+20]++
 	write(t, filepath.Join(s.dev, "vda"), disk)
-	if _, err := s.find(testRoot); err == nil || !strings.Contains(err.Error(), "vda") {
-		t.Errorf("damaged table: error %v", err)
-	}
+	wants("damaged table", "vda", "GPT")
 }
 
 func TestVerityTarget(t *testing.T) {

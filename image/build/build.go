@@ -17,6 +17,7 @@ import (
 
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/lock"
+	"github.com/hullmark/hullmark/image/slot"
 	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/internal/cache"
 )
@@ -307,6 +308,14 @@ func (j *job) plan(context.Context) (note string, err error) {
 	if err != nil {
 		return "", err
 	}
+	text, err := j.members.read(slot.SizesFile)
+	if err != nil {
+		return "", err
+	}
+	sizes, err := slot.ParseSizes(string(text))
+	if err != nil {
+		return "", err
+	}
 	root, err := os.Open(j.root)
 	if err != nil {
 		return "", err
@@ -318,7 +327,7 @@ func (j *job) plan(context.Context) (note string, err error) {
 	}
 	j.layout, err = image.Plan(image.Parts{
 		Stub: stub, Kernel: j.kernel, Initrd: j.initrd, OSRelease: osRelease, Uname: j.version, Cmdline: string(cmdline),
-		Root: root, RootSize: info.Size(), Time: time.Unix(j.epoch, 0).UTC(),
+		Root: root, RootSize: info.Size(), Time: time.Unix(j.epoch, 0).UTC(), Slot: sizes,
 	})
 	return "", err
 }

@@ -1,10 +1,8 @@
 package build
 
 import (
-	"bufio"
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,8 +28,4 @@ func (j *job) write(context.Context) (note string, err error) {
 	return fmt.Sprintf("%s, %d MB, UKI %.1f MB", final, j.layout.Size()/1e6, float64(len(j.layout.UKI()))/1e6), atomicfile.Move(temporary, final)
 }
 
-func (j *job) writeDisk(f *os.File) error {
-	w := bufio.NewWriterSize(f, 1<<20)
-	_, err := j.layout.WriteTo(w)
-	return errors.Join(err, w.Flush())
-}
+func (j *job) writeDisk(f *os.File) error { return j.layout.WriteInto(f) }

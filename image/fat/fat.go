@@ -49,6 +49,9 @@ const (
 
 // FS is an opened volume. It reads from the io.ReaderAt given to Open.
 type FS struct {
+	// ID is the volume's serial number.
+	ID uint32
+
 	r           io.ReaderAt
 	clusterSize int64
 	dataStart   int64 // offset of cluster 2
@@ -95,7 +98,7 @@ func (f *FS) open(size int64) error {
 		return fmt.Errorf("boot sector: %d clusters, want at least %d and no more than the table holds", clusters, minClusters)
 	}
 	f.clusterSize, f.dataStart, f.fatStart = perCluster*SectorSize, data*SectorSize, reserved*SectorSize
-	f.root = le.Uint32(b[bpbRoot:])
+	f.root, f.ID = le.Uint32(b[bpbRoot:]), le.Uint32(b[bpbVolumeID:])
 	return f.readTable(clusters+2, fatSectors*SectorSize)
 }
 

@@ -141,6 +141,23 @@ func TestBuildRefuses(t *testing.T) {
 	}
 }
 
+func TestBuildOfASize(t *testing.T) {
+	p := Params{Label: "ESP", VolumeID: 7, Time: time.Unix(1700000000, 0)}
+	for size, want := range map[int64]string{80 << 20: "", 34 << 20: "", 64 << 20: "take another size", 32 << 20: "the files need 33 MiB", 80<<20 + 512: "the files need"} {
+		p.Size = size
+		volume, err := Build(sample(), p)
+		if want == "" && (err != nil || int64(len(volume)) != size) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%d bytes: %d, %v, want %q", size, len(volume), err, want)
+		}
+		if err != nil {
+			continue
+		}
+		if opened, err := Open(bytes.NewReader(volume), size); err != nil || opened.ID != 7 {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+}
+
 func TestOpenRefusesDamage(t *testing.T) {
 	v := build(t, sample())
 	for name, change := range map[string]func([]byte) []byte{

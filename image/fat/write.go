@@ -17,6 +17,8 @@ import (
 // spareClusters leaves room for directories and for the library's rounding.
 const spareClusters = 64
 
+const mib = 1 << 20
+
 // reservedSectors is where go-diskfs starts the first allocation table.
 const reservedSectors = 32
 
@@ -37,9 +39,11 @@ type Params struct {
 	// Time is the time of every entry. FAT holds times from 1980 on, in steps
 	// of two seconds; the zone is not stored, UTC is used.
 	Time time.Time
+	// Size is the volume's length in bytes, a multiple of 1 MiB; 0 takes the smallest that holds the files.
+	Size int64
 }
 
-// Build returns the smallest FAT32 volume that holds the files, a multiple of
+// Build returns a FAT32 volume that holds the files, a multiple of
 // 1 MiB long and never below about 34 MiB, which the format demands. The result
 // depends only on the arguments and not on the order of the files.
 func Build(files []File, p Params) ([]byte, error) {
@@ -48,7 +52,11 @@ func Build(files []File, p Params) ([]byte, error) {
 	if err := check(sorted, p); err != nil {
 		return nil, fmt.Errorf("build FAT volume: %w", err)
 	}
-	volume := make([]byte, volumeSize(sorted))
+	size := volumeSize(sorted)
+	if p.Size != 0 && (p.Size < size || p.Size%mib != 0) {
+		return nil, fmt.Errorf("build FAT volume: the files need %d MiB, it has %d bytes", size/mib, p.Size)
+	}
+	volume := make([]byte, max(size, p.Size))
 	if err := fill(volume, sorted, p); err != nil {
 		return nil, fmt.Errorf("build FAT volume: %w", err)
 	}
@@ -90,7 +98,6 @@ func volumeSize(files []File) int64 {
 	}
 	clusters = max(clusters, minClusters+spareClusters)
 	tables := 2 * ((clusters+2)*4/SectorSize + 1)
-	const mib = 1 << 20
 	return ((reservedSectors+tables+clusters)*SectorSize + mib - 1) / mib * mib
 }
 
@@ -131,7 +138,8 @@ func normalize(volume []byte, p Params) error {
 	store := &memory{data: volume}
 	f, err := Open(store, int64(len(volume)))
 	if err != nil {
-		return err
+		// For some sizes, such as 64 MiB, go-diskfs makes its tables one sector too short.
+		return fmt.Errorf("of %d MiB there is no volume, take another size: %w", len(volume)/mib, err)
 	}
 	if err := f.normalizeDir(volume, f.root, fatTime(p.Time)); err != nil {
 		return err

@@ -99,6 +99,23 @@ func ReadSuperblock(r io.ReaderAt) (Superblock, error) {
 	return s, nil
 }
 
+// Top returns the root hash of the tree in a hash area, by its top block alone: what lies below that is not looked at. It fails for the
+// tree of a single block of data, which has no block of its own.
+func Top(tree io.ReaderAt) (Root, error) {
+	s, err := ReadSuperblock(tree)
+	if err != nil {
+		return Root{}, err
+	}
+	if s.DataSize <= BlockSize {
+		return Root{}, errors.New("read verity tree: it covers a single block, and has none itself")
+	}
+	top := make([]byte, BlockSize)
+	if _, err := io.ReadFull(io.NewSectionReader(tree, BlockSize, BlockSize), top); err != nil {
+		return Root{}, fmt.Errorf("read verity tree: %w", err)
+	}
+	return Root(hashLevel(top, s.Salt)), nil
+}
+
 // Verify checks that size bytes of data are what root stands for and that the
 // hash area is exactly what Write would have written, so that every read of
 // the opened device succeeds. The error names the first damaged data block.

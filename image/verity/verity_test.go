@@ -38,6 +38,37 @@ func write(t testing.TB, data []byte) ([]byte, Root) {
 // sizes, in blocks, around every change of the number of levels.
 var sizes = []int{1, 2, 127, 128, 129, 1000, 128*128 + 1}
 
+func TestTop(t *testing.T) {
+	data := bytes.Repeat([]byte("data"), 300*BlockSize/4)
+	var tree bytes.Buffer
+	root, err := Write(bytes.NewReader(data), int64(len(data)), &tree, Params{Salt: [SaltSize]byte{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Top(bytes.NewReader(tree.Bytes())); err != nil || got != root {
+		t.Errorf("%x, %v, want %x", got, err, root)
+	}
+	for at, same := range map[int]bool{88: false, BlockSize: false, 2*BlockSize - 1: false, 2 * BlockSize: true} {
+		changed := bytes.Clone(tree.Bytes())
+		changed[at] ^= 1
+		if got, err := Top(bytes.NewReader(changed)); err != nil || (got == root) != same {
+			t.Errorf("with byte %d changed: %x, %v", at, got, err)
+		}
+	}
+	for _, short := range []int{0, BlockSize - 1, BlockSize, 2*BlockSize - 1} {
+		if _, err := Top(bytes.NewReader(tree.Bytes()[:short])); err == nil {
+			t.Errorf("%d bytes: no error", short)
+		}
+	}
+	tree.Reset()
+	if _, err := Write(bytes.NewReader(data), BlockSize, &tree, Params{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Top(bytes.NewReader(tree.Bytes())); err == nil {
+		t.Error("a single block has a tree")
+	}
+}
+
 func TestEqualsVeritysetup(t *testing.T) {
 	dir := t.TempDir()
 	dataFile, treeFile := filepath.Join(dir, "data"), filepath.Join(dir, "tree")

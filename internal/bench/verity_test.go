@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hullmark/hullmark/image/gpt"
 	"github.com/hullmark/hullmark/image/verity"
 )
 
@@ -59,16 +58,10 @@ func rootFile(b *testing.B, dir string) (f *os.File, size int64) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = f.Close() })
-	for _, p := range disk.Table.Partitions {
-		if p.Type == gpt.TypeRootAMD64 {
-			if _, err := io.Copy(f, io.NewSectionReader(raw, p.Offset(), p.Size())); err != nil {
-				b.Fatal(err)
-			}
-			return f, p.Size()
-		}
+	if _, err := io.Copy(f, io.NewSectionReader(disk.Root, 0, disk.Root.Size())); err != nil {
+		b.Fatal(err)
 	}
-	b.Fatal("the image has no root partition")
-	return nil, 0
+	return f, disk.Root.Size()
 }
 
 // writeVerity writes the hashes with a salt and a UUID of zeros.

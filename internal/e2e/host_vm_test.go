@@ -15,6 +15,7 @@ import (
 
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/slot"
 	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/internal/canary"
 	"github.com/hullmark/hullmark/internal/vm"
@@ -68,7 +69,7 @@ func TestVMImportsNoCredential(t *testing.T) {
 	}
 }
 
-// Another release's root, with its own hash tree, under its own GUIDs, beside our kernel image: the machine stops. With its own
+// Another release's root, with its own hash tree, beside our kernel image: the machine stops. With its own
 // kernel image it starts.
 func TestVMRefusesAnotherReleasesRoot(t *testing.T) {
 	b := newBench(t)
@@ -87,12 +88,10 @@ func TestVMRefusesAnotherReleasesRoot(t *testing.T) {
 	}
 	copy(mixed[esp.Offset():], ours[esp.Offset():][:esp.Size()])
 	path := b.path("mixed.raw")
-	if err := os.WriteFile(path, mixed, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeDisk(t, path, mixed)
 	config := b.newCluster(t, "cluster")
 	m := b.boot(t, "mixed", config, func(c *vm.Config) { c.Image = path })
-	m.sees(t, `no disk has partitions with the halves of the root hash`)
+	m.sees(t, `no disk has a slot with the hash tree of this root hash`)
 	if strings.Contains(m.console(t), "systemd[1]") {
 		t.Error("systemd started from another release's root")
 	}
@@ -141,10 +140,12 @@ func (b bench) otherRelease(t *testing.T) string {
 		t.Fatal(err)
 	}
 	cmdline, _, _ := strings.Cut(disk.Cmdline, " roothash=")
+	partitions := disk.Table.Partitions
+	esp := partitions[0]
 	layout, err := image.Plan(image.Parts{
 		Stub: stub, Kernel: section(".linux"), Initrd: section(".initrd"), OSRelease: section(".osrel"), Uname: string(section(".uname")),
 		Cmdline: cmdline, Root: bytes.NewReader(root), RootSize: int64(len(root)),
-		Time: time.Unix(1700000000, 0),
+		Time: time.Unix(1700000000, 0), Slot: slot.Sizes{ESP: esp.Size(), Root: partitions[1].Size()},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +159,7 @@ func (b bench) otherRelease(t *testing.T) string {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := layout.WriteTo(f); err != nil {
+	if err := layout.WriteInto(f); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark/image/disk"
 	"github.com/hullmark/hullmark/image/gpt"
 	"github.com/hullmark/hullmark/internal/vm"
 	"github.com/hullmark/hullmark/kubeadm"
@@ -148,10 +149,28 @@ func (b bench) changedImage(t *testing.T, change func(raw []byte, table *gpt.Tab
 	}
 	change(raw, table)
 	path := b.path("changed.raw")
-	if err := os.WriteFile(path, raw, 0o600); err != nil {
+	writeDisk(t, path, raw)
+	return path
+}
+
+// writeDisk writes a disk, which is zeros for the most part, into a file with holes.
+func writeDisk(t *testing.T, path string, raw []byte) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return path
+	defer f.Close()
+	const piece = 1 << 20
+	to := disk.Sparse(f)
+	for at := 0; at < len(raw); at += piece {
+		if _, err := to.Write(raw[at:min(at+piece, len(raw))]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Truncate(int64(len(raw))); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (m machine) console(t *testing.T) string {

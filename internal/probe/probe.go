@@ -86,7 +86,7 @@ func write(t testing.TB, path string, layout *image.Layout) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := layout.WriteTo(f); err != nil {
+	if err := layout.WriteInto(f); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Close(); err != nil {

@@ -21,6 +21,7 @@ type hardware struct {
 	qemuMajor int
 	forwards  []Forward // with the host ports that were chosen
 	cable     *os.File  // the connection to a network, or nil for a router of its own
+	disk      string    // path of the machine's own, or empty
 	stateDisk string    // path, or empty
 	stateNBD  string    // socket, or empty
 	nodeConf  string    // path, or empty
@@ -36,10 +37,8 @@ func (h hardware) file(path string) string {
 
 // command prepares QEMU. binds are the writable folders; what it only reads is added here.
 func (h hardware) command(ctx context.Context, binds []toolstree.Bind) (*exec.Cmd, error) {
-	for _, path := range append([]string{h.config.Image, h.files.Firmware}, h.files.OptionROMs...) {
-		if path != "" {
-			binds = append(binds, toolstree.Bind{Host: path})
-		}
+	for _, path := range append([]string{h.files.Firmware}, h.files.OptionROMs...) {
+		binds = append(binds, toolstree.Bind{Host: path})
 	}
 	if h.stateNBD != "" {
 		binds = append(binds, toolstree.Bind{Host: h.stateNBD, Writable: true})
@@ -117,14 +116,14 @@ func (h hardware) flash() []string {
 	return args
 }
 
-// disks attaches the image as the only device that is booted from. Without a boot index OVMF would try the network card
+// disks attaches the machine's disk as the only device that is booted from. Without a boot index OVMF would try the network card
 // and the state disk as well, which costs time and adds events to PCR 4 when one of them fails. Its PCI address is in the boot
 // entry that the firmware makes and measures.
 func (h hardware) disks() []string {
 	var args []string
-	if h.config.Image != "" {
+	if h.disk != "" {
 		args = append(args,
-			"-drive", "id=image,if=none,format=raw,readonly=on,file="+h.file(h.config.Image),
+			"-drive", "id=image,if=none,format=raw,file="+h.file(h.disk),
 			"-device", "virtio-blk-pci,drive=image,bootindex=0,serial="+ImageSerial+",addr="+strconv.Itoa(machine.ImageSlot))
 	}
 	state := ""

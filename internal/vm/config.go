@@ -1,8 +1,8 @@
 // Package vm runs an image in a virtual machine that has a TPM of its own: QEMU, OVMF and swtpm, started together, stopped
 // together, with everything that has to outlive a run in one state folder.
 //
-// The image file is never written. The state folder holds the machine's TPM, its endorsement key certificate and the CA that
-// signed it, the firmware's variables, the state disk and the console log.
+// The image file is never written: it is what a machine's own disk is installed from. The state folder holds that disk, the machine's
+// TPM, its endorsement key certificate and the CA that signed it, the firmware's variables, the state disk and the console log.
 package vm
 
 import (
@@ -33,7 +33,8 @@ const (
 type Config struct {
 	// Dir is the state folder. It is made if absent. Two machines cannot run on one folder.
 	Dir string
-	// Image is the raw disk to boot, attached read-only with serial ImageSerial. Empty: no disk, the firmware alone runs.
+	// Image is the raw disk that the machine's own is installed from, at its first start and whenever another image is named; it has the
+	// serial ImageSerial. Empty: the disk that the machine has; where it has none, the firmware alone runs.
 	Image string
 	// Hardware is what the guest and its registers can tell. The state disk is a sparse raw file made at the first start and attached
 	// with serial StateSerial. An existing disk of another size is an error: nothing here resizes one.

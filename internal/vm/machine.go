@@ -111,6 +111,9 @@ func (m *Machine) prepare(ctx context.Context) (hardware, error) {
 	if err := copyOnce(m.files.VarsTemplate, m.files.Vars); err != nil {
 		return h, err
 	}
+	if h.disk, err = installDisk(c.Dir, c.Image); err != nil {
+		return h, err
+	}
 	h.stateNBD = c.StateNBD
 	if h.stateDisk, err = makeStateDisk(c.Dir, c.StateDisk); err != nil {
 		return h, err

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/disk"
 )
 
@@ -130,7 +131,11 @@ func TestConvertRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	damaged, other, folder := path+".damaged", path+".other", t.TempDir()
-	content[len(content)-3<<20] ^= 1 // the root file system
+	opened, err := image.Open(bytes.NewReader(content), int64(len(content)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[opened.Table.Partitions[1].Offset()] ^= 1 // the root file system
 	write(t, damaged, content)
 	write(t, other, make([]byte, 8<<20))
 	if err := os.Link(path, filepath.Join(folder, "node.vhd")); err != nil {

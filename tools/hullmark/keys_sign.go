@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto"
@@ -209,9 +208,5 @@ func (s subject) write(file string, signed []byte) error {
 	if err != nil {
 		return err
 	}
-	return replace(file, 0o644, func(f *os.File) error {
-		w := bufio.NewWriterSize(f, 1<<20)
-		_, err := layout.WriteTo(w)
-		return errors.Join(err, w.Flush())
-	})
+	return replace(file, 0o644, func(f *os.File) error { return layout.WriteInto(f) })
 }

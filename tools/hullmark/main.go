@@ -114,6 +114,7 @@ func newRootCommand() *cobra.Command {
 		newBuildCommand(),
 		newReproduceCommand(),
 		newConvertCommand(),
+		newInstallCommand(),
 		newDiffCommand(),
 		newMeasureCommand(), newLaunchCommand(),
 		newLearnCommand(),

@@ -39,9 +39,9 @@ func newVMCommand() *cobra.Command {
 		Short: "Boot an image in a virtual machine with a TPM of its own",
 		Long: `Boot an image in a virtual machine with a TPM of its own.
 
-The console goes to standard output and to a log in the machine's folder. The folder also keeps the TPM, the certificate of its
-endorsement key, the CA that signed it, the firmware's variables and the state disk: starting again with the same folder is the same
-machine. The image is never written. Interrupt once to press the power button, twice to cut the power.`,
+The console goes to standard output and to a log in the machine's folder. The folder also keeps the machine's disk, which is installed
+from the image at the first start and when another image is named, the TPM, the certificate of its endorsement key, the CA that signed
+it, the firmware's variables and the state disk: starting again with the same folder is the same machine. The image is never written. Interrupt once to press the power button, twice to cut the power.`,
 		Example: "  hullmark vm out/node.raw --forward 7443:7443 --config node.json --dir node1",
 		Args:    exactArg("vm", "one image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
