@@ -1,6 +1,9 @@
 package efi
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"strings"
+)
 
 // Attributes of a load option (UEFI 2.10 §3.1.3).
 const (
@@ -26,6 +29,27 @@ var pathEnd = []byte{0x7f, 0xff, 4, 0}
 func PCIPath(device int) []byte {
 	path := []byte{2, 1, 12, 0, 0xd0, 0x41, 0x03, 0x0a, 0, 0, 0, 0, 1, 1, 6, 0, 0, byte(device)}
 	return append(path, pathEnd...)
+}
+
+// Partition is one of a GUID partition table, as a device path names it.
+type Partition struct {
+	// Number is its place in the table, from 1; First and Sectors are its first sector and how many it has.
+	Number         uint32
+	First, Sectors uint64
+	// GUID is its own, as EFI stores it.
+	GUID GUID
+}
+
+// FilePath is the device path of a file on a partition, HD(…)/\… in short form (UEFI 2.10 §10.3.5.1, §10.3.5.4 and §3.1.2): firmware looks
+// for the partition on all disks. The file's path has slashes here.
+func FilePath(p Partition, file string) []byte {
+	path := binary.LittleEndian.AppendUint32([]byte{4, 1, 42, 0}, p.Number)
+	path = binary.LittleEndian.AppendUint64(path, p.First)
+	path = binary.LittleEndian.AppendUint64(path, p.Sectors)
+	path = append(append(path, p.GUID[:]...), 2, 2) // a GUID partition table, and a GUID for signature
+	name := append(UTF16(`\`+strings.ReplaceAll(file, "/", `\`)), 0, 0)
+	path = binary.LittleEndian.AppendUint16(append(path, 4, 4), uint16(4+len(name)))
+	return append(append(path, name...), pathEnd...)
 }
 
 // VolumePath is the device path of a file in a firmware volume (UEFI PI 1.8 vol. 2 §8.3).

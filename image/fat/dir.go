@@ -96,6 +96,29 @@ func goTime(clock, date uint16) time.Time {
 	return time.Date(1980+int(date>>9), time.Month(date>>5&15), int(date&31), int(clock>>11), int(clock>>5&63), int(clock&31)*2, 0, time.UTC)
 }
 
+// Renamed returns the one sector that changes, with its offset in the volume, when the file at path is called name, in the same folder:
+// writing it renames the file at once. Both are short names (FAT specification §6.1), in upper case, and nothing may have name yet.
+func (f *FS) Renamed(path, name string) (offset int64, sector []byte, err error) {
+	e, err := f.lookup(path)
+	if err != nil {
+		return 0, nil, fmt.Errorf("rename on FAT volume: %w", err)
+	}
+	base, extension, _ := strings.Cut(name, ".")
+	if e.name != e.short || base == "" || len(base) > 8 || len(extension) > 3 || strings.Trim(base+extension, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") != "" {
+		return 0, nil, fmt.Errorf("rename on FAT volume: %s to %q: want short names of letters and digits", path, name)
+	}
+	folder := path[:strings.LastIndexByte(path, '/')+1]
+	if _, err := f.lookup(folder + name); err == nil {
+		return 0, nil, fmt.Errorf("rename on FAT volume: %s%s is there already", folder, name)
+	}
+	offset = e.offset / SectorSize * SectorSize
+	if sector, err = f.read(offset, SectorSize); err != nil {
+		return 0, nil, fmt.Errorf("rename on FAT volume: %w", err)
+	}
+	copy(sector[e.offset-offset:], fmt.Sprintf("%-8s%-3s", base, extension))
+	return offset, sector, nil
+}
+
 func shortName(raw []byte) string {
 	base := strings.TrimRight(string(raw[:8]), " ")
 	if extension := strings.TrimRight(string(raw[8:11]), " "); extension != "" {

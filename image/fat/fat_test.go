@@ -158,6 +158,47 @@ func TestBuildOfASize(t *testing.T) {
 	}
 }
 
+func TestRenamed(t *testing.T) {
+	const from, to = "EFI/BOOT/BOOTX64.EFI", "EFI/BOOT/TRIAL.EFI"
+	volume := build(t, []File{{Path: from, Data: []byte("kernel")}, {Path: "EFI/other.file.with.a.long.name", Data: []byte("x")}})
+	before := bytes.Clone(volume)
+	rename := func(path, name string) error {
+		f, err := Open(bytes.NewReader(volume), int64(len(volume)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, sector, err := f.Renamed(path, name)
+		if err == nil {
+			copy(volume[at:], sector)
+		}
+		return err
+	}
+	if err := rename(from, "TRIAL.EFI"); err != nil {
+		t.Fatal(err)
+	}
+	f, err := Open(bytes.NewReader(volume), int64(len(volume)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if content, err := f.File(to); err != nil || string(content) != "kernel" {
+		t.Errorf("%q, %v", content, err)
+	}
+	if _, err := f.File(from); err == nil {
+		t.Error("the file still has its earlier name")
+	}
+	if err := rename(to, "BOOTX64.EFI"); err != nil || !bytes.Equal(volume, before) {
+		t.Errorf("not as before: %v", err)
+	}
+	for _, c := range [][2]string{{"EFI/absent", "A"}, {from, "BOOTX64.EFI"}, {from, "lower.efi"}, {from, "MUCHTOOLONG.EFI"}, {from, ""}, {from, "A/B"}, {from, "A.B.C"}, {"EFI/other.file.with.a.long.name", "SHORT"}} {
+		if err := rename(c[0], c[1]); err == nil {
+			t.Errorf("%s was renamed to %q", c[0], c[1])
+		}
+	}
+	if !bytes.Equal(volume, before) {
+		t.Error("a refusal changed the volume")
+	}
+}
+
 func TestOpenRefusesDamage(t *testing.T) {
 	v := build(t, sample())
 	for name, change := range map[string]func([]byte) []byte{

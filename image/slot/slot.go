@@ -7,7 +7,9 @@ import (
 	"crypto/sha256"
 	"fmt"
 
+	"github.com/hullmark/hullmark/image/efi"
 	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/uki"
 )
 
 // Slot is one of the two.
@@ -54,6 +56,21 @@ func ParseSizes(text string) (Sizes, error) {
 		return Sizes{}, fmt.Errorf("%s: want two lines, such as ESP_MIB=80 and ROOT_MIB=512", SizesFile)
 	}
 	return Sizes{ESP: esp << 20, Root: root << 20}, nil
+}
+
+// BootEntry is the firmware's variable with the load option that starts a slot for a trial: Boot4841 and Boot4842. Firmware counts its own
+// entries from 0, so these numbers are nobody's; they are in no BootOrder, so they are in no register.
+func BootEntry(s Slot) (name string, number uint16) {
+	number = 0x4841 + uint16(s)
+	return fmt.Sprintf("Boot%04X", number), number
+}
+
+// LoadOption is what BootEntry holds: it starts the slot's kernel image at uki.TrialPath. esp is the slot's.
+func LoadOption(s Slot, esp gpt.Partition) []byte {
+	path := efi.FilePath(efi.Partition{
+		Number: 1 + uint32(s)*Count/2, First: esp.FirstLBA, Sectors: esp.LastLBA - esp.FirstLBA + 1, GUID: efi.MustGUID(esp.GUID.String()),
+	}, uki.TrialPath)
+	return efi.LoadOption(efi.OptionActive, "Hullmark slot "+s.String(), path, nil)
 }
 
 // alignment of partitions, in bytes.

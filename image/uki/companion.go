@@ -4,6 +4,10 @@ package uki
 // (UEFI 2.10 §3.5.1.1).
 const Path = "EFI/BOOT/BOOTX64.EFI"
 
+// TrialPath is where the ESP holds it while its slot is not the one that starts by itself: a path that firmware tries for nobody, but
+// where a boot entry names it.
+const TrialPath = "EFI/BOOT/TRIAL.EFI"
+
 // Folders of the ESP that the stub of an image at Path reads.
 const (
 	LocalFolder             = Path + ".extra.d"

@@ -141,7 +141,12 @@ func (b bench) predictAndBoot(t *testing.T, c registersCase) {
 	if c.network {
 		shape.Network = b.network(t).Dir()
 	}
-	measured := i.Boot(t, shape)
+	b.compare(t, document, i.Boot(t, shape))
+}
+
+// compare holds the registers of a boot to a document, and shows what departs.
+func (b bench) compare(t *testing.T, document measurements.Document, measured probe.Result) {
+	t.Helper()
 	for _, bank := range pcrs.PredictedBanks() {
 		expected := document.Values(bank)
 		for r := range pcrs.Register(16) {

@@ -8,10 +8,12 @@ import (
 	"crypto/x509/pkix"
 	"encoding/binary"
 	"encoding/pem"
+	"maps"
 	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 	"unicode/utf16"
@@ -85,7 +87,6 @@ var (
 // Enroll writes the keys into a copy of a variable file without variables, such as OVMF_VARS_4M.fd.
 func (k Keys) Enroll(t testing.TB, empty []byte) []byte {
 	t.Helper()
-	const first = 0x64 // after the headers of volume and store
 	list := append([]byte{}, certX509...)
 	for _, n := range []int{28 + 16 + len(k.der), 0, 16 + len(k.der)} {
 		list = binary.LittleEndian.AppendUint32(list, uint32(n))
@@ -96,11 +97,19 @@ func (k Keys) Enroll(t testing.TB, empty []byte) []byte {
 		vendor []byte
 		name   string
 	}{{globalVariable, "PK"}, {globalVariable, "KEK"}, {imageSecurity, "db"}} {
-		store = append(store, variable(v.vendor, v.name, list)...)
+		const attributes = 0x27 // non-volatile, boot and run time, time-based authentication
+		store = append(store, variable(v.vendor, v.name, attributes, list)...)
 		for len(store)%4 != 0 {
 			store = append(store, 0xff)
 		}
 	}
+	return fill(t, empty, store)
+}
+
+// fill puts variables into a copy of a file without any.
+func fill(t testing.TB, empty, store []byte) []byte {
+	t.Helper()
+	const first = 0x64 // after the headers of volume and store
 	out := bytes.Clone(empty)
 	if len(bytes.Trim(out[first:first+len(store)], "\xff")) != 0 {
 		t.Fatal("the variable file is not empty")
@@ -109,11 +118,24 @@ func (k Keys) Enroll(t testing.TB, empty []byte) []byte {
 	return out
 }
 
-// variable is an authenticated variable (MdeModulePkg/Include/Guid/VariableFormat.h) that is set and non-volatile.
-func variable(vendor []byte, name string, data []byte) []byte {
+// AddVariables writes variables of the firmware's own vendor, such as BootNext, into a copy of a file without variables.
+func AddVariables(t testing.TB, empty []byte, variables map[string][]byte) []byte {
+	t.Helper()
+	var store []byte
+	for _, name := range slices.Sorted(maps.Keys(variables)) {
+		store = append(store, variable(globalVariable, name, 0x07, variables[name])...)
+		for len(store)%4 != 0 {
+			store = append(store, 0xff)
+		}
+	}
+	return fill(t, empty, store)
+}
+
+// variable is a variable in a store of authenticated ones (MdeModulePkg/Include/Guid/VariableFormat.h).
+func variable(vendor []byte, name string, attributes uint32, data []byte) []byte {
 	wide := utf16.Encode([]rune(name + "\x00"))
 	b := []byte{0xaa, 0x55, 0x3f, 0}
-	b = binary.LittleEndian.AppendUint32(b, 0x27)                       // non-volatile, boot and run time, time-based authentication
+	b = binary.LittleEndian.AppendUint32(b, attributes)
 	b = append(b, make([]byte, 8)...)                                   // monotonic count
 	b = append(b, 0xe8, 0x07, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) // 2024-01-01
 	b = append(b, make([]byte, 4)...)                                   // public key index
