@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark/image/efi"
+	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/slot"
 )
 
 // diskDescription is what OVMF calls a disk whose device has no name of its own, such as virtio-blk.
@@ -55,9 +57,30 @@ func (m Machine) BootVariables() []Event {
 	return out
 }
 
-// checkBootVariables fails for variables with boot entries that are not what firmware makes by itself: it would try them, and measure them.
-func (m Machine) checkBootVariables() error {
-	known := map[string][]byte{}
+// trialEntries are the entries that start the slots of a disk; none if it has no slots.
+func trialEntries(table *gpt.Table) map[string][]byte {
+	entries := map[string][]byte{}
+	if table == nil {
+		return entries
+	}
+	slots, err := slot.Find(table)
+	if err != nil {
+		return entries
+	}
+	for _, n := range slot.Both() {
+		name, _ := slot.BootEntry(n)
+		entries[name] = slot.LoadOption(n, slots[n].ESP)
+	}
+	return entries
+}
+
+// checkBootVariables fails for variables with boot entries that are not what firmware makes by itself: it would try them, and measure
+// them. Those that start a slot for a trial are in no BootOrder: nobody measures them, or BootNext, which is taken for one boot.
+func (m Machine) checkBootVariables(table *gpt.Table) error {
+	known := trialEntries(table)
+	if next, ok := m.Vars.Lookup(efi.GlobalVariable, "BootNext"); ok && len(next) == 2 && known[fmt.Sprintf("Boot%04X", binary.LittleEndian.Uint16(next))] != nil {
+		known["BootNext"] = next
+	}
 	var order []byte
 	for _, e := range m.bootEntries() {
 		known[e.name()] = e.data

@@ -149,7 +149,7 @@ func TestBootEntriesSurviveABoot(t *testing.T) {
 		m.Firmware.applications[i].Volume = efi.MustGUID("7cb8bdc9-f8eb-4f34-aaea-3ee4af6516a1")
 	}
 	m.Vars = vars(t, "testdata/ovmf-2022.11-booted.vars.gz")
-	if err := m.checkBootVariables(); err != nil {
+	if err := m.checkBootVariables(nil); err != nil {
 		t.Error(err)
 	}
 	log := recordedLog(t, "ovmf-2022.11-e1000e")

@@ -51,6 +51,8 @@ type Boot struct {
 	// SMBIOS strings of type 11, in order: the stub takes the first. In a
 	// confidential VM it takes none, so there this must be empty.
 	SMBIOSExtra []string
+	// Fallback is a boot in which the firmware first tried another boot entry, which did not start: that of a slot on trial that is torn.
+	Fallback bool
 	// AllowUnprovenStub accepts a stub whose rules no boot has confirmed.
 	AllowUnprovenStub bool
 	// Banks are the banks to predict, out of PredictedBanks; none means all of them.
@@ -182,7 +184,7 @@ func (p *predictor) platform() error {
 	if err := m.Learned.fits(m); err != nil {
 		return fmt.Errorf("learned data: %w", err)
 	}
-	if err := m.checkBootVariables(); err != nil {
+	if err := m.checkBootVariables(p.boot.Table); err != nil {
 		return err
 	}
 	p.add(m.firmwareEvents()...)
@@ -228,9 +230,12 @@ func (p *predictor) optionROMs() error {
 	return nil
 }
 
+// callingOption is what firmware measures each time when it starts a boot entry (PFP §10.4.1).
+const callingOption = "Calling EFI Application from Boot Option"
+
 // bootAttempt is what firmware measures when it is ready to boot (PFP §3.3.4, §10.4.1).
 func (p *predictor) bootAttempt() error {
-	p.add(action(4, "Calling EFI Application from Boot Option"))
+	p.add(action(4, callingOption))
 	for r := Register(0); r <= 6; r++ {
 		logged := p.boot.Log != nil && slices.Contains(fromFirmware, r) // The log has them.
 		if !logged && (r > 1 || p.boot.Machine.Learned != nil) {
@@ -248,6 +253,9 @@ func (p *predictor) startUKI() error {
 	}
 	if !loaded {
 		return errors.New("kernel image: it is not signed, and Secure Boot is on, so firmware does not start it; sign it with the certificate in db (hullmark keys sign)")
+	}
+	if p.boot.Fallback {
+		p.add(action(4, "Returning from EFI Application from Boot Option"), action(4, callingOption))
 	}
 	table := dataEvent(5, EvGPT, p.boot.Table.Event(), Source{Kind: FromPartitionTable, Count: len(p.boot.Table.Partitions)})
 	p.add(table, authenticodeEvent(4, p.boot.UKI.PE, Source{Kind: FromProgram, File: uki.Path}))

@@ -189,9 +189,9 @@ func files(t *testing.T, esp map[string][]byte) map[string]string {
 }
 
 // measure lets the program predict.
-func (b bench) measure(t *testing.T, image, machine string) measurements.Document {
+func (b bench) measure(t *testing.T, image, machine string, flags ...string) measurements.Document {
 	t.Helper()
-	document, err := measurements.Parse([]byte(quiet(t, "measure", image, "--machine", machine, "-o", "json")))
+	document, err := measurements.Parse([]byte(quiet(t, append([]string{"measure", image, "--machine", machine, "-o", "json"}, flags...)...)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ type measureOptions struct {
 	lock            string // empty: the document does not name it, nor those that follow
 	sbom, cycloneDX string
 	unprovenStub    bool
+	fallback        bool
 }
 
 func newMeasureCommand() *cobra.Command {
@@ -59,6 +60,7 @@ With --log, what the firmware measured is taken from a log of a machine of that 
 	f.StringVar(&o.nodeConfig, "config", "", "node configuration `FILE`, for PCR 8")
 	f.StringVar(&o.lock, "lock", "", "lock `FILE` to name in the document")
 	f.BoolVar(&o.unprovenStub, "unproven-stub", false, "accept a systemd-stub whose rules were read in its source but never compared with a boot")
+	f.BoolVar(&o.fallback, "fallback", false, "a boot in which the slot on trial did not start, and the firmware went on to this image")
 	f.StringVar(&file, "out", "", "`FILE` to write the document to, in place of standard output")
 	f.StringVar(&o.sbom, "sbom", "", "SBOM `FILE` (SPDX) to name in the document")
 	f.StringVar(&o.cycloneDX, "cyclonedx", "", "SBOM `FILE` (CycloneDX) to name in the document")
@@ -112,7 +114,7 @@ func (o measureOptions) measure(path string) (measurements.Document, error) {
 	if err != nil {
 		return measurements.Document{}, err
 	}
-	boot.AllowUnprovenStub = o.unprovenStub
+	boot.AllowUnprovenStub, boot.Fallback = o.unprovenStub, o.fallback
 	release, err := o.released()
 	if err != nil {
 		return measurements.Document{}, err

@@ -1,0 +1,111 @@
+package pcrs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark/image/efi"
+	"github.com/hullmark/hullmark/image/gpt"
+	"github.com/hullmark/hullmark/image/slot"
+)
+
+// slotTable is the table of a disk with two slots.
+func slotTable(t *testing.T) (*gpt.Table, [2]slot.Partitions) {
+	t.Helper()
+	partitions, size := slot.Plan(slot.Sizes{ESP: 1, Root: 1, Tree: 1})
+	primary, backup, err := gpt.Encode(size, slot.Disk(), partitions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw := append(primary, make([]byte, size-int64(len(primary)))...)
+	copy(raw[size-int64(len(backup)):], backup)
+	table, err := gpt.Read(bytes.NewReader(raw), size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slots, err := slot.Find(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table, slots
+}
+
+// TestTrialMeasuresNothing has the variables of a machine that is about to try a slot: the prediction is the one without them.
+func TestTrialMeasuresNothing(t *testing.T) {
+	m, log := learnedMachine(t)
+	l, err := Learn("a test", m, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, slots := slotTable(t)
+	predict := func(set func(v func(name string, data []byte))) (Values, error) {
+		b := testBoot(t)
+		b.Table, b.Machine = table, m
+		b.Machine.Vars, b.Machine.Learned = vars(t, "testdata/ovmf-2025.02.vars.gz"), &l
+		set(func(name string, data []byte) {
+			b.Machine.Vars = b.Machine.Vars.With(efi.GlobalVariable, name, data)
+		})
+		p, err := Predict(b)
+		if err != nil {
+			return nil, err
+		}
+		return p.Values(SHA256)
+	}
+	plain, err := predict(func(func(string, []byte)) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := func(number uint16) []byte { return binary.LittleEndian.AppendUint16(nil, number) }
+	for _, n := range slot.Both() {
+		name, number := slot.BootEntry(n)
+		got, err := predict(func(v func(string, []byte)) {
+			v(name, slot.LoadOption(n, slots[n].ESP))
+			v("BootNext", next(number))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for r, value := range plain {
+			if !got[r].Equal(value) {
+				t.Errorf("trial of slot %v: %v is another", n, r)
+			}
+		}
+	}
+	name, number := slot.BootEntry(slot.B)
+	for want, set := range map[string]func(v func(string, []byte)){
+		"BootNext":                      func(v func(string, []byte)) { v("BootNext", next(7)) },
+		"BootNext is not":               func(v func(string, []byte)) { v("BootNext", []byte{1}) },
+		name + " is not":                func(v func(string, []byte)) { v(name, slot.LoadOption(slot.A, slots[slot.A].ESP)) },
+		"variable BootOrder is not":     func(v func(string, []byte)) { v("BootOrder", next(number)) },
+		"variable Boot4843 is not what": func(v func(string, []byte)) { v("Boot4843", slot.LoadOption(slot.B, slots[slot.B].ESP)) },
+	} {
+		if _, err := predict(set); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	// A disk without slots has no such entries.
+	table = testTable(t)
+	if _, err := predict(func(v func(string, []byte)) { v(name, slot.LoadOption(slot.B, slots[slot.B].ESP)) }); err == nil {
+		t.Error("an entry of a disk without slots was accepted")
+	}
+}
+
+func TestFallback(t *testing.T) {
+	b := testBoot(t)
+	b.Fallback = true
+	p, err := Predict(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var actions []string
+	for _, e := range p.Log.Of(4) {
+		if e.Type == EvEFIAction {
+			actions = append(actions, string(e.Data))
+		}
+	}
+	if got := strings.Join(actions, ", "); got != callingOption+", Returning from EFI Application from Boot Option, "+callingOption {
+		t.Errorf("PCR 4 has %s", got)
+	}
+}
