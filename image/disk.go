@@ -3,11 +3,9 @@ package image
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/hullmark/hullmark/image/fat"
@@ -79,8 +77,8 @@ func (d *Disk) open(r io.ReaderAt, size int64) error {
 	}
 	cmdline, _ := d.UKI.Section(".cmdline")
 	d.Cmdline = string(cmdline)
-	if d.RootHash, err = parseRootHash(d.Cmdline); err != nil {
-		return fmt.Errorf("command line: %w", err)
+	if d.RootHash, err = verity.RootOf(d.Cmdline); err != nil {
+		return err
 	}
 	return d.openRoot(section(r, first.Root), section(r, first.Tree))
 }
@@ -112,27 +110,6 @@ func (d *Disk) openESP(esp *io.SectionReader) error {
 	}
 	d.UKI, err = uki.Open(bytes.NewReader(d.UKIBytes), int64(len(d.UKIBytes)))
 	return err
-}
-
-// parseRootHash finds the one roothash= of a command line.
-func parseRootHash(cmdline string) (verity.Root, error) {
-	var (
-		found []string
-		root  verity.Root
-	)
-	for _, word := range strings.Fields(cmdline) {
-		if value, ok := strings.CutPrefix(word, roothash); ok {
-			found = append(found, value)
-		}
-	}
-	if len(found) != 1 {
-		return root, fmt.Errorf("%d words start with %s, want one", len(found), roothash)
-	}
-	b, err := hex.DecodeString(found[0])
-	if err != nil || len(b) != len(root) || found[0] != strings.ToLower(found[0]) {
-		return root, fmt.Errorf("%s%.80s: want %d lower-case hexadecimal digits", roothash, found[0], 2*len(root))
-	}
-	return verity.Root(b), nil
 }
 
 func (d *Disk) openRoot(root, tree *io.SectionReader) error {

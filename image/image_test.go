@@ -291,18 +291,6 @@ func TestOpenRefusesOtherDisks(t *testing.T) {
 	}
 }
 
-func TestParseRootHash(t *testing.T) {
-	digits := strings.Repeat("0a", 32)
-	if _, err := parseRootHash("x roothash=" + digits + " y"); err != nil {
-		t.Error(err)
-	}
-	for _, c := range []string{"", "xroothash=" + digits, "roothash=00", "roothash=" + strings.ToUpper(digits), "roothash=" + digits + " roothash=" + digits} {
-		if _, err := parseRootHash(c); err == nil {
-			t.Errorf("%q: no error", c)
-		}
-	}
-}
-
 // FuzzOpen overwrites a part of a real disk: of its table, its ESP with the kernel image, or the hash tree.
 func FuzzOpen(f *testing.F) {
 	l, disk := plan(f, parts(f))

@@ -26,8 +26,6 @@ import (
 )
 
 const (
-	// roothash starts the command line's word that holds the root hash.
-	roothash = "roothash="
 	espLabel = "ESP"
 )
 
@@ -154,7 +152,7 @@ func (l *Layout) buildUKI(p Parts) error {
 	if err := checkCmdline(p.Cmdline); err != nil {
 		return fmt.Errorf("command line: %w", err)
 	}
-	l.cmdline = strings.TrimSpace(p.Cmdline + " " + roothash + hex.EncodeToString(l.rootHash[:]))
+	l.cmdline = strings.TrimSpace(p.Cmdline + " " + verity.Parameter + hex.EncodeToString(l.rootHash[:]))
 	sections := []uki.Section{
 		{Name: ".linux", Data: p.Kernel},
 		{Name: ".osrel", Data: p.OSRelease},
@@ -178,7 +176,7 @@ func checkCmdline(cmdline string) error {
 		}
 	}
 	for _, word := range strings.Fields(cmdline) {
-		if strings.HasPrefix(word, roothash) {
+		if strings.HasPrefix(word, verity.Parameter) {
 			return errors.New("it has a roothash= already; leave it out, it is computed")
 		}
 	}

@@ -19,39 +19,6 @@ import (
 
 const sector = 512
 
-// rootHash returns the value of the only roothash= parameter of a kernel command line.
-func rootHash(line string) (verity.Root, error) {
-	var found []string
-	for word := range strings.FieldsSeq(line) {
-		if value, ok := strings.CutPrefix(word, "roothash="); ok {
-			found = append(found, value)
-		}
-	}
-	if len(found) != 1 {
-		return verity.Root{}, fmt.Errorf("kernel command line: %d roothash= parameters, want 1", len(found))
-	}
-	root, err := parseRoot(found[0])
-	if err != nil {
-		return verity.Root{}, fmt.Errorf("kernel command line: roothash=%s: %w", found[0], err)
-	}
-	return root, nil
-}
-
-func parseRoot(s string) (verity.Root, error) {
-	var root verity.Root
-	if len(s) != 2*len(root) {
-		return root, fmt.Errorf("want %d hexadecimal digits", 2*len(root))
-	}
-	for i := range root {
-		b, err := strconv.ParseUint(s[2*i:2*i+2], 16, 8)
-		if err != nil {
-			return verity.Root{}, err
-		}
-		root[i] = byte(b)
-	}
-	return root, nil
-}
-
 // partitions are the device paths of the root file system and its hash tree.
 type partitions struct{ data, tree string }
 

@@ -76,7 +76,7 @@ func commandLineRoot() (verity.Root, error) {
 	if err != nil {
 		return verity.Root{}, err
 	}
-	return rootHash(string(line))
+	return verity.RootOf(string(line))
 }
 
 // loadModules loads every module in dir in the order of the names, which begin

@@ -3,7 +3,6 @@ package initrd
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/hex"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,24 +22,6 @@ var testRoot = func() (r verity.Root) {
 	return r
 }()
 
-func TestRootHash(t *testing.T) {
-	const hash = "0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f20"
-	got, err := rootHash("quiet panic=1 roothash=" + hash + " console=ttyS0\n")
-	if err != nil || got != testRoot {
-		t.Errorf("rootHash = %x, %v; want %x", got, err, testRoot)
-	}
-	for _, line := range []string{
-		"", "roothash=", "roothash=12", "roothash=" + strings.Repeat("zz", 32),
-		"roothash=" + strings.Repeat("+1", 32), "roothash=" + hash + " roothash=" + hash,
-	} {
-		if _, err := rootHash(line); err == nil {
-			t.Errorf("rootHash(%q) succeeded", line)
-		}
-	}
-}
-
-// machine builds a sysfs and a devtmpfs that hold one disk with the root's
-// partitions, under the names that a driver gives.
 // slotTree is a hash tree, and its root hash.
 func slotTree(t *testing.T, data byte) (verity.Root, []byte) {
 	t.Helper()
@@ -181,18 +162,6 @@ func TestRunRefusesOutsideOfPID1(t *testing.T) {
 }
 
 // FuzzRootHash holds the reader of the command line to one root hash, which it names once.
-func FuzzRootHash(f *testing.F) {
-	f.Add("quiet roothash=" + strings.Repeat("0f", 32) + " lockdown=integrity")
-	f.Add("roothash= roothash=" + strings.Repeat("A0", 32))
-	f.Fuzz(func(t *testing.T, line string) {
-		root, err := rootHash(line)
-		if err == nil && (strings.Count(line, "roothash=") < 1 || !strings.Contains(strings.ToLower(line), "roothash="+hex.EncodeToString(root[:]))) {
-			t.Errorf("%q gave %x", line, root)
-		}
-	})
-}
-
-// FuzzImageSize holds what a table says of the image's end to the disk.
 func FuzzImageSize(f *testing.F) {
 	table := make([]byte, 2*sector)
 	binary.LittleEndian.PutUint64(table[sector+32:], 99)

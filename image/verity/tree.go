@@ -1,10 +1,13 @@
 package verity
 
 import (
+	"bytes"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -25,6 +28,46 @@ func buildTree(data io.ReaderAt, size int64, salt [SaltSize]byte) (levels [][]by
 		hashes = hashLevel(level, salt)
 	}
 	return levels, Root(hashes), nil
+}
+
+// Leaves checks a whole hash area, Size(DataSize) bytes, against a root hash, and returns its superblock and the hashes of the data's
+// blocks, one after the other. What they are of is not looked at.
+func Leaves(area []byte, root Root) (Superblock, []byte, error) {
+	r := bytes.NewReader(area)
+	s, err := ReadSuperblock(r)
+	if err != nil {
+		return s, nil, err
+	}
+	if int64(len(area)) != Size(s.DataSize) {
+		return s, nil, fmt.Errorf("read verity tree: %d bytes, want %d", len(area), Size(s.DataSize))
+	}
+	if top, err := Top(r); err != nil || top != root {
+		return s, nil, errors.Join(fmt.Errorf("read verity tree: its root hash is %x, want %x", top, root), err)
+	}
+	var sizes []int64 // of the levels in blocks, that of the hashes of data first
+	blocks := s.DataSize / BlockSize
+	for n := blocks; n > 1; sizes = append(sizes, n) {
+		n = (n + hashesPerBlock - 1) / hashesPerBlock
+	}
+	level, rest := area[BlockSize:2*BlockSize], area[2*BlockSize:]
+	for _, size := range slices.Backward(sizes[:len(sizes)-1]) {
+		below := rest[:size*BlockSize]
+		if got := hashLevel(below, s.Salt); !bytes.Equal(padBlock(got), level) {
+			return s, nil, fmt.Errorf("read verity tree: block %d of a level does not have the hash that is above it", 1+firstDifference(got, level)/sha256.Size)
+		}
+		level, rest = below, rest[len(below):]
+	}
+	leaves := level[:blocks*sha256.Size]
+	// The superblock is in no hash: what it says has to be how far the hashes go.
+	if last := leaves[len(leaves)-sha256.Size:]; len(bytes.Trim(level[len(leaves):], "\x00")) > 0 || len(bytes.Trim(last, "\x00")) == 0 {
+		return s, nil, fmt.Errorf("read verity tree: it does not have the hashes of %d blocks", blocks)
+	}
+	return s, leaves, nil
+}
+
+// BlockHash is what a tree has of a block of data.
+func BlockHash(block []byte, salt [SaltSize]byte) [sha256.Size]byte {
+	return [sha256.Size]byte(hashLevel(block, salt))
 }
 
 // hashBlocks returns the hashes of all blocks of the data, computed on all

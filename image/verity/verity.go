@@ -8,9 +8,11 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // Sizes of the one profile of the format that is supported, in bytes.
@@ -29,6 +31,27 @@ const (
 
 // Root is the hash at the top of the tree. It identifies the data.
 type Root [sha256.Size]byte
+
+// Parameter starts the word of a kernel command line that holds the root hash (systemd-veritysetup-generator(8)).
+const Parameter = "roothash="
+
+// RootOf finds the one root hash of a kernel command line.
+func RootOf(cmdline string) (root Root, err error) {
+	var found []string
+	for word := range strings.FieldsSeq(cmdline) {
+		if value, ok := strings.CutPrefix(word, Parameter); ok {
+			found = append(found, value)
+		}
+	}
+	if len(found) != 1 {
+		return root, fmt.Errorf("kernel command line: %d words start with %s, want one", len(found), Parameter)
+	}
+	b, err := hex.DecodeString(found[0])
+	if err != nil || len(b) != len(root) || found[0] != strings.ToLower(found[0]) {
+		return root, fmt.Errorf("kernel command line: %s%.80s: want %d lower-case hexadecimal digits", Parameter, found[0], 2*len(root))
+	}
+	return Root(b), nil
+}
 
 // Params are the values of a superblock that do not follow from the data.
 type Params struct {

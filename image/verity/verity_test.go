@@ -3,12 +3,14 @@ package verity
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
 	dmverity "github.com/containerd/go-dmverity/pkg/verity"
@@ -37,6 +39,54 @@ func write(t testing.TB, data []byte) ([]byte, Root) {
 
 // sizes, in blocks, around every change of the number of levels.
 var sizes = []int{1, 2, 127, 128, 129, 1000, 128*128 + 1}
+
+func TestRootOf(t *testing.T) {
+	digits := strings.Repeat("0a", 32)
+	if _, err := RootOf("x roothash=" + digits + " y"); err != nil {
+		t.Error(err)
+	}
+	for _, c := range []string{"", "xroothash=" + digits, "roothash=00", "roothash=" + strings.ToUpper(digits), "roothash=" + digits + " roothash=" + digits} {
+		if _, err := RootOf(c); err == nil {
+			t.Errorf("%q: no error", c)
+		}
+	}
+}
+
+func TestLeaves(t *testing.T) {
+	for _, blocks := range []int{2, 127, 128, 129, 128*128 + 1} {
+		data := make([]byte, blocks*BlockSize)
+		for i := range blocks {
+			binary.LittleEndian.PutUint32(data[i*BlockSize:], uint32(i+1))
+		}
+		var area bytes.Buffer
+		root, err := Write(bytes.NewReader(data), int64(len(data)), &area, Params{Salt: [SaltSize]byte{3}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		super, leaves, err := Leaves(area.Bytes(), root)
+		if err != nil || len(leaves) != 32*blocks || super.DataSize != int64(len(data)) {
+			t.Fatalf("%d blocks: %d bytes of hashes, %v", blocks, len(leaves), err)
+		}
+		for _, i := range []int{0, blocks / 2, blocks - 1} {
+			if got := BlockHash(data[i*BlockSize:][:BlockSize], super.Salt); !bytes.Equal(got[:], leaves[32*i:][:32]) {
+				t.Errorf("%d blocks: hash of block %d is another", blocks, i)
+			}
+		}
+		// Every byte of the tree counts, its padding too.
+		for at := 0; at < area.Len(); at += 1 + area.Len()/999 {
+			changed := bytes.Clone(area.Bytes())
+			changed[at] ^= 1
+			if _, _, err := Leaves(changed, root); err == nil && (at < 16 || at >= 32) { // but for the superblock's UUID
+				t.Errorf("%d blocks: byte %d was changed, and nobody noticed", blocks, at)
+			}
+		}
+		for _, other := range [][]byte{nil, area.Bytes()[:area.Len()-1], append(bytes.Clone(area.Bytes()), 0)} {
+			if _, _, err := Leaves(other, root); err == nil {
+				t.Errorf("%d blocks: %d bytes were taken for the hash area", blocks, len(other))
+			}
+		}
+	}
+}
 
 func TestTop(t *testing.T) {
 	data := bytes.Repeat([]byte("data"), 300*BlockSize/4)
@@ -202,3 +252,16 @@ func BenchmarkPlainHash(b *testing.B) {
 func allZero(b []byte) bool {
 	return len(bytes.Trim(b, "\x00")) == 0
 }
+
+func FuzzRootOf(f *testing.F) {
+	f.Add("quiet roothash=" + strings.Repeat("0f", 32) + " lockdown=integrity")
+	f.Add("roothash= roothash=" + strings.Repeat("A0", 32))
+	f.Fuzz(func(t *testing.T, line string) {
+		root, err := RootOf(line)
+		if err == nil && (strings.Count(line, "roothash=") < 1 || !strings.Contains(strings.ToLower(line), "roothash="+hex.EncodeToString(root[:]))) {
+			t.Errorf("%q gave %x", line, root)
+		}
+	})
+}
+
+// FuzzImageSize holds what a table says of the image's end to the disk.
