@@ -64,7 +64,7 @@ func TestFormatsOfARealImage(t *testing.T) {
 	check(t, "qemu-img compare -f raw -F vpc "+name+".raw "+name+".vhd")
 	check(t, "zstd -dcq "+name+".raw.zst | cmp - "+name+".raw")
 	check(t, "tar -xzSf "+name+".tar.gz -C "+filepath.Dir(again)+" && qemu-img compare -f raw "+name+".raw "+filepath.Join(filepath.Dir(again), "disk.raw"))
-	check(t, "test $(stat -c %s "+filepath.Join(filepath.Dir(again), "disk.raw")+") = 1073741824")
+	check(t, "test $(stat -c %s "+filepath.Join(filepath.Dir(again), "disk.raw")+") = 2147483648")
 }
 
 // TestDiffOfRealImages compares an image with that of the profile debug, which has a shell.
