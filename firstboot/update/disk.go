@@ -58,9 +58,6 @@ func Open(dev Device, size int64, running slot.Slot) (*Disk, error) {
 	return d, nil
 }
 
-// Running is the slot that the node runs from.
-func (d *Disk) Running() slot.Slot { return d.running }
-
 // Content is what a slot holds.
 type Content struct {
 	// Root is the root hash of its release.
@@ -78,32 +75,32 @@ var errEmpty = errors.New("there is no kernel image in it")
 // Content reads what is in a slot. It fails for one on which nothing could start: an ESP that is torn or foreign, or a hash tree that is
 // not of the kernel image's root hash. Blocks of the root are not read.
 func (d *Disk) Content(n slot.Slot) (Content, error) {
-	c, _, err := d.content(n)
+	c, err := d.content(d.slots[n])
 	if err != nil {
 		return c, fmt.Errorf("slot %v: %w", n, err)
 	}
 	return c, nil
 }
 
-func (d *Disk) content(n slot.Slot) (c Content, esp *fat.FS, err error) {
-	p := d.slots[n]
-	if esp, err = fat.Open(d.section(p.ESP), p.ESP.Size()); err != nil {
-		return c, nil, fmt.Errorf("%w: %w", errEmpty, err)
+func (d *Disk) content(p slot.Partitions) (c Content, err error) {
+	esp, err := fat.Open(d.section(p.ESP), p.ESP.Size())
+	if err != nil {
+		return c, fmt.Errorf("%w: %w", errEmpty, err)
 	}
 	image, err := esp.File(uki.Path)
 	if c.Default = err == nil; err != nil {
 		if image, err = esp.File(uki.TrialPath); err != nil {
-			return c, nil, fmt.Errorf("%w: %w", errEmpty, err)
+			return c, fmt.Errorf("%w: %w", errEmpty, err)
 		}
 	}
 	if c.Root, err = rootHashOf(image); err != nil {
-		return c, nil, err
+		return c, err
 	}
 	top, err := verity.Top(d.section(p.Tree))
 	if err == nil && top != c.Root {
 		err = fmt.Errorf("its hash tree has root hash %x, its kernel image %x", top, c.Root)
 	}
-	return c, esp, err
+	return c, err
 }
 
 func (d *Disk) section(p gpt.Partition) *io.SectionReader {

@@ -164,13 +164,9 @@ func (s *stager) whole() ([]byte, error) {
 	if err := read(tree, from.Tree.Offset()); err != nil {
 		return nil, err
 	}
-	super, err := verity.ReadSuperblock(bytes.NewReader(tree))
+	size, err := s.treeSize(tree)
 	if err != nil {
 		return nil, err
-	}
-	size := verity.Size(super.DataSize)
-	if super.DataSize > s.to.Root.Size() || size > s.to.Tree.Size() {
-		return nil, fmt.Errorf("a root of %d bytes does not fit the slot", super.DataSize)
 	}
 	tree = tree[:size]
 	if _, _, err := verity.Leaves(tree, s.release.RootHash); err != nil {
@@ -196,13 +192,9 @@ func (s *stager) content() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	super, err := verity.ReadSuperblock(bytes.NewReader(block))
+	size, err := s.treeSize(block)
 	if err != nil {
 		return nil, err
-	}
-	size := verity.Size(super.DataSize)
-	if super.DataSize > s.to.Root.Size() || size > s.to.Tree.Size() {
-		return nil, fmt.Errorf("a root of %d bytes does not fit the slot", super.DataSize)
 	}
 	tree, err := s.fetch(from.Tree.Offset(), size)
 	if err != nil {
@@ -216,6 +208,19 @@ func (s *stager) content() ([]byte, error) {
 		return nil, err
 	}
 	return tree, s.write(tree, s.to.Tree.Offset())
+}
+
+// treeSize returns how long a hash area is that begins so, in bytes, if it and its data fit the slot.
+func (s *stager) treeSize(start []byte) (int64, error) {
+	super, err := verity.ReadSuperblock(bytes.NewReader(start))
+	if err != nil {
+		return 0, err
+	}
+	size := verity.Size(super.DataSize)
+	if super.DataSize > s.to.Root.Size() || size > s.to.Tree.Size() {
+		return 0, fmt.Errorf("a root of %d bytes does not fit the slot", super.DataSize)
+	}
+	return size, nil
 }
 
 // root writes the blocks of a root: what is there stays, what the slot that runs has is copied, and the rest is fetched.

@@ -13,8 +13,9 @@ type sparse struct {
 
 func (s *sparse) Write(b []byte) (n int, err error) {
 	for n < len(b) && err == nil {
-		block, wrote := b[n:min(len(b), n+maxBlock)], 0
-		if wrote = len(block); !isZero(block) {
+		block := b[n:min(len(b), n+maxBlock)]
+		wrote := len(block)
+		if !isZero(block) {
 			wrote, err = s.w.WriteAt(block, s.at)
 		}
 		s.at += int64(wrote)
