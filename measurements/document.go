@@ -9,11 +9,11 @@ package measurements
 import (
 	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/pcrs"
 )
 
@@ -29,27 +29,8 @@ const (
 	maxROMs     = 32
 )
 
-// DocumentID is the SHA-256 of an encoded document. Policies name documents by it.
-type DocumentID [sha256.Size]byte
-
-// String returns 64 lower-case hexadecimal digits.
-func (d DocumentID) String() string { return hex.EncodeToString(d[:]) }
-
-// MarshalText writes String's form.
-func (d DocumentID) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// UnmarshalText reads what MarshalText writes.
-func (d *DocumentID) UnmarshalText(text []byte) error {
-	var digest pcrs.Digest
-	if err := digest.UnmarshalText(text); err != nil {
-		return err
-	}
-	if len(digest) != len(d) {
-		return fmt.Errorf("document digest: %d bytes, want %d", len(digest), len(d))
-	}
-	copy(d[:], digest)
-	return nil
-}
+// DocumentID names a document: the SHA-256 of its encoded form. Policies name documents by it.
+type DocumentID = hullmark.DocumentID
 
 // Document is what an image is expected to measure on named firmware.
 type Document struct {

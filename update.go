@@ -1,0 +1,150 @@
+package hullmark
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+)
+
+// DocumentID is the SHA-256 of an encoded measurement document. Policies and directions name a release by it.
+type DocumentID [sha256.Size]byte
+
+// String returns 64 lower-case hexadecimal digits.
+func (d DocumentID) String() string { return hex.EncodeToString(d[:]) }
+
+// MarshalText writes String's form.
+func (d DocumentID) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (d *DocumentID) UnmarshalText(text []byte) error {
+	if err := decodeHex(d[:], string(text)); err != nil {
+		return fmt.Errorf("document digest: %w", err)
+	}
+	return nil
+}
+
+// RootHash is the dm-verity root hash of a release's root file system: what a slot holds is known by it.
+type RootHash [sha256.Size]byte
+
+// String returns 64 lower-case hexadecimal digits.
+func (h RootHash) String() string { return hex.EncodeToString(h[:]) }
+
+// MarshalText writes String's form.
+func (h RootHash) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (h *RootHash) UnmarshalText(text []byte) error {
+	if err := decodeHex(h[:], string(text)); err != nil {
+		return fmt.Errorf("root hash: %w", err)
+	}
+	return nil
+}
+
+// UpdateAction is what a node is asked to do with its two slots.
+type UpdateAction string
+
+// The actions. Each is refused with a condition where it could not end well.
+const (
+	// UpdateStage writes a release into the slot that does not run.
+	UpdateStage UpdateAction = "stage"
+	// UpdateTry restarts the machine into the staged release, for one boot. It is committed by the node itself once it is healthy;
+	// else the next boot is of the release from before.
+	UpdateTry UpdateAction = "try"
+	// UpdateCommit makes the release that runs on trial the one that starts by itself, without waiting for the checks of health
+	// that are left.
+	UpdateCommit UpdateAction = "commit"
+	// UpdateRollback restarts the machine into the release of the other slot, for good.
+	UpdateRollback UpdateAction = "rollback"
+	// UpdateRestart restarts the machine as it is: for a policy, certificates or arguments that count from the next boot on.
+	UpdateRestart UpdateAction = "restart"
+)
+
+// UpdateActions are all actions.
+func UpdateActions() []UpdateAction {
+	return []UpdateAction{UpdateStage, UpdateTry, UpdateCommit, UpdateRollback, UpdateRestart}
+}
+
+// Valid reports whether a is one of the actions that exist.
+func (a UpdateAction) Valid() bool { return slices.Contains(UpdateActions(), a) }
+
+// UpdatePhase is how far a node is with the release that is not the one that starts by itself.
+type UpdatePhase string
+
+// The phases.
+const (
+	// UpdateIdle: there is none.
+	UpdateIdle UpdatePhase = "idle"
+	// UpdateStaging: it is being written.
+	UpdateStaging UpdatePhase = "staging"
+	// UpdateStaged: it is there, and can be tried.
+	UpdateStaged UpdatePhase = "staged"
+	// UpdateTrial: it is tried by this boot, or by the next one, which begins now.
+	UpdateTrial UpdatePhase = "trial"
+	// UpdateFailed: its trial has failed, or it could not be staged. It is not tried again unless somebody asks for it.
+	UpdateFailed UpdatePhase = "failed"
+)
+
+// UpdateStatus is what a node says of its slots: in its status document, to its join service, and in its record.
+type UpdateStatus struct {
+	// Running is the slot of this boot, Default the one that starts by itself: a or b.
+	Running string `json:"running"`
+	Default string `json:"default"`
+	// A and B are the root hashes of what the slots hold; zero of a slot on which nothing could start.
+	A RootHash `json:"a,omitzero"`
+	B RootHash `json:"b,omitzero"`
+	// Phase is how far it is with the release of Document.
+	Phase    UpdatePhase `json:"phase"`
+	Document DocumentID  `json:"document,omitzero"`
+	// Done and Total are bytes while it is staging.
+	Done  int64 `json:"done,omitempty"`
+	Total int64 `json:"total,omitempty"`
+	// Serial is that of the last direction that it has begun to follow.
+	Serial uint64 `json:"serial,omitempty"`
+	// Failed says why, of a release that has failed, and of an action that was refused.
+	Failed *Condition `json:"failed,omitempty"`
+}
+
+// Release is the root hash of the release that runs.
+func (s UpdateStatus) Release() RootHash {
+	if s.Running == "b" {
+		return s.B
+	}
+	return s.A
+}
+
+// UpdateDirection is what the cluster wants a node to do: its own, and no other node's.
+type UpdateDirection struct {
+	// Serial rises with each direction of a node. One that it has followed already is not followed again.
+	Serial uint64 `json:"serial"`
+	// Action is what to do, and Document names the release to stage or to try.
+	Action   UpdateAction `json:"action"`
+	Document DocumentID   `json:"document,omitzero"`
+	// Sources are where the release was published, as addresses; they are asked in this order, and none of them is trusted.
+	Sources []string `json:"sources,omitempty"`
+}
+
+// Limits of a direction.
+const (
+	maxUpdateSources = 8
+	maxUpdateSource  = 1024
+)
+
+// Check reports what keeps a direction from being any node's.
+func (d UpdateDirection) Check() error {
+	if d.Serial == 0 || !d.Action.Valid() {
+		return fmt.Errorf("direction %d: action %.20q: want a serial from 1, and one of %v", d.Serial, d.Action, UpdateActions())
+	}
+	if named := d.Document != (DocumentID{}); named != (d.Action == UpdateStage || d.Action == UpdateTry) {
+		return fmt.Errorf("direction %d: %s: a document is for stage and try, and only for them", d.Serial, d.Action)
+	}
+	if (len(d.Sources) > 0) != (d.Action == UpdateStage) || len(d.Sources) > maxUpdateSources {
+		return fmt.Errorf("direction %d: %s: %d sources, want 1 to %d to stage, and none else", d.Serial, d.Action, len(d.Sources), maxUpdateSources)
+	}
+	for _, source := range d.Sources {
+		if source == "" || len(source) > maxUpdateSource {
+			return fmt.Errorf("direction %d: a source of %d characters, want 1 to %d", d.Serial, len(source), maxUpdateSource)
+		}
+	}
+	return nil
+}

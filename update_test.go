@@ -1,0 +1,54 @@
+package hullmark
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+func TestUpdateStatusIsWhatItWas(t *testing.T) {
+	want := UpdateStatus{Running: "b", Default: "a", A: RootHash{1}, B: RootHash{2}, Phase: UpdateTrial, Document: DocumentID{3}, Serial: 4}
+	text, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got UpdateStatus
+	if err := json.Unmarshal(text, &got); err != nil || got != want {
+		t.Errorf("%s: %+v, %v", text, got, err)
+	}
+	if got.Release() != want.B {
+		t.Errorf("slot b runs, and the release is %s", got.Release())
+	}
+	for _, bad := range []string{`{"a":"00"}`, `{"document":"` + strings.Repeat("g", 64) + `"}`} {
+		if err := json.Unmarshal([]byte(bad), &got); err == nil {
+			t.Errorf("%s was taken", bad)
+		}
+	}
+}
+
+func TestUpdateDirectionCheck(t *testing.T) {
+	document, source := DocumentID{1}, []string{"https://releases.example.com"}
+	for _, good := range []UpdateDirection{
+		{Serial: 1, Action: UpdateStage, Document: document, Sources: source},
+		{Serial: 2, Action: UpdateTry, Document: document},
+		{Serial: 3, Action: UpdateRollback},
+	} {
+		if err := good.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, bad := range []UpdateDirection{
+		{Action: UpdateRestart},
+		{Serial: 1, Action: "kexec"},
+		{Serial: 1, Action: UpdateStage, Sources: source},
+		{Serial: 1, Action: UpdateStage, Document: document},
+		{Serial: 1, Action: UpdateTry, Document: document, Sources: source},
+		{Serial: 1, Action: UpdateCommit, Document: document},
+		{Serial: 1, Action: UpdateStage, Document: document, Sources: make([]string, 9)},
+		{Serial: 1, Action: UpdateStage, Document: document, Sources: []string{strings.Repeat("x", 1025)}},
+	} {
+		if err := bad.Check(); err == nil {
+			t.Errorf("%+v was taken", bad)
+		}
+	}
+}
