@@ -1,7 +1,6 @@
 package initrd
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -112,21 +111,7 @@ func (s scanner) readTable(name string, size int64) (*gpt.Table, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return gpt.Read(f, imageSize(f, size))
-}
-
-// imageSize returns where the table's first copy says that the disk ends. An
-// image that was written to a larger disk has its second copy there, not at the
-// disk's own end.
-func imageSize(f io.ReaderAt, size int64) int64 {
-	var alternate [8]byte
-	if _, err := f.ReadAt(alternate[:], sector+32); err != nil {
-		return size
-	}
-	if last := binary.LittleEndian.Uint64(alternate[:]); last < uint64(size/sector) {
-		return int64(last+1) * sector
-	}
-	return size
+	return gpt.Read(f, gpt.ImageSize(f, size))
 }
 
 // partition returns the device of a partition, or "". The kernel's partitions are matched by where they start, because the table

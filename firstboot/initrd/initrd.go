@@ -20,8 +20,8 @@ import (
 // diskTimeout bounds the wait for the disk that the node boots from.
 const diskTimeout = 60 * time.Second
 
-// deviceName is the root's name in the device mapper.
-const deviceName = "root"
+// DeviceName is the root's name in the device mapper.
+const DeviceName = "root"
 
 const (
 	sysroot = "/sysroot"
@@ -131,7 +131,7 @@ func openVerity(p partitions, root verity.Root) (string, error) {
 		return "", err
 	}
 	defer control.Close()
-	dev, err := control.CreateReadOnly(deviceName, "CRYPT-VERITY-"+fmt.Sprintf("%x", super.UUID)+"-"+deviceName, target)
+	dev, err := control.CreateReadOnly(DeviceName, "CRYPT-VERITY-"+fmt.Sprintf("%x", super.UUID)+"-"+DeviceName, target)
 	if err != nil {
 		return "", err
 	}

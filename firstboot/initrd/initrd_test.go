@@ -2,7 +2,6 @@ package initrd
 
 import (
 	"bytes"
-	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -159,19 +158,4 @@ func TestRunRefusesOutsideOfPID1(t *testing.T) {
 	if err := Run(); err == nil {
 		t.Fatal("Run worked in a process that is not the machine's first")
 	}
-}
-
-// FuzzRootHash holds the reader of the command line to one root hash, which it names once.
-func FuzzImageSize(f *testing.F) {
-	table := make([]byte, 2*sector)
-	binary.LittleEndian.PutUint64(table[sector+32:], 99)
-	f.Add(table, int64(1<<20))
-	f.Add(table, int64(sector))
-	f.Add([]byte{}, int64(0))
-	f.Fuzz(func(t *testing.T, disk []byte, size int64) {
-		size &= 1<<50 - 1
-		if end := imageSize(bytes.NewReader(disk), size); end < 0 || end > size || end != size && end%sector != 0 {
-			t.Errorf("an image of %d bytes on a disk of %d", end, size)
-		}
-	})
 }

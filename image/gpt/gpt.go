@@ -265,3 +265,16 @@ func allZero(b []byte) bool {
 	}
 	return true
 }
+
+// ImageSize returns where the table's first copy says that its disk ends, in bytes (UEFI 2.10 §5.3.2, AlternateLBA). An image that was
+// written to a larger disk has its second copy there, and not at the disk's own end. size is the disk's: what is not below it is not believed.
+func ImageSize(r io.ReaderAt, size int64) int64 {
+	var alternate [8]byte
+	if _, err := r.ReadAt(alternate[:], SectorSize+32); err != nil {
+		return size
+	}
+	if last := binary.LittleEndian.Uint64(alternate[:]); last < uint64(size/SectorSize) {
+		return int64(last+1) * SectorSize
+	}
+	return size
+}

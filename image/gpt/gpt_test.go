@@ -234,3 +234,18 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// FuzzImageSize wants an end within the disk, whatever its first sectors say.
+func FuzzImageSize(f *testing.F) {
+	table := make([]byte, 2*SectorSize)
+	binary.LittleEndian.PutUint64(table[SectorSize+32:], 99)
+	f.Add(table, int64(1<<20))
+	f.Add(table, int64(SectorSize))
+	f.Add([]byte{}, int64(0))
+	f.Fuzz(func(t *testing.T, disk []byte, size int64) {
+		size &= 1<<50 - 1
+		if end := ImageSize(bytes.NewReader(disk), size); end < 0 || end > size || end != size && end%SectorSize != 0 {
+			t.Errorf("an image of %d bytes on a disk of %d", end, size)
+		}
+	})
+}
