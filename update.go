@@ -54,7 +54,8 @@ const (
 	// UpdateCommit makes the release that runs on trial the one that starts by itself, without waiting for the checks of health
 	// that are left.
 	UpdateCommit UpdateAction = "commit"
-	// UpdateRollback restarts the machine into the release of the other slot, for good.
+	// UpdateRollback restarts the machine into the release of the other slot, which it ran before, as UpdateTry does; a trial that runs it
+	// ends at once.
 	UpdateRollback UpdateAction = "rollback"
 	// UpdateRestart restarts the machine as it is: for a policy, certificates or arguments that count from the next boot on.
 	UpdateRestart UpdateAction = "restart"
@@ -96,9 +97,11 @@ type UpdateStatus struct {
 	// Phase is how far it is with the release of Document.
 	Phase    UpdatePhase `json:"phase"`
 	Document DocumentID  `json:"document,omitzero"`
-	// Done and Total are bytes while it is staging.
-	Done  int64 `json:"done,omitempty"`
-	Total int64 `json:"total,omitempty"`
+	// Fetched, Copied and Kept are bytes while it is staging: what came from its source, what the slot that runs had of it, and what
+	// was in its place already.
+	Fetched int64 `json:"fetched,omitempty"`
+	Copied  int64 `json:"copied,omitempty"`
+	Kept    int64 `json:"kept,omitempty"`
 	// Serial is that of the last direction that it has begun to follow.
 	Serial uint64 `json:"serial,omitempty"`
 	// Failed says why, of a release that has failed, and of an action that was refused.
@@ -111,6 +114,15 @@ func (s UpdateStatus) Release() RootHash {
 		return s.B
 	}
 	return s.A
+}
+
+// Same reports whether o says the same.
+func (s UpdateStatus) Same(o UpdateStatus) bool {
+	if (s.Failed == nil) != (o.Failed == nil) || s.Failed != nil && *s.Failed != *o.Failed {
+		return false
+	}
+	s.Failed, o.Failed = nil, nil
+	return s == o
 }
 
 // UpdateDirection is what the cluster wants a node to do: its own, and no other node's.
@@ -135,8 +147,8 @@ func (d UpdateDirection) Check() error {
 	if d.Serial == 0 || !d.Action.Valid() {
 		return fmt.Errorf("direction %d: action %.20q: want a serial from 1, and one of %v", d.Serial, d.Action, UpdateActions())
 	}
-	if named := d.Document != (DocumentID{}); named != (d.Action == UpdateStage || d.Action == UpdateTry) {
-		return fmt.Errorf("direction %d: %s: a document is for stage and try, and only for them", d.Serial, d.Action)
+	if named := d.Document != (DocumentID{}); named != slices.Contains([]UpdateAction{UpdateStage, UpdateTry, UpdateRollback}, d.Action) {
+		return fmt.Errorf("direction %d: %s: a document is for stage, try and rollback, and only for them", d.Serial, d.Action)
 	}
 	if (len(d.Sources) > 0) != (d.Action == UpdateStage) || len(d.Sources) > maxUpdateSources {
 		return fmt.Errorf("direction %d: %s: %d sources, want 1 to %d to stage, and none else", d.Serial, d.Action, len(d.Sources), maxUpdateSources)

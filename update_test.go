@@ -31,7 +31,8 @@ func TestUpdateDirectionCheck(t *testing.T) {
 	for _, good := range []UpdateDirection{
 		{Serial: 1, Action: UpdateStage, Document: document, Sources: source},
 		{Serial: 2, Action: UpdateTry, Document: document},
-		{Serial: 3, Action: UpdateRollback},
+		{Serial: 3, Action: UpdateRollback, Document: document},
+		{Serial: 4, Action: UpdateRestart},
 	} {
 		if err := good.Check(); err != nil {
 			t.Error(err)

@@ -23,6 +23,7 @@ const (
 	VerbRecover Verb = "recover"
 	VerbStatus  Verb = "status"
 	VerbLogs    Verb = "logs"
+	VerbUpdate  Verb = "update"
 )
 
 // Scope is all that an operator's leaf is good for. Its URI says it: "hullmark:operator:" VERB ":" POLICY [":" NODE].
@@ -43,7 +44,7 @@ func (e Scope) uri() string {
 	return uri
 }
 
-var scopePattern = regexp.MustCompile(`^hullmark:operator:(init|recover|status|logs):(0|[1-9][0-9]{0,19})(:[0-9a-f]{64})?$`)
+var scopePattern = regexp.MustCompile(`^hullmark:operator:(init|recover|status|logs|update):(0|[1-9][0-9]{0,19})(:[0-9a-f]{64})?$`)
 
 // scopeOf reads the one URI of an operator's leaf.
 func scopeOf(leaf *x509.Certificate) (Scope, error) {

@@ -2047,6 +2047,303 @@ func (*EpochCommitted) Descriptor() ([]byte, []int) {
 	return file_wire_proto_rawDescGZIP(), []int{26}
 }
 
+// UpdateOrder says what a node is to do with its slots, and all by which it judges that.
+type UpdateOrder struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Direction     []byte                 `protobuf:"bytes,1,opt,name=direction,proto3" json:"direction,omitempty"` // hullmark.UpdateDirection as JSON
+	Document      []byte                 `protobuf:"bytes,2,opt,name=document,proto3" json:"document,omitempty"`   // the measurement document that the direction names, encoded; empty if it names none
+	Policy        []byte                 `protobuf:"bytes,3,opt,name=policy,proto3" json:"policy,omitempty"`       // the policy that accepts it, as the cluster's root signed it; empty without a document
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateOrder) Reset() {
+	*x = UpdateOrder{}
+	mi := &file_wire_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateOrder) ProtoMessage() {}
+
+func (x *UpdateOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateOrder.ProtoReflect.Descriptor instead.
+func (*UpdateOrder) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *UpdateOrder) GetDirection() []byte {
+	if x != nil {
+		return x.Direction
+	}
+	return nil
+}
+
+func (x *UpdateOrder) GetDocument() []byte {
+	if x != nil {
+		return x.Document
+	}
+	return nil
+}
+
+func (x *UpdateOrder) GetPolicy() []byte {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+// UpdateReply is what the node says of its slots by now.
+type UpdateReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Status        []byte                 `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"` // hullmark.UpdateStatus as JSON
+	Failed        *Condition             `protobuf:"bytes,2,opt,name=failed,proto3" json:"failed,omitempty"` // set: the end, without success
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateReply) Reset() {
+	*x = UpdateReply{}
+	mi := &file_wire_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateReply) ProtoMessage() {}
+
+func (x *UpdateReply) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateReply.ProtoReflect.Descriptor instead.
+func (*UpdateReply) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *UpdateReply) GetStatus() []byte {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *UpdateReply) GetFailed() *Condition {
+	if x != nil {
+		return x.Failed
+	}
+	return nil
+}
+
+// UpdateAsk is from a node that is Ready.
+type UpdateAsk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Claim         []byte                 `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"` // an encoded UpdateClaim. It is bytes so that both sides authenticate what was sent.
+	Mac           []byte                 `protobuf:"bytes,2,opt,name=mac,proto3" json:"mac,omitempty"`     // HMAC-SHA256 under the disk's epoch key
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateAsk) Reset() {
+	*x = UpdateAsk{}
+	mi := &file_wire_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateAsk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateAsk) ProtoMessage() {}
+
+func (x *UpdateAsk) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateAsk.ProtoReflect.Descriptor instead.
+func (*UpdateAsk) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *UpdateAsk) GetClaim() []byte {
+	if x != nil {
+		return x.Claim
+	}
+	return nil
+}
+
+func (x *UpdateAsk) GetMac() []byte {
+	if x != nil {
+		return x.Mac
+	}
+	return nil
+}
+
+// UpdateClaim says whose slots they are, and what is in them.
+type UpdateClaim struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ekid          []byte                 `protobuf:"bytes,1,opt,name=ekid,proto3" json:"ekid,omitempty"` // 32 bytes
+	Uuid          []byte                 `protobuf:"bytes,2,opt,name=uuid,proto3" json:"uuid,omitempty"` // 16 bytes
+	Generation    uint32                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	Owner         []byte                 `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`   // 32 bytes
+	Status        []byte                 `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"` // hullmark.UpdateStatus as JSON
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateClaim) Reset() {
+	*x = UpdateClaim{}
+	mi := &file_wire_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateClaim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateClaim) ProtoMessage() {}
+
+func (x *UpdateClaim) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateClaim.ProtoReflect.Descriptor instead.
+func (*UpdateClaim) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *UpdateClaim) GetEkid() []byte {
+	if x != nil {
+		return x.Ekid
+	}
+	return nil
+}
+
+func (x *UpdateClaim) GetUuid() []byte {
+	if x != nil {
+		return x.Uuid
+	}
+	return nil
+}
+
+func (x *UpdateClaim) GetGeneration() uint32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *UpdateClaim) GetOwner() []byte {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *UpdateClaim) GetStatus() []byte {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+// UpdateAnswer is nothing, an order, or a refusal.
+type UpdateAnswer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Order         *UpdateOrder           `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`   // absent: there is nothing to do
+	Denied        *Condition             `protobuf:"bytes,2,opt,name=denied,proto3" json:"denied,omitempty"` // the claim was not taken
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateAnswer) Reset() {
+	*x = UpdateAnswer{}
+	mi := &file_wire_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateAnswer) ProtoMessage() {}
+
+func (x *UpdateAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateAnswer.ProtoReflect.Descriptor instead.
+func (*UpdateAnswer) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *UpdateAnswer) GetOrder() *UpdateOrder {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
+func (x *UpdateAnswer) GetDenied() *Condition {
+	if x != nil {
+		return x.Denied
+	}
+	return nil
+}
+
 var File_wire_proto protoreflect.FileDescriptor
 
 const file_wire_proto_rawDesc = "" +
@@ -2205,14 +2502,37 @@ const file_wire_proto_rawDesc = "" +
 	"\x06issued\x18\x01 \x01(\x04R\x06issued\"%\n" +
 	"\vEpochStored\x12\x16\n" +
 	"\x06issued\x18\x01 \x01(\x04R\x06issued\"\x10\n" +
-	"\x0eEpochCommitted2\xcd\x01\n" +
+	"\x0eEpochCommitted\"_\n" +
+	"\vUpdateOrder\x12\x1c\n" +
+	"\tdirection\x18\x01 \x01(\fR\tdirection\x12\x1a\n" +
+	"\bdocument\x18\x02 \x01(\fR\bdocument\x12\x16\n" +
+	"\x06policy\x18\x03 \x01(\fR\x06policy\"U\n" +
+	"\vUpdateReply\x12\x16\n" +
+	"\x06status\x18\x01 \x01(\fR\x06status\x12.\n" +
+	"\x06failed\x18\x02 \x01(\v2\x16.hullmark.v1.ConditionR\x06failed\"3\n" +
+	"\tUpdateAsk\x12\x14\n" +
+	"\x05claim\x18\x01 \x01(\fR\x05claim\x12\x10\n" +
+	"\x03mac\x18\x02 \x01(\fR\x03mac\"\x83\x01\n" +
+	"\vUpdateClaim\x12\x12\n" +
+	"\x04ekid\x18\x01 \x01(\fR\x04ekid\x12\x12\n" +
+	"\x04uuid\x18\x02 \x01(\fR\x04uuid\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\rR\n" +
+	"generation\x12\x14\n" +
+	"\x05owner\x18\x04 \x01(\fR\x05owner\x12\x16\n" +
+	"\x06status\x18\x05 \x01(\fR\x06status\"n\n" +
+	"\fUpdateAnswer\x12.\n" +
+	"\x05order\x18\x01 \x01(\v2\x18.hullmark.v1.UpdateOrderR\x05order\x12.\n" +
+	"\x06denied\x18\x02 \x01(\v2\x16.hullmark.v1.ConditionR\x06denied2\x8d\x02\n" +
 	"\x04Node\x12@\n" +
 	"\bExchange\x12\x19.hullmark.v1.FromVerifier\x1a\x15.hullmark.v1.FromNode(\x010\x01\x12>\n" +
 	"\x06Status\x12\x1a.hullmark.v1.StatusRequest\x1a\x18.hullmark.v1.StatusReply\x12C\n" +
-	"\aJournal\x12\x1b.hullmark.v1.JournalRequest\x1a\x19.hullmark.v1.JournalChunk0\x012\x97\x01\n" +
+	"\aJournal\x12\x1b.hullmark.v1.JournalRequest\x1a\x19.hullmark.v1.JournalChunk0\x01\x12>\n" +
+	"\x06Update\x12\x18.hullmark.v1.UpdateOrder\x1a\x18.hullmark.v1.UpdateReply0\x012\xd4\x01\n" +
 	"\vJoinService\x12@\n" +
 	"\bExchange\x12\x15.hullmark.v1.FromNode\x1a\x19.hullmark.v1.FromVerifier(\x010\x01\x12F\n" +
-	"\x05Epoch\x12\x1a.hullmark.v1.EpochFromNode\x1a\x1d.hullmark.v1.EpochFromService(\x010\x01B*Z(github.com/hullmark/hullmark/attest/wireb\x06proto3"
+	"\x05Epoch\x12\x1a.hullmark.v1.EpochFromNode\x1a\x1d.hullmark.v1.EpochFromService(\x010\x01\x12;\n" +
+	"\x06Update\x12\x16.hullmark.v1.UpdateAsk\x1a\x19.hullmark.v1.UpdateAnswerB*Z(github.com/hullmark/hullmark/attest/wireb\x06proto3"
 
 var (
 	file_wire_proto_rawDescOnce sync.Once
@@ -2226,7 +2546,7 @@ func file_wire_proto_rawDescGZIP() []byte {
 	return file_wire_proto_rawDescData
 }
 
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_wire_proto_goTypes = []any{
 	(*FromNode)(nil),         // 0: hullmark.v1.FromNode
 	(*FromVerifier)(nil),     // 1: hullmark.v1.FromVerifier
@@ -2255,6 +2575,11 @@ var file_wire_proto_goTypes = []any{
 	(*EpochIssued)(nil),      // 24: hullmark.v1.EpochIssued
 	(*EpochStored)(nil),      // 25: hullmark.v1.EpochStored
 	(*EpochCommitted)(nil),   // 26: hullmark.v1.EpochCommitted
+	(*UpdateOrder)(nil),      // 27: hullmark.v1.UpdateOrder
+	(*UpdateReply)(nil),      // 28: hullmark.v1.UpdateReply
+	(*UpdateAsk)(nil),        // 29: hullmark.v1.UpdateAsk
+	(*UpdateClaim)(nil),      // 30: hullmark.v1.UpdateClaim
+	(*UpdateAnswer)(nil),     // 31: hullmark.v1.UpdateAnswer
 }
 var file_wire_proto_depIdxs = []int32{
 	7,  // 0: hullmark.v1.FromNode.proof:type_name -> hullmark.v1.Proof
@@ -2280,21 +2605,28 @@ var file_wire_proto_depIdxs = []int32{
 	26, // 20: hullmark.v1.EpochFromService.committed:type_name -> hullmark.v1.EpochCommitted
 	15, // 21: hullmark.v1.EpochFromService.denied:type_name -> hullmark.v1.Condition
 	10, // 22: hullmark.v1.EpochClaim.etcd:type_name -> hullmark.v1.EtcdState
-	1,  // 23: hullmark.v1.Node.Exchange:input_type -> hullmark.v1.FromVerifier
-	16, // 24: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
-	18, // 25: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
-	0,  // 26: hullmark.v1.JoinService.Exchange:input_type -> hullmark.v1.FromNode
-	20, // 27: hullmark.v1.JoinService.Epoch:input_type -> hullmark.v1.EpochFromNode
-	0,  // 28: hullmark.v1.Node.Exchange:output_type -> hullmark.v1.FromNode
-	17, // 29: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
-	19, // 30: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
-	1,  // 31: hullmark.v1.JoinService.Exchange:output_type -> hullmark.v1.FromVerifier
-	21, // 32: hullmark.v1.JoinService.Epoch:output_type -> hullmark.v1.EpochFromService
-	28, // [28:33] is the sub-list for method output_type
-	23, // [23:28] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	15, // 23: hullmark.v1.UpdateReply.failed:type_name -> hullmark.v1.Condition
+	27, // 24: hullmark.v1.UpdateAnswer.order:type_name -> hullmark.v1.UpdateOrder
+	15, // 25: hullmark.v1.UpdateAnswer.denied:type_name -> hullmark.v1.Condition
+	1,  // 26: hullmark.v1.Node.Exchange:input_type -> hullmark.v1.FromVerifier
+	16, // 27: hullmark.v1.Node.Status:input_type -> hullmark.v1.StatusRequest
+	18, // 28: hullmark.v1.Node.Journal:input_type -> hullmark.v1.JournalRequest
+	27, // 29: hullmark.v1.Node.Update:input_type -> hullmark.v1.UpdateOrder
+	0,  // 30: hullmark.v1.JoinService.Exchange:input_type -> hullmark.v1.FromNode
+	20, // 31: hullmark.v1.JoinService.Epoch:input_type -> hullmark.v1.EpochFromNode
+	29, // 32: hullmark.v1.JoinService.Update:input_type -> hullmark.v1.UpdateAsk
+	0,  // 33: hullmark.v1.Node.Exchange:output_type -> hullmark.v1.FromNode
+	17, // 34: hullmark.v1.Node.Status:output_type -> hullmark.v1.StatusReply
+	19, // 35: hullmark.v1.Node.Journal:output_type -> hullmark.v1.JournalChunk
+	28, // 36: hullmark.v1.Node.Update:output_type -> hullmark.v1.UpdateReply
+	1,  // 37: hullmark.v1.JoinService.Exchange:output_type -> hullmark.v1.FromVerifier
+	21, // 38: hullmark.v1.JoinService.Epoch:output_type -> hullmark.v1.EpochFromService
+	31, // 39: hullmark.v1.JoinService.Update:output_type -> hullmark.v1.UpdateAnswer
+	33, // [33:40] is the sub-list for method output_type
+	26, // [26:33] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -2331,7 +2663,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   27,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

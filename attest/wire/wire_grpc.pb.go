@@ -26,6 +26,7 @@ const (
 	Node_Exchange_FullMethodName = "/hullmark.v1.Node/Exchange"
 	Node_Status_FullMethodName   = "/hullmark.v1.Node/Status"
 	Node_Journal_FullMethodName  = "/hullmark.v1.Node/Journal"
+	Node_Update_FullMethodName   = "/hullmark.v1.Node/Update"
 )
 
 // NodeClient is the client API for Node service.
@@ -40,6 +41,8 @@ type NodeClient interface {
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusReply, error)
 	// Journal streams the node's journal of this boot as text.
 	Journal(ctx context.Context, in *JournalRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[JournalChunk], error)
+	// Update has the node do something with its slots, and streams how that goes.
+	Update(ctx context.Context, in *UpdateOrder, opts ...grpc.CallOption) (grpc.ServerStreamingClient[UpdateReply], error)
 }
 
 type nodeClient struct {
@@ -92,6 +95,25 @@ func (c *nodeClient) Journal(ctx context.Context, in *JournalRequest, opts ...gr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Node_JournalClient = grpc.ServerStreamingClient[JournalChunk]
 
+func (c *nodeClient) Update(ctx context.Context, in *UpdateOrder, opts ...grpc.CallOption) (grpc.ServerStreamingClient[UpdateReply], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[2], Node_Update_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[UpdateOrder, UpdateReply]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Node_UpdateClient = grpc.ServerStreamingClient[UpdateReply]
+
 // NodeServer is the server API for Node service.
 // All implementations must embed UnimplementedNodeServer
 // for forward compatibility.
@@ -104,6 +126,8 @@ type NodeServer interface {
 	Status(context.Context, *StatusRequest) (*StatusReply, error)
 	// Journal streams the node's journal of this boot as text.
 	Journal(*JournalRequest, grpc.ServerStreamingServer[JournalChunk]) error
+	// Update has the node do something with its slots, and streams how that goes.
+	Update(*UpdateOrder, grpc.ServerStreamingServer[UpdateReply]) error
 	mustEmbedUnimplementedNodeServer()
 }
 
@@ -122,6 +146,9 @@ func (UnimplementedNodeServer) Status(context.Context, *StatusRequest) (*StatusR
 }
 func (UnimplementedNodeServer) Journal(*JournalRequest, grpc.ServerStreamingServer[JournalChunk]) error {
 	return status.Error(codes.Unimplemented, "method Journal not implemented")
+}
+func (UnimplementedNodeServer) Update(*UpdateOrder, grpc.ServerStreamingServer[UpdateReply]) error {
+	return status.Error(codes.Unimplemented, "method Update not implemented")
 }
 func (UnimplementedNodeServer) mustEmbedUnimplementedNodeServer() {}
 func (UnimplementedNodeServer) testEmbeddedByValue()              {}
@@ -180,6 +207,17 @@ func _Node_Journal_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Node_JournalServer = grpc.ServerStreamingServer[JournalChunk]
 
+func _Node_Update_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(UpdateOrder)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(NodeServer).Update(m, &grpc.GenericServerStream[UpdateOrder, UpdateReply]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Node_UpdateServer = grpc.ServerStreamingServer[UpdateReply]
+
 // Node_ServiceDesc is the grpc.ServiceDesc for Node service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -204,6 +242,11 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _Node_Journal_Handler,
 			ServerStreams: true,
 		},
+		{
+			StreamName:    "Update",
+			Handler:       _Node_Update_Handler,
+			ServerStreams: true,
+		},
 	},
 	Metadata: "wire.proto",
 }
@@ -211,6 +254,7 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 const (
 	JoinService_Exchange_FullMethodName = "/hullmark.v1.JoinService/Exchange"
 	JoinService_Epoch_FullMethodName    = "/hullmark.v1.JoinService/Epoch"
+	JoinService_Update_FullMethodName   = "/hullmark.v1.JoinService/Update"
 )
 
 // JoinServiceClient is the client API for JoinService service.
@@ -223,6 +267,8 @@ type JoinServiceClient interface {
 	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FromNode, FromVerifier], error)
 	// Epoch moves the epoch of a node that is Ready on by one; the node sends first.
 	Epoch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[EpochFromNode, EpochFromService], error)
+	// Update tells what a Ready node says of its slots, and returns what it is to do with them.
+	Update(ctx context.Context, in *UpdateAsk, opts ...grpc.CallOption) (*UpdateAnswer, error)
 }
 
 type joinServiceClient struct {
@@ -259,6 +305,16 @@ func (c *joinServiceClient) Epoch(ctx context.Context, opts ...grpc.CallOption) 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type JoinService_EpochClient = grpc.BidiStreamingClient[EpochFromNode, EpochFromService]
 
+func (c *joinServiceClient) Update(ctx context.Context, in *UpdateAsk, opts ...grpc.CallOption) (*UpdateAnswer, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpdateAnswer)
+	err := c.cc.Invoke(ctx, JoinService_Update_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // JoinServiceServer is the server API for JoinService service.
 // All implementations must embed UnimplementedJoinServiceServer
 // for forward compatibility.
@@ -269,6 +325,8 @@ type JoinServiceServer interface {
 	Exchange(grpc.BidiStreamingServer[FromNode, FromVerifier]) error
 	// Epoch moves the epoch of a node that is Ready on by one; the node sends first.
 	Epoch(grpc.BidiStreamingServer[EpochFromNode, EpochFromService]) error
+	// Update tells what a Ready node says of its slots, and returns what it is to do with them.
+	Update(context.Context, *UpdateAsk) (*UpdateAnswer, error)
 	mustEmbedUnimplementedJoinServiceServer()
 }
 
@@ -284,6 +342,9 @@ func (UnimplementedJoinServiceServer) Exchange(grpc.BidiStreamingServer[FromNode
 }
 func (UnimplementedJoinServiceServer) Epoch(grpc.BidiStreamingServer[EpochFromNode, EpochFromService]) error {
 	return status.Error(codes.Unimplemented, "method Epoch not implemented")
+}
+func (UnimplementedJoinServiceServer) Update(context.Context, *UpdateAsk) (*UpdateAnswer, error) {
+	return nil, status.Error(codes.Unimplemented, "method Update not implemented")
 }
 func (UnimplementedJoinServiceServer) mustEmbedUnimplementedJoinServiceServer() {}
 func (UnimplementedJoinServiceServer) testEmbeddedByValue()                     {}
@@ -320,13 +381,36 @@ func _JoinService_Epoch_Handler(srv interface{}, stream grpc.ServerStream) error
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type JoinService_EpochServer = grpc.BidiStreamingServer[EpochFromNode, EpochFromService]
 
+func _JoinService_Update_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateAsk)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JoinServiceServer).Update(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: JoinService_Update_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JoinServiceServer).Update(ctx, req.(*UpdateAsk))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // JoinService_ServiceDesc is the grpc.ServiceDesc for JoinService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var JoinService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "hullmark.v1.JoinService",
 	HandlerType: (*JoinServiceServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Update",
+			Handler:    _JoinService_Update_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Exchange",
