@@ -5,8 +5,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark/image/slot"
 )
@@ -22,16 +29,22 @@ const (
 	globalVariable = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
 	// kept are the attributes of one that outlives a reset, readable before and after the firmware's hand-over (UEFI 2.10 §8.2.1).
 	kept = 0x1 | 0x2 | 0x4
+	// explanation is the variable of Explain, under a vendor's GUID of its own.
+	explanation = "HullmarkTrial-3f6a1c58-9c5b-4d0e-8a53-6d0c2b7e41aa"
 )
 
 func (v Variables) path(name string) string {
 	return filepath.Join(string(v), name+"-"+globalVariable)
 }
 
-// set writes a variable, and reads it back: there is firmware that says that it stored one and did not.
-func (v Variables) set(name string, data []byte) error {
+// set writes a boot variable. See store.
+func (v Variables) set(name string, data []byte) error { return v.store(v.path(name), data) }
+
+// store writes a variable, and reads it back: there is firmware that says that it stored one and did not.
+func (v Variables) store(path string, data []byte) error {
+	name := filepath.Base(path)
 	content := append(binary.LittleEndian.AppendUint32(nil, kept), data...)
-	f, err := os.OpenFile(v.path(name), os.O_WRONLY|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("firmware variable %s: %w", name, err)
 	}
@@ -40,7 +53,7 @@ func (v Variables) set(name string, data []byte) error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("firmware variable %s: %w", name, err)
 	}
-	if stored, err := os.ReadFile(v.path(name)); err != nil || !bytes.Equal(stored, content) {
+	if stored, err := os.ReadFile(path); err != nil || !bytes.Equal(stored, content) {
 		return errors.Join(fmt.Errorf("firmware variable %s: the firmware did not store it", name), err)
 	}
 	return nil
@@ -65,4 +78,56 @@ func (d *Disk) Try(n slot.Slot, v Variables) error {
 		return fmt.Errorf("try slot %v: %w", n, err)
 	}
 	return nil
+}
+
+// Explain keeps a text for the boot after this one; an empty one takes it back. Whoever can write firmware variables can write another:
+// it is for people to read, and nothing is decided by it.
+func (v Variables) Explain(text string) error {
+	path := filepath.Join(string(v), explanation)
+	if err := mutable(path); err != nil {
+		return fmt.Errorf("firmware variable %s: %w", explanation, err)
+	}
+	if text != "" {
+		return v.store(path, []byte(text))
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("firmware variable %s: %w", explanation, err)
+	}
+	return nil
+}
+
+// mutable lets a variable be changed that is there: the kernel protects those that it does not know (efivarfs, FS_IMMUTABLE_FL).
+func mutable(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	err = unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, 0)
+	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) { // A file system without such flags protects nothing.
+		return nil
+	}
+	return err
+}
+
+// Explained returns what the last trial explained, with all that is not printable left out; empty if it said nothing.
+func (v Variables) Explained() string {
+	f, err := os.Open(filepath.Join(string(v), explanation))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	content, err := io.ReadAll(io.LimitReader(f, 4+MaxText))
+	if err != nil || len(content) < 4 {
+		return ""
+	}
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
+			return -1
+		}
+		return r
+	}, string(content[4:]))
 }

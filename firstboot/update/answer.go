@@ -1,0 +1,87 @@
+package update
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/image/slot"
+)
+
+// Helper answers requests about one disk: the other end of Client.
+type Helper struct {
+	Disk      *Disk
+	Variables Variables
+	// Open opens a place where a release was published.
+	Open func(address string) (Source, error)
+}
+
+// tellPause lies between two answers that only say how far a request is.
+const tellPause = time.Second
+
+// Answer does what a request asks for, and sends at least one answer, of which the last says how it ended.
+func (h Helper) Answer(ctx context.Context, q Request, send func(Answer) error) error {
+	err := h.do(ctx, q, send)
+	if err != nil {
+		return send(Answer{Failed: hullmark.AsCondition(err, "UPDATE", "slot-failed")})
+	}
+	return send(Answer{Done: true})
+}
+
+func (h Helper) do(ctx context.Context, q Request, send func(Answer) error) error {
+	switch q.Op {
+	case OpLook:
+		slots := h.look()
+		return send(Answer{Slots: &slots})
+	case OpStage:
+		return h.stage(ctx, q, send)
+	case OpTry:
+		return h.Disk.Try(h.Disk.running.Other(), h.Variables)
+	case OpCommit:
+		return h.Disk.SetDefault(h.Disk.running)
+	case OpExplain:
+		return h.Variables.Explain(q.Text)
+	}
+	return fmt.Errorf("operation %.20q is unknown", q.Op)
+}
+
+// look says what is known: a slot on which nothing could start has no root hash, and a disk on which no slot starts by itself no default.
+func (h Helper) look() Slots {
+	s := Slots{Running: h.Disk.running.String(), Text: h.Variables.Explained()}
+	if first, err := h.Disk.Default(); err == nil {
+		s.Default = first.String()
+	}
+	for n, root := range map[slot.Slot]*hullmark.RootHash{slot.A: &s.A, slot.B: &s.B} {
+		if c, err := h.Disk.Content(n); err == nil {
+			*root = hullmark.RootHash(c.Root)
+		}
+	}
+	return s
+}
+
+// stage asks the sources in their order, and each goes on with what the one before has left.
+func (h Helper) stage(ctx context.Context, q Request, send func(Answer) error) error {
+	var problems []error
+	var told time.Time
+	for _, address := range q.Sources {
+		source, err := h.Open(address)
+		if err == nil {
+			_, err = h.Disk.Stage(ctx, q.release(), source, func(f Fetched) {
+				if time.Since(told) >= tellPause {
+					told = time.Now()
+					_ = send(Answer{Fetched: &f}) // Who asked may have gone: the context ends then.
+				}
+			})
+		}
+		if err == nil {
+			return nil
+		}
+		problems = append(problems, fmt.Errorf("%s: %w", address, err))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(problems...)
+}
