@@ -47,6 +47,10 @@ type Timing struct {
 	Epoch time.Duration
 	// DeniedPause lies between two rounds when only another policy or disk could change the answer.
 	DeniedPause time.Duration
+	// Trial is how long the trial of a release has until its node is healthy, TrialDenied how long a refusal that does not pass by itself
+	// may stand meanwhile. Direction lies between two questions of a Ready node what to do with its slots, within half as much and half as
+	// much again, and Report between two while something is done.
+	Trial, TrialDenied, Direction, Report time.Duration
 	// Certificate lies between two looks at the kubelet's certificate, and Restart bounds how long a node waits that restarts
 	// because it has ended.
 	Certificate, Restart time.Duration
@@ -59,6 +63,7 @@ func DefaultTiming() Timing {
 		Turn: 45 * time.Second, DialledTurn: 5 * time.Second,
 		FirstPause: time.Second, LongestPause: time.Minute, DeniedPause: time.Minute, Epoch: 12 * time.Minute,
 		Certificate: time.Minute, Restart: 5 * time.Minute,
+		Trial: 30 * time.Minute, TrialDenied: 4 * time.Minute, Direction: 40 * time.Second, Report: 10 * time.Second,
 	}
 }
 
@@ -110,7 +115,9 @@ type Agent struct {
 	Disk     Disk
 	Machine  System
 	Cluster  Cluster
-	Status   *Status
+	// Slots is nil where the machine has no disk with slots: it takes no other release then.
+	Slots  Slots
+	Status *Status
 	// StateDir is where the state disk is mounted, RunDir the agent's folder on a RAM disk.
 	StateDir, RunDir string
 	// EventLog is the file of the firmware's event log, which explains the registers where they differ; it may be absent.
@@ -123,6 +130,8 @@ type Agent struct {
 	turn turn
 	// kept is what the disk's manifest holds.
 	kept kept
+	// updates is what is known of the slots.
+	updates updates
 	// over gets the error that makes the machine restart.
 	over       chan error
 	config     hullmark.NodeConfig
@@ -135,12 +144,20 @@ type Agent struct {
 // Run takes the node to Ready and then keeps answering the operator until ctx
 // ends. It returns early only if the machine is to restart, which then has begun.
 func (a *Agent) Run(ctx context.Context) error {
+	unknown := a.lookAtSlots(ctx)
+	a.armTrial(ctx)
 	err := (setup{a}).run(ctx)
 	if err == nil {
+		if c := (*hullmark.Condition)(nil); errors.As(unknown, &c) {
+			a.Status.Warn(c)
+		}
 		err = a.serve(ctx)
 	}
 	if !errors.Is(err, errReboot) {
 		return err
+	}
+	if c := (*hullmark.Condition)(nil); errors.As(err, &c) {
+		a.noteTrial(ctx, c)
 	}
 	fmt.Fprintln(a.Status.Console, "HULLMARK: the machine restarts")
 	return errors.Join(err, a.Machine.Reboot(context.WithoutCancel(ctx)))
@@ -202,7 +219,12 @@ func (a setup) checkTPM(context.Context) error {
 		}
 		// An earlier run of the agent took this boot to Ready: this one answers questions, and goes on with the epoch.
 		a.turn.keep()
-		return a.kept.resume()
+		if err := a.kept.resume(); err != nil {
+			return err
+		}
+		n, err := a.readNote()
+		a.showNote(n)
+		return err
 	})
 }
 

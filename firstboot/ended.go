@@ -3,7 +3,6 @@ package firstboot
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -101,17 +100,9 @@ func (a certificateWatch) run(ctx context.Context) {
 		case <-time.After(rand.N(a.Timing.Restart)):
 		}
 		if a.clusterAnswers(ctx) {
-			a.restart(fmt.Errorf("%w: %w", errReboot, endedCertificate(role)))
+			_ = a.restart(endedCertificate(role))
 			return
 		}
-	}
-}
-
-// restart lets the machine restart, unless it does already.
-func (a certificateWatch) restart(why error) {
-	select {
-	case a.over <- why:
-	default:
 	}
 }
 

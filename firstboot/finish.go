@@ -86,6 +86,7 @@ func (f *finishing) steps() []Step {
 		{Name: StepFuse, Do: f.blowFuse},
 		{Name: StepKubeadm, Do: f.kubernetes},
 		{Name: StepReady, Do: f.waitReady},
+		{Name: StepReady, Do: f.commitTrial},
 	}
 }
 

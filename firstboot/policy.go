@@ -31,6 +31,7 @@ type signedPolicy struct {
 	CrossCertificates [][]byte            `json:"crossCertificates"`
 	// OperatorsFrom is the lowest Policy of a Scope that counts.
 	OperatorsFrom uint64 `json:"operatorsFrom"`
+	MinimumSVN    uint32 `json:"minimumSVN"`
 	Documents     []struct {
 		Document string `json:"document"`
 	} `json:"documents"`

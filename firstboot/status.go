@@ -40,6 +40,8 @@ type Document struct {
 	Prevents []string `json:"prevents,omitempty"`
 	// Joining is there while the node asks join services for its ticket.
 	Joining *Joining `json:"joining,omitempty"`
+	// Update is what the node says of its slots, once it has looked at them.
+	Update *hullmark.UpdateStatus `json:"update,omitempty"`
 }
 
 // Joining tells of the attempts to join or come back.
@@ -123,7 +125,7 @@ func (s *Status) Know(id hullmark.EKID) { s.change(func(d *Document) { d.EKID = 
 // Finish says that the node is Ready.
 func (s *Status) Finish() {
 	s.change(func(d *Document) {
-		*d = Document{Step: StepReady, Doing: "the node is Ready", EKID: d.EKID, Ready: true}
+		*d = Document{Step: StepReady, Doing: "the node is Ready", EKID: d.EKID, Ready: true, Update: d.Update}
 	})
 	s.sentinel(sentinelSuccess, "success\n")
 	fmt.Fprint(s.Console, "\nHULLMARK: the node is Ready\n")
@@ -143,11 +145,24 @@ func (s *Status) Fail(c *hullmark.Condition) {
 	s.print(c)
 }
 
+// standing is the condition that is shown now; nil if there is none.
+func (s *Status) standing() *hullmark.Condition {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.doc.Condition
+}
+
+// update shows what the node says of its slots, which is no news for the log.
+func (s *Status) update(u hullmark.UpdateStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doc.Update = &u
+	s.storeLocked()
+}
+
 // FailUnlessFailed shows a condition unless another one stands, but for what it said itself.
 func (s *Status) FailUnlessFailed(c *hullmark.Condition) {
-	s.mu.Lock()
-	standing := s.doc.Condition
-	s.mu.Unlock()
+	standing := s.standing()
 	if standing == nil || slices.Contains([]string{"no-network", "service-unreachable", "service-untrusted", "root-mismatch"}, standing.Code) {
 		s.Fail(c)
 	}
@@ -161,9 +176,7 @@ func (s *Status) Warn(c *hullmark.Condition) {
 
 // WarnUnlessWarned does the same unless another condition stands.
 func (s *Status) WarnUnlessWarned(c *hullmark.Condition) {
-	s.mu.Lock()
-	standing := s.doc.Condition
-	s.mu.Unlock()
+	standing := s.standing()
 	if standing == nil || standing.Code == c.Code {
 		s.Warn(c)
 	}

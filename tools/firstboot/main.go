@@ -27,6 +27,7 @@ import (
 	"github.com/hullmark/hullmark/firstboot/button"
 	"github.com/hullmark/hullmark/firstboot/config"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
+	"github.com/hullmark/hullmark/firstboot/update"
 	"github.com/hullmark/hullmark/internal/nodump"
 )
 
@@ -72,6 +73,7 @@ func run(ctx context.Context) error {
 		Disk:     statedisk.Client{Path: statedisk.Socket},
 		Machine:  firstboot.Systemd{},
 		Cluster:  firstboot.Kubeadm{},
+		Slots:    update.Client{Path: update.Socket},
 		Status:   &firstboot.Status{File: firstboot.StatusFile, Sentinels: sentinels, Console: console, Log: os.Stderr, Notify: unit.Notify},
 		StateDir: firstboot.StateDir, RunDir: runDir,
 		EventLog: eventLog,
