@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/limit"
-	"github.com/hullmark/hullmark/measurements"
 )
 
 const (
@@ -91,10 +89,7 @@ func (a *advance) run() error {
 // asked of the records.
 func (a *advance) identify() error {
 	if !a.service.enter() {
-		return &hullmark.Condition{
-			Code: "busy", Step: "EPOCH", Title: "the join service has as many exchanges under way as it takes", Retry: true,
-			Next: "wait: the node tries again by itself",
-		}
+		return busy("EPOCH")
 	}
 	defer a.service.leave()
 	message, err := a.receive(a.service.Timeouts.Proof)
@@ -124,7 +119,7 @@ func (a *advance) verify(ask *wire.EpochAsk) error {
 	if err != nil {
 		return err
 	}
-	key, err := a.key()
+	key, err := a.service.epochKey(a.claim)
 	if err != nil {
 		return err
 	}
@@ -137,21 +132,6 @@ func (a *advance) verify(ask *wire.EpochAsk) error {
 		return refused()
 	}
 	return nil
-}
-
-// key derives the epoch key of the disk that the claim names.
-func (a *advance) key() (hullmark.Secret, error) {
-	authorizer := a.service.authorizer(a.service.Policy.inForce.Load())
-	disk, err := authorizer.Keys.DiskKey(a.claim.GetGeneration(), authorizer.Policy.First(authorizer.Root), hullmark.EKID(a.claim.GetOwner()), hullmark.UUID(a.claim.GetUuid()))
-	if err != nil {
-		var unreachable *hullmark.Condition
-		if errors.As(err, &unreachable) {
-			return hullmark.Secret{}, err
-		}
-		return hullmark.Secret{}, errors.Join(err, refused()) // No such generation here.
-	}
-	defer disk.Wipe()
-	return attest.EpochKey(disk)
 }
 
 // issue records the next number before it is sent.
@@ -170,7 +150,7 @@ func (a *advance) issue() (issued uint64, err error) {
 
 // admit holds the claim to the policy in force and to the record.
 func (a *advance) admit(m *Machine, known bool) error {
-	if !known || !a.isMember(m) || m.Record.Disk != a.disk {
+	if !known || !a.service.isMember(m, hullmark.EKID(a.claim.GetOwner())) || m.Record.Disk != a.disk {
 		return refused()
 	}
 	epoch := a.claim.GetEpoch()
@@ -200,15 +180,6 @@ func (a *advance) admit(m *Machine, known bool) error {
 		}
 	}
 	return nil
-}
-
-// isMember reports whether the policy in force admits the machine of the record, and its disk for it.
-func (a *advance) isMember(m *Machine) bool {
-	owner := hullmark.EKID(a.claim.GetOwner())
-	handedOver := func() bool {
-		return slices.Contains(a.service.Policy.Policy().Rebinds, measurements.Rebind{Old: owner, New: a.node})
-	}
-	return (owner == a.node || handedOver()) && a.service.Policy.Admits(*m) == nil
 }
 
 // commit records that the number is on the disk.

@@ -55,6 +55,8 @@ type Machine struct {
 	// if it never asked for one. It is what the certificates say that were seen issued, and else the latest by the clock of who
 	// approved them.
 	CertificateEnds time.Time `json:"certificateEnds,omitzero"`
+	// Update is what it said last of its slots; nil if it never did.
+	Update *hullmark.UpdateStatus `json:"update,omitempty"`
 	// State is how far it has come, Seen when it said so by the service's clock.
 	State MachineState `json:"state"`
 	Seen  time.Time    `json:"seen"`

@@ -57,6 +57,8 @@ type Service struct {
 	ControlPlanes ControlPlanes
 	// Outage lets control planes come back although no record can be read. Without it, none may.
 	Outage Outage
+	// Directions say what nodes are to do with their slots. Without it, nothing.
+	Directions Directions
 	// Settings are the cluster's, for nodes that join.
 	Settings Settings
 	// Lookup asks DNS, for warnings alone; without it there are none.
