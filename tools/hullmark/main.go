@@ -134,6 +134,7 @@ func newRootCommand() *cobra.Command {
 		newInitCommand(),
 		newRecoverCommand(),
 		newNodeCommand(),
+		newUpdateCommand(),
 		newEndpointCommand(),
 		newEtcdCommand(),
 		newCacheCommand(),
