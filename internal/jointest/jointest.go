@@ -52,6 +52,10 @@ type Site struct {
 	Disk       *agenttest.Disk
 	Machine    *agenttest.System
 	Kubernetes *agenttest.Cluster
+	// Slots are those of the disk that the machine boots from; nil for one without.
+	Slots *agenttest.Slots
+	// Image is what the next boot measures; New boots "image".
+	Image string
 	// Console and Log are what the agent writes.
 	Console, Log *agenttest.Text
 
@@ -67,7 +71,7 @@ func New(t testing.TB, role hullmark.Role) *Site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Site{Cluster: c, Records: &memrecords.Store{}, Console: &agenttest.Text{}, Log: &agenttest.Text{}}
+	s := &Site{Cluster: c, Records: &memrecords.Store{}, Image: "image", Console: &agenttest.Text{}, Log: &agenttest.Text{}}
 	// Whoever dials does so from 127.0.0.1: the port stays free while the service does not run.
 	listener, err := net.Listen("tcp", "127.0.0.2:0")
 	if err != nil {
@@ -127,7 +131,7 @@ func (s *Site) certify(t testing.TB, ends time.Time) {
 func (s *Site) start(t testing.TB, root hullmark.ClusterRoot) {
 	t.Helper()
 	dir := t.TempDir()
-	(&nodetest.Node{TPM: s.tpm}).Boot(t, "image")
+	(&nodetest.Node{TPM: s.tpm}).Boot(t, s.Image)
 	text, err := json.Marshal(hullmark.NodeConfig{
 		Version: 1, ClusterRoot: root, StateDisk: hullmark.DiskSelector{Serial: "state"}, Endpoints: []string{s.Address},
 	})
@@ -143,6 +147,9 @@ func (s *Site) start(t testing.TB, root hullmark.ClusterRoot) {
 		Config:  source, Disk: s.Disk, Machine: s.Machine, Cluster: s.Kubernetes, StateDir: s.Kubernetes.StateDir, RunDir: dir,
 		Listen: "127.0.0.1:0", Timing: firstboot.DefaultTiming(),
 		Status: &firstboot.Status{File: filepath.Join(dir, "status.json"), Console: s.Console, Log: s.Log, Notify: func(string) {}},
+	}
+	if s.Slots != nil {
+		s.Agent.Slots = s.Slots
 	}
 }
 
@@ -279,7 +286,7 @@ func (s *Site) Boot(t testing.TB) (end func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if err := s.Agent.Run(ctx); ctx.Err() == nil {
+		if err := s.Agent.Run(ctx); ctx.Err() == nil && !s.Machine.Has("reboot") {
 			t.Errorf("the agent ended: %v; its log:\n%s", err, s.Log)
 		}
 	}()

@@ -5,7 +5,6 @@
 package nodetest
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -112,14 +111,17 @@ func Document(t testing.TB, image string) measurements.Document {
 		})
 	}
 	prediction.Registers = []pcrs.Register{1, 4, 7, 9, 11, 12, 13}
-	digest := bytes.Repeat([]byte{7}, sha256.Size)
-	described := measurements.Image{ID: "node", Version: "1", Disk: digest, RootHash: digest, UKI: digest, Stub: "257.1"}
+	root := RootHash(image)
+	described := measurements.Image{ID: "node", Version: "1", Disk: root[:], RootHash: root[:], UKI: root[:], Stub: "257.1"}
 	document, err := measurements.New(described, measurements.Release{SVN: 1}, pcrs.Machine{}, prediction)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return document
 }
+
+// RootHash is that of an image in its Document.
+func RootHash(image string) hullmark.RootHash { return sha256.Sum256([]byte("root of " + image)) }
 
 // event is the measurement of a text.
 type event struct {
