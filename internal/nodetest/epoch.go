@@ -45,6 +45,21 @@ func (n *Node) EpochCall() *EpochCall {
 
 // Do makes the call. A denial is no error.
 func (c *EpochCall) Do(ctx context.Context, address string, root hullmark.ClusterRoot) error {
+	return withService(ctx, address, root, func(client wire.JoinServiceClient, info credentials.AuthInfo) error {
+		stream, err := client.Epoch(ctx)
+		if err != nil {
+			return err
+		}
+		ask, err := c.ask(info)
+		if err != nil {
+			return err
+		}
+		return c.converse(stream, ask)
+	})
+}
+
+// withService calls with a client of a join service, and what is known of its channel.
+func withService(ctx context.Context, address string, root hullmark.ClusterRoot, do func(wire.JoinServiceClient, credentials.AuthInfo) error) error {
 	config := channel.JoinTLS(root)
 	raw, err := net.Dial("tcp", address)
 	if err != nil {
@@ -61,15 +76,7 @@ func (c *EpochCall) Do(ctx context.Context, address string, root hullmark.Cluste
 		return err
 	}
 	defer client.Close()
-	stream, err := wire.NewJoinServiceClient(client).Epoch(ctx)
-	if err != nil {
-		return err
-	}
-	ask, err := c.ask(info)
-	if err != nil {
-		return err
-	}
-	return c.converse(stream, ask)
+	return do(wire.NewJoinServiceClient(client), info)
 }
 
 func (c *EpochCall) ask(info credentials.AuthInfo) (*wire.EpochAsk, error) {
