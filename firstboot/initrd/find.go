@@ -1,7 +1,6 @@
 package initrd
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -119,12 +118,8 @@ func (s scanner) readTable(name string, size int64) (*gpt.Table, error) {
 // image that was written to a larger disk has its second copy there, not at the
 // disk's own end.
 func imageSize(f io.ReaderAt, size int64) int64 {
-	var alternate [8]byte
-	if _, err := f.ReadAt(alternate[:], sector+32); err != nil {
-		return size
-	}
-	if last := binary.LittleEndian.Uint64(alternate[:]); last < uint64(size/sector) {
-		return int64(last+1) * sector
+	if end, err := gpt.DiskSize(f); err == nil && end <= size {
+		return end
 	}
 	return size
 }

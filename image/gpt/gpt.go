@@ -84,6 +84,23 @@ func Read(r io.ReaderAt, size int64) (*Table, error) {
 	return t, nil
 }
 
+// maxSectors bounds what DiskSize takes for a disk.
+const maxSectors = 1 << 40
+
+// DiskSize returns how long a disk is by the first copy of its table, in bytes. An image that was written to a larger disk has its second
+// copy where the image ends, and not the disk. Nothing else of the table is looked at.
+func DiskSize(r io.ReaderAt) (int64, error) {
+	var alternate [8]byte
+	if _, err := r.ReadAt(alternate[:], SectorSize+32); err != nil {
+		return 0, fmt.Errorf("read GPT: size of the disk: %w", err)
+	}
+	last := binary.LittleEndian.Uint64(alternate[:])
+	if last >= maxSectors {
+		return 0, fmt.Errorf("read GPT: its second copy is to be at sector %d", last)
+	}
+	return int64(last+1) * SectorSize, nil
+}
+
 func checkSize(size int64) error {
 	if size%SectorSize != 0 || size < 2*firstUsable*SectorSize {
 		return fmt.Errorf("disk of %d bytes: not a multiple of %d, or too small for a table", size, SectorSize)
