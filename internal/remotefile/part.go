@@ -35,6 +35,9 @@ type permanent struct{ error }
 
 func (p permanent) Unwrap() error { return p.error }
 
+// Permanent marks an error as one that does not pass.
+func Permanent(err error) error { return permanent{err} }
+
 // Temporary tells whether what failed may succeed if it is done again a little later.
 func Temporary(err error) bool {
 	var p permanent

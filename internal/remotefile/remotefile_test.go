@@ -206,7 +206,7 @@ func TestBlobsMayMove(t *testing.T) {
 	t.Cleanup(store.Close)
 	c := store.Client()
 	c.CheckRedirect = BlobsMayMove
-	c.Transport = Private{c.Transport}
+	c.Transport = Private{c.Transport, true}
 	elsewhere := "http://example.invalid/"
 	registry := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		to := store.URL
@@ -244,6 +244,10 @@ func TestBlobsMayMove(t *testing.T) {
 	}
 	if _, err := c.Get(elsewhere); err == nil || !strings.Contains(err.Error(), "not asked without TLS") {
 		t.Errorf("in clear to another machine: %v", err)
+	}
+	c.Transport = Private{c.Transport.(Private).RoundTripper, false}
+	if _, err := c.Get(registry); err == nil || !strings.Contains(err.Error(), "not asked without TLS") {
+		t.Errorf("another machine sent us to this one, in clear: %v", err)
 	}
 	for host, want := range map[string]bool{"localhost:5000": true, "127.0.0.1": true, "[::1]:5": true, "[::1]": true, "example.invalid": false, "localhost.example.invalid": false, "10.0.0.1:80": false} {
 		if IsHere(host) != want {

@@ -111,12 +111,15 @@ func BlobsMayMove(next *http.Request, before []*http.Request) error {
 	return nil
 }
 
-// Private refuses to speak without TLS to another machine, whatever sent us there.
-type Private struct{ http.RoundTripper }
+// Private refuses to speak without TLS, whatever sent us there, but to this machine if Here is set.
+type Private struct {
+	http.RoundTripper
+	Here bool
+}
 
 // RoundTrip is http.RoundTripper's.
 func (p Private) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.URL.Scheme != "https" && !IsHere(request.URL.Host) {
+	if request.URL.Scheme != "https" && !(p.Here && IsHere(request.URL.Host)) {
 		return nil, permanent{fmt.Errorf("%s://%s is not asked without TLS", request.URL.Scheme, request.URL.Host)}
 	}
 	return p.RoundTripper.RoundTrip(request)

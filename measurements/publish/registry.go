@@ -65,14 +65,15 @@ func Registry(address string, credential auth.CredentialFunc) (Store, error) {
 		tag = latestTag
 	}
 	reference.Reference = ""
-	transport := remotefile.Private{RoundTripper: remotefile.NewTransport(uploadTimeout)}
+	here := remotefile.IsHere(reference.Host())
+	transport := remotefile.Private{RoundTripper: remotefile.NewTransport(uploadTimeout), Here: here}
 	client := &auth.Client{
 		Client:     &http.Client{Transport: remotefile.Patient{RoundTripper: transport}, CheckRedirect: remotefile.BlobsMayMove},
 		Credential: credential, Cache: auth.NewCache(), ClientID: "hullmark",
 	}
 	return &ociPlace{
 		repository: &remote.Repository{
-			Reference: reference, Client: client, PlainHTTP: remotefile.IsHere(reference.Host()), ReferrerListMaxPages: maxReferrerPages, SkipReferrersGC: true,
+			Reference: reference, Client: client, PlainHTTP: here, ReferrerListMaxPages: maxReferrerPages, SkipReferrersGC: true,
 		},
 		client: client, tag: tag,
 	}, nil
