@@ -36,7 +36,10 @@ func Used(r io.ReaderAt) ([]Extent, error) {
 		return nil, fmt.Errorf("used part of a disk: %w", err)
 	}
 	return []Extent{
-		{0, gpt.PrimarySize}, {p.ESP.Offset(), used.ESP}, {p.Root.Offset(), used.Root}, {p.Tree.Offset(), used.Tree + used.ESPTree},
+		{0, gpt.PrimarySize},
+		{p.ESP.Offset(), used.ESP},
+		{p.Root.Offset(), used.Root},
+		{p.Tree.Offset(), used.Tree + used.ESPTree},
 		{size - gpt.BackupSize, gpt.BackupSize},
 	}, nil
 }
