@@ -36,6 +36,8 @@ type Disk struct {
 	time  time.Time // of the kernel image
 	id    uint32    // of the ESP's volume
 	sizes slot.Sizes
+	esp   *io.SectionReader
+	trees *io.SectionReader // the hash area with what follows it
 }
 
 // Open reads a disk of the given size in bytes and checks its shape: exactly
@@ -72,7 +74,8 @@ func (d *Disk) open(r io.ReaderAt, size int64) error {
 		}
 	}
 	d.sizes = slot.Sizes{ESP: first.ESP.Size(), Root: first.Root.Size(), Tree: first.Tree.Size()}
-	if err := d.openESP(section(r, first.ESP)); err != nil {
+	d.esp, d.trees = section(r, first.ESP), section(r, first.Tree)
+	if err := d.openESP(d.esp); err != nil {
 		return fmt.Errorf("ESP: %w", err)
 	}
 	cmdline, _ := d.UKI.Section(".cmdline")
@@ -80,7 +83,7 @@ func (d *Disk) open(r io.ReaderAt, size int64) error {
 	if d.RootHash, err = verity.RootOf(d.Cmdline); err != nil {
 		return err
 	}
-	return d.openRoot(section(r, first.Root), section(r, first.Tree))
+	return d.openRoot(section(r, first.Root), d.trees)
 }
 
 func section(r io.ReaderAt, p gpt.Partition) *io.SectionReader {
@@ -158,8 +161,9 @@ func (d *Disk) WithUKI(image []byte) (*Layout, error) {
 
 // Verify hashes the disk: the root file system and its hash tree against the
 // root hash in the command line, salt and UUID of the tree and the serial number
-// of the ESP against the content that they derive from. A kernel image that
-// was changed after planning is found by the latter; signing it is no change.
+// of the ESP against the content that they derive from, and the ESP against its
+// own hash tree. A kernel image that was changed after planning is found by the
+// serial number; signing it is no change.
 func (d *Disk) Verify() error {
 	if err := d.verifySeed(); err != nil {
 		return fmt.Errorf("verify image: %w", err)
@@ -168,6 +172,9 @@ func (d *Disk) Verify() error {
 		return fmt.Errorf("verify image: %w", err)
 	}
 	if err := d.verifyTreeParams(); err != nil {
+		return fmt.Errorf("verify image: %w", err)
+	}
+	if err := d.verifyESPTree(); err != nil {
 		return fmt.Errorf("verify image: %w", err)
 	}
 	return nil
@@ -195,6 +202,23 @@ func (d *Disk) verifyTreeParams() error {
 	}
 	if s.Params != treeParams([sha256.Size]byte(digest.Sum(nil))) {
 		return errors.New("salt or UUID of the hash tree do not follow from the root file system: another tool wrote it")
+	}
+	return nil
+}
+
+// verifyESPTree compares what follows the hash area with the hash tree that the ESP has.
+func (d *Disk) verifyESPTree() error {
+	esp, err := io.ReadAll(io.NewSectionReader(d.esp, 0, d.esp.Size()))
+	if err != nil {
+		return fmt.Errorf("ESP: %w", err)
+	}
+	want, err := slot.ESPTree(esp)
+	if err != nil {
+		return err
+	}
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(io.NewSectionReader(d.trees, d.Verity.Size(), d.trees.Size()-d.Verity.Size()), got); err != nil || !bytes.Equal(got, want) {
+		return errors.Join(errors.New("behind the hash tree there is not that of the ESP: it was damaged, or made by another version"), err)
 	}
 	return nil
 }

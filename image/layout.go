@@ -3,8 +3,8 @@
 // and whenever they are put together.
 //
 // A disk has two slots (package slot), of which the first is filled and the second is empty, for the release that comes next. A slot
-// has three partitions: the ESP with one file, the unified kernel image; the root file system; its dm-verity hash tree. The kernel
-// command line holds the root hash, so whoever measures the kernel image measures the root too.
+// has three partitions: the ESP with one file, the unified kernel image; the root file system; its dm-verity hash tree, behind which
+// lies one of the ESP. The kernel command line holds the root hash, so whoever measures the kernel image measures the root too.
 package image
 
 import (
@@ -109,14 +109,18 @@ func (l *Layout) layOut(root io.ReaderAt, rootSize int64, tree []byte, sizes slo
 		return fmt.Errorf("the root file system has %d bytes, a slot has room for %d; leave something out, or give all releases larger slots", rootSize, sizes.Root)
 	}
 	sizes.Root = slot.Align(max(sizes.Root, rootSize))
-	sizes.Tree = max(sizes.Tree, verity.Size(sizes.Root)) // room for that of any root that fits
 	esp, err := fat.Build([]fat.File{{Path: uki.Path, Data: l.uki}}, fat.Params{
 		Label: espLabel, VolumeID: volumeID(seed), Time: at, Size: sizes.ESP,
 	})
 	if err != nil {
 		return fmt.Errorf("ESP: %w", err)
 	}
+	espTree, err := slot.ESPTree(esp)
+	if err != nil {
+		return err
+	}
 	sizes.ESP = int64(len(esp))
+	sizes.Tree = max(sizes.Tree, sizes.TreeRoom())
 	l.partitions, l.size = slot.Plan(sizes)
 	primary, backup, err := gpt.Encode(l.size, slot.Disk(), l.partitions)
 	if err != nil {
@@ -127,6 +131,7 @@ func (l *Layout) layOut(root io.ReaderAt, rootSize int64, tree []byte, sizes slo
 		{l.partitions[0].Name, l.partitions[0].Offset(), int64(len(esp)), bytes.NewReader(esp)},
 		{l.partitions[1].Name, l.partitions[1].Offset(), rootSize, root},
 		{l.partitions[2].Name, l.partitions[2].Offset(), int64(len(tree)), bytes.NewReader(tree)},
+		{"hash tree of the ESP", l.partitions[2].Offset() + int64(len(tree)), int64(len(espTree)), bytes.NewReader(espTree)},
 		{"second partition table", l.size - gpt.BackupSize, gpt.BackupSize, bytes.NewReader(backup)},
 	}
 	return nil

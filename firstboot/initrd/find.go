@@ -111,7 +111,7 @@ func (s scanner) readTable(name string, size int64) (*gpt.Table, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return gpt.Read(f, gpt.ImageSize(f, size))
+	return gpt.Read(f, gpt.SizeWithin(f, size))
 }
 
 // partition returns the device of a partition, or "". The kernel's partitions are matched by where they start, because the table

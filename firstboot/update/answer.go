@@ -2,7 +2,7 @@ package update
 
 import (
 	"context"
-	"errors"
+	"crypto/sha256"
 	"fmt"
 	"time"
 
@@ -14,8 +14,8 @@ import (
 type Helper struct {
 	Disk      *Disk
 	Variables Variables
-	// Open opens a place where a release was published.
-	Open func(address string) (Source, error)
+	// Open opens the places where a release was published, whose raw disk has that digest; OpenSources in all but tests.
+	Open func(places []string, disk [sha256.Size]byte) ([]Source, error)
 }
 
 // tellPause lies between two answers that only say how far a request is.
@@ -61,27 +61,18 @@ func (h Helper) look() Slots {
 	return s
 }
 
-// stage asks the sources in their order, and each goes on with what the one before has left.
+// stage says now and then how far it is.
 func (h Helper) stage(ctx context.Context, q Request, send func(Answer) error) error {
-	var problems []error
-	var told time.Time
-	for _, address := range q.Sources {
-		source, err := h.Open(address)
-		if err == nil {
-			_, err = h.Disk.Stage(ctx, q.release(), source, func(f Fetched) {
-				if time.Since(told) >= tellPause {
-					told = time.Now()
-					_ = send(Answer{Fetched: &f}) // Who asked may have gone: the context ends then.
-				}
-			})
-		}
-		if err == nil {
-			return nil
-		}
-		problems = append(problems, fmt.Errorf("%s: %w", address, err))
-		if ctx.Err() != nil {
-			break
-		}
+	sources, err := h.Open(q.Sources, q.Disk)
+	if err != nil {
+		return err
 	}
-	return errors.Join(problems...)
+	var told time.Time
+	_, err = h.Disk.Stage(ctx, q.release(), sources, func(f Fetched) {
+		if time.Since(told) >= tellPause {
+			told = time.Now()
+			_ = send(Answer{Fetched: &f}) // Who asked may have gone: the context ends then.
+		}
+	})
+	return err
 }

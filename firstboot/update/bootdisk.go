@@ -84,7 +84,7 @@ func openAt(f *os.File, start uint64) (*Disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	size = gpt.ImageSize(f, size)
+	size = gpt.SizeWithin(f, size)
 	table, err := gpt.Read(f, size)
 	if err != nil {
 		return nil, err

@@ -7,10 +7,12 @@ package update
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"path"
+	"time"
 
 	"github.com/hullmark/hullmark/image/fat"
 	"github.com/hullmark/hullmark/image/gpt"
@@ -34,6 +36,7 @@ type Disk struct {
 	slots   [2]slot.Partitions
 	size    int64
 	running slot.Slot
+	pause   func(context.Context, time.Duration) error
 }
 
 // Open opens the disk that a node runs from. size is that of the image on it, in bytes, by the table's first copy; running is the slot.
@@ -42,7 +45,7 @@ func Open(dev Device, size int64, running slot.Slot) (*Disk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open slots: %w", err)
 	}
-	d := &Disk{dev: dev, size: size, running: running}
+	d := &Disk{dev: dev, size: size, running: running, pause: pause}
 	if d.slots, err = slot.Find(table); err != nil {
 		return nil, fmt.Errorf("open slots: %w", err)
 	}

@@ -13,7 +13,7 @@ import (
 func TestTry(t *testing.T) {
 	r := releases(t)
 	d, dev := open(t, installed(t, r[0]), slot.A)
-	if _, err := d.Stage(t.Context(), r[1].Release, memory{raw: r[1].raw}, nil); err != nil {
+	if _, err := d.Stage(t.Context(), r[1].Release, from(memory{raw: r[1].raw}), nil); err != nil {
 		t.Fatal(err)
 	}
 	v := Variables(t.TempDir())
@@ -56,7 +56,7 @@ func TestTry(t *testing.T) {
 func TestVariablesThatDoNotStay(t *testing.T) {
 	r := releases(t)
 	d, _ := open(t, installed(t, r[0]), slot.A)
-	if _, err := d.Stage(t.Context(), r[1].Release, memory{raw: r[1].raw}, nil); err != nil {
+	if _, err := d.Stage(t.Context(), r[1].Release, from(memory{raw: r[1].raw}), nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Try(slot.B, Variables(filepath.Join(t.TempDir(), "none"))); err == nil || !strings.Contains(err.Error(), "firmware variable Boot4842") {

@@ -84,6 +84,31 @@ func Read(r io.ReaderAt, size int64) (*Table, error) {
 	return t, nil
 }
 
+// maxSectors bounds what DiskSize takes for a disk.
+const maxSectors = 1 << 40
+
+// DiskSize returns how long a disk is by the first copy of its table, in bytes. An image that was written to a larger disk has its second
+// copy where the image ends, and not the disk. Nothing else of the table is looked at.
+func DiskSize(r io.ReaderAt) (int64, error) {
+	var alternate [8]byte
+	if _, err := r.ReadAt(alternate[:], SectorSize+32); err != nil {
+		return 0, fmt.Errorf("read GPT: size of the disk: %w", err)
+	}
+	last := binary.LittleEndian.Uint64(alternate[:])
+	if last >= maxSectors {
+		return 0, fmt.Errorf("read GPT: its second copy is to be at sector %d", last)
+	}
+	return int64(last+1) * SectorSize, nil
+}
+
+// SizeWithin is DiskSize for a disk of size bytes: what is not within it is not believed.
+func SizeWithin(r io.ReaderAt, size int64) int64 {
+	if end, err := DiskSize(r); err == nil && end <= size {
+		return end
+	}
+	return size
+}
+
 func checkSize(size int64) error {
 	if size%SectorSize != 0 || size < 2*firstUsable*SectorSize {
 		return fmt.Errorf("disk of %d bytes: not a multiple of %d, or too small for a table", size, SectorSize)
@@ -264,17 +289,4 @@ func allZero(b []byte) bool {
 		}
 	}
 	return true
-}
-
-// ImageSize returns where the table's first copy says that its disk ends, in bytes (UEFI 2.10 §5.3.2, AlternateLBA). An image that was
-// written to a larger disk has its second copy there, and not at the disk's own end. size is the disk's: what is not below it is not believed.
-func ImageSize(r io.ReaderAt, size int64) int64 {
-	var alternate [8]byte
-	if _, err := r.ReadAt(alternate[:], SectorSize+32); err != nil {
-		return size
-	}
-	if last := binary.LittleEndian.Uint64(alternate[:]); last < uint64(size/SectorSize) {
-		return int64(last+1) * SectorSize
-	}
-	return size
 }

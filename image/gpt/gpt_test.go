@@ -235,8 +235,8 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// FuzzImageSize wants an end within the disk, whatever its first sectors say.
-func FuzzImageSize(f *testing.F) {
+// FuzzSizeWithin wants an end within the disk, whatever its first sectors say.
+func FuzzSizeWithin(f *testing.F) {
 	table := make([]byte, 2*SectorSize)
 	binary.LittleEndian.PutUint64(table[SectorSize+32:], 99)
 	f.Add(table, int64(1<<20))
@@ -244,7 +244,7 @@ func FuzzImageSize(f *testing.F) {
 	f.Add([]byte{}, int64(0))
 	f.Fuzz(func(t *testing.T, disk []byte, size int64) {
 		size &= 1<<50 - 1
-		if end := ImageSize(bytes.NewReader(disk), size); end < 0 || end > size || end != size && end%SectorSize != 0 {
+		if end := SizeWithin(bytes.NewReader(disk), size); end < 0 || end > size || end != size && end%SectorSize != 0 {
 			t.Errorf("an image of %d bytes on a disk of %d", end, size)
 		}
 	})

@@ -16,7 +16,6 @@ import (
 	"slices"
 
 	"github.com/hullmark/hullmark/image/lock"
-	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -41,8 +40,9 @@ type Destination interface {
 type Source interface {
 	// documents returns the signed documents that reference, a name or a digest, may lead to; they may be anything.
 	documents(ctx context.Context, reference string) ([][]byte, error)
-	// content reads a file of the kind from an offset on.
-	content(ctx context.Context, k kind, digest pcrs.Digest, offset int64) (io.ReadCloser, error)
+	// content reads a file of the kind: n bytes from an offset on, or all that follow if n is negative. The former is errWhole of a
+	// source that gives whole files alone.
+	content(ctx context.Context, k kind, digest pcrs.Digest, offset, n int64) (io.ReadCloser, error)
 	// provenances returns the signed provenances of the image with that disk; they may be anything.
 	provenances(ctx context.Context, disk pcrs.Digest) ([][]byte, error)
 }
@@ -236,7 +236,8 @@ func open(signed []byte, reference string, key crypto.PublicKey, minimum uint32)
 
 // FetchImage fetches a document's image into the file to, which has its name
 // only when its content is what was signed. What an interrupted fetch left in
-// to.part is gone on with. Progress is told how many bytes are there; it may be nil.
+// to.part is gone on with. What is zero between the parts of a disk is not fetched, where the source gives parts of files. Progress is told
+// how many bytes are there; it may be nil.
 func FetchImage(ctx context.Context, from Source, d measurements.Document, to string, progress func(done int64)) error {
 	return fetchFile(ctx, from, file{imageKind, to, d.Image.Disk}, progress)
 }
@@ -272,75 +273,4 @@ func FetchProvenance(ctx context.Context, from Source, d measurements.Document, 
 		refused = append(refused, err)
 	}
 	return nil, fmt.Errorf("fetch provenance: %w", errors.Join(refused...))
-}
-
-func fetchFile(ctx context.Context, from Source, f file, progress func(done int64)) error {
-	if err := f.fetch(ctx, from, progress); err != nil {
-		return fmt.Errorf("fetch %s: %w", f.what, err)
-	}
-	return nil
-}
-
-func (f file) fetch(ctx context.Context, from Source, progress func(done int64)) error {
-	return atomicfile.Resume(f.path, 0o644, func(part *os.File) error { return f.fill(ctx, from, part, progress) })
-}
-
-// fill has in part what is signed; what came of it before is there already, and may be all.
-func (f file) fill(ctx context.Context, from Source, part *os.File, progress func(done int64)) error {
-	h := sha256.New()
-	done, err := io.Copy(h, part)
-	if err != nil {
-		return err
-	}
-	if !f.digest.Equal(h.Sum(nil)) {
-		if err := f.goOn(ctx, from, io.MultiWriter(part, h), done, progress); err != nil {
-			return err
-		}
-	}
-	if got := h.Sum(nil); !f.digest.Equal(got) {
-		return fmt.Errorf("signed is a %s with sha256 %v, the source gave %x; %w", f.what, f.digest, got, atomicfile.ErrUseless)
-	}
-	return nil
-}
-
-// goOn has w take what follows done bytes.
-func (f file) goOn(ctx context.Context, from Source, w io.Writer, done int64, progress func(done int64)) error {
-	in, err := from.content(ctx, f.kind, f.digest, done)
-	if err != nil {
-		return err
-	}
-	err = errors.Join(copyOn(w, in, done, f.limit, progress), in.Close())
-	if errors.Is(err, errTooLarge) {
-		return fmt.Errorf("%w; %w", err, atomicfile.ErrUseless)
-	}
-	if err != nil {
-		return fmt.Errorf("%w (what came is in %s; the same command goes on with it)", err, atomicfile.Part(f.path))
-	}
-	return nil
-}
-
-// errTooLarge says that what comes is not what was asked for; what came is of no use.
-var errTooLarge = errors.New("too large")
-
-// copyOn copies what follows done bytes, and no more than limit of both.
-func copyOn(w io.Writer, r io.Reader, done, limit int64, progress func(done int64)) error {
-	buffer := make([]byte, 1<<20)
-	for {
-		n, err := r.Read(buffer)
-		if done += int64(n); done > limit {
-			return fmt.Errorf("%w: more than %d bytes", errTooLarge, limit)
-		}
-		if _, err := w.Write(buffer[:n]); err != nil {
-			return err
-		}
-		if progress != nil {
-			progress(done)
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
 }

@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +21,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
 
+	"github.com/hullmark/hullmark/internal/remotefile"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -66,49 +65,18 @@ func Registry(address string, credential auth.CredentialFunc) (Store, error) {
 		tag = latestTag
 	}
 	reference.Reference = ""
-	transport := newTransport()
-	transport.ResponseHeaderTimeout = uploadTimeout
+	here := remotefile.IsHere(reference.Host())
+	transport := remotefile.Private{RoundTripper: remotefile.NewTransport(uploadTimeout), Here: here}
 	client := &auth.Client{
-		Client:     &http.Client{Transport: patient{private{transport}}, CheckRedirect: blobsMayMove},
+		Client:     &http.Client{Transport: remotefile.Patient{RoundTripper: transport}, CheckRedirect: remotefile.BlobsMayMove},
 		Credential: credential, Cache: auth.NewCache(), ClientID: "hullmark",
 	}
 	return &ociPlace{
 		repository: &remote.Repository{
-			Reference: reference, Client: client, PlainHTTP: isHere(reference.Host()), ReferrerListMaxPages: maxReferrerPages, SkipReferrersGC: true,
+			Reference: reference, Client: client, PlainHTTP: here, ReferrerListMaxPages: maxReferrerPages, SkipReferrersGC: true,
 		},
 		client: client, tag: tag,
 	}, nil
-}
-
-// isHere tells whether a host, with or without a port, is this machine.
-func isHere(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	ip := net.ParseIP(strings.Trim(host, "[]"))
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-// private refuses to speak without TLS to another machine, whatever sent us there.
-type private struct{ http.RoundTripper }
-
-// RoundTrip is http.RoundTripper's.
-func (p private) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.URL.Scheme != "https" && !isHere(request.URL.Host) {
-		return nil, fmt.Errorf("%s://%s is not asked without TLS", request.URL.Scheme, request.URL.Host)
-	}
-	return p.RoundTripper.RoundTrip(request)
-}
-
-// blobsMayMove is stayThere, but for blobs, which may move to another host that speaks https.
-func blobsMayMove(next *http.Request, before []*http.Request) error {
-	err := stayThere(next, before)
-	first := before[0]
-	isBlob := strings.Contains(first.URL.Path, "/blobs/sha256:") && (first.Method == http.MethodGet || first.Method == http.MethodHead)
-	if err != nil && isBlob && next.URL.Scheme == "https" && len(before) <= maxRedirects {
-		return nil
-	}
-	return err
 }
 
 type ociPlace struct {
@@ -304,17 +272,23 @@ func (p *ociPlace) envelope(ctx context.Context, d ocispec.Descriptor) ([]byte, 
 	return content.FetchAll(ctx, p.repository.Blobs(), m.Layers[0])
 }
 
-func (p *ociPlace) content(ctx context.Context, k kind, sum pcrs.Digest, offset int64) (io.ReadCloser, error) {
+func (p *ociPlace) content(ctx context.Context, k kind, sum pcrs.Digest, offset, n int64) (io.ReadCloser, error) {
 	blob := digest.NewDigestFromEncoded(digest.SHA256, sum.String())
-	d, err := p.repository.Blobs().Resolve(ctx, blob.String())
-	if errors.Is(err, errdef.ErrNotFound) {
-		return nil, fmt.Errorf("the registry has no %s %v", k.what, sum)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if offset >= d.Size {
-		return http.NoBody, nil
+	rest := n < 0
+	if rest {
+		d, err := p.repository.Blobs().Resolve(ctx, blob.String())
+		if errors.Is(err, errdef.ErrNotFound) {
+			return nil, fmt.Errorf("the registry has no %s %v", k.what, sum)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if offset >= d.Size {
+			return http.NoBody, nil
+		}
+		if offset > 0 {
+			n = d.Size - offset // Not every registry knows ranges without an end.
+		}
 	}
 	reference := p.repository.Reference
 	scheme := "https"
@@ -322,6 +296,5 @@ func (p *ociPlace) content(ctx context.Context, k kind, sum pcrs.Digest, offset 
 		scheme = "http"
 	}
 	address := scheme + "://" + reference.Host() + "/v2/" + reference.Repository + "/blobs/" + blob.String()
-	// Not every registry knows ranges without an end.
-	return get(auth.AppendRepositoryScope(ctx, reference, auth.ActionPull), p.client, address, offset, strconv.FormatInt(d.Size-1, 10))
+	return get(auth.AppendRepositoryScope(ctx, reference, auth.ActionPull), p.client, address, offset, n, rest)
 }

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -16,8 +17,8 @@ import (
 // sha256/ every document, image and SBOM of materials by the digest of its content: DIGEST.dsse, DIGEST.raw, DIGEST.spdx.json
 // and DIGEST.cdx.json; and by its disk's digest each provenance, DIGEST.provenance.dsse.
 type tree struct {
-	// open reads a file of the tree from an offset on.
-	open func(ctx context.Context, path string, offset int64) (io.ReadCloser, error)
+	// open reads a file of the tree: n bytes from an offset on, or all that follow if n is negative.
+	open func(ctx context.Context, path string, offset, n int64) (io.ReadCloser, error)
 }
 
 func digestPath(digest, ending string) string { return "sha256/" + digest + ending }
@@ -37,7 +38,7 @@ func (t tree) provenances(ctx context.Context, disk pcrs.Digest) ([][]byte, erro
 const provenanceEnding = ".provenance.dsse"
 
 func (t tree) envelope(ctx context.Context, path string) ([][]byte, error) {
-	in, err := t.open(ctx, path, 0)
+	in, err := t.open(ctx, path, 0, -1)
 	if err != nil {
 		return nil, err
 	}
@@ -45,14 +46,14 @@ func (t tree) envelope(ctx context.Context, path string) ([][]byte, error) {
 	return [][]byte{signed}, errors.Join(err, in.Close())
 }
 
-func (t tree) content(ctx context.Context, k kind, digest pcrs.Digest, offset int64) (io.ReadCloser, error) {
-	return t.open(ctx, digestPath(digest.String(), k.ending), offset)
+func (t tree) content(ctx context.Context, k kind, digest pcrs.Digest, offset, n int64) (io.ReadCloser, error) {
+	return t.open(ctx, digestPath(digest.String(), k.ending), offset, n)
 }
 
 // Folder is a tree on this machine. Any web server can show it.
 func Folder(dir string) Store {
-	return folder{tree{func(_ context.Context, path string, offset int64) (io.ReadCloser, error) {
-		return openAt(filepath.Join(dir, path), offset)
+	return folder{tree{func(_ context.Context, path string, offset, n int64) (io.ReadCloser, error) {
+		return openAt(filepath.Join(dir, path), offset, n)
 	}}, dir}
 }
 
@@ -85,7 +86,7 @@ func (f folder) putEnvelope(name string, signed []byte) error {
 	return atomicfile.Write(filepath.Join(f.dir, name), signed, 0o644)
 }
 
-func openAt(path string, offset int64) (io.ReadCloser, error) {
+func openAt(path string, offset, n int64) (io.ReadCloser, error) {
 	in, err := os.Open(filepath.FromSlash(path))
 	if err != nil {
 		return nil, err
@@ -93,9 +94,32 @@ func openAt(path string, offset int64) (io.ReadCloser, error) {
 	if _, err := in.Seek(offset, io.SeekStart); err != nil {
 		return nil, errors.Join(err, in.Close())
 	}
-	return in, nil
+	if n < 0 {
+		return in, nil
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(in, n), in}, nil
 }
 
 func (f file) putIn(path string) error {
-	return atomicfile.Stream(path, atomicfile.Options{Mode: 0o644}, func(to *os.File) error { return f.copyTo(to) })
+	return atomicfile.Stream(path, atomicfile.Options{Mode: 0o644}, func(to *os.File) error {
+		if err := f.copyTo(holed{to}); err != nil {
+			return err
+		}
+		end, err := to.Seek(0, io.SeekCurrent)
+		return errors.Join(err, to.Truncate(end))
+	})
+}
+
+// holed leaves a hole in a new file where it is given only zeros: most of a disk is.
+type holed struct{ *os.File }
+
+func (h holed) Write(b []byte) (int, error) {
+	if len(bytes.Trim(b, "\x00")) > 0 {
+		return h.File.Write(b)
+	}
+	_, err := h.Seek(int64(len(b)), io.SeekCurrent)
+	return len(b), err
 }

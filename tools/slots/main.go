@@ -36,7 +36,7 @@ func serve(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	helper := update.Helper{Disk: disk, Variables: update.FirmwareVariables, Open: update.Web}
+	helper := update.Helper{Disk: disk, Variables: update.FirmwareVariables, Open: update.OpenSources}
 	return helper.Answer(ctx, request, func(a update.Answer) error {
 		if a.Failed != nil {
 			fmt.Fprintln(os.Stderr, "slots:", a.Failed)
