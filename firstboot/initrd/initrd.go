@@ -44,6 +44,7 @@ func Run() error {
 	if err := loadModules("/lib/modules"); err != nil {
 		return err
 	}
+	armWatchdog("/dev/watchdog0")
 	parts, err := waitForPartitions(scanner{sys: "/sys", dev: "/dev"}, root, diskTimeout)
 	if err != nil {
 		return err
@@ -109,6 +110,22 @@ func loadModule(name string) error {
 		return err
 	}
 	return nil
+}
+
+// watchdogTimeout is how long the machine may hang before it is reset, in seconds. systemd takes the watchdog over (RuntimeWatchdogSec=).
+const watchdogTimeout = 180
+
+// armWatchdog has the machine reset if nobody takes its watchdog over in time. That the device is closed by the start of systemd, without the
+// letter that would disarm it, leaves it armed (Linux, Documentation/watchdog/watchdog-api.rst). A machine without one boots all the same.
+func armWatchdog(device string) {
+	fd, err := unix.Open(device, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "initrd: no watchdog:", err)
+		return
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.WDIOC_SETTIMEOUT, watchdogTimeout); err != nil {
+		fmt.Fprintln(os.Stderr, "initrd: watchdog:", err)
+	}
 }
 
 // openVerity makes the verity device and returns its path.
