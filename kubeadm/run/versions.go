@@ -18,8 +18,8 @@ const maxGroups = 1024
 type Server struct {
 	// Version is its program's.
 	Version hullmark.Version
-	// Emulates is the minor release that it behaves as, such as 1.35: that of Version unless --emulated-version says another.
-	Emulates string
+	// Acts is the release that it behaves as: Version, or the first of the minor release that --emulated-version names.
+	Acts hullmark.Version
 }
 
 // ServerVersion asks an API server which it is.
@@ -36,10 +36,15 @@ func ServerVersion(ctx context.Context, access Access) (s Server, err error) {
 	if s.Version, err = hullmark.ParseVersion(said.GitVersion); err != nil {
 		return s, fmt.Errorf("version of the API server: %w", err)
 	}
-	if s.Emulates = s.Version.Line(); said.EmulationMajor != "" {
-		s.Emulates = fmt.Sprintf("%.6s.%.6s", said.EmulationMajor, said.EmulationMinor)
+	s.Acts = s.Version
+	if said.EmulationMajor == "" {
+		return s, nil // It is of a time before servers said so.
 	}
-	return s, nil
+	emulated, err := hullmark.ParseVersion("v" + said.EmulationMajor + "." + said.EmulationMinor + ".0")
+	if err == nil && !emulated.SameLine(s.Version) {
+		s.Acts = emulated
+	}
+	return s, err
 }
 
 // RequestedAPIs asks an API server which deprecated APIs it was asked for since it started.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/kubeadm/step"
 )
 
@@ -29,13 +30,15 @@ func answering(t *testing.T, pages map[string]string) Access {
 
 func TestServerVersion(t *testing.T) {
 	for page, want := range map[string]string{
-		`{"major":"1","minor":"36","gitVersion":"v1.36.3","emulationMajor":"1","emulationMinor":"35"}`: "v1.36.3 as 1.35",
-		`{"gitVersion":"v1.30.1"}`:      "v1.30.1 as 1.30",
+		`{"major":"1","minor":"36","gitVersion":"v1.36.3","emulationMajor":"1","emulationMinor":"35"}`: "v1.36.3 as v1.35.0",
+		`{"gitVersion":"v1.36.3","emulationMajor":"1","emulationMinor":"36"}`:                          "v1.36.3 as v1.36.3",
+		`{"gitVersion":"v1.36.3","emulationMajor":"1","emulationMinor":"x"}`:                           "want the form",
+		`{"gitVersion":"v1.30.1"}`:      "v1.30.1 as v1.30.1",
 		`{"gitVersion":"v1.36.3+k3s1"}`: "version",
 		`[]`:                            "API server",
 	} {
 		got, err := ServerVersion(t.Context(), answering(t, map[string]string{"/version": page}))
-		if said := fmt.Sprintf("%v as %s", got.Version, got.Emulates); said != want && (err == nil || !strings.Contains(err.Error(), want)) {
+		if said := fmt.Sprintf("%v as %v", got.Version, got.Acts); said != want && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %s, %v", page, said, err)
 		}
 	}
@@ -78,5 +81,32 @@ func TestRequestedAPIs(t *testing.T) {
 	}
 	if _, err := RequestedAPIs(t.Context(), Access{Kubeconfig: "k", Read: func(string) ([]byte, error) { return nil, fs.ErrNotExist }}); err == nil {
 		t.Error("asked without a kubeconfig")
+	}
+}
+
+// Control planes and kubelets are told as their Nodes say them; one whose API server does not answer, at the address that its Node has, acts as
+// nobody knows what.
+func TestPlanesAndKubelets(t *testing.T) {
+	page := `{"items":[{"metadata":{"name":"a"},"status":{"nodeInfo":{"kubeletVersion":"v1.36.3"},"addresses":[{"type":"Hostname","address":"a"},{"type":"InternalIP","address":"127.255.255.254"}]}},{"metadata":{"name":"b"}}]}`
+	access := answering(t, map[string]string{"/api/v1/nodes": page})
+	planes, err := Planes(t.Context(), access)
+	if want := []step.Plane{{Node: "a", Version: hullmark.Version{Major: 1, Minor: 36, Patch: 3}}, {Node: "b"}}; err != nil || !slices.Equal(planes, want) {
+		t.Errorf("got %v, %v", planes, err)
+	}
+	kubelets, err := Kubelets(t.Context(), access)
+	if want := []step.Seen{{Node: "a", Version: hullmark.Version{Major: 1, Minor: 36, Patch: 3}}, {Node: "b"}}; err != nil || !slices.Equal(kubelets, want) {
+		t.Errorf("got %v, %v", kubelets, err)
+	}
+	asked := 0
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked++; asked == 1 {
+			_, _ = fmt.Fprint(w, `{"metadata":{"continue":"next"},"items":[{"metadata":{"name":"a"}}]}`)
+		} else if r.URL.Query().Get("continue") == "next" {
+			_, _ = fmt.Fprint(w, `{"items":[{"metadata":{"name":"b"}}]}`)
+		}
+	}))
+	defer server.Close()
+	if kubelets, err := Kubelets(t.Context(), administrator(t, server)); err != nil || len(kubelets) != 2 || kubelets[1].Node != "b" {
+		t.Errorf("over two pages: %v, %v", kubelets, err)
 	}
 }
