@@ -20,6 +20,7 @@ import (
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/kubeadm/run"
+	"github.com/hullmark/hullmark/kubeadm/step"
 )
 
 // StateDir is where the open state disk is mounted.
@@ -54,6 +55,8 @@ type Timing struct {
 	// Certificate lies between two looks at the kubelet's certificate, and Restart bounds how long a node waits that restarts
 	// because it has ended.
 	Certificate, Restart time.Duration
+	// Upgrade lies between two tasks that end a step to another release of Kubernetes.
+	Upgrade time.Duration
 }
 
 // DefaultTiming is docs/protocol.md's.
@@ -62,7 +65,7 @@ func DefaultTiming() Timing {
 		Network: 15 * time.Second, Dial: 10 * time.Second, Answer: 15 * time.Second, Proceed: 5 * time.Minute,
 		Turn: 45 * time.Second, DialledTurn: 5 * time.Second,
 		FirstPause: time.Second, LongestPause: time.Minute, DeniedPause: time.Minute, Epoch: 12 * time.Minute,
-		Certificate: time.Minute, Restart: 5 * time.Minute,
+		Certificate: time.Minute, Restart: 5 * time.Minute, Upgrade: time.Minute,
 		Trial: 30 * time.Minute, TrialDenied: 4 * time.Minute, Direction: 40 * time.Second, Report: 10 * time.Second,
 	}
 }
@@ -102,6 +105,25 @@ type Cluster interface {
 	WaitReady(ctx context.Context, access run.Access, node string, report func(why error)) error
 	// DiskRecord reads what the cluster keeps of a machine's disk.
 	DiskRecord(ctx context.Context, access run.Access, node hullmark.EKID) (run.DiskRecord, error)
+	Stepper
+}
+
+// Stepper is what the agent asks of Kubernetes to bring a node from one release to another (docs/kubernetes.md, Steps).
+type Stepper interface {
+	// CheckFlags has the image's own programs judge flags, by their names, and returns those that are deprecated.
+	CheckFlags(ctx context.Context, flags map[string][]string) (deprecated []string, err error)
+	// Render makes a control plane's static pods by documents of kubeadm.Rendering; what it needs meanwhile lies below dir.
+	Render(ctx context.Context, dir string, documents []byte) (manifests map[string][]byte, err error)
+	// Stored reads what kubeadm keeps in the cluster.
+	Stored(ctx context.Context, access run.Access) (run.Stored, error)
+	// Planes, Kubelets and OldDNS say how far the cluster is: its control planes, the kubelets of all nodes, and whether CoreDNS is not
+	// the one that the image's kubeadm would start.
+	Planes(ctx context.Context, access run.Access) ([]step.Plane, error)
+	Kubelets(ctx context.Context, access run.Access) ([]step.Seen, error)
+	OldDNS(ctx context.Context, access run.Access, v hullmark.Version) (bool, error)
+	// Upgrade lets kubeadm write into the cluster what documents say, and KubeletConfig makes the kubelet's configuration of that.
+	Upgrade(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error
+	KubeletConfig(ctx context.Context, report func(kubeadm.Phase)) ([]byte, error)
 }
 
 // Agent takes one node to Ready. All fields are set by its maker.
@@ -122,6 +144,8 @@ type Agent struct {
 	StateDir, RunDir string
 	// EventLog is the file of the firmware's event log, which explains the registers where they differ; it may be absent.
 	EventLog string
+	// Versions are those of the image, as its os-release says them; without one, nothing is done about steps to another release.
+	Versions hullmark.Versions
 	// Listen is the address on which the operator is awaited.
 	Listen string
 	Timing Timing

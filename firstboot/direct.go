@@ -78,6 +78,9 @@ func (a *Agent) act(ctx context.Context, o order) error {
 // stage writes a release into the slot that does not run.
 func (a *Agent) stage(ctx context.Context, o order) error {
 	r, err := a.judgeRelease(o.Document, o.document, o.policy)
+	if err == nil {
+		err = stepJudge{a}.forward(ctx, r)
+	}
 	if err != nil {
 		return err
 	}
@@ -112,6 +115,12 @@ func (a *Agent) stage(ctx context.Context, o order) error {
 // try restarts into a release that was staged. What has changed since counts: the policy may not accept it any more.
 func (a *Agent) try(ctx context.Context, o order) error {
 	r, err := a.judgeRelease(o.Document, o.document, o.policy)
+	if err == nil && o.Action == hullmark.UpdateRollback {
+		err = stepJudge{a}.back(r)
+	}
+	if err == nil {
+		err = stepJudge{a}.forward(ctx, r)
+	}
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,8 @@ const readyMark = "ready"
 
 // mark is the content of readyMark.
 type mark struct {
-	// Role is the node's.
+	// Name and Role are the node's.
+	Name string        `json:"name"`
 	Role hullmark.Role `json:"role"`
 	// Began and Ready are when the machine was started, and when it was Ready, in Unix time: the verifier's time, which Proceed
 	// brought, and the machine's uptime. Both are 0 if Proceed brought none.
@@ -45,7 +46,7 @@ func (a *Agent) machineBegan(p *wire.Proceed) (int64, error) {
 
 // markReady notes that this boot came to Ready.
 func (f *finishing) markReady() error {
-	m := mark{Role: hullmark.Role(f.proceed.GetRole()), Began: f.machineBegan, Ends: f.disk.CertificateEnds}
+	m := mark{Name: f.proceed.GetNodeName(), Role: hullmark.Role(f.proceed.GetRole()), Began: f.machineBegan, Ends: f.disk.CertificateEnds}
 	if m.Began != 0 {
 		up, err := f.agent.Machine.Uptime()
 		if err != nil {

@@ -132,6 +132,9 @@ func (f *finishing) kubernetes(ctx context.Context) error {
 		if err := errors.Join(f.readyKubelet(), (renewing{f}).run(ctx)); err != nil {
 			return err
 		}
+		if err := (stepping{f}).run(ctx); err != nil {
+			return err
+		}
 		f.sayUsage()
 		f.progress("kubelet", "starting what the disk holds")
 		return f.start(ctx, kubeletUnit)
@@ -274,6 +277,9 @@ func (f *finishing) kubeadmJoin(ctx context.Context) error {
 	if err := errors.Join(err, f.agent.removeState(kubeadm.DiscoveryFile)); err != nil {
 		return err
 	}
+	if err := (written{f.agent}).noteKubelet(); err != nil {
+		return err
+	}
 	// kubeadm stores nothing for good; the record that the node exists must not be stored before the node is.
 	if err := f.agent.syncState(); err != nil {
 		return err
@@ -282,10 +288,14 @@ func (f *finishing) kubeadmJoin(ctx context.Context) error {
 }
 
 func (f *finishing) kubeadmInit(ctx context.Context, retry, restored bool) error {
-	return f.agent.Cluster.Init(ctx, run.Work{
+	err := f.agent.Cluster.Init(ctx, run.Work{
 		Documents: f.proceed.GetKubeadmDocuments(), Addons: joinManifests(f.proceed.GetManifests()), Retry: retry, Restored: restored,
 		Report: func(p kubeadm.Phase) { f.progress(p.Name, p.Text) },
 	})
+	if err != nil {
+		return err
+	}
+	return (written{f.agent}).noteKubelet()
 }
 
 // waitReady ends the journey; the disk then records that it holds a working node.
@@ -308,12 +318,16 @@ func (f *finishing) waitReady(ctx context.Context) error {
 	return f.agent.recordIntent(statedisk.IntentDone)
 }
 
-// access is an administrator's at its own API server on a control plane, and on a worker its kubelet's.
-func (f *finishing) access() run.Access {
-	if hullmark.Role(f.proceed.GetRole()) == hullmark.ControlPlane {
-		return run.Access{Kubeconfig: "/etc/kubernetes/admin.conf", Read: f.agent.readState, Local: true}
+// accessAs is an administrator's at its own API server on a control plane, and on a worker its kubelet's.
+func accessAs(role hullmark.Role, read func(string) ([]byte, error)) run.Access {
+	if role == hullmark.ControlPlane {
+		return run.Access{Kubeconfig: "/etc/kubernetes/admin.conf", Read: read, Local: true}
 	}
-	return run.Access{Kubeconfig: kubeletConf, Read: f.agent.readState}
+	return run.Access{Kubeconfig: kubeletConf, Read: read}
+}
+
+func (f *finishing) access() run.Access {
+	return accessAs(hullmark.Role(f.proceed.GetRole()), f.agent.readState)
 }
 
 // setHostname gives the node its name; sysctl.d(5) is the form that a unit applies.

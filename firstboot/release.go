@@ -13,6 +13,7 @@ import (
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/firstboot/update"
 	"github.com/hullmark/hullmark/image/verity"
+	"github.com/hullmark/hullmark/kubeadm/step"
 )
 
 // release is what a node looks at of a measurement document (measurements.Document), whose digest a signed policy names: by what comes of
@@ -21,6 +22,7 @@ type release struct {
 	Image struct {
 		Disk     hullmark.RootHash `json:"disk"`
 		RootHash hullmark.RootHash `json:"rootHash"`
+		hullmark.Versions
 	} `json:"image"`
 	SVN     uint32 `json:"svn"`
 	Machine struct {
@@ -61,6 +63,9 @@ func (a *Agent) judgeRelease(id hullmark.DocumentID, document, envelope []byte) 
 	}
 	return r, a.judgeMachine(r)
 }
+
+// step is what of it a step to another Kubernetes is judged by.
+func (r release) step() step.Release { return step.Release{Versions: r.Image.Versions, SVN: r.SVN} }
 
 func (p signedPolicy) accepts(id hullmark.DocumentID) bool {
 	return slices.ContainsFunc(p.Documents, func(d struct {

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/kubeadm"
 )
 
@@ -133,8 +132,17 @@ func (f *finishing) warn(code, title, next string) {
 
 // storeState writes a file of the state disk by the name that programs see, readable by root alone, and returns once it is stored.
 func (a *Agent) storeState(name string, content []byte) error {
-	if err := writeFiles(a.StateDir, []*wire.File{{Path: name, Content: content, Mode: 0o600}}); err != nil {
+	file, err := onState(name)
+	if err != nil {
 		return err
+	}
+	root, err := os.OpenRoot(a.StateDir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := writeFile(root, file, content, 0o600); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	return a.syncState()
 }

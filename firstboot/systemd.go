@@ -17,6 +17,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/kubeadm/run"
+	"github.com/hullmark/hullmark/kubeadm/step"
 	"golang.org/x/sys/unix"
 )
 
@@ -159,6 +160,46 @@ func (Kubeadm) WaitReady(ctx context.Context, access run.Access, node string, re
 		return err
 	}
 	return run.WaitReady(ctx, access, node, strings.TrimSpace(string(bootID)), readyPause, report)
+}
+
+// CheckFlags asks the programs in the verity root.
+func (Kubeadm) CheckFlags(ctx context.Context, flags map[string][]string) ([]string, error) {
+	return run.CheckFlags(ctx, run.Programs, flags)
+}
+
+// Render lets kubeadm write static pods to a folder below dir.
+func (Kubeadm) Render(ctx context.Context, dir string, documents []byte) (map[string][]byte, error) {
+	return run.Render(ctx, run.Program, dir, documents)
+}
+
+// Stored asks the API server.
+func (Kubeadm) Stored(ctx context.Context, access run.Access) (run.Stored, error) {
+	return run.Running(ctx, access)
+}
+
+// Planes asks all API servers.
+func (Kubeadm) Planes(ctx context.Context, access run.Access) ([]step.Plane, error) {
+	return run.Planes(ctx, access)
+}
+
+// Kubelets asks the API server.
+func (Kubeadm) Kubelets(ctx context.Context, access run.Access) ([]step.Seen, error) {
+	return run.Kubelets(ctx, access)
+}
+
+// OldDNS asks the API server, and kubeadm.
+func (Kubeadm) OldDNS(ctx context.Context, access run.Access, v hullmark.Version) (bool, error) {
+	return run.OldDNS(ctx, run.Program, access, v)
+}
+
+// Upgrade lets kubeadm write into the cluster.
+func (Kubeadm) Upgrade(ctx context.Context, documents []byte, report func(kubeadm.Phase)) error {
+	return run.Upgrade(ctx, documents, report)
+}
+
+// KubeletConfig lets kubeadm make the kubelet's configuration.
+func (Kubeadm) KubeletConfig(ctx context.Context, report func(kubeadm.Phase)) ([]byte, error) {
+	return run.KubeletConfig(ctx, report)
 }
 
 // DiskRecord asks the API server.

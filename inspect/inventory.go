@@ -110,6 +110,8 @@ func (i Inventory) addDocument(d measurements.Document) {
 	i.add(KindImage, "root hash", d.Image.RootHash.String())
 	i.add(KindImage, "sha256 of the kernel image", d.Image.UKI.String())
 	i.add(KindImage, "boot stub", d.Image.Stub)
+	i.add(KindImage, "Kubernetes", d.Image.Kubernetes.String())
+	i.add(KindImage, "etcd", d.Image.Etcd.String())
 	for _, r := range d.Registers {
 		name := r.Register.String()
 		if r.Register.PCR() {

@@ -4,12 +4,11 @@
 package inspect
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"io"
 	"os"
-	"strings"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
@@ -48,25 +47,20 @@ func Open(raw io.ReaderAt, size int64) (*image.Disk, measurements.Image, error) 
 		return nil, measurements.Image{}, err
 	}
 	release, _ := disk.UKI.Section(".osrel")
+	versions, err := hullmark.VersionsOf(release)
+	if err != nil {
+		return nil, measurements.Image{}, err
+	}
 	uki := sha256.Sum256(disk.UKIBytes)
 	return disk, measurements.Image{
-		ID:       osReleaseField(release, "IMAGE_ID"),
-		Version:  osReleaseField(release, "IMAGE_VERSION"),
+		ID:       hullmark.OSReleaseField(release, "IMAGE_ID"),
+		Version:  hullmark.OSReleaseField(release, "IMAGE_VERSION"),
 		Disk:     digest,
 		RootHash: disk.RootHash[:],
 		UKI:      uki[:],
 		Stub:     disk.UKI.Stub.Version,
+		Versions: versions,
 	}, nil
-}
-
-// osReleaseField returns a field of os-release(5), without quotes, or nothing.
-func osReleaseField(release []byte, name string) string {
-	for line := range bytes.Lines(release) {
-		if value, ok := strings.CutPrefix(strings.TrimSpace(string(line)), name+"="); ok {
-			return strings.Trim(value, `"'`)
-		}
-	}
-	return ""
 }
 
 // Digest is the SHA-256 of a file.

@@ -1,6 +1,10 @@
 package kubeadm
 
-import "testing"
+import (
+	"reflect"
+	"slices"
+	"testing"
+)
 
 func TestCheckFlags(t *testing.T) {
 	for text, fine := range map[string]bool{
@@ -54,4 +58,26 @@ func FuzzCheckFlags(f *testing.F) {
 			t.Errorf("%q has more than one line", text)
 		}
 	})
+}
+
+func TestProgramFlags(t *testing.T) {
+	got, err := ProgramFlags([]byte("apiServer: {extraArgs: [{name: v, value: '2'}, {name: v, value: '3'}]}\ncontrollerManager: {}\netcd: {local: {extraArgs: [{name: snapshot_count, value: ''}]}}\n"))
+	if want := map[string][]string{"kube-apiserver": {"--v=2", "--v=3"}, "etcd": {"--snapshot-count="}}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, %v", got, err)
+	}
+	for _, bad := range []string{"apiServer: {extraArgs: {v: '2'}}", "scheduler: {extraArgs: [{name: --v, value: '2'}]}", "\t"} {
+		if got, err := ProgramFlags([]byte(bad)); err == nil {
+			t.Errorf("%s: %q", bad, got)
+		}
+	}
+}
+
+func TestKubeletFlags(t *testing.T) {
+	got, err := KubeletFlags([]byte(`KUBELET_KUBEADM_ARGS="--node-ip=192.0.2.7 --v=2"` + "\n"))
+	if err != nil || !slices.Equal(got, []string{"--node-ip=192.0.2.7", "--v=2"}) {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if got, err := KubeletFlags([]byte("PATH=/tmp\n")); err == nil {
+		t.Errorf("got %q", got)
+	}
 }

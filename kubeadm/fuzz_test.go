@@ -3,6 +3,8 @@ package kubeadm
 import (
 	"bytes"
 	"testing"
+
+	"github.com/hullmark/hullmark"
 )
 
 // FuzzWithControlPlane holds the edit of a stored ClusterConfiguration to what its caller relies on: once it was made, nothing
@@ -34,6 +36,29 @@ func FuzzWithEndpoint(f *testing.F) {
 		}
 		if _, differs, err := WithEndpoint(changed, "api.example.net:6443"); err != nil || differs {
 			t.Errorf("%q was changed again: %v", changed, err)
+		}
+	})
+}
+
+// FuzzReadRendered reads what lies on a disk as static pods, and makes documents of it that kubeadm can read.
+func FuzzReadRendered(f *testing.F) {
+	for _, text := range pods("v1.36.3", "--emulated-version=1.35") {
+		f.Add([]byte(text), []byte(keptCluster))
+	}
+	f.Add([]byte("spec: {containers: [{image: 'localhost/hullmark/x:v1.2.3', command: [--a]}]}"), []byte("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nscheduler: []\n"))
+	f.Fuzz(func(t *testing.T, pod, cluster []byte) {
+		read := func(string) ([]byte, error) { return pod, nil }
+		r, err := ReadRendered(read)
+		if err != nil {
+			return
+		}
+		documents, err := Rendering{NodeName: "a", Version: hullmark.Version{Major: 1}, Acts: r.Acts, ClusterConfiguration: cluster, Read: read}.Documents()
+		if err != nil {
+			return
+		}
+		var found map[string]any
+		if err := Find(documents, "ClusterConfiguration", &found); err != nil || found["kubernetesVersion"] != "v1.0.0" {
+			t.Errorf("%s: %v", documents, err)
 		}
 	})
 }

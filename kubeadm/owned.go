@@ -54,6 +54,8 @@ var Kinds = map[string]Kind{
 				"anonymous-auth": "", "secure-port": "", "bind-address": "", "tls-cert-file": "", "tls-private-key-file": "",
 				"kubelet-certificate-authority": "", "kubelet-client-certificate": "", "kubelet-client-key": "",
 				"requestheader-client-ca-file": "", "requestheader-allowed-names": "",
+				// Which minor release a control plane behaves as is a matter of its updates.
+				"emulated-version": "", "min-compatibility-version": "",
 			},
 			"controllerManager.extraArgs": {
 				"cluster-signing-cert-file": "", "cluster-signing-key-file": "", "root-ca-file": "",
@@ -61,8 +63,9 @@ var Kinds = map[string]Kind{
 				"cluster-signing-kubelet-client-cert-file": "", "cluster-signing-kubelet-client-key-file": "",
 				"cluster-signing-kube-apiserver-client-cert-file": "", "cluster-signing-kube-apiserver-client-key-file": "",
 				"cluster-signing-legacy-unknown-cert-file": "", "cluster-signing-legacy-unknown-key-file": "",
+				"emulated-version": "", "min-compatibility-version": "",
 			},
-			"scheduler.extraArgs":  {},
+			"scheduler.extraArgs":  {"emulated-version": "", "min-compatibility-version": ""},
 			"etcd.local.extraArgs": {"data-dir": ""},
 		},
 	},

@@ -18,8 +18,6 @@ import (
 	"strings"
 	"time"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/hullmark/hullmark/internal/pemcert"
 )
 
@@ -283,28 +281,16 @@ func (r Renewal) apiServerFlags() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var pod struct {
-		Spec struct {
-			Containers []struct{ Command []string }
-		}
-	}
-	if err := yaml.Unmarshal(text, &pod); err != nil {
+	pod, err := readPod(text)
+	if err != nil {
 		return nil, fmt.Errorf("kube-apiserver.yaml: %w", err)
 	}
-	flags := map[string]string{}
-	for _, c := range pod.Spec.Containers {
-		for _, word := range c.Command {
-			if name, value, ok := strings.Cut(strings.TrimPrefix(word, "--"), "="); ok {
-				flags[name] = value
-			}
-		}
-	}
 	for _, name := range []string{"advertise-address", "secure-port", "service-cluster-ip-range"} {
-		if flags[name] == "" {
+		if pod.flags[name] == "" {
 			return nil, fmt.Errorf("kube-apiserver.yaml: the API server has no --%s", name)
 		}
 	}
-	return flags, nil
+	return pod.flags, nil
 }
 
 // algorithmOf returns kubeadm's name for the kind of a certificate's key.

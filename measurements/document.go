@@ -75,6 +75,8 @@ type Image struct {
 	UKI pcrs.Digest `json:"uki"`
 	// Stub is the version of the systemd-stub in it.
 	Stub string `json:"stub"`
+	// Versions are those that os-release(5) in the kernel image says of Kubernetes and etcd; empty for an image that says none.
+	hullmark.Versions
 }
 
 // Machine identifies firmware and devices by the SHA-256 of their files.

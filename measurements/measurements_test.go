@@ -47,6 +47,7 @@ func documentWith(t testing.TB, tag string, further ...pcrs.Register) Document {
 	slices.Sort(p.Registers)
 	digest := bytes.Repeat([]byte{7}, 32)
 	image := Image{ID: "node", Version: "20260101", Disk: digest, RootHash: digest, UKI: digest, Stub: "257.1"}
+	image.Versions = hullmark.Versions{Kubernetes: hullmark.Version{Major: 1, Minor: 36, Patch: 3}, Etcd: hullmark.Version{Major: 3, Minor: 6, Patch: 8}}
 	d, err := New(image, Release{SVN: 3, Builder: "example.org/builder@v1.0.0", Lock: digest, SBOM: digest, CycloneDX: digest}, pcrs.Machine{}, p)
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/image/slot"
@@ -78,6 +79,7 @@ type job struct {
 	tree     string // folder of mkosi's tree
 	programs string // folder of our own programs
 	bundle   string // the Kubernetes folder, or empty
+	versions hullmark.Versions
 	members  members
 	epoch    int64
 	kernel   []byte
@@ -175,8 +177,11 @@ func (j *job) makeKubernetes(ctx context.Context) (note string, err error) {
 		return "", err
 	}
 	var hit bool
-	j.bundle, hit, err = Kubernetes(ctx, j.Options, j.lock)
-	return cachedNote(hit, "compiled"), err
+	if j.bundle, hit, err = Kubernetes(ctx, j.Options, j.lock); err != nil {
+		return "", err
+	}
+	j.versions, err = bundleVersions(ctx, filepath.Join(j.bundle, kubernetesPrograms))
+	return fmt.Sprintf("%v, etcd %v, %s", j.versions.Kubernetes, j.versions.Etcd, cachedNote(hit, "compiled")), err
 }
 
 // makeInitrd reads the tree that mkosi made, and takes kernel and modules out of it.
@@ -264,7 +269,7 @@ func (j *job) trim() {
 const osReleasePath = "usr/lib/os-release"
 
 // addOSRelease names the image in os-release(5): IMAGE_VERSION is the day of the archive indexes that it was made from, VARIANT_ID the
-// profiles that were added.
+// profiles that were added, and hullmark.Versions what the bundle's programs are.
 func (j *job) addOSRelease() error {
 	text, err := j.members.read(osReleasePath)
 	if err != nil {
@@ -274,7 +279,7 @@ func (j *job) addOSRelease() error {
 	if len(j.Profiles) > 0 {
 		text = fmt.Appendf(text, "VARIANT_ID=%s\n", strings.Join(j.Profiles, "-"))
 	}
-	j.members.addBytes(osReleasePath, 0o644, text)
+	j.members.addBytes(osReleasePath, 0o644, append(text, j.versions.OSRelease()...))
 	return nil
 }
 

@@ -45,7 +45,7 @@ func (b bundle) images(ctx context.Context) error {
 
 // imageNames asks the kubeadm just built which images it will want, and adds those of the addons.
 func (b bundle) imageNames(ctx context.Context) ([]string, error) {
-	release, err := b.module(ctx, ".", "k8s.io/kubernetes")
+	versions, err := bundleVersions(ctx, filepath.Join(b.home, "bin"))
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (b bundle) imageNames(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	out, err := exec.CommandContext(ctx, filepath.Join(b.home, "bin", "kubeadm"),
-		"config", "images", "list", "--image-repository", KubernetesRepository, "--kubernetes-version", release.Version).Output()
+		"config", "images", "list", "--image-repository", KubernetesRepository, "--kubernetes-version", versions.Kubernetes.String()).Output()
 	if err != nil {
 		return nil, fmt.Errorf("kubeadm config images list: %w", err)
 	}

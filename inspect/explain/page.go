@@ -165,6 +165,7 @@ func facts(d measurements.Document, digest measurements.DocumentID, e Explanatio
 		{Name: "Version", Value: clean(d.Image.Version)},
 		{Name: "Security version", Value: fmt.Sprint(d.SVN)},
 		{Name: "Boot stub", Value: clean("systemd-stub " + d.Image.Stub)},
+		{Name: "Kubernetes", Value: fmt.Sprintf("%v, etcd %v", d.Image.Kubernetes, d.Image.Etcd)},
 		digestFact("Root hash", d.Image.RootHash),
 		digestFact("Kernel image", d.Image.UKI),
 		digestFact("Firmware", d.Machine.Firmware),

@@ -40,6 +40,8 @@ type Cluster struct {
 	NotReady error
 	// Record is what DiskRecord returns.
 	Record run.DiskRecord
+	// Steps is the rest.
+	Steps
 }
 
 // on returns where on the state disk a file lies that programs see at name, as its unit binds it.

@@ -372,6 +372,15 @@ func (r *Environment) Config(user string, groups ...string) (*rest.Config, error
 	return config, nil
 }
 
+// Kubeconfig returns such a configuration as a file of its own.
+func (r *Environment) Kubeconfig(user string, groups ...string) ([]byte, error) {
+	config, err := r.Config(user, groups...)
+	if err != nil {
+		return nil, err
+	}
+	return clientcmd.Write(kubeconfigOf(config))
+}
+
 // Anonymous returns the configuration of a client that nothing vouches for; a token can be added to it.
 func (r *Environment) Anonymous() *rest.Config {
 	return &rest.Config{
@@ -382,13 +391,17 @@ func (r *Environment) Anonymous() *rest.Config {
 }
 
 func writeKubeconfig(path string, config *rest.Config) error {
+	return clientcmd.WriteToFile(kubeconfigOf(config), path)
+}
+
+func kubeconfigOf(config *rest.Config) clientcmdapi.Config {
 	const name = "testenv"
-	return clientcmd.WriteToFile(clientcmdapi.Config{
+	return clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{name: {
 			Server: config.Host, TLSServerName: config.ServerName, CertificateAuthorityData: config.CAData,
 		}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}},
 		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
 		CurrentContext: name,
-	}, path)
+	}
 }

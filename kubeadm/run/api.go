@@ -29,6 +29,8 @@ type Access struct {
 	Read func(path string) ([]byte, error)
 	// Local asks the API server of this very machine, a control plane, wherever the kubeconfig leads.
 	Local bool
+	// Server is the HOST:PORT of the one API server that is asked, wherever the kubeconfig leads; empty for that.
+	Server string
 }
 
 // A control plane's own API server, and the name that every API server's certificate has.
@@ -48,15 +50,20 @@ type api struct {
 
 // get reads the object at path, of which into holds the fields that matter; without into, that the path answers is enough.
 func (a *api) get(ctx context.Context, path string, into any) error {
-	if a.client == nil {
-		var err error
-		if a.client, a.server, err = a.access.client(); err != nil {
-			return err
-		}
+	if err := a.open(); err != nil {
+		return err
 	}
 	err := a.ask(ctx, path, into)
 	if err != nil && (!a.access.Local || !errors.Is(err, errNotNow)) {
 		a.close()
+	}
+	return err
+}
+
+// open reads the kubeconfig, unless that was done.
+func (a *api) open() (err error) {
+	if a.client == nil {
+		a.client, a.server, err = a.access.client()
 	}
 	return err
 }
@@ -69,6 +76,20 @@ func (a *api) close() {
 }
 
 func (a *api) ask(ctx context.Context, path string, into any) error {
+	return a.read(ctx, path, func(answer io.Reader) error {
+		if into == nil {
+			return nil
+		}
+		body, err := io.ReadAll(io.LimitReader(answer, maxObject))
+		if err != nil {
+			return err
+		}
+		return json.Unmarshal(body, into)
+	})
+}
+
+// read hands on what the path answers.
+func (a *api) read(ctx context.Context, path string, take func(io.Reader) error) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.server+path, nil)
 	if err != nil {
 		return err
@@ -78,20 +99,16 @@ func (a *api) ask(ctx context.Context, path string, into any) error {
 		return err
 	}
 	defer func() { _ = answer.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, maxObject))
-	if err != nil {
-		return fmt.Errorf("API server: %w", err)
-	}
-	if answer.StatusCode >= http.StatusInternalServerError {
-		return fmt.Errorf("%w: %s%s", errNotNow, answer.Status, failedChecks(body))
-	}
-	if answer.StatusCode != http.StatusOK {
+	switch {
+	case answer.StatusCode >= http.StatusInternalServerError:
+		body, err := io.ReadAll(io.LimitReader(answer.Body, maxObject))
+		return errors.Join(fmt.Errorf("%w: %s%s", errNotNow, answer.Status, failedChecks(body)), err)
+	case answer.StatusCode == http.StatusNotFound:
+		return fmt.Errorf("API server: %w", errNotFound)
+	case answer.StatusCode != http.StatusOK:
 		return fmt.Errorf("API server: %s", answer.Status)
 	}
-	if into == nil {
-		return nil
-	}
-	if err := json.Unmarshal(body, into); err != nil {
+	if err := take(answer.Body); err != nil {
 		return fmt.Errorf("API server: %w", err)
 	}
 	return nil
@@ -99,6 +116,9 @@ func (a *api) ask(ctx context.Context, path string, into any) error {
 
 // errNotNow is an answer that blames the server, not the one who asks.
 var errNotNow = errors.New("API server")
+
+// errNotFound is a path that the server does not have.
+var errNotFound = errors.New("404 Not Found")
 
 // failedChecks returns the names in an answer of Kubernetes' health endpoints, which has a line for each check: "[-]etcd
 // failed: reason withheld".
@@ -166,8 +186,12 @@ func (a Access) client() (client *http.Client, server string, err error) {
 		return nil, "", fmt.Errorf("kubeconfig: user: %w", err)
 	}
 	security := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}
-	if server = cluster.Server; a.Local {
+	server = cluster.Server
+	switch {
+	case a.Local:
 		server, security.ServerName = localServer, serverName
+	case a.Server != "":
+		server, security.ServerName = "https://"+a.Server, serverName
 	}
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: security}, Timeout: time.Minute}, server, nil
 }

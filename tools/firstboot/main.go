@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-tpm/tpm2/transport/linuxtpm"
 	"golang.org/x/sys/unix"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/attest/prover/azure"
@@ -58,6 +59,10 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	versions, err := imageVersions()
+	if err != nil {
+		return err
+	}
 	console := openConsole()
 	unit.Notify(daemon.SdNotifyReady)
 	go func() {
@@ -76,8 +81,8 @@ func run(ctx context.Context) error {
 		Slots:    update.Client{Path: update.Socket},
 		Status:   &firstboot.Status{File: firstboot.StatusFile, Sentinels: sentinels, Console: console, Log: os.Stderr, Notify: unit.Notify},
 		StateDir: firstboot.StateDir, RunDir: runDir,
-		EventLog: eventLog,
-		Listen:   ":" + attest.OperatorPort, Timing: firstboot.DefaultTiming(),
+		EventLog: eventLog, Versions: versions,
+		Listen: ":" + attest.OperatorPort, Timing: firstboot.DefaultTiming(),
 	}
 	return agent.Run(ctx)
 }
@@ -91,6 +96,15 @@ func imageSource() (config.Source, error) {
 	source, err := config.Named(strings.TrimSpace(string(name)))
 	source.Cache = runDir + "/config.json"
 	return source, err
+}
+
+// imageVersions are what this image says of its programs.
+func imageVersions() (hullmark.Versions, error) {
+	text, err := os.ReadFile("/usr/lib/os-release")
+	if err != nil {
+		return hullmark.Versions{}, err
+	}
+	return hullmark.VersionsOf(text)
 }
 
 // obeyPowerButton switches the machine off in order when its power button is pressed.

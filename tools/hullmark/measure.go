@@ -181,8 +181,8 @@ func writeDocument(w io.Writer, d measurements.Document, output string) error {
 
 func writeDocumentTable(w io.Writer, d measurements.Document) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "image\t%s %s\nrelease\t%s\nroot hash\t%v\nkernel image\t%v (systemd-stub %s)\nfirmware\t%v\nsecurity version\t%d\n\n",
-		printable(d.Image.ID), printable(d.Image.Version), printable(d.Name), d.Image.RootHash, d.Image.UKI, printable(d.Image.Stub), d.Machine.Firmware, d.SVN)
+	fmt.Fprintf(t, "image\t%s %s\nrelease\t%s\nKubernetes\t%v, etcd %v\nroot hash\t%v\nkernel image\t%v (systemd-stub %s)\nfirmware\t%v\nsecurity version\t%d\n\n",
+		printable(d.Image.ID), printable(d.Image.Version), printable(d.Name), d.Image.Kubernetes, d.Image.Etcd, d.Image.RootHash, d.Image.UKI, printable(d.Image.Stub), d.Machine.Firmware, d.SVN)
 	for _, r := range d.Registers {
 		bank := r.Register.In(pcrs.SHA256)
 		fmt.Fprintf(t, "%v\t%v\n", r.Register, r.Values[bank])

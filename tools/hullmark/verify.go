@@ -208,9 +208,9 @@ func (o *verifyOptions) write(out io.Writer, v verified) error {
 		}
 		checked = append(checked, "provenance  of the signed disk, from "+from+", by "+printable(p.Builder))
 	}
-	_, err := fmt.Fprintf(out, "%s\n\nimage %s %s, release %s, security version %d, built by %s\nroot hash %v\ndocument %v\n",
+	_, err := fmt.Fprintf(out, "%s\n\nimage %s %s, release %s, security version %d, built by %s\nKubernetes %v, etcd %v\nroot hash %v\ndocument %v\n",
 		strings.Join(checked, "\n"), printable(v.Image.ID), printable(v.Image.Version), printable(v.Release), v.SVN,
-		cmp.Or(printable(v.Builder), "an unnamed builder"), v.Image.RootHash, v.Document)
+		cmp.Or(printable(v.Builder), "an unnamed builder"), v.Image.Kubernetes, v.Image.Etcd, v.Image.RootHash, v.Document)
 	return err
 }
 
