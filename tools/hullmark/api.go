@@ -67,19 +67,33 @@ func tellAPI(err error) error {
 
 func newPolicyPushCommand() *cobra.Command {
 	var o apiOptions
+	var withdraw bool
 	cmd := &cobra.Command{
 		Use:   "push",
 		Short: "Send the signed policy and its documents to the cluster",
 		Long: `Send the signed policy and its documents to the cluster.
 
 Every join service checks the signature and that the version rises, and takes the policy up without a restart; one that refuses it says why by an event in the
-namespace hullmark. Exit code 5 if the API server is not reached.`,
+namespace hullmark. Exit code 5 if the API server is not reached.
+
+A policy is not sent that leaves a machine without a ticket at its next boot, because what its disk starts is not accepted any more (exit code 4), unless --withdraw says that
+this is meant. A machine that only loses its way back to the release before is named.`,
 		Example: "  hullmark policy push --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.do(cmd, "policy push", func(api *operate.API, _ *cluster.File) error { return api.PushPolicy(cmd.Context()) })
+			return o.do(cmd, "policy push", func(api *operate.API, _ *cluster.File) error {
+				all, err := api.CheckWithdrawn(cmd.Context())
+				if err != nil && (!withdraw || !errors.Is(err, operate.ErrDenied)) {
+					return err
+				}
+				for _, w := range all {
+					fmt.Fprintln(cmd.ErrOrStderr(), printable("withdrawn: "+w.Name+": "+w.What))
+				}
+				return api.PushPolicy(cmd.Context())
+			})
 		},
 	}
 	o.addFlags(cmd)
+	cmd.Flags().BoolVar(&withdraw, "withdraw", false, "send it also if machines get no ticket by it at their next boot")
 	return cmd
 }
