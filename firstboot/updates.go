@@ -215,7 +215,7 @@ func (a *Agent) armTrial(ctx context.Context) {
 		defer end.Stop()
 		look := time.NewTicker(a.Timing.TrialDenied / 8)
 		defer look.Stop()
-		var since time.Time
+		var last denial
 		for {
 			select {
 			case <-ctx.Done():
@@ -226,8 +226,8 @@ func (a *Agent) armTrial(ctx context.Context) {
 				a.endTrial(ctx, a.tooLate())
 				return
 			case <-look.C:
-				if since = a.deniedSince(since); !since.IsZero() && time.Since(since) > a.Timing.TrialDenied {
-					a.endTrial(ctx, a.Status.standing())
+				if last = last.then(a.Status.standing()); last.why != nil && time.Since(last.since) > a.Timing.TrialDenied {
+					a.endTrial(ctx, last.why)
 					return
 				}
 			}
@@ -235,18 +235,24 @@ func (a *Agent) armTrial(ctx context.Context) {
 	}()
 }
 
-// deniedSince returns since when a condition stands that does not pass by itself; zero if none does.
-func (a *Agent) deniedSince(since time.Time) time.Time {
-	c := a.Status.standing()
+// denial is a condition of a trial that does not pass by itself, and since when one stands.
+type denial struct {
+	why   *hullmark.Condition
+	since time.Time
+}
+
+// then follows what is shown: between two attempts that is nothing, which changes nothing.
+func (d denial) then(shown *hullmark.Condition) denial {
 	switch {
-	case c == nil: // Between two attempts nothing is said.
-		return since
-	case c.Retry:
-		return time.Time{}
-	case since.IsZero():
-		return time.Now()
+	case shown == nil:
+		return d
+	case shown.Retry:
+		return denial{}
+	case d.why == nil:
+		d.since = time.Now()
 	}
-	return since
+	d.why = shown
+	return d
 }
 
 func (a *Agent) tooLate() *hullmark.Condition {
