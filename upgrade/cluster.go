@@ -81,7 +81,8 @@ type Node struct {
 	Version Version
 	// BootID is that of the machine's boot, Kubelet the kubelet's version.
 	BootID, Kubelet string
-	// Ready says that its kubelet says so, Unschedulable that it is cordoned, and CordonedBy which upgrade did that; empty if somebody else.
+	// Ready says that its kubelet says so, Unschedulable that it is cordoned, and CordonedBy which upgrade did that; empty if somebody
+	// else did.
 	Ready, Unschedulable bool
 	CordonedBy           string
 }
