@@ -158,7 +158,7 @@ func (t beginning) beginPlane(n *NodeState) {
 
 // Attend is what the operator does for a control plane that no other could let in again.
 func Attend(name string) string {
-	return "hullmark upgrade apply --attend " + name + "=ADDRESS (or hullmark update try at that node, then hullmark recover)"
+	return "hullmark upgrade attend " + name + " --node ADDRESS (or hullmark update there, and then hullmark recover)"
 }
 
 // gate says what keeps a control plane from going away now; empty if nothing does. All others have to be there, each with an API server

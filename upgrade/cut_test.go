@@ -259,7 +259,7 @@ func TestControlPlanesThatNeedTheirOperator(t *testing.T) {
 		s := newSite(t, planes, 2)
 		s.Want(request(s.spec()))
 		state := s.until(t, "the operator's turn", func(state upgrade.State) bool { return phases(state)["cp-1"] == upgrade.NodeAttended })
-		if !strings.Contains(state.Waits, "--attend cp-1=") || !strings.Contains(state.Waits, "hullmark recover") {
+		if !strings.Contains(state.Waits, "hullmark upgrade attend cp-1 --node") || !strings.Contains(state.Waits, "hullmark recover") {
 			t.Errorf("it waits for %q", state.Waits)
 		}
 		s.Tick(3 * time.Hour)

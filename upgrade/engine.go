@@ -122,7 +122,7 @@ func (e *Engine) turn(ctx context.Context, request Request, state State, version
 	next.Term = e.lease.term
 	view, err := e.Cluster.Look(ctx, need(next))
 	if err != nil {
-		return err
+		return errors.Join(err, e.sayBlind(ctx, state, next, version, err))
 	}
 	t := turn{view: view, request: request, state: &next, now: e.Now().UTC().Truncate(time.Second), elapsed: e.elapsed(version), fresh: fresh, judge: e.Judge}
 	t.advance()
@@ -130,6 +130,15 @@ func (e *Engine) turn(ctx context.Context, request Request, state State, version
 		return err
 	}
 	return e.act(ctx, view, next)
+}
+
+// sayBlind lets people see that the engine cannot see the cluster: they look at the state.
+func (e *Engine) sayBlind(ctx context.Context, last, next State, version Version, why error) error {
+	if version == "" || last.Phase.Over() {
+		return nil
+	}
+	next.Waits = cut("the cluster cannot be looked at: " + why.Error())
+	return e.store(ctx, last, next, version)
 }
 
 // elapsed is how long ago this engine stored the state of this version; of another engine's nothing is known.

@@ -1,6 +1,8 @@
 package upgrade_test
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -411,7 +413,7 @@ func TestSomebodyElseDirects(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := s.Machines["w-1"]
-	if err := s.Direct(t.Context(), m.EKID, hullmark.UpdateDirection{Serial: 77, Action: hullmark.UpdateRollback}, view.Directions[m.EKID].Version); err != nil {
+	if err := s.Direct(t.Context(), m.EKID, hullmark.UpdateDirection{Serial: 77, Action: hullmark.UpdateRestart}, view.Directions[m.EKID].Version); err != nil {
 		t.Fatal(err)
 	}
 	if last := s.over(t, upgrade.Failed); last.Failed.Code != "direction-overtaken" {
@@ -457,4 +459,33 @@ func TestJudgeStopsAMove(t *testing.T) {
 	if last := s.over(t, upgrade.Failed); last.Failed.Code != "version-skew" {
 		t.Errorf("it stopped by %+v", last.Failed)
 	}
+}
+
+// blind cannot look at the cluster.
+type blind struct{ upgrade.Cluster }
+
+func (blind) Look(context.Context, upgrade.Need) (upgrade.View, error) {
+	return upgrade.View{}, errors.New("ConfigMap hullmark/node.x: mend it")
+}
+
+// What keeps an engine from looking is in the state, and nothing is done meanwhile.
+func TestEngineThatCannotLook(t *testing.T) {
+	s := newSite(t, 3, 1)
+	s.Want(request(s.spec()))
+	e := s.engine()
+	e.Cluster = blind{s.Cluster}
+	if _, err := e.Turn(t.Context()); err == nil {
+		t.Error("nobody is told")
+	}
+	s.until(t, "the start", func(state upgrade.State) bool { return state.Phase == upgrade.Running })
+	s.engines = nil // The one that acted ends.
+	turned(t, e)
+	s.Tick(41 * time.Second)
+	if _, err := e.Turn(t.Context()); err == nil {
+		t.Error("nobody is told")
+	}
+	if state := s.Last(); !strings.Contains(state.Waits, "mend it") {
+		t.Errorf("people see %q", state.Waits)
+	}
+	s.over(t, upgrade.Done)
 }

@@ -51,7 +51,7 @@ func (v View) documentFor(s Spec, m Machine) (hullmark.DocumentID, error) {
 	return hullmark.DocumentID{}, &hullmark.Condition{
 		Code: "document-missing", Step: step, Title: "no document of the release is for the kind of machine that " + m.Name + " is",
 		Expected: fmt.Sprintf("firmware %.16s…, as of document %.16s…", fmt.Sprint(present.Machine.Firmware), m.Document),
-		Next:     "measure the release for that firmware (hullmark measure), accept the document (policy add document, policy push), and name it (--measurements)",
+		Next:     "measure the release for that firmware (hullmark measure), accept the document (policy add document, policy push), and name it, too",
 	}
 }
 
@@ -73,7 +73,7 @@ func (v View) accepted(s Spec) error {
 		case hullmark.RootHash(d.Image.RootHash) != s.RootHash:
 			return &hullmark.Condition{
 				Code: "document-mixed", Step: step, Title: "the documents are not of one release", Expected: "root hash " + s.RootHash.String(), Got: fmt.Sprint(d.Image.RootHash),
-				Next: "name the documents of one image alone (--measurements)",
+				Next: "name the documents of one image alone",
 			}
 		}
 	}

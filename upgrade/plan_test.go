@@ -88,7 +88,7 @@ func TestPlanAgainst(t *testing.T) {
 			other := upgradetest.Document(1, 7)
 			s.Documents[upgradetest.ID(other)] = other
 			s.Machines["w-1"].Document = upgradetest.ID(other)
-		}, []string{"document-missing"}, "--measurements"},
+		}, []string{"document-missing"}, "hullmark measure"},
 		"a node that is not Ready":         {func(s *site, _ *upgrade.Spec) { s.Machines["w-2"].Ready = false }, []string{"node-not-ready"}, "--except w-2"},
 		"one that is left out":             {func(s *site, spec *upgrade.Spec) { s.Machines["w-2"].Ready = false; spec.Except = []string{"w-2"} }, nil, ""},
 		"a control plane that is left out": {func(s *site, spec *upgrade.Spec) { s.Machines["cp-2"].Ready = false; spec.Except = []string{"cp-2"} }, []string{"control-plane-down"}, "cp-2"},

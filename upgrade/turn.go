@@ -268,6 +268,10 @@ func (t *turn) observeAway(n *NodeState, m Machine) {
 	switch {
 	case booted && (s.there(m) || s.Action == hullmark.UpdateRestart && followed && why == nil):
 		n.Back, n.Away = t.now, n.Waited
+		// Where engines changed meanwhile, their clocks know better, if they agree.
+		if d := Duration(t.now.Sub(n.Drained)); d > n.Away && d <= s.Timeouts.Away {
+			n.Away = d
+		}
 		t.release(n, NodeDone)
 	case booted && s.Action == hullmark.UpdateRestart && !followed:
 		n.BootID = node.BootID // It restarted by itself before it heard of it, and will again.
