@@ -69,6 +69,13 @@ var forbidden = []arrow{
 	{"./kubeadm/...", module + "/firstboot/...", "documents do not depend on who gives them to kubeadm"},
 	{"./kubeadm/...", module + "/joinservice/...", "documents do not depend on who makes them"},
 	{"./joinservice/...", module + "/kubeadm/run", "a join service runs no kubeadm"},
+	{"./upgrade", module + "/joinservice/...", "the engine decides over what it sees; upgrade/kube speaks to the API"},
+	{"./upgrade", module + "/cluster/...", "an upgrade needs nothing that a person holds"},
+	{"./upgrade", "k8s.io/...", "the engine decides over what it sees; upgrade/kube speaks to the API"},
+	{"./upgrade", "net/http", "the engine decides over what it sees; upgrade/kube speaks to the API"},
+	{"./upgrade", "os/exec", "an upgrade runs no program"},
+	{"./joinservice/...", module + "/upgrade/...", "the authorizer decides over machines, not over the order in which they restart"},
+	{"./firstboot/...", module + "/upgrade/...", "a node follows its own direction, and judges it by itself"},
 	{"./firstboot/luks2", module + "/...", "a header decoder is a leaf"},
 	{"./tools/firstboot", "github.com/martinjungblut/go-cryptsetup", "the agent is static: cgo stays in the short-lived disk helper"},
 	{"./tools/firstboot", module + "/joinservice/...", "a node never holds the code that decides over it"},
@@ -184,7 +191,7 @@ func dependencies(t *testing.T, pattern, list string) map[string][]string {
 // forTests lists the packages below internal/ that no program holds: what tests share, and tests of several rooms.
 var forTests = []string{
 	"agenttest", "bench", "buildtest", "canary", "e2e", "endorsetest", "explore", "explore/seam", "flood", "fulldisk", "hcltest", "imagetest", "jointest", "load", "lukstest", "memrecords", "memtest", "nitrotest", "nodetest",
-	"policytest", "powercut", "probe", "providertest", "romtest", "sevtest", "tdxtest", "testenv", "tooltest", "test/secureprocessor", "tpmtest", "vaulttest", "vectors", "waltest",
+	"policytest", "powercut", "probe", "providertest", "romtest", "sevtest", "tdxtest", "testenv", "tooltest", "test/secureprocessor", "tpmtest", "upgradetest", "vaulttest", "vectors", "waltest",
 }
 
 // TestOnlyToolsStartMachines wants nobody but programs, and what tests share, to import what starts virtual machines.

@@ -15,6 +15,8 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/upgrade"
+	"github.com/hullmark/hullmark/upgrade/kube"
 )
 
 // apiValidity is how long the certificate of one API is good for, clocks that differ included.
@@ -31,6 +33,8 @@ type APIOptions struct {
 	Wait time.Duration
 	// Progress hears of that, and once of a server's certificate that ends soon.
 	Progress Progress
+	// Judge refuses nodes' steps from release to release that versions do not allow; nil refuses none.
+	Judge upgrade.Judge
 	// Done hears of each change when it is made. A call that fails may have made some: it can be repeated, and goes on.
 	Done Progress
 }
@@ -40,8 +44,9 @@ type APIOptions struct {
 // cluster's rules cause carry a hullmark.Condition, or are of the kinds of this package.
 type API struct {
 	APIOptions
-	file   *cluster.File
-	client *registry.Registry
+	file     *cluster.File
+	client   *registry.Registry
+	upgrades *kube.Cluster
 }
 
 // Connect prepares a client of the cluster's API; it asks nothing yet. The error is ErrUsage if nobody says where the API is.
@@ -61,7 +66,7 @@ func Connect(file *cluster.File, o APIOptions) (*API, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := registry.New(&rest.Config{
+	config := &rest.Config{
 		Host: "https://" + server,
 		TLSClientConfig: rest.TLSClientConfig{
 			// The name that every API server's certificate has, whatever the way to it.
@@ -71,8 +76,13 @@ func Connect(file *cluster.File, o APIOptions) (*API, error) {
 		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
 			return &expiryWarner{next: next, progress: o.Progress}
 		},
-	})
-	return &API{APIOptions: o, file: file, client: client}, err
+	}
+	client, err := registry.New(config)
+	if err != nil {
+		return nil, err
+	}
+	upgrades, err := kube.New(config)
+	return &API{APIOptions: o, file: file, client: client, upgrades: upgrades}, err
 }
 
 // persist repeats an action until the API server answers or Wait is over. The action can be repeated however far it came.

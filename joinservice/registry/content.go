@@ -64,6 +64,20 @@ func ParseMachine(object *corev1.ConfigMap) (m joinservice.Machine, err error) {
 	return m, nil
 }
 
+// ReadMachine reads of a machine's object what into has fields for, which are some of joinservice.Machine's, and passes over the others:
+// while a cluster is upgraded, join services of several releases write records, and each may know more than the other. The error names
+// the object.
+func ReadMachine(object *corev1.ConfigMap, into any) error {
+	text, ok := object.Data[machineKey]
+	if !ok || len(object.Data) != 1 || len(object.BinaryData) != 0 {
+		return fmt.Errorf("ConfigMap %s/%s: want the one key %s; mend or delete the object", Namespace, object.Name, machineKey)
+	}
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		return fmt.Errorf("ConfigMap %s/%s: %w; mend or delete the object", Namespace, object.Name, err)
+	}
+	return nil
+}
+
 // PutMachine makes an object a machine's: its name and content, and nothing else of it.
 func PutMachine(object *corev1.ConfigMap, m joinservice.Machine) error {
 	text, err := json.Marshal(m)

@@ -20,8 +20,12 @@ const DirectionObjects = directionKind + "."
 // DirectionObject names the ConfigMap that says what a node is to do with its slots.
 func DirectionObject(node hullmark.EKID) string { return DirectionObjects + node.String() }
 
-// ParseDirection strictly reads such an object. The error names it.
+// ParseDirection strictly reads such an object. One without content is a direction that was withdrawn: the zero value. The error names
+// the object.
 func ParseDirection(object *corev1.ConfigMap) (d hullmark.UpdateDirection, err error) {
+	if len(object.Data)+len(object.BinaryData) == 0 {
+		return hullmark.UpdateDirection{}, nil
+	}
 	switch text, ok := object.Data[directionKey]; {
 	case !ok || len(object.Data) != 1 || len(object.BinaryData) != 0:
 		err = fmt.Errorf("want the one key %s", directionKey)
@@ -37,8 +41,14 @@ func ParseDirection(object *corev1.ConfigMap) (d hullmark.UpdateDirection, err e
 	return d, nil
 }
 
-// PutDirection makes an object a node's direction: its name, labels and content, and nothing else of it.
+// PutDirection makes an object a node's direction: its name, labels and content, and nothing else of it. The zero direction withdraws
+// the one before.
 func PutDirection(object *corev1.ConfigMap, node hullmark.EKID, d hullmark.UpdateDirection) error {
+	labels := meta(directionKind, DirectionObject(node))
+	object.Name, object.Namespace, object.Labels, object.Data = labels.Name, labels.Namespace, labels.Labels, nil
+	if d.Serial == 0 && d.Action == "" {
+		return nil
+	}
 	if err := d.Check(); err != nil {
 		return err
 	}
@@ -46,8 +56,6 @@ func PutDirection(object *corev1.ConfigMap, node hullmark.EKID, d hullmark.Updat
 	if err != nil {
 		return fmt.Errorf("store the direction of machine %s: %w", node, err)
 	}
-	labels := meta(directionKind, DirectionObject(node))
-	object.Name, object.Namespace, object.Labels = labels.Name, labels.Namespace, labels.Labels
 	object.Data = map[string]string{directionKey: string(text)}
 	return nil
 }

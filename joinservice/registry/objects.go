@@ -5,6 +5,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
@@ -46,6 +47,12 @@ func (o objects[O, L]) create(ctx context.Context, object O) (O, error) {
 func (o objects[O, L]) update(ctx context.Context, name string, object O, below ...string) (O, error) {
 	result := o.one()
 	return result, o.at(o.client.Put(), name).SubResource(below...).Body(object).Do(ctx).Into(result)
+}
+
+// patch changes a part of an object by a merge patch (RFC 7386).
+func (o objects[O, L]) patch(ctx context.Context, name string, patch []byte) (O, error) {
+	result := o.one()
+	return result, o.at(o.client.Patch(types.MergePatchType), name).Body(patch).Do(ctx).Into(result)
 }
 
 func (o objects[O, L]) delete(ctx context.Context, name string) error {

@@ -305,7 +305,7 @@ func TestNamesAndTokensAreCheckedBeforeTheAPIIsAsked(t *testing.T) {
 
 // TestManifestNamesWhatTheCodeNames holds together what no compiler does.
 func TestManifestNamesWhatTheCodeNames(t *testing.T) {
-	for _, want := range []string{"name: " + Namespace + "\n", "name: " + User + "\n", "name: " + tokenGroup + "\n", "namespace: " + tokenNamespace + "\n", "'" + string(tokenType) + "'", "'" + tokenPrefix + "'", "'" + AddressObjects + "'", "'" + Namespace + "'", "'^" + base64.StdEncoding.EncodeToString([]byte(tokenGroup+","+machineGroup)) + "(", clientSigner, servingSigner} {
+	for _, want := range []string{"name: " + Namespace + "\n", "name: " + User + "\n", "name: " + tokenGroup + "\n", "namespace: " + tokenNamespace + "\n", "'" + string(tokenType) + "'", "'" + tokenPrefix + "'", "'" + AddressObjects + "'", "name: " + UpgradeUser + "\n", "'" + UpgradeUser + "'", "'" + UpgradeState + "'", "'" + CordonedBy + "'", "[" + upgradeLease + "]", "'" + directionKey + "'", "'^" + directionKind + "\\\\.[", "'" + Namespace + "'", "'^" + base64.StdEncoding.EncodeToString([]byte(tokenGroup+","+machineGroup)) + "(", clientSigner, servingSigner} {
 		if !bytes.Contains(Manifest(), []byte(want)) {
 			t.Errorf("the manifest lacks %q", want)
 		}
@@ -327,7 +327,7 @@ func TestManifestNamesWhatTheCodeNames(t *testing.T) {
 		}
 		documents++
 	}
-	if documents != 24 {
+	if documents != 32 {
 		t.Errorf("the manifest has %d documents", documents)
 	}
 }
@@ -344,5 +344,58 @@ func TestStrictRefuses(t *testing.T) {
 	}
 	if err := strict("", &into); err == nil || !strings.Contains(err.Error(), "empty") {
 		t.Error(err)
+	}
+}
+
+func TestDirectionIsWhatItWas(t *testing.T) {
+	node := hullmark.EKID{7}
+	for _, want := range []hullmark.UpdateDirection{
+		{Serial: 3, Action: hullmark.UpdateStage, Document: hullmark.DocumentID{1}, Sources: []string{"https://releases.example.com"}},
+		{Serial: 4, Action: hullmark.UpdateRestart},
+		{}, // It was withdrawn.
+	} {
+		object := &corev1.ConfigMap{}
+		if err := PutDirection(object, node, want); err != nil {
+			t.Fatal(err)
+		}
+		got, err := ParseDirection(object)
+		if err != nil || got.Serial != want.Serial || got.Action != want.Action || !slices.Equal(got.Sources, want.Sources) || object.Name != DirectionObject(node) || object.Labels[kindLabel] != directionKind {
+			t.Errorf("%+v came back as %+v, %v", want, got, err)
+		}
+	}
+	if err := PutDirection(&corev1.ConfigMap{}, node, hullmark.UpdateDirection{Serial: 1, Action: "kexec"}); err == nil {
+		t.Error("an action that there is not was written")
+	}
+}
+
+func FuzzParseDirection(f *testing.F) {
+	f.Add(`{"serial":4,"action":"restart"}`)
+	f.Add(`{"serial":4,"action":"stage","document":"` + strings.Repeat("ab", 32) + `","sources":["https://a"]}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: DirectionObject(hullmark.EKID{1})}, Data: map[string]string{directionKey: text}}
+		d, err := ParseDirection(object)
+		if err != nil {
+			return
+		}
+		if err := PutDirection(object, hullmark.EKID{1}, d); err != nil {
+			t.Errorf("%+v was read and is not written: %v", d, err)
+		}
+	})
+}
+
+// Of a record that another release wrote, what is known is read.
+func TestReadMachine(t *testing.T) {
+	object := machineObject(t, testMachine(1, "w1"))
+	object.Data[machineKey] = `{"x":1,` + object.Data[machineKey][1:]
+	var some struct {
+		EKID hullmark.EKID `json:"ekid"`
+		Name string        `json:"name"`
+	}
+	if err := ReadMachine(object, &some); err != nil || some.EKID != (hullmark.EKID{1}) || some.Name != "w1" {
+		t.Errorf("%+v, %v", some, err)
+	}
+	object.Data["y"] = "z"
+	if err := ReadMachine(object, &some); err == nil {
+		t.Error("an object of something else was read")
 	}
 }

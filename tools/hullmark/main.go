@@ -135,6 +135,7 @@ func newRootCommand() *cobra.Command {
 		newRecoverCommand(),
 		newNodeCommand(),
 		newUpdateCommand(),
+		newUpgradeCommand(),
 		newEndpointCommand(),
 		newEtcdCommand(),
 		newCacheCommand(),
