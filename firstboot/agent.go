@@ -168,8 +168,9 @@ type Agent struct {
 // Run takes the node to Ready and then keeps answering the operator until ctx
 // ends. It returns early only if the machine is to restart, which then has begun.
 func (a *Agent) Run(ctx context.Context) error {
-	unknown := a.lookAtSlots(ctx)
-	a.armTrial(ctx)
+	updater := updater{a}
+	unknown := updater.lookAtSlots(ctx)
+	updater.armTrial(ctx)
 	err := (setup{a}).run(ctx)
 	if err == nil {
 		if c := (*hullmark.Condition)(nil); errors.As(unknown, &c) {
@@ -181,7 +182,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	if c := (*hullmark.Condition)(nil); errors.As(err, &c) {
-		a.noteTrial(ctx, c)
+		updater.noteTrial(ctx, c)
 	}
 	fmt.Fprintln(a.Status.Console, "HULLMARK: the machine restarts")
 	return errors.Join(err, a.Machine.Reboot(context.WithoutCancel(ctx)))
@@ -246,8 +247,8 @@ func (a setup) checkTPM(context.Context) error {
 		if err := a.kept.resume(); err != nil {
 			return err
 		}
-		n, err := a.readNote()
-		a.showNote(n)
+		n, err := updater{a.Agent}.readNote()
+		updater{a.Agent}.showNote(n)
 		return err
 	})
 }

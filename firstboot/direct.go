@@ -36,7 +36,7 @@ func readOrder(o *wire.UpdateOrder) (order, error) {
 }
 
 // obey does what an order says. What is refused, and what fails, is in the status, too.
-func (a *Agent) obey(ctx context.Context, o order) error {
+func (a updater) obey(ctx context.Context, o order) error {
 	if !a.updates.working.TryLock() {
 		return refusedRelease("update-busy", "the node does something with its slots", "", "", "wait until it is done (hullmark update status)")
 	}
@@ -50,7 +50,7 @@ func (a *Agent) obey(ctx context.Context, o order) error {
 	return err
 }
 
-func (a *Agent) act(ctx context.Context, o order) error {
+func (a updater) act(ctx context.Context, o order) error {
 	if err := a.lookAtSlots(ctx); err != nil {
 		return err
 	}
@@ -76,10 +76,10 @@ func (a *Agent) act(ctx context.Context, o order) error {
 }
 
 // stage writes a release into the slot that does not run.
-func (a *Agent) stage(ctx context.Context, o order) error {
+func (a updater) stage(ctx context.Context, o order) error {
 	r, err := a.judgeRelease(o.Document, o.document, o.policy)
 	if err == nil {
-		err = stepJudge{a}.forward(ctx, r)
+		err = stepJudge{a.Agent}.forward(ctx, r)
 	}
 	if err != nil {
 		return err
@@ -113,13 +113,13 @@ func (a *Agent) stage(ctx context.Context, o order) error {
 }
 
 // try restarts into a release that was staged. What has changed since counts: the policy may not accept it any more.
-func (a *Agent) try(ctx context.Context, o order) error {
+func (a updater) try(ctx context.Context, o order) error {
 	r, err := a.judgeRelease(o.Document, o.document, o.policy)
 	if err == nil && o.Action == hullmark.UpdateRollback {
-		err = stepJudge{a}.back(r)
+		err = stepJudge{a.Agent}.back(r)
 	}
 	if err == nil {
-		err = stepJudge{a}.forward(ctx, r)
+		err = stepJudge{a.Agent}.forward(ctx, r)
 	}
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (a *Agent) try(ctx context.Context, o order) error {
 }
 
 // rollBack restarts into the release that the node ran before, for good once that is healthy, or out of a trial.
-func (a *Agent) rollBack(ctx context.Context, o order) error {
+func (a updater) rollBack(ctx context.Context, o order) error {
 	if a.onTrial() {
 		why := refusedRelease("rolled-back", "the operator ended the trial", "", "", "nothing is to be done")
 		a.noteTrial(ctx, why)
@@ -138,7 +138,7 @@ func (a *Agent) rollBack(ctx context.Context, o order) error {
 }
 
 // begin restarts into the slot that does not run, for one boot.
-func (a *Agent) begin(ctx context.Context, document hullmark.DocumentID, root hullmark.RootHash) error {
+func (a updater) begin(ctx context.Context, document hullmark.DocumentID, root hullmark.RootHash) error {
 	s, _ := a.updateStatus()
 	other := s.B
 	if s.Running == "b" {
@@ -167,7 +167,7 @@ func (a *Agent) begin(ctx context.Context, document hullmark.DocumentID, root hu
 }
 
 // restart lets the machine restart, unless it does already.
-func (a *Agent) restart(why error) error {
+func (a updater) restart(why error) error {
 	why = fmt.Errorf("%w: %w", errReboot, why)
 	select {
 	case a.over <- why:
@@ -190,15 +190,15 @@ func (n *nodeServer) Update(call *wire.UpdateOrder, stream grpc.ServerStreamingS
 		return status.Error(codes.FailedPrecondition, "the node's state disk is not open in this boot: it takes no order before")
 	}
 	done := make(chan error, 1)
-	go func() { done <- n.agent.obey(ctx, o) }()
+	go func() { done <- (updater{n.agent}).obey(ctx, o) }()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
 		case err = <-done:
-			return n.agent.reply(stream, err)
+			return (updater{n.agent}).reply(stream, err)
 		case <-tick.C:
-			if err := n.agent.reply(stream, nil); err != nil {
+			if err := (updater{n.agent}).reply(stream, nil); err != nil {
 				return err
 			}
 		}
@@ -206,7 +206,7 @@ func (n *nodeServer) Update(call *wire.UpdateOrder, stream grpc.ServerStreamingS
 }
 
 // reply says what the slots hold now, and why an order ended, unless it ended well.
-func (a *Agent) reply(stream grpc.ServerStreamingServer[wire.UpdateReply], err error) error {
+func (a updater) reply(stream grpc.ServerStreamingServer[wire.UpdateReply], err error) error {
 	s, _ := a.updateStatus()
 	text, encodeErr := wire.EncodeUpdateStatus(s)
 	if encodeErr != nil {
@@ -220,7 +220,7 @@ func (a *Agent) reply(stream grpc.ServerStreamingServer[wire.UpdateReply], err e
 }
 
 // director tells join services what a Ready node's slots hold, and does what they say.
-type director struct{ *Agent }
+type director struct{ updater }
 
 // run asks for as long as the node is Ready.
 func (a director) run(ctx context.Context) {

@@ -340,7 +340,7 @@ func (t *ticketed) openDisk(ctx context.Context) (*opened, error) {
 	grant.Key = hullmark.Secret{}
 	o := &opened{conversation: t.conversation, admitted: t.admitted, grant: grant, disk: disk}
 	t.agent.kept.take(keys, disk.Manifest)
-	if err := t.agent.settle(); err != nil {
+	if err := (updater{t.agent}).settle(); err != nil {
 		return nil, err
 	}
 	if t.kind == hullmark.Recover && !disk.Joined {

@@ -41,7 +41,7 @@ func (r release) written() update.Release {
 
 // judgeRelease refuses a release that would be refused once it runs: by the signed policy that comes with it, by a newer one that the
 // node holds, by its security version, or since its document is of another machine.
-func (a *Agent) judgeRelease(id hullmark.DocumentID, document, envelope []byte) (r release, err error) {
+func (a updater) judgeRelease(id hullmark.DocumentID, document, envelope []byte) (r release, err error) {
 	policy, err := openPolicy(envelope, a.config.ClusterRoot)
 	if err != nil {
 		return r, refusedRelease("policy-unsigned", err.Error(), "", "", "use the newest cluster file")
@@ -83,7 +83,7 @@ var ofMachine = map[string]int{"pcr0": 0, "pcr2": 2, "pcr3": 3, "pcr6": 6, "pcr1
 const secureBootRegister = "pcr7"
 
 // judgeMachine holds what a document says of firmware and keys to the registers of this boot.
-func (a *Agent) judgeMachine(r release) error {
+func (a updater) judgeMachine(r release) error {
 	var registers attest.Registers
 	err := a.withTPM(func(tpm transport.TPM) (err error) {
 		registers, err = prover.ReadRegisters(tpm)

@@ -52,7 +52,7 @@ func TestReleaseIsJudged(t *testing.T) {
 		}
 		files := signer.signed(t, c.policy)
 		envelope := files[len(files)-1].GetContent()
-		r, err := s.agent.judgeRelease(sha256.Sum256([]byte(c.document)), []byte(c.document), envelope)
+		r, err := updater{s.agent}.judgeRelease(sha256.Sum256([]byte(c.document)), []byte(c.document), envelope)
 		var condition *hullmark.Condition
 		if errors.As(err, &condition) != (c.code != "") || c.code != "" && condition.Code != c.code || c.code == "" && err != nil {
 			t.Errorf("%s: %v, want %q", name, err, c.code)

@@ -64,7 +64,7 @@ func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds creden
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(limit.NewListener(listener, maxUnauthenticated)) }()
 	go (advancer{a}).run(ctx)
-	go (director{a}).run(ctx)
+	go (director{updater{a}}).run(ctx)
 	stopDialling := (dialler{a}).start(ctx)
 	defer stopDialling()
 	watching, stopWatching := context.WithCancel(ctx)

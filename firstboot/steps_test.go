@@ -232,14 +232,14 @@ func (s *stage) turns(t *testing.T, u *upgrader) []string {
 
 func TestStepEndsOnceCommitted(t *testing.T) {
 	s, u := ready(t, hullmark.ControlPlane, newRelease)
-	s.agent.changeUpdate(func(u *hullmark.UpdateStatus) { u.Running, u.Default = "b", "a" })
+	updater{s.agent}.changeUpdate(func(u *hullmark.UpdateStatus) { u.Running, u.Default = "b", "a" })
 	if did := s.turns(t, u); len(did) > 0 || s.rendered(t).Acts.Line() != "1.35" {
 		t.Fatalf("on trial it did %q", did)
 	}
 	if text, err := s.agent.readState(kubeadm.KubeletConfig); err != nil || string(text) != "old" {
 		t.Fatalf("on trial the kubelet's configuration is %q, %v", text, err)
 	}
-	s.agent.changeUpdate(func(u *hullmark.UpdateStatus) { u.Default = "b" })
+	updater{s.agent}.changeUpdate(func(u *hullmark.UpdateStatus) { u.Default = "b" })
 	want := []string{"render v1.36.3 as 1.36", "record v1.36.3", "kubelet", "dns v1.36.3"}
 	if did := s.turns(t, u); !slices.Equal(did, want) {
 		t.Errorf("it did %q, want %q", did, want)

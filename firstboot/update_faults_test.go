@@ -93,7 +93,7 @@ func (u *updating) boot() (release hullmark.RootHash, err error) {
 	s.agent = fresh
 	fresh.kept.stateDir, fresh.kept.keysPath = fresh.StateDir, filepath.Join(fresh.RunDir, keysFile)
 	s.open(u.t)
-	if err := fresh.lookAtSlots(u.t.Context()); err != nil {
+	if err := (updater{fresh}).lookAtSlots(u.t.Context()); err != nil {
 		u.t.Fatal(err)
 	}
 	cut := func(when string) func(update.Op) {
@@ -107,7 +107,7 @@ func (u *updating) boot() (release hullmark.RootHash, err error) {
 		}
 	}
 	u.slots.Before, u.slots.After = cut("before"), cut("after")
-	return release, fresh.settle()
+	return release, updater{fresh}.settle()
 }
 
 // do reports whether the power stayed on while something was done.
@@ -134,7 +134,7 @@ func (u *updating) live() hullmark.RootHash {
 		if err != nil {
 			u.fail("settle: %v", err)
 		}
-		a := u.stage.agent
+		a := updater{u.stage.agent}
 		if s, _ := a.updateStatus(); s.Phase == hullmark.UpdateStaging {
 			u.fail("the machine restarted, and its status says that it is staging")
 		}
@@ -158,7 +158,7 @@ func (u *updating) live() hullmark.RootHash {
 }
 
 // work does what directions say in a Ready node, and reports whether nothing is left to do in this boot, or for good.
-func (u *updating) work(a *Agent) (done bool) {
+func (u *updating) work(a updater) (done bool) {
 	for _, action := range []hullmark.UpdateAction{hullmark.UpdateStage, hullmark.UpdateTry} {
 		s, _ := a.updateStatus()
 		if s.Release() == u.root["new"] || s.Phase == hullmark.UpdateFailed && s.Failed.Code == codeTrialFailed {
@@ -195,7 +195,7 @@ func (u *updating) fail(format string, args ...any) {
 // check wants the machine's end to be one of those that are right.
 func (u *updating) check(last hullmark.RootHash) {
 	h := u.slots.Holds()
-	a := u.stage.agent
+	a := updater{u.stage.agent}
 	s, _ := a.updateStatus()
 	first := map[string]hullmark.RootHash{"a": h.A, "b": h.B}[h.Default]
 	tried := slices.ContainsFunc(u.trace, func(line string) bool {

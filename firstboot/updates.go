@@ -35,6 +35,9 @@ type Slots interface {
 	Explain(ctx context.Context, text string) error
 }
 
+// updater looks at, changes and tells of the slots of the disk that the agent boots from.
+type updater struct{ *Agent }
+
 // updates is what the agent knows of the disk's slots. The zero value is of a machine without any.
 type updates struct {
 	mu     sync.Mutex
@@ -62,7 +65,7 @@ type updateNote struct {
 }
 
 // readNote returns what the open disk keeps; of one that keeps nothing, that there is no update.
-func (a *Agent) readNote() (n updateNote, err error) {
+func (a updater) readNote() (n updateNote, err error) {
 	text, err := a.kept.read(updateFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return updateNote{Phase: hullmark.UpdateIdle}, nil
@@ -74,7 +77,7 @@ func (a *Agent) readNote() (n updateNote, err error) {
 }
 
 // keepNote changes what the disk keeps, and what the status says with it.
-func (a *Agent) keepNote(edit func(*updateNote)) error {
+func (a updater) keepNote(edit func(*updateNote)) error {
 	n, err := a.readNote()
 	if err != nil {
 		return err
@@ -91,7 +94,7 @@ func (a *Agent) keepNote(edit func(*updateNote)) error {
 	return nil
 }
 
-func (a *Agent) showNote(n updateNote) {
+func (a updater) showNote(n updateNote) {
 	a.changeUpdate(func(s *hullmark.UpdateStatus) {
 		s.Phase, s.Document, s.Serial, s.Failed = n.Phase, n.Document, n.Serial, n.Failed
 		s.Fetched, s.Copied, s.Kept = 0, 0, 0
@@ -99,7 +102,7 @@ func (a *Agent) showNote(n updateNote) {
 }
 
 // changeUpdate changes what the agent says of its slots.
-func (a *Agent) changeUpdate(edit func(*hullmark.UpdateStatus)) {
+func (a updater) changeUpdate(edit func(*hullmark.UpdateStatus)) {
 	a.updates.mu.Lock()
 	defer a.updates.mu.Unlock()
 	edit(&a.updates.status)
@@ -107,20 +110,20 @@ func (a *Agent) changeUpdate(edit func(*hullmark.UpdateStatus)) {
 }
 
 // updateStatus is what the agent says of its slots, and whether there are any.
-func (a *Agent) updateStatus() (s hullmark.UpdateStatus, known bool) {
+func (a updater) updateStatus() (s hullmark.UpdateStatus, known bool) {
 	a.updates.mu.Lock()
 	defer a.updates.mu.Unlock()
 	return a.updates.status, a.updates.status.Running != ""
 }
 
 // onTrial reports whether this boot is of a slot that does not start by itself.
-func (a *Agent) onTrial() bool {
+func (a updater) onTrial() bool {
 	s, known := a.updateStatus()
 	return known && s.Running != s.Default
 }
 
 // lookAtSlots learns what the slots hold.
-func (a *Agent) lookAtSlots(ctx context.Context) error {
+func (a updater) lookAtSlots(ctx context.Context) error {
 	if a.Slots == nil {
 		return nil
 	}
@@ -143,7 +146,7 @@ func (a *Agent) lookAtSlots(ctx context.Context) error {
 
 // settle compares what the disk, which was opened just now, keeps of an update with the slot that runs. An error that wraps errReboot is
 // of a trial that nobody asked for.
-func (a *Agent) settle() error {
+func (a updater) settle() error {
 	s, known := a.updateStatus()
 	if !known {
 		return nil
@@ -201,7 +204,7 @@ func trialFailed(release hullmark.RootHash, why *hullmark.Condition, text string
 }
 
 // armTrial gives the trial of this boot its time. It ends with the context, with disarm, or by a restart into the slot from before.
-func (a *Agent) armTrial(ctx context.Context) {
+func (a updater) armTrial(ctx context.Context) {
 	a.updates.mu.Lock()
 	a.updates.over = make(chan struct{})
 	over := a.updates.over
@@ -255,7 +258,7 @@ func (d denial) then(shown *hullmark.Condition) denial {
 	return d
 }
 
-func (a *Agent) tooLate() *hullmark.Condition {
+func (a updater) tooLate() *hullmark.Condition {
 	late := &hullmark.Condition{
 		Code: "trial-too-long", Step: StepUpdate, Title: "the release that is tried was not healthy in time", Expected: "a Ready node within " + a.Timing.Trial.String(),
 		Next: "read the condition that stood, and the console of the trial",
@@ -267,7 +270,7 @@ func (a *Agent) tooLate() *hullmark.Condition {
 }
 
 // endTrial restarts the machine into the slot from before.
-func (a *Agent) endTrial(ctx context.Context, why *hullmark.Condition) {
+func (a updater) endTrial(ctx context.Context, why *hullmark.Condition) {
 	a.noteTrial(ctx, why)
 	a.Status.Fail(why)
 	fmt.Fprintln(a.Status.Console, "HULLMARK: the trial has failed: the machine restarts into the release from before")
@@ -277,7 +280,7 @@ func (a *Agent) endTrial(ctx context.Context, why *hullmark.Condition) {
 }
 
 // noteTrial keeps why the trial of this boot ends for the boot after it: on the disk if it is open, else in a firmware variable.
-func (a *Agent) noteTrial(ctx context.Context, why *hullmark.Condition) {
+func (a updater) noteTrial(ctx context.Context, why *hullmark.Condition) {
 	if !a.onTrial() || why == nil {
 		return
 	}
@@ -296,7 +299,7 @@ func (a *Agent) noteTrial(ctx context.Context, why *hullmark.Condition) {
 }
 
 // disarm ends the watch over the trial.
-func (a *Agent) disarm() {
+func (a updater) disarm() {
 	a.updates.mu.Lock()
 	defer a.updates.mu.Unlock()
 	if a.updates.over != nil && !a.updates.disarmed {
@@ -307,7 +310,7 @@ func (a *Agent) disarm() {
 
 // commitTrial makes the release of a trial, whose node is Ready, the one that starts by itself.
 func (f *finishing) commitTrial(ctx context.Context) error {
-	if !f.agent.onTrial() {
+	if !(updater{f.agent}).onTrial() {
 		return nil
 	}
 	f.progress("trial", "asking "+healthTarget+" whether the release is healthy")
@@ -317,11 +320,11 @@ func (f *finishing) commitTrial(ctx context.Context) error {
 			Next: "read why in the journal of the trial (hullmark node logs)",
 		}
 	}
-	return f.agent.commit(ctx)
+	return updater{f.agent}.commit(ctx)
 }
 
 // commit makes the slot that runs the one that starts by itself.
-func (a *Agent) commit(ctx context.Context) error {
+func (a updater) commit(ctx context.Context) error {
 	if err := a.Slots.Commit(ctx); err != nil {
 		return fmt.Errorf("commit the release: %w", err)
 	}

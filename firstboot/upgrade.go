@@ -69,7 +69,7 @@ func unfinished(task step.Task, err error) *hullmark.Condition {
 
 // turn looks what is left to do, and does the first of it.
 func (u *upgrader) turn(ctx context.Context) (task step.Task, err error) {
-	if u.onTrial() {
+	if (updater{u.Agent}).onTrial() {
 		return step.TaskWait, nil // What is done here cannot be taken back.
 	}
 	m, err := readMark(u.Agent)

@@ -115,8 +115,9 @@ func loadModule(name string) error {
 // watchdogTimeout is how long the machine may hang before it is reset, in seconds. systemd takes the watchdog over (RuntimeWatchdogSec=).
 const watchdogTimeout = 180
 
-// armWatchdog has the machine reset if nobody takes its watchdog over in time. That the device is closed by the start of systemd, without the
-// letter that would disarm it, leaves it armed (Linux, Documentation/watchdog/watchdog-api.rst). A machine without one boots all the same.
+// armWatchdog has the machine reset if nobody takes its watchdog over in time. That the device is closed by the start of systemd,
+// without the letter that would disarm it, leaves it armed (Linux, Documentation/watchdog/watchdog-api.rst). A machine without one
+// boots all the same.
 func armWatchdog(device string) {
 	fd, err := unix.Open(device, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
