@@ -53,15 +53,18 @@ func (s *Service) adoptAddresses(ctx context.Context, last *stored, own []netip.
 	})
 }
 
-// NoteRotation records of which rotation the keys are that a control plane holds; one without a record is left alone, and noted is false.
-func (s *Service) NoteRotation(ctx context.Context, node hullmark.EKID, rotation uint64) (noted bool, err error) {
+// NoteBoot records what a control plane's own service says of the boot that both run in: of which rotation its keys are, and which
+// Kubernetes it is. The first one, and one that was recovered, had no ticket of a service that could have. One without a record is left
+// alone, and noted is false.
+func (s *Service) NoteBoot(ctx context.Context, node hullmark.EKID, rotation uint64, kubernetes hullmark.Version) (noted bool, err error) {
 	err = s.change(ctx, node, &stored{}, func(m *Machine, known bool) error {
 		if !known || m.Name == "" {
 			return errNoRecord
 		}
-		m.Rotation = rotation
+		m.Rotation, m.Kubernetes = rotation, kubernetes
 		return nil
 	})
+	s.planes.Store(nil)
 	if errors.Is(err, errNoRecord) {
 		return false, nil
 	}

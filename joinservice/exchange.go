@@ -14,6 +14,7 @@ import (
 	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/limit"
+	"github.com/hullmark/hullmark/kubeadm/step"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -43,8 +44,9 @@ type proved struct {
 	policy *verified
 	// demanded is what the policy demanded of platforms when the machine was attested.
 	demanded []measurements.Platform
-	// admission is what was decided last.
+	// admission is what was decided last, and servers the API servers of other control planes that it went by.
 	admission Admission
+	servers   []step.Seen
 	// last is the record as this exchange stored it last.
 	last stored
 	// noted is what the record says of the machine's member of etcd.
@@ -168,7 +170,11 @@ func (p *proved) recordTicket(ctx context.Context) error {
 	if err := p.checkDemands(); err != nil {
 		return err
 	}
-	return p.service.change(ctx, p.claims.EKID, &p.last, func(m *Machine, known bool) (err error) {
+	var err error
+	if p.servers, err = p.service.servers(ctx, p.policy, p.claims.EKID); err != nil {
+		return err
+	}
+	err = p.service.change(ctx, p.claims.EKID, &p.last, func(m *Machine, known bool) (err error) {
 		p.admission.Ticket.Disk.Key.Wipe() // of an attempt that lost its race
 		if p.admission, err = p.decide(*m, known); err != nil {
 			return err
@@ -193,7 +199,7 @@ func (p *proved) recordTicket(ctx context.Context) error {
 		former := *m
 		*m = Machine{
 			EKID: p.claims.EKID, Name: p.admission.Member.Name, Role: p.admission.Member.Role,
-			Platform: p.claims.Platform, Document: p.admission.Verdict.Document, Root: NamedRoot(p.policy.policy, p.claims),
+			Platform: p.claims.Platform, Document: p.admission.Verdict.Document, Kubernetes: p.admission.Verdict.Versions.Kubernetes, Root: NamedRoot(p.policy.policy, p.claims),
 			Record: p.admission.Record, Etcd: m.Etcd, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,
 			EKCertificate: p.vouched(), CertificateEnds: m.CertificateEnds,
 		}
@@ -202,6 +208,10 @@ func (p *proved) recordTicket(ctx context.Context) error {
 		}
 		return p.checkPolicy()
 	})
+	if p.admission.Member.Role == hullmark.ControlPlane {
+		p.service.planes.Store(nil) // Its release may be another one since.
+	}
+	return err
 }
 
 // end ends the token of an earlier ticket, if it is not this ticket's own, before the record forgets it: a replica may be

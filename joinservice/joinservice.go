@@ -10,6 +10,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/kubeadm/step"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -27,6 +28,8 @@ type Authorizer struct {
 	Keys DiskKeys
 	// Waiver is what the operator allows in this run.
 	Waiver Waiver
+	// Servers are the API servers of the other control planes, as far as they are known.
+	Servers []step.Seen
 
 	// references are made of Policy and Documents, by whoever judges many machines by them.
 	references *measurements.References
@@ -63,6 +66,9 @@ type Admission struct {
 func (d *Authorizer) Admit(kind hullmark.TicketKind, claims attest.Claims, record *Record) (Admission, error) {
 	admission, err := d.identify(claims)
 	if err != nil {
+		return Admission{}, err
+	}
+	if err := d.checkSkew(kind, admission); err != nil {
 		return Admission{}, err
 	}
 	if kind == hullmark.Init && record != nil && (claims.Disk.State == hullmark.DiskReady || record.Committed > 0) {

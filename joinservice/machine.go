@@ -24,6 +24,8 @@ type Machine struct {
 	// Platform is what its evidence says that it runs on, and Document the one that its registers matched.
 	Platform hullmark.PlatformClaims `json:"platform"`
 	Document measurements.DocumentID `json:"document"`
+	// Kubernetes is the version that the document says; unknown if it says none.
+	Kubernetes hullmark.Version `json:"kubernetes,omitzero"`
 	// Root is the one that its configuration named at its last ticket; zero is the cluster's first.
 	Root hullmark.ClusterRoot `json:"clusterRoot,omitzero"`
 	// Rotation is that of the keys that a control plane holds in this boot, as its own join service said.

@@ -49,7 +49,11 @@ func (p *proved) checkPolicy() error {
 }
 
 // authorizer returns an authorizer with the policy of the exchange.
-func (p *proved) authorizer() *Authorizer { return p.service.authorizer(p.policy) }
+func (p *proved) authorizer() *Authorizer {
+	a := p.service.authorizer(p.policy)
+	a.Servers = p.servers
+	return a
+}
 
 // authorizer returns an authorizer with a policy.
 func (s *Service) authorizer(p *verified) *Authorizer {

@@ -49,8 +49,11 @@ type verified struct {
 	documents  []measurements.Document
 	references measurements.References
 	members    map[hullmark.EKID]measurements.Member
-	groups     []group
-	platforms  platforms
+	// planes are the members that are control planes, and versions what the documents say of Kubernetes.
+	planes    []measurements.Member
+	versions  map[measurements.DocumentID]hullmark.Version
+	groups    []group
+	platforms platforms
 	// crossCertificates lead to the store's root, and roots are those that nodes' configurations may name: that root first.
 	crossCertificates [][]byte
 	roots             []hullmark.ClusterRoot
@@ -111,13 +114,17 @@ func (s *PolicyStore) verify(signed SignedPolicy) (*verified, error) {
 	}
 	e := &verified{
 		policy: policy, encoded: encoded, crossCertificates: crossCertificates, roots: roots, members: make(map[hullmark.EKID]measurements.Member, len(policy.Members)),
-		signed: SignedPolicy{Envelope: signed.Envelope, Documents: map[measurements.DocumentID][]byte{}},
+		signed:   SignedPolicy{Envelope: signed.Envelope, Documents: map[measurements.DocumentID][]byte{}},
+		versions: map[measurements.DocumentID]hullmark.Version{},
 	}
 	if err := e.take(signed.Documents); err != nil {
 		return nil, fmt.Errorf("policy version %d: %w", policy.Version, err)
 	}
 	for _, m := range policy.Members {
 		e.members[m.EKID] = m
+		if m.Role == hullmark.ControlPlane {
+			e.planes = append(e.planes, m)
+		}
 	}
 	// Who signed it has checked them. One that this release cannot read admits nobody; all other rules hold.
 	if e.groups, err = groupsOf(policy); err != nil {
@@ -151,6 +158,7 @@ func (e *verified) take(documents map[measurements.DocumentID][]byte) error {
 		}
 		e.documents = append(e.documents, document)
 		e.signed.Documents[accepted.Document] = content
+		e.versions[accepted.Document] = document.Image.Kubernetes
 	}
 	return nil
 }

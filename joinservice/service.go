@@ -82,6 +82,8 @@ type Service struct {
 	sessions map[hullmark.EKID]*session
 	// leftOver are the public halves of tokens whose revocation failed, and since when.
 	leftOver map[string]time.Time
+	// planes are nil until a ticket is asked for, and once a control plane has got one.
+	planes atomic.Pointer[planes]
 }
 
 // The outcomes of an exchange that no condition of the service describes.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/pcrs"
 )
 
@@ -51,8 +52,9 @@ func (p Policy) Judged(d Document) []pcrs.Register {
 type Verdict struct {
 	// Document is the accepted document that all judged registers match.
 	Document DocumentID
-	// SVN is the security version of that document.
-	SVN uint32
+	// SVN is the security version of that document, and Versions what it says of Kubernetes and etcd.
+	SVN      uint32
+	Versions hullmark.Versions
 	// Matched are the registers that were compared and matched, ascending.
 	Matched []pcrs.Register
 	// Reasons say why the boot is denied, every one of them, document by document.
@@ -109,6 +111,7 @@ type References struct{ references []reference }
 type reference struct {
 	id       DocumentID
 	svn      uint32
+	versions hullmark.Versions
 	against  *Reason
 	judged   []pcrs.Register
 	expected map[pcrs.Bank]pcrs.Values
@@ -136,7 +139,7 @@ func newReference(policy Policy, d Document) reference {
 		text := fmt.Sprintf("its security version is %d, the policy wants at least %d", d.SVN, policy.MinimumSVN)
 		return reference{against: &Reason{Document: id, Text: text}}
 	}
-	r := reference{id: id, svn: d.SVN, judged: policy.Judged(d), expected: map[pcrs.Bank]pcrs.Values{}}
+	r := reference{id: id, svn: d.SVN, versions: d.Image.Versions, judged: policy.Judged(d), expected: map[pcrs.Bank]pcrs.Values{}}
 	for _, bank := range pcrs.PredictedBanks() {
 		r.expected[bank] = d.Values(bank)
 		for register, value := range r.expected[bank] {
@@ -177,7 +180,7 @@ func (r reference) judge(bank pcrs.Bank, measured pcrs.Values) Verdict {
 }
 
 func (r reference) compare(expected, measured pcrs.Values) Verdict {
-	v := Verdict{Document: r.id, SVN: r.svn}
+	v := Verdict{Document: r.id, SVN: r.svn, Versions: r.versions}
 	for _, register := range r.judged {
 		want, predicted := expected[register]
 		switch {

@@ -100,7 +100,8 @@ func New(t testing.TB, root hullmark.ClusterRoot) *Node {
 	return n
 }
 
-// Document returns a small measurement document; image names what PCR 4 measures.
+// Document returns a small measurement document; image names what PCR 4 measures. One that is called as a version, such as v1.36.3, says
+// that it brings that Kubernetes.
 func Document(t testing.TB, image string) measurements.Document {
 	t.Helper()
 	var prediction pcrs.Prediction
@@ -113,6 +114,9 @@ func Document(t testing.TB, image string) measurements.Document {
 	prediction.Registers = []pcrs.Register{1, 4, 7, 9, 11, 12, 13}
 	root := RootHash(image)
 	described := measurements.Image{ID: "node", Version: "1", Disk: root[:], RootHash: root[:], UKI: root[:], Stub: "257.1"}
+	if v, err := hullmark.ParseVersion(image); err == nil {
+		described.Versions = hullmark.Versions{Kubernetes: v, Etcd: hullmark.Version{Major: 3, Minor: 6, Patch: 8}}
+	}
 	document, err := measurements.New(described, measurements.Release{SVN: 1}, pcrs.Machine{}, prediction)
 	if err != nil {
 		t.Fatal(err)

@@ -41,6 +41,18 @@ func Skew(role hullmark.Role, own hullmark.Version, servers []Seen) error {
 	return nil
 }
 
+// Joins refuses one more control plane of another release than the others run: kubeadm join starts it from images of the release that the
+// cluster has recorded, and a node has those of its own release alone.
+func Joins(own hullmark.Version, servers []Seen) error {
+	for _, s := range servers {
+		if own.Known() && s.Version.Known() && own != s.Version {
+			return skew("one more control plane joins with the release that the others run, and "+s.Node+" runs another", s.Version.String(), own,
+				"start the machine from that release; or wait until "+s.Node+" runs this one, or remove it (hullmark node remove "+s.Node+")")
+		}
+	}
+	return nil
+}
+
 // skew is the condition of versions that do not work with each other. It passes when the others have changed.
 func skew(title, expected string, got hullmark.Version, next string) *hullmark.Condition {
 	return &hullmark.Condition{Code: CodeSkew, Step: "ATTEST", Title: title, Expected: expected, Got: got.String(), Next: next, Retry: true}

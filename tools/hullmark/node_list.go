@@ -23,7 +23,7 @@ func newNodeListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List what the cluster keeps of each machine",
 		Long: `List what the cluster keeps of each machine: its name and role, how far it has come and why it stopped or waits, the trust class of its evidence, the image
-that its registers matched, its state disk, the window that the disk's epoch must lie in (of a single control plane also since when, and how long, a copy of its disk passes), and which of the addresses that it named its certificates do not name. Of a machine without a record that its group counts all the same, only
+that its registers matched and the Kubernetes that it brings, its state disk, the window that the disk's epoch must lie in (of a single control plane also since when, and how long, a copy of its disk passes), and which of the addresses that it named its certificates do not name. Of a machine without a record that its group counts all the same, only
 the name is known.
 
 The join services keep these records in the API. Whoever administers Kubernetes can change them; no ticket gets wider by that, because role, name and documents
@@ -59,10 +59,10 @@ func listNodes(ctx context.Context, api *operate.API, c *cluster.Cluster, output
 
 func writeNodes(out io.Writer, nodes []operate.Machine, now time.Time) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "name\trole\tstate\ttrust\timage\tdisk\tepoch\tseen\tcondition\n")
+	fmt.Fprintf(t, "name\trole\tstate\ttrust\timage\tkubernetes\tdisk\tepoch\tseen\tcondition\n")
 	for _, n := range nodes {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%d..%d\t%s\t%s\n", printable(n.Name), n.Role, printable(string(n.State)), printable(string(n.Platform.Trust)),
-			imageOf(n), n.Record.Disk, n.Record.Committed, n.Record.Issued, ago(n.Seen, now), conditionOf(n))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%v\t%s\t%d..%d\t%s\t%s\n", printable(n.Name), n.Role, printable(string(n.State)), printable(string(n.Platform.Trust)),
+			imageOf(n), n.Kubernetes, n.Record.Disk, n.Record.Committed, n.Record.Issued, ago(n.Seen, now), conditionOf(n))
 	}
 	return t.Flush()
 }

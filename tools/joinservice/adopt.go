@@ -50,9 +50,9 @@ func (a *app) adopt(ctx context.Context) error {
 	}
 }
 
-// noteRotation records which keys this control plane holds, once there is a record of it: from its boot on its API server and
-// controller manager run with them, too. A service that is on no control plane has none to speak for.
-func (a *app) noteRotation(ctx context.Context) error {
+// noteBoot records which keys this control plane holds, and which Kubernetes it is, once there is a record of it: from its boot on its API
+// server and controller manager run with them, too. A service that is on no control plane has none to speak for.
+func (a *app) noteBoot(ctx context.Context) error {
 	own, err := os.Hostname()
 	if err != nil {
 		return nil
@@ -62,13 +62,13 @@ func (a *app) noteRotation(ctx context.Context) error {
 		noted := false
 		i := slices.IndexFunc(a.policy.Policy().Members, func(m measurements.Member) bool { return m.Name == own && m.Role == hullmark.ControlPlane })
 		if i >= 0 {
-			noted, err = a.service.NoteRotation(ctx, a.policy.Policy().Members[i].EKID, a.credentials.rotation)
+			noted, err = a.service.NoteBoot(ctx, a.policy.Policy().Members[i].EKID, a.credentials.rotation, a.versions.Kubernetes)
 		}
 		if noted {
 			return nil
 		}
 		if text := errorText(err); text != said && ctx.Err() == nil {
-			a.log.Warn("which keys this control plane holds is not recorded yet", "error", text)
+			a.log.Warn("which keys this control plane holds, and what it runs, is not recorded yet", "error", text)
 			said = text
 		}
 		select {
@@ -102,11 +102,15 @@ func (a *app) firstNode() (joinservice.Machine, bool) {
 		a.log.Warn("the first node's record is of no member of the policy", "node", record.EKID.String())
 		return joinservice.Machine{}, false
 	}
-	return joinservice.Machine{
+	first := joinservice.Machine{
 		EKID: record.EKID, Name: member.Name, Role: member.Role, Platform: hullmark.PlatformClaims{Trust: cmp.Or(record.Trust, hullmark.TrustTPM), Platform: hullmark.PlatformTPM}, Root: record.Root, State: joinservice.MachineJoining,
 		Record:    joinservice.Record{Disk: record.Disk, Committed: record.Committed, Issued: record.Issued, Serial: record.Serial, Floor: record.Floor, Trust: record.Trust},
 		Addresses: ownAddresses(member.Name),
-	}, true
+	}
+	if own, err := os.Hostname(); err == nil && own == member.Name {
+		first.Kubernetes = a.versions.Kubernetes
+	}
+	return first, true
 }
 
 // ownAddresses returns this machine's addresses if it is the node of that name:

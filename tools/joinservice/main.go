@@ -6,8 +6,10 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -21,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
@@ -39,7 +42,7 @@ func main() {
 	defer stop()
 	o := options{
 		credentials: os.Getenv("CREDENTIALS_DIRECTORY"), files: servicefiles.Files{Folder: os.Getenv("STATE_DIRECTORY")},
-		notify: unit.Notify, log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		notify: unit.Notify, osRelease: "/usr/lib/os-release", log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	flag.StringVar(&o.listen, "listen", ":"+attest.JoinPort, "`address` at which nodes are waited for")
 	flag.StringVar(&o.http, "metrics", httpAddress, "`address` of health and metrics; whoever reaches it may read them")
@@ -66,6 +69,8 @@ type options struct {
 	files servicefiles.Files
 	// listen and http are addresses, api and etcd URLs.
 	listen, http, api, etcd string
+	// osRelease is the file of the image's os-release(5); empty, or not there, is an image that says nothing.
+	osRelease string
 	// profile serves profiles beside the metrics.
 	profile bool
 	// notify tells systemd.
@@ -84,6 +89,8 @@ type app struct {
 	service     *joinservice.Service
 	metrics     *metrics
 	outage      *outage
+	// versions are those of the image that the service runs from; none of a container's.
+	versions hullmark.Versions
 }
 
 // run serves until ctx ends.
@@ -116,6 +123,9 @@ func (a *app) run(ctx context.Context) error {
 func prepare(o options) (a *app, err error) {
 	a = &app{options: o, keyset: newKeyset()}
 	if a.credentials, err = readCredentials(o.credentials); err != nil {
+		return nil, err
+	}
+	if a.versions, err = imageVersions(o.osRelease); err != nil {
 		return nil, err
 	}
 	var warning error
@@ -154,13 +164,28 @@ func prepare(o options) (a *app, err error) {
 	return a, nil
 }
 
+// imageVersions are what the image says of its programs.
+func imageVersions(osRelease string) (hullmark.Versions, error) {
+	if osRelease == "" {
+		return hullmark.Versions{}, nil
+	}
+	text, err := os.ReadFile(osRelease)
+	if errors.Is(err, fs.ErrNotExist) {
+		return hullmark.Versions{}, nil
+	}
+	if err != nil {
+		return hullmark.Versions{}, err
+	}
+	return hullmark.VersionsOf(text)
+}
+
 // serve runs everything that goes on side by side; the first failure ends it all, and systemd starts the program again.
 func (a *app) serve(ctx context.Context, nodes, scrapes net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	exchange, http := a.service.Server(a.tls()), a.metrics.server(a.profile)
 	group.Go(func() error { return exchange.Serve(limit.NewListener(nodes, joinservice.MaxUnauthenticated)) })
 	group.Go(func() error { return serveHTTP(http, scrapes) })
-	for _, work := range []func(context.Context) error{a.openKeyset, a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.noteRotation, a.reconcile, a.watchdog} {
+	for _, work := range []func(context.Context) error{a.openKeyset, a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.noteBoot, a.reconcile, a.watchdog} {
 		group.Go(func() error { return ignoreEnd(ctx, work(ctx)) })
 	}
 	<-ctx.Done()

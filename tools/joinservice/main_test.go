@@ -242,9 +242,16 @@ func TestFirstNodeIsTheOperators(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.write(t, "initialising.json", record)
-	a, err := prepare(options{credentials: s.credentials, files: servicefiles.Files{Folder: s.state}, api: apiServer, log: slog.New(slog.DiscardHandler)})
+	osRelease := filepath.Join(t.TempDir(), "os-release")
+	if err := os.WriteFile(osRelease, []byte("ID=debian\nHULLMARK_KUBERNETES=v1.36.3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, err := prepare(options{credentials: s.credentials, files: servicefiles.Files{Folder: s.state}, api: apiServer, osRelease: osRelease, log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if a.versions.Kubernetes.String() != "v1.36.3" {
+		t.Errorf("the image has Kubernetes %v", a.versions.Kubernetes)
 	}
 	first, ok := a.firstNode()
 	if !ok || first.Name != "worker-1" || first.Record != (joinservice.Record{Disk: hullmark.UUID{7}, Committed: 3, Issued: 4}) {
