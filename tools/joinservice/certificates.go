@@ -78,6 +78,11 @@ func (r *rotating) stale() bool {
 // newClient makes the service's client certificate for the API, or for etcd. It has no group: at the API the service has what
 // its user is given and nothing else. kubeadm's etcd knows no users: there any certificate of its CA may do everything.
 func newClient(ca tls.Certificate, now time.Time) (tls.Certificate, error) {
+	return newClientOf(registry.User, ca, now)
+}
+
+// newClientOf makes the client certificate of a user without groups.
+func newClientOf(user string, ca tls.Certificate, now time.Time) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("client certificate: %w", err)
@@ -87,7 +92,7 @@ func newClient(ca tls.Certificate, now time.Time) (tls.Certificate, error) {
 		return tls.Certificate{}, fmt.Errorf("client certificate: %w", err)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: registry.User},
+		SerialNumber: serial, Subject: pkix.Name{CommonName: user},
 		NotBefore: now.Add(-skew), NotAfter: now.Add(clientValidity),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, ca.Leaf, key.Public(), ca.PrivateKey)

@@ -42,7 +42,7 @@ func main() {
 	defer stop()
 	o := options{
 		credentials: os.Getenv("CREDENTIALS_DIRECTORY"), files: servicefiles.Files{Folder: os.Getenv("STATE_DIRECTORY")},
-		notify: unit.Notify, osRelease: "/usr/lib/os-release", log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		upgrade: os.Getenv("RUNTIME_DIRECTORY"), notify: unit.Notify, osRelease: "/usr/lib/os-release", log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	flag.StringVar(&o.listen, "listen", ":"+attest.JoinPort, "`address` at which nodes are waited for")
 	flag.StringVar(&o.http, "metrics", httpAddress, "`address` of health and metrics; whoever reaches it may read them")
@@ -73,6 +73,8 @@ type options struct {
 	osRelease string
 	// profile serves profiles beside the metrics.
 	profile bool
+	// upgrade is the folder for what the upgrade engine of this node is handed; empty if there is no engine.
+	upgrade string
 	// notify tells systemd.
 	notify func(line string)
 	log    *slog.Logger
@@ -91,6 +93,8 @@ type app struct {
 	outage      *outage
 	// versions are those of the image that the service runs from; none of a container's.
 	versions hullmark.Versions
+	// handed is when the upgrade engine's certificate was made.
+	handed time.Time
 }
 
 // run serves until ctx ends.
@@ -114,6 +118,10 @@ func (a *app) run(ctx context.Context) error {
 		return fmt.Errorf("serve metrics: %w", err)
 	}
 	defer scrapes.Close()
+	// The engine starts once this service says that it runs.
+	if err := a.writeUpgrade(time.Now().Round(0)); err != nil {
+		a.log.Warn("the upgrade engine of this node gets no certificate", "error", err.Error())
+	}
 	a.notify(daemon.SdNotifyReady)
 	a.log.Info("waiting for nodes", "address", nodes.Addr().String(), "cluster", a.credentials.id().String(), "policy", a.policy.Policy().Version)
 	return a.serve(ctx, nodes, scrapes)
@@ -185,7 +193,7 @@ func (a *app) serve(ctx context.Context, nodes, scrapes net.Listener) error {
 	exchange, http := a.service.Server(a.tls()), a.metrics.server(a.profile)
 	group.Go(func() error { return exchange.Serve(limit.NewListener(nodes, joinservice.MaxUnauthenticated)) })
 	group.Go(func() error { return serveHTTP(http, scrapes) })
-	for _, work := range []func(context.Context) error{a.openKeyset, a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.noteBoot, a.reconcile, a.watchdog} {
+	for _, work := range []func(context.Context) error{a.openKeyset, a.api.keepFresh, a.watchPolicy, a.approve, a.adopt, a.noteBoot, a.reconcile, a.handUpgrade, a.watchdog} {
 		group.Go(func() error { return ignoreEnd(ctx, work(ctx)) })
 	}
 	<-ctx.Done()
