@@ -3,6 +3,7 @@ package publish
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -324,4 +325,25 @@ func (p *ociPlace) content(ctx context.Context, k kind, sum pcrs.Digest, offset 
 	address := scheme + "://" + reference.Host() + "/v2/" + reference.Repository + "/blobs/" + blob.String()
 	// Not every registry knows ranges without an end.
 	return get(auth.AppendRepositoryScope(ctx, reference, auth.ActionPull), p.client, address, offset, strconv.FormatInt(d.Size-1, 10))
+}
+
+// Blob fetches what a repository of a registry, by the address oci://HOST/NAME:TAG, keeps under a digest, of at most limit bytes. The
+// tag is for people: the digest alone decides. Credential is as for Registry.
+func Blob(ctx context.Context, address string, credential auth.CredentialFunc, sum pcrs.Digest, limit int64) ([]byte, error) {
+	place, err := Registry(address, credential)
+	if err != nil {
+		return nil, err
+	}
+	in, err := place.content(ctx, kind{what: "blob", limit: limit}, sum, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", address, err)
+	}
+	var out bytes.Buffer
+	if err := errors.Join(copyOn(&out, in, 0, limit, nil), in.Close()); err != nil {
+		return nil, fmt.Errorf("%s: %w", address, err)
+	}
+	if got := sha256.Sum256(out.Bytes()); !sum.Equal(got[:]) {
+		return nil, fmt.Errorf("%s: wanted is the blob with sha256 %v, the registry gave %x", address, sum, got)
+	}
+	return out.Bytes(), nil
 }
