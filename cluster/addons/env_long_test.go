@@ -318,18 +318,7 @@ func (s *site) picture(t *testing.T, c *client) map[string]any {
 // wantPicture compares what there is with what there was, field by field.
 func (s *site) wantPicture(t *testing.T, c *client, want map[string]any) {
 	t.Helper()
-	got := s.picture(t, c)
-	if reflect.DeepEqual(got, want) {
-		return
-	}
-	for _, path := range differences(plain(t, want), plain(t, got)) {
-		t.Errorf("not as it was: %s", path)
-	}
-	for name := range want {
-		if !reflect.DeepEqual(got[name], want[name]) {
-			t.Errorf("%s:\nwas %v\nis  %v", name, want[name], got[name])
-		}
-	}
+	s.wantPictures(t, s.picture(t, c), want)
 }
 
 func plain(t *testing.T, v any) (out map[string]any) {
@@ -352,4 +341,30 @@ func (s *site) latest(t *testing.T) string {
 		t.Fatal("nothing is saved", err)
 	}
 	return files[len(files)-1]
+}
+
+// before is the saved state that is n older than the newest.
+func (s *site) before(t *testing.T, n int) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.Saved, "*"+savedEnding))
+	if err != nil || len(files) <= n {
+		t.Fatal("not so many are saved", err)
+	}
+	return files[len(files)-1-n]
+}
+
+// wantPictures compares two pictures.
+func (s *site) wantPictures(t *testing.T, got, want map[string]any) {
+	t.Helper()
+	if reflect.DeepEqual(got, want) {
+		return
+	}
+	for _, path := range differences(plain(t, want), plain(t, got)) {
+		t.Errorf("not as it was: %s", path)
+	}
+	for name := range want {
+		if !reflect.DeepEqual(got[name], want[name]) {
+			t.Errorf("%s:\nwas %v\nis  %v", name, want[name], got[name])
+		}
+	}
 }

@@ -123,7 +123,7 @@ func (r *restorer) definitions(ctx context.Context, all []saved, final bool) (fa
 		case !final: // Its objects are removed before.
 			failed = append(failed, s)
 		default:
-			err = r.dropDefinition(ctx, d, s.name)
+			err = r.dropDefinition(ctx, s.name)
 		}
 		if err == nil {
 			continue
@@ -183,7 +183,7 @@ func (r *restorer) goBack(ctx context.Context, d definer, live, was *object) (*o
 }
 
 // dropDefinition removes a definition that was not there before, unless it has objects: those are not of the run.
-func (r *restorer) dropDefinition(ctx context.Context, d definer, n Name) error {
+func (r *restorer) dropDefinition(ctx context.Context, n Name) error {
 	live, err := r.client.get(ctx, n)
 	if err != nil || live == nil {
 		return err
@@ -206,5 +206,21 @@ func (r *restorer) dropDefinition(ctx context.Context, d definer, n Name) error 
 		return err
 	}
 	r.changed("removed", n)
-	return nil
+	return r.gone(ctx, n)
+}
+
+// gone waits until a definition is: its objects go before it.
+func (r *restorer) gone(ctx context.Context, n Name) error {
+	for began := time.Now(); ; {
+		live, err := r.client.get(ctx, n)
+		if err != nil || live == nil {
+			return err
+		}
+		if time.Since(began) > r.Timeout {
+			return errLeaving
+		}
+		if err := sleep(ctx, pause/4); err != nil {
+			return err
+		}
+	}
 }

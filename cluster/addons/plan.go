@@ -284,6 +284,9 @@ func (p *planner) unforeseen(o *object, err error) (problem, note string, _ erro
 // addFormer says what becomes of objects that the add-on names no more.
 func (p *planner) addFormer(ctx context.Context, u *unit, plan *AddonPlan) error {
 	for _, o := range u.former {
+		if problem := p.unreadable(u, o); problem != "" {
+			plan.Problems = append(plan.Problems, problem)
+		}
 		if u.names(o) || isDefinition(nameOf(o)) {
 			continue
 		}
@@ -304,6 +307,24 @@ func (p *planner) addFormer(ctx context.Context, u *unit, plan *AddonPlan) error
 		plan.Objects = append(plan.Objects, one)
 	}
 	return nil
+}
+
+// unreadable is the problem of a release that names an object in a version which the API does not serve, or not any more: Helm reads
+// all of a release before it upgrades it.
+func (p *planner) unreadable(u *unit, o *object) string {
+	if !u.isChart() {
+		return ""
+	}
+	kind := o.GroupVersionKind()
+	if planned, comes := p.planned[kind.GroupKind()]; comes {
+		if v, ok := planned.find(kind.Version); ok && v.Served {
+			return ""
+		}
+	} else if _, err := p.client.resource(kind, false); !errors.Is(err, errUnserved) {
+		return ""
+	}
+	return fmt.Sprintf("%s: revision %d of the release has it in %s, which the API will not serve, so Helm could not read it; next: bring a release of the chart that has it in another version in between",
+		nameOf(o), u.last.Version, o.GetAPIVersion())
 }
 
 // addHooks tells what runs on the way.

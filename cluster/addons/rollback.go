@@ -143,6 +143,7 @@ func (a *Addons) untouched(ctx context.Context, c *client, s state) error {
 // definitions that could not be before; and then their objects.
 func (r *restorer) state(ctx context.Context, s state) error {
 	failed := r.definitions(ctx, s.definitions, false)
+	r.client.refresh() // It knows the kinds that were served before.
 	if err := r.all(ctx, items(s.objects)); err != nil {
 		return err
 	}
