@@ -263,7 +263,7 @@ func (s *site) picture(t *testing.T, c *client) map[string]any {
 	c.refresh()
 	all := map[string]any{}
 	add := func(o *object, withStatus bool) {
-		if o.GetName() == "kube-root-ca.crt" {
+		if o.GetName() == "kube-root-ca.crt" || o.GetKind() == "ServiceAccount" && o.GetName() == "default" { // Kubernetes makes them.
 			return
 		}
 		taken := content(o, withStatus)

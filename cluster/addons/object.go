@@ -90,19 +90,15 @@ func parse(stream []byte) ([]*object, error) {
 
 // appendDocument adds the objects of one document.
 func appendDocument(all []*object, text []byte) ([]*object, error) {
-	var content map[string]any
-	if err := yaml.Unmarshal(text, &content); err != nil {
-		return nil, fmt.Errorf("object %d: %w", len(all)+1, err)
-	}
-	if len(content) == 0 {
-		return all, nil
-	}
-	encoded, err := (&object{Object: content}).MarshalJSON()
+	encoded, err := yaml.YAMLToJSON(text)
 	if err != nil {
 		return nil, fmt.Errorf("object %d: %w", len(all)+1, err)
 	}
+	if string(encoded) == "null" {
+		return all, nil
+	}
 	o := &object{}
-	if err := o.UnmarshalJSON(encoded); err != nil { // It keeps integers whole.
+	if err := o.UnmarshalJSON(encoded); err != nil {
 		return nil, fmt.Errorf("object %d: %w", len(all)+1, err)
 	}
 	if !o.IsList() {

@@ -273,9 +273,9 @@ func (p *planner) unforeseen(o *object, err error) (problem, note string, _ erro
 		return "", "its namespace is not there yet, so nobody can check it before", nil
 	case isApplyConflict(err):
 		return err.Error() + "; next: leave these fields out, or have their manager give them up", "", nil
-	case apierrors.IsBadRequest(err) && o.GetKind() != "" && noDryRun(err):
+	case noDryRun(err):
 		return "", "a webhook that does not know dry runs is asked of it, so nobody can check it before", nil
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err), isMistyped(err):
 		return err.Error(), "", nil
 	}
 	return "", "", err

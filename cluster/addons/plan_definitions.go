@@ -234,6 +234,12 @@ func (p *Plan) touchedDefinitions() map[string]bool {
 	return names
 }
 
+// isMistyped reports whether an object has fields that its kind has not, or of another type. The API server calls that an error of
+// its own (k8s.io/apimachinery, managedfields/internal, structuredmerge.go).
+func isMistyped(err error) bool {
+	return apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed to create typed patch object")
+}
+
 // noDryRun reports whether a webhook refused only that it is asked on trial (k8s.io/apiserver, webhook/errors).
 func noDryRun(err error) bool {
 	return apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run")

@@ -14,6 +14,8 @@ import (
 const (
 	maxAddons = 64
 	maxFiles  = 64
+	// maxRelease is Helm's, of the name of a release.
+	maxRelease = 53
 )
 
 // OwnAddons are the names of what every cluster of Hullmark's has, or may have, without its document naming it.
@@ -63,6 +65,9 @@ func checkAddons(addons []Addon) error {
 func (a Addon) check() error {
 	if a.Namespace != "" && !hullmark.ValidNodeName(a.Namespace) {
 		return fmt.Errorf("namespace %q: want a DNS label", a.Namespace)
+	}
+	if len(a.Name) > maxRelease && a.Chart != "" {
+		return fmt.Errorf("the name of a chart's release has at most %d characters", maxRelease)
 	}
 	if (a.Chart == "") == (len(a.Manifests) == 0) {
 		return errors.New("want either chart or manifests")
