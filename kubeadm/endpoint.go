@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 
 	"sigs.k8s.io/yaml"
 )
@@ -34,6 +35,19 @@ func serverOf(kubeconfig []byte) (string, error) {
 	}
 	server, _ := cluster["server"].(string)
 	return server, nil
+}
+
+// ServerOf returns the HOST:PORT of the API server that a kubeconfig names.
+func ServerOf(kubeconfig []byte) (string, error) {
+	server, err := serverOf(kubeconfig)
+	if err != nil {
+		return "", err
+	}
+	endpoint, ok := strings.CutPrefix(server, "https://")
+	if !ok {
+		return "", fmt.Errorf("kubeconfig: server %.80q: want https://HOST:PORT", server)
+	}
+	return endpoint, nil
 }
 
 // WithEndpoint returns a kubeconfig that names the API server at HOST:PORT, and is as before in all else. It reports whether it

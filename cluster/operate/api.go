@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ import (
 	"github.com/hullmark/hullmark/upgrade/kube"
 )
 
-// apiValidity is how long the certificate of one API is good for, clocks that differ included.
+// apiValidity is how long the certificate of one API is good for, clocks that differ included, unless its options say otherwise.
 const apiValidity = time.Hour
 
 // apiPause lies between two questions to an API server that did not answer.
@@ -31,7 +32,9 @@ type APIOptions struct {
 	Server string
 	// Wait is how long a server that does not answer is asked again.
 	Wait time.Duration
-	// Progress hears of that, and once of a server's certificate that ends soon.
+	// Validity is how long its certificate is good for, for what takes its time; an hour if it is 0.
+	Validity time.Duration
+	// Progress hears of a server that is waited for, and once of a server's certificate that ends soon.
 	Progress Progress
 	// Judge refuses nodes' steps from release to release that versions do not allow; nil refuses none.
 	Judge upgrade.Judge
@@ -40,11 +43,12 @@ type APIOptions struct {
 }
 
 // API is the Kubernetes API of a cluster, as whoever holds the cluster file reaches it: as an administrator, with a certificate
-// that lives for an hour. Its methods are what can be done by it, a file for each subject. Errors that the server or the
+// that lives for an hour unless more is asked for. Its methods are what can be done by it, a file for each subject. Errors that the server or the
 // cluster's rules cause carry a hullmark.Condition, or are of the kinds of this package.
 type API struct {
 	APIOptions
 	file     *cluster.File
+	config   *rest.Config
 	client   *registry.Registry
 	upgrades *kube.Cluster
 }
@@ -62,7 +66,7 @@ func Connect(file *cluster.File, o APIOptions) (*API, error) {
 	case !hullmark.ValidEndpoint(server):
 		return nil, as(ErrUsage, fmt.Errorf("--server %q: want HOST:PORT", server))
 	}
-	certificate, key, err := file.Cluster.Administrator(time.Now(), apiValidity)
+	certificate, key, err := file.Cluster.Administrator(time.Now(), cmp.Or(o.Validity, apiValidity))
 	if err != nil {
 		return nil, err
 	}
@@ -82,8 +86,11 @@ func Connect(file *cluster.File, o APIOptions) (*API, error) {
 		return nil, err
 	}
 	upgrades, err := kube.New(config)
-	return &API{APIOptions: o, file: file, client: client, upgrades: upgrades}, err
+	return &API{APIOptions: o, file: file, config: config, client: client, upgrades: upgrades}, err
 }
+
+// Config is how the API is reached, for who asks it for objects of any kind (cluster/addons).
+func (a *API) Config() *rest.Config { return rest.CopyConfig(a.config) }
 
 // persist repeats an action until the API server answers or Wait is over. The action can be repeated however far it came.
 func (a *API) persist(ctx context.Context, action func() error) error {

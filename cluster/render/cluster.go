@@ -58,6 +58,8 @@ type Cluster struct {
 	// Overrides are an InitConfiguration, a ClusterConfiguration and a KubeletConfiguration, each at most once, with only the
 	// fields that shall differ.
 	Overrides []Override `json:"overrides,omitempty"`
+	// Addons are brought to the cluster by `hullmark addons`, in this order.
+	Addons []Addon `json:"addons,omitempty"`
 }
 
 // ControlPlane says how the API servers are reached.
@@ -198,6 +200,9 @@ func (c *Cluster) check() error {
 		return fmt.Errorf("controlPlane.%w", err)
 	}
 	if err := measurements.CheckPlaced(placed(c.Files), c.Hooks); err != nil {
+		return err
+	}
+	if err := checkAddons(c.Addons); err != nil {
 		return err
 	}
 	return c.checkPools()

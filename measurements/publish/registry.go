@@ -3,6 +3,7 @@ package publish
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -297,4 +298,29 @@ func (p *ociPlace) content(ctx context.Context, k kind, sum pcrs.Digest, offset,
 	}
 	address := scheme + "://" + reference.Host() + "/v2/" + reference.Repository + "/blobs/" + blob.String()
 	return get(auth.AppendRepositoryScope(ctx, reference, auth.ActionPull), p.client, address, offset, n, rest)
+}
+
+// Blob fetches what a repository of a registry, by the address oci://HOST/NAME:TAG, keeps under a digest, of at most limit bytes. The
+// tag is for people: the digest alone decides. Credential is as for Registry.
+func Blob(ctx context.Context, address string, credential auth.CredentialFunc, sum pcrs.Digest, limit int64) ([]byte, error) {
+	place, err := Registry(address, credential)
+	if err != nil {
+		return nil, err
+	}
+	in, err := place.content(ctx, kind{what: "blob", limit: limit}, sum, 0, -1)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", address, err)
+	}
+	var out bytes.Buffer
+	_, err = io.Copy(&out, io.LimitReader(in, limit+1))
+	if err == nil && int64(out.Len()) > limit {
+		err = fmt.Errorf("it is longer than %d bytes", limit)
+	}
+	if err := errors.Join(err, in.Close()); err != nil {
+		return nil, fmt.Errorf("%s: %w", address, err)
+	}
+	if got := sha256.Sum256(out.Bytes()); !sum.Equal(got[:]) {
+		return nil, fmt.Errorf("%s: wanted is the blob with sha256 %v, the registry gave %x", address, sum, got)
+	}
+	return out.Bytes(), nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hullmark/hullmark/cluster/addons"
 	"github.com/hullmark/hullmark/cluster/operate"
 )
 
@@ -71,12 +72,13 @@ func note(cmd *cobra.Command, began *bool) {
 	}
 }
 
-// clusterErrors are the errors of package cluster that have an exit code of their own.
+// clusterErrors are the errors of the rooms below cluster that have an exit code of their own.
 var clusterErrors = []struct {
 	err  error
 	code int
 }{
 	{operate.ErrUsage, exitUsage}, {operate.ErrMismatch, exitMismatch}, {operate.ErrDenied, exitDenied}, {operate.ErrUnreachable, exitUnreachable},
+	{addons.ErrRefused, exitDenied}, {addons.ErrUnreachable, exitUnreachable},
 }
 
 // hasCode says whether an error ends the program with a code of its own.
@@ -137,6 +139,7 @@ func newRootCommand() *cobra.Command {
 		newUpdateCommand(),
 		newUpgradeCommand(),
 		newEndpointCommand(),
+		newAddonsCommand(),
 		newEtcdCommand(),
 		newCacheCommand(),
 	)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/credentials"
 
 	"github.com/hullmark/hullmark/measurements"
@@ -69,15 +70,24 @@ func openPlace(name string) (publish.Store, error) {
 	if !strings.HasPrefix(name, registryScheme) {
 		return nil, withCode(exitUsage, fmt.Errorf("--to %s: want a folder, which a web server may show, or %sHOST/NAME:TAG", name, registryScheme))
 	}
-	logins, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
+	login, err := dockerLogin()
 	if err != nil {
-		return nil, fmt.Errorf("read Docker's configuration: %w", err)
+		return nil, err
 	}
-	place, err := publish.Registry(name, credentials.Credential(logins))
+	place, err := publish.Registry(name, login)
 	if err != nil {
 		return nil, withCode(exitUsage, err)
 	}
 	return place, nil
+}
+
+// dockerLogin finds the login that Docker's configuration has for a registry.
+func dockerLogin() (auth.CredentialFunc, error) {
+	logins, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read Docker's configuration: %w", err)
+	}
+	return credentials.Credential(logins), nil
 }
 
 // openSource opens a place, or a tree on the web.

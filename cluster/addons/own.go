@@ -1,0 +1,155 @@
+package addons
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hullmark/hullmark/cluster/render"
+	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/kubeadm"
+)
+
+const systemNamespace = "kube-system"
+
+// network is one of Hullmark's add-ons that a cluster has only if it began with it.
+type network struct {
+	name string
+	make func(kubeadm.Params) ([]byte, error)
+	// endpoint reads from the add-on's ConfigMap where it asks the API server.
+	endpoint func(data map[string]string) (string, error)
+}
+
+var networks = []network{
+	{"kube-proxy", kubeadm.KubeProxy, func(data map[string]string) (string, error) {
+		return kubeadm.ServerOf([]byte(data["kubeconfig.conf"]))
+	}},
+	{"flannel", kubeadm.Flannel, func(data map[string]string) (string, error) {
+		return net.JoinHostPort(data["api-host"], data["api-port"]), nil
+	}},
+}
+
+// ownUnits are Hullmark's own add-ons as this release has them: what the join service needs, and those of the networks that the
+// cluster began with. The networks' programs come with a node's image, so they wait until all nodes run this release's Kubernetes.
+func (p *planner) ownUnits(ctx context.Context) ([]*unit, error) {
+	all := []*unit{{addon: render.Addon{Name: render.OwnAddons[0]}, own: true}}
+	var err error
+	if all[0].objects, err = parse(registry.Manifest()); err != nil {
+		return nil, err
+	}
+	waits := ""
+	for _, n := range networks {
+		u, err := p.networkUnit(ctx, n)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", n.name, err)
+		}
+		if u == nil {
+			continue
+		}
+		if waits == "" {
+			if waits, err = p.laggard(ctx); err != nil {
+				return nil, err
+			}
+		}
+		u.waits = waits
+		all = append(all, u)
+	}
+	for _, u := range all {
+		if err := p.manifestUnit(ctx, u); err != nil {
+			return nil, fmt.Errorf("%s: %w", u.addon.Name, err)
+		}
+	}
+	return all, nil
+}
+
+// networkUnit makes an add-on of the cluster's own networks, nil if the cluster has another in its place.
+func (p *planner) networkUnit(ctx context.Context, n network) (*unit, error) {
+	running, err := p.client.get(ctx, Name{APIVersion: "apps/v1", Kind: "DaemonSet", Namespace: systemNamespace, Name: n.name})
+	if err != nil || running == nil || !isOwn(running) {
+		return nil, err
+	}
+	data, err := p.configMap(ctx, n.name)
+	if err != nil {
+		return nil, err
+	}
+	parameters, err := p.parameters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// Where it asks is moved by hullmark endpoint set alone, once all control planes serve it.
+	if parameters.Endpoint, err = n.endpoint(data); err != nil {
+		return nil, err
+	}
+	parameters.WireGuard = strings.Contains(data["net-conf.json"], `"wireguard"`)
+	manifest, err := n.make(parameters)
+	if err != nil {
+		return nil, err
+	}
+	u := &unit{addon: render.Addon{Name: n.name}, own: true}
+	u.objects, err = parse(manifest)
+	return u, err
+}
+
+// isOwn reports whether a DaemonSet runs a program of Hullmark's image.
+func isOwn(o *object) bool {
+	containers, _, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+	for _, c := range containers {
+		container, _ := c.(map[string]any)
+		if image, _ := container["image"].(string); strings.HasPrefix(image, kubeadm.Repository+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// configMap returns the data of a ConfigMap of kube-system.
+func (p *planner) configMap(ctx context.Context, name string) (map[string]string, error) {
+	n := Name{APIVersion: "v1", Kind: "ConfigMap", Namespace: systemNamespace, Name: name}
+	found, err := p.client.get(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	if found == nil {
+		return nil, fmt.Errorf("%s is missing, from which its settings are read; next: bring it back (hullmark addons rollback, or a backup of etcd)", n)
+	}
+	data, _, err := unstructured.NestedStringMap(found.Object, "data")
+	return data, err
+}
+
+// parameters are those that the cluster began with, as far as the networks' manifests depend on them.
+func (p *planner) parameters(ctx context.Context) (parameters kubeadm.Params, err error) {
+	data, err := p.configMap(ctx, "kubeadm-config")
+	if err != nil {
+		return parameters, err
+	}
+	var configuration struct {
+		Networking struct{ PodSubnet, ServiceSubnet string }
+	}
+	if err := kubeadm.Find([]byte(data["ClusterConfiguration"]), "ClusterConfiguration", &configuration); err != nil {
+		return parameters, err
+	}
+	// The manifests name no node; a name and an address are wanted all the same.
+	parameters = kubeadm.Params{NodeName: "any", AdvertiseAddress: netip.AddrFrom4([4]byte{192, 0, 2, 1})}
+	var problems [2]error
+	parameters.PodSubnet, problems[0] = netip.ParsePrefix(configuration.Networking.PodSubnet)
+	parameters.ServiceSubnet, problems[1] = netip.ParsePrefix(configuration.Networking.ServiceSubnet)
+	return parameters, errors.Join(problems[:]...)
+}
+
+// laggard names a node that runs another Kubernetes than this release's, if there is one.
+func (p *planner) laggard(ctx context.Context) (string, error) {
+	found := ""
+	err := p.client.each(ctx, schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, func(o *object) error {
+		if runs := nested(o, "status", "nodeInfo", "kubeletVersion"); runs != kubeadm.Version && found == "" {
+			found = fmt.Sprintf("node %s runs %s, and this release has %s: its programs come with the image, so it waits until all nodes run that", o.GetName(), runs, kubeadm.Version)
+		}
+		return nil
+	})
+	return found, err
+}

@@ -1,0 +1,185 @@
+package addons
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// example writes a saved state of two objects and an absence.
+func example(t testing.TB) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w, err := newSavedWriter(&out, header{Run: "20260101-000000-abcdefgh", Time: time.Unix(1, 0).UTC(), Cluster: strings.Repeat("ab", 32), Addons: []string{"demo"}, Definitions: []string{"widgets.demo.example"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	custom := parsed(t, `{apiVersion: demo.example/v1, kind: Widget, metadata: {name: one, namespace: ns, uid: u, resourceVersion: "7"}, spec: {size: 9007199254740993}, status: {seen: 3}}`)
+	for _, err := range []error{
+		w.object(partObject, parsed(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: ns}\ndata: {a: Yg==}\n")),
+		w.absent(Name{APIVersion: "v1", Kind: "ConfigMap", Namespace: "ns", Name: "c"}),
+		w.object(partCustom, custom), w.close(),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out.Bytes()
+}
+
+func TestSavedReadsBack(t *testing.T) {
+	var all []saved
+	h, err := readSaved(bytes.NewReader(example(t)), func(s saved) error { all = append(all, s); return nil })
+	if err != nil || h.Format != SavedFormat || h.Run != "20260101-000000-abcdefgh" || !reflect.DeepEqual(h.Definitions, []string{"widgets.demo.example"}) {
+		t.Fatalf("%+v, %v", h, err)
+	}
+	if len(all) != 3 || all[1].object != nil || all[1].name.String() != "ConfigMap ns/c" || all[0].part != partObject || all[2].part != partCustom {
+		t.Fatalf("got %+v", all)
+	}
+	if o := all[2].object; o.GetUID() != "u" || o.GetResourceVersion() != "7" || o.Object["spec"].(map[string]any)["size"] != int64(9007199254740993) {
+		t.Errorf("what it was is not kept: %v", o)
+	}
+}
+
+// relined writes lines as a saved state is packed.
+func relined(t testing.TB, lines ...string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	zip := gzip.NewWriter(&out)
+	if _, err := io.WriteString(zip, strings.Join(lines, "\n")+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := zip.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func linesOf(t testing.TB, packed []byte) []string {
+	t.Helper()
+	zip, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(zip)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
+}
+
+func TestReadSavedRefuses(t *testing.T) {
+	whole := example(t)
+	l := linesOf(t, whole)
+	change := func(i int, old, new string) []byte {
+		c := append([]string(nil), l...)
+		if !strings.Contains(c[i], old) {
+			t.Fatalf("line %d has no %q: %s", i, old, c[i])
+		}
+		c[i] = strings.Replace(c[i], old, new, 1)
+		return relined(t, c...)
+	}
+	for says, packed := range map[string][]byte{
+		"it holds no saved state":                   []byte("age or nothing"),
+		"its end is missing":                        relined(t, l[:4]...),
+		"it goes on after its end":                  relined(t, append(append([]string(nil), l...), l[1])...),
+		"line 5: it ends after 4 lines, and says 3": change(4, "4", "3"),
+		"the header is not the first line":          relined(t, l[1:]...),
+		"line 2: the header is not the first line":  relined(t, append([]string{l[0]}, l...)...),
+		`format "hullmark.addons/v9"`:               change(0, SavedFormat, "hullmark.addons/v9"),
+		`unknown field "colour"`:                    change(1, `"part"`, `"colour":1,"part"`),
+		"line 2: it is neither a header":            change(1, `"object","object"`, `"other","object"`),
+		"line 3: it is neither a header":            change(2, `"part":"object",`, ``),
+		"a saved object: a Secret without a name":   change(1, `"name":"s",`, ``),
+		"token too long":                            relined(t, l[0], strings.Repeat("x", maxLine+1)),
+		"unexpected EOF":                            whole[:len(whole)-9],
+	} {
+		if _, err := readSaved(bytes.NewReader(packed), func(saved) error { return nil }); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want %q", err, says)
+		}
+	}
+}
+
+// FuzzReadSaved wants no panic, and of what is accepted the same when it is written anew.
+func FuzzReadSaved(f *testing.F) {
+	f.Add([]byte(strings.Join(linesOf(f, example(f)), "\n")))
+	f.Add([]byte(`{"header":{"format":"hullmark.addons/v1"}}` + "\n" + `{"end":1}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var all []saved
+		h, err := readSaved(bytes.NewReader(relined(t, string(text))), func(s saved) error { all = append(all, s); return nil })
+		if err != nil {
+			return
+		}
+		var out bytes.Buffer
+		w, err := newSavedWriter(&out, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range all {
+			if s.object == nil {
+				name := s.name
+				err = w.put(line{Part: s.part, Absent: &name})
+			} else {
+				err = w.object(s.part, s.object)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.close(); err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		if _, err := readSaved(&out, func(s saved) error {
+			if fmt.Sprint(s.name) != fmt.Sprint(all[n].name) {
+				t.Errorf("%v became %v", all[n].name, s.name)
+			}
+			n++
+			return nil
+		}); err != nil || n != len(all) {
+			t.Errorf("%d of %d, %v", n, len(all), err)
+		}
+	})
+}
+
+// FuzzParse wants no panic, and of what is accepted the same when it is written anew.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n---\n{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"b\"}}"))
+	f.Add([]byte("a: &a [*a]\n---\nb"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		all, err := parse(text)
+		if err != nil {
+			return
+		}
+		for _, o := range all {
+			text, err := json.Marshal(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again, err := parse(text); err != nil || len(again) != 1 || nameOf(again[0]) != nameOf(o) {
+				t.Errorf("%s became %v, %v", text, again, err)
+			}
+		}
+	})
+}
+
+// FuzzParseInventory wants no panic, and names that can be found.
+func FuzzParseInventory(f *testing.F) {
+	f.Add(`[{"apiVersion":"v1","kind":"ConfigMap","namespace":"n","name":"a"}]`)
+	f.Add(`[{"apiVersion":"a/b/c","kind":"x","name":"a"},{}]`)
+	f.Fuzz(func(t *testing.T, text string) {
+		names, err := parseInventory(text)
+		for _, n := range names {
+			if err == nil && (n.Kind == "" || n.Name == "") {
+				t.Errorf("%q is accepted", text)
+			}
+			_ = n.key()
+		}
+	})
+}
