@@ -94,6 +94,10 @@ bench: ## Compare speed with peers, side by side, on the image in out/ (run make
 bench-build: setup ## Compare the time of builds, and the size, with mkosi's own of the same packages; wants a quiet machine.
 	go test -tags bench -run '^$$' -bench BenchmarkBuild -benchtime 1x -timeout 1h ./image/build
 
+.PHONY: bench-update
+bench-update: setup ## Compare what a machine fetches of its next release, and how long it takes, with whole downloads and casync (needs casync).
+	go test -tags bench -run '^$$' -bench BenchmarkUpdate -benchtime 1x -timeout 3h ./image/build
+
 .PHONY: bench-disk
 bench-disk: ## Compare ways to keep files on a disk that the host can write, in a guest (needs btrfs-progs).
 	go test -tags vm -count 1 -run '^$$' -bench BenchmarkFreshness -benchtime 1x -timeout 30m ./firstboot/statedisk/volume

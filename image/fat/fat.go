@@ -102,21 +102,6 @@ func (f *FS) open(size int64) error {
 	return f.readTable(clusters+2, fatSectors*SectorSize)
 }
 
-// Used returns how many bytes a volume of size bytes that Build made begins with before only zeros follow, by its first two sectors: up to
-// the first cluster that is free (FAT specification §3.3, §5). Of another volume it may be wrong, but never more than size.
-func Used(start []byte, size int64) (int64, error) {
-	if len(start) < 2*SectorSize || string(start[bpbType:bpbType+8]) != "FAT32   " || start[bpbClusterSize] != 1 || string(start[SectorSize:][:4]) != "RRaA" {
-		return 0, errors.New("used part of FAT volume: no volume with clusters of one sector begins so")
-	}
-	le := binary.LittleEndian
-	data := int64(le.Uint16(start[bpbReserved:])) + 2*int64(le.Uint32(start[bpbFATSize:]))
-	used := (data + int64(le.Uint32(start[SectorSize+492:])) - 2) * SectorSize
-	if used < 2*SectorSize || used > size {
-		return 0, fmt.Errorf("used part of FAT volume: %d of %d bytes", used, size)
-	}
-	return used, nil
-}
-
 // readTable reads the allocation table of n values and compares its copy.
 func (f *FS) readTable(n, tableSize int64) error {
 	first, err := f.read(f.fatStart, n*4)

@@ -158,28 +158,6 @@ func TestBuildOfASize(t *testing.T) {
 	}
 }
 
-func TestUsed(t *testing.T) {
-	volume := build(t, sample())
-	size := int64(len(volume))
-	used, err := Used(volume[:2*SectorSize], size)
-	if err != nil || used >= size || used == 0 || len(bytes.Trim(volume[used:], "\x00")) != 0 || len(bytes.Trim(volume[used-SectorSize:used], "\x00")) == 0 {
-		t.Errorf("%d of %d bytes, %v", used, size, err)
-	}
-	for name, change := range map[string]func(b []byte) []byte{
-		"short": func(b []byte) []byte { return b[:1023] }, "no FAT": func(b []byte) []byte { b[bpbType]++; return b }, "too far": func(b []byte) []byte { b[SectorSize+495] = 0xff; return b },
-		"before the start": func(b []byte) []byte {
-			clear(b[bpbReserved:][:2])
-			clear(b[bpbFATSize:][:4])
-			clear(b[SectorSize+492:][:4])
-			return b
-		},
-	} {
-		if used, err := Used(change(bytes.Clone(volume[:2*SectorSize])), size); err == nil {
-			t.Errorf("%s: %d", name, used)
-		}
-	}
-}
-
 func TestRenamed(t *testing.T) {
 	const from, to = "EFI/BOOT/BOOTX64.EFI", "EFI/BOOT/TRIAL.EFI"
 	volume := build(t, []File{{Path: from, Data: []byte("kernel")}, {Path: "EFI/other.file.with.a.long.name", Data: []byte("x")}})
