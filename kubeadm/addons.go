@@ -8,8 +8,9 @@ import (
 	"text/template"
 )
 
-// FlannelVersion is the release of flannel that the image carries.
-const FlannelVersion = "v0.28.4"
+// NodeImage is the image that kube-proxy and flannel are started from: the empty one, under a name that nodes of every release have
+// (systemd/system/hullmark-images.service). Their programs are those of the root, so of the release that each node runs.
+const NodeImage = Repository + "/node:any"
 
 //go:embed addons/*.yaml
 var addonFiles embed.FS
@@ -39,11 +40,10 @@ func addon(name string, p Params) ([]byte, error) {
 		backend = "wireguard"
 	}
 	err = t.Execute(&out, struct {
-		Endpoint, Host, Port, PodSubnet     string
-		Repository, Version, FlannelVersion string
-		Backend                             string
-		WireGuard                           bool
-	}{p.endpoint(), host, port, p.PodSubnet.String(), Repository, Version, FlannelVersion, backend, p.WireGuard})
+		Endpoint, Host, Port, PodSubnet string
+		Image, Backend                  string
+		WireGuard                       bool
+	}{p.endpoint(), host, port, p.PodSubnet.String(), NodeImage, backend, p.WireGuard})
 	if err != nil {
 		return nil, fmt.Errorf("addon %s: %w", name, err)
 	}

@@ -88,7 +88,7 @@ func TestAddonsAreYAMLForTheCluster(t *testing.T) {
 				t.Errorf("%s: a document without a kind: %v", name, err)
 			}
 		}
-		for _, want := range []string{"api.example", "10.244.0.0/16", Repository + "/" + name + ":v"} {
+		for _, want := range []string{"api.example", "10.244.0.0/16", "image: " + NodeImage + "\n"} {
 			if !strings.Contains(string(text), want) {
 				t.Errorf("%s: lacks %s", name, want)
 			}
@@ -123,18 +123,24 @@ func TestWireGuard(t *testing.T) {
 	}
 }
 
-// TestVersionsAreThoseOfTheBundle holds the constants here to what is compiled.
-func TestVersionsAreThoseOfTheBundle(t *testing.T) {
-	for file, line := range map[string]string{
-		"go.mod":         "k8s.io/kubernetes " + Version,
-		"flannel/go.mod": "github.com/flannel-io/flannel " + FlannelVersion,
-	} {
-		text, err := os.ReadFile(filepath.Join("..", "tools", "kubernetes", file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(string(text), line+"\n") {
-			t.Errorf("%s does not require %s", file, line)
-		}
+// TestVersionIsThatOfTheBundle holds the constant here to what is compiled.
+func TestVersionIsThatOfTheBundle(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "tools", "kubernetes", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "k8s.io/kubernetes "+Version+"\n") {
+		t.Errorf("tools/kubernetes/go.mod does not require k8s.io/kubernetes %s", Version)
+	}
+}
+
+// Nodes load the image of our addons under the name by which those ask for it.
+func TestNodesHaveTheAddonsImage(t *testing.T) {
+	unit, err := os.ReadFile("../systemd/system/hullmark-images.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(unit), " "+NodeImage+"\n") {
+		t.Errorf("hullmark-images.service gives no image the name %s", NodeImage)
 	}
 }
