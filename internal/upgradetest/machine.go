@@ -51,6 +51,8 @@ type Machine struct {
 	Document hullmark.DocumentID
 	// Recorded is what its join service has of its slots.
 	Recorded hullmark.UpdateStatus
+	// Held, if set, reports whether a machine that boots waits for somebody.
+	Held func() bool
 	// Boots counts, and Left is when the machine was switched off last.
 	Boots int
 	Left  time.Time
@@ -78,7 +80,7 @@ func (m *Machine) booted() {
 
 // Step does what is due, by the direction that stands.
 func (m *Machine) Step(now time.Time, d hullmark.UpdateDirection) {
-	if m.doing != "" && !now.Before(m.until) {
+	if m.doing != "" && !now.Before(m.until) && (m.Ready || m.Held == nil || !m.Held()) {
 		m.finish()
 	}
 	if m.Manner == Deaf || !m.Ready || now.Before(m.asks) {
