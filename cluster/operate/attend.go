@@ -47,22 +47,21 @@ func (a *API) Attend(ctx context.Context, name string, o AttendOptions) error {
 	a.Progress.say("%s may restart; it is recovered when it does", name)
 	target := Target{Node: o.Node}
 	target.Wait, target.Anchor.EKID = attendWait, &machine.EKID
-	for {
-		if over, err := a.turnOver(ctx, name, 0); over {
+	for wait := time.Duration(0); ; {
+		if over, err := a.turnOver(ctx, name, wait); over {
 			return err
 		}
 		err := Recover(ctx, a.file, RecoverOptions{Target: target, Confirm: o.Confirm})
 		switch {
+		case err == nil:
+			wait = attendReady
+		case errors.Is(err, ErrUnreachable):
+			wait = 0
 		case errors.Is(err, ErrMismatch), errors.Is(err, ErrDenied), errors.Is(err, ErrUsage):
 			return err
-		case err != nil && !errors.Is(err, ErrUnreachable):
-			a.Progress.say("%s: %v", name, err) // It may fall back, and is recovered once more.
-		}
-		if errors.Is(err, ErrUnreachable) {
-			continue
-		}
-		if over, err := a.turnOver(ctx, name, attendReady); over {
-			return err
+		default:
+			a.Progress.say("%s: %v", name, err) // It falls back, and is recovered once more.
+			wait = upgradePause
 		}
 	}
 }

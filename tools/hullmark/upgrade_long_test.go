@@ -144,6 +144,51 @@ func (p *upgradePage) boots(t *testing.T) func() bool {
 	}
 }
 
+// A control plane whose trial fails is recovered twice: in the release that it tries, and in the one from before.
+func TestAttendOfANodeThatFallsBack(t *testing.T) {
+	p := &upgradePage{site: *newSite(t)}
+	if code, output := p.init(t); code != 0 {
+		t.Fatal(output)
+	}
+	p.play(t)
+	p.node.Fail = &hullmark.Condition{Code: "step-failed", Step: "KUBEADM", Title: "the new kubelet does not start", Next: "look at it"}
+	again := false
+	p.live.Change("control-plane-1", func(m *upgradetest.Machine) {
+		m.Manner = upgradetest.FallsBack
+		m.Held = func() bool {
+			p.open.Store(true)
+			if p.node.Ticket() == p.before {
+				return true
+			}
+			if !again { // The trial has failed: the machine boots the release from before.
+				time.Sleep(2 * time.Second)
+				again, p.node.Fail = true, nil
+				p.node.Reboot(t, "image")
+				p.before = p.node.Ticket()
+				return true
+			}
+			return false
+		}
+	})
+	flags := []string{"--cluster", p.path("cluster"), "--passphrase-file", p.path("passphrase"), "--server", p.env.Address}
+	for _, file := range []string{"document.json", "next.json"} {
+		code, output := hullmarkCLI(t, append([]string{"policy", "add", "document", p.path(file)}, flags[:4]...)...)
+		if wantExit(t, code, 0, output); code != 0 && file == "next.json" {
+			t.FailNow()
+		}
+	}
+	for _, verb := range [][]string{{"policy", "push"}, {"upgrade", "apply", p.path("next.json"), "--from", "https://releases.example.com/next"}} {
+		code, output := hullmarkCLI(t, append(verb, flags...)...)
+		wantExit(t, code, 0, output)
+	}
+	code, output := hullmarkCLI(t, append([]string{"upgrade", "attend", "control-plane-1", "--node", p.front, "--yes"}, flags...)...)
+	wantExit(t, code, exitDenied, output, "the new kubelet does not start", "control-plane-1 is Ready", "trial-failed")
+	code, output = hullmarkCLI(t, append([]string{"upgrade", "status"}, flags...)...)
+	wantExit(t, code, 0, output, "stopped: trial-failed", "control-plane-1")
+	code, output = hullmarkCLI(t, append([]string{"upgrade", "attend", "control-plane-1", "--node", p.front, "--yes"}, flags...)...)
+	wantExit(t, code, exitDenied, output, "nothing to do with control-plane-1")
+}
+
 // forward lets the operator through to the machine while it boots.
 func (p *upgradePage) forward(listener net.Listener) {
 	for {
