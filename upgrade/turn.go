@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -8,8 +9,8 @@ import (
 	"github.com/hullmark/hullmark"
 )
 
-// maxTries is how often a node is told to stage a release whose staging ended for a reason that passes.
-const maxTries = 3
+// retryPause lies between two directions of a node that refuses one for a reason that passes. Its timeout bounds them.
+const retryPause = Duration(time.Minute)
 
 // turn is one look of an engine at a cluster, from which the state that it is to have next follows: a pure function, so that the same look
 // gives the same state to any engine.
@@ -60,7 +61,7 @@ func (t *turn) obey() {
 
 // enter takes a node to its next phase.
 func (t *turn) enter(n *NodeState, p NodePhase) {
-	n.Phase, n.Waited = p, 0
+	n.Phase, n.Waited, n.Retry = p, 0, 0
 	if p.over() {
 		n.Ended = t.now
 	}
@@ -164,7 +165,7 @@ func (t *turn) overtaken(n *NodeState) *hullmark.Condition {
 		return nil
 	}
 	return &hullmark.Condition{
-		Code: "direction-overtaken", Step: step, Title: "somebody else has directed " + n.Name + " since",
+		Code: "direction-overtaken", Step: stepName, Title: "somebody else has directed " + n.Name + " since",
 		Expected: fmt.Sprintf("direction %d", n.Serial), Got: fmt.Sprintf("direction %d: %s", d.Serial, d.Action),
 		Next: "find out who; then plan again (hullmark upgrade plan)",
 	}
@@ -177,20 +178,34 @@ func (t *turn) observeStaging(n *NodeState, m Machine) {
 	case s.there(m):
 		t.enter(n, NodeDone)
 	case staged(m, n) && m.Update.Serial >= n.Serial:
+		n.Note = ""
 		t.enter(n, NodeStaged)
-	case why != nil && why.Retry && n.Tries < maxTries:
-		t.direct(n)
-		n.Tries++
+	case why != nil && t.again(n, why, s.Timeouts.Stage):
 	case why != nil:
 		t.fail(n, why)
 	case t.overtaken(n) != nil:
 		t.fail(n, t.overtaken(n))
 	case n.Waited > s.Timeouts.Stage:
 		t.fail(n, &hullmark.Condition{
-			Code: "stage-timeout", Step: step, Title: n.Name + " has not written the release into its other slot in time", Expected: "within " + time.Duration(s.Timeouts.Stage).String(),
-			Got: progressOf(m), Next: "look at the node (hullmark node status), and at the sources; then plan again",
+			Code: "stage-timeout", Step: stepName, Title: n.Name + " has not written the release into its other slot in time", Expected: "within " + time.Duration(s.Timeouts.Stage).String(),
+			Got: cmp.Or(n.Note, progressOf(m)), Next: "look at the node (hullmark node status), and at the sources; then plan again",
 		})
 	}
+}
+
+// again directs a node once more, after a pause, that refuses its direction for a reason that passes, and reports whether there is time
+// for that.
+func (t *turn) again(n *NodeState, why *hullmark.Condition, within Duration) bool {
+	if !why.Retry || n.Waited > within {
+		return false
+	}
+	n.Note = cut("not yet: " + why.Root().Title)
+	if n.Waited >= cmp.Or(n.Retry, retryPause) {
+		t.direct(n)
+		n.Tries++
+		n.Retry = n.Waited + retryPause
+	}
+	return true
 }
 
 // progressOf says how far a machine is with what it writes.
@@ -221,7 +236,7 @@ func (t *turn) observeDraining(n *NodeState) {
 	case !looked || !node.Unschedulable: // It was not seen cordoned yet.
 	case len(losses) > 0:
 		t.giveUp(n, &hullmark.Condition{
-			Code: "pods-lost", Step: step, Title: n.Name + " is not drained, because pods would be lost: " + list(losses),
+			Code: "pods-lost", Step: stepName, Title: n.Name + " is not drained, because pods would be lost: " + list(losses),
 			Next: "end them yourself, or say that they may be lost (--force, --delete-emptydir-data)",
 		})
 	case len(left(pods)) == 0 && t.sendAway(n):
@@ -230,7 +245,7 @@ func (t *turn) observeDraining(n *NodeState) {
 		t.fail(n, stalled(n.Name+" is drained, and may not restart: "+n.Note))
 	default:
 		t.giveUp(n, &hullmark.Condition{
-			Code: "drain-timeout", Step: step, Title: n.Name + " was not drained in time: " + holdUp(pods, t.view.Budgets), Expected: "within " + time.Duration(s.Timeouts.Drain).String(),
+			Code: "drain-timeout", Step: stepName, Title: n.Name + " was not drained in time: " + holdUp(pods, t.view.Budgets), Expected: "within " + time.Duration(s.Timeouts.Drain).String(),
 			Next: "let the budgets allow it (more replicas, healthy ones, or another budget), or end the pods yourself; then plan again",
 		})
 	}
@@ -267,7 +282,7 @@ func (t *turn) observeAway(n *NodeState, m Machine) {
 	why := refused(m, n)
 	switch {
 	case booted && (s.there(m) || s.Action == hullmark.UpdateRestart && followed && why == nil):
-		n.Back, n.Away = t.now, n.Waited
+		n.Back, n.Away, n.Note = t.now, n.Waited, ""
 		// Where engines changed meanwhile, their clocks know better, if they agree.
 		if d := Duration(t.now.Sub(n.Drained)); d > n.Away && d <= s.Timeouts.Away {
 			n.Away = d
@@ -275,6 +290,7 @@ func (t *turn) observeAway(n *NodeState, m Machine) {
 		t.release(n, NodeDone)
 	case booted && s.Action == hullmark.UpdateRestart && !followed:
 		n.BootID = node.BootID // It restarted by itself before it heard of it, and will again.
+	case why != nil && node.BootID == n.BootID && t.again(n, why, s.Timeouts.Away):
 	case why != nil:
 		t.fail(n, why)
 	case t.overtaken(n) != nil:
@@ -282,7 +298,7 @@ func (t *turn) observeAway(n *NodeState, m Machine) {
 	case n.Waited > s.Timeouts.Away:
 		n.Withdraw = true
 		t.fail(n, &hullmark.Condition{
-			Code: "node-lost", Step: step, Title: n.Name + " was told to restart, and is not back", Expected: "within " + time.Duration(s.Timeouts.Away).String(), Got: t.whereabouts(n, m),
+			Code: "node-lost", Step: stepName, Title: n.Name + " was told to restart, and is not back", Expected: "within " + time.Duration(s.Timeouts.Away).String(), Got: t.whereabouts(n, m),
 			Next: "look at the machine's console, and ask it (hullmark node status); a control plane may need hullmark recover",
 		})
 	}
