@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -50,7 +51,7 @@ func (t beginning) stall(before int) {
 
 func stalled(why string) *hullmark.Condition {
 	return &hullmark.Condition{
-		Code: "upgrade-stalled", Step: step, Title: why, Next: "bring about what it waits for, or leave the node out (--except); then plan again",
+		Code: "upgrade-stalled", Step: stepName, Title: why, Next: "bring about what it waits for, or leave the node out (--except); then plan again",
 	}
 }
 
@@ -72,7 +73,7 @@ func (t beginning) beginStaging() {
 		return
 	}
 	if err := t.view.accepted(s); err != nil {
-		t.stop(hullmark.AsCondition(err, step, "document-not-accepted"))
+		t.stop(hullmark.AsCondition(err, stepName, "document-not-accepted"))
 		return
 	}
 	staging := len(t.unfinished(func(n *NodeState) bool { return n.Phase == NodeStaging }))
@@ -93,7 +94,7 @@ func (t beginning) stage(n *NodeState) bool {
 		return false
 	}
 	if why := t.view.obstacle(t.state.Spec, m, t.judge); why != nil {
-		t.fail(n, why)
+		t.refuse(n, why)
 		return false
 	}
 	id, err := t.view.documentFor(t.state.Spec, m)
@@ -105,8 +106,20 @@ func (t beginning) stage(n *NodeState) bool {
 	}
 	t.direct(n)
 	n.Tries++
+	n.Note = ""
 	t.enter(n, NodeStaging)
 	return true
+}
+
+// refuse stops at a node that cannot be begun with; what passes by itself, once other nodes have gone on, is waited for.
+func (t beginning) refuse(n *NodeState, why *hullmark.Condition) {
+	if !why.Retry {
+		t.fail(n, why)
+		return
+	}
+	if n.Note = cut("not yet: " + why.Root().Title); t.state.Waits == "" {
+		t.state.Waits = cut(n.Name + ": " + why.Error())
+	}
 }
 
 // ready reports whether a node's turn may begin: it has the release, if there is one, and runs.
@@ -131,7 +144,8 @@ func (t beginning) beginPlane(n *NodeState) {
 	if n.Phase.unsettled() {
 		return
 	}
-	if s.Waits = t.ready(n); s.Waits != "" {
+	if why := t.ready(n); why != "" {
+		s.Waits = cmp.Or(s.Waits, why)
 		return
 	}
 	m, ok := t.machine(n)
@@ -140,7 +154,7 @@ func (t beginning) beginPlane(n *NodeState) {
 	}
 	// What is in the cluster may have changed since it staged.
 	if why := t.view.obstacle(s.Spec, m, t.judge); why != nil {
-		t.fail(n, why)
+		t.refuse(n, why)
 		return
 	}
 	if !t.view.unattended() && !slices.Contains(t.request.Attended, n.Name) {
@@ -208,7 +222,7 @@ func (t beginning) beginWorkers() {
 		}
 		if m, ok := t.machine(n); ok {
 			if c := t.view.obstacle(t.state.Spec, m, t.judge); c != nil {
-				t.fail(n, c)
+				t.refuse(n, c)
 				return
 			}
 		}

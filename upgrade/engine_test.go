@@ -10,6 +10,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/internal/upgradetest"
+	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/upgrade"
 )
 
@@ -251,8 +252,84 @@ func TestStagingIsTriedAgainIfItsReasonPasses(t *testing.T) {
 	s = newSite(t, 3, 1)
 	s.Machines["w-1"].Manner = upgradetest.Interrupted
 	s.Want(request(s.spec()))
-	if last := s.over(t, upgrade.Failed); last.Failed.Code != "stage-interrupted" || nodeOf(t, last, "w-1").Tries != 3 {
+	if last := s.over(t, upgrade.Failed); last.Failed.Code != "stage-timeout" || last.Failed.Got != "not yet: not yet" || nodeOf(t, last, "w-1").Tries < 10 {
 		t.Errorf("%s", show(last))
+	}
+}
+
+// A node that refuses to restart for a reason that passes is asked again, and stays cordoned meanwhile.
+func TestTrialIsAskedForAgainIfItsReasonPasses(t *testing.T) {
+	for _, role := range []hullmark.Role{hullmark.ControlPlane, hullmark.Worker} {
+		s := newSite(t, 3, 1)
+		name := map[hullmark.Role]string{hullmark.ControlPlane: "cp-2", hullmark.Worker: "w-1"}[role]
+		s.Machines[name].Manner = upgradetest.Hesitates
+		s.Want(request(s.spec()))
+		s.over(t, upgrade.Done)
+		s.updated(t, s.wanted, "cp-1", "cp-2", "cp-3", "w-1")
+	}
+}
+
+// To another minor release of Kubernetes control planes go first, and workers do not even write it before: they would refuse.
+func TestMinorRelease(t *testing.T) {
+	s := newSite(t, 3, 3)
+	s.version(1, 35, 1, 36)
+	for _, name := range []string{"w-1", "w-2", "w-3"} {
+		s.Machines[name].Manner = upgradetest.Skewed
+	}
+	e := s.engine()
+	e.Judge = upgrade.ByVersions
+	s.engines = []*upgrade.Engine{e}
+	if p := s.plan(t, s.spec(), upgrade.ByVersions); len(p.Against) > 0 {
+		t.Errorf("against it: %v", codes(p))
+	}
+	s.Want(request(s.spec()))
+	s.until(t, "the last control plane", func(state upgrade.State) bool {
+		of := phases(state)
+		if of["cp-3"] != upgrade.NodeReleasing && of["cp-3"] != upgrade.NodeDone && of["w-1"] != upgrade.NodeWaiting {
+			t.Fatalf("a worker is %s, and the control planes are %v", of["w-1"], of)
+		}
+		return of["cp-3"] == upgrade.NodeDone
+	})
+	// The cluster records its release some time after its last control plane.
+	s.until(t, "a worker's staging", func(state upgrade.State) bool { return phases(state)["w-1"] == upgrade.NodeStaging })
+	s.Tick(3 * time.Minute)
+	for _, name := range []string{"w-1", "w-2", "w-3"} {
+		s.Machines[name].Manner = upgradetest.Good
+	}
+	last := s.over(t, upgrade.Done)
+	s.updated(t, s.wanted, "cp-1", "cp-2", "cp-3", "w-1", "w-2", "w-3")
+	if n := nodeOf(t, last, "w-1"); n.Tries < 2 || n.Note != "" {
+		t.Errorf("%+v", n)
+	}
+	// Two at a time are too many, and back is none.
+	for _, versions := range [][4]int{{1, 34, 1, 36}, {1, 36, 1, 35}} {
+		s := newSite(t, 3, 1)
+		s.version(versions[0], versions[1], versions[2], versions[3])
+		if got := codes(s.plan(t, s.spec(), upgrade.ByVersions)); !slices.Contains(got, "kubernetes-step") {
+			t.Errorf("%v: against it %v", versions, got)
+		}
+	}
+}
+
+// version says of the two releases which Kubernetes they bring.
+func (s *site) version(fromMajor, fromMinor, toMajor, toMinor int) {
+	etcd := hullmark.Version{Major: 3, Minor: 6, Patch: 8}
+	for d, version := range map[*measurements.Document]hullmark.Version{&s.present: {Major: fromMajor, Minor: fromMinor, Patch: 1}, &s.wanted: {Major: toMajor, Minor: toMinor, Patch: 1}} {
+		before := upgradetest.ID(*d)
+		d.Image.Versions = hullmark.Versions{Kubernetes: version, Etcd: etcd}
+		delete(s.Documents, before)
+		id := upgradetest.ID(*d)
+		s.Documents[id], s.releases[id] = *d, upgradetest.RootHash(*d)
+		for i := range s.Policy.Documents {
+			if s.Policy.Documents[i].Document == before {
+				s.Policy.Documents[i].Document = id
+			}
+		}
+		for _, m := range s.Machines {
+			if m.Document == before {
+				m.Document = id
+			}
+		}
 	}
 }
 

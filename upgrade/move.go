@@ -9,8 +9,8 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 )
 
-// step is what conditions of an upgrade name as theirs.
-const step = "UPGRADE"
+// stepName is what conditions of an upgrade name as theirs.
+const stepName = "UPGRADE"
 
 // Judge refuses a move that versions do not allow, with a *hullmark.Condition. Nil says nothing against any.
 type Judge func(Move) error
@@ -39,7 +39,7 @@ func (v View) documentFor(s Spec, m Machine) (hullmark.DocumentID, error) {
 	present, ok := v.Documents[m.Document]
 	if !ok {
 		return hullmark.DocumentID{}, &hullmark.Condition{
-			Code: "document-unknown", Step: step, Title: "the cluster no longer has the document that " + m.Name + " booted by, so its kind of machine is not known",
+			Code: "document-unknown", Step: stepName, Title: "the cluster no longer has the document that " + m.Name + " booted by, so its kind of machine is not known",
 			Got: m.Document.String(), Next: "accept that document again (hullmark policy add document, policy push), or leave the node out (--except " + m.Name + ")",
 		}
 	}
@@ -49,7 +49,7 @@ func (v View) documentFor(s Spec, m Machine) (hullmark.DocumentID, error) {
 		}
 	}
 	return hullmark.DocumentID{}, &hullmark.Condition{
-		Code: "document-missing", Step: step, Title: "no document of the release is for the kind of machine that " + m.Name + " is",
+		Code: "document-missing", Step: stepName, Title: "no document of the release is for the kind of machine that " + m.Name + " is",
 		Expected: fmt.Sprintf("firmware %.16s…, as of document %.16s…", fmt.Sprint(present.Machine.Firmware), m.Document),
 		Next:     "measure the release for that firmware (hullmark measure), accept the document (policy add document, policy push), and name it, too",
 	}
@@ -62,17 +62,17 @@ func (v View) accepted(s Spec) error {
 		switch {
 		case !there || !accepts(v.Policy, id):
 			return &hullmark.Condition{
-				Code: "document-not-accepted", Step: step, Title: "the policy in the cluster does not accept a document of the release", Got: id.String(),
+				Code: "document-not-accepted", Step: stepName, Title: "the policy in the cluster does not accept a document of the release", Got: id.String(),
 				Next: "accept it (hullmark policy add document), and bring the policy to the cluster (policy push)",
 			}
 		case d.SVN < v.Policy.MinimumSVN:
 			return &hullmark.Condition{
-				Code: "svn-too-low", Step: step, Title: "the release has a lower security version than the policy wants", Expected: fmt.Sprint(v.Policy.MinimumSVN, " or more"), Got: fmt.Sprint(d.SVN),
+				Code: "svn-too-low", Step: stepName, Title: "the release has a lower security version than the policy wants", Expected: fmt.Sprint(v.Policy.MinimumSVN, " or more"), Got: fmt.Sprint(d.SVN),
 				Next: "take a later release",
 			}
 		case hullmark.RootHash(d.Image.RootHash) != s.RootHash:
 			return &hullmark.Condition{
-				Code: "document-mixed", Step: step, Title: "the documents are not of one release", Expected: "root hash " + s.RootHash.String(), Got: fmt.Sprint(d.Image.RootHash),
+				Code: "document-mixed", Step: stepName, Title: "the documents are not of one release", Expected: "root hash " + s.RootHash.String(), Got: fmt.Sprint(d.Image.RootHash),
 				Next: "name the documents of one image alone",
 			}
 		}
@@ -93,7 +93,7 @@ func accepts(p measurements.Policy, id hullmark.DocumentID) bool {
 func (v View) obstacle(s Spec, m Machine, judge Judge) *hullmark.Condition {
 	if m.Update == nil {
 		return &hullmark.Condition{
-			Code: "updates-unknown", Step: step, Title: m.Name + " says nothing of its slots: its release takes no directions",
+			Code: "updates-unknown", Step: stepName, Title: m.Name + " says nothing of its slots: its release takes no directions",
 			Next: "give it another disk with a release that does, or leave it out (--except " + m.Name + ")",
 		}
 	}
@@ -108,7 +108,7 @@ func (v View) obstacle(s Spec, m Machine, judge Judge) *hullmark.Condition {
 	if err == nil || errors.As(err, &c) {
 		return c
 	}
-	return hullmark.AsCondition(err, step, "step-refused")
+	return hullmark.AsCondition(err, stepName, "step-refused")
 }
 
 // move is a machine's to a release.

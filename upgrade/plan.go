@@ -49,11 +49,13 @@ type planner struct {
 // MakePlan says what an upgrade would do to a cluster; last is the state of the one before, and request its request. The view has all pods,
 // and what the API servers say. A plan without anything against it can be begun.
 func MakePlan(s Spec, view View, request Request, last State, judge Judge) Plan {
+	// What was planned is what the next step is judged by.
+	view.Machines, view.Nodes = maps.Clone(view.Machines), maps.Clone(view.Nodes)
 	p := planner{view: view, last: last, judge: judge, plan: Plan{Spec: s, Steps: []Step{}}}
 	p.checkFree(request)
 	if s.Action == hullmark.UpdateTry {
 		if err := view.accepted(s); err != nil {
-			p.against(hullmark.AsCondition(err, step, "document-not-accepted"))
+			p.against(hullmark.AsCondition(err, stepName, "document-not-accepted"))
 		}
 	}
 	p.lookAtMachines()
@@ -62,7 +64,7 @@ func MakePlan(s Spec, view View, request Request, last State, judge Judge) Plan 
 	p.lookAtPods()
 	p.batch()
 	if len(p.plan.Against) == 0 && !slices.ContainsFunc(p.plan.Steps, func(s Step) bool { return !s.There }) {
-		p.against(&hullmark.Condition{Code: "nothing-to-do", Step: step, Title: "every node has what is wanted already", Next: "nothing; hullmark node list shows what they run"})
+		p.against(&hullmark.Condition{Code: "nothing-to-do", Step: stepName, Title: "every node has what is wanted already", Next: "nothing; hullmark node list shows what they run"})
 	}
 	return p.plan
 }
@@ -86,7 +88,7 @@ func UnderWay(r Request, last State) *hullmark.Condition {
 		return nil
 	}
 	return &hullmark.Condition{
-		Code: "upgrade-under-way", Step: step, Title: "an upgrade is under way, and there is one at a time", Got: r.Spec.says(),
+		Code: "upgrade-under-way", Step: stepName, Title: "an upgrade is under way, and there is one at a time", Got: r.Spec.says(),
 		Next: "wait for its end (hullmark upgrade status), or end it (hullmark upgrade abort)",
 	}
 }
@@ -105,7 +107,7 @@ func (p *planner) lookAtMachines() {
 	t.meet()
 	if len(t.state.Nodes) > MaxNodes {
 		p.against(&hullmark.Condition{
-			Code: "too-many-nodes", Step: step, Title: "an upgrade has fewer nodes than this cluster", Expected: fmt.Sprint(MaxNodes, " at most"), Got: fmt.Sprint(len(t.state.Nodes)),
+			Code: "too-many-nodes", Step: stepName, Title: "an upgrade has fewer nodes than this cluster", Expected: fmt.Sprint(MaxNodes, " at most"), Got: fmt.Sprint(len(t.state.Nodes)),
 			Next: "leave some out (--except), and upgrade them afterwards",
 		})
 	}
@@ -133,7 +135,7 @@ func (p *planner) lookAtMachine(s *Step, m Machine) {
 	node := p.view.Nodes[m.Name]
 	if !node.Ready {
 		p.against(&hullmark.Condition{
-			Code: "node-not-ready", Step: step, Title: m.Name + " is not Ready, so it follows no direction",
+			Code: "node-not-ready", Step: stepName, Title: m.Name + " is not Ready, so it follows no direction",
 			Next: "bring it back (hullmark node status), or leave it out (--except " + m.Name + ")",
 		})
 	}
@@ -146,6 +148,8 @@ func (p *planner) lookAtMachine(s *Step, m Machine) {
 	}
 	if p.plan.Spec.Action == hullmark.UpdateTry {
 		s.Document, _ = p.view.documentFor(p.plan.Spec, m)
+		m.Document, node.Kubelet = s.Document, p.view.Documents[s.Document].Image.Kubernetes.String()
+		p.view.Machines[m.EKID], p.view.Nodes[m.Name] = m, node
 	}
 }
 
@@ -187,12 +191,12 @@ func (p *planner) lookAtPlanes() {
 		switch err, asked := p.view.Servers[m.Name]; {
 		case !p.view.Nodes[m.Name].Ready && p.plan.Spec.excepts(m.Name):
 			p.against(&hullmark.Condition{
-				Code: "control-plane-down", Step: step, Title: "the control plane " + m.Name + " is not Ready, and none other may go away meanwhile",
+				Code: "control-plane-down", Step: stepName, Title: "the control plane " + m.Name + " is not Ready, and none other may go away meanwhile",
 				Next: "bring it back, or remove it and its member of etcd (hullmark node remove)",
 			})
 		case asked && err != nil && p.view.Nodes[m.Name].Ready:
 			p.against(&hullmark.Condition{
-				Code: "control-plane-down", Step: step, Title: "the API server of " + m.Name + " is not ready", Got: cut(err.Error()),
+				Code: "control-plane-down", Step: stepName, Title: "the API server of " + m.Name + " is not ready", Got: cut(err.Error()),
 				Next: "look at its API server and its member of etcd",
 			})
 		}
@@ -211,7 +215,7 @@ func (p *planner) lookAtPods() {
 		s.Evicted = len(pods)
 		if losses := p.plan.Spec.Drain.losses(pods); len(losses) > 0 {
 			p.against(&hullmark.Condition{
-				Code: "pods-lost", Step: step, Title: "pods on " + s.Node + " would be lost: " + list(losses),
+				Code: "pods-lost", Step: stepName, Title: "pods on " + s.Node + " would be lost: " + list(losses),
 				Next: "end them yourself, or say that they may be lost (--force, --delete-emptydir-data)",
 			})
 		}
@@ -224,7 +228,7 @@ func (p *planner) lookAtBudgets(s *Step, pods []Pod, never, busy map[string]bool
 	for _, pod := range pods {
 		if len(pod.Budgets) > 1 {
 			p.against(&hullmark.Condition{
-				Code: "budgets-overlap", Step: step, Title: fmt.Sprintf("pod %s on %s is counted by several PodDisruptionBudgets, so no API server evicts it", pod, s.Node),
+				Code: "budgets-overlap", Step: stepName, Title: fmt.Sprintf("pod %s on %s is counted by several PodDisruptionBudgets, so no API server evicts it", pod, s.Node),
 				Got: list(pod.Budgets), Next: "have one budget count it",
 			})
 		}
@@ -233,7 +237,7 @@ func (p *planner) lookAtBudgets(s *Step, pods []Pod, never, busy map[string]bool
 			case b.never() && !never[name]:
 				never[name] = true
 				p.against(&hullmark.Condition{
-					Code: "budget-never-met", Step: step, Title: fmt.Sprintf("PodDisruptionBudget %s never lets a pod go, such as %s on %s", name, pod, s.Node),
+					Code: "budget-never-met", Step: stepName, Title: fmt.Sprintf("PodDisruptionBudget %s never lets a pod go, such as %s on %s", name, pod, s.Node),
 					Expected: fmt.Sprintf("fewer than %d of %d pods that have to be healthy", b.Expected, b.Expected), Got: fmt.Sprint(b.Desired),
 					Next: "give it a replica more, or change the budget",
 				})

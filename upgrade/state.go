@@ -106,10 +106,12 @@ type NodeState struct {
 	Next  NodePhase `json:"next,omitempty"`
 	// Waited is how long it is in the phase, added up over engines: clocks of control planes may differ by hours.
 	Waited Duration `json:"waited,omitempty"`
-	// Document is the one of the release for its kind of machine, Serial that of the last direction, Tries how often it was told to stage.
+	// Document is the one of the release for its kind of machine, Serial that of the last direction. Tries is how often it was told to
+	// stage, or once more what it had refused, and Retry how long it has to have waited before it is told again; zero is a minute.
 	Document hullmark.DocumentID `json:"document,omitzero"`
 	Serial   uint64              `json:"serial,omitempty"`
 	Tries    int                 `json:"tries,omitempty"`
+	Retry    Duration            `json:"retry,omitempty"`
 	// BootID is that of the boot which it is to end.
 	BootID string `json:"bootID,omitempty"`
 	// Withdraw says that its direction is to be taken back while it has not followed it.
@@ -184,7 +186,7 @@ func (n NodeState) check() error {
 	if !slices.Contains(nodePhases, n.Phase) || (n.Phase == NodeReleasing) != (n.Next != "") || n.Next != "" && !slices.Contains(nodePhases, n.Next) {
 		return fmt.Errorf("phase %.20q, next %.20q: want ones that exist, and a next one for %s alone", n.Phase, n.Next, NodeReleasing)
 	}
-	if n.Waited < 0 || n.Away < 0 || n.Before < 0 || n.Tries < 0 {
+	if n.Waited < 0 || n.Retry < 0 || n.Away < 0 || n.Before < 0 || n.Tries < 0 {
 		return fmt.Errorf("a time or a number below zero")
 	}
 	if len(n.BootID) > maxText || len(n.Pool) > maxText || len(n.Note) > maxCause {

@@ -16,7 +16,6 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/kubeadm"
-	"github.com/hullmark/hullmark/upgrade"
 	"github.com/hullmark/hullmark/upgrade/kube"
 )
 
@@ -36,8 +35,6 @@ type APIOptions struct {
 	Validity time.Duration
 	// Progress hears of a server that is waited for, and once of a server's certificate that ends soon.
 	Progress Progress
-	// Judge refuses nodes' steps from release to release that versions do not allow; nil refuses none.
-	Judge upgrade.Judge
 	// Done hears of each change when it is made. A call that fails may have made some: it can be repeated, and goes on.
 	Done Progress
 }

@@ -10,8 +10,12 @@ import (
 	"github.com/hullmark/hullmark/upgrade"
 )
 
-// attendWait is how long one attempt to recover a node waits for it.
-const attendWait = 20 * time.Second
+const (
+	// attendWait is how long one attempt to recover a node waits for it, and attendReady how long the cluster has to notice that it is back
+	// before it is dialled again.
+	attendWait  = 20 * time.Second
+	attendReady = 2 * time.Minute
+)
 
 // AttendOptions say how a control plane is recovered while it is upgraded.
 type AttendOptions struct {
@@ -43,19 +47,21 @@ func (a *API) Attend(ctx context.Context, name string, o AttendOptions) error {
 	a.Progress.say("%s may restart; it is recovered when it does", name)
 	target := Target{Node: o.Node}
 	target.Wait, target.Anchor.EKID = attendWait, &machine.EKID
-	for {
-		if over, err := a.turnOver(ctx, name); over {
+	for wait := time.Duration(0); ; {
+		if over, err := a.turnOver(ctx, name, wait); over {
 			return err
 		}
 		err := Recover(ctx, a.file, RecoverOptions{Target: target, Confirm: o.Confirm})
 		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
+		case err == nil:
+			wait = attendReady
+		case errors.Is(err, ErrUnreachable):
+			wait = 0
 		case errors.Is(err, ErrMismatch), errors.Is(err, ErrDenied), errors.Is(err, ErrUsage):
 			return err
-		case err != nil && !errors.Is(err, ErrUnreachable):
-			a.Progress.say("%s: %v", name, err) // It may fall back, and is recovered once more.
-			time.Sleep(upgradePause)
+		default:
+			a.Progress.say("%s: %v", name, err) // It falls back, and is recovered once more.
+			wait = upgradePause
 		}
 	}
 }
@@ -82,13 +88,33 @@ func (a *API) awaitTurn(ctx context.Context, name string) (err error) {
 	return errors.Join(watched, err)
 }
 
-// turnOver reports whether the upgrade is through with a node, and why it failed if it did. While the API server does not answer it is not.
-func (a *API) turnOver(ctx context.Context, name string) (over bool, err error) {
-	_, state, err := a.upgrade(ctx)
-	if err != nil {
-		return !unanswered(err), err
+// turnOver waits for a time until the upgrade is through with a node, and reports whether it is, and why it failed if it did. While the API
+// server does not answer it is not.
+func (a *API) turnOver(ctx context.Context, name string, wait time.Duration) (over bool, err error) {
+	for began := time.Now(); ; {
+		_, state, err := a.upgrade(ctx)
+		switch {
+		case err == nil:
+			over, err = turnOf(state, name)
+		case ctx.Err() != nil || !unanswered(err):
+			over = true
+		default:
+			err = nil
+		}
+		if over || time.Since(began) >= wait {
+			return over, err
+		}
+		select {
+		case <-ctx.Done():
+			return true, ctx.Err()
+		case <-time.After(upgradePause):
+		}
 	}
-	n, _ := nodeOf(state, name)
+}
+
+// turnOf reports whether an upgrade is through with a node, and why it failed if it did.
+func turnOf(s upgrade.State, name string) (over bool, err error) {
+	n, _ := nodeOf(s, name)
 	switch n.Phase {
 	case upgrade.NodeDone:
 		return true, nil
@@ -98,7 +124,7 @@ func (a *API) turnOver(ctx context.Context, name string) (over bool, err error) 
 		}
 		return true, fmt.Errorf("%s: %s", name, n.Note)
 	}
-	if state.Phase.Over() {
+	if s.Phase.Over() {
 		return true, fmt.Errorf("the upgrade is over, and %s is %s (hullmark upgrade status)", name, n.Phase)
 	}
 	return false, nil

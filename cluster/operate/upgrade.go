@@ -65,7 +65,7 @@ func (a *API) planUpgrade(ctx context.Context, s upgrade.Spec) (upgrade.Plan, up
 	if err != nil {
 		return upgrade.Plan{}, "", err
 	}
-	return upgrade.MakePlan(s, view, request, last, a.Judge), version, nil
+	return upgrade.MakePlan(s, view, request, last, upgrade.ByVersions), version, nil
 }
 
 // ApplyUpgrade plans, and lets the cluster begin unless something stands against it: then the error is ErrDenied, and the plan says what.

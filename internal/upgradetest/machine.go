@@ -28,6 +28,10 @@ const (
 	Interrupted
 	// InterruptedOnce is cut off the first time.
 	InterruptedOnce
+	// Hesitates refuses to try a release the first time, for a reason that passes.
+	Hesitates
+	// Skewed stages no release, as long as its cluster has recorded another Kubernetes.
+	Skewed
 )
 
 // Pace is how long what a machine does takes.
@@ -51,6 +55,8 @@ type Machine struct {
 	Document hullmark.DocumentID
 	// Recorded is what its join service has of its slots.
 	Recorded hullmark.UpdateStatus
+	// Held, if set, reports whether a machine that boots waits for somebody.
+	Held func() bool
 	// Boots counts, and Left is when the machine was switched off last.
 	Boots int
 	Left  time.Time
@@ -78,7 +84,7 @@ func (m *Machine) booted() {
 
 // Step does what is due, by the direction that stands.
 func (m *Machine) Step(now time.Time, d hullmark.UpdateDirection) {
-	if m.doing != "" && !now.Before(m.until) {
+	if m.doing != "" && !now.Before(m.until) && (m.Ready || m.Held == nil || !m.Held()) {
 		m.finish()
 	}
 	if m.Manner == Deaf || !m.Ready || now.Before(m.asks) {
@@ -99,6 +105,11 @@ func (m *Machine) follow(now time.Time, d hullmark.UpdateDirection) {
 	switch {
 	case d.Action == hullmark.UpdateStage && m.Manner == Refuses:
 		s.Phase, s.Document, s.Failed = hullmark.UpdateFailed, d.Document, refusal("the policy does not accept the document")
+	case d.Action == hullmark.UpdateStage && m.Manner == Skewed:
+		s.Failed = passing("version-skew")
+	case d.Action == hullmark.UpdateTry && m.Manner == Hesitates && m.interrupted == 0:
+		m.interrupted++
+		s.Failed = passing("release-not-accepted")
 	case d.Action == hullmark.UpdateStage:
 		s.Phase, s.Document = hullmark.UpdateStaging, d.Document
 		m.begin(d.Action, now.Add(m.Pace.Stage))
@@ -110,6 +121,11 @@ func (m *Machine) follow(now time.Time, d hullmark.UpdateDirection) {
 	default:
 		s.Failed = refusal("not here")
 	}
+}
+
+// passing is why something is refused that may be asked for again.
+func passing(code string) *hullmark.Condition {
+	return &hullmark.Condition{Code: code, Step: "UPDATE", Title: "not yet", Next: "wait", Retry: true}
 }
 
 func refusal(why string) *hullmark.Condition {
@@ -155,7 +171,7 @@ func (m *Machine) staged() {
 	s := &m.slots
 	if m.Manner == Interrupted || m.Manner == InterruptedOnce && m.interrupted == 0 {
 		m.interrupted++
-		s.Phase, s.Failed = hullmark.UpdateFailed, &hullmark.Condition{Code: "stage-interrupted", Step: "UPDATE", Title: "cut off", Next: "stage it again", Retry: true}
+		s.Phase, s.Failed = hullmark.UpdateFailed, passing("stage-interrupted")
 		return
 	}
 	s.Phase = hullmark.UpdateStaged

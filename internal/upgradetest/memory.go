@@ -350,8 +350,11 @@ func (c *Cluster) Look(_ context.Context, need upgrade.Need) (upgrade.View, erro
 		Directions: map[hullmark.EKID]upgrade.Directed{}, Pods: map[string][]upgrade.Pod{}, Budgets: map[string]upgrade.Budget{}, Servers: map[string]error{},
 	}
 	for name, m := range c.Machines {
-		n, recorded := c.nodes[name], m.Recorded
-		v.Nodes[name] = upgrade.Node{Name: name, Version: n.version, BootID: m.BootID, Kubelet: "v1.36.3", Ready: m.Shown(c.now), Unschedulable: n.unschedulable, CordonedBy: n.cordonedBy}
+		n, recorded, kubelet := c.nodes[name], m.Recorded, "v1.36.3"
+		if version := c.Documents[m.Document].Image.Kubernetes; version.Known() {
+			kubelet = version.String()
+		}
+		v.Nodes[name] = upgrade.Node{Name: name, Version: n.version, BootID: m.BootID, Kubelet: kubelet, Ready: m.Shown(c.now), Unschedulable: n.unschedulable, CordonedBy: n.cordonedBy}
 		v.Machines[m.EKID] = upgrade.Machine{EKID: m.EKID, Name: name, Role: m.Role, Document: m.Document, Update: &recorded}
 		if d, ok := c.directions[m.EKID]; ok {
 			v.Directions[m.EKID] = upgrade.Directed{UpdateDirection: d.content, Version: d.version}

@@ -199,5 +199,5 @@ func writeChange(out io.Writer, c upgrade.Change, seen time.Time) {
 	if c.Time.IsZero() {
 		c.Time = seen
 	}
-	fmt.Fprintf(out, "%s  %-12s  %s\n", clock(c.Time), printable(cmp.Or(c.Node, "upgrade")), printable(c.Text))
+	fmt.Fprintf(out, "%s  %-16s  %s\n", clock(c.Time), printable(cmp.Or(c.Node, "upgrade")), printable(c.Text))
 }

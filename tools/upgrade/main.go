@@ -102,7 +102,7 @@ func newEngine(o options, c credentials) (*upgrade.Engine, error) {
 	if err := cluster.Probe(config, uint16(o.port)); err != nil {
 		return nil, err
 	}
-	return &upgrade.Engine{Cluster: cluster, Name: node + "." + rand.Text()[:8], Now: time.Now, Log: o.log}, nil
+	return &upgrade.Engine{Cluster: cluster, Name: node + "." + rand.Text()[:8], Judge: upgrade.ByVersions, Now: time.Now, Log: o.log}, nil
 }
 
 // errRenew says that it is time to begin anew.
