@@ -57,7 +57,7 @@ func (a *Addons) Apply(ctx context.Context, wanted []render.Addon) (*Plan, error
 		return plan, err
 	}
 	if err := a.change(ctx, plan); err != nil {
-		return plan, a.fail(ctx, c, l, run, err)
+		return plan, a.fail(ctx, l, run, err)
 	}
 	return plan, l.note(ctx, map[string]string{unfinished: "", latest: run})
 }
@@ -84,18 +84,22 @@ func (a *Addons) header(plan *Plan, run, previous string) (h header, err error) 
 }
 
 // fail puts back what a run changed that failed, unless it was interrupted: then somebody wants it to stop.
-func (a *Addons) fail(ctx context.Context, c *client, l *lock, run string, cause error) error {
+func (a *Addons) fail(ctx context.Context, l *lock, run string, cause error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w; what was changed so far stays until hullmark addons rollback puts it back, from %s", context.Cause(ctx), a.file(run))
 	}
 	a.say("failed: %v", cause)
-	restored, err := a.restore(ctx, c, l, a.file(run))
+	var restored Restored
+	c, err := a.reach(ctx) // An API server that went away may be why it failed.
+	if err == nil {
+		restored, err = a.restore(ctx, c, l, a.file(run))
+	}
 	for _, note := range restored.Notes {
 		a.say("%s", note)
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w; and then: %w", cause, err)
+		return fmt.Errorf("%w; and not all is put back: %w", cause, err)
 	case len(restored.Problems) > 0:
 		return fmt.Errorf("%w; everything was put back as it was, but for: %s", cause, strings.Join(restored.Problems, "; "))
 	}
@@ -120,7 +124,7 @@ func (a *Addons) change(ctx context.Context, plan *Plan) error {
 		if err := a.changeUnit(ctx, c, config, u); err != nil {
 			return fmt.Errorf("%s: %w", u.addon.Name, err)
 		}
-		a.done("%s: %s is there", u.addon.Name, u.next())
+		a.done("%s: brought %s", u.addon.Name, u.next())
 	}
 	return nil
 }

@@ -204,6 +204,9 @@ func (s *site) rollback(t *testing.T, file string) Restored {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, problem := range restored.Problems {
+		t.Error(problem)
+	}
 	return restored
 }
 

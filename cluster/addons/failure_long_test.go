@@ -208,7 +208,10 @@ func TestDefinitionCannotGoBack(t *testing.T) {
 	}
 	time.Sleep(time.Second)
 	s.Timeout = 3 * time.Second
-	restored := s.rollback(t, s.latest(t))
+	restored, err := s.Rollback(t.Context(), s.latest(t))
+	if err != nil {
+		t.Fatal(err)
+	}
 	problems := strings.Join(restored.Problems, "\n")
 	for _, text := range []string{"CustomResourceDefinition widgets." + s.group + ": it stays as it is now", "conversion webhook", "next: mend that, then hullmark addons rollback " + s.latest(t), "Widget " + s.namespace + "/demo-default"} {
 		if !strings.Contains(problems, text) {

@@ -157,13 +157,14 @@ func (r *restorer) definition(ctx context.Context, d definer, was *object) error
 	}
 	wanted := stripped(was)
 	unstructured.RemoveNestedField(wanted.Object, "status")
-	if err := r.write(ctx, to, wanted, live, false); err != nil {
+	is, err := r.write(ctx, to, wanted, live, false)
+	if err != nil {
 		return err
 	}
 	if err := d.await(ctx, was.GetName()); err != nil {
 		return err
 	}
-	return r.managers(ctx, to, was)
+	return r.managers(ctx, to, was, is)
 }
 
 // goBack prepares a definition for what it was, if that drops versions which objects are stored in by now.

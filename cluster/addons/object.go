@@ -138,7 +138,7 @@ func stripped(o *object) *object {
 }
 
 // counted are annotations that controllers write at each change, and that say nothing of what an object is to be.
-var counted = []string{"deployment.kubernetes.io/revision"}
+var counted = []string{"deployment.kubernetes.io/revision", "deprecated.daemonset.template.generation"}
 
 // content returns what of an object somebody decides over, for comparisons: all but the API server's own. status is left out,
 // unless withStatus says that it is content, too.

@@ -95,7 +95,7 @@ func TestItems(t *testing.T) {
 		{name: Name{Kind: "Namespace"}},
 		{name: Name{Kind: "ValidatingAdmissionPolicy"}},
 		{name: Name{Kind: "Deployment"}},
-	}) {
+	}, nil) {
 		kinds = append(kinds, i.name.Kind)
 	}
 	want := []string{"ValidatingAdmissionPolicy", "Deployment", "Namespace", "ServiceAccount", "Widget", "ValidatingWebhookConfiguration"}

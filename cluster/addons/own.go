@@ -43,9 +43,9 @@ func (p *planner) ownUnits(ctx context.Context) ([]*unit, error) {
 	if all[0].objects, err = parse(registry.Manifest()); err != nil {
 		return nil, err
 	}
-	waits := ""
+	waits, own := "", ownReader{p.client}
 	for _, n := range networks {
-		u, err := p.networkUnit(ctx, n)
+		u, err := own.unit(ctx, n)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", n.name, err)
 		}
@@ -53,7 +53,7 @@ func (p *planner) ownUnits(ctx context.Context) ([]*unit, error) {
 			continue
 		}
 		if waits == "" {
-			if waits, err = p.laggard(ctx); err != nil {
+			if waits, err = own.laggard(ctx); err != nil {
 				return nil, err
 			}
 		}
@@ -68,17 +68,20 @@ func (p *planner) ownUnits(ctx context.Context) ([]*unit, error) {
 	return all, nil
 }
 
-// networkUnit makes an add-on of the cluster's own networks, nil if the cluster has another in its place.
-func (p *planner) networkUnit(ctx context.Context, n network) (*unit, error) {
-	running, err := p.client.get(ctx, Name{APIVersion: "apps/v1", Kind: "DaemonSet", Namespace: systemNamespace, Name: n.name})
+// ownReader reads from a cluster what its own networks are like.
+type ownReader struct{ client *client }
+
+// unit makes an add-on of the cluster's own networks, nil if the cluster has another in its place.
+func (o ownReader) unit(ctx context.Context, n network) (*unit, error) {
+	running, err := o.client.get(ctx, Name{APIVersion: "apps/v1", Kind: "DaemonSet", Namespace: systemNamespace, Name: n.name})
 	if err != nil || running == nil || !isOwn(running) {
 		return nil, err
 	}
-	data, err := p.configMap(ctx, n.name)
+	data, err := o.configMap(ctx, n.name)
 	if err != nil {
 		return nil, err
 	}
-	parameters, err := p.parameters(ctx)
+	parameters, err := o.parameters(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -109,9 +112,9 @@ func isOwn(o *object) bool {
 }
 
 // configMap returns the data of a ConfigMap of kube-system.
-func (p *planner) configMap(ctx context.Context, name string) (map[string]string, error) {
+func (o ownReader) configMap(ctx context.Context, name string) (map[string]string, error) {
 	n := Name{APIVersion: "v1", Kind: "ConfigMap", Namespace: systemNamespace, Name: name}
-	found, err := p.client.get(ctx, n)
+	found, err := o.client.get(ctx, n)
 	if err != nil {
 		return nil, err
 	}
@@ -123,8 +126,8 @@ func (p *planner) configMap(ctx context.Context, name string) (map[string]string
 }
 
 // parameters are those that the cluster began with, as far as the networks' manifests depend on them.
-func (p *planner) parameters(ctx context.Context) (parameters kubeadm.Params, err error) {
-	data, err := p.configMap(ctx, "kubeadm-config")
+func (o ownReader) parameters(ctx context.Context) (parameters kubeadm.Params, err error) {
+	data, err := o.configMap(ctx, "kubeadm-config")
 	if err != nil {
 		return parameters, err
 	}
@@ -143,11 +146,11 @@ func (p *planner) parameters(ctx context.Context) (parameters kubeadm.Params, er
 }
 
 // laggard names a node that runs another Kubernetes than this release's, if there is one.
-func (p *planner) laggard(ctx context.Context) (string, error) {
+func (o ownReader) laggard(ctx context.Context) (string, error) {
 	found := ""
-	err := p.client.each(ctx, schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, func(o *object) error {
-		if runs := nested(o, "status", "nodeInfo", "kubeletVersion"); runs != kubeadm.Version && found == "" {
-			found = fmt.Sprintf("node %s runs %s, and this release has %s: its programs come with the image, so it waits until all nodes run that", o.GetName(), runs, kubeadm.Version)
+	err := o.client.each(ctx, schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, func(node *object) error {
+		if runs := nested(node, "status", "nodeInfo", "kubeletVersion"); runs != kubeadm.Version && found == "" {
+			found = fmt.Sprintf("node %s runs %s, and this release has %s: its programs come with the image, so it waits until all nodes run that", node.GetName(), runs, kubeadm.Version)
 		}
 		return nil
 	})

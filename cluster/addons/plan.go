@@ -30,8 +30,6 @@ type Plan struct {
 	Saved SavedPlan `json:"saved"`
 
 	units []*unit
-	// live are all definitions of the cluster.
-	live map[string]*object
 }
 
 // AddonPlan is what becomes of one add-on.
@@ -116,6 +114,8 @@ type planner struct {
 	// live are the definitions by their names; planned are those that units bring, by the kinds of their objects.
 	live    map[string]*object
 	planned map[schema.GroupKind]definition
+	// namespaces are those that come with an add-on.
+	namespaces map[string]bool
 }
 
 // Plan says what applying these add-ons, and Hullmark's own, would do. It changes nothing.
@@ -128,7 +128,7 @@ func (a *Addons) Plan(ctx context.Context, wanted []render.Addon) (*Plan, error)
 }
 
 func (a *Addons) plan(ctx context.Context, c *client, wanted []render.Addon) (*Plan, error) {
-	p := &planner{Addons: a, client: c, live: map[string]*object{}, planned: map[schema.GroupKind]definition{}}
+	p := &planner{Addons: a, client: c, live: map[string]*object{}, planned: map[schema.GroupKind]definition{}, namespaces: map[string]bool{}}
 	err := c.each(ctx, definitions, func(o *object) error {
 		p.live[o.GetName()] = o
 		return nil
@@ -136,7 +136,7 @@ func (a *Addons) plan(ctx context.Context, c *client, wanted []render.Addon) (*P
 	if err != nil {
 		return nil, fmt.Errorf("list the CustomResourceDefinitions: %w", err)
 	}
-	plan := &Plan{live: p.live}
+	plan := &Plan{}
 	if plan.units, err = p.units(ctx, wanted); err != nil {
 		return nil, err
 	}
@@ -165,15 +165,31 @@ func (p *planner) units(ctx context.Context, wanted []render.Addon) ([]*unit, er
 		all = append(all, u)
 	}
 	for _, u := range all {
-		for _, o := range slices.Concat(u.definitions, u.templateDefinitions()) {
-			d, err := defined(o)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", u.addon.Name, err)
-			}
-			p.planned[d.kind()] = d
+		if err := p.brings(u); err != nil {
+			return nil, fmt.Errorf("%s: %w", u.addon.Name, err)
 		}
 	}
 	return all, nil
+}
+
+// brings notes which kinds and namespaces come with a unit: what others of them are of, or in, may not be there yet.
+func (p *planner) brings(u *unit) error {
+	if u.isChart() {
+		p.namespaces[u.namespace()] = true // Helm makes it.
+	}
+	for _, o := range u.objects {
+		if o.GetKind() == "Namespace" {
+			p.namespaces[o.GetName()] = true
+		}
+	}
+	for _, o := range slices.Concat(u.definitions, u.templateDefinitions()) {
+		d, err := defined(o)
+		if err != nil {
+			return err
+		}
+		p.planned[d.kind()] = d
+	}
+	return nil
 }
 
 // addon says what becomes of a unit.
@@ -269,8 +285,10 @@ func (p *planner) unforeseen(o *object, err error) (problem, note string, _ erro
 		return "", "its version comes with the definition, so nobody can check it before", nil
 	case errors.Is(err, errUnserved):
 		return "the API has no such kind: " + err.Error() + "; next: bring its CustomResourceDefinition first", "", nil
-	case apierrors.IsNotFound(err): // its namespace comes with it
-		return "", "its namespace is not there yet, so nobody can check it before", nil
+	case apierrors.IsNotFound(err) && p.namespaces[o.GetNamespace()]:
+		return "", "its namespace comes with the add-ons, so nobody can check it before", nil
+	case apierrors.IsNotFound(err):
+		return err.Error() + "; next: name the namespace among the manifests, or create it", "", nil
 	case isApplyConflict(err):
 		return err.Error() + "; next: leave these fields out, or have their manager give them up", "", nil
 	case noDryRun(err):

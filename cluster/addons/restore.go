@@ -69,6 +69,8 @@ type item struct {
 	saved
 	// isRemoval says that it was not there before.
 	isRemoval bool
+	// isCustom says that it is a custom resource, whose status nobody computes anew.
+	isCustom bool
 }
 
 // all puts items back, in their order, again and again until all are, or for as long as Timeout nothing more could be.
@@ -126,7 +128,7 @@ func (r *restorer) one(ctx context.Context, i item, orphans bool) error {
 	if i.isRemoval {
 		return r.remove(ctx, i.name)
 	}
-	return r.putBack(ctx, i.object, i.part == partCustom, orphans)
+	return r.putBack(ctx, i.object, i.isCustom, orphans)
 }
 
 // remove deletes an object that was not there before.
@@ -149,8 +151,8 @@ func (r *restorer) remove(ctx context.Context, n Name) error {
 	return errLeaving
 }
 
-// putBack makes an object what it was when it was saved. withStatus says that its status is nobody's to compute, as of custom
-// resources; orphans that owners which are not there are left out.
+// putBack makes an object what it was when it was saved, its status too if withStatus says so; orphans says that owners which are
+// not there are left out.
 func (r *restorer) putBack(ctx context.Context, was *object, withStatus, orphans bool) error {
 	to, err := r.client.exactly(nameOf(was))
 	if err != nil {
@@ -175,10 +177,11 @@ func (r *restorer) putBack(ctx context.Context, was *object, withStatus, orphans
 	if err != nil {
 		return err
 	}
-	if err := r.write(ctx, to, wanted, live, withStatus); err != nil {
+	is, err := r.write(ctx, to, wanted, live, withStatus)
+	if err != nil {
 		return err
 	}
-	return r.managers(ctx, to, was)
+	return r.managers(ctx, to, was, is)
 }
 
 // wanted is what is sent of a saved object: without what is the API server's to write, and with the identities that its owners have by now.
@@ -203,15 +206,19 @@ func (r *restorer) wanted(ctx context.Context, was *object, orphans bool) (*obje
 	return wanted, nil
 }
 
-// write creates or replaces an object, unless it is already what is wanted, and says what the API server made otherwise.
-func (r *restorer) write(ctx context.Context, to dynamic.ResourceInterface, wanted, live *object, withStatus bool) error {
+// write creates or replaces an object, unless it is already what is wanted, says what the API server made otherwise, and returns it.
+func (r *restorer) write(ctx context.Context, to dynamic.ResourceInterface, wanted, live *object, withStatus bool) (*object, error) {
 	if live != nil && reflect.DeepEqual(content(live, withStatus), content(wanted, withStatus)) {
-		return nil
+		return live, nil
 	}
 	var written *object
 	var err error
 	if live == nil {
-		written, err = to.Create(ctx, creatable(wanted), metav1.CreateOptions{FieldManager: restoreManager})
+		wanted = creatable(wanted)
+		written, err = to.Create(ctx, wanted, metav1.CreateOptions{FieldManager: restoreManager})
+		if volume := nested(wanted, "spec", "volumeName"); wanted.GetKind() == "PersistentVolumeClaim" && volume != "" {
+			r.note("%s waits for the volume %s: see whether that is still there, and what holds it", nameOf(wanted), volume)
+		}
 	} else {
 		next := wanted.DeepCopy()
 		next.SetResourceVersion(live.GetResourceVersion())
@@ -219,16 +226,16 @@ func (r *restorer) write(ctx context.Context, to dynamic.ResourceInterface, want
 		written, err = to.Update(ctx, next, metav1.UpdateOptions{FieldManager: restoreManager})
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if written, err = r.status(ctx, to, wanted, written, withStatus); err != nil {
-		return err
+		return nil, err
 	}
 	r.changed("put back", nameOf(wanted))
 	if paths := differences(content(wanted, withStatus), content(written, withStatus)); len(paths) > 0 {
 		r.problem(nameOf(wanted), fmt.Errorf("the API server keeps other values than were saved, in %q", paths))
 	}
-	return nil
+	return written, nil
 }
 
 // status writes a status that the API server did not take with its object, because it is a subresource.
@@ -242,18 +249,20 @@ func (r *restorer) status(ctx context.Context, to dynamic.ResourceInterface, wan
 	return to.UpdateStatus(ctx, next, metav1.UpdateOptions{FieldManager: restoreManager})
 }
 
-// managers writes back who managed which field: whoever applies the object next meets the same managers as before.
-func (r *restorer) managers(ctx context.Context, to dynamic.ResourceInterface, was *object) error {
+// managers writes back who managed which field: whoever applies the object next meets the same managers as before. is is the object
+// as it was seen last.
+func (r *restorer) managers(ctx context.Context, to dynamic.ResourceInterface, was, is *object) error {
 	for range 3 {
-		live, err := to.Get(ctx, was.GetName(), metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if len(was.GetManagedFields()) == 0 || sameManagers(live, was) {
+		if len(was.GetManagedFields()) == 0 || sameManagers(is, was) {
 			return nil
 		}
-		live.SetManagedFields(was.GetManagedFields())
-		if _, err := to.Update(ctx, live, metav1.UpdateOptions{FieldManager: restoreManager}); !apierrors.IsConflict(err) {
+		next := is.DeepCopy()
+		next.SetManagedFields(was.GetManagedFields())
+		_, err := to.Update(ctx, next, metav1.UpdateOptions{FieldManager: restoreManager})
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		if is, err = to.Get(ctx, was.GetName(), metav1.GetOptions{}); err != nil {
 			return err
 		}
 	}
@@ -311,6 +320,10 @@ func creatable(o *object) *object {
 		}
 	case "Pod":
 		unstructured.RemoveNestedField(c.Object, "spec", "nodeName")
+	case "PersistentVolumeClaim": // It waits for its volume, which may be held by the claim that was deleted, and takes no empty one.
+		for _, annotation := range []string{"pv.kubernetes.io/bind-completed", "pv.kubernetes.io/bound-by-controller"} {
+			unstructured.RemoveNestedField(c.Object, "metadata", "annotations", annotation)
+		}
 	}
 	return c
 }

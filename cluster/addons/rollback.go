@@ -70,12 +70,12 @@ type state struct {
 	header
 	path                          string
 	definitions, objects, records []saved
-	// kinds are those of the custom resources that come back.
-	kinds map[schema.GroupKind]bool
+	// custom are the kinds of all custom resources, and kinds those of the ones that come back.
+	custom, kinds map[schema.GroupKind]bool
 }
 
 func (a *Addons) read(path string) (s state, err error) {
-	s = state{path: path, kinds: map[schema.GroupKind]bool{}}
+	s = state{path: path, custom: map[schema.GroupKind]bool{}, kinds: map[schema.GroupKind]bool{}}
 	s.header, err = a.open(path, func(o saved) error {
 		switch o.part {
 		case partDefinition:
@@ -90,15 +90,23 @@ func (a *Addons) read(path string) (s state, err error) {
 		}
 		return nil
 	})
-	s.definitions = slices.DeleteFunc(s.definitions, func(d saved) bool { return !slices.Contains(s.header.Definitions, d.name.Name) })
-	for _, o := range s.definitions {
-		if o.object != nil && err == nil {
-			var d definition
-			d, err = defined(o.object)
-			s.kinds[d.kind()] = true
-		}
+	if err != nil {
+		return s, err
 	}
-	return s, err
+	isTouched := func(d saved) bool { return slices.Contains(s.header.Definitions, d.name.Name) }
+	for _, o := range s.definitions {
+		if o.object == nil {
+			continue
+		}
+		d, err := defined(o.object)
+		if err != nil {
+			return s, err
+		}
+		s.custom[d.kind()] = true
+		s.kinds[d.kind()] = isTouched(o)
+	}
+	s.definitions = slices.DeleteFunc(s.definitions, func(d saved) bool { return !isTouched(d) })
+	return s, nil
 }
 
 // restore puts a saved state back and notes that in the Lease. What could not be put back is in the result: the run is finished all
@@ -117,7 +125,7 @@ func (a *Addons) restore(ctx context.Context, c *client, l *lock, path string) (
 	r := &restorer{Addons: a, client: c, Restored: Restored{Run: s.Run}}
 	a.say("putting back what run %s saved at %s", s.Run, s.Time.Format("2006-01-02 15:04:05 MST"))
 	if err := r.state(ctx, s); err != nil {
-		return r.Restored, fmt.Errorf("not all is put back yet: %w; next: hullmark addons rollback", err)
+		return r.Restored, fmt.Errorf("%w; next: hullmark addons rollback goes on", err)
 	}
 	return r.Restored, l.note(ctx, map[string]string{unfinished: "", latest: s.Previous})
 }
@@ -144,7 +152,7 @@ func (a *Addons) untouched(ctx context.Context, c *client, s state) error {
 func (r *restorer) state(ctx context.Context, s state) error {
 	failed := r.definitions(ctx, s.definitions, false)
 	r.client.refresh() // It knows the kinds that were served before.
-	if err := r.all(ctx, items(s.objects)); err != nil {
+	if err := r.all(ctx, items(s.objects, s.custom)); err != nil {
 		return err
 	}
 	if err := r.records(ctx, s); err != nil {
@@ -160,10 +168,10 @@ func (r *restorer) state(ctx context.Context, s state) error {
 
 // items are what is to be done about saved objects: first those removed that were not there, what refuses others before all; then
 // the others put back, what others need before all.
-func items(objects []saved) []item {
+func items(objects []saved, custom map[schema.GroupKind]bool) []item {
 	var all []item
 	for _, o := range objects {
-		all = append(all, item{o, o.object == nil})
+		all = append(all, item{saved: o, isRemoval: o.object == nil, isCustom: custom[o.name.kind().GroupKind()]})
 	}
 	place := func(i item) int {
 		if i.isRemoval {
@@ -195,12 +203,12 @@ func (r *restorer) records(ctx context.Context, s state) error {
 			}
 		}
 	}
-	return r.all(ctx, items(wanted))
+	return r.all(ctx, items(wanted, nil))
 }
 
 // custom puts custom resources back, from the file, as many at once as it may; those that cannot be yet are tried again afterwards.
 func (r *restorer) custom(ctx context.Context, s state) error {
-	if len(s.kinds) == 0 {
+	if len(s.header.Definitions) == 0 {
 		return nil
 	}
 	var group errgroup.Group
@@ -218,7 +226,7 @@ func (r *restorer) custom(ctx context.Context, s state) error {
 			r.mutex.Lock()
 			isKept := passes(err) && !errors.Is(err, errUnserved) && len(pending) < maxPending
 			if isKept {
-				pending = append(pending, item{saved: o})
+				pending = append(pending, item{saved: o, isCustom: true})
 			}
 			r.mutex.Unlock()
 			if !isKept {

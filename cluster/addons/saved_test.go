@@ -4,12 +4,20 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 )
 
 // example writes a saved state of two objects and an absence.
@@ -182,4 +190,88 @@ func FuzzParseInventory(f *testing.F) {
 			_ = n.key()
 		}
 	})
+}
+
+// stored writes a saved state as a run does, under a passphrase and for a cluster.
+func stored(t *testing.T, a *Addons) string {
+	t.Helper()
+	h := header{Run: newRun()}
+	var err error
+	if h.Cluster, err = a.cluster(); err != nil {
+		t.Fatal(err)
+	}
+	path := a.file(h.Run)
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	encrypted, err := a.File.Encrypt(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := newSavedWriter(encrypted, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := parsed(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: ns}\ndata: {password: aHVudGVyMg==}\n")
+	if err := errors.Join(w.object(partObject, secret), w.close(), encrypted.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// operatorOf is an operator of a cluster, with a cluster file under a passphrase.
+func operatorOf(t *testing.T, c *cluster.Cluster, passphrase string) *Addons {
+	t.Helper()
+	const cheap = 4 // This passphrase guards nothing.
+	dir := t.TempDir()
+	file, err := cluster.Create(filepath.Join(dir, "cluster"), hullmark.NewSecret([]byte(passphrase)), c, cheap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(Options{Config: &rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: c.KubernetesCA()}}, File: file, Saved: dir})
+}
+
+// What is saved is opened under its passphrase alone, whole, and for its own cluster; nothing of it can be read on the disk.
+func TestOpenRefuses(t *testing.T) {
+	one, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := operatorOf(t, one, "passphrase")
+	path := stored(t, a)
+	n := 0
+	if _, err := a.open(path, func(s saved) error { n++; return nil }); err != nil || n != 1 {
+		t.Fatalf("%d objects, %v", n, err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"Secret", "aHVudGVyMg", "hunter2", SavedFormat} {
+		if bytes.Contains(whole, []byte(text)) {
+			t.Errorf("%q can be read on the disk", text)
+		}
+	}
+	damaged := bytes.Clone(whole)
+	damaged[len(damaged)-1] ^= 1
+	for name, content := range map[string][]byte{"damaged": damaged, "cut": whole[:len(whole)-1], "none": []byte("none")} {
+		other := filepath.Join(a.Saved, name)
+		if err := os.WriteFile(other, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.open(other, func(saved) error { return nil }); err == nil || !strings.Contains(err.Error(), other) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for says, other := range map[string]*Addons{"the passphrase does not open it": operatorOf(t, one, "another"), "it is another cluster's": operatorOf(t, two, "passphrase")} {
+		if _, err := other.open(path, func(saved) error { return nil }); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want %q", err, says)
+		}
+	}
 }

@@ -68,9 +68,9 @@ func (u *unit) next() string {
 	case u.isChart():
 		return chartName(u.chart)
 	case u.own:
-		return "of this release"
+		return "this release's manifests"
 	}
-	return "manifests"
+	return "its manifests"
 }
 
 func (u *unit) now() string {

@@ -33,15 +33,15 @@ type APIOptions struct {
 	Wait time.Duration
 	// Validity is how long its certificate is good for, for what takes its time; an hour if it is 0.
 	Validity time.Duration
-	// Progress hears of a server that is waited for, and once of a server's certificate that ends soon.
+	// Progress hears of a server that is waited for, and once of one whose certificate ends soon.
 	Progress Progress
 	// Done hears of each change when it is made. A call that fails may have made some: it can be repeated, and goes on.
 	Done Progress
 }
 
 // API is the Kubernetes API of a cluster, as whoever holds the cluster file reaches it: as an administrator, with a certificate
-// that lives for an hour unless more is asked for. Its methods are what can be done by it, a file for each subject. Errors that the server or the
-// cluster's rules cause carry a hullmark.Condition, or are of the kinds of this package.
+// that lives for an hour unless more is asked for. Its methods are what can be done by it, a file for each subject. Errors that
+// the server or the cluster's rules cause carry a hullmark.Condition, or are of the kinds of this package.
 type API struct {
 	APIOptions
 	file     *cluster.File

@@ -101,12 +101,12 @@ func TestAddonsPage(t *testing.T) {
 		out := root.bash(t, strings.ReplaceAll(line, "192.0.2.7:6443", s.env.Address))
 		for _, want := range [][]string{
 			{"demo: nothing -> demo-1.0.0", "created  definition widgets.demo.example", "created  ConfigMap demo/demo-settings", "created  ConfigMap demo/board", "final    Namespace demo stays"},
-			{"demo: demo-1.0.0 is there", "boards: manifests is there"},
+			{"demo: brought demo-1.0.0", "boards: brought its manifests"},
 			{`"change": "deleted"`, `"next": "v1, v2 (stored)"`},
 			{"demo-1.0.0, revision 1, deployed -> demo-2.0.0", "changed  definition widgets.demo.example: v1 (stored) -> v1, v2 (stored); 1 objects", "created  ConfigMap demo/demo-of-2", "changed  Deployment demo/demo", "deleted  ConfigMap demo/demo-of-1"},
 			{"put back what was before run"},
 			{"put back what was before run"},
-			{"hullmark is there", "nothing changes"},
+			{"hullmark: unchanged, this release's manifests", "nothing changes"},
 		}[i] {
 			if !strings.Contains(out, want) {
 				t.Errorf("$ %s\ndoes not say %q:\n%s", line, want, out)

@@ -30,7 +30,7 @@ func printAddon(w io.Writer, a addons.AddonPlan) {
 	case a.Waits != "":
 		fmt.Fprintf(w, "%s waits: %s\n", a.Name, a.Waits)
 	case !a.Changes && len(a.Problems) == 0:
-		fmt.Fprintf(w, "%s is there: %s\n", a.Name, a.Next)
+		fmt.Fprintf(w, "%s: unchanged, %s\n", a.Name, a.Next)
 	default:
 		if now == "" {
 			now = "nothing"

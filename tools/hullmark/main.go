@@ -77,8 +77,12 @@ var clusterErrors = []struct {
 	err  error
 	code int
 }{
-	{operate.ErrUsage, exitUsage}, {operate.ErrMismatch, exitMismatch}, {operate.ErrDenied, exitDenied}, {operate.ErrUnreachable, exitUnreachable},
-	{addons.ErrRefused, exitDenied}, {addons.ErrUnreachable, exitUnreachable},
+	{operate.ErrUsage, exitUsage},
+	{operate.ErrMismatch, exitMismatch},
+	{operate.ErrDenied, exitDenied},
+	{operate.ErrUnreachable, exitUnreachable},
+	{addons.ErrRefused, exitDenied},
+	{addons.ErrUnreachable, exitUnreachable},
 }
 
 // hasCode says whether an error ends the program with a code of its own.
