@@ -257,7 +257,7 @@ func TestOwnAddons(t *testing.T) {
 		}
 		older = append(append(older, "---\n"...), manifest...)
 	}
-	text := strings.NewReplacer(kubeadm.FlannelVersion, "v0.1.0", kubeadm.Repository+"/kube-proxy:"+kubeadm.Version, kubeadm.Repository+"/kube-proxy:v1.35.4",
+	text := strings.NewReplacer(kubeadm.NodeImage, kubeadm.Repository+"/kube-proxy:v1.35.4",
 		"priorityClassName: system-node-critical", "priorityClassName: system-cluster-critical").Replace(string(older))
 	configuration := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kubeadm-config, namespace: kube-system}\ndata:\n  ClusterConfiguration: |\n    apiVersion: kubeadm.k8s.io/v1beta4\n    kind: ClusterConfiguration\n    networking: {podSubnet: 10.77.0.0/16, serviceSubnet: 10.96.0.0/16}\n---\n"
 	if err := env.Apply(t.Context(), []byte(configuration+text)); err != nil {
@@ -287,7 +287,7 @@ func TestOwnAddons(t *testing.T) {
 		t.Errorf("the settings change: %q", got)
 	}
 	flannel, err := c.get(t.Context(), Name{APIVersion: "apps/v1", Kind: "DaemonSet", Namespace: "kube-system", Name: "flannel"})
-	if err != nil || !strings.Contains(fmt.Sprint(flannel.Object), kubeadm.FlannelVersion) || !strings.Contains(fmt.Sprint(flannel.Object), "WIREGUARD_KEY_FILE") || strings.Contains(fmt.Sprint(flannel.Object), "system-cluster-critical") {
+	if err != nil || !strings.Contains(fmt.Sprint(flannel.Object), kubeadm.NodeImage) || !strings.Contains(fmt.Sprint(flannel.Object), "WIREGUARD_KEY_FILE") || strings.Contains(fmt.Sprint(flannel.Object), "system-cluster-critical") {
 		t.Errorf("flannel is %v, %v", flannel, err)
 	}
 	settings, err := c.get(t.Context(), Name{APIVersion: "v1", Kind: "ConfigMap", Namespace: "kube-system", Name: "flannel"})

@@ -107,7 +107,7 @@ func (p *Plan) Refused() error {
 	return errors.Join(all...)
 }
 
-// planner looks at a cluster without changing it.
+// planner looks at a cluster without changing it. Its methods are the parts of one plan, each about one kind of what add-ons bring.
 type planner struct {
 	*Addons
 	client *client

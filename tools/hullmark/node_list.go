@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/measurements"
@@ -23,7 +24,7 @@ func newNodeListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List what the cluster keeps of each machine",
 		Long: `List what the cluster keeps of each machine: its name and role, how far it has come and why it stopped or waits, the trust class of its evidence, the image
-that its registers matched and the Kubernetes that it brings, its state disk, the window that the disk's epoch must lie in (of a single control plane also since when, and how long, a copy of its disk passes), and which of the addresses that it named its certificates do not name. Of a machine without a record that its group counts all the same, only
+that its registers matched and the Kubernetes that it brings, the slot that runs, its state disk, the window that the disk's epoch must lie in (of a single control plane also since when, and how long, a copy of its disk passes), and which of the addresses that it named its certificates do not name. Of a machine without a record that its group counts all the same, only
 the name is known.
 
 The join services keep these records in the API. Whoever administers Kubernetes can change them; no ticket gets wider by that, because role, name and documents
@@ -76,6 +77,19 @@ func imageOf(n operate.Machine) string {
 		return "-"
 	}
 	return n.Document.String()[:12] + "…"
+}
+
+// slotOf says which slot runs, and how far an update of it is.
+func slotOf(u *hullmark.UpdateStatus) string {
+	switch {
+	case u == nil:
+		return "-"
+	case u.Running != u.Default:
+		return printable(u.Running + ", on trial")
+	case u.Phase != hullmark.UpdateIdle:
+		return printable(u.Running + ", the other " + string(u.Phase))
+	}
+	return printable(u.Running)
 }
 
 // ago says how long ago a moment was.
