@@ -82,17 +82,18 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 }
 
-// Turn looks once, stores what follows, and does it. It returns when the next turn is due.
+// Turn looks once, stores what follows, and does it. It returns when the next turn is due. A request that was deleted ends its upgrade.
 func (e *Engine) Turn(ctx context.Context) (wait time.Duration, err error) {
 	request, version, err := e.Cluster.Request(ctx)
-	if err != nil || version == "" {
+	if err != nil {
 		return idlePause, err
 	}
 	state, stateVersion, err := e.Cluster.State(ctx)
 	if err != nil {
 		return idlePause, err
 	}
-	if state.Phase.Over() && state.Spec.ID == request.Spec.ID {
+	idle := stateVersion == "" || state.Phase.Over()
+	if idle && (version == "" || state.Spec.ID == request.Spec.ID) {
 		return idlePause, e.release(ctx)
 	}
 	if err := e.elect(ctx, state.Term); err != nil {

@@ -566,3 +566,21 @@ func TestEngineThatCannotLook(t *testing.T) {
 	}
 	s.over(t, upgrade.Done)
 }
+
+// Whoever deletes the state, or what was asked for, leaves no node cordoned.
+func TestObjectsAreDeleted(t *testing.T) {
+	s := newSite(t, 3, 3)
+	s.Want(request(s.spec()))
+	s.until(t, "a worker away", func(state upgrade.State) bool { return phases(state)["w-1"] == upgrade.NodeAway })
+	s.DropState()
+	s.over(t, upgrade.Done)
+	s.updated(t, s.wanted, "cp-1", "cp-2", "cp-3", "w-1", "w-2", "w-3")
+
+	s = newSite(t, 3, 3)
+	s.Want(request(s.spec()))
+	s.until(t, "a worker away", func(state upgrade.State) bool { return phases(state)["w-1"] == upgrade.NodeAway })
+	s.DropRequest()
+	s.over(t, upgrade.Aborted)
+	s.updated(t, s.wanted, "w-1")
+	s.updated(t, s.present, "w-2", "w-3")
+}

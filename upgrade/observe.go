@@ -48,12 +48,21 @@ func (t observing) observeIdle(n *NodeState, m Machine) {
 	switch {
 	case s.there(m):
 		n.Note = "it runs the release already"
-		t.enter(n, NodeDone)
+		t.finish(n)
 	case s.Action == hullmark.UpdateRestart && node.Ready && node.BootID != n.BootID && n.BootID != "":
 		n.Note = "it has restarted by itself since"
-		t.enter(n, NodeDone)
+		t.finish(n)
 	case n.Phase != NodeWaiting && s.Action == hullmark.UpdateTry && !staged(m, n):
 		t.enter(n, NodeWaiting) // Somebody staged something else.
+	}
+}
+
+// finish ends a node with which nothing is left to do. A cordon of an upgrade whose state somebody has deleted is taken back.
+func (t observing) finish(n *NodeState) {
+	if t.node(n).CordonedBy != "" {
+		t.release(n, NodeDone)
+	} else {
+		t.enter(n, NodeDone)
 	}
 }
 
@@ -90,7 +99,7 @@ func (t observing) observeStaging(n *NodeState, m Machine) {
 	why := refused(m, n)
 	switch {
 	case s.there(m):
-		t.enter(n, NodeDone)
+		t.finish(n)
 	case staged(m, n) && m.Update.Serial >= n.Serial:
 		n.Note = ""
 		t.enter(n, NodeStaged)

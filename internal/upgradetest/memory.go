@@ -253,6 +253,20 @@ func (c *Cluster) DropLease() {
 	c.lease = stored[upgrade.Lease]{}
 }
 
+// DropState deletes the state.
+func (c *Cluster) DropState() {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.state = stored[upgrade.State]{}
+}
+
+// DropRequest deletes what was asked for.
+func (c *Cluster) DropRequest() {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.request = stored[upgrade.Request]{}
+}
+
 // Last returns the state, as it was stored last.
 func (c *Cluster) Last() upgrade.State {
 	c.mutex.Lock()

@@ -60,10 +60,10 @@ func listNodes(ctx context.Context, api *operate.API, c *cluster.Cluster, output
 
 func writeNodes(out io.Writer, nodes []operate.Machine, now time.Time) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "name\trole\tstate\ttrust\timage\tkubernetes\tdisk\tepoch\tseen\tcondition\n")
+	fmt.Fprintf(t, "name\trole\tstate\ttrust\timage\tkubernetes\tslot\tdisk\tepoch\tseen\tcondition\n")
 	for _, n := range nodes {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%v\t%s\t%d..%d\t%s\t%s\n", printable(n.Name), n.Role, printable(string(n.State)), printable(string(n.Platform.Trust)),
-			imageOf(n), n.Kubernetes, n.Record.Disk, n.Record.Committed, n.Record.Issued, ago(n.Seen, now), conditionOf(n))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%v\t%s\t%s\t%d..%d\t%s\t%s\n", printable(n.Name), n.Role, printable(string(n.State)), printable(string(n.Platform.Trust)),
+			imageOf(n), n.Kubernetes, slotOf(n.Update), n.Record.Disk, n.Record.Committed, n.Record.Issued, ago(n.Seen, now), conditionOf(n))
 	}
 	return t.Flush()
 }
