@@ -247,8 +247,8 @@ func (a setup) checkTPM(context.Context) error {
 		if err := a.kept.resume(); err != nil {
 			return err
 		}
-		n, err := updater{a.Agent}.readNote()
-		updater{a.Agent}.showNote(n)
+		n, err := updater(a).readNote()
+		updater(a).showNote(n)
 		return err
 	})
 }

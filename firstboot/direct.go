@@ -79,7 +79,7 @@ func (a updater) act(ctx context.Context, o order) error {
 func (a updater) stage(ctx context.Context, o order) error {
 	r, err := a.judgeRelease(o.Document, o.document, o.policy)
 	if err == nil {
-		err = stepJudge{a.Agent}.forward(ctx, r)
+		err = stepJudge(a).forward(ctx, r)
 	}
 	if err != nil {
 		return err
@@ -116,10 +116,10 @@ func (a updater) stage(ctx context.Context, o order) error {
 func (a updater) try(ctx context.Context, o order) error {
 	r, err := a.judgeRelease(o.Document, o.document, o.policy)
 	if err == nil && o.Action == hullmark.UpdateRollback {
-		err = stepJudge{a.Agent}.back(r)
+		err = stepJudge(a).back(r)
 	}
 	if err == nil {
-		err = stepJudge{a.Agent}.forward(ctx, r)
+		err = stepJudge(a).forward(ctx, r)
 	}
 	if err != nil {
 		return err

@@ -101,7 +101,7 @@ func (a certificateWatch) run(ctx context.Context) {
 		case <-time.After(rand.N(a.Timing.Restart)):
 		}
 		if a.clusterAnswers(ctx) {
-			_ = updater{a.Agent}.restart(endedCertificate(role))
+			_ = updater(a).restart(endedCertificate(role))
 			return
 		}
 	}
