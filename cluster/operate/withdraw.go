@@ -26,11 +26,14 @@ type Withdrawn struct {
 // CheckWithdrawn compares the cluster file's policy with what machines say that they run and would fall back to, before it is pushed.
 // The error is ErrDenied if one of them would get no ticket at its next boot.
 func (a *API) CheckWithdrawn(ctx context.Context) (all []Withdrawn, err error) {
+	policy, err := a.file.Cluster.OpenPolicy()
+	if err == nil && policy.Version == 0 {
+		err = ErrNoPolicy
+	}
+	if err != nil {
+		return nil, err
+	}
 	err = a.persist(ctx, func() error {
-		policy, err := a.file.Cluster.OpenPolicy()
-		if err != nil {
-			return err
-		}
 		records, unread := a.client.List(ctx)
 		if unread != nil && len(records) == 0 {
 			return unread
