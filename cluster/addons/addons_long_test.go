@@ -5,7 +5,6 @@ package addons
 import (
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -72,7 +71,7 @@ func TestCutAtEveryWriteOfRollback(t *testing.T) {
 	for n := 1; ; n++ {
 		s.apply(t, s.demo(2, map[string]any{"text": "changed"}))
 		s.cut(n)
-		s.Timeout = time.Second // Nothing answers any more.
+		s.Timeout = 0 // Nothing answers any more.
 		_, err := s.Rollback(t.Context(), s.latest(t))
 		s.cut(-1)
 		s.Timeout = patience

@@ -170,9 +170,9 @@ func (d definer) apply(ctx context.Context, u *unit, o *object, always bool) err
 	return d.await(ctx, o.GetName())
 }
 
-// prepare has the objects of a definition written anew, if the next drops versions that they may be stored in.
+// prepare has the objects of a definition written anew, if that is wanted and the next drops versions that they may be stored in.
 func (d definer) prepare(ctx context.Context, live, target *object) (bool, error) {
-	if live == nil {
+	if live == nil || !d.Migrate {
 		return false, nil
 	}
 	now, err := defined(live)
@@ -211,8 +211,12 @@ func (a *Addons) changeRelease(ctx context.Context, config *rest.Config, u *unit
 	}
 	waits := []kube.WaitOption{kube.WithWaitContext(ctx)}
 	if u.last == nil {
+		there, err := h.client.get(ctx, namespaceName(h.namespace))
+		if err != nil {
+			return err
+		}
 		i := action.NewInstall(h.cfg)
-		i.ReleaseName, i.Namespace, i.CreateNamespace, i.SkipCRDs = u.addon.Name, h.namespace, true, true
+		i.ReleaseName, i.Namespace, i.CreateNamespace, i.SkipCRDs = u.addon.Name, h.namespace, there == nil, true
 		i.WaitStrategy, i.WaitOptions, i.WaitForJobs, i.Timeout = kube.StatusWatcherStrategy, waits, true, a.Timeout
 		_, err = i.RunWithContext(ctx, ch, values)
 		return err

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"path"
+	"slices"
 	"sync"
 
 	"helm.sh/helm/v4/pkg/action"
@@ -83,7 +84,40 @@ func (h *helm) last(name string) (*release.Release, error) {
 	if r.Info.Status.IsPending() || r.Info.Status == releasestatus.StatusUninstalling {
 		return nil, fmt.Errorf("%w: release %s is %s: another program has not finished, or was killed; next: helm history %[2]s, then helm rollback or helm uninstall", ErrRefused, name, r.Info.Status)
 	}
+	if r.Info.Status == releasestatus.StatusUninstalled {
+		return nil, fmt.Errorf("%w: release %s is uninstalled, and its history was kept; next: helm uninstall %[2]s --namespace %s removes that", ErrRefused, name, h.namespace)
+	}
 	return r, nil
+}
+
+// former are the objects that a release consists of: those of its newest revision, and, if that failed, those of the one that was
+// deployed before, from which Helm goes on.
+func (h *helm) former(last *release.Release) ([]*object, error) {
+	if last == nil {
+		return nil, nil
+	}
+	all, err := parse([]byte(last.Manifest))
+	if err != nil || last.Info.Status == releasestatus.StatusDeployed {
+		return all, err
+	}
+	found, err := h.cfg.Releases.Deployed(last.Name)
+	if errors.Is(err, driver.ErrNoDeployedReleases) {
+		return all, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	deployed, ok := found.(*release.Release)
+	if !ok {
+		return nil, fmt.Errorf("release %s: a %T, want one of Helm 3 or 4", last.Name, found)
+	}
+	before, err := parse([]byte(deployed.Manifest))
+	for _, o := range before {
+		if !slices.ContainsFunc(all, func(n *object) bool { return nameOf(n).key() == nameOf(o).key() }) {
+			all = append(all, o)
+		}
+	}
+	return all, err
 }
 
 // rendered is what a chart makes.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"helm.sh/helm/v4/pkg/action"
+	"helm.sh/helm/v4/pkg/kube"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -92,6 +94,49 @@ func TestTemplateDefinition(t *testing.T) {
 	waitGone(t, func() (*object, error) { return crds.Get(t.Context(), "widgets."+s.group, metav1.GetOptions{}) })
 	s.rollback(t, s.latest(t))
 	s.wantPicture(t, c, empty)
+}
+
+// The helm command left a failed revision, of which some objects are there: the next one goes on from it, and it comes back, too. A
+// release that was uninstalled, with its history, is refused.
+func TestAfterHelm(t *testing.T) {
+	s, c := newSite(t), direct(t)
+	s.furnished(t, c)
+	h, err := newHelm(c.config, s.namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd := definer{s.Addons, c}
+	if err := crd.apply(t.Context(), &unit{addon: s.demo(2, nil)[0]}, parsed(t, s.definitionIn(t, "demo-2")), true); err != nil {
+		t.Fatal(err)
+	}
+	ch, err := s.Options.chart(t.Context(), s.demo(2, nil)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := action.NewUpgrade(h.cfg)
+	up.Namespace, up.Timeout, up.WaitStrategy = s.namespace, time.Second, kube.StatusWatcherStrategy
+	if _, err := up.RunWithContext(t.Context(), "demo", ch, map[string]any{"replicas": 1}); err == nil {
+		t.Fatal("it got ready")
+	}
+	left := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: demo-of-1, namespace: " + s.namespace + "}\n" // as if it had failed earlier
+	if err := env.Apply(t.Context(), []byte(left)); err != nil {
+		t.Fatal(err)
+	}
+	before := s.picture(t, c)
+	plan := s.apply(t, s.demo(2, map[string]any{"text": "x"}))
+	if got := changesOf(plan, "demo"); !slices.Contains(got, "deleted ConfigMap "+s.namespace+"/demo-of-1") {
+		t.Errorf("the plan was %q", got)
+	}
+	s.rollback(t, s.latest(t))
+	s.wantPicture(t, c, before)
+	down := action.NewUninstall(h.cfg)
+	down.KeepHistory, down.WaitStrategy, down.Timeout = true, kube.HookOnlyStrategy, time.Minute
+	if _, err := down.Run("demo"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Apply(t.Context(), s.demo(2, nil)); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "is uninstalled") {
+		t.Errorf("got %v", err)
+	}
 }
 
 // A chart whose templates name something else each time makes what nobody planned, and so nobody saved.

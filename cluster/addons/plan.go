@@ -239,7 +239,7 @@ func (p *planner) addObjects(ctx context.Context, u *unit, plan *AddonPlan) erro
 
 // addNamespace tells of the namespace that Helm makes for a release.
 func (p *planner) addNamespace(ctx context.Context, u *unit, plan *AddonPlan) error {
-	n := Name{APIVersion: "v1", Kind: "Namespace", Name: u.namespace()}
+	n := namespaceName(u.namespace())
 	there, err := p.client.get(ctx, n)
 	if err == nil && there == nil {
 		plan.Objects = append(plan.Objects, ObjectPlan{Name: n, Change: created})

@@ -33,7 +33,8 @@ func (p *planner) place(_ context.Context, u *unit, plan *AddonPlan) error {
 			o.SetNamespace(u.namespace())
 		}
 	}
-	return p.twice(u, plan)
+	u.twice(plan)
+	return nil
 }
 
 // namespaced reports whether a kind has namespaces.
@@ -49,7 +50,7 @@ func (p *planner) namespaced(o *object) (bool, error) {
 }
 
 // twice finds objects that are named twice: the last would win, and nobody could tell.
-func (p *planner) twice(u *unit, plan *AddonPlan) error {
+func (u *unit) twice(plan *AddonPlan) {
 	seen := map[key]bool{}
 	for _, o := range slices.Concat(u.definitions, u.objects) {
 		if n := nameOf(o); seen[n.key()] {
@@ -58,7 +59,6 @@ func (p *planner) twice(u *unit, plan *AddonPlan) error {
 			seen[n.key()] = true
 		}
 	}
-	return nil
 }
 
 // templateDefinitions are those that a chart has among its templates. Helm applies them, and deletes them once the chart has them no more.

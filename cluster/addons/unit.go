@@ -77,7 +77,7 @@ func (u *unit) now() string {
 	switch {
 	case u.last != nil:
 		return fmt.Sprintf("%s, revision %d, %s", chartName(u.last.Chart), u.last.Version, u.last.Info.Status)
-	case len(u.former) > 0:
+	case u.own || len(u.former) > 0:
 		return "there"
 	}
 	return ""
@@ -136,11 +136,11 @@ func (p *planner) chartUnit(ctx context.Context, u *unit) (err error) {
 	}
 	u.definitions, u.objects, u.hooks = made.definitions, made.objects, made.hooks
 	u.hooks = slices.DeleteFunc(u.hooks, func(h hook) bool { return h.runs(u.last != nil) == "" })
-	if u.last != nil {
-		u.former, err = parse([]byte(u.last.Manifest))
-	}
+	u.former, err = u.helm.former(u.last)
 	return err
 }
+
+func namespaceName(name string) Name { return Name{APIVersion: "v1", Kind: "Namespace", Name: name} }
 
 // manifestUnit reads plain manifests, and what they consisted of when they were applied last.
 func (p *planner) manifestUnit(ctx context.Context, u *unit) error {
@@ -177,7 +177,7 @@ func (u *unit) touched() []Name {
 		}
 	}
 	if u.isChart() && u.last == nil {
-		add(Name{APIVersion: "v1", Kind: "Namespace", Name: u.namespace()})
+		add(namespaceName(u.namespace()))
 	}
 	for _, list := range [][]*object{u.objects, u.former, u.definitions} {
 		for _, o := range list {

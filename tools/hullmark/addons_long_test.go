@@ -100,7 +100,7 @@ func TestAddonsPage(t *testing.T) {
 		}
 		out := root.bash(t, strings.ReplaceAll(line, "192.0.2.7:6443", s.env.Address))
 		for _, want := range [][]string{
-			{"demo: nothing -> demo-1.0.0", "created  definition widgets.demo.example", "created  ConfigMap demo/demo-settings", "created  ConfigMap demo/board", "final    Namespace demo stays"},
+			{"demo: new, demo-1.0.0", "created  definition widgets.demo.example", "created  ConfigMap demo/demo-settings", "created  ConfigMap demo/board", "final    Namespace demo stays"},
 			{"demo: brought demo-1.0.0", "boards: brought its manifests"},
 			{`"change": "deleted"`, `"next": "v1, v2 (stored)"`},
 			{"demo-1.0.0, revision 1, deployed -> demo-2.0.0", "changed  definition widgets.demo.example: v1 (stored) -> v1, v2 (stored); 1 objects", "created  ConfigMap demo/demo-of-2", "changed  Deployment demo/demo", "deleted  ConfigMap demo/demo-of-1"},
@@ -129,6 +129,7 @@ func (s *site) bash(t *testing.T, line string) string {
 	if err != nil {
 		t.Fatalf("$ %s\n%v\n%s", line, err, out)
 	}
+	t.Logf("$ %s\n%s", line, out)
 	return string(out)
 }
 

@@ -26,16 +26,15 @@ func (o *addonsOptions) writePlan(w io.Writer, p *addons.Plan) error {
 
 // printAddon writes one add-on, a line for each thing that changes.
 func printAddon(w io.Writer, a addons.AddonPlan) {
-	switch now := a.Now; {
+	switch {
 	case a.Waits != "":
 		fmt.Fprintf(w, "%s waits: %s\n", a.Name, a.Waits)
 	case !a.Changes && len(a.Problems) == 0:
 		fmt.Fprintf(w, "%s: unchanged, %s\n", a.Name, a.Next)
+	case a.Now == "":
+		fmt.Fprintf(w, "%s: new, %s\n", a.Name, a.Next)
 	default:
-		if now == "" {
-			now = "nothing"
-		}
-		fmt.Fprintf(w, "%s: %s -> %s\n", a.Name, now, a.Next)
+		fmt.Fprintf(w, "%s: %s -> %s\n", a.Name, a.Now, a.Next)
 	}
 	for _, d := range a.Definitions {
 		fmt.Fprintf(w, "  %-8s definition %s: %s; %d objects\n", d.Change, d.Name, versions(d), d.Objects)

@@ -46,7 +46,7 @@ func TestPlanIsPrintable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"demo: nothing -> demo-1", "changed  definition widgets: v1 (stored) -> v2 (stored); 3 objects", "created  ConfigMap n/a (why)", "hook     Job h (pre-upgrade)", "problem  bad [2J",
+		"demo: new, demo-1", "changed  definition widgets: v1 (stored) -> v2 (stored); 3 objects", "created  ConfigMap n/a (why)", "hook     Job h (pre-upgrade)", "problem  bad [2J",
 		"saved before: 2 definitions", "3 objects of widgets", "not those of gadgets, which cannot be read: down",
 	} {
 		if !strings.Contains(out.String(), want) {
