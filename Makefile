@@ -58,6 +58,10 @@ test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
 test-cluster: bin/hullmark bin/demo ## Let a worker join, reboot and come back after a power cut, in virtual machines.
 	go test -tags cluster -timeout 80m -v $(call tagged,cluster)
 
+.PHONY: test-skew
+test-skew: ## Go from the minor release of Kubernetes before to this one, and back, with real API servers of both (compiles the earlier one).
+	go test -tags skew -count 1 -timeout 3h -v $(call tagged,skew)
+
 .PHONY: powercut
 powercut: image ## Cut the power of disks CUTS times (130) in a guest, and of machines until they came to Ready N times (15); SEED chooses when.
 	@mkdir -p $(OUT)/powercut-disks
@@ -120,8 +124,8 @@ release: ## Make a release of bin/hullmark in out/release: VERSION (v1.2.3) for 
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.
-	go vet -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors ./...
-	go tool staticcheck -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors ./...
+	go vet -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors,skew ./...
+	go tool staticcheck -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors,skew ./...
 	@unformatted=$$(go tool gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); \
 		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi
 

@@ -5,6 +5,7 @@ package testenv
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -37,6 +38,9 @@ type Environment struct {
 
 	// bin is the folder of the programs, dir that of all files.
 	bin, dir string
+	// serverBin is that of the API server, if it is another one, and serverFlags are further flags of it.
+	serverBin   string
+	serverFlags []string
 	// etcdURL is where etcd serves.
 	etcdURL                  string
 	etcd, apiserver, manager *Process
@@ -170,7 +174,11 @@ func (r *Environment) launchComponent(field, name string, own ...string) (*Proce
 		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
 		return slices.ContainsFunc(extra, func(e string) bool { return strings.HasPrefix(e, "--"+name+"=") })
 	})
-	return r.launch(name, append(args, extra...)...)
+	bin := r.bin
+	if field == "apiServer" {
+		bin, extra = cmp.Or(r.serverBin, bin), append(extra, r.serverFlags...)
+	}
+	return Launch(r.dir, exec.Command(filepath.Join(bin, name), append(args, extra...)...))
 }
 
 // extraArguments are the flags that Hullmark's documents give a component, with the environment's files in the place of a node's.

@@ -6,13 +6,10 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"path"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"sigs.k8s.io/yaml"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/internal/testenv"
@@ -35,13 +32,7 @@ func TestRender(t *testing.T) {
 	here := func(documents []byte) []byte {
 		return bytes.ReplaceAll(documents, []byte(kubeadm.PatchesDir), []byte(patches))
 	}
-	first, err := kubeadm.InitDocuments(kubeadm.Params{
-		NodeName: "one", AdvertiseAddress: netip.MustParseAddr("192.0.2.7"), Profile: kubeadm.Slow,
-		ServiceSubnet: netip.MustParsePrefix("10.96.0.0/16"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := firstDocuments(t)
 	stored, err := run.WouldStore(t.Context(), program, first)
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +70,10 @@ func TestRender(t *testing.T) {
 		if err != nil || r.Kubernetes != now || !r.Acts.SameLine(acts) || r.Mixed || !r.Etcd.SameLine(hullmark.Version{Major: 3, Minor: 6}) {
 			t.Errorf("%+v, %v", r, err)
 		}
-		checkCommands(t, bin, disk)
+		flags := commands(t, disk)
+		if deprecated, err := run.CheckFlags(t.Context(), bin, flags); err != nil || len(deprecated) > 0 || len(flags) != 4 {
+			t.Errorf("%q, %v; asked %d programs", deprecated, err, len(flags))
+		}
 		for name, wants := range map[string][]string{
 			"kube-apiserver":          {"--advertise-address=192.0.2.7", "--service-cluster-ip-range=10.96.0.0/16", "--kubelet-certificate-authority=", "mountPath: /usr/lib/kubernetes/bin", "value: \"400\""},
 			"kube-controller-manager": {"--cluster-signing-duration=72h0m0s", "--leader-elect=false"},
@@ -91,24 +85,5 @@ func TestRender(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// checkCommands has the programs judge all that they are started with.
-func checkCommands(t *testing.T, bin string, pods map[string][]byte) {
-	t.Helper()
-	flags := map[string][]string{}
-	for _, text := range pods {
-		var pod struct {
-			Spec struct{ Containers []struct{ Command []string } }
-		}
-		if err := yaml.Unmarshal(text, &pod); err != nil {
-			t.Fatal(err)
-		}
-		command := pod.Spec.Containers[0].Command
-		flags[command[0]] = command[1:]
-	}
-	if deprecated, err := run.CheckFlags(t.Context(), bin, flags); err != nil || len(deprecated) > 0 || len(flags) != 4 {
-		t.Errorf("%q, %v; asked %d programs", deprecated, err, len(flags))
 	}
 }
