@@ -34,6 +34,7 @@ type Restored struct {
 type restorer struct {
 	*Addons
 	client *client
+	path   string // of what was saved
 
 	mutex sync.Mutex
 	Restored
@@ -48,7 +49,7 @@ func (r *restorer) note(format string, args ...any) {
 func (r *restorer) problem(n Name, err error) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	r.Problems = append(r.Problems, fmt.Sprintf("%s: %v; next: mend that, then hullmark addons rollback %s", n, err, r.file(r.Run)))
+	r.Problems = append(r.Problems, fmt.Sprintf("%s: %v; next: mend that, then hullmark addons rollback %s", n, err, r.path))
 }
 
 func (r *restorer) changed(what string, n Name) {

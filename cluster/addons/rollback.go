@@ -122,7 +122,7 @@ func (a *Addons) restore(ctx context.Context, c *client, l *lock, path string) (
 	if err := l.note(ctx, map[string]string{unfinished: s.Run}); err != nil {
 		return Restored{}, err
 	}
-	r := &restorer{Addons: a, client: c, Restored: Restored{Run: s.Run}}
+	r := &restorer{Addons: a, client: c, path: path, Restored: Restored{Run: s.Run}}
 	a.say("putting back what run %s saved at %s", s.Run, s.Time.Format("2006-01-02 15:04:05 MST"))
 	if err := r.state(ctx, s); err != nil {
 		return r.Restored, fmt.Errorf("%w; next: hullmark addons rollback goes on", err)
