@@ -80,6 +80,7 @@ var forbidden = []arrow{
 	{"./upgrade", "k8s.io/...", "the engine decides over what it sees; upgrade/kube speaks to the API"},
 	{"./upgrade", "net/http", "the engine decides over what it sees; upgrade/kube speaks to the API"},
 	{"./upgrade", "os/exec", "an upgrade runs no program"},
+	{"./upgrade/...", "helm.sh/helm/v4/...", "add-ons are the operator's to bring; the engine moves nodes"},
 	{"./joinservice/...", module + "/upgrade/...", "the authorizer decides over machines, not over the order in which they restart"},
 	{"./firstboot/...", module + "/upgrade/...", "a node follows its own direction, and judges it by itself"},
 	{"./firstboot/luks2", module + "/...", "a header decoder is a leaf"},

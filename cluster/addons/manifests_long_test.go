@@ -299,7 +299,7 @@ func TestOwnAddons(t *testing.T) {
 	}
 	s.rollback(t, s.latest(t))
 	flannel, err = c.get(t.Context(), Name{APIVersion: "apps/v1", Kind: "DaemonSet", Namespace: "kube-system", Name: "flannel"})
-	if err != nil || !strings.Contains(fmt.Sprint(flannel.Object), "v0.1.0") || !strings.Contains(fmt.Sprint(flannel.Object), "system-cluster-critical") {
+	if err != nil || !strings.Contains(fmt.Sprint(flannel.Object), "kube-proxy:v1.35.4") || !strings.Contains(fmt.Sprint(flannel.Object), "system-cluster-critical") {
 		t.Errorf("flannel is not the older one again: %v, %v", flannel, err)
 	}
 	for _, name := range []string{"flannel", "kube-proxy"} { // Other tests have none.
