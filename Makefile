@@ -62,6 +62,10 @@ test-cluster: bin/hullmark bin/demo ## Let a worker join, reboot and come back a
 test-skew: ## Go from the minor release of Kubernetes before to this one, and back, with real API servers of both (compiles the earlier one).
 	go test -tags skew -count 1 -timeout 3h -v $(call tagged,skew)
 
+.PHONY: test-update
+test-update: bin/hullmark bin/demo ## Give a running node another release, in a virtual machine: staged, tried, committed.
+	go test -tags vm,update -count 1 -timeout 80m -v -run '^TestUpdateInAMachine$$' ./internal/e2e
+
 .PHONY: powercut
 powercut: image ## Cut the power of disks CUTS times (130) in a guest, and of machines until they came to Ready N times (15); SEED chooses when.
 	@mkdir -p $(OUT)/powercut-disks

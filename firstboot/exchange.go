@@ -340,9 +340,6 @@ func (t *ticketed) openDisk(ctx context.Context) (*opened, error) {
 	grant.Key = hullmark.Secret{}
 	o := &opened{conversation: t.conversation, admitted: t.admitted, grant: grant, disk: disk}
 	t.agent.kept.take(keys, disk.Manifest)
-	if err := (updater{t.agent}).settle(); err != nil {
-		return nil, err
-	}
 	if t.kind == hullmark.Recover && !disk.Joined {
 		return nil, &hullmark.Condition{
 			Code: "not-initialised", Step: StepDisk, Title: "the state disk belongs to a node that was never Ready", Next: "run hullmark init, which goes on where it ended",

@@ -106,6 +106,10 @@ func (f *finishing) kubernetes(ctx context.Context) error {
 	if err := f.start(ctx, stateUnit); err != nil {
 		return err
 	}
+	// Nothing of the disk has run yet.
+	if err := (updater{f.agent}).settle(); err != nil {
+		return err
+	}
 	if err := f.checkEtcd(); err != nil {
 		return err
 	}

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"sync"
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/firstboot/update"
 )
 
@@ -66,13 +66,14 @@ type updateNote struct {
 
 // readNote returns what the open disk keeps; of one that keeps nothing, that there is no update.
 func (a updater) readNote() (n updateNote, err error) {
-	text, err := a.kept.read(updateFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return updateNote{Phase: hullmark.UpdateIdle}, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &n)
-	}
+	err = a.kept.look(func(m statedisk.Manifest) error {
+		f, ok := m.Files[updateFile]
+		if !ok { // Not what a disk says that is not mounted: that is an error.
+			n.Phase = hullmark.UpdateIdle
+			return nil
+		}
+		return json.Unmarshal(f.Content, &n)
+	})
 	return n, err
 }
 
@@ -144,7 +145,7 @@ func (a updater) lookAtSlots(ctx context.Context) error {
 	return nil
 }
 
-// settle compares what the disk, which was opened just now, keeps of an update with the slot that runs. An error that wraps errReboot is
+// settle compares what the disk, which was mounted just now, keeps of an update with the slot that runs. An error that wraps errReboot is
 // of a trial that nobody asked for.
 func (a updater) settle() error {
 	s, known := a.updateStatus()
@@ -290,7 +291,7 @@ func (a updater) noteTrial(ctx context.Context, why *hullmark.Condition) {
 			n.Failed = root
 		}
 	})
-	if errors.Is(err, errNotOpen) {
+	if err != nil { // It is not open, or not mounted yet.
 		err = a.Slots.Explain(context.WithoutCancel(ctx), fmt.Sprintf("%.*s", update.MaxText, root.Code+": "+root.Title))
 	}
 	if err != nil {

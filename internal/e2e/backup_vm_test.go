@@ -44,8 +44,7 @@ func (b bench) backUp(t *testing.T, m machine, file []string) kept {
 	return answers
 }
 
-// beginsAnew loses the only control plane's disk, and begins the cluster anew on an empty one with the backup. The machine boots the
-// release that it was updated to.
+// beginsAnew loses the only control plane's disk, and begins the cluster anew on an empty one with the backup.
 func (b bench) beginsAnew(t *testing.T, before kept) {
 	if len(before) == 0 {
 		t.Fatal("there is no backup")
@@ -64,7 +63,7 @@ func (b bench) beginsAnew(t *testing.T, before kept) {
 	}
 	file := []string{"--cluster", b.path("cluster"), "--passphrase-file", b.path("passphrase")}
 	out := cli(t, 0, append([]string{
-		"init", "--new-disk", "--etcd-backup", b.path("monday.backup"), "--node", m.agent, "--measurements", b.path("next.json"),
+		"init", "--new-disk", "--etcd-backup", b.path("monday.backup"), "--node", m.agent, "--measurements", b.path("measurements.json"),
 		"--ekid", strings.TrimSpace(string(ek)), "--ek-ca", filepath.Join(m.Dir(), vm.CAFile), "--endpoint", m.api, "--kubeconfig", b.path("kubeconfig"), "--profile", "slow",
 	}, file...)...)
 	for _, want := range []string{"nodes that are given up: control-plane-1", "making etcd's data of it", "control-plane-1 is Ready"} {

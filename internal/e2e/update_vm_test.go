@@ -1,4 +1,4 @@
-//go:build vm
+//go:build vm && update
 
 package e2e
 
@@ -13,8 +13,29 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/vm"
 	"github.com/hullmark/hullmark/measurements"
 )
+
+// The demo's machine comes back by its operator, is given another release while it runs, tries that, and keeps it.
+func TestUpdateInAMachine(t *testing.T) {
+	command(t, 0, "make", "demo")
+	b := bench{out: filepath.Join(source(t), "out"), dir: filepath.Join(source(t), "out", "demo")}
+	t.Cleanup(func() { b.keepLogs(t) })
+	config, err := os.ReadFile(b.path("node.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := b.boot(t, "vm", config, func(c *vm.Config) { c.ExitOnReboot = false })
+	file := []string{"--cluster", b.path("cluster"), "--passphrase-file", b.path("passphrase")}
+	cli(t, 0, append([]string{"recover", "--node", m.agent, "--yes"}, file...)...)
+	if err := os.Remove(b.path("kubeconfig")); err != nil { // It names a port of the machine's boot before.
+		t.Fatal(err)
+	}
+	cli(t, 0, append([]string{"cluster", "kubeconfig", b.path("kubeconfig"), "--endpoint", m.api}, file...)...)
+	b.awaitAPI(t, append([]string{"node", "logs", "--node", m.agent}, file...))
+	b.updates(t, m, file)
+}
 
 // updates gives the machine another release while it runs, as its operator does: accepted, staged, tried, committed by the node itself,
 // which then is the same node. What it boots is held to what was predicted before: recover gives it its disk for that alone.
