@@ -99,18 +99,7 @@ func (f *finishing) blowFuse(context.Context) error {
 
 // kubernetes mounts the disk, places the files, and starts or continues what the disk records.
 func (f *finishing) kubernetes(ctx context.Context) error {
-	f.progress("mount", "mounting the state disk")
-	if err := f.agent.makeShown(); err != nil {
-		return err
-	}
-	if err := f.start(ctx, stateUnit); err != nil {
-		return err
-	}
-	// Nothing of the disk has run yet.
-	if err := (updater{f.agent}).settle(); err != nil {
-		return err
-	}
-	if err := f.checkEtcd(); err != nil {
+	if err := f.mount(ctx); err != nil {
 		return err
 	}
 	f.agent.kept.setRole(hullmark.Role(f.proceed.GetRole()))
@@ -161,6 +150,21 @@ func (f *finishing) kubernetes(ctx context.Context) error {
 		return f.kubeadmJoin(ctx)
 	}
 	return f.kubeadmInit(ctx, intent == statedisk.IntentStarted, restored)
+}
+
+// mount mounts the state disk, and compares what is on it with what runs: nothing of it has run yet.
+func (f *finishing) mount(ctx context.Context) error {
+	f.progress("mount", "mounting the state disk")
+	if err := f.agent.makeShown(); err != nil {
+		return err
+	}
+	if err := f.start(ctx, stateUnit); err != nil {
+		return err
+	}
+	if err := (updater{f.agent}).settle(); err != nil {
+		return err
+	}
+	return f.checkEtcd()
 }
 
 // startHooks starts the services that Proceed names. What they do is in the verity root, and whoever signed the policy wants it done

@@ -41,7 +41,7 @@ func (n Node) Update(ctx context.Context, c *cluster.Cluster, action hullmark.Up
 		return hullmark.UpdateStatus{}, explainUpdate(err)
 	}
 	defer connection.Close()
-	return n.followUpdate(reply, receive)
+	return n.followUpdate(action, reply, receive)
 }
 
 // updateOrder says what to do, and hands over what the node judges it by.
@@ -73,8 +73,8 @@ func updateOrder(c *cluster.Cluster, action hullmark.UpdateAction, document *mea
 	return order, nil
 }
 
-// followUpdate hears how far the node is. That it hangs up at last is how it restarts.
-func (n Node) followUpdate(reply *wire.UpdateReply, receive func() (*wire.UpdateReply, error)) (s hullmark.UpdateStatus, err error) {
+// followUpdate hears how far the node is. That it hangs up at last is how it restarts; in the middle of anything else it is no end.
+func (n Node) followUpdate(action hullmark.UpdateAction, reply *wire.UpdateReply, receive func() (*wire.UpdateReply, error)) (s hullmark.UpdateStatus, err error) {
 	for {
 		if err := wire.CheckUpdateReply(reply); err != nil {
 			return s, err
@@ -88,10 +88,14 @@ func (n Node) followUpdate(reply *wire.UpdateReply, receive func() (*wire.Update
 		if s.Phase == hullmark.UpdateStaging {
 			n.Progress.say("%s: %d MB fetched, %d MB were in the slot that runs, %d MB in their place", s.Phase, s.Fetched>>20, s.Copied>>20, s.Kept>>20)
 		}
-		if reply, err = receive(); errors.Is(err, io.EOF) || status.Code(err) == codes.Unavailable {
+		reply, err = receive()
+		restarts := action != hullmark.UpdateStage && action != hullmark.UpdateCommit
+		switch {
+		case errors.Is(err, io.EOF) || restarts && status.Code(err) == codes.Unavailable:
 			return s, nil
-		}
-		if err != nil {
+		case status.Code(err) == codes.Unavailable:
+			return s, as(ErrUnreachable, fmt.Errorf("the node hung up before it was done: %w; next: hullmark update status, then the same again", err))
+		case err != nil:
 			return s, explainUpdate(err)
 		}
 	}
