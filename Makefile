@@ -32,6 +32,10 @@ demo-cluster: setup bin/hullmark bin/demo ## The same, then a worker joins, rebo
 demo-confidential: setup bin/hullmark bin/demo bin/secureprocessor ## The same on machines that play confidential ones of Azure, and what their host tries.
 	bin/demo --out $(OUT) --confidential
 
+.PHONY: demo-upgrade
+demo-upgrade: setup bin/hullmark bin/demo ## Releases over a control plane and a worker: some that fail and fall back, other packages, another Kubernetes (PARTS="hang packages": these alone, on what the last run left).
+	bin/demo --out $(OUT) --upgrade --parts "$(PARTS)"
+
 .PHONY: image
 image: setup bin/hullmark ## Build and measure the image into out/.
 	bin/hullmark build --out $(OUT)
@@ -61,10 +65,6 @@ test-cluster: bin/hullmark bin/demo ## Let a worker join, reboot and come back a
 .PHONY: test-skew
 test-skew: ## Go from the minor release of Kubernetes before to this one, and back, with real API servers of both (compiles the earlier one).
 	go test -tags skew -count 1 -timeout 3h -v $(call tagged,skew)
-
-.PHONY: test-update
-test-update: bin/hullmark bin/demo ## Give a running node another release, in a virtual machine: staged, tried, committed.
-	go test -tags vm,update -count 1 -timeout 80m -v -run '^TestUpdateInAMachine$$' ./internal/e2e
 
 .PHONY: powercut
 powercut: image ## Cut the power of disks CUTS times (130) in a guest, and of machines until they came to Ready N times (15); SEED chooses when.
@@ -128,8 +128,8 @@ release: ## Make a release of bin/hullmark in out/release: VERSION (v1.2.3) for 
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.
-	go vet -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors,skew,update ./...
-	go tool staticcheck -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors,skew,update ./...
+	go vet -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors,skew ./...
+	go tool staticcheck -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors,skew ./...
 	@unformatted=$$(go tool gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); \
 		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi
 

@@ -120,7 +120,7 @@ func (d *demo) nodeConfigs() error {
 func (d *demo) startNetwork(ctx context.Context) (err error) {
 	dir := d.path("network")
 	args := []string{
-		"vm", "network", dir, "--tools", filepath.Join(d.out, "tools"),
+		"vm", "network", dir, "--tools", filepath.Join(d.built(), "tools"),
 		"--forward", d.agent + ":" + d.first.address + ":7443", "--forward", d.api + ":" + d.first.address + ":6443",
 	}
 	for _, w := range d.workers {
@@ -128,6 +128,15 @@ func (d *demo) startNetwork(ctx context.Context) (err error) {
 			return err
 		}
 		args = append(args, "--forward", w.agent+":"+w.address+":7443")
+	}
+	for _, n := range d.nodes() {
+		if !d.upgrade {
+			break
+		}
+		if n.outside, err = freePort(); err != nil {
+			return err
+		}
+		args = append(args, "--forward", n.outside+":"+n.address+":"+outside)
 	}
 	d.network, err = start(ctx, dir+".log", filepath.Join(dir, "run", "segment"), args...)
 	return err
@@ -258,7 +267,11 @@ func (d *demo) moveEndpoint(ctx context.Context) error {
 
 // awaitReady waits until nodes are Ready in another boot than they last were. They must be the same Node objects as then.
 func (d *demo) awaitReady(ctx context.Context, nodes ...*node) error {
-	ctx, cancel := d.attended(ctx)
+	return d.awaitReadyFor(ctx, answerTime, nodes...)
+}
+
+func (d *demo) awaitReadyFor(ctx context.Context, patience time.Duration, nodes ...*node) error {
+	ctx, cancel := d.attendedFor(ctx, patience)
 	defer cancel()
 	for _, n := range nodes {
 		err := d.until(ctx, n.ready, "get", "node", n.name, "-o",
@@ -290,6 +303,10 @@ func (n *node) ready(answer string) (bool, error) {
 
 // attended returns a context that ends when a machine ends, or when time is up.
 func (d *demo) attended(ctx context.Context) (context.Context, context.CancelFunc) {
+	return d.attendedFor(ctx, answerTime)
+}
+
+func (d *demo) attendedFor(ctx context.Context, patience time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	for _, n := range append([]*node{d.first}, d.workers...) {
 		if n.running == nil { // its turn has not come
@@ -303,7 +320,7 @@ func (d *demo) attended(ctx context.Context) (context.Context, context.CancelFun
 			}
 		}()
 	}
-	timed, stop := context.WithTimeoutCause(ctx, answerTime, fmt.Errorf("no such answer within %v", answerTime))
+	timed, stop := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no such answer within %v", patience))
 	return timed, func() {
 		stop()
 		cancel(nil)

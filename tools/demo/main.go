@@ -44,6 +44,11 @@ type demo struct {
 	podNetwork   string
 	confidential bool
 	processor    *process // nil but for confidential machines
+
+	upgrade  bool
+	resumed  bool // the machines are an earlier run's
+	releases map[string]*release
+	shelf    string // where machines fetch releases
 }
 
 // step is a part of the demo that is timed.
@@ -55,6 +60,7 @@ type step struct {
 func main() {
 	var d demo
 	var workers uint
+	var parts string
 	flag.StringVar(&d.out, "out", "out", "folder for the image and its measurements")
 	flag.StringVar(&d.state, "state", "", "folder for the machine and the cluster (default: OUT/demo, or OUT/demo-cluster with workers); it must not hold an earlier demo; the default is emptied first")
 	flag.StringVar(&d.config, "config", "", "definition folder of your own, layered over mkosi/")
@@ -62,16 +68,18 @@ func main() {
 	flag.UintVar(&workers, "workers", 0, "`NUMBER` of workers that join; each takes 2 GiB of memory")
 	flag.StringVar(&d.podNetwork, "pod-network", "flannel", "`NETWORK` of the pods, as hullmark init has it")
 	flag.BoolVar(&d.confidential, "confidential", false, "machines that play confidential ones, and what their host tries")
+	flag.BoolVar(&d.upgrade, "upgrade", false, "releases that work, and some that do not, over a control plane and a worker")
+	flag.StringVar(&parts, "parts", "", "of --upgrade, only these `PARTS`, on the machines that an earlier run has left: refused, panic, hang, unready, packages, kubernetes (default: all, on new ones)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := d.run(ctx, workers); err != nil {
+	if err := d.run(ctx, workers, parts); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
 }
 
-func (d *demo) run(ctx context.Context, workers uint) (err error) {
+func (d *demo) run(ctx context.Context, workers uint, parts string) (err error) {
 	began := time.Now()
 	if d.confidential && os.Getenv(inside) == "" {
 		// The build needs the network that there is.
@@ -85,7 +93,10 @@ func (d *demo) run(ctx context.Context, workers uint) (err error) {
 			return fmt.Errorf("network: %w", err)
 		}
 	}
-	if err := d.prepare(workers > 0); err != nil {
+	if d.upgrade {
+		workers = 1
+	}
+	if err := d.prepare(workers > 0, parts != ""); err != nil {
 		return err
 	}
 	d.plan(workers)
@@ -104,6 +115,11 @@ func (d *demo) run(ctx context.Context, workers uint) (err error) {
 	if d.confidential {
 		steps = d.confidentialSteps()
 	}
+	if d.upgrade {
+		if steps, err = d.upgradeSteps(parts); err != nil {
+			return err
+		}
+	}
 	for _, s := range steps {
 		if err := d.step(ctx, s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -121,7 +137,10 @@ func (d *demo) run(ctx context.Context, workers uint) (err error) {
 
 // plan decides which machines there will be.
 func (d *demo) plan(workers uint) {
-	d.first = &node{name: "control-plane-1", folder: d.path("vm"), file: d.path("machine.json")}
+	d.first = &node{name: "control-plane-1", folder: d.path("vm"), file: d.path("machine.json"), agent: d.agent}
+	if d.upgrade {
+		d.planReleases()
+	}
 	if workers == 0 {
 		return
 	}
@@ -134,6 +153,9 @@ func (d *demo) plan(workers uint) {
 
 // farewell says what is left.
 func (d *demo) farewell() string {
+	if d.upgrade {
+		return "The machines are switched off now, which takes a minute or two. --parts goes on with them, " + d.state + " has what they wrote."
+	}
 	if len(d.workers) > 0 || d.confidential {
 		return "The machines are switched off now, which takes a minute or two. What they wrote is below " + d.state + "; --keep leaves them running."
 	}
@@ -166,14 +188,13 @@ func (d *demo) stop() error {
 	return errors.Join(err, d.network.stop(), d.processor.stop())
 }
 
-func (d *demo) prepare(cluster bool) (err error) {
+// prepare makes the folder of this run, or takes that of an earlier one where parts of it are to go on.
+func (d *demo) prepare(cluster, parts bool) (err error) {
 	if d.state == "" {
-		d.state = filepath.Join(d.out, "demo")
-		if cluster {
-			d.state += "-cluster"
-		}
-		if d.confidential {
-			d.state += "-confidential"
+		d.state = d.stateFolder(cluster)
+		if _, err := os.Stat(d.path("steady.yaml")); err == nil && parts {
+			d.resumed = true
+			return d.ports()
 		}
 		if _, err := os.Stat(d.state); err == nil {
 			fmt.Printf("%s holds an earlier demo, which this one replaces (--state keeps it)\n", d.state)
@@ -188,6 +209,25 @@ func (d *demo) prepare(cluster bool) (err error) {
 	if err := os.MkdirAll(d.state, 0o700); err != nil {
 		return err
 	}
+	return d.ports()
+}
+
+// stateFolder is where a run is kept until the next one of its kind.
+func (d *demo) stateFolder(cluster bool) string {
+	name := "demo"
+	switch {
+	case d.upgrade:
+		name += "-upgrade"
+	case d.confidential:
+		name += "-confidential"
+	case cluster:
+		name += "-cluster"
+	}
+	return filepath.Join(d.out, name)
+}
+
+// ports chooses ports of this host for the first node's agent and the API server.
+func (d *demo) ports() (err error) {
 	if d.agent, err = freePort(); err != nil {
 		return err
 	}
@@ -239,7 +279,7 @@ func (d *demo) predict(ctx context.Context) error {
 
 // describe writes a node's machine file.
 func (d *demo) describe(n *node, machine map[string]any) error {
-	tools, err := filepath.Abs(filepath.Join(d.out, "tools"))
+	tools, err := filepath.Abs(filepath.Join(d.built(), "tools"))
 	if err != nil {
 		return err
 	}
@@ -313,10 +353,18 @@ func (d *demo) kubectl(ctx context.Context, args ...string) error {
 	return cmd.Run()
 }
 
-func (d *demo) image() string { return filepath.Join(d.out, "hullmark.raw") }
+// built is the folder of the image that the machines begin with.
+func (d *demo) built() string {
+	if d.upgrade {
+		return d.releases["base"].out(d)
+	}
+	return d.out
+}
+
+func (d *demo) image() string { return filepath.Join(d.built(), "hullmark.raw") }
 
 // kubectlPath is the bundle's own kubectl, which `hullmark build` leaves beside the image.
-func (d *demo) kubectlPath() string { return filepath.Join(d.out, "kubectl") }
+func (d *demo) kubectlPath() string { return filepath.Join(d.built(), "kubectl") }
 
 func (d *demo) hullmark(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, hullmarkPath(), args...)

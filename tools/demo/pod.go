@@ -10,13 +10,10 @@ import (
 
 // serve starts a pod on a worker, with a service before it.
 func (d *demo) serve(ctx context.Context) error {
-	asks := []string{"get", "deployment", "coredns", "--namespace", "kube-system", "-o", "jsonpath={.spec.template.spec.containers[0].image}"}
-	d.show(asks)
-	image, err := d.kubectlOutput(ctx, asks)
+	image, err := d.bundleImage(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Println(image)
 	for name, manifest := range map[string]string{"answer.yaml": answerManifest, "asker.yaml": askerManifest} {
 		text := strings.NewReplacer("IMAGE", image, "NODE", d.first.name).Replace(manifest)
 		fmt.Printf("%s\n%s", d.path(name), text)
@@ -28,6 +25,15 @@ func (d *demo) serve(ctx context.Context) error {
 		return err
 	}
 	return d.reach(ctx)
+}
+
+// bundleImage is the image that all pods of the bundle run from: no other is on the nodes.
+func (d *demo) bundleImage(ctx context.Context) (string, error) {
+	asks := []string{"get", "deployment", "coredns", "--namespace", "kube-system", "-o", "jsonpath={.spec.template.spec.containers[0].image}"}
+	d.show(asks)
+	image, err := d.kubectlOutput(ctx, asks)
+	fmt.Println(image)
+	return image, err
 }
 
 // reach reaches the pod by its service's name, from the API server, and by the service's address, from the control plane's kubelet: a

@@ -19,8 +19,10 @@ type node struct {
 	folder  string // of the machine
 	file    string // the machine file
 	address string // in the demo's network; empty where the machine is alone
-	agent   string // host port of its agent; the first node's is the demo's
+	agent   string // host port of its agent
+	outside string // host port of the pods that answer on it
 	running *process
+	judged  int64 // how much of its console has been read for boots
 	// uid and boot are what the cluster knew the node by when it was last seen Ready.
 	uid, boot string
 }

@@ -8,7 +8,6 @@ import (
 	"go/token"
 	"path/filepath"
 	"strconv"
-	"strings"
 )
 
 // function is a test of a package.
@@ -25,7 +24,7 @@ type declared struct {
 }
 
 // tags are the build tags of the module's tests, in the order in which they are tried.
-var tags = []string{"", "long", "vm", "cluster", "browser", "docs", "powercut", "bench", "vectors", "skew", "explore", "vm,update"}
+var tags = []string{"", "long", "vm", "cluster", "browser", "docs", "powercut", "bench", "vectors", "skew", "explore"}
 
 // find looks for the rows' tests in the checkout at root. It reads the files, since asking each package's tests means compiling
 // all of them.
@@ -69,11 +68,11 @@ func read(path, folder string, found map[function]declared) error {
 	return nil
 }
 
-// tagOf returns the first tags, after commas, with which a file is built.
+// tagOf returns the first tag with which a file is built.
 func tagOf(path string) (string, error) {
 	for _, tag := range tags {
 		c := build.Default
-		c.BuildTags = strings.Split(tag, ",")
+		c.BuildTags = []string{tag}
 		if match, err := c.MatchFile(filepath.Split(path)); err != nil || match {
 			return tag, err
 		}
