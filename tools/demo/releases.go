@@ -154,7 +154,7 @@ func setKubernetes(file, version string) error {
 	if !found {
 		return fmt.Errorf("%s requires no k8s.io/kubernetes", file)
 	}
-	changed := strings.NewReplacer(" v1."+string(now), " v1."+version, " v0."+string(now), " v0."+version).Replace(string(text))
+	changed := strings.NewReplacer(" v1."+string(now)+"\n", " v1."+version+"\n", " v0."+string(now)+"\n", " v0."+version+"\n").Replace(string(text))
 	return os.WriteFile(file, []byte(changed), 0o644)
 }
 
