@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/hullmark/hullmark"
 )
 
 // Version is the Kubernetes release that the image carries.
@@ -39,6 +41,8 @@ const (
 
 // Params are what differs between clusters.
 type Params struct {
+	// Kubernetes is the release that the node's image carries; none means Version.
+	Kubernetes hullmark.Version
 	// NodeName is the first control-plane node's name, a DNS label.
 	NodeName string
 	// AdvertiseAddress is the address that the node's API server tells others.
@@ -57,6 +61,13 @@ type Params struct {
 	Profile Profile
 	// WireGuard encrypts what pods of different nodes send each other (Flannel).
 	WireGuard bool
+}
+
+func (p Params) version() string {
+	if p.Kubernetes.Known() {
+		return p.Kubernetes.String()
+	}
+	return Version
 }
 
 // endpoint is where nodes reach the API server.
@@ -145,7 +156,7 @@ func clusterOf(p Params) clusterConfiguration {
 	return clusterConfiguration{
 		meta:                 meta{APIVersion: kubeadmAPI, Kind: "ClusterConfiguration"},
 		ClusterName:          p.ClusterName,
-		KubernetesVersion:    Version,
+		KubernetesVersion:    p.version(),
 		ImageRepository:      Repository,
 		ControlPlaneEndpoint: p.endpoint(),
 		Networking:           networking{ServiceSubnet: p.ServiceSubnet.String(), PodSubnet: p.PodSubnet.String(), DNSDomain: "cluster.local"},

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/hullmark/hullmark"
 )
 
 func params() Params {
@@ -37,6 +39,20 @@ func TestInitDocumentsHoldsProfileApart(t *testing.T) {
 		if !strings.Contains(string(patient), word) {
 			t.Errorf("the slow profile lacks %s", word)
 		}
+	}
+}
+
+func TestInitDocumentsOfAnImage(t *testing.T) {
+	p := params()
+	for _, want := range []string{Version, "v1.35.4"} {
+		text, err := InitDocuments(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "\nkubernetesVersion: "+want+"\n") {
+			t.Errorf("want kubernetesVersion %s:\n%s", want, text)
+		}
+		p.Kubernetes = hullmark.Version{Major: 1, Minor: 35, Patch: 4}
 	}
 }
 

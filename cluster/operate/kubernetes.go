@@ -68,7 +68,8 @@ func (d *Kubernetes) parameters(name string, address netip.Addr, sans []string) 
 	}
 }
 
-// parameters are those of this node: its API server is also reached by the operator's own endpoint.
+// parameters are those of this node: its image may be of another release than this program, and its API server is also reached by the
+// operator's own endpoint.
 func (r *initRun) parameters(config hullmark.NodeConfig, name string, own []netip.Addr) (kubeadm.Params, error) {
 	address, err := r.nodeAddress(config, own)
 	if err != nil {
@@ -78,7 +79,9 @@ func (r *initRun) parameters(config hullmark.NodeConfig, name string, own []neti
 	if err != nil {
 		return kubeadm.Params{}, err
 	}
-	return r.options.Kubernetes.parameters(name, address, append([]string{host}, r.options.Kubernetes.names...)), nil
+	p := r.options.Kubernetes.parameters(name, address, append([]string{host}, r.options.Kubernetes.names...))
+	p.Kubernetes = r.options.Document.Image.Kubernetes
+	return p, nil
 }
 
 // settings are what the cluster's join services have to know of these parameters, and of the documents that were made of them.

@@ -131,10 +131,10 @@ func (d *demo) earlierSource(ctx context.Context, dir string) error {
 	if out, err := exec.CommandContext(ctx, "cp", append([]string{"--archive", "--parents", "--target-directory", next, "--"}, list...)...).CombinedOutput(); err != nil {
 		return fmt.Errorf("cp: %w: %s", err, out)
 	}
-	modules := filepath.Join(next, "tools", "kubernetes")
-	if err := setKubernetes(filepath.Join(modules, "go.mod"), earlier); err != nil {
+	if err := setKubernetes(next, earlier); err != nil {
 		return err
 	}
+	modules := filepath.Join(next, "tools", "kubernetes")
 	cmd := exec.CommandContext(ctx, "go", "list", "-mod=mod", "-deps", "./kube", "./etcd", "./pause")
 	cmd.Dir, cmd.Stderr = modules, os.Stderr
 	if err := cmd.Run(); err != nil { // It adds to go.sum.
@@ -143,19 +143,34 @@ func (d *demo) earlierSource(ctx context.Context, dir string) error {
 	return os.Rename(next, dir)
 }
 
-// setKubernetes has a go.mod require another minor and patch release of Kubernetes' modules, which all go by one number.
-func setKubernetes(file, version string) error {
-	text, err := os.ReadFile(file)
+// setKubernetes has a checkout bring another minor and patch release of Kubernetes, by whose number all its modules go.
+func setKubernetes(checkout, version string) error {
+	modules := filepath.Join(checkout, "tools", "kubernetes", "go.mod")
+	text, err := os.ReadFile(modules)
 	if err != nil {
 		return err
 	}
-	_, now, found := bytes.Cut(text, []byte("\tk8s.io/kubernetes v1."))
-	now, _, _ = bytes.Cut(now, []byte("\n"))
+	_, rest, found := bytes.Cut(text, []byte("\tk8s.io/kubernetes v1."))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	now := string(line)
 	if !found {
-		return fmt.Errorf("%s requires no k8s.io/kubernetes", file)
+		return fmt.Errorf("%s requires no k8s.io/kubernetes", modules)
 	}
-	changed := strings.NewReplacer(" v1."+string(now)+"\n", " v1."+version+"\n", " v0."+string(now)+"\n", " v0."+version+"\n").Replace(string(text))
-	return os.WriteFile(file, []byte(changed), 0o644)
+	changes := strings.NewReplacer(" v1."+now+"\n", " v1."+version+"\n", " v0."+now+"\n", " v0."+version+"\n", `"v1.`+now+`"`, `"v1.`+version+`"`)
+	for _, file := range []string{modules, filepath.Join(checkout, "kubeadm", "documents.go")} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		changed := changes.Replace(string(text))
+		if changed == string(text) {
+			return fmt.Errorf("%s does not name Kubernetes 1.%s", file, now)
+		}
+		if err := os.WriteFile(file, []byte(changed), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // offer builds a release, predicts it on the nodes' machines, publishes it, and has the cluster accept it.

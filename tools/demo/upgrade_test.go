@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -63,22 +64,36 @@ func TestBootIsComparedWithItsDocument(t *testing.T) {
 }
 
 func TestKubernetesIsSet(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "go.mod")
-	const before = "require (\n\tk8s.io/client-go v0.36.3\n\tk8s.io/kubernetes v1.36.3\n\tother v1.2.0\n)\nreplace k8s.io/api => k8s.io/api v0.36.3\n"
-	if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
+	files := map[string]string{
+		"tools/kubernetes/go.mod": "require (\n\tk8s.io/client-go v0.36.3\n\tk8s.io/kubernetes v1.36.3\n\tother v1.2.0\n)\nreplace k8s.io/api => k8s.io/api v0.36.3\n",
+		"kubeadm/documents.go":    "package kubeadm\n\nconst Version = \"v1.36.3\"\n",
+	}
+	checkout := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		file := filepath.Join(checkout, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range files {
+		write(name, text)
+	}
+	if err := setKubernetes(checkout, "36.1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := setKubernetes(file, "36.1"); err != nil {
-		t.Fatal(err)
+	for name, text := range files {
+		after, err := os.ReadFile(filepath.Join(checkout, name))
+		if want := strings.ReplaceAll(text, "36.3", "36.1"); err != nil || string(after) != want {
+			t.Errorf("%s: %s, %v", name, after, err)
+		}
 	}
-	after, err := os.ReadFile(file)
-	if want := strings.ReplaceAll(before, "36.3", "36.1"); err != nil || string(after) != want {
-		t.Errorf("%s, %v", after, err)
+	write("kubeadm/documents.go", "package kubeadm\n")
+	if setKubernetes(checkout, "36.2") == nil {
+		t.Error("a checkout that does not name its Kubernetes was accepted")
 	}
-	if err := os.WriteFile(file, []byte("module m\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if setKubernetes(file, "36.1") == nil {
+	write("tools/kubernetes/go.mod", "module m\n")
+	if setKubernetes(checkout, "36.2") == nil {
 		t.Error("a module without Kubernetes was accepted")
 	}
 }
