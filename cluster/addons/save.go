@@ -26,7 +26,7 @@ const savedEnding = ".saved"
 
 // newRun names a run: its names are in the order of time, and no two are the same.
 func newRun() string {
-	return time.Now().UTC().Format("20060102-150405") + "-" + strings.ToLower(rand.Text()[:8])
+	return time.Now().UTC().Format("20060102-150405.000000") + "-" + strings.ToLower(rand.Text()[:8])
 }
 
 // file is where a run's state is saved.
