@@ -127,7 +127,7 @@ func (s UpdateStatus) Same(o UpdateStatus) bool {
 
 // UpdateDirection is what the cluster wants a node to do: its own, and no other node's.
 type UpdateDirection struct {
-	// Serial rises with each direction of a node. One that it has followed already is not followed again.
+	// Serial rises with each direction of a node. One that it has followed already is not followed again. See Follows.
 	Serial uint64 `json:"serial"`
 	// Action is what to do, and Document names the release to stage or to try.
 	Action   UpdateAction `json:"action"`
@@ -140,12 +140,22 @@ type UpdateDirection struct {
 const (
 	maxUpdateSources = 8
 	maxUpdateSource  = 1024
+	// maxUpdateSerial is the largest serial that a program which has numbers of IEEE 754 alone reads as it is (RFC 8259 §6).
+	maxUpdateSerial = 1<<53 - 1
+	// maxUpdateLeap is by how much a serial may be above the last one.
+	maxUpdateLeap = 1 << 32
 )
+
+// Follows reports whether the direction comes after the one with the serial last. One that leaps does not: whoever writes directions once
+// could else give one after which there is no other, and nobody could direct the node again.
+func (d UpdateDirection) Follows(last uint64) bool {
+	return d.Serial > last && d.Serial-last <= maxUpdateLeap
+}
 
 // Check reports what keeps a direction from being any node's.
 func (d UpdateDirection) Check() error {
-	if d.Serial == 0 || !d.Action.Valid() {
-		return fmt.Errorf("direction %d: action %.20q: want a serial from 1, and one of %v", d.Serial, d.Action, UpdateActions())
+	if d.Serial == 0 || d.Serial > maxUpdateSerial || !d.Action.Valid() {
+		return fmt.Errorf("direction %d: action %.20q: want a serial from 1 to %d, and one of %v", d.Serial, d.Action, maxUpdateSerial, UpdateActions())
 	}
 	if named := d.Document != (DocumentID{}); named != slices.Contains([]UpdateAction{UpdateStage, UpdateTry, UpdateRollback}, d.Action) {
 		return fmt.Errorf("direction %d: %s: a document is for stage, try and rollback, and only for them", d.Serial, d.Action)

@@ -40,6 +40,7 @@ func TestUpdateDirectionCheck(t *testing.T) {
 	}
 	for _, bad := range []UpdateDirection{
 		{Action: UpdateRestart},
+		{Serial: 1 << 53, Action: UpdateRestart},
 		{Serial: 1, Action: "kexec"},
 		{Serial: 1, Action: UpdateStage, Sources: source},
 		{Serial: 1, Action: UpdateStage, Document: document},
@@ -50,6 +51,18 @@ func TestUpdateDirectionCheck(t *testing.T) {
 	} {
 		if err := bad.Check(); err == nil {
 			t.Errorf("%+v was taken", bad)
+		}
+	}
+}
+
+// Who may write directions once gives none that is the last.
+func TestUpdateDirectionFollows(t *testing.T) {
+	for _, c := range []struct {
+		serial, last uint64
+		want         bool
+	}{{1, 0, true}, {8, 7, true}, {7, 7, false}, {6, 7, false}, {1 << 32, 0, true}, {1<<32 + 1, 0, false}, {1<<53 - 1, 7, false}, {0, 1<<64 - 1, false}} {
+		if got := (UpdateDirection{Serial: c.serial}).Follows(c.last); got != c.want {
+			t.Errorf("%d after %d: %t", c.serial, c.last, got)
 		}
 	}
 }

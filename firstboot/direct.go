@@ -261,7 +261,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 // follow does what a direction says, once: it is noted before it is begun.
 func (a director) follow(ctx context.Context, o order) {
 	n, err := a.readNote()
-	if err != nil || o.Serial <= n.Serial {
+	if err != nil || !o.Follows(n.Serial) {
 		return
 	}
 	if err := a.keepNote(func(n *updateNote) { n.Serial, n.Failed = o.Serial, nil }); err != nil {

@@ -122,7 +122,7 @@ func (s *Service) order(ctx context.Context, node hullmark.EKID, says hullmark.U
 		return nil, nil
 	}
 	d, err := s.Directions.Direction(ctx, node)
-	if err != nil || d.Serial <= says.Serial {
+	if err != nil || !d.Follows(says.Serial) {
 		return nil, err
 	}
 	if d.Document == (hullmark.DocumentID{}) {

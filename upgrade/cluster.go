@@ -2,7 +2,10 @@ package upgrade
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"unicode/utf8"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/measurements"
@@ -85,6 +88,16 @@ type Node struct {
 	// else did.
 	Ready, Unschedulable bool
 	CordonedBy           string
+}
+
+// boot tells the machine's boot from others. What its kubelet calls it is kept in the state only if it is as short as Linux' own, and text:
+// a state that cannot be stored, or not be read, would end no more.
+func (n Node) boot() string {
+	if len(n.BootID) <= maxBootID && utf8.ValidString(n.BootID) {
+		return n.BootID
+	}
+	digest := sha256.Sum256([]byte(n.BootID))
+	return hex.EncodeToString(digest[:])
 }
 
 // Machine is what join services keep of a machine, as far as it matters here.

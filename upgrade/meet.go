@@ -39,7 +39,7 @@ func (t *turn) meet() {
 		n := &t.state.Nodes[i]
 		n.Name, n.Role, n.Pool = m.Name, m.Role, t.view.pool(m)
 		if n.Phase == NodeGone {
-			n.Phase, n.Note, n.BootID, n.Waited = NodeWaiting, "", node.BootID, 0
+			n.Phase, n.Note, n.BootID, n.Waited = NodeWaiting, "", node.boot(), 0
 		}
 		if !ok && !t.fresh && t.state.Spec.Action == hullmark.UpdateRestart {
 			n.Note = "it joined since"

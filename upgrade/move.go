@@ -122,8 +122,9 @@ func (v View) move(m Machine, to measurements.Document) Move {
 	return move
 }
 
-// there reports whether a machine runs the release for good.
-func (s Spec) there(m Machine) bool {
+// there reports whether a machine runs the release for good: it says so, and its registers were the release's at its last boot.
+func (v View) there(s Spec, m Machine) bool {
+	d, known := v.Documents[m.Document]
 	u := m.Update
-	return s.Action == hullmark.UpdateTry && u != nil && u.Release() == s.RootHash && u.Running == u.Default
+	return s.Action == hullmark.UpdateTry && u != nil && u.Release() == s.RootHash && u.Running == u.Default && known && hullmark.RootHash(d.Image.RootHash) == s.RootHash
 }

@@ -46,10 +46,10 @@ func (t observing) observe(n *NodeState) {
 func (t observing) observeIdle(n *NodeState, m Machine) {
 	node, s := t.node(n), t.state.Spec
 	switch {
-	case s.there(m):
+	case t.view.there(s, m):
 		n.Note = "it runs the release already"
 		t.finish(n)
-	case s.Action == hullmark.UpdateRestart && node.Ready && node.BootID != n.BootID && n.BootID != "":
+	case s.Action == hullmark.UpdateRestart && node.Ready && node.boot() != n.BootID && n.BootID != "":
 		n.Note = "it has restarted by itself since"
 		t.finish(n)
 	case n.Phase != NodeWaiting && s.Action == hullmark.UpdateTry && !staged(m, n):
@@ -98,7 +98,7 @@ func (t observing) observeStaging(n *NodeState, m Machine) {
 	s := t.state.Spec
 	why := refused(m, n)
 	switch {
-	case s.there(m):
+	case t.view.there(s, m):
 		t.finish(n)
 	case staged(m, n) && m.Update.Serial >= n.Serial:
 		n.Note = ""
@@ -184,18 +184,18 @@ func (t observing) sendAway(n *NodeState) bool {
 		}
 	}
 	t.direct(n)
-	n.BootID, n.Drained = t.node(n).BootID, t.now
+	n.BootID, n.Drained = t.node(n).boot(), t.now
 	t.enter(n, NodeAway)
 	return true
 }
 
 func (t observing) observeAway(n *NodeState, m Machine) {
 	s, node, u := t.state.Spec, t.node(n), m.Update
-	booted := node.Ready && node.BootID != n.BootID
+	booted := node.Ready && node.boot() != n.BootID
 	followed := u != nil && u.Serial >= n.Serial
 	why := refused(m, n)
 	switch {
-	case booted && (s.there(m) || s.Action == hullmark.UpdateRestart && followed && why == nil):
+	case booted && (t.view.there(s, m) || s.Action == hullmark.UpdateRestart && followed && why == nil):
 		n.Back, n.Away, n.Note = t.now, n.Waited, ""
 		// Where engines changed meanwhile, their clocks know better, if they agree.
 		if d := Duration(t.now.Sub(n.Drained)); d > n.Away && d <= s.Timeouts.Away {
@@ -203,8 +203,8 @@ func (t observing) observeAway(n *NodeState, m Machine) {
 		}
 		t.release(n, NodeDone)
 	case booted && s.Action == hullmark.UpdateRestart && !followed:
-		n.BootID = node.BootID // It restarted by itself before it heard of it, and will again.
-	case why != nil && node.BootID == n.BootID && t.again(n, why, s.Timeouts.Away):
+		n.BootID = node.boot() // It restarted by itself before it heard of it, and will again.
+	case why != nil && node.boot() == n.BootID && t.again(n, why, s.Timeouts.Away):
 	case why != nil:
 		t.fail(n, why)
 	case t.overtaken(n) != nil:
@@ -227,7 +227,7 @@ func (t observing) whereabouts(n *NodeState, m Machine) string {
 		if node.Ready {
 			words = []string{"the Node is Ready"}
 		}
-		if node.BootID == n.BootID {
+		if node.boot() == n.BootID {
 			words = append(words, "in the boot from before")
 		}
 	}

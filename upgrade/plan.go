@@ -113,7 +113,7 @@ func (p *planner) lookAtMachines() {
 	}
 	for _, n := range t.state.Nodes {
 		m := p.view.Machines[n.EKID]
-		s := Step{Node: n.Name, Role: n.Role, Pool: n.Pool, There: p.plan.Spec.there(m), Away: p.away(n.EKID)}
+		s := Step{Node: n.Name, Role: n.Role, Pool: n.Pool, There: p.view.there(p.plan.Spec, m), Away: p.away(n.EKID)}
 		p.plan.Steps = append(p.plan.Steps, s)
 		if !s.There {
 			p.lookAtMachine(&p.plan.Steps[len(p.plan.Steps)-1], m)

@@ -140,12 +140,26 @@ func (s State) Encode() ([]byte, error) {
 	}
 	text, err := json.Marshal(s)
 	if err == nil && len(text) > MaxState {
+		text, err = json.Marshal(s.brief())
+	}
+	if err == nil && len(text) > MaxState {
 		err = fmt.Errorf("%d bytes, want at most %d", len(text), MaxState)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("encode the upgrade's state: %w", err)
 	}
 	return text, nil
+}
+
+// brief leaves out what nodes say of themselves, which may be too much for one object; the first failure is the upgrade's own, and stays.
+func (s State) brief() State {
+	s = s.copy()
+	for i := range s.Nodes {
+		if n := &s.Nodes[i]; n.Failed != nil || n.Note != "" {
+			n.Failed, n.Note = nil, "ask the node: there is no room here for what it says"
+		}
+	}
+	return s
 }
 
 // ParseState strictly reads what Encode writes.
@@ -195,12 +209,17 @@ func (n NodeState) check() error {
 	return nil
 }
 
-// maxCause bounds what others say that is kept in a state, in bytes.
-const maxCause = 512
+const (
+	// maxCause bounds what others say that is kept in a state, in bytes.
+	maxCause = 512
+	// maxBootID bounds what a kubelet calls its boot, in bytes; Linux gives each a UUID.
+	maxBootID = 64
+)
 
-// cut cuts a text that others wrote.
+// cut cuts a text that others wrote, and leaves out of it what is none: JSON would make more bytes of that.
 func cut(text string) string {
 	const end = "…"
+	text = strings.ToValidUTF8(text, "")
 	if len(text) <= maxCause {
 		return text
 	}

@@ -95,13 +95,13 @@ func (t *turn) machine(n *NodeState) (Machine, bool) {
 // node returns what Kubernetes has of a node; the zero value if it has none.
 func (t *turn) node(n *NodeState) Node { return t.view.Nodes[n.Name] }
 
-// direct chooses the serial of a node's next direction.
+// direct chooses the serial of a node's next direction. A node is not believed that it has followed one to which none could lead.
 func (t *turn) direct(n *NodeState) {
-	last := n.Serial
-	if m, ok := t.machine(n); ok && m.Update != nil {
-		last = max(last, m.Update.Serial)
+	last := max(n.Serial, t.view.Directions[n.EKID].Serial)
+	if m, ok := t.machine(n); ok && m.Update != nil && (hullmark.UpdateDirection{Serial: m.Update.Serial}).Follows(last) {
+		last = m.Update.Serial
 	}
-	n.Serial = max(last, t.view.Directions[n.EKID].Serial) + 1
+	n.Serial = last + 1
 }
 
 // end notes that nothing is left to do.
