@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/hullmark/hullmark"
@@ -107,8 +108,11 @@ func (c Client) Try(ctx context.Context) error { return c.ask(ctx, Request{Op: O
 // Commit makes the slot that runs the one that starts by itself.
 func (c Client) Commit(ctx context.Context) error { return c.ask(ctx, Request{Op: OpCommit}, ignore) }
 
-// Explain keeps a text for the next boot's Look; an empty one takes it back.
+// Explain keeps the first MaxText bytes of a text for the next boot's Look; an empty one takes it back.
 func (c Client) Explain(ctx context.Context, text string) error {
+	if len(text) > MaxText {
+		text = strings.ToValidUTF8(text[:MaxText], "")
+	}
 	return c.ask(ctx, Request{Op: OpExplain, Text: text}, ignore)
 }
 
