@@ -138,8 +138,10 @@ type Agent struct {
 	Machine  System
 	Cluster  Cluster
 	// Slots is nil where the machine has no disk with slots: it takes no other release then.
-	Slots  Slots
-	Status *Status
+	Slots Slots
+	// Release is the root hash on the kernel's command line, which is measured; what slots say of themselves the host can write.
+	Release hullmark.RootHash
+	Status  *Status
 	// StateDir is where the state disk is mounted, RunDir the agent's folder on a RAM disk.
 	StateDir, RunDir string
 	// EventLog is the file of the firmware's event log, which explains the registers where they differ; it may be absent.

@@ -92,7 +92,7 @@ func (a updater) stage(ctx context.Context, o order) error {
 		return refusedRelease("update-busy", "the release that runs is on trial", "", "", "wait until it is committed, or has failed (hullmark update status)")
 	}
 	if err := a.keepNote(func(n *updateNote) {
-		n.Phase, n.Document, n.RootHash, n.Failed = hullmark.UpdateStaging, o.Document, r.Image.RootHash, nil
+		n.Phase, n.Document, n.RootHash, n.Failed, n.Policy = hullmark.UpdateStaging, o.Document, r.Image.RootHash, nil, r.policy
 	}); err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (a updater) try(ctx context.Context, o order) error {
 	if err != nil {
 		return err
 	}
-	return a.begin(ctx, o.Document, r.Image.RootHash)
+	return a.begin(ctx, o.Document, r)
 }
 
 // rollBack restarts into the release that the node ran before, for good once that is healthy, or out of a trial.
@@ -138,8 +138,9 @@ func (a updater) rollBack(ctx context.Context, o order) error {
 }
 
 // begin restarts into the slot that does not run, for one boot.
-func (a updater) begin(ctx context.Context, document hullmark.DocumentID, root hullmark.RootHash) error {
+func (a updater) begin(ctx context.Context, document hullmark.DocumentID, r release) error {
 	s, _ := a.updateStatus()
+	root := r.Image.RootHash
 	other := s.B
 	if s.Running == "b" {
 		other = s.A
@@ -152,7 +153,7 @@ func (a updater) begin(ctx context.Context, document hullmark.DocumentID, root h
 	}
 	// What says that it was asked for is stored first: a boot that nobody asked for goes back.
 	err := a.keepNote(func(n *updateNote) {
-		n.Phase, n.Document, n.RootHash, n.Failed = hullmark.UpdateTrial, document, root, nil
+		n.Phase, n.Document, n.RootHash, n.Failed, n.Trial, n.Policy = hullmark.UpdateTrial, document, root, nil, "", r.policy
 	})
 	if err != nil {
 		return err

@@ -32,6 +32,9 @@ type release struct {
 		Register string            `json:"register"`
 		Values   map[string]string `json:"values"`
 	} `json:"registers"`
+
+	// policy is the version of the one that accepts it.
+	policy uint64
 }
 
 // written is what the slot's writer is told of it.
@@ -40,15 +43,20 @@ func (r release) written() update.Release {
 }
 
 // judgeRelease refuses a release that would be refused once it runs: by the signed policy that comes with it, by a newer one that the
-// node holds, by its security version, or since its document is of another machine.
+// node holds, or that an order came with before, by its security version, or since its document is of another machine.
 func (a updater) judgeRelease(id hullmark.DocumentID, document, envelope []byte) (r release, err error) {
 	policy, err := openPolicy(envelope, a.config.ClusterRoot)
 	if err != nil {
 		return r, refusedRelease("policy-unsigned", err.Error(), "", "", "use the newest cluster file")
 	}
-	if _, newest := a.heldPolicies(); policy.Version < newest.Version {
-		return r, refusedRelease("policy-older", "the policy that comes with the release is older than the one that the node holds",
-			fmt.Sprintf("version %d or later", newest.Version), fmt.Sprintf("version %d", policy.Version), "use the newest cluster file")
+	n, err := a.readNote()
+	if err != nil {
+		return r, err
+	}
+	_, held := a.heldPolicies()
+	if seen := max(held.Version, n.Policy); policy.Version < seen {
+		return r, refusedRelease("policy-older", "the policy that comes with the release is older than one that the node has seen",
+			fmt.Sprintf("version %d or later", seen), fmt.Sprintf("version %d", policy.Version), "use the newest cluster file")
 	}
 	if !policy.accepts(id) {
 		return r, refusedRelease("release-not-accepted", "the signed policy does not accept the release's document", "one of its documents", id.String(),
@@ -61,6 +69,7 @@ func (a updater) judgeRelease(id hullmark.DocumentID, document, envelope []byte)
 		return r, refusedRelease("svn-too-low", "the release has a lower security version than the signed policy demands",
 			fmt.Sprintf("%d or higher", policy.MinimumSVN), fmt.Sprint(r.SVN), "take a release with a higher one")
 	}
+	r.policy = policy.Version
 	return r, a.judgeMachine(r)
 }
 

@@ -20,6 +20,7 @@ const StepUpdate = "UPDATE"
 const (
 	codeTrialFailed   = "trial-failed"
 	codeTrialNotAsked = "trial-not-asked"
+	codeNotAsked      = "release-not-asked"
 )
 
 // healthTarget is started in a trial once the node is Ready: units that it requires are the checks of whoever built the image
@@ -62,7 +63,22 @@ type updateNote struct {
 	RootHash hullmark.RootHash    `json:"rootHash,omitzero"`
 	Serial   uint64               `json:"serial,omitempty"`
 	Failed   *hullmark.Condition  `json:"failed,omitempty"`
+	// Trial is how far the one boot of UpdateTrial came.
+	Trial trialBoot `json:"trial,omitempty"`
+	// Committed is the release that the node runs for good; zero if an earlier release kept the note.
+	Committed hullmark.RootHash `json:"committed,omitzero"`
+	// Policy is the version of the newest policy that an order was judged by.
+	Policy uint64 `json:"policy,omitempty"`
 }
+
+// trialBoot is how far the boot of a trial came.
+type trialBoot string
+
+// A trial that has opened the disk has begun, and has ended once it was said why it is not committed.
+const (
+	trialBegun trialBoot = "begun"
+	trialEnded trialBoot = "ended"
+)
 
 // readNote returns what the open disk keeps; of one that keeps nothing, that there is no update.
 func (a updater) readNote() (n updateNote, err error) {
@@ -83,12 +99,16 @@ func (a updater) keepNote(edit func(*updateNote)) error {
 	if err != nil {
 		return err
 	}
+	before := n
 	edit(&n)
 	text, err := json.Marshal(n)
 	if err != nil {
 		return err
 	}
-	if err := a.kept.write(updateFile, text); err != nil {
+	if n != before {
+		err = a.kept.write(updateFile, text)
+	}
+	if err != nil {
 		return fmt.Errorf("note the update: %w", err)
 	}
 	a.showNote(n)
@@ -137,6 +157,13 @@ func (a updater) lookAtSlots(ctx context.Context) error {
 	}
 	a.changeUpdate(func(s *hullmark.UpdateStatus) {
 		s.Running, s.Default, s.A, s.B = found.Running, found.Default, found.A, found.B
+		switch {
+		case a.Release == hullmark.RootHash{}:
+		case s.Running == "b":
+			s.B = a.Release
+		default:
+			s.A = a.Release
+		}
 		if s.Phase == "" {
 			s.Phase = hullmark.UpdateIdle
 		}
@@ -158,26 +185,48 @@ func (a updater) settle() error {
 	}
 	asked := n.Phase == hullmark.UpdateTrial && n.RootHash == s.Release()
 	switch {
-	case a.onTrial() && !asked && s.Default != "":
+	case a.onTrial() && (!asked || n.Trial != "") && s.Default != "":
 		return fmt.Errorf("%w: %w", errReboot, &hullmark.Condition{
 			Code: codeTrialNotAsked, Step: StepUpdate, Title: "the machine started the slot of a release that the node was not asked to try, or that has failed before", Retry: true,
 			Expected: "slot " + s.Default, Got: "slot " + s.Running, Next: "wait for the restart; if this repeats, look who writes the firmware's variables",
 		})
-	case a.onTrial() || n.Phase != hullmark.UpdateTrial && n.Phase != hullmark.UpdateStaging:
+	case a.onTrial() && asked: // It is the one boot of this trial.
+		return a.keepNote(func(n *updateNote) { n.Trial = trialBegun })
+	case a.onTrial():
 		a.showNote(n)
 		return nil
-	case asked: // The commit was cut off behind its last write.
-		return a.keepNote(committed)
-	case n.Phase == hullmark.UpdateStaging:
-		return a.keepNote(func(n *updateNote) { n.Phase, n.Failed = hullmark.UpdateFailed, interrupted() })
+	case asked && n.Trial != trialEnded: // The commit was cut off behind its last write.
+		return a.keepNote(func(n *updateNote) { n.committed(s.Release()) })
 	}
-	return a.keepNote(func(n *updateNote) {
-		n.Phase, n.Failed = hullmark.UpdateFailed, trialFailed(n.RootHash, n.Failed, a.updates.text)
-	})
+	return a.keepNote(func(n *updateNote) { n.settled(s.Release(), a.updates.text) })
+}
+
+// settled is what is left of an update in a boot that is no trial. text is what the boot before kept in a firmware variable.
+func (n *updateNote) settled(runs hullmark.RootHash, text string) {
+	switch before := n.Committed; {
+	case before != hullmark.RootHash{} && before != runs:
+		n.committed(runs)
+		n.Failed = notAsked(before, runs)
+	case n.Phase == hullmark.UpdateStaging:
+		n.Phase, n.Failed = hullmark.UpdateFailed, interrupted()
+	case n.Phase == hullmark.UpdateTrial:
+		n.Phase, n.Failed = hullmark.UpdateFailed, trialFailed(n.RootHash, n.Failed, text)
+	}
+	n.Committed = runs
 }
 
 // committed is what is left of an update that ended well.
-func committed(n *updateNote) { *n = updateNote{Phase: hullmark.UpdateIdle, Serial: n.Serial} }
+func (n *updateNote) committed(runs hullmark.RootHash) {
+	*n = updateNote{Phase: hullmark.UpdateIdle, Serial: n.Serial, Policy: n.Policy, Committed: runs}
+}
+
+// notAsked is the condition of a node whose machine starts another release than the one that it ran for good: the host writes the disk.
+func notAsked(before, runs hullmark.RootHash) *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: codeNotAsked, Step: StepUpdate, Title: "the machine starts a release by itself that the node was not asked to keep", Expected: before.String(), Got: runs.String(),
+		Next: "if nobody gave the machine another disk, its host has; let the policy accept no release that is not to run (hullmark policy)",
+	}
+}
 
 func interrupted() *hullmark.Condition {
 	return &hullmark.Condition{
@@ -288,11 +337,11 @@ func (a updater) noteTrial(ctx context.Context, why *hullmark.Condition) {
 	root := why.Root()
 	err := a.keepNote(func(n *updateNote) {
 		if n.Phase == hullmark.UpdateTrial {
-			n.Failed = root
+			n.Failed, n.Trial = root, trialEnded
 		}
 	})
 	if err != nil { // It is not open, or not mounted yet.
-		err = a.Slots.Explain(context.WithoutCancel(ctx), fmt.Sprintf("%.*s", update.MaxText, root.Code+": "+root.Title))
+		err = a.Slots.Explain(context.WithoutCancel(ctx), root.Code+": "+root.Title)
 	}
 	if err != nil {
 		fmt.Fprintln(a.Status.Log, "note why the trial ends:", err)
@@ -330,7 +379,8 @@ func (a updater) commit(ctx context.Context) error {
 		return fmt.Errorf("commit the release: %w", err)
 	}
 	a.disarm()
-	err := errors.Join(a.keepNote(committed), a.lookAtSlots(ctx))
+	s, _ := a.updateStatus()
+	err := errors.Join(a.keepNote(func(n *updateNote) { n.committed(s.Release()) }), a.lookAtSlots(ctx))
 	a.Status.Say("the release is committed")
 	return err
 }

@@ -37,7 +37,7 @@ func Run() error {
 	if err := mountKernelFilesystems(); err != nil {
 		return err
 	}
-	root, err := commandLineRoot()
+	root, err := RootHash()
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,9 @@ func mountKernelFilesystems() error {
 	return nil
 }
 
-func commandLineRoot() (verity.Root, error) {
+// RootHash returns the root hash of the release that runs, which the kernel's command line names: that is in PCR 11, and the disk has no
+// say in it.
+func RootHash() (verity.Root, error) {
 	line, err := os.ReadFile("/proc/cmdline")
 	if err != nil {
 		return verity.Root{}, err

@@ -64,6 +64,13 @@ func (s *Slots) SetNext() {
 	s.next = true
 }
 
+// SetDefault has a slot start by itself, as a host can that writes on the disk.
+func (s *Slots) SetDefault(slot string) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.holds.Default = slot
+}
+
 // Sources returns those of the last Stage.
 func (s *Slots) Sources() []string {
 	s.mutex.Lock()

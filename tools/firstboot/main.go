@@ -27,6 +27,7 @@ import (
 	"github.com/hullmark/hullmark/firstboot"
 	"github.com/hullmark/hullmark/firstboot/button"
 	"github.com/hullmark/hullmark/firstboot/config"
+	"github.com/hullmark/hullmark/firstboot/initrd"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/firstboot/update"
 	"github.com/hullmark/hullmark/internal/nodump"
@@ -63,6 +64,10 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	release, err := initrd.RootHash()
+	if err != nil {
+		return err
+	}
 	console := openConsole()
 	unit.Notify(daemon.SdNotifyReady)
 	go func() {
@@ -79,6 +84,7 @@ func run(ctx context.Context) error {
 		Machine:  firstboot.Systemd{},
 		Cluster:  firstboot.Kubeadm{},
 		Slots:    update.Client{Path: update.Socket},
+		Release:  hullmark.RootHash(release),
 		Status:   &firstboot.Status{File: firstboot.StatusFile, Sentinels: sentinels, Console: console, Log: os.Stderr, Notify: unit.Notify},
 		StateDir: firstboot.StateDir, RunDir: runDir,
 		EventLog: eventLog, Versions: versions,

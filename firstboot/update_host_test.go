@@ -1,0 +1,146 @@
+package firstboot
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark"
+)
+
+// staged is a machine that has the release in its other slot.
+func (u *updating) staged(t *testing.T) updater {
+	t.Helper()
+	u.begin(nil)
+	if _, err := u.boot(); err != nil {
+		t.Fatal(err)
+	}
+	a := updater{u.stage.agent}
+	if err := a.obey(t.Context(), u.order[hullmark.UpdateStage]); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// A host that starts the slot of a trial once more, before the release from before has run, gets nothing of it: whether the trial could say
+// why it ended, or stood still.
+func TestTrialIsOneBoot(t *testing.T) {
+	for name, end := range map[string]func(updater){
+		"it said why it ended": func(a updater) {
+			a.noteTrial(t.Context(), &hullmark.Condition{Code: "check-failed", Title: "unhealthy"})
+		},
+		"it stood still": func(updater) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := newUpdating(t)
+			if err := u.staged(t).obey(t.Context(), u.order[hullmark.UpdateTry]); !errors.Is(err, errReboot) {
+				t.Fatal(err)
+			}
+			if release, err := u.boot(); release != u.root["new"] || err != nil {
+				t.Fatalf("the trial: %s, %v", release, err)
+			}
+			end(updater{u.stage.agent})
+			u.slots.SetNext()
+			if release, err := u.boot(); release != u.root["new"] || !errors.Is(err, errReboot) {
+				t.Errorf("the host starts it once more: %s, %v", release, err)
+			}
+			if release, err := u.boot(); release != u.root["old"] || err != nil {
+				t.Errorf("the release from before: %s, %v", release, err)
+			}
+			if s, _ := (updater{u.stage.agent}).updateStatus(); s.Phase != hullmark.UpdateFailed || s.Failed == nil || s.Failed.Code != codeTrialFailed {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// A host that writes on the disk chooses which slot starts by itself. The node does not take that for its own commit, and says so.
+func TestHostChoosesTheSlot(t *testing.T) {
+	for name, before := range map[string]func(*updating, updater){
+		"a release that was never tried": func(*updating, updater) {},
+		"one that has failed": func(u *updating, a updater) {
+			if err := a.obey(context.Background(), u.order[hullmark.UpdateTry]); !errors.Is(err, errReboot) {
+				t.Fatal(err)
+			}
+			_, _ = u.boot()
+			updater{u.stage.agent}.noteTrial(context.Background(), &hullmark.Condition{Code: "check-failed", Title: "unhealthy"})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := newUpdating(t)
+			before(u, u.staged(t))
+			u.slots.SetDefault("b")
+			for range 2 {
+				if release, err := u.boot(); release != u.root["new"] || err != nil {
+					t.Fatalf("%s, %v", release, err)
+				}
+			}
+			s, _ := updater{u.stage.agent}.updateStatus()
+			if s.Phase != hullmark.UpdateIdle || s.Failed == nil || s.Failed.Code != "release-not-asked" || !strings.Contains(s.Failed.Expected, u.root["old"].String()[:16]) {
+				t.Errorf("%+v, %v", s, s.Failed)
+			}
+		})
+	}
+}
+
+// What runs is what the measured command line says, whatever a host writes into the slot afterwards.
+func TestHostRewritesTheSlotThatRuns(t *testing.T) {
+	u := newUpdating(t)
+	if err := u.staged(t).obey(t.Context(), u.order[hullmark.UpdateTry]); !errors.Is(err, errReboot) {
+		t.Fatal(err)
+	}
+	u.runs = hullmark.RootHash{3} // an older release, in the slot of the one that was asked for, which is put there once that runs
+	if _, err := u.boot(); !errors.Is(err, errReboot) {
+		t.Errorf("a release that nobody asked for is tried: %v", err)
+	}
+}
+
+// Who may write directions once gives none after which the node follows no other.
+func TestDirectionThatLeaps(t *testing.T) {
+	u := newUpdating(t)
+	u.begin(nil)
+	if _, err := u.boot(); err != nil {
+		t.Fatal(err)
+	}
+	a := director{updater{u.stage.agent}}
+	for _, c := range []struct{ serial, want uint64 }{{1<<53 - 1, 0}, {3, 3}, {3, 3}, {2, 3}, {1<<33 + 3, 3}, {4, 4}} {
+		a.follow(t.Context(), order{UpdateDirection: hullmark.UpdateDirection{Serial: c.serial, Action: hullmark.UpdateCommit}})
+		n, err := a.readNote()
+		if err != nil || n.Serial != c.want {
+			t.Errorf("after direction %d: %d, %v", c.serial, n.Serial, err)
+		}
+		a.updates.working.Lock() // until what was begun is done
+		a.updates.working.Unlock()
+	}
+}
+
+// A worker holds no policy. It goes by the newest that an order came with: whoever has an older one, in which a release was accepted that
+// is withdrawn since, or a lower security version, brings it back to nothing.
+func TestOlderPolicyThanAnEarlierOrders(t *testing.T) {
+	u := newUpdating(t)
+	older := u.order[hullmark.UpdateStage]
+	for action, o := range u.order {
+		files := u.stage.signed(t, set{version: 2, number: 1, keyset: "held", documents: []string{string(o.document)}})
+		o.policy = files[len(files)-1].GetContent()
+		u.order[action] = o
+	}
+	a := u.staged(t)
+	var c *hullmark.Condition
+	if err := a.obey(t.Context(), older); !errors.As(err, &c) || c.Code != "policy-older" {
+		t.Errorf("an older policy: %v", err)
+	}
+	if err := a.obey(t.Context(), u.order[hullmark.UpdateTry]); !errors.Is(err, errReboot) {
+		t.Errorf("the positive control: %v", err)
+	}
+	if _, err := u.boot(); err != nil {
+		t.Fatal(err)
+	}
+	a = updater{u.stage.agent}
+	if err := a.commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := a.readNote(); n.Policy != 2 || err != nil {
+		t.Errorf("after the commit the newest policy is %d, %v", n.Policy, err)
+	}
+}
