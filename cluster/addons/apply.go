@@ -92,7 +92,7 @@ func (a *Addons) fail(ctx context.Context, l *lock, run string, cause error) err
 	var restored Restored
 	c, err := a.reach(ctx) // An API server that went away may be why it failed.
 	if err == nil {
-		restored, err = a.restore(ctx, c, l, a.file(run))
+		restored, err = a.restore(ctx, c, l, a.file(run), run)
 	}
 	for _, note := range restored.Notes {
 		a.say("%s", note)

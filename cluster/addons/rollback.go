@@ -32,36 +32,36 @@ func (a *Addons) Rollback(ctx context.Context, file string) (Restored, error) {
 	}
 	defer l.close(ctx)
 	ctx = l.keep(ctx)
-	path, err := a.choose(l, file)
+	path, run, err := a.choose(l, file)
 	if err != nil || path == "" {
 		return Restored{}, err
 	}
-	return a.restore(ctx, c, l, path)
+	return a.restore(ctx, c, l, path, run)
 }
 
-// choose returns the saved state that is to be put back, or nothing.
-func (a *Addons) choose(l *lock, file string) (string, error) {
-	run := l.noted(unfinished)
+// choose returns the saved state that is to be put back, and the run that saved it, or nothing.
+func (a *Addons) choose(l *lock, file string) (path, run string, err error) {
+	run = l.noted(unfinished)
 	if file == "" {
 		if run == "" {
-			return "", nil
+			return "", "", nil
 		}
 		if _, err := os.Stat(a.file(run)); err != nil {
-			return "", fmt.Errorf("run %s is unfinished, and what it saved is not here: %w; next: do it where it ran, or bring its file here", run, err)
+			return "", "", fmt.Errorf("run %s is unfinished, and what it saved is not here: %w; next: do it where it ran, or bring its file here", run, err)
 		}
-		return a.file(run), nil
+		return a.file(run), run, nil
 	}
-	h, err := a.open(file, func(saved) error { return nil })
+	h, err := a.open(file, "", func(saved) error { return nil })
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	switch last := l.noted(latest); {
 	case run != "" && run != h.Run:
-		return "", fmt.Errorf("%w: run %s is unfinished, and this is what %s saved; next: hullmark addons rollback without a file", ErrRefused, run, h.Run)
+		return "", "", fmt.Errorf("%w: run %s is unfinished, and this is what %s saved; next: hullmark addons rollback without a file", ErrRefused, run, h.Run)
 	case run == h.Run, last == h.Run, last == h.Previous: // of the last, it was put back before
-		return file, nil
+		return file, h.Run, nil
 	default:
-		return "", fmt.Errorf("%w: %s was saved by run %s, and run %s has changed add-ons since; next: put back what that one saved first", ErrRefused, file, h.Run, last)
+		return "", "", fmt.Errorf("%w: %s was saved by run %s, and run %s has changed add-ons since; next: put back what that one saved first", ErrRefused, file, h.Run, last)
 	}
 }
 
@@ -74,9 +74,9 @@ type state struct {
 	custom, kinds map[schema.GroupKind]bool
 }
 
-func (a *Addons) read(path string) (s state, err error) {
+func (a *Addons) read(path, run string) (s state, err error) {
 	s = state{path: path, custom: map[schema.GroupKind]bool{}, kinds: map[schema.GroupKind]bool{}}
-	s.header, err = a.open(path, func(o saved) error {
+	s.header, err = a.open(path, run, func(o saved) error {
 		switch o.part {
 		case partDefinition:
 			s.definitions = append(s.definitions, o)
@@ -111,8 +111,8 @@ func (a *Addons) read(path string) (s state, err error) {
 
 // restore puts a saved state back and notes that in the Lease. What could not be put back is in the result: the run is finished all
 // the same, so that others can begin, and its file can be named again.
-func (a *Addons) restore(ctx context.Context, c *client, l *lock, path string) (Restored, error) {
-	s, err := a.read(path)
+func (a *Addons) restore(ctx context.Context, c *client, l *lock, path, run string) (Restored, error) {
+	s, err := a.read(path, run)
 	if err != nil {
 		return Restored{}, err
 	}
@@ -214,7 +214,7 @@ func (r *restorer) custom(ctx context.Context, s state) error {
 	var group errgroup.Group
 	group.SetLimit(abreast)
 	var pending []item
-	_, err := r.open(s.path, func(o saved) error {
+	_, err := r.open(s.path, s.Run, func(o saved) error {
 		if o.part != partCustom || !s.kinds[o.name.kind().GroupKind()] {
 			return nil
 		}

@@ -62,7 +62,7 @@ func (a *Addons) save(ctx context.Context, c *client, plan *Plan, h header) erro
 		return fmt.Errorf("save what there is: %w", err)
 	}
 	n := 0
-	if _, err := a.open(a.file(h.Run), func(saved) error { n++; return nil }); err != nil || n != lines {
+	if _, err := a.open(a.file(h.Run), h.Run, func(saved) error { n++; return nil }); err != nil || n != lines {
 		return fmt.Errorf("read back what was saved: %d of %d objects: %w", n, lines, err)
 	}
 	a.done("saved %d objects in %s", n, a.file(h.Run))
@@ -217,8 +217,12 @@ func (s *saver) custom(ctx context.Context) error {
 	return nil
 }
 
-// open reads a saved state of this cluster's.
-func (a *Addons) open(path string, each func(saved) error) (h header, err error) {
+// open reads a saved state of this cluster's, of the run that is named, or of any if that is empty.
+func (a *Addons) open(path, run string, each func(saved) error) (h header, err error) {
+	cluster, err := a.cluster()
+	if err != nil {
+		return h, err
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return h, err
@@ -228,12 +232,17 @@ func (a *Addons) open(path string, each func(saved) error) (h header, err error)
 	if err != nil {
 		return h, fmt.Errorf("%s: it holds nothing under the cluster file's passphrase, or is damaged: %w", path, err)
 	}
-	if h, err = readSaved(plain, each); err != nil {
+	begin := func(h header) error {
+		switch {
+		case h.Cluster != cluster:
+			return errors.New("it is another cluster's: its Kubernetes CA is not this one's")
+		case run != "" && h.Run != run:
+			return fmt.Errorf("it is what run %s saved, under the name of run %s; next: look who has changed the folder, and bring the right file", h.Run, run)
+		}
+		return nil
+	}
+	if h, err = readSaved(plain, begin, each); err != nil {
 		return h, fmt.Errorf("%s: %w", path, err)
 	}
-	cluster, err := a.cluster()
-	if err == nil && h.Cluster != cluster {
-		err = fmt.Errorf("%s: it is another cluster's: its Kubernetes CA is not this one's", path)
-	}
-	return h, err
+	return h, nil
 }

@@ -143,9 +143,9 @@ type saved struct {
 	object *object // nil if there was none
 }
 
-// readSaved reads a saved state, and calls each with every object in its order. Whatever is not whole is an error, after each was
-// called with what came before.
-func readSaved(r io.Reader, each func(saved) error) (h header, err error) {
+// readSaved reads a saved state, and calls begin with its header, and each with every object in its order. Whatever is not whole is an
+// error, after each was called with what came before.
+func readSaved(r io.Reader, begin func(header) error, each func(saved) error) (h header, err error) {
 	zip, err := gzip.NewReader(r)
 	if err != nil {
 		return h, fmt.Errorf("it holds no saved state: %w", err)
@@ -167,6 +167,9 @@ func readSaved(r io.Reader, each func(saved) error) (h header, err error) {
 		switch {
 		case l.Header != nil:
 			h = *l.Header
+			if err := begin(h); err != nil {
+				return h, err
+			}
 		case l.End != nil:
 			if ended = *l.End == n; !ended {
 				return h, fmt.Errorf("line %d: it ends after %d lines, and says %d", n+1, n, *l.End)

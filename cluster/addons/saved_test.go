@@ -41,9 +41,11 @@ func example(t testing.TB) []byte {
 	return out.Bytes()
 }
 
+func anyHeader(header) error { return nil }
+
 func TestSavedReadsBack(t *testing.T) {
 	var all []saved
-	h, err := readSaved(bytes.NewReader(example(t)), func(s saved) error { all = append(all, s); return nil })
+	h, err := readSaved(bytes.NewReader(example(t)), anyHeader, func(s saved) error { all = append(all, s); return nil })
 	if err != nil || h.Format != SavedFormat || h.Run != "20260101-000000-abcdefgh" || !reflect.DeepEqual(h.Definitions, []string{"widgets.demo.example"}) {
 		t.Fatalf("%+v, %v", h, err)
 	}
@@ -108,7 +110,7 @@ func TestReadSavedRefuses(t *testing.T) {
 		"token too long":                            relined(t, l[0], strings.Repeat("x", maxLine+1)),
 		"unexpected EOF":                            whole[:len(whole)-9],
 	} {
-		if _, err := readSaved(bytes.NewReader(packed), func(saved) error { return nil }); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := readSaved(bytes.NewReader(packed), anyHeader, func(saved) error { return nil }); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want %q", err, says)
 		}
 	}
@@ -120,7 +122,7 @@ func FuzzReadSaved(f *testing.F) {
 	f.Add([]byte(`{"header":{"format":"hullmark.addons/v1"}}` + "\n" + `{"end":1}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var all []saved
-		h, err := readSaved(bytes.NewReader(relined(t, string(text))), func(s saved) error { all = append(all, s); return nil })
+		h, err := readSaved(bytes.NewReader(relined(t, string(text))), anyHeader, func(s saved) error { all = append(all, s); return nil })
 		if err != nil {
 			return
 		}
@@ -144,7 +146,7 @@ func FuzzReadSaved(f *testing.F) {
 			t.Fatal(err)
 		}
 		n := 0
-		if _, err := readSaved(&out, func(s saved) error {
+		if _, err := readSaved(&out, anyHeader, func(s saved) error {
 			if fmt.Sprint(s.name) != fmt.Sprint(all[n].name) {
 				t.Errorf("%v became %v", all[n].name, s.name)
 			}
@@ -246,7 +248,7 @@ func TestOpenRefuses(t *testing.T) {
 	a := operatorOf(t, one, "passphrase")
 	path := stored(t, a)
 	n := 0
-	if _, err := a.open(path, func(s saved) error { n++; return nil }); err != nil || n != 1 {
+	if _, err := a.open(path, "", func(s saved) error { n++; return nil }); err != nil || n != 1 {
 		t.Fatalf("%d objects, %v", n, err)
 	}
 	whole, err := os.ReadFile(path)
@@ -265,13 +267,43 @@ func TestOpenRefuses(t *testing.T) {
 		if err := os.WriteFile(other, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.open(other, func(saved) error { return nil }); err == nil || !strings.Contains(err.Error(), other) {
+		if _, err := a.open(other, "", func(saved) error { return nil }); err == nil || !strings.Contains(err.Error(), other) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for says, other := range map[string]*Addons{"the passphrase does not open it": operatorOf(t, one, "another"), "it is another cluster's": operatorOf(t, two, "passphrase")} {
-		if _, err := other.open(path, func(saved) error { return nil }); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := other.open(path, "", func(saved) error { return nil }); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("got %v, want %q", err, says)
 		}
+	}
+}
+
+// Whoever may write in the folder, and has no passphrase, gives an older saved state the name of the one that a run left: it is not put back.
+func TestSwappedSavedState(t *testing.T) {
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := operatorOf(t, c, "passphrase")
+	older, newer := stored(t, a), stored(t, a)
+	run := strings.TrimSuffix(filepath.Base(newer), savedEnding)
+	lease := &object{Object: map[string]any{}}
+	lease.SetAnnotations(map[string]string{unfinished: run})
+	l := &lock{lease: lease}
+	if path, of, err := a.choose(l, ""); err != nil || path != newer || of != run {
+		t.Fatalf("%s, %s, %v", path, of, err)
+	}
+	if s, err := a.read(newer, run); err != nil || s.Run != run {
+		t.Fatalf("the positive control: %+v, %v", s.header, err)
+	}
+	if err := os.Rename(older, newer); err != nil {
+		t.Fatal(err)
+	}
+	if restored, err := a.restore(t.Context(), nil, l, newer, run); err == nil || !strings.Contains(err.Error(), "is what run") {
+		t.Errorf("%+v, %v", restored, err)
+	}
+	n := 0
+	if _, err := a.open(newer, run, func(saved) error { n++; return nil }); err == nil || n > 0 {
+		t.Errorf("%d objects of it were read, %v", n, err)
 	}
 }

@@ -57,7 +57,7 @@ func (o *Options) chart(ctx context.Context, a render.Addon) (*chart.Chart, erro
 
 func (o *Options) load(ctx context.Context, a render.Addon) (*chart.Chart, error) {
 	if !a.Archived() {
-		return loader.LoadDir(o.path(a.Chart))
+		return loadFolder(ctx, o.path(a.Chart))
 	}
 	wanted, err := hex.DecodeString(a.SHA256)
 	if err != nil {
@@ -68,7 +68,7 @@ func (o *Options) load(ctx context.Context, a render.Addon) (*chart.Chart, error
 		if err != nil {
 			return nil, err
 		}
-		return loader.LoadArchive(bytes.NewReader(archive))
+		return loadArchive(ctx, archive)
 	}
 	archive, err := atomicfile.Read(o.path(a.Chart), maxArchive)
 	if err != nil {
@@ -77,7 +77,25 @@ func (o *Options) load(ctx context.Context, a render.Addon) (*chart.Chart, error
 	if got := sha256.Sum256(archive); !bytes.Equal(got[:], wanted) {
 		return nil, fmt.Errorf("the document names the archive with sha256 %s, this one has %x; look at what changed, and write it there", a.SHA256, got)
 	}
+	return loadArchive(ctx, archive)
+}
+
+func loadArchive(ctx context.Context, archive []byte) (*chart.Chart, error) {
+	if err := newUnpacking(ctx).archive(bytes.NewReader(archive), 0); err != nil {
+		return nil, err
+	}
 	return loader.LoadArchive(bytes.NewReader(archive))
+}
+
+func loadFolder(ctx context.Context, name string) (*chart.Chart, error) {
+	folder, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := newUnpacking(ctx).folder(folder); err != nil {
+		return nil, err
+	}
+	return loader.LoadDir(folder)
 }
 
 // values are an add-on's own: those in the document over those of files, of which later ones go before earlier ones.

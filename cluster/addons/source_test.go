@@ -92,7 +92,7 @@ func TestChartSources(t *testing.T) {
 	}{
 		{render.Addon{Chart: "demo.tgz", SHA256: other}, "the document names the archive with sha256 " + other},
 		{render.Addon{Chart: address, SHA256: other}, "the registry has no blob " + other},
-		{render.Addon{Chart: "none"}, "Chart.yaml file is missing"},
+		{render.Addon{Chart: "none"}, "no such file"},
 		{render.Addon{Chart: "oci://127.0.0.1:1/x:1", SHA256: digest}, "127.0.0.1:1"},
 	} {
 		if _, err := o.chart(t.Context(), test.a); err == nil || !strings.Contains(err.Error(), test.says) {
