@@ -27,6 +27,15 @@ func wantFailed(t *testing.T, err error, says ...string) {
 	}
 }
 
+func wantRefused(t *testing.T, err error, says ...string) {
+	t.Helper()
+	for _, text := range says {
+		if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), text) {
+			t.Errorf("%v, want a refusal with %q", err, text)
+		}
+	}
+}
+
 // onWrite calls do before the first write that ends so passes.
 func (s *site) onWrite(method, ending string, do func()) {
 	once := false

@@ -177,3 +177,60 @@ func TestAPIGoesAway(t *testing.T) {
 	}
 	s.wantPicture(t, c, before)
 }
+
+// An add-on does not change what is Hullmark's own, or another add-on's, whatever it is allowed to.
+func TestAddonNamesWhatIsAnothers(t *testing.T) {
+	s, c := newSite(t), direct(t)
+	s.namespaceIsThere(t)
+	s.apply(t, nil) // Hullmark's own
+	n := Name{APIVersion: "admissionregistration.k8s.io/v1", Kind: "ValidatingAdmissionPolicyBinding", Name: "hullmark-upgrade-nodes"}
+	before, err := c.get(t.Context(), n)
+	if err != nil || before == nil {
+		t.Fatal(before, err)
+	}
+	s.write(t, "own.yaml", "apiVersion: "+n.APIVersion+"\nkind: "+n.Kind+"\nmetadata: {name: "+n.Name+"}\nspec: {policyName: hullmark-upgrade-nodes, validationActions: [Audit]}\n")
+	_, err = s.Apply(t.Context(), []render.Addon{{Name: "evil", Manifests: []string{"own.yaml"}}})
+	wantRefused(t, err, n.String(), "the add-on hullmark names it, too")
+	after, err := c.get(t.Context(), n)
+	if err != nil || after.GetResourceVersion() != before.GetResourceVersion() {
+		t.Errorf("it was changed: %v, %v", after, err)
+	}
+	s.write(t, "one.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one, namespace: NAMESPACE}\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: NAMESPACE}\n")
+	both := []render.Addon{{Name: "a", Manifests: []string{"one.yaml"}}, {Name: "b", Manifests: []string{"one.yaml"}}}
+	_, err = s.Apply(t.Context(), both)
+	wantRefused(t, err, "ConfigMap "+s.namespace+"/one: the add-on a names it, too")
+	if err != nil && strings.Contains(err.Error(), "Namespace") {
+		t.Errorf("a namespace may be named by several: %v", err)
+	}
+	s.apply(t, both[:1])
+}
+
+// A hook takes the place of nothing that is there: Helm would delete that first.
+func TestHookOverWhatIsThere(t *testing.T) {
+	s, c := newSite(t), direct(t)
+	s.namespaceIsThere(t)
+	const hook = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: theirs, annotations: {helm.sh/hook: 'pre-install,pre-upgrade'}}\ndata: {text: '{{ .Values.text }}'}\n"
+	s.chart(t, "hooked", hook)
+	wanted := func(text string) []render.Addon {
+		return []render.Addon{{Name: "hooked", Namespace: s.namespace, Chart: "hooked", Values: map[string]any{"text": text}}}
+	}
+	if err := env.Apply(t.Context(), []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: theirs, namespace: "+s.namespace+"}\ndata: {text: theirs}\n")); err != nil {
+		t.Fatal(err)
+	}
+	before := s.picture(t, c)
+	_, err := s.Apply(t.Context(), wanted("one"))
+	wantRefused(t, err, "theirs: it is there, and no hook of this release's")
+	s.wantPicture(t, c, before)
+	theirs := Name{APIVersion: "v1", Kind: "ConfigMap", Namespace: s.namespace, Name: "theirs"}
+	if err := c.delete(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	waitGone(t, func() (*object, error) {
+		if o, err := c.get(t.Context(), theirs); err != nil || o != nil {
+			return o, err
+		}
+		return nil, os.ErrNotExist
+	})
+	s.apply(t, wanted("one"))
+	s.apply(t, wanted("two")) // Its own hook is there by now.
+}

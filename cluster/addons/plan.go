@@ -1,6 +1,7 @@
 package addons
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,6 +117,8 @@ type planner struct {
 	planned map[schema.GroupKind]definition
 	// namespaces are those that come with an add-on.
 	namespaces map[string]bool
+	// named are the add-ons by what they name.
+	named map[key]*unit
 }
 
 // Plan says what applying these add-ons, and Hullmark's own, would do. It changes nothing.
@@ -128,7 +131,7 @@ func (a *Addons) Plan(ctx context.Context, wanted []render.Addon) (*Plan, error)
 }
 
 func (a *Addons) plan(ctx context.Context, c *client, wanted []render.Addon) (*Plan, error) {
-	p := &planner{Addons: a, client: c, live: map[string]*object{}, planned: map[schema.GroupKind]definition{}, namespaces: map[string]bool{}}
+	p := &planner{Addons: a, client: c, live: map[string]*object{}, planned: map[schema.GroupKind]definition{}, namespaces: map[string]bool{}, named: map[key]*unit{}}
 	err := c.each(ctx, definitions, func(o *object) error {
 		p.live[o.GetName()] = o
 		return nil
@@ -202,6 +205,7 @@ func (p *planner) addon(ctx context.Context, u *unit) (AddonPlan, error) {
 	}
 	plan := AddonPlan{Name: u.addon.Name, Kind: kind, Namespace: u.addon.Namespace, Now: u.now(), Next: u.next(), Waits: u.waits}
 	if u.waits != "" {
+		p.shared(u) // Nobody else changes them meanwhile.
 		return plan, nil
 	}
 	for _, step := range []func(context.Context, *unit, *AddonPlan) error{p.place, p.addDefinitions, p.addObjects, p.addFormer, p.addHooks, p.addRelease} {
@@ -345,14 +349,38 @@ func (p *planner) unreadable(u *unit, o *object) string {
 		nameOf(o), u.last.Version, o.GetAPIVersion())
 }
 
-// addHooks tells what runs on the way.
-func (p *planner) addHooks(_ context.Context, u *unit, plan *AddonPlan) error {
+// addHooks tells what runs on the way. Helm asks of no hook whose it is: it deletes what has its name, and creates it.
+func (p *planner) addHooks(ctx context.Context, u *unit, plan *AddonPlan) error {
 	for _, h := range u.hooks {
 		n := nameOf(h.object)
+		live, err := p.client.get(ctx, n)
+		if err != nil {
+			return fmt.Errorf("%s: %w", n, err)
+		}
+		had, err := u.hadHook(n)
+		if err != nil {
+			return err
+		}
+		if live != nil && !had {
+			plan.Problems = append(plan.Problems, n.String()+": it is there, and no hook of this release's made it, so Helm would replace it; next: delete it, or have the chart name the hook otherwise")
+		}
 		plan.Hooks = append(plan.Hooks, HookPlan{Name: n, At: h.runs(u.last != nil)})
 		plan.Final = append(plan.Final, "what the hook "+n.String()+" does cannot be undone, but for objects that are saved")
 	}
 	return nil
+}
+
+// hadHook reports whether the release has a hook of that name by now.
+func (u *unit) hadHook(n Name) (bool, error) {
+	if u.last == nil {
+		return false, nil
+	}
+	had, err := parseHooks(u.last.Hooks)
+	return slices.ContainsFunc(had, func(h hook) bool {
+		was := nameOf(h.object)
+		was.Namespace = cmp.Or(was.Namespace, n.Namespace)
+		return was.key() == n.key()
+	}), err
 }
 
 // addRelease says whether anything changes, be it only what is kept of the add-on.

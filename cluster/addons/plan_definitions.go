@@ -34,7 +34,28 @@ func (p *planner) place(_ context.Context, u *unit, plan *AddonPlan) error {
 		}
 	}
 	u.twice(plan)
+	plan.Problems = append(plan.Problems, p.shared(u)...)
 	return nil
+}
+
+// shared notes what a unit names, and finds what another names, too: each would take back what the other brings, and the last would win,
+// over Hullmark's own as well. Several may name a namespace that they are in, and charts bring the same definitions.
+func (p *planner) shared(u *unit) (problems []string) {
+	all := slices.Concat(u.definitions, u.objects)
+	for _, h := range u.hooks {
+		all = append(all, h.object)
+	}
+	for _, o := range all {
+		n := nameOf(o)
+		other, taken := p.named[n.key()]
+		switch {
+		case !taken:
+			p.named[n.key()] = u
+		case other != u && (other.own || n.Kind != "Namespace" && !isDefinition(n)):
+			problems = append(problems, fmt.Sprintf("%s: the add-on %s names it, too; next: leave it out of one of the two", n, other.addon.Name))
+		}
+	}
+	return problems
 }
 
 // namespaced reports whether a kind has namespaces.
