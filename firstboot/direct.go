@@ -35,13 +35,16 @@ func readOrder(o *wire.UpdateOrder) (order, error) {
 	return order{UpdateDirection: d, document: o.GetDocument(), policy: o.GetPolicy()}, err
 }
 
-// obey does what an order says. What is refused, and what fails, is in the status, too.
+// obey does what an order says. What is refused, and what fails, is in the status, too. Of a machine that is to restart no other order is
+// obeyed: it could take from a slot what is about to start.
 func (a updater) obey(ctx context.Context, o order) error {
 	if !a.updates.working.TryLock() {
 		return refusedRelease("update-busy", "the node does something with its slots", "", "", "wait until it is done (hullmark update status)")
 	}
-	defer a.updates.working.Unlock()
 	err := a.act(ctx, o)
+	if !errors.Is(err, errReboot) {
+		defer a.updates.working.Unlock()
+	}
 	if err != nil && !errors.Is(err, errReboot) {
 		c := hullmark.AsCondition(err, StepUpdate, "update-failed")
 		fmt.Fprintf(a.Status.Log, "update: %s: %s\n", o.Action, oneLine(c.Error()))

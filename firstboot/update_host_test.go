@@ -144,3 +144,19 @@ func TestOlderPolicyThanAnEarlierOrders(t *testing.T) {
 		t.Errorf("after the commit the newest policy is %d, %v", n.Policy, err)
 	}
 }
+
+// Between the order to try a release and the restart no other order is obeyed: one to stage would empty the slot that is about to start.
+func TestOrderBeforeTheRestart(t *testing.T) {
+	u := newUpdating(t)
+	a := u.staged(t)
+	if err := a.obey(t.Context(), u.order[hullmark.UpdateTry]); !errors.Is(err, errReboot) {
+		t.Fatal(err)
+	}
+	var c *hullmark.Condition
+	if err := a.obey(t.Context(), u.order[hullmark.UpdateStage]); !errors.As(err, &c) || c.Code != "update-busy" {
+		t.Errorf("another order: %v", err)
+	}
+	if n, err := a.readNote(); n.Phase != hullmark.UpdateTrial || err != nil {
+		t.Errorf("%+v, %v", n, err)
+	}
+}

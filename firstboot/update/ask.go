@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/hullmark/hullmark/internal/remotefile"
@@ -14,9 +15,15 @@ import (
 // rounds is how often all sources are asked for the same, with pauses of 1, 2, 4, 8 and 16 seconds between.
 const rounds = 6
 
+// slow is how long a source may take for what it is asked at once, before others are asked first: of one that has ranges that is maxRange at
+// most, or a hash tree.
+const slow = 30 * time.Second
+
 // asked is a source, and what came of asking it.
 type asked struct {
 	Source
+	// number is its place in the order that was wanted, from 1.
+	number int
 	// useless says why it is asked no more.
 	useless error
 	// whole is set once it is known to have no ranges.
@@ -46,13 +53,17 @@ func (s *stager) try(whole bool, do func(f *fetcher) error) error {
 	for left := rounds; ; left-- {
 		var problems []error
 		again := false
-		for n, a := range s.sources {
+		for _, a := range s.sources {
 			err := a.useless
 			if err == nil && a.whole && !whole {
 				err = ErrNoRanges
 			}
 			if err == nil {
+				began := time.Now()
 				if err = do(&fetcher{s, a}); err == nil {
+					if time.Since(began) > s.slow {
+						s.askLast(a)
+					}
 					return nil
 				}
 				if mine := s.blame(a, whole, err); mine != nil {
@@ -60,7 +71,7 @@ func (s *stager) try(whole bool, do func(f *fetcher) error) error {
 				}
 				again = again || a.useless == nil && (whole || !a.whole)
 			}
-			problems = append(problems, fmt.Errorf("source %d: %w", n+1, err))
+			problems = append(problems, fmt.Errorf("source %d: %w", a.number, err))
 		}
 		if !again || left == 1 {
 			return errors.Join(problems...)
@@ -69,6 +80,12 @@ func (s *stager) try(whole bool, do func(f *fetcher) error) error {
 			return err
 		}
 	}
+}
+
+// askLast puts a source behind the others.
+func (s *stager) askLast(a *asked) {
+	others := slices.DeleteFunc(slices.Clone(s.sources), func(o *asked) bool { return o == a })
+	s.sources = append(others, a)
 }
 
 // blame notes what an error says of a source, or returns it where the source is not to blame.

@@ -94,6 +94,25 @@ func TestSourcesInOrder(t *testing.T) {
 	}
 }
 
+// TestSlowSource has a source that gives all that it is asked for, at a pace that is just not refused: the other is asked instead.
+func TestSlowSource(t *testing.T) {
+	r := releases(t)
+	d, _ := open(t, installed(t, r[0]), slot.A)
+	d.slow = 20 * time.Millisecond
+	first, second := &server{memory: memory{raw: r[1].raw}}, &server{memory: memory{raw: r[1].raw}}
+	first.change = func(_ int64, b []byte) ([]byte, error) {
+		time.Sleep(2 * d.slow)
+		return b, nil
+	}
+	if _, err := d.Stage(t.Context(), r[1].Release, from(first, second), nil); err != nil {
+		t.Fatal(err)
+	}
+	holds(t, d, slot.B, r[1], slot.A)
+	if len(first.asked) > 3 || len(second.asked) == 0 { // of the tree, for which one is asked at once
+		t.Errorf("the slow source was asked %d times, the other %d times", len(first.asked), len(second.asked))
+	}
+}
+
 // TestCutRange has a source that breaks off again and again: what came of a range is not asked for again.
 func TestCutRange(t *testing.T) {
 	r := releases(t)

@@ -37,6 +37,7 @@ type Disk struct {
 	size    int64
 	running slot.Slot
 	pause   func(context.Context, time.Duration) error
+	slow    time.Duration
 }
 
 // Open opens the disk that a node runs from. size is that of the image on it, in bytes, by the table's first copy; running is the slot.
@@ -45,7 +46,7 @@ func Open(dev Device, size int64, running slot.Slot) (*Disk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open slots: %w", err)
 	}
-	d := &Disk{dev: dev, size: size, running: running, pause: pause}
+	d := &Disk{dev: dev, size: size, running: running, pause: pause, slow: slow}
 	if d.slots, err = slot.Find(table); err != nil {
 		return nil, fmt.Errorf("open slots: %w", err)
 	}

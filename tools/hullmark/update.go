@@ -109,7 +109,7 @@ func writeUpdate(out io.Writer, action hullmark.UpdateAction, s hullmark.UpdateS
 	default:
 		text = "the node restarts; hullmark update status tells what became of it"
 	}
-	_, err := fmt.Fprintln(out, text)
+	_, err := fmt.Fprintln(out, printable(text))
 	return err
 }
 
