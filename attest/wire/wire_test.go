@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"crypto/sha256"
 	"net/netip"
 	"strings"
 	"testing"
@@ -283,4 +284,61 @@ func FuzzEpoch(f *testing.F) {
 			t.Error("an empty answer was accepted")
 		}
 	})
+}
+
+// FuzzUpdate wants what a node says of its slots, and what it is told to do with them, to be bounded, and an order to bring the document that
+// its direction names.
+func FuzzUpdate(f *testing.F) {
+	status, err := wire.EncodeUpdateStatus(hullmark.UpdateStatus{Running: "a", Default: "b", A: hullmark.RootHash{1}, Phase: hullmark.UpdateTrial, Serial: 4, Failed: &hullmark.Condition{Code: "trial-failed"}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	claim, err := proto.Marshal(&wire.UpdateClaim{Ekid: make([]byte, 32), Uuid: make([]byte, 16), Generation: 1, Owner: make([]byte, 32), Status: status})
+	if err != nil {
+		f.Fatal(err)
+	}
+	document := []byte("{}")
+	order, err := wire.NewUpdateOrder(hullmark.UpdateDirection{Serial: 1, Action: hullmark.UpdateTry, Document: sha256.Sum256(document)}, document, []byte("policy"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(status)
+	f.Add(claim)
+	add(f, &wire.UpdateAsk{Claim: claim, Mac: make([]byte, 32)})
+	add(f, &wire.UpdateAnswer{Order: order}, &wire.UpdateAnswer{Denied: &wire.Condition{Code: "refused"}})
+	add(f, order)
+	add(f, &wire.UpdateReply{Status: status, Failed: &wire.Condition{Code: "not-staged", Because: &wire.Condition{Code: "a"}}})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if s, err := wire.DecodeUpdateStatus(data); err == nil {
+			if _, err := wire.EncodeUpdateStatus(s); err != nil && len(data) < wire.MaxUpdateStatus/6 { // JSON writes some bytes as six.
+				t.Errorf("%s was read, and is not written: %v", data, err)
+			}
+			_ = s.Same(s)
+		}
+		if c, _, err := wire.DecodeUpdateClaim(data); err == nil && (len(data) > wire.MaxUpdateClaim || len(c.GetEkid()) != 32 || len(c.GetUuid()) != 16 || len(c.GetOwner()) != 32) {
+			t.Errorf("%v was accepted as a claim", c)
+		}
+		if a := (&wire.UpdateAsk{}); proto.Unmarshal(data, a) == nil && wire.CheckUpdateAsk(a) == nil && len(a.GetMac()) != 32 {
+			t.Errorf("%v was accepted as UpdateAsk", a)
+		}
+		if o := (&wire.UpdateOrder{}); proto.Unmarshal(data, o) == nil {
+			if d, err := wire.DecodeUpdateOrder(o); err == nil && (d.Check() != nil || d.Document != (hullmark.DocumentID{}) && sha256.Sum256(o.GetDocument()) != d.Document) {
+				t.Errorf("%v was accepted as an order", o)
+			}
+		}
+		if a := (&wire.UpdateAnswer{}); proto.Unmarshal(data, a) == nil && wire.CheckUpdateAnswer(a) == nil && causes(a.GetDenied()) > wire.MaxCauses {
+			t.Error("an answer with causes without end was accepted")
+		}
+		if r := (&wire.UpdateReply{}); proto.Unmarshal(data, r) == nil && wire.CheckUpdateReply(r) == nil && causes(r.GetFailed()) > wire.MaxCauses {
+			t.Error("a reply with causes without end was accepted")
+		}
+	})
+}
+
+// causes counts a condition's, and itself.
+func causes(c *wire.Condition) (n int) {
+	for ; c != nil; c = c.GetBecause() {
+		n++
+	}
+	return n
 }
