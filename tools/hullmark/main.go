@@ -41,8 +41,16 @@ func withCode(code int, err error) error { return codedError{code: code, err: er
 
 func main() { os.Exit(run(os.Args[1:])) }
 
-func run(args []string) int {
+// untilInterrupted returns a context that ends with the first interrupt. The second ends the program: what does not look at its context,
+// such as a chart's template that computes without end, would run on.
+func untilInterrupted() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
+
+func run(args []string) int {
+	ctx, stop := untilInterrupted()
 	defer stop()
 	root := newRootCommand()
 	root.SetArgs(args)
