@@ -41,6 +41,11 @@ func (a updater) obey(ctx context.Context, o order) error {
 	if !a.updates.working.TryLock() {
 		return refusedRelease("update-busy", "the node does something with its slots", "", "", "wait until it is done (hullmark update status)")
 	}
+	return a.obeyAlone(ctx, o)
+}
+
+// obeyAlone does it for who holds working.
+func (a updater) obeyAlone(ctx context.Context, o order) error {
 	err := a.act(ctx, o)
 	if !errors.Is(err, errReboot) {
 		defer a.updates.working.Unlock()
@@ -262,17 +267,21 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// follow does what a direction says, once: it is noted before it is begun.
+// follow does what a direction says, once: it is noted before it is begun. While the node does something else the direction stands, and is
+// heard of again.
 func (a director) follow(ctx context.Context, o order) {
+	if !a.updates.working.TryLock() {
+		return
+	}
 	n, err := a.readNote()
-	if err != nil || !o.Follows(n.Serial) {
-		return
-	}
-	if err := a.keepNote(func(n *updateNote) { n.Serial, n.Failed = o.Serial, nil }); err != nil {
+	if err == nil && o.Follows(n.Serial) {
+		if err = a.keepNote(func(n *updateNote) { n.Serial, n.Failed = o.Serial, nil }); err == nil {
+			go func() { _ = a.obeyAlone(ctx, o) }() // The status has the reason.
+			return
+		}
 		fmt.Fprintln(a.Status.Log, "update:", err)
-		return
 	}
-	go func() { _ = a.obey(ctx, o) }() // The status has the reason.
+	a.updates.working.Unlock()
 }
 
 // askAround asks the join services, in any order, until one answers. No order means that there is nothing to do.

@@ -160,3 +160,29 @@ func TestOrderBeforeTheRestart(t *testing.T) {
 		t.Errorf("%+v, %v", n, err)
 	}
 }
+
+// A direction that comes while the node does what its operator wants is not lost: it is noted once it is begun.
+func TestDirectionWhileBusy(t *testing.T) {
+	u := newUpdating(t)
+	a := director{u.staged(t)}
+	d := order{UpdateDirection: hullmark.UpdateDirection{Serial: 7, Action: hullmark.UpdateCommit}}
+	noted := func() uint64 {
+		a.updates.working.Lock()
+		defer a.updates.working.Unlock()
+		n, err := a.readNote()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n.Serial
+	}
+	a.updates.working.Lock()
+	a.follow(t.Context(), d)
+	a.updates.working.Unlock()
+	if got := noted(); got != 0 {
+		t.Errorf("direction %d is noted, and nobody follows it", got)
+	}
+	a.follow(t.Context(), d)
+	if got := noted(); got != 7 {
+		t.Errorf("direction %d is noted", got)
+	}
+}

@@ -118,7 +118,9 @@ func FuzzRequest(f *testing.F) {
 // FuzzAnswer wants an answer to be bounded, and a condition in it to be one that can be shown.
 func FuzzAnswer(f *testing.F) {
 	for _, a := range []Answer{
-		{Done: true}, {Fetched: &Fetched{1, 2, 3}}, {Slots: &Slots{Running: "b", Default: "a", A: hullmark.RootHash{1}, Text: "why"}},
+		{Done: true},
+		{Fetched: &Fetched{1, 2, 3}},
+		{Slots: &Slots{Running: "b", Default: "a", A: hullmark.RootHash{1}, Text: "why"}},
 		{Failed: &hullmark.Condition{Code: "slot-failed", Title: "it cannot be read", Because: &hullmark.Condition{Code: "a"}}},
 	} {
 		var line bytes.Buffer
