@@ -106,12 +106,12 @@ func TestDirectionThatLeaps(t *testing.T) {
 	a := director{updater{u.stage.agent}}
 	for _, c := range []struct{ serial, want uint64 }{{1<<53 - 1, 0}, {3, 3}, {3, 3}, {2, 3}, {1<<33 + 3, 3}, {4, 4}} {
 		a.follow(t.Context(), order{UpdateDirection: hullmark.UpdateDirection{Serial: c.serial, Action: hullmark.UpdateCommit}})
+		a.updates.working.Lock() // until what was begun is done
 		n, err := a.readNote()
+		a.updates.working.Unlock()
 		if err != nil || n.Serial != c.want {
 			t.Errorf("after direction %d: %d, %v", c.serial, n.Serial, err)
 		}
-		a.updates.working.Lock() // until what was begun is done
-		a.updates.working.Unlock()
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 // rounds is how often all sources are asked for the same, with pauses of 1, 2, 4, 8 and 16 seconds between.
 const rounds = 6
 
-// slow is how long a source may take for what it is asked at once, before others are asked first: of one that has ranges that is maxRange at
-// most, or a hash tree.
+// slow is how long a source may take for what it is asked at once, before others are asked first: of one that has ranges that is maxRange
+// at most, or a hash tree.
 const slow = 30 * time.Second
 
 // asked is a source, and what came of asking it.

@@ -45,8 +45,8 @@ type stager struct {
 
 // Stage writes a release into the slot that does not run, so that it can be tried. Until all of it is there, and is what the release says,
 // nothing in that slot can start; after a cut, or an error, the next Stage goes on with what is there. It is refused while the slot that
-// runs is not the one that starts by itself. Sources are asked in their order; one that gives anything but the release is asked no more, and one that is slow after the others.
-// tell, if not nil, is told now and then how far it is.
+// runs is not the one that starts by itself. Sources are asked in their order; one that gives anything but the release is asked no more,
+// and one that is slow after the others. tell, if not nil, is told now and then how far it is.
 func (d *Disk) Stage(ctx context.Context, release Release, sources []Source, tell func(Fetched)) (Fetched, error) {
 	s := &stager{Disk: d, ctx: ctx, release: release, to: d.slots[d.running.Other()], tell: tell}
 	for n, source := range sources {
