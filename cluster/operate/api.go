@@ -31,7 +31,7 @@ type APIOptions struct {
 	Server string
 	// Wait is how long a server that does not answer is asked again.
 	Wait time.Duration
-	// Validity is how long its certificate is good for, for what takes its time; an hour if it is 0.
+	// Validity is how long its certificate is good for; an hour if it is 0. The methods of API make another one before it is over.
 	Validity time.Duration
 	// Progress hears of a server that is waited for, and once of one whose certificate ends soon.
 	Progress Progress
@@ -39,12 +39,18 @@ type APIOptions struct {
 	Done Progress
 }
 
-// API is the Kubernetes API of a cluster, as whoever holds the cluster file reaches it: as an administrator, with a certificate
-// that lives for an hour unless more is asked for. Its methods are what can be done by it, a file for each subject. Errors that
-// the server or the cluster's rules cause carry a hullmark.Condition, or are of the kinds of this package.
+// API is the Kubernetes API of a cluster, as whoever holds the cluster file reaches it: as an administrator, with certificates
+// that live for an hour unless more is asked for. Its methods are what can be done by it, a file for each subject, one at a time. Errors
+// that the server or the cluster's rules cause carry a hullmark.Condition, or are of the kinds of this package.
 type API struct {
 	APIOptions
-	file     *cluster.File
+	file *cluster.File
+	// server is where it is reached; warned says that its certificate ends soon.
+	server string
+	warned sync.Once
+
+	// What follows is of the certificate that was made last, and is made anew from renewal on.
+	renewal  time.Time
 	config   *rest.Config
 	client   *registry.Registry
 	upgrades *kube.Cluster
@@ -63,27 +69,44 @@ func Connect(file *cluster.File, o APIOptions) (*API, error) {
 	case !hullmark.ValidEndpoint(server):
 		return nil, as(ErrUsage, fmt.Errorf("--server %q: want HOST:PORT", server))
 	}
-	certificate, key, err := file.Cluster.Administrator(time.Now(), cmp.Or(o.Validity, apiValidity))
+	a := &API{APIOptions: o, file: file, server: server}
+	return a, a.logIn(time.Now())
+}
+
+// logIn makes a certificate, and the clients that show it.
+func (a *API) logIn(now time.Time) error {
+	validity := cmp.Or(a.Validity, apiValidity)
+	certificate, key, err := a.file.Cluster.Administrator(now, validity)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	config := &rest.Config{
-		Host: "https://" + server,
+	a.config = &rest.Config{
+		Host: "https://" + a.server,
 		TLSClientConfig: rest.TLSClientConfig{
 			// The name that every API server's certificate has, whatever the way to it.
 			ServerName: "kubernetes",
-			CAData:     file.Cluster.KubernetesCA(), CertData: certificate, KeyData: key,
+			CAData:     a.file.Cluster.KubernetesCA(), CertData: certificate, KeyData: key,
 		},
 		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
-			return &expiryWarner{next: next, progress: o.Progress}
+			return &expiryWarner{next: next, progress: a.Progress, once: &a.warned}
 		},
 	}
-	client, err := registry.New(config)
-	if err != nil {
-		return nil, err
+	if a.client, err = registry.New(a.config); err != nil {
+		return err
 	}
-	upgrades, err := kube.New(config)
-	return &API{APIOptions: o, file: file, config: config, client: client, upgrades: upgrades}, err
+	if a.upgrades, err = kube.New(a.config); err != nil {
+		return err
+	}
+	a.renewal = now.Round(0).Add(validity / 2) // By the wall clock: the API server's goes on while this machine sleeps.
+	return nil
+}
+
+// renew logs in again before the certificate ends: whoever follows an upgrade does so for hours.
+func (a *API) renew() error {
+	if now := time.Now().Round(0); !now.Before(a.renewal) {
+		return a.logIn(now)
+	}
+	return nil
 }
 
 // Config is how the API is reached, for who asks it for objects of any kind (cluster/addons).
@@ -93,6 +116,9 @@ func (a *API) Config() *rest.Config { return rest.CopyConfig(a.config) }
 func (a *API) persist(ctx context.Context, action func() error) error {
 	began := time.Now()
 	for {
+		if err := a.renew(); err != nil {
+			return err
+		}
 		err := action()
 		var condition *hullmark.Condition
 		waited := time.Since(began).Round(time.Second)
@@ -112,7 +138,7 @@ func (a *API) persist(ctx context.Context, action func() error) error {
 type expiryWarner struct {
 	next     http.RoundTripper
 	progress Progress
-	once     sync.Once
+	once     *sync.Once
 }
 
 // RoundTrip does one request.

@@ -1,11 +1,13 @@
 package operate
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
 	"math/big"
 	"net/http"
@@ -15,6 +17,8 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/upgrade"
 )
 
 // Whoever speaks to an API server hears, once a command, that its certificate ends soon.
@@ -45,6 +49,55 @@ func TestCertificateThatEndsSoon(t *testing.T) {
 		if notes := notes.String(); !strings.HasPrefix(notes, test.warns) || strings.Count(notes, "\n") != min(len(test.warns), 1) {
 			t.Errorf("with %d days left it says %q", test.days, notes)
 		}
+	}
+}
+
+// Whoever follows an upgrade does so for longer than one certificate lasts: an API server refuses one that has ended, which is no reason to
+// wait for it for ever.
+func TestFollowOutlivesACertificate(t *testing.T) {
+	c, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	spec, err := NewUpgrade(upgrade.Spec{Reason: "certificates", Staging: 1, Unavailable: 1, Timeouts: upgrade.DefaultTimeouts()}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if len(r.TLS.PeerCertificates) == 0 || time.Now().After(r.TLS.PeerCertificates[0].NotAfter) {
+			w.WriteHeader(http.StatusUnauthorized)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Unauthorized","code":401}`)
+			return
+		}
+		text, err := upgrade.Request{Spec: spec}.Encode()
+		if strings.HasSuffix(r.URL.Path, "/"+registry.UpgradeState) {
+			state := upgrade.State{Spec: spec, Phase: upgrade.Running}
+			if time.Since(began) > upgradePause {
+				state.Phase = upgrade.Done
+			}
+			text, err = state.Encode()
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"kind": "ConfigMap", "apiVersion": "v1", "metadata": map[string]any{"name": "x", "resourceVersion": "1"}, "data": map[string]string{"upgrade": string(text)},
+		})
+	}))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{apiCertificate(t, c, time.Hour)}, ClientAuth: tls.RequireAnyClientCert}
+	server.StartTLS()
+	defer server.Close()
+	api, err := Connect(&cluster.File{Cluster: c}, APIOptions{Server: server.Listener.Addr().String(), Validity: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*upgradePause)
+	defer cancel()
+	last, err := api.FollowUpgrade(ctx, func(upgrade.Change) {})
+	if err != nil || last.Phase != upgrade.Done {
+		t.Errorf("%v: %+v", err, last)
 	}
 }
 

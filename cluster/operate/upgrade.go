@@ -102,6 +102,9 @@ func (a *API) Upgrade(ctx context.Context) (r upgrade.Request, s upgrade.State, 
 }
 
 func (a *API) upgrade(ctx context.Context) (upgrade.Request, upgrade.State, error) {
+	if err := a.renew(); err != nil {
+		return upgrade.Request{}, upgrade.State{}, err
+	}
 	request, version, err := a.upgrades.Request(ctx)
 	if err == nil && version == "" {
 		err = ErrNoUpgrade
@@ -147,8 +150,12 @@ func (a *API) editUpgrade(ctx context.Context, edit func(*upgrade.Request)) erro
 }
 
 // FollowUpgrade tells of each change until the upgrade is over, whatever becomes of the API server meanwhile, and returns its last state.
+// Only one that does not answer to begin with is an error, as of Upgrade.
 func (a *API) FollowUpgrade(ctx context.Context, tell func(upgrade.Change)) (upgrade.State, error) {
 	var last upgrade.State
+	if _, _, err := a.Upgrade(ctx); err != nil && !isForbidden(err) {
+		return last, err
+	}
 	err := a.watchUpgrade(ctx, func(r upgrade.Request, s upgrade.State) bool {
 		if s.Spec.ID != r.Spec.ID {
 			return false
@@ -187,9 +194,14 @@ func (a *API) watchUpgrade(ctx context.Context, enough func(upgrade.Request, upg
 }
 
 // unanswered reports whether the API server did not answer.
-func unanswered(err error) bool {
+func unanswered(err error) bool { return hasCode(err, joinservice.CodeUnreachable) || isForbidden(err) }
+
+// isForbidden reports whether the API server refuses everybody, as one does that has just started.
+func isForbidden(err error) bool { return hasCode(err, joinservice.CodeForbidden) }
+
+func hasCode(err error, code string) bool {
 	var condition *hullmark.Condition
-	return errors.As(err, &condition) && (condition.Code == joinservice.CodeUnreachable || condition.Code == joinservice.CodeForbidden)
+	return errors.As(err, &condition) && condition.Code == code
 }
 
 // nodeOf returns a node's part of a state.
