@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net/url"
 	"slices"
 )
 
@@ -160,12 +161,25 @@ func (d UpdateDirection) Check() error {
 	if named := d.Document != (DocumentID{}); named != slices.Contains([]UpdateAction{UpdateStage, UpdateTry, UpdateRollback}, d.Action) {
 		return fmt.Errorf("direction %d: %s: a document is for stage, try and rollback, and only for them", d.Serial, d.Action)
 	}
-	if (len(d.Sources) > 0) != (d.Action == UpdateStage) || len(d.Sources) > maxUpdateSources {
-		return fmt.Errorf("direction %d: %s: %d sources, want 1 to %d to stage, and none else", d.Serial, d.Action, len(d.Sources), maxUpdateSources)
+	if d.Action == UpdateStage {
+		if err := CheckSources(d.Sources); err != nil {
+			return fmt.Errorf("direction %d: %w", d.Serial, err)
+		}
+	} else if len(d.Sources) > 0 {
+		return fmt.Errorf("direction %d: %s: %d sources, which are to stage alone", d.Serial, d.Action, len(d.Sources))
 	}
-	for _, source := range d.Sources {
-		if source == "" || len(source) > maxUpdateSource {
-			return fmt.Errorf("direction %d: a source of %d characters, want 1 to %d", d.Serial, len(source), maxUpdateSource)
+	return nil
+}
+
+// CheckSources wants what can be places where a release was published, 1 to 8 of them: whoever fetches asks no other.
+func CheckSources(sources []string) error {
+	if len(sources) == 0 || len(sources) > maxUpdateSources {
+		return fmt.Errorf("%d sources: want 1 to %d addresses where the release was published", len(sources), maxUpdateSources)
+	}
+	for _, source := range sources {
+		u, err := url.Parse(source)
+		if err != nil || len(source) > maxUpdateSource || !slices.Contains([]string{"http", "https", "oci"}, u.Scheme) || u.Host == "" {
+			return fmt.Errorf("source %.200q: want http://HOST/PATH, https://HOST/PATH or oci://HOST/NAME:TAG, at most %d characters", source, maxUpdateSource)
 		}
 	}
 	return nil

@@ -30,6 +30,7 @@ func TestUpdateDirectionCheck(t *testing.T) {
 	document, source := DocumentID{1}, []string{"https://releases.example.com"}
 	for _, good := range []UpdateDirection{
 		{Serial: 1, Action: UpdateStage, Document: document, Sources: source},
+		{Serial: 1, Action: UpdateStage, Document: document, Sources: []string{"http://192.0.2.1:8080/next", "oci://registry.example.com:5000/hullmark:1"}},
 		{Serial: 2, Action: UpdateTry, Document: document},
 		{Serial: 3, Action: UpdateRollback, Document: document},
 		{Serial: 4, Action: UpdateRestart},
@@ -47,7 +48,10 @@ func TestUpdateDirectionCheck(t *testing.T) {
 		{Serial: 1, Action: UpdateTry, Document: document, Sources: source},
 		{Serial: 1, Action: UpdateCommit, Document: document},
 		{Serial: 1, Action: UpdateStage, Document: document, Sources: make([]string, 9)},
-		{Serial: 1, Action: UpdateStage, Document: document, Sources: []string{strings.Repeat("x", 1025)}},
+		{Serial: 1, Action: UpdateStage, Document: document, Sources: []string{"https://" + strings.Repeat("x", 1025)}},
+		{Serial: 1, Action: UpdateStage, Document: document, Sources: []string{"/srv/releases"}},
+		{Serial: 1, Action: UpdateStage, Document: document, Sources: []string{"https://one.example.com", "ftp://two.example.com"}},
+		{Serial: 1, Action: UpdateStage, Document: document, Sources: []string{"https:///path"}},
 	} {
 		if err := bad.Check(); err == nil {
 			t.Errorf("%+v was taken", bad)

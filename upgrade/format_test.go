@@ -38,7 +38,8 @@ func TestRequestRefuses(t *testing.T) {
 		"a document twice":      func(r *upgrade.Request) { r.Spec.Documents = append(r.Spec.Documents, r.Spec.Documents[0]) },
 		"no document":           func(r *upgrade.Request) { r.Spec.Documents[0] = hullmark.DocumentID{} },
 		"no sources":            func(r *upgrade.Request) { r.Spec.Sources = nil },
-		"a long source":         func(r *upgrade.Request) { r.Spec.Sources = []string{strings.Repeat("x", 2000)} },
+		"a long source":         func(r *upgrade.Request) { r.Spec.Sources = []string{"https://" + strings.Repeat("x", 2000)} },
+		"a folder for a source": func(r *upgrade.Request) { r.Spec.Sources = []string{"/srv/releases"} },
 		"a restart's documents": func(r *upgrade.Request) { r.Spec.Action = hullmark.UpdateRestart },
 		"a long reason":         func(r *upgrade.Request) { r.Spec.Reason = long },
 		"a name that is none":   func(r *upgrade.Request) { r.Spec.Except = []string{"../x"} },
@@ -128,8 +129,8 @@ func TestStateRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := upgrade.ParseState(text); err == nil {
-			t.Errorf("%s was read: %s", name, text)
+		if _, err := upgrade.ParseState(text); err == nil || strings.Contains(err.Error(), "%!") {
+			t.Errorf("%s was read: %s, %v", name, text, err)
 		}
 	}
 	text, err := good.Encode()

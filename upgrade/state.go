@@ -185,8 +185,11 @@ func (s State) check() error {
 	}
 	seen := map[hullmark.EKID]bool{}
 	for _, n := range s.Nodes {
-		if err := n.check(); err != nil || seen[n.EKID] {
-			return fmt.Errorf("node %.80q: it is there twice, or: %w", n.Name, err)
+		if err := n.check(); err != nil {
+			return fmt.Errorf("node %.80q: %w", n.Name, err)
+		}
+		if seen[n.EKID] {
+			return fmt.Errorf("node %.80q: its machine is there twice", n.Name)
 		}
 		seen[n.EKID] = true
 	}

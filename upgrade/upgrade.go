@@ -161,7 +161,7 @@ func (s Spec) checkRelease() error {
 	switch s.Action {
 	case hullmark.UpdateRestart:
 		if len(s.Documents) > 0 || len(s.Sources) > 0 || s.RootHash != (hullmark.RootHash{}) {
-			return errors.New("restart: a release, documents or sources are for another release only")
+			return errors.New("a restart is of the release that runs: it has no documents and no sources")
 		}
 		return nil
 	case hullmark.UpdateTry:
@@ -173,28 +173,41 @@ func (s Spec) checkRelease() error {
 	}
 	for i, id := range s.Documents {
 		if slices.Contains(s.Documents[:i], id) || id == (hullmark.DocumentID{}) {
-			return fmt.Errorf("documents: %s is there twice, or none", id)
+			return fmt.Errorf("documents: %s is named twice, or is none", id)
 		}
 	}
-	return hullmark.UpdateDirection{Serial: 1, Action: hullmark.UpdateStage, Document: s.Documents[0], Sources: s.Sources}.Check()
+	return hullmark.CheckSources(s.Sources)
 }
 
 func (s Spec) checkParallel() error {
 	if len(s.Pools) > maxNames {
 		return fmt.Errorf("pools: %d, want at most %d", len(s.Pools), maxNames)
 	}
-	for _, n := range append(slices.Collect(maps.Values(s.Pools)), s.Staging, s.Unavailable) {
-		if n < 1 || n > maxParallel {
-			return fmt.Errorf("staging, unavailable, pools: %d nodes at a time, want 1 to %d", n, maxParallel)
+	if err := cmp.Or(checkAtATime("staging", s.Staging), checkAtATime("unavailable", s.Unavailable), checkNames("pools", slices.Collect(maps.Keys(s.Pools)))); err != nil {
+		return err
+	}
+	for name, n := range s.Pools {
+		if err := checkAtATime("pool "+name, n); err != nil {
+			return err
 		}
 	}
-	return checkNames("pools", slices.Collect(maps.Keys(s.Pools)))
+	return nil
+}
+
+func checkAtATime(what string, n int) error {
+	if n < 1 || n > maxParallel {
+		return fmt.Errorf("%s: %d nodes at a time, want 1 to %d", what, n, maxParallel)
+	}
+	return nil
 }
 
 func (t Timeouts) check() error {
-	for _, d := range []Duration{t.Stage, t.Drain, t.Away} {
-		if d < Duration(time.Second) || d > Duration(maxTimeout) {
-			return fmt.Errorf("timeouts: %v, want 1s to %v", time.Duration(d), maxTimeout)
+	for _, one := range []struct {
+		what string
+		d    Duration
+	}{{"stage", t.Stage}, {"drain", t.Drain}, {"away", t.Away}} {
+		if one.d < Duration(time.Second) || one.d > Duration(maxTimeout) {
+			return fmt.Errorf("%s timeout: %v, want 1s to %v", one.what, time.Duration(one.d), maxTimeout)
 		}
 	}
 	return nil

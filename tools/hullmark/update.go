@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -54,25 +55,10 @@ func (v updateVerb) command() *cobra.Command {
 	var o operatorOptions
 	var sources []string
 	cmd := &cobra.Command{
-		Use: v.use, Short: v.short, Long: v.short + ".\n\n" + v.long, Example: v.example(),
-		Args: cobra.ExactArgs(strings.Count(v.use, " ")),
+		Use: v.use, Short: v.short, Example: v.example(), Args: cobra.NoArgs,
+		Long: v.short + ".\n\n" + v.long + "\n\nExit codes: 0 done, 1 failed, 2 usage, 4 refused, or the node could not do it, 5 the node is not reached.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(); err != nil {
-				return err
-			}
-			var document *measurements.Document
-			if len(args) > 0 {
-				d, err := readDocument(args[0])
-				if err != nil {
-					return err
-				}
-				document = &d
-			}
-			file, err := o.open(cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			s, err := o.at(cmd.ErrOrStderr()).Update(cmd.Context(), file.Cluster, v.action, document, sources)
+			s, err := v.run(cmd, o, args, sources)
 			if err != nil {
 				return tell(fmt.Errorf("update %s: %w", v.action, err))
 			}
@@ -80,6 +66,9 @@ func (v updateVerb) command() *cobra.Command {
 		},
 	}
 	o.addFlags(cmd, 0)
+	if v.wantsDocument() {
+		cmd.Args = exactArg("update "+string(v.action), "the release's measurement document")
+	}
 	if v.action == hullmark.UpdateStage {
 		cmd.Flags().StringArrayVar(&sources, "from", nil, "`ADDRESS` where the release was published, as the node reaches it; may be given several times")
 		require(cmd, "from")
@@ -87,9 +76,37 @@ func (v updateVerb) command() *cobra.Command {
 	return cmd
 }
 
+// run has the node act. args has the document of a verb that wants one.
+func (v updateVerb) run(cmd *cobra.Command, o operatorOptions, args, sources []string) (s hullmark.UpdateStatus, err error) {
+	if err := o.check(); err != nil {
+		return s, err
+	}
+	var document *measurements.Document
+	if len(args) > 0 {
+		d, err := readDocument(args[0])
+		if err != nil {
+			return s, err
+		}
+		document = &d
+	}
+	if v.action == hullmark.UpdateStage {
+		if err := hullmark.CheckSources(sources); err != nil {
+			return s, withCode(exitUsage, fmt.Errorf("--from: %w", err))
+		}
+	}
+	file, err := o.open(cmd.ErrOrStderr())
+	if err != nil {
+		return s, err
+	}
+	return o.at(cmd.ErrOrStderr()).Update(cmd.Context(), file.Cluster, v.action, document, sources)
+}
+
+// wantsDocument reports whether the verb is about a release that is not the one that runs.
+func (v updateVerb) wantsDocument() bool { return strings.Contains(v.use, " ") }
+
 func (v updateVerb) example() string {
 	line := fmt.Sprintf("  hullmark update %s --cluster prod.cluster --node 192.0.2.7", v.action)
-	if strings.Contains(v.use, " ") {
+	if v.wantsDocument() {
 		line += " next.json"
 	}
 	if v.action == hullmark.UpdateStage {
@@ -142,7 +159,7 @@ what it proves for its ticket (hullmark node list).`,
 				Update *hullmark.UpdateStatus `json:"update"`
 			}
 			if err := json.Unmarshal(text, &document); err != nil || document.Update == nil {
-				return fmt.Errorf("update status: the node says nothing of slots: its disk has none, or could not be read (hullmark node status)")
+				return errors.New("update status: the node says nothing of slots: its disk has none, or could not be read (hullmark node status)")
 			}
 			if output == "json" {
 				return writeJSON(cmd.OutOrStdout(), document.Update)
@@ -172,7 +189,7 @@ func writeSlots(out io.Writer, s hullmark.UpdateStatus) error {
 		if slot.root != (hullmark.RootHash{}) {
 			root = slot.root.String()
 		}
-		fmt.Fprintf(out, "slot %s  %s  %s\n", slot.name, root, strings.Join(marks, ", "))
+		fmt.Fprintln(out, strings.TrimSpace(fmt.Sprintf("slot %s  %s  %s", slot.name, root, strings.Join(marks, ", "))))
 	}
 	fmt.Fprintf(out, "update  %s", printable(string(s.Phase)))
 	if s.Document != (hullmark.DocumentID{}) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/upgrade"
@@ -47,7 +48,7 @@ func (o *upgradeOptions) addFlags(cmd *cobra.Command) {
 	f.StringArrayVar(&o.spec.Except, "except", nil, "leave the node `NAME` as it is; may be given several times")
 	f.IntVar(&o.spec.Staging, "staging", 4, "`HOW-MANY` nodes write the release at a time")
 	f.IntVar(&o.spec.Unavailable, "unavailable", 1, "`HOW-MANY` workers of a pool may be away at a time")
-	f.StringArrayVar(&o.pools, "pool", nil, "the same for one pool, as `NAME=NUMBER`; may be given several times")
+	f.StringArrayVar(&o.pools, "pool", nil, "as --unavailable for one pool, as `NAME=NUMBER`; may be given several times")
 	f.BoolVar(&o.spec.Drain.Force, "force", false, "evict pods that no controller makes anew: they are lost")
 	f.BoolVar(&o.spec.Drain.DeleteEmptyDir, "delete-emptydir-data", false, "evict pods whose data in an emptyDir is lost")
 	f.BoolVar(&o.spec.Drain.Skip, "skip", false, "leave a node out that cannot be drained; else the upgrade stops there")
@@ -59,11 +60,16 @@ func (o *upgradeOptions) addFlags(cmd *cobra.Command) {
 // read completes the spec.
 func (o *upgradeOptions) read(files []string) (upgrade.Spec, error) {
 	if (o.restart != "") == (len(files) > 0) {
-		return upgrade.Spec{}, withCode(exitUsage, errors.New("want the documents of a release, or --restart"))
+		return upgrade.Spec{}, withCode(exitUsage, errors.New("name either the documents of a release, or --restart with a reason"))
 	}
 	documents, err := readDocuments(files)
 	if err != nil {
 		return upgrade.Spec{}, err
+	}
+	if len(files) > 0 {
+		if err := hullmark.CheckSources(o.spec.Sources); err != nil {
+			return upgrade.Spec{}, withCode(exitUsage, fmt.Errorf("--from: %w", err))
+		}
 	}
 	s := o.spec
 	s.Reason, s.Pools = o.restart, map[string]int{}
@@ -169,6 +175,9 @@ Exit code 4 if something stands against it, 5 if the API server is not reached, 
 // followUpgrade tells of changes; a failed upgrade is an error.
 func followUpgrade(cmd *cobra.Command, api *operate.API) error {
 	last, err := api.FollowUpgrade(cmd.Context(), func(c upgrade.Change) { writeChange(cmd.OutOrStdout(), c, time.Now()) })
+	if cmd.Context().Err() != nil {
+		return errors.New("interrupted; the upgrade goes on by itself (hullmark upgrade status)")
+	}
 	if err == nil && last.Phase != upgrade.Done {
 		err = withCode(exitFailed, fmt.Errorf("the upgrade is %s", last.Phase))
 	}

@@ -35,6 +35,9 @@ Exit code 5 if the API server is not reached; with --follow, 1 if the upgrade fa
 			if err := checkOutput("upgrade status", output); err != nil {
 				return err
 			}
+			if follow && output != "text" {
+				return withCode(exitUsage, errors.New("upgrade status: --follow tells of changes as text; -o json has the state of one moment"))
+			}
 			return o.do(cmd, "upgrade status", func(api *operate.API, _ *cluster.File) error {
 				if follow {
 					return followUpgrade(cmd, api)
@@ -72,7 +75,7 @@ comes to such a node, and goes on with the workers by itself afterwards.
 The node is verified as by recover, and its disk's epoch is shown, and asked about, in the same way. If it falls back, it is recovered once more, in the release from before, and
 the command says why it fell back. An interrupted command can be repeated; if the node has restarted by then, hullmark recover does as well.
 
-Exit codes: 0 upgraded, 1 failed, 2 usage, 3 the node booted something else, 4 denied, 5 not reached.`,
+Exit codes: 0 upgraded, 1 failed, 2 usage, 3 the node booted something else, 4 refused, or it fell back, 5 not reached.`,
 		Example: "  hullmark upgrade attend cp-1 --node 192.0.2.7 --cluster prod.cluster --server 192.0.2.7:6443",
 		Args:    exactArg("upgrade attend", "the node"),
 		RunE: func(cmd *cobra.Command, args []string) error {
