@@ -192,7 +192,10 @@ Exit codes: 0 all is as it was, or nothing was to do, 1 failed or not all could 
 				return fmt.Errorf("addons rollback: %w", err)
 			}
 			restored, err := a.Rollback(cmd.Context(), append(args, "")[0])
-			if err = errors.Join(o.writeRestored(cmd.OutOrStdout(), restored), err); err != nil {
+			if err == nil || restored.Run != "" {
+				err = errors.Join(o.writeRestored(cmd.OutOrStdout(), restored), err)
+			}
+			if err != nil {
 				return fmt.Errorf("addons rollback: %w", err)
 			}
 			return nil

@@ -29,6 +29,9 @@ func TestAddonsRefuse(t *testing.T) {
 	} {
 		code, output := hullmarkCLI(t, append(append([]string{"addons"}, strings.Fields(test.args)...), flags...)...)
 		wantExit(t, code, test.code, output, test.says)
+		if strings.Contains(output, "nothing is unfinished") {
+			t.Errorf("%s: it speaks of a cluster that it did not reach:\n%s", test.args, output)
+		}
 	}
 }
 
