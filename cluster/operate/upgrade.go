@@ -65,7 +65,9 @@ func (a *API) planUpgrade(ctx context.Context, s upgrade.Spec) (upgrade.Plan, up
 	if err != nil {
 		return upgrade.Plan{}, "", err
 	}
-	return upgrade.MakePlan(s, view, request, last, upgrade.ByVersions), version, nil
+	plan := upgrade.MakePlan(s, view, request, last, upgrade.ByVersions)
+	a.checkRequestedAPIs(ctx, &plan, view)
+	return plan, version, nil
 }
 
 // ApplyUpgrade plans, and lets the cluster begin unless something stands against it: then the error is ErrDenied, and the plan says what.

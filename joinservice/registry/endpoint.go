@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -49,8 +48,6 @@ type Kubelet struct {
 	// Name is the Node's, Address the one at which API servers reach it; it may be the zero value.
 	Name    string
 	Address netip.AddrPort
-	// Version is what it said that it is; unknown if it said none, or none of the usual form.
-	Version hullmark.Version
 }
 
 // Kubelets lists the kubelets of all Nodes, by name.
@@ -64,7 +61,6 @@ func (r *Endpoints) Kubelets(ctx context.Context) ([]Kubelet, error) {
 	kubelets := make([]Kubelet, 0, len(list.Items))
 	for _, node := range list.Items {
 		k := Kubelet{Name: node.Name}
-		k.Version, _ = hullmark.ParseVersion(node.Status.NodeInfo.KubeletVersion)
 		if own := internalAddress(node); own.IsValid() {
 			k.Address = netip.AddrPortFrom(own, uint16(node.Status.DaemonEndpoints.KubeletEndpoint.Port))
 		}
