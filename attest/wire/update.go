@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -19,16 +20,34 @@ const (
 	MaxDirection = 16 << 10
 )
 
-// EncodeUpdateStatus returns what UpdateReply and UpdateClaim carry.
-func EncodeUpdateStatus(s hullmark.UpdateStatus) ([]byte, error) {
-	text, err := json.Marshal(s)
-	if err == nil {
-		err = atMost("status", len(text), MaxUpdateStatus)
+// EncodeUpdateStatus returns what UpdateReply and UpdateClaim carry. Of why an update failed it has the root, with texts cut until all
+// of it fits: a node that has much to say of a failure has to be heard all the same.
+func EncodeUpdateStatus(s hullmark.UpdateStatus) (text []byte, err error) {
+	failed := s.Failed
+	for most := MaxText; ; most /= 2 {
+		if failed != nil {
+			s.Failed = cutTo(*failed.Root(), most)
+		}
+		text, err = json.Marshal(s)
+		if err == nil && len(text) > MaxUpdateStatus && failed != nil && most > 0 {
+			continue
+		}
+		if err == nil {
+			err = atMost("status", len(text), MaxUpdateStatus)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("encode update status: %w", err)
+		}
+		return text, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("encode update status: %w", err)
+}
+
+// cutTo returns a condition of which no text is longer than that, in bytes.
+func cutTo(c hullmark.Condition, most int) *hullmark.Condition {
+	for _, text := range []*string{&c.Code, &c.Step, &c.Title, &c.Expected, &c.Got, &c.Next} {
+		*text = strings.ToValidUTF8((*text)[:min(len(*text), most)], "")
 	}
-	return text, nil
+	return &c
 }
 
 // DecodeUpdateStatus strictly decodes that.

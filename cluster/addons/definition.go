@@ -41,12 +41,9 @@ type definition struct {
 }
 
 type version struct {
-	Name         string `json:"name"`
-	Served       bool   `json:"served"`
-	Storage      bool   `json:"storage"`
-	Subresources struct {
-		Status *struct{} `json:"status"`
-	} `json:"subresources"`
+	Name    string `json:"name"`
+	Served  bool   `json:"served"`
+	Storage bool   `json:"storage"`
 }
 
 // defined reads an object that is a CustomResourceDefinition.

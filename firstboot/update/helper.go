@@ -108,11 +108,9 @@ func (c Client) Try(ctx context.Context) error { return c.ask(ctx, Request{Op: O
 // Commit makes the slot that runs the one that starts by itself.
 func (c Client) Commit(ctx context.Context) error { return c.ask(ctx, Request{Op: OpCommit}, ignore) }
 
-// Explain keeps the first MaxText bytes of a text for the next boot's Look; an empty one takes it back.
+// Explain keeps a text for the next boot's Look, of a long one its beginning; an empty one takes it back.
 func (c Client) Explain(ctx context.Context, text string) error {
-	if len(text) > MaxText {
-		text = strings.ToValidUTF8(text[:MaxText], "")
-	}
+	text = strings.ToValidUTF8(text[:min(len(text), MaxText)], "")
 	return c.ask(ctx, Request{Op: OpExplain, Text: text}, ignore)
 }
 
