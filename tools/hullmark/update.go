@@ -106,11 +106,13 @@ func (v updateVerb) wantsDocument() bool { return strings.Contains(v.use, " ") }
 
 func (v updateVerb) example() string {
 	line := fmt.Sprintf("  hullmark update %s --cluster prod.cluster --node 192.0.2.7", v.action)
-	if v.wantsDocument() {
+	switch v.action {
+	case hullmark.UpdateStage:
+		line += " next.json --from https://releases.example.com/hullmark"
+	case hullmark.UpdateTry:
 		line += " next.json"
-	}
-	if v.action == hullmark.UpdateStage {
-		line += " --from https://releases.example.com/hullmark"
+	case hullmark.UpdateRollback:
+		line += " before.json"
 	}
 	return line
 }
