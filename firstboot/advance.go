@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"slices"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
@@ -48,7 +45,7 @@ func (a advancer) run(ctx context.Context) {
 			last = time.Now()
 			continue
 		}
-		err := a.askAround(ctx)
+		err := services(a).ask(ctx, a.ask)
 		var denied *hullmark.Condition
 		switch {
 		case err == nil:
@@ -71,42 +68,9 @@ func standsStill(err error, since time.Time) *hullmark.Condition {
 	}
 }
 
-// askAround asks the join services, in any order, until one moves the epoch on.
-func (a advancer) askAround(ctx context.Context) error {
-	keys, err := a.kept.opened()
-	if err != nil {
-		return err
-	}
-	endpoints := slices.Clone(a.config.Endpoints)
-	rand.Shuffle(len(endpoints), func(i, j int) { endpoints[i], endpoints[j] = endpoints[j], endpoints[i] })
-	if keys.controlPlane { // Its own is there without any network.
-		endpoints = slices.Insert(endpoints, 0, net.JoinHostPort("127.0.0.1", attest.JoinPort))
-	}
-	err = errors.New("the node configuration names no join service")
-	for _, endpoint := range endpoints {
-		if err = a.ask(ctx, endpoint, keys); err == nil {
-			return nil
-		}
-	}
-	return err
-}
-
 // ask is one call of one service: EpochAsk to EpochCommitted.
-func (a advancer) ask(ctx context.Context, endpoint string, keys diskKeys) error {
-	ctx, cancel := context.WithTimeout(ctx, 4*a.Timing.Answer)
-	defer cancel()
-	conn, info, condition := a.reach(ctx, endpoint)
-	if condition != nil {
-		return condition
-	}
-	defer conn.Close()
-	client, err := grpc.NewClient("passthrough:///join-service", grpc.WithTransportCredentials(established{credentials.NewTLS(nil), info}),
-		grpc.WithContextDialer(only(conn)), grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MaxFromVerifier)))
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	stream, err := wire.NewJoinServiceClient(client).Epoch(ctx)
+func (a advancer) ask(ctx context.Context, client wire.JoinServiceClient, info credentials.AuthInfo, keys diskKeys) error {
+	stream, err := client.Epoch(ctx)
 	if err != nil {
 		return err
 	}

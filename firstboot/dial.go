@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/hullmark/hullmark"
@@ -129,8 +128,7 @@ func (a dialler) askService(ctx context.Context, endpoint string) (answered bool
 		return false, condition
 	}
 	defer conn.Close()
-	client, err := grpc.NewClient("passthrough:///join-service", grpc.WithTransportCredentials(established{credentials.NewTLS(nil), info}),
-		grpc.WithContextDialer(only(conn)), grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MaxFromVerifier)))
+	client, err := over(conn, info)
 	if err != nil {
 		return false, unreachable(endpoint, err)
 	}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -284,46 +282,22 @@ func (a director) follow(ctx context.Context, o order) {
 	a.updates.working.Unlock()
 }
 
-// askAround asks the join services, in any order, until one answers. No order means that there is nothing to do.
+// askAround asks the join services until one answers. No order means that there is nothing to do.
 func (a director) askAround(ctx context.Context) (o *order, err error) {
-	keys, err := a.kept.opened()
-	if err != nil {
-		return nil, err
-	}
-	endpoints := slices.Clone(a.config.Endpoints)
-	rand.Shuffle(len(endpoints), func(i, j int) { endpoints[i], endpoints[j] = endpoints[j], endpoints[i] })
-	if keys.controlPlane {
-		endpoints = slices.Insert(endpoints, 0, net.JoinHostPort("127.0.0.1", attest.JoinPort))
-	}
-	err = errors.New("the node configuration names no join service")
-	for _, endpoint := range endpoints {
-		if o, err = a.ask(ctx, endpoint, keys); err == nil {
-			return o, nil
-		}
-	}
-	return nil, err
+	err = services{a.Agent}.ask(ctx, func(ctx context.Context, client wire.JoinServiceClient, info credentials.AuthInfo, keys diskKeys) (err error) {
+		o, err = a.ask(ctx, client, info, keys)
+		return err
+	})
+	return o, err
 }
 
 // ask is one call of one service.
-func (a director) ask(ctx context.Context, endpoint string, keys diskKeys) (*order, error) {
-	ctx, cancel := context.WithTimeout(ctx, 4*a.Timing.Answer)
-	defer cancel()
-	conn, info, condition := a.reach(ctx, endpoint)
-	if condition != nil {
-		return nil, condition
-	}
-	defer conn.Close()
-	client, err := grpc.NewClient("passthrough:///join-service", grpc.WithTransportCredentials(established{credentials.NewTLS(nil), info}),
-		grpc.WithContextDialer(only(conn)), grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wire.MaxFromVerifier)))
-	if err != nil {
-		return nil, err
-	}
-	defer client.Close()
+func (a director) ask(ctx context.Context, client wire.JoinServiceClient, info credentials.AuthInfo, keys diskKeys) (*order, error) {
 	claim, err := a.claim(info, keys)
 	if err != nil {
 		return nil, err
 	}
-	answer, err := wire.NewJoinServiceClient(client).Update(ctx, claim)
+	answer, err := client.Update(ctx, claim)
 	if err != nil {
 		return nil, err
 	}
