@@ -2,7 +2,6 @@ package update
 
 import (
 	"encoding/hex"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -72,37 +71,5 @@ func TestVariablesThatDoNotStay(t *testing.T) {
 	}
 	if _, err := os.Stat(forgets.path("BootNext")); err == nil {
 		t.Error("BootNext names an entry that is not there")
-	}
-}
-
-// TestExplainCuts gives the helper no more than it takes of a long reason, and no half of a character.
-func TestExplainCuts(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "socket")
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	asked := make(chan Request, 1)
-	go func() {
-		conn, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		request, err := ReadRequest(conn)
-		if err != nil {
-			return
-		}
-		asked <- request
-		_ = Answer{Done: true}.Send(conn)
-	}()
-	const begins = "step-failed: "
-	text := begins + strings.Repeat("x", MaxText-1-len(begins)) + "…"
-	if err := (Client{path}).Explain(t.Context(), text); err != nil {
-		t.Fatal(err)
-	}
-	if got := (<-asked).Text; got != text[:MaxText-1] {
-		t.Errorf("of %d bytes %d reach the helper: %q", len(text), len(got), got)
 	}
 }
