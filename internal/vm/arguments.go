@@ -23,7 +23,6 @@ type hardware struct {
 	cable     *os.File  // the connection to a network, or nil for a router of its own
 	disk      string    // path of the machine's own, or empty
 	stateDisk string    // path, or empty
-	stateNBD  string    // socket, or empty
 	nodeConf  string    // path, or empty
 	tpmSocket string
 	qmpSocket string
@@ -40,8 +39,10 @@ func (h hardware) command(ctx context.Context, binds []toolstree.Bind) (*exec.Cm
 	for _, path := range append([]string{h.files.Firmware}, h.files.OptionROMs...) {
 		binds = append(binds, toolstree.Bind{Host: path})
 	}
-	if h.stateNBD != "" {
-		binds = append(binds, toolstree.Bind{Host: h.stateNBD, Writable: true})
+	for _, socket := range []string{h.config.StateNBD, h.config.ImageNBD, h.config.VarsNBD} {
+		if socket != "" {
+			binds = append(binds, toolstree.Bind{Host: socket, Writable: true})
+		}
 	}
 	cmd, err := h.tools.command(ctx, binds, qemuProgram, h.arguments()...)
 	if err == nil && h.cable != nil {
@@ -105,10 +106,18 @@ func (h hardware) cpu() string {
 	}
 }
 
+// drive is where QEMU finds the content of a drive: in a file, or with the server of a socket, if one is named.
+func (h hardware) drive(file, socket string) string {
+	if socket != "" {
+		return "file.driver=nbd,file.server.type=unix,file.server.path=" + h.file(socket)
+	}
+	return "file=" + h.file(file)
+}
+
 func (h hardware) flash() []string {
 	args := []string{
 		"-drive", "if=pflash,unit=0,format=raw,readonly=on,file=" + h.file(h.files.Firmware),
-		"-drive", "if=pflash,unit=1,format=raw,file=" + h.file(h.files.Vars),
+		"-drive", "if=pflash,unit=1,format=raw," + h.drive(h.files.Vars, h.config.VarsNBD),
 	}
 	if h.config.SecureBoot {
 		args = append(args, "-global", "driver=cfi.pflash01,property=secure,value=on")
@@ -121,20 +130,15 @@ func (h hardware) flash() []string {
 // entry that the firmware makes and measures.
 func (h hardware) disks() []string {
 	var args []string
-	if h.disk != "" {
+	if h.disk != "" || h.config.ImageNBD != "" {
 		args = append(args,
-			"-drive", "id=image,if=none,format=raw,file="+h.file(h.disk),
+			"-drive", "id=image,if=none,format=raw,"+h.drive(h.disk, h.config.ImageNBD),
 			"-device", "virtio-blk-pci,drive=image,bootindex=0,serial="+ImageSerial+",addr="+strconv.Itoa(machine.ImageSlot))
 	}
-	state := ""
-	switch {
-	case h.stateDisk != "":
-		state = "file=" + h.file(h.stateDisk)
-	case h.stateNBD != "":
-		state = "file.driver=nbd,file.server.type=unix,file.server.path=" + h.file(h.stateNBD)
-	default:
+	if h.stateDisk == "" && h.config.StateNBD == "" {
 		return args
 	}
+	state := h.drive(h.stateDisk, h.config.StateNBD)
 	return append(args, "-drive", "id=state,if=none,format=raw,discard=unmap,"+state, "-device", "virtio-blk-pci,drive=state,serial="+StateSerial)
 }
 

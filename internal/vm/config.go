@@ -43,6 +43,9 @@ type Config struct {
 	Accel Accel
 	// StateNBD is the socket of a server that has the state disk, by the protocol of network block devices, in place of StateDisk's file.
 	StateNBD string
+	// ImageNBD and VarsNBD are such sockets for the machine's own disk, in place of one that is installed from Image, and for the
+	// firmware's variables, in place of the machine's own copy of them. What is served as variables has the size of Firmware.Vars.
+	ImageNBD, VarsNBD string
 	// Forwards are the TCP ports of the guest that can be reached from this host.
 	Forwards []Forward
 	// Network is the folder of a running network (StartNetwork) to be plugged into, which then has the forwards. Empty: the machine is
@@ -72,7 +75,8 @@ const (
 type Files struct {
 	// Firmware is the code file.
 	Firmware string
-	// VarsTemplate is the file that the variables started from; Vars is the machine's own copy, which the firmware writes.
+	// VarsTemplate is the file that the variables started from; Vars is the machine's own copy, which the firmware writes, or empty
+	// where a server has them.
 	VarsTemplate string
 	Vars         string
 	// OptionROMs are the files of the ROMs that the firmware runs, in the order of their devices.
@@ -95,7 +99,10 @@ func (c Config) files() (Files, error) {
 	if err != nil {
 		return Files{}, err
 	}
-	vars, err := varsCopy(c.Dir, found.Vars)
+	vars := ""
+	if c.VarsNBD == "" {
+		vars, err = varsCopy(c.Dir, found.Vars)
+	}
 	return Files{Firmware: found.Code, VarsTemplate: found.Vars, Vars: vars, OptionROMs: found.ROMs}, err
 }
 
@@ -130,6 +137,8 @@ func (c Config) Check() error {
 		return errors.New("a machine needs a state folder")
 	case c.StateDisk != 0 && c.StateNBD != "":
 		return errors.New("a state disk's size, and a socket that serves one: name one of them")
+	case c.Image != "" && c.ImageNBD != "":
+		return errors.New("an image to install from, and a socket that serves the machine's disk: name one of them")
 	case c.Accel != AccelAuto && c.Accel != AccelKVM && c.Accel != AccelTCG:
 		return fmt.Errorf("accelerator %q: auto, kvm and tcg exist", c.Accel)
 	case strings.ContainsFunc(strings.Join(slices.Concat(slices.Collect(maps.Keys(c.FwCfg)), slices.Collect(maps.Values(c.FwCfg))), ""), notPrintable):
@@ -152,7 +161,7 @@ const maxNodeConfig = 1 << 20
 func notPrintable(r rune) bool { return r < ' ' || r > '~' }
 
 func (c *Config) makeAbsolute() error {
-	for _, path := range []*string{&c.Dir, &c.Image, &c.Firmware.Code, &c.Firmware.Vars, &c.StateNBD, &c.Network, &c.SecureProcessor, &c.Tools} {
+	for _, path := range []*string{&c.Dir, &c.Image, &c.Firmware.Code, &c.Firmware.Vars, &c.StateNBD, &c.ImageNBD, &c.VarsNBD, &c.Network, &c.SecureProcessor, &c.Tools} {
 		if *path == "" {
 			continue
 		}

@@ -108,13 +108,16 @@ func (m *Machine) prepare(ctx context.Context) (hardware, error) {
 	if h.qemuMajor, err = h.tools.qemuMajor(ctx); err != nil {
 		return h, err
 	}
-	if err := copyOnce(m.files.VarsTemplate, m.files.Vars); err != nil {
-		return h, err
+	if c.VarsNBD == "" {
+		if err := copyOnce(m.files.VarsTemplate, m.files.Vars); err != nil {
+			return h, err
+		}
 	}
-	if h.disk, err = installDisk(c.Dir, c.Image); err != nil {
-		return h, err
+	if c.ImageNBD == "" {
+		if h.disk, err = installDisk(c.Dir, c.Image); err != nil {
+			return h, err
+		}
 	}
-	h.stateNBD = c.StateNBD
 	if h.stateDisk, err = makeStateDisk(c.Dir, c.StateDisk); err != nil {
 		return h, err
 	}

@@ -91,7 +91,9 @@ func TestArgumentsFollowTheConfiguration(t *testing.T) {
 		"rom":                 {func(h *hardware) { h.files.OptionROMs = []string{"/r.rom"} }, "-device", "virtio-net-pci,netdev=net0,romfile=/r.rom", false},
 		"other fw_cfg":        {func(h *hardware) { h.config.FwCfg = map[string]string{"opt/x": "a,b"} }, "-fw_cfg", "name=opt/x,string=a,,b", false},
 		"no config":           {func(h *hardware) { h.nodeConf = "" }, "-fw_cfg", "", true},
-		"served state disk":   {func(h *hardware) { h.stateNBD = "/n,1" }, "-drive", "id=state,if=none,format=raw,discard=unmap,file.driver=nbd,file.server.type=unix,file.server.path=/n,,1", false},
+		"served state disk":   {func(h *hardware) { h.config.StateNBD = "/n,1" }, "-drive", "id=state,if=none,format=raw,discard=unmap,file.driver=nbd,file.server.type=unix,file.server.path=/n,,1", false},
+		"served disk":         {func(h *hardware) { h.disk, h.config.ImageNBD = "", "/n" }, "-drive", "id=image,if=none,format=raw,file.driver=nbd,file.server.type=unix,file.server.path=/n", false},
+		"served variables":    {func(h *hardware) { h.config.VarsNBD = "/n" }, "-drive", "if=pflash,unit=1,format=raw,file.driver=nbd,file.server.type=unix,file.server.path=/n", false},
 		"tools tree":          {func(h *hardware) { h.tools.tree = "/tree" }, "-qmp", "unix:/vm/run/q.sock,server=on,wait=off", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -149,6 +151,7 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 		"MiB of memory":            func(c *Config) { c.MemoryMiB = 1 },
 		"state disk":               func(c *Config) { c.StateDisk = 100 },
 		"name one of them":         func(c *Config) { c.StateDisk, c.StateNBD = 1<<30, "socket" },
+		"serves the machine's":     func(c *Config) { c.Image, c.ImageNBD = "image", "socket" },
 		"TPM interface \"spi\"":    func(c *Config) { c.TPM = "spi" },
 		"accelerator \"hvf\"":      func(c *Config) { c.Accel = "hvf" },
 		"no variables file":        func(c *Config) { c.SecureBoot, c.Firmware.Vars = true, "" },
