@@ -22,6 +22,7 @@ import (
 
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/cpio"
+	"github.com/hullmark/hullmark/image/slot"
 	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/image/verity"
 	"github.com/hullmark/hullmark/internal/vm"
@@ -48,6 +49,10 @@ type Parts struct {
 	Sign func(uki []byte) []byte
 	// ESP are files to add beside the kernel image, by their path.
 	ESP map[string][]byte
+	// Initrd, if set, is in place of the probe's own program: it opens Root, a file system in which a program waits that says the same.
+	Initrd, Root []byte
+	// Slot has the sizes of a slot where releases are to follow each other.
+	Slot slot.Sizes
 }
 
 // Result is what a boot measured.
@@ -56,15 +61,19 @@ type Result struct {
 	Registers map[pcrs.Bank]pcrs.Values
 	// Cmdline is the kernel command line that the kernel ran with.
 	Cmdline string
+	// Root and Slots are what the program in Parts.Root says of it, and of the slots; empty of others.
+	Root, Slots string
 }
 
 // New makes a probe's disk in a folder of the test.
 func New(t testing.TB, p Parts) Image {
 	t.Helper()
-	root := make([]byte, 16*verity.BlockSize)
+	if p.Initrd == nil {
+		p.Initrd, p.Root = initrd(t), make([]byte, 16*verity.BlockSize)
+	}
 	layout, err := image.Plan(image.Parts{
-		Stub: p.Stub, Kernel: p.Kernel, Initrd: initrd(t), OSRelease: []byte("ID=probe\nIMAGE_ID=probe\nIMAGE_VERSION=1\n"), Uname: p.Uname,
-		Cmdline: p.Cmdline, Root: bytes.NewReader(root), RootSize: int64(len(root)), Time: time.Unix(1700000000, 0),
+		Stub: p.Stub, Kernel: p.Kernel, Initrd: p.Initrd, OSRelease: []byte("ID=probe\nIMAGE_ID=probe\nIMAGE_VERSION=1\n"), Uname: p.Uname,
+		Cmdline: p.Cmdline, Root: bytes.NewReader(p.Root), RootSize: int64(len(p.Root)), Time: time.Unix(1700000000, 0), Slot: p.Slot,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -135,22 +144,28 @@ func mtool(t testing.TB, input []byte, name string, args ...string) {
 	}
 }
 
-// initrd holds the probe's program alone.
-func initrd(t testing.TB) []byte {
+// Program compiles a program of the repository for a guest.
+func Program(t testing.TB, folder string) []byte {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "init")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "github.com/hullmark/hullmark/tools/probe")
+	program := filepath.Join(t.TempDir(), "program")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "github.com/hullmark/hullmark/"+folder)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("compile the probe: %v\n%s", err, out)
+		t.Fatalf("compile %s: %v\n%s", folder, err, out)
 	}
 	content, err := os.ReadFile(program)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return content
+}
+
+// initrd holds the probe's program alone.
+func initrd(t testing.TB) []byte {
+	t.Helper()
 	var archive bytes.Buffer
 	if err := cpio.Write(&archive, []cpio.Entry{
-		{Name: "init", Mode: 0o755, Data: content},
+		{Name: "init", Mode: 0o755, Data: Program(t, "tools/probe")},
 		{Name: "dev", Mode: os.ModeDir | 0o755},
 	}); err != nil {
 		t.Fatal(err)
@@ -163,10 +178,17 @@ func initrd(t testing.TB) []byte {
 // Boot boots the image and returns what it measured. c says on what; its image and folder are set here.
 func (i Image) Boot(t testing.TB, c vm.Config) Result {
 	t.Helper()
-	c.Image, c.ExitOnReboot = i.Path, true
+	c.Image = i.Path
 	if c.Dir == "" {
 		c.Dir = filepath.Join(t.TempDir(), "machine")
 	}
+	return Run(t, c)
+}
+
+// Run boots a machine whose disk holds a probe, and returns what it measured.
+func Run(t testing.TB, c vm.Config) Result {
+	t.Helper()
+	c.ExitOnReboot = true
 	var console bytes.Buffer
 	c.Output = &console
 	ctx, cancel := context.WithTimeoutCause(t.Context(), bootTime, errors.New("the probe did not switch itself off"))
@@ -224,6 +246,10 @@ func parse(console string) (Result, error) {
 			err = r.register(strings.Fields(rest))
 		case "cmdline":
 			r.Cmdline = rest
+		case "root":
+			r.Root = rest
+		case "slots":
+			r.Slots = rest
 		case "done":
 			done = true
 		default:
