@@ -18,7 +18,7 @@ OUT ?= out
 
 .PHONY: help
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: setup bin/hullmark bin/demo ## Build everything, boot a VM, release its key, end with a Ready node.
@@ -71,6 +71,12 @@ powercut: image ## Cut the power of disks CUTS times (130) in a guest, and of ma
 	@mkdir -p $(OUT)/powercut-disks
 	go test -tags vm -count 1 -timeout 3h -v -run '^TestPowerCuts$$' -artifacts -outputdir $(OUT)/powercut-disks ./firstboot/statedisk/volume -args -cuts $(or $(CUTS),130) -seed $(or $(SEED),1)
 	go test -tags powercut -count 1 -timeout 8h -v -run '^TestPowerCuts$$' ./internal/e2e -args -n $(or $(N),15) -seed $(or $(SEED),1) -out $(abspath $(OUT))
+
+.PHONY: powercut-update
+powercut-update: image ## Cut the power of a machine that takes other releases, at each kind of write to its disk and variables and at CUTS random ones (200); SEED chooses.
+	@mkdir -p $(OUT)/powercut-update
+	go test -tags vm,powercut -count 1 -timeout 8h -v -run '^TestPowerCutsOfSlots$$' -artifacts -outputdir $(OUT)/powercut-update ./internal/e2e \
+		-args -cuts $(or $(CUTS),200) -seed $(or $(SEED),1) -out $(abspath $(OUT))
 
 .PHONY: test-vectors
 test-vectors: ## Judge the recorded evidence of real machines that is in the folder VECTORS.

@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -147,6 +148,16 @@ func (b bench) predictAndBoot(t *testing.T, c registersCase) {
 // compare holds the registers of a boot to a document, and shows what departs.
 func (b bench) compare(t *testing.T, document measurements.Document, measured probe.Result) {
 	t.Helper()
+	for _, d := range departures(document, measured) {
+		t.Error(d)
+	}
+	if t.Failed() {
+		b.explain(t, document, measured)
+	}
+}
+
+// departures are the registers of a boot that are not as in a document, in words.
+func departures(document measurements.Document, measured probe.Result) (found []string) {
 	for _, bank := range pcrs.PredictedBanks() {
 		expected := document.Values(bank)
 		for r := range pcrs.Register(16) {
@@ -154,13 +165,11 @@ func (b bench) compare(t *testing.T, document measurements.Document, measured pr
 				continue
 			}
 			if !expected[r].Equal(measured.Registers[bank][r]) {
-				t.Errorf("%v (%v): predicted %v, the TPM has %v", r, bank, expected[r], measured.Registers[bank][r])
+				found = append(found, fmt.Sprintf("%v (%v): predicted %v, the TPM has %v", r, bank, expected[r], measured.Registers[bank][r]))
 			}
 		}
 	}
-	if t.Failed() {
-		b.explain(t, document, measured)
-	}
+	return found
 }
 
 // network is a network that ends with the test.
