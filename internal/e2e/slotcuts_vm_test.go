@@ -28,6 +28,7 @@ import (
 	"github.com/hullmark/hullmark/internal/probe"
 	"github.com/hullmark/hullmark/internal/probe/slotnode"
 	"github.com/hullmark/hullmark/internal/toolstree"
+	"github.com/hullmark/hullmark/internal/vm"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -48,6 +49,7 @@ type slotSite struct {
 	size      int64
 	variables []byte
 	folders   chan string // of machines that are off
+	accel     vm.Accel    // that the first boot has chosen
 }
 
 // slotSizes leave room for the kernel image, and for a root with the helper.
@@ -215,7 +217,7 @@ func (s *slotSite) boot(t *testing.T, m slotMachine, began func(), requests ...u
 	c := s.shaped(t, s.shape)
 	c.StateDisk, c.StateNBD = 0, serve("host", s.hostDisk(t, began, requests))
 	c.ImageNBD, c.VarsNBD = serve("disk", m.disk), serve("flash", m.flash)
-	c.Dir = s.folder(t)
+	c.Dir, c.Accel = s.folder(t), s.accel
 	r := probe.Run(t, c)
 	s.folders <- c.Dir
 	return s.understood(t, r)

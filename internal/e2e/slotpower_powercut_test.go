@@ -78,12 +78,15 @@ func (s slotSum) String() string {
 		s.cuts, s.booted, s.fallbacks, s.writes, s.lost, s.torn, s.again)
 }
 
-// ofEachKind cuts after the first, the middle and the last record of each kind.
+// ofEachKind cuts after the middle record of each kind, and for the disk also after the first and the last.
 func (s *slotStory) ofEachKind() (cuts []slotCut, kinds int) {
 	names, members := s.kinds()
 	for _, name := range names {
 		m := members[name]
-		places := map[int]bool{m[0]: true, m[len(m)/2]: true, m[len(m)-1]: true}
+		places := map[int]bool{m[len(m)/2]: true}
+		if !s.log[m[0]].flash {
+			places[m[0]], places[m[len(m)-1]] = true, true
+		}
 		for _, at := range slices.Sorted(maps.Keys(places)) {
 			cuts = append(cuts, slotCut{kind: name, records: at + 1})
 		}

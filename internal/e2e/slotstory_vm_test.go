@@ -60,6 +60,7 @@ func (s *slotSite) lives(t *testing.T, steps []slotStep) *slotStory {
 		}
 		r.step = i
 		b := s.boot(t, m, r.next, requests...)
+		s.accel = b.Accel
 		if r.step != next-1 || b.release != steps[i].starts {
 			t.Fatalf("%s: release %d runs, want %d; %d of %d requests were begun", steps[i].name, b.release, steps[i].starts, r.step-i, len(requests))
 		}

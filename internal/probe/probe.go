@@ -61,6 +61,8 @@ type Result struct {
 	Registers map[pcrs.Bank]pcrs.Values
 	// Cmdline is the kernel command line that the kernel ran with.
 	Cmdline string
+	// Accel is what executed the instructions.
+	Accel vm.Accel
 	// Root and Slots are what the program in Parts.Root says of it, and of the slots; empty of others.
 	Root, Slots string
 }
@@ -207,6 +209,7 @@ func Run(t testing.TB, c vm.Config) Result {
 	if err != nil {
 		t.Fatalf("%v; console:\n%s", err, console.Bytes())
 	}
+	r.Accel = m.Acceleration().Accel
 	return r
 }
 
