@@ -29,8 +29,8 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// bootTime bounds a boot: it takes ten seconds on an idle machine that emulates the processor.
-const bootTime = 3 * time.Minute
+// bootTime bounds a boot: it takes ten seconds on an idle machine that emulates the processor, and minutes on one that has much else to do.
+const bootTime = 10 * time.Minute
 
 // Image is a probe's disk.
 type Image struct {
