@@ -381,7 +381,7 @@ func testReplicaKilled(t *testing.T, s *site) {
 			return err
 		}
 		time.Sleep(3 * time.Second)
-		return s.replicas[0].start(ctx)
+		return s.replicas[0].Start(ctx)
 	})
 	s.wantTold(t, lost)
 }
@@ -406,7 +406,7 @@ func testKeeperOutage(t *testing.T, s *site) {
 	must(t, k.wrap(t.Context(), s.Cluster))
 	k.away.Store(true)
 	for _, r := range s.replicas {
-		must(t, errors.Join(r.Stop(), s.writeCredentials(r.credentials()), r.start(t.Context())))
+		must(t, errors.Join(r.Stop(), r.WriteCredentials(s.Cluster), r.Start(t.Context())))
 	}
 	before := s.pids()
 	s.joinAll(t, s.turnedAway, func(ctx context.Context) error {

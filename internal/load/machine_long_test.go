@@ -132,7 +132,7 @@ func (m *machine) join(ctx context.Context, s *site) error {
 	}
 	pause := firstPause
 	for turn := mathrand.IntN(len(s.replicas)); ; turn++ {
-		err := m.hear(m.Dial(ctx, s.replicas[turn%len(s.replicas)].listen, s.Cluster.ID()))
+		err := m.hear(m.Dial(ctx, s.replicas[turn%len(s.replicas)].Listen, s.Cluster.ID()))
 		if m.ready() {
 			m.note("end")
 			return nil

@@ -126,7 +126,7 @@ func (r *replica) metric(name string) (string, error) {
 }
 
 func (r *replica) page(ctx context.Context, path string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.metrics+path, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.Metrics+path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -147,5 +147,5 @@ func (r *replica) profile(ctx context.Context, folder string, length time.Durati
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(folder, filepath.Base(r.dir)+".pprof"), content, 0o600)
+	return os.WriteFile(filepath.Join(folder, filepath.Base(r.Dir)+".pprof"), content, 0o600)
 }

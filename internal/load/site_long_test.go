@@ -4,15 +4,9 @@ package load
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
-	"os"
-	"os/exec"
-	"path"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -35,11 +29,7 @@ type site struct {
 }
 
 // replica is one process of the join service, which has the same addresses after a restart.
-type replica struct {
-	*testenv.Process
-	dir, binary, api string
-	listen, metrics  string
-}
+type replica struct{ *testenv.JoinService }
 
 // newSite starts an API and makes n machines; the replicas start once the policy knows the machines.
 func newSite(t *testing.T, n int) *site {
@@ -78,87 +68,19 @@ func must(t *testing.T, err error) {
 
 func (s *site) startReplicas(t *testing.T) {
 	t.Helper()
-	binary := filepath.Join(s.dir, "bin", "joinservice")
-	build := exec.Command("go", "build", "-trimpath", "-o", binary, "github.com/hullmark/hullmark/tools/joinservice")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	program := filepath.Join(s.dir, "bin", "joinservice")
+	must(t, testenv.BuildJoinService(t.Context(), program))
 	for i := range 2 {
-		r := &replica{dir: filepath.Join(s.dir, fmt.Sprint("replica-", i)), binary: binary, api: "https://" + s.Address}
-		for _, address := range []*string{&r.listen, &r.metrics} {
-			var err error
-			*address, err = testenv.FreeAddress()
-			must(t, err)
-		}
-		must(t, errors.Join(os.MkdirAll(filepath.Join(r.dir, "state"), 0o700), s.writeCredentials(r.credentials())))
-		must(t, r.start(t.Context()))
-		s.replicas = append(s.replicas, r)
+		service, err := testenv.NewJoinService(program, filepath.Join(s.dir, fmt.Sprint("replica-", i)), s.Cluster, "-api", "https://"+s.Address, "-profile")
+		must(t, err)
+		must(t, service.Start(t.Context()))
+		s.replicas = append(s.replicas, &replica{service})
 		t.Cleanup(func() {
-			if err := r.Stop(); err != nil {
+			if err := service.Stop(); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-}
-
-// credentials is the folder that systemd would make.
-func (r *replica) credentials() string { return filepath.Join(r.dir, "credentials") }
-
-// start runs the program and returns when it serves.
-func (r *replica) start(ctx context.Context) (err error) {
-	cmd := exec.Command(r.binary, "-listen", r.listen, "-metrics", r.metrics, "-api", r.api, "-profile")
-	cmd.Env = []string{"CREDENTIALS_DIRECTORY=" + r.credentials(), "STATE_DIRECTORY=" + filepath.Join(r.dir, "state")}
-	if r.Process, err = testenv.Launch(r.dir, cmd); err != nil {
-		return err
-	}
-	return r.Await(ctx, func() error {
-		response, err := http.Get("http://" + r.metrics + "/healthz")
-		if err != nil {
-			return err
-		}
-		return response.Body.Close()
-	})
-}
-
-// writeCredentials makes of a control plane's files what systemd makes of them by the service's unit.
-func (s *site) writeCredentials(dir string) error {
-	unit, err := os.ReadFile("../../systemd/system/hullmark-joinservice.service")
-	if err != nil {
-		return err
-	}
-	files, err := s.Cluster.Files()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	for line := range strings.Lines(string(unit)) {
-		if name, content, ok := setting(line, "SetCredential=", ":"); ok {
-			err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
-		}
-		name, source, ok := setting(line, "LoadCredential=", ":")
-		for _, f := range files {
-			switch {
-			case !ok:
-			case f.Path == source:
-				err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), f.Content, 0o600))
-			case path.Dir(f.Path) == source:
-				err = errors.Join(err, os.WriteFile(filepath.Join(dir, name+"_"+path.Base(f.Path)), f.Content, 0o600))
-			}
-		}
-	}
-	return err
-}
-
-// setting takes a unit's line apart.
-func setting(line, key, separator string) (name, value string, ok bool) {
-	rest, ok := strings.CutPrefix(strings.TrimSpace(line), key)
-	if !ok {
-		return "", "", false
-	}
-	return strings.Cut(rest, separator)
 }
 
 // accept makes the cluster's next policy: all machines, and the documents of these images.

@@ -56,17 +56,37 @@ func (e *Etcd) PeerURL(at netip.Addr) string {
 // Start starts a member at a loopback address, with what its folder holds.
 // others are the members that it finds, as NAME=PEER-URL; without any it makes a new etcd. It does not wait.
 func (e *Etcd) Start(name string, at netip.Addr, others ...string) error {
-	dir, state := filepath.Join(e.dir, name), "existing"
+	state := "existing"
 	if len(others) == 0 {
 		state = "new"
 	}
+	return e.start(name, at, state, append(others, name+"="+e.PeerURL(at)))
+}
+
+// Form makes a new etcd of several members, which have loopback addresses, and starts them. It does not wait.
+func (e *Etcd) Form(at map[string]netip.Addr) error {
+	var all []string
+	for name, a := range at {
+		all = append(all, name+"="+e.PeerURL(a))
+	}
+	for name, a := range at {
+		if err := e.start(name, a, "new", all); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start starts a member that finds all of these, NAME=PEER-URL, in an etcd that is new or existing.
+func (e *Etcd) start(name string, at netip.Addr, state string, all []string) error {
+	dir := filepath.Join(e.dir, name)
 	if err := e.writeMemberKeys(dir, at); err != nil {
 		return err
 	}
 	file := func(name string) string { return filepath.Join(dir, name) }
 	p, err := Launch(dir, exec.Command(filepath.Join(e.bin, "etcd"),
 		"--name="+name, "--data-dir="+e.Data(name), "--initial-cluster-state="+state,
-		"--initial-cluster="+strings.Join(append(others, name+"="+e.PeerURL(at)), ","),
+		"--initial-cluster="+strings.Join(all, ","),
 		"--listen-client-urls="+e.ClientURL(at), "--advertise-client-urls="+e.ClientURL(at),
 		"--listen-peer-urls="+e.PeerURL(at), "--initial-advertise-peer-urls="+e.PeerURL(at),
 		"--client-cert-auth", "--trusted-ca-file="+file("ca.crt"), "--cert-file="+file("member.crt"), "--key-file="+file("member.key"),

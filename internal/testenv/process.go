@@ -104,6 +104,23 @@ func (p *Process) Stop() error {
 	return err
 }
 
+// Terminate asks the program to end (SIGTERM), and returns once it has. One that has not after grace is killed, and is an error.
+func (p *Process) Terminate(grace time.Duration) error {
+	if p == nil || p.stopped || p.Alive() != nil {
+		return p.Stop()
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-p.ended:
+		p.stopped = true
+		return nil
+	case <-time.After(grace):
+		return errors.Join(fmt.Errorf("%s did not end within %v: %s", p.name, grace, p.tail()), p.Stop())
+	}
+}
+
 // Await calls ready until it returns nil, the program ends or ctx does.
 func (p *Process) Await(ctx context.Context, ready func() error) error {
 	for {

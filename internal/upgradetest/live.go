@@ -28,6 +28,9 @@ const beat = 10 * time.Second
 type Live struct {
 	// Watch, if set, is called with all machines after each round, under their lock.
 	Watch func(map[string]*Machine)
+	// Ask, if set, tells a real join service what a machine's slots hold, and returns what it is directed to do: then no join service
+	// is played.
+	Ask func(context.Context, *Machine) (hullmark.UpdateDirection, error)
 
 	client   *http.Client
 	host     string
@@ -107,14 +110,8 @@ func (l *Live) round(ctx context.Context) error {
 	defer l.mutex.Unlock()
 	now := time.Now()
 	for _, m := range l.machines {
-		var object corev1.ConfigMap
-		var d hullmark.UpdateDirection
-		switch err := l.Call(ctx, http.MethodGet, objects+"/"+registry.DirectionObject(m.EKID), nil, &object); {
-		case err == nil:
-			if d, err = registry.ParseDirection(&object); err != nil {
-				return err
-			}
-		case !errors.Is(err, errNotFound):
+		d, err := l.direction(ctx, m, now)
+		if err != nil {
 			return err
 		}
 		m.Step(now, d)
@@ -126,6 +123,24 @@ func (l *Live) round(ctx context.Context) error {
 		l.Watch(l.machines)
 	}
 	return l.pods(ctx)
+}
+
+// direction is what a machine is directed to do. One that asks nobody now, or that no service answers, hears of none.
+func (l *Live) direction(ctx context.Context, m *Machine, now time.Time) (d hullmark.UpdateDirection, err error) {
+	if l.Ask != nil {
+		if m.Ready && !now.Before(m.asks) {
+			d, err = l.Ask(ctx, m)
+		}
+		return d, err
+	}
+	var object corev1.ConfigMap
+	switch err := l.Call(ctx, http.MethodGet, objects+"/"+registry.DirectionObject(m.EKID), nil, &object); {
+	case errors.Is(err, errNotFound):
+		return d, nil
+	case err != nil:
+		return d, err
+	}
+	return registry.ParseDirection(&object)
 }
 
 const objects = "/api/v1/namespaces/hullmark/configmaps"
@@ -147,6 +162,17 @@ func (l *Live) say(ctx context.Context, m *Machine, now time.Time) error {
 		}
 		last.ready, last.bootID, last.at = m.Ready, m.BootID, now
 	}
+	if l.Ask == nil {
+		if err := l.record(ctx, m, now, &last); err != nil {
+			return err
+		}
+	}
+	l.shown[m.Name] = last
+	return nil
+}
+
+// record keeps what a machine says of itself, as its join service does.
+func (l *Live) record(ctx context.Context, m *Machine, now time.Time, last *shown) error {
 	recorded := m.Recorded
 	record := joinservice.Machine{
 		EKID: m.EKID, Name: m.Name, Role: m.Role, Document: m.Document, Update: &recorded, State: joinservice.MachineReady, Seen: now.UTC().Truncate(time.Hour),
@@ -167,7 +193,6 @@ func (l *Live) say(ctx context.Context, m *Machine, now time.Time) error {
 		}
 		last.record = text
 	}
-	l.shown[m.Name] = last
 	return nil
 }
 
@@ -250,4 +275,20 @@ func (l *Live) Call(ctx context.Context, method, path string, body, into any) er
 		return nil
 	}
 	return json.Unmarshal(got, into)
+}
+
+// Deploy runs pods that a ReplicaSet makes anew, and of which a budget lets one go at a time.
+func (l *Live) Deploy(ctx context.Context, replicas int) error {
+	labels := map[string]any{"app": "web"}
+	return errors.Join(
+		l.Call(ctx, http.MethodPost, "/apis/apps/v1/namespaces/default/replicasets", map[string]any{
+			"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": map[string]any{"name": "web"},
+			"spec": map[string]any{"replicas": replicas, "selector": map[string]any{"matchLabels": labels}, "template": map[string]any{
+				"metadata": map[string]any{"labels": labels}, "spec": map[string]any{"terminationGracePeriodSeconds": 1, "containers": []any{map[string]any{"name": "a", "image": "a"}}},
+			}},
+		}, nil),
+		l.Call(ctx, http.MethodPost, "/apis/policy/v1/namespaces/default/poddisruptionbudgets", map[string]any{
+			"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": map[string]any{"name": "web"},
+			"spec": map[string]any{"maxUnavailable": 1, "selector": map[string]any{"matchLabels": labels}},
+		}, nil))
 }

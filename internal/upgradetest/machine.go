@@ -57,6 +57,8 @@ type Machine struct {
 	Recorded hullmark.UpdateStatus
 	// Held, if set, reports whether a machine that boots waits for somebody.
 	Held func() bool
+	// Leaves, if set, is called when the machine is switched off, with the release that it tries, or runs on with.
+	Leaves func(hullmark.DocumentID)
 	// Boots counts, and Left is when the machine was switched off last.
 	Boots int
 	Left  time.Time
@@ -137,6 +139,13 @@ func (m *Machine) begin(a hullmark.UpdateAction, until time.Time) { m.doing, m.u
 // Reboot switches the machine off; it is back after its pace, unless it vanishes.
 func (m *Machine) Reboot(now time.Time, a hullmark.UpdateAction) {
 	m.Ready, m.Left = false, now
+	if m.Leaves != nil {
+		next := m.Document
+		if a == hullmark.UpdateTry {
+			next = m.slots.Document
+		}
+		m.Leaves(next)
+	}
 	until := now.Add(m.Pace.Boot)
 	if m.Manner == FallsBack && a == hullmark.UpdateTry {
 		until = until.Add(m.Pace.Trial)

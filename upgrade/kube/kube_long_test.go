@@ -312,22 +312,8 @@ func TestUpgradeByTheAPI(t *testing.T) {
 // deploy runs pods that a ReplicaSet makes anew, and of which a budget lets one go at a time.
 func (s *site) deploy(t *testing.T, replicas int) {
 	t.Helper()
-	labels := map[string]any{"app": "web"}
-	for path, object := range map[string]any{
-		"/apis/apps/v1/namespaces/default/replicasets": map[string]any{
-			"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": map[string]any{"name": "web"},
-			"spec": map[string]any{"replicas": replicas, "selector": map[string]any{"matchLabels": labels}, "template": map[string]any{
-				"metadata": map[string]any{"labels": labels}, "spec": map[string]any{"terminationGracePeriodSeconds": 1, "containers": []any{map[string]any{"name": "a", "image": "a"}}},
-			}},
-		},
-		"/apis/policy/v1/namespaces/default/poddisruptionbudgets": map[string]any{
-			"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": map[string]any{"name": "web"},
-			"spec": map[string]any{"maxUnavailable": 1, "selector": map[string]any{"matchLabels": labels}},
-		},
-	} {
-		if err := s.Call(t.Context(), http.MethodPost, path, object, nil); err != nil {
-			t.Fatal(err)
-		}
+	if err := s.Deploy(t.Context(), replicas); err != nil {
+		t.Fatal(err)
 	}
 	s.eventually(t, "the budget", func(v upgrade.View) bool { return v.Budgets["default/web"].Allowed == 1 })
 }
