@@ -27,54 +27,35 @@ type Systemd struct{}
 
 // Start starts a unit and waits until it is up or has done its work.
 func (Systemd) Start(ctx context.Context, unit string) error {
-	return job(ctx, unit, (*dbus.Conn).StartUnitContext)
+	return job(ctx, "start", unit, (*dbus.Conn).StartUnitContext)
 }
 
 // Restart starts a unit anew and waits like Start.
 func (Systemd) Restart(ctx context.Context, unit string) error {
-	return job(ctx, unit, (*dbus.Conn).RestartUnitContext)
+	return job(ctx, "start", unit, (*dbus.Conn).RestartUnitContext)
 }
 
 type enqueue func(c *dbus.Conn, ctx context.Context, unit, mode string, done chan<- string) (int, error)
 
-func job(ctx context.Context, unit string, f enqueue) error {
+func job(ctx context.Context, verb, unit string, f enqueue) error {
 	conn, err := dbus.NewSystemdConnectionContext(ctx)
 	if err != nil {
-		return fmt.Errorf("start %s: reach systemd: %w", unit, err)
+		return fmt.Errorf("%s %s: reach systemd: %w", verb, unit, err)
 	}
 	defer conn.Close()
 	done := make(chan string, 1)
 	if _, err := f(conn, ctx, unit, "replace", done); err != nil {
-		return fmt.Errorf("start %s: %w", unit, err)
+		return fmt.Errorf("%s %s: %w", verb, unit, err)
 	}
 	select {
 	case result := <-done:
 		if result != "done" {
-			return fmt.Errorf("start %s: %s (see the unit in hullmark node logs)", unit, result)
+			return fmt.Errorf("%s %s: %s (see the unit in hullmark node logs)", verb, unit, result)
 		}
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("start %s: %w", unit, ctx.Err())
+		return fmt.Errorf("%s %s: %w", verb, unit, ctx.Err())
 	}
-}
-
-// Reboot restarts the machine in good order.
-func (Systemd) Reboot(ctx context.Context) error { return leave(ctx, "reboot.target") }
-
-// PowerOff switches the machine off in good order.
-func (Systemd) PowerOff(ctx context.Context) error { return leave(ctx, "poweroff.target") }
-
-// leave starts a target after which nothing else can be started.
-func leave(ctx context.Context, target string) error {
-	conn, err := dbus.NewSystemdConnectionContext(ctx)
-	if err != nil {
-		return fmt.Errorf("start %s: reach systemd: %w", target, err)
-	}
-	defer conn.Close()
-	if _, err := conn.StartUnitContext(ctx, target, "replace-irreversibly", nil); err != nil {
-		return fmt.Errorf("start %s: %w", target, err)
-	}
-	return nil
 }
 
 // Uptime asks the kernel (clock_gettime(2), CLOCK_BOOTTIME).

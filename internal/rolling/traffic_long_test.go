@@ -90,8 +90,9 @@ func newUser(t testing.TB, config *rest.Config, number int) *user {
 	return &user{http: client, host: own.Host, object: fmt.Sprintf("traffic-%d", number), number: number}
 }
 
-// send sends requests at an even pace, whether earlier ones have been answered or not.
+// send sends requests at an even pace, whether earlier ones have been answered or not. Clients take turns.
 func (f *traffic) send(ctx context.Context, all *sync.WaitGroup, c *user, write bool) {
+	time.Sleep(time.Second * time.Duration(c.number) / rate)
 	tick := time.NewTicker(time.Second * clients / rate)
 	defer tick.Stop()
 	for n := 1; ; n++ {
