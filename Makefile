@@ -112,6 +112,10 @@ bench-build: setup ## Compare the time of builds, and the size, with mkosi's own
 bench-update: setup ## Compare what a machine fetches of its next release, and how long it takes, with whole downloads and casync (needs casync).
 	go test -tags bench -run '^$$' -bench BenchmarkUpdate -benchtime 1x -timeout 3h ./image/build
 
+.PHONY: bench-upgrade
+bench-upgrade: ## Compare what clients see of the API while an upgrade restarts three control planes with a plain restart of one after another.
+	go test -tags bench -run '^$$' -bench BenchmarkUpgrade -benchtime 1x -timeout 2h ./internal/rolling
+
 .PHONY: bench-disk
 bench-disk: ## Compare ways to keep files on a disk that the host can write, in a guest (needs btrfs-progs).
 	go test -tags vm -count 1 -run '^$$' -bench BenchmarkFreshness -benchtime 1x -timeout 30m ./firstboot/statedisk/volume

@@ -3,7 +3,9 @@
 package rolling
 
 import (
+	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"time"
 )
@@ -40,7 +42,7 @@ func (f *traffic) seen(from, to time.Time) (g figures) {
 			continue
 		}
 		*failed++
-		if why := fmt.Sprintf("%.150s", c.err); len(g.why) < 20 && !slices.Contains(g.why, why) {
+		if why := fmt.Sprintf("%.150s", cause(c.err)); len(g.why) < 20 && !slices.Contains(g.why, why) {
 			g.why = append(g.why, why)
 		}
 	}
@@ -52,6 +54,15 @@ func (f *traffic) seen(from, to time.Time) (g figures) {
 		}
 	}
 	return g
+}
+
+// cause leaves the request's address out.
+func cause(err error) error {
+	var request *url.Error
+	if errors.As(err, &request) {
+		return request.Err
+	}
+	return err
 }
 
 // longest is the longest time between two that follow each other.
