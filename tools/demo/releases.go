@@ -186,10 +186,16 @@ func (d *demo) offer(ctx context.Context, r *release, nodes ...*node) error {
 	return d.policy(ctx, "push", "--server", "127.0.0.1:"+d.api, "--wait", "10m")
 }
 
-// publish builds a release, predicts it on the nodes' machines, signs that, and puts all of it where machines fetch it.
+// publish builds a release, predicts it on the nodes' machines, and puts it where machines fetch it, with the document that the build made
+// of it for anybody, signed.
 func (d *demo) publish(ctx context.Context, r *release, nodes ...*node) error {
 	if err := d.buildRelease(ctx, r); err != nil {
 		return err
+	}
+	for _, n := range nodes {
+		if err := d.hullmark(ctx, "measure", r.image(d), "--machine", n.file, "--release", r.name, "--out", d.document(r, n)); err != nil {
+			return err
+		}
 	}
 	key, public := d.path("release.key"), d.path("release.pub")
 	if _, err := os.Stat(public); err != nil {
@@ -199,18 +205,12 @@ func (d *demo) publish(ctx context.Context, r *release, nodes ...*node) error {
 			}
 		}
 	}
-	for _, n := range nodes {
-		document := d.document(r, n)
-		if err := d.hullmark(ctx, "measure", r.image(d), "--machine", n.file, "--release", r.name, "--out", document); err != nil {
-			return err
-		}
-		if err := d.hullmark(ctx, "sign", document, "--key", key); err != nil {
-			return err
-		}
-		signed := strings.TrimSuffix(document, ".json") + ".dsse"
-		if err := d.hullmark(ctx, "publish", signed, "--key", public, "--image", r.image(d), "--to", d.path("published")); err != nil {
-			return err
-		}
+	document := filepath.Join(r.out(d), "hullmark")
+	if err := d.hullmark(ctx, "sign", document+".json", "--key", key); err != nil {
+		return err
+	}
+	if err := d.hullmark(ctx, "publish", document+".dsse", "--key", public, "--image", r.image(d), "--to", d.path("published")); err != nil {
+		return err
 	}
 	return d.openShelf()
 }
