@@ -19,8 +19,8 @@ const (
 	serverEnds    = 30 * time.Second
 	// containerPrefix and containerSuffix enclose a container's ID in the name of its unit: containerd names it so.
 	containerPrefix, containerSuffix = "cri-containerd-", ".scope"
-	// containersDir is where containerd keeps a folder for each container that runs, with containerFile, its configuration by the OCI runtime
-	// specification, of maxContainer bytes at most.
+	// containersDir is where containerd keeps a folder for each container that runs, with containerFile, its configuration by the OCI
+	// runtime specification, of maxContainer bytes at most.
 	containersDir = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 	containerFile = "config.json"
 	maxContainer  = 1 << 20

@@ -28,7 +28,7 @@ func fakes() []edit {
 	const (
 		registers, prover = "attest/prover/registers.go", "attest/prover/prover.go"
 		dial, agent       = "firstboot/dial.go", "firstboot/agent.go"
-		advance           = "firstboot/advance.go"
+		advance, services = "firstboot/advance.go", "firstboot/services.go"
 		volume            = "firstboot/statedisk/volume/volume.go"
 		format, tree      = "firstboot/statedisk/volume/format.go", "firstboot/statedisk/volume/tree.go"
 		device            = "firstboot/statedisk/volume/device.go"
@@ -46,16 +46,17 @@ func fakes() []edit {
 
 		{agent, "\t\"crypto/rand\"\n", "\trand " + seamImport},
 		{dial, "a.reach(ctx, endpoint)\n\tif condition != nil", "seam.Reach()\n\tif condition != nil"},
-		{dial, "grpc.NewClient(", "seam.NewClient("},
-		{advance, "conn, info, condition := a.reach(ctx, endpoint)", "conn, info, condition := seam.Reach()"},
-		{advance, "grpc.NewClient(", "seam.NewClient("},
-		{advance, "wire.NewJoinServiceClient(client).Epoch(ctx)", "seam.World.DialEpoch()"},
+		{dial, "over(conn, info)", "seam.Over(conn, info)"},
+		{services, "conn, info, condition := a.reach(ctx, endpoint)", "conn, info, condition := seam.Reach()"},
+		{services, "client, err := over(conn, info)", "client, err := seam.Over(conn, info)"},
+		{services, "call(ctx, wire.NewJoinServiceClient(client), info)", "call(ctx, nil, info)"},
+		{advance, "client.Epoch(ctx)", "seam.World.DialEpoch()"},
 		{dial, "wire.NewJoinServiceClient(client).Exchange(ctx)", "seam.World.Dial()"},
 		{dial, "a.countDown(ctx, wait/2+rand.N(wait/2+1))", "_ = wait\n\t\tseam.World.Pause(ctx, a.turn.isKept(), a.wasReady())"},
 		{"firstboot/serve.go", "net.Listen(\"tcp\", a.Listen)", "seam.Listen()"},
 		{"firstboot/serve.go", "servicefiles.Listen(a.RunDir)", "seam.Listen()"},
 		{"firstboot/serve.go", "tls, err := channel.NodeTLS(a.config.ClusterRoot)", "_ = channel.NodeTLS\n\ttls, err := seam.NoTLS()"},
-		{"firstboot/serve.go", "go (advancer{a}).run(ctx)", "seam.World.Advances(a.wasReady(), func() error { return (advancer{a}).askAround(ctx) })"},
+		{"firstboot/serve.go", "go (advancer{a}).run(ctx)", "seam.World.Advances(a.wasReady(), func() error { return services{a}.ask(ctx, advancer{a}.ask) })"},
 		insteadOf("firstboot/status.go", "\tif err := atomicfile.Write(s.File, s.encode(), 0o644); err != nil {\n", "return // Nobody reads it."),
 		insteadOf(manifest, "\tdefer clear(b)\n", "intent := string(m.Files[IntentFile].Content)\nseam.World.Storing(m.Epoch, intent)\nerr := atomicfile.WriteIn(root, ManifestFile, b, 0o600)\nseam.World.Stored(m.Epoch, intent)\nreturn MAC(b[len(b)-sha256.Size:]), err"),
 		{"firstboot/renew.go", "unix.Syncfs(int(dir.Fd()))", "func() error { _ = unix.Syncfs; seam.World.Sync(); return nil }()"},
@@ -74,8 +75,11 @@ func fakes() []edit {
 	for _, file := range []string{dial, advance, "firstboot/serve.go", "firstboot/renew.go", "joinservice/exchange.go", "joinservice/conversation.go", volume, format, tree, device, prover, manifest} {
 		edits = append(edits, edit{file, rootImport, rootImport + "\t" + seamImport})
 	}
-	return append(edits,
-		edit{registers, "\t\"github.com/hullmark/hullmark/attest\"\n", "\t\"github.com/hullmark/hullmark/attest\"\n\t" + seamImport})
+	return append(
+		edits,
+		edit{services, "\t\"github.com/hullmark/hullmark/attest\"\n", "\t\"github.com/hullmark/hullmark/attest\"\n\t" + seamImport},
+		edit{registers, "\t\"github.com/hullmark/hullmark/attest\"\n", "\t\"github.com/hullmark/hullmark/attest\"\n\t" + seamImport},
+	)
 }
 
 // apply returns the edited files below root by their names. An old text that is not there once is an error: the code has moved

@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"path/filepath"
 	"strconv"
+	"strings"
 )
 
 // function is a test of a package.
@@ -24,7 +25,7 @@ type declared struct {
 }
 
 // tags are the build tags of the module's tests, in the order in which they are tried.
-var tags = []string{"", "long", "vm", "cluster", "browser", "docs", "powercut", "bench", "vectors", "skew", "explore"}
+var tags = []string{"", "long", "vm", "cluster", "browser", "docs", "powercut", "bench", "vectors", "skew", "explore", "vm,powercut"}
 
 // find looks for the rows' tests in the checkout at root. It reads the files, since asking each package's tests means compiling
 // all of them.
@@ -68,11 +69,11 @@ func read(path, folder string, found map[function]declared) error {
 	return nil
 }
 
-// tagOf returns the first tag with which a file is built.
+// tagOf returns the first tags, after commas, with which a file is built.
 func tagOf(path string) (string, error) {
 	for _, tag := range tags {
 		c := build.Default
-		c.BuildTags = []string{tag}
+		c.BuildTags = strings.Split(tag, ",")
 		if match, err := c.MatchFile(filepath.Split(path)); err != nil || match {
 			return tag, err
 		}
