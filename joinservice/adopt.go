@@ -53,15 +53,26 @@ func (s *Service) adoptAddresses(ctx context.Context, last *stored, own []netip.
 	})
 }
 
-// NoteBoot records what a control plane's own service says of the boot that both run in: of which rotation its keys are, and which
-// Kubernetes it is. The first one, and one that was recovered, had no ticket of a service that could have. One without a record is left
-// alone, and noted is false.
-func (s *Service) NoteBoot(ctx context.Context, node hullmark.EKID, rotation uint64, kubernetes hullmark.Version) (noted bool, err error) {
+// Boot is what a control plane's own service says of the boot that both run in.
+type Boot struct {
+	// Rotation is that of its keys, and Kubernetes its release.
+	Rotation   uint64
+	Kubernetes hullmark.Version
+	// Document is the accepted one whose registers it shows; zero if that is not known.
+	Document hullmark.DocumentID
+}
+
+// NoteBoot records a boot. The first control plane, and one that was recovered, had no ticket of a service that could have. One without a
+// record is left alone, and noted is false.
+func (s *Service) NoteBoot(ctx context.Context, node hullmark.EKID, b Boot) (noted bool, err error) {
 	err = s.change(ctx, node, &stored{}, func(m *Machine, known bool) error {
 		if !known || m.Name == "" {
 			return errNoRecord
 		}
-		m.Rotation, m.Kubernetes = rotation, kubernetes
+		m.Rotation, m.Kubernetes = b.Rotation, b.Kubernetes
+		if b.Document != (hullmark.DocumentID{}) {
+			m.Document = b.Document
+		}
 		return nil
 	})
 	s.planes.Store(nil)

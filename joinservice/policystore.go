@@ -15,6 +15,7 @@ import (
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
 	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 // maxDocuments bounds all documents of one policy together, in bytes.
@@ -260,4 +261,20 @@ func writeCache(file servicefiles.File, signed SignedPolicy) error {
 		return err
 	}
 	return file.Write(content)
+}
+
+// BootedBy returns the accepted document all of whose judged registers have these values, in bank SHA-256, if there is one. It is for a
+// machine that looks at itself: nobody else has to believe it.
+func (s *PolicyStore) BootedBy(measured pcrs.Values) (hullmark.DocumentID, bool) {
+	e := s.inForce.Load()
+	for _, d := range e.documents {
+		predicted := d.Values(pcrs.SHA256)
+		if slices.ContainsFunc(e.policy.Judged(d), func(r pcrs.Register) bool { return predicted[r] == nil || !bytes.Equal(predicted[r], measured[r]) }) {
+			continue
+		}
+		if id, err := d.Digest(); err == nil {
+			return id, true
+		}
+	}
+	return hullmark.DocumentID{}, false
 }

@@ -116,7 +116,8 @@ func TestAdoptTakesTheRoot(t *testing.T) {
 // A control plane's own join service says which keys it holds and what it runs; it makes no record, and changes nothing else of one.
 func TestNoteBoot(t *testing.T) {
 	s := newSite(t)
-	if noted, err := s.service.NoteBoot(t.Context(), s.node.ID, 3, release(t, "v1.36.3")); err != nil || noted {
+	boot := joinservice.Boot{Rotation: 3, Kubernetes: release(t, "v1.36.3"), Document: hullmark.DocumentID{9}}
+	if noted, err := s.service.NoteBoot(t.Context(), s.node.ID, boot); err != nil || noted {
 		t.Errorf("without a record: %t, %v", noted, err)
 	}
 	first := joinservice.Machine{EKID: s.node.ID, Name: "worker-1", Record: joinservice.Record{Disk: hullmark.UUID{7}, Committed: 3, Issued: 3}}
@@ -124,11 +125,15 @@ func TestNoteBoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := s.machine(t)
-	if noted, err := s.service.NoteBoot(t.Context(), s.node.ID, 3, release(t, "v1.36.3")); err != nil || !noted {
+	if noted, err := s.service.NoteBoot(t.Context(), s.node.ID, boot); err != nil || !noted {
 		t.Errorf("with a record: %t, %v", noted, err)
 	}
+	boot.Document = hullmark.DocumentID{} // Not known is not none.
+	if noted, err := s.service.NoteBoot(t.Context(), s.node.ID, boot); err != nil || !noted {
+		t.Errorf("again: %t, %v", noted, err)
+	}
 	after := s.machine(t)
-	if after.Rotation != 3 || after.Kubernetes != release(t, "v1.36.3") || after.Record != before.Record || after.Name != before.Name {
+	if after.Rotation != 3 || after.Kubernetes != release(t, "v1.36.3") || after.Document != (hullmark.DocumentID{9}) || after.Record != before.Record || after.Name != before.Name {
 		t.Errorf("the record is %+v by now", after)
 	}
 }

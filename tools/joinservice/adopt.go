@@ -3,16 +3,22 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 // adoptPause lies between two tries to hand the first node's record over, and two looks at whether it is Ready.
@@ -50,19 +56,28 @@ func (a *app) adopt(ctx context.Context) error {
 	}
 }
 
-// noteBoot records which keys this control plane holds, and which Kubernetes it is, once there is a record of it: from its boot on its API
-// server and controller manager run with them, too. A service that is on no control plane has none to speak for.
+// noteBoot records which keys this control plane holds, which Kubernetes it is, and by which document it booted, once there is a record of
+// it: from its boot on its API server and controller manager run with them, too. A service that is on no control plane has none to speak
+// for.
 func (a *app) noteBoot(ctx context.Context) error {
 	own, err := os.Hostname()
 	if err != nil {
 		return nil
+	}
+	boot := joinservice.Boot{Rotation: a.credentials.rotation, Kubernetes: a.versions.Kubernetes}
+	registers, err := readRegisters(a.registers)
+	if err == nil {
+		boot.Document, _ = a.policy.BootedBy(registers)
+	}
+	if boot.Document == (hullmark.DocumentID{}) {
+		a.log.Warn("by which document this control plane booted is not recorded", "error", errorText(err))
 	}
 	said := ""
 	for {
 		noted := false
 		i := slices.IndexFunc(a.policy.Policy().Members, func(m measurements.Member) bool { return m.Name == own && m.Role == hullmark.ControlPlane })
 		if i >= 0 {
-			noted, err = a.service.NoteBoot(ctx, a.policy.Policy().Members[i].EKID, a.credentials.rotation, a.versions.Kubernetes)
+			noted, err = a.service.NoteBoot(ctx, a.policy.Policy().Members[i].EKID, boot)
 		}
 		if noted {
 			return nil
@@ -77,6 +92,24 @@ func (a *app) noteBoot(ctx context.Context) error {
 		case <-time.After(adoptPause):
 		}
 	}
+}
+
+// registersDir is where the kernel shows the TPM's registers.
+const registersDir = "/sys/class/tpm/tpm0/pcr-sha256"
+
+// readRegisters reads the registers of this boot, as the kernel shows them.
+func readRegisters(dir string) (pcrs.Values, error) {
+	values := pcrs.Values{}
+	for i := range pcrs.Register(16) {
+		text, err := os.ReadFile(filepath.Join(dir, strconv.Itoa(int(i))))
+		if err != nil {
+			return nil, err
+		}
+		if values[i], err = hex.DecodeString(strings.TrimSpace(string(text))); err != nil {
+			return nil, fmt.Errorf("register %d: %w", i, err)
+		}
+	}
+	return values, nil
 }
 
 // errorText leaves out what changes from one try to the next.

@@ -42,7 +42,7 @@ func main() {
 	defer stop()
 	o := options{
 		credentials: os.Getenv("CREDENTIALS_DIRECTORY"), files: servicefiles.Files{Folder: os.Getenv("STATE_DIRECTORY")},
-		upgrade: os.Getenv("RUNTIME_DIRECTORY"), notify: unit.Notify, osRelease: "/usr/lib/os-release", log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		upgrade: os.Getenv("RUNTIME_DIRECTORY"), notify: unit.Notify, osRelease: "/usr/lib/os-release", registers: registersDir, log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	flag.StringVar(&o.listen, "listen", ":"+attest.JoinPort, "`address` at which nodes are waited for")
 	flag.StringVar(&o.http, "metrics", httpAddress, "`address` of health and metrics; whoever reaches it may read them")
@@ -71,6 +71,8 @@ type options struct {
 	listen, http, api, etcd string
 	// osRelease is the file of the image's os-release(5); empty, or not there, is an image that says nothing.
 	osRelease string
+	// registers is the folder of the TPM's registers; one that is not there leaves open by which document this node booted.
+	registers string
 	// profile serves profiles beside the metrics.
 	profile bool
 	// upgrade is the folder for what the upgrade engine of this node is handed; empty if there is no engine.

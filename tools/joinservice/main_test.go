@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -14,6 +16,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,6 +31,7 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 // site is a control plane's files as systemd hands them over, and a worker that booted its image.
@@ -330,4 +334,46 @@ func serverCertificate(t *testing.T, c *cluster.Cluster) tls.Certificate {
 		t.Fatal(err)
 	}
 	return made
+}
+
+// A node finds the document that it booted by through what its kernel shows of the TPM; of other registers, and of none, it says nothing.
+func TestWhatThisNodeBootedBy(t *testing.T) {
+	s := newSite(t)
+	a, err := prepare(options{credentials: s.credentials, files: servicefiles.Files{Folder: s.state}, api: apiServer, log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	document := nodetest.Document(t, "image")
+	predicted := document.Values(pcrs.SHA256)
+	dir := t.TempDir()
+	show := func(r pcrs.Register, value pcrs.Digest) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(int(r))), fmt.Appendf(nil, "%X\n", []byte(value)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := readRegisters(dir); err == nil {
+		t.Error("registers that are not shown were read")
+	}
+	for r := range pcrs.Register(16) {
+		show(r, pcrs.Digest(cmp.Or(string(predicted[r]), strings.Repeat("\x07", 32))))
+	}
+	booted := func() (hullmark.DocumentID, bool) {
+		t.Helper()
+		measured, err := readRegisters(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.policy.BootedBy(measured)
+	}
+	if id, ok := booted(); !ok || id != s.policy.Documents[0].Document {
+		t.Errorf("booted by %v, %t", id, ok)
+	}
+	for _, r := range s.policy.Judged(document) {
+		show(r, bytes.Repeat([]byte{1}, 32))
+		if id, ok := booted(); ok {
+			t.Errorf("with another register %d: booted by %v", r, id)
+		}
+		show(r, predicted[r])
+	}
 }
