@@ -113,7 +113,9 @@ func (s *slotStory) anywhere(n int, random *rand.Rand) (cuts []slotCut) {
 	}
 	for i := range n {
 		g := groups[i%len(groups)]
-		cuts = append(cuts, g[random.IntN(len(g))])
+		c := g[random.IntN(len(g))]
+		c.kind += " (random)"
+		cuts = append(cuts, c)
 	}
 	return cuts
 }
