@@ -249,9 +249,7 @@ func (a setup) checkTPM(context.Context) error {
 		if err := a.kept.resume(); err != nil {
 			return err
 		}
-		n, err := updater(a).readNote()
-		updater(a).showNote(n)
-		return err
+		return updater(a).settle()
 	})
 }
 

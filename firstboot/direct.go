@@ -175,6 +175,7 @@ func (a updater) begin(ctx context.Context, document hullmark.DocumentID, r rele
 
 // restart lets the machine restart, unless it does already.
 func (a updater) restart(why error) error {
+	a.updates.leaving.Store(true)
 	why = fmt.Errorf("%w: %w", errReboot, why)
 	select {
 	case a.over <- why:
@@ -265,21 +266,28 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// follow does what a direction says, once: it is noted before it is begun. While the node does something else the direction stands, and is
-// heard of again.
+// follow does what a direction says, once.
 func (a director) follow(ctx context.Context, o order) {
+	if a.take(o) {
+		go func() { _ = a.obeyAlone(ctx, o) }() // The status has the reason.
+	}
+}
+
+// take notes a direction before it is begun, and reports whether it is to be obeyed: by who holds working from then on. While the node does
+// something else the direction stands, and is heard of again.
+func (a director) take(o order) bool {
 	if !a.updates.working.TryLock() {
-		return
+		return false
 	}
 	n, err := a.readNote()
 	if err == nil && o.Follows(n.Serial) {
 		if err = a.keepNote(func(n *updateNote) { n.Serial, n.Failed = o.Serial, nil }); err == nil {
-			go func() { _ = a.obeyAlone(ctx, o) }() // The status has the reason.
-			return
+			return true
 		}
 		fmt.Fprintln(a.Status.Log, "update:", err)
 	}
 	a.updates.working.Unlock()
+	return false
 }
 
 // askAround asks the join services until one answers. No order means that there is nothing to do.

@@ -2,266 +2,347 @@ package firstboot
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
+	"encoding/json"
 	"errors"
-	"fmt"
+	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest/prover"
+	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/firstboot/update"
-	"github.com/hullmark/hullmark/internal/agenttest"
+	"github.com/hullmark/hullmark/internal/explore/search"
 )
 
-// updating is a machine whose release is changed, and everything that goes wrong meanwhile. Its disk's manifest, its slots and its
-// firmware's variables outlive a boot; agents are of one boot each.
-type updating struct {
-	t     *testing.T
-	stage *stage
-	slots *agenttest.Slots
-	order map[hullmark.UpdateAction]order
-	root  map[string]hullmark.RootHash
-	// runs is what the kernel's command line says, if that is another release than the slot holds.
-	runs hullmark.RootHash
-	// faults are what happens at each choice, by its number: one that is not named is the good case. asked counts the choices.
-	faults map[int]string
-	asked  int
-	trace  []string
+// first is a machine as it was before its update. Its other slot has a release from before that is accepted no more.
+func first(left faults) life {
+	return life{Slots: update.Slots{Default: "a", A: rootOf("old"), B: rootOf("older")}, Past: map[hullmark.UpdateAction]uint64{}, Left: left}
 }
 
-// newUpdating is a machine with a release, and an order to stage and one to try another, which its policy accepts.
-func newUpdating(t *testing.T) *updating {
-	t.Helper()
-	u := &updating{t: t, stage: newStage(t), root: map[string]hullmark.RootHash{"old": {1}, "new": {2}}}
-	s := u.stage
-	s.agent.config.ClusterRoot = hullmark.ClusterRootOf(s.root.RawSubjectPublicKeyInfo)
-	registers, err := prover.ReadRegisters(s.tpm)
+// machine is what is explored.
+func (u *explored) machine(most int) search.Machine[life] {
+	return search.Machine[life]{Run: u.boot, Most: most, Key: func(l life) string {
+		l.Slots.Running = ""
+		text, err := json.Marshal(l)
+		if err != nil {
+			u.t.Fatal(err)
+		}
+		return string(text)
+	}}
+}
+
+// boot is one boot: what the host did before, what firmware starts, and an agent, or one after the other.
+func (u *explored) boot(from life, b *search.Boot) (life, bool) {
+	u.life, u.b = from, b
+	u.Past = maps.Clone(from.Past)
+	u.doing, u.sick, u.open, u.ready, u.checked, u.kept, u.busy, u.beside = "", "", false, false, false, false, false, false
+	u.start()
+	for _, file := range []string{filepath.Join(u.stage.agent.RunDir, readyMark), filepath.Join(u.stage.agent.RunDir, keysFile), filepath.Join(u.stage.agent.StateDir, statedisk.ManifestFile)} {
+		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+			u.t.Fatal(err)
+		}
+	}
+	ends, killed := u.until(u.firstRun)
+	for killed {
+		ends, killed = u.until(u.laterRun)
+	}
+	u.keepNote()
+	return u.life, ends
+}
+
+// keepNote takes what the state disk keeps into the next boot.
+func (u *explored) keepNote() {
+	k := &u.stage.agent.kept
+	if _, err := k.opened(); err != nil { // It was by an earlier agent of this boot, if at all.
+		if err := k.resume(); errors.Is(err, os.ErrNotExist) {
+			return // Nothing was written.
+		} else if err != nil {
+			u.t.Fatal(err)
+		}
+	}
+	n, err := updater{u.stage.agent}.readNote()
 	if err != nil {
-		t.Fatal(err)
+		u.t.Fatal(err)
 	}
-	document := fmt.Sprintf(`{"image":{"disk":"%064x","rootHash":"%s"},"svn":1,"registers":[{"register":"pcr7","values":{"sha256":"%s"}}]}`,
-		1, u.root["new"], hex.EncodeToString(registers[7][:]))
-	files := s.signed(t, set{version: 1, number: 1, keyset: "held", documents: []string{document}})
-	id := hullmark.DocumentID(sha256.Sum256([]byte(document)))
-	u.order = map[hullmark.UpdateAction]order{}
-	for n, a := range []hullmark.UpdateAction{hullmark.UpdateStage, hullmark.UpdateTry} {
-		u.order[a] = order{hullmark.UpdateDirection{Serial: uint64(n) + 1, Action: a, Document: id}, []byte(document), files[len(files)-1].GetContent()}
+	text, err := json.Marshal(n)
+	if err != nil {
+		u.t.Fatal(err)
 	}
-	return u
+	u.Note = string(text)
 }
 
-// begin makes the machine anew, with these faults.
-func (u *updating) begin(faults map[int]string) {
-	s := u.stage
-	s.agent.StateDir = agenttest.NewStateDir(u.t)
-	s.disk.StateDir = s.agent.StateDir
-	u.slots = agenttest.NewSlots(u.root["old"])
-	u.faults, u.asked, u.trace = faults, 0, nil
+// until runs an agent until it ends, its machine restarts, or nothing is left to do.
+func (u *explored) until(run func() bool) (ends, killed bool) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil, powerCut:
+		case agentKilled:
+			ends, killed = false, true
+		default:
+			panic(p)
+		}
+		u.busy = false
+	}()
+	return run(), false
 }
 
-// choose returns what happens here: the good case, or the fault that is to come at this choice.
-func (u *updating) choose(what string, faults ...string) string {
-	u.asked++
-	if f, ok := u.faults[u.asked]; ok && slices.Contains(faults, f) {
-		u.trace = append(u.trace, fmt.Sprintf("%d: %s: %s", u.asked, what, f))
-		return f
-	}
-	return ""
-}
-
-// powerCut is what a cut unwinds with.
-type powerCut struct{}
-
-// boot starts the machine: what firmware starts, and an agent whose ticket has opened the disk.
-func (u *updating) boot() (release hullmark.RootHash, err error) {
-	switch u.choose("boot", "the host starts the other slot", "the firmware forgets") {
+// start is what the host does, and then firmware: a slot that holds nothing does not start.
+func (u *explored) start() {
+	u.Slots.Running = u.Slots.Default
+	switch u.fault(&u.Left.Host, "off", "the host starts the other slot", "the firmware forgets", "an old copy is in the other slot", "the other slot is a copy of this one", "all is an old copy") {
 	case "the host starts the other slot":
-		u.slots.SetNext()
+		u.Next = true
 	case "the firmware forgets":
-		u.slots.Forget()
+		u.Next, u.Told, u.Tried = false, false, u.Tried || u.Next
+	case "an old copy is in the other slot":
+		u.put("older")
+	case "the other slot is a copy of this one":
+		u.put(u.running())
+	case "all is an old copy":
+		u.Slots, u.Next = update.Slots{Default: "a", Running: "a", A: rootOf("old"), B: rootOf("older")}, false
 	}
-	u.slots.Before, u.slots.After = nil, nil
-	release = u.slots.Boot()
-	if u.runs != (hullmark.RootHash{}) {
-		release = u.runs
+	if u.Next && u.other() != "" {
+		u.Slots.Running = map[string]string{"a": "b", "b": "a"}[u.Slots.Default]
 	}
-	u.trace = append(u.trace, fmt.Sprintf("boot of slot %s", u.slots.Holds().Running))
-	a, s := u.stage.agent, u.stage
+	u.Next = false
+	u.b.Say("boot of slot %s: %s", u.Slots.Running, u.running())
+}
+
+// agent is one that begins.
+func (u *explored) agent() updater {
+	a := u.stage.agent
 	fresh := &Agent{
-		OpenTPM: a.OpenTPM, Config: a.Config, Disk: a.Disk, Machine: a.Machine, Cluster: a.Cluster, StateDir: a.StateDir, RunDir: u.t.TempDir(),
-		Timing: a.Timing, Status: a.Status, Slots: u.slots, Release: release, config: a.config, over: make(chan error, 1),
+		OpenTPM: a.OpenTPM, Config: a.Config, Disk: a.Disk, Machine: systemOf{u.stage.machine, u}, Cluster: clusterOf{u.stage.cluster, u}, StateDir: a.StateDir, RunDir: a.RunDir,
+		Timing: a.Timing, Status: a.Status, Slots: u, Release: rootOf(u.running()), Versions: versions(u.t, kubernetesOf(u.running())), config: a.config, over: make(chan error, 1),
 	}
-	s.agent = fresh
 	fresh.kept.stateDir, fresh.kept.keysPath = fresh.StateDir, filepath.Join(fresh.RunDir, keysFile)
-	s.open(u.t)
+	u.stage.agent = fresh
 	if err := (updater{fresh}).lookAtSlots(u.t.Context()); err != nil {
 		u.t.Fatal(err)
 	}
-	cut := func(when string) func(update.Op) {
-		return func(op update.Op) {
-			if op == update.OpTry && u.slots.Holds().B != u.root["new"] {
-				u.fail("the firmware is told to start a slot that does not hold the release")
-			}
-			if u.choose(when+" "+string(op), "power cut") != "" {
-				panic(powerCut{})
-			}
-		}
-	}
-	u.slots.Before, u.slots.After = cut("before"), cut("after")
-	return release, updater{fresh}.settle()
+	return updater{fresh}
 }
 
-// do reports whether the power stayed on while something was done.
-func (u *updating) do(what func(context.Context) error) (on bool, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			if _, ok := p.(powerCut); !ok {
-				panic(p)
-			}
-			on = false
+// firstRun is a boot's first agent, from its ticket on.
+func (u *explored) firstRun() (ends bool) {
+	a := u.agent()
+	if r := u.running(); r != "old" && (r != "new" || u.Withdrawn) {
+		if !a.onTrial() {
+			u.b.Fail("a release is kept that gets no ticket")
 		}
-	}()
-	return true, what(u.t.Context())
+		a.endTrial(u.t.Context(), &hullmark.Condition{Code: "measurement-mismatch", Title: "no ticket"})
+		return false
+	}
+	if u.Note != "" {
+		u.stage.keep(updateFile, u.Note)
+	}
+	if u.Withdrawn {
+		u.stage.keep(policyCache, u.cached())
+	}
+	u.stage.open(u.t)
+	u.open = true
+	if err := a.settle(); err != nil {
+		return u.restarts(a, err)
+	}
+	if a.onTrial() && (u.Asked != u.running() || u.Begun) {
+		u.b.Fail("a release runs that nobody asked for")
+	}
+	if u.Begun = a.onTrial(); !u.Begun {
+		u.Asked, u.Told = "", false
+	}
+	u.look(a)
+	if !u.journey(a) {
+		return false
+	}
+	return u.work(a)
 }
 
-// live is the machine's life: an operator who stages and tries until the release has failed or is kept, through all faults. It ends when
-// nothing is left to do, and returns what the last boot was of.
-func (u *updating) live() hullmark.RootHash {
-	for boots := 0; boots < 12; boots++ {
-		release, err := u.boot()
-		if errors.Is(err, errReboot) {
-			continue
-		}
-		if err != nil {
-			u.fail("settle: %v", err)
-		}
-		a := updater{u.stage.agent}
-		if s, _ := a.updateStatus(); s.Phase == hullmark.UpdateStaging {
-			u.fail("the machine restarted, and its status says that it is staging")
-		}
-		if a.onTrial() {
-			if u.choose("the trial", "unhealthy", "power cut") != "" {
-				a.noteTrial(u.t.Context(), &hullmark.Condition{Code: "check-failed", Title: "unhealthy"})
-				continue
-			}
-			if on, err := u.do(a.commit); err != nil {
-				u.fail("commit: %v", err)
-			} else if !on {
-				continue
-			}
-		}
-		if u.work(a) {
-			return release
-		}
+// laterRun is an agent that begins after another in the same boot.
+func (u *explored) laterRun() (ends bool) {
+	a := u.agent()
+	if err := (setup{a.Agent}).checkTPM(u.t.Context()); err != nil {
+		return u.restarts(a, err)
 	}
-	u.fail("twelve boots, and no end")
-	return hullmark.RootHash{}
+	if !a.onTrial() { // The agent before it may have been about to restart the machine.
+		u.Asked, u.Told, u.Begun = "", false, false
+	}
+	u.look(a)
+	return u.work(a)
 }
 
-// work does what directions say in a Ready node, and reports whether nothing is left to do in this boot, or for good.
-func (u *updating) work(a updater) (done bool) {
-	for _, action := range []hullmark.UpdateAction{hullmark.UpdateStage, hullmark.UpdateTry} {
-		s, _ := a.updateStatus()
-		if s.Release() == u.root["new"] || s.Phase == hullmark.UpdateFailed && s.Failed.Code == codeTrialFailed {
-			return true
-		}
-		if action == hullmark.UpdateStage && s.Phase == hullmark.UpdateStaged {
-			continue
-		}
-		times := 1
-		switch u.choose(string(action), "the direction comes twice", "the direction is lost") {
-		case "the direction comes twice":
-			times = 2
-		case "the direction is lost":
-			continue
-		}
-		for range times {
-			on, err := u.do(func(ctx context.Context) error { return a.obey(ctx, u.order[action]) })
-			if !on || errors.Is(err, errReboot) {
-				return false
-			}
-			if condition := (*hullmark.Condition)(nil); errors.As(err, &condition) && condition.Code != "not-staged" && times == 1 {
-				u.fail("%s: %v", action, err)
-			}
-		}
+// restarts ends a boot as Run does.
+func (u *explored) restarts(a updater, err error) (ends bool) {
+	if !errors.Is(err, errReboot) {
+		u.b.Fail("the boot goes on with an error: %v", err)
 	}
+	c := (*hullmark.Condition)(nil)
+	if !errors.As(err, &c) {
+		return false
+	}
+	if c.Code == codeTrialNotAsked && u.Asked == u.running() && u.Told && !u.Begun {
+		u.b.Fail("a trial that was asked for is refused")
+	}
+	u.ends(a, func() { a.noteTrial(u.t.Context(), c) })
 	return false
 }
 
-func (u *updating) fail(format string, args ...any) {
-	u.t.Helper()
-	u.t.Fatalf("%s\n%s", fmt.Sprintf(format, args...), strings.Join(u.trace, "\n"))
+// ends ends a trial.
+func (u *explored) ends(a updater, how func()) {
+	how()
+	if _, err := a.kept.opened(); err == nil && a.onTrial() && u.Asked == u.running() {
+		u.Asked = ""
+	}
 }
 
-// check wants the machine's end to be one of those that are right.
-func (u *updating) check(last hullmark.RootHash) {
-	h := u.slots.Holds()
-	a := updater{u.stage.agent}
+// journey takes the node to Ready, and reports whether it came there.
+func (u *explored) journey(a updater) bool {
+	if a.onTrial() {
+		switch u.sick = u.fault(&u.Left.Sick, "the trial", "the node is not Ready", "a check fails", "its time is over"); u.sick {
+		case "its time is over":
+			u.ends(a, func() { a.endTrial(u.t.Context(), a.tooLate()) })
+			return false
+		case "a check fails":
+			u.Left.Order = 0 // An operator may waive it: that is explored without.
+		}
+	}
+	f := &finishing{conversation: &conversation{agent: a.Agent, stream: deaf{}}, proceed: &wire.Proceed{NodeName: "node-1", Role: string(hullmark.Worker)}}
+	steps := slices.DeleteFunc(f.steps(), func(s Step) bool { return s.Name != StepReady })
+	if err := (Journal{Status: a.Status}).Run(u.t.Context(), steps...); err != nil {
+		u.ends(a, func() { a.noteTrial(u.t.Context(), hullmark.AsCondition(err, StepReady, "failed")) })
+		return false
+	}
+	if err := f.markReady(); err != nil {
+		u.t.Fatal(err)
+	}
+	return !restarting(a)
+}
+
+// restarting reports whether the machine is to restart.
+func restarting(a updater) bool {
+	select {
+	case <-a.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// look wants the status to say what is.
+func (u *explored) look(a updater) hullmark.UpdateStatus {
 	s, _ := a.updateStatus()
-	first := map[string]hullmark.RootHash{"a": h.A, "b": h.B}[h.Default]
-	tried := slices.ContainsFunc(u.trace, func(line string) bool {
-		return line == "boot of slot b" || strings.Contains(line, "forgets") || strings.Contains(line, string(update.OpTry)+": ") || strings.Contains(line, string(update.OpExplain)+": ")
-	})
-	unhealthy := slices.ContainsFunc(u.trace, func(line string) bool { return strings.Contains(line, "the trial: ") })
 	switch {
-	case h.Default == "" || first != last:
-		u.fail("slot %q starts by itself, with %s; the last boot was of %s", h.Default, first, last)
-	case last == u.root["new"] && s.Phase != hullmark.UpdateIdle:
-		u.fail("the new release is kept, and the status says %+v", s)
-	case last == u.root["old"] && (s.Phase != hullmark.UpdateFailed || s.Failed.Code != codeTrialFailed):
-		u.fail("the old release is kept, and the status says %+v", s)
-	case last == u.root["old"] && !tried:
-		u.fail("the status says that a trial failed, and there was none")
-	case last == u.root["new"] && unhealthy:
-		u.fail("a release that was not healthy is kept")
-	case last == u.root["old"]: // It has failed: whoever starts it once more gets nothing of it.
-		u.faults = nil
-		u.slots.SetNext()
-		if release, err := u.boot(); !errors.Is(err, errReboot) || release == last {
-			u.fail("a release that has failed started once more, and was let: %v", err)
+	case s.Phase == hullmark.UpdateStaging:
+		u.b.Fail("the status says that the node is staging, and it is not")
+	case s.Phase == hullmark.UpdateTrial && !a.onTrial():
+		u.b.Fail("the status says that a release is tried, and none is")
+	case s.Phase == hullmark.UpdateFailed && s.Failed != nil && s.Failed.Code == codeTrialFailed && !u.Tried:
+		u.b.Fail("the status says that a trial failed, and there was none")
+	}
+	return s
+}
+
+// work is what a Ready node is asked to do, until nothing is left, or the machine restarts.
+func (u *explored) work(a updater) (ends bool) {
+	for range 12 {
+		s := u.look(a)
+		kept := s.Release() == rootOf("new")
+		failed := s.Phase == hullmark.UpdateFailed && s.Failed != nil && s.Failed.Code == codeTrialFailed
+		if kept || failed || u.Withdrawn {
+			u.atEnd(a, s, kept)
+			if u.fault(&u.Left.Host, "at the end", "the host starts the other slot") != "" {
+				u.Next = true
+				return false
+			}
+			if u.Withdrawn {
+				if d, ok := u.lied(); !ok {
+					return true
+				} else if u.followed(a, d) {
+					return false
+				}
+				continue
+			}
+			if !failed || u.fault(&u.Left.Again, "it has failed", "it is asked for again") == "" {
+				return true
+			}
+			if nameOf(s.B) == "new" || nameOf(s.A) == "new" {
+				s.Phase, s.Failed = hullmark.UpdateStaged, nil
+			}
 		}
-		if release, err := u.boot(); release != last || err != nil {
-			u.fail("after that %s started: %v", release, err)
+		if o, ok := u.directed(a, s); ok {
+			if u.followed(a, o) {
+				return false
+			}
 		}
+	}
+	u.b.Fail("the node is asked again and again")
+	return false
+}
+
+// atEnd wants a good end.
+func (u *explored) atEnd(a updater, s hullmark.UpdateStatus, kept bool) {
+	switch {
+	case s.Running != s.Default:
+		u.b.Fail("at the end, a release is on trial")
+	case kept && s.Phase != hullmark.UpdateIdle && !u.Withdrawn:
+		u.b.Fail("the new release is kept, and the status says that it is %s", s.Phase)
+	case u.Asked != "":
+		u.b.Fail("at the end, a trial that was asked for was not begun")
 	}
 }
 
-// everyPair is which of the pairs of faults are tried: one in so many.
-var everyPair = 40
-
-// TestUpdateThroughFaults goes through a machine's update with every fault at every place, and with every two of them (in its long form): power cuts before and
-// after each operation on slots and variables (and so before and after each note on the disk in between), a host that starts the other
-// slot, firmware that forgets, a direction that is lost or comes twice, a trial that is not healthy.
-func TestUpdateThroughFaults(t *testing.T) {
-	u := newUpdating(t)
-	all := []string{"power cut", "the host starts the other slot", "the firmware forgets", "the direction comes twice", "the direction is lost", "unhealthy"}
-	run := func(faults map[int]string) int {
-		u.begin(faults)
-		u.check(u.live())
-		return u.asked
+// followed does what a direction says, and reports whether the machine restarts.
+func (u *explored) followed(a updater, d told) bool {
+	n, err := a.readNote()
+	if err != nil {
+		u.t.Fatal(err)
 	}
-	places, runs, pairs := run(nil), 1, 0
-	for first := 1; first <= places; first++ {
-		for _, f := range all {
-			with := run(map[int]string{first: f})
-			runs++
-			if len(u.trace) == 0 || !slices.ContainsFunc(u.trace, func(line string) bool { return strings.HasPrefix(line, fmt.Sprintf("%d: ", first)) }) {
-				continue // No such fault can come here.
-			}
-			for second := first + 1; second <= with; second++ {
-				for _, g := range all {
-					if pairs++; pairs%everyPair != 0 {
-						continue
-					}
-					run(map[int]string{first: f, second: g})
-					runs++
-				}
-			}
+	if !(director{a}).take(d.order) {
+		return false
+	}
+	if d.Serial <= u.Past[d.Action] || d.Serial < n.Serial {
+		u.b.Fail("a direction is followed twice")
+	}
+	u.Past[d.Action] = d.Serial
+	before := u.Asked
+	if d.Action == hullmark.UpdateTry || d.Action == hullmark.UpdateRollback {
+		u.Asked, u.Begun = d.release, false
+	}
+	if d.Action == hullmark.UpdateStage {
+		u.Tried = false
+	}
+	u.doing = d.release
+	err = a.obeyAlone(context.Background(), d.order)
+	if errors.Is(err, errReboot) {
+		return true
+	}
+	u.Asked, u.doing = before, ""
+	return false
+}
+
+// updateScenarios are the faults that may come together: in `make explore`, and in its full form.
+var updateScenarios = []struct {
+	name        string
+	small, full faults
+}{
+	{"updates", faults{Cut: 1, Kill: 1, Host: 1, Sick: 1, Again: 1}, faults{Cut: 2, Kill: 1, Host: 2, Sick: 1, Again: 1}},
+	{"directions", faults{Cut: 1, Message: 1, Lie: 1, Withdraw: 1}, faults{Cut: 1, Host: 1, Message: 2, Lie: 1, Withdraw: 1}},
+	{"operators", faults{Cut: 1, Host: 1, Sick: 1, Order: 1}, faults{Cut: 1, Kill: 1, Host: 1, Sick: 1, Order: 2, Again: 1}},
+}
+
+// TestUpdateThroughFaults goes through all that may happen to a machine while its release is changed, one fault of each kind a time.
+func TestUpdateThroughFaults(t *testing.T) {
+	u := newExplored(t)
+	for name, left := range map[string]faults{
+		"cuts and hosts": {Cut: 1, Host: 1, Sick: 1}, "lies": {Lie: 1, Withdraw: 1}, "operators": {Sick: 1, Order: 1}, "messages": {Message: 2}, "agents": {Kill: 1, Host: 1},
+	} {
+		r := u.machine(0).Explore(name, first(left))
+		t.Logf("%s: %d states, %d boots, up to %d events, %d ends, %.1f s", name, r.States, r.Steps, r.Events, r.Ends, r.Seconds)
+		if r.Violation != "" {
+			t.Errorf("%s: %s:\n%s", name, r.Violation, strings.Join(r.Trace, "\n"))
 		}
 	}
-	t.Logf("%d places, %d runs", places, runs)
 }

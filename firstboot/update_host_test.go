@@ -2,17 +2,84 @@ package firstboot
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/prover"
+	"github.com/hullmark/hullmark/internal/agenttest"
 )
+
+// updating is a machine whose release is changed. Its disk's manifest, its slots and its firmware's variables outlive a boot; agents are of
+// one boot each.
+type updating struct {
+	t     *testing.T
+	stage *stage
+	slots *agenttest.Slots
+	order map[hullmark.UpdateAction]order
+	root  map[string]hullmark.RootHash
+	// runs is what the kernel's command line says, if that is another release than the slot holds.
+	runs hullmark.RootHash
+}
+
+// newUpdating is a machine with a release, and an order to stage and one to try another, which its policy accepts.
+func newUpdating(t *testing.T) *updating {
+	t.Helper()
+	u := &updating{t: t, stage: newStage(t), root: map[string]hullmark.RootHash{"old": {1}, "new": {2}}}
+	s := u.stage
+	s.agent.config.ClusterRoot = hullmark.ClusterRootOf(s.root.RawSubjectPublicKeyInfo)
+	registers, err := prover.ReadRegisters(s.tpm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	document := fmt.Sprintf(`{"image":{"disk":"%064x","rootHash":"%s"},"svn":1,"registers":[{"register":"pcr7","values":{"sha256":"%s"}}]}`,
+		1, u.root["new"], hex.EncodeToString(registers[7][:]))
+	files := s.signed(t, set{version: 1, number: 1, keyset: "held", documents: []string{document}})
+	id := hullmark.DocumentID(sha256.Sum256([]byte(document)))
+	u.order = map[hullmark.UpdateAction]order{}
+	for n, a := range []hullmark.UpdateAction{hullmark.UpdateStage, hullmark.UpdateTry} {
+		u.order[a] = order{hullmark.UpdateDirection{Serial: uint64(n) + 1, Action: a, Document: id}, []byte(document), files[len(files)-1].GetContent()}
+	}
+	return u
+}
+
+// begin makes the machine anew.
+func (u *updating) begin() {
+	s := u.stage
+	s.agent.StateDir = agenttest.NewStateDir(u.t)
+	s.disk.StateDir = s.agent.StateDir
+	u.slots = agenttest.NewSlots(u.root["old"])
+}
+
+// boot starts the machine: what firmware starts, and an agent whose ticket has opened the disk.
+func (u *updating) boot() (release hullmark.RootHash, err error) {
+	release = u.slots.Boot()
+	if u.runs != (hullmark.RootHash{}) {
+		release = u.runs
+	}
+	a, s := u.stage.agent, u.stage
+	fresh := &Agent{
+		OpenTPM: a.OpenTPM, Config: a.Config, Disk: a.Disk, Machine: a.Machine, Cluster: a.Cluster, StateDir: a.StateDir, RunDir: u.t.TempDir(),
+		Timing: a.Timing, Status: a.Status, Slots: u.slots, Release: release, config: a.config, over: make(chan error, 1),
+	}
+	s.agent = fresh
+	fresh.kept.stateDir, fresh.kept.keysPath = fresh.StateDir, filepath.Join(fresh.RunDir, keysFile)
+	s.open(u.t)
+	if err := (updater{fresh}).lookAtSlots(u.t.Context()); err != nil {
+		u.t.Fatal(err)
+	}
+	return release, updater{fresh}.settle()
+}
 
 // staged is a machine that has the release in its other slot.
 func (u *updating) staged(t *testing.T) updater {
 	t.Helper()
-	u.begin(nil)
+	u.begin()
 	if _, err := u.boot(); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +166,7 @@ func TestHostRewritesTheSlotThatRuns(t *testing.T) {
 // Who may write directions once gives none after which the node follows no other.
 func TestDirectionThatLeaps(t *testing.T) {
 	u := newUpdating(t)
-	u.begin(nil)
+	u.begin()
 	if _, err := u.boot(); err != nil {
 		t.Fatal(err)
 	}

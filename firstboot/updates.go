@@ -3,9 +3,9 @@ package firstboot
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hullmark/hullmark"
@@ -45,8 +45,9 @@ type updates struct {
 	status hullmark.UpdateStatus
 	// text is what the boot before this one kept of a trial.
 	text string
-	// working is held by the one action that runs.
+	// working is held by the one action that runs; once leaving is set, which says that the machine is to restart, for good.
 	working sync.Mutex
+	leaving atomic.Bool
 	// over is closed when the trial of this boot has ended, well or not.
 	over chan struct{}
 	// disarmed says that it is closed.
@@ -335,8 +336,10 @@ func (a updater) noteTrial(ctx context.Context, why *hullmark.Condition) {
 		return
 	}
 	root := why.Root()
+	s, _ := a.updateStatus()
 	err := a.keepNote(func(n *updateNote) {
-		if n.Phase == hullmark.UpdateTrial {
+		// Not of another release, which the host did not let run; and what ended it first is the reason.
+		if n.Phase == hullmark.UpdateTrial && n.RootHash == s.Release() && n.Trial != trialEnded {
 			n.Failed, n.Trial = root, trialEnded
 		}
 	})
@@ -356,31 +359,4 @@ func (a updater) disarm() {
 		a.updates.disarmed = true
 		close(a.updates.over)
 	}
-}
-
-// commitTrial makes the release of a trial, whose node is Ready, the one that starts by itself.
-func (f *finishing) commitTrial(ctx context.Context) error {
-	if !(updater{f.agent}).onTrial() {
-		return nil
-	}
-	f.progress("trial", "asking "+healthTarget+" whether the release is healthy")
-	if err := f.start(ctx, healthTarget); err != nil {
-		return &hullmark.Condition{
-			Code: "check-failed", Step: StepUpdate, Title: "a check of the release's health failed: " + err.Error(), Retry: true,
-			Next: "read why in the journal of the trial (hullmark node logs)",
-		}
-	}
-	return updater{f.agent}.commit(ctx)
-}
-
-// commit makes the slot that runs the one that starts by itself.
-func (a updater) commit(ctx context.Context) error {
-	if err := a.Slots.Commit(ctx); err != nil {
-		return fmt.Errorf("commit the release: %w", err)
-	}
-	a.disarm()
-	s, _ := a.updateStatus()
-	err := errors.Join(a.keepNote(func(n *updateNote) { n.committed(s.Release()) }), a.lookAtSlots(ctx))
-	a.Status.Say("the release is committed")
-	return err
 }

@@ -13,8 +13,6 @@ import (
 type Slots struct {
 	// Refuse is what fails when it is asked for.
 	Refuse update.Op
-	// Before and After, if set, are called before and after each operation; one that panics is a power cut.
-	Before, After func(update.Op)
 
 	mutex sync.Mutex
 	holds update.Slots
@@ -43,20 +41,6 @@ func (s *Slots) Boot() hullmark.RootHash {
 	return s.holds.A
 }
 
-// Forget has the firmware lose what it was told to start next, as some does.
-func (s *Slots) Forget() {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	s.next = false
-}
-
-// Holds returns what the slots hold.
-func (s *Slots) Holds() update.Slots {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	return s.holds
-}
-
 // SetNext has the next Boot be of the other slot, as a host can.
 func (s *Slots) SetNext() {
 	s.mutex.Lock()
@@ -79,12 +63,6 @@ func (s *Slots) Sources() []string {
 }
 
 func (s *Slots) do(op update.Op, change func()) error {
-	if s.Before != nil {
-		s.Before(op)
-	}
-	if s.After != nil {
-		defer s.After(op)
-	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if op == s.Refuse {

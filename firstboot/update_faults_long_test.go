@@ -1,6 +1,0 @@
-//go:build long
-
-package firstboot
-
-// All pairs of faults are tried.
-func init() { everyPair = 1 }
