@@ -51,7 +51,9 @@ func (m *Memory) WriteAt(b []byte, offset int64) (int, error) {
 			*block = *old
 		}
 		at += copy(block[inside:], b[at:])
-		m.blocks[number] = block
+		if m.blocks[number] = block; *block == ([blockSize]byte{}) { // Zeros take no room.
+			delete(m.blocks, number)
+		}
 	}
 	return len(b), nil
 }
