@@ -152,7 +152,7 @@ threats: bin/hullmark bin/demo ## Run the tests that docs/threats.md names, and 
 	go run ./tools/threats -tags "long $(if $(VM),vm)"
 
 .PHONY: explore
-explore: ## Go through the states of a node, its disk and the records, with power cuts, lost messages and hosts; then without each check (FULL=1: with more faults, in hours).
+explore: ## Go through the states of a node, its disk, the records and its release, with power cuts, lost messages and hosts; then without each check (FULL=1: with more faults, in hours).
 	go test -tags long -count 1 -timeout 24h -v ./internal/explore -args -all $(if $(FULL),-full)
 
 .PHONY: generate

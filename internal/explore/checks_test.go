@@ -1,5 +1,7 @@
 package explore
 
+import "github.com/hullmark/hullmark/internal/explore/search"
+
 // check is one that the product makes, and what takes it out of the code.
 type check struct {
 	// what is checked, for people; scenario is where the explorer finds out, and finds what it then says.
@@ -84,15 +86,7 @@ func checks() []check {
 }
 
 // report is what an exploration found.
-type report struct {
-	Scenario        string
-	States, Steps   int
-	Events, Crashes int
-	Ends            int
-	Seconds         float64
-	Violation       string   `json:",omitempty"`
-	Trace           []string `json:",omitempty"`
-}
+type report = search.Report
 
 // names are those of the scenarios.
 var names = []string{"crashes", "messages", "restarts", "behind", "disks", "copies", "workload", "names", "advance", "asks", "splices", "forged", "keys", "newest", "members", "owners"}

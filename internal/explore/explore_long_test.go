@@ -16,14 +16,15 @@ import (
 	"time"
 )
 
-// build compiles the explorer with edited code, and returns the program.
-func build(t *testing.T, edits ...edit) string {
+// build compiles the explorer that has a scenario, with edited code, and returns the program.
+func build(t *testing.T, scenario string, edits ...edit) string {
 	t.Helper()
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := apply(root, append(fakes(), edits...)...)
+	pkg, fakes := explorer(scenario)
+	files, err := apply(root, append(fakes, edits...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +45,7 @@ func build(t *testing.T, edits ...edit) string {
 		t.Fatal(err)
 	}
 	program := filepath.Join(dir, "explorer")
-	if out, err := exec.Command("go", "test", "-c", "-tags", "explore", "-vet=off", "-ldflags=-s -w", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "test", "-c", "-tags", "explore", "-vet=off", "-ldflags=-s -w", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, filepath.Join(root, pkg)).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return program
@@ -57,9 +58,9 @@ func explore(t *testing.T, program string, args ...string) (found report) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
-	explorer := exec.CommandContext(ctx, program, append([]string{"-test.run", "^TestExplore$", "-test.timeout", "0"}, args...)...)
-	explorer.Env = append(explorer.Environ(), "GOGC=400")
-	out, err := explorer.CombinedOutput()
+	command := exec.CommandContext(ctx, program, append([]string{"-test.run", "^TestExplore$", "-test.timeout", "0"}, args...)...)
+	command.Env = append(command.Environ(), "GOGC=400")
+	out, err := command.CombinedOutput()
 	line := reportLine.FindSubmatch(out)
 	if err != nil || line == nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -83,9 +84,9 @@ var endless = []string{"behind", "owners"}
 
 // The states in which a node, its disk and the cluster's records can be, through all that may happen to them, are good ones.
 func TestStates(t *testing.T) {
-	program, through := build(t), []string{"crashes", "forged"}
+	programs, through := map[string]string{}, []string{"crashes", "forged", "updates"}
 	if *all {
-		through = names
+		through = append(slices.Clone(names), updateNames...)
 	}
 	args, cuts := []string{"-small"}, 1
 	if *full {
@@ -96,7 +97,11 @@ func TestStates(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			r := explore(t, program, append(args, "-scenario", name)...)
+			pkg, _ := explorer(name)
+			if programs[pkg] == "" {
+				programs[pkg] = build(t, name)
+			}
+			r := explore(t, programs[pkg], append(args, "-scenario", name)...)
 			t.Logf("%d states, %d steps, up to %d events and %d power cuts, %d ends, %.0f s", r.States, r.Steps, r.Events, r.Crashes, r.Ends, r.Seconds)
 			if r.Violation != "" {
 				t.Errorf("%s:\n%s", r.Violation, strings.Join(r.Trace, "\n"))
@@ -120,13 +125,13 @@ func firstOfEach(all []check) (some []check) {
 
 // Whoever takes a check out of the code is found out.
 func TestChecks(t *testing.T) {
-	without := checks()
+	without := slices.Concat(checks(), updateChecks(), slotChecks())
 	if !*all {
 		without = firstOfEach(without)
 	}
 	for _, c := range without {
-		t.Run(c.what, func(t *testing.T) {
-			r := explore(t, build(t, c.without...), "-small", "-scenario", c.scenario, "-most", "40000")
+		t.Run(c.scenario+": "+c.what, func(t *testing.T) {
+			r := explore(t, build(t, c.scenario, c.without...), "-small", "-scenario", c.scenario, "-most", "40000")
 			t.Logf("%s: %q after %d events and %d states", c.scenario, r.Violation, len(r.Trace), r.States)
 			if r.Violation != c.finds {
 				t.Errorf("want %q", c.finds)

@@ -31,7 +31,7 @@ type todo struct {
 	state [16]byte
 }
 
-type search struct {
+type exploration struct {
 	site   *site
 	states map[[16]byte]*reached
 	todo   []todo
@@ -47,7 +47,7 @@ func TestExplore(t *testing.T) {
 	if !slices.EqualFunc(scenarios, names, func(s scenario, name string) bool { return s.name == name }) {
 		t.Fatal("names is not the list of the scenarios")
 	}
-	s := &search{site: newSite(t, scenarios[i]), states: map[[16]byte]*reached{}, budget: scenarios[i].full}
+	s := &exploration{site: newSite(t, scenarios[i]), states: map[[16]byte]*reached{}, budget: scenarios[i].full}
 	if *shortFlag {
 		s.budget = scenarios[i].small
 	}
@@ -65,7 +65,7 @@ func TestExplore(t *testing.T) {
 }
 
 // explore goes through all states that the faults allow.
-func (s *search) explore() error {
+func (s *exploration) explore() error {
 	first := s.site.first(s.budget)
 	s.todo = []todo{{from: first}}
 	for len(s.todo) > 0 {
@@ -84,7 +84,7 @@ func (s *search) explore() error {
 
 // follow repeats what led to a state, takes the event that was not taken there yet, and goes on as if left alone until it comes
 // to a state that is known.
-func (s *search) follow(item todo) error {
+func (s *exploration) follow(item todo) error {
 	r := s.site.start(item.from)
 	defer r.end()
 	from, path, at := item.from, item.path, item.state
@@ -143,7 +143,7 @@ func (s *search) follow(item todo) error {
 
 // open notes all events of a state but the first, and reports whether there are any. A state in which nothing happens any more
 // without a fault has to be a good end.
-func (s *search) open(r *run, from *world, path []int, at [16]byte) (more bool, err error) {
+func (s *exploration) open(r *run, from *world, path []int, at [16]byte) (more bool, err error) {
 	all := r.choices()
 	if len(all) == 0 || all[0].fault {
 		s.report.Ends++
@@ -179,7 +179,7 @@ func (r *run) unfinished() string {
 }
 
 // settle follows each state, left alone, to its end.
-func (s *search) settle() error {
+func (s *exploration) settle() error {
 	ends := map[[16]byte]bool{}
 	for state := range s.states {
 		var way [][16]byte
@@ -205,7 +205,7 @@ func (s *search) settle() error {
 }
 
 // trace notes how a state is reached.
-func (s *search) trace(at [16]byte, last string) {
+func (s *exploration) trace(at [16]byte, last string) {
 	events := []string{last}
 	for s.states[at].events > 0 {
 		events = append(events, s.states[at].text)
