@@ -122,6 +122,26 @@ func TestTrialIsOneBoot(t *testing.T) {
 	}
 }
 
+// A trial that ran out of time is not kept by who asks for that before the machine restarts.
+func TestTrialThatIsOver(t *testing.T) {
+	u := newUpdating(t)
+	if err := u.staged(t).obey(t.Context(), u.order[hullmark.UpdateTry]); !errors.Is(err, errReboot) {
+		t.Fatal(err)
+	}
+	if _, err := u.boot(); err != nil {
+		t.Fatal(err)
+	}
+	a := updater{u.stage.agent}
+	a.noteTrial(t.Context(), a.tooLate())
+	var c *hullmark.Condition
+	if err := a.obey(t.Context(), order{UpdateDirection: hullmark.UpdateDirection{Action: hullmark.UpdateCommit}}); !errors.As(err, &c) || c.Code != "no-trial" {
+		t.Errorf("it is kept: %v", err)
+	}
+	if u.slots.SetNext(); u.slots.Boot() != u.root["new"] || u.slots.Boot() != u.root["old"] {
+		t.Error("the release from before does not start by itself")
+	}
+}
+
 // A host that writes on the disk chooses which slot starts by itself. The node does not take that for its own commit, and says so.
 func TestHostChoosesTheSlot(t *testing.T) {
 	for name, before := range map[string]func(*updating, updater){
