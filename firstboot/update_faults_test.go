@@ -289,6 +289,8 @@ func (u *explored) atEnd(a updater, s hullmark.UpdateStatus, kept bool) {
 		u.b.Fail("at the end, a release is on trial")
 	case kept && s.Phase != hullmark.UpdateIdle && !u.Withdrawn:
 		u.b.Fail("the new release is kept, and the status says that it is %s", s.Phase)
+	case kept && s.Failed != nil && s.Failed.Code == codeNotAsked:
+		u.b.Fail("the new release is kept, and the status says that nobody asked for it")
 	case u.Asked != "":
 		u.b.Fail("at the end, a trial that was asked for was not begun")
 	}

@@ -96,12 +96,12 @@ func TestStates(t *testing.T) {
 		if !*full && slices.Contains(endless, name) {
 			continue
 		}
+		pkg, _ := explorer(name)
+		if programs[pkg] == "" {
+			programs[pkg] = build(t, name)
+		}
 		t.Run(name, func(t *testing.T) {
 			cuts, least := cuts, report{Events: 12, States: 500}
-			pkg, _ := explorer(name)
-			if programs[pkg] == "" {
-				programs[pkg] = build(t, name)
-			}
 			r := explore(t, programs[pkg], append(args, "-scenario", name)...)
 			t.Logf("%d states, %d steps, up to %d events and %d power cuts, %d ends, %.0f s", r.States, r.Steps, r.Events, r.Crashes, r.Ends, r.Seconds)
 			if r.Violation != "" {

@@ -32,7 +32,7 @@ func updateChecks() []check {
 		atOnce          = "two act on the slots at once"
 		saysStaging     = "the status says that the node is staging, and it is not"
 		saysTrial       = "the status says that a release is tried, and none is"
-		saysFailed      = "the new release is kept, and the status says that it is failed"
+		saysNotAsked    = "the new release is kept, and the status says that nobody asked for it"
 		asked           = "asked := n.Phase == hullmark.UpdateTrial"
 	)
 	blind := edit{release, "func (a updater) judgeRelease(id hullmark.DocumentID, document, envelope []byte) (r release, err error) {\n", "func (a updater) judgeRelease(id hullmark.DocumentID, document, envelope []byte) (r release, err error) {\n\t_ = json.Unmarshal(document, &r)\n"}
@@ -45,9 +45,9 @@ func updateChecks() []check {
 		}}},
 		{"a trial is one boot", "updates", notAsked, []edit{{updates, "(!asked || n.Trial != \"\")", "!asked"}}},
 		{"a trial that began is noted", "updates", notAsked, []edit{{updates, "\t\treturn a.keepNote(func(n *updateNote) { n.Trial = trialBegun })\n", "\t\ta.showNote(n)\n\t\treturn nil\n"}}},
-		{"a boot that is refused ends no other release's trial", "updates", saysFailed, []edit{{updates, "n.RootHash == s.Release() && n.Trial != trialEnded {", "(n.RootHash == s.Release() || true) && n.Trial != trialEnded {"}}},
+		{"a boot that is refused ends no other release's trial", "updates", saysNotAsked, []edit{{updates, "n.RootHash == s.Release() && n.Trial != trialEnded {", "(n.RootHash == s.Release() || true) && n.Trial != trialEnded {"}}},
 		{"a trial that did not end well has failed", "updates", saysTrial, []edit{{updates, "\t\tn.Phase, n.Failed = hullmark.UpdateFailed, trialFailed(n.RootHash, n.Failed, text)\n", "\t\t_ = text\n"}}},
-		{"a commit that was cut off before its note is one", "updates", saysFailed, []edit{{updates, "case asked && n.Trial != trialEnded: //", "case false: //"}}},
+		{"a commit that was cut off before its note is one", "updates", saysNotAsked, []edit{{updates, "case asked && n.Trial != trialEnded: //", "case false: //"}}},
 		{"a commit is noted", "updates", saysTrial, []edit{{commit, "errors.Join(a.keepNote(func(n *updateNote) { n.committed(s.Release()) }), a.lookAtSlots(ctx))", "errors.Join(a.lookAtSlots(ctx))"}}},
 		{"a release that was being written is not staged", "updates", saysStaging, []edit{{updates, "\t\tn.Phase, n.Failed = hullmark.UpdateFailed, interrupted()\n", ""}}},
 		{"an agent that begins anew compares the disk with the slots", "updates", saysStaging, []edit{{agent, "return updater(a).settle()", "n, err := updater(a).readNote()\n\t\tupdater(a).showNote(n)\n\t\treturn err"}}},
