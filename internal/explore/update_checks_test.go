@@ -59,11 +59,11 @@ func updateChecks() []check {
 		{"a direction is noted before it is begun", "directions", twice, []edit{{direct, "n.Serial, n.Failed = o.Serial, nil", "n.Failed = nil"}}},
 		{"a release is judged before it is staged", "directions", "a release is staged of other firmware than the machine's", []edit{blind, {direct, "stage" + judged, "stage" + judged + "\terr = nil\n"}}},
 		{"a release is judged again before it is tried", "directions", "a release is tried of other firmware than the machine's", []edit{blind, {direct, "try" + judged, "try" + judged + "\terr = nil\n"}}},
-		{"the policy that comes with a release is of the measured root", "directions", "a release is tried that no root signed", []edit{{policy, "\tif !slices.Contains(roots, pinned) {\n", "\tif _ = slices.Contains(roots, pinned); false {\n"}}},
+		{"the policy that comes with a release is of the measured root", "directions", "a release is staged that no root signed", []edit{{policy, "\tif !slices.Contains(roots, pinned) {\n", "\tif _ = slices.Contains(roots, pinned); false {\n"}}},
 		{"it is no older than the one that the node holds", "directions", "a release is staged that the newest policy of the node does not accept", []edit{{release, "n.Policy); policy.Version < seen {", "n.Policy); false && policy.Version < seen {"}}},
-		{"it accepts the release's document", "directions", "a release is tried that the policy does not accept", []edit{{release, "if !policy.accepts(id) {", "if false {"}}},
-		{"the release has the security version that the policy demands", "directions", "a release is tried of a lower security version than the policy demands", []edit{{release, "if r.SVN < policy.MinimumSVN {", "if false {"}}},
-		{"the release's document is of this machine's firmware", "directions", "a release is tried of other firmware than the machine's", []edit{{release, "return r, a.judgeMachine(r)", "return r, nil"}}},
+		{"it accepts the release's document", "directions", "a release is staged that the policy does not accept", []edit{{release, "if !policy.accepts(id) {", "if false {"}}},
+		{"the release has the security version that the policy demands", "directions", "a release is staged of a lower security version than the policy demands", []edit{{release, "if r.SVN < policy.MinimumSVN {", "if false {"}}},
+		{"the release's document is of this machine's firmware", "directions", "a release is staged of other firmware than the machine's", []edit{{release, "return r, a.judgeMachine(r)", "return r, nil"}}},
 		{"the node's Kubernetes leads to the release's", "directions", "a release is staged to which this Kubernetes does not lead", []edit{{judge, "func (j stepJudge) forward(ctx context.Context, r release) error {\n", "func (j stepJudge) forward(ctx context.Context, r release) error {\n\tif true {\n\t\treturn nil\n\t}\n"}}},
 
 		{"one acts on the slots at a time", "operators", atOnce, []edit{
