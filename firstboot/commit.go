@@ -25,7 +25,7 @@ func (f *finishing) commitTrial(ctx context.Context) error {
 		}
 	}
 	// An order that runs ends first: it may have kept the release, or ended its trial.
-	if err := (updater{f.agent}).alone(ctx); err != nil {
+	if err := f.agent.updates.alone(ctx); err != nil {
 		return err
 	}
 	defer f.agent.updates.working.Unlock()
@@ -36,9 +36,9 @@ func (f *finishing) commitTrial(ctx context.Context) error {
 }
 
 // alone waits until it holds working. An error is of a machine that is to restart.
-func (a updater) alone(ctx context.Context) error {
-	for !a.updates.working.TryLock() {
-		if a.updates.leaving.Load() {
+func (u *updates) alone(ctx context.Context) error {
+	for !u.working.TryLock() {
+		if u.leaving.Load() {
 			return refusedRelease("update-busy", "the machine is about to restart", "", "", "wait for the restart")
 		}
 		if err := sleep(ctx, workingPause); err != nil {
