@@ -71,7 +71,7 @@ func updateChecks() []check {
 			{direct, "\t\tdefer a.updates.working.Unlock()\n", "\t\tdefer func() { _ = a.updates.working.TryLock(); a.updates.working.Unlock() }()\n"},
 			{commit, "\tdefer f.agent.updates.working.Unlock()\n", "\tdefer func() { _ = f.agent.updates.working.TryLock(); f.agent.updates.working.Unlock() }()\n"},
 		}},
-		{"a trial's own commit waits for an order", "operators", over, []edit{{commit, "\tif err := (updater{f.agent}).alone(ctx); err != nil {\n\t\treturn err\n\t}\n\tdefer f.agent.updates.working.Unlock()\n", ""}}},
+		{"a trial's own commit waits for an order", "operators", over, []edit{{commit, "\tif err := f.agent.updates.alone(ctx); err != nil {\n\t\treturn err\n\t}\n\tdefer f.agent.updates.working.Unlock()\n", ""}}},
 		{"nothing is staged during a trial", "operators", "the slot that starts by itself is written over", []edit{{direct, "if a.onTrial() {\n\t\treturn refusedRelease(", "if false {\n\t\treturn refusedRelease("}}},
 		{"nothing else is tried during a trial, nor what the other slot does not hold", "operators", "a trial begins another", []edit{{direct, "case a.onTrial():", "case false:"}, {direct, "case other != root:", "case false && other != root:"}}},
 	}
