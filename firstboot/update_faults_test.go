@@ -164,7 +164,7 @@ func (u *explored) firstRun() (ends bool) {
 // laterRun is an agent that begins after another in the same boot.
 func (u *explored) laterRun() (ends bool) {
 	a := u.agent()
-	if err := (setup{a.Agent}).checkTPM(u.t.Context()); err != nil {
+	if err := setup(a).checkTPM(u.t.Context()); err != nil {
 		return u.restarts(a, err)
 	}
 	if !a.onTrial() { // The agent before it may have been about to restart the machine.
