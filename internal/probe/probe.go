@@ -85,6 +85,7 @@ func New(t testing.TB, p Parts) Image {
 	i.open(t)
 	if p.Sign != nil {
 		i.Add(t, map[string][]byte{uki.Path: p.Sign(layout.UKI())})
+		i.writeESPTree(t)
 		i.open(t)
 	}
 	i.Add(t, p.ESP)
@@ -113,6 +114,27 @@ func (i *Image) open(t testing.TB) {
 		t.Fatal(err)
 	}
 	if i.Disk, err = image.Open(bytes.NewReader(raw), int64(len(raw))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// writeESPTree writes the hash tree of the ESP as it is now behind that of the root.
+func (i Image) writeESPTree(t testing.TB) {
+	t.Helper()
+	f, err := os.OpenFile(i.Path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	esp := make([]byte, i.Disk.Table.Partitions[0].Size())
+	if _, err := f.ReadAt(esp, i.Disk.Table.Partitions[0].Offset()); err != nil {
+		t.Fatal(err)
+	}
+	tree, err := slot.ESPTree(esp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(tree, i.Disk.Table.Partitions[2].Offset()+i.Disk.Verity.Size()); err != nil {
 		t.Fatal(err)
 	}
 }
