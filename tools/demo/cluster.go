@@ -57,7 +57,7 @@ func (d *demo) clusterSteps() []step {
 // askRecords shows what the join service keeps of the machines, that it left no token, what a node says of itself, and whether
 // a worker says that it went over to the new endpoint.
 func (d *demo) askRecords(ctx context.Context) error {
-	file := []string{"--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase")}
+	file := d.clusterFile()
 	if err := d.hullmark(ctx, append([]string{"node", "list", "--server", "127.0.0.1:" + d.api, "--wait", "10m"}, file...)...); err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (d *demo) askRecords(ctx context.Context) error {
 
 // findInLogs prints the lines of a worker's log of this boot that hold the text, if there are any.
 func (d *demo) findInLogs(ctx context.Context, w *node, text string) error {
-	args := []string{"node", "logs", "--node", "127.0.0.1:" + w.agent, "--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase")}
+	args := append([]string{"node", "logs"}, d.toNode(w)...)
 	fmt.Printf("$ %s %s | grep '%s'\n", hullmarkPath(), strings.Join(args, " "), text)
 	cmd := exec.CommandContext(ctx, hullmarkPath(), args...)
 	cmd.Stderr = os.Stderr
@@ -179,7 +179,7 @@ func (d *demo) settle(ctx context.Context) error {
 // policy changes the cluster file's policy.
 func (d *demo) policy(ctx context.Context, args ...string) error {
 	args = append([]string{"policy"}, args...)
-	return d.hullmark(ctx, append(args, "--cluster", d.path("cluster"), "--passphrase-file", d.path("passphrase"))...)
+	return d.hullmark(ctx, append(args, d.clusterFile()...)...)
 }
 
 // join names a worker in the policy and waits for it. Nobody tells the worker.
@@ -242,7 +242,7 @@ func (d *demo) replaceDisk(ctx context.Context) error {
 
 // recover cuts the power of all, switches all on, and tells the control plane to go on; the workers follow.
 func (d *demo) recover(ctx context.Context) error {
-	all := append([]*node{d.first}, d.workers...)
+	all := d.nodes()
 	for _, n := range all {
 		if err := n.cut(ctx); err != nil {
 			return err
@@ -308,7 +308,7 @@ func (d *demo) attended(ctx context.Context) (context.Context, context.CancelFun
 
 func (d *demo) attendedFor(ctx context.Context, patience time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	for _, n := range append([]*node{d.first}, d.workers...) {
+	for _, n := range d.nodes() {
 		if n.running == nil { // its turn has not come
 			continue
 		}
@@ -340,10 +340,8 @@ func (d *demo) until(ctx context.Context, right func(answer string) (bool, error
 			fmt.Println(answer)
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("%w; the last answer: %q", context.Cause(ctx), answer), failure)
-		case <-time.After(answerEvery):
+		if err := pause(ctx, answerEvery); err != nil {
+			return errors.Join(fmt.Errorf("%w; the last answer: %q", err, answer), failure)
 		}
 	}
 }

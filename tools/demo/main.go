@@ -69,7 +69,7 @@ func main() {
 	flag.StringVar(&d.podNetwork, "pod-network", "flannel", "`NETWORK` of the pods, as hullmark init has it")
 	flag.BoolVar(&d.confidential, "confidential", false, "machines that play confidential ones, and what their host tries")
 	flag.BoolVar(&d.upgrade, "upgrade", false, "releases that work, and some that do not, over a control plane and a worker")
-	flag.StringVar(&parts, "parts", "", "of --upgrade, only these `PARTS`, on the machines that an earlier run has left: refused, panic, hang, unready, packages, kubernetes (default: all, on new ones)")
+	flag.StringVar(&parts, "parts", "", "of --upgrade, only these `PARTS`, on the machines that an earlier run has left (default: all, on new ones)")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -15,7 +15,7 @@ func (d *demo) serve(ctx context.Context) error {
 		return err
 	}
 	for name, manifest := range map[string]string{"answer.yaml": answerManifest, "asker.yaml": askerManifest} {
-		text := strings.NewReplacer("IMAGE", image, "NODE", d.first.name).Replace(manifest)
+		text := strings.NewReplacer("IMAGE", image, "NODE", d.first.name, "NAME", "answer").Replace(manifest)
 		fmt.Printf("%s\n%s", d.path(name), text)
 		if err := os.WriteFile(d.path(name), []byte(text), 0o600); err != nil {
 			return err
@@ -69,19 +69,40 @@ func (d *demo) look(ctx context.Context) error {
 	return nil
 }
 
-// answerManifest is a pod that answers over HTTP, and a service before it. The control plane's taint leaves it to the workers.
-// Its program is CoreDNS out of the verity root, because no other image is on the nodes.
-const answerManifest = `apiVersion: v1
+// answering and answers are what of a manifest has pods named NAME answer over HTTP: a configuration, and what runs in a pod of a Deployment.
+// The program is CoreDNS out of the verity root, because no other image is on the nodes.
+const (
+	answering = `apiVersion: v1
 kind: ConfigMap
 metadata:
-  name: answer
+  name: NAME
 data:
   Corefile: |
     .:8053 {
         health :8080
         whoami
     }
----
+`
+	answers = `      containers:
+      - name: NAME
+        image: IMAGE
+        command: ["/usr/lib/kubernetes/bin/coredns", "-conf", "/etc/coredns/Corefile"]
+        readinessProbe:
+          httpGet: {path: /health, port: 8080}
+          timeoutSeconds: 10
+        volumeMounts:
+        - {name: configuration, mountPath: /etc/coredns}
+        - {name: verity-root, mountPath: /usr/lib/kubernetes/bin, readOnly: true}
+      volumes:
+      - name: configuration
+        configMap: {name: NAME}
+      - name: verity-root
+        hostPath: {path: /usr/lib/kubernetes/bin, type: Directory}
+`
+)
+
+// answerManifest is a pod that answers, and a service before it. The control plane's taint leaves it to the workers.
+const answerManifest = answering + `---
 apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -94,22 +115,7 @@ spec:
       labels: {app: answer}
     spec:
       automountServiceAccountToken: false
-      containers:
-      - name: answer
-        image: IMAGE
-        command: ["/usr/lib/kubernetes/bin/coredns", "-conf", "/etc/coredns/Corefile"]
-        readinessProbe:
-          httpGet: {path: /health, port: 8080}
-          timeoutSeconds: 10
-        volumeMounts:
-        - {name: configuration, mountPath: /etc/coredns}
-        - {name: verity-root, mountPath: /usr/lib/kubernetes/bin, readOnly: true}
-      volumes:
-      - name: configuration
-        configMap: {name: answer}
-      - name: verity-root
-        hostPath: {path: /usr/lib/kubernetes/bin, type: Directory}
----
+` + answers + `---
 apiVersion: v1
 kind: Service
 metadata:

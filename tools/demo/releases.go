@@ -125,7 +125,7 @@ func (d *demo) earlierSource(ctx context.Context, dir string) error {
 	// Git knows which files are the checkout's; cp keeps links that lead nowhere here.
 	files, err := exec.CommandContext(ctx, "git", "ls-files", "-z").Output()
 	if err != nil {
-		return fmt.Errorf("git ls-files: %w", err)
+		return fmt.Errorf("git ls-files: %w (it wants git, apt-get install git, and a clone)", err)
 	}
 	list := strings.FieldsFunc(string(files), func(r rune) bool { return r == 0 })
 	if out, err := exec.CommandContext(ctx, "cp", append([]string{"--archive", "--parents", "--target-directory", next, "--"}, list...)...).CombinedOutput(); err != nil {

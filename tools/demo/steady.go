@@ -24,7 +24,7 @@ func (d *demo) serveSteadily(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	text := strings.ReplaceAll(steadyManifest, "IMAGE", image)
+	text := strings.NewReplacer("IMAGE", image, "NAME", "steady").Replace(steadyManifest)
 	fmt.Printf("%s\n%s", d.path("steady.yaml"), text)
 	if err := os.WriteFile(d.path("steady.yaml"), []byte(text), 0o600); err != nil {
 		return err
@@ -117,17 +117,7 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // steadyManifest is a pod on each of two nodes, and a port of both that leads to them.
-const steadyManifest = `apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: steady
-data:
-  Corefile: |
-    .:8053 {
-        health :8080
-        whoami
-    }
----
+const steadyManifest = answering + `---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
@@ -158,22 +148,7 @@ spec:
           - topologyKey: kubernetes.io/hostname
             labelSelector:
               matchLabels: {app: steady}
-      containers:
-      - name: steady
-        image: IMAGE
-        command: ["/usr/lib/kubernetes/bin/coredns", "-conf", "/etc/coredns/Corefile"]
-        readinessProbe:
-          httpGet: {path: /health, port: 8080}
-          timeoutSeconds: 10
-        volumeMounts:
-        - {name: configuration, mountPath: /etc/coredns}
-        - {name: verity-root, mountPath: /usr/lib/kubernetes/bin, readOnly: true}
-      volumes:
-      - name: configuration
-        configMap: {name: steady}
-      - name: verity-root
-        hostPath: {path: /usr/lib/kubernetes/bin, type: Directory}
----
+` + answers + `---
 apiVersion: v1
 kind: Service
 metadata:
