@@ -77,15 +77,24 @@ func (h *helm) last(name string) (*release.Release, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, ok := found.(*release.Release)
-	if !ok {
-		return nil, fmt.Errorf("release %s: a %T, want one of Helm 3 or 4", name, found)
+	r, err := releaseOf(name, found)
+	if err != nil {
+		return nil, err
 	}
 	if r.Info.Status.IsPending() || r.Info.Status == releasestatus.StatusUninstalling {
 		return nil, fmt.Errorf("%w: release %s is %s: another program has not finished, or was killed; next: helm history %[2]s, then helm rollback or helm uninstall", ErrRefused, name, r.Info.Status)
 	}
 	if r.Info.Status == releasestatus.StatusUninstalled {
 		return nil, fmt.Errorf("%w: release %s is uninstalled, and its history was kept; next: helm uninstall %[2]s --namespace %s removes that", ErrRefused, name, h.namespace)
+	}
+	return r, nil
+}
+
+// releaseOf is what Helm keeps of a release, which has a type of its own for each of its formats.
+func releaseOf(name string, found any) (*release.Release, error) {
+	r, ok := found.(*release.Release)
+	if !ok {
+		return nil, fmt.Errorf("release %s: a %T, want one of Helm 3 or 4", name, found)
 	}
 	return r, nil
 }
@@ -107,9 +116,9 @@ func (h *helm) former(last *release.Release) ([]*object, error) {
 	if err != nil {
 		return nil, err
 	}
-	deployed, ok := found.(*release.Release)
-	if !ok {
-		return nil, fmt.Errorf("release %s: a %T, want one of Helm 3 or 4", last.Name, found)
+	deployed, err := releaseOf(last.Name, found)
+	if err != nil {
+		return nil, err
 	}
 	before, err := parse([]byte(deployed.Manifest))
 	for _, o := range before {
