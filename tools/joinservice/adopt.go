@@ -65,12 +65,8 @@ func (a *app) noteBoot(ctx context.Context) error {
 		return nil
 	}
 	boot := joinservice.Boot{Rotation: a.credentials.rotation, Kubernetes: a.versions.Kubernetes}
-	registers, err := readRegisters(a.registers)
-	if err == nil {
-		boot.Document, _ = a.policy.BootedBy(registers)
-	}
-	if boot.Document == (hullmark.DocumentID{}) {
-		a.log.Warn("by which document this control plane booted is not recorded", "error", errorText(err))
+	if boot.Document, err = a.bootedBy(); err != nil {
+		a.log.Warn("by which document this control plane booted is not recorded", "error", err.Error())
 	}
 	said := ""
 	for {
@@ -92,6 +88,19 @@ func (a *app) noteBoot(ctx context.Context) error {
 		case <-time.After(adoptPause):
 		}
 	}
+}
+
+// bootedBy returns the accepted document whose registers this machine shows.
+func (a *app) bootedBy() (hullmark.DocumentID, error) {
+	measured, err := readRegisters(a.registers)
+	if err != nil {
+		return hullmark.DocumentID{}, err
+	}
+	id, ok := a.policy.BootedBy(measured)
+	if !ok {
+		return id, errors.New("no accepted document has its registers")
+	}
+	return id, nil
 }
 
 // registersDir is where the kernel shows the TPM's registers.
