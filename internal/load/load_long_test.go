@@ -19,6 +19,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/internal/policytest"
+	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/joinservice/registry"
@@ -74,7 +75,7 @@ func (s *site) joinAll(t *testing.T, begin func() error, meanwhile func(context.
 	s.forget(t)
 	ended := make(chan error, 1)
 	go func() {
-		err := poll(t.Context(), 5*time.Millisecond, begin) // Few joins are over in half a second.
+		err := testenv.Poll(t.Context(), 5*time.Millisecond, begin) // Few joins are over in half a second.
 		if err == nil && s.underWay() == 0 {
 			err = errors.New("all had joined before it began: this tested nothing")
 		}
@@ -340,7 +341,7 @@ func testDocumentRemoved(t *testing.T, s *site) {
 	s.forget(t)
 	pushed := make(chan error, 1)
 	go func() {
-		err := poll(t.Context(), 5*time.Millisecond, s.first)
+		err := testenv.Poll(t.Context(), 5*time.Millisecond, s.first)
 		pushed <- errors.Join(err, s.push(t.Context(), 8, "new"))
 	}()
 	for i, err := range s.wave(t.Context(), s.machines) {

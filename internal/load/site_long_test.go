@@ -132,22 +132,5 @@ func (s *site) inForce(ctx context.Context, version uint64) error {
 
 // eventually waits for what another process is to do.
 func eventually(ctx context.Context, done func() error) error {
-	return poll(ctx, 100*time.Millisecond, done)
-}
-
-// poll looks again and again, for five minutes at most.
-func poll(ctx context.Context, pause time.Duration, done func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
-	for {
-		err := done()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-time.After(pause):
-		}
-	}
+	return testenv.Poll(ctx, 100*time.Millisecond, done)
 }

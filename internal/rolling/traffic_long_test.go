@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/hullmark/hullmark/internal/testenv"
 )
 
 const (
@@ -258,19 +260,7 @@ func (f *traffic) check(t testing.TB, config *rest.Config) {
 
 // eventually waits for what another process is to do.
 func eventually(ctx context.Context, done func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
-	for {
-		err := done()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
+	return testenv.Poll(ctx, 200*time.Millisecond, done)
 }
 
 func must(t testing.TB, err error) {

@@ -165,3 +165,20 @@ func get(ctx context.Context, client *http.Client, url string) error {
 	}
 	return nil
 }
+
+// Poll looks again and again whether something is done, with a pause between, for five minutes at most.
+func Poll(ctx context.Context, pause time.Duration, done func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	for {
+		err := done()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-time.After(pause):
+		}
+	}
+}
