@@ -69,7 +69,7 @@ func (d *demo) look(ctx context.Context) error {
 	return nil
 }
 
-// answering and answers are what of a manifest has pods named NAME answer over HTTP: a configuration, and what runs in a pod of a Deployment.
+// answering and answers are what of a manifest has pods named NAME answer over HTTP: a configuration, and what runs in a Deployment's pod.
 // The program is CoreDNS out of the verity root, because no other image is on the nodes.
 const (
 	answering = `apiVersion: v1
