@@ -39,7 +39,10 @@ func (s *slotStory) boots(t *testing.T, c slotCut, random *rand.Rand) (o slotOut
 	t.Helper()
 	disk, flash, loss := s.after(t, c.records, random)
 	s.site.keepOnFailure(t, disk.Copy(), flash.Copy())
-	m := s.site.switchedOn(disk, flash)
+	m := slotMachine{disk: powercut.NewDisk(disk, s.site.size), variables: filepath.Join(t.TempDir(), "variables.fd")}
+	if err := save(m.variables, flash, int64(len(s.site.variables))); err != nil {
+		t.Fatal(err)
+	}
 	o.loss = loss
 	began, step := time.Now(), s.steps[s.log[c.records-1].step]
 	b := s.site.boot(t, m, nil)

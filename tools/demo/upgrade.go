@@ -121,19 +121,21 @@ func (d *demo) resume(ctx context.Context) error {
 	return d.booted(nil)
 }
 
-// refuseRelease asks a node for a release that it could not earn a ticket with: nothing is begun.
+// refuseRelease asks a node, and then the cluster, for a release that no policy accepts: nothing is begun.
 func (d *demo) refuseRelease(ctx context.Context) error {
 	r, w := d.releases["panic"], d.workers[0]
 	if err := d.publish(ctx, r, w); err != nil {
 		return err
 	}
-	err := d.hullmarkEnds(ctx, exitDenied, append([]string{"update", "stage", d.document(r, w), "--from", d.shelf}, d.toNode(w)...)...)
-	if err != nil {
+	if err := d.hullmarkEnds(ctx, exitDenied, append([]string{"update", "stage", d.document(r, w), "--from", d.shelf}, d.toNode(w)...)...); err != nil {
+		return err
+	}
+	if err := d.hullmarkEnds(ctx, exitDenied, append([]string{"upgrade", "apply", d.document(r, w), "--from", d.shelf}, d.toAPI()...)...); err != nil {
 		return err
 	}
 	status, err := d.updateStatus(ctx, w)
-	if err == nil && (status.Failed == nil || status.Failed.Code != "release-not-accepted" || status.Phase == hullmark.UpdateStaged) {
-		err = fmt.Errorf("%s says %+v, want release-not-accepted, and nothing staged", w.name, status)
+	if err == nil && (status.Phase != hullmark.UpdateIdle || status.B != (hullmark.RootHash{})) {
+		err = fmt.Errorf("%s says %+v, want nothing staged", w.name, status)
 	}
 	return err
 }
