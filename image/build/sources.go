@@ -12,7 +12,8 @@ import (
 )
 
 // hashSources condenses what our programs are compiled from: go.mod, go.sum and everything in those folders of the checkout
-// that hold Go files, but for tests. That is more than a program needs; Go's own cache then knows what to compile.
+// that hold Go files, but for tests and for other modules (a checkout in the output folder, say). That is more than a program needs;
+// Go's own cache then knows what to compile.
 func hashSources(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -33,7 +34,7 @@ func hashSources(dir string) (string, error) {
 	h := sha256.New()
 	err = hashInto(h, dir, func(name string) bool {
 		first, _, _ := strings.Cut(name, string(filepath.Separator))
-		return !slices.Contains(kept, first) || !isSource(filepath.Base(name))
+		return !slices.Contains(kept, first) || !isSource(filepath.Base(name)) || isModule(filepath.Join(dir, name))
 	}, nil)
 	return hex.EncodeToString(h.Sum(nil)), err
 }
@@ -41,6 +42,12 @@ func hashSources(dir string) (string, error) {
 // isSource tells whether a file or folder can be a part of a program.
 func isSource(name string) bool {
 	return !strings.HasPrefix(name, ".") && name != "testdata" && !strings.HasSuffix(name, "_test.go")
+}
+
+// isModule tells whether a folder is the root of a module, which no program of another one is compiled from.
+func isModule(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil
 }
 
 // errFound ends a walk.
@@ -51,7 +58,7 @@ func holdsGo(dir string) (bool, error) {
 		switch {
 		case err != nil:
 			return err
-		case e.IsDir() && !isSource(e.Name()):
+		case e.IsDir() && (!isSource(e.Name()) || isModule(path)):
 			return fs.SkipDir
 		case !e.IsDir() && filepath.Ext(path) == ".go":
 			return errFound
