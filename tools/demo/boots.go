@@ -55,7 +55,7 @@ func (d *demo) judgeBoots(n *node) (names []string, err error) {
 		if err != nil {
 			return names, fmt.Errorf("a boot of %s: %w", n.name, err)
 		}
-		names = append(names, name)
+		names, n.runs = append(names, name), name
 		fmt.Printf("%s booted %s: %d of %d registers as predicted\n", n.name, name, registerCount, registerCount)
 	}
 	return names, nil

@@ -23,6 +23,7 @@ type node struct {
 	outside string // host port of the pods that answer on it
 	running *process
 	judged  int64 // how much of its console has been read for boots
+	runs    string // the release of the last of them
 	// uid and boot are what the cluster knew the node by when it was last seen Ready.
 	uid, boot string
 }

@@ -22,7 +22,10 @@ type part struct {
 func (d *demo) upgradeParts() []part {
 	failed := func(name, reason string) part {
 		return part{name, []step{
-			{name + ": build and measure it", func(ctx context.Context) error { return d.offer(ctx, d.releases[name], d.workers...) }},
+			{name + ": build and measure it", func(ctx context.Context) error {
+				d.releases[name].source = d.releases[d.workers[0].runs].source // It has the Kubernetes that runs.
+				return d.offer(ctx, d.releases[name], d.workers...)
+			}},
 			{name + ": the worker tries it", func(ctx context.Context) error { return d.fallBack(ctx, d.releases[name], reason) }},
 		}}
 	}
@@ -149,7 +152,7 @@ func (d *demo) fallBack(ctx context.Context, r *release, reason string) error {
 	if err := d.hullmark(ctx, append([]string{"update", "try", d.document(r, w)}, d.toNode(w)...)...); err != nil {
 		return err
 	}
-	began := time.Now()
+	began, before := time.Now(), w.runs
 	if err := d.awaitReadyFor(ctx, time.Hour, w); err != nil {
 		return err
 	}
@@ -165,7 +168,7 @@ func (d *demo) fallBack(ctx context.Context, r *release, reason string) error {
 	if !strings.Contains(fmt.Sprint(status.Failed), reason) {
 		return fmt.Errorf("%s says %v, want %q in it", w.name, status.Failed, reason)
 	}
-	return d.booted(map[string][]string{w.name: {r.name, "base"}})
+	return d.booted(map[string][]string{w.name: {r.name, before}})
 }
 
 // roll takes a release through the cluster, whose engine does it; the demo is the operator of its only control plane. Meanwhile somebody
