@@ -22,7 +22,7 @@ type node struct {
 	agent   string // host port of its agent
 	outside string // host port of the pods that answer on it
 	running *process
-	judged  int64 // how much of its console has been read for boots
+	judged  int64  // how much of its console has been read for boots
 	runs    string // the release of the last of them
 	// uid and boot are what the cluster knew the node by when it was last seen Ready.
 	uid, boot string
