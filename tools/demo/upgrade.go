@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -124,10 +125,14 @@ func (d *demo) resume(ctx context.Context) error {
 	return d.booted(nil)
 }
 
-// refuseRelease asks a node, and then the cluster, for a release that no policy accepts: nothing is begun.
+// refuseRelease asks for a release that no policy accepts, of a node and then of the cluster: nothing is begun.
 func (d *demo) refuseRelease(ctx context.Context) error {
 	r, w := d.releases["panic"], d.workers[0]
 	if err := d.publish(ctx, r, w); err != nil {
+		return err
+	}
+	before, err := d.updateStatus(ctx, w)
+	if err != nil {
 		return err
 	}
 	if err := d.hullmarkEnds(ctx, exitDenied, append([]string{"update", "stage", d.document(r, w), "--from", d.shelf}, d.toNode(w)...)...); err != nil {
@@ -136,9 +141,9 @@ func (d *demo) refuseRelease(ctx context.Context) error {
 	if err := d.hullmarkEnds(ctx, exitDenied, append([]string{"upgrade", "apply", d.document(r, w), "--from", d.shelf}, d.toAPI()...)...); err != nil {
 		return err
 	}
-	status, err := d.updateStatus(ctx, w)
-	if err == nil && (status.Phase != hullmark.UpdateIdle || status.B != (hullmark.RootHash{})) {
-		err = fmt.Errorf("%s says %+v, want nothing staged", w.name, status)
+	after, err := d.updateStatus(ctx, w)
+	if err == nil && !reflect.DeepEqual(after, before) {
+		err = fmt.Errorf("%s said %+v, and now %+v, want nothing begun", w.name, before, after)
 	}
 	return err
 }
