@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/addons"
 	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/cluster/render"
@@ -48,14 +50,18 @@ func (o *addonsOptions) addMigrate(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&o.migrate, "migrate", false, "have objects written anew whose definition drops the version that they may be stored in")
 }
 
-// connect opens the cluster file and prepares its add-ons, with the names of files counting from the document's folder.
-func (o *addonsOptions) connect(cmd *cobra.Command, document string) (*addons.Addons, error) {
+// connect opens the cluster file and prepares its add-ons, with the names of files counting from the document's folder. A document of
+// another cluster is refused.
+func (o *addonsOptions) connect(cmd *cobra.Command, document addonsDocument) (*addons.Addons, error) {
 	if o.server != "" && !hullmark.ValidEndpoint(o.server) {
 		return nil, withCode(exitUsage, fmt.Errorf("--server %q: want HOST:PORT", o.server))
 	}
 	operator := operatorOptions{cluster: o.cluster, passphraseFile: o.passphraseFile}
 	file, err := operator.open(cmd.ErrOrStderr())
 	if err != nil {
+		return nil, err
+	}
+	if err := document.isOf(file); err != nil {
 		return nil, err
 	}
 	notes := lines(cmd.ErrOrStderr())
@@ -65,25 +71,42 @@ func (o *addonsOptions) connect(cmd *cobra.Command, document string) (*addons.Ad
 	}
 	login, err := dockerLogin()
 	return addons.New(addons.Options{
-		Config: api.Config(), File: file, Saved: o.cluster + ".addons", Folder: filepath.Dir(document), Credential: login,
+		Config: api.Config(), File: file, Saved: o.cluster + ".addons", Folder: filepath.Dir(document.path), Credential: login,
 		Wait: o.wait, Timeout: o.timeout, Migrate: o.migrate, Progress: notes, Done: notes,
 	}), err
 }
 
-// document reads the add-ons that a cluster document names; without one there are none but Hullmark's own.
-func readAddons(args []string) ([]render.Addon, string, error) {
+// addonsDocument is the cluster document that names add-ons. The zero value names none but Hullmark's own.
+type addonsDocument struct {
+	path string
+	render.Cluster
+}
+
+func readAddons(args []string) (d addonsDocument, err error) {
 	if len(args) == 0 {
-		return nil, "", nil
+		return d, nil
 	}
-	text, err := readBounded(args[0], render.MaxCluster)
+	d.path = args[0]
+	text, err := readBounded(d.path, render.MaxCluster)
 	if err != nil {
-		return nil, "", err
+		return d, err
 	}
-	document, err := render.Parse(text)
-	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w", args[0], err)
+	if d.Cluster, err = render.Parse(text); err != nil {
+		return d, fmt.Errorf("%s: %w", d.path, err)
 	}
-	return document.Addons, args[0], nil
+	return d, nil
+}
+
+// isOf refuses a document of another cluster than the file's.
+func (d addonsDocument) isOf(file *cluster.File) error {
+	if d.path == "" {
+		return nil
+	}
+	roots, err := file.Cluster.Roots()
+	if err == nil && !slices.Contains(roots, d.Root) {
+		err = withCode(exitDenied, fmt.Errorf("%s is of another cluster: its clusterRoot is %s, the cluster file's %s; next: name the document of this cluster, or that one's file", d.path, d.Root, roots[0]))
+	}
+	return err
 }
 
 func newAddonsPlanCommand() *cobra.Command {
@@ -145,7 +168,7 @@ func (o *addonsOptions) do(cmd *cobra.Command, verb string, args []string, actio
 	if err := o.check(verb); err != nil {
 		return err
 	}
-	wanted, document, err := readAddons(args)
+	document, err := readAddons(args)
 	if err != nil {
 		return fmt.Errorf("%s: %w", verb, err)
 	}
@@ -153,7 +176,7 @@ func (o *addonsOptions) do(cmd *cobra.Command, verb string, args []string, actio
 	if err != nil {
 		return fmt.Errorf("%s: %w", verb, err)
 	}
-	plan, err := action(a, wanted)
+	plan, err := action(a, document.Addons)
 	if plan != nil {
 		err = errors.Join(o.writePlan(cmd.OutOrStdout(), plan), err)
 	}
@@ -187,7 +210,7 @@ Exit codes: 0 all is as it was, or nothing was to do, 1 failed or not all could 
 			if err := o.check("addons rollback"); err != nil {
 				return err
 			}
-			a, err := o.connect(cmd, "")
+			a, err := o.connect(cmd, addonsDocument{})
 			if err != nil {
 				return fmt.Errorf("addons rollback: %w", err)
 			}

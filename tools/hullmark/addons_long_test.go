@@ -64,6 +64,7 @@ func (s *site) addonsDocument(t *testing.T) string {
 	if err != nil || example == nil {
 		t.Fatal("no example", err)
 	}
+	small = bytes.Replace(small, []byte(smallRoot), []byte(s.cluster.ID().String()), 1)
 	s.write(t, "boards.yaml", []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: board}\ndata: {text: hello}\n"))
 	return string(small) + strings.Replace(string(example[1]), "DIGEST", s.archive(t, "demo-1", "demo-1.0.0.tgz"), 1)
 }
@@ -71,7 +72,7 @@ func (s *site) addonsDocument(t *testing.T) string {
 // docs/addons.md brings an add-on and its next release, and puts things back; its commands run as they stand, against a real API.
 func TestAddonsPage(t *testing.T) {
 	s := newAPISite(t)
-	root := site{dir: t.TempDir()}
+	root := site{dir: t.TempDir(), cluster: s.cluster}
 	linkProgram(t, root.dir)
 	if err := os.Mkdir(root.path("out"), 0o700); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -23,6 +24,7 @@ func TestAddonsRefuse(t *testing.T) {
 		{"plan", exitUsage, "--server"},
 		{"plan " + s.path("none.yaml"), exitFailed, "no such file"},
 		{"plan " + s.path("prod.yaml"), exitFailed, "prod.yaml: cluster document: "},
+		{"plan --server 127.0.0.1:1 --wait 0s " + filepath.Join(renderFolder, "small.yaml"), exitDenied, "of another cluster: its clusterRoot is " + smallRoot},
 		{"plan --server 127.0.0.1:1 --wait 0s", exitUnreachable, "the API server is not reached at https://127.0.0.1:1"},
 		{"apply --server 127.0.0.1:1 --wait 0s", exitUnreachable, "the API server is not reached"},
 		{"rollback --server 127.0.0.1:1 --wait 0s", exitUnreachable, "the API server is not reached"},

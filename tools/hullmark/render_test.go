@@ -15,6 +15,9 @@ import (
 
 const renderFolder = "../../cluster/render/testdata"
 
+// smallRoot is the root of the cluster of small.yaml there.
+const smallRoot = "5f2b9c1d8e7a6f504132435465768798a9bacbdcedfe0f1021324354657687a9"
+
 // renderCLI runs `hullmark render` with a program in kubeadm's place that takes everything; the real one judges where the
 // bundle is at hand.
 func renderCLI(t *testing.T, args ...string) (int, string) {
@@ -104,7 +107,7 @@ func TestRenderedDocumentsInitialise(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.write(t, "cluster.yaml", []byte(strings.NewReplacer(
-		"5f2b9c1d8e7a6f504132435465768798a9bacbdcedfe0f1021324354657687a9", s.cluster.ID().String(),
+		smallRoot, s.cluster.ID().String(),
 		"0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f9", s.node.ID.String(),
 	).Replace(string(document))))
 	code, output := renderCLI(t, s.path("cluster.yaml"), "--out", s.path("rendered"))
