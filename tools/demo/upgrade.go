@@ -154,6 +154,10 @@ func (d *demo) fallBack(ctx context.Context, r *release, reason string) error {
 	if err := d.hullmark(ctx, append([]string{"update", "stage", d.document(r, w), "--from", d.shelf}, d.toNode(w)...)...); err != nil {
 		return err
 	}
+	w.boot = "" // After a resume the cluster may have told of a boot of the run before.
+	if err := d.awaitReady(ctx, w); err != nil {
+		return err
+	}
 	if err := d.hullmark(ctx, append([]string{"update", "try", d.document(r, w)}, d.toNode(w)...)...); err != nil {
 		return err
 	}
