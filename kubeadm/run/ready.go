@@ -35,7 +35,7 @@ func WaitReady(ctx context.Context, access Access, node, bootID string, pause ti
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for node %s: %w; last: %w", node, ctx.Err(), waitsFor)
+			return fmt.Errorf("node %s did not get Ready: %w; last: %w", node, ctx.Err(), waitsFor)
 		case <-tick.C:
 		}
 	}

@@ -40,7 +40,7 @@ func (d *demo) upgradeParts() []part {
 		{"refused", []step{{"refused: no policy accepts it", d.refuseRelease}}},
 		failed("panic", "did not get as far as its state disk, or hung"),
 		failed("hang", "did not get as far as its state disk, or hung"),
-		failed("unready", "Ready"),
+		failed("unready", "did not get Ready"),
 		rolled("packages"),
 		rolled("kubernetes"),
 	}
