@@ -83,10 +83,12 @@ for hidden in home root tmp var/tmp run mnt; do mkdir -p "$hidden"; mount -t tmp
 mount -t proc proc proc
 mount -t sysfs -o ro sysfs sys
 mount --rbind /dev dev
-# What was fetched and compiled before is taken as it is; trees and what follows from them are made anew.
-over packages "$CACHE" home/cache
+# What was fetched and compiled before is taken as it is; trees and what follows from them are made anew, and those of the
+# machine, which another test may be making now, are not even seen.
+for kept in sha256 tools go-build; do
+    [ ! -d "$CACHE/$kept" ] || over "cache-$kept" "$CACHE/$kept" "home/cache/$kept"
+done
 over objects "$OBJECTS" home/objects
-find home/cache -mindepth 1 -maxdepth 1 ! -name sha256 ! -name tools ! -name go-build -exec rm -rf {} +
 find home/cache home/objects -maxdepth 3 -type d -exec chmod 777 {} +
 find home/cache/tools -type d ! -perm -o=rx -exec chmod o+rx {} +
 find home/cache -maxdepth 2 -name '.*.lock' -exec chmod 666 {} +
