@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,12 +30,23 @@ type bench struct {
 	dir string
 }
 
+// built says that the image of all benches is there: the first one builds it, and no test changes it.
+var (
+	building sync.Mutex
+	built    bool
+)
+
 // newBench builds the image, which is a matter of seconds when the cache is warm.
 func newBench(t *testing.T) bench {
 	t.Helper()
 	b := bench{out: filepath.Join(source(t), "out", "test"), dir: t.TempDir()}
-	cli(t, 0, "build", "--relock", "--out", b.out)
 	t.Cleanup(func() { b.keepLogs(t) })
+	building.Lock()
+	defer building.Unlock()
+	if !built {
+		cli(t, 0, "build", "--relock", "--out", b.out)
+		built = true
+	}
 	return b
 }
 

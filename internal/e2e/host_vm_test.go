@@ -40,6 +40,7 @@ var credentialsOfTheHost = []struct {
 // A machine that boots takes no credential from its host. The same image with a command line that lets it does, which is
 // another measurement: so the test would see an import.
 func TestVMImportsNoCredential(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	config := b.newCluster(t, "cluster")
 	lets := b.changedImage(t, func(raw []byte, _ *gpt.Table) {
@@ -72,6 +73,7 @@ func TestVMImportsNoCredential(t *testing.T) {
 // Another release's root, with its own hash tree, beside our kernel image: the machine stops. With its own
 // kernel image it starts.
 func TestVMRefusesAnotherReleasesRoot(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	other := b.otherRelease(t, "other")
 	ours, err := os.ReadFile(b.image())

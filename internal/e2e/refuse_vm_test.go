@@ -19,6 +19,7 @@ import (
 
 // A changed byte of the root stops the machine: here one of the file system's superblock, which is always read.
 func TestVMRefusesChangedRoot(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	changed := b.changedImage(t, func(raw []byte, table *gpt.Table) {
 		raw[table.Partitions[1].Offset()+1024] ^= 1
@@ -33,6 +34,7 @@ func TestVMRefusesChangedRoot(t *testing.T) {
 // An image with another command line boots, but its quote is not the predicted one: the operator is told which
 // register and which event, and the node gets nothing.
 func TestVMRefusesChangedCommandLine(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	changed := b.changedImage(t, func(raw []byte, _ *gpt.Table) {
 		at := bytes.Index(raw, []byte("console=ttyS0 quiet "))
@@ -53,6 +55,7 @@ func TestVMRefusesChangedCommandLine(t *testing.T) {
 
 // One honest machine, and everybody who must not get it.
 func TestVMRefusesStrangers(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	config := b.newCluster(t, "cluster")
 	b.newCluster(t, "stranger")
@@ -103,6 +106,7 @@ func TestVMRefusesStrangers(t *testing.T) {
 
 // A disk that holds somebody's file system is never written.
 func TestVMRefusesForeignDisk(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	config := b.newCluster(t, "cluster")
 	disk := b.path("machine", "state.raw")
@@ -124,6 +128,7 @@ func TestVMRefusesForeignDisk(t *testing.T) {
 
 // Without a TPM, or with a configuration that is not understood, a node says so on its console and offers no prompt.
 func TestVMRefusesBadMachines(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	config := b.newCluster(t, "cluster")
 	t.Run("no TPM", func(t *testing.T) {

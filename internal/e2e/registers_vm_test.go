@@ -63,6 +63,7 @@ type registersCase struct {
 
 // TestVMRegisters learns machines from their firmware alone, predicts PCR 0 to 15 of an image that they have never booted, and boots it.
 func TestVMRegisters(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	keys := probe.NewKeys(t)
 	vars := b.ownKeys(t, keys)
@@ -94,7 +95,10 @@ func TestVMRegisters(t *testing.T) {
 		{name: "in a shared network with an option ROM", machine: map[string]any{"nicROM": true}, network: true},
 		{name: "SMBIOS string", machine: map[string]any{"smbios": []string{smbiosKey + "hullmark.host=1"}}},
 	} {
-		t.Run(c.name, func(t *testing.T) { b.predictAndBoot(t, c) })
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b.predictAndBoot(t, c)
+		})
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 // TestVMSecureBoot signs a disk with keys that the program made. Firmware that has them starts it, and measures what was
 // predicted; firmware with others' keys refuses it, and a disk without a signature is refused by both.
 func TestVMSecureBoot(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	keys, others := b.newKeys(t, "keys"), b.newKeys(t, "others")
 	disk := probe.New(t, b.probeParts(t))
@@ -27,12 +28,16 @@ func TestVMSecureBoot(t *testing.T) {
 	for name, c := range map[string]struct{ image, keys string }{
 		"own keys": {signed, keys}, "a second signature": {both, others},
 	} {
-		t.Run(name, func(t *testing.T) { b.bootsSecurely(t, probe.Image{Path: c.image, Disk: disk.Disk}, c.keys) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b.bootsSecurely(t, probe.Image{Path: c.image, Disk: disk.Disk}, c.keys)
+		})
 	}
 	for name, c := range map[string]struct{ image, keys string }{
 		"others' keys": {signed, others}, "not signed": {disk.Path, keys},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			machine := b.secure(t, filepath.Join(c.keys, "OVMF_VARS_4M.fd"))
 			machine.Image = c.image
 			b.awaitConsole(t, machine, `failed to load Boot.*(Access Denied|Security Violation)`)
@@ -60,6 +65,7 @@ func (b bench) bootsSecurely(t *testing.T, disk probe.Image, keys string) {
 
 // TestVMEnrolsKeys lets systemd-boot give the signed updates to firmware that has no keys yet: it takes them, in the order db, KEK, PK.
 func TestVMEnrolsKeys(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	keys := b.newKeys(t, "keys")
 	disk := probe.New(t, b.probeParts(t))

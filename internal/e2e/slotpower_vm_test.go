@@ -134,6 +134,7 @@ func (s *slotStory) within(t *testing.T, prefix string) slotCut {
 // TestVMPowerCutsOfSlots cuts the power of a machine, its disk and its variables, while the slots' helper stages, tries and commits.
 // The long form is make powercut-update.
 func TestVMPowerCutsOfSlots(t *testing.T) {
+	t.Parallel()
 	s := newSlotSite(t, newBench(t), 2)
 	story := s.lives(t, s.update())
 	t.Run("cuts", func(t *testing.T) {

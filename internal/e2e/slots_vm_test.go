@@ -121,6 +121,7 @@ func (s *twoSlots) boots(t *testing.T, what string, c vm.Config, of slot.Slot) p
 // TestVMSlots tries, falls back, commits and rolls back in a machine of the emulator. Whatever the way, a release measures what was
 // predicted of it alone: neither the slot, nor a trial, nor who starts by itself is in any register.
 func TestVMSlots(t *testing.T) {
+	t.Parallel()
 	s := newTwoSlots(t)
 	c := vm.Config{Dir: filepath.Join(t.TempDir(), "machine")}
 	c.Firmware.Vars = s.variables(t, slot.B)
@@ -142,6 +143,7 @@ func TestVMSlots(t *testing.T) {
 
 // TestVMSlotThatDoesNotStart has firmware fall back in the same boot, where the slot on trial is torn.
 func TestVMSlotThatDoesNotStart(t *testing.T) {
+	t.Parallel()
 	s := newTwoSlots(t)
 	change(t, s.disk, func(raw []byte) { clear(raw[s.slots[slot.B].ESP.Offset():][:512]) })
 	shape := s.shaped(t, s.machine)

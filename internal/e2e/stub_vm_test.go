@@ -45,6 +45,7 @@ type stubBoot struct {
 
 // TestVMStub holds predictions against boots: every generation of the stub that is at hand, and everything that may lie beside an image.
 func TestVMStub(t *testing.T) {
+	t.Parallel()
 	b := newBench(t)
 	keys := probe.NewKeys(t)
 	plain := b.addon(t, section(".cmdline", []byte("hullmark.addon=local")))
@@ -73,7 +74,10 @@ func TestVMStub(t *testing.T) {
 		{name: "252 sections", old: "252", uki: extras},
 		{name: "252 alone", old: "252"},
 	} {
-		t.Run(c.name, func(t *testing.T) { b.compareStub(t, keys, c) })
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b.compareStub(t, keys, c)
+		})
 	}
 }
 
