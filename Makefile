@@ -78,6 +78,10 @@ powercut-update: image ## Cut the power of a machine that takes other releases, 
 	go test -tags vm,powercut -count 1 -timeout 8h -v -run '^TestPowerCutsOfSlots$$' -artifacts -outputdir $(OUT)/powercut-update ./internal/e2e \
 		-args -cuts $(or $(CUTS),200) -seed $(or $(SEED),1) -out $(abspath $(OUT))
 
+.PHONY: powercut-addons
+powercut-addons: ## Break off an add-on's upgrade, and its way back, before each of their writes.
+	go test -tags long -count 1 -timeout 2h -v -run '^TestCuts' ./cluster/addons -args -every 1
+
 .PHONY: test-vectors
 test-vectors: ## Judge the recorded evidence of real machines that is in the folder VECTORS.
 	@test -d "$(VECTORS)" || { echo "name the folder with recorded evidence: make test-vectors VECTORS=FOLDER" >&2; exit 2; }
