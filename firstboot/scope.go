@@ -53,7 +53,8 @@ func (p *proving) checkScope() error {
 	p.scope = scope
 	node, kind := p.prover.Node(), p.kind
 	wrongNode := scope.EKID != (hullmark.EKID{}) && scope.EKID != node
-	if string(scope.Verb) == string(kind) && !wrongNode {
+	begins := scope.Verb == channel.VerbBegin && kind == hullmark.Init
+	if (string(scope.Verb) == string(kind) || begins) && !wrongNode {
 		return nil
 	}
 	return &hullmark.Condition{

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/measurements"
@@ -94,5 +95,71 @@ func TestPolicyRevokesOperatorsLeaves(t *testing.T) {
 		if err := (&finishing{conversation: talk, admitted: of}).checkOperator(); (err == nil) != ready {
 			t.Errorf("a leaf of version %d, by the policy on the disk: %v", version, err)
 		}
+	}
+}
+
+// A leaf that was lent begins a cluster on its machine, and opens nothing once that was Ready.
+func TestLentLeafBegins(t *testing.T) {
+	for name, c := range map[string]struct {
+		joined bool
+		code   string
+	}{"a new machine": {}, "one whose init was cut off": {}, "one that was Ready": {true, "already-begun"}} {
+		s := newStage(t)
+		if name != "a new machine" {
+			s.comeBack(t, "admin.conf")
+			s.disk.Opened.Joined = c.joined
+		}
+		address, _ := s.serve(t)
+		elsewhere := dial(t, dialAs(t, address, s.root, s.rootKey, channel.Scope{Verb: channel.VerbBegin, EKID: hullmark.EKID{1}}))
+		if err := elsewhere.call(); err != nil {
+			t.Fatal(err)
+		}
+		if _, last := elsewhere.rest(); last.GetFailed().GetCode() != "call-refused" {
+			t.Errorf("%s: a leaf for another machine: %v", name, last)
+		}
+		begin := channel.Scope{Verb: channel.VerbBegin, EKID: s.node(t)}
+		for _, refused := range []func(wire.NodeClient) error{
+			func(n wire.NodeClient) error { _, err := n.Status(t.Context(), &wire.StatusRequest{}); return err },
+			func(n wire.NodeClient) error {
+				logs, err := n.Journal(t.Context(), &wire.JournalRequest{})
+				if err == nil {
+					_, err = logs.Recv()
+				}
+				return err
+			},
+			func(n wire.NodeClient) error {
+				replies, err := n.Update(t.Context(), &wire.UpdateOrder{})
+				if err == nil {
+					_, err = replies.Recv()
+				}
+				return err
+			},
+		} {
+			if err := refused(dialAs(t, address, s.root, s.rootKey, begin)); status.Code(err) != codes.PermissionDenied {
+				t.Errorf("%s: another verb: %v", name, err)
+			}
+		}
+		d := dial(t, dialAs(t, address, s.root, s.rootKey, begin))
+		d.ticket(d.admit(s))
+		if c.code == "" {
+			d.receive()
+			d.proceed()
+		}
+		if _, last := d.rest(); last.GetReady() != (c.code == "") || last.GetFailed().GetCode() != c.code {
+			t.Errorf("%s: %v", name, last)
+		}
+		if r := s.registers(t); (r[attest.FuseRegister] == [32]byte{}) != (c.code != "") {
+			t.Errorf("%s: the fuse is %x", name, r[attest.FuseRegister])
+		}
+	}
+}
+
+// A leaf for begin names its machine: one that names none would open any.
+func TestLentLeafNamesItsMachine(t *testing.T) {
+	s := newStage(t)
+	address, _ := s.serve(t)
+	client := dialAs(t, address, s.root, s.rootKey, channel.Scope{Verb: channel.VerbBegin})
+	if _, err := client.Status(t.Context(), &wire.StatusRequest{}); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "bad certificate") {
+		t.Errorf("the handshake: %v", err)
 	}
 }

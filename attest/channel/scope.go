@@ -19,7 +19,9 @@ type Verb string
 
 // The verbs. Each needs a leaf of its own.
 const (
-	VerbInit    Verb = "init"
+	VerbInit Verb = "init"
+	// VerbBegin is VerbInit for whoever is lent it: on the one machine that the leaf names, while its disk holds no node that was Ready.
+	VerbBegin   Verb = "begin"
 	VerbRecover Verb = "recover"
 	VerbStatus  Verb = "status"
 	VerbLogs    Verb = "logs"
@@ -44,7 +46,7 @@ func (e Scope) uri() string {
 	return uri
 }
 
-var scopePattern = regexp.MustCompile(`^hullmark:operator:(init|recover|status|logs|update):(0|[1-9][0-9]{0,19})(:[0-9a-f]{64})?$`)
+var scopePattern = regexp.MustCompile(`^hullmark:operator:(init|begin|recover|status|logs|update):(0|[1-9][0-9]{0,19})(:[0-9a-f]{64})?$`)
 
 // scopeOf reads the one URI of an operator's leaf.
 func scopeOf(leaf *x509.Certificate) (Scope, error) {
@@ -60,10 +62,22 @@ func scopeOf(leaf *x509.Certificate) (Scope, error) {
 	if e.Policy, err = strconv.ParseUint(found[2], 10, 64); err != nil {
 		return Scope{}, err
 	}
-	if found[3] != "" {
+	switch {
+	case found[3] != "":
 		e.EKID, err = hullmark.ParseEKID(strings.TrimPrefix(found[3], ":"))
+	case e.Verb == VerbBegin:
+		err = errors.New("the leaf is for begin, and names no machine")
 	}
 	return e, err
+}
+
+// LeafScope returns what an operator's leaf is good for.
+func LeafScope(leaf *x509.Certificate) (Scope, error) {
+	scope, err := scopeOf(leaf)
+	if err != nil {
+		return Scope{}, fmt.Errorf("operator's scope: %w", err)
+	}
+	return scope, nil
 }
 
 // ScopeOf returns what the operator's leaf is good for that a node has seen in the handshake of a channel, which p describes.
