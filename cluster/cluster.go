@@ -42,6 +42,10 @@ type Cluster struct {
 	// Root signs the online CA, the operator's certificates and the policy; nodes pin its hash, or that of one that has handed
 	// over to it, as Policy says.
 	Root Authority
+	// Lease, if it is set, is all that there is in the place of Root.Key.
+	Lease *Lease
+	// LentFor is the machine for which the file was lent last; nil if it was not (Lend).
+	LentFor *hullmark.EKID
 	// Online signs join services' certificates.
 	Online Authority
 	// Keys are the master keys that disk keys derive from.
@@ -125,11 +129,14 @@ func (c *Cluster) ID() hullmark.ClusterRoot {
 }
 
 // Operator returns a fresh client certificate for one connection to a node, which opens one verb there, and to no other node if
-// the operator knows which it is.
+// the operator knows which it is. A file that was lent has the one that it was lent with, else the error is ErrLent.
 func (c *Cluster) Operator(verb channel.Verb, node hullmark.EKID) (tls.Certificate, error) {
 	policy, err := c.OpenPolicy()
 	if err != nil {
 		return tls.Certificate{}, err
+	}
+	if c.Lease != nil {
+		return c.lentOperator(verb, node, policy)
 	}
 	operator, err := channel.NewOperator(c.Root.Certificate, c.Root.Key, channel.Scope{Verb: verb, Policy: policy.Version, EKID: node})
 	return channel.WithCrossCertificates(operator, policy.CrossCertificates), err

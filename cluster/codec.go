@@ -10,6 +10,7 @@ import (
 	"fmt"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/measurements"
@@ -26,6 +27,7 @@ const version = 2
 type document struct {
 	Version        int                      `json:"version"`
 	Root           authorityDoc             `json:"root"`
+	Lease          *authorityDoc            `json:"lease,omitempty"`
 	Online         authorityDoc             `json:"online"`
 	Keyset         []byte                   `json:"keyset"`
 	Blind          []byte                   `json:"blind"`
@@ -40,6 +42,7 @@ type document struct {
 	Policy         []byte                   `json:"policy,omitempty"`
 	First          *joinservice.FirstRecord `json:"initialising,omitempty"`
 	Initialised    *hullmark.EKID           `json:"initialised,omitempty"`
+	LentFor        *hullmark.EKID           `json:"lentFor,omitempty"`
 
 	Documents map[measurements.DocumentID][]byte `json:"documents,omitempty"`
 	Settings  *joinservice.Settings              `json:"settings,omitempty"`
@@ -59,13 +62,21 @@ func (c *Cluster) encode() ([]byte, error) {
 	}
 	d := document{
 		Version: version, Keyset: keyset, Blind: bytes.Clone(c.Blind.Expose()), Keeper: c.Keeper.encode(), Policy: c.Policy, First: c.First, Initialised: c.Initialised,
-		Documents: c.Documents, Settings: c.Settings, Epochs: c.Epochs,
+		Documents: c.Documents, Settings: c.Settings, Epochs: c.Epochs, LentFor: c.LentFor,
 	}
 	if c.KubeletNext != nil {
 		d.KubeletNext = &authorityDoc{}
 	}
 	if c.KubeletFormer != nil {
 		d.KubeletFormer = c.KubeletFormer.Raw
+	}
+	if c.Lease != nil {
+		key, err := x509.MarshalPKCS8PrivateKey(c.Lease.Key)
+		if err != nil {
+			return nil, fmt.Errorf("lease: %w", err)
+		}
+		d.Lease = &authorityDoc{Certificate: c.Lease.Certificate.Raw, Key: key}
+		d.Root.Certificate = c.Root.Certificate.Raw
 	}
 	for _, a := range c.authorities(&d) {
 		key, err := x509.MarshalPKCS8PrivateKey(a.authority.Key)
@@ -86,8 +97,10 @@ func (d *document) wipe() {
 	for _, key := range [][]byte{d.Keyset, d.Blind, d.ServiceAccount, d.Root.Key, d.Online.Key, d.Kubernetes.Key, d.Etcd.Key, d.FrontProxy.Key, d.KubeletServing.Key} {
 		clear(key)
 	}
-	if d.KubeletNext != nil {
-		clear(d.KubeletNext.Key)
+	for _, a := range []*authorityDoc{d.KubeletNext, d.Lease} {
+		if a != nil {
+			clear(a.Key)
+		}
 	}
 }
 
@@ -100,12 +113,14 @@ type pairing struct {
 
 func (c *Cluster) authorities(d *document) []pairing {
 	all := []pairing{
-		{"root", &c.Root, &d.Root},
 		{"online CA", &c.Online, &d.Online},
 		{"Kubernetes CA", &c.Kubernetes, &d.Kubernetes},
 		{"etcd CA", &c.Etcd, &d.Etcd},
 		{"front-proxy CA", &c.FrontProxy, &d.FrontProxy},
 		{"kubelet-serving CA", &c.KubeletServing, &d.KubeletServing},
+	}
+	if d.Lease == nil { // Else there is a certificate of the root alone.
+		all = append(all, pairing{"root", &c.Root, &d.Root})
 	}
 	if d.KubeletNext != nil {
 		all = append(all, pairing{"next kubelet-serving CA", c.KubeletNext, d.KubeletNext})
@@ -125,7 +140,7 @@ func decode(data []byte) (*Cluster, error) {
 	}
 	c := &Cluster{
 		Keeper: d.Keeper.decode(), Policy: d.Policy, First: d.First, Initialised: d.Initialised,
-		Documents: d.Documents, Settings: d.Settings, Epochs: d.Epochs,
+		Documents: d.Documents, Settings: d.Settings, Epochs: d.Epochs, LentFor: d.LentFor,
 	}
 	err := c.checkDocuments()
 	if err != nil {
@@ -141,6 +156,11 @@ func decode(data []byte) (*Cluster, error) {
 	}
 	if err := c.checkKubelet(); err != nil {
 		return nil, err
+	}
+	if d.Lease != nil {
+		if err := c.decodeLease(d.Lease, d.Root); err != nil {
+			return nil, fmt.Errorf("lease: %w", err)
+		}
 	}
 	for _, a := range c.authorities(&d) {
 		if *a.authority, err = a.doc.decode(); err != nil {
@@ -158,6 +178,25 @@ func decode(data []byte) (*Cluster, error) {
 	}
 	c.Blind = hullmark.NewSecret(bytes.Clone(d.Blind))
 	return c, hullmark.CheckBlind(c.Blind)
+}
+
+// decodeLease reads what a file that was lent has in the place of the root's key.
+func (c *Cluster) decodeLease(lease *authorityDoc, root authorityDoc) error {
+	if len(root.Key) > 0 {
+		return errors.New("the root's key is there, too")
+	}
+	held, err := lease.decode()
+	if err != nil {
+		return err
+	}
+	if c.Root.Certificate, err = x509.ParseCertificate(root.Certificate); err != nil {
+		return err
+	}
+	c.Lease = &Lease{Certificate: held.Certificate, Key: held.Key}
+	if _, err := c.Lease.Node(); err != nil {
+		return err
+	}
+	return channel.CheckOperator([]*x509.Certificate{held.Certificate, c.Root.Certificate}, c.ID())
 }
 
 func (d authorityDoc) decode() (Authority, error) {

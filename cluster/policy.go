@@ -58,6 +58,9 @@ func (c *Cluster) setPolicy(policy measurements.Policy, same bool, documents ...
 		return err
 	}
 	signed := c.Policy
+	if !same && c.Lease != nil {
+		return ErrLent
+	}
 	if !same {
 		if signed, err = measurements.SignPolicy(c.Root.Key, c.ID(), policy); err != nil {
 			return err

@@ -67,7 +67,7 @@ func (c *Cluster) GiveUpFirst() {
 	if c.First != nil {
 		delete(c.Epochs, c.First.EKID)
 	}
-	c.First, c.Initialised = nil, nil
+	c.First, c.Initialised, c.LentFor = nil, nil, nil
 }
 
 // CheckEpoch refuses a disk that is older than the newest state that an

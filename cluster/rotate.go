@@ -60,6 +60,9 @@ func (c *Cluster) nextRotation() (measurements.Policy, error) {
 	if policy.Version == 0 {
 		return policy, errors.New("the cluster has no policy yet: there is no control plane that could hold other keys (hullmark init makes the first)")
 	}
+	if c.Lease != nil {
+		return policy, ErrLent
+	}
 	policy.Version++
 	policy.Rotation++
 	c.Blind, err = hullmark.NewBlind(rand.Reader)

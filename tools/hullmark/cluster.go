@@ -19,7 +19,7 @@ import (
 const stateDiskSerial = "hullmark-state"
 
 func newClusterCommand() *cobra.Command {
-	return group("cluster", "Make a cluster's keys, and what derives from them", newClusterNewCommand(), newClusterKubeconfigCommand(), newClusterKeeperCommand(), newClusterRotateCommand(), newClusterForgetRootCommand())
+	return group("cluster", "Make a cluster's keys, and what derives from them", newClusterNewCommand(), newClusterKubeconfigCommand(), newClusterKeeperCommand(), newClusterRotateCommand(), newClusterForgetRootCommand(), newClusterLendCommand(), newClusterTakeBackCommand())
 }
 
 // clusterOptions are the flags of `hullmark cluster new`.

@@ -1,0 +1,238 @@
+package cluster
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/channel"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/joinservice"
+)
+
+var firstMachine, otherMachine = hullmark.EKID{1}, hullmark.EKID{2}
+
+// lend lends a cluster for a machine, and returns the file that whoever borrows it opens.
+func lend(t *testing.T, f *File, node hullmark.EKID, replace bool) (*File, error) {
+	t.Helper()
+	var lent *Cluster
+	if err := f.Update(func(c *Cluster) (err error) {
+		lent, err = c.Lend(nodetest.Document(t, "image"), node, "cp-"+node.String()[:2], replace)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(t.TempDir(), "lent")
+	if _, err := Create(path, secret("of whoever borrows it"), lent, cheap); err != nil {
+		t.Fatal(err)
+	}
+	opened, err := Open(path, secret("of whoever borrows it"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return opened, nil
+}
+
+func mustLend(t *testing.T, f *File, node hullmark.EKID, replace bool) *File {
+	t.Helper()
+	lent, err := lend(t, f, node, replace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lent
+}
+
+// begins does with a file what init does.
+func begins(f *File, node hullmark.EKID, issued uint64) error {
+	return f.Update(func(c *Cluster) error {
+		if _, err := c.Record(node); err != nil {
+			return err
+		}
+		c.SetRecord(node, joinservice.Record{Disk: hullmark.UUID{7}, Issued: issued})
+		c.Settings = &joinservice.Settings{ControlPlaneEndpoint: "192.0.2.7:6443"}
+		if err := c.Commit(node, hullmark.UUID{7}, issued, hullmark.EtcdState{}); err != nil {
+			return err
+		}
+		c.Initialised = &node
+		return nil
+	})
+}
+
+// A file that was lent has no root key, and what the root signed for it is good for init of one machine alone.
+func TestLentFileSignsNothing(t *testing.T) {
+	f := newFile(t)
+	private, err := f.Cluster.Root.Key.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lent := mustLend(t, f, firstMachine, false).Cluster
+	for name, c := range map[string]*Cluster{"the file": f.Cluster, "the one that was lent": lent} {
+		plain, err := c.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d map[string]any
+		if err := json.Unmarshal(plain, &d); err != nil {
+			t.Fatal(err)
+		}
+		if found := anyHolds(d, private); found != (c == f.Cluster) {
+			t.Errorf("%s holds the root's key: %v", name, found)
+		}
+	}
+	operator, err := lent.Operator(channel.VerbInit, firstMachine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := channel.CheckOperator([]*x509.Certificate{operator.Leaf, lent.Root.Certificate}, f.Cluster.ID()); err != nil {
+		t.Error(err)
+	}
+	scope, err := channel.LeafScope(operator.Leaf)
+	if err != nil || scope.Verb != channel.VerbBegin || scope.EKID != firstMachine {
+		t.Errorf("%+v, %v", scope, err)
+	}
+	policy, err := lent.OpenPolicy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lent.SetPolicy(policy, nodetest.Document(t, "image")); err != nil {
+		t.Errorf("the policy as it is: %v", err)
+	}
+	policy.Version++
+	for name, refused := range map[string]func() error{
+		"another machine": func() error { _, err := lent.Operator(channel.VerbInit, otherMachine); return err },
+		"any machine":     func() error { _, err := lent.Operator(channel.VerbInit, hullmark.EKID{}); return err },
+		"logs":            func() error { _, err := lent.Operator(channel.VerbLogs, firstMachine); return err },
+		"a policy":        func() error { return lent.SetPolicy(policy, nodetest.Document(t, "image")) },
+		"another root":    lent.RotateRoot,
+		"lending it again": func() error {
+			_, err := lent.Lend(nodetest.Document(t, "image"), firstMachine, "cp-01", false)
+			return err
+		},
+		"its own return": func() error { return lent.TakeBack(lent) },
+	} {
+		if err := refused(); !errors.Is(err, ErrLent) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What was done with a lent file is noted in the one that it was lent from.
+func TestTakeBack(t *testing.T) {
+	f := newFile(t)
+	lent := mustLend(t, f, firstMachine, false)
+	if err := f.Update(func(c *Cluster) error { return c.TakeBack(lent.Cluster) }); err != nil || f.Cluster.First != nil {
+		t.Fatalf("nothing was begun, but %v, %v", f.Cluster.First, err)
+	}
+	if err := begins(lent, firstMachine, 1); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // once more is harmless
+		if err := f.Update(func(c *Cluster) error { return c.TakeBack(lent.Cluster) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, l := reopen(t, f).Cluster, lent.Cluster
+	if !reflect.DeepEqual(c.First, l.First) || !reflect.DeepEqual(c.Initialised, l.Initialised) || !reflect.DeepEqual(c.Epochs, l.Epochs) || !reflect.DeepEqual(c.Settings, l.Settings) || c.Root.Key == nil {
+		t.Errorf("%+v", c)
+	}
+	if _, err := lend(t, f, otherMachine, false); err == nil {
+		t.Error("a cluster that has begun was lent for another machine")
+	}
+	if _, err := lend(t, f, firstMachine, false); err == nil || !strings.Contains(err.Error(), "has begun") {
+		t.Errorf("a cluster that has begun was lent once more: %v", err)
+	}
+	// The operator went on with the file itself.
+	if err := begins(f, firstMachine, 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Update(func(c *Cluster) error { return c.TakeBack(lent.Cluster) }); err == nil {
+		t.Error("an older state was taken back")
+	}
+}
+
+// A file is lent for one machine at a time, and another cluster's, or that of a machine which was given up, does not come back.
+func TestLendForOneMachine(t *testing.T) {
+	f := newFile(t)
+	first := mustLend(t, f, firstMachine, false)
+	mustLend(t, f, firstMachine, false) // as when the first copy was lost
+	if _, err := lend(t, f, otherMachine, false); err == nil || !strings.Contains(err.Error(), "--replace-first") {
+		t.Errorf("lent for two machines: %v", err)
+	}
+	if err := begins(first, firstMachine, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Update(func(c *Cluster) error { return c.TakeBack(first.Cluster) }); err != nil {
+		t.Fatal(err)
+	}
+	other := mustLend(t, f, otherMachine, true)
+	policy, err := other.Cluster.OpenPolicy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, member := policy.Member(firstMachine); member || !policy.Denies(firstMachine) {
+		t.Error("the machine that was given up is a member")
+	}
+	if err := begins(other, otherMachine, 1); err != nil {
+		t.Error(err)
+	}
+	if err := f.Update(func(c *Cluster) error { return c.TakeBack(first.Cluster) }); err == nil || !strings.Contains(err.Error(), "given up") {
+		t.Errorf("the machine that was given up came back: %v", err)
+	}
+	if err := f.Update(func(c *Cluster) error { return c.TakeBack(other.Cluster) }); err != nil {
+		t.Error(err)
+	}
+	stranger := newFile(t)
+	if err := stranger.Update(func(c *Cluster) error { return c.TakeBack(other.Cluster) }); err == nil || !strings.Contains(err.Error(), "another cluster") {
+		t.Errorf("another cluster's file: %v", err)
+	}
+	if err := f.Update(func(c *Cluster) error { return c.TakeBack(stranger.Cluster) }); err == nil || !strings.Contains(err.Error(), "no file that was lent") {
+		t.Errorf("a whole file: %v", err)
+	}
+}
+
+// A lent file is strictly read: a lease for something else, or beside the root's key, is no file.
+func TestLeaseIsStrict(t *testing.T) {
+	f := newFile(t)
+	lent := mustLend(t, f, firstMachine, false).Cluster
+	wide, err := channel.NewOperator(f.Cluster.Root.Certificate, f.Cluster.Root.Key, channel.Scope{Verb: channel.VerbInit, EKID: firstMachine})
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign := newFile(t).Cluster
+	for name, change := range map[string]func(c *Cluster){
+		"as it is":                  func(*Cluster) {},
+		"another verb's":            func(c *Cluster) { c.Lease = &Lease{Certificate: wide.Leaf, Key: c.Lease.Key} },
+		"another key's":             func(c *Cluster) { c.Lease = &Lease{Certificate: c.Lease.Certificate, Key: c.Online.Key} },
+		"of another cluster's root": func(c *Cluster) { c.Root.Certificate = foreign.Root.Certificate },
+	} {
+		changed := *lent
+		change(&changed)
+		plain, err := changed.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := decode(plain); (err == nil) != (name == "as it is") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	plain, err := f.Cluster.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	leased, err := lent.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, lease, _ := bytes.Cut(leased, []byte(`"lease":`))
+	lease, _, _ = bytes.Cut(lease, []byte(`}`))
+	both := bytes.Replace(plain, []byte(`"online":`), []byte(`"lease":`+string(lease)+`},"online":`), 1)
+	if _, err := decode(both); err == nil || !strings.Contains(err.Error(), "lease") {
+		t.Errorf("a lease beside the root's key: %v", err)
+	}
+}
