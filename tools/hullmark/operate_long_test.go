@@ -31,8 +31,9 @@ type operatePage struct {
 	apiSite
 	worker        *nodetest.Node
 	workerAddress string
-	kept          bool // the worker's record is there
-	noted         bool // the Node of a control plane is there
+	fresh         []byte // the cluster file before the cluster was begun
+	kept          bool   // the worker's record is there
+	noted         bool   // the Node of a control plane is there
 
 	watch *canary.Watch // of the machine's processes, from when the keys are made
 	first canary.Secrets
@@ -126,6 +127,10 @@ func (p *operatePage) document(t *testing.T, image string, svn uint32) {
 func (p *operatePage) before(t *testing.T, line string) {
 	t.Helper()
 	switch {
+	case strings.Contains(line, "cluster lend"): // The page tells of a cluster that was not begun yet.
+		p.write(t, "cluster", p.fresh)
+		p.write(t, "lent-passphrase", []byte(rand.Text()+"\n"))
+		p.node.Disk, p.node.Epoch = hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{9}}, 0
 	case strings.Contains(line, " recover "): // the power was cut
 		grant := p.node.Ticket().Disk
 		p.node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
@@ -231,6 +236,10 @@ func (p *operatePage) inForce(t *testing.T, right func(measurements.Policy) bool
 func (p *operatePage) start(t *testing.T) {
 	t.Helper()
 	p.cluster = p.open(t)
+	var err error
+	if p.fresh, err = os.ReadFile(p.path("cluster")); err != nil {
+		t.Fatal(err)
+	}
 	root := p.cluster.ID()
 	p.node, p.worker = nodetest.New(t, root), nodetest.New(t, root)
 	p.node.Boot(t, "first")
