@@ -18,9 +18,9 @@ type Field struct {
 	Why string
 	// Same are values of a field that is refused, as JSON has them, that say what Hullmark does anyway: they are taken.
 	Same []any
+	// Workers says why it is refused for workers, if it is for them alone.
+	Workers string
 
-	// worker is why a worker's spec must not have it.
-	worker string
 	// open says that the fields below it have rows of their own.
 	open bool
 	// required says that the object around it means nothing without it.
@@ -73,47 +73,42 @@ const (
 
 func clusterConfiguration() []Field {
 	const at, kind = "clusterConfiguration.", "ClusterConfiguration."
-	return slices.Concat(
-		[]Field{
-			{Path: "clusterConfiguration", worker: onlyControlPlane, open: true},
-			no(at+"controlPlaneEndpoint", "The Cluster has it, in spec.controlPlaneEndpoint; leave it out."),
-			{Path: at + "apiServer.certSANs[]", Where: "controlPlane.sans[]"},
-		},
-		component("apiServer"), component("controllerManager"), component("scheduler"),
-		arguments(at+"etcd.local.extraArgs[]", kind+"etcd.local.extraArgs[]"),
-		environment(at+"etcd.local.extraEnvs[]", kind+"etcd.local.extraEnvs[]"),
-		[]Field{
-			yes(at+"etcd.local.serverCertSANs[]", kind+"etcd.local.serverCertSANs[]"),
-			yes(at+"etcd.local.peerCertSANs[]", kind+"etcd.local.peerCertSANs[]"),
-			no(at+"etcd.local.dataDir", "etcd's data is on the state disk, where Hullmark keeps and restores it; leave it out.", kubeadm.EtcdData),
-			no(at+"etcd.local.imageRepository", imagesAreOurs, kubeadm.Repository),
-			no(at+"etcd.local.imageTag", imagesAreOurs),
-			no(at+"etcd.external", "Each control plane has a member of etcd, which is attested with it; leave it out."),
-			yes(at+"featureGates", kind+"featureGates"),
-			yes(at+"encryptionAlgorithm", kind+"encryptionAlgorithm"),
-			no(at+"dns", "CoreDNS comes with the release; change what it answers in its ConfigMap."),
-			no(at+"imageRepository", imagesAreOurs, kubeadm.Repository),
-			no(at+"certificatesDir", "Hullmark brings and renews the keys there; leave it out.", "/etc/kubernetes/pki"),
-			no(at+"certificateValidityPeriodDays", periodsAreOurs),
-			no(at+"caCertificateValidityPeriodDays", periodsAreOurs),
-		},
+	programs := []string{"apiServer.", "controllerManager.", "scheduler.", "etcd.local."}
+	rows := []Field{
+		{Path: "clusterConfiguration", Workers: onlyControlPlane, open: true},
+		no(at+"controlPlaneEndpoint", "The Cluster has it, in spec.controlPlaneEndpoint; leave it out."),
+		{Path: at + "apiServer.certSANs[]", Where: "controlPlane.sans[]"},
+	}
+	for _, p := range programs {
+		rows = append(rows, arguments(at+p+"extraArgs[]", kind+p+"extraArgs[]")...)
+	}
+	for _, p := range programs {
+		rows = append(rows, environment(at+p+"extraEnvs[]", kind+p+"extraEnvs[]")...)
+	}
+	for _, p := range programs[:3] {
+		rows = append(rows, volumes(at+p+"extraVolumes[]", kind+p+"extraVolumes[]")...)
+	}
+	rows = append(
+		rows,
+		yes(at+"etcd.local.serverCertSANs[]", kind+"etcd.local.serverCertSANs[]"),
+		yes(at+"etcd.local.peerCertSANs[]", kind+"etcd.local.peerCertSANs[]"),
+		yes(at+"featureGates", kind+"featureGates"),
+		yes(at+"encryptionAlgorithm", kind+"encryptionAlgorithm"),
 	)
-}
-
-// component are the rows of a program of the control plane.
-func component(name string) []Field {
-	at, kind := "clusterConfiguration."+name+".", "ClusterConfiguration."+name+"."
-	volumes := at + "extraVolumes[]."
-	return slices.Concat(
-		arguments(at+"extraArgs[]", kind+"extraArgs[]"),
-		environment(at+"extraEnvs[]", kind+"extraEnvs[]"),
-		[]Field{
-			must(volumes+"name", kind+"extraVolumes[].name"),
-			must(volumes+"hostPath", kind+"extraVolumes[].hostPath"),
-			must(volumes+"mountPath", kind+"extraVolumes[].mountPath"),
-			yes(volumes+"readOnly", kind+"extraVolumes[].readOnly"),
-			yes(volumes+"pathType", kind+"extraVolumes[].pathType"),
-		},
+	for _, p := range programs {
+		rows = append(rows, references(at+p+"extraEnvs[].valueFrom.")...)
+	}
+	return append(
+		rows,
+		no(at+"imageRepository", imagesAreOurs, kubeadm.Repository),
+		no(at+"etcd.local.imageRepository", imagesAreOurs, kubeadm.Repository),
+		no(at+"etcd.local.imageTag", imagesAreOurs),
+		no(at+"etcd.local.dataDir", "etcd's data is on the state disk, where Hullmark keeps and restores it; leave it out.", kubeadm.EtcdData),
+		no(at+"etcd.external", "Each control plane has a member of etcd, which is attested with it; leave it out."),
+		no(at+"dns", "CoreDNS comes with the release; change what it answers in its ConfigMap."),
+		no(at+"certificatesDir", "Hullmark brings and renews the keys there; leave it out.", "/etc/kubernetes/pki"),
+		no(at+"certificateValidityPeriodDays", periodsAreOurs),
+		no(at+"caCertificateValidityPeriodDays", periodsAreOurs),
 	)
 }
 
@@ -127,9 +122,19 @@ func arguments(at, where string) []Field {
 	}
 }
 
+// volumes are the rows of a list of volumes.
+func volumes(at, where string) []Field {
+	return []Field{
+		must(at+".name", where+".name"),
+		must(at+".hostPath", where+".hostPath"),
+		must(at+".mountPath", where+".mountPath"),
+		yes(at+".readOnly", where+".readOnly"),
+		yes(at+".pathType", where+".pathType"),
+	}
+}
+
 // environment are the rows of a list of environment variables.
 func environment(at, where string) []Field {
-	const static = "A static pod cannot refer to other objects (kubelet, pkg/kubelet/config); write the value itself."
 	return []Field{
 		must(at+".name", where+".name"),
 		yes(at+".value", where+".value"),
@@ -138,17 +143,20 @@ func environment(at, where string) []Field {
 		yes(at+".valueFrom.resourceFieldRef.containerName", where+".valueFrom.resourceFieldRef.containerName"),
 		must(at+".valueFrom.resourceFieldRef.resource", where+".valueFrom.resourceFieldRef.resource"),
 		yes(at+".valueFrom.resourceFieldRef.divisor", where+".valueFrom.resourceFieldRef.divisor"),
-		no(at+".valueFrom.configMapKeyRef", static),
-		no(at+".valueFrom.secretKeyRef", static),
-		no(at+".valueFrom.fileKeyRef", static),
 	}
+}
+
+// references are the rows of environment variables that are elsewhere.
+func references(at string) []Field {
+	const static = "The control plane's pods are static, and cannot refer to other objects; write the value itself."
+	return []Field{no(at+"configMapKeyRef", static), no(at+"secretKeyRef", static), no(at+"fileKeyRef", static)}
 }
 
 func initConfiguration() []Field {
 	const at = "initConfiguration."
 	return slices.Concat(
 		[]Field{
-			{Path: "initConfiguration", worker: onlyControlPlane, open: true},
+			{Path: "initConfiguration", Workers: onlyControlPlane, open: true},
 			no(at+"bootstrapTokens", noTokens),
 		},
 		registration(at, "InitConfiguration.", true),
@@ -164,7 +172,7 @@ func joinConfiguration() []Field {
 		[]Field{
 			no(at+"discovery", noTokens),
 			no(at+"caCertPath", "The cluster's CA comes with the ticket; leave it out.", "/etc/kubernetes/pki/ca.crt"),
-			{Path: at + "controlPlane", worker: "The Machine says whether a node is a control plane; leave it out for workers.", open: true},
+			{Path: at + "controlPlane", Workers: "The Machine says whether a node is a control plane; leave it out for workers.", open: true},
 		},
 		endpoint(at+"controlPlane.localAPIEndpoint."),
 		phases(at, "JoinConfiguration."),
@@ -210,7 +218,7 @@ func phases(at, kind string) []Field {
 		no(at+"patches.directory", "kubeadm's patches are in the image, and measured; leave it out.", kubeadm.PatchesDir),
 	}
 	for _, name := range []string{"controlPlaneComponentHealthCheck", "kubeletHealthCheck", "kubernetesAPICall", "etcdAPICall", "tlsBootstrap", "discovery"} {
-		rows = append(rows, Field{Path: at + "timeouts." + name + "Seconds", Where: kind + "timeouts." + name, use: seconds})
+		rows = append(rows, Field{Path: at + "timeouts." + name + "Seconds", Where: kind + "timeouts." + name, Why: "Without Seconds in its name, as a duration.", use: seconds})
 	}
 	return rows
 }
@@ -218,7 +226,7 @@ func phases(at, kind string) []Field {
 func files() []Field {
 	const at, where = "files[].", "pool.files[]."
 	return []Field{
-		{Path: "files", open: true, use: few},
+		{Path: "files", Why: "At most 32 for a node.", open: true, use: few},
 		{Path: at + "path", Where: where + "path", Why: "Below /etc/kubernetes/ or /var/lib/hullmark/, and none of Hullmark's or kubeadm's own files.", required: true, use: filePath},
 		{Path: at + "permissions", Where: where + "mode", Why: "Three or four octal digits; no set-user-ID.", use: permissions},
 		{Path: at + "encoding", Where: where + "content", Why: "Content is decoded, also of gzip.", use: encoding},

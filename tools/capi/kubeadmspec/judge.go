@@ -23,7 +23,7 @@ func (m *mapping) agree() {
 	others, _ := tree(m.pieces, false)["pool"].(map[string]any)
 	for _, one := range []struct{ name, field string }{{"labels", "nodeRegistration.kubeletExtraArgs"}, {"taints", "nodeRegistration.taints"}} {
 		if !reflect.DeepEqual(first[one.name], others[one.name]) {
-			m.refuse("initConfiguration."+one.field, fmt.Sprintf("a pool has the same %s for all of its nodes: say the same here and in joinConfiguration.%s", one.name, one.field))
+			m.refuse(place{field: "initConfiguration." + one.field}, fmt.Sprintf("a pool has the same %s for all of its nodes: say the same here and in joinConfiguration.%s", one.name, one.field))
 		}
 	}
 	m.pieces = slices.DeleteFunc(m.pieces, func(p piece) bool { return p.agrees })
@@ -83,42 +83,44 @@ func compact(value any) any {
 
 // judge returns the pool that the pieces make, and refuses those that the renderer does not take.
 func (m *mapping) judge() Pool {
-	for {
-		pool, err := m.pool(m.pieces)
-		if err == nil || len(m.refusals) >= maxRefusals {
+	m.pieces = slices.DeleteFunc(m.pieces, func(p piece) bool { return m.broken[p.unit] })
+	for range maxRefusals {
+		if pool, err := m.pool(m.pieces); err == nil {
 			return pool
 		}
 		m.refuseFirst()
 	}
+	return Pool{}
 }
 
-// refuseFirst finds the first unit with which the pieces up to there are not taken, refuses it, and leaves it out.
+// refuseFirst finds the first unit with which the pieces up to there are not taken, refuses it, and leaves it out. The pieces
+// of a unit follow each other.
 func (m *mapping) refuseFirst() {
-	var units []string
-	for _, p := range m.pieces {
-		if !slices.Contains(units, p.unit) {
-			units = append(units, p.unit)
+	var ends []int
+	for i, p := range m.pieces {
+		if i+1 == len(m.pieces) || m.pieces[i+1].unit != p.unit {
+			ends = append(ends, i+1)
 		}
 	}
 	upTo := func(i int) error {
-		some := slices.DeleteFunc(slices.Clone(m.pieces), func(p piece) bool { return !slices.Contains(units[:i+1], p.unit) })
-		_, err := m.pool(some)
+		_, err := m.pool(m.pieces[:ends[i]])
 		return err
 	}
-	i := sort.Search(len(units)-1, func(i int) bool { return upTo(i) != nil })
-	m.refuse(units[i], reason(upTo(i)))
-	m.pieces = slices.DeleteFunc(m.pieces, func(p piece) bool { return p.unit == units[i] })
+	i := sort.Search(len(ends)-1, func(i int) bool { return upTo(i) != nil })
+	unit := m.pieces[ends[i]-1].unit
+	m.refuse(place{field: unit, unit: unit}, reason(upTo(i)))
+	m.pieces = slices.DeleteFunc(m.pieces, func(p piece) bool { return p.unit == unit })
 }
 
-// around is what the renderer says of places in our example, which the reader does not know.
-var around = regexp.MustCompile(`^(cluster document: |render: |pools\[\d+\] \([a-z]+\): |overrides\[\d+\] \([A-Za-z]+\): |overrides\[\d+\]: |node config: )+`)
+// around is what the renderer says of places in our example, which the reader does not know. A number after it is of the whole.
+var around = regexp.MustCompile(`^(?:cluster document: |render: |pools\[\d+\] \([a-z]+\): |overrides\[\d+\] \([A-Za-z]+\): |node config: )+([^0-9])`)
 
 // instead says in Cluster API's words what to do instead.
 var instead = strings.NewReplacer("use the pool's taints", "use nodeRegistration.taints", "use the member's name", "the node has its Machine's name")
 
 // reason says why the renderer refuses something.
 func reason(err error) string {
-	return instead.Replace(around.ReplaceAllString(err.Error(), ""))
+	return instead.Replace(around.ReplaceAllString(err.Error(), "$1"))
 }
 
 // pool makes pieces into a Pool, and renders a document with it.

@@ -35,18 +35,19 @@ type Refusal struct {
 	Reason string `json:"reason"`
 }
 
-// maxRefusals is how many refusals are looked for: each that only the renderer finds costs some renderings.
-const maxRefusals = 64
+// maxRefusals is how many of the refusals are looked for that only the renderer finds: each costs some renderings.
+const maxRefusals = 20
 
 // Map returns what a KubeadmConfigSpec says of a control plane's nodes, or of workers. If a field says something that is not
-// honoured, it returns an empty Pool and the refusals, one for each such field, and at most about 64.
+// honoured, it returns an empty Pool and the refusals, one for each such field; of those that only a rendering finds, the first
+// 20.
 //
 // The same spec gives the same result. nil is a spec that says nothing.
 func Map(spec *bootstrapv1.KubeadmConfigSpec, controlPlane bool) (Pool, []Refusal) {
 	if spec == nil {
 		spec = &bootstrapv1.KubeadmConfigSpec{}
 	}
-	m := &mapping{spec: spec, controlPlane: controlPlane}
+	m := &mapping{spec: spec, controlPlane: controlPlane, broken: map[string]bool{}}
 	tree, err := asJSON(spec)
 	if err != nil {
 		return Pool{}, []Refusal{{Field: "spec", Reason: err.Error()}}

@@ -3,6 +3,7 @@ package kubeadmspec
 import (
 	"encoding/json"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -49,6 +50,9 @@ func asObject(t testing.TB, value any) object {
 	return tree.(object)
 }
 
+// mark begins a document of a stream.
+var mark = regexp.MustCompile(`(?m)^---$`)
+
 // rendered renders a Pool, and returns all that came out under the names that the table has for it.
 func rendered(t testing.TB, p Pool, controlPlane bool) object {
 	t.Helper()
@@ -62,7 +66,7 @@ func rendered(t testing.TB, p Pool, controlPlane bool) object {
 	}
 	all := object{}
 	contents := render.Contents(files)
-	for part := range strings.SplitSeq(string(contents["init.yaml"])+string(contents["pools/pool/join.yaml"]), "---\n") {
+	for _, part := range mark.Split(string(contents["init.yaml"])+string(contents["pools/pool/join.yaml"]), -1) {
 		document := parsed(t, part)
 		kind, _ := document["kind"].(string)
 		all[kind] = document
@@ -191,7 +195,7 @@ var samples = map[string]sample{
 	"discoverySeconds":                        {"0", "0s"},
 }
 
-func put(t *testing.T, spec *bootstrapv1.KubeadmConfigSpec, path, value string) {
+func put(t testing.TB, spec *bootstrapv1.KubeadmConfigSpec, path, value string) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(value), reach(reflect.ValueOf(spec).Elem(), path).Addr().Interface()); err != nil {
 		t.Fatalf("%s: %v", path, err)
@@ -208,10 +212,9 @@ func twin(path string) string {
 
 func lastName(path string) string { return path[strings.LastIndex(path, ".")+1:] }
 
-// specWith sets an honoured field, what the object around it needs, and, where two have to agree, the other one.
-func specWith(t *testing.T, f Field, controlPlane bool) *bootstrapv1.KubeadmConfigSpec {
+// setHonoured sets an honoured field, what the objects around it need, and, where two have to agree, the other one.
+func setHonoured(t testing.TB, spec *bootstrapv1.KubeadmConfigSpec, f Field, controlPlane bool) {
 	t.Helper()
-	spec := &bootstrapv1.KubeadmConfigSpec{}
 	var paths []string
 	for i, r := range f.Path {
 		if r == '.' {
@@ -227,13 +230,12 @@ func specWith(t *testing.T, f Field, controlPlane bool) *bootstrapv1.KubeadmConf
 	if f.Path == "files[].encoding" {
 		spec.Files[0].Content = "bWFya2Vy"
 	}
-	return spec
 }
 
 // below reports whether a worker must not say it.
 func below(path string) bool {
 	for _, f := range fields {
-		if f.worker != "" && (path == f.Path || strings.HasPrefix(path, f.Path+".")) {
+		if f.Workers != "" && (path == f.Path || strings.HasPrefix(path, f.Path+".")) {
 			return true
 		}
 	}
@@ -248,7 +250,8 @@ func TestHonouredFieldsAreRendered(t *testing.T) {
 			continue
 		}
 		for _, controlPlane := range []bool{true, false} {
-			spec := specWith(t, f, controlPlane)
+			spec := &bootstrapv1.KubeadmConfigSpec{}
+			setHonoured(t, spec, f, controlPlane)
 			pool, refusals := Map(spec, controlPlane)
 			if !controlPlane && below(f.Path) {
 				if len(refusals) == 0 {
@@ -318,9 +321,39 @@ func TestRefusedFieldsAreNamed(t *testing.T) {
 // workerRefusal is what is said to a worker of a field of the control plane's.
 func workerRefusal(path string) Refusal {
 	for _, f := range fields {
-		if f.worker != "" && strings.HasPrefix(path, f.Path+".") {
-			return Refusal{f.Path, f.worker}
+		if f.Workers != "" && strings.HasPrefix(path, f.Path+".") {
+			return Refusal{f.Path, f.Workers}
 		}
 	}
 	return Refusal{}
+}
+
+// What is taken as ours is what our own documents say, where they say it.
+func TestSameIsWhatIsRendered(t *testing.T) {
+	pool, _ := Map(nil, true)
+	documents := rendered(t, pool, true)
+	count := 0
+	for _, f := range fields {
+		section, path, _ := strings.Cut(f.Path, ".")
+		kind := strings.ToUpper(section[:1]) + section[1:]
+		if len(f.Same) == 0 || !said(documents, kind+"."+path) {
+			continue
+		}
+		count++
+		if !holds(documents, kind+"."+path, f.Same[0]) {
+			t.Errorf("%s: %v is not what is rendered", f.Path, f.Same[0])
+		}
+	}
+	if count < 6 {
+		t.Errorf("only %d values are in the documents", count)
+	}
+}
+
+// said reports whether a document says anything at a path.
+func said(tree any, path string) bool {
+	for name := range strings.SplitSeq(path, ".") {
+		below, _ := tree.(object)
+		tree = below[name]
+	}
+	return tree != nil
 }

@@ -19,6 +19,8 @@ type mapping struct {
 	controlPlane bool
 	pieces       []piece
 	refusals     []Refusal
+	// broken are the units of which a field is refused.
+	broken map[string]bool
 }
 
 // piece is one value of the result.
@@ -71,14 +73,14 @@ func (m *mapping) walk(at place, value any, beside map[string]any) {
 			m.walk(at.element(i), element, nil)
 		}
 	default:
-		m.refuse(at.field, "this release of Hullmark does not know the field; leave it out")
+		m.refuse(at, "this release of Hullmark does not know the field; leave it out")
 	}
 }
 
 func (m *mapping) walkObject(at place, object map[string]any) {
 	for _, f := range required[at.path] {
 		if name := f[len(at.path)+1:]; object[name] == nil || object[name] == "" {
-			m.refuse(at.named(name).field, "it is missing")
+			m.refuse(at.named(name), "it is missing")
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(object)) {
@@ -89,13 +91,13 @@ func (m *mapping) walkObject(at place, object map[string]any) {
 // take does with a value what the table says, and reports whether there is no more to do below it.
 func (m *mapping) take(f Field, at place, value any, beside map[string]any) bool {
 	switch {
-	case f.worker != "" && !m.controlPlane:
-		m.refuse(at.field, f.worker)
+	case f.Workers != "" && !m.controlPlane:
+		m.refuse(at, f.Workers)
 		return true
 	case slices.ContainsFunc(f.Same, func(same any) bool { return reflect.DeepEqual(same, value) }):
 		return true
 	case f.Where == "" && !f.open:
-		m.refuse(at.field, f.Why)
+		m.refuse(at, f.Why)
 		return true
 	}
 	use := f.use
@@ -104,15 +106,16 @@ func (m *mapping) take(f Field, at place, value any, beside map[string]any) bool
 	}
 	if use != nil {
 		if err := use(m, f, at, value, beside); err != nil {
-			m.refuse(at.field, err.Error())
+			m.refuse(at, err.Error())
 			return true
 		}
 	}
 	return !f.open
 }
 
-func (m *mapping) refuse(field, reason string) {
-	m.refusals = append(m.refusals, Refusal{Field: field, Reason: reason})
+func (m *mapping) refuse(at place, reason string) {
+	m.refusals = append(m.refusals, Refusal{Field: at.field, Reason: reason})
+	m.broken[at.unit] = true
 }
 
 // put adds a piece of the result.
