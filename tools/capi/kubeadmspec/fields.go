@@ -49,11 +49,11 @@ var fields = slices.Concat(
 		no("mounts", "What is mounted is in the image, and measured; use a volume of Kubernetes for more."),
 		no("format", "User data is a node configuration of Hullmark, neither cloud-config nor Ignition; leave it out."),
 		no("verbosity", "Hullmark runs kubeadm, and logs its phases; leave it out."),
-		no("ignition", "There is no Ignition in the image; use files, and hooks of the HullmarkConfig."),
+		no("ignition", "There is no Ignition in the image; use files, and hooks of the cluster document."),
 	},
 )
 
-const noCommands = "A node runs nothing but what is in the image, and measured; name a service of the image in hooks of the HullmarkConfig: it is started at each boot before kubeadm."
+const noCommands = "A node runs nothing but what is in the image, and measured; name a service of the image in hooks of the cluster document: it is started at each boot before kubeadm."
 
 // no is a row that refuses.
 func no(path, why string, same ...any) Field { return Field{Path: path, Why: why, Same: same} }
