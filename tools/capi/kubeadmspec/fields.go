@@ -53,7 +53,7 @@ var fields = slices.Concat(
 	},
 )
 
-const noCommands = "A node runs nothing but what is in the image, and measured; name a service of the image in hooks of the cluster document: it is started at each boot before kubeadm."
+const noCommands = "A node runs nothing but what is in the image, and measured; list a service of the image in the cluster document's hooks: it is started at each boot before kubeadm."
 
 // no is a row that refuses.
 func no(path, why string, same ...any) Field { return Field{Path: path, Why: why, Same: same} }

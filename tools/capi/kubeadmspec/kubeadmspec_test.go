@@ -270,7 +270,7 @@ func TestReasonsNameNothingOfTheExample(t *testing.T) {
 	for name, c := range refusals {
 		_, got := Map(specOf(t, c.spec), !c.worker)
 		for _, r := range got {
-			for _, word := range []string{"pools[", "overrides[", "(pool)", "(first)", "render:", "cluster document", "node config:", "member"} {
+			for _, word := range []string{"pools[", "overrides[", "(pool)", "(first)", "render:", "cluster document:", "node config:", "member"} {
 				if strings.Contains(r.Reason, word) {
 					t.Errorf("%s: %q speaks of %q", name, r.Reason, word)
 				}
