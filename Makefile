@@ -12,6 +12,9 @@ HOST_PACKAGES := bubblewrap uidmap python3 ca-certificates debian-archive-keyrin
 # What only tests need.
 TEST_PACKAGES := chromium fonts-liberation efitools opensc softhsm2
 
+# The module beside this one, whose requirements nothing else is to have.
+CAPI := tools/capi
+
 FUZZTIME ?= 10s
 FUZZQUIET ?= 0
 OUT ?= out
@@ -46,13 +49,15 @@ test: setup-test lint test-fast test-browser test-long test-vm ## Run every test
 .PHONY: test-fast
 test-fast: ## Run the tests that take seconds.
 	go test ./...
+	cd $(CAPI) && go test ./...
 
-# tagged lists the packages whose tests carry a build tag.
-tagged = $$(git grep -l '^//go:build $(1)$$' -- '*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
+# tagged lists the packages whose tests carry a build tag, in this folder's module.
+tagged = $$(git grep -l '^//go:build $(1)$$' -- '*_test.go' ':!$(CAPI)' | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 .PHONY: test-long
 test-long: bin/hullmark ## Run the tests that build root trees and compile Kubernetes.
 	go test -tags long -timeout 50m $(call tagged,long)
+	cd $(CAPI) && go test -tags long -timeout 30m $(call tagged,long)
 
 .PHONY: test-vm
 test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
@@ -144,6 +149,7 @@ release: ## Make a release of bin/hullmark in out/release: VERSION (v1.2.3) for 
 lint: ## Run go vet, staticcheck and gofumpt.
 	go vet -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors,skew ./...
 	go tool staticcheck -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors,skew ./...
+	staticcheck=$$(go tool -n staticcheck) && cd $(CAPI) && go vet -tags long,vm ./... && "$$staticcheck" -tags long,vm ./...
 	@unformatted=$$(go tool gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); \
 		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi
 
