@@ -95,7 +95,8 @@ func newManager(config *rest.Config, s settings) (ctrl.Manager, error) {
 		return nil, err
 	}
 	options := ctrl.Options{
-		Scheme: scheme, LeaderElection: s.leaderElect, LeaderElectionID: "hullmark-bootstrap-manager", LeaderElectionReleaseOnCancel: true,
+		Scheme: scheme, LeaderElection: s.leaderElect, LeaderElectionID: "hullmark-bootstrap-manager",
+		LeaderElectionNamespace: "hullmark-bootstrap-system", LeaderElectionReleaseOnCancel: true,
 		HealthProbeBindAddress: s.health, Metrics: *metrics, Cache: cache.Options{SyncPeriod: &s.syncPeriod},
 	}
 	if s.namespace != "" {

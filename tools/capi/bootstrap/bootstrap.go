@@ -78,8 +78,12 @@ type scope struct {
 	cluster *clusterv1.Cluster
 }
 
-func (s scope) initialized() bool {
-	return s.cluster != nil && ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false)
+func (s scope) initialized() bool { return initialized(s.cluster) }
+
+// initialized reports whether a Cluster's first control plane runs. Core says so in a field if there is a control plane provider, and
+// of Machines without one in the condition alone.
+func initialized(c *clusterv1.Cluster) bool {
+	return ptr.Deref(c.Status.Initialization.ControlPlaneInitialized, false) || conditions.IsTrue(c, clusterv1.ClusterControlPlaneInitializedCondition)
 }
 
 // verdict is what the conditions Ready and DataSecretAvailable say.

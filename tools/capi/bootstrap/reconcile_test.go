@@ -215,6 +215,10 @@ func TestVerdicts(t *testing.T) {
 			controlPlane(w.machine)
 			w.also = []client.Object{lockOf("first"), newMachine("first")}
 		}, v1alpha1.AvailableReason, "", true, ""},
+		"initialized, as core says of Machines without a control plane provider": {func(w *world) {
+			w.cluster.Status.Initialization.ControlPlaneInitialized = nil
+			conditions.Set(w.cluster, metav1.Condition{Type: clusterv1.ClusterControlPlaneInitializedCondition, Status: metav1.ConditionTrue, Reason: "Yes"})
+		}, v1alpha1.AvailableReason, "", true, ""},
 		"deleted before it got a Secret": {func(w *world) {
 			before(w)
 			w.machine.DeletionTimestamp, w.machine.Finalizers = &now, []string{"example.com/infrastructure"}

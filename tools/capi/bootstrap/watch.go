@@ -3,7 +3,7 @@ package bootstrap
 import (
 	"context"
 
-	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -31,12 +31,13 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager, options controller.Optio
 		Complete(r)
 }
 
-// clusterChanged lets through what decisions rest on: spec (paused, endpoint) and deletion, which make a generation, and status.initialization.
+// clusterChanged lets through what decisions rest on: spec (paused, endpoint) and deletion, which make a generation, and how far it is.
 var clusterChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*clusterv1.Cluster)
 	after, ok2 := e.ObjectNew.(*clusterv1.Cluster)
 	return !ok || !ok2 || before.Generation != after.Generation ||
-		!equality.Semantic.DeepEqual(before.Status.Initialization, after.Status.Initialization)
+		initialized(before) != initialized(after) ||
+		ptr.Deref(before.Status.Initialization.InfrastructureProvisioned, false) != ptr.Deref(after.Status.Initialization.InfrastructureProvisioned, false)
 }}
 
 // configsOfMachine returns a Machine's own config, and those that wait for it to give the init lock back.
