@@ -7,6 +7,7 @@ replace github.com/hullmark/hullmark => ../..
 replace github.com/martinjungblut/go-cryptsetup => github.com/edgelesssys/go-cryptsetup v0.0.0-20250822075033-840d240dddf8
 
 require (
+	github.com/go-logr/logr v1.4.4
 	github.com/hullmark/hullmark v0.0.0
 	github.com/spf13/pflag v1.0.10
 	k8s.io/api v0.36.3
@@ -46,7 +47,6 @@ require (
 	github.com/felixge/httpsnoop v1.1.0 // indirect
 	github.com/fsnotify/fsnotify v1.10.0 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.6 // indirect
-	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/go-openapi/jsonpointer v1.0.0 // indirect
 	github.com/go-openapi/jsonreference v1.0.0 // indirect

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -21,7 +22,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/labels"
-	"sigs.k8s.io/cluster-api/util/patch"
 	"sigs.k8s.io/cluster-api/util/paused"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,8 +45,8 @@ import (
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=hullmark-bootstrap-system,verbs=get;create;update
 // +kubebuilder:rbac:groups="",resources=events,namespace=hullmark-bootstrap-system,verbs=create;patch
 
-// lockRetry is how long a control plane Machine waits before it looks at the lock again, if nothing wakes it.
-const lockRetry = 30 * time.Second
+// retry is when what is not watched is looked at again: the init lock that another holds, a Secret that a person has to delete.
+const retry = 30 * time.Second
 
 // Refusal is a field of a KubeadmConfigSpec that is not honoured.
 type Refusal struct {
@@ -121,18 +121,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if isPaused, _, err := paused.EnsurePausedCondition(ctx, r.Client, s.cluster, config); err != nil || isPaused {
 		return ctrl.Result{}, err
 	}
-	helper, err := patch.NewHelper(config, r.Client)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
+	before := config.DeepCopy()
 	v, err := r.decide(ctx, s)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	r.conclude(s, v)
-	return ctrl.Result{RequeueAfter: v.again}, helper.Patch(ctx, config, patch.WithStatusObservedGeneration{}, patch.WithOwnedConditions{
-		Conditions: []string{v1alpha1.ReadyCondition, v1alpha1.DataSecretAvailableCondition, clusterv1.PausedCondition},
-	})
+	result.RequeueAfter = v.again
+	if equality.Semantic.DeepEqual(before.Status, config.Status) {
+		return result, nil
+	}
+	// One write, so that nobody sees Ready without the fields that core goes by; util/patch would make two of it.
+	return result, client.IgnoreNotFound(r.Client.Status().Patch(ctx, config, client.MergeFrom(before)))
 }
 
 // look finds owner and Cluster.
@@ -154,6 +154,7 @@ func (r *Reconciler) look(ctx context.Context, config *v1alpha1.HullmarkConfig) 
 // conclude writes the verdict into the config, and tells of it if it is another one than before and a person would want to know.
 func (r *Reconciler) conclude(s scope, v verdict) {
 	v.message = atMost(v.message, 8<<10)
+	s.config.Status.ObservedGeneration = s.config.Generation
 	before := conditions.GetReason(s.config, v1alpha1.DataSecretAvailableCondition) + conditions.GetMessage(s.config, v1alpha1.DataSecretAvailableCondition)
 	for _, kind := range []string{v1alpha1.ReadyCondition, v1alpha1.DataSecretAvailableCondition} {
 		conditions.Set(s.config, metav1.Condition{
@@ -244,7 +245,7 @@ func (r *Reconciler) takeLock(ctx context.Context, s scope, lock initLock) (*ver
 	var invalid errLockInvalid
 	switch {
 	case errors.As(err, &invalid):
-		return &verdict{v1alpha1.InitLockInvalidReason, invalid.Error(), lockRetry}, nil
+		return &verdict{v1alpha1.InitLockInvalidReason, invalid.Error(), retry}, nil
 	case err != nil:
 		return nil, fmt.Errorf("take the init lock: %w", err)
 	case holder == s.owner.GetName():
@@ -252,7 +253,7 @@ func (r *Reconciler) takeLock(ctx context.Context, s scope, lock initLock) (*ver
 	}
 	return &verdict{
 		v1alpha1.WaitingForInitLockReason,
-		fmt.Sprintf("Machine %s is to initialize Cluster %s. If it cannot, delete it: another then takes its place", holder, s.cluster.Name), lockRetry,
+		fmt.Sprintf("Machine %s is to initialize Cluster %s. If it cannot, delete it: another then takes its place", holder, s.cluster.Name), retry,
 	}, nil
 }
 
@@ -270,8 +271,10 @@ func (r *Reconciler) abandon(ctx context.Context, s scope, lock initLock) (verdi
 // MachinePool follows the spec, for machines to come.
 func (r *Reconciler) keep(ctx context.Context, s scope, lock initLock, secret *corev1.Secret) (verdict, error) {
 	if !isOurs(secret, s.config) {
-		return waiting(v1alpha1.SecretNameTakenReason,
-			"Secret %s is not this HullmarkConfig's, and is left as it is: delete it if nobody needs it, or give the HullmarkConfig another name", secret.Name), nil
+		v := waiting(v1alpha1.SecretNameTakenReason,
+			"Secret %s is not this HullmarkConfig's, and is left as it is: delete it if nobody needs it, or give the HullmarkConfig another name", secret.Name)
+		v.again = retry
+		return v, nil
 	}
 	text, _, refused := r.render(s)
 	want := newSecret(s.config, s.cluster.Name, text)
@@ -296,8 +299,10 @@ func (r *Reconciler) keep(ctx context.Context, s scope, lock initLock, secret *c
 func (r *Reconciler) judgeKept(s scope, secret, want *corev1.Secret, refused *verdict) verdict {
 	held, err := hullmark.ParseNodeConfig(secret.Data[valueKey])
 	if err != nil {
-		return waiting(v1alpha1.SecretInvalidReason,
+		v := waiting(v1alpha1.SecretInvalidReason,
 			"Secret %s: %v: delete it, it is then made again; replace the machine if it has started", secret.Name, err)
+		v.again = retry
+		return v
 	}
 	v := available(s.config, "")
 	switch {

@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -48,7 +49,13 @@ func TestContract(t *testing.T) {
 	}}
 	p.create(&clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "workers", Labels: labels}, Spec: clusterv1.MachineDeploymentSpec{
 		ClusterName: "c", Replicas: ptr.To[int32](2), Selector: metav1.LabelSelector{MatchLabels: labels}, Template: template,
-		Rollout: clusterv1.MachineDeploymentRolloutSpec{Strategy: clusterv1.MachineDeploymentRolloutStrategy{Type: clusterv1.RollingUpdateMachineDeploymentStrategyType}},
+		// Core's webhook would enter these.
+		Rollout: clusterv1.MachineDeploymentRolloutSpec{Strategy: clusterv1.MachineDeploymentRolloutStrategy{
+			Type: clusterv1.RollingUpdateMachineDeploymentStrategyType,
+			RollingUpdate: clusterv1.MachineDeploymentRolloutStrategyRollingUpdate{
+				MaxSurge: ptr.To(intstr.FromInt32(1)), MaxUnavailable: ptr.To(intstr.FromInt32(0)),
+			},
+		}},
 	}})
 	pool := stubObject("StubMachinePool")
 	pool.SetNamespace(p.namespace)
@@ -350,14 +357,13 @@ func TestNameTakenAndStatusLost(t *testing.T) {
 	if err := admin.Delete(t.Context(), theirs); err != nil {
 		t.Fatal(err)
 	}
-	// A person deleted it and says so; without that it is looked at again after the sync period.
-	change(p, &v1alpha1.HullmarkConfig{}, "cp", func(c *v1alpha1.HullmarkConfig) { c.Annotations = map[string]string{"look": "again"} })
+	// Nothing tells of it: it is looked at again.
 	before := p.reason("cp", v1alpha1.AvailableReason)
-	lost := p.config("cp")
-	lost.Status = v1alpha1.HullmarkConfigStatus{}
-	if err := admin.Status().Update(t.Context(), lost); err != nil {
-		t.Fatal(err)
-	}
+	p.eventually("the status is lost", func() error {
+		lost := p.config("cp")
+		lost.Status = v1alpha1.HullmarkConfigStatus{}
+		return admin.Status().Update(t.Context(), lost)
+	})
 	p.eventually("the status is back", func() error {
 		if got := p.config("cp").Status; got.DataSecretName != before.Status.DataSecretName || !ptr.Deref(got.Initialization.DataSecretCreated, false) {
 			return fmt.Errorf("%+v", got)

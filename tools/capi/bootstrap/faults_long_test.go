@@ -53,7 +53,7 @@ func TestKilledAtEachWrite(t *testing.T) {
 	journey(p)
 	n := writes.Load()
 	t.Logf("%d writes", n)
-	if n < 8 { // per config Paused and the verdict, two Secrets, lock taken and freed
+	if n < 8 { // of each config Paused, the Secret and the verdict; the lock taken and freed
 		t.Fatalf("only %d writes: the test sees not all of them", n)
 	}
 	for k := int32(1); k <= n; k++ {

@@ -302,7 +302,13 @@ func TestVerdicts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			test.change(w)
-			c, got, _, _ := w.run(t)
+			c, got, result, _ := w.run(t)
+			// What is not watched has to be looked at again.
+			polled := test.reason == v1alpha1.WaitingForInitLockReason || test.reason == v1alpha1.InitLockInvalidReason ||
+				test.reason == v1alpha1.SecretNameTakenReason || test.reason == v1alpha1.SecretInvalidReason
+			if (result.RequeueAfter > 0) != polled {
+				t.Errorf("looks again after %v", result.RequeueAfter)
+			}
 			for _, kind := range []string{v1alpha1.ReadyCondition, v1alpha1.DataSecretAvailableCondition} {
 				if r := conditions.GetReason(got, kind); r != test.reason {
 					t.Errorf("%s: %s, want %s (%s)", kind, r, test.reason, conditions.GetMessage(got, kind))
