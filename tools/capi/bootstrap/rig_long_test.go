@@ -491,7 +491,7 @@ func held(_ *clusterv1.Machine, _ *v1alpha1.HullmarkConfig, infra *unstructured.
 // eventually waits for something that other processes do.
 func (p place) eventually(what string, done func() error) {
 	p.Helper()
-	ctx, cancel := context.WithTimeout(p.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(p.Context(), 4*time.Minute)
 	defer cancel()
 	if err := testenv.Poll(ctx, 100*time.Millisecond, done); err != nil {
 		p.Fatalf("%s: %v", what, err)
