@@ -274,8 +274,8 @@ func (s stub) machine(ctx context.Context, r ctrl.Request) (ctrl.Result, error) 
 	if err := s.provisioned(ctx, u); err != nil {
 		return ctrl.Result{}, err
 	}
-	if u.GetLabels()[holdLabel] != "" {
-		return again, nil
+	if u.GetLabels()[holdLabel] != "" { // the label's going wakes it
+		return ctrl.Result{}, nil
 	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Namespace + "." + m.Name}, Spec: corev1.NodeSpec{ProviderID: id}}
 	if err := s.Create(ctx, node); err != nil && !apierrors.IsAlreadyExists(err) {
