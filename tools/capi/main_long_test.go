@@ -16,11 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/hullmark/hullmark/internal/testenv"
@@ -35,6 +37,7 @@ const (
 // TestManager runs the program itself by the permissions of its components: it becomes the leader, is healthy, tells its metrics to
 // those alone whom the API server allows it, and ends when it is told to.
 func TestManager(t *testing.T) {
+	ctrl.SetLogger(logr.Discard())
 	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Minute) // the bundle may have to be compiled
 	defer cancel()
 	api, err := testenv.Start(ctx, t.TempDir())
