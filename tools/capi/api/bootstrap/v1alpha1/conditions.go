@@ -1,0 +1,37 @@
+package v1alpha1
+
+// Types of conditions. Ready says the same as DataSecretAvailable, there is nothing else to be ready; Paused is core's.
+const (
+	// ReadyCondition is mirrored by core into the Machine, as BootstrapConfigReady.
+	ReadyCondition = "Ready"
+	// DataSecretAvailableCondition says that the Secret with the node configuration is there, as the spec wants it.
+	DataSecretAvailableCondition = "DataSecretAvailable"
+)
+
+// Reasons of Ready and DataSecretAvailable. Those that begin with WaitingFor pass by themselves; the others need a person.
+const (
+	// AvailableReason is that of a status of True.
+	AvailableReason = "Available"
+	// WaitingForOwnerReason: no Machine or MachinePool has taken the config yet.
+	WaitingForOwnerReason = "WaitingForOwner"
+	// WaitingForClusterReason: the owner's Cluster is not there.
+	WaitingForClusterReason = "WaitingForCluster"
+	// WaitingForInfrastructureReason: the Cluster's infrastructure is not provisioned.
+	WaitingForInfrastructureReason = "WaitingForClusterInfrastructure"
+	// WaitingForControlPlaneReason: the first control plane has not been initialized.
+	WaitingForControlPlaneReason = "WaitingForControlPlaneInitialized"
+	// WaitingForInitLockReason: another control plane Machine is being initialized.
+	WaitingForInitLockReason = "WaitingForInitLock"
+	// WaitingForEndpointReason: nothing says where join services are.
+	WaitingForEndpointReason = "WaitingForControlPlaneEndpoint"
+	// DeletingReason: owner or Cluster is being deleted, no Secret is made any more.
+	DeletingReason = "Deleting"
+	// FieldRefusedReason: the message names the field of the spec that is refused, and why.
+	FieldRefusedReason = "FieldRefused"
+	// SecretNameTakenReason: a Secret of the config's name is somebody else's; it is left as it is.
+	SecretNameTakenReason = "SecretNameTaken"
+	// SecretInvalidReason: the data Secret holds no node configuration; somebody changed it.
+	SecretInvalidReason = "SecretInvalid"
+	// InitLockInvalidReason: the lock's ConfigMap names no Machine.
+	InitLockInvalidReason = "InitLockInvalid"
+)
