@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
-	kubeadmv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/labels"
@@ -48,14 +48,6 @@ import (
 // retry is when what is not watched is looked at again: the init lock that another holds, a Secret that a person has to delete.
 const retry = 30 * time.Second
 
-// Refusal is a field of a KubeadmConfigSpec that is not honoured.
-type Refusal struct {
-	// Field is its path below spec.kubeadm.
-	Field string
-	// Reason says why, and what to do instead.
-	Reason string
-}
-
 // Reconciler makes and keeps the data Secrets of HullmarkConfigs.
 type Reconciler struct {
 	// Client reads what is watched from the cache. Secrets and ConfigMaps are read by Live.
@@ -66,8 +58,6 @@ type Reconciler struct {
 	Events events.EventRecorder
 	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter of the configs to care for; empty: all.
 	WatchFilter string
-	// Judge returns what of a config's kubeadm spec cannot be honoured, for a control plane or a worker. Without it all of it is refused.
-	Judge func(spec *kubeadmv1.KubeadmConfigSpec, controlPlane bool) []Refusal
 }
 
 // scope is one config with what it depends on, as seen at the beginning of a reconciliation.
@@ -167,7 +157,7 @@ func (r *Reconciler) conclude(s scope, v verdict) {
 	switch v.reason {
 	case v1alpha1.AvailableReason:
 		r.Events.Eventf(s.config, nil, corev1.EventTypeNormal, v.reason, "WriteDataSecret", "Secret %s holds the node configuration", s.config.Name)
-	case v1alpha1.FieldRefusedReason, v1alpha1.SecretNameTakenReason, v1alpha1.SecretInvalidReason, v1alpha1.InitLockInvalidReason:
+	case v1alpha1.FieldRefusedReason, v1alpha1.SecretNameTakenReason, v1alpha1.DraftNameTakenReason, v1alpha1.SecretInvalidReason, v1alpha1.InitLockInvalidReason:
 		r.Events.Eventf(s.config, nil, corev1.EventTypeWarning, v.reason, "WriteDataSecret", "%s", atMost(v.message, 1000))
 	}
 }
@@ -214,7 +204,13 @@ func (r *Reconciler) begin(ctx context.Context, s scope, lock initLock) (verdict
 	if s.owner.deleting() || !s.cluster.DeletionTimestamp.IsZero() {
 		return r.abandon(ctx, s, lock)
 	}
-	text, c, refused := r.render(s)
+	out, refused := r.render(s)
+	if refused == nil {
+		var err error
+		if refused, err = r.publish(ctx, s, out.draft); err != nil {
+			return verdict{}, err
+		}
+	}
 	if refused != nil {
 		return *refused, nil
 	}
@@ -225,14 +221,14 @@ func (r *Reconciler) begin(ctx context.Context, s scope, lock initLock) (verdict
 		if v, err := r.takeLock(ctx, s, lock); v != nil || err != nil {
 			return ptr.Deref(v, verdict{}), err
 		}
-	} else if len(c.Endpoints) == 0 {
+	} else if len(out.config.Endpoints) == 0 {
 		return waiting(v1alpha1.WaitingForEndpointReason,
 			"nothing says where join services are: set spec.joinEndpoints, or wait for Cluster %s to have a control plane endpoint", s.cluster.Name), nil
 	}
-	if err := r.Client.Create(ctx, newSecret(s.config, s.cluster.Name, text)); err != nil {
+	if err := r.Client.Create(ctx, newSecret(s.config, s.cluster.Name, out.text)); err != nil {
 		return verdict{}, fmt.Errorf("write data Secret %s: %w", s.config.Name, err)
 	}
-	return available(s.config, ""), nil
+	return available(s.config, "").withNote(out.draft.note(s.config)), nil
 }
 
 // takeLock returns nothing if the owner may initialize the Cluster, or what it waits for.
@@ -276,8 +272,14 @@ func (r *Reconciler) keep(ctx context.Context, s scope, lock initLock, secret *c
 		v.again = retry
 		return v, nil
 	}
-	text, _, refused := r.render(s)
-	want := newSecret(s.config, s.cluster.Name, text)
+	out, refused := r.render(s)
+	if refused == nil {
+		var err error
+		if refused, err = r.publish(ctx, s, out.draft); err != nil {
+			return verdict{}, err
+		}
+	}
+	text, want := out.text, newSecret(s.config, s.cluster.Name, out.text)
 	if !s.owner.pool || refused != nil {
 		text = nil
 	}
@@ -292,7 +294,7 @@ func (r *Reconciler) keep(ctx context.Context, s scope, lock initLock, secret *c
 			return verdict{}, fmt.Errorf("keep the init lock: %w", err)
 		}
 	}
-	return r.judgeKept(s, secret, want, refused), nil
+	return r.judgeKept(s, secret, want, refused).withNote(out.draft.note(s.config)), nil
 }
 
 // judgeKept says how a Secret that is there stands to what the spec wants.
@@ -306,6 +308,8 @@ func (r *Reconciler) judgeKept(s scope, secret, want *corev1.Secret, refused *ve
 	}
 	v := available(s.config, "")
 	switch {
+	case refused != nil && refused.reason == v1alpha1.DraftNameTakenReason:
+		v = *refused
 	case refused != nil && s.owner.pool:
 		v = *refused
 		v.message += "; Secret " + secret.Name + " keeps the last spec that was accepted"
@@ -325,35 +329,47 @@ func sameRequest(held hullmark.NodeConfig, want []byte, spec v1alpha1.HullmarkCo
 	return err == nil && reflect.DeepEqual(held, wanted)
 }
 
-// render returns the node configuration of the spec, or why there is none.
-func (r *Reconciler) render(s scope) (text []byte, c hullmark.NodeConfig, refused *verdict) {
-	var reason string
-	if s.owner.pool && len(s.config.Spec.Network.Addresses) > 0 {
-		reason = "network: a MachinePool's machines would all have one address: leave it out and use DHCP, or use Machines"
-	} else if refusals := r.judge(s); len(refusals) > 0 {
-		reason = strings.Join(refusals, "; ")
-	} else if text, c, err := nodeConfig(s.config.Spec, s.cluster.Spec.ControlPlaneEndpoint); err != nil {
-		reason = err.Error()
-	} else {
-		return text, c, nil
-	}
-	v := waiting(v1alpha1.FieldRefusedReason, "spec: %s", reason)
-	return nil, hullmark.NodeConfig{}, &v
+// rendered is what a spec asks for.
+type rendered struct {
+	// text is the node configuration, and config the same as the image reads it.
+	text   []byte
+	config hullmark.NodeConfig
+	// draft is what is to be signed; nil if nothing.
+	draft *draft
 }
 
-// judge returns the refused fields of the kubeadm spec, each with its reason. Here, and nowhere else, kubeadm's fields are decided.
-func (r *Reconciler) judge(s scope) (refused []string) {
-	spec := s.config.Spec.Kubeadm
+// render returns what the spec asks for, or why it gets nothing.
+func (r *Reconciler) render(s scope) (out rendered, refused *verdict) {
+	d, fields, err := newDraft(s.config, s.owner.controlPlane)
 	switch {
-	case spec == nil:
-		return nil
-	case r.Judge == nil:
-		return []string{"kubeadm: this release honours none of its fields: say what the nodes of a pool are to have in the cluster document, and leave it out here"}
+	case s.owner.pool && len(s.config.Spec.Network.Addresses) > 0:
+		err = errors.New("network: a MachinePool's machines would all have one address: leave it out and use DHCP, or use Machines")
+	case len(fields) > 0:
+		err = errors.New(strings.Join(fields, "; "))
+	case err == nil:
+		spec := s.config.Spec
+		if d != nil {
+			spec.TimeServers = union(spec.TimeServers, d.timeServers)
+		}
+		out.draft = d
+		out.text, out.config, err = nodeConfig(spec, s.cluster.Spec.ControlPlaneEndpoint)
 	}
-	for _, each := range r.Judge(spec, s.owner.controlPlane) {
-		refused = append(refused, fmt.Sprintf("kubeadm.%s: %s", each.Field, each.Reason))
+	if err != nil {
+		v := waiting(v1alpha1.FieldRefusedReason, "spec: %s", err)
+		return rendered{}, &v
 	}
-	return refused
+	return out, nil
+}
+
+// union returns all of two lists, each once.
+func union(a, b []string) []string {
+	all := slices.Clone(a)
+	for _, each := range b {
+		if !slices.Contains(all, each) {
+			all = append(all, each)
+		}
+	}
+	return all
 }
 
 // waiting returns the verdict that there is no Secret as the spec wants it.

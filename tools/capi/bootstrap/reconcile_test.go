@@ -19,9 +19,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/yaml"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/kubeadmspec"
 )
 
 func newScheme(t testing.TB) *runtime.Scheme {
@@ -42,7 +44,6 @@ type world struct {
 	pool    *clusterv1.MachinePool
 	config  *v1alpha1.HullmarkConfig
 	also    []client.Object
-	judge   func(*kubeadmv1.KubeadmConfigSpec, bool) []Refusal
 	filter  string
 	// unseen are not in the API.
 	unseen []client.Object
@@ -121,7 +122,7 @@ func (w *world) run(t *testing.T) (client.Client, *v1alpha1.HullmarkConfig, ctrl
 	}
 	c := b.Build()
 	recorder := events.NewFakeRecorder(10)
-	r := &Reconciler{Client: c, Live: c, Events: recorder, Judge: w.judge, WatchFilter: w.filter}
+	r := &Reconciler{Client: c, Live: c, Events: recorder, WatchFilter: w.filter}
 	var result ctrl.Result
 	for range 2 {
 		var err error
@@ -247,19 +248,23 @@ func TestVerdicts(t *testing.T) {
 		"refused, so the lock stays free": {
 			func(w *world) { before(w); w.config.Spec.StateDisk.Path = "/dev/vdb" }, v1alpha1.FieldRefusedReason, "exactly one of serial and path", false, "",
 		},
-		"kubeadm without a judge": {
-			func(w *world) { w.config.Spec.Kubeadm = &kubeadmv1.KubeadmConfigSpec{Format: "ignition"} }, v1alpha1.FieldRefusedReason, "spec: kubeadm: this release", false, "",
-		},
 		"kubeadm refused": {func(w *world) {
-			w.config.Spec.Kubeadm = &kubeadmv1.KubeadmConfigSpec{Format: "ignition"}
-			w.judge = func(s *kubeadmv1.KubeadmConfigSpec, cp bool) []Refusal {
-				return []Refusal{{Field: "format", Reason: string(s.Format) + " is not read"}, {Field: "verbosity", Reason: "no"}}
-			}
-		}, v1alpha1.FieldRefusedReason, "spec: kubeadm.format: ignition is not read; kubeadm.verbosity: no", false, ""},
+			w.config.Spec.Kubeadm = &kubeadmv1.KubeadmConfigSpec{Format: "ignition", Users: []kubeadmv1.User{{Name: "root"}}}
+		}, v1alpha1.FieldRefusedReason, "kubeadm.format: User data is a node configuration", false, ""},
+		"kubeadm refused for a worker": {func(w *world) {
+			w.config.Spec.Kubeadm = &kubeadmv1.KubeadmConfigSpec{ClusterConfiguration: kubeadmv1.ClusterConfiguration{EncryptionAlgorithm: "ECDSA-P256"}}
+		}, v1alpha1.FieldRefusedReason, "kubeadm.clusterConfiguration: It is of the control plane", false, ""},
 		"kubeadm honoured": {func(w *world) {
-			w.config.Spec.Kubeadm = &kubeadmv1.KubeadmConfigSpec{Format: "ignition"}
-			w.judge = func(*kubeadmv1.KubeadmConfigSpec, bool) []Refusal { return nil }
-		}, v1alpha1.AvailableReason, "", true, ""},
+			w.config.Spec.Kubeadm = &kubeadmv1.KubeadmConfigSpec{NTP: kubeadmv1.NTP{Servers: []string{"time.example"}}}
+		}, v1alpha1.AvailableReason, "ConfigMap m-pool", true, ""},
+		"the draft's name is taken": {func(w *world) {
+			w.config.Spec.Kubeadm = &kubeadmv1.KubeadmConfigSpec{NTP: kubeadmv1.NTP{Servers: []string{"time.example"}}}
+			w.also = []client.Object{&corev1.ConfigMap{ObjectMeta: meta("m-pool"), Data: map[string]string{"theirs": ""}}}
+		}, v1alpha1.DraftNameTakenReason, "ConfigMap m-pool", false, ""},
+		"the draft's name is taken later": {func(w *world) {
+			w.also = []client.Object{w.dataSecret(), &corev1.ConfigMap{ObjectMeta: meta("m-pool"), Data: map[string]string{"theirs": ""}}}
+			w.config.Spec.Kubeadm = &kubeadmv1.KubeadmConfigSpec{}
+		}, v1alpha1.DraftNameTakenReason, "ConfigMap m-pool", true, ""},
 		"the name is taken": {func(w *world) {
 			w.also = []client.Object{&corev1.Secret{ObjectMeta: meta("m"), Data: map[string][]byte{"theirs": nil}}}
 		}, v1alpha1.SecretNameTakenReason, "Secret m", true, ""},
@@ -305,7 +310,7 @@ func TestVerdicts(t *testing.T) {
 			c, got, result, _ := w.run(t)
 			// What is not watched has to be looked at again.
 			polled := test.reason == v1alpha1.WaitingForInitLockReason || test.reason == v1alpha1.InitLockInvalidReason ||
-				test.reason == v1alpha1.SecretNameTakenReason || test.reason == v1alpha1.SecretInvalidReason
+				test.reason == v1alpha1.SecretNameTakenReason || test.reason == v1alpha1.SecretInvalidReason || test.reason == v1alpha1.DraftNameTakenReason
 			if (result.RequeueAfter > 0) != polled {
 				t.Errorf("looks again after %v", result.RequeueAfter)
 			}
@@ -474,4 +479,44 @@ func (r readsOnce) Get(ctx context.Context, key client.ObjectKey, o client.Objec
 		r.then()
 	}
 	return err
+}
+
+// What a kubeadm spec says is put into words of the cluster document, for whoever signs the policy, and follows the spec.
+func TestDraft(t *testing.T) {
+	w := newWorld()
+	w.config.Spec.TimeServers = []string{"own.example", "both.example"}
+	w.config.Spec.Kubeadm = &kubeadmv1.KubeadmConfigSpec{
+		NTP:   kubeadmv1.NTP{Servers: []string{"both.example", "time.example"}},
+		Files: []kubeadmv1.File{{Path: "/etc/kubernetes/storage/rack.yaml", Content: "rack: 7\n", Permissions: "0600"}},
+		JoinConfiguration: kubeadmv1.JoinConfiguration{NodeRegistration: kubeadmv1.NodeRegistrationOptions{
+			Taints: &[]corev1.Taint{{Key: "example.com/storage", Value: "only", Effect: corev1.TaintEffectNoSchedule}},
+		}},
+	}
+	stale := &corev1.ConfigMap{ObjectMeta: meta("m-pool"), Data: map[string]string{draftKey: "name: earlier\n"}}
+	stale.OwnerReferences = []metav1.OwnerReference{ownerReference(w.config)}
+	for name, also := range map[string][]client.Object{"new": nil, "an earlier one": {stale}} {
+		w.also = also
+		c, _, _, _ := w.run(t)
+		held, err := hullmark.ParseNodeConfig(getSecret(t, c).Data[valueKey])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"own.example", "both.example", "time.example"}; !reflect.DeepEqual(held.TimeServers, want) {
+			t.Errorf("%s: time servers %q, want %q", name, held.TimeServers, want)
+		}
+		m := &corev1.ConfigMap{}
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "m-pool"}, m); err != nil {
+			t.Fatal(err)
+		}
+		var said kubeadmspec.Pool
+		if err := yaml.UnmarshalStrict([]byte(m.Data[draftKey]), &said); err != nil {
+			t.Fatal(err)
+		}
+		if p := said.Pool; p.Name != "workers" || p.Role != hullmark.Worker || p.StateDisk.Serial != "state" || len(p.Files) != 1 || p.Files[0].Content != "rack: 7\n" || p.Taints == nil || len(*p.Taints) != 1 {
+			t.Errorf("%s: the draft says\n%s", name, m.Data[draftKey])
+		}
+		if by := metav1.GetControllerOf(m); by == nil || by.UID != w.config.UID || m.Labels[clusterv1.ClusterNameLabel] != "c" {
+			t.Errorf("%s: the draft's owner is %+v", name, by)
+		}
+	}
 }

@@ -40,12 +40,16 @@ func ownerReference(config *v1alpha1.HullmarkConfig) metav1.OwnerReference {
 	}
 }
 
-// isOurs reports whether a Secret of the config's name was made for a config of that name. Its UID may be an earlier one's: an object
-// that is restored from a backup gets another.
+// isOurs reports whether a Secret of the config's name was made for it.
 func isOurs(s *corev1.Secret, config *v1alpha1.HullmarkConfig) bool {
-	by := metav1.GetControllerOf(s)
-	return by != nil && by.Kind == v1alpha1.ConfigKind && by.Name == config.Name && groupOf(by.APIVersion) == v1alpha1.GroupVersion.Group &&
-		s.Type == clusterv1.ClusterSecretType
+	return isFor(s, config) && s.Type == clusterv1.ClusterSecretType
+}
+
+// isFor reports whether an object was made for a config of this name. Its UID may be an earlier one's: an object that is restored
+// from a backup gets another.
+func isFor(o metav1.Object, config *v1alpha1.HullmarkConfig) bool {
+	by := metav1.GetControllerOf(o)
+	return by != nil && by.Kind == v1alpha1.ConfigKind && by.Name == config.Name && groupOf(by.APIVersion) == v1alpha1.GroupVersion.Group
 }
 
 // repair gives a Secret of ours the labels, the owner and, if text is not nil, the data of want, and reports whether it lacked any.

@@ -30,6 +30,8 @@ const (
 	FieldRefusedReason = "FieldRefused"
 	// SecretNameTakenReason: a Secret of the config's name is somebody else's; it is left as it is.
 	SecretNameTakenReason = "SecretNameTaken"
+	// DraftNameTakenReason: a ConfigMap of the name of the pool's draft is somebody else's; it is left as it is.
+	DraftNameTakenReason = "DraftNameTaken"
 	// SecretInvalidReason: the data Secret holds no node configuration; somebody changed it.
 	SecretInvalidReason = "SecretInvalid"
 	// InitLockInvalidReason: the lock's ConfigMap names no Machine.
