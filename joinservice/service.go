@@ -50,7 +50,7 @@ type Service struct {
 	// Records keeps the machines, Tokens makes what a joining kubelet authenticates with.
 	Records Records
 	Tokens  Tokens
-	// Vouchers are looked for where the policy has groups with enrollers.
+	// Vouchers are looked for where the policy has groups with enrollers. Without it, nobody has one.
 	Vouchers Vouchers
 	// RemoveNode deletes the Node that an earlier machine, or disk, left under the name of a node that joins. One that is
 	// Ready is left: the error is a *hullmark.Condition with Retry.

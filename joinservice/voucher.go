@@ -113,8 +113,10 @@ func (p *proved) vouch() error {
 			return nil
 		}
 	}
-	if p.issued, err = p.service.Vouchers.Voucher(ctx, p.claims.EKID); err != nil {
-		return err
+	if p.service.Vouchers != nil {
+		if p.issued, err = p.service.Vouchers.Voucher(ctx, p.claims.EKID); err != nil {
+			return err
+		}
 	}
 	_, err = p.policy.vouchedFor(m, p.issued)
 	return err

@@ -44,10 +44,13 @@ func isProviderFlag(flag any) bool {
 }
 
 // CheckProviderID refuses documents for kubeadm join that would register the node with more than one provider ID, or with one that
-// is none: a flag's value reaches the kubelet through a file that systemd reads.
+// is none: a flag's value reaches the kubelet through a file that systemd reads. Whether they are documents for kubeadm join at all,
+// kubeadm says.
 func CheckProviderID(documents []byte) error {
 	var c map[string]any
-	if err := Find(documents, "JoinConfiguration", &c); err != nil {
+	if err := Find(documents, "JoinConfiguration", &c); errors.Is(err, errAbsent) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	registration, _ := c["nodeRegistration"].(map[string]any)

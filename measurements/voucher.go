@@ -174,5 +174,8 @@ func GroupOfRecord(name string, ekid hullmark.EKID, voucher []byte) (group strin
 func (p Policy) Recorded(name string, ekid hullmark.EKID, voucher []byte) (Group, bool) {
 	of, ok := GroupOfRecord(name, ekid, voucher)
 	g, exists := p.Group(of)
-	return g, ok && exists && (len(g.Enrollers) > 0) == (len(voucher) > 0)
+	if !ok || !exists || (len(g.Enrollers) > 0) != (len(voucher) > 0) {
+		return Group{}, false
+	}
+	return g, true
 }
