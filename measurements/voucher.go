@@ -1,9 +1,12 @@
 package measurements
 
 import (
+	"bytes"
 	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"
@@ -138,6 +141,29 @@ func readVoucher(signed []byte, trusted func(ed25519.PublicKey) bool) (v Voucher
 		return Voucher{}, s, err
 	}
 	return v, s, errors.Join(isCanonical(s.Voucher, v), isCanonical(signed, s))
+}
+
+// ParseEnrollers reads public keys in PEM (SubjectPublicKeyInfo, RFC 8410), at least one, as a Group has them.
+func ParseEnrollers(text []byte) (keys [][]byte, err error) {
+	for len(bytes.TrimSpace(text)) > 0 {
+		block, rest := pem.Decode(text)
+		if block == nil || block.Type != "PUBLIC KEY" || !bytes.HasPrefix(bytes.TrimSpace(text), []byte("-----BEGIN ")) {
+			return nil, errors.New("enrollers: want public keys in PEM and nothing else")
+		}
+		key, err := x509.ParsePKIXPublicKey(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("enrollers: %w", err)
+		}
+		public, ok := key.(ed25519.PublicKey)
+		if !ok {
+			return nil, fmt.Errorf("enrollers: a key is %s, want Ed25519", KeyKind(key))
+		}
+		keys, text = append(keys, public), rest
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("enrollers: no public key in PEM")
+	}
+	return keys, nil
 }
 
 // Enrolls reports whether a group names an enroller's key.
