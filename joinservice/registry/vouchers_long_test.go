@@ -8,11 +8,14 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -36,6 +39,76 @@ func enrollersToken(t *testing.T) (caller, *Registry) {
 		t.Fatal(err)
 	}
 	return callAs(t, config, nil), r
+}
+
+// With a real API: a machine waits for its voucher, joins by it and comes back without it, and a removed one is counted no more.
+func TestVouchedMachineJoins(t *testing.T) {
+	ctx := t.Context()
+	_, enroller := enrollersToken(t)
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := nodetest.New(t, api.Cluster.ID())
+	node.Boot(t, "image")
+	node.Addresses = []string{"192.0.2.73"}
+	address := servesPolicy(t, measurements.Policy{Version: 1, Groups: []measurements.Group{{Name: "racked", Enrollers: [][]byte{public}, Max: 1}}}, "image")
+	dial := func(code string) joinservice.Machine {
+		t.Helper()
+		if err := node.Dial(ctx, address, api.Cluster.ID()); err != nil {
+			t.Fatal(err)
+		}
+		if denied := node.Denied(); code == "" && denied != nil || code != "" && (denied == nil || denied.Code != code || !denied.Retry) {
+			t.Fatalf("denied: %v, want %q", denied, code)
+		}
+		m, _, err := service.Load(ctx, node.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	if m := dial(joinservice.CodeVoucherMissing); m.Name != "" {
+		t.Errorf("without a voucher it has a record: %+v", m)
+	}
+	eventually(t, "the quota is counted", func() error { return enroller.PutVoucher(ctx, testVoucher(t, node.ID, "cloud-9")) })
+	dial(joinservice.CodeVoucherRefused)
+	signed, err := measurements.SignVoucher(private, measurements.Voucher{
+		ClusterRoot: api.Cluster.ID(), Group: "racked", EKID: node.ID, Name: "racked-1", ProviderID: "rack://7/1", NotAfter: time.Now().Add(time.Hour).UTC().Truncate(time.Second),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := enroller.PutVoucher(ctx, signed); err != nil {
+		t.Fatal(err)
+	}
+	if m := dial(""); m.Name != "racked-1" || m.ProviderID != "rack://7/1" || !bytes.Equal(m.Voucher, signed) {
+		t.Errorf("its record is %+v", m)
+	}
+	if err := enroller.DeleteVoucher(ctx, node.ID); err != nil {
+		t.Fatal(err)
+	}
+	grant := node.Ticket().Disk
+	node.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: grant.UUID, Generation: grant.Generation, Owner: grant.Owner}
+	m := dial("")
+	if m.Record.Issued != 2 {
+		t.Errorf("it came back as %+v", m)
+	}
+	counted := func() bool {
+		all, err := admin.Counted(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(all, func(c joinservice.Machine) bool { return c.EKID == node.ID })
+	}
+	if !counted() {
+		t.Error("its group does not count it")
+	}
+	if _, err := admin.Delete(ctx, m, true); err != nil {
+		t.Fatal(err)
+	}
+	if counted() {
+		t.Error("its group counts it although it was removed")
+	}
 }
 
 func testVoucher(t *testing.T, node hullmark.EKID, name string) []byte {

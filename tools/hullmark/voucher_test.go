@@ -66,6 +66,5 @@ func TestVoucherVerbs(t *testing.T) {
 	want(exitUnreachable, append([]string{"delete", ekid}, by...), "delete the voucher of machine "+ekid)
 	want(exitUsage, append([]string{"delete", "x"}, by...), "64")
 	want(exitUsage, []string{"list", "--kubeconfig", path("none")}, "--kubeconfig")
-	want(exitUsage, []string{"list"}, "kubeconfig")
 	want(exitFailed, append([]string{"apply", path("public")}, by...), "read voucher")
 }
