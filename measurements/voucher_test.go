@@ -6,7 +6,9 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"reflect"
@@ -291,4 +293,37 @@ func FuzzOpenVoucher(f *testing.F) {
 			t.Errorf("two spellings of one voucher: %v", err)
 		}
 	})
+}
+
+func TestParseEnrollers(t *testing.T) {
+	one, _ := newEnroller(t)
+	two, _ := newEnroller(t)
+	text := func(public any) []byte {
+		der, err := x509.MarshalPKIXPublicKey(public)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
+	}
+	other, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		text []byte
+		want [][]byte
+	}{
+		"one":                 {text(one), [][]byte{one}},
+		"two":                 {append(text(one), text(two)...), [][]byte{one, two}},
+		"none":                {nil, nil},
+		"another kind":        {text(other.Public()), nil},
+		"something before it": {append([]byte("x\n"), text(one)...), nil},
+		"something after it":  {append(text(one), 'x'), nil},
+		"another block":       {pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: one}), nil},
+		"a short key":         {pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: append(bytes.Clone(ed25519Prefix), one[1:]...)}), nil},
+	} {
+		if got, err := ParseEnrollers(c.text); !reflect.DeepEqual(got, c.want) || (err == nil) != (c.want != nil) {
+			t.Errorf("%s: %x, %v", name, got, err)
+		}
+	}
 }

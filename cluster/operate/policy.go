@@ -104,7 +104,8 @@ func SubjectOf(g measurements.Group) string {
 	return strings.Join(words, ", ")
 }
 
-// AuthoritiesOf names the CAs of a group, or its enrollers' keys, for people. Providers give several the same name, so their digests are what tells them apart.
+// AuthoritiesOf names the CAs of a group, or its enrollers' keys, for people. Providers give several CAs the same name, so their
+// digests are what tells them apart.
 func AuthoritiesOf(g measurements.Group) string {
 	var words []string
 	for _, der := range g.Authorities {
