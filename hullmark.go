@@ -148,3 +148,13 @@ func ValidHook(unit string) bool {
 func ValidNodeName(name string) bool {
 	return nodeName.MatchString(name) && !slices.Contains(notNames, name)
 }
+
+// MaxProviderID is the longest provider ID, in bytes.
+const MaxProviderID = 512
+
+// providerID leaves out what a shell, systemd or YAML could read as more than text: it becomes a flag of the kubelet.
+var providerID = regexp.MustCompile(`^[a-z][a-z0-9+.-]{0,31}://[A-Za-z0-9/._:+=@-]+$`)
+
+// ValidProviderID reports whether a node can have the provider ID, which is what its infrastructure calls the machine (Kubernetes'
+// Node, spec.providerID): a scheme, "://" and what the provider says after it, MaxProviderID bytes at most.
+func ValidProviderID(id string) bool { return len(id) <= MaxProviderID && providerID.MatchString(id) }

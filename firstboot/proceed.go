@@ -96,6 +96,9 @@ func (o *opened) checkMaterial(p *wire.Proceed) error {
 	if !o.joins(p) {
 		return nil
 	}
+	if err := kubeadm.CheckProviderID(p.GetKubeadmDocuments()); err != nil {
+		return err
+	}
 	controlPlane := isControlPlane(p)
 	needed := []string{kubeadm.DiscoveryFile}
 	if controlPlane {

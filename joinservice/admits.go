@@ -3,13 +3,14 @@ package joinservice
 import (
 	"crypto/x509"
 	"fmt"
+	"time"
 
 	"github.com/hullmark/hullmark/measurements"
 )
 
 // Admits returns nil if the policy in force admits the machine of a record under the name and role that the record has, or why
 // it does not: nothing admits it any more, or what does gives it another name or role. A machine of a group is held to the
-// group as it is now, by the certificate that its record keeps.
+// group as it is now, by the certificate or the voucher that its record keeps.
 func (s *PolicyStore) Admits(m Machine) error {
 	now := s.inForce.Load()
 	member, ok := now.member(m)
@@ -27,6 +28,11 @@ func (v *verified) member(m Machine) (measurements.Member, bool) {
 	if own, named := v.members[m.EKID]; named {
 		return own, true
 	}
+	if len(m.Voucher) > 0 {
+		if by, err := v.vouches(m.EKID, m.Voucher, time.Time{}); err == nil {
+			return by.voucher.Member(by.group), true
+		}
+	}
 	ek, err := x509.ParseCertificate(m.EKCertificate)
 	if err != nil {
 		return measurements.Member{}, false // It has none, or none that can be read: no group admitted it.
@@ -38,10 +44,14 @@ func (v *verified) member(m Machine) (measurements.Member, bool) {
 	return group.Member(m.EKID), true
 }
 
-// vouched returns the certificate by which a group admitted the machine; nil if a rule of its own did.
-func (p *proved) vouched() []byte {
-	if p.admission.Group == nil {
-		return nil
+// proof returns what a group admitted the machine by: the certificate of its endorsement key, or its voucher; nothing if a rule of
+// its own did.
+func (p *proved) proof() (ekCertificate, voucher []byte) {
+	switch {
+	case p.admission.Group == nil:
+		return nil, nil
+	case p.vouched != nil:
+		return nil, p.vouched.signed
 	}
-	return p.claims.EKCertificate.Raw
+	return p.claims.EKCertificate.Raw, nil
 }

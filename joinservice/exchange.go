@@ -44,6 +44,10 @@ type proved struct {
 	policy *verified
 	// demanded is what the policy demanded of platforms when the machine was attested.
 	demanded []measurements.Platform
+	// issued is the voucher that was found for a machine that no rule names, and vouched the one that admits it, by its record or
+	// as issued; nil if none does.
+	issued  []byte
+	vouched *vouched
 	// admission is what was decided last, and servers the API servers of other control planes that it went by.
 	admission Admission
 	servers   []step.Seen
@@ -129,8 +133,15 @@ func (x *exchange) attest() (*proved, error) {
 	p.demanded = p.policy.policy.Platforms
 	var err error
 	p.claims, err = x.conversation.Attest(verifier.Demands{
-		Roots: p.policy.roots, Anchor: verifier.Anchor{Admits: p.policy.isMember}, Platform: p.policy.platforms.of,
+		Roots: p.policy.roots, Anchor: verifier.Anchor{Admits: p.policy.mayAdmit}, Platform: p.policy.platforms.of,
 	})
+	if err != nil {
+		return p, err
+	}
+	if err = p.vouch(); err != nil {
+		err = p.deny(err)
+		p.claims = attest.Claims{} // Nobody vouches for this key: it is a stranger's, of whom no line each is logged.
+	}
 	return p, err
 }
 
@@ -179,7 +190,7 @@ func (p *proved) recordTicket(ctx context.Context) error {
 		if p.admission, err = p.decide(*m, known); err != nil {
 			return err
 		}
-		if g := p.admission.Group; g != nil && !(known && m.Name == p.admission.Member.Name) { // else it was counted before its record was stored
+		if g := p.admission.Group; g != nil && !(known && m.isCounted(*g, p.admission.Member.Name)) { // else it was counted before its record was stored
 			if err := p.service.Records.Enrol(ctx, g.Name, p.claims.EKID, g.Max); err != nil {
 				return err
 			}
@@ -197,14 +208,15 @@ func (p *proved) recordTicket(ctx context.Context) error {
 		}
 		p.noted = m.Etcd
 		former := *m
+		ekCertificate, voucher := p.proof()
 		*m = Machine{
 			EKID: p.claims.EKID, Name: p.admission.Member.Name, Role: p.admission.Member.Role,
 			Platform: p.claims.Platform, Document: p.admission.Verdict.Document, Kubernetes: p.admission.Verdict.Versions.Kubernetes, Root: NamedRoot(p.policy.policy, p.claims),
 			Record: p.admission.Record, Etcd: m.Etcd, Addresses: m.Addresses, Refused: m.Refused, State: MachineAdmitted,
-			EKCertificate: p.vouched(), CertificateEnds: m.CertificateEnds,
+			EKCertificate: ekCertificate, Voucher: voucher, ProviderID: p.admission.Member.ProviderID, CertificateEnds: m.CertificateEnds,
 		}
 		if p.kind() == hullmark.Rejoin {
-			m.FirstKey, m.Credentials = former.FirstKey, former.Credentials
+			m.FirstKey, m.Credentials, m.ProviderID = former.FirstKey, former.Credentials, former.ProviderID
 		}
 		return p.checkPolicy()
 	})
@@ -212,6 +224,12 @@ func (p *proved) recordTicket(ctx context.Context) error {
 		p.service.planes.Store(nil) // Its release may be another one since.
 	}
 	return err
+}
+
+// isCounted reports whether a record is of a machine that was counted to the group under its name.
+func (m *Machine) isCounted(g measurements.Group, name string) bool {
+	of, ok := m.GroupName()
+	return ok && of == g.Name && m.Name == name
 }
 
 // end ends the token of an earlier ticket, if it is not this ticket's own, before the record forgets it: a replica may be
@@ -228,6 +246,9 @@ func (p *proved) decide(m Machine, known bool) (Admission, error) {
 	var record *Record
 	if known {
 		record = &m.Record
+	}
+	if err := p.judgeVoucher(m); err != nil {
+		return Admission{}, err
 	}
 	admission, err := p.authorizer().Admit(p.kind(), p.claims, record)
 	if err != nil {

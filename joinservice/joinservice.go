@@ -35,6 +35,8 @@ type Authorizer struct {
 	references *measurements.References
 	// groups are Policy's, likewise; an authorizer without them admits only machines that a rule names.
 	groups []group
+	// vouched is the voucher of the one machine that is judged, if it has one that the policy takes.
+	vouched *vouched
 }
 
 // DiskKeys derives disk keys; keys.Keyset is the one that has its master keys at
@@ -120,6 +122,9 @@ func (d *Authorizer) identify(claims attest.Claims) (Admission, error) {
 func (d *Authorizer) member(claims attest.Claims) (_ measurements.Member, group *measurements.Group, ok bool) {
 	if own, named := d.Policy.Member(claims.EKID); named {
 		return own, nil, true
+	}
+	if v := d.vouched; v != nil && v.voucher.EKID == claims.EKID {
+		return v.voucher.Member(v.group), &v.group, true
 	}
 	if group = groupOf(d.Policy, d.groups, claims.EKID, claims.EKCertificate); group == nil {
 		return measurements.Member{}, nil, false

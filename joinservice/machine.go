@@ -53,6 +53,11 @@ type Machine struct {
 	// EKCertificate is that of its endorsement key, in DER, where a group admitted it by that: it is judged again whenever its
 	// kubelet asks for a certificate.
 	EKCertificate []byte `json:"ekCertificate,omitempty"`
+	// Voucher is the signed one by which a group admitted it: it comes back by that although it has expired, or was deleted, as
+	// long as the policy takes it.
+	Voucher []byte `json:"voucher,omitempty"`
+	// ProviderID is the one that it joined with last, which its kubelet registered its node with; empty means none.
+	ProviderID string `json:"providerID,omitempty"`
 	// CertificateEnds is when the last client certificate that its kubelet may have got ends, before its last token, too; zero
 	// if it never asked for one. It is what the certificates say that were seen issued, and else the latest by the clock of who
 	// approved them.

@@ -38,7 +38,7 @@ func (o *opened) addMaterial(proceed *wire.Proceed) (err error) {
 	documents, discovery, err := kubeadm.JoinDocuments(kubeadm.JoinParams{
 		Template: []byte(o.policy.policy.Pool(member).Join),
 		NodeName: member.Name, Endpoint: o.service.Settings.ControlPlaneEndpoint, CA: o.service.KubernetesCA,
-		Token: token, AdvertiseAddress: own, Profile: o.service.Settings.Profile,
+		Token: token, AdvertiseAddress: own, Profile: o.service.Settings.Profile, ProviderID: member.ProviderID,
 	})
 	if err != nil {
 		return fmt.Errorf("join material: %w", err)

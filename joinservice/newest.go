@@ -51,7 +51,7 @@ func (p *proved) checkPolicy() error {
 // authorizer returns an authorizer with the policy of the exchange.
 func (p *proved) authorizer() *Authorizer {
 	a := p.service.authorizer(p.policy)
-	a.Servers = p.servers
+	a.Servers, a.vouched = p.servers, p.vouched
 	return a
 }
 
@@ -66,4 +66,9 @@ func (e *verified) isMember(node hullmark.EKID, ek *x509.Certificate) bool {
 		return true
 	}
 	return groupOf(e.policy, e.groups, node, ek) != nil
+}
+
+// mayAdmit reports whether it is worth while to hear a machine out: the policy admits it, or a voucher could.
+func (e *verified) mayAdmit(node hullmark.EKID, ek *x509.Certificate) bool {
+	return e.isMember(node, ek) || e.enrolls(node)
 }

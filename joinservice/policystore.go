@@ -55,6 +55,8 @@ type verified struct {
 	versions  map[measurements.DocumentID]hullmark.Version
 	groups    []group
 	platforms platforms
+	// first is the cluster's first root, which vouchers name.
+	first hullmark.ClusterRoot
 	// crossCertificates lead to the store's root, and roots are those that nodes' configurations may name: that root first.
 	crossCertificates [][]byte
 	roots             []hullmark.ClusterRoot
@@ -114,7 +116,7 @@ func (s *PolicyStore) verify(signed SignedPolicy) (*verified, error) {
 		return nil, err
 	}
 	e := &verified{
-		policy: policy, encoded: encoded, crossCertificates: crossCertificates, roots: roots, members: make(map[hullmark.EKID]measurements.Member, len(policy.Members)),
+		policy: policy, encoded: encoded, first: policy.First(s.root), crossCertificates: crossCertificates, roots: roots, members: make(map[hullmark.EKID]measurements.Member, len(policy.Members)),
 		signed:   SignedPolicy{Envelope: signed.Envelope, Documents: map[measurements.DocumentID][]byte{}},
 		versions: map[measurements.DocumentID]hullmark.Version{},
 	}

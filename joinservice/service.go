@@ -50,6 +50,8 @@ type Service struct {
 	// Records keeps the machines, Tokens makes what a joining kubelet authenticates with.
 	Records Records
 	Tokens  Tokens
+	// Vouchers are looked for where the policy has groups with enrollers. Without it, nobody has one.
+	Vouchers Vouchers
 	// RemoveNode deletes the Node that an earlier machine, or disk, left under the name of a node that joins. One that is
 	// Ready is left: the error is a *hullmark.Condition with Retry.
 	RemoveNode func(ctx context.Context, name string) error
@@ -74,6 +76,9 @@ type Service struct {
 
 	unauthenticated atomic.Int64
 	inFlight        atomic.Int64
+	// lookup has the places for those whose vouchers are looked for, once lookups is done.
+	lookups sync.Once
+	lookup  chan struct{}
 	// refusalLogged is the second (Unix time) in which the refusal of an unauthenticated peer was logged last.
 	refusalLogged atomic.Int64
 

@@ -45,6 +45,8 @@ type Params struct {
 	Kubernetes hullmark.Version
 	// NodeName is the first control-plane node's name, a DNS label.
 	NodeName string
+	// ProviderID is what the machine's infrastructure calls it, which its kubelet registers the node with; empty means none.
+	ProviderID string
 	// AdvertiseAddress is the address that the node's API server tells others.
 	AdvertiseAddress netip.Addr
 	// ClusterName names the cluster in kubeconfig files; empty means kubernetes.
@@ -90,6 +92,8 @@ func (p Params) check() error {
 		return fmt.Errorf("kubeadm documents: pod subnet %q: want an IPv4 network such as 10.244.0.0/16", p.PodSubnet)
 	case p.ServiceSubnet.Overlaps(p.PodSubnet):
 		return fmt.Errorf("kubeadm documents: service subnet %s overlaps pod subnet %s: choose two apart", p.ServiceSubnet, p.PodSubnet)
+	case p.ProviderID != "" && !hullmark.ValidProviderID(p.ProviderID):
+		return fmt.Errorf("kubeadm documents: provider ID %.80q: want SCHEME://…", p.ProviderID)
 	case p.Profile != Normal && p.Profile != Slow:
 		return fmt.Errorf("kubeadm documents: profile %q: want slow or none", p.Profile)
 	}
@@ -127,7 +131,7 @@ func stream(documents ...any) ([]byte, error) {
 func initOf(p Params) initConfiguration {
 	c := initConfiguration{
 		meta:             meta{APIVersion: kubeadmAPI, Kind: "InitConfiguration"},
-		NodeRegistration: registrationOf(p.NodeName),
+		NodeRegistration: registrationOf(p.NodeName, p.ProviderID),
 		LocalAPIEndpoint: endpoint{AdvertiseAddress: p.AdvertiseAddress.String(), BindPort: 6443},
 		// kube-proxy is an addon of ours: kubeadm has no patch for it, and its image is empty. The phase bootstrap-token makes a token that
 		// nobody needs and lets every certificate request of a kubelet be approved unseen; what of its rules is needed comes as a manifest.
@@ -142,14 +146,18 @@ func initOf(p Params) initConfiguration {
 }
 
 // registrationOf is what any node of a cluster says of itself.
-func registrationOf(name string) nodeRegistration {
-	return nodeRegistration{
+func registrationOf(name, providerID string) nodeRegistration {
+	r := nodeRegistration{
 		Name:      name,
 		CRISocket: "unix:///run/containerd/containerd.sock",
 		// The check looks for the kernel's build configuration below /boot, which the image leaves out; the kernel is the image's own.
 		IgnorePreflightErrors: []string{"SystemVerification"},
 		ImagePullPolicy:       "IfNotPresent",
 	}
+	if providerID != "" {
+		r.KubeletExtraArgs = []argument{{Name: providerFlag, Value: providerID}}
+	}
+	return r
 }
 
 func clusterOf(p Params) clusterConfiguration {

@@ -84,6 +84,8 @@ type JoinParams struct {
 	AdvertiseAddress netip.Addr
 	// Profile is Normal or Slow.
 	Profile Profile
+	// ProviderID is what the machine's infrastructure calls it, which its kubelet registers the node with; empty means none.
+	ProviderID string
 	// Template is a JoinConfiguration in YAML, of which all but the fields above is kept; empty means Hullmark's own for the profile.
 	Template []byte
 }
@@ -106,6 +108,9 @@ func (p JoinParams) check() error {
 	}
 	if p.Profile != Normal && p.Profile != Slow {
 		return fmt.Errorf("join documents: profile %q: want slow or none", p.Profile)
+	}
+	if p.ProviderID != "" && !hullmark.ValidProviderID(p.ProviderID) {
+		return fmt.Errorf("join documents: provider ID %.80q: want SCHEME://…", p.ProviderID)
 	}
 	return nil
 }
@@ -146,6 +151,9 @@ func (p JoinParams) fill() ([]byte, error) {
 	}
 	registration["name"], found["tlsBootstrapToken"] = p.NodeName, string(p.Token.Expose())
 	found["file"] = discoveryFile{KubeConfigPath: DiscoveryFile}
+	if err := p.putProviderID(registration); err != nil {
+		return nil, fmt.Errorf("join documents: template: %w", err)
+	}
 	delete(c, "controlPlane")
 	if p.AdvertiseAddress.IsValid() {
 		c["controlPlane"] = joinControlPlane{LocalAPIEndpoint: endpoint{AdvertiseAddress: p.AdvertiseAddress.String(), BindPort: 6443}}
@@ -156,7 +164,7 @@ func (p JoinParams) fill() ([]byte, error) {
 func joinOf(p JoinParams) joinConfiguration {
 	c := joinConfiguration{
 		meta:             meta{APIVersion: kubeadmAPI, Kind: "JoinConfiguration"},
-		NodeRegistration: registrationOf(p.NodeName),
+		NodeRegistration: registrationOf(p.NodeName, p.ProviderID),
 		Discovery: discovery{
 			File: discoveryFile{KubeConfigPath: DiscoveryFile}, TLSBootstrapToken: string(p.Token.Expose()),
 		},

@@ -14,7 +14,7 @@ type Kind struct {
 // kubeletArguments are the kubelet's flags that Hullmark or kubeadm set, or that would undo a field that Hullmark owns.
 var kubeletArguments = map[string]string{
 	"node-labels": "use the pool's labels", "register-with-taints": "use the pool's taints",
-	"hostname-override": "use the member's name", "config": "", "config-dir": "",
+	"hostname-override": "use the member's name", providerFlag: "use the member's providerID, or a voucher's", "config": "", "config-dir": "",
 	"kubeconfig": "", "bootstrap-kubeconfig": "", "cert-dir": "", "root-dir": "", "tls-cert-file": "", "tls-private-key-file": "",
 	"rotate-certificates": "", "rotate-server-certificates": "", "container-runtime-endpoint": "", "cgroup-driver": "",
 	"volume-plugin-dir": "", "resolv-conf": "", "pod-manifest-path": "", "client-ca-file": "", "anonymous-auth": "", "authorization-mode": "",
@@ -75,7 +75,7 @@ var Kinds = map[string]Kind{
 			"serverTLSBootstrap": "", "rotateCertificates": "", "tlsCertFile": "", "tlsPrivateKeyFile": "",
 			"authentication.anonymous": "", "authentication.x509": "", "authorization.mode": "",
 			"cgroupDriver": "", "containerRuntimeEndpoint": "", "volumePluginDir": "", "resolvConf": "",
-			"staticPodPath": "", "staticPodURL": "", "registerWithTaints": "use the pool's taints",
+			"providerID": "", "staticPodPath": "", "staticPodURL": "", "registerWithTaints": "use the pool's taints",
 		},
 	},
 }

@@ -146,7 +146,7 @@ func (r Rendering) documents() ([]byte, error) {
 	}
 	return stream(initConfiguration{
 		meta:             meta{APIVersion: kubeadmAPI, Kind: "InitConfiguration"},
-		NodeRegistration: registrationOf(r.NodeName),
+		NodeRegistration: registrationOf(r.NodeName, ""),
 		LocalAPIEndpoint: endpoint{AdvertiseAddress: server.flags["advertise-address"], BindPort: int(port)},
 		Patches:          directory{Directory: PatchesDir},
 	}, cluster)

@@ -230,7 +230,7 @@ func (r Renewal) documents(old map[string]*x509.Certificate) ([]byte, error) {
 	return stream(
 		initConfiguration{
 			meta:             meta{APIVersion: kubeadmAPI, Kind: "InitConfiguration"},
-			NodeRegistration: registrationOf(r.NodeName),
+			NodeRegistration: registrationOf(r.NodeName, ""),
 			LocalAPIEndpoint: endpoint{AdvertiseAddress: flags["advertise-address"], BindPort: int(port)},
 			Patches:          directory{Directory: PatchesDir},
 		},

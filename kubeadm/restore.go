@@ -68,8 +68,10 @@ func Find(stream []byte, kind string, into any) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("kubeadm documents: there is no %s", kind)
+	return fmt.Errorf("kubeadm documents: %w %s", errAbsent, kind)
 }
+
+var errAbsent = errors.New("there is no")
 
 // member reads under which name, and at which address, kubeadm will start etcd (cmd/kubeadm/app/util/etcd, GetPeerURL).
 func (r Restoration) member() (name string, address netip.Addr, err error) {

@@ -52,6 +52,8 @@ type nodeRegistration struct {
 	Taints                *[]taint `json:"taints,omitempty"`
 	IgnorePreflightErrors []string `json:"ignorePreflightErrors,omitempty"`
 	ImagePullPolicy       string   `json:"imagePullPolicy"`
+	// KubeletExtraArgs are flags of the kubelet.
+	KubeletExtraArgs []argument `json:"kubeletExtraArgs,omitempty"`
 }
 
 type taint struct {

@@ -2,6 +2,7 @@ package measurements
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"encoding/base32"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ const (
 	maxGroups      = 16
 	maxAuthorities = 8
 	maxSubject     = 8
+	maxEnrollers   = 8
 	maxAuthority   = 8 << 10
 	maxValue       = 256
 	// tail is how many characters of a machine's identity end its name, after a hyphen, and identity how many bytes they stand
@@ -29,8 +31,8 @@ const (
 // digits are those of base 32 that a DNS label takes.
 var digits = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// Group is a rule for machines that nobody names: who makes them, or rents them out, vouches for each by the certificate of its
-// endorsement key. They are workers.
+// Group is a rule for machines that nobody names. Somebody vouches for each: who makes them, or rents them out, by the certificate
+// of its endorsement key, or an enroller by a Voucher. A group has one of both ways. They are workers.
 type Group struct {
 	// Name begins the names of the group's nodes; it is a DNS label of at most 46 characters.
 	Name string `json:"name"`
@@ -38,10 +40,13 @@ type Group struct {
 	Pool string `json:"pool,omitempty"`
 	// Authorities are the X.509 certificates (DER) of CAs, each of which signs EK certificates itself, and nothing else that
 	// could be taken for one.
-	Authorities [][]byte `json:"authorities"`
+	Authorities [][]byte `json:"authorities,omitempty"`
 	// Subject are attributes that the subject of each EK certificate has exactly once, with exactly this value. There is at least one: who
 	// signs certificates for one cluster's machines alone writes that into them.
-	Subject []Attribute `json:"subject"`
+	Subject []Attribute `json:"subject,omitempty"`
+	// Enrollers are the Ed25519 public keys (RFC 8032 §5.1.5) that sign vouchers for the group, in the place of Authorities and
+	// Subject. Each says which machines are real: who has such a key may add any that it can pass off as one.
+	Enrollers [][]byte `json:"enrollers,omitempty"`
 	// Max is how many machines the group may have, from 1 to 10,000.
 	Max int `json:"max"`
 }
@@ -113,8 +118,12 @@ func (p Policy) checkGroups() error {
 }
 
 // CheckApart refuses groups of which a machine could be of both: its name and its pool would hang on their order. same reports
-// whether two authorities sign the same certificates.
+// whether two authorities sign the same certificates. One enroller may have several groups, since each voucher names its own;
+// but names are the enroller's choice, so that no other group's may begin as they do.
 func (g Group) CheckApart(other Group, same func(a, b []byte) bool) error {
+	if g.covers(other) || other.covers(g) {
+		return fmt.Errorf("groups %s and %s: an enroller of the one could take the names of the other: let neither name begin with the other and a hyphen", other.Name, g.Name)
+	}
 	shared := slices.ContainsFunc(g.Authorities, func(a []byte) bool {
 		return slices.ContainsFunc(other.Authorities, func(b []byte) bool { return same(a, b) })
 	})
@@ -127,12 +136,19 @@ func (g Group) CheckApart(other Group, same func(a, b []byte) bool) error {
 	return nil
 }
 
+// covers reports whether an enroller of the group could choose a name that is another group's to give.
+func (g Group) covers(other Group) bool {
+	return len(g.Enrollers) > 0 && strings.HasPrefix(other.Name, g.Name+"-")
+}
+
 func (g Group) check() error {
 	switch {
 	case g.Max < 1 || g.Max > maxMembers:
 		return fmt.Errorf("max: %d, want 1 to %d", g.Max, maxMembers)
 	case len(g.Name) > maxGroupName || !hullmark.ValidNodeName(g.Name):
 		return fmt.Errorf("name: want a DNS label of at most %d characters", maxGroupName)
+	case len(g.Enrollers) > 0:
+		return g.checkEnrollers()
 	case len(g.Authorities) == 0 || len(g.Authorities) > maxAuthorities:
 		return fmt.Errorf("authorities: %d, want 1 to %d", len(g.Authorities), maxAuthorities)
 	case slices.ContainsFunc(g.Authorities, func(a []byte) bool { return len(a) == 0 || len(a) > maxAuthority }):
@@ -148,6 +164,24 @@ func (g Group) check() error {
 		}
 		if slices.ContainsFunc(g.Subject[:i], func(other Attribute) bool { return other.Type == a.Type }) {
 			return fmt.Errorf("subject: %s is asked for twice", a.Type)
+		}
+	}
+	return nil
+}
+
+func (g Group) checkEnrollers() error {
+	if len(g.Authorities) > 0 || len(g.Subject) > 0 {
+		return errors.New("enrollers: beside authorities or a subject: a group has one way to vouch for machines")
+	}
+	if len(g.Enrollers) > maxEnrollers {
+		return fmt.Errorf("enrollers: %d, want at most %d", len(g.Enrollers), maxEnrollers)
+	}
+	for i, key := range g.Enrollers {
+		if len(key) != ed25519.PublicKeySize {
+			return fmt.Errorf("enrollers: a key of %d bytes, want an Ed25519 public key of %d", len(key), ed25519.PublicKeySize)
+		}
+		if slices.ContainsFunc(g.Enrollers[:i], func(other []byte) bool { return bytes.Equal(key, other) }) {
+			return fmt.Errorf("enrollers: %x is listed twice", key)
 		}
 	}
 	return nil

@@ -103,6 +103,9 @@ type Member struct {
 	Name string `json:"name"`
 	// Pool names the pool that the node belongs to; empty means none.
 	Pool string `json:"pool,omitempty"`
+	// ProviderID is what the machine's infrastructure calls it (hullmark.ValidProviderID): its kubelet says it when it registers the
+	// node, and never another afterwards. Empty means none.
+	ProviderID string `json:"providerID,omitempty"`
 }
 
 // Rebind lets New open the disks of Old.
@@ -231,7 +234,7 @@ func (p Policy) checkMembers() error {
 	if len(p.Members) > maxMembers {
 		return fmt.Errorf("members: %d, want at most %d", len(p.Members), maxMembers)
 	}
-	ids, names := map[hullmark.EKID]bool{}, map[string]bool{}
+	ids, names, providers := map[hullmark.EKID]bool{}, map[string]bool{}, map[string]bool{}
 	for _, m := range p.Members {
 		if ids[m.EKID] || names[m.Name] {
 			return fmt.Errorf("members: %s (%v): identity or name has a rule already", m.Name, m.EKID)
@@ -243,6 +246,10 @@ func (p Policy) checkMembers() error {
 		if !hullmark.ValidNodeName(m.Name) {
 			return fmt.Errorf("members: name %q: want a DNS label: at most 63 lower-case letters, digits and hyphens", m.Name)
 		}
+		if m.ProviderID != "" && (!hullmark.ValidProviderID(m.ProviderID) || providers[m.ProviderID]) {
+			return fmt.Errorf("members: %s: provider ID %.80q: want SCHEME://…, of at most %d characters, and no other member's", m.Name, m.ProviderID, hullmark.MaxProviderID)
+		}
+		providers[m.ProviderID] = true
 	}
 	return nil
 }

@@ -107,6 +107,8 @@ type Machine struct {
 	Role hullmark.Role `json:"role"`
 	// Document is the one that its registers matched at its last boot.
 	Document hullmark.DocumentID `json:"document"`
+	// Voucher is the one by which a group admitted it, if one did.
+	Voucher []byte `json:"voucher"`
 	// Update is what it says of its slots; nil if its release says nothing.
 	Update *hullmark.UpdateStatus `json:"update"`
 }
@@ -148,12 +150,8 @@ func (v View) pool(m Machine) string {
 	if member, ok := v.Policy.Member(m.EKID); ok {
 		return member.Pool
 	}
-	for _, g := range v.Policy.Groups {
-		if g.Member(m.EKID).Name == m.Name {
-			return g.Pool
-		}
-	}
-	return ""
+	g, _ := v.Policy.Recorded(m.Name, m.EKID, m.Voucher)
+	return g.Pool
 }
 
 // planes returns the machines that are control planes.

@@ -86,6 +86,9 @@ func (s *succession) restored(m joinservice.Machine) (joinservice.Machine, bool)
 	if line == nil || s.isReset(line, m.Record.Disk) {
 		return joinservice.Machine{}, false
 	}
+	if heir != m.EKID {
+		m.Voucher = nil // It was for the other.
+	}
 	m.EKID, m.Record = heir, s.override(line, m.Record)
 	return m, true
 }
@@ -94,7 +97,8 @@ func (s *succession) restored(m joinservice.Machine) (joinservice.Machine, bool)
 // group still admits it is asked when it comes.
 func (s *succession) isGrouped(m joinservice.Machine) bool {
 	_, named := s.policy.Member(m.EKID)
-	return !named && !s.policy.Denies(m.EKID) && slices.ContainsFunc(s.policy.Groups, func(g measurements.Group) bool { return g.Member(m.EKID).Name == m.Name })
+	_, grouped := s.policy.Recorded(m.Name, m.EKID, m.Voucher)
+	return !named && !s.policy.Denies(m.EKID) && grouped
 }
 
 // line returns the machines that a disk was handed on by, from its first to its last, or nil if it

@@ -1,12 +1,15 @@
 package backup
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -238,5 +241,47 @@ func TestAddressesAreTheirHeirs(t *testing.T) {
 	}
 	if !maps.Equal(claims, map[string]string{"192.0.2.1": "01", "192.0.2.2": "09"}) {
 		t.Errorf("the claims are %v", claims)
+	}
+}
+
+// A machine that an enroller vouched for comes back, and is counted, by the voucher that its record keeps.
+func TestVouchedMachinesComeBack(t *testing.T) {
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	voucher, err := measurements.SignVoucher(private, measurements.Voucher{ClusterRoot: hullmark.ClusterRoot{1}, Group: "cloud", EKID: hullmark.EKID{1}, Name: "cloud-7", NotAfter: time.Unix(1, 0).UTC()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cloud := measurements.Group{Name: "cloud", Enrollers: [][]byte{public}}
+	for what, test := range map[string]struct {
+		policy measurements.Policy
+		kept   []byte
+		back   bool
+	}{
+		"admitted":      {measurements.Policy{Groups: []measurements.Group{cloud}}, voucher, true},
+		"no voucher":    {measurements.Policy{Groups: []measurements.Group{cloud}}, nil, false},
+		"denied":        {measurements.Policy{Groups: []measurements.Group{cloud}, Denied: []hullmark.EKID{{1}}}, voucher, false},
+		"a CA's group":  {measurements.Policy{Groups: []measurements.Group{{Name: "cloud"}}}, voucher, false},
+		"another group": {measurements.Policy{Groups: []measurements.Group{{Name: "site", Enrollers: [][]byte{public}}}}, voucher, false},
+	} {
+		e, m := newEtcd(t).cluster(), machine(1, "cloud-7")
+		m.Voucher = test.kept
+		e.machine(m)
+		e.configMap("hullmark", "group.cloud", map[string]string{hullmark.EKID{1}.String(): "", hullmark.EKID{2}.String(): ""})
+		want := restore()
+		want.Policy = test.policy
+		got := e.prepare(want)
+		var counted []hullmark.EKID
+		if test.back {
+			counted = []hullmark.EKID{{1}}
+		}
+		if _, found := got.machine(t, 1); found != test.back {
+			t.Errorf("%s: record %v", what, found)
+		}
+		if all := got.counted(t, "cloud"); !slices.Equal(all, counted) {
+			t.Errorf("%s: the group counts %v", what, all)
+		}
 	}
 }

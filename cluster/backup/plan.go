@@ -11,7 +11,6 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
-	"github.com/hullmark/hullmark/measurements"
 )
 
 // Keys that the API server stores objects under.
@@ -169,9 +168,9 @@ func (p *plan) keepAddress(s *state, key string, c inheritance) error {
 // keepGroups keeps on the groups' lists the machines that come back, so that no others take their places before they do.
 func (p *plan) keepGroups(s *state) error {
 	groups := map[string][]hullmark.EKID{}
-	for name, node := range p.nodes {
-		if group, ok := measurements.GroupOf(name, node); ok {
-			groups[group] = append(groups[group], node)
+	for _, m := range p.workers {
+		if group, ok := m.GroupName(); ok {
+			groups[group] = append(groups[group], m.EKID)
 		}
 	}
 	for group, nodes := range groups {

@@ -88,6 +88,9 @@ func AddGroup(rule measurements.Group) Edit {
 			return "", nil, fmt.Errorf("the policy has a group %s already; to replace it, remove that first (hullmark policy remove group %s)", rule.Name, rule.Name)
 		}
 		policy.Groups = append(slices.Clone(policy.Groups), rule)
+		if len(rule.Enrollers) > 0 {
+			return fmt.Sprintf("group %s added: %d workers at most, by vouchers of %s", rule.Name, rule.Max, AuthoritiesOf(rule)), nil, nil
+		}
 		return fmt.Sprintf("group %s added: %d workers at most, with %s, by %s", rule.Name, rule.Max, SubjectOf(rule), AuthoritiesOf(rule)), nil, nil
 	}
 }
@@ -101,7 +104,8 @@ func SubjectOf(g measurements.Group) string {
 	return strings.Join(words, ", ")
 }
 
-// AuthoritiesOf names the CAs of a group, for people. Providers give several the same name, so their digests are what tells them apart.
+// AuthoritiesOf names the CAs of a group, or its enrollers' keys, for people. Providers give several CAs the same name, so their
+// digests are what tells them apart.
 func AuthoritiesOf(g measurements.Group) string {
 	var words []string
 	for _, der := range g.Authorities {
@@ -110,6 +114,9 @@ func AuthoritiesOf(g measurements.Group) string {
 			name = certificate.Subject.String()
 		}
 		words = append(words, fmt.Sprintf("%s (SHA-256 %x)", name, sha256.Sum256(der)))
+	}
+	for _, key := range g.Enrollers {
+		words = append(words, fmt.Sprintf("enroller %x", key))
 	}
 	return strings.Join(words, " or ")
 }

@@ -70,7 +70,7 @@ func (a *API) remove(ctx context.Context, which string, o RemoveOptions) (Remove
 	if member, ok := policy.Member(machine.EKID); ok {
 		removed.Member = member.Name
 	}
-	removed.Group = slices.ContainsFunc(policy.Groups, func(g measurements.Group) bool { return g.Member(machine.EKID).Name == machine.Name })
+	_, removed.Group = policy.Recorded(machine.Name, machine.EKID, machine.Voucher)
 	removed.CertificateEnds, err = a.client.Delete(ctx, machine, o.Gone)
 	return removed, err
 }

@@ -108,18 +108,23 @@ type Member struct {
 	Name string `json:"name"`
 	// EKID is the machine's identity.
 	EKID hullmark.EKID `json:"ekid"`
+	// ProviderID is what the machine's infrastructure calls it; empty means none.
+	ProviderID string `json:"providerID,omitempty"`
 	// Addresses are static addresses in CIDR notation; without them the machine uses what its network offers.
 	Addresses []string `json:"addresses,omitempty"`
 	// Gateway is the default route for static addresses.
 	Gateway string `json:"gateway,omitempty"`
 }
 
-// Vouched is a rule for machines that their maker or landlord vouches for: a measurements.Group of the pool's name.
+// Vouched is a rule for machines that somebody vouches for, their maker or landlord, or an enroller: a measurements.Group of the
+// pool's name.
 type Vouched struct {
 	// Authorities are certificates, in PEM, of CAs that sign the machines' EK certificates themselves.
-	Authorities string `json:"authorities"`
+	Authorities string `json:"authorities,omitempty"`
 	// Subject are the attributes, by CN, O, OU, L, ST or C, that each such certificate's subject has.
-	Subject map[string]string `json:"subject"`
+	Subject map[string]string `json:"subject,omitempty"`
+	// Enrollers are Ed25519 public keys, in PEM, of who signs vouchers for machines, in the place of authorities and subject.
+	Enrollers string `json:"enrollers,omitempty"`
 	// Max is how many machines the pool may have of them.
 	Max int `json:"max"`
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -92,7 +93,7 @@ func (c *Cluster) init() ([]byte, error) {
 // parameters are what our own documents are made of.
 func (c *Cluster) parameters() (p kubeadm.Params, err error) {
 	first, _ := c.first()
-	p = kubeadm.Params{NodeName: first.Name, ClusterName: c.Name, Endpoint: c.ControlPlane.Endpoint, SANs: c.ControlPlane.SANs, Profile: c.Profile}
+	p = kubeadm.Params{NodeName: first.Name, ProviderID: first.ProviderID, ClusterName: c.Name, Endpoint: c.ControlPlane.Endpoint, SANs: c.ControlPlane.SANs, Profile: c.Profile}
 	if p.AdvertiseAddress, err = netip.ParseAddr(c.ControlPlane.AdvertiseAddress); err != nil {
 		return p, fmt.Errorf("controlPlane.advertiseAddress: %w", err)
 	}
@@ -113,7 +114,8 @@ func register(document map[string]any, p Pool) {
 		document["nodeRegistration"] = registration
 	}
 	if len(p.Labels) > 0 {
-		registration["kubeletExtraArgs"] = []any{map[string]any{"name": "node-labels", "value": nodeLabels(p.Labels)}}
+		ours, _ := registration["kubeletExtraArgs"].([]any)
+		registration["kubeletExtraArgs"] = append(ours, map[string]any{"name": "node-labels", "value": nodeLabels(p.Labels)})
 	}
 	if p.Taints == nil {
 		return
@@ -280,7 +282,7 @@ func (c *Cluster) draft(policy measurements.Policy) ([]byte, error) {
 			next.Groups = append(next.Groups, group)
 		}
 		for _, m := range p.Members {
-			next.Members = append(next.Members, measurements.Member{EKID: m.EKID, Role: p.Role, Name: m.Name, Pool: p.Name})
+			next.Members = append(next.Members, measurements.Member{EKID: m.EKID, Role: p.Role, Name: m.Name, Pool: p.Name, ProviderID: m.ProviderID})
 		}
 	}
 	byName := func(a, b measurements.Member) int { return strings.Compare(a.Name, b.Name) }
@@ -298,6 +300,15 @@ func (c *Cluster) draft(policy measurements.Policy) ([]byte, error) {
 func (v Vouched) group(pool string) (measurements.Group, error) {
 	group := measurements.Group{Name: pool, Pool: pool, Max: v.Max}
 	var err error
+	if v.Enrollers != "" {
+		if group.Enrollers, err = measurements.ParseEnrollers([]byte(v.Enrollers)); err != nil {
+			return measurements.Group{}, err
+		}
+		if v.Authorities == "" && len(v.Subject) == 0 {
+			return group, nil
+		}
+		return measurements.Group{}, errors.New("enrollers: beside authorities or a subject: a pool has one way to vouch for machines")
+	}
 	if group.Authorities, err = pemcert.Split([]byte(v.Authorities)); err != nil {
 		return measurements.Group{}, fmt.Errorf("authorities: %w", err)
 	}

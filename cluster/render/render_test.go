@@ -176,6 +176,36 @@ func TestDraftKeepsThePolicyInForce(t *testing.T) {
 	}
 }
 
+// A pool of an enroller's machines is a group of the policy, too, and a member's provider ID goes where its kubelet is told it.
+func TestEnrolledPoolIsAGroup(t *testing.T) {
+	const key = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n"
+	enrolled := func(key, more string) []byte {
+		indented := strings.ReplaceAll(strings.TrimRight(key, "\n"), "\n", "\n      ")
+		return []byte(strings.Replace(string(sample(t, "small")), "pools:\n", "pools:\n- name: cloud\n  role: worker\n  stateDisk: {serial: state}\n  vouched:\n    enrollers: |\n      "+
+			indented+"\n    max: 20\n"+more, 1))
+	}
+	policy, err := measurements.ParsePolicy([]byte(rendered(t, enrolled(key, ""), measurements.Policy{})[PolicyFile]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g := policy.Groups; len(g) != 1 || g[0].Name != "cloud" || len(g[0].Enrollers) != 1 || g[0].Enrollers[0][0] != 0x19 || g[0].Max != 20 {
+		t.Errorf("the policy is %+v", policy)
+	}
+	for says, text := range map[string][]byte{
+		"one way to vouch":            enrolled(key, "    subject: {OU: mine}\n"),
+		"want public keys in PEM":     enrolled("none", ""),
+		"public keys in PEM and noth": enrolled(key+"none", ""),
+	} {
+		c, err := Parse(text)
+		if err == nil {
+			_, err = Render(c, measurements.Policy{})
+		}
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", says, err)
+		}
+	}
+}
+
 // A pool of machines that somebody vouches for is a group of the policy.
 func TestVouchedPoolIsAGroup(t *testing.T) {
 	const authority = "-----BEGIN CERTIFICATE-----\nAQID\n-----END CERTIFICATE-----\n-----BEGIN CERTIFICATE-----\nAQIE\n-----END CERTIFICATE-----\n" // Who signs the policy looks into it.

@@ -36,9 +36,9 @@ func (r *Groups) Enrol(ctx context.Context, group string, node hullmark.EKID, mo
 	})
 }
 
-// leave takes a machine out of the group that gave it its name, if one did.
+// leave takes a machine out of the group that it is of, if it is of one.
 func (r *Groups) leave(ctx context.Context, m joinservice.Machine) error {
-	group, ok := measurements.GroupOf(m.Name, m.EKID)
+	group, ok := m.GroupName()
 	if !ok {
 		return nil
 	}

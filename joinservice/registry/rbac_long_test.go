@@ -62,9 +62,10 @@ func TestPermissions(t *testing.T) {
 				"create /events hullmark", "create /secrets kube-system", "delete /secrets kube-system x",
 				"list certificates.k8s.io/certificatesigningrequests", "update certificates.k8s.io/certificatesigningrequests/approval",
 				"approve certificates.k8s.io/signers - kubernetes.io/kubelet-serving", "approve certificates.k8s.io/signers - kubernetes.io/kube-apiserver-client-kubelet",
-				"get /nodes - x", "list /nodes", "delete /nodes - x",
+				"get /nodes - x", "list /nodes", "delete /nodes - x", "get /configmaps hullmark-vouchers x",
 			},
 			denied: []access{
+				"list /configmaps hullmark-vouchers", "create /configmaps hullmark-vouchers", "update /configmaps hullmark-vouchers x", "delete /configmaps hullmark-vouchers x",
 				"deletecollection /configmaps hullmark", "delete /configmaps kube-system x", "patch /configmaps hullmark x", "get /configmaps kube-system x", "create /configmaps kube-system", "update /configmaps kube-system kubeadm-config", "list /configmaps",
 				"get /secrets kube-system x", "list /secrets kube-system", "watch /secrets kube-system", "update /secrets kube-system x", "patch /secrets kube-system x", "deletecollection /secrets kube-system",
 				"get /secrets hullmark x", "get /secrets default x", "create /secrets default", "list /secrets",

@@ -23,7 +23,7 @@ func (r *Machines) Rebind(ctx context.Context, from joinservice.Machine, to hull
 		return err
 	}
 	moved := from
-	moved.EKID, moved.Token, moved.EKCertificate = to, "", nil
+	moved.EKID, moved.Token, moved.EKCertificate, moved.Voucher = to, "", nil, nil
 	moved.Addresses, moved.Refused = nil, nil // Its ticket claims what it has.
 	if version == "" {
 		if _, err := r.Store(ctx, moved, version); err != nil {

@@ -2,7 +2,7 @@
 // its Kubernetes API, and decides over kubelets' certificate requests.
 //
 // Everything lies in the namespace hullmark, but bootstrap tokens, which
-// Kubernetes wants in kube-system. Replicas share nothing but these objects.
+// Kubernetes wants in kube-system, and vouchers, which others write. Replicas share nothing but these objects.
 package registry
 
 import (
@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// Namespace holds all objects but tokens; Manifest makes it.
+	// Namespace holds all objects but tokens and vouchers; Manifest makes it.
 	Namespace = "hullmark"
 	// User is the common name of the join service's client certificate, which Manifest gives its permissions.
 	User = "hullmark:join-service"
@@ -58,6 +58,7 @@ type Registry struct {
 	*Tokens
 	*Leases
 	*Endpoints
+	*Vouchers
 }
 
 // Machines are the records of machines, their names, addresses and groups.
@@ -92,6 +93,8 @@ type Endpoints struct{ *connection }
 // connection has the objects of a cluster's API that Hullmark deals with.
 type connection struct {
 	configMaps objects[*corev1.ConfigMap, *corev1.ConfigMapList]
+	// vouchers are the ConfigMaps of VoucherNamespace.
+	vouchers objects[*corev1.ConfigMap, *corev1.ConfigMapList]
 	// system are the ConfigMaps of kube-system.
 	system   objects[*corev1.ConfigMap, *corev1.ConfigMapList]
 	secrets  objects[*corev1.Secret, *corev1.SecretList]
@@ -108,6 +111,8 @@ var (
 	_ joinservice.Records = (*Registry)(nil)
 	_ joinservice.Tokens  = (*Registry)(nil)
 	_ joinservice.Lease   = (*Registry)(nil)
+
+	_ joinservice.Vouchers = (*Registry)(nil)
 )
 
 // New returns a client for the API that config names. Its rate limit is not
@@ -135,6 +140,9 @@ func New(config *rest.Config) (*Registry, error) {
 		configMaps: objects[*corev1.ConfigMap, *corev1.ConfigMapList]{
 			core, codec, "configmaps", Namespace, fresh[corev1.ConfigMap], fresh[corev1.ConfigMapList],
 		},
+		vouchers: objects[*corev1.ConfigMap, *corev1.ConfigMapList]{
+			core, codec, "configmaps", VoucherNamespace, fresh[corev1.ConfigMap], fresh[corev1.ConfigMapList],
+		},
 		system: objects[*corev1.ConfigMap, *corev1.ConfigMapList]{
 			core, codec, "configmaps", tokenNamespace, fresh[corev1.ConfigMap], fresh[corev1.ConfigMapList],
 		},
@@ -154,7 +162,7 @@ func New(config *rest.Config) (*Registry, error) {
 	return &Registry{
 		connection: a,
 		Machines:   &Machines{connection: a, Groups: &Groups{a}, tokens: tokens, absent: &absences{now: time.Now}},
-		Policies:   &Policies{a}, Tokens: tokens, Endpoints: &Endpoints{a},
+		Policies:   &Policies{a}, Tokens: tokens, Endpoints: &Endpoints{a}, Vouchers: &Vouchers{a},
 		Leases: &Leases{connection: a, joining: &watched{duration: leaseDuration, now: time.Now}},
 	}, nil
 }

@@ -20,8 +20,13 @@ import (
 // skewService serves a cluster whose policy accepts these releases, with the records of a real API.
 func skewService(t *testing.T, members []measurements.Member, releases ...string) (address string) {
 	t.Helper()
+	return servesPolicy(t, measurements.Policy{Version: 1, Members: members}, releases...)
+}
+
+// servesPolicy serves a cluster with a policy that accepts these releases beside what it says.
+func servesPolicy(t *testing.T, policy measurements.Policy, releases ...string) (address string) {
+	t.Helper()
 	signed := joinservice.SignedPolicy{Documents: map[measurements.DocumentID][]byte{}}
-	policy := measurements.Policy{Version: 1, Members: members}
 	for _, r := range releases {
 		document := nodetest.Document(t, r)
 		id, err := document.Digest()
@@ -46,7 +51,7 @@ func skewService(t *testing.T, members []measurements.Member, releases ...string
 		t.Fatal(err)
 	}
 	s := &joinservice.Service{
-		Root: api.Cluster.ID(), Policy: store, Keys: api.Cluster.Keys, Records: service, Tokens: service, RemoveNode: service.RemoveStaleNode,
+		Root: api.Cluster.ID(), Policy: store, Keys: api.Cluster.Keys, Records: service, Tokens: service, Vouchers: service, RemoveNode: service.RemoveStaleNode,
 		Settings: joinservice.Settings{ControlPlaneEndpoint: "192.0.2.1:6443"}, KubernetesCA: api.Cluster.KubernetesCA(),
 		Timeouts: joinservice.Timeouts{Proof: time.Minute, Opened: time.Minute, Progress: time.Minute},
 	}

@@ -143,7 +143,7 @@ func newRootCommand() *cobra.Command {
 		newEventlogCommand(),
 		newVMCommand(),
 		newClusterCommand(),
-		newPolicyCommand(),
+		newPolicyCommand(), newVoucherCommand(),
 		newRenderCommand(),
 		newInitCommand(),
 		newRecoverCommand(),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -14,7 +15,7 @@ import (
 
 func newPolicyAddGroupCommand() *cobra.Command {
 	var o policyOptions
-	var ca, pool string
+	var ca, pool, enrollers string
 	var subject []string
 	var most int
 	cmd := &cobra.Command{
@@ -25,10 +26,24 @@ func newPolicyAddGroupCommand() *cobra.Command {
 For machines whose keys nobody knows beforehand, as a cloud makes them: every one is admitted whose endorsement key has a certificate that the
 CAs signed themselves, with all of these attributes in its subject, and that boots an accepted release. Its node is named after the group and
 the beginning of its key's ID. Take attributes that your provider writes for you alone, as Google's cloud writes the project into OU, and CAs that sign the keys of TPMs
-and nothing else: whoever gets such a certificate gets a worker.`,
+and nothing else: whoever gets such a certificate gets a worker.
+
+With --enrollers the machines are those for which one of these keys signs a voucher (hullmark voucher), which names the node, too: a name that begins with the group's and a hyphen.
+Who has such a key says which machines are real.`,
 		Example: "  hullmark policy add group gce --cluster prod.cluster --ek-ca ek-ca.pem --subject OU=my-project",
 		Args:    exactArg("policy add group", "its name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if (enrollers == "") == (ca == "" && len(subject) == 0) || enrollers == "" && (ca == "" || len(subject) == 0) {
+				return withCode(exitUsage, errors.New("policy add group: want --ek-ca and --subject, or --enrollers alone"))
+			}
+			if enrollers != "" {
+				rule, err := enrollerGroup(args[0], enrollers)
+				if err != nil {
+					return withCode(exitUsage, err)
+				}
+				rule.Pool, rule.Max = pool, most
+				return o.change(cmd, operate.AddGroup(rule))
+			}
 			rule, err := parseGroup(args[0], ca, subject)
 			if err != nil {
 				return withCode(exitUsage, err)
@@ -42,8 +57,21 @@ and nothing else: whoever gets such a certificate gets a worker.`,
 	cmd.Flags().StringArrayVar(&subject, "subject", nil, "`TYPE=VALUE` that each certificate's subject has, with TYPE one of CN, O, OU, L, ST and C; repeat for more")
 	cmd.Flags().StringVar(&pool, "pool", "", "the policy's `POOL` that says what the nodes are given (default: none)")
 	cmd.Flags().IntVar(&most, "max", 100, "how many machines the group may have: a `NUMBER` up to 10000")
-	require(cmd, "ek-ca", "subject")
+	cmd.Flags().StringVar(&enrollers, "enrollers", "", "PEM `FILE` of the Ed25519 public keys that sign vouchers for the machines")
 	return cmd
+}
+
+// enrollerGroup is a group whose machines need vouchers.
+func enrollerGroup(name, file string) (measurements.Group, error) {
+	text, err := readBounded(file, maxKeyFile)
+	if err != nil {
+		return measurements.Group{}, fmt.Errorf("--enrollers: %w", err)
+	}
+	keys, err := measurements.ParseEnrollers(text)
+	if err != nil {
+		return measurements.Group{}, fmt.Errorf("--enrollers %s: %w", file, err)
+	}
+	return measurements.Group{Name: name, Enrollers: keys}, nil
 }
 
 func parseGroup(name, ca string, subject []string) (measurements.Group, error) {

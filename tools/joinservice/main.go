@@ -154,7 +154,7 @@ func prepare(o options) (a *app, err error) {
 		return nil, err
 	}
 	a.service = &joinservice.Service{
-		Root: a.credentials.id(), Policy: a.policy, Keys: a.keyset, Records: attentive{a.registry, a.outage}, Tokens: a.registry,
+		Root: a.credentials.id(), Policy: a.policy, Keys: a.keyset, Records: attentive{a.registry, a.outage}, Tokens: a.registry, Vouchers: a.registry,
 		RemoveNode: a.registry.RemoveStaleNode, Outage: a.outage, Directions: a.registry,
 		Settings: a.credentials.settings, KubernetesCA: a.credentials.authority,
 		Timeouts: joinservice.ServiceTimeouts(), Log: o.log,
