@@ -28,14 +28,14 @@ func (v *verified) member(m Machine) (measurements.Member, bool) {
 	if own, named := v.members[m.EKID]; named {
 		return own, true
 	}
-	if len(m.Voucher) > 0 {
-		if by, err := v.vouches(m.EKID, m.Voucher, time.Time{}); err == nil {
-			return by.voucher.Member(by.group), true
-		}
-	}
 	ek, err := x509.ParseCertificate(m.EKCertificate)
 	if err != nil {
-		return measurements.Member{}, false // It has none, or none that can be read: no group admitted it.
+		ek = nil // It has none, or none that can be read.
+	}
+	if len(m.Voucher) > 0 {
+		if by, err := v.vouches(m.EKID, ek, m.Voucher, time.Time{}); err == nil {
+			return by.voucher.Member(by.group), true
+		}
 	}
 	group := groupOf(v.policy, v.groups, m.EKID, ek)
 	if group == nil {
@@ -44,14 +44,16 @@ func (v *verified) member(m Machine) (measurements.Member, bool) {
 	return group.Member(m.EKID), true
 }
 
-// proof returns what a group admitted the machine by: the certificate of its endorsement key, or its voucher; nothing if a rule of
-// its own did.
+// proof returns what a group admitted the machine by: the certificate of its endorsement key, its voucher, or both; nothing if a rule
+// of its own did.
 func (p *proved) proof() (ekCertificate, voucher []byte) {
 	switch {
 	case p.admission.Group == nil:
 		return nil, nil
-	case p.vouched != nil:
+	case p.vouched != nil && len(p.vouched.group.Authorities) == 0:
 		return nil, p.vouched.signed
+	case p.vouched != nil:
+		voucher = p.vouched.signed
 	}
-	return p.claims.EKCertificate.Raw, nil
+	return p.claims.EKCertificate.Raw, voucher
 }

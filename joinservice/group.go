@@ -48,15 +48,14 @@ func sameAuthority(a, b []byte) bool {
 // groupsOf prepares the groups that can be; the others, which the error names, admit nobody.
 func groupsOf(policy measurements.Policy) (groups []group, err error) {
 	for _, rule := range policy.Groups {
-		if len(rule.Enrollers) > 0 {
-			continue // They admit by vouchers: see voucher.go.
-		}
 		g, wrong := newGroup(rule)
 		if wrong != nil {
 			err = errors.Join(err, fmt.Errorf("group %s: authorities: %w", rule.Name, wrong))
 			continue
 		}
-		groups = append(groups, g)
+		if len(rule.Enrollers) == 0 { // Enrollers admit by vouchers: see voucher.go.
+			groups = append(groups, g)
+		}
 	}
 	return groups, err
 }

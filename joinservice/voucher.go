@@ -2,6 +2,7 @@ package joinservice
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
@@ -35,9 +36,10 @@ type vouched struct {
 	group   measurements.Group
 }
 
-// vouches judges a voucher for a machine by the policy. now is when the machine came first; zero if it has a record by the voucher:
-// then its time is not looked at. Every refusal is a *hullmark.Condition.
-func (e *verified) vouches(node hullmark.EKID, signed []byte, now time.Time) (*vouched, error) {
+// vouches judges a voucher for a machine by the policy. ek is the certificate of the machine's endorsement key; nil if it has shown
+// none. now is when the machine came first; zero if it has a record by the voucher: then its time is not looked at. Every refusal is
+// a *hullmark.Condition.
+func (e *verified) vouches(node hullmark.EKID, ek *x509.Certificate, signed []byte, now time.Time) (*vouched, error) {
 	v, enroller, err := measurements.OpenVoucher(signed, e.policy.Enrolls)
 	if errors.Is(err, measurements.ErrEnroller) {
 		return nil, voucherRefused("it is by a key that no group of the policy names", "", strings.TrimPrefix(err.Error(), "open voucher: "))
@@ -54,6 +56,8 @@ func (e *verified) vouches(node hullmark.EKID, signed []byte, now time.Time) (*v
 		return nil, voucherRefused("it is for another machine", node.String(), v.EKID.String())
 	case !known || !group.Enrolls(enroller):
 		return nil, voucherRefused("its enroller does not enrol for the group "+v.Group, enrollers(group), fmt.Sprintf("%x", enroller))
+	case !authorized(group, ek):
+		return nil, voucherRefused("none of the group's authorities signed the certificate of its endorsement key", "", "")
 	case e.policy.Denies(node):
 		return nil, voucherRefused("the policy denies the machine", "", node.String())
 	case !now.IsZero() && now.After(v.NotAfter):
@@ -62,6 +66,16 @@ func (e *verified) vouches(node hullmark.EKID, signed []byte, now time.Time) (*v
 		return nil, NameTaken(v.Name, e.policy.Members[holder].EKID, node)
 	}
 	return &vouched{signed: signed, voucher: v, group: group}, nil
+}
+
+// authorized reports whether one of the authorities of a group with enrollers signed an endorsement key's certificate. Without any, the
+// enroller's word is enough.
+func authorized(rule measurements.Group, ek *x509.Certificate) bool {
+	if len(rule.Authorities) == 0 {
+		return true
+	}
+	g, err := newGroup(rule)
+	return err == nil && ek != nil && g.admits(ek)
 }
 
 func enrollers(g measurements.Group) string {
@@ -109,7 +123,7 @@ func (p *proved) vouch() error {
 		return err
 	}
 	if len(m.Voucher) > 0 {
-		if _, err := p.policy.vouches(m.EKID, m.Voucher, time.Time{}); err == nil {
+		if _, err := p.policy.vouches(m.EKID, p.claims.EKCertificate, m.Voucher, time.Time{}); err == nil {
 			return nil
 		}
 	}
@@ -118,16 +132,16 @@ func (p *proved) vouch() error {
 			return err
 		}
 	}
-	_, err = p.policy.vouchedFor(m, p.issued)
+	_, err = p.policy.vouchedFor(m, p.claims.EKCertificate, p.issued)
 	return err
 }
 
 // vouchedFor returns the voucher that admits a machine: the one that its record keeps, as long as the policy takes that, and else the
 // one that is issued for it now, nil if there is none.
-func (e *verified) vouchedFor(m Machine, issued []byte) (*vouched, error) {
+func (e *verified) vouchedFor(m Machine, ek *x509.Certificate, issued []byte) (*vouched, error) {
 	var former error
 	if len(m.Voucher) > 0 {
-		v, err := e.vouches(m.EKID, m.Voucher, time.Time{})
+		v, err := e.vouches(m.EKID, ek, m.Voucher, time.Time{})
 		if err == nil {
 			return v, nil
 		}
@@ -135,7 +149,7 @@ func (e *verified) vouchedFor(m Machine, issued []byte) (*vouched, error) {
 	}
 	switch {
 	case issued != nil:
-		return e.vouches(m.EKID, issued, time.Now())
+		return e.vouches(m.EKID, ek, issued, time.Now())
 	case former != nil:
 		return nil, former
 	}
@@ -151,7 +165,7 @@ func (p *proved) judgeVoucher(m Machine) error {
 	}
 	if p.policy.isMember(p.claims.EKID, p.claims.EKCertificate) {
 		if len(m.Voucher) > 0 {
-			p.vouched, _ = p.policy.vouches(m.EKID, m.Voucher, time.Time{})
+			p.vouched, _ = p.policy.vouches(m.EKID, p.claims.EKCertificate, m.Voucher, time.Time{})
 		}
 		return nil
 	}
@@ -159,7 +173,7 @@ func (p *proved) judgeVoucher(m Machine) error {
 		return nil // Nothing admits it: the authorizer says so.
 	}
 	var err error
-	p.vouched, err = p.policy.vouchedFor(m, p.issued)
+	p.vouched, err = p.policy.vouchedFor(m, p.claims.EKCertificate, p.issued)
 	return err
 }
 

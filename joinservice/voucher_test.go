@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/x509"
 	"strings"
 	"testing"
 	"time"
@@ -372,5 +373,54 @@ func TestMembersProviderID(t *testing.T) {
 	s.accept(t, func(p *measurements.Policy) { p.Members[0].ProviderID = "test:///10" }, "image")
 	if m := s.join(t); m.ProviderID != "test:///9" {
 		t.Errorf("a node that was registered has another provider ID since: %+v", m)
+	}
+}
+
+// Where the group names CAs, a voucher is for a key that one of them signed, at each ticket and certificate.
+func TestVouchedKeyIsReal(t *testing.T) {
+	e := newEnrolment(t)
+	makers, others := newProvider(t, true), newProvider(t, true)
+	real := func(by ...provider) measurements.Group {
+		g := e.group("cloud")
+		for _, p := range by {
+			g.Authorities = append(g.Authorities, p.certificate.Raw)
+		}
+		return g
+	}
+	e.enrol(t, real(makers))
+	e.issue(t, e.enroller)
+	const says = "none of the group's authorities signed the certificate of its endorsement key"
+	usage := func(c *x509.Certificate) {
+		c.UnknownExtKeyUsage, c.ExtKeyUsage = nil, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	}
+	for name, hello := range map[string]func(*wire.Hello){
+		"no certificate": func(h *wire.Hello) { h.EkCertificate = nil }, "another CA's": others.vouch(t, mine), "of another usage": makers.vouch(t, mine, usage),
+	} {
+		t.Log(name)
+		e.node.EditHello = hello
+		e.strange(t, joinservice.CodeVoucherRefused, says)
+	}
+	e.node.EditHello = makers.vouch(t, mine)
+	if m := e.join(t); m.Name != "cloud-1" || len(m.Voucher) == 0 || len(m.EKCertificate) == 0 {
+		t.Errorf("the machine is %+v", m)
+	}
+	if err := e.policy.Admits(e.machine(t)); err != nil {
+		t.Errorf("its kubelet gets no certificate: %v", err)
+	}
+	e.reboot()
+	e.enrol(t, real(others))
+	if err := e.policy.Admits(e.machine(t)); err == nil {
+		t.Error("its kubelet gets a certificate, though its maker is not trusted any more")
+	}
+	before := e.node.Ticket()
+	if err := e.dial(t); err != nil {
+		t.Fatal(err)
+	}
+	if told := e.node.Denied(); told == nil || told.Code != joinservice.CodeVoucherRefused || e.node.Ticket() != before {
+		t.Errorf("it was told %+v", told)
+	}
+	e.enrol(t, real(others, makers))
+	if m := e.join(t); m.Name != "cloud-1" || m.Record.Issued != 2 {
+		t.Errorf("the machine came back as %+v", m)
 	}
 }

@@ -32,20 +32,20 @@ const (
 var digits = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // Group is a rule for machines that nobody names. Somebody vouches for each: who makes them, or rents them out, by the certificate
-// of its endorsement key, or an enroller by a Voucher. A group has one of both ways. They are workers.
+// of its endorsement key, or an enroller by a Voucher. They are workers.
 type Group struct {
 	// Name begins the names of the group's nodes; it is a DNS label of at most 46 characters.
 	Name string `json:"name"`
 	// Pool names the pool that the nodes belong to; empty means none.
 	Pool string `json:"pool,omitempty"`
 	// Authorities are the X.509 certificates (DER) of CAs, each of which signs EK certificates itself, and nothing else that
-	// could be taken for one.
+	// could be taken for one. A group with enrollers may have none.
 	Authorities [][]byte `json:"authorities,omitempty"`
 	// Subject are attributes that the subject of each EK certificate has exactly once, with exactly this value. There is at least one: who
 	// signs certificates for one cluster's machines alone writes that into them.
 	Subject []Attribute `json:"subject,omitempty"`
-	// Enrollers are the Ed25519 public keys (RFC 8032 §5.1.5) that sign vouchers for the group, in the place of Authorities and
-	// Subject. Each says which machines are real: who has such a key may add any that it can pass off as one.
+	// Enrollers are the Ed25519 public keys (RFC 8032 §5.1.5) that sign vouchers for the group, in the place of Subject. Without
+	// Authorities each says which machines are real, too: who has such a key may add any that it can pass off as one.
 	Enrollers [][]byte `json:"enrollers,omitempty"`
 	// Max is how many machines the group may have, from 1 to 10,000.
 	Max int `json:"max"`
@@ -124,7 +124,8 @@ func (g Group) CheckApart(other Group, same func(a, b []byte) bool) error {
 	if g.covers(other) || other.covers(g) {
 		return fmt.Errorf("groups %s and %s: an enroller of the one could take the names of the other: let neither name begin with the other and a hyphen", other.Name, g.Name)
 	}
-	shared := slices.ContainsFunc(g.Authorities, func(a []byte) bool {
+	enrolled := len(g.Enrollers) > 0 || len(other.Enrollers) > 0 // Authorities alone admit nobody there.
+	shared := !enrolled && slices.ContainsFunc(g.Authorities, func(a []byte) bool {
 		return slices.ContainsFunc(other.Authorities, func(b []byte) bool { return same(a, b) })
 	})
 	apart := slices.ContainsFunc(g.Subject, func(a Attribute) bool {
@@ -147,12 +148,12 @@ func (g Group) check() error {
 		return fmt.Errorf("max: %d, want 1 to %d", g.Max, maxMembers)
 	case len(g.Name) > maxGroupName || !hullmark.ValidNodeName(g.Name):
 		return fmt.Errorf("name: want a DNS label of at most %d characters", maxGroupName)
-	case len(g.Enrollers) > 0:
-		return g.checkEnrollers()
-	case len(g.Authorities) == 0 || len(g.Authorities) > maxAuthorities:
+	case len(g.Enrollers) == 0 && len(g.Authorities) == 0 || len(g.Authorities) > maxAuthorities:
 		return fmt.Errorf("authorities: %d, want 1 to %d", len(g.Authorities), maxAuthorities)
 	case slices.ContainsFunc(g.Authorities, func(a []byte) bool { return len(a) == 0 || len(a) > maxAuthority }):
 		return fmt.Errorf("authorities: want certificates of at most %d bytes", maxAuthority)
+	case len(g.Enrollers) > 0:
+		return g.checkEnrollers()
 	case len(g.Subject) == 0:
 		return errors.New("subject: want at least one attribute: without any, every machine that this CA vouches for would be admitted, whoever owns it")
 	case len(g.Subject) > maxSubject:
@@ -170,8 +171,8 @@ func (g Group) check() error {
 }
 
 func (g Group) checkEnrollers() error {
-	if len(g.Authorities) > 0 || len(g.Subject) > 0 {
-		return errors.New("enrollers: beside authorities or a subject: a group has one way to vouch for machines")
+	if len(g.Subject) > 0 {
+		return errors.New("enrollers: beside a subject: a voucher names one machine, and authorities alone say which keys are real")
 	}
 	if len(g.Enrollers) > maxEnrollers {
 		return fmt.Errorf("enrollers: %d, want at most %d", len(g.Enrollers), maxEnrollers)

@@ -123,7 +123,7 @@ type Vouched struct {
 	Authorities string `json:"authorities,omitempty"`
 	// Subject are the attributes, by CN, O, OU, L, ST or C, that each such certificate's subject has.
 	Subject map[string]string `json:"subject,omitempty"`
-	// Enrollers are Ed25519 public keys, in PEM, of who signs vouchers for machines, in the place of authorities and subject.
+	// Enrollers are Ed25519 public keys, in PEM, of who signs vouchers for machines, in the place of a subject.
 	Enrollers string `json:"enrollers,omitempty"`
 	// Max is how many machines the pool may have of them.
 	Max int `json:"max"`

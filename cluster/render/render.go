@@ -304,10 +304,12 @@ func (v Vouched) group(pool string) (measurements.Group, error) {
 		if group.Enrollers, err = measurements.ParseEnrollers([]byte(v.Enrollers)); err != nil {
 			return measurements.Group{}, err
 		}
-		if v.Authorities == "" && len(v.Subject) == 0 {
+		if len(v.Subject) > 0 {
+			return measurements.Group{}, errors.New("enrollers: beside a subject: a voucher names one machine, and authorities alone say which keys are real")
+		}
+		if v.Authorities == "" {
 			return group, nil
 		}
-		return measurements.Group{}, errors.New("enrollers: beside authorities or a subject: a pool has one way to vouch for machines")
 	}
 	if group.Authorities, err = pemcert.Split([]byte(v.Authorities)); err != nil {
 		return measurements.Group{}, fmt.Errorf("authorities: %w", err)

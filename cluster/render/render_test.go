@@ -192,7 +192,7 @@ func TestEnrolledPoolIsAGroup(t *testing.T) {
 		t.Errorf("the policy is %+v", policy)
 	}
 	for says, text := range map[string][]byte{
-		"one way to vouch":            enrolled(key, "    subject: {OU: mine}\n"),
+		"beside a subject":            enrolled(key, "    subject: {OU: mine}\n"),
 		"want public keys in PEM":     enrolled("none", ""),
 		"public keys in PEM and noth": enrolled(key+"none", ""),
 	} {

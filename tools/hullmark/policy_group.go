@@ -29,22 +29,14 @@ the beginning of its key's ID. Take attributes that your provider writes for you
 and nothing else: whoever gets such a certificate gets a worker.
 
 With --enrollers the machines are those for which one of these keys signs a voucher (hullmark voucher), which names the node, too: a name that begins with the group's and a hyphen.
-Who has such a key says which machines are real.`,
+Add --ek-ca if the machines' endorsement keys have certificates. Without, who has an enroller's key says which machines are real, and may name a TPM that is a program of his.`,
 		Example: "  hullmark policy add group gce --cluster prod.cluster --ek-ca ek-ca.pem --subject OU=my-project",
 		Args:    exactArg("policy add group", "its name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if (enrollers == "") == (ca == "" && len(subject) == 0) || enrollers == "" && (ca == "" || len(subject) == 0) {
-				return withCode(exitUsage, errors.New("policy add group: want --ek-ca and --subject, or --enrollers alone"))
+			if enrollers == "" && (ca == "" || len(subject) == 0) || enrollers != "" && len(subject) > 0 {
+				return withCode(exitUsage, errors.New("policy add group: want --ek-ca and --subject, or --enrollers, also with --ek-ca"))
 			}
-			if enrollers != "" {
-				rule, err := enrollerGroup(args[0], enrollers)
-				if err != nil {
-					return withCode(exitUsage, err)
-				}
-				rule.Pool, rule.Max = pool, most
-				return o.change(cmd, operate.AddGroup(rule))
-			}
-			rule, err := parseGroup(args[0], ca, subject)
+			rule, err := parseGroup(args[0], ca, subject, enrollers)
 			if err != nil {
 				return withCode(exitUsage, err)
 			}
@@ -61,31 +53,29 @@ Who has such a key says which machines are real.`,
 	return cmd
 }
 
-// enrollerGroup is a group whose machines need vouchers.
-func enrollerGroup(name, file string) (measurements.Group, error) {
-	text, err := readBounded(file, maxKeyFile)
-	if err != nil {
-		return measurements.Group{}, fmt.Errorf("--enrollers: %w", err)
-	}
-	keys, err := measurements.ParseEnrollers(text)
-	if err != nil {
-		return measurements.Group{}, fmt.Errorf("--enrollers %s: %w", file, err)
-	}
-	return measurements.Group{Name: name, Enrollers: keys}, nil
-}
-
-func parseGroup(name, ca string, subject []string) (measurements.Group, error) {
+func parseGroup(name, ca string, subject []string, enrollers string) (measurements.Group, error) {
 	rule := measurements.Group{Name: name}
-	text, err := os.ReadFile(ca)
-	if err != nil {
-		return rule, fmt.Errorf("--ek-ca: %w", err)
+	if enrollers != "" {
+		text, err := readBounded(enrollers, maxKeyFile)
+		if err != nil {
+			return rule, fmt.Errorf("--enrollers: %w", err)
+		}
+		if rule.Enrollers, err = measurements.ParseEnrollers(text); err != nil {
+			return rule, fmt.Errorf("--enrollers %s: %w", enrollers, err)
+		}
 	}
-	authorities, err := verifier.ParseAuthorities(text)
-	if err != nil {
-		return rule, fmt.Errorf("--ek-ca %s: %w", ca, err)
-	}
-	for _, authority := range authorities {
-		rule.Authorities = append(rule.Authorities, authority.Raw)
+	if ca != "" {
+		text, err := os.ReadFile(ca)
+		if err != nil {
+			return rule, fmt.Errorf("--ek-ca: %w", err)
+		}
+		authorities, err := verifier.ParseAuthorities(text)
+		if err != nil {
+			return rule, fmt.Errorf("--ek-ca %s: %w", ca, err)
+		}
+		for _, authority := range authorities {
+			rule.Authorities = append(rule.Authorities, authority.Raw)
+		}
 	}
 	for _, attribute := range subject {
 		kind, value, found := strings.Cut(attribute, "=")
