@@ -71,17 +71,25 @@ func (c clusterFolder) chooseForwards(api vm.Forward) ([]vm.Forward, error) {
 		return nil, err
 	}
 	all := guests(api)
-	var texts []string
+	var held ports
+	defer held.release()
+	// Those that had a port go first, so that none of them loses it to one that takes any.
 	for i, f := range all {
-		if f.Host == 0 {
-			listener, err := listen(hostPort(before, f.Address, f.Guest))
-			if err != nil {
-				return nil, err
-			}
-			defer listener.Close() // held until all are chosen
-			all[i].Host = uint16(listener.Addr().(*net.TCPAddr).Port)
+		if had := hostPort(before, f.Address, f.Guest); f.Host == 0 && had != 0 {
+			all[i].Host = held.take(had)
 		}
-		texts = append(texts, all[i].String())
+	}
+	for i, f := range all {
+		if f.Host != 0 {
+			continue
+		}
+		if all[i].Host = held.take(0); all[i].Host == 0 {
+			return nil, errors.New("the host has no free ports")
+		}
+	}
+	var texts []string
+	for _, f := range all {
+		texts = append(texts, f.String())
 	}
 	content, err := json.Marshal(texts)
 	if err != nil {
@@ -90,13 +98,23 @@ func (c clusterFolder) chooseForwards(api vm.Forward) ([]vm.Forward, error) {
 	return all, atomicfile.Write(c.forwardsFile(), content, 0o600)
 }
 
-// listen listens on a port of the loopback address, or on a free one where it is taken.
-func listen(port uint16) (net.Listener, error) {
+// ports are ports of the loopback address that are held until all are chosen.
+type ports []net.Listener
+
+// take takes a port, any free one for 0, and returns it; 0 where it is taken.
+func (p *ports) take(port uint16) uint16 {
 	l, err := net.Listen("tcp4", onHost(port))
 	if err != nil {
-		return net.Listen("tcp4", onHost(0))
+		return 0
 	}
-	return l, nil
+	*p = append(*p, l)
+	return uint16(l.Addr().(*net.TCPAddr).Port)
+}
+
+func (p *ports) release() {
+	for _, l := range *p {
+		l.Close()
+	}
 }
 
 // hostPort returns the port of the host that leads to a guest's, 0 where none does.
