@@ -15,8 +15,16 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 3 && os.Args[1] == "stand-in" {
 		os.Exit(standIn(os.Args[2], os.Args[3]))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := atEnd(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
+
+// atEnd ends what tests share.
+var atEnd = func() error { return nil }
 
 // standIn is hullmark on a folder: "obeys" ends at the first SIGTERM, "ignores" at none, "fails" says why it does not start.
 func standIn(folder, how string) int {
