@@ -33,6 +33,9 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	if err := r.client.Get(ctx, req.NamespacedName, c); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	if r.ignores(c) {
+		return ctrl.Result{}, nil
+	}
 	cluster, err := util.GetOwnerCluster(ctx, r.client, c.ObjectMeta)
 	if client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, err
@@ -81,12 +84,16 @@ func (r *clusterReconciler) run(ctx context.Context, c *infrav1.HullmarkCluster,
 		return after(r.poll), nil
 	}
 	// Its ports listen once the network serves. Later this is not asked: the API server would hear of it each time.
-	if !ptr.Deref(c.Status.Initialization.Provisioned, false) && !listens(onHost(forwards[0].Host)) {
+	fresh := !ptr.Deref(c.Status.Initialization.Provisioned, false)
+	serves := !fresh || listens(onHost(forwards[0].Host))
+	if serves {
+		c.Status.APIServer = onHost(forwards[0].Host)
+		c.Status.Initialization.Provisioned = ptr.To(true)
+	}
+	if fresh { // conditions are written before the rest: nobody must see a Ready network without its port
 		notReady(c, infrav1.StartingReason, "the network starts; it logs to %s", folder.networkLog())
 		return after(soon), nil
 	}
-	c.Status.APIServer = onHost(forwards[0].Host)
-	c.Status.Initialization.Provisioned = ptr.To(true)
 	setReady(c, metav1.ConditionTrue, infrav1.RunningReason, "")
 	return after(r.poll), nil
 }

@@ -59,7 +59,9 @@ const slots = 16
 // slot is the folder of one machine.
 type slot string
 
-func (c clusterFolder) slot(i int) slot { return slot(filepath.Join(string(c), fmt.Sprintf("slot-%02d", i))) }
+func (c clusterFolder) slot(i int) slot {
+	return slot(filepath.Join(string(c), fmt.Sprintf("slot-%02d", i)))
+}
 
 func (s slot) machine() string     { return filepath.Join(string(s), "vm") }
 func (s slot) console() string     { return filepath.Join(s.machine(), "console.log") }
@@ -153,10 +155,10 @@ const (
 // removeRun removes the folder of sockets that a killed process left.
 func removeRun(folder string) error {
 	target, err := os.Readlink(filepath.Join(folder, runName))
-	if err != nil || !strings.HasPrefix(filepath.Base(target), runPrefix) {
-		return nil //nolint:nilerr // there is none
+	if err == nil && strings.HasPrefix(filepath.Base(target), runPrefix) {
+		return os.RemoveAll(target)
 	}
-	return os.RemoveAll(target)
+	return nil
 }
 
 // hasContent reports whether a file exists and is not empty.

@@ -58,6 +58,9 @@ func (r *machineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	if err := r.client.Get(ctx, req.NamespacedName, j.HullmarkMachine); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	if r.ignores(j) {
+		return ctrl.Result{}, nil
+	}
 	if err := r.owners(ctx, j); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -259,12 +262,17 @@ func (r *machineReconciler) report(j *job) (ctrl.Result, error) {
 	if err := r.locate(j); err != nil {
 		return ctrl.Result{}, err
 	}
+	fresh := !ptr.Deref(j.Status.Initialization.Provisioned, false)
 	j.Spec.ProviderID = j.providerID()
 	j.Status.Initialization.Provisioned = ptr.To(true)
 	j.Status.Console = j.slot.console()
 	lost, err := r.lostNetwork(j)
 	if err != nil {
 		return ctrl.Result{}, err
+	}
+	if fresh { // conditions are written before the rest: nobody must see a Ready machine that has no name
+		notReady(j, infrav1.StartingReason, "the machine is made and switched on; it logs to %s", j.slot.log())
+		return after(soon), nil
 	}
 	if lost {
 		notReady(j, infrav1.NetworkLostReason, "the cluster's network ended under this machine, which cannot be plugged in again: delete its Machine")
@@ -331,11 +339,11 @@ func (r *machineReconciler) addresses(j *job) (all []netip.Addr, err error) {
 	if len(config.Addresses) > 0 || len(j.Status.Addresses) > 0 {
 		return all, nil
 	}
-	given, err := givenAddress(j.folder.network(), cardOf(j.slot.machine()))
-	if err != nil || !given.IsValid() {
-		return nil, nil //nolint:nilerr // without a network the machine has no address
+	// Where the network does not run, the machine has no address, and says so otherwise.
+	if given, err := givenAddress(j.folder.network(), cardOf(j.slot.machine())); err == nil && given.IsValid() {
+		all = append(all, given)
 	}
-	return []netip.Addr{given}, nil
+	return all, nil
 }
 
 // lostNetwork reports whether the network that the machine was plugged into has ended.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // Processes start, find and stop what a host runs for a cluster. What has been started outlives the controller.
@@ -28,7 +30,7 @@ type Processes interface {
 
 // Hullmark starts the program hullmark.
 type Hullmark struct {
-	// Program is its path.
+	// Program is its full path, or its name where PATH has it.
 	Program string
 }
 
@@ -97,7 +99,7 @@ func (h Hullmark) Stop(folder string, grace time.Duration) (bool, error) {
 		if err := signalHolder(folder, pid, syscall.SIGTERM); err != nil {
 			return false, err
 		}
-		return false, os.WriteFile(folder+stopSuffix, nil, 0o600)
+		return false, atomicfile.Write(folder+stopSuffix, nil, 0o600)
 	case err != nil:
 		return false, err
 	case time.Since(asked.ModTime()) < grace:

@@ -51,8 +51,14 @@ type host struct {
 	secrets   client.Reader
 	folders   *folders
 	processes Processes
+	filter    string
 	grace     time.Duration
 	poll      time.Duration
+}
+
+// ignores reports whether an object is another controller's. Its Cluster's events lead to it all the same.
+func (h *host) ignores(o client.Object) bool {
+	return h.filter != "" && o.GetLabels()[clusterv1.WatchLabel] != h.filter
 }
 
 func newHost(c client.Client, secrets client.Reader, o Options) (*host, error) {
@@ -63,7 +69,7 @@ func newHost(c client.Client, secrets client.Reader, o Options) (*host, error) {
 	}
 	return &host{
 		client: c, secrets: secrets, folders: &folders{root: root}, processes: o.Processes,
-		grace: cmp.Or(o.Grace, defaultGrace), poll: cmp.Or(o.Poll, defaultPoll),
+		filter: o.WatchFilter, grace: cmp.Or(o.Grace, defaultGrace), poll: cmp.Or(o.Poll, defaultPoll),
 	}, nil
 }
 

@@ -8,6 +8,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 )
 
 // TestMain lets the test program play hullmark, as a process of its own that holds a folder's lock as hullmark's do.
@@ -15,6 +18,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 3 && os.Args[1] == "stand-in" {
 		os.Exit(standIn(os.Args[2], os.Args[3]))
 	}
+	ctrl.SetLogger(klog.Background())
 	code := m.Run()
 	if err := atEnd(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
