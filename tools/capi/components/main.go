@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/tools/capi/config"
 )
 
@@ -35,8 +36,8 @@ func write(dir, image string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, config.MetadataFile), metadata, 0o644); err != nil {
+	if err := atomicfile.Write(filepath.Join(dir, config.MetadataFile), metadata, 0o644); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, config.ComponentsFile), components, 0o644)
+	return atomicfile.Write(filepath.Join(dir, config.ComponentsFile), components, 0o644)
 }
