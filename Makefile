@@ -62,6 +62,7 @@ test-long: bin/hullmark ## Run the tests that build root trees and compile Kuber
 .PHONY: test-vm
 test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
 	go test -tags vm -timeout 80m -p 1 -v $(call tagged,vm)
+	cd $(CAPI) && go test -tags vm -timeout 20m -v -run '^TestRealMachine$$' ./infrastructure -args -out $(CURDIR)/out/test -hullmark $(CURDIR)/bin/hullmark
 
 .PHONY: test-cluster
 test-cluster: bin/hullmark bin/demo ## Let a worker join, reboot and come back after a power cut, in virtual machines.
