@@ -327,7 +327,7 @@ func TestManifestNamesWhatTheCodeNames(t *testing.T) {
 		}
 		documents++
 	}
-	if documents != 32 {
+	if documents != 41 {
 		t.Errorf("the manifest has %d documents", documents)
 	}
 }
