@@ -182,8 +182,8 @@ func decode(data []byte) (*Cluster, error) {
 
 // decodeLease reads what a file that was lent has in the place of the root's key.
 func (c *Cluster) decodeLease(lease *authorityDoc, root authorityDoc) error {
-	if len(root.Key) > 0 {
-		return errors.New("the root's key is there, too")
+	if len(root.Key) > 0 || c.LentFor != nil {
+		return errors.New("the root's key, or for whom it is lent, is there, too")
 	}
 	held, err := lease.decode()
 	if err != nil {

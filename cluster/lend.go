@@ -69,21 +69,21 @@ func (c *Cluster) lendingPolicy(document measurements.Document, member measureme
 	if err != nil {
 		return measurements.Policy{}, err
 	}
-	previous := last
-	for _, given := range c.firsts() {
+	if c.Initialised != nil {
+		return measurements.Policy{}, errors.New("it has begun: further machines join by its join service; if it is lost, begin it anew with this file (hullmark init --replace-first)")
+	}
+	previous, gaveUp := last, false
+	for _, given := range c.Firsts() {
 		if given == member.EKID {
 			continue
 		}
 		if !replace {
 			return measurements.Policy{}, fmt.Errorf("%s was to be its first machine; go on with that one, or give it up with its data (--replace-first)", given)
 		}
-		previous = previous.Without(given)
+		previous, gaveUp = previous.Without(given), true
 	}
-	if replace {
+	if gaveUp {
 		c.GiveUpFirst()
-	}
-	if c.Initialised != nil {
-		return measurements.Policy{}, errors.New("it has begun; further machines join by its join service")
 	}
 	policy, err := joinservice.FirstPolicy(previous, document, member)
 	if err == nil && policy.Version == last.Version && !reflect.DeepEqual(policy, last) {
@@ -92,19 +92,23 @@ func (c *Cluster) lendingPolicy(document measurements.Document, member measureme
 	return policy, err
 }
 
-// firsts are the machines that are, or were to be, the first.
-func (c *Cluster) firsts() (all []hullmark.EKID) {
+// Firsts are the machines that are, or were to be, the first: which the cluster was begun on, and which it was lent for.
+func (c *Cluster) Firsts() (all []hullmark.EKID) {
 	if c.First != nil {
 		all = append(all, c.First.EKID)
 	}
-	if c.LentFor != nil {
+	if c.LentFor != nil && (c.First == nil || c.First.EKID != *c.LentFor) {
 		all = append(all, *c.LentFor)
 	}
 	return all
 }
 
-// TakeBack notes what was done with a file that was lent: the first node, its disk, and what its join services are set to. It has to
-// be the one that was lent last, and must not know less than what is noted already.
+// maxLentTickets bounds how often a machine may have been given a ticket by a file that was lent: each needs an empty disk.
+const maxLentTickets = 1 << 10
+
+// TakeBack notes what was done with a file that was lent: the first node, its disk, and what its join services are set to. It is the
+// word of whoever borrowed the file, so it only adds: what is noted already stays, and another machine's than that which the file was
+// lent for last is refused.
 func (c *Cluster) TakeBack(lent *Cluster) error {
 	if err := c.checkLent(lent); err != nil {
 		return fmt.Errorf("take the cluster back: %w", err)
@@ -112,22 +116,23 @@ func (c *Cluster) TakeBack(lent *Cluster) error {
 	if lent.First == nil {
 		return nil
 	}
-	node := lent.First.EKID
-	c.First, c.Initialised, c.Settings = lent.First, lent.Initialised, lent.Settings
-	if epoch, ok := lent.Epochs[node]; ok {
-		c.setEpoch(node, epoch)
+	if c.First == nil {
+		c.First, c.Settings = lent.First, lent.Settings
+		c.setEpoch(lent.First.EKID, lent.Epochs[lent.First.EKID])
+	}
+	if c.Initialised == nil {
+		c.Initialised = lent.Initialised
 	}
 	return nil
 }
 
 func (c *Cluster) checkLent(lent *Cluster) error {
-	if lent.Lease == nil {
+	switch {
+	case lent.Lease == nil:
 		return errors.New("this is no file that was lent")
-	}
-	if c.Lease != nil {
+	case c.Lease != nil:
 		return ErrLent
-	}
-	if !lent.Root.Certificate.Equal(c.Root.Certificate) {
+	case !lent.Root.Certificate.Equal(c.Root.Certificate):
 		return errors.New("it was lent by another cluster, or before the root was exchanged")
 	}
 	node, err := lent.Lease.Node()
@@ -137,14 +142,22 @@ func (c *Cluster) checkLent(lent *Cluster) error {
 	if c.LentFor == nil || *c.LentFor != node {
 		return fmt.Errorf("it was lent for %s, and that machine was given up since", node)
 	}
-	if lent.First == nil {
+	first := lent.First
+	if first == nil {
 		return nil
 	}
-	if lent.First.EKID != node {
-		return fmt.Errorf("it was lent for %s, and %s was begun on", node, lent.First.EKID)
-	}
-	if c.First != nil && !reflect.DeepEqual(*c.First, *lent.First) && lent.First.Issued <= c.First.Issued {
-		return errors.New("the cluster file knows more of the first node than the one that was lent")
+	epoch, known := lent.Epochs[node]
+	switch {
+	case first.EKID != node || lent.Initialised != nil && *lent.Initialised != node:
+		return fmt.Errorf("it was lent for %s, and tells of another machine", node)
+	case first.Issued == 0 || first.Issued > maxLentTickets || first.Committed > first.Issued:
+		return fmt.Errorf("it tells of %d tickets, of which number %d is on the disk: want at most %d", first.Issued, first.Committed, maxLentTickets)
+	case first.Committed == 0:
+		return errors.New("the machine was given a ticket, and has not opened its disk: run hullmark init with the lent file again, or give the machine up (hullmark cluster lend --replace-first)")
+	case lent.Settings == nil || !known || epoch.Disk != first.Disk || epoch.Epoch != first.Committed:
+		return errors.New("it tells of a first node, and not what init notes with it")
+	case c.First != nil && (c.First.EKID != node || c.First.Disk != first.Disk):
+		return errors.New("the cluster file knows another disk, or another machine, as the first node's")
 	}
 	return nil
 }

@@ -122,18 +122,21 @@ func TestLentFileSignsNothing(t *testing.T) {
 	}
 }
 
-// What was done with a lent file is noted in the one that it was lent from.
+// What was done with a lent file is noted in the one that it was lent from, and nothing that is noted there already is lowered.
 func TestTakeBack(t *testing.T) {
 	f := newFile(t)
 	lent := mustLend(t, f, firstMachine, false)
-	if err := f.Update(func(c *Cluster) error { return c.TakeBack(lent.Cluster) }); err != nil || f.Cluster.First != nil {
+	back := func() error { return f.Update(func(c *Cluster) error { return c.TakeBack(lent.Cluster) }) }
+	if err := back(); err != nil || f.Cluster.First != nil {
 		t.Fatalf("nothing was begun, but %v, %v", f.Cluster.First, err)
 	}
 	if err := begins(lent, firstMachine, 1); err != nil {
 		t.Fatal(err)
 	}
+	early := *lent.Cluster
+	early.Initialised = nil
 	for range 2 { // once more is harmless
-		if err := f.Update(func(c *Cluster) error { return c.TakeBack(lent.Cluster) }); err != nil {
+		if err := back(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -141,33 +144,78 @@ func TestTakeBack(t *testing.T) {
 	if !reflect.DeepEqual(c.First, l.First) || !reflect.DeepEqual(c.Initialised, l.Initialised) || !reflect.DeepEqual(c.Epochs, l.Epochs) || !reflect.DeepEqual(c.Settings, l.Settings) || c.Root.Key == nil {
 		t.Errorf("%+v", c)
 	}
-	if _, err := lend(t, f, otherMachine, false); err == nil {
-		t.Error("a cluster that has begun was lent for another machine")
+	for _, replace := range []bool{false, true} {
+		for _, node := range []hullmark.EKID{firstMachine, otherMachine} {
+			if _, err := lend(t, f, node, replace); err == nil || !strings.Contains(err.Error(), "has begun") {
+				t.Errorf("a cluster that has begun was lent for %v: %v", node, err)
+			}
+		}
 	}
-	if _, err := lend(t, f, firstMachine, false); err == nil || !strings.Contains(err.Error(), "has begun") {
-		t.Errorf("a cluster that has begun was lent once more: %v", err)
-	}
-	// The operator went on with the file itself.
+	// The operator went on with the file itself; an earlier copy of the lent one comes back.
 	if err := begins(f, firstMachine, 2); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Update(func(c *Cluster) error { return c.TakeBack(lent.Cluster) }); err == nil {
-		t.Error("an older state was taken back")
+	if err := f.Update(func(c *Cluster) error {
+		c.KeepEtcdMember(firstMachine, hullmark.EtcdState{Member: 1, Cluster: 2, Term: 3})
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := *reopen(t, f).Cluster
+	if err := f.Update(func(c *Cluster) error { return c.TakeBack(&early) }); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.Cluster; !reflect.DeepEqual(got.First, want.First) || !reflect.DeepEqual(got.Initialised, want.Initialised) || !reflect.DeepEqual(got.Epochs, want.Epochs) {
+		t.Errorf("an earlier copy changed %+v to %+v", want.First, got.First)
 	}
 }
 
-// A file is lent for one machine at a time, and another cluster's, or that of a machine which was given up, does not come back.
+// A lent file is the borrower's to write: what cannot have come of init is refused.
+func TestTakeBackOfNonsense(t *testing.T) {
+	f := newFile(t)
+	lent := mustLend(t, f, firstMachine, false)
+	if err := begins(lent, firstMachine, 1); err != nil {
+		t.Fatal(err)
+	}
+	other := otherMachine
+	for name, change := range map[string]func(c *Cluster){
+		"as it is":              func(*Cluster) {},
+		"another first node":    func(c *Cluster) { c.First.EKID = other },
+		"another that is Ready": func(c *Cluster) { c.Initialised = &other },
+		"no ticket":             func(c *Cluster) { c.First.Issued, c.First.Committed = 0, 0 },
+		"the last number":       func(c *Cluster) { c.First.Issued = 1<<64 - 1 },
+		"a number to come":      func(c *Cluster) { c.First.Committed = 2 },
+		"nothing committed":     func(c *Cluster) { c.First.Committed = 0 },
+		"no settings":           func(c *Cluster) { c.Settings = nil },
+		"no epoch":              func(c *Cluster) { c.Epochs = nil },
+		"another disk's epoch": func(c *Cluster) {
+			c.Epochs = map[hullmark.EKID]DiskEpoch{firstMachine: {Disk: hullmark.UUID{9}, Epoch: 1}}
+		},
+	} {
+		changed := *lent.Cluster
+		first := *changed.First
+		changed.First = &first
+		change(&changed)
+		target := *f.Cluster
+		if err := target.TakeBack(&changed); (err == nil) != (name == "as it is") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A file is lent for one machine at a time, which no other takes the place of unless it is given up; and then it does not come back.
 func TestLendForOneMachine(t *testing.T) {
 	f := newFile(t)
 	first := mustLend(t, f, firstMachine, false)
 	mustLend(t, f, firstMachine, false) // as when the first copy was lost
+	mustLend(t, f, firstMachine, true)
 	if _, err := lend(t, f, otherMachine, false); err == nil || !strings.Contains(err.Error(), "--replace-first") {
 		t.Errorf("lent for two machines: %v", err)
 	}
-	if err := begins(first, firstMachine, 1); err != nil {
-		t.Fatal(err)
+	if _, err := f.Cluster.Record(otherMachine); err == nil {
+		t.Error("init by the file itself begins on another machine than it is lent for")
 	}
-	if err := f.Update(func(c *Cluster) error { return c.TakeBack(first.Cluster) }); err != nil {
+	if err := begins(first, firstMachine, 1); err != nil {
 		t.Fatal(err)
 	}
 	other := mustLend(t, f, otherMachine, true)
@@ -178,11 +226,11 @@ func TestLendForOneMachine(t *testing.T) {
 	if _, member := policy.Member(firstMachine); member || !policy.Denies(firstMachine) {
 		t.Error("the machine that was given up is a member")
 	}
-	if err := begins(other, otherMachine, 1); err != nil {
-		t.Error(err)
-	}
 	if err := f.Update(func(c *Cluster) error { return c.TakeBack(first.Cluster) }); err == nil || !strings.Contains(err.Error(), "given up") {
 		t.Errorf("the machine that was given up came back: %v", err)
+	}
+	if err := begins(other, otherMachine, 1); err != nil {
+		t.Error(err)
 	}
 	if err := f.Update(func(c *Cluster) error { return c.TakeBack(other.Cluster) }); err != nil {
 		t.Error(err)
@@ -193,6 +241,14 @@ func TestLendForOneMachine(t *testing.T) {
 	}
 	if err := f.Update(func(c *Cluster) error { return c.TakeBack(stranger.Cluster) }); err == nil || !strings.Contains(err.Error(), "no file that was lent") {
 		t.Errorf("a whole file: %v", err)
+	}
+	// Another machine takes over the first one's disk.
+	third := hullmark.EKID{3}
+	if err := f.Update(func(c *Cluster) error { c.Rebind(otherMachine, third); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Cluster.Record(third); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -12,15 +12,17 @@ import (
 // ticket. Another machine than the recorded one is refused: only one can be the
 // first, and the operator has to give the recorded one up.
 func (c *Cluster) Record(node hullmark.EKID) (*joinservice.Record, error) {
+	for _, first := range c.Firsts() {
+		if first != node {
+			return nil, &hullmark.Condition{
+				Code: "other-first-node", Step: "ATTEST", Title: "this cluster was begun on another machine, or lent for one",
+				Expected: first.String(), Got: node.String(),
+				Next: "go on with that machine, or give it up with its data (--replace-first)",
+			}
+		}
+	}
 	if c.First == nil {
 		return nil, nil
-	}
-	if c.First.EKID != node {
-		return nil, &hullmark.Condition{
-			Code: "other-first-node", Step: "ATTEST", Title: "this cluster was begun on another machine",
-			Expected: c.First.EKID.String(), Got: node.String(),
-			Next: "go on with that machine, or give it up with its data (--replace-first)",
-		}
 	}
 	return &joinservice.Record{Disk: c.First.Disk, Committed: c.First.Committed, Issued: c.First.Issued, Serial: c.First.Serial, Floor: c.First.Floor, Trust: c.First.Trust}, nil
 }
@@ -163,5 +165,8 @@ func (c *Cluster) Rebind(from, to hullmark.EKID) {
 	}
 	if c.Initialised != nil && *c.Initialised == from {
 		c.Initialised = &to
+	}
+	if c.LentFor != nil && *c.LentFor == from {
+		c.LentFor = &to
 	}
 }

@@ -345,12 +345,6 @@ func (t *ticketed) openDisk(ctx context.Context) (*opened, error) {
 			Code: "not-initialised", Step: StepDisk, Title: "the state disk belongs to a node that was never Ready", Next: "run hullmark init, which goes on where it ended",
 		}
 	}
-	if t.scope.Verb == channel.VerbBegin && disk.Joined {
-		return nil, &hullmark.Condition{
-			Code: "already-begun", Step: StepDisk, Title: "the state disk belongs to a node that was Ready, and the operator's certificate only begins a cluster",
-			Next: "use the cluster file itself, not one that was lent",
-		}
-	}
 	return o, o.say(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
 		Issued: grant.Epoch.Issued, EpochRead: disk.EpochRead, Joined: disk.Joined, LastBoot: disk.LastBoot,
 		Addresses: ownAddresses(o.stream.Context(), o.agent.config), CertificateEnds: disk.CertificateEnds, Etcd: wire.FromEtcdState(disk.Etcd),

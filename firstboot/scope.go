@@ -54,6 +54,13 @@ func (p *proving) checkScope() error {
 	node, kind := p.prover.Node(), p.kind
 	wrongNode := scope.EKID != (hullmark.EKID{}) && scope.EKID != node
 	begins := scope.Verb == channel.VerbBegin && kind == hullmark.Init
+	if begins && !wrongNode && p.claim.State == hullmark.DiskReady {
+		// Whether the node on it was ever Ready is known once it is open, and then its epoch has been advanced.
+		return &hullmark.Condition{
+			Code: "already-begun", Step: StepAttest, Title: "the state disk is in use, and the operator's certificate only begins a cluster on an empty one",
+			Next: "use the cluster file itself, not one that was lent; or attach an empty disk",
+		}
+	}
 	if (string(scope.Verb) == string(kind) || begins) && !wrongNode {
 		return nil
 	}

@@ -273,7 +273,7 @@ func FirstPolicy(previous measurements.Policy, document measurements.Document, m
 		next.Documents = append(slices.Clone(previous.Documents), accepted)
 	}
 	if known, ok := previous.Member(member.EKID); ok && known.Role == member.Role && known.Name == member.Name {
-		member.Pool = known.Pool
+		member.Pool, member.ProviderID = known.Pool, known.ProviderID
 	}
 	if !slices.Contains(previous.Members, member) {
 		others := slices.DeleteFunc(slices.Clone(previous.Members), func(m measurements.Member) bool { return m.EKID == member.EKID })

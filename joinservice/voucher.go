@@ -49,6 +49,9 @@ func (e *verified) vouches(node hullmark.EKID, ek *x509.Certificate, signed []by
 	}
 	group, known := e.policy.Group(v.Group)
 	holder := slices.IndexFunc(e.policy.Members, func(m measurements.Member) bool { return m.Name == v.Name && m.EKID != node })
+	called := slices.IndexFunc(e.policy.Members, func(m measurements.Member) bool {
+		return v.ProviderID != "" && m.ProviderID == v.ProviderID && m.EKID != node
+	})
 	switch {
 	case v.ClusterRoot != e.first:
 		return nil, voucherRefused("it is for another cluster", e.first.String(), v.ClusterRoot.String())
@@ -62,6 +65,8 @@ func (e *verified) vouches(node hullmark.EKID, ek *x509.Certificate, signed []by
 		return nil, voucherRefused("the policy denies the machine", "", node.String())
 	case !now.IsZero() && now.After(v.NotAfter):
 		return nil, voucherRefused("it has expired", "the machine's first ticket by "+v.NotAfter.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+	case called >= 0:
+		return nil, voucherRefused("its provider ID is that of "+e.policy.Members[called].Name, "", v.ProviderID)
 	case holder >= 0:
 		return nil, NameTaken(v.Name, e.policy.Members[holder].EKID, node)
 	}

@@ -20,7 +20,7 @@ type Verb string
 // The verbs. Each needs a leaf of its own.
 const (
 	VerbInit Verb = "init"
-	// VerbBegin is VerbInit for whoever is lent it: on the one machine that the leaf names, while its disk holds no node that was Ready.
+	// VerbBegin is VerbInit for whoever is lent it: on the one machine that the leaf names, while its disk is empty.
 	VerbBegin   Verb = "begin"
 	VerbRecover Verb = "recover"
 	VerbStatus  Verb = "status"

@@ -93,10 +93,12 @@ func (r *initRun) makeAuthorizer() error {
 		return err
 	}
 	previous := last
-	if r.options.ReplaceFirst && c.First != nil {
-		// The machine that is given up must not stay a member.
-		if given := c.First.EKID; given != *r.Anchor.EKID {
-			previous = previous.Without(given)
+	if r.options.ReplaceFirst {
+		// The machines that are given up must not stay members.
+		for _, given := range c.Firsts() {
+			if given != *r.Anchor.EKID {
+				previous = previous.Without(given)
+			}
 		}
 	}
 	member := measurements.Member{EKID: *r.Anchor.EKID, Role: hullmark.ControlPlane, Name: r.options.Name}
@@ -194,7 +196,7 @@ func (r *initRun) makeKubeconfig() error {
 func (r *initRun) admit(claims attest.Claims) (joinservice.Admission, error) {
 	var admission joinservice.Admission
 	err := r.file.Update(func(c *cluster.Cluster) error {
-		if r.options.ReplaceFirst && c.First != nil && c.First.EKID != claims.EKID {
+		if r.options.ReplaceFirst && slices.ContainsFunc(c.Firsts(), func(first hullmark.EKID) bool { return first != claims.EKID }) {
 			c.GiveUpFirst()
 		}
 		record, err := c.Record(claims.EKID)

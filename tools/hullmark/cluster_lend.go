@@ -25,9 +25,9 @@ func newClusterLendCommand() *cobra.Command {
 		Short: "Make a cluster file without the root key, for whoever is to begin the cluster on one machine",
 		Long: `Make a cluster file without the root key, for whoever is to begin the cluster on one machine.
 
-With it, hullmark init makes that one machine the first node, as the policy says that is signed now: it accepts this measurement
-document, and names this machine. Nothing else can be done with it on a node: it signs no policy, opens no other machine, and not
-this one either once that was Ready. It does hold the cluster's other keys, so keep it as you keep the cluster file. Afterwards,
+With it, hullmark init makes that one machine the first node, as long as its state disk is empty, and as the policy says that is signed
+now: it accepts this measurement document, and names this machine. It opens no other machine and signs no policy. It does hold the
+cluster's other keys, the Kubernetes authorities among them, so keep it as you keep the cluster file. Afterwards,
 hullmark cluster take-back notes in the cluster file what was done.`,
 		Example: "  hullmark cluster lend prod.lent --cluster prod.cluster --ekid $(cat ek.id) --measurements node.json",
 		Args:    exactArg("cluster lend", "the file to make"),
