@@ -180,6 +180,12 @@ func TestVoucherIsRefused(t *testing.T) {
 				p.Members = []measurements.Member{{EKID: hullmark.EKID{9}, Role: hullmark.Worker, Name: "cloud-1"}}
 			}, "image")
 		}, "name-taken", "another machine holds the name cloud-1"},
+		"a provider ID in the policy": {func(t *testing.T) {
+			e.issue(t, e.enroller)
+			e.accept(t, func(p *measurements.Policy) {
+				p.Members = []measurements.Member{{EKID: hullmark.EKID{9}, Role: hullmark.Worker, Name: "own-1", ProviderID: "test:///1"}}
+			}, "image")
+		}, joinservice.CodeVoucherRefused, "its provider ID is that of own-1"},
 		"of a key that was taken out": {func(t *testing.T) {
 			e.issue(t, e.enroller)
 			e.enrol(t, other.group("cloud"))
