@@ -31,6 +31,8 @@ const (
 	// minPause and maxPause bound the pause between two tries, before jitter.
 	minPause = time.Second
 	maxPause = 30 * time.Second
+	// maxSecret bounds what Wrap takes, in bytes.
+	maxSecret = 4 << 10
 	// maxCiphertext bounds what a keeper makes of a keyset, in bytes.
 	maxCiphertext = 2 * maxEncoded
 )
@@ -75,14 +77,11 @@ func (a Access) Seal(ctx context.Context, k Keyset, root hullmark.ClusterRoot, u
 	defer clear(encoded)
 	plaintext := slices.Concat([]byte(label), root[:], encoded)
 	defer clear(plaintext)
-	ciphertext, err := a.persist(ctx, url, Keeper.Encrypt, plaintext)
+	document, err := a.wrap(ctx, plaintext, url)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkCiphertext(ciphertext, plaintext); err != nil {
-		return nil, err
-	}
-	again, err := a.open(ctx, sealed{Keeper: url, Ciphertext: ciphertext}, root)
+	again, err := a.open(ctx, document, root)
 	if err != nil {
 		return nil, err
 	}
@@ -90,8 +89,72 @@ func (a Access) Seal(ctx context.Context, k Keyset, root hullmark.ClusterRoot, u
 	if !again.equal(k) {
 		return nil, WrongAnswer("the keeper opened another keyset than the one that it wrapped")
 	}
-	return sealed{Version: 2, Keeper: url, Ciphertext: ciphertext}.encode()
+	return document.encode()
 }
+
+// wrap has the keeper at url encrypt a plaintext, and looks whether it did.
+func (a Access) wrap(ctx context.Context, plaintext []byte, url string) (sealed, error) {
+	ciphertext, err := a.persist(ctx, url, Keeper.Encrypt, plaintext)
+	if err == nil {
+		err = checkCiphertext(ciphertext, plaintext)
+	}
+	return sealed{Version: 2, Keeper: url, Ciphertext: ciphertext}, err
+}
+
+// Wrap is Seal for another secret than a keyset, of at most maxSecret bytes. Its use, a word such as "sealing-key", keeps what was wrapped
+// for one use from being taken for another's. Unwrap reads the document.
+func (a Access) Wrap(ctx context.Context, use string, secret []byte, url string) ([]byte, error) {
+	if err := checkURL(url); err != nil {
+		return nil, Unusable(err.Error())
+	}
+	if len(secret) == 0 || len(secret) > maxSecret {
+		return nil, fmt.Errorf("wrap: a secret of %d bytes, want 1 to %d", len(secret), maxSecret)
+	}
+	plaintext := slices.Concat(useLabel(use), secret)
+	defer clear(plaintext)
+	document, err := a.wrap(ctx, plaintext, url)
+	if err != nil {
+		return nil, err
+	}
+	encoded, err := document.encode()
+	if err != nil {
+		return nil, err
+	}
+	again, err := a.Unwrap(ctx, use, encoded)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(again)
+	if !bytes.Equal(again, secret) {
+		return nil, WrongAnswer("the keeper opened something else than what it wrapped")
+	}
+	return encoded, nil
+}
+
+// Unwrap has the keeper that a document of Wrap names open it, and returns the secret, which the caller wipes. A transient failure is
+// tried again until ctx ends; the error is then a *hullmark.Condition with Retry.
+func (a Access) Unwrap(ctx context.Context, use string, document []byte) ([]byte, error) {
+	parsed, wrapped, err := parseSealed(document)
+	if err == nil && !wrapped {
+		err = errors.New("no keeper wrapped it")
+	}
+	if err != nil {
+		return nil, err
+	}
+	plaintext, err := a.persist(ctx, parsed.Keeper, Keeper.Decrypt, parsed.Ciphertext)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(plaintext)
+	label := useLabel(use)
+	if !bytes.HasPrefix(plaintext, label) || len(plaintext) == len(label) || len(plaintext) > len(label)+maxSecret {
+		return nil, WrongAnswer("what the keeper opened is not what was wrapped for this use")
+	}
+	return bytes.Clone(plaintext[len(label):]), nil
+}
+
+// useLabel begins the plaintext of Wrap.
+func useLabel(use string) []byte { return []byte("hullmark/v1/wrapped/" + use + "\x00") }
 
 // Load reads a control plane's keyset file: the keyset itself, or the document
 // that Seal made of it, which its keeper opens. What is opened stays in memory.
@@ -231,7 +294,7 @@ func (a Access) guarded(ctx context.Context, url string, do request, input []byt
 // Unreachable is the condition of a keeper that may answer later; got says what was seen of it.
 func Unreachable(got string) *hullmark.Condition {
 	return &hullmark.Condition{
-		Code: CodeUnreachable, Title: "the keeper of the keyset does not answer", Got: got,
+		Code: CodeUnreachable, Title: "the keeper does not answer", Got: got,
 		Expected: "an answer", Next: "look at the keeper and at the way to it; it is tried again", Retry: true,
 	}
 }
@@ -239,7 +302,7 @@ func Unreachable(got string) *hullmark.Condition {
 // Refused is the condition of a keeper that will not; got says how it put that.
 func Refused(got string) *hullmark.Condition {
 	return &hullmark.Condition{
-		Code: CodeRefused, Title: "the keeper refuses to wrap or open the keyset", Got: got,
+		Code: CodeRefused, Title: "the keeper refuses to wrap or to open", Got: got,
 		Expected: "permission", Next: "see that the keeper has the key and lets this client use it (docs/keepers.md)",
 	}
 }

@@ -330,3 +330,46 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// What is wrapped for one use is opened for that alone, and by the keeper alone.
+func TestWrappedSecret(t *testing.T) {
+	secret := []byte("AGE-SECRET-KEY-1 of somebody")
+	a := access(fake{})
+	document, err := a.Wrap(t.Context(), "sealing-key", secret, fakeURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(document, secret) {
+		t.Error("the document holds the secret")
+	}
+	if opened, err := a.Unwrap(t.Context(), "sealing-key", document); err != nil || !bytes.Equal(opened, secret) {
+		t.Errorf("%q, %v", opened, err)
+	}
+	keyset := newKeyset(t)
+	for name, refused := range map[string]func() error{
+		"another use": func() error { _, err := a.Unwrap(t.Context(), "other", document); return err },
+		"a keyset's":  func() error { _, err := a.Load(t.Context(), document, ours); return err },
+		"of a keyset": func() error {
+			_, err := a.Unwrap(t.Context(), "sealing-key", sealWithFake(t, keyset, ours))
+			return err
+		},
+		"nothing":     func() error { _, err := a.Wrap(t.Context(), "sealing-key", nil, fakeURL); return err },
+		"too long":    func() error { _, err := a.Wrap(t.Context(), "sealing-key", make([]byte, 5000), fakeURL); return err },
+		"no URL":      func() error { _, err := a.Wrap(t.Context(), "sealing-key", secret, "a b"); return err },
+		"no document": func() error { _, err := a.Unwrap(t.Context(), "sealing-key", []byte(`{"version":1}`)); return err },
+		"a plain keeper": func() error {
+			_, err := access(fake{encrypt: bytes.Clone}).Wrap(t.Context(), "u", secret, fakeURL)
+			return err
+		},
+		"a keeper's other": func() error {
+			_, err := access(fake{encrypt: func([]byte) []byte { return invert([]byte("x")) }}).Wrap(t.Context(), "u", secret, fakeURL)
+			return err
+		},
+	} {
+		if err := refused(); err == nil {
+			t.Errorf("%s: accepted", name)
+		} else if strings.Contains(err.Error(), "AGE-SECRET") {
+			t.Errorf("%s: the error holds the secret: %v", name, err)
+		}
+	}
+}
