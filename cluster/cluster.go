@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"time"
 
+	"filippo.io/age"
+
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/joinservice"
@@ -46,6 +48,8 @@ type Cluster struct {
 	Lease *Lease
 	// LentFor is the machine for which the file was lent last; nil if it was not (Lend).
 	LentFor *hullmark.EKID
+	// lender opens what was lent, whatever it is sealed to; nil if nothing was.
+	lender *age.X25519Identity
 	// Online signs join services' certificates.
 	Online Authority
 	// Keys are the master keys that disk keys derive from.

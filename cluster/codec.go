@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 
+	"filippo.io/age"
+
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/joinservice"
@@ -27,7 +29,7 @@ const version = 2
 type document struct {
 	Version        int                      `json:"version"`
 	Root           authorityDoc             `json:"root"`
-	Lease          *authorityDoc            `json:"lease,omitempty"`
+	Lease          *leaseDoc                `json:"lease,omitempty"`
 	Online         authorityDoc             `json:"online"`
 	Keyset         []byte                   `json:"keyset"`
 	Blind          []byte                   `json:"blind"`
@@ -43,6 +45,7 @@ type document struct {
 	First          *joinservice.FirstRecord `json:"initialising,omitempty"`
 	Initialised    *hullmark.EKID           `json:"initialised,omitempty"`
 	LentFor        *hullmark.EKID           `json:"lentFor,omitempty"`
+	Lender         string                   `json:"lender,omitempty"`
 
 	Documents map[measurements.DocumentID][]byte `json:"documents,omitempty"`
 	Settings  *joinservice.Settings              `json:"settings,omitempty"`
@@ -52,6 +55,13 @@ type document struct {
 type authorityDoc struct {
 	Certificate []byte `json:"certificate"`
 	Key         []byte `json:"key"`
+}
+
+// leaseDoc is a Lease.
+type leaseDoc struct {
+	authorityDoc
+	Document measurements.DocumentID `json:"document"`
+	Lender   string                  `json:"lender"`
 }
 
 // encode returns the decrypted form of a cluster file. It is all secret.
@@ -70,12 +80,15 @@ func (c *Cluster) encode() ([]byte, error) {
 	if c.KubeletFormer != nil {
 		d.KubeletFormer = c.KubeletFormer.Raw
 	}
+	if c.lender != nil {
+		d.Lender = c.lender.String()
+	}
 	if c.Lease != nil {
 		key, err := x509.MarshalPKCS8PrivateKey(c.Lease.Key)
 		if err != nil {
 			return nil, fmt.Errorf("lease: %w", err)
 		}
-		d.Lease = &authorityDoc{Certificate: c.Lease.Certificate.Raw, Key: key}
+		d.Lease = &leaseDoc{authorityDoc{Certificate: c.Lease.Certificate.Raw, Key: key}, c.Lease.Document, c.Lease.Lender}
 		d.Root.Certificate = c.Root.Certificate.Raw
 	}
 	for _, a := range c.authorities(&d) {
@@ -97,10 +110,11 @@ func (d *document) wipe() {
 	for _, key := range [][]byte{d.Keyset, d.Blind, d.ServiceAccount, d.Root.Key, d.Online.Key, d.Kubernetes.Key, d.Etcd.Key, d.FrontProxy.Key, d.KubeletServing.Key} {
 		clear(key)
 	}
-	for _, a := range []*authorityDoc{d.KubeletNext, d.Lease} {
-		if a != nil {
-			clear(a.Key)
-		}
+	if d.KubeletNext != nil {
+		clear(d.KubeletNext.Key)
+	}
+	if d.Lease != nil {
+		clear(d.Lease.Key)
 	}
 }
 
@@ -157,6 +171,11 @@ func decode(data []byte) (*Cluster, error) {
 	if err := c.checkKubelet(); err != nil {
 		return nil, err
 	}
+	if d.Lender != "" {
+		if c.lender, err = age.ParseX25519Identity(d.Lender); err != nil {
+			return nil, errors.New("lender: this is no identity of age") // The error may quote it.
+		}
+	}
 	if d.Lease != nil {
 		if err := c.decodeLease(d.Lease, d.Root); err != nil {
 			return nil, fmt.Errorf("lease: %w", err)
@@ -181,9 +200,12 @@ func decode(data []byte) (*Cluster, error) {
 }
 
 // decodeLease reads what a file that was lent has in the place of the root's key.
-func (c *Cluster) decodeLease(lease *authorityDoc, root authorityDoc) error {
-	if len(root.Key) > 0 || c.LentFor != nil {
-		return errors.New("the root's key, or for whom it is lent, is there, too")
+func (c *Cluster) decodeLease(lease *leaseDoc, root authorityDoc) error {
+	if len(root.Key) > 0 || c.LentFor != nil || c.lender != nil {
+		return errors.New("the root's key, for whom it is lent, or what opens it for the lender is there, too")
+	}
+	if _, err := age.ParseX25519Recipient(lease.Lender); err != nil {
+		return fmt.Errorf("lender: %w", err)
 	}
 	held, err := lease.decode()
 	if err != nil {
@@ -192,7 +214,7 @@ func (c *Cluster) decodeLease(lease *authorityDoc, root authorityDoc) error {
 	if c.Root.Certificate, err = x509.ParseCertificate(root.Certificate); err != nil {
 		return err
 	}
-	c.Lease = &Lease{Certificate: held.Certificate, Key: held.Key}
+	c.Lease = &Lease{Certificate: held.Certificate, Key: held.Key, Document: lease.Document, Lender: lease.Lender}
 	if _, err := c.Lease.Node(); err != nil {
 		return err
 	}

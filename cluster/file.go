@@ -19,17 +19,41 @@ import (
 // ErrPassphrase says that a passphrase does not open a file.
 var ErrPassphrase = errors.New("the passphrase does not open it")
 
-// File is a cluster file: a Cluster encrypted under a passphrase in the age
-// format (age-encryption.org/v1, scrypt recipient). It is not safe for concurrent use.
+// File is a cluster file: a Cluster encrypted in the age format (age-encryption.org/v1), under a passphrase or, if it was lent,
+// sealed to whoever borrows it. It is not safe for concurrent use.
 type File struct {
 	// Cluster is the content as it was read or last written; change it by Update only.
 	Cluster *Cluster
 
-	path       string
-	passphrase hullmark.Secret
-	workFactor int
-	// seen is the SHA-256 of the encrypted file that Cluster is the content of.
+	key   key
+	store Store
+}
+
+// key is what a file is encrypted under.
+type key interface {
+	// encrypt and decrypt are File.Encrypt and File.Decrypt.
+	encrypt(w io.Writer) (io.WriteCloser, error)
+	decrypt(r io.Reader) (io.Reader, error)
+}
+
+// Store is where a cluster file lies.
+type Store interface {
+	// Replace puts an encrypted content in the place of the one that was read or written last. It returns once that is safe, and
+	// fails if somebody else has changed it since.
+	Replace(encrypted []byte) error
+}
+
+// onDisk is a file's place on disk.
+type onDisk struct {
+	path string
+	// seen is the SHA-256 of the encrypted file that was read or written last.
 	seen [sha256.Size]byte
+}
+
+// passphrase is a file's, with its work factor.
+type passphrase struct {
+	secret     hullmark.Secret
+	workFactor int
 }
 
 // WorkFactor is the work factor for people's passphrases, scrypt's log2 N: one guess costs about a second.
@@ -41,41 +65,60 @@ const maxWorkFactor = 20
 // Create writes a new cluster file, which must not exist yet, and returns it
 // once it is safely on disk. The file keeps its work factor, which is
 // WorkFactor in all but tests.
-func Create(path string, passphrase hullmark.Secret, c *Cluster, workFactor int) (*File, error) {
-	f := &File{Cluster: c, path: path, passphrase: passphrase, workFactor: workFactor}
-	if passphrase.Len() == 0 {
+func Create(path string, secret hullmark.Secret, c *Cluster, workFactor int) (*File, error) {
+	if secret.Len() == 0 {
 		return nil, errors.New("create cluster file: the passphrase is empty")
 	}
+	return create(path, passphrase{secret, workFactor}, c)
+}
+
+func create(path string, k key, c *Cluster) (*File, error) {
+	place := &onDisk{path: path}
+	f := &File{Cluster: c, key: k, store: place}
 	encrypted, err := f.encrypt(c)
 	if err != nil {
 		return nil, fmt.Errorf("create cluster file: %w", err)
 	}
-	if err := f.write(encrypted, atomicfile.Options{Mode: 0o600, New: true}); err != nil {
+	if err := place.write(encrypted, atomicfile.Options{Mode: 0o600, New: true}); err != nil {
 		return nil, fmt.Errorf("create cluster file: %w", err)
 	}
 	return f, nil
 }
 
 // Open reads a cluster file. A wrong passphrase is ErrPassphrase.
-func Open(path string, passphrase hullmark.Secret) (*File, error) {
-	f := &File{path: path, passphrase: passphrase}
+func Open(path string, secret hullmark.Secret) (*File, error) {
+	return openFile(path, func(encrypted []byte) (key, error) {
+		workFactor, err := readWorkFactor(encrypted)
+		return passphrase{secret, workFactor}, err
+	})
+}
+
+// openFile reads a file, for which keyOf finds the key.
+func openFile(path string, keyOf func(encrypted []byte) (key, error)) (*File, error) {
 	encrypted, err := readFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("cluster file: %w", err)
 	}
-	f.seen = sha256.Sum256(encrypted)
-	if f.workFactor, err = readWorkFactor(encrypted); err != nil {
-		return nil, fmt.Errorf("cluster file %s: %w", path, err)
-	}
-	plain, err := decrypt(encrypted, passphrase)
+	k, err := keyOf(encrypted)
 	if err != nil {
 		return nil, fmt.Errorf("cluster file %s: %w", path, err)
 	}
-	defer clear(plain)
-	if f.Cluster, err = decode(plain); err != nil {
+	f := &File{key: k, store: &onDisk{path, sha256.Sum256(encrypted)}}
+	if err := f.read(encrypted); err != nil {
 		return nil, fmt.Errorf("cluster file %s: %w", path, err)
 	}
 	return f, nil
+}
+
+// read takes the content of what is encrypted.
+func (f *File) read(encrypted []byte) error {
+	plain, err := decrypt(encrypted, f.key)
+	if err != nil {
+		return err
+	}
+	defer clear(plain)
+	f.Cluster, err = decode(plain)
+	return err
 }
 
 // readWorkFactor reads the second line of an age file: "-> scrypt SALT FACTOR".
@@ -124,32 +167,37 @@ func (f *File) Update(change func(*Cluster) error) error {
 	if err != nil {
 		return fmt.Errorf("update cluster file: %w", err)
 	}
-	if err := f.write(encrypted, atomicfile.Options{Mode: 0o600, Check: f.unchanged}); err != nil {
+	if err := f.store.Replace(encrypted); err != nil {
 		return fmt.Errorf("update cluster file: %w", err)
 	}
 	f.Cluster = &next
 	return nil
 }
 
+// Replace implements Store.
+func (p *onDisk) Replace(encrypted []byte) error {
+	return p.write(encrypted, atomicfile.Options{Mode: 0o600, Check: p.unchanged})
+}
+
 // unchanged refuses another file than the very one that was read.
-func (f *File) unchanged() error {
-	current, err := readFile(f.path)
+func (p *onDisk) unchanged() error {
+	current, err := readFile(p.path)
 	if err != nil {
 		return err
 	}
-	if sha256.Sum256(current) != f.seen {
-		return fmt.Errorf("%s: another process changed it meanwhile; run the command again", f.path)
+	if sha256.Sum256(current) != p.seen {
+		return fmt.Errorf("%s: another process changed it meanwhile; run the command again", p.path)
 	}
 	return nil
 }
 
-func (f *File) write(encrypted []byte, o atomicfile.Options) error {
-	err := atomicfile.Stream(f.path, o, func(file *os.File) error {
+func (p *onDisk) write(encrypted []byte, o atomicfile.Options) error {
+	err := atomicfile.Stream(p.path, o, func(file *os.File) error {
 		_, err := file.Write(encrypted)
 		return err
 	})
 	if err == nil {
-		f.seen = sha256.Sum256(encrypted)
+		p.seen = sha256.Sum256(encrypted)
 	}
 	return err
 }
@@ -161,7 +209,7 @@ func (f *File) encrypt(c *Cluster) ([]byte, error) {
 	}
 	defer clear(plain)
 	var out bytes.Buffer
-	writer, err := f.Encrypt(&out)
+	writer, err := f.key.encrypt(&out)
 	if err != nil {
 		return nil, err
 	}
@@ -177,22 +225,24 @@ func (f *File) encrypt(c *Cluster) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Encrypt encrypts what is kept beside the cluster file, in its format and under its passphrase. Only what was closed without
+// Encrypt encrypts what is kept beside the cluster file, in its format and under its key. Only what was closed without
 // an error is whole.
-func (f *File) Encrypt(w io.Writer) (io.WriteCloser, error) {
-	recipient, err := age.NewScryptRecipient(string(f.passphrase.Expose()))
+func (f *File) Encrypt(w io.Writer) (io.WriteCloser, error) { return f.key.encrypt(w) }
+
+// Decrypt reads what Encrypt wrote. Another passphrase is ErrPassphrase.
+func (f *File) Decrypt(r io.Reader) (io.Reader, error) { return f.key.decrypt(r) }
+
+func (p passphrase) encrypt(w io.Writer) (io.WriteCloser, error) {
+	recipient, err := age.NewScryptRecipient(string(p.secret.Expose()))
 	if err != nil {
 		return nil, err
 	}
-	recipient.SetWorkFactor(f.workFactor)
+	recipient.SetWorkFactor(p.workFactor)
 	return age.Encrypt(w, recipient)
 }
 
-// Decrypt reads what Encrypt wrote. Another passphrase is ErrPassphrase.
-func (f *File) Decrypt(r io.Reader) (io.Reader, error) { return open(r, f.passphrase) }
-
-func open(r io.Reader, passphrase hullmark.Secret) (io.Reader, error) {
-	identity, err := age.NewScryptIdentity(string(passphrase.Expose()))
+func (p passphrase) decrypt(r io.Reader) (io.Reader, error) {
+	identity, err := age.NewScryptIdentity(string(p.secret.Expose()))
 	if err != nil {
 		return nil, err
 	}
@@ -205,8 +255,8 @@ func open(r io.Reader, passphrase hullmark.Secret) (io.Reader, error) {
 	return reader, err
 }
 
-func decrypt(encrypted []byte, passphrase hullmark.Secret) ([]byte, error) {
-	reader, err := open(bytes.NewReader(encrypted), passphrase)
+func decrypt(encrypted []byte, k key) ([]byte, error) {
+	reader, err := k.decrypt(bytes.NewReader(encrypted))
 	if err != nil {
 		return nil, err
 	}

@@ -38,12 +38,12 @@ func secret(s string) hullmark.Secret { return hullmark.NewSecret([]byte(s)) }
 
 func reopen(t *testing.T, f *File) *File {
 	t.Helper()
-	again, err := Open(f.path, secret("correct"))
+	again, err := Open(f.store.(*onDisk).path, secret("correct"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again.workFactor != cheap {
-		t.Errorf("work factor %d, want %d", again.workFactor, cheap)
+	if again.key.(passphrase).workFactor != cheap {
+		t.Errorf("work factor %d, want %d", again.key.(passphrase).workFactor, cheap)
 	}
 	return again
 }
@@ -81,14 +81,14 @@ func TestFileKeepsEverything(t *testing.T) {
 
 func TestFileIsEncryptedAndPrivate(t *testing.T) {
 	f := newFile(t)
-	info, err := os.Stat(f.path)
+	info, err := os.Stat(f.store.(*onDisk).path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if info.Mode() != 0o600 {
 		t.Errorf("mode %v, want 0600", info.Mode())
 	}
-	content, err := os.ReadFile(f.path)
+	content, err := os.ReadFile(f.store.(*onDisk).path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,10 +102,10 @@ func TestFileIsEncryptedAndPrivate(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	f := newFile(t)
-	if _, err := Open(f.path, secret("wrong")); !errors.Is(err, ErrPassphrase) {
+	if _, err := Open(f.store.(*onDisk).path, secret("wrong")); !errors.Is(err, ErrPassphrase) {
 		t.Errorf("wrong passphrase: got %v", err)
 	}
-	content, err := os.ReadFile(f.path)
+	content, err := os.ReadFile(f.store.(*onDisk).path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,20 +115,20 @@ func TestOpenRefuses(t *testing.T) {
 		}
 	}
 	content[len(content)-1] ^= 1
-	if err := os.WriteFile(f.path, content, 0o600); err != nil {
+	if err := os.WriteFile(f.store.(*onDisk).path, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(f.path, secret("correct")); err == nil {
+	if _, err := Open(f.store.(*onDisk).path, secret("correct")); err == nil {
 		t.Error("a file with a flipped byte was opened")
 	}
 }
 
 func TestCreateNeverOverwrites(t *testing.T) {
 	f := newFile(t)
-	if _, err := Create(f.path, secret("correct"), f.Cluster, cheap); !errors.Is(err, fs.ErrExist) {
+	if _, err := Create(f.store.(*onDisk).path, secret("correct"), f.Cluster, cheap); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("got %v, want an error that the file exists", err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(f.path), ".hullmark-*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(f.store.(*onDisk).path), ".hullmark-*")); len(left) > 0 {
 		t.Errorf("temporary files were left: %v", left)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"reflect"
 
+	"filippo.io/age"
+
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/joinservice"
@@ -22,6 +24,21 @@ type Lease struct {
 	// Certificate is the leaf; Key is its key.
 	Certificate *x509.Certificate
 	Key         *ecdsa.PrivateKey
+	// Document is what the machine has to have booted.
+	Document measurements.DocumentID
+	// Lender is the age recipient of whoever lent the file, who can open it whatever it is sealed to.
+	Lender string
+}
+
+// Loan says what a cluster is lent for.
+type Loan struct {
+	// Document is what the machine has to have booted.
+	Document measurements.Document
+	// Node is the machine, Name its node's name, and ProviderID, which may be empty, what the kubelet calls it for Cluster API or a cloud.
+	Node             hullmark.EKID
+	Name, ProviderID string
+	// ReplaceFirst gives up the machine that was the first, with its data.
+	ReplaceFirst bool
 }
 
 // Node is the machine on which the cluster may be begun.
@@ -35,22 +52,31 @@ func (l *Lease) Node() (hullmark.EKID, error) {
 
 // Lend returns the cluster for whoever is to begin it on one machine, and on no other: it has everything but the root's key, so
 // that it signs no policy. The policy accepts the document and names the machine as a control plane from now on. It is lent for one
-// machine, as two would begin two clusters; replace gives up the machine that was the first, with its data. Of a cluster that has
-// begun nothing is lent: further machines join by its join service.
-func (c *Cluster) Lend(document measurements.Document, node hullmark.EKID, name string, replace bool) (*Cluster, error) {
+// machine, as two would begin two clusters. Of a cluster that has begun nothing is lent: further machines join by its join service.
+func (c *Cluster) Lend(loan Loan) (*Cluster, error) {
 	if c.Lease != nil {
 		return nil, ErrLent
 	}
-	policy, err := c.lendingPolicy(document, measurements.Member{EKID: node, Role: hullmark.ControlPlane, Name: name}, replace)
+	id, err := loan.Document.Digest()
+	if err != nil {
+		return nil, fmt.Errorf("lend the cluster: %w", err)
+	}
+	policy, err := c.lendingPolicy(loan)
 	if err == nil {
-		err = c.SetPolicy(policy, document)
+		err = c.SetPolicy(policy, loan.Document)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lend the cluster: %w", err)
 	}
+	node := loan.Node
 	operator, err := channel.NewOperator(c.Root.Certificate, c.Root.Key, channel.Scope{Verb: channel.VerbBegin, Policy: policy.Version, EKID: node})
 	if err != nil {
 		return nil, err
+	}
+	if c.lender == nil {
+		if c.lender, err = age.GenerateX25519Identity(); err != nil {
+			return nil, err
+		}
 	}
 	key, ok := operator.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok {
@@ -58,13 +84,13 @@ func (c *Cluster) Lend(document measurements.Document, node hullmark.EKID, name 
 	}
 	c.LentFor = &node
 	lent := *c
-	lent.Root.Key, lent.LentFor = nil, nil
-	lent.Lease = &Lease{Certificate: operator.Leaf, Key: key}
+	lent.Root.Key, lent.LentFor, lent.lender = nil, nil, nil
+	lent.Lease = &Lease{Certificate: operator.Leaf, Key: key, Document: id, Lender: c.lender.Recipient().String()}
 	return &lent, nil
 }
 
 // lendingPolicy is the policy by which the cluster is lent for a machine. One that is given up is no member any more.
-func (c *Cluster) lendingPolicy(document measurements.Document, member measurements.Member, replace bool) (measurements.Policy, error) {
+func (c *Cluster) lendingPolicy(loan Loan) (measurements.Policy, error) {
 	last, err := c.OpenPolicy()
 	if err != nil {
 		return measurements.Policy{}, err
@@ -74,10 +100,10 @@ func (c *Cluster) lendingPolicy(document measurements.Document, member measureme
 	}
 	previous, gaveUp := last, false
 	for _, given := range c.Firsts() {
-		if given == member.EKID {
+		if given == loan.Node {
 			continue
 		}
-		if !replace {
+		if !loan.ReplaceFirst {
 			return measurements.Policy{}, fmt.Errorf("%s was to be its first machine; go on with that one, or give it up with its data (--replace-first)", given)
 		}
 		previous, gaveUp = previous.Without(given), true
@@ -85,7 +111,8 @@ func (c *Cluster) lendingPolicy(document measurements.Document, member measureme
 	if gaveUp {
 		c.GiveUpFirst()
 	}
-	policy, err := joinservice.FirstPolicy(previous, document, member)
+	member := measurements.Member{EKID: loan.Node, Role: hullmark.ControlPlane, Name: loan.Name, ProviderID: loan.ProviderID}
+	policy, err := joinservice.FirstPolicy(previous, loan.Document, member)
 	if err == nil && policy.Version == last.Version && !reflect.DeepEqual(policy, last) {
 		policy.Version++
 	}

@@ -5,10 +5,13 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+
+	"filippo.io/age"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/channel"
@@ -23,7 +26,7 @@ func lend(t *testing.T, f *File, node hullmark.EKID, replace bool) (*File, error
 	t.Helper()
 	var lent *Cluster
 	if err := f.Update(func(c *Cluster) (err error) {
-		lent, err = c.Lend(nodetest.Document(t, "image"), node, "cp-"+node.String()[:2], replace)
+		lent, err = c.Lend(Loan{Document: nodetest.Document(t, "image"), Node: node, Name: "cp-" + node.String()[:2], ReplaceFirst: replace})
 		return err
 	}); err != nil {
 		return nil, err
@@ -111,7 +114,7 @@ func TestLentFileSignsNothing(t *testing.T) {
 		"a policy":        func() error { return lent.SetPolicy(policy, nodetest.Document(t, "image")) },
 		"another root":    lent.RotateRoot,
 		"lending it again": func() error {
-			_, err := lent.Lend(nodetest.Document(t, "image"), firstMachine, "cp-01", false)
+			_, err := lent.Lend(Loan{Document: nodetest.Document(t, "image"), Node: firstMachine, Name: "cp-01"})
 			return err
 		},
 		"its own return": func() error { return lent.TakeBack(lent) },
@@ -263,11 +266,12 @@ func TestLeaseIsStrict(t *testing.T) {
 	foreign := newFile(t).Cluster
 	for name, change := range map[string]func(c *Cluster){
 		"as it is":                  func(*Cluster) {},
-		"another verb's":            func(c *Cluster) { c.Lease = &Lease{Certificate: wide.Leaf, Key: c.Lease.Key} },
-		"another key's":             func(c *Cluster) { c.Lease = &Lease{Certificate: c.Lease.Certificate, Key: c.Online.Key} },
+		"another verb's":            func(c *Cluster) { c.Lease.Certificate = wide.Leaf },
+		"another key's":             func(c *Cluster) { c.Lease.Key = c.Online.Key },
 		"of another cluster's root": func(c *Cluster) { c.Root.Certificate = foreign.Root.Certificate },
 	} {
-		changed := *lent
+		changed, lease := *lent, *lent.Lease
+		changed.Lease = &lease
 		change(&changed)
 		plain, err := changed.encode()
 		if err != nil {
@@ -291,4 +295,104 @@ func TestLeaseIsStrict(t *testing.T) {
 	if _, err := decode(both); err == nil || !strings.Contains(err.Error(), "lease") {
 		t.Errorf("a lease beside the root's key: %v", err)
 	}
+}
+
+// secretStore is where a program keeps a file that was lent to it.
+type secretStore struct {
+	held    []byte
+	changed bool
+}
+
+func (s *secretStore) Replace(encrypted []byte) error {
+	if s.changed {
+		return errors.New("somebody changed it")
+	}
+	s.held = bytes.Clone(encrypted)
+	return nil
+}
+
+// A file that is sealed to a program is opened by that and by the lender, also after the program wrote it, and by nobody else.
+func TestSealedToABorrower(t *testing.T) {
+	f := newFile(t)
+	borrower, stranger := newIdentity(t), newIdentity(t)
+	var lent *Cluster
+	if err := f.Update(func(c *Cluster) (err error) {
+		lent, err = c.Lend(Loan{Document: nodetest.Document(t, "image"), Node: firstMachine, Name: "cp-01", ProviderID: "rack://1"})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "sealed")
+	if err := CreateSealed(path, borrower.Recipient(), lent); err != nil {
+		t.Fatal(err)
+	}
+	if err := CreateSealed(path+"-whole", borrower.Recipient(), f.Cluster); err == nil {
+		t.Error("a file with the root's key was sealed to a borrower")
+	}
+	if sealed, err := IsSealed(path); err != nil || !sealed {
+		t.Errorf("sealed: %v, %v", sealed, err)
+	}
+	if sealed, err := IsSealed(f.store.(*onDisk).path); err != nil || sealed {
+		t.Errorf("the lender's own file is sealed: %v, %v", sealed, err)
+	}
+	encrypted, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenSealed(encrypted, stranger, &secretStore{}); !errors.Is(err, ErrSealed) {
+		t.Errorf("a stranger: %v", err)
+	}
+	store := &secretStore{}
+	opened, err := OpenSealed(encrypted, borrower, store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := nodetest.Document(t, "image").Digest()
+	if err != nil || opened.Cluster.Lease.Document != id {
+		t.Errorf("lent with document %s, want %s, %v", opened.Cluster.Lease.Document, id, err)
+	}
+	policy, err := opened.Cluster.OpenPolicy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if member, _ := policy.Member(firstMachine); member.ProviderID != "rack://1" {
+		t.Errorf("the policy says %+v", member)
+	}
+	if err := begins(opened, firstMachine, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, store.held, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	back, err := f.Cluster.OpenLent(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Update(func(c *Cluster) error { return c.TakeBack(back.Cluster) }); err != nil || f.Cluster.Initialised == nil {
+		t.Errorf("taken back: %v", err)
+	}
+	if _, err := newFile(t).Cluster.OpenLent(path); err == nil {
+		t.Error("another cluster's file opened it")
+	}
+	before := *opened.Cluster
+	if store.changed = true; opened.Update(func(c *Cluster) error { c.First = nil; return nil }) == nil || opened.Cluster.First == nil {
+		t.Errorf("what was not stored counts: %+v", before.First)
+	}
+	for cut := range len(encrypted) {
+		if cut%97 != 0 {
+			continue
+		}
+		if _, err := OpenSealed(encrypted[:cut], borrower, store); err == nil {
+			t.Errorf("%d of %d bytes were opened", cut, len(encrypted))
+		}
+	}
+}
+
+func newIdentity(t *testing.T) *age.X25519Identity {
+	t.Helper()
+	identity, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity
 }

@@ -4,6 +4,7 @@
 package joinservice
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -273,7 +274,7 @@ func FirstPolicy(previous measurements.Policy, document measurements.Document, m
 		next.Documents = append(slices.Clone(previous.Documents), accepted)
 	}
 	if known, ok := previous.Member(member.EKID); ok && known.Role == member.Role && known.Name == member.Name {
-		member.Pool, member.ProviderID = known.Pool, known.ProviderID
+		member.Pool, member.ProviderID = known.Pool, cmp.Or(member.ProviderID, known.ProviderID)
 	}
 	if !slices.Contains(previous.Members, member) {
 		others := slices.DeleteFunc(slices.Clone(previous.Members), func(m measurements.Member) bool { return m.EKID == member.EKID })

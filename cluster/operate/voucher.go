@@ -1,15 +1,19 @@
 package operate
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io"
 	"time"
 
+	"filippo.io/age"
 	"github.com/youmark/pkcs8"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -24,22 +28,58 @@ const rounds = 600_000
 // NewEnrollerKey makes an enroller's key: the private half in PEM (PKCS #8, encrypted under the passphrase), and the public one, which
 // a group of the policy names.
 func NewEnrollerKey(passphrase hullmark.Secret) (private, public []byte, err error) {
+	return newEnrollerKey(func(secret ed25519.PrivateKey) ([]byte, error) {
+		encrypted, err := pkcs8.MarshalPrivateKey(secret, passphrase.Expose(), &pkcs8.Opts{
+			Cipher: pkcs8.AES256CBC, KDFOpts: pkcs8.PBKDF2Opts{SaltSize: 16, IterationCount: rounds, HMACHash: crypto.SHA256},
+		})
+		return pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED PRIVATE KEY", Bytes: encrypted}), err
+	})
+}
+
+// NewSealedEnrollerKey is NewEnrollerKey for a program that has an age identity: the private half is sealed to its recipient.
+func NewSealedEnrollerKey(recipient *age.X25519Recipient) (private, public []byte, err error) {
+	return newEnrollerKey(func(secret ed25519.PrivateKey) ([]byte, error) {
+		var sealed bytes.Buffer
+		w, err := age.Encrypt(&sealed, recipient)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(secret.Seed()); err != nil {
+			return nil, err
+		}
+		err = w.Close()
+		return sealed.Bytes(), err
+	})
+}
+
+// OpenEnrollerKey opens the private half that NewSealedEnrollerKey made.
+func OpenEnrollerKey(sealed []byte, identity age.Identity) (ed25519.PrivateKey, error) {
+	r, err := age.Decrypt(bytes.NewReader(sealed), identity)
+	if err != nil {
+		return nil, fmt.Errorf("enroller's key: %w", err)
+	}
+	seed, err := io.ReadAll(io.LimitReader(r, ed25519.SeedSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("enroller's key: %w", err)
+	}
+	defer clear(seed)
+	if len(seed) != ed25519.SeedSize {
+		return nil, errors.New("enroller's key: what was sealed is no Ed25519 key")
+	}
+	return ed25519.NewKeyFromSeed(seed), nil
+}
+
+func newEnrollerKey(encrypt func(ed25519.PrivateKey) ([]byte, error)) (private, public []byte, err error) {
 	key, secret, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer clear(secret)
-	encrypted, err := pkcs8.MarshalPrivateKey(secret, passphrase.Expose(), &pkcs8.Opts{
-		Cipher: pkcs8.AES256CBC, KDFOpts: pkcs8.PBKDF2Opts{SaltSize: 16, IterationCount: rounds, HMACHash: crypto.SHA256},
-	})
-	if err != nil {
+	if private, err = encrypt(secret); err != nil {
 		return nil, nil, fmt.Errorf("encrypt the enroller's key: %w", err)
 	}
 	der, err := x509.MarshalPKIXPublicKey(key)
-	if err != nil {
-		return nil, nil, err
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED PRIVATE KEY", Bytes: encrypted}), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), nil
+	return private, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), err
 }
 
 // Voucher is one that the cluster has, and whose it is.

@@ -14,8 +14,9 @@ import (
 // lendOptions are the flags of `hullmark cluster lend`.
 type lendOptions struct {
 	operatorOptions
-	measurements, ekid, name, lentPassphraseFile string
-	replaceFirst                                 bool
+	measurements, ekid, name, providerID string
+	recipient, lentPassphraseFile        string
+	replaceFirst                         bool
 }
 
 func newClusterLendCommand() *cobra.Command {
@@ -27,7 +28,8 @@ func newClusterLendCommand() *cobra.Command {
 
 With it, hullmark init makes that one machine the first node, as long as its state disk is empty, and as the policy says that is signed
 now: it accepts this measurement document, and names this machine. It opens no other machine and signs no policy. It does hold the
-cluster's other keys, the Kubernetes authorities among them, so keep it as you keep the cluster file. Afterwards,
+cluster's other keys, the Kubernetes authorities among them, so keep it as you keep the cluster file. With --recipient it is sealed
+to a program, such as the control plane provider of Cluster API, which tells its recipient. Afterwards,
 hullmark cluster take-back notes in the cluster file what was done.`,
 		Example: "  hullmark cluster lend prod.lent --cluster prod.cluster --ekid $(cat ek.id) --measurements node.json",
 		Args:    exactArg("cluster lend", "the file to make"),
@@ -41,9 +43,11 @@ hullmark cluster take-back notes in the cluster file what was done.`,
 	f := cmd.Flags()
 	clusterFlags(cmd, &o.cluster, &o.passphraseFile)
 	f.StringVar(&o.lentPassphraseFile, "lent-passphrase-file", "", "`FILE` whose first line is the passphrase of the file to make (default: ask twice)")
+	f.StringVar(&o.recipient, "recipient", "", "seal the file to this age `RECIPIENT` (age1…), in the place of a passphrase")
 	f.StringVar(&o.measurements, "measurements", "", "measurement document `FILE` that the machine has to match")
 	f.StringVar(&o.ekid, "ekid", "", "the machine's `EKID`: the SHA-256 of its endorsement key")
 	f.StringVar(&o.name, "name", "control-plane-1", "the node's `NAME`")
+	f.StringVar(&o.providerID, "provider-id", "", "the node's provider `ID`, as Cluster API or a cloud's controllers know the machine")
 	f.BoolVar(&o.replaceFirst, "replace-first", false, "let another machine be the first node; the recorded one's data is given up")
 	require(cmd, "measurements", "ekid")
 	return cmd
@@ -60,7 +64,11 @@ func (o *lendOptions) run(path string, notes io.Writer) error {
 	if !hullmark.ValidNodeName(o.name) {
 		return withCode(exitUsage, fmt.Errorf("--name %q: want a DNS label: at most 63 lower-case letters, digits and hyphens", o.name))
 	}
-	document, err := readDocument(o.measurements)
+	loan := cluster.Loan{Node: node, Name: o.name, ProviderID: o.providerID, ReplaceFirst: o.replaceFirst}
+	if loan.Document, err = readDocument(o.measurements); err != nil {
+		return err
+	}
+	create, err := o.creator(notes)
 	if err != nil {
 		return err
 	}
@@ -68,19 +76,27 @@ func (o *lendOptions) run(path string, notes io.Writer) error {
 	if err != nil {
 		return err
 	}
-	passphrase, err := newPassphrase(o.lentPassphraseFile, notes)
-	if err != nil {
-		return err
-	}
 	var lent *cluster.Cluster
 	if err := file.Update(func(c *cluster.Cluster) (err error) {
-		lent, err = c.Lend(document, node, o.name, o.replaceFirst)
+		lent, err = c.Lend(loan)
 		return err
 	}); err != nil {
 		return err
 	}
-	_, err = cluster.Create(path, passphrase, lent, cluster.WorkFactor)
-	return err
+	return create(path, lent)
+}
+
+// creator returns what makes the file, for whoever is to open it.
+func (o *lendOptions) creator(notes io.Writer) (func(path string, lent *cluster.Cluster) error, error) {
+	if o.recipient == "" {
+		passphrase, err := newPassphrase(o.lentPassphraseFile, notes)
+		return func(path string, lent *cluster.Cluster) error {
+			_, err := cluster.Create(path, passphrase, lent, cluster.WorkFactor)
+			return err
+		}, err
+	}
+	recipient, err := parseRecipient(o.recipient, o.lentPassphraseFile)
+	return func(path string, lent *cluster.Cluster) error { return cluster.CreateSealed(path, recipient, lent) }, err
 }
 
 func newClusterTakeBackCommand() *cobra.Command {
@@ -105,16 +121,28 @@ services are set to. hullmark recover and policy push need it. Remove the lent f
 	return cmd
 }
 
+// openLent opens a file that was lent: by its own passphrase, or, if it is sealed, by what the cluster file holds.
+func openLent(path, passphraseFile string, file *cluster.File, notes io.Writer) (*cluster.File, error) {
+	sealed, err := cluster.IsSealed(path)
+	if err != nil {
+		return nil, err
+	}
+	if sealed {
+		return file.Cluster.OpenLent(path)
+	}
+	passphrase, err := readPassphrase(passphraseFile, notes, "Passphrase of "+path)
+	if err != nil {
+		return nil, err
+	}
+	return cluster.Open(path, passphrase)
+}
+
 func takeBack(path, passphraseFile string, o *operatorOptions, cmd *cobra.Command) error {
 	file, err := o.open(cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
-	passphrase, err := readPassphrase(passphraseFile, cmd.ErrOrStderr(), "Passphrase of "+path)
-	if err != nil {
-		return err
-	}
-	lent, err := cluster.Open(path, passphrase)
+	lent, err := openLent(path, passphraseFile, file, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}

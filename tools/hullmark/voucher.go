@@ -1,11 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
 	"time"
 
+	"filippo.io/age"
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark"
@@ -20,23 +22,18 @@ func newVoucherCommand() *cobra.Command {
 }
 
 func newVoucherKeyCommand() *cobra.Command {
-	var passphraseFile string
+	var passphraseFile, recipient string
 	cmd := &cobra.Command{
 		Use:   "new-key KEY PUBLIC",
 		Short: "Make an enroller's key",
 		Long: `Make an enroller's key.
 
-KEY gets the Ed25519 key (PKCS #8, encrypted under a passphrase), PUBLIC its public half in PEM, which a group of the policy names (hullmark policy add group --enrollers). Neither is
+KEY gets the Ed25519 key (PKCS #8, encrypted under a passphrase; with --recipient sealed to a program that vouches, such as the controller of Cluster API, which tells its recipient), PUBLIC its public half in PEM, which a group of the policy names (hullmark policy add group --enrollers). Neither is
 written over. Who has the key can add workers to that group, as many as it may have, until a policy without it is pushed.`,
 		Example: "  hullmark voucher new-key enroller.key enroller.pem",
 		Args:    exactArgs(2, "voucher new-key", "the files to make: the key, and its public half"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			passphrase, err := newPassphrase(passphraseFile, cmd.ErrOrStderr())
-			if err != nil {
-				return err
-			}
-			defer passphrase.Wipe()
-			private, public, err := operate.NewEnrollerKey(passphrase)
+			private, public, err := makeEnrollerKey(recipient, passphraseFile, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -47,7 +44,36 @@ written over. Who has the key can add workers to that group, as many as it may h
 		},
 	}
 	cmd.Flags().StringVar(&passphraseFile, "passphrase-file", "", "`FILE` whose first line is the key's passphrase (default: ask)")
+	cmd.Flags().StringVar(&recipient, "recipient", "", "seal the key to this age `RECIPIENT` (age1…), in the place of a passphrase")
 	return cmd
+}
+
+func makeEnrollerKey(recipient, passphraseFile string, notes io.Writer) (private, public []byte, err error) {
+	if recipient != "" {
+		sealTo, err := parseRecipient(recipient, passphraseFile)
+		if err != nil {
+			return nil, nil, err
+		}
+		return operate.NewSealedEnrollerKey(sealTo)
+	}
+	passphrase, err := newPassphrase(passphraseFile, notes)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer passphrase.Wipe()
+	return operate.NewEnrollerKey(passphrase)
+}
+
+// parseRecipient reads --recipient, beside which no passphrase's file is named.
+func parseRecipient(recipient, passphraseFile string) (*age.X25519Recipient, error) {
+	if passphraseFile != "" {
+		return nil, withCode(exitUsage, errors.New("--recipient: what is sealed to a recipient has no passphrase; leave its file out"))
+	}
+	parsed, err := age.ParseX25519Recipient(recipient)
+	if err != nil {
+		return nil, withCode(exitUsage, fmt.Errorf("--recipient %q: want an age recipient of X25519, age1…", recipient))
+	}
+	return parsed, nil
 }
 
 func newVoucherSignCommand() *cobra.Command {
