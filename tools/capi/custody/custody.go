@@ -1,0 +1,185 @@
+// Package custody opens what was sealed to the manager: lent cluster files and enrollers' keys, which lie in Secrets of the management
+// cluster. Its sealing key is an age identity that a keeper (docs/keepers.md) wrapped, so that Secrets, a copy of them, and the
+// management cluster's etcd say nothing unless the keeper answers.
+package custody
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+
+	"filippo.io/age"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/joinservice/keys"
+)
+
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;update
+// +kubebuilder:rbac:groups="",resources=secrets,namespace=hullmark-control-plane-system,verbs=create
+
+const (
+	// ClusterKey is the key of the Secret CLUSTER-lent that holds a lent cluster file.
+	ClusterKey = "cluster"
+	// EnrollerKey is the key of the Secret CLUSTER-enroller that holds an enroller's key.
+	EnrollerKey = "enroller.key"
+
+	// sealedKey and recipientKey are those of the sealing key's own Secret.
+	sealedKey, recipientKey = "sealed", "recipient"
+	// use is what the keeper wraps the sealing key for.
+	use = "sealing-key"
+)
+
+// LentName and EnrollerName are the names of a Cluster's Secrets.
+func LentName(cluster string) string     { return cluster + "-lent" }
+func EnrollerName(cluster string) string { return cluster + "-enroller" }
+
+// Options say where the sealing key is.
+type Options struct {
+	// Secret is the Secret that holds it, wrapped. It is made if it is absent.
+	Secret client.ObjectKey
+	// Keeper is the URL of the keeper that wraps a new one (docs/keepers.md). One that is there is opened by the keeper that wrapped it.
+	Keeper string
+	// Access reaches keepers.
+	Access keys.Access
+}
+
+// Custody opens what was sealed to the manager. It is safe for concurrent use; a file that it opened is not.
+type Custody struct {
+	client   client.Client
+	live     client.Reader
+	identity *age.X25519Identity
+}
+
+// Open has the keeper open the sealing key, or makes one. Nothing of it is written anywhere but wrapped. Secrets are read by live, past any
+// cache. The error is a *hullmark.Condition if the keeper causes it.
+func Open(ctx context.Context, c client.Client, live client.Reader, o Options) (*Custody, error) {
+	identity, err := openIdentity(ctx, c, live, o)
+	if err != nil {
+		return nil, fmt.Errorf("sealing key: %w", err)
+	}
+	return &Custody{c, live, identity}, nil
+}
+
+func openIdentity(ctx context.Context, c client.Client, live client.Reader, o Options) (*age.X25519Identity, error) {
+	secret := &corev1.Secret{}
+	err := live.Get(ctx, o.Secret, secret)
+	if apierrors.IsNotFound(err) {
+		if secret, err = makeSecret(ctx, o); err != nil {
+			return nil, err
+		}
+		err = c.Create(ctx, secret)
+		if apierrors.IsAlreadyExists(err) { // Another manager was first: its own counts.
+			err = live.Get(ctx, o.Secret, secret)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	text, err := o.Access.Unwrap(ctx, use, secret.Data[sealedKey])
+	if err != nil {
+		return nil, fmt.Errorf("secret %s: %w", o.Secret, err)
+	}
+	defer clear(text)
+	identity, err := age.ParseX25519Identity(string(text))
+	if err != nil { // Its text may quote the key.
+		return nil, fmt.Errorf("secret %s: the keeper opened something that is no age identity", o.Secret)
+	}
+	if recipient := identity.Recipient().String(); recipient != string(secret.Data[recipientKey]) {
+		return nil, fmt.Errorf("secret %s: it names the recipient %q, and its key's is %s: somebody changed it; put that right, and lend anew what was sealed to the other one",
+			o.Secret, secret.Data[recipientKey], recipient)
+	}
+	return identity, nil
+}
+
+// makeSecret makes a sealing key, and has the keeper wrap it.
+func makeSecret(ctx context.Context, o Options) (*corev1.Secret, error) {
+	if o.Keeper == "" {
+		return nil, fmt.Errorf("secret %s is not there, and no keeper is named that could wrap a new one (--keeper)", o.Secret)
+	}
+	identity, err := age.GenerateX25519Identity()
+	if err != nil {
+		return nil, err
+	}
+	text := []byte(identity.String())
+	defer clear(text)
+	wrapped, err := o.Access.Wrap(ctx, use, text, o.Keeper)
+	if err != nil {
+		return nil, err
+	}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: o.Secret.Namespace, Name: o.Secret.Name},
+		Data:       map[string][]byte{sealedKey: wrapped, recipientKey: []byte(identity.Recipient().String())},
+	}, nil
+}
+
+// Recipient is the age recipient (age1…) that files are sealed to.
+func (c *Custody) Recipient() string { return c.identity.Recipient().String() }
+
+// OpenCluster opens the lent cluster file of a Secret. What Update changes in it is in the Secret before it counts, unless somebody else
+// has changed the Secret since. The error is the API's if the Secret is not there, and cluster.ErrSealed for a file of somebody else's.
+func (c *Custody) OpenCluster(ctx context.Context, key client.ObjectKey) (*cluster.File, error) {
+	secret, sealed, err := c.read(ctx, key, ClusterKey)
+	if err != nil {
+		return nil, err
+	}
+	file, err := cluster.OpenSealed(sealed, c.identity, &store{ctx, c.client, secret})
+	if err != nil {
+		return nil, fmt.Errorf("secret %s: %w", key, err)
+	}
+	return file, nil
+}
+
+// OpenEnroller opens the enroller's key of a Secret.
+func (c *Custody) OpenEnroller(ctx context.Context, key client.ObjectKey) (ed25519.PrivateKey, error) {
+	_, sealed, err := c.read(ctx, key, EnrollerKey)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := operate.OpenEnrollerKey(sealed, c.identity)
+	if err != nil {
+		return nil, fmt.Errorf("secret %s: %w", key, err)
+	}
+	return opened, nil
+}
+
+// read returns a Secret, and what is in it under a key.
+func (c *Custody) read(ctx context.Context, key client.ObjectKey, name string) (*corev1.Secret, []byte, error) {
+	secret := &corev1.Secret{}
+	if err := c.live.Get(ctx, key, secret); err != nil {
+		return nil, nil, err
+	}
+	sealed, ok := secret.Data[name]
+	if !ok {
+		return nil, nil, fmt.Errorf("secret %s has no key %s", key, name)
+	}
+	return secret, sealed, nil
+}
+
+// store is a Secret as the place of a lent cluster file.
+type store struct {
+	// ctx is that of whoever opened the file: Update has none.
+	ctx    context.Context
+	client client.Client
+	// secret is as it was read or written last.
+	secret *corev1.Secret
+}
+
+// Replace implements cluster.Store, by the Secret's resource version.
+func (s *store) Replace(encrypted []byte) error {
+	next := s.secret.DeepCopy()
+	next.Data[ClusterKey] = encrypted
+	if err := s.client.Update(s.ctx, next); err != nil {
+		if apierrors.IsConflict(err) {
+			err = errors.Join(err, errors.New("somebody changed it meanwhile; it is read again"))
+		}
+		return fmt.Errorf("secret %s: %w", client.ObjectKeyFromObject(s.secret), err)
+	}
+	s.secret = next
+	return nil
+}

@@ -1,0 +1,221 @@
+package custody_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"filippo.io/age"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/joinservice/keys"
+	"github.com/hullmark/hullmark/joinservice/keys/keeper"
+	"github.com/hullmark/hullmark/tools/capi/custody"
+)
+
+var sealingKey = client.ObjectKey{Namespace: "system", Name: "hullmark-sealing-key"}
+
+func newClient(t *testing.T) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).Build()
+}
+
+// options are those of a local keeper with a key of its own.
+func options(t *testing.T, filling byte) custody.Options {
+	t.Helper()
+	credentials, err := keeper.NewCredentials([]byte(base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{filling}, 32))), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return custody.Options{Secret: sealingKey, Keeper: "local://", Access: keys.Access{Open: credentials.Open}}
+}
+
+func open(t *testing.T, c client.Client, o custody.Options) *custody.Custody {
+	t.Helper()
+	opened, err := custody.Open(t.Context(), c, c, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return opened
+}
+
+// The sealing key is made once, lies nowhere in clear, and is opened by its keeper alone.
+func TestSealingKey(t *testing.T) {
+	c := newClient(t)
+	o := options(t, 1)
+	none := o
+	none.Keeper = ""
+	if _, err := custody.Open(t.Context(), c, c, none); err == nil || !strings.Contains(err.Error(), "--keeper") {
+		t.Errorf("without a keeper: %v", err)
+	}
+	recipient := open(t, c, o).Recipient()
+	if again := open(t, c, none).Recipient(); again != recipient {
+		t.Errorf("it was made anew: %s, want %s", again, recipient)
+	}
+	secret := &corev1.Secret{}
+	if err := c.Get(t.Context(), sealingKey, secret); err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range secret.Data {
+		if bytes.Contains(value, []byte("AGE-SECRET-KEY")) {
+			t.Errorf("%s holds the key in clear", name)
+		}
+	}
+	if _, err := custody.Open(t.Context(), c, c, options(t, 2)); err == nil {
+		t.Error("another keeper's key opened it")
+	}
+	stranger, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret.Data["recipient"] = []byte(stranger.Recipient().String())
+	if err := c.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := custody.Open(t.Context(), c, c, o); err == nil || !strings.Contains(err.Error(), "somebody changed it") {
+		t.Errorf("another recipient: %v", err)
+	}
+}
+
+// late finds no Secret the first time it is asked, as a manager that starts beside another.
+type late struct {
+	client.Reader
+	asked *int
+}
+
+func (l late) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if *l.asked++; *l.asked == 1 {
+		return l.Reader.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: "absent"}, o, opts...)
+	}
+	return l.Reader.Get(ctx, key, o, opts...)
+}
+
+// Two managers that start at once have one key.
+func TestTwoManagersStart(t *testing.T) {
+	c := newClient(t)
+	first := open(t, c, options(t, 1))
+	second, err := custody.Open(t.Context(), c, late{c, new(int)}, options(t, 1))
+	if err != nil || second.Recipient() != first.Recipient() {
+		t.Errorf("%v, %v", second, err)
+	}
+}
+
+func lend(t *testing.T, recipient string) []byte {
+	t.Helper()
+	whole, err := cluster.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lent, err := whole.Lend(cluster.Loan{Document: nodetest.Document(t, "image"), Node: hullmark.EKID{1}, Name: "cp-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := age.ParseX25519Recipient(recipient)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "lent")
+	if err := cluster.CreateSealed(path, to, lent); err != nil {
+		t.Fatal(err)
+	}
+	sealed, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sealed
+}
+
+func put(t *testing.T, c client.Client, name, key string, value []byte) client.ObjectKey {
+	t.Helper()
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: name}, Data: map[string][]byte{key: value, "other": []byte("stays")}}
+	if err := c.Create(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	return client.ObjectKeyFromObject(s)
+}
+
+// What a lent file is changed to is in its Secret before it counts, and never written over somebody else's change.
+func TestLentFile(t *testing.T) {
+	c := newClient(t)
+	held := open(t, c, options(t, 1))
+	key := put(t, c, custody.LentName("prod"), custody.ClusterKey, lend(t, held.Recipient()))
+	file, err := held.OpenCluster(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	note := func(epoch uint64) error {
+		return file.Update(func(c *cluster.Cluster) error {
+			c.Epochs = map[hullmark.EKID]cluster.DiskEpoch{{1}: {Epoch: epoch}}
+			return nil
+		})
+	}
+	for epoch := range uint64(3) {
+		if err := note(epoch); err != nil {
+			t.Fatal(err)
+		}
+		again, err := held.OpenCluster(t.Context(), key)
+		if err != nil || again.Cluster.Epochs[hullmark.EKID{1}].Epoch != epoch {
+			t.Errorf("epoch %d is not in the Secret: %v, %v", epoch, again, err)
+		}
+	}
+	secret := &corev1.Secret{}
+	if err := c.Get(t.Context(), key, secret); err != nil || string(secret.Data["other"]) != "stays" {
+		t.Errorf("what else is in the Secret is gone: %v", err)
+	}
+	secret.Labels = map[string]string{"changed": "by somebody"}
+	if err := c.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	if err := note(9); err == nil || file.Cluster.Epochs[hullmark.EKID{1}].Epoch != 2 {
+		t.Errorf("a Secret that somebody changed was written over, or counts: %v", err)
+	}
+	stranger := open(t, newClient(t), options(t, 1)).Recipient()
+	for name, sealed := range map[string][]byte{"theirs": lend(t, stranger), "garbage": []byte("age?"), "empty": nil} {
+		if _, err := held.OpenCluster(t.Context(), put(t, c, name, custody.ClusterKey, sealed)); err == nil || !strings.Contains(err.Error(), "fleet/"+name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := held.OpenCluster(t.Context(), put(t, c, "keyless", "cluster-file", nil)); err == nil {
+		t.Error("a Secret without the key was opened")
+	}
+}
+
+func TestEnrollerKey(t *testing.T) {
+	c := newClient(t)
+	held := open(t, c, options(t, 1))
+	to, err := age.ParseX25519Recipient(held.Recipient())
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, _, err := operate.NewSealedEnrollerKey(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := held.OpenEnroller(t.Context(), put(t, c, custody.EnrollerName("prod"), custody.EnrollerKey, private)); err != nil {
+		t.Error(err)
+	}
+	stranger := open(t, newClient(t), options(t, 1))
+	if _, err := stranger.OpenEnroller(t.Context(), client.ObjectKey{}); err == nil {
+		t.Error("a Secret that is not there was opened")
+	}
+	if _, err := held.OpenEnroller(t.Context(), put(t, c, "lent-in-its-place", custody.EnrollerKey, lend(t, held.Recipient()))); err == nil {
+		t.Error("a lent file was taken for an enroller's key")
+	}
+}
