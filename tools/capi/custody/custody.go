@@ -81,18 +81,27 @@ func openIdentity(ctx context.Context, c client.Client, live client.Reader, o Op
 	if err != nil {
 		return nil, err
 	}
-	text, err := o.Access.Unwrap(ctx, use, secret.Data[sealedKey])
+	identity, err := Unwrap(ctx, o.Access, secret.Data[sealedKey])
 	if err != nil {
 		return nil, fmt.Errorf("secret %s: %w", o.Secret, err)
-	}
-	defer clear(text)
-	identity, err := age.ParseX25519Identity(string(text))
-	if err != nil { // Its text may quote the key.
-		return nil, fmt.Errorf("secret %s: the keeper opened something that is no age identity", o.Secret)
 	}
 	if recipient := identity.Recipient().String(); recipient != string(secret.Data[recipientKey]) {
 		return nil, fmt.Errorf("secret %s: it names the recipient %q, and its key's is %s: somebody changed it; put that right, and lend anew what was sealed to the other one",
 			o.Secret, secret.Data[recipientKey], recipient)
+	}
+	return identity, nil
+}
+
+// Unwrap has the keeper open a sealing key, for whoever may ask it.
+func Unwrap(ctx context.Context, access keys.Access, wrapped []byte) (*age.X25519Identity, error) {
+	text, err := access.Unwrap(ctx, use, wrapped)
+	if err != nil {
+		return nil, err
+	}
+	defer clear(text)
+	identity, err := age.ParseX25519Identity(string(text))
+	if err != nil { // Its text may quote the key.
+		return nil, errors.New("the keeper opened something that is no age identity")
 	}
 	return identity, nil
 }
