@@ -1,10 +1,12 @@
-// Manager runs Hullmark's bootstrap provider for Cluster API.
+// Manager runs Hullmark's providers for Cluster API: "manager bootstrap" the one, "manager control-plane" the other. They are one program
+// and two Deployments, whose accounts may do different things.
 package main
 
 import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -23,14 +25,38 @@ import (
 	"github.com/hullmark/hullmark/tools/capi/bootstrap"
 )
 
-// settings are what the flags say.
+// role is what a manager of this program does.
+type role struct {
+	// name is the command, and the middle of its account's and namespace's names.
+	name string
+	// setup adds its controllers, and their types to the scheme.
+	setup func(ctrl.Manager, settings) error
+	// flags adds the flags that no other role has.
+	flags func(*pflag.FlagSet, *settings)
+	// check is an error if these flags do not do.
+	check func(settings) error
+}
+
+// roles are all.
+var roles = []role{
+	{name: "bootstrap", setup: setupBootstrap, flags: func(*pflag.FlagSet, *settings) {}, check: func(settings) error { return nil }},
+	{name: "control-plane", setup: setupControlPlane, flags: controlPlaneFlags, check: checkControlPlane},
+}
+
+// account is the name of a role's account, Lease and Deployment, and system that of its namespace.
+func (r role) account() string { return "hullmark-" + r.name + "-manager" }
+func (r role) system() string  { return "hullmark-" + r.name + "-system" }
+
+// settings are what the command and its flags say.
 type settings struct {
+	role                   role
 	namespace, watchFilter string
 	leaderElect            bool
 	health                 string
 	syncPeriod             time.Duration
 	concurrency            int
 	metrics                flags.ManagerOptions
+	controlPlane           controlPlaneSettings
 }
 
 func main() {
@@ -47,25 +73,37 @@ func main() {
 	}
 }
 
-// parse reads the flags.
+// usage is what a person is told who names no role.
+const usage = "want a command: \"manager bootstrap\" or \"manager control-plane\"; --help after it lists its flags"
+
+// parse reads the command and its flags.
 func parse(args []string) (s settings, err error) {
+	if len(args) == 0 {
+		return s, errors.New(usage)
+	}
+	i := slices.IndexFunc(roles, func(r role) bool { return r.name == args[0] })
+	if i < 0 {
+		return s, errors.New(usage)
+	}
+	s.role = roles[i]
 	// Metrics are secured as core's are: TLS, and the API server is asked who may read them.
 	s.metrics.TLSMinVersion = "VersionTLS13"
-	fs := pflag.NewFlagSet("manager", pflag.ContinueOnError)
+	fs := pflag.NewFlagSet("manager "+s.role.name, pflag.ContinueOnError)
 	fs.StringVar(&s.namespace, "namespace", "", "the only namespace to care for; all if empty")
 	fs.StringVar(&s.watchFilter, "watch-filter", "", "the value of the label "+clusterv1.WatchLabel+" of the objects to care for; all if empty")
 	fs.BoolVar(&s.leaderElect, "leader-elect", false, "have one of several managers work, the others wait")
 	fs.StringVar(&s.metrics.DiagnosticsAddress, "metrics-bind-address", ":8443", "where metrics are served, by TLS and to whom the API server allows it; 0: nowhere")
 	fs.StringVar(&s.health, "health-probe-bind-address", ":9440", "where /healthz and /readyz are served")
 	fs.DurationVar(&s.syncPeriod, "sync-period", 10*time.Minute, "how often everything is looked at without a cause")
-	fs.IntVar(&s.concurrency, "concurrency", 10, "how many HullmarkConfigs are worked on at a time")
-	if err := fs.Parse(args); err != nil {
+	fs.IntVar(&s.concurrency, "concurrency", 10, "how many objects of a kind are worked on at a time")
+	s.role.flags(fs, &s)
+	if err := fs.Parse(args[1:]); err != nil {
 		return s, err
 	}
 	if s.concurrency < 1 || fs.NArg() > 0 {
 		return s, errors.New("flags: want a concurrency of at least 1, and no arguments")
 	}
-	return s, nil
+	return s, s.role.check(s)
 }
 
 // run works until it is told to end.
@@ -95,8 +133,8 @@ func newManager(config *rest.Config, s settings) (ctrl.Manager, error) {
 		return nil, err
 	}
 	options := ctrl.Options{
-		Scheme: scheme, LeaderElection: s.leaderElect, LeaderElectionID: "hullmark-bootstrap-manager",
-		LeaderElectionNamespace: "hullmark-bootstrap-system", LeaderElectionReleaseOnCancel: true,
+		Scheme: scheme, LeaderElection: s.leaderElect, LeaderElectionID: s.role.account(),
+		LeaderElectionNamespace: s.role.system(), LeaderElectionReleaseOnCancel: true,
 		HealthProbeBindAddress: s.health, Metrics: *metrics, Cache: cache.Options{SyncPeriod: &s.syncPeriod},
 	}
 	if s.namespace != "" {
@@ -106,11 +144,12 @@ func newManager(config *rest.Config, s settings) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	return mgr, errors.Join(s.role.setup(mgr, s), mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping))
+}
+
+func setupBootstrap(mgr ctrl.Manager, s settings) error {
 	r := &bootstrap.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("hullmark-bootstrap"), WatchFilter: s.watchFilter,
 	}
-	return mgr, errors.Join(
-		r.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: s.concurrency}),
-		mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping),
-	)
+	return r.SetupWithManager(mgr, controller.Options{MaxConcurrentReconciles: s.concurrency})
 }

@@ -29,13 +29,11 @@ import (
 	"github.com/hullmark/hullmark/tools/capi/config"
 )
 
-const (
-	system  = "hullmark-bootstrap-system"
-	account = "system:serviceaccount:" + system + ":hullmark-bootstrap-manager"
-)
+// managers are the roles that are run, with the flags that each of them needs.
+var managers = map[string][]string{"bootstrap": nil}
 
-// TestManager runs the program itself by the permissions of its components: it becomes the leader, is healthy, tells its metrics to
-// those alone whom the API server allows it, and ends when it is told to.
+// TestManager runs the program itself by the permissions of its components, in each role: it becomes the leader, is healthy, tells its
+// metrics to those alone whom the API server allows it, and ends when it is told to.
 func TestManager(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Minute) // the bundle may have to be compiled
@@ -54,9 +52,17 @@ func TestManager(t *testing.T) {
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	kubeconfig := asPod(t, api)
+	for _, r := range roles {
+		if more, run := managers[r.name]; run {
+			t.Run(r.name, func(t *testing.T) { runManager(ctx, t, api, r, append([]string{program, r.name}, more...)) })
+		}
+	}
+}
+
+func runManager(ctx context.Context, t *testing.T, api *testenv.Environment, r role, args []string) {
+	kubeconfig := asPod(t, api, r)
 	health, metrics := freeAddress(t), freeAddress(t)
-	cmd := exec.CommandContext(ctx, program, "--leader-elect", "--health-probe-bind-address="+health, "--metrics-bind-address="+metrics)
+	cmd := exec.CommandContext(ctx, args[0], append(args[1:], "--leader-elect", "--health-probe-bind-address="+health, "--metrics-bind-address="+metrics)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 	p, err := testenv.Launch(t.TempDir(), cmd)
 	if err != nil {
@@ -73,7 +79,7 @@ func TestManager(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := kubernetes.NewForConfigOrDie(admin)
-	if err := p.Await(ctx, func() error { return hasLeader(ctx, all) }); err != nil {
+	if err := p.Await(ctx, func() error { return hasLeader(ctx, all, r) }); err != nil {
 		t.Fatal(err)
 	}
 	// Its certificate is its own; what is tested is whom it answers.
@@ -82,14 +88,14 @@ func TestManager(t *testing.T) {
 	if err := p.Await(ctx, func() error { return status(client, url, "", http.StatusUnauthorized) }); err != nil {
 		t.Error(err)
 	}
-	token, err := all.CoreV1().ServiceAccounts(system).CreateToken(ctx, "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := all.CoreV1().ServiceAccounts(r.system()).CreateToken(ctx, "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := status(client, url, token.Status.Token, http.StatusForbidden); err != nil {
 		t.Error(err)
 	}
-	if err := api.Apply(ctx, []byte(reader)); err != nil {
+	if err := api.Apply(ctx, fmt.Appendf(nil, reader, r.system())); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Await(ctx, func() error { return status(client, url, token.Status.Token, http.StatusOK) }); err != nil {
@@ -100,7 +106,7 @@ func TestManager(t *testing.T) {
 	}
 }
 
-// reader lets the account "default" read metrics.
+// reader lets the account "default" of a namespace read metrics.
 const reader = `apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: read-metrics}
@@ -110,7 +116,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: read-metrics}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: read-metrics}
-subjects: [{kind: ServiceAccount, name: default, namespace: ` + system + `}]
+subjects: [{kind: ServiceAccount, name: default, namespace: %s}]
 `
 
 func install(t *testing.T, api *testenv.Environment) {
@@ -127,31 +133,32 @@ func install(t *testing.T, api *testenv.Environment) {
 	if _, err := envtest.InstallCRDs(admin, envtest.CRDInstallOptions{Paths: []string{crds}, ErrorIfPathMissing: true, MaxTime: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
-	components, err := config.Components("registry.example/hullmark-capi:test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := api.Apply(t.Context(), components); err != nil {
-		t.Fatal(err)
+	for _, p := range config.Providers() {
+		components, err := p.Components("registry.example/hullmark-capi:test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := api.Apply(t.Context(), components); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
-// asPod writes the kubeconfig of the Deployment's account, with a token as its pods have.
-func asPod(t *testing.T, api *testenv.Environment) string {
+// asPod writes the kubeconfig of the account of a role's Deployment, with a token as its pods have.
+func asPod(t *testing.T, api *testenv.Environment, r role) string {
 	t.Helper()
 	admin, err := api.Config("test", "system:masters")
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := strings.Split(account, ":")[3]
-	token, err := kubernetes.NewForConfigOrDie(admin).CoreV1().ServiceAccounts(system).CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := kubernetes.NewForConfigOrDie(admin).CoreV1().ServiceAccounts(r.system()).CreateToken(t.Context(), r.account(), &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	file := clientcmdapi.NewConfig()
 	file.Clusters["c"] = &clientcmdapi.Cluster{Server: admin.Host, CertificateAuthorityData: admin.CAData, TLSServerName: admin.ServerName}
 	file.AuthInfos["pod"] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
-	file.Contexts["pod"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "pod", Namespace: system}
+	file.Contexts["pod"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "pod", Namespace: r.system()}
 	file.CurrentContext = "pod"
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := clientcmd.WriteToFile(*file, path); err != nil {
@@ -192,8 +199,8 @@ func status(c *http.Client, url, token string, want int) error {
 	return nil
 }
 
-func hasLeader(ctx context.Context, c kubernetes.Interface) error {
-	lease, err := c.CoordinationV1().Leases(system).Get(ctx, "hullmark-bootstrap-manager", metav1.GetOptions{})
+func hasLeader(ctx context.Context, c kubernetes.Interface, r role) error {
+	lease, err := c.CoordinationV1().Leases(r.system()).Get(ctx, r.account(), metav1.GetOptions{})
 	if err == nil && (lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "") {
 		err = errors.New("nobody leads")
 	}

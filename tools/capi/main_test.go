@@ -9,17 +9,40 @@ import (
 )
 
 func TestFlags(t *testing.T) {
-	s, err := parse([]string{"--namespace=n", "--watch-filter=blue", "--leader-elect", "--metrics-bind-address=:1", "--health-probe-bind-address=:2", "--sync-period=1m", "--concurrency=3"})
-	if err != nil || s.namespace != "n" || s.watchFilter != "blue" || !s.leaderElect || s.metrics.DiagnosticsAddress != ":1" || s.health != ":2" ||
-		s.syncPeriod != time.Minute || s.concurrency != 3 {
-		t.Errorf("%+v, %v", s, err)
-	}
-	if s.metrics.InsecureDiagnostics || s.metrics.TLSMinVersion != "VersionTLS13" {
-		t.Errorf("metrics %+v", s.metrics)
-	}
-	for _, args := range [][]string{{"--concurrency=0"}, {"more"}, {"--insecure-diagnostics"}} {
-		if _, err := parse(args); err == nil || errors.Is(err, pflag.ErrHelp) {
-			t.Errorf("%v: %v", args, err)
+	common := []string{"--namespace=n", "--watch-filter=blue", "--leader-elect", "--metrics-bind-address=:1", "--health-probe-bind-address=:2", "--sync-period=1m", "--concurrency=3"}
+	keeper := []string{"--keeper=hashivault://k?address=https://vault.example", "--keeper-secret-file=token", "--keeper-ca-file=ca", "--sealing-key-secret=key"}
+	for _, args := range [][]string{{"bootstrap"}, append([]string{"control-plane"}, keeper...)} {
+		s, err := parse(append(args, common...))
+		if err != nil || s.role.name != args[0] || s.namespace != "n" || s.watchFilter != "blue" || !s.leaderElect || s.metrics.DiagnosticsAddress != ":1" || s.health != ":2" ||
+			s.syncPeriod != time.Minute || s.concurrency != 3 {
+			t.Errorf("%q: %+v, %v", args, s, err)
 		}
+		if s.metrics.InsecureDiagnostics || s.metrics.TLSMinVersion != "VersionTLS13" {
+			t.Errorf("%q: metrics %+v", args, s.metrics)
+		}
+		if want := (controlPlaneSettings{"hashivault://k?address=https://vault.example", "token", "ca", "key"}); args[0] == "control-plane" && s.controlPlane != want {
+			t.Errorf("%+v, want %+v", s.controlPlane, want)
+		}
+	}
+}
+
+func TestFlagsRefused(t *testing.T) {
+	for _, args := range [][]string{
+		{},
+		{"more"},
+		{"--leader-elect"},
+		{"bootstrap", "--concurrency=0"},
+		{"bootstrap", "more"},
+		{"bootstrap", "--insecure-diagnostics"},
+		{"bootstrap", "--keeper=local://"},
+		{"control-plane"},
+		{"control-plane", "--keeper=local://", "--sealing-key-secret="},
+	} {
+		if _, err := parse(args); err == nil || errors.Is(err, pflag.ErrHelp) {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+	if _, err := parse([]string{"control-plane", "--help"}); !errors.Is(err, pflag.ErrHelp) {
+		t.Errorf("--help: %v", err)
 	}
 }

@@ -30,7 +30,7 @@ import (
 	"github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
 )
 
-//go:generate go tool controller-gen rbac:roleName=hullmark-bootstrap-manager paths=. output:rbac:dir=../config/rbac
+//go:generate go tool controller-gen rbac:roleName=hullmark-bootstrap-manager,fileName=bootstrap.yaml paths=. output:rbac:dir=../config/rbac
 
 // What it may do. Secrets and ConfigMaps are read one by one, never listed or watched.
 //

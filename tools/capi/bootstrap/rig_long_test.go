@@ -134,7 +134,7 @@ func install(ctx context.Context) error {
 	if _, err := envtest.InstallCRDs(adminConfig, options); err != nil {
 		return err
 	}
-	components, err := config.Components("registry.example/hullmark-capi:test")
+	components, err := config.Bootstrap.Components("registry.example/hullmark-capi:test")
 	if err != nil {
 		return err
 	}

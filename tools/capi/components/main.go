@@ -1,43 +1,27 @@
-// Components writes a release's files for a clusterctl repository into a folder: bootstrap-components.yaml and metadata.yaml.
+// Components writes a release of all providers into a clusterctl repository in a folder: for each its components and metadata.yaml, the
+// cluster template, and clusterctl.yaml, which tells clusterctl of them.
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 
-	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/tools/capi/config"
 )
 
 func main() {
 	image := flag.String("image", "", "the manager's image, by tag or digest")
-	out := flag.String("out", "", "the folder of the release, such as REPOSITORY/bootstrap-hullmark/v0.1.0; it is made")
+	version := flag.String("version", "v0.1.0", "the release, as its folders are called")
+	out := flag.String("out", "", "the folder of the repository; it is made")
 	flag.Parse()
-	if err := write(*out, *image); err != nil {
+	err := errors.New("--out is missing")
+	if *out != "" {
+		err = config.WriteRepository(*out, *version, *image)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "components:", err)
 		os.Exit(1)
 	}
-}
-
-func write(dir, image string) error {
-	if dir == "" {
-		return fmt.Errorf("--out is missing")
-	}
-	components, err := config.Components(image)
-	if err != nil {
-		return err
-	}
-	metadata, err := config.Metadata()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	if err := atomicfile.Write(filepath.Join(dir, config.MetadataFile), metadata, 0o644); err != nil {
-		return err
-	}
-	return atomicfile.Write(filepath.Join(dir, config.ComponentsFile), components, 0o644)
 }

@@ -2,14 +2,17 @@ package config
 
 import (
 	"bytes"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -18,19 +21,21 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
-func objects(t *testing.T) []*unstructured.Unstructured {
+const testImage = "registry.example/hullmark-capi:v0.1.0"
+
+func objects(t *testing.T, p Provider) []*unstructured.Unstructured {
 	t.Helper()
-	all, err := Objects("registry.example/hullmark-capi:v0.1.0")
+	all, err := p.Objects(testImage)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return all
 }
 
-// as finds the objects of a kind, as their type.
-func as[T any](t *testing.T, kind string) (found []T) {
+// as finds a provider's objects of a kind, as their type.
+func as[T any](t *testing.T, p Provider, kind string) (found []T) {
 	t.Helper()
-	for _, o := range objects(t) {
+	for _, o := range objects(t, p) {
 		if o.GetKind() != kind {
 			continue
 		}
@@ -43,48 +48,120 @@ func as[T any](t *testing.T, kind string) (found []T) {
 	return found
 }
 
-// TestGenerated: what controller-gen makes of the code is what is in the repository.
-func TestGenerated(t *testing.T) {
-	dir := t.TempDir()
-	gen := func(from string, args ...string) {
-		t.Helper()
-		cmd := exec.Command("go", append([]string{"tool", "controller-gen"}, args...)...)
-		cmd.Dir = filepath.Join("..", from)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("controller-gen: %v: %s", err, out)
+// directive is a line that has controller-gen make files.
+type directive struct {
+	// dir is the folder of the package, below tools/capi.
+	dir  string
+	args []string
+}
+
+// output is the folder of what it makes, below tools/capi.
+func (d directive) output() (arg int, dir string) {
+	for i, arg := range d.args {
+		if name, to, found := strings.Cut(arg, "dir="); found && strings.HasPrefix(name, "output:") {
+			return i, filepath.Join(d.dir, to)
 		}
 	}
-	const api, qemu = "api/bootstrap/v1alpha1", "api/infrastructure/v1alpha1"
-	gen(api, "object", "paths=.", "output:dir="+filepath.Join(dir, "object"))
-	gen(api, "crd", "paths=.", "output:crd:dir="+filepath.Join(dir, "crd"))
-	gen("bootstrap", "rbac:roleName=hullmark-bootstrap-manager", "paths=.", "output:rbac:dir="+filepath.Join(dir, "rbac"))
-	gen(qemu, "object", "paths=.", "output:dir="+filepath.Join(dir, "qemu-object"))
-	gen(qemu, "crd", "paths=.", "output:crd:dir="+filepath.Join(dir, "qemu-crd"))
-	for made, kept := range map[string]string{
-		"object": filepath.Join("..", api), "crd": "crd", "rbac": "rbac", "qemu-object": filepath.Join("..", qemu), "qemu-crd": filepath.Join("..", "infrastructure", "crd"),
-	} {
-		names, err := os.ReadDir(filepath.Join(dir, made))
+	return -1, ""
+}
+
+// directives finds all of the module.
+func directives(t *testing.T) (found []directive) {
+	t.Helper()
+	line := regexp.MustCompile(`(?m)^//go:generate go tool controller-gen (.+)$`)
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".go" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range line.FindAllStringSubmatch(string(text), -1) {
+			dir, err := filepath.Rel("..", filepath.Dir(path))
+			if err != nil {
+				return err
+			}
+			found = append(found, directive{dir, strings.Fields(m[1])})
+		}
+		return err
+	})
+	if err != nil || len(found) < 6 {
+		t.Fatalf("%d lines for controller-gen found, %v", len(found), err)
+	}
+	return found
+}
+
+// TestGenerated: what controller-gen makes of the code is what is in the repository, and nothing else is beside it.
+func TestGenerated(t *testing.T) {
+	temporary := t.TempDir()
+	made := map[string]bool{}
+	for _, d := range directives(t) {
+		at, kept := d.output()
+		if at < 0 {
+			t.Fatalf("%s: %q says no folder", d.dir, d.args)
+		}
+		made[kept] = true
+		to := filepath.Join(temporary, kept)
+		args := slices.Clone(d.args)
+		args[at] = strings.SplitAfter(args[at], "dir=")[0] + to
+		cmd := exec.Command("go", append([]string{"tool", "controller-gen"}, args...)...)
+		cmd.Dir = filepath.Join("..", d.dir)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: controller-gen: %v: %s", d.dir, err, out)
+		}
+	}
+	for dir := range made {
+		names, err := os.ReadDir(filepath.Join(temporary, dir))
 		if err != nil || len(names) == 0 {
-			t.Fatalf("%s: %v made, %v", made, names, err)
+			t.Fatalf("%s: %v made, %v", dir, names, err)
 		}
 		for _, name := range names {
-			want, err := os.ReadFile(filepath.Join(dir, made, name.Name()))
+			want, err := os.ReadFile(filepath.Join(temporary, dir, name.Name()))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := os.ReadFile(filepath.Join(kept, name.Name())); err != nil || !bytes.Equal(got, want) {
-				t.Errorf("%s is not what the code says: run go generate ./... in tools/capi (%v)", name.Name(), err)
+			if got, err := os.ReadFile(filepath.Join("..", dir, name.Name())); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s/%s is not what the code says: run go generate ./... in tools/capi (%v)", dir, name.Name(), err)
 			}
 		}
-		if left, err := os.ReadDir(kept); err != nil || !strings.HasSuffix(made, "object") && len(left) != len(names) {
-			t.Errorf("%s: %d files, %d are made: delete the others (%v)", kept, len(left), len(names), err)
+		if left, err := filepath.Glob(filepath.Join("..", dir, "*.yaml")); err != nil || len(left) > len(names) {
+			t.Errorf("%s: %d files, %d are made: delete the others (%v)", dir, len(left), len(names), err)
 		}
 	}
 }
 
-// TestRoles holds what the manager may do to what it needs.
-func TestRoles(t *testing.T) {
-	allowed := map[string]string{
+// TestEveryMarker: no package that says what it has to be allowed is left out of the roles. The QEMU provider's program runs on a host,
+// as whoever starts it.
+func TestEveryMarker(t *testing.T) {
+	covered := map[string]bool{"infrastructure": true}
+	for _, d := range directives(t) {
+		if !strings.HasPrefix(d.args[0], "rbac:") {
+			continue
+		}
+		for _, arg := range d.args {
+			if paths, is := strings.CutPrefix(arg, "paths="); is {
+				for _, each := range strings.Split(paths, ";") {
+					covered[filepath.Join(d.dir, each)] = true
+				}
+			}
+		}
+	}
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if dir, _ := filepath.Rel("..", filepath.Dir(path)); strings.Contains(string(text), "\n// +kubebuilder:rbac:") && !covered[dir] {
+			t.Errorf("%s: no role has the markers of this package: add it to the paths of a line for controller-gen", dir)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// allowed are the verbs of each resource that a manager may use in all namespaces.
+var allowed = map[string]map[string]string{
+	Bootstrap.Label: {
 		"/secrets":    "create get update",
 		"/configmaps": "create delete get update",
 		"bootstrap.cluster.x-k8s.io/hullmarkconfigs":        "get list watch",
@@ -95,37 +172,69 @@ func TestRoles(t *testing.T) {
 		"events.k8s.io/events":                              "create patch",
 		"authentication.k8s.io/tokenreviews":                "create",
 		"authorization.k8s.io/subjectaccessreviews":         "create",
+	},
+	ControlPlane.Label: {
+		"events.k8s.io/events":                      "create patch",
+		"authentication.k8s.io/tokenreviews":        "create",
+		"authorization.k8s.io/subjectaccessreviews": "create",
+	},
+}
+
+// allowedAtHome are those in its own namespace.
+var allowedAtHome = map[string]map[string]string{
+	Bootstrap.Label:    {"coordination.k8s.io/leases": "create get update", "/events": "create patch"},
+	ControlPlane.Label: {"coordination.k8s.io/leases": "create get update", "/events": "create patch"},
+}
+
+// TestRoles holds what the managers may do to what they need.
+func TestRoles(t *testing.T) {
+	for _, p := range []Provider{Bootstrap, ControlPlane} {
+		t.Run(p.Label, func(t *testing.T) {
+			clusterRoles, roles := as[rbacv1.ClusterRole](t, p, "ClusterRole"), as[rbacv1.Role](t, p, "Role")
+			if len(clusterRoles) != 1 || len(roles) != 1 || roles[0].Namespace != "hullmark-"+strings.TrimSuffix(p.Label, "-hullmark")+"-system" {
+				t.Fatalf("roles %+v, %+v", clusterRoles, roles)
+			}
+			checkRules(t, clusterRoles[0].Rules, allowed[p.Label])
+			checkRules(t, roles[0].Rules, allowedAtHome[p.Label])
+		})
 	}
-	roles := as[rbacv1.ClusterRole](t, "ClusterRole")
-	if len(roles) != 1 {
-		t.Fatalf("%d cluster roles", len(roles))
+	if roles := as[rbacv1.ClusterRole](t, Infrastructure, "ClusterRole"); len(roles) > 0 {
+		t.Errorf("the infrastructure provider's components have no account that a role could be for: %+v", roles)
 	}
-	for _, rule := range roles[0].Rules {
+}
+
+// checkRules wants just these verbs. No resource and no verb is a wildcard, and of Secrets none is found that is not known by name.
+func checkRules(t *testing.T, rules []rbacv1.PolicyRule, want map[string]string) {
+	t.Helper()
+	got := map[string][]string{}
+	for _, rule := range rules {
+		if len(rule.NonResourceURLs) > 0 {
+			t.Errorf("URLs %v", rule.NonResourceURLs)
+		}
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
-				key := group + "/" + resource
-				if verbs := strings.Join(slices.Sorted(slices.Values(rule.Verbs)), " "); allowed[key] != verbs {
-					t.Errorf("%s: %q, want %q", key, verbs, allowed[key])
-				}
-				delete(allowed, key)
+				got[group+"/"+resource] = append(got[group+"/"+resource], rule.Verbs...)
 			}
 		}
 	}
-	for key, verbs := range allowed {
-		t.Errorf("%s: %q is missing", key, verbs)
+	for key := range got {
+		slices.Sort(got[key])
+		verbs := strings.Join(slices.Compact(got[key]), " ")
+		if want[key] != verbs {
+			t.Errorf("%s: %q, want %q", key, verbs, want[key])
+		}
+		if strings.Contains(key+verbs, "*") || key == "/secrets" && (strings.Contains(verbs, "list") || strings.Contains(verbs, "watch")) {
+			t.Errorf("%s: %q is more than anybody needs", key, verbs)
+		}
 	}
-	namespaced := as[rbacv1.Role](t, "Role")
-	if len(namespaced) != 1 || namespaced[0].Namespace != "hullmark-bootstrap-system" {
-		t.Fatalf("roles %+v", namespaced)
-	}
-	for _, rule := range namespaced[0].Rules {
-		if slices.Contains(rule.Resources, "secrets") || slices.Contains(rule.Verbs, "*") || slices.Contains(rule.Resources, "*") {
-			t.Errorf("role in its own namespace: %+v", rule)
+	for key, verbs := range want {
+		if got[key] == nil {
+			t.Errorf("%s: %q is missing", key, verbs)
 		}
 	}
 }
 
-// TestCoreMayUse: core's own roles cover the group, so that no role has to be aggregated to it.
+// TestCoreMayUse: core's own roles cover the groups, so that no role has to be aggregated to it.
 func TestCoreMayUse(t *testing.T) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
 	if err != nil {
@@ -140,25 +249,42 @@ func TestCoreMayUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{"create", "delete", "get", "list", "patch", "update", "watch"}
-	for _, rule := range role.Rules {
-		if slices.Contains(rule.APIGroups, "bootstrap.cluster.x-k8s.io") && slices.Contains(rule.Resources, "*") &&
-			!slices.ContainsFunc(want, func(verb string) bool { return !slices.Contains(rule.Verbs, verb) }) {
-			return
+	for _, group := range []string{"bootstrap.cluster.x-k8s.io", "controlplane.cluster.x-k8s.io", "infrastructure.cluster.x-k8s.io"} {
+		if !slices.ContainsFunc(role.Rules, func(rule rbacv1.PolicyRule) bool {
+			return slices.Contains(rule.APIGroups, group) && slices.Contains(rule.Resources, "*") &&
+				!slices.ContainsFunc(want, func(verb string) bool { return !slices.Contains(rule.Verbs, verb) })
+		}) {
+			t.Errorf("core may not do %v with %s: a ClusterRole has to be aggregated to it", want, group)
 		}
 	}
-	t.Errorf("core may not do %v with bootstrap.cluster.x-k8s.io: a ClusterRole has to be aggregated to it", want)
 }
 
 // TestContract: what clusterctl and core read of the objects before they use them.
 func TestContract(t *testing.T) {
-	for _, o := range objects(t) {
-		if o.GetLabels()[clusterv1.ProviderNameLabel] != Provider {
-			t.Errorf("%s %s lacks the provider's label", o.GetKind(), o.GetName())
-		}
+	for _, p := range Providers() {
+		t.Run(p.Label, func(t *testing.T) {
+			for _, o := range objects(t, p) {
+				if o.GetLabels()[clusterv1.ProviderNameLabel] != p.Label {
+					t.Errorf("%s %s lacks the provider's label", o.GetKind(), o.GetName())
+				}
+			}
+			checkCRDs(t, as[apiextensionsv1.CustomResourceDefinition](t, p, "CustomResourceDefinition"), p)
+			// clusterctl takes the namespace of a provider from its components; there has to be one of them.
+			namespaces := as[corev1.Namespace](t, p, "Namespace")
+			if len(namespaces) != 1 || namespaces[0].Labels["pod-security.kubernetes.io/enforce"] != "restricted" {
+				t.Errorf("namespaces %+v", namespaces)
+			}
+		})
 	}
-	crds := as[apiextensionsv1.CustomResourceDefinition](t, "CustomResourceDefinition")
-	if len(crds) != 2 {
-		t.Fatalf("%d CRDs", len(crds))
+}
+
+// kinds are how many kinds each provider defines.
+var kinds = map[string]int{Bootstrap.Label: 2, ControlPlane.Label: 0, Infrastructure.Label: 4}
+
+func checkCRDs(t *testing.T, crds []apiextensionsv1.CustomResourceDefinition, p Provider) {
+	t.Helper()
+	if len(crds) != kinds[p.Label] {
+		t.Errorf("%d CRDs, want %d", len(crds), kinds[p.Label])
 	}
 	for _, crd := range crds {
 		// External objects are found by these: the contract's label names the versions that fulfil it, the other has clusterctl move them.
@@ -172,13 +298,34 @@ func TestContract(t *testing.T) {
 			t.Errorf("name %s, want %s", crd.Name, want)
 		}
 	}
-	deployments := as[appsv1.Deployment](t, "Deployment")
-	if len(deployments) != 1 {
-		t.Fatalf("%d Deployments", len(deployments))
+}
+
+// TestDeployments: each manager runs by its command and its account, with the probes and the port of the metrics that it serves.
+func TestDeployments(t *testing.T) {
+	for command, p := range map[string]Provider{"bootstrap": Bootstrap, "control-plane": ControlPlane} {
+		deployments := as[appsv1.Deployment](t, p, "Deployment")
+		if len(deployments) != 1 {
+			t.Fatalf("%s: %d Deployments", p.Label, len(deployments))
+		}
+		pod := deployments[0].Spec.Template.Spec
+		if account := "hullmark-" + command + "-manager"; pod.ServiceAccountName != account || deployments[0].Name != account {
+			t.Errorf("%s: account %s of %s", p.Label, pod.ServiceAccountName, deployments[0].Name)
+		}
+		c := pod.Containers
+		if len(c) != 1 || c[0].Name != "manager" || c[0].Image != testImage || len(c[0].Args) < 2 || c[0].Args[0] != command || c[0].Args[1] != "--leader-elect" {
+			t.Fatalf("%s: containers %+v", p.Label, c)
+		}
+		if c[0].ReadinessProbe == nil || c[0].ReadinessProbe.HTTPGet.Path != "/readyz" || c[0].LivenessProbe == nil || c[0].LivenessProbe.HTTPGet.Path != "/healthz" ||
+			!slices.ContainsFunc(c[0].Ports, func(port corev1.ContainerPort) bool { return port.Name == "metrics" && port.ContainerPort == 8443 }) {
+			t.Errorf("%s: probes and ports %+v", p.Label, c[0])
+		}
 	}
-	if c := deployments[0].Spec.Template.Spec.Containers; len(c) != 1 || c[0].Name != "manager" || c[0].Image != "registry.example/hullmark-capi:v0.1.0" {
-		t.Errorf("containers %+v", c)
+	if deployments := as[appsv1.Deployment](t, Infrastructure, "Deployment"); len(deployments) > 0 {
+		t.Errorf("the QEMU provider runs on a host: %+v", deployments)
 	}
+}
+
+func TestMetadata(t *testing.T) {
 	metadata, err := Metadata()
 	if err != nil {
 		t.Fatal(err)
@@ -200,8 +347,46 @@ func TestContract(t *testing.T) {
 
 func TestImage(t *testing.T) {
 	for _, image := range []string{"", "a b", "x\n---", "-x", "x@sha256:1"} {
-		if _, err := Objects(image); err == nil {
+		if _, err := Bootstrap.Objects(image); err == nil {
 			t.Errorf("image %q was taken", image)
+		}
+	}
+}
+
+// TestRepository: a release is written where clusterctl looks for it, twice the same, and beside another; a version that clusterctl could not
+// read is refused.
+func TestRepository(t *testing.T) {
+	dir := t.TempDir()
+	for _, version := range []string{"v0.1.0", "v0.1.1", "v0.1.0"} {
+		if err := WriteRepository(dir, version, testImage); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{"clusterctl.yaml"}
+	for _, version := range []string{"v0.1.0", "v0.1.1"} {
+		want = append(want, "bootstrap-hullmark/"+version+"/bootstrap-components.yaml", "bootstrap-hullmark/"+version+"/metadata.yaml",
+			"control-plane-hullmark/"+version+"/control-plane-components.yaml", "control-plane-hullmark/"+version+"/metadata.yaml",
+			"infrastructure-hullmark/"+version+"/cluster-template.yaml", "infrastructure-hullmark/"+version+"/infrastructure-components.yaml", "infrastructure-hullmark/"+version+"/metadata.yaml")
+	}
+	slices.Sort(want)
+	var got []string
+	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
+		if !d.IsDir() {
+			got = append(got, path)
+		}
+		return err
+	})
+	slices.Sort(got)
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v: %q, want %q", err, got, want)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, ClusterctlFile))
+	if url := "url: " + filepath.Join(dir, "control-plane-hullmark/v0.1.0/control-plane-components.yaml"); err != nil || !strings.Contains(string(text), url) {
+		t.Errorf("%s: %v, want %s", text, err, url)
+	}
+	for _, version := range []string{"", "0.1.0", "v0.1", "../v0.1.0", "v0.1.0/x"} {
+		if err := WriteRepository(dir, version, testImage); err == nil {
+			t.Errorf("version %q was taken", version)
 		}
 	}
 }

@@ -93,7 +93,8 @@ type Initialization struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=hullmarkclusters,scope=Namespaced,categories=cluster-api
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
-// +kubebuilder:metadata:labels="cluster.x-k8s.io/provider=infrastructure-hullmark-qemu"
+// +kubebuilder:metadata:labels="cluster.x-k8s.io/provider=infrastructure-hullmark"
+// +kubebuilder:metadata:labels="clusterctl.cluster.x-k8s.io="
 // +kubebuilder:storageversion
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="Cluster that it belongs to"
@@ -144,7 +145,8 @@ type HullmarkClusterList struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=hullmarkclustertemplates,scope=Namespaced,categories=cluster-api
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
-// +kubebuilder:metadata:labels="cluster.x-k8s.io/provider=infrastructure-hullmark-qemu"
+// +kubebuilder:metadata:labels="cluster.x-k8s.io/provider=infrastructure-hullmark"
+// +kubebuilder:metadata:labels="clusterctl.cluster.x-k8s.io="
 // +kubebuilder:storageversion
 // +kubebuilder:printcolumn:name="Endpoint",type="string",JSONPath=".spec.template.spec.controlPlaneEndpoint.host",description="Where machines reach the API server"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since it was made"

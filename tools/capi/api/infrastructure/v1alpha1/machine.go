@@ -154,7 +154,8 @@ type HullmarkMachineStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=hullmarkmachines,scope=Namespaced,categories=cluster-api
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
-// +kubebuilder:metadata:labels="cluster.x-k8s.io/provider=infrastructure-hullmark-qemu"
+// +kubebuilder:metadata:labels="cluster.x-k8s.io/provider=infrastructure-hullmark"
+// +kubebuilder:metadata:labels="clusterctl.cluster.x-k8s.io="
 // +kubebuilder:storageversion
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="Cluster that it belongs to"
@@ -207,7 +208,8 @@ type HullmarkMachineList struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=hullmarkmachinetemplates,scope=Namespaced,categories=cluster-api
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
-// +kubebuilder:metadata:labels="cluster.x-k8s.io/provider=infrastructure-hullmark-qemu"
+// +kubebuilder:metadata:labels="cluster.x-k8s.io/provider=infrastructure-hullmark"
+// +kubebuilder:metadata:labels="clusterctl.cluster.x-k8s.io="
 // +kubebuilder:storageversion
 // +kubebuilder:printcolumn:name="CPUs",type="integer",JSONPath=".spec.template.spec.machine.cpus",description="Virtual CPUs"
 // +kubebuilder:printcolumn:name="Memory",type="integer",JSONPath=".spec.template.spec.machine.memoryMiB",description="Memory in MiB"
