@@ -108,7 +108,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if isPaused, _, err := paused.EnsurePausedCondition(ctx, r.Client, s.cluster, config); err != nil || isPaused {
+	// What was written wakes the config again, as it is then.
+	if isPaused, written, err := paused.EnsurePausedCondition(ctx, r.Client, s.cluster, config); err != nil || isPaused || written {
 		return ctrl.Result{}, err
 	}
 	before := config.DeepCopy()
@@ -116,13 +117,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	r.conclude(s, v)
+	news := conclude(s, v)
 	result.RequeueAfter = v.again
 	if equality.Semantic.DeepEqual(before.Status, config.Status) {
 		return result, nil
 	}
-	// One write, so that nobody sees Ready without the fields that core goes by; util/patch would make two of it.
-	return result, client.IgnoreNotFound(r.Client.Status().Patch(ctx, config, client.MergeFrom(before)))
+	// One write, so that nobody sees Ready without the fields that core goes by; util/patch would make two of it. The list of conditions is
+	// the enroller's, too: who was slower reads it again.
+	err = r.Client.Status().Patch(ctx, config, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsConflict(err) {
+		return ctrl.Result{RequeueAfter: time.Second}, nil
+	}
+	if err == nil && news {
+		r.tell(config, v)
+	}
+	return result, client.IgnoreNotFound(err)
 }
 
 // look finds owner and Cluster.
@@ -141,8 +150,8 @@ func (r *Reconciler) look(ctx context.Context, config *v1alpha1.HullmarkConfig) 
 	return s, nil
 }
 
-// conclude writes the verdict into the config, and tells of it if it is another one than before and a person would want to know.
-func (r *Reconciler) conclude(s scope, v verdict) {
+// conclude writes the verdict into the config, and reports whether it is another one than before.
+func conclude(s scope, v verdict) (news bool) {
 	v.message = atMost(v.message, 8<<10)
 	s.config.Status.ObservedGeneration = s.config.Generation
 	before := conditions.GetReason(s.config, v1alpha1.DataSecretAvailableCondition) + conditions.GetMessage(s.config, v1alpha1.DataSecretAvailableCondition)
@@ -151,14 +160,16 @@ func (r *Reconciler) conclude(s scope, v verdict) {
 			Type: kind, Status: v.status(), Reason: v.reason, Message: v.message, ObservedGeneration: s.config.Generation,
 		})
 	}
-	if before == v.reason+v.message {
-		return
-	}
+	return before != v.reason+v.message
+}
+
+// tell tells of a verdict that a person would want to know of.
+func (r *Reconciler) tell(config *v1alpha1.HullmarkConfig, v verdict) {
 	switch v.reason {
 	case v1alpha1.AvailableReason:
-		r.Events.Eventf(s.config, nil, corev1.EventTypeNormal, v.reason, "WriteDataSecret", "Secret %s holds the node configuration", s.config.Name)
+		r.Events.Eventf(config, nil, corev1.EventTypeNormal, v.reason, "WriteDataSecret", "Secret %s holds the node configuration", config.Name)
 	case v1alpha1.FieldRefusedReason, v1alpha1.SecretNameTakenReason, v1alpha1.DraftNameTakenReason, v1alpha1.SecretInvalidReason, v1alpha1.InitLockInvalidReason:
-		r.Events.Eventf(s.config, nil, corev1.EventTypeWarning, v.reason, "WriteDataSecret", "%s", atMost(v.message, 1000))
+		r.Events.Eventf(config, nil, corev1.EventTypeWarning, v.reason, "WriteDataSecret", "%s", atMost(v.message, 1000))
 	}
 }
 

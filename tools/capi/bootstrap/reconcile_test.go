@@ -103,7 +103,7 @@ func lockOf(machine string) *corev1.ConfigMap {
 	return newLock(&clusterv1.Cluster{ObjectMeta: meta("c")}, machine)
 }
 
-// run reconciles the config twice, as it would be after its own change, and returns what is there then.
+// run reconciles the config thrice, as it would be after its own changes, and returns what is there then.
 func (w *world) run(t *testing.T) (client.Client, *v1alpha1.HullmarkConfig, ctrl.Result, *events.FakeRecorder) {
 	t.Helper()
 	b := fake.NewClientBuilder().WithScheme(newScheme(t)).WithStatusSubresource(&v1alpha1.HullmarkConfig{})
@@ -124,7 +124,7 @@ func (w *world) run(t *testing.T) (client.Client, *v1alpha1.HullmarkConfig, ctrl
 	recorder := events.NewFakeRecorder(10)
 	r := &Reconciler{Client: c, Live: c, Events: recorder, WatchFilter: w.filter}
 	var result ctrl.Result
-	for range 2 {
+	for range 3 {
 		var err error
 		if result, err = r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(w.config)}); err != nil {
 			t.Fatal(err)

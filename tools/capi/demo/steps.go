@@ -276,7 +276,7 @@ func (d *demo) kubernetesVersion() (string, error) {
 		return "", err
 	}
 	document, err := measurements.Parse(text)
-	return document.Versions.Kubernetes.String(), err
+	return document.Image.Kubernetes.String(), err
 }
 
 // machine is what the infrastructure reports of one.

@@ -6,6 +6,29 @@ const (
 	ReadyCondition = "Ready"
 	// DataSecretAvailableCondition says that the Secret with the node configuration is there, as the spec wants it.
 	DataSecretAvailableCondition = "DataSecretAvailable"
+	// VouchedCondition says that the Machine's worker has a voucher of the Cluster's enroller. The control plane's manager sets it; it is
+	// absent of control planes, and where machines have rules of their own.
+	VouchedCondition = "Vouched"
+)
+
+// Reasons of Vouched, beside WaitingForControlPlaneReason.
+const (
+	// VouchedReason is that of a status of True.
+	VouchedReason = "Vouched"
+	// WaitingForEnrollerReason: the Secret with the enroller's key is not there.
+	WaitingForEnrollerReason = "WaitingForEnroller"
+	// WaitingForIdentityReason: the infrastructure reports no identity yet, or none that is one.
+	WaitingForIdentityReason = "WaitingForIdentity"
+	// ClusterUnreachableReason: the cluster's API server does not take vouchers.
+	ClusterUnreachableReason = "ClusterUnreachable"
+	// EnrollerInvalidReason: the enroller's Secret holds no key that is sealed to the manager.
+	EnrollerInvalidReason = "EnrollerInvalid"
+	// IdentityTakenReason: another Machine has the identity or the provider ID.
+	IdentityTakenReason = "IdentityTaken"
+	// IdentityChangedReason: the infrastructure reports another identity than the one that was vouched for.
+	IdentityChangedReason = "IdentityChanged"
+	// NotVouchedReason: no voucher can say this; the message names the field.
+	NotVouchedReason = "NotVouched"
 )
 
 // Reasons of Ready and DataSecretAvailable. Those that begin with WaitingFor pass by themselves; the others need a person.
