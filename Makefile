@@ -56,8 +56,8 @@ tagged = $$(git grep -l '^//go:build $(1)$$' -- '*_test.go' ':!$(CAPI)' | xargs 
 
 .PHONY: test-long
 test-long: bin/hullmark ## Run the tests that build root trees and compile Kubernetes.
-	go test -tags long -timeout 50m $(call tagged,long)
-	cd $(CAPI) && go test -tags long -timeout 30m $(call tagged,long)
+	go test -tags long -timeout 50m -p 4 $(call tagged,long)
+	cd $(CAPI) && go test -tags long -timeout 30m -p 4 $(call tagged,long)
 
 .PHONY: test-vm
 test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
