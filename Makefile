@@ -39,6 +39,10 @@ demo-confidential: setup bin/hullmark bin/demo bin/secureprocessor ## The same o
 demo-upgrade: setup bin/hullmark bin/demo ## Releases over a control plane and a worker: some that fail and fall back, other packages, another Kubernetes (PARTS="hang packages": these alone, on what the last run left).
 	bin/demo --out $(OUT) --upgrade --parts "$(PARTS)"
 
+.PHONY: demo-capi
+demo-capi: setup bin/hullmark bin/capi-demo bin/capi-manager bin/capi-qemu bin/capi-core ## Declare a cluster of one control plane and one worker by Cluster API, replace the worker, look for keys everywhere, delete it.
+	bin/capi-demo --out $(OUT)
+
 .PHONY: image
 image: setup bin/hullmark ## Build and measure the image into out/.
 	bin/hullmark build --out $(OUT)
@@ -195,6 +199,18 @@ clean-cache: bin/hullmark ## Remove every cache outside the checkout.
 bin/secureprocessor: FORCE
 	@mkdir -p bin
 	CGO_ENABLED=0 go build -trimpath -o $@ ./internal/test/secureprocessor
+
+bin/capi-manager: FORCE
+	@mkdir -p bin
+	cd $(CAPI) && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ .
+
+bin/capi-core: FORCE
+	@mkdir -p bin
+	cd $(CAPI) && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ sigs.k8s.io/cluster-api/core
+
+bin/capi-%: FORCE
+	@mkdir -p bin
+	cd $(CAPI) && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/$@ ./$*
 
 bin/%: FORCE
 	@mkdir -p bin
