@@ -1,15 +1,24 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"time"
 
 	"github.com/spf13/pflag"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+
+	"github.com/hullmark/hullmark/joinservice/keys"
+	"github.com/hullmark/hullmark/joinservice/keys/keeper"
+	"github.com/hullmark/hullmark/tools/capi/custody"
+	"github.com/hullmark/hullmark/tools/capi/enroll"
 )
 
 // The control plane's account may do what the packages of its controllers say, which all stand in this line, and what every manager does.
 //
-//go:generate go tool controller-gen rbac:roleName=hullmark-control-plane-manager,fileName=control-plane.yaml paths=. output:rbac:dir=config/rbac
+//go:generate go tool controller-gen rbac:roleName=hullmark-control-plane-manager,fileName=control-plane.yaml paths=.;./custody;./enroll output:rbac:dir=config/rbac
 
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
@@ -42,7 +51,31 @@ func checkControlPlane(s settings) error {
 	return nil
 }
 
-// setupControlPlane adds the controllers of the control plane provider and of the enroller to a manager.
-func setupControlPlane(ctrl.Manager, settings) error {
-	return errors.New("control-plane: this build has no control plane provider")
+// keeperTime is how long the keeper may take to open the sealing key, until the manager ends and is started again.
+const keeperTime = time.Minute
+
+// setupControlPlane adds the controllers of the control plane provider and of the enroller to a manager, once the keeper has opened the
+// sealing key.
+func setupControlPlane(mgr ctrl.Manager, s settings) error {
+	c := s.controlPlane
+	credentials, err := keeper.ReadCredentialFiles(c.keeperSecretFile, c.keeperCAFile)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), keeperTime)
+	defer cancel()
+	held, err := custody.Open(ctx, mgr.GetClient(), mgr.GetAPIReader(), custody.Options{
+		Secret: client.ObjectKey{Namespace: s.role.system(), Name: c.sealingKeySecret}, Keeper: c.keeper, Access: keys.Access{Open: credentials.Open},
+	})
+	if err != nil {
+		return err
+	}
+	ctrl.Log.Info("files that are lent, and enrollers' keys, are sealed to this recipient", "recipient", held.Recipient())
+	options := controller.Options{MaxConcurrentReconciles: s.concurrency}
+	workloads := enroll.Clusters{Live: mgr.GetAPIReader()}
+	enroller := &enroll.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Keys: held, Connect: workloads.Connect,
+		Events: mgr.GetEventRecorder("hullmark-enroller"), WatchFilter: s.watchFilter,
+	}
+	return enroller.SetupWithManager(mgr, options)
 }
