@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -28,9 +30,9 @@ import (
 
 // controlPlaneSettings are what the flags of "manager control-plane" alone say.
 type controlPlaneSettings struct {
-	// keeper is the URL of the keeper that wraps the sealing key.
+	// keeper is the URL of the keeper that wraps a new sealing key.
 	keeper string
-	// keeperSecretFile and keeperCAFile are files with what the keeper is shown, and with its authorities; empty if there is none.
+	// keeperSecretFile and keeperCAFile are files with what the keeper is shown, and with its authorities; empty if they are not there.
 	keeperSecretFile, keeperCAFile string
 	// sealingKeySecret is the name of the Secret of the manager's own namespace that holds the sealing key.
 	sealingKeySecret string
@@ -38,15 +40,23 @@ type controlPlaneSettings struct {
 
 func controlPlaneFlags(fs *pflag.FlagSet, s *settings) {
 	c := &s.controlPlane
-	fs.StringVar(&c.keeper, "keeper", "", "the URL of the keeper that wraps the sealing key (docs/keepers.md)")
-	fs.StringVar(&c.keeperSecretFile, "keeper-secret-file", "", "the file with what the keeper is shown: Vault's token, or local's key; none if empty")
-	fs.StringVar(&c.keeperCAFile, "keeper-ca-file", "", "the file with the authorities of the keeper's certificate as PEM; the system's if empty")
+	fs.StringVar(&c.keeper, "keeper", "", "the URL of the keeper that wraps a new sealing key (docs/keepers.md); one that is there is opened by the keeper that wrapped it")
+	fs.StringVar(&c.keeperSecretFile, "keeper-secret-file", "", "the file with what the keeper is shown: Vault's token, or local's key; nothing if it is not there")
+	fs.StringVar(&c.keeperCAFile, "keeper-ca-file", "", "the file with the authorities of the keeper's certificate as PEM; the system's if it is not there")
 	fs.StringVar(&c.sealingKeySecret, "sealing-key-secret", "hullmark-sealing-key", "the Secret of the manager's namespace that holds the wrapped sealing key")
 }
 
-func checkControlPlane(s settings) error {
-	if s.controlPlane.keeper == "" || s.controlPlane.sealingKeySecret == "" {
-		return errors.New("flags: want --keeper and --sealing-key-secret: nothing that was sealed to this manager can be opened without them")
+// finishControlPlane forgets the files that are not there. The Deployment names both, and mounts them of a Secret that keepers who know
+// a machine by itself do not need.
+func finishControlPlane(s *settings) error {
+	c := &s.controlPlane
+	if c.sealingKeySecret == "" {
+		return errors.New("flags: want --sealing-key-secret: nothing that was sealed to this manager can be opened without it")
+	}
+	for _, name := range []*string{&c.keeperSecretFile, &c.keeperCAFile} {
+		if _, err := os.Stat(*name); errors.Is(err, fs.ErrNotExist) {
+			*name = ""
+		}
 	}
 	return nil
 }

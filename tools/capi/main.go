@@ -33,14 +33,14 @@ type role struct {
 	setup func(ctrl.Manager, settings) error
 	// flags adds the flags that no other role has.
 	flags func(*pflag.FlagSet, *settings)
-	// check is an error if these flags do not do.
-	check func(settings) error
+	// finish is an error if these flags do not do, and puts in what follows of them.
+	finish func(*settings) error
 }
 
 // roles are all.
 var roles = []role{
-	{name: "bootstrap", setup: setupBootstrap, flags: func(*pflag.FlagSet, *settings) {}, check: func(settings) error { return nil }},
-	{name: "control-plane", setup: setupControlPlane, flags: controlPlaneFlags, check: checkControlPlane},
+	{name: "bootstrap", setup: setupBootstrap, flags: func(*pflag.FlagSet, *settings) {}, finish: func(*settings) error { return nil }},
+	{name: "control-plane", setup: setupControlPlane, flags: controlPlaneFlags, finish: finishControlPlane},
 }
 
 // account is the name of a role's account, Lease and Deployment, and system that of its namespace.
@@ -103,7 +103,7 @@ func parse(args []string) (s settings, err error) {
 	if s.concurrency < 1 || fs.NArg() > 0 {
 		return s, errors.New("flags: want a concurrency of at least 1, and no arguments")
 	}
-	return s, s.role.check(s)
+	return s, s.role.finish(&s)
 }
 
 // run works until it is told to end.
