@@ -1,0 +1,262 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
+)
+
+// The first machine is made, waits for the lent file, and the cluster runs on it, with a kubeconfig.
+func TestBegin(t *testing.T) {
+	w := newWorld(t)
+	message := w.reason(v1alpha1.BegunCondition, v1alpha1.WaitingForClusterFileReason)
+	first := w.plane().Status.First
+	for _, part := range []string{"hullmark cluster lend c-lent.sealed", "--recipient " + w.custody.Recipient(), "--ekid " + first.EKID, "--name " + first.Machine,
+		"--provider-id stub://" + first.Machine, "kubectl create secret generic c-lent -n ns --from-file=cluster=", "cluster.x-k8s.io/cluster-name=c"} {
+		if !strings.Contains(message, part) {
+			t.Errorf("the condition does not say %q: %s", part, message)
+		}
+	}
+	if strings.Contains(message, "--replace-first") {
+		t.Errorf("it has somebody give up what nobody had: %s", message)
+	}
+	w.begun = func(_ context.Context, f *cluster.File, o operate.InitOptions) error {
+		k := o.Kubernetes
+		if o.Name != first.Machine || o.Address != "192.0.2.11:7443" || o.Endpoint != "192.0.2.7:6443" || o.Anchor.EKID.String() != first.EKID ||
+			k.ControlPlane != "192.0.2.7:6443" || !k.Flannel || k.PodSubnet.String() != "10.244.0.0/16" || k.ServiceSubnet.String() != "10.96.0.0/12" {
+			t.Errorf("it was begun with %+v", o)
+		}
+		return w.begin(f, o)
+	}
+	w.lendFirst(false)
+	w.reason(v1alpha1.BegunCondition, v1alpha1.BegunReason)
+	w.reconcile()
+	p := w.plane()
+	if !ptr.Deref(p.Status.Initialization.ControlPlaneInitialized, false) || !conditions.IsTrue(p, v1alpha1.InitializedCondition) || !conditions.IsTrue(p, v1alpha1.AvailableCondition) {
+		t.Errorf("status: %+v", p.Status)
+	}
+	if names := w.list(); len(names) != 1 || *p.Status.Replicas != 1 {
+		t.Errorf("Machines: %q", names)
+	}
+	secret := &corev1.Secret{}
+	w.must(w.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "c-kubeconfig"}, secret))
+	if secret.Type != clusterv1.ClusterSecretType || secret.Labels[clusterv1.ClusterNameLabel] != "c" || !ownedBy(secret, p) {
+		t.Errorf("kubeconfig: %+v", secret.ObjectMeta)
+	}
+	ends := kubeconfigEnds(secret.Data["value"], w.whole.KubernetesCA(), "192.0.2.7:6443")
+	if left := ends.Sub(w.clock); left < kubeconfigValidity-time.Minute || left > kubeconfigValidity {
+		t.Errorf("its certificate is good for %v", left)
+	}
+}
+
+// The kubeconfig is made anew at half of its certificate's life, and if somebody changed it.
+func TestKubeconfigIsRenewed(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	key := client.ObjectKey{Namespace: "ns", Name: "c-kubeconfig"}
+	get := func() string {
+		secret := &corev1.Secret{}
+		w.must(w.Get(t.Context(), key, secret))
+		return string(secret.Data["value"])
+	}
+	was := get()
+	w.clock = w.clock.Add(kubeconfigValidity/2 - time.Minute)
+	if w.reconcile(); get() != was {
+		t.Error("it was made anew too early")
+	}
+	w.clock = w.clock.Add(2 * time.Minute)
+	if w.reconcile(); get() == was {
+		t.Error("it was not made anew")
+	}
+	secret := &corev1.Secret{}
+	w.must(w.Get(t.Context(), key, secret))
+	secret.Data["value"], secret.Labels = []byte("garbage"), nil
+	w.must(w.Update(t.Context(), secret))
+	w.reconcile()
+	w.must(w.Get(t.Context(), key, secret))
+	if kubeconfigEnds(secret.Data["value"], w.whole.KubernetesCA(), "192.0.2.7:6443").IsZero() || secret.Labels[clusterv1.ClusterNameLabel] != "c" {
+		t.Errorf("what somebody wrote stays: %+v", secret)
+	}
+	secret.OwnerReferences = nil
+	secret.Data["value"] = []byte("somebody's")
+	w.must(w.Update(t.Context(), secret))
+	w.reason(v1alpha1.KubeconfigAvailableCondition, "SecretNameTaken")
+	if get() != "somebody's" {
+		t.Error("a Secret of somebody else was written over")
+	}
+}
+
+// start takes the world to a cluster that runs on one machine.
+func (w *world) start() {
+	w.Helper()
+	w.reason(v1alpha1.BegunCondition, v1alpha1.WaitingForClusterFileReason)
+	w.lendFirst(false)
+	w.reason(v1alpha1.BegunCondition, v1alpha1.BegunReason)
+	w.reconcile()
+}
+
+// TestBegunConditions is the table of what a beginning waits for, or is refused for.
+func TestBegunConditions(t *testing.T) {
+	type edit func(*v1alpha1.HullmarkControlPlane, *clusterv1.Cluster)
+	for name, test := range map[string]struct {
+		edit    edit
+		lend    func(*world)
+		begun   error
+		reason  string
+		message string
+	}{
+		"no infrastructure": {edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
+			c.Status.Initialization.InfrastructureProvisioned = nil
+		},
+			reason: v1alpha1.WaitingForClusterReason, message: "Cluster c"},
+		"no endpoint": {edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
+			c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{}
+		},
+			reason: v1alpha1.WaitingForEndpointReason, message: "controlPlaneEndpoint"},
+		"lent to somebody else": {lend: func(w *world) { w.custody.set([]byte("age-encryption.org/v1\ngarbage")) },
+			reason: v1alpha1.ClusterFileInvalidReason, message: "hullmark cluster lend"},
+		"another cluster's": {lend: func(w *world) {
+			other, err := cluster.New()
+			w.must(err)
+			w.whole = other
+			w.lendFirst(false)
+		}, reason: v1alpha1.ClusterFileInvalidReason, message: "spec.config.clusterRoot"},
+		"for another machine": {lend: func(w *world) {
+			w.lend(hullmark.EKID{99}.String(), w.plane().Status.First.Machine, "stub://"+w.plane().Status.First.Machine, false)
+		},
+			reason: v1alpha1.WaitingForClusterFileReason, message: "--replace-first"},
+		"with another name": {lend: func(w *world) {
+			w.lend(w.plane().Status.First.EKID, "cp", "stub://"+w.plane().Status.First.Machine, false)
+		},
+			reason: v1alpha1.WaitingForClusterFileReason, message: `name "cp"`},
+		"with another provider ID": {lend: func(w *world) { w.lend(w.plane().Status.First.EKID, w.plane().Status.First.Machine, "", false) },
+			reason: v1alpha1.WaitingForClusterFileReason, message: `provider ID ""`},
+		"another version": {edit: func(p *v1alpha1.HullmarkControlPlane, _ *clusterv1.Cluster) { p.Spec.Version = "v1.35.4" },
+			lend: func(w *world) { w.lendFirst(false) }, reason: v1alpha1.VersionMismatchReason, message: "1.36.3"},
+		"two pod networks": {edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
+			c.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.1.0.0/16", "fd00::/48"}
+		}, lend: func(w *world) { w.lendFirst(false) }, reason: v1alpha1.SpecRefusedReason, message: "clusterNetwork.pods"},
+		"another domain": {edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
+			c.Spec.ClusterNetwork.ServiceDomain = "prod.internal"
+		},
+			lend: func(w *world) { w.lendFirst(false) }, reason: v1alpha1.SpecRefusedReason, message: "serviceDomain"},
+		"a manifest that is not there": {edit: func(p *v1alpha1.HullmarkControlPlane, _ *clusterv1.Cluster) {
+			p.Spec.Kubernetes = v1alpha1.KubernetesSpec{Network: v1alpha1.NoNetwork, Manifests: []v1alpha1.ManifestReference{{Name: "cni"}}}
+		}, lend: func(w *world) { w.lendFirst(false) }, reason: v1alpha1.SpecRefusedReason, message: "ConfigMap cni"},
+		"a cause that passes": {lend: func(w *world) { w.lendFirst(false) }, begun: &hullmark.Condition{Code: "busy", Title: "wait", Retry: true},
+			reason: v1alpha1.BeginRetryingReason, message: "tried again"},
+		"unreachable": {lend: func(w *world) { w.lendFirst(false) }, begun: operate.ErrUnreachable, reason: v1alpha1.BeginRetryingReason},
+		"begun by somebody else": {lend: func(w *world) { w.lendFirst(false) }, begun: &hullmark.Condition{Code: "already-begun", Title: "in use"},
+			reason: v1alpha1.BeginInterruptedReason, message: "hullmark init"},
+		"refused": {lend: func(w *world) { w.lendFirst(false) }, begun: operate.ErrMismatch, reason: v1alpha1.BeginFailedReason, message: "delete Machine c-cp-"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var w *world
+			if test.edit == nil {
+				w = newWorld(t)
+			} else {
+				w = newWorld(t, test.edit)
+			}
+			w.begun = func(context.Context, *cluster.File, operate.InitOptions) error { return test.begun }
+			if test.lend != nil {
+				w.reason(v1alpha1.BegunCondition, v1alpha1.WaitingForClusterFileReason)
+				test.lend(w)
+			}
+			if message := w.reason(v1alpha1.BegunCondition, test.reason); !strings.Contains(message, test.message) {
+				t.Errorf("want %q in: %s", test.message, message)
+			}
+			if p := w.plane(); ptr.Deref(p.Status.Initialization.ControlPlaneInitialized, false) || conditions.IsTrue(p, v1alpha1.InitializedCondition) {
+				t.Error("it is initialized")
+			}
+		})
+	}
+}
+
+// The first machine dies, or is deleted, before the cluster runs: another one takes its place, for which the file is lent again.
+func TestFirstMachineDies(t *testing.T) {
+	for name, given := range map[string]bool{"before it has a ticket": false, "with its ticket": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			ended := make(chan struct{})
+			w.begun = func(ctx context.Context, f *cluster.File, o operate.InitOptions) error {
+				if given {
+					w.must(f.Update(func(c *cluster.Cluster) error {
+						c.SetRecord(*o.Anchor.EKID, recordOf(1))
+						return c.Commit(*o.Anchor.EKID, hullmark.UUID{1}, 1, hullmark.EtcdState{})
+					}))
+				}
+				<-ctx.Done()
+				close(ended)
+				return ctx.Err()
+			}
+			w.reason(v1alpha1.BegunCondition, v1alpha1.WaitingForClusterFileReason)
+			first := w.plane().Status.First
+			w.lendFirst(false)
+			w.reason(v1alpha1.BegunCondition, v1alpha1.BeginningReason)
+			w.must(w.Delete(t.Context(), &clusterv1.Machine{ObjectMeta: metaOf(first.Machine)}))
+			w.until("another machine", func() error {
+				if now := w.plane().Status.First; now.EKID == "" || now.Machine == first.Machine {
+					return errors.New(now.Machine)
+				}
+				return nil
+			})
+			select {
+			case <-ended:
+			case <-time.After(10 * time.Second):
+				t.Fatal("the beginning of the one that is gone goes on")
+			}
+			w.begun = nil
+			if message := w.reason(v1alpha1.BegunCondition, v1alpha1.WaitingForClusterFileReason); !strings.Contains(message, "--replace-first") {
+				t.Errorf("it does not say how: %s", message)
+			}
+			w.lendFirst(true)
+			w.reason(v1alpha1.BegunCondition, v1alpha1.BegunReason)
+			if names := w.list(); len(names) != 1 || names[0] == first.Machine {
+				t.Errorf("Machines: %q", names)
+			}
+		})
+	}
+}
+
+// A controller that was killed while the first machine started finds that it runs, and does not begin it again.
+func TestBegunWithoutTheController(t *testing.T) {
+	w := newWorld(t)
+	tried := 0
+	w.begun = func(_ context.Context, f *cluster.File, o operate.InitOptions) error {
+		if tried++; tried > 1 {
+			t.Error("it was begun again")
+		}
+		w.must(f.Update(func(c *cluster.Cluster) error {
+			record := o.Anchor.EKID
+			c.SetRecord(*record, recordOf(1))
+			return c.Commit(*record, hullmark.UUID{1}, 1, hullmark.EtcdState{})
+		}))
+		w.workload.join(*o.Anchor.EKID, o.Name)
+		return operate.ErrUnreachable // The stream broke.
+	}
+	w.reason(v1alpha1.BegunCondition, v1alpha1.WaitingForClusterFileReason)
+	w.lendFirst(false)
+	w.reason(v1alpha1.BegunCondition, v1alpha1.BeginRetryingReason)
+	w.r.jobs.stop()
+	w.r = w.controller(w.Client)
+	w.reason(v1alpha1.BegunCondition, v1alpha1.BegunReason)
+	file, err := w.custody.OpenCluster(t.Context(), client.ObjectKey{})
+	if err != nil || file.Cluster.Initialised == nil {
+		t.Errorf("the file does not tell that it runs: %v", err)
+	}
+}

@@ -1,0 +1,97 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/external"
+
+	"github.com/hullmark/hullmark"
+)
+
+// agentPort is where a node's agent listens, unless the infrastructure says otherwise.
+const agentPort = "7443"
+
+// endpointOf is the Cluster's control plane endpoint as HOST:PORT.
+func endpointOf(c *clusterv1.Cluster) string {
+	return net.JoinHostPort(c.Spec.ControlPlaneEndpoint.Host, strconv.Itoa(int(c.Spec.ControlPlaneEndpoint.Port)))
+}
+
+// findServer returns where a Cluster's API is reached from here: where its infrastructure says (status.apiServer), or at its endpoint.
+func (r *Reconciler) findServer(ctx context.Context, c *clusterv1.Cluster) (string, error) {
+	if !c.Spec.InfrastructureRef.IsDefined() {
+		return endpointOf(c), nil
+	}
+	infra, err := external.GetObjectFromContractVersionedRef(ctx, r.Live, c.Spec.InfrastructureRef, c.Namespace)
+	if err != nil {
+		return "", fmt.Errorf("infrastructure of Cluster %s: %w", c.Name, err)
+	}
+	if server := field(infra, "status", "apiServer"); server != "" {
+		return server, nil
+	}
+	return endpointOf(c), nil
+}
+
+// identity is what an infrastructure provider reports of a machine.
+type identity struct {
+	node                hullmark.EKID
+	agent, providerID   string
+	addresses           []string
+	kind, name, missing string
+}
+
+// known reports whether all is there that the first machine needs.
+func (i identity) known() bool { return i.missing == "" }
+
+// identify reads what is reported of a machine (docs/cluster-api.md): status.ekID, spec.providerID, and status.agentAddress or an address.
+func identify(infra *unstructured.Unstructured) (i identity) {
+	if infra == nil {
+		return identity{missing: "its infrastructure object is not there"}
+	}
+	i.kind, i.name = infra.GetKind(), infra.GetName()
+	i.providerID, i.agent = field(infra, "spec", "providerID"), field(infra, "status", "agentAddress")
+	i.addresses = addressesOf(infra)
+	if i.agent == "" && len(i.addresses) > 0 {
+		i.agent = net.JoinHostPort(i.addresses[0], agentPort)
+	}
+	text := field(infra, "status", "ekID")
+	node, err := hullmark.ParseEKID(text)
+	i.node = node
+	switch {
+	case text == "":
+		i.missing = "status.ekID is not reported yet: a provider that never reports it cannot be used here"
+	case err != nil:
+		i.missing = fmt.Sprintf("status.ekID %q: %v", text, err)
+	case i.providerID == "":
+		i.missing = "spec.providerID is not reported yet"
+	case i.agent == "":
+		i.missing = "neither status.agentAddress nor an address is reported yet"
+	}
+	return i
+}
+
+// addressesOf returns the IP addresses of a machine, internal ones first.
+func addressesOf(infra *unstructured.Unstructured) (all []string) {
+	list, _, _ := unstructured.NestedSlice(infra.Object, "status", "addresses")
+	for _, want := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
+		for _, each := range list {
+			if m, ok := each.(map[string]any); ok && m["type"] == string(want) {
+				if address, ok := m["address"].(string); ok {
+					all = append(all, address)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// field returns a string of an object, or an empty one.
+func field(o *unstructured.Unstructured, path ...string) string {
+	text, _, _ := unstructured.NestedString(o.Object, path...)
+	return text
+}

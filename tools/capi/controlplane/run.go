@@ -1,0 +1,140 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/hullmark/hullmark/joinservice/etcd"
+	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
+)
+
+// run looks after a cluster that runs: its kubeconfig, and that its Machines are those of the spec. It makes, or deletes, at most one
+// Machine at a time, and none while another comes or goes.
+func (r *Reconciler) run(ctx context.Context, s *scope) error {
+	r.jobs.cancel(s.plane.UID)
+	s.say(v1alpha1.BegunCondition, true, v1alpha1.BegunReason, "")
+	s.soon(steady)
+	if ok, err := r.reopen(ctx, s); err != nil || !ok {
+		return err
+	}
+	if err := r.keepKubeconfig(ctx, s); err != nil {
+		return err
+	}
+	r.lookAtWorkload(ctx, s)
+	for _, step := range []func(context.Context, *scope) (acted bool, err error){r.dismiss, r.remediate, r.scale} {
+		if acted, err := step(ctx, s); err != nil || acted {
+			return err
+		}
+	}
+	return nil
+}
+
+// reopen opens the lent file of a cluster that runs: certificates are made of it as long as the cluster lives.
+func (r *Reconciler) reopen(ctx context.Context, s *scope) (bool, error) {
+	if s.file != nil {
+		return true, nil
+	}
+	key := r.lentKey(s)
+	file, err := r.Custody.OpenCluster(ctx, key)
+	var status apierrors.APIStatus
+	switch {
+	case err == nil:
+		s.file = file
+		return true, nil
+	case apierrors.IsNotFound(err):
+		err = fmt.Errorf("secret %s is gone: restore it. The cluster has begun, so its file is not lent again, and without it nothing of it can be reached from here", key)
+	case errors.As(err, &status):
+		return false, err
+	}
+	s.say(v1alpha1.KubeconfigAvailableCondition, false, v1alpha1.ClusterFileInvalidReason, "%v", err)
+	s.seenErr = err
+	s.soon(retry)
+	return false, nil
+}
+
+// lookAtWorkload looks how the cluster is that runs. That it does not answer is no error of the management cluster.
+func (r *Reconciler) lookAtWorkload(ctx context.Context, s *scope) {
+	w, err := r.connect(s.file, s.server)
+	if err == nil {
+		var seen View
+		if seen, err = w.Look(ctx); err == nil {
+			s.workload, s.seen = w, &seen
+			return
+		}
+	}
+	s.seenErr = fmt.Errorf("the API at %s: %w", s.server, err)
+	s.soon(retry)
+}
+
+// nodes are the Nodes of Machines, but for one.
+func (s *scope) nodes(but string) (all []Node) {
+	for _, m := range s.machines {
+		if n, ok := s.seen.Nodes[m.Name]; ok && m.Name != but {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// healthy returns nothing if each Machine but one has a Node that is Ready, whose API server and member of etcd answer, and if no other
+// member of etcd than theirs is there. but may be empty.
+func (s *scope) healthy(ctx context.Context, but string) error {
+	if s.seen == nil {
+		return s.seenErr
+	}
+	if len(s.machines) == 1 && but == "" {
+		if n, ok := s.seen.Nodes[s.machines[0].Name]; !ok || !n.Ready {
+			return fmt.Errorf("Machine %s: its Node is not Ready", s.machines[0].Name)
+		}
+	}
+	members, err := s.workload.Members(ctx, s.nodes(but))
+	if err != nil {
+		return err
+	}
+	if err := s.strangers(members); err != nil {
+		return err
+	}
+	for _, m := range s.machines {
+		if m.Name == but {
+			continue
+		}
+		if err := s.healthyMachine(ctx, m, members); err != nil {
+			return fmt.Errorf("Machine %s: %w", m.Name, err)
+		}
+	}
+	return nil
+}
+
+func (s *scope) healthyMachine(ctx context.Context, m *machine, members []etcd.Member) error {
+	n, ok := s.seen.Nodes[m.Name]
+	switch {
+	case !ok:
+		return errors.New("it has no Node yet")
+	case !n.Ready:
+		return errors.New("its Node is not Ready")
+	}
+	i := slices.IndexFunc(members, func(each etcd.Member) bool { return each.Name == m.Name })
+	switch {
+	case i < 0:
+		return errors.New("it has no member of etcd")
+	case members[i].Learner:
+		return errors.New("its member of etcd has no vote yet")
+	case !members[i].Answers:
+		return errors.New("its member of etcd does not answer")
+	}
+	return s.workload.Serves(ctx, n)
+}
+
+// strangers names members of etcd of no Machine: one that joins just now, or what a Machine left that somebody deleted by force.
+func (s *scope) strangers(members []etcd.Member) error {
+	for _, each := range members {
+		if !slices.ContainsFunc(s.machines, func(m *machine) bool { return m.Name == each.Name }) {
+			return fmt.Errorf("etcd has a member %x (%s) that is no Machine's: let it start, or remove it (etcdctl member remove %x)", each.ID, each.Name, each.ID)
+		}
+	}
+	return nil
+}
