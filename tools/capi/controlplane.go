@@ -14,13 +14,15 @@ import (
 
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/joinservice/keys/keeper"
+	controlplanev1 "github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/controlplane"
 	"github.com/hullmark/hullmark/tools/capi/custody"
 	"github.com/hullmark/hullmark/tools/capi/enroll"
 )
 
 // The control plane's account may do what the packages of its controllers say, which all stand in this line, and what every manager does.
 //
-//go:generate go tool controller-gen rbac:roleName=hullmark-control-plane-manager,fileName=control-plane.yaml paths=.;./custody;./enroll output:rbac:dir=config/rbac
+//go:generate go tool controller-gen rbac:roleName=hullmark-control-plane-manager,fileName=control-plane.yaml paths=.;./controlplane;./custody;./enroll output:rbac:dir=config/rbac
 
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
@@ -68,6 +70,9 @@ const keeperTime = time.Minute
 // sealing key.
 func setupControlPlane(mgr ctrl.Manager, s settings) error {
 	c := s.controlPlane
+	if err := controlplanev1.AddToScheme(mgr.GetScheme()); err != nil {
+		return err
+	}
 	credentials, err := keeper.ReadCredentialFiles(c.keeperSecretFile, c.keeperCAFile)
 	if err != nil {
 		return err
@@ -87,5 +92,8 @@ func setupControlPlane(mgr ctrl.Manager, s settings) error {
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Keys: held, Connect: workloads.Connect,
 		Events: mgr.GetEventRecorder("hullmark-enroller"), WatchFilter: s.watchFilter,
 	}
-	return enroller.SetupWithManager(mgr, options)
+	plane := &controlplane.Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("hullmark-control-plane"), WatchFilter: s.watchFilter, Custody: held,
+	}
+	return errors.Join(enroller.SetupWithManager(mgr, options), plane.SetupWithManager(mgr, options))
 }

@@ -177,23 +177,29 @@ var allowed = map[string]map[string]string{
 		"authorization.k8s.io/subjectaccessreviews":         "create",
 	},
 	ControlPlane.Label: {
-		"/secrets": "get update",
-		"bootstrap.cluster.x-k8s.io/hullmarkconfigs":        "get list watch",
-		"bootstrap.cluster.x-k8s.io/hullmarkconfigs/status": "patch",
-		"cluster.x-k8s.io/clusters":                         "get list watch",
-		"cluster.x-k8s.io/machines":                         "get list watch",
-		anyInfrastructure:                                   "get",
-		"apiextensions.k8s.io/customresourcedefinitions":    "get",
-		"events.k8s.io/events":                              "create patch",
-		"authentication.k8s.io/tokenreviews":                "create",
-		"authorization.k8s.io/subjectaccessreviews":         "create",
+		"/configmaps": "get",
+		"/secrets":    "create get update",
+		"apiextensions.k8s.io/customresourcedefinitions":                 "get",
+		"authentication.k8s.io/tokenreviews":                             "create",
+		"authorization.k8s.io/subjectaccessreviews":                      "create",
+		"bootstrap.cluster.x-k8s.io/hullmarkconfigs":                     "create get list patch watch",
+		"bootstrap.cluster.x-k8s.io/hullmarkconfigs/status":              "patch",
+		"cluster.x-k8s.io/clusters":                                      "get list watch",
+		"cluster.x-k8s.io/machinepools":                                  "list",
+		"cluster.x-k8s.io/machines":                                      "create delete get list patch watch",
+		"cluster.x-k8s.io/machines/status":                               "patch",
+		"controlplane.cluster.x-k8s.io/hullmarkcontrolplanes":            "get list patch watch",
+		"controlplane.cluster.x-k8s.io/hullmarkcontrolplanes/finalizers": "update",
+		"controlplane.cluster.x-k8s.io/hullmarkcontrolplanes/status":     "patch",
+		"events.k8s.io/events":                                           "create patch",
+		anyInfrastructure:                                                "create get patch",
 	},
 }
 
 // allowedAtHome are those in its own namespace.
 var allowedAtHome = map[string]map[string]string{
 	Bootstrap.Label:    {"coordination.k8s.io/leases": "create get update", "/events": "create patch"},
-	ControlPlane.Label: {"coordination.k8s.io/leases": "create get update", "/events": "create patch", "/secrets": "create"},
+	ControlPlane.Label: {"coordination.k8s.io/leases": "create get update", "/events": "create patch"},
 }
 
 // TestRoles holds what the managers may do to what they need.
@@ -289,7 +295,7 @@ func TestContract(t *testing.T) {
 }
 
 // kinds are how many kinds each provider defines.
-var kinds = map[string]int{Bootstrap.Label: 2, ControlPlane.Label: 0, Infrastructure.Label: 4}
+var kinds = map[string]int{Bootstrap.Label: 2, ControlPlane.Label: 2, Infrastructure.Label: 4}
 
 func checkCRDs(t *testing.T, crds []apiextensionsv1.CustomResourceDefinition, p Provider) {
 	t.Helper()

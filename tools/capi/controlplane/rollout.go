@@ -21,7 +21,8 @@ import (
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
 )
 
-// compare says why a Machine is not what the spec says, so that it has to be replaced, and what of it an operator changes in place.
+// compare says why a Machine is not what the spec says, so that it has to be replaced, and what of it an operator changes in place. One that
+// has addresses of its own is not replaced.
 func (r *Reconciler) compare(s *scope, m *machine) (outdated, kept string) {
 	spec := s.plane.Spec
 	release := r.compareRelease(s, m)
@@ -34,6 +35,10 @@ func (r *Reconciler) compare(s *scope, m *machine) (outdated, kept string) {
 	}
 	if after := spec.Rollout.After; !after.IsZero() && after.Time.Before(r.now()) && m.CreationTimestamp.Time.Before(after.Time) {
 		release = append(release, "it was made before spec.rollout.after")
+	}
+	if len(spec.Config.Network.Addresses) > 0 && len(release) > 0 {
+		own := strings.Join(release, "; ") + "; it has the control plane's own addresses, which no other can have beside it"
+		return "", strings.TrimPrefix(kept+"; "+own, "; ")
 	}
 	return strings.Join(release, "; "), kept
 }

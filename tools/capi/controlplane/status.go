@@ -173,7 +173,7 @@ func (s *scope) judgeMachines() {
 	case len(outdated) > 0:
 		s.say(clusterv1.RollingOutCondition, true, clusterv1.RollingOutReason, "%s", sum(outdated))
 	case len(kept) > 0:
-		s.say(clusterv1.RollingOutCondition, true, v1alpha1.WaitingForUpgradeReason, "machines are kept (spec.rollout.strategy.type InPlace): bring the release to them: hullmark upgrade apply --cluster FILE\n%s", sum(kept))
+		s.say(clusterv1.RollingOutCondition, true, v1alpha1.WaitingForUpgradeReason, "machines are kept: bring the release to them by hullmark upgrade apply --cluster FILE\n%s", sum(kept))
 	default:
 		s.say(clusterv1.RollingOutCondition, false, clusterv1.NotRollingOutReason, "")
 	}

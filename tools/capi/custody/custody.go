@@ -20,8 +20,7 @@ import (
 	"github.com/hullmark/hullmark/joinservice/keys"
 )
 
-// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;update
-// +kubebuilder:rbac:groups="",resources=secrets,namespace=hullmark-control-plane-system,verbs=create
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;update
 
 const (
 	// ClusterKey is the key of the Secret CLUSTER-lent that holds a lent cluster file.

@@ -18,6 +18,7 @@ const (
 )
 
 // HullmarkControlPlaneSpec says what a control plane is to be.
+// +kubebuilder:validation:XValidation:rule="!has(self.config) || !has(self.config.network) || !has(self.replicas) || self.replicas == 1",message="config.network is for one machine: several would have one address. Use DHCP"
 type HullmarkControlPlaneSpec struct {
 	// replicas is how many machines it has: an odd number, as each has a member of etcd.
 	// +optional
@@ -38,9 +39,9 @@ type HullmarkControlPlaneSpec struct {
 	// +required
 	MachineTemplate HullmarkControlPlaneMachineTemplate `json:"machineTemplate,omitempty,omitzero"`
 
-	// config is the HullmarkConfig of each machine: the node configuration.
+	// config is the HullmarkConfig of each machine: the node configuration. Its network is for a control plane of one machine, which is then
+	// never replaced while it runs.
 	// +required
-	// +kubebuilder:validation:XValidation:rule="!has(self.network)",message="a control plane's config has no network: all its machines would have one address. Use DHCP"
 	Config bootstrapv1.HullmarkConfigSpec `json:"config,omitempty,omitzero"`
 
 	// kubernetes says what the cluster is begun with. It changes nothing of one that runs.
