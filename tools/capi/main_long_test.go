@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -29,9 +30,6 @@ import (
 	"github.com/hullmark/hullmark/tools/capi/config"
 )
 
-// managers are the roles that are run, with the flags that each of them needs.
-var managers = map[string][]string{"bootstrap": nil}
-
 // TestManager runs the program itself by the permissions of its components, in each role: it becomes the leader, is healthy, tells its
 // metrics to those alone whom the API server allows it, and ends when it is told to.
 func TestManager(t *testing.T) {
@@ -52,10 +50,14 @@ func TestManager(t *testing.T) {
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	// A key of 32 zeros wraps the sealing key.
+	key := filepath.Join(t.TempDir(), "keeper")
+	if err := os.WriteFile(key, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	more := map[string][]string{"control-plane": {"--keeper=local://", "--keeper-secret-file=" + key}}
 	for _, r := range roles {
-		if more, run := managers[r.name]; run {
-			t.Run(r.name, func(t *testing.T) { runManager(ctx, t, api, r, append([]string{program, r.name}, more...)) })
-		}
+		t.Run(r.name, func(t *testing.T) { runManager(ctx, t, api, r, append([]string{program, r.name}, more[r.name]...)) })
 	}
 }
 
