@@ -18,6 +18,7 @@ const (
 )
 
 // HullmarkControlPlaneSpec says what a control plane is to be.
+// +kubebuilder:validation:XValidation:rule="!has(self.rollout) || !has(self.rollout.strategy) || !has(self.rollout.strategy.rollingUpdate) || self.rollout.strategy.rollingUpdate.maxSurge != 0 || self.replicas >= 3",message="maxSurge 0 removes a machine first, which needs three replicas"
 type HullmarkControlPlaneSpec struct {
 	// replicas is how many machines it has: an odd number, as each has a member of etcd.
 	// +optional
