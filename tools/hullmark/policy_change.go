@@ -78,7 +78,7 @@ func parseRegisters(list string) ([]pcrs.Register, error) {
 
 func newPolicyAddMemberCommand() *cobra.Command {
 	var o policyOptions
-	var ek, role, name, pool string
+	var ek, role, name, pool, providerID string
 	cmd := &cobra.Command{
 		Use:   "member",
 		Short: "Admit a machine, by its endorsement key",
@@ -92,7 +92,7 @@ Whatever machine shows that key and boots an accepted release is given this role
 			if err != nil {
 				return withCode(exitUsage, err)
 			}
-			member.Pool = pool
+			member.Pool, member.ProviderID = pool, providerID
 			return o.change(cmd, operate.AddMember(member))
 		},
 	}
@@ -101,6 +101,7 @@ Whatever machine shows that key and boots an accepted release is given this role
 	cmd.Flags().StringVar(&role, "role", "", "control-plane or worker: the `ROLE` that the machine gets")
 	cmd.Flags().StringVar(&name, "name", "", "the `NAME` of its node, a DNS label")
 	cmd.Flags().StringVar(&pool, "pool", "", "the policy's `POOL` that says what the node is given (default: none)")
+	cmd.Flags().StringVar(&providerID, "provider-id", "", "the node's provider `ID`, as Cluster API or a cloud's controllers know the machine (default: none)")
 	require(cmd, "ekid", "role", "name")
 	return cmd
 }

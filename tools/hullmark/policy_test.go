@@ -113,12 +113,12 @@ func TestPolicyMembers(t *testing.T) {
 	want(exitUsage, "add member", []string{"--ekid", "11", "--role", "worker", "--name", "worker-2"}, "--ekid")
 	want(exitUsage, "add member", []string{"--ekid", two, "--role", "master", "--name", "worker-2"}, "--role")
 	want(exitUsage, "add member", []string{"--ekid", two, "--role", "worker", "--name", "Worker"}, "--name")
-	want(0, "add member", []string{"--ekid", two, "--role", "control-plane", "--name", "control-plane-2"}, "version 2", "2 members")
+	want(0, "add member", []string{"--ekid", two, "--role", "control-plane", "--name", "control-plane-2", "--provider-id", "test:///2"}, "version 2", "2 members")
 	want(0, "show", nil, "worker-1", one, "control-plane-2", "policy version 2")
 	want(exitFailed, "remove member", []string{"nobody"}, "names no member nobody")
 	want(0, "remove member", []string{"worker-1"}, "worker-1 is admitted no more", "version 3", "1 members")
 	policy, err := s.open(t).OpenPolicy()
-	if err != nil || policy.Version != 3 || len(policy.Members) != 1 || policy.Members[0].Name != "control-plane-2" {
+	if err != nil || policy.Version != 3 || len(policy.Members) != 1 || policy.Members[0].Name != "control-plane-2" || policy.Members[0].ProviderID != "test:///2" {
 		t.Errorf("the policy is %+v, %v", policy, err)
 	}
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/joinservice/etcd"
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
 )
 
@@ -115,6 +116,11 @@ type scope struct {
 	workload Workload
 	seen     *View
 	seenErr  error
+
+	// etcd are the members of etcd, and etcdErr why they are not known, once askedEtcd.
+	etcd      []etcd.Member
+	etcdErr   error
+	askedEtcd bool
 
 	// verdicts by the types of conditions that a step has set.
 	verdicts map[string]verdict

@@ -90,7 +90,7 @@ func (r *Reconciler) leaveEtcd(ctx context.Context, s *scope, m *machine) (acted
 		return true, nil
 	}
 	others := s.nodes(m.Name)
-	members, err := s.workload.Members(ctx, append(others, s.nodes("")...))
+	members, err := s.members(ctx)
 	if err != nil {
 		s.say(clusterv1.ScalingDownCondition, true, v1alpha1.WaitingForQuorumReason, "Machine %s: %v", m.Name, err)
 		return true, nil
@@ -130,16 +130,14 @@ func (r *Reconciler) forget(ctx context.Context, s *scope, m *machine) error {
 	}
 	node := nodeIDOf(m)
 	if _, known := s.seen.Records[node]; known {
-		removed, err := s.workload.Forget(ctx, node)
-		if err != nil {
+		if err := s.workload.Forget(ctx, node); err != nil {
 			s.say(clusterv1.ScalingDownCondition, true, clusterv1.ScalingDownReason, "Machine %s is gone, and the cluster cannot forget it: %v", m.Name, err)
 			return nil
 		}
-		_ = removed
 	}
 	if node != (hullmark.EKID{}) {
 		r.Events.Eventf(s.plane, nil, corev1.EventTypeWarning, "RuleRemains", "ForgetMachine",
-			"Machine %s is gone. If a rule of the policy admits it, take that away: hullmark policy remove member %s --cluster FILE && hullmark policy push --cluster FILE", m.Name, node)
+			"Machine %s is gone. If a rule of the policy admits it, take that away: hullmark policy remove member %s --cluster FILE && hullmark policy push --cluster FILE --server %s", m.Name, m.Name, s.server)
 	}
 	return r.dropFinalizer(ctx, m)
 }

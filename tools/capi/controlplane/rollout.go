@@ -29,6 +29,9 @@ func (r *Reconciler) compare(s *scope, m *machine) (outdated, kept string) {
 	inPlace := spec.Rollout.Strategy.Type == v1alpha1.InPlace
 	if inPlace {
 		kept, release = strings.Join(release, "; "), nil
+		if kept != "" && m.Spec.Version == versionOf(s.plane) {
+			kept += fmt.Sprintf("; once it runs that image: kubectl annotate machine %s -n %s %s=%s", m.Name, m.Namespace, keptAnnotation, spec.MachineTemplate.Spec.InfrastructureRef.Name)
+		}
 	}
 	if m.config != nil && !sameNode(m.config.Spec, spec.Config) {
 		release = append(release, "the HullmarkConfig is another one than spec.config")
@@ -54,6 +57,9 @@ func (r *Reconciler) compareRelease(s *scope, m *machine) (differs []string) {
 	}
 	annotations := m.infra.GetAnnotations()
 	name, kind := annotations[clusterv1.TemplateClonedFromNameAnnotation], annotations[clusterv1.TemplateClonedFromGroupKindAnnotation]
+	if kept := m.Annotations[keptAnnotation]; kept != "" {
+		name = kept
+	}
 	if want := (schema.GroupKind{Group: ref.APIGroup, Kind: ref.Kind}); name != ref.Name || kind != want.String() {
 		differs = append(differs, fmt.Sprintf("made of %s %s, want %s", kind, name, ref.Name))
 	}
@@ -74,6 +80,9 @@ func sameNode(a, b bootstrapv1.HullmarkConfigSpec) bool {
 	}
 	return equality.Semantic.DeepEqual(bare(a), bare(b))
 }
+
+// keptAnnotation names the infrastructure template whose release an operator brought to a Machine in place.
+const keptAnnotation = "controlplane.cluster.x-k8s.io/hullmark-upgraded-to"
 
 // propagatedAnnotation says which labels and annotations were set by the spec, so that those that it drops are dropped.
 const propagatedAnnotation = "controlplane.cluster.x-k8s.io/hullmark-propagated"
@@ -176,4 +185,30 @@ func (r *Reconciler) markUpToDate(ctx context.Context, m *machine) error {
 	before := m.Machine.DeepCopy()
 	conditions.Set(m.Machine, want)
 	return client.IgnoreNotFound(r.Client.Status().Patch(ctx, m.Machine, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
+}
+
+// noteUpgraded enters in Machines that an operator upgraded in place the version that their Nodes have. That another image of the same
+// version runs shows nowhere: a person says so, by the annotation.
+func (r *Reconciler) noteUpgraded(ctx context.Context, s *scope) (acted bool, err error) {
+	if s.seen == nil || s.plane.Spec.Rollout.Strategy.Type != v1alpha1.InPlace {
+		return false, nil
+	}
+	want := versionOf(s.plane)
+	for _, m := range s.present() {
+		if n, ok := s.seen.Nodes[m.Name]; !ok || m.Spec.Version == want || n.Kubelet != want {
+			continue
+		}
+		ref := s.plane.Spec.MachineTemplate.Spec.InfrastructureRef
+		if err := r.change(ctx, m.Machine, m.Machine.DeepCopy(), func() {
+			m.Spec.Version = want
+			m.Annotations[keptAnnotation] = ref.Name
+		}); err != nil {
+			return false, fmt.Errorf("machine %s: %w", m.Name, err)
+		}
+		m.outdated, m.kept = r.compare(s, m)
+		if err := r.markUpToDate(ctx, m); err != nil {
+			return false, fmt.Errorf("machine %s: %w", m.Name, err)
+		}
+	}
+	return false, nil
 }

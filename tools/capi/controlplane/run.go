@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,8 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 		return err
 	}
 	r.lookAtWorkload(ctx, s)
-	for _, step := range []func(context.Context, *scope) (acted bool, err error){r.dismiss, r.remediate, r.scale} {
+	r.judgeEtcd(ctx, s)
+	for _, step := range []func(context.Context, *scope) (acted bool, err error){r.noteUpgraded, r.dismiss, r.remediate, r.scale} {
 		if acted, err := step(ctx, s); err != nil || acted {
 			return err
 		}
@@ -70,14 +72,58 @@ func (r *Reconciler) lookAtWorkload(ctx context.Context, s *scope) {
 	s.soon(retry)
 }
 
-// nodes are the Nodes of Machines, but for one.
+// nodes are the Nodes of Machines, but for one, those that are Ready first.
 func (s *scope) nodes(but string) (all []Node) {
 	for _, m := range s.machines {
 		if n, ok := s.seen.Nodes[m.Name]; ok && m.Name != but {
 			all = append(all, n)
 		}
 	}
+	slices.SortStableFunc(all, func(a, b Node) int { return cmp.Compare(boolean(b.Ready), boolean(a.Ready)) })
 	return all
+}
+
+func boolean(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// members are those of etcd, as they were when this reconciliation looked first.
+func (s *scope) members(ctx context.Context) ([]etcd.Member, error) {
+	if !s.askedEtcd {
+		s.askedEtcd = true
+		s.etcd, s.etcdErr = s.workload.Members(ctx, s.nodes(""))
+	}
+	return s.etcd, s.etcdErr
+}
+
+// judgeEtcd says how etcd is. With one Machine there is nothing that its API server, which asks it, does not say already.
+func (r *Reconciler) judgeEtcd(ctx context.Context, s *scope) {
+	const kind = v1alpha1.EtcdClusterHealthyCondition
+	if s.seen == nil {
+		s.say(kind, false, "HealthUnknown", "%v", s.seenErr)
+		return
+	}
+	if len(s.machines) < 2 {
+		s.say(kind, true, "Healthy", "")
+		return
+	}
+	members, err := s.members(ctx)
+	if err == nil {
+		err = s.strangers(members)
+	}
+	for _, each := range members {
+		if err == nil && !each.Answers {
+			err = fmt.Errorf("the member of etcd of Machine %s does not answer", each.Name)
+		}
+	}
+	if err != nil {
+		s.say(kind, false, "NotHealthy", "%v", err)
+		return
+	}
+	s.say(kind, true, "Healthy", "")
 }
 
 // healthy returns nothing if each Machine but one has a Node that is Ready, whose API server and member of etcd answer, and if no other
@@ -86,12 +132,7 @@ func (s *scope) healthy(ctx context.Context, but string) error {
 	if s.seen == nil {
 		return s.seenErr
 	}
-	if len(s.machines) == 1 && but == "" {
-		if n, ok := s.seen.Nodes[s.machines[0].Name]; !ok || !n.Ready {
-			return fmt.Errorf("Machine %s: its Node is not Ready", s.machines[0].Name)
-		}
-	}
-	members, err := s.workload.Members(ctx, s.nodes(but))
+	members, err := s.members(ctx)
 	if err != nil {
 		return err
 	}

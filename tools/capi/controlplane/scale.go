@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/custody"
 )
 
 // scale makes or deletes one Machine, if there are too few or too many, or one is not what the spec says.
@@ -121,8 +122,10 @@ func (r *Reconciler) awaitNewest(_ context.Context, s *scope) bool {
 
 // ruleCommands is what a person with the cluster file runs.
 func ruleCommands(s *scope, m *machine, id identity) string {
-	return fmt.Sprintf("hullmark policy add member --cluster FILE --ekid %s --role control-plane --name %s --provider-id %s && hullmark policy push --cluster FILE --server %s",
-		id.node, m.Name, id.providerID, s.server)
+	lent := custody.LentName(s.cluster.Name)
+	return fmt.Sprintf("hullmark policy add member --cluster FILE --ekid %s --role control-plane --name %s --provider-id %s && hullmark policy push --cluster FILE --server %s. "+
+		"Once, before the first push: kubectl get secret %s -n %s -o jsonpath={.data.%s} | base64 -d > %s.begun && hullmark cluster take-back %s.begun --cluster FILE",
+		id.node, m.Name, id.providerID, s.server, lent, s.plane.Namespace, custody.ClusterKey, lent, lent)
 }
 
 // scaleDown deletes one Machine. What is left of it is done when core has come to its hook: see dismiss.

@@ -42,7 +42,7 @@ type Workload interface {
 	// RemoveMember removes a member of etcd, unless that would risk the quorum. One that leads gives that up before.
 	RemoveMember(ctx context.Context, at []Node, id uint64) error
 	// Forget forgets a machine that is gone: its record, its name and its Node.
-	Forget(ctx context.Context, node hullmark.EKID) (operate.Removed, error)
+	Forget(ctx context.Context, node hullmark.EKID) error
 }
 
 // View is a cluster that runs.
@@ -185,8 +185,9 @@ func (w *workload) anywhere(at []Node, do func(*etcd.Members) error) error {
 }
 
 // Forget implements Workload.
-func (w *workload) Forget(ctx context.Context, node hullmark.EKID) (operate.Removed, error) {
+func (w *workload) Forget(ctx context.Context, node hullmark.EKID) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	return w.api.Remove(ctx, node.String(), operate.RemoveOptions{Force: true, Gone: true})
+	_, err := w.api.Remove(ctx, node.String(), operate.RemoveOptions{Force: true, Gone: true})
+	return err
 }

@@ -431,14 +431,14 @@ func (f *fakeWorkload) RemoveMember(_ context.Context, at []Node, id uint64) err
 	return nil
 }
 
-func (f *fakeWorkload) Forget(_ context.Context, node hullmark.EKID) (operate.Removed, error) {
+func (f *fakeWorkload) Forget(_ context.Context, node hullmark.EKID) error {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	record := f.view.Records[node]
 	delete(f.view.Records, node)
 	delete(f.view.Nodes, record.Name)
 	f.forgotten = append(f.forgotten, node)
-	return operate.Removed{Machine: record, Member: record.Name}, f.err
+	return f.err
 }
 
 func metaOf(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ns", Name: name} }

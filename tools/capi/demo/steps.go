@@ -324,9 +324,9 @@ func (d *demo) lend(ctx context.Context) error {
 	return d.secret(ctx, "demo-lent", "cluster", d.path("lent"))
 }
 
-// conditions asks for the reasons and messages of an object's conditions.
+// conditions asks how far the cluster is begun.
 func (d *demo) conditions(ctx context.Context, object string) (string, error) {
-	return d.ask(ctx, "get", object, "--namespace", namespace, "-o", `jsonpath={range .status.conditions[?(@.status!="True")]}{.type}={.reason}: {.message}; {end}`)
+	return d.ask(ctx, "get", object, "--namespace", namespace, "-o", `jsonpath={range .status.conditions[?(@.type=="Begun")]}{.type}={.reason}: {.message}{end}`)
 }
 
 // reason returns whether a condition of an object has a reason.

@@ -19,6 +19,7 @@ const (
 
 // HullmarkControlPlaneSpec says what a control plane is to be.
 // +kubebuilder:validation:XValidation:rule="!has(self.config) || !has(self.config.network) || !has(self.replicas) || self.replicas == 1",message="config.network is for one machine: several would have one address. Use DHCP"
+// +kubebuilder:validation:XValidation:rule="!has(self.rollout) || !has(self.rollout.strategy) || !has(self.rollout.strategy.rollingUpdate) || self.rollout.strategy.rollingUpdate.maxSurge != 0 || self.replicas >= 3",message="maxSurge 0 removes a machine first, which needs three replicas"
 type HullmarkControlPlaneSpec struct {
 	// replicas is how many machines it has: an odd number, as each has a member of etcd.
 	// +optional
