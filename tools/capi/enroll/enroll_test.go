@@ -100,6 +100,7 @@ type world struct {
 	key     ed25519.PrivateKey
 	now     time.Time
 	keyErr  error
+	root    string
 	connect error
 }
 
@@ -116,7 +117,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, key: key, now: time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC), cluster: &workload{vouchers: map[hullmark.EKID][]byte{}, fails: map[string]error{}}}
+	w := &world{t: t, root: strings.Repeat("1", 64), key: key, now: time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC), cluster: &workload{vouchers: map[hullmark.EKID][]byte{}, fails: map[string]error{}}}
 	w.client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&bootstrapv1.HullmarkConfig{}).Build()
 	crd := &metav1.PartialObjectMetadata{}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
@@ -160,7 +161,7 @@ func (w *world) machine(name, ekid string, change ...func(*clusterv1.Machine)) {
 	}
 	w.make(m)
 	w.make(&bootstrapv1.HullmarkConfig{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: bootstrapv1.HullmarkConfigSpec{ClusterRoot: strings.Repeat("1", 64), Pool: pool},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: bootstrapv1.HullmarkConfigSpec{ClusterRoot: w.root, Pool: pool},
 	})
 	infra := &unstructured.Unstructured{}
 	infra.SetGroupVersionKind(infraMachine)
@@ -168,6 +169,12 @@ func (w *world) machine(name, ekid string, change ...func(*clusterv1.Machine)) {
 	infra.SetName(name)
 	w.make(infra)
 	w.report(name, ekid)
+}
+
+// rooted has the Machines that are made from now on name a root.
+func (w *world) rooted(root hullmark.ClusterRoot) *world {
+	w.root = root.String()
+	return w
 }
 
 // report has the infrastructure report an identity.
@@ -194,8 +201,10 @@ func (w *world) reconciler() *Reconciler {
 	}
 }
 
+var requestForCluster = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "ns", Name: "c"}}
+
 func (w *world) reconcile() (ctrl.Result, error) {
-	return w.reconciler().Reconcile(w.t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "ns", Name: "c"}})
+	return w.reconciler().Reconcile(w.t.Context(), requestForCluster)
 }
 
 func (w *world) mustReconcile() ctrl.Result {
