@@ -150,6 +150,16 @@ release: ## Make a release of bin/hullmark in out/release: VERSION (v1.2.3) for 
 	go run ./tools/release -version $(VERSION) -out $(OUT)/release
 	openssl pkeyutl -sign -rawin -inkey $(KEY) -in $(OUT)/release/SHA256SUMS -out $(OUT)/release/SHA256SUMS.sig
 
+.PHONY: capi-image
+capi-image: ## Build the container image of the manager for Cluster API into out/capi (NAME, REGISTRY/REPOSITORY:TAG, stands in the layout), and print its digest.
+	cd $(CAPI) && go run ./image --out $(abspath $(OUT))/capi $(if $(NAME),--name $(NAME))
+
+.PHONY: capi-release
+capi-release: ## Make a clusterctl repository in out/capi/repository: VERSION (v0.1.0) of the providers, with their image by NAME and digest.
+	@: $(or $(VERSION),$(error name a version: make capi-release VERSION=v0.1.0 NAME=REGISTRY/REPOSITORY:TAG)) $(or $(NAME),$(error name where the image will be: make capi-release VERSION=v0.1.0 NAME=REGISTRY/REPOSITORY:TAG))
+	$(MAKE) capi-image
+	cd $(CAPI) && go run ./components --image "$(NAME)@$$(cat $(abspath $(OUT))/capi/digest)" --version $(VERSION) --out $(abspath $(OUT))/capi/repository
+
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.
 	go vet -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors,skew ./...

@@ -1,10 +1,12 @@
 // Package oci writes a container image as an archive that a container runtime imports: an OCI image layout (image-spec v1.1,
-// image-layout.md) in a tar file. One image may stand in it under several names. The same image and names give the same bytes.
+// image-layout.md) in a tar file; or one of several architectures as a layout. One image may stand in it under several names. The same
+// image and names give the same bytes.
 package oci
 
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -26,8 +28,10 @@ type File struct {
 	Content []byte
 }
 
-// Image is a linux/amd64 image of one layer.
+// Image is an image of one layer, for Linux.
 type Image struct {
+	// Architecture is as Go calls it; empty means amd64.
+	Architecture string
 	// Files are written in the order of their names.
 	Files []File
 	// Path is the value of $PATH in a container.
@@ -42,15 +46,51 @@ type Image struct {
 
 // Write writes image to w under every one of names, which are whole references: registry/repository:tag.
 func Write(w io.Writer, image Image, names []string) error {
+	a := Layout{}
+	manifest, err := a.addImage(image)
+	if err == nil {
+		err = a.finish(manifest, names)
+	}
+	if err != nil {
+		return fmt.Errorf("write image: %w", err)
+	}
+	return a.write(w)
+}
+
+// NewLayout returns the layout of one image that there is for several architectures, under every one of names, and the digest by which
+// registries know it: that of the index of its architectures.
+func NewLayout(images []Image, names []string) (Layout, digest.Digest, error) {
+	a := Layout{}
+	index := v1.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex}
+	for _, image := range images {
+		manifest, err := a.addImage(image)
+		if err != nil {
+			return nil, "", fmt.Errorf("layout of image: %w", err)
+		}
+		manifest.Platform = new(platformOf(image))
+		index.Manifests = append(index.Manifests, manifest)
+	}
+	text, err := json.Marshal(index)
+	if err != nil {
+		return nil, "", fmt.Errorf("layout of image: index: %w", err)
+	}
+	stored := a.add(v1.MediaTypeImageIndex, text)
+	if err := a.finish(stored, names); err != nil {
+		return nil, "", fmt.Errorf("layout of image: %w", err)
+	}
+	return a, stored.Digest, nil
+}
+
+// addImage stores an image, and describes its manifest.
+func (a Layout) addImage(image Image) (d v1.Descriptor, err error) {
 	layer, err := layerOf(image.Files)
 	if err != nil {
-		return fmt.Errorf("write image: layer: %w", err)
+		return d, fmt.Errorf("layer: %w", err)
 	}
-	a := archive{}
 	stored := a.add(v1.MediaTypeImageLayer, layer)
 	config, err := json.Marshal(configOf(image, stored.Digest))
 	if err != nil {
-		return fmt.Errorf("write image: config: %w", err)
+		return d, fmt.Errorf("config: %w", err)
 	}
 	manifest, err := json.Marshal(v1.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2},
@@ -59,20 +99,29 @@ func Write(w io.Writer, image Image, names []string) error {
 		Layers:    []v1.Descriptor{stored},
 	})
 	if err != nil {
-		return fmt.Errorf("write image: manifest: %w", err)
+		return d, fmt.Errorf("manifest: %w", err)
 	}
-	index, err := indexOf(a.add(v1.MediaTypeImageManifest, manifest), names)
+	return a.add(v1.MediaTypeImageManifest, manifest), nil
+}
+
+// finish adds what makes blobs a layout, in which d has names.
+func (a Layout) finish(d v1.Descriptor, names []string) error {
+	index, err := indexOf(d, names)
 	if err != nil {
-		return fmt.Errorf("write image: %w", err)
+		return err
 	}
 	a[v1.ImageIndexFile], a[v1.ImageLayoutFile] = index, []byte(`{"imageLayoutVersion":"`+v1.ImageLayoutVersion+`"}`)
-	return a.write(w)
+	return nil
+}
+
+func platformOf(image Image) v1.Platform {
+	return v1.Platform{Architecture: cmp.Or(image.Architecture, "amd64"), OS: "linux"}
 }
 
 // configOf needs the digest of the uncompressed layer, which is how the layer is stored: what holds the archive is compressed already.
 func configOf(image Image, layer digest.Digest) v1.Image {
 	return v1.Image{
-		Platform: v1.Platform{Architecture: "amd64", OS: "linux"},
+		Platform: platformOf(image),
 		Config: v1.ImageConfig{
 			User:       image.User,
 			Env:        append([]string{"PATH=" + image.Path}, image.Env...),
@@ -136,17 +185,17 @@ func addFile(w *tar.Writer, f File) error {
 	return err
 }
 
-// archive maps the names of a layout's files to their content.
-type archive map[string][]byte
+// Layout is an OCI image layout: the names of its files, and their content.
+type Layout map[string][]byte
 
 // add stores content as a blob and describes it.
-func (a archive) add(mediaType string, content []byte) v1.Descriptor {
+func (a Layout) add(mediaType string, content []byte) v1.Descriptor {
 	d := digest.FromBytes(content)
 	a[v1.ImageBlobsDir+"/sha256/"+d.Encoded()] = content
 	return v1.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(content))}
 }
 
-func (a archive) write(w io.Writer) error {
+func (a Layout) write(w io.Writer) error {
 	var names []string
 	for name := range a {
 		names = append(names, name)

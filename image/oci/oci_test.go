@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -65,6 +66,42 @@ func TestLayoutIsWhole(t *testing.T) {
 	}
 	if !slices.Equal(got, names) {
 		t.Errorf("names: got %v", got)
+	}
+}
+
+// TestArchitectures follows a layout of two architectures from its name, as a registry's client does.
+func TestArchitectures(t *testing.T) {
+	arm := example()
+	arm.Architecture = "arm64"
+	files, known, err := NewLayout([]Image{example(), arm}, []string{"r/a:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var top, index v1.Index
+	decode(t, files["index.json"], &top)
+	if len(top.Manifests) != 1 || top.Manifests[0].Digest != known || top.Manifests[0].MediaType != v1.MediaTypeImageIndex || top.Manifests[0].Annotations[v1.AnnotationRefName] != "1" {
+		t.Fatalf("index.json %+v, want the digest %s", top, known)
+	}
+	decode(t, blob(t, files, top.Manifests[0]), &index)
+	var got []string
+	for _, d := range index.Manifests {
+		var m v1.Manifest
+		decode(t, blob(t, files, d), &m)
+		var c v1.Image
+		decode(t, blob(t, files, m.Config), &c)
+		if c.Architecture != d.Platform.Architecture || c.OS != "linux" || d.Platform.OS != "linux" {
+			t.Errorf("platform %+v of an image for %s/%s", d.Platform, c.OS, c.Architecture)
+		}
+		got = append(got, c.Architecture)
+	}
+	if !slices.Equal(got, []string{"amd64", "arm64"}) {
+		t.Errorf("architectures %q", got)
+	}
+	if again, same, err := NewLayout([]Image{example(), arm}, []string{"r/a:1"}); err != nil || same != known || !maps.EqualFunc(again, files, bytes.Equal) {
+		t.Errorf("another layout of the same images: %s, %v", same, err)
+	}
+	if _, _, err := NewLayout([]Image{arm}, []string{"untagged"}); err == nil {
+		t.Error("a name without a tag was taken")
 	}
 }
 
