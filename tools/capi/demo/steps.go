@@ -244,7 +244,7 @@ func (d *demo) secret(ctx context.Context, name, key, file string) error {
 	if err := d.kubectl(ctx, "create", "secret", "generic", name, "--namespace", namespace, "--from-file", key+"="+file); err != nil {
 		return err
 	}
-	return d.kubectl(ctx, "label", "secret", name, "--namespace", namespace, "cluster.x-k8s.io/cluster-name=demo")
+	return d.kubectl(ctx, "label", "secret", name, "--namespace", namespace, "cluster.x-k8s.io/cluster-name=demo", "clusterctl.cluster.x-k8s.io/move=")
 }
 
 //go:embed cluster.yaml
