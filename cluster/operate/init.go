@@ -215,7 +215,7 @@ func (r *initRun) admit(claims attest.Claims) (joinservice.Admission, error) {
 
 // commit records that the disk holds the ticket's epoch, and only then makes what Proceed carries.
 func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, opened joinservice.Opened) (*wire.Proceed, error) {
-	parameters, err := r.parameters(claims.Config, admission.Member.Name, opened.Addresses)
+	parameters, err := r.parameters(claims.Config, admission.Member, opened.Addresses)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/kubeadm"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // Kubernetes says what kubeadm init reads, and what is applied after it.
@@ -70,7 +71,7 @@ func (d *Kubernetes) parameters(name string, address netip.Addr, sans []string) 
 
 // parameters are those of this node: its image may be of another release than this program, and its API server is also reached by the
 // operator's own endpoint.
-func (r *initRun) parameters(config hullmark.NodeConfig, name string, own []netip.Addr) (kubeadm.Params, error) {
+func (r *initRun) parameters(config hullmark.NodeConfig, member measurements.Member, own []netip.Addr) (kubeadm.Params, error) {
 	address, err := r.nodeAddress(config, own)
 	if err != nil {
 		return kubeadm.Params{}, err
@@ -79,8 +80,8 @@ func (r *initRun) parameters(config hullmark.NodeConfig, name string, own []neti
 	if err != nil {
 		return kubeadm.Params{}, err
 	}
-	p := r.options.Kubernetes.parameters(name, address, append([]string{host}, r.options.Kubernetes.names...))
-	p.Kubernetes = r.options.Document.Image.Kubernetes
+	p := r.options.Kubernetes.parameters(member.Name, address, append([]string{host}, r.options.Kubernetes.names...))
+	p.Kubernetes, p.ProviderID = r.options.Document.Image.Kubernetes, member.ProviderID
 	return p, nil
 }
 

@@ -1,12 +1,19 @@
 package main
 
 import (
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
+	"time"
+
+	"filippo.io/age"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -64,6 +71,57 @@ func TestClusterIsBegunByALentFile(t *testing.T) {
 		t.Error("a refused file was made")
 	}
 }
+
+// A file that is sealed to a program is for that alone; the operator takes it back without a passphrase. The node is told what the
+// infrastructure calls it.
+func TestClusterLendToARecipient(t *testing.T) {
+	s := newSite(t)
+	borrower, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lend := func(more ...string) (int, string) {
+		args := []string{
+			"cluster", "lend", s.path("lent"), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"), "--measurements", s.path("document.json"),
+			"--ekid", s.node.ID.String(), "--provider-id", "rack://7/1",
+		}
+		return hullmarkCLI(t, append(args, more...)...)
+	}
+	code, output := lend("--recipient", "age1nobody")
+	wantExit(t, code, exitUsage, output, "--recipient")
+	code, output = lend("--recipient", borrower.Recipient().String(), "--lent-passphrase-file", s.path("passphrase"))
+	wantExit(t, code, exitUsage, output, "passphrase")
+	if s.open(t).LentFor != nil {
+		t.Error("a refused call lent it")
+	}
+	code, output = lend("--recipient", borrower.Recipient().String())
+	wantExit(t, code, 0, output)
+	sealed, err := os.ReadFile(s.path("lent"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := cluster.OpenSealed(sealed, borrower, onDisk(s.path("lent")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := operate.Init(t.Context(), file, operate.InitOptions{
+		Target:   operate.Target{Node: operate.Node{Address: s.address, Wait: time.Minute}, Anchor: verifier.Anchor{EKID: &s.node.ID}},
+		Document: nodetest.Document(t, "image"), Name: "control-plane-1", Endpoint: "127.0.0.1:6443",
+		Kubernetes: operate.Kubernetes{Flannel: true, PodSubnet: netip.MustParsePrefix("10.244.0.0/16"), ServiceSubnet: netip.MustParsePrefix("10.96.0.0/12")},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if documents := string(s.node.Proceed().GetKubeadmDocuments()); !strings.Contains(documents, "rack://7/1") {
+		t.Errorf("the kubelet is not told of the provider ID: %s", documents)
+	}
+	code, output = hullmarkCLI(t, "cluster", "take-back", s.path("lent"), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
+	wantExit(t, code, 0, output, "runs on "+s.node.ID.String())
+}
+
+// onDisk is a file as the place of a lent cluster file.
+type onDisk string
+
+func (o onDisk) Replace(encrypted []byte) error { return os.WriteFile(string(o), encrypted, 0o600) }
 
 func TestClusterLendRefuses(t *testing.T) {
 	s := newSite(t)

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"filippo.io/age"
+
+	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -26,6 +29,20 @@ func TestVoucherVerbs(t *testing.T) {
 	}
 	want(0, append([]string{"new-key", path("key"), path("public")}, secret...))
 	want(exitFailed, append([]string{"new-key", path("key"), path("public")}, secret...), "key")
+	identity, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	recipient := []string{"--recipient", identity.Recipient().String()}
+	want(exitUsage, append(append([]string{"new-key", path("sealed"), path("sealed.pem")}, secret...), recipient...), "--recipient")
+	want(0, append([]string{"new-key", path("sealed"), path("sealed.pem")}, recipient...))
+	sealed, err := os.ReadFile(path("sealed"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := operate.OpenEnrollerKey(sealed, identity); err != nil {
+		t.Error(err)
+	}
 	root, ekid := strings.Repeat("1", 64), strings.Repeat("2", 64)
 	sign := func(more ...string) []string {
 		return append(append([]string{"sign", path("voucher"), "--key", path("key"), "--cluster-root", root, "--group", "cloud", "--ekid", ekid, "--name", "cloud-1", "--provider-id", "test:///1"}, secret...), more...)
