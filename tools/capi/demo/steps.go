@@ -34,11 +34,19 @@ import (
 	"github.com/hullmark/hullmark/tools/capi/config"
 )
 
-// The cluster's address in its network, and how its machines look. Both kinds look alike, so that one document is theirs.
-const (
-	endpoint = "10.0.2.21"
-	memory   = 4096
-	disk     = "10G"
+// endpoint is the cluster's address in its network.
+const endpoint = "10.0.2.21"
+
+// hardware is what machines of one kind are. Each kind has a measurement document of its own.
+type hardware struct {
+	CPUs, Memory int
+	Disk         string
+}
+
+// An emulated processor takes a whole real one: the control plane needs one more than a worker.
+var (
+	planeHardware  = hardware{2, 4096, "10G"}
+	workerHardware = hardware{1, 2048, "10G"}
 )
 
 // namespace is where the Cluster is declared.
@@ -48,18 +56,30 @@ func (d *demo) build(ctx context.Context) error {
 	if err := d.hullmark(ctx, "build", "--relock", "--out", d.out); err != nil {
 		return err
 	}
-	machine := map[string]any{"schema": "hullmark.machine/v1", "tools": filepath.Join(d.out, "tools"), "memoryMiB": memory, "cpus": 2, "stateDisk": disk}
+	if err := d.measure(ctx, "control-plane", planeHardware); err != nil {
+		return err
+	}
+	return d.measure(ctx, "workers", workerHardware)
+}
+
+// measure predicts the registers of machines of one kind.
+func (d *demo) measure(ctx context.Context, name string, h hardware) error {
+	file := d.path(name + ".json")
+	machine := map[string]any{
+		"schema": "hullmark.machine/v1", "tools": filepath.Join(d.out, "tools"), "memoryMiB": h.Memory, "cpus": h.CPUs, "stateDisk": h.Disk, "learned": name + ".learned.json",
+	}
 	text, err := json.MarshalIndent(machine, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(d.path("machine.json"), append(text, '\n'), 0o600); err != nil {
+	fmt.Printf("%s\n%s\n", file, text)
+	if err := os.WriteFile(file, append(text, '\n'), 0o600); err != nil {
 		return err
 	}
-	if err := d.hullmark(ctx, "learn", "--machine", d.path("machine.json")); err != nil {
+	if err := d.hullmark(ctx, "learn", "--machine", file); err != nil {
 		return err
 	}
-	return d.hullmark(ctx, "measure", filepath.Join(d.out, "hullmark.raw"), "--machine", d.path("machine.json"), "--out", d.path("measurements.json"))
+	return d.hullmark(ctx, "measure", filepath.Join(d.out, "hullmark.raw"), "--machine", file, "--out", d.path(name+".measurements.json"))
 }
 
 // random returns a secret that nobody has seen.
@@ -233,6 +253,9 @@ func (d *demo) enrol(ctx context.Context) error {
 	if err := d.hullmark(ctx, append([]string{"policy", "add", "group", "workers", "--enrollers", d.path("enroller.pem")}, d.file()...)...); err != nil {
 		return err
 	}
+	if err := d.hullmark(ctx, append([]string{"policy", "add", "document", d.path("workers.measurements.json")}, d.file()...)...); err != nil {
+		return err
+	}
 	if err := d.secret(ctx, "demo-enroller", "enroller.key", d.path("enroller.key")); err != nil {
 		return err
 	}
@@ -258,7 +281,7 @@ func (d *demo) declare(ctx context.Context) error {
 	}
 	var text bytes.Buffer
 	if err := template.Must(template.New("cluster.yaml").Option("missingkey=error").Parse(declaration)).Execute(&text, map[string]any{
-		"Endpoint": endpoint, "Memory": memory, "Disk": disk, "Root": d.root, "Version": version, "Image": filepath.Join(d.out, "hullmark.raw"), "Tools": filepath.Join(d.out, "tools"),
+		"Endpoint": endpoint, "Plane": planeHardware, "Worker": workerHardware, "Root": d.root, "Version": version, "Image": filepath.Join(d.out, "hullmark.raw"), "Tools": filepath.Join(d.out, "tools"),
 	}); err != nil {
 		return err
 	}
@@ -271,7 +294,7 @@ func (d *demo) declare(ctx context.Context) error {
 
 // kubernetesVersion is the image's, as its measurement document says.
 func (d *demo) kubernetesVersion() (string, error) {
-	text, err := os.ReadFile(d.path("measurements.json"))
+	text, err := os.ReadFile(d.path("control-plane.measurements.json"))
 	if err != nil {
 		return "", err
 	}
@@ -317,7 +340,7 @@ func (d *demo) lend(ctx context.Context) error {
 	}
 	if err := d.hullmark(ctx, append([]string{
 		"cluster", "lend", d.path("lent"), "--recipient", d.recipient, "--ekid", first.Status.EKID, "--name", first.Metadata.Name,
-		"--provider-id", first.Spec.ProviderID, "--measurements", d.path("measurements.json"),
+		"--provider-id", first.Spec.ProviderID, "--measurements", d.path("control-plane.measurements.json"),
 	}, d.file()...)...); err != nil {
 		return err
 	}

@@ -128,7 +128,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	run := &run{Reconciler: r, cluster: cluster}
 	if v, err := run.open(ctx); v != nil || err != nil {
 		for _, w := range workers {
-			if v != nil {
+			if v != nil && !conditions.IsTrue(w.config, bootstrapv1.VouchedCondition) { // A voucher that is there stays good.
 				err = errors.Join(err, run.conclude(ctx, w, *v))
 			}
 		}
