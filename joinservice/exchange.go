@@ -185,7 +185,9 @@ func (p *proved) recordTicket(ctx context.Context) error {
 	if p.servers, err = p.service.servers(ctx, p.policy, p.claims.EKID); err != nil {
 		return err
 	}
+	var left string // the group that the machine's former voucher was for, if it has a rule of its own now
 	err = p.service.change(ctx, p.claims.EKID, &p.last, func(m *Machine, known bool) (err error) {
+		left = ""
 		p.admission.Ticket.Disk.Key.Wipe() // of an attempt that lost its race
 		if p.admission, err = p.decide(*m, known); err != nil {
 			return err
@@ -209,6 +211,9 @@ func (p *proved) recordTicket(ctx context.Context) error {
 		p.noted = m.Etcd
 		former := *m
 		ekCertificate, voucher := p.proof()
+		if group, ok := m.GroupName(); ok && len(m.Voucher) > 0 && p.admission.Group == nil {
+			left = group
+		}
 		*m = Machine{
 			EKID: p.claims.EKID, Name: p.admission.Member.Name, Role: p.admission.Member.Role,
 			Platform: p.claims.Platform, Document: p.admission.Verdict.Document, Kubernetes: p.admission.Verdict.Versions.Kubernetes, Root: NamedRoot(p.policy.policy, p.claims),
@@ -220,6 +225,9 @@ func (p *proved) recordTicket(ctx context.Context) error {
 		}
 		return p.checkPolicy()
 	})
+	if err == nil && left != "" { // Not before its record says so: one that is of a group by its record is not counted again.
+		p.warn("the group "+left+" counts the machine still", p.service.Records.Leave(ctx, left, p.claims.EKID))
+	}
 	if p.admission.Member.Role == hullmark.ControlPlane {
 		p.service.planes.Store(nil) // Its release may be another one since.
 	}

@@ -123,6 +123,8 @@ type Records interface {
 	// Enrol counts a machine to a group, for good; it changes nothing for one that is counted already. A group that has
 	// as many machines as it may is what GroupFull returns.
 	Enrol(ctx context.Context, group string, node hullmark.EKID, most int) error
+	// Leave counts a machine to a group no more; one that is not counted is no error.
+	Leave(ctx context.Context, group string, node hullmark.EKID) error
 }
 
 // GroupFull is the condition of a group that has as many machines as it may.

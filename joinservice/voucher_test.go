@@ -238,9 +238,22 @@ func TestVouchersGroupIsFull(t *testing.T) {
 	e.node.Boot(t, "image")
 	e.issue(t, e.enroller, func(v *measurements.Voucher) { v.Name = "cloud-2" })
 	e.strange(t, "group-full", "the group cloud has as many machines as it may")
+	second := e.node
 	e.node = first
 	e.reboot()
 	e.join(t)
+	// A machine that has a rule of its own since leaves its place to another.
+	e.accept(t, func(p *measurements.Policy) {
+		p.Groups, p.Members = []measurements.Group{one}, []measurements.Member{{EKID: first.ID, Role: hullmark.Worker, Name: "cloud-1"}}
+	}, "image")
+	e.reboot()
+	if m := e.join(t); m.Name != "cloud-1" || len(m.Voucher) != 0 {
+		t.Errorf("with a rule of its own the machine is %+v", m)
+	}
+	e.node = second
+	if m := e.join(t); m.Name != "cloud-2" {
+		t.Errorf("in the place that is free the machine is %+v", m)
+	}
 }
 
 // A machine that shows another's public EK cannot answer for it: a voucher names a key, not whoever says that it has it.

@@ -99,6 +99,10 @@ func (k records) Enrol(context.Context, string, hullmark.EKID, int) error {
 	return errors.New("there are no groups")
 }
 
+func (k records) Leave(context.Context, string, hullmark.EKID) error {
+	return errors.New("there are no groups")
+}
+
 func (k records) Issue(ctx context.Context, m joinservice.Machine, note func(string) error) (hullmark.Secret, error) {
 	return k.run.w.records.Issue(ctx, m, func(id string) error {
 		if err := note(id); err != nil {

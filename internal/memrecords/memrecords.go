@@ -247,6 +247,20 @@ func (s *Store) Enrol(_ context.Context, group string, node hullmark.EKID, most 
 	return nil
 }
 
+// Leave counts a machine to a group no more.
+func (s *Store) Leave(_ context.Context, group string, node hullmark.EKID) error {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if err := s.check(); err != nil {
+		return err
+	}
+	if s.groups == nil {
+		return nil
+	}
+	s.groups[group] = slices.DeleteFunc(s.groups[group], func(counted hullmark.EKID) bool { return counted == node })
+	return nil
+}
+
 // Issue makes a token.
 func (s *Store) Issue(_ context.Context, m joinservice.Machine, note func(id string) error) (hullmark.Secret, error) {
 	secret := make([]byte, 8)

@@ -22,7 +22,7 @@ const editTries, editPause = 8, 15 * time.Millisecond
 // longestPause is the longest before a try; all together leave a decision its time.
 func longestPause(try int) time.Duration { return editPause << try }
 
-// Enrol counts a machine to a group, for good; see joinservice.Records. Only Delete and Rebind take it out.
+// Enrol counts a machine to a group, for good; see joinservice.Records. Leave, Delete and Rebind take it out.
 func (r *Groups) Enrol(ctx context.Context, group string, node hullmark.EKID, most int) error {
 	return r.editGroup(ctx, group, func(machines map[string]string) (bool, error) {
 		if _, counted := machines[node.String()]; counted {
@@ -36,16 +36,37 @@ func (r *Groups) Enrol(ctx context.Context, group string, node hullmark.EKID, mo
 	})
 }
 
-// leave takes a machine out of the group that it is of, if it is of one.
-func (r *Groups) leave(ctx context.Context, m joinservice.Machine) error {
-	group, ok := m.GroupName()
-	if !ok {
-		return nil
-	}
+// Leave takes a machine out of a group; see joinservice.Records.
+func (r *Groups) Leave(ctx context.Context, group string, node hullmark.EKID) error {
 	return r.editGroup(ctx, group, func(machines map[string]string) (bool, error) {
-		_, counted := machines[m.EKID.String()]
-		delete(machines, m.EKID.String())
+		_, counted := machines[node.String()]
+		delete(machines, node.String())
 		return counted, nil
+	})
+}
+
+// leaveAll takes a machine out of each group that counts it. Its record does not say which: one that got a rule of its own since names
+// none, and one that was counted and got no ticket has no record.
+func (r *Groups) leaveAll(ctx context.Context, node hullmark.EKID) error {
+	list, err := r.groups(ctx)
+	if err != nil {
+		return err
+	}
+	for _, object := range list.Items {
+		if _, counted := object.Data[node.String()]; !counted {
+			continue
+		}
+		if err := r.Leave(ctx, strings.TrimPrefix(object.Name, GroupObjects), node); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// groups are the lists of all groups.
+func (r *Groups) groups(ctx context.Context) (*corev1.ConfigMapList, error) {
+	return call(ctx, r.connection, "list the machines of groups", func(ctx context.Context) (*corev1.ConfigMapList, error) {
+		return r.configMaps.list(ctx, metav1.ListOptions{LabelSelector: selector("=" + groupKind)})
 	})
 }
 
@@ -120,9 +141,7 @@ func (r *connection) list(ctx context.Context, kind, name string) (object *corev
 // Counted returns the machines that groups count, each with its identity, name and role alone. A machine is counted before its
 // first ticket is recorded, so that one may have no record: Delete takes it out all the same.
 func (r *Groups) Counted(ctx context.Context) ([]joinservice.Machine, error) {
-	list, err := call(ctx, r.connection, "list the machines of groups", func(ctx context.Context) (*corev1.ConfigMapList, error) {
-		return r.configMaps.list(ctx, metav1.ListOptions{LabelSelector: selector("=" + groupKind)})
-	})
+	list, err := r.groups(ctx)
 	if err != nil {
 		return nil, err
 	}

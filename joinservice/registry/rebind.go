@@ -47,7 +47,7 @@ func (r *Machines) Rebind(ctx context.Context, from joinservice.Machine, to hull
 	if err := r.releaseAll(ctx, from); err != nil {
 		return err
 	}
-	if err := r.leave(ctx, from); err != nil {
+	if err := r.leaveAll(ctx, from.EKID); err != nil {
 		return err
 	}
 	return r.remove(ctx, "delete the record of machine "+from.EKID.String(), r.configMaps.delete, MachineObject(from.EKID))

@@ -176,7 +176,7 @@ func (r *Machines) forget(ctx context.Context, m joinservice.Machine, gone bool)
 	if err := r.releaseAll(ctx, m); err != nil {
 		return time.Time{}, err
 	}
-	return until, r.leave(ctx, m)
+	return until, r.leaveAll(ctx, m.EKID)
 }
 
 // giveUp lets a machine's name rest, if it has to, and deletes its Node and its claim.

@@ -109,6 +109,26 @@ func TestVouchedMachineJoins(t *testing.T) {
 	if counted() {
 		t.Error("its group counts it although it was removed")
 	}
+	// Neither one that was counted and got no ticket, nor one that has a rule of its own since, stays there.
+	for _, m := range []joinservice.Machine{{EKID: node.ID}, {EKID: node.ID, Name: "racked-1", Role: hullmark.Worker}} {
+		if err := service.Enrol(ctx, "racked", node.ID, 1); err != nil {
+			t.Fatal(err)
+		}
+		if !counted() {
+			t.Fatal("positive control: its group does not count it")
+		}
+		if m.Name != "" {
+			if _, err := admin.Store(ctx, m, ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := admin.Delete(ctx, joinservice.Machine{EKID: node.ID}, true); err != nil {
+			t.Fatal(err)
+		}
+		if counted() {
+			t.Errorf("its group counts %+v although it was removed", m)
+		}
+	}
 }
 
 func testVoucher(t *testing.T, node hullmark.EKID, name string) []byte {

@@ -192,7 +192,7 @@ var allowed = map[string]map[string]string{
 		"controlplane.cluster.x-k8s.io/hullmarkcontrolplanes/finalizers": "update",
 		"controlplane.cluster.x-k8s.io/hullmarkcontrolplanes/status":     "patch",
 		"events.k8s.io/events":                                           "create patch",
-		anyInfrastructure:                                                "create get patch",
+		anyInfrastructure:                                                "create get list patch",
 	},
 }
 

@@ -5,7 +5,10 @@ package enroll
 import (
 	"context"
 	"crypto/ed25519"
+	"errors"
+	"fmt"
 	"net"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -120,6 +123,107 @@ func TestDeclaredMachineJoins(t *testing.T) {
 	dial(second, "")
 	if machines, err := admin.Counted(ctx); err != nil || !slices.ContainsFunc(machines, func(m joinservice.Machine) bool { return m.EKID == second.ID }) {
 		t.Errorf("counted: %+v, %v", machines, err)
+	}
+	t.Run("cut off at each write", func(t *testing.T) { cutOffAtEachWrite(t, root, admin, kubeconfig) })
+}
+
+// cutter ends all calls from the n-th write on: before the API gets it, or when it has done it and the answer is lost.
+type cutter struct {
+	http.RoundTripper
+	*cut
+}
+
+type cut struct {
+	writes, at int
+	after      bool
+}
+
+func (c cutter) RoundTrip(r *http.Request) (*http.Response, error) {
+	write := r.Method != http.MethodGet
+	if write {
+		c.writes++
+	}
+	if c.at == 0 || c.writes < c.at {
+		return c.RoundTripper.RoundTrip(r)
+	}
+	if write && c.writes == c.at && c.after {
+		if response, err := c.RoundTripper.RoundTrip(r); err == nil {
+			_ = response.Body.Close()
+		}
+	}
+	return nil, errors.New("cut off")
+}
+
+// cutOffAtEachWrite ends the controller at each write to the cluster's API, before and after it, and starts another: what is left is always
+// the same. A machine that is gone has no record, voucher or place, and its name rests while its certificate lives; a new one has its voucher.
+func cutOffAtEachWrite(t *testing.T, root hullmark.ClusterRoot, admin *registry.Registry, kubeconfig []byte) {
+	ctx, cuts := t.Context(), 0
+	for at := 1; cuts == at-1 && at < 100; at++ {
+		for _, after := range []bool{false, true} {
+			w := newWorld(t)
+			w.rooted(root).make(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c-kubeconfig"}, Data: map[string][]byte{"value": kubeconfig}})
+			c := &cut{after: after}
+			reach := &Clusters{Live: w.client, wrap: func(next http.RoundTripper) http.RoundTripper { return cutter{next, c} }}
+			reconcile := func() {
+				t.Helper()
+				r := w.reconciler()
+				r.Connect = reach.Connect
+				_, err := r.Reconcile(ctx, requestForCluster)
+				if err != nil && c.at == 0 {
+					t.Fatal(err)
+				}
+			}
+			w.now = time.Now()
+			id := 2 * at
+			if after {
+				id++
+			}
+			gone, there := hullmark.EKID{0xaa, byte(id)}, hullmark.EKID{0xbb, byte(id)}
+			name := fmt.Sprintf("workers-%d", id)
+			w.machine(name, gone.String())
+			reconcile()
+			signed, err := admin.Voucher(ctx, gone)
+			if err != nil || signed == nil {
+				t.Fatalf("positive control: no voucher, %v", err)
+			}
+			record := joinservice.Machine{EKID: gone, Name: name, Role: hullmark.Worker, Voucher: signed, CertificateEnds: time.Now().Add(time.Hour)}
+			if _, err := admin.Store(ctx, record, ""); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(admin.Enrol(ctx, pool, gone, 1000), admin.Claim(ctx, name, gone)); err != nil {
+				t.Fatal(err)
+			}
+			w.delete(name)
+			w.machine(name+"-next", there.String())
+			c.writes, c.at = 0, at
+			reconcile()
+			if c.writes >= at {
+				cuts = at
+			}
+			c.at, w.same = 0, nil
+			reconcile()
+			w.now = w.now.Add(settle)
+			reconcile()
+			_, version, err := admin.Load(ctx, gone)
+			left, wrong := admin.Voucher(ctx, gone)
+			counted, wrong2 := admin.Counted(ctx)
+			removed, rests, wrong3 := admin.Resting(ctx, name)
+			if err := errors.Join(err, wrong, wrong2, wrong3); err != nil {
+				t.Fatal(err)
+			}
+			if version != "" || left != nil || slices.ContainsFunc(counted, func(m joinservice.Machine) bool { return m.EKID == gone }) || !rests || removed.EKID != gone {
+				t.Errorf("write %d, after=%v: record %q, voucher %d bytes, rests %v", at, after, version, len(left), rests)
+			}
+			if signed, err := admin.Voucher(ctx, there); err != nil || signed == nil {
+				t.Errorf("write %d, after=%v: the new one has no voucher: %v", at, after, err)
+			}
+			w.delete(name + "-next")
+			w.machine("cp", "", controlPlane)
+			reconcile()
+		}
+	}
+	if t.Logf("cut off at %d writes", cuts); cuts < 5 {
+		t.Error("it was not cut off at each")
 	}
 }
 

@@ -3,6 +3,9 @@
 //
 // It only ever adds attested workers to the groups whose policy names its key: join services judge each voucher, and each machine still
 // has to prove by its TPM that it has this identity, and booted an accepted release.
+//
+// Nothing that counts is in this process alone: what was vouched for is in the cluster under the key's signature, and the identity of each
+// Machine in an annotation of its config, which a move takes along.
 package enroll
 
 import (
@@ -10,12 +13,13 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -32,17 +36,20 @@ import (
 )
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
-// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=hullmarkconfigs,verbs=get;list;watch
+// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=hullmarkconfigs,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=hullmarkconfigs/status,verbs=patch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=*,verbs=get
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=*,verbs=get;list
 // +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=get
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 
 const (
 	// retry is when what is not watched is looked at again: an identity, a Secret, a cluster that does not answer.
 	retry = 15 * time.Second
-	// sweepEvery is when vouchers of machines that are gone are looked for without a cause.
+	// sweepEvery is when what has no cause is looked for: machines that are gone, and identities that changed.
 	sweepEvery = 10 * time.Minute
+	// settle is how long a Machine has to be gone that this process never saw: a management cluster that is being moved or restored gets
+	// its Machines one by one.
+	settle = 10 * time.Minute
 	// Validity is how long a machine has to come with a voucher for the first time, unless Validity of the Reconciler says otherwise.
 	Validity = 24 * time.Hour
 )
@@ -58,10 +65,10 @@ type Workload interface {
 	PutVoucher(ctx context.Context, signed []byte) error
 	// ListVouchers returns all signed vouchers. Those that cannot be read are named by the error, beside the others.
 	ListVouchers(ctx context.Context) ([][]byte, error)
-	// HasNode reports whether there is a Node of that name.
-	HasNode(ctx context.Context, name string) (bool, error)
-	// Joined reports whether a machine has come, so that its record holds the voucher from now on.
-	Joined(ctx context.Context, node hullmark.EKID) (bool, error)
+	// Node reports whether there is a Node of that name, and what its provider ID is.
+	Node(ctx context.Context, name string) (providerID string, there bool, err error)
+	// Joined returns the machines that have come: their records hold their vouchers from now on.
+	Joined(ctx context.Context) (map[hullmark.EKID]bool, error)
 	// Forget removes a machine that is gone: its record, its place in its group, and its voucher.
 	Forget(ctx context.Context, node hullmark.EKID) error
 }
@@ -83,6 +90,17 @@ type Reconciler struct {
 	Validity time.Duration
 	// Now is the time; nil: time.Now.
 	Now func() time.Time
+
+	mutex sync.Mutex
+	seen  map[client.ObjectKey]*sightings
+}
+
+// sightings are what this process saw of a Cluster's machines.
+type sightings struct {
+	// machines says of each that has a voucher since when its Machine is gone; the zero time if it was there in this process' life.
+	machines map[hullmark.EKID]time.Time
+	// identities is when all Machines' identities were read last.
+	identities time.Time
 }
 
 // worker is a Machine that somebody has to vouch for.
@@ -101,10 +119,17 @@ type run struct {
 	cluster  *clusterv1.Cluster
 	workload Workload
 	key      ed25519.PrivateKey
+	// root is the cluster's first root if the enroller's Secret says it, else empty.
+	root string
 	// vouchers are those of this key, by the name of their node.
 	vouchers map[string]measurements.Voucher
-	// claims are the Machines that claim an identity.
-	claims map[hullmark.EKID][]string
+	// all are the Machines of all Clusters.
+	all []clusterv1.Machine
+	// claims are the Machines that claim an identity, and providers those that have a provider ID.
+	claims    map[hullmark.EKID][]client.ObjectKey
+	providers map[string][]client.ObjectKey
+	// joined is what Workload.Joined said; nil before it was asked.
+	joined map[hullmark.EKID]bool
 	// waits says that something is to be looked at again soon.
 	waits bool
 }
@@ -114,30 +139,36 @@ type run struct {
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster := &clusterv1.Cluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, cluster); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.unsee(req.NamespacedName)
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	switch {
-	case r.WatchFilter != "" && !labels.HasWatchLabel(cluster, r.WatchFilter),
-		annotations.IsPaused(cluster, cluster), !cluster.DeletionTimestamp.IsZero():
-		return ctrl.Result{}, nil // A Cluster that goes takes its records and vouchers with it.
-	}
-	workers, machines, err := r.workers(ctx, cluster)
-	if err != nil || len(workers) == 0 && len(machines) == 0 {
-		return ctrl.Result{}, err
+	if r.leaves(cluster) {
+		return ctrl.Result{}, nil
 	}
 	run := &run{Reconciler: r, cluster: cluster}
+	pools, err := run.refusePools(ctx)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	workers, err := run.workers(ctx)
+	if err != nil || len(run.own()) == 0 && pools == 0 {
+		return ctrl.Result{}, err
+	}
 	if v, err := run.open(ctx); v != nil || err != nil {
 		for _, w := range workers {
-			if v != nil && !conditions.IsTrue(w.config, bootstrapv1.VouchedCondition) { // A voucher that is there stays good.
-				err = errors.Join(err, run.conclude(ctx, w, *v))
+			if v != nil && !conditions.IsTrue(w.config, bootstrapv1.VouchedCondition) { // A voucher that was given is not taken back by that.
+				err = errors.Join(err, run.conclude(ctx, w.config, *v))
 			}
 		}
 		return ctrl.Result{RequeueAfter: retry}, err
 	}
-	if err := run.vouch(ctx, workers, machines); err != nil {
+	defer clear(run.key)
+	if err := run.sweep(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := run.sweep(ctx); err != nil {
+	if err := run.vouch(ctx, workers); err != nil {
 		return ctrl.Result{}, err
 	}
 	if run.waits {
@@ -146,14 +177,20 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: sweepEvery}, nil
 }
 
-// workers returns a Cluster's Machines, and those of them that are workers of ours.
-func (r *Reconciler) workers(ctx context.Context, cluster *clusterv1.Cluster) (workers []worker, machines []clusterv1.Machine, err error) {
+// leaves reports whether a Cluster is left alone: it is another manager's, or it is paused, as while clusterctl moves it, or it goes, and
+// takes its records and vouchers with it.
+func (r *Reconciler) leaves(c *clusterv1.Cluster) bool {
+	return r.WatchFilter != "" && !labels.HasWatchLabel(c, r.WatchFilter) || annotations.IsPaused(c, c) || !c.DeletionTimestamp.IsZero()
+}
+
+// workers returns the Machines that are workers of ours, and reads all Machines.
+func (r *run) workers(ctx context.Context) (workers []worker, err error) {
 	list := &clusterv1.MachineList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}); err != nil {
-		return nil, nil, err
+	if err := r.Client.List(ctx, list); err != nil {
+		return nil, err
 	}
-	for i := range list.Items {
-		m := &list.Items[i]
+	r.all = list.Items
+	for _, m := range r.own() {
 		ref := m.Spec.Bootstrap.ConfigRef
 		if util.IsControlPlaneMachine(m) || !m.DeletionTimestamp.IsZero() || ref.APIGroup != bootstrapv1.GroupVersion.Group || ref.Kind != bootstrapv1.ConfigKind {
 			continue
@@ -161,13 +198,49 @@ func (r *Reconciler) workers(ctx context.Context, cluster *clusterv1.Cluster) (w
 		config := &bootstrapv1.HullmarkConfig{}
 		if err := r.Client.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: ref.Name}, config); err != nil {
 			if apierrors.IsNotFound(err) {
+				r.waits = true
 				continue
 			}
-			return nil, nil, err
+			return nil, err
+		}
+		if annotations.HasPaused(m) || annotations.HasPaused(config) {
+			continue
 		}
 		workers = append(workers, worker{m, config, NodeName(config.Spec.Pool, m)})
 	}
-	return workers, list.Items, nil
+	return workers, nil
+}
+
+// own returns the Cluster's Machines.
+func (r *run) own() (own []*clusterv1.Machine) {
+	for i := range r.all {
+		if m := &r.all[i]; m.Namespace == r.cluster.Namespace && m.Spec.ClusterName == r.cluster.Name {
+			own = append(own, m)
+		}
+	}
+	return own
+}
+
+// refusePools says of the configs of MachinePools that nobody vouches for their machines: no contract says which those are.
+func (r *run) refusePools(ctx context.Context) (pools int, err error) {
+	list := &bootstrapv1.HullmarkConfigList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(r.cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: r.cluster.Name}); err != nil {
+		return 0, err
+	}
+	for i := range list.Items {
+		by := metav1.GetControllerOf(&list.Items[i])
+		if by == nil || by.Kind != "MachinePool" || !strings.HasPrefix(by.APIVersion, clusterv1.GroupVersion.Group+"/") {
+			continue
+		}
+		pools++
+		if err := r.conclude(ctx, &list.Items[i], verdict{
+			bootstrapv1.NotVouchedReason, "machines of a MachinePool report no identities: name the CAs of their endorsement keys for their group, " +
+				"or vouch for each (hullmark voucher sign); a MachineDeployment's Machines are vouched for",
+		}); err != nil {
+			return pools, err
+		}
+	}
+	return pools, nil
 }
 
 // open opens the enroller's key, and reads what the cluster has. A verdict says what is missing.
@@ -188,6 +261,9 @@ func (r *run) open(ctx context.Context) (v *verdict, err error) {
 			clear(r.key)
 		}
 	}()
+	if err := r.readRoot(ctx, secret); err != nil {
+		return nil, err
+	}
 	if r.workload, err = r.Connect(ctx, client.ObjectKeyFromObject(r.cluster)); err == nil {
 		err = r.readVouchers(ctx)
 	}
@@ -195,6 +271,19 @@ func (r *run) open(ctx context.Context) (v *verdict, err error) {
 		return &verdict{bootstrapv1.ClusterUnreachableReason, fmt.Sprintf("its API server: %v", err)}, nil
 	}
 	return nil, nil
+}
+
+// rootKey is the key of the enroller's Secret with the cluster's first root, for clusters whose root was exchanged: vouchers name that one,
+// and node configurations may name the next.
+const rootKey = "clusterRoot"
+
+func (r *run) readRoot(ctx context.Context, key client.ObjectKey) error {
+	secret := &corev1.Secret{}
+	if err := r.Live.Get(ctx, key, secret); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	r.root = string(secret.Data[rootKey])
+	return nil
 }
 
 // initialized reports whether a Cluster's first control plane runs, as package bootstrap does.
@@ -219,51 +308,6 @@ func (r *run) readVouchers(ctx context.Context) error {
 	return nil
 }
 
-// vouch vouches for each worker that may be, and says of the others why not.
-func (r *run) vouch(ctx context.Context, workers []worker, machines []clusterv1.Machine) error {
-	defer clear(r.key)
-	var missing []worker
-	for _, w := range workers {
-		if v, ok := r.vouchers[w.name]; ok && r.good(ctx, w, v) {
-			if err := r.conclude(ctx, w, vouched(v)); err != nil {
-				return err
-			}
-			continue
-		}
-		missing = append(missing, w)
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	identities, err := r.identities(ctx, machines)
-	if err != nil {
-		return err
-	}
-	for _, w := range missing {
-		v, err := r.vouchFor(ctx, w, identities[w.machine.Name])
-		if err != nil {
-			return err
-		}
-		r.waits = r.waits || v.reason != bootstrapv1.VouchedReason
-		if err := r.conclude(ctx, w, v); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// good reports whether a worker needs no other voucher than the one that it has: it joined by it, or still may.
-func (r *run) good(ctx context.Context, w worker, v measurements.Voucher) bool {
-	if v.ProviderID != w.machine.Spec.ProviderID || v.Group != w.config.Spec.Pool {
-		return false
-	}
-	if r.now().Before(v.NotAfter.Add(-r.validity() / 4)) {
-		return true
-	}
-	joined, err := r.workload.Joined(ctx, v.EKID)
-	return err != nil || joined // It is looked at again.
-}
-
 func (r *Reconciler) now() time.Time {
 	if r.Now != nil {
 		return r.Now()
@@ -278,123 +322,15 @@ func (r *Reconciler) validity() time.Duration {
 	return Validity
 }
 
-// identity is what the infrastructure reports of a machine.
-type identity struct {
-	ekid hullmark.EKID
-	// missing says why there is none.
-	missing error
-}
-
-// identities asks the infrastructure of all Machines for their identities, those of control planes among them: nobody may claim
-// another's.
-func (r *run) identities(ctx context.Context, machines []clusterv1.Machine) (map[string]identity, error) {
-	known := make(map[string]identity, len(machines))
-	r.claims = map[hullmark.EKID][]string{}
-	for i := range machines {
-		m := &machines[i]
-		ekid, err := reportedBy(ctx, r.Live, m)
-		if err != nil && !errors.As(err, new(errNoIdentity)) {
-			return nil, fmt.Errorf("machine %s: %w", m.Name, err)
-		}
-		known[m.Name] = identity{ekid, err}
-		if err == nil {
-			r.claims[ekid] = append(r.claims[ekid], m.Name)
-		}
-	}
-	return known, nil
-}
-
-// vouchFor signs a worker's voucher, and gives it to the cluster.
-func (r *run) vouchFor(ctx context.Context, w worker, id identity) (verdict, error) {
-	switch {
-	case id.missing != nil:
-		return verdict{bootstrapv1.WaitingForIdentityReason, id.missing.Error()}, nil
-	case w.machine.Spec.ProviderID == "":
-		return verdict{bootstrapv1.WaitingForIdentityReason, "its infrastructure has not named a provider ID yet"}, nil
-	}
-	others := slices.DeleteFunc(slices.Clone(r.claims[id.ekid]), func(name string) bool { return name == w.machine.Name })
-	for _, v := range r.vouchers {
-		if v.EKID == id.ekid && v.Name != w.name {
-			others = append(others, "node "+v.Name)
-		}
-		if v.ProviderID == w.machine.Spec.ProviderID && v.Name != w.name {
-			return verdict{bootstrapv1.IdentityTakenReason, fmt.Sprintf("provider ID %s is node %s's: make this Machine anew", v.ProviderID, v.Name)}, nil
-		}
-		if v.Name == w.name && v.EKID != id.ekid {
-			return verdict{bootstrapv1.IdentityChangedReason, fmt.Sprintf(
-				"its infrastructure reported machine %s before, and reports %s now: replace the Machine", v.EKID, id.ekid)}, nil
-		}
-	}
-	if len(others) > 0 {
-		return verdict{bootstrapv1.IdentityTakenReason, fmt.Sprintf("%s claims machine %s, too: delete whichever is wrong", strings.Join(slices.Compact(others), ", "), id.ekid)}, nil
-	}
-	root, err := hullmark.ParseClusterRoot(w.config.Spec.ClusterRoot)
-	if err != nil {
-		return verdict{bootstrapv1.NotVouchedReason, fmt.Sprintf("clusterRoot: %v", err)}, nil
-	}
-	v := measurements.Voucher{
-		ClusterRoot: root, Group: w.config.Spec.Pool, EKID: id.ekid, Name: w.name, ProviderID: w.machine.Spec.ProviderID,
-		NotAfter: r.now().Add(r.validity()).UTC().Truncate(time.Second),
-	}
-	signed, err := measurements.SignVoucher(r.key, v)
-	if err != nil {
-		return verdict{bootstrapv1.NotVouchedReason, err.Error()}, nil
-	}
-	if err := r.workload.PutVoucher(ctx, signed); err != nil {
-		return verdict{bootstrapv1.ClusterUnreachableReason, err.Error()}, nil
-	}
-	r.vouchers[w.name] = v
-	return vouched(v), nil
-}
-
-func vouched(v measurements.Voucher) verdict {
-	return verdict{bootstrapv1.VouchedReason, fmt.Sprintf("machine %s may join as node %s of group %s, for the first time until %s", v.EKID, v.Name, v.Group, v.NotAfter.Format(time.RFC3339))}
-}
-
-// sweep forgets the machines that this key vouched for and that are gone. Machines are read past the cache, which may be behind. A voucher
-// of a Node that is there is left: whoever deletes a Machine removes its Node, and a management cluster that was restored from a backup
-// does not know all that run.
-func (r *run) sweep(ctx context.Context) error {
-	if len(r.vouchers) == 0 {
-		return nil
-	}
-	list := &clusterv1.MachineList{}
-	if err := r.Live.List(ctx, list, client.InNamespace(r.cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: r.cluster.Name}); err != nil {
-		return err
-	}
-	left := map[string]bool{}
-	for i := range list.Items {
-		left[list.Items[i].Spec.ProviderID] = true
-	}
-	for name, v := range r.vouchers {
-		if left[v.ProviderID] {
-			continue
-		}
-		there, err := r.workload.HasNode(ctx, name)
-		if err != nil {
-			return err
-		}
-		if there {
-			r.waits = true
-			continue
-		}
-		if err := r.workload.Forget(ctx, v.EKID); err != nil {
-			return err
-		}
-		r.Events.Eventf(r.cluster, nil, corev1.EventTypeNormal, "Forgotten", "ForgetMachine", "node %s, machine %s, is gone: its voucher and its record are removed", name, v.EKID)
-	}
-	return nil
-}
-
-// conclude writes a verdict into the condition Vouched of a worker's config, and tells of it if it is another one than before.
-func (r *run) conclude(ctx context.Context, w worker, v verdict) error {
-	before := w.config.DeepCopy()
-	setVouched(w.config, v)
-	if conditions.GetReason(before, bootstrapv1.VouchedCondition) == v.reason && conditions.GetMessage(before, bootstrapv1.VouchedCondition) == conditions.GetMessage(w.config, bootstrapv1.VouchedCondition) {
+// conclude writes a verdict into the condition Vouched of a config, and tells of it if it is another one than before.
+func (r *run) conclude(ctx context.Context, config *bootstrapv1.HullmarkConfig, v verdict) error {
+	before := config.DeepCopy()
+	setVouched(config, v)
+	if conditions.GetReason(before, bootstrapv1.VouchedCondition) == v.reason && conditions.GetMessage(before, bootstrapv1.VouchedCondition) == conditions.GetMessage(config, bootstrapv1.VouchedCondition) {
 		return nil
 	}
 	// The bootstrap provider writes the same list: who was slower reads it again.
-	err := r.Client.Status().Patch(ctx, w.config, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err := r.Client.Status().Patch(ctx, config, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	if apierrors.IsConflict(err) {
 		r.waits = true
 		return nil
@@ -407,14 +343,6 @@ func (r *run) conclude(ctx context.Context, w worker, v verdict) error {
 	case bootstrapv1.IdentityTakenReason, bootstrapv1.IdentityChangedReason, bootstrapv1.NotVouchedReason, bootstrapv1.EnrollerInvalidReason:
 		kind = corev1.EventTypeWarning
 	}
-	r.Events.Eventf(w.config, nil, kind, v.reason, "Vouch", "%s", atMost(v.message, 1000))
+	r.Events.Eventf(config, nil, kind, v.reason, "Vouch", "%s", atMost(v.message, 1000))
 	return nil
-}
-
-// atMost cuts a text to what the API takes.
-func atMost(text string, bytes int) string {
-	if len(text) <= bytes {
-		return text
-	}
-	return strings.ToValidUTF8(text[:bytes], "") + "…"
 }

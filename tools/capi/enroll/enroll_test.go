@@ -1,6 +1,7 @@
 package enroll
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -34,9 +35,10 @@ import (
 // workload is a cluster in memory.
 type workload struct {
 	vouchers map[hullmark.EKID][]byte
-	nodes    []string
+	nodes    map[string]string // by name, their provider IDs
 	joined   []hullmark.EKID
 	puts     int
+	asked    int // how often the records were
 	forgot   []hullmark.EKID
 	// fails, if it is set, is what each call of that name answers; after says that it did what it was asked for.
 	fails map[string]error
@@ -71,13 +73,19 @@ func (w *workload) ListVouchers(context.Context) (all [][]byte, err error) {
 	return all, err
 }
 
-func (w *workload) HasNode(_ context.Context, name string) (there bool, err error) {
-	err = w.call("node", func() { there = slices.Contains(w.nodes, name) })
-	return there, err
+func (w *workload) Node(_ context.Context, name string) (provider string, there bool, err error) {
+	err = w.call("node", func() { provider, there = w.nodes[name] })
+	return provider, there, err
 }
 
-func (w *workload) Joined(_ context.Context, node hullmark.EKID) (joined bool, err error) {
-	err = w.call("joined", func() { joined = slices.Contains(w.joined, node) })
+func (w *workload) Joined(context.Context) (joined map[hullmark.EKID]bool, err error) {
+	w.asked++
+	err = w.call("joined", func() {
+		joined = map[hullmark.EKID]bool{}
+		for _, node := range w.joined {
+			joined[node] = true
+		}
+	})
 	return joined, err
 }
 
@@ -102,6 +110,12 @@ type world struct {
 	keyErr  error
 	root    string
 	connect error
+	// same is the process that runs; nil: a new one, that remembers nothing.
+	same *Reconciler
+	// live, if it is set, is what is read past the cache.
+	live client.Reader
+	// opened are the keys that were.
+	opened []ed25519.PrivateKey
 }
 
 func newWorld(t *testing.T) *world {
@@ -113,6 +127,7 @@ func newWorld(t *testing.T) *world {
 		}
 	}
 	scheme.AddKnownTypeWithName(infraMachine, &unstructured.Unstructured{})
+	scheme.AddKnownTypeWithName(infraMachine.GroupVersion().WithKind(infraMachine.Kind+"List"), &unstructured.UnstructuredList{})
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +157,9 @@ func (w *world) OpenEnroller(_ context.Context, secret client.ObjectKey) (ed2551
 	if secret.String() != "ns/c-enroller" {
 		w.t.Errorf("Secret %s was opened", secret)
 	}
-	return slices.Clone(w.key), w.keyErr
+	opened := slices.Clone(w.key)
+	w.opened = append(w.opened, opened)
+	return opened, w.keyErr
 }
 
 // machine makes a Machine whose infrastructure reports an identity; none if it is empty.
@@ -161,14 +178,14 @@ func (w *world) machine(name, ekid string, change ...func(*clusterv1.Machine)) {
 	}
 	w.make(m)
 	w.make(&bootstrapv1.HullmarkConfig{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: bootstrapv1.HullmarkConfigSpec{ClusterRoot: w.root, Pool: pool},
+		ObjectMeta: metav1.ObjectMeta{Namespace: m.Namespace, Name: name}, Spec: bootstrapv1.HullmarkConfigSpec{ClusterRoot: w.root, Pool: pool},
 	})
 	infra := &unstructured.Unstructured{}
 	infra.SetGroupVersionKind(infraMachine)
-	infra.SetNamespace("ns")
+	infra.SetNamespace(m.Namespace)
 	infra.SetName(name)
 	w.make(infra)
-	w.report(name, ekid)
+	w.reportIn(m.Namespace, name, ekid)
 }
 
 // rooted has the Machines that are made from now on name a root.
@@ -180,9 +197,14 @@ func (w *world) rooted(root hullmark.ClusterRoot) *world {
 // report has the infrastructure report an identity.
 func (w *world) report(name, ekid string) {
 	w.t.Helper()
+	w.reportIn("ns", name, ekid)
+}
+
+func (w *world) reportIn(namespace, name, ekid string) {
+	w.t.Helper()
 	infra := &unstructured.Unstructured{}
 	infra.SetGroupVersionKind(infraMachine)
-	if err := w.client.Get(w.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, infra); err != nil {
+	if err := w.client.Get(w.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, infra); err != nil {
 		w.t.Fatal(err)
 	}
 	infra.Object["status"] = map[string]any{"ekID": ekid}
@@ -195,10 +217,18 @@ func (w *world) report(name, ekid string) {
 }
 
 func (w *world) reconciler() *Reconciler {
-	return &Reconciler{
-		Client: w.client, Live: w.client, Keys: w, Events: events.NewFakeRecorder(100), Now: func() time.Time { return w.now },
+	if w.same == nil {
+		w.same = &Reconciler{}
+	}
+	live := w.live
+	if live == nil {
+		live = w.client
+	}
+	*w.same = Reconciler{
+		seen: w.same.seen, Client: w.client, Live: live, Keys: w, Events: events.NewFakeRecorder(100), Now: func() time.Time { return w.now },
 		Connect: func(context.Context, client.ObjectKey) (Workload, error) { return w.cluster, w.connect },
 	}
+	return w.same
 }
 
 var requestForCluster = ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "ns", Name: "c"}}
@@ -315,7 +345,50 @@ func TestVerdicts(t *testing.T) {
 		"no identity":        {func(w *world) { w.report("m", "") }, bootstrapv1.WaitingForIdentityReason, "status.ekID"},
 		"a hostile identity": {func(w *world) { w.report("m", strings.Repeat("A", 100)) }, bootstrapv1.WaitingForIdentityReason, "status.ekID"},
 		"another's identity": {func(w *world) { w.machine("n", ek1) }, bootstrapv1.IdentityTakenReason, "n claims"},
-		"a control plane's":  {func(w *world) { w.machine("cp", ek1, controlPlane) }, bootstrapv1.IdentityTakenReason, "cp claims"},
+		"another Cluster's":  {func(w *world) { w.machine("far", ek1, elsewhere) }, bootstrapv1.IdentityTakenReason, "Machine other/far claims"},
+		"many others'": {func(w *world) {
+			for _, name := range []string{"n1", "n2", "n3", "n4", "n5"} {
+				w.machine(name, ek1)
+			}
+		}, bootstrapv1.IdentityTakenReason, "ns/n1, ns/n2, ns/n3, 2 more claims"},
+		"two of one provider ID": {func(w *world) {
+			w.machine("n", ek2, func(m *clusterv1.Machine) { m.Spec.ProviderID = "stub://ns/m" })
+		}, bootstrapv1.IdentityTakenReason, "n has the provider ID"},
+		"a Node of that name": {func(w *world) {
+			w.cluster.nodes = map[string]string{NodeName(pool, &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}): "stub://ns/other\n" + strings.Repeat("x", 1000)}
+		}, bootstrapv1.IdentityTakenReason, `there is a Node workers-`},
+		"the zero identity": {func(w *world) { w.report("m", strings.Repeat("0", 64)) }, bootstrapv1.WaitingForIdentityReason, "status.ekID"},
+		"no infrastructure": {func(w *world) {
+			w.change("m", func(m *clusterv1.Machine) { m.Spec.InfrastructureRef.Name = "nowhere" })
+		}, bootstrapv1.WaitingForIdentityReason, "StubMachine nowhere is not there"},
+		"an unknown kind of infrastructure": {func(w *world) {
+			w.change("m", func(m *clusterv1.Machine) { m.Spec.InfrastructureRef.Kind = "Nothing" })
+		}, bootstrapv1.WaitingForIdentityReason, "cannot be read"},
+		"no cluster root": {func(w *world) {
+			w.configure("m", func(c *bootstrapv1.HullmarkConfig) { c.Spec.ClusterRoot = "x" })
+		}, bootstrapv1.NotVouchedReason, "clusterRoot"},
+		"a pool that is no group's name": {func(w *world) {
+			w.configure("m", func(c *bootstrapv1.HullmarkConfig) { c.Spec.Pool = "a.b" })
+		}, bootstrapv1.NotVouchedReason, "group"},
+		"no look at Nodes": {func(w *world) { w.cluster.fails["node"] = errors.New("refused") }, bootstrapv1.ClusterUnreachableReason, "refused"},
+		"another identity before it was given": {func(w *world) {
+			w.cluster.fails["put"] = errors.New("late")
+			w.mustReconcile()
+			clear(w.cluster.fails)
+			w.report("m", ek2)
+		}, bootstrapv1.IdentityChangedReason, "replace the Machine"},
+		"another identity, and the voucher still good": {func(w *world) {
+			w.mustReconcile()
+			w.report("m", ek2)
+			w.now = w.now.Add(sweepEvery)
+		}, bootstrapv1.IdentityChangedReason, "replace the Machine"},
+		"another identity, a new process, and the voucher deleted": {func(w *world) {
+			w.mustReconcile()
+			w.report("m", ek2)
+			w.same = nil
+			clear(w.cluster.vouchers)
+		}, bootstrapv1.IdentityChangedReason, "replace the Machine"},
+		"a control plane's": {func(w *world) { w.machine("cp", ek1, controlPlane) }, bootstrapv1.IdentityTakenReason, "cp claims"},
 		"a hostile provider": {func(w *world) {
 			w.change("m", func(m *clusterv1.Machine) { m.Spec.ProviderID = "stub://a b" })
 		}, bootstrapv1.NotVouchedReason, "provider ID"},
@@ -365,6 +438,237 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+// elsewhere makes a Machine one of another Cluster, in another namespace.
+func elsewhere(m *clusterv1.Machine) {
+	m.Namespace, m.Spec.ClusterName, m.Labels, m.Spec.ProviderID = "other", "d", map[string]string{clusterv1.ClusterNameLabel: "d"}, "stub://other/"+m.Name
+}
+
+func (w *world) configure(name string, change func(*bootstrapv1.HullmarkConfig)) {
+	w.t.Helper()
+	c := &bootstrapv1.HullmarkConfig{}
+	if err := w.client.Get(w.t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, c); err != nil {
+		w.t.Fatal(err)
+	}
+	change(c)
+	if err := w.client.Update(w.t.Context(), c); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// Who was vouched for first keeps it, and gets it anew, whoever claims the identity since, in whichever Cluster.
+func TestTheFirstKeepsItsVoucher(t *testing.T) {
+	w := newWorld(t)
+	w.machine("workers-x", ek1)
+	w.mustReconcile()
+	w.machine("far", ek1, elsewhere)
+	w.machine("near", ek1)
+	w.now = w.now.Add(Validity * 4 / 5)
+	w.mustReconcile()
+	if v, _ := w.voucher(ek1); v.Name != "workers-x" || !v.NotAfter.Equal(w.now.Add(Validity)) {
+		t.Errorf("the voucher is %+v", v)
+	}
+	if reason, message := w.reason("near"); reason != bootstrapv1.IdentityTakenReason {
+		t.Errorf("the second: %s: %s", reason, message)
+	}
+	if reason, message := w.reason("workers-x"); reason != bootstrapv1.VouchedReason {
+		t.Errorf("the first: %s: %s", reason, message)
+	}
+	// An API that is away takes nothing back.
+	w.connect = errors.New("away")
+	w.mustReconcile()
+	if reason, message := w.reason("workers-x"); reason != bootstrapv1.VouchedReason {
+		t.Errorf("with the API away: %s: %s", reason, message)
+	}
+	if reason, _ := w.reason("near"); reason != bootstrapv1.ClusterUnreachableReason {
+		t.Errorf("with the API away the second: %s", reason)
+	}
+}
+
+// A Machine that is made anew under its name and provider ID is another machine, once the former's Node is gone.
+func TestMadeAnew(t *testing.T) {
+	w := newWorld(t)
+	w.machine("workers-x", ek1)
+	w.mustReconcile()
+	w.cluster.nodes = map[string]string{"workers-x": "stub://ns/workers-x"}
+	w.delete("workers-x")
+	for _, o := range []client.Object{&bootstrapv1.HullmarkConfig{}, infraObject()} {
+		o.SetNamespace("ns")
+		o.SetName("workers-x")
+		if err := w.client.Delete(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.machine("workers-x", ek2)
+	w.mustReconcile()
+	if reason, message := w.reason("workers-x"); reason != bootstrapv1.IdentityTakenReason || !strings.Contains(message, "there is a Node") {
+		t.Errorf("while the former's Node is there: %s: %s", reason, message)
+	}
+	w.cluster.nodes = nil
+	w.mustReconcile()
+	if v, ok := w.voucher(ek2); !ok || v.Name != "workers-x" {
+		t.Errorf("the voucher is %+v", v)
+	}
+	if _, ok := w.voucher(ek1); ok {
+		t.Error("the former has its voucher still")
+	}
+}
+
+func infraObject() client.Object {
+	infra := &unstructured.Unstructured{}
+	infra.SetGroupVersionKind(infraMachine)
+	return infra
+}
+
+// Where the root was exchanged, the enroller's Secret says which one was the first.
+func TestFirstRoot(t *testing.T) {
+	w := newWorld(t)
+	w.machine("workers-x", ek1)
+	w.mustReconcile()
+	if v, _ := w.voucher(ek1); v.ClusterRoot.String() != strings.Repeat("1", 64) {
+		t.Errorf("the voucher is for cluster %s", v.ClusterRoot)
+	}
+	w.make(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c-enroller"}, Data: map[string][]byte{rootKey: []byte(strings.Repeat("2", 64))}})
+	w.mustReconcile()
+	if v, _ := w.voucher(ek1); v.ClusterRoot.String() != strings.Repeat("2", 64) {
+		t.Errorf("the voucher is for cluster %s", v.ClusterRoot)
+	}
+}
+
+// Of a MachinePool and of a paused Machine nothing is vouched for; the first is told so.
+func TestLeavesOthersAlone(t *testing.T) {
+	w := newWorld(t)
+	w.machine("paused", ek1, func(m *clusterv1.Machine) { m.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} })
+	w.machine("going", ek2, func(m *clusterv1.Machine) { m.Finalizers = []string{"test.hullmark/stays"} })
+	w.delete("going")
+	w.make(&bootstrapv1.HullmarkConfig{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "pool", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "MachinePool", Name: "pool", UID: "pool", Controller: ptr.To(true)}},
+	}})
+	w.mustReconcile()
+	if w.cluster.puts != 0 {
+		t.Error("it vouched")
+	}
+	if reason, message := w.reason("pool"); reason != bootstrapv1.NotVouchedReason || !strings.Contains(message, "MachinePool") {
+		t.Errorf("the pool: %s: %s", reason, message)
+	}
+	if reason, _ := w.reason("paused"); reason != "" {
+		t.Errorf("the paused: %s", reason)
+	}
+}
+
+// A process that starts in a management cluster whose Machines are not all there, or that is moved away under it, forgets nothing.
+func TestSweepIsSure(t *testing.T) {
+	gone := func(w *world) { w.same = nil }
+	for name, c := range map[string]struct {
+		change func(w *world)
+		later  time.Duration
+		forgot int
+	}{
+		"a new process":              {gone, 0, 0},
+		"a new process, later":       {gone, settle, 1},
+		"the process that saw it":    {func(*world) {}, 0, 1},
+		"no Machine is left":         {func(w *world) { w.delete("cp") }, 0, 0},
+		"its Node is there":          {func(w *world) { w.cluster.nodes = map[string]string{"workers-x": ""} }, 0, 0},
+		"the cache is behind":        {func(w *world) { w.stale(&clusterv1.Machine{}) }, 0, 0},
+		"moved away under the cache": {func(w *world) { w.stale(&clusterv1.Cluster{}) }, 0, 0},
+		"another has its provider ID": {func(w *world) {
+			w.machine("far", ek2, elsewhere, func(m *clusterv1.Machine) { m.Spec.ProviderID = "stub://ns/workers-x" })
+		}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.machine("workers-x", ek1)
+			w.machine("cp", "", controlPlane)
+			w.mustReconcile()
+			w.mustReconcile()
+			w.delete("workers-x")
+			c.change(w)
+			w.mustReconcile()
+			w.now = w.now.Add(c.later)
+			w.mustReconcile()
+			if len(w.cluster.forgot) != c.forgot {
+				t.Errorf("forgot %v", w.cluster.forgot)
+			}
+		})
+	}
+}
+
+// stale has the API say something else than the cache: that a Machine is there, or that the Cluster is paused.
+func (w *world) stale(what client.Object) {
+	w.live = interceptor.NewClient(w.client, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			err := c.List(ctx, list, opts...)
+			if machines, ok := list.(*clusterv1.MachineList); ok {
+				if _, wanted := what.(*clusterv1.Machine); wanted {
+					machines.Items = append(machines.Items, clusterv1.Machine{Spec: clusterv1.MachineSpec{ProviderID: "stub://ns/workers-x"}})
+				}
+			}
+			return err
+		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			err := c.Get(ctx, key, o, opts...)
+			if cluster, ok := o.(*clusterv1.Cluster); ok {
+				if _, wanted := what.(*clusterv1.Cluster); wanted {
+					cluster.Spec.Paused = ptr.To(true)
+				}
+			}
+			return err
+		},
+	})
+}
+
+// However many workers there are, what is asked of both APIs does not grow with them once they have joined.
+func TestAsksOnce(t *testing.T) {
+	w := newWorld(t)
+	for i := range 20 {
+		ekid := fmt.Sprintf("%064x", i+1)
+		w.machine(fmt.Sprintf("workers-%d", i), ekid)
+		w.cluster.joined = append(w.cluster.joined, must(hullmark.ParseEKID(ekid)))
+	}
+	w.mustReconcile()
+	w.now = w.now.Add(2 * Validity)
+	asked := 0
+	w.live = interceptor.NewClient(w.client, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			asked++
+			return c.List(ctx, list, opts...)
+		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			asked++
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	w.mustReconcile()
+	w.mustReconcile()
+	if asked > 8 || w.cluster.asked != 2 || w.cluster.puts != 20 {
+		t.Errorf("the management cluster was asked %d times, the records %d times, and %d vouchers were put", asked, w.cluster.asked, w.cluster.puts)
+	}
+}
+
+// The key is in memory while vouchers are signed, and not longer.
+func TestKeyIsWiped(t *testing.T) {
+	for name, change := range map[string]func(w *world){
+		"vouched":    func(*world) {},
+		"no way":     func(w *world) { w.connect = errors.New("away") },
+		"put fails":  func(w *world) { w.cluster.fails["put"] = errors.New("refused") },
+		"no machine": func(w *world) { w.delete("workers-x") },
+	} {
+		w := newWorld(t)
+		w.machine("workers-x", ek1)
+		w.machine("cp", "", controlPlane)
+		change(w)
+		w.mustReconcile()
+		if len(w.opened) == 0 {
+			t.Errorf("%s: no key was opened", name)
+		}
+		for _, key := range w.opened {
+			if !bytes.Equal(key, make([]byte, len(key))) {
+				t.Errorf("%s: the key is there still", name)
+			}
+		}
+	}
+}
+
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -402,11 +706,11 @@ func TestSweep(t *testing.T) {
 	}
 	w.cluster.vouchers[hullmark.EKID{7}] = foreign
 	w.delete("workers-x")
-	w.cluster.nodes = []string{"workers-x", "workers-y"}
+	w.cluster.nodes = map[string]string{"workers-x": "", "workers-y": ""}
 	if result := w.mustReconcile(); len(w.cluster.forgot) > 0 || result.RequeueAfter != retry {
 		t.Errorf("%v was forgotten, and its Node is there; again after %v", w.cluster.forgot, result.RequeueAfter)
 	}
-	w.cluster.nodes = []string{"workers-y"}
+	w.cluster.nodes = map[string]string{"workers-y": ""}
 	w.cluster.fails["forget"] = errors.New("late")
 	if _, err := w.reconcile(); err == nil {
 		t.Error("a failure is not told of")
@@ -444,7 +748,7 @@ func TestSweep(t *testing.T) {
 // A controller that is cut off at each of its calls, before it or after it, ends in the same state; none is left half done.
 func TestCutOff(t *testing.T) {
 	cut := errors.New("cut off")
-	for _, call := range []string{"list", "put", "node", "joined", "forget", "status"} {
+	for _, call := range []string{"list", "put", "node", "joined", "forget", "status", "config"} {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/after=%v", call, after), func(t *testing.T) {
 				w := newWorld(t)
@@ -453,6 +757,7 @@ func TestCutOff(t *testing.T) {
 				w.mustReconcile()
 				w.delete("workers-gone")
 				delete(w.cluster.vouchers, must(hullmark.ParseEKID(ek1)))
+				w.configure("workers-x", func(c *bootstrapv1.HullmarkConfig) { c.Annotations = nil })
 				plain := w.client
 				w.cluster.fails[call], w.cluster.after = cut, after
 				if call == "status" {
@@ -465,9 +770,22 @@ func TestCutOff(t *testing.T) {
 						return cut
 					}})
 				}
+				if call == "config" {
+					w.client = interceptor.NewClient(plain, interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+						if after {
+							if err := c.Patch(ctx, o, p, opts...); err != nil {
+								return err
+							}
+						}
+						return cut
+					}})
+				}
 				_, _ = w.reconcile()
 				w.client = plain
 				clear(w.cluster.fails)
+				w.same = nil
+				w.mustReconcile()
+				w.now = w.now.Add(settle)
 				w.mustReconcile()
 				if _, ok := w.voucher(ek1); !ok {
 					t.Error("the worker that is there has no voucher")

@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/external"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -24,29 +26,99 @@ type errNoIdentity string
 
 func (e errNoIdentity) Error() string { return string(e) }
 
-// reportedBy returns the identity that the infrastructure reports of a Machine in status.ekID. The error is errNoIdentity if it is not
-// there, or is none.
-func reportedBy(ctx context.Context, live client.Reader, m *clusterv1.Machine) (hullmark.EKID, error) {
-	infra, err := external.GetObjectFromContractVersionedRef(ctx, live, m.Spec.InfrastructureRef, m.Namespace)
-	if apierrors.IsNotFound(err) {
-		return hullmark.EKID{}, errNoIdentity("its infrastructure is not there yet")
+// identity is what the infrastructure reports of a machine.
+type identity struct {
+	ekid hullmark.EKID
+	// missing says why there is none.
+	missing error
+}
+
+// identities asks the infrastructure of all Machines of all Clusters for their identities, those of control planes among them: nobody may
+// claim another's. Each kind is listed at once.
+func (r *run) identities(ctx context.Context) (map[client.ObjectKey]identity, error) {
+	kinds := map[schema.GroupKind][]*clusterv1.Machine{}
+	for i := range r.all {
+		kind := r.all[i].Spec.InfrastructureRef.GroupKind()
+		kinds[kind] = append(kinds[kind], &r.all[i])
 	}
-	if err != nil {
-		return hullmark.EKID{}, err
+	known := make(map[client.ObjectKey]identity, len(r.all))
+	r.claims, r.providers = map[hullmark.EKID][]client.ObjectKey{}, providersOf(r.all)
+	for kind, machines := range kinds {
+		objects, err := r.infrastructure(ctx, machines)
+		if err != nil && !errors.As(err, new(errNoIdentity)) {
+			return nil, fmt.Errorf("%s: %w", kind, err)
+		}
+		for _, m := range machines {
+			key := client.ObjectKeyFromObject(m)
+			id := identity{missing: err}
+			if err == nil {
+				id.ekid, id.missing = reported(kind.Kind, m.Spec.InfrastructureRef.Name, objects[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.InfrastructureRef.Name}])
+			}
+			if known[key] = id; id.missing == nil {
+				r.claims[id.ekid] = append(r.claims[id.ekid], key)
+			}
+		}
 	}
-	text, found, err := unstructured.NestedString(infra.Object, "status", "ekID")
-	if err != nil || !found {
-		return hullmark.EKID{}, errNoIdentity(fmt.Sprintf("%s %s does not report an identity (status.ekID) yet", infra.GetKind(), infra.GetName()))
+	return known, nil
+}
+
+// page is how many objects of the infrastructure are read at once.
+const page = 200
+
+// infrastructure lists the infrastructure of Machines that is of one kind. The error is errNoIdentity if nobody knows that kind.
+func (r *run) infrastructure(ctx context.Context, machines []*clusterv1.Machine) (map[client.ObjectKey]string, error) {
+	var version schema.GroupVersionKind
+	for _, m := range machines { // Which version is of the contract, a look at one that is there says.
+		infra, err := external.GetObjectFromContractVersionedRef(ctx, r.Live, m.Spec.InfrastructureRef, m.Namespace)
+		if err == nil {
+			version = infra.GroupVersionKind()
+			break
+		}
+		if status := apierrors.APIStatus(nil); errors.As(err, &status) && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+			return nil, err
+		}
+		if !apierrors.IsNotFound(err) {
+			return nil, errNoIdentity(fmt.Sprintf("its infrastructure cannot be read: %v", err))
+		}
+	}
+	found := map[client.ObjectKey]string{}
+	if version.Empty() {
+		return found, nil
+	}
+	list := &unstructured.UnstructuredList{}
+	for token := ""; ; token = list.GetContinue() {
+		list = &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(version.GroupVersion().WithKind(version.Kind + "List"))
+		if err := r.Live.List(ctx, list, client.Limit(page), client.Continue(token)); err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			text, _, _ := unstructured.NestedString(list.Items[i].Object, "status", "ekID") // What is no text is none.
+			found[client.ObjectKeyFromObject(&list.Items[i])] = text
+		}
+		if list.GetContinue() == "" {
+			return found, nil
+		}
+	}
+}
+
+// reported reads what the infrastructure of a Machine reports in status.ekID.
+func reported(kind, name, text string) (hullmark.EKID, error) {
+	if text == "" {
+		return hullmark.EKID{}, errNoIdentity(fmt.Sprintf("%s %s is not there, or does not report an identity (status.ekID) yet", kind, name))
 	}
 	ekid, err := hullmark.ParseEKID(text)
+	if err == nil && ekid == (hullmark.EKID{}) {
+		err = errors.New("it is zero")
+	}
 	if err != nil {
-		return ekid, errNoIdentity(fmt.Sprintf("%s %s: status.ekID: %v", infra.GetKind(), infra.GetName(), err))
+		return ekid, errNoIdentity(fmt.Sprintf("%s %s: status.ekID: %v", kind, name, err))
 	}
 	return ekid, nil
 }
 
 // NodeName is the name of a Machine's node: a voucher's begins with its group's and a hyphen. A Machine whose name does so gives it its
-// own, as others may not have; else it is made of the Machine's namespace and name.
+// own, as others may not have; else it is made of the Machine's namespace and name, and not of its UID, which a move changes.
 func NodeName(pool string, m *clusterv1.Machine) string {
 	if strings.HasPrefix(m.Name, pool+"-") && hullmark.ValidNodeName(m.Name) {
 		return m.Name
@@ -64,4 +136,12 @@ func setVouched(config *bootstrapv1.HullmarkConfig, v verdict) {
 	conditions.Set(config, metav1.Condition{
 		Type: bootstrapv1.VouchedCondition, Status: status, Reason: v.reason, Message: atMost(v.message, 8<<10), ObservedGeneration: config.Generation,
 	})
+}
+
+// atMost cuts a text to what the API takes.
+func atMost(text string, bytes int) string {
+	if text = strings.ToValidUTF8(text, "?"); len(text) <= bytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:bytes], "") + "…"
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hullmark/hullmark"
@@ -25,6 +26,9 @@ const callTime = 15 * time.Second
 type Clusters struct {
 	// Live reads Secrets.
 	Live client.Reader
+
+	// wrap, if it is set, is what a test puts between.
+	wrap transport.WrapperFunc
 
 	mutex sync.Mutex
 	known map[client.ObjectKey]connected
@@ -59,6 +63,9 @@ func (c *Clusters) Connect(ctx context.Context, cluster client.ObjectKey) (Workl
 		return nil, fmt.Errorf("secret %s holds no kubeconfig", key) // Its text may quote the content.
 	}
 	config.Timeout = callTime
+	if c.wrap != nil {
+		config.Wrap(c.wrap)
+	}
 	made := &api{}
 	if made.Registry, err = registry.New(config); err != nil {
 		return nil, fmt.Errorf("secret %s: %w", key, err)
@@ -73,25 +80,39 @@ func (c *Clusters) Connect(ctx context.Context, cluster client.ObjectKey) (Workl
 	return made, nil
 }
 
-// HasNode implements Workload.
-func (a *api) HasNode(ctx context.Context, name string) (bool, error) {
-	_, err := a.nodes.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+// Node implements Workload.
+func (a *api) Node(ctx context.Context, name string) (providerID string, there bool, err error) {
+	node, err := a.nodes.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return false, nil
+		return "", false, nil
 	}
-	return err == nil, err
+	if err != nil {
+		return "", false, err
+	}
+	return node.Spec.ProviderID, true, nil
 }
 
-// Joined implements Workload.
-func (a *api) Joined(ctx context.Context, node hullmark.EKID) (bool, error) {
-	_, version, err := a.Load(ctx, node)
-	return version != "", err
+// Joined implements Workload. Records that cannot be read are of machines that came, too, but nobody knows of which: an error.
+func (a *api) Joined(ctx context.Context) (map[hullmark.EKID]bool, error) {
+	machines, err := a.List(ctx)
+	joined := make(map[hullmark.EKID]bool, len(machines))
+	for _, m := range machines {
+		joined[m.EKID] = true
+	}
+	return joined, err
 }
 
-// Forget implements Workload.
+// Forget implements Workload. A certificate may outlive its machine, or a machine that the infrastructure gave up may run: the name rests
+// until it has ended. A machine that comes back before its voucher is gone has a record again, which goes, too.
 func (a *api) Forget(ctx context.Context, node hullmark.EKID) error {
-	if _, err := a.Delete(ctx, joinservice.Machine{EKID: node}, true); err != nil {
-		return err
+	for _, forget := range []func() error{
+		func() error { _, err := a.Delete(ctx, joinservice.Machine{EKID: node}, false); return err },
+		func() error { return a.DeleteVoucher(ctx, node) },
+		func() error { _, err := a.Delete(ctx, joinservice.Machine{EKID: node}, false); return err },
+	} {
+		if err := forget(); err != nil {
+			return err
+		}
 	}
-	return a.DeleteVoucher(ctx, node)
+	return nil
 }
