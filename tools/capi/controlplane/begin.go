@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hullmark/hullmark"
@@ -40,6 +41,12 @@ const (
 // beginCluster makes the first Machine and begins the cluster on it. One that dies before the cluster runs is followed by another, for which
 // the cluster file has to be lent again.
 func (r *Reconciler) beginCluster(ctx context.Context, s *scope) error {
+	if begun, err := r.hasBegun(ctx, s); err != nil {
+		return err
+	} else if begun {
+		s.plane.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
+		return nil
+	}
 	present := s.present()
 	if len(present) == 0 {
 		r.jobs.cancel(s.plane.UID)
@@ -71,6 +78,17 @@ func (r *Reconciler) beginCluster(ctx context.Context, s *scope) error {
 	}
 	r.follow(s, first, id, options)
 	return nil
+}
+
+// hasBegun reports whether the lent file says that the cluster runs: a control plane that was moved, or restored of a backup, has no status,
+// and its first machine may be gone long since. A file that cannot be opened says nothing.
+func (r *Reconciler) hasBegun(ctx context.Context, s *scope) (bool, error) {
+	file, err := r.Custody.OpenCluster(ctx, r.lentKey(s))
+	var status apierrors.APIStatus
+	if errors.As(err, &status) && !apierrors.IsNotFound(err) {
+		return false, err
+	}
+	return err == nil && file.Cluster.ID().String() == s.plane.Spec.Config.ClusterRoot && file.Cluster.Initialised != nil, nil
 }
 
 // prepare looks whether all is there that the first machine needs, and right. If not, it has said so.
@@ -142,8 +160,8 @@ func (r *Reconciler) lendCommands(s *scope, m *machine, id identity, replace boo
 	}
 	return fmt.Sprintf("hullmark cluster lend %[1]s.sealed --cluster FILE --recipient %[2]s --ekid %[3]s --name %[4]s --provider-id %[5]s --measurements DOCUMENT%[6]s && "+
 		"kubectl create secret generic %[1]s -n %[7]s --from-file=%[8]s=%[1]s.sealed --dry-run=client -o yaml | "+
-		"kubectl label --local -f - %[9]s=%[10]s -o yaml | kubectl apply -f -",
-		key.Name, r.Custody.Recipient(), id.node, m.Name, id.providerID, flag, key.Namespace, custody.ClusterKey, clusterv1.ClusterNameLabel, s.cluster.Name)
+		"kubectl label --local -f - %[9]s=%[10]s %[11]s= -o yaml | kubectl apply -f -",
+		key.Name, r.Custody.Recipient(), id.node, m.Name, id.providerID, flag, key.Namespace, custody.ClusterKey, clusterv1.ClusterNameLabel, s.cluster.Name, clusterctlv1.ClusterctlMoveLabel)
 }
 
 // options are those of the machine's init, or why there are none.

@@ -3,11 +3,13 @@ package controlplane
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -24,8 +26,10 @@ func TestBegin(t *testing.T) {
 	w := newWorld(t)
 	message := w.reason(v1alpha1.BegunCondition, v1alpha1.WaitingForClusterFileReason)
 	first := w.plane().Status.First
-	for _, part := range []string{"hullmark cluster lend c-lent.sealed", "--recipient " + w.custody.Recipient(), "--ekid " + first.EKID, "--name " + first.Machine,
-		"--provider-id stub://" + first.Machine, "kubectl create secret generic c-lent -n ns --from-file=cluster=", "cluster.x-k8s.io/cluster-name=c"} {
+	for _, part := range []string{
+		"hullmark cluster lend c-lent.sealed", "--recipient " + w.custody.Recipient(), "--ekid " + first.EKID, "--name " + first.Machine,
+		"--provider-id stub://" + first.Machine, "kubectl create secret generic c-lent -n ns --from-file=cluster=", "cluster.x-k8s.io/cluster-name=c clusterctl.cluster.x-k8s.io/move=",
+	} {
 		if !strings.Contains(message, part) {
 			t.Errorf("the condition does not say %q: %s", part, message)
 		}
@@ -99,6 +103,36 @@ func TestKubeconfigIsRenewed(t *testing.T) {
 	}
 }
 
+// A control plane whose status is lost, by clusterctl move or a restore, is the one that it was: whichever of its machines comes first now, and
+// though the one that the file was lent for is gone. Another cluster's file makes no cluster begun.
+func TestStatusIsLost(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	machines := w.list()
+	infra := stub("StubMachine", machines[0])
+	w.must(w.Get(t.Context(), client.ObjectKeyFromObject(infra), infra))
+	w.must(unstructured.SetNestedField(infra.Object, hullmark.EKID{98}.String(), "status", "ekID"))
+	w.must(w.Update(t.Context(), infra))
+	w.begun = func(context.Context, *cluster.File, operate.InitOptions) error {
+		t.Error("it was begun anew")
+		return errors.New("it runs")
+	}
+	lose := func() {
+		p := w.plane()
+		p.Status = v1alpha1.HullmarkControlPlaneStatus{}
+		w.must(w.Status().Update(t.Context(), p))
+	}
+	lose()
+	w.reason(v1alpha1.BegunCondition, v1alpha1.BegunReason)
+	w.reconcile()
+	if p := w.plane(); !ptr.Deref(p.Status.Initialization.ControlPlaneInitialized, false) || !slices.Equal(w.list(), machines) {
+		t.Errorf("Machines %q, were %q; status %+v", w.list(), machines, p.Status)
+	}
+	w.change(func(p *v1alpha1.HullmarkControlPlane) { p.Spec.Config.ClusterRoot = strings.Repeat("12", 32) })
+	lose()
+	w.reason(v1alpha1.BegunCondition, v1alpha1.ClusterFileInvalidReason)
+}
+
 // start takes the world to a cluster that runs on one machine.
 func (w *world) start() {
 	w.Helper()
@@ -118,49 +152,69 @@ func TestBegunConditions(t *testing.T) {
 		reason  string
 		message string
 	}{
-		"no infrastructure": {edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
-			c.Status.Initialization.InfrastructureProvisioned = nil
+		"no infrastructure": {
+			edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
+				c.Status.Initialization.InfrastructureProvisioned = nil
+			},
+			reason: v1alpha1.WaitingForClusterReason, message: "Cluster c",
 		},
-			reason: v1alpha1.WaitingForClusterReason, message: "Cluster c"},
-		"no endpoint": {edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
-			c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{}
+		"no endpoint": {
+			edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
+				c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{}
+			},
+			reason: v1alpha1.WaitingForEndpointReason, message: "controlPlaneEndpoint",
 		},
-			reason: v1alpha1.WaitingForEndpointReason, message: "controlPlaneEndpoint"},
-		"lent to somebody else": {lend: func(w *world) { w.custody.set([]byte("age-encryption.org/v1\ngarbage")) },
-			reason: v1alpha1.ClusterFileInvalidReason, message: "hullmark cluster lend"},
+		"lent to somebody else": {
+			lend:   func(w *world) { w.custody.set([]byte("age-encryption.org/v1\ngarbage")) },
+			reason: v1alpha1.ClusterFileInvalidReason, message: "hullmark cluster lend",
+		},
 		"another cluster's": {lend: func(w *world) {
 			other, err := cluster.New()
 			w.must(err)
 			w.whole = other
 			w.lendFirst(false)
 		}, reason: v1alpha1.ClusterFileInvalidReason, message: "spec.config.clusterRoot"},
-		"for another machine": {lend: func(w *world) {
-			w.lend(hullmark.EKID{99}.String(), w.plane().Status.First.Machine, "stub://"+w.plane().Status.First.Machine, false)
+		"for another machine": {
+			lend: func(w *world) {
+				w.lend(hullmark.EKID{99}.String(), w.plane().Status.First.Machine, "stub://"+w.plane().Status.First.Machine, false)
+			},
+			reason: v1alpha1.WaitingForClusterFileReason, message: "--replace-first",
 		},
-			reason: v1alpha1.WaitingForClusterFileReason, message: "--replace-first"},
-		"with another name": {lend: func(w *world) {
-			w.lend(w.plane().Status.First.EKID, "cp", "stub://"+w.plane().Status.First.Machine, false)
+		"with another name": {
+			lend: func(w *world) {
+				w.lend(w.plane().Status.First.EKID, "cp", "stub://"+w.plane().Status.First.Machine, false)
+			},
+			reason: v1alpha1.WaitingForClusterFileReason, message: `name "cp"`,
 		},
-			reason: v1alpha1.WaitingForClusterFileReason, message: `name "cp"`},
-		"with another provider ID": {lend: func(w *world) { w.lend(w.plane().Status.First.EKID, w.plane().Status.First.Machine, "", false) },
-			reason: v1alpha1.WaitingForClusterFileReason, message: `provider ID ""`},
-		"another version": {edit: func(p *v1alpha1.HullmarkControlPlane, _ *clusterv1.Cluster) { p.Spec.Version = "v1.35.4" },
-			lend: func(w *world) { w.lendFirst(false) }, reason: v1alpha1.VersionMismatchReason, message: "1.36.3"},
+		"with another provider ID": {
+			lend:   func(w *world) { w.lend(w.plane().Status.First.EKID, w.plane().Status.First.Machine, "", false) },
+			reason: v1alpha1.WaitingForClusterFileReason, message: `provider ID ""`,
+		},
+		"another version": {
+			edit: func(p *v1alpha1.HullmarkControlPlane, _ *clusterv1.Cluster) { p.Spec.Version = "v1.35.4" },
+			lend: func(w *world) { w.lendFirst(false) }, reason: v1alpha1.VersionMismatchReason, message: "1.36.3",
+		},
 		"two pod networks": {edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
 			c.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.1.0.0/16", "fd00::/48"}
 		}, lend: func(w *world) { w.lendFirst(false) }, reason: v1alpha1.SpecRefusedReason, message: "clusterNetwork.pods"},
-		"another domain": {edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
-			c.Spec.ClusterNetwork.ServiceDomain = "prod.internal"
+		"another domain": {
+			edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
+				c.Spec.ClusterNetwork.ServiceDomain = "prod.internal"
+			},
+			lend: func(w *world) { w.lendFirst(false) }, reason: v1alpha1.SpecRefusedReason, message: "serviceDomain",
 		},
-			lend: func(w *world) { w.lendFirst(false) }, reason: v1alpha1.SpecRefusedReason, message: "serviceDomain"},
 		"a manifest that is not there": {edit: func(p *v1alpha1.HullmarkControlPlane, _ *clusterv1.Cluster) {
 			p.Spec.Kubernetes = v1alpha1.KubernetesSpec{Network: v1alpha1.NoNetwork, Manifests: []v1alpha1.ManifestReference{{Name: "cni"}}}
 		}, lend: func(w *world) { w.lendFirst(false) }, reason: v1alpha1.SpecRefusedReason, message: "ConfigMap cni"},
-		"a cause that passes": {lend: func(w *world) { w.lendFirst(false) }, begun: &hullmark.Condition{Code: "busy", Title: "wait", Retry: true},
-			reason: v1alpha1.BeginRetryingReason, message: "tried again"},
+		"a cause that passes": {
+			lend: func(w *world) { w.lendFirst(false) }, begun: &hullmark.Condition{Code: "busy", Title: "wait", Retry: true},
+			reason: v1alpha1.BeginRetryingReason, message: "tried again",
+		},
 		"unreachable": {lend: func(w *world) { w.lendFirst(false) }, begun: operate.ErrUnreachable, reason: v1alpha1.BeginRetryingReason},
-		"begun by somebody else": {lend: func(w *world) { w.lendFirst(false) }, begun: &hullmark.Condition{Code: "already-begun", Title: "in use"},
-			reason: v1alpha1.BeginInterruptedReason, message: "hullmark init"},
+		"begun by somebody else": {
+			lend: func(w *world) { w.lendFirst(false) }, begun: &hullmark.Condition{Code: "already-begun", Title: "in use"},
+			reason: v1alpha1.BeginInterruptedReason, message: "hullmark init",
+		},
 		"refused": {lend: func(w *world) { w.lendFirst(false) }, begun: operate.ErrMismatch, reason: v1alpha1.BeginFailedReason, message: "delete Machine c-cp-"},
 	} {
 		t.Run(name, func(t *testing.T) {
