@@ -34,10 +34,16 @@ type fuse struct {
 	at   int
 	seen int
 	what []string
+	// only counts changes of this beginning; empty: all.
+	only string
 }
 
 func (f *fuse) do(what string, change func() error) error {
 	f.mutex.Lock()
+	if !strings.HasPrefix(what, f.only) && f.seen == 0 {
+		f.mutex.Unlock()
+		return change()
+	}
 	f.seen++
 	n := f.seen
 	f.what = append(f.what, what)
