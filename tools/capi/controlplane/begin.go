@@ -53,11 +53,11 @@ func (r *Reconciler) beginCluster(ctx context.Context, s *scope) error {
 		s.plane.Status.First = v1alpha1.FirstMachine{}
 		if len(s.machines) > 0 {
 			s.say(v1alpha1.BegunCondition, false, v1alpha1.WaitingForMachineReason, "Machine %s is being deleted; another one takes its place then", s.machines[0].Name)
-			s.soon(retry)
+			s.soon(s.retry)
 			return r.dropHooks(ctx, s)
 		}
 		s.say(v1alpha1.BegunCondition, false, v1alpha1.WaitingForMachineReason, "the first Machine is being made")
-		s.soon(retry)
+		s.soon(s.retry)
 		return r.makeMachine(ctx, s, planned{FailureDomain: r.placeNew(ctx, s)})
 	}
 	if err := r.dropHooks(ctx, s); err != nil {
@@ -68,7 +68,7 @@ func (r *Reconciler) beginCluster(ctx context.Context, s *scope) error {
 	s.plane.Status.First = v1alpha1.FirstMachine{Machine: first.Name, Progress: s.plane.Status.First.Progress}
 	if !id.known() {
 		s.say(v1alpha1.BegunCondition, false, v1alpha1.WaitingForMachineReason, "Machine %s: %s %s: %s", first.Name, first.Spec.InfrastructureRef.Kind, first.Spec.InfrastructureRef.Name, id.missing)
-		s.soon(retry)
+		s.soon(s.retry)
 		return nil
 	}
 	s.plane.Status.First.EKID = id.node.String()
@@ -104,7 +104,7 @@ func (r *Reconciler) prepare(ctx context.Context, s *scope, first *machine, id i
 	if refused != nil {
 		r.jobs.cancel(s.plane.UID)
 		s.verdicts[v1alpha1.BegunCondition] = *refused
-		s.soon(retry)
+		s.soon(s.retry)
 		return o, false, nil
 	}
 	return o, true, nil
@@ -244,7 +244,7 @@ func subnet(what string, blocks []string, otherwise string) (netip.Prefix, error
 
 // follow looks after the job that begins the cluster, and tells how it stands.
 func (r *Reconciler) follow(s *scope, first *machine, id identity, o operate.InitOptions) {
-	s.soon(retry)
+	s.soon(s.retry)
 	key, lent, server := r.lentKey(s), r.jobKey(s, first, id), s.server
 	j := r.jobs.ensure(s.plane, lent, func(ctx context.Context, progress func(string)) outcome {
 		return r.attempt(ctx, key, server, o, progress)

@@ -6,6 +6,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -78,7 +79,9 @@ type Reconciler struct {
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 
-	jobs jobs
+	// retry is another one than usual; 0: the usual one.
+	retry time.Duration
+	jobs  jobs
 }
 
 func (r *Reconciler) now() time.Time {
@@ -124,8 +127,8 @@ type scope struct {
 
 	// verdicts by the types of conditions that a step has set.
 	verdicts map[string]verdict
-	// again is when to look again.
-	again time.Duration
+	// again is when to look again, and retry when if something is waited for.
+	again, retry time.Duration
 }
 
 // verdict is what a condition says.
@@ -143,7 +146,7 @@ func (s *scope) say(kind string, status bool, reason, format string, args ...any
 // soon has the control plane looked at again after at most d.
 func (s *scope) soon(d time.Duration) {
 	if s.again == 0 || d < s.again {
-		s.again = max(d, time.Second)
+		s.again = max(d, min(time.Second, s.retry))
 	}
 }
 
@@ -183,7 +186,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 			return ctrl.Result{}, fmt.Errorf("add the finalizer: %w", err)
 		}
 	}
-	s := &scope{plane: plane, cluster: owner, verdicts: map[string]verdict{}}
+	s := &scope{plane: plane, cluster: owner, verdicts: map[string]verdict{}, retry: cmp.Or(r.retry, retry)}
 	before := plane.DeepCopy()
 	err = r.step(ctx, s)
 	if plane.DeletionTimestamp != nil && !controllerutil.ContainsFinalizer(plane, v1alpha1.ControlPlaneFinalizer) {

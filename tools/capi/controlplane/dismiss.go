@@ -46,7 +46,7 @@ func (r *Reconciler) dismiss(ctx context.Context, s *scope) (acted bool, err err
 		return false, nil
 	}
 	slices.SortStableFunc(leaving, func(a, b *machine) int { return a.DeletionTimestamp.Compare(b.DeletionTimestamp.Time) })
-	s.soon(retry)
+	s.soon(s.retry)
 	for _, m := range leaving { // Those that are gone already, first.
 		if !controllerutil.ContainsFinalizer(m, clusterv1.MachineFinalizer) {
 			return true, r.forget(ctx, s, m)
@@ -184,7 +184,7 @@ func (r *Reconciler) remove(ctx context.Context, s *scope) error {
 		s.say(clusterv1.DeletingCondition, false, clusterv1.NotDeletingReason, "Cluster %s is being deleted", s.cluster.Name)
 		return nil // core deletes this one when workers are gone.
 	}
-	s.soon(retry)
+	s.soon(s.retry)
 	workers, err := r.workers(ctx, s)
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ func (r *Reconciler) keepKubeconfig(ctx context.Context, s *scope) error {
 	err = nil
 	if !absent && !ownedBy(secret, s.plane) {
 		s.say(v1alpha1.KubeconfigAvailableCondition, false, "SecretNameTaken", "Secret %s is not this control plane's, and is left as it is: delete it if nobody needs it", name)
-		s.soon(retry)
+		s.soon(s.retry)
 		return nil
 	}
 	before := secret.DeepCopy()

@@ -25,9 +25,8 @@ func (r *Reconciler) remediate(ctx context.Context, s *scope) (acted bool, err e
 	if err := r.endRemediation(ctx, s); err != nil {
 		return false, err
 	}
-	if _, ok := s.plane.Annotations[v1alpha1.RemediationForAnnotation]; ok {
-		s.say(clusterv1.RemediatingCondition, true, clusterv1.RemediatingReason, "another Machine takes the place of one that was unhealthy")
-		return false, nil // scale makes it.
+	if begun, err := r.resumeRemediation(ctx, s); err != nil || begun {
+		return false, err // scale makes the other Machine.
 	}
 	sick := filter(s.present(), unhealthy)
 	if len(sick) == 0 {
@@ -36,7 +35,7 @@ func (r *Reconciler) remediate(ctx context.Context, s *scope) (acted bool, err e
 	m := sick[0]
 	refuse := func(reason, format string, args ...any) (bool, error) {
 		s.say(clusterv1.RemediatingCondition, true, reason, "Machine %s is unhealthy: %s", m.Name, fmt.Sprintf(format, args...))
-		s.soon(retry)
+		s.soon(s.retry)
 		return false, nil
 	}
 	if len(s.machines) < 2 {
@@ -53,7 +52,7 @@ func (r *Reconciler) remediate(ctx context.Context, s *scope) (acted bool, err e
 	if err := s.healthy(ctx, m.Name); err != nil {
 		return refuse(v1alpha1.NotRemediatedReason, "it is replaced once all others are healthy: %v", err)
 	}
-	text, err := json.Marshal(next)
+	text, err := json.Marshal(remediation{next, m.Name})
 	if err != nil {
 		return true, err
 	}
@@ -65,6 +64,29 @@ func (r *Reconciler) remediate(ctx context.Context, s *scope) (acted bool, err e
 	}
 	s.say(clusterv1.RemediatingCondition, true, clusterv1.RemediatingReason, "Machine %s is replaced", m.Name)
 	return true, r.deleteMachine(ctx, s, m, "it is unhealthy")
+}
+
+// remediation is what is noted from before a Machine is deleted until another is in its place.
+type remediation struct {
+	v1alpha1.LastRemediation `json:",inline"`
+	// Deletes is the Machine that is deleted: LastRemediation names the first of those that took each other's place.
+	Deletes string `json:"deletes"`
+}
+
+// resumeRemediation reports whether a Machine was deleted for being unhealthy that none has replaced yet. One that was only about to be,
+// when a controller was killed, is judged anew.
+func (r *Reconciler) resumeRemediation(ctx context.Context, s *scope) (begun bool, err error) {
+	text, ok := s.plane.Annotations[v1alpha1.RemediationForAnnotation]
+	if !ok {
+		return false, nil
+	}
+	var noted remediation
+	_ = json.Unmarshal([]byte(text), &noted) // Somebody's scribble names no Machine.
+	if len(filter(s.present(), func(m *machine) bool { return m.Name == noted.Deletes })) > 0 || noted.Deletes == "" {
+		return false, r.patchPlane(ctx, s, func(p *v1alpha1.HullmarkControlPlane) { delete(p.Annotations, v1alpha1.RemediationForAnnotation) })
+	}
+	s.say(clusterv1.RemediatingCondition, true, clusterv1.RemediatingReason, "another Machine takes the place of %s, which was unhealthy", noted.Deletes)
+	return true, nil
 }
 
 // mayOnlyRestart says why, and until when, an unhealthy Machine may only be restarting: its Node was Ready, or its machine got a ticket,
@@ -80,7 +102,7 @@ func (r *Reconciler) mayOnlyRestart(s *scope, m *machine) (until time.Time, why 
 	n, ok := s.seen.Nodes[m.Name]
 	switch {
 	case ok && n.Ready:
-		return r.now().Add(retry), "its Node is Ready"
+		return r.now().Add(s.retry), "its Node is Ready"
 	case ok && n.Changed.Add(limit).After(r.now()):
 		return n.Changed.Add(limit), fmt.Sprintf("its Node was Ready until %s, so it may only be restarting", n.Changed.UTC().Format(time.RFC3339))
 	}

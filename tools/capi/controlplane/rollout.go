@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -184,7 +185,11 @@ func (r *Reconciler) markUpToDate(ctx context.Context, m *machine) error {
 	}
 	before := m.Machine.DeepCopy()
 	conditions.Set(m.Machine, want)
-	return client.IgnoreNotFound(r.Client.Status().Patch(ctx, m.Machine, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
+	err := client.IgnoreNotFound(r.Client.Status().Patch(ctx, m.Machine, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
+	if apierrors.IsConflict(err) { // Core was faster; its change wakes this again.
+		*m.Machine, err = *before, nil
+	}
+	return err
 }
 
 // noteUpgraded enters in Machines that an operator upgraded in place the version that their Nodes have. That another image of the same

@@ -54,7 +54,7 @@ func (r *Reconciler) reopen(ctx context.Context, s *scope) (bool, error) {
 	}
 	s.say(v1alpha1.KubeconfigAvailableCondition, false, v1alpha1.ClusterFileInvalidReason, "%v", err)
 	s.seenErr = err
-	s.soon(retry)
+	s.soon(s.retry)
 	return false, nil
 }
 
@@ -69,7 +69,7 @@ func (r *Reconciler) lookAtWorkload(ctx context.Context, s *scope) {
 		}
 	}
 	s.seenErr = fmt.Errorf("the API at %s: %w", s.server, err)
-	s.soon(retry)
+	s.soon(s.retry)
 }
 
 // nodes are the Nodes of Machines, but for one, those that are Ready first.

@@ -50,14 +50,14 @@ func (r *Reconciler) scaleUp(ctx context.Context, s *scope) (acted bool, err err
 	}
 	if err := s.healthy(ctx, ""); err != nil {
 		s.say(clusterv1.ScalingUpCondition, true, v1alpha1.WaitingForHealthReason, "another Machine is made once all are healthy: %v", err)
-		s.soon(retry)
+		s.soon(s.retry)
 		return true, nil
 	}
 	p := planned{FailureDomain: r.placeNew(ctx, s), RemediationFor: s.plane.Annotations[v1alpha1.RemediationForAnnotation]}
 	if err := r.makeMachine(ctx, s, p); err != nil {
 		return true, err
 	}
-	s.soon(retry)
+	s.soon(s.retry)
 	return true, r.endRemediation(ctx, s)
 }
 
@@ -99,7 +99,7 @@ func (r *Reconciler) awaitNewest(_ context.Context, s *scope) bool {
 		if _, ok := s.seen.Nodes[m.Name]; ok {
 			continue
 		}
-		s.soon(retry)
+		s.soon(s.retry)
 		id := identify(m.infra)
 		if !id.known() {
 			s.say(clusterv1.ScalingUpCondition, true, clusterv1.ScalingUpReason, "Machine %s: %s", m.Name, id.missing)
@@ -139,14 +139,14 @@ func (r *Reconciler) scaleDown(ctx context.Context, s *scope) (acted bool, err e
 	leaving := r.choose(ctx, s)
 	if err := s.healthy(ctx, leaving.Name); err != nil {
 		s.say(clusterv1.ScalingDownCondition, true, v1alpha1.WaitingForHealthReason, "Machine %s is deleted once all others are healthy: %v", leaving.Name, err)
-		s.soon(retry)
+		s.soon(s.retry)
 		return true, nil
 	}
 	return true, r.deleteMachine(ctx, s, leaving, orElse(leaving.outdated, "the control plane has more than spec.replicas"))
 }
 
 func (r *Reconciler) deleteMachine(ctx context.Context, s *scope, m *machine, why string) error {
-	s.soon(retry)
+	s.soon(s.retry)
 	if err := r.Client.Delete(ctx, m.Machine, client.Preconditions{UID: &m.UID}); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete Machine %s: %w", m.Name, err)
 	}

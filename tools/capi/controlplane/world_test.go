@@ -83,6 +83,7 @@ func stubCRD(kind string) *apiextensionsv1.CustomResourceDefinition {
 type world struct {
 	*testing.T
 	client.Client
+	fake   client.WithWatch
 	r      *Reconciler
 	events *events.FakeRecorder
 	// whole is the cluster file that a person has.
@@ -96,6 +97,8 @@ type world struct {
 	clock time.Time
 	// machines counts the infrastructure's.
 	machines int
+	// killed reports whether the controller is to be taken for dead: another one comes in its place.
+	killed func() bool
 }
 
 func newWorld(t *testing.T, edit ...func(*v1alpha1.HullmarkControlPlane, *clusterv1.Cluster)) *world {
@@ -122,10 +125,11 @@ func newWorld(t *testing.T, edit ...func(*v1alpha1.HullmarkControlPlane, *cluste
 	}
 	template := stub("StubMachineTemplate", "small")
 	_ = unstructured.SetNestedMap(template.Object, map[string]any{"size": "small"}, "spec", "template", "spec")
-	w.Client = fake.NewClientBuilder().WithScheme(newScheme(t)).
+	w.fake = fake.NewClientBuilder().WithScheme(newScheme(t)).
 		WithStatusSubresource(&v1alpha1.HullmarkControlPlane{}, &clusterv1.Machine{}).
 		WithObjects(c, plane, template, stub("StubCluster", "c"), stubCRD("StubMachine"), stubCRD("StubMachineTemplate"), stubCRD("StubCluster")).Build()
-	w.events = events.NewFakeRecorder(200)
+	w.Client = w.fake
+	w.events = events.NewFakeRecorder(2000)
 	w.r = w.controller(w.Client)
 	t.Cleanup(func() { w.r.jobs.stop() })
 	return w
@@ -248,7 +252,11 @@ func (w *world) reconcile() ctrl.Result {
 	w.Helper()
 	w.infra()
 	result, err := w.r.Reconcile(w.Context(), ctrl.Request{NamespacedName: planeKey})
-	if err != nil {
+	switch {
+	case w.killed != nil && w.killed():
+		w.r.jobs.stop()
+		w.r, w.killed = w.controller(w.Client), nil
+	case err != nil:
 		w.Fatal(err)
 	}
 	return result
@@ -263,7 +271,15 @@ func (w *world) until(what string, done func() error) {
 		if err = done(); err == nil {
 			return
 		}
-		time.Sleep(5 * time.Millisecond) // for jobs
+		p := &v1alpha1.HullmarkControlPlane{}
+		if w.Get(w.Context(), planeKey, p) == nil && !ptr.Deref(p.Status.Initialization.ControlPlaneInitialized, false) {
+			time.Sleep(5 * time.Millisecond) // for jobs
+		}
+	}
+	p := &v1alpha1.HullmarkControlPlane{}
+	_ = w.Get(w.Context(), planeKey, p)
+	for _, c := range p.Status.Conditions {
+		w.Logf("%s %s %s %s", c.Type, c.Status, c.Reason, c.Message)
 	}
 	w.Fatalf("%s: %v", what, err)
 }
