@@ -3,7 +3,7 @@
 // booted before they are given anything; the worker is replaced; every Secret, log and process is searched for keys; and all of it is
 // deleted.
 //
-// A person, who holds the root key, is played by the demo: each of the commands is printed before it runs.
+// A person, who holds the root key, is played by the demo, by the commands of docs/cluster-api.md: each is printed before it runs.
 package main
 
 import (
@@ -21,21 +21,24 @@ import (
 
 	"github.com/hullmark/hullmark/internal/canary"
 	"github.com/hullmark/hullmark/internal/testenv"
+	"github.com/hullmark/hullmark/tools/capi/internal/journey"
 )
 
 // demo is one run. It is a script: its methods are the steps.
 type demo struct {
 	out, state string
 	keep       bool
-	root       string // the cluster root that nodes pin
-	recipient  string // what is sealed to the controllers is sealed to this
+	// root is the cluster root that nodes pin.
+	root string
+	// journey is the page's.
+	journey    *journey.Journey
+	management *testenv.Environment
+	programs   []*program
+	watch      *canary.Watch
+	secrets    canary.Secrets
+	took       []string
 	// The worker that there is.
 	workerMachine, workerNode string
-	management                *testenv.Environment
-	programs                  []*program
-	watch                     *canary.Watch
-	secrets                   canary.Secrets
-	took                      []string
 }
 
 // step is a part of the demo that is timed.
@@ -108,6 +111,19 @@ func (d *demo) prepare() (err error) {
 	if _, err := os.Stat(d.path("cluster")); err == nil {
 		return fmt.Errorf("%s holds an earlier demo: name another folder with --state, or remove it", d.state)
 	}
+	if d.journey, err = journey.Read(filepath.Join("docs", "cluster-api.md"), "## A cluster, step by step"); err != nil {
+		return err
+	}
+	if d.journey.Len() != blocks {
+		return fmt.Errorf("the page has %d blocks, want %d", d.journey.Len(), blocks)
+	}
+	programs, err := filepath.Abs(filepath.Dir(os.Args[0]))
+	if err != nil {
+		return err
+	}
+	path := programs + string(os.PathListSeparator) + d.out + string(os.PathListSeparator) + os.Getenv("PATH")
+	d.journey.Dir, d.journey.Out = d.state, os.Stdout
+	d.journey.Env = append(os.Environ(), "PATH="+path, "KUBECONFIG="+d.path("management.conf"))
 	return os.MkdirAll(d.path("logs"), 0o700)
 }
 

@@ -101,7 +101,7 @@ func (d *demo) search(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for name, kubeconfig := range map[string]string{"the management cluster": "management.conf", "the cluster": "workload.conf"} {
+	for name, kubeconfig := range map[string]string{"the management cluster": "management.conf", "the cluster": "prod.conf"} {
 		objects, size := 0, 0
 		err := d.eachObject(ctx, kubeconfig, func(object string, text []byte) {
 			objects++
@@ -137,7 +137,7 @@ func judge(found []canary.Finding) error {
 		switch {
 		case f.Secret != kubeconfigKey:
 			bad++
-		case f.Where == "the management cluster: Secret "+namespace+"/demo-kubeconfig":
+		case f.Where == "the management cluster: Secret "+namespace+"/prod-kubeconfig":
 			kept++
 		case !strings.Contains(f.Where, "etcd"): // which holds that Secret
 			bad++
@@ -188,7 +188,7 @@ func (d *demo) eachObject(ctx context.Context, kubeconfig string, do func(object
 
 // administratorsKey is the key in the Cluster's kubeconfig.
 func (d *demo) administratorsKey() ([]byte, error) {
-	config, err := clientcmd.LoadFromFile(d.path("workload.conf"))
+	config, err := clientcmd.LoadFromFile(d.path("prod.conf"))
 	if err != nil {
 		return nil, err
 	}

@@ -52,6 +52,17 @@ var (
 // namespace is where the Cluster is declared.
 const namespace = "default"
 
+// The blocks of the page's journey.
+const (
+	makeCluster = iota
+	enrol
+	declare
+	lend
+	begun
+	joined
+	blocks
+)
+
 func (d *demo) build(ctx context.Context) error {
 	if err := d.hullmark(ctx, "build", "--relock", "--out", d.out); err != nil {
 		return err
@@ -98,7 +109,7 @@ func (d *demo) makeCluster(ctx context.Context) error {
 	if err := os.WriteFile(d.path("passphrase"), []byte(hex.EncodeToString(passphrase)+"\n"), 0o600); err != nil {
 		return err
 	}
-	if err := d.hullmark(ctx, append([]string{"cluster", "new", d.path("cluster"), "--node-config", d.path("node.json")}, d.passphrase()...)...); err != nil {
+	if err := d.journey.Run(ctx, makeCluster); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(d.path("node.json"))
@@ -108,13 +119,6 @@ func (d *demo) makeCluster(ctx context.Context) error {
 	config, err := hullmark.ParseNodeConfig(text)
 	d.root = config.ClusterRoot.String()
 	return err
-}
-
-func (d *demo) passphrase() []string { return []string{"--passphrase-file", d.path("passphrase")} }
-
-// file names the cluster file.
-func (d *demo) file() []string {
-	return append([]string{"--cluster", d.path("cluster")}, d.passphrase()...)
 }
 
 // manage starts the API server and etcd of the management cluster, and gives it core's kinds and ours.
@@ -237,37 +241,15 @@ func freePort() (string, error) {
 // enrol makes a key that may vouch for workers: its public half goes into the signed policy, the other is sealed to the controllers.
 func (d *demo) enrol(ctx context.Context) error {
 	if err := d.until(ctx, "the controllers tell what to seal to", func(ctx context.Context) (bool, string, error) {
-		encoded, err := d.ask(ctx, "get", "secret", "hullmark-sealing-key", "--namespace", "hullmark-control-plane-system", "--ignore-not-found", "-o", "jsonpath={.data.recipient}")
-		if err != nil {
-			return false, "", err
-		}
-		recipient, err := base64.StdEncoding.DecodeString(encoded)
-		d.recipient = string(recipient)
-		return d.recipient != "", d.recipient, err
+		recipient, err := d.ask(ctx, "get", "secret", "hullmark-sealing-key", "--namespace", "hullmark-control-plane-system", "--ignore-not-found", "-o", "jsonpath={.data.recipient}")
+		return recipient != "", recipient, err
 	}); err != nil {
 		return err
 	}
-	if err := d.hullmark(ctx, "voucher", "new-key", d.path("enroller.key"), d.path("enroller.pem"), "--recipient", d.recipient); err != nil {
-		return err
-	}
-	if err := d.hullmark(ctx, append([]string{"policy", "add", "group", "workers", "--enrollers", d.path("enroller.pem")}, d.file()...)...); err != nil {
-		return err
-	}
-	if err := d.hullmark(ctx, append([]string{"policy", "add", "document", d.path("workers.measurements.json")}, d.file()...)...); err != nil {
-		return err
-	}
-	if err := d.secret(ctx, "demo-enroller", "enroller.key", d.path("enroller.key")); err != nil {
+	if err := d.journey.Run(ctx, enrol); err != nil {
 		return err
 	}
 	return d.know(ctx)
-}
-
-// secret makes a Secret of the Cluster's out of a file.
-func (d *demo) secret(ctx context.Context, name, key, file string) error {
-	if err := d.kubectl(ctx, "create", "secret", "generic", name, "--namespace", namespace, "--from-file", key+"="+file); err != nil {
-		return err
-	}
-	return d.kubectl(ctx, "label", "secret", name, "--namespace", namespace, "cluster.x-k8s.io/cluster-name=demo", "clusterctl.cluster.x-k8s.io/move=")
 }
 
 //go:embed cluster.yaml
@@ -286,10 +268,10 @@ func (d *demo) declare(ctx context.Context) error {
 		return err
 	}
 	fmt.Print(text.String())
-	if err := os.WriteFile(d.path("cluster.yaml"), text.Bytes(), 0o600); err != nil {
+	if err := os.WriteFile(d.path("prod.yaml"), text.Bytes(), 0o600); err != nil {
 		return err
 	}
-	return d.kubectl(ctx, "apply", "--namespace", namespace, "-f", d.path("cluster.yaml"))
+	return d.journey.Run(ctx, declare)
 }
 
 // kubernetesVersion is the image's, as its measurement document says.
@@ -302,104 +284,30 @@ func (d *demo) kubernetesVersion() (string, error) {
 	return document.Image.Kubernetes.String(), err
 }
 
-// machine is what the infrastructure reports of one.
-type machine struct {
-	Metadata struct {
-		Name            string                  `json:"name"`
-		OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
-	} `json:"metadata"`
-	Spec struct {
-		ProviderID string `json:"providerID"`
-	} `json:"spec"`
-	Status struct {
-		EKID string `json:"ekID"`
-	} `json:"status"`
-}
-
 // lend lends the cluster file for the machine that is to be the first: only now is it known which that is.
-func (d *demo) lend(ctx context.Context) error {
-	var first machine
-	if err := d.until(ctx, "a machine has been made, and its TPM's identity is known", func(ctx context.Context) (bool, string, error) {
-		text, err := d.ask(ctx, "get", "hullmarkmachines", "--namespace", namespace, "-l", "cluster.x-k8s.io/control-plane", "-o", "json")
-		if err != nil {
-			return false, "", err
-		}
-		var list struct {
-			Items []machine `json:"items"`
-		}
-		if err := json.Unmarshal([]byte(text), &list); err != nil || len(list.Items) == 0 {
-			return false, "no machine yet", err
-		}
-		first = list.Items[0]
-		return first.Status.EKID != "" && first.Spec.ProviderID != "", first.Metadata.Name + " " + first.Status.EKID, nil
-	}); err != nil {
-		return err
-	}
-	if err := d.until(ctx, "the control plane asks for the file", d.reason("hullmarkcontrolplane/demo", "WaitingForClusterFile")); err != nil {
-		return err
-	}
-	if err := d.hullmark(ctx, append([]string{
-		"cluster", "lend", d.path("lent"), "--recipient", d.recipient, "--ekid", first.Status.EKID, "--name", first.Metadata.Name,
-		"--provider-id", first.Spec.ProviderID, "--measurements", d.path("control-plane.measurements.json"),
-	}, d.file()...)...); err != nil {
-		return err
-	}
-	return d.secret(ctx, "demo-lent", "cluster", d.path("lent"))
-}
-
-// conditions asks how far the cluster is begun.
-func (d *demo) conditions(ctx context.Context, object string) (string, error) {
-	return d.ask(ctx, "get", object, "--namespace", namespace, "-o", `jsonpath={range .status.conditions[?(@.type=="Begun")]}{.type}={.reason}: {.message}{end}`)
-}
-
-// reason returns whether a condition of an object has a reason.
-func (d *demo) reason(object, reason string) func(context.Context) (bool, string, error) {
-	return func(ctx context.Context) (bool, string, error) {
-		seen, err := d.conditions(ctx, object)
-		return strings.Contains(seen, "="+reason+":"), seen, err
-	}
-}
+func (d *demo) lend(ctx context.Context) error { return d.journey.Run(ctx, lend) }
 
 // begun waits for the control plane, and notes in the cluster file what was done.
 func (d *demo) begun(ctx context.Context) error {
 	if err := d.until(ctx, "the control plane is initialized, and its Machine runs", func(ctx context.Context) (bool, string, error) {
-		done, err := d.ask(ctx, "get", "hullmarkcontrolplane/demo", "--namespace", namespace, "-o", "jsonpath={.status.initialization.controlPlaneInitialized} {.status.readyReplicas}")
+		done, err := d.ask(ctx, "get", "hullmarkcontrolplane/prod", "--namespace", namespace, "-o", "jsonpath={.status.initialization.controlPlaneInitialized} {.status.readyReplicas}")
 		if err != nil {
 			return false, "", err
 		}
-		seen, err := d.conditions(ctx, "hullmarkcontrolplane/demo")
+		seen, err := d.ask(ctx, "get", "hullmarkcontrolplane/prod", "--namespace", namespace, "-o", `jsonpath={range .status.conditions[?(@.type=="Begun")]}{.reason}: {.message}{end}`)
 		return done == "true 1", done + " " + seen, err
 	}); err != nil {
 		return err
 	}
-	if err := d.save(ctx, "demo-kubeconfig", "value", "workload.conf"); err != nil {
+	if err := d.journey.Run(ctx, begun); err != nil {
 		return err
 	}
-	if err := show(ctx, d.kubectlPath(), "--kubeconfig", d.path("workload.conf"), "get", "nodes", "-o", "wide"); err != nil {
-		return err
-	}
-	if err := d.save(ctx, "demo-lent", "cluster", "lent.back"); err != nil {
-		return err
-	}
-	return d.hullmark(ctx, append([]string{"cluster", "take-back", d.path("lent.back")}, d.file()...)...)
-}
-
-// save writes what is in a Secret into a file.
-func (d *demo) save(ctx context.Context, secret, key, file string) error {
-	encoded, err := d.ask(ctx, "get", "secret", secret, "--namespace", namespace, "-o", `go-template={{index .data "`+key+`"}}`)
-	if err != nil {
-		return err
-	}
-	content, err := base64.StdEncoding.DecodeString(encoded)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(d.path(file), content, 0o600)
+	return show(ctx, d.kubectlPath(), "--kubeconfig", d.path("prod.conf"), "get", "nodes", "-o", "wide")
 }
 
 // worker is the one worker's Machine and its Node, once it is the only one, and Ready.
 func (d *demo) worker(ctx context.Context) (machine, node, seen string, err error) {
-	seen, err = d.ask(ctx, "get", "machines", "--namespace", namespace, "-l", "cluster.x-k8s.io/deployment-name=demo-workers", "-o",
+	seen, err = d.ask(ctx, "get", "machines", "--namespace", namespace, "-l", "cluster.x-k8s.io/deployment-name=prod-workers", "-o",
 		`jsonpath={range .items[*]}{.metadata.name} {.status.nodeRef.name}/{.status.phase} ready={.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}`)
 	if err != nil {
 		return "", "", "", err
@@ -428,6 +336,9 @@ func (d *demo) joined(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	if err := d.journey.Run(ctx, joined); err != nil {
+		return err
+	}
 	return d.look(ctx)
 }
 
@@ -436,17 +347,17 @@ func (d *demo) look(ctx context.Context) error {
 	if err := d.kubectl(ctx, "get", "clusters,hullmarkcontrolplanes,machinedeployments,machines,hullmarkmachines,hullmarkconfigs", "--namespace", namespace); err != nil {
 		return err
 	}
-	if err := show(ctx, d.kubectlPath(), "--kubeconfig", d.path("workload.conf"), "get", "nodes", "-o", "custom-columns=NAME:.metadata.name,PROVIDER:.spec.providerID,VERSION:.status.nodeInfo.kubeletVersion"); err != nil {
+	if err := show(ctx, d.kubectlPath(), "--kubeconfig", d.path("prod.conf"), "get", "nodes", "-o", "custom-columns=NAME:.metadata.name,PROVIDER:.spec.providerID,VERSION:.status.nodeInfo.kubeletVersion"); err != nil {
 		return err
 	}
-	return d.hullmark(ctx, "voucher", "list", "--kubeconfig", d.path("workload.conf"))
+	return d.hullmark(ctx, "voucher", "list", "--kubeconfig", d.path("prod.conf"))
 }
 
 // replace has the MachineDeployment make another worker, and take the first one away when that is Ready.
 func (d *demo) replace(ctx context.Context) error {
 	before := d.workerMachine
 	after := time.Now().UTC().Format(time.RFC3339)
-	if err := d.kubectl(ctx, "patch", "machinedeployment", "demo-workers", "--namespace", namespace, "--type", "merge", "--patch", `{"spec":{"rollout":{"after":"`+after+`"}}}`); err != nil {
+	if err := d.kubectl(ctx, "patch", "machinedeployment", "prod-workers", "--namespace", namespace, "--type", "merge", "--patch", `{"spec":{"rollout":{"after":"`+after+`"}}}`); err != nil {
 		return err
 	}
 	old := d.workerNode
@@ -457,11 +368,11 @@ func (d *demo) replace(ctx context.Context) error {
 		return err
 	}
 	if err := d.until(ctx, "its Node and its voucher are gone", func(ctx context.Context) (bool, string, error) {
-		nodes, err := d.askOf(ctx, "workload.conf", "get", "nodes", "-o", "name")
+		nodes, err := d.askOf(ctx, "prod.conf", "get", "nodes", "-o", "name")
 		if err != nil {
 			return false, "", err
 		}
-		vouchers, err := d.askOf(ctx, "workload.conf", "get", "configmaps", "--namespace", "hullmark-vouchers", "-o", "name")
+		vouchers, err := d.askOf(ctx, "prod.conf", "get", "configmaps", "--namespace", "hullmark-vouchers", "-o", "name")
 		seen := strings.ReplaceAll(nodes+" "+vouchers, "\n", " ")
 		return !strings.Contains(nodes, old) && strings.Count(vouchers, "/voucher.") == 1, seen, err
 	}); err != nil {
@@ -472,7 +383,7 @@ func (d *demo) replace(ctx context.Context) error {
 
 // remove deletes the Cluster, and with it everything that was made for it.
 func (d *demo) remove(ctx context.Context) error {
-	if err := d.kubectl(ctx, "delete", "cluster", "demo", "--namespace", namespace, "--wait=false"); err != nil {
+	if err := d.kubectl(ctx, "delete", "cluster", "prod", "--namespace", namespace, "--wait=false"); err != nil {
 		return err
 	}
 	if err := d.until(ctx, "nothing of it is left", func(ctx context.Context) (bool, string, error) {
@@ -491,7 +402,7 @@ func (d *demo) remove(ctx context.Context) error {
 	if pids, err := d.machines(); err != nil || len(pids) > 0 {
 		return errors.Join(err, fmt.Errorf("processes %d still run machines", pids))
 	}
-	secrets, err := d.ask(ctx, "get", "secrets", "--namespace", namespace, "-l", "cluster.x-k8s.io/cluster-name=demo", "-o", "name")
+	secrets, err := d.ask(ctx, "get", "secrets", "--namespace", namespace, "-l", "cluster.x-k8s.io/cluster-name=prod", "-o", "name")
 	if err == nil {
 		fmt.Println("Secrets that a person made, and removes:", strings.ReplaceAll(secrets, "\n", " "))
 	}
