@@ -38,6 +38,8 @@ type controlPlaneSettings struct {
 	keeperSecretFile, keeperCAFile string
 	// sealingKeySecret is the name of the Secret of the manager's own namespace that holds the sealing key.
 	sealingKeySecret string
+	// voucherValidity is how long a machine that was vouched for has to come for the first time.
+	voucherValidity time.Duration
 }
 
 func controlPlaneFlags(fs *pflag.FlagSet, s *settings) {
@@ -46,6 +48,7 @@ func controlPlaneFlags(fs *pflag.FlagSet, s *settings) {
 	fs.StringVar(&c.keeperSecretFile, "keeper-secret-file", "", "the file with what the keeper is shown: Vault's token, or local's key; nothing if it is not there")
 	fs.StringVar(&c.keeperCAFile, "keeper-ca-file", "", "the file with the authorities of the keeper's certificate as PEM; the system's if it is not there")
 	fs.StringVar(&c.sealingKeySecret, "sealing-key-secret", "hullmark-sealing-key", "the Secret of the manager's namespace that holds the wrapped sealing key")
+	fs.DurationVar(&c.voucherValidity, "voucher-validity", enroll.Validity, "how long a voucher is good for; a machine that has not joined by then gets another")
 }
 
 // finishControlPlane forgets the files that are not there. The Deployment names both, and mounts them of a Secret that keepers who know
@@ -54,6 +57,9 @@ func finishControlPlane(s *settings) error {
 	c := &s.controlPlane
 	if c.sealingKeySecret == "" {
 		return errors.New("flags: want --sealing-key-secret: nothing that was sealed to this manager can be opened without it")
+	}
+	if c.voucherValidity < time.Minute {
+		return errors.New("flags: want --voucher-validity of a minute or more")
 	}
 	for _, name := range []*string{&c.keeperSecretFile, &c.keeperCAFile} {
 		if _, err := os.Stat(*name); errors.Is(err, fs.ErrNotExist) {
@@ -90,7 +96,7 @@ func setupControlPlane(mgr ctrl.Manager, s settings) error {
 	workloads := enroll.Clusters{Live: mgr.GetAPIReader()}
 	enroller := &enroll.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Keys: held, Connect: workloads.Connect,
-		Events: mgr.GetEventRecorder("hullmark-enroller"), WatchFilter: s.watchFilter,
+		Events: mgr.GetEventRecorder("hullmark-enroller"), WatchFilter: s.watchFilter, Validity: c.voucherValidity,
 	}
 	plane := &controlplane.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("hullmark-control-plane"), WatchFilter: s.watchFilter, Custody: held,

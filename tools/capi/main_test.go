@@ -11,7 +11,7 @@ import (
 func TestFlags(t *testing.T) {
 	common := []string{"--namespace=n", "--watch-filter=blue", "--leader-elect", "--metrics-bind-address=:1", "--health-probe-bind-address=:2", "--sync-period=1m", "--concurrency=3"}
 	// The one file is there, the other is not.
-	keeper := []string{"--keeper=hashivault://k?address=https://vault.example", "--keeper-secret-file=main.go", "--keeper-ca-file=none", "--sealing-key-secret=key"}
+	keeper := []string{"--keeper=hashivault://k?address=https://vault.example", "--keeper-secret-file=main.go", "--keeper-ca-file=none", "--sealing-key-secret=key", "--voucher-validity=1h"}
 	for _, args := range [][]string{{"bootstrap"}, append([]string{"control-plane"}, keeper...)} {
 		s, err := parse(append(args, common...))
 		if err != nil || s.role.name != args[0] || s.namespace != "n" || s.watchFilter != "blue" || !s.leaderElect || s.metrics.DiagnosticsAddress != ":1" || s.health != ":2" ||
@@ -21,7 +21,7 @@ func TestFlags(t *testing.T) {
 		if s.metrics.InsecureDiagnostics || s.metrics.TLSMinVersion != "VersionTLS13" {
 			t.Errorf("%q: metrics %+v", args, s.metrics)
 		}
-		if want := (controlPlaneSettings{"hashivault://k?address=https://vault.example", "main.go", "", "key"}); args[0] == "control-plane" && s.controlPlane != want {
+		if want := (controlPlaneSettings{"hashivault://k?address=https://vault.example", "main.go", "", "key", time.Hour}); args[0] == "control-plane" && s.controlPlane != want {
 			t.Errorf("%+v, want %+v", s.controlPlane, want)
 		}
 	}
@@ -37,6 +37,7 @@ func TestFlagsRefused(t *testing.T) {
 		{"bootstrap", "--insecure-diagnostics"},
 		{"bootstrap", "--keeper=local://"},
 		{"control-plane", "--sealing-key-secret="},
+		{"control-plane", "--voucher-validity=1s"},
 	} {
 		if _, err := parse(args); err == nil || errors.Is(err, pflag.ErrHelp) {
 			t.Errorf("%q: %v", args, err)

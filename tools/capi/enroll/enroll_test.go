@@ -30,6 +30,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/measurements"
 	bootstrapv1 "github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/bootstrap"
 )
 
 // workload is a cluster in memory.
@@ -643,6 +644,69 @@ func TestAsksOnce(t *testing.T) {
 	if asked > 8 || w.cluster.asked != 2 || w.cluster.puts != 20 {
 		t.Errorf("the management cluster was asked %d times, the records %d times, and %d vouchers were put", asked, w.cluster.asked, w.cluster.puts)
 	}
+}
+
+// Both managers write the conditions of a config, and neither takes the other's away, nor writes what it read too long ago.
+func TestConditionsOfTwoManagers(t *testing.T) {
+	w := newWorld(t)
+	w.machine("workers-x", ek1)
+	beside := func() {
+		t.Helper()
+		r := &bootstrap.Reconciler{Client: w.client, Live: w.client, Events: events.NewFakeRecorder(100)}
+		for range 3 {
+			if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "ns", Name: "workers-x"}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	want := func(kinds ...string) {
+		t.Helper()
+		config := &bootstrapv1.HullmarkConfig{}
+		if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "workers-x"}, config); err != nil {
+			t.Fatal(err)
+		}
+		for _, kind := range kinds {
+			if conditions.Get(config, kind) == nil {
+				t.Errorf("the condition %s is gone: %+v", kind, config.Status.Conditions)
+			}
+		}
+	}
+	w.mustReconcile()
+	want(bootstrapv1.VouchedCondition)
+	w.configure("workers-x", func(c *bootstrapv1.HullmarkConfig) {
+		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: "workers-x", UID: "workers-x", Controller: ptr.To(true)}}
+	})
+	beside()
+	want(bootstrapv1.VouchedCondition, bootstrapv1.ReadyCondition, bootstrapv1.DataSecretAvailableCondition)
+	// The enroller read the config before the other wrote it.
+	w.report("workers-x", "")
+	clear(w.cluster.vouchers)
+	plain, stale := w.client, &bootstrapv1.HullmarkConfig{}
+	if err := plain.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "workers-x"}, stale); err != nil {
+		t.Fatal(err)
+	}
+	stale.Status.Conditions = nil
+	w.configure("workers-x", func(c *bootstrapv1.HullmarkConfig) { c.Labels = map[string]string{"a": "b"} })
+	w.client = interceptor.NewClient(plain, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if config, ok := o.(*bootstrapv1.HullmarkConfig); ok {
+			stale.DeepCopyInto(config)
+			return nil
+		}
+		return c.Get(ctx, key, o, opts...)
+	}})
+	if result := w.mustReconcile(); result.RequeueAfter != retry {
+		t.Errorf("again after %v", result.RequeueAfter)
+	}
+	w.client = plain
+	want(bootstrapv1.VouchedCondition, bootstrapv1.ReadyCondition)
+	if reason, _ := w.reason("workers-x"); reason != bootstrapv1.VouchedReason {
+		t.Errorf("%s was written over what it did not see", reason)
+	}
+	w.mustReconcile()
+	if reason, _ := w.reason("workers-x"); reason != bootstrapv1.WaitingForIdentityReason {
+		t.Errorf("%s, when it had read it again", reason)
+	}
+	want(bootstrapv1.ReadyCondition, bootstrapv1.DataSecretAvailableCondition)
 }
 
 // The key is in memory while vouchers are signed, and not longer.
