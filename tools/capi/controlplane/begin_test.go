@@ -314,3 +314,59 @@ func TestBegunWithoutTheController(t *testing.T) {
 		t.Errorf("the file does not tell that it runs: %v", err)
 	}
 }
+
+// A Cluster that is deleted while its first machine starts: that is broken off, and nothing is left.
+func TestDeletedWhileItBegins(t *testing.T) {
+	w := newWorld(t)
+	ended := make(chan struct{})
+	w.begun = func(ctx context.Context, _ *cluster.File, o operate.InitOptions) error {
+		o.Progress("a line\x1b[31m of a node")
+		<-ctx.Done()
+		close(ended)
+		return ctx.Err()
+	}
+	w.reason(v1alpha1.BegunCondition, v1alpha1.WaitingForClusterFileReason)
+	w.lendFirst(false)
+	w.reason(v1alpha1.BegunCondition, v1alpha1.BeginningReason)
+	w.until("its progress is told", func() error {
+		if got := w.plane().Status.First.Progress; got != "a line[31m of a node" {
+			return errors.New(got)
+		}
+		return nil
+	})
+	c := &clusterv1.Cluster{}
+	w.must(w.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "c"}, c))
+	c.Finalizers = []string{clusterv1.ClusterFinalizer}
+	w.must(w.Update(t.Context(), c))
+	w.must(w.Delete(t.Context(), c))
+	w.reason(v1alpha1.BegunCondition, v1alpha1.DeletingReason)
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it goes on")
+	}
+	w.must(w.Delete(t.Context(), w.plane())) // as core does
+	w.until("it is gone", func() error {
+		if w.Get(t.Context(), planeKey, &v1alpha1.HullmarkControlPlane{}) == nil {
+			return errors.New("it is there")
+		}
+		return nil
+	})
+	if names := w.list(); len(names) != 0 {
+		t.Errorf("Machines %q", names)
+	}
+}
+
+// One of another filter's is left alone.
+func TestWatchFilter(t *testing.T) {
+	w := newWorld(t)
+	w.r.WatchFilter = "other"
+	for range 3 {
+		w.reconcile()
+	}
+	if p := w.plane(); len(w.list()) != 0 || len(p.Status.Conditions) != 0 || len(p.Finalizers) != 0 {
+		t.Errorf("Machines %q, %+v", w.list(), p)
+	}
+	w.change(func(p *v1alpha1.HullmarkControlPlane) { p.Labels[clusterv1.WatchLabel] = "other" })
+	w.reason(v1alpha1.BegunCondition, v1alpha1.WaitingForClusterFileReason)
+}

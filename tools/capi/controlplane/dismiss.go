@@ -48,9 +48,13 @@ func (r *Reconciler) dismiss(ctx context.Context, s *scope) (acted bool, err err
 	slices.SortStableFunc(leaving, func(a, b *machine) int { return a.DeletionTimestamp.Compare(b.DeletionTimestamp.Time) })
 	s.soon(s.retry)
 	for _, m := range leaving { // Those that are gone already, first.
-		if !controllerutil.ContainsFinalizer(m, clusterv1.MachineFinalizer) {
-			return true, r.forget(ctx, s, m)
+		if controllerutil.ContainsFinalizer(m, clusterv1.MachineFinalizer) {
+			continue
 		}
+		if _, hooked := m.Annotations[v1alpha1.EtcdHookAnnotation]; hooked { // Somebody took core's finalizer away.
+			return r.leaveEtcd(ctx, s, m)
+		}
+		return true, r.forget(ctx, s, m)
 	}
 	m := leaving[0]
 	for _, each := range leaving { // One whose member is removed does not keep others from going.

@@ -2,8 +2,10 @@ package controlplane
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -121,7 +123,7 @@ func (j *jobs) loop(ctx context.Context, b *job, attempt func(context.Context, f
 // hear keeps the last line of progress, and wakes the reconciler now and then.
 func (j *jobs) hear(b *job, line string) {
 	b.mutex.Lock()
-	b.progress = atMost(line, 1000)
+	b.progress = atMost(printable(line), 1000)
 	late := time.Since(b.woken) > wakePause
 	if late {
 		b.woken = time.Now()
@@ -130,6 +132,16 @@ func (j *jobs) hear(b *job, line string) {
 	if late {
 		j.rouse(b)
 	}
+}
+
+// printable drops from a line what is no text: it may be a node's.
+func printable(line string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, line)
 }
 
 func (j *jobs) rouse(b *job) {

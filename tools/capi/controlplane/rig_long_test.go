@@ -331,7 +331,7 @@ func (h *host) node(ctx context.Context, name string) error {
 	if err := admin.Create(ctx, n); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	h.heard[name] = time.Now()
+	h.heard[name], n.ResourceVersion = time.Now(), ""
 	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: h.at[name].String()}}
 	n.Status.NodeInfo.KubeletVersion = "v1.36.3"
 	now := metav1.Now()

@@ -106,9 +106,11 @@ func (r *Reconciler) propagateTo(ctx context.Context, s *scope, m *machine) erro
 		if node := nodeIDOf(m); node != (hullmark.EKID{}) {
 			m.Annotations[ekidAnnotation] = node.String()
 		}
-		controllerutil.AddFinalizer(m.Machine, recordFinalizer)
 		inPlace(s, &m.Spec)
 	}); err != nil {
+		return err
+	}
+	if err := r.keepFinalizer(ctx, m); err != nil {
 		return err
 	}
 	if m.infra != nil {
@@ -128,6 +130,15 @@ func (r *Reconciler) propagateTo(ctx context.Context, s *scope, m *machine) erro
 		}
 	}
 	return r.markUpToDate(ctx, m)
+}
+
+// keepFinalizer gives a Machine the finalizer back that somebody took. The list is written as a whole, so it has to be as it was read.
+func (r *Reconciler) keepFinalizer(ctx context.Context, m *machine) error {
+	before := m.Machine.DeepCopy()
+	if !controllerutil.AddFinalizer(m.Machine, recordFinalizer) {
+		return nil
+	}
+	return client.IgnoreNotFound(r.Client.Patch(ctx, m.Machine, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
 }
 
 // change edits an object, and writes it if that changed anything.
