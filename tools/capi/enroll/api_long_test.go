@@ -124,6 +124,40 @@ func TestDeclaredMachineJoins(t *testing.T) {
 	if machines, err := admin.Counted(ctx); err != nil || !slices.ContainsFunc(machines, func(m joinservice.Machine) bool { return m.EKID == second.ID }) {
 		t.Errorf("counted: %+v, %v", machines, err)
 	}
+	// Whoever has the key, and may put vouchers, has no other machine forgotten: neither a control plane, nor a worker of another name.
+	others := []joinservice.Machine{{EKID: hullmark.EKID{0xc1}, Name: "cp-1", Role: hullmark.ControlPlane}, {EKID: hullmark.EKID{0xc2}, Name: "own-1", Role: hullmark.Worker}}
+	for i, m := range others {
+		if _, err := admin.Store(ctx, m, ""); err != nil {
+			t.Fatal(err)
+		}
+		signed, err := measurements.SignVoucher(w.key, measurements.Voucher{
+			ClusterRoot: root, Group: pool, EKID: m.EKID, Name: fmt.Sprintf("%s-stolen-%d", pool, i), ProviderID: fmt.Sprintf("stub://stolen/%d", i), NotAfter: time.Now().Add(time.Hour).UTC().Truncate(time.Second),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := admin.PutVoucher(ctx, signed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	aged := func(by time.Duration) {
+		t.Helper()
+		r := w.reconciler()
+		r.Connect, r.Now = reach.Connect, func() time.Time { return time.Now().Add(by) }
+		if _, err := r.Reconcile(ctx, requestForCluster); err != nil {
+			t.Fatal(err)
+		}
+	}
+	aged(0)
+	aged(2 * settle)
+	for _, m := range others {
+		if signed, err := admin.Voucher(ctx, m.EKID); err != nil || signed != nil {
+			t.Errorf("the voucher that names %s is there: %v", m.Name, err)
+		}
+		if _, version, err := admin.Load(ctx, m.EKID); err != nil || version == "" {
+			t.Errorf("%s was forgotten: %v", m.Name, err)
+		}
+	}
 	t.Run("cut off at each write", func(t *testing.T) { cutOffAtEachWrite(t, root, admin, kubeconfig) })
 }
 

@@ -69,8 +69,9 @@ type Workload interface {
 	Node(ctx context.Context, name string) (providerID string, there bool, err error)
 	// Joined returns the machines that have come: their records hold their vouchers from now on.
 	Joined(ctx context.Context) (map[hullmark.EKID]bool, error)
-	// Forget removes a machine that is gone: its record, its place in its group, and its voucher.
-	Forget(ctx context.Context, node hullmark.EKID) error
+	// Forget removes a machine that is gone: its record, if it is of the worker that the voucher names, its place in its group, and its
+	// voucher.
+	Forget(ctx context.Context, v measurements.Voucher) error
 }
 
 // Reconciler vouches for the workers of Clusters.

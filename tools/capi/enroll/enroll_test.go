@@ -90,10 +90,10 @@ func (w *workload) Joined(context.Context) (joined map[hullmark.EKID]bool, err e
 	return joined, err
 }
 
-func (w *workload) Forget(_ context.Context, node hullmark.EKID) error {
+func (w *workload) Forget(_ context.Context, v measurements.Voucher) error {
 	return w.call("forget", func() {
-		w.forgot = append(w.forgot, node)
-		delete(w.vouchers, node)
+		w.forgot = append(w.forgot, v.EKID)
+		delete(w.vouchers, v.EKID)
 	})
 }
 

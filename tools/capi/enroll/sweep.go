@@ -51,7 +51,7 @@ func (r *run) sweep(ctx context.Context) error {
 			r.waits = true
 			continue
 		}
-		if err := r.workload.Forget(ctx, v.EKID); err != nil {
+		if err := r.workload.Forget(ctx, v); err != nil {
 			return err
 		}
 		delete(r.vouchers, v.Name)

@@ -169,7 +169,7 @@ func (r *run) judge(ctx context.Context, w worker, v measurements.Voucher) (*ver
 		return taken("%s has the node's name "+w.name+" by its voucher (provider ID %s): make this Machine under another name", r.providers[held.ProviderID], held.ProviderID), nil
 	case has && held.EKID != v.EKID:
 		// An earlier Machine of this name, which this one does not know of.
-		return nil, r.workload.Forget(ctx, held.EKID)
+		return nil, r.workload.Forget(ctx, held)
 	}
 	return nil, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 // callTime bounds each call of a cluster's API.
@@ -104,15 +105,26 @@ func (a *api) Joined(ctx context.Context) (map[hullmark.EKID]bool, error) {
 
 // Forget implements Workload. A certificate may outlive its machine, or a machine that the infrastructure gave up may run: the name rests
 // until it has ended. A machine that comes back before its voucher is gone has a record again, which goes, too.
-func (a *api) Forget(ctx context.Context, node hullmark.EKID) error {
-	for _, forget := range []func() error{
-		func() error { _, err := a.Delete(ctx, joinservice.Machine{EKID: node}, false); return err },
-		func() error { return a.DeleteVoucher(ctx, node) },
-		func() error { _, err := a.Delete(ctx, joinservice.Machine{EKID: node}, false); return err },
+func (a *api) Forget(ctx context.Context, v measurements.Voucher) error {
+	for _, forget := range []func(context.Context, measurements.Voucher) error{
+		a.forgetRecord,
+		func(ctx context.Context, v measurements.Voucher) error { return a.DeleteVoucher(ctx, v.EKID) },
+		a.forgetRecord,
 	} {
-		if err := forget(); err != nil {
+		if err := forget(ctx, v); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// forgetRecord leaves a record that is not the voucher's: who has the enroller's key, or makes a Machine that claims an identity, must not
+// have another machine forgotten, a control plane's least of all.
+func (a *api) forgetRecord(ctx context.Context, v measurements.Voucher) error {
+	m, version, err := a.Load(ctx, v.EKID)
+	if err != nil || version != "" && (m.Role != hullmark.Worker || m.Name != v.Name) {
+		return err
+	}
+	_, err = a.Delete(ctx, joinservice.Machine{EKID: v.EKID}, false)
+	return err
 }
