@@ -37,8 +37,8 @@ const (
 	defaultServices = "10.96.0.0/12"
 )
 
-// beginCluster makes the first Machine and begins the cluster on it. One that dies before the cluster runs is followed by another, for which
-// the cluster file has to be lent again.
+// beginCluster makes the first Machine and begins the cluster on it. One that dies before the cluster runs is followed by another, for
+// which the cluster file has to be lent again.
 func (r *Reconciler) beginCluster(ctx context.Context, s *scope) error {
 	present := s.present()
 	if len(present) == 0 {
