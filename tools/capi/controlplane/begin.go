@@ -186,7 +186,7 @@ func (r *Reconciler) kubernetes(ctx context.Context, s *scope) (k operate.Kubern
 		Flannel: spec.Network != v1alpha1.NoNetwork, WireGuard: spec.Network == v1alpha1.WireGuardNetwork,
 	}
 	if d := network.ServiceDomain; d != "" && d != "cluster.local" {
-		return k, fmt.Errorf("Cluster %s: spec.clusterNetwork.serviceDomain %q: Hullmark's clusters have cluster.local", s.cluster.Name, d), nil
+		return k, fmt.Errorf("spec.clusterNetwork.serviceDomain %q: Hullmark's clusters have cluster.local", d), nil
 	}
 	if k.PodSubnet, problem = subnet("pods", network.Pods.CIDRBlocks, defaultPods); problem != nil {
 		return k, problem, nil
@@ -310,7 +310,7 @@ func (r *Reconciler) runsAlready(ctx context.Context, file *cluster.File, server
 		return err
 	}
 	if n, ok := seen.Nodes[name]; !ok || !n.Ready {
-		return fmt.Errorf("Node %s is not Ready", name)
+		return fmt.Errorf("node %s is not Ready", name)
 	}
 	if record, ok := seen.Records[node]; !ok || record.Name != name {
 		return fmt.Errorf("the cluster keeps no record of machine %s", node)
