@@ -38,8 +38,8 @@ const (
 	defaultServices = "10.96.0.0/12"
 )
 
-// beginCluster makes the first Machine and begins the cluster on it. One that dies before the cluster runs is followed by another, for which
-// the cluster file has to be lent again.
+// beginCluster makes the first Machine and begins the cluster on it. One that dies before the cluster runs is followed by another, for
+// which the cluster file has to be lent again.
 func (r *Reconciler) beginCluster(ctx context.Context, s *scope) error {
 	if begun, err := r.hasBegun(ctx, s); err != nil {
 		return err
@@ -204,7 +204,7 @@ func (r *Reconciler) kubernetes(ctx context.Context, s *scope) (k operate.Kubern
 		Flannel: spec.Network != v1alpha1.NoNetwork, WireGuard: spec.Network == v1alpha1.WireGuardNetwork,
 	}
 	if d := network.ServiceDomain; d != "" && d != "cluster.local" {
-		return k, fmt.Errorf("Cluster %s: spec.clusterNetwork.serviceDomain %q: Hullmark's clusters have cluster.local", s.cluster.Name, d), nil
+		return k, fmt.Errorf("spec.clusterNetwork.serviceDomain %q: Hullmark's clusters have cluster.local", d), nil
 	}
 	if k.PodSubnet, problem = subnet("pods", network.Pods.CIDRBlocks, defaultPods); problem != nil {
 		return k, problem, nil
@@ -328,7 +328,7 @@ func (r *Reconciler) runsAlready(ctx context.Context, file *cluster.File, server
 		return err
 	}
 	if n, ok := seen.Nodes[name]; !ok || !n.Ready {
-		return fmt.Errorf("Node %s is not Ready", name)
+		return fmt.Errorf("node %s is not Ready", name)
 	}
 	if record, ok := seen.Records[node]; !ok || record.Name != name {
 		return fmt.Errorf("the cluster keeps no record of machine %s", node)

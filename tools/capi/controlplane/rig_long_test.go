@@ -36,6 +36,7 @@ import (
 	"sigs.k8s.io/cluster-api/core/setup"
 	"sigs.k8s.io/cluster-api/util/index"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -331,7 +332,11 @@ func (h *host) node(ctx context.Context, name string) error {
 	if err := admin.Create(ctx, n); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	h.heard[name], n.ResourceVersion = time.Now(), ""
+	if err := admin.Get(ctx, client.ObjectKeyFromObject(n), n); err != nil {
+		return err
+	}
+	before := n.DeepCopy()
+	h.heard[name] = time.Now()
 	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: h.at[name].String()}}
 	n.Status.NodeInfo.KubeletVersion = "v1.36.3"
 	now := metav1.Now()
@@ -339,7 +344,7 @@ func (h *host) node(ctx context.Context, name string) error {
 	for _, kind := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
 		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: kind, Status: corev1.ConditionFalse, Reason: "Test", LastTransitionTime: now, LastHeartbeatTime: now})
 	}
-	return admin.Status().Update(ctx, n)
+	return admin.Status().Patch(ctx, n, client.MergeFrom(before))
 }
 
 // begin is Init of the first machine.
@@ -401,7 +406,7 @@ func newHost(t *testing.T, namespace string) *host {
 // start runs a controller in a manager of its own until stop is called, with all that it changes going through a fuse.
 func (h *host) start(f *fuse) (stop func()) {
 	h.Helper()
-	mgr, err := ctrl.NewManager(adminConfig, ctrl.Options{Scheme: admin.Scheme(), Metrics: server.Options{BindAddress: "0"}})
+	mgr, err := ctrl.NewManager(adminConfig, ctrl.Options{Scheme: admin.Scheme(), Metrics: server.Options{BindAddress: "0"}, Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{h.namespace: {}}}})
 	if err != nil {
 		h.Fatal(err)
 	}

@@ -144,7 +144,7 @@ func (s *scope) healthy(ctx context.Context, but string) error {
 			continue
 		}
 		if err := s.healthyMachine(ctx, m, members); err != nil {
-			return fmt.Errorf("Machine %s: %w", m.Name, err)
+			return fmt.Errorf("machine %s: %w", m.Name, err)
 		}
 	}
 	return nil

@@ -124,7 +124,7 @@ func nodeOf(n *corev1.Node) Node {
 // Serves implements Workload. Such a server asks its own member of etcd.
 func (w *workload) Serves(ctx context.Context, n Node) error {
 	if !n.Address.IsValid() {
-		return fmt.Errorf("Node %s has no internal address", n.Name)
+		return fmt.Errorf("node %s has no internal address", n.Name)
 	}
 	client, err := rest.HTTPClientFor(w.api.Config())
 	if err != nil {
