@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/x509"
@@ -176,11 +177,26 @@ func (d *demo) eachObject(ctx context.Context, kubeconfig string, do func(object
 					Namespace string `json:"namespace"`
 					Name      string `json:"name"`
 				} `json:"metadata"`
+				Data map[string]string `json:"-"`
 			}
 			if err := json.Unmarshal(item, &object); err != nil {
 				return fmt.Errorf("%s: %w", kind, err)
 			}
-			do(object.Kind+" "+object.Metadata.Namespace+"/"+object.Metadata.Name, item)
+			if object.Kind == "Secret" || object.Kind == "ConfigMap" {
+				if err := json.Unmarshal(item, &struct {
+					Data *map[string]string `json:"data"`
+				}{&object.Data}); err != nil {
+					return fmt.Errorf("%s: %w", kind, err)
+				}
+			}
+			// A kubeconfig holds keys in base64 twice, and its Secret holds it in base64.
+			text := bytes.Clone(item)
+			for _, value := range object.Data {
+				if decoded, err := base64.StdEncoding.DecodeString(value); err == nil {
+					text = append(append(text, '\n'), decoded...)
+				}
+			}
+			do(object.Kind+" "+object.Metadata.Namespace+"/"+object.Metadata.Name, text)
 		}
 	}
 	return nil
