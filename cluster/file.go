@@ -142,9 +142,18 @@ func readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxFile+1))
-	if err == nil && len(content) > maxFile {
-		err = fmt.Errorf("%s: more than %d bytes", path, maxFile)
+	content, err := readAtMost(file, maxFile)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return content, err
+}
+
+// readAtMost reads all, unless it is more than so many bytes.
+func readAtMost(r io.Reader, bytes int) ([]byte, error) {
+	content, err := io.ReadAll(io.LimitReader(r, int64(bytes)+1))
+	if err == nil && len(content) > bytes {
+		err = fmt.Errorf("more than %d bytes", bytes)
 	}
 	return content, err
 }

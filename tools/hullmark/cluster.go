@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,7 +25,7 @@ func newClusterCommand() *cobra.Command {
 
 // clusterOptions are the flags of `hullmark cluster new`.
 type clusterOptions struct {
-	passphraseFile, nodeConfig, stateDisk string
+	passphraseFile, nodeConfig, stateDisk, pki string
 }
 
 func newClusterNewCommand() *cobra.Command {
@@ -36,7 +37,10 @@ func newClusterNewCommand() *cobra.Command {
 
 It holds the cluster's root key, the master keys of every node's disk and the Kubernetes authorities, encrypted under a passphrase
 (age format, mode 0600). Keep it and the passphrase: without them a cluster that is down cannot be brought back. The command prints
-the cluster root, which every node's configuration names.`,
+the cluster root, which every node's configuration names.
+
+With --pki the Kubernetes authorities are taken from a folder as kubeadm keeps it: ca, etcd/ca and front-proxy-ca (.crt and .key), and
+sa.key, each of ECDSA P-256; those that are absent are made. Nodes get them with their tickets. When such a CA ends, so do the cluster's certificates.`,
 		Example: "  hullmark cluster new prod.cluster --node-config node.json",
 		Args:    exactArg("cluster new", "the file to make"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -46,6 +50,7 @@ the cluster root, which every node's configuration names.`,
 	f := cmd.Flags()
 	f.StringVar(&o.passphraseFile, "passphrase-file", "", "`FILE` whose first line is the passphrase (default: ask twice)")
 	f.StringVar(&o.nodeConfig, "node-config", "", "also write a node configuration for this cluster to `FILE`")
+	f.StringVar(&o.pki, "pki", "", "use the Kubernetes authorities in this `FOLDER`, as kubeadm keeps them")
 	f.StringVar(&o.stateDisk, "state-disk", stateDiskSerial, "serial `NUMBER` of the state disk in that configuration")
 	return cmd
 }
@@ -74,6 +79,13 @@ func newCluster(path string, o clusterOptions, out, notes io.Writer) error {
 	c, err := cluster.New()
 	if err != nil {
 		return err
+	}
+	if o.pki != "" {
+		found, err := c.Provide(os.DirFS(o.pki), time.Now())
+		if err != nil {
+			return fmt.Errorf("cluster new: --pki %s: %w", o.pki, err)
+		}
+		fmt.Fprintf(notes, "used of %s: %s\n", o.pki, strings.Join(found, ", "))
 	}
 	if err := writeNodeConfig(o, c.ID()); err != nil {
 		return err

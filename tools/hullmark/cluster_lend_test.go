@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/x509"
+	"encoding/pem"
 	"net/netip"
 	"os"
 	"strings"
@@ -116,6 +118,22 @@ func TestClusterLendToARecipient(t *testing.T) {
 	}
 	code, output = hullmarkCLI(t, "cluster", "take-back", s.path("lent"), "--cluster", s.path("cluster"), "--passphrase-file", s.path("passphrase"))
 	wantExit(t, code, 0, output, "runs on "+s.node.ID.String())
+}
+
+func TestClusterNewWithAuthorities(t *testing.T) {
+	s := newSite(t)
+	code, output := hullmarkCLI(t, "cluster", "new", s.path("new"), "--passphrase-file", s.path("passphrase"), "--pki", t.TempDir())
+	wantExit(t, code, exitFailed, output, "--pki", "sa.key")
+	if _, err := os.Stat(s.path("new")); err == nil {
+		t.Error("a refused file was made")
+	}
+	key, err := x509.MarshalECPrivateKey(s.cluster.ServiceAccount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.write(t, "sa.key", pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: key}))
+	code, output = hullmarkCLI(t, "cluster", "new", s.path("new"), "--passphrase-file", s.path("passphrase"), "--pki", s.dir)
+	wantExit(t, code, 0, output, "sa", "cluster root")
 }
 
 // onDisk is a file as the place of a lent cluster file.

@@ -129,6 +129,9 @@ func (r *Reconciler) lentFile(ctx context.Context, s *scope, first *machine, id 
 	if want := s.plane.Spec.Config.ClusterRoot; file.Cluster.ID().String() != want {
 		return refuse(v1alpha1.ClusterFileInvalidReason, "secret %s is of cluster root %s, and spec.config.clusterRoot is %s: lend the right file, or make the control plane anew", key, file.Cluster.ID(), want)
 	}
+	if problem, err := r.checkProvided(ctx, s, file.Cluster); err != nil || problem != "" {
+		return nil, &verdict{reason: v1alpha1.ClusterFileInvalidReason, message: problem}, err
+	}
 	node, err := file.Cluster.Lease.Node()
 	if err != nil {
 		return refuse(v1alpha1.ClusterFileInvalidReason, "secret %s: %v", key, err)

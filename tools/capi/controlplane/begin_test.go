@@ -174,6 +174,16 @@ func TestBegunConditions(t *testing.T) {
 			w.whole = other
 			w.lendFirst(false)
 		}, reason: v1alpha1.ClusterFileInvalidReason, message: "spec.config.clusterRoot"},
+		"an authority that is not the file's": {lend: func(w *world) {
+			other, err := cluster.New()
+			w.must(err)
+			w.provide(other)
+			w.lendFirst(false)
+		}, reason: v1alpha1.ClusterFileInvalidReason, message: "hullmark cluster new --pki"},
+		"the file's own authority": {lend: func(w *world) {
+			w.provide(w.whole)
+			w.lendFirst(false)
+		}, begun: errors.New("it was asked for"), reason: v1alpha1.BeginFailedReason, message: "it was asked for"},
 		"for another machine": {
 			lend: func(w *world) {
 				w.lend(hullmark.EKID{99}.String(), w.plane().Status.First.Machine, "stub://"+w.plane().Status.First.Machine, false)

@@ -185,6 +185,13 @@ func (w *world) lend(ekid, name, providerID string, replace bool) {
 	w.must(w.custody.put(lent))
 }
 
+// provide puts a cluster's Kubernetes authority where the kubeadm provider would look for one.
+func (w *world) provide(of *cluster.Cluster) {
+	w.must(w.Create(w.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.plane().Namespace, Name: "c-ca"}, Data: map[string][]byte{"tls.crt": of.KubernetesCA()},
+	}))
+}
+
 // lendFirst lends it for the machine that the status names.
 func (w *world) lendFirst(replace bool) {
 	w.Helper()
