@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/cluster"
 )
 
@@ -67,17 +68,22 @@ func (s *JoinService) Start(ctx context.Context) (err error) {
 	})
 }
 
-// WriteCredentials makes of a control plane's files what systemd makes of them by the service's unit.
+// WriteCredentials makes of the files of a cluster's control planes what systemd makes of them by the service's unit.
 func (s *JoinService) WriteCredentials(c *cluster.Cluster) error {
+	files, err := c.Files()
+	if err != nil {
+		return err
+	}
+	return s.WriteFiles(files)
+}
+
+// WriteFiles does so with the files that one control plane was given.
+func (s *JoinService) WriteFiles(files []*wire.File) error {
 	source, err := checkout()
 	if err != nil {
 		return err
 	}
 	unit, err := os.ReadFile(filepath.Join(source, "systemd/system/hullmark-joinservice.service"))
-	if err != nil {
-		return err
-	}
-	files, err := c.Files()
 	if err != nil {
 		return err
 	}

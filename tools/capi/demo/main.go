@@ -27,7 +27,9 @@ import (
 // demo is one run. It is a script: its methods are the steps.
 type demo struct {
 	out, state string
-	keep       bool
+	// bin is the folder of the programs.
+	bin  string
+	keep bool
 	// root is the cluster root that nodes pin.
 	root string
 	// journey is the page's.
@@ -53,6 +55,7 @@ func main() {
 	flag.StringVar(&d.state, "state", "", "folder for everything else (default: OUT/demo-capi); the default is emptied first")
 	flag.BoolVar(&d.keep, "keep", false, "leave everything running, before the deletion, until interrupted")
 	flag.Parse()
+	d.bin = filepath.Dir(os.Args[0])
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := d.run(ctx); err != nil {
@@ -117,11 +120,10 @@ func (d *demo) prepare() (err error) {
 	if d.journey.Len() != blocks {
 		return fmt.Errorf("the page has %d blocks, want %d", d.journey.Len(), blocks)
 	}
-	programs, err := filepath.Abs(filepath.Dir(os.Args[0]))
-	if err != nil {
+	if d.bin, err = filepath.Abs(d.bin); err != nil {
 		return err
 	}
-	path := programs + string(os.PathListSeparator) + d.out + string(os.PathListSeparator) + os.Getenv("PATH")
+	path := d.bin + string(os.PathListSeparator) + d.out + string(os.PathListSeparator) + os.Getenv("PATH")
 	d.journey.Dir, d.journey.Out = d.state, os.Stdout
 	d.journey.Env = append(os.Environ(), "PATH="+path, "KUBECONFIG="+d.path("management.conf"))
 	return os.MkdirAll(d.path("logs"), 0o700)
@@ -157,12 +159,12 @@ func (d *demo) path(elements ...string) string {
 // kubectlPath is the bundle's own kubectl, which `hullmark build` leaves beside the image.
 func (d *demo) kubectlPath() string { return filepath.Join(d.out, "kubectl") }
 
-// beside is a program in this one's folder.
-func beside(name string) string { return filepath.Join(filepath.Dir(os.Args[0]), name) }
+// program is the path of a program of this checkout.
+func (d *demo) program(name string) string { return filepath.Join(d.bin, name) }
 
 // hullmark runs a command of the person's.
 func (d *demo) hullmark(ctx context.Context, args ...string) error {
-	return show(ctx, beside("hullmark"), args...)
+	return show(ctx, d.program("hullmark"), args...)
 }
 
 // kubectl runs a command in the management cluster.
@@ -247,11 +249,11 @@ func (d *demo) startAs(name, called string, env []string, args ...string) error 
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(beside(called), args...)
+	cmd := exec.Command(d.program(called), args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // An interrupt is the demo's, which then ends them in order.
-	fmt.Printf("$ %s %s %s   # in the background, its output in %s\n", strings.Join(env, " "), beside(called), strings.Join(args, " "), log.Name())
+	fmt.Printf("$ %s %s %s   # in the background, its output in %s\n", strings.Join(env, " "), d.program(called), strings.Join(args, " "), log.Name())
 	if err := cmd.Start(); err != nil {
 		return errors.Join(err, log.Close())
 	}

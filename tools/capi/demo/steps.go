@@ -187,8 +187,17 @@ func (d *demo) asAccount(ctx context.Context, system, account string) (string, e
 	return path, clientcmd.WriteToFile(*admin, path)
 }
 
-// control starts core's controllers, Hullmark's, and the provider of QEMU machines.
+// control starts the controllers, and the provider of QEMU machines.
 func (d *demo) control(ctx context.Context) error {
+	if err := d.startControllers(ctx); err != nil {
+		return err
+	}
+	admin := []string{"KUBECONFIG=" + d.path("management.conf")}
+	return d.startAs("qemu", "capi-qemu", admin, "--folder", d.path("machines"), "--program", d.program("hullmark"), "--grace", "5m")
+}
+
+// startControllers starts core's controllers, and Hullmark's.
+func (d *demo) startControllers(ctx context.Context) error {
 	certificate, err := d.webhookCertificate()
 	if err != nil {
 		return err
@@ -224,7 +233,7 @@ func (d *demo) control(ctx context.Context) error {
 			return err
 		}
 	}
-	return d.startAs("qemu", "capi-qemu", admin, "--folder", d.path("machines"), "--program", beside("hullmark"), "--grace", "5m")
+	return nil
 }
 
 func freePort() (string, error) {
