@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/internal/kubeconfig"
 )
 
 const (
@@ -102,7 +103,7 @@ func kubeconfigEnds(text, ca []byte, server string) time.Time {
 }
 
 func certificateOf(text, ca []byte, server string) (*x509.Certificate, error) {
-	config, err := clientcmd.RESTConfigFromKubeConfig(text)
+	config, err := kubeconfig.Config(text)
 	if err != nil {
 		return nil, err
 	}

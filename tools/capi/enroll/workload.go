@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/transport"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,6 +17,7 @@ import (
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/tools/capi/internal/kubeconfig"
 )
 
 // callTime bounds each call of a cluster's API.
@@ -59,9 +59,9 @@ func (c *Clusters) Connect(ctx context.Context, cluster client.ObjectKey) (Workl
 	if known, ok := c.known[cluster]; ok && known.version == secret.ResourceVersion {
 		return known.api, nil
 	}
-	config, err := clientcmd.RESTConfigFromKubeConfig(secret.Data["value"])
+	config, err := kubeconfig.Config(secret.Data["value"])
 	if err != nil {
-		return nil, fmt.Errorf("secret %s holds no kubeconfig", key) // Its text may quote the content.
+		return nil, fmt.Errorf("secret %s: %w", key, err)
 	}
 	config.Timeout = callTime
 	if c.wrap != nil {
