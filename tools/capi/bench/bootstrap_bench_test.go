@@ -26,7 +26,7 @@ var (
 	names       = flag.String("sides", "hullmark,kubeadm", "the providers to measure; hullmark-kubeadm is ours with a kubeadm spec")
 	backlog     = flag.Bool("backlog", true, "measure each once more, with all Machines there and waiting for their control plane")
 	compiled    = flag.String("programs", "", "the folder of the managers (core, kubeadm, manager) that were compiled before; compiled now if empty")
-	timeout     = flag.Duration("wait", 15*time.Minute, "how long all Machines of a run may take")
+	timeout     = flag.Duration("wait", 15*time.Minute, "how long one run may take, with its rig")
 )
 
 // settle is how long a run goes on after the last Machine has its Node, so that what the provider still does then is counted.

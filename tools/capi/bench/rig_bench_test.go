@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
@@ -239,7 +240,7 @@ func (r *rig) awaitControlPlane(ctx context.Context) error {
 		if err := r.admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "c"}, c); err != nil {
 			return err
 		}
-		if !ptr.Deref(c.Status.Initialization.ControlPlaneInitialized, false) {
+		if !conditions.IsTrue(c, clusterv1.ClusterControlPlaneInitializedCondition) {
 			return fmt.Errorf("the control plane is not initialized: %+v", c.Status.Conditions)
 		}
 		return nil

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/hullmark/hullmark/tools/capi/config"
@@ -32,6 +34,12 @@ type side struct {
 	args func(r *rig, metrics, health string) []string
 }
 
+// Where theirs is installed, and its account.
+const (
+	theirNamespace = "capi-kubeadm-bootstrap-system"
+	theirAccount   = "capi-kubeadm-bootstrap-manager"
+)
+
 // spec of ours is the one of docs/cluster-api.md, and theirs the least that a worker needs.
 var (
 	ours = side{
@@ -48,7 +56,7 @@ var (
 	}
 	theirs = side{
 		name: "kubeadm", program: "kubeadm", agent: "cluster-api-kubeadm-bootstrap-manager",
-		account:    "system:serviceaccount:capi-kubeadm-bootstrap-system:capi-kubeadm-bootstrap-manager",
+		account:    "system:serviceaccount:" + theirNamespace + ":" + theirAccount,
 		controller: "kubeadmconfig", resource: "kubeadmconfigs", api: "bootstrap.cluster.x-k8s.io/v1beta2", kind: "KubeadmConfigTemplate",
 		spec:    map[string]any{"joinConfiguration": nodeRegistration},
 		install: installTheirs,
@@ -92,8 +100,17 @@ func installOurs(ctx context.Context, r *rig) error {
 // installTheirs gives the API its kinds, its account's role, and its webhooks, which it serves itself.
 func installTheirs(ctx context.Context, r *rig) error {
 	folder := filepath.Join(r.module, "bootstrap", "kubeadm", "config")
-	if _, err := envtest.InstallCRDs(r.config, envtest.CRDInstallOptions{Paths: []string{filepath.Join(folder, "crd", "bases")}, ErrorIfPathMissing: true}); err != nil {
+	crds, err := envtest.InstallCRDs(r.config, envtest.CRDInstallOptions{Paths: []string{filepath.Join(folder, "crd", "bases")}, ErrorIfPathMissing: true})
+	if err != nil {
 		return err
+	}
+	for _, c := range crds {
+		// Its release labels them by the contract.
+		u := object("apiextensions.k8s.io/v1", "CustomResourceDefinition", c.Name)
+		u.SetNamespace("")
+		if err := r.admin.Patch(ctx, u, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"cluster.x-k8s.io/v1beta2":"v1beta2"}}}`))); err != nil {
+			return err
+		}
 	}
 	r.webhooks = &envtest.WebhookInstallOptions{Paths: []string{filepath.Join(folder, "webhook", "manifests.yaml")}}
 	if err := r.webhooks.Install(r.config); err != nil {
@@ -106,11 +123,9 @@ func installTheirs(ctx context.Context, r *rig) error {
 	if out, err := kubectl.CombinedOutput(); err != nil {
 		return fmt.Errorf("kubectl: %w: %s", err, out)
 	}
-	parts := strings.Split(theirs.account, ":")
-	namespace, name := parts[2], parts[3]
-	return r.create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
+	return r.create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: theirNamespace}}, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: theirAccount},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "manager-role"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: theirNamespace, Name: theirAccount}},
 	})
 }

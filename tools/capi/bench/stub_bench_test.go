@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -79,7 +80,7 @@ func (s *stub) Reconcile(ctx context.Context, r ctrl.Request) (ctrl.Result, erro
 	infra := object(infraGroup+"/v1", "StubMachine", m.Spec.InfrastructureRef.Name)
 	if err := errors.Join(
 		s.provisioned(ctx, "StubCluster", "c"),
-		s.Patch(ctx, infra, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"providerID":%q}}`, id))),
+		s.Patch(ctx, infra, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"providerID":%q}}`, id))),
 		s.provisioned(ctx, "StubMachine", infra.GetName()),
 		s.node(ctx, m.Name, id),
 	); err != nil {
@@ -95,7 +96,7 @@ func (s *stub) provisioned(ctx context.Context, kind, name string) error {
 			return nil
 		}
 	}
-	return s.Status().Patch(ctx, object(infraGroup+"/v1", kind, name), client.RawPatch("application/merge-patch+json", []byte(`{"status":{"initialization":{"provisioned":true}}}`)))
+	return s.Status().Patch(ctx, object(infraGroup+"/v1", kind, name), client.RawPatch(types.MergePatchType, []byte(`{"status":{"initialization":{"provisioned":true}}}`)))
 }
 
 func (s *stub) node(ctx context.Context, name, id string) error {
