@@ -21,7 +21,8 @@ import (
 // side is a provider and what it is given.
 type side struct {
 	name string
-	// account is who it is to the API server, program what is run of it, and agent how its user agents begin.
+	// account is who it is to the API server, program what is run of it, and agent how its user agents begin, which
+	// tells its calls of the workload cluster from core's.
 	account, program, agent string
 	// controller is the name of its controller of configs in metrics, resource that of its configs in the API.
 	controller, resource string
@@ -55,7 +56,7 @@ var (
 		},
 	}
 	theirs = side{
-		name: "kubeadm", program: "kubeadm", agent: "cluster-api-kubeadm-bootstrap-manager",
+		name: "kubeadm", program: "kubeadm", agent: "kubeadm/",
 		account:    "system:serviceaccount:" + theirNamespace + ":" + theirAccount,
 		controller: "kubeadmconfig", resource: "kubeadmconfigs", api: "bootstrap.cluster.x-k8s.io/v1beta2", kind: "KubeadmConfigTemplate",
 		spec:    map[string]any{"joinConfiguration": nodeRegistration},
