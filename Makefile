@@ -130,6 +130,10 @@ bench-update: setup ## Compare what a machine fetches of its next release, and h
 bench-upgrade: ## Compare what clients see of the API while an upgrade restarts three control planes with a plain restart of one after another.
 	go test -tags bench -run '^$$' -bench BenchmarkUpgrade -benchtime 1x -timeout 2h ./internal/rolling
 
+.PHONY: bench-capi
+bench-capi: ## Compare the bootstrap provider of Cluster API with kubeadm's on N Machines (500): times, calls of the API, memory; wants a quiet machine.
+	cd $(CAPI) && go test -tags bench -run '^$$' -bench BenchmarkBootstrap -benchtime 1x -timeout 2h ./bench -args -machines $(or $(N),500)
+
 .PHONY: bench-disk
 bench-disk: ## Compare ways to keep files on a disk that the host can write, in a guest (needs btrfs-progs).
 	go test -tags vm -count 1 -run '^$$' -bench BenchmarkFreshness -benchtime 1x -timeout 30m ./firstboot/statedisk/volume
