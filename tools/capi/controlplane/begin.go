@@ -1,7 +1,6 @@
 package controlplane
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -351,5 +350,5 @@ func atMost(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}
-	return strings.ToValidUTF8(string(bytes.Clone([]byte(text[:most]))), "") + "…"
+	return strings.ToValidUTF8(text[:most], "") + "…"
 }

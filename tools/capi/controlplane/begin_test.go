@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hullmark/hullmark"
@@ -156,7 +157,7 @@ func TestBegunConditions(t *testing.T) {
 			edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
 				c.Status.Initialization.InfrastructureProvisioned = nil
 			},
-			reason: v1alpha1.WaitingForClusterReason, message: "Cluster c",
+			reason: v1alpha1.WaitingForInfrastructureReason, message: "Cluster c",
 		},
 		"no endpoint": {
 			edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
@@ -247,6 +248,23 @@ func TestBegunConditions(t *testing.T) {
 				t.Error("it is initialized")
 			}
 		})
+	}
+}
+
+// A template that is not there is an error of the API, and told in the condition all the same, as often as it is tried.
+func TestTemplateIsMissing(t *testing.T) {
+	w := newWorld(t, func(p *v1alpha1.HullmarkControlPlane, _ *clusterv1.Cluster) {
+		p.Spec.MachineTemplate.Spec.InfrastructureRef.Name = "large"
+	})
+	w.reconcile() // which says that it is not paused
+	for range 3 {
+		if _, err := w.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: planeKey}); err == nil {
+			t.Fatal("no error")
+		}
+		c := conditions.Get(w.plane(), v1alpha1.BegunCondition)
+		if c == nil || c.Reason != v1alpha1.WaitingForMachineReason || !strings.Contains(c.Message, "spec.machineTemplate.spec.infrastructureRef") {
+			t.Errorf("condition: %+v", c)
+		}
 	}
 }
 

@@ -248,7 +248,7 @@ func (r *Reconciler) step(ctx context.Context, s *scope) error {
 // lookAtInfrastructure finds where the API is, and reports whether there is something to wait for before Machines are made.
 func (r *Reconciler) lookAtInfrastructure(ctx context.Context, s *scope) (waits bool, err error) {
 	if !ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false) {
-		s.say(v1alpha1.BegunCondition, false, v1alpha1.WaitingForClusterReason, "the infrastructure of Cluster %s is not provisioned yet", s.cluster.Name)
+		s.say(v1alpha1.BegunCondition, false, v1alpha1.WaitingForInfrastructureReason, "the infrastructure of Cluster %s is not provisioned yet", s.cluster.Name)
 		return true, nil
 	}
 	if s.cluster.Spec.ControlPlaneEndpoint.IsZero() {

@@ -104,7 +104,8 @@ func (r *Reconciler) leaveEtcd(ctx context.Context, s *scope, m *machine) (acted
 		// The only one that has what the cluster is goes when another has it, too.
 		s.say(clusterv1.ScalingDownCondition, true, v1alpha1.WaitingForQuorumReason, "Machine %s has the only member of etcd: it goes when another Machine has joined. To end the cluster, delete it", m.Name)
 		if len(s.present()) > 0 {
-			return true, r.note(ctx, s)
+			r.awaitNewest(s)
+			return true, nil
 		}
 		return r.scaleUp(ctx, s)
 	}
@@ -117,12 +118,6 @@ func (r *Reconciler) leaveEtcd(ctx context.Context, s *scope, m *machine) (acted
 	}
 	s.say(clusterv1.ScalingDownCondition, true, clusterv1.ScalingDownReason, "Machine %s has left etcd", m.Name)
 	return true, r.dropHook(ctx, m)
-}
-
-// note says what the newest Machine waits for.
-func (r *Reconciler) note(ctx context.Context, s *scope) error {
-	r.awaitNewest(ctx, s)
-	return nil
 }
 
 // forget has the cluster forget a Machine whose infrastructure is gone: its record, its name and its Node. That a rule of the signed

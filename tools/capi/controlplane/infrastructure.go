@@ -39,10 +39,10 @@ func (r *Reconciler) findServer(ctx context.Context, c *clusterv1.Cluster) (stri
 
 // identity is what an infrastructure provider reports of a machine.
 type identity struct {
-	node                hullmark.EKID
-	agent, providerID   string
-	addresses           []string
-	kind, name, missing string
+	node              hullmark.EKID
+	agent, providerID string
+	// missing says what is not reported yet, or wrong; empty if all is there.
+	missing string
 }
 
 // known reports whether all is there that the first machine needs.
@@ -53,11 +53,9 @@ func identify(infra *unstructured.Unstructured) (i identity) {
 	if infra == nil {
 		return identity{missing: "its infrastructure object is not there"}
 	}
-	i.kind, i.name = infra.GetKind(), infra.GetName()
 	i.providerID, i.agent = field(infra, "spec", "providerID"), field(infra, "status", "agentAddress")
-	i.addresses = addressesOf(infra)
-	if i.agent == "" && len(i.addresses) > 0 {
-		i.agent = net.JoinHostPort(i.addresses[0], agentPort)
+	if addresses := addressesOf(infra); i.agent == "" && len(addresses) > 0 {
+		i.agent = net.JoinHostPort(addresses[0], agentPort)
 	}
 	text := field(infra, "status", "ekID")
 	node, err := hullmark.ParseEKID(text)

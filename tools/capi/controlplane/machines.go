@@ -202,6 +202,7 @@ func (r *Reconciler) finishMachine(ctx context.Context, s *scope, config *bootst
 	}
 	infra, err := r.makeInfrastructure(ctx, s, config.Name)
 	if err != nil {
+		s.cannotMake(config.Name, err)
 		return err
 	}
 	m := r.desired(s, config.Name, p, infra)
@@ -213,12 +214,21 @@ func (r *Reconciler) finishMachine(ctx context.Context, s *scope, config *bootst
 	return nil
 }
 
+// cannotMake says in a condition, too, why a Machine is not made: the spec may name a template that is not there.
+func (s *scope) cannotMake(name string, err error) {
+	if s.initialized() {
+		s.say(clusterv1.ScalingUpCondition, true, clusterv1.ScalingUpReason, "Machine %s cannot be made: %v", name, err)
+		return
+	}
+	s.say(v1alpha1.BegunCondition, false, v1alpha1.WaitingForMachineReason, "Machine %s cannot be made: %v", name, err)
+}
+
 // makeInfrastructure copies the infrastructure's template, unless that was done.
 func (r *Reconciler) makeInfrastructure(ctx context.Context, s *scope, name string) (*unstructured.Unstructured, error) {
 	ref := s.plane.Spec.MachineTemplate.Spec.InfrastructureRef
 	template, err := external.GetObjectFromContractVersionedRef(ctx, r.Live, ref, s.plane.Namespace)
 	if err != nil {
-		return nil, fmt.Errorf("template of the infrastructure: %w", err)
+		return nil, fmt.Errorf("spec.machineTemplate.spec.infrastructureRef: %w", err)
 	}
 	infra, err := external.GenerateTemplate(&external.GenerateTemplateInput{
 		Template: template, TemplateRef: &corev1.ObjectReference{APIVersion: template.GetAPIVersion(), Kind: template.GetKind(), Name: template.GetName(), Namespace: template.GetNamespace()},

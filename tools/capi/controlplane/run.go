@@ -174,7 +174,7 @@ func (s *scope) healthyMachine(ctx context.Context, m *machine, members []etcd.M
 func (s *scope) strangers(members []etcd.Member) error {
 	for _, each := range members {
 		if !slices.ContainsFunc(s.machines, func(m *machine) bool { return m.Name == each.Name }) {
-			return fmt.Errorf("etcd has a member %x (%s) that is no Machine's: let it start, or remove it (etcdctl member remove %x)", each.ID, each.Name, each.ID)
+			return fmt.Errorf("etcd has a member %x (%s) that is no Machine's: let it start, or, if its machine is gone, remove it with an etcdctl of your own (etcdctl member remove %x): nodes have none", each.ID, each.Name, each.ID)
 		}
 	}
 	return nil

@@ -32,7 +32,7 @@ func (r *Reconciler) scale(ctx context.Context, s *scope) (acted bool, err error
 	case len(present) > want || outdated:
 		return r.scaleDown(ctx, s)
 	}
-	return r.awaitNewest(ctx, s), nil
+	return r.awaitNewest(s), nil
 }
 
 // surge is how many Machines there may be beyond replicas. To remove one first needs three.
@@ -45,7 +45,7 @@ func (s *scope) surge() int {
 
 // scaleUp makes one more Machine, once all others are healthy: a member joins etcd, which needs its quorum for that.
 func (r *Reconciler) scaleUp(ctx context.Context, s *scope) (acted bool, err error) {
-	if r.awaitNewest(ctx, s) {
+	if r.awaitNewest(s) {
 		return true, nil
 	}
 	if err := s.healthy(ctx, ""); err != nil {
@@ -91,7 +91,7 @@ func (s *scope) collection() collections.Machines {
 }
 
 // awaitNewest says what a Machine waits for that has not joined yet, and reports whether there is one.
-func (r *Reconciler) awaitNewest(_ context.Context, s *scope) bool {
+func (r *Reconciler) awaitNewest(s *scope) bool {
 	if s.seen == nil {
 		return false
 	}
@@ -123,14 +123,14 @@ func (r *Reconciler) awaitNewest(_ context.Context, s *scope) bool {
 // ruleCommands is what a person with the cluster file runs.
 func ruleCommands(s *scope, m *machine, id identity) string {
 	lent := custody.LentName(s.cluster.Name)
-	return fmt.Sprintf("hullmark policy add member --cluster FILE --ekid %s --role control-plane --name %s --provider-id %s && hullmark policy push --cluster FILE --server %s. "+
-		"Once, before the first push: kubectl get secret %s -n %s -o jsonpath={.data.%s} | base64 -d > %s.begun && hullmark cluster take-back %s.begun --cluster FILE",
-		id.node, m.Name, id.providerID, s.server, lent, s.plane.Namespace, custody.ClusterKey, lent, lent)
+	return fmt.Sprintf("if the lent file was never taken back, first kubectl get secret %[1]s -n %[2]s -o jsonpath={.data.%[3]s} | base64 -d > %[1]s.begun && hullmark cluster take-back %[1]s.begun --cluster FILE. "+
+		"Then hullmark policy add member --cluster FILE --ekid %[4]s --role control-plane --name %[5]s --provider-id %[6]s && hullmark policy push --cluster FILE --server %[7]s",
+		lent, s.plane.Namespace, custody.ClusterKey, id.node, m.Name, id.providerID, s.server)
 }
 
 // scaleDown deletes one Machine. What is left of it is done when core has come to its hook: see dismiss.
 func (r *Reconciler) scaleDown(ctx context.Context, s *scope) (acted bool, err error) {
-	if r.awaitNewest(ctx, s) {
+	if r.awaitNewest(s) {
 		return true, nil
 	}
 	if len(s.present()) < 2 {

@@ -61,8 +61,6 @@ type Node struct {
 	// Ready says that it is, and Changed since when it is or is not.
 	Ready   bool
 	Changed time.Time
-	// Heard is when its kubelet was heard last.
-	Heard time.Time
 	// Kubelet is its version.
 	Kubelet string
 }
@@ -115,7 +113,7 @@ func nodeOf(n *corev1.Node) Node {
 	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			out.Ready, out.Changed, out.Heard = c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time, c.LastHeartbeatTime.Time
+			out.Ready, out.Changed = c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
 		}
 	}
 	return out

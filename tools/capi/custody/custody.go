@@ -34,8 +34,10 @@ const (
 	use = "sealing-key"
 )
 
-// LentName and EnrollerName are the names of a Cluster's Secrets.
-func LentName(cluster string) string     { return cluster + "-lent" }
+// LentName is the name of the Secret with a Cluster's lent cluster file.
+func LentName(cluster string) string { return cluster + "-lent" }
+
+// EnrollerName is the name of the Secret with its enroller's key.
 func EnrollerName(cluster string) string { return cluster + "-enroller" }
 
 // Options say where the sealing key is.

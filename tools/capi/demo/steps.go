@@ -298,11 +298,11 @@ func (d *demo) lend(ctx context.Context) error { return d.journey.Run(ctx, lend)
 // begun waits for the control plane, and notes in the cluster file what was done.
 func (d *demo) begun(ctx context.Context) error {
 	if err := d.until(ctx, "the control plane is initialized, and its Machine runs", func(ctx context.Context) (bool, string, error) {
-		done, err := d.ask(ctx, "get", "hullmarkcontrolplane/prod", "--namespace", namespace, "-o", "jsonpath={.status.initialization.controlPlaneInitialized} {.status.readyReplicas}")
+		done, err := d.ask(ctx, "get", "hullmarkcontrolplane/prod-control-plane", "--namespace", namespace, "-o", "jsonpath={.status.initialization.controlPlaneInitialized} {.status.readyReplicas}")
 		if err != nil {
 			return false, "", err
 		}
-		seen, err := d.ask(ctx, "get", "hullmarkcontrolplane/prod", "--namespace", namespace, "-o", `jsonpath={range .status.conditions[?(@.type=="Begun")]}{.reason}: {.message}{end}`)
+		seen, err := d.ask(ctx, "get", "hullmarkcontrolplane/prod-control-plane", "--namespace", namespace, "-o", `jsonpath={range .status.conditions[?(@.type=="Begun")]}{.reason}: {.message}{end}`)
 		return done == "true 1", done + " " + seen, err
 	}); err != nil {
 		return err

@@ -33,6 +33,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/measurements"
 	bootstrapv1 "github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/custody"
 )
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
@@ -249,7 +250,7 @@ func (r *run) open(ctx context.Context) (v *verdict, err error) {
 	if !initialized(r.cluster) {
 		return &verdict{bootstrapv1.WaitingForControlPlaneReason, "there are no join services yet"}, nil
 	}
-	secret := client.ObjectKey{Namespace: r.cluster.Namespace, Name: r.cluster.Name + "-enroller"}
+	secret := client.ObjectKey{Namespace: r.cluster.Namespace, Name: custody.EnrollerName(r.cluster.Name)}
 	if r.key, err = r.Keys.OpenEnroller(ctx, secret); err != nil {
 		if apierrors.IsNotFound(err) {
 			return &verdict{bootstrapv1.WaitingForEnrollerReason, fmt.Sprintf(

@@ -52,7 +52,7 @@ type HullmarkConfigSpec struct {
 	Network Network `json:"network,omitempty,omitzero"`
 
 	// kubeadm is a KubeadmConfigSpec, for people who come from the kubeadm provider. Each field is honoured, or refused with a
-	// condition that names it; docs/cluster-api.md has the table.
+	// condition that names it; docs/cluster-api-kubeadm.md has the table.
 	// +optional
 	Kubeadm *kubeadmv1.KubeadmConfigSpec `json:"kubeadm,omitempty"`
 }
@@ -104,7 +104,7 @@ type Network struct {
 // HullmarkConfigStatus is what the controller has seen and made.
 // +kubebuilder:validation:MinProperties=1
 type HullmarkConfigStatus struct {
-	// conditions are Ready, DataSecretAvailable and Paused.
+	// conditions are Ready, DataSecretAvailable and Paused, and Vouched of workers.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -149,6 +149,7 @@ type HullmarkConfigInitialization struct {
 // +kubebuilder:printcolumn:name="Secret",type="string",JSONPath=".status.dataSecretName",description="Secret that holds the node configuration"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="The node configuration is there"
 // +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,description="Why it is ready or not"
+// +kubebuilder:printcolumn:name="Vouched",type="string",JSONPath=`.status.conditions[?(@.type=="Vouched")].reason`,description="Whether the enroller vouched for its worker, or why not; empty of control planes"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since it was made"
 // +kubebuilder:printcolumn:name="Paused",type="string",JSONPath=`.status.conditions[?(@.type=="Paused")].status`,description="Nothing is done while paused",priority=10
 // +kubebuilder:printcolumn:name="Message",type="string",JSONPath=`.status.conditions[?(@.type=="Ready")].message`,description="What it waits for, or what to do",priority=10

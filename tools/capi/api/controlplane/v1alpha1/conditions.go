@@ -22,8 +22,10 @@ const (
 	BegunReason = "Begun"
 	// BeginningReason: the first machine is given what it needs, and starts Kubernetes.
 	BeginningReason = "Beginning"
-	// WaitingForClusterReason: there is no owner, or its infrastructure is not provisioned.
-	WaitingForClusterReason = "WaitingForClusterInfrastructure"
+	// WaitingForClusterReason: no Cluster refers to it yet.
+	WaitingForClusterReason = "WaitingForCluster"
+	// WaitingForInfrastructureReason: the Cluster's infrastructure is not provisioned.
+	WaitingForInfrastructureReason = "WaitingForClusterInfrastructure"
 	// WaitingForEndpointReason: the Cluster has no control plane endpoint yet.
 	WaitingForEndpointReason = "WaitingForControlPlaneEndpoint"
 	// WaitingForMachineReason: the first Machine's infrastructure has not reported an identity and an address yet.

@@ -372,6 +372,9 @@ type LastRemediation struct {
 // +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=`.status.conditions[?(@.type=="Begun")].reason`,description="How the cluster was begun, or what that waits for"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since it was made"
 // +kubebuilder:printcolumn:name="Paused",type="string",JSONPath=`.status.conditions[?(@.type=="Paused")].status`,description="Nothing is done while paused",priority=10
+// +kubebuilder:printcolumn:name="Scaling Up",type="string",JSONPath=`.status.conditions[?(@.type=="ScalingUp")].reason`,description="Whether another machine comes, or what that waits for",priority=10
+// +kubebuilder:printcolumn:name="Rolling Out",type="string",JSONPath=`.status.conditions[?(@.type=="RollingOut")].reason`,description="Whether machines are replaced, or what that waits for",priority=10
+// +kubebuilder:printcolumn:name="Remediating",type="string",JSONPath=`.status.conditions[?(@.type=="Remediating")].reason`,description="Whether an unhealthy machine is replaced, or why not",priority=10
 // +kubebuilder:printcolumn:name="Message",type="string",JSONPath=`.status.conditions[?(@.type=="Begun")].message`,description="What it waits for, or what to do",priority=10
 type HullmarkControlPlane struct {
 	metav1.TypeMeta `json:",inline"`
