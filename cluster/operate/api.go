@@ -35,6 +35,8 @@ type APIOptions struct {
 	Validity time.Duration
 	// Progress hears of a server that is waited for, and once of one whose certificate ends soon.
 	Progress Progress
+	// Wrap, if it is set, is put between the clients and the connection, for whoever trusts the server less than an operator does.
+	Wrap func(http.RoundTripper) http.RoundTripper
 	// Done hears of each change when it is made. A call that fails may have made some: it can be repeated, and goes on.
 	Done Progress
 }
@@ -88,6 +90,9 @@ func (a *API) logIn(now time.Time) error {
 			CAData:     a.file.Cluster.KubernetesCA(), CertData: certificate, KeyData: key,
 		},
 		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
+			if a.Wrap != nil {
+				next = a.Wrap(next)
+			}
 			return &expiryWarner{next: next, progress: a.Progress, once: &a.warned}
 		},
 	}

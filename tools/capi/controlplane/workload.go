@@ -19,6 +19,7 @@ import (
 	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/etcd"
+	"github.com/hullmark/hullmark/tools/capi/internal/kubeconfig"
 )
 
 const (
@@ -76,7 +77,7 @@ type workload struct {
 
 // connect reaches a cluster with certificates that live for an hour.
 func connect(file *cluster.File, server string) (Workload, error) {
-	api, err := operate.Connect(file, operate.APIOptions{Server: server})
+	api, err := operate.Connect(file, operate.APIOptions{Server: server, Wrap: kubeconfig.Guard})
 	if err != nil {
 		return nil, err
 	}

@@ -93,7 +93,9 @@ func TestPage(t *testing.T) {
 	do("lend it a file to begin with", run(lend))
 	do("the control plane is Ready", run(begun))
 	do("the worker is vouched for, Ready", run(joined))
-	do("the Cluster is Available", func(ctx context.Context) error { return testenv.Poll(ctx, time.Second, func() error { return h.available(ctx) }) })
+	do("the Cluster is Available", func(ctx context.Context) error {
+		return testenv.Poll(ctx, time.Second, func() error { return h.available(ctx) })
+	})
 	fmt.Println(strings.Join(d.took, "\n"))
 
 	plane, worker := h.named(true), h.named(false)

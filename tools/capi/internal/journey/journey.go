@@ -57,7 +57,7 @@ func (j *Journey) Len() int { return len(j.blocks) }
 // Block returns one of them.
 func (j *Journey) Block(i int) string { return j.blocks[i] }
 
-// Run runs a block with bash, which ends at the first command that fails.
+// Run runs a block with bash, which ends at the first command that fails, and with ctx.
 func (j *Journey) Run(ctx context.Context, i int) error {
 	for line := range strings.Lines(j.blocks[i] + "\n") {
 		fmt.Fprint(j.Out, "$ ", line)
@@ -65,7 +65,9 @@ func (j *Journey) Run(ctx context.Context, i int) error {
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", j.blocks[i])
 	cmd.Dir, cmd.Env = j.Dir, j.Env
 	cmd.Stdout, cmd.Stderr = j.Out, j.Out
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	// What bash started ends with it, or it would hold Out open.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("block %d of the page: %w", i+1, err)
 	}
