@@ -61,6 +61,7 @@ type authorityDoc struct {
 type leaseDoc struct {
 	authorityDoc
 	Document measurements.DocumentID `json:"document"`
+	For      string                  `json:"for,omitempty"`
 	Lender   string                  `json:"lender"`
 }
 
@@ -88,7 +89,7 @@ func (c *Cluster) encode() ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("lease: %w", err)
 		}
-		d.Lease = &leaseDoc{authorityDoc{Certificate: c.Lease.Certificate.Raw, Key: key}, c.Lease.Document, c.Lease.Lender}
+		d.Lease = &leaseDoc{authorityDoc{Certificate: c.Lease.Certificate.Raw, Key: key}, c.Lease.Document, c.Lease.For, c.Lease.Lender}
 		d.Root.Certificate = c.Root.Certificate.Raw
 	}
 	for _, a := range c.authorities(&d) {
@@ -214,7 +215,7 @@ func (c *Cluster) decodeLease(lease *leaseDoc, root authorityDoc) error {
 	if c.Root.Certificate, err = x509.ParseCertificate(root.Certificate); err != nil {
 		return err
 	}
-	c.Lease = &Lease{Certificate: held.Certificate, Key: held.Key, Document: lease.Document, Lender: lease.Lender}
+	c.Lease = &Lease{Certificate: held.Certificate, Key: held.Key, Document: lease.Document, For: lease.For, Lender: lease.Lender}
 	if _, err := c.Lease.Node(); err != nil {
 		return err
 	}

@@ -26,6 +26,8 @@ type Lease struct {
 	Key         *ecdsa.PrivateKey
 	// Document is what the machine has to have booted.
 	Document measurements.DocumentID
+	// For is the Cluster, NAMESPACE/NAME, that a file is sealed for; empty of one under a passphrase.
+	For string
 	// Lender is the age recipient of whoever lent the file, who can open it whatever it is sealed to.
 	Lender string
 }
@@ -39,6 +41,8 @@ type Loan struct {
 	Name, ProviderID string
 	// ReplaceFirst gives up the machine that was the first, with its data.
 	ReplaceFirst bool
+	// For is the Cluster of Cluster API, NAMESPACE/NAME, that the file is for; it may be empty.
+	For string
 }
 
 // Node is the machine on which the cluster may be begun.
@@ -85,7 +89,7 @@ func (c *Cluster) Lend(loan Loan) (*Cluster, error) {
 	c.LentFor = &node
 	lent := *c
 	lent.Root.Key, lent.LentFor, lent.lender = nil, nil, nil
-	lent.Lease = &Lease{Certificate: operator.Leaf, Key: key, Document: id, Lender: c.lender.Recipient().String()}
+	lent.Lease = &Lease{Certificate: operator.Leaf, Key: key, Document: id, For: loan.For, Lender: c.lender.Recipient().String()}
 	return &lent, nil
 }
 

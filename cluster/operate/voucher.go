@@ -36,15 +36,19 @@ func NewEnrollerKey(passphrase hullmark.Secret) (private, public []byte, err err
 	})
 }
 
-// NewSealedEnrollerKey is NewEnrollerKey for a program that has an age identity: the private half is sealed to its recipient.
-func NewSealedEnrollerKey(recipient *age.X25519Recipient) (private, public []byte, err error) {
+// maxFor bounds the name of what an enroller's key is for: a namespace and a name of Kubernetes.
+const maxFor = 63 + 1 + 253
+
+// NewSealedEnrollerKey is NewEnrollerKey for a program that has an age identity: the private half is sealed to its recipient, with the
+// Cluster, NAMESPACE/NAME, that the program may use it for.
+func NewSealedEnrollerKey(recipient *age.X25519Recipient, purpose string) (private, public []byte, err error) {
 	return newEnrollerKey(func(secret ed25519.PrivateKey) ([]byte, error) {
 		var sealed bytes.Buffer
 		w, err := age.Encrypt(&sealed, recipient)
 		if err != nil {
 			return nil, err
 		}
-		if _, err := w.Write(secret.Seed()); err != nil {
+		if _, err := w.Write(append(secret.Seed(), purpose...)); err != nil {
 			return nil, err
 		}
 		err = w.Close()
@@ -52,21 +56,21 @@ func NewSealedEnrollerKey(recipient *age.X25519Recipient) (private, public []byt
 	})
 }
 
-// OpenEnrollerKey opens the private half that NewSealedEnrollerKey made.
-func OpenEnrollerKey(sealed []byte, identity age.Identity) (ed25519.PrivateKey, error) {
+// OpenEnrollerKey opens the private half that NewSealedEnrollerKey made, and returns what it is for.
+func OpenEnrollerKey(sealed []byte, identity age.Identity) (key ed25519.PrivateKey, purpose string, err error) {
 	r, err := age.Decrypt(bytes.NewReader(sealed), identity)
 	if err != nil {
-		return nil, fmt.Errorf("enroller's key: %w", err)
+		return nil, "", fmt.Errorf("enroller's key: %w", err)
 	}
-	seed, err := io.ReadAll(io.LimitReader(r, ed25519.SeedSize+1))
+	opened, err := io.ReadAll(io.LimitReader(r, ed25519.SeedSize+maxFor+1))
 	if err != nil {
-		return nil, fmt.Errorf("enroller's key: %w", err)
+		return nil, "", fmt.Errorf("enroller's key: %w", err)
 	}
-	defer clear(seed)
-	if len(seed) != ed25519.SeedSize {
-		return nil, errors.New("enroller's key: what was sealed is no Ed25519 key")
+	defer clear(opened)
+	if len(opened) < ed25519.SeedSize || len(opened) > ed25519.SeedSize+maxFor {
+		return nil, "", errors.New("enroller's key: what was sealed is no Ed25519 key")
 	}
-	return ed25519.NewKeyFromSeed(seed), nil
+	return ed25519.NewKeyFromSeed(opened[:ed25519.SeedSize]), string(opened[ed25519.SeedSize:]), nil
 }
 
 func newEnrollerKey(encrypt func(ed25519.PrivateKey) ([]byte, error)) (private, public []byte, err error) {

@@ -14,9 +14,9 @@ import (
 // lendOptions are the flags of `hullmark cluster lend`.
 type lendOptions struct {
 	operatorOptions
-	measurements, ekid, name, providerID string
-	recipient, lentPassphraseFile        string
-	replaceFirst                         bool
+	measurements, ekid, name, providerID   string
+	recipient, purpose, lentPassphraseFile string
+	replaceFirst                           bool
 }
 
 func newClusterLendCommand() *cobra.Command {
@@ -44,6 +44,7 @@ hullmark cluster take-back notes in the cluster file what was done.`,
 	clusterFlags(cmd, &o.cluster, &o.passphraseFile)
 	f.StringVar(&o.lentPassphraseFile, "lent-passphrase-file", "", "`FILE` whose first line is the passphrase of the file to make (default: ask twice)")
 	f.StringVar(&o.recipient, "recipient", "", "seal the file to this age `RECIPIENT` (age1…), in the place of a passphrase")
+	f.StringVar(&o.purpose, "for", "", "with --recipient: the Cluster, `NAMESPACE/NAME`, that the program may use the file for")
 	f.StringVar(&o.measurements, "measurements", "", "measurement document `FILE` that the machine has to match")
 	f.StringVar(&o.ekid, "ekid", "", "the machine's `EKID`: the SHA-256 of its endorsement key")
 	f.StringVar(&o.name, "name", "control-plane-1", "the node's `NAME`")
@@ -64,7 +65,7 @@ func (o *lendOptions) run(path string, notes io.Writer) error {
 	if !hullmark.ValidNodeName(o.name) {
 		return withCode(exitUsage, fmt.Errorf("--name %q: want a DNS label: at most 63 lower-case letters, digits and hyphens", o.name))
 	}
-	loan := cluster.Loan{Node: node, Name: o.name, ProviderID: o.providerID, ReplaceFirst: o.replaceFirst}
+	loan := cluster.Loan{Node: node, Name: o.name, ProviderID: o.providerID, ReplaceFirst: o.replaceFirst, For: o.purpose}
 	if loan.Document, err = readDocument(o.measurements); err != nil {
 		return err
 	}
@@ -95,7 +96,7 @@ func (o *lendOptions) creator(notes io.Writer) (func(path string, lent *cluster.
 			return err
 		}, err
 	}
-	recipient, err := parseRecipient(o.recipient, o.lentPassphraseFile)
+	recipient, err := parseRecipient(o.recipient, o.purpose, o.lentPassphraseFile)
 	return func(path string, lent *cluster.Cluster) error { return cluster.CreateSealed(path, recipient, lent) }, err
 }
 

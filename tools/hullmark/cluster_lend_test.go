@@ -89,14 +89,16 @@ func TestClusterLendToARecipient(t *testing.T) {
 		}
 		return hullmarkCLI(t, append(args, more...)...)
 	}
-	code, output := lend("--recipient", "age1nobody")
+	code, output := lend("--recipient", "age1nobody", "--for", "fleet/prod")
 	wantExit(t, code, exitUsage, output, "--recipient")
-	code, output = lend("--recipient", borrower.Recipient().String(), "--lent-passphrase-file", s.path("passphrase"))
+	code, output = lend("--recipient", borrower.Recipient().String())
+	wantExit(t, code, exitUsage, output, "--for")
+	code, output = lend("--recipient", borrower.Recipient().String(), "--for", "fleet/prod", "--lent-passphrase-file", s.path("passphrase"))
 	wantExit(t, code, exitUsage, output, "passphrase")
 	if s.open(t).LentFor != nil {
 		t.Error("a refused call lent it")
 	}
-	code, output = lend("--recipient", borrower.Recipient().String())
+	code, output = lend("--recipient", borrower.Recipient().String(), "--for", "fleet/prod")
 	wantExit(t, code, 0, output)
 	sealed, err := os.ReadFile(s.path("lent"))
 	if err != nil {

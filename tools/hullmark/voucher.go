@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -22,7 +23,7 @@ func newVoucherCommand() *cobra.Command {
 }
 
 func newVoucherKeyCommand() *cobra.Command {
-	var passphraseFile, recipient string
+	var passphraseFile, recipient, purpose string
 	cmd := &cobra.Command{
 		Use:   "new-key KEY PUBLIC",
 		Short: "Make an enroller's key",
@@ -33,7 +34,7 @@ written over. Who has the key can add workers to that group, as many as it may h
 		Example: "  hullmark voucher new-key enroller.key enroller.pem",
 		Args:    exactArgs(2, "voucher new-key", "the files to make: the key, and its public half"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			private, public, err := makeEnrollerKey(recipient, passphraseFile, cmd.ErrOrStderr())
+			private, public, err := makeEnrollerKey(recipient, purpose, passphraseFile, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
@@ -45,16 +46,17 @@ written over. Who has the key can add workers to that group, as many as it may h
 	}
 	cmd.Flags().StringVar(&passphraseFile, "passphrase-file", "", "`FILE` whose first line is the key's passphrase (default: ask)")
 	cmd.Flags().StringVar(&recipient, "recipient", "", "seal the key to this age `RECIPIENT` (age1…), in the place of a passphrase")
+	cmd.Flags().StringVar(&purpose, "for", "", "with --recipient: the Cluster, `NAMESPACE/NAME`, that the program may use the key for")
 	return cmd
 }
 
-func makeEnrollerKey(recipient, passphraseFile string, notes io.Writer) (private, public []byte, err error) {
+func makeEnrollerKey(recipient, purpose, passphraseFile string, notes io.Writer) (private, public []byte, err error) {
 	if recipient != "" {
-		sealTo, err := parseRecipient(recipient, passphraseFile)
+		sealTo, err := parseRecipient(recipient, purpose, passphraseFile)
 		if err != nil {
 			return nil, nil, err
 		}
-		return operate.NewSealedEnrollerKey(sealTo)
+		return operate.NewSealedEnrollerKey(sealTo, purpose)
 	}
 	passphrase, err := newPassphrase(passphraseFile, notes)
 	if err != nil {
@@ -64,8 +66,12 @@ func makeEnrollerKey(recipient, passphraseFile string, notes io.Writer) (private
 	return operate.NewEnrollerKey(passphrase)
 }
 
-// parseRecipient reads --recipient, beside which no passphrase's file is named.
-func parseRecipient(recipient, passphraseFile string) (*age.X25519Recipient, error) {
+// parseRecipient reads --recipient, beside which no passphrase's file is named, but the Cluster that it is for: a copy of what is sealed is
+// of no use to who has another Cluster of the same program.
+func parseRecipient(recipient, purpose, passphraseFile string) (*age.X25519Recipient, error) {
+	if namespace, name, ok := strings.Cut(purpose, "/"); !ok || !hullmark.ValidNodeName(namespace) || len(name) == 0 || len(name) > 253 || strings.Contains(name, "/") {
+		return nil, withCode(exitUsage, fmt.Errorf("--for %q: want the Cluster that it is for, NAMESPACE/NAME", purpose))
+	}
 	if passphraseFile != "" {
 		return nil, withCode(exitUsage, errors.New("--recipient: what is sealed to a recipient has no passphrase; leave its file out"))
 	}

@@ -33,15 +33,15 @@ func TestVoucherVerbs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recipient := []string{"--recipient", identity.Recipient().String()}
+	recipient := []string{"--recipient", identity.Recipient().String(), "--for", "fleet/prod"}
 	want(exitUsage, append(append([]string{"new-key", path("sealed"), path("sealed.pem")}, secret...), recipient...), "--recipient")
 	want(0, append([]string{"new-key", path("sealed"), path("sealed.pem")}, recipient...))
 	sealed, err := os.ReadFile(path("sealed"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := operate.OpenEnrollerKey(sealed, identity); err != nil {
-		t.Error(err)
+	if _, purpose, err := operate.OpenEnrollerKey(sealed, identity); err != nil || purpose != "fleet/prod" {
+		t.Errorf("it is for %q, %v", purpose, err)
 	}
 	root, ekid := strings.Repeat("1", 64), strings.Repeat("2", 64)
 	sign := func(more ...string) []string {

@@ -160,7 +160,7 @@ func (r *Reconciler) lendCommands(s *scope, m *machine, id identity, replace boo
 	if replace {
 		flag = " --replace-first"
 	}
-	return fmt.Sprintf("hullmark cluster lend %[1]s.sealed --cluster FILE --recipient %[2]s --ekid %[3]s --name %[4]s --provider-id %[5]s --measurements DOCUMENT%[6]s && "+
+	return fmt.Sprintf("hullmark cluster lend %[1]s.sealed --cluster FILE --recipient %[2]s --for %[7]s/%[10]s --ekid %[3]s --name %[4]s --provider-id %[5]s --measurements DOCUMENT%[6]s && "+
 		"kubectl create secret generic %[1]s -n %[7]s --from-file=%[8]s=%[1]s.sealed --dry-run=client -o yaml | "+
 		"kubectl label --local -f - %[9]s=%[10]s %[11]s= -o yaml | kubectl apply -f -",
 		key.Name, r.Custody.Recipient(), id.node, m.Name, id.providerID, flag, key.Namespace, custody.ClusterKey, clusterv1.ClusterNameLabel, s.cluster.Name, clusterctlv1.ClusterctlMoveLabel)

@@ -8,6 +8,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"strings"
 
 	"filippo.io/age"
 	corev1 "k8s.io/api/core/v1"
@@ -34,11 +35,14 @@ const (
 	use = "sealing-key"
 )
 
+// lentSuffix and enrollerSuffix end the names of a Cluster's Secrets.
+const lentSuffix, enrollerSuffix = "-lent", "-enroller"
+
 // LentName is the name of the Secret with a Cluster's lent cluster file.
-func LentName(cluster string) string { return cluster + "-lent" }
+func LentName(cluster string) string { return cluster + lentSuffix }
 
 // EnrollerName is the name of the Secret with its enroller's key.
-func EnrollerName(cluster string) string { return cluster + "-enroller" }
+func EnrollerName(cluster string) string { return cluster + enrollerSuffix }
 
 // Options say where the sealing key is.
 type Options struct {
@@ -81,6 +85,10 @@ func openIdentity(ctx context.Context, c client.Client, live client.Reader, o Op
 	}
 	if err != nil {
 		return nil, err
+	}
+	// Else whoever may write the Secret would choose which server is shown what the keeper wants to see, and whose key this is.
+	if by, err := keys.KeeperURL(secret.Data[sealedKey]); err == nil && o.Keeper != "" && by != o.Keeper {
+		return nil, fmt.Errorf("secret %s: keeper %s wrapped it, and --keeper names %s: name the one that wrapped it, if that is yours", o.Secret, by, o.Keeper)
 	}
 	identity, err := Unwrap(ctx, o.Access, secret.Data[sealedKey])
 	if err != nil {
@@ -142,7 +150,19 @@ func (c *Custody) OpenCluster(ctx context.Context, key client.ObjectKey) (*clust
 	if err != nil {
 		return nil, fmt.Errorf("secret %s: %w", key, err)
 	}
+	if err := checkPurpose(key, lentSuffix, file.Cluster.Lease.For); err != nil {
+		return nil, err
+	}
 	return file, nil
+}
+
+// checkPurpose refuses what is sealed for another Cluster than the one whose Secret it is in: whoever has a copy of it, and may make a
+// Cluster of his own, would have this manager use it for him.
+func checkPurpose(key client.ObjectKey, suffix, purpose string) error {
+	if want := key.Namespace + "/" + strings.TrimSuffix(key.Name, suffix); purpose != want {
+		return fmt.Errorf("secret %s: it is sealed for Cluster %q, and has to be sealed for %s (--for)", key, purpose, want)
+	}
+	return nil
 }
 
 // OpenEnroller opens the enroller's key of a Secret.
@@ -151,9 +171,13 @@ func (c *Custody) OpenEnroller(ctx context.Context, key client.ObjectKey) (ed255
 	if err != nil {
 		return nil, err
 	}
-	opened, err := operate.OpenEnrollerKey(sealed, c.identity)
+	opened, purpose, err := operate.OpenEnrollerKey(sealed, c.identity)
 	if err != nil {
 		return nil, fmt.Errorf("secret %s: %w", key, err)
+	}
+	if err := checkPurpose(key, enrollerSuffix, purpose); err != nil {
+		clear(opened)
+		return nil, err
 	}
 	return opened, nil
 }

@@ -81,6 +81,11 @@ func TestSealingKey(t *testing.T) {
 	if _, err := custody.Open(t.Context(), c, c, options(t, 2)); err == nil {
 		t.Error("another keeper's key opened it")
 	}
+	elsewhere := o
+	elsewhere.Keeper = "hashivault://key?address=https://vault.example"
+	if _, err := custody.Open(t.Context(), c, c, elsewhere); err == nil || !strings.Contains(err.Error(), "--keeper names") {
+		t.Errorf("another keeper than the one that is named: %v", err)
+	}
 	stranger, err := age.GenerateX25519Identity()
 	if err != nil {
 		t.Fatal(err)
@@ -117,13 +122,13 @@ func TestTwoManagersStart(t *testing.T) {
 	}
 }
 
-func lend(t *testing.T, recipient string) []byte {
+func lend(t *testing.T, recipient, purpose string) []byte {
 	t.Helper()
 	whole, err := cluster.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	lent, err := whole.Lend(cluster.Loan{Document: nodetest.Document(t, "image"), Node: hullmark.EKID{1}, Name: "cp-1"})
+	lent, err := whole.Lend(cluster.Loan{Document: nodetest.Document(t, "image"), Node: hullmark.EKID{1}, Name: "cp-1", For: purpose})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +160,7 @@ func put(t *testing.T, c client.Client, name, key string, value []byte) client.O
 func TestLentFile(t *testing.T) {
 	c := newClient(t)
 	held := open(t, c, options(t, 1))
-	key := put(t, c, custody.LentName("prod"), custody.ClusterKey, lend(t, held.Recipient()))
+	key := put(t, c, custody.LentName("prod"), custody.ClusterKey, lend(t, held.Recipient(), "fleet/prod"))
 	file, err := held.OpenCluster(t.Context(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -186,8 +191,14 @@ func TestLentFile(t *testing.T) {
 	if err := note(9); err == nil || file.Cluster.Epochs[hullmark.EKID{1}].Epoch != 2 {
 		t.Errorf("a Secret that somebody changed was written over, or counts: %v", err)
 	}
+	// A copy of it, in the Secret of another Cluster or in another namespace, is of no use.
+	for name, sealed := range map[string][]byte{"other": lend(t, held.Recipient(), "fleet/prod"), "unnamed": lend(t, held.Recipient(), "")} {
+		if _, err := held.OpenCluster(t.Context(), put(t, c, custody.LentName(name), custody.ClusterKey, sealed)); err == nil || !strings.Contains(err.Error(), "fleet/"+name) {
+			t.Errorf("what is sealed for another Cluster was opened: %v", err)
+		}
+	}
 	stranger := open(t, newClient(t), options(t, 1)).Recipient()
-	for name, sealed := range map[string][]byte{"theirs": lend(t, stranger), "garbage": []byte("age?"), "empty": nil} {
+	for name, sealed := range map[string][]byte{"theirs": lend(t, stranger, "fleet/theirs"), "garbage": []byte("age?"), "empty": nil} {
 		if _, err := held.OpenCluster(t.Context(), put(t, c, name, custody.ClusterKey, sealed)); err == nil || !strings.Contains(err.Error(), "fleet/"+name) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -204,18 +215,21 @@ func TestEnrollerKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	private, _, err := operate.NewSealedEnrollerKey(to)
+	private, _, err := operate.NewSealedEnrollerKey(to, "fleet/prod")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := held.OpenEnroller(t.Context(), put(t, c, custody.EnrollerName("prod"), custody.EnrollerKey, private)); err != nil {
 		t.Error(err)
 	}
+	if _, err := held.OpenEnroller(t.Context(), put(t, c, custody.EnrollerName("other"), custody.EnrollerKey, private)); err == nil || !strings.Contains(err.Error(), "fleet/other") {
+		t.Errorf("a key that is sealed for another Cluster was opened: %v", err)
+	}
 	stranger := open(t, newClient(t), options(t, 1))
 	if _, err := stranger.OpenEnroller(t.Context(), client.ObjectKey{}); err == nil {
 		t.Error("a Secret that is not there was opened")
 	}
-	if _, err := held.OpenEnroller(t.Context(), put(t, c, "lent-in-its-place", custody.EnrollerKey, lend(t, held.Recipient()))); err == nil {
+	if _, err := held.OpenEnroller(t.Context(), put(t, c, "lent-in-its-place", custody.EnrollerKey, lend(t, held.Recipient(), "fleet/prod"))); err == nil {
 		t.Error("a lent file was taken for an enroller's key")
 	}
 }

@@ -52,7 +52,7 @@ func (d *demo) know(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	enroller, err := operate.OpenEnrollerKey(sealed, identity)
+	enroller, _, err := operate.OpenEnrollerKey(sealed, identity)
 	if err != nil {
 		return err
 	}

@@ -254,7 +254,7 @@ func (r *run) open(ctx context.Context) (v *verdict, err error) {
 	if r.key, err = r.Keys.OpenEnroller(ctx, secret); err != nil {
 		if apierrors.IsNotFound(err) {
 			return &verdict{bootstrapv1.WaitingForEnrollerReason, fmt.Sprintf(
-				"Secret %s is not there: make a key with hullmark voucher new-key --recipient, name it in the policy, and put it there (docs/cluster-api.md)", secret)}, nil
+				"Secret %s is not there: make a key with hullmark voucher new-key --recipient … --for %s/%s, name it in the policy, and put it there (docs/cluster-api.md)", secret, r.cluster.Namespace, r.cluster.Name)}, nil
 		}
 		return &verdict{bootstrapv1.EnrollerInvalidReason, fmt.Sprintf("%v: put a key there that is sealed to this manager", err)}, nil
 	}

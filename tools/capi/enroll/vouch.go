@@ -46,7 +46,14 @@ func (r *run) vouch(ctx context.Context, workers []worker) error {
 			return err
 		}
 	}
+	var down *verdict
 	for _, w := range missing {
+		if down != nil { // One that does not answer is not asked for each: other Clusters wait.
+			if err := r.conclude(ctx, w.config, *down); err != nil {
+				return err
+			}
+			continue
+		}
 		v, err := r.vouchFor(ctx, w, identities[client.ObjectKeyFromObject(w.machine)])
 		if apierrors.IsConflict(err) { // Its config is another one by now.
 			r.waits = true
@@ -56,6 +63,9 @@ func (r *run) vouch(ctx context.Context, workers []worker) error {
 			return err
 		}
 		r.waits = r.waits || v.reason != bootstrapv1.VouchedReason
+		if v.reason == bootstrapv1.ClusterUnreachableReason {
+			down = &v
+		}
 		if err := r.conclude(ctx, w.config, v); err != nil {
 			return err
 		}
