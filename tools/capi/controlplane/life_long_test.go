@@ -107,7 +107,10 @@ func TestRefusedByTheAPI(t *testing.T) {
 		"no replicas":    {func(s *v1alpha1.HullmarkControlPlaneSpec) { s.Replicas = ptr.To[int32](0) }, "replicas"},
 		"no version":     {func(s *v1alpha1.HullmarkControlPlaneSpec) { s.Version = "latest" }, "version"},
 		"no network":     {func(s *v1alpha1.HullmarkControlPlaneSpec) { s.Kubernetes.Network = v1alpha1.NoNetwork }, "manifests"},
-		"static address": {func(s *v1alpha1.HullmarkControlPlaneSpec) { s.Config.Network.Addresses = []string{"192.0.2.1/24"} }, "one address"},
+		"address of one": {func(s *v1alpha1.HullmarkControlPlaneSpec) { s.Config.Network.Addresses = []string{"192.0.2.1/24"} }, ""},
+		"address of 3": {func(s *v1alpha1.HullmarkControlPlaneSpec) {
+			s.Replicas, s.Config.Network.Addresses = ptr.To[int32](3), []string{"192.0.2.1/24"}
+		}, "one address"},
 		"surge 0 of one": {func(s *v1alpha1.HullmarkControlPlaneSpec) { s.Rollout.Strategy = surge(0) }, "three replicas"},
 		"surge 0 of 3": {func(s *v1alpha1.HullmarkControlPlaneSpec) {
 			s.Replicas, s.Rollout.Strategy = ptr.To[int32](3), surge(0)
