@@ -27,7 +27,7 @@ func endpointOf(c *clusterv1.Cluster) string {
 func (r *Reconciler) findServer(ctx context.Context, c *clusterv1.Cluster) (server string, problem, err error) {
 	endpoint := endpointOf(c)
 	if !hullmark.ValidEndpoint(endpoint) {
-		return "", fmt.Errorf("Cluster %s: spec.controlPlaneEndpoint %.200q: want a host name or an address, and a port", c.Name, endpoint), nil
+		return "", fmt.Errorf("spec.controlPlaneEndpoint %.200q: want a host name or an address, and a port", endpoint), nil
 	}
 	if !c.Spec.InfrastructureRef.IsDefined() {
 		return endpoint, nil, nil
