@@ -66,7 +66,7 @@ func writesDevelopers(at string) bool {
 	if strings.HasPrefix(at, "internal/") {
 		return !strings.HasPrefix(at, "internal/cache/") && !strings.HasPrefix(at, "internal/vm/")
 	}
-	return strings.HasPrefix(at, "tools/demo/")
+	return strings.HasPrefix(at, "tools/demo/") || strings.HasPrefix(at, "tools/capi/demo/")
 }
 
 // selected is "package.Name" of what is called.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/image/oci"
+	"github.com/hullmark/hullmark/internal/atomicfile"
 	"github.com/hullmark/hullmark/internal/cache"
 )
 
@@ -92,7 +93,7 @@ func compileManager(ctx context.Context, l lock.Lock, source, arch, to string) e
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(to+lock.SPDXEnding, sbom, 0o644)
+	return atomicfile.Write(to+lock.SPDXEnding, sbom, 0o644)
 }
 
 // certificateAuthorities returns the authorities of the locked package, as its installation makes one file of them.

@@ -79,8 +79,8 @@ func (r *Reconciler) beginCluster(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// hasBegun reports whether the lent file says that the cluster runs: a control plane that was moved, or restored of a backup, has no status,
-// and its first machine may be gone long since. A file that cannot be opened says nothing.
+// hasBegun reports whether the lent file says that the cluster runs: a control plane that was moved, or restored of a backup, has no
+// status, and its first machine may be gone long since. A file that cannot be opened says nothing.
 func (r *Reconciler) hasBegun(ctx context.Context, s *scope) (bool, error) {
 	file, err := r.Custody.OpenCluster(ctx, r.lentKey(s))
 	var status apierrors.APIStatus

@@ -60,7 +60,8 @@ type Custody interface {
 	OpenCluster(ctx context.Context, key client.ObjectKey) (*cluster.File, error)
 }
 
-// Reconciler keeps control planes as their specs say.
+// Reconciler keeps control planes as their specs say. It has many methods, in a file for each subject: all are steps of one reconciliation,
+// over what was seen at its beginning.
 type Reconciler struct {
 	// Client writes, and reads what is watched from the cache. What a step rests on is read by Live.
 	Client client.Client

@@ -14,9 +14,9 @@ import (
 	"github.com/hullmark/hullmark/cluster"
 )
 
-// checkProvided says what is wrong if the authorities that somebody provides in the Secrets CLUSTER-ca, -etcd and -proxy, as for the kubeadm
-// provider, are not those of the cluster file: they have to be in that, so that they reach machines by tickets. Secrets that are absent,
-// as they should be, are not made.
+// checkProvided says what is wrong if the authorities that somebody provides in the Secrets CLUSTER-ca, -etcd and -proxy, as for the
+// kubeadm provider, are not those of the cluster file: they have to be in that, so that they reach machines by tickets. Secrets that are
+// absent, as they should be, are not made.
 func (r *Reconciler) checkProvided(ctx context.Context, s *scope, c *cluster.Cluster) (problem string, err error) {
 	for _, p := range []struct {
 		purpose secret.Purpose

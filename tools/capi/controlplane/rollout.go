@@ -22,8 +22,8 @@ import (
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
 )
 
-// compare says why a Machine is not what the spec says, so that it has to be replaced, and what of it an operator changes in place. One that
-// has addresses of its own is not replaced.
+// compare says why a Machine is not what the spec says, so that it has to be replaced, and what of it an operator changes in place. One
+// that has addresses of its own is not replaced.
 func (r *Reconciler) compare(s *scope, m *machine) (outdated, kept string) {
 	spec := s.plane.Spec
 	release := r.compareRelease(s, m)

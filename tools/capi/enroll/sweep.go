@@ -61,8 +61,8 @@ func (r *run) sweep(ctx context.Context) error {
 	return nil
 }
 
-// sure reads past the cache which provider IDs Machines have; nil if the Cluster is to be left alone. The Cluster is read after the Machines:
-// whoever moves it pauses it before he deletes them.
+// sure reads past the cache which provider IDs Machines have; nil if the Cluster is to be left alone. The Cluster is read after the
+// Machines: whoever moves it pauses it before he deletes them.
 func (r *run) sure(ctx context.Context) (map[string][]client.ObjectKey, error) {
 	machines, cluster := &clusterv1.MachineList{}, &clusterv1.Cluster{}
 	if err := r.Live.List(ctx, machines); err != nil {

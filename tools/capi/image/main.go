@@ -78,7 +78,7 @@ func writeLayout(dir string, layout oci.Layout) error {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(path, content, 0o644); err != nil {
+		if err := atomicfile.Write(path, content, 0o644); err != nil {
 			return err
 		}
 	}

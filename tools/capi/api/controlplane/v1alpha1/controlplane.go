@@ -40,8 +40,8 @@ type HullmarkControlPlaneSpec struct {
 	// +required
 	MachineTemplate HullmarkControlPlaneMachineTemplate `json:"machineTemplate,omitempty,omitzero"`
 
-	// config is the HullmarkConfig of each machine: the node configuration. Its network is for a control plane of one machine, which is then
-	// never replaced while it runs.
+	// config is the HullmarkConfig of each machine: the node configuration. Its network is for a control plane of one machine, which is
+	// then never replaced while it runs.
 	// +required
 	Config bootstrapv1.HullmarkConfigSpec `json:"config,omitempty,omitzero"`
 
