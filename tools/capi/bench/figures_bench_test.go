@@ -136,7 +136,7 @@ func (p process) reconciles(ctx context.Context, r *rig, f *figures) error {
 	if err := errors.Join(err, answer.Body.Close()); err != nil {
 		return err
 	}
-	m := of(families, "controller_runtime_reconcile_time_seconds", f.controller)
+	m := of(families, f.histogram, f.controller)
 	if m == nil || m.GetHistogram().GetSampleCount() == 0 {
 		return fmt.Errorf("metrics: no controller %s reconciled", f.controller)
 	}

@@ -26,6 +26,8 @@ type side struct {
 	account, program, agent string
 	// controller is the name of its controller of configs in metrics, resource that of its configs in the API.
 	controller, resource string
+	// histogram is the metric of how long its reconciliations take.
+	histogram string
 	// api and kind are those of its templates, and spec is what the template says.
 	api, kind string
 	spec      map[string]any
@@ -46,6 +48,7 @@ var (
 	ours = side{
 		name: "hullmark", program: "manager", agent: "manager/",
 		account:    "system:serviceaccount:hullmark-bootstrap-system:hullmark-bootstrap-manager",
+		histogram:  "controller_runtime_reconcile_time_seconds",
 		controller: "hullmarkconfig", resource: "hullmarkconfigs", api: "bootstrap.cluster.x-k8s.io/v1alpha1", kind: "HullmarkConfigTemplate",
 		spec: map[string]any{
 			"clusterRoot": strings.Repeat("5f2b9c1d", 8), "pool": "workers", "stateDisk": map[string]any{"serial": "hullmark-state"},
@@ -57,7 +60,9 @@ var (
 	}
 	theirs = side{
 		name: "kubeadm", program: "kubeadm", agent: "kubeadm/",
-		account:    "system:serviceaccount:" + theirNamespace + ":" + theirAccount,
+		account: "system:serviceaccount:" + theirNamespace + ":" + theirAccount,
+		// controller-runtime's would count the requests, too, that it puts off without a look.
+		histogram:  "capi_reconcile_time_seconds",
 		controller: "kubeadmconfig", resource: "kubeadmconfigs", api: "bootstrap.cluster.x-k8s.io/v1beta2", kind: "KubeadmConfigTemplate",
 		spec:    map[string]any{"joinConfiguration": nodeRegistration},
 		install: installTheirs,
