@@ -367,9 +367,12 @@ func table(sides []side, seen map[string][]figures, wait bool) string {
 				}
 				fmt.Fprint(t, ")")
 			}
-			if i == 0 {
+			switch {
+			case i == 0:
 				first = middle
-			} else {
+			case first == 0:
+				fmt.Fprint(t, "\t-")
+			default:
 				fmt.Fprintf(t, "\t%.2f", middle/first)
 			}
 		}
