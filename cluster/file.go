@@ -95,7 +95,7 @@ func Open(path string, secret hullmark.Secret) (*File, error) {
 
 // openFile reads a file, for which keyOf finds the key.
 func openFile(path string, keyOf func(encrypted []byte) (key, error)) (*File, error) {
-	encrypted, err := readFile(path)
+	encrypted, err := atomicfile.Read(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("cluster file: %w", err)
 	}
@@ -136,28 +136,6 @@ func readWorkFactor(encrypted []byte) (int, error) {
 	return factor, nil
 }
 
-func readFile(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	content, err := readAtMost(file, maxFile)
-	if err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
-	}
-	return content, err
-}
-
-// readAtMost reads all, unless it is more than so many bytes.
-func readAtMost(r io.Reader, bytes int) ([]byte, error) {
-	content, err := io.ReadAll(io.LimitReader(r, int64(bytes)+1))
-	if err == nil && len(content) > bytes {
-		err = fmt.Errorf("more than %d bytes", bytes)
-	}
-	return content, err
-}
-
 // Update lets change edit a copy of the cluster's records and writes the
 // result. It returns once the file is safely on disk; until then nothing that
 // depends on the change may leave this process. A file that another process
@@ -190,7 +168,7 @@ func (p *onDisk) Replace(encrypted []byte) error {
 
 // unchanged refuses another file than the very one that was read.
 func (p *onDisk) unchanged() error {
-	current, err := readFile(p.path)
+	current, err := atomicfile.Read(p.path, maxFile)
 	if err != nil {
 		return err
 	}

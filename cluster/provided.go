@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"time"
 )
@@ -100,7 +101,10 @@ func readPEM(folder fs.FS, name string) (*pem.Block, error) {
 		return nil, err
 	}
 	defer file.Close()
-	text, err := readAtMost(file, maxPEM)
+	text, err := io.ReadAll(io.LimitReader(file, maxPEM+1))
+	if err == nil && len(text) > maxPEM {
+		err = fmt.Errorf("more than %d bytes", maxPEM)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

@@ -7,6 +7,8 @@ import (
 	"io"
 
 	"filippo.io/age"
+
+	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
 // ErrSealed says that a file is not sealed to whoever wants to open it.
@@ -79,6 +81,6 @@ func (c *Cluster) OpenLent(path string) (*File, error) {
 
 // IsSealed reports whether a file is sealed to somebody, and not under a passphrase.
 func IsSealed(path string) (bool, error) {
-	encrypted, err := readFile(path)
+	encrypted, err := atomicfile.Read(path, maxFile)
 	return bytes.HasPrefix(encrypted, []byte("age-encryption.org/v1\n-> X25519 ")), err
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"filippo.io/age"
@@ -48,7 +49,9 @@ func NewSealedEnrollerKey(recipient *age.X25519Recipient, purpose string) (priva
 		if err != nil {
 			return nil, err
 		}
-		if _, err := w.Write(append(secret.Seed(), purpose...)); err != nil {
+		plain := slices.Concat(secret.Seed(), []byte(purpose))
+		defer clear(plain)
+		if _, err := w.Write(plain); err != nil {
 			return nil, err
 		}
 		err = w.Close()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,8 +29,8 @@ const (
 	// authoritiesPackage has them, as files below authoritiesFolder.
 	authoritiesPackage = "ca-certificates"
 	authoritiesFolder  = "usr/share/ca-certificates/mozilla/"
-	// maxAuthorities bounds what is read of that package, in bytes.
-	maxAuthorities = 16 << 20
+	// maxAuthorities bounds a certificate of that package, in bytes.
+	maxAuthorities = 64 << 10
 )
 
 // Managers compiles the manager of the providers for Cluster API, and returns a container image of it for each architecture: the program,
@@ -131,7 +132,10 @@ func readAuthorities(contents io.Reader) ([]byte, error) {
 		if !inside || h.Typeflag != tar.TypeReg || !strings.HasSuffix(name, ".crt") {
 			continue
 		}
-		if found[name], err = io.ReadAll(io.LimitReader(r, maxAuthorities)); err != nil {
+		if h.Size > maxAuthorities {
+			return nil, fmt.Errorf("%s has %d bytes, want at most %d", h.Name, h.Size, maxAuthorities)
+		}
+		if found[name], err = io.ReadAll(r); err != nil {
 			return nil, err
 		}
 	}
@@ -139,12 +143,7 @@ func readAuthorities(contents io.Reader) ([]byte, error) {
 		return nil, fmt.Errorf("no certificates in %s", authoritiesFolder)
 	}
 	var all bytes.Buffer
-	names := make([]string, 0, len(found))
-	for name := range found {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(found)) {
 		all.Write(found[name])
 	}
 	return all.Bytes(), nil

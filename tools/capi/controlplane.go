@@ -32,7 +32,7 @@ import (
 
 // controlPlaneSettings are what the flags of "manager control-plane" alone say.
 type controlPlaneSettings struct {
-	// keeper is the URL of the keeper that wraps a new sealing key.
+	// keeper is the URL of the keeper that wraps a new sealing key, and has wrapped one that is there.
 	keeper string
 	// keeperSecretFile and keeperCAFile are files with what the keeper is shown, and with its authorities; empty if they are not there.
 	keeperSecretFile, keeperCAFile string
@@ -44,7 +44,7 @@ type controlPlaneSettings struct {
 
 func controlPlaneFlags(fs *pflag.FlagSet, s *settings) {
 	c := &s.controlPlane
-	fs.StringVar(&c.keeper, "keeper", "", "the URL of the keeper that wraps a new sealing key (docs/keepers.md); one that is there is opened by the keeper that wrapped it")
+	fs.StringVar(&c.keeper, "keeper", "", "the URL of the keeper that wraps a new sealing key (docs/keepers.md); one that is there has to be of this keeper, too")
 	fs.StringVar(&c.keeperSecretFile, "keeper-secret-file", "", "the file with what the keeper is shown: Vault's token, or local's key; nothing if it is not there")
 	fs.StringVar(&c.keeperCAFile, "keeper-ca-file", "", "the file with the authorities of the keeper's certificate as PEM; the system's if it is not there")
 	fs.StringVar(&c.sealingKeySecret, "sealing-key-secret", "hullmark-sealing-key", "the Secret of the manager's namespace that holds the wrapped sealing key")

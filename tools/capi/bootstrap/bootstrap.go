@@ -28,6 +28,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/internal/core"
 )
 
 //go:generate go tool controller-gen rbac:roleName=hullmark-bootstrap-manager,fileName=bootstrap.yaml paths=. output:rbac:dir=../config/rbac
@@ -68,13 +69,7 @@ type scope struct {
 	cluster *clusterv1.Cluster
 }
 
-func (s scope) initialized() bool { return initialized(s.cluster) }
-
-// initialized reports whether a Cluster's first control plane runs. Core says so in a field if there is a control plane provider, and
-// of Machines without one in the condition alone.
-func initialized(c *clusterv1.Cluster) bool {
-	return ptr.Deref(c.Status.Initialization.ControlPlaneInitialized, false) || conditions.IsTrue(c, clusterv1.ClusterControlPlaneInitializedCondition)
-}
+func (s scope) initialized() bool { return core.Initialized(s.cluster) }
 
 // verdict is what the conditions Ready and DataSecretAvailable say.
 type verdict struct {
@@ -152,7 +147,7 @@ func (r *Reconciler) look(ctx context.Context, config *v1alpha1.HullmarkConfig) 
 
 // conclude writes the verdict into the config, and reports whether it is another one than before.
 func conclude(s scope, v verdict) (news bool) {
-	v.message = atMost(v.message, 8<<10)
+	v.message = core.Message(v.message)
 	s.config.Status.ObservedGeneration = s.config.Generation
 	before := conditions.GetReason(s.config, v1alpha1.DataSecretAvailableCondition) + conditions.GetMessage(s.config, v1alpha1.DataSecretAvailableCondition)
 	for _, kind := range []string{v1alpha1.ReadyCondition, v1alpha1.DataSecretAvailableCondition} {
@@ -169,16 +164,8 @@ func (r *Reconciler) tell(config *v1alpha1.HullmarkConfig, v verdict) {
 	case v1alpha1.AvailableReason:
 		r.Events.Eventf(config, nil, corev1.EventTypeNormal, v.reason, "WriteDataSecret", "Secret %s holds the node configuration", config.Name)
 	case v1alpha1.FieldRefusedReason, v1alpha1.SecretNameTakenReason, v1alpha1.DraftNameTakenReason, v1alpha1.SecretInvalidReason, v1alpha1.InitLockInvalidReason:
-		r.Events.Eventf(config, nil, corev1.EventTypeWarning, v.reason, "WriteDataSecret", "%s", atMost(v.message, 1000))
+		r.Events.Eventf(config, nil, corev1.EventTypeWarning, v.reason, "WriteDataSecret", "%s", core.Note(v.message))
 	}
-}
-
-// atMost cuts a text to what the API takes: 32768 bytes of a condition's message (metav1.Condition), 1024 of an event's note.
-func atMost(text string, bytes int) string {
-	if len(text) <= bytes {
-		return text
-	}
-	return strings.ToValidUTF8(text[:bytes], "") + "…"
 }
 
 // decide does what can be done now, and says how it stands. An error means that the API did not do its part; it is tried again.

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/internal/core"
 )
 
 // SetupWithManager has the manager run the reconciler. Configs, Machines, MachinePools and Clusters are watched: an owner or a Cluster
@@ -36,7 +37,7 @@ var clusterChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool 
 	before, ok := e.ObjectOld.(*clusterv1.Cluster)
 	after, ok2 := e.ObjectNew.(*clusterv1.Cluster)
 	return !ok || !ok2 || before.Generation != after.Generation ||
-		initialized(before) != initialized(after) ||
+		core.Initialized(before) != core.Initialized(after) ||
 		ptr.Deref(before.Status.Initialization.InfrastructureProvisioned, false) != ptr.Deref(after.Status.Initialization.InfrastructureProvisioned, false)
 }}
 

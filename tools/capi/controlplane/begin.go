@@ -344,11 +344,3 @@ func orElse(text, otherwise string) string {
 	}
 	return text
 }
-
-// atMost cuts a text to what the API takes.
-func atMost(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
-}

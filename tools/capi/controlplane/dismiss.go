@@ -17,6 +17,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice/etcd"
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/internal/core"
 )
 
 const (
@@ -189,7 +190,7 @@ func (r *Reconciler) remove(ctx context.Context, s *scope) error {
 		return err
 	}
 	if len(workers) > 0 {
-		s.say(clusterv1.DeletingCondition, true, clusterv1.DeletingReason, "waiting for Machines of workers to be gone: %s", atMost(strings.Join(workers, ", "), 500))
+		s.say(clusterv1.DeletingCondition, true, clusterv1.DeletingReason, "waiting for Machines of workers to be gone: %s", core.AtMost(strings.Join(workers, ", "), 500))
 		return nil
 	}
 	if err := r.dropHooks(ctx, s); err != nil {

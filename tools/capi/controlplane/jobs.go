@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/internal/core"
 )
 
 const (
@@ -123,7 +124,7 @@ func (j *jobs) loop(ctx context.Context, b *job, attempt func(context.Context, f
 // hear keeps the last line of progress, and wakes the reconciler now and then.
 func (j *jobs) hear(b *job, line string) {
 	b.mutex.Lock()
-	b.progress = atMost(printable(line), 1000)
+	b.progress = core.AtMost(printable(line), 1000)
 	late := time.Since(b.woken) > wakePause
 	if late {
 		b.woken = time.Now()

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	capisecret "sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
@@ -27,13 +28,11 @@ const (
 	kubeconfigValidity = 24 * time.Hour
 	// serverName is the name that every API server's certificate has, whatever the way to it.
 	serverName = "kubernetes"
-	// kubeconfigKey is the key of the Secret ("Contract rules for ControlPlane", Cluster kubeconfig management).
-	kubeconfigKey = "value"
 )
 
 // keepKubeconfig has the Secret CLUSTER-kubeconfig hold a certificate that is good for a while.
 func (r *Reconciler) keepKubeconfig(ctx context.Context, s *scope) error {
-	name := s.cluster.Name + "-kubeconfig"
+	name := capisecret.Name(s.cluster.Name, capisecret.Kubeconfig)
 	secret := &corev1.Secret{}
 	err := r.Live.Get(ctx, client.ObjectKey{Namespace: s.plane.Namespace, Name: name}, secret)
 	absent := apierrors.IsNotFound(err)
@@ -47,14 +46,14 @@ func (r *Reconciler) keepKubeconfig(ctx context.Context, s *scope) error {
 		return nil
 	}
 	before := secret.DeepCopy()
-	ends := kubeconfigEnds(secret.Data[kubeconfigKey], s.file.Cluster.KubernetesCA(), s.server)
+	ends := kubeconfigEnds(secret.Data[capisecret.KubeconfigDataName], s.file.Cluster.KubernetesCA(), s.server)
 	if ends.Sub(r.now()) <= kubeconfigValidity/2 {
 		text, err := r.newKubeconfig(s)
 		if err != nil {
 			return fmt.Errorf("kubeconfig: %w", err)
 		}
 		secret.Namespace, secret.Name, secret.Type = s.plane.Namespace, name, clusterv1.ClusterSecretType
-		secret.Data = map[string][]byte{kubeconfigKey: text}
+		secret.Data = map[string][]byte{capisecret.KubeconfigDataName: text}
 		ends = r.now().Add(kubeconfigValidity)
 	}
 	if secret.Labels == nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
 	"github.com/hullmark/hullmark/tools/capi/custody"
+	"github.com/hullmark/hullmark/tools/capi/internal/core"
 )
 
 // scale makes or deletes one Machine, if there are too few or too many, or one is not what the spec says.
@@ -150,7 +151,7 @@ func (r *Reconciler) deleteMachine(ctx context.Context, s *scope, m *machine, wh
 	if err := r.Client.Delete(ctx, m.Machine, client.Preconditions{UID: &m.UID}); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete Machine %s: %w", m.Name, err)
 	}
-	r.Events.Eventf(s.plane, nil, corev1.EventTypeNormal, "MachineDeleted", "DeleteMachine", "Machine %s is deleted: %s", m.Name, atMost(why, 800))
+	r.Events.Eventf(s.plane, nil, corev1.EventTypeNormal, "MachineDeleted", "DeleteMachine", "Machine %s is deleted: %s", m.Name, core.AtMost(why, 800))
 	return nil
 }
 

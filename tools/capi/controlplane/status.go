@@ -15,10 +15,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/internal/core"
 )
-
-// longest is how long a condition's message gets; the API takes 32768 bytes.
-const longest = 8 << 10
 
 // conclude writes into the status what was seen and what came of it.
 func (r *Reconciler) conclude(s *scope) {
@@ -42,7 +40,7 @@ func (r *Reconciler) conclude(s *scope) {
 
 // set writes one condition, and tells of it if a person has to do something that had not to be done before.
 func (r *Reconciler) set(s *scope, kind string, v verdict) {
-	v.message = atMost(v.message, longest)
+	v.message = core.Message(v.message)
 	before := conditions.GetReason(s.plane, kind)
 	state := metav1.ConditionFalse
 	if v.status {
@@ -50,7 +48,7 @@ func (r *Reconciler) set(s *scope, kind string, v verdict) {
 	}
 	conditions.Set(s.plane, metav1.Condition{Type: kind, Status: state, Reason: v.reason, Message: v.message, ObservedGeneration: s.plane.Generation})
 	if before != v.reason && slices.Contains(forPeople, v.reason) {
-		r.Events.Eventf(s.plane, nil, corev1.EventTypeWarning, v.reason, "Look", "%s", atMost(v.message, 1000))
+		r.Events.Eventf(s.plane, nil, corev1.EventTypeWarning, v.reason, "Look", "%s", core.Note(v.message))
 	}
 }
 

@@ -21,7 +21,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
@@ -34,6 +33,7 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 	bootstrapv1 "github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
 	"github.com/hullmark/hullmark/tools/capi/custody"
+	"github.com/hullmark/hullmark/tools/capi/internal/core"
 )
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
@@ -247,7 +247,7 @@ func (r *run) refusePools(ctx context.Context) (pools int, err error) {
 
 // open opens the enroller's key, and reads what the cluster has. A verdict says what is missing.
 func (r *run) open(ctx context.Context) (v *verdict, err error) {
-	if !initialized(r.cluster) {
+	if !core.Initialized(r.cluster) {
 		return &verdict{bootstrapv1.WaitingForControlPlaneReason, "there are no join services yet"}, nil
 	}
 	secret := client.ObjectKey{Namespace: r.cluster.Namespace, Name: custody.EnrollerName(r.cluster.Name)}
@@ -286,11 +286,6 @@ func (r *run) readRoot(ctx context.Context, key client.ObjectKey) error {
 	}
 	r.root = string(secret.Data[rootKey])
 	return nil
-}
-
-// initialized reports whether a Cluster's first control plane runs, as package bootstrap does.
-func initialized(c *clusterv1.Cluster) bool {
-	return ptr.Deref(c.Status.Initialization.ControlPlaneInitialized, false) || conditions.IsTrue(c, clusterv1.ClusterControlPlaneInitializedCondition)
 }
 
 // readVouchers reads those that were signed with this key. Others are another enroller's, and left alone.
@@ -345,6 +340,6 @@ func (r *run) conclude(ctx context.Context, config *bootstrapv1.HullmarkConfig, 
 	case bootstrapv1.IdentityTakenReason, bootstrapv1.IdentityChangedReason, bootstrapv1.NotVouchedReason, bootstrapv1.EnrollerInvalidReason:
 		kind = corev1.EventTypeWarning
 	}
-	r.Events.Eventf(config, nil, kind, v.reason, "Vouch", "%s", atMost(v.message, 1000))
+	r.Events.Eventf(config, nil, kind, v.reason, "Vouch", "%s", core.Note(v.message))
 	return nil
 }

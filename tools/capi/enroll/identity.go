@@ -19,6 +19,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	bootstrapv1 "github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/internal/core"
 )
 
 // errNoIdentity says why a machine has no identity yet.
@@ -134,14 +135,6 @@ func setVouched(config *bootstrapv1.HullmarkConfig, v verdict) {
 		status = metav1.ConditionTrue
 	}
 	conditions.Set(config, metav1.Condition{
-		Type: bootstrapv1.VouchedCondition, Status: status, Reason: v.reason, Message: atMost(v.message, 8<<10), ObservedGeneration: config.Generation,
+		Type: bootstrapv1.VouchedCondition, Status: status, Reason: v.reason, Message: core.Message(v.message), ObservedGeneration: config.Generation,
 	})
-}
-
-// atMost cuts a text to what the API takes.
-func atMost(text string, bytes int) string {
-	if text = strings.ToValidUTF8(text, "?"); len(text) <= bytes {
-		return text
-	}
-	return strings.ToValidUTF8(text[:bytes], "") + "…"
 }

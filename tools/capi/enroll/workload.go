@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/transport"
+	capisecret "sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hullmark/hullmark"
@@ -50,7 +51,7 @@ type api struct {
 // Connect is Reconciler.Connect.
 func (c *Clusters) Connect(ctx context.Context, cluster client.ObjectKey) (Workload, error) {
 	secret := &corev1.Secret{}
-	key := client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig"}
+	key := client.ObjectKey{Namespace: cluster.Namespace, Name: capisecret.Name(cluster.Name, capisecret.Kubeconfig)}
 	if err := c.Live.Get(ctx, key, secret); err != nil {
 		return nil, fmt.Errorf("secret %s: %w", key, err)
 	}
@@ -59,7 +60,7 @@ func (c *Clusters) Connect(ctx context.Context, cluster client.ObjectKey) (Workl
 	if known, ok := c.known[cluster]; ok && known.version == secret.ResourceVersion {
 		return known.api, nil
 	}
-	config, err := kubeconfig.Config(secret.Data["value"])
+	config, err := kubeconfig.Config(secret.Data[capisecret.KubeconfigDataName])
 	if err != nil {
 		return nil, fmt.Errorf("secret %s: %w", key, err)
 	}

@@ -54,9 +54,6 @@ func Read(page, heading string) (*Journey, error) {
 // Len is how many blocks there are.
 func (j *Journey) Len() int { return len(j.blocks) }
 
-// Block returns one of them.
-func (j *Journey) Block(i int) string { return j.blocks[i] }
-
 // Run runs a block with bash, which ends at the first command that fails, and with ctx.
 func (j *Journey) Run(ctx context.Context, i int) error {
 	for line := range strings.Lines(j.blocks[i] + "\n") {
