@@ -48,8 +48,8 @@ func EnrollerName(cluster string) string { return cluster + enrollerSuffix }
 type Options struct {
 	// Secret is the Secret that holds it, wrapped. It is made if it is absent.
 	Secret client.ObjectKey
-	// Keeper is the URL of the keeper that wraps a new one (docs/keepers.md). One that is there has to be this keeper's; if it is empty, the
-	// document names the keeper.
+	// Keeper is the URL of the keeper that wraps a new one (docs/keepers.md). One that is there has to be this keeper's; if it is empty,
+	// the document names the keeper.
 	Keeper string
 	// Access reaches keepers.
 	Access keys.Access
