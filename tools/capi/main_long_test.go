@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -24,10 +23,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/tools/capi/config"
+	"github.com/hullmark/hullmark/tools/capi/internal/coretest"
 )
 
 // TestManager runs the program itself by the permissions of its components, in each role: it becomes the leader, is healthy, tells its
@@ -127,12 +126,7 @@ func install(t *testing.T, api *testenv.Environment) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	crds := filepath.Join(strings.TrimSpace(string(out)), "core", "config", "crd", "bases")
-	if _, err := envtest.InstallCRDs(admin, envtest.CRDInstallOptions{Paths: []string{crds}, ErrorIfPathMissing: true, MaxTime: time.Minute}); err != nil {
+	if err := coretest.InstallCRDs(t.Context(), admin); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range config.Providers() {

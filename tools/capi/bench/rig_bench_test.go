@@ -18,7 +18,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -32,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/hullmark/hullmark/internal/testenv"
+	"github.com/hullmark/hullmark/tools/capi/internal/coretest"
 )
 
 // rig is one API with core's manager, the stub of an infrastructure provider, and one Cluster "c" in the namespace "bench", whose workload
@@ -81,7 +81,10 @@ func newRig(b *testing.B, ctx context.Context, programs string) *rig {
 	r.api, err = testenv.StartServer(ctx, state, bin, "--audit-policy-file="+r.file("policy.yaml"), "--audit-log-path="+r.file("audit.log"), "--audit-log-maxsize=4096")
 	must(b, err)
 	r.config, err = r.api.Config("bench", "system:masters")
-	must(b, errors.Join(err, r.connect(), r.installCore(ctx)))
+	// Core's webhooks are not called: what they would enter is there.
+	must(b, errors.Join(err, r.connect(), coretest.InstallCRDs(ctx, r.config)))
+	r.module, _, err = coretest.Module(ctx)
+	must(b, err)
 	return r
 }
 
@@ -94,40 +97,6 @@ func (r *rig) connect() (err error) {
 	}
 	r.admin, err = client.New(r.config, client.Options{Scheme: scheme})
 	return err
-}
-
-// installCore gives the API core's kinds and the stub's. Its webhooks are not called: what they would enter is there.
-func (r *rig) installCore(ctx context.Context) error {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
-	if err != nil {
-		return fmt.Errorf("go list: %w", err)
-	}
-	r.module = strings.TrimSpace(string(out))
-	options := envtest.CRDInstallOptions{Paths: []string{filepath.Join(r.module, "core", "config", "crd", "bases")}, ErrorIfPathMissing: true, MaxTime: time.Minute}
-	for _, kind := range []string{"StubCluster", "StubMachine", "StubMachineTemplate"} {
-		options.CRDs = append(options.CRDs, stubCRD(kind))
-	}
-	_, err = envtest.InstallCRDs(r.config, options)
-	return err
-}
-
-func stubCRD(kind string) *apiextensionsv1.CustomResourceDefinition {
-	plural := strings.ToLower(kind) + "s"
-	free := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}
-	c := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{
-		Name: plural + "." + infraGroup, Labels: map[string]string{"cluster.x-k8s.io/v1beta2": "v1"},
-	}}
-	c.Spec = apiextensionsv1.CustomResourceDefinitionSpec{
-		Group: infraGroup, Scope: apiextensionsv1.NamespaceScoped,
-		Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural, Singular: strings.ToLower(kind)},
-		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-			Name: "v1", Served: true, Storage: true, Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
-			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-				Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": free, "status": free},
-			}},
-		}},
-	}
-	return c
 }
 
 // startCore starts core's manager, with no limit of its own, so that it is not what is measured.
@@ -213,11 +182,11 @@ func (r *rig) newCluster(ctx context.Context) error {
 		return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}}
 	}
 	cp := &clusterv1.Machine{ObjectMeta: here("cp"), Spec: clusterv1.MachineSpec{
-		ClusterName: "c", Version: version, Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To("cp")}, InfrastructureRef: infraRef("StubMachine", "cp"),
+		ClusterName: "c", Version: version, Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To("cp")}, InfrastructureRef: coretest.Ref("StubMachine", "cp"),
 	}}
 	cp.Labels[clusterv1.MachineControlPlaneLabel] = ""
 	c := &clusterv1.Cluster{ObjectMeta: here("c"), Spec: clusterv1.ClusterSpec{
-		ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: host, Port: int32(number)}, InfrastructureRef: infraRef("StubCluster", "c"),
+		ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: host, Port: int32(number)}, InfrastructureRef: coretest.Ref("StubCluster", "c"),
 	}}
 	block := func(kind string, der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}) }
 	return r.create(
@@ -226,7 +195,7 @@ func (r *rig) newCluster(ctx context.Context) error {
 		&corev1.Secret{ObjectMeta: here("c-ca"), Type: clusterv1.ClusterSecretType, Data: map[string][]byte{
 			"tls.crt": block("CERTIFICATE", r.api.Cluster.Kubernetes.Certificate.Raw), "tls.key": block("EC PRIVATE KEY", key),
 		}},
-		object(infraGroup+"/v1", "StubCluster", "c"), object(infraGroup+"/v1", "StubMachine", "cp"), c, cp,
+		object(coretest.InfraGroup+"/v1", "StubCluster", "c"), object(coretest.InfraGroup+"/v1", "StubMachine", "cp"), c, cp,
 	)
 }
 
@@ -250,10 +219,6 @@ func (r *rig) awaitControlPlane(ctx context.Context) error {
 // version is that of all Machines.
 const version = "v1.36.3"
 
-func infraRef(kind, name string) clusterv1.ContractVersionedObjectReference {
-	return clusterv1.ContractVersionedObjectReference{APIGroup: infraGroup, Kind: kind, Name: name}
-}
-
 func object(api, kind, name string) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetAPIVersion(api)
@@ -266,14 +231,14 @@ func object(api, kind, name string) *unstructured.Unstructured {
 // deploy makes the MachineDeployment, with all that core's webhook would enter.
 func (r *rig) deploy(ctx context.Context, s side) error {
 	group, _, _ := strings.Cut(s.api, "/")
-	template, infra := object(s.api, s.kind, "workers"), object(infraGroup+"/v1", "StubMachineTemplate", "workers")
+	template, infra := object(s.api, s.kind, "workers"), object(coretest.InfraGroup+"/v1", "StubMachineTemplate", "workers")
 	template.Object["spec"] = map[string]any{"template": map[string]any{"spec": s.spec}}
 	infra.Object["spec"] = map[string]any{"template": map[string]any{"spec": map[string]any{}}}
 	labels := map[string]string{clusterv1.ClusterNameLabel: "c", "set": "workers"}
 	return r.create(ctx, template, infra, &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "workers", Labels: labels}, Spec: clusterv1.MachineDeploymentSpec{
 		ClusterName: "c", Replicas: ptr.To(int32(*machines)), Selector: metav1.LabelSelector{MatchLabels: labels},
 		Template: clusterv1.MachineTemplateSpec{ObjectMeta: clusterv1.ObjectMeta{Labels: labels}, Spec: clusterv1.MachineSpec{
-			ClusterName: "c", Version: version, InfrastructureRef: infraRef("StubMachineTemplate", "workers"),
+			ClusterName: "c", Version: version, InfrastructureRef: coretest.Ref("StubMachineTemplate", "workers"),
 			Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: group, Kind: s.kind, Name: "workers"}},
 		}},
 		Rollout: clusterv1.MachineDeploymentRolloutSpec{Strategy: clusterv1.MachineDeploymentRolloutStrategy{

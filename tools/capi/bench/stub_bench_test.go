@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
-)
 
-const infraGroup = "infrastructure.cluster.x-k8s.io"
+	"github.com/hullmark/hullmark/tools/capi/internal/coretest"
+)
 
 // stub is an infrastructure provider that makes nothing: a Machine that has its bootstrap data is provisioned at once, and has a Node.
 type stub struct {
@@ -77,7 +77,7 @@ func (s *stub) Reconcile(ctx context.Context, r ctrl.Request) (ctrl.Result, erro
 		return ctrl.Result{RequeueAfter: 200 * time.Millisecond}, s.provisioned(ctx, "StubCluster", "c")
 	}
 	id := "stub://" + m.Name
-	infra := object(infraGroup+"/v1", "StubMachine", m.Spec.InfrastructureRef.Name)
+	infra := object(coretest.InfraGroup+"/v1", "StubMachine", m.Spec.InfrastructureRef.Name)
 	if err := errors.Join(
 		s.provisioned(ctx, "StubCluster", "c"),
 		s.Patch(ctx, infra, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"providerID":%q}}`, id))),
@@ -96,7 +96,7 @@ func (s *stub) provisioned(ctx context.Context, kind, name string) error {
 			return nil
 		}
 	}
-	return s.Status().Patch(ctx, object(infraGroup+"/v1", kind, name), client.RawPatch(types.MergePatchType, []byte(`{"status":{"initialization":{"provisioned":true}}}`)))
+	return s.Status().Patch(ctx, object(coretest.InfraGroup+"/v1", kind, name), client.RawPatch(types.MergePatchType, []byte(`{"status":{"initialization":{"provisioned":true}}}`)))
 }
 
 func (s *stub) node(ctx context.Context, name, id string) error {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/internal/coretest"
 )
 
 // TestContract makes a Cluster of a control plane Machine, a MachineDeployment and a MachinePool, with core, and holds what is there
@@ -45,7 +46,7 @@ func TestContract(t *testing.T) {
 	})
 	labels := map[string]string{clusterv1.ClusterNameLabel: "c", "set": "workers"}
 	template := clusterv1.MachineTemplateSpec{ObjectMeta: clusterv1.ObjectMeta{Labels: labels}, Spec: clusterv1.MachineSpec{
-		ClusterName: "c", Version: "v1.36.3", Bootstrap: configRef("HullmarkConfigTemplate", "workers"), InfrastructureRef: infraRef("StubMachineTemplate", "workers"),
+		ClusterName: "c", Version: "v1.36.3", Bootstrap: configRef("HullmarkConfigTemplate", "workers"), InfrastructureRef: coretest.Ref("StubMachineTemplate", "workers"),
 	}}
 	p.create(&clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "workers", Labels: labels}, Spec: clusterv1.MachineDeploymentSpec{
 		ClusterName: "c", Replicas: ptr.To[int32](2), Selector: metav1.LabelSelector{MatchLabels: labels}, Template: template,
@@ -62,7 +63,7 @@ func TestContract(t *testing.T) {
 	pool.SetName("pool")
 	p.create(pool)
 	p.create(&v1alpha1.HullmarkConfig{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "pool"}, Spec: spec(nil)})
-	template.Spec.Bootstrap, template.Spec.InfrastructureRef = configRef(v1alpha1.ConfigKind, "pool"), infraRef("StubMachinePool", "pool")
+	template.Spec.Bootstrap, template.Spec.InfrastructureRef = configRef(v1alpha1.ConfigKind, "pool"), coretest.Ref("StubMachinePool", "pool")
 	p.create(&clusterv1.MachinePool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "pool", Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}},
 		Spec:       clusterv1.MachinePoolSpec{ClusterName: "c", Replicas: ptr.To[int32](3), Template: template},

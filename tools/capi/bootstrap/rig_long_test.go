@@ -7,45 +7,34 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/controllers/clustercache"
-	corecluster "sigs.k8s.io/cluster-api/core/reconcilers/cluster"
-	coremachine "sigs.k8s.io/cluster-api/core/reconcilers/machine"
 	coredeployment "sigs.k8s.io/cluster-api/core/reconcilers/machinedeployment"
 	corepool "sigs.k8s.io/cluster-api/core/reconcilers/machinepool"
 	coreset "sigs.k8s.io/cluster-api/core/reconcilers/machineset"
-	"sigs.k8s.io/cluster-api/core/setup"
-	"sigs.k8s.io/cluster-api/util/index"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
 	"github.com/hullmark/hullmark/tools/capi/config"
+	"github.com/hullmark/hullmark/tools/capi/internal/coretest"
 )
 
 // One real API for all tests, with core's reconcilers and an infrastructure provider that makes nothing.
@@ -57,60 +46,38 @@ var (
 )
 
 const (
-	infraGroup = "infrastructure.cluster.x-k8s.io"
 	// holdLabel keeps the stub from letting a machine's Node appear, as if it had not finished to initialize or to join.
 	holdLabel = "test.hullmark/hold"
 	// manager is who the Deployment's pods are to the API.
 	managerUser = "system:serviceaccount:hullmark-bootstrap-system:hullmark-bootstrap-manager"
 )
 
-func TestMain(m *testing.M) {
-	code, err := withAPI(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { coretest.Main(m, prepare) }
 
-func withAPI(m *testing.M) (code int, err error) {
-	// Errors alone: of some of them a failed test tells nothing.
-	ctrl.SetLogger(funcr.New(func(_, line string) { fmt.Fprintln(os.Stderr, line) }, funcr.Options{Verbosity: -1}))
-	dir, err := os.MkdirTemp("", "capi-")
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	// The bundle may have to be compiled.
-	ctx, cancel := context.WithTimeout(context.Background(), 45*time.Minute)
-	defer cancel()
+// prepare starts the API, and core's own reconcilers, as its manager does, with the stub.
+func prepare(ctx context.Context, dir string) (*testenv.Environment, <-chan error, error) {
+	var err error
 	if api, err = testenv.Start(ctx, dir); err != nil {
-		return 1, err
+		return nil, nil, err
 	}
-	defer func() { err = errors.Join(err, api.Stop()) }()
 	if adminConfig, err = api.Config("test", "system:masters"); err != nil {
-		return 1, err
+		return api, nil, err
 	}
 	if kubeconfig, err = api.Kubeconfig("test", "system:masters"); err != nil {
-		return 1, err
+		return api, nil, err
 	}
 	scheme, err := wholeScheme()
 	if err != nil {
-		return 1, err
+		return api, nil, err
 	}
 	if admin, err = client.NewWithWatch(adminConfig, client.Options{Scheme: scheme}); err != nil {
-		return 1, err
+		return api, nil, err
 	}
 	if err := install(ctx); err != nil {
-		return 1, err
+		return api, nil, err
 	}
 	ended, err := startCore(ctx, scheme)
-	if err != nil {
-		return 1, err
-	}
-	code = m.Run()
-	cancel()
-	return code, <-ended
+	return api, ended, err
 }
 
 func wholeScheme() (*runtime.Scheme, error) {
@@ -120,18 +87,7 @@ func wholeScheme() (*runtime.Scheme, error) {
 
 // install gives the API core's CRDs, the stub's, and our components as a person would apply them.
 func install(ctx context.Context) error {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
-	if err != nil {
-		return fmt.Errorf("go list: %w", err)
-	}
-	options := envtest.CRDInstallOptions{
-		Paths:              []string{filepath.Join(strings.TrimSpace(string(out)), "core", "config", "crd", "bases")},
-		ErrorIfPathMissing: true, MaxTime: time.Minute,
-	}
-	for _, kind := range []string{"StubCluster", "StubMachine", "StubMachineTemplate", "StubMachinePool"} {
-		options.CRDs = append(options.CRDs, stubCRD(kind))
-	}
-	if _, err := envtest.InstallCRDs(adminConfig, options); err != nil {
+	if err := coretest.InstallCRDs(ctx, adminConfig); err != nil {
 		return err
 	}
 	components, err := config.Bootstrap.Components("registry.example/hullmark-capi:test")
@@ -146,89 +102,35 @@ func install(ctx context.Context) error {
 	return testenv.Poll(ctx, 100*time.Millisecond, func() error { return admin.List(ctx, &v1alpha1.HullmarkConfigTemplateList{}) })
 }
 
-func stubCRD(kind string) *apiextensionsv1.CustomResourceDefinition {
-	plural := strings.ToLower(kind) + "s"
-	free := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}
-	return &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + infraGroup, Labels: map[string]string{"cluster.x-k8s.io/v1beta2": "v1"}},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: infraGroup, Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural, Singular: strings.ToLower(kind)},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v1", Served: true, Storage: true, Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-					Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": free, "status": free},
-				}},
-			}},
-		},
-	}
-}
-
-// startCore runs core's own reconcilers, as its manager does, and the stub.
-func startCore(ctx context.Context, scheme *runtime.Scheme) (ended chan error, err error) {
-	mgr, err := ctrl.NewManager(adminConfig, ctrl.Options{
-		Scheme: scheme, Metrics: server.Options{BindAddress: "0"}, Client: setup.ManagerClientOptions(),
-		Cache:      setup.ManagerCacheOptions(scheme, "core", "", 10*time.Minute),
-		Controller: ctrlconfig.Controller{UsePriorityQueue: ptr.To(true)},
-	})
+func startCore(ctx context.Context, scheme *runtime.Scheme) (ended <-chan error, err error) {
+	core, err := coretest.NewCore(ctx, adminConfig, scheme, 10)
 	if err != nil {
 		return nil, err
 	}
-	if err := index.AddDefaultIndexes(ctx, mgr); err != nil {
-		return nil, err
-	}
-	secrets, err := setup.CreateSecretCachingClient(mgr)
-	if err != nil {
-		return nil, err
-	}
-	few := controller.Options{MaxConcurrentReconciles: 10}
-	clusters, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
-		SecretClient: secrets, Cache: setup.ClusterCacheCacheOptions(), Client: setup.ClusterCacheClientOptions("core", 100, 100),
-	}, few)
-	if err != nil {
-		return nil, err
-	}
-	if c, ok := clusters.(interface{ SetConnectionCreationRetryInterval(time.Duration) }); ok {
-		c.SetConnectionCreationRetryInterval(2 * time.Second)
-	}
-	c, live := mgr.GetClient(), mgr.GetAPIReader()
+	c, live := core.GetClient(), core.GetAPIReader()
 	err = errors.Join(
-		(&corecluster.Reconciler{Client: c, APIReader: live, ClusterCache: clusters, RemoteConnectionGracePeriod: 50 * time.Second}).SetupWithManager(ctx, mgr, few),
-		(&coremachine.Reconciler{Client: c, APIReader: live, ClusterCache: clusters, RemoteConditionsGracePeriod: 5 * time.Minute}).SetupWithManager(ctx, mgr, few),
-		(&coreset.Reconciler{Client: c, APIReader: live, ClusterCache: clusters}).SetupWithManager(ctx, mgr, few),
-		(&coredeployment.Reconciler{Client: c, APIReader: live}).SetupWithManager(ctx, mgr, few),
-		(&corepool.Reconciler{Client: c, APIReader: live, ClusterCache: clusters}).SetupWithManager(ctx, mgr, few),
-		addStub(mgr),
+		(&coreset.Reconciler{Client: c, APIReader: live, ClusterCache: core.Clusters}).SetupWithManager(ctx, core, core.Options),
+		(&coredeployment.Reconciler{Client: c, APIReader: live}).SetupWithManager(ctx, core, core.Options),
+		(&corepool.Reconciler{Client: c, APIReader: live, ClusterCache: core.Clusters}).SetupWithManager(ctx, core, core.Options),
+		addStub(core),
 	)
 	if err != nil {
 		return nil, err
 	}
-	ended = make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-	return ended, nil
+	return core.Go(ctx), nil
 }
 
 // stub is an infrastructure provider that makes nothing: a machine that has its bootstrap data is provisioned, and has a Node.
 type stub struct{ client.Client }
 
-func stubObject(kind string) *unstructured.Unstructured {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(schema.GroupVersionKind{Group: infraGroup, Version: "v1", Kind: kind})
-	return u
+func addStub(core *coretest.Core) error {
+	s := stub{core.GetClient()}
+	machines := ctrl.NewControllerManagedBy(core).Named("stubmachine").For(stubObject("StubMachine")).WithOptions(core.Options)
+	clusters := ctrl.NewControllerManagedBy(core).Named("stubcluster").For(stubObject("StubCluster"))
+	return errors.Join(machines.Complete(reconcile.Func(s.machine)), clusters.Complete(reconcile.Func(s.cluster)))
 }
 
-func addStub(mgr ctrl.Manager) error {
-	s := stub{mgr.GetClient()}
-	machines := ctrl.NewControllerManagedBy(mgr).Named("stubmachine").For(stubObject("StubMachine")).WithOptions(controller.Options{MaxConcurrentReconciles: 10})
-	clusters := ctrl.NewControllerManagedBy(mgr).Named("stubcluster").For(stubObject("StubCluster"))
-	return errors.Join(machines.Complete(reconcileFunc(s.machine)), clusters.Complete(reconcileFunc(s.cluster)))
-}
-
-type reconcileFunc func(context.Context, ctrl.Request) (ctrl.Result, error)
-
-func (f reconcileFunc) Reconcile(ctx context.Context, r ctrl.Request) (ctrl.Result, error) {
-	return f(ctx, r)
-}
+func stubObject(kind string) *unstructured.Unstructured { return coretest.Stub(kind, "", "") }
 
 func (s stub) cluster(ctx context.Context, r ctrl.Request) (ctrl.Result, error) {
 	u := stubObject("StubCluster")
@@ -392,7 +294,7 @@ func newPlace(t *testing.T, name string, change ...func(*clusterv1.Cluster, *uns
 	infra.SetName("c")
 	c := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "c"}, Spec: clusterv1.ClusterSpec{
 		ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "api.example", Port: 6443},
-		InfrastructureRef:    infraRef("StubCluster", "c"),
+		InfrastructureRef:    coretest.Ref("StubCluster", "c"),
 	}}
 	for _, f := range change {
 		f(c, infra)
@@ -404,10 +306,6 @@ func newPlace(t *testing.T, name string, change ...func(*clusterv1.Cluster, *uns
 		Type:       clusterv1.ClusterSecretType, Data: map[string][]byte{"value": kubeconfig},
 	})
 	return p
-}
-
-func infraRef(kind, name string) clusterv1.ContractVersionedObjectReference {
-	return clusterv1.ContractVersionedObjectReference{APIGroup: infraGroup, Kind: kind, Name: name}
 }
 
 func configRef(kind, name string) clusterv1.Bootstrap {
@@ -469,7 +367,7 @@ func (p place) machine(name string, cp bool, edits ...func(*clusterv1.Machine, *
 		labels[clusterv1.MachineControlPlaneLabel] = ""
 	}
 	m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: name, Labels: labels}, Spec: clusterv1.MachineSpec{
-		ClusterName: "c", Version: "v1.36.3", Bootstrap: configRef(v1alpha1.ConfigKind, name), InfrastructureRef: infraRef("StubMachine", name),
+		ClusterName: "c", Version: "v1.36.3", Bootstrap: configRef(v1alpha1.ConfigKind, name), InfrastructureRef: coretest.Ref("StubMachine", name),
 	}}
 	c := &v1alpha1.HullmarkConfig{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "c"}}, Spec: spec(nil)}
 	infra := stubObject("StubMachine")

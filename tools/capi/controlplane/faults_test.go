@@ -22,6 +22,7 @@ import (
 	"github.com/hullmark/hullmark/cluster"
 	bootstrapv1 "github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/internal/coretest"
 )
 
 var errKilled = errors.New("killed")
@@ -146,7 +147,7 @@ func (w *world) clean() {
 	configs := &bootstrapv1.HullmarkConfigList{}
 	w.must(w.List(w.Context(), configs))
 	infra := &unstructured.UnstructuredList{}
-	infra.SetGroupVersionKind(schema.GroupVersionKind{Group: infraGroup, Version: "v1", Kind: "StubMachineList"})
+	infra.SetGroupVersionKind(schema.GroupVersionKind{Group: coretest.InfraGroup, Version: "v1", Kind: "StubMachineList"})
 	w.must(w.List(w.Context(), infra))
 	if len(names) != 1 || len(configs.Items) != 1 || len(infra.Items) != 1 || len(w.workload.view.Nodes) != 1 || len(w.workload.view.Records) != 1 {
 		w.Errorf("Machines %q, %d configs, %d infrastructures, Nodes %v, %d records", names, len(configs.Items), len(infra.Items), w.workload.view.Nodes, len(w.workload.view.Records))

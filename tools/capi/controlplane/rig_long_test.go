@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -30,19 +28,13 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/controllers/clustercache"
-	corecluster "sigs.k8s.io/cluster-api/core/reconcilers/cluster"
-	coremachine "sigs.k8s.io/cluster-api/core/reconcilers/machine"
-	"sigs.k8s.io/cluster-api/core/setup"
-	"sigs.k8s.io/cluster-api/util/index"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
@@ -51,6 +43,7 @@ import (
 	bootstrapv1 "github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
 	"github.com/hullmark/hullmark/tools/capi/bootstrap"
+	"github.com/hullmark/hullmark/tools/capi/internal/coretest"
 )
 
 // One real API for all tests. It is that of the management cluster, and of the cluster that is begun, too, whose authorities it has: so
@@ -62,139 +55,61 @@ var (
 	adminConfig *rest.Config
 )
 
-func TestMain(m *testing.M) {
-	code, err := withAPI(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { coretest.Main(m, prepare) }
 
-func withAPI(m *testing.M) (code int, err error) {
-	ctrl.SetLogger(funcr.New(func(_, line string) { fmt.Fprintln(os.Stderr, line) }, funcr.Options{Verbosity: -1}))
-	dir, err := os.MkdirTemp("", "capi-")
-	if err != nil {
-		return 1, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	ctx, cancel := context.WithTimeout(context.Background(), 45*time.Minute)
-	defer cancel()
+func prepare(ctx context.Context, dir string) (*testenv.Environment, <-chan error, error) {
+	var err error
 	if whole, err = cluster.New(); err != nil {
-		return 1, err
+		return nil, nil, err
 	}
 	if api, err = testenv.StartFor(ctx, dir, whole); err != nil {
-		return 1, err
+		return nil, nil, err
 	}
-	defer func() { err = errors.Join(err, api.Stop()) }()
 	if adminConfig, err = api.Config("test", "system:masters"); err != nil {
-		return 1, err
+		return api, nil, err
 	}
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), clusterv1.AddToScheme(scheme), bootstrapv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme),
 		apiextensionsv1.AddToScheme(scheme)); err != nil {
-		return 1, err
+		return api, nil, err
 	}
 	if admin, err = client.New(adminConfig, client.Options{Scheme: scheme}); err != nil {
-		return 1, err
+		return api, nil, err
 	}
-	if err := install(ctx); err != nil {
-		return 1, err
+	if err := coretest.InstallCRDs(ctx, adminConfig, filepath.Join("..", "config", "crd")); err != nil {
+		return api, nil, err
 	}
 	ended, err := startOthers(ctx, scheme)
-	if err != nil {
-		return 1, err
-	}
-	code = m.Run()
-	cancel()
-	return code, <-ended
-}
-
-// install gives the API core's CRDs, ours and the stub's.
-func install(ctx context.Context) error {
-	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
-	if err != nil {
-		return fmt.Errorf("go list: %w", err)
-	}
-	options := envtest.CRDInstallOptions{
-		Paths:              []string{filepath.Join(strings.TrimSpace(string(out)), "core", "config", "crd", "bases"), filepath.Join("..", "config", "crd")},
-		ErrorIfPathMissing: true, MaxTime: time.Minute,
-	}
-	for _, kind := range []string{"StubCluster", "StubMachine", "StubMachineTemplate"} {
-		crd, free := stubCRD(kind), apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}
-		plural, _, _ := strings.Cut(crd.Name, ".")
-		crd.Spec = apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: infraGroup, Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: kind, ListKind: kind + "List", Plural: plural, Singular: strings.ToLower(kind)},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v1", Served: true, Storage: true, Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-					Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": free, "status": free},
-				}},
-			}},
-		}
-		options.CRDs = append(options.CRDs, crd)
-	}
-	_, err = envtest.InstallCRDs(adminConfig, options)
-	return err
+	return api, ended, err
 }
 
 // startOthers runs core's own reconcilers, our bootstrap provider, and the stub of an infrastructure.
-func startOthers(ctx context.Context, scheme *runtime.Scheme) (ended chan error, err error) {
-	mgr, err := ctrl.NewManager(adminConfig, ctrl.Options{
-		Scheme: scheme, Metrics: server.Options{BindAddress: "0"}, Client: setup.ManagerClientOptions(),
-		Cache:      setup.ManagerCacheOptions(scheme, "core", "", 10*time.Minute),
-		Controller: ctrlconfig.Controller{UsePriorityQueue: ptr.To(true)},
-	})
+func startOthers(ctx context.Context, scheme *runtime.Scheme) (ended <-chan error, err error) {
+	core, err := coretest.NewCore(ctx, adminConfig, scheme, 5)
 	if err != nil {
 		return nil, err
 	}
-	if err := index.AddDefaultIndexes(ctx, mgr); err != nil {
-		return nil, err
-	}
-	secrets, err := setup.CreateSecretCachingClient(mgr)
-	if err != nil {
-		return nil, err
-	}
-	few := controller.Options{MaxConcurrentReconciles: 5}
-	clusters, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
-		SecretClient: secrets, Cache: setup.ClusterCacheCacheOptions(), Client: setup.ClusterCacheClientOptions("core", 100, 100),
-	}, few)
-	if err != nil {
-		return nil, err
-	}
-	if c, ok := clusters.(interface{ SetConnectionCreationRetryInterval(time.Duration) }); ok {
-		c.SetConnectionCreationRetryInterval(2 * time.Second)
-	}
-	c, live := mgr.GetClient(), mgr.GetAPIReader()
+	c := core.GetClient()
 	err = errors.Join(
-		(&corecluster.Reconciler{Client: c, APIReader: live, ClusterCache: clusters, RemoteConnectionGracePeriod: 50 * time.Second}).SetupWithManager(ctx, mgr, few),
-		(&coremachine.Reconciler{Client: c, APIReader: live, ClusterCache: clusters, RemoteConditionsGracePeriod: 5 * time.Minute}).SetupWithManager(ctx, mgr, few),
-		(&bootstrap.Reconciler{Client: c, Live: live, Events: mgr.GetEventRecorder("bootstrap")}).SetupWithManager(mgr, few),
-		ctrl.NewControllerManagedBy(mgr).Named("stubcluster").For(stub("StubCluster", "")).Complete(reconcileFunc(func(ctx context.Context, r ctrl.Request) (ctrl.Result, error) {
-			o := stub("StubCluster", "")
-			if err := c.Get(ctx, r.NamespacedName, o); err != nil {
-				return ctrl.Result{}, client.IgnoreNotFound(err)
-			}
-			before := o.DeepCopy()
-			_ = unstructured.SetNestedField(o.Object, true, "status", "initialization", "provisioned")
-			_ = unstructured.SetNestedField(o.Object, api.Address, "status", "apiServer")
-			return ctrl.Result{}, client.IgnoreNotFound(c.Status().Patch(ctx, o, client.MergeFrom(before)))
-		})),
-		ctrl.NewControllerManagedBy(mgr).Named("stubmachine").For(stub("StubMachine", "")).WithOptions(few).Complete(reconcileFunc(reconcileStub)),
+		(&bootstrap.Reconciler{Client: c, Live: core.GetAPIReader(), Events: core.GetEventRecorder("bootstrap")}).SetupWithManager(core, core.Options),
+		ctrl.NewControllerManagedBy(core).Named("stubcluster").For(stub("StubCluster", "")).Complete(reconcile.Func(reconcileStubCluster)),
+		ctrl.NewControllerManagedBy(core).Named("stubmachine").For(stub("StubMachine", "")).WithOptions(core.Options).Complete(reconcile.Func(reconcileStub)),
 	)
 	if err != nil {
 		return nil, err
 	}
-	ended = make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
-	return ended, nil
+	return core.Go(ctx), nil
 }
 
-type reconcileFunc func(context.Context, ctrl.Request) (ctrl.Result, error)
-
-func (f reconcileFunc) Reconcile(ctx context.Context, r ctrl.Request) (ctrl.Result, error) {
-	return f(ctx, r)
+func reconcileStubCluster(ctx context.Context, r ctrl.Request) (ctrl.Result, error) {
+	o := stub("StubCluster", "")
+	if err := admin.Get(ctx, r.NamespacedName, o); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	before := o.DeepCopy()
+	_ = unstructured.SetNestedField(o.Object, true, "status", "initialization", "provisioned")
+	_ = unstructured.SetNestedField(o.Object, api.Address, "status", "apiServer")
+	return ctrl.Result{}, client.IgnoreNotFound(admin.Status().Patch(ctx, o, client.MergeFrom(before)))
 }
 
 // hosts are the machines of each namespace.
@@ -397,7 +312,7 @@ func newHost(t *testing.T, namespace string) *host {
 	create(plane)
 	create(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: clusterv1.ClusterSpec{
 		ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "192.0.2.7", Port: 6443},
-		InfrastructureRef:    clusterv1.ContractVersionedObjectReference{APIGroup: infraGroup, Kind: "StubCluster", Name: "c"},
+		InfrastructureRef:    clusterv1.ContractVersionedObjectReference{APIGroup: coretest.InfraGroup, Kind: "StubCluster", Name: "c"},
 		ControlPlaneRef:      clusterv1.ContractVersionedObjectReference{APIGroup: v1alpha1.GroupVersion.Group, Kind: v1alpha1.ControlPlaneKind, Name: planeKey.Name},
 	}})
 	return h

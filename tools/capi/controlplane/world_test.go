@@ -39,9 +39,8 @@ import (
 	"github.com/hullmark/hullmark/measurements"
 	bootstrapv1 "github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/internal/coretest"
 )
-
-const infraGroup = "infrastructure.cluster.x-k8s.io"
 
 var planeKey = client.ObjectKey{Namespace: "ns", Name: "c-cp"}
 
@@ -56,26 +55,21 @@ func newScheme(t testing.TB) *runtime.Scheme {
 		}
 	}
 	for _, kind := range []string{"StubMachine", "StubMachineTemplate", "StubCluster"} {
-		s.AddKnownTypeWithName(schema.GroupVersionKind{Group: infraGroup, Version: "v1", Kind: kind}, &unstructured.Unstructured{})
-		s.AddKnownTypeWithName(schema.GroupVersionKind{Group: infraGroup, Version: "v1", Kind: kind + "List"}, &unstructured.UnstructuredList{})
+		s.AddKnownTypeWithName(schema.GroupVersionKind{Group: coretest.InfraGroup, Version: "v1", Kind: kind}, &unstructured.Unstructured{})
+		s.AddKnownTypeWithName(schema.GroupVersionKind{Group: coretest.InfraGroup, Version: "v1", Kind: kind + "List"}, &unstructured.UnstructuredList{})
 	}
 	return s
 }
 
-func stub(kind, name string) *unstructured.Unstructured {
-	o := &unstructured.Unstructured{Object: map[string]any{}}
-	o.SetAPIVersion(infraGroup + "/v1")
-	o.SetKind(kind)
-	o.SetNamespace("ns")
-	o.SetName(name)
-	return o
-}
+func stub(kind, name string) *unstructured.Unstructured { return coretest.Stub(kind, "ns", name) }
 
-func stubCRD(kind string) *apiextensionsv1.CustomResourceDefinition {
-	plural := map[string]string{"StubMachine": "stubmachines", "StubMachineTemplate": "stubmachinetemplates", "StubCluster": "stubclusters"}[kind]
-	return &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + infraGroup, Labels: map[string]string{"cluster.x-k8s.io/v1beta2": "v1"}},
+// stubCRDs are what says which version of the stub is of the contract.
+func stubCRDs() *apiextensionsv1.CustomResourceDefinitionList {
+	list := &apiextensionsv1.CustomResourceDefinitionList{}
+	for _, crd := range coretest.StubCRDs() {
+		list.Items = append(list.Items, *crd)
 	}
+	return list
 }
 
 // world is a management cluster in memory with one Cluster "c" and its control plane "c-cp", of an infrastructure that reports at once,
@@ -114,7 +108,7 @@ func newWorld(t *testing.T, edit ...func(*v1alpha1.HullmarkControlPlane, *cluste
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "uid-c", Generation: 1},
 		Spec: clusterv1.ClusterSpec{
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "192.0.2.7", Port: 6443},
-			InfrastructureRef:    clusterv1.ContractVersionedObjectReference{APIGroup: infraGroup, Kind: "StubCluster", Name: "c"},
+			InfrastructureRef:    coretest.Ref("StubCluster", "c"),
 			ControlPlaneRef:      clusterv1.ContractVersionedObjectReference{APIGroup: v1alpha1.GroupVersion.Group, Kind: v1alpha1.ControlPlaneKind, Name: planeKey.Name},
 		},
 	}
@@ -127,7 +121,7 @@ func newWorld(t *testing.T, edit ...func(*v1alpha1.HullmarkControlPlane, *cluste
 	_ = unstructured.SetNestedMap(template.Object, map[string]any{"size": "small"}, "spec", "template", "spec")
 	w.fake = fake.NewClientBuilder().WithScheme(newScheme(t)).
 		WithStatusSubresource(&v1alpha1.HullmarkControlPlane{}, &clusterv1.Machine{}).
-		WithObjects(c, plane, template, stub("StubCluster", "c"), stubCRD("StubMachine"), stubCRD("StubMachineTemplate"), stubCRD("StubCluster")).Build()
+		WithObjects(c, plane, template, stub("StubCluster", "c")).WithLists(stubCRDs()).Build()
 	w.Client = w.fake
 	w.events = events.NewFakeRecorder(2000)
 	w.r = w.controller(w.Client)
@@ -144,7 +138,7 @@ func newPlane(root, version string) *v1alpha1.HullmarkControlPlane {
 		Spec: v1alpha1.HullmarkControlPlaneSpec{
 			Replicas: ptr.To[int32](1), Version: version,
 			MachineTemplate: v1alpha1.HullmarkControlPlaneMachineTemplate{Spec: v1alpha1.HullmarkControlPlaneMachineTemplateSpec{
-				InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infraGroup, Kind: "StubMachineTemplate", Name: "small"},
+				InfrastructureRef: coretest.Ref("StubMachineTemplate", "small"),
 			}},
 			Config: bootstrapv1.HullmarkConfigSpec{ClusterRoot: root, Pool: "control-plane", StateDisk: bootstrapv1.StateDisk{Serial: "state"}},
 		},
