@@ -65,8 +65,8 @@ type Keys interface {
 type Workload interface {
 	// PutVoucher stores a signed voucher, in the place of one that the machine has.
 	PutVoucher(ctx context.Context, signed []byte) error
-	// ListVouchers returns all signed vouchers. Those that cannot be read are named by the error, beside the others.
-	ListVouchers(ctx context.Context) ([][]byte, error)
+	// EachVoucher calls do with each signed voucher, or with why it cannot be read. Nothing of them is kept: a cluster may say anything.
+	EachVoucher(ctx context.Context, do func(signed []byte, err error)) error
 	// Node reports whether there is a Node of that name, and what its provider ID is.
 	Node(ctx context.Context, name string) (providerID string, there bool, err error)
 	// Joined returns the machines that have come: their records hold their vouchers from now on.
@@ -288,21 +288,19 @@ func (r *run) readRoot(ctx context.Context, key client.ObjectKey) error {
 	return nil
 }
 
-// readVouchers reads those that were signed with this key. Others are another enroller's, and left alone.
+// readVouchers reads those that were signed with this key. Others are another enroller's, and left alone, as is what is no voucher.
 func (r *run) readVouchers(ctx context.Context) error {
-	all, err := r.workload.ListVouchers(ctx)
-	if len(all) == 0 && err != nil {
-		return err
-	}
 	r.vouchers = map[string]measurements.Voucher{}
 	public := ed25519.PublicKey(r.key[ed25519.PrivateKeySize-ed25519.PublicKeySize:])
-	for _, signed := range all {
+	return r.workload.EachVoucher(ctx, func(signed []byte, err error) {
+		if err != nil {
+			return
+		}
 		v, _, err := measurements.OpenVoucher(signed, func(enroller ed25519.PublicKey) bool { return public.Equal(enroller) })
 		if err == nil {
 			r.vouchers[v.Name] = v
 		}
-	}
-	return nil
+	})
 }
 
 func (r *Reconciler) now() time.Time {
