@@ -79,8 +79,8 @@ func (o objects[O, L]) watch(ctx context.Context, options metav1.ListOptions) (w
 const (
 	// page is how many objects of a long list are asked for at once, so that no answer with all of them has to be held.
 	page = 250
-	// maxListed is how many there may be: Kubernetes is made for 5,000 Nodes, and Manifest's quota lets 10,000 vouchers be. A server that says
-	// forever that there are more is not believed.
+	// maxListed is how many there may be: Kubernetes is made for 5,000 Nodes, and Manifest's quota lets 10,000 vouchers be. A server that
+	// says forever that there are more is not believed.
 	maxListed = 20_000
 )
 

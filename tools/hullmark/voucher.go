@@ -85,8 +85,8 @@ func parseRecipient(recipient, purpose, passphraseFile string) (*age.X25519Recip
 	return parsed, nil
 }
 
-// noPurpose refuses --for without --recipient: whoever knows a passphrase may use the file for whatever he likes, and nothing would hold him
-// to that Cluster.
+// noPurpose refuses --for without --recipient: whoever knows a passphrase may use the file for whatever he likes, and nothing would
+// hold him to that Cluster.
 func noPurpose(purpose string) error {
 	if purpose == "" {
 		return nil

@@ -79,7 +79,8 @@ func identityOf(m *clusterv1.Machine, found map[string]identity) identity {
 // page is how many objects of the infrastructure are read at once.
 const page = 200
 
-// infrastructure lists what the infrastructure of one kind reports in the Cluster's namespace, by name. The error is errNoIdentity if nobody knows that kind.
+// infrastructure lists what the infrastructure of one kind reports in the Cluster's namespace, by name. The error is
+// errNoIdentity if nobody knows that kind.
 func (r *run) infrastructure(ctx context.Context, machines []*clusterv1.Machine) (map[string]identity, error) {
 	var version schema.GroupVersionKind
 	for _, m := range machines { // Which version is of the contract, a look at one that is there says.

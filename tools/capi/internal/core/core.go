@@ -37,8 +37,8 @@ func AtMost(text string, bytes int) string {
 // ErrNoEKID says that an infrastructure machine reports no identity, or not yet.
 var ErrNoEKID = errors.New("status.ekID is not reported")
 
-// ReportedEKID reads the identity that an infrastructure machine reports in status.ekID. The error is ErrNoEKID if it is absent, or no text.
-// Zero is refused: no key has it, and whoever keeps identities takes it for none.
+// ReportedEKID reads the identity that an infrastructure machine reports in status.ekID. The error is ErrNoEKID if it is absent, or no
+// text. Zero is refused: no key has it, and whoever keeps identities takes it for none.
 func ReportedEKID(infra *unstructured.Unstructured) (hullmark.EKID, error) {
 	text, _, _ := unstructured.NestedString(infra.Object, "status", "ekID")
 	if text == "" {

@@ -22,12 +22,13 @@ import (
 type limits struct {
 	// bytes is the length of its body.
 	bytes int64
-	// commas is how many there are in it. Each separates what takes hundreds of bytes once it is decoded, as an object that is left empty does.
+	// commas is how many there are in it. Each separates what takes hundreds of bytes once it is decoded, as an object that is left empty
+	// does.
 	commas int64
 }
 
-// A list comes in pages of 250 objects (joinservice/registry): a stranger's server may take 16 KiB for each, with 262 commas. The servers of
-// Guard are those of a cluster whose authorities the manager knows, and may answer with whole documents.
+// A list comes in pages of 250 objects (joinservice/registry): a stranger's server may take 16 KiB for each, with 262 commas. The servers
+// of Guard are those of a cluster whose authorities the manager knows, and may answer with whole documents.
 var strangers, known = limits{4 << 20, 1 << 16}, limits{32 << 20, 1 << 20}
 
 // Config returns how a kubeconfig's server is reached. Only what is in the text itself counts: a program that is to be run, a file of the
