@@ -2,7 +2,9 @@ package registry
 
 import (
 	"context"
+	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -72,4 +74,32 @@ func (o objects[O, L]) list(ctx context.Context, options metav1.ListOptions) (L,
 func (o objects[O, L]) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
 	return o.at(o.client.Get(), "").VersionedParams(&options, o.codec).Watch(ctx)
+}
+
+const (
+	// page is how many objects of a long list are asked for at once, so that no answer with all of them has to be held.
+	page = 250
+	// maxListed is how many there may be: Kubernetes is made for 5,000 Nodes, and Manifest's quota lets 10,000 vouchers be. A server that
+	// says forever that there are more is not believed.
+	maxListed = 20_000
+)
+
+// eachConfigMap calls do with each ConfigMap of a long list, page by page. Each page has a deadline of its own.
+func (r *connection) eachConfigMap(
+	ctx context.Context, what string, of objects[*corev1.ConfigMap, *corev1.ConfigMapList], labels string, do func(*corev1.ConfigMap),
+) error {
+	options := metav1.ListOptions{LabelSelector: labels, Limit: page}
+	for range maxListed / page {
+		list, err := call(ctx, r, what, func(ctx context.Context) (*corev1.ConfigMapList, error) { return of.list(ctx, options) })
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			do(&list.Items[i])
+		}
+		if options.Continue = list.Continue; options.Continue == "" {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: there are more than %d", what, maxListed)
 }

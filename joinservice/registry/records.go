@@ -105,23 +105,24 @@ func (r *Machines) holder(ctx context.Context, name string) (node hullmark.EKID,
 // List returns all machines' records, by identity. Records that cannot be read
 // do not hide the others: they are named by the error, which comes beside them.
 func (r *Machines) List(ctx context.Context) ([]joinservice.Machine, error) {
-	list, err := call(ctx, r.connection, "list the machines' records", func(ctx context.Context) (*corev1.ConfigMapList, error) {
-		return r.configMaps.list(ctx, metav1.ListOptions{LabelSelector: selector("=" + nodeKind)})
+	var machines []joinservice.Machine
+	var unread []error
+	err := r.EachMachine(ctx, func(m joinservice.Machine, err error) {
+		if err != nil {
+			unread = append(unread, err)
+			return
+		}
+		machines = append(machines, m)
 	})
 	if err != nil {
 		return nil, err
 	}
-	var machines []joinservice.Machine
-	var unread []error
-	for i := range list.Items {
-		m, err := ParseMachine(&list.Items[i])
-		if err != nil {
-			unread = append(unread, err)
-			continue
-		}
-		machines = append(machines, m)
-	}
 	return machines, errors.Join(unread...)
+}
+
+// EachMachine calls do with each machine's record, or with why it cannot be read. It keeps none of them.
+func (r *Machines) EachMachine(ctx context.Context, do func(joinservice.Machine, error)) error {
+	return r.eachConfigMap(ctx, "list the machines' records", r.configMaps, selector("="+nodeKind), func(object *corev1.ConfigMap) { do(ParseMachine(object)) })
 }
 
 // Delete forgets a machine: its token, its Node object, its claims of a name and of addresses, its place in a group and, last,

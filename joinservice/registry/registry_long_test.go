@@ -417,6 +417,24 @@ func TestListNamesWhatItCannotRead(t *testing.T) {
 	}
 }
 
+// Lists that are longer than a page are read whole.
+func TestListsComeInPages(t *testing.T) {
+	want := page + 3
+	for i := range want {
+		m := testMachine(0, fmt.Sprintf("page-%d", i))
+		m.EKID = hullmark.EKID{0xf0, byte(i >> 8), byte(i)}
+		t.Cleanup(func() { _ = admin.configMaps.delete(context.Background(), MachineObject(m.EKID)) })
+		if _, err := service.Store(t.Context(), m, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	machines, err := service.List(t.Context())
+	got := slices.IndexFunc(machines, func(m joinservice.Machine) bool { return m.EKID[0] == 0xf0 })
+	if err != nil || got < 0 || len(machines)-got < want {
+		t.Errorf("%d records, %v; want %d", len(machines), err, want)
+	}
+}
+
 func holds(machines []joinservice.Machine, node hullmark.EKID) bool {
 	for _, m := range machines {
 		if m.EKID == node {

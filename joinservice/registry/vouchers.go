@@ -73,25 +73,32 @@ func (r *Vouchers) DeleteVoucher(ctx context.Context, node hullmark.EKID) error 
 // ListVouchers returns all signed vouchers that can be read, by identity, of which no signature is checked. The others are named by
 // the error, which comes beside them.
 func (r *Vouchers) ListVouchers(ctx context.Context) ([][]byte, error) {
-	list, err := call(ctx, r.connection, "list the vouchers", func(ctx context.Context) (*corev1.ConfigMapList, error) {
-		return r.vouchers.list(ctx, metav1.ListOptions{LabelSelector: selector("=" + voucherKind)})
+	var all [][]byte
+	var unread []error
+	err := r.EachVoucher(ctx, func(signed []byte, err error) {
+		if err != nil {
+			unread = append(unread, err)
+			return
+		}
+		all = append(all, signed)
 	})
 	if err != nil {
 		return nil, err
 	}
-	var all [][]byte
-	var unread []error
-	for _, object := range list.Items {
+	return all, errors.Join(unread...)
+}
+
+// EachVoucher calls do with each signed voucher, of which no signature is checked, or with why it cannot be read. It keeps none of them.
+func (r *Vouchers) EachVoucher(ctx context.Context, do func(signed []byte, err error)) error {
+	return r.eachConfigMap(ctx, "list the vouchers", r.vouchers, selector("="+voucherKind), func(object *corev1.ConfigMap) {
 		signed := []byte(object.Data[voucherKind])
 		v, _, err := measurements.ReadVoucher(signed)
 		if err == nil && object.Name != VoucherObject(v.EKID) {
 			err = fmt.Errorf("it is for machine %s", v.EKID)
 		}
 		if err != nil {
-			unread = append(unread, fmt.Errorf("ConfigMap %s/%s: %w; it admits nobody, and can be deleted", VoucherNamespace, object.Name, err))
-			continue
+			signed, err = nil, fmt.Errorf("ConfigMap %s/%s: %w; it admits nobody, and can be deleted", VoucherNamespace, object.Name, err)
 		}
-		all = append(all, signed)
-	}
-	return all, errors.Join(unread...)
+		do(signed, err)
+	})
 }

@@ -11,6 +11,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/joinservice/keys/keeper"
@@ -101,5 +102,5 @@ func setupControlPlane(mgr ctrl.Manager, s settings) error {
 	plane := &controlplane.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("hullmark-control-plane"), WatchFilter: s.watchFilter, Custody: held,
 	}
-	return errors.Join(enroller.SetupWithManager(mgr, options), plane.SetupWithManager(mgr, options))
+	return errors.Join(enroller.SetupWithManager(mgr, options), plane.SetupWithManager(mgr, options), mgr.Add(manager.RunnableFunc(held.Watch)))
 }

@@ -90,6 +90,9 @@ func (o *lendOptions) run(path string, notes io.Writer) error {
 // creator returns what makes the file, for whoever is to open it.
 func (o *lendOptions) creator(notes io.Writer) (func(path string, lent *cluster.Cluster) error, error) {
 	if o.recipient == "" {
+		if err := noPurpose(o.purpose); err != nil {
+			return nil, err
+		}
 		passphrase, err := newPassphrase(o.lentPassphraseFile, notes)
 		return func(path string, lent *cluster.Cluster) error {
 			_, err := cluster.Create(path, passphrase, lent, cluster.WorkFactor)

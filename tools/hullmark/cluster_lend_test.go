@@ -93,6 +93,8 @@ func TestClusterLendToARecipient(t *testing.T) {
 	wantExit(t, code, exitUsage, output, "--recipient")
 	code, output = lend("--recipient", borrower.Recipient().String())
 	wantExit(t, code, exitUsage, output, "--for")
+	code, output = lend("--for", "fleet/prod", "--lent-passphrase-file", s.path("passphrase"))
+	wantExit(t, code, exitUsage, output, "add --recipient")
 	code, output = lend("--recipient", borrower.Recipient().String(), "--for", "fleet/prod", "--lent-passphrase-file", s.path("passphrase"))
 	wantExit(t, code, exitUsage, output, "passphrase")
 	if s.open(t).LentFor != nil {

@@ -58,6 +58,9 @@ func makeEnrollerKey(recipient, purpose, passphraseFile string, notes io.Writer)
 		}
 		return operate.NewSealedEnrollerKey(sealTo, purpose)
 	}
+	if err := noPurpose(purpose); err != nil {
+		return nil, nil, err
+	}
 	passphrase, err := newPassphrase(passphraseFile, notes)
 	if err != nil {
 		return nil, nil, err
@@ -80,6 +83,16 @@ func parseRecipient(recipient, purpose, passphraseFile string) (*age.X25519Recip
 		return nil, withCode(exitUsage, fmt.Errorf("--recipient %q: want an age recipient of X25519, age1…", recipient))
 	}
 	return parsed, nil
+}
+
+// noPurpose refuses --for without --recipient: whoever knows a passphrase may use the file for whatever he likes, and nothing would
+// hold him to that Cluster.
+func noPurpose(purpose string) error {
+	if purpose == "" {
+		return nil
+	}
+	return withCode(exitUsage, fmt.Errorf(
+		"--for %s: add --recipient age1…, the recipient of the program that the file is for; under a passphrase it is for no Cluster, so leave --for out", purpose))
 }
 
 func newVoucherSignCommand() *cobra.Command {

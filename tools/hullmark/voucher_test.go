@@ -35,6 +35,7 @@ func TestVoucherVerbs(t *testing.T) {
 	}
 	recipient := []string{"--recipient", identity.Recipient().String(), "--for", "fleet/prod"}
 	want(exitUsage, append(append([]string{"new-key", path("sealed"), path("sealed.pem")}, secret...), recipient...), "--recipient")
+	want(exitUsage, append([]string{"new-key", path("sealed"), path("sealed.pem"), "--for", "fleet/prod"}, secret...), "add --recipient")
 	want(0, append([]string{"new-key", path("sealed"), path("sealed.pem")}, recipient...))
 	sealed, err := os.ReadFile(path("sealed"))
 	if err != nil {

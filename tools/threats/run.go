@@ -62,7 +62,8 @@ type outcomes map[string]string
 func (b batch) run(ctx context.Context) (outcomes, error) {
 	pattern := "^(" + strings.Join(b.names, "|") + ")$"
 	// The bound is the longest of the Makefile's targets for tests.
-	cmd := exec.CommandContext(ctx, "go", "test", "-json", "-count", "1", "-timeout", "80m", "-tags", b.tag, "-run", pattern, "./"+dir(b.folder))
+	// In the folder itself, since it may be of another module (tools/capi).
+	cmd := exec.CommandContext(ctx, "go", "test", "-C", dir(b.folder), "-json", "-count", "1", "-timeout", "80m", "-tags", b.tag, "-run", pattern, ".")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	var ended *exec.ExitError

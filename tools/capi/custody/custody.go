@@ -4,21 +4,25 @@
 package custody
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"filippo.io/age"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/joinservice/keys"
+	"github.com/hullmark/hullmark/tools/capi/internal/core"
 )
 
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;update
@@ -60,19 +64,22 @@ type Custody struct {
 	client   client.Client
 	live     client.Reader
 	identity *age.X25519Identity
+	// secret is where the sealing key lies, and sealed is as what.
+	secret client.ObjectKey
+	sealed []byte
 }
 
 // Open has the keeper open the sealing key, or makes one. Nothing of it is written anywhere but wrapped. Secrets are read by live, past any
 // cache. The error is a *hullmark.Condition if the keeper causes it.
 func Open(ctx context.Context, c client.Client, live client.Reader, o Options) (*Custody, error) {
-	identity, err := openIdentity(ctx, c, live, o)
+	opened, err := openKey(ctx, c, live, o)
 	if err != nil {
 		return nil, fmt.Errorf("sealing key: %w", err)
 	}
-	return &Custody{c, live, identity}, nil
+	return opened, nil
 }
 
-func openIdentity(ctx context.Context, c client.Client, live client.Reader, o Options) (*age.X25519Identity, error) {
+func openKey(ctx context.Context, c client.Client, live client.Reader, o Options) (*Custody, error) {
 	secret := &corev1.Secret{}
 	err := live.Get(ctx, o.Secret, secret)
 	if apierrors.IsNotFound(err) {
@@ -95,11 +102,8 @@ func openIdentity(ctx context.Context, c client.Client, live client.Reader, o Op
 	if err != nil {
 		return nil, fmt.Errorf("secret %s: %w", o.Secret, err)
 	}
-	if recipient := identity.Recipient().String(); recipient != string(secret.Data[recipientKey]) {
-		return nil, fmt.Errorf("secret %s: it names the recipient %q, and its key's is %s: somebody changed it; put that right, and lend anew what was sealed to the other one",
-			o.Secret, secret.Data[recipientKey], recipient)
-	}
-	return identity, nil
+	opened := &Custody{client: c, live: live, identity: identity, secret: o.Secret, sealed: secret.Data[sealedKey]}
+	return opened, opened.putRight(ctx, secret)
 }
 
 // Unwrap has the keeper open a sealing key, for whoever may ask it.
@@ -139,6 +143,57 @@ func makeSecret(ctx context.Context, o Options) (*corev1.Secret, error) {
 
 // Recipient is the age recipient (age1…) that files are sealed to.
 func (c *Custody) Recipient() string { return c.identity.Recipient().String() }
+
+// watchEvery is how often Watch looks.
+const watchEvery = time.Minute
+
+// Watch looks at the sealing key's Secret as long as ctx lives, and puts its recipient right: whoever may write Secrets could name his own
+// there, and people would seal to him. The error says that another key is there, which the next process has to open.
+func (c *Custody) Watch(ctx context.Context) error {
+	for {
+		if err := c.look(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watchEvery):
+		}
+	}
+}
+
+func (c *Custody) look(ctx context.Context) error {
+	secret := &corev1.Secret{}
+	err := c.live.Get(ctx, c.secret, secret)
+	if err == nil && !bytes.Equal(secret.Data[sealedKey], c.sealed) {
+		// It may be of another management cluster, as a move wants it: nothing of it is written over.
+		return fmt.Errorf("sealing key: secret %s: another key was put there; the manager ends, and has the keeper open that one when it begins again", c.secret)
+	}
+	if err == nil {
+		err = c.putRight(ctx, secret)
+	}
+	if err != nil && ctx.Err() == nil {
+		ctrl.Log.Error(err, "the sealing key's Secret cannot be looked at, or put right; it is tried again", "secret", c.secret)
+	}
+	return nil
+}
+
+// putRight has the sealing key's Secret name the key's own recipient.
+func (c *Custody) putRight(ctx context.Context, secret *corev1.Secret) error {
+	named := string(secret.Data[recipientKey])
+	if named == c.Recipient() {
+		return nil
+	}
+	ctrl.Log.Error(nil, "somebody changed the recipient in the sealing key's Secret; it is put right. "+
+		"What was sealed to the other one is not this manager's: lend it anew, and exchange enrollers' keys",
+		"secret", c.secret, "named", core.AtMost(named, 100), "recipient", c.Recipient())
+	right := secret.DeepCopy()
+	right.Data[recipientKey] = []byte(c.Recipient())
+	if err := c.client.Update(ctx, right); err != nil {
+		return fmt.Errorf("secret %s: it names the recipient %.100q, and its key's is %s: put that right: %w", c.secret, named, c.Recipient(), err)
+	}
+	return nil
+}
 
 // OpenCluster opens the lent cluster file of a Secret. What Update changes in it is in the Secret before it counts, unless somebody else
 // has changed the Secret since. The error is the API's if the Secret is not there, and cluster.ErrSealed for a file of somebody else's.

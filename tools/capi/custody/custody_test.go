@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"filippo.io/age"
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +19,7 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
@@ -28,7 +32,7 @@ import (
 
 var sealingKey = client.ObjectKey{Namespace: "system", Name: "hullmark-sealing-key"}
 
-func newClient(t *testing.T) client.Client {
+func newClient(t *testing.T) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
@@ -86,17 +90,97 @@ func TestSealingKey(t *testing.T) {
 	if _, err := custody.Open(t.Context(), c, c, elsewhere); err == nil || !strings.Contains(err.Error(), "--keeper names") {
 		t.Errorf("another keeper than the one that is named: %v", err)
 	}
+}
+
+// name has the sealing key's Secret say something else.
+func name(t *testing.T, c client.Client, key, value string) {
+	t.Helper()
+	secret := &corev1.Secret{}
+	if err := c.Get(t.Context(), sealingKey, secret); err != nil {
+		t.Fatal(err)
+	}
+	secret.Data[key] = []byte(value)
+	if err := c.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// named is the recipient that people read.
+func named(t *testing.T, c client.Client) string {
+	t.Helper()
+	secret := &corev1.Secret{}
+	if err := c.Get(t.Context(), sealingKey, secret); err != nil {
+		t.Fatal(err)
+	}
+	return string(secret.Data["recipient"])
+}
+
+// Who names a recipient of his own in the sealing key's Secret has it there for a minute at most, also across a start. A key that was put
+// there is not written over: the manager ends, and the next one has its keeper open it.
+func TestRecipientIsPutRight(t *testing.T) {
 	stranger, err := age.GenerateX25519Identity()
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret.Data["recipient"] = []byte(stranger.Recipient().String())
-	if err := c.Update(t.Context(), secret); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := custody.Open(t.Context(), c, c, o); err == nil || !strings.Contains(err.Error(), "somebody changed it") {
-		t.Errorf("another recipient: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t)
+		held := open(t, c, options(t, 1))
+		name(t, c, "recipient", stranger.Recipient().String())
+		if again := open(t, c, options(t, 1)); again.Recipient() != held.Recipient() || named(t, c) != held.Recipient() {
+			t.Errorf("a manager that starts leaves the recipient %s", named(t, c))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- held.Watch(ctx) }()
+		for _, wrong := range []string{stranger.Recipient().String(), "", strings.Repeat("x", 1<<16)} {
+			name(t, c, "recipient", wrong)
+			time.Sleep(61 * time.Second)
+			if named(t, c) != held.Recipient() {
+				t.Errorf("the recipient is %.100s, want %s", named(t, c), held.Recipient())
+			}
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		name(t, c, "sealed", "another")
+		name(t, c, "recipient", stranger.Recipient().String())
+		if err := held.Watch(t.Context()); err == nil || !strings.Contains(err.Error(), "another key") || named(t, c) != stranger.Recipient().String() {
+			t.Errorf("%v; the recipient is %s", err, named(t, c))
+		}
+		if _, err := custody.Open(t.Context(), c, c, options(t, 1)); err == nil || named(t, c) != stranger.Recipient().String() {
+			t.Errorf("a key that the keeper does not open: %v", err)
+		}
+	})
+}
+
+// A manager that cannot put it right does not start, and one that runs tries again.
+func TestRecipientThatStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refusals := 0
+		c := interceptor.NewClient(newClient(t), interceptor.Funcs{Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			if refusals--; refusals >= 0 {
+				return errors.New("forbidden")
+			}
+			return c.Update(ctx, o, opts...)
+		}})
+		held := open(t, c, options(t, 1))
+		name(t, c, "recipient", "another")
+		refusals = 1
+		if _, err := custody.Open(t.Context(), c, c, options(t, 1)); err == nil || !strings.Contains(err.Error(), held.Recipient()) {
+			t.Errorf("it starts: %v", err)
+		}
+		refusals = 1
+		go func() { _ = held.Watch(t.Context()) }()
+		synctest.Wait()
+		if named(t, c) != "another" {
+			t.Error("nothing was refused")
+		}
+		time.Sleep(61 * time.Second)
+		if named(t, c) != held.Recipient() {
+			t.Errorf("the recipient is %s", named(t, c))
+		}
+	})
 }
 
 // late finds no Secret the first time it is asked, as a manager that starts beside another.

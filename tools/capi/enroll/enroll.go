@@ -13,6 +13,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -64,8 +65,8 @@ type Keys interface {
 type Workload interface {
 	// PutVoucher stores a signed voucher, in the place of one that the machine has.
 	PutVoucher(ctx context.Context, signed []byte) error
-	// ListVouchers returns all signed vouchers. Those that cannot be read are named by the error, beside the others.
-	ListVouchers(ctx context.Context) ([][]byte, error)
+	// EachVoucher calls do with each signed voucher, or with why it cannot be read. Nothing of them is kept: a cluster may say anything.
+	EachVoucher(ctx context.Context, do func(signed []byte, err error)) error
 	// Node reports whether there is a Node of that name, and what its provider ID is.
 	Node(ctx context.Context, name string) (providerID string, there bool, err error)
 	// Joined returns the machines that have come: their records hold their vouchers from now on.
@@ -125,9 +126,9 @@ type run struct {
 	root string
 	// vouchers are those of this key, by the name of their node.
 	vouchers map[string]measurements.Voucher
-	// all are the Machines of all Clusters.
-	all []clusterv1.Machine
-	// claims are the Machines that claim an identity, and providers those that have a provider ID.
+	// machines are the Cluster's.
+	machines []clusterv1.Machine
+	// claims are those that claim an identity, and providers those that have a provider ID.
 	claims    map[hullmark.EKID][]client.ObjectKey
 	providers map[string][]client.ObjectKey
 	// joined is what Workload.Joined said; nil before it was asked.
@@ -155,7 +156,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	workers, err := run.workers(ctx)
-	if err != nil || len(run.own()) == 0 && pools == 0 {
+	if err != nil || len(run.machines) == 0 && pools == 0 {
 		return ctrl.Result{}, err
 	}
 	if v, err := run.open(ctx); v != nil || err != nil {
@@ -185,14 +186,23 @@ func (r *Reconciler) leaves(c *clusterv1.Cluster) bool {
 	return r.WatchFilter != "" && !labels.HasWatchLabel(c, r.WatchFilter) || annotations.IsPaused(c, c) || !c.DeletionTimestamp.IsZero()
 }
 
-// workers returns the Machines that are workers of ours, and reads all Machines.
-func (r *run) workers(ctx context.Context) (workers []worker, err error) {
+// machinesOf lists a Cluster's Machines. Those of other Clusters are not looked at: what they claim counts there, by another enroller's key
+// and another root, and who may make them has no say here.
+func machinesOf(ctx context.Context, reader client.Reader, cluster *clusterv1.Cluster) ([]clusterv1.Machine, error) {
 	list := &clusterv1.MachineList{}
-	if err := r.Client.List(ctx, list); err != nil {
+	if err := reader.List(ctx, list, client.InNamespace(cluster.Namespace)); err != nil {
 		return nil, err
 	}
-	r.all = list.Items
-	for _, m := range r.own() {
+	return slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return m.Spec.ClusterName != cluster.Name }), nil
+}
+
+// workers reads the Cluster's Machines, and returns those that are workers of ours.
+func (r *run) workers(ctx context.Context) (workers []worker, err error) {
+	if r.machines, err = machinesOf(ctx, r.Client, r.cluster); err != nil {
+		return nil, err
+	}
+	for i := range r.machines {
+		m := &r.machines[i]
 		ref := m.Spec.Bootstrap.ConfigRef
 		if util.IsControlPlaneMachine(m) || !m.DeletionTimestamp.IsZero() || ref.APIGroup != bootstrapv1.GroupVersion.Group || ref.Kind != bootstrapv1.ConfigKind {
 			continue
@@ -211,16 +221,6 @@ func (r *run) workers(ctx context.Context) (workers []worker, err error) {
 		workers = append(workers, worker{m, config, NodeName(config.Spec.Pool, m)})
 	}
 	return workers, nil
-}
-
-// own returns the Cluster's Machines.
-func (r *run) own() (own []*clusterv1.Machine) {
-	for i := range r.all {
-		if m := &r.all[i]; m.Namespace == r.cluster.Namespace && m.Spec.ClusterName == r.cluster.Name {
-			own = append(own, m)
-		}
-	}
-	return own
 }
 
 // refusePools says of the configs of MachinePools that nobody vouches for their machines: no contract says which those are.
@@ -288,21 +288,19 @@ func (r *run) readRoot(ctx context.Context, key client.ObjectKey) error {
 	return nil
 }
 
-// readVouchers reads those that were signed with this key. Others are another enroller's, and left alone.
+// readVouchers reads those that were signed with this key. Others are another enroller's, and left alone, as is what is no voucher.
 func (r *run) readVouchers(ctx context.Context) error {
-	all, err := r.workload.ListVouchers(ctx)
-	if len(all) == 0 && err != nil {
-		return err
-	}
 	r.vouchers = map[string]measurements.Voucher{}
 	public := ed25519.PublicKey(r.key[ed25519.PrivateKeySize-ed25519.PublicKeySize:])
-	for _, signed := range all {
+	return r.workload.EachVoucher(ctx, func(signed []byte, err error) {
+		if err != nil {
+			return
+		}
 		v, _, err := measurements.OpenVoucher(signed, func(enroller ed25519.PublicKey) bool { return public.Equal(enroller) })
 		if err == nil {
 			r.vouchers[v.Name] = v
 		}
-	}
-	return nil
+	})
 }
 
 func (r *Reconciler) now() time.Time {

@@ -65,13 +65,18 @@ func (w *workload) PutVoucher(_ context.Context, signed []byte) error {
 	})
 }
 
-func (w *workload) ListVouchers(context.Context) (all [][]byte, err error) {
-	err = w.call("list", func() {
+func (w *workload) EachVoucher(_ context.Context, do func([]byte, error)) error {
+	return w.call("list", func() {
 		for _, signed := range w.vouchers {
-			all = append(all, signed)
+			do(asRead(signed))
 		}
 	})
-	return all, err
+}
+
+// asRead is a voucher as a registry reads it.
+func asRead(signed []byte) ([]byte, error) {
+	_, _, err := measurements.ReadVoucher(signed)
+	return signed, err
 }
 
 func (w *workload) Node(_ context.Context, name string) (provider string, there bool, err error) {
@@ -346,7 +351,6 @@ func TestVerdicts(t *testing.T) {
 		"no identity":        {func(w *world) { w.report("m", "") }, bootstrapv1.WaitingForIdentityReason, "status.ekID"},
 		"a hostile identity": {func(w *world) { w.report("m", strings.Repeat("A", 100)) }, bootstrapv1.WaitingForIdentityReason, "status.ekID"},
 		"another's identity": {func(w *world) { w.machine("n", ek1) }, bootstrapv1.IdentityTakenReason, "n claims"},
-		"another Cluster's":  {func(w *world) { w.machine("far", ek1, elsewhere) }, bootstrapv1.IdentityTakenReason, "Machine other/far claims"},
 		"many others'": {func(w *world) {
 			for _, name := range []string{"n1", "n2", "n3", "n4", "n5"} {
 				w.machine(name, ek1)
@@ -456,7 +460,33 @@ func (w *world) configure(name string, change func(*bootstrapv1.HullmarkConfig))
 	}
 }
 
-// Who was vouched for first keeps it, and gets it anew, whoever claims the identity since, in whichever Cluster.
+// Whoever has another Cluster, in another namespace or in this one, takes no identity away by claiming it, does not learn whose it is, and
+// keeps no machine from being forgotten: nothing of his is read.
+func TestAnotherClustersClaimsDoNotCount(t *testing.T) {
+	w := newWorld(t)
+	copied := func(m *clusterv1.Machine) { m.Spec.ProviderID = "stub://ns/workers-x" }
+	w.machine("far", ek1, elsewhere, copied)
+	w.machine("beside", ek1, elsewhere, copied, func(m *clusterv1.Machine) { m.Namespace = "ns" })
+	w.machine("workers-x", ek1)
+	w.live = interceptor.NewClient(w.client, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+		if in := (&client.ListOptions{}).ApplyOptions(opts).Namespace; in != "ns" {
+			t.Errorf("%T of namespace %q are read", list, in)
+		}
+		return c.List(ctx, list, opts...)
+	}})
+	w.mustReconcile()
+	if v, ok := w.voucher(ek1); !ok || v.Name != "workers-x" || v.ClusterRoot.String() != w.root {
+		t.Errorf("the voucher is %+v", v)
+	}
+	if reason, message := w.reason("workers-x"); reason != bootstrapv1.VouchedReason || strings.Contains(message, "far") || strings.Contains(message, "beside") {
+		t.Errorf("%s: %s", reason, message)
+	}
+	if reason, _ := w.reason("beside"); reason != "" {
+		t.Errorf("the other Cluster's Machine: %s", reason)
+	}
+}
+
+// Who was vouched for first keeps it, and gets it anew, whoever claims the identity since.
 func TestTheFirstKeepsItsVoucher(t *testing.T) {
 	w := newWorld(t)
 	w.machine("workers-x", ek1)
@@ -573,8 +603,11 @@ func TestSweepIsSure(t *testing.T) {
 		"the cache is behind":        {func(w *world) { w.stale(&clusterv1.Machine{}) }, 0, 0},
 		"moved away under the cache": {func(w *world) { w.stale(&clusterv1.Cluster{}) }, 0, 0},
 		"another has its provider ID": {func(w *world) {
-			w.machine("far", ek2, elsewhere, func(m *clusterv1.Machine) { m.Spec.ProviderID = "stub://ns/workers-x" })
+			w.machine("near", ek2, func(m *clusterv1.Machine) { m.Spec.ProviderID = "stub://ns/workers-x" })
 		}, 0, 0},
+		"another Cluster's has its provider ID": {func(w *world) {
+			w.machine("far", ek2, elsewhere, func(m *clusterv1.Machine) { m.Spec.ProviderID = "stub://ns/workers-x" })
+		}, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -601,7 +634,7 @@ func (w *world) stale(what client.Object) {
 			err := c.List(ctx, list, opts...)
 			if machines, ok := list.(*clusterv1.MachineList); ok {
 				if _, wanted := what.(*clusterv1.Machine); wanted {
-					machines.Items = append(machines.Items, clusterv1.Machine{Spec: clusterv1.MachineSpec{ProviderID: "stub://ns/workers-x"}})
+					machines.Items = append(machines.Items, clusterv1.Machine{Spec: clusterv1.MachineSpec{ClusterName: "c", ProviderID: "stub://ns/workers-x"}})
 				}
 			}
 			return err

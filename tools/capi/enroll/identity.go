@@ -34,18 +34,18 @@ type identity struct {
 	missing error
 }
 
-// identities asks the infrastructure of all Machines of all Clusters for their identities, those of control planes among them: nobody may
-// claim another's. Each kind is listed at once.
+// identities asks the infrastructure of the Cluster's Machines for their identities, those of control planes among them: none may claim
+// another's. Each kind is listed at once.
 func (r *run) identities(ctx context.Context) (map[client.ObjectKey]identity, error) {
 	kinds := map[schema.GroupKind][]*clusterv1.Machine{}
-	for i := range r.all {
-		kind := r.all[i].Spec.InfrastructureRef.GroupKind()
-		kinds[kind] = append(kinds[kind], &r.all[i])
+	for i := range r.machines {
+		kind := r.machines[i].Spec.InfrastructureRef.GroupKind()
+		kinds[kind] = append(kinds[kind], &r.machines[i])
 	}
-	known := make(map[client.ObjectKey]identity, len(r.all))
-	r.claims, r.providers = map[hullmark.EKID][]client.ObjectKey{}, providersOf(r.all)
+	known := make(map[client.ObjectKey]identity, len(r.machines))
+	r.claims, r.providers = map[hullmark.EKID][]client.ObjectKey{}, providersOf(r.machines)
 	for kind, machines := range kinds {
-		objects, err := r.infrastructure(ctx, machines)
+		found, err := r.infrastructure(ctx, machines)
 		if err != nil && !errors.As(err, new(errNoIdentity)) {
 			return nil, fmt.Errorf("%s: %w", kind, err)
 		}
@@ -53,7 +53,7 @@ func (r *run) identities(ctx context.Context) (map[client.ObjectKey]identity, er
 			key := client.ObjectKeyFromObject(m)
 			id := identity{missing: err}
 			if err == nil {
-				id.ekid, id.missing = reported(kind.Kind, m.Spec.InfrastructureRef.Name, objects[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.InfrastructureRef.Name}])
+				id = identityOf(m, found)
 			}
 			if known[key] = id; id.missing == nil {
 				r.claims[id.ekid] = append(r.claims[id.ekid], key)
@@ -63,11 +63,25 @@ func (r *run) identities(ctx context.Context) (map[client.ObjectKey]identity, er
 	return known, nil
 }
 
+// identityOf finds what a Machine's infrastructure reports among that of its kind, by name.
+func identityOf(m *clusterv1.Machine, found map[string]identity) identity {
+	infra := m.Spec.InfrastructureRef
+	id, there := found[infra.Name]
+	switch {
+	case !there:
+		id.missing = fmt.Errorf("%s %s is not there", infra.Kind, infra.Name)
+	case id.missing != nil:
+		id.missing = fmt.Errorf("%s %s: %w", infra.Kind, infra.Name, id.missing)
+	}
+	return id
+}
+
 // page is how many objects of the infrastructure are read at once.
 const page = 200
 
-// infrastructure lists the infrastructure of Machines that is of one kind. The error is errNoIdentity if nobody knows that kind.
-func (r *run) infrastructure(ctx context.Context, machines []*clusterv1.Machine) (map[client.ObjectKey]string, error) {
+// infrastructure lists what the infrastructure of one kind reports in the Cluster's namespace, by name. The error is
+// errNoIdentity if nobody knows that kind.
+func (r *run) infrastructure(ctx context.Context, machines []*clusterv1.Machine) (map[string]identity, error) {
 	var version schema.GroupVersionKind
 	for _, m := range machines { // Which version is of the contract, a look at one that is there says.
 		infra, err := external.GetObjectFromContractVersionedRef(ctx, r.Live, m.Spec.InfrastructureRef, m.Namespace)
@@ -82,7 +96,7 @@ func (r *run) infrastructure(ctx context.Context, machines []*clusterv1.Machine)
 			return nil, errNoIdentity(fmt.Sprintf("its infrastructure cannot be read: %v", err))
 		}
 	}
-	found := map[client.ObjectKey]string{}
+	found := map[string]identity{}
 	if version.Empty() {
 		return found, nil
 	}
@@ -90,32 +104,17 @@ func (r *run) infrastructure(ctx context.Context, machines []*clusterv1.Machine)
 	for token := ""; ; token = list.GetContinue() {
 		list = &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(version.GroupVersion().WithKind(version.Kind + "List"))
-		if err := r.Live.List(ctx, list, client.Limit(page), client.Continue(token)); err != nil {
+		if err := r.Live.List(ctx, list, client.InNamespace(r.cluster.Namespace), client.Limit(page), client.Continue(token)); err != nil {
 			return nil, err
 		}
 		for i := range list.Items {
-			text, _, _ := unstructured.NestedString(list.Items[i].Object, "status", "ekID") // What is no text is none.
-			found[client.ObjectKeyFromObject(&list.Items[i])] = text
+			ekid, err := core.ReportedEKID(&list.Items[i])
+			found[list.Items[i].GetName()] = identity{ekid, err}
 		}
 		if list.GetContinue() == "" {
 			return found, nil
 		}
 	}
-}
-
-// reported reads what the infrastructure of a Machine reports in status.ekID.
-func reported(kind, name, text string) (hullmark.EKID, error) {
-	if text == "" {
-		return hullmark.EKID{}, errNoIdentity(fmt.Sprintf("%s %s is not there, or does not report an identity (status.ekID) yet", kind, name))
-	}
-	ekid, err := hullmark.ParseEKID(text)
-	if err == nil && ekid == (hullmark.EKID{}) {
-		err = errors.New("it is zero")
-	}
-	if err != nil {
-		return ekid, errNoIdentity(fmt.Sprintf("%s %s: status.ekID: %v", kind, name, err))
-	}
-	return ekid, nil
 }
 
 // NodeName is the name of a Machine's node: a voucher's begins with its group's and a hyphen. A Machine whose name does so gives it its

@@ -18,7 +18,7 @@ import (
 //   - its Node is gone, which core removes with a Machine: a restored management cluster does not know all that run;
 //   - the Cluster has Machines, and is not paused or deleted by now, as by a move.
 func (r *run) sweep(ctx context.Context) error {
-	there := providersOf(r.all)
+	there := providersOf(r.machines)
 	var gone []measurements.Voucher
 	for _, v := range r.vouchers {
 		if v.ProviderID == "" { // No voucher of ours is so: somebody else has the key, too.
@@ -64,18 +64,18 @@ func (r *run) sweep(ctx context.Context) error {
 // sure reads past the cache which provider IDs Machines have; nil if the Cluster is to be left alone. The Cluster is read after the
 // Machines: whoever moves it pauses it before he deletes them.
 func (r *run) sure(ctx context.Context) (map[string][]client.ObjectKey, error) {
-	machines, cluster := &clusterv1.MachineList{}, &clusterv1.Cluster{}
-	if err := r.Live.List(ctx, machines); err != nil {
+	machines, err := machinesOf(ctx, r.Live, r.cluster)
+	if err != nil {
 		return nil, err
 	}
+	cluster := &clusterv1.Cluster{}
 	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(r.cluster), cluster); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
-	live := &run{Reconciler: r.Reconciler, cluster: cluster, all: machines.Items}
-	if cluster.UID != r.cluster.UID || r.leaves(cluster) || len(live.own()) == 0 {
+	if cluster.UID != r.cluster.UID || r.leaves(cluster) || len(machines) == 0 {
 		return nil, nil
 	}
-	return providersOf(machines.Items), nil
+	return providersOf(machines), nil
 }
 
 // providersOf returns which Machines have a provider ID.

@@ -1,6 +1,7 @@
 package enroll
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -96,12 +97,16 @@ func (a *api) Node(ctx context.Context, name string) (providerID string, there b
 
 // Joined implements Workload. Records that cannot be read are of machines that came, too, but nobody knows of which: an error.
 func (a *api) Joined(ctx context.Context) (map[hullmark.EKID]bool, error) {
-	machines, err := a.List(ctx)
-	joined := make(map[hullmark.EKID]bool, len(machines))
-	for _, m := range machines {
+	joined := map[hullmark.EKID]bool{}
+	var unread error
+	err := a.EachMachine(ctx, func(m joinservice.Machine, err error) {
+		if err != nil {
+			unread = err
+			return
+		}
 		joined[m.EKID] = true
-	}
-	return joined, err
+	})
+	return joined, cmp.Or(err, unread)
 }
 
 // Forget implements Workload. A certificate may outlive its machine, or a machine that the infrastructure gave up may run: the name rests

@@ -3,20 +3,33 @@
 package kubeconfig
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"reflect"
+	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// maxAnswer bounds what is read of one answer, in bytes: a server that does not end would have the manager's memory.
-const maxAnswer = 32 << 20
+// limits bound one answer: a server that does not end, or says little that becomes much, would have the manager's memory.
+type limits struct {
+	// bytes is the length of its body.
+	bytes int64
+	// commas is how many there are in it. Each separates what takes hundreds of bytes once it is decoded, as an object that is left empty
+	// does.
+	commas int64
+}
+
+// A list comes in pages of 250 objects (joinservice/registry): a stranger's server may take 16 KiB for each, with 262 commas. The servers
+// of Guard are those of a cluster whose authorities the manager knows, and may answer with whole documents.
+var strangers, known = limits{4 << 20, 1 << 16}, limits{32 << 20, 1 << 20}
 
 // Config returns how a kubeconfig's server is reached. Only what is in the text itself counts: a program that is to be run, a file of the
 // manager's own, or a proxy is refused, for all of these would be the manager's, and not the writer's. No error quotes the text.
@@ -49,39 +62,58 @@ func Config(text []byte) (*rest.Config, error) {
 		TLSClientConfig: rest.TLSClientConfig{
 			ServerName: cluster.TLSServerName, CAData: cluster.CertificateAuthorityData, CertData: user.ClientCertificateData, KeyData: user.ClientKeyData,
 		},
-		WrapTransport: Guard,
+		WrapTransport: func(next http.RoundTripper) http.RoundTripper { return guard{next, strangers} },
 	}, nil
 }
 
 // Guard follows no redirection, which would lead the manager to whatever it can reach, and bounds answers, as none of them is a watch.
-func Guard(next http.RoundTripper) http.RoundTripper { return guard{next} }
+func Guard(next http.RoundTripper) http.RoundTripper { return guard{next, known} }
 
-type guard struct{ next http.RoundTripper }
+type guard struct {
+	next http.RoundTripper
+	limits
+}
 
 func (g guard) RoundTrip(request *http.Request) (*http.Response, error) {
 	answer, err := g.next.RoundTrip(request)
 	if err != nil {
 		return nil, err
 	}
-	if answer.StatusCode >= 300 && answer.StatusCode < 400 {
+	if err := check(answer); err != nil {
 		_ = answer.Body.Close()
-		return nil, fmt.Errorf("the API server answers %d, and leads elsewhere: that is not followed", answer.StatusCode)
+		return nil, err
 	}
-	answer.Body = &bounded{answer.Body, maxAnswer}
+	answer.Body = &bounded{ReadCloser: answer.Body, limits: g.limits, left: g.limits}
 	return answer, nil
 }
 
-// bounded is a body that fails after so many bytes.
+// check refuses what leads elsewhere, and formats that a client decodes though it did not ask for them: commas bound JSON alone.
+func check(answer *http.Response) error {
+	if answer.StatusCode >= 300 && answer.StatusCode < 400 {
+		return fmt.Errorf("the API server answers %d, and leads elsewhere: that is not followed", answer.StatusCode)
+	}
+	kind := answer.Header.Get("Content-Type")
+	if media, _, _ := mime.ParseMediaType(kind); kind != "" && media != "application/json" && !strings.HasPrefix(media, "text/") {
+		return fmt.Errorf("the API server answers in %.100q: want application/json", kind)
+	}
+	return nil
+}
+
+// bounded is a body that fails beyond its limits.
 type bounded struct {
 	io.ReadCloser
-	left int64
+	limits
+	left limits
 }
 
 func (b *bounded) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, fmt.Errorf("the API server's answer has more than %d bytes", maxAnswer)
+	if b.left.bytes <= 0 {
+		return 0, fmt.Errorf("the API server's answer has more than %d bytes", b.bytes)
 	}
-	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
-	b.left -= int64(n)
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left.bytes)])
+	b.left.bytes -= int64(n)
+	if b.left.commas -= int64(bytes.Count(p[:n], []byte(","))); b.left.commas < 0 {
+		return 0, fmt.Errorf("the API server's answer has more than %d commas: no list is that long", b.commas)
+	}
 	return n, err
 }

@@ -124,19 +124,28 @@ func TestGuard(t *testing.T) {
 			http.Redirect(w, r, inside.URL+"/latest/meta-data", http.StatusFound)
 		}, "leads elsewhere"},
 		"does not end": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
 			for piece := make([]byte, 1<<20); ; {
 				if _, err := w.Write(piece); err != nil {
 					return
 				}
 			}
-		}, "more than"},
+		}, "more than 4194304 bytes"},
+		"says little that becomes much": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(`{"items":[{}` + strings.Repeat(",1", 1<<20) + "]}"))
+		}, "commas"},
+		"speaks another format": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
+			_, _ = w.Write([]byte("k8s\x00"))
+		}, "protobuf"},
 	} {
 		server, _ := serve(t, c.handle)
 		config, err := Config(write(t, server, func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo) {}))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text, err := ask(t, config); err == nil || !strings.Contains(err.Error(), c.says) || len(text) > maxAnswer {
+		if text, err := ask(t, config); err == nil || !strings.Contains(err.Error(), c.says) || int64(len(text)) > strangers.bytes {
 			t.Errorf("%s: %d bytes, %v", name, len(text), err)
 		}
 	}
