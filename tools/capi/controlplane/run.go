@@ -27,7 +27,7 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 	}
 	r.lookAtWorkload(ctx, s)
 	r.judgeEtcd(ctx, s)
-	for _, step := range []func(context.Context, *scope) (acted bool, err error){r.noteUpgraded, r.dismiss, r.remediate, r.scale} {
+	for _, step := range []func(context.Context, *scope) (acted bool, err error){r.noteUpgraded, r.removeStray, r.dismiss, r.remediate, r.scale} {
 		if acted, err := step(ctx, s); err != nil || acted {
 			return err
 		}
@@ -60,6 +60,7 @@ func (r *Reconciler) reopen(ctx context.Context, s *scope) (bool, error) {
 
 // lookAtWorkload looks how the cluster is that runs. That it does not answer is no error of the management cluster.
 func (r *Reconciler) lookAtWorkload(ctx context.Context, s *scope) {
+	s.asked = true
 	w, err := r.connect(s.file, s.server)
 	if err == nil {
 		var seen View
@@ -90,53 +91,69 @@ func boolean(b bool) int {
 	return 0
 }
 
-// members are those of etcd, as they were when this reconciliation looked first.
-func (s *scope) members(ctx context.Context) ([]etcd.Member, error) {
+// members are those of etcd, as they were when this reconciliation looked first, with what becomes of those that are no Machine's.
+func (r *Reconciler) members(ctx context.Context, s *scope) ([]etcd.Member, error) {
 	if !s.askedEtcd {
 		s.askedEtcd = true
-		s.etcd, s.etcdErr = s.workload.Members(ctx, s.nodes(""))
+		if s.etcd, s.etcdErr = s.workload.Members(ctx, s.nodes("")); s.etcdErr == nil {
+			s.etcdErr = r.lookAtStrays(ctx, s)
+		}
 	}
 	return s.etcd, s.etcdErr
 }
 
-// judgeEtcd says how etcd is. With one Machine there is nothing that its API server, which asks it, does not say already.
+// settledOnOne reports whether there is one Machine, and no other one is to come: etcd is not asked, since there is nothing that its API
+// server, which asks it, does not say already.
+func (s *scope) settledOnOne() bool {
+	return len(s.machines) == 1 && s.replicas() == 1 && s.machines[0].outdated == "" && !s.machines[0].deleting()
+}
+
+// judgeEtcd says how etcd is.
 func (r *Reconciler) judgeEtcd(ctx context.Context, s *scope) {
 	const kind = v1alpha1.EtcdClusterHealthyCondition
 	if s.seen == nil {
-		s.say(kind, false, "HealthUnknown", "%v", s.seenErr)
+		s.sayUnknown(kind, healthUnknown, "%v", s.seenErr)
 		return
 	}
-	if len(s.machines) < 2 {
+	if s.settledOnOne() {
 		s.say(kind, true, "Healthy", "")
 		return
 	}
-	members, err := s.members(ctx)
-	if err == nil {
-		err = s.strangers(members)
+	if _, err := r.members(ctx, s); err != nil {
+		s.sayUnknown(kind, healthUnknown, "%v", err)
+		return
 	}
-	for _, each := range members {
-		if err == nil && !each.Answers {
-			err = fmt.Errorf("the member of etcd of Machine %s does not answer", each.Name)
-		}
-	}
-	if err != nil {
+	if err := s.sick(); err != nil {
 		s.say(kind, false, "NotHealthy", "%v", err)
 		return
 	}
 	s.say(kind, true, "Healthy", "")
 }
 
+// sick says what is wrong with the members of etcd.
+func (s *scope) sick() error {
+	if err := s.strangers(); err != nil {
+		return err
+	}
+	for _, each := range s.etcd {
+		if !each.Answers {
+			return fmt.Errorf("the member %s of etcd does not answer", memberName(each))
+		}
+	}
+	return nil
+}
+
 // healthy returns nothing if each Machine but one has a Node that is Ready, whose API server and member of etcd answer, and if no other
 // member of etcd than theirs is there. but may be empty.
-func (s *scope) healthy(ctx context.Context, but string) error {
+func (r *Reconciler) healthy(ctx context.Context, s *scope, but string) error {
 	if s.seen == nil {
 		return s.seenErr
 	}
-	members, err := s.members(ctx)
+	members, err := r.members(ctx, s)
 	if err != nil {
 		return err
 	}
-	if err := s.strangers(members); err != nil {
+	if err := s.strangers(); err != nil {
 		return err
 	}
 	for _, m := range s.machines {
@@ -158,24 +175,23 @@ func (s *scope) healthyMachine(ctx context.Context, m *machine, members []etcd.M
 	case !n.Ready:
 		return errors.New("its Node is not Ready")
 	}
-	i := slices.IndexFunc(members, func(each etcd.Member) bool { return each.Name == m.Name })
+	member, ok := memberOf(m, members)
 	switch {
-	case i < 0:
+	case !ok:
 		return errors.New("it has no member of etcd")
-	case members[i].Learner:
+	case member.Learner:
 		return errors.New("its member of etcd has no vote yet")
-	case !members[i].Answers:
+	case !member.Answers:
 		return errors.New("its member of etcd does not answer")
 	}
 	return s.workload.Serves(ctx, n)
 }
 
-// strangers names members of etcd of no Machine: one that joins just now, or what a Machine left that somebody deleted by force.
-func (s *scope) strangers(members []etcd.Member) error {
-	for _, each := range members {
-		if !slices.ContainsFunc(s.machines, func(m *machine) bool { return m.Name == each.Name }) {
-			return fmt.Errorf("etcd has a member %x (%s) that is no Machine's: let it start, or, if its machine is gone, remove it with an etcdctl of your own (etcdctl member remove %x): nodes have none", each.ID, each.Name, each.ID)
-		}
+// strangers names the members of etcd that are no Machine's.
+func (s *scope) strangers() error {
+	var all []error
+	for _, y := range s.strays {
+		all = append(all, y.problem())
 	}
-	return nil
+	return errors.Join(all...)
 }

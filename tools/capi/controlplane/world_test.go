@@ -454,6 +454,23 @@ func (f *fakeWorkload) RemoveMember(_ context.Context, at []Node, id uint64) err
 	return nil
 }
 
+func (f *fakeWorkload) RemoveStray(_ context.Context, at []Node, id uint64) error {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	i := slices.IndexFunc(f.members, func(m etcd.Member) bool { return m.ID == id })
+	switch {
+	case len(at) == 0:
+		return errors.New("nobody to ask")
+	case i < 0:
+		return nil
+	case f.members[i].Answers:
+		return errors.New("it answers")
+	}
+	f.removed = append(f.removed, f.members[i].Name)
+	f.members = slices.Delete(f.members, i, i+1)
+	return nil
+}
+
 func (f *fakeWorkload) Forget(_ context.Context, node hullmark.EKID) error {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
