@@ -87,7 +87,14 @@ func (r *Reconciler) lookAtMachines(ctx context.Context, s *scope) error {
 	}
 	for i := range list.Items {
 		m := &machine{Machine: &list.Items[i]}
-		if !metav1.IsControlledBy(m, s.plane) {
+		own := metav1.IsControlledBy(m, s.plane)
+		if !own {
+			var err error
+			if own, err = r.adopt(ctx, s, m.Machine); err != nil {
+				return err
+			}
+		}
+		if !own {
 			s.foreign = append(s.foreign, m.Name)
 			continue
 		}

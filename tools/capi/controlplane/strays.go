@@ -118,6 +118,8 @@ func (r *Reconciler) lookAtStrays(ctx context.Context, s *scope) error {
 func (r *Reconciler) whyKept(ctx context.Context, s *scope, member etcd.Member) (string, error) {
 	node, hasNode := s.seen.Nodes[member.Name]
 	switch {
+	case slices.Contains(s.foreign, member.Name):
+		return "a Machine of its name is not this control plane's: look at its labels and its owner", nil
 	case member.Answers:
 		return "it answers, so somebody's machine runs. " + endOutside(s, member.Name), nil
 	case member.Name == "":

@@ -144,10 +144,6 @@ func TestStraysThatStay(t *testing.T) {
 			m := w.machine(name)
 			m.Labels = nil
 			w.must(w.Update(w.Context(), m))
-			config := &bootstrapv1.HullmarkConfig{ObjectMeta: metaOf(name)}
-			w.must(w.Get(w.Context(), client.ObjectKeyFromObject(config), config))
-			config.OwnerReferences = nil // Core has it owned by the Machine alone.
-			w.must(w.Update(w.Context(), config))
 			w.workload.setMember(name, func(m *etcd.Member) { m.ID, m.Answers = 99, false })
 			w.workload.setNode(name, func(n *Node) { n.Ready = false })
 		}, "look at its labels"},

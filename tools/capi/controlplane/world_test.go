@@ -223,7 +223,7 @@ func (w *world) infra() {
 	}
 }
 
-// core takes a Machine a step further: it has a finalizer, comes to the hook, and goes with its objects.
+// core takes a Machine a step further: it has a finalizer and its config, comes to the hook, and goes with its objects.
 func (w *world) core(m *clusterv1.Machine, infra *unstructured.Unstructured) {
 	w.Helper()
 	before := m.DeepCopy()
@@ -231,6 +231,12 @@ func (w *world) core(m *clusterv1.Machine, infra *unstructured.Unstructured) {
 		if !slices.Contains(m.Finalizers, clusterv1.MachineFinalizer) {
 			m.Finalizers = append(m.Finalizers, clusterv1.MachineFinalizer)
 			w.must(w.Patch(w.Context(), m, client.MergeFrom(before)))
+			config := &bootstrapv1.HullmarkConfig{}
+			if w.Get(w.Context(), client.ObjectKeyFromObject(m), config) != nil {
+				return
+			}
+			config.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: m.Name, Controller: ptr.To(true)}}
+			w.must(w.Update(w.Context(), config))
 		}
 		return
 	}
