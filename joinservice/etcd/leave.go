@@ -58,8 +58,9 @@ func (m *Members) Leave(ctx context.Context, id uint64) error {
 	})
 }
 
-// RemoveSilent removes one member that is nobody's, unless it answers now. That others are down does not keep it: to remove one that is down
-// takes nothing from the quorum of those that are there, which etcd itself still insists on. A member that is gone already is no error.
+// RemoveSilent removes one member that is nobody's, unless it answers now. That others are down does not keep it: to remove one that is
+// down takes nothing from the quorum of those that are there, which etcd itself still insists on. A member that is gone already is no
+// error.
 func (m *Members) RemoveSilent(ctx context.Context, id uint64) error {
 	return m.change(ctx, id, func(_ *clientv3.Client, members []member, leaving member) error {
 		return mayDrop(members, leaving)
