@@ -80,8 +80,9 @@ type Reconciler struct {
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 
-	// retry is another one than usual; 0: the usual one.
-	retry  time.Duration
+	// retry and strayWait are others than usual; 0: the usual ones.
+	retry, strayWait time.Duration
+
 	jobs   jobs
 	silent silences
 }

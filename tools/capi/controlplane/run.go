@@ -8,9 +8,11 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hullmark/hullmark/joinservice/etcd"
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/internal/core"
 )
 
 // run looks after a cluster that runs: its kubeconfig, and that its Machines are those of the spec. It makes, or deletes, at most one
@@ -19,14 +21,21 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 	r.jobs.cancel(s.plane.UID)
 	s.say(v1alpha1.BegunCondition, true, v1alpha1.BegunReason, "")
 	s.soon(steady)
-	if ok, err := r.reopen(ctx, s); err != nil || !ok {
+	switch ok, err := r.reopen(ctx, s); {
+	case err != nil:
 		return err
+	case !ok:
+		r.judgeEtcd(ctx, s)
+		return r.markMembers(ctx, s)
 	}
 	if err := r.keepKubeconfig(ctx, s); err != nil {
 		return err
 	}
 	r.lookAtWorkload(ctx, s)
 	r.judgeEtcd(ctx, s)
+	if err := r.markMembers(ctx, s); err != nil {
+		return err
+	}
 	for _, step := range []func(context.Context, *scope) (acted bool, err error){r.noteUpgraded, r.removeStray, r.dismiss, r.remediate, r.scale} {
 		if acted, err := step(ctx, s); err != nil || acted {
 			return err
@@ -130,6 +139,37 @@ func (r *Reconciler) judgeEtcd(ctx context.Context, s *scope) {
 	s.say(kind, true, "Healthy", "")
 }
 
+// markMembers says of each Machine how its member of etcd is.
+func (r *Reconciler) markMembers(ctx context.Context, s *scope) error {
+	for _, m := range s.machines {
+		state, message := s.memberState(m)
+		reason := map[metav1.ConditionStatus]string{metav1.ConditionTrue: "Healthy", metav1.ConditionFalse: "NotHealthy", metav1.ConditionUnknown: healthUnknown}[state]
+		want := metav1.Condition{Type: v1alpha1.EtcdMemberHealthyCondition, Status: state, Reason: reason, Message: core.Message(message)}
+		if err := r.mark(ctx, m, want); err != nil {
+			return fmt.Errorf("machine %s: %w", m.Name, err)
+		}
+	}
+	return nil
+}
+
+func (s *scope) memberState(m *machine) (metav1.ConditionStatus, string) {
+	switch {
+	case s.seen == nil:
+		return metav1.ConditionUnknown, s.seenErr.Error()
+	case s.settledOnOne():
+		return metav1.ConditionTrue, ""
+	case s.etcdErr != nil:
+		return metav1.ConditionUnknown, s.etcdErr.Error()
+	}
+	if _, joined := s.seen.Nodes[m.Name]; !joined {
+		return metav1.ConditionUnknown, "it has no Node yet"
+	}
+	if err := healthyMember(m, s.etcd); err != nil {
+		return metav1.ConditionFalse, err.Error()
+	}
+	return metav1.ConditionTrue, ""
+}
+
 // sick says what is wrong with the members of etcd.
 func (s *scope) sick() error {
 	if err := s.strangers(); err != nil {
@@ -175,6 +215,14 @@ func (s *scope) healthyMachine(ctx context.Context, m *machine, members []etcd.M
 	case !n.Ready:
 		return errors.New("its Node is not Ready")
 	}
+	if err := healthyMember(m, members); err != nil {
+		return err
+	}
+	return s.workload.Serves(ctx, n)
+}
+
+// healthyMember returns nothing if a Machine has a member of etcd that votes and answers.
+func healthyMember(m *machine, members []etcd.Member) error {
 	member, ok := memberOf(m, members)
 	switch {
 	case !ok:
@@ -184,7 +232,7 @@ func (s *scope) healthyMachine(ctx context.Context, m *machine, members []etcd.M
 	case !member.Answers:
 		return errors.New("its member of etcd does not answer")
 	}
-	return s.workload.Serves(ctx, n)
+	return nil
 }
 
 // strangers names the members of etcd that are no Machine's.

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -109,7 +110,7 @@ func (r *Reconciler) lookAtStrays(ctx context.Context, s *scope) error {
 	}
 	since := r.silent.note(s.plane.UID, silent, r.now())
 	for i := range s.strays {
-		s.strays[i].at = since[s.strays[i].ID].Add(strayWait)
+		s.strays[i].at = since[s.strays[i].ID].Add(cmp.Or(r.strayWait, strayWait))
 	}
 	return nil
 }
@@ -203,8 +204,8 @@ func (r *Reconciler) removeStray(ctx context.Context, s *scope) (acted bool, err
 	return false, nil
 }
 
-// ownMajority reports whether the Machines' own members that vote all answer, and are a majority of all that vote, the strays among them: so
-// they are one without a stray, too.
+// ownMajority reports whether the Machines' own members that vote all answer, and are a majority of all that vote, the strays among them:
+// so they are one without a stray, too.
 func (s *scope) ownMajority() bool {
 	own, voters, answering := s.own(s.etcd), 0, 0
 	for _, m := range s.etcd {
@@ -222,8 +223,8 @@ func (s *scope) ownMajority() bool {
 	return answering > voters/2
 }
 
-// silences remembers since when members of etcd are seen silent and nobody's. It is kept in memory: another controller begins to count anew,
-// which only makes a removal later.
+// silences remembers since when members of etcd are seen silent and nobody's. It is kept in memory: another controller begins to count
+// anew, which only makes a removal later.
 type silences struct {
 	mutex sync.Mutex
 	seen  map[silence]span
@@ -238,8 +239,8 @@ type silence struct {
 // span is from the first to the last look at it.
 type span struct{ since, last time.Time }
 
-// note notes which members are silent now, and returns since when each is. What was not looked at for long, as while the Cluster was paused or
-// its API was down, counts anew.
+// note notes which members are silent now, and returns since when each is. What was not looked at for long, as while the Cluster was
+// paused or its API was down, counts anew.
 func (s *silences) note(plane types.UID, now []uint64, at time.Time) map[uint64]time.Time {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()

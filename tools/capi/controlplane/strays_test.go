@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -253,5 +254,41 @@ func TestDiedWhileJoining(t *testing.T) {
 	w.settle(5, 3, 5)
 	if slices.Contains(w.memberIDs(), 99) {
 		t.Error("its member is there")
+	}
+}
+
+// What cannot be asked is Unknown, and not False, of the control plane and of its Machines; that the API does not answer is known.
+func TestUnknown(t *testing.T) {
+	for name, test := range map[string]struct {
+		harm                  func(w *world, name string)
+		etcd, available, mine metav1.ConditionStatus
+	}{
+		"all is well": {func(*world, string) {}, metav1.ConditionTrue, metav1.ConditionTrue, metav1.ConditionTrue},
+		"no API": {func(w *world, _ string) {
+			w.workload.err = errors.New("it does not answer")
+		}, metav1.ConditionUnknown, metav1.ConditionFalse, metav1.ConditionUnknown},
+		"no etcd": {func(w *world, _ string) {
+			w.workload.deaf = errors.New("port 2379 is closed")
+		}, metav1.ConditionUnknown, metav1.ConditionTrue, metav1.ConditionUnknown},
+		"no cluster file": {func(w *world, _ string) { w.custody.set(nil) }, metav1.ConditionUnknown, metav1.ConditionUnknown, metav1.ConditionUnknown},
+		"its member is down": {func(w *world, name string) {
+			w.workload.setMember(name, func(m *etcd.Member) { m.Answers = false })
+		}, metav1.ConditionFalse, metav1.ConditionTrue, metav1.ConditionFalse},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newThree(t)
+			machine := w.list()[0]
+			test.harm(w, machine)
+			w.reconcile()
+			for kind, want := range map[string]metav1.ConditionStatus{v1alpha1.EtcdClusterHealthyCondition: test.etcd, v1alpha1.AvailableCondition: test.available} {
+				if c := conditions.Get(w.plane(), kind); c.Status != want {
+					t.Errorf("want %s: %s", want, c)
+				}
+			}
+			if c := conditions.Get(w.machine(machine), v1alpha1.EtcdMemberHealthyCondition); c == nil || c.Status != test.mine {
+				t.Errorf("want %s: %s", test.mine, c)
+			}
+		})
 	}
 }

@@ -403,8 +403,8 @@ type fakeWorkload struct {
 	mutex   sync.Mutex
 	view    View
 	members []etcd.Member
-	// err is that of each call; sick are Nodes whose API server does not answer.
-	err       error
+	// err is that of each call, deaf that of those of etcd; sick are Nodes whose API server does not answer.
+	err, deaf error
 	sick      []string
 	removed   []string
 	forgotten []hullmark.EKID
@@ -436,7 +436,7 @@ func (f *fakeWorkload) Serves(_ context.Context, n Node) error {
 func (f *fakeWorkload) Members(context.Context, []Node) ([]etcd.Member, error) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
-	return slices.Clone(f.members), f.err
+	return slices.Clone(f.members), errors.Join(f.err, f.deaf)
 }
 
 func (f *fakeWorkload) RemoveMember(_ context.Context, at []Node, id uint64) error {
