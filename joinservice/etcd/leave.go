@@ -47,6 +47,28 @@ func (m *Members) List(ctx context.Context) ([]Member, error) {
 // if it can. A member that leads hands that over before. A member that is gone already is no error. The error is a *hullmark.Condition:
 // etcd-no-quorum or etcd-member-down, and nothing was changed, but perhaps the leader.
 func (m *Members) Leave(ctx context.Context, id uint64) error {
+	return m.change(ctx, id, func(client *clientv3.Client, members []member, leaving member) error {
+		if err := mayLeave(members, leaving); err != nil {
+			return err
+		}
+		if !leaving.answers || leaving.learner {
+			return nil
+		}
+		return m.handOver(ctx, client, members, id)
+	})
+}
+
+// RemoveSilent removes one member that is nobody's, unless it answers now. That others are down does not keep it: to remove one that is
+// down takes nothing from the quorum of those that are there, which etcd itself still insists on. A member that is gone already is no
+// error.
+func (m *Members) RemoveSilent(ctx context.Context, id uint64) error {
+	return m.change(ctx, id, func(_ *clientv3.Client, members []member, leaving member) error {
+		return mayDrop(members, leaving)
+	})
+}
+
+// change looks at the members, and removes one of them once prepare has agreed.
+func (m *Members) change(ctx context.Context, id uint64, prepare func(*clientv3.Client, []member, member) error) error {
 	client, err := m.connect(ctx, m.Endpoint)
 	if err != nil {
 		return unavailable(err)
@@ -60,15 +82,31 @@ func (m *Members) Leave(ctx context.Context, id uint64) error {
 	if i < 0 {
 		return nil
 	}
-	if err := mayLeave(members, members[i]); err != nil {
+	if err := prepare(client, members, members[i]); err != nil {
 		return err
 	}
-	if members[i].answers && !members[i].learner {
-		if err := m.handOver(ctx, client, members, id); err != nil {
-			return err
+	return remove(ctx, client, members[i])
+}
+
+// mayDrop refuses to remove a member that answers, and any as long as no majority of those that vote does.
+func mayDrop(members []member, leaving member) error {
+	if leaving.answers {
+		return fmt.Errorf("the member %s of etcd answers, and is not removed", leaving)
+	}
+	voters, alive := 0, 0
+	for _, m := range members {
+		if m.learner {
+			continue
+		}
+		voters++
+		if m.answers {
+			alive++
 		}
 	}
-	return remove(ctx, client, members[i])
+	if alive <= voters/2 {
+		return noQuorum(fmt.Sprintf("to remove the member %s of etcd would risk its quorum", leaving), fmt.Sprintf("%d of %d", alive, voters))
+	}
+	return nil
 }
 
 // mayLeave refuses to remove a member unless all others answer, of those that vote, and are a majority both before and after: as many as

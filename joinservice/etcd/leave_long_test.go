@@ -136,3 +136,38 @@ func TestLeaveKeepsTheQuorum(t *testing.T) {
 	}
 	s.write(t)
 }
+
+// A member that is nobody's is removed when it is silent, started or not, and never while it answers.
+func TestRemoveSilent(t *testing.T) {
+	s := newTrio(t)
+	for last := added; last <= promoted; last++ {
+		s.join(t, "c", last)
+		name := "c"
+		if last == added {
+			name = "" // It gets its name when it starts.
+		}
+		c := s.id(t, name)
+		if last > added {
+			if err := s.at("a").RemoveSilent(t.Context(), c); err == nil {
+				t.Errorf("step %d: a member that answers was removed", last)
+			}
+		}
+		if err := s.etcd.Forget("c"); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // as after a controller that died in between
+			if err := s.at("a").RemoveSilent(t.Context(), c); err != nil {
+				t.Fatalf("step %d: %v", last, err)
+			}
+		}
+		s.voters(t, "a", "b")
+		s.write(t)
+	}
+	b := s.id(t, "b")
+	if err := s.etcd.Kill("b"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.at("a").RemoveSilent(t.Context(), b); codeOf(err) != "etcd-no-quorum" {
+		t.Errorf("one of two that is down: %v", err)
+	}
+}

@@ -87,6 +87,28 @@ func TestDown(t *testing.T) {
 	}
 }
 
+// A member that is nobody's is removed if it is silent, and the others have a majority of those that vote.
+func TestMayDrop(t *testing.T) {
+	for what, c := range map[string]struct {
+		members []member // the last one is to be removed
+		says    string
+	}{
+		"a voter of three":                       {members: []member{up(1), up(2), gone(3)}},
+		"a voter of five, while another is down": {members: []member{up(1), up(2), up(4), gone(5), gone(3)}},
+		"a learner that never started":           {members: []member{up(1), announced(3)}},
+		"a learner that started and stopped":     {members: []member{up(1), learning(3, false)}},
+		"of two voters one":                      {members: []member{up(1), gone(3)}, says: "etcd-no-quorum"},
+		"of four voters, while another is down":  {members: []member{up(1), up(2), gone(4), gone(3)}, says: "etcd-no-quorum"},
+		"a learner, without a quorum":            {members: []member{up(1), gone(2), announced(3)}, says: "etcd-no-quorum"},
+		"a voter that answers":                   {members: []member{up(1), up(2), up(3)}, says: "the member 3 (c) of etcd answers, and is not removed"},
+		"a learner that answers":                 {members: []member{up(1), up(2), learning(3, true)}, says: "the member 3 (c) of etcd answers, and is not removed"},
+	} {
+		if got := codeOf(mayDrop(c.members, c.members[len(c.members)-1])); got != c.says {
+			t.Errorf("%s: got %q, want %q", what, got, c.says)
+		}
+	}
+}
+
 // codeOf is a condition's code, empty for no error.
 func codeOf(err error) string {
 	var condition *hullmark.Condition

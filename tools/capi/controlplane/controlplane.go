@@ -80,9 +80,11 @@ type Reconciler struct {
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 
-	// retry is another one than usual; 0: the usual one.
-	retry time.Duration
-	jobs  jobs
+	// retry and strayWait are others than usual; 0: the usual ones.
+	retry, strayWait time.Duration
+
+	jobs   jobs
+	silent silences
 }
 
 func (r *Reconciler) now() time.Time {
@@ -110,8 +112,9 @@ func (r *Reconciler) connect(file *cluster.File, server string) (Workload, error
 type scope struct {
 	plane   *v1alpha1.HullmarkControlPlane
 	cluster *clusterv1.Cluster
-	// machines are its own, the oldest first.
+	// machines are its own, the oldest first, and foreign the names of the Cluster's other Machines of control planes.
 	machines []*machine
+	foreign  []string
 	// server is where its API is reached; empty if nobody knows.
 	server string
 	// file is the lent cluster file; nil before somebody lent it.
@@ -121,8 +124,12 @@ type scope struct {
 	seen     *View
 	seenErr  error
 
-	// etcd are the members of etcd, and etcdErr why they are not known, once askedEtcd.
+	// asked says that the cluster's API was asked; if not, whether it answers is not known.
+	asked bool
+
+	// etcd are the members of etcd, strays those that are no Machine's, and etcdErr why they are not known, once askedEtcd.
 	etcd      []etcd.Member
+	strays    []stray
 	etcdErr   error
 	askedEtcd bool
 
@@ -134,14 +141,21 @@ type scope struct {
 
 // verdict is what a condition says.
 type verdict struct {
-	status  bool
+	status bool
+	// unknown says that nobody knows.
+	unknown bool
 	reason  string
 	message string
 }
 
 // say sets what a condition is to be.
 func (s *scope) say(kind string, status bool, reason, format string, args ...any) {
-	s.verdicts[kind] = verdict{status, reason, fmt.Sprintf(format, args...)}
+	s.verdicts[kind] = verdict{status: status, reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+// sayUnknown says of a condition that nobody knows.
+func (s *scope) sayUnknown(kind string, reason, format string, args ...any) {
+	s.verdicts[kind] = verdict{unknown: true, reason: reason, message: fmt.Sprintf(format, args...)}
 }
 
 // soon has the control plane looked at again after at most d.

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/joinservice/etcd"
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
 	"github.com/hullmark/hullmark/tools/capi/internal/core"
 )
@@ -95,13 +94,13 @@ func (r *Reconciler) leaveEtcd(ctx context.Context, s *scope, m *machine) (acted
 		return true, nil
 	}
 	others := s.nodes(m.Name)
-	members, err := s.members(ctx)
+	members, err := r.members(ctx, s)
 	if err != nil {
 		s.say(clusterv1.ScalingDownCondition, true, v1alpha1.WaitingForQuorumReason, "Machine %s: %v", m.Name, err)
 		return true, nil
 	}
-	i := slices.IndexFunc(members, func(each etcd.Member) bool { return each.Name == m.Name })
-	if i >= 0 && len(others) == 0 {
+	member, ok := memberOf(m, members)
+	if ok && len(others) == 0 {
 		// The only one that has what the cluster is goes when another has it, too.
 		s.say(clusterv1.ScalingDownCondition, true, v1alpha1.WaitingForQuorumReason, "Machine %s has the only member of etcd: it goes when another Machine has joined. To end the cluster, delete it", m.Name)
 		if len(s.present()) > 0 {
@@ -110,8 +109,8 @@ func (r *Reconciler) leaveEtcd(ctx context.Context, s *scope, m *machine) (acted
 		}
 		return r.scaleUp(ctx, s)
 	}
-	if i >= 0 {
-		if err := s.workload.RemoveMember(ctx, others, members[i].ID); err != nil {
+	if ok {
+		if err := s.workload.RemoveMember(ctx, others, member.ID); err != nil {
 			s.say(clusterv1.ScalingDownCondition, true, v1alpha1.WaitingForQuorumReason, "Machine %s: %v", m.Name, err)
 			return true, nil
 		}

@@ -74,6 +74,10 @@ func (w fuseWorkload) RemoveMember(ctx context.Context, at []Node, id uint64) er
 	return w.fuse.do("remove a member of etcd", func() error { return w.Workload.RemoveMember(ctx, at, id) })
 }
 
+func (w fuseWorkload) RemoveStray(ctx context.Context, at []Node, id uint64) error {
+	return w.fuse.do("remove a stray of etcd", func() error { return w.Workload.RemoveStray(ctx, at, id) })
+}
+
 func (w fuseWorkload) Forget(ctx context.Context, node hullmark.EKID) error {
 	return w.fuse.do("forget a machine", func() error { return w.Workload.Forget(ctx, node) })
 }

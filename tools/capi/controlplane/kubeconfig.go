@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,7 +41,7 @@ func (r *Reconciler) keepKubeconfig(ctx context.Context, s *scope) error {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
 	err = nil
-	if !absent && !ownedBy(secret, s.plane) {
+	if !absent && !slices.ContainsFunc(secret.OwnerReferences, func(ref metav1.OwnerReference) bool { return namesPlane(s.plane, ref) }) {
 		s.say(v1alpha1.KubeconfigAvailableCondition, false, "SecretNameTaken", "Secret %s is not this control plane's, and is left as it is: delete it if nobody needs it", name)
 		s.soon(s.retry)
 		return nil

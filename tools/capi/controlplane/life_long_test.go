@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -18,8 +19,8 @@ import (
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
 )
 
-// TestLife goes a control plane's way with core's own reconcilers and real members of etcd: begun, three Machines, all replaced, one,
-// deleted with its Cluster. Core sees what the contract promises.
+// TestLife goes a control plane's way with core's own reconcilers and real members of etcd: begun, three Machines, one of them deleted by
+// force, all replaced, one, deleted with its Cluster. Core sees what the contract promises.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "life")
@@ -39,6 +40,8 @@ func TestLife(t *testing.T) {
 	})
 	first := h.machines()
 	h.change(func(p *v1alpha1.HullmarkControlPlane) { p.Spec.Replicas = ptr.To[int32](3) })
+	h.settled(3)
+	h.force(h.machines()[0])
 	h.settled(3)
 	three := h.machines()
 	h.change(func(p *v1alpha1.HullmarkControlPlane) { p.Spec.Config.JoinEndpoints = []string{"join.example:7444"} })
@@ -66,6 +69,32 @@ func TestLife(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// force deletes a Machine past all hooks, and waits until its machine is gone, too. Its member of etcd is left.
+func (h *host) force(name string) {
+	h.Helper()
+	m := &clusterv1.Machine{}
+	key := client.ObjectKey{Namespace: h.namespace, Name: name}
+	if err := admin.Get(h.Context(), key, m); err != nil {
+		h.Fatal(err)
+	}
+	if err := admin.Delete(h.Context(), m); err != nil {
+		h.Fatal(err)
+	}
+	h.eventually(name+" is gone", func() error {
+		err := admin.Patch(h.Context(), m, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+		if client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		if err := admin.Get(h.Context(), key, stub("StubMachine", name)); !apierrors.IsNotFound(err) {
+			return errors.Join(errors.New("its machine is there"), err)
+		}
+		return nil
+	})
+	if names := h.machines(); slices.Contains(names, name) {
+		h.Fatalf("Machines %q", names)
+	}
 }
 
 // TestKilledAtEtcd kills the controller around each change of etcd's members, with real ones: the next one ends in the same state.

@@ -87,7 +87,15 @@ func (r *Reconciler) lookAtMachines(ctx context.Context, s *scope) error {
 	}
 	for i := range list.Items {
 		m := &machine{Machine: &list.Items[i]}
-		if !metav1.IsControlledBy(m, s.plane) {
+		own := metav1.IsControlledBy(m, s.plane)
+		if !own {
+			var err error
+			if own, err = r.adopt(ctx, s, m.Machine); err != nil {
+				return err
+			}
+		}
+		if !own {
+			s.foreign = append(s.foreign, m.Name)
 			continue
 		}
 		if err := r.lookAtMachine(ctx, m); err != nil {
@@ -143,10 +151,21 @@ func (s *scope) present() (all []*machine) {
 
 // newName makes a name for a Machine, which is its Node's, too: a DNS label.
 func newName(plane string) string {
-	const most, random = 63, 5
+	return namePrefix(plane) + utilrand.String(randomInName)
+}
+
+const randomInName = 5
+
+func namePrefix(plane string) string {
+	const most = 63
 	prefix := strings.ReplaceAll(plane, ".", "-")
-	prefix = strings.TrimRight(prefix[:min(len(prefix), most-random-1)], "-")
-	return prefix + "-" + utilrand.String(random)
+	return strings.TrimRight(prefix[:min(len(prefix), most-randomInName-1)], "-") + "-"
+}
+
+// namedBy reports whether a name is one that newName may have made.
+func namedBy(plane, name string) bool {
+	rest, ok := strings.CutPrefix(name, namePrefix(plane))
+	return ok && len(rest) == randomInName
 }
 
 // makeMachine begins one more Machine. The HullmarkConfig comes first: it holds the name, so that whoever finds one without its Machine

@@ -49,7 +49,7 @@ func (r *Reconciler) remediate(ctx context.Context, s *scope) (acted bool, err e
 	if why != "" {
 		return refuse(v1alpha1.NotRemediatedReason, "%s", why)
 	}
-	if err := s.healthy(ctx, m.Name); err != nil {
+	if err := r.healthy(ctx, s, m.Name); err != nil {
 		return refuse(v1alpha1.NotRemediatedReason, "it is replaced once all others are healthy: %v", err)
 	}
 	text, err := json.Marshal(remediation{next, m.Name})

@@ -326,7 +326,7 @@ func (h *host) start(f *fuse) (stop func()) {
 		h.Fatal(err)
 	}
 	r := &Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("control-plane"), Custody: h.custody, Begin: h.begin, retry: time.Second,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Events: mgr.GetEventRecorder("control-plane"), Custody: h.custody, Begin: h.begin, retry: time.Second, strayWait: 5 * time.Second,
 		Connect: func(file *cluster.File, server string) (Workload, error) {
 			w, err := connect(file, server)
 			if err != nil {

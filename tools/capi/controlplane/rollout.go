@@ -191,6 +191,11 @@ func (r *Reconciler) markUpToDate(ctx context.Context, m *machine) error {
 	if why := strings.TrimPrefix(m.outdated+"; "+m.kept, "; "); m.outdated+m.kept != "" {
 		want.Status, want.Reason, want.Message = metav1.ConditionFalse, clusterv1.MachineNotUpToDateReason, strings.TrimSuffix(why, "; ")
 	}
+	return r.mark(ctx, m, want)
+}
+
+// mark sets a condition of a Machine.
+func (r *Reconciler) mark(ctx context.Context, m *machine, want metav1.Condition) error {
 	if have := conditions.Get(m.Machine, want.Type); have != nil && conditions.HasSameState(have, &want) {
 		return nil
 	}

@@ -8,9 +8,11 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hullmark/hullmark/joinservice/etcd"
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/internal/core"
 )
 
 // run looks after a cluster that runs: its kubeconfig, and that its Machines are those of the spec. It makes, or deletes, at most one
@@ -19,15 +21,22 @@ func (r *Reconciler) run(ctx context.Context, s *scope) error {
 	r.jobs.cancel(s.plane.UID)
 	s.say(v1alpha1.BegunCondition, true, v1alpha1.BegunReason, "")
 	s.soon(steady)
-	if ok, err := r.reopen(ctx, s); err != nil || !ok {
+	switch ok, err := r.reopen(ctx, s); {
+	case err != nil:
 		return err
+	case !ok:
+		r.judgeEtcd(ctx, s)
+		return r.markMembers(ctx, s)
 	}
 	if err := r.keepKubeconfig(ctx, s); err != nil {
 		return err
 	}
 	r.lookAtWorkload(ctx, s)
 	r.judgeEtcd(ctx, s)
-	for _, step := range []func(context.Context, *scope) (acted bool, err error){r.noteUpgraded, r.dismiss, r.remediate, r.scale} {
+	if err := r.markMembers(ctx, s); err != nil {
+		return err
+	}
+	for _, step := range []func(context.Context, *scope) (acted bool, err error){r.noteUpgraded, r.removeStray, r.dismiss, r.remediate, r.scale} {
 		if acted, err := step(ctx, s); err != nil || acted {
 			return err
 		}
@@ -60,6 +69,7 @@ func (r *Reconciler) reopen(ctx context.Context, s *scope) (bool, error) {
 
 // lookAtWorkload looks how the cluster is that runs. That it does not answer is no error of the management cluster.
 func (r *Reconciler) lookAtWorkload(ctx context.Context, s *scope) {
+	s.asked = true
 	w, err := r.connect(s.file, s.server)
 	if err == nil {
 		var seen View
@@ -90,53 +100,100 @@ func boolean(b bool) int {
 	return 0
 }
 
-// members are those of etcd, as they were when this reconciliation looked first.
-func (s *scope) members(ctx context.Context) ([]etcd.Member, error) {
+// members are those of etcd, as they were when this reconciliation looked first, with what becomes of those that are no Machine's.
+func (r *Reconciler) members(ctx context.Context, s *scope) ([]etcd.Member, error) {
 	if !s.askedEtcd {
 		s.askedEtcd = true
-		s.etcd, s.etcdErr = s.workload.Members(ctx, s.nodes(""))
+		if s.etcd, s.etcdErr = s.workload.Members(ctx, s.nodes("")); s.etcdErr == nil {
+			s.etcdErr = r.lookAtStrays(ctx, s)
+		}
 	}
 	return s.etcd, s.etcdErr
 }
 
-// judgeEtcd says how etcd is. With one Machine there is nothing that its API server, which asks it, does not say already.
+// settledOnOne reports whether there is one Machine, and no other one is to come: etcd is not asked, since there is nothing that its API
+// server, which asks it, does not say already.
+func (s *scope) settledOnOne() bool {
+	return len(s.machines) == 1 && s.replicas() == 1 && s.machines[0].outdated == "" && !s.machines[0].deleting()
+}
+
+// judgeEtcd says how etcd is.
 func (r *Reconciler) judgeEtcd(ctx context.Context, s *scope) {
 	const kind = v1alpha1.EtcdClusterHealthyCondition
 	if s.seen == nil {
-		s.say(kind, false, "HealthUnknown", "%v", s.seenErr)
+		s.sayUnknown(kind, healthUnknown, "%v", s.seenErr)
 		return
 	}
-	if len(s.machines) < 2 {
+	if s.settledOnOne() {
 		s.say(kind, true, "Healthy", "")
 		return
 	}
-	members, err := s.members(ctx)
-	if err == nil {
-		err = s.strangers(members)
+	if _, err := r.members(ctx, s); err != nil {
+		s.sayUnknown(kind, healthUnknown, "%v", err)
+		return
 	}
-	for _, each := range members {
-		if err == nil && !each.Answers {
-			err = fmt.Errorf("the member of etcd of Machine %s does not answer", each.Name)
-		}
-	}
-	if err != nil {
+	if err := s.sick(); err != nil {
 		s.say(kind, false, "NotHealthy", "%v", err)
 		return
 	}
 	s.say(kind, true, "Healthy", "")
 }
 
+// markMembers says of each Machine how its member of etcd is.
+func (r *Reconciler) markMembers(ctx context.Context, s *scope) error {
+	for _, m := range s.machines {
+		state, message := s.memberState(m)
+		reason := map[metav1.ConditionStatus]string{metav1.ConditionTrue: "Healthy", metav1.ConditionFalse: "NotHealthy", metav1.ConditionUnknown: healthUnknown}[state]
+		want := metav1.Condition{Type: v1alpha1.EtcdMemberHealthyCondition, Status: state, Reason: reason, Message: core.Message(message)}
+		if err := r.mark(ctx, m, want); err != nil {
+			return fmt.Errorf("machine %s: %w", m.Name, err)
+		}
+	}
+	return nil
+}
+
+func (s *scope) memberState(m *machine) (metav1.ConditionStatus, string) {
+	switch {
+	case s.seen == nil:
+		return metav1.ConditionUnknown, s.seenErr.Error()
+	case s.settledOnOne():
+		return metav1.ConditionTrue, ""
+	case s.etcdErr != nil:
+		return metav1.ConditionUnknown, s.etcdErr.Error()
+	}
+	if _, joined := s.seen.Nodes[m.Name]; !joined {
+		return metav1.ConditionUnknown, "it has no Node yet"
+	}
+	if err := healthyMember(m, s.etcd); err != nil {
+		return metav1.ConditionFalse, err.Error()
+	}
+	return metav1.ConditionTrue, ""
+}
+
+// sick says what is wrong with the members of etcd.
+func (s *scope) sick() error {
+	if err := s.strangers(); err != nil {
+		return err
+	}
+	for _, each := range s.etcd {
+		if !each.Answers {
+			return fmt.Errorf("the member %s of etcd does not answer", memberName(each))
+		}
+	}
+	return nil
+}
+
 // healthy returns nothing if each Machine but one has a Node that is Ready, whose API server and member of etcd answer, and if no other
 // member of etcd than theirs is there. but may be empty.
-func (s *scope) healthy(ctx context.Context, but string) error {
+func (r *Reconciler) healthy(ctx context.Context, s *scope, but string) error {
 	if s.seen == nil {
 		return s.seenErr
 	}
-	members, err := s.members(ctx)
+	members, err := r.members(ctx, s)
 	if err != nil {
 		return err
 	}
-	if err := s.strangers(members); err != nil {
+	if err := s.strangers(); err != nil {
 		return err
 	}
 	for _, m := range s.machines {
@@ -158,24 +215,31 @@ func (s *scope) healthyMachine(ctx context.Context, m *machine, members []etcd.M
 	case !n.Ready:
 		return errors.New("its Node is not Ready")
 	}
-	i := slices.IndexFunc(members, func(each etcd.Member) bool { return each.Name == m.Name })
-	switch {
-	case i < 0:
-		return errors.New("it has no member of etcd")
-	case members[i].Learner:
-		return errors.New("its member of etcd has no vote yet")
-	case !members[i].Answers:
-		return errors.New("its member of etcd does not answer")
+	if err := healthyMember(m, members); err != nil {
+		return err
 	}
 	return s.workload.Serves(ctx, n)
 }
 
-// strangers names members of etcd of no Machine: one that joins just now, or what a Machine left that somebody deleted by force.
-func (s *scope) strangers(members []etcd.Member) error {
-	for _, each := range members {
-		if !slices.ContainsFunc(s.machines, func(m *machine) bool { return m.Name == each.Name }) {
-			return fmt.Errorf("etcd has a member %x (%s) that is no Machine's: let it start, or, if its machine is gone, remove it with an etcdctl of your own (etcdctl member remove %x): nodes have none", each.ID, each.Name, each.ID)
-		}
+// healthyMember returns nothing if a Machine has a member of etcd that votes and answers.
+func healthyMember(m *machine, members []etcd.Member) error {
+	member, ok := memberOf(m, members)
+	switch {
+	case !ok:
+		return errors.New("it has no member of etcd")
+	case member.Learner:
+		return errors.New("its member of etcd has no vote yet")
+	case !member.Answers:
+		return errors.New("its member of etcd does not answer")
 	}
 	return nil
+}
+
+// strangers names the members of etcd that are no Machine's.
+func (s *scope) strangers() error {
+	var all []error
+	for _, y := range s.strays {
+		all = append(all, y.problem())
+	}
+	return errors.Join(all...)
 }

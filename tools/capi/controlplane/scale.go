@@ -49,7 +49,7 @@ func (r *Reconciler) scaleUp(ctx context.Context, s *scope) (acted bool, err err
 	if r.awaitNewest(s) {
 		return true, nil
 	}
-	if err := s.healthy(ctx, ""); err != nil {
+	if err := r.healthy(ctx, s, ""); err != nil {
 		s.say(clusterv1.ScalingUpCondition, true, v1alpha1.WaitingForHealthReason, "another Machine is made once all are healthy: %v", err)
 		s.soon(s.retry)
 		return true, nil
@@ -138,7 +138,7 @@ func (r *Reconciler) scaleDown(ctx context.Context, s *scope) (acted bool, err e
 		return false, nil // Of the only one nothing would be left.
 	}
 	leaving := r.choose(ctx, s)
-	if err := s.healthy(ctx, leaving.Name); err != nil {
+	if err := r.healthy(ctx, s, leaving.Name); err != nil {
 		s.say(clusterv1.ScalingDownCondition, true, v1alpha1.WaitingForHealthReason, "Machine %s is deleted once all others are healthy: %v", leaving.Name, err)
 		s.soon(s.retry)
 		return true, nil

@@ -43,14 +43,20 @@ func (r *Reconciler) set(s *scope, kind string, v verdict) {
 	v.message = core.Message(v.message)
 	before := conditions.GetReason(s.plane, kind)
 	state := metav1.ConditionFalse
-	if v.status {
+	switch {
+	case v.unknown:
+		state = metav1.ConditionUnknown
+	case v.status:
 		state = metav1.ConditionTrue
 	}
 	conditions.Set(s.plane, metav1.Condition{Type: kind, Status: state, Reason: v.reason, Message: v.message, ObservedGeneration: s.plane.Generation})
 	if before != v.reason && slices.Contains(forPeople, v.reason) {
-		r.Events.Eventf(s.plane, nil, corev1.EventTypeWarning, v.reason, "Look", "%s", core.Note(v.message))
+		r.Events.Eventf(s.plane, nil, corev1.EventTypeWarning, v.reason, "WaitForOperator", "%s", core.Note(v.message))
 	}
 }
+
+// healthUnknown is the reason of what cannot be asked, as the kubeadm provider has it.
+const healthUnknown = "HealthUnknown"
 
 // forPeople are the reasons that end only if somebody does something.
 var forPeople = []string{
@@ -126,6 +132,8 @@ func (r *Reconciler) judge(s *scope) {
 		s.say(v1alpha1.AvailableCondition, false, clusterv1.NotAvailableReason, "the cluster has not begun")
 	case s.seen != nil:
 		s.say(v1alpha1.AvailableCondition, true, clusterv1.AvailableReason, "")
+	case s.seenErr != nil && !s.asked:
+		s.sayUnknown(v1alpha1.AvailableCondition, healthUnknown, "%v", s.seenErr)
 	case s.seenErr != nil:
 		s.say(v1alpha1.AvailableCondition, false, clusterv1.NotAvailableReason, "%v", s.seenErr)
 	}

@@ -42,6 +42,8 @@ type Workload interface {
 	Members(ctx context.Context, at []Node) ([]etcd.Member, error)
 	// RemoveMember removes a member of etcd, unless that would risk the quorum. One that leads gives that up before.
 	RemoveMember(ctx context.Context, at []Node, id uint64) error
+	// RemoveStray removes a member of etcd that is nobody's, unless it answers now.
+	RemoveStray(ctx context.Context, at []Node, id uint64) error
 	// Forget forgets a machine that is gone: its record, its name and its Node.
 	Forget(ctx context.Context, node hullmark.EKID) error
 }
@@ -158,6 +160,11 @@ func (w *workload) Members(ctx context.Context, at []Node) (members []etcd.Membe
 // RemoveMember implements Workload.
 func (w *workload) RemoveMember(ctx context.Context, at []Node, id uint64) error {
 	return w.anywhere(at, func(m *etcd.Members) error { return m.Leave(ctx, id) })
+}
+
+// RemoveStray implements Workload.
+func (w *workload) RemoveStray(ctx context.Context, at []Node, id uint64) error {
+	return w.anywhere(at, func(m *etcd.Members) error { return m.RemoveSilent(ctx, id) })
 }
 
 // anywhere asks members of etcd, one after the other, until one answers.

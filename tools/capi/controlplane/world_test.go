@@ -217,7 +217,7 @@ func (w *world) infra() {
 	}
 }
 
-// core takes a Machine a step further: it has a finalizer, comes to the hook, and goes with its objects.
+// core takes a Machine a step further: it has a finalizer and its config, comes to the hook, and goes with its objects.
 func (w *world) core(m *clusterv1.Machine, infra *unstructured.Unstructured) {
 	w.Helper()
 	before := m.DeepCopy()
@@ -225,6 +225,12 @@ func (w *world) core(m *clusterv1.Machine, infra *unstructured.Unstructured) {
 		if !slices.Contains(m.Finalizers, clusterv1.MachineFinalizer) {
 			m.Finalizers = append(m.Finalizers, clusterv1.MachineFinalizer)
 			w.must(w.Patch(w.Context(), m, client.MergeFrom(before)))
+			config := &bootstrapv1.HullmarkConfig{}
+			if w.Get(w.Context(), client.ObjectKeyFromObject(m), config) != nil {
+				return
+			}
+			config.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: m.Name, Controller: ptr.To(true)}}
+			w.must(w.Update(w.Context(), config))
 		}
 		return
 	}
@@ -391,8 +397,8 @@ type fakeWorkload struct {
 	mutex   sync.Mutex
 	view    View
 	members []etcd.Member
-	// err is that of each call; sick are Nodes whose API server does not answer.
-	err       error
+	// err is that of each call, deaf that of those of etcd; sick are Nodes whose API server does not answer.
+	err, deaf error
 	sick      []string
 	removed   []string
 	forgotten []hullmark.EKID
@@ -424,7 +430,7 @@ func (f *fakeWorkload) Serves(_ context.Context, n Node) error {
 func (f *fakeWorkload) Members(context.Context, []Node) ([]etcd.Member, error) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
-	return slices.Clone(f.members), f.err
+	return slices.Clone(f.members), errors.Join(f.err, f.deaf)
 }
 
 func (f *fakeWorkload) RemoveMember(_ context.Context, at []Node, id uint64) error {
@@ -445,6 +451,23 @@ func (f *fakeWorkload) RemoveMember(_ context.Context, at []Node, id uint64) err
 			break
 		}
 	}
+	return nil
+}
+
+func (f *fakeWorkload) RemoveStray(_ context.Context, at []Node, id uint64) error {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	i := slices.IndexFunc(f.members, func(m etcd.Member) bool { return m.ID == id })
+	switch {
+	case len(at) == 0:
+		return errors.New("nobody to ask")
+	case i < 0:
+		return nil
+	case f.members[i].Answers:
+		return errors.New("it answers")
+	}
+	f.removed = append(f.removed, f.members[i].Name)
+	f.members = slices.Delete(f.members, i, i+1)
 	return nil
 }
 

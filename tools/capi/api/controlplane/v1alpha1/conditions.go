@@ -14,6 +14,8 @@ const (
 	KubeconfigAvailableCondition = "KubeconfigAvailable"
 	// EtcdClusterHealthyCondition says that each member of etcd answers, and belongs to a Machine.
 	EtcdClusterHealthyCondition = "EtcdClusterHealthy"
+	// EtcdMemberHealthyCondition, of a Machine, says that its member of etcd votes and answers.
+	EtcdMemberHealthyCondition = "EtcdMemberHealthy"
 )
 
 // Reasons of Begun. Those that begin with WaitingFor pass by themselves, but for WaitingForClusterFile, for which a person has to lend it.
