@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/external"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/tools/capi/internal/core"
 )
 
 // agentPort is where a node's agent listens, unless the infrastructure says otherwise.
@@ -67,14 +69,13 @@ func identify(infra *unstructured.Unstructured) (i identity) {
 	if addresses := addressesOf(infra); i.agent == "" && len(addresses) > 0 {
 		i.agent = net.JoinHostPort(addresses[0], agentPort)
 	}
-	text := field(infra, "status", "ekID")
-	node, err := hullmark.ParseEKID(text)
-	i.node = node
+	var err error
+	i.node, err = core.ReportedEKID(infra)
 	switch {
-	case text == "":
+	case errors.Is(err, core.ErrNoEKID):
 		i.missing = "status.ekID is not reported yet: a provider that never reports it cannot be used here"
 	case err != nil:
-		i.missing = fmt.Sprintf("status.ekID %.200q: %v", text, err)
+		i.missing = err.Error()
 	case i.providerID == "":
 		i.missing = "spec.providerID is not reported yet"
 	case !hullmark.ValidProviderID(i.providerID):
