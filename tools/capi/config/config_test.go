@@ -382,7 +382,8 @@ func TestRepository(t *testing.T) {
 	for _, version := range []string{"v0.1.0", "v0.1.1"} {
 		want = append(want, "bootstrap-hullmark/"+version+"/bootstrap-components.yaml", "bootstrap-hullmark/"+version+"/metadata.yaml",
 			"control-plane-hullmark/"+version+"/control-plane-components.yaml", "control-plane-hullmark/"+version+"/metadata.yaml",
-			"infrastructure-hullmark/"+version+"/cluster-template.yaml", "infrastructure-hullmark/"+version+"/infrastructure-components.yaml", "infrastructure-hullmark/"+version+"/metadata.yaml")
+			"infrastructure-hullmark/"+version+"/cluster-template.yaml", "infrastructure-hullmark/"+version+"/cluster-template-topology.yaml",
+			"infrastructure-hullmark/"+version+"/clusterclass-hullmark-qemu.yaml", "infrastructure-hullmark/"+version+"/infrastructure-components.yaml", "infrastructure-hullmark/"+version+"/metadata.yaml")
 	}
 	slices.Sort(want)
 	var got []string
