@@ -14,7 +14,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -312,6 +314,23 @@ func checkCRDs(t *testing.T, crds []apiextensionsv1.CustomResourceDefinition, p 
 		// Core computes a CRD's name of its kind (contract.CalculateCRDName).
 		if want := strings.ToLower(crd.Spec.Names.Kind) + "s." + crd.Spec.Group; crd.Name != want {
 			t.Errorf("name %s, want %s", crd.Name, want)
+		}
+	}
+}
+
+// TestCRDsAreTaken: the API server's own judgement of the CRDs, which bounds what their rules may cost, too.
+func TestCRDsAreTaken(t *testing.T) {
+	for _, p := range Providers() {
+		for _, crd := range as[apiextensionsv1.CustomResourceDefinition](t, p, "CustomResourceDefinition") {
+			apiextensionsv1.SetDefaults_CustomResourceDefinition(&crd)
+			apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&crd.Spec)
+			in := &apiextensions.CustomResourceDefinition{}
+			if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&crd, in, nil); err != nil {
+				t.Fatal(err)
+			}
+			for _, refusal := range validation.ValidateCustomResourceDefinition(t.Context(), in) {
+				t.Errorf("%s: %v", crd.Name, refusal)
+			}
 		}
 	}
 }

@@ -177,7 +177,7 @@ type HullmarkMachine struct {
 	// spec is what is wanted.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="has(self.image)",message="name the disk image by its path on the controller's host",reason="FieldValueRequired",fieldPath=".image"
-	// +kubebuilder:validation:XValidation:rule="self.?image == oldSelf.?image && has(self.machine) == has(oldSelf.machine) && (!has(self.machine) || self.machine == oldSelf.machine)",message="a machine's image and hardware cannot be changed: make another machine"
+	// +kubebuilder:validation:XValidation:rule="has(self.image) && has(oldSelf.image) && self.image == oldSelf.image && has(self.machine) == has(oldSelf.machine) && (!has(self.machine) || self.machine == oldSelf.machine)",message="a machine's image and hardware cannot be changed: make another machine"
 	// +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)",message="providerID is set once, by the controller"
 	Spec HullmarkMachineSpec `json:"spec,omitempty,omitzero"`
 	// status is what is.
