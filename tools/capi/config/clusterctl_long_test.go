@@ -35,7 +35,7 @@ const (
 )
 
 // TestClusterctl goes the way of a person with the real clusterctl, core and API servers: init of two management clusters from a
-// repository in a folder, generate cluster from the template, and move of the cluster from the one to the other.
+// repository in a folder, a cluster of the ClusterClass, generate cluster from the template, and move of the cluster from the one to the other.
 func TestClusterctl(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Minute) // programs may have to be compiled
 	defer cancel()
@@ -54,6 +54,9 @@ func TestClusterctl(t *testing.T) {
 	if err := from.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: team}}); err != nil {
 		t.Fatal(err)
 	}
+	t.Run("refused changes", func(t *testing.T) { refuse(ctx, t, from) })
+	t.Run("refused objects", func(t *testing.T) { refuseNew(ctx, t, from) })
+	t.Run("topology", func(t *testing.T) { topology(ctx, t, from) })
 	t.Run("generate cluster", func(t *testing.T) { generate(ctx, t, from) })
 	if t.Failed() {
 		return
@@ -239,6 +242,9 @@ func (m management) settled(ctx context.Context, want int) error {
 		return fmt.Errorf("%d machines, want %d (%v)", len(machines.Items), want, err)
 	}
 	for _, one := range machines.Items {
+		if _, is := one.Labels[clusterv1.MachineControlPlaneLabel]; !is && !strings.HasPrefix(one.Name, "workers-prod-") {
+			return fmt.Errorf("worker %s: its Node would not have its name", one.Name)
+		}
 		config := &unstructured.Unstructured{}
 		config.SetGroupVersionKind(schema.GroupVersionKind{Group: boot, Version: "v1alpha1", Kind: "HullmarkConfig"})
 		if err := m.client.Get(ctx, client.ObjectKey{Namespace: team, Name: one.Spec.Bootstrap.ConfigRef.Name}, config); err != nil {

@@ -141,7 +141,7 @@ spec:
 func (b bench) clusterctl(ctx context.Context, t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(ctx, filepath.Join(b.programs, "clusterctl"), append([]string{"--config", b.settings}, args...)...)
-	cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+b.home, "CLUSTERCTL_DISABLE_VERSIONCHECK=true", "HULLMARK_KEEPER="+keeperURL,
+	cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+b.home, "CLUSTERCTL_DISABLE_VERSIONCHECK=true", "CLUSTER_TOPOLOGY=true", "HULLMARK_KEEPER="+keeperURL,
 		"HULLMARK_CLUSTER_ROOT="+strings.Repeat("5f", 32), "HULLMARK_IMAGE=/images/hullmark.raw")
 	return run(t, cmd)
 }
@@ -238,7 +238,7 @@ func (m management) startManagers(ctx context.Context, t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	core := m.start(ctx, t, "capi-system", "capi-manager", "core", "--webhook-port="+port, "--webhook-cert-dir="+dir,
+	core := m.start(ctx, t, "capi-system", "capi-manager", "core", "--feature-gates=ClusterTopology=true", "--webhook-port="+port, "--webhook-cert-dir="+dir,
 		"--health-addr="+freeAddress(t), "--diagnostics-address="+freeAddress(t), "--insecure-diagnostics")
 	m.start(ctx, t, "hullmark-bootstrap-system", "hullmark-bootstrap-manager", "manager", "bootstrap", "--leader-elect",
 		"--health-probe-bind-address="+freeAddress(t), "--metrics-bind-address="+freeAddress(t))

@@ -14,7 +14,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -316,6 +318,23 @@ func checkCRDs(t *testing.T, crds []apiextensionsv1.CustomResourceDefinition, p 
 	}
 }
 
+// TestCRDsAreTaken: the API server's own judgement of the CRDs, which bounds what their rules may cost, too.
+func TestCRDsAreTaken(t *testing.T) {
+	for _, p := range Providers() {
+		for _, crd := range as[apiextensionsv1.CustomResourceDefinition](t, p, "CustomResourceDefinition") {
+			apiextensionsv1.SetDefaults_CustomResourceDefinition(&crd)
+			apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&crd.Spec)
+			in := &apiextensions.CustomResourceDefinition{}
+			if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&crd, in, nil); err != nil {
+				t.Fatal(err)
+			}
+			for _, refusal := range validation.ValidateCustomResourceDefinition(t.Context(), in) {
+				t.Errorf("%s: %v", crd.Name, refusal)
+			}
+		}
+	}
+}
+
 // TestDeployments: each manager runs by its command and its account, with the probes and the port of the metrics that it serves.
 func TestDeployments(t *testing.T) {
 	for command, p := range map[string]Provider{"bootstrap": Bootstrap, "control-plane": ControlPlane} {
@@ -382,7 +401,8 @@ func TestRepository(t *testing.T) {
 	for _, version := range []string{"v0.1.0", "v0.1.1"} {
 		want = append(want, "bootstrap-hullmark/"+version+"/bootstrap-components.yaml", "bootstrap-hullmark/"+version+"/metadata.yaml",
 			"control-plane-hullmark/"+version+"/control-plane-components.yaml", "control-plane-hullmark/"+version+"/metadata.yaml",
-			"infrastructure-hullmark/"+version+"/cluster-template.yaml", "infrastructure-hullmark/"+version+"/infrastructure-components.yaml", "infrastructure-hullmark/"+version+"/metadata.yaml")
+			"infrastructure-hullmark/"+version+"/cluster-template.yaml", "infrastructure-hullmark/"+version+"/cluster-template-topology.yaml",
+			"infrastructure-hullmark/"+version+"/clusterclass-hullmark-qemu.yaml", "infrastructure-hullmark/"+version+"/infrastructure-components.yaml", "infrastructure-hullmark/"+version+"/metadata.yaml")
 	}
 	slices.Sort(want)
 	var got []string

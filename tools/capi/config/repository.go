@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -52,7 +53,11 @@ func (p Provider) writeRelease(dir, image string) error {
 	}
 	contents := map[string][]byte{p.ComponentsFile: components, MetadataFile: metadata}
 	if p.Label == Infrastructure.Label {
-		contents[templates.ClusterFile] = templates.Cluster()
+		files, err := templates.Files()
+		if err != nil {
+			return err
+		}
+		maps.Copy(contents, files)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -1,13 +1,26 @@
 // Package templates holds what "clusterctl generate cluster" makes clusters of.
 package templates
 
-import _ "embed"
+import (
+	"embed"
+	"io/fs"
+)
 
-// ClusterFile is the name of the file of Cluster in the infrastructure provider's release.
-const ClusterFile = "cluster-template.yaml"
+//go:embed *.yaml
+var files embed.FS
 
-//go:embed cluster-template.yaml
-var cluster []byte
-
-// Cluster returns the template of a cluster of QEMU machines, with clusterctl's variables.
-func Cluster() []byte { return cluster }
+// Files returns what belongs into the infrastructure provider's release beside its components, by the names that clusterctl looks for:
+// cluster templates of QEMU machines, with clusterctl's variables, and the ClusterClasses that they refer to.
+func Files() (map[string][]byte, error) {
+	names, err := fs.Glob(files, "*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	all := map[string][]byte{}
+	for _, name := range names {
+		if all[name], err = files.ReadFile(name); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}

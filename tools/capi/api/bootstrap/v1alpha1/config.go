@@ -9,8 +9,9 @@ import (
 // public: it goes into user data, which hosts and cloud administrators read.
 type HullmarkConfigSpec struct {
 	// clusterRoot names the only cluster whose operator and join service the machine obeys: 64 hexadecimal digits, as
-	// "hullmark cluster new" prints them.
-	// +required
+	// "hullmark cluster new" prints them. A template may leave it to a patch of its ClusterClass; nothing else may.
+	// +optional
+	// +kubebuilder:validation:MinLength=64
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^0+$')",message="a cluster root of zeros is none: take it from \"hullmark cluster new\""
@@ -160,6 +161,7 @@ type HullmarkConfig struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is what is wanted.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="has(self.clusterRoot)",message="name the cluster root that \"hullmark cluster new\" prints",reason="FieldValueRequired",fieldPath=".clusterRoot"
 	Spec HullmarkConfigSpec `json:"spec,omitempty,omitzero"`
 	// status is what is.
 	// +optional

@@ -30,10 +30,11 @@ type HullmarkControlPlaneSpec struct {
 	Replicas *int32 `json:"replicas,omitempty"`
 
 	// version is the Kubernetes version, such as v1.36.3. It has to be that of the image that the machines boot: an image has one.
+	// Once the cluster has begun it goes up by one minor release at a time.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:Pattern=`^v?(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)([-+][0-9A-Za-z.+-]+)?$`
+	// +kubebuilder:validation:Pattern=`^v?(0|[1-9][0-9]{0,4})\.(0|[1-9][0-9]{0,4})\.(0|[1-9][0-9]{0,4})(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`
 	Version string `json:"version,omitempty"`
 
 	// machineTemplate says what its Machines are made of.
@@ -41,11 +42,13 @@ type HullmarkControlPlaneSpec struct {
 	MachineTemplate HullmarkControlPlaneMachineTemplate `json:"machineTemplate,omitempty,omitzero"`
 
 	// config is the HullmarkConfig of each machine: the node configuration. Its network is for a control plane of one machine, which is
-	// then never replaced while it runs.
+	// then never replaced while it runs. Its clusterRoot is that of the file that is lent; another one later is for a cluster whose root
+	// was exchanged.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="has(self.clusterRoot)",message="name the cluster root that \"hullmark cluster new\" prints",reason="FieldValueRequired",fieldPath=".clusterRoot"
 	Config bootstrapv1.HullmarkConfigSpec `json:"config,omitempty,omitzero"`
 
-	// kubernetes says what the cluster is begun with. It changes nothing of one that runs.
+	// kubernetes says what the cluster is begun with. It cannot be changed afterwards.
 	// +optional
 	Kubernetes KubernetesSpec `json:"kubernetes,omitempty,omitzero"`
 
@@ -120,8 +123,10 @@ type HullmarkControlPlaneMachineTemplate struct {
 
 // HullmarkControlPlaneMachineTemplateSpec is what the Machines' specs are made of.
 type HullmarkControlPlaneMachineTemplateSpec struct {
-	// infrastructureRef is the template of the infrastructure provider. Another one replaces all machines.
+	// infrastructureRef is the template of the infrastructure provider. Another one replaces all machines. The controller may do more
+	// than its author with kinds of Cluster API that are no infrastructure.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self.apiGroup == 'infrastructure.cluster.x-k8s.io' || self.apiGroup.endsWith('.infrastructure.cluster.x-k8s.io') || (self.apiGroup != 'cluster.x-k8s.io' && !self.apiGroup.endsWith('.cluster.x-k8s.io'))",message="name a template of an infrastructure provider: its group is infrastructure.cluster.x-k8s.io, or one of the provider's own"
 	InfrastructureRef clusterv1.ContractVersionedObjectReference `json:"infrastructureRef,omitempty,omitzero"`
 
 	// readinessGates are further conditions that count for a Machine's Ready.
@@ -353,7 +358,14 @@ type LastRemediation struct {
 
 // HullmarkControlPlane is a set of Machines that run a cluster's API servers and its etcd.
 //
+// Its rules are here, and not beside the fields, for they look at the status, too: what may be changed depends on whether the cluster has
+// begun. versions are compared without what follows a hyphen or a plus, by plain strings: the CEL of Kubernetes 1.33 knows no semver.
+//
 // +kubebuilder:object:root=true
+// +kubebuilder:validation:XValidation:rule="(has(self.spec.kubernetes) ? has(oldSelf.spec.kubernetes) && self.spec.kubernetes == oldSelf.spec.kubernetes : !has(oldSelf.spec.kubernetes)) || !has(self.status) || !has(self.status.initialization) || !has(self.status.initialization.controlPlaneInitialized) || !self.status.initialization.controlPlaneInitialized",fieldPath=".spec.kubernetes",message="the cluster was begun with the earlier kubernetes, and another one would change nothing: leave it as it was, and change the cluster itself (hullmark addons apply, kubectl)"
+// +kubebuilder:validation:XValidation:rule="(has(self.spec.config.clusterRoot) && has(oldSelf.spec.config.clusterRoot) && self.spec.config.clusterRoot == oldSelf.spec.config.clusterRoot) || !has(self.status) || !has(self.status.first) || (has(self.status.initialization) && has(self.status.initialization.controlPlaneInitialized) && self.status.initialization.controlPlaneInitialized)",fieldPath=".spec.config.clusterRoot",message="the first machine was made for the earlier clusterRoot, and obeys no other: delete the control plane, and make it anew"
+// +kubebuilder:validation:XValidation:rule="self.spec.version == oldSelf.spec.version || !has(self.status) || !has(self.status.initialization) || !has(self.status.initialization.controlPlaneInitialized) || !self.status.initialization.controlPlaneInitialized || int(self.spec.version.split('.')[0].find('[0-9]+')) * 10000000000 + int(self.spec.version.split('.')[1]) * 100000 + int(self.spec.version.split('.')[2].find('^[0-9]+')) >= int((has(self.status.version) ? self.status.version : oldSelf.spec.version).split('.')[0].find('[0-9]+')) * 10000000000 + int((has(self.status.version) ? self.status.version : oldSelf.spec.version).split('.')[1]) * 100000 + int((has(self.status.version) ? self.status.version : oldSelf.spec.version).split('.')[2].find('^[0-9]+'))",fieldPath=".spec.version",message="version is below status.version, which all machines have reached: a cluster does not go back. Name that version, or a later one"
+// +kubebuilder:validation:XValidation:rule="self.spec.version == oldSelf.spec.version || !has(self.status) || !has(self.status.initialization) || !has(self.status.initialization.controlPlaneInitialized) || !self.status.initialization.controlPlaneInitialized || self.spec.version.split('.')[0].find('[0-9]+') == (has(self.status.version) ? self.status.version : oldSelf.spec.version).split('.')[0].find('[0-9]+') && int(self.spec.version.split('.')[1]) <= int((has(self.status.version) ? self.status.version : oldSelf.spec.version).split('.')[1]) + 1",fieldPath=".spec.version",message="version skips a minor release: name one of the minor release after status.version, and the next when all machines have that"
 // +kubebuilder:resource:path=hullmarkcontrolplanes,shortName=hmcp,scope=Namespaced,categories=cluster-api
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/provider=control-plane-hullmark"

@@ -17,8 +17,9 @@ type HullmarkMachineSpec struct {
 	// +kubebuilder:validation:Pattern=`^hullmark-qemu://[^/]+/[^/]+$`
 	ProviderID string `json:"providerID,omitempty"`
 
-	// image is the path, on the controller's host, of the finished disk image that the machine's own disk is installed from.
-	// +required
+	// image is the path, on the controller's host, of the finished disk image that the machine's own disk is installed from. A template
+	// may leave it to a patch of its ClusterClass; nothing else may.
+	// +optional
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^/`
@@ -175,7 +176,8 @@ type HullmarkMachine struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	// spec is what is wanted.
 	// +required
-	// +kubebuilder:validation:XValidation:rule="self.image == oldSelf.image && has(self.machine) == has(oldSelf.machine) && (!has(self.machine) || self.machine == oldSelf.machine)",message="a machine's image and hardware cannot be changed: make another machine"
+	// +kubebuilder:validation:XValidation:rule="has(self.image)",message="name the disk image by its path on the controller's host",reason="FieldValueRequired",fieldPath=".image"
+	// +kubebuilder:validation:XValidation:rule="has(self.image) && has(oldSelf.image) && self.image == oldSelf.image && has(self.machine) == has(oldSelf.machine) && (!has(self.machine) || self.machine == oldSelf.machine)",message="a machine's image and hardware cannot be changed: make another machine"
 	// +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)",message="providerID is set once, by the controller"
 	Spec HullmarkMachineSpec `json:"spec,omitempty,omitzero"`
 	// status is what is.
