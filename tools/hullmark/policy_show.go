@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/measurements"
@@ -53,8 +54,17 @@ With -o json it is the very document that was signed, which hullmark policy sign
 
 // writePolicy prints a policy for people.
 func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) error {
-	images := operate.ImageNames(c)
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if err := writeTerms(t, c, policy); err != nil {
+		return err
+	}
+	writeAdmitted(t, c, policy)
+	writeExceptions(t, policy)
+	return t.Flush()
+}
+
+// writeTerms shows what holds for all machines.
+func writeTerms(t io.Writer, c *cluster.Cluster, policy measurements.Policy) error {
 	fmt.Fprintf(t, "policy version %d, releases from security version %d\n", policy.Version, policy.MinimumSVN)
 	roots, err := c.Roots()
 	if err != nil {
@@ -73,6 +83,12 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 	for _, p := range policy.Platforms {
 		fmt.Fprintf(t, "evidence of %s counts, by %d bytes of demands\n", p.Kind, len(p.Demands))
 	}
+	return nil
+}
+
+// writeAdmitted shows which releases and which machines are admitted.
+func writeAdmitted(t io.Writer, c *cluster.Cluster, policy measurements.Policy) {
+	images := operate.ImageNames(c)
 	fmt.Fprintf(t, "\ndocument\timage\tenforced\n")
 	for _, a := range policy.Documents {
 		document, _ := measurements.Parse(c.Documents[a.Document]) // Of none, what has to match of every document is shown.
@@ -82,35 +98,27 @@ func writePolicy(out io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 	for _, m := range policy.Members {
 		fmt.Fprintf(t, "%s\t%s\t%s\n", m.Name, m.Role, m.EKID)
 	}
-	if len(policy.Groups) > 0 {
-		fmt.Fprintf(t, "\ngroup\tat most\tsubject of the endorsement key's certificate\tsigned by\n")
-	}
-	for _, g := range policy.Groups {
+	writeTable(t, "group\tat most\tsubject of the endorsement key's certificate\tsigned by", policy.Groups, func(g measurements.Group) {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", g.Name, g.Max, printable(operate.SubjectOf(g)), printable(operate.AuthoritiesOf(g)))
-	}
-	if len(policy.Denied) > 0 {
-		fmt.Fprintf(t, "\ndenied by all groups\n")
-	}
-	for _, ekid := range policy.Denied {
-		fmt.Fprintln(t, ekid)
-	}
-	if len(policy.Rebinds) > 0 {
-		fmt.Fprintf(t, "\nrebind of\tto\n")
-	}
-	for _, r := range policy.Rebinds {
-		fmt.Fprintf(t, "%s\t%s\n", r.Old, r.New)
-	}
-	if len(policy.Resets) > 0 {
-		fmt.Fprintf(t, "\nreset of\tonce, while its disk is\n")
-	}
-	for _, r := range policy.Resets {
-		fmt.Fprintf(t, "%s\t%s\n", r.EKID, r.OldUUID)
-	}
-	if len(policy.Overrides) > 0 {
-		fmt.Fprintf(t, "\noverride\tof\tdisk\tepoch\n")
-	}
-	for _, o := range policy.Overrides {
+	})
+}
+
+// writeExceptions shows what is said of single machines and disks.
+func writeExceptions(t io.Writer, policy measurements.Policy) {
+	writeTable(t, "denied by all groups", policy.Denied, func(ekid hullmark.EKID) { fmt.Fprintln(t, ekid) })
+	writeTable(t, "rebind of\tto", policy.Rebinds, func(r measurements.Rebind) { fmt.Fprintf(t, "%s\t%s\n", r.Old, r.New) })
+	writeTable(t, "reset of\tonce, while its disk is", policy.Resets, func(r measurements.Reset) { fmt.Fprintf(t, "%s\t%s\n", r.EKID, r.OldUUID) })
+	writeTable(t, "override\tof\tdisk\tepoch", policy.Overrides, func(o measurements.Override) {
 		fmt.Fprintf(t, "%d\t%s\t%s\t%d\n", o.Serial, o.EKID, o.UUID, o.Epoch)
+	})
+}
+
+// writeTable writes a table, unless it has no row.
+func writeTable[T any](t io.Writer, head string, all []T, row func(T)) {
+	if len(all) > 0 {
+		fmt.Fprintf(t, "\n%s\n", head)
 	}
-	return t.Flush()
+	for _, each := range all {
+		row(each)
+	}
 }
