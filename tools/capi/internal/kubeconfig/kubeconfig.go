@@ -66,7 +66,8 @@ func Config(text []byte) (*rest.Config, error) {
 	}, nil
 }
 
-// Guard follows no redirection, which would lead the manager to whatever it can reach, and bounds answers, as none of them is a watch.
+// Guard asks for JSON, follows no redirection, which would lead the manager to whatever it can reach, and bounds answers, as none of them
+// is a watch.
 func Guard(next http.RoundTripper) http.RoundTripper { return guard{next, known} }
 
 type guard struct {
@@ -75,6 +76,8 @@ type guard struct {
 }
 
 func (g guard) RoundTrip(request *http.Request) (*http.Response, error) {
+	request = request.Clone(request.Context())
+	request.Header.Set("Accept", "application/json") // Clients of Kubernetes' own kinds would rather have protobuf.
 	answer, err := g.next.RoundTrip(request)
 	if err != nil {
 		return nil, err
@@ -87,7 +90,7 @@ func (g guard) RoundTrip(request *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// check refuses what leads elsewhere, and formats that a client decodes though it did not ask for them: commas bound JSON alone.
+// check refuses what leads elsewhere, and formats that a client decodes though nobody asked for them: commas bound JSON alone.
 func check(answer *http.Response) error {
 	if answer.StatusCode >= 300 && answer.StatusCode < 400 {
 		return fmt.Errorf("the API server answers %d, and leads elsewhere: that is not followed", answer.StatusCode)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -151,5 +153,26 @@ func TestGuard(t *testing.T) {
 	}
 	if asked > 0 {
 		t.Error("a server inside was asked")
+	}
+}
+
+// A client of Kubernetes' own kinds, which would rather have protobuf, is answered in JSON.
+func TestGuardAsksForJSON(t *testing.T) {
+	server, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.Header.Get("Accept"), "protobuf") { // as API servers do
+			w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
+			_, _ = w.Write([]byte("k8s\x00"))
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"kind":"Node","apiVersion":"v1","metadata":{"name":"n"}}`))
+	})
+	config, err := Config(write(t, server, func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := kubernetes.NewForConfigOrDie(config).CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{})
+	if err != nil || node.Name != "n" {
+		t.Errorf("%+v, %v", node, err)
 	}
 }
