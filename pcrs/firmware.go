@@ -44,18 +44,13 @@ func OpenFirmware(file []byte) (Firmware, error) {
 	}, nil
 }
 
-// romEvents returns one event per driver, in the order of the file, and reports whether a driver has a signature.
-func romEvents(r firmware.ROM) (events []Event, signed bool, err error) {
+// romEvents returns one event per driver, in the order of the file.
+func romEvents(r firmware.ROM) (events []Event, err error) {
 	for i, d := range r.Drivers {
 		f, err := pe.Parse(bytes.NewReader(d.Image), int64(len(d.Image)))
 		if err != nil {
-			return nil, false, fmt.Errorf("option ROM: driver %d: %w", i+1, err)
+			return nil, fmt.Errorf("option ROM: driver %d: %w", i+1, err)
 		}
-		signature, err := f.Signature()
-		if err != nil {
-			return nil, false, fmt.Errorf("option ROM: driver %d: %w", i+1, err)
-		}
-		signed = signed || len(signature) > 0
 		e := authenticodeEvent(2, f, Source{Kind: FromOptionROM, Name: Digest(r.SHA256[:]).String(), Number: i + 1})
 		e.Type = EvBootServicesDriver
 		if d.Runtime {
@@ -63,5 +58,5 @@ func romEvents(r firmware.ROM) (events []Event, signed bool, err error) {
 		}
 		events = append(events, e)
 	}
-	return events, signed, nil
+	return events, nil
 }

@@ -63,7 +63,12 @@ var firmwareSentences = map[SourceKind]func(Source) string{
 	},
 	FromSecureBoot: secureBootSentence,
 	FromAuthority: func(s Source) string {
-		if s.File == VariableFile {
+		switch {
+		case s.File == VariableFile && s.Count > 0 && s.Section != "":
+			return fmt.Sprintf("entry %d of %d in %s, with its owner: certificate %q, which verifies what firmware starts", s.Number, s.Count, s.Name, s.Section)
+		case s.File == VariableFile && s.Count > 0:
+			return fmt.Sprintf("entry %d of %d in %s, with its owner: the digest of what firmware starts", s.Number, s.Count, s.Name)
+		case s.File == VariableFile:
 			return "the only certificate in " + s.Name + ", with its owner: the image is verified with it"
 		}
 		return fmt.Sprintf("variable %q, by which a program was verified: %d bytes", s.Name, s.Bytes)
