@@ -30,6 +30,9 @@ type Firmware struct {
 	drivers Digests
 	// applications are the programs of that volume that firmware makes boot entries for.
 	applications []firmware.Application
+	// volume is the name of that volume, and files are the names of all that is in it.
+	volume efi.GUID
+	files  map[efi.GUID]bool
 }
 
 // OpenFirmware reads a code file, as firmware.Open does, and hashes what a boot measures of it.
@@ -40,7 +43,7 @@ func OpenFirmware(file []byte) (Firmware, error) {
 	}
 	return Firmware{
 		SHA256: f.SHA256, SecureBoot: f.SecureBoot, version: f.Version,
-		drivers: DigestsOf(f.Drivers, PredictedBanks()...), applications: f.Applications,
+		drivers: DigestsOf(f.Drivers, PredictedBanks()...), applications: f.Applications, volume: f.Volume, files: f.Files,
 	}, nil
 }
 

@@ -189,18 +189,16 @@ func (p *predictor) unpredicted(r Register) string {
 
 // platform is what the firmware measures of itself and of the machine before it looks for something to boot (PFP §3.3.4.1 and §3.3.4.2).
 func (p *predictor) platform() error {
-	m := p.boot.Machine
+	m, entries := p.boot.Machine, p.bootEntries()
 	if m.Learned == nil {
 		return nil
 	}
 	if err := m.Learned.fits(m); err != nil {
 		return fmt.Errorf("learned data: %w", err)
 	}
-	if err := m.checkBootVariables(p.boot.Table); err != nil {
-		return err
-	}
 	p.add(m.firmwareEvents()...)
 	p.add(m.platformEvents()...)
+	p.add(entries...)
 	return nil
 }
 

@@ -122,6 +122,10 @@ func (s Source) parts() string {
 
 func bootVariableSentence(s Source) string {
 	switch {
+	case s.Count > 0 && s.File == VariableFile:
+		return fmt.Sprintf("variable %s: what the firmware makes of the one in the variable file, %d entries", s.Name, s.Count)
+	case s.File == VariableFile:
+		return fmt.Sprintf("variable %s: %d bytes from the variable file", s.Name, s.Bytes)
 	case s.Count > 0:
 		return fmt.Sprintf("variable %s: the disk, then what the firmware brings, %d entries", s.Name, s.Count)
 	case s.Number > 0:

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/image/efi"
 	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/internal/probe"
 	"github.com/hullmark/hullmark/internal/vm"
@@ -53,10 +54,14 @@ type registersCase struct {
 	machine map[string]any
 	// edit changes the probe.
 	edit func(p *probe.Parts)
+	// prepare makes the file of variables that the machine file names, for a disk.
+	prepare func(disk *image.Disk, file string)
 	// esp is what lies beside the kernel image.
 	esp map[string][]byte
 	// grow is how large the disk becomes, in bytes, as a cloud's are larger than the image; 0 leaves it as it is.
 	grow int64
+	// open are registers that stay open.
+	open []pcrs.Register
 	// network boots the machine in a shared network: neither that nor the network card's address may be measured.
 	network bool
 }
@@ -65,8 +70,18 @@ type registersCase struct {
 func TestVMRegisters(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	keys := probe.NewKeys(t)
+	keys, others := probe.NewKeys(t), probe.NewKeys(t)
 	vars := b.ownKeys(t, keys)
+	esp := b.firstESP(t)
+	gone := esp
+	gone.GUID[0]++
+	bootEntries := map[uint16][]byte{
+		0: efi.LoadOption(efi.OptionActive, "debian", efi.FilePath(gone, "EFI/debian/shimx64.efi"), nil),
+		1: efi.LoadOption(efi.OptionActive, "Linux Boot Manager", efi.FilePath(esp, "EFI/systemd/systemd-bootx64.efi"), nil),
+		3: efi.LoadOption(0, "not active", efi.FilePath(esp, uki.Path), nil),
+		4: efi.LoadOption(efi.OptionActive, "a disk", efi.PCIPath(machines.ImageSlot), nil),
+		5: efi.LoadOption(efi.OptionActive, "a network card", efi.PCIPath(2), nil),
+	}
 	for _, c := range []registersCase{
 		{name: "default", machine: map[string]any{}},
 		{name: "two processors", machine: map[string]any{"cpus": 2}},
@@ -82,6 +97,52 @@ func TestVMRegisters(t *testing.T) {
 		{
 			name: "Secure Boot and an option ROM", machine: map[string]any{"secureBoot": true, "variables": vars, "nicROM": true},
 			edit: func(p *probe.Parts) { p.Sign = keys.Sign(t) },
+		},
+		{
+			name: "Microsoft's keys and an own one", machine: map[string]any{"secureBoot": true, "variables": b.microsoft(t, keys)},
+			edit: func(p *probe.Parts) { p.Sign = keys.Sign(t) },
+		},
+		{
+			name: "Microsoft's keys and two signatures and an option ROM", machine: map[string]any{"secureBoot": true, "variables": b.microsoft(t, keys), "nicROM": true},
+			edit: func(p *probe.Parts) {
+				p.Sign = func(uki []byte) []byte { return keys.Sign(t)(probe.NewKeys(t).Sign(t)(uki)) }
+			},
+		},
+		{
+			name: "snakeoil", machine: map[string]any{"secureBoot": true, "variables": "/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd"},
+			edit: func(p *probe.Parts) { p.Sign = probe.Snakeoil(t).Sign(t) },
+		},
+		{
+			name: "Debian 12's firmware with snakeoil", machine: map[string]any{
+				"secureBoot": true, "firmware": "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd", "variables": "/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd",
+			},
+			edit: func(p *probe.Parts) { p.Sign = probe.Snakeoil(t).Sign(t) },
+		},
+		{
+			name: "the image's hash in db, and a large dbx", machine: map[string]any{"secureBoot": true, "variables": filepath.Join(t.TempDir(), "hash.fd")},
+			prepare: func(disk *image.Disk, file string) { b.allowHash(t, keys, disk, file) },
+		},
+		{
+			name: "addons signed by two", machine: map[string]any{"secureBoot": true, "variables": b.microsoft(t, keys, others)},
+			edit: func(p *probe.Parts) { p.Sign = keys.Sign(t) }, esp: map[string][]byte{
+				beside + "1.addon.efi": others.Sign(t)(b.addon(t, section(".cmdline", []byte("hullmark.addon=1")))),
+				beside + "2.addon.efi": keys.Sign(t)(b.addon(t, section(".cmdline", []byte("hullmark.addon=2")))),
+				beside + "3.addon.efi": probe.NewKeys(t).Sign(t)(b.addon(t, section(".cmdline", []byte("hullmark.addon=3")))),
+				beside + "4.addon.efi": others.Sign(t)(b.addon(t, section(".cmdline", []byte("hullmark.addon=4")))),
+			},
+		},
+		{name: "earlier boot entries", machine: map[string]any{"variables": b.bootEntries(t, bootEntries)}},
+		{name: "earlier boot entries on Debian 12's firmware", machine: map[string]any{
+			"firmware": "/usr/share/OVMF/OVMF_CODE_4M.fd", "variables": b.bootEntries(t, bootEntries),
+		}},
+		{name: "an entry of the image's own", machine: map[string]any{"variables": b.bootEntries(t, map[uint16][]byte{
+			7: efi.LoadOption(efi.OptionActive, "Linux Boot Manager", efi.FilePath(esp, uki.Path), nil),
+		})}},
+		{
+			name: "another program first", machine: map[string]any{"variables": b.bootEntries(t, map[uint16][]byte{
+				7: efi.LoadOption(efi.OptionActive, "debian", efi.FilePath(esp, "EFI/debian/shimx64.efi"), nil),
+			})},
+			esp: map[string][]byte{"EFI/debian/shimx64.efi": []byte("no program at all")}, open: []pcrs.Register{4, 5, 9, 10, 12, 14},
 		},
 		{
 			name: "addon and credential and system extension on the ESP", machine: map[string]any{}, esp: map[string][]byte{
@@ -134,6 +195,9 @@ func (b bench) predictAndBoot(t *testing.T, c registersCase) {
 		c.edit(&parts)
 	}
 	i := probe.New(t, parts)
+	if c.prepare != nil {
+		c.prepare(i.Disk, described["variables"].(string))
+	}
 	cli(t, 0, "learn", "--machine", file)
 	document := b.measure(t, i.Path, file)
 	i.Add(t, c.esp)
@@ -146,7 +210,16 @@ func (b bench) predictAndBoot(t *testing.T, c registersCase) {
 	if c.network {
 		shape.Network = b.network(t).Dir()
 	}
-	b.compare(t, document, i.Boot(t, shape))
+	measured := i.Boot(t, shape)
+	for _, r := range c.open {
+		if document.Values(pcrs.SHA256)[r] != nil {
+			t.Errorf("%v is predicted", r)
+		}
+		for _, bank := range pcrs.PredictedBanks() {
+			delete(measured.Registers[bank], r)
+		}
+	}
+	b.compare(t, document, measured)
 }
 
 // compare holds the registers of a boot to a document, and shows what departs.
