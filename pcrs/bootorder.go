@@ -42,12 +42,12 @@ func newEntry(data []byte, source Source) bootEntry {
 	return bootEntry{data: data, option: option, source: source}
 }
 
-// bootManager follows OVMF's boot manager from the variables that it finds to those that it measures and boots by: EDK2's UefiBootManagerLib,
-// and OvmfPkg's PlatformBootManagerLib and QemuBootOrderLib, on a machine whose host names one disk to boot from.
+// bootManager follows OVMF's boot manager from the variables that it finds to those that it measures and boots by: EDK2's
+// UefiBootManagerLib, and OvmfPkg's PlatformBootManagerLib and QemuBootOrderLib, on a machine whose host names one disk to boot from.
 type bootManager struct {
 	machine Machine
 	disk    *gpt.Table      // of the disk that is booted from; nil for a blank one
-	files   map[string]bool // on its ESP, in lower case
+	files   map[string]bool // programs on its ESP, in lower case
 	order   []bootEntry
 	next    *uint16 // BootNext
 }
@@ -130,8 +130,8 @@ func (b *bootManager) has(number uint16) bool {
 	return slices.ContainsFunc(b.order, func(e bootEntry) bool { return e.number == number })
 }
 
-// add appends an entry under the first free number (BmGetFreeOptionNumber), whatever an entry outside of BootOrder has under it. It does nothing
-// if there is one with the same bytes: all of the variable's, or only those of its path.
+// add appends an entry under the first free number (BmGetFreeOptionNumber), whatever an entry outside of BootOrder has under it. It
+// does nothing if there is one with the same bytes: all of the variable's, or only those of its path.
 func (b *bootManager) add(e bootEntry, same []byte) {
 	for i, other := range b.order {
 		if bytes.Equal(other.data, same) || bytes.Equal(other.option.Path, same) {
@@ -147,7 +147,8 @@ func (b *bootManager) add(e bootEntry, same []byte) {
 	b.order = append(b.order, e)
 }
 
-// refresh drops entries that an earlier boot made of disks which are no more, and adds that of the disk (EfiBootManagerRefreshAllBootOption).
+// refresh drops entries that an earlier boot made of disks which are no more, and adds that of the disk
+// (EfiBootManagerRefreshAllBootOption).
 func (b *bootManager) refresh(disk bootEntry) {
 	b.order = slices.DeleteFunc(b.order, func(e bootEntry) bool {
 		return bytes.Equal(e.option.Optional, guidAutoCreatedEntry[:]) && !bytes.Equal(e.data, disk.data)
@@ -168,8 +169,8 @@ func (b *bootManager) dropStale() {
 	})
 }
 
-// sort puts the entries of the disk first that the host names, in the order that they had. Of the others it drops those of other disks and those
-// that firmware would not try by itself (SetBootOrderFromQemu).
+// sort puts the entries of the disk first that the host names, in the order that they had. Of the others it drops those of other
+// disks and those that firmware would not try by itself (SetBootOrderFromQemu).
 func (b *bootManager) sort(disk bootEntry) error {
 	var first, rest []bootEntry
 	for _, e := range b.order {
@@ -191,7 +192,8 @@ func (b *bootManager) sort(disk bootEntry) error {
 	return nil
 }
 
-// place is where an entry leads: to the disk that the host names, to something that firmware keeps in BootOrder behind that, or out of it.
+// place is where an entry leads: to the disk that the host names, to something that firmware keeps in BootOrder behind that, or out
+// of it.
 type place int
 
 const (
@@ -229,8 +231,8 @@ func (b *bootManager) placeOf(e, disk bootEntry) (place, error) {
 // rootNode is the length of PciRoot(0) in a device path.
 const rootNode = 12
 
-// onESP reports whether a path begins with the partition that the image's kernel image is on, as the image was built. Of the other slot it is
-// not known what is there.
+// onESP reports whether a path begins with the partition that the image's kernel image is on, as the image was built. Of the other
+// slot it is not known what is there.
 func (b *bootManager) onESP(nodes []efi.Node) (bool, error) {
 	if b.disk == nil || len(nodes) == 0 {
 		return false, nil
@@ -314,8 +316,8 @@ func (b *bootManager) bootNext() (*bootEntry, error) {
 	return &bootEntry{number: *b.next, data: data, option: option}, nil
 }
 
-// BootVariables are the events of BootOrder and of the entries in their order, as OVMF makes them on a machine whose variables hold none, with
-// the disk first: the hash of each variable's data alone (EV_EFI_VARIABLE_BOOT).
+// BootVariables are the events of BootOrder and of the entries in their order, as OVMF makes them on a machine whose variables hold
+// none, with the disk first: the hash of each variable's data alone (EV_EFI_VARIABLE_BOOT).
 func (m Machine) BootVariables() []Event {
 	m.Vars = firmware.Vars{}
 	p, err := m.bootPlan(nil, nil)
@@ -359,7 +361,22 @@ func trialEntries(table *gpt.Table) map[string][]byte {
 	return entries
 }
 
-// afterFirmware are the registers that a program which firmware starts may extend before it starts another one, as boot loaders and shims do.
+// looksLikeProgram decides as EDK2 does before it takes a file for one that an entry names (BmIsLoadOptionPeHeaderValid).
+func looksLikeProgram(b []byte) bool {
+	const dosHeader, peHeaders, magic = 64, 4 + 20 + 240, 4 + 20
+	if len(b) < dosHeader || string(b[:2]) != "MZ" {
+		return false
+	}
+	at := uint64(binary.LittleEndian.Uint32(b[60:]))
+	if uint64(len(b)) < at+peHeaders || string(b[at:at+4]) != "PE\x00\x00" {
+		return false
+	}
+	kind := binary.LittleEndian.Uint16(b[at+magic:])
+	return kind == 0x10b || kind == 0x20b
+}
+
+// afterFirmware are the registers that a program which firmware starts may extend before it starts another one, as boot loaders and
+// shims do.
 var afterFirmware = []Register{4, 5, 8, 9, 12, 14}
 
 // bootEntries follows the boot manager. What cannot be said of it stays open.
@@ -369,8 +386,8 @@ func (p *predictor) bootEntries() []Event {
 		return nil // No machine was named, so no disk is.
 	}
 	files := map[string]bool{strings.ToLower(uki.Path): true}
-	for name := range p.boot.ESP {
-		files[strings.ToLower(name)] = true
+	for name, content := range p.boot.ESP {
+		files[strings.ToLower(name)] = looksLikeProgram(content)
 	}
 	plan, err := m.bootPlan(p.boot.Table, files)
 	first := plan.first

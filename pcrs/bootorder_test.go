@@ -128,32 +128,39 @@ func TestOpenBootEntries(t *testing.T) {
 		return slices.DeleteFunc(slices.Clone(all), func(r Register) bool { return slices.Contains(open, r) })
 	}
 	program := efi.LoadOption(efi.OptionActive, "other", append(efi.PCIPath(1)[:18], 4, 4, 8, 0, 'x', 0, 0, 0, 0x7f, 0xff, 4, 0), nil)
+	onESP := efi.FilePath(efi.Partition{Number: 1, GUID: efi.MustGUID(testTable(t).Partitions[0].GUID.String())}, "EFI/debian/shimx64.efi")
+	shim := bootVars(t, []uint16{0}, map[uint16][]byte{0: efi.LoadOption(efi.OptionActive, "debian", onESP, nil)})
 	uri := []byte{3, 24, 4, 0, 0x7f, 0xff, 4, 0}
 	for name, c := range map[string]struct {
 		vars firmware.Vars
 		want []Register
 		says string
+		esp  map[string][]byte
 	}{
-		"none":    {bootVars(t, nil, nil), all, ""},
-		"torn":    {bootVars(t, []uint16{0}, map[uint16][]byte{0: {1}}), without(1, 4, 5, 9, 10, 12, 14), "Boot0000"},
-		"another": {bootVars(t, []uint16{0}, map[uint16][]byte{0: program}), without(4, 5, 9, 10, 12, 14), `Boot0000 ("other")`},
+		"none":               {bootVars(t, nil, nil), all, "", nil},
+		"no file":            {shim, all, "", nil},
+		"no program":         {shim, all, "", map[string][]byte{"EFI/debian/shimx64.efi": make([]byte, 1024)}},
+		"a program":          {shim, without(4, 5, 9, 10, 12, 14), `Boot0000 ("debian")`, map[string][]byte{"EFI/Debian/SHIMX64.EFI": stub257(t)}},
+		"beginning like one": {shim, all, "", map[string][]byte{"EFI/debian/shimx64.efi": stub257(t)[:300]}},
+		"torn":               {bootVars(t, []uint16{0}, map[uint16][]byte{0: {1}}), without(1, 4, 5, 9, 10, 12, 14), "Boot0000", nil},
+		"another":            {bootVars(t, []uint16{0}, map[uint16][]byte{0: program}), without(4, 5, 9, 10, 12, 14), `Boot0000 ("other")`, nil},
 		"HTTP": {
-			bootVars(t, []uint16{0}, map[uint16][]byte{0: efi.LoadOption(efi.OptionActive, "x", uri, nil)}), without(1, 4, 5, 9, 10, 12, 14), "begins with 0x0318",
+			bootVars(t, []uint16{0}, map[uint16][]byte{0: efi.LoadOption(efi.OptionActive, "x", uri, nil)}), without(1, 4, 5, 9, 10, 12, 14), "begins with 0x0318", nil,
 		},
 		"BootNext": {
 			bootVars(t, nil, map[uint16][]byte{9: efi.LoadOption(efi.OptionActive, "x", uri, nil)}).With(efi.GlobalVariable, "BootNext", []byte{9, 0}),
-			without(4, 5, 9, 10, 12, 14), `Boot0009 ("x")`,
+			without(4, 5, 9, 10, 12, 14), `Boot0009 ("x")`, nil,
 		},
 		"options": {
-			bootVars(t, []uint16{0}, map[uint16][]byte{0: efi.LoadOption(efi.OptionActive, "x", efi.PCIPath(1), []byte("x"))}), without(9, 10, 12), "replace its command line",
+			bootVars(t, []uint16{0}, map[uint16][]byte{0: efi.LoadOption(efi.OptionActive, "x", efi.PCIPath(1), []byte("x"))}), without(9, 10, 12), "replace its command line", nil,
 		},
-		"drivers":   {bootVars(t, nil, nil).With(efi.GlobalVariable, "DriverOrder", []byte{0, 0}), without(1, 4, 5, 9, 10, 12, 14), "DriverOrder"},
-		"odd order": {bootVars(t, nil, nil).With(efi.GlobalVariable, "BootOrder", []byte{0}), without(1, 4, 5, 9, 10, 12, 14), "BootOrder has 1 bytes"},
-		"twice":     {bootVars(t, []uint16{3, 3}, map[uint16][]byte{3: efi.LoadOption(efi.OptionActive, "x", uri, nil)}), without(1, 4, 5, 9, 10, 12, 14), "twice"},
+		"drivers":   {bootVars(t, nil, nil).With(efi.GlobalVariable, "DriverOrder", []byte{0, 0}), without(1, 4, 5, 9, 10, 12, 14), "DriverOrder", nil},
+		"odd order": {bootVars(t, nil, nil).With(efi.GlobalVariable, "BootOrder", []byte{0}), without(1, 4, 5, 9, 10, 12, 14), "BootOrder has 1 bytes", nil},
+		"twice":     {bootVars(t, []uint16{3, 3}, map[uint16][]byte{3: efi.LoadOption(efi.OptionActive, "x", uri, nil)}), without(1, 4, 5, 9, 10, 12, 14), "twice", nil},
 	} {
 		b := testBoot(t)
 		b.Machine = m
-		b.Machine.Vars, b.Machine.Learned = c.vars, &l
+		b.Machine.Vars, b.Machine.Learned, b.ESP = c.vars, &l, c.esp
 		p, err := Predict(b)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -105,7 +105,8 @@ func (p *predictor) databasesFromLog(events []Event) (err error) {
 	return err
 }
 
-// valueOf is the name and the value of the variable that an event of a log measures; false if it is another event, or hashes something else.
+// valueOf is the name and the value of the variable that an event of a log measures; false if it is another event, or hashes
+// something else.
 func valueOf(e Event) (name string, value []byte, ok bool) {
 	if e.Type != EvVariableDriverConfig && e.Type != EvVariableAuthority || !SHA256.sum(e.Data).Equal(e.Digests[SHA256]) {
 		return "", nil, false

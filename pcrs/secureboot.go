@@ -49,8 +49,8 @@ func (m Machine) secureBootOf() secureBootState {
 // SecureBoot reports whether the firmware will enforce Secure Boot with these variables.
 func (m Machine) SecureBoot() bool { return m.secureBootOf() == secureBootOn }
 
-// secureBoot is the firmware's policy in PCR 7 (PFP §3.3.4.8): five variables, absent or not, then a separator. What follows are the entries of db
-// that programs are verified with, each once (measureAuthority).
+// secureBoot is the firmware's policy in PCR 7 (PFP §3.3.4.8): five variables, absent or not, then a separator. What follows are the
+// entries of db that programs are verified with, each once (measureAuthority).
 func (p *predictor) secureBoot() error {
 	vars := p.boot.Machine.Vars
 	p.state = p.boot.Machine.secureBootOf()

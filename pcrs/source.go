@@ -62,8 +62,8 @@ const (
 	FromVariable SourceKind = "variable"
 	// FromSecureBoot is the variable SecureBoot: Name is SecureBootAbsent, SecureBootOff or SecureBootOn.
 	FromSecureBoot SourceKind = "secure-boot"
-	// FromAuthority is an entry of variable Name that a program was verified with: number Number of Count, with the certificate that is called
-	// Section; in a log of Bytes.
+	// FromAuthority is an entry of variable Name that a program was verified with: number Number of Count, with the certificate that
+	// is called Section; in a log of Bytes.
 	FromAuthority SourceKind = "authority"
 	// FromNodeConfig is a node's configuration of Bytes.
 	FromNodeConfig SourceKind = "node-config"

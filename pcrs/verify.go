@@ -2,21 +2,18 @@ package pcrs
 
 import (
 	"bytes"
-	"cmp"
 	"crypto"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/hullmark/hullmark/image/authenticode"
 	"github.com/hullmark/hullmark/image/efi"
 	"github.com/hullmark/hullmark/image/pe"
-	"github.com/hullmark/hullmark/image/secureboot"
 )
 
 // databases are the entries of db and dbx, in their order.
-type databases struct{ allowed, forbidden []secureboot.Entry }
+type databases struct{ allowed, forbidden []authenticode.Entry }
 
 // verdict is what firmware decides about an image when Secure Boot is on.
 type verdict struct {
@@ -28,10 +25,10 @@ type verdict struct {
 
 // openDatabases reads the two variables.
 func openDatabases(db, dbx []byte) (d databases, err error) {
-	if d.allowed, err = secureboot.ParseLists(db); err != nil {
+	if d.allowed, err = authenticode.ParseLists(db); err != nil {
 		return d, fmt.Errorf("variable db: %w", err)
 	}
-	if d.forbidden, err = secureboot.ParseLists(dbx); err != nil {
+	if d.forbidden, err = authenticode.ParseLists(dbx); err != nil {
 		return d, fmt.Errorf("variable dbx: %w", err)
 	}
 	return d, nil
@@ -39,16 +36,16 @@ func openDatabases(db, dbx []byte) (d databases, err error) {
 
 // imageHashes are the types of entries with the hash of an image.
 var imageHashes = map[crypto.Hash]efi.GUID{
-	crypto.SHA256: secureboot.TypeSHA256, crypto.SHA384: secureboot.TypeSHA384, crypto.SHA512: secureboot.TypeSHA512,
+	crypto.SHA256: authenticode.TypeSHA256, crypto.SHA384: authenticode.TypeSHA384, crypto.SHA512: authenticode.TypeSHA512,
 }
 
 // certificateHashes are the types of entries with the hash of what is signed in a certificate.
 var certificateHashes = map[efi.GUID]crypto.Hash{
-	secureboot.TypeX509SHA256: crypto.SHA256, secureboot.TypeX509SHA384: crypto.SHA384, secureboot.TypeX509SHA512: crypto.SHA512,
+	authenticode.TypeX509SHA256: crypto.SHA256, authenticode.TypeX509SHA384: crypto.SHA384, authenticode.TypeX509SHA512: crypto.SHA512,
 }
 
-// judge decides as EDK2 does (SecurityPkg, DxeImageVerificationHandler): the signatures in their order, each against dbx and, until one is found,
-// against db, certificates before hashes.
+// judge decides as EDK2 does (SecurityPkg, DxeImageVerificationHandler): the signatures in their order, each against dbx and, until
+// one is found, against db, certificates before hashes.
 func (d databases) judge(f *pe.File) (v verdict, err error) {
 	signatures, err := f.Signatures()
 	if err != nil {
@@ -59,11 +56,11 @@ func (d databases) judge(f *pe.File) (v verdict, err error) {
 	}
 	var by []string
 	for i, der := range signatures {
-		s, err := secureboot.ParseSignature(der)
+		s, err := authenticode.ParseSignature(der)
 		if err != nil {
 			return v, fmt.Errorf("signature %d of %d: %w", i+1, len(signatures), err)
 		}
-		digest, err := authenticode(f, s.Hash)
+		digest, err := imageDigest(f, s.Hash)
 		if err != nil {
 			return v, err
 		}
@@ -87,7 +84,7 @@ func (d databases) judge(f *pe.File) (v verdict, err error) {
 // judgeUnsigned looks for the hash of an image in both databases. Builds differ in whether they look for others than SHA-256 here.
 func (d databases) judgeUnsigned(f *pe.File) (v verdict, err error) {
 	for hash, kind := range imageHashes {
-		digest, err := authenticode(f, hash)
+		digest, err := imageDigest(f, hash)
 		if err != nil {
 			return v, err
 		}
@@ -107,8 +104,8 @@ func (d databases) judgeUnsigned(f *pe.File) (v verdict, err error) {
 	return v, nil
 }
 
-// authenticode is the digest of an image, by Authenticode's rules.
-func authenticode(f *pe.File, hash crypto.Hash) ([]byte, error) {
+// imageDigest is the digest of an image, by Authenticode's rules.
+func imageDigest(f *pe.File, hash crypto.Hash) ([]byte, error) {
 	h := hash.New()
 	if err := f.Authenticode(h); err != nil {
 		return nil, err
@@ -117,13 +114,13 @@ func authenticode(f *pe.File, hash crypto.Hash) ([]byte, error) {
 }
 
 // find returns the place of the first entry that begins with data, or -1.
-func find(entries []secureboot.Entry, kind efi.GUID, data []byte) int {
-	return slices.IndexFunc(entries, func(e secureboot.Entry) bool { return e.Type == kind && bytes.HasPrefix(e.Data(), data) })
+func find(entries []authenticode.Entry, kind efi.GUID, data []byte) int {
+	return slices.IndexFunc(entries, func(e authenticode.Entry) bool { return e.Type == kind && bytes.HasPrefix(e.Data(), data) })
 }
 
-// revoked says how dbx forbids an image with a signature, if it does (EDK2, IsForbiddenByDbx). The time of an entry would only count with a
-// timestamp that dbt vouches for, and there is no dbt where anything is predicted.
-func (d databases) revoked(s secureboot.Signature, digest []byte) (string, error) {
+// revoked says how dbx forbids an image with a signature, if it does (EDK2, IsForbiddenByDbx). The time of an entry would only count
+// with a timestamp that dbt vouches for, and there is no dbt where anything is predicted.
+func (d databases) revoked(s authenticode.Signature, digest []byte) (string, error) {
 	if len(d.forbidden) == 0 {
 		return "", nil
 	}
@@ -146,21 +143,21 @@ func (d databases) revoked(s secureboot.Signature, digest []byte) (string, error
 }
 
 // revokes reports whether dbx has the hash of a certificate.
-func (d databases) revokes(c *x509.Certificate) bool {
-	return slices.ContainsFunc(d.forbidden, func(e secureboot.Entry) bool {
+func (d databases) revokes(c *authenticode.Certificate) bool {
+	return slices.ContainsFunc(d.forbidden, func(e authenticode.Entry) bool {
 		hash, ok := certificateHashes[e.Type]
 		if !ok {
 			return false
 		}
 		h := hash.New()
-		h.Write(c.RawTBSCertificate)
+		h.Write(c.Signed)
 		return bytes.HasPrefix(e.Data(), h.Sum(nil))
 	})
 }
 
-// allow looks for what lets a signed image start (EDK2, IsAllowedByDb): the first certificate that verifies the signature, unless its hash is in
-// dbx; else the image's hash.
-func (d databases) allow(v *verdict, s secureboot.Signature, digest []byte) error {
+// allow looks for what lets a signed image start (EDK2, IsAllowedByDb): the first certificate that verifies the signature, unless its
+// hash is in dbx; else the image's hash.
+func (d databases) allow(v *verdict, s authenticode.Signature, digest []byte) error {
 	at, c, err := verifying(d.allowed, s, digest)
 	if err != nil {
 		return fmt.Errorf("variable db: %w", err)
@@ -175,7 +172,7 @@ func (d databases) allow(v *verdict, s secureboot.Signature, digest []byte) erro
 }
 
 // verifying returns the first certificate that verifies a signature over a digest, and its place; -1 if there is none.
-func verifying(entries []secureboot.Entry, s secureboot.Signature, digest []byte) (int, *x509.Certificate, error) {
+func verifying(entries []authenticode.Entry, s authenticode.Signature, digest []byte) (int, *authenticode.Certificate, error) {
 	if !bytes.Equal(s.Digest, digest) {
 		return -1, nil, nil
 	}
@@ -183,9 +180,9 @@ func verifying(entries []secureboot.Entry, s secureboot.Signature, digest []byte
 		if e.Type != efi.CertX509 {
 			continue
 		}
-		c, err := x509.ParseCertificate(e.Data())
+		c, err := authenticode.ParseCertificate(e.Data())
 		if err != nil {
-			return -1, nil, fmt.Errorf("entry %d: %w: %w", i+1, err, secureboot.ErrNotJudged)
+			return -1, nil, fmt.Errorf("entry %d: %w: %w", i+1, err, authenticode.ErrNotJudged)
 		}
 		ok, err := s.VerifiedBy(c)
 		if err != nil {
@@ -199,12 +196,12 @@ func verifying(entries []secureboot.Entry, s secureboot.Signature, digest []byte
 }
 
 // signedBy names who signed an image.
-func signedBy(s secureboot.Signature, digest []byte) string {
+func signedBy(s authenticode.Signature, digest []byte) string {
 	var names []string
 	for _, c := range s.Signers() {
 		name := subject(c)
-		if !bytes.Equal(c.RawIssuer, c.RawSubject) {
-			name += fmt.Sprintf(" (issued by %q)", nameOf(c.Issuer))
+		if !c.SelfIssued() {
+			name += fmt.Sprintf(" (issued by %q)", shortName(c.Issuer))
 		}
 		names = append(names, name)
 	}
@@ -216,14 +213,13 @@ func signedBy(s secureboot.Signature, digest []byte) string {
 }
 
 // subject is a certificate's name, quoted.
-func subject(c *x509.Certificate) string { return fmt.Sprintf("%q", nameOf(c.Subject)) }
+func subject(c *authenticode.Certificate) string { return fmt.Sprintf("%q", shortName(c.Name)) }
 
 // maxCertificateName is how much of a certificate's name is shown, in bytes.
 const maxCertificateName = 80
 
-// nameOf is the common name, or all of a name without one.
-func nameOf(n pkix.Name) string {
-	text := printableText(cmp.Or(n.CommonName, n.String()))
+func shortName(name string) string {
+	text := printableText(name)
 	return text[:min(len(text), maxCertificateName)]
 }
 
@@ -231,14 +227,14 @@ func nameOf(n pkix.Name) string {
 const maxDescribed = 8
 
 // describe says what a database holds.
-func describe(entries []secureboot.Entry) string {
+func describe(entries []authenticode.Entry) string {
 	var names []string
 	hashes, others := 0, 0
 	for _, e := range entries {
 		switch e.Type {
 		case efi.CertX509:
 			names = append(names, certificateName(e))
-		case secureboot.TypeSHA256, secureboot.TypeSHA384, secureboot.TypeSHA512:
+		case authenticode.TypeSHA256, authenticode.TypeSHA384, authenticode.TypeSHA512:
 			hashes++
 		default:
 			others++
@@ -260,16 +256,16 @@ func describe(entries []secureboot.Entry) string {
 }
 
 // certificateName names the certificate of an entry.
-func certificateName(e secureboot.Entry) string {
-	c, err := x509.ParseCertificate(e.Data())
+func certificateName(e authenticode.Entry) string {
+	c, err := authenticode.ParseCertificate(e.Data())
 	if err != nil {
 		return "a certificate that cannot be read"
 	}
 	return subject(c)
 }
 
-// loads reports whether firmware loads an image, and measures by which entry of db: always and by none, unless Secure Boot is on. Otherwise it
-// says why not.
+// loads reports whether firmware loads an image, and measures by which entry of db: always and by none, unless Secure Boot is on.
+// Otherwise it says why not.
 func (p *predictor) loads(f *pe.File) (refused string, err error) {
 	if p.state != secureBootOn {
 		return "", nil
@@ -284,7 +280,8 @@ func (p *predictor) loads(f *pe.File) (refused string, err error) {
 	return v.refused, nil
 }
 
-// measureAuthority adds the event of an entry of db, the first time that it lets something start (EDK2, MeasureVariable in DxeImageVerificationLib).
+// measureAuthority adds the event of an entry of db, the first time that it lets something start (EDK2, MeasureVariable in
+// DxeImageVerificationLib).
 func (p *predictor) measureAuthority(at int) {
 	entry := p.databases.allowed[at]
 	if p.authorities[string(entry.Raw)] {
@@ -300,8 +297,8 @@ func (p *predictor) measureAuthority(at int) {
 	}
 	e := variableEvent(efi.ImageSecurity, "db", entry.Raw, EvVariableAuthority)
 	e.Source.Number, e.Source.Count = at+1, len(p.databases.allowed)
-	if c, err := x509.ParseCertificate(entry.Data()); err == nil && entry.Type == efi.CertX509 {
-		e.Source.Section = nameOf(c.Subject)
+	if c, err := authenticode.ParseCertificate(entry.Data()); err == nil && entry.Type == efi.CertX509 {
+		e.Source.Section = shortName(c.Name)
 	}
 	p.add(e)
 }

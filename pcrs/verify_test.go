@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hullmark/hullmark/image/authenticode"
 	"github.com/hullmark/hullmark/image/efi"
 	"github.com/hullmark/hullmark/image/pe"
 	"github.com/hullmark/hullmark/image/secureboot"
@@ -129,7 +130,7 @@ func microsoft(t testing.TB, name string) []byte {
 // digestOf is the image's, as firmware hashes it.
 func digestOf(t testing.TB, f *pe.File, hash crypto.Hash) []byte {
 	t.Helper()
-	digest, err := authenticode(f, hash)
+	digest, err := imageDigest(f, hash)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,31 +180,31 @@ func TestAuthority(t *testing.T) {
 		"the only one":                  {byOurs, ours.list(), nil, ours.entry(), ""},
 		"after Microsoft's":             {byOurs, join(microsoft(t, "db"), ours.list()), microsoft(t, "dbx"), ours.entry(), ""},
 		"before Microsoft's":            {byOurs, join(ours.list(), microsoft(t, "db")), microsoft(t, "dbx"), ours.entry(), ""},
-		"after hashes":                  {byOurs, join(hashes(secureboot.TypeSHA256, zero), others.list(), ours.list()), nil, ours.entry(), ""},
-		"certificate before hash":       {byOurs, join(hashes(secureboot.TypeSHA256, digest), ours.list()), nil, ours.entry(), ""},
-		"only its hash":                 {byOurs, join(others.list(), hashes(secureboot.TypeSHA256, zero, digest)), nil, byHash, ""},
-		"unsigned, with its hash":       {plain, hashes(secureboot.TypeSHA256, digest), nil, byHash, ""},
+		"after hashes":                  {byOurs, join(hashes(authenticode.TypeSHA256, zero), others.list(), ours.list()), nil, ours.entry(), ""},
+		"certificate before hash":       {byOurs, join(hashes(authenticode.TypeSHA256, digest), ours.list()), nil, ours.entry(), ""},
+		"only its hash":                 {byOurs, join(others.list(), hashes(authenticode.TypeSHA256, zero, digest)), nil, byHash, ""},
+		"unsigned, with its hash":       {plain, hashes(authenticode.TypeSHA256, digest), nil, byHash, ""},
 		"two signatures, first in db":   {both, ours.list(), nil, ours.entry(), ""},
 		"two signatures, second in db":  {both, others.list(), nil, others.entry(), ""},
 		"two signatures, both in db":    {both, join(others.list(), ours.list()), nil, ours.entry(), ""},
-		"two signatures, hash and cert": {both, join(others.list(), hashes(secureboot.TypeSHA256, digest)), nil, byHash, ""},
-		"a large dbx":                   {byOurs, ours.list(), hashes(secureboot.TypeSHA256, many...), ours.entry(), ""},
-		"others in dbx":                 {byOurs, ours.list(), join(others.list(), hashes(secureboot.TypeX509SHA384, join(othersTBS[:], never))), ours.entry(), ""},
+		"two signatures, hash and cert": {both, join(others.list(), hashes(authenticode.TypeSHA256, digest)), nil, byHash, ""},
+		"a large dbx":                   {byOurs, ours.list(), hashes(authenticode.TypeSHA256, many...), ours.entry(), ""},
+		"others in dbx":                 {byOurs, ours.list(), join(others.list(), hashes(authenticode.TypeX509SHA384, join(othersTBS[:], never))), ours.entry(), ""},
 
 		"empty":                          {byOurs, nil, nil, nil, "db has nothing"},
 		"Microsoft's alone":              {byOurs, microsoft(t, "db"), nil, nil, `signed by "ours", and db has "Microsoft Windows Production PCA 2011", "Microsoft Corporation UEFI CA 2011"`},
 		"others' alone":                  {byOurs, others.list(), nil, nil, `signed by "ours", and db has "others"`},
 		"both, for none":                 {both, microsoft(t, "db"), nil, nil, `signed by "ours" and by "others"`},
 		"unsigned, with a certificate":   {plain, ours.list(), nil, nil, "not signed"},
-		"another type's hash":            {byOurs, hashes(secureboot.TypeX509SHA256, join(digest, never)), nil, nil, "1 other entries"},
-		"revoked by hash":                {byOurs, ours.list(), hashes(secureboot.TypeSHA256, append(slices.Clone(many), digest)...), nil, "dbx revokes it: it has the image's SHA-256 digest"},
-		"unsigned, revoked by hash":      {plain, hashes(secureboot.TypeSHA256, digest), hashes(secureboot.TypeSHA256, digest), nil, "dbx revokes it"},
-		"revoked by certificate":         {byOurs, ours.list(), join(hashes(secureboot.TypeSHA256, zero), ours.list()), nil, `dbx revokes it: it has the certificate "ours"`},
-		"revoked by certificate's hash":  {byOurs, ours.list(), hashes(secureboot.TypeX509SHA256, join(tbs[:], never)), nil, `it has the hash of the certificate "ours"`},
-		"revoked from a later time on":   {byOurs, ours.list(), hashes(secureboot.TypeX509SHA256, join(tbs[:], later)), nil, `it has the hash of the certificate "ours"`},
+		"another type's hash":            {byOurs, hashes(authenticode.TypeX509SHA256, join(digest, never)), nil, nil, "1 other entries"},
+		"revoked by hash":                {byOurs, ours.list(), hashes(authenticode.TypeSHA256, append(slices.Clone(many), digest)...), nil, "dbx revokes it: it has the image's SHA-256 digest"},
+		"unsigned, revoked by hash":      {plain, hashes(authenticode.TypeSHA256, digest), hashes(authenticode.TypeSHA256, digest), nil, "dbx revokes it"},
+		"revoked by certificate":         {byOurs, ours.list(), join(hashes(authenticode.TypeSHA256, zero), ours.list()), nil, `dbx revokes it: it has the certificate "ours"`},
+		"revoked by certificate's hash":  {byOurs, ours.list(), hashes(authenticode.TypeX509SHA256, join(tbs[:], never)), nil, `it has the hash of the certificate "ours"`},
+		"revoked from a later time on":   {byOurs, ours.list(), hashes(authenticode.TypeX509SHA256, join(tbs[:], later)), nil, `it has the hash of the certificate "ours"`},
 		"first signature is revoked":     {both, others.list(), ours.list(), nil, `it has the certificate "ours"`},
 		"second signature is revoked":    {both, ours.list(), others.list(), nil, `it has the certificate "others"`},
-		"unsigned, with its longer hash": {plain, hashes(secureboot.TypeSHA384, digestOf(t, b.UKI.PE, crypto.SHA384)), nil, nil, "some builds of firmware"},
+		"unsigned, with its longer hash": {plain, hashes(authenticode.TypeSHA384, digestOf(t, b.UKI.PE, crypto.SHA384)), nil, nil, "some builds of firmware"},
 		"a torn db":                      {byOurs, ours.list()[:100], nil, nil, "variable db: signature list 1"},
 		"a torn dbx":                     {byOurs, ours.list(), ours.list()[:20], nil, "variable dbx: signature list 1"},
 		"no certificate":                 {byOurs, secureboot.List(testOwner, []byte("none")), nil, nil, "variable db: entry 1"},

@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/image/authenticode"
 	"github.com/hullmark/hullmark/image/efi"
-	"github.com/hullmark/hullmark/image/secureboot"
 	"github.com/hullmark/hullmark/internal/probe"
 	"github.com/hullmark/hullmark/pcrs/firmware"
 )
@@ -46,7 +46,8 @@ func (b bench) varsFile(t *testing.T, content []byte) string {
 	return file
 }
 
-// allowHash writes variables with keys that did not sign the disk's kernel image, with that one's hash in db, and with a dbx as large as Microsoft's.
+// allowHash writes variables with keys that did not sign the disk's kernel image, with that one's hash in db, and with a dbx as large
+// as Microsoft's.
 func (b bench) allowHash(t *testing.T, keys probe.Keys, disk *image.Disk, file string) {
 	t.Helper()
 	h := sha256.New()
@@ -74,7 +75,7 @@ func (b bench) allowHash(t *testing.T, keys probe.Keys, disk *image.Disk, file s
 // hashList is a signature list of SHA-256 digests.
 func hashList(digests ...[]byte) []byte {
 	const entry = 16 + sha256.Size
-	b := bytes.Clone(secureboot.TypeSHA256[:])
+	b := bytes.Clone(authenticode.TypeSHA256[:])
 	for _, n := range []int{28 + entry*len(digests), 0, entry} {
 		b = binary.LittleEndian.AppendUint32(b, uint32(n))
 	}

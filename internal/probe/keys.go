@@ -105,7 +105,8 @@ func (k Keys) Allow(t testing.TB, file []byte) []byte {
 	return Replace(t, file, efi.ImageSecurity, "db", slices.Concat(db, k.list()))
 }
 
-// Replace gives a variable of a file another value, or adds it: the old one is marked as deleted, and the new one written behind all others.
+// Replace gives a variable of a file another value, or adds it: the old one is marked as deleted, and the new one written behind all
+// others.
 func Replace(t testing.TB, file []byte, vendor efi.GUID, name string, data []byte) []byte {
 	t.Helper()
 	const first, deleted = 0x64, 0x3c

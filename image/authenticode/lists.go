@@ -1,4 +1,6 @@
-package secureboot
+// Package authenticode reads what decides whether firmware starts a program while Secure Boot is on: the signatures of an image, and
+// the lists of certificates and hashes in db and dbx. It judges signatures as EDK2 does, which asks OpenSSL.
+package authenticode
 
 import (
 	"encoding/binary"
@@ -47,8 +49,9 @@ type Entry struct {
 // Data is the certificate or the hash, without its owner.
 func (e Entry) Data() []byte { return e.Raw[ownerSize:] }
 
-// ParseLists reads the value of db or dbx, one or more EFI_SIGNATURE_LISTs, and returns their entries in order. It fails where lists do not fill
-// the value exactly, entries do not fill their list, or have not the size of their type. A value without a byte has no entry.
+// ParseLists reads the value of db or dbx, one or more EFI_SIGNATURE_LISTs, and returns their entries in order. It fails where lists
+// do not fill the value exactly, entries do not fill their list, or have not the size of their type. A value without a byte has no
+// entry.
 func ParseLists(value []byte) ([]Entry, error) {
 	if len(value) > MaxLists {
 		return nil, fmt.Errorf("signature lists: %d bytes, want at most %d", len(value), MaxLists)

@@ -1,4 +1,4 @@
-package secureboot
+package authenticode
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ func list(kind efi.GUID, entries ...[]byte) []byte {
 func TestParseLists(t *testing.T) {
 	hash := func(b byte) []byte { return bytes.Repeat([]byte{b}, ownerSize+32) }
 	value := bytes.Join([][]byte{
-		List(efi.GUID{1}, []byte("a certificate")), list(TypeSHA256, hash(1), hash(2)), List(efi.GUID{2}, []byte("another")), list(efi.GUID{9}, make([]byte, 17)),
+		list(efi.CertX509, append(make([]byte, 16), "a certificate"...)), list(TypeSHA256, hash(1), hash(2)), list(efi.CertX509, append([]byte{15: 2}, "another"...)), list(efi.GUID{9}, make([]byte, 17)),
 	}, nil)
 	entries, err := ParseLists(value)
 	if err != nil || len(entries) != 5 {
@@ -31,7 +31,7 @@ func TestParseLists(t *testing.T) {
 	if e := entries[2]; e.Type != TypeSHA256 || !bytes.Equal(e.Raw, hash(2)) {
 		t.Errorf("%+v", e)
 	}
-	if e := entries[3]; e.Type != efi.CertX509 || string(e.Data()) != "another" || e.Raw[0] != 2 {
+	if e := entries[3]; e.Type != efi.CertX509 || string(e.Data()) != "another" || e.Raw[15] != 2 {
 		t.Errorf("%+v", e)
 	}
 	if entries, err := ParseLists(nil); err != nil || len(entries) != 0 {
@@ -70,7 +70,7 @@ func TestParseListsRefuses(t *testing.T) {
 }
 
 func FuzzParseLists(f *testing.F) {
-	f.Add(List(efi.GUID{1}, []byte("a certificate")))
+	f.Add(list(efi.CertX509, append(make([]byte, 16), "a certificate"...)))
 	f.Add(list(TypeX509SHA256, make([]byte, 64), make([]byte, 64)))
 	f.Fuzz(func(t *testing.T, value []byte) {
 		entries, err := ParseLists(value)

@@ -1,13 +1,14 @@
-package secureboot
+package authenticode
 
 import (
 	"bytes"
 	"crypto"
 	"crypto/rsa"
-	"crypto/x509"
+	_ "crypto/sha256" // what images and certificates are hashed with
+	_ "crypto/sha512"
 	"errors"
 	"fmt"
-	"math/big"
+	"slices"
 
 	"golang.org/x/crypto/cryptobyte"
 	"golang.org/x/crypto/cryptobyte/asn1"
@@ -31,32 +32,36 @@ type Signature struct {
 	Hash   crypto.Hash
 	Digest []byte
 
-	certificates []*x509.Certificate
+	certificates []*Certificate
 	signers      []signerInfo
 	content      []byte // the value of SpcIndirectDataContent, which is what signers hash
 }
 
 // signerInfo is who signed (RFC 2315 §9.2).
 type signerInfo struct {
-	certificate *x509.Certificate
+	certificate *Certificate
 	hash        crypto.Hash
 	attributes  []byte // the set of authenticated attributes as it is signed; nil if there are none
 	digest      []byte // of the content, from the attributes
 	signature   []byte
 }
 
-var hashes = map[string]crypto.Hash{
-	string(value(oidSHA256)): crypto.SHA256, string(value(object(2, 16, 840, 1, 101, 3, 4, 2, 2))): crypto.SHA384,
-	string(value(object(2, 16, 840, 1, 101, 3, 4, 2, 3))): crypto.SHA512,
-}
+// Object identifiers, without tag and length.
+var (
+	oidSignedData    = []byte{0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 7, 2}
+	oidMessageDigest = []byte{0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 4}
+	oidIndirectData  = []byte{0x2b, 6, 1, 4, 1, 0x82, 0x37, 2, 1, 4}
+	oidSHA2          = []byte{0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2} // and one byte that says which
+	hashes           = map[byte]crypto.Hash{1: crypto.SHA256, 2: crypto.SHA384, 3: crypto.SHA512}
+)
 
 // tag returns the context-specific tag of a constructed element.
 func tag(n uint8) asn1.Tag { return asn1.Tag(n).ContextSpecific().Constructed() }
 
 var errDER = errors.New("it is not the DER of a PKCS #7 signature over an image")
 
-// ParseSignature reads an entry of an image's certificate table, as pe.File.Signatures returns them: DER, with nothing after it but the zeros
-// that fill up the entry.
+// ParseSignature reads an entry of an image's certificate table, as pe.File.Signatures returns them: DER, with nothing after it but
+// the zeros that fill up the entry.
 func ParseSignature(der []byte) (Signature, error) {
 	if len(der) > MaxSignature {
 		return Signature{}, fmt.Errorf("signature: %d bytes, want at most %d", len(der), MaxSignature)
@@ -101,7 +106,7 @@ func (s *Signature) parse(der []byte) error {
 // readObject reads an object identifier that has to be a certain one.
 func readObject(in *cryptobyte.String, want []byte) bool {
 	var oid cryptobyte.String
-	return in.ReadASN1Element(&oid, asn1.OBJECT_IDENTIFIER) && bytes.Equal(oid, want)
+	return in.ReadASN1(&oid, asn1.OBJECT_IDENTIFIER) && bytes.Equal(oid, want)
 }
 
 // readHash reads an AlgorithmIdentifier of a hash.
@@ -110,8 +115,11 @@ func readHash(in *cryptobyte.String) (crypto.Hash, error) {
 	if !in.ReadASN1(&algorithm, asn1.SEQUENCE) || !algorithm.ReadASN1(&oid, asn1.OBJECT_IDENTIFIER) {
 		return 0, errDER
 	}
-	hash, ok := hashes[string(oid)]
-	if !ok {
+	hash := crypto.Hash(0)
+	if last := len(oid) - 1; last == len(oidSHA2) && bytes.HasPrefix(oid, oidSHA2) {
+		hash = hashes[oid[last]]
+	}
+	if hash == 0 {
 		return 0, fmt.Errorf("it is made with another hash than SHA-256, SHA-384 or SHA-512: %w", ErrNotJudged)
 	}
 	return hash, nil
@@ -143,7 +151,7 @@ func (s *Signature) readCertificates(in *cryptobyte.String) error {
 		if !all.ReadASN1Element(&der, asn1.SEQUENCE) || len(s.certificates) == maxEmbedded {
 			return fmt.Errorf("its certificates are none, or more than %d", maxEmbedded)
 		}
-		c, err := x509.ParseCertificate(der)
+		c, err := ParseCertificate(der)
 		if err != nil {
 			return fmt.Errorf("a certificate in it: %w: %w", err, ErrNotJudged)
 		}
@@ -173,8 +181,8 @@ func (s *Signature) readSigners(in cryptobyte.String) error {
 func (s *Signature) readSigner(in cryptobyte.String) (one signerInfo, err error) {
 	var version int64
 	var id, issuer, attributes, algorithm, unsigned cryptobyte.String
-	serial := new(big.Int)
-	if !in.ReadASN1Integer(&version) || !in.ReadASN1(&id, asn1.SEQUENCE) || !id.ReadASN1Element(&issuer, asn1.SEQUENCE) || !id.ReadASN1Integer(serial) {
+	var serial []byte
+	if !in.ReadASN1Integer(&version) || !in.ReadASN1(&id, asn1.SEQUENCE) || !id.ReadASN1Element(&issuer, asn1.SEQUENCE) || !readInteger(&id, &serial) {
 		return one, errDER
 	}
 	if one.hash, err = readHash(&in); err != nil {
@@ -186,13 +194,15 @@ func (s *Signature) readSigner(in cryptobyte.String) (one signerInfo, err error)
 		return one, errDER
 	}
 	if has {
-		one.attributes = setOf(attributes)
+		if one.attributes, err = asSet(attributes); err != nil {
+			return one, err
+		}
 		if one.digest, err = messageDigest(attributes); err != nil {
 			return one, err
 		}
 	}
 	for _, c := range s.certificates {
-		if bytes.Equal(c.RawIssuer, issuer) && c.SerialNumber.Cmp(serial) == 0 {
+		if bytes.Equal(c.issuer, issuer) && bytes.Equal(c.serial, serial) {
 			one.certificate = c
 			return one, nil
 		}
@@ -200,11 +210,18 @@ func (s *Signature) readSigner(in cryptobyte.String) (one signerInfo, err error)
 	return one, errors.New("the certificate of who signed it is not in it")
 }
 
+// asSet is what is signed of attributes: they are a SET there, whatever tag they have in the signature.
+func asSet(attributes []byte) ([]byte, error) {
+	var b cryptobyte.Builder
+	b.AddASN1(asn1.SET, func(b *cryptobyte.Builder) { b.AddBytes(attributes) })
+	return b.Bytes()
+}
+
 // messageDigest finds the attribute with the digest of the content.
 func messageDigest(attributes cryptobyte.String) (digest []byte, err error) {
 	for !attributes.Empty() {
 		var attribute, oid, values cryptobyte.String
-		if !attributes.ReadASN1(&attribute, asn1.SEQUENCE) || !attribute.ReadASN1Element(&oid, asn1.OBJECT_IDENTIFIER) || !attribute.ReadASN1(&values, asn1.SET) {
+		if !attributes.ReadASN1(&attribute, asn1.SEQUENCE) || !attribute.ReadASN1(&oid, asn1.OBJECT_IDENTIFIER) || !attribute.ReadASN1(&values, asn1.SET) {
 			return nil, errDER
 		}
 		if !bytes.Equal(oid, oidMessageDigest) {
@@ -218,18 +235,18 @@ func messageDigest(attributes cryptobyte.String) (digest []byte, err error) {
 }
 
 // Signers are the certificates of those who signed.
-func (s Signature) Signers() (out []*x509.Certificate) {
+func (s Signature) Signers() (out []*Certificate) {
 	for _, one := range s.signers {
 		out = append(out, one.certificate)
 	}
 	return out
 }
 
-// VerifiedBy reports whether the signature verifies with a certificate as the only one that is trusted: that of each signer, or one above it in
-// a chain of those that the signature brings, as EDK2's Pkcs7Verify decides it with OpenSSL. Nothing is asked about time, purpose or whether a
-// trusted certificate signed itself. Whether Digest is the image's is for the caller to see. An error, with ErrNotJudged, is where OpenSSL may
-// decide otherwise than can be said here.
-func (s Signature) VerifiedBy(trusted *x509.Certificate) (bool, error) {
+// VerifiedBy reports whether the signature verifies with a certificate as the only one that is trusted: that of each signer, or one
+// above it in a chain of those that the signature brings, as EDK2's Pkcs7Verify decides it with OpenSSL. Nothing is asked about time,
+// purpose or whether a trusted certificate signed itself. Whether Digest is the image's is for the caller to see. An error, with
+// ErrNotJudged, is where OpenSSL may decide otherwise than can be said here.
+func (s Signature) VerifiedBy(trusted *Certificate) (bool, error) {
 	for _, one := range s.signers {
 		ok, err := s.chain(one.certificate, trusted, nil)
 		if err != nil || !ok {
@@ -244,8 +261,8 @@ func (s Signature) VerifiedBy(trusted *x509.Certificate) (bool, error) {
 
 // signed reports whether a signer's signature is one over the content.
 func (s Signature) signed(one signerInfo) (bool, error) {
-	key, ok := one.certificate.PublicKey.(*rsa.PublicKey)
-	if !ok {
+	key := one.certificate.key
+	if key == nil {
 		return false, fmt.Errorf("it is signed with a key that is not RSA: %w", ErrNotJudged)
 	}
 	message := s.content
@@ -265,7 +282,7 @@ func sum(h crypto.Hash, b []byte) []byte {
 }
 
 // chain reports whether a certificate is the trusted one or leads to it; below are those under it, from the signer's on.
-func (s Signature) chain(c, trusted *x509.Certificate, below []*x509.Certificate) (bool, error) {
+func (s Signature) chain(c, trusted *Certificate, below []*Certificate) (bool, error) {
 	if c.Equal(trusted) {
 		return true, nil
 	}
@@ -273,11 +290,11 @@ func (s Signature) chain(c, trusted *x509.Certificate, below []*x509.Certificate
 		return false, nil
 	}
 	below = append(below[:len(below):len(below)], c)
-	for _, issuer := range append([]*x509.Certificate{trusted}, s.certificates...) {
-		if containsCertificate(below, issuer) {
+	for _, issuer := range append([]*Certificate{trusted}, s.certificates...) {
+		if slices.ContainsFunc(below, issuer.Equal) {
 			continue
 		}
-		ok, err := issued(issuer, c, len(below)-1)
+		ok, err := issuer.issued(c, len(below)-1)
 		if err != nil {
 			return false, err
 		}
@@ -289,42 +306,4 @@ func (s Signature) chain(c, trusted *x509.Certificate, below []*x509.Certificate
 		}
 	}
 	return false, nil
-}
-
-func containsCertificate(all []*x509.Certificate, c *x509.Certificate) bool {
-	for _, other := range all {
-		if other.Equal(c) {
-			return true
-		}
-	}
-	return false
-}
-
-// issued reports whether a certificate issued another one, with so many of CAs between that one and the signer's.
-func issued(issuer, c *x509.Certificate, between int) (bool, error) {
-	if !bytes.Equal(issuer.RawSubject, c.RawIssuer) || !mayIssue(issuer, between) ||
-		len(c.AuthorityKeyId) > 0 && len(issuer.SubjectKeyId) > 0 && !bytes.Equal(c.AuthorityKeyId, issuer.SubjectKeyId) {
-		return false, nil
-	}
-	if len(issuer.UnhandledCriticalExtensions)+len(c.UnhandledCriticalExtensions) > 0 || issuer.PermittedDNSDomainsCritical {
-		return false, fmt.Errorf("certificate %s, or %s, has an extension that may forbid it: %w", issuer.Subject, c.Subject, ErrNotJudged)
-	}
-	err := issuer.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature)
-	var insecure x509.InsecureAlgorithmError
-	if errors.As(err, &insecure) || errors.Is(err, x509.ErrUnsupportedAlgorithm) {
-		return false, fmt.Errorf("certificate %s was issued with %v: %w", c.Subject, c.SignatureAlgorithm, ErrNotJudged)
-	}
-	return err == nil, nil
-}
-
-// mayIssue decides as OpenSSL's check_ca and check_issued do (crypto/x509/v3_purp.c).
-func mayIssue(c *x509.Certificate, between int) bool {
-	if c.KeyUsage != 0 && c.KeyUsage&x509.KeyUsageCertSign == 0 {
-		return false
-	}
-	if c.BasicConstraintsValid {
-		limited := c.MaxPathLen > 0 || c.MaxPathLenZero
-		return c.IsCA && (!limited || between <= c.MaxPathLen)
-	}
-	return c.Version == 1 && bytes.Equal(c.RawSubject, c.RawIssuer) || c.KeyUsage&x509.KeyUsageCertSign != 0
 }
