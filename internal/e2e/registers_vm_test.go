@@ -110,6 +110,12 @@ func TestVMRegisters(t *testing.T) {
 			},
 		},
 		{
+			name: "a signed option ROM", machine: map[string]any{
+				"secureBoot": true, "variables": b.microsoft(t, others, keys), "nicROM": true, "tools": b.toolsWithSignedROM(t, others),
+			},
+			edit: func(p *probe.Parts) { p.Sign = keys.Sign(t) },
+		},
+		{
 			name: "snakeoil", machine: map[string]any{"secureBoot": true, "variables": "/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd"},
 			edit: func(p *probe.Parts) { p.Sign = probe.Snakeoil(t).Sign(t) },
 		},
@@ -120,7 +126,7 @@ func TestVMRegisters(t *testing.T) {
 			edit: func(p *probe.Parts) { p.Sign = probe.Snakeoil(t).Sign(t) },
 		},
 		{
-			name: "the image's hash in db, and a large dbx", machine: map[string]any{"secureBoot": true, "variables": filepath.Join(t.TempDir(), "hash.fd")},
+			name: "the image's hash in db and a large dbx", machine: map[string]any{"secureBoot": true, "variables": filepath.Join(t.TempDir(), "hash.fd")},
 			prepare: func(disk *image.Disk, file string) { b.allowHash(t, keys, disk, file) },
 		},
 		{
@@ -305,7 +311,7 @@ func quiet(t *testing.T, args ...string) string {
 func (b bench) shaped(t *testing.T, described map[string]any) vm.Config {
 	t.Helper()
 	c := vm.Config{}
-	c.Tools, c.CPUs, c.MemoryMiB = b.tools(), described["cpus"].(int), described["memoryMiB"].(int)
+	c.Tools, c.CPUs, c.MemoryMiB = described["tools"].(string), described["cpus"].(int), described["memoryMiB"].(int)
 	text := func(name string) string { s, _ := described[name].(string); return s }
 	c.Firmware.Code, c.Firmware.Vars = text("firmware"), text("variables")
 	c.TPM = machines.TPM(text("tpm"))

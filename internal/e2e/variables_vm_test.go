@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -96,4 +97,45 @@ func (b bench) bootEntries(t *testing.T, entries map[uint16][]byte) string {
 	}
 	variables["BootOrder"] = order
 	return b.varsFile(t, probe.AddVariables(t, contentOf(t, b.ovmf("OVMF_VARS_4M.fd")), variables))
+}
+
+// toolsWithSignedROM is a tools tree whose network card's option ROM holds the same driver, signed. Its files are those of the tree of all tests.
+func (b bench) toolsWithSignedROM(t *testing.T, keys probe.Keys) string {
+	t.Helper()
+	const rom = "usr/lib/ipxe/qemu/efi-virtio.rom"
+	tree := filepath.Join(t.TempDir(), "tools")
+	if out, err := exec.Command("cp", "-a", "--link", b.tools(), tree).CombinedOutput(); err != nil {
+		if out, err = exec.Command("cp", "-a", b.tools(), tree).CombinedOutput(); err != nil { // on another file system
+			t.Fatalf("cp: %v\n%s", err, out)
+		}
+	}
+	content := contentOf(t, filepath.Join(tree, rom))
+	opened, err := firmware.OpenROM(content)
+	if err != nil || len(opened.Drivers) != 1 {
+		t.Fatalf("%s: %d drivers, %v", rom, len(opened.Drivers), err)
+	}
+	if err := os.Remove(filepath.Join(tree, rom)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(tree, rom), romWith(t, content, keys.Sign(t)(opened.Drivers[0].Image)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+// romWith puts another driver into the last image of an option ROM, not compressed (UEFI 2.10 §14.4.21, PCI Firmware 3.3 §5.1.2).
+func romWith(t *testing.T, rom, driver []byte) []byte {
+	t.Helper()
+	le, at := binary.LittleEndian, 0
+	structure := func() int { return at + int(le.Uint16(rom[at+0x18:])) }
+	for rom[structure()+21]&0x80 == 0 {
+		at += int(le.Uint16(rom[structure()+16:])) * 512
+	}
+	image := bytes.Clone(rom[at:][:int(le.Uint16(rom[at+22:]))]) // its headers, up to the driver
+	image = append(image, driver...)
+	image = append(image, make([]byte, (512-len(image)%512)%512)...)
+	le.PutUint16(image[2:], uint16(len(image)/512))
+	le.PutUint16(image[12:], 0)
+	le.PutUint16(image[int(le.Uint16(image[0x18:]))+16:], uint16(len(image)/512))
+	return append(bytes.Clone(rom[:at]), image...)
 }
