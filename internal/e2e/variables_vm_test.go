@@ -99,7 +99,8 @@ func (b bench) bootEntries(t *testing.T, entries map[uint16][]byte) string {
 	return b.varsFile(t, probe.AddVariables(t, contentOf(t, b.ovmf("OVMF_VARS_4M.fd")), variables))
 }
 
-// toolsWithSignedROM is a tools tree whose network card's option ROM holds the same driver, signed. Its files are those of the tree of all tests.
+// toolsWithSignedROM is a tools tree whose network card's option ROM holds the same driver, signed. Its files are those of the tree
+// of all tests.
 func (b bench) toolsWithSignedROM(t *testing.T, keys probe.Keys) string {
 	t.Helper()
 	const rom = "usr/lib/ipxe/qemu/efi-virtio.rom"
