@@ -103,7 +103,7 @@ func (b bench) bootEntries(t *testing.T, entries map[uint16][]byte) string {
 // of all tests.
 func (b bench) toolsWithSignedROM(t *testing.T, keys probe.Keys) string {
 	t.Helper()
-	const rom = "usr/lib/ipxe/qemu/efi-virtio.rom"
+	const rom = "usr/share/qemu/efi-virtio.rom"
 	tree := filepath.Join(t.TempDir(), "tools")
 	if exec.Command("cp", "-a", "--link", b.tools(), tree).Run() != nil { // on another file system
 		if out, err := exec.Command("cp", "-a", b.tools(), tree).CombinedOutput(); err != nil {
