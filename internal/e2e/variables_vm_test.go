@@ -133,8 +133,9 @@ func romWith(t *testing.T, rom, driver []byte) []byte {
 		at += int(le.Uint16(rom[structure()+16:])) * 512
 	}
 	image := bytes.Clone(rom[at:][:int(le.Uint16(rom[at+22:]))]) // its headers, up to the driver
+	image = append(image, make([]byte, (512-(len(image)+len(driver))%512)%512)...) // so that a certificate table ends the image
+	le.PutUint16(image[22:], uint16(len(image)))
 	image = append(image, driver...)
-	image = append(image, make([]byte, (512-len(image)%512)%512)...)
 	le.PutUint16(image[2:], uint16(len(image)/512))
 	le.PutUint16(image[12:], 0)
 	le.PutUint16(image[int(le.Uint16(image[0x18:]))+16:], uint16(len(image)/512))
