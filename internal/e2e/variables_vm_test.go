@@ -132,7 +132,7 @@ func romWith(t *testing.T, rom, driver []byte) []byte {
 	for rom[structure()+21]&0x80 == 0 {
 		at += int(le.Uint16(rom[structure()+16:])) * 512
 	}
-	image := bytes.Clone(rom[at:][:int(le.Uint16(rom[at+22:]))]) // its headers, up to the driver
+	image := bytes.Clone(rom[at:][:int(le.Uint16(rom[at+22:]))])                   // its headers, up to the driver
 	image = append(image, make([]byte, (512-(len(image)+len(driver))%512)%512)...) // so that a certificate table ends the image
 	le.PutUint16(image[22:], uint16(len(image)))
 	image = append(image, driver...)
