@@ -135,7 +135,7 @@ func TestVerbsAreShort(t *testing.T) {
 }
 
 // formats are leaves: they import nothing of ours.
-var formats = []string{"efi", "pe", "uki", "gpt", "fat", "cpio", "verity", "erofs", "secureboot", "disk"}
+var formats = []string{"efi", "pe", "uki", "gpt", "fat", "cpio", "verity", "erofs", "secureboot", "authenticode", "disk"}
 
 func TestArrows(t *testing.T) {
 	for _, a := range forbidden {

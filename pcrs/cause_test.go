@@ -143,7 +143,7 @@ func differences(t *testing.T) map[string]struct {
 }
 
 // rebuilt is the test image with one section of another content.
-func rebuilt(t *testing.T, name string, data []byte) []byte {
+func rebuilt(t testing.TB, name string, data []byte) []byte {
 	t.Helper()
 	sections := []uki.Section{
 		{Name: ".linux", Data: packaged(t, "/"+uki.DebianStub, "systemd-boot-efi")},

@@ -1,8 +1,6 @@
 package pcrs
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -11,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark/image/efi"
-	"github.com/hullmark/hullmark/image/pe"
 	"github.com/hullmark/hullmark/image/uki"
 )
 
@@ -122,12 +119,12 @@ func (p *predictor) loadAddons(folder string) ([]addon, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s/%s: %w", folder, f.name, err)
 		}
-		loaded, err := p.loads(opened.PE)
+		refused, err := p.loads(opened.PE)
 		if err != nil {
 			return nil, fmt.Errorf("%s/%s: %w", folder, f.name, err)
 		}
-		if !loaded {
-			continue
+		if refused != "" {
+			continue // Firmware verifies before it measures, so there is nothing of it.
 		}
 		p.add(authenticodeEvent(4, opened.PE, Source{Kind: FromProgram, File: folder + "/" + f.name}))
 		if p.uses(opened) {
@@ -135,37 +132,6 @@ func (p *predictor) loadAddons(folder string) ([]addon, error) {
 		}
 	}
 	return out, nil
-}
-
-// loads reports whether firmware loads an image: always, unless Secure Boot is on
-// and it has no signature. A signature counts if it holds the image's digest and
-// the certificate of db; that it verifies is taken for granted.
-func (p *predictor) loads(f *pe.File) (bool, error) {
-	if p.state != secureBootOn {
-		return true, nil
-	}
-	signature, err := f.Signature()
-	if err != nil || len(signature) == 0 {
-		return false, err
-	}
-	digest := SHA256.Hash().New()
-	if err := f.Authenticode(digest); err != nil {
-		return false, err
-	}
-	db, _ := p.boot.Machine.Vars.Lookup(efi.ImageSecurity, "db")
-	entry, err := onlyCertificate(db)
-	if err != nil {
-		return false, fmt.Errorf("variable db: %w", err)
-	}
-	certificate := entry[len(efi.GUID{}):]
-	if dbx, _ := p.boot.Machine.Vars.Lookup(efi.ImageSecurity, "dbx"); bytes.Contains(dbx, digest.Sum(nil)) || bytes.Contains(dbx, certificate) {
-		return false, errors.New("dbx revokes it, or the certificate that signed it, so firmware does not load it")
-	}
-	if !bytes.Contains(signature, digest.Sum(nil)) || !bytes.Contains(signature, certificate) {
-		return false, errors.New("not signed over its SHA-256 digest with the certificate in db, so whether firmware loads it with Secure Boot on is not known; " +
-			"sign it with that one (hullmark keys sign)")
-	}
-	return true, nil
 }
 
 // uses reports whether the stub uses an addon: it has a section that counts, is no

@@ -179,51 +179,26 @@ func TestAddonsOfOthers(t *testing.T) {
 	}
 }
 
-// withSignature gives an image a certificate table that holds the bytes.
-func withSignature(t *testing.T, image []byte, signature []byte) []byte {
-	t.Helper()
-	signed, err := pe.WithSignatures(image, signature)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return signed
-}
-
-// signatureOf is what counts as a signature of an image: its digest and the machine's only certificate in db.
-func signatureOf(t *testing.T, m Machine, f *pe.File) []byte {
-	t.Helper()
-	db, _ := m.Vars.Lookup(efi.ImageSecurity, "db")
-	entry, err := onlyCertificate(db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := SHA256.Hash().New()
-	if err := f.Authenticode(h); err != nil {
-		t.Fatal(err)
-	}
-	return append(h.Sum(nil), entry[16:]...)
-}
-
 // secureBoot is the test boot on a machine with Secure Boot, which its kernel image is signed for.
-func secureBoot(t *testing.T) Boot {
+func secureBoot(t testing.TB) Boot {
 	t.Helper()
 	b := testBoot(t)
 	b.Machine = machineOf(t, "ovmf-2025.02-secureboot")
-	b.UKI = open(t, withSignature(t, rebuilt(t, "", nil), signatureOf(t, b.Machine, b.UKI.PE)))
+	b.Machine.Vars = b.Machine.Vars.With(efi.ImageSecurity, "db", ours(t).list())
+	b.UKI = open(t, ours(t).sign(t, rebuilt(t, "", nil)))
 	return b
 }
 
 // With Secure Boot on, firmware starts a signed kernel image only.
 func TestKernelImageAndSecureBoot(t *testing.T) {
 	b := secureBoot(t)
-	signature := signatureOf(t, b.Machine, b.UKI.PE)
 	for name, c := range map[string]struct {
 		image []byte
 		want  string
 	}{
-		"unsigned":            {rebuilt(t, "", nil), "hullmark keys sign"},
-		"signed by others":    {withSignature(t, rebuilt(t, "", nil), signature[:64]), "certificate in db"},
-		"signed over another": {withSignature(t, rebuilt(t, ".initrd", []byte("x")), signature), "certificate in db"},
+		"unsigned":            {rebuilt(t, "", nil), "it is not signed"},
+		"signed by others":    {others(t).sign(t, rebuilt(t, "", nil)), `it is signed by "others", and db has "ours"; sign it`},
+		"signed over another": {signedAs(t, rebuilt(t, ".initrd", []byte("x")), b.UKI.PE), "over another digest"},
 	} {
 		b.UKI = open(t, c.image)
 		if _, err := Predict(b); err == nil || !strings.Contains(err.Error(), "kernel image: ") || !strings.Contains(err.Error(), c.want) {
@@ -237,32 +212,31 @@ func TestKernelImageAndSecureBoot(t *testing.T) {
 	}
 }
 
-// With Secure Boot on, firmware loads signed addons only.
+// With Secure Boot on, firmware loads addons that db allows, and measures nothing of others.
 func TestAddonsAndSecureBoot(t *testing.T) {
 	b := secureBoot(t)
 	addon := testAddon(t, addonSection(".cmdline", "x"))
-	opened, err := uki.OpenAddon(addon)
+	signed := ours(t).sign(t, addon)
+	opened, err := uki.OpenAddon(signed)
 	if err != nil {
 		t.Fatal(err)
 	}
-	signature := signatureOf(t, b.Machine, opened.PE)
 	for name, c := range map[string]struct {
 		addon  []byte
 		events int
-		err    string
 	}{
-		"unsigned":            {addon, 0, ""},
-		"signed":              {withSignature(t, addon, signature), 1, ""},
-		"signed by others":    {withSignature(t, addon, signature[:64]), 0, "certificate in db"},
-		"signed over another": {withSignature(t, testAddon(t, addonSection(".cmdline", "y")), signature), 0, "certificate in db"},
+		"unsigned":            {addon, 0},
+		"signed":              {signed, 1},
+		"signed by others":    {others(t).sign(t, addon), 0},
+		"signed over another": {signedAs(t, testAddon(t, addonSection(".cmdline", "y")), opened.PE), 0},
 	} {
 		b.ESP = map[string][]byte{local + "x.addon.efi": c.addon}
 		p, err := Predict(b)
-		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if err == nil && (len(p.Log.Of(12)) != c.events || len(p.Log.Of(4)) != 3+c.events) {
+		if len(p.Log.Of(12)) != c.events || len(p.Log.Of(4)) != 3+c.events {
 			t.Errorf("%s: %q %q", name, whats(p.Log.Of(4)), whats(p.Log.Of(12)))
 		}
 	}

@@ -30,6 +30,9 @@ type Firmware struct {
 	drivers Digests
 	// applications are the programs of that volume that firmware makes boot entries for.
 	applications []firmware.Application
+	// volume is the name of that volume, and files are the names of all that is in it.
+	volume efi.GUID
+	files  map[efi.GUID]bool
 }
 
 // OpenFirmware reads a code file, as firmware.Open does, and hashes what a boot measures of it.
@@ -40,22 +43,17 @@ func OpenFirmware(file []byte) (Firmware, error) {
 	}
 	return Firmware{
 		SHA256: f.SHA256, SecureBoot: f.SecureBoot, version: f.Version,
-		drivers: DigestsOf(f.Drivers, PredictedBanks()...), applications: f.Applications,
+		drivers: DigestsOf(f.Drivers, PredictedBanks()...), applications: f.Applications, volume: f.Volume, files: f.Files,
 	}, nil
 }
 
-// romEvents returns one event per driver, in the order of the file, and reports whether a driver has a signature.
-func romEvents(r firmware.ROM) (events []Event, signed bool, err error) {
+// romEvents returns one event per driver, in the order of the file.
+func romEvents(r firmware.ROM) (events []Event, err error) {
 	for i, d := range r.Drivers {
 		f, err := pe.Parse(bytes.NewReader(d.Image), int64(len(d.Image)))
 		if err != nil {
-			return nil, false, fmt.Errorf("option ROM: driver %d: %w", i+1, err)
+			return nil, fmt.Errorf("option ROM: driver %d: %w", i+1, err)
 		}
-		signature, err := f.Signature()
-		if err != nil {
-			return nil, false, fmt.Errorf("option ROM: driver %d: %w", i+1, err)
-		}
-		signed = signed || len(signature) > 0
 		e := authenticodeEvent(2, f, Source{Kind: FromOptionROM, Name: Digest(r.SHA256[:]).String(), Number: i + 1})
 		e.Type = EvBootServicesDriver
 		if d.Runtime {
@@ -63,5 +61,5 @@ func romEvents(r firmware.ROM) (events []Event, signed bool, err error) {
 		}
 		events = append(events, e)
 	}
-	return events, signed, nil
+	return events, nil
 }

@@ -81,5 +81,39 @@ func (p *predictor) fromLog() error {
 		}
 	}
 	p.add(events...)
-	return nil
+	if p.state != secureBootOn {
+		return nil
+	}
+	return p.databasesFromLog(events)
+}
+
+// databasesFromLog takes db, dbx and what was measured of db out of the variables that a log holds.
+func (p *predictor) databasesFromLog(events []Event) (err error) {
+	values := map[string][]byte{}
+	p.authorities = map[string]bool{}
+	for _, e := range events {
+		name, value, ok := valueOf(e)
+		switch {
+		case !ok:
+		case e.Type == EvVariableDriverConfig:
+			values[name] = value
+		case e.Type == EvVariableAuthority && name == "db":
+			p.authorities[string(value)] = true
+		}
+	}
+	p.databases, err = openDatabases(values["db"], values["dbx"])
+	return err
+}
+
+// valueOf is the name and the value of the variable that an event of a log measures; false if it is another event, or hashes
+// something else.
+func valueOf(e Event) (name string, value []byte, ok bool) {
+	if e.Type != EvVariableDriverConfig && e.Type != EvVariableAuthority || !SHA256.sum(e.Data).Equal(e.Digests[SHA256]) {
+		return "", nil, false
+	}
+	name, size, ok := variableOf(e.Data)
+	if !ok || size > uint64(len(e.Data)) {
+		return "", nil, false
+	}
+	return name, e.Data[uint64(len(e.Data))-size:], true
 }

@@ -79,7 +79,11 @@ func Learn(origin string, m Machine, log Log) (LearnedData, error) {
 		return LearnedData{}, fmt.Errorf("learn machine: %w", err)
 	}
 	m.Learned = &l
-	for r, want := range [][]Event{m.firmwareEvents(), m.platformEvents()} {
+	entries, err := m.bootPlan(nil, nil)
+	if err != nil {
+		return LearnedData{}, fmt.Errorf("learn machine: PCR 1: %w", err)
+	}
+	for r, want := range [][]Event{m.firmwareEvents(), append(m.platformEvents(), entries.events()...)} {
 		r := Register(r)
 		if err := sameEvents(append(want, separator(r)), log.Of(r)); err != nil {
 			return LearnedData{}, fmt.Errorf("learn machine: %v: %w", r, err)
@@ -215,7 +219,7 @@ func (m Machine) firmwareEvents() []Event {
 	}
 }
 
-// platformEvents is what PCR 1 holds before its separator.
+// platformEvents is what PCR 1 holds before the boot entries.
 func (m Machine) platformEvents() []Event {
 	var out []Event
 	empty := derived(1, EvPlatformConfigFlags, make([]byte, tpmLogSize), Source{Kind: FromACPI, Name: TPMLogArea})
@@ -226,7 +230,7 @@ func (m Machine) platformEvents() []Event {
 		}
 		out = append(out, m.learned(1, EvPlatformConfigFlags, digests, Source{Kind: FromACPI, Number: i + 1, Count: len(m.Learned.ACPI)}))
 	}
-	return append(out, m.BootVariables()...)
+	return out
 }
 
 func (m Machine) learned(r Register, t EventType, digests Digests, source Source) Event {

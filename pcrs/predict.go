@@ -91,7 +91,7 @@ func Predict(b Boot) (Prediction, error) {
 			"use Debian's stub of systemd %s, or accept it with --unproven-stub", stub.Version, uki.ProvenStubs())
 	}
 	p := &predictor{boot: b, stub: stub}
-	steps := []func() error{p.platform, p.secureBoot, p.optionROMs, p.bootAttempt, p.authority}
+	steps := []func() error{p.platform, p.secureBoot, p.optionROMs, p.bootAttempt}
 	if b.Log != nil {
 		steps = []func() error{p.fromLog, p.bootAttempt}
 	}
@@ -125,18 +125,30 @@ func (p Prediction) Values(bank Bank) (Values, error) {
 
 // predictor collects events step by step, in the order of the boot; each of its methods is a step, or a part of one.
 type predictor struct {
-	boot   Boot
-	stub   uki.Stub
-	state  secureBootState
-	policy string        // the word of the command line that gives IMA a policy or another form
-	open   []Unpredicted // what a log leaves open
-	events []Event
+	boot  Boot
+	stub  uki.Stub
+	state secureBootState
+	databases
+	authorities map[string]bool // entries of db that were measured
+	policy      string          // the word of the command line that gives IMA a policy or another form
+	open        []Unpredicted   // registers that stay open, with the reason
+	events      []Event
 	handover
 }
 
 func (p *predictor) add(events ...Event) { p.events = append(p.events, events...) }
 
+// leaveOpen says that registers are not predicted, and why; the first reason stays.
+func (p *predictor) leaveOpen(reason string, registers ...Register) {
+	for _, r := range registers {
+		p.open = append(p.open, Unpredicted{r, reason})
+	}
+}
+
 func (p *predictor) prediction() Prediction {
+	p.events = slices.DeleteFunc(p.events, func(e Event) bool {
+		return slices.ContainsFunc(p.open, func(u Unpredicted) bool { return u.Register == e.Register })
+	})
 	out := Prediction{Log: Log{Events: p.events}}
 	for r := range Register(16) {
 		if reason := p.unpredicted(r); reason != "" {
@@ -177,18 +189,16 @@ func (p *predictor) unpredicted(r Register) string {
 
 // platform is what the firmware measures of itself and of the machine before it looks for something to boot (PFP §3.3.4.1 and §3.3.4.2).
 func (p *predictor) platform() error {
-	m := p.boot.Machine
+	m, entries := p.boot.Machine, p.bootEntries()
 	if m.Learned == nil {
 		return nil
 	}
 	if err := m.Learned.fits(m); err != nil {
 		return fmt.Errorf("learned data: %w", err)
 	}
-	if err := m.checkBootVariables(p.boot.Table); err != nil {
-		return err
-	}
 	p.add(m.firmwareEvents()...)
 	p.add(m.platformEvents()...)
+	p.add(entries...)
 	return nil
 }
 
@@ -214,16 +224,16 @@ func (p *predictor) bootAggregate() error {
 	return nil
 }
 
-// optionROMs are measured before Secure Boot decides about them, so that one that is refused is measured as well. What a signed
-// one would add to PCR 7 was never observed.
+// optionROMs are measured, signed or not, and add nothing to PCR 7: OVMF starts all of them, whatever Secure Boot says
+// (PcdOptionRomImageVerificationPolicy), because the host that gives them also gives the firmware. Under SEV it verifies them.
 func (p *predictor) optionROMs() error {
 	for _, rom := range p.boot.Machine.ROMs {
-		events, signed, err := romEvents(rom)
+		events, err := romEvents(rom)
 		if err != nil {
 			return err
 		}
-		if signed && p.state == secureBootOn {
-			return errors.New("a signed option ROM together with Secure Boot is not supported yet; start the machine with an empty ROM file for that device")
+		if p.state == secureBootOn && p.boot.Hardware != nil {
+			return errors.New("option ROMs together with Secure Boot are not supported on confidential machines; start the machine with an empty ROM file for that device")
 		}
 		p.add(events...)
 	}
@@ -247,12 +257,12 @@ func (p *predictor) bootAttempt() error {
 
 // startUKI is the table of the disk, and the kernel image if firmware takes it.
 func (p *predictor) startUKI() error {
-	loaded, err := p.loads(p.boot.UKI.PE)
+	refused, err := p.loads(p.boot.UKI.PE)
 	if err != nil {
 		return fmt.Errorf("kernel image: %w", err)
 	}
-	if !loaded {
-		return errors.New("kernel image: it is not signed, and Secure Boot is on, so firmware does not start it; sign it with the certificate in db (hullmark keys sign)")
+	if refused != "" {
+		return fmt.Errorf("kernel image: Secure Boot is on, and firmware does not start it: %s; sign it with a certificate in db (hullmark keys sign), or enrol the one that signed it", refused)
 	}
 	if p.boot.Fallback {
 		p.add(action(4, "Returning from EFI Application from Boot Option"), action(4, callingOption))

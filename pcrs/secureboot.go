@@ -2,7 +2,6 @@ package pcrs
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"github.com/hullmark/hullmark/image/efi"
@@ -50,7 +49,8 @@ func (m Machine) secureBootOf() secureBootState {
 // SecureBoot reports whether the firmware will enforce Secure Boot with these variables.
 func (m Machine) SecureBoot() bool { return m.secureBootOf() == secureBootOn }
 
-// secureBoot is the firmware's policy in PCR 7 (PFP §3.3.4.8): five variables, absent or not, then a separator.
+// secureBoot is the firmware's policy in PCR 7 (PFP §3.3.4.8): five variables, absent or not, then a separator. What follows are the
+// entries of db that programs are verified with, each once (measureAuthority).
 func (p *predictor) secureBoot() error {
 	vars := p.boot.Machine.Vars
 	p.state = p.boot.Machine.secureBootOf()
@@ -73,41 +73,14 @@ func (p *predictor) secureBoot() error {
 		p.add(variableEvent(v.vendor, v.name, data, EvVariableDriverConfig))
 	}
 	p.add(separator(7))
-	return nil
-}
-
-// authority is the certificate that the UKI is verified with. It is known
-// without verifying anything where db holds one certificate and nothing else:
-// firmware starts the UKI because of that one, or not at all.
-func (p *predictor) authority() error {
 	if p.state != secureBootOn {
 		return nil
 	}
-	db, _ := p.boot.Machine.Vars.Lookup(efi.ImageSecurity, "db")
-	entry, err := onlyCertificate(db)
-	if err != nil {
-		return fmt.Errorf("variable db, which decides because Secure Boot is on: %w", err)
-	}
-	p.add(variableEvent(efi.ImageSecurity, "db", entry, EvVariableAuthority))
-	return nil
-}
-
-// onlyCertificate returns the single EFI_SIGNATURE_DATA (owner ‖ certificate) of
-// a db (EFI_SIGNATURE_LIST, UEFI 2.10 §32.4.1).
-func onlyCertificate(db []byte) ([]byte, error) {
-	const listHeaderSize = 28
-	if len(db) < listHeaderSize {
-		return nil, errors.New("holds no signature list, so nothing can boot")
-	}
-	listSize := binary.LittleEndian.Uint32(db[16:])
-	headerSize := binary.LittleEndian.Uint32(db[20:])
-	entrySize := binary.LittleEndian.Uint32(db[24:])
-	single := int64(listHeaderSize)+int64(headerSize)+int64(entrySize) == int64(len(db)) && int64(listSize) == int64(len(db))
-	if efi.GUID(db[:16]) != efi.CertX509 || !single || entrySize <= 16 || headerSize != 0 {
-		return nil, errors.New("holds more than one X.509 certificate, and choosing the one that verifies the image is not supported yet; " +
-			"use variables with one certificate, or turn Secure Boot off")
-	}
-	return db[listHeaderSize:], nil
+	db, _ := vars.Lookup(efi.ImageSecurity, "db")
+	dbx, _ := vars.Lookup(efi.ImageSecurity, "dbx")
+	var err error
+	p.databases, err = openDatabases(db, dbx)
+	return err
 }
 
 // variableEvent hashes UEFI_VARIABLE_DATA (PFP §10.4.2.6): vendor, lengths of

@@ -63,7 +63,12 @@ var firmwareSentences = map[SourceKind]func(Source) string{
 	},
 	FromSecureBoot: secureBootSentence,
 	FromAuthority: func(s Source) string {
-		if s.File == VariableFile {
+		switch {
+		case s.File == VariableFile && s.Count > 0 && s.Section != "":
+			return fmt.Sprintf("entry %d of %d in %s, with its owner: certificate %q, which verifies what firmware starts", s.Number, s.Count, s.Name, s.Section)
+		case s.File == VariableFile && s.Count > 0:
+			return fmt.Sprintf("entry %d of %d in %s, with its owner: the digest of what firmware starts", s.Number, s.Count, s.Name)
+		case s.File == VariableFile:
 			return "the only certificate in " + s.Name + ", with its owner: the image is verified with it"
 		}
 		return fmt.Sprintf("variable %q, by which a program was verified: %d bytes", s.Name, s.Bytes)
@@ -117,6 +122,10 @@ func (s Source) parts() string {
 
 func bootVariableSentence(s Source) string {
 	switch {
+	case s.Count > 0 && s.File == VariableFile:
+		return fmt.Sprintf("variable %s: what the firmware makes of the one in the variable file, %d entries", s.Name, s.Count)
+	case s.File == VariableFile:
+		return fmt.Sprintf("variable %s: %d bytes from the variable file", s.Name, s.Bytes)
 	case s.Count > 0:
 		return fmt.Sprintf("variable %s: the disk, then what the firmware brings, %d entries", s.Name, s.Count)
 	case s.Number > 0:

@@ -44,7 +44,7 @@ const (
 	// FromACPI is a blob of tables that the virtual machine monitor makes: Number and Count, or Name TPMLogArea.
 	FromACPI SourceKind = "acpi"
 	// FromBootVariable is BootOrder (Count entries) or a boot entry, by Name: of the disk at PCI device Number, or of the
-	// program File of the firmware; in a log Bytes.
+	// program File of the firmware, or of Bytes in VariableFile; in a log Bytes.
 	FromBootVariable SourceKind = "boot-variable"
 	// FromOptionROM is EFI driver Number of the ROM with the SHA-256 Name.
 	FromOptionROM SourceKind = "option-rom"
@@ -62,7 +62,8 @@ const (
 	FromVariable SourceKind = "variable"
 	// FromSecureBoot is the variable SecureBoot: Name is SecureBootAbsent, SecureBootOff or SecureBootOn.
 	FromSecureBoot SourceKind = "secure-boot"
-	// FromAuthority is the entry of variable Name that a program was verified with; in a log of Bytes.
+	// FromAuthority is an entry of variable Name that a program was verified with: number Number of Count, with the certificate that
+	// is called Section; in a log of Bytes.
 	FromAuthority SourceKind = "authority"
 	// FromNodeConfig is a node's configuration of Bytes.
 	FromNodeConfig SourceKind = "node-config"

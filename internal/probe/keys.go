@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 	"unicode/utf16"
+
+	"github.com/hullmark/hullmark/image/efi"
+	"github.com/hullmark/hullmark/pcrs/firmware"
 )
 
 // Keys are Secure Boot keys of a test's own: one certificate that is platform key, key exchange key and the only entry of db.
@@ -76,6 +79,55 @@ func (k Keys) Sign(t testing.TB) func([]byte) []byte {
 	}
 }
 
+// Snakeoil is the key whose private half everybody has, in Debian's package ovmf: its OVMF_VARS_4M.snakeoil.fd has it in db.
+func Snakeoil(t testing.TB) Keys {
+	t.Helper()
+	const folder = "/usr/share/ovmf/PkKek-1-snakeoil"
+	k := Keys{key: filepath.Join(t.TempDir(), "key.pem"), certificate: folder + ".pem"}
+	out, err := exec.Command("openssl", "rsa", "-in", folder+".key", "-passin", "pass:snakeoil", "-out", k.key).CombinedOutput()
+	if err != nil {
+		t.Fatalf("openssl: %v: apt-get install openssl ovmf\n%s", err, out)
+	}
+	return k
+}
+
+// Allow appends the certificate to db, in a copy of a variable file that has one, as firmware that replaces a variable does.
+func (k Keys) Allow(t testing.TB, file []byte) []byte {
+	t.Helper()
+	v, err := firmware.OpenVars(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, ok := v.Lookup(efi.ImageSecurity, "db")
+	if !ok {
+		t.Fatal("the variable file has no db")
+	}
+	return Replace(t, file, efi.ImageSecurity, "db", slices.Concat(db, k.list()))
+}
+
+// Replace gives a variable of a file another value, or adds it: the old one is marked as deleted, and the new one written behind all
+// others.
+func Replace(t testing.TB, file []byte, vendor efi.GUID, name string, data []byte) []byte {
+	t.Helper()
+	const first, deleted = 0x64, 0x3c
+	out, at, attributes := bytes.Clone(file), first, uint32(0x07)
+	wide := append(efi.UTF16(name), 0, 0)
+	for out[at] == 0xaa && out[at+1] == 0x55 {
+		le := binary.LittleEndian
+		names, size := int(le.Uint32(out[at+36:])), int(le.Uint32(out[at+40:]))
+		if out[at+2] == 0x3f && bytes.Equal(out[at+44:at+60], vendor[:]) && bytes.Equal(out[at+60:at+60+names], wide) {
+			out[at+2], attributes = deleted, le.Uint32(out[at+4:])
+		}
+		at = (at + 60 + names + size + 3) &^ 3
+	}
+	added := variable(vendor[:], name, attributes, data)
+	if len(bytes.Trim(out[at:at+len(added)], "\xff")) != 0 {
+		t.Fatal("the variable file has no room")
+	}
+	copy(out[at:], added)
+	return out
+}
+
 // GUIDs as they lie in a variable store.
 var (
 	globalVariable = []byte{0x61, 0xdf, 0xe4, 0x8b, 0xca, 0x93, 0xd2, 0x11, 0xaa, 0x0d, 0x00, 0xe0, 0x98, 0x03, 0x2b, 0x8c}
@@ -87,11 +139,7 @@ var (
 // Enroll writes the keys into a copy of a variable file without variables, such as OVMF_VARS_4M.fd.
 func (k Keys) Enroll(t testing.TB, empty []byte) []byte {
 	t.Helper()
-	list := append([]byte{}, certX509...)
-	for _, n := range []int{28 + 16 + len(k.der), 0, 16 + len(k.der)} {
-		list = binary.LittleEndian.AppendUint32(list, uint32(n))
-	}
-	list = append(append(list, owner...), k.der...)
+	list := k.list()
 	var store []byte
 	for _, v := range []struct {
 		vendor []byte
@@ -104,6 +152,15 @@ func (k Keys) Enroll(t testing.TB, empty []byte) []byte {
 		}
 	}
 	return fill(t, empty, store)
+}
+
+// list is a signature list with the certificate.
+func (k Keys) list() []byte {
+	list := append([]byte{}, certX509...)
+	for _, n := range []int{28 + 16 + len(k.der), 0, 16 + len(k.der)} {
+		list = binary.LittleEndian.AppendUint32(list, uint32(n))
+	}
+	return append(append(list, owner...), k.der...)
 }
 
 // fill puts variables into a copy of a file without any.

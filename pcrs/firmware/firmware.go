@@ -36,6 +36,9 @@ type File struct {
 	Drivers []byte
 	// Applications are the programs of that volume that firmware makes boot entries for.
 	Applications []Application
+	// Volume is the name of that volume, and Files are the names of all that is in it.
+	Volume efi.GUID
+	Files  map[efi.GUID]bool
 }
 
 // Application is a program inside the firmware that gets a boot entry.
@@ -82,6 +85,10 @@ func (f *File) read(early, drivers volume) (err error) {
 	}
 	f.Drivers = drivers.bytes
 	_, f.SecureBoot = drivers.files[guidSecureBootDxe]
+	f.Volume, f.Files = drivers.name, map[efi.GUID]bool{}
+	for name := range drivers.files {
+		f.Files[name] = true
+	}
 	for _, a := range []Application{
 		{Name: "UiApp", File: guidUiApp, Attributes: efi.OptionActive | efi.OptionHidden | efi.OptionApplication},
 		{Name: "EFI Internal Shell", File: guidShell, Attributes: efi.OptionActive},

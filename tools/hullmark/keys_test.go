@@ -147,10 +147,10 @@ func TestKeysSignDisk(t *testing.T) {
 	}
 	secure := "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd"
 	output := f.ok(t, "measure", f.path("signed.raw"), "--firmware", secure, "--vars", f.path("keys", varsFile))
-	wantExit(t, 0, 0, output, "variable SecureBoot: 1", "the only certificate in db")
+	wantExit(t, 0, 0, output, "variable SecureBoot: 1", "entry 1 of 1 in db")
 	for name, args := range map[string][]string{
 		"not signed":            {f.image, "--vars", f.path("keys", varsFile)},
-		"certificate in db, so": {f.path("signed.raw"), "--vars", f.path("others", varsFile)},
+		"no entry of db allows": {f.path("signed.raw"), "--vars", f.path("others", varsFile)},
 	} {
 		code, output := hullmarkCLI(t, append([]string{"measure", "--firmware", secure}, args...)...)
 		wantExit(t, code, exitFailed, output, name)
