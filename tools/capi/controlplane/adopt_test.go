@@ -94,6 +94,11 @@ func TestNotAdopted(t *testing.T) {
 		"of no control plane's name": func(m *clusterv1.Machine) { delete(m.Labels, clusterv1.MachineControlPlaneNameLabel) },
 		"another Cluster's":          func(m *clusterv1.Machine) { m.Spec.ClusterName = "other" },
 		"of another bootstrap":       func(m *clusterv1.Machine) { m.Spec.Bootstrap.ConfigRef.Kind = "KubeadmConfig" },
+		"of another's HullmarkConfig": func(m *clusterv1.Machine) {
+			m.Spec.Bootstrap.ConfigRef.APIGroup = "bootstrap.example"
+		},
+		"with another's config":         func(m *clusterv1.Machine) { m.Spec.Bootstrap.ConfigRef.Name = "c-cp-other" },
+		"with another's infrastructure": func(m *clusterv1.Machine) { m.Spec.InfrastructureRef.Name = "c-cp-other" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
