@@ -87,7 +87,19 @@ func (r *Reconciler) hasBegun(ctx context.Context, s *scope) (bool, error) {
 	if errors.As(err, &status) && !apierrors.IsNotFound(err) {
 		return false, err
 	}
-	return err == nil && file.Cluster.ID().String() == s.plane.Spec.Config.ClusterRoot && file.Cluster.Initialised != nil, nil
+	if err != nil || file.Cluster.Initialised == nil {
+		return false, nil
+	}
+	return file.Cluster.ID().String() == s.plane.Spec.Config.ClusterRoot || r.runsOn(ctx, s, file), nil
+}
+
+// runsOn reports whether one of the Machines runs the cluster of a file. Where the root was exchanged, the spec names another one than the
+// file that was lent, which is not lent again.
+func (r *Reconciler) runsOn(ctx context.Context, s *scope, file *cluster.File) bool {
+	return slices.ContainsFunc(s.machines, func(m *machine) bool {
+		node := nodeIDOf(m)
+		return node != (hullmark.EKID{}) && r.runsAlready(ctx, file, s.server, node, m.Name) == nil
+	})
 }
 
 // prepare looks whether all is there that the first machine needs, and right. If not, it has said so.
