@@ -214,3 +214,18 @@ func TestKilledAtEachChange(t *testing.T) {
 		})
 	}
 }
+
+// What somebody writes into an infrastructure machine does not become a condition that the API refuses: nothing would be done any more.
+func TestLongAnnotation(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	name := w.list()[0]
+	infra := stub("StubMachine", name)
+	w.must(w.Get(t.Context(), client.ObjectKeyFromObject(infra), infra))
+	infra.SetAnnotations(map[string]string{clusterv1.TemplateClonedFromNameAnnotation: strings.Repeat("x", 100<<10)})
+	w.must(w.Update(t.Context(), infra))
+	w.reconcile()
+	if message := conditions.GetMessage(w.machine(name), clusterv1.MachineUpToDateCondition); message == "" || len(message) > 32768 {
+		t.Errorf("a message of %d bytes", len(message))
+	}
+}
