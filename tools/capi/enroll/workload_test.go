@@ -1,6 +1,7 @@
 package enroll
 
 import (
+	"context"
 	"crypto/ed25519"
 	"encoding/json"
 	"encoding/pem"
@@ -24,6 +25,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
+	bootstrapv1 "github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
 )
 
 // Who may make Secrets in a Cluster's namespace writes its kubeconfig: neither has the manager run a program by it, nor show a server its
@@ -144,8 +146,8 @@ func TestManyVouchers(t *testing.T) {
 		longest = max(longest, len(text), 64*strings.Count(string(text), ","))
 		_, _ = w.Write(text)
 	})
-	r := &run{workload: workload, key: key}
-	if err := r.readVouchers(t.Context()); err != nil || len(r.vouchers) != all {
+	r := &run{workload: workload, key: key, asking: t.Context()}
+	if err := r.readVouchers(); err != nil || len(r.vouchers) != all {
 		t.Fatalf("%d vouchers, %v", len(r.vouchers), err)
 	}
 	if longest > 3<<20 { // A quarter to spare: 4 MiB, and a comma for each 64 bytes of it.
@@ -178,8 +180,8 @@ func TestHostileCluster(t *testing.T) {
 			workload := serving(t, answer)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			r := &run{workload: workload, key: make(ed25519.PrivateKey, ed25519.PrivateKeySize)}
-			if err := r.readVouchers(t.Context()); err == nil {
+			r := &run{asking: t.Context(), workload: workload, key: make(ed25519.PrivateKey, ed25519.PrivateKeySize)}
+			if err := r.readVouchers(); err == nil {
 				t.Error("its list was taken")
 			}
 			_, err := workload.Joined(t.Context())
@@ -190,6 +192,54 @@ func TestHostileCluster(t *testing.T) {
 			// All that was taken from the heap, twice, the server's own writing included, most of which is free again by then.
 			if took := after.TotalAlloc - before.TotalAlloc; took > 100<<20 {
 				t.Errorf("%d MiB: %v", took>>20, err)
+			}
+		})
+	}
+}
+
+// A cluster whose answers take long, or who wants to be asked again in a day, does not keep a reconciliation, of which there are only so
+// many at a time. It is asked again as after errors, later each time.
+func TestSlowCluster(t *testing.T) {
+	late := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Retry-After", "86400")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}
+	for name, answer := range map[string]http.HandlerFunc{
+		"a list, a page at a time": func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(20 * time.Millisecond)
+			_, _ = w.Write([]byte(`{"metadata":{"continue":"more"}}`))
+		},
+		"its list comes tomorrow": late,
+		"its Nodes come tomorrow": func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.Path, "/nodes/") {
+				late(w, r)
+				return
+			}
+			_, _ = w.Write([]byte(`{}`))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.machine("workers-x", ek1)
+			r := w.reconciler()
+			r.patience = 300 * time.Millisecond
+			slow := serving(t, answer)
+			r.Connect = func(context.Context, client.ObjectKey) (Workload, error) { return slow, nil }
+			ended := make(chan error, 1)
+			go func() {
+				_, err := r.Reconcile(t.Context(), requestForCluster)
+				ended <- err
+			}()
+			select {
+			case err := <-ended:
+				if err == nil {
+					t.Error("it is asked again as if it had answered")
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("the reconciliation does not end")
+			}
+			if reason, message := w.reason("workers-x"); reason != bootstrapv1.ClusterUnreachableReason {
+				t.Errorf("%s: %s", reason, message)
 			}
 		})
 	}
