@@ -138,7 +138,8 @@ func (r *Reconciler) lentFile(ctx context.Context, s *scope, first *machine, id 
 		return refuse(v1alpha1.ClusterFileInvalidReason, "%v. Lend it again for Machine %s: %s", err, first.Name, r.lendCommands(s, first, id, false))
 	}
 	if want := s.plane.Spec.Config.ClusterRoot; file.Cluster.ID().String() != want {
-		return refuse(v1alpha1.ClusterFileInvalidReason, "secret %s is of cluster root %s, and spec.config.clusterRoot is %s: lend the right file, or make the control plane anew", key, file.Cluster.ID(), want)
+		return refuse(v1alpha1.ClusterFileInvalidReason, "secret %s is of cluster root %s, and spec.config.clusterRoot is %s: lend the right file, or make the control plane anew. If its cluster runs on these Machines, and its root was exchanged, "+
+			"change nothing: it is found when its API answers at %s", key, file.Cluster.ID(), want, s.server)
 	}
 	if problem, err := r.checkProvided(ctx, s, file.Cluster); err != nil || problem != "" {
 		return nil, &verdict{reason: v1alpha1.ClusterFileInvalidReason, message: problem}, err
