@@ -90,6 +90,8 @@ type Reconciler struct {
 	Keys Keys
 	// Connect reaches a Cluster's own API.
 	Connect func(ctx context.Context, cluster client.ObjectKey) (Workload, error)
+	// Disconnect, if it is set, hears of a Cluster that is gone.
+	Disconnect func(cluster client.ObjectKey)
 	// Events tells of what was vouched for or refused.
 	Events events.EventRecorder
 	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter of the Clusters to care for; empty: all.

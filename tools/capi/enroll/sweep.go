@@ -139,6 +139,9 @@ func (r *run) looked() {
 
 // unsee forgets a Cluster that is gone.
 func (r *Reconciler) unsee(cluster client.ObjectKey) {
+	if r.Disconnect != nil {
+		r.Disconnect(cluster)
+	}
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	delete(r.seen, cluster)

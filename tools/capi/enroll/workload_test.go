@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hullmark/hullmark"
@@ -65,6 +66,12 @@ func TestConnectGivesNothingAway(t *testing.T) {
 // connect reaches a server by the kubeconfig of the Cluster "c".
 func connect(t *testing.T, server *httptest.Server, user *clientcmdapi.AuthInfo) (Workload, error) {
 	t.Helper()
+	return named(t, newWorld(t), server, user).Connect(t.Context(), requestForCluster.NamespacedName)
+}
+
+// named makes the kubeconfig of the Cluster "c".
+func named(t *testing.T, w *world, server *httptest.Server, user *clientcmdapi.AuthInfo) *Clusters {
+	t.Helper()
 	text, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{"c": {
 			Server: server.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
@@ -74,9 +81,27 @@ func connect(t *testing.T, server *httptest.Server, user *clientcmdapi.AuthInfo)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t)
 	w.make(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c-kubeconfig"}, Data: map[string][]byte{"value": text}})
-	return (&Clusters{Live: w.client}).Connect(t.Context(), client.ObjectKey{Namespace: "ns", Name: "c"})
+	return &Clusters{Live: w.client}
+}
+
+// Of a Cluster that is gone nothing is kept: who may make Clusters makes as many as he likes, one after the other.
+func TestDisconnects(t *testing.T) {
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	w := newWorld(t)
+	clusters := named(t, w, server, &clientcmdapi.AuthInfo{Token: "t"})
+	if _, err := clusters.Connect(t.Context(), requestForCluster.NamespacedName); err != nil || len(clusters.known) != 1 {
+		t.Fatalf("%d Clusters, %v", len(clusters.known), err)
+	}
+	r := w.reconciler()
+	r.Connect, r.Disconnect = clusters.Connect, clusters.Disconnect
+	if err := w.client.Delete(t.Context(), &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Reconcile(t.Context(), requestForCluster); err != nil || len(clusters.known) != 0 {
+		t.Errorf("%d Clusters, %v", len(clusters.known), err)
+	}
 }
 
 // serving is a cluster whose API server answers everything so.

@@ -32,6 +32,9 @@ type limits struct {
 // manager knows is a stranger's, too: they are of whoever lent the cluster file.
 var strangers = limits{4 << 20, 1 << 16}
 
+// longest bounds a kubeconfig: what is made of it is kept, and a bundle of authorities takes many times its length.
+const longest = 64 << 10
+
 // together bounds the bodies of all answers to one client of Guard, of which what is read may be kept as long as that is: those of 5,000
 // machines' records, listed twice.
 const together = 128 << 20
@@ -39,6 +42,9 @@ const together = 128 << 20
 // Config returns how a kubeconfig's server is reached. Only what is in the text itself counts: a program that is to be run, a file of the
 // manager's own, or a proxy is refused, for all of these would be the manager's, and not the writer's. No error quotes the text.
 func Config(text []byte) (*rest.Config, error) {
+	if len(text) > longest {
+		return nil, fmt.Errorf("it has %d bytes, and at most %d are read", len(text), longest)
+	}
 	config, err := clientcmd.Load(text)
 	if err != nil {
 		return nil, errors.New("it is no kubeconfig")

@@ -1,6 +1,7 @@
 package kubeconfig
 
 import (
+	"bytes"
 	"crypto/tls"
 	"encoding/pem"
 	"io"
@@ -93,6 +94,9 @@ func TestConfig(t *testing.T) {
 		"no authority":             func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.CertificateAuthorityData = nil },
 		"a server that need not be it": func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
 			c.CertificateAuthorityData, c.InsecureSkipTLSVerify = nil, true
+		},
+		"a long bundle of authorities": func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+			c.CertificateAuthorityData = bytes.Repeat(c.CertificateAuthorityData, 100)
 		},
 		"a server in clear": func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
 			c.Server = strings.Replace(c.Server, "https", "http", 1)
