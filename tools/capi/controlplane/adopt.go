@@ -41,11 +41,11 @@ func (r *Reconciler) adopt(ctx context.Context, s *scope, m *clusterv1.Machine) 
 }
 
 // adoptable reports whether a Machine of this Cluster is of a control plane of this name, and nobody's. One that is being deleted is, too:
-// somebody has to let it go. Its objects have its name, as those of each Machine that was made here: it must not have another Machine's
-// infrastructure deleted with it.
+// somebody has to let it go. It has a name as they are made here, and so have its objects: with it must not go the member of etcd of a
+// machine that joined outside, nor another Machine's infrastructure.
 func adoptable(s *scope, m *clusterv1.Machine) bool {
 	owner, config := metav1.GetControllerOf(m), m.Spec.Bootstrap.ConfigRef
-	return s.plane.DeletionTimestamp.IsZero() && m.Spec.ClusterName == s.cluster.Name &&
+	return s.plane.DeletionTimestamp.IsZero() && namedBy(s.plane.Name, m.Name) && m.Spec.ClusterName == s.cluster.Name &&
 		config.APIGroup == bootstrapv1.GroupVersion.Group && config.Kind == bootstrapv1.ConfigKind && config.Name == m.Name && m.Spec.InfrastructureRef.Name == m.Name &&
 		m.Labels[clusterv1.MachineControlPlaneNameLabel] == format.MustFormatValue(s.plane.Name) &&
 		(owner == nil || namesPlane(s.plane, *owner))

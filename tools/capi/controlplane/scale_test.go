@@ -110,7 +110,7 @@ func TestClaimedIdentityForgetsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	claims := victim.DeepCopy()
-	claims.ObjectMeta = metav1.ObjectMeta{Namespace: "ns", Name: "c-cp-claim", Labels: victim.Labels, Annotations: map[string]string{ekidAnnotation: id.String()}}
+	claims.ObjectMeta = metav1.ObjectMeta{Namespace: "ns", Name: "c-cp-clmng", Labels: victim.Labels, Annotations: map[string]string{ekidAnnotation: id.String()}}
 	claims.Spec.Bootstrap.ConfigRef.Name, claims.Spec.InfrastructureRef.Name = claims.Name, claims.Name
 	w.must(w.Create(t.Context(), claims))
 	w.reconcile()
