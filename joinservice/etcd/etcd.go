@@ -28,7 +28,8 @@ const (
 	probeTimeout = 5 * time.Second
 	// maxMembers bounds the members that are looked at; etcd advises against more than seven.
 	maxMembers = 32
-	// maxAnswer bounds an answer: some hundred bytes for each of these. etcd's own client takes 2 GiB, and who asks need not trust the member.
+	// maxAnswer bounds an answer: some hundred bytes for each of these. etcd's own client takes 2 GiB, and who asks need not trust
+	// the member.
 	maxAnswer = 64 << 10
 )
 

@@ -53,9 +53,9 @@ const (
 	// settle is how long a Machine has to be gone that this process never saw: a management cluster that is being moved or restored gets
 	// its Machines one by one.
 	settle = 10 * time.Minute
-	// patience is how long a Cluster's API is asked in one reconciliation. One that takes each answer's whole time, or says that it is to be
-	// asked again in a day, would keep others' workers waiting: only so many Clusters are looked at at a time. Who was not done is looked at
-	// again, the later the more often that was so.
+	// patience is how long a Cluster's API is asked in one reconciliation. One that takes each answer's whole time, or says that it is to
+	// be asked again in a day, would keep others' workers waiting: only so many Clusters are looked at at a time. Who was not done is
+	// looked at again, the later the more often that was so.
 	patience = 2 * time.Minute
 	// Validity is how long a machine has to come with a voucher for the first time, unless Validity of the Reconciler says otherwise.
 	Validity = 24 * time.Hour

@@ -28,15 +28,15 @@ type limits struct {
 	commas int64
 }
 
-// A list comes in pages of 250 objects (joinservice/registry): a server may take 16 KiB for each, with 262 commas. One whose authorities the
-// manager knows is a stranger's, too: they are of whoever lent the cluster file.
+// A list comes in pages of 250 objects (joinservice/registry): a server may take 16 KiB for each, with 262 commas. One whose authorities
+// the manager knows is a stranger's, too: they are of whoever lent the cluster file.
 var strangers = limits{4 << 20, 1 << 16}
 
 // longest bounds a kubeconfig: what is made of it is kept, and a bundle of authorities takes many times its length.
 const longest = 64 << 10
 
-// together bounds the bodies of all answers to one client of Guard, of which what is read may be kept as long as that is: those of 5,000
-// machines' records, listed twice.
+// together bounds the bodies of all answers to one client of Guard, of which what is read may be kept as long as that is: those of
+// 5,000 machines' records, listed twice.
 const together = 128 << 20
 
 // Config returns how a kubeconfig's server is reached. Only what is in the text itself counts: a program that is to be run, a file of the
@@ -77,8 +77,8 @@ func Config(text []byte) (*rest.Config, error) {
 	}, nil
 }
 
-// Guard follows no redirection, which would lead the manager to whatever it can reach, and bounds answers, each and all of them together, as
-// none of them is a watch. It is for a client that is made for one look.
+// Guard follows no redirection, which would lead the manager to whatever it can reach, and bounds answers, each and all of them together,
+// as none of them is a watch. It is for a client that is made for one look.
 func Guard(next http.RoundTripper) http.RoundTripper {
 	left := &atomic.Int64{}
 	left.Store(together)
