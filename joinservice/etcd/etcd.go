@@ -28,6 +28,9 @@ const (
 	probeTimeout = 5 * time.Second
 	// maxMembers bounds the members that are looked at; etcd advises against more than seven.
 	maxMembers = 32
+	// maxAnswer bounds an answer: some hundred bytes for each of these. etcd's own client takes 2 GiB, and who asks need not trust
+	// the member.
+	maxAnswer = 64 << 10
 )
 
 // Members is the membership of one etcd.
@@ -69,7 +72,7 @@ func (m *Members) RemoveStale(ctx context.Context, name string, address netip.Ad
 // connect makes a client of one endpoint; nothing is dialled yet.
 func (m *Members) connect(ctx context.Context, endpoint string) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{
-		Context: ctx, Endpoints: []string{endpoint}, TLS: m.TLS, DialTimeout: probeTimeout, Logger: zap.NewNop(),
+		Context: ctx, Endpoints: []string{endpoint}, TLS: m.TLS, DialTimeout: probeTimeout, Logger: zap.NewNop(), MaxCallRecvMsgSize: maxAnswer,
 	})
 }
 

@@ -91,7 +91,11 @@ func (m *Members) change(ctx context.Context, id uint64, prepare func(*clientv3.
 // mayDrop refuses to remove a member that answers, and any as long as no majority of those that vote does.
 func mayDrop(members []member, leaving member) error {
 	if leaving.answers {
-		return fmt.Errorf("the member %s of etcd answers, and is not removed", leaving)
+		// It is not asked again by way of another member, to which it may be silent.
+		return &hullmark.Condition{
+			Code: "etcd-member-alive", Title: fmt.Sprintf("the member %s of etcd answers, and is not removed", leaving),
+			Got: fmt.Sprint(leaving.addresses), Next: "stop that control plane, if it is to go",
+		}
 	}
 	voters, alive := 0, 0
 	for _, m := range members {

@@ -100,11 +100,15 @@ func TestMayDrop(t *testing.T) {
 		"of two voters one":                      {members: []member{up(1), gone(3)}, says: "etcd-no-quorum"},
 		"of four voters, while another is down":  {members: []member{up(1), up(2), gone(4), gone(3)}, says: "etcd-no-quorum"},
 		"a learner, without a quorum":            {members: []member{up(1), gone(2), announced(3)}, says: "etcd-no-quorum"},
-		"a voter that answers":                   {members: []member{up(1), up(2), up(3)}, says: "the member 3 (c) of etcd answers, and is not removed"},
-		"a learner that answers":                 {members: []member{up(1), up(2), learning(3, true)}, says: "the member 3 (c) of etcd answers, and is not removed"},
+		"a voter that answers":                   {members: []member{up(1), up(2), up(3)}, says: "etcd-member-alive"},
+		"a learner that answers":                 {members: []member{up(1), up(2), learning(3, true)}, says: "etcd-member-alive"},
 	} {
-		if got := codeOf(mayDrop(c.members, c.members[len(c.members)-1])); got != c.says {
+		err := mayDrop(c.members, c.members[len(c.members)-1])
+		if got := codeOf(err); got != c.says {
 			t.Errorf("%s: got %q, want %q", what, got, c.says)
+		}
+		if condition := (*hullmark.Condition)(nil); errors.As(err, &condition) && condition.Retry != (c.says == "etcd-no-quorum") {
+			t.Errorf("%s: asked again at another member: %t", what, condition.Retry)
 		}
 	}
 }

@@ -96,7 +96,7 @@ func setupControlPlane(mgr ctrl.Manager, s settings) error {
 	options := controller.Options{MaxConcurrentReconciles: s.concurrency}
 	workloads := enroll.Clusters{Live: mgr.GetAPIReader()}
 	enroller := &enroll.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Keys: held, Connect: workloads.Connect,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Keys: held, Connect: workloads.Connect, Disconnect: workloads.Disconnect,
 		Events: mgr.GetEventRecorder("hullmark-enroller"), WatchFilter: s.watchFilter, Validity: c.voucherValidity,
 	}
 	plane := &controlplane.Reconciler{

@@ -41,10 +41,12 @@ func (r *Reconciler) adopt(ctx context.Context, s *scope, m *clusterv1.Machine) 
 }
 
 // adoptable reports whether a Machine of this Cluster is of a control plane of this name, and nobody's. One that is being deleted is, too:
-// somebody has to let it go.
+// somebody has to let it go. It has a name as they are made here, and so have its objects: with it must not go the member of etcd of a
+// machine that joined outside, nor another Machine's infrastructure.
 func adoptable(s *scope, m *clusterv1.Machine) bool {
-	owner := metav1.GetControllerOf(m)
-	return s.plane.DeletionTimestamp.IsZero() && m.Spec.ClusterName == s.cluster.Name && m.Spec.Bootstrap.ConfigRef.Kind == bootstrapv1.ConfigKind &&
+	owner, config := metav1.GetControllerOf(m), m.Spec.Bootstrap.ConfigRef
+	return s.plane.DeletionTimestamp.IsZero() && namedBy(s.plane.Name, m.Name) && m.Spec.ClusterName == s.cluster.Name &&
+		config.APIGroup == bootstrapv1.GroupVersion.Group && config.Kind == bootstrapv1.ConfigKind && config.Name == m.Name && m.Spec.InfrastructureRef.Name == m.Name &&
 		m.Labels[clusterv1.MachineControlPlaneNameLabel] == format.MustFormatValue(s.plane.Name) &&
 		(owner == nil || namesPlane(s.plane, *owner))
 }

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
 )
 
@@ -94,6 +95,11 @@ func TestNotAdopted(t *testing.T) {
 		"of no control plane's name": func(m *clusterv1.Machine) { delete(m.Labels, clusterv1.MachineControlPlaneNameLabel) },
 		"another Cluster's":          func(m *clusterv1.Machine) { m.Spec.ClusterName = "other" },
 		"of another bootstrap":       func(m *clusterv1.Machine) { m.Spec.Bootstrap.ConfigRef.Kind = "KubeadmConfig" },
+		"of another's HullmarkConfig": func(m *clusterv1.Machine) {
+			m.Spec.Bootstrap.ConfigRef.APIGroup = "bootstrap.example"
+		},
+		"with another's config":         func(m *clusterv1.Machine) { m.Spec.Bootstrap.ConfigRef.Name = "c-cp-other" },
+		"with another's infrastructure": func(m *clusterv1.Machine) { m.Spec.InfrastructureRef.Name = "c-cp-other" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,5 +145,23 @@ func TestStaleControllerAdoptsNothing(t *testing.T) {
 	w.must(w.Delete(t.Context(), w.plane())) // It has a finalizer.
 	if adopted, err := adopt(func(p *v1alpha1.HullmarkControlPlane) { *p = *known }); adopted || err != nil {
 		t.Errorf("it is being deleted: %v, %v", adopted, err)
+	}
+}
+
+// A Machine that somebody names like a machine which joined outside does not have that one's member of etcd removed when it goes.
+func TestNamesakeOfAMachineOutside(t *testing.T) {
+	w := newThree(t)
+	w.workload.join(hullmark.EKID{99}, "outside")
+	namesake := w.machine(w.list()[0])
+	namesake.ObjectMeta = metav1.ObjectMeta{Namespace: "ns", Name: "outside", Labels: namesake.Labels, Annotations: map[string]string{ekidAnnotation: hullmark.EKID{99}.String()}}
+	namesake.Spec.Bootstrap.ConfigRef.Name, namesake.Spec.InfrastructureRef.Name = namesake.Name, namesake.Name
+	w.must(w.Create(t.Context(), namesake))
+	w.reconcile()
+	w.must(w.Delete(t.Context(), w.machine(namesake.Name)))
+	for range 10 {
+		w.reconcile()
+	}
+	if !slices.Contains(w.workload.memberNames(), "outside") || len(w.workload.forgotten) > 0 {
+		t.Errorf("members %q, forgotten %v", w.workload.memberNames(), w.workload.forgotten)
 	}
 }

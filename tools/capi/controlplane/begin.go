@@ -87,7 +87,19 @@ func (r *Reconciler) hasBegun(ctx context.Context, s *scope) (bool, error) {
 	if errors.As(err, &status) && !apierrors.IsNotFound(err) {
 		return false, err
 	}
-	return err == nil && file.Cluster.ID().String() == s.plane.Spec.Config.ClusterRoot && file.Cluster.Initialised != nil, nil
+	if err != nil || file.Cluster.Initialised == nil {
+		return false, nil
+	}
+	return file.Cluster.ID().String() == s.plane.Spec.Config.ClusterRoot || r.runsOn(ctx, s, file), nil
+}
+
+// runsOn reports whether one of the Machines runs the cluster of a file. Where the root was exchanged, the spec names another one than the
+// file that was lent, which is not lent again.
+func (r *Reconciler) runsOn(ctx context.Context, s *scope, file *cluster.File) bool {
+	return slices.ContainsFunc(s.machines, func(m *machine) bool {
+		node := nodeIDOf(m)
+		return node != (hullmark.EKID{}) && r.runsAlready(ctx, file, s.server, node, m.Name) == nil
+	})
 }
 
 // prepare looks whether all is there that the first machine needs, and right. If not, it has said so.
@@ -126,7 +138,8 @@ func (r *Reconciler) lentFile(ctx context.Context, s *scope, first *machine, id 
 		return refuse(v1alpha1.ClusterFileInvalidReason, "%v. Lend it again for Machine %s: %s", err, first.Name, r.lendCommands(s, first, id, false))
 	}
 	if want := s.plane.Spec.Config.ClusterRoot; file.Cluster.ID().String() != want {
-		return refuse(v1alpha1.ClusterFileInvalidReason, "secret %s is of cluster root %s, and spec.config.clusterRoot is %s: lend the right file, or make the control plane anew", key, file.Cluster.ID(), want)
+		return refuse(v1alpha1.ClusterFileInvalidReason, "secret %s is of cluster root %s, and spec.config.clusterRoot is %s: lend the right file, or make the control plane anew. If its cluster runs on these Machines, and its root was exchanged, "+
+			"change nothing: it is found when its API answers at %s", key, file.Cluster.ID(), want, s.server)
 	}
 	if problem, err := r.checkProvided(ctx, s, file.Cluster); err != nil || problem != "" {
 		return nil, &verdict{reason: v1alpha1.ClusterFileInvalidReason, message: problem}, err

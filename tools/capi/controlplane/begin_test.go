@@ -19,6 +19,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
 )
 
@@ -430,5 +431,27 @@ func (w *world) reportOf(kind, text string, path ...string) {
 	for i := range list.Items {
 		w.must(unstructured.SetNestedField(list.Items[i].Object, text, path...))
 		w.must(w.Update(w.Context(), &list.Items[i]))
+	}
+}
+
+// A control plane whose root was exchanged is found to run after it was moved or restored, without a status: the lent file is of the first
+// root. One of another cluster is not taken for it.
+func TestFoundToRunByTheFirstRoot(t *testing.T) {
+	w := newThree(t)
+	w.change(func(p *v1alpha1.HullmarkControlPlane) { p.Spec.Config.ClusterRoot = strings.Repeat("7", 64) })
+	w.reason(clusterv1.RollingOutCondition, clusterv1.RollingOutReason)
+	forget := func() {
+		p := w.plane()
+		p.Status = v1alpha1.HullmarkControlPlaneStatus{}
+		w.must(w.Status().Update(t.Context(), p))
+	}
+	forget()
+	w.reason(v1alpha1.BegunCondition, v1alpha1.BegunReason)
+	forget()
+	w.workload.mutex.Lock()
+	w.workload.view = View{Nodes: map[string]Node{}, Records: map[hullmark.EKID]joinservice.Machine{}}
+	w.workload.mutex.Unlock()
+	if message := w.reason(v1alpha1.BegunCondition, v1alpha1.ClusterFileInvalidReason); !strings.Contains(message, "is of cluster root") {
+		t.Errorf("the condition says %q", message)
 	}
 }

@@ -128,7 +128,8 @@ func (r *Reconciler) forget(ctx context.Context, s *scope, m *machine) error {
 		return nil
 	}
 	node := nodeIDOf(m)
-	if _, known := s.seen.Records[node]; known {
+	// One of another name is of another machine, whatever the infrastructure says, or an annotation that anybody may write.
+	if record, known := s.seen.Records[node]; known && record.Name == m.Name {
 		if err := s.workload.Forget(ctx, node); err != nil {
 			s.say(clusterv1.ScalingDownCondition, true, clusterv1.ScalingDownReason, "Machine %s is gone, and the cluster cannot forget it: %v", m.Name, err)
 			return nil

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
@@ -212,5 +213,35 @@ func TestKilledAtEachChange(t *testing.T) {
 				t.Errorf("only %d changes", f.seen)
 			}
 		})
+	}
+}
+
+// What somebody writes into an infrastructure machine does not become a condition that the API refuses: nothing would be done any more.
+func TestLongAnnotation(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	name := w.list()[0]
+	infra := stub("StubMachine", name)
+	w.must(w.Get(t.Context(), client.ObjectKeyFromObject(infra), infra))
+	infra.SetAnnotations(map[string]string{clusterv1.TemplateClonedFromNameAnnotation: strings.Repeat("x", 100<<10)})
+	w.must(w.Update(t.Context(), infra))
+	w.reconcile()
+	if message := conditions.GetMessage(w.machine(name), clusterv1.MachineUpToDateCondition); message == "" || len(message) > 32768 {
+		t.Errorf("a message of %d bytes", len(message))
+	}
+}
+
+// A kubelet that says nonsense of its version does not keep spec.version from being changed, whose rules compute with it.
+func TestNonsenseOfAKubelet(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	for _, says := range []string{"nonsense", "v1.36", "v1.99999999999999999999.1", "v1.36.x", "v1.100000.0", strings.Repeat("v", 5000)} {
+		m := w.machine(w.list()[0])
+		m.Status.NodeInfo = &corev1.NodeSystemInfo{KubeletVersion: says}
+		w.must(w.Status().Update(t.Context(), m))
+		w.reconcile()
+		if p := w.plane(); p.Status.Version != versionOf(p) {
+			t.Errorf("status.version is %.100s", p.Status.Version)
+		}
 	}
 }

@@ -154,7 +154,11 @@ func newName(plane string) string {
 	return namePrefix(plane) + utilrand.String(randomInName)
 }
 
-const randomInName = 5
+const (
+	randomInName = 5
+	// lettersInName are those of utilrand.String: people's words have others.
+	lettersInName = "bcdfghjklmnpqrstvwxz2456789"
+)
 
 func namePrefix(plane string) string {
 	const most = 63
@@ -165,7 +169,7 @@ func namePrefix(plane string) string {
 // namedBy reports whether a name is one that newName may have made.
 func namedBy(plane, name string) bool {
 	rest, ok := strings.CutPrefix(name, namePrefix(plane))
-	return ok && len(rest) == randomInName
+	return ok && len(rest) == randomInName && strings.Trim(rest, lettersInName) == ""
 }
 
 // makeMachine begins one more Machine. The HullmarkConfig comes first: it holds the name, so that whoever finds one without its Machine

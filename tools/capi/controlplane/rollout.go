@@ -20,6 +20,7 @@ import (
 	"github.com/hullmark/hullmark"
 	bootstrapv1 "github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
 	"github.com/hullmark/hullmark/tools/capi/api/controlplane/v1alpha1"
+	"github.com/hullmark/hullmark/tools/capi/internal/core"
 )
 
 // compare says why a Machine is not what the spec says, so that it has to be replaced, and what of it an operator changes in place. One
@@ -189,7 +190,7 @@ func setMetadata(o metav1.Object, s *scope) {
 func (r *Reconciler) markUpToDate(ctx context.Context, m *machine) error {
 	want := metav1.Condition{Type: clusterv1.MachineUpToDateCondition, Status: metav1.ConditionTrue, Reason: clusterv1.MachineUpToDateReason}
 	if why := strings.TrimPrefix(m.outdated+"; "+m.kept, "; "); m.outdated+m.kept != "" {
-		want.Status, want.Reason, want.Message = metav1.ConditionFalse, clusterv1.MachineNotUpToDateReason, strings.TrimSuffix(why, "; ")
+		want.Status, want.Reason, want.Message = metav1.ConditionFalse, clusterv1.MachineNotUpToDateReason, core.Message(strings.TrimSuffix(why, "; "))
 	}
 	return r.mark(ctx, m, want)
 }

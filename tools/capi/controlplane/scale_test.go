@@ -101,6 +101,26 @@ func (w *world) settle(machines, least, most int) {
 	})
 }
 
+// Who may make and delete Machines has no other machine forgotten by that, whose identity his own claims.
+func TestClaimedIdentityForgetsNobody(t *testing.T) {
+	w := newThree(t)
+	victim := w.machine(w.list()[0])
+	id, err := hullmark.ParseEKID(victim.Annotations[ekidAnnotation])
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := victim.DeepCopy()
+	claims.ObjectMeta = metav1.ObjectMeta{Namespace: "ns", Name: "c-cp-clmng", Labels: victim.Labels, Annotations: map[string]string{ekidAnnotation: id.String()}}
+	claims.Spec.Bootstrap.ConfigRef.Name, claims.Spec.InfrastructureRef.Name = claims.Name, claims.Name
+	w.must(w.Create(t.Context(), claims))
+	w.reconcile()
+	w.must(w.Delete(t.Context(), w.machine(claims.Name)))
+	w.without(claims.Name)
+	if len(w.workload.forgotten) > 0 {
+		t.Errorf("forgotten: %v", w.workload.forgotten)
+	}
+}
+
 // newThree returns a world with three machines that run.
 func newThree(t *testing.T, edit ...func(*v1alpha1.HullmarkControlPlane, *clusterv1.Cluster)) *world {
 	t.Helper()

@@ -78,7 +78,7 @@ func (r *Reconciler) count(s *scope) {
 		if conditions.IsTrue(m.Machine, clusterv1.MachineUpToDateCondition) {
 			upToDate++
 		}
-		if m.Status.NodeInfo != nil && m.Status.NodeInfo.KubeletVersion != "" {
+		if m.Status.NodeInfo != nil && ruled(m.Status.NodeInfo.KubeletVersion) {
 			versions[m.Status.NodeInfo.KubeletVersion]++
 		} else if s.initialized() {
 			versions[m.Spec.Version]++
@@ -95,6 +95,13 @@ func (r *Reconciler) count(s *scope) {
 	if len(status.Versions) > 0 {
 		status.Version = status.Versions[0].Version
 	}
+}
+
+// ruled reports whether a version is one that the CRD's rules can compare with spec.version: a kubelet says what it likes, and
+// spec.version could not be changed any more.
+func ruled(text string) bool {
+	v, err := version.ParseSemantic(text)
+	return err == nil && max(v.Major(), v.Minor(), v.Patch()) < 100_000
 }
 
 func compareVersions(a, b string) int {

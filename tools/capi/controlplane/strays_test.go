@@ -140,6 +140,10 @@ func TestStraysThatStay(t *testing.T) {
 			w.add(etcd.Member{ID: 99, Name: "outside"})
 			record(w, "outside")
 		}, "hullmark node remove outside --force"},
+		"a machine outside whose name is almost like ours": {func(w *world) {
+			w.add(etcd.Member{ID: 99, Name: "c-cp-node1"})
+			record(w, "c-cp-node1")
+		}, "start its machine"},
 		"a Machine that lost its labels": {func(w *world) {
 			name := w.list()[0]
 			m := w.machine(name)

@@ -135,10 +135,14 @@ func makeSecret(ctx context.Context, o Options) (*corev1.Secret, error) {
 	if err != nil {
 		return nil, err
 	}
+	return secretOf(o.Secret, wrapped, identity), nil
+}
+
+func secretOf(key client.ObjectKey, wrapped []byte, identity *age.X25519Identity) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: o.Secret.Namespace, Name: o.Secret.Name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
 		Data:       map[string][]byte{sealedKey: wrapped, recipientKey: []byte(identity.Recipient().String())},
-	}, nil
+	}
 }
 
 // Recipient is the age recipient (age1…) that files are sealed to.
@@ -169,13 +173,23 @@ func (c *Custody) look(ctx context.Context) error {
 		// It may be of another management cluster, as a move wants it: nothing of it is written over.
 		return fmt.Errorf("sealing key: secret %s: another key was put there; the manager ends, and has the keeper open that one when it begins again", c.secret)
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		err = c.putRight(ctx, secret)
+	case apierrors.IsNotFound(err):
+		err = c.putBack(ctx)
 	}
 	if err != nil && ctx.Err() == nil {
 		ctrl.Log.Error(err, "the sealing key's Secret cannot be looked at, or put right; it is tried again", "secret", c.secret)
 	}
 	return nil
+}
+
+// putBack makes the sealing key's Secret again, which somebody deleted: the next manager would make a new key, and open nothing of what was
+// sealed to this one.
+func (c *Custody) putBack(ctx context.Context) error {
+	ctrl.Log.Error(nil, "somebody deleted the sealing key's Secret; it is made again", "secret", c.secret)
+	return c.client.Create(ctx, secretOf(c.secret, c.sealed, c.identity))
 }
 
 // putRight has the sealing key's Secret name the key's own recipient.

@@ -154,6 +154,24 @@ func TestRecipientIsPutRight(t *testing.T) {
 	})
 }
 
+// The sealing key's Secret that somebody deletes is there again within a minute: the next manager opens by it what was sealed to this one.
+func TestSecretIsPutBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClient(t)
+		held := open(t, c, options(t, 1))
+		go func() { _ = held.Watch(t.Context()) }()
+		synctest.Wait()
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: sealingKey.Namespace, Name: sealingKey.Name}}
+		if err := c.Delete(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(61 * time.Second)
+		if again := open(t, c, options(t, 1)); again.Recipient() != held.Recipient() || named(t, c) != held.Recipient() {
+			t.Errorf("the next manager's key is %s, want %s", again.Recipient(), held.Recipient())
+		}
+	})
+}
+
 // A manager that cannot put it right does not start, and one that runs tries again.
 func TestRecipientThatStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,6 +9,7 @@
 package enroll
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -52,6 +53,10 @@ const (
 	// settle is how long a Machine has to be gone that this process never saw: a management cluster that is being moved or restored gets
 	// its Machines one by one.
 	settle = 10 * time.Minute
+	// patience is how long a Cluster's API is asked in one reconciliation. One that takes each answer's whole time, or says that it is to
+	// be asked again in a day, would keep others' workers waiting: only so many Clusters are looked at at a time. Who was not done is
+	// looked at again, the later the more often that was so.
+	patience = 2 * time.Minute
 	// Validity is how long a machine has to come with a voucher for the first time, unless Validity of the Reconciler says otherwise.
 	Validity = 24 * time.Hour
 )
@@ -85,6 +90,8 @@ type Reconciler struct {
 	Keys Keys
 	// Connect reaches a Cluster's own API.
 	Connect func(ctx context.Context, cluster client.ObjectKey) (Workload, error)
+	// Disconnect, if it is set, hears of a Cluster that is gone.
+	Disconnect func(cluster client.ObjectKey)
 	// Events tells of what was vouched for or refused.
 	Events events.EventRecorder
 	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter of the Clusters to care for; empty: all.
@@ -93,6 +100,9 @@ type Reconciler struct {
 	Validity time.Duration
 	// Now is the time; nil: time.Now.
 	Now func() time.Time
+
+	// patience is another than usual; 0: the usual one.
+	patience time.Duration
 
 	mutex sync.Mutex
 	seen  map[client.ObjectKey]*sightings
@@ -121,7 +131,9 @@ type run struct {
 	*Reconciler
 	cluster  *clusterv1.Cluster
 	workload Workload
-	key      ed25519.PrivateKey
+	// asking is the context of all calls of the workload, which ends with the patience.
+	asking context.Context
+	key    ed25519.PrivateKey
 	// root is the cluster's first root if the enroller's Secret says it, else empty.
 	root string
 	// vouchers are those of this key, by the name of their node.
@@ -150,7 +162,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if r.leaves(cluster) {
 		return ctrl.Result{}, nil
 	}
-	run := &run{Reconciler: r, cluster: cluster}
+	asking, cancel := context.WithTimeout(ctx, cmp.Or(r.patience, patience))
+	defer cancel()
+	run := &run{Reconciler: r, cluster: cluster, asking: asking}
 	pools, err := run.refusePools(ctx)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -165,7 +179,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 				err = errors.Join(err, run.conclude(ctx, w.config, *v))
 			}
 		}
-		return ctrl.Result{RequeueAfter: retry}, err
+		return ctrl.Result{RequeueAfter: retry}, errors.Join(err, run.impatient())
 	}
 	defer clear(run.key)
 	if err := run.sweep(ctx); err != nil {
@@ -174,10 +188,21 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := run.vouch(ctx, workers); err != nil {
 		return ctrl.Result{}, err
 	}
+	if err := run.impatient(); err != nil {
+		return ctrl.Result{}, err
+	}
 	if run.waits {
 		return ctrl.Result{RequeueAfter: retry}, nil
 	}
 	return ctrl.Result{RequeueAfter: sweepEvery}, nil
+}
+
+// impatient is an error if the Cluster's API had all of its time, and was not done.
+func (r *run) impatient() error {
+	if r.asking.Err() == nil {
+		return nil
+	}
+	return errors.New("the Cluster's API server takes long: it is asked again later, and others first")
 }
 
 // leaves reports whether a Cluster is left alone: it is another manager's, or it is paused, as while clusterctl moves it, or it goes, and
@@ -267,7 +292,7 @@ func (r *run) open(ctx context.Context) (v *verdict, err error) {
 		return nil, err
 	}
 	if r.workload, err = r.Connect(ctx, client.ObjectKeyFromObject(r.cluster)); err == nil {
-		err = r.readVouchers(ctx)
+		err = r.readVouchers()
 	}
 	if err != nil {
 		return &verdict{bootstrapv1.ClusterUnreachableReason, fmt.Sprintf("its API server: %v", err)}, nil
@@ -289,10 +314,10 @@ func (r *run) readRoot(ctx context.Context, key client.ObjectKey) error {
 }
 
 // readVouchers reads those that were signed with this key. Others are another enroller's, and left alone, as is what is no voucher.
-func (r *run) readVouchers(ctx context.Context) error {
+func (r *run) readVouchers() error {
 	r.vouchers = map[string]measurements.Voucher{}
 	public := ed25519.PublicKey(r.key[ed25519.PrivateKeySize-ed25519.PublicKeySize:])
-	return r.workload.EachVoucher(ctx, func(signed []byte, err error) {
+	return r.workload.EachVoucher(r.asking, func(signed []byte, err error) {
 		if err != nil {
 			return
 		}

@@ -43,7 +43,7 @@ func (r *run) sweep(ctx context.Context) error {
 		if len(sure[v.ProviderID]) > 0 {
 			continue
 		}
-		_, runs, err := r.workload.Node(ctx, v.Name)
+		_, runs, err := r.workload.Node(r.asking, v.Name)
 		if err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func (r *run) sweep(ctx context.Context) error {
 			r.waits = true
 			continue
 		}
-		if err := r.workload.Forget(ctx, v); err != nil {
+		if err := r.workload.Forget(r.asking, v); err != nil {
 			return err
 		}
 		delete(r.vouchers, v.Name)
@@ -139,6 +139,9 @@ func (r *run) looked() {
 
 // unsee forgets a Cluster that is gone.
 func (r *Reconciler) unsee(cluster client.ObjectKey) {
+	if r.Disconnect != nil {
+		r.Disconnect(cluster)
+	}
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	delete(r.seen, cluster)

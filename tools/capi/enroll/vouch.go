@@ -85,7 +85,7 @@ func (r *run) good(ctx context.Context, w worker, v measurements.Voucher) bool {
 		return true
 	}
 	if r.joined == nil {
-		joined, err := r.workload.Joined(ctx)
+		joined, err := r.workload.Joined(r.asking)
 		if err != nil {
 			r.waits = true
 			return true // It is looked at again.
@@ -138,7 +138,7 @@ func (r *run) vouchFor(ctx context.Context, w worker, id identity) (verdict, err
 	if err != nil {
 		return verdict{bootstrapv1.NotVouchedReason, err.Error()}, nil
 	}
-	if err := r.workload.PutVoucher(ctx, signed); err != nil {
+	if err := r.workload.PutVoucher(r.asking, signed); err != nil {
 		return verdict{bootstrapv1.ClusterUnreachableReason, err.Error()}, nil
 	}
 	r.vouchers[w.name] = v
@@ -169,7 +169,7 @@ func (r *run) judge(ctx context.Context, w worker, v measurements.Voucher) (*ver
 	if same {
 		return nil, nil
 	}
-	provider, there, err := r.workload.Node(ctx, w.name)
+	provider, there, err := r.workload.Node(r.asking, w.name)
 	switch {
 	case err != nil:
 		return nil, err
@@ -179,7 +179,7 @@ func (r *run) judge(ctx context.Context, w worker, v measurements.Voucher) (*ver
 		return taken("%s has the node's name "+w.name+" by its voucher (provider ID %s): make this Machine under another name", r.providers[held.ProviderID], held.ProviderID), nil
 	case has && held.EKID != v.EKID:
 		// An earlier Machine of this name, which this one does not know of.
-		return nil, r.workload.Forget(ctx, held)
+		return nil, r.workload.Forget(r.asking, held)
 	}
 	return nil, nil
 }

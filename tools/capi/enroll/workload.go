@@ -83,8 +83,17 @@ func (c *Clusters) Connect(ctx context.Context, cluster client.ObjectKey) (Workl
 	return made, nil
 }
 
+// Disconnect is Reconciler.Disconnect.
+func (c *Clusters) Disconnect(cluster client.ObjectKey) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	delete(c.known, cluster)
+}
+
 // Node implements Workload.
 func (a *api) Node(ctx context.Context, name string) (providerID string, there bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime) // A server may say when to ask again, which client-go waits for.
+	defer cancel()
 	node, err := a.nodes.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return "", false, nil

@@ -1,6 +1,7 @@
 package enroll
 
 import (
+	"context"
 	"crypto/ed25519"
 	"encoding/json"
 	"encoding/pem"
@@ -19,11 +20,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/joinservice/registry"
 	"github.com/hullmark/hullmark/measurements"
+	bootstrapv1 "github.com/hullmark/hullmark/tools/capi/api/bootstrap/v1alpha1"
 )
 
 // Who may make Secrets in a Cluster's namespace writes its kubeconfig: neither has the manager run a program by it, nor show a server its
@@ -63,6 +66,12 @@ func TestConnectGivesNothingAway(t *testing.T) {
 // connect reaches a server by the kubeconfig of the Cluster "c".
 func connect(t *testing.T, server *httptest.Server, user *clientcmdapi.AuthInfo) (Workload, error) {
 	t.Helper()
+	return named(t, newWorld(t), server, user).Connect(t.Context(), requestForCluster.NamespacedName)
+}
+
+// named makes the kubeconfig of the Cluster "c".
+func named(t *testing.T, w *world, server *httptest.Server, user *clientcmdapi.AuthInfo) *Clusters {
+	t.Helper()
 	text, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{"c": {
 			Server: server.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
@@ -72,9 +81,27 @@ func connect(t *testing.T, server *httptest.Server, user *clientcmdapi.AuthInfo)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t)
 	w.make(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c-kubeconfig"}, Data: map[string][]byte{"value": text}})
-	return (&Clusters{Live: w.client}).Connect(t.Context(), client.ObjectKey{Namespace: "ns", Name: "c"})
+	return &Clusters{Live: w.client}
+}
+
+// Of a Cluster that is gone nothing is kept: who may make Clusters makes as many as he likes, one after the other.
+func TestDisconnects(t *testing.T) {
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	w := newWorld(t)
+	clusters := named(t, w, server, &clientcmdapi.AuthInfo{Token: "t"})
+	if _, err := clusters.Connect(t.Context(), requestForCluster.NamespacedName); err != nil || len(clusters.known) != 1 {
+		t.Fatalf("%d Clusters, %v", len(clusters.known), err)
+	}
+	r := w.reconciler()
+	r.Connect, r.Disconnect = clusters.Connect, clusters.Disconnect
+	if err := w.client.Delete(t.Context(), &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Reconcile(t.Context(), requestForCluster); err != nil || len(clusters.known) != 0 {
+		t.Errorf("%d Clusters, %v", len(clusters.known), err)
+	}
 }
 
 // serving is a cluster whose API server answers everything so.
@@ -109,9 +136,9 @@ func largest(t *testing.T, key ed25519.PrivateKey, i int) corev1.ConfigMap {
 	o.Labels = map[string]string{"app.kubernetes.io/managed-by": "hullmark", "app.kubernetes.io/component": "voucher"}
 	for range 3 {
 		o.ManagedFields = append(o.ManagedFields, metav1.ManagedFieldsEntry{
-			Manager: "hullmark", Operation: "Update", APIVersion: "v1", Time: &metav1.Time{}, FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{
-				Raw: []byte(`{"f:data":{".":{},"f:voucher":{}},"f:metadata":{"f:labels":{".":{},"f:app.kubernetes.io/component":{},"f:app.kubernetes.io/managed-by":{}}}}`),
-			},
+			Manager: "hullmark", Operation: "Update", APIVersion: "v1", Time: &metav1.Time{}, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(
+				`{"f:data":{".":{},"f:voucher":{}},"f:metadata":{"f:labels":{".":{},"f:app.kubernetes.io/component":{},"f:app.kubernetes.io/managed-by":{}}}}`,
+			),
 		})
 	}
 	return o
@@ -144,8 +171,8 @@ func TestManyVouchers(t *testing.T) {
 		longest = max(longest, len(text), 64*strings.Count(string(text), ","))
 		_, _ = w.Write(text)
 	})
-	r := &run{workload: workload, key: key}
-	if err := r.readVouchers(t.Context()); err != nil || len(r.vouchers) != all {
+	r := &run{workload: workload, key: key, asking: t.Context()}
+	if err := r.readVouchers(); err != nil || len(r.vouchers) != all {
 		t.Fatalf("%d vouchers, %v", len(r.vouchers), err)
 	}
 	if longest > 3<<20 { // A quarter to spare: 4 MiB, and a comma for each 64 bytes of it.
@@ -178,8 +205,8 @@ func TestHostileCluster(t *testing.T) {
 			workload := serving(t, answer)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			r := &run{workload: workload, key: make(ed25519.PrivateKey, ed25519.PrivateKeySize)}
-			if err := r.readVouchers(t.Context()); err == nil {
+			r := &run{asking: t.Context(), workload: workload, key: make(ed25519.PrivateKey, ed25519.PrivateKeySize)}
+			if err := r.readVouchers(); err == nil {
 				t.Error("its list was taken")
 			}
 			_, err := workload.Joined(t.Context())
@@ -190,6 +217,54 @@ func TestHostileCluster(t *testing.T) {
 			// All that was taken from the heap, twice, the server's own writing included, most of which is free again by then.
 			if took := after.TotalAlloc - before.TotalAlloc; took > 100<<20 {
 				t.Errorf("%d MiB: %v", took>>20, err)
+			}
+		})
+	}
+}
+
+// A cluster whose answers take long, or who wants to be asked again in a day, does not keep a reconciliation, of which there are only so
+// many at a time. It is asked again as after errors, later each time.
+func TestSlowCluster(t *testing.T) {
+	late := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Retry-After", "86400")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}
+	for name, answer := range map[string]http.HandlerFunc{
+		"a list, a page at a time": func(w http.ResponseWriter, r *http.Request) {
+			time.Sleep(20 * time.Millisecond)
+			_, _ = w.Write([]byte(`{"metadata":{"continue":"more"}}`))
+		},
+		"its list comes tomorrow": late,
+		"its Nodes come tomorrow": func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.Path, "/nodes/") {
+				late(w, r)
+				return
+			}
+			_, _ = w.Write([]byte(`{}`))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.machine("workers-x", ek1)
+			r := w.reconciler()
+			r.patience = 300 * time.Millisecond
+			slow := serving(t, answer)
+			r.Connect = func(context.Context, client.ObjectKey) (Workload, error) { return slow, nil }
+			ended := make(chan error, 1)
+			go func() {
+				_, err := r.Reconcile(t.Context(), requestForCluster)
+				ended <- err
+			}()
+			select {
+			case err := <-ended:
+				if err == nil {
+					t.Error("it is asked again as if it had answered")
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("the reconciliation does not end")
+			}
+			if reason, message := w.reason("workers-x"); reason != bootstrapv1.ClusterUnreachableReason {
+				t.Errorf("%s: %s", reason, message)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"reflect"
 	"strings"
+	"sync/atomic"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -27,13 +28,23 @@ type limits struct {
 	commas int64
 }
 
-// A list comes in pages of 250 objects (joinservice/registry): a stranger's server may take 16 KiB for each, with 262 commas. The servers
-// of Guard are those of a cluster whose authorities the manager knows, and may answer with whole documents.
-var strangers, known = limits{4 << 20, 1 << 16}, limits{32 << 20, 1 << 20}
+// A list comes in pages of 250 objects (joinservice/registry): a server may take 16 KiB for each, with 262 commas. One whose authorities
+// the manager knows is a stranger's, too: they are of whoever lent the cluster file.
+var strangers = limits{4 << 20, 1 << 16}
+
+// longest bounds a kubeconfig: what is made of it is kept, and a bundle of authorities takes many times its length.
+const longest = 64 << 10
+
+// together bounds the bodies of all answers to one client of Guard, of which what is read may be kept as long as that is: those of
+// 5,000 machines' records, listed twice.
+const together = 128 << 20
 
 // Config returns how a kubeconfig's server is reached. Only what is in the text itself counts: a program that is to be run, a file of the
 // manager's own, or a proxy is refused, for all of these would be the manager's, and not the writer's. No error quotes the text.
 func Config(text []byte) (*rest.Config, error) {
+	if len(text) > longest {
+		return nil, fmt.Errorf("it has %d bytes, and at most %d are read", len(text), longest)
+	}
 	config, err := clientcmd.Load(text)
 	if err != nil {
 		return nil, errors.New("it is no kubeconfig")
@@ -62,17 +73,23 @@ func Config(text []byte) (*rest.Config, error) {
 		TLSClientConfig: rest.TLSClientConfig{
 			ServerName: cluster.TLSServerName, CAData: cluster.CertificateAuthorityData, CertData: user.ClientCertificateData, KeyData: user.ClientKeyData,
 		},
-		WrapTransport: func(next http.RoundTripper) http.RoundTripper { return guard{next, strangers} },
+		WrapTransport: func(next http.RoundTripper) http.RoundTripper { return guard{next, strangers, nil} },
 	}, nil
 }
 
-// Guard asks for JSON, follows no redirection, which would lead the manager to whatever it can reach, and bounds answers, as none of them
-// is a watch.
-func Guard(next http.RoundTripper) http.RoundTripper { return guard{next, known} }
+// Guard asks for JSON, follows no redirection, which would lead the manager to whatever it can reach, and bounds answers, each and all of
+// them together, as none of them is a watch. It is for a client that is made for one look.
+func Guard(next http.RoundTripper) http.RoundTripper {
+	left := &atomic.Int64{}
+	left.Store(together)
+	return guard{next, strangers, left}
+}
 
 type guard struct {
 	next http.RoundTripper
 	limits
+	// left is what all answers may still have together; nil: no end.
+	left *atomic.Int64
 }
 
 func (g guard) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -86,7 +103,7 @@ func (g guard) RoundTrip(request *http.Request) (*http.Response, error) {
 		_ = answer.Body.Close()
 		return nil, err
 	}
-	answer.Body = &bounded{ReadCloser: answer.Body, limits: g.limits, left: g.limits}
+	answer.Body = &bounded{ReadCloser: answer.Body, limits: g.limits, left: g.limits, all: g.left}
 	return answer, nil
 }
 
@@ -107,6 +124,7 @@ type bounded struct {
 	io.ReadCloser
 	limits
 	left limits
+	all  *atomic.Int64
 }
 
 func (b *bounded) Read(p []byte) (int, error) {
@@ -115,6 +133,9 @@ func (b *bounded) Read(p []byte) (int, error) {
 	}
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left.bytes)])
 	b.left.bytes -= int64(n)
+	if b.all != nil && b.all.Add(-int64(n)) < 0 {
+		return 0, fmt.Errorf("the API server's answers have more than %d bytes together", int64(together))
+	}
 	if b.left.commas -= int64(bytes.Count(p[:n], []byte(","))); b.left.commas < 0 {
 		return 0, fmt.Errorf("the API server's answer has more than %d commas: no list is that long", b.commas)
 	}

@@ -1,6 +1,7 @@
 package kubeconfig
 
 import (
+	"bytes"
 	"crypto/tls"
 	"encoding/pem"
 	"io"
@@ -96,6 +97,9 @@ func TestConfig(t *testing.T) {
 		"a server that need not be it": func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
 			c.CertificateAuthorityData, c.InsecureSkipTLSVerify = nil, true
 		},
+		"a long bundle of authorities": func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+			c.CertificateAuthorityData = bytes.Repeat(c.CertificateAuthorityData, 100)
+		},
 		"a server in clear": func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
 			c.Server = strings.Replace(c.Server, "https", "http", 1)
 		},
@@ -174,5 +178,37 @@ func TestGuardAsksForJSON(t *testing.T) {
 	node, err := kubernetes.NewForConfigOrDie(config).CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{})
 	if err != nil || node.Name != "n" {
 		t.Errorf("%+v, %v", node, err)
+	}
+}
+
+// Nor does the server of a cluster whose file somebody lent, all of whose answers count together.
+func TestGuardOfALentClustersServer(t *testing.T) {
+	get := func(client *http.Client, server *httptest.Server) error {
+		answer, err := client.Get(server.URL)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		_, err = io.Copy(io.Discard, answer.Body)
+		return err
+	}
+	serving := func(text string) (*http.Client, *httptest.Server) {
+		server, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, text)
+		})
+		client := server.Client()
+		client.Transport = Guard(client.Transport)
+		return client, server
+	}
+	nothings, server := serving(`{"items":[{}` + strings.Repeat(",{}", 1<<17) + "]}")
+	if err := get(nothings, server); err == nil || !strings.Contains(err.Error(), "commas") {
+		t.Errorf("a list of nothings: %v", err)
+	}
+	pages, server := serving(`{"items":[` + strings.Repeat(" ", 4<<20-100) + "]}")
+	for i := range together>>22 + 1 {
+		if err := get(pages, server); (err != nil) != (i == together>>22) || err != nil && !strings.Contains(err.Error(), "together") {
+			t.Errorf("page %d: %v", i, err)
+		}
 	}
 }
