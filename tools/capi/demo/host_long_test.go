@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -301,7 +300,7 @@ func (h *host) get(name string) *machine {
 // named returns the control plane, or the worker, or nil.
 func (h *host) named(plane bool) *machine {
 	for _, m := range h.all() {
-		if m.plane == plane && strings.HasPrefix(m.name, "prod") {
+		if m.plane == plane {
 			return &m
 		}
 	}
