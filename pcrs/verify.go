@@ -83,7 +83,8 @@ func (d databases) judge(f *pe.File) (v verdict, err error) {
 
 // judgeUnsigned looks for the hash of an image in both databases. Builds differ in whether they look for others than SHA-256 here.
 func (d databases) judgeUnsigned(f *pe.File) (v verdict, err error) {
-	for hash, kind := range imageHashes {
+	for _, hash := range []crypto.Hash{crypto.SHA256, crypto.SHA384, crypto.SHA512} { // in one order, so that one image has one answer
+		kind := imageHashes[hash]
 		digest, err := imageDigest(f, hash)
 		if err != nil {
 			return v, err

@@ -20,7 +20,8 @@ const (
 	MaxSignature = 1 << 20
 	maxEmbedded  = 32 // certificates in it
 	maxSigners   = 8
-	maxChain     = 8 // certificates from a signer's to the one that is trusted
+	maxChain     = 8   // certificates from a signer's to the one that is trusted
+	maxIssuers   = 256 // steps from one to the next, of all ways that are tried: certificates may issue each other
 )
 
 // ErrNotJudged is why firmware's verdict about a signature is not known here, though it may have one.
@@ -247,8 +248,9 @@ func (s Signature) Signers() (out []*Certificate) {
 // purpose or whether a trusted certificate signed itself. Whether Digest is the image's is for the caller to see. An error, with
 // ErrNotJudged, is where OpenSSL may decide otherwise than can be said here.
 func (s Signature) VerifiedBy(trusted *Certificate) (bool, error) {
+	steps := 0
 	for _, one := range s.signers {
-		ok, err := s.chain(one.certificate, trusted, nil)
+		ok, err := s.chain(one.certificate, trusted, nil, &steps)
 		if err != nil || !ok {
 			return false, err
 		}
@@ -281,8 +283,9 @@ func sum(h crypto.Hash, b []byte) []byte {
 	return hash.Sum(nil)
 }
 
-// chain reports whether a certificate is the trusted one or leads to it; below are those under it, from the signer's on.
-func (s Signature) chain(c, trusted *Certificate, below []*Certificate) (bool, error) {
+// chain reports whether a certificate is the trusted one or leads to it; below are those under it, from the signer's on, and steps counts
+// those to an issuer.
+func (s Signature) chain(c, trusted *Certificate, below []*Certificate, steps *int) (bool, error) {
 	if c.Equal(trusted) {
 		return true, nil
 	}
@@ -301,7 +304,10 @@ func (s Signature) chain(c, trusted *Certificate, below []*Certificate) (bool, e
 		if !ok {
 			continue
 		}
-		if ok, err = s.chain(issuer, trusted, below); ok || err != nil {
+		if *steps++; *steps > maxIssuers {
+			return false, fmt.Errorf("its certificates issue each other in more than %d ways: %w", maxIssuers, ErrNotJudged)
+		}
+		if ok, err = s.chain(issuer, trusted, below, steps); ok || err != nil {
 			return ok, err
 		}
 	}

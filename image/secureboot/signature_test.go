@@ -237,3 +237,20 @@ func TestSignaturesThatAreNotJudged(t *testing.T) {
 		t.Errorf("a signature by another kind of key: %v", err)
 	}
 }
+
+// Certificates that all issue each other lead to nobody in more ways than can be tried.
+func TestCertificatesThatIssueEachOther(t *testing.T) {
+	c := newChain(t, nil)
+	var loop []*x509.Certificate
+	for i := range 30 {
+		loop = append(loop, issue(t, "loop", c.caKey, nil, nil, func(c *x509.Certificate) { c.SerialNumber = big.NewInt(int64(100 + i)) }))
+	}
+	c.leaf = issue(t, "leaf", c.key, loop[0], c.caKey, func(c *x509.Certificate) { c.IsCA, c.KeyUsage = false, x509.KeyUsageDigitalSignature })
+	s := parsed(t, c.signature(t, image(t), append(loop, c.leaf)...))
+	if _, err := s.VerifiedBy(read(t, c.stranger)); !errors.Is(err, authenticode.ErrNotJudged) {
+		t.Errorf("by a stranger: %v", err)
+	}
+	if ok, err := s.VerifiedBy(read(t, loop[7])); !ok || err != nil {
+		t.Errorf("by one of them: %v, %v", ok, err)
+	}
+}

@@ -37,6 +37,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hullmark/hullmark/internal/testenv"
+	"github.com/hullmark/hullmark/tools/capi/internal/coretest"
 )
 
 // bench has the programs, built, and a clusterctl repository with a release of everything.
@@ -75,16 +76,19 @@ func newBench(ctx context.Context, t *testing.T, kubectl string) bench {
 	if err := WriteRepository(b.repository, ourVersion, testImage); err != nil {
 		t.Fatal(err)
 	}
-	module := strings.Fields(run(t, exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}} {{.Version}}", "sigs.k8s.io/cluster-api")))
-	metadata, err := os.ReadFile(filepath.Join(module[0], "metadata.yaml"))
+	module, version, err := coretest.Module(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	metadata, err := os.ReadFile(filepath.Join(module, "metadata.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Core's components are made as its own releases make them, by kustomize.
-	components := run(t, exec.CommandContext(ctx, kubectl, "kustomize", filepath.Join(module[0], "core", "config", "default")))
-	core := filepath.Join("cluster-api", module[1], "core-components.yaml")
+	components := run(t, exec.CommandContext(ctx, kubectl, "kustomize", filepath.Join(module, "core", "config", "default")))
+	core := filepath.Join("cluster-api", version, "core-components.yaml")
 	b.write(t, core, components)
-	b.write(t, filepath.Join("cluster-api", module[1], MetadataFile), string(metadata))
+	b.write(t, filepath.Join("cluster-api", version, MetadataFile), string(metadata))
 	b.write(t, "cert-manager/v1.0.0/cert-manager.yaml", certManager)
 	written, err := os.ReadFile(filepath.Join(b.repository, ClusterctlFile))
 	if err != nil {

@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/hullmark/hullmark/tools/capi/internal/coretest"
 )
 
 const testImage = "registry.example/hullmark-capi:v0.1.0"
@@ -254,11 +256,11 @@ func checkRules(t *testing.T, rules []rbacv1.PolicyRule, want map[string]string)
 
 // TestCoreMayUse: core's own roles cover the groups, so that no role has to be aggregated to it.
 func TestCoreMayUse(t *testing.T) {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
+	module, _, err := coretest.Module(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(out)), "core", "config", "rbac", "role.yaml"))
+	text, err := os.ReadFile(filepath.Join(module, "core", "config", "rbac", "role.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
