@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/hullmark/hullmark/internal/testenv"
 )
@@ -156,24 +155,13 @@ func generate(ctx context.Context, t *testing.T, m management) {
 	}
 	text := m.clusterctl(ctx, t, "generate", "cluster", "prod", "--kubeconfig", m.kubeconfig, "--infrastructure", Name, "--target-namespace", team,
 		"--kubernetes-version", "v1.36.3", "--control-plane-machine-count", "1", "--worker-machine-count", "2")
-	var made []string
-	for _, document := range strings.Split(text, "\n---\n") {
-		o := &unstructured.Unstructured{}
-		if err := sigsyaml.UnmarshalStrict([]byte(document), &o.Object); err != nil {
-			t.Fatal(err)
-		}
-		made = append(made, o.GetKind()+" "+o.GetName())
+	made := m.createAll(ctx, t, text, func(o *unstructured.Unstructured) bool {
 		if kinds[ControlPlane.Label] == 0 {
-			if o.GroupVersionKind().Group == plane {
-				continue
-			}
 			unstructured.RemoveNestedField(o.Object, "spec", "controlPlaneRef")
+			return o.GroupVersionKind().Group != plane
 		}
-		if err := m.client.Create(ctx, o, client.FieldValidation("Strict")); err != nil {
-			t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
-		}
-	}
-	slices.Sort(made)
+		return true
+	})
 	if want := []string{
 		"Cluster prod", "HullmarkCluster prod", "HullmarkConfigTemplate prod-workers", "HullmarkControlPlane prod-control-plane",
 		"HullmarkMachineTemplate prod-control-plane", "HullmarkMachineTemplate prod-workers", "MachineDeployment prod-workers",

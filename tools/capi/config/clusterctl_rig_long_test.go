@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/tools/capi/internal/coretest"
@@ -317,6 +319,26 @@ func writeCertificate(t *testing.T, dir string) string {
 }
 
 // list returns all objects of a kind.
+// createAll creates the objects that clusterctl generated, but for those that edit leaves out, and returns kinds and names of all, sorted.
+func (m management) createAll(ctx context.Context, t *testing.T, text string, edit func(*unstructured.Unstructured) bool) (made []string) {
+	t.Helper()
+	for _, document := range strings.Split(text, "\n---\n") {
+		o := &unstructured.Unstructured{}
+		if err := sigsyaml.UnmarshalStrict([]byte(document), &o.Object); err != nil {
+			t.Fatal(err)
+		}
+		made = append(made, o.GetKind()+" "+o.GetName())
+		if !edit(o) {
+			continue
+		}
+		if err := m.client.Create(ctx, o, client.FieldValidation("Strict")); err != nil {
+			t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
+		}
+	}
+	slices.Sort(made)
+	return made
+}
+
 func (m management) list(ctx context.Context, t *testing.T, kind schema.GroupVersionKind, opts ...client.ListOption) []unstructured.Unstructured {
 	t.Helper()
 	all := &unstructured.UnstructuredList{}

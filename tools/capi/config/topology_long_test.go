@@ -19,7 +19,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	sigsyaml "sigs.k8s.io/yaml"
 )
 
 // classes is the namespace of the Cluster of a ClusterClass, where nobody plays infrastructure.
@@ -89,18 +88,7 @@ func declare(ctx context.Context, t *testing.T, m management) {
 	}
 	text := m.clusterctl(ctx, t, "generate", "cluster", "byclass", "--kubeconfig", m.kubeconfig, "--infrastructure", Name, "--flavor", "topology", "--target-namespace", classes,
 		"--kubernetes-version", "v1.36.3", "--control-plane-machine-count", "1", "--worker-machine-count", "2")
-	var made []string
-	for _, document := range strings.Split(text, "\n---\n") {
-		o := &unstructured.Unstructured{}
-		if err := sigsyaml.UnmarshalStrict([]byte(document), &o.Object); err != nil {
-			t.Fatal(err)
-		}
-		made = append(made, o.GetKind()+" "+o.GetName())
-		if err := m.client.Create(ctx, o, client.FieldValidation("Strict")); err != nil {
-			t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
-		}
-	}
-	slices.Sort(made)
+	made := m.createAll(ctx, t, text, func(*unstructured.Unstructured) bool { return true })
 	if want := []string{
 		"Cluster byclass", "ClusterClass hullmark-qemu", "HullmarkClusterTemplate hullmark-qemu", "HullmarkConfigTemplate hullmark-qemu-worker",
 		"HullmarkControlPlaneTemplate hullmark-qemu", "HullmarkMachineTemplate hullmark-qemu-control-plane", "HullmarkMachineTemplate hullmark-qemu-worker",
