@@ -159,9 +159,7 @@ func (n node) kubeletConfig(t *testing.T) {
 				}
 			}
 		}
-		if err := os.RemoveAll(filepath.Join(n.input, "config.yaml")); err != nil {
-			t.Fatal(err)
-		}
+		n.input = t.TempDir() // as a node's: kubeadm names a folder in it by the second, and must not meet an earlier one
 		n.start(t, run.KubeletConfigUnit)
 		text, err := os.ReadFile(filepath.Join(n.input, "config.yaml"))
 		if err != nil || !strings.Contains(string(text), "kind: KubeletConfiguration") || !strings.Contains(string(text), "serverTLSBootstrap: true") {
