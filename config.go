@@ -51,6 +51,7 @@ var (
 	numberPattern = regexp.MustCompile(`(^|\.)(0[xX][0-9A-Fa-f]*|[0-9]+)$`)
 	// serverNamePattern wants a last label that begins with a letter: what looks like an IPv4 address is none of these.
 	serverNamePattern = regexp.MustCompile(`^(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	zonePattern       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$`)
 	devicePattern     = regexp.MustCompile(`^/dev/[A-Za-z0-9/_:.-]{1,128}$`)
 )
 
@@ -137,9 +138,10 @@ func ValidServerName(s string) bool {
 	return len(s) <= 253 && serverNamePattern.MatchString(s)
 }
 
+// validAddress reports whether s is an IP address. A zone can be any text to netip; here it is a name that an interface can have.
 func validAddress(s string) bool {
-	_, err := netip.ParseAddr(s)
-	return err == nil
+	a, err := netip.ParseAddr(s)
+	return err == nil && (a.Zone() == "" || zonePattern.MatchString(a.Zone()))
 }
 
 func (s DiskSelector) check() error {

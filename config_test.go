@@ -98,3 +98,29 @@ func FuzzParseNodeConfig(f *testing.F) {
 		}
 	})
 }
+
+// A zone must not bring a second line into what systemd reads.
+func TestNodeConfigRefusesZonesThatAreNoName(t *testing.T) {
+	config := func(zone string) NodeConfig {
+		return NodeConfig{
+			Version: 1, ClusterRoot: ClusterRoot{1}, StateDisk: DiskSelector{Serial: "state"},
+			Gateway: "fe80::1%" + zone, NameServers: []string{"fe80::1%" + zone}, TimeServers: []string{"fe80::1%" + zone},
+		}
+	}
+	if err := config("enp0s3").check(); err != nil {
+		t.Error(err)
+	}
+	for _, zone := range []string{"a\nDNS=192.0.2.1", "a b", "a\x00", "abcdefghijklmnop"} {
+		whole := config(zone)
+		for field, c := range map[string]NodeConfig{
+			"gateway":     {Gateway: whole.Gateway},
+			"nameServers": {NameServers: whole.NameServers},
+			"timeServers": {TimeServers: whole.TimeServers},
+		} {
+			c.Version, c.ClusterRoot, c.StateDisk = whole.Version, whole.ClusterRoot, whole.StateDisk
+			if err := c.check(); err == nil || !strings.HasPrefix(err.Error(), field) {
+				t.Errorf("%s with zone %q: %v", field, zone, err)
+			}
+		}
+	}
+}
