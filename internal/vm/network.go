@@ -19,6 +19,8 @@ type NetworkConfig struct {
 	Dir string
 	// Forwards are the TCP ports of machines that can be reached from this host; each names a machine's address.
 	Forwards []Forward
+	// Isolated has the router lead nowhere: machines reach each other, and are reached by the forwards; no name server answers.
+	Isolated bool
 	// Tools is the root of a tools tree to run QEMU from. Empty: the host's, found in PATH.
 	Tools string
 }
@@ -124,10 +126,14 @@ func (n *Network) startRouter(ctx context.Context, t toolset) error {
 	}
 	defer cable.Close()
 	monitorSocket := filepath.Join(n.runtime, "qmp.sock")
+	leads := ""
+	if n.config.Isolated {
+		leads = ",restrict=on"
+	}
 	cmd, err := t.command(ctx, []toolstree.Bind{{Host: n.runtime, Writable: true}}, qemuProgram,
 		"-machine", "none", "-nodefaults", "-no-user-config", "-display", "none",
 		"-qmp", "unix:"+t.inside(monitorSocket)+",server=on,wait=off",
-		"-netdev", fmt.Sprintf("user,id=router,net=%s,host=%s,dhcpstart=%s", networkPrefix, networkRouter, networkDynamic)+hostForwards(n.forwards),
+		"-netdev", fmt.Sprintf("user,id=router,net=%s,host=%s,dhcpstart=%s", networkPrefix, networkRouter, networkDynamic)+leads+hostForwards(n.forwards),
 		"-netdev", "hubport,id=inner,hubid=0,netdev=router",
 		"-netdev", cableOption("cable"),
 		"-netdev", "hubport,id=outer,hubid=0,netdev=cable")

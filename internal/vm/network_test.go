@@ -19,8 +19,15 @@ import (
 
 func startNetwork(t *testing.T, forwards ...Forward) *Network {
 	t.Helper()
+	return startNetworkOf(t, NetworkConfig{Forwards: forwards})
+}
+
+// startNetworkOf starts a network of that kind in a folder of its own.
+func startNetworkOf(t *testing.T, c NetworkConfig) *Network {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	n, err := StartNetwork(ctx, NetworkConfig{Dir: filepath.Join(t.TempDir(), "network"), Forwards: forwards, Tools: os.Getenv("HULLMARK_TOOLS")})
+	c.Dir, c.Tools = filepath.Join(t.TempDir(), "network"), os.Getenv("HULLMARK_TOOLS")
+	n, err := StartNetwork(ctx, c)
 	if err != nil {
 		cancel()
 		t.Fatal(err)
@@ -176,24 +183,76 @@ func TestNetworkCarriesAFrameToItsCardAlone(t *testing.T) {
 	})
 }
 
-func TestNetworkHasARouterAndForwards(t *testing.T) {
-	n := startNetwork(t, Forward{Address: nodeOne, Guest: 7444})
-	one := plugCard(t, n, 1)
-	one.send(t, everybody, etherARP, arp(1, one.mac, nodeOne, make([]byte, 6), networkRouter))
-	var router net.HardwareAddr
-	one.await(t, "the router's answer", etherARP, func(from net.HardwareAddr, p []byte) bool {
+// router asks for the router's card, and waits for its answer.
+func (c *card) router(t *testing.T) (router net.HardwareAddr) {
+	t.Helper()
+	c.send(t, everybody, etherARP, arp(1, c.mac, nodeOne, make([]byte, 6), networkRouter))
+	c.await(t, "the router's answer", etherARP, func(from net.HardwareAddr, p []byte) bool {
 		router = bytes.Clone(from)
 		return len(p) >= 28 && p[7] == 2 && bytes.Equal(p[14:18], networkRouter.AsSlice())
 	})
+	return router
+}
+
+// isDialled connects to the first forward from this host, and waits for what comes of that as node one.
+func (c *card) isDialled(t *testing.T, n *Network, router net.HardwareAddr) {
+	t.Helper()
+	f := n.Forwards()[0]
 	go func() {
-		if conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", n.Forwards()[0].Host)); err == nil {
+		if conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", f.Host)); err == nil {
 			conn.Close()
 		}
 	}()
-	one.await(t, "a connection's first packet", etherIPv4, func(from net.HardwareAddr, p []byte) bool {
+	c.await(t, "a connection's first packet", etherIPv4, func(from net.HardwareAddr, p []byte) bool {
 		tcp := p[4*(p[0]&15):]
-		return bytes.Equal(from, router) && bytes.Equal(p[16:20], nodeOne.AsSlice()) && binary.BigEndian.Uint16(tcp[2:]) == 7444
+		return bytes.Equal(from, router) && bytes.Equal(p[16:20], nodeOne.AsSlice()) && binary.BigEndian.Uint16(tcp[2:]) == f.Guest
 	})
+}
+
+func TestNetworkHasARouterAndForwards(t *testing.T) {
+	n := startNetwork(t, Forward{Address: nodeOne, Guest: 7444})
+	one := plugCard(t, n, 1)
+	one.isDialled(t, n, one.router(t))
+}
+
+// udp is a datagram from node one to a port, 53 of which is DNS's (RFC 768, RFC 791); the checksum of UDP may be left out.
+func udp(to netip.Addr, port uint16, data []byte) []byte {
+	b := []byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0}
+	b = append(append(b, nodeOne.AsSlice()...), to.AsSlice()...)
+	binary.BigEndian.PutUint16(b[2:], uint16(len(b)+8+len(data)))
+	var sum uint32
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	binary.BigEndian.PutUint16(b[10:], ^uint16(sum+sum>>16))
+	b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, 40000), port)
+	b = binary.BigEndian.AppendUint16(b, uint16(8+len(data)))
+	return append(append(b, 0, 0), data...)
+}
+
+// A datagram to the router reaches this host; in an isolated network it does not, and the forwards lead in all the same.
+func TestIsolatedNetworkLeadsNowhere(t *testing.T) {
+	host, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	port := uint16(host.LocalAddr().(*net.UDPAddr).Port)
+	for _, isolated := range []bool{false, true} {
+		n := startNetworkOf(t, NetworkConfig{Isolated: isolated, Forwards: []Forward{{Address: nodeOne, Guest: 7444}}})
+		one := plugCard(t, n, 1)
+		router := one.router(t)
+		one.send(t, router, etherIPv4, udp(networkRouter, port, []byte("out")))
+		// What is sent after it has been dealt with by then.
+		one.isDialled(t, n, router)
+		if err := host.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := host.Read(make([]byte, 16))
+		if reached := err == nil; reached == isolated {
+			t.Errorf("isolated %v: a datagram reached this host: %v", isolated, reached)
+		}
+	}
 }
 
 func TestNetworkIsAloneOnItsFolder(t *testing.T) {
