@@ -75,6 +75,29 @@ func (b bench) keepLogs(t *testing.T) {
 	}
 }
 
+// ovmf is a file of the firmware in the tools tree.
+func (b bench) ovmf(name string) string { return filepath.Join(b.tools(), "usr/share/OVMF", name) }
+
+// newKeys makes a folder of Secure Boot keys.
+func (b bench) newKeys(t *testing.T, name string) string {
+	t.Helper()
+	if err := os.WriteFile(b.path("keys.passphrase"), []byte("correct horse battery staple\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cli(t, 0, "keys", "create", b.path(name), "--passphrase-file", b.path("keys.passphrase"))
+	return b.path(name)
+}
+
+// sign signs a disk with a folder's key for images.
+func (b bench) sign(t *testing.T, disk, keys, out string, more ...string) string {
+	t.Helper()
+	cli(t, 0, append([]string{
+		"keys", "sign", disk, "--certificate", filepath.Join(keys, "db.pem"), "--key", filepath.Join(keys, "db.key"),
+		"--passphrase-file", b.path("keys.passphrase"), "--out", b.path(out),
+	}, more...)...)
+	return b.path(out)
+}
+
 // newCluster makes a cluster file and returns the node configuration that names it.
 func (b bench) newCluster(t *testing.T, name string) []byte {
 	t.Helper()
