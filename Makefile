@@ -72,6 +72,11 @@ test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
 test-cluster: bin/hullmark bin/demo ## Let a worker join, reboot and come back after a power cut, in virtual machines.
 	go test -tags cluster -timeout 80m -v $(call tagged,cluster)
 
+.PHONY: test-planes
+test-planes: setup bin/hullmark ## Let a cluster document's cluster grow to three control planes, of an image signed for Secure Boot, in a network that leads nowhere (PARTS="second third": these alone, on what the last run left).
+	bin/hullmark build --relock --config internal/e2e/testdata/planes/image --out $(OUT)/planes-image
+	go test -tags powercut -count 1 -timeout 8h -v -run '^TestPlanes$$' ./internal/e2e -args -parts "$(PARTS)" -seed $(or $(SEED),1) -out $(abspath $(OUT))
+
 .PHONY: test-skew
 test-skew: ## Go from the minor release of Kubernetes before to this one, and back, with real API servers of both (compiles the earlier one).
 	go test -tags skew -count 1 -timeout 3h -v $(call tagged,skew)
@@ -87,6 +92,11 @@ powercut-update: image ## Cut the power of a machine that takes other releases, 
 	@mkdir -p $(OUT)/powercut-update
 	go test -tags vm,powercut -count 1 -timeout 8h -v -run '^TestPowerCutsOfSlots$$' -artifacts -outputdir $(OUT)/powercut-update ./internal/e2e \
 		-args -cuts $(or $(CUTS),200) -seed $(or $(SEED),1) -out $(abspath $(OUT))
+
+.PHONY: powercut-verbs
+powercut-verbs: image ## Cut the power while keys are exchanged, disks and machines replaced and etcd restored, CUTS times (1) for each command and each boot that follows; PARTS="rotate reset rebind restore" chooses.
+	go test -tags powercut -count 1 -timeout 12h -v -run '^TestPowerCutsOfVerbs$$' ./internal/e2e \
+		-args -each $(or $(CUTS),1) -parts "$(PARTS)" -seed $(or $(SEED),1) -out $(abspath $(OUT))
 
 .PHONY: powercut-addons
 powercut-addons: ## Break off an add-on's upgrade, and its way back, before each of their writes.
