@@ -87,7 +87,12 @@ func (p *planes) open(t *testing.T, anew bool) *site {
 		s.sign(t, s.image(), keys, "signed.raw")
 		cli(t, 0, "measure", s.path("signed.raw"), "--firmware", s.ovmf("OVMF_CODE_4M.secboot.fd"), "--vars", filepath.Join(keys, "OVMF_VARS_4M.fd"), "--out", s.document)
 	}
-	s.open(t, vm.NetworkConfig{Isolated: true}, len(p.all()))
+	machines := []struct {
+		place **powered
+		name  string
+		cpus  int
+	}{{&s.first, "control-plane-1", 2}, {&p.second, "control-plane-2", 2}, {&p.third, "control-plane-3", 2}, {&p.storage, "storage-1", 1}}
+	s.open(t, vm.NetworkConfig{Isolated: true}, len(machines))
 	text, err := os.ReadFile(s.path("cluster.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -96,11 +101,7 @@ func (p *planes) open(t *testing.T, anew bool) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, m := range []struct {
-		place **powered
-		name  string
-		cpus  int
-	}{{&s.first, "control-plane-1", 2}, {&p.second, "control-plane-2", 2}, {&p.third, "control-plane-3", 2}, {&p.storage, "storage-1", 1}} {
+	for i, m := range machines {
 		machine := s.machine(t, m.name, i, config, m.cpus, 3072)
 		machine.config.Image, machine.config.SecureBoot = s.path("signed.raw"), true
 		machine.config.Firmware.Code, machine.config.Firmware.Vars = s.ovmf("OVMF_CODE_4M.secboot.fd"), s.path("keys", "OVMF_VARS_4M.fd")
@@ -184,9 +185,7 @@ func (p *planes) work(t *testing.T) {
 	if want := "/etc/kubernetes/site/rack.yaml:rack: 7"; !strings.Contains(p.journal(t, p.storage), want) {
 		t.Errorf("the pool's hook did not find the pool's file: its journal has no %q", want)
 	}
-	if taints := p.answer(t, p.first, "get", "node", p.storage.name, "-o", "jsonpath={.spec.taints}"); taints != `[{"effect":"NoSchedule","key":"example.com/storage","value":"only"}]` {
-		t.Errorf("%s has the taints %s", p.storage.name, taints)
-	}
+	p.says(t, p.first, `[{"effect":"NoSchedule","key":"example.com/storage","value":"only"}]`, "get", "node", p.storage.name, "-o", "jsonpath={.spec.taints}")
 	if config := p.answer(t, p.first, "get", "--raw", "/api/v1/nodes/"+p.storage.name+"/proxy/configz"); !strings.Contains(config, `"verbosity":3`) {
 		t.Errorf("the kubelet does not log as the pool's own JoinConfiguration says: %s", config)
 	}
@@ -253,11 +252,9 @@ func (p *planes) allBack(t *testing.T, machines ...*powered) {
 func (p *planes) checkControlPlane(t *testing.T, m *powered) {
 	t.Helper()
 	p.checkNode(t, m, "control")
-	if answer := p.answer(t, m, "get", "--raw", "/readyz"); answer != "ok" {
-		t.Errorf("the API server of %s says %q", m.name, answer)
-	}
-	name := "kept-by-" + m.name
-	p.answer(t, m, "create", "configmap", name)
+	p.says(t, m, "ok", "get", "--raw", "/readyz")
+	name := "asked-of-" + m.name
+	p.answer(t, m, "get", "configmap", name, "--ignore-not-found")
 	logs := p.answer(t, m, "logs", "--namespace", "kube-system", "kube-apiserver-"+m.name)
 	if !strings.Contains(logs, `"apiVersion":"audit.k8s.io/v1"`) || !strings.Contains(logs, name) {
 		t.Errorf("the API server of %s does not audit as the document says", m.name)
@@ -267,12 +264,8 @@ func (p *planes) checkControlPlane(t *testing.T, m *powered) {
 // checkNode holds a Node to the cluster document: its labels, and what the user's own KubeletConfiguration says.
 func (p *planes) checkNode(t *testing.T, m *powered, part string) {
 	t.Helper()
-	if label := p.answer(t, p.first, "get", "node", m.name, "-o", `jsonpath={.metadata.labels.example\.com/part}`); label != part {
-		t.Errorf("%s has the label %q, want %q", m.name, label, part)
-	}
-	if pods := p.answer(t, p.first, "get", "node", m.name, "-o", "jsonpath={.status.allocatable.pods}"); pods != "60" {
-		t.Errorf("%s has room for %q pods, want 60", m.name, pods)
-	}
+	p.says(t, p.first, part, "get", "node", m.name, "-o", `jsonpath={.metadata.labels.example\.com/part}`)
+	p.says(t, p.first, "60", "get", "node", m.name, "-o", "jsonpath={.status.allocatable.pods}")
 }
 
 // registerLine is what a hook of the image says of a register.
@@ -354,11 +347,11 @@ func (p *planes) checkMembers(t *testing.T, machines ...*powered) {
 		want = append(want, member{name: m.name})
 	}
 	for _, m := range machines {
-		found, err := p.members(t.Context(), m)
-		slices.SortFunc(found, func(a, b member) int { return strings.Compare(a.name, b.name) })
-		if err != nil || !slices.Equal(found, want) {
-			t.Errorf("the member of etcd on %s knows %v, %v; want %v", m.name, found, err, want)
-		}
+		p.await(t, fmt.Sprintf("the member of etcd on %s knows %v", m.name, want), func(ctx context.Context) (bool, error) {
+			found, err := p.members(ctx, m)
+			slices.SortFunc(found, func(a, b member) int { return strings.Compare(a.name, b.name) })
+			return slices.Equal(found, want), err
+		})
 	}
 }
 
@@ -370,6 +363,18 @@ func (p *planes) answer(t *testing.T, m *powered, args ...string) (answer string
 		return err == nil, err
 	})
 	return answer
+}
+
+// says waits until an API server gives the answer that is wanted.
+func (p *planes) says(t *testing.T, m *powered, want string, args ...string) {
+	t.Helper()
+	p.await(t, m.name+" answers "+want+" to kubectl "+strings.Join(args, " "), func(ctx context.Context) (bool, error) {
+		answer, err := p.askAt(ctx, m, args...)
+		if err == nil && answer != want {
+			err = fmt.Errorf("it answers %q", answer)
+		}
+		return err == nil, err
+	})
 }
 
 // journal is a node's, of this boot.

@@ -102,7 +102,7 @@ func (s *site) interrupted(t *testing.T, words ...string) {
 // rotateRun exchanges keys. What was begun when the power went counts, and is finished by a push; else it is begun again. Then the
 // control plane has the keys, or a worker would not come back by it.
 func (s *site) rotateRun(t *testing.T) {
-	for _, what := range []string{"keyset", "online-ca", "kubelet-ca", "root"} {
+	for _, what := range []string{"kubelet-ca", "keyset", "online-ca", "root"} {
 		before := s.rotation(t)
 		s.interrupted(t, "cluster", "rotate", what)
 		if s.rotation(t) > before {
