@@ -22,13 +22,17 @@ type NodeConfig struct {
 	ClusterRoot ClusterRoot `json:"clusterRoot"`
 	// Endpoints are join services as host:port, tried in any order; empty before the first init.
 	Endpoints []string `json:"endpoints,omitempty"`
-	// Addresses are static addresses in CIDR notation for the first network
-	// interface; without them the node uses DHCP and router advertisements.
+	// Addresses are static addresses in CIDR notation of a machine's only network card; without them, and without Interfaces, every card
+	// uses DHCP and router advertisements.
 	Addresses []string `json:"addresses,omitempty"`
 	// Gateway is the default route for static addresses.
 	Gateway string `json:"gateway,omitempty"`
 	// NameServers are addresses of DNS servers for static addresses. CoreDNS does not start on a node that knows none.
 	NameServers []string `json:"nameServers,omitempty"`
+	// Interfaces say more of the network, and of machines with several cards. Cards that they do not name get no address.
+	Interfaces []Interface `json:"interfaces,omitempty"`
+	// Proxy is for what the node fetches from servers outside.
+	Proxy *Proxy `json:"proxy,omitempty"`
 	// TimeServers are NTP servers by name or address; time is a convenience, no decision rests on it.
 	TimeServers []string `json:"timeServers,omitempty"`
 	// StateDisk selects the state disk.
@@ -82,8 +86,10 @@ func (c NodeConfig) check() error {
 			return fmt.Errorf("endpoints: %q: want HOST:PORT", e)
 		}
 	}
-	if err := c.checkAddresses(); err != nil {
-		return err
+	for _, check := range []func() error{c.checkAddresses, c.checkInterfaces, c.Proxy.check} {
+		if err := check(); err != nil {
+			return err
+		}
 	}
 	return c.StateDisk.check()
 }
@@ -137,9 +143,10 @@ func ValidServerName(s string) bool {
 	return len(s) <= 253 && serverNamePattern.MatchString(s)
 }
 
+// validAddress reports whether s is an IP address. A zone can be any text to netip; here it is a name that an interface can have.
 func validAddress(s string) bool {
-	_, err := netip.ParseAddr(s)
-	return err == nil
+	a, err := netip.ParseAddr(s)
+	return err == nil && (a.Zone() == "" || zonePattern.MatchString(a.Zone()))
 }
 
 func (s DiskSelector) check() error {

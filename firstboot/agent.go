@@ -17,6 +17,7 @@ import (
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/config"
+	"github.com/hullmark/hullmark/firstboot/network"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/kubeadm/run"
@@ -84,8 +85,8 @@ type System interface {
 	Restart(ctx context.Context, unit string) error
 	// Reboot restarts the machine; it returns once that has begun.
 	Reboot(ctx context.Context) error
-	// Online reports whether a network interface is up and has an address that others can reach.
-	Online() (bool, error)
+	// Links lists the machine's network interfaces. settled says that all cards that it was started with are among them.
+	Links() (links []network.Link, settled bool, err error)
 	// Uptime returns how long the machine has run, also while it was suspended: whoever sets its clock changes nothing of that.
 	Uptime() (time.Duration, error)
 	// Journal writes the log of this boot to w as text.
@@ -144,6 +145,8 @@ type Agent struct {
 	Status  *Status
 	// StateDir is where the state disk is mounted, RunDir the agent's folder on a RAM disk.
 	StateDir, RunDir string
+	// SystemdDir is where settings for systemd go; the constant of that name but in tests.
+	SystemdDir string
 	// EventLog is the file of the firmware's event log, which explains the registers where they differ; it may be absent.
 	EventLog string
 	// Versions are those of the image, as its os-release says them; without one, nothing is done about steps to another release.
@@ -162,6 +165,8 @@ type Agent struct {
 	over       chan error
 	config     hullmark.NodeConfig
 	configData []byte
+	// plan is which interfaces the configuration makes of the machine's cards.
+	plan network.Plan
 	// online is when the network was up, and setUp how long it took from then until an exchange could begin.
 	online time.Time
 	setUp  time.Duration
@@ -200,7 +205,7 @@ func (a setup) run(ctx context.Context) error {
 	steps := []Step{
 		{Name: StepStart, Do: a.checkTPM},
 		{Name: StepConfig, Do: a.measureConfig},
-		{Name: StepAttest, Done: func(context.Context) (bool, error) { return a.Machine.Online() }, Do: a.waitNetwork},
+		{Name: StepAttest, Done: func(context.Context) (bool, error) { return a.isOnline() }, Do: a.waitNetwork},
 	}
 	for {
 		err := journal.Run(ctx, steps...)
@@ -289,36 +294,6 @@ func measureOnce(tpm transport.TPM, data []byte) error {
 		Expected: fmt.Sprintf("%x", attest.Extended(event)), Got: fmt.Sprintf("%x", registers[attest.ConfigRegister]),
 		Next: "wait for the restart", Retry: true,
 	})
-}
-
-// waitNetwork shows a condition for as long as nobody could reach the node.
-func (a setup) waitNetwork(ctx context.Context) error {
-	a.Status.Say("waiting for the network")
-	late := time.After(a.Timing.Network)
-	for {
-		online, err := a.Machine.Online()
-		if err != nil {
-			return err
-		}
-		if online {
-			a.Status.Enter(StepAttest)
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-late:
-			a.Status.Fail(noNetwork())
-		case <-time.After(250 * time.Millisecond):
-		}
-	}
-}
-
-func noNetwork() *hullmark.Condition {
-	return &hullmark.Condition{
-		Code: "no-network", Step: StepAttest, Title: "no network interface has an address", Retry: true,
-		Next: "check the machine's network card and DHCP, or give addresses in the node config",
-	}
 }
 
 // eventLog returns the firmware's log, or nothing: no decision rests on it.

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/google/go-tpm/tpm2/transport"
@@ -345,32 +343,14 @@ func (t *ticketed) openDisk(ctx context.Context) (*opened, error) {
 			Code: "not-initialised", Step: StepDisk, Title: "the state disk belongs to a node that was never Ready", Next: "run hullmark init, which goes on where it ended",
 		}
 	}
+	addresses, err := t.agent.ownAddresses(t.stream.Context())
+	if err != nil {
+		return nil, err
+	}
 	return o, o.say(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
 		Issued: grant.Epoch.Issued, EpochRead: disk.EpochRead, Joined: disk.Joined, LastBoot: disk.LastBoot,
-		Addresses: ownAddresses(o.stream.Context(), o.agent.config), CertificateEnds: disk.CertificateEnds, Etcd: wire.FromEtcdState(disk.Etcd),
+		Addresses: addresses, CertificateEnds: disk.CertificateEnds, Etcd: wire.FromEtcdState(disk.Etcd),
 	}}})
-}
-
-// ownAddresses returns the node's addresses, for its kubeadm documents and certificates: first the one towards the verifier,
-// then those of its config.
-func ownAddresses(ctx context.Context, config hullmark.NodeConfig) []string {
-	var own []string
-	add := func(a netip.Addr) {
-		if text := a.Unmap().WithZone("").String(); len(own) < wire.MaxAddresses && !slices.Contains(own, text) {
-			own = append(own, text)
-		}
-	}
-	if other, ok := peer.FromContext(ctx); ok && other.LocalAddr != nil {
-		if local, err := netip.ParseAddrPort(other.LocalAddr.String()); err == nil {
-			add(local.Addr())
-		}
-	}
-	for _, text := range config.Addresses {
-		if prefix, err := netip.ParsePrefix(text); err == nil { // ParseNodeConfig refused all others.
-			add(prefix.Addr())
-		}
-	}
-	return own
 }
 
 // awaitProceed waits until the epoch is committed, and refuses before the fuse

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/network"
 	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
@@ -40,6 +41,8 @@ type Document struct {
 	Prevents []string `json:"prevents,omitempty"`
 	// Joining is there while the node asks join services for its ticket.
 	Joining *Joining `json:"joining,omitempty"`
+	// Interfaces are the machine's cards, and what else has addresses, as they were when the network was up.
+	Interfaces []network.Link `json:"interfaces,omitempty"`
 	// Update is what the node says of its slots, once it has looked at them.
 	Update *hullmark.UpdateStatus `json:"update,omitempty"`
 }
@@ -119,13 +122,25 @@ func (s *Status) Say(format string, args ...any) {
 	s.change(func(d *Document) { d.Doing = fmt.Sprintf(format, args...) })
 }
 
+// maxInterfaces bounds how many interfaces the document has: a Ready node has one for each pod.
+const maxInterfaces = 32
+
+// Connected shows the network interfaces, which is no news for the log.
+func (s *Status) Connected(links []network.Link) {
+	links = slices.DeleteFunc(slices.Clone(links), func(l network.Link) bool { return !l.Card && len(l.Addresses) == 0 })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doc.Interfaces = links[:min(len(links), maxInterfaces)]
+	s.storeLocked()
+}
+
 // Know records the node's identity.
 func (s *Status) Know(id hullmark.EKID) { s.change(func(d *Document) { d.EKID = &id }) }
 
 // Finish says that the node is Ready.
 func (s *Status) Finish() {
 	s.change(func(d *Document) {
-		*d = Document{Step: StepReady, Doing: "the node is Ready", EKID: d.EKID, Ready: true, Update: d.Update}
+		*d = Document{Step: StepReady, Doing: "the node is Ready", EKID: d.EKID, Ready: true, Interfaces: d.Interfaces, Update: d.Update}
 	})
 	s.sentinel(sentinelSuccess, "success\n")
 	fmt.Fprint(s.Console, "\nHULLMARK: the node is Ready\n")

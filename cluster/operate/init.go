@@ -298,8 +298,8 @@ func (r *initRun) nodeAddress(config hullmark.NodeConfig, own []netip.Addr) (net
 	if given := r.options.Kubernetes.Advertise; given.IsValid() {
 		return given, nil
 	}
-	if len(config.Addresses) > 0 {
-		prefix, err := netip.ParsePrefix(config.Addresses[0])
+	if static := config.OwnAddresses(); len(static) > 0 {
+		prefix, err := netip.ParsePrefix(static[0])
 		return prefix.Addr(), err
 	}
 	for _, address := range own {

@@ -86,7 +86,7 @@ func run(ctx context.Context) error {
 		Slots:    update.Client{Path: update.Socket},
 		Release:  hullmark.RootHash(release),
 		Status:   &firstboot.Status{File: firstboot.StatusFile, Sentinels: sentinels, Console: console, Log: os.Stderr, Notify: unit.Notify},
-		StateDir: firstboot.StateDir, RunDir: runDir,
+		StateDir: firstboot.StateDir, RunDir: runDir, SystemdDir: firstboot.SystemdDir,
 		EventLog: eventLog, Versions: versions,
 		Listen: ":" + attest.OperatorPort, Timing: firstboot.DefaultTiming(),
 	}
