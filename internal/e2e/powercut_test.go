@@ -133,7 +133,7 @@ func (s *site) machine(t *testing.T, name string, i int, c hullmark.NodeConfig, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := vm.Config{Dir: s.path(name), Image: s.image(), Network: s.network.Dir(), NodeConfig: text}
+	config := vm.Config{Dir: s.path(name), Image: s.image(), Networks: []string{s.network.Dir()}, NodeConfig: text}
 	config.Tools, config.CPUs, config.MemoryMiB = s.tools(), cpus, memory
 	return &powered{name: name, agent: onHost(s.network.Forwards()[1+i]), config: config}
 }

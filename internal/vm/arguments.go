@@ -19,11 +19,11 @@ type hardware struct {
 	files     Files
 	accel     Accel // kvm or tcg, decided
 	qemuMajor int
-	forwards  []Forward // with the host ports that were chosen
-	cable     *os.File  // the connection to a network, or nil for a router of its own
-	disk      string    // path of the machine's own, or empty
-	stateDisk string    // path, or empty
-	nodeConf  string    // path, or empty
+	forwards  []Forward  // with the host ports that were chosen
+	cables    []*os.File // the connections to networks, one for each card, or none for routers of its own
+	disk      string     // path of the machine's own, or empty
+	stateDisk string     // path, or empty
+	nodeConf  string     // path, or empty
 	tpmSocket string
 	qmpSocket string
 	tools     toolset
@@ -45,8 +45,8 @@ func (h hardware) command(ctx context.Context, binds []toolstree.Bind) (*exec.Cm
 		}
 	}
 	cmd, err := h.tools.command(ctx, binds, qemuProgram, h.arguments()...)
-	if err == nil && h.cable != nil {
-		cmd.ExtraFiles = []*os.File{h.cable}
+	if err == nil {
+		cmd.ExtraFiles = h.cables
 	}
 	return cmd, err
 }
@@ -56,12 +56,15 @@ func (h hardware) arguments() []string {
 	args := h.platform()
 	args = append(args, h.flash()...)
 	args = append(args, h.disks()...)
-	args = append(args, h.network()...)
+	args = append(args, h.network(0)...)
 	args = append(args, h.tpm()...)
 	args = append(args,
 		"-object", "rng-random,id=rng0,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng0",
 		"-chardev", "stdio,id=console,signal=off,mux=off", "-serial", "chardev:console",
 		"-qmp", "unix:"+h.file(h.qmpSocket)+",server=on,wait=off")
+	for i := 1; i < h.config.Cards; i++ {
+		args = append(args, h.network(i)...)
+	}
 	if h.nodeConf != "" {
 		args = append(args, "-fw_cfg", "name="+NodeConfigName+",file="+h.file(h.nodeConf))
 	}
@@ -142,19 +145,25 @@ func (h hardware) disks() []string {
 	return append(args, "-drive", "id=state,if=none,format=raw,discard=unmap,"+state, "-device", "virtio-blk-pci,drive=state,serial="+StateSerial)
 }
 
-// network attaches the only network card. Neither what it is connected to nor its address is measured: no boot entry leads to it.
-func (h hardware) network() []string {
+// network attaches a network card. Neither what it is connected to nor its address is measured: no boot entry leads to it.
+func (h hardware) network(i int) []string {
+	id := netdevName(i)
 	rom := ""
-	if len(h.files.OptionROMs) > 0 {
+	if len(h.files.OptionROMs) > 0 && i == 0 {
 		rom = h.file(h.files.OptionROMs[0])
 	}
-	netdev, card := "user,id=net0"+hostForwards(h.forwards), "virtio-net-pci,netdev=net0,romfile="+rom
-	if h.cable != nil {
-		netdev = cableOption("net0")
-		card += ",mac=" + hardwareAddress(h.config.Dir).String()
+	netdev, card := "user,id="+id, "virtio-net-pci,netdev="+id+",romfile="+rom
+	if i == 0 {
+		netdev += hostForwards(h.forwards)
+	}
+	if i < len(h.cables) {
+		netdev = cableOption(id, i)
+		card += ",mac=" + hardwareAddress(h.config.Dir, i).String()
 	}
 	return []string{"-netdev", netdev, "-device", card}
 }
+
+func netdevName(i int) string { return "net" + strconv.Itoa(i) }
 
 func (h hardware) tpm() []string {
 	if h.config.TPM == machine.NoTPM {

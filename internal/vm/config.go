@@ -48,9 +48,9 @@ type Config struct {
 	ImageNBD, VarsNBD string
 	// Forwards are the TCP ports of the guest that can be reached from this host.
 	Forwards []Forward
-	// Network is the folder of a running network (StartNetwork) to be plugged into, which then has the forwards. Empty: the machine is
-	// alone with a router of its own. No register depends on it.
-	Network string
+	// Networks are folders of running networks (StartNetwork), one for each card to be plugged into, which then have the forwards. One may
+	// be there for several cards. Empty: the machine is alone with a router of its own at each card. No register depends on it.
+	Networks []string
 	// SecureProcessor is the socket of what plays the hardware of a confidential machine, in tests: it is told what is started, and
 	// has the machine's TPM before the machine does. Empty: the machine is an ordinary one.
 	SecureProcessor string
@@ -117,6 +117,7 @@ func (c Config) find() (machine.Files, error) {
 
 // complete fills in the defaults, makes the paths absolute and refuses what cannot work.
 func (c Config) complete() (Config, error) {
+	c.Cards = cmp.Or(c.Cards, len(c.Networks))
 	c.Complete()
 	c.Accel = cmp.Or(c.Accel, AccelAuto)
 	if err := c.Check(); err != nil {
@@ -127,6 +128,7 @@ func (c Config) complete() (Config, error) {
 		return c, err
 	}
 	c.Firmware = found.Firmware
+	c.Networks = slices.Clone(c.Networks)
 	return c, c.makeAbsolute()
 }
 
@@ -145,7 +147,9 @@ func (c Config) Check() error {
 		return errors.New("fw_cfg: names and texts of printable bytes are possible")
 	case c.SecureProcessor != "" && c.TPM == machine.NoTPM:
 		return errors.New("a secure processor speaks through the machine's TPM, and it has none")
-	case c.Network != "" && len(c.Forwards) > 0:
+	case len(c.Networks) > 0 && c.Cards > 0 && len(c.Networks) != c.Cards:
+		return fmt.Errorf("%d networks, and the machine has %d cards: name one for each", len(c.Networks), c.Cards)
+	case len(c.Networks) > 0 && len(c.Forwards) > 0:
 		return fmt.Errorf("forward %s: a machine in a network has no forwards of its own; give it to hullmark vm network, as HOST:ADDRESS:GUEST", c.Forwards[0])
 	case slices.ContainsFunc(c.Forwards, func(f Forward) bool { return f.Address.IsValid() }):
 		return errors.New("a machine's own forward is HOST:GUEST; an address is for hullmark vm network")
@@ -161,7 +165,7 @@ const maxNodeConfig = 1 << 20
 func notPrintable(r rune) bool { return r < ' ' || r > '~' }
 
 func (c *Config) makeAbsolute() error {
-	for _, path := range []*string{&c.Dir, &c.Image, &c.Firmware.Code, &c.Firmware.Vars, &c.StateNBD, &c.ImageNBD, &c.VarsNBD, &c.Network, &c.SecureProcessor, &c.Tools} {
+	for _, path := range []*string{&c.Dir, &c.Image, &c.Firmware.Code, &c.Firmware.Vars, &c.StateNBD, &c.ImageNBD, &c.VarsNBD, &c.SecureProcessor, &c.Tools} {
 		if *path == "" {
 			continue
 		}
@@ -170,6 +174,13 @@ func (c *Config) makeAbsolute() error {
 			return fmt.Errorf("vm: %s: %w", *path, err)
 		}
 		*path = abs
+	}
+	for i, dir := range c.Networks {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return fmt.Errorf("vm: %s: %w", dir, err)
+		}
+		c.Networks[i] = abs
 	}
 	if c.TPM != machine.NoTPM && strings.Contains(c.Dir, ",") {
 		return fmt.Errorf("vm: state folder %s: swtpm takes no path with a comma: use another folder", c.Dir)

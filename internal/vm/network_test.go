@@ -11,16 +11,26 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 )
 
+// networkAt is an address of a network that has no other prefix.
+func networkAt(i byte) netip.Addr { return NetworkConfig{Prefix: DefaultPrefix}.address(i) }
+
 func startNetwork(t *testing.T, forwards ...Forward) *Network {
 	t.Helper()
+	return startNetworkAs(t, NetworkConfig{Forwards: forwards})
+}
+
+func startNetworkAs(t *testing.T, c NetworkConfig) *Network {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	n, err := StartNetwork(ctx, NetworkConfig{Dir: filepath.Join(t.TempDir(), "network"), Forwards: forwards, Tools: os.Getenv("HULLMARK_TOOLS")})
+	c.Dir, c.Tools = filepath.Join(t.TempDir(), "network"), os.Getenv("HULLMARK_TOOLS")
+	n, err := StartNetwork(ctx, c)
 	if err != nil {
 		cancel()
 		t.Fatal(err)
@@ -44,7 +54,7 @@ type card struct {
 
 func plugCard(t *testing.T, n *Network, mac byte) *card {
 	t.Helper()
-	cable, err := plugIn(n.config.Dir)
+	cable, err := plugIn(n.config.Dir, segmentName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,11 +189,11 @@ func TestNetworkCarriesAFrameToItsCardAlone(t *testing.T) {
 func TestNetworkHasARouterAndForwards(t *testing.T) {
 	n := startNetwork(t, Forward{Address: nodeOne, Guest: 7444})
 	one := plugCard(t, n, 1)
-	one.send(t, everybody, etherARP, arp(1, one.mac, nodeOne, make([]byte, 6), networkRouter))
+	one.send(t, everybody, etherARP, arp(1, one.mac, nodeOne, make([]byte, 6), networkAt(2)))
 	var router net.HardwareAddr
 	one.await(t, "the router's answer", etherARP, func(from net.HardwareAddr, p []byte) bool {
 		router = bytes.Clone(from)
-		return len(p) >= 28 && p[7] == 2 && bytes.Equal(p[14:18], networkRouter.AsSlice())
+		return len(p) >= 28 && p[7] == 2 && bytes.Equal(p[14:18], networkAt(2).AsSlice())
 	})
 	go func() {
 		if conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", n.Forwards()[0].Host)); err == nil {
@@ -194,6 +204,39 @@ func TestNetworkHasARouterAndForwards(t *testing.T) {
 		tcp := p[4*(p[0]&15):]
 		return bytes.Equal(from, router) && bytes.Equal(p[16:20], nodeOne.AsSlice()) && binary.BigEndian.Uint16(tcp[2:]) == 7444
 	})
+}
+
+// tagged is an Ethernet type with the tag of a VLAN before it, and a payload behind.
+func tagged(vlan, etherType uint16, payload []byte) []byte {
+	return append(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, vlan), etherType), payload...)
+}
+
+// The router of a network with a VLAN is there for who speaks with that tag, and for nobody else; machines hear each other's frames as
+// they are.
+func TestNetworkWithAVLAN(t *testing.T) {
+	n := startNetworkAs(t, NetworkConfig{VLAN: 100, Prefix: netip.MustParsePrefix("10.0.3.0/24")})
+	router, own := netip.MustParseAddr("10.0.3.2"), netip.MustParseAddr("10.0.3.21")
+	one, two := plugCard(t, n, 1), plugCard(t, n, 2)
+	asks := arp(1, one.mac, own, make([]byte, 6), router)
+	two.says(t, one, "the second is here")
+	one.send(t, everybody, etherARP, asks)
+	one.send(t, everybody, tagType, tagged(101, etherARP, asks))
+	two.await(t, "a frame with a tag, at another machine", tagType, func(_ net.HardwareAddr, p []byte) bool {
+		return bytes.HasPrefix(p, tagged(101, etherARP, asks))
+	})
+	one.send(t, everybody, tagType, tagged(100, etherARP, asks))
+	answered := 0
+	one.await(t, "the router's answer", tagType, func(_ net.HardwareAddr, p []byte) bool {
+		if binary.BigEndian.Uint16(p)&0xfff != 100 {
+			t.Errorf("the router answers with tag %x", p[:2])
+		}
+		answered++
+		return binary.BigEndian.Uint16(p[2:]) == etherARP && p[4+7] == 2 && bytes.Equal(p[4+14:4+18], router.AsSlice())
+	})
+	two.says(t, one, "no other answer came before this")
+	if answered != 1 {
+		t.Errorf("%d frames came with a tag, want the one answer", answered)
+	}
 }
 
 func TestNetworkIsAloneOnItsFolder(t *testing.T) {
@@ -221,18 +264,19 @@ func TestNetworkCutsOffNonsense(t *testing.T) {
 func TestMachineWithoutItsNetwork(t *testing.T) {
 	stubQEMU(t)
 	c := exampleConfig(t)
-	c.Network = filepath.Join(t.TempDir(), "network")
+	folder := filepath.Join(t.TempDir(), "network")
+	c.Networks = []string{folder}
 	if _, err := Start(t.Context(), c); err == nil || !strings.Contains(err.Error(), "start it with hullmark vm network") {
 		t.Errorf("never started: %v", err)
 	}
 	// What a killed network leaves.
-	if err := os.Mkdir(c.Network, 0o700); err != nil {
+	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := makeRuntime(c.Network); err != nil {
+	if _, err := makeRuntime(folder); err != nil {
 		t.Fatal(err)
 	}
-	defer removeRuntime(filepath.Join(c.Network, runtimeName))
+	defer removeRuntime(filepath.Join(folder, runtimeName))
 	if _, err := Start(t.Context(), c); err == nil || !strings.Contains(err.Error(), "start it with hullmark vm network") {
 		t.Errorf("killed: %v", err)
 	}
@@ -242,8 +286,10 @@ func TestNetworkThatCannotStart(t *testing.T) {
 	for want, c := range map[string]NetworkConfig{
 		"needs a folder": {},
 		"want HOST:ADDRESS:GUEST with a machine's address": {Dir: t.TempDir(), Forwards: []Forward{{Host: 7443, Guest: 7443}}},
-		"forward 0:10.0.2.2:80":                            {Dir: t.TempDir(), Forwards: []Forward{{Address: networkRouter, Guest: 80}}},
+		"forward 0:10.0.2.2:80":                            {Dir: t.TempDir(), Forwards: []Forward{{Address: networkAt(2), Guest: 80}}},
 		"forward 0:10.1.2.3:80":                            {Dir: t.TempDir(), Forwards: []Forward{{Address: netip.MustParseAddr("10.1.2.3"), Guest: 80}}},
+		"VLAN 4095":                                        {Dir: t.TempDir(), VLAN: 4095},
+		"prefix 10.0.0.0/8":                                {Dir: t.TempDir(), Prefix: netip.MustParsePrefix("10.0.0.0/8")},
 	} {
 		if _, err := StartNetwork(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
@@ -268,19 +314,27 @@ func TestNetworkSaysThatItsProcessDied(t *testing.T) {
 	if err := n.Wait(); err == nil || !strings.Contains(err.Error(), "router ended") {
 		t.Error(err)
 	}
-	if _, err := plugIn(n.config.Dir); err == nil {
+	if _, err := plugIn(n.config.Dir, segmentName); err == nil {
 		t.Error("a network that is gone took a machine")
 	}
 }
 
 func TestMachinesInANetworkHaveTheirOwnAddresses(t *testing.T) {
-	h := exampleHardware(t, exampleConfig(t))
-	h.cable = os.Stdin
-	first := option(h.arguments(), "-device")
-	if !strings.Contains(strings.Join(first, " "), "mac="+hardwareAddress(h.config.Dir).String()) {
-		t.Errorf("%q", first)
+	c := exampleConfig(t)
+	c.Networks = []string{"a", "b"}
+	h := exampleHardware(t, c)
+	h.cables = []*os.File{os.Stdin, os.Stdin}
+	devices := strings.Join(option(h.arguments(), "-device"), " ")
+	for i := range 2 {
+		if !strings.Contains(devices, fmt.Sprintf("netdev=net%d,romfile=,mac=%s", i, hardwareAddress(h.config.Dir, i))) {
+			t.Errorf("card %d: %q", i, devices)
+		}
 	}
-	if a, b := hardwareAddress("/a"), hardwareAddress("/b"); bytes.Equal(a, b) || !bytes.Equal(a, hardwareAddress("/a")) || a[0]&1 != 0 {
-		t.Errorf("%v, %v", a, b)
+	if cables := option(h.arguments(), "-netdev"); !slices.Equal(cables, []string{"socket,id=net0,fd=3", "socket,id=net1,fd=4"}) {
+		t.Errorf("%q", cables)
+	}
+	a, b, second := hardwareAddress("/a", 0), hardwareAddress("/b", 0), hardwareAddress("/a", 1)
+	if bytes.Equal(a, b) || bytes.Equal(a, second) || !bytes.Equal(a, hardwareAddress("/a", 0)) || a[0]&1 != 0 {
+		t.Errorf("%v, %v, %v", a, b, second)
 	}
 }

@@ -36,6 +36,9 @@ const (
 // ImageSlot is the PCI device number, on the first bus, of the disk with the image.
 const ImageSlot = 1
 
+// MaxCards is how many network cards a machine can have.
+const MaxCards = 8
+
 // Firmware names OVMF's two files: the code, which is never written, and the variables that a machine starts from.
 type Firmware struct {
 	Code string
@@ -61,7 +64,9 @@ type Hardware struct {
 	StateDisk int64
 	// SMBIOS are OEM strings (SMBIOS 3.6 §7.12, type 11), each of at most maxSMBIOS printable bytes. The boot stub reads some.
 	SMBIOS []string
-	// NICROM leaves the network card's boot ROM in place. It is measured into PCR 2; without it there is nothing to measure.
+	// Cards is the number of network cards, 1 by default. Only the first can have a boot ROM.
+	Cards int
+	// NICROM leaves the first network card's boot ROM in place. It is measured into PCR 2; without it there is nothing to measure.
 	NICROM bool
 }
 
@@ -73,6 +78,7 @@ func (h *Hardware) Complete() {
 	h.TPM = cmp.Or(h.TPM, CRB)
 	h.CPUs = cmp.Or(h.CPUs, DefaultCPUs)
 	h.MemoryMiB = cmp.Or(h.MemoryMiB, DefaultMemoryMiB)
+	h.Cards = cmp.Or(h.Cards, 1)
 }
 
 // Check refuses what no machine can be.
@@ -82,6 +88,8 @@ func (h Hardware) Check() error {
 		return fmt.Errorf("%d CPUs: between 1 and 64 are possible", h.CPUs)
 	case h.MemoryMiB < 128 || h.MemoryMiB > 1<<20:
 		return fmt.Errorf("%d MiB of memory: between 128 and %d are possible", h.MemoryMiB, 1<<20)
+	case h.Cards < 1 || h.Cards > MaxCards:
+		return fmt.Errorf("%d network cards: between 1 and %d are possible", h.Cards, MaxCards)
 	case h.StateDisk < 0 || h.StateDisk%512 != 0:
 		return fmt.Errorf("state disk of %d bytes: a positive multiple of 512 is needed", h.StateDisk)
 	case h.TPM != CRB && h.TPM != TIS && h.TPM != NoTPM:
