@@ -1,4 +1,4 @@
-//go:build vm || cluster || powercut
+//go:build vm || cluster || powercut || network
 
 package e2e
 

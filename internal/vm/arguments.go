@@ -155,6 +155,8 @@ func (h hardware) network(i int) []string {
 	netdev, card := "user,id="+id, "virtio-net-pci,netdev="+id+",romfile="+rom
 	if i == 0 {
 		netdev += hostForwards(h.forwards)
+	} else {
+		card += ",addr=" + strconv.Itoa(cardSlot+i)
 	}
 	if i < len(h.cables) {
 		netdev = cableOption(id, i)
@@ -162,6 +164,9 @@ func (h hardware) network(i int) []string {
 	}
 	return []string{"-netdev", netdev, "-device", card}
 }
+
+// cardSlot is the PCI device number, on the first bus, that those of all cards but the first are counted from.
+const cardSlot = 16
 
 func netdevName(i int) string { return "net" + strconv.Itoa(i) }
 

@@ -284,11 +284,18 @@ func (m *Machine) SetCable(i int, plugged bool) error {
 	return err
 }
 
-// Cards are the addresses of the cards of a machine in networks, in their order.
-func (m *Machine) Cards() (all []net.HardwareAddr) {
-	for i := range m.config.Networks {
-		all = append(all, hardwareAddress(m.config.Dir, i))
+// CardAddresses are those of the cards of a machine in networks, in their order. Those of a machine alone are QEMU's to choose.
+func (c Config) CardAddresses() (all []net.HardwareAddr, err error) {
+	dir, err := filepath.Abs(c.Dir)
+	for i := range c.Networks {
+		all = append(all, hardwareAddress(dir, i))
 	}
+	return all, err
+}
+
+// CardAddresses are those of Config.
+func (m *Machine) CardAddresses() []net.HardwareAddr {
+	all, _ := m.config.CardAddresses() // The folder's path is complete already.
 	return all
 }
 

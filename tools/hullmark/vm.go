@@ -217,7 +217,7 @@ func describeVM(m *vm.Machine, notes io.Writer) {
 	for _, rom := range s.OptionROMs {
 		fmt.Fprintf(notes, "option rom %s\n", rom)
 	}
-	for i, mac := range m.Cards() {
+	for i, mac := range m.CardAddresses() {
 		fmt.Fprintf(notes, "card %d     %s\n", i, mac)
 	}
 	for _, f := range m.Forwards() {
