@@ -134,6 +134,9 @@ func (n *nodeServer) Status(ctx context.Context, _ *wire.StatusRequest) (*wire.S
 	if err := n.agent.permit(ctx, channel.VerbStatus); err != nil {
 		return nil, err
 	}
+	if links, _, err := n.agent.Machine.Links(); err == nil { // They are told of as well as they are known.
+		n.agent.Status.Connected(links)
+	}
 	return &wire.StatusReply{Json: n.agent.Status.Document()}, nil
 }
 

@@ -41,7 +41,7 @@ type Document struct {
 	Prevents []string `json:"prevents,omitempty"`
 	// Joining is there while the node asks join services for its ticket.
 	Joining *Joining `json:"joining,omitempty"`
-	// Interfaces are the machine's cards, and what else has addresses, as they were when the network was up.
+	// Interfaces are the machine's cards, and what else has addresses: once the network is up, and as they are when somebody asks the node.
 	Interfaces []network.Link `json:"interfaces,omitempty"`
 	// Update is what the node says of its slots, once it has looked at them.
 	Update *hullmark.UpdateStatus `json:"update,omitempty"`
