@@ -205,7 +205,7 @@ func (a setup) run(ctx context.Context) error {
 	steps := []Step{
 		{Name: StepStart, Do: a.checkTPM},
 		{Name: StepConfig, Do: a.measureConfig},
-		{Name: StepAttest, Done: func(context.Context) (bool, error) { return a.isOnline() }, Do: a.waitNetwork},
+		{Name: StepAttest, Done: func(context.Context) (bool, error) { return networking{a.Agent}.isOnline() }, Do: a.waitNetwork},
 	}
 	for {
 		err := journal.Run(ctx, steps...)

@@ -343,7 +343,7 @@ func (t *ticketed) openDisk(ctx context.Context) (*opened, error) {
 			Code: "not-initialised", Step: StepDisk, Title: "the state disk belongs to a node that was never Ready", Next: "run hullmark init, which goes on where it ended",
 		}
 	}
-	addresses, err := t.agent.ownAddresses(t.stream.Context())
+	addresses, err := networking{t.agent}.ownAddresses(t.stream.Context())
 	if err != nil {
 		return nil, err
 	}

@@ -97,7 +97,7 @@ func (a setup) waitNetwork(ctx context.Context) error {
 	a.Status.Say("waiting for the network")
 	late := time.After(a.Timing.Network)
 	for {
-		online, err := a.isOnline()
+		online, err := networking{a.Agent}.isOnline()
 		if err != nil {
 			return err
 		}
@@ -109,14 +109,17 @@ func (a setup) waitNetwork(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-late:
-			a.Status.Fail(a.noNetwork())
+			a.Status.Fail(networking{a.Agent}.noNetwork())
 		case <-time.After(250 * time.Millisecond):
 		}
 	}
 }
 
+// networking is what the agent knows of its network, once its configuration is read.
+type networking struct{ *Agent }
+
 // isOnline reports whether others can reach the node, and shows its interfaces as soon as they can.
-func (a *Agent) isOnline() (bool, error) {
+func (a networking) isOnline() (bool, error) {
 	links, _, err := a.Machine.Links()
 	if err != nil || !a.plan.Online(links) {
 		return false, err
@@ -125,7 +128,7 @@ func (a *Agent) isOnline() (bool, error) {
 	return true, nil
 }
 
-func (a *Agent) noNetwork() *hullmark.Condition {
+func (a networking) noNetwork() *hullmark.Condition {
 	c := &hullmark.Condition{
 		Code: "no-network", Step: StepAttest, Title: "no network interface has an address", Retry: true,
 		Next: "check the machine's network card and DHCP, or give addresses in the node config",
@@ -139,7 +142,7 @@ func (a *Agent) noNetwork() *hullmark.Condition {
 
 // ownAddresses returns the node's addresses, for its kubeadm documents and certificates: those of the interface that the configuration says
 // is the node's; without one, first the one towards the verifier, then those of the configuration.
-func (a *Agent) ownAddresses(ctx context.Context) (own []string, err error) {
+func (a networking) ownAddresses(ctx context.Context) (own []string, err error) {
 	add := func(a netip.Addr) {
 		if text := a.Unmap().WithZone("").String(); len(own) < wire.MaxAddresses && !slices.Contains(own, text) {
 			own = append(own, text)

@@ -138,7 +138,7 @@ func TestApplyNetwork(t *testing.T) {
 	if !reflect.DeepEqual(names, []string{"enp1s0", "enp2s0", "nodes"}) {
 		t.Errorf("the status shows %v", names)
 	}
-	if own, err := s.agent.ownAddresses(t.Context()); err != nil || !reflect.DeepEqual(own, []string{"192.0.2.7"}) {
+	if own, err := (networking{s.agent}).ownAddresses(t.Context()); err != nil || !reflect.DeepEqual(own, []string{"192.0.2.7"}) {
 		t.Errorf("the node's own addresses are %v, %v", own, err)
 	}
 }
