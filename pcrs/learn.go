@@ -28,6 +28,8 @@ type Shape struct {
 	TPM string `json:"tpm"`
 	// Disks is how many disks the machine has, with the one that it boots from.
 	Disks int `json:"disks"`
+	// Cards is how many network cards the machine has, left out if it is one.
+	Cards int `json:"cards,omitempty"`
 	// BootSlot is the PCI device number, on the first bus, of the virtio disk that it boots from.
 	BootSlot int `json:"bootSlot"`
 	// SMM reports whether the machine has System Management Mode, as firmware with Secure Boot needs it.
@@ -36,7 +38,7 @@ type Shape struct {
 
 // Check refuses what no machine can be.
 func (s Shape) Check() error {
-	if s.CPUs < 1 || s.MemoryMiB < 1 || s.Disks < 1 || s.BootSlot < 1 || s.BootSlot > 31 || s.TPM != "crb" && s.TPM != "tis" {
+	if s.CPUs < 1 || s.MemoryMiB < 1 || s.Disks < 1 || s.Cards < 0 || s.Cards == 1 || s.BootSlot < 1 || s.BootSlot > 31 || s.TPM != "crb" && s.TPM != "tis" {
 		return fmt.Errorf("shape %+v: want processors, memory, disks, a TPM (crb or tis) and a PCI device number of 1 to 31", s)
 	}
 	return nil
@@ -203,7 +205,8 @@ func (l LearnedData) fits(m Machine) error {
 
 // String names the shape in a few words.
 func (s Shape) String() string {
-	return fmt.Sprintf("processors: %d, MiB: %d, TPM: %s, disks: %d, boot disk: PCI device %d, SMM: %t", s.CPUs, s.MemoryMiB, s.TPM, s.Disks, s.BootSlot, s.SMM)
+	return fmt.Sprintf("processors: %d, MiB: %d, TPM: %s, disks: %d, network cards: %d, boot disk: PCI device %d, SMM: %t",
+		s.CPUs, s.MemoryMiB, s.TPM, s.Disks, max(1, s.Cards), s.BootSlot, s.SMM)
 }
 
 // tpmLogSize is the length in bytes of QEMU's blob etc/tpm/log (hw/acpi/tpm.h, TPM_LOG_AREA_MINIMUM_SIZE).

@@ -110,6 +110,9 @@ func (h Hardware) Shape() pcrs.Shape {
 	if h.StateDisk > 0 {
 		s.Disks++
 	}
+	if h.Cards > 1 {
+		s.Cards = h.Cards
+	}
 	return s
 }
 
