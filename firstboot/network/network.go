@@ -212,19 +212,23 @@ func (p Plan) Online(links []Link) bool {
 	return slices.ContainsFunc(links, func(l Link) bool { return l.Up && len(l.Addresses) > 0 })
 }
 
-// KubeletAddresses are those that the kubelet is to name, as its flag has them: the first static address of each family in their order,
-// or the first that the network gave. Where the configuration leaves it open, there are none.
+// KubeletAddresses are those that the kubelet is to name, as its flag has them: the first static address of each family, IPv4 first, or
+// the first that the network gave. Where the configuration leaves it open, there are none.
 func (p Plan) KubeletAddresses(links []Link) string {
 	own := p.Own(links)
 	if len(own) == 0 {
 		return ""
 	}
-	first := own[0].String()
-	other := slices.IndexFunc(own, func(a netip.Addr) bool { return a.Is4() != own[0].Is4() })
-	if other < 0 || len(p.config.NodeInterface().Addresses) == 0 {
-		return first
+	if len(p.config.NodeInterface().Addresses) == 0 {
+		return own[0].String()
 	}
-	return first + "," + own[other].String()
+	var named []string
+	for _, isFamily := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+		if i := slices.IndexFunc(own, isFamily); i >= 0 {
+			named = append(named, own[i].String())
+		}
+	}
+	return strings.Join(named, ",")
 }
 
 // system is the name of an interface in the system.

@@ -175,17 +175,22 @@ func TestOwn(t *testing.T) {
 	}
 	const dynamic = `"interfaces":[{"name":"a","card":{"name":"enp1s0"},"dhcp4":{},"ra":{}}]`
 	for name, c := range map[string]struct {
-		fields        string
-		link          Link
-		own, kubelet  string
-		online, other bool
+		fields       string
+		link         Link
+		own, kubelet string
+		online       bool
 	}{
-		"static":            {bonded, Link{Name: "nodes", Up: true, Addresses: prefixes("2001:db8::21/64", "192.0.2.20/24", "192.0.2.21/24")}, "[192.0.2.21 192.0.2.20 2001:db8::21]", "192.0.2.21,2001:db8::21", true, false},
-		"not yet all":       {bonded, Link{Name: "nodes", Up: true, Addresses: prefixes("192.0.2.21/24")}, "[192.0.2.21]", "192.0.2.21", false, false},
-		"down":              {bonded, Link{Name: "nodes", Addresses: prefixes("192.0.2.20/24", "192.0.2.21/24", "2001:db8::21/64")}, "[]", "", false, false},
-		"another interface": {bonded, Link{Name: "enp3s0", Up: true, Addresses: prefixes("203.0.113.5/24")}, "[]", "", false, false},
-		"offered":           {dynamic, Link{Name: "enp1s0", Up: true, Addresses: prefixes("2001:db8::2/64", "192.0.2.9/24", "192.0.2.8/24")}, "[192.0.2.8 192.0.2.9 2001:db8::2]", "192.0.2.8", true, false},
-		"left open":         {`"timeServers":["time.example"]`, Link{Name: "enp1s0", Up: true, Addresses: prefixes("192.0.2.9/24")}, "[]", "", true, false},
+		"static": {bonded, Link{Name: "nodes", Up: true, Addresses: prefixes("2001:db8::21/64", "192.0.2.20/24", "192.0.2.21/24")}, "[192.0.2.21 192.0.2.20 2001:db8::21]", "192.0.2.21,2001:db8::21", true},
+		"IPv6 before": {
+			`"interfaces":[{"name":"a","card":{"name":"enp1s0"},"addresses":["2001:db8::21/64","192.0.2.21/24"]}]`,
+			Link{Name: "enp1s0", Up: true, Addresses: prefixes("192.0.2.21/24", "2001:db8::21/64")},
+			"[2001:db8::21 192.0.2.21]", "192.0.2.21,2001:db8::21", true,
+		},
+		"not yet all":       {bonded, Link{Name: "nodes", Up: true, Addresses: prefixes("192.0.2.21/24")}, "[192.0.2.21]", "192.0.2.21", false},
+		"down":              {bonded, Link{Name: "nodes", Addresses: prefixes("192.0.2.20/24", "192.0.2.21/24", "2001:db8::21/64")}, "[]", "", false},
+		"another interface": {bonded, Link{Name: "enp3s0", Up: true, Addresses: prefixes("203.0.113.5/24")}, "[]", "", false},
+		"offered":           {dynamic, Link{Name: "enp1s0", Up: true, Addresses: prefixes("2001:db8::2/64", "192.0.2.9/24", "192.0.2.8/24")}, "[192.0.2.8 192.0.2.9 2001:db8::2]", "192.0.2.8", true},
+		"left open":         {`"timeServers":["time.example"]`, Link{Name: "enp1s0", Up: true, Addresses: prefixes("192.0.2.9/24")}, "[]", "", true},
 	} {
 		p, err := Make(parse(t, c.fields), cards)
 		if err != nil {
