@@ -1,6 +1,7 @@
 package pcrs
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hullmark/hullmark/image/authenticode"
 	"github.com/hullmark/hullmark/image/efi"
 	"github.com/hullmark/hullmark/image/uki"
 )
@@ -120,6 +122,10 @@ func (p *predictor) loadAddons(folder string) ([]addon, error) {
 			return nil, fmt.Errorf("%s/%s: %w", folder, f.name, err)
 		}
 		refused, err := p.loads(opened.PE)
+		if errors.Is(err, authenticode.ErrNotJudged) {
+			p.leaveOpen(fmt.Sprintf("whether firmware loads addon %s/%s is not known: %v", folder, f.name, err), 4, 7, 9, 12)
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s/%s: %w", folder, f.name, err)
 		}

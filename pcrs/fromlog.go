@@ -101,7 +101,7 @@ func (p *predictor) databasesFromLog(events []Event) (err error) {
 			p.authorities[string(value)] = true
 		}
 	}
-	p.databases, err = openDatabases(values["db"], values["dbx"])
+	p.databases, err = openDatabases(values["db"], values["dbx"], values["dbt"])
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/image/authenticode"
 	"github.com/hullmark/hullmark/image/gpt"
 	"github.com/hullmark/hullmark/image/pe"
 	"github.com/hullmark/hullmark/image/uki"
@@ -258,6 +259,10 @@ func (p *predictor) bootAttempt() error {
 // startUKI is the table of the disk, and the kernel image if firmware takes it.
 func (p *predictor) startUKI() error {
 	refused, err := p.loads(p.boot.UKI.PE)
+	if errors.Is(err, authenticode.ErrNotJudged) { // Where the machine boots, firmware took it.
+		p.leaveOpen(fmt.Sprintf("by which entry of db the kernel image starts is not known: %v", err), 7)
+		err = nil
+	}
 	if err != nil {
 		return fmt.Errorf("kernel image: %w", err)
 	}

@@ -2,7 +2,6 @@ package pcrs
 
 import (
 	"encoding/binary"
-	"fmt"
 
 	"github.com/hullmark/hullmark/image/efi"
 )
@@ -49,16 +48,12 @@ func (m Machine) secureBootOf() secureBootState {
 // SecureBoot reports whether the firmware will enforce Secure Boot with these variables.
 func (m Machine) SecureBoot() bool { return m.secureBootOf() == secureBootOn }
 
-// secureBoot is the firmware's policy in PCR 7 (PFP §3.3.4.8): five variables, absent or not, then a separator. What follows are the
-// entries of db that programs are verified with, each once (measureAuthority).
+// secureBoot is the firmware's policy in PCR 7 (PFP §3.3.4.8): five variables, absent or not, dbt if there is one, then a separator. dbr
+// is not measured (EDK2, MeasureAllSecureVariables). What follows are the entries of db that programs are verified with, each once
+// (measureAuthority).
 func (p *predictor) secureBoot() error {
 	vars := p.boot.Machine.Vars
 	p.state = p.boot.Machine.secureBootOf()
-	for _, name := range []string{"dbt", "dbr"} {
-		if data, _ := vars.Lookup(efi.ImageSecurity, name); len(data) > 0 {
-			return fmt.Errorf("variable %s is set, and what firmware measures of it was never observed; use variables without it", name)
-		}
-	}
 	p.add(secureBootEvent(p.state))
 	for _, v := range []struct {
 		vendor efi.GUID
@@ -72,6 +67,10 @@ func (p *predictor) secureBoot() error {
 		data, _ := vars.Lookup(v.vendor, v.name)
 		p.add(variableEvent(v.vendor, v.name, data, EvVariableDriverConfig))
 	}
+	dbt, _ := vars.Lookup(efi.ImageSecurity, "dbt")
+	if len(dbt) > 0 {
+		p.add(variableEvent(efi.ImageSecurity, "dbt", dbt, EvVariableDriverConfig))
+	}
 	p.add(separator(7))
 	if p.state != secureBootOn {
 		return nil
@@ -79,7 +78,7 @@ func (p *predictor) secureBoot() error {
 	db, _ := vars.Lookup(efi.ImageSecurity, "db")
 	dbx, _ := vars.Lookup(efi.ImageSecurity, "dbx")
 	var err error
-	p.databases, err = openDatabases(db, dbx)
+	p.databases, err = openDatabases(db, dbx, dbt)
 	return err
 }
 

@@ -13,7 +13,11 @@ import (
 )
 
 // databases are the entries of db and dbx, in their order.
-type databases struct{ allowed, forbidden []authenticode.Entry }
+type databases struct {
+	allowed, forbidden []authenticode.Entry
+	// timestamps says that there is a dbt, with which firmware may let a signature stand that is older than its certificate's revocation.
+	timestamps bool
+}
 
 // verdict is what firmware decides about an image when Secure Boot is on.
 type verdict struct {
@@ -23,8 +27,9 @@ type verdict struct {
 	authorities []int
 }
 
-// openDatabases reads the two variables.
-func openDatabases(db, dbx []byte) (d databases, err error) {
+// openDatabases reads the variables. Of dbt it only matters whether there is one: timestamps are not judged here.
+func openDatabases(db, dbx, dbt []byte) (d databases, err error) {
+	d.timestamps = len(dbt) > 0
 	if d.allowed, err = authenticode.ParseLists(db); err != nil {
 		return d, fmt.Errorf("variable db: %w", err)
 	}
@@ -119,8 +124,7 @@ func find(entries []authenticode.Entry, kind efi.GUID, data []byte) int {
 	return slices.IndexFunc(entries, func(e authenticode.Entry) bool { return e.Type == kind && bytes.HasPrefix(e.Data(), data) })
 }
 
-// revoked says how dbx forbids an image with a signature, if it does (EDK2, IsForbiddenByDbx). The time of an entry would only count
-// with a timestamp that dbt vouches for, and there is no dbt where anything is predicted.
+// revoked says how dbx forbids an image with a signature, if it does (EDK2, IsForbiddenByDbx).
 func (d databases) revoked(s authenticode.Signature, digest []byte) (string, error) {
 	if len(d.forbidden) == 0 {
 		return "", nil
@@ -133,7 +137,11 @@ func (d databases) revoked(s authenticode.Signature, digest []byte) (string, err
 		return fmt.Sprintf("dbx revokes it: it has the certificate %s, which verifies the signature", subject(c)), nil
 	}
 	for _, c := range s.Signers() {
-		if d.revokes(c) {
+		hit, err := d.revokes(c)
+		if err != nil {
+			return "", err
+		}
+		if hit {
 			return fmt.Sprintf("dbx revokes it: it has the hash of the certificate %s, which signed it", subject(c)), nil
 		}
 	}
@@ -143,17 +151,25 @@ func (d databases) revoked(s authenticode.Signature, digest []byte) (string, err
 	return "", nil
 }
 
-// revokes reports whether dbx has the hash of a certificate.
-func (d databases) revokes(c *authenticode.Certificate) bool {
-	return slices.ContainsFunc(d.forbidden, func(e authenticode.Entry) bool {
+// revokes reports whether dbx has the hash of a certificate. The time behind the hash is that from which on it is revoked; it only counts
+// where a timestamp of the signature is one that dbt vouches for (EDK2, PassTimestampCheck).
+func (d databases) revokes(c *authenticode.Certificate) (bool, error) {
+	for _, e := range d.forbidden {
 		hash, ok := certificateHashes[e.Type]
 		if !ok {
-			return false
+			continue
 		}
 		h := hash.New()
 		h.Write(c.Signed)
-		return bytes.HasPrefix(e.Data(), h.Sum(nil))
-	})
+		since, found := bytes.CutPrefix(e.Data(), h.Sum(nil))
+		if found && d.timestamps && len(bytes.Trim(since, "\x00")) > 0 {
+			return false, fmt.Errorf("dbx revokes the certificate %s from a time on, and there is a dbt: %w", subject(c), authenticode.ErrNotJudged)
+		}
+		if found {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // allow looks for what lets a signed image start (EDK2, IsAllowedByDb): the first certificate that verifies the signature, unless its
@@ -163,7 +179,13 @@ func (d databases) allow(v *verdict, s authenticode.Signature, digest []byte) er
 	if err != nil {
 		return fmt.Errorf("variable db: %w", err)
 	}
-	if at < 0 || d.revokes(c) {
+	revoked := false
+	if at >= 0 {
+		if revoked, err = d.revokes(c); err != nil {
+			return err
+		}
+	}
+	if at < 0 || revoked {
 		at = find(d.allowed, imageHashes[s.Hash], digest)
 	}
 	if at >= 0 {

@@ -207,7 +207,6 @@ func TestAuthority(t *testing.T) {
 		"unsigned, with its longer hash": {plain, hashes(authenticode.TypeSHA384, digestOf(t, b.UKI.PE, crypto.SHA384)), nil, nil, "some builds of firmware"},
 		"a torn db":                      {byOurs, ours.list()[:100], nil, nil, "variable db: signature list 1"},
 		"a torn dbx":                     {byOurs, ours.list(), ours.list()[:20], nil, "variable dbx: signature list 1"},
-		"no certificate":                 {byOurs, secureboot.List(testOwner, []byte("none")), nil, nil, "variable db: entry 1"},
 	} {
 		b.UKI = open(t, c.image)
 		b.Machine.Vars = secureBoot(t).Machine.Vars.With(efi.ImageSecurity, "db", c.db).With(efi.ImageSecurity, "dbx", c.dbx)
@@ -221,6 +220,73 @@ func TestAuthority(t *testing.T) {
 		if got := authorities(t, p); len(got) != 1 || !bytes.Equal(got[0], c.want) {
 			t.Errorf("%s: %x, want %x", name, got, c.want)
 		}
+	}
+}
+
+// TestAuthorityIsNotKnown leaves what rests on a verdict that is not known open, and predicts the rest: a machine that boots has started
+// its kernel image.
+func TestAuthorityIsNotKnown(t *testing.T) {
+	ours := ours(t)
+	tbs := sha256.Sum256(ours.certificate.RawTBSCertificate)
+	later := append(tbs[:], 0x30, 0x08, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) // 2096
+	none := secureboot.List(testOwner, []byte("none"))
+	addon := map[string][]byte{global + "a.addon.efi": ours.sign(t, testAddon(t, addonSection(".cmdline", "x")))}
+	for name, c := range map[string]struct {
+		db, dbx, dbt []byte
+		esp          map[string][]byte
+		open         []Register
+		why          string
+	}{
+		"no certificate":                   {none, nil, nil, nil, []Register{7, 10}, "variable db: entry 1"},
+		"no certificate, and an addon":     {none, nil, nil, addon, []Register{4, 7, 9, 10, 12}, "variable db: entry 1"},
+		"revoked from a time on, with dbt": {ours.list(), hashes(authenticode.TypeX509SHA256, later), ours.list(), nil, []Register{7, 10}, `revokes the certificate "ours" from a time on`},
+	} {
+		b := secureBoot(t)
+		b.Machine.Vars = b.Machine.Vars.With(efi.ImageSecurity, "db", c.db).With(efi.ImageSecurity, "dbx", c.dbx).With(efi.ImageSecurity, "dbt", c.dbt)
+		b.ESP = c.esp
+		known, err := Predict(secureBoot(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := Predict(b)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		want := slices.DeleteFunc(known.Registers, func(r Register) bool { return slices.Contains(c.open, r) })
+		if !slices.Equal(p.Registers, want) {
+			t.Errorf("%s: predicted are %v, want %v", name, p.Registers, want)
+		}
+		for _, u := range p.Unpredicted {
+			if u.Register == 7 && !strings.Contains(u.Reason, c.why) {
+				t.Errorf("%s: %s", name, u.Reason)
+			}
+		}
+	}
+}
+
+// TestTimestampDatabase measures dbt behind dbx, and not dbr; a revocation without a time stands with it as without.
+func TestTimestampDatabase(t *testing.T) {
+	b := secureBoot(t)
+	b.Machine.Vars = b.Machine.Vars.With(efi.ImageSecurity, "dbt", []byte("timestamps")).With(efi.ImageSecurity, "dbr", []byte("recovery"))
+	p, err := Predict(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range p.Log.Of(7) {
+		if name, _, ok := valueOf(e); ok {
+			names = append(names, name)
+		}
+	}
+	if want := []string{"SecureBoot", "PK", "KEK", "db", "dbx", "dbt", "db"}; !slices.Equal(names, want) {
+		t.Errorf("%q, want %q", names, want)
+	}
+	ours := ours(t)
+	tbs := sha256.Sum256(ours.certificate.RawTBSCertificate)
+	b.Machine.Vars = b.Machine.Vars.With(efi.ImageSecurity, "dbx", hashes(authenticode.TypeX509SHA256, append(tbs[:], make([]byte, 16)...)))
+	if _, err := Predict(b); err == nil || !strings.Contains(err.Error(), "dbx revokes it") {
+		t.Errorf("revoked for ever: %v", err)
 	}
 }
 

@@ -189,20 +189,12 @@ func (b bench) ownKeys(t *testing.T, keys probe.Keys) string {
 // predictAndBoot lets the program say what the boot will measure, then boots.
 func (b bench) predictAndBoot(t *testing.T, c registersCase) {
 	t.Helper()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "machine.json")
 	described := map[string]any{"schema": "hullmark.machine/v1", "tools": b.tools(), "cpus": 1, "memoryMiB": 512, "stateDisk": "0"}
 	maps.Copy(described, c.machine)
 	if c.esp != nil {
 		described["esp"] = files(t, c.esp)
 	}
-	text, err := json.Marshal(described)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := writeMachine(t, described)
 	parts := b.probeParts(t)
 	if c.edit != nil {
 		c.edit(&parts)
@@ -224,6 +216,20 @@ func (b bench) predictAndBoot(t *testing.T, c registersCase) {
 		shape.Network = b.network(t).Dir()
 	}
 	b.compare(t, document, i.Boot(t, shape), c.open...)
+}
+
+// writeMachine writes a machine file into a folder of its own.
+func writeMachine(t *testing.T, described map[string]any) string {
+	t.Helper()
+	text, err := json.Marshal(described)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "machine.json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // compare holds the registers of a boot to a document, and shows what departs; some stay open.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -20,6 +21,48 @@ import (
 	"github.com/hullmark/hullmark/internal/probe"
 	"github.com/hullmark/hullmark/pcrs/firmware"
 )
+
+var boots = flag.Int("boots", 2, "how often TestVMKeptVariables boots a machine before its variables are predicted from")
+
+// TestVMKeptVariables boots one machine again and again, with keys and with foreign boot entries, so that its firmware writes to its
+// variables; what the next boot measures is predicted from what it left there.
+func TestVMKeptVariables(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	keys := probe.NewKeys(t)
+	parts := b.probeParts(t)
+	parts.Sign = keys.Sign(t)
+	i := probe.New(t, parts)
+	vars := b.microsoft(t, keys)
+	gone := b.firstESP(t)
+	gone.GUID[0]++
+	content := contentOf(t, vars)
+	for name, data := range map[string][]byte{
+		"Boot0009":  efi.LoadOption(efi.OptionActive, "debian", efi.FilePath(gone, "EFI/debian/shimx64.efi"), nil),
+		"BootOrder": {9, 0},
+	} {
+		content = probe.Replace(t, content, efi.GlobalVariable, name, data)
+	}
+	described := map[string]any{
+		"schema": "hullmark.machine/v1", "tools": b.tools(), "cpus": 1, "memoryMiB": 512, "stateDisk": "0", "secureBoot": true, "variables": b.varsFile(t, content),
+	}
+	c := b.shaped(t, described)
+	c.Image, c.Dir = i.Path, filepath.Join(t.TempDir(), "machine")
+	for range *boots {
+		probe.Run(t, c)
+	}
+	kept, err := c.Files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Equal(contentOf(t, kept.Vars), content) {
+		t.Fatal("the firmware wrote nothing to its variables")
+	}
+	described["variables"] = b.varsFile(t, contentOf(t, kept.Vars))
+	file := writeMachine(t, described)
+	cli(t, 0, "learn", "--machine", file)
+	b.compare(t, b.measure(t, i.Path, file), probe.Run(t, c))
+}
 
 // firstESP is where the built image's kind of disk has its ESP.
 func (b bench) firstESP(t *testing.T) efi.Partition {
@@ -47,8 +90,8 @@ func (b bench) varsFile(t *testing.T, content []byte) string {
 	return file
 }
 
-// allowHash writes variables with keys that did not sign the disk's kernel image, with that one's hash in db, and with a dbx as large
-// as Microsoft's.
+// allowHash writes variables with keys that did not sign the disk's kernel image, with that one's hash in db, with a dbx as large
+// as Microsoft's, and with the two databases that machines seldom have.
 func (b bench) allowHash(t *testing.T, keys probe.Keys, disk *image.Disk, file string) {
 	t.Helper()
 	h := sha256.New()
@@ -68,6 +111,9 @@ func (b bench) allowHash(t *testing.T, keys probe.Keys, disk *image.Disk, file s
 		revoked = append(revoked, d[:])
 	}
 	content = probe.Replace(t, content, efi.ImageSecurity, "dbx", hashList(revoked...))
+	for _, name := range []string{"dbt", "dbr"} {
+		content = probe.Replace(t, content, efi.ImageSecurity, name, db)
+	}
 	if err := os.WriteFile(file, content, 0o600); err != nil {
 		t.Fatal(err)
 	}
