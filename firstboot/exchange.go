@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/go-tpm/tpm2/transport"
@@ -352,17 +354,19 @@ func (t *ticketed) openDisk(ctx context.Context) (*opened, error) {
 }
 
 // ownAddresses returns the node's addresses, for its kubeadm documents and certificates: first the one towards the verifier,
-// then those of its config.
+// then those of its config, then one of each family of which there was none by then, of the interface towards the verifier.
 func ownAddresses(ctx context.Context, config hullmark.NodeConfig) []string {
 	var own []string
+	var local netip.Addr
 	add := func(a netip.Addr) {
 		if text := a.Unmap().WithZone("").String(); len(own) < wire.MaxAddresses && !slices.Contains(own, text) {
 			own = append(own, text)
 		}
 	}
 	if other, ok := peer.FromContext(ctx); ok && other.LocalAddr != nil {
-		if local, err := netip.ParseAddrPort(other.LocalAddr.String()); err == nil {
-			add(local.Addr())
+		if address, err := netip.ParseAddrPort(other.LocalAddr.String()); err == nil {
+			local = address.Addr().Unmap()
+			add(local)
 		}
 	}
 	for _, text := range config.Addresses {
@@ -370,7 +374,38 @@ func ownAddresses(ctx context.Context, config hullmark.NodeConfig) []string {
 			add(prefix.Addr())
 		}
 	}
+	for _, a := range beside(local) {
+		if !slices.ContainsFunc(own, func(text string) bool { return strings.Contains(text, ":") == a.Is6() }) {
+			add(a)
+		}
+	}
 	return own
+}
+
+// beside returns the addresses of the interface that has one of this machine's, in their own order: the same ones in each boot
+// that the network gives the same ones to. Link-local ones are not among them.
+func beside(local netip.Addr) []netip.Addr {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil // The address towards the verifier is known without.
+	}
+	for _, i := range interfaces {
+		prefixes, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		var addresses []netip.Addr
+		for _, p := range prefixes {
+			if prefix, err := netip.ParsePrefix(p.String()); err == nil {
+				addresses = append(addresses, prefix.Addr().Unmap())
+			}
+		}
+		if slices.Contains(addresses, local) {
+			slices.SortFunc(addresses, netip.Addr.Compare)
+			return slices.DeleteFunc(addresses, func(a netip.Addr) bool { return !a.IsGlobalUnicast() })
+		}
+	}
+	return nil
 }
 
 // awaitProceed waits until the epoch is committed, and refuses before the fuse

@@ -1063,7 +1063,7 @@ type Proceed struct {
 	Names            []string               `protobuf:"bytes,8,rep,name=names,proto3" json:"names,omitempty"`                                               // for a control plane that comes back: further names of its API server's certificate
 	Hooks            []string               `protobuf:"bytes,9,rep,name=hooks,proto3" json:"hooks,omitempty"`                                               // services of the image to start before kubeadm and the kubelet, in this order
 	Snapshot         *Snapshot              `protobuf:"bytes,10,opt,name=snapshot,proto3" json:"snapshot,omitempty"`                                        // for an init that begins a lost cluster anew
-	Address          string                 `protobuf:"bytes,11,opt,name=address,proto3" json:"address,omitempty"`                                          // the one that the node's kubelet is to name, where another of its addresses was refused
+	Address          string                 `protobuf:"bytes,11,opt,name=address,proto3" json:"address,omitempty"`                                          // the one that the node's kubelet is to name, or one of each family, by a comma, where it would not find them itself
 	Refused          []*Condition           `protobuf:"bytes,12,rep,name=refused,proto3" json:"refused,omitempty"`                                          // why the node's certificates do not name some of its addresses
 	JoinAnew         bool                   `protobuf:"varint,20,opt,name=join_anew,json=joinAnew,proto3" json:"join_anew,omitempty"`                       // for a control plane that comes back: its member of etcd was removed, and it joins as on an empty disk
 	unknownFields    protoimpl.UnknownFields

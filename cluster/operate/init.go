@@ -58,7 +58,7 @@ func (o *InitOptions) Check() error {
 		return as(ErrUsage, fmt.Errorf("--endpoint %q: want HOST:PORT", o.Endpoint))
 	}
 	if d := o.Kubernetes; !d.Flannel && len(d.Manifests) == 0 && o.Backup == nil {
-		return as(ErrUsage, errors.New("--network none: a node without a pod network never becomes Ready; name its manifests (--manifest)"))
+		return as(ErrUsage, errors.New("--network none or kube-proxy: a node without a pod network never becomes Ready; name its manifests (--manifest)"))
 	}
 	return o.Kubernetes.check()
 }
@@ -269,10 +269,33 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 	if err != nil {
 		return nil, err
 	}
+	if err := r.tellAddresses(proceed, parameters.AdvertiseAddress, opened.Addresses); err != nil {
+		return nil, err
+	}
 	if err := r.announce(proceed, opened); err != nil {
 		return nil, err
 	}
 	return proceed, joinservice.AddPool(proceed, policy, admission.Member)
+}
+
+// tellAddresses names in Proceed those of the node's addresses that its kubelet is to name, the API server's among them.
+func (r *initRun) tellAddresses(proceed *wire.Proceed, advertised netip.Addr, own []netip.Addr) error {
+	settings, err := r.file.Cluster.CurrentSettings()
+	if err != nil {
+		return err
+	}
+	if slices.Contains(own, advertised) {
+		own = append([]netip.Addr{advertised}, own...)
+	}
+	named, missing := settings.NodeAddresses(own)
+	if len(named) > 0 && missing != "" {
+		return &hullmark.Condition{
+			Code: "address-missing", Step: "EPOCH", Title: fmt.Sprintf("the node named no %s address, and the cluster's networks are of both families", missing),
+			Got: fmt.Sprint(own), Next: "give the machine one, by DHCP, router advertisement or in its node config, and run hullmark init again",
+		}
+	}
+	settings.Tell(proceed, named)
+	return nil
 }
 
 // finish sees the node through to Ready, and then records that it was.
@@ -298,16 +321,24 @@ func (r *initRun) nodeAddress(config hullmark.NodeConfig, own []netip.Addr) (net
 	if given := r.options.Kubernetes.Advertise; given.IsValid() {
 		return given, nil
 	}
-	if len(config.Addresses) > 0 {
-		prefix, err := netip.ParsePrefix(config.Addresses[0])
-		return prefix.Addr(), err
+	family, err := r.options.Kubernetes.primary()
+	if err != nil {
+		return netip.Addr{}, err
 	}
-	for _, address := range own {
-		if address.IsGlobalUnicast() && address.Is4() {
+	var static []netip.Addr
+	for _, text := range config.Addresses {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		static = append(static, prefix.Addr())
+	}
+	for _, address := range slices.Concat(static, own) {
+		if address.IsGlobalUnicast() && joinservice.FamilyOf(address) == family {
 			return address, nil
 		}
 	}
-	return netip.Addr{}, errors.New("the node named no IPv4 address of its own; next: name it (--advertise-address)")
+	return netip.Addr{}, fmt.Errorf("the node named no %s address of its own; next: name it (--advertise-address)", family)
 }
 
 // checkAlone refuses to bring a node back that was Ready before, and is not the only control plane: the others know how recent

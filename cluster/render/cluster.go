@@ -72,11 +72,13 @@ type ControlPlane struct {
 	SANs []string `json:"sans,omitempty"`
 }
 
-// Network is the cluster's own: IPv4 networks in CIDR notation.
+// Network is the cluster's own.
 type Network struct {
-	// PodSubnet is 10.244.0.0/16 by default, ServiceSubnet 10.96.0.0/12.
+	// PodSubnet is 10.244.0.0/16 by default, ServiceSubnet 10.96.0.0/12: a network in CIDR notation, or one of each family, by a comma.
 	PodSubnet     string `json:"podSubnet,omitempty"`
 	ServiceSubnet string `json:"serviceSubnet,omitempty"`
+	// Policies has Hullmark's flannel enforce NetworkPolicies from the next run of `hullmark addons` on, or not; nil leaves it as it is.
+	Policies *bool `json:"policies,omitempty"`
 }
 
 // Pool is a set of nodes that differ in nothing but name and addresses.
@@ -157,8 +159,8 @@ func (c *Cluster) defaults() {
 	if c.Network.ServiceSubnet == "" {
 		c.Network.ServiceSubnet = "10.96.0.0/12"
 	}
-	if first, ok := c.first(); ok && c.ControlPlane.AdvertiseAddress == "" && len(first.Addresses) > 0 {
-		c.ControlPlane.AdvertiseAddress = address(first.Addresses[0])
+	if first, ok := c.first(); ok && c.ControlPlane.AdvertiseAddress == "" {
+		c.ControlPlane.AdvertiseAddress = c.Network.primary(first.Addresses)
 	}
 	if len(c.JoinEndpoints) == 0 {
 		c.JoinEndpoints = c.services()
@@ -178,13 +180,16 @@ func (c *Cluster) firstPool() int {
 	return slices.IndexFunc(c.Pools, func(p Pool) bool { return p.Role == hullmark.ControlPlane && len(p.Members) > 0 })
 }
 
-// address returns the address of a prefix, or nothing if it is none; the node configuration's own check tells of that.
-func address(prefix string) string {
-	p, err := netip.ParsePrefix(prefix)
-	if err != nil {
-		return ""
+// primary returns the first of a machine's addresses that is of the family of the services' first network, or nothing. What is no
+// address, or no network, others tell of.
+func (n Network) primary(addresses []string) string {
+	services, _ := kubeadm.ParseSubnets(n.ServiceSubnet)
+	for _, text := range addresses {
+		if p, err := netip.ParsePrefix(text); err == nil && len(services) > 0 && p.Addr().Is4() == services[0].Addr().Is4() {
+			return p.Addr().String()
+		}
 	}
-	return p.Addr().String()
+	return ""
 }
 
 // check refuses what no cluster can be made of. What kubeadm or the policy judge is left to them.

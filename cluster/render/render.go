@@ -97,13 +97,37 @@ func (c *Cluster) parameters() (p kubeadm.Params, err error) {
 	if p.AdvertiseAddress, err = netip.ParseAddr(c.ControlPlane.AdvertiseAddress); err != nil {
 		return p, fmt.Errorf("controlPlane.advertiseAddress: %w", err)
 	}
-	if p.PodSubnet, err = netip.ParsePrefix(c.Network.PodSubnet); err != nil {
+	if p.PodSubnet, err = kubeadm.ParseSubnets(c.Network.PodSubnet); err != nil {
 		return p, fmt.Errorf("network.podSubnet: %w", err)
 	}
-	if p.ServiceSubnet, err = netip.ParsePrefix(c.Network.ServiceSubnet); err != nil {
+	if p.ServiceSubnet, err = kubeadm.ParseSubnets(c.Network.ServiceSubnet); err != nil {
 		return p, fmt.Errorf("network.serviceSubnet: %w", err)
 	}
-	return p, nil
+	return p, c.checkAddresses(p)
+}
+
+// checkAddresses refuses static addresses of machines that pods or services have, or that are of one family alone where the
+// networks are of both.
+func (c *Cluster) checkAddresses(p kubeadm.Params) error {
+	for i, pool := range c.Pools {
+		for _, m := range pool.Members {
+			families := map[bool]bool{}
+			for _, text := range m.Addresses {
+				static, err := netip.ParsePrefix(text)
+				if err != nil {
+					continue // The node configuration's own check tells of that.
+				}
+				if err := p.CheckNodeAddress(static.Addr()); err != nil {
+					return fmt.Errorf("pools[%d] (%s): %s: %w", i, pool.Name, m.Name, err)
+				}
+				families[static.Addr().Is4()] = true
+			}
+			if len(m.Addresses) > 0 && len(p.ServiceSubnet) > len(families) {
+				return fmt.Errorf("pools[%d] (%s): %s: addresses %s: the cluster's networks are of both families, so want one of each", i, pool.Name, m.Name, strings.Join(m.Addresses, ", "))
+			}
+		}
+	}
+	return nil
 }
 
 // register writes a pool's labels and taints into a document of one of its nodes.

@@ -141,7 +141,7 @@ type documentOptions struct {
 	podSubnet, serviceSubnet string
 	profile, network         string
 	manifests                []string
-	workloads                bool
+	policies, workloads      bool
 }
 
 func (d *documentOptions) addFlags(cmd *cobra.Command) {
@@ -149,25 +149,26 @@ func (d *documentOptions) addFlags(cmd *cobra.Command) {
 	f.StringVar(&d.kubeadm, "kubeadm", "", "kubeadm documents `FILE` in place of the generated ones")
 	f.StringVar(&d.advertise, "advertise-address", "", "the API server's `ADDRESS` as other nodes reach it (default: the node's own)")
 	f.StringVar(&d.controlPlane, "control-plane", "", "the control plane's stable `HOST:PORT` (default: the first node's address)")
-	f.StringVar(&d.podSubnet, "pod-subnet", "10.244.0.0/16", "`NETWORK` of the pods")
-	f.StringVar(&d.serviceSubnet, "service-subnet", "10.96.0.0/12", "`NETWORK` of the services")
+	f.StringVar(&d.podSubnet, "pod-subnet", "10.244.0.0/16", "`NETWORK` of the pods, or one of each family, by a comma, the primary one first")
+	f.StringVar(&d.serviceSubnet, "service-subnet", "10.96.0.0/12", "`NETWORK` of the services, or one of each family, in the same order")
 	f.StringVar(&d.profile, "profile", "", "slow: `PROFILE` for machines without hardware acceleration, for tests")
-	f.StringVar(&d.network, "network", "flannel", "pod `NETWORK`, with kube-proxy: flannel (nodes in one segment, unencrypted), wireguard (flannel, encrypted between nodes), or none: bring your own as a manifest")
+	f.StringVar(&d.network, "network", "flannel", "pod `NETWORK`, with kube-proxy: flannel (nodes in one segment, unencrypted), wireguard (flannel, encrypted between nodes); or kube-proxy alone, or none: bring your own as a manifest")
+	f.BoolVar(&d.policies, "network-policies", true, "have flannel enforce NetworkPolicies")
 	f.StringArrayVar(&d.manifests, "manifest", nil, "YAML `FILE` to apply after init; repeat for more")
 	f.BoolVar(&d.workloads, "workloads", false, "let ordinary pods run on this node")
 }
 
 // read reads what the flags name.
 func (d *documentOptions) read() (documents operate.Kubernetes, err error) {
-	documents = operate.Kubernetes{ControlPlane: d.controlPlane, Profile: kubeadm.Profile(d.profile), Flannel: d.network != "none", WireGuard: d.network == "wireguard", Workloads: d.workloads}
-	if documents.PodSubnet, err = netip.ParsePrefix(d.podSubnet); err != nil {
+	documents = operate.Kubernetes{ControlPlane: d.controlPlane, Profile: kubeadm.Profile(d.profile), KubeProxy: d.network != "none", Flannel: d.network == "flannel" || d.network == "wireguard", WireGuard: d.network == "wireguard", NetworkPolicies: d.policies, Workloads: d.workloads}
+	if documents.PodSubnet, err = kubeadm.ParseSubnets(d.podSubnet); err != nil {
 		return documents, withCode(exitUsage, fmt.Errorf("--pod-subnet: %w", err))
 	}
-	if documents.ServiceSubnet, err = netip.ParsePrefix(d.serviceSubnet); err != nil {
+	if documents.ServiceSubnet, err = kubeadm.ParseSubnets(d.serviceSubnet); err != nil {
 		return documents, withCode(exitUsage, fmt.Errorf("--service-subnet: %w", err))
 	}
-	if !slices.Contains([]string{"flannel", "wireguard", "none"}, d.network) {
-		return documents, withCode(exitUsage, fmt.Errorf("--network %q: want flannel, wireguard or none", d.network))
+	if !slices.Contains([]string{"flannel", "wireguard", "kube-proxy", "none"}, d.network) {
+		return documents, withCode(exitUsage, fmt.Errorf("--network %q: want flannel, wireguard, kube-proxy or none", d.network))
 	}
 	if d.advertise != "" {
 		if documents.Advertise, err = netip.ParseAddr(d.advertise); err != nil {
