@@ -1,4 +1,4 @@
-//go:build vm || cluster || powercut
+//go:build vm || cluster || powercut || network
 
 package e2e
 
@@ -219,3 +219,9 @@ func copyFile(to, from string) error {
 
 // tail returns the last part of a console log.
 func tail(b []byte) []byte { return b[max(0, len(b)-3000):] }
+
+// kubectl runs the image's own kubectl as the administrator whose kubeconfig init wrote.
+func (b bench) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	return command(t, 0, filepath.Join(b.out, "kubectl"), append([]string{"--kubeconfig", b.path("kubeconfig")}, args...)...)
+}

@@ -111,8 +111,3 @@ func (b bench) awaitAPI(t *testing.T, logs []string) {
 		}
 	}
 }
-
-func (b bench) kubectl(t *testing.T, args ...string) string {
-	t.Helper()
-	return command(t, 0, filepath.Join(b.out, "kubectl"), append([]string{"--kubeconfig", b.path("kubeconfig")}, args...)...)
-}

@@ -88,7 +88,7 @@ func TestVMRefusesStrangers(t *testing.T) {
 		bad := b.path("kubeadm.yaml")
 		documents, err := kubeadm.InitDocuments(kubeadm.Params{
 			NodeName: "control-plane-1", AdvertiseAddress: netip.MustParseAddr("10.0.2.15"),
-			ServiceSubnet: netip.MustParsePrefix("10.96.0.0/12"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16"),
+			ServiceSubnet: kubeadm.MustParseSubnets("10.96.0.0/12"), PodSubnet: kubeadm.MustParseSubnets("10.244.0.0/16"),
 		})
 		if err != nil {
 			t.Fatal(err)
