@@ -110,11 +110,14 @@ func (c *conversation) attest(ctx context.Context) (t *ticketed, err error) {
 		return nil, err
 	}
 	err = c.withTPM(func(tpm transport.TPM) error {
-		p, err := prover.Open(tpm)
+		p, err := prover.Open(tpm, claim.Owner)
 		if err != nil {
 			return err
 		}
 		c.agent.Status.Know(p.Node())
+		if wrong := p.Identity().EKWrong; wrong != nil {
+			c.agent.Status.Say("the TPM's endorsement key is shown without what certifies it: %.300s", wrong.Error())
+		}
 		t, err = (&proving{conversation: c, prover: p, claim: claim, kind: kind, tpm: tpm, platform: c.platform(ctx, tpm)}).run()
 		return errors.Join(err, p.Close())
 	})

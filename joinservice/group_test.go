@@ -75,7 +75,7 @@ func (p provider) named(t *testing.T, name string) provider {
 // vouch makes the EK certificate of whoever says hello, with this subject and these changes.
 func (p provider) vouch(t *testing.T, subject pkix.Name, changes ...func(*x509.Certificate)) func(*wire.Hello) {
 	return func(hello *wire.Hello) {
-		ek, ok := attest.ParseDefaultEK(hello.GetEkPublic())
+		ek, _, ok := attest.ParseEK(hello.GetEkPublic())
 		modulus, err := ek.Unique.RSA()
 		if !ok || err != nil {
 			t.Error("the machine shows no EK", err)

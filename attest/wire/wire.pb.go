@@ -338,7 +338,7 @@ type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`                                 // 1
 	EkPublic      []byte                 `protobuf:"bytes,2,opt,name=ek_public,json=ekPublic,proto3" json:"ek_public,omitempty"`                // TPMT_PUBLIC
-	EkCertificate []byte                 `protobuf:"bytes,3,opt,name=ek_certificate,json=ekCertificate,proto3" json:"ek_certificate,omitempty"` // X.509 DER; empty where the verifier names the EK itself
+	EkCertificate []byte                 `protobuf:"bytes,3,opt,name=ek_certificate,json=ekCertificate,proto3" json:"ek_certificate,omitempty"` // X.509 DER, and those of its maker's CAs behind it; empty where the machine has none
 	AkPublic      []byte                 `protobuf:"bytes,4,opt,name=ak_public,json=akPublic,proto3" json:"ak_public,omitempty"`                // TPMT_PUBLIC
 	NodeConfig    []byte                 `protobuf:"bytes,5,opt,name=node_config,json=nodeConfig,proto3" json:"node_config,omitempty"`          // the bytes that PCR 8 measures
 	Disk          *Disk                  `protobuf:"bytes,6,opt,name=disk,proto3" json:"disk,omitempty"`

@@ -302,7 +302,7 @@ func (r *run) workload(machine int) {
 	r.spawn(p, func(context.Context) {
 		s := nodeStream{nodeEnd: r.open(0, release)}
 		defer func() { _ = s.CloseSend() }()
-		keys, err := prover.Open(noTPM{})
+		keys, err := prover.Open(noTPM{}, hullmark.EKID{})
 		must(err)
 		claim := r.site.claim(r.disk())
 		hello, err := wire.EncodeHello(&wire.Hello{
