@@ -138,9 +138,7 @@ func (r *initRun) do(ctx context.Context) error {
 
 // endDry tells the node that it gets nothing, and judges all the same.
 func (r *initRun) endDry(conversation *joinservice.Conversation, claims attest.Claims) error {
-	err := conversation.Deny(&hullmark.Condition{
-		Code: "dry-run", Step: "ATTEST", Title: "the operator only wanted to see the evidence", Next: "wait for the operator", Retry: true,
-	})
+	err := conversation.Deny(dryRun())
 	if verdict := r.authorizer.Judge(claims); !verdict.Accepted() {
 		return as(ErrMismatch, r.explain(claims))
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/ekcert"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
@@ -109,16 +110,27 @@ func SubjectOf(g measurements.Group) string {
 func AuthoritiesOf(g measurements.Group) string {
 	var words []string
 	for _, der := range g.Authorities {
-		name := "no certificate"
-		if certificate, err := x509.ParseCertificate(der); err == nil {
-			name = certificate.Subject.String()
-		}
-		words = append(words, fmt.Sprintf("%s (SHA-256 %x)", name, sha256.Sum256(der)))
+		words = append(words, describeCA(der))
+	}
+	for _, der := range g.Roots {
+		words = append(words, "CAs below "+describeCA(der))
 	}
 	for _, key := range g.Enrollers {
 		words = append(words, fmt.Sprintf("enroller %x", key))
 	}
 	return strings.Join(words, " or ")
+}
+
+// describeCA names a CA by what its certificate says, by its digest, and by the maker of TPMs that it is known to be of.
+func describeCA(der []byte) string {
+	name, whose := "no certificate", ""
+	if certificate, err := x509.ParseCertificate(der); err == nil {
+		name = certificate.Subject.String()
+		if known, ok := ekcert.Find(certificate); ok {
+			whose = ", known as " + known.Maker + "'s"
+		}
+	}
+	return fmt.Sprintf("%s (SHA-256 %x%s)", name, sha256.Sum256(der), whose)
 }
 
 // RemoveDocument accepts the document of a digest no more.

@@ -121,6 +121,8 @@ type Member struct {
 type Vouched struct {
 	// Authorities are certificates, in PEM, of CAs that sign the machines' EK certificates themselves.
 	Authorities string `json:"authorities,omitempty"`
+	// Roots are certificates, in PEM, of CAs to which the machines' EK certificates lead by those that the machines show.
+	Roots string `json:"roots,omitempty"`
 	// Subject are the attributes, by CN, O, OU, L, ST or C, that each such certificate's subject has.
 	Subject map[string]string `json:"subject,omitempty"`
 	// Enrollers are Ed25519 public keys, in PEM, of who signs vouchers for machines, in the place of a subject.

@@ -307,12 +307,16 @@ func (v Vouched) group(pool string) (measurements.Group, error) {
 		if len(v.Subject) > 0 {
 			return measurements.Group{}, errors.New("enrollers: beside a subject: a voucher names one machine, and authorities alone say which keys are real")
 		}
-		if v.Authorities == "" {
-			return group, nil
+	}
+	if v.Authorities != "" || v.Enrollers == "" && v.Roots == "" {
+		if group.Authorities, err = pemcert.Split([]byte(v.Authorities)); err != nil {
+			return measurements.Group{}, fmt.Errorf("authorities: %w", err)
 		}
 	}
-	if group.Authorities, err = pemcert.Split([]byte(v.Authorities)); err != nil {
-		return measurements.Group{}, fmt.Errorf("authorities: %w", err)
+	if v.Roots != "" {
+		if group.Roots, err = pemcert.Split([]byte(v.Roots)); err != nil {
+			return measurements.Group{}, fmt.Errorf("roots: %w", err)
+		}
 	}
 	for kind, value := range sorted(v.Subject) {
 		group.Subject = append(group.Subject, measurements.Attribute{Type: kind, Value: value})
