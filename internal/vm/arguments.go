@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"os"
@@ -130,16 +131,36 @@ func (h hardware) flash() []string {
 // entry that the firmware makes and measures.
 func (h hardware) disks() []string {
 	var args []string
+	if h.config.Bus == machine.SCSI {
+		args = append(args, "-device", "virtio-scsi-pci,id=scsi,addr="+strconv.Itoa(machine.ImageSlot))
+	}
 	if h.disk != "" || h.config.ImageNBD != "" {
 		args = append(args,
-			"-drive", "id=image,if=none,format=raw,"+h.drive(h.disk, h.config.ImageNBD),
-			"-device", "virtio-blk-pci,drive=image,bootindex=0,serial="+ImageSerial+",addr="+strconv.Itoa(machine.ImageSlot))
+			"-drive", "id=image,if=none,format="+cmp.Or(h.config.ImageFormat, "raw")+","+h.drive(h.disk, h.config.ImageNBD),
+			"-device", h.diskDevice(0)+",drive=image,bootindex=0,serial="+ImageSerial)
 	}
 	if h.stateDisk == "" && h.config.StateNBD == "" {
 		return args
 	}
 	state := h.drive(h.stateDisk, h.config.StateNBD)
-	return append(args, "-drive", "id=state,if=none,format=raw,discard=unmap,"+state, "-device", "virtio-blk-pci,drive=state,serial="+StateSerial)
+	return append(args, "-drive", "id=state,if=none,format=raw,discard=unmap,"+state, "-device", h.diskDevice(1)+",drive=state,serial="+StateSerial)
+}
+
+// diskDevice is the device of the nth disk: the first is the machine's.
+func (h hardware) diskDevice(n int) string {
+	place := "" // QEMU chooses the next one that is free.
+	if n == 0 {
+		place = ",addr=" + strconv.Itoa(machine.ImageSlot)
+	}
+	switch h.config.Bus {
+	case machine.NVMe:
+		return "nvme" + place
+	case machine.SATA:
+		return "ide-hd,bus=ide." + strconv.Itoa(n)
+	case machine.SCSI:
+		return "scsi-hd,bus=scsi.0,scsi-id=" + strconv.Itoa(n) + ",lun=0"
+	}
+	return "virtio-blk-pci" + place
 }
 
 // network attaches the only network card. Neither what it is connected to nor its address is measured: no boot entry leads to it.

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hullmark/hullmark/pcrs"
 	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
@@ -43,6 +44,8 @@ type Config struct {
 	Accel Accel
 	// StateNBD is the socket of a server that has the state disk, by the protocol of network block devices, in place of StateDisk's file.
 	StateNBD string
+	// ImageFormat is what QEMU knows the image file's format as, raw by default: a machine of another one has a copy of the file for a disk.
+	ImageFormat string
 	// ImageNBD and VarsNBD are such sockets for the machine's own disk, in place of one that is installed from Image, and for the
 	// firmware's variables, in place of the machine's own copy of them. What is served as variables has the size of Firmware.Vars.
 	ImageNBD, VarsNBD string
@@ -66,7 +69,7 @@ type Config struct {
 
 // What a guest finds its parts by.
 const (
-	ImageSerial    = "hullmark-image"
+	ImageSerial    = pcrs.DiskSerial
 	StateSerial    = "hullmark-state"
 	NodeConfigName = "opt/hullmark/config"
 )
