@@ -268,6 +268,9 @@ func FirstPolicy(previous measurements.Policy, document measurements.Document, m
 	if i := slices.IndexFunc(previous.Members, func(m measurements.Member) bool { return m.Name == member.Name && m.EKID != member.EKID }); i >= 0 {
 		return measurements.Policy{}, fmt.Errorf("first policy: by the policy %s is machine %s, and this one is %s; name the right machine, or give this one another name", member.Name, previous.Members[i].EKID, member.EKID)
 	}
+	if err := measurements.CheckRequired(document); err != nil {
+		return measurements.Policy{}, fmt.Errorf("first policy: %w", err)
+	}
 	next := previous
 	if !slices.ContainsFunc(previous.Documents, func(a measurements.Accepted) bool { return a.Document == id }) {
 		accepted := measurements.Accepted{Document: id, Enforce: DefaultEnforced(document)}

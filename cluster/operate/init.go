@@ -17,6 +17,7 @@ import (
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 // InitOptions say which machine becomes a cluster's first node, and what the cluster is to be like.
@@ -25,6 +26,9 @@ type InitOptions struct {
 	Target
 	// Document is what it has to have booted.
 	Document measurements.Document
+	// Enforce are the registers of the document that have to match beside those that always have; nil takes what Accept takes, or what
+	// the policy says of the document already.
+	Enforce []pcrs.Register
 	// Name is the node's. It is needed, as Endpoint, Kubernetes and what Target wants are.
 	Name string
 	// Endpoint is the HOST:PORT at which the operator reaches its API server, whose certificate names that host, too.
@@ -102,10 +106,19 @@ func (r *initRun) makeAuthorizer() error {
 		}
 	}
 	member := measurements.Member{EKID: *r.Anchor.EKID, Role: hullmark.ControlPlane, Name: r.options.Name}
+	accepted, err := Accept(r.options.Document, r.options.Enforce)
+	if err != nil {
+		return err
+	}
 	policy, err := joinservice.FirstPolicy(previous, r.options.Document, member)
 	if err != nil {
 		return err
 	}
+	i := slices.IndexFunc(policy.Documents, func(a measurements.Accepted) bool { return a.Document == accepted.Document })
+	if policy.Documents = slices.Clone(policy.Documents); r.options.Enforce != nil {
+		policy.Documents[i].Enforce = accepted.Enforce
+	}
+	r.Progress.say("%s", Terms(r.options.Document, policy.Documents[i]))
 	if policy = r.moveEndpoint(policy); policy.Version == last.Version && !reflect.DeepEqual(policy, last) {
 		policy.Version++ // What FirstPolicy compared with had changed, or its result has.
 	}

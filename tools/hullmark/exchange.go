@@ -20,6 +20,7 @@ type exchangeOptions struct {
 	operatorOptions
 	ek, ekCA string
 	output   string
+	saveLog  string
 }
 
 func (o *exchangeOptions) addFlags(cmd *cobra.Command) {
@@ -28,6 +29,7 @@ func (o *exchangeOptions) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.ek, "ekid", "", "the `EKID` that the node's TPM has to have: 64 hexadecimal digits")
 	f.StringVar(&o.ekCA, "ek-ca", "", "PEM `FILE` of the CAs of which one has to have signed the EK's certificate")
 	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the table: text or json")
+	f.StringVar(&o.saveLog, "save-log", "", "write the node's event log to `FILE`, if it leads to the registers that the node quotes (for hullmark measure --log)")
 }
 
 // target is the node, whose evidence is shown as a table.
@@ -36,6 +38,9 @@ func (o *exchangeOptions) target(out, notes io.Writer) (t operate.Target, err er
 		return t, err
 	}
 	t.Node, t.Report = o.at(notes), func(r operate.Report) error { return writeReport(out, o.output, r) }
+	if o.saveLog != "" {
+		t.Log = func(raw []byte) error { return writeWhole(o.saveLog, raw, 0o644) }
+	}
 	if o.ek != "" {
 		node, err := hullmark.ParseEKID(o.ek)
 		if err != nil {

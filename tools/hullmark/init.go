@@ -18,7 +18,7 @@ import (
 // initOptions are the flags of `hullmark init`.
 type initOptions struct {
 	exchangeOptions
-	measurements          string
+	measurements, enforce string
 	name                  string
 	kubeconfig, endpoint  string
 	documents             documentOptions
@@ -36,7 +36,8 @@ func newInitCommand() *cobra.Command {
 
 The node's TPM has to quote the registers that the measurement document predicts, over this very connection, with a key that lives
 beside the endorsement key that you name. The table shows both sides. Only then does the node get its disk key, the cluster's keys
-and its kubeadm documents. Run the same command again after an interruption, or after the node was powered off.
+and its kubeadm documents. What has to match is said first: what the protocol wants, PCR 0, 2, 3, 6, 7 and 14 as far as the document predicts them, and PCR 1 if it does
+and --enforce says nothing else. If the machine has a firmware that you have no file of, --dry-run --save-log takes the event log for hullmark measure --log. Run the same command again after an interruption, or after the node was powered off.
 
 Exit codes: 0 Ready (or verified, with --dry-run), 1 failed, 2 usage, 3 the node booted something else, 4 denied, 5 not reached.`,
 		Example: "  hullmark init --cluster prod.cluster --node 192.0.2.7 --measurements node.json --ekid $(cat ek.id) --kubeconfig admin.conf",
@@ -60,6 +61,7 @@ func (o *initOptions) addFlags(cmd *cobra.Command) {
 	o.documents.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.measurements, "measurements", "", "measurement document `FILE` that the node has to match")
+	f.StringVar(&o.enforce, "enforce", "", enforceUsage)
 	f.StringVar(&o.name, "name", "control-plane-1", "the node's `NAME`")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "write an administrator's kubeconfig to `FILE` (mode 0600)")
 	f.StringVar(&o.endpoint, "endpoint", "", "`HOST:PORT` at which you reach the API server (default: the node's host, port 6443)")
@@ -77,6 +79,11 @@ func (o *initOptions) run(cmd *cobra.Command) (err error) {
 	}
 	if begin.Document, err = readDocument(o.measurements); err != nil {
 		return err
+	}
+	if o.enforce != "" {
+		if begin.Enforce, err = parseEnforced(o.enforce); err != nil {
+			return err
+		}
 	}
 	if begin.Endpoint, err = o.apiServer(); err != nil {
 		return err
