@@ -322,7 +322,7 @@ func (o *opened) commit() (proceed *wire.Proceed, err error) {
 		err = o.addEndpoint(proceed)
 	}
 	if err == nil {
-		err = AddPool(proceed, o.policy.policy, o.admission.Member)
+		err = AddPool(proceed, o.policy.policy, o.admission.Member, o.service.Keys, o.policy.first)
 	}
 	if err == nil {
 		err = o.checkPolicy()

@@ -272,7 +272,7 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 	if err := r.announce(proceed, opened); err != nil {
 		return nil, err
 	}
-	return proceed, joinservice.AddPool(proceed, policy, admission.Member)
+	return proceed, joinservice.AddPool(proceed, policy, admission.Member, r.file.Cluster.Keys, policy.First(r.file.Cluster.ID()))
 }
 
 // finish sees the node through to Ready, and then records that it was.

@@ -192,7 +192,7 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 		}
 		proceed.Endpoint, proceed.Names, proceed.Time = settings.ControlPlaneEndpoint, settings.Names, time.Now().Unix()
 	}
-	return proceed, joinservice.AddPool(proceed, r.policy, member)
+	return proceed, joinservice.AddPool(proceed, r.policy, member, r.file.Cluster.Keys, r.policy.First(r.file.Cluster.ID()))
 }
 
 // show says what the disk holds beside what the cluster file knows.
