@@ -52,7 +52,7 @@ type Timing struct {
 	// may stand meanwhile. Direction lies between two questions of a Ready node what to do with its slots, within half as much and half as
 	// much again, and Report between two while something is done.
 	Trial, TrialDenied, Direction, Report time.Duration
-	// Certificate lies between two looks at the kubelet's certificate, and Restart bounds how long a node waits that restarts
+	// Certificate lies between two looks at the kubelet's certificate, and at how the journal's forwarder gets on, and Restart bounds how long a node waits that restarts
 	// because it has ended.
 	Certificate, Restart time.Duration
 	// Upgrade lies between two tasks that end a step to another release of Kubernetes.
@@ -144,6 +144,10 @@ type Agent struct {
 	Status  *Status
 	// StateDir is where the state disk is mounted, RunDir the agent's folder on a RAM disk.
 	StateDir, RunDir string
+	// SystemdDir is where systemd's programs read settings of this boot.
+	SystemdDir string
+	// ForwardFile is where the journal's forwarder says how it is getting on.
+	ForwardFile string
 	// EventLog is the file of the firmware's event log, which explains the registers where they differ; it may be absent.
 	EventLog string
 	// Versions are those of the image, as its os-release says them; without one, nothing is done about steps to another release.

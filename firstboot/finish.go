@@ -115,6 +115,7 @@ func (f *finishing) kubernetes(ctx context.Context) error {
 	if err := f.placeFiles(); err != nil {
 		return err
 	}
+	f.surround(ctx)
 	if err := f.startHooks(ctx); err != nil {
 		return err
 	}
@@ -320,6 +321,7 @@ func (f *finishing) waitReady(ctx context.Context) error {
 		return err
 	}
 	f.agent.Status.Say("the agent took %s", usage())
+	f.agent.showEpoch()
 	if err := f.agent.syncState(); err != nil {
 		return err
 	}

@@ -70,6 +70,7 @@ func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds creden
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	go (certificateWatch{a}).run(watching)
+	go (forwardWatch{a}).run(watching)
 	go (&upgrader{Agent: a}).run(watching)
 	select {
 	case err := <-served:

@@ -42,6 +42,8 @@ type Document struct {
 	Joining *Joining `json:"joining,omitempty"`
 	// Update is what the node says of its slots, once it has looked at them.
 	Update *hullmark.UpdateStatus `json:"update,omitempty"`
+	// Epoch is the state disk's number, of a node that was Ready.
+	Epoch uint64 `json:"epoch,omitempty"`
 }
 
 // Joining tells of the attempts to join or come back.
@@ -125,7 +127,7 @@ func (s *Status) Know(id hullmark.EKID) { s.change(func(d *Document) { d.EKID = 
 // Finish says that the node is Ready.
 func (s *Status) Finish() {
 	s.change(func(d *Document) {
-		*d = Document{Step: StepReady, Doing: "the node is Ready", EKID: d.EKID, Ready: true, Update: d.Update}
+		*d = Document{Step: StepReady, Doing: "the node is Ready", EKID: d.EKID, Ready: true, Update: d.Update, Epoch: d.Epoch}
 	})
 	s.sentinel(sentinelSuccess, "success\n")
 	fmt.Fprint(s.Console, "\nHULLMARK: the node is Ready\n")
@@ -157,6 +159,14 @@ func (s *Status) update(u hullmark.UpdateStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.doc.Update = &u
+	s.storeLocked()
+}
+
+// epoch shows the state disk's number, which is no news for the log.
+func (s *Status) epoch(n uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doc.Epoch = n
 	s.storeLocked()
 }
 

@@ -48,8 +48,7 @@ type Cluster struct {
 	// JoinEndpoints are the join services as host:port; the default is port 7444 of every control plane whose address is known,
 	// or of the endpoint.
 	JoinEndpoints []string `json:"joinEndpoints,omitempty"`
-	// TimeServers are NTP servers by name or address.
-	TimeServers []string `json:"timeServers,omitempty"`
+	Surroundings
 	// Pools are the sets of like nodes. The first member of the first control-plane pool is the node that init makes.
 	Pools []Pool `json:"pools"`
 	// Files and Hooks are for every node.
@@ -100,6 +99,8 @@ type Pool struct {
 	Hooks []string `json:"hooks,omitempty"`
 	// Overrides is at most one JoinConfiguration, with only the fields that shall differ.
 	Overrides []Override `json:"overrides,omitempty"`
+	// Surroundings take the place of the cluster's, each part for itself.
+	Surroundings
 }
 
 // Member is one machine of a pool.
@@ -137,7 +138,8 @@ type Taint struct {
 	Effect string `json:"effect"`
 }
 
-// File is a file that is placed on nodes. It is public: policy, documents and diffs show it.
+// File is a file that is placed on nodes. It is public: policy, documents and diffs show it. Secrets in it are encrypted
+// (hullmark cluster encrypt) for its path.
 type File struct {
 	// Path lies below /etc/kubernetes/ or /var/lib/hullmark/.
 	Path string `json:"path"`
@@ -204,7 +206,11 @@ func (c *Cluster) check() error {
 	if err := c.ControlPlane.check(); err != nil {
 		return fmt.Errorf("controlPlane.%w", err)
 	}
-	if err := measurements.CheckPlaced(placed(c.Files), c.Hooks); err != nil {
+	all, err := c.filesOf(Pool{})
+	if err != nil {
+		return err
+	}
+	if err := measurements.CheckPlaced(all, c.Hooks); err != nil {
 		return err
 	}
 	if err := checkAddons(c.Addons); err != nil {
@@ -242,7 +248,11 @@ func (c *Cluster) checkPools() error {
 		if err := p.check(); err != nil {
 			return fmt.Errorf("%s (%s): %w", at, p.Name, err)
 		}
-		if err := measurements.CheckPlaced(placed(c.Files, p.Files), slices.Concat(c.Hooks, p.Hooks)); err != nil {
+		all, err := c.filesOf(p)
+		if err == nil {
+			err = measurements.CheckPlaced(all, slices.Concat(c.Hooks, p.Hooks))
+		}
+		if err != nil {
 			return fmt.Errorf("%s (%s): %w", at, p.Name, err)
 		}
 		members += len(p.Members)

@@ -224,7 +224,7 @@ func (c *Cluster) configs(p Pool) ([]Rendered, error) {
 func (c *Cluster) config(p Pool, m Member) ([]byte, error) {
 	text, err := json.MarshalIndent(hullmark.NodeConfig{
 		Version: 1, ClusterRoot: c.Root, Endpoints: c.JoinEndpoints, Addresses: m.Addresses, Gateway: m.Gateway,
-		TimeServers: c.TimeServers, StateDisk: p.StateDisk,
+		TimeServers: c.around(p).TimeServers, StateDisk: p.StateDisk,
 	}, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("node config: %w", err)
@@ -326,7 +326,11 @@ func (c *Cluster) given(p Pool) (measurements.Pool, error) {
 	if err != nil {
 		return measurements.Pool{}, err
 	}
-	return measurements.Pool{Name: p.Name, Join: string(join), Files: placed(c.Files, p.Files), Hooks: slices.Concat(c.Hooks, p.Hooks)}, nil
+	files, err := c.filesOf(p)
+	if err != nil {
+		return measurements.Pool{}, err
+	}
+	return measurements.Pool{Name: p.Name, Join: string(join), Files: files, Hooks: slices.Concat(c.Hooks, p.Hooks)}, nil
 }
 
 // decode reads a YAML stream of ours by the kinds of its documents.

@@ -87,7 +87,7 @@ func run(ctx context.Context) error {
 		Release:  hullmark.RootHash(release),
 		Status:   &firstboot.Status{File: firstboot.StatusFile, Sentinels: sentinels, Console: console, Log: os.Stderr, Notify: unit.Notify},
 		StateDir: firstboot.StateDir, RunDir: runDir,
-		EventLog: eventLog, Versions: versions,
+		SystemdDir: "/run/systemd", ForwardFile: hullmark.ForwardFile, EventLog: eventLog, Versions: versions,
 		Listen: ":" + attest.OperatorPort, Timing: firstboot.DefaultTiming(),
 	}
 	return agent.Run(ctx)
