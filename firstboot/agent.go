@@ -52,8 +52,8 @@ type Timing struct {
 	// may stand meanwhile. Direction lies between two questions of a Ready node what to do with its slots, within half as much and half as
 	// much again, and Report between two while something is done.
 	Trial, TrialDenied, Direction, Report time.Duration
-	// Certificate lies between two looks at the kubelet's certificate, and at how the journal's forwarder gets on, and Restart bounds how long a node waits that restarts
-	// because it has ended.
+	// Certificate lies between two looks at the kubelet's certificate, and at how the journal's forwarder gets on; Restart bounds how
+	// long a node waits that restarts because that certificate has ended.
 	Certificate, Restart time.Duration
 	// Upgrade lies between two tasks that end a step to another release of Kubernetes.
 	Upgrade time.Duration

@@ -20,8 +20,8 @@ func withSecret(text string) func(*measurements.Policy) {
 	}
 }
 
-// A secret is text in the policy, and itself only in what a machine is brought that has opened its disk. One that cannot be opened brings the
-// machine nothing.
+// A secret is text in the policy, and itself only in what a machine is brought that has opened its disk. One that cannot be opened
+// brings the machine nothing.
 func TestSecretOfAPool(t *testing.T) {
 	s := newSite(t)
 	encrypted := func(c *cluster.Cluster) string {

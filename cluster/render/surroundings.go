@@ -61,7 +61,8 @@ type Journal struct {
 	Name string `json:"name,omitempty"`
 	// CA has certificates, in PEM, of authorities that its certificate has to come from. No other is trusted.
 	CA string `json:"ca"`
-	// Certificate, in PEM, is what nodes show the collector, and Key its private key, as hullmark cluster encrypt prints it for hullmark.CollectorKey.
+	// Certificate, in PEM, is what nodes show the collector, and Key its private key, as hullmark cluster encrypt prints it for
+	// hullmark.CollectorKey.
 	Certificate string `json:"certificate,omitempty"`
 	Key         string `json:"key,omitempty"`
 }

@@ -253,8 +253,8 @@ func (c *collected) await(t *testing.T, after int, pattern string) int {
 	return 0
 }
 
-// TestOperations takes one machine to Ready whose signed policy names a mirror under an authority of its own, with credentials, a collector of
-// the journal, and time servers; looks at what each does; and boots it once more.
+// TestOperations takes one machine to Ready whose signed policy names a mirror under an authority of its own, with credentials, a
+// collector of the journal, and time servers; looks at what each does; and boots it once more.
 func TestOperations(t *testing.T) {
 	b := newBench(t)
 	config := b.newCluster(t, "cluster")
