@@ -50,8 +50,8 @@ func main() {
 type options struct {
 	// credentials is a folder with the kubelet's kubeconfig and certificates.
 	credentials string
-	// status and forward are the files of the agent and of the journal's forwarder, disk a path on the state disk, and service the URL of the
-	// metrics of this node's join service, if it has one.
+	// status and forward are the files of the agent and of the journal's forwarder, disk a path on the state disk, and service the URL
+	// of the metrics of this node's join service, if it has one.
 	status, forward, disk, service string
 	listen                         string
 	notify                         func(line string)
