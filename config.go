@@ -31,8 +31,18 @@ type NodeConfig struct {
 	NameServers []string `json:"nameServers,omitempty"`
 	// TimeServers are NTP servers by name or address; time is a convenience, no decision rests on it.
 	TimeServers []string `json:"timeServers,omitempty"`
-	// StateDisk selects the state disk.
+	// StateDisk selects the state disk. If it is the disk that the node boots from, the state lies behind its slots.
 	StateDisk DiskSelector `json:"stateDisk"`
+	// Install is the disk that an installation medium installs; nil if the node's disk comes otherwise. It has no meaning in other boots.
+	Install *Install `json:"install,omitempty"`
+}
+
+// Install says where an installation medium puts the release and the configuration that it holds.
+type Install struct {
+	// Disk selects the disk that the machine is to boot from.
+	Disk DiskSelector `json:"disk"`
+	// Overwrite is the serial number of a disk whose content may be lost. Any other disk has to be empty.
+	Overwrite string `json:"overwrite,omitempty"`
 }
 
 // DiskSelector names one block device. Exactly one field is set.
@@ -85,7 +95,20 @@ func (c NodeConfig) check() error {
 	if err := c.checkAddresses(); err != nil {
 		return err
 	}
-	return c.StateDisk.check()
+	if err := c.StateDisk.check("stateDisk"); err != nil {
+		return err
+	}
+	return c.Install.check()
+}
+
+func (i *Install) check() error {
+	if i == nil {
+		return nil
+	}
+	if i.Overwrite != "" && !serialPattern.MatchString(i.Overwrite) {
+		return fmt.Errorf("install: overwrite %q: want the serial number of the disk whose content may be lost", i.Overwrite)
+	}
+	return i.Disk.check("install")
 }
 
 func (c NodeConfig) checkAddresses() error {
@@ -142,15 +165,15 @@ func validAddress(s string) bool {
 	return err == nil
 }
 
-func (s DiskSelector) check() error {
+func (s DiskSelector) check(field string) error {
 	if (s.Serial == "") == (s.Path == "") {
-		return errors.New("stateDisk: exactly one of serial and path must be set")
+		return fmt.Errorf("%s: exactly one of serial and path must be set", field)
 	}
 	if s.Serial != "" && !serialPattern.MatchString(s.Serial) {
-		return fmt.Errorf("stateDisk: serial %q: want 1 to 64 letters, digits, dots, hyphens or underscores", s.Serial)
+		return fmt.Errorf("%s: serial %q: want 1 to 64 letters, digits, dots, hyphens or underscores", field, s.Serial)
 	}
 	if s.Path != "" && !devicePattern.MatchString(s.Path) {
-		return fmt.Errorf("stateDisk: path %q: want a device below /dev", s.Path)
+		return fmt.Errorf("%s: path %q: want a device below /dev", field, s.Path)
 	}
 	return nil
 }
