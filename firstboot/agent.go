@@ -57,6 +57,8 @@ type Timing struct {
 	Certificate, Restart time.Duration
 	// Upgrade lies between two tasks that end a step to another release of Kubernetes.
 	Upgrade time.Duration
+	// Read is how long a person has to read how an installation ended, before the machine restarts.
+	Read time.Duration
 }
 
 // DefaultTiming is docs/protocol.md's.
@@ -65,7 +67,7 @@ func DefaultTiming() Timing {
 		Network: 15 * time.Second, Dial: 10 * time.Second, Answer: 15 * time.Second, Proceed: 5 * time.Minute,
 		Turn: 45 * time.Second, DialledTurn: 5 * time.Second,
 		FirstPause: time.Second, LongestPause: time.Minute, DeniedPause: time.Minute, Epoch: 12 * time.Minute,
-		Certificate: time.Minute, Restart: 5 * time.Minute, Upgrade: time.Minute,
+		Certificate: time.Minute, Restart: 5 * time.Minute, Upgrade: time.Minute, Read: 30 * time.Second,
 		Trial: 30 * time.Minute, TrialDenied: 4 * time.Minute, Direction: 40 * time.Second, Report: 10 * time.Second,
 	}
 }
@@ -139,6 +141,8 @@ type Agent struct {
 	Cluster  Cluster
 	// Slots is nil where the machine has no disk with slots: it takes no other release then.
 	Slots Slots
+	// Installer is nil where the image makes no installation medium.
+	Installer Installer
 	// Release is the root hash on the kernel's command line, which is measured; what slots say of themselves the host can write.
 	Release hullmark.RootHash
 	Status  *Status
@@ -200,6 +204,7 @@ func (a setup) run(ctx context.Context) error {
 	steps := []Step{
 		{Name: StepStart, Do: a.checkTPM},
 		{Name: StepConfig, Do: a.measureConfig},
+		{Name: StepInstall, Done: a.onDisk, Do: a.install},
 		{Name: StepAttest, Done: func(context.Context) (bool, error) { return a.Machine.Online() }, Do: a.waitNetwork},
 	}
 	for {
@@ -231,6 +236,9 @@ func (a *Agent) withTPM(use func(transport.TPM) error) error {
 // checkTPM makes sure that this boot can still earn a ticket.
 func (a setup) checkTPM(context.Context) error {
 	return a.withTPM(func(tpm transport.TPM) error {
+		if err := a.tellNode(tpm); err != nil {
+			return err
+		}
 		registers, err := prover.ReadRegisters(tpm)
 		if err != nil {
 			return err
@@ -251,6 +259,18 @@ func (a setup) checkTPM(context.Context) error {
 		}
 		return updater(a).settle()
 	})
+}
+
+// tellNode shows the machine's identity to whoever stands before it.
+func (a setup) tellNode(tpm transport.TPM) error {
+	if a.Status.Screen == nil {
+		return nil
+	}
+	node, err := prover.Node(tpm)
+	if err == nil {
+		a.Status.Know(node)
+	}
+	return err
 }
 
 // measureConfig finds the configuration, measures it, and only then reads it.

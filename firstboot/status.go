@@ -1,6 +1,7 @@
 package firstboot
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -69,6 +70,8 @@ type Status struct {
 	// File is the document's path; Console is where people look; Notify takes
 	// one line for the service manager.
 	File string
+	// Screen, if set, shows the document as a page.
+	Screen *Screen
 	// Sentinels is the folder in which Cluster API looks for how bootstrapping ended, if anything does.
 	Sentinels string
 	Console   io.Writer
@@ -283,8 +286,25 @@ func (s *Status) change(edit func(*Document)) {
 }
 
 func (s *Status) storeLocked() {
+	if s.Screen != nil {
+		s.Screen.draw(s.doc)
+	}
 	if err := atomicfile.Write(s.File, s.encode(), 0o644); err != nil {
 		fmt.Fprintln(s.Log, "status:", err)
+	}
+}
+
+// KeepDrawn draws the screen anew now and then: addresses come and go, and others may write on it.
+func (s *Status) KeepDrawn(ctx context.Context, every time.Duration) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(every):
+		}
+		s.mu.Lock()
+		s.Screen.draw(s.doc)
+		s.mu.Unlock()
 	}
 }
 

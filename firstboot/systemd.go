@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -67,12 +68,17 @@ func (Systemd) Uptime() (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// Online reports whether an interface other than the loopback is up and has a
-// global address.
-func (Systemd) Online() (bool, error) {
+// Online reports whether others can reach the machine.
+func (s Systemd) Online() (bool, error) {
+	addresses, err := s.Addresses()
+	return len(addresses) > 0, err
+}
+
+// Addresses are the global addresses of interfaces that are up.
+func (Systemd) Addresses() (out []netip.Addr, err error) {
 	links, err := netlink.LinkList()
 	if err != nil {
-		return false, fmt.Errorf("list network interfaces: %w", err)
+		return nil, fmt.Errorf("list network interfaces: %w", err)
 	}
 	for _, link := range links {
 		if link.Attrs().OperState != netlink.OperUp {
@@ -80,15 +86,15 @@ func (Systemd) Online() (bool, error) {
 		}
 		addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 		if err != nil {
-			return false, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
+			return nil, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
 		}
 		for _, address := range addresses {
-			if address.IP.IsGlobalUnicast() {
-				return true, nil
+			if a, ok := netip.AddrFromSlice(address.IP); ok && address.IP.IsGlobalUnicast() {
+				out = append(out, a.Unmap())
 			}
 		}
 	}
-	return false, nil
+	return out, nil
 }
 
 // maxJournal bounds how much of the log is sent, in lines.

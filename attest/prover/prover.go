@@ -113,6 +113,16 @@ func (p *Prover) open() error {
 	return nil
 }
 
+// Node returns the identity of the machine with that TPM.
+func Node(tpm transport.TPM) (hullmark.EKID, error) {
+	p := &Prover{tpm: tpm}
+	public, err := p.openEK()
+	if err = errors.Join(err, p.Close()); err != nil {
+		return hullmark.EKID{}, fmt.Errorf("prover: endorsement key: %w", err)
+	}
+	return hullmark.EKIDOf(public), nil
+}
+
 // openEK uses the manufacturer's persistent key if it is the default
 // template's, and otherwise makes that key, which takes a TPM up to some seconds.
 func (p *Prover) openEK() ([]byte, error) {
