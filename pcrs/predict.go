@@ -54,6 +54,8 @@ type Boot struct {
 	SMBIOSExtra []string
 	// Fallback is a boot in which the firmware first tried another boot entry, which did not start: that of a slot on trial that is torn.
 	Fallback bool
+	// Medium is a boot of the medium that installs the image: Table is that one's, and all else is as in a boot of the disk.
+	Medium bool
 	// AllowUnprovenStub accepts a stub whose rules no boot has confirmed.
 	AllowUnprovenStub bool
 	// Banks are the banks to predict, out of PredictedBanks; none means all of them.

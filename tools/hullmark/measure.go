@@ -26,6 +26,7 @@ type measureOptions struct {
 	sbom, cycloneDX string
 	unprovenStub    bool
 	fallback        bool
+	medium          bool
 }
 
 func newMeasureCommand() *cobra.Command {
@@ -61,6 +62,7 @@ With --log, what the firmware measured is taken from a log of a machine of that 
 	f.StringVar(&o.lock, "lock", "", "lock `FILE` to name in the document")
 	f.BoolVar(&o.unprovenStub, "unproven-stub", false, "accept a systemd-stub whose rules were read in its source but never compared with a boot")
 	f.BoolVar(&o.fallback, "fallback", false, "a boot in which the slot on trial did not start, and the firmware went on to this image")
+	f.BoolVar(&o.medium, "medium", false, "the boot of a medium that installs the image (hullmark install --medium)")
 	f.StringVar(&file, "out", "", "`FILE` to write the document to, in place of standard output")
 	f.StringVar(&o.sbom, "sbom", "", "SBOM `FILE` (SPDX) to name in the document")
 	f.StringVar(&o.cycloneDX, "cyclonedx", "", "SBOM `FILE` (CycloneDX) to name in the document")
@@ -114,7 +116,7 @@ func (o measureOptions) measure(path string) (measurements.Document, error) {
 	if err != nil {
 		return measurements.Document{}, err
 	}
-	boot.AllowUnprovenStub, boot.Fallback = o.unprovenStub, o.fallback
+	boot.AllowUnprovenStub, boot.Fallback, boot.Medium = o.unprovenStub, o.fallback, o.medium
 	release, err := o.released()
 	if err != nil {
 		return measurements.Document{}, err
