@@ -72,6 +72,11 @@ test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
 test-cluster: bin/hullmark bin/demo ## Let a worker join, reboot and come back after a power cut, in virtual machines.
 	go test -tags cluster -timeout 80m -v $(call tagged,cluster)
 
+.PHONY: test-install
+test-install: bin/hullmark ## Install bare machines by USB and by HTTP, up to a Ready node; pictures of their screens stay in out/install.
+	@mkdir -p $(OUT)/install
+	go test -tags install -count 1 -timeout 2h -v -run '^TestBareMetal$$' -artifacts -outputdir $(OUT)/install ./internal/e2e
+
 .PHONY: test-skew
 test-skew: ## Go from the minor release of Kubernetes before to this one, and back, with real API servers of both (compiles the earlier one).
 	go test -tags skew -count 1 -timeout 3h -v $(call tagged,skew)
@@ -166,8 +171,8 @@ capi-release: ## Make a clusterctl repository in out/capi/repository: VERSION (v
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.
-	go vet -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors,skew ./...
-	go tool staticcheck -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors,skew ./...
+	go vet -tags long,vm,cluster,install,docs,browser,explore,powercut,bench,vectors,skew ./...
+	go tool staticcheck -tags long,vm,cluster,install,docs,browser,explore,powercut,bench,vectors,skew ./...
 	staticcheck=$$(go tool -n staticcheck) && cd $(CAPI) && go vet -tags long,vm,bench ./... && "$$staticcheck" -tags long,vm,bench ./...
 	@unformatted=$$(go tool gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); \
 		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi

@@ -1,4 +1,4 @@
-//go:build vm || cluster || powercut
+//go:build vm || cluster || powercut || install
 
 package e2e
 
@@ -127,6 +127,16 @@ func (m machine) sees(t *testing.T, pattern string) string {
 		t.Fatalf("the console does not show %q: %v\nits end:\n%s", pattern, err, tail(console))
 	}
 	return line
+}
+
+// console is what the machine wrote on its serial line.
+func (m machine) console(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(m.Console())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // init runs `hullmark init` against the machine with the cluster file of the given name; it must end with the code.

@@ -178,15 +178,6 @@ func writeDisk(t *testing.T, path string, raw []byte) {
 	}
 }
 
-func (m machine) console(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile(m.Console())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
 // stateDiskIsBlank holds that nobody wrote a byte to the state disk.
 func (m machine) stateDiskIsBlank(t *testing.T) {
 	t.Helper()

@@ -3,6 +3,7 @@ package vm
 import (
 	"context"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -36,7 +37,11 @@ func (h hardware) file(path string) string {
 
 // command prepares QEMU. binds are the writable folders; what it only reads is added here.
 func (h hardware) command(ctx context.Context, binds []toolstree.Bind) (*exec.Cmd, error) {
-	for _, path := range append([]string{h.files.Firmware}, h.files.OptionROMs...) {
+	read := append([]string{h.files.Firmware}, h.files.OptionROMs...)
+	if b := h.config.Bare; b != nil && b.Stick != "" {
+		read = append(read, b.Stick)
+	}
+	for _, path := range read {
 		binds = append(binds, toolstree.Bind{Host: path})
 	}
 	for _, socket := range []string{h.config.StateNBD, h.config.ImageNBD, h.config.VarsNBD} {
@@ -130,7 +135,9 @@ func (h hardware) flash() []string {
 // entry that the firmware makes and measures.
 func (h hardware) disks() []string {
 	var args []string
-	if h.disk != "" || h.config.ImageNBD != "" {
+	if h.config.Bare != nil {
+		args = h.bare()
+	} else if h.disk != "" || h.config.ImageNBD != "" {
 		args = append(args,
 			"-drive", "id=image,if=none,format=raw,"+h.drive(h.disk, h.config.ImageNBD),
 			"-device", "virtio-blk-pci,drive=image,bootindex=0,serial="+ImageSerial+",addr="+strconv.Itoa(machine.ImageSlot))
@@ -149,6 +156,9 @@ func (h hardware) network() []string {
 		rom = h.file(h.files.OptionROMs[0])
 	}
 	netdev, card := "user,id=net0"+hostForwards(h.forwards), "virtio-net-pci,netdev=net0,romfile="+rom
+	if h.config.Bare != nil {
+		card += ",addr=" + strconv.Itoa(BareNICSlot) + ",mac=" + net.HardwareAddr(BareMAC[:]).String()
+	}
 	if h.cable != nil {
 		netdev = cableOption("net0")
 		card += ",mac=" + hardwareAddress(h.config.Dir).String()

@@ -46,6 +46,8 @@ type Config struct {
 	// ImageNBD and VarsNBD are such sockets for the machine's own disk, in place of one that is installed from Image, and for the
 	// firmware's variables, in place of the machine's own copy of them. What is served as variables has the size of Firmware.Vars.
 	ImageNBD, VarsNBD string
+	// Bare, if not nil, makes the machine one as people have them: see Bare. It has neither Image nor ImageNBD then.
+	Bare *Bare
 	// Forwards are the TCP ports of the guest that can be reached from this host.
 	Forwards []Forward
 	// Network is the folder of a running network (StartNetwork) to be plugged into, which then has the forwards. Empty: the machine is
@@ -139,6 +141,8 @@ func (c Config) Check() error {
 		return errors.New("a state disk's size, and a socket that serves one: name one of them")
 	case c.Image != "" && c.ImageNBD != "":
 		return errors.New("an image to install from, and a socket that serves the machine's disk: name one of them")
+	case c.Bare != nil && (c.Image != "" || c.ImageNBD != "" || c.Network != ""):
+		return errors.New("a bare machine's disk is blank at first, and its network its own")
 	case c.Accel != AccelAuto && c.Accel != AccelKVM && c.Accel != AccelTCG:
 		return fmt.Errorf("accelerator %q: auto, kvm and tcg exist", c.Accel)
 	case strings.ContainsFunc(strings.Join(slices.Concat(slices.Collect(maps.Keys(c.FwCfg)), slices.Collect(maps.Values(c.FwCfg))), ""), notPrintable):

@@ -113,12 +113,16 @@ func (m *Machine) prepare(ctx context.Context) (hardware, error) {
 			return h, err
 		}
 	}
-	if c.ImageNBD == "" {
+	if c.Bare != nil {
+		if h.disk, err = makeDisk(c.Dir, diskName, c.Bare.Disk); err != nil {
+			return h, err
+		}
+	} else if c.ImageNBD == "" {
 		if h.disk, err = installDisk(c.Dir, c.Image); err != nil {
 			return h, err
 		}
 	}
-	if h.stateDisk, err = makeStateDisk(c.Dir, c.StateDisk); err != nil {
+	if h.stateDisk, err = makeDisk(c.Dir, stateName, c.StateDisk); err != nil {
 		return h, err
 	}
 	h.nodeConf, err = writeNodeConfig(c.Dir, c.NodeConfig)

@@ -332,17 +332,17 @@ func TestRemoveRuntimeSparesOthersFolders(t *testing.T) {
 
 func TestStateDiskIsSparseAndKeepsItsSize(t *testing.T) {
 	dir := t.TempDir()
-	if path, err := makeStateDisk(dir, 0); path != "" || err != nil {
+	if path, err := makeDisk(dir, stateName, 0); path != "" || err != nil {
 		t.Errorf("no disk asked for: %q, %v", path, err)
 	}
-	path, err := makeStateDisk(dir, 1<<40)
+	path, err := makeDisk(dir, stateName, 1<<40)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(path, []byte("data"), 0o600); err != nil { // truncates to 4 bytes, as a disk of another size
 		t.Fatal(err)
 	}
-	if _, err := makeStateDisk(dir, 1<<40); err == nil || !strings.Contains(err.Error(), "it has 4 bytes") {
+	if _, err := makeDisk(dir, stateName, 1<<40); err == nil || !strings.Contains(err.Error(), "it has 4 bytes") {
 		t.Error(err)
 	}
 	if size, err := StateDiskSize(dir); size != 4 || err != nil {
