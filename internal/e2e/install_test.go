@@ -74,13 +74,19 @@ const bareDisk = 12 << 30
 // bare starts a machine with a blank disk, unless it has one.
 func (b bench) bare(t *testing.T, name, stick string, edit func(*vm.Config)) machine {
 	t.Helper()
-	return b.boot(t, name, nil, func(c *vm.Config) {
+	m := b.boot(t, name, nil, func(c *vm.Config) {
 		c.Image, c.StateDisk, c.ExitOnReboot = "", 0, false
 		c.Bare = &vm.Bare{Disk: bareDisk, Stick: stick}
 		if edit != nil {
 			edit(c)
 		}
 	})
+	t.Cleanup(func() {
+		if t.Failed() {
+			m.picture(t, "failed")
+		}
+	})
+	return m
 }
 
 // picture keeps what the screen shows.
@@ -89,7 +95,8 @@ func (m machine) picture(t *testing.T, name string) {
 	time.Sleep(2 * time.Second) // The console, which was waited for, may be a moment ahead.
 	png, err := m.Screen()
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return
 	}
 	file := filepath.Join(t.ArtifactDir(), name+".png")
 	if err := os.WriteFile(file, png, 0o644); err != nil {
