@@ -10,7 +10,7 @@ HOST_PACKAGES := bubblewrap uidmap python3 ca-certificates debian-archive-keyrin
 	binutils cpio cryptsetup-bin dosfstools erofs-utils gdisk ipxe-qemu iproute2 jq locales mtools openssl qemu-utils sbsigntool systemd systemd-boot-efi user-mode-linux
 
 # What only tests need.
-TEST_PACKAGES := chromium fonts-liberation efitools opensc softhsm2
+TEST_PACKAGES := chromium fonts-liberation efitools opensc ruby-tpm-key-attestation softhsm2
 
 # The module beside this one, whose requirements nothing else is to have.
 CAPI := tools/capi
@@ -72,6 +72,28 @@ test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
 test-cluster: bin/hullmark bin/demo ## Let a worker join, reboot and come back after a power cut, in virtual machines.
 	go test -tags cluster -timeout 80m -v $(call tagged,cluster)
 
+.PHONY: test-planes
+test-planes: setup bin/hullmark ## Let a cluster document's cluster grow to three control planes, of an image signed for Secure Boot, in a network that leads nowhere (PARTS="second third": these alone, on what the last run left).
+	bin/hullmark build --relock --config internal/e2e/testdata/planes/image --out $(OUT)/planes-image
+	go test -tags powercut -count 1 -timeout 8h -v -run '^TestPlanes$$' ./internal/e2e -args -parts "$(PARTS)" -seed $(or $(SEED),1) -out $(abspath $(OUT))
+
+.PHONY: test-network
+test-network: bin/hullmark ## Boot a machine with a bond, a VLAN on it and DHCP beside, and pull its cables; then a cluster of both families, hold a NetworkPolicy to its word, exchange the pod network for one's own.
+	go test -tags network -timeout 80m -v -run '^TestNetwork' $(call tagged,network)
+
+.PHONY: test-install
+test-install: bin/hullmark ## Install bare machines by USB and by HTTP, up to a Ready node; pictures of their screens stay in out/install.
+	@mkdir -p $(OUT)/install
+	go test -tags install -count 1 -timeout 2h -v -run '^TestBareMetal$$' -artifacts -outputdir $(OUT)/install ./internal/e2e
+
+.PHONY: test-operations
+test-operations: bin/hullmark ## Boot a machine whose policy names a mirror, a collector of its journal and time servers; scrape it, and boot it once more.
+	go test -tags operations -count 1 -timeout 2h -v -run '^TestOperations$$' ./internal/e2e
+
+.PHONY: test-firmware
+test-firmware: bin/hullmark bin/demo ## Boot a second image on machines whose firmware is known by the log of a first boot alone.
+	go test -tags vm,firmware -count 1 -timeout 60m -v -run '^TestFirmwareByLog$$' ./internal/e2e
+
 .PHONY: test-skew
 test-skew: ## Go from the minor release of Kubernetes before to this one, and back, with real API servers of both (compiles the earlier one).
 	go test -tags skew -count 1 -timeout 3h -v $(call tagged,skew)
@@ -87,6 +109,11 @@ powercut-update: image ## Cut the power of a machine that takes other releases, 
 	@mkdir -p $(OUT)/powercut-update
 	go test -tags vm,powercut -count 1 -timeout 8h -v -run '^TestPowerCutsOfSlots$$' -artifacts -outputdir $(OUT)/powercut-update ./internal/e2e \
 		-args -cuts $(or $(CUTS),200) -seed $(or $(SEED),1) -out $(abspath $(OUT))
+
+.PHONY: powercut-verbs
+powercut-verbs: image ## Cut the power while keys are exchanged, disks and machines replaced and etcd restored, CUTS times (1) for each command and each boot that follows; PARTS="rotate reset rebind restore" chooses.
+	go test -tags powercut -count 1 -timeout 12h -v -run '^TestPowerCutsOfVerbs$$' ./internal/e2e \
+		-args -each $(or $(CUTS),1) -parts "$(PARTS)" -seed $(or $(SEED),1) -out $(abspath $(OUT))
 
 .PHONY: powercut-addons
 powercut-addons: ## Break off an add-on's upgrade, and its way back, before each of their writes.
@@ -166,8 +193,8 @@ capi-release: ## Make a clusterctl repository in out/capi/repository: VERSION (v
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.
-	go vet -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors,skew ./...
-	go tool staticcheck -tags long,vm,cluster,docs,browser,explore,powercut,bench,vectors,skew ./...
+	go vet -tags long,vm,cluster,install,docs,browser,explore,operations,powercut,bench,vectors,skew,network,firmware ./...
+	go tool staticcheck -tags long,vm,cluster,install,docs,browser,explore,operations,powercut,bench,vectors,skew,network,firmware ./...
 	staticcheck=$$(go tool -n staticcheck) && cd $(CAPI) && go vet -tags long,vm,bench ./... && "$$staticcheck" -tags long,vm,bench ./...
 	@unformatted=$$(go tool gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); \
 		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi

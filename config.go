@@ -22,17 +22,31 @@ type NodeConfig struct {
 	ClusterRoot ClusterRoot `json:"clusterRoot"`
 	// Endpoints are join services as host:port, tried in any order; empty before the first init.
 	Endpoints []string `json:"endpoints,omitempty"`
-	// Addresses are static addresses in CIDR notation for the first network
-	// interface; without them the node uses DHCP and router advertisements.
+	// Addresses are static addresses in CIDR notation of a machine's only network card; without them, and without Interfaces, every card
+	// uses DHCP and router advertisements.
 	Addresses []string `json:"addresses,omitempty"`
 	// Gateway is the default route for static addresses.
 	Gateway string `json:"gateway,omitempty"`
 	// NameServers are addresses of DNS servers for static addresses. CoreDNS does not start on a node that knows none.
 	NameServers []string `json:"nameServers,omitempty"`
+	// Interfaces say more of the network, and of machines with several cards. Cards that they do not name get no address.
+	Interfaces []Interface `json:"interfaces,omitempty"`
+	// Proxy is for what the node fetches from servers outside.
+	Proxy *Proxy `json:"proxy,omitempty"`
 	// TimeServers are NTP servers by name or address; time is a convenience, no decision rests on it.
 	TimeServers []string `json:"timeServers,omitempty"`
-	// StateDisk selects the state disk.
+	// StateDisk selects the state disk. If it is the disk that the node boots from, the state lies behind its slots.
 	StateDisk DiskSelector `json:"stateDisk"`
+	// Install is the disk that an installation medium installs; nil if the node's disk comes otherwise. It has no meaning in other boots.
+	Install *Install `json:"install,omitempty"`
+}
+
+// Install says where an installation medium puts the release and the configuration that it holds.
+type Install struct {
+	// Disk selects the disk that the machine is to boot from.
+	Disk DiskSelector `json:"disk"`
+	// Overwrite is the serial number of a disk whose content may be lost. Any other disk has to be empty.
+	Overwrite string `json:"overwrite,omitempty"`
 }
 
 // DiskSelector names one block device. Exactly one field is set.
@@ -51,7 +65,6 @@ var (
 	numberPattern = regexp.MustCompile(`(^|\.)(0[xX][0-9A-Fa-f]*|[0-9]+)$`)
 	// serverNamePattern wants a last label that begins with a letter: what looks like an IPv4 address is none of these.
 	serverNamePattern = regexp.MustCompile(`^(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	zonePattern       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$`)
 	devicePattern     = regexp.MustCompile(`^/dev/[A-Za-z0-9/_:.-]{1,128}$`)
 )
 
@@ -83,10 +96,25 @@ func (c NodeConfig) check() error {
 			return fmt.Errorf("endpoints: %q: want HOST:PORT", e)
 		}
 	}
-	if err := c.checkAddresses(); err != nil {
+	for _, check := range []func() error{c.checkAddresses, c.checkInterfaces, c.Proxy.check} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	if err := c.StateDisk.check("stateDisk"); err != nil {
 		return err
 	}
-	return c.StateDisk.check()
+	return c.Install.check()
+}
+
+func (i *Install) check() error {
+	if i == nil {
+		return nil
+	}
+	if i.Overwrite != "" && !serialPattern.MatchString(i.Overwrite) {
+		return fmt.Errorf("install: overwrite %q: want the serial number of the disk whose content may be lost", i.Overwrite)
+	}
+	return i.Disk.check("install")
 }
 
 func (c NodeConfig) checkAddresses() error {
@@ -144,15 +172,15 @@ func validAddress(s string) bool {
 	return err == nil && (a.Zone() == "" || zonePattern.MatchString(a.Zone()))
 }
 
-func (s DiskSelector) check() error {
+func (s DiskSelector) check(field string) error {
 	if (s.Serial == "") == (s.Path == "") {
-		return errors.New("stateDisk: exactly one of serial and path must be set")
+		return fmt.Errorf("%s: exactly one of serial and path must be set", field)
 	}
 	if s.Serial != "" && !serialPattern.MatchString(s.Serial) {
-		return fmt.Errorf("stateDisk: serial %q: want 1 to 64 letters, digits, dots, hyphens or underscores", s.Serial)
+		return fmt.Errorf("%s: serial %q: want 1 to 64 letters, digits, dots, hyphens or underscores", field, s.Serial)
 	}
 	if s.Path != "" && !devicePattern.MatchString(s.Path) {
-		return fmt.Errorf("stateDisk: path %q: want a device below /dev", s.Path)
+		return fmt.Errorf("%s: path %q: want a device below /dev", field, s.Path)
 	}
 	return nil
 }

@@ -84,6 +84,7 @@ func FuzzNames(f *testing.F) {
 
 func FuzzParseNodeConfig(f *testing.F) {
 	f.Add([]byte(goodConfig))
+	f.Add(withNetwork(bonded))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := ParseNodeConfig(data)
 		if err != nil {

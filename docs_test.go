@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/hullmark/hullmark"
 )
 
 var link = regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
@@ -39,6 +41,26 @@ func docsPages(t *testing.T) []string {
 		t.Fatalf("no docs: %v", err)
 	}
 	return append(pages, "README.md")
+}
+
+var networkFence = regexp.MustCompile("(?ms)^```json network\n(.*?)^```$")
+
+// Each example of the page on a node's network is a part of a configuration that nodes accept.
+func TestNetworkPage(t *testing.T) {
+	text, err := os.ReadFile("docs/node-network.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := networkFence.FindAllStringSubmatch(string(text), -1)
+	if len(examples) < 7 {
+		t.Fatalf("%d examples were found", len(examples))
+	}
+	for _, example := range examples {
+		whole := strings.Replace(example[1], "{", `{"version":1,"clusterRoot":"`+strings.Repeat("5f2b9c1d", 8)+`","stateDisk":{"serial":"state"},`, 1)
+		if _, err := hullmark.ParseNodeConfig([]byte(whole)); err != nil {
+			t.Errorf("%v:\n%s", err, example[1])
+		}
+	}
 }
 
 var (

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/internal/tpmtest"
@@ -89,7 +90,7 @@ func quoteOf(t *testing.T, nonce attest.Binding) quoted {
 	tpm.Replay(t, boot)
 	tpm.Extend(t, attest.ConfigRegister, []byte("its configuration"))
 	tpm.Extend(t, attest.FuseRegister, []byte("its disk is open"))
-	p, err := prover.Open(tpm)
+	p, err := prover.Open(tpm, hullmark.EKID{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,12 +9,12 @@ package attest
 
 import (
 	"crypto/sha256"
-	"crypto/x509"
 	"fmt"
 
 	"github.com/google/go-tpm/tpm2"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/ekcert"
 	"github.com/hullmark/hullmark/pcrs"
 )
 
@@ -130,9 +130,9 @@ type Claims struct {
 	EKID hullmark.EKID
 	// Certified reports that a certificate authority which the verifier named vouches for the EK.
 	Certified bool
-	// EKCertificate is the certificate that the machine shows of its EK; nil if it shows none of this very key. Unless
+	// EKCertificate is the certificate that the machine shows of its EK, with a chain; nil if it shows none of this very key. Unless
 	// Certified is set, it is not known whether anybody who is trusted signed it.
-	EKCertificate *x509.Certificate
+	EKCertificate *ekcert.Certificate
 	// Platform is what the evidence says of what the machine runs on, with its trust class.
 	Platform hullmark.PlatformClaims
 	// Measured are the registers that the platform's hardware signed, beside those of the TPM; nil where there are none.

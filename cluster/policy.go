@@ -42,8 +42,8 @@ func (c *Cluster) SetPolicy(policy measurements.Policy, documents ...measurement
 	policy.Keys = digest
 	same, err := c.follows(policy)
 	if err == nil {
-		// By a group, or a platform's demands, that fail this, no join service admits anybody.
-		err = errors.Join(joinservice.CheckGroups(policy), joinservice.CheckPlatforms(policy))
+		// By a group, a platform's demands, or secrets, that fail this, no join service admits anybody.
+		err = errors.Join(joinservice.CheckGroups(policy), joinservice.CheckPlatforms(policy), joinservice.CheckSecrets(policy, c.Keys, policy.First(c.ID())))
 	}
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ func TestKubeletNamesTheAddressOfM6(t *testing.T) {
 	for _, c := range []struct{ address, want string }{
 		{"192.0.2.8", "HULLMARK_KUBELET_ARGS=--node-ip=192.0.2.8\n"},
 		{"2001:db8::8", "HULLMARK_KUBELET_ARGS=--node-ip=2001:db8::8\n"},
+		{"192.0.2.8,2001:db8::8", "HULLMARK_KUBELET_ARGS=--node-ip=192.0.2.8,2001:db8::8\n"},
 		{"", "HULLMARK_KUBELET_ARGS=\n"},
 	} {
 		s := newStage(t)

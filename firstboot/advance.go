@@ -51,11 +51,19 @@ func (a advancer) run(ctx context.Context) {
 		case err == nil:
 			last = time.Now()
 			a.Status.Unwarn(codeStandsStill)
+			showEpoch(a.Agent)
 		case errors.As(err, &denied) && denied.Root().Code == codeEtcdRolledBack:
 			a.Status.Warn(denied.Root())
 		case time.Since(last) > epochStill:
 			a.Status.WarnUnlessWarned(standsStill(err, last))
 		}
+	}
+}
+
+// showEpoch lets the status say the disk's number.
+func showEpoch(a *Agent) {
+	if err := a.kept.look(func(m statedisk.Manifest) error { a.Status.epoch(m.Epoch); return nil }); err != nil {
+		fmt.Fprintln(a.Status.Log, "epoch:", err)
 	}
 }
 

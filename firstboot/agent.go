@@ -17,6 +17,7 @@ import (
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/firstboot/config"
+	"github.com/hullmark/hullmark/firstboot/network"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/kubeadm/run"
@@ -52,11 +53,13 @@ type Timing struct {
 	// may stand meanwhile. Direction lies between two questions of a Ready node what to do with its slots, within half as much and half as
 	// much again, and Report between two while something is done.
 	Trial, TrialDenied, Direction, Report time.Duration
-	// Certificate lies between two looks at the kubelet's certificate, and Restart bounds how long a node waits that restarts
-	// because it has ended.
+	// Certificate lies between two looks at the kubelet's certificate, and at how the journal's forwarder gets on; Restart bounds how
+	// long a node waits that restarts because that certificate has ended.
 	Certificate, Restart time.Duration
 	// Upgrade lies between two tasks that end a step to another release of Kubernetes.
 	Upgrade time.Duration
+	// Read is how long a person has to read how an installation ended, before the machine restarts.
+	Read time.Duration
 }
 
 // DefaultTiming is docs/protocol.md's.
@@ -65,7 +68,7 @@ func DefaultTiming() Timing {
 		Network: 15 * time.Second, Dial: 10 * time.Second, Answer: 15 * time.Second, Proceed: 5 * time.Minute,
 		Turn: 45 * time.Second, DialledTurn: 5 * time.Second,
 		FirstPause: time.Second, LongestPause: time.Minute, DeniedPause: time.Minute, Epoch: 12 * time.Minute,
-		Certificate: time.Minute, Restart: 5 * time.Minute, Upgrade: time.Minute,
+		Certificate: time.Minute, Restart: 5 * time.Minute, Upgrade: time.Minute, Read: 30 * time.Second,
 		Trial: 30 * time.Minute, TrialDenied: 4 * time.Minute, Direction: 40 * time.Second, Report: 10 * time.Second,
 	}
 }
@@ -84,8 +87,8 @@ type System interface {
 	Restart(ctx context.Context, unit string) error
 	// Reboot restarts the machine; it returns once that has begun.
 	Reboot(ctx context.Context) error
-	// Online reports whether a network interface is up and has an address that others can reach.
-	Online() (bool, error)
+	// Links lists the machine's network interfaces. settled says that all cards that it was started with are among them.
+	Links() (links []network.Link, settled bool, err error)
 	// Uptime returns how long the machine has run, also while it was suspended: whoever sets its clock changes nothing of that.
 	Uptime() (time.Duration, error)
 	// Journal writes the log of this boot to w as text.
@@ -139,11 +142,17 @@ type Agent struct {
 	Cluster  Cluster
 	// Slots is nil where the machine has no disk with slots: it takes no other release then.
 	Slots Slots
+	// Installer is nil where the image makes no installation medium.
+	Installer Installer
 	// Release is the root hash on the kernel's command line, which is measured; what slots say of themselves the host can write.
 	Release hullmark.RootHash
 	Status  *Status
 	// StateDir is where the state disk is mounted, RunDir the agent's folder on a RAM disk.
 	StateDir, RunDir string
+	// SystemdDir is where settings for systemd go; the constant of that name but in tests.
+	SystemdDir string
+	// ForwardFile is where the journal's forwarder says how it is getting on.
+	ForwardFile string
 	// EventLog is the file of the firmware's event log, which explains the registers where they differ; it may be absent.
 	EventLog string
 	// Versions are those of the image, as its os-release says them; without one, nothing is done about steps to another release.
@@ -162,6 +171,8 @@ type Agent struct {
 	over       chan error
 	config     hullmark.NodeConfig
 	configData []byte
+	// plan is which interfaces the configuration makes of the machine's cards.
+	plan network.Plan
 	// online is when the network was up, and setUp how long it took from then until an exchange could begin.
 	online time.Time
 	setUp  time.Duration
@@ -200,7 +211,8 @@ func (a setup) run(ctx context.Context) error {
 	steps := []Step{
 		{Name: StepStart, Do: a.checkTPM},
 		{Name: StepConfig, Do: a.measureConfig},
-		{Name: StepAttest, Done: func(context.Context) (bool, error) { return a.Machine.Online() }, Do: a.waitNetwork},
+		{Name: StepInstall, Done: a.onDisk, Do: a.install},
+		{Name: StepAttest, Done: func(context.Context) (bool, error) { return networking(a).isOnline() }, Do: a.waitNetwork},
 	}
 	for {
 		err := journal.Run(ctx, steps...)
@@ -231,6 +243,9 @@ func (a *Agent) withTPM(use func(transport.TPM) error) error {
 // checkTPM makes sure that this boot can still earn a ticket.
 func (a setup) checkTPM(context.Context) error {
 	return a.withTPM(func(tpm transport.TPM) error {
+		if err := a.tellNode(tpm); err != nil {
+			return err
+		}
 		registers, err := prover.ReadRegisters(tpm)
 		if err != nil {
 			return err
@@ -251,6 +266,18 @@ func (a setup) checkTPM(context.Context) error {
 		}
 		return updater(a).settle()
 	})
+}
+
+// tellNode shows the machine's identity to whoever stands before it.
+func (a setup) tellNode(tpm transport.TPM) error {
+	if a.Status.Screen == nil {
+		return nil
+	}
+	node, err := prover.Node(tpm)
+	if err == nil {
+		a.Status.Know(node)
+	}
+	return err
 }
 
 // measureConfig finds the configuration, measures it, and only then reads it.
@@ -289,36 +316,6 @@ func measureOnce(tpm transport.TPM, data []byte) error {
 		Expected: fmt.Sprintf("%x", attest.Extended(event)), Got: fmt.Sprintf("%x", registers[attest.ConfigRegister]),
 		Next: "wait for the restart", Retry: true,
 	})
-}
-
-// waitNetwork shows a condition for as long as nobody could reach the node.
-func (a setup) waitNetwork(ctx context.Context) error {
-	a.Status.Say("waiting for the network")
-	late := time.After(a.Timing.Network)
-	for {
-		online, err := a.Machine.Online()
-		if err != nil {
-			return err
-		}
-		if online {
-			a.Status.Enter(StepAttest)
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-late:
-			a.Status.Fail(noNetwork())
-		case <-time.After(250 * time.Millisecond):
-		}
-	}
-}
-
-func noNetwork() *hullmark.Condition {
-	return &hullmark.Condition{
-		Code: "no-network", Step: StepAttest, Title: "no network interface has an address", Retry: true,
-		Next: "check the machine's network card and DHCP, or give addresses in the node config",
-	}
 }
 
 // eventLog returns the firmware's log, or nothing: no decision rests on it.

@@ -90,8 +90,8 @@ func (a dialler) askAround(ctx context.Context) (final bool) {
 		if condition == nil {
 			return false // the node has its ticket, or the operator asks for one
 		}
-		if online, err := a.Machine.Online(); !answered && err == nil && !online {
-			condition.Because = noNetwork()
+		if online, err := networking(a).isOnline(); !answered && err == nil && !online {
+			condition.Because = networking(a).noNetwork()
 		}
 		a.Status.Answered(endpoint, condition)
 		switch {

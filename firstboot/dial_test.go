@@ -583,7 +583,7 @@ func TestProceedIsChecked(t *testing.T) {
 			p.Files = append(p.Files, &wire.File{Path: "/etc/kubernetes/pki/ca.crt", Mode: 0o644})
 		},
 		"has mode":                             func(p *wire.Proceed) { p.Files[0].Mode = 0 },
-		"reach a node at":                      func(p *wire.Proceed) { p.Address = "127.0.0.1" },
+		"reach a node at":                      func(p *wire.Proceed) { p.Address = "192.0.2.7,::1" },
 		"role \"king\" is unknown":             func(p *wire.Proceed) { p.Role = "king" },
 		"only a control plane that comes back": func(p *wire.Proceed) { p.JoinAnew = true },
 	} {

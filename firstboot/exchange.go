@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/google/go-tpm/tpm2/transport"
@@ -110,11 +108,14 @@ func (c *conversation) attest(ctx context.Context) (t *ticketed, err error) {
 		return nil, err
 	}
 	err = c.withTPM(func(tpm transport.TPM) error {
-		p, err := prover.Open(tpm)
+		p, err := prover.Open(tpm, claim.Owner)
 		if err != nil {
 			return err
 		}
 		c.agent.Status.Know(p.Node())
+		if wrong := p.Identity().EKWrong; wrong != nil {
+			c.agent.Status.Say("the TPM's endorsement key is shown without what certifies it: %.300s", wrong.Error())
+		}
 		t, err = (&proving{conversation: c, prover: p, claim: claim, kind: kind, tpm: tpm, platform: c.platform(ctx, tpm)}).run()
 		return errors.Join(err, p.Close())
 	})
@@ -345,32 +346,14 @@ func (t *ticketed) openDisk(ctx context.Context) (*opened, error) {
 			Code: "not-initialised", Step: StepDisk, Title: "the state disk belongs to a node that was never Ready", Next: "run hullmark init, which goes on where it ended",
 		}
 	}
+	addresses, err := networking{t.agent}.ownAddresses(t.stream.Context())
+	if err != nil {
+		return nil, err
+	}
 	return o, o.say(&wire.FromNode{Message: &wire.FromNode_Opened{Opened: &wire.Opened{
 		Issued: grant.Epoch.Issued, EpochRead: disk.EpochRead, Joined: disk.Joined, LastBoot: disk.LastBoot,
-		Addresses: ownAddresses(o.stream.Context(), o.agent.config), CertificateEnds: disk.CertificateEnds, Etcd: wire.FromEtcdState(disk.Etcd),
+		Addresses: addresses, CertificateEnds: disk.CertificateEnds, Etcd: wire.FromEtcdState(disk.Etcd),
 	}}})
-}
-
-// ownAddresses returns the node's addresses, for its kubeadm documents and certificates: first the one towards the verifier,
-// then those of its config.
-func ownAddresses(ctx context.Context, config hullmark.NodeConfig) []string {
-	var own []string
-	add := func(a netip.Addr) {
-		if text := a.Unmap().WithZone("").String(); len(own) < wire.MaxAddresses && !slices.Contains(own, text) {
-			own = append(own, text)
-		}
-	}
-	if other, ok := peer.FromContext(ctx); ok && other.LocalAddr != nil {
-		if local, err := netip.ParseAddrPort(other.LocalAddr.String()); err == nil {
-			add(local.Addr())
-		}
-	}
-	for _, text := range config.Addresses {
-		if prefix, err := netip.ParsePrefix(text); err == nil { // ParseNodeConfig refused all others.
-			add(prefix.Addr())
-		}
-	}
-	return own
 }
 
 // awaitProceed waits until the epoch is committed, and refuses before the fuse

@@ -115,6 +115,7 @@ func (f *finishing) kubernetes(ctx context.Context) error {
 	if err := f.placeFiles(); err != nil {
 		return err
 	}
+	f.surround(ctx)
 	if err := f.startHooks(ctx); err != nil {
 		return err
 	}
@@ -320,6 +321,7 @@ func (f *finishing) waitReady(ctx context.Context) error {
 		return err
 	}
 	f.agent.Status.Say("the agent took %s", usage())
+	showEpoch(f.agent)
 	if err := f.agent.syncState(); err != nil {
 		return err
 	}
@@ -348,12 +350,20 @@ func (f *finishing) setHostname(ctx context.Context) error {
 	return f.agent.Machine.Restart(ctx, hostnameUnit)
 }
 
-// setKubeletAddress lets the kubelet name the address that Proceed says, in this boot; without one it names what it finds first. The
-// kubelet takes the last of equal flags.
+// setKubeletAddress lets the kubelet name the address that Proceed says, in this boot, or else those of the interface that the
+// configuration says is the node's; without one it names what it finds first. The kubelet takes the last of equal flags.
 func (f *finishing) setKubeletAddress() error {
+	named := f.proceed.GetAddress()
+	if named == "" {
+		links, _, err := f.agent.Machine.Links()
+		if err != nil {
+			return err
+		}
+		named = f.agent.plan.KubeletAddresses(links)
+	}
 	content := "HULLMARK_KUBELET_ARGS=\n"
-	if a := f.proceed.GetAddress(); a != "" {
-		content = "HULLMARK_KUBELET_ARGS=--node-ip=" + a + "\n"
+	if named != "" {
+		content = "HULLMARK_KUBELET_ARGS=--node-ip=" + named + "\n"
 	}
 	for _, c := range f.proceed.GetRefused() {
 		refused := c.HullmarkCondition().Root()

@@ -214,13 +214,17 @@ func keptName(name string) (string, bool) {
 }
 
 // keepFiles puts files of Proceed into the manifest, all or none of them, and takes the documents that came with an earlier
-// policy than the one among them out: systemd hands the join service no more than 1 MiB. Then it shows all to programs.
+// policy than the one among them out: systemd hands the join service no more than 1 MiB. Then it shows all to
+// programs.
 func (a *Agent) keepFiles(files []*wire.File) error {
 	err := a.kept.change(func(m *statedisk.Manifest) error {
 		if slices.ContainsFunc(files, func(f *wire.File) bool { return f.GetPath() == hullmark.PolicyFile }) {
 			documents, _ := keptName(hullmark.DocumentsFolder)
 			maps.DeleteFunc(m.Files, func(name string, _ statedisk.KeptFile) bool { return strings.HasPrefix(name, documents+"/") })
 		}
+		// Of the pool's surroundings the disk holds what this boot's Proceed brings, and no mirror or collector of an earlier policy.
+		pool, _ := keptName(hullmark.PoolFolder)
+		maps.DeleteFunc(m.Files, func(name string, _ statedisk.KeptFile) bool { return strings.HasPrefix(name, pool+"/") })
 		for _, f := range files {
 			name, ok := keptName(f.GetPath())
 			if !ok {

@@ -152,13 +152,11 @@ func (o *opened) checkEndpoint(p *wire.Proceed) error {
 
 // checkAddress looks at what becomes an argument of the kubelet.
 func checkAddress(p *wire.Proceed) error {
-	if p.GetAddress() == "" {
-		return nil
+	addresses, err := p.NodeAddresses()
+	if err == nil && slices.ContainsFunc(addresses, func(a netip.Addr) bool { return !a.IsGlobalUnicast() }) {
+		err = fmt.Errorf("address %.80q is none that other machines reach a node at", p.GetAddress())
 	}
-	if a, err := netip.ParseAddr(p.GetAddress()); err != nil || a.String() != p.GetAddress() || a.Zone() != "" || !a.IsGlobalUnicast() {
-		return fmt.Errorf("address %.80q is none that other machines reach a node at", p.GetAddress())
-	}
-	return nil
+	return err
 }
 
 func checkFiles(files []*wire.File) error {

@@ -70,6 +70,7 @@ func (a *Agent) serveOn(ctx context.Context, listener net.Listener, creds creden
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()
 	go (certificateWatch{a}).run(watching)
+	go (forwardWatch{a}).run(watching)
 	go (&upgrader{Agent: a}).run(watching)
 	select {
 	case err := <-served:
@@ -133,6 +134,9 @@ func (a *Agent) waiting() string {
 func (n *nodeServer) Status(ctx context.Context, _ *wire.StatusRequest) (*wire.StatusReply, error) {
 	if err := n.agent.permit(ctx, channel.VerbStatus); err != nil {
 		return nil, err
+	}
+	if links, _, err := n.agent.Machine.Links(); err == nil { // They are told of as well as they are known.
+		n.agent.Status.Connected(links)
 	}
 	return &wire.StatusReply{Json: n.agent.Status.Document()}, nil
 }

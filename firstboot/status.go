@@ -1,6 +1,7 @@
 package firstboot
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/network"
 	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
@@ -40,8 +42,12 @@ type Document struct {
 	Prevents []string `json:"prevents,omitempty"`
 	// Joining is there while the node asks join services for its ticket.
 	Joining *Joining `json:"joining,omitempty"`
+	// Interfaces are the machine's cards, and what else has addresses: once the network is up, and as they are when somebody asks the node.
+	Interfaces []network.Link `json:"interfaces,omitempty"`
 	// Update is what the node says of its slots, once it has looked at them.
 	Update *hullmark.UpdateStatus `json:"update,omitempty"`
+	// Epoch is the state disk's number, of a node that was Ready.
+	Epoch uint64 `json:"epoch,omitempty"`
 }
 
 // Joining tells of the attempts to join or come back.
@@ -69,6 +75,8 @@ type Status struct {
 	// File is the document's path; Console is where people look; Notify takes
 	// one line for the service manager.
 	File string
+	// Screen, if set, shows the document as a page.
+	Screen *Screen
 	// Sentinels is the folder in which Cluster API looks for how bootstrapping ended, if anything does.
 	Sentinels string
 	Console   io.Writer
@@ -119,13 +127,25 @@ func (s *Status) Say(format string, args ...any) {
 	s.change(func(d *Document) { d.Doing = fmt.Sprintf(format, args...) })
 }
 
+// maxInterfaces bounds how many interfaces the document has: a Ready node has one for each pod.
+const maxInterfaces = 32
+
+// Connected shows the network interfaces, which is no news for the log.
+func (s *Status) Connected(links []network.Link) {
+	links = slices.DeleteFunc(slices.Clone(links), func(l network.Link) bool { return !l.Card && len(l.Addresses) == 0 })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doc.Interfaces = links[:min(len(links), maxInterfaces)]
+	s.storeLocked()
+}
+
 // Know records the node's identity.
 func (s *Status) Know(id hullmark.EKID) { s.change(func(d *Document) { d.EKID = &id }) }
 
 // Finish says that the node is Ready.
 func (s *Status) Finish() {
 	s.change(func(d *Document) {
-		*d = Document{Step: StepReady, Doing: "the node is Ready", EKID: d.EKID, Ready: true, Update: d.Update}
+		*d = Document{Step: StepReady, Doing: "the node is Ready", EKID: d.EKID, Ready: true, Interfaces: d.Interfaces, Update: d.Update, Epoch: d.Epoch}
 	})
 	s.sentinel(sentinelSuccess, "success\n")
 	fmt.Fprint(s.Console, "\nHULLMARK: the node is Ready\n")
@@ -157,6 +177,14 @@ func (s *Status) update(u hullmark.UpdateStatus) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.doc.Update = &u
+	s.storeLocked()
+}
+
+// epoch shows the state disk's number, which is no news for the log.
+func (s *Status) epoch(n uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.doc.Epoch = n
 	s.storeLocked()
 }
 
@@ -283,8 +311,25 @@ func (s *Status) change(edit func(*Document)) {
 }
 
 func (s *Status) storeLocked() {
+	if s.Screen != nil {
+		s.Screen.draw(s.doc)
+	}
 	if err := atomicfile.Write(s.File, s.encode(), 0o644); err != nil {
 		fmt.Fprintln(s.Log, "status:", err)
+	}
+}
+
+// KeepDrawn draws the screen anew now and then: addresses come and go, and others may write on it.
+func (s *Status) KeepDrawn(ctx context.Context, every time.Duration) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(every):
+		}
+		s.mu.Lock()
+		s.Screen.draw(s.doc)
+		s.mu.Unlock()
 	}
 }
 

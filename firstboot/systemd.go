@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/dbus"
-	"github.com/vishvananda/netlink"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/kubeadm/run"
 	"github.com/hullmark/hullmark/kubeadm/step"
-	"golang.org/x/sys/unix"
 )
 
 // Systemd is the machine that the agent runs on. It talks to systemd itself
@@ -65,30 +65,6 @@ func (Systemd) Uptime() (time.Duration, error) {
 		return 0, fmt.Errorf("uptime: %w", err)
 	}
 	return time.Duration(t.Nano()), nil
-}
-
-// Online reports whether an interface other than the loopback is up and has a
-// global address.
-func (Systemd) Online() (bool, error) {
-	links, err := netlink.LinkList()
-	if err != nil {
-		return false, fmt.Errorf("list network interfaces: %w", err)
-	}
-	for _, link := range links {
-		if link.Attrs().OperState != netlink.OperUp {
-			continue
-		}
-		addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
-		if err != nil {
-			return false, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
-		}
-		for _, address := range addresses {
-			if address.IP.IsGlobalUnicast() {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
 }
 
 // maxJournal bounds how much of the log is sent, in lines.

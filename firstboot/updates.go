@@ -156,6 +156,9 @@ func (a updater) lookAtSlots(ctx context.Context) error {
 			Next: "read the journal of hullmark-slots@ (hullmark node logs); until then the node takes no other release",
 		}
 	}
+	if found.Medium {
+		return nil
+	}
 	a.changeUpdate(func(s *hullmark.UpdateStatus) {
 		s.Running, s.Default, s.A, s.B = found.Running, found.Default, found.A, found.B
 		switch {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-tpm/tpm2/transport"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/network"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/internal/agenttest"
 	"github.com/hullmark/hullmark/kubeadm/run"
@@ -52,10 +53,12 @@ type slowMachine struct {
 	online *time.Time
 }
 
-// Online notes when the network is up.
-func (m slowMachine) Online() (bool, error) {
-	*m.online = time.Now()
-	return m.System.Online()
+// Links notes when the network is first looked at, which is when it is up.
+func (m slowMachine) Links() ([]network.Link, bool, error) {
+	if m.online.IsZero() {
+		*m.online = time.Now()
+	}
+	return m.System.Links()
 }
 
 func (m slowMachine) Start(ctx context.Context, unit string) error {

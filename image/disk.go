@@ -59,22 +59,39 @@ func (d *Disk) open(r io.ReaderAt, size int64) error {
 		return err
 	}
 	d.Table = table
-	if len(table.Partitions) > slot.Count {
-		return fmt.Errorf("%d partitions, want the %d of two slots and no more", len(table.Partitions), slot.Count)
-	}
-	slots, err := slot.Find(table)
+	slots, config, err := findSlots(table)
 	if err != nil {
 		return err
 	}
-	first, second := slots[slot.A], slots[slot.B]
-	for _, p := range []gpt.Partition{second.ESP, second.Tree} {
+	second := slots[slot.B]
+	for _, p := range append([]gpt.Partition{second.ESP, second.Tree}, config...) {
 		start := make([]byte, verity.BlockSize)
 		if _, err := io.ReadFull(section(r, p), start); err != nil || len(bytes.Trim(start, "\x00")) > 0 {
-			return errors.Join(fmt.Errorf("partition %s is not empty: an image has one release, in its first slot", p.Name), err)
+			return errors.Join(fmt.Errorf("partition %s is not empty: an image has one release, in its first slot, and no node's configuration", p.Name), err)
 		}
 	}
-	d.sizes = slot.Sizes{ESP: first.ESP.Size(), Root: first.Root.Size(), Tree: first.Tree.Size()}
-	d.esp, d.trees = section(r, first.ESP), section(r, first.Tree)
+	for _, p := range config {
+		d.sizes.Config = p.Size()
+	}
+	return d.openRelease(r, slots[slot.A])
+}
+
+// findSlots returns a table's slots, and its partition for a configuration if it has one. It fails for a table with any other.
+func findSlots(table *gpt.Table) (slots [2]slot.Partitions, config []gpt.Partition, err error) {
+	if slots, err = slot.Find(table); err != nil || len(table.Partitions) == slot.Count {
+		return slots, nil, err
+	}
+	p, err := slot.FindConfig(table, slots)
+	if err == nil && len(table.Partitions) > slot.Count+1 {
+		err = fmt.Errorf("%d partitions: it has others beside its slots", len(table.Partitions))
+	}
+	return slots, []gpt.Partition{p}, err
+}
+
+// openRelease opens what one slot, or a medium, holds.
+func (d *Disk) openRelease(r io.ReaderAt, p slot.Partitions) (err error) {
+	d.sizes.ESP, d.sizes.Root, d.sizes.Tree = p.ESP.Size(), p.Root.Size(), p.Tree.Size()
+	d.esp, d.trees = section(r, p.ESP), section(r, p.Tree)
 	if err := d.openESP(d.esp); err != nil {
 		return fmt.Errorf("ESP: %w", err)
 	}
@@ -83,7 +100,7 @@ func (d *Disk) open(r io.ReaderAt, size int64) error {
 	if d.RootHash, err = verity.RootOf(d.Cmdline); err != nil {
 		return err
 	}
-	return d.openRoot(section(r, first.Root), d.trees)
+	return d.openRoot(section(r, p.Root), d.trees)
 }
 
 func section(r io.ReaderAt, p gpt.Partition) *io.SectionReader {

@@ -276,7 +276,7 @@ func TestOpenRefusesOtherDisks(t *testing.T) {
 			more := p[5]
 			more.FirstLBA, more.LastLBA, more.GUID = p[5].LastLBA+1, p[5].LastLBA+8, gpt.GUID{7}
 			return append(p, more)
-		}, "7 partitions"},
+		}, "partition 6 is"},
 		"other disk": {func(p []gpt.Partition) []gpt.Partition { return p }, "disk GUID"},
 	} {
 		table := c.change(append([]gpt.Partition{}, l.partitions...))

@@ -122,18 +122,34 @@ func (l *Layout) layOut(root io.ReaderAt, rootSize int64, tree []byte, sizes slo
 	sizes.ESP = int64(len(esp))
 	sizes.Tree = max(sizes.Tree, sizes.TreeRoom())
 	l.partitions, l.size = slot.Plan(sizes)
-	primary, backup, err := gpt.Encode(l.size, slot.Disk(), l.partitions)
+	return l.addAreas(slot.Disk(), [][]content{
+		{{int64(len(esp)), bytes.NewReader(esp)}},
+		{{rootSize, root}},
+		{{int64(len(tree)), bytes.NewReader(tree)}, {int64(len(espTree)), bytes.NewReader(espTree)}},
+	})
+}
+
+// content is what a partition holds, or a part of that.
+type content struct {
+	size int64
+	data io.ReaderAt
+}
+
+// addAreas fills the first partitions, each with its contents, and puts the copies of the table around all of them.
+func (l *Layout) addAreas(disk gpt.GUID, filled [][]content) error {
+	primary, backup, err := gpt.Encode(l.size, disk, l.partitions)
 	if err != nil {
 		return err
 	}
-	l.areas = []area{
-		{"partition table", 0, gpt.PrimarySize, bytes.NewReader(primary)},
-		{l.partitions[0].Name, l.partitions[0].Offset(), int64(len(esp)), bytes.NewReader(esp)},
-		{l.partitions[1].Name, l.partitions[1].Offset(), rootSize, root},
-		{l.partitions[2].Name, l.partitions[2].Offset(), int64(len(tree)), bytes.NewReader(tree)},
-		{"hash tree of the ESP", l.partitions[2].Offset() + int64(len(tree)), int64(len(espTree)), bytes.NewReader(espTree)},
-		{"second partition table", l.size - gpt.BackupSize, gpt.BackupSize, bytes.NewReader(backup)},
+	l.areas = []area{{"partition table", 0, gpt.PrimarySize, bytes.NewReader(primary)}}
+	for i, contents := range filled {
+		at := l.partitions[i].Offset()
+		for _, c := range contents {
+			l.areas = append(l.areas, area{l.partitions[i].Name, at, c.size, c.data})
+			at += c.size
+		}
 	}
+	l.areas = append(l.areas, area{"second partition table", l.size - gpt.BackupSize, gpt.BackupSize, bytes.NewReader(backup)})
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package image
 
 import (
-	"errors"
 	"fmt"
 	"io"
 
@@ -23,10 +22,7 @@ func Used(r io.ReaderAt) ([]Extent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("used part of a disk: %w", err)
 	}
-	slots, err := slot.Find(table)
-	if err == nil && len(table.Partitions) > slot.Count {
-		err = errors.New("it has other partitions beside its slots")
-	}
+	slots, _, err := findSlots(table)
 	if err != nil {
 		return nil, fmt.Errorf("used part of a disk: %w", err)
 	}

@@ -26,6 +26,13 @@ func Measure(raw io.ReaderAt, size int64, boot pcrs.Boot, release measurements.R
 
 func measure(disk *image.Disk, described measurements.Image, boot pcrs.Boot, release measurements.Release) (measurements.Document, error) {
 	boot.UKI, boot.Table = disk.UKI, disk.Table
+	if boot.Medium {
+		table, err := disk.MediumTable()
+		if err != nil {
+			return measurements.Document{}, err
+		}
+		boot.Table = table
+	}
 	prediction, err := pcrs.Predict(boot)
 	if err != nil {
 		return measurements.Document{}, err

@@ -22,6 +22,23 @@ type Refusal struct {
 // CanonicalAddress returns the one form in which an address is claimed and compared: IPv4 as such, and without a zone.
 func CanonicalAddress(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
+// Family is one of the two kinds of addresses.
+type Family string
+
+// The families.
+const (
+	IPv4 Family = "IPv4"
+	IPv6 Family = "IPv6"
+)
+
+// FamilyOf returns the family of an address.
+func FamilyOf(a netip.Addr) Family {
+	if a.Unmap().Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
 // Reserved are the addresses that no machine may claim, or no worker.
 type Reserved struct {
 	// Networks are those of the cluster's services and pods, of which no machine has an address of its own.

@@ -382,3 +382,52 @@ func TestAdoptClaimsAddresses(t *testing.T) {
 		}
 	}
 }
+
+// In a cluster whose networks are not IPv4 alone the ticket says which of its addresses a kubelet names: one of each family, the
+// primary one first. A node that has none of one does not join, and asks again; one that comes back does.
+func TestNodeAddressesByFamily(t *testing.T) {
+	const v4, v6 = "192.0.2.7", "2001:db8::7"
+	networks := func(texts ...string) (all []netip.Prefix) {
+		for _, text := range texts {
+			all = append(all, netip.MustParsePrefix(text))
+		}
+		return all
+	}
+	ipv4, ipv6 := networks("10.96.0.0/12", "10.244.0.0/16"), networks("fd00:10:96::/112", "fd00:10:244::/56")
+	both := []netip.Prefix{ipv4[0], ipv6[0], ipv4[1], ipv6[1]}
+	for name, c := range map[string]struct {
+		networks []netip.Prefix
+		named    []string
+		want     string
+	}{
+		"IPv4 alone":           {ipv4, []string{v6, v4}, ""},
+		"IPv6 alone":           {ipv6, []string{v4, v6}, v6},
+		"both, IPv4 first":     {both, []string{v6, v4, "2001:db8::8"}, v4 + "," + v6},
+		"both, IPv6 first":     {[]netip.Prefix{ipv6[0], ipv4[0], ipv6[1], ipv4[1]}, []string{v4, v6}, v6 + "," + v4},
+		"both, one is refused": {both, []string{"10.96.0.1", v4, v6}, v4 + "," + v6},
+		"pods alone of both":   {slices.Concat(ipv4, ipv6[1:]), []string{v4}, ""},
+	} {
+		s := newSite(t)
+		s.service.Settings.Networks = c.networks
+		s.node.Addresses = c.named
+		s.join(t)
+		if got := s.node.Proceed().GetAddress(); got != c.want {
+			t.Errorf("%s: Proceed says %q, want %q", name, got, c.want)
+		}
+	}
+	s := newSite(t)
+	s.service.Settings.Networks = both
+	s.node.Addresses = []string{v4}
+	if err := s.dial(t); err != nil {
+		t.Fatal(err)
+	}
+	s.told(t, "address-missing", true, "IPv6")
+	s.node.Addresses = []string{v4, v6}
+	s.join(t)
+	s.reboot()
+	s.node.Addresses = []string{v4}
+	s.join(t)
+	if got := s.node.Proceed().GetAddress(); got != v4 {
+		t.Errorf("a node that comes back with IPv4 alone is told %q", got)
+	}
+}

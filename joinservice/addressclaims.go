@@ -122,21 +122,28 @@ func (o *opened) claimAddresses(proceed *wire.Proceed) (err error) {
 	if o.overtaken(&o.last.machine) {
 		return o.stale(o.last.machine.Record)
 	}
-	o.addresses, err = o.service.claimAddresses(o.ctx, &o.last, o.disk.Addresses, false)
-	o.addAddresses(proceed)
-	return err
+	if o.addresses, err = o.service.claimAddresses(o.ctx, &o.last, o.disk.Addresses, false); err != nil {
+		return err
+	}
+	return o.addAddresses(proceed)
 }
 
-// addAddresses tells the node which of several addresses is its own if it was refused another, and why: the kubelet's
-// certificate would name the one that it finds first, and be denied.
-func (o *opened) addAddresses(proceed *wire.Proceed) {
+// addAddresses tells the node which of several addresses are its own where its kubelet would not find them, and if it was
+// refused another, and why: the kubelet's certificate would name the one that it finds first, and be denied.
+func (o *opened) addAddresses(proceed *wire.Proceed) error {
 	for _, r := range o.addresses.refused {
 		proceed.Refused = append(proceed.Refused, wire.FromCondition(r.Condition))
 	}
-	if granted := o.addresses.granted; len(o.addresses.refused) > 0 && len(granted) > 0 {
-		at := max(slices.IndexFunc(granted, netip.Addr.Is4), 0)
-		proceed.Address = granted[at].String()
+	granted := o.addresses.granted
+	own, missing := o.service.Settings.NodeAddresses(granted)
+	o.service.Settings.Tell(proceed, own)
+	if len(own) > 0 && missing != "" && !o.comesBack() {
+		return o.addressMissing(missing) // Half of its pods' addresses would lead nowhere.
 	}
+	if len(o.addresses.refused) > 0 && len(granted) > 0 && proceed.GetAddress() == "" {
+		proceed.SetNodeAddresses(append(own, granted...)[:1])
+	}
+	return nil
 }
 
 // sort tells those that a machine may claim from those that are reserved, and what else its record has. A machine has as many

@@ -1,10 +1,10 @@
 package joinservice
 
 import (
-	"crypto/x509"
 	"fmt"
 	"time"
 
+	"github.com/hullmark/hullmark/attest/ekcert"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -28,7 +28,7 @@ func (v *verified) member(m Machine) (measurements.Member, bool) {
 	if own, named := v.members[m.EKID]; named {
 		return own, true
 	}
-	ek, err := x509.ParseCertificate(m.EKCertificate)
+	ek, err := ekcert.Parse(m.EKCertificate)
 	if err != nil {
 		ek = nil // It has none, or none that can be read.
 	}
@@ -50,10 +50,10 @@ func (p *proved) proof() (ekCertificate, voucher []byte) {
 	switch {
 	case p.admission.Group == nil:
 		return nil, nil
-	case p.vouched != nil && len(p.vouched.group.Authorities) == 0:
+	case p.vouched != nil && !p.vouched.group.Certified():
 		return nil, p.vouched.signed
 	case p.vouched != nil:
 		voucher = p.vouched.signed
 	}
-	return p.claims.EKCertificate.Raw, voucher
+	return p.claims.EKCertificate.Encode(), voucher
 }

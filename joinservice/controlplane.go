@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -160,15 +159,16 @@ func (o *opened) addRotated(proceed *wire.Proceed) error {
 
 // makeRoom removes what an earlier machine left in the place of this control plane, and returns the address at which it is to serve.
 func (o *opened) makeRoom() (netip.Addr, error) {
-	name, own := o.admission.Member.Name, o.addresses.granted
-	at := slices.IndexFunc(own, netip.Addr.Is4)
-	if at < 0 {
-		return netip.Addr{}, o.addressMissing()
+	name := o.admission.Member.Name
+	addresses, missing := o.service.Settings.NodeAddresses(o.addresses.granted)
+	if missing != "" {
+		return netip.Addr{}, o.addressMissing(missing)
 	}
+	own := addresses[0]
 	if err := o.takeLease(o.ctx); err != nil {
 		return netip.Addr{}, err
 	}
-	if err := o.service.ControlPlanes.RemoveMember(o.ctx, name, own[at]); err != nil {
+	if err := o.service.ControlPlanes.RemoveMember(o.ctx, name, own); err != nil {
 		return netip.Addr{}, o.kept(err)
 	}
 	if err := o.service.RemoveNode(o.ctx, name); err != nil {
@@ -182,19 +182,20 @@ func (o *opened) makeRoom() (netip.Addr, error) {
 	} else if err != nil {
 		return netip.Addr{}, err
 	}
-	return own[at], nil
+	return own, nil
 }
 
-// addressMissing is the condition of a control plane without an IPv4 address of its own.
-func (o *opened) addressMissing() *hullmark.Condition {
+// addressMissing is the condition of a machine without an address of a family that the cluster's networks have. An address by
+// router advertisement or DHCP may be some moments late.
+func (o *opened) addressMissing(family Family) *hullmark.Condition {
 	for _, r := range o.addresses.refused {
-		if r.Address.Is4() {
+		if FamilyOf(r.Address) == family {
 			return r.Condition
 		}
 	}
 	return &hullmark.Condition{
-		Code: "address-missing", Step: "EPOCH", Title: "the node named no IPv4 address at which other control planes could reach it",
-		Got: fmt.Sprint(o.disk.Addresses), Next: "give the machine one, by DHCP or in its node config",
+		Code: "address-missing", Step: "EPOCH", Title: fmt.Sprintf("the node named no %s address at which the cluster's other nodes could reach it", family),
+		Got: fmt.Sprint(o.disk.Addresses), Next: "give the machine one, by DHCP, router advertisement or in its node config; it tries again by itself", Retry: len(o.service.Settings.families()) > 1,
 	}
 }
 

@@ -309,6 +309,8 @@ func (o *opened) commit() (proceed *wire.Proceed, err error) {
 	switch {
 	case err != nil: // Nothing that this ticket brings is of the policy in force, or the records do not answer.
 	case o.unchecked():
+		own, _ := o.service.Settings.NodeAddresses(usable(o.disk.Addresses))
+		o.service.Settings.Tell(proceed, own)
 		err = o.checkUnchecked()
 	case o.comesBack() && o.lacksCertificate():
 		err = o.addBootstrap(proceed)
@@ -322,7 +324,7 @@ func (o *opened) commit() (proceed *wire.Proceed, err error) {
 		err = o.addEndpoint(proceed)
 	}
 	if err == nil {
-		err = AddPool(proceed, o.policy.policy, o.admission.Member)
+		err = AddPool(proceed, o.policy.policy, o.admission.Member, o.service.Keys, o.policy.first)
 	}
 	if err == nil {
 		err = o.checkPolicy()

@@ -4,19 +4,19 @@ import (
 	"bytes"
 	"crypto/rsa"
 	"crypto/x509"
-	"encoding/asn1"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/ekcert"
 	"github.com/hullmark/hullmark/measurements"
 )
 
 // group is a policy's rule for machines that somebody vouches for, prepared for judging many.
 type group struct {
-	rule        measurements.Group
-	authorities []*x509.Certificate
+	rule               measurements.Group
+	authorities, roots []*x509.Certificate
 }
 
 // CheckGroups reports what keeps a policy's groups from admitting anybody, or lets two of them admit the same machine.
@@ -60,19 +60,26 @@ func groupsOf(policy measurements.Policy) (groups []group, err error) {
 	return groups, err
 }
 
-func newGroup(rule measurements.Group) (group, error) {
-	g := group{rule: rule}
-	for _, der := range rule.Authorities {
+func newGroup(rule measurements.Group) (g group, err error) {
+	g.rule = rule
+	if g.authorities, err = parseAuthorities(rule.Authorities); err == nil {
+		g.roots, err = parseAuthorities(rule.Roots)
+	}
+	return g, err
+}
+
+func parseAuthorities(all [][]byte) (authorities []*x509.Certificate, err error) {
+	for _, der := range all {
 		authority, err := x509.ParseCertificate(der)
 		if err == nil {
 			err = checkAuthority(authority)
 		}
 		if err != nil {
-			return g, err
+			return nil, err
 		}
-		g.authorities = append(g.authorities, authority)
+		authorities = append(authorities, authority)
 	}
-	return g, nil
+	return authorities, nil
 }
 
 // maxModulus bounds an authority's RSA key, in bits: whoever dials costs a verification.
@@ -90,7 +97,7 @@ func checkAuthority(authority *x509.Certificate) error {
 }
 
 // groupOf returns the one group that admits a machine which has no rule of its own, or nil.
-func groupOf(policy measurements.Policy, groups []group, node hullmark.EKID, ek *x509.Certificate) *measurements.Group {
+func groupOf(policy measurements.Policy, groups []group, node hullmark.EKID, ek *ekcert.Certificate) *measurements.Group {
 	if ek == nil || policy.Denies(node) {
 		return nil
 	}
@@ -101,28 +108,13 @@ func groupOf(policy measurements.Policy, groups []group, node hullmark.EKID, ek 
 	return &groups[i].rule
 }
 
-// admits reports whether an EK's certificate is of the group. The signature comes last: it is what costs. As with all EK
-// certificates, times are not looked at.
-func (g group) admits(certificate *x509.Certificate) bool {
-	if !isForEK(certificate) || slices.ContainsFunc(g.rule.Subject, func(a measurements.Attribute) bool { return !hasAttribute(certificate, a) }) {
+// admits reports whether an EK's certificate is of the group. Signatures come last: they are what costs.
+func (g group) admits(certificate *ekcert.Certificate) bool {
+	if slices.ContainsFunc(g.rule.Subject, func(a measurements.Attribute) bool { return !hasAttribute(certificate.Certificate, a) }) {
 		return false
 	}
-	return slices.ContainsFunc(g.authorities, func(authority *x509.Certificate) bool {
-		return bytes.Equal(certificate.RawIssuer, authority.RawSubject) && certificate.CheckSignatureFrom(authority) == nil
-	})
-}
-
-// ekUsage is the purpose of an EK's certificate (TCG EK Credential Profile §3.2.16, tcg-kp-EKCertificate).
-var ekUsage = asn1.ObjectIdentifier{2, 23, 133, 8, 1}
-
-// isForEK refuses a certificate that says that it is for something else than an EK, which only decrypts: a CA may sign other
-// keys, which are in no TPM.
-func isForEK(certificate *x509.Certificate) bool {
-	if certificate.IsCA || certificate.KeyUsage != 0 && certificate.KeyUsage&x509.KeyUsageKeyEncipherment == 0 {
-		return false
-	}
-	purposes := len(certificate.ExtKeyUsage) + len(certificate.UnknownExtKeyUsage)
-	return purposes == 0 || slices.ContainsFunc(certificate.UnknownExtKeyUsage, ekUsage.Equal)
+	return slices.ContainsFunc(g.authorities, func(authority *x509.Certificate) bool { return certificate.CheckSignedBy(authority) == nil }) ||
+		len(g.roots) > 0 && certificate.CheckLeadsTo(g.roots) == nil
 }
 
 // hasAttribute reports whether a certificate's subject has an attribute of this type once, with this value: of two of one type

@@ -75,7 +75,7 @@ func (p provider) named(t *testing.T, name string) provider {
 // vouch makes the EK certificate of whoever says hello, with this subject and these changes.
 func (p provider) vouch(t *testing.T, subject pkix.Name, changes ...func(*x509.Certificate)) func(*wire.Hello) {
 	return func(hello *wire.Hello) {
-		ek, ok := attest.ParseDefaultEK(hello.GetEkPublic())
+		ek, _, ok := attest.ParseEK(hello.GetEkPublic())
 		modulus, err := ek.Unique.RSA()
 		if !ok || err != nil {
 			t.Error("the machine shows no EK", err)
@@ -124,6 +124,57 @@ func TestGroupAdmitsItsMachines(t *testing.T) {
 	}
 }
 
+// below is a CA that the provider signed, as its maker's TPMs have it in their memory.
+func (p provider) below(t *testing.T) provider {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := *p.certificate
+	template.SerialNumber, template.RawSubject, template.Subject = big.NewInt(8), nil, pkix.Name{CommonName: "chip's own CA"}
+	return provider{certificate: p.sign(t, &template, key.Public()), key: key}
+}
+
+// A group's root admits machines that show the chain below it, and its record keeps that; it signs no endorsement key itself, and no
+// other's chain leads to it.
+func TestGroupBelowARoot(t *testing.T) {
+	s, root := groupSite(t)
+	ca, other := root.below(t), newProvider(t, true).below(t)
+	s.accept(t, func(policy *measurements.Policy) {
+		group := root.group("cloud")
+		group.Authorities, group.Roots = nil, group.Authorities
+		policy.Members, policy.Groups = nil, []measurements.Group{group}
+	}, "image")
+	with := func(by provider, chain ...provider) func(*wire.Hello) {
+		return func(hello *wire.Hello) {
+			by.vouch(t, mine)(hello)
+			for _, ca := range chain {
+				hello.EkCertificate = append(hello.EkCertificate, ca.certificate.Raw...)
+			}
+		}
+	}
+	for name, edit := range map[string]func(*wire.Hello){"no chain": with(ca), "another's": with(other, other), "another's and the root": with(other, other, root, ca)} {
+		t.Run(name, func(t *testing.T) {
+			s.node.EditHello = edit
+			s.refused(t, "not-a-member", "no membership rule admits this machine", "with a certificate of")
+		})
+	}
+	s.node.EditHello = with(ca, ca)
+	m := s.join(t)
+	if err := s.policy.Admits(m); err != nil || len(m.EKCertificate) <= len(ca.certificate.Raw) {
+		t.Errorf("the machine is %+v: %v", m, err)
+	}
+	s.accept(t, func(policy *measurements.Policy) {
+		group := root.group("cloud")
+		group.Authorities, group.Roots = nil, [][]byte{newProvider(t, true).certificate.Raw}
+		policy.Members, policy.Groups = nil, []measurements.Group{group}
+	}, "image")
+	if err := s.policy.Admits(m); err == nil {
+		t.Error("another root admits it")
+	}
+}
+
 func TestGroupRefusesOthers(t *testing.T) {
 	s, p := groupSite(t)
 	other := mine
@@ -147,7 +198,7 @@ func TestGroupRefusesOthers(t *testing.T) {
 			c.UnknownExtKeyUsage, c.ExtKeyUsage = nil, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 		}), `by "CN=EK CA"`},
 		"a CA":                    {p.vouch(t, mine, func(c *x509.Certificate) { c.BasicConstraintsValid, c.IsCA = true, true }), `by "CN=EK CA"`},
-		"no certificate of X.509": {func(h *wire.Hello) { h.EkCertificate = []byte("x") }, "its certificate: x509: malformed certificate"},
+		"no certificate of X.509": {func(h *wire.Hello) { h.EkCertificate = []byte("x") }, "its certificate: asn1:"},
 		"another machine's":       {func(h *wire.Hello) { h.EkCertificate = p.certificate.Raw }, "its certificate is for another key"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -40,7 +40,7 @@ type Authorizer struct {
 	vouched *vouched
 }
 
-// DiskKeys derives disk keys; keys.Keyset is the one that has its master keys at
+// DiskKeys derives disk keys, and opens what the same master keys protect in pools; keys.Keyset is the one that has its master keys at
 // hand. One that cannot be reached returns a *hullmark.Condition with Retry.
 type DiskKeys interface {
 	// Current returns the generation for new disks.
@@ -48,6 +48,8 @@ type DiskKeys interface {
 	// DiskKey derives the key of one node's one disk; first is the cluster's first root. A generation that the keeper lacks is
 	// an error without a condition.
 	DiskKey(generation uint32, first hullmark.ClusterRoot, owner hullmark.EKID, disk hullmark.UUID) (hullmark.Secret, error)
+	// Decrypt returns the secret in a pool's file.
+	Decrypt(first hullmark.ClusterRoot, text hullmark.EncryptedText) (hullmark.Secret, error)
 }
 
 // Admission is what an admitted machine gets, and what has to be recorded of it.
@@ -267,6 +269,9 @@ func FirstPolicy(previous measurements.Policy, document measurements.Document, m
 	}
 	if i := slices.IndexFunc(previous.Members, func(m measurements.Member) bool { return m.Name == member.Name && m.EKID != member.EKID }); i >= 0 {
 		return measurements.Policy{}, fmt.Errorf("first policy: by the policy %s is machine %s, and this one is %s; name the right machine, or give this one another name", member.Name, previous.Members[i].EKID, member.EKID)
+	}
+	if err := measurements.CheckRequired(document); err != nil {
+		return measurements.Policy{}, fmt.Errorf("first policy: %w", err)
 	}
 	next := previous
 	if !slices.ContainsFunc(previous.Documents, func(a measurements.Accepted) bool { return a.Document == id }) {

@@ -50,8 +50,8 @@ type Machine struct {
 	// Credentials are the client certificates that its kubelet was seen to get since its last token, MaxCredentials at most:
 	// only who shows one of these renews it.
 	Credentials []Credential `json:"credentials,omitempty"`
-	// EKCertificate is that of its endorsement key, in DER, where a group admitted it by that: it is judged again whenever its
-	// kubelet asks for a certificate.
+	// EKCertificate is that of its endorsement key, with its chain (ekcert.Parse), where a group admitted it by that: it is judged
+	// again whenever its kubelet asks for a certificate.
 	EKCertificate []byte `json:"ekCertificate,omitempty"`
 	// Voucher is the signed one by which a group admitted it: it comes back by that although it has expired, or was deleted, as
 	// long as the policy takes it.

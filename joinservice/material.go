@@ -1,6 +1,7 @@
 package joinservice
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -77,18 +78,48 @@ func (o *opened) addBootstrap(proceed *wire.Proceed) error {
 }
 
 // AddPool adds to Proceed, last of all, what a member's pool gives its nodes at each boot, and refuses what is too large for a
-// message by then.
-func AddPool(proceed *wire.Proceed, policy measurements.Policy, member measurements.Member) error {
+// message by then. Secrets that its files hold as encrypted text are opened by keys; first is the cluster's first root.
+func AddPool(proceed *wire.Proceed, policy measurements.Policy, member measurements.Member, keys DiskKeys, first hullmark.ClusterRoot) error {
 	pool := policy.Pool(member)
 	for _, f := range pool.Files {
 		mode, err := strconv.ParseUint(f.Mode, 8, 9)
 		if err != nil {
 			return fmt.Errorf("pool %s: %s: mode: %w", pool.Name, f.Path, err)
 		}
-		proceed.Files = append(proceed.Files, &wire.File{Path: f.Path, Content: []byte(f.Content), Mode: uint32(mode)})
+		content, err := decrypted(f, keys, first)
+		if err != nil {
+			return fmt.Errorf("pool %s: %w", pool.Name, err)
+		}
+		proceed.Files = append(proceed.Files, &wire.File{Path: f.Path, Content: content, Mode: uint32(mode)})
 	}
 	proceed.Hooks = pool.Hooks
 	return checkSize(proceed)
+}
+
+// decrypted is what a node gets of a pool's file.
+func decrypted(f measurements.PlacedFile, keys DiskKeys, first hullmark.ClusterRoot) ([]byte, error) {
+	content, err := hullmark.Decrypted(f.Content, func(e hullmark.EncryptedText) (hullmark.Secret, error) { return keys.Decrypt(first, e) })
+	if c := (*hullmark.Condition)(nil); err == nil || errors.As(err, &c) {
+		return content, err
+	}
+	return nil, &hullmark.Condition{
+		Code: "pool-secret", Step: "EPOCH", Title: fmt.Sprintf("a secret in the pool's file %s cannot be opened: %v", f.Path, err), Retry: true,
+		Next: "encrypt it with this cluster's file (hullmark cluster encrypt), render, and sign and push the policy",
+	}
+}
+
+// CheckSecrets reports an encrypted text of a policy's pools that join services with these keys could not open.
+func CheckSecrets(policy measurements.Policy, keys DiskKeys, first hullmark.ClusterRoot) error {
+	for _, pool := range policy.Pools {
+		for _, f := range pool.Files {
+			content, err := decrypted(f, keys, first)
+			clear(content)
+			if err != nil {
+				return fmt.Errorf("pool %s: %w", pool.Name, err)
+			}
+		}
+	}
+	return nil
 }
 
 // addEndpoint adds to Proceed, for a node that comes back, where the control plane is reached by now. A control plane takes that

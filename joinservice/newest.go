@@ -2,12 +2,12 @@ package joinservice
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/ekcert"
 )
 
 // newestTime bounds the reading of the API's policy, so that there is time left to decide by what is in force.
@@ -61,7 +61,7 @@ func (s *Service) authorizer(p *verified) *Authorizer {
 }
 
 // isMember reports whether the policy admits a machine.
-func (e *verified) isMember(node hullmark.EKID, ek *x509.Certificate) bool {
+func (e *verified) isMember(node hullmark.EKID, ek *ekcert.Certificate) bool {
 	if _, named := e.members[node]; named {
 		return true
 	}
@@ -69,6 +69,6 @@ func (e *verified) isMember(node hullmark.EKID, ek *x509.Certificate) bool {
 }
 
 // mayAdmit reports whether it is worth while to hear a machine out: the policy admits it, or a voucher could.
-func (e *verified) mayAdmit(node hullmark.EKID, ek *x509.Certificate) bool {
+func (e *verified) mayAdmit(node hullmark.EKID, ek *ekcert.Certificate) bool {
 	return e.isMember(node, ek) || e.enrolls(node)
 }

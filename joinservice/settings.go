@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -24,8 +25,8 @@ type Settings struct {
 	ControlPlaneEndpoint string `json:"controlPlaneEndpoint"`
 	// Names are what a policy's endpoint says beside it (measurements.Endpoint).
 	Names []string `json:"names,omitempty"`
-	// Networks are those of the cluster's services and pods, in their shortest form, in which no machine has an address; that
-	// of the pods is not known where they have a network of the operator's own.
+	// Networks are those of the cluster's services, the primary family's first, and then of its pods, in their shortest form, in
+	// which no machine has an address; that of the pods is not known where they have a network of the operator's own.
 	Networks []netip.Prefix `json:"networks"`
 	// Profile is that of the cluster's kubeadm documents.
 	Profile kubeadm.Profile `json:"profile"`
@@ -37,6 +38,48 @@ func (s Settings) Under(policy measurements.Policy) Settings {
 		s.ControlPlaneEndpoint, s.Names = e.Address, e.Names
 	}
 	return s
+}
+
+// families are those of the cluster's services, the primary one first: their networks are the first, and at most one is of each.
+func (s Settings) families() []Family {
+	var all []Family
+	for _, n := range s.Networks[:min(2, len(s.Networks))] {
+		if f := FamilyOf(n.Addr()); !slices.Contains(all, f) {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// NodeAddresses returns, of a machine's addresses, those that its kubelet names: the first of each family of the cluster's
+// services, the primary family's first. A family that the machine has none of is missing.
+func (s Settings) NodeAddresses(own []netip.Addr) (addresses []netip.Addr, missing Family) {
+	for _, f := range s.families() {
+		at := slices.IndexFunc(own, func(a netip.Addr) bool { return a.IsGlobalUnicast() && FamilyOf(a) == f })
+		switch {
+		case at >= 0:
+			addresses = append(addresses, own[at].Unmap())
+		case missing == "":
+			missing = f
+		}
+	}
+	return addresses, missing
+}
+
+// Tell names in Proceed the addresses of a machine's that its kubelet is to name, unless one finds them by itself: it takes one
+// alone, IPv4 where there is any.
+func (s Settings) Tell(proceed *wire.Proceed, addresses []netip.Addr) {
+	if f := s.families(); len(f) > 1 || len(f) == 1 && f[0] == IPv6 {
+		proceed.SetNodeAddresses(addresses)
+	}
+}
+
+// Local is this machine's own loopback address on a control plane, at which kubeadm has its member of etcd listen.
+func (s Settings) Local() netip.Addr {
+	if f := s.families(); len(f) > 0 && f[0] == IPv6 {
+		return netip.IPv6Loopback()
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
 // Encode returns the form that ParseSettings reads.

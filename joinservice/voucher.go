@@ -2,7 +2,6 @@ package joinservice
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/ekcert"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -39,7 +39,7 @@ type vouched struct {
 // vouches judges a voucher for a machine by the policy. ek is the certificate of the machine's endorsement key; nil if it has shown
 // none. now is when the machine came first; zero if it has a record by the voucher: then its time is not looked at. Every refusal is
 // a *hullmark.Condition.
-func (e *verified) vouches(node hullmark.EKID, ek *x509.Certificate, signed []byte, now time.Time) (*vouched, error) {
+func (e *verified) vouches(node hullmark.EKID, ek *ekcert.Certificate, signed []byte, now time.Time) (*vouched, error) {
 	v, enroller, err := measurements.OpenVoucher(signed, e.policy.Enrolls)
 	if errors.Is(err, measurements.ErrEnroller) {
 		return nil, voucherRefused("it is by a key that no group of the policy names", "", strings.TrimPrefix(err.Error(), "open voucher: "))
@@ -60,7 +60,7 @@ func (e *verified) vouches(node hullmark.EKID, ek *x509.Certificate, signed []by
 	case !known || !group.Enrolls(enroller):
 		return nil, voucherRefused("its enroller does not enrol for the group "+v.Group, enrollers(group), fmt.Sprintf("%x", enroller))
 	case !authorized(group, ek):
-		return nil, voucherRefused("none of the group's authorities signed the certificate of its endorsement key", "", "")
+		return nil, voucherRefused("the certificate of its endorsement key is of none of the group's authorities, and leads to none of its roots", "", "")
 	case e.policy.Denies(node):
 		return nil, voucherRefused("the policy denies the machine", "", node.String())
 	case !now.IsZero() && now.After(v.NotAfter):
@@ -75,8 +75,8 @@ func (e *verified) vouches(node hullmark.EKID, ek *x509.Certificate, signed []by
 
 // authorized reports whether one of the authorities of a group with enrollers signed an endorsement key's certificate. Without any, the
 // enroller's word is enough.
-func authorized(rule measurements.Group, ek *x509.Certificate) bool {
-	if len(rule.Authorities) == 0 {
+func authorized(rule measurements.Group, ek *ekcert.Certificate) bool {
+	if !rule.Certified() {
 		return true
 	}
 	g, err := newGroup(rule)
@@ -143,7 +143,7 @@ func (p *proved) vouch() error {
 
 // vouchedFor returns the voucher that admits a machine: the one that its record keeps, as long as the policy takes that, and else the
 // one that is issued for it now, nil if there is none.
-func (e *verified) vouchedFor(m Machine, ek *x509.Certificate, issued []byte) (*vouched, error) {
+func (e *verified) vouchedFor(m Machine, ek *ekcert.Certificate, issued []byte) (*vouched, error) {
 	var former error
 	if len(m.Voucher) > 0 {
 		v, err := e.vouches(m.EKID, ek, m.Voucher, time.Time{})

@@ -408,7 +408,7 @@ func TestVouchedKeyIsReal(t *testing.T) {
 	}
 	e.enrol(t, real(makers))
 	e.issue(t, e.enroller)
-	const says = "none of the group's authorities signed the certificate of its endorsement key"
+	const says = "the certificate of its endorsement key is of none of the group's authorities"
 	usage := func(c *x509.Certificate) {
 		c.UnknownExtKeyUsage, c.ExtKeyUsage = nil, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	}

@@ -19,11 +19,11 @@ var addonFiles embed.FS
 func KubeProxy(p Params) ([]byte, error) { return addon("kube-proxy.yaml", p) }
 
 // Flannel writes the manifest of a simple pod network: for nodes that share one network segment, or, with WireGuard, for any that
-// reach each other. A cluster may use another in its place.
+// reach each other. With NetworkPolicies it enforces those. A cluster may use another in its place.
 func Flannel(p Params) ([]byte, error) { return addon("flannel.yaml", p) }
 
 func addon(name string, p Params) ([]byte, error) {
-	if err := p.check(); err != nil {
+	if err := p.checkNetworks(); err != nil {
 		return nil, err
 	}
 	host, port, err := net.SplitHostPort(p.endpoint())
@@ -40,10 +40,11 @@ func addon(name string, p Params) ([]byte, error) {
 		backend = "wireguard"
 	}
 	err = t.Execute(&out, struct {
-		Endpoint, Host, Port, PodSubnet string
-		Image, Backend                  string
-		WireGuard                       bool
-	}{p.endpoint(), host, port, p.PodSubnet.String(), NodeImage, backend, p.WireGuard})
+		Endpoint, Host, Port       string
+		PodSubnet, IPv4, IPv6      string
+		Image, Backend             string
+		WireGuard, NetworkPolicies bool
+	}{p.endpoint(), host, port, p.PodSubnet.String(), p.PodSubnet.of(true), p.PodSubnet.of(false), NodeImage, backend, p.WireGuard, p.NetworkPolicies})
 	if err != nil {
 		return nil, fmt.Errorf("addon %s: %w", name, err)
 	}

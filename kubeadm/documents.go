@@ -53,16 +53,16 @@ type Params struct {
 	ClusterName string
 	// Endpoint is the control plane's stable host:port; empty means AdvertiseAddress:6443.
 	Endpoint string
-	// ServiceSubnet and PodSubnet are the cluster's own networks, IPv4.
-	ServiceSubnet, PodSubnet netip.Prefix
+	// ServiceSubnet and PodSubnet are the cluster's own networks, of the same families. AdvertiseAddress is of the first one's.
+	ServiceSubnet, PodSubnet Subnets
 	// SANs are further names and addresses that the API server's certificate is for.
 	SANs []string
 	// Workloads lets ordinary pods run on the control-plane node.
 	Workloads bool
 	// Profile is Normal or Slow.
 	Profile Profile
-	// WireGuard encrypts what pods of different nodes send each other (Flannel).
-	WireGuard bool
+	// WireGuard encrypts what pods of different nodes send each other, and NetworkPolicies has these enforced (Flannel).
+	WireGuard, NetworkPolicies bool
 }
 
 func (p Params) version() string {
@@ -86,16 +86,19 @@ func (p Params) check() error {
 		return errors.New("kubeadm documents: node name: missing")
 	case !p.AdvertiseAddress.IsValid() || p.AdvertiseAddress.IsUnspecified():
 		return fmt.Errorf("kubeadm documents: advertise address %q: want the node's own address", p.AdvertiseAddress)
-	case !p.ServiceSubnet.IsValid() || !p.ServiceSubnet.Addr().Is4():
-		return fmt.Errorf("kubeadm documents: service subnet %q: want an IPv4 network such as 10.96.0.0/12", p.ServiceSubnet)
-	case !p.PodSubnet.IsValid() || !p.PodSubnet.Addr().Is4():
-		return fmt.Errorf("kubeadm documents: pod subnet %q: want an IPv4 network such as 10.244.0.0/16", p.PodSubnet)
-	case p.ServiceSubnet.Overlaps(p.PodSubnet):
-		return fmt.Errorf("kubeadm documents: service subnet %s overlaps pod subnet %s: choose two apart", p.ServiceSubnet, p.PodSubnet)
 	case p.ProviderID != "" && !hullmark.ValidProviderID(p.ProviderID):
 		return fmt.Errorf("kubeadm documents: provider ID %.80q: want SCHEME://…", p.ProviderID)
 	case p.Profile != Normal && p.Profile != Slow:
 		return fmt.Errorf("kubeadm documents: profile %q: want slow or none", p.Profile)
+	}
+	if err := p.checkNetworks(); err != nil {
+		return err
+	}
+	if primary := p.ServiceSubnet[0]; p.AdvertiseAddress.Is4() != primary.Addr().Is4() {
+		return fmt.Errorf("kubeadm documents: advertise address %s: want one of the family of the first service subnet, %s", p.AdvertiseAddress, primary)
+	}
+	if err := p.CheckNodeAddress(p.AdvertiseAddress); err != nil {
+		return fmt.Errorf("kubeadm documents: advertise %w", err)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ const signingDuration = "cluster-signing-duration"
 func CheckDocuments(documents []byte) error {
 	ours, err := InitDocuments(Params{
 		NodeName: "example", AdvertiseAddress: netip.AddrFrom4([4]byte{192, 0, 2, 1}),
-		ServiceSubnet: netip.MustParsePrefix("10.96.0.0/12"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16"),
+		ServiceSubnet: MustParseSubnets("10.96.0.0/12"), PodSubnet: MustParseSubnets("10.244.0.0/16"),
 	})
 	if err != nil {
 		return err

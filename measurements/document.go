@@ -79,15 +79,28 @@ type Image struct {
 	hullmark.Versions
 }
 
-// Machine identifies firmware and devices by the SHA-256 of their files.
+// Machine identifies firmware and devices by the SHA-256 of their files, or by a log.
 type Machine struct {
-	Firmware   pcrs.Digest   `json:"firmware"`
-	Variables  pcrs.Digest   `json:"variables"`
+	// Firmware and Variables are absent of a machine that is known by its log.
+	Firmware   pcrs.Digest   `json:"firmware,omitempty"`
+	Variables  pcrs.Digest   `json:"variables,omitempty"`
 	OptionROMs []pcrs.Digest `json:"optionROMs"`
 	// SecureBoot reports whether firmware enforces Secure Boot.
 	SecureBoot bool `json:"secureBoot"`
 	// Shape is what PCR 0, 1 and 10 depend on; it is absent where they are not predicted.
 	Shape *pcrs.Shape `json:"shape,omitempty"`
+	// Log names the event log of another boot, in the place of files that cannot be had; absent of other machines.
+	Log *Log `json:"log,omitempty"`
+}
+
+// Log is the event log that a machine is known by. It is the machine's own claim.
+type Log struct {
+	// SHA256 is the digest of its file.
+	SHA256 pcrs.Digest `json:"sha256"`
+	// StartupLocality is the last byte of PCR 0 before its first event (TCG PC Client PFP §10.4.5.3).
+	StartupLocality uint8 `json:"startupLocality,omitempty"`
+	// Quote says of which quote the log leads to the values; absent if none was shown.
+	Quote *pcrs.LogQuote `json:"quote,omitempty"`
 }
 
 // Register is a predicted register: its values, and the events that produce them.
@@ -121,18 +134,7 @@ func New(image Image, release Release, machine pcrs.Machine, p pcrs.Prediction) 
 	release.Name = cmp.Or(release.Name, image.Version)
 	d := Document{
 		Schema: DocumentSchema, Image: image, Release: release,
-		Machine: Machine{
-			Firmware:   machine.Firmware.SHA256[:],
-			Variables:  machine.Vars.SHA256[:],
-			OptionROMs: []pcrs.Digest{},
-			SecureBoot: machine.SecureBoot(),
-		},
-	}
-	for _, rom := range machine.ROMs {
-		d.Machine.OptionROMs = append(d.Machine.OptionROMs, rom.SHA256[:])
-	}
-	if machine.Learned != nil {
-		d.Machine.Shape = &machine.Shape
+		Machine: describe(machine),
 	}
 	d.Registers, d.NotPredicted = []Register{}, []NotPredicted{}
 	for _, u := range p.Unpredicted {
@@ -147,6 +149,22 @@ func New(image Image, release Release, machine pcrs.Machine, p pcrs.Prediction) 
 	return d, nil
 }
 
+func describe(machine pcrs.Machine) Machine {
+	m := Machine{OptionROMs: []pcrs.Digest{}, SecureBoot: machine.SecureBoot()}
+	if log := machine.Log; log != nil {
+		m.Log = &Log{SHA256: log.SHA256, StartupLocality: log.Locality, Quote: log.Quote}
+		return m
+	}
+	m.Firmware, m.Variables = machine.Firmware.SHA256[:], machine.Vars.SHA256[:]
+	for _, rom := range machine.ROMs {
+		m.OptionROMs = append(m.OptionROMs, rom.SHA256[:])
+	}
+	if machine.Learned != nil {
+		m.Shape = &machine.Shape
+	}
+	return m
+}
+
 func (d *Document) addRegisters(p pcrs.Prediction) error {
 	for _, r := range p.Registers {
 		register := Register{Register: r, Values: pcrs.Digests{}, Events: []Event{}}
@@ -155,7 +173,7 @@ func (d *Document) addRegisters(p pcrs.Prediction) error {
 		}
 		d.Registers = append(d.Registers, register)
 	}
-	for _, bank := range pcrs.PredictedBanks() {
+	for _, bank := range p.Banks() {
 		values, err := p.Values(bank)
 		if err != nil {
 			return err
@@ -167,6 +185,18 @@ func (d *Document) addRegisters(p pcrs.Prediction) error {
 		}
 	}
 	return nil
+}
+
+// Banks returns the banks of which the document has a TPM's values: all that are predicted, or those that the log has which the machine
+// is known by.
+func (d Document) Banks() []pcrs.Bank {
+	if d.Machine.Log == nil {
+		return pcrs.PredictedBanks()
+	}
+	values := d.Values(pcrs.SHA256)
+	return slices.DeleteFunc(pcrs.PredictedBanks(), func(b pcrs.Bank) bool {
+		return b != pcrs.SHA256 && (len(values) == 0 || len(d.Values(b)) == 0)
+	})
 }
 
 // Values returns the expected values: those of a TPM in the bank, and of other registers in their own (pcrs.Register.In).
@@ -184,6 +214,10 @@ func (d Document) Values(bank pcrs.Bank) pcrs.Values {
 // Events are grouped by register, so only their order within one is that of the boot.
 func (d Document) Prediction() pcrs.Prediction {
 	var p pcrs.Prediction
+	p.Log.Banks = d.Banks()
+	if d.Machine.Log != nil {
+		p.Log.Locality = d.Machine.Log.StartupLocality
+	}
 	for _, r := range d.Registers {
 		p.Registers = append(p.Registers, r.Register)
 		for _, e := range r.Events {
@@ -281,7 +315,31 @@ func (m Machine) check() error {
 			return err
 		}
 	}
+	if m.Log != nil {
+		if len(m.Firmware)+len(m.Variables)+len(m.OptionROMs) > 0 || m.Shape != nil {
+			return errors.New("it is known by a log, and by files or a shape as well")
+		}
+		return m.Log.check()
+	}
 	return checkSHA256(append([]pcrs.Digest{m.Firmware, m.Variables}, m.OptionROMs...)...)
+}
+
+func (l Log) check() error {
+	if !slices.Contains([]uint8{0, 3, 4}, l.StartupLocality) {
+		return fmt.Errorf("log: startup locality %d; 0, 3 and 4 exist", l.StartupLocality)
+	}
+	if l.Quote == nil {
+		return checkSHA256(l.SHA256)
+	}
+	for i, r := range l.Quote.Registers {
+		if !r.PCR() || i > 0 && r <= l.Quote.Registers[i-1] {
+			return fmt.Errorf("log: quote: %v is no PCR, or out of order", r)
+		}
+	}
+	if len(l.Quote.Registers) == 0 {
+		return errors.New("log: quote: it covers no register")
+	}
+	return checkSHA256(l.SHA256, l.Quote.Key)
 }
 
 func checkSHA256(digests ...pcrs.Digest) error {
@@ -299,7 +357,7 @@ func (d Document) checkRegisters() error {
 		return errors.New("registers or notPredicted are missing")
 	}
 	var seen []pcrs.Register
-	events := 0
+	events, banks := 0, d.Banks()
 	for _, r := range d.Registers {
 		if len(seen) > 0 && r.Register <= seen[len(seen)-1] || !r.Register.Valid() {
 			return fmt.Errorf("registers: %v is out of order, or no register", r.Register)
@@ -308,7 +366,7 @@ func (d Document) checkRegisters() error {
 		if events += len(r.Events); events > maxEvents {
 			return fmt.Errorf("registers: more than %d events", maxEvents)
 		}
-		if err := r.check(); err != nil {
+		if err := r.check(banks); err != nil {
 			return fmt.Errorf("%v: %w", r.Register, err)
 		}
 	}
@@ -321,8 +379,11 @@ func (d Document) checkRegisters() error {
 	return d.replay()
 }
 
-func (r Register) check() error {
-	banks := r.Register.Banks()
+// check wants the values of a TPM's register to be of banks.
+func (r Register) check(banks []pcrs.Bank) error {
+	if !r.Register.PCR() {
+		banks = r.Register.Banks()
+	}
 	if r.Events == nil || !hasBanks(r.Values, banks) {
 		return fmt.Errorf("events are missing, or values are not of %v", banks)
 	}
@@ -355,8 +416,9 @@ func hasBanks(digests pcrs.Digests, banks []pcrs.Bank) bool {
 }
 
 func (d Document) replay() error {
-	for _, bank := range pcrs.PredictedBanks() {
-		replayed, err := d.Prediction().Values(bank)
+	prediction := d.Prediction()
+	for _, bank := range prediction.Banks() {
+		replayed, err := prediction.Values(bank)
 		if err != nil {
 			return err
 		}

@@ -41,11 +41,14 @@ type Group struct {
 	// Authorities are the X.509 certificates (DER) of CAs, each of which signs EK certificates itself, and nothing else that
 	// could be taken for one. A group with enrollers may have none.
 	Authorities [][]byte `json:"authorities,omitempty"`
+	// Roots are the X.509 certificates (DER) of CAs that sign those of the CAs which sign EK certificates: each EK certificate leads
+	// to one of them by the certificates that the machine itself shows, unless an authority signed it.
+	Roots [][]byte `json:"roots,omitempty"`
 	// Subject are attributes that the subject of each EK certificate has exactly once, with exactly this value. There is at least one: who
 	// signs certificates for one cluster's machines alone writes that into them.
 	Subject []Attribute `json:"subject,omitempty"`
 	// Enrollers are the Ed25519 public keys (RFC 8032 §5.1.5) that sign vouchers for the group, in the place of Subject. Without
-	// Authorities each says which machines are real, too: who has such a key may add any that it can pass off as one.
+	// Authorities and Roots each says which machines are real, too: who has such a key may add any that it can pass off as one.
 	Enrollers [][]byte `json:"enrollers,omitempty"`
 	// Max is how many machines the group may have, from 1 to 10,000.
 	Max int `json:"max"`
@@ -117,6 +120,9 @@ func (p Policy) checkGroups() error {
 	return nil
 }
 
+// Certified reports whether the machines of the group need a certificate of their endorsement key.
+func (g Group) Certified() bool { return len(g.Authorities)+len(g.Roots) > 0 }
+
 // CheckApart refuses groups of which a machine could be of both: its name and its pool would hang on their order. same reports
 // whether two authorities sign the same certificates. One enroller may have several groups, since each voucher names its own;
 // but names are the enroller's choice, so that no other group's may begin as they do.
@@ -125,9 +131,10 @@ func (g Group) CheckApart(other Group, same func(a, b []byte) bool) error {
 		return fmt.Errorf("groups %s and %s: an enroller of the one could take the names of the other: let neither name begin with the other and a hyphen", other.Name, g.Name)
 	}
 	enrolled := len(g.Enrollers) > 0 || len(other.Enrollers) > 0 // Authorities alone admit nobody there.
-	shared := !enrolled && slices.ContainsFunc(g.Authorities, func(a []byte) bool {
+	rooted := len(g.Roots)+len(other.Roots) > 0                  // What is below a root is not known here.
+	shared := !enrolled && (rooted || slices.ContainsFunc(g.Authorities, func(a []byte) bool {
 		return slices.ContainsFunc(other.Authorities, func(b []byte) bool { return same(a, b) })
-	})
+	}))
 	apart := slices.ContainsFunc(g.Subject, func(a Attribute) bool {
 		return slices.ContainsFunc(other.Subject, func(b Attribute) bool { return a.Type == b.Type && a.Value != b.Value })
 	})
@@ -148,9 +155,9 @@ func (g Group) check() error {
 		return fmt.Errorf("max: %d, want 1 to %d", g.Max, maxMembers)
 	case len(g.Name) > maxGroupName || !hullmark.ValidNodeName(g.Name):
 		return fmt.Errorf("name: want a DNS label of at most %d characters", maxGroupName)
-	case len(g.Enrollers) == 0 && len(g.Authorities) == 0 || len(g.Authorities) > maxAuthorities:
-		return fmt.Errorf("authorities: %d, want 1 to %d", len(g.Authorities), maxAuthorities)
-	case slices.ContainsFunc(g.Authorities, func(a []byte) bool { return len(a) == 0 || len(a) > maxAuthority }):
+	case len(g.Enrollers) == 0 && !g.Certified() || len(g.Authorities) > maxAuthorities || len(g.Roots) > maxAuthorities:
+		return fmt.Errorf("authorities and roots: %d and %d, want 1 at least and %d of each at most", len(g.Authorities), len(g.Roots), maxAuthorities)
+	case slices.ContainsFunc(slices.Concat(g.Authorities, g.Roots), func(a []byte) bool { return len(a) == 0 || len(a) > maxAuthority }):
 		return fmt.Errorf("authorities: want certificates of at most %d bytes", maxAuthority)
 	case len(g.Enrollers) > 0:
 		return g.checkEnrollers()

@@ -68,10 +68,10 @@ func TestGroupsAreChecked(t *testing.T) {
 		"two of one name":         {func(p *Policy) { p.Groups = append(p.Groups, cloud()) }, "two of this name"},
 		"nobody":                  {func(p *Policy) { p.Groups[0].Max = 0 }, "max: 0"},
 		"more than all":           {func(p *Policy) { p.Groups[0].Max = maxMembers + 1 }, "max: 10001"},
-		"no authority":            {func(p *Policy) { p.Groups[0].Authorities = nil }, "authorities: 0"},
+		"no authority":            {func(p *Policy) { p.Groups[0].Authorities = nil }, "authorities and roots: 0 and 0"},
 		"a large authority":       {func(p *Policy) { p.Groups[0].Authorities[0] = make([]byte, maxAuthority+1) }, "certificates of at most"},
 		"an empty authority":      {func(p *Policy) { p.Groups[0].Authorities[0] = nil }, "certificates of at most"},
-		"many authorities":        {func(p *Policy) { p.Groups[0].Authorities = authorities(maxAuthorities + 1) }, "authorities: 9"},
+		"many authorities":        {func(p *Policy) { p.Groups[0].Authorities = authorities(maxAuthorities + 1) }, "authorities and roots: 9 and 0"},
 		"a value of no text":      {func(p *Policy) { p.Groups[0].Subject[0].Value = "\xff" }, "a value of at most"},
 		"groups that overlap": {func(p *Policy) {
 			other := cloud()

@@ -35,6 +35,22 @@ func RequiredRegisters(d Document) []pcrs.Register {
 	return registers
 }
 
+// CheckRequired fails for a document that no boot can meet, because it does not predict what has to match whatever a policy says.
+func CheckRequired(d Document) error {
+	predicted := d.Values(pcrs.SHA256)
+	for _, r := range required {
+		if _, ok := predicted[r]; ok {
+			continue
+		}
+		reason := "it says nothing of it"
+		if i := slices.IndexFunc(d.NotPredicted, func(n NotPredicted) bool { return n.Register == r }); i >= 0 {
+			reason = d.NotPredicted[i].Reason
+		}
+		return fmt.Errorf("no boot can meet the document: %v always has to match, and is not predicted: %s", r, reason)
+	}
+	return nil
+}
+
 // Judged returns the registers of a boot of the document that have to match by this policy, ascending: those that always have to,
 // and those that the policy enforces.
 func (p Policy) Judged(d Document) []pcrs.Register {
@@ -140,7 +156,7 @@ func newReference(policy Policy, d Document) reference {
 		return reference{against: &Reason{Document: id, Text: text}}
 	}
 	r := reference{id: id, svn: d.SVN, versions: d.Image.Versions, judged: policy.Judged(d), expected: map[pcrs.Bank]pcrs.Values{}}
-	for _, bank := range pcrs.PredictedBanks() {
+	for _, bank := range d.Banks() {
 		r.expected[bank] = d.Values(bank)
 		for register, value := range r.expected[bank] {
 			r.expected[bank][register] = slices.Clone(value)
@@ -174,7 +190,7 @@ func (r reference) judge(bank pcrs.Bank, measured pcrs.Values) Verdict {
 	}
 	expected, predicted := r.expected[bank]
 	if !predicted {
-		return Verdict{Reasons: []Reason{{Document: r.id, Text: fmt.Sprintf("registers of bank %v decide nothing", bank)}}}
+		return Verdict{Reasons: []Reason{{Document: r.id, Text: fmt.Sprintf("it has no values of bank %v, so registers of that bank decide nothing", bank)}}}
 	}
 	return r.compare(expected, measured)
 }

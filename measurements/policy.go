@@ -131,6 +131,9 @@ type Override struct {
 // enforceable are the registers that are for a policy to require or not: a host's tables, and how its disk is partitioned.
 var enforceable = []pcrs.Register{1, 5}
 
+// Enforceable returns the registers of which a policy says whether they have to match, ascending.
+func Enforceable() []pcrs.Register { return slices.Clone(enforceable) }
+
 // Member returns the rule for a machine, and whether there is one.
 func (p Policy) Member(ekid hullmark.EKID) (Member, bool) {
 	i := slices.IndexFunc(p.Members, func(m Member) bool { return m.EKID == ekid })

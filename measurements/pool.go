@@ -22,7 +22,7 @@ const (
 	maxContent = 128 << 10
 )
 
-// Pool is what a set of like nodes is given. It is public.
+// Pool is what a set of like nodes is given. It is public: secrets in its files are hullmark.EncryptedText, which join services open.
 type Pool struct {
 	// Name is a DNS label.
 	Name string `json:"name"`
@@ -132,7 +132,14 @@ func (f PlacedFile) check() error {
 	if len(f.Content) > maxContent {
 		return fmt.Errorf("%d bytes, want at most %d", len(f.Content), maxContent)
 	}
-	return nil
+	if !hullmark.HasEncrypted(f.Content) {
+		return nil
+	}
+	if f.Mode != "0600" && f.Mode != "0400" {
+		return fmt.Errorf("mode %q: a file that holds a secret is its owner's alone: want \"0600\"", f.Mode)
+	}
+	_, _, err := hullmark.EncryptedIn(f.Content)
+	return err
 }
 
 // clash reports whether two files cannot both exist.

@@ -197,7 +197,7 @@ func TestEnrollersAreChecked(t *testing.T) {
 		"with authorities and a subject":        {[]Group{{Name: "cloud", Enrollers: [][]byte{one}, Authorities: cloud().Authorities, Subject: cloud().Subject, Max: 1}}, "beside a subject"},
 		"with an empty authority":               {[]Group{{Name: "cloud", Enrollers: [][]byte{one}, Authorities: [][]byte{{}}, Max: 1}}, "authorities: want"},
 		"beside a subject":                      {[]Group{{Name: "cloud", Enrollers: [][]byte{one}, Subject: cloud().Subject, Max: 1}}, "beside a subject"},
-		"neither":                               {[]Group{{Name: "cloud", Max: 1}}, "authorities: 0"},
+		"neither":                               {[]Group{{Name: "cloud", Max: 1}}, "authorities and roots: 0 and 0"},
 		"no room":                               {[]Group{{Name: "cloud", Enrollers: [][]byte{one}}}, "max: 0"},
 		"one enroller of two groups":            {[]Group{enrolled(one), named("other", enrolled(one))}, ""},
 		"names of the other":                    {[]Group{enrolled(one), named("cloud-2", enrolled(two))}, "could take the names"},

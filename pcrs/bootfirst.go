@@ -14,11 +14,13 @@ import (
 // leadsToImage reports whether an entry starts the image's kernel image.
 func (b *bootManager) leadsToImage(e bootEntry) bool {
 	nodes := e.option.Nodes
-	if device := efi.PCIPath(b.machine.Shape.BootSlot); bytes.HasPrefix(e.option.Path, device[:len(device)-4]) {
+	if _, device := b.machine.Shape.bootDisk(); bytes.HasPrefix(e.option.Path, device[:len(device)-4]) {
 		if bytes.Equal(e.option.Path, device) {
 			return true // Firmware looks for the file by itself.
 		}
-		nodes = nodes[2:]
+		for rest := len(device) - 4; rest > 0; nodes = nodes[1:] {
+			rest -= len(nodes[0].Raw)
+		}
 	}
 	esp, err := b.onESP(nodes)
 	if err != nil || !esp {

@@ -14,9 +14,6 @@ import (
 	"github.com/hullmark/hullmark/pcrs/firmware"
 )
 
-// diskDescription is what OVMF calls a disk whose device has no name of its own, such as virtio-blk.
-const diskDescription = "UEFI Misc Device"
-
 // maxBootEntries bounds BootOrder; firmware reads all of them each time.
 const maxBootEntries = 512
 
@@ -68,7 +65,8 @@ func (m Machine) bootPlan(table *gpt.Table, files map[string]bool) (p bootPlan, 
 	if err := b.read(); err != nil {
 		return p, err
 	}
-	disk := newEntry(efi.LoadOption(efi.OptionActive, diskDescription, efi.PCIPath(m.Shape.BootSlot), guidAutoCreatedEntry[:]),
+	description, path := m.Shape.bootDisk()
+	disk := newEntry(efi.LoadOption(efi.OptionActive, description, path, guidAutoCreatedEntry[:]),
 		Source{Kind: FromBootVariable, Number: m.Shape.BootSlot})
 	for i, a := range m.Firmware.applications {
 		e := newEntry(efi.LoadOption(a.Attributes, a.Name, efi.VolumePath(a.Volume, a.File), nil), Source{Kind: FromBootVariable, File: a.Name})

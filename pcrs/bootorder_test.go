@@ -40,8 +40,8 @@ func TestBootPlan(t *testing.T) {
 	}
 	image, other := onESP("EFI/BOOT/BOOTX64.EFI"), onESP("EFI/debian/shimx64.efi")
 	onGone := efi.LoadOption(active, "debian", efi.FilePath(gone, "EFI/debian/shimx64.efi"), nil)
-	disk := efi.LoadOption(active, diskDescription, efi.PCIPath(1), guidAutoCreatedEntry[:])
-	anotherDisk := efi.LoadOption(active, diskDescription+" 2", efi.PCIPath(2), guidAutoCreatedEntry[:])
+	disk := efi.LoadOption(active, "UEFI Misc Device", efi.PCIPath(1), guidAutoCreatedEntry[:])
+	anotherDisk := efi.LoadOption(active, "UEFI Misc Device 2", efi.PCIPath(2), guidAutoCreatedEntry[:])
 	network := efi.LoadOption(active, "PXE", efi.PCIPath(4), []byte("by hand"))
 	named := efi.LoadOption(active, "our disk", efi.PCIPath(1), nil)
 	optioned := efi.LoadOption(active, "our disk", efi.PCIPath(1), []byte("q\x00\x00\x00"))

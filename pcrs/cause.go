@@ -2,6 +2,7 @@ package pcrs
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -15,6 +16,9 @@ import (
 // where nothing better is known than the two events.
 func cause(r Register, want, got *Event) string {
 	if want != nil && want.From().recorded() {
+		if want.Origin == Learned {
+			return learnedCause(r, got)
+		}
 		return "" // The document is of a recorded boot: what its log does not say of an event, nobody knows.
 	}
 	switch r {
@@ -40,12 +44,29 @@ func cause(r Register, want, got *Event) string {
 	return addedCause(r, want, got)
 }
 
+// learnedCause is of an event that was learned, and of which the log did not say more than its type.
+func learnedCause(r Register, got *Event) string {
+	switch r {
+	case 0:
+		return "the firmware is another version or build than when it was learned"
+	case 1:
+		return "the machine's settings, tables or boot entries are others than when they were learned"
+	case 2:
+		return cmp.Or(optionROMCause(nil, got), "a driver or a device is another than when it was learned")
+	case 3, 6:
+		return "settings of a device, or the vendor's own, are others than when they were learned"
+	}
+	return ""
+}
+
 func firmwareCause(want, got *Event) string {
 	switch {
 	case want == nil || got == nil || want.Type != got.Type:
 		return "the firmware is another build, which measures other parts of itself"
 	case want.Type == EvCRTMVersion:
 		return fmt.Sprintf("the firmware is another build: it calls itself %q", printableText(got.From().Name))
+	case want.Origin == Learned && want.From().Kind != FromFirmwareVolume:
+		return learnedCause(0, got)
 	case want.Origin == Learned:
 		return "the firmware's early code is another: another build, or the machine has other processors or memory than the one that was learned"
 	case want.Type == EvPlatformFirmwareBlob:
@@ -266,11 +287,10 @@ const maxTried = 1024
 
 // singleChange looks for one change of the predicted events of a register that
 // gives the measured value, for boots without a log. It is empty if there is none.
-func singleChange(bank Bank, r Register, events []Event, measured Digest) string {
+func singleChange(bank Bank, r Register, begin Digest, events []Event, measured Digest) string {
 	if !r.Extended() {
 		return ""
 	}
-	begin := start(bank, r)
 	value := func(changed []Event) Digest {
 		v := begin
 		for _, e := range changed {
@@ -333,7 +353,7 @@ func knownChanges(r Register, events []Event) []change {
 			}
 		}
 	}
-	for _, name := range []string{"Returning from EFI Application from Boot Option", "Entering ROM Based Setup", "Booting to Firmware Setup Utility"} {
+	for _, name := range []string{returningOption, "Entering ROM Based Setup", "Booting to Firmware Setup Utility"} {
 		if r == 4 {
 			out = append(out, change{slices.Insert(slices.Clone(events), 0, action(4, name)), fmt.Sprintf("the firmware did %q first", name)})
 		}

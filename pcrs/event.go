@@ -10,15 +10,27 @@ import (
 // EventType says what kind of thing was measured (TCG PC Client PFP §10.4.1).
 type EventType uint32
 
-// The types that a prediction or a log on the supported boot path uses.
+// The types of the specification, and two of our own.
 const (
+	EvPrebootCert             EventType = 0x00000000
+	EvPostCode                EventType = 0x00000001
 	EvNoAction                EventType = 0x00000003
 	EvSeparator               EventType = 0x00000004
 	EvAction                  EventType = 0x00000005
 	EvEventTag                EventType = 0x00000006
+	EvCRTMContents            EventType = 0x00000007
 	EvCRTMVersion             EventType = 0x00000008
+	EvCPUMicrocode            EventType = 0x00000009
 	EvPlatformConfigFlags     EventType = 0x0000000a
+	EvTableOfDevices          EventType = 0x0000000b
+	EvCompactHash             EventType = 0x0000000c
 	EvIPL                     EventType = 0x0000000d
+	EvIPLPartitionData        EventType = 0x0000000e
+	EvNonhostCode             EventType = 0x0000000f
+	EvNonhostConfig           EventType = 0x00000010
+	EvNonhostInfo             EventType = 0x00000011
+	EvOmitBootDeviceEvents    EventType = 0x00000012
+	EvPostCode2               EventType = 0x00000013
 	EvVariableDriverConfig    EventType = 0x80000001
 	EvVariableBoot            EventType = 0x80000002
 	EvBootServicesApplication EventType = 0x80000003
@@ -27,23 +39,36 @@ const (
 	EvGPT                     EventType = 0x80000006
 	EvEFIAction               EventType = 0x80000007
 	EvPlatformFirmwareBlob    EventType = 0x80000008
+	EvHandOffTables           EventType = 0x80000009
 	EvPlatformFirmwareBlob2   EventType = 0x8000000a
 	EvHandOffTables2          EventType = 0x8000000b
+	EvVariableBoot2           EventType = 0x8000000c
+	EvGPT2                    EventType = 0x8000000d
+	EvHCRTM                   EventType = 0x80000010
 	EvVariableAuthority       EventType = 0x800000e0
+	EvSPDMFirmwareBlob        EventType = 0x800000e1
+	EvSPDMFirmwareConfig      EventType = 0x800000e2
+	EvSPDMDevicePolicy        EventType = 0x800000e3
+	EvSPDMDeviceAuthority     EventType = 0x800000e4
 	// EvUserSpace is not in any log: it marks what an operating system extends with TPM2_PCR_Event.
-	EvUserSpace EventType = 0
+	EvUserSpace EventType = 0xffffff00
 	// EvLaunch is not in any log: it marks what a confidential machine was launched with.
-	EvLaunch EventType = 1
+	EvLaunch EventType = 0xffffff01
 )
 
 var eventNames = map[EventType]string{
-	EvNoAction: "EV_NO_ACTION", EvSeparator: "EV_SEPARATOR", EvAction: "EV_ACTION", EvEventTag: "EV_EVENT_TAG",
-	EvCRTMVersion: "EV_S_CRTM_VERSION", EvPlatformConfigFlags: "EV_PLATFORM_CONFIG_FLAGS", EvIPL: "EV_IPL",
-	EvVariableDriverConfig: "EV_EFI_VARIABLE_DRIVER_CONFIG", EvVariableBoot: "EV_EFI_VARIABLE_BOOT",
+	EvPrebootCert: "EV_PREBOOT_CERT", EvPostCode: "EV_POST_CODE", EvNoAction: "EV_NO_ACTION", EvSeparator: "EV_SEPARATOR", EvAction: "EV_ACTION",
+	EvEventTag: "EV_EVENT_TAG", EvCRTMContents: "EV_S_CRTM_CONTENTS", EvCRTMVersion: "EV_S_CRTM_VERSION", EvCPUMicrocode: "EV_CPU_MICROCODE",
+	EvPlatformConfigFlags: "EV_PLATFORM_CONFIG_FLAGS", EvTableOfDevices: "EV_TABLE_OF_DEVICES", EvCompactHash: "EV_COMPACT_HASH", EvIPL: "EV_IPL",
+	EvIPLPartitionData: "EV_IPL_PARTITION_DATA", EvNonhostCode: "EV_NONHOST_CODE", EvNonhostConfig: "EV_NONHOST_CONFIG", EvNonhostInfo: "EV_NONHOST_INFO",
+	EvOmitBootDeviceEvents: "EV_OMIT_BOOT_DEVICE_EVENTS", EvPostCode2: "EV_POST_CODE2",
+	EvVariableDriverConfig: "EV_EFI_VARIABLE_DRIVER_CONFIG", EvVariableBoot: "EV_EFI_VARIABLE_BOOT", EvVariableBoot2: "EV_EFI_VARIABLE_BOOT2",
 	EvBootServicesApplication: "EV_EFI_BOOT_SERVICES_APPLICATION", EvBootServicesDriver: "EV_EFI_BOOT_SERVICES_DRIVER",
-	EvRuntimeServicesDriver: "EV_EFI_RUNTIME_SERVICES_DRIVER", EvGPT: "EV_EFI_GPT_EVENT", EvEFIAction: "EV_EFI_ACTION",
+	EvRuntimeServicesDriver: "EV_EFI_RUNTIME_SERVICES_DRIVER", EvGPT: "EV_EFI_GPT_EVENT", EvGPT2: "EV_EFI_GPT_EVENT2", EvEFIAction: "EV_EFI_ACTION",
 	EvPlatformFirmwareBlob: "EV_EFI_PLATFORM_FIRMWARE_BLOB", EvPlatformFirmwareBlob2: "EV_EFI_PLATFORM_FIRMWARE_BLOB2",
-	EvHandOffTables2: "EV_EFI_HANDOFF_TABLES2", EvVariableAuthority: "EV_EFI_VARIABLE_AUTHORITY",
+	EvHandOffTables: "EV_EFI_HANDOFF_TABLES", EvHandOffTables2: "EV_EFI_HANDOFF_TABLES2", EvHCRTM: "EV_EFI_HCRTM_EVENT",
+	EvVariableAuthority: "EV_EFI_VARIABLE_AUTHORITY", EvSPDMFirmwareBlob: "EV_EFI_SPDM_FIRMWARE_BLOB", EvSPDMFirmwareConfig: "EV_EFI_SPDM_FIRMWARE_CONFIG",
+	EvSPDMDevicePolicy: "EV_EFI_SPDM_DEVICE_POLICY", EvSPDMDeviceAuthority: "EV_EFI_SPDM_DEVICE_AUTHORITY",
 	EvUserSpace: "TPM2_PCR_Event", EvLaunch: "launch",
 }
 
@@ -55,13 +80,8 @@ func (t EventType) String() string {
 	return fmt.Sprintf("EV_%#08x", uint32(t))
 }
 
-// MarshalText writes String's form of a type that has a name here.
-func (t EventType) MarshalText() ([]byte, error) {
-	if _, ok := eventNames[t]; !ok {
-		return nil, fmt.Errorf("event type %#x has no name", uint32(t))
-	}
-	return []byte(t.String()), nil
-}
+// MarshalText writes String's form.
+func (t EventType) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // UnmarshalText reads what MarshalText writes.
 func (t *EventType) UnmarshalText(text []byte) error {
@@ -71,7 +91,12 @@ func (t *EventType) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("event type %q is unknown", text)
+	var number uint32
+	if _, err := fmt.Sscanf(string(text), "EV_0x%x", &number); err != nil || EventType(number).String() != string(text) {
+		return fmt.Errorf("event type %.64q is unknown", text)
+	}
+	*t = EventType(number)
+	return nil
 }
 
 // hashesData reports whether the digest of such an event is the hash of its
@@ -141,7 +166,7 @@ func (e Event) mismatch() (Bank, bool) {
 type Log struct {
 	// Format is what the log was read from; it is empty in a prediction.
 	Format LogFormat
-	// Banks are the banks of which every event has a digest, in the order of the log's header.
+	// Banks are the banks of which every event has a digest: in the order of the log's header, or as they were predicted.
 	Banks []Bank
 	// Padding is how many bytes filled the rest of the log's buffer.
 	Padding int
@@ -178,7 +203,7 @@ func (l Log) Replay(bank Bank) (Values, error) {
 			values[e.Register] = bytes.Clone(digest)
 			continue
 		case !begun:
-			value = start(bank, e.Register)
+			value = l.start(bank, e.Register)
 			values[e.Register] = value
 		}
 		h.Reset()
@@ -214,24 +239,27 @@ func (l Log) initial(bank Bank) Values {
 	values := Values{}
 	if l.Format == FormatCCEL {
 		for n := range rtmrCount {
-			values[RTMR(n)] = start(bank, RTMR(n))
+			values[RTMR(n)] = l.start(bank, RTMR(n))
 		}
 		return values
 	}
 	for r := range Register(RegisterCount) {
-		values[r] = start(bank, r)
+		values[r] = l.start(bank, r)
 	}
-	values[0][bank.Size()-1] = l.Locality
 	return values
 }
 
-// start is the value of a register when the machine starts.
-func start(bank Bank, r Register) Digest {
+// start is the value of a register when the machine starts: PCR 0 ends with the startup locality.
+func (l Log) start(bank Bank, r Register) Digest {
 	fill := byte(0)
 	if r >= 17 && r <= 22 {
 		fill = 0xff
 	}
-	return bytes.Repeat([]byte{fill}, bank.Size())
+	value := bytes.Repeat([]byte{fill}, bank.Size())
+	if r == 0 {
+		value[bank.Size()-1] = l.Locality
+	}
+	return value
 }
 
 // Of returns the events of one register, in order.

@@ -76,6 +76,8 @@ func Explain(p Prediction, bank Bank, measured Values, log *Log) ([]Difference, 
 			d.Note = "without an event log the event cannot be named"
 		case !replayed[r].Equal(measured[r]):
 			d.Note = "the event log does not replay to the measured value, so it names nothing"
+		case r == 0 && p.Log.Locality != log.Locality:
+			d.Cause = fmt.Sprintf("PCR 0 began with startup locality %d, and %d was expected: the machine measures its first code by other means", log.Locality, p.Log.Locality)
 		default:
 			d.ExpectedEvent, d.MeasuredEvent = firstDeparture(bank, p.Log.Of(r), log.Of(r))
 			if d.ExpectedEvent != nil || d.MeasuredEvent != nil {
@@ -83,7 +85,7 @@ func Explain(p Prediction, bank Bank, measured Values, log *Log) ([]Difference, 
 			}
 		}
 		if d.Cause == "" && len(measured[r]) == bank.Size() {
-			d.Cause = singleChange(bank, r, p.Log.Of(r), measured[r])
+			d.Cause = singleChange(bank, r, p.Log.start(bank, r), p.Log.Of(r), measured[r])
 		}
 		out = append(out, d)
 	}

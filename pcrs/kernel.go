@@ -110,9 +110,10 @@ func (p *predictor) kernel() error {
 	p.add(
 		derived(9, EvEventTag, options, Source{Kind: FromCommandLine, Parts: p.cmdlineFrom}),
 		initrd,
-		action(5, "Exit Boot Services Invocation"),
-		action(5, "Exit Boot Services Returned with Success"),
 	)
+	for _, step := range leavingFirmware {
+		p.add(action(5, step))
+	}
 	return nil
 }
 

@@ -2,6 +2,7 @@ package pcrs
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,18 +29,22 @@ type Shape struct {
 	TPM string `json:"tpm"`
 	// Disks is how many disks the machine has, with the one that it boots from.
 	Disks int `json:"disks"`
-	// BootSlot is the PCI device number, on the first bus, of the virtio disk that it boots from.
+	// Cards is how many network cards the machine has, left out if it is one.
+	Cards int `json:"cards,omitempty"`
+	// BootSlot is the PCI device number, on the first bus, of the disk that it boots from, or of that disk's controller.
 	BootSlot int `json:"bootSlot"`
+	// Bus is that of all its disks: VirtIO, NVMe, SATA or SCSI.
+	Bus string `json:"bus,omitempty"`
 	// SMM reports whether the machine has System Management Mode, as firmware with Secure Boot needs it.
 	SMM bool `json:"smm"`
 }
 
 // Check refuses what no machine can be.
 func (s Shape) Check() error {
-	if s.CPUs < 1 || s.MemoryMiB < 1 || s.Disks < 1 || s.BootSlot < 1 || s.BootSlot > 31 || s.TPM != "crb" && s.TPM != "tis" {
+	if s.CPUs < 1 || s.MemoryMiB < 1 || s.Disks < 1 || s.Cards < 0 || s.Cards == 1 || s.BootSlot < 1 || s.BootSlot > 31 || s.TPM != "crb" && s.TPM != "tis" {
 		return fmt.Errorf("shape %+v: want processors, memory, disks, a TPM (crb or tis) and a PCI device number of 1 to 31", s)
 	}
-	return nil
+	return s.checkBus()
 }
 
 // LearnedData is what cannot be derived of a machine, taken from one of its boots: digests of the volume of early code, which
@@ -203,7 +208,8 @@ func (l LearnedData) fits(m Machine) error {
 
 // String names the shape in a few words.
 func (s Shape) String() string {
-	return fmt.Sprintf("processors: %d, MiB: %d, TPM: %s, disks: %d, boot disk: PCI device %d, SMM: %t", s.CPUs, s.MemoryMiB, s.TPM, s.Disks, s.BootSlot, s.SMM)
+	return fmt.Sprintf("processors: %d, MiB: %d, TPM: %s, disks: %d on %s, network cards: %d, boot disk: PCI device %d, SMM: %t",
+		s.CPUs, s.MemoryMiB, s.TPM, s.Disks, cmp.Or(s.Bus, "virtio"), max(1, s.Cards), s.BootSlot, s.SMM)
 }
 
 // tpmLogSize is the length in bytes of QEMU's blob etc/tpm/log (hw/acpi/tpm.h, TPM_LOG_AREA_MINIMUM_SIZE).

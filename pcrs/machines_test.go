@@ -167,6 +167,9 @@ func TestParseEveryPublishedLog(t *testing.T) {
 			if err != nil || len(log.Events) == 0 {
 				t.Errorf("%s: %d events, %v", file, len(log.Events), err)
 			}
+			if format, err := FormatOf(readFile(t, file)); err != nil || format != log.Format {
+				t.Errorf("%s: told as %q, want %q; %v", file, format, log.Format, err)
+			}
 		}
 	}
 }
@@ -184,6 +187,39 @@ func TestParseLogTellsPaddingFromTruncation(t *testing.T) {
 		}
 		if _, err := ParseLog(append(append(raw[:len(raw):len(raw)], bytes.Repeat([]byte{fill}, 333)...), 1)); err == nil {
 			t.Errorf("filled with %#x and another byte: accepted", fill)
+		}
+	}
+}
+
+// What is neither a TPM's log nor a TDX guest's is not taken for either.
+func TestFormatOfRefuses(t *testing.T) {
+	raw := readFile(t, filepath.Join(moduleFolder(t, "github.com/google/go-tdx-guest"), "testing", "testdata", "ccel", "ccel_data.dat"))
+	const first = 65 // the header of this log is 65 bytes long
+	with := func(index uint32) []byte {
+		changed := bytes.Clone(raw)
+		binary.LittleEndian.PutUint32(changed[first:], index)
+		return changed
+	}
+	twoBanks := readFile(t, "testdata/ovmf-2025.02.log")
+	for name, c := range map[string]struct {
+		raw  []byte
+		want LogFormat
+		says string
+	}{
+		"a TDX guest's":        {raw, FormatCCEL, ""},
+		"one that extends 0":   {with(0), FormatAgile, ""},
+		"one that extends 5":   {with(5), FormatAgile, ""},
+		"one that extends 4":   {with(4), FormatCCEL, ""},
+		"a header alone":       {raw[:first], "", "cannot be told"},
+		"a header and padding": {append(raw[:first:first], make([]byte, 99)...), "", "cannot be told"},
+		"cut off":              {raw[:first+30], "", "truncated"},
+		"nothing":              {nil, FormatSHA1, "truncated"},
+		"a TPM's":              {twoBanks, FormatAgile, ""},
+		"too large":            {make([]byte, MaxLog+1), "", "at most"},
+	} {
+		format, err := FormatOf(c.raw)
+		if format != c.want || (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %q, %v", name, format, err)
 		}
 	}
 }

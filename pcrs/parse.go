@@ -53,6 +53,51 @@ func ParseLog(raw []byte, banks ...Bank) (Log, error) { return parseLog(raw, For
 // Registers of its events are RTMRs. It is as strict as ParseLog, also in which banks it reads.
 func ParseCCEL(raw []byte, banks ...Bank) (Log, error) { return parseLog(raw, FormatCCEL, banks) }
 
+// FormatOf tells whose log raw is by what it says of registers, which count from PCR 0 or from MRTD: nothing extends MRTD, and firmware
+// extends PCR 0 first of all. So it is a TPM's if it extends index 0 or one above 4, and a TDX guest's if it extends others alone, in
+// SHA-384 alone. Of a log that is neither, the error says so. FormatOf does not judge the log otherwise.
+func FormatOf(raw []byte) (LogFormat, error) {
+	if len(raw) > MaxLog {
+		return "", fmt.Errorf("read event log: %d bytes, want at most %d", len(raw), MaxLog)
+	}
+	p := &logParser{rest: raw, log: Log{Format: FormatAgile}}
+	if err := p.readHeader(); err != nil || p.log.Format == FormatSHA1 {
+		return FormatSHA1, err
+	}
+	guest := false
+	for n := 0; n < MaxEvents && !p.atEnd(); n++ {
+		index, kind, err := p.skipEvent()
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("read event log: %w", err)
+		case kind == EvNoAction:
+		case index == 0 || index > rtmrCount:
+			return FormatAgile, nil
+		default:
+			guest = true
+		}
+	}
+	if _, only := p.sizes[SHA384]; guest && only && len(p.sizes) == 1 {
+		return FormatCCEL, nil
+	}
+	return "", errors.New("read event log: it extends neither PCR 0 nor RTMRs alone, in SHA-384: whether it is a TPM's or a TDX guest's cannot be told")
+}
+
+// skipEvent takes an event's index and type, and passes over the rest of it.
+func (p *logParser) skipEvent() (index uint32, kind EventType, err error) {
+	if index, err = p.u32(); err != nil {
+		return 0, 0, err
+	}
+	number, err := p.u32()
+	if err == nil {
+		_, err = p.readDigests()
+	}
+	if err == nil {
+		_, err = p.sized()
+	}
+	return index, EventType(number), err
+}
+
 func parseLog(raw []byte, format LogFormat, banks []Bank) (Log, error) {
 	if len(raw) > MaxLog {
 		return Log{}, fmt.Errorf("read event log: %d bytes, want at most %d", len(raw), MaxLog)

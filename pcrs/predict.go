@@ -29,16 +29,15 @@ type Machine struct {
 	Shape Shape
 	// Learned is what cannot be derived of a machine of that shape; nil if it is not known, and PCR 0, 1 and 10 are then not predicted.
 	Learned *LearnedData
+	// Log is the log of another boot of such a machine, in the place of all of the above, where its firmware cannot be had.
+	Log *MachineLog
 }
 
 // Boot is one boot of an image on a machine: firmware starts the image's UKI
 // from the disk's only boot entry, without load options.
 type Boot struct {
 	Machine Machine
-	// Log is the log of another boot of such a machine, in the place of Machine, where its firmware cannot be had: what FirmwareEvents
-	// takes from it is learned. It is a claim, which only quotes of such machines confirm.
-	Log *Log
-	UKI *uki.UKI
+	UKI     *uki.UKI
 	// Table is the partition table of the disk.
 	Table *gpt.Table
 	// NodeConfig is the node configuration as the node reads it, or nil where
@@ -54,9 +53,11 @@ type Boot struct {
 	SMBIOSExtra []string
 	// Fallback is a boot in which the firmware first tried another boot entry, which did not start: that of a slot on trial that is torn.
 	Fallback bool
+	// Medium is a boot of the medium that installs the image: Table is that one's, and all else is as in a boot of the disk.
+	Medium bool
 	// AllowUnprovenStub accepts a stub whose rules no boot has confirmed.
 	AllowUnprovenStub bool
-	// Banks are the banks to predict, out of PredictedBanks; none means all of them.
+	// Banks are the banks to predict, out of PredictedBanks; none means all of them, or those that the machine's log has.
 	Banks []Bank
 	// Hardware adds to what a TPM has, or puts in its place, what the hardware of a confidential machine measures (package launch); nil
 	// for other machines.
@@ -93,8 +94,8 @@ func Predict(b Boot) (Prediction, error) {
 	}
 	p := &predictor{boot: b, stub: stub}
 	steps := []func() error{p.platform, p.secureBoot, p.optionROMs, p.bootAttempt}
-	if b.Log != nil {
-		steps = []func() error{p.fromLog, p.bootAttempt}
+	if b.Machine.Log != nil {
+		steps = []func() error{p.fromLog}
 	}
 	for _, step := range append(steps, p.startUKI, p.stubEvents, p.kernel, p.bootAggregate, p.nodeConfig) {
 		if err := step(); err != nil {
@@ -110,6 +111,14 @@ func Predict(b Boot) (Prediction, error) {
 	return b.Hardware(p.prediction())
 }
 
+// Banks returns the banks that the prediction has values of.
+func (p Prediction) Banks() []Bank {
+	if len(p.Log.Banks) == 0 {
+		return PredictedBanks()
+	}
+	return p.Log.Banks
+}
+
 // Values replays the log for the predicted registers: PCRs in bank, other registers in their only one (Register.In).
 func (p Prediction) Values(bank Bank) (Values, error) {
 	out, err := p.Log.valuesOf(p.Registers, bank)
@@ -118,7 +127,7 @@ func (p Prediction) Values(bank Bank) (Values, error) {
 	}
 	for _, r := range p.Registers {
 		if _, ok := out[r]; !ok && r.Extended() {
-			out[r] = start(r.In(bank), r)
+			out[r] = p.Log.start(r.In(bank), r)
 		}
 	}
 	return out, nil
@@ -150,7 +159,7 @@ func (p *predictor) prediction() Prediction {
 	p.events = slices.DeleteFunc(p.events, func(e Event) bool {
 		return slices.ContainsFunc(p.open, func(u Unpredicted) bool { return u.Register == e.Register })
 	})
-	out := Prediction{Log: Log{Events: p.events}}
+	out := Prediction{Log: Log{Events: p.events, Banks: p.boot.Banks, Locality: p.locality()}}
 	for r := range Register(16) {
 		if reason := p.unpredicted(r); reason != "" {
 			out.Unpredicted = append(out.Unpredicted, Unpredicted{r, reason})
@@ -163,14 +172,14 @@ func (p *predictor) prediction() Prediction {
 
 // unpredicted says why a register is not predicted, or nothing.
 func (p *predictor) unpredicted(r Register) string {
-	learned := p.boot.Machine.Learned != nil || p.boot.Log != nil
+	learned := p.boot.Machine.Learned != nil || p.boot.Machine.Log != nil
 	for _, u := range p.open {
 		if u.Register == r {
 			return u.Reason
 		}
 	}
 	switch {
-	case r == 10 && len(p.open) > 0:
+	case r == 10 && slices.ContainsFunc(p.open, func(u Unpredicted) bool { return u.Register < 10 }):
 		return "the kernel's IMA measures PCR 0 to 9 into it, and not all of those are predicted"
 	case r == 0 && !learned:
 		return "the firmware changes its own code in memory before it measures it, and no boot of this machine was learned (hullmark learn)"
@@ -212,7 +221,7 @@ func (p *predictor) bootAggregate() error {
 	if err := p.hash(); err != nil {
 		return err
 	}
-	values, err := Log{Events: p.events}.Replay(SHA256)
+	values, err := Log{Events: p.events, Locality: p.locality()}.Replay(SHA256)
 	if err != nil {
 		return err
 	}
@@ -244,12 +253,17 @@ func (p *predictor) optionROMs() error {
 // callingOption is what firmware measures each time when it starts a boot entry (PFP §10.4.1).
 const callingOption = "Calling EFI Application from Boot Option"
 
+// returningOption is what it measures when an entry did not start, or came back.
+const returningOption = "Returning from EFI Application from Boot Option"
+
+// leavingFirmware is what it measures when Linux takes over (PFP §10.4.1).
+var leavingFirmware = []string{"Exit Boot Services Invocation", "Exit Boot Services Returned with Success"}
+
 // bootAttempt is what firmware measures when it is ready to boot (PFP §3.3.4, §10.4.1).
 func (p *predictor) bootAttempt() error {
 	p.add(action(4, callingOption))
 	for r := Register(0); r <= 6; r++ {
-		logged := p.boot.Log != nil && slices.Contains(fromFirmware, r) // The log has them.
-		if !logged && (r > 1 || p.boot.Machine.Learned != nil) {
+		if r > 1 || p.boot.Machine.Learned != nil {
 			p.add(separator(r))
 		}
 	}
@@ -270,11 +284,18 @@ func (p *predictor) startUKI() error {
 		return fmt.Errorf("kernel image: Secure Boot is on, and firmware does not start it: %s; sign it with a certificate in db (hullmark keys sign), or enrol the one that signed it", refused)
 	}
 	if p.boot.Fallback {
-		p.add(action(4, "Returning from EFI Application from Boot Option"), action(4, callingOption))
+		p.add(action(4, returningOption), action(4, callingOption))
 	}
-	table := dataEvent(5, EvGPT, p.boot.Table.Event(), Source{Kind: FromPartitionTable, Count: len(p.boot.Table.Partitions)})
-	p.add(table, authenticodeEvent(4, p.boot.UKI.PE, Source{Kind: FromProgram, File: uki.Path}))
+	if p.boot.Machine.Log == nil { // A log says at which place it is.
+		p.add(p.tableEvent())
+	}
+	p.add(authenticodeEvent(4, p.boot.UKI.PE, Source{Kind: FromProgram, File: uki.Path}))
 	return nil
+}
+
+// tableEvent is the partition table of the image's disk.
+func (p *predictor) tableEvent() Event {
+	return dataEvent(5, EvGPT, p.boot.Table.Event(), Source{Kind: FromPartitionTable, Count: len(p.boot.Table.Partitions)})
 }
 
 // notePolicy remembers a parameter of IMA's, such as ima_policy= or ima_hash=: with it, IMA measures more, or otherwise.

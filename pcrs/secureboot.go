@@ -32,6 +32,9 @@ func (s secureBootState) name() string {
 // secureBootOf decides as EDK2 does (SecurityPkg, AuthVariableLib): with a
 // platform key Secure Boot is on, unless SecureBootEnable says otherwise.
 func (m Machine) secureBootOf() secureBootState {
+	if m.Log != nil {
+		return m.Log.secureBoot()
+	}
 	if !m.Firmware.SecureBoot {
 		return secureBootUnknown
 	}

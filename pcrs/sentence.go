@@ -126,6 +126,8 @@ func bootVariableSentence(s Source) string {
 		return fmt.Sprintf("variable %s: what the firmware makes of the one in the variable file, %d entries", s.Name, s.Count)
 	case s.File == VariableFile:
 		return fmt.Sprintf("variable %s: %d bytes from the variable file", s.Name, s.Bytes)
+	case s.Section != "":
+		return fmt.Sprintf("variable %q: the log's entry, with the image's partition %s", s.Name, s.Section)
 	case s.Count > 0:
 		return fmt.Sprintf("variable %s: the disk, then what the firmware brings, %d entries", s.Name, s.Count)
 	case s.Number > 0:

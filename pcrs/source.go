@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+
+	"github.com/hullmark/hullmark/image/gpt"
 )
 
 // Source says what an event is a measurement of. Which fields have a meaning depends on Kind; String makes a sentence of them.
@@ -44,7 +47,7 @@ const (
 	// FromACPI is a blob of tables that the virtual machine monitor makes: Number and Count, or Name TPMLogArea.
 	FromACPI SourceKind = "acpi"
 	// FromBootVariable is BootOrder (Count entries) or a boot entry, by Name: of the disk at PCI device Number, or of the
-	// program File of the firmware, or of Bytes in VariableFile; in a log Bytes.
+	// program File of the firmware, or of Bytes in VariableFile, or of a log's that leads to the image's partition Section; in a log Bytes.
 	FromBootVariable SourceKind = "boot-variable"
 	// FromOptionROM is EFI driver Number of the ROM with the SHA-256 Name.
 	FromOptionROM SourceKind = "option-rom"
@@ -151,6 +154,17 @@ func (s Source) Check() error {
 	return nil
 }
 
+// bounded is a source of a log as a document may have it: its texts are cut, and are UTF-8.
+func (s Source) bounded() Source {
+	s.Name, s.File = brief(s.Name), brief(s.File)
+	return s
+}
+
+// brief is a text that a log had a part in, as a document may have it.
+func brief(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxSourceText)], "?")
+}
+
 // From returns the event's source. That of an event without one, which was read from a log, is only what its data claims.
 func (e Event) From() Source {
 	if e.Source != nil {
@@ -166,7 +180,11 @@ func claimed(e Event) Source {
 		return Source{Kind: FromAction, Name: string(shown(e.Data))}
 	case EvSeparator:
 		return separatorOf(e.Data)
-	case EvVariableDriverConfig, EvVariableBoot, EvVariableAuthority:
+	case EvGPT:
+		if isTable(e.Data) {
+			return Source{Kind: FromPartitionTable, Count: (len(e.Data) - gpt.HeaderSize - 8) / gpt.EntrySize}
+		}
+	case EvVariableDriverConfig, EvVariableBoot, EvVariableBoot2, EvVariableAuthority:
 		if name, size, ok := variableOf(e.Data); ok {
 			return variableSource(e, name, size)
 		}
@@ -196,7 +214,7 @@ func separatorOf(data []byte) Source {
 
 // variableSource is what a log claims of a variable. The value is the rest of the data.
 func variableSource(e Event, name string, size uint64) Source {
-	kind := map[EventType]SourceKind{EvVariableDriverConfig: FromVariable, EvVariableBoot: FromBootVariable, EvVariableAuthority: FromAuthority}[e.Type]
+	kind := map[EventType]SourceKind{EvVariableDriverConfig: FromVariable, EvVariableBoot: FromBootVariable, EvVariableBoot2: FromBootVariable, EvVariableAuthority: FromAuthority}[e.Type]
 	s := Source{Kind: kind, Name: name, Bytes: int(min(size, MaxLog))}
 	if kind == FromVariable && name == "SecureBoot" {
 		return Source{Kind: FromSecureBoot, Name: secureBootLogged(e.Data, size).name()}

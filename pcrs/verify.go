@@ -314,10 +314,6 @@ func (p *predictor) measureAuthority(at int) {
 		p.authorities = map[string]bool{}
 	}
 	p.authorities[string(entry.Raw)] = true
-	if p.boot.Log != nil { // The log has what its boot measured, in an order that this would change.
-		p.leaveOpen(fmt.Sprintf("entry %d of db lets a program start here, and none in the boot of the log", at+1), 7)
-		return
-	}
 	e := variableEvent(efi.ImageSecurity, "db", entry.Raw, EvVariableAuthority)
 	e.Source.Number, e.Source.Count = at+1, len(p.databases.allowed)
 	if c, err := authenticode.ParseCertificate(entry.Data()); err == nil && entry.Type == efi.CertX509 {

@@ -17,11 +17,7 @@ import (
 )
 
 const (
-	// ekHandle is where manufacturers keep the RSA-2048 EK (TCG EK Credential Profile 2.5 §2.2.1.4, Table 2).
-	ekHandle tpm2.TPMHandle = 0x81010001
-	// ekCertificateIndex is where they keep its certificate (the same profile, §2.2.1.4).
-	ekCertificateIndex tpm2.TPMHandle = 0x01c00002
-	// maxCertificate bounds the certificate that is read, in bytes.
+	// maxCertificate bounds what is read of an index with certificates, in bytes.
 	maxCertificate = 8 << 10
 	// quoteAttempts is how often a quote is tried when a register changes between reading and quoting.
 	quoteAttempts = 3
@@ -34,8 +30,12 @@ var errRace = errors.New("registers changed between reading and quoting, three t
 type Identity struct {
 	// EKPublic is the endorsement key's TPMT_PUBLIC.
 	EKPublic []byte
-	// EKCertificate is the manufacturer's certificate of the EK in DER, or nil where there is none.
+	// EKCertificate is the manufacturer's certificate of the EK in DER, with those of its chain behind it as far as the TPM has
+	// them; nil where there is none.
 	EKCertificate []byte
+	// EKWrong says what keeps a certificate that the TPM has, or its chain, from being shown: the machine may do without. It is nil
+	// if nothing does.
+	EKWrong error
 	// AKPublic is the attestation key's TPMT_PUBLIC.
 	AKPublic []byte
 }
@@ -82,70 +82,76 @@ func FirstOf(kinds ...func(context.Context, transport.TPM) (*Platform, error)) f
 type Prover struct {
 	tpm      transport.TPM
 	ek, ak   tpm2.NamedHandle
+	template attest.EKTemplate
 	identity Identity
 	flush    []tpm2.TPMHandle
 }
 
-// Open finds or makes the endorsement key and makes an attestation key. The
-// caller closes the prover, then the TPM.
-func Open(tpm transport.TPM) (*Prover, error) {
+// Open finds or makes an endorsement key, and makes an attestation key. Of several endorsement keys it takes the one that owner is the
+// identity of, the owner of the machine's disk or zero, so that a machine stays who it was; a TPM that has none of that identity shows
+// the first that is certified, in the order of attest.EKTemplates, or the default one. The caller closes the prover, then the TPM.
+func Open(tpm transport.TPM, owner hullmark.EKID) (*Prover, error) {
 	p := &Prover{tpm: tpm}
-	if err := p.open(); err != nil {
+	if err := p.open(owner); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	return p, nil
 }
 
-func (p *Prover) open() error {
-	ekPublic, err := p.openEK()
+func (p *Prover) open(owner hullmark.EKID) error {
+	ek, err := choose(p.tpm, owner)
 	if err != nil {
 		return fmt.Errorf("prover: endorsement key: %w", err)
 	}
-	akPublic, err := p.create(&p.ak, tpm2.TPMRHOwner, attest.AKTemplate())
-	if err != nil {
+	p.ek, p.template = ek.key, ek.template
+	if ek.made {
+		p.flush = append(p.flush, ek.key.Handle)
+	}
+	p.identity.EKPublic = ek.public
+	p.identity.EKCertificate, p.identity.EKWrong = readCertificate(p.tpm, ek.template)
+	if p.identity.AKPublic, err = p.createAK(); err != nil {
 		return fmt.Errorf("prover: attestation key: %w", err)
 	}
-	certificate, err := ReadIndex(p.tpm, ekCertificateIndex, maxCertificate)
-	if err != nil {
-		return fmt.Errorf("prover: endorsement key's certificate: %w", err)
-	}
-	p.identity = Identity{EKPublic: ekPublic, EKCertificate: certificate, AKPublic: akPublic}
 	return nil
 }
 
-// openEK uses the manufacturer's persistent key if it is the default
-// template's, and otherwise makes that key, which takes a TPM up to some seconds.
-func (p *Prover) openEK() ([]byte, error) {
-	found, err := tpm2.ReadPublic{ObjectHandle: ekHandle}.Execute(p.tpm)
+// Node returns the identity of the machine with that TPM, before anybody knows whose disk it has.
+func Node(tpm transport.TPM) (hullmark.EKID, error) {
+	ek, err := choose(tpm, hullmark.EKID{})
 	if err == nil {
-		public, err := found.OutPublic.Contents()
-		if err != nil {
-			return nil, err
-		}
-		if attest.IsDefaultEK(public) {
-			p.ek = tpm2.NamedHandle{Handle: ekHandle, Name: found.Name}
-			return tpm2.Marshal(public), nil
-		}
+		err = ek.unload(tpm)
 	}
-	return p.create(&p.ek, tpm2.TPMRHEndorsement, tpm2.RSAEKTemplate)
+	if err != nil {
+		return hullmark.EKID{}, fmt.Errorf("prover: endorsement key: %w", err)
+	}
+	return hullmark.EKIDOf(ek.public), nil
 }
 
-// create makes a primary key, notes that it has to be flushed, and returns its TPMT_PUBLIC.
-func (p *Prover) create(key *tpm2.NamedHandle, hierarchy tpm2.TPMHandle, template tpm2.TPMTPublic) ([]byte, error) {
-	made, err := tpm2.CreatePrimary{
-		PrimaryHandle: tpm2.AuthHandle{Handle: hierarchy, Auth: tpm2.PasswordAuth(nil)},
-		InPublic:      tpm2.New2B(template),
-	}.Execute(p.tpm)
+// createAK makes the attestation key, notes that it has to be flushed, and returns its TPMT_PUBLIC.
+func (p *Prover) createAK() ([]byte, error) {
+	made, err := createPrimary(p.tpm, tpm2.TPMRHOwner, attest.AKTemplate())
 	if err != nil {
-		return nil, fmt.Errorf("create: %w", err)
+		return nil, err
 	}
 	p.flush = append(p.flush, made.ObjectHandle)
-	*key = tpm2.NamedHandle{Handle: made.ObjectHandle, Name: made.Name}
+	p.ak = tpm2.NamedHandle{Handle: made.ObjectHandle, Name: made.Name}
 	public, err := made.OutPublic.Contents()
 	if err != nil {
 		return nil, fmt.Errorf("create: %w", err)
 	}
 	return tpm2.Marshal(public), nil
+}
+
+// createPrimary makes a primary key of a hierarchy without a password.
+func createPrimary(tpm transport.TPM, hierarchy tpm2.TPMHandle, template tpm2.TPMTPublic) (*tpm2.CreatePrimaryResponse, error) {
+	made, err := tpm2.CreatePrimary{
+		PrimaryHandle: tpm2.AuthHandle{Handle: hierarchy, Auth: tpm2.PasswordAuth(nil)},
+		InPublic:      tpm2.New2B(template),
+	}.Execute(tpm)
+	if err != nil {
+		return nil, fmt.Errorf("create: %w", err)
+	}
+	return made, nil
 }
 
 // Identity returns the public halves of both keys.
@@ -181,10 +187,7 @@ func (p *Prover) Activate(credential, secret []byte) (hullmark.Secret, error) {
 	}
 	activated, err := tpm2.ActivateCredential{
 		ActivateHandle: tpm2.AuthHandle{Handle: p.ak.Handle, Name: p.ak.Name, Auth: tpm2.PasswordAuth(nil)},
-		KeyHandle: tpm2.AuthHandle{
-			Handle: p.ek.Handle, Name: p.ek.Name,
-			Auth: tpm2.Policy(tpm2.TPMAlgSHA256, 16, endorsementPolicy),
-		},
+		KeyHandle:      tpm2.AuthHandle{Handle: p.ek.Handle, Name: p.ek.Name, Auth: tpm2.Policy(p.template.HashAlg, 16, p.endorsementPolicy)},
 		CredentialBlob: *blob,
 		Secret:         *seed,
 	}.Execute(p.tpm)
@@ -194,13 +197,18 @@ func (p *Prover) Activate(credential, secret []byte) (hullmark.Secret, error) {
 	return hullmark.NewSecret(activated.CertInfo.Buffer), nil
 }
 
-// endorsementPolicy satisfies the default EK's policy: TPM2_PolicySecret(TPM_RH_ENDORSEMENT).
-func endorsementPolicy(tpm transport.TPM, session tpm2.TPMISHPolicy, nonce tpm2.TPM2BNonce) error {
+// endorsementPolicy satisfies the endorsement key's policy. The password of a key of the high range is empty, too, but a TPM that lost
+// power often would not take it: dictionary attacks are what it fears then.
+func (p *Prover) endorsementPolicy(tpm transport.TPM, session tpm2.TPMISHPolicy, nonce tpm2.TPM2BNonce) error {
 	_, err := tpm2.PolicySecret{
 		AuthHandle:    tpm2.AuthHandle{Handle: tpm2.TPMRHEndorsement, Auth: tpm2.PasswordAuth(nil)},
 		PolicySession: session,
 		NonceTPM:      nonce,
 	}.Execute(tpm)
+	if err != nil || len(p.template.Branches.Digests) == 0 {
+		return err
+	}
+	_, err = tpm2.PolicyOr{PolicySession: session, PHashList: p.template.Branches}.Execute(tpm)
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-tpm/tpm2"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/internal/tpmtest"
@@ -13,7 +14,7 @@ import (
 
 func open(t *testing.T, tpm *tpmtest.TPM) *prover.Prover {
 	t.Helper()
-	p, err := prover.Open(tpm)
+	p, err := prover.Open(tpm, hullmark.EKID{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +50,7 @@ func TestOpenMakesTheSameKeyAsThePersistentOne(t *testing.T) {
 func TestCloseFreesTheTPM(t *testing.T) {
 	tpm := tpmtest.New(t)
 	for range 8 { // A TPM without a resource manager has three slots.
-		p, err := prover.Open(tpm)
+		p, err := prover.Open(tpm, hullmark.EKID{})
 		if err != nil {
 			t.Fatal(err)
 		}

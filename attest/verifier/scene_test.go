@@ -43,7 +43,7 @@ func newScene(t *testing.T, tpm *tpmtest.TPM) *scene {
 // arrive opens the prover and prepares Hello, whatever the registers hold.
 func arrive(t *testing.T, tpm *tpmtest.TPM) *scene {
 	t.Helper()
-	p, err := prover.Open(tpm)
+	p, err := prover.Open(tpm, hullmark.EKID{})
 	if err != nil {
 		t.Fatal(err)
 	}

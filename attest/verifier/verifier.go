@@ -16,6 +16,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/ekcert"
 	"github.com/hullmark/hullmark/attest/verifier/evidence"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/pemcert"
@@ -31,18 +32,20 @@ type Anchor struct {
 	EKID *hullmark.EKID
 	// Admits reports whether a membership rule admits a machine. It gets the certificate of the machine's EK, if it shows one, and
 	// has to look itself who signed it.
-	Admits func(node hullmark.EKID, ek *x509.Certificate) bool
-	// Authorities are certificates, each trusted to sign EK certificates directly: the EK must have a certificate that one of
-	// them signed.
-	Authorities []*x509.Certificate
+	Admits func(node hullmark.EKID, ek *ekcert.Certificate) bool
+	// Authorities are certificates, each trusted to sign EK certificates directly, and Roots such as are trusted to sign those of
+	// the CAs that do: if there is any, one authority must have signed the EK's certificate, or it must lead to a root by the
+	// certificates that the machine shows.
+	Authorities, Roots []*x509.Certificate
 }
 
-// ParseAuthorities reads certificates in PEM; each is trusted to sign EK
-// certificates directly, so a manufacturer's intermediate CA is listed itself.
+// ParseAuthorities reads certificates in PEM, or one in DER, as makers of TPMs publish them.
 func ParseAuthorities(data []byte) ([]*x509.Certificate, error) {
-	certificates, err := pemcert.Split(data)
-	if err != nil {
-		return nil, fmt.Errorf("EK authorities: %w", err)
+	certificates := [][]byte{data}
+	if _, err := x509.ParseCertificate(data); err != nil {
+		if certificates, err = pemcert.Split(data); err != nil {
+			return nil, fmt.Errorf("EK authorities: %w", err)
+		}
 	}
 	var authorities []*x509.Certificate
 	for _, der := range certificates {
@@ -110,7 +113,7 @@ func Begin(hello, channelKey []byte, demands Demands) (*Exchange, error) {
 	return e, e.readClaims(message)
 }
 
-// readKeys decodes both public keys, and accepts no EK but the default template's.
+// readKeys decodes both public keys, and accepts no EK but those of the TCG's templates.
 func (e *Exchange) readKeys(message *wire.Hello) (err error) {
 	e.akPublic = message.GetAkPublic()
 	// Nearly every key is the prover's; to read any other, and to write it again to compare, takes longer than all but the cryptography.
@@ -120,14 +123,14 @@ func (e *Exchange) readKeys(message *wire.Hello) (err error) {
 			return malformed("attestation key", err)
 		}
 	}
-	ek, ok := attest.ParseDefaultEK(message.GetEkPublic())
+	ek, _, ok := attest.ParseEK(message.GetEkPublic())
 	if e.ek = &ek; !ok {
 		if _, err := parsePublic(message.GetEkPublic()); err != nil {
 			return malformed("endorsement key", err)
 		}
 		return &hullmark.Condition{
-			Code: "ek-template", Step: step, Title: "the endorsement key is not one of the TCG's default RSA-2048 template",
-			Expected: "template L-1", Got: "another public area", Next: "use a TPM that holds a default RSA-2048 endorsement key",
+			Code: "ek-template", Step: step, Title: "the endorsement key is not one of the TCG's templates",
+			Expected: "template L-1, L-2, H-1, H-2, H-3 or H-6", Got: "another public area", Next: "use a TPM that holds an endorsement key of such a template",
 		}
 	}
 	e.claims.EKID = hullmark.EKIDOf(message.GetEkPublic())

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/ekcert"
 	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/tpmtest"
@@ -54,7 +55,7 @@ func TestOneTPM(t *testing.T) {
 	}{
 		"another EK than the named one":        {"ek-unexpected", "another endorsement key than the named one", otherEK},
 		"no EK named":                          {"ek-not-named", "no endorsement key was named", noAnchor},
-		"EK of another template":               {"ek-template", "not one of the TCG's default RSA-2048 template", otherTemplate},
+		"EK of another template":               {"ek-template", "not one of the TCG's templates", otherTemplate},
 		"another version":                      {"version-unsupported", "another version of the exchange", otherVersion},
 		"node config with an unknown field":    {"message-malformed", `node config: json: unknown field "role"`, unknownConfigField},
 		"Hello with an unknown field":          {"message-malformed", "Hello: unknown field", unknownHelloField},
@@ -335,8 +336,8 @@ func largerKey(t *testing.T) []byte {
 // A verifier's own rules get the EK's certificate if it is of that very key, and nothing else.
 func TestMembersSeeTheCertificate(t *testing.T) {
 	s := newScene(t, tpmtest.NewCertified(t))
-	var seen *x509.Certificate
-	anchor := verifier.Anchor{Admits: func(node hullmark.EKID, ek *x509.Certificate) bool {
+	var seen *ekcert.Certificate
+	anchor := verifier.Anchor{Admits: func(node hullmark.EKID, ek *ekcert.Certificate) bool {
 		seen = ek
 		return node == s.prover.Node()
 	}}

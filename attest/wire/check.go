@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 )
 
 // errEmpty is a message whose oneof holds nothing that this version knows.
@@ -131,10 +132,8 @@ func checkProceed(p *Proceed) error {
 
 // checkOwnAddress accepts the absence of an address and of refusals.
 func checkOwnAddress(p *Proceed) error {
-	if a := p.GetAddress(); a != "" {
-		if parsed, err := netip.ParseAddr(a); err != nil || parsed.String() != a || parsed.Zone() != "" {
-			return fmt.Errorf("address %.80q: want an IP address in its usual form", a)
-		}
+	if _, err := p.NodeAddresses(); err != nil {
+		return err
 	}
 	for _, c := range p.GetRefused() {
 		if err := checkCauses(c); err != nil {
@@ -142,6 +141,34 @@ func checkOwnAddress(p *Proceed) error {
 		}
 	}
 	return atMost("refused", len(p.GetRefused()), MaxAddresses)
+}
+
+// SetNodeAddresses has the node's kubelet name these: one, or one of each family, the cluster's primary one first.
+func (p *Proceed) SetNodeAddresses(addresses []netip.Addr) {
+	var all []string
+	for _, a := range addresses {
+		all = append(all, a.String())
+	}
+	p.Address = strings.Join(all, ",")
+}
+
+// NodeAddresses are what SetNodeAddresses wrote; none is none.
+func (p *Proceed) NodeAddresses() (addresses []netip.Addr, err error) {
+	text := p.GetAddress()
+	if text == "" {
+		return nil, nil
+	}
+	for one := range strings.SplitSeq(text, ",") {
+		a, err := netip.ParseAddr(one)
+		if err != nil || a.String() != one || a.Zone() != "" || a.Is4In6() {
+			return nil, fmt.Errorf("address %.80q: want an IP address in its usual form, or one of each family", text)
+		}
+		addresses = append(addresses, a)
+	}
+	if len(addresses) > 2 || len(addresses) == 2 && addresses[0].Is4() == addresses[1].Is4() {
+		return nil, fmt.Errorf("address %.80q: want one of each family at most", text)
+	}
+	return addresses, nil
 }
 
 // checkSnapshot accepts the absence of one.

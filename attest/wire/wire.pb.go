@@ -338,7 +338,7 @@ type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`                                 // 1
 	EkPublic      []byte                 `protobuf:"bytes,2,opt,name=ek_public,json=ekPublic,proto3" json:"ek_public,omitempty"`                // TPMT_PUBLIC
-	EkCertificate []byte                 `protobuf:"bytes,3,opt,name=ek_certificate,json=ekCertificate,proto3" json:"ek_certificate,omitempty"` // X.509 DER; empty where the verifier names the EK itself
+	EkCertificate []byte                 `protobuf:"bytes,3,opt,name=ek_certificate,json=ekCertificate,proto3" json:"ek_certificate,omitempty"` // X.509 DER, and those of its maker's CAs behind it; empty where the machine has none
 	AkPublic      []byte                 `protobuf:"bytes,4,opt,name=ak_public,json=akPublic,proto3" json:"ak_public,omitempty"`                // TPMT_PUBLIC
 	NodeConfig    []byte                 `protobuf:"bytes,5,opt,name=node_config,json=nodeConfig,proto3" json:"node_config,omitempty"`          // the bytes that PCR 8 measures
 	Disk          *Disk                  `protobuf:"bytes,6,opt,name=disk,proto3" json:"disk,omitempty"`
@@ -1063,7 +1063,7 @@ type Proceed struct {
 	Names            []string               `protobuf:"bytes,8,rep,name=names,proto3" json:"names,omitempty"`                                               // for a control plane that comes back: further names of its API server's certificate
 	Hooks            []string               `protobuf:"bytes,9,rep,name=hooks,proto3" json:"hooks,omitempty"`                                               // services of the image to start before kubeadm and the kubelet, in this order
 	Snapshot         *Snapshot              `protobuf:"bytes,10,opt,name=snapshot,proto3" json:"snapshot,omitempty"`                                        // for an init that begins a lost cluster anew
-	Address          string                 `protobuf:"bytes,11,opt,name=address,proto3" json:"address,omitempty"`                                          // the one that the node's kubelet is to name, where another of its addresses was refused
+	Address          string                 `protobuf:"bytes,11,opt,name=address,proto3" json:"address,omitempty"`                                          // the one that the node's kubelet is to name, or one of each family, by a comma, where it would not find them itself
 	Refused          []*Condition           `protobuf:"bytes,12,rep,name=refused,proto3" json:"refused,omitempty"`                                          // why the node's certificates do not name some of its addresses
 	JoinAnew         bool                   `protobuf:"varint,20,opt,name=join_anew,json=joinAnew,proto3" json:"join_anew,omitempty"`                       // for a control plane that comes back: its member of etcd was removed, and it joins as on an empty disk
 	unknownFields    protoimpl.UnknownFields

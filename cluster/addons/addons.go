@@ -16,6 +16,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/cluster/render"
 )
 
 // What an error of this package may be, beside a failure; errors.Is tells. The error's text says what it is about.
@@ -36,6 +37,8 @@ type Options struct {
 	Saved string
 	// Folder is where names of files count from that are not absolute: the document's.
 	Folder string
+	// Network is what the cluster document says of the cluster's networks; nil without one.
+	Network *render.Network
 	// Credential returns what to log in to a registry with, if it wants it; it may be nil.
 	Credential auth.CredentialFunc
 	// Wait is how long an API server that does not answer is asked again before anything is changed.

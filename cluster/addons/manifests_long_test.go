@@ -242,12 +242,39 @@ func TestManyCustomResources(t *testing.T) {
 	s.wantPicture(t, c, before)
 }
 
+// enforcesPolicies has flannel enforce NetworkPolicies by the document, which names another network besides, and takes it back.
+func (s *site) enforcesPolicies(t *testing.T, c *client) {
+	t.Helper()
+	runs := func() bool {
+		flannel, err := c.get(t.Context(), Name{APIVersion: "apps/v1", Kind: "DaemonSet", Namespace: "kube-system", Name: "flannel"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(fmt.Sprint(flannel.Object["spec"]), "--network-policies")
+	}
+	yes := true
+	s.Network = &render.Network{PodSubnet: "10.77.0.0/16,fd00:77::/56", ServiceSubnet: "10.96.0.0/16", Policies: &yes}
+	defer func() { s.Network = nil }()
+	plan := s.apply(t, nil)
+	if notes := strings.Join(plan.Addons[2].Notes, "\n"); !runs() || strings.Contains(notes, "not enforced") || !strings.Contains(notes, "network.podSubnet is 10.77.0.0/16,fd00:77::/56, and the cluster began with 10.77.0.0/16") || strings.Contains(notes, "serviceSubnet") {
+		t.Errorf("policies are enforced: %t, and the notes are %q", runs(), notes)
+	}
+	s.Network.Policies = nil // Nothing said is nothing changed.
+	if plan = s.apply(t, nil); plan.Changes() || !runs() {
+		t.Errorf("the document that says nothing of policies changes %+v", plan.Addons)
+	}
+	s.rollback(t, s.latest(t))
+	if runs() {
+		t.Error("flannel enforces policies after the way back")
+	}
+}
+
 // What an older release brought is made what this one has, once all nodes run it, and stays in every setting as it was.
 func TestOwnAddons(t *testing.T) {
 	s, c := newSite(t), direct(t)
 	parameters := kubeadm.Params{
 		NodeName: "cp", AdvertiseAddress: netip.MustParseAddr("192.0.2.1"), Endpoint: "old.example.net:6443", WireGuard: true,
-		ServiceSubnet: netip.MustParsePrefix("10.96.0.0/16"), PodSubnet: netip.MustParsePrefix("10.77.0.0/16"),
+		ServiceSubnet: kubeadm.MustParseSubnets("10.96.0.0/16"), PodSubnet: kubeadm.MustParseSubnets("10.77.0.0/16"),
 	}
 	var older []byte
 	for _, make := range []func(kubeadm.Params) ([]byte, error){kubeadm.KubeProxy, kubeadm.Flannel} {
@@ -294,10 +321,12 @@ func TestOwnAddons(t *testing.T) {
 	if err != nil || nested(settings, "data", "api-host") != "new.example.net" || !strings.Contains(nested(settings, "data", "net-conf.json"), "10.77.0.0/16") {
 		t.Errorf("its settings are %v, %v", settings, err)
 	}
-	if plan = s.apply(t, nil); plan.Changes() {
-		t.Errorf("the same again changes %+v", plan.Addons)
+	if plan = s.apply(t, nil); plan.Changes() || !strings.Contains(strings.Join(plan.Addons[2].Notes, ""), "NetworkPolicies are not enforced") {
+		t.Errorf("the same again changes, or does not say that policies are not enforced: %+v", plan.Addons)
 	}
-	s.rollback(t, s.latest(t))
+	back := s.latest(t)
+	s.enforcesPolicies(t, c)
+	s.rollback(t, back)
 	flannel, err = c.get(t.Context(), Name{APIVersion: "apps/v1", Kind: "DaemonSet", Namespace: "kube-system", Name: "flannel"})
 	if err != nil || !strings.Contains(fmt.Sprint(flannel.Object), "kube-proxy:v1.35.4") || !strings.Contains(fmt.Sprint(flannel.Object), "system-cluster-critical") {
 		t.Errorf("flannel is not the older one again: %v, %v", flannel, err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -43,7 +42,7 @@ func (p *planner) ownUnits(ctx context.Context) ([]*unit, error) {
 	if all[0].objects, err = parse(registry.Manifest()); err != nil {
 		return nil, err
 	}
-	waits, own := "", ownReader{p.client}
+	waits, own := "", ownReader{p.client, p.Network}
 	for _, n := range networks {
 		u, err := own.unit(ctx, n)
 		if err != nil {
@@ -69,7 +68,11 @@ func (p *planner) ownUnits(ctx context.Context) ([]*unit, error) {
 }
 
 // ownReader reads from a cluster what its own networks are like.
-type ownReader struct{ client *client }
+type ownReader struct {
+	client *client
+	// wanted is what the cluster document says of them; nil without one.
+	wanted *render.Network
+}
 
 // unit makes an add-on of the cluster's own networks, nil if the cluster has another in its place.
 func (o ownReader) unit(ctx context.Context, n network) (*unit, error) {
@@ -90,13 +93,43 @@ func (o ownReader) unit(ctx context.Context, n network) (*unit, error) {
 		return nil, err
 	}
 	parameters.WireGuard = strings.Contains(data["net-conf.json"], `"wireguard"`)
+	parameters.NetworkPolicies = strings.Contains(fmt.Sprint(running.Object["spec"]), "--network-policies")
+	if o.wanted != nil && o.wanted.Policies != nil {
+		parameters.NetworkPolicies = *o.wanted.Policies
+	}
 	manifest, err := n.make(parameters)
 	if err != nil {
 		return nil, err
 	}
 	u := &unit{addon: render.Addon{Name: n.name}, own: true}
+	if n.name == "flannel" {
+		u.notes = o.notes(parameters)
+	}
 	u.objects, err = parse(manifest)
 	return u, err
+}
+
+// notes are what a plan says of the pods' network beside what changes.
+func (o ownReader) notes(p kubeadm.Params) (notes []string) {
+	if !p.NetworkPolicies {
+		notes = append(notes, "NetworkPolicies are not enforced: creating one does nothing. To have them enforced, say policies: true in the network of the cluster document")
+	}
+	for _, s := range []struct {
+		field, wanted string
+		has           kubeadm.Subnets
+	}{{"podSubnet", o.wantedOr().PodSubnet, p.PodSubnet}, {"serviceSubnet", o.wantedOr().ServiceSubnet, p.ServiceSubnet}} {
+		if s.wanted != "" && s.wanted != s.has.String() {
+			notes = append(notes, fmt.Sprintf("the document's network.%s is %s, and the cluster began with %s, which it keeps: other networks, or both families, are for another cluster", s.field, s.wanted, s.has))
+		}
+	}
+	return notes
+}
+
+func (o ownReader) wantedOr() render.Network {
+	if o.wanted == nil {
+		return render.Network{}
+	}
+	return *o.wanted
 }
 
 // isOwn reports whether a DaemonSet runs a program of Hullmark's image.
@@ -137,11 +170,9 @@ func (o ownReader) parameters(ctx context.Context) (parameters kubeadm.Params, e
 	if err := kubeadm.Find([]byte(data["ClusterConfiguration"]), "ClusterConfiguration", &configuration); err != nil {
 		return parameters, err
 	}
-	// The manifests name no node; a name and an address are wanted all the same.
-	parameters = kubeadm.Params{NodeName: "any", AdvertiseAddress: netip.AddrFrom4([4]byte{192, 0, 2, 1})}
 	var problems [2]error
-	parameters.PodSubnet, problems[0] = netip.ParsePrefix(configuration.Networking.PodSubnet)
-	parameters.ServiceSubnet, problems[1] = netip.ParsePrefix(configuration.Networking.ServiceSubnet)
+	parameters.PodSubnet, problems[0] = kubeadm.ParseSubnets(configuration.Networking.PodSubnet)
+	parameters.ServiceSubnet, problems[1] = kubeadm.ParseSubnets(configuration.Networking.ServiceSubnet)
 	return parameters, errors.Join(problems[:]...)
 }
 

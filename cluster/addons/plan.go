@@ -54,6 +54,8 @@ type AddonPlan struct {
 	Final []string `json:"final,omitempty"`
 	// Problems are why the plan cannot be applied, each with what to do.
 	Problems []string `json:"problems,omitempty"`
+	// Notes are what is to be known of it, whether it changes or not.
+	Notes []string `json:"notes,omitempty"`
 }
 
 // DefinitionPlan is what becomes of a CustomResourceDefinition.
@@ -203,7 +205,7 @@ func (p *planner) addon(ctx context.Context, u *unit) (AddonPlan, error) {
 	} else if u.isChart() {
 		kind = "chart"
 	}
-	plan := AddonPlan{Name: u.addon.Name, Kind: kind, Namespace: u.addon.Namespace, Now: u.now(), Next: u.next(), Waits: u.waits}
+	plan := AddonPlan{Name: u.addon.Name, Kind: kind, Namespace: u.addon.Namespace, Now: u.now(), Next: u.next(), Waits: u.waits, Notes: u.notes}
 	if u.waits != "" {
 		p.shared(u) // Nobody else changes them meanwhile.
 		return plan, nil

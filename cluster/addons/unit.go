@@ -26,6 +26,8 @@ type unit struct {
 	own bool
 	// waits is why it is not its turn yet, or empty.
 	waits string
+	// notes are what is to be known of it, whether it changes or not.
+	notes []string
 
 	// definitions are applied before anything else of it; objects are all others; hooks run around them.
 	definitions, objects []*object

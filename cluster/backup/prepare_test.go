@@ -117,7 +117,7 @@ func (e *etcd) revisionKey(major int64) []byte {
 
 // A backup says whether its cluster has the pod network that init brings.
 func TestPrepareTellsOfFlannel(t *testing.T) {
-	manifest, err := kubeadm.Flannel(kubeadm.Params{NodeName: "n", AdvertiseAddress: netip.MustParseAddr("192.0.2.1"), ServiceSubnet: netip.MustParsePrefix("10.96.0.0/12"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16")})
+	manifest, err := kubeadm.Flannel(kubeadm.Params{NodeName: "n", AdvertiseAddress: netip.MustParseAddr("192.0.2.1"), ServiceSubnet: kubeadm.MustParseSubnets("10.96.0.0/12"), PodSubnet: kubeadm.MustParseSubnets("10.244.0.0/16")})
 	if err != nil || !strings.Contains(string(manifest), "kind: DaemonSet\nmetadata:\n  name: flannel\n  namespace: kube-system\n") {
 		t.Fatalf("flannel is another object than the one that is looked for: %v\n%s", err, manifest)
 	}

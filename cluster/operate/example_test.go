@@ -5,7 +5,6 @@ import (
 	"crypto"
 	"errors"
 	"log"
-	"net/netip"
 	"os"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -44,7 +44,7 @@ func ExampleInit() {
 		Name:     "control-plane-1",
 		Endpoint: "192.0.2.7:6443",
 		Kubernetes: operate.Kubernetes{
-			PodSubnet: netip.MustParsePrefix("10.244.0.0/16"), ServiceSubnet: netip.MustParsePrefix("10.96.0.0/12"), Flannel: true,
+			PodSubnet: kubeadm.MustParseSubnets("10.244.0.0/16"), ServiceSubnet: kubeadm.MustParseSubnets("10.96.0.0/12"), Flannel: true,
 		},
 		Kubeconfig: func(text []byte) error { return os.WriteFile("admin.conf", text, 0o600) },
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 // Target is a node that waits for its operator, and how it is known to be the right one.
@@ -27,6 +28,9 @@ type Target struct {
 	Anchor verifier.Anchor
 	// Report is given what the node proved, before anything is decided; an error ends the exchange. It may be nil.
 	Report func(Report) error
+	// Log is given the event log that the node showed, once it leads to the registers that the node quoted; an error ends the exchange. It
+	// may be nil.
+	Log func(raw []byte) error
 }
 
 // exchange is the operator's side of one exchange with a node that waits for it.
@@ -53,10 +57,26 @@ func (x *exchange) attest(ctx context.Context) (*joinservice.Conversation, attes
 	if err == nil && x.Report != nil {
 		err = x.Report(x.report(claims))
 	}
+	if err == nil && x.Log != nil {
+		err = x.takeLog(claims)
+	}
 	if err != nil {
 		return nil, attest.Claims{}, nil, errors.Join(unreachable(err), connection.Close())
 	}
 	return conversation, claims, connection, nil
+}
+
+// takeLog hands the node's event log on if it explains what the node quoted.
+func (x *exchange) takeLog(claims attest.Claims) error {
+	log, err := pcrs.ParseLog(claims.EventLog)
+	if err != nil {
+		return fmt.Errorf("the node's event log: %w", err)
+	}
+	if err := log.Follows(pcrs.SHA256, joinservice.Values(claims)); err != nil {
+		return fmt.Errorf("the node's event log: %w", err)
+	}
+	x.Progress.say("the node's event log leads to PCR 0 to 7, as the TPM of %s has quoted them", claims.EKID)
+	return x.Log(claims.EventLog)
 }
 
 // call opens the stream with which a node waits for its operator.

@@ -17,6 +17,7 @@ import (
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 // InitOptions say which machine becomes a cluster's first node, and what the cluster is to be like.
@@ -25,6 +26,9 @@ type InitOptions struct {
 	Target
 	// Document is what it has to have booted.
 	Document measurements.Document
+	// Enforce are the registers of the document that have to match beside those that always have; nil takes what Accept takes, or what
+	// the policy says of the document already.
+	Enforce []pcrs.Register
 	// Name is the node's. It is needed, as Endpoint, Kubernetes and what Target wants are.
 	Name string
 	// Endpoint is the HOST:PORT at which the operator reaches its API server, whose certificate names that host, too.
@@ -58,7 +62,7 @@ func (o *InitOptions) Check() error {
 		return as(ErrUsage, fmt.Errorf("--endpoint %q: want HOST:PORT", o.Endpoint))
 	}
 	if d := o.Kubernetes; !d.Flannel && len(d.Manifests) == 0 && o.Backup == nil {
-		return as(ErrUsage, errors.New("--network none: a node without a pod network never becomes Ready; name its manifests (--manifest)"))
+		return as(ErrUsage, errors.New("--network none or kube-proxy: a node without a pod network never becomes Ready; name its manifests (--manifest)"))
 	}
 	return o.Kubernetes.check()
 }
@@ -102,10 +106,19 @@ func (r *initRun) makeAuthorizer() error {
 		}
 	}
 	member := measurements.Member{EKID: *r.Anchor.EKID, Role: hullmark.ControlPlane, Name: r.options.Name}
+	accepted, err := Accept(r.options.Document, r.options.Enforce)
+	if err != nil {
+		return err
+	}
 	policy, err := joinservice.FirstPolicy(previous, r.options.Document, member)
 	if err != nil {
 		return err
 	}
+	i := slices.IndexFunc(policy.Documents, func(a measurements.Accepted) bool { return a.Document == accepted.Document })
+	if policy.Documents = slices.Clone(policy.Documents); r.options.Enforce != nil {
+		policy.Documents[i].Enforce = accepted.Enforce
+	}
+	r.Progress.say("%s", Terms(r.options.Document, policy.Documents[i]))
 	if policy = r.moveEndpoint(policy); policy.Version == last.Version && !reflect.DeepEqual(policy, last) {
 		policy.Version++ // What FirstPolicy compared with had changed, or its result has.
 	}
@@ -138,9 +151,7 @@ func (r *initRun) do(ctx context.Context) error {
 
 // endDry tells the node that it gets nothing, and judges all the same.
 func (r *initRun) endDry(conversation *joinservice.Conversation, claims attest.Claims) error {
-	err := conversation.Deny(&hullmark.Condition{
-		Code: "dry-run", Step: "ATTEST", Title: "the operator only wanted to see the evidence", Next: "wait for the operator", Retry: true,
-	})
+	err := conversation.Deny(dryRun())
 	if verdict := r.authorizer.Judge(claims); !verdict.Accepted() {
 		return as(ErrMismatch, r.explain(claims))
 	}
@@ -269,10 +280,33 @@ func (r *initRun) commit(claims attest.Claims, admission joinservice.Admission, 
 	if err != nil {
 		return nil, err
 	}
+	if err := r.tellAddresses(proceed, parameters.AdvertiseAddress, opened.Addresses); err != nil {
+		return nil, err
+	}
 	if err := r.announce(proceed, opened); err != nil {
 		return nil, err
 	}
-	return proceed, joinservice.AddPool(proceed, policy, admission.Member)
+	return proceed, joinservice.AddPool(proceed, policy, admission.Member, r.file.Cluster.Keys, policy.First(r.file.Cluster.ID()))
+}
+
+// tellAddresses names in Proceed those of the node's addresses that its kubelet is to name, the API server's among them.
+func (r *initRun) tellAddresses(proceed *wire.Proceed, advertised netip.Addr, own []netip.Addr) error {
+	settings, err := r.file.Cluster.CurrentSettings()
+	if err != nil {
+		return err
+	}
+	if slices.Contains(own, advertised) {
+		own = append([]netip.Addr{advertised}, own...)
+	}
+	named, missing := settings.NodeAddresses(own)
+	if len(named) > 0 && missing != "" {
+		return &hullmark.Condition{
+			Code: "address-missing", Step: "EPOCH", Title: fmt.Sprintf("the node named no %s address, and the cluster's networks are of both families", missing),
+			Got: fmt.Sprint(own), Next: "give the machine one, by DHCP, router advertisement or in its node config, and run hullmark init again",
+		}
+	}
+	settings.Tell(proceed, named)
+	return nil
 }
 
 // finish sees the node through to Ready, and then records that it was.
@@ -298,16 +332,24 @@ func (r *initRun) nodeAddress(config hullmark.NodeConfig, own []netip.Addr) (net
 	if given := r.options.Kubernetes.Advertise; given.IsValid() {
 		return given, nil
 	}
-	if len(config.Addresses) > 0 {
-		prefix, err := netip.ParsePrefix(config.Addresses[0])
-		return prefix.Addr(), err
+	family, err := r.options.Kubernetes.primary()
+	if err != nil {
+		return netip.Addr{}, err
 	}
-	for _, address := range own {
-		if address.IsGlobalUnicast() && address.Is4() {
+	var static []netip.Addr
+	for _, text := range config.OwnAddresses() {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		static = append(static, prefix.Addr())
+	}
+	for _, address := range slices.Concat(static, own) {
+		if address.IsGlobalUnicast() && joinservice.FamilyOf(address) == family {
 			return address, nil
 		}
 	}
-	return netip.Addr{}, errors.New("the node named no IPv4 address of its own; next: name it (--advertise-address)")
+	return netip.Addr{}, fmt.Errorf("the node named no %s address of its own; next: name it (--advertise-address)", family)
 }
 
 // checkAlone refuses to bring a node back that was Ready before, and is not the only control plane: the others know how recent

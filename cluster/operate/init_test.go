@@ -2,13 +2,13 @@ package operate_test
 
 import (
 	"errors"
-	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 // TestInitChecksBeforeItDials: what is missing is said while no node has formatted its disk for it.
@@ -17,7 +17,7 @@ func TestInitChecksBeforeItDials(t *testing.T) {
 		return operate.InitOptions{
 			Target: operate.Target{Node: operate.Node{Address: "192.0.2.7:7443"}, Anchor: verifier.Anchor{EKID: &hullmark.EKID{1}}},
 			Name:   "control-plane-1", Endpoint: "cluster.example.org:6443",
-			Kubernetes: operate.Kubernetes{PodSubnet: netip.MustParsePrefix("10.244.0.0/16"), ServiceSubnet: netip.MustParsePrefix("10.96.0.0/12"), Flannel: true},
+			Kubernetes: operate.Kubernetes{PodSubnet: kubeadm.MustParseSubnets("10.244.0.0/16"), ServiceSubnet: kubeadm.MustParseSubnets("10.96.0.0/12"), Flannel: true},
 		}
 	}
 	legal := whole()
@@ -30,7 +30,7 @@ func TestInitChecksBeforeItDials(t *testing.T) {
 		"--endpoint":          func(o *operate.InitOptions) { o.Endpoint = "" },
 		"--name":              func(o *operate.InitOptions) { o.Name = "Node" },
 		"--network none":      func(o *operate.InitOptions) { o.Kubernetes.Flannel = false },
-		"pod subnet":          func(o *operate.InitOptions) { o.Kubernetes.PodSubnet = netip.Prefix{} },
+		"pod subnet":          func(o *operate.InitOptions) { o.Kubernetes.PodSubnet = nil },
 	} {
 		o := whole()
 		change(&o)

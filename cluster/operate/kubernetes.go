@@ -20,14 +20,15 @@ type Kubernetes struct {
 	Advertise netip.Addr
 	// ControlPlane is the control plane's stable HOST:PORT; empty is the first node's address.
 	ControlPlane string
-	// PodSubnet and ServiceSubnet are the networks of the pods and of the services.
-	PodSubnet, ServiceSubnet netip.Prefix
+	// PodSubnet and ServiceSubnet are the networks of the pods and of the services; with documents of the operator's own, theirs.
+	PodSubnet, ServiceSubnet kubeadm.Subnets
 	// Profile is that of the machines; empty is the normal one.
 	Profile kubeadm.Profile
-	// Flannel brings kube-proxy and flannel (--network); without it, Manifests bring a pod network (--manifest).
-	Flannel bool
-	// WireGuard has flannel encrypt and authenticate what nodes send each other (--network wireguard).
-	WireGuard bool
+	// KubeProxy and Flannel bring these (--network); without flannel, Manifests bring a pod network (--manifest).
+	KubeProxy, Flannel bool
+	// WireGuard has flannel encrypt and authenticate what nodes send each other (--network wireguard), NetworkPolicies has it
+	// enforce these.
+	WireGuard, NetworkPolicies bool
 	// Manifests are applied after init, in their order.
 	Manifests [][]byte
 	// Workloads lets ordinary pods run on this node.
@@ -42,31 +43,84 @@ func (d *Kubernetes) check() error {
 	if d.ControlPlane != "" && !hullmark.ValidEndpoint(d.ControlPlane) {
 		return as(ErrUsage, fmt.Errorf("--control-plane %q: want HOST:PORT", d.ControlPlane))
 	}
-	documents, _, err := d.make(d.example())
-	if err != nil {
-		return as(ErrUsage, err)
-	}
-	settings, err := d.settings(d.example(), documents)
-	if err == nil {
-		_, err = settings.Encode()
-	}
-	if err != nil {
+	if err := d.checkMaking(); err != nil {
 		return as(ErrUsage, err)
 	}
 	return nil
 }
 
-// example is parameters that only lack what the node adds, so that everything else is checked before it is dialled.
-func (d *Kubernetes) example() kubeadm.Params {
-	return d.parameters("example", netip.AddrFrom4([4]byte{192, 0, 2, 1}), nil)
+func (d *Kubernetes) checkMaking() error {
+	p, err := d.example()
+	if err != nil {
+		return err
+	}
+	if d.Kubeadm == nil {
+		if err := p.CheckSizes(); err != nil {
+			return err
+		}
+	}
+	documents, _, err := d.make(p)
+	if err != nil {
+		return err
+	}
+	settings, err := d.settings(p, documents)
+	if err == nil {
+		_, err = settings.Encode()
+	}
+	return err
 }
 
-func (d *Kubernetes) parameters(name string, address netip.Addr, sans []string) kubeadm.Params {
+// example is parameters that only lack what the node adds, so that everything else is checked before it is dialled.
+func (d *Kubernetes) example() (kubeadm.Params, error) {
+	address := d.Advertise
+	if !address.IsValid() {
+		family, err := d.primary()
+		if err != nil {
+			return kubeadm.Params{}, err
+		}
+		if address = netip.AddrFrom4([4]byte{192, 0, 2, 1}); family == joinservice.IPv6 {
+			address = netip.MustParseAddr("2001:db8::1")
+		}
+	}
+	return d.parameters("example", address, nil)
+}
+
+// primary is the family of the API server's address: the one of the services' first network.
+func (d *Kubernetes) primary() (joinservice.Family, error) {
+	services, _, err := d.networks()
+	if err != nil || len(services) == 0 {
+		return joinservice.IPv4, err
+	}
+	return joinservice.FamilyOf(services[0].Addr()), nil
+}
+
+// networks are those of the services and of the pods. Documents of the operator's own may leave the pods' out.
+func (d *Kubernetes) networks() (services, pods kubeadm.Subnets, err error) {
+	if d.Kubeadm == nil {
+		return d.ServiceSubnet, d.PodSubnet, nil
+	}
+	f, err := frameOf(d.Kubeadm)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--kubeadm: %w", err)
+	}
+	if services, err = kubeadm.ParseSubnets(f.Networking.ServiceSubnet); err != nil {
+		return nil, nil, fmt.Errorf("--kubeadm: networking.serviceSubnet: %w", err)
+	}
+	if f.Networking.PodSubnet != "" {
+		if pods, err = kubeadm.ParseSubnets(f.Networking.PodSubnet); err != nil {
+			return nil, nil, fmt.Errorf("--kubeadm: networking.podSubnet: %w", err)
+		}
+	}
+	return services, pods, nil
+}
+
+func (d *Kubernetes) parameters(name string, address netip.Addr, sans []string) (kubeadm.Params, error) {
+	services, pods, err := d.networks()
 	return kubeadm.Params{
 		NodeName: name, AdvertiseAddress: address, Endpoint: d.ControlPlane,
-		ServiceSubnet: d.ServiceSubnet, PodSubnet: d.PodSubnet,
+		ServiceSubnet: services, PodSubnet: pods,
 		SANs: sans, Workloads: d.Workloads, Profile: d.Profile,
-	}
+	}, err
 }
 
 // parameters are those of this node: its image may be of another release than this program, and its API server is also reached by the
@@ -80,9 +134,9 @@ func (r *initRun) parameters(config hullmark.NodeConfig, member measurements.Mem
 	if err != nil {
 		return kubeadm.Params{}, err
 	}
-	p := r.options.Kubernetes.parameters(member.Name, address, append([]string{host}, r.options.Kubernetes.names...))
+	p, err := r.options.Kubernetes.parameters(member.Name, address, append([]string{host}, r.options.Kubernetes.names...))
 	p.Kubernetes, p.ProviderID = r.options.Document.Image.Kubernetes, member.ProviderID
-	return p, nil
+	return p, err
 }
 
 // settings are what the cluster's join services have to know of these parameters, and of the documents that were made of them.
@@ -110,14 +164,19 @@ func (d *Kubernetes) make(p kubeadm.Params) (documents []byte, manifests [][]byt
 		return nil, nil, err
 	}
 	manifests = append(manifests, registry.Manifest())
-	if p.WireGuard = d.WireGuard; d.Flannel {
-		for _, addon := range []func(kubeadm.Params) ([]byte, error){kubeadm.KubeProxy, kubeadm.Flannel} {
-			manifest, err := addon(p)
-			if err != nil {
-				return nil, nil, err
-			}
-			manifests = append(manifests, manifest)
+	p.WireGuard, p.NetworkPolicies = d.WireGuard, d.NetworkPolicies
+	for _, addon := range []struct {
+		brought bool
+		write   func(kubeadm.Params) ([]byte, error)
+	}{{d.KubeProxy, kubeadm.KubeProxy}, {d.Flannel, kubeadm.Flannel}} {
+		if !addon.brought {
+			continue
 		}
+		manifest, err := addon.write(p)
+		if err != nil {
+			return nil, nil, err
+		}
+		manifests = append(manifests, manifest)
 	}
 	return documents, append(manifests, d.Manifests...), nil
 }

@@ -10,16 +10,21 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/ekcert"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
 
 // Accept is the policy's entry of a document: enforce are the registers that have to match beside those that always have. Nil takes
-// what init takes, which is PCR 1 if the document predicts it; an empty list takes none. The error is ErrUsage.
+// what init takes, which is PCR 1 if the document predicts it; an empty list takes none. The error is ErrUsage. A document that does not
+// predict what always has to match is an error: no machine could meet it.
 func Accept(document measurements.Document, enforce []pcrs.Register) (measurements.Accepted, error) {
 	id, err := document.Digest()
 	if err != nil {
+		return measurements.Accepted{}, err
+	}
+	if err := measurements.CheckRequired(document); err != nil {
 		return measurements.Accepted{}, err
 	}
 	if enforce == nil {
@@ -48,9 +53,25 @@ func AddDocument(document measurements.Document, accepted measurements.Accepted)
 			documents[i] = accepted
 		}
 		policy.Documents = documents
-		return fmt.Sprintf("document %s (%s) accepted, enforced: %s", accepted.Document, imageName(document), Enforced(document, accepted)),
-			[]measurements.Document{document}, nil
+		return fmt.Sprintf("document %s (%s) accepted, %s", accepted.Document, imageName(document), Terms(document, accepted)), []measurements.Document{document}, nil
 	}
+}
+
+// Terms says what has to match of a document's boots, what does not although it is predicted, and what is not predicted, with the reason.
+func Terms(document measurements.Document, accepted measurements.Accepted) string {
+	lines := []string{"enforced: " + Enforced(document, accepted) + "; and of each node its configuration (8), and that it has no ticket yet (15)"}
+	predicted := document.Values(pcrs.SHA256)
+	for _, r := range measurements.Enforceable() {
+		if _, ok := predicted[r]; ok && !slices.Contains(accepted.Enforce, r) {
+			lines = append(lines, fmt.Sprintf("not enforced: %v, which the document predicts (--enforce %d)", r, r))
+		}
+	}
+	for _, u := range document.NotPredicted {
+		if u.Register != 8 && u.Register != 10 && u.Register != 15 {
+			lines = append(lines, fmt.Sprintf("open: %v: %s", u.Register, u.Reason))
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 // Enforced lists all registers that have to match, for people: those that code requires of a document's boots, and the enforced ones.
@@ -109,16 +130,27 @@ func SubjectOf(g measurements.Group) string {
 func AuthoritiesOf(g measurements.Group) string {
 	var words []string
 	for _, der := range g.Authorities {
-		name := "no certificate"
-		if certificate, err := x509.ParseCertificate(der); err == nil {
-			name = certificate.Subject.String()
-		}
-		words = append(words, fmt.Sprintf("%s (SHA-256 %x)", name, sha256.Sum256(der)))
+		words = append(words, describeCA(der))
+	}
+	for _, der := range g.Roots {
+		words = append(words, "CAs below "+describeCA(der))
 	}
 	for _, key := range g.Enrollers {
 		words = append(words, fmt.Sprintf("enroller %x", key))
 	}
 	return strings.Join(words, " or ")
+}
+
+// describeCA names a CA by what its certificate says, by its digest, and by the maker of TPMs that it is known to be of.
+func describeCA(der []byte) string {
+	name, whose := "no certificate", ""
+	if certificate, err := x509.ParseCertificate(der); err == nil {
+		name = certificate.Subject.String()
+		if known, ok := ekcert.Find(certificate); ok {
+			whose = ", known as " + known.Maker + "'s"
+		}
+	}
+	return fmt.Sprintf("%s (SHA-256 %x%s)", name, sha256.Sum256(der), whose)
 }
 
 // RemoveDocument accepts the document of a digest no more.

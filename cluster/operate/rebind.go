@@ -21,15 +21,19 @@ type RebindOptions struct {
 }
 
 // Rebind hands a node and its state disk over to another machine, in the policy, in the cluster file and in the record, which is
-// returned. The error is ErrDenied for a node that is Ready without Force, and for two machines that the cluster could not tell apart
-// without Gone.
+// returned. Where an earlier call came to its end, and nobody heard of it, nothing is left to do. The error is ErrDenied for a node that
+// is Ready without Force, and for two machines that the cluster could not tell apart without Gone.
 func (a *API) Rebind(ctx context.Context, rebind measurements.Rebind, o RebindOptions) (joinservice.Machine, error) {
 	var machine joinservice.Machine
+	var done bool
 	err := a.persist(ctx, func() (err error) {
-		machine, err = a.find(ctx, rebind.Old.String())
+		if machine, err = a.find(ctx, rebind.Old.String()); errors.Is(err, errNoRecord) && a.isRebound(rebind) {
+			done = true
+			machine, err = a.find(ctx, rebind.New.String())
+		}
 		return err
 	})
-	if err != nil {
+	if err != nil || done {
 		return machine, err
 	}
 	if !o.Force {
@@ -53,6 +57,16 @@ func (a *API) Rebind(ctx context.Context, rebind measurements.Rebind, o RebindOp
 		return machine, fmt.Errorf("the policy is changed, but the record is not handed over; run the command again: %w", err)
 	}
 	return machine, nil
+}
+
+// isRebound reports whether the policy has handed the old machine's rule over. Its record is the last thing that goes.
+func (a *API) isRebound(rebind measurements.Rebind) bool {
+	policy, err := a.file.Cluster.OpenPolicy()
+	if err != nil {
+		return false
+	}
+	changed, _, err := rebindRule(rebind)(&policy)
+	return err == nil && changed == ""
 }
 
 // checkGone refuses two machines that the cluster could not tell apart.

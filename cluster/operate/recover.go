@@ -191,8 +191,10 @@ func (r *recoverRun) decide(claims attest.Claims, member measurements.Member, op
 			return nil, err
 		}
 		proceed.Endpoint, proceed.Names, proceed.Time = settings.ControlPlaneEndpoint, settings.Names, time.Now().Unix()
+		named, _ := settings.NodeAddresses(opened.Addresses)
+		settings.Tell(proceed, named)
 	}
-	return proceed, joinservice.AddPool(proceed, r.policy, member)
+	return proceed, joinservice.AddPool(proceed, r.policy, member, r.file.Cluster.Keys, r.policy.First(r.file.Cluster.ID()))
 }
 
 // show says what the disk holds beside what the cluster file knows.

@@ -227,9 +227,13 @@ func (r *initRun) moveEndpoint(policy measurements.Policy) measurements.Policy {
 // fits refuses a backup of which this init would make a cluster that does not work.
 func (r *initRun) fits(content backup.Content) error {
 	if r.options.Kubernetes.Flannel && !content.Flannel {
-		return errors.New("the cluster has a pod network of its own, and this init would bring kube-proxy and flannel beside it; say that it brings none (--network none): its own comes back with the backup")
+		return errors.New("the cluster has a pod network of its own, and this init would bring flannel beside it; say that it brings none (--network none): its own comes back with the backup")
 	}
-	documents, _, err := r.options.Kubernetes.make(r.options.Kubernetes.example())
+	example, err := r.options.Kubernetes.example()
+	if err != nil {
+		return err
+	}
+	documents, _, err := r.options.Kubernetes.make(example)
 	if err != nil {
 		return err
 	}

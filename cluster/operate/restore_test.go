@@ -103,8 +103,8 @@ func TestBackupKeepsTheProfile(t *testing.T) {
 		if err := r.keepSettings(); err != nil {
 			t.Error(err)
 		}
-		if got := r.options.Kubernetes.example().Profile; got != c.want {
-			t.Errorf("%q was in force, %q is given: the profile is %q", c.was, c.given, got)
+		if got, err := r.options.Kubernetes.example(); err != nil || got.Profile != c.want {
+			t.Errorf("%q was in force, %q is given: the profile is %q, %v", c.was, c.given, got.Profile, err)
 		}
 	}
 }
@@ -113,12 +113,16 @@ func TestBackupKeepsTheProfile(t *testing.T) {
 func TestBackupKeepsTheNetwork(t *testing.T) {
 	for _, c := range []struct{ brought, was, ok bool }{{true, true, true}, {true, false, false}, {false, false, true}, {false, true, true}} {
 		d := Kubernetes{
-			Flannel: c.brought, PodSubnet: netip.MustParsePrefix("10.244.0.0/16"), ServiceSubnet: netip.MustParsePrefix("10.96.0.0/12"), ControlPlane: "192.0.2.7:6443",
+			Flannel: c.brought, PodSubnet: kubeadm.MustParseSubnets("10.244.0.0/16"), ServiceSubnet: kubeadm.MustParseSubnets("10.96.0.0/12"), ControlPlane: "192.0.2.7:6443",
 		}
 		if err := d.check(); err != nil {
 			t.Fatal(err)
 		}
-		documents, _, err := d.make(d.example())
+		example, err := d.example()
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents, _, err := d.make(example)
 		if err != nil {
 			t.Fatal(err)
 		}

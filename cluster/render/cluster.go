@@ -48,8 +48,7 @@ type Cluster struct {
 	// JoinEndpoints are the join services as host:port; the default is port 7444 of every control plane whose address is known,
 	// or of the endpoint.
 	JoinEndpoints []string `json:"joinEndpoints,omitempty"`
-	// TimeServers are NTP servers by name or address.
-	TimeServers []string `json:"timeServers,omitempty"`
+	Surroundings
 	// Pools are the sets of like nodes. The first member of the first control-plane pool is the node that init makes.
 	Pools []Pool `json:"pools"`
 	// Files and Hooks are for every node.
@@ -72,11 +71,13 @@ type ControlPlane struct {
 	SANs []string `json:"sans,omitempty"`
 }
 
-// Network is the cluster's own: IPv4 networks in CIDR notation.
+// Network is the cluster's own.
 type Network struct {
-	// PodSubnet is 10.244.0.0/16 by default, ServiceSubnet 10.96.0.0/12.
+	// PodSubnet is 10.244.0.0/16 by default, ServiceSubnet 10.96.0.0/12: a network in CIDR notation, or one of each family, by a comma.
 	PodSubnet     string `json:"podSubnet,omitempty"`
 	ServiceSubnet string `json:"serviceSubnet,omitempty"`
+	// Policies has Hullmark's flannel enforce NetworkPolicies from the next run of `hullmark addons` on, or not; nil leaves it as it is.
+	Policies *bool `json:"policies,omitempty"`
 }
 
 // Pool is a set of nodes that differ in nothing but name and addresses.
@@ -100,6 +101,8 @@ type Pool struct {
 	Hooks []string `json:"hooks,omitempty"`
 	// Overrides is at most one JoinConfiguration, with only the fields that shall differ.
 	Overrides []Override `json:"overrides,omitempty"`
+	// Surroundings take the place of the cluster's, each part for itself.
+	Surroundings
 }
 
 // Member is one machine of a pool.
@@ -121,6 +124,8 @@ type Member struct {
 type Vouched struct {
 	// Authorities are certificates, in PEM, of CAs that sign the machines' EK certificates themselves.
 	Authorities string `json:"authorities,omitempty"`
+	// Roots are certificates, in PEM, of CAs to which the machines' EK certificates lead by those that the machines show.
+	Roots string `json:"roots,omitempty"`
 	// Subject are the attributes, by CN, O, OU, L, ST or C, that each such certificate's subject has.
 	Subject map[string]string `json:"subject,omitempty"`
 	// Enrollers are Ed25519 public keys, in PEM, of who signs vouchers for machines, in the place of a subject.
@@ -137,7 +142,8 @@ type Taint struct {
 	Effect string `json:"effect"`
 }
 
-// File is a file that is placed on nodes. It is public: policy, documents and diffs show it.
+// File is a file that is placed on nodes. It is public: policy, documents and diffs show it. Secrets in it are encrypted
+// (hullmark cluster encrypt) for its path.
 type File struct {
 	// Path lies below /etc/kubernetes/ or /var/lib/hullmark/.
 	Path string `json:"path"`
@@ -157,8 +163,8 @@ func (c *Cluster) defaults() {
 	if c.Network.ServiceSubnet == "" {
 		c.Network.ServiceSubnet = "10.96.0.0/12"
 	}
-	if first, ok := c.first(); ok && c.ControlPlane.AdvertiseAddress == "" && len(first.Addresses) > 0 {
-		c.ControlPlane.AdvertiseAddress = address(first.Addresses[0])
+	if first, ok := c.first(); ok && c.ControlPlane.AdvertiseAddress == "" {
+		c.ControlPlane.AdvertiseAddress = c.Network.primary(first.Addresses)
 	}
 	if len(c.JoinEndpoints) == 0 {
 		c.JoinEndpoints = c.services()
@@ -178,13 +184,16 @@ func (c *Cluster) firstPool() int {
 	return slices.IndexFunc(c.Pools, func(p Pool) bool { return p.Role == hullmark.ControlPlane && len(p.Members) > 0 })
 }
 
-// address returns the address of a prefix, or nothing if it is none; the node configuration's own check tells of that.
-func address(prefix string) string {
-	p, err := netip.ParsePrefix(prefix)
-	if err != nil {
-		return ""
+// primary returns the first of a machine's addresses that is of the family of the services' first network, or nothing. What is no
+// address, or no network, others tell of.
+func (n Network) primary(addresses []string) string {
+	services, _ := kubeadm.ParseSubnets(n.ServiceSubnet)
+	for _, text := range addresses {
+		if p, err := netip.ParsePrefix(text); err == nil && len(services) > 0 && p.Addr().Is4() == services[0].Addr().Is4() {
+			return p.Addr().String()
+		}
 	}
-	return p.Addr().String()
+	return ""
 }
 
 // check refuses what no cluster can be made of. What kubeadm or the policy judge is left to them.
@@ -204,7 +213,11 @@ func (c *Cluster) check() error {
 	if err := c.ControlPlane.check(); err != nil {
 		return fmt.Errorf("controlPlane.%w", err)
 	}
-	if err := measurements.CheckPlaced(placed(c.Files), c.Hooks); err != nil {
+	all, err := c.filesOf(Pool{})
+	if err != nil {
+		return err
+	}
+	if err := measurements.CheckPlaced(all, c.Hooks); err != nil {
 		return err
 	}
 	if err := checkAddons(c.Addons); err != nil {
@@ -242,7 +255,11 @@ func (c *Cluster) checkPools() error {
 		if err := p.check(); err != nil {
 			return fmt.Errorf("%s (%s): %w", at, p.Name, err)
 		}
-		if err := measurements.CheckPlaced(placed(c.Files, p.Files), slices.Concat(c.Hooks, p.Hooks)); err != nil {
+		all, err := c.filesOf(p)
+		if err == nil {
+			err = measurements.CheckPlaced(all, slices.Concat(c.Hooks, p.Hooks))
+		}
+		if err != nil {
 			return fmt.Errorf("%s (%s): %w", at, p.Name, err)
 		}
 		members += len(p.Members)

@@ -21,7 +21,7 @@ func TestDocs(t *testing.T) {
 	if example, _, _ := strings.Cut(rest, "```\n"); example != string(sample(t, "rich")) {
 		t.Error("the example is not testdata/rich.yaml")
 	}
-	for _, structure := range []any{Cluster{}, ControlPlane{}, Network{}, Pool{}, Member{}, Taint{}, File{}, Addon{}} {
+	for _, structure := range []any{Cluster{}, ControlPlane{}, Network{}, Pool{}, Member{}, Taint{}, File{}, Addon{}, Surroundings{}, Registry{}, Mirror{}, Journal{}} {
 		for field := range reflect.TypeOf(structure).Fields() {
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 			if !strings.Contains(page, "`"+name+"`") && !strings.Contains(page, "`"+name+".") && !strings.Contains(page, "."+name+"`") {

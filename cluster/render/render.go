@@ -97,13 +97,37 @@ func (c *Cluster) parameters() (p kubeadm.Params, err error) {
 	if p.AdvertiseAddress, err = netip.ParseAddr(c.ControlPlane.AdvertiseAddress); err != nil {
 		return p, fmt.Errorf("controlPlane.advertiseAddress: %w", err)
 	}
-	if p.PodSubnet, err = netip.ParsePrefix(c.Network.PodSubnet); err != nil {
+	if p.PodSubnet, err = kubeadm.ParseSubnets(c.Network.PodSubnet); err != nil {
 		return p, fmt.Errorf("network.podSubnet: %w", err)
 	}
-	if p.ServiceSubnet, err = netip.ParsePrefix(c.Network.ServiceSubnet); err != nil {
+	if p.ServiceSubnet, err = kubeadm.ParseSubnets(c.Network.ServiceSubnet); err != nil {
 		return p, fmt.Errorf("network.serviceSubnet: %w", err)
 	}
-	return p, nil
+	return p, c.checkAddresses(p)
+}
+
+// checkAddresses refuses static addresses of machines that pods or services have, or that are of one family alone where the
+// networks are of both.
+func (c *Cluster) checkAddresses(p kubeadm.Params) error {
+	for i, pool := range c.Pools {
+		for _, m := range pool.Members {
+			families := map[bool]bool{}
+			for _, text := range m.Addresses {
+				static, err := netip.ParsePrefix(text)
+				if err != nil {
+					continue // The node configuration's own check tells of that.
+				}
+				if err := p.CheckNodeAddress(static.Addr()); err != nil {
+					return fmt.Errorf("pools[%d] (%s): %s: %w", i, pool.Name, m.Name, err)
+				}
+				families[static.Addr().Is4()] = true
+			}
+			if len(m.Addresses) > 0 && len(p.ServiceSubnet) > len(families) {
+				return fmt.Errorf("pools[%d] (%s): %s: addresses %s: the cluster's networks are of both families, so want one of each", i, pool.Name, m.Name, strings.Join(m.Addresses, ", "))
+			}
+		}
+	}
+	return nil
 }
 
 // register writes a pool's labels and taints into a document of one of its nodes.
@@ -224,7 +248,7 @@ func (c *Cluster) configs(p Pool) ([]Rendered, error) {
 func (c *Cluster) config(p Pool, m Member) ([]byte, error) {
 	text, err := json.MarshalIndent(hullmark.NodeConfig{
 		Version: 1, ClusterRoot: c.Root, Endpoints: c.JoinEndpoints, Addresses: m.Addresses, Gateway: m.Gateway,
-		TimeServers: c.TimeServers, StateDisk: p.StateDisk,
+		TimeServers: c.around(p).TimeServers, StateDisk: p.StateDisk,
 	}, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("node config: %w", err)
@@ -307,12 +331,16 @@ func (v Vouched) group(pool string) (measurements.Group, error) {
 		if len(v.Subject) > 0 {
 			return measurements.Group{}, errors.New("enrollers: beside a subject: a voucher names one machine, and authorities alone say which keys are real")
 		}
-		if v.Authorities == "" {
-			return group, nil
+	}
+	if v.Authorities != "" || v.Enrollers == "" && v.Roots == "" {
+		if group.Authorities, err = pemcert.Split([]byte(v.Authorities)); err != nil {
+			return measurements.Group{}, fmt.Errorf("authorities: %w", err)
 		}
 	}
-	if group.Authorities, err = pemcert.Split([]byte(v.Authorities)); err != nil {
-		return measurements.Group{}, fmt.Errorf("authorities: %w", err)
+	if v.Roots != "" {
+		if group.Roots, err = pemcert.Split([]byte(v.Roots)); err != nil {
+			return measurements.Group{}, fmt.Errorf("roots: %w", err)
+		}
 	}
 	for kind, value := range sorted(v.Subject) {
 		group.Subject = append(group.Subject, measurements.Attribute{Type: kind, Value: value})
@@ -326,7 +354,11 @@ func (c *Cluster) given(p Pool) (measurements.Pool, error) {
 	if err != nil {
 		return measurements.Pool{}, err
 	}
-	return measurements.Pool{Name: p.Name, Join: string(join), Files: placed(c.Files, p.Files), Hooks: slices.Concat(c.Hooks, p.Hooks)}, nil
+	files, err := c.filesOf(p)
+	if err != nil {
+		return measurements.Pool{}, err
+	}
+	return measurements.Pool{Name: p.Name, Join: string(join), Files: files, Hooks: slices.Concat(c.Hooks, p.Hooks)}, nil
 }
 
 // decode reads a YAML stream of ours by the kinds of its documents.

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/image/slot"
 	"github.com/hullmark/hullmark/internal/atomicfile"
 )
 
@@ -20,30 +21,29 @@ import (
 // (Documentation/ABI/testing/sysfs-firmware-qemu_fw_cfg).
 const firmwareFile = "/sys/firmware/qemu_fw_cfg/by_name/opt/hullmark/config/raw"
 
-// partitionFile is what hullmark-config.service takes from the disk partition of that name.
-const partitionFile = "/run/hullmark-config.json"
-
 // ImageFile is the file of the verified root that says where nodes of this image find their configuration; one word. An image
 // that does not say it means fw_cfg.
 const ImageFile = "/usr/lib/hullmark/config-source"
 
 // Source is where a configuration is found and where its bytes are kept for the rest of the boot.
 type Source struct {
-	// File holds the configuration that the host supplies. It is not read if there is a service.
+	// File holds the configuration that the host supplies, where it comes from neither a service nor the disk.
 	File string
 	// service is the cloud's metadata service that has the configuration; nil means none.
 	service *service
+	// Disk, if set, reads what is in the partition for it of the disk, or of the installation medium, that the machine has booted from.
+	Disk func(context.Context) ([]byte, error)
 	// Cache is the copy, on a RAM disk.
 	Cache string
 }
 
-// Named returns the source of that name, without a cache: fw_cfg, partition, azure, gcp or aws; "" is fw_cfg.
-func Named(name string) (Source, error) {
+// Named returns the source of that name, without a cache: fw_cfg, partition, azure, gcp or aws; "" is fw_cfg. A partition is read by disk.
+func Named(name string, disk func(context.Context) ([]byte, error)) (Source, error) {
 	switch name {
 	case "", "fw_cfg":
 		return Source{File: firmwareFile}, nil
 	case "partition":
-		return Source{File: partitionFile}, nil
+		return Source{Disk: disk}, nil
 	}
 	if s, ok := services[name]; ok {
 		return Source{service: &s}, nil
@@ -58,14 +58,7 @@ func (s Source) Bytes(ctx context.Context) ([]byte, error) {
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return kept, err
 	}
-	var found []byte
-	where := s.File
-	if s.service == nil {
-		found, err = readLimited(s.File)
-	} else {
-		where = s.service.URL
-		found, err = s.service.fetch(ctx)
-	}
+	found, where, err := s.find(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, missing(where, "nothing")
 	}
@@ -76,6 +69,25 @@ func (s Source) Bytes(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	return found, keep(s.Cache, found)
+}
+
+// find asks the source. Where there is no configuration, its error is fs.ErrNotExist.
+func (s Source) find(ctx context.Context) (found []byte, where string, err error) {
+	switch {
+	case s.service != nil:
+		found, err = s.service.fetch(ctx)
+		return found, s.service.URL, err
+	case s.Disk == nil:
+		found, err = readLimited(s.File)
+		return found, s.File, err
+	}
+	if found, err = s.Disk(ctx); err == nil && len(found) == 0 {
+		err = fs.ErrNotExist
+	}
+	if err == nil {
+		found, err = limited(found)
+	}
+	return found, "partition " + slot.ConfigName + " of the disk that was booted from", err
 }
 
 func missing(where, got string) error {

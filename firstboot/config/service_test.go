@@ -44,7 +44,7 @@ func fake(t *testing.T, cloud string) *httptest.Server {
 // at is a cloud's source, asked at another address.
 func at(t *testing.T, cloud, address string) Source {
 	t.Helper()
-	s, err := Named(cloud)
+	s, err := Named(cloud, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,10 +108,10 @@ func TestServiceConditions(t *testing.T) {
 }
 
 func TestNamed(t *testing.T) {
-	if s, err := Named(""); err != nil || s.File != firmwareFile {
+	if s, err := Named("", nil); err != nil || s.File != firmwareFile {
 		t.Errorf("an image that says nothing: %+v, %v", s, err)
 	}
-	if _, err := Named("floppy"); err == nil || !strings.Contains(err.Error(), "floppy") {
+	if _, err := Named("floppy", nil); err == nil || !strings.Contains(err.Error(), "floppy") {
 		t.Errorf("an unknown source: %v", err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,7 +23,12 @@ const sector = 512
 type partitions struct{ data, tree string }
 
 // scanner finds block devices below a sysfs and a devtmpfs.
-type scanner struct{ sys, dev string }
+type scanner struct {
+	sys, dev string
+	// started is the partition from which firmware started the kernel image, if that is known: only its disk is looked at then. Of a disk
+	// and of the medium that installed it, which hold the same release, so the right one is taken.
+	started *gpt.GUID
+}
 
 // waitForPartitions looks for the root's partitions until both are there.
 // Drivers probe disks in their own time, so their absence is no error at first.
@@ -73,13 +79,16 @@ func (s scanner) findOn(dir, name string, root verity.Root) (partitions, bool, e
 	if err != nil {
 		return partitions{}, false, err
 	}
-	slots, err := slot.Find(table)
+	names, releases, err := releasesOf(table)
 	if err != nil {
 		return partitions{}, false, err
 	}
+	if s.started != nil && !slices.ContainsFunc(table.Partitions, func(p gpt.Partition) bool { return p.GUID == *s.started }) {
+		return partitions{}, false, errors.New("firmware did not start it")
+	}
 	var problems []error
-	for _, n := range slot.Both() {
-		p := partitions{data: s.partition(dir, slots[n].Root), tree: s.partition(dir, slots[n].Tree)}
+	for n, release := range releases {
+		p := partitions{data: s.partition(dir, release.Root), tree: s.partition(dir, release.Tree)}
 		if p.data == "" || p.tree == "" {
 			continue // The kernel has not made them yet.
 		}
@@ -90,9 +99,18 @@ func (s scanner) findOn(dir, name string, root verity.Root) (partitions, bool, e
 		if err == nil {
 			err = fmt.Errorf("its root hash is %x", top)
 		}
-		problems = append(problems, fmt.Errorf("slot %v: %w", n, err))
+		problems = append(problems, fmt.Errorf("%s: %w", names[n], err))
 	}
 	return partitions{}, false, errors.Join(problems...)
+}
+
+// releasesOf returns the partitions of each release on a disk with slots, or on an installation medium, and names them.
+func releasesOf(table *gpt.Table) (names []string, releases []slot.Partitions, err error) {
+	if medium, _, err := slot.FindMedium(table); err == nil {
+		return []string{"medium"}, []slot.Partitions{medium}, nil
+	}
+	slots, err := slot.Find(table)
+	return []string{"slot a", "slot b"}, slots[:], err
 }
 
 // topOf returns the root hash of the hash tree on a device, by its top block alone.

@@ -45,7 +45,7 @@ func Run() error {
 		return err
 	}
 	armWatchdog("/dev/watchdog0")
-	parts, err := waitForPartitions(scanner{sys: "/sys", dev: "/dev"}, root, diskTimeout)
+	parts, err := waitForPartitions(scanner{sys: "/sys", dev: "/dev", started: startedFrom()}, root, diskTimeout)
 	if err != nil {
 		return err
 	}

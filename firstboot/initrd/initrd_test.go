@@ -37,8 +37,21 @@ func slotTree(t *testing.T, data byte) (verity.Root, []byte) {
 func machine(t *testing.T, disk, separator string) (s scanner, roots [2]verity.Root) {
 	t.Helper()
 	s = scanner{sys: t.TempDir(), dev: t.TempDir()}
-	parts, size := slot.Plan(slot.Sizes{ESP: 1, Root: 1, Tree: 1})
-	primary, backup, err := gpt.Encode(size, slot.Disk(), parts)
+	s.add(t, disk+separator, slot.Disk(), slot.Plan)
+	for _, n := range slot.Both() {
+		var tree []byte
+		roots[n], tree = slotTree(t, byte(1+n))
+		write(t, filepath.Join(s.dev, disk+separator+strconv.Itoa(3*int(n)+3)), tree)
+	}
+	return s, roots
+}
+
+// add gives the machine a disk, whose name ends with what its partitions' have before their numbers.
+func (s scanner) add(t *testing.T, prefix string, guid gpt.GUID, plan func(slot.Sizes) ([]gpt.Partition, int64)) {
+	t.Helper()
+	disk := strings.TrimSuffix(prefix, "p")
+	parts, size := plan(slot.Sizes{ESP: 1, Root: 1, Tree: 1})
+	primary, backup, err := gpt.Encode(size, guid, parts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,18 +62,12 @@ func machine(t *testing.T, disk, separator string) (s scanner, roots [2]verity.R
 	block := filepath.Join(s.sys, "class/block")
 	write(t, filepath.Join(block, disk, "size"), []byte(strconv.FormatInt(size/sector, 10)+"\n"))
 	for i, p := range parts {
-		name := disk + separator + strconv.Itoa(i+1)
+		name := prefix + strconv.Itoa(i+1)
 		for _, dir := range []string{filepath.Join(block, disk, name), filepath.Join(block, name)} {
 			write(t, filepath.Join(dir, "partition"), []byte(strconv.Itoa(i+1)+"\n"))
 			write(t, filepath.Join(dir, "start"), []byte(strconv.FormatUint(p.FirstLBA, 10)+"\n"))
 		}
 	}
-	for _, n := range slot.Both() {
-		var tree []byte
-		roots[n], tree = slotTree(t, byte(1+n))
-		write(t, filepath.Join(s.dev, disk+separator+strconv.Itoa(3*int(n)+3)), tree)
-	}
-	return s, roots
 }
 
 func write(t *testing.T, path string, content []byte) {
@@ -89,6 +96,53 @@ func TestFindPartitions(t *testing.T) {
 			if err != nil || got != want {
 				t.Errorf("find slot %v on %s = %+v, %v; want %+v", n, tc.disk, got, err, want)
 			}
+		}
+	}
+}
+
+// TestFindWhatFirmwareStarted: a disk and the medium that installed it hold the same release.
+func TestFindWhatFirmwareStarted(t *testing.T) {
+	s, roots := machine(t, "vda", "")
+	s.add(t, "sdb", slot.MediumDisk(), slot.PlanMedium)
+	root, tree := slotTree(t, 1)
+	if root != roots[0] {
+		t.Fatal("the medium holds another release")
+	}
+	write(t, filepath.Join(s.dev, "sdb3"), tree)
+	onDisk, onMedium := filepath.Join(s.dev, "vda2"), filepath.Join(s.dev, "sdb2")
+	disk, _ := slot.Plan(slot.Sizes{ESP: 1, Root: 1, Tree: 1})
+	medium, _ := slot.PlanMedium(slot.Sizes{ESP: 1, Root: 1, Tree: 1})
+	for _, c := range []struct {
+		name    string
+		started *gpt.GUID
+		want    string
+	}{{"disk", &disk[0].GUID, onDisk}, {"medium", &medium[0].GUID, onMedium}} {
+		s.started = c.started
+		if got, err := s.find(root); err != nil || got.data != c.want {
+			t.Errorf("%s: %+v, %v", c.name, got, err)
+		}
+	}
+	s.started = &gpt.GUID{1}
+	if _, err := s.find(root); err == nil || !strings.Contains(err.Error(), "vda: firmware did not start it") {
+		t.Errorf("another: %v", err)
+	}
+	s.started = nil
+	if _, err := s.find(root); err != nil {
+		t.Errorf("not known: %v", err)
+	}
+}
+
+func TestParseStarted(t *testing.T) {
+	content := []byte{6, 0, 0, 0}
+	for _, c := range "79354C97-A3FF-8587-BA74-D279BBF43CF7\x00" {
+		content = append(content, byte(c), 0)
+	}
+	if got, err := parseStarted(content); err != nil || got.String() != "79354c97-a3ff-8587-ba74-d279bbf43cf7" {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, other := range [][]byte{nil, content[:4], content[:76], append(content, 0, 0), []byte(strings.Repeat("x", len(content)))} {
+		if got, err := parseStarted(other); err == nil {
+			t.Errorf("%q is %v", other, got)
 		}
 	}
 }

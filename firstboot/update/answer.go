@@ -7,12 +7,17 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/disks"
+	"github.com/hullmark/hullmark/firstboot/install"
 	"github.com/hullmark/hullmark/image/slot"
 )
 
-// Helper answers requests about one disk: the other end of Client.
+// Helper answers requests about one disk, or about the medium that the machine has booted from: the other end of Client.
 type Helper struct {
+	// Disk is nil on a machine that has booted from a medium, Medium on all others.
 	Disk      *Disk
+	Medium    *install.Medium
+	Disks     disks.System
 	Variables Variables
 	// Open opens the places where a release was published, whose raw disk has that digest; OpenSources in all but tests.
 	Open func(places []string, disk [sha256.Size]byte) ([]Source, error)
@@ -31,7 +36,16 @@ func (h Helper) Answer(ctx context.Context, q Request, send func(Answer) error) 
 }
 
 func (h Helper) do(ctx context.Context, q Request, send func(Answer) error) error {
+	if h.Medium != nil {
+		return h.onMedium(ctx, q, send)
+	}
 	switch q.Op {
+	case OpConfig:
+		config, err := h.Disk.Config()
+		if err != nil {
+			return err
+		}
+		return send(Answer{Config: config})
 	case OpLook:
 		slots := h.look()
 		return send(Answer{Slots: &slots})

@@ -34,6 +34,7 @@ type Disk struct {
 	primary []byte // the first copy of the table, as it lies there
 	backup  []byte
 	slots   [2]slot.Partitions
+	config  *gpt.Partition // nil if the node's configuration comes from elsewhere
 	size    int64
 	running slot.Slot
 	pause   func(context.Context, time.Duration) error
@@ -49,6 +50,9 @@ func Open(dev Device, size int64, running slot.Slot) (*Disk, error) {
 	d := &Disk{dev: dev, size: size, running: running, pause: pause, slow: slow}
 	if d.slots, err = slot.Find(table); err != nil {
 		return nil, fmt.Errorf("open slots: %w", err)
+	}
+	if p, err := slot.FindConfig(table, d.slots); err == nil {
+		d.config = &p
 	}
 	d.primary, d.backup = make([]byte, gpt.PrimarySize), make([]byte, gpt.BackupSize)
 	for _, part := range []struct {

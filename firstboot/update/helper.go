@@ -19,8 +19,8 @@ import (
 // process of its own.
 const Socket = "/run/hullmark/slots.socket"
 
-// maxMessage bounds a request or an answer, in bytes.
-const maxMessage = 32 << 10
+// maxMessage bounds a request or an answer, in bytes: a node configuration, in base64, is the longest part of one.
+const maxMessage = 2*hullmark.MaxNodeConfig + 32<<10
 
 // Op is what the helper is asked for.
 type Op string
@@ -38,6 +38,11 @@ const (
 	// OpExplain keeps a text for the boot after this one, in a firmware variable: a trial that never opened the state disk says there
 	// why it failed.
 	OpExplain Op = "explain"
+	// OpConfig reads the node configuration that the disk holds.
+	OpConfig Op = "config"
+	// OpInstall is install.Medium.Install, from the medium that the machine has booted from. Firmware is to start the disk in the next
+	// boot.
+	OpInstall Op = "install"
 )
 
 // Request is one line of JSON.
@@ -49,6 +54,8 @@ type Request struct {
 	Sources  []string          `json:"sources,omitempty"`
 	// Text is what OpExplain keeps, at most MaxText bytes.
 	Text string `json:"text,omitempty"`
+	// Config is the node configuration that OpInstall follows, and puts on the disk.
+	Config []byte `json:"config,omitempty"`
 }
 
 // MaxText bounds what OpExplain keeps, in bytes.
@@ -56,10 +63,30 @@ const MaxText = 512
 
 // Answer is one line of JSON. Of a request that takes long there are several; the last one has Done or Failed.
 type Answer struct {
-	Slots   *Slots              `json:"slots,omitempty"`
-	Fetched *Fetched            `json:"fetched,omitempty"`
-	Done    bool                `json:"done,omitempty"`
-	Failed  *hullmark.Condition `json:"failed,omitempty"`
+	Slots   *Slots   `json:"slots,omitempty"`
+	Fetched *Fetched `json:"fetched,omitempty"`
+	// Config is what the disk holds; empty if it holds none.
+	Config     []byte              `json:"config,omitempty"`
+	Installing *Installing         `json:"installing,omitempty"`
+	Installed  *Installed          `json:"installed,omitempty"`
+	Done       bool                `json:"done,omitempty"`
+	Failed     *hullmark.Condition `json:"failed,omitempty"`
+}
+
+// Installing says how far an installation is.
+type Installing struct {
+	Doing   string `json:"doing"`
+	Percent int    `json:"percent"`
+}
+
+// Installed says how it ended.
+type Installed struct {
+	// Disk is the disk, for people.
+	Disk string `json:"disk"`
+	// Before is set if it was installed before, with this configuration.
+	Before bool `json:"before,omitempty"`
+	// Next is why firmware was not told to start it in the next boot; empty if it was.
+	Next string `json:"next,omitempty"`
 }
 
 // Slots is what the slots hold.
@@ -67,6 +94,8 @@ type Slots struct {
 	// Running is the slot of this boot, Default the one that starts by itself: a or b.
 	Running string `json:"running"`
 	Default string `json:"default"`
+	// Medium is set if the machine has booted from an installation medium, which has no slots: all else is empty then.
+	Medium bool `json:"medium,omitempty"`
 	// A and B are the root hashes of their releases; zero of a slot on which nothing could start.
 	A hullmark.RootHash `json:"a,omitzero"`
 	B hullmark.RootHash `json:"b,omitzero"`
@@ -87,7 +116,7 @@ func (c Client) Look(ctx context.Context) (slots Slots, err error) {
 			slots = *a.Slots
 		}
 	})
-	if err == nil && slots.Running == "" {
+	if err == nil && (slots.Running == "") != slots.Medium {
 		err = errors.New("slots: the helper answered something else")
 	}
 	return slots, err
@@ -112,6 +141,34 @@ func (c Client) Commit(ctx context.Context) error { return c.ask(ctx, Request{Op
 func (c Client) Explain(ctx context.Context, text string) error {
 	text = strings.ToValidUTF8(text[:min(len(text), MaxText)], "")
 	return c.ask(ctx, Request{Op: OpExplain, Text: text}, ignore)
+}
+
+// Config returns the node configuration that the disk holds; it is empty if the disk holds none.
+func (c Client) Config(ctx context.Context) (config []byte, err error) {
+	err = c.ask(ctx, Request{Op: OpConfig}, func(a Answer) { config = append(config, a.Config...) })
+	return config, err
+}
+
+// OnMedium reports whether the machine has booted from an installation medium.
+func (c Client) OnMedium(ctx context.Context) (bool, error) {
+	slots, err := c.Look(ctx)
+	return slots.Medium, err
+}
+
+// Install installs the disk that a node configuration names, from the medium that the machine has booted from; tell hears how far it is.
+func (c Client) Install(ctx context.Context, config []byte, tell func(Installing)) (done Installed, err error) {
+	err = c.ask(ctx, Request{Op: OpInstall, Config: config}, func(a Answer) {
+		if a.Installing != nil {
+			tell(*a.Installing)
+		}
+		if a.Installed != nil {
+			done = *a.Installed
+		}
+	})
+	if err == nil && done.Disk == "" {
+		err = errors.New("slots: the helper answered something else")
+	}
+	return done, err
 }
 
 func ignore(Answer) {}
@@ -151,8 +208,8 @@ func ReadRequest(r io.Reader) (Request, error) {
 	if err := readLine(bufio.NewReader(r), &q); err != nil {
 		return Request{}, fmt.Errorf("request: %w", err)
 	}
-	if (q.Op == OpStage) != (len(q.Sources) > 0) || len(q.Text) > MaxText {
-		return Request{}, fmt.Errorf("request: operation %.20q with %d sources and %d bytes of text", q.Op, len(q.Sources), len(q.Text))
+	if (q.Op == OpStage) != (len(q.Sources) > 0) || (q.Op == OpInstall) != (len(q.Config) > 0) || len(q.Text) > MaxText {
+		return Request{}, fmt.Errorf("request: operation %.20q with %d sources, %d bytes of configuration and %d of text", q.Op, len(q.Sources), len(q.Config), len(q.Text))
 	}
 	return q, nil
 }

@@ -12,6 +12,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/install"
+	"github.com/hullmark/hullmark/image"
+	"github.com/hullmark/hullmark/image/slot"
+	"github.com/hullmark/hullmark/internal/imagetest"
+	"github.com/hullmark/hullmark/internal/powercut"
 )
 
 // helper answers each connection with answer, and returns a client and what was asked.
@@ -138,4 +143,80 @@ func FuzzAnswer(f *testing.F) {
 			t.Error("a condition without an end")
 		}
 	})
+}
+
+// What a medium says of itself, and an installation's course, reach the agent; a helper that says less is not believed.
+func TestClientOnAMedium(t *testing.T) {
+	c, asked := helper(t, func(conn net.Conn) {
+		_ = Answer{Slots: &Slots{Medium: true}}.Send(conn)
+		_ = Answer{Config: []byte("{}")}.Send(conn)
+		_ = Answer{Installing: &Installing{Doing: "writing", Percent: 3}}.Send(conn)
+		_ = Answer{Installed: &Installed{Disk: "/dev/sda"}}.Send(conn)
+		done(conn)
+	})
+	if medium, err := c.OnMedium(t.Context()); !medium || err != nil {
+		t.Errorf("%v, %v", medium, err)
+	}
+	if config, err := c.Config(t.Context()); string(config) != "{}" || err != nil {
+		t.Errorf("%q, %v", config, err)
+	}
+	var told []Installing
+	got, err := c.Install(t.Context(), bytes.Repeat([]byte("c"), hullmark.MaxNodeConfig), func(i Installing) { told = append(told, i) })
+	if err != nil || got.Disk != "/dev/sda" || len(told) != 1 || told[0].Percent != 3 {
+		t.Errorf("%+v, %+v, %v", got, told, err)
+	}
+	for _, want := range []Op{OpLook, OpConfig, OpInstall} {
+		if q := <-asked; q.Op != want || (len(q.Config) > 0) != (want == OpInstall) {
+			t.Errorf("asked for %s with %d bytes of configuration, want %s", q.Op, len(q.Config), want)
+		}
+	}
+	silent, _ := helper(t, done)
+	if _, err := silent.Install(t.Context(), []byte("{}"), func(Installing) {}); err == nil {
+		t.Error("an installation of nothing was believed")
+	}
+}
+
+// A medium does what a medium is for, and nothing else.
+func TestHelperOnAMedium(t *testing.T) {
+	h := Helper{Medium: &install.Medium{Device: bytes.NewReader(make([]byte, 1<<20)), Size: 1 << 20}, Variables: Variables(t.TempDir())}
+	ask := func(q Request) (all []Answer) {
+		if err := h.Answer(t.Context(), q, func(a Answer) error { all = append(all, a); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	if all := ask(Request{Op: OpLook}); all[0].Slots == nil || !all[0].Slots.Medium {
+		t.Errorf("%+v", all)
+	}
+	for _, op := range []Op{OpConfig, OpInstall, OpTry, OpCommit, OpStage} {
+		if all := ask(Request{Op: op, Config: []byte("{}")}); all[len(all)-1].Failed == nil {
+			t.Errorf("%s of a medium that is none: %+v", op, all)
+		}
+	}
+}
+
+// The configuration lies on the disk that was booted from, if that has a place for one.
+func TestConfigOfADisk(t *testing.T) {
+	stub := imagetest.Stub(t, "257")
+	root := bytes.Repeat([]byte("r"), 1<<20)
+	for _, size := range []int64{0, 1} {
+		raw := imagetest.Disk(t, image.Parts{
+			Stub: stub, Kernel: stub, Initrd: []byte("initrd"), OSRelease: []byte("ID=test\n"), Root: bytes.NewReader(root), RootSize: int64(len(root)),
+			Time: time.Unix(1700000000, 0), Slot: slot.Sizes{Config: size},
+		})
+		m := installed(t, published{raw: raw})
+		d, err := Open(device{powercut.NewDisk(m, int64(len(raw)))}, int64(len(raw)), slot.A)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.config != nil {
+			if _, err := m.WriteAt([]byte("{}"), d.config.Offset()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		config, err := d.Config()
+		if want := map[int64]string{0: "", 1: "{}"}[size]; string(config) != want || (err == nil) != (size > 0) {
+			t.Errorf("with room for %d: %q, %v", size, config, err)
+		}
+	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hullmark/hullmark/image/gpt"
 	"github.com/hullmark/hullmark/image/slot"
 )
 
@@ -78,6 +79,16 @@ func (d *Disk) Try(n slot.Slot, v Variables) error {
 		return fmt.Errorf("try slot %v: %w", n, err)
 	}
 	return nil
+}
+
+// StartNext has the firmware start an installed disk, whose first ESP is given, in the next boot, and only in that: what starts by itself
+// is the firmware's choice, as ever.
+func (v Variables) StartNext(esp gpt.Partition) error {
+	name, number := slot.InstalledEntry()
+	if err := v.set(name, slot.InstalledOption(esp)); err != nil {
+		return err
+	}
+	return v.set("BootNext", binary.LittleEndian.AppendUint16(nil, number))
 }
 
 // Explain keeps a text for the boot after this one; an empty one takes it back. Whoever can write firmware variables can write another:

@@ -32,8 +32,8 @@ func clusterParams() kubeadm.Params {
 	return kubeadm.Params{
 		NodeName:         "one",
 		AdvertiseAddress: netip.MustParseAddr("10.0.2.15"),
-		ServiceSubnet:    netip.MustParsePrefix("10.96.0.0/12"),
-		PodSubnet:        netip.MustParsePrefix("10.244.0.0/16"),
+		ServiceSubnet:    kubeadm.MustParseSubnets("10.96.0.0/12"),
+		PodSubnet:        kubeadm.MustParseSubnets("10.244.0.0/16"),
 		SANs:             []string{"127.0.0.1"},
 		Workloads:        true,
 	}
@@ -60,6 +60,37 @@ func TestKubeadmTakesOurDocuments(t *testing.T) {
 		}
 		if err := run.Validate(t.Context(), program, documents); err != nil {
 			t.Errorf("profile %q: %v", profile, err)
+		}
+	}
+}
+
+// TestKubeadmsSizesOfSubnets: kubeadm takes networks of both families, and its limits are those of CheckSizes.
+func TestKubeadmsSizesOfSubnets(t *testing.T) {
+	program := filepath.Join(kubernetesBundle(t), "usr", "bin", "kubeadm")
+	for _, c := range []struct{ pods, services string }{
+		{"10.244.0.0/16,fd00:10:244::/56", "10.96.0.0/12,fd00:10:96::/112"},
+		{"fd00:10:244::/48", "fd00:10:96::/108"},
+		{"10.244.0.0/24", "10.96.0.0/28"},
+		{"10.244.0.0/25", "10.96.0.0/12"},
+		{"12.0.0.0/7", "10.96.0.0/12"},
+		{"10.244.0.0/16", "10.0.0.0/11"},
+		{"10.244.0.0/16", "10.96.0.0/29"},
+		{"fd00:10:244::/65", "fd00:10:96::/112"},
+		{"fd00:10:200::/47", "fd00:10:96::/112"},
+		{"fd00:10:244::/56", "fd00:10:96::/107"},
+	} {
+		p := clusterParams()
+		p.PodSubnet, p.ServiceSubnet = kubeadm.MustParseSubnets(c.pods), kubeadm.MustParseSubnets(c.services)
+		if p.AdvertiseAddress = netip.MustParseAddr("192.0.2.7"); p.ServiceSubnet[0].Addr().Is6() {
+			p.AdvertiseAddress = netip.MustParseAddr("2001:db8::7")
+		}
+		documents, err := kubeadm.InitDocuments(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, theirs := p.CheckSizes(), run.Validate(t.Context(), program, documents)
+		if (ours == nil) != (theirs == nil) {
+			t.Errorf("%v: we say %v, kubeadm %v", c, ours, theirs)
 		}
 	}
 }

@@ -27,6 +27,9 @@ func TestMountsFollowNoLinkOfTheDisk(t *testing.T) {
 		"the kubelet's folder":          {"var/lib/kubelet", "../../usr"},
 		"CNI's folder":                  {"var/lib/cni", "../../usr/programs"},
 		"the manifest's files":          {"var/lib/hullmark", "../../usr/programs"},
+		"the journal's files":           {"journal", "usr/programs"},
+		"the journal's folder":          {"var/log/journal", "../../usr/programs"},
+		"logs":                          {"var/log", "../usr/programs"},
 		"all of lib":                    {"var/lib", "../usr/lib-of-the-disk"},
 		"var":                           {"var", "usr"},
 		"Kubernetes' files":             {"etc-kubernetes", "usr/programs"},
@@ -35,7 +38,7 @@ func TestMountsFollowNoLinkOfTheDisk(t *testing.T) {
 			dir := t.TempDir()
 			disk := filepath.Join(dir, "disk")
 			for _, d := range []string{
-				"var/lib/containerd", "var/lib/kubelet/pods", "var/lib/hullmark", "etc-kubernetes", "usr/programs", "usr/pods", "usr/lib/containerd",
+				"var/lib/containerd", "var/lib/kubelet/pods", "var/lib/hullmark", "var/log/journal", "etc-kubernetes", "usr/programs", "usr/pods", "usr/lib/containerd",
 				"usr/lib-of-the-disk/containerd", "usr/lib-of-the-disk/kubelet/pods", "usr/lib-of-the-disk/hullmark",
 			} {
 				mustBe(t, os.MkdirAll(filepath.Join(disk, d), 0o755))
@@ -109,15 +112,16 @@ func mountAll(dir string) {
 	check(os.Chdir("/"))
 	all := true
 	for line := range strings.Lines(string(text)) {
-		command, ok := strings.CutPrefix(strings.TrimSpace(line), "ExecStart=/usr/bin/mount ")
+		program, command, _ := strings.Cut(strings.TrimSpace(line), " ")
+		program, ok := strings.CutPrefix(program, "ExecStart=/usr/bin/")
 		if !ok {
 			continue
 		}
 		if rest, ok := strings.CutPrefix(command, "-c --mkdir -t ext4 -o errors=remount-ro,nodelalloc,"); ok {
 			command = strings.Replace("-c -o bind,"+rest, "/dev/mapper/hullmark-state", "/disk", 1)
 		}
-		out, err := exec.Command("/usr/bin/mount", strings.Fields(command)...).CombinedOutput()
-		fmt.Printf("mount %s: %v %s\n", command, err, out)
+		out, err := exec.Command("/usr/bin/"+program, strings.Fields(command)...).CombinedOutput()
+		fmt.Printf("%s %s: %v %s\n", program, command, err, out)
 		if err != nil { // As systemd, which ends the unit at the first that fails.
 			all = false
 			break

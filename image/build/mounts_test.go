@@ -46,7 +46,7 @@ func TestStateDiskRunsNoPrograms(t *testing.T) {
 			t.Errorf("%s of the state disk is mounted with %q", target, options)
 		}
 	}
-	for _, folder := range []string{"/etc/cni", "/opt/cni/bin", "/var/lib/cni"} {
+	for _, folder := range []string{"/etc/cni", "/opt/cni/bin", "/var/lib/cni", "/var/log/journal"} {
 		if targets[folder] != "tmpfs" {
 			t.Errorf("%s is %q, not a RAM disk", folder, targets[folder])
 		}

@@ -59,6 +59,10 @@ func TestPlatforms(t *testing.T) {
 			}
 		}
 		checkLoaded(t, tree, modules, c.profile, c.loaded)
+		// What systemd-networkd asks the kernel for when a node configuration has bonds, VLANs and bridges.
+		if _, err := modules.order([]string{"bonding", "8021q", "bridge"}); err != nil {
+			t.Errorf("%s: %v", c.profile, err)
+		}
 		if err := os.Remove(r.Image); err != nil {
 			t.Fatal(err)
 		}

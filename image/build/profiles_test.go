@@ -48,7 +48,7 @@ func TestPlatformsNameASource(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := config.Named(strings.TrimSpace(string(name))); err != nil {
+		if _, err := config.Named(strings.TrimSpace(string(name)), nil); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
 	}

@@ -56,7 +56,7 @@ func (p programs) make(ctx context.Context, l lock.Lock) error {
 	if err := p.static(ctx, l.Go, "initrd", filepath.Join(p.out, "initrd")); err != nil {
 		return err
 	}
-	for _, name := range []string{"firstboot", "joinservice", "slots", "upgrade"} {
+	for _, name := range []string{"firstboot", "joinservice", "journal", "metrics", "slots", "upgrade"} {
 		if err := p.static(ctx, l.Go, name, filepath.Join(p.out, "node", name)); err != nil {
 			return err
 		}

@@ -26,9 +26,27 @@ var pathEnd = []byte{0x7f, 0xff, 4, 0}
 
 // PCIPath is the device path PciRoot(0)/Pci(device, 0) (UEFI 2.10 §10.3.3 and §10.3.2.1): ACPI's PNP0A03 with UID 0, then function
 // and device.
-func PCIPath(device int) []byte {
-	path := []byte{2, 1, 12, 0, 0xd0, 0x41, 0x03, 0x0a, 0, 0, 0, 0, 1, 1, 6, 0, 0, byte(device)}
-	return append(path, pathEnd...)
+func PCIPath(device int) []byte { return devicePath(device, 0) }
+
+// devicePath is the path of a function of a PCI device, and of what is behind it by further nodes.
+func devicePath(device, function int, behind ...byte) []byte {
+	path := []byte{2, 1, 12, 0, 0xd0, 0x41, 0x03, 0x0a, 0, 0, 0, 0, 1, 1, 6, 0, byte(function), byte(device)}
+	return append(append(path, behind...), pathEnd...)
+}
+
+// NVMePath is PciRoot(0)/Pci(device, 0)/NVMe(1, 0): the first namespace of a controller, without an EUI-64 (UEFI 2.10 §10.3.4.21).
+func NVMePath(device int) []byte {
+	return devicePath(device, 0, 3, 0x17, 16, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+}
+
+// SATAPath is PciRoot(0)/Pci(device, function)/Sata(0, 0xffff, 0): the disk at the first port, without a multiplier (UEFI 2.10 §10.3.4.6).
+func SATAPath(device, function int) []byte {
+	return devicePath(device, function, 3, 18, 10, 0, 0, 0, 0xff, 0xff, 0, 0)
+}
+
+// SCSIPath is PciRoot(0)/Pci(device, 0)/Scsi(0, 0): the first unit of the first target (UEFI 2.10 §10.3.4.2).
+func SCSIPath(device int) []byte {
+	return devicePath(device, 0, 3, 2, 8, 0, 0, 0, 0, 0)
 }
 
 // Partition is one of a GUID partition table, as a device path names it.

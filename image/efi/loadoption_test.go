@@ -15,4 +15,14 @@ func TestLoadOption(t *testing.T) {
 	if got := hex.EncodeToString(PCIPath(3)); got != "02010c00d041030a0000000001010600"+"0003"+"7fff0400" {
 		t.Errorf("the path of device 3 is %s", got)
 	}
+	const device = "02010c00d041030a0000000001010600"
+	for want, path := range map[string][]byte{
+		device + "0003" + "031710000100000000000000" + "00000000" + "7fff0400": NVMePath(3),
+		device + "021f" + "03120a000000ffff0000" + "7fff0400":                  SATAPath(31, 2),
+		device + "0003" + "0302080000000000" + "7fff0400":                      SCSIPath(3),
+	} {
+		if got := hex.EncodeToString(path); got != want {
+			t.Errorf("a disk's path is %s, want %s", got, want)
+		}
+	}
 }

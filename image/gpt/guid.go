@@ -19,6 +19,8 @@ var (
 	TypeRootAMD64 = mustParse("4f68bce3-e8cd-4db1-96e7-fbcaf984b709")
 	// TypeRootVerityAMD64 is the dm-verity hash tree of a root file system.
 	TypeRootVerityAMD64 = mustParse("2c7357ed-ebd2-46d9-aec1-23d437ec2bf5")
+	// TypeLinux is data of Linux, without a meaning to others.
+	TypeLinux = mustParse("0fc63daf-8483-4772-8e79-3d69d8477de4")
 )
 
 // ParseGUID reads the 8-4-4-4-12 string form, in either case.

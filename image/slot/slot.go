@@ -6,6 +6,7 @@ package slot
 import (
 	"crypto/sha256"
 	"fmt"
+	"strings"
 
 	"github.com/hullmark/hullmark/image/efi"
 	"github.com/hullmark/hullmark/image/gpt"
@@ -44,18 +45,28 @@ func Parse(text string) (Slot, error) {
 const readOnly = 1 << 60
 
 // Sizes are the lengths of a slot's partitions in bytes, which are the same in both.
-type Sizes struct{ ESP, Root, Tree int64 }
+type Sizes struct {
+	ESP, Root, Tree int64
+	// Config is the length of the partition behind the slots that holds the node's configuration; zero where that comes from elsewhere.
+	Config int64
+}
 
 // SizesFile is where an image says the sizes of its slots, below its root.
 const SizesFile = "usr/lib/hullmark/slot-sizes"
 
-// ParseSizes reads SizesFile: two lines, ESP_MIB=80 and ROOT_MIB=512, each of 1 to 9999. The tree's size follows from the root's.
+// ParseSizes reads SizesFile: two lines, ESP_MIB=80 and ROOT_MIB=512, each of 1 to 9999, and CONFIG_MIB=1 where the disk holds the node's
+// configuration. The tree's size follows from the root's.
 func ParseSizes(text string) (Sizes, error) {
 	var esp, root int64
-	if n, err := fmt.Sscanf(text, "ESP_MIB=%4d\nROOT_MIB=%4d\n", &esp, &root); n != 2 || err != nil || text != fmt.Sprintf("ESP_MIB=%d\nROOT_MIB=%d\n", esp, root) || min(esp, root) < 1 {
-		return Sizes{}, fmt.Errorf("%s: want two lines, such as ESP_MIB=80 and ROOT_MIB=512", SizesFile)
+	slots, config := strings.CutSuffix(text, "CONFIG_MIB=1\n")
+	if n, err := fmt.Sscanf(slots, "ESP_MIB=%4d\nROOT_MIB=%4d\n", &esp, &root); n != 2 || err != nil || slots != fmt.Sprintf("ESP_MIB=%d\nROOT_MIB=%d\n", esp, root) || min(esp, root) < 1 {
+		return Sizes{}, fmt.Errorf("%s: want two lines, such as ESP_MIB=80 and ROOT_MIB=512, and CONFIG_MIB=1 where the disk holds the node's configuration", SizesFile)
 	}
-	return Sizes{ESP: esp << 20, Root: root << 20}, nil
+	sizes := Sizes{ESP: esp << 20, Root: root << 20}
+	if config {
+		sizes.Config = configSize
+	}
+	return sizes, nil
 }
 
 // BootEntry is the firmware's variable with the load option that starts a slot for a trial: Boot4841 and Boot4842. Firmware counts its own
@@ -67,17 +78,35 @@ func BootEntry(s Slot) (name string, number uint16) {
 
 // LoadOption is what BootEntry holds: it starts the slot's kernel image at uki.TrialPath. esp is the slot's.
 func LoadOption(s Slot, esp gpt.Partition) []byte {
-	path := efi.FilePath(efi.Partition{
-		Number: 1 + uint32(s)*Count/2, First: esp.FirstLBA, Sectors: esp.LastLBA - esp.FirstLBA + 1, GUID: efi.MustGUID(esp.GUID.String()),
-	}, uki.TrialPath)
-	return efi.LoadOption(efi.OptionActive, "Hullmark slot "+s.String(), path, nil)
+	return loadOption("Hullmark slot "+s.String(), s, esp, uki.TrialPath)
 }
 
-// alignment of partitions, in bytes.
-const alignment = 1 << 20
+// InstalledEntry is the variable with the load option that starts a disk for the first time, which was installed just now.
+func InstalledEntry() (name string, number uint16) { return "Boot4840", 0x4840 }
+
+// InstalledOption is what InstalledEntry holds: it starts the kernel image at uki.Path. esp is that of slot A.
+func InstalledOption(esp gpt.Partition) []byte {
+	return loadOption("Hullmark", A, esp, uki.Path)
+}
+
+func loadOption(description string, s Slot, esp gpt.Partition, file string) []byte {
+	path := efi.FilePath(efi.Partition{
+		Number: 1 + uint32(s)*Count/2, First: esp.FirstLBA, Sectors: esp.LastLBA - esp.FirstLBA + 1, GUID: efi.MustGUID(esp.GUID.String()),
+	}, file)
+	return efi.LoadOption(efi.OptionActive, description, path, nil)
+}
+
+// alignment of partitions, and configSize, are in bytes.
+const (
+	alignment  = 1 << 20
+	configSize = alignment
+)
 
 // Count is how many partitions the slots are.
 const Count = 6
+
+// ConfigName is the name of the partition behind the slots that holds the node's configuration, and zeros behind it.
+const ConfigName = "hullmark-config"
 
 // Partitions are a slot's.
 type Partitions struct{ ESP, Root, Tree gpt.Partition }
@@ -107,19 +136,32 @@ func of(s Slot) Partitions {
 // Plan places both slots on a disk, and returns its partitions in their order and its size in bytes. Each length is rounded up to
 // a whole MiB; before the first partition and behind the last there is room for a copy of the table.
 func Plan(sizes Sizes) (partitions []gpt.Partition, size int64) {
-	size = alignment
-	place := func(p gpt.Partition, length int64) {
-		length = Align(length)
-		p.FirstLBA, p.LastLBA = uint64(size/gpt.SectorSize), uint64((size+length)/gpt.SectorSize)-1
-		partitions, size = append(partitions, p), size+length
-	}
+	d := plan{end: alignment}
 	for _, s := range Both() {
-		p := of(s)
-		place(p.ESP, sizes.ESP)
-		place(p.Root, sizes.Root)
-		place(p.Tree, sizes.Tree)
+		d.place(of(s), sizes)
 	}
-	return partitions, size + alignment
+	if sizes.Config > 0 {
+		d.add(gpt.Partition{Type: gpt.TypeLinux, GUID: fixed("config"), Name: ConfigName}, sizes.Config)
+	}
+	return d.partitions, d.end + alignment
+}
+
+// plan is a disk to which partitions are added.
+type plan struct {
+	partitions []gpt.Partition
+	end        int64
+}
+
+func (d *plan) place(p Partitions, sizes Sizes) {
+	d.add(p.ESP, sizes.ESP)
+	d.add(p.Root, sizes.Root)
+	d.add(p.Tree, sizes.Tree)
+}
+
+func (d *plan) add(p gpt.Partition, length int64) {
+	length = Align(length)
+	p.FirstLBA, p.LastLBA = uint64(d.end/gpt.SectorSize), uint64((d.end+length)/gpt.SectorSize)-1
+	d.partitions, d.end = append(d.partitions, p), d.end+length
 }
 
 // Align rounds a length in bytes up to that of a partition.
@@ -136,16 +178,35 @@ func Find(t *gpt.Table) ([2]Partitions, error) {
 		p := t.Partitions[3*s:]
 		found[s] = Partitions{p[0], p[1], p[2]}
 	}
-	a := found[A]
-	planned, _ := Plan(Sizes{a.ESP.Size(), a.Root.Size(), a.Tree.Size()})
+	planned, _ := Plan(found[A].sizes())
+	return found, equal(t, planned, Disk())
+}
+
+func (p Partitions) sizes() Sizes {
+	return Sizes{ESP: p.ESP.Size(), Root: p.Root.Size(), Tree: p.Tree.Size()}
+}
+
+// equal compares a table, as far as it was planned.
+func equal(t *gpt.Table, planned []gpt.Partition, disk gpt.GUID) error {
 	for i, want := range planned {
 		if got := t.Partitions[i]; got != want {
-			return found, fmt.Errorf("partition %d is %q of type %s with GUID %s, sectors %d to %d; want %q of type %s with GUID %s, sectors %d to %d",
+			return fmt.Errorf("partition %d is %q of type %s with GUID %s, sectors %d to %d; want %q of type %s with GUID %s, sectors %d to %d",
 				i+1, got.Name, got.Type, got.GUID, got.FirstLBA, got.LastLBA, want.Name, want.Type, want.GUID, want.FirstLBA, want.LastLBA)
 		}
 	}
-	if t.GUID != Disk() {
-		return found, fmt.Errorf("disk GUID %s, want %s", t.GUID, Disk())
+	if t.GUID != disk {
+		return fmt.Errorf("disk GUID %s, want %s", t.GUID, disk)
 	}
-	return found, nil
+	return nil
+}
+
+// FindConfig returns the partition with the node's configuration, which follows the slots that Find found. It fails if there is none.
+func FindConfig(t *gpt.Table, slots [2]Partitions) (gpt.Partition, error) {
+	sizes := slots[A].sizes()
+	sizes.Config = configSize
+	planned, _ := Plan(sizes)
+	if len(t.Partitions) < len(planned) {
+		return gpt.Partition{}, fmt.Errorf("the disk has no partition %s: it holds an image that takes its configuration from elsewhere", ConfigName)
+	}
+	return t.Partitions[Count], equal(t, planned, Disk())
 }

@@ -160,7 +160,15 @@ func facts(d measurements.Document, digest measurements.DocumentID, e Explanatio
 	if e.Quote != nil {
 		proof = "quoted and signed"
 	}
-	return []pageFact{
+	known := []pageFact{digestFact("Firmware", d.Machine.Firmware), digestFact("Firmware's variables", d.Machine.Variables)}
+	if log := d.Machine.Log; log != nil {
+		claim := "the machine's own claim"
+		if log.Quote != nil {
+			claim = "a quote confirmed it"
+		}
+		known = []pageFact{digestFact("Firmware known by the log", log.SHA256), {Name: "That log is", Value: claim}}
+	}
+	return slices.Concat([]pageFact{
 		{Name: "Image", Value: clean(d.Image.ID)},
 		{Name: "Version", Value: clean(d.Image.Version)},
 		{Name: "Security version", Value: fmt.Sprint(d.SVN)},
@@ -168,13 +176,12 @@ func facts(d measurements.Document, digest measurements.DocumentID, e Explanatio
 		{Name: "Kubernetes", Value: fmt.Sprintf("%v, etcd %v", d.Image.Kubernetes, d.Image.Etcd)},
 		digestFact("Root hash", d.Image.RootHash),
 		digestFact("Kernel image", d.Image.UKI),
-		digestFact("Firmware", d.Machine.Firmware),
-		digestFact("Firmware's variables", d.Machine.Variables),
+	}, known, []pageFact{
 		{Name: "Secure Boot", Value: secureBoot},
 		{Name: "Bank", Value: e.Bank.String()},
 		digestFact("Document", digest[:]),
 		{Name: "Registers", Value: proof},
-	}
+	})
 }
 
 func digestFact(name string, d pcrs.Digest) pageFact {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/network"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 )
 
@@ -140,8 +142,10 @@ func (d *Disk) keep(g hullmark.DiskGrant) (statedisk.MAC, error) {
 
 // System is systemd. Its fields are set before the agent begins.
 type System struct {
-	// Offline is how often Online answers no at first, or from SetOffline on.
+	// Offline is how often Links has no interface that is up at first, or from SetOffline on.
 	Offline int
+	// Cards are what Links has, at first or from SetCards on; a card with an address by default.
+	Cards []network.Link
 	// Fail is what fails when it is asked for, such as "start kubelet.service".
 	Fail string
 	// Started, if set, is called with each unit that is started.
@@ -200,19 +204,33 @@ func (m *System) Restart(_ context.Context, unit string) error { return m.note("
 // Reboot does nothing else.
 func (m *System) Reboot(context.Context) error { return m.note("reboot") }
 
-// SetOffline takes the network away for so many answers of Online.
+// SetOffline takes the network away for so many answers of Links.
 func (m *System) SetOffline(times int) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	m.Offline = times
 }
 
-// Online says no for a while.
-func (m *System) Online() (bool, error) {
+// SetCards gives the machine others.
+func (m *System) SetCards(cards []network.Link) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	m.Cards = cards
+}
+
+// Links has the machine's cards, none of which is up for a while; by default one with an address.
+func (m *System) Links() (links []network.Link, settled bool, err error) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
 	m.Offline--
-	return m.Offline < 0, nil
+	links = slices.Clone(m.Cards)
+	if m.Cards == nil {
+		links = []network.Link{{Name: "eth0", Card: true, MAC: "52:54:00:00:00:01", Up: true, Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/24")}}}
+	}
+	for i := range links {
+		links[i].Up = links[i].Up && m.Offline < 0
+	}
+	return links, true, nil
 }
 
 // Journal is short.

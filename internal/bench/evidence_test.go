@@ -86,7 +86,7 @@ func newNode(b *testing.B) *node {
 	tpm := tpmtest.New(b)
 	tpm.Replay(b, n.log)
 	tpm.Extend(b, attest.ConfigRegister, hullmark.ConfigEvent([]byte(nodeConfig)))
-	if n.prover, err = prover.Open(tpm); err != nil {
+	if n.prover, err = prover.Open(tpm, hullmark.EKID{}); err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = n.prover.Close() })

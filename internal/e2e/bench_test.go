@@ -1,4 +1,4 @@
-//go:build vm || cluster || powercut
+//go:build vm || cluster || powercut || network || install || operations
 
 package e2e
 
@@ -75,6 +75,29 @@ func (b bench) keepLogs(t *testing.T) {
 	}
 }
 
+// ovmf is a file of the firmware in the tools tree.
+func (b bench) ovmf(name string) string { return filepath.Join(b.tools(), "usr/share/OVMF", name) }
+
+// newKeys makes a folder of Secure Boot keys.
+func (b bench) newKeys(t *testing.T, name string) string {
+	t.Helper()
+	if err := os.WriteFile(b.path("keys.passphrase"), []byte("correct horse battery staple\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cli(t, 0, "keys", "create", b.path(name), "--passphrase-file", b.path("keys.passphrase"))
+	return b.path(name)
+}
+
+// sign signs a disk with a folder's key for images.
+func (b bench) sign(t *testing.T, disk, keys, out string, more ...string) string {
+	t.Helper()
+	cli(t, 0, append([]string{
+		"keys", "sign", disk, "--certificate", filepath.Join(keys, "db.pem"), "--key", filepath.Join(keys, "db.key"),
+		"--passphrase-file", b.path("keys.passphrase"), "--out", b.path(out),
+	}, more...)...)
+	return b.path(out)
+}
+
 // newCluster makes a cluster file and returns the node configuration that names it.
 func (b bench) newCluster(t *testing.T, name string) []byte {
 	t.Helper()
@@ -129,6 +152,16 @@ func (m machine) sees(t *testing.T, pattern string) string {
 	return line
 }
 
+// console is what the machine wrote on its serial line.
+func (m machine) console(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(m.Console())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // init runs `hullmark init` against the machine with the cluster file of the given name; it must end with the code.
 func (m machine) init(t *testing.T, code int, cluster string, more ...string) string {
 	t.Helper()
@@ -142,6 +175,30 @@ func (m machine) init(t *testing.T, code int, cluster string, more ...string) st
 		"--ek-ca", filepath.Join(m.Dir(), vm.CAFile), "--endpoint", m.api, "--kubeconfig", m.bench.path("kubeconfig"), "--profile", "slow",
 	}
 	return cli(t, code, append(args, more...)...)
+}
+
+// awaitAPI waits until the API server is ready from here, too. It was when the node became Ready, and may end once more on a
+// machine whose processors are taken from it for long. If it never is, the node's journal says why.
+func (b bench) awaitAPI(t *testing.T, logs []string) {
+	t.Helper()
+	const patience = 5 * time.Minute
+	for began := time.Now(); ; time.Sleep(5 * time.Second) {
+		out, err := exec.CommandContext(t.Context(), filepath.Join(b.out, "kubectl"), "--kubeconfig", b.path("kubeconfig"), "get", "--raw", "/readyz").CombinedOutput()
+		if err == nil {
+			return
+		}
+		t.Logf("%v after Ready the API server is not ready: %.200s", time.Since(began).Round(time.Second), out)
+		if time.Since(began) > patience {
+			cli(t, 0, logs...)
+			t.Fatalf("the API server did not answer within %v after the node was Ready", patience)
+		}
+	}
+}
+
+// kubectl runs the image's own kubectl as the administrator whose kubeconfig init wrote.
+func (b bench) kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	return command(t, 0, filepath.Join(b.out, "kubectl"), append([]string{"--kubeconfig", b.path("kubeconfig")}, args...)...)
 }
 
 // cli runs the hullmark program, whose output is shown, and fails the test unless it ends with the code.

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -92,27 +91,4 @@ func (b bench) comesBack(t *testing.T, uid string, h *hunt) kept {
 		t.Error("the machine did not switch itself off when its power button was pressed")
 	}
 	return backup
-}
-
-// awaitAPI waits until the API server is ready from here, too. It was when the node became Ready, and may end once more on a
-// machine whose processors are taken from it for long. If it never is, the node's journal says why.
-func (b bench) awaitAPI(t *testing.T, logs []string) {
-	t.Helper()
-	const patience = 5 * time.Minute
-	for began := time.Now(); ; time.Sleep(5 * time.Second) {
-		out, err := exec.CommandContext(t.Context(), filepath.Join(b.out, "kubectl"), "--kubeconfig", b.path("kubeconfig"), "get", "--raw", "/readyz").CombinedOutput()
-		if err == nil {
-			return
-		}
-		t.Logf("%v after Ready the API server is not ready: %.200s", time.Since(began).Round(time.Second), out)
-		if time.Since(began) > patience {
-			cli(t, 0, logs...)
-			t.Fatalf("the API server did not answer within %v after the node was Ready", patience)
-		}
-	}
-}
-
-func (b bench) kubectl(t *testing.T, args ...string) string {
-	t.Helper()
-	return command(t, 0, filepath.Join(b.out, "kubectl"), append([]string{"--kubeconfig", b.path("kubeconfig")}, args...)...)
 }

@@ -62,7 +62,7 @@ func (b bench) runsNoPrograms(t *testing.T) {
 	mounts := mountOptions(b.kubectl(t, "logs", "look"))
 	b.kubectl(t, "delete", "pod", "look", "--grace-period", "0")
 	for where, noexec := range map[string]bool{
-		"/run/hullmark/state": true, "/var": true, "/etc/kubernetes": true, "/etc/cni": true, "/var/lib/cni": true,
+		"/run/hullmark/state": true, "/var": true, "/etc/kubernetes": true, "/etc/cni": true, "/var/lib/cni": true, "/var/log/journal": true,
 		"/var/lib/containerd": false, "/var/lib/kubelet/pods": false, "/opt/cni/bin": false,
 	} {
 		options := mounts[where]
@@ -74,7 +74,7 @@ func (b bench) runsNoPrograms(t *testing.T) {
 			t.Errorf("%s is mounted with %q, and nosymfollow: want %v", where, options, noLinks)
 		}
 	}
-	for _, where := range []string{"/etc/cni", "/opt/cni/bin", "/var/lib/cni"} {
+	for _, where := range []string{"/etc/cni", "/opt/cni/bin", "/var/lib/cni", "/var/log/journal"} {
 		if !slices.Contains(mounts[where], "tmpfs") {
 			t.Errorf("%s is no RAM disk: %q", where, mounts[where])
 		}

@@ -38,7 +38,8 @@ const powerDiskSize = 10 << 30
 type powered struct {
 	name   string
 	config vm.Config
-	agent  string // its agent's address on this host
+	// agent, api and etcd are where it is reached on this host.
+	agent, api, etcd string
 	// uid and boot are what the cluster knew the node by when it was last seen Ready; empty before.
 	uid, boot string
 
@@ -49,6 +50,12 @@ type powered struct {
 	listener net.Listener
 	on       time.Time
 	status   *status
+}
+
+// ek is the ID of the machine's endorsement key, which it has once it was switched on.
+func (p *powered) ek() (string, error) {
+	text, err := os.ReadFile(filepath.Join(p.config.Dir, vm.EKIDFile))
+	return strings.TrimSpace(string(text)), err
 }
 
 // switchOn starts the machine with its disk as it is. watch sees what is written to it, and can cut the power.
@@ -105,6 +112,16 @@ func (p *powered) cut(random *rand.Rand) (powercut.Loss, error) {
 	p.Kill()
 	loss, err := p.disk.Tear(random)
 	return loss, errors.Join(err, p.listener.Close(), p.file.Close())
+}
+
+// ended reports whether the machine has ended.
+func (p *powered) ended() bool {
+	select {
+	case <-p.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 // switchOff presses the power button.

@@ -39,13 +39,14 @@ const readyTime = 45 * time.Minute
 type site struct {
 	bench
 
+	// document is what the machines are measured by.
+	document string
 	random   *rand.Rand
 	network  *vm.Network
 	operator *cluster.Cluster
 	first    *powered
 	worker   *powered // the one whose turn it is, if there is one
 	workers  int
-	api      string
 	// joins is how long kubeadm takes here to join.
 	joins  time.Duration
 	rows   []string
@@ -59,6 +60,8 @@ type moment struct {
 	watch  func(powercut.Record) (cut bool)
 	begins func(phase string) bool
 	within time.Duration
+	// exact cuts the power at once, whether the disk has something to lose or not.
+	exact bool
 }
 
 // Machines of a cluster lose their power, and with it what they had not flushed: at random moments and at steps of their first
@@ -68,9 +71,9 @@ func TestPowerCuts(t *testing.T) {
 	if *powerRuns < 3 {
 		t.Fatal("-n: want at least 3 runs: an init, a join, and a recovery")
 	}
-	s := newSite(t)
+	s := newSite(t, "powercut", *powerRuns)
 	t.Cleanup(func() { t.Logf("\n%s\n", strings.Join(s.rows, "\n")) })
-	s.initRun(t)
+	s.initRun(t, withinInit)
 	for n := 1; n < *powerRuns-1 && !t.Failed(); n++ {
 		if n%2 == 1 {
 			s.joinRun(t, n/2)
@@ -85,20 +88,49 @@ func TestPowerCuts(t *testing.T) {
 	t.Logf("%d runs to Ready, of which %d were cut within kubeadm, %d cuts", len(s.rows), s.inside, s.cuts)
 }
 
-func newSite(t *testing.T) *site {
-	dir, err := filepath.Abs(filepath.Join(*powerOut, "powercut"))
+// newSite makes a cluster file, and a network for so many machines, in a folder of that name in the one with the image. What is there is
+// an earlier campaign's.
+func newSite(t *testing.T, name string, machines int) *site {
+	dir, err := filepath.Abs(filepath.Join(*powerOut, name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What is there is an earlier campaign's.
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	s := &site{bench: bench{out: filepath.Dir(dir), dir: dir}, random: rand.New(rand.NewPCG(*powerSeed, 0)), joins: 30 * time.Second}
-	base, err := hullmark.ParseNodeConfig(s.newCluster(t, "cluster"))
+	s := &site{bench: bench{out: filepath.Dir(dir), dir: dir}}
+	s.document = s.measurements()
+	config := s.newCluster(t, "cluster")
+	s.open(t, vm.NetworkConfig{}, machines)
+	base, err := hullmark.ParseNodeConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
+	base.Gateway, base.NameServers = "10.0.2.2", []string{"10.0.2.3"}
+	s.first = s.machine(t, "control-plane-1", 0, base, 2, 4096)
+	return s
+}
+
+// open opens the site's cluster file, and starts its network.
+func (s *site) open(t *testing.T, c vm.NetworkConfig, machines int) {
+	t.Helper()
+	s.random, s.joins = rand.New(rand.NewPCG(*powerSeed, 0)), 30*time.Second
+	s.operator = s.clusterFile(t)
+	c.Dir, c.Tools = s.path("network"), s.tools()
+	for i := range machines {
+		for _, port := range machinePorts {
+			c.Forwards = append(c.Forwards, vm.Forward{Address: machineAddress(i), Guest: port})
+		}
+	}
+	var err error
+	if s.network, err = vm.StartNetwork(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// clusterFile reads what the cluster file holds by now.
+func (s *site) clusterFile(t *testing.T) *cluster.Cluster {
+	t.Helper()
 	passphrase, err := os.ReadFile(s.path("passphrase"))
 	if err != nil {
 		t.Fatal(err)
@@ -107,19 +139,11 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.operator = file.Cluster
-	c := vm.NetworkConfig{Dir: s.path("network"), Tools: s.tools(), Forwards: []vm.Forward{{Address: machineAddress(0), Guest: 6443}}}
-	for i := range *powerRuns {
-		c.Forwards = append(c.Forwards, vm.Forward{Address: machineAddress(i), Guest: 7443})
-	}
-	if s.network, err = vm.StartNetwork(t.Context(), c); err != nil {
-		t.Fatal(err)
-	}
-	s.api = onHost(s.network.Forwards()[0])
-	base.Gateway, base.NameServers = "10.0.2.2", []string{"10.0.2.3"}
-	s.first = s.machine(t, "control-plane-1", 0, base, 2, 4096)
-	return s
+	return file.Cluster
 }
+
+// machinePorts are those of a machine that are reached from this host: its agent's, its API server's and its member of etcd's.
+var machinePorts = []uint16{7443, 6443, 2379}
 
 func machineAddress(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 2, byte(21 + i)}) }
 
@@ -133,9 +157,10 @@ func (s *site) machine(t *testing.T, name string, i int, c hullmark.NodeConfig, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := vm.Config{Dir: s.path(name), Image: s.image(), Network: s.network.Dir(), NodeConfig: text}
+	config := vm.Config{Dir: s.path(name), Image: s.image(), Networks: []string{s.network.Dir()}, NodeConfig: text}
 	config.Tools, config.CPUs, config.MemoryMiB = s.tools(), cpus, memory
-	return &powered{name: name, agent: onHost(s.network.Forwards()[1+i]), config: config}
+	forwards := s.network.Forwards()[len(machinePorts)*i:]
+	return &powered{name: name, config: config, agent: onHost(forwards[0]), api: onHost(forwards[1]), etcd: onHost(forwards[2])}
 }
 
 // newWorker describes a machine that nobody has seen yet.
@@ -191,46 +216,69 @@ func anyTime(within time.Duration) moment {
 	return moment{name: "random time of a boot", within: within, begins: func(string) bool { return true }}
 }
 
-// initRun cuts the power within kubeadm init; the operator runs init again.
-func (s *site) initRun(t *testing.T) {
-	cuts := []moment{{name: "within kubeadm init", begins: inKubeadm, within: 2 * time.Minute}}
-	s.run(t, "first boot of the control plane", s.first, cuts, func(ctx context.Context) error {
-		ek, err := os.ReadFile(filepath.Join(s.first.Dir(), vm.EKIDFile))
-		if err != nil {
-			return err
-		}
-		return s.cli(ctx, append(s.clusterFlags(), "init", "--node", s.first.agent, "--measurements", s.measurements(), "--ekid", strings.TrimSpace(string(ek)),
-			"--ek-ca", filepath.Join(s.first.Dir(), vm.CAFile), "--endpoint", s.api, "--kubeconfig", s.path("kubeconfig"), "--profile", "slow",
-			"--control-plane", machineAddress(0).String()+":6443")...)
-	})
+// whileReady is some time after the node has become Ready.
+var whileReady = moment{name: "while it is Ready", begins: func(phase string) bool { return phase == firstboot.StepReady }, within: 40 * time.Second}
+
+// initRun begins the cluster through cuts; after each the operator runs init again.
+func (s *site) initRun(t *testing.T, cuts ...moment) {
+	t.Helper()
+	s.run(t, "first boot of the control plane", s.first, cuts, func(ctx context.Context) error { return s.init(ctx) })
+}
+
+// withinInit is some time of kubeadm init.
+var withinInit = moment{name: "within kubeadm init", begins: inKubeadm, within: 2 * time.Minute}
+
+// init runs hullmark init for the first machine.
+func (s *site) init(ctx context.Context, more ...string) error {
+	ek, err := s.first.ek()
+	if err != nil {
+		return err
+	}
+	args := append(s.clusterFlags(), "init", "--node", s.first.agent, "--measurements", s.document, "--ekid", ek,
+		"--ek-ca", filepath.Join(s.first.Dir(), vm.CAFile), "--endpoint", s.first.api, "--kubeconfig", s.path("kubeconfig"), "--profile", "slow",
+		"--control-plane", machineAddress(0).String()+":6443")
+	return s.cli(ctx, append(args, more...)...)
+}
+
+// recover runs hullmark recover for the first machine.
+func (s *site) recover(ctx context.Context) error {
+	ek, err := s.first.ek()
+	if err != nil {
+		return err
+	}
+	return s.cli(ctx, append(s.clusterFlags(), "recover", "--node", s.first.agent, "--ekid", ek, "--yes")...)
 }
 
 // joinRun lets a new worker join, and cuts its power within kubeadm join; every other one's in its first boot before.
 func (s *site) joinRun(t *testing.T, i int) {
+	var cuts []moment
+	if i%2 == 1 {
+		cuts = append(cuts, s.firstBoot(i/2))
+	}
+	s.join(t, append(cuts, moment{name: "within kubeadm join", begins: inKubeadm, within: s.joins})...)
+}
+
+// join lets a new worker join through cuts, in the place of the one before.
+func (s *site) join(t *testing.T, cuts ...moment) {
 	if s.worker != nil {
 		if err := s.worker.switchOff(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s.worker = s.newWorker(t)
-	var cuts []moment
-	if i%2 == 1 {
-		cuts = append(cuts, s.firstBoot(i/2))
-	}
-	cuts = append(cuts, moment{name: "within kubeadm join", begins: inKubeadm, within: s.joins})
 	admitted := false
 	s.run(t, "join", s.worker, cuts, func(ctx context.Context) error {
 		if admitted {
 			return nil
 		}
 		admitted = true
-		ek, err := os.ReadFile(filepath.Join(s.worker.Dir(), vm.EKIDFile))
+		ek, err := s.worker.ek()
 		if err != nil {
 			return err
 		}
 		return errors.Join(
-			s.cli(ctx, append(s.clusterFlags(), "policy", "add", "member", "--ekid", strings.TrimSpace(string(ek)), "--role", "worker", "--name", s.worker.name)...),
-			s.cli(ctx, append(s.clusterFlags(), "policy", "push", "--server", s.api, "--wait", "10m")...))
+			s.cli(ctx, append(s.clusterFlags(), "policy", "add", "member", "--ekid", ek, "--role", "worker", "--name", s.worker.name)...),
+			s.cli(ctx, append(s.clusterFlags(), "policy", "push", "--server", s.first.api, "--wait", "10m")...))
 	})
 	// A cut is to come before kubeadm ends.
 	if took := s.worker.status.kubeadm(); took > 0 {
@@ -240,12 +288,15 @@ func (s *site) joinRun(t *testing.T, i int) {
 
 // rebootRun cuts the power of a worker that is Ready; every other time that of its boot after this, too.
 func (s *site) rebootRun(t *testing.T, i int) {
-	cuts := []moment{{name: "while it is Ready", begins: func(phase string) bool { return phase == firstboot.StepReady }, within: 40 * time.Second}}
+	cuts := []moment{whileReady}
 	if i%2 == 0 {
 		cuts = append(cuts, anyTime(90*time.Second))
 	}
-	s.run(t, "reboot", s.worker, cuts, func(context.Context) error { return nil })
+	s.run(t, "reboot", s.worker, cuts, byItself)
 }
+
+// byItself is an operator who does nothing.
+func byItself(context.Context) error { return nil }
 
 // recoverRun cuts the control plane's power while objects are made, and again in the boot after that. What the API server has
 // acknowledged is there afterwards.
@@ -265,12 +316,9 @@ func (s *site) recoverRun(t *testing.T) {
 		acknowledged <- names
 	}()
 	cuts := []moment{
-		{name: "while it is Ready", begins: func(phase string) bool { return phase == firstboot.StepReady }, within: 40 * time.Second},
-		anyTime(3 * time.Minute),
+		whileReady, anyTime(3 * time.Minute),
 	}
-	s.run(t, "recovery of the control plane", s.first, cuts, func(ctx context.Context) error {
-		return s.cli(ctx, append(s.clusterFlags(), "recover", "--node", s.first.agent, "--yes")...)
-	})
+	s.run(t, "recovery of the control plane", s.first, cuts, s.recover)
 	stop()
 	names := <-acknowledged
 	kept, err := s.ask(t.Context(), "get", "configmaps", "-o", "name")
@@ -346,7 +394,7 @@ func (s *site) boot(t *testing.T, p *powered, m moment, operator func(context.Co
 func (s *site) cutAt(t *testing.T, p *powered, m moment) string {
 	t.Helper()
 	s.awaitMoment(t, p, m)
-	if s.random.IntN(4) > 0 {
+	if !m.exact && s.random.IntN(4) > 0 {
 		// An idle disk has nothing to lose most of the time.
 		p.armed.Store(true)
 		select {
@@ -400,7 +448,9 @@ func (s *site) awaitMoment(t *testing.T, p *powered, m moment) {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	time.Sleep(time.Duration(s.random.Int64N(int64(m.within))))
+	if m.within > 0 {
+		time.Sleep(time.Duration(s.random.Int64N(int64(m.within))))
+	}
 }
 
 // awaitReady waits until the cluster knows the node as Ready in this boot, and as the same one as before.
@@ -436,7 +486,7 @@ func (s *site) settled(t *testing.T) {
 		nodes, errs[0] = s.ask(t.Context(), "get", "nodes", "-o", "name")
 		tokens, errs[1] = s.ask(t.Context(), "get", "secrets", "-n", "kube-system", "--field-selector", "type=bootstrap.kubernetes.io/token", "-o", "name")
 		var out []byte
-		out, errs[2] = exec.CommandContext(t.Context(), filepath.Join(source(t), "bin", "hullmark"), append(s.clusterFlags(), "node", "list", "--server", s.api)...).Output()
+		out, errs[2] = exec.CommandContext(t.Context(), filepath.Join(source(t), "bin", "hullmark"), append(s.clusterFlags(), "node", "list", "--server", s.first.api)...).Output()
 		records = string(out)
 		if errors.Join(errs[:]...) == nil && tokens == "" && len(strings.Fields(nodes)) == 1+s.workers && strings.Count(records, " ready ") >= s.workers {
 			t.Logf("%d Nodes, no token\n%s", 1+s.workers, records)
@@ -446,11 +496,17 @@ func (s *site) settled(t *testing.T) {
 	t.Errorf("of %d workers and a control plane the cluster has %s; tokens %q; records:\n%s", s.workers, nodes, tokens, records)
 }
 
-// ask runs the bundle's kubectl.
+// ask asks the first control plane's API server by the bundle's kubectl.
 func (s *site) ask(ctx context.Context, args ...string) (string, error) {
+	return s.askAt(ctx, s.first, args...)
+}
+
+// askAt asks a control plane's own API server.
+func (s *site) askAt(ctx context.Context, p *powered, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, filepath.Join(s.out, "kubectl"), append([]string{"--kubeconfig", s.path("kubeconfig"), "--request-timeout", "30s"}, args...)...).Output()
+	to := []string{"--kubeconfig", s.path("kubeconfig"), "--server", "https://" + p.api, "--request-timeout", "30s"}
+	out, err := exec.CommandContext(ctx, filepath.Join(s.out, "kubectl"), append(to, args...)...).Output()
 	return strings.TrimSpace(string(out)), err
 }
 

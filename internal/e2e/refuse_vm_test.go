@@ -88,7 +88,7 @@ func TestVMRefusesStrangers(t *testing.T) {
 		bad := b.path("kubeadm.yaml")
 		documents, err := kubeadm.InitDocuments(kubeadm.Params{
 			NodeName: "control-plane-1", AdvertiseAddress: netip.MustParseAddr("10.0.2.15"),
-			ServiceSubnet: netip.MustParsePrefix("10.96.0.0/12"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16"),
+			ServiceSubnet: kubeadm.MustParseSubnets("10.96.0.0/12"), PodSubnet: kubeadm.MustParseSubnets("10.244.0.0/16"),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -176,15 +176,6 @@ func writeDisk(t *testing.T, path string, raw []byte) {
 	if err := f.Truncate(int64(len(raw))); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func (m machine) console(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile(m.Console())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }
 
 // stateDiskIsBlank holds that nobody wrote a byte to the state disk.

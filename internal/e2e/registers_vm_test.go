@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/hullmark/hullmark/image"
@@ -61,6 +62,8 @@ type registersCase struct {
 	esp map[string][]byte
 	// grow is how large the disk becomes, in bytes, as a cloud's are larger than the image; 0 leaves it as it is.
 	grow int64
+	// convert is the format of the file that the machine's disk is, as hullmark convert and QEMU call it; none leaves the raw one.
+	convert, format string
 	// open are registers that stay open.
 	open []pcrs.Register
 	// network boots the machine in a shared network: neither that nor the network card's address may be measured.
@@ -165,6 +168,11 @@ func TestVMRegisters(t *testing.T) {
 			},
 		},
 		{name: "a larger disk", machine: map[string]any{}, grow: 1 << 30},
+		{name: "disks on NVMe, from a qcow2", machine: map[string]any{"disks": "nvme", "stateDisk": "1G"}, convert: "qcow2", format: "qcow2"},
+		{name: "disks on SATA, from a VHD, with Debian 12's firmware", machine: map[string]any{
+			"disks": "sata", "stateDisk": "1G", "firmware": "/usr/share/OVMF/OVMF_CODE_4M.fd", "variables": "/usr/share/OVMF/OVMF_VARS_4M.fd",
+		}, convert: "vhd", format: "vpc"},
+		{name: "disks on SCSI", machine: map[string]any{"disks": "scsi", "stateDisk": "1G"}},
 		{name: "in a shared network", machine: map[string]any{}, network: true},
 		{name: "in a shared network with an option ROM", machine: map[string]any{"nicROM": true}, network: true},
 		{name: "SMBIOS string", machine: map[string]any{"smbios": []string{smbiosKey + "hullmark.host=1"}}},
@@ -212,8 +220,13 @@ func (b bench) predictAndBoot(t *testing.T, c registersCase) {
 		}
 	}
 	shape := b.shaped(t, described)
+	if c.convert != "" {
+		dir := t.TempDir()
+		cli(t, 0, "convert", i.Path, "--format", c.convert, "--out", dir)
+		shape.ImageFormat, shape.Image = c.format, filepath.Join(dir, strings.TrimSuffix(filepath.Base(i.Path), ".raw")+"."+c.convert)
+	}
 	if c.network {
-		shape.Network = b.network(t).Dir()
+		shape.Networks = []string{b.network(t).Dir()}
 	}
 	b.compare(t, document, i.Boot(t, shape), c.open...)
 }
@@ -320,7 +333,7 @@ func (b bench) shaped(t *testing.T, described map[string]any) vm.Config {
 	c.Tools, c.CPUs, c.MemoryMiB = described["tools"].(string), described["cpus"].(int), described["memoryMiB"].(int)
 	text := func(name string) string { s, _ := described[name].(string); return s }
 	c.Firmware.Code, c.Firmware.Vars = text("firmware"), text("variables")
-	c.TPM = machines.TPM(text("tpm"))
+	c.TPM, c.Bus = machines.TPM(text("tpm")), machines.Bus(text("disks"))
 	c.NICROM, _ = described["nicROM"].(bool)
 	c.SecureBoot, _ = described["secureBoot"].(bool)
 	c.SMBIOS, _ = described["smbios"].([]string)

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"regexp"
 	"testing"
@@ -89,26 +88,6 @@ func TestVMEnrolsKeys(t *testing.T) {
 	if !enrolled[7].Equal(expected[7]) {
 		t.Errorf("PCR 7 is %v with the enrolled keys, %v with the file of variables; console:\n%s", enrolled[7], expected[7], contentOf(t, m.Console()))
 	}
-}
-
-// newKeys makes a folder of Secure Boot keys.
-func (b bench) newKeys(t *testing.T, name string) string {
-	t.Helper()
-	if err := os.WriteFile(b.path("keys.passphrase"), []byte("correct horse battery staple\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cli(t, 0, "keys", "create", b.path(name), "--passphrase-file", b.path("keys.passphrase"))
-	return b.path(name)
-}
-
-// sign signs a disk with a folder's key for images.
-func (b bench) sign(t *testing.T, disk, keys, out string, more ...string) string {
-	t.Helper()
-	cli(t, 0, append([]string{
-		"keys", "sign", disk, "--certificate", filepath.Join(keys, "db.pem"), "--key", filepath.Join(keys, "db.key"),
-		"--passphrase-file", b.path("keys.passphrase"), "--out", b.path(out),
-	}, more...)...)
-	return b.path(out)
 }
 
 // secure is a machine with Secure Boot.

@@ -188,8 +188,6 @@ func contentOf(t *testing.T, path string) []byte {
 	return content
 }
 
-func (b bench) ovmf(name string) string { return filepath.Join(b.tools(), "usr/share/OVMF", name) }
-
 // addon is an addon of systemd's addon stub and the sections.
 func (b bench) addon(t *testing.T, sections ...pe.NewSection) []byte {
 	t.Helper()

@@ -37,7 +37,7 @@ func fakes() []edit {
 	edits := []edit{
 		insteadOf(registers, "\tvar registers attest.Registers\n\tfor _, half", "return attest.Registers(seam.World.Registers()), nil"),
 		insteadOf(registers, "\t_, err := tpm2.PCREvent{", "return seam.World.Extend(pcr, data)"),
-		insteadOf(prover, "\tekPublic, err := p.openEK()\n", "p.identity.EKPublic, p.identity.AKPublic = seam.World.Keys()\nreturn nil"),
+		insteadOf(prover, "\tek, err := choose(p.tpm, owner)\n", "p.identity.EKPublic, p.identity.AKPublic = seam.World.Keys()\nreturn nil"),
 		insteadOf(prover, "\tblob, err := tpm2.Unmarshal[tpm2.TPM2BIDObject](credential)\n", "return seam.World.Unwrap(credential, secret)"),
 		insteadOf(prover, "\tquoted, err := tpm2.Quote{", "r := attest.Registers(seam.World.Registers())\nd := r.Digest()\nreturn Evidence{Quoted: append(binding[:], d[:]...), Signature: d[:]}, d[:], nil"),
 		insteadOf("attest/verifier/verifier.go", "\tname, err := e.akName()\n", "e.secret, err = hullmark.RandomSecret(random, attest.SecretSize)\nreturn append([]byte(nil), e.secret.Expose()...), e.claims.EKID[:], err"),

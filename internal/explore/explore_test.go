@@ -125,7 +125,7 @@ func newSite(t *testing.T, s scenario) *site {
 	var members []measurements.Member
 	for i := range s.machines {
 		public := tpm2.RSAEKTemplate
-		public.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgRSA, &tpm2.TPM2BPublicKeyRSA{Buffer: []byte(strings.Repeat(string(rune('a'+i)), attest.EKModulus))})
+		public.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgRSA, &tpm2.TPM2BPublicKeyRSA{Buffer: []byte(strings.Repeat(string(rune('a'+i)), 256))})
 		x.eks = append(x.eks, tpm2.Marshal(public))
 		x.nodes = append(x.nodes, hullmark.EKIDOf(x.eks[i]))
 		x.names = append(x.names, fmt.Sprintf("node-%d", i))

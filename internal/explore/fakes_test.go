@@ -19,6 +19,7 @@ import (
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/prover"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/firstboot/network"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/firstboot/statedisk/volume"
 	"github.com/hullmark/hullmark/internal/agenttest"
@@ -193,8 +194,10 @@ func (r *run) goesOn() {
 }
 
 func (m fakeMachine) Restart(context.Context, string) error { return nil }
-func (m fakeMachine) Online() (bool, error)                 { return true, nil }
-func (m fakeMachine) Uptime() (time.Duration, error)        { return time.Hour, nil }
+func (m fakeMachine) Links() ([]network.Link, bool, error) {
+	return []network.Link{{Name: "eth0", Card: true, Up: true, Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/24")}}}, true, nil
+}
+func (m fakeMachine) Uptime() (time.Duration, error) { return time.Hour, nil }
 func (m fakeMachine) Journal(context.Context, io.Writer) error {
 	return nil
 }
@@ -302,7 +305,7 @@ func (r *run) workload(machine int) {
 	r.spawn(p, func(context.Context) {
 		s := nodeStream{nodeEnd: r.open(0, release)}
 		defer func() { _ = s.CloseSend() }()
-		keys, err := prover.Open(noTPM{})
+		keys, err := prover.Open(noTPM{}, hullmark.EKID{})
 		must(err)
 		claim := r.site.claim(r.disk())
 		hello, err := wire.EncodeHello(&wire.Hello{

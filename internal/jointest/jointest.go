@@ -94,7 +94,7 @@ func (s *Site) newAgent(t testing.TB) {
 	s.Machine, s.Kubernetes = &agenttest.System{}, &agenttest.Cluster{StateDir: agenttest.NewStateDir(t)}
 	s.Disk.StateDir = s.Kubernetes.StateDir
 	s.start(t, s.Cluster.ID())
-	keys, err := prover.Open(s.tpm)
+	keys, err := prover.Open(s.tpm, hullmark.EKID{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func newParavisor(t *testing.T) *paravisor {
 // evidence is what the agent finds on such a machine, whose TPM is its paravisor's.
 func (p *paravisor) evidence(t *testing.T, s *Site) func(context.Context, transport.TPM) (*prover.Platform, error) {
 	t.Helper()
-	keys, err := prover.Open(s.tpm)
+	keys, err := prover.Open(s.tpm, hullmark.EKID{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -160,7 +160,7 @@ func (n *Node) Reboot(t testing.TB, image string) {
 // identify reads the machine's identity.
 func (n *Node) identify(t testing.TB) hullmark.EKID {
 	t.Helper()
-	p, err := prover.Open(n.TPM)
+	p, err := prover.Open(n.TPM, hullmark.EKID{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func (n *Node) Prepare(t testing.TB) {
 	t.Helper()
 	n.exchange.Lock()
 	defer n.exchange.Unlock()
-	p, err := prover.Open(n.TPM)
+	p, err := prover.Open(n.TPM, hullmark.EKID{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +355,7 @@ func (n *Node) prove(stream stream) error {
 	p := n.keys
 	if p == nil {
 		var err error
-		if p, err = prover.Open(n.TPM); err != nil {
+		if p, err = prover.Open(n.TPM, hullmark.EKID{}); err != nil {
 			return err
 		}
 		defer p.Close()

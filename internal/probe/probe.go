@@ -199,10 +199,13 @@ func initrd(t testing.TB) []byte {
 	return append(archive.Bytes(), 0)
 }
 
-// Boot boots the image and returns what it measured. c says on what; its image and folder are set here.
+// Boot boots the image and returns what it measured. c says on what; its folder is set here, and its image if it names no file of
+// another format.
 func (i Image) Boot(t testing.TB, c vm.Config) Result {
 	t.Helper()
-	c.Image = i.Path
+	if c.ImageFormat == "" {
+		c.Image = i.Path
+	}
 	if c.Dir != "" {
 		return Run(t, c)
 	}

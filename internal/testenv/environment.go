@@ -185,7 +185,7 @@ func (r *Environment) launchComponent(field, name string, own ...string) (*Proce
 func (r *Environment) extraArguments(field string) ([]string, error) {
 	documents, err := kubeadm.InitDocuments(kubeadm.Params{
 		NodeName: "testenv", AdvertiseAddress: netip.MustParseAddr("127.0.0.1"),
-		ServiceSubnet: netip.MustParsePrefix("10.96.0.0/16"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16"),
+		ServiceSubnet: kubeadm.MustParseSubnets("10.96.0.0/16"), PodSubnet: kubeadm.MustParseSubnets("10.244.0.0/16"),
 	})
 	if err != nil {
 		return nil, err

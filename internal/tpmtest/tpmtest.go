@@ -234,3 +234,39 @@ func (tpm *TPM) Replay(t testing.TB, log pcrs.Log) {
 		}
 	}
 }
+
+// Store has an index of the TPM's memory hold a content, as its manufacturer would have; nil removes the index.
+func (tpm *TPM) Store(t testing.TB, index tpm2.TPMHandle, content []byte) {
+	t.Helper()
+	platform := tpm2.AuthHandle{Handle: tpm2.TPMRHPlatform, Auth: tpm2.PasswordAuth(nil)}
+	if former, err := (tpm2.NVReadPublic{NVIndex: index}).Execute(tpm); err == nil {
+		_, err = tpm2.NVUndefineSpace{AuthHandle: platform, NVIndex: tpm2.NamedHandle{Handle: index, Name: former.NVName}}.Execute(tpm)
+		if err != nil {
+			t.Fatalf("remove index %#x: %v", uint32(index), err)
+		}
+	}
+	if content == nil {
+		return
+	}
+	space := tpm2.TPMSNVPublic{
+		NVIndex: index, NameAlg: tpm2.TPMAlgSHA256, DataSize: uint16(len(content)),
+		Attributes: tpm2.TPMANV{PPWrite: true, PPRead: true, OwnerRead: true, AuthRead: true, NoDA: true, PlatformCreate: true},
+	}
+	if _, err := (tpm2.NVDefineSpace{AuthHandle: platform, PublicInfo: tpm2.New2B(space)}).Execute(tpm); err != nil {
+		t.Fatalf("define index %#x: %v", uint32(index), err)
+	}
+	const piece = 512
+	for at := 0; at < len(content); at += piece {
+		public, err := tpm2.NVReadPublic{NVIndex: index}.Execute(tpm) // Its name changes with the first write.
+		if err != nil {
+			t.Fatalf("index %#x: %v", uint32(index), err)
+		}
+		_, err = tpm2.NVWrite{
+			AuthHandle: platform, NVIndex: tpm2.NamedHandle{Handle: index, Name: public.NVName},
+			Data: tpm2.TPM2BMaxNVBuffer{Buffer: content[at:min(at+piece, len(content))]}, Offset: uint16(at),
+		}.Execute(tpm)
+		if err != nil {
+			t.Fatalf("write index %#x: %v", uint32(index), err)
+		}
+	}
+}

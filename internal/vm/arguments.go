@@ -1,8 +1,10 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -19,11 +21,11 @@ type hardware struct {
 	files     Files
 	accel     Accel // kvm or tcg, decided
 	qemuMajor int
-	forwards  []Forward // with the host ports that were chosen
-	cable     *os.File  // the connection to a network, or nil for a router of its own
-	disk      string    // path of the machine's own, or empty
-	stateDisk string    // path, or empty
-	nodeConf  string    // path, or empty
+	forwards  []Forward  // with the host ports that were chosen
+	cables    []*os.File // the connections to networks, one for each card, or none for routers of its own
+	disk      string     // path of the machine's own, or empty
+	stateDisk string     // path, or empty
+	nodeConf  string     // path, or empty
 	tpmSocket string
 	qmpSocket string
 	tools     toolset
@@ -36,7 +38,11 @@ func (h hardware) file(path string) string {
 
 // command prepares QEMU. binds are the writable folders; what it only reads is added here.
 func (h hardware) command(ctx context.Context, binds []toolstree.Bind) (*exec.Cmd, error) {
-	for _, path := range append([]string{h.files.Firmware}, h.files.OptionROMs...) {
+	read := append([]string{h.files.Firmware}, h.files.OptionROMs...)
+	if b := h.config.Bare; b != nil && b.Stick != "" {
+		read = append(read, b.Stick)
+	}
+	for _, path := range read {
 		binds = append(binds, toolstree.Bind{Host: path})
 	}
 	for _, socket := range []string{h.config.StateNBD, h.config.ImageNBD, h.config.VarsNBD} {
@@ -45,8 +51,8 @@ func (h hardware) command(ctx context.Context, binds []toolstree.Bind) (*exec.Cm
 		}
 	}
 	cmd, err := h.tools.command(ctx, binds, qemuProgram, h.arguments()...)
-	if err == nil && h.cable != nil {
-		cmd.ExtraFiles = []*os.File{h.cable}
+	if err == nil {
+		cmd.ExtraFiles = h.cables
 	}
 	return cmd, err
 }
@@ -56,12 +62,15 @@ func (h hardware) arguments() []string {
 	args := h.platform()
 	args = append(args, h.flash()...)
 	args = append(args, h.disks()...)
-	args = append(args, h.network()...)
+	args = append(args, h.network(0)...)
 	args = append(args, h.tpm()...)
 	args = append(args,
 		"-object", "rng-random,id=rng0,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng0",
 		"-chardev", "stdio,id=console,signal=off,mux=off", "-serial", "chardev:console",
 		"-qmp", "unix:"+h.file(h.qmpSocket)+",server=on,wait=off")
+	for i := 1; i < h.config.Cards; i++ {
+		args = append(args, h.network(i)...)
+	}
 	if h.nodeConf != "" {
 		args = append(args, "-fw_cfg", "name="+NodeConfigName+",file="+h.file(h.nodeConf))
 	}
@@ -130,31 +139,67 @@ func (h hardware) flash() []string {
 // entry that the firmware makes and measures.
 func (h hardware) disks() []string {
 	var args []string
-	if h.disk != "" || h.config.ImageNBD != "" {
+	if h.config.Bus == machine.SCSI && h.config.Bare == nil {
+		args = append(args, "-device", "virtio-scsi-pci,id=scsi,addr="+strconv.Itoa(machine.ImageSlot))
+	}
+	if h.config.Bare != nil {
+		args = h.bare()
+	} else if h.disk != "" || h.config.ImageNBD != "" {
 		args = append(args,
-			"-drive", "id=image,if=none,format=raw,"+h.drive(h.disk, h.config.ImageNBD),
-			"-device", "virtio-blk-pci,drive=image,bootindex=0,serial="+ImageSerial+",addr="+strconv.Itoa(machine.ImageSlot))
+			"-drive", "id=image,if=none,format="+cmp.Or(h.config.ImageFormat, "raw")+","+h.drive(h.disk, h.config.ImageNBD),
+			"-device", h.diskDevice(0)+",drive=image,bootindex=0,serial="+ImageSerial)
 	}
 	if h.stateDisk == "" && h.config.StateNBD == "" {
 		return args
 	}
 	state := h.drive(h.stateDisk, h.config.StateNBD)
-	return append(args, "-drive", "id=state,if=none,format=raw,discard=unmap,"+state, "-device", "virtio-blk-pci,drive=state,serial="+StateSerial)
+	return append(args, "-drive", "id=state,if=none,format=raw,discard=unmap,"+state, "-device", h.diskDevice(1)+",drive=state,serial="+StateSerial)
 }
 
-// network attaches the only network card. Neither what it is connected to nor its address is measured: no boot entry leads to it.
-func (h hardware) network() []string {
+// diskDevice is the device of the nth disk: the first is the machine's.
+func (h hardware) diskDevice(n int) string {
+	place := "" // QEMU chooses the next one that is free.
+	if n == 0 {
+		place = ",addr=" + strconv.Itoa(machine.ImageSlot)
+	}
+	switch h.config.Bus {
+	case machine.NVMe:
+		return "nvme" + place
+	case machine.SATA:
+		return "ide-hd,bus=ide." + strconv.Itoa(n)
+	case machine.SCSI:
+		return "scsi-hd,bus=scsi.0,scsi-id=" + strconv.Itoa(n) + ",lun=0"
+	}
+	return "virtio-blk-pci" + place
+}
+
+// network attaches a network card. Neither what it is connected to nor its address is measured: no boot entry leads to it.
+func (h hardware) network(i int) []string {
+	id := netdevName(i)
 	rom := ""
-	if len(h.files.OptionROMs) > 0 {
+	if len(h.files.OptionROMs) > 0 && i == 0 {
 		rom = h.file(h.files.OptionROMs[0])
 	}
-	netdev, card := "user,id=net0"+hostForwards(h.forwards), "virtio-net-pci,netdev=net0,romfile="+rom
-	if h.cable != nil {
-		netdev = cableOption("net0")
-		card += ",mac=" + hardwareAddress(h.config.Dir).String()
+	netdev, card := "user,id="+id, "virtio-net-pci,netdev="+id+",romfile="+rom
+	if i == 0 {
+		netdev += hostForwards(h.forwards)
+	} else {
+		card += ",addr=" + strconv.Itoa(cardSlot+i)
+	}
+	if h.config.Bare != nil {
+		card += ",addr=" + strconv.Itoa(BareNICSlot) + ",mac=" + net.HardwareAddr(BareMAC[:]).String()
+	}
+	if i < len(h.cables) {
+		netdev = cableOption(id, i)
+		card += ",mac=" + hardwareAddress(h.config.Dir, i).String()
 	}
 	return []string{"-netdev", netdev, "-device", card}
 }
+
+// cardSlot is the PCI device number, on the first bus, that those of all cards but the first are counted from.
+const cardSlot = 16
+
+func netdevName(i int) string { return "net" + strconv.Itoa(i) }
 
 func (h hardware) tpm() []string {
 	if h.config.TPM == machine.NoTPM {

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hullmark/hullmark/pcrs"
 	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
@@ -43,14 +44,19 @@ type Config struct {
 	Accel Accel
 	// StateNBD is the socket of a server that has the state disk, by the protocol of network block devices, in place of StateDisk's file.
 	StateNBD string
+	// ImageFormat is what QEMU knows the image file's format as, raw by default: a machine of another one has a copy of the file for a
+	// disk.
+	ImageFormat string
 	// ImageNBD and VarsNBD are such sockets for the machine's own disk, in place of one that is installed from Image, and for the
 	// firmware's variables, in place of the machine's own copy of them. What is served as variables has the size of Firmware.Vars.
 	ImageNBD, VarsNBD string
+	// Bare, if not nil, makes the machine one as people have them: see Bare. It has neither Image nor ImageNBD then.
+	Bare *Bare
 	// Forwards are the TCP ports of the guest that can be reached from this host.
 	Forwards []Forward
-	// Network is the folder of a running network (StartNetwork) to be plugged into, which then has the forwards. Empty: the machine is
-	// alone with a router of its own. No register depends on it.
-	Network string
+	// Networks are folders of running networks (StartNetwork), one for each card to be plugged into, which then have the forwards. One may
+	// be there for several cards. Empty: the machine is alone with a router of its own at each card. No register depends on it.
+	Networks []string
 	// SecureProcessor is the socket of what plays the hardware of a confidential machine, in tests: it is told what is started, and
 	// has the machine's TPM before the machine does. Empty: the machine is an ordinary one.
 	SecureProcessor string
@@ -66,7 +72,7 @@ type Config struct {
 
 // What a guest finds its parts by.
 const (
-	ImageSerial    = "hullmark-image"
+	ImageSerial    = pcrs.DiskSerial
 	StateSerial    = "hullmark-state"
 	NodeConfigName = "opt/hullmark/config"
 )
@@ -117,6 +123,7 @@ func (c Config) find() (machine.Files, error) {
 
 // complete fills in the defaults, makes the paths absolute and refuses what cannot work.
 func (c Config) complete() (Config, error) {
+	c.Cards = cmp.Or(c.Cards, len(c.Networks))
 	c.Complete()
 	c.Accel = cmp.Or(c.Accel, AccelAuto)
 	if err := c.Check(); err != nil {
@@ -127,6 +134,7 @@ func (c Config) complete() (Config, error) {
 		return c, err
 	}
 	c.Firmware = found.Firmware
+	c.Networks = slices.Clone(c.Networks)
 	return c, c.makeAbsolute()
 }
 
@@ -139,13 +147,17 @@ func (c Config) Check() error {
 		return errors.New("a state disk's size, and a socket that serves one: name one of them")
 	case c.Image != "" && c.ImageNBD != "":
 		return errors.New("an image to install from, and a socket that serves the machine's disk: name one of them")
+	case c.Bare != nil && (c.Image != "" || c.ImageNBD != "" || len(c.Networks) > 0):
+		return errors.New("a bare machine's disk is blank at first, and its network its own")
 	case c.Accel != AccelAuto && c.Accel != AccelKVM && c.Accel != AccelTCG:
 		return fmt.Errorf("accelerator %q: auto, kvm and tcg exist", c.Accel)
 	case strings.ContainsFunc(strings.Join(slices.Concat(slices.Collect(maps.Keys(c.FwCfg)), slices.Collect(maps.Values(c.FwCfg))), ""), notPrintable):
 		return errors.New("fw_cfg: names and texts of printable bytes are possible")
 	case c.SecureProcessor != "" && c.TPM == machine.NoTPM:
 		return errors.New("a secure processor speaks through the machine's TPM, and it has none")
-	case c.Network != "" && len(c.Forwards) > 0:
+	case len(c.Networks) > 0 && c.Cards > 0 && len(c.Networks) != c.Cards:
+		return fmt.Errorf("%d networks, and the machine has %d cards: name one for each", len(c.Networks), c.Cards)
+	case len(c.Networks) > 0 && len(c.Forwards) > 0:
 		return fmt.Errorf("forward %s: a machine in a network has no forwards of its own; give it to hullmark vm network, as HOST:ADDRESS:GUEST", c.Forwards[0])
 	case slices.ContainsFunc(c.Forwards, func(f Forward) bool { return f.Address.IsValid() }):
 		return errors.New("a machine's own forward is HOST:GUEST; an address is for hullmark vm network")
@@ -161,7 +173,7 @@ const maxNodeConfig = 1 << 20
 func notPrintable(r rune) bool { return r < ' ' || r > '~' }
 
 func (c *Config) makeAbsolute() error {
-	for _, path := range []*string{&c.Dir, &c.Image, &c.Firmware.Code, &c.Firmware.Vars, &c.StateNBD, &c.ImageNBD, &c.VarsNBD, &c.Network, &c.SecureProcessor, &c.Tools} {
+	for _, path := range []*string{&c.Dir, &c.Image, &c.Firmware.Code, &c.Firmware.Vars, &c.StateNBD, &c.ImageNBD, &c.VarsNBD, &c.SecureProcessor, &c.Tools} {
 		if *path == "" {
 			continue
 		}
@@ -170,6 +182,13 @@ func (c *Config) makeAbsolute() error {
 			return fmt.Errorf("vm: %s: %w", *path, err)
 		}
 		*path = abs
+	}
+	for i, dir := range c.Networks {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return fmt.Errorf("vm: %s: %w", dir, err)
+		}
+		c.Networks[i] = abs
 	}
 	if c.TPM != machine.NoTPM && strings.Contains(c.Dir, ",") {
 		return fmt.Errorf("vm: state folder %s: swtpm takes no path with a comma: use another folder", c.Dir)

@@ -105,39 +105,41 @@ func copyOnce(from, to string) error {
 }
 
 // StateDiskSize is the size in bytes of the state disk that a state folder holds, 0 if it holds none.
-func StateDiskSize(dir string) (int64, error) {
-	info, err := os.Stat(filepath.Join(dir, stateName))
+func StateDiskSize(dir string) (int64, error) { return diskSize(filepath.Join(dir, stateName)) }
+
+func diskSize(path string) (int64, error) {
+	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("vm: state disk: %w", err)
+		return 0, fmt.Errorf("vm: disk: %w", err)
 	}
 	return info.Size(), nil
 }
 
-// makeStateDisk makes the sparse state disk unless it is there, and returns its path; without a size, the empty path.
-func makeStateDisk(dir string, size int64) (string, error) {
-	path := filepath.Join(dir, stateName)
+// makeDisk makes a sparse disk unless it is there, and returns its path; without a size, the empty path.
+func makeDisk(dir, name string, size int64) (string, error) {
+	path := filepath.Join(dir, name)
 	if size == 0 {
 		return "", nil
 	}
-	existing, err := StateDiskSize(dir)
+	existing, err := diskSize(path)
 	if err != nil {
 		return "", err
 	}
 	if existing != 0 && existing != size {
-		return "", fmt.Errorf("vm: state disk %s: it has %d bytes, %d were asked for: use its size, or remove it and its data", path, existing, size)
+		return "", fmt.Errorf("vm: disk %s: it has %d bytes, %d were asked for: use its size, or remove it and its data", path, existing, size)
 	}
 	if existing == size {
 		return path, nil
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return "", fmt.Errorf("vm: state disk: %w", err)
+		return "", fmt.Errorf("vm: disk: %w", err)
 	}
 	if err := errors.Join(f.Truncate(size), f.Close()); err != nil {
-		return "", fmt.Errorf("vm: state disk %s: %w", path, err)
+		return "", fmt.Errorf("vm: disk %s: %w", path, err)
 	}
 	return path, nil
 }

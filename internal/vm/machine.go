@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,7 +24,7 @@ type Machine struct {
 	ek       EK
 
 	lock    *os.File
-	cable   *os.File // until QEMU has it
+	cables  []*os.File // until QEMU has them
 	runtime string
 	console *console
 	monitor *monitor
@@ -95,12 +96,14 @@ func (m *Machine) prepare(ctx context.Context) (hardware, error) {
 	if m.forwards, err = choosePorts(c.Forwards); err != nil {
 		return h, err
 	}
-	if c.Network != "" {
-		if m.cable, err = plugIn(c.Network); err != nil {
+	for _, network := range c.Networks {
+		cable, err := plugIn(network, segmentName)
+		if err != nil {
 			return h, err
 		}
+		m.cables = append(m.cables, cable)
 	}
-	h.forwards, h.cable = m.forwards, m.cable
+	h.forwards, h.cables = m.forwards, m.cables
 	if m.runtime, err = makeRuntime(c.Dir); err != nil {
 		return h, err
 	}
@@ -113,12 +116,16 @@ func (m *Machine) prepare(ctx context.Context) (hardware, error) {
 			return h, err
 		}
 	}
-	if c.ImageNBD == "" {
+	if c.Bare != nil {
+		if h.disk, err = makeDisk(c.Dir, diskName, c.Bare.Disk); err != nil {
+			return h, err
+		}
+	} else if c.ImageNBD == "" {
 		if h.disk, err = installDisk(c.Dir, c.Image); err != nil {
 			return h, err
 		}
 	}
-	if h.stateDisk, err = makeStateDisk(c.Dir, c.StateDisk); err != nil {
+	if h.stateDisk, err = makeDisk(c.Dir, stateName, c.StateDisk); err != nil {
 		return h, err
 	}
 	h.nodeConf, err = writeNodeConfig(c.Dir, c.NodeConfig)
@@ -181,7 +188,7 @@ func (m *Machine) startQEMU(ctx context.Context, h hardware) error {
 	if m.qemu, err = startProcess(cmd); err != nil {
 		return err
 	}
-	m.unplug() // QEMU has its own, and the connection has to end with it
+	m.unplug() // QEMU has its own, and the connections have to end with it
 	m.monitor, err = dialMonitor(ctx, h.qmpSocket, m.qemu.done)
 	if err != nil {
 		return errors.Join(err, m.qemu.endedFailure())
@@ -267,12 +274,33 @@ func (m *Machine) release() {
 	}
 }
 
-// unplug closes this process's copy of the connection to a network.
+// unplug closes this process's copies of the connections to networks.
 func (m *Machine) unplug() {
-	if m.cable != nil {
-		m.cable.Close()
-		m.cable = nil
+	for _, cable := range m.cables {
+		cable.Close()
 	}
+	m.cables = nil
+}
+
+// SetCable pulls the cable out of the machine's i-th card, or puts it back: the guest sees that its link is down, or up.
+func (m *Machine) SetCable(i int, plugged bool) error {
+	_, err := m.monitor.execute("set_link", map[string]any{"name": netdevName(i), "up": plugged})
+	return err
+}
+
+// CardAddresses are those of the cards of a machine in networks, in their order. Those of a machine alone are QEMU's to choose.
+func (c Config) CardAddresses() (all []net.HardwareAddr, err error) {
+	dir, err := filepath.Abs(c.Dir)
+	for i := range c.Networks {
+		all = append(all, hardwareAddress(dir, i))
+	}
+	return all, err
+}
+
+// CardAddresses are those of Config.
+func (m *Machine) CardAddresses() []net.HardwareAddr {
+	all, _ := m.config.CardAddresses() // The folder's path is complete already.
+	return all
 }
 
 // Wait waits for the machine's end. It returns nil where the guest switched itself off or Stop or Kill was called, the context's

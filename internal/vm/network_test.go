@@ -11,16 +11,27 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 )
 
+// networkAt is an address of a network that has no other prefix.
+func networkAt(i byte) netip.Addr { return NetworkConfig{Prefix: DefaultPrefix}.address(i) }
+
 func startNetwork(t *testing.T, forwards ...Forward) *Network {
 	t.Helper()
+	return startNetworkOf(t, NetworkConfig{Forwards: forwards})
+}
+
+// startNetworkOf starts a network of that kind in a folder of its own.
+func startNetworkOf(t *testing.T, c NetworkConfig) *Network {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	n, err := StartNetwork(ctx, NetworkConfig{Dir: filepath.Join(t.TempDir(), "network"), Forwards: forwards, Tools: os.Getenv("HULLMARK_TOOLS")})
+	c.Dir, c.Tools = filepath.Join(t.TempDir(), "network"), os.Getenv("HULLMARK_TOOLS")
+	n, err := StartNetwork(ctx, c)
 	if err != nil {
 		cancel()
 		t.Fatal(err)
@@ -44,7 +55,7 @@ type card struct {
 
 func plugCard(t *testing.T, n *Network, mac byte) *card {
 	t.Helper()
-	cable, err := plugIn(n.config.Dir)
+	cable, err := plugIn(n.config.Dir, segmentName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,24 +187,109 @@ func TestNetworkCarriesAFrameToItsCardAlone(t *testing.T) {
 	})
 }
 
-func TestNetworkHasARouterAndForwards(t *testing.T) {
-	n := startNetwork(t, Forward{Address: nodeOne, Guest: 7444})
-	one := plugCard(t, n, 1)
-	one.send(t, everybody, etherARP, arp(1, one.mac, nodeOne, make([]byte, 6), networkRouter))
-	var router net.HardwareAddr
-	one.await(t, "the router's answer", etherARP, func(from net.HardwareAddr, p []byte) bool {
+// router asks for the router's card, and waits for its answer.
+func (c *card) router(t *testing.T) (router net.HardwareAddr) {
+	t.Helper()
+	c.send(t, everybody, etherARP, arp(1, c.mac, nodeOne, make([]byte, 6), networkAt(2)))
+	c.await(t, "the router's answer", etherARP, func(from net.HardwareAddr, p []byte) bool {
 		router = bytes.Clone(from)
-		return len(p) >= 28 && p[7] == 2 && bytes.Equal(p[14:18], networkRouter.AsSlice())
+		return len(p) >= 28 && p[7] == 2 && bytes.Equal(p[14:18], networkAt(2).AsSlice())
 	})
+	return router
+}
+
+// isDialled connects to the first forward from this host, and waits for what comes of that as node one.
+func (c *card) isDialled(t *testing.T, n *Network, router net.HardwareAddr) {
+	t.Helper()
+	f := n.Forwards()[0]
 	go func() {
-		if conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", n.Forwards()[0].Host)); err == nil {
+		if conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", f.Host)); err == nil {
 			conn.Close()
 		}
 	}()
-	one.await(t, "a connection's first packet", etherIPv4, func(from net.HardwareAddr, p []byte) bool {
+	c.await(t, "a connection's first packet", etherIPv4, func(from net.HardwareAddr, p []byte) bool {
 		tcp := p[4*(p[0]&15):]
-		return bytes.Equal(from, router) && bytes.Equal(p[16:20], nodeOne.AsSlice()) && binary.BigEndian.Uint16(tcp[2:]) == 7444
+		return bytes.Equal(from, router) && bytes.Equal(p[16:20], nodeOne.AsSlice()) && binary.BigEndian.Uint16(tcp[2:]) == f.Guest
 	})
+}
+
+func TestNetworkHasARouterAndForwards(t *testing.T) {
+	n := startNetwork(t, Forward{Address: nodeOne, Guest: 7444})
+	one := plugCard(t, n, 1)
+	one.isDialled(t, n, one.router(t))
+}
+
+// udp is a datagram from node one to a port, 53 of which is DNS's (RFC 768, RFC 791); the checksum of UDP may be left out.
+func udp(to netip.Addr, port uint16, data []byte) []byte {
+	b := []byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0}
+	b = append(append(b, nodeOne.AsSlice()...), to.AsSlice()...)
+	binary.BigEndian.PutUint16(b[2:], uint16(len(b)+8+len(data)))
+	var sum uint32
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	binary.BigEndian.PutUint16(b[10:], ^uint16(sum+sum>>16))
+	b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, 40000), port)
+	b = binary.BigEndian.AppendUint16(b, uint16(8+len(data)))
+	return append(append(b, 0, 0), data...)
+}
+
+// A datagram to the router reaches this host; in an isolated network it does not, and the forwards lead in all the same.
+func TestIsolatedNetworkLeadsNowhere(t *testing.T) {
+	host, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	port := uint16(host.LocalAddr().(*net.UDPAddr).Port)
+	for _, isolated := range []bool{false, true} {
+		n := startNetworkOf(t, NetworkConfig{Isolated: isolated, Forwards: []Forward{{Address: nodeOne, Guest: 7444}}})
+		one := plugCard(t, n, 1)
+		router := one.router(t)
+		one.send(t, router, etherIPv4, udp(networkAt(2), port, []byte("out")))
+		// What is sent after it has been dealt with by then.
+		one.isDialled(t, n, router)
+		if err := host.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := host.Read(make([]byte, 16))
+		if reached := err == nil; reached == isolated {
+			t.Errorf("isolated %v: a datagram reached this host: %v", isolated, reached)
+		}
+	}
+}
+
+// tagged is an Ethernet type with the tag of a VLAN before it, and a payload behind.
+func tagged(vlan, etherType uint16, payload []byte) []byte {
+	return append(binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, vlan), etherType), payload...)
+}
+
+// The router of a network with a VLAN is there for who speaks with that tag, and for nobody else; machines hear each other's frames as
+// they are.
+func TestNetworkWithAVLAN(t *testing.T) {
+	n := startNetworkOf(t, NetworkConfig{VLAN: 100, Prefix: netip.MustParsePrefix("10.0.3.0/24")})
+	router, own := netip.MustParseAddr("10.0.3.2"), netip.MustParseAddr("10.0.3.21")
+	one, two := plugCard(t, n, 1), plugCard(t, n, 2)
+	asks := arp(1, one.mac, own, make([]byte, 6), router)
+	two.says(t, one, "the second is here")
+	one.send(t, everybody, etherARP, asks)
+	one.send(t, everybody, tagType, tagged(101, etherARP, asks))
+	two.await(t, "a frame with a tag, at another machine", tagType, func(_ net.HardwareAddr, p []byte) bool {
+		return bytes.HasPrefix(p, tagged(101, etherARP, asks))
+	})
+	one.send(t, everybody, tagType, tagged(100, etherARP, asks))
+	answered := 0
+	one.await(t, "the router's answer", tagType, func(_ net.HardwareAddr, p []byte) bool {
+		if binary.BigEndian.Uint16(p)&0xfff != 100 {
+			t.Errorf("the router answers with tag %x", p[:2])
+		}
+		answered++
+		return binary.BigEndian.Uint16(p[2:]) == etherARP && p[4+7] == 2 && bytes.Equal(p[4+14:4+18], router.AsSlice())
+	})
+	two.says(t, one, "no other answer came before this")
+	if answered != 1 {
+		t.Errorf("%d frames came with a tag, want the one answer", answered)
+	}
 }
 
 func TestNetworkIsAloneOnItsFolder(t *testing.T) {
@@ -221,18 +317,19 @@ func TestNetworkCutsOffNonsense(t *testing.T) {
 func TestMachineWithoutItsNetwork(t *testing.T) {
 	stubQEMU(t)
 	c := exampleConfig(t)
-	c.Network = filepath.Join(t.TempDir(), "network")
+	folder := filepath.Join(t.TempDir(), "network")
+	c.Networks = []string{folder}
 	if _, err := Start(t.Context(), c); err == nil || !strings.Contains(err.Error(), "start it with hullmark vm network") {
 		t.Errorf("never started: %v", err)
 	}
 	// What a killed network leaves.
-	if err := os.Mkdir(c.Network, 0o700); err != nil {
+	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := makeRuntime(c.Network); err != nil {
+	if _, err := makeRuntime(folder); err != nil {
 		t.Fatal(err)
 	}
-	defer removeRuntime(filepath.Join(c.Network, runtimeName))
+	defer removeRuntime(filepath.Join(folder, runtimeName))
 	if _, err := Start(t.Context(), c); err == nil || !strings.Contains(err.Error(), "start it with hullmark vm network") {
 		t.Errorf("killed: %v", err)
 	}
@@ -242,8 +339,10 @@ func TestNetworkThatCannotStart(t *testing.T) {
 	for want, c := range map[string]NetworkConfig{
 		"needs a folder": {},
 		"want HOST:ADDRESS:GUEST with a machine's address": {Dir: t.TempDir(), Forwards: []Forward{{Host: 7443, Guest: 7443}}},
-		"forward 0:10.0.2.2:80":                            {Dir: t.TempDir(), Forwards: []Forward{{Address: networkRouter, Guest: 80}}},
+		"forward 0:10.0.2.2:80":                            {Dir: t.TempDir(), Forwards: []Forward{{Address: networkAt(2), Guest: 80}}},
 		"forward 0:10.1.2.3:80":                            {Dir: t.TempDir(), Forwards: []Forward{{Address: netip.MustParseAddr("10.1.2.3"), Guest: 80}}},
+		"VLAN 4095":                                        {Dir: t.TempDir(), VLAN: 4095},
+		"prefix 10.0.0.0/8":                                {Dir: t.TempDir(), Prefix: netip.MustParsePrefix("10.0.0.0/8")},
 	} {
 		if _, err := StartNetwork(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
@@ -268,19 +367,28 @@ func TestNetworkSaysThatItsProcessDied(t *testing.T) {
 	if err := n.Wait(); err == nil || !strings.Contains(err.Error(), "router ended") {
 		t.Error(err)
 	}
-	if _, err := plugIn(n.config.Dir); err == nil {
+	if _, err := plugIn(n.config.Dir, segmentName); err == nil {
 		t.Error("a network that is gone took a machine")
 	}
 }
 
 func TestMachinesInANetworkHaveTheirOwnAddresses(t *testing.T) {
-	h := exampleHardware(t, exampleConfig(t))
-	h.cable = os.Stdin
-	first := option(h.arguments(), "-device")
-	if !strings.Contains(strings.Join(first, " "), "mac="+hardwareAddress(h.config.Dir).String()) {
-		t.Errorf("%q", first)
+	c := exampleConfig(t)
+	c.Networks = []string{"a", "b"}
+	h := exampleHardware(t, c)
+	h.cables = []*os.File{os.Stdin, os.Stdin}
+	devices := option(h.arguments(), "-device")
+	for i := range 2 {
+		netdev, mac := fmt.Sprintf("netdev=net%d,romfile=", i), ",mac="+hardwareAddress(h.config.Dir, i).String()
+		if !slices.ContainsFunc(devices, func(d string) bool { return strings.Contains(d, netdev) && strings.HasSuffix(d, mac) }) {
+			t.Errorf("card %d: %q", i, devices)
+		}
 	}
-	if a, b := hardwareAddress("/a"), hardwareAddress("/b"); bytes.Equal(a, b) || !bytes.Equal(a, hardwareAddress("/a")) || a[0]&1 != 0 {
-		t.Errorf("%v, %v", a, b)
+	if cables := option(h.arguments(), "-netdev"); !slices.Equal(cables, []string{"socket,id=net0,fd=3", "socket,id=net1,fd=4"}) {
+		t.Errorf("%q", cables)
+	}
+	a, b, second := hardwareAddress("/a", 0), hardwareAddress("/b", 0), hardwareAddress("/a", 1)
+	if bytes.Equal(a, b) || bytes.Equal(a, second) || !bytes.Equal(a, hardwareAddress("/a", 0)) || a[0]&1 != 0 {
+		t.Errorf("%v, %v, %v", a, b, second)
 	}
 }

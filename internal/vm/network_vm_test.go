@@ -14,7 +14,7 @@ import (
 // offered waits until the router offers the machine an address (RFC 2131, operation 2), which its firmware asked for.
 func (c *card) offered(t *testing.T, m *Machine) (address net.IP) {
 	t.Helper()
-	mac := hardwareAddress(m.Dir())
+	mac := hardwareAddress(m.Dir(), 0)
 	c.await(t, "the router's offer to "+mac.String(), etherIPv4, func(_ net.HardwareAddr, p []byte) bool {
 		udp := p[4*(p[0]&15):]
 		if p[9] != 17 || len(udp) < 8+240 || udp[8] != 2 || !bytes.Equal(udp[8+28:8+34], mac) {
@@ -34,7 +34,7 @@ func TestMachinesShareANetwork(t *testing.T) {
 	listener.patience = firmwareTime
 	machine := func(name string) Config {
 		c := testConfig(t)
-		c.Dir, c.Network, c.TPM = filepath.Join(t.TempDir(), name), n.Dir(), machine.NoTPM
+		c.Dir, c.Networks, c.TPM = filepath.Join(t.TempDir(), name), []string{n.Dir()}, machine.NoTPM
 		return c
 	}
 	one, two := machine("one"), machine("two")

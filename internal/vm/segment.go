@@ -32,6 +32,8 @@ func (m mac) toMany() bool { return m[0]&1 != 0 }
 // port is one connection's end in the segment.
 type port struct {
 	conn net.Conn
+	// tag, if not 0, is the VLAN of what comes from the port and goes to it, without the tag (an access port, IEEE 802.1Q).
+	tag uint16
 	// frames wait here to be written. When it is full, frames are lost, as they are in any network: a machine that stands still must
 	// not hold up the others.
 	frames chan []byte
@@ -49,14 +51,14 @@ const (
 	maxCards    = 1024
 )
 
-// serve takes every connection into the segment until the listener is closed.
-func (s *segment) serve(l net.Listener) {
+// serve takes every connection into the segment until the listener is closed, as a port with that tag.
+func (s *segment) serve(l net.Listener, tag uint16) {
 	for {
 		conn, err := l.Accept()
 		if err != nil {
 			return
 		}
-		p := &port{conn: conn, frames: make(chan []byte, portQueue)}
+		p := &port{conn: conn, tag: tag, frames: make(chan []byte, portQueue)}
 		s.mu.Lock()
 		s.ports[p] = struct{}{}
 		s.mu.Unlock()
@@ -73,7 +75,7 @@ func (s *segment) hold(p *port) {
 		if err != nil {
 			break
 		}
-		s.spread(p, frame)
+		s.spread(p, addTag(frame, p.tag))
 	}
 	s.mu.Lock()
 	delete(s.ports, p)
@@ -123,8 +125,40 @@ func (s *segment) spread(from *port, frame []byte) {
 	}
 }
 
+// A tag stands behind the two addresses: its type, and in the lower 12 bits of what follows the VLAN.
+const (
+	tagAt, tagSize = 4 + 6 + 6, 4
+	tagType        = 0x8100
+)
+
+// addTag returns a frame with a tag; 0 is none.
+func addTag(frame []byte, tag uint16) []byte {
+	if tag == 0 || len(frame) < frameHeader {
+		return frame
+	}
+	tagged := binary.BigEndian.AppendUint32(nil, uint32(len(frame)-4+tagSize))
+	tagged = append(tagged, frame[4:tagAt]...)
+	tagged = binary.BigEndian.AppendUint16(tagged, tagType)
+	tagged = binary.BigEndian.AppendUint16(tagged, tag)
+	return append(tagged, frame[tagAt:]...)
+}
+
+// cutTag returns a frame of that VLAN without its tag, and nothing of another.
+func cutTag(frame []byte, tag uint16) []byte {
+	if len(frame) < frameHeader+tagSize || binary.BigEndian.Uint16(frame[tagAt:]) != tagType || binary.BigEndian.Uint16(frame[tagAt+2:])&0xfff != tag {
+		return nil
+	}
+	cut := binary.BigEndian.AppendUint32(nil, uint32(len(frame)-4-tagSize))
+	return append(append(cut, frame[4:tagAt]...), frame[tagAt+tagSize:]...)
+}
+
 // offer queues a frame, or loses it.
 func (p *port) offer(frame []byte) {
+	if p.tag != 0 {
+		if frame = cutTag(frame, p.tag); frame == nil {
+			return
+		}
+	}
 	select {
 	case p.frames <- frame:
 	default:

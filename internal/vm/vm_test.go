@@ -60,7 +60,7 @@ func TestArguments(t *testing.T) {
 	args := strings.Join(h.arguments(), " ")
 	for _, want := range []string{
 		"-machine q35 -accel tcg,thread=multi,tb-size=512 -cpu max -smp 2 -m 3072",
-		"format=raw,file=/s/disk,,1.raw -device virtio-blk-pci,drive=image,bootindex=0,serial=" + ImageSerial,
+		"format=raw,file=/s/disk,,1.raw -device virtio-blk-pci,addr=1,drive=image,bootindex=0,serial=" + ImageSerial,
 		"discard=unmap,file=/s/state.raw -device virtio-blk-pci,drive=state,serial=" + StateSerial,
 		"hostfwd=tcp:127.0.0.1:7443-:7443", "romfile= ", "-device tpm-crb,tpmdev=tpm0",
 		"-fw_cfg name=opt/hullmark/config,file=/s/config.json", "-qmp unix:/run/q.sock,server=on,wait=off",
@@ -155,8 +155,8 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 		"TPM interface \"spi\"":    func(c *Config) { c.TPM = "spi" },
 		"accelerator \"hvf\"":      func(c *Config) { c.Accel = "hvf" },
 		"no variables file":        func(c *Config) { c.SecureBoot, c.Firmware.Vars = true, "" },
-		"GUEST; an address is for": func(c *Config) { c.Forwards = []Forward{{Guest: 1, Address: networkDynamic}} },
-		"no forwards of its own":   func(c *Config) { c.Network, c.Forwards = "n", []Forward{{Guest: 1}} },
+		"GUEST; an address is for": func(c *Config) { c.Forwards = []Forward{{Guest: 1, Address: networkAt(100)}} },
+		"no forwards of its own":   func(c *Config) { c.Networks, c.Forwards = []string{"n"}, []Forward{{Guest: 1}} },
 		"fw_cfg":                   func(c *Config) { c.FwCfg = map[string]string{"opt/x": "a\nb"} },
 		"node config of":           func(c *Config) { c.NodeConfig = make([]byte, maxNodeConfig+1) },
 		"absent.raw: no such file": func(c *Config) { c.Image = "absent.raw" },
@@ -332,17 +332,17 @@ func TestRemoveRuntimeSparesOthersFolders(t *testing.T) {
 
 func TestStateDiskIsSparseAndKeepsItsSize(t *testing.T) {
 	dir := t.TempDir()
-	if path, err := makeStateDisk(dir, 0); path != "" || err != nil {
+	if path, err := makeDisk(dir, stateName, 0); path != "" || err != nil {
 		t.Errorf("no disk asked for: %q, %v", path, err)
 	}
-	path, err := makeStateDisk(dir, 1<<40)
+	path, err := makeDisk(dir, stateName, 1<<40)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(path, []byte("data"), 0o600); err != nil { // truncates to 4 bytes, as a disk of another size
 		t.Fatal(err)
 	}
-	if _, err := makeStateDisk(dir, 1<<40); err == nil || !strings.Contains(err.Error(), "it has 4 bytes") {
+	if _, err := makeDisk(dir, stateName, 1<<40); err == nil || !strings.Contains(err.Error(), "it has 4 bytes") {
 		t.Error(err)
 	}
 	if size, err := StateDiskSize(dir); size != 4 || err != nil {

@@ -90,7 +90,7 @@ const (
 
 var flannelParams = kubeadm.Params{
 	NodeName: "cp", AdvertiseAddress: netip.MustParseAddr("192.0.2.1"),
-	ServiceSubnet: netip.MustParsePrefix("10.96.0.0/16"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16"),
+	ServiceSubnet: kubeadm.MustParseSubnets("10.96.0.0/16"), PodSubnet: kubeadm.MustParseSubnets("10.244.0.0/16"),
 }
 
 // withWorkers applies flannel's manifest, registers two Nodes as their kubelets do, and gets the token that flannel has on the first.
@@ -313,6 +313,52 @@ func TestFlannelsTokenWithWireGuard(t *testing.T) {
 	})
 }
 
+// TestFlannelsTokenOfBothFamilies tries the same where pods have addresses of both families, and of IPv6 alone: a lease names an
+// address of the Node's own of each, and no other.
+func TestFlannelsTokenOfBothFamilies(t *testing.T) {
+	const my6, his6 = "2001:db8::7", "2001:db8::8"
+	s := withWorkers(t)
+	own, other := nodesPath+"/"+mine+"/status", nodesPath+"/"+victim+"/status"
+	named := func(v4, v6, data6 string) string {
+		return strings.Replace(lease(v4), `"annotations":{`, fmt.Sprintf(`"annotations":{"flannel.alpha.coreos.com/public-ipv6":%q,"flannel.alpha.coreos.com/backend-v6-data":%q,`, v6, data6), 1)
+	}
+	if err := s.kubelet.patch(t.Context(), own, `{"status":{"addresses":[{"type":"InternalIP","address":"`+myAddress+`"},{"type":"InternalIP","address":"`+my6+`"},{"type":"Hostname","address":"`+mine+`"}]}}`); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, []attempt{{"of IPv4 alone: an IPv6 lease", s.patching(own, named(myAddress, my6, "null"))}})
+	both := flannelParams
+	both.ServiceSubnet, both.PodSubnet = kubeadm.MustParseSubnets("10.96.0.0/16,fd00:10:96::/112"), kubeadm.MustParseSubnets("10.244.0.0/16,fd00:10:244::/56")
+	apply := func(p kubeadm.Params) {
+		t.Helper()
+		manifest, err := kubeadm.Flannel(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := api.Apply(t.Context(), manifest); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(both)
+	eventually(t, "the admission policy takes leases of both families", func() error { return s.flannel.patch(t.Context(), own, named(myAddress, my6, "null")) })
+	refused(t, []attempt{
+		{"another Node's IPv6 address", s.patching(own, named(myAddress, his6, "null"))},
+		{"another Node's IPv4 address", s.patching(own, named(hisAddress, my6, "null"))},
+		{"no IPv6 address", s.patching(own, named(myAddress, "", "null"))},
+		{"data of another backend", s.patching(own, named(myAddress, my6, `{"VNI":1,"VtepMAC":"12:c6:65:89:b4:e3"}`))},
+		{"another Node's lease", s.patching(other, named(hisAddress, his6, "null"))},
+		{"an annotation that moves it", s.patching(own, `{"metadata":{"annotations":{"flannel.alpha.coreos.com/public-ipv6-overwrite":"`+his6+`"}}}`)},
+	})
+	six := both
+	six.ServiceSubnet, six.PodSubnet = both.ServiceSubnet[1:], both.PodSubnet[1:]
+	apply(six)
+	eventually(t, "the admission policy takes leases of IPv6 alone", func() error { return s.flannel.patch(t.Context(), own, named("0.0.0.0", my6, "null")) })
+	refused(t, []attempt{
+		{"an IPv4 address", s.patching(own, named(myAddress, my6, "null"))},
+		{"another Node's IPv6 address, alone", s.patching(own, named("0.0.0.0", his6, "null"))},
+	})
+	apply(flannelParams)
+}
+
 // encryptedLease is the patch of a lease with WireGuard's backend.
 func encryptedLease(address, key string, port int) string {
 	return fmt.Sprintf(`{"metadata":{"annotations":{"flannel.alpha.coreos.com/backend-data":%q,"flannel.alpha.coreos.com/backend-type":"wireguard",`+
@@ -476,12 +522,25 @@ func TestAccountsOfAWorker(t *testing.T) {
 		"create certificates.k8s.io/certificatesigningrequests", "update certificates.k8s.io/certificatesigningrequests/approval", "create rbac.authorization.k8s.io/clusterrolebindings",
 		"impersonate /users", "impersonate /groups - system:masters", "get /configmaps hullmark policy", "update admissionregistration.k8s.io/validatingadmissionpolicies - hullmark-flannel",
 		"delete admissionregistration.k8s.io/validatingadmissionpolicybindings - hullmark-kubelet-nodes", "create apps/daemonsets kube-system", "create /events kube-system",
+		"create networking.k8s.io/networkpolicies default", "delete networking.k8s.io/networkpolicies default x", "list /configmaps", "get /pods/log kube-system x",
 	}
 	account := func(name string) (string, []string) {
 		return "system:serviceaccount:kube-system:" + name, []string{"system:serviceaccounts", "system:serviceaccounts:kube-system"}
 	}
+	enforcing := flannelParams
+	enforcing.NetworkPolicies = true
+	manifest, err := kubeadm.Flannel(enforcing)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if may(t, "list /pods", "system:serviceaccount:kube-system:flannel", "system:serviceaccounts") {
+		t.Error("flannel reads pods, and enforces no policies")
+	}
+	if err := api.Apply(t.Context(), manifest); err != nil {
+		t.Fatal(err)
+	}
 	for name, allowed := range map[string]string{
-		"flannel":    "get /nodes - x;list /nodes;watch /nodes;patch /nodes/status - x",
+		"flannel":    "get /nodes - x;list /nodes;watch /nodes;patch /nodes/status - x;list /pods;watch /pods;list /namespaces;watch /namespaces;list networking.k8s.io/networkpolicies;watch networking.k8s.io/networkpolicies",
 		"kube-proxy": "list /nodes;watch /nodes;list /services;watch /services;list discovery.k8s.io/endpointslices;watch discovery.k8s.io/endpointslices;create /events kube-system",
 		"coredns":    "list /services;list /pods;list /namespaces;list discovery.k8s.io/endpointslices",
 		"default":    "",

@@ -16,7 +16,7 @@ func firstNode(t *testing.T) []byte {
 	t.Helper()
 	documents, err := kubeadm.InitDocuments(kubeadm.Params{
 		NodeName: "one", AdvertiseAddress: netip.MustParseAddr("192.0.2.7"),
-		ServiceSubnet: netip.MustParsePrefix("10.96.0.0/12"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16"),
+		ServiceSubnet: kubeadm.MustParseSubnets("10.96.0.0/12"), PodSubnet: kubeadm.MustParseSubnets("10.244.0.0/16"),
 	})
 	if err != nil {
 		t.Fatal(err)

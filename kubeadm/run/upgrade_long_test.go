@@ -200,7 +200,7 @@ func (n node) join(ctx context.Context, t *testing.T, env *testenv.Environment) 
 	}
 	documents, err := kubeadm.InitDocuments(kubeadm.Params{
 		NodeName: "one", AdvertiseAddress: netip.MustParseAddr("192.0.2.7"),
-		ServiceSubnet: netip.MustParsePrefix("10.96.0.0/16"), PodSubnet: netip.MustParsePrefix("10.244.0.0/16"),
+		ServiceSubnet: kubeadm.MustParseSubnets("10.96.0.0/16"), PodSubnet: kubeadm.MustParseSubnets("10.244.0.0/16"),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -73,6 +73,8 @@ type reference struct {
 	id        measurements.DocumentID
 	image     measurements.Image
 	registers []measurements.Register
+	// banks are those of which a TPM's registers have values.
+	banks []pcrs.Bank
 }
 
 // Export writes registers of a document in a form; none chosen means all that it
@@ -90,7 +92,7 @@ func Export(d measurements.Document, f Format, chosen ...pcrs.Register) ([]File,
 	if err != nil {
 		return nil, fmt.Errorf("export: %w", err)
 	}
-	files, err := write(reference{id: id, image: d.Image, registers: registers})
+	files, err := write(reference{id: id, image: d.Image, registers: registers, banks: d.Banks()})
 	if err != nil {
 		return nil, fmt.Errorf("export as %s: %w", f, err)
 	}

@@ -30,7 +30,7 @@ func writeJSON(r reference) ([]File, error) {
 		Image: plainImage{ID: r.image.ID, Version: r.image.Version},
 		Banks: map[pcrs.Bank]pcrs.Values{},
 	}
-	for _, bank := range pcrs.PredictedBanks() {
+	for _, bank := range r.banks {
 		out.Banks[bank] = pcrs.Values{}
 	}
 	for _, register := range r.registers {

@@ -23,7 +23,7 @@ func writeKeylime(r reference) ([]File, error) {
 			return nil, fmt.Errorf("%v: Keylime judges it %s and refuses it in a policy; %w", register.Register, how, ErrRegisters)
 		}
 		key := strconv.Itoa(int(register.Register))
-		for _, bank := range pcrs.PredictedBanks() {
+		for _, bank := range r.banks {
 			policy[key] = append(policy[key], register.Values[bank].String())
 		}
 	}

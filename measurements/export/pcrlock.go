@@ -32,7 +32,7 @@ func writePcrlock(r reference) ([]File, error) {
 		if len(register.Events) == 0 {
 			continue
 		}
-		content, err := encodeJSON(component(register))
+		content, err := encodeJSON(component(register, r.banks))
 		if err != nil {
 			return nil, err
 		}
@@ -44,11 +44,11 @@ func writePcrlock(r reference) ([]File, error) {
 	return files, nil
 }
 
-func component(register measurements.Register) pcrlockComponent {
+func component(register measurements.Register, banks []pcrs.Bank) pcrlockComponent {
 	var c pcrlockComponent
 	for _, e := range register.Events {
 		record := pcrlockRecord{Register: int(register.Register)}
-		for _, bank := range pcrs.PredictedBanks() {
+		for _, bank := range banks {
 			record.Digests = append(record.Digests, pcrlockDigest{Bank: bank, Digest: e.Digests[bank]})
 		}
 		c.Records = append(c.Records, record)

@@ -45,9 +45,13 @@ type fields struct {
 	TPM       TPM `json:"tpm,omitempty"`
 	CPUs      int `json:"cpus,omitempty"`
 	MemoryMiB int `json:"memoryMiB,omitempty"`
+	// Disks is the bus of all disks: virtio, nvme, sata or scsi.
+	Disks Bus `json:"disks,omitempty"`
 	// StateDisk is the size of the second disk, such as 10G; 0 for none.
 	StateDisk string `json:"stateDisk,omitempty"`
-	// NICROM leaves the network card's option ROM in place.
+	// Cards is the number of network cards.
+	Cards int `json:"cards,omitempty"`
+	// NICROM leaves the first network card's option ROM in place.
 	NICROM bool `json:"nicROM,omitempty"`
 	// NodeConfig is the file with the node configuration.
 	NodeConfig string `json:"nodeConfig,omitempty"`
@@ -83,7 +87,7 @@ func (f fields) resolve(folder string) (m File, err error) {
 	m = File{
 		Hardware: Hardware{
 			Tools: at(f.Tools), Firmware: Firmware{Code: at(f.Firmware), Vars: at(f.Variables)}, SecureBoot: f.SecureBoot,
-			TPM: f.TPM, CPUs: f.CPUs, MemoryMiB: f.MemoryMiB, StateDisk: DefaultStateDisk, SMBIOS: f.SMBIOS, NICROM: f.NICROM,
+			TPM: f.TPM, CPUs: f.CPUs, MemoryMiB: f.MemoryMiB, Bus: f.Disks, StateDisk: DefaultStateDisk, SMBIOS: f.SMBIOS, Cards: f.Cards, NICROM: f.NICROM,
 		},
 		NodeConfig: at(f.NodeConfig), ESP: map[string]string{}, Learned: at("learned.json"),
 	}

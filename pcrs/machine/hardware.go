@@ -33,8 +33,25 @@ const (
 	DefaultStateDisk = 10 << 30
 )
 
-// ImageSlot is the PCI device number, on the first bus, of the disk with the image.
+// ImageSlot is the PCI device number, on the first bus, of the disk with the image or, but for SATA, of its controller.
 const ImageSlot = 1
+
+// Bus is how a machine's disks are attached.
+type Bus string
+
+// The buses.
+const (
+	VirtIO Bus = "virtio"
+	NVMe   Bus = "nvme"
+	SATA   Bus = "sata"
+	SCSI   Bus = "scsi"
+)
+
+// sataSlot is where q35 has its SATA controller.
+const sataSlot = 31
+
+// MaxCards is how many network cards a machine can have.
+const MaxCards = 8
 
 // Firmware names OVMF's two files: the code, which is never written, and the variables that a machine starts from.
 type Firmware struct {
@@ -57,11 +74,15 @@ type Hardware struct {
 	CPUs int
 	// MemoryMiB is the memory in MiB, DefaultMemoryMiB by default.
 	MemoryMiB int
+	// Bus is that of all disks, VirtIO by default.
+	Bus Bus
 	// StateDisk is the size in bytes of the second disk. Zero: no such disk.
 	StateDisk int64
 	// SMBIOS are OEM strings (SMBIOS 3.6 §7.12, type 11), each of at most maxSMBIOS printable bytes. The boot stub reads some.
 	SMBIOS []string
-	// NICROM leaves the network card's boot ROM in place. It is measured into PCR 2; without it there is nothing to measure.
+	// Cards is the number of network cards, 1 by default. Only the first can have a boot ROM.
+	Cards int
+	// NICROM leaves the first network card's boot ROM in place. It is measured into PCR 2; without it there is nothing to measure.
 	NICROM bool
 }
 
@@ -71,8 +92,10 @@ const maxSMBIOS = 4096
 // Complete fills in what is left out, but for the files.
 func (h *Hardware) Complete() {
 	h.TPM = cmp.Or(h.TPM, CRB)
+	h.Bus = cmp.Or(h.Bus, VirtIO)
 	h.CPUs = cmp.Or(h.CPUs, DefaultCPUs)
 	h.MemoryMiB = cmp.Or(h.MemoryMiB, DefaultMemoryMiB)
+	h.Cards = cmp.Or(h.Cards, 1)
 }
 
 // Check refuses what no machine can be.
@@ -82,10 +105,14 @@ func (h Hardware) Check() error {
 		return fmt.Errorf("%d CPUs: between 1 and 64 are possible", h.CPUs)
 	case h.MemoryMiB < 128 || h.MemoryMiB > 1<<20:
 		return fmt.Errorf("%d MiB of memory: between 128 and %d are possible", h.MemoryMiB, 1<<20)
+	case h.Cards < 1 || h.Cards > MaxCards:
+		return fmt.Errorf("%d network cards: between 1 and %d are possible", h.Cards, MaxCards)
 	case h.StateDisk < 0 || h.StateDisk%512 != 0:
 		return fmt.Errorf("state disk of %d bytes: a positive multiple of 512 is needed", h.StateDisk)
 	case h.TPM != CRB && h.TPM != TIS && h.TPM != NoTPM:
 		return fmt.Errorf("TPM interface %q: crb, tis and none exist", h.TPM)
+	case !slices.Contains([]Bus{VirtIO, NVMe, SATA, SCSI}, h.Bus):
+		return fmt.Errorf("bus %q: virtio, nvme, sata and scsi exist", h.Bus)
 	case h.SecureBoot && h.Firmware.Vars == "":
 		return errors.New("secure boot: no variables file: name one with your keys enrolled, such as hullmark keys create makes (--vars, or variables in a machine file)")
 	case slices.ContainsFunc(h.SMBIOS, func(s string) bool { return s == "" || len(s) > maxSMBIOS || strings.ContainsFunc(s, notPrintable) }):
@@ -99,8 +126,17 @@ func notPrintable(r rune) bool { return r < ' ' || r > '~' }
 // Shape is what learned data depends on.
 func (h Hardware) Shape() pcrs.Shape {
 	s := pcrs.Shape{CPUs: h.CPUs, MemoryMiB: h.MemoryMiB, TPM: string(h.TPM), Disks: 1, BootSlot: ImageSlot, SMM: h.SecureBoot}
+	if h.Bus != VirtIO {
+		s.Bus = string(h.Bus)
+	}
+	if h.Bus == SATA {
+		s.BootSlot = sataSlot
+	}
 	if h.StateDisk > 0 {
 		s.Disks++
+	}
+	if h.Cards > 1 {
+		s.Cards = h.Cards
 	}
 	return s
 }

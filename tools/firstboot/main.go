@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/signal"
@@ -60,15 +59,21 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	versions, err := imageVersions()
+	release, err := os.ReadFile("/usr/lib/os-release")
 	if err != nil {
 		return err
 	}
-	release, err := initrd.RootHash()
+	versions, err := hullmark.VersionsOf(release)
 	if err != nil {
 		return err
 	}
-	console := openConsole()
+	root, err := initrd.RootHash()
+	if err != nil {
+		return err
+	}
+	status := &firstboot.Status{File: firstboot.StatusFile, Sentinels: sentinels, Log: os.Stderr, Notify: unit.Notify}
+	showStatus(ctx, status, hullmark.OSReleaseField(release, "IMAGE_VERSION"))
+	slots := update.Client{Path: update.Socket}
 	unit.Notify(daemon.SdNotifyReady)
 	go func() {
 		if err := unit.Watchdog(ctx, unit.Notify); err != nil && ctx.Err() == nil {
@@ -83,12 +88,19 @@ func run(ctx context.Context) error {
 		Disk:     statedisk.Client{Path: statedisk.Socket},
 		Machine:  firstboot.Systemd{},
 		Cluster:  firstboot.Kubeadm{},
-		Slots:    update.Client{Path: update.Socket},
-		Release:  hullmark.RootHash(release),
-		Status:   &firstboot.Status{File: firstboot.StatusFile, Sentinels: sentinels, Console: console, Log: os.Stderr, Notify: unit.Notify},
-		StateDir: firstboot.StateDir, RunDir: runDir,
+		Slots:    slots,
+		Release:  hullmark.RootHash(root),
+		Status:   status,
+		StateDir: firstboot.StateDir, RunDir: runDir, SystemdDir: firstboot.SystemdDir, ForwardFile: hullmark.ForwardFile,
 		EventLog: eventLog, Versions: versions,
 		Listen: ":" + attest.OperatorPort, Timing: firstboot.DefaultTiming(),
+	}
+	if source.Disk != nil {
+		// The medium that such an image may have booted from can be pulled out: what there is of this program stays in memory.
+		if err := unix.Mlockall(unix.MCL_CURRENT); err != nil {
+			return fmt.Errorf("stay in memory: %w", err)
+		}
+		agent.Installer = slots
 	}
 	return agent.Run(ctx)
 }
@@ -99,18 +111,9 @@ func imageSource() (config.Source, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return config.Source{}, err
 	}
-	source, err := config.Named(strings.TrimSpace(string(name)))
+	source, err := config.Named(strings.TrimSpace(string(name)), update.Client{Path: update.Socket}.Config)
 	source.Cache = runDir + "/config.json"
 	return source, err
-}
-
-// imageVersions are what this image says of its programs.
-func imageVersions() (hullmark.Versions, error) {
-	text, err := os.ReadFile("/usr/lib/os-release")
-	if err != nil {
-		return hullmark.Versions{}, err
-	}
-	return hullmark.VersionsOf(text)
 }
 
 // obeyPowerButton switches the machine off in order when its power button is pressed.
@@ -122,13 +125,4 @@ func obeyPowerButton(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "power button:", err)
 	}
-}
-
-// openConsole returns the console, or the log if there is none.
-func openConsole() io.Writer {
-	console, err := os.OpenFile("/dev/console", os.O_WRONLY|unix.O_NOCTTY, 0)
-	if err != nil {
-		return os.Stderr
-	}
-	return console
 }

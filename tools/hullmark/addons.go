@@ -69,9 +69,13 @@ func (o *addonsOptions) connect(cmd *cobra.Command, document addonsDocument) (*a
 	if err != nil {
 		return nil, err
 	}
+	var network *render.Network
+	if document.path != "" {
+		network = &document.Network
+	}
 	login, err := dockerLogin()
 	return addons.New(addons.Options{
-		Config: api.Config(), File: file, Saved: o.cluster + ".addons", Folder: filepath.Dir(document.path), Credential: login,
+		Network: network, Config: api.Config(), File: file, Saved: o.cluster + ".addons", Folder: filepath.Dir(document.path), Credential: login,
 		Wait: o.wait, Timeout: o.timeout, Migrate: o.migrate, Progress: notes, Done: notes,
 	}), err
 }

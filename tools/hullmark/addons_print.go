@@ -55,6 +55,9 @@ func printAddon(w io.Writer, a addons.AddonPlan) {
 	for _, problem := range a.Problems {
 		fmt.Fprintf(w, "  %-8s %s\n", "problem", problem)
 	}
+	for _, note := range a.Notes {
+		fmt.Fprintf(w, "  %-8s %s\n", "note", note)
+	}
 }
 
 // versions says which versions a definition has, and has next.

@@ -20,12 +20,12 @@ import (
 const stateDiskSerial = "hullmark-state"
 
 func newClusterCommand() *cobra.Command {
-	return group("cluster", "Make a cluster's keys, and what derives from them", newClusterNewCommand(), newClusterKubeconfigCommand(), newClusterKeeperCommand(), newClusterRotateCommand(), newClusterForgetRootCommand(), newClusterLendCommand(), newClusterTakeBackCommand())
+	return group("cluster", "Make a cluster's keys, and what derives from them", newClusterNewCommand(), newClusterKubeconfigCommand(), newClusterKeeperCommand(), newClusterRotateCommand(), newClusterForgetRootCommand(), newClusterEncryptCommand(), newClusterLendCommand(), newClusterTakeBackCommand())
 }
 
 // clusterOptions are the flags of `hullmark cluster new`.
 type clusterOptions struct {
-	passphraseFile, nodeConfig, stateDisk, pki string
+	passphraseFile, nodeConfig, stateDisk, install, pki string
 }
 
 func newClusterNewCommand() *cobra.Command {
@@ -52,6 +52,7 @@ sa.key, each of ECDSA P-256; those that are absent are made. Nodes get them with
 	f.StringVar(&o.nodeConfig, "node-config", "", "also write a node configuration for this cluster to `FILE`")
 	f.StringVar(&o.pki, "pki", "", "use the Kubernetes authorities in this `FOLDER`, as kubeadm keeps them")
 	f.StringVar(&o.stateDisk, "state-disk", stateDiskSerial, "serial `NUMBER` of the state disk in that configuration")
+	f.StringVar(&o.install, "install-disk", "", "serial `NUMBER` of the disk that an installation medium with that configuration installs")
 	return cmd
 }
 
@@ -127,6 +128,9 @@ func writeNodeConfig(o clusterOptions, root hullmark.ClusterRoot) error {
 		return nil
 	}
 	config := hullmark.NodeConfig{Version: 1, ClusterRoot: root, StateDisk: hullmark.DiskSelector{Serial: o.stateDisk}}
+	if o.install != "" {
+		config.Install = &hullmark.Install{Disk: hullmark.DiskSelector{Serial: o.install}}
+	}
 	text, err := json.MarshalIndent(config, "", "  ")
 	if err != nil {
 		return fmt.Errorf("node config: %w", err)

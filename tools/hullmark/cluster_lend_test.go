@@ -3,7 +3,6 @@ package main
 import (
 	"crypto/x509"
 	"encoding/pem"
-	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/kubeadm"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -113,7 +113,7 @@ func TestClusterLendToARecipient(t *testing.T) {
 	if err := operate.Init(t.Context(), file, operate.InitOptions{
 		Target:   operate.Target{Node: operate.Node{Address: s.address, Wait: time.Minute}, Anchor: verifier.Anchor{EKID: &s.node.ID}},
 		Document: nodetest.Document(t, "image"), Name: "control-plane-1", Endpoint: "127.0.0.1:6443",
-		Kubernetes: operate.Kubernetes{Flannel: true, PodSubnet: netip.MustParsePrefix("10.244.0.0/16"), ServiceSubnet: netip.MustParsePrefix("10.96.0.0/12")},
+		Kubernetes: operate.Kubernetes{Flannel: true, PodSubnet: kubeadm.MustParseSubnets("10.244.0.0/16"), ServiceSubnet: kubeadm.MustParseSubnets("10.96.0.0/12")},
 	}); err != nil {
 		t.Fatal(err)
 	}

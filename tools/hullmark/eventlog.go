@@ -29,19 +29,51 @@ type eventlogOptions struct {
 
 func (o *eventlogOptions) register(cmd *cobra.Command) {
 	cmd.Args = cobra.ExactArgs(1)
-	cmd.Flags().BoolVar(&o.ccel, "ccel", false, "the log is of a TDX guest; its registers are RTMR 0 to 3")
+	cmd.Flags().BoolVar(&o.ccel, "ccel", false, "the log is of a TDX guest, whose registers are RTMR 0 to 3, or with --ccel=false of a TPM (default: by the log)")
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
 }
 
-// read parses the file, and not a byte more of it than a log may have.
+// read parses the file as the kind of log that ccel says.
 func (o *eventlogOptions) read(file string) (pcrs.Log, error) {
-	if err := checkOutput("eventlog", o.output); err != nil {
+	raw, err := o.load(file)
+	if err != nil {
 		return pcrs.Log{}, err
+	}
+	return o.parse(file, raw)
+}
+
+// readAny parses the file as the kind of log that the flag says, or that it is, and then says which.
+func (o *eventlogOptions) readAny(cmd *cobra.Command, file string) (pcrs.Log, error) {
+	raw, err := o.load(file)
+	if err != nil {
+		return pcrs.Log{}, err
+	}
+	if cmd.Flags().Changed("ccel") {
+		return o.parse(file, raw)
+	}
+	format, err := pcrs.FormatOf(raw)
+	if err != nil {
+		return pcrs.Log{}, fmt.Errorf("%s: %w; next: say which (--ccel, or --ccel=false)", file, err)
+	}
+	if o.ccel = format == pcrs.FormatCCEL; o.ccel {
+		fmt.Fprintln(cmd.ErrOrStderr(), "read as the log of a TDX guest: it extends indexes 1 to 4 alone, which are RTMR 0 to 3, in SHA-384 (--ccel=false reads it as a TPM's)")
+	}
+	return o.parse(file, raw)
+}
+
+// load reads the file, and not a byte more of it than a log may have.
+func (o *eventlogOptions) load(file string) ([]byte, error) {
+	if err := checkOutput("eventlog", o.output); err != nil {
+		return nil, err
 	}
 	raw, err := readBounded(file, pcrs.MaxLog)
 	if err != nil {
-		return pcrs.Log{}, fmt.Errorf("read event log: %w", err)
+		return nil, fmt.Errorf("read event log: %w", err)
 	}
+	return raw, nil
+}
+
+func (o *eventlogOptions) parse(file string, raw []byte) (pcrs.Log, error) {
 	parse := pcrs.ParseLog
 	if o.ccel {
 		parse = pcrs.ParseCCEL
@@ -60,7 +92,7 @@ func newEventlogShowCommand() *cobra.Command {
 		Short:   "List the events of a log",
 		Example: "  hullmark eventlog show /sys/kernel/security/tpm0/binary_bios_measurements",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			log, err := o.read(args[0])
+			log, err := o.readAny(cmd, args[0])
 			if err != nil {
 				return err
 			}
@@ -138,7 +170,7 @@ Only registers that the log extends are listed. What an operating system extends
 of these values.`,
 		Example: "  hullmark eventlog replay /sys/kernel/security/tpm0/binary_bios_measurements -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			log, err := o.read(args[0])
+			log, err := o.readAny(cmd, args[0])
 			if err != nil {
 				return err
 			}

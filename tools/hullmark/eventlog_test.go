@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,6 +21,30 @@ func TestEventlogShow(t *testing.T) {
 	var shown shownLog
 	if err := json.Unmarshal([]byte(output), &shown); err != nil || len(shown.Events) < 20 || shown.Format != pcrs.FormatAgile {
 		t.Errorf("%d events of format %q, %v", len(shown.Events), shown.Format, err)
+	}
+}
+
+// A TDX guest's log is recognised, and it is said that it was.
+func TestEventlogOfTDXGuest(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/google/go-tdx-guest").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ccel := filepath.Join(strings.TrimSpace(string(out)), "testing", "testdata", "ccel", "ccel_data.dat")
+	code, output := hullmarkCLI(t, "eventlog", "replay", ccel)
+	wantExit(t, code, 0, output, "read as the log of a TDX guest", "sha384  RTMR 0")
+	code, forced := hullmarkCLI(t, "eventlog", "replay", ccel, "--ccel")
+	wantExit(t, code, 0, forced)
+	if strings.Contains(forced, "read as") || !strings.HasSuffix(output, forced) {
+		t.Errorf("as told: %s, and as found: %s", forced, output)
+	}
+	if code, output := hullmarkCLI(t, "eventlog", "show", ccel, "--ccel=false"); code == 0 && strings.Contains(output, "RTMR") {
+		t.Error("it is read as a TDX guest's log all the same: ", output)
+	}
+	code, output = hullmarkCLI(t, "eventlog", "show", sampleLog)
+	wantExit(t, code, 0, output)
+	if strings.Contains(output, "TDX") {
+		t.Error(output)
 	}
 }
 

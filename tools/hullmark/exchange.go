@@ -3,14 +3,12 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -18,16 +16,19 @@ import (
 // exchangeOptions are the flags of the verbs that give a node its disk key.
 type exchangeOptions struct {
 	operatorOptions
-	ek, ekCA string
-	output   string
+	authorityOptions
+	ek      string
+	output  string
+	saveLog string
 }
 
 func (o *exchangeOptions) addFlags(cmd *cobra.Command) {
 	o.operatorOptions.addFlags(cmd, 10*time.Minute)
+	o.authorityOptions.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.ek, "ekid", "", "the `EKID` that the node's TPM has to have: 64 hexadecimal digits")
-	f.StringVar(&o.ekCA, "ek-ca", "", "PEM `FILE` of the CAs of which one has to have signed the EK's certificate")
 	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the table: text or json")
+	f.StringVar(&o.saveLog, "save-log", "", "write the node's event log to `FILE`, if it leads to the registers that the node quotes (for hullmark measure --log)")
 }
 
 // target is the node, whose evidence is shown as a table.
@@ -36,6 +37,9 @@ func (o *exchangeOptions) target(out, notes io.Writer) (t operate.Target, err er
 		return t, err
 	}
 	t.Node, t.Report = o.at(notes), func(r operate.Report) error { return writeReport(out, o.output, r) }
+	if o.saveLog != "" {
+		t.Log = func(raw []byte) error { return writeWhole(o.saveLog, raw, 0o644) }
+	}
 	if o.ek != "" {
 		node, err := hullmark.ParseEKID(o.ek)
 		if err != nil {
@@ -43,14 +47,7 @@ func (o *exchangeOptions) target(out, notes io.Writer) (t operate.Target, err er
 		}
 		t.Anchor.EKID = &node
 	}
-	if o.ekCA == "" {
-		return t, nil
-	}
-	text, err := os.ReadFile(o.ekCA)
-	if err != nil {
-		return t, err
-	}
-	t.Anchor.Authorities, err = verifier.ParseAuthorities(text)
+	t.Anchor.Authorities, t.Anchor.Roots, err = o.read()
 	return t, err
 }
 

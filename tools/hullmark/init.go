@@ -18,7 +18,7 @@ import (
 // initOptions are the flags of `hullmark init`.
 type initOptions struct {
 	exchangeOptions
-	measurements          string
+	measurements, enforce string
 	name                  string
 	kubeconfig, endpoint  string
 	documents             documentOptions
@@ -36,7 +36,8 @@ func newInitCommand() *cobra.Command {
 
 The node's TPM has to quote the registers that the measurement document predicts, over this very connection, with a key that lives
 beside the endorsement key that you name. The table shows both sides. Only then does the node get its disk key, the cluster's keys
-and its kubeadm documents. Run the same command again after an interruption, or after the node was powered off.
+and its kubeadm documents. What has to match is said first: what the protocol wants, PCR 0, 2, 3, 6, 7 and 14 as far as the document predicts them, and PCR 1 if it does
+and --enforce says nothing else. If the machine has a firmware that you have no file of, --dry-run --save-log takes the event log for hullmark measure --log. Run the same command again after an interruption, or after the node was powered off.
 
 Exit codes: 0 Ready (or verified, with --dry-run), 1 failed, 2 usage, 3 the node booted something else, 4 denied, 5 not reached.`,
 		Example: "  hullmark init --cluster prod.cluster --node 192.0.2.7 --measurements node.json --ekid $(cat ek.id) --kubeconfig admin.conf",
@@ -60,6 +61,7 @@ func (o *initOptions) addFlags(cmd *cobra.Command) {
 	o.documents.addFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.measurements, "measurements", "", "measurement document `FILE` that the node has to match")
+	f.StringVar(&o.enforce, "enforce", "", enforceUsage)
 	f.StringVar(&o.name, "name", "control-plane-1", "the node's `NAME`")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "write an administrator's kubeconfig to `FILE` (mode 0600)")
 	f.StringVar(&o.endpoint, "endpoint", "", "`HOST:PORT` at which you reach the API server (default: the node's host, port 6443)")
@@ -77,6 +79,11 @@ func (o *initOptions) run(cmd *cobra.Command) (err error) {
 	}
 	if begin.Document, err = readDocument(o.measurements); err != nil {
 		return err
+	}
+	if o.enforce != "" {
+		if begin.Enforce, err = parseEnforced(o.enforce); err != nil {
+			return err
+		}
 	}
 	if begin.Endpoint, err = o.apiServer(); err != nil {
 		return err
@@ -141,7 +148,7 @@ type documentOptions struct {
 	podSubnet, serviceSubnet string
 	profile, network         string
 	manifests                []string
-	workloads                bool
+	policies, workloads      bool
 }
 
 func (d *documentOptions) addFlags(cmd *cobra.Command) {
@@ -149,25 +156,26 @@ func (d *documentOptions) addFlags(cmd *cobra.Command) {
 	f.StringVar(&d.kubeadm, "kubeadm", "", "kubeadm documents `FILE` in place of the generated ones")
 	f.StringVar(&d.advertise, "advertise-address", "", "the API server's `ADDRESS` as other nodes reach it (default: the node's own)")
 	f.StringVar(&d.controlPlane, "control-plane", "", "the control plane's stable `HOST:PORT` (default: the first node's address)")
-	f.StringVar(&d.podSubnet, "pod-subnet", "10.244.0.0/16", "`NETWORK` of the pods")
-	f.StringVar(&d.serviceSubnet, "service-subnet", "10.96.0.0/12", "`NETWORK` of the services")
+	f.StringVar(&d.podSubnet, "pod-subnet", "10.244.0.0/16", "`NETWORK` of the pods, or one of each family, by a comma, the primary one first")
+	f.StringVar(&d.serviceSubnet, "service-subnet", "10.96.0.0/12", "`NETWORK` of the services, or one of each family, in the same order")
 	f.StringVar(&d.profile, "profile", "", "slow: `PROFILE` for machines without hardware acceleration, for tests")
-	f.StringVar(&d.network, "network", "flannel", "pod `NETWORK`, with kube-proxy: flannel (nodes in one segment, unencrypted), wireguard (flannel, encrypted between nodes), or none: bring your own as a manifest")
+	f.StringVar(&d.network, "network", "flannel", "pod `NETWORK`, with kube-proxy: flannel (nodes in one segment, unencrypted), wireguard (flannel, encrypted between nodes); or kube-proxy alone, or none: bring your own as a manifest")
+	f.BoolVar(&d.policies, "network-policies", true, "have flannel enforce NetworkPolicies")
 	f.StringArrayVar(&d.manifests, "manifest", nil, "YAML `FILE` to apply after init; repeat for more")
 	f.BoolVar(&d.workloads, "workloads", false, "let ordinary pods run on this node")
 }
 
 // read reads what the flags name.
 func (d *documentOptions) read() (documents operate.Kubernetes, err error) {
-	documents = operate.Kubernetes{ControlPlane: d.controlPlane, Profile: kubeadm.Profile(d.profile), Flannel: d.network != "none", WireGuard: d.network == "wireguard", Workloads: d.workloads}
-	if documents.PodSubnet, err = netip.ParsePrefix(d.podSubnet); err != nil {
+	documents = operate.Kubernetes{ControlPlane: d.controlPlane, Profile: kubeadm.Profile(d.profile), KubeProxy: d.network != "none", Flannel: d.network == "flannel" || d.network == "wireguard", WireGuard: d.network == "wireguard", NetworkPolicies: d.policies, Workloads: d.workloads}
+	if documents.PodSubnet, err = kubeadm.ParseSubnets(d.podSubnet); err != nil {
 		return documents, withCode(exitUsage, fmt.Errorf("--pod-subnet: %w", err))
 	}
-	if documents.ServiceSubnet, err = netip.ParsePrefix(d.serviceSubnet); err != nil {
+	if documents.ServiceSubnet, err = kubeadm.ParseSubnets(d.serviceSubnet); err != nil {
 		return documents, withCode(exitUsage, fmt.Errorf("--service-subnet: %w", err))
 	}
-	if !slices.Contains([]string{"flannel", "wireguard", "none"}, d.network) {
-		return documents, withCode(exitUsage, fmt.Errorf("--network %q: want flannel, wireguard or none", d.network))
+	if !slices.Contains([]string{"flannel", "wireguard", "kube-proxy", "none"}, d.network) {
+		return documents, withCode(exitUsage, fmt.Errorf("--network %q: want flannel, wireguard, kube-proxy or none", d.network))
 	}
 	if d.advertise != "" {
 		if documents.Advertise, err = netip.ParseAddr(d.advertise); err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"io"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 // site is a cluster, a document and a node that booted it, as an operator has them.
@@ -375,5 +377,67 @@ func TestInitOfOneOfSeveral(t *testing.T) {
 	wantExit(t, code, exitDenied, output, "other-control-planes", "hullmark recover")
 	if s.node.Proceed() != nil && len(s.node.Proceed().GetFiles()) > 0 && s.node.Denied() == nil {
 		t.Error("the node was let go on")
+	}
+}
+
+// TestSaveLog takes a node's event log if it leads to what the node quotes, and no other.
+func TestSaveLog(t *testing.T) {
+	s := newSite(t)
+	file := s.path("machine.log")
+	log := headerOnly(pcrs.SHA256)
+	for _, e := range nodetest.Document(t, "image").Prediction().Log.Events {
+		log = appendEvent(log, e)
+	}
+	s.node.EventLog = appendEvent(log, eventOf(5, pcrs.EvEFIAction, "what never happened"))
+	code, output := s.init(t, "--dry-run", "--save-log", file)
+	wantExit(t, code, exitFailed, output, "PCR 5: it leads to", "was cut off, or is of another boot")
+	if _, err := os.Stat(file); err == nil {
+		t.Error("a log that leads elsewhere was written")
+	}
+	s.node.EventLog = []byte("no log")
+	code, output = s.init(t, "--dry-run", "--save-log", file)
+	wantExit(t, code, exitFailed, output, "the node's event log: read event log")
+
+	s.node.EventLog = log
+	code, output = s.init(t, "--dry-run", "--save-log", file)
+	wantExit(t, code, 0, output, "leads to PCR 0 to 7, as the TPM of "+s.node.ID.String(), "enforced: 1,4,7,9,11,12,13;")
+	if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, log) {
+		t.Errorf("%d bytes were written, %v", len(got), err)
+	}
+}
+
+// headerOnly is the beginning of a crypto-agile log with one bank (PFP §10.4.5.1).
+func headerOnly(bank pcrs.Bank) []byte {
+	spec := append([]byte("Spec ID Event03\x00"), 0, 0, 0, 0, 0, 2, 0, 2)
+	spec = binary.LittleEndian.AppendUint32(spec, 1)
+	spec = binary.LittleEndian.AppendUint16(spec, uint16(bank))
+	spec = append(binary.LittleEndian.AppendUint16(spec, uint16(bank.Size())), 0)
+	b := binary.LittleEndian.AppendUint32(make([]byte, 4), uint32(pcrs.EvNoAction))
+	b = append(b, make([]byte, pcrs.SHA1.Size())...)
+	return append(binary.LittleEndian.AppendUint32(b, uint32(len(spec))), spec...)
+}
+
+// appendEvent adds an event to a log with SHA-256 alone; one without data gets what its source names.
+func appendEvent(log []byte, e pcrs.Event) []byte {
+	data := e.Data
+	if data == nil {
+		data = []byte(e.From().Name)
+	}
+	log = binary.LittleEndian.AppendUint32(log, uint32(e.Register))
+	log = binary.LittleEndian.AppendUint32(log, uint32(e.Type))
+	log = binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint32(log, 1), uint16(pcrs.SHA256))
+	log = append(log, e.Digests[pcrs.SHA256]...)
+	return append(binary.LittleEndian.AppendUint32(log, uint32(len(data))), data...)
+}
+
+func TestInitEnforces(t *testing.T) {
+	s := newSite(t)
+	code, output := s.init(t, "--enforce", "none")
+	wantExit(t, code, 0, output, "enforced: 4,7,9,11,12,13;", "not enforced: PCR 1, which the document predicts (--enforce 1)")
+	code, output = s.init(t, "--enforce", "5")
+	wantExit(t, code, exitUsage, output, "--enforce 5: the document does not predict it")
+	policy, err := s.open(t).OpenPolicy()
+	if err != nil || len(policy.Documents) != 1 || len(policy.Documents[0].Enforce) != 0 {
+		t.Errorf("%+v, %v", policy.Documents, err)
 	}
 }

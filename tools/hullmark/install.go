@@ -16,34 +16,49 @@ import (
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/inspect"
 	"github.com/hullmark/hullmark/internal/atomicfile"
+	"github.com/hullmark/hullmark/pcrs/machine"
 )
 
+// installOptions say what is written, beside the image.
+type installOptions struct {
+	overwrite, medium bool
+	config            string
+}
+
 func newInstallCommand() *cobra.Command {
-	var overwrite bool
+	var o installOptions
 	cmd := &cobra.Command{
 		Use:   "install IMAGE DISK",
-		Short: "Write an image to a disk, or to a file",
-		Long: `Write an image to a disk, or to a file.
+		Short: "Write an image to a disk, a USB stick, or a file",
+		Long: `Write an image to a disk, a USB stick, or a file.
 
 The image's content is checked against its own root hash first, then written, then read back. The partition table is written last: a disk on
 which this was interrupted has none, and starts nowhere. A disk is installed once; later releases go into its second slot.
 
+An image of the profile baremetal takes its node configuration from the disk: --config puts it there. With --medium what is written is an
+installation medium: a machine that starts from it, by USB or by HTTP, installs the disk that the configuration names (install), and restarts.
+
 A disk that has something on it is left alone without --overwrite. Its partitions must not be in use.`,
-		Example: "  hullmark install out/baremetal/hullmark.raw /dev/sdX\n  hullmark install out/hullmark.raw node1.raw",
+		Example: "  hullmark install out/baremetal/hullmark.raw /dev/sdX --medium --config node.json\n  hullmark install out/hullmark.raw node1.raw",
 		Args:    exactArgs(2, "install", "an image and the disk"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := install(cmd.Context(), args[0], args[1], overwrite, cmd.ErrOrStderr()); err != nil {
+			if o.medium && o.config == "" {
+				return withCode(exitUsage, errors.New("install: a medium needs the node configuration (--config): it names the disk to install"))
+			}
+			if err := o.install(cmd.Context(), args[0], args[1], cmd.ErrOrStderr()); err != nil {
 				return fmt.Errorf("install %s on %s: %w", args[0], args[1], err)
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s holds %s\n", args[1], args[0])
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s %s\n", args[1], map[bool]string{false: "holds", true: "installs"}[o.medium], args[0])
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace what is on the disk, or the file")
+	cmd.Flags().BoolVar(&o.overwrite, "overwrite", false, "replace what is on the disk, or the file")
+	cmd.Flags().BoolVar(&o.medium, "medium", false, "write a medium that installs machines, in place of a machine's own disk")
+	cmd.Flags().StringVar(&o.config, "config", "", "node configuration `FILE` to put on the disk, or on the medium")
 	return cmd
 }
 
-func install(ctx context.Context, path, to string, overwrite bool, notes io.Writer) error {
+func (o installOptions) install(ctx context.Context, path, to string, notes io.Writer) error {
 	raw, err := os.Open(path)
 	if err != nil {
 		return err
@@ -53,12 +68,24 @@ func install(ctx context.Context, path, to string, overwrite bool, notes io.Writ
 	if err != nil {
 		return err
 	}
-	_, described, err := inspect.Open(raw, info.Size())
+	disk, described, err := inspect.Open(raw, info.Size())
 	if err != nil {
 		return err
 	}
-	i := image.Installation{Digest: [32]byte(described.Disk), Size: info.Size(), Room: info.Size(), Progress: percent(notes)}
-	from := contextReader{ctx, io.NewSectionReader(raw, 0, info.Size())}
+	i := image.Installation{Digest: [32]byte(described.Disk), Size: info.Size(), Progress: percent(notes)}
+	content := io.ReaderAt(raw)
+	if o.config != "" {
+		layout, err := o.configured(disk)
+		if err != nil {
+			return err
+		}
+		i.Size, content = layout.Size(), layout
+		if i.Digest, err = layout.Digest(); err != nil {
+			return err
+		}
+	}
+	i.Room = i.Size
+	from, overwrite := contextReader{ctx, io.NewSectionReader(content, 0, i.Size)}, o.overwrite
 	target, err := os.Stat(to)
 	switch {
 	case err == nil && target.Mode()&fs.ModeDevice != 0 && target.Mode()&fs.ModeCharDevice == 0:
@@ -80,6 +107,18 @@ func install(ctx context.Context, path, to string, overwrite bool, notes io.Writ
 		return fmt.Errorf("%w; name another file, or give --overwrite", err)
 	}
 	return err
+}
+
+// configured is the disk, or the medium, with the node configuration.
+func (o installOptions) configured(disk *image.Disk) (*image.Layout, error) {
+	config, err := machine.NodeConfig(o.config, readBounded)
+	if err != nil {
+		return nil, err
+	}
+	if !o.medium {
+		return disk.Configured(config)
+	}
+	return disk.Medium(config)
 }
 
 func installOnDevice(i image.Installation, path string, overwrite bool, from io.Reader) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -161,16 +162,17 @@ func separated(log pcrs.Log) bool {
 }
 
 // readTPMLog reads the event log of a TPM.
-func readTPMLog(file string) (pcrs.Log, error) {
+func readTPMLog(file string) (*pcrs.MachineLog, error) {
 	raw, err := readBounded(file, pcrs.MaxLog)
 	if err != nil {
-		return pcrs.Log{}, err
+		return nil, err
 	}
 	log, err := pcrs.ParseLog(raw)
 	if err != nil {
-		return log, fmt.Errorf("%s: %w", file, err)
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	return log, nil
+	digest := sha256.Sum256(raw)
+	return &pcrs.MachineLog{Log: log, SHA256: digest[:]}, nil
 }
 
 // showLearned says what a log tells of a machine's firmware.
@@ -179,7 +181,7 @@ func showLearned(out io.Writer, file string) error {
 	if err != nil {
 		return err
 	}
-	events, open, err := pcrs.FirmwareEvents(log)
+	events, open, err := pcrs.FirmwareEvents(log.Log)
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}

@@ -138,7 +138,7 @@ func newRootCommand() *cobra.Command {
 		newFetchCommand(),
 		newKeysCommand(),
 		newExplainCommand(),
-		newEvidenceCommand(), newCollateralCommand(),
+		newEvidenceCommand(), newCollateralCommand(), newEKCommand(),
 		newExportCommand(),
 		newEventlogCommand(),
 		newVMCommand(),

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -18,7 +19,8 @@ import (
 type measureOptions struct {
 	machine         string // empty: the machine is described by the fields that follow
 	firmware, vars  string
-	log             string
+	log, list       string       // the list has the registers of the log's boot
+	quote           quoteOptions // of those registers
 	roms            []string
 	nodeConfig      string // empty: the prediction is for all nodes
 	release         measurements.Release
@@ -26,6 +28,7 @@ type measureOptions struct {
 	sbom, cycloneDX string
 	unprovenStub    bool
 	fallback        bool
+	medium          bool
 }
 
 func newMeasureCommand() *cobra.Command {
@@ -44,9 +47,12 @@ A machine file says all that a boot depends on beside the image. With what hullm
 without, and with --firmware and --vars alone, PCR 0, 1 and 10 are not. Without a node configuration the document is for all nodes, and PCR 8, which holds
 it, is not in it.
 
-With --log, what the firmware measured is taken from a log of a machine of that kind, and the image's part is computed: hullmark learn --log says what that proves.`,
-		Example: "  hullmark measure out/node.raw --machine machine.json\n  hullmark measure out/node.raw --firmware OVMF_CODE_4M.fd --vars OVMF_VARS_4M.fd -o json",
-		Args:    exactArg("measure", "one image"),
+With --log, what the firmware measured is learned from the log of a boot of such a machine, of whatever image, and the image's part is computed: hullmark learn --log shows
+what is taken, and what that proves. Registers that cannot be told stay open, with the reason. Name the registers of that boot (--pcrs), and a quote of them (--quote,
+--signature and --ak, as tpm2_quote and tpm2_createak write them), and the log has to lead to their values.`,
+		Example: "  hullmark measure out/node.raw --machine machine.json\n  hullmark measure out/node.raw --firmware OVMF_CODE_4M.fd --vars OVMF_VARS_4M.fd -o json\n" +
+			"  hullmark measure out/node.raw --log machine.log --pcrs registers --out node.json",
+		Args: exactArg("measure", "one image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(args[0], file, output, cmd.OutOrStdout())
 		},
@@ -57,10 +63,13 @@ With --log, what the firmware measured is taken from a log of a machine of that 
 	f.StringVar(&o.vars, "vars", "", "`FILE` with the firmware's variables before the boot (OVMF vars)")
 	f.StringArrayVar(&o.roms, "rom", nil, "option ROM `FILE` of a device, in the order of the devices; repeat for more")
 	f.StringVar(&o.log, "log", "", "event log `FILE` of such a machine, whose firmware cannot be had")
+	f.StringVar(&o.list, "pcrs", "", "`FILE` with the registers of the log's boot, as tpm2_pcrread prints them")
+	o.quote.register(cmd)
 	f.StringVar(&o.nodeConfig, "config", "", "node configuration `FILE`, for PCR 8")
 	f.StringVar(&o.lock, "lock", "", "lock `FILE` to name in the document")
 	f.BoolVar(&o.unprovenStub, "unproven-stub", false, "accept a systemd-stub whose rules were read in its source but never compared with a boot")
 	f.BoolVar(&o.fallback, "fallback", false, "a boot in which the slot on trial did not start, and the firmware went on to this image")
+	f.BoolVar(&o.medium, "medium", false, "the boot of a medium that installs the image (hullmark install --medium)")
 	f.StringVar(&file, "out", "", "`FILE` to write the document to, in place of standard output")
 	f.StringVar(&o.sbom, "sbom", "", "SBOM `FILE` (SPDX) to name in the document")
 	f.StringVar(&o.cycloneDX, "cyclonedx", "", "SBOM `FILE` (CycloneDX) to name in the document")
@@ -80,6 +89,12 @@ func registerRelease(cmd *cobra.Command, r *measurements.Release) {
 // run measures an image, and writes the document to a file, or in a format to out.
 func (o measureOptions) run(path, file, output string, out io.Writer) error {
 	if err := checkOutput("measure", output); err != nil {
+		return err
+	}
+	if o.log == "" && (o.list != "" || o.quote != quoteOptions{}) {
+		return withCode(exitUsage, errors.New("measure: --pcrs, --quote, --signature and --ak are about a log (--log)"))
+	}
+	if err := o.quote.check(o.list); err != nil {
 		return err
 	}
 	described := o.firmware != "" || o.vars != "" || o.roms != nil
@@ -114,7 +129,7 @@ func (o measureOptions) measure(path string) (measurements.Document, error) {
 	if err != nil {
 		return measurements.Document{}, err
 	}
-	boot.AllowUnprovenStub, boot.Fallback = o.unprovenStub, o.fallback
+	boot.AllowUnprovenStub, boot.Fallback, boot.Medium = o.unprovenStub, o.fallback, o.medium
 	release, err := o.released()
 	if err != nil {
 		return measurements.Document{}, err
@@ -150,13 +165,40 @@ func (o measureOptions) openBoot() (b pcrs.Boot, err error) {
 		return b, err
 	}
 	if o.log != "" {
-		log, err := readTPMLog(o.log)
-		b.Log = &log
+		b.Machine.Log, err = o.openLog()
 		return b, err
 	}
 	files := machine.Files{Firmware: machine.Firmware{Code: o.firmware, Vars: o.vars}, ROMs: o.roms}
 	b.Machine, err = files.Open(readBounded)
 	return b, err
+}
+
+// openLog reads the log, and holds it to the registers of its boot and to their quote, if those are named.
+func (o measureOptions) openLog() (*pcrs.MachineLog, error) {
+	log, err := readTPMLog(o.log)
+	if err != nil || o.list == "" {
+		return log, err
+	}
+	boot, err := (&explainOptions{list: o.list, quote: o.quote}).read(pcrs.SHA256)
+	if err != nil {
+		return nil, err
+	}
+	if err := log.Follows(pcrs.SHA256, boot.Measured); err != nil {
+		return nil, fmt.Errorf("%s: %w", o.list, err)
+	}
+	if boot.Quote == nil {
+		return log, nil
+	}
+	confirmed := &pcrs.LogQuote{}
+	for r := range pcrs.Register(8) {
+		if !slices.Contains(boot.Quote.Registers, r) {
+			return nil, fmt.Errorf("%s: the quote does not cover %v; have the TPM quote PCR 0 to 7", o.quote.message, r)
+		}
+		confirmed.Registers = append(confirmed.Registers, r)
+	}
+	confirmed.Key, err = digestOf(o.quote.key)
+	log.Quote = confirmed
+	return log, err
 }
 
 // digestOf is the SHA-256 of a file; nil if none is named.
@@ -179,10 +221,21 @@ func writeDocument(w io.Writer, d measurements.Document, output string) error {
 	return err
 }
 
+// firmwareOf says what a document knows of a machine's firmware.
+func firmwareOf(m measurements.Machine) string {
+	switch {
+	case m.Log == nil:
+		return m.Firmware.String()
+	case m.Log.Quote == nil:
+		return fmt.Sprintf("known by log %v, the machine's own claim", m.Log.SHA256)
+	}
+	return fmt.Sprintf("known by log %v, to whose values the key %.16s… has signed a quote", m.Log.SHA256, m.Log.Quote.Key)
+}
+
 func writeDocumentTable(w io.Writer, d measurements.Document) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "image\t%s %s\nrelease\t%s\nKubernetes\t%v, etcd %v\nroot hash\t%v\nkernel image\t%v (systemd-stub %s)\nfirmware\t%v\nsecurity version\t%d\n\n",
-		printable(d.Image.ID), printable(d.Image.Version), printable(d.Name), d.Image.Kubernetes, d.Image.Etcd, d.Image.RootHash, d.Image.UKI, printable(d.Image.Stub), d.Machine.Firmware, d.SVN)
+	fmt.Fprintf(t, "image\t%s %s\nrelease\t%s\nKubernetes\t%v, etcd %v\nroot hash\t%v\nkernel image\t%v (systemd-stub %s)\nfirmware\t%s\nsecurity version\t%d\n\n",
+		printable(d.Image.ID), printable(d.Image.Version), printable(d.Name), d.Image.Kubernetes, d.Image.Etcd, d.Image.RootHash, d.Image.UKI, printable(d.Image.Stub), firmwareOf(d.Machine), d.SVN)
 	for _, r := range d.Registers {
 		bank := r.Register.In(pcrs.SHA256)
 		fmt.Fprintf(t, "%v\t%v\n", r.Register, r.Values[bank])

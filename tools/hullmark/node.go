@@ -16,7 +16,7 @@ func newNodeCommand() *cobra.Command {
 		newNodeListCommand(),
 		nodeCommand("status", "Print a node's status document", nodeStatus),
 		nodeCommand("logs", "Print a node's journal of this boot", nodeLogs),
-		newNodeRemoveCommand(), newNodeResetCommand(), newNodeRebindCommand(),
+		newNodeEKCommand(), newNodeRemoveCommand(), newNodeResetCommand(), newNodeRebindCommand(),
 	)
 }
 

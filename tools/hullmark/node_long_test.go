@@ -192,7 +192,11 @@ func (s *apiSite) rebinds(t *testing.T, m joinservice.Machine, to hullmark.EKID)
 	if !ok || member.Name != "worker-1" || len(policy.Rebinds) != 1 {
 		t.Errorf("the policy is %+v", policy)
 	}
-	s.run(t, exitFailed, verb+to.String(), "no record of "+m.EKID.String())
+	// The power may have gone after the last change, and before the answer.
+	s.run(t, 0, verb+to.String(), "node worker-1 from its next boot on")
+	never := hullmark.EKID{5}
+	s.run(t, exitFailed, "node rebind --from "+never.String()+" --to "+to.String(), "no record of "+never.String())
+	s.run(t, exitFailed, verb+never.String(), "no record of "+m.EKID.String())
 }
 
 // removes forgets a worker, but no control plane and no Ready node unless it is forced.

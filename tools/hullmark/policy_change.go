@@ -43,20 +43,31 @@ tables, and PCR 5, its disk's partitions, have to as well; if it is left out, PC
 		},
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&enforce, "enforce", "", "`REGISTERS` that have to match beside those that always have, out of 1,5, or none")
+	cmd.Flags().StringVar(&enforce, "enforce", "", enforceUsage)
 	return cmd
 }
+
+const enforceUsage = "`REGISTERS` that have to match beside those that always have, out of 1,5, or none (default: 1 if the document predicts it)"
 
 // accept makes a policy's entry for a document.
 func accept(document measurements.Document, enforce string, chosen bool) (measurements.Accepted, error) {
 	if !chosen {
 		return operate.Accept(document, nil)
 	}
-	registers, err := parseRegisters(enforce)
+	registers, err := parseEnforced(enforce)
 	if err != nil {
-		return measurements.Accepted{}, withCode(exitUsage, fmt.Errorf("--enforce: %w", err))
+		return measurements.Accepted{}, err
 	}
 	return operate.Accept(document, registers)
+}
+
+// parseEnforced reads the flag.
+func parseEnforced(list string) ([]pcrs.Register, error) {
+	registers, err := parseRegisters(list)
+	if err != nil {
+		return nil, withCode(exitUsage, fmt.Errorf("--enforce: %w", err))
+	}
+	return registers, nil
 }
 
 // parseRegisters reads register numbers with commas between them, or none.

@@ -3,19 +3,18 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/cluster/operate"
 	"github.com/hullmark/hullmark/measurements"
 )
 
 func newPolicyAddGroupCommand() *cobra.Command {
 	var o policyOptions
-	var ca, pool, enrollers string
+	var cas authorityOptions
+	var pool, enrollers string
 	var subject []string
 	var most int
 	cmd := &cobra.Command{
@@ -28,15 +27,18 @@ CAs signed themselves, with all of these attributes in its subject, and that boo
 the beginning of its key's ID. Take attributes that your provider writes for you alone, as Google's cloud writes the project into OU, and CAs that sign the keys of TPMs
 and nothing else: whoever gets such a certificate gets a worker.
 
+With --ek-root a certificate may also lead to a root, by those that the TPM has of its maker's CAs: hullmark ek makers lists the roots of makers. Makers write no attribute for one
+customer, so that their CAs are of use beside --enrollers. The policy holds the certificates themselves; that hullmark knows some by name decides nothing.
+
 With --enrollers the machines are those for which one of these keys signs a voucher (hullmark voucher), which names the node, too: a name that begins with the group's and a hyphen.
-Add --ek-ca if the machines' endorsement keys have certificates. Without, who has an enroller's key says which machines are real, and may name a TPM that is a program of his.`,
+Add --ek-ca or --ek-root if the machines' endorsement keys have certificates. Without, who has an enroller's key says which machines are real, and may name a TPM that is a program of his.`,
 		Example: "  hullmark policy add group gce --cluster prod.cluster --ek-ca ek-ca.pem --subject OU=my-project",
 		Args:    exactArg("policy add group", "its name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if enrollers == "" && (ca == "" || len(subject) == 0) || enrollers != "" && len(subject) > 0 {
-				return withCode(exitUsage, errors.New("policy add group: want --ek-ca and --subject, or --enrollers, also with --ek-ca"))
+			if certified := len(cas.ca)+len(cas.root) > 0; enrollers == "" && (!certified || len(subject) == 0) || enrollers != "" && len(subject) > 0 {
+				return withCode(exitUsage, errors.New("policy add group: want --ek-ca or --ek-root, and --subject; or --enrollers, also with --ek-ca or --ek-root"))
 			}
-			rule, err := parseGroup(args[0], ca, subject, enrollers)
+			rule, err := parseGroup(args[0], cas, subject, enrollers)
 			if err != nil {
 				return withCode(exitUsage, err)
 			}
@@ -45,7 +47,7 @@ Add --ek-ca if the machines' endorsement keys have certificates. Without, who ha
 		},
 	}
 	o.addFlags(cmd)
-	cmd.Flags().StringVar(&ca, "ek-ca", "", "PEM `FILE` of the CAs that sign the endorsement keys' certificates themselves")
+	cas.addFlags(cmd)
 	cmd.Flags().StringArrayVar(&subject, "subject", nil, "`TYPE=VALUE` that each certificate's subject has, with TYPE one of CN, O, OU, L, ST and C; repeat for more")
 	cmd.Flags().StringVar(&pool, "pool", "", "the policy's `POOL` that says what the nodes are given (default: none)")
 	cmd.Flags().IntVar(&most, "max", 100, "how many machines the group may have: a `NUMBER` up to 10000")
@@ -53,7 +55,7 @@ Add --ek-ca if the machines' endorsement keys have certificates. Without, who ha
 	return cmd
 }
 
-func parseGroup(name, ca string, subject []string, enrollers string) (measurements.Group, error) {
+func parseGroup(name string, cas authorityOptions, subject []string, enrollers string) (measurements.Group, error) {
 	rule := measurements.Group{Name: name}
 	if enrollers != "" {
 		text, err := readBounded(enrollers, maxKeyFile)
@@ -64,19 +66,11 @@ func parseGroup(name, ca string, subject []string, enrollers string) (measuremen
 			return rule, fmt.Errorf("--enrollers %s: %w", enrollers, err)
 		}
 	}
-	if ca != "" {
-		text, err := os.ReadFile(ca)
-		if err != nil {
-			return rule, fmt.Errorf("--ek-ca: %w", err)
-		}
-		authorities, err := verifier.ParseAuthorities(text)
-		if err != nil {
-			return rule, fmt.Errorf("--ek-ca %s: %w", ca, err)
-		}
-		for _, authority := range authorities {
-			rule.Authorities = append(rule.Authorities, authority.Raw)
-		}
+	authorities, roots, err := cas.read()
+	if err != nil {
+		return rule, err
 	}
+	rule.Authorities, rule.Roots = encoded(authorities), encoded(roots)
 	for _, attribute := range subject {
 		kind, value, found := strings.Cut(attribute, "=")
 		if !found {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +75,7 @@ func (o *vmOptions) addFlags(cmd *cobra.Command) {
 	flags.IntVar(&c.MemoryMiB, "memory", machine.DefaultMemoryMiB, "memory in MiB")
 	flags.IntVar(&c.CPUs, "cpus", machine.DefaultCPUs, "virtual CPUs")
 	flags.StringArrayVar(&o.forwards, "forward", nil, "HOST:GUEST, a TCP port of the guest to reach on 127.0.0.1; HOST 0 takes a free one; repeatable")
-	flags.StringVar(&c.Network, "network", "", "`FOLDER` of a running network (hullmark vm network) to be in, which then has the forwards (default: alone)")
+	flags.StringArrayVar(&c.Networks, "network", nil, "`FOLDER` of a running network (hullmark vm network) to be in, which then has the forwards; repeatable, a card for each (default: alone)")
 	flags.StringVar(&o.nodeConfig, "config", "", "file with the node config, given to the guest by fw_cfg")
 	flags.StringVar(&c.SecureProcessor, "secure-processor", "", "`SOCKET` of what plays the hardware of a confidential machine, in tests")
 	flags.StringVar(&c.Firmware.Code, "firmware", "", "OVMF code file (default: the tools tree's or the host's)")
@@ -118,6 +119,10 @@ func (o *vmOptions) describe(typed func(flag string) bool) error {
 func (o *vmOptions) resolve(image string) (vm.Config, error) {
 	c := o.config
 	c.Image, c.TPM, c.Accel = image, machine.TPM(o.tpm), vm.Accel(o.accel)
+	c.Bus = cmp.Or(c.Bus, machine.VirtIO)
+	if c.Cards == 0 {
+		c.Cards = max(1, len(c.Networks))
+	}
 	if c.Dir == "" {
 		c.Dir = strings.TrimSuffix(image, filepath.Ext(image)) + ".vm"
 	}
@@ -213,6 +218,9 @@ func describeVM(m *vm.Machine, notes io.Writer) {
 	fmt.Fprintf(notes, "firmware   %s\nvariables  %s\n", s.Firmware, s.Vars)
 	for _, rom := range s.OptionROMs {
 		fmt.Fprintf(notes, "option rom %s\n", rom)
+	}
+	for i, mac := range m.CardAddresses() {
+		fmt.Fprintf(notes, "card %d     %s\n", i, mac)
 	}
 	for _, f := range m.Forwards() {
 		fmt.Fprintf(notes, "forward    127.0.0.1:%d to guest port %d\n", f.Host, f.Guest)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"time"
 
 	"github.com/hullmark/hullmark"
@@ -14,8 +15,8 @@ import (
 	"github.com/hullmark/hullmark/joinservice/etcd"
 )
 
-// etcdEndpoint is this node's own member, by an address that its certificate always has.
-const etcdEndpoint = "https://127.0.0.1:2379"
+// etcdPort is where members of etcd answer.
+const etcdPort = 2379
 
 // controlPlaneFiles reads what a control plane that joins gets. It is read when it is needed, so that
 // most keys are in this process's memory for that moment only.
@@ -55,7 +56,11 @@ func (c *credentials) checkControlPlaneFiles(f folder) error {
 
 // controlPlanes is how this service lets further control planes join.
 func (a *app) controlPlanes() joinservice.ControlPlanes {
-	members := &etcd.Members{Endpoint: a.options.etcd, TLS: etcdTLS(a.credentials.etcd)}
+	endpoint := a.options.etcd
+	if endpoint == "" {
+		endpoint = "https://" + netip.AddrPortFrom(a.credentials.settings.Local(), etcdPort).String()
+	}
+	members := &etcd.Members{Endpoint: endpoint, TLS: etcdTLS(a.credentials.etcd)}
 	return joinservice.ControlPlanes{
 		Lease: a.registry, RemoveMember: members.RemoveStale,
 		Files:   folder(a.options.credentials).controlPlaneFiles,

@@ -43,6 +43,14 @@ func (k *keyset) DiskKey(generation uint32, first hullmark.ClusterRoot, owner hu
 	return hullmark.Secret{}, k.waiting.Load()
 }
 
+// Decrypt returns the secret in a pool's file, or the condition that is waited on.
+func (k *keyset) Decrypt(first hullmark.ClusterRoot, text hullmark.EncryptedText) (hullmark.Secret, error) {
+	if opened := k.opened.Load(); opened != nil {
+		return opened.Decrypt(first, text)
+	}
+	return hullmark.Secret{}, k.waiting.Load()
+}
+
 // wait makes a cause what machines are told. For them it always passes: they
 // try again whatever has to happen here first.
 func (k *keyset) wait(cause *hullmark.Condition) {

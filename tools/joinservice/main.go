@@ -47,7 +47,7 @@ func main() {
 	flag.StringVar(&o.listen, "listen", ":"+attest.JoinPort, "`address` at which nodes are waited for")
 	flag.StringVar(&o.http, "metrics", httpAddress, "`address` of health and metrics; whoever reaches it may read them")
 	flag.StringVar(&o.api, "api", apiServer, "`URL` of the Kubernetes API server")
-	flag.StringVar(&o.etcd, "etcd", etcdEndpoint, "`URL` of this node's member of etcd")
+	flag.StringVar(&o.etcd, "etcd", "", "`URL` of this node's member of etcd (default: port 2379 of the loopback address of the cluster's primary family)")
 	flag.StringVar(&o.files.Socket, "kept", "", "`socket` of the node's agent, which keeps the service's files; without it they are in $STATE_DIRECTORY")
 	flag.BoolVar(&o.profile, "profile", false, "serve profiles of this process beside the metrics")
 	flag.Parse()

@@ -6,12 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hullmark/hullmark/firstboot/disks"
+	"github.com/hullmark/hullmark/firstboot/initrd"
+	"github.com/hullmark/hullmark/firstboot/install"
 	"github.com/hullmark/hullmark/firstboot/update"
 )
 
@@ -31,18 +35,37 @@ func serve(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	go watch(cancel)
-	disk, file, err := update.BootDisk("/sys", "/dev")
+	disk, name, file, err := update.BootDisk(disks.Host)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	helper := update.Helper{Disk: disk, Variables: update.FirmwareVariables, Open: update.OpenSources}
+	helper := update.Helper{Disk: disk, Disks: disks.Host, Variables: update.FirmwareVariables, Open: update.OpenSources}
+	if disk == nil {
+		if helper.Medium, err = openMedium(name, file); err != nil {
+			return err
+		}
+	}
 	return helper.Answer(ctx, request, func(a update.Answer) error {
 		if a.Failed != nil {
 			fmt.Fprintln(os.Stderr, "slots:", a.Failed)
 		}
 		return a.Send(os.Stdout)
 	})
+}
+
+// openMedium is the medium that the machine has booted from. It may be pulled out at any time, and this program with it: what there is of
+// it is kept in memory from here on.
+func openMedium(name string, file *os.File) (*install.Medium, error) {
+	if err := unix.Mlockall(unix.MCL_CURRENT); err != nil {
+		return nil, fmt.Errorf("stay in memory: %w", err)
+	}
+	root, err := initrd.RootHash()
+	if err != nil {
+		return nil, err
+	}
+	size, err := file.Seek(0, io.SeekEnd)
+	return &install.Medium{Device: file, Size: size, Name: name, Root: root}, err
 }
 
 // watch ends the work when who asked has gone: it sends nothing after its request.

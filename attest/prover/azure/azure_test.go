@@ -47,7 +47,7 @@ func keep(t *testing.T, tpm *tpmtest.TPM, content []byte) {
 // frameOf is what a paravisor would keep there for the TPM's own key, cut to what the emulator has room for.
 func frameOf(t *testing.T, tpm *tpmtest.TPM, kind uint32) []byte {
 	t.Helper()
-	p, err := prover.Open(tpm)
+	p, err := prover.Open(tpm, hullmark.EKID{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ package provider
 
 import (
 	"context"
-	"encoding/asn1"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/attest/ekcert"
 	"github.com/hullmark/hullmark/attest/prover"
 )
 
@@ -54,9 +54,9 @@ func Evidence(_ context.Context, tpm transport.TPM) (*prover.Platform, error) {
 }
 
 func (s source) evidence(tpm transport.TPM, certificate []byte) (*prover.Platform, error) {
-	der, err := withoutPadding(certificate)
+	der, err := ekcert.FromIndex(certificate)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("certificate: %w", err)
 	}
 	p := &prover.Platform{Kind: s.kind, Certificates: [][]byte{der}}
 	err = s.use(tpm, func(_ tpm2.NamedHandle, public []byte) error { p.Report = public; return nil })
@@ -65,15 +65,6 @@ func (s source) evidence(tpm transport.TPM, certificate []byte) (*prover.Platfor
 		return proof, err
 	}
 	return p, err
-}
-
-// withoutPadding returns the DER value that an index begins with.
-func withoutPadding(content []byte) ([]byte, error) {
-	var value asn1.RawValue
-	if _, err := asn1.Unmarshal(content, &value); err != nil {
-		return nil, fmt.Errorf("certificate: %w", err)
-	}
-	return value.FullBytes, nil
 }
 
 // use loads the key while it is used, and hands over its TPMT_PUBLIC.

@@ -4,73 +4,26 @@
 package volume
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/disks"
 )
 
 // step is the agent's state that every condition from here belongs to.
 const step = "DISK"
 
-// Find returns the block device that a selector names. A serial number is
-// looked up in sysfs; a device without one is never chosen by it.
+// Find returns the block device that holds a node's state.
 func Find(s hullmark.DiskSelector) (string, error) {
-	if s.Path != "" {
-		return checkBlockDevice(s.Path)
-	}
-	disks, err := os.ReadDir("/sys/block")
+	path, err := disks.Host.Find(disks.Wanted{DiskSelector: s, Field: "stateDisk", Step: step})
 	if err != nil {
-		return "", fmt.Errorf("find state disk: %w", err)
+		return "", err
 	}
-	var seen []string
-	for _, d := range disks {
-		serial := readSerial(filepath.Join("/sys/block", d.Name()))
-		if serial == s.Serial {
-			return checkBlockDevice("/dev/" + d.Name())
-		}
-		if serial != "" {
-			seen = append(seen, serial)
-		}
-	}
-	return "", &hullmark.Condition{
-		Code: "disk-missing", Step: step, Title: "no disk has the serial number that the node config names",
-		Expected: s.Serial, Got: strings.Join(seen, ", "), Next: "attach the disk, or correct stateDisk in the node config", Retry: true,
-	}
-}
-
-func checkBlockDevice(path string) (string, error) {
-	info, err := os.Stat(path)
-	if err == nil && info.Mode().Type() != os.ModeDevice {
-		err = errors.New("not a block device")
-	}
-	if err != nil {
-		return "", &hullmark.Condition{
-			Code: "disk-missing", Step: step, Title: fmt.Sprintf("state disk %s: %v", path, err),
-			Next: "attach the disk, or correct stateDisk in the node config", Retry: true,
-		}
-	}
-	return path, nil
-}
-
-// readSerial returns the serial number of a virtio, NVMe or SCSI disk, or "".
-func readSerial(dir string) string {
-	for _, name := range []string{"serial", "device/serial"} {
-		if text, err := os.ReadFile(filepath.Join(dir, name)); err == nil {
-			return strings.TrimSpace(string(text))
-		}
-	}
-	// SPC-5 §7.7.20, unit serial number page: a 4-byte header, then the number.
-	if page, err := os.ReadFile(filepath.Join(dir, "device/vpd_pg80")); err == nil && len(page) > 4 {
-		return strings.TrimSpace(string(page[4:]))
-	}
-	return ""
+	return disks.Host.Behind(path)
 }
 
 // openDisk opens a device for this process alone, so that a disk which is

@@ -254,6 +254,11 @@ func TestFoldersThatAreNone(t *testing.T) {
 		"a link of a pod's":  {"var/lib/kubelet/pods/own", link("/etc"), ""},
 		"no folder for CNI":  {"var/lib/cni", func(string) error { return nil }, ""},
 		"a member taken out": {"var/lib/etcd", func(string) error { return nil }, ""},
+		"the journal":        {"journal", link("var"), "folder-refused"},
+		"the journal's": {"var/log/journal", func(file string) error {
+			return errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.Symlink("/usr", file))
+		}, "folder-refused"},
+		"logs":               {"var/log", link("../hullmark"), "folder-refused"},
 		"CNI's of last boot": {"var/lib/cni", func(file string) error { return os.Mkdir(file, 0o700) }, ""},
 	} {
 		root := newTree(t, g, key)

@@ -113,7 +113,7 @@ func advanceIn(root *os.Root, g hullmark.DiskGrant, key hullmark.Secret) (stated
 // checkFolders refuses a disk with anything else in the place of a folder that hullmark-state.service binds or mounts over: by a
 // link there, which root left, the mount would lie over a folder of the verity root.
 func checkFolders(root *os.Root) error {
-	names := []string{"var/lib/cni"} // The unit makes it.
+	names := []string{"var/lib/cni", "journal", "var/log", "var/log/journal"} // The unit makes them.
 	for _, d := range directories {
 		names = append(names, d.name)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -216,7 +215,7 @@ func (r *Reconciler) kubernetes(ctx context.Context, s *scope) (k operate.Kubern
 	spec, network := s.plane.Spec.Kubernetes, s.cluster.Spec.ClusterNetwork
 	k = operate.Kubernetes{
 		ControlPlane: endpointOf(s.cluster), Profile: kubeadm.Profile(spec.Profile), Workloads: ptr.Deref(spec.Workloads, false),
-		Flannel: spec.Network != v1alpha1.NoNetwork, WireGuard: spec.Network == v1alpha1.WireGuardNetwork,
+		KubeProxy: spec.Network != v1alpha1.NoNetwork, Flannel: spec.Network != v1alpha1.NoNetwork && spec.Network != v1alpha1.KubeProxyNetwork, WireGuard: spec.Network == v1alpha1.WireGuardNetwork, NetworkPolicies: true,
 	}
 	if d := network.ServiceDomain; d != "" && d != "cluster.local" {
 		return k, fmt.Errorf("spec.clusterNetwork.serviceDomain %q: Hullmark's clusters have cluster.local", d), nil
@@ -242,19 +241,16 @@ func (r *Reconciler) kubernetes(ctx context.Context, s *scope) (k operate.Kubern
 	return k, nil, nil
 }
 
-// subnet is the one network that a Cluster names.
-func subnet(what string, blocks []string, otherwise string) (netip.Prefix, error) {
-	switch len(blocks) {
-	case 0:
-		return netip.MustParsePrefix(otherwise), nil
-	case 1:
-		prefix, err := netip.ParsePrefix(blocks[0])
-		if err != nil {
-			err = fmt.Errorf("spec.clusterNetwork.%s.cidrBlocks: %w", what, err)
-		}
-		return prefix, err
+// subnet are the networks that a Cluster names.
+func subnet(what string, blocks []string, otherwise string) (kubeadm.Subnets, error) {
+	if len(blocks) == 0 {
+		return kubeadm.ParseSubnets(otherwise)
 	}
-	return netip.Prefix{}, fmt.Errorf("spec.clusterNetwork.%s.cidrBlocks: %d networks, and Hullmark's clusters have one", what, len(blocks))
+	subnets, err := kubeadm.ParseSubnets(strings.Join(blocks, ","))
+	if err != nil {
+		err = fmt.Errorf("spec.clusterNetwork.%s.cidrBlocks: %w", what, err)
+	}
+	return subnets, err
 }
 
 // follow looks after the job that begins the cluster, and tells how it stands.

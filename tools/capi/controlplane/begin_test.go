@@ -206,9 +206,12 @@ func TestBegunConditions(t *testing.T) {
 			edit: func(p *v1alpha1.HullmarkControlPlane, _ *clusterv1.Cluster) { p.Spec.Version = "v1.35.4" },
 			lend: func(w *world) { w.lendFirst(false) }, reason: v1alpha1.VersionMismatchReason, message: "1.36.3",
 		},
-		"two pod networks": {edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
-			c.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.1.0.0/16", "fd00::/48"}
+		"two pod networks of a family": {edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
+			c.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.1.0.0/16", "10.2.0.0/16"}
 		}, lend: func(w *world) { w.lendFirst(false) }, reason: v1alpha1.SpecRefusedReason, message: "clusterNetwork.pods"},
+		"a family of pods alone": {edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
+			c.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.1.0.0/16", "fd00::/56"}
+		}, lend: func(w *world) { w.lendFirst(false) }, reason: v1alpha1.SpecRefusedReason, message: "the same families"},
 		"another domain": {
 			edit: func(_ *v1alpha1.HullmarkControlPlane, c *clusterv1.Cluster) {
 				c.Spec.ClusterNetwork.ServiceDomain = "prod.internal"

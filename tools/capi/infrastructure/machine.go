@@ -327,7 +327,8 @@ func (r *machineReconciler) addresses(j *job) (all []netip.Addr, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, text := range config.Addresses {
+	static := config.OwnAddresses()
+	for _, text := range static {
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
 			return nil, err
@@ -336,7 +337,7 @@ func (r *machineReconciler) addresses(j *job) (all []netip.Addr, err error) {
 			all = append(all, prefix.Addr())
 		}
 	}
-	if len(config.Addresses) > 0 || len(j.Status.Addresses) > 0 {
+	if len(static) > 0 || len(j.Status.Addresses) > 0 {
 		return all, nil
 	}
 	// Where the network does not run, the machine has no address, and says so otherwise.

@@ -182,7 +182,7 @@ func (p Pool) example() render.Cluster {
 	c := render.Cluster{
 		Schema: render.Schema, Root: hullmark.ClusterRoot{1}, KubernetesVersion: kubeadm.Version,
 		ControlPlane: render.ControlPlane{Endpoint: "192.0.2.1:6443", AdvertiseAddress: "192.0.2.1", SANs: p.SANs},
-		TimeServers:  p.TimeServers, Overrides: p.Overrides,
+		Surroundings: render.Surroundings{TimeServers: p.TimeServers}, Overrides: p.Overrides,
 	}
 	if pool.Role == hullmark.ControlPlane {
 		pool.Members = member

@@ -4,8 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-
-	"github.com/flannel-io/flannel/pkg/ip"
+	"strings"
 )
 
 // conflist is a CNI network configuration list (CNI specification, section 1).
@@ -23,7 +22,7 @@ type wire struct {
 	IPAM ipam   `json:"ipam"`
 }
 
-// ipam configures plugin host-local: addresses counted out of one subnet.
+// ipam configures plugin host-local: addresses counted out of a subnet of each family.
 type ipam struct {
 	Type    string    `json:"type"`
 	DataDir string    `json:"dataDir"`
@@ -39,27 +38,23 @@ type nextHop struct {
 	Destination string `json:"dst"`
 }
 
-// cniFor is the configuration that gives pods addresses of own.
-func cniFor(own ip.IP4Net, mtu int) conflist {
-	return conflist{
-		CNIVersion: "0.4.0",
-		Name:       "flannel",
-		Plugins: []wire{{
-			Type: "ptp",
-			MTU:  mtu,
-			IPAM: ipam{
-				Type: "host-local",
-				// Below /run: addresses of a boot that has ended are free again.
-				DataDir: "/run/cni-ipam-state",
-				Ranges:  [][]span{{{Subnet: own.String()}}},
-				Routes:  []nextHop{{Destination: "0.0.0.0/0"}},
-			},
-		}},
+// cniFor is the configuration that gives pods an address of each of own.
+func cniFor(own []string, mtu int) conflist {
+	// Below /run: addresses of a boot that has ended are free again.
+	addresses := ipam{Type: "host-local", DataDir: "/run/cni-ipam-state"}
+	for _, subnet := range own {
+		everywhere := "0.0.0.0/0"
+		if strings.Contains(subnet, ":") {
+			everywhere = "::/0"
+		}
+		addresses.Ranges = append(addresses.Ranges, []span{{Subnet: subnet}})
+		addresses.Routes = append(addresses.Routes, nextHop{Destination: everywhere})
 	}
+	return conflist{CNIVersion: "0.4.0", Name: "flannel", Plugins: []wire{{Type: "ptp", MTU: mtu, IPAM: addresses}}}
 }
 
 // writeCNI replaces path in one step, because the container runtime watches the folder.
-func writeCNI(path string, own ip.IP4Net, mtu int) error {
+func writeCNI(path string, own []string, mtu int) error {
 	text, err := json.MarshalIndent(cniFor(own, mtu), "", "  ")
 	if err != nil {
 		return err

@@ -74,7 +74,7 @@ type StateDisk struct {
 	Path string `json:"path,omitempty"`
 }
 
-// Network is the static network of a machine's first interface.
+// Network is the static network of a machine's only network card.
 type Network struct {
 	// addresses are static addresses in CIDR notation.
 	// +required

@@ -62,7 +62,7 @@ type HullmarkControlPlaneSpec struct {
 }
 
 // PodNetwork is what brings the cluster's pod network.
-// +kubebuilder:validation:Enum=flannel;wireguard;none
+// +kubebuilder:validation:Enum=flannel;wireguard;kube-proxy;none
 type PodNetwork string
 
 // The pod networks.
@@ -71,7 +71,9 @@ const (
 	FlannelNetwork PodNetwork = "flannel"
 	// WireGuardNetwork is flannel, encrypted between nodes.
 	WireGuardNetwork PodNetwork = "wireguard"
-	// NoNetwork is one that manifests bring.
+	// KubeProxyNetwork is one that manifests bring, beside kube-proxy.
+	KubeProxyNetwork PodNetwork = "kube-proxy"
+	// NoNetwork is one that manifests bring, with what takes the place of kube-proxy.
 	NoNetwork PodNetwork = "none"
 )
 

@@ -1,0 +1,93 @@
+package firstboot
+
+import (
+	"bytes"
+	"io"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/hullmark/hullmark"
+)
+
+// sequences are what a terminal obeys and does not show.
+var sequences = regexp.MustCompile(`\x1b\[[?0-9;]*[A-Za-z]`)
+
+// screen is a status with a screen, and what that shows.
+func screen(t *testing.T, columns, rows int) (*Status, func() []string) {
+	t.Helper()
+	var b bytes.Buffer
+	s := &Status{
+		File: filepath.Join(t.TempDir(), "status.json"), Console: io.Discard, Log: io.Discard, Notify: func(string) {},
+		Screen: &Screen{
+			W: &b, Image: "1.2.3", Size: func() (int, int) { return columns, rows },
+			Addresses: func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.0.2.15")} },
+		},
+	}
+	return s, func() []string {
+		all := b.String()
+		return strings.Split(sequences.ReplaceAllString(all[strings.LastIndex(all, home):], ""), "\n")
+	}
+}
+
+func TestScreen(t *testing.T) {
+	s, shown := screen(t, 64, 24)
+	has := func(name string, words ...string) {
+		t.Helper()
+		lines := shown()
+		text := strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
+		for _, w := range words {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s: %q is missing in\n%s", name, w, strings.Join(lines, "\n"))
+			}
+		}
+		for _, line := range lines {
+			if len(line) >= 64 {
+				t.Errorf("%s: a line of %d characters: %s", name, len(line), line)
+			}
+		}
+		if len(lines) > 24 {
+			t.Errorf("%s: %d lines", name, len(lines))
+		}
+	}
+	s.Enter(StepAttest)
+	s.Know(hullmark.EKID{0xab, 0xcd})
+	s.Say("waiting for the operator on :7443")
+	has("waiting", "HULLMARK 1.2.3", "ATTEST, step 3 of 8", "waiting for the operator", "address 192.0.2.15", "EKID abcd0000 00000000", "hullmark init --node 192.0.2.15:7443 --ekid")
+	s.Ask("192.0.2.7:7444", []string{"192.0.2.7:7444"})
+	s.Answered("192.0.2.7:7444", &hullmark.Condition{Code: "not-a-member", Title: "no rule admits this machine"})
+	has("joining", "asking the join service at 192.0.2.7:7444", "192.0.2.7:7444: no rule admits this machine", "hullmark policy add member --ekid")
+	s.Fail(&hullmark.Condition{
+		Code: "install-disk-used", Step: "INSTALL", Title: "the disk is not empty\x1b[2J", Expected: "an empty disk", Got: strings.Repeat("g", 200), Next: "name another",
+	})
+	has("failed", "the disk is not empty", "code: install-disk-used", "expected: an empty disk", "got:", strings.Repeat("g", 50), "Next: name another")
+	s.Enter(StepInstall)
+	s.Say("writing to /dev/sda, 40 %%")
+	has("installing", "INSTALL", "writing to /dev/sda, 40 %")
+	s.Finish()
+	has("Ready", "READY: the node serves its cluster", "address 192.0.2.15")
+}
+
+// A small screen loses what is at the end, and nothing runs over its edge.
+func TestSmallScreen(t *testing.T) {
+	s, shown := screen(t, 20, 5)
+	s.Fail(&hullmark.Condition{Code: "install-disk-used", Title: strings.Repeat("many words ", 40), Next: "n"})
+	if lines := shown(); len(lines) != 5 {
+		t.Errorf("%d lines: %q", len(lines), lines)
+	}
+}
+
+func TestWrap(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                    "",
+		"one two three":       "one two|three",
+		"a verylongword here": "a|verylongwo|rd here",
+		"  spaced   out  ":    "spaced out",
+	} {
+		if got := strings.Join(wrap(text, 10), "|"); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
