@@ -24,15 +24,15 @@ const (
 const DiskSerial = "hullmark-image"
 
 // bootDisk is the disk that the machine boots from, as firmware names it (EDK2, MdeModulePkg, BmGetBootDescription, and QEMU's words of
-// its disks).
+// its disks). A name that its field has more room for ends with one space.
 func (s Shape) bootDisk() (description string, path []byte) {
 	switch s.Bus {
 	case NVMe:
 		return "UEFI QEMU NVMe Ctrl " + DiskSerial + " 1", efi.NVMePath(s.BootSlot)
 	case SATA:
-		return "UEFI QEMU HARDDISK " + DiskSerial, efi.SATAPath(s.BootSlot, sataFunction)
+		return "UEFI QEMU HARDDISK " + DiskSerial + " ", efi.SATAPath(s.BootSlot, sataFunction)
 	case SCSI:
-		return "UEFI QEMU QEMU HARDDISK", efi.SCSIPath(s.BootSlot)
+		return "UEFI QEMU QEMU HARDDISK ", efi.SCSIPath(s.BootSlot)
 	}
 	// OVMF has no name for a disk whose device has none of its own.
 	return "UEFI Misc Device", efi.PCIPath(s.BootSlot)

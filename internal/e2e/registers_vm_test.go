@@ -168,8 +168,8 @@ func TestVMRegisters(t *testing.T) {
 			},
 		},
 		{name: "a larger disk", machine: map[string]any{}, grow: 1 << 30},
-		{name: "disks on NVMe, from a qcow2", machine: map[string]any{"disks": "nvme", "stateDisk": "1G"}, convert: "qcow2", format: "qcow2"},
-		{name: "disks on SATA, from a VHD, with Debian 12's firmware", machine: map[string]any{
+		{name: "disks on NVMe from a qcow2", machine: map[string]any{"disks": "nvme", "stateDisk": "1G"}, convert: "qcow2", format: "qcow2"},
+		{name: "disks on SATA from a VHD with Debian 12's firmware", machine: map[string]any{
 			"disks": "sata", "stateDisk": "1G", "firmware": "/usr/share/OVMF/OVMF_CODE_4M.fd", "variables": "/usr/share/OVMF/OVMF_VARS_4M.fd",
 		}, convert: "vhd", format: "vpc"},
 		{name: "disks on SCSI", machine: map[string]any{"disks": "scsi", "stateDisk": "1G"}},
