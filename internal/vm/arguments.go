@@ -184,7 +184,7 @@ func (h hardware) network(i int) []string {
 	if i == 0 {
 		netdev += hostForwards(h.forwards)
 	} else {
-		card += ",addr=" + strconv.Itoa(cardSlot+i)
+		card += ",addr=" + strconv.FormatInt(int64(cardSlot+i), 16) // QEMU reads hexadecimal digits.
 	}
 	if h.config.Bare != nil {
 		card += ",addr=" + strconv.Itoa(BareNICSlot) + ",mac=" + net.HardwareAddr(BareMAC[:]).String()
