@@ -63,8 +63,8 @@ type Bond struct {
 type VLAN struct {
 	// ID is 1 to 4094.
 	ID int `json:"id"`
-	// On is the name of a card, a bond or a bridge.
-	On string `json:"on"`
+	// Link is the name of a card, a bond or a bridge.
+	Link string `json:"link"`
 }
 
 // Bridge joins interfaces to one segment.
@@ -124,7 +124,7 @@ func (i Interface) members() []string {
 	case i.Bridge != nil:
 		return i.Bridge.Members
 	case i.VLAN != nil:
-		return []string{i.VLAN.On}
+		return []string{i.VLAN.Link}
 	}
 	return nil
 }

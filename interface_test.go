@@ -16,7 +16,7 @@ const bonded = `"interfaces":[
 	{"name":"left","card":{"mac":"52:54:00:00:00:01"}},
 	{"name":"right","card":{"path":"pci-0000:00:03.0"}},
 	{"name":"bond","bond":{"mode":"active-backup","members":["left","right"],"primary":"left"},"mtu":9000},
-	{"name":"nodes","vlan":{"id":100,"on":"bond"},"mtu":9000,"node":true,"addresses":["192.0.2.21/24","2001:db8::21/64"],
+	{"name":"nodes","vlan":{"id":100,"link":"bond"},"mtu":9000,"node":true,"addresses":["192.0.2.21/24","2001:db8::21/64"],
 	 "routes":[{"gateway":"192.0.2.1"},{"to":"198.51.100.0/24","gateway":"192.0.2.2","metric":5},{"gateway":"fe80::1"}],
 	 "nameServers":["192.0.2.53"],"searchDomains":["example.net"]},
 	{"name":"storage","card":{"driver":"e1000e"},"dhcp4":{"use":[],"vendorClass":"hullmark"},"ra":{"use":["mtu"]}}]`
@@ -67,7 +67,7 @@ func TestInterfacesRefuse(t *testing.T) {
 		"a name of the pod network": {`"name":"storage"`, `"name":"cni0"`, "a pod network uses"},
 		"the loopback":              {`"name":"storage"`, `"name":"lo"`, "name: want"},
 		"no kind":                   {`"card":{"driver":"e1000e"},`, ``, "exactly one of card"},
-		"two kinds":                 {`"card":{"driver":"e1000e"}`, `"card":{"driver":"e1000e"},"vlan":{"id":1,"on":"left"}`, "exactly one of card"},
+		"two kinds":                 {`"card":{"driver":"e1000e"}`, `"card":{"driver":"e1000e"},"vlan":{"id":1,"link":"left"}`, "exactly one of card"},
 		"no choice":                 {`{"driver":"e1000e"}`, `{}`, "exactly one of mac"},
 		"two choices":               {`{"driver":"e1000e"}`, `{"driver":"e1000e","name":"eth0"}`, "exactly one of mac"},
 		"mac of a group":            {`52:54:00:00:00:01`, `53:54:00:00:00:01`, "mac"},
@@ -78,10 +78,10 @@ func TestInterfacesRefuse(t *testing.T) {
 		"one card twice":            {`{"driver":"e1000e"}`, `{"mac":"52:54:00:00:00:01"}`, "is left already"},
 		"vlan 0":                    {`"id":100`, `"id":0`, "1 to 4094"},
 		"vlan 4095":                 {`"id":100`, `"id":4095`, "1 to 4094"},
-		"vlan on nothing":           {`"on":"bond"`, `"on":"bund"`, `on "bund": want`},
-		"vlan on a vlan":            {`"on":"bond"`, `"on":"nodes"`, "made of itself"},
-		"vlan on a member":          {`"on":"bond"`, `"on":"left"`, "which is a member of bond"},
-		"vlan twice":                {`{"name":"storage","card":{"driver":"e1000e"}`, `{"name":"storage","vlan":{"id":100,"on":"bond"}`, "is nodes already"},
+		"vlan on nothing":           {`"link":"bond"`, `"link":"bund"`, `link "bund": want`},
+		"vlan on a vlan":            {`"link":"bond"`, `"link":"nodes"`, "made of itself"},
+		"vlan on a member":          {`"link":"bond"`, `"link":"left"`, "which is a member of bond"},
+		"vlan twice":                {`{"name":"storage","card":{"driver":"e1000e"}`, `{"name":"storage","vlan":{"id":100,"link":"bond"}`, "is nodes already"},
 		"vlan larger than below":    {`"primary":"left"},"mtu":9000`, `"primary":"left"}`, "is more than the 1500 of bond"},
 		"unknown mode":              {`active-backup`, `round-robin`, `mode "round-robin": want one of`},
 		"no members":                {`["left","right"],"primary":"left"`, `[]`, "0 members"},
@@ -134,7 +134,7 @@ func TestInterfacesRefuse(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct{ fields, says string }{
-		"a loop":         {`"interfaces":[{"name":"a","card":{"name":"e0"}},{"name":"br","bridge":{"members":["v"]},"dhcp4":{}},{"name":"v","vlan":{"id":2,"on":"br"}}]`, "made of itself"},
+		"a loop":         {`"interfaces":[{"name":"a","card":{"name":"e0"}},{"name":"br","bridge":{"members":["v"]},"dhcp4":{}},{"name":"v","vlan":{"id":2,"link":"br"}}]`, "made of itself"},
 		"no address":     {`"interfaces":[{"name":"a","card":{"name":"e0"}}]`, "none gets addresses"},
 		"too many":       {`"interfaces":[` + strings.Repeat(`{"name":"a"},`, 32) + `{"name":"a"}]`, "at most 32"},
 		"a large bridge": {`"interfaces":[{"name":"a","card":{"name":"e0"}},{"name":"br","bridge":{"members":["a"]},"dhcp4":{},"mtu":9000}]`, "is more than the 1500 of member a"},

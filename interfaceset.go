@@ -35,8 +35,8 @@ func (c NodeConfig) checkMembers(named map[string]Interface) error {
 		}
 	}
 	for _, i := range c.Interfaces {
-		if i.VLAN != nil && user[i.VLAN.On] != "" && named[user[i.VLAN.On]].Bond != nil {
-			return fmt.Errorf("%s: vlan on %s, which is a member of %s: put it on that", i.Name, i.VLAN.On, user[i.VLAN.On])
+		if i.VLAN != nil && user[i.VLAN.Link] != "" && named[user[i.VLAN.Link]].Bond != nil {
+			return fmt.Errorf("%s: vlan on %s, which is a member of %s: put it on that", i.Name, i.VLAN.Link, user[i.VLAN.Link])
 		}
 		if loops(i, named, len(named)) {
 			return fmt.Errorf("%s is made of itself", i.Name)
@@ -64,11 +64,11 @@ func (c NodeConfig) checkVLANs(named map[string]Interface) error {
 		if i.VLAN == nil {
 			continue
 		}
-		on, known := named[i.VLAN.On]
-		at := tag{i.VLAN.On, i.VLAN.ID}
+		on, known := named[i.VLAN.Link]
+		at := tag{i.VLAN.Link, i.VLAN.ID}
 		switch {
 		case !known || on.VLAN != nil:
-			return fmt.Errorf("%s: vlan: on %.20q: want the name of a card, a bond or a bridge", i.Name, i.VLAN.On)
+			return fmt.Errorf("%s: vlan: link %.20q: want the name of a card, a bond or a bridge", i.Name, i.VLAN.Link)
 		case seen[at] != "":
 			return fmt.Errorf("%s: vlan: id %d on %s is %s already", i.Name, at.id, at.on, seen[at])
 		case i.MTU > cmp.Or(on.MTU, 1500):

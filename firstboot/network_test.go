@@ -46,7 +46,7 @@ func TestWrongNetworks(t *testing.T) {
 		"card-ambiguous": func(c *hullmark.NodeConfig) { c.Interfaces = on(hullmark.Card{Driver: "virtio_net"}) },
 		"cards-several":  func(c *hullmark.NodeConfig) { c.Addresses = []string{"192.0.2.7/24"} },
 		"interface-name-taken": func(c *hullmark.NodeConfig) {
-			c.Interfaces = append(on(hullmark.Card{Name: "enp1s0"}), hullmark.Interface{Name: "enp2s0", VLAN: &hullmark.VLAN{ID: 2, On: "nodes"}})
+			c.Interfaces = append(on(hullmark.Card{Name: "enp1s0"}), hullmark.Interface{Name: "enp2s0", VLAN: &hullmark.VLAN{ID: 2, Link: "nodes"}})
 		},
 		"card-twice": func(c *hullmark.NodeConfig) {
 			c.Interfaces = append(on(hullmark.Card{Name: "enp1s0"}), hullmark.Interface{Name: "more", Card: &hullmark.Card{MAC: "52:54:00:00:00:01"}})
@@ -112,7 +112,7 @@ func TestApplyNetwork(t *testing.T) {
 	s.configureNetwork(t, func(c *hullmark.NodeConfig) {
 		c.Interfaces = []hullmark.Interface{
 			{Name: "lan", Card: &hullmark.Card{Name: "enp1s0"}},
-			{Name: "nodes", VLAN: &hullmark.VLAN{ID: 7, On: "lan"}, Addresses: []string{"192.0.2.7/24"}},
+			{Name: "nodes", VLAN: &hullmark.VLAN{ID: 7, Link: "lan"}, Addresses: []string{"192.0.2.7/24"}},
 		}
 		c.Proxy = &hullmark.Proxy{HTTPS: "http://proxy.example:3128"}
 		c.TimeServers = []string{"time.example"}

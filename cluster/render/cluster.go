@@ -92,6 +92,10 @@ type Pool struct {
 	Members []Member `json:"members,omitempty"`
 	// Vouched admits further machines, whose keys nobody knows beforehand, to a pool of workers.
 	Vouched *Vouched `json:"vouched,omitempty"`
+	// Interfaces are those of each machine that has none, and no static addresses, of its own.
+	Interfaces []hullmark.Interface `json:"interfaces,omitempty"`
+	// Proxy is for what the machines fetch from servers outside.
+	Proxy *hullmark.Proxy `json:"proxy,omitempty"`
 	// Labels are set by the kubelet on its own Node.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Taints are those of a new Node. Nil means kubeadm's own, which keep ordinary pods off a control plane; an empty list means none.
@@ -115,8 +119,25 @@ type Member struct {
 	ProviderID string `json:"providerID,omitempty"`
 	// Addresses are static addresses in CIDR notation; without them the machine uses what its network offers.
 	Addresses []string `json:"addresses,omitempty"`
-	// Gateway is the default route for static addresses.
-	Gateway string `json:"gateway,omitempty"`
+	// Gateway is the default route for static addresses, NameServers are DNS servers for them.
+	Gateway     string   `json:"gateway,omitempty"`
+	NameServers []string `json:"nameServers,omitempty"`
+	// Interfaces say more of the machine's network, in the place of these and of the pool's.
+	Interfaces []hullmark.Interface `json:"interfaces,omitempty"`
+}
+
+// config is what the node configurations of a pool's machine say of its network; a member without a name is any machine.
+func (p Pool) config(m Member) hullmark.NodeConfig {
+	c := hullmark.NodeConfig{Addresses: m.Addresses, Gateway: m.Gateway, NameServers: m.NameServers, Interfaces: m.Interfaces, Proxy: p.Proxy}
+	if !m.own() {
+		c.Interfaces = p.Interfaces
+	}
+	return c
+}
+
+// own reports whether a member has a network of its own.
+func (m Member) own() bool {
+	return len(m.Addresses) > 0 || m.Gateway != "" || len(m.NameServers) > 0 || len(m.Interfaces) > 0
 }
 
 // Vouched is a rule for machines that somebody vouches for, their maker or landlord, or an enroller: a measurements.Group of the
@@ -164,7 +185,7 @@ func (c *Cluster) defaults() {
 		c.Network.ServiceSubnet = "10.96.0.0/12"
 	}
 	if first, ok := c.first(); ok && c.ControlPlane.AdvertiseAddress == "" {
-		c.ControlPlane.AdvertiseAddress = c.Network.primary(first.Addresses)
+		c.ControlPlane.AdvertiseAddress = c.Network.primary(c.Pools[c.firstPool()].config(first).OwnAddresses())
 	}
 	if len(c.JoinEndpoints) == 0 {
 		c.JoinEndpoints = c.services()
@@ -281,6 +302,11 @@ func (p Pool) check() error {
 		// The name becomes a file's name before the policy judges it.
 		if !hullmark.ValidNodeName(m.Name) {
 			return fmt.Errorf("members[%d]: name %q: want a DNS label: at most 63 lower-case letters, digits and hyphens", i, m.Name)
+		}
+	}
+	for i, own := range p.Interfaces {
+		if len(own.Addresses) > 0 {
+			return fmt.Errorf("interfaces[%d] (%s): addresses: every machine of the pool would have them; write the interfaces of such a machine at its member", i, own.Name)
 		}
 	}
 	for key, value := range sorted(p.Labels) {

@@ -112,7 +112,8 @@ func (c *Cluster) checkAddresses(p kubeadm.Params) error {
 	for i, pool := range c.Pools {
 		for _, m := range pool.Members {
 			families := map[bool]bool{}
-			for _, text := range m.Addresses {
+			own := pool.config(m).OwnAddresses()
+			for _, text := range own {
 				static, err := netip.ParsePrefix(text)
 				if err != nil {
 					continue // The node configuration's own check tells of that.
@@ -122,8 +123,8 @@ func (c *Cluster) checkAddresses(p kubeadm.Params) error {
 				}
 				families[static.Addr().Is4()] = true
 			}
-			if len(m.Addresses) > 0 && len(p.ServiceSubnet) > len(families) {
-				return fmt.Errorf("pools[%d] (%s): %s: addresses %s: the cluster's networks are of both families, so want one of each", i, pool.Name, m.Name, strings.Join(m.Addresses, ", "))
+			if len(own) > 0 && len(p.ServiceSubnet) > len(families) {
+				return fmt.Errorf("pools[%d] (%s): %s: addresses %s: the cluster's networks are of both families, so want one of each", i, pool.Name, m.Name, strings.Join(own, ", "))
 			}
 		}
 	}
@@ -223,12 +224,12 @@ func placed(files ...[]File) []measurements.PlacedFile {
 	return all
 }
 
-// configs writes a node configuration for each member that has static addresses, and one that all others of the pool share.
+// configs writes a node configuration for each member with a network of its own, and one that all others of the pool share.
 func (c *Cluster) configs(p Pool) ([]Rendered, error) {
 	var files []Rendered
 	shared := len(p.Members) == 0
 	for i, m := range p.Members {
-		if len(m.Addresses) == 0 && m.Gateway == "" {
+		if !m.own() {
 			shared = true
 			continue
 		}
@@ -246,10 +247,9 @@ func (c *Cluster) configs(p Pool) ([]Rendered, error) {
 }
 
 func (c *Cluster) config(p Pool, m Member) ([]byte, error) {
-	text, err := json.MarshalIndent(hullmark.NodeConfig{
-		Version: 1, ClusterRoot: c.Root, Endpoints: c.JoinEndpoints, Addresses: m.Addresses, Gateway: m.Gateway,
-		TimeServers: c.around(p).TimeServers, StateDisk: p.StateDisk,
-	}, "", "  ")
+	node := p.config(m)
+	node.Version, node.ClusterRoot, node.Endpoints, node.TimeServers, node.StateDisk = 1, c.Root, c.JoinEndpoints, c.around(p).TimeServers, p.StateDisk
+	text, err := json.MarshalIndent(node, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("node config: %w", err)
 	}
@@ -262,7 +262,7 @@ func (c *Cluster) services() []string {
 	var found []string
 	for _, p := range c.Pools {
 		for _, m := range p.Members {
-			if a, err := netip.ParsePrefix(firstOf(m.Addresses)); err == nil && p.Role == hullmark.ControlPlane {
+			if a, err := netip.ParsePrefix(firstOf(p.config(m).OwnAddresses())); err == nil && p.Role == hullmark.ControlPlane {
 				found = append(found, hostPort(a.Addr().String()))
 			}
 		}

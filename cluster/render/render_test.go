@@ -130,6 +130,59 @@ func TestNodeConfigsAreWhatNodesTake(t *testing.T) {
 	}
 }
 
+// A pool's interfaces and proxy are its machines', unless a machine has a network of its own.
+func TestInterfaces(t *testing.T) {
+	pool := `
+  interfaces:
+  - name: any
+    card: {driver: virtio_net}
+    dhcp4: {}
+  proxy: {https: "http://192.0.2.9:3128"}
+`
+	member := "  members:\n  - name: control-plane-1\n"
+	own := `    interfaces:
+    - {name: left, card: {mac: "52:54:00:12:34:56"}}
+    - {name: nodes, vlan: {id: 100, link: left}, addresses: [10.0.2.21/24], routes: [{gateway: 10.0.2.2}]}
+`
+	small := string(sample(t, "small"))
+	shared := strings.NewReplacer("    addresses: [10.0.2.15/24]\n    gateway: 10.0.2.2\n", "", "endpoint: 10.0.2.15:6443", "endpoint: 10.0.2.15:6443\n  advertiseAddress: 10.0.2.15").Replace(small)
+	shared = strings.TrimSpace(shared) + pool
+	alone := strings.NewReplacer(member, member+own, "  advertiseAddress: 10.0.2.15\n", "").Replace(shared)
+	for text, want := range map[string]struct{ file, name, advertise, endpoint string }{
+		shared: {"pools/control/node-config.json", "any", "10.0.2.15", "10.0.2.15:" + attest.JoinPort},
+		alone:  {"nodes/control-plane-1/node-config.json", "left", "10.0.2.21", "10.0.2.21:" + attest.JoinPort},
+	} {
+		document, err := Parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if document.ControlPlane.AdvertiseAddress != want.advertise || !slices.Equal(document.JoinEndpoints, []string{want.endpoint}) {
+			t.Errorf("%s: advertised %s, joined at %v", want.file, document.ControlPlane.AdvertiseAddress, document.JoinEndpoints)
+		}
+		config, err := hullmark.ParseNodeConfig([]byte(rendered(t, []byte(text), measurements.Policy{})[want.file]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if config.Interfaces[0].Name != want.name || config.Proxy == nil || config.Proxy.HTTPS != "http://192.0.2.9:3128" {
+			t.Errorf("%s: %+v, proxy %+v", want.file, config.Interfaces, config.Proxy)
+		}
+	}
+	for text, want := range map[string]string{
+		strings.Replace(shared, "dhcp4: {}", "addresses: [10.0.2.21/24]", 1):           "pools[0] (control): interfaces[0] (any): addresses: every machine of the pool would have them",
+		strings.Replace(alone, "10.0.2.21/24", "10.96.0.21/24", 1):                      "pools[0] (control): control-plane-1: address 10.96.0.21: it is of the services' network",
+		strings.Replace(alone, "52:54:00:12:34:56", "5254.0012.3456", 1):               "interfaces",
+		strings.Replace(shared, `"http://192.0.2.9:3128"`, `"http://me@192.0.2.9"`, 1): "proxy",
+	} {
+		document, err := Parse([]byte(text))
+		if err == nil {
+			_, err = Render(document, measurements.Policy{})
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
 func TestJoinEndpointsByDefault(t *testing.T) {
 	small := string(sample(t, "small"))
 	for change, want := range map[string]string{

@@ -143,7 +143,7 @@ func (p Plan) stack(s *settings, i hullmark.Interface) {
 			}
 		case other.Bridge != nil && slices.Contains(other.Bridge.Members, i.Name):
 			s.set("Bridge", other.Name)
-		case other.VLAN != nil && other.VLAN.On == i.Name:
+		case other.VLAN != nil && other.VLAN.Link == i.Name:
 			s.set("VLAN", other.Name)
 		}
 	}
@@ -280,7 +280,7 @@ func (p Plan) mac(name string) string {
 	case i.Bond != nil:
 		return p.mac(i.Bond.Members[0])
 	case i.VLAN != nil:
-		return p.mac(i.VLAN.On)
+		return p.mac(i.VLAN.Link)
 	case i.Bridge != nil:
 		return p.mac(i.Bridge.Members[0])
 	}

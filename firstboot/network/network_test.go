@@ -36,7 +36,7 @@ const bonded = `"interfaces":[
 	{"name":"left","card":{"mac":"52:54:00:00:00:02"}},
 	{"name":"right","card":{"path":"pci-0000:00:01.0"}},
 	{"name":"bond","bond":{"mode":"active-backup","members":["left","right"],"primary":"right"},"mtu":9000},
-	{"name":"nodes","vlan":{"id":100,"on":"bond"},"node":true,"addresses":["192.0.2.21/24","192.0.2.20/24","2001:db8::21/64"],
+	{"name":"nodes","vlan":{"id":100,"link":"bond"},"node":true,"addresses":["192.0.2.21/24","192.0.2.20/24","2001:db8::21/64"],
 	 "routes":[{"gateway":"192.0.2.1"},{"to":"198.51.100.0/24","gateway":"192.0.2.2","metric":5},{"gateway":"fe80::1","onLink":true}],
 	 "nameServers":["192.0.2.53","192.0.2.54"],"searchDomains":["example.net","example.org"]},
 	{"name":"storage","card":{"driver":"e1000e"},"dhcp4":{"use":["mtu"],"vendorClass":"hullmark"}}]`
@@ -83,7 +83,7 @@ func TestFilesOfOthers(t *testing.T) {
 	p, err := Make(parse(t, `"interfaces":[
 		{"name":"a","card":{"name":"enp1s0"}},{"name":"b","card":{"name":"enp2s0"}},{"name":"c","card":{"name":"enp3s0"}},
 		{"name":"lag","bond":{"mode":"802.3ad","members":["b","a"],"hash":"layer3+4","lacpRate":"fast"}},
-		{"name":"pods","vlan":{"id":7,"on":"lag"}},
+		{"name":"pods","vlan":{"id":7,"link":"lag"}},
 		{"name":"br","bridge":{"members":["pods","c"],"stp":true},"dhcp6":{"vendorClass":"hullmark"},"ra":{"metric":10}}]`), cards)
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestChoices(t *testing.T) {
 		"two of a driver":        {one(`{"driver":"virtio_net"}`), "card-ambiguous", cards},
 		"two with one mac":       {one(`{"mac":"52:54:00:00:00:01"}`), "card-ambiguous", append([]Link{card("enp9s0", "52:54:00:00:00:01", "", "")}, cards...)},
 		"one card, chosen twice": {`"interfaces":[{"name":"a","card":{"mac":"52:54:00:00:00:03"},"dhcp4":{}},{"name":"b","card":{"driver":"e1000e"}}]`, "card-twice", cards},
-		"the name of a card":     {`"interfaces":[{"name":"a","card":{"driver":"e1000e"}},{"name":"enp1s0","vlan":{"id":2,"on":"a"},"dhcp4":{}}]`, "interface-name-taken", cards},
+		"the name of a card":     {`"interfaces":[{"name":"a","card":{"driver":"e1000e"}},{"name":"enp1s0","vlan":{"id":2,"link":"a"},"dhcp4":{}}]`, "interface-name-taken", cards},
 		"an address, many cards": {`"addresses":["192.0.2.21/24"]`, "cards-several", cards},
 		"an address, no card":    {`"addresses":["192.0.2.21/24"]`, "card-missing", cards[3:]},
 		"an address, one card":   {`"addresses":["192.0.2.21/24"]`, "", cards[2:]},

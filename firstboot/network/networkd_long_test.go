@@ -21,7 +21,7 @@ func TestNetworkdReadsFiles(t *testing.T) {
 	every := `"interfaces":[
 		{"name":"a","card":{"name":"enp1s0"}},{"name":"b","card":{"name":"enp2s0"}},
 		{"name":"lag","bond":{"mode":"802.3ad","members":["a","b"],"hash":"layer2+3","lacpRate":"slow"},"mtu":9000},
-		{"name":"v","vlan":{"id":4094,"on":"lag"}},
+		{"name":"v","vlan":{"id":4094,"link":"lag"}},
 		{"name":"br","bridge":{"members":["v"]},"node":true,"addresses":["192.0.2.21/24"],"routes":[{"to":"198.51.100.0/24","metric":7}],"searchDomains":["example.net"],
 		 "dhcp4":{"use":["dns","domains","mtu","ntp","routes"],"metric":5,"clientID":"duid","vendorClass":"hullmark"},
 		 "dhcp6":{"use":["dns","domains","ntp"],"vendorClass":"hullmark"},"ra":{"use":["dns","domains","mtu","routes"],"metric":6}}]`

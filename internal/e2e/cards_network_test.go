@@ -81,7 +81,7 @@ func bonded(base hullmark.NodeConfig, left hullmark.Card) hullmark.NodeConfig {
 		{Name: "right", Card: &hullmark.Card{Path: "pci-0000:00:11.0"}},
 		{Name: "bond", Bond: &hullmark.Bond{Mode: "active-backup", Members: []string{"left", "right"}, Primary: "left"}, MTU: 9000},
 		{
-			Name: "nodes", VLAN: &hullmark.VLAN{ID: nodesVLAN, On: "bond"}, MTU: 9000, Node: true,
+			Name: "nodes", VLAN: &hullmark.VLAN{ID: nodesVLAN, Link: "bond"}, MTU: 9000, Node: true,
 			Addresses: []string{nodesAddress.String() + "/24"}, Routes: []hullmark.Route{{Gateway: "10.0.2.2"}}, NameServers: []string{"10.0.2.3"},
 		},
 		{Name: "storage", Card: &hullmark.Card{Path: "pci-0000:00:12.0"}, DHCP4: &hullmark.Offer{Use: []string{}}},
