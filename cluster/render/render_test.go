@@ -169,7 +169,7 @@ func TestInterfaces(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		strings.Replace(shared, "dhcp4: {}", "addresses: [10.0.2.21/24]", 1):           "pools[0] (control): interfaces[0] (any): addresses: every machine of the pool would have them",
-		strings.Replace(alone, "10.0.2.21/24", "10.96.0.21/24", 1):                      "pools[0] (control): control-plane-1: address 10.96.0.21: it is of the services' network",
+		strings.Replace(alone, "10.0.2.21/24", "10.96.0.21/24", 1):                     "pools[0] (control): control-plane-1: address 10.96.0.21: it is of the services' network",
 		strings.Replace(alone, "52:54:00:12:34:56", "5254.0012.3456", 1):               "interfaces",
 		strings.Replace(shared, `"http://192.0.2.9:3128"`, `"http://me@192.0.2.9"`, 1): "proxy",
 	} {
