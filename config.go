@@ -140,7 +140,8 @@ func (c NodeConfig) checkAddresses() error {
 }
 
 // ValidEndpoint reports whether s is a host name or an address (IPv6 in
-// brackets, a zone in it being a name that an interface can have), a colon and a port from 1 to 65535. A name whose last label is a number is none: a program that takes it for an address
+// brackets; a zone in it is a name that an interface can have), a colon and
+// a port from 1 to 65535. A name whose last label is a number is none: a program that takes it for an address
 // would reach one that nobody knows to be the endpoint's.
 func ValidEndpoint(s string) bool {
 	_, ok := EndpointHost(s)

@@ -61,8 +61,8 @@ func probe(disk io.ReaderAt, size int64, want *image.Layout) (content, error) {
 	return holdsNothing, nil
 }
 
-// hasState reports whether a node's state is behind where the slots were, on a disk whose table is gone. Of a disk that somebody emptied, by
-// its two ends, what is in its middle is nothing any more.
+// hasState reports whether a node's state is behind where the slots were, on a disk whose table is gone. Of a disk that somebody emptied,
+// by its two ends, what is in its middle is nothing any more.
 func hasState(disk io.ReaderAt, size int64, want *image.Layout) (bool, error) {
 	behind := size - want.Size()
 	if behind < statedisk.MinSize {

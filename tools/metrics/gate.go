@@ -27,7 +27,8 @@ const (
 	askedAtOnce, askedPerSecond = 8, 4
 	// An answer holds for so long; refusals, too.
 	remembered = 30 * time.Second
-	// Who was let in is asked about again for so long without being counted: others, who make tokens up, do not keep it out between scrapes.
+	// Who was let in is asked about again for so long without being counted: others, who make tokens up, do not keep it out between
+	// scrapes.
 	trusted = 10 * time.Minute
 	// maxRemembered bounds how many.
 	maxRemembered = 256

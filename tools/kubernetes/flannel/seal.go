@@ -16,8 +16,9 @@ const sealTable = "hullmark-wireguard"
 var inside = []string{"lo", "veth*", "flannel-wg*"}
 
 // seal keeps what pods send each other inside WireGuard. One route leads there, to the network of all pods: whoever offers the node a
-// narrower one, by DHCP, by router advertisement or in its configuration, would have those packets in the clear; and what comes from elsewhere in a
-// pod's name was not authenticated. Such packets are dropped. The rules outlive the program; without WireGuard there are none.
+// narrower one, by DHCP, by router advertisement or in its configuration, would have those packets in the clear; and what comes from
+// elsewhere in a pod's name was not authenticated. Such packets are dropped. The rules outlive the program; without WireGuard there are
+// none.
 func seal(ctx context.Context, config *subnet.Config) error {
 	nft, err := knftables.New(knftables.InetFamily, sealTable)
 	if err != nil {
