@@ -140,7 +140,8 @@ func (c NodeConfig) checkAddresses() error {
 }
 
 // ValidEndpoint reports whether s is a host name or an address (IPv6 in
-// brackets), a colon and a port from 1 to 65535. A name whose last label is a number is none: a program that takes it for an address
+// brackets; a zone in it is a name that an interface can have), a colon and
+// a port from 1 to 65535. A name whose last label is a number is none: a program that takes it for an address
 // would reach one that nobody knows to be the endpoint's.
 func ValidEndpoint(s string) bool {
 	_, ok := EndpointHost(s)
@@ -150,7 +151,7 @@ func ValidEndpoint(s string) bool {
 // EndpointHost returns the host of a valid endpoint, an IPv6 address without its brackets.
 func EndpointHost(endpoint string) (host string, ok bool) {
 	if a, err := netip.ParseAddrPort(endpoint); err == nil {
-		return a.Addr().String(), a.Port() > 0
+		return a.Addr().String(), a.Port() > 0 && validZone(a.Addr())
 	}
 	host, port, found := strings.Cut(endpoint, ":")
 	n, err := strconv.ParseUint(port, 10, 16)
@@ -169,8 +170,10 @@ func ValidServerName(s string) bool {
 // validAddress reports whether s is an IP address. A zone can be any text to netip; here it is a name that an interface can have.
 func validAddress(s string) bool {
 	a, err := netip.ParseAddr(s)
-	return err == nil && (a.Zone() == "" || zonePattern.MatchString(a.Zone()))
+	return err == nil && validZone(a)
 }
+
+func validZone(a netip.Addr) bool { return a.Zone() == "" || zonePattern.MatchString(a.Zone()) }
 
 func (s DiskSelector) check(field string) error {
 	if (s.Serial == "") == (s.Path == "") {

@@ -55,6 +55,12 @@ func TestEndpointIsNoNumber(t *testing.T) {
 			t.Errorf("%s is refused", host)
 		}
 	}
+	// An endpoint is told of in one line of the log.
+	for host, want := range map[string]bool{"[fe80::1%enp0s3]": true, "[fe80::1%a\nREADY]": false, "[fe80::1%a b]": false, "[fe80::1%\u009b2J]": false} {
+		if ValidEndpoint(host+":7443") != want {
+			t.Errorf("%q: want %v", host, want)
+		}
+	}
 }
 
 // FuzzNames holds the names that others give to what they become: host names, units, certificates' names, file names and lines of settings.

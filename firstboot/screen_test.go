@@ -63,6 +63,11 @@ func TestScreen(t *testing.T) {
 		Code: "install-disk-used", Step: "INSTALL", Title: "the disk is not empty\x1b[2J", Expected: "an empty disk", Got: strings.Repeat("g", 200), Next: "name another",
 	})
 	has("failed", "the disk is not empty", "code: install-disk-used", "expected: an empty disk", "got:", strings.Repeat("g", 50), "Next: name another")
+	// What a disk says of itself, or a join service says, moves nothing on the page: here to where the EKID is.
+	s.Fail(&hullmark.Condition{Code: "install-disk-used", Title: "disk \u009b5;1HEKID\u0085\u202e\r\n\x1b[5;1H", Next: "n"})
+	if text := strings.Join(shown(), "\n"); regexp.MustCompile(`[\x00-\x09\x0b-\x1f\x7f\x{80}-\x{9f}\x{202e}]`).MatchString(text) {
+		t.Errorf("%q", text)
+	}
 	s.Enter(StepInstall)
 	s.Say("writing to /dev/sda, 40 %%")
 	has("installing", "INSTALL", "writing to /dev/sda, 40 %")

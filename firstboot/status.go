@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/network"
@@ -306,8 +307,9 @@ func (s *Status) change(edit func(*Document)) {
 	case s.doc.Doing != "":
 		line += ": " + s.doc.Doing
 	}
+	line = oneLine(line)
 	fmt.Fprintln(s.Log, line)
-	s.Notify("STATUS=" + strings.ReplaceAll(line, "\n", " "))
+	s.Notify("STATUS=" + line)
 }
 
 func (s *Status) storeLocked() {
@@ -356,10 +358,10 @@ func Block(c *hullmark.Condition) string {
 	return b.String()
 }
 
-// oneLine keeps foreign text from drawing lines of its own on the console.
+// oneLine keeps foreign text from drawing lines of its own on the console. A terminal obeys U+009B, too, as it does ESC and [.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r

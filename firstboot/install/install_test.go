@@ -220,6 +220,60 @@ func TestAnotherConfiguration(t *testing.T) {
 	}
 }
 
+// TestAnotherConfigurationIsCut: a node's state stays also where the power went while its disk was given another configuration, and at the
+// medium's next start. On a disk whose ends somebody has emptied since, there is no state.
+func TestAnotherConfigurationIsCut(t *testing.T) {
+	old, s := newStick(t, "release=1", `{"a":1}`), newStick(t, "release=1", `{"a":2}`)
+	memory := powercut.NewMemory()
+	target, disk := to(memory)
+	if _, err := target.install(t.Context(), old.disk, old.layout, "", ignore); err != nil {
+		t.Fatal(err)
+	}
+	key := hullmark.NewSecret(make([]byte, 32))
+	state := make([]byte, statedisk.OffsetB+statedisk.RecordSize)
+	copy(state[statedisk.OffsetB:], statedisk.EncodeB(statedisk.Ready{Identity: statedisk.Identity{UUID: hullmark.UUID{1}, Generation: 1, Owner: hullmark.EKID{1}}}, nil, key))
+	if err := write(disk, state, old.layout.Size()); err != nil {
+		t.Fatal(err)
+	}
+	has := func(what string, d device, want bool) {
+		t.Helper()
+		got := make([]byte, len(state))
+		if _, err := d.ReadAt(got, old.layout.Size()); err != nil || bytes.Equal(got, state) != want {
+			t.Errorf("%s: the state is there: %v, want %v, %v", what, !want, want, err)
+		}
+	}
+	cut := func(number int) (left *powercut.Memory, records int) {
+		left = memory.Copy()
+		target, disk := to(left)
+		disk.Watch = func(powercut.Record) bool { records++; return records == number }
+		if _, err := target.install(t.Context(), s.disk, s.layout, "S-1", ignore); (err == nil) != (number == 0) {
+			t.Fatalf("cut at %d of %d: %v", number, records, err)
+		}
+		return left, records
+	}
+	_, records := cut(0)
+	for _, number := range []int{2, 4, 6, records / 2, records - 1} {
+		what := fmt.Sprintf("cut at %d of %d", number, records)
+		left, _ := cut(number)
+		target, disk := to(left)
+		if _, err := target.install(t.Context(), s.disk, s.layout, "", ignore); condition(err).Code != "install-disk-used" {
+			t.Errorf("%s: unnamed: %v", what, err)
+		}
+		if _, err := target.install(t.Context(), s.disk, s.layout, "S-1", ignore); err != nil {
+			t.Errorf("%s: the next start: %v", what, err)
+		}
+		s.holds(t, what, disk)
+		has(what, disk, true)
+	}
+	if err := write(disk, make([]byte, edge), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := target.install(t.Context(), s.disk, s.layout, "", ignore); err != nil {
+		t.Error(err)
+	}
+	has("emptied", disk, false)
+}
+
 func TestTooSmall(t *testing.T) {
 	s := newStick(t, "release=1", "{}")
 	target, disk := to(powercut.NewMemory())

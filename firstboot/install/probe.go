@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/image"
 	"github.com/hullmark/hullmark/image/gpt"
@@ -21,7 +22,8 @@ const (
 	holdsNothing
 	// holdsThis has been installed: table and configuration are what would be written. Its slots may hold other releases by now.
 	holdsThis
-	// holdsRelease has the table of such a disk, and another configuration.
+	// holdsRelease has the table of such a disk, and another configuration; or it had, and a node's state is behind it, where it was about
+	// to be given another and that was interrupted.
 	holdsRelease
 )
 
@@ -47,6 +49,9 @@ func probe(disk io.ReaderAt, size int64, want *image.Layout) (content, error) {
 		}
 		return holdsRelease, err
 	}
+	if state, err := hasState(disk, size, want); err != nil || state {
+		return holdsRelease, err
+	}
 	for _, from := range []int64{0, max(0, size-edge)} {
 		empty, err := zeroOrSame(disk, want, from, min(edge, size-from))
 		if err != nil || !empty {
@@ -54,6 +59,24 @@ func probe(disk io.ReaderAt, size int64, want *image.Layout) (content, error) {
 		}
 	}
 	return holdsNothing, nil
+}
+
+// hasState reports whether a node's state is behind where the slots were, on a disk whose table is gone. Of a disk that somebody emptied,
+// by its two ends, what is in its middle is nothing any more.
+func hasState(disk io.ReaderAt, size int64, want *image.Layout) (bool, error) {
+	behind := size - want.Size()
+	if behind < statedisk.MinSize {
+		return false, nil
+	}
+	claim, err := statedisk.Probe(io.NewSectionReader(disk, want.Size(), behind), behind)
+	if err != nil || claim.State != hullmark.DiskReady {
+		return false, err
+	}
+	start := make([]byte, edge)
+	if _, err := io.ReadFull(io.NewSectionReader(disk, 0, edge), start); err != nil {
+		return false, fmt.Errorf("read the disk to install: %w", err)
+	}
+	return len(bytes.Trim(start, "\x00")) > 0, nil
 }
 
 // same compares a part of a disk with what would be written there.

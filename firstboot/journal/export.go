@@ -17,8 +17,10 @@ const (
 	// maxField bounds what is kept of a field, and maxSkipped what is passed over of one that is longer.
 	maxField   = 16 << 10
 	maxSkipped = 1 << 30
-	maxFields  = 1 << 10
 	maxName    = 256
+	// maxFields is more than journald takes in one entry (1024), with what it adds itself: an entry of which this program were to say that
+	// it has too many would be the last that is sent.
+	maxFields = 4 << 10
 )
 
 // fields are those that are asked for and kept; __CURSOR, __REALTIME_TIMESTAMP, __SEQNUM and __SEQNUM_ID come in any case.

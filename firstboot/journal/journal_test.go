@@ -415,7 +415,12 @@ func TestExported(t *testing.T) {
 	if _, err := e.next(); !errors.Is(err, io.EOF) {
 		t.Errorf("at the end: %v", err)
 	}
-	for _, bad := range []string{"MESSAGE=x\n\n", "__CURSOR=a\n__REALTIME_TIMESTAMP=z\n\n", "=x\n\n", "__CURSOR=a", "A\n\xff\xff\xff\xff\xff\xff\xff\xff", strings.Repeat("A=1\n", 2000)} {
+	// journald takes an entry with this many, and this program must not stop at it for ever.
+	most := "__CURSOR=a\n__REALTIME_TIMESTAMP=1\n" + strings.Repeat("MESSAGE=x\n", 1024) + "_PID=1\n_COMM=c\n\n"
+	if e, err := newExported(strings.NewReader(most)).next(); err != nil || e.cursor != "a" || e.fields["_COMM"] != "c" {
+		t.Errorf("an entry of as many fields as journald takes: %+v, %v", e, err)
+	}
+	for _, bad := range []string{"MESSAGE=x\n\n", "__CURSOR=a\n__REALTIME_TIMESTAMP=z\n\n", "=x\n\n", "__CURSOR=a", "A\n\xff\xff\xff\xff\xff\xff\xff\xff", strings.Repeat("A=1\n", 5000)} {
 		if e, err := newExported(strings.NewReader(bad)).next(); err == nil || errors.Is(err, io.EOF) && len(e.fields) > 0 {
 			t.Errorf("%.40q: %+v, %v", bad, e, err)
 		}

@@ -27,6 +27,9 @@ const (
 	askedAtOnce, askedPerSecond = 8, 4
 	// An answer holds for so long; refusals, too.
 	remembered = 30 * time.Second
+	// Who was let in is asked about again for so long without being counted: others, who make tokens up, do not keep it out between
+	// scrapes.
+	trusted = 10 * time.Minute
 	// maxRemembered bounds how many.
 	maxRemembered = 256
 	// askTimeout bounds one question.
@@ -81,10 +84,11 @@ func (g *gate) judge(ctx context.Context, authorization string) int {
 		return http.StatusUnauthorized
 	}
 	key := sha256.Sum256([]byte(token))
-	if status := g.known(key); status != 0 {
+	status, wasLetIn := g.known(key)
+	if status != 0 {
 		return status
 	}
-	if !g.asked.Allow() {
+	if !wasLetIn && !g.asked.Allow() {
 		return http.StatusTooManyRequests
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -92,7 +96,7 @@ func (g *gate) judge(ctx context.Context, authorization string) int {
 	g.asking.Lock()
 	may, err := g.review.MayReadMetrics(ctx, token, g.node)
 	g.asking.Unlock()
-	status := http.StatusForbidden
+	status = http.StatusForbidden
 	switch {
 	case errors.Is(err, run.ErrNoUser):
 		status = http.StatusUnauthorized
@@ -106,14 +110,20 @@ func (g *gate) judge(ctx context.Context, authorization string) int {
 	return status
 }
 
-// known returns an answer that still holds; 0 is none.
-func (g *gate) known(key [sha256.Size]byte) int {
+// known returns an answer that still holds, or 0, and whether its bearer was let in not long ago.
+func (g *gate) known(key [sha256.Size]byte) (status int, wasLetIn bool) {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
-	if a, ok := g.answers[key]; ok && time.Now().Before(a.until) {
-		return a.status
+	a, ok := g.answers[key]
+	if ok && time.Now().Before(a.until) {
+		return a.status, false
 	}
-	return 0
+	return 0, ok && a.wasLetIn()
+}
+
+// wasLetIn reports whether the bearer was let in not long ago.
+func (a answer) wasLetIn() bool {
+	return a.status == http.StatusOK && time.Now().Before(a.until.Add(trusted))
 }
 
 // remember keeps an answer, and forgets old ones, or all if there are too many.
@@ -122,7 +132,7 @@ func (g *gate) remember(key [sha256.Size]byte, a answer) {
 	defer g.mutex.Unlock()
 	if len(g.answers) >= maxRemembered {
 		for k, old := range g.answers {
-			if time.Now().After(old.until) {
+			if time.Now().After(old.until) && !old.wasLetIn() {
 				delete(g.answers, k)
 			}
 		}

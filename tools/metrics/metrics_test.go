@@ -104,6 +104,25 @@ func TestGate(t *testing.T) {
 	if got := get("Bearer prometheus"); got != http.StatusOK {
 		t.Errorf("after a flood: %d", got)
 	}
+	// Nor is it kept out once it was not seen for longer than an answer holds: it is asked about again. Who may not any more is not let in.
+	later := func() {
+		for key, a := range g.answers {
+			g.answers[key] = answer{a.status, a.until.Add(-2 * remembered)}
+		}
+	}
+	later()
+	for i := range 2 * maxRemembered {
+		g.remember([32]byte{byte(i), byte(i >> 8)}, answer{http.StatusForbidden, time.Now().Add(-time.Second)})
+	}
+	before = api.times
+	if got := get("Bearer prometheus"); got != http.StatusOK || api.times != before+1 {
+		t.Errorf("between two scrapes of a flood: %d, asked %d times", got, api.times-before)
+	}
+	later()
+	api.says["prometheus"] = errMayNot
+	if got := get("Bearer prometheus"); got != http.StatusForbidden {
+		t.Errorf("whose right was taken: %d", got)
+	}
 }
 
 // certificate writes one for a name, with its key, as a kubelet does.

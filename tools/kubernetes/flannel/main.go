@@ -76,6 +76,9 @@ func (o options) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("network policies: %w", err)
 	}
+	if err := seal(ctx, config); err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
 	var background sync.WaitGroup
 	network, err := o.join(ctx, &background, manager, config)
 	if err != nil {
