@@ -24,6 +24,9 @@ type collector struct {
 	config *tls.Config
 }
 
+// absent is what systemd hands over in the place of a file that is not there (systemd/system/hullmark-journal.service).
+const absent = "none"
+
 // readCollector reads the files of hullmark.PoolFolder, as systemd hands them over. Without a client's certificate none is shown.
 func readCollector(folder string) (collector, error) {
 	read := func(path string) ([]byte, error) { return os.ReadFile(filepath.Join(folder, filepath.Base(path))) }
@@ -44,7 +47,7 @@ func readCollector(folder string) (collector, error) {
 		return c, errors.New("journal's collector: there is no certificate in its ca")
 	}
 	certificate, err := read(hullmark.CollectorCertificate)
-	if err != nil || len(certificate) == 0 {
+	if err != nil || string(certificate) == absent {
 		return c, err
 	}
 	key, err := read(hullmark.CollectorKey)

@@ -225,7 +225,7 @@ func newNode(t *testing.T, to *receiver, ca authority, name string, l *logged) *
 	}
 	n.give(t, hullmark.CollectorFile, settings)
 	n.give(t, hullmark.CollectorCA, ca.pem())
-	n.give(t, hullmark.CollectorCertificate, nil)
+	n.give(t, hullmark.CollectorCertificate, []byte(absent))
 	n.give(t, hullmark.CollectorKey, nil)
 	return n
 }
