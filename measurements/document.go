@@ -12,6 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/pcrs"
@@ -373,6 +376,9 @@ func (d Document) checkRegisters() error {
 	for _, u := range d.NotPredicted {
 		if slices.Contains(seen, u.Register) || !u.Register.Valid() || len(u.Reason) > maxText {
 			return fmt.Errorf("notPredicted: %v is predicted or listed twice, is no register, or its reason is too long", u.Register)
+		}
+		if !utf8.ValidString(u.Reason) || strings.ContainsFunc(u.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			return fmt.Errorf("notPredicted: the reason for %v is no printable line: %q", u.Register, u.Reason)
 		}
 		seen = append(seen, u.Register)
 	}

@@ -286,6 +286,17 @@ func flipValue(document string) string {
 	return document[:at] + string(digit) + document[at+1:]
 }
 
+// TestReasonIsOneLine refuses a reason that could hide, on a terminal, that a register is open.
+func TestReasonIsOneLine(t *testing.T) {
+	d := testDocument(t, "image")
+	for reason, ok := range map[string]bool{"because of \u201cé\u201d": true, "\x1b[1A\x1b[2K": false, "a\nenforced: 7": false, "\r": false, "\xff": false, "\u202e": false} {
+		d.NotPredicted = []NotPredicted{{Register: 14, Reason: reason}}
+		if _, err := d.Encode(); (err == nil) != ok || !ok && !strings.Contains(err.Error(), "no printable line") {
+			t.Errorf("%q: %v", reason, err)
+		}
+	}
+}
+
 func testPolicy(ids ...DocumentID) Policy {
 	p := Policy{
 		Version: 4, MinimumSVN: 2,

@@ -67,6 +67,9 @@ func readFirmware(log Log) (f firmwareLog, err error) {
 		return f, fmt.Errorf("log: PCR 0 began with locality %d; 0, 3 and 4 exist", log.Locality)
 	}
 	f.banks = slices.DeleteFunc(PredictedBanks(), func(b Bank) bool { return !slices.Contains(log.Banks, b) })
+	if i := slices.IndexFunc(log.Events, driverOfDisk); i >= 0 {
+		return f, fmt.Errorf("log: firmware started a driver out of a file in this boot (%q), which is no part of the machine, and may do what it likes", fileIn(log.Events[i]))
+	}
 	ready := slices.IndexFunc(log.Events, func(e Event) bool { return e.Register == 4 && e.Type == EvSeparator })
 	if ready < 0 {
 		return f, errors.New("log: PCR 4 has no separator, by which firmware says that it goes on to boot")
@@ -83,7 +86,7 @@ func readFirmware(log Log) (f firmwareLog, err error) {
 }
 
 // findProgram returns the place of the program that firmware started and that did not come back, or -1. One that did come back leaves
-// open what it may have measured, unless it is part of the firmware.
+// open what it may have measured, unless it is part of the firmware; so does one of a disk that a variable Driver#### had it start before.
 func (f *firmwareLog) findProgram(events []Event, ready int) int {
 	from := ready
 	for i := len(events) - 1; i > ready; i-- {
@@ -92,8 +95,8 @@ func (f *firmwareLog) findProgram(events []Event, ready int) int {
 			break
 		}
 	}
-	for _, e := range events[ready+1 : from+1] {
-		if e.Type == EvBootServicesApplication && !fromVolume(e) {
+	for i, e := range events[:from+1] {
+		if e.Type == EvBootServicesApplication && !fromVolume(e) && (i > ready || ofPartition(e)) {
 			for _, r := range afterFirmware {
 				f.leaveOpen(r, "firmware first started another program (%q), which came back: what that measures beside the image is not known", loadedFile(e))
 			}
@@ -109,6 +112,24 @@ func (f *firmwareLog) findProgram(events []Event, ready int) int {
 func fromVolume(e Event) bool {
 	const header = 32
 	return len(e.Data) > header+2 && binary.BigEndian.Uint16(e.Data[header:]) == efi.NodeVolume
+}
+
+// ofPartition reports whether a program was loaded from a partition. Some firmware names no more than the file.
+func ofPartition(e Event) bool {
+	const header = 32
+	for nodes := e.Data[min(header, len(e.Data)):]; len(nodes) >= 4; {
+		if binary.BigEndian.Uint16(nodes) == efi.NodeHardDrive {
+			return true
+		}
+		nodes = nodes[min(max(4, int(binary.LittleEndian.Uint16(nodes[2:]))), len(nodes)):]
+	}
+	return false
+}
+
+// driverOfDisk reports whether a driver was loaded out of a file, as variables Driver#### name them, and not out of the firmware or an
+// option ROM.
+func driverOfDisk(e Event) bool {
+	return (e.Type == EvBootServicesDriver || e.Type == EvRuntimeServicesDriver) && !fromVolume(e) && fileIn(e) != ""
 }
 
 // take learns the events until the program.
@@ -303,14 +324,14 @@ func (p *predictor) entryOf(e Event) Event {
 		return e
 	case data == nil:
 		p.leaveOpen(brief(fmt.Sprintf("variable %s (%q) leads to a partition that is not on the image's disk, and what becomes of it is not known: "+
-			"take the log of a boot of an image of these", name, printableText(option.Description))), 1)
+			"take the log of a boot of an image of these", printableText(name), printableText(option.Description))), 1)
 		return e
 	}
 	hashed := at // Firmware hashes the variable's value, or all of the data (PFP §10.4.2.6).
 	if SHA256.sum(e.Data).Equal(e.Digests[SHA256]) {
 		hashed = 0
 	} else if !SHA256.sum(e.Data[at:]).Equal(e.Digests[SHA256]) {
-		p.leaveOpen(fmt.Sprintf("variable %s leads to the image's disk, and its digest is not of what the log shows", name), 1)
+		p.leaveOpen(fmt.Sprintf("variable %s leads to the image's disk, and its digest is not of what the log shows", printableText(name)), 1)
 		return e
 	}
 	return derived(1, e.Type, data[hashed:], Source{Kind: FromBootVariable, Name: name, Section: led, Bytes: int(size)})

@@ -278,6 +278,7 @@ func TestLogsOfOtherBoots(t *testing.T) {
 	}
 	tried := []Event{event(4, EvEFIAction, returningOption), event(4, EvEFIAction, callingOption)}
 	volume := efi.VolumePath(efi.GUID{1}, efi.GUID{2})
+	onDisk := append(efi.PCIPath(3)[:12], efi.FilePath(efi.Partition{Number: 1}, "EFI/evil.efi")...)
 	for _, c := range []struct {
 		name   string
 		change func([]Event) []Event
@@ -292,6 +293,10 @@ func TestLogsOfOtherBoots(t *testing.T) {
 		},
 		{
 			name: "a program of a disk was tried first", change: before(4, EvBootServicesApplication, append([]Event{program(efi.PCIPath(3)...)}, tried...)...),
+			open: []Register{4, 5, 8, 9, 10, 12, 14}, reason: "another program",
+		},
+		{
+			name: "a program of a disk was started before the machine was ready to boot", change: before(4, EvEFIAction, program(onDisk...)),
 			open: []Register{4, 5, 8, 9, 10, 12, 14}, reason: "another program",
 		},
 		{
@@ -368,6 +373,25 @@ func TestLogsOfOtherBoots(t *testing.T) {
 			}
 			if isOpen && r < 8 && !strings.Contains(openReason(p, r), c.reason) {
 				t.Errorf("%s: %v: %q, want %q", c.name, r, openReason(p, r), c.reason)
+			}
+		}
+	}
+}
+
+// TestDriverOfADisk refuses the log of a boot in which a variable had the firmware start a driver of a disk: PCR 2 would be learned with it.
+func TestDriverOfADisk(t *testing.T) {
+	recording, table := recordedLog(t, "ovmf-2025.02"), testTable(t)
+	own := table.Partitions[0]
+	partition := efi.Partition{Number: 1, First: own.FirstLBA, Sectors: 5, GUID: efi.MustGUID(own.GUID.String())}
+	file := efi.FilePath(partition, "EFI/evil.efi")
+	for _, kind := range []EventType{EvBootServicesDriver, EvRuntimeServicesDriver} {
+		for name, path := range map[string][]byte{"disk": file, "firmware": efi.VolumePath(efi.GUID{1}, efi.GUID{2}), "ROM": efi.PCIPath(3)} {
+			data := append(make([]byte, 32), path...)
+			_, err := fromLog(t, changed(recording, func(events []Event) []Event {
+				return slices.Insert(events, 0, Event{Register: 2, Type: kind, Data: data, Digests: DigestsOf(data, recording.Banks...)})
+			}))
+			if refused := err != nil && strings.Contains(err.Error(), `a driver out of a file in this boot ("\\EFI\\evil.efi")`); refused != (name == "disk") || err != nil && !refused {
+				t.Errorf("%v of a %s: %v", kind, name, err)
 			}
 		}
 	}

@@ -344,11 +344,18 @@ func variableOf(b []byte) (name string, size uint64, ok bool) {
 }
 
 // loadedFile is the path of a program that firmware loaded from a file system, such as
-// \EFI\BOOT\BOOTX64.EFI, or nothing: the file path nodes of the device path in an
-// EFI_IMAGE_LOAD_EVENT (PFP §10.2.3, UEFI 2.10 §10.3.5.4).
+// \EFI\BOOT\BOOTX64.EFI, or nothing.
 func loadedFile(e Event) string {
+	if e.Type != EvBootServicesApplication {
+		return ""
+	}
+	return fileIn(e)
+}
+
+// fileIn is what the file path nodes of the device path in an EFI_IMAGE_LOAD_EVENT say (PFP §10.2.3, UEFI 2.10 §10.3.5.4).
+func fileIn(e Event) string {
 	const header, mediaType, fileType = 32, 4, 4
-	if e.Type != EvBootServicesApplication || len(e.Data) < header {
+	if len(e.Data) < header {
 		return ""
 	}
 	var out strings.Builder

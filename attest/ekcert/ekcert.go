@@ -22,6 +22,8 @@ const (
 	MaxShown = 8 << 10
 	// maxChain bounds the number of certificates of a chain.
 	maxChain = 8
+	// maxNamesakes bounds how many of them have one name: a verifier tries them all, at each place of a chain.
+	maxNamesakes = 2
 	// minModulus and maxModulus bound an RSA key of a chain, in bits: whoever shows one makes others verify with it.
 	minModulus, maxModulus = 2048, 4096
 )
@@ -63,7 +65,7 @@ func Parse(shown []byte) (*Certificate, error) {
 	for i, der := range all[1:] {
 		ca, err := x509.ParseCertificate(der)
 		if err == nil {
-			err = checkKey(ca)
+			err = errors.Join(checkKey(ca), c.checkNamesakes(ca))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("certificate %d of its chain: %w", i+1, err)
@@ -139,6 +141,25 @@ func checkKey(ca *x509.Certificate) error {
 		return nil
 	}
 	return fmt.Errorf("a key of a kind that is not taken: %v", ca.PublicKeyAlgorithm)
+}
+
+// checkNamesakes refuses one more CA of a chain with which the ways through it would grow without bound: whoever shows them has others
+// verify a signature for each step of each way. The same certificate once more is no other way.
+func (c *Certificate) checkNamesakes(ca *x509.Certificate) error {
+	others := 0
+	for i, other := range c.Chain {
+		switch {
+		case !bytes.Equal(other.RawSubject, ca.RawSubject), slices.ContainsFunc(c.Chain[:i], other.Equal), other.Equal(ca):
+			continue
+		case bytes.Equal(other.RawSubjectPublicKeyInfo, ca.RawSubjectPublicKeyInfo):
+			return errors.New("another has its name and its key")
+		}
+		others++
+	}
+	if others >= maxNamesakes {
+		return fmt.Errorf("more than %d have its name", maxNamesakes)
+	}
+	return nil
 }
 
 var (
@@ -289,6 +310,21 @@ func (c *Certificate) CheckLeadsTo(roots []*x509.Certificate) error {
 	for _, ca := range c.Chain {
 		options.Intermediates.AddCert(ca)
 	}
-	_, err := c.Verify(options)
+	chains, err := c.Verify(options)
+	if err == nil && !slices.ContainsFunc(chains, certifyEKs) {
+		err = errors.New("a CA between its certificate and the root is for another purpose than endorsement keys")
+	}
 	return err
+}
+
+// certifyEKs reports whether the CAs of a chain, between its first certificate and its root, may certify endorsement keys: what a CA says
+// of purposes bounds what it signs, as everybody has it (TCG EK Credential Profile 2.5 §3.2.16; crypto/x509 knows no such purpose).
+func certifyEKs(chain []*x509.Certificate) bool {
+	for _, ca := range chain[1:max(1, len(chain)-1)] {
+		named := len(ca.ExtKeyUsage)+len(ca.UnknownExtKeyUsage) > 0
+		if named && !slices.Contains(ca.ExtKeyUsage, x509.ExtKeyUsageAny) && !slices.ContainsFunc(ca.UnknownExtKeyUsage, ekUsage.Equal) {
+			return false
+		}
+	}
+	return true
 }

@@ -302,6 +302,10 @@ func TestChains(t *testing.T) {
 	noCA := newMaker(t, func(_, ca *x509.Certificate) { ca.IsCA = false })
 	unable := newMaker(t, func(_, ca *x509.Certificate) { ca.KeyUsage = x509.KeyUsageCRLSign })
 	flat := newMaker(t, func(root, _ *x509.Certificate) { root.MaxPathLenZero = true })
+	forAIK := newMaker(t, func(_, ca *x509.Certificate) { ca.UnknownExtKeyUsage = []asn1.ObjectIdentifier{{2, 23, 133, 8, 3}} })
+	forWeb := newMaker(t, func(_, ca *x509.Certificate) { ca.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} })
+	forEK := newMaker(t, func(_, ca *x509.Certificate) { ca.UnknownExtKeyUsage = []asn1.ObjectIdentifier{{1, 2, 3}, ekUsage} })
+	forAny := newMaker(t, func(_, ca *x509.Certificate) { ca.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageAny} })
 	unknown := pkix.Extension{Id: asn1.ObjectIdentifier{1, 2, 3}, Critical: true, Value: []byte{5, 0}}
 	with := func(c *x509.Certificate, chain ...*x509.Certificate) []byte {
 		shown := slices.Clone(c.Raw)
@@ -327,6 +331,10 @@ func TestChains(t *testing.T) {
 		"the CA is none":             {with(noCA.issue(t, key), noCA.ca), noCA.root, "cannot sign this kind"},
 		"the CA must not sign":       {with(unable.issue(t, key), unable.ca), unable.root, "unknown authority"},
 		"the root signs leaves only": {with(flat.issue(t, key), flat.ca), flat.root, "too many intermediates"},
+		"the CA is for AIKs":         {with(forAIK.issue(t, key), forAIK.ca), forAIK.root, "another purpose than endorsement keys"},
+		"the CA is for servers":      {with(forWeb.issue(t, key), forWeb.ca), forWeb.root, "another purpose than endorsement keys"},
+		"the CA is for EKs":          {with(forEK.issue(t, key), forEK.ca), forEK.root, ""},
+		"the CA is for anything":     {with(forAny.issue(t, key), forAny.ca), forAny.root, ""},
 		"a CA's": {with(m.issue(t, key, func(c *x509.Certificate) {
 			c.IsCA, c.BasicConstraintsValid = true, true
 		}), m.ca), m.root, "a CA's"},
@@ -349,6 +357,28 @@ func TestChains(t *testing.T) {
 	}
 	if err := parse(t, with(m.issue(t, key))).CheckSignedBy(other.ca); err == nil {
 		t.Error("a CA of the same name that has another key signed it")
+	}
+}
+
+// Whoever shows a chain has others verify few signatures by it: each of these CAs signed each, and none leads anywhere.
+func TestChainWithoutEnd(t *testing.T) {
+	m := newMaker(t)
+	shown, all := m.issue(t, newKey(t).Public()).Raw, []*x509.Certificate{}
+	for i := range 8 {
+		ca := authority("Manufacturing CA", begin)
+		ca.DNSNames = []string{string(rune('a' + i))} // crypto/x509 takes each for another.
+		all = append(all, sign(t, ca, ca, m.caKey.Public(), m.caKey))
+		shown = append(shown, all[i].Raw...)
+	}
+	if _, err := ekcert.Parse(shown); err == nil || !strings.Contains(err.Error(), "another has its name and its key") {
+		t.Errorf("eight of one name and key: %v", err)
+	}
+	shown = m.issue(t, newKey(t).Public()).Raw
+	for _, ca := range []*x509.Certificate{m.ca, m.ca, newMaker(t).ca, newMaker(t).ca} {
+		shown = append(shown, ca.Raw...)
+	}
+	if _, err := ekcert.Parse(shown); err == nil || !strings.Contains(err.Error(), "certificate 4 of its chain: more than 2 have its name") {
+		t.Errorf("three of one name: %v", err)
 	}
 }
 

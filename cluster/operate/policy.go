@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/ekcert"
@@ -57,7 +58,8 @@ func AddDocument(document measurements.Document, accepted measurements.Accepted)
 	}
 }
 
-// Terms says what has to match of a document's boots, what does not although it is predicted, and what is not predicted, with the reason.
+// Terms says what has to match of a document's boots, what does not although it is predicted, what is not predicted, with the reason, and
+// what runs before the image by the word of a log.
 func Terms(document measurements.Document, accepted measurements.Accepted) string {
 	lines := []string{"enforced: " + Enforced(document, accepted) + "; and of each node its configuration (8), and that it has no ticket yet (15)"}
 	predicted := document.Values(pcrs.SHA256)
@@ -66,12 +68,40 @@ func Terms(document measurements.Document, accepted measurements.Accepted) strin
 			lines = append(lines, fmt.Sprintf("not enforced: %v, which the document predicts (--enforce %d)", r, r))
 		}
 	}
+	for r := range pcrs.Register(15) {
+		if _, ok := predicted[r]; !ok && r != 8 && r != 10 {
+			lines = append(lines, fmt.Sprintf("open: %v: %s", r, whyOpen(document, r)))
+		}
+	}
 	for _, u := range document.NotPredicted {
-		if u.Register != 8 && u.Register != 10 && u.Register != 15 {
+		if !u.Register.PCR() {
 			lines = append(lines, fmt.Sprintf("open: %v: %s", u.Register, u.Reason))
 		}
 	}
-	return strings.Join(lines, "\n")
+	return strings.Join(append(lines, learnedPrograms(document)...), "\n")
+}
+
+// whyOpen is what a document says of a register that it does not predict.
+func whyOpen(document measurements.Document, r pcrs.Register) string {
+	i := slices.IndexFunc(document.NotPredicted, func(u measurements.NotPredicted) bool { return u.Register == r })
+	if i < 0 {
+		return "the document says nothing of it"
+	}
+	return document.NotPredicted[i].Reason
+}
+
+// learnedPrograms says what a log alone has in PCR 4 beside the steps of the boot, which are words: what runs before the image, and no
+// image and no file vouches for it.
+func learnedPrograms(document measurements.Document) (lines []string) {
+	for _, register := range document.Registers {
+		for _, e := range register.Events {
+			step := e.Type == pcrs.EvSeparator || e.Type == pcrs.EvEFIAction && !strings.ContainsFunc(e.Source.Name, func(r rune) bool { return !unicode.IsPrint(r) })
+			if register.Register == 4 && e.Origin == pcrs.Learned && !step {
+				lines = append(lines, fmt.Sprintf("learned: PCR 4 holds %s (%v, %v), which the log says is the firmware's own", e.Source, e.Type, e.Digests[pcrs.SHA256]))
+			}
+		}
+	}
+	return lines
 }
 
 // Enforced lists all registers that have to match, for people: those that code requires of a document's boots, and the enforced ones.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -171,34 +170,6 @@ func (o measureOptions) openBoot() (b pcrs.Boot, err error) {
 	files := machine.Files{Firmware: machine.Firmware{Code: o.firmware, Vars: o.vars}, ROMs: o.roms}
 	b.Machine, err = files.Open(readBounded)
 	return b, err
-}
-
-// openLog reads the log, and holds it to the registers of its boot and to their quote, if those are named.
-func (o measureOptions) openLog() (*pcrs.MachineLog, error) {
-	log, err := readTPMLog(o.log)
-	if err != nil || o.list == "" {
-		return log, err
-	}
-	boot, err := (&explainOptions{list: o.list, quote: o.quote}).read(pcrs.SHA256)
-	if err != nil {
-		return nil, err
-	}
-	if err := log.Follows(pcrs.SHA256, boot.Measured); err != nil {
-		return nil, fmt.Errorf("%s: %w", o.list, err)
-	}
-	if boot.Quote == nil {
-		return log, nil
-	}
-	confirmed := &pcrs.LogQuote{}
-	for r := range pcrs.Register(8) {
-		if !slices.Contains(boot.Quote.Registers, r) {
-			return nil, fmt.Errorf("%s: the quote does not cover %v; have the TPM quote PCR 0 to 7", o.quote.message, r)
-		}
-		confirmed.Registers = append(confirmed.Registers, r)
-	}
-	confirmed.Key, err = digestOf(o.quote.key)
-	log.Quote = confirmed
-	return log, err
 }
 
 // digestOf is the SHA-256 of a file; nil if none is named.

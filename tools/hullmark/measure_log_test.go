@@ -388,6 +388,38 @@ func TestForgedLogs(t *testing.T) {
 	}
 }
 
+// TestBanksOfALogThatNobodyHeld forges the digests of one bank: a document has none of which the registers, or their quote, were not shown.
+func TestBanksOfALogThatNobodyHeld(t *testing.T) {
+	second, dir, m := another(t, "console=ttyS0 second", "20260203"), t.TempDir(), recordedMachines(t)[1]
+	whole, err := os.ReadFile(m.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := parsedLog(t, m.file)
+	values, err := log.Replay(pcrs.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged, short, long := filepath.Join(dir, "forged"), filepath.Join(dir, "sha256"), filepath.Join(dir, "all")
+	write(t, forged, bytes.ReplaceAll(whole, log.Of(0)[1].Digests[pcrs.SHA384], make([]byte, pcrs.SHA384.Size())))
+	write(t, short, pcrread(values))
+	code, text := hullmarkCLI(t, "eventlog", "replay", m.file)
+	if code != 0 {
+		t.Fatal(text)
+	}
+	write(t, long, []byte(text))
+	for file, banks := range map[string][]pcrs.Bank{short: {pcrs.SHA256}, long: {pcrs.SHA256, pcrs.SHA384}} {
+		if document := measureByLog(t, second, m.file, "--pcrs", file); !slices.Equal(document.Banks(), banks) {
+			t.Errorf("%s: banks %v", file, document.Banks())
+		}
+	}
+	for _, file := range []string{short, long} {
+		if document := measureByLog(t, second, forged, "--pcrs", file); !slices.Equal(document.Banks(), []pcrs.Bank{pcrs.SHA256}) {
+			t.Errorf("%s: the document has what was forged: %v", file, document.Banks())
+		}
+	}
+}
+
 // cutBefore cuts a log before the event with some data.
 func cutBefore(t *testing.T, raw []byte, log pcrs.Log, data string) []byte {
 	t.Helper()
@@ -449,6 +481,9 @@ func TestLogOfAQuotedBoot(t *testing.T) {
 	key, err := inspect.Digest(q.path("ak.pub"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !slices.Equal(document.Banks(), []pcrs.Bank{pcrs.SHA256}) {
+		t.Errorf("banks %v, of which one was quoted", document.Banks())
 	}
 	if proven := document.Machine.Log.Quote; proven == nil || !proven.Key.Equal(key) || len(proven.Registers) != 8 {
 		t.Errorf("%+v", proven)
