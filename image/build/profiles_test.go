@@ -99,7 +99,8 @@ func TestLVMLeavesForeignDisks(t *testing.T) {
 	refused := [][]string{
 		{"/dev/dm-2", "/dev/mapper/hullmark-state"},
 		{"/dev/dm-1", "/dev/mapper/hullmark-state_dif"},
-		{"/dev/dm-0", "/dev/mapper/root"},
+		{"/dev/dm-0"},
+		{"/dev/vdb", "/dev/disk/by-luks/vdb"},
 		{"/dev/sdb", "/dev/disk/by-path/ip-203.0.113.5:3260-iscsi-iqn.2026-01.example:disk-lun-1"},
 		{"/dev/sdc", "/dev/disk/by-path/pci-0000:3b:00.0-fc-0x500a0980-lun-0"},
 		{"/dev/dm-5", "/dev/mapper/3600140", "/dev/disk/by-id/dm-uuid-mpath-3600140"},
@@ -121,6 +122,9 @@ func TestLVMLeavesForeignDisks(t *testing.T) {
 		if filtered(t, names...) {
 			t.Errorf("LVM would not look at %v", names)
 		}
+	}
+	if rule := storageFile(t, "usr/lib/udev/rules.d/61-storage-luks.rules"); !strings.Contains(rule, `ENV{ID_FS_TYPE}=="crypto_LUKS", SYMLINK+="disk/by-luks/`) {
+		t.Errorf("the state disk has no name that LVM refuses: %s", rule)
 	}
 	for _, line := range []string{"event_activation = 0", "auto_activation_volume_list = []", "monitoring = 0"} {
 		if !strings.Contains(storageFile(t, "etc/lvm/lvmlocal.conf"), "\n\t"+line+"\n") {
