@@ -37,6 +37,9 @@ type Parts struct {
 	Kernel []byte
 	// Initrd is the initial file system, one or more archives in a row.
 	Initrd []byte
+	// Microcode is an archive with microcode of processors (Linux, Documentation/arch/x86/microcode.rst), which the stub puts before
+	// Initrd, or empty: stubs before systemd 256 do not know it.
+	Microcode []byte
 	// OSRelease is the content of /usr/lib/os-release.
 	OSRelease []byte
 	// Uname is the kernel's version as uname -r prints it, or empty: stubs
@@ -182,6 +185,9 @@ func (l *Layout) buildUKI(p Parts) error {
 	}
 	if p.Uname != "" {
 		sections = append(sections, uki.Section{Name: ".uname", Data: []byte(p.Uname)})
+	}
+	if len(p.Microcode) > 0 {
+		sections = append(sections, uki.Section{Name: ".ucode", Data: p.Microcode})
 	}
 	image, err := uki.Build(p.Stub, sections)
 	l.uki = image

@@ -192,10 +192,11 @@ func switchRoot() error {
 	return fmt.Errorf("start %s: %w", systemd, unix.Exec(systemd, []string{systemd}, os.Environ()))
 }
 
-// freeInitramfs gives back the memory of the modules and of this program,
-// which would otherwise stay allocated below the new root for ever. Nothing
+// freeInitramfs gives back the memory of the modules, of microcode and of this
+// program, which would otherwise stay allocated below the new root for ever. Nothing
 // depends on its success.
 func freeInitramfs() {
 	_ = os.RemoveAll("/lib")
+	_ = os.RemoveAll("/kernel")
 	_ = os.Remove("/init")
 }

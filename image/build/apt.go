@@ -10,11 +10,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/hullmark/hullmark/image/lock"
 )
+
+// furtherComponents are what Debian's archives have beside main. Nothing is taken from one of them but for definitions that name
+// it (mkosi(1), Repositories=).
+var furtherComponents = []string{"contrib", "non-free", "non-free-firmware"}
 
 // archiveKeyring holds the keys that sign Debian's indexes; package debian-archive-keyring brings it.
 const archiveKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -32,35 +37,56 @@ type aptSource struct {
 type apt struct {
 	dir     string
 	sources []aptSource
+	conf    string // apt.conf(5): which of the archives' components count
 }
 
 // newApt prepares a state folder in dir. Pins are preferences in the form of apt_preferences(5); there may be none.
 func newApt(dir string, sources []aptSource, pins string) (apt, error) {
 	a := apt{dir: dir, sources: sources}
-	for _, d := range []string{"etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/apt.conf.d", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/lib/dpkg"} {
+	for _, d := range []string{"etc/apt/preferences.d", "etc/apt/apt.conf.d", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/lib/dpkg"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return a, err
 		}
 	}
-	var list strings.Builder
-	for _, s := range sources {
-		trust := "Signed-By: " + s.keyring
-		if s.local {
-			trust = "Trusted: yes"
-		}
-		fmt.Fprintf(&list, "Types: deb\nURIs: %s\nSuites: %s\nComponents: main\n%s\n\n", s.url, strings.Join(s.suites, " "), trust)
-	}
-	return a, errors.Join(
-		os.WriteFile(filepath.Join(dir, "etc/apt/sources.list.d/archives.sources"), []byte(list.String()), 0o644),
+	if err := errors.Join(
 		os.WriteFile(filepath.Join(dir, "etc/apt/preferences.d/pins"), []byte(pins), 0o644),
 		os.WriteFile(filepath.Join(dir, "var/lib/dpkg/status"), nil, 0o644),
-		os.WriteFile(filepath.Join(dir, "apt.conf"), []byte(a.config()), 0o644),
+	); err != nil {
+		return a, err
+	}
+	return a.with(nil)
+}
+
+// with returns an apt of the same state for which main and the given components count. The indexes of all are fetched at once
+// (update), so that they are of one time.
+func (a apt) with(components []string) (apt, error) {
+	for _, c := range components {
+		if !slices.Contains(furtherComponents, c) {
+			return a, fmt.Errorf("choose packages: the definitions ask for Repositories=%s: beside main there is %s", c, strings.Join(furtherComponents, ", "))
+		}
+	}
+	var list strings.Builder
+	for _, s := range a.sources {
+		trust, of := "Signed-By: "+s.keyring, append([]string{"main"}, components...)
+		if s.local {
+			trust, of = "Trusted: yes", of[:1]
+		}
+		fmt.Fprintf(&list, "Types: deb\nURIs: %s\nSuites: %s\nComponents: %s\n%s\n\n", s.url, strings.Join(s.suites, " "), strings.Join(of, " "), trust)
+	}
+	name := strings.Join(append([]string{"main"}, components...), "+")
+	folder := filepath.Join(a.dir, "etc/apt/sources", name)
+	a.conf = filepath.Join(a.dir, name+".conf")
+	return a, errors.Join(
+		os.MkdirAll(folder, 0o755),
+		os.WriteFile(filepath.Join(folder, "archives.sources"), []byte(list.String()), 0o644),
+		os.WriteFile(a.conf, []byte(a.config(folder)), 0o644),
 	)
 }
 
-func (a apt) config() string {
+func (a apt) config(sources string) string {
 	return fmt.Sprintf(`Dir %q;
 Dir::State::status %q;
+Dir::Etc::sourceparts %q;
 APT::Architecture "amd64";
 APT::Architectures { "amd64"; };
 APT::Install-Recommends "false";
@@ -71,12 +97,12 @@ Acquire::ForceHash "SHA256";
 Acquire::Check-Valid-Until "false";
 Acquire::Retries "3";
 pkgCacheGen::ForceEssential ",";
-`, a.dir, filepath.Join(a.dir, "var/lib/dpkg/status"))
+`, a.dir, filepath.Join(a.dir, "var/lib/dpkg/status"), sources)
 }
 
 func (a apt) run(ctx context.Context, argv ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = append(os.Environ(), "APT_CONFIG="+filepath.Join(a.dir, "apt.conf"), "LC_ALL=C.UTF-8")
+	cmd.Env = append(os.Environ(), "APT_CONFIG="+a.conf, "LC_ALL=C.UTF-8")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -86,10 +112,14 @@ func (a apt) run(ctx context.Context, argv ...string) ([]byte, error) {
 	return out, nil
 }
 
-// update fetches the indexes. apt refuses an index whose InRelease is not signed by a key of its source's keyring, or whose
-// hash is not in it.
+// update fetches the indexes of all components. apt refuses an index whose InRelease is not signed by a key of its source's
+// keyring, or whose hash is not in it.
 func (a apt) update(ctx context.Context) error {
-	_, err := a.run(ctx, "apt-get", "update")
+	all, err := a.with(furtherComponents)
+	if err != nil {
+		return err
+	}
+	_, err = all.run(ctx, "apt-get", "update")
 	return err
 }
 

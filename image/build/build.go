@@ -85,6 +85,7 @@ type job struct {
 	kernel   []byte
 	version  string // the kernel's, as uname -r prints it
 	initrd   []byte
+	ucode    []byte   // the archive of microcode, or empty
 	root     string   // the erofs file
 	rootFile *os.File // open from plan on: the layout reads it
 	layout   *image.Layout
@@ -215,6 +216,9 @@ func (j *job) makeInitrd(ctx context.Context) (note string, err error) {
 	if err != nil {
 		return "", err
 	}
+	if j.ucode, err = packMicrocode(j.members); err != nil {
+		return "", err
+	}
 	sum := sha256.Sum256(archive)
 	dir, hit, err := j.Store.Step("initrd", cache.Key(initrdFormat, hex.EncodeToString(sum[:]), j.lock.Digest(lock.Tools)), func(dir string) error {
 		return compressInitrd(ctx, j.tools, archive, dir)
@@ -254,7 +258,7 @@ func (j *job) merge(context.Context) (note string, err error) {
 
 // trim leaves of /boot nothing, and of /var only its top-level folders and links: the state disk's /var is mounted over it, and
 // services need some of them before. The kernel's configuration moves to its modules, for whoever wants to know how it was
-// made.
+// made. Microcode is in the kernel image; a kernel that runs takes none.
 func (j *job) trim() {
 	modules := "usr/lib/modules/" + j.version
 	j.members.remove(modules+"/vmlinuz", false)
@@ -262,6 +266,9 @@ func (j *job) trim() {
 		j.members[modules+"/config"] = config
 	}
 	j.members.remove("boot", true)
+	for dir := range microcode {
+		j.members.remove(dir, false)
+	}
 	maps.DeleteFunc(j.members, func(name string, _ member) bool { return strings.HasPrefix(name, "var/") && path.Dir(name) != "var" })
 	j.members.ownByRoot()
 }
@@ -331,7 +338,7 @@ func (j *job) plan(context.Context) (note string, err error) {
 		return "", err
 	}
 	j.layout, err = image.Plan(image.Parts{
-		Stub: stub, Kernel: j.kernel, Initrd: j.initrd, OSRelease: osRelease, Uname: j.version, Cmdline: string(cmdline),
+		Stub: stub, Kernel: j.kernel, Initrd: j.initrd, Microcode: j.ucode, OSRelease: osRelease, Uname: j.version, Cmdline: string(cmdline),
 		Root: root, RootSize: info.Size(), Time: time.Unix(j.epoch, 0).UTC(), Slot: sizes,
 	})
 	return "", err

@@ -86,17 +86,21 @@ func newArchive(t *testing.T) archive {
 	a.keyring = filepath.Join(a.home, "archive.gpg")
 	a.gpg(t, "--passphrase", "", "--quick-generate-key", "archive@example.org", "rsa3072", "sign", "never")
 	a.gpg(t, "--output", a.keyring, "--export")
-	if err := os.MkdirAll(filepath.Join(a.dir, "debian/dists", release, "main/binary-amd64"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(a.dir, "debian/dists", release, "main/binary-amd64/Packages"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	a.offer(t, "main", "")
 	server := httptest.NewServer(http.FileServer(http.Dir(a.dir)))
 	t.Cleanup(server.Close)
 	t.Cleanup(func() { _ = exec.Command("gpgconf", "--homedir", a.home, "--kill", "all").Run() })
 	a.url = server.URL + "/debian"
 	return a
+}
+
+// offer writes the index of a component.
+func (a archive) offer(t *testing.T, component, packages string) {
+	t.Helper()
+	dir := filepath.Join(a.dir, "debian/dists", release, component, "binary-amd64")
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "Packages"), []byte(packages), 0o600)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (a archive) gpg(t *testing.T, args ...string) {
@@ -113,7 +117,17 @@ func (a archive) publish(t *testing.T, made, ends time.Time) {
 	if !ends.IsZero() {
 		text += fmt.Sprintf("Valid-Until: %s\n", ends.Format(time.RFC1123))
 	}
-	text += "Architectures: amd64\nComponents: main\nSHA256:\n e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 0 main/binary-amd64/Packages\n"
+	indexes, err := filepath.Glob(filepath.Join(a.dir, "debian/dists", release, "*/binary-amd64/Packages"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var components, sums string
+	for _, file := range indexes {
+		component := filepath.Base(filepath.Dir(filepath.Dir(file)))
+		components += " " + component
+		sums += fmt.Sprintf(" %s %d %s/binary-amd64/Packages\n", shaOf(readText(t, file)), len(readText(t, file)), component)
+	}
+	text += "Architectures: amd64\nComponents:" + components + "\nSHA256:\n" + sums
 	plain := filepath.Join(a.home, "Release")
 	if err := os.WriteFile(plain, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -196,5 +210,34 @@ func TestDateThatNobodySigned(t *testing.T) {
 		if suites, _, err := (Options{}).suites(fetched, locked, now); err == nil {
 			t.Errorf("%s: the lock says %v", name, suites)
 		}
+	}
+}
+
+// A package of another component than main is there for whoever names that component, and for nobody else.
+func TestComponentsCountWhereTheyAreNamed(t *testing.T) {
+	a := newArchive(t)
+	index := func(name string) string {
+		return fmt.Sprintf("Package: %s\nVersion: 1\nArchitecture: all\nFilename: pool/%s_1_all.deb\nSize: 1\nSHA256: %s\n\n", name, name, shaOf(name))
+	}
+	a.offer(t, "main", index("free"))
+	a.offer(t, "non-free-firmware", index("card"))
+	now := time.Now()
+	a.publish(t, now.Add(-time.Hour), now.Add(time.Hour))
+	plain := a.update(t)
+	if got, err := plain.resolve(t.Context(), lock.Root, []string{"card"}); err == nil {
+		t.Errorf("nobody asked for what is not free: %v", got)
+	}
+	wide, err := plain.with([]string{"non-free-firmware"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for set, from := range map[string]apt{"free": plain, "free card": wide} {
+		names := strings.Fields(set)
+		if got, err := from.resolve(t.Context(), lock.Root, names); err != nil || len(got) != len(names) {
+			t.Errorf("%s: %v, %v", set, got, err)
+		}
+	}
+	if _, err := plain.with([]string{"universe"}); err == nil || !strings.Contains(err.Error(), "Repositories=universe") {
+		t.Errorf("a component that Debian does not have: %v", err)
 	}
 }

@@ -43,6 +43,23 @@ func Lock(ctx context.Context, o Options, earlier lock.Lock) (lock.Lock, error) 
 // and what moved.
 func Relock(ctx context.Context, o Options, old lock.Lock, gone []lock.Package) (lock.Lock, []lock.Move, error) {
 	o.FewerSuites = true // The lock that o names stays as it is, with all its suites.
+	return keep(ctx, o, old, gone)
+}
+
+// LockMore adds to a lock what the definitions in o ask for beyond it, such as the packages of a new profile, with the newest
+// versions. What is locked stays, but for what is gone from every source, as in Relock. It writes nothing, and refuses indexes as
+// Lock does.
+func LockMore(ctx context.Context, o Options, old lock.Lock) (lock.Lock, error) {
+	err := fetch(ctx, o, old, old.Packages)
+	gone := movedPackages(err)
+	if err != nil && len(gone) == 0 {
+		return old, err
+	}
+	l, _, err := keep(ctx, o, old, gone)
+	return l, err
+}
+
+func keep(ctx context.Context, o Options, old lock.Lock, gone []lock.Package) (lock.Lock, []lock.Move, error) {
 	kept := stillThere(o, old, gone)
 	repository, err := makeRepository(ctx, o.Store, old, uniqueFiles(kept))
 	if err != nil {
@@ -154,7 +171,7 @@ func chooseRoot(ctx context.Context, o Options, a apt, l *lock.Lock, old lock.Lo
 	if err != nil {
 		return err
 	}
-	root, err := a.resolve(ctx, lock.Root, essentialAnd(plain.Packages))
+	root, err := a.resolveAsked(ctx, plain)
 	if err != nil {
 		return err
 	}
@@ -170,7 +187,7 @@ func chooseRoot(ctx context.Context, o Options, a apt, l *lock.Lock, old lock.Lo
 			return err
 		}
 		forScripts = append(forScripts, with.BuildPackages...)
-		packages, err := a.resolve(ctx, lock.Root, essentialAnd(with.Packages))
+		packages, err := a.resolveAsked(ctx, with)
 		if err != nil {
 			return fmt.Errorf("profile %s: %w", profile, err)
 		}
@@ -185,6 +202,15 @@ func chooseRoot(ctx context.Context, o Options, a apt, l *lock.Lock, old lock.Lo
 	}
 	l.Packages = append(l.Packages, restorePaths(chosen, old)...)
 	return nil
+}
+
+// resolveAsked returns the packages of an image with these definitions, from main and the components that they name.
+func (a apt) resolveAsked(ctx context.Context, asked summary) ([]lock.Package, error) {
+	a, err := a.with(asked.Repositories)
+	if err != nil {
+		return nil, err
+	}
+	return a.resolve(ctx, lock.Root, essentialAnd(asked.Packages))
 }
 
 // essentialAnd are names, and what every Debian system holds (Debian Policy 3.8).

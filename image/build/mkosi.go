@@ -88,6 +88,8 @@ func (m mkosi) command(ctx context.Context, home string, args ...string) *exec.C
 type summary struct {
 	// Packages are the names of what the image is asked to hold, BuildPackages of what build scripts find beside it.
 	Packages, BuildPackages []string
+	// Repositories are the archive's components, beside main, that packages may be of.
+	Repositories []string
 	// KernelCommandLine are the words of the kernel command line, in order.
 	KernelCommandLine []string
 

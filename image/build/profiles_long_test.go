@@ -3,8 +3,11 @@
 package build
 
 import (
+	"archive/tar"
 	"bytes"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -14,21 +17,22 @@ func TestPlatforms(t *testing.T) {
 	for _, c := range []struct {
 		profile, kernel, words, source string
 		initrd, loaded                 []string // kernel modules
+		beside                         []string // other profiles, which go with any platform
 	}{
-		{"qemu", "-cloud-amd64", "console=ttyS0", "fw_cfg", []string{"virtio_blk"}, []string{"virtio_net"}},
-		{"azure", "-cloud-amd64", "console=ttyS0", "azure", []string{"hv_storvsc", "pci_hyperv", "nvme"}, []string{"hv_netvsc", "mlx5_core", "mana"}},
-		{"gcp", "-cloud-amd64", "console=ttyS0", "gcp", []string{"virtio_scsi", "nvme"}, []string{"gve", "virtio_net"}},
-		{"aws", "-cloud-amd64", "nvme_core.io_timeout=4294967295", "aws", []string{"nvme"}, []string{"ena"}},
-		{"baremetal", "deb13-amd64", "console=tty0", "partition", []string{"ahci", "megaraid_sas", "mpt3sas", "xhci_pci"}, nil},
+		{"qemu", "-cloud-amd64", "console=ttyS0", "fw_cfg", []string{"virtio_blk"}, []string{"virtio_net"}, nil},
+		{"azure", "-cloud-amd64", "console=ttyS0", "azure", []string{"hv_storvsc", "pci_hyperv", "nvme"}, []string{"hv_netvsc", "mlx5_core", "mana"}, nil},
+		{"gcp", "-cloud-amd64", "console=ttyS0", "gcp", []string{"virtio_scsi", "nvme"}, []string{"gve", "virtio_net"}, nil},
+		{"aws", "-cloud-amd64", "nvme_core.io_timeout=4294967295", "aws", []string{"nvme"}, []string{"ena"}, nil},
+		{"baremetal", "deb13-amd64", "console=tty0", "partition", []string{"ahci", "megaraid_sas", "mpt3sas", "xhci_pci"}, nil, []string{"firmware", "storage"}},
 	} {
 		o, l, tools := settled(t)
-		o.Profiles = []string{c.profile}
+		o.Profiles = append([]string{c.profile}, c.beside...)
 		r, err := Build(t.Context(), o)
 		if err != nil {
 			t.Errorf("%s: %v", c.profile, err)
 			continue
 		}
-		if release := measuredSection(t, r.Image, ".osrel"); !strings.Contains(string(release), "\nVARIANT_ID="+c.profile+"\n") {
+		if release := measuredSection(t, r.Image, ".osrel"); !strings.Contains(string(release), "\nVARIANT_ID="+strings.Join(o.Profiles, "-")+"\n") {
 			t.Errorf("%s: what PCR 11 measures does not name it:\n%s", c.profile, release)
 		}
 		if uname := measuredSection(t, r.Image, ".uname"); !strings.HasSuffix(string(bytes.TrimRight(uname, "\x00")), c.kernel) {
@@ -63,8 +67,66 @@ func TestPlatforms(t *testing.T) {
 		if _, err := modules.order([]string{"bonding", "8021q", "bridge"}); err != nil {
 			t.Errorf("%s: %v", c.profile, err)
 		}
+		if slices.Contains(o.Profiles, "storage") {
+			checkStorage(t, tree, modules)
+		}
+		if slices.Contains(o.Profiles, "firmware") {
+			checkFirmware(t, r.Image, tree)
+		}
 		if err := os.Remove(r.Image); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// What the profile storage leaves out: whatever listens, starts by itself, or wants an interpreter that no image has.
+var notInStorage = regexp.MustCompile(`(^|/)(rpcbind|rpc\.\w+|sm-notify|blkmapd|nfsidmap|request-key|dmeventd|lvmpolld|iscsistart|kpartx|useradd|passwd)$|` +
+	`/system/(open-iscsi|rpc|nfs|lvm2|dm-event|blk-avail).*|/rules\.d/(69-lvm|60-kpartx|70-.*iscsi.*|99-nfs|.*-sg3_.*)\.rules$`)
+
+// checkStorage looks at the tree of an image for nodes with iSCSI, NFS, multipath and LVM.
+func checkStorage(t *testing.T, tree members, modules kernelModules) {
+	t.Helper()
+	for _, name := range []string{
+		"usr/sbin/iscsiadm", "usr/sbin/iscsid", "usr/sbin/iscsi-iname", "usr/sbin/mount.nfs", "usr/sbin/multipath", "usr/sbin/multipathd", "usr/sbin/lvm",
+		"usr/lib/systemd/system/iscsid.socket", "usr/lib/systemd/system/multipathd.socket", "usr/lib/systemd/system/modprobe@.service", "usr/lib/udev/rules.d/60-multipath.rules",
+	} {
+		if _, ok := tree[name]; !ok {
+			t.Errorf("%s is not in the image", name)
+		}
+	}
+	if _, err := modules.order([]string{"iscsi_tcp", "nfsv4", "dm_multipath", "dm_round_robin", "dm_service_time", "dm_snapshot", "dm_thin_pool"}); err != nil {
+		t.Error(err)
+	}
+	for name, f := range tree {
+		if notInStorage.MatchString(name) && !strings.HasPrefix(name, "var/") && !strings.HasPrefix(name, "etc/pam.d/") && name != "etc/passwd" {
+			t.Errorf("%s is in the image", name)
+		}
+		if strings.HasPrefix(name, "etc/systemd/system/") && regexp.MustCompile(`iscsi|multipath|lvm|nfs|rpc`).MatchString(name) {
+			t.Errorf("%s starts something with the machine", name)
+		}
+		if f.header.Typeflag == tar.TypeReg && f.header.Mode&0o111 != 0 && !strings.HasPrefix(name, "var/lib/dpkg/") {
+			if text, err := tree.read(name); err != nil || bytes.HasPrefix(text, []byte("#!")) {
+				t.Errorf("%s wants an interpreter, and there is none: %.40q, %v", name, text, err)
+			}
+		}
+	}
+	if text, err := tree.read("etc/iscsi/initiatorname.iscsi"); err != nil || bytes.Contains(text, []byte("InitiatorName")) {
+		t.Errorf("all machines have one name: %q, %v", text, err)
+	}
+}
+
+// checkFirmware looks for the firmware of cards and its licences, and for microcode where the kernel looks before it starts other processors.
+func checkFirmware(t *testing.T, image string, tree members) {
+	t.Helper()
+	for _, name := range []string{"usr/lib/firmware/bnx2x/bnx2x-e2-7.13.21.0.fw", "usr/lib/firmware/intel/ice/ddp/ice.pkg", "usr/share/doc/firmware-bnx2x/copyright"} {
+		if _, ok := tree[name]; !ok {
+			t.Errorf("%s is not in the image", name)
+		}
+	}
+	microcode := measuredSection(t, image, ".ucode")
+	for _, maker := range []string{"GenuineIntel", "AuthenticAMD"} {
+		if !bytes.Contains(microcode, []byte("kernel/x86/microcode/"+maker+".bin\x00")) {
+			t.Errorf("%d bytes of microcode, none for %s", len(microcode), maker)
 		}
 	}
 }

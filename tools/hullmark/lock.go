@@ -15,7 +15,7 @@ import (
 
 func newLockCommand() *cobra.Command {
 	var f buildFlags
-	var historical, fewer bool
+	var historical, fewer, keep bool
 	cmd := &cobra.Command{
 		Use:   "lock",
 		Short: "Choose the newest packages of the signed archives and lock them",
@@ -24,10 +24,11 @@ func newLockCommand() *cobra.Command {
 The Debian archives of this machine's APT configuration are asked for release trixie, its updates and security updates. Their indexes must be
 signed by a key of debian-archive-keyring. The compiler is this machine's release of Go. What is chosen, with all that it depends on, is written to the lock file with version, hash and
 size, and what moved since the last lock is shown, with the date of each index. An index that is older than the last lock's, or past the end that the archive
-gives it, is refused: somebody may show it again to hold security updates back. For an old image, on purpose, name --historical. A suite
+gives it, is refused: somebody may show it again to hold security updates back. For an old image, on purpose, name --historical. With --keep
+nothing moves that can still be had, and only what the definitions ask for beyond the lock is added, such as the packages of a new profile. A suite
 that the last lock has, and this machine's archives have no more, is refused, too; to go without it from now on, name --fewer-suites. A lock that cannot be read is left as it is: bring it back as it was, or remove it
 to begin without one.`,
-		Example: "  hullmark lock\n  hullmark lock --config my-node --lock my-node/hullmark.lock",
+		Example: "  hullmark lock\n  hullmark lock --keep\n  hullmark lock --config my-node --lock my-node/hullmark.lock",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := f.options(cmd.ErrOrStderr())
@@ -39,7 +40,11 @@ to begin without one.`,
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				return fmt.Errorf("%s is there, and says of no index how new it was: %w", o.LockFile, err)
 			}
-			after, err := build.Lock(cmd.Context(), o, before)
+			choose := build.Lock
+			if keep {
+				choose = build.LockMore
+			}
+			after, err := choose(cmd.Context(), o, before)
 			if err != nil {
 				return err
 			}
@@ -51,6 +56,7 @@ to begin without one.`,
 	}
 	f.register(cmd)
 	cmd.Flags().BoolVar(&historical, "historical", false, "accept indexes older than the last lock's or past their end, for an image of an earlier day")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep every locked package that can still be had, and add only what the definitions ask for beyond them")
 	cmd.Flags().BoolVar(&fewer, "fewer-suites", false, "go without suites that the last lock has, and this machine's archives do not")
 	return cmd
 }
