@@ -110,6 +110,12 @@ func checkStorage(t *testing.T, tree members, modules kernelModules) {
 			}
 		}
 	}
+	// multipathd wants this file with its own first lines; in a read-only root it can make none.
+	if text, err := tree.read("etc/multipath/bindings"); err != nil {
+		t.Error(err)
+	} else if library, err := tree.read("usr/lib/libmultipath.so.0"); err != nil || !bytes.Contains(library, text) {
+		t.Errorf("multipathd would not start: it begins its bindings otherwise than %q, %v", text, err)
+	}
 	if text, err := tree.read("etc/iscsi/initiatorname.iscsi"); err != nil || bytes.Contains(text, []byte("InitiatorName")) {
 		t.Errorf("all machines have one name: %q, %v", text, err)
 	}
