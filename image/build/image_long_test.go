@@ -62,7 +62,7 @@ func TestRootTreeHoldsNothingUnwanted(t *testing.T) {
 
 func TestSettleMovesOnlyWhatIsGone(t *testing.T) {
 	o, l, _ := settled(t)
-	bad := lock.Lock{Time: l.Time, Go: "go1.26.9999", Suites: l.Suites, Kubernetes: l.Kubernetes}
+	bad := lock.Lock{Time: l.Time, Go: l.Go, Suites: l.Suites, Kubernetes: l.Kubernetes}
 	for _, p := range l.Packages {
 		if p.Name == "ethtool" { // as if the archive had a newer one, and the locked one nowhere
 			p.Version, p.SHA256 = "1:0.1-1", strings.Repeat("0", 64)
@@ -76,6 +76,10 @@ func TestSettleMovesOnlyWhatIsGone(t *testing.T) {
 	}
 	if _, err := Build(t.Context(), o); len(movedPackages(err)) == 0 || !strings.Contains(err.Error(), "package ethtool moved: locked version 1:0.1-1") {
 		t.Fatalf("strict build: %v", err)
+	}
+	bad.Go = "go1.26.9999"
+	if err := WriteLock(o.LockFile, bad); err != nil {
+		t.Fatal(err)
 	}
 	before, err := os.ReadFile(o.LockFile)
 	if err != nil {
