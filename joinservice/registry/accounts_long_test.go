@@ -322,7 +322,8 @@ func TestFlannelsTokenOfBothFamilies(t *testing.T) {
 	named := func(v4, v6, data6 string) string {
 		return strings.Replace(lease(v4), `"annotations":{`, fmt.Sprintf(`"annotations":{"flannel.alpha.coreos.com/public-ipv6":%q,"flannel.alpha.coreos.com/backend-v6-data":%q,`, v6, data6), 1)
 	}
-	if err := s.kubelet.patch(t.Context(), own, `{"status":{"addresses":[{"type":"InternalIP","address":"`+myAddress+`"},{"type":"InternalIP","address":"`+my6+`"},{"type":"Hostname","address":"`+mine+`"}]}}`); err != nil {
+	// As a kubelet does: by their types alone, two addresses of one type would be one.
+	if err := s.kubelet.patch(t.Context(), own, `{"status":{"addresses":[{"$patch":"replace"},{"type":"InternalIP","address":"`+myAddress+`"},{"type":"InternalIP","address":"`+my6+`"},{"type":"Hostname","address":"`+mine+`"}]}}`); err != nil {
 		t.Fatal(err)
 	}
 	refused(t, []attempt{{"of IPv4 alone: an IPv6 lease", s.patching(own, named(myAddress, my6, "null"))}})
