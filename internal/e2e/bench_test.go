@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -172,7 +173,10 @@ func (m machine) init(t *testing.T, code int, cluster string, more ...string) st
 	args := []string{
 		"init", "--cluster", m.bench.path(cluster), "--passphrase-file", m.bench.path("passphrase"),
 		"--node", m.agent, "--measurements", m.bench.measurements(), "--ekid", strings.TrimSpace(string(ek)),
-		"--ek-ca", filepath.Join(m.Dir(), vm.CAFile), "--endpoint", m.api, "--kubeconfig", m.bench.path("kubeconfig"), "--profile", "slow",
+		"--endpoint", m.api, "--kubeconfig", m.bench.path("kubeconfig"), "--profile", "slow",
+	}
+	if !slices.Contains(more, "--ek-ca") { // Of several, any CA will do.
+		args = append(args, "--ek-ca", filepath.Join(m.Dir(), vm.CAFile))
 	}
 	return cli(t, code, append(args, more...)...)
 }
