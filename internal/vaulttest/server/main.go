@@ -66,7 +66,9 @@ func run(folder, address string) error {
 	}
 	handler := vaulthttp.Handler(&vault.HandlerProperties{Core: core, ListenerConfig: &configutil.Listener{Type: "tcp"}})
 	served := make(chan error, 1)
-	go func() { served <- (&http.Server{Handler: handler, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Minute}).Serve(listener) }()
+	go func() {
+		served <- (&http.Server{Handler: handler, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Minute}).Serve(listener)
+	}()
 	go func() {
 		_, err := io.Copy(io.Discard, os.Stdin)
 		served <- errors.Join(err, core.Shutdown(), listener.Close())
@@ -94,10 +96,10 @@ func makeCertificate(path string) (tls.Certificate, error) {
 // none is a registry without plugins.
 type none struct{}
 
-func (none) Contains(string, consts.PluginType) bool                 { return false }
+func (none) Contains(string, consts.PluginType) bool                   { return false }
 func (none) Get(string, consts.PluginType) (func() (any, error), bool) { return nil, false }
-func (none) Keys(consts.PluginType) []string                         { return nil }
-func (none) IsBuiltinEntPlugin(string, consts.PluginType) bool        { return false }
+func (none) Keys(consts.PluginType) []string                           { return nil }
+func (none) IsBuiltinEntPlugin(string, consts.PluginType) bool         { return false }
 func (none) DeprecationStatus(string, consts.PluginType) (consts.DeprecationStatus, bool) {
 	return consts.Unknown, false
 }
