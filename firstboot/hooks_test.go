@@ -11,6 +11,12 @@ import (
 // comeBackWith plays a worker's return with hooks.
 func (s *stage) comeBackWith(t *testing.T, hooks ...string) *wire.Progress {
 	t.Helper()
+	return s.comeBackTo(t, &wire.Proceed{Hooks: hooks})
+}
+
+// comeBackTo plays a worker's return to what its join service lets it have.
+func (s *stage) comeBackTo(t *testing.T, proceed *wire.Proceed) *wire.Progress {
+	t.Helper()
 	service := s.service(t)
 	s.dials(t, service.address)
 	s.comeBack(t, "kubelet.conf")
@@ -18,7 +24,8 @@ func (s *stage) comeBackWith(t *testing.T, hooks ...string) *wire.Progress {
 	c := service.accept()
 	c.ticket(c.admit(s))
 	c.receive()
-	c.proceedWith(&wire.Proceed{NodeName: "node-1", Role: string(hullmark.Worker), Hooks: hooks})
+	proceed.NodeName, proceed.Role = "node-1", string(hullmark.Worker)
+	c.proceedWith(proceed)
 	_, last := c.finish()
 	return last
 }

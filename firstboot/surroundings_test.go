@@ -12,19 +12,10 @@ import (
 	"github.com/hullmark/hullmark/attest/wire"
 )
 
-// comeBackTo plays a worker's return with files of its pool.
-func (s *stage) comeBackTo(t *testing.T, files ...*wire.File) *wire.Progress {
+// comeBackWithFiles plays a worker's return with files of its pool.
+func (s *stage) comeBackWithFiles(t *testing.T, files ...*wire.File) *wire.Progress {
 	t.Helper()
-	service := s.service(t)
-	s.dials(t, service.address)
-	s.comeBack(t, "kubelet.conf")
-	s.serve(t)
-	c := service.accept()
-	c.ticket(c.admit(s))
-	c.receive()
-	c.proceedWith(&wire.Proceed{NodeName: "node-1", Role: string(hullmark.Worker), Files: files})
-	_, last := c.finish()
-	return last
+	return s.comeBackTo(t, &wire.Proceed{Files: files})
 }
 
 func (s *stage) shown(name string) string {
@@ -46,7 +37,7 @@ func TestSurroundings(t *testing.T) {
 	s.keep(old, "server = \"https://gone.example\"\n")
 	s.keep(keptFiles+"site.yaml", "stays")
 	hosts := hullmark.RegistriesFolder + "docker.io/hosts.toml"
-	last := s.comeBackTo(t,
+	last := s.comeBackWithFiles(t,
 		&wire.File{Path: hosts, Mode: 0o600, Content: []byte("server = \"https://mirror.example\"\n")},
 		&wire.File{Path: hullmark.TimeFile, Mode: 0o644, Content: []byte(hullmark.TimeSettings([]string{"time.example"}))})
 	if !last.GetReady() {
@@ -78,7 +69,7 @@ func TestSurroundings(t *testing.T) {
 func TestServiceThatIsDown(t *testing.T) {
 	s := newStage(t)
 	s.machine.Fail = "start " + journalUnit
-	if last := s.comeBackTo(t); !last.GetReady() {
+	if last := s.comeBackWithFiles(t); !last.GetReady() {
 		t.Fatalf("last = %v", last)
 	}
 	if c := s.agent.Status.standing(); c == nil || c.Code != "service-down" {
@@ -89,7 +80,7 @@ func TestServiceThatIsDown(t *testing.T) {
 func TestForwarderThatIsRefused(t *testing.T) {
 	s := newStage(t)
 	s.agent.Timing.Certificate = time.Millisecond
-	if last := s.comeBackTo(t); !last.GetReady() {
+	if last := s.comeBackWithFiles(t); !last.GetReady() {
 		t.Fatalf("last = %v", last)
 	}
 	say := func(c *hullmark.Condition) {

@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -34,14 +35,14 @@ const piece = 1 << 20
 // Install writes a disk from r, which it reads once, and reads it back. The first piece, with the partition table, is cleared before
 // and written last, when all else was found to be what the digest says: a target on which this was interrupted, or failed, has no table
 // and starts nowhere.
-func (i Installation) Install(to Target, r io.Reader) error {
+func (i Installation) Install(ctx context.Context, to Target, r io.Reader) error {
 	if i.Size%512 != 0 || i.Size <= 2*piece || i.Size > i.Room {
 		return fmt.Errorf("install: a disk of %d bytes on %d", i.Size, i.Room)
 	}
 	if err := i.clear(to); err != nil {
 		return fmt.Errorf("install: %w", err)
 	}
-	first, err := i.write(to, r)
+	first, err := i.write(ctx, to, r)
 	if err != nil {
 		return fmt.Errorf("install: %w", err)
 	}
@@ -68,13 +69,16 @@ func (i Installation) clear(to Target) error {
 	return to.Sync()
 }
 
-// write writes all but the first piece, which it returns.
-func (i Installation) write(to Target, r io.Reader) (first []byte, err error) {
+// write writes all but the first piece, which it returns, unless ctx ends.
+func (i Installation) write(ctx context.Context, to Target, r io.Reader) (first []byte, err error) {
 	first, buffer, digest := make([]byte, piece), make([]byte, piece), sha256.New()
 	for at := int64(0); at < i.Size; at += piece {
 		part := buffer[:min(piece, i.Size-at)]
 		if at == 0 {
 			part = first
+		}
+		if err := context.Cause(ctx); err != nil {
+			return nil, fmt.Errorf("read the disk at %d: %w", at, err)
 		}
 		if _, err := io.ReadFull(r, part); err != nil {
 			return nil, fmt.Errorf("read the disk at %d: %w", at, err)

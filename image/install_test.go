@@ -37,7 +37,7 @@ func TestInstall(t *testing.T) {
 	told := int64(0)
 	i.Progress = func(done int64) { told = done }
 	to := &target{content: bytes.Clone(before)}
-	if err := i.Install(to, bytes.NewReader(disk)); err != nil || !bytes.Equal(to.content[:len(disk)], disk) || told != 2*i.Size {
+	if err := i.Install(t.Context(), to, bytes.NewReader(disk)); err != nil || !bytes.Equal(to.content[:len(disk)], disk) || told != 2*i.Size {
 		t.Fatalf("%v, %d of %d bytes told", err, told, 2*i.Size)
 	}
 	if len(bytes.Trim(to.content[len(before)-piece:], "\x00")) != 0 {
@@ -49,7 +49,7 @@ func TestInstall(t *testing.T) {
 	for fail := 1; fail <= writes; fail++ {
 		// What is on the target is a node, so there is a table to be lost.
 		cut := &target{content: append(bytes.Clone(disk), make([]byte, len(before)-len(disk))...), fail: fail}
-		if err := i.Install(cut, bytes.NewReader(disk)); !errors.Is(err, errCut) {
+		if err := i.Install(t.Context(), cut, bytes.NewReader(disk)); !errors.Is(err, errCut) {
 			t.Fatalf("cut at write %d: %v", fail, err)
 		}
 		_, err := gpt.Read(bytes.NewReader(cut.content), i.Size)
@@ -78,7 +78,7 @@ func TestInstallRefuses(t *testing.T) {
 	} {
 		i, to := good, &target{content: make([]byte, l.Size())}
 		c.change(&i, to)
-		if err := i.Install(to, bytes.NewReader(c.read)); err == nil || !strings.Contains(err.Error(), want) {
+		if err := i.Install(t.Context(), to, bytes.NewReader(c.read)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
 		if _, err := gpt.Read(bytes.NewReader(to.content), l.Size()); err == nil {

@@ -108,16 +108,21 @@ func (f *firmwareLog) findProgram(events []Event, ready int) int {
 	return -1
 }
 
-// fromVolume reports whether a program was loaded out of the firmware, by the device path in EFI_IMAGE_LOAD_EVENT (PFP §10.2.3).
-func fromVolume(e Event) bool {
+// pathOf is the device path that a program was loaded by, in EFI_IMAGE_LOAD_EVENT (PFP §10.2.3); empty if there is none.
+func pathOf(e Event) []byte {
 	const header = 32
-	return len(e.Data) > header+2 && binary.BigEndian.Uint16(e.Data[header:]) == efi.NodeVolume
+	return e.Data[min(header, len(e.Data)):]
+}
+
+// fromVolume reports whether a program was loaded out of the firmware.
+func fromVolume(e Event) bool {
+	path := pathOf(e)
+	return len(path) > 2 && binary.BigEndian.Uint16(path) == efi.NodeVolume
 }
 
 // ofPartition reports whether a program was loaded from a partition. Some firmware names no more than the file.
 func ofPartition(e Event) bool {
-	const header = 32
-	for nodes := e.Data[min(header, len(e.Data)):]; len(nodes) >= 4; {
+	for nodes := pathOf(e); len(nodes) >= 4; {
 		if binary.BigEndian.Uint16(nodes) == efi.NodeHardDrive {
 			return true
 		}

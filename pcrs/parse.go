@@ -354,12 +354,9 @@ func loadedFile(e Event) string {
 
 // fileIn is what the file path nodes of the device path in an EFI_IMAGE_LOAD_EVENT say (PFP §10.2.3, UEFI 2.10 §10.3.5.4).
 func fileIn(e Event) string {
-	const header, mediaType, fileType = 32, 4, 4
-	if len(e.Data) < header {
-		return ""
-	}
+	const mediaType, fileType = 4, 4
 	var out strings.Builder
-	for nodes := e.Data[header:]; len(nodes) >= 4; {
+	for nodes := pathOf(e); len(nodes) >= 4; {
 		size := int(binary.LittleEndian.Uint16(nodes[2:]))
 		if size < 4 || size > len(nodes) {
 			break

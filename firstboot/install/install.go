@@ -213,7 +213,7 @@ func (t target) write(ctx context.Context, l *image.Layout, holds content, tell 
 			return t.failed(err)
 		}
 	}
-	if err := i.Install(t, contextReader{ctx, io.NewSectionReader(l, 0, l.Size())}); err != nil {
+	if err := i.Install(ctx, t, io.NewSectionReader(l, 0, l.Size())); err != nil {
 		return t.failed(err)
 	}
 	return nil
@@ -252,17 +252,4 @@ func lost(err error) error {
 		Code: "medium-lost", Step: Step, Title: "the medium cannot be read any more: " + err.Error(),
 		Next: "put the medium in again, and restart the machine: it begins anew", Retry: true,
 	}
-}
-
-// contextReader ends with its context.
-type contextReader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (r contextReader) Read(b []byte) (int, error) {
-	if err := context.Cause(r.ctx); err != nil {
-		return 0, err
-	}
-	return r.r.Read(b)
 }

@@ -72,26 +72,10 @@ func bytesOf(t *testing.T, l *image.Layout) []byte {
 	return b.Bytes()
 }
 
-// device is a disk in memory whose power can be cut.
-type device struct{ *powercut.Disk }
-
-func (d device) WriteAt(b []byte, at int64) (int, error) { return d.Disk.WriteAt(bytes.Clone(b), at) }
-func (d device) Sync() error                             { return d.Flush() }
-
-// ReadAt reads parts of sectors, too, as a block device does through the kernel.
-func (d device) ReadAt(b []byte, at int64) (int, error) {
-	start := at / powercut.Sector * powercut.Sector
-	whole := make([]byte, (at+int64(len(b))-start+powercut.Sector-1)/powercut.Sector*powercut.Sector)
-	if _, err := d.Disk.ReadAt(whole, start); err != nil {
-		return 0, err
-	}
-	return copy(b, whole[at-start:]), nil
-}
-
 const diskSize = 600 << 20
 
-func to(m powercut.Medium) (target, device) {
-	d := device{powercut.NewDisk(m, diskSize)}
+func to(m powercut.Medium) (target, powercut.Unaligned) {
+	d := powercut.Unaligned{Disk: powercut.NewDisk(m, diskSize)}
 	return target{Target: d, disk: disks.Disk{Name: "sda", Serial: "S-1", Size: diskSize}}, d
 }
 
@@ -137,7 +121,7 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-func write(d device, b []byte, at int64) error {
+func write(d powercut.Unaligned, b []byte, at int64) error {
 	_, err := d.WriteAt(b, at)
 	return errors.Join(err, d.Sync())
 }
@@ -235,7 +219,7 @@ func TestAnotherConfigurationIsCut(t *testing.T) {
 	if err := write(disk, state, old.layout.Size()); err != nil {
 		t.Fatal(err)
 	}
-	has := func(what string, d device, want bool) {
+	has := func(what string, d powercut.Unaligned, want bool) {
 		t.Helper()
 		got := make([]byte, len(state))
 		if _, err := d.ReadAt(got, old.layout.Size()); err != nil || bytes.Equal(got, state) != want {
@@ -346,7 +330,7 @@ func TestDamagedMedium(t *testing.T) {
 }
 
 // failing is a disk that cannot be written.
-type failing struct{ device }
+type failing struct{ powercut.Unaligned }
 
 func (failing) WriteAt([]byte, int64) (int, error) { return 0, errors.New("I/O error") }
 

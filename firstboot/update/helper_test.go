@@ -205,7 +205,7 @@ func TestConfigOfADisk(t *testing.T) {
 			Time: time.Unix(1700000000, 0), Slot: slot.Sizes{Config: size},
 		})
 		m := installed(t, published{raw: raw})
-		d, err := Open(device{powercut.NewDisk(m, int64(len(raw)))}, int64(len(raw)), slot.A)
+		d, err := Open(powercut.Unaligned{Disk: powercut.NewDisk(m, int64(len(raw)))}, int64(len(raw)), slot.A)
 		if err != nil {
 			t.Fatal(err)
 		}

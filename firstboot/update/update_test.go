@@ -57,22 +57,6 @@ func releases(t *testing.T) []published {
 	return made
 }
 
-// device is a disk in memory whose power can be cut.
-type device struct{ *powercut.Disk }
-
-func (d device) WriteAt(b []byte, at int64) (int, error) { return d.Disk.WriteAt(bytes.Clone(b), at) }
-func (d device) Sync() error                             { return d.Flush() }
-
-// ReadAt reads parts of sectors, too, as a block device does through the kernel.
-func (d device) ReadAt(b []byte, at int64) (int, error) {
-	start := at / powercut.Sector * powercut.Sector
-	whole := make([]byte, (at+int64(len(b))-start+powercut.Sector-1)/powercut.Sector*powercut.Sector)
-	if _, err := d.Disk.ReadAt(whole, start); err != nil {
-		return 0, err
-	}
-	return copy(b, whole[at-start:]), nil
-}
-
 // installed is the medium of a node that was installed with a release.
 func installed(t *testing.T, p published) *powercut.Memory {
 	t.Helper()
@@ -87,9 +71,9 @@ func installed(t *testing.T, p published) *powercut.Memory {
 	return m
 }
 
-func open(t *testing.T, m powercut.Medium, running slot.Slot) (*Disk, device) {
+func open(t *testing.T, m powercut.Medium, running slot.Slot) (*Disk, powercut.Unaligned) {
 	t.Helper()
-	dev := device{powercut.NewDisk(m, int64(len(releases(t)[0].raw)))}
+	dev := powercut.Unaligned{Disk: powercut.NewDisk(m, int64(len(releases(t)[0].raw)))}
 	d, err := Open(dev, dev.Size(), running)
 	if err != nil {
 		t.Fatal(err)
@@ -314,17 +298,17 @@ func TestStageRefuses(t *testing.T) {
 
 func TestSlotsThatCannotStart(t *testing.T) {
 	r := releases(t)
-	for name, damage := range map[string]func(d *Disk, dev device) error{
-		"an ESP without its first sector": func(d *Disk, dev device) error {
+	for name, damage := range map[string]func(d *Disk, dev powercut.Unaligned) error{
+		"an ESP without its first sector": func(d *Disk, dev powercut.Unaligned) error {
 			_, err := dev.WriteAt(make([]byte, 512), d.slots[slot.B].ESP.Offset())
 			return err
 		},
-		"another release's tree": func(d *Disk, dev device) error {
+		"another release's tree": func(d *Disk, dev powercut.Unaligned) error {
 			p := d.slots[slot.A].Tree
 			_, err := dev.WriteAt(r[2].raw[p.Offset():p.Offset()+p.Size()], d.slots[slot.B].Tree.Offset())
 			return err
 		},
-		"somebody's ESP": func(d *Disk, dev device) error {
+		"somebody's ESP": func(d *Disk, dev powercut.Unaligned) error {
 			_, err := dev.WriteAt(bytes.Repeat([]byte("somebody"), 64<<10), d.slots[slot.B].ESP.Offset())
 			return err
 		},
@@ -343,7 +327,7 @@ func TestSlotsThatCannotStart(t *testing.T) {
 			t.Errorf("%s: %v starts, %v", name, got, err)
 		}
 	}
-	if _, err := Open(device{powercut.NewDisk(powercut.NewMemory(), 8<<20)}, 8<<20, slot.A); err == nil {
+	if _, err := Open(powercut.Unaligned{Disk: powercut.NewDisk(powercut.NewMemory(), 8<<20)}, 8<<20, slot.A); err == nil {
 		t.Error("a blank disk has slots")
 	}
 }

@@ -85,11 +85,11 @@ func (o installOptions) install(ctx context.Context, path, to string, notes io.W
 		}
 	}
 	i.Room = i.Size
-	from, overwrite := contextReader{ctx, io.NewSectionReader(content, 0, i.Size)}, o.overwrite
+	from, overwrite := io.NewSectionReader(content, 0, i.Size), o.overwrite
 	target, err := os.Stat(to)
 	switch {
 	case err == nil && target.Mode()&fs.ModeDevice != 0 && target.Mode()&fs.ModeCharDevice == 0:
-		return installOnDevice(i, to, overwrite, from)
+		return installOnDevice(ctx, i, to, overwrite, from)
 	case err == nil && os.SameFile(info, target):
 		return errors.New("that is the image itself")
 	case err == nil && !target.Mode().IsRegular():
@@ -101,7 +101,7 @@ func (o installOptions) install(ctx context.Context, path, to string, notes io.W
 		if err := f.Truncate(i.Size); err != nil {
 			return err
 		}
-		return i.Install(holes{onFile(&i, f)}, from)
+		return i.Install(ctx, holes{onFile(&i, f)}, from)
 	})
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%w; name another file, or give --overwrite", err)
@@ -121,7 +121,7 @@ func (o installOptions) configured(disk *image.Disk) (*image.Layout, error) {
 	return disk.Medium(config)
 }
 
-func installOnDevice(i image.Installation, path string, overwrite bool, from io.Reader) error {
+func installOnDevice(ctx context.Context, i image.Installation, path string, overwrite bool, from io.Reader) error {
 	// O_EXCL refuses a device that is mounted, or has partitions that are (open(2)).
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_EXCL, 0)
 	if errors.Is(err, unix.EBUSY) {
@@ -141,7 +141,7 @@ func installOnDevice(i image.Installation, path string, overwrite bool, from io.
 	if len(bytes.Trim(start, "\x00")) > 0 && !overwrite {
 		return errors.New("there is something on it; give --overwrite to lose that")
 	}
-	return i.Install(onFile(&i, f), from)
+	return i.Install(ctx, onFile(&i, f), from)
 }
 
 // holes is a file of zeros, to which zeros need not be written.
@@ -158,19 +158,6 @@ func (h holes) WriteAt(b []byte, at int64) (int, error) {
 func onFile(i *image.Installation, f *os.File) *os.File {
 	i.Reread = func() error { return unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED) }
 	return f
-}
-
-// contextReader ends with its context.
-type contextReader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (r contextReader) Read(b []byte) (int, error) {
-	if err := context.Cause(r.ctx); err != nil {
-		return 0, err
-	}
-	return r.r.Read(b)
 }
 
 // percent says every few seconds how much of an installation is done.
