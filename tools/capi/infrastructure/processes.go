@@ -126,7 +126,8 @@ func signalHolder(folder string, pid int, signal syscall.Signal) error {
 }
 
 // lockHolder returns the process that holds the lock of a folder (flock(2)), 0 if none does. It takes no lock itself, which could stop
-// a machine that is just starting: the kernel lists the holders of all locks (proc_locks(5)), and their files.
+// a machine that is just starting: it looks at the files that processes have open. The kernel's list of all locks (proc_locks(5)) would
+// be shorter to read, but is read in parts, and what is locked and unlocked between them hides others.
 func lockHolder(folder string) (pid int, err error) {
 	lock, err := os.Stat(filepath.Join(folder, lockName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -135,23 +136,20 @@ func lockHolder(folder string) (pid int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("lock of %s: %w", folder, err)
 	}
-	locks, err := os.ReadFile("/proc/locks")
+	processes, err := os.ReadDir("/proc")
 	if err != nil {
 		return 0, fmt.Errorf("lock of %s: %w", folder, err)
 	}
-	for line := range strings.Lines(string(locks)) {
-		fields := strings.Fields(line)
-		if len(fields) < 5 || fields[1] != "FLOCK" || fields[3] != "WRITE" {
-			continue
-		}
-		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 && holdsLock(pid, lock) {
+	for _, p := range processes {
+		if pid, err := strconv.Atoi(p.Name()); err == nil && holdsLock(pid, lock) {
 			return pid, nil
 		}
 	}
 	return 0, nil
 }
 
-// holdsLock reports whether a process has a file open and locked. A process that has gone meanwhile holds none.
+// holdsLock reports whether a process has a file open that it locked. A process that has gone meanwhile holds none, nor does another
+// user's, whose files cannot be looked at.
 func holdsLock(pid int, lock fs.FileInfo) bool {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	files, err := os.ReadDir(filepath.Join(proc, "fd"))
@@ -163,7 +161,19 @@ func holdsLock(pid int, lock fs.FileInfo) bool {
 			continue
 		}
 		info, err := os.ReadFile(filepath.Join(proc, "fdinfo", f.Name()))
-		if err == nil && strings.Contains(string(info), "FLOCK") {
+		if err == nil && lockedBy(string(info), pid) {
+			return true
+		}
+	}
+	return false
+}
+
+// lockedBy reports whether a process itself took the lock of an open file, by its fdinfo (proc_pid_fdinfo(5)): a child that has not
+// yet closed what it inherited shows its parent's.
+func lockedBy(fdinfo string, pid int) bool {
+	for line := range strings.Lines(fdinfo) {
+		fields := strings.Fields(line) // "lock: 1: FLOCK ADVISORY WRITE PID …"
+		if len(fields) > 5 && fields[0] == "lock:" && fields[2] == "FLOCK" && fields[4] == "WRITE" && fields[5] == strconv.Itoa(pid) {
 			return true
 		}
 	}

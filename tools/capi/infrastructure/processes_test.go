@@ -3,7 +3,9 @@ package infrastructure
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -73,6 +75,44 @@ func TestProcessIsFoundByItsLock(t *testing.T) {
 	looks(t, other, false)
 	if again, err := lockHolder(folder); err != nil || again != pid {
 		t.Errorf("the holder is %d, %v; want %d", again, err, pid)
+	}
+}
+
+// The kernel's list of locks is read in parts: what others lock and unlock meanwhile must not hide a process, which would be started
+// twice, or left running when its Machine is deleted.
+func TestProcessIsFoundWhileOthersLock(t *testing.T) {
+	folder := begin(t, "obeys")
+	others, end := t.TempDir(), make(chan struct{})
+	var files []*os.File
+	for i := range 300 {
+		f, err := os.Create(filepath.Join(others, strconv.Itoa(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		files = append(files, f)
+	}
+	var churn sync.WaitGroup
+	churn.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-end:
+				return
+			default:
+			}
+			how := syscall.LOCK_EX
+			if i%3 == 0 {
+				how = syscall.LOCK_UN
+			}
+			_ = syscall.Flock(int(files[i*7%len(files)].Fd()), how)
+		}
+	})
+	defer churn.Wait()
+	defer close(end)
+	for range 200 {
+		if running, err := (Hullmark{}).Look(folder); err != nil || !running {
+			t.Fatalf("running: %v, %v", running, err)
+		}
 	}
 }
 
