@@ -65,7 +65,7 @@ func newStage(t *testing.T) *stage {
 	s.agent = &Agent{
 		OpenTPM: func() (transport.TPMCloser, error) { return unclosed{s.tpm}, nil },
 		Config:  config.Source{File: filepath.Join(dir, "fw"), Cache: filepath.Join(dir, "config.json")},
-		Disk:    s.disk, Machine: s.machine, Cluster: s.cluster, StateDir: state, RunDir: dir, SystemdDir: filepath.Join(dir, "systemd"), ForwardFile: filepath.Join(dir, "forward.json"), Timing: DefaultTiming(),
+		Disk:    s.disk, Machine: s.machine, Cluster: s.cluster, StateDir: state, RunDir: dir, Release: hullmark.RootHash{9}, SystemdDir: filepath.Join(dir, "systemd"), ForwardFile: filepath.Join(dir, "forward.json"), Timing: DefaultTiming(),
 		Status: &Status{File: filepath.Join(dir, "status.json"), Console: s.console, Log: io.Discard, Notify: func(string) {}},
 	}
 	s.cluster.Intent = func() (string, error) { return s.agent.intent() }

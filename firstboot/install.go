@@ -18,8 +18,8 @@ const StepInstall = install.Step
 type Installer interface {
 	// OnMedium reports whether the machine has booted from an installation medium.
 	OnMedium(ctx context.Context) (bool, error)
-	// Install installs the disk that a node configuration names, from that medium.
-	Install(ctx context.Context, config []byte, tell func(update.Installing)) (update.Installed, error)
+	// Install installs the disk that a node configuration names, from that medium, which holds the release that runs.
+	Install(ctx context.Context, release hullmark.RootHash, config []byte, tell func(update.Installing)) (update.Installed, error)
 }
 
 // onDisk reports whether there is nothing to install.
@@ -35,7 +35,7 @@ func (a setup) onDisk(ctx context.Context) (bool, error) {
 // that is not in memory: what is left to do then is to say so.
 func (a setup) install(ctx context.Context) error {
 	a.Status.Say("looking at the disk to install")
-	done, err := a.Installer.Install(ctx, a.configData, func(i update.Installing) { a.Status.Say("%s, %d %%", i.Doing, i.Percent) })
+	done, err := a.Installer.Install(ctx, a.Release, a.configData, func(i update.Installing) { a.Status.Say("%s, %d %%", i.Doing, i.Percent) })
 	if err != nil {
 		c := hullmark.AsCondition(err, StepInstall, "install-failed")
 		if c.Root().Code != "medium-lost" {

@@ -15,15 +15,16 @@ import (
 
 // installer plays the helper: each call ends as the next of ends says.
 type installer struct {
-	medium bool
-	ends   []any // an update.Installed or an error
-	config []byte
+	medium  bool
+	ends    []any // an update.Installed or an error
+	release hullmark.RootHash
+	config  []byte
 }
 
 func (i *installer) OnMedium(context.Context) (bool, error) { return i.medium, nil }
 
-func (i *installer) Install(_ context.Context, config []byte, tell func(update.Installing)) (update.Installed, error) {
-	i.config = config
+func (i *installer) Install(_ context.Context, release hullmark.RootHash, config []byte, tell func(update.Installing)) (update.Installed, error) {
+	i.release, i.config = release, config
 	tell(update.Installing{Doing: "writing", Percent: 7})
 	end := i.ends[0]
 	i.ends = i.ends[1:]
@@ -58,8 +59,8 @@ func TestBootOfAMedium(t *testing.T) {
 		if n := strings.Count(console.String(), c.says); n != 1 {
 			t.Errorf("%s: the console says %q %d times:\n%s", name, c.says, n, console.String())
 		}
-		if !bytes.Equal(i.config, s.agent.configData) {
-			t.Errorf("%s: installed with %q", name, i.config)
+		if !bytes.Equal(i.config, s.agent.configData) || i.release != s.agent.Release {
+			t.Errorf("%s: installed %s with %q", name, i.release, i.config)
 		}
 		if r := s.registers(t); r[attest.ConfigRegister] != attest.Extended(hullmark.ConfigEvent(i.config)) {
 			t.Errorf("%s: the configuration is not measured", name)

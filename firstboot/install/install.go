@@ -33,8 +33,6 @@ type Medium struct {
 	Device io.ReaderAt
 	Size   int64
 	Name   string
-	// Root is the root hash of the release that runs.
-	Root verity.Root
 }
 
 // Installed says how an installation ended.
@@ -53,9 +51,12 @@ func (m Medium) Config() ([]byte, error) {
 	return config, lost(err)
 }
 
-// Install installs the disk that a configuration names, and puts the configuration on it. tell hears what is done, and how much of it in
+// Install installs the disk that a configuration names, and puts the configuration on it. The medium is to hold the release that runs, of
+// this root hash: it may have been exchanged since. tell hears what is done, and how much of it in
 // percent. Where the medium cannot be read any more, the error is the condition medium-lost.
-func (m Medium) Install(ctx context.Context, s disks.System, config []byte, tell func(doing string, percent int)) (done Installed, err error) {
+func (m Medium) Install(
+	ctx context.Context, s disks.System, root verity.Root, config []byte, tell func(doing string, percent int),
+) (done Installed, err error) {
 	node, err := hullmark.ParseNodeConfig(config)
 	if err != nil {
 		return done, err
@@ -64,8 +65,8 @@ func (m Medium) Install(ctx context.Context, s disks.System, config []byte, tell
 	if err != nil {
 		return done, lost(err)
 	}
-	if disk.RootHash != m.Root {
-		return done, fmt.Errorf("the medium holds release %x, and %x runs", disk.RootHash[:8], m.Root[:8])
+	if disk.RootHash != root {
+		return done, fmt.Errorf("the medium holds release %x, and %x runs", disk.RootHash[:8], root[:8])
 	}
 	layout, err := disk.Configured(config)
 	if err != nil {

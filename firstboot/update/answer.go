@@ -28,11 +28,15 @@ const tellPause = time.Second
 
 // Answer does what a request asks for, and sends at least one answer, of which the last says how it ended.
 func (h Helper) Answer(ctx context.Context, q Request, send func(Answer) error) error {
-	err := h.do(ctx, q, send)
-	if err != nil {
-		return send(Answer{Failed: hullmark.AsCondition(err, "UPDATE", "slot-failed")})
+	if err := h.do(ctx, q, send); err != nil {
+		return Fail(err, send)
 	}
 	return send(Answer{Done: true})
+}
+
+// Fail sends the answer that a request failed.
+func Fail(err error, send func(Answer) error) error {
+	return send(Answer{Failed: hullmark.AsCondition(err, "UPDATE", "slot-failed")})
 }
 
 func (h Helper) do(ctx context.Context, q Request, send func(Answer) error) error {

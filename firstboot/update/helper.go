@@ -48,10 +48,12 @@ const (
 // Request is one line of JSON.
 type Request struct {
 	Op Op `json:"op"`
-	// RootHash, Disk (the SHA-256 of the raw disk) and Sources are of the release to stage.
+	// RootHash is of the release to stage, and of the one that runs, which is what OpInstall installs: it is on the kernel's command line,
+	// and the helper sees that as little as anything else in /proc.
 	RootHash hullmark.RootHash `json:"rootHash,omitzero"`
-	Disk     hullmark.RootHash `json:"disk,omitzero"`
-	Sources  []string          `json:"sources,omitempty"`
+	// Disk (the SHA-256 of the raw disk) and Sources are of the release to stage.
+	Disk    hullmark.RootHash `json:"disk,omitzero"`
+	Sources []string          `json:"sources,omitempty"`
 	// Text is what OpExplain keeps, at most MaxText bytes.
 	Text string `json:"text,omitempty"`
 	// Config is the node configuration that OpInstall follows, and puts on the disk.
@@ -155,9 +157,10 @@ func (c Client) OnMedium(ctx context.Context) (bool, error) {
 	return slots.Medium, err
 }
 
-// Install installs the disk that a node configuration names, from the medium that the machine has booted from; tell hears how far it is.
-func (c Client) Install(ctx context.Context, config []byte, tell func(Installing)) (done Installed, err error) {
-	err = c.ask(ctx, Request{Op: OpInstall, Config: config}, func(a Answer) {
+// Install installs the disk that a node configuration names, from the medium that the machine has booted from, which holds the release
+// that runs; tell hears how far it is.
+func (c Client) Install(ctx context.Context, release hullmark.RootHash, config []byte, tell func(Installing)) (done Installed, err error) {
+	err = c.ask(ctx, Request{Op: OpInstall, RootHash: release, Config: config}, func(a Answer) {
 		if a.Installing != nil {
 			tell(*a.Installing)
 		}

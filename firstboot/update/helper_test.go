@@ -161,17 +161,17 @@ func TestClientOnAMedium(t *testing.T) {
 		t.Errorf("%q, %v", config, err)
 	}
 	var told []Installing
-	got, err := c.Install(t.Context(), bytes.Repeat([]byte("c"), hullmark.MaxNodeConfig), func(i Installing) { told = append(told, i) })
+	got, err := c.Install(t.Context(), hullmark.RootHash{7}, bytes.Repeat([]byte("c"), hullmark.MaxNodeConfig), func(i Installing) { told = append(told, i) })
 	if err != nil || got.Disk != "/dev/sda" || len(told) != 1 || told[0].Percent != 3 {
 		t.Errorf("%+v, %+v, %v", got, told, err)
 	}
 	for _, want := range []Op{OpLook, OpConfig, OpInstall} {
-		if q := <-asked; q.Op != want || (len(q.Config) > 0) != (want == OpInstall) {
-			t.Errorf("asked for %s with %d bytes of configuration, want %s", q.Op, len(q.Config), want)
+		if q := <-asked; q.Op != want || (len(q.Config) > 0) != (want == OpInstall) || (q.RootHash[0] == 7) != (want == OpInstall) {
+			t.Errorf("asked for %s of release %s with %d bytes of configuration, want %s", q.Op, q.RootHash, len(q.Config), want)
 		}
 	}
 	silent, _ := helper(t, done)
-	if _, err := silent.Install(t.Context(), []byte("{}"), func(Installing) {}); err == nil {
+	if _, err := silent.Install(t.Context(), hullmark.RootHash{7}, []byte("{}"), func(Installing) {}); err == nil {
 		t.Error("an installation of nothing was believed")
 	}
 }

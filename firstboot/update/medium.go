@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/hullmark/hullmark/image/slot"
+	"github.com/hullmark/hullmark/image/verity"
 )
 
 // Config returns the node configuration that the disk holds; it is empty if the disk holds none.
@@ -28,13 +29,13 @@ func (h Helper) onMedium(ctx context.Context, q Request, send func(Answer) error
 		}
 		return send(Answer{Config: config})
 	case OpInstall:
-		return h.install(ctx, q.Config, send)
+		return h.install(ctx, q, send)
 	}
 	return fmt.Errorf("operation %.20q is unknown to an installation medium", q.Op)
 }
 
-func (h Helper) install(ctx context.Context, config []byte, send func(Answer) error) error {
-	done, err := h.Medium.Install(ctx, h.Disks, config, func(doing string, percent int) {
+func (h Helper) install(ctx context.Context, q Request, send func(Answer) error) error {
+	done, err := h.Medium.Install(ctx, h.Disks, verity.Root(q.RootHash), q.Config, func(doing string, percent int) {
 		_ = send(Answer{Installing: &Installing{Doing: doing, Percent: percent}}) // Who asked may have gone: the context ends then.
 	})
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark/firstboot/disks"
-	"github.com/hullmark/hullmark/firstboot/initrd"
 	"github.com/hullmark/hullmark/firstboot/install"
 	"github.com/hullmark/hullmark/firstboot/update"
 )
@@ -35,23 +34,33 @@ func serve(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	go watch(cancel)
-	disk, name, file, err := update.BootDisk(disks.Host)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	helper := update.Helper{Disk: disk, Disks: disks.Host, Variables: update.FirmwareVariables, Open: update.OpenSources}
-	if disk == nil {
-		if helper.Medium, err = openMedium(name, file); err != nil {
-			return err
-		}
-	}
-	return helper.Answer(ctx, request, func(a update.Answer) error {
+	send := func(a update.Answer) error {
 		if a.Failed != nil {
 			fmt.Fprintln(os.Stderr, "slots:", a.Failed)
 		}
 		return a.Send(os.Stdout)
-	})
+	}
+	helper, file, err := open()
+	if err != nil {
+		return update.Fail(err, send)
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	return helper.Answer(ctx, request, send)
+}
+
+// open opens what the machine has booted from.
+func open() (update.Helper, *os.File, error) {
+	disk, name, file, err := update.BootDisk(disks.Host)
+	if err != nil {
+		return update.Helper{}, nil, err
+	}
+	h := update.Helper{Disk: disk, Disks: disks.Host, Variables: update.FirmwareVariables, Open: update.OpenSources}
+	if disk == nil {
+		if h.Medium, err = openMedium(name, file); err != nil {
+			return update.Helper{}, nil, errors.Join(err, file.Close())
+		}
+	}
+	return h, file, nil
 }
 
 // openMedium is the medium that the machine has booted from. It may be pulled out at any time, and this program with it: what there is of
@@ -60,12 +69,8 @@ func openMedium(name string, file *os.File) (*install.Medium, error) {
 	if err := unix.Mlockall(unix.MCL_CURRENT); err != nil {
 		return nil, fmt.Errorf("stay in memory: %w", err)
 	}
-	root, err := initrd.RootHash()
-	if err != nil {
-		return nil, err
-	}
 	size, err := file.Seek(0, io.SeekEnd)
-	return &install.Medium{Device: file, Size: size, Name: name, Root: root}, err
+	return &install.Medium{Device: file, Size: size, Name: name}, err
 }
 
 // watch ends the work when who asked has gone: it sends nothing after its request.
