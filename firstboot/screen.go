@@ -42,7 +42,7 @@ type page struct {
 
 // add breaks a text into lines, behind an indentation.
 func (p *page) add(style, indent, text string) {
-	for _, line := range wrap(oneLine(text), max(p.columns-len(indent)-1, 16)) {
+	for _, line := range wrap(inFont(text), max(p.columns-len(indent)-1, 16)) {
 		p.lines = append(p.lines, indent+style+line+plain)
 	}
 }
@@ -73,6 +73,16 @@ func (s *Screen) draw(d Document) {
 	}
 	b.WriteString("\x1b[K" + clearBelow)
 	_, _ = s.W.Write(b.Bytes())
+}
+
+// inFont is a text in what the kernel's font surely has, which is ASCII, one byte a character.
+func inFont(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r > '~' {
+			return '?'
+		}
+		return r
+	}, strings.ReplaceAll(oneLine(text), "…", "..."))
 }
 
 // where says how far the machine is.

@@ -84,6 +84,16 @@ func TestSmallScreen(t *testing.T) {
 	}
 }
 
+// The kernel's font has no more than ASCII for sure, and a line is as long as it has bytes.
+func TestScreenKeepsToItsFont(t *testing.T) {
+	s, shown := screen(t, 40, 24)
+	s.Fail(&hullmark.Condition{Code: "install-disk-used", Title: `"Données" is on it`, Next: `say {"serial": "…"}`})
+	text := strings.Join(shown(), "\n")
+	if !strings.Contains(text, `"Donn?es" is on it`) || !strings.Contains(text, `say {"serial": "..."}`) {
+		t.Errorf("the screen shows\n%s", text)
+	}
+}
+
 func TestWrap(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                    "",
