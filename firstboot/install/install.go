@@ -184,7 +184,7 @@ func (t target) hasRoom(size int64) error {
 func (t target) used() error {
 	next := "name another disk under install in the node config, or empty this one: zero its first and last 16 MiB"
 	if t.disk.Serial != "" {
-		next = fmt.Sprintf("name another disk under install in the node config; or, to lose all that is on this one, say there %q", `"overwrite": "`+t.disk.Serial+`"`)
+		next = fmt.Sprintf("name another disk under install in the node config; or, to lose all that is on this one, say there \"overwrite\": %q", t.disk.Serial)
 	}
 	return &hullmark.Condition{
 		Code: "install-disk-used", Step: Step, Title: "the disk to install is not empty; it was not touched", Expected: "an empty disk",
@@ -222,8 +222,8 @@ func (t target) write(ctx context.Context, l *image.Layout, holds content, tell 
 
 // failed tells what went wrong with the disk from what did with the medium.
 func (t target) failed(err error) error {
-	if errors.Is(err, errMedium) {
-		return lost(err)
+	if medium := lost(err); medium != err {
+		return medium
 	}
 	return &hullmark.Condition{
 		Code: "install-failed", Step: Step, Title: fmt.Sprintf("%s could not be installed: %v; nothing on it starts", t.disk, err),
@@ -234,23 +234,26 @@ func (t target) failed(err error) error {
 // medium marks errors of reading it: nothing is read that it should not have, so its end is one, too.
 type medium struct{ io.ReaderAt }
 
-var errMedium = errors.New("read the medium")
+type mediumError struct{ error }
+
+func (e mediumError) Unwrap() error { return e.error }
 
 func (m medium) ReadAt(b []byte, at int64) (int, error) {
 	n, err := m.ReaderAt.ReadAt(b, at)
 	if err != nil {
-		err = fmt.Errorf("%w: %w", errMedium, err)
+		err = mediumError{err}
 	}
 	return n, err
 }
 
 // lost makes an error of reading the medium a condition, and leaves others alone.
 func lost(err error) error {
-	if !errors.Is(err, errMedium) {
+	medium, ok := errors.AsType[mediumError](err)
+	if !ok {
 		return err
 	}
 	return &hullmark.Condition{
-		Code: "medium-lost", Step: Step, Title: "the medium cannot be read any more: " + err.Error(),
-		Next: "put the medium in again, and restart the machine: it begins anew", Retry: true,
+		Code: "medium-lost", Step: Step, Title: "the medium cannot be read any more: " + medium.Error(),
+		Next: "put the medium in again: the machine restarts, and begins anew", Retry: true,
 	}
 }

@@ -153,7 +153,7 @@ func TestOverwrite(t *testing.T) {
 		for _, overwrite := range []string{"", "S-2"} {
 			disk.Watch = func(r powercut.Record) bool { t.Errorf("%s: %+v", name, r); return false }
 			_, err := target.install(t.Context(), s.disk, s.layout, overwrite, ignore)
-			if got := condition(err); got.Code != "install-disk-used" || !strings.Contains(got.Got, c.want) || !strings.Contains(got.Next, `\"overwrite\": \"S-1\"`) {
+			if got := condition(err); got.Code != "install-disk-used" || !strings.Contains(got.Got, c.want) || !strings.Contains(got.Next, `say there "overwrite": "S-1"`) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
