@@ -87,6 +87,8 @@ type System interface {
 	Restart(ctx context.Context, unit string) error
 	// Reboot restarts the machine; it returns once that has begun.
 	Reboot(ctx context.Context) error
+	// RebootAtOnce does so without anything that is on the disk which it has booted from.
+	RebootAtOnce(ctx context.Context) error
 	// Links lists the machine's network interfaces. settled says that all cards that it was started with are among them.
 	Links() (links []network.Link, settled bool, err error)
 	// Uptime returns how long the machine has run, also while it was suspended: whoever sets its clock changes nothing of that.
@@ -165,6 +167,8 @@ type Agent struct {
 	turn turn
 	// kept is what the disk's manifest holds.
 	kept kept
+	// onMedium is set if the machine has booted from an installation medium.
+	onMedium bool
 	// updates is what is known of the slots.
 	updates updates
 	// over gets the error that makes the machine restart.
@@ -198,7 +202,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		updater.noteTrial(ctx, c)
 	}
 	fmt.Fprintln(a.Status.Console, "HULLMARK: the machine restarts")
-	return errors.Join(err, a.Machine.Reboot(context.WithoutCancel(ctx)))
+	reboot := a.Machine.Reboot
+	if a.onMedium {
+		reboot = a.Machine.RebootAtOnce
+	}
+	return errors.Join(err, reboot(context.WithoutCancel(ctx)))
 }
 
 // setup is what comes before a node can prove anything: its TPM, its configuration and its network.

@@ -28,6 +28,7 @@ func (a setup) onDisk(ctx context.Context) (bool, error) {
 		return true, nil
 	}
 	medium, err := a.Installer.OnMedium(ctx)
+	a.onMedium = medium
 	return !medium, err
 }
 

@@ -51,10 +51,13 @@ func TestBootOfAMedium(t *testing.T) {
 		i := &installer{medium: true, ends: []any{c.end}}
 		var console bytes.Buffer
 		s.agent.Installer, s.agent.Timing.Read, s.agent.Status.Console = i, time.Millisecond, &console
-		err := (setup{s.agent}).run(t.Context())
+		err := s.agent.Run(t.Context())
 		var condition *hullmark.Condition
 		if !errors.Is(err, errReboot) || !errors.As(err, &condition) || condition.Code != c.code {
 			t.Errorf("%s: %v, want a restart with %s", name, err, c.code)
+		}
+		if !s.machine.Has("reboot at once") {
+			t.Errorf("%s: no restart without what is on the medium: %v", name, s.machine.Did())
 		}
 		if n := strings.Count(console.String(), c.says); n != 1 {
 			t.Errorf("%s: the console says %q %d times:\n%s", name, c.says, n, console.String())

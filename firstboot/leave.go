@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/dbus"
+	godbus "github.com/godbus/dbus/v5"
 )
 
 const (
@@ -28,6 +29,26 @@ const (
 
 // Reboot restarts the machine in good order.
 func (Systemd) Reboot(ctx context.Context) error { return leave(ctx, "reboot.target") }
+
+// RebootAtOnce restarts the machine without ending anything before, and without a program: the medium that it has booted from may have
+// been pulled out, and systemd's own for a shutdown with it. systemd itself, which is in memory, acts as a unit ends, whether that could
+// start or not (systemd.unit(5), FailureAction=).
+func (Systemd) RebootAtOnce(ctx context.Context) error {
+	conn, err := dbus.NewSystemdConnectionContext(ctx)
+	if err != nil {
+		return fmt.Errorf("restart: reach systemd: %w", err)
+	}
+	defer conn.Close()
+	const atOnce = "reboot-immediate"
+	if _, err := conn.StartTransientUnitContext(ctx, "hullmark-restart.service", "replace", []dbus.Property{
+		dbus.PropType("oneshot"), dbus.PropExecStart([]string{"/usr/bin/true"}, false),
+		{Name: "FailureAction", Value: godbus.MakeVariant(atOnce)},
+		{Name: "SuccessAction", Value: godbus.MakeVariant(atOnce)},
+	}, nil); err != nil {
+		return fmt.Errorf("restart: %w", err)
+	}
+	return nil
+}
 
 // PowerOff switches the machine off in good order.
 func (Systemd) PowerOff(ctx context.Context) error { return leave(ctx, "poweroff.target") }

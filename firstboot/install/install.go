@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -47,7 +48,7 @@ type Installed struct {
 
 // Config returns the node configuration that is on the medium.
 func (m Medium) Config() ([]byte, error) {
-	_, config, err := image.OpenMedium(medium{m.Device}, m.Size)
+	_, config, err := image.OpenMedium(&medium{ReaderAt: m.Device}, m.Size)
 	return config, lost(err)
 }
 
@@ -61,7 +62,8 @@ func (m Medium) Install(
 	if err != nil {
 		return done, err
 	}
-	disk, _, err := image.OpenMedium(medium{m.Device}, m.Size)
+	device := &medium{ReaderAt: m.Device}
+	disk, _, err := image.OpenMedium(device, m.Size)
 	if err != nil {
 		return done, lost(err)
 	}
@@ -78,7 +80,12 @@ func (m Medium) Install(
 	}
 	defer closer.Close()
 	done.Disk, done.ESP = t.disk, layout.ESP()
-	done.Before, err = t.install(ctx, disk, layout, node.Install.Overwrite, tell)
+	// All of it is read twice before anything is written: against the root hash, and for the digest of what will be written.
+	device.watch(2*m.Size, func(percent int) { tell("checking the medium", percent) })
+	done.Before, err = t.install(ctx, disk, layout, node.Install.Overwrite, func(doing string, percent int) {
+		device.watch(0, nil)
+		tell(doing, percent)
+	})
 	return done, err
 }
 
@@ -97,7 +104,6 @@ func (t target) install(ctx context.Context, medium *image.Disk, l *image.Layout
 	case holds != holdsNothing && (overwrite == "" || overwrite != t.disk.Serial):
 		return false, t.used()
 	}
-	tell("checking the medium", 0)
 	if err := medium.Verify(); err != nil {
 		return false, lost(err)
 	}
@@ -231,15 +237,43 @@ func (t target) failed(err error) error {
 	}
 }
 
-// medium marks errors of reading it: nothing is read that it should not have, so its end is one, too.
-type medium struct{ io.ReaderAt }
+// medium counts what is read of it, and marks errors: nothing is read that it should not have, so its end is one, too.
+type medium struct {
+	io.ReaderAt
+	mu   sync.Mutex
+	tell func(percent int) // nil if nobody wants to know
+	// read is how much has been read, of size, in bytes; told is the last percentage.
+	read, size int64
+	told       int
+}
+
+// watch has tell hear how much has been read from here on, in percent of a size in bytes.
+func (m *medium) watch(size int64, tell func(percent int)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.read, m.size, m.told, m.tell = 0, size, -1, tell
+}
+
+func (m *medium) count(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.tell == nil {
+		return
+	}
+	m.read += int64(n)
+	if p := int(min(100*m.read/m.size, 99)); p != m.told {
+		m.told = p
+		m.tell(p)
+	}
+}
 
 type mediumError struct{ error }
 
 func (e mediumError) Unwrap() error { return e.error }
 
-func (m medium) ReadAt(b []byte, at int64) (int, error) {
+func (m *medium) ReadAt(b []byte, at int64) (int, error) {
 	n, err := m.ReaderAt.ReadAt(b, at)
+	m.count(n)
 	if err != nil {
 		err = mediumError{err}
 	}

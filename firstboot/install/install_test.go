@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,7 +56,7 @@ func newStick(t *testing.T, cmdline, config string) stick {
 func (s *stick) read(t *testing.T, r io.ReaderAt, config string) {
 	t.Helper()
 	var err error
-	if s.disk, _, err = image.OpenMedium(medium{r}, int64(len(s.raw))); err != nil {
+	if s.disk, _, err = image.OpenMedium(&medium{ReaderAt: r}, int64(len(s.raw))); err != nil {
 		t.Fatal(err)
 	}
 	if s.layout, err = s.disk.Configured([]byte(config)); err != nil {
@@ -108,7 +109,7 @@ func TestInstall(t *testing.T) {
 		t.Fatal(before, err)
 	}
 	s.holds(t, "a blank disk", disk)
-	if all := strings.Join(told, "; "); !strings.Contains(all, "checking the medium 0; writing to /dev/sda (0.6 GB, serial S-1)") || !strings.HasSuffix(all, " 100") {
+	if all := strings.Join(told, "; "); !strings.Contains(all, "writing to /dev/sda (0.6 GB, serial S-1) 1; ") || !strings.HasSuffix(all, " 100") {
 		t.Errorf("told %s", all)
 	}
 	// Once more: nothing is written, even where it would be allowed, and though a node has written to its slots since.
@@ -118,6 +119,29 @@ func TestInstall(t *testing.T) {
 	disk.Watch = func(r powercut.Record) bool { t.Errorf("%+v", r); return false }
 	if before, err := target.install(t.Context(), s.disk, s.layout, "S-1", ignore); !before || err != nil {
 		t.Errorf("again: %v, %v", before, err)
+	}
+}
+
+// While a medium is checked, which takes long on a slow one, people see that it goes on.
+func TestMediumTellsOfItsCheck(t *testing.T) {
+	raw := newStick(t, "release=1", "{}").raw
+	m := &medium{ReaderAt: bytes.NewReader(raw)}
+	disk, _, err := image.OpenMedium(m, int64(len(raw)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told []int
+	m.watch(int64(len(raw)), func(percent int) { told = append(told, percent) })
+	if err := disk.Verify(); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.IsSorted(told) || len(told) < 3 || told[0] > 5 || told[len(told)-1] < 5 {
+		t.Errorf("told %v", told)
+	}
+	m.watch(0, nil)
+	seen := len(told)
+	if _, err := m.ReadAt(make([]byte, 4096), 0); err != nil || len(told) != seen {
+		t.Errorf("told %v after the check, %v", told, err)
 	}
 }
 

@@ -204,6 +204,9 @@ func (m *System) Restart(_ context.Context, unit string) error { return m.note("
 // Reboot does nothing else.
 func (m *System) Reboot(context.Context) error { return m.note("reboot") }
 
+// RebootAtOnce notes that the machine restarts.
+func (m *System) RebootAtOnce(context.Context) error { return m.note("reboot at once") }
+
 // SetOffline takes the network away for so many answers of Links.
 func (m *System) SetOffline(times int) {
 	m.mutex.Lock()

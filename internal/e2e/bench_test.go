@@ -143,7 +143,12 @@ func (b bench) boot(t *testing.T, name string, config []byte, edit func(*vm.Conf
 // sees waits until the console shows pattern.
 func (m machine) sees(t *testing.T, pattern string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), bootTime)
+	return m.seesWithin(t, bootTime, pattern)
+}
+
+func (m machine) seesWithin(t *testing.T, most time.Duration, pattern string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), most)
 	defer cancel()
 	line, err := m.WaitConsole(ctx, regexp.MustCompile(pattern))
 	if err != nil {

@@ -68,6 +68,9 @@ func (b bench) medium(t *testing.T, name string, edit func(*hullmark.NodeConfig)
 	return b.path(name + ".img")
 }
 
+// installTime bounds a boot of a medium and all that it writes.
+const installTime = 4 * bootTime
+
 // bareDisk is the size of a bare machine's disk, in bytes.
 const bareDisk = 12 << 30
 
@@ -171,7 +174,7 @@ func start(file string) ([]byte, error) {
 func (b bench) pulledOut(t *testing.T) {
 	m := b.bare(t, "pulled", b.medium(t, "pulled", nil), func(c *vm.Config) { c.ExitOnReboot = true })
 	for began := time.Now(); m.written(t) < 300<<20; time.Sleep(time.Second) {
-		if time.Since(began) > 4*bootTime {
+		if time.Since(began) > installTime {
 			t.Fatalf("nothing was installed; the console's end:\n%s", tail([]byte(m.console(t))))
 		}
 	}
@@ -183,7 +186,7 @@ func (b bench) pulledOut(t *testing.T) {
 	m.picture(t, "medium-lost")
 	select {
 	case <-m.Done():
-	case <-time.After(2 * bootTime):
+	case <-time.After(bootTime):
 		t.Errorf("the machine does not restart; the console's end:\n%s", tail([]byte(m.console(t))))
 	}
 	m.Kill()
@@ -192,7 +195,7 @@ func (b bench) pulledOut(t *testing.T) {
 	}
 	// With the medium in again the machine begins anew.
 	m = b.bare(t, "pulled", b.path("pulled.img"), func(c *vm.Config) { c.ExitOnReboot = true })
-	m.sees(t, `code: +installed`)
+	m.seesWithin(t, installTime, `code: +installed`)
 	m.Kill()
 }
 
@@ -220,7 +223,7 @@ func (b bench) byHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := b.bare(t, "http", "", func(c *vm.Config) { c.Firmware.Vars = vars })
-	m.sees(t, `code: +installed`)
+	m.seesWithin(t, installTime, `code: +installed`)
 	m.picture(t, "installed-by-http")
 	m.awaitAgent(t)
 	m.Kill()
@@ -256,7 +259,7 @@ func (m machine) awaitAgent(t *testing.T) {
 // still in when the disk is started, and pulled out then.
 func (b bench) toReady(t *testing.T) {
 	m := b.bare(t, "usb", b.medium(t, "usb", nil), nil)
-	m.sees(t, `code: +installed`)
+	m.seesWithin(t, installTime, `code: +installed`)
 	m.picture(t, "installed")
 	b.checkMedium(t, m)
 	m.awaitAgent(t)

@@ -202,6 +202,8 @@ func (m fakeMachine) Journal(context.Context, io.Writer) error {
 	return nil
 }
 
+func (m fakeMachine) RebootAtOnce(ctx context.Context) error { return m.Reboot(ctx) }
+
 func (m fakeMachine) Reboot(context.Context) error {
 	r := m.run
 	r.step("reboot", "")
