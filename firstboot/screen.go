@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/hullmark/hullmark/attest"
+	"github.com/hullmark/hullmark/firstboot/network"
 )
 
 // Screen is a page on the machine's screen: where it is on its way, who it is, what stands in the way, and what to do next. Unlike a
@@ -21,8 +22,9 @@ type Screen struct {
 	Size func() (columns, rows int)
 	// Image is what the machine runs, for people.
 	Image string
-	// Addresses are those at which others reach the machine.
-	Addresses func() []netip.Addr
+	// Links are the machine's network interfaces, and Hostname is its name, at the time of the call.
+	Links    func() []network.Link
+	Hostname func() (string, error)
 }
 
 // Sequences of ECMA-48: where to write, what to clear, and how the text looks.
@@ -90,7 +92,11 @@ func (s *Screen) where(p *page, d Document) {
 	at := slices.Index(journey, d.Step)
 	switch {
 	case d.Ready:
-		p.add(green, " ", "READY: the node serves its cluster")
+		name, err := s.Hostname()
+		if err != nil {
+			name = "the node"
+		}
+		p.add(green, " ", "READY: "+name+" serves its cluster")
 	case at >= 0:
 		p.add(bold, " ", fmt.Sprintf("%s, step %d of %d", d.Step, at+1, len(journey)))
 	default:
@@ -103,12 +109,25 @@ func (s *Screen) where(p *page, d Document) {
 
 // who names the machine.
 func (s *Screen) who(p *page, d Document) {
-	for _, a := range s.Addresses() {
+	for _, a := range s.addresses(d) {
 		p.add(plain, " ", "address  "+a.String())
 	}
 	if d.EKID != nil {
 		p.add(plain, " ", "EKID     "+spaced(d.EKID.String()))
 	}
+}
+
+// addresses are those at which others reach the machine: of its cards, and of what it had beside them before Kubernetes came with its own.
+func (s *Screen) addresses(d Document) (out []netip.Addr) {
+	for _, link := range s.Links() {
+		if !link.Up || !link.Card && !slices.ContainsFunc(d.Interfaces, func(l network.Link) bool { return l.Name == link.Name }) {
+			continue
+		}
+		for _, prefix := range link.Addresses {
+			out = append(out, prefix.Addr())
+		}
+	}
+	return out
 }
 
 // spaced parts a long word into groups that can be compared by eye.
@@ -145,18 +164,18 @@ func (s *Screen) next(p *page, d Document) {
 			}
 		}
 	}
-	if addresses := s.Addresses(); d.Step == StepAttest && len(addresses) > 0 {
+	if addresses := s.addresses(d); d.Step == StepAttest && len(addresses) > 0 {
 		p.add(bold, " ", "Next, on the operator's computer:")
-		p.add(plain, "   ", "hullmark "+s.command(d)+" --ekid THE-ABOVE ...")
+		p.add(plain, "   ", "hullmark "+command(d, addresses[0])+" --ekid THE-ABOVE ...")
 	}
 }
 
 // command is what lets the machine in: it begins a cluster, or joins the one whose join services it asks.
-func (s *Screen) command(d Document) string {
+func command(d Document, own netip.Addr) string {
 	if d.Joining != nil {
 		return "policy add member"
 	}
-	return "init --node " + net.JoinHostPort(s.Addresses()[0].String(), attest.OperatorPort)
+	return "init --node " + net.JoinHostPort(own.String(), attest.OperatorPort)
 }
 
 // wrap breaks a text into lines of at most width characters, between words where it can.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/firstboot/network"
 )
 
 // sequences are what a terminal obeys and does not show.
@@ -23,7 +24,14 @@ func screen(t *testing.T, columns, rows int) (*Status, func() []string) {
 		File: filepath.Join(t.TempDir(), "status.json"), Console: io.Discard, Log: io.Discard, Notify: func(string) {},
 		Screen: &Screen{
 			W: &b, Image: "1.2.3", Size: func() (int, int) { return columns, rows },
-			Addresses: func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.0.2.15")} },
+			Hostname: func() (string, error) { return "worker-1", nil },
+			Links: func() []network.Link {
+				return []network.Link{
+					{Name: "eth0", Card: true, Up: true, Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.15/24")}},
+					{Name: "cni0", Up: true, Addresses: []netip.Prefix{netip.MustParsePrefix("10.244.0.1/24")}},
+					{Name: "bond0", Up: true, Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.16/24")}},
+				}
+			},
 		},
 	}
 	return s, func() []string {
@@ -72,7 +80,9 @@ func TestScreen(t *testing.T) {
 	s.Say("writing to /dev/sda, 40 %%")
 	has("installing", "INSTALL", "writing to /dev/sda, 40 %")
 	s.Finish()
-	has("Ready", "READY: the node serves its cluster", "address 192.0.2.15")
+	has("Ready", "READY: worker-1 serves its cluster", "address 192.0.2.15 EKID")
+	s.Connected([]network.Link{{Name: "bond0", Up: true, Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.16/24")}}})
+	has("a bond of its configuration", "address 192.0.2.15 address 192.0.2.16 EKID")
 }
 
 // A small screen loses what is at the end, and nothing runs over its edge.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hullmark/hullmark/firstboot"
+	"github.com/hullmark/hullmark/firstboot/network"
 )
 
 const (
@@ -36,7 +36,7 @@ func showStatus(ctx context.Context, status *firstboot.Status, image string) {
 		case err != nil:
 			fmt.Fprintln(os.Stderr, "console:", err)
 		case name == screen:
-			status.Screen = &firstboot.Screen{W: f, Size: func() (int, int) { return size(f) }, Image: image, Addresses: addresses}
+			status.Screen = &firstboot.Screen{W: f, Size: func() (int, int) { return size(f) }, Image: image, Links: links, Hostname: os.Hostname}
 		default:
 			lines = append(lines, f)
 		}
@@ -56,18 +56,11 @@ func size(f *os.File) (columns, rows int) {
 	return int(w.Col), int(w.Row)
 }
 
-// addresses are those at which others reach the machine; none if that cannot be told.
-func addresses() (out []netip.Addr) {
-	links, _, err := firstboot.Systemd{}.Links()
+// links are the network interfaces; none if that cannot be told.
+func links() []network.Link {
+	all, _, err := firstboot.Systemd{}.Links()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "addresses:", err)
+		fmt.Fprintln(os.Stderr, "network interfaces:", err)
 	}
-	for _, link := range links {
-		for _, prefix := range link.Addresses {
-			if link.Up {
-				out = append(out, prefix.Addr())
-			}
-		}
-	}
-	return out
+	return all
 }
