@@ -26,13 +26,10 @@ func EKIDOf(ekPublic []byte) EKID {
 	return sha256.Sum256(append([]byte("hullmark/v1/id/tpm\x00"), ekPublic...))
 }
 
-// ParseEKID reads the 64 hexadecimal digits that String writes.
-func ParseEKID(s string) (EKID, error) {
-	var id EKID
-	if err := decodeHex(id[:], s); err != nil {
-		return EKID{}, fmt.Errorf("EKID: %w", err)
-	}
-	return id, nil
+// ParseEKID reads the 64 hexadecimal digits that String writes; spaces may part them, as a machine's screen shows them.
+func ParseEKID(s string) (id EKID, err error) {
+	err = id.UnmarshalText([]byte(strings.ReplaceAll(s, " ", "")))
+	return id, err
 }
 
 // String returns the identity as 64 lower-case hexadecimal digits.
@@ -42,9 +39,11 @@ func (id EKID) String() string { return hex.EncodeToString(id[:]) }
 func (id EKID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
 // UnmarshalText reads what MarshalText writes.
-func (id *EKID) UnmarshalText(text []byte) (err error) {
-	*id, err = ParseEKID(string(text))
-	return err
+func (id *EKID) UnmarshalText(text []byte) error {
+	if err := decodeHex(id[:], string(text)); err != nil {
+		return fmt.Errorf("EKID: %w", err)
+	}
+	return nil
 }
 
 // ClusterRoot names a cluster: the SHA-256 of its root key's

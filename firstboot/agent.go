@@ -167,6 +167,8 @@ type Agent struct {
 	turn turn
 	// kept is what the disk's manifest holds.
 	kept kept
+	// ResolvFile lists the name servers that pods get from the kubelet: kubeadm.ResolvFile, in all but tests.
+	ResolvFile string
 	// onMedium is set if the machine has booted from an installation medium.
 	onMedium bool
 	// updates is what is known of the slots.

@@ -62,10 +62,14 @@ func newStage(t *testing.T) *stage {
 		machine: &agenttest.System{}, cluster: &agenttest.Cluster{StateDir: state},
 		tpm: tpmtest.New(t), console: &bytes.Buffer{}, root: root, rootKey: key,
 	}
+	resolv := filepath.Join(dir, "resolv.conf")
+	if err := os.WriteFile(resolv, []byte("# by systemd-resolved\nnameserver 192.0.2.53\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	s.agent = &Agent{
 		OpenTPM: func() (transport.TPMCloser, error) { return unclosed{s.tpm}, nil },
 		Config:  config.Source{File: filepath.Join(dir, "fw"), Cache: filepath.Join(dir, "config.json")},
-		Disk:    s.disk, Machine: s.machine, Cluster: s.cluster, StateDir: state, RunDir: dir, Release: hullmark.RootHash{9}, SystemdDir: filepath.Join(dir, "systemd"), ForwardFile: filepath.Join(dir, "forward.json"), Timing: DefaultTiming(),
+		Disk:    s.disk, Machine: s.machine, Cluster: s.cluster, StateDir: state, RunDir: dir, Release: hullmark.RootHash{9}, SystemdDir: filepath.Join(dir, "systemd"), ForwardFile: filepath.Join(dir, "forward.json"), ResolvFile: resolv, Timing: DefaultTiming(),
 		Status: &Status{File: filepath.Join(dir, "status.json"), Console: s.console, Log: io.Discard, Notify: func(string) {}},
 	}
 	s.cluster.Intent = func() (string, error) { return s.agent.intent() }

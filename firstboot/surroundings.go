@@ -1,6 +1,7 @@
 package firstboot
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/hullmark/hullmark"
 )
@@ -28,6 +30,32 @@ func (f *finishing) surround(ctx context.Context) {
 			f.warn("service-down", "the node lacks a service that it works without: "+err.Error(), "read why in hullmark node logs")
 		}
 	}
+	if named, err := namesServer(f.agent.ResolvFile); err != nil || !named {
+		if err != nil {
+			fmt.Fprintln(f.agent.Status.Log, "name servers:", err)
+		}
+		f.warn("no-name-server", "the node knows no name server: CoreDNS, which would ask it, does not start here, and without one pods find no service by its name",
+			"have the network name one by DHCP, or name one in the node config (nameServers); it need not know any name")
+	}
+}
+
+// maxResolv bounds what is read of a list of name servers, in bytes.
+const maxResolv = 64 << 10
+
+// namesServer reports whether a file names a server (resolv.conf(5)).
+func namesServer(file string) (bool, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(io.LimitReader(f, maxResolv))
+	for lines.Scan() {
+		if fields := strings.Fields(lines.Text()); len(fields) > 1 && fields[0] == "nameserver" {
+			return true, nil
+		}
+	}
+	return false, lines.Err()
 }
 
 // timeSettings is a file in Agent.SystemdDir that timesyncd reads after the one with what the node's configuration says.

@@ -77,6 +77,22 @@ func TestServiceThatIsDown(t *testing.T) {
 	}
 }
 
+// A node without a name server is Ready, and says why its cluster has no DNS.
+func TestNoNameServer(t *testing.T) {
+	for name, text := range map[string]string{"none known": "# No DNS servers known.\nsearch .\n", "a name alone": "nameserver\n"} {
+		s := newStage(t)
+		if err := os.WriteFile(s.agent.ResolvFile, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if last := s.comeBackWithFiles(t); !last.GetReady() {
+			t.Fatalf("%s: last = %v", name, last)
+		}
+		if c := s.agent.Status.standing(); c == nil || c.Code != "no-name-server" {
+			t.Errorf("%s: the status says %v", name, c)
+		}
+	}
+}
+
 func TestForwarderThatIsRefused(t *testing.T) {
 	s := newStage(t)
 	s.agent.Timing.Certificate = time.Millisecond

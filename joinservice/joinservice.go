@@ -238,7 +238,7 @@ func (d *Authorizer) grant(claims attest.Claims, record Record, formatAllowed bo
 func (d *Authorizer) mismatch(verdict measurements.Verdict) *hullmark.Condition {
 	c := &hullmark.Condition{
 		Code: CodeMismatch, Step: "ATTEST", Title: "the machine did not boot what the measurement document describes",
-		Next: "compare the image, firmware and machine with the document (hullmark explain)",
+		Next: "compare the image, firmware and machine with the document (hullmark explain); a kind of machine that is new gets a document of its own (hullmark measure --log)",
 	}
 	switch {
 	case len(d.Policy.Documents) == 0:

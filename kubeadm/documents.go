@@ -39,6 +39,9 @@ const (
 	Slow Profile = "slow"
 )
 
+// ResolvFile is where pods' name servers come from: what systemd-resolved learned. /etc/resolv.conf names its stub, which pods do not reach.
+const ResolvFile = "/run/systemd/resolve/resolv.conf"
+
 // Params are what differs between clusters.
 type Params struct {
 	// Kubernetes is the release that the node's image carries; none means Version.
@@ -191,8 +194,7 @@ func kubeletOf() kubeletConfiguration {
 		meta:            meta{APIVersion: kubeletAPI, Kind: "KubeletConfiguration"},
 		CgroupDriver:    "systemd",
 		VolumePluginDir: volumePlugins,
-		// What systemd-resolved learned; /etc/resolv.conf names its stub, which pods do not reach.
-		ResolvConf: "/run/systemd/resolve/resolv.conf",
+		ResolvConf:      ResolvFile,
 		// Both of a kubelet's certificates come from requests that the join service decides on.
 		ServerTLSBootstrap: true,
 		RotateCertificates: true,

@@ -151,9 +151,16 @@ func (x *exchange) explain(claims attest.Claims) error {
 	if logErr != nil {
 		lines = append(lines, "  (the node's event log cannot be used: "+logErr.Error()+")")
 	}
-	lines = append(lines, "next: check which image, firmware and devices the machine has; the node got nothing")
-	return errors.New(strings.Join(lines, "\n"))
+	next := "next: check which image, firmware and devices the machine has; the node got nothing"
+	if !slices.ContainsFunc(differing, ofImage) {
+		next = "next: what differs is the firmware's. If this kind of machine is new, make a document of its firmware: this command with --dry-run --save-log LOG, " +
+			"then hullmark measure IMAGE --log LOG (docs/firmware.md, First contact). If it is not, find out who changed it; the node got nothing"
+	}
+	return errors.New(strings.Join(append(lines, next), "\n"))
 }
+
+// ofImage reports whether a register depends on the image: no other firmware explains that it differs.
+func ofImage(r pcrs.Register) bool { return r == 4 || r > 7 }
 
 // imageName is what people call the image of a document.
 func imageName(document measurements.Document) string {

@@ -30,6 +30,7 @@ import (
 	"github.com/hullmark/hullmark/firstboot/statedisk"
 	"github.com/hullmark/hullmark/firstboot/update"
 	"github.com/hullmark/hullmark/internal/nodump"
+	"github.com/hullmark/hullmark/kubeadm"
 )
 
 const (
@@ -91,7 +92,7 @@ func run(ctx context.Context) error {
 		Slots:    slots,
 		Release:  hullmark.RootHash(root),
 		Status:   status,
-		StateDir: firstboot.StateDir, RunDir: runDir, SystemdDir: firstboot.SystemdDir, ForwardFile: hullmark.ForwardFile,
+		StateDir: firstboot.StateDir, RunDir: runDir, SystemdDir: firstboot.SystemdDir, ForwardFile: hullmark.ForwardFile, ResolvFile: kubeadm.ResolvFile,
 		EventLog: eventLog, Versions: versions,
 		Listen: ":" + attest.OperatorPort, Timing: firstboot.DefaultTiming(),
 	}
