@@ -99,6 +99,11 @@ test-firmware: bin/hullmark bin/demo ## Boot a second image on machines whose fi
 test-skew: ## Go from the minor release of Kubernetes before to this one, and back, with real API servers of both (compiles the earlier one).
 	go test -tags skew -count 1 -timeout 3h -v $(call tagged,skew)
 
+.PHONY: test-keeper
+test-keeper: ## Let a real Vault keep a keyset, rotate, refuse, be sealed and be away (compiles it: 4 CPU minutes the first time).
+	cd internal/vaulttest/server && CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/bin/vault .
+	go test -tags keeper -count 1 -timeout 20m -v -run '^TestRealVault$$' ./joinservice/keys/keeper -args -vault $(CURDIR)/bin/vault
+
 .PHONY: powercut
 powercut: image ## Cut the power of disks CUTS times (130) in a guest, and of machines until they came to Ready N times (15); SEED chooses when.
 	@mkdir -p $(OUT)/powercut-disks
@@ -193,7 +198,7 @@ capi-release: ## Make a clusterctl repository in out/capi/repository: VERSION (v
 	cd $(CAPI) && go run ./components --image "$(NAME)@$$(cat $(abspath $(OUT))/capi/digest)" --version $(VERSION) --out $(abspath $(OUT))/capi/repository
 
 # All build tags of this folder's module.
-TAGS := long,vm,cluster,install,docs,browser,explore,operations,powercut,bench,vectors,skew,network,firmware
+TAGS := long,vm,cluster,install,docs,browser,explore,operations,powercut,bench,vectors,skew,network,firmware,keeper
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.

@@ -156,7 +156,7 @@ func (s *Screen) next(p *page, d Document) {
 		p.add(bold, " ", "Next: "+c.Next)
 		return
 	}
-	if d.Joining != nil {
+	if d.Joining != nil && d.Step == StepAttest { // What was said of the evidence is over once it was accepted.
 		p.add(plain, " ", d.Joining.Doing)
 		for _, e := range d.Joining.Endpoints {
 			if e.Condition != nil {

@@ -79,6 +79,12 @@ func TestScreen(t *testing.T) {
 	s.Enter(StepInstall)
 	s.Say("writing to /dev/sda, 40 %%")
 	has("installing", "INSTALL", "writing to /dev/sda, 40 %")
+	s.Ask("192.0.2.7:7444", []string{"192.0.2.7:7444"})
+	s.Answered("192.0.2.7:7444", &hullmark.Condition{Code: "not-a-member", Title: "no rule admits this machine"})
+	s.Enter(StepDisk)
+	if text := strings.Join(shown(), " "); strings.Contains(text, "no rule admits") {
+		t.Errorf("after it was let in: %s", text)
+	}
 	s.Finish()
 	has("Ready", "READY: worker-1 serves its cluster", "address 192.0.2.15 EKID")
 	s.Connected([]network.Link{{Name: "bond0", Up: true, Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.16/24")}}})

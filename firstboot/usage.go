@@ -67,8 +67,8 @@ func (c *conversation) served(ctx context.Context, endpoint string) error {
 
 // sayUsage says what it took to get to the start of Kubernetes.
 func (c *conversation) sayUsage() {
-	c.agent.Status.Say("the agent took %s before Kubernetes", usage())
-	c.agent.Status.Say("the agent took %v", &c.took)
+	c.agent.Status.Note("the agent took %s before Kubernetes", usage())
+	c.agent.Status.Note("the agent took %v", &c.took)
 }
 
 // usage says what the agent, without the programs that it runs, has taken of its machine so far (getrusage(2)).

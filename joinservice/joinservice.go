@@ -296,9 +296,10 @@ func FirstPolicy(previous measurements.Policy, document measurements.Document, m
 
 // DefaultEnforced returns the registers that a policy enforces for a document
 // beyond those that have to match anyway, unless its operator says otherwise: PCR 1, if the document predicts it.
-// It holds the ACPI tables, whose code the kernel runs. PCR 5 is left out: a repartitioned disk moves it.
+// It holds the ACPI tables, whose code the kernel runs. PCR 5 is left out: a repartitioned disk moves it. So is a PCR 1 that holds what
+// no other machine has, as firmware's boot entries do of network cards: the document would be for one machine alone.
 func DefaultEnforced(document measurements.Document) []pcrs.Register {
-	if _, ok := document.Values(pcrs.SHA256)[1]; ok {
+	if _, ok := document.Values(pcrs.SHA256)[1]; ok && document.OwnHardware() == nil {
 		return []pcrs.Register{1}
 	}
 	return nil

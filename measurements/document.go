@@ -213,6 +213,20 @@ func (d Document) Values(bank pcrs.Bank) pcrs.Values {
 	return out
 }
 
+// OwnHardware returns what the document's PCR 1 holds of one machine that no other machine has, by the names that firmware gives it.
+func (d Document) OwnHardware() (names []string) {
+	for _, r := range d.Registers {
+		for _, e := range r.Events {
+			for _, part := range e.Source.Parts {
+				if r.Register == 1 && part.Kind == pcrs.FromHardware {
+					names = append(names, part.Name)
+				}
+			}
+		}
+	}
+	return names
+}
+
 // Prediction returns the document's events as a prediction, for pcrs.Explain.
 // Events are grouped by register, so only their order within one is that of the boot.
 func (d Document) Prediction() pcrs.Prediction {

@@ -326,6 +326,9 @@ func (p *predictor) entryOf(e Event) Event {
 	data, led := p.relocated(e.Data, option)
 	switch {
 	case led == "":
+		if own := ownHardware(option); own != "" {
+			e.Source.Parts = []Source{{Kind: FromHardware, Name: brief(printableText(own))}}
+		}
 		return e
 	case data == nil:
 		p.leaveOpen(brief(fmt.Sprintf("variable %s (%q) leads to a partition that is not on the image's disk, and what becomes of it is not known: "+
@@ -340,6 +343,23 @@ func (p *predictor) entryOf(e Event) Event {
 		return e
 	}
 	return derived(1, e.Type, data[hashed:], Source{Kind: FromBootVariable, Name: name, Section: led, Bytes: int(size)})
+}
+
+// ownHardware is the piece of hardware that an entry leads to, if its path or its name tell it from all others, so that another machine of
+// the kind has another entry: a network card by its address, a disk by the number or the name that firmware gives it. It is empty for
+// programs of the firmware, and for places where any machine of the kind has the same.
+func ownHardware(option efi.Option) string {
+	for _, n := range option.Nodes {
+		switch n.Kind {
+		case efi.NodeMAC, efi.NodeSATA:
+			return option.Description
+		case efi.NodeNVMe:
+			if len(n.Raw) == 16 && binary.LittleEndian.Uint64(n.Raw[8:]) != 0 {
+				return option.Description
+			}
+		}
+	}
+	return ""
 }
 
 // relocated returns the data of an entry whose path begins at a partition of a disk, with that partition where the image's table has it,

@@ -45,6 +45,7 @@ var firmwareSentences = map[SourceKind]func(Source) string{
 		return fmt.Sprintf("ACPI blob %d of %d that the virtual machine monitor makes", s.Number, s.Count)
 	},
 	FromBootVariable: bootVariableSentence,
+	FromHardware:     func(s Source) string { return fmt.Sprintf("%q, which no other machine has", s.Name) },
 	FromOptionROM: func(s Source) string {
 		return fmt.Sprintf("Authenticode hash of EFI driver %d of option ROM %.16s", s.Number, s.Name)
 	},
@@ -134,6 +135,9 @@ func bootVariableSentence(s Source) string {
 		return fmt.Sprintf("variable %s: the disk at PCI device %d, as firmware names it", s.Name, s.Number)
 	case s.File != "":
 		return fmt.Sprintf("variable %s: %q, which is part of the firmware", s.Name, s.File)
+	}
+	if len(s.Parts) > 0 {
+		return fmt.Sprintf("variable %q: %d bytes, with %s", s.Name, s.Bytes, s.Parts[0])
 	}
 	return fmt.Sprintf("variable %q: %d bytes", s.Name, s.Bytes)
 }

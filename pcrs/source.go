@@ -47,8 +47,11 @@ const (
 	// FromACPI is a blob of tables that the virtual machine monitor makes: Number and Count, or Name TPMLogArea.
 	FromACPI SourceKind = "acpi"
 	// FromBootVariable is BootOrder (Count entries) or a boot entry, by Name: of the disk at PCI device Number, or of the
-	// program File of the firmware, or of Bytes in VariableFile, or of a log's that leads to the image's partition Section; in a log Bytes.
+	// program File of the firmware, or of Bytes in VariableFile, or of a log's that leads to the image's partition Section; in a log Bytes,
+	// and, of a machine's that was learned, the part of it that no other machine has.
 	FromBootVariable SourceKind = "boot-variable"
+	// FromHardware is a piece of a machine that no other machine has, by what firmware calls it: Name.
+	FromHardware SourceKind = "hardware"
 	// FromOptionROM is EFI driver Number of the ROM with the SHA-256 Name.
 	FromOptionROM SourceKind = "option-rom"
 	// FromAction is a step of the boot that firmware names: Name.
@@ -99,8 +102,8 @@ const (
 )
 
 var sourceKinds = []SourceKind{
-	FromFirmwareVersion, FromFirmwareVolume, FromACPI, FromBootVariable, FromOptionROM, FromAction, FromSeparator, FromProgram, FromLoadedProgram,
-	FromPartitionTable, FromVariable, FromSecureBoot, FromAuthority, FromNodeConfig, FromSectionName, FromSection, FromCommandLine, FromAddedText,
+	FromFirmwareVersion, FromFirmwareVolume, FromACPI, FromBootVariable, FromHardware, FromOptionROM, FromAction, FromSeparator, FromProgram,
+	FromLoadedProgram, FromPartitionTable, FromVariable, FromSecureBoot, FromAuthority, FromNodeConfig, FromSectionName, FromSection, FromCommandLine, FromAddedText,
 	FromInitrd, FromArchive, FromExtra, FromAddon, FromSMBIOS, FromBootAggregate, FromLaunch, FromText, FromTag, FromData,
 }
 

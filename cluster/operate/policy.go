@@ -65,7 +65,11 @@ func Terms(document measurements.Document, accepted measurements.Accepted) strin
 	predicted := document.Values(pcrs.SHA256)
 	for _, r := range measurements.Enforceable() {
 		if _, ok := predicted[r]; ok && !slices.Contains(accepted.Enforce, r) {
-			lines = append(lines, fmt.Sprintf("not enforced: %v, which the document predicts (--enforce %d)", r, r))
+			why := ""
+			if own := document.OwnHardware(); r == 1 && own != nil {
+				why = fmt.Sprintf(" of this machine alone: it holds %q", own[0])
+			}
+			lines = append(lines, fmt.Sprintf("not enforced: %v, which the document predicts%s (--enforce %d)", r, why, r))
 		}
 	}
 	for r := range pcrs.Register(15) {

@@ -126,6 +126,9 @@ func (o *explainOptions) read(bank pcrs.Bank) (boot explain.Boot, err error) {
 	}
 	if o.list == "" {
 		boot.Measured, err = boot.Log.Replay(bank)
+		if len(boot.Log.Of(10)) == 0 {
+			delete(boot.Measured, 10) // The kernel extends it, and logs that elsewhere.
+		}
 		return boot, err
 	}
 	text, err := readBounded(o.list, pcrs.MaxList)
