@@ -234,7 +234,7 @@ func (d *Authorizer) grant(claims attest.Claims, record Record, formatAllowed bo
 }
 
 // mismatch is the condition of registers that no accepted document predicts;
-// the first reason stands for all, which the verdict lists.
+// the first reason of the document that fits best stands for all, which the verdict lists.
 func (d *Authorizer) mismatch(verdict measurements.Verdict) *hullmark.Condition {
 	c := &hullmark.Condition{
 		Code: CodeMismatch, Step: "ATTEST", Title: "the machine did not boot what the measurement document describes",
@@ -244,11 +244,20 @@ func (d *Authorizer) mismatch(verdict measurements.Verdict) *hullmark.Condition 
 	case len(d.Policy.Documents) == 0:
 		c.Title = "the policy accepts no measurement document, so no machine"
 	case len(verdict.Reasons) > 0:
-		first := verdict.Reasons[0]
-		c.Title = fmt.Sprintf("%s: %s", c.Title, first.Text)
+		first := nearest(verdict.Reasons)
+		c.Title = fmt.Sprintf("%s: %v", c.Title, first)
 		c.Expected, c.Got = first.Expected.String(), first.Measured.String()
 	}
 	return c
+}
+
+// nearest returns the first reason against the document that has the fewest against it: what the machine is, but for what changed.
+func nearest(reasons []measurements.Reason) measurements.Reason {
+	against := map[measurements.DocumentID]int{}
+	for _, r := range reasons {
+		against[r.Document]++
+	}
+	return slices.MinFunc(reasons, func(a, b measurements.Reason) int { return cmp.Compare(against[a.Document], against[b.Document]) })
 }
 
 // CodeMismatch is the code of the condition that registers differ from every accepted document.

@@ -120,14 +120,14 @@ func TestServiceRefusesMembers(t *testing.T) {
 			func(t *testing.T) { s.node.Reboot(t, "other") },
 			func(t *testing.T) { s.node.Reboot(t, "image") },
 			joinservice.CodeMismatch,
-			[]string{"the machine did not boot what the measurement document describes: PCR 4: want "},
+			[]string{"the machine did not boot what the measurement document describes: document "},
 		},
 		{
 			"a release that was removed",
 			func(t *testing.T) { s.accept(t, func(*measurements.Policy) {}, "other") },
 			func(t *testing.T) { s.accept(t, func(*measurements.Policy) {}, "other", "image") },
 			joinservice.CodeMismatch,
-			[]string{"did not boot what the measurement document describes: PCR 4: want ", removed},
+			[]string{"did not boot what the measurement document describes: document ", removed},
 		},
 		{
 			"the last release that was removed",

@@ -22,6 +22,7 @@ const (
 	NodeMAC          = 0x030b
 	NodeNVMe         = 0x0317
 	NodeSATA         = 0x0312
+	NodeUSB          = 0x0305
 	NodeFile         = 0x0404
 	NodeVolumeFile   = 0x0406
 	NodeVolume       = 0x0407

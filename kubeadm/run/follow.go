@@ -29,10 +29,13 @@ func redact(line string) string {
 	return hexKey.ReplaceAllString(token.ReplaceAllString(line, "<token>"), "<key>")
 }
 
+// verificationLine comes before what the system verification has to say, which our documents have kubeadm ignore.
+const verificationLine = "The system verification failed"
+
 // phaseOf reads one line of output.
 func phaseOf(line string) (p kubeadm.Phase, ok bool) {
 	line = redact(line)
-	if m := phaseLine.FindStringSubmatch(line); m != nil {
+	if m := phaseLine.FindStringSubmatch(line); m != nil && !strings.HasPrefix(m[2], verificationLine) {
 		return kubeadm.Phase{Name: m[1], Text: m[2]}, true
 	}
 	if addonLine.MatchString(line) {

@@ -72,7 +72,7 @@ func (o installOptions) install(ctx context.Context, path, to string, notes io.W
 	if err != nil {
 		return err
 	}
-	i := image.Installation{Digest: [32]byte(described.Disk), Size: info.Size(), Progress: percent(notes)}
+	i := image.Installation{Digest: [32]byte(described.Disk), Size: info.Size()}
 	content := io.ReaderAt(raw)
 	if o.config != "" {
 		layout, err := o.configured(disk)
@@ -84,7 +84,7 @@ func (o installOptions) install(ctx context.Context, path, to string, notes io.W
 			return err
 		}
 	}
-	i.Room = i.Size
+	i.Room, i.Progress = i.Size, progress(notes, 2*i.Size)
 	from, overwrite := io.NewSectionReader(content, 0, i.Size), o.overwrite
 	target, err := os.Stat(to)
 	switch {
@@ -160,13 +160,13 @@ func onFile(i *image.Installation, f *os.File) *os.File {
 	return f
 }
 
-// percent says every few seconds how much of an installation is done.
-func percent(notes io.Writer) func(done int64) {
+// progress says every few seconds how much of an installation is done, of all that is written and read back, in bytes.
+func progress(notes io.Writer, all int64) func(done int64) {
 	next := time.Now().Add(2 * time.Second)
 	return func(done int64) {
 		if now := time.Now(); now.After(next) {
 			next = now.Add(2 * time.Second)
-			fmt.Fprintf(notes, "%d MB written or read back\n", done/1e6)
+			fmt.Fprintf(notes, "%d of %d MB written and read back\n", done/1e6, all/1e6)
 		}
 	}
 }
