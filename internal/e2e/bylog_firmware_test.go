@@ -66,9 +66,12 @@ func (b bench) measureByLog(t *testing.T, image string, before probe.Result) mea
 	t.Helper()
 	dir := t.TempDir()
 	log, list := filepath.Join(dir, "log"), filepath.Join(dir, "registers")
-	text := "sha256:\n"
-	for r := range pcrs.Register(16) {
-		text += fmt.Sprintf("  %d : 0x%v\n", int(r), before.Registers[pcrs.SHA256][r])
+	text := ""
+	for bank, values := range before.Registers {
+		text += fmt.Sprintf("%v:\n", bank)
+		for r := range pcrs.Register(16) {
+			text += fmt.Sprintf("  %d : 0x%v\n", int(r), values[r])
+		}
 	}
 	for file, content := range map[string][]byte{log: before.Log, list: []byte(text)} {
 		if err := os.WriteFile(file, content, 0o600); err != nil {
