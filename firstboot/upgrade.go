@@ -61,8 +61,12 @@ func (u *upgrader) run(ctx context.Context) {
 
 // unfinished is the condition of a node that runs a release whose step has not ended.
 func unfinished(task step.Task, err error) *hullmark.Condition {
+	title := fmt.Sprintf("the step to this release of Kubernetes has not ended (%s): %v", task, err)
+	if task == step.TaskWait { // Nothing has begun: mostly the API is away.
+		title = fmt.Sprintf("whether this release of Kubernetes needs anything more of the node cannot be told: %v", err)
+	}
 	return &hullmark.Condition{
-		Code: codeUnfinished, Step: StepReady, Retry: true, Title: fmt.Sprintf("the step to this release of Kubernetes has not ended (%s): %v", task, err),
+		Code: codeUnfinished, Step: StepReady, Retry: true, Title: title,
 		Next: "see that the API answers (hullmark node logs says more); the node tries again by itself",
 	}
 }
