@@ -122,3 +122,14 @@ func TestBankNames(t *testing.T) {
 		t.Error("accepted an unknown bank")
 	}
 }
+
+// An event log alone tells nothing of PCR 10, which the kernel extends.
+func TestExplainWithoutPCR10(t *testing.T) {
+	p := Prediction{Registers: []Register{10}, Log: Log{Events: []Event{{Register: 10, Type: EvSeparator, Digests: Digests{SHA256: make(Digest, 32)}}}}}
+	if found, err := Explain(p, SHA256, Values{}, nil); err != nil || len(found) != 0 {
+		t.Errorf("%v, %v", found, err)
+	}
+	if found, err := Explain(p, SHA256, Values{10: make(Digest, 32)}, nil); err != nil || len(found) != 1 {
+		t.Errorf("of another value: %v, %v", found, err)
+	}
+}

@@ -88,6 +88,8 @@ type Pool struct {
 	Role hullmark.Role `json:"role"`
 	// StateDisk selects each member's state disk.
 	StateDisk hullmark.DiskSelector `json:"stateDisk"`
+	// Install is the disk that an installation medium with a member's configuration installs.
+	Install *hullmark.Install `json:"install,omitempty"`
 	// Members are the machines that may hold a ticket, by identity.
 	Members []Member `json:"members,omitempty"`
 	// Vouched admits further machines, whose keys nobody knows beforehand, to a pool of workers.
@@ -124,19 +126,31 @@ type Member struct {
 	NameServers []string `json:"nameServers,omitempty"`
 	// Interfaces say more of the machine's network, in the place of these and of the pool's.
 	Interfaces []hullmark.Interface `json:"interfaces,omitempty"`
+	// StateDisk and Install take the place of the pool's.
+	StateDisk *hullmark.DiskSelector `json:"stateDisk,omitempty"`
+	Install   *hullmark.Install      `json:"install,omitempty"`
 }
 
-// config is what the node configurations of a pool's machine say of its network; a member without a name is any machine.
+// config is what the node configuration of a pool's machine says of it; a member without a name is any machine.
 func (p Pool) config(m Member) hullmark.NodeConfig {
 	c := hullmark.NodeConfig{Addresses: m.Addresses, Gateway: m.Gateway, NameServers: m.NameServers, Interfaces: m.Interfaces, Proxy: p.Proxy}
-	if !m.own() {
+	if !m.ownNetwork() {
 		c.Interfaces = p.Interfaces
+	}
+	c.StateDisk, c.Install = p.StateDisk, p.Install
+	if m.StateDisk != nil {
+		c.StateDisk = *m.StateDisk
+	}
+	if m.Install != nil {
+		c.Install = m.Install
 	}
 	return c
 }
 
-// own reports whether a member has a network of its own.
-func (m Member) own() bool {
+// own reports whether a member's configuration is another than its pool's.
+func (m Member) own() bool { return m.ownNetwork() || m.StateDisk != nil || m.Install != nil }
+
+func (m Member) ownNetwork() bool {
 	return len(m.Addresses) > 0 || m.Gateway != "" || len(m.NameServers) > 0 || len(m.Interfaces) > 0
 }
 

@@ -224,7 +224,7 @@ func placed(files ...[]File) []measurements.PlacedFile {
 	return all
 }
 
-// configs writes a node configuration for each member with a network of its own, and one that all others of the pool share.
+// configs writes a node configuration for each member that has something of its own, and one that all others of the pool share.
 func (c *Cluster) configs(p Pool) ([]Rendered, error) {
 	var files []Rendered
 	shared := len(p.Members) == 0
@@ -248,7 +248,7 @@ func (c *Cluster) configs(p Pool) ([]Rendered, error) {
 
 func (c *Cluster) config(p Pool, m Member) ([]byte, error) {
 	node := p.config(m)
-	node.Version, node.ClusterRoot, node.Endpoints, node.TimeServers, node.StateDisk = 1, c.Root, c.JoinEndpoints, c.around(p).TimeServers, p.StateDisk
+	node.Version, node.ClusterRoot, node.Endpoints, node.TimeServers = 1, c.Root, c.JoinEndpoints, c.around(p).TimeServers
 	text, err := json.MarshalIndent(node, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("node config: %w", err)

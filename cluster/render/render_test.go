@@ -359,3 +359,34 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// A pool's disks are its machines', unless a machine names its own; a member that does so keeps the pool's network.
+func TestDisksOfBareMachines(t *testing.T) {
+	pool := `
+  install: {disk: {path: /dev/nvme0n1}}
+  interfaces:
+  - {name: any, card: {driver: virtio_net}, dhcp4: {}}
+`
+	member := "  members:\n  - name: control-plane-1\n"
+	shared := strings.NewReplacer("    addresses: [10.0.2.15/24]\n    gateway: 10.0.2.2\n", "", "endpoint: 10.0.2.15:6443", "endpoint: 10.0.2.15:6443\n  advertiseAddress: 10.0.2.15").
+		Replace(string(sample(t, "small")))
+	shared = strings.TrimSpace(shared) + pool
+	own := strings.Replace(shared, member, member+"    stateDisk: {serial: S-2}\n    install: {disk: {serial: S-1}, overwrite: S-1}\n", 1)
+	ofPool := hullmark.Install{Disk: hullmark.DiskSelector{Path: "/dev/nvme0n1"}}
+	ofMember := hullmark.Install{Disk: hullmark.DiskSelector{Serial: "S-1"}, Overwrite: "S-1"}
+	for text, want := range map[string]struct {
+		file, state string
+		install     hullmark.Install
+	}{
+		shared: {"pools/control/node-config.json", "hullmark-state", ofPool},
+		own:    {"nodes/control-plane-1/node-config.json", "S-2", ofMember},
+	} {
+		config, err := hullmark.ParseNodeConfig([]byte(rendered(t, []byte(text), measurements.Policy{})[want.file]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if config.Install == nil || *config.Install != want.install || config.StateDisk.Serial != want.state || len(config.Interfaces) != 1 {
+			t.Errorf("%s: installs %+v, state disk %+v, %d interfaces", want.file, config.Install, config.StateDisk, len(config.Interfaces))
+		}
+	}
+}

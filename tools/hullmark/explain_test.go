@@ -64,7 +64,7 @@ func TestExplainByTheLog(t *testing.T) {
 	code, output = hullmarkCLI(t, "explain", document, "--log", sampleLog, "-o", "json")
 	wantExit(t, code, exitMismatch, output)
 	var e explain.Explanation
-	if err := json.NewDecoder(strings.NewReader(output)).Decode(&e); err != nil || e.Equal || len(e.Registers) != 16 {
+	if err := json.NewDecoder(strings.NewReader(output)).Decode(&e); err != nil || e.Equal || len(e.Registers) != 15 { // a log knows nothing of PCR 10
 		t.Errorf("%d registers, equal %t, %v", len(e.Registers), e.Equal, err)
 	}
 }
