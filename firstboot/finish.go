@@ -320,7 +320,7 @@ func (f *finishing) waitReady(ctx context.Context) error {
 	if err := f.agent.removeState(kubeadm.BootstrapFile); err != nil {
 		return err
 	}
-	f.agent.Status.Note("the agent took %s", usage())
+	note(f.agent.Status, "the agent took %s", usage())
 	showEpoch(f.agent)
 	if err := f.agent.syncState(); err != nil {
 		return err

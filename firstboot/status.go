@@ -128,13 +128,6 @@ func (s *Status) Say(format string, args ...any) {
 	s.change(func(d *Document) { d.Doing = fmt.Sprintf(format, args...) })
 }
 
-// Note writes to the log alone, what nobody waits for.
-func (s *Status) Note(format string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	fmt.Fprintln(s.Log, oneLine(fmt.Sprintf(format, args...)))
-}
-
 // maxInterfaces bounds how many interfaces the document has: a Ready node has one for each pod.
 const maxInterfaces = 32
 

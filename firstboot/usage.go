@@ -65,10 +65,17 @@ func (c *conversation) served(ctx context.Context, endpoint string) error {
 	return run.Serves(ctx, run.Access{Kubeconfig: kubeletConf, Read: c.agent.readState}, endpoint)
 }
 
+// note writes to the log alone, what nobody waits for.
+func note(s *Status, format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fmt.Fprintln(s.Log, oneLine(fmt.Sprintf(format, args...)))
+}
+
 // sayUsage says what it took to get to the start of Kubernetes.
 func (c *conversation) sayUsage() {
-	c.agent.Status.Note("the agent took %s before Kubernetes", usage())
-	c.agent.Status.Note("the agent took %v", &c.took)
+	note(c.agent.Status, "the agent took %s before Kubernetes", usage())
+	note(c.agent.Status, "the agent took %v", &c.took)
 }
 
 // usage says what the agent, without the programs that it runs, has taken of its machine so far (getrusage(2)).

@@ -39,7 +39,8 @@ const (
 	Slow Profile = "slow"
 )
 
-// ResolvFile is where pods' name servers come from: what systemd-resolved learned. /etc/resolv.conf names its stub, which pods do not reach.
+// ResolvFile is where pods' name servers come from: what systemd-resolved learned. /etc/resolv.conf names its stub, which pods do not
+// reach.
 const ResolvFile = "/run/systemd/resolve/resolv.conf"
 
 // Params are what differs between clusters.

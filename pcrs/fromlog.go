@@ -346,8 +346,8 @@ func (p *predictor) entryOf(e Event) Event {
 }
 
 // ownHardware is the piece of hardware that an entry leads to, if its path or its name tell it from all others, so that another machine of
-// the kind has another entry: a network card by its address, a disk by the number or the name that firmware gives it. So does what is plugged
-// in for a while, such as the medium that the machine was installed from. It is empty for
+// the kind has another entry: a network card by its address, a disk by the number or the name that firmware gives it. So has what is
+// plugged in for a while, such as the medium that the machine was installed from. It is empty for
 // programs of the firmware, and for places where any machine of the kind has the same.
 func ownHardware(option efi.Option) string {
 	for _, n := range option.Nodes {
