@@ -27,9 +27,12 @@ func EKIDOf(ekPublic []byte) EKID {
 }
 
 // ParseEKID reads the 64 hexadecimal digits that String writes; spaces may part them, as a machine's screen shows them.
-func ParseEKID(s string) (id EKID, err error) {
-	err = id.UnmarshalText([]byte(strings.ReplaceAll(s, " ", "")))
-	return id, err
+func ParseEKID(s string) (EKID, error) {
+	var id EKID
+	if err := decodeHex(id[:], strings.ReplaceAll(s, " ", "")); err != nil {
+		return EKID{}, fmt.Errorf("EKID: %w", err)
+	}
+	return id, nil
 }
 
 // String returns the identity as 64 lower-case hexadecimal digits.
@@ -38,11 +41,13 @@ func (id EKID) String() string { return hex.EncodeToString(id[:]) }
 // MarshalText writes String's form; it makes EKID usable as a JSON string and map key.
 func (id EKID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
-// UnmarshalText reads what MarshalText writes.
+// UnmarshalText reads what MarshalText writes, and nothing with spaces.
 func (id *EKID) UnmarshalText(text []byte) error {
-	if err := decodeHex(id[:], string(text)); err != nil {
+	var read EKID
+	if err := decodeHex(read[:], string(text)); err != nil {
 		return fmt.Errorf("EKID: %w", err)
 	}
+	*id = read
 	return nil
 }
 

@@ -275,7 +275,7 @@ func TestGroupRefusalIsNotRecorded(t *testing.T) {
 	s.denied(t, keys.CodeUnreachable, true, "the key keeper does not answer")
 	s.service.Keys = s.cluster.Keys
 	s.node.TPM.Extend(t, 4, []byte("more"))
-	s.denied(t, joinservice.CodeMismatch, false, "did not boot what the measurement document describes: document ")
+	s.denied(t, joinservice.CodeMismatch, false, "did not boot what the measurement document describes: document ", "PCR 4: want ")
 	if m := s.machine(t); m.Name != "" {
 		t.Errorf("recorded %+v", m)
 	}

@@ -251,11 +251,14 @@ func (d *Authorizer) mismatch(verdict measurements.Verdict) *hullmark.Condition 
 	return c
 }
 
-// nearest returns the first reason against the document that has the fewest against it: what the machine is, but for what changed.
+// nearest returns the first reason against the document of which the fewest registers differ: what the machine is, but for what changed. A
+// document that was not compared, as one that the policy does not accept, is nearer than none.
 func nearest(reasons []measurements.Reason) measurements.Reason {
 	against := map[measurements.DocumentID]int{}
 	for _, r := range reasons {
-		against[r.Document]++
+		if against[r.Document]++; len(r.Expected) == 0 {
+			against[r.Document] += len(reasons)
+		}
 	}
 	return slices.MinFunc(reasons, func(a, b measurements.Reason) int { return cmp.Compare(against[a.Document], against[b.Document]) })
 }

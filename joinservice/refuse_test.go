@@ -120,14 +120,14 @@ func TestServiceRefusesMembers(t *testing.T) {
 			func(t *testing.T) { s.node.Reboot(t, "other") },
 			func(t *testing.T) { s.node.Reboot(t, "image") },
 			joinservice.CodeMismatch,
-			[]string{"the machine did not boot what the measurement document describes: document "},
+			[]string{"the machine did not boot what the measurement document describes: document ", "PCR 4: want "},
 		},
 		{
 			"a release that was removed",
 			func(t *testing.T) { s.accept(t, func(*measurements.Policy) {}, "other") },
 			func(t *testing.T) { s.accept(t, func(*measurements.Policy) {}, "other", "image") },
 			joinservice.CodeMismatch,
-			[]string{"did not boot what the measurement document describes: document ", removed},
+			[]string{"did not boot what the measurement document describes: document ", "PCR 4: want ", removed},
 		},
 		{
 			"the last release that was removed",

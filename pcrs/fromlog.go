@@ -2,6 +2,7 @@ package pcrs
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -347,16 +348,16 @@ func (p *predictor) entryOf(e Event) Event {
 
 // ownHardware is the piece of hardware that an entry leads to, if its path or its name tell it from all others, so that another machine of
 // the kind has another entry: a network card by its address, a disk by the number or the name that firmware gives it. So has what is
-// plugged in for a while, such as the medium that the machine was installed from. It is empty for
-// programs of the firmware, and for places where any machine of the kind has the same.
+// plugged in for a while, such as the medium that the machine was installed from. It is empty for programs of the firmware, and for places
+// where any machine of the kind has the same.
 func ownHardware(option efi.Option) string {
 	for _, n := range option.Nodes {
 		switch n.Kind {
 		case efi.NodeMAC, efi.NodeSATA, efi.NodeUSB:
-			return option.Description
+			return cmp.Or(option.Description, "a device without a name")
 		case efi.NodeNVMe:
 			if len(n.Raw) == 16 && binary.LittleEndian.Uint64(n.Raw[8:]) != 0 {
-				return option.Description
+				return cmp.Or(option.Description, "a device without a name")
 			}
 		}
 	}

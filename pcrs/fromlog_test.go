@@ -623,3 +623,33 @@ func FuzzFirmwareEvents(f *testing.F) {
 		}
 	})
 }
+
+// What tells a machine from all others of its kind is named, and nothing else is.
+func TestOwnHardware(t *testing.T) {
+	node := func(kind, subtype byte, body ...byte) []byte {
+		return append([]byte{kind, subtype, byte(4 + len(body)), 0}, body...)
+	}
+	end := []byte{0x7f, 0xff, 4, 0}
+	for name, c := range map[string]struct {
+		path []byte
+		own  bool
+	}{
+		"a network card":           {node(3, 0x0b, make([]byte, 33)...), true},
+		"a SATA disk":              {node(3, 0x12, make([]byte, 6)...), true},
+		"a stick":                  {node(3, 5, 0, 0), true},
+		"an NVMe disk":             {node(3, 0x17, 1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0), true},
+		"an NVMe disk like others": {node(3, 0x17, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), false},
+		"a SCSI disk":              {node(3, 2, 0, 0, 0, 0), false},
+		"a program of firmware":    {node(4, 6, make([]byte, 16)...), false},
+	} {
+		for _, description := range []string{name, ""} {
+			option, err := efi.ParseLoadOption(efi.LoadOption(efi.OptionActive, description, append(slices.Clone(c.path), end...), nil))
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if own := ownHardware(option); (own != "") != c.own || own != "" && description != "" && own != description {
+				t.Errorf("%s, called %q: %q", name, description, own)
+			}
+		}
+	}
+}

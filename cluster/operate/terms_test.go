@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -35,5 +36,22 @@ func TestTerms(t *testing.T) {
 		`learned: PCR 4 holds the program "bios.efi" (EV_EFI_BOOT_SERVICES_APPLICATION, ab), which the log says is the firmware's own`,
 	}; !slices.Equal(lines, want) {
 		t.Errorf("%q", lines)
+	}
+}
+
+// A document that names one machine's own hardware is not enforced in that unless its operator says so, who is told why.
+func TestTermsOfOneMachine(t *testing.T) {
+	document := measurements.Document{Registers: []measurements.Register{{Register: 1, Values: pcrs.Digests{pcrs.SHA256: make(pcrs.Digest, 32)}}}}
+	if got := joinservice.DefaultEnforced(document); !slices.Equal(got, []pcrs.Register{1}) {
+		t.Errorf("of any machine: %v", got)
+	}
+	document.Registers[0].Events = []measurements.Event{{
+		Source: pcrs.Source{Kind: pcrs.FromBootVariable, Name: "Boot0004", Parts: []pcrs.Source{{Kind: pcrs.FromHardware, Name: "UEFI PXEv4 (MAC:525400123456)"}}},
+	}}
+	if got := joinservice.DefaultEnforced(document); len(got) > 0 {
+		t.Errorf("of one machine: %v", got)
+	}
+	if terms := operate.Terms(document, measurements.Accepted{}); !strings.Contains(terms, `PCR 1, which the document predicts of this machine alone: it holds "UEFI PXEv4 (MAC:525400123456)" (--enforce 1)`) {
+		t.Error(terms)
 	}
 }

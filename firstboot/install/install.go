@@ -53,8 +53,8 @@ func (m Medium) Config() ([]byte, error) {
 }
 
 // Install installs the disk that a configuration names, and puts the configuration on it. The medium is to hold the release that runs, of
-// this root hash: it may have been exchanged since. tell hears what is done, and how much of it in
-// percent. Where the medium cannot be read any more, the error is the condition medium-lost.
+// this root hash: it may have been exchanged since. tell hears what is done, and how much of it in percent. Where the medium cannot be
+// read any more, the error is the condition medium-lost.
 func (m Medium) Install(
 	ctx context.Context, s disks.System, root verity.Root, config []byte, tell func(doing string, percent int),
 ) (done Installed, err error) {
@@ -228,8 +228,8 @@ func (t target) write(ctx context.Context, l *image.Layout, holds content, tell 
 
 // failed tells what went wrong with the disk from what did with the medium.
 func (t target) failed(err error) error {
-	if medium := lost(err); medium != err {
-		return medium
+	if _, ok := errors.AsType[mediumError](err); ok {
+		return lost(err)
 	}
 	return &hullmark.Condition{
 		Code: "install-failed", Step: Step, Title: fmt.Sprintf("%s could not be installed: %v; nothing on it starts", t.disk, err),
@@ -267,6 +267,7 @@ func (m *medium) count(n int) {
 	}
 }
 
+// mediumError is an error of reading the medium.
 type mediumError struct{ error }
 
 func (e mediumError) Unwrap() error { return e.error }

@@ -18,11 +18,11 @@ const OptionCategory = 0x1f00
 const (
 	NodeMemoryMapped = 0x0103
 	NodeACPI         = 0x0201
-	NodeHardDrive    = 0x0401
-	NodeMAC          = 0x030b
-	NodeNVMe         = 0x0317
-	NodeSATA         = 0x0312
 	NodeUSB          = 0x0305
+	NodeMAC          = 0x030b
+	NodeSATA         = 0x0312
+	NodeNVMe         = 0x0317
+	NodeHardDrive    = 0x0401
 	NodeFile         = 0x0404
 	NodeVolumeFile   = 0x0406
 	NodeVolume       = 0x0407

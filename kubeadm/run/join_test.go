@@ -38,3 +38,13 @@ func TestJoinForgetsItsDocuments(t *testing.T) {
 		}
 	}
 }
+
+// A verification that is ignored is no news.
+func TestIgnoredVerificationIsNotShown(t *testing.T) {
+	if p, ok := phaseOf("[preflight] The system verification failed. Printing the output from the verification:"); ok {
+		t.Errorf("shown: %+v", p)
+	}
+	if _, ok := phaseOf("[preflight] Running pre-flight checks"); !ok {
+		t.Error("other lines are not shown")
+	}
+}
