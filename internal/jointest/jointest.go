@@ -142,9 +142,13 @@ func (s *Site) start(t testing.TB, root hullmark.ClusterRoot) {
 	if err := os.WriteFile(source.File, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	resolv := filepath.Join(dir, "resolv.conf")
+	if err := os.WriteFile(resolv, []byte("nameserver 192.0.2.53\n"), 0o600); err != nil {
+		s.Fatal(err)
+	}
 	s.Agent = &firstboot.Agent{
 		OpenTPM: func() (transport.TPMCloser, error) { return kept{s.tpm}, nil },
-		Config:  source, Disk: s.Disk, Machine: s.Machine, Cluster: s.Kubernetes, StateDir: s.Kubernetes.StateDir, RunDir: dir,
+		Config:  source, Disk: s.Disk, Machine: s.Machine, Cluster: s.Kubernetes, StateDir: s.Kubernetes.StateDir, RunDir: dir, ResolvFile: resolv,
 		Listen: "127.0.0.1:0", Timing: firstboot.DefaultTiming(),
 		Status: &firstboot.Status{File: filepath.Join(dir, "status.json"), Console: s.Console, Log: s.Log, Notify: func(string) {}},
 	}
