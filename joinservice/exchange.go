@@ -283,13 +283,18 @@ func (p *proved) decide(m Machine, known bool) (Admission, error) {
 	}
 	if known && p.kind() == hullmark.Rejoin && (m.Name != member.Name || m.Role != member.Role) {
 		admission.Ticket.Disk.Key.Wipe()
-		return Admission{}, &hullmark.Condition{
-			Code: "member-changed", Step: "ATTEST", Title: "the machine's disk was set up under another name or role than its rule gives now",
-			Expected: fmt.Sprintf("%s %s", member.Role, member.Name), Got: fmt.Sprintf("%s %s", m.Role, m.Name),
-			Next: "restore the rule, or remove the node and give it an empty disk",
-		}
+		return Admission{}, memberChanged(member, m.Name, m.Role)
 	}
 	return admission, nil
+}
+
+// memberChanged is the condition of a machine whose rule gives another name or role than it has joined with.
+func memberChanged(member measurements.Member, name string, role hullmark.Role) *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: "member-changed", Step: "ATTEST", Title: "the machine's disk was set up under another name or role than its rule gives now",
+		Expected: fmt.Sprintf("%s %s", member.Role, member.Name), Got: fmt.Sprintf("%s %s", role, name),
+		Next: "restore the rule, or remove the node and give it an empty disk",
+	}
 }
 
 // grant does Ticket and Opened.

@@ -1,6 +1,7 @@
 package joinservice
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -13,27 +14,30 @@ const CodeUnreachable = "api-unreachable"
 // CodeForbidden is the code of the condition that the keeper of the records refuses the service. It passes by itself.
 const CodeForbidden = "api-forbidden"
 
-// Outage is what a service knows of a total outage.
+// Outage is what a service knows of an outage of the records.
 type Outage interface {
-	// Lasts reports whether control planes may come back although no record can be read: this service's own disk was opened
-	// by `hullmark recover` in this boot, and no record was read since.
-	Lasts() bool
+	// LetsBack reports whether a control plane may come back although no record can be read: this service's own disk was opened
+	// by `hullmark recover` in this boot, and no record was read since; or only this machine and the service's own vote in etcd,
+	// and what the service has seen of the records since its start is all that there can be, for neither decides anything alone.
+	LetsBack(ctx context.Context, node hullmark.EKID) bool
 	// LastSeen returns what this service read last of a control plane's record.
 	LastSeen(node hullmark.EKID) (Seen, bool)
 }
 
 // Seen is what a service keeps of a control plane's record for an outage.
 type Seen struct {
+	// Name is the node's, and that of its member of etcd.
+	Name string   `json:"name,omitempty"`
 	Disk Record   `json:"disk"`
 	Etcd EtcdNote `json:"etcd,omitzero"`
 }
 
-// admitUnchecked lets a control plane come back whose record cannot be read, if the service may do that: after a total outage
-// there are no records before a majority of the control planes is back. The node compares its disk's epoch with the record
+// admitUnchecked lets a control plane come back whose record cannot be read, if the service may do that: without a majority of the
+// control planes there are no records. The node compares its disk's epoch with the record
 // once that can be read (docs/protocol.md). Everybody else is told the cause.
 func (p *proved) admitUnchecked(cause error) error {
 	var c *hullmark.Condition
-	if !errors.As(cause, &c) || c.Code != CodeUnreachable || p.kind() != hullmark.Rejoin || p.service.Outage == nil || !p.service.Outage.Lasts() {
+	if !errors.As(cause, &c) || c.Code != CodeUnreachable || p.kind() != hullmark.Rejoin || p.service.Outage == nil || !p.service.Outage.LetsBack(p.ctx, p.claims.EKID) {
 		return cause
 	}
 	p.policy = p.service.Policy.inForce.Load()
@@ -41,11 +45,16 @@ func (p *proved) admitUnchecked(cause error) error {
 		return err
 	}
 	authorizer := p.authorizer()
-	if member, ok := authorizer.Policy.Member(p.claims.EKID); !ok || member.Role != hullmark.ControlPlane {
+	member, ok := authorizer.Policy.Member(p.claims.EKID)
+	if !ok || member.Role != hullmark.ControlPlane {
 		return cause
 	}
-	if seen, ok := p.service.Outage.LastSeen(p.claims.EKID); ok && seen.Disk.Disk != p.claims.Disk.UUID {
+	seen, ok := p.service.Outage.LastSeen(p.claims.EKID)
+	if ok && seen.Disk.Disk != p.claims.Disk.UUID {
 		return rolledBack("disk "+seen.Disk.Disk.String(), "disk "+p.claims.Disk.UUID.String())
+	}
+	if ok && seen.Name != "" && seen.Name != member.Name {
+		return memberChanged(member, seen.Name, hullmark.ControlPlane)
 	}
 	admission, err := authorizer.Recover(hullmark.Rejoin, p.claims)
 	if err != nil {

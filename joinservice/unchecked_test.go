@@ -1,6 +1,7 @@
 package joinservice_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/hullmark/hullmark"
@@ -26,7 +27,7 @@ type known struct {
 	seen  joinservice.Seen
 }
 
-func (k known) Lasts() bool { return k.lasts }
+func (k known) LetsBack(context.Context, hullmark.EKID) bool { return k.lasts }
 
 func (k known) LastSeen(hullmark.EKID) (joinservice.Seen, bool) { return k.seen, true }
 
@@ -96,6 +97,11 @@ func TestOutageLetsNobodyElseIn(t *testing.T) {
 		s.node.Disk.UUID = own
 		s.records.SetDown(false)
 		s.join(t)
+	})
+	t.Run("another name than before", func(t *testing.T) {
+		s := outage(t, true)
+		s.service.Outage = known{lasts: true, seen: joinservice.Seen{Name: "control-plane-9", Disk: s.service.Outage.(known).seen.Disk}}
+		s.denied(t, "member-changed", false, "under another name", "control-plane-2", "control-plane-9")
 	})
 	t.Run("an old copy of the disk", func(t *testing.T) {
 		s := outage(t, true)

@@ -41,8 +41,8 @@ type planes struct {
 
 // A cluster grows to three control planes, and what a cluster document says reaches its machines: of labels, taints, files, hooks and
 // kubeadm's documents. Their firmware starts only what is signed, and from their first boot on they reach nothing but each other.
-// The second control plane loses its power while it joins, and gets in. All come back, by the operator while there are two of them, and
-// by one another once there are three.
+// The second control plane loses its power while it joins, and gets in. Each comes back by the other, and by the operator when both are
+// gone; and by one another once there are three.
 func TestPlanes(t *testing.T) {
 	p := &planes{}
 	all := []step{{"first", p.begin}, {"worker", p.work}, {"second", p.joinSecond}, {"third", p.joinThird}}
@@ -194,8 +194,9 @@ func (p *planes) work(t *testing.T) {
 	}
 }
 
-// joinSecond lets the second control plane lose its power while its kubelet begins, and as a learner of etcd, and get in. Then all power is
-// lost, and the operator recovers the first, through which the second comes back.
+// joinSecond lets the second control plane lose its power while its kubelet begins, and as a learner of etcd, and get in. Each of the two
+// goes, with which etcd has no quorum, and comes back by the other: the second in good order, the first by a power cut. Then all power
+// is lost, and the operator recovers the first, through which the second comes back.
 func (p *planes) joinSecond(t *testing.T) {
 	learns := func(string) bool {
 		members, err := p.members(t.Context(), p.first)
@@ -207,6 +208,16 @@ func (p *planes) joinSecond(t *testing.T) {
 	}, byItself)
 	p.checkRegisters(t, p.second)
 	p.checkControlPlane(t, p.second)
+	p.checkMembers(t, p.first, p.second)
+	if err := p.second.switchOff(); err != nil {
+		t.Fatal(err)
+	}
+	p.run(t, "reboot", p.second, nil, byItself)
+	p.checkMembers(t, p.first, p.second)
+	p.await(t, "the join service of the second has read all records", func(context.Context) (bool, error) {
+		return strings.Contains(p.journal(t, p.second), "all records were read"), nil
+	})
+	p.run(t, "reboot", p.first, []moment{{name: "when it is Ready", begins: func(string) bool { return true }, exact: true}}, byItself)
 	p.checkMembers(t, p.first, p.second)
 	for _, m := range []*powered{p.first, p.second} {
 		loss, err := m.cut(p.random)

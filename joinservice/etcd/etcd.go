@@ -26,6 +26,8 @@ const (
 	callTimeout = 15 * time.Second
 	// probeTimeout is how long a member has to say that it is there.
 	probeTimeout = 5 * time.Second
+	// ownTimeout bounds a question that the local member answers by itself; a node waits for its ticket meanwhile.
+	ownTimeout = 2 * time.Second
 	// maxMembers bounds the members that are looked at; etcd advises against more than seven.
 	maxMembers = 32
 	// maxAnswer bounds an answer: some hundred bytes for each of these. etcd's own client takes 2 GiB, and who asks need not trust
@@ -67,6 +69,38 @@ func (m *Members) RemoveStale(ctx context.Context, name string, address netip.Ad
 		}
 	}
 	return down(members, stale)
+}
+
+// AwaitsOnly reports whether the local member has no leader, and lacks only the member of the node of a name: these two are all that
+// there are, and both vote. It is the local member's own word, by what it has applied, so it needs no quorum. Nothing is decided by
+// one of such two that the other one has not stored.
+func (m *Members) AwaitsOnly(ctx context.Context, name string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, ownTimeout)
+	defer cancel()
+	client, err := m.connect(ctx, m.Endpoint)
+	if err != nil {
+		return false, err
+	}
+	defer client.Close()
+	status, err := client.Status(ctx, m.Endpoint)
+	if err != nil || status.Leader != 0 {
+		return false, err
+	}
+	list, err := client.MemberList(ctx, clientv3.WithSerializable())
+	if err != nil {
+		return false, err
+	}
+	own, others := 0, 0
+	for _, each := range list.Members {
+		switch {
+		case each.GetIsLearner():
+		case each.GetID() == list.Header.GetMemberId():
+			own++
+		case each.GetName() == name:
+			others++
+		}
+	}
+	return len(list.Members) == 2 && own == 1 && others == 1, nil
 }
 
 // connect makes a client of one endpoint; nothing is dialled yet.

@@ -5,6 +5,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -233,6 +234,74 @@ func TestQuorumIsNotRisked(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.voters(t, "a", "b")
+}
+
+// Of two members that vote, the one that runs knows that it lacks the other one alone.
+func TestAwaitsOnlyTheOtherOfTwo(t *testing.T) {
+	s := newTrio(t)
+	awaits := func(name string, want bool) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("awaits only %q: %t", name, want), func(ctx context.Context) error {
+			got, err := s.members.AwaitsOnly(ctx, name)
+			if err == nil && got != want {
+				err = fmt.Errorf("it says %t", got)
+			}
+			return err
+		})
+	}
+	awaits("b", false) // It runs.
+	for _, last := range []step{added, started} {
+		s.join(t, "c", last)
+		if err := s.etcd.Kill("b"); err != nil {
+			t.Fatal(err)
+		}
+		s.leaderless(t)
+		awaits("b", false) // There is a learner, which may vote by now.
+		s.restart(t, "b")
+		if err := s.etcd.Forget("c"); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.members.RemoveStale(t.Context(), "c", home["c"]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.etcd.Kill("b"); err != nil {
+		t.Fatal(err)
+	}
+	s.leaderless(t)
+	awaits("b", true)
+	awaits("a", false)
+	awaits("c", false)
+	awaits("", false)
+	s.restart(t, "b")
+	awaits("b", false)
+
+	s.join(t, "c", promoted)
+	for _, name := range []string{"b", "c"} {
+		if err := s.etcd.Kill(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.leaderless(t)
+	awaits("b", false)
+	if err := s.etcd.Kill("a"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.members.AwaitsOnly(t.Context(), "b"); got || err == nil {
+		t.Errorf("a member that does not answer awaits: %t, %v", got, err)
+	}
+}
+
+// leaderless waits until a has no leader.
+func (s *trio) leaderless(t *testing.T) {
+	t.Helper()
+	eventually(t, "a has no leader", func(ctx context.Context) error {
+		status, err := s.client.Status(ctx, s.members.Endpoint)
+		if err == nil && status.Leader != 0 {
+			err = errors.New("it has one")
+		}
+		return err
+	})
 }
 
 // restart starts a member with the data that it has.

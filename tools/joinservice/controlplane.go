@@ -54,13 +54,17 @@ func (c *credentials) checkControlPlaneFiles(f folder) error {
 	return err
 }
 
-// controlPlanes is how this service lets further control planes join.
-func (a *app) controlPlanes() joinservice.ControlPlanes {
+// members are etcd's, as this node's own knows them.
+func (a *app) members() *etcd.Members {
 	endpoint := a.options.etcd
 	if endpoint == "" {
 		endpoint = "https://" + netip.AddrPortFrom(a.credentials.settings.Local(), etcdPort).String()
 	}
-	members := &etcd.Members{Endpoint: endpoint, TLS: etcdTLS(a.credentials.etcd)}
+	return &etcd.Members{Endpoint: endpoint, TLS: etcdTLS(a.credentials.etcd)}
+}
+
+// controlPlanes is how this service lets further control planes join.
+func (a *app) controlPlanes(members *etcd.Members) joinservice.ControlPlanes {
 	return joinservice.ControlPlanes{
 		Lease: a.registry, RemoveMember: members.RemoveStale,
 		Files:   folder(a.options.credentials).controlPlaneFiles,

@@ -150,7 +150,8 @@ func prepare(o options) (a *app, err error) {
 	if a.registry, err = registry.New(a.api.config); err != nil {
 		return nil, err
 	}
-	if a.outage, err = newOutage(folder(o.credentials), o.files, o.log); err != nil {
+	members := a.members()
+	if a.outage, err = newOutage(folder(o.credentials), o.files, members.AwaitsOnly, o.log); err != nil {
 		return nil, err
 	}
 	a.service = &joinservice.Service{
@@ -163,7 +164,7 @@ func prepare(o options) (a *app, err error) {
 		},
 	}
 	a.service.Newest = a.newestPolicy
-	a.service.ControlPlanes = a.controlPlanes()
+	a.service.ControlPlanes = a.controlPlanes(members)
 	a.warnOfRotation()
 	a.metrics = newMetrics(
 		func() float64 { return float64(a.service.InFlight()) },

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/hullmark/hullmark"
@@ -13,6 +15,9 @@ import (
 	"github.com/hullmark/hullmark/internal/memrecords"
 	"github.com/hullmark/hullmark/joinservice"
 )
+
+// nobody says that this node's member of etcd lacks more than one.
+func nobody(context.Context, string) (bool, error) { return false, nil }
 
 // An outage begins with `hullmark recover`, and ends once, for the whole boot, with the first record that was read.
 func TestOutage(t *testing.T) {
@@ -23,14 +28,14 @@ func TestOutage(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		o, err := newOutage(folder(credentials), servicefiles.Files{Folder: state}, slog.New(slog.DiscardHandler))
+		o, err := newOutage(folder(credentials), servicefiles.Files{Folder: state}, nobody, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return o
 	}
 	for _, boot := range []string{"", neverRecovered} {
-		if start(boot).Lasts() {
+		if start(boot).LetsBack(t.Context(), hullmark.EKID{1}) {
 			t.Errorf("recovered %q: an outage lasts", boot)
 		}
 	}
@@ -38,23 +43,23 @@ func TestOutage(t *testing.T) {
 	records := &memrecords.Store{}
 	records.SetDown(true)
 	watched := attentive{records, o}
-	if _, _, err := watched.Load(t.Context(), hullmark.EKID{1}); err == nil || !o.Lasts() {
+	if _, _, err := watched.Load(t.Context(), hullmark.EKID{1}); err == nil || !o.LetsBack(t.Context(), hullmark.EKID{1}) {
 		t.Fatalf("records that do not answer ended the outage: %v", err)
 	}
-	if !start("one").Lasts() {
+	if !start("one").LetsBack(t.Context(), hullmark.EKID{1}) {
 		t.Error("a restart ended the outage")
 	}
 	records.SetDown(false)
-	if _, _, err := watched.Load(t.Context(), hullmark.EKID{1}); err != nil || o.Lasts() {
+	if _, _, err := watched.Load(t.Context(), hullmark.EKID{1}); err != nil || o.LetsBack(t.Context(), hullmark.EKID{1}) {
 		t.Fatalf("the outage lasts although a record was read: %v", err)
 	}
-	if start("one").Lasts() {
+	if start("one").LetsBack(t.Context(), hullmark.EKID{1}) {
 		t.Error("a restart began the outage anew")
 	}
-	if !start("two").Lasts() {
+	if !start("two").LetsBack(t.Context(), hullmark.EKID{1}) {
 		t.Error("an outage of another boot is over")
 	}
-	if _, err := newOutage(folder(credentials), servicefiles.Files{Folder: filepath.Join(state, "outage-over", "x")}, nil); err == nil || errors.Is(err, os.ErrNotExist) {
+	if _, err := newOutage(folder(credentials), servicefiles.Files{Folder: filepath.Join(state, "outage-over", "x")}, nobody, nil); err == nil || errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a state that cannot be read: %v", err)
 	}
 }
@@ -66,7 +71,7 @@ func TestOutageRemembersControlPlanes(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := func() *outage {
-		o, err := newOutage(folder(credentials), servicefiles.Files{Folder: state}, slog.New(slog.DiscardHandler))
+		o, err := newOutage(folder(credentials), servicefiles.Files{Folder: state}, nobody, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,13 +82,13 @@ func TestOutageRemembersControlPlanes(t *testing.T) {
 	note := joinservice.EtcdNote{EtcdState: hullmark.EtcdState{Member: 9, Term: 2, Last: 3}, Removed: true}
 	o := start()
 	o.note([]joinservice.Machine{
-		{EKID: plane, Role: hullmark.ControlPlane, Record: record, Etcd: note}, {EKID: worker, Role: hullmark.Worker, Record: record},
+		{EKID: plane, Name: "plane", Role: hullmark.ControlPlane, Record: record, Etcd: note}, {EKID: worker, Role: hullmark.Worker, Record: record},
 	})
-	if o.Lasts() {
+	if o.LetsBack(t.Context(), hullmark.EKID{1}) {
 		t.Error("the outage lasts although records were read")
 	}
 	for _, o := range []*outage{o, start()} {
-		if got, ok := o.LastSeen(plane); !ok || got != (joinservice.Seen{Disk: record, Etcd: note}) {
+		if got, ok := o.LastSeen(plane); !ok || got != (joinservice.Seen{Name: "plane", Disk: record, Etcd: note}) {
 			t.Errorf("the control plane's record is %+v, %v", got, ok)
 		}
 		if _, ok := o.LastSeen(worker); ok {
@@ -96,15 +101,75 @@ func TestOutageRemembersControlPlanes(t *testing.T) {
 	if err := os.Rename(filepath.Join(credentials, "new"), filepath.Join(credentials, recoveredCredential)); err != nil {
 		t.Fatal(err)
 	}
-	if !start().Lasts() {
+	if !start().LetsBack(t.Context(), hullmark.EKID{1}) {
 		t.Fatal("the next boot's outage is over")
 	}
 	if err := os.WriteFile(filepath.Join(state, "control-planes.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if start().Lasts() {
+	if start().LetsBack(t.Context(), hullmark.EKID{1}) {
 		t.Error("control planes may come back although what was seen of them is lost")
 	}
+}
+
+// Of two control planes one lets the other back, which it knows by records that it has read itself, while etcd lacks that one alone.
+func TestOneOfTwoLetsTheOtherBack(t *testing.T) {
+	other, stranger := hullmark.EKID{1}, hullmark.EKID{2}
+	var asked []string
+	awaits, failed := true, error(nil)
+	state := t.TempDir()
+	start := func() *outage {
+		asked = nil
+		o, err := newOutage(folder(t.TempDir()), servicefiles.Files{Folder: state}, func(_ context.Context, name string) (bool, error) {
+			asked = append(asked, name)
+			return awaits, failed
+		}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	may := func(o *outage, node hullmark.EKID, want bool, asks ...string) {
+		t.Helper()
+		asked = nil
+		if got := o.LetsBack(t.Context(), node); got != want || !slices.Equal(asked, asks) {
+			t.Errorf("it may come back: %t, want %t; etcd was asked for %q, want %q", got, want, asked, asks)
+		}
+	}
+	store := &memrecords.Store{}
+	machine := joinservice.Machine{EKID: other, Name: "two", Role: hullmark.ControlPlane, Record: joinservice.Record{Disk: hullmark.UUID{7}, Issued: 1}}
+	o := start()
+	may(o, other, false)
+	// What an exchange recorded just now is known, but not what else there is.
+	version, err := attentive{store, o}.Store(t.Context(), machine, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	may(o, other, false)
+	o.note([]joinservice.Machine{machine})
+	may(o, other, true, "two")
+	may(o, stranger, false)
+	machine.Record.Committed = 1
+	if _, err := (attentive{store, o}).Store(t.Context(), machine, version); err != nil {
+		t.Fatal(err)
+	}
+	if seen, _ := o.LastSeen(other); seen.Disk != machine.Record {
+		t.Errorf("a record that was stored just now is kept as %+v", seen.Disk)
+	}
+	awaits = false
+	may(o, other, false, "two")
+	awaits, failed = false, errors.New("etcd is away")
+	may(o, other, false, "two")
+	awaits, failed = true, nil
+	// Another process knows what this one kept, but not whether that is the newest.
+	may(start(), other, false)
+	// One that was removed, or made a worker, is no control plane that may come back.
+	o.note(nil)
+	may(o, other, false)
+	o.note([]joinservice.Machine{machine})
+	machine.Role = hullmark.Worker
+	o.noteOne(machine)
+	may(o, other, false)
 }
 
 // FuzzReadSeen holds the reader of what was seen of control planes to what is written.

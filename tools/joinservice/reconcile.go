@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/joinservice"
 )
 
 const (
-	// reconcilePause lies between two looks at what no exchange ended.
+	// reconcilePause lies between two looks at what no exchange ended, reconcileRetry after one for which the API was away: until all
+	// records were read once, the other one of two control planes does not come back by this service.
 	reconcilePause = 20 * time.Second
+	reconcileRetry = 5 * time.Second
 	// reconcileAge is how long a machine was not heard at least before its node is believed to be Ready:
 	// Kubernetes takes 50 s to notice that a node is gone, whose machine may be joining anew.
 	reconcileAge = 90 * time.Second
@@ -16,21 +21,23 @@ const (
 
 // reconcile ends the tokens, and records the ends, that exchanges could not: the API was down, or the replica ended.
 func (a *app) reconcile(ctx context.Context) error {
-	tick := time.NewTicker(reconcilePause)
-	defer tick.Stop()
 	said := ""
 	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
 		err := errors.Join(a.service.RevokeLeftOver(ctx), a.reconcileMachines(ctx))
 		if text := errorText(err); text != said && ctx.Err() == nil {
 			if err != nil {
 				a.log.Warn("exchanges are not reconciled", "error", err.Error())
 			}
 			said = text
+		}
+		pause := reconcilePause
+		if c := (*hullmark.Condition)(nil); errors.As(err, &c) && c.Code == joinservice.CodeUnreachable {
+			pause = reconcileRetry
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
 		}
 	}
 }
