@@ -197,7 +197,7 @@ func TestTakeNeedsAQuorum(t *testing.T) {
 		t.Fatal(err)
 	}
 	taken, err := source.Take(t.Context(), memory(t))
-	if err != nil || taken.Revision != 2 || taken.Size%sector != 32 {
+	if err != nil || !taken.Quorum || taken.Revision != 2 || taken.Size%sector != 32 {
 		t.Errorf("took %+v: %v", taken, err)
 	}
 	full := errors.New("full")
@@ -210,6 +210,11 @@ func TestTakeNeedsAQuorum(t *testing.T) {
 	}
 	if _, err := source.Take(t.Context(), memory(t)); err == nil || !strings.Contains(err.Error(), "finds no quorum") {
 		t.Errorf("took a backup without a quorum: %v", err)
+	}
+	alone := source
+	alone.WithoutQuorum = true
+	if taken, err := alone.Take(t.Context(), memory(t)); err != nil || taken.Quorum || taken.Revision != 2 || taken.Size%sector != 32 {
+		t.Errorf("of a member that is alone it took %+v: %v", taken, err)
 	}
 	if err := etcd.Kill("a"); err != nil {
 		t.Fatal(err)

@@ -27,6 +27,8 @@ type Source struct {
 	Endpoint string
 	// TLS holds it to the etcd CA, and brings a client certificate of it.
 	TLS *tls.Config
+	// WithoutQuorum lets a member give what it holds although it finds no quorum: for when the others are lost for good.
+	WithoutQuorum bool
 }
 
 // ErrUnreachable says that a member does not answer at all.
@@ -38,6 +40,8 @@ type Taken struct {
 	Revision int64
 	// Size is the backup's, in bytes.
 	Size int64
+	// Quorum reports whether the member found one. If it did not, what the others have decided without it is missing.
+	Quorum bool
 }
 
 // reach makes one connection and ends it: of one that fails clientv3 says only, after a while, that time is up.
@@ -58,9 +62,9 @@ func unreachable(err error) error {
 }
 
 // Take writes the member's snapshot to w and checks it. What w was given is a
-// backup only if there is no error. A member that has lost its quorum is refused:
-// it could lack what the others have stored since. The error, ErrUnreachable among them, says which of the member, the
-// quorum, the stream and w failed, and what to do.
+// backup only if there is no error. A member that has lost its quorum is refused,
+// unless the source says that it is not: it could lack what the others have stored since. The error, ErrUnreachable among them, says
+// which of the member, the quorum, the stream and w failed, and what to do.
 func (s Source) Take(ctx context.Context, w io.Writer) (Taken, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -76,7 +80,7 @@ func (s Source) Take(ctx context.Context, w io.Writer) (Taken, error) {
 	}
 	defer client.Close()
 	taken := Taken{}
-	if taken.Revision, err = s.ask(ctx, client); err == nil {
+	if taken.Revision, taken.Quorum, err = s.ask(ctx, client); err == nil {
 		taken.Size, err = stream(ctx, client, w)
 	}
 	if err != nil {
@@ -85,28 +89,32 @@ func (s Source) Take(ctx context.Context, w io.Writer) (Taken, error) {
 	return taken, nil
 }
 
-// ask returns etcd's revision, as a quorum of the members knows it.
-func (s Source) ask(ctx context.Context, client *clientv3.Client) (int64, error) {
-	err := call(ctx, func(ctx context.Context) error {
+// ask returns etcd's revision, as a quorum of the members knows it, or as this member does where there is none and none is asked for.
+func (s Source) ask(ctx context.Context, client *clientv3.Client) (revision int64, quorum bool, err error) {
+	err = call(ctx, func(ctx context.Context) error {
 		_, err := client.Status(ctx, s.Endpoint)
 		return err
 	})
 	if err != nil {
-		return 0, unreachable(err)
+		return 0, false, unreachable(err)
 	}
-	var revision int64
-	err = call(ctx, func(ctx context.Context) error {
-		// Any key does: that the read is linearizable is what needs the quorum.
-		answer, err := client.Get(ctx, "/", clientv3.WithCountOnly())
-		if err == nil {
-			revision = answer.Header.GetRevision()
-		}
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("the member answers, but finds no quorum: %w; start the control planes that are down, or take another's", err)
+	read := func(options ...clientv3.OpOption) error {
+		return call(ctx, func(ctx context.Context) error {
+			answer, err := client.Get(ctx, "/", append(options, clientv3.WithCountOnly())...) // Any key does.
+			if err == nil {
+				revision = answer.Header.GetRevision()
+			}
+			return err
+		})
 	}
-	return revision, nil
+	err = read() // That the read is linearizable is what needs the quorum.
+	switch {
+	case err == nil:
+		return revision, true, nil
+	case s.WithoutQuorum:
+		return revision, false, read(clientv3.WithSerializable())
+	}
+	return 0, false, fmt.Errorf("the member answers, but finds no quorum: %w; start the control planes that are down, or take another's", err)
 }
 
 // call makes a call under its deadline.

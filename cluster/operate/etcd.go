@@ -21,13 +21,14 @@ const etcdPort = "2379"
 const operatorValidity = time.Hour
 
 // BackUp writes to w all that the cluster keeps in etcd, as a member that has its quorum streams it, encrypted under the file's passphrase.
-// member is the HOST[:PORT] of one; empty is the control plane's endpoint. What w was given counts only if there is no error: a backup that
+// member is the HOST[:PORT] of one; empty is the control plane's endpoint. withoutQuorum takes what a member holds that has none, too. What w was given counts only if there is no error: a backup that
 // no cluster could begin with today is one. The error is ErrUsage, ErrUnreachable or a failure.
-func BackUp(ctx context.Context, file *cluster.File, member string, w io.Writer, progress Progress) (taken backup.Taken, err error) {
+func BackUp(ctx context.Context, file *cluster.File, member string, withoutQuorum bool, w io.Writer, progress Progress) (taken backup.Taken, err error) {
 	source, err := etcdMember(file.Cluster, member)
 	if err != nil {
 		return taken, err
 	}
+	source.WithoutQuorum = withoutQuorum
 	progress.say("asking the member of etcd at %s", strings.TrimPrefix(source.Endpoint, "https://"))
 	plain, err := inMemory("backup")
 	if err != nil {
@@ -43,6 +44,9 @@ func BackUp(ctx context.Context, file *cluster.File, member string, w io.Writer,
 			err = as(ErrUnreachable, err)
 		}
 		return taken, err
+	}
+	if !taken.Quorum {
+		progress.say("the member found no quorum: the backup has what this one knows to be decided, and lacks what others decided without it; of two members that is the last moment at most")
 	}
 	if err := rehearse(file.Cluster, plain, progress); err != nil {
 		return taken, err

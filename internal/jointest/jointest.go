@@ -144,7 +144,7 @@ func (s *Site) start(t testing.TB, root hullmark.ClusterRoot) {
 	}
 	resolv := filepath.Join(dir, "resolv.conf")
 	if err := os.WriteFile(resolv, []byte("nameserver 192.0.2.53\n"), 0o600); err != nil {
-		s.Fatal(err)
+		t.Fatal(err)
 	}
 	s.Agent = &firstboot.Agent{
 		OpenTPM: func() (transport.TPMCloser, error) { return kept{s.tpm}, nil },

@@ -20,6 +20,7 @@ func newEtcdCommand() *cobra.Command {
 type etcdBackupOptions struct {
 	cluster, passphraseFile string
 	member                  string
+	withoutQuorum           bool
 }
 
 func newEtcdBackupCommand() *cobra.Command {
@@ -30,7 +31,9 @@ func newEtcdBackupCommand() *cobra.Command {
 		Long: `Write all that the cluster keeps in etcd to a file, encrypted under the cluster file's passphrase.
 
 It is etcd's own snapshot, by a member that has its quorum: every object of the Kubernetes API, Secrets too, and the machines' records. If all
-control planes are lost, init --new-disk --etcd-backup begins the cluster anew with it. Keep it with a copy of the cluster file. The file is never overwritten.`,
+control planes are lost, init --new-disk --etcd-backup begins the cluster anew with it. Keep it with a copy of the cluster file. The file is never overwritten.
+
+With --without-quorum a member is enough that runs alone, because the others are lost for good.`,
 		Example: "  hullmark etcd backup prod-monday.backup --cluster prod.cluster",
 		Args:    exactArg("etcd backup", "the file to write"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,6 +45,7 @@ control planes are lost, init --new-disk --etcd-backup begins the cluster anew w
 	}
 	clusterFlags(cmd, &o.cluster, &o.passphraseFile)
 	cmd.Flags().StringVar(&o.member, "member", "", "`HOST[:PORT]` of a member of etcd (default: the control plane's endpoint, port 2379)")
+	cmd.Flags().BoolVar(&o.withoutQuorum, "without-quorum", false, "take what the member holds although too few of the others run; what they decided without it is missing")
 	return cmd
 }
 
@@ -61,7 +65,7 @@ func (o *etcdBackupOptions) run(ctx context.Context, path string, out, notes io.
 	}
 	var taken backup.Taken
 	err = create(path, 0o600, func(f *os.File) error {
-		taken, err = operate.BackUp(ctx, file, o.member, f, lines(notes))
+		taken, err = operate.BackUp(ctx, file, o.member, o.withoutQuorum, f, lines(notes))
 		return err
 	})
 	if err != nil {
