@@ -14,6 +14,7 @@ import (
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/measurements"
 )
 
@@ -62,8 +63,8 @@ func writeNodes(out io.Writer, nodes []operate.Machine, now time.Time) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "name\trole\tstate\ttrust\timage\tkubernetes\tslot\tdisk\tepoch\tseen\tcondition\n")
 	for _, n := range nodes {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%v\t%s\t%s\t%d..%d\t%s\t%s\n", printable(n.Name), n.Role, printable(string(n.State)), printable(string(n.Platform.Trust)),
-			imageOf(n), n.Kubernetes, slotOf(n.Update), n.Record.Disk, n.Record.Committed, n.Record.Issued, ago(n.Seen, now), conditionOf(n))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\t%s\t%s\n", printable(n.Name), n.Role, printable(string(n.State)), printable(string(n.Platform.Trust)),
+			imageOf(n), n.Kubernetes, slotOf(n.Update), diskOf(n.Record), epochOf(n.Record), ago(n.Seen, now), conditionOf(n))
 	}
 	return t.Flush()
 }
@@ -77,6 +78,22 @@ func imageOf(n operate.Machine) string {
 		return "-"
 	}
 	return n.Document.String()[:12] + "…"
+}
+
+// diskOf names the state disk of a machine that was given a ticket.
+func diskOf(r joinservice.Record) string {
+	if r.Disk == (hullmark.UUID{}) {
+		return "-"
+	}
+	return r.Disk.String()
+}
+
+// epochOf is the window that the disk's epoch must lie in.
+func epochOf(r joinservice.Record) string {
+	if r.Disk == (hullmark.UUID{}) {
+		return "-"
+	}
+	return fmt.Sprintf("%d..%d", r.Committed, r.Issued)
 }
 
 // slotOf says which slot runs, and how far an update of it is.

@@ -113,6 +113,9 @@ func TestNodesOfARealAPI(t *testing.T) {
 	plane.Refused = []joinservice.Refusal{{Address: netip.MustParseAddr("192.0.2.9"), Condition: joinservice.AddressTaken(netip.MustParseAddr("192.0.2.9"), one, two)}}
 	s.keep(t, plane)
 	output := s.run(t, 0, "node list", "worker-1", "failed", "node 1", hullmark.UUID{7}.String(), "3..4", "1h0m", "kubeadm-failed", "control-plane-2", "never", "READY; address-taken: 192.0.2.9")
+	if strings.Contains(output, hullmark.UUID{}.String()) || strings.Contains(output, "0..0") {
+		t.Error("a machine that was never given a ticket has a disk and an epoch")
+	}
 	if strings.Contains(output, "\x1b") {
 		t.Error("an escape character reached the terminal")
 	}
