@@ -26,18 +26,30 @@ type Outage interface {
 
 // Seen is what a service keeps of a control plane's record for an outage.
 type Seen struct {
-	// Name is the node's, and that of its member of etcd.
-	Name string   `json:"name,omitempty"`
-	Disk Record   `json:"disk"`
-	Etcd EtcdNote `json:"etcd,omitzero"`
+	// Name is the node's, and that of its member of etcd; empty if the record was read before the service began.
+	Name string `json:"-"`
+	// Current reports that the service has read all records in its life, and knows of no later ones.
+	Current bool     `json:"-"`
+	Disk    Record   `json:"disk"`
+	Etcd    EtcdNote `json:"etcd,omitzero"`
 }
 
+// unheard is how many numbers a control plane may have been issued since its record was read, while that is current: its own service
+// issues one, and a replica's ticket brings another.
+const unheard = 2
+
 // admitUnchecked lets a control plane come back whose record cannot be read, if the service may do that: without a majority of the
-// control planes there are no records. The node compares its disk's epoch with the record
-// once that can be read (docs/protocol.md). Everybody else is told the cause.
+// control planes there are no records. The node compares its disk's epoch with the record once that can be read
+// (docs/protocol.md). Everybody else is told the cause.
 func (p *proved) admitUnchecked(cause error) error {
 	var c *hullmark.Condition
-	if !errors.As(cause, &c) || c.Code != CodeUnreachable || p.kind() != hullmark.Rejoin || p.service.Outage == nil || !p.service.Outage.LetsBack(p.ctx, p.claims.EKID) {
+	outage := p.service.Outage
+	if !errors.As(cause, &c) || p.kind() != hullmark.Rejoin || outage == nil {
+		return cause
+	}
+	seen, known := outage.LastSeen(p.claims.EKID)
+	// An API server that began without etcd answers, and refuses everybody.
+	if away := c.Code == CodeUnreachable || c.Code == CodeForbidden && seen.Current; !away || !outage.LetsBack(p.ctx, p.claims.EKID) {
 		return cause
 	}
 	p.policy = p.service.Policy.inForce.Load()
@@ -49,19 +61,32 @@ func (p *proved) admitUnchecked(cause error) error {
 	if !ok || member.Role != hullmark.ControlPlane {
 		return cause
 	}
-	seen, ok := p.service.Outage.LastSeen(p.claims.EKID)
-	if ok && seen.Disk.Disk != p.claims.Disk.UUID {
-		return rolledBack("disk "+seen.Disk.Disk.String(), "disk "+p.claims.Disk.UUID.String())
-	}
-	if ok && seen.Name != "" && seen.Name != member.Name {
-		return memberChanged(member, seen.Name, hullmark.ControlPlane)
-	}
 	admission, err := authorizer.Recover(hullmark.Rejoin, p.claims)
 	if err != nil {
 		return err
 	}
+	if known {
+		err = p.checkSeen(authorizer, admission, seen)
+	}
+	if err != nil {
+		admission.Ticket.Disk.Key.Wipe()
+		return err
+	}
 	p.admission = admission
 	return nil
+}
+
+// checkSeen holds a control plane without a record to what was seen of it last, as it would be held to its record.
+func (p *proved) checkSeen(authorizer *Authorizer, admission Admission, seen Seen) error {
+	member := admission.Member
+	switch {
+	case seen.Disk.Disk != p.claims.Disk.UUID:
+		return rolledBack("disk "+seen.Disk.Disk.String(), "disk "+p.claims.Disk.UUID.String())
+	case seen.Name != "" && seen.Name != member.Name:
+		return memberChanged(member, seen.Name, hullmark.ControlPlane)
+	}
+	_, err := authorizer.keepTrust(p.claims, member, admission.Verdict.Document, &seen.Disk)
+	return err
 }
 
 // unchecked reports that the exchange goes on without records.
@@ -78,6 +103,9 @@ func (o *opened) checkUnchecked() error {
 	seen, ok := o.service.Outage.LastSeen(o.claims.EKID)
 	if ok && o.disk.EpochRead < seen.Disk.Least() {
 		return rolledBack(fmt.Sprintf("epoch ≥ %d", seen.Disk.Least()), fmt.Sprintf("epoch %d", o.disk.EpochRead))
+	}
+	if most := seen.Disk.Issued + unheard; seen.Current && o.disk.EpochRead > most { // of a disk that was given up by an override
+		return rolledBack(fmt.Sprintf("epoch ≤ %d", most), fmt.Sprintf("epoch %d", o.disk.EpochRead))
 	}
 	if why := seen.Etcd.Missing(o.disk.Etcd); why != "" {
 		return forgetful(seen.Etcd.EtcdState, why)

@@ -2,6 +2,7 @@ package joinservice_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/hullmark/hullmark"
@@ -98,6 +99,40 @@ func TestOutageLetsNobodyElseIn(t *testing.T) {
 		s.records.SetDown(false)
 		s.join(t)
 	})
+	t.Run("a machine of a lesser class than the disk's", func(t *testing.T) {
+		s := outage(t, true)
+		seen := s.service.Outage.(known).seen
+		seen.Disk.Trust = hullmark.TrustConfidential
+		s.service.Outage = known{lasts: true, seen: seen}
+		s.denied(t, "trust-lowered", false, "of a higher class")
+	})
+	t.Run("a disk that an override gave up", func(t *testing.T) {
+		s := outage(t, true)
+		seen := s.service.Outage.(known).seen
+		seen.Current = true
+		s.service.Outage = known{lasts: true, seen: seen}
+		s.node.Epoch = seen.Disk.Issued + 3
+		if err := s.dial(t); err != nil {
+			t.Fatal(err)
+		}
+		s.told(t, "rollback-detected", false, "an old copy, or another one", fmt.Sprintf("epoch ≤ %d", seen.Disk.Issued+2))
+		s.node.Epoch = seen.Disk.Issued + 1
+		if err := s.dial(t); err != nil || s.outcome() != joinservice.OutcomeReady {
+			t.Errorf("a number that nobody heard of: %v, denied %v", err, s.node.Denied())
+		}
+	})
+	t.Run("an API server without etcd", func(t *testing.T) {
+		for current, want := range map[bool]string{true: joinservice.OutcomeReady, false: joinservice.CodeForbidden} {
+			s := outage(t, true)
+			seen := s.service.Outage.(known).seen
+			seen.Current = current
+			s.service.Outage = known{lasts: true, seen: seen}
+			s.service.Records = forbidding{s.records}
+			if err := s.dial(t); err != nil || s.outcome() != want {
+				t.Errorf("the records are current: %t: %v, outcome %s, denied %v", current, err, s.outcome(), s.node.Denied())
+			}
+		}
+	})
 	t.Run("another name than before", func(t *testing.T) {
 		s := outage(t, true)
 		s.service.Outage = known{lasts: true, seen: joinservice.Seen{Name: "control-plane-9", Disk: s.service.Outage.(known).seen.Disk}}
@@ -120,4 +155,11 @@ func TestOutageLetsNobodyElseIn(t *testing.T) {
 		s.records.SetDown(false)
 		s.join(t)
 	})
+}
+
+// forbidding are records whose keeper refuses everybody.
+type forbidding struct{ joinservice.Records }
+
+func (forbidding) Load(context.Context, hullmark.EKID) (joinservice.Machine, joinservice.Version, error) {
+	return joinservice.Machine{}, "", &hullmark.Condition{Code: joinservice.CodeForbidden, Title: "the Kubernetes API refuses it", Retry: true, Next: "wait"}
 }

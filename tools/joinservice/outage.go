@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/firstboot/servicefiles"
@@ -32,11 +34,11 @@ type outage struct {
 
 	mutex sync.Mutex
 	over  bool
-	// current is set once this process has read all records: what it has seen is then as new as what etcd holds.
-	current bool
-	// seen are what the control planes' records said, as kept has it over boots.
-	seen map[hullmark.EKID]joinservice.Seen
-	kept servicefiles.File
+	// read is when this process read all records last, zero before it did, or since it may have missed what others wrote.
+	read time.Time
+	// seen are what the control planes' records said. kept has them over boots, as written says.
+	seen, written map[hullmark.EKID]joinservice.Seen
+	kept          servicefiles.File
 }
 
 func newOutage(f folder, files servicefiles.Files, awaitsOnly func(context.Context, string) (bool, error), log *slog.Logger) (*outage, error) {
@@ -62,6 +64,7 @@ func newOutage(f folder, files servicefiles.Files, awaitsOnly func(context.Conte
 		o.over, o.seen = true, map[hullmark.EKID]joinservice.Seen{}
 		log.Warn("control planes cannot come back before their records can be read", "error", err.Error())
 	}
+	o.written = maps.Clone(o.seen)
 	return o, nil
 }
 
@@ -81,7 +84,7 @@ func readSeen(content []byte) (map[hullmark.EKID]joinservice.Seen, error) {
 func (o *outage) LetsBack(ctx context.Context, node hullmark.EKID) bool {
 	o.mutex.Lock()
 	lasts, name := !o.over, ""
-	if o.current {
+	if !o.read.IsZero() && o.othersThan(node) <= 1 {
 		name = o.seen[node].Name
 	}
 	o.mutex.Unlock()
@@ -95,11 +98,23 @@ func (o *outage) LetsBack(ctx context.Context, node hullmark.EKID) bool {
 	return awaited
 }
 
+// othersThan counts the control planes beside one that may have a vote by their records: a host could have put the member of etcd back
+// to a time at which there were two. The mutex is held.
+func (o *outage) othersThan(node hullmark.EKID) (others int) {
+	for id, seen := range o.seen {
+		if id != node && seen.Disk.Committed > 0 {
+			others++
+		}
+	}
+	return others
+}
+
 // LastSeen returns what was read last of a control plane's record.
 func (o *outage) LastSeen(node hullmark.EKID) (joinservice.Seen, bool) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
 	r, ok := o.seen[node]
+	r.Current = !o.read.IsZero()
 	return r, ok
 }
 
@@ -107,47 +122,87 @@ func (o *outage) LastSeen(node hullmark.EKID) (joinservice.Seen, bool) {
 func (o *outage) note(machines []joinservice.Machine) {
 	o.end()
 	seen := map[hullmark.EKID]joinservice.Seen{}
+	o.mutex.Lock()
 	for _, m := range machines {
 		if m.Role == hullmark.ControlPlane {
-			seen[m.EKID] = seenOf(m)
+			seen[m.EKID] = newer(o.seen[m.EKID], seenOf(m))
 		}
 	}
-	o.mutex.Lock()
-	defer o.mutex.Unlock()
-	if !o.current {
+	if o.read.IsZero() {
 		o.log.Info("all records were read: if this control plane is one of two, the other one may come back by it")
 	}
-	o.current = true
-	o.keep(seen)
+	o.read, o.seen = time.Now(), seen
+	content := maps.Clone(seen)
+	o.mutex.Unlock()
+	o.keep(content)
 }
 
-// noteOne notes a control plane's record, which was read or stored just now.
+// noteOne notes a control plane's record, which was read or stored just now; for another boot it is kept with the next of all.
 func (o *outage) noteOne(m joinservice.Machine) {
 	o.end()
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
-	seen := maps.Clone(o.seen)
-	delete(seen, m.EKID)
-	if m.Role == hullmark.ControlPlane {
-		seen[m.EKID] = seenOf(m)
+	if m.Role != hullmark.ControlPlane {
+		delete(o.seen, m.EKID)
+		return
 	}
-	o.keep(seen)
+	o.seen[m.EKID] = newer(o.seen[m.EKID], seenOf(m))
+}
+
+// longestUnread is how long all records may not have been read while etcd decides, before what was seen is no longer taken for the newest.
+const longestUnread = time.Minute
+
+// doubt notes that the records could not be read, or not all. While this member of etcd lacks the other one of two, nobody writes any.
+// Otherwise others may, and this service does not hear of it: so it has to read all again.
+func (o *outage) doubt(ctx context.Context) {
+	o.mutex.Lock()
+	since, seen := time.Since(o.read), maps.Clone(o.seen)
+	known := !o.read.IsZero()
+	o.mutex.Unlock()
+	if !known || since < longestUnread {
+		return
+	}
+	for _, each := range seen {
+		if each.Name == "" {
+			continue
+		}
+		if awaited, err := o.awaitsOnly(ctx, each.Name); err == nil && awaited || ctx.Err() != nil {
+			return
+		}
+	}
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	o.read = time.Time{}
+	o.log.Warn("the records could not all be read for too long: if this control plane is one of two, the other one cannot come back by it until they are")
+}
+
+// newer returns what was found just now, unless that was read before what is known already: a disk's numbers go back by an override alone.
+func newer(known, found joinservice.Seen) joinservice.Seen {
+	a, b := known.Disk, found.Disk
+	if a.Disk == b.Disk && cmp.Or(cmp.Compare(a.Serial, b.Serial), cmp.Compare(a.Issued, b.Issued), cmp.Compare(a.Committed, b.Committed)) > 0 {
+		return known
+	}
+	return found
 }
 
 func seenOf(m joinservice.Machine) joinservice.Seen {
 	return joinservice.Seen{Name: m.Name, Disk: m.Record, Etcd: m.Etcd}
 }
 
-// keep replaces what was seen; the mutex is held.
+// keep writes what was seen for another boot, but names. Only one goroutine does, and the map is its own.
 func (o *outage) keep(seen map[hullmark.EKID]joinservice.Seen) {
-	if maps.Equal(seen, o.seen) {
+	for node, each := range seen {
+		each.Name = ""
+		seen[node] = each
+	}
+	if maps.Equal(seen, o.written) {
 		return
 	}
 	if err := writeSeen(o.kept, seen); err != nil {
 		o.log.Warn("the control planes' records are not kept for an outage", "error", err.Error())
 		return
 	}
-	o.seen = seen
+	o.written = seen
 }
 
 // writeSeen replaces the file; after a crash it holds the old content or the new.

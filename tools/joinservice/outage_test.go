@@ -87,8 +87,8 @@ func TestOutageRemembersControlPlanes(t *testing.T) {
 	if o.LetsBack(t.Context(), hullmark.EKID{1}) {
 		t.Error("the outage lasts although records were read")
 	}
-	for _, o := range []*outage{o, start()} {
-		if got, ok := o.LastSeen(plane); !ok || got != (joinservice.Seen{Name: "plane", Disk: record, Etcd: note}) {
+	for o, want := range map[*outage]joinservice.Seen{o: {Name: "plane", Current: true, Disk: record, Etcd: note}, start(): {Disk: record, Etcd: note}} {
+		if got, ok := o.LastSeen(plane); !ok || got != want {
 			t.Errorf("the control plane's record is %+v, %v", got, ok)
 		}
 		if _, ok := o.LastSeen(worker); ok {
@@ -170,6 +170,103 @@ func TestOneOfTwoLetsTheOtherBack(t *testing.T) {
 	machine.Role = hullmark.Worker
 	o.noteOne(machine)
 	may(o, other, false)
+}
+
+// oneOfTwo is an outage of a service that has read the record of the other control plane.
+func oneOfTwo(t *testing.T) (o *outage, awaits *bool) {
+	awaits = new(bool)
+	*awaits = true
+	o, err := newOutage(folder(t.TempDir()), servicefiles.Files{Folder: t.TempDir()}, func(context.Context, string) (bool, error) { return *awaits, nil }, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.note([]joinservice.Machine{planeAt(otherPlane, "two", 1)})
+	return o, awaits
+}
+
+var otherPlane = hullmark.EKID{1}
+
+func planeAt(node hullmark.EKID, name string, number uint64) joinservice.Machine {
+	return joinservice.Machine{EKID: node, Name: name, Role: hullmark.ControlPlane, Record: joinservice.Record{Disk: hullmark.UUID{7}, Issued: number, Committed: number}}
+}
+
+// unwritable is a file that nothing can be written to.
+type unwritable struct{ servicefiles.File }
+
+func (unwritable) Write([]byte) error { return errors.New("the agent does not answer") }
+
+// What cannot be kept for another boot is known in this one.
+func TestOutageKnowsWhatItCannotKeep(t *testing.T) {
+	o, _ := oneOfTwo(t)
+	o.kept = unwritable{o.kept}
+	o.note([]joinservice.Machine{planeAt(otherPlane, "two", 9)})
+	if seen, _ := o.LastSeen(otherPlane); seen.Disk.Committed != 9 {
+		t.Errorf("committed is %d after all records said 9", seen.Disk.Committed)
+	}
+}
+
+// A list that began before a record was stored does not undo what is known of it; an override does.
+func TestOutageGoesNotBack(t *testing.T) {
+	o, _ := oneOfTwo(t)
+	if _, err := (attentive{&memrecords.Store{}, o}).Store(t.Context(), planeAt(otherPlane, "two", 2), ""); err != nil {
+		t.Fatal(err)
+	}
+	o.note([]joinservice.Machine{planeAt(otherPlane, "two", 1)})
+	if seen, _ := o.LastSeen(otherPlane); seen.Disk.Committed != 2 {
+		t.Errorf("committed went back to %d", seen.Disk.Committed)
+	}
+	overridden := planeAt(otherPlane, "two", 1)
+	overridden.Record.Serial = 1
+	o.noteOne(overridden)
+	if seen, _ := o.LastSeen(otherPlane); seen.Disk.Committed != 1 {
+		t.Errorf("committed is %d after an override", seen.Disk.Committed)
+	}
+}
+
+// Three control planes by their records are not two, whatever the local member of etcd says.
+func TestOneOfThreeLetsNobodyBack(t *testing.T) {
+	o, _ := oneOfTwo(t)
+	own, third := planeAt(hullmark.EKID{2}, "one", 5), planeAt(hullmark.EKID{3}, "three", 5)
+	o.note([]joinservice.Machine{own, planeAt(otherPlane, "two", 1)})
+	if !o.LetsBack(t.Context(), otherPlane) {
+		t.Error("the other one of two cannot come back")
+	}
+	third.Record.Committed = 0 // It has yet to join.
+	o.note([]joinservice.Machine{own, planeAt(otherPlane, "two", 1), third})
+	if !o.LetsBack(t.Context(), otherPlane) {
+		t.Error("the other one of two cannot come back while a third waits to join")
+	}
+	third.Record.Committed = 5
+	o.note([]joinservice.Machine{own, planeAt(otherPlane, "two", 1), third})
+	if o.LetsBack(t.Context(), otherPlane) {
+		t.Error("one of three comes back unchecked")
+	}
+}
+
+// While records cannot be read although etcd decides, others may write what this service does not hear of.
+func TestOutageDoubtsOldRecords(t *testing.T) {
+	o, awaits := oneOfTwo(t)
+	try := func(what string, want bool) {
+		t.Helper()
+		o.doubt(t.Context())
+		now := *awaits
+		*awaits = true
+		if got := o.LetsBack(t.Context(), otherPlane); got != want {
+			t.Errorf("%s: it may come back: %t", what, got)
+		}
+		*awaits = now
+	}
+	*awaits = false
+	try("a list that failed once", true)
+	o.read = o.read.Add(-2 * longestUnread)
+	*awaits = true
+	try("one of two is away", true)
+	*awaits = false
+	try("etcd decides", false)
+	*awaits = true
+	try("etcd has decided meanwhile", false)
+	o.note([]joinservice.Machine{planeAt(otherPlane, "two", 2)})
+	try("all records were read again", true)
 }
 
 // FuzzReadSeen holds the reader of what was seen of control planes to what is written.

@@ -6,11 +6,10 @@ import (
 	"time"
 
 	"github.com/hullmark/hullmark"
-	"github.com/hullmark/hullmark/joinservice"
 )
 
 const (
-	// reconcilePause lies between two looks at what no exchange ended, reconcileRetry after one for which the API was away: until all
+	// reconcilePause lies between two looks at what no exchange ended, reconcileRetry after one that the API did not answer: until all
 	// records were read once, the other one of two control planes does not come back by this service.
 	reconcilePause = 20 * time.Second
 	reconcileRetry = 5 * time.Second
@@ -31,7 +30,7 @@ func (a *app) reconcile(ctx context.Context) error {
 			said = text
 		}
 		pause := reconcilePause
-		if c := (*hullmark.Condition)(nil); errors.As(err, &c) && c.Code == joinservice.CodeUnreachable {
+		if c := (*hullmark.Condition)(nil); errors.As(err, &c) && c.Retry {
 			pause = reconcileRetry
 		}
 		select {
@@ -48,8 +47,11 @@ func (a *app) reconcileMachines(ctx context.Context) error {
 	switch {
 	case err == nil:
 		a.outage.note(machines)
-	case len(machines) > 0: // Some could not be decoded: what was seen of those stays.
+	case len(machines) > 0: // Some could not be decoded: what was seen of all stays.
 		a.outage.end()
+		a.outage.doubt(ctx)
+	default:
+		a.outage.doubt(ctx)
 	}
 	for _, m := range machines {
 		if !m.Unfinished() || time.Since(m.Seen) < reconcileAge {
