@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 )
@@ -40,8 +42,10 @@ type Taken struct {
 	Revision int64
 	// Size is the backup's, in bytes.
 	Size int64
-	// Quorum reports whether the member found one. If it did not, what the others have decided without it is missing.
+	// Quorum reports whether the member found one. If it did not, what others have decided without it is missing, and Voters is how many
+	// members vote, by what it knows.
 	Quorum bool
+	Voters int
 }
 
 // reach makes one connection and ends it: of one that fails clientv3 says only, after a while, that time is up.
@@ -79,8 +83,8 @@ func (s Source) Take(ctx context.Context, w io.Writer) (Taken, error) {
 		return Taken{}, fmt.Errorf("back up etcd at %s: %w", s.Endpoint, err)
 	}
 	defer client.Close()
-	taken := Taken{}
-	if taken.Revision, taken.Quorum, err = s.ask(ctx, client); err == nil {
+	taken, err := s.ask(ctx, client)
+	if err == nil {
 		taken.Size, err = stream(ctx, client, w)
 	}
 	if err != nil {
@@ -89,20 +93,22 @@ func (s Source) Take(ctx context.Context, w io.Writer) (Taken, error) {
 	return taken, nil
 }
 
-// ask returns etcd's revision, as a quorum of the members knows it, or as this member does where there is none and none is asked for.
-func (s Source) ask(ctx context.Context, client *clientv3.Client) (revision int64, quorum bool, err error) {
-	err = call(ctx, func(ctx context.Context) error {
-		_, err := client.Status(ctx, s.Endpoint)
+// ask learns etcd's revision, as a quorum of the members knows it, or as this member does where there is none and none is asked for.
+func (s Source) ask(ctx context.Context, client *clientv3.Client) (taken Taken, err error) {
+	led := false
+	status := func(ctx context.Context) error {
+		answer, err := client.Status(ctx, s.Endpoint)
+		led = err == nil && answer.Leader != 0
 		return err
-	})
-	if err != nil {
-		return 0, false, unreachable(err)
+	}
+	if err := call(ctx, status); err != nil {
+		return taken, unreachable(err)
 	}
 	read := func(options ...clientv3.OpOption) error {
 		return call(ctx, func(ctx context.Context) error {
 			answer, err := client.Get(ctx, "/", append(options, clientv3.WithCountOnly())...) // Any key does.
 			if err == nil {
-				revision = answer.Header.GetRevision()
+				taken.Revision = answer.Header.GetRevision()
 			}
 			return err
 		})
@@ -110,11 +116,40 @@ func (s Source) ask(ctx context.Context, client *clientv3.Client) (revision int6
 	err = read() // That the read is linearizable is what needs the quorum.
 	switch {
 	case err == nil:
-		return revision, true, nil
-	case s.WithoutQuorum:
-		return revision, false, read(clientv3.WithSerializable())
+		taken.Quorum = true
+		return taken, nil
+	case !s.WithoutQuorum:
+		return taken, fmt.Errorf("the member answers, but finds no quorum: %w; start the control planes that are down, or take another's", err)
 	}
-	return 0, false, fmt.Errorf("the member answers, but finds no quorum: %w; start the control planes that are down, or take another's", err)
+	err = call(ctx, func(ctx context.Context) error {
+		if err := status(ctx); err != nil || led {
+			return cmp.Or(err, errLed) // Others run, and may decide what this one is slow to hear.
+		}
+		list, err := client.MemberList(ctx, clientv3.WithSerializable())
+		if err == nil {
+			taken.Voters = voters(list.Members)
+		}
+		return err
+	})
+	if err == nil {
+		err = read(clientv3.WithSerializable())
+	}
+	if err != nil {
+		return taken, fmt.Errorf("what the member holds without a quorum: %w; try again", err)
+	}
+	return taken, nil
+}
+
+// errLed says that a member knows a leader, so that there is a quorum.
+var errLed = errors.New("it knows a leader, so there is one")
+
+func voters(members []*etcdserverpb.Member) (n int) {
+	for _, each := range members {
+		if !each.GetIsLearner() {
+			n++
+		}
+	}
+	return n
 }
 
 // call makes a call under its deadline.

@@ -46,7 +46,7 @@ func BackUp(ctx context.Context, file *cluster.File, member string, withoutQuoru
 		return taken, err
 	}
 	if !taken.Quorum {
-		progress.say("the member found no quorum: the backup has what this one knows to be decided, and lacks what others decided without it; of two members that is the last moment at most")
+		progress.say("the member found no quorum of the %d that vote: the backup has what this one knows to be decided, and lacks what others decided without it", taken.Voters)
 	}
 	if err := rehearse(file.Cluster, plain, progress); err != nil {
 		return taken, err

@@ -71,6 +71,10 @@ func (o *etcdBackupOptions) run(ctx context.Context, path string, out, notes io.
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "%s holds revision %d of etcd, %d KiB, under the passphrase of %s\n", path, taken.Revision, taken.Size>>10, o.cluster)
+	quorum := ""
+	if !taken.Quorum {
+		quorum = " as a member without a quorum knew it"
+	}
+	_, err = fmt.Fprintf(out, "%s holds revision %d of etcd%s, %d KiB, under the passphrase of %s\n", path, taken.Revision, quorum, taken.Size>>10, o.cluster)
 	return err
 }
