@@ -40,7 +40,8 @@ func (f *finishing) compareEpoch(ctx context.Context) {
 	}
 }
 
-// rolledBack returns the condition of a disk that is older than its record, or another than the recorded one.
+// rolledBack returns the condition of a disk that is older than its record, that holds a number which that never issued, or that is another
+// than the recorded one.
 func (f *finishing) rolledBack(record run.DiskRecord) *hullmark.Condition {
 	c := &hullmark.Condition{
 		Code: "rollback-detected", Step: StepEpoch, Title: "this node runs from an old copy of its state disk",
@@ -51,6 +52,8 @@ func (f *finishing) rolledBack(record run.DiskRecord) *hullmark.Condition {
 		c.Expected, c.Got = "disk "+record.Disk.String(), "disk "+disk.String()
 	case f.disk.EpochRead < record.Committed:
 		c.Expected, c.Got = fmt.Sprintf("epoch ≥ %d", record.Committed), strconv.FormatUint(f.disk.EpochRead, 10)
+	case f.disk.EpochRead > record.Issued: // It was given up by an override to a lower number.
+		c.Expected, c.Got = fmt.Sprintf("epoch ≤ %d", record.Issued), strconv.FormatUint(f.disk.EpochRead, 10)
 	default:
 		return nil
 	}

@@ -34,9 +34,11 @@ func (s *stage) recoverNode(t *testing.T, address string) *wire.Progress {
 
 // A control plane comes back without a record; once the API answers, its disk's epoch is compared with the one recorded there.
 func TestRecover(t *testing.T) {
-	for code, record := range map[string]run.DiskRecord{
-		"":                  {Disk: hullmark.UUID{1}, Committed: 5},
-		"rollback-detected": {Disk: hullmark.UUID{1}, Committed: 6},
+	for record, code := range map[run.DiskRecord]string{
+		{Disk: hullmark.UUID{1}, Committed: 5, Issued: 6}: "",
+		{Disk: hullmark.UUID{1}, Committed: 4, Issued: 5}: "",
+		{Disk: hullmark.UUID{1}, Committed: 6, Issued: 6}: "rollback-detected",
+		{Disk: hullmark.UUID{1}, Committed: 3, Issued: 4}: "rollback-detected",
 	} {
 		s := newStage(t)
 		s.comeBack(t, "admin.conf")

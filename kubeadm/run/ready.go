@@ -81,8 +81,9 @@ func (a *api) serverNotReady(ctx context.Context) error {
 type DiskRecord struct {
 	// Disk is the recorded disk.
 	Disk hullmark.UUID `json:"uuid"`
-	// Committed is the least number that its counter can hold.
+	// Committed is the least number that its counter can hold, Issued the highest.
 	Committed uint64 `json:"committed"`
+	Issued    uint64 `json:"issued"`
 }
 
 // ReadDiskRecord returns the record of a machine's disk from the cluster's objects: the join service keeps a machine as JSON in

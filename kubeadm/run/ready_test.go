@@ -267,7 +267,7 @@ func TestReadDiskRecord(t *testing.T) {
 	read := func(path, answer string) (DiskRecord, error) {
 		return ReadDiskRecord(t.Context(), administrator(t, fakeAPIServer(t, path, answer)), node)
 	}
-	if got, err := read(path, machine(node, hullmark.UUID{1})); err != nil || got != (DiskRecord{Disk: hullmark.UUID{1}, Committed: 3}) {
+	if got, err := read(path, machine(node, hullmark.UUID{1})); err != nil || got != (DiskRecord{Disk: hullmark.UUID{1}, Committed: 3, Issued: 4}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	for name, row := range map[string][2]string{
