@@ -22,8 +22,8 @@ const operatorValidity = time.Hour
 
 // BackUp writes to w all that the cluster keeps in etcd, as a member that has its quorum streams it, encrypted under the file's passphrase.
 // member is the HOST[:PORT] of one; empty is the control plane's endpoint. withoutQuorum takes what a member holds that has none, too.
-// What w was given counts only if there is no error: a backup that
-// no cluster could begin with today is one. The error is ErrUsage, ErrUnreachable or a failure.
+// What w was given counts only if there is no error: a backup that no cluster could begin with today is one. The error is ErrUsage,
+// ErrUnreachable or a failure.
 func BackUp(ctx context.Context, file *cluster.File, member string, withoutQuorum bool, w io.Writer, progress Progress) (taken backup.Taken, err error) {
 	source, err := etcdMember(file.Cluster, member)
 	if err != nil {

@@ -44,13 +44,12 @@ func (a *app) reconcile(ctx context.Context) error {
 // reconcileMachines looks for machines whose exchange nobody recorded the end of although their nodes are Ready.
 func (a *app) reconcileMachines(ctx context.Context) error {
 	machines, err := a.registry.List(ctx)
-	switch {
-	case err == nil:
+	if err == nil {
 		a.outage.note(machines)
-	case len(machines) > 0: // Some could not be decoded: what was seen of all stays.
-		a.outage.end()
-		a.outage.doubt(ctx)
-	default:
+	} else {
+		if len(machines) > 0 { // Some could not be decoded: what was seen of all stays.
+			a.outage.end()
+		}
 		a.outage.doubt(ctx)
 	}
 	for _, m := range machines {
