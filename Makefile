@@ -48,7 +48,7 @@ image: setup bin/hullmark ## Build and measure the image into out/.
 	bin/hullmark build --out $(OUT)
 
 .PHONY: test
-test: setup-test lint test-fast test-browser test-long test-vm ## Run every test; a VM boots to Ready.
+test: setup-test lint test-long test-browser test-vm ## Run every test; a VM boots to Ready.
 
 .PHONY: test-fast
 test-fast: ## Run the tests that take seconds.
@@ -59,15 +59,23 @@ test-fast: ## Run the tests that take seconds.
 tagged = $$(git grep -l '^//go:build $(1)$$' -- '*_test.go' ':!$(CAPI)' | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 .PHONY: test-long
-test-long: bin/hullmark ## Run the tests that build root trees and compile Kubernetes.
-	go test -tags long -timeout 75m -p 4 ./image/build $(call tagged,long) # what takes longest begins first
+test-long: bin/hullmark ## Run those, and the tests that build root trees, compile Kubernetes and ask real API servers.
+	go test -vet off -tags long -timeout 75m -p 4 ./image/build ./tools/joinservice ./... # what takes longest begins first; make lint vets
 	cd tools/kubernetes/flannel && go test ./... # a module of its own
-	cd $(CAPI) && go test -tags long -timeout 30m -p 4 $(call tagged,long)
+	cd $(CAPI) && go test -vet off -tags long -timeout 30m -p 4 ./...
+
+.PHONY: test-quorum
+test-quorum: ## Let three control planes, with real members of etcd and API servers, lose their quorum, forget, come back, and go to another release.
+	go test -tags long,quorum -count 1 -timeout 60m -v -run 'OfThree|Forgetful' ./tools/joinservice ./internal/rolling
 
 .PHONY: test-vm
 test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
 	go test -tags vm -timeout 80m -p 1 -v $(call tagged,vm)
 	cd $(CAPI) && go test -tags vm -timeout 20m -v -run '^TestRealMachine$$' ./infrastructure -args -out $(CURDIR)/out/test -hullmark $(CURDIR)/bin/hullmark
+
+.PHONY: test-restore
+test-restore: bin/hullmark bin/demo ## Let a node get Ready and be recovered as test-vm does; then the only control plane loses its disk, and the cluster begins anew with a backup of etcd.
+	go test -tags vm -count 1 -timeout 80m -v -run '^TestVMDemo$$' ./internal/e2e -args -restore
 
 .PHONY: test-cluster
 test-cluster: bin/hullmark bin/demo ## Let a worker join, reboot and come back after a power cut, in virtual machines.
@@ -113,6 +121,7 @@ powercut: image ## Cut the power of disks CUTS times (130) in a guest, and of ma
 .PHONY: powercut-update
 powercut-update: image ## Cut the power of a machine that takes other releases, at each kind of write to its disk and variables and at CUTS random ones (200); SEED chooses.
 	@mkdir -p $(OUT)/powercut-update
+	go test -count 1 -timeout 1h -v -run '^TestPowerCuts' ./firstboot/update -args -cuts 1000000
 	go test -tags vm,powercut -count 1 -timeout 8h -v -run '^TestPowerCutsOfSlots$$' -artifacts -outputdir $(OUT)/powercut-update ./internal/e2e \
 		-args -cuts $(or $(CUTS),200) -seed $(or $(SEED),1) -out $(abspath $(OUT))
 
@@ -198,7 +207,7 @@ capi-release: ## Make a clusterctl repository in out/capi/repository: VERSION (v
 	cd $(CAPI) && go run ./components --image "$(NAME)@$$(cat $(abspath $(OUT))/capi/digest)" --version $(VERSION) --out $(abspath $(OUT))/capi/repository
 
 # All build tags of this folder's module.
-TAGS := long,vm,cluster,install,docs,browser,explore,operations,powercut,bench,vectors,skew,network,firmware,keeper
+TAGS := long,vm,cluster,install,docs,browser,explore,operations,powercut,bench,vectors,skew,network,firmware,keeper,quorum
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.
@@ -209,12 +218,13 @@ lint: ## Run go vet, staticcheck and gofumpt.
 		if [ -n "$$unformatted" ]; then echo "not gofumpt-ed: $$unformatted" >&2; exit 1; fi
 
 .PHONY: fuzz
-fuzz: ## Fuzz decoders (FUZZ, a pattern; default all) for FUZZTIME each (10s), or until one found nothing new for FUZZQUIET, and tell executions and coverage.
+fuzz: ## Fuzz decoders (FUZZ, a pattern; default all, and a million changed headers of disks) for FUZZTIME each (10s), or until one found nothing new for FUZZQUIET, and tell executions and coverage.
+	$(if $(FUZZ),,go test -count 1 -timeout 2h -v -run '^TestRandomMutants$$' ./firstboot/luks2 -args -mutants 1000000)
 	go run ./tools/fuzz -time $(FUZZTIME) -quiet $(FUZZQUIET) -only "$(FUZZ)"
 
 .PHONY: threats
 threats: bin/hullmark bin/demo ## Run the tests that docs/threats.md names, and tell of each attack whether it was refused (VM=1: in virtual machines, too).
-	go run ./tools/threats -tags "long $(if $(VM),vm)"
+	go run ./tools/threats -tags "long quorum long,quorum $(if $(VM),vm)"
 
 .PHONY: explore
 explore: ## Go through the states of a node, its disk, the records and its release, with power cuts, lost messages and hosts; then without each check (FULL=1: with more faults, in hours).

@@ -14,7 +14,7 @@ import (
 )
 
 // every leaves cuts out: an upgrade and its way back have some dozens of writes, and each cut takes seconds.
-var every = flag.Int("every", 3, "cut the power before each so manyth write")
+var every = flag.Int("every", 5, "cut the power before each so manyth write")
 
 // A chart with definitions is installed, upgraded to other versions of them, and brought back, with its custom resources.
 func TestUpgradeAndBack(t *testing.T) {

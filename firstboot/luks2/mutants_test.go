@@ -1,6 +1,7 @@
 package luks2_test
 
 import (
+	"flag"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -60,15 +61,15 @@ func TestMutantsOfEveryField(t *testing.T) {
 	t.Logf("%d mutants of %d fields", mutants, len(refused))
 }
 
-// randomMutants is a short form; the long tests make a million and more.
-var randomMutants = 20_000
+// randomMutants is small for every day; make fuzz makes a million.
+var randomMutants = flag.Int("mutants", 20_000, "how many headers TestRandomMutants changes at random")
 
 func TestRandomMutants(t *testing.T) {
 	headers := good(t)
 	const seed = 1
 	r := rand.New(rand.NewPCG(seed, seed))
 	accepted := 0
-	for i := range randomMutants {
+	for i := range *randomMutants {
 		mutant := lukstest.Random(r, headers)
 		if decode(mutant) != nil {
 			continue
@@ -78,8 +79,8 @@ func TestRandomMutants(t *testing.T) {
 			t.Fatalf("seed %d, mutant %d: accepted, but %v", seed, i, err)
 		}
 	}
-	if accepted == 0 || accepted > randomMutants/2 {
-		t.Errorf("%d of %d mutants were accepted: the changes are not what they should be", accepted, randomMutants)
+	if accepted == 0 || accepted > *randomMutants/2 {
+		t.Errorf("%d of %d mutants were accepted: the changes are not what they should be", accepted, *randomMutants)
 	}
-	t.Logf("%d mutants, %d of them equal to the profile", randomMutants, accepted)
+	t.Logf("%d mutants, %d of them equal to the profile", *randomMutants, accepted)
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -332,8 +333,7 @@ func TestSlotsThatCannotStart(t *testing.T) {
 	}
 }
 
-// cuts is how many of the places where the power can go are tried; all of them with the tag long.
-var cuts = 12
+var cuts = flag.Int("cuts", 12, "how many of the places where the power can go are tried, beside the first and the last")
 
 // cutAt runs something on a copy of a medium whose power goes at the record of that number, and returns what is left.
 func cutAt(t *testing.T, m *powercut.Memory, running slot.Slot, number int, random *rand.Rand, do func(d *Disk) error) (left *powercut.Memory, records int) {
@@ -354,8 +354,8 @@ func cutAt(t *testing.T, m *powercut.Memory, running slot.Slot, number int, rand
 // places are some of the numbers from 1 on, the first and the last among them.
 func places(records int, random *rand.Rand) []int {
 	all := random.Perm(records)
-	if len(all) > cuts {
-		all = append(all[:cuts], 0, records-1)
+	if len(all) > *cuts {
+		all = append(all[:*cuts], 0, records-1)
 	}
 	slices.Sort(all)
 	return slices.Compact(all)

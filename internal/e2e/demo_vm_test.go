@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,12 +12,15 @@ import (
 	"time"
 )
 
+var restores = flag.Bool("restore", false, "after all that let TestVMDemo lose the state disk, and begin the cluster anew with a backup")
+
 // uidLine is what the demo's kubectl prints, as opposed to the command that asks for it.
 var uidLine = regexp.MustCompile(`(?m)^node uid ([0-9a-f-]{36})$`)
 
 // The README's first command ends with a Ready node; its state disk then shows none of the secrets that it holds;
 // after a power-off the operator recovers it: the same disk opens, and the same node comes back;
-// and when the disk is lost, a backup of etcd begins the same cluster anew. Nothing that is seen of all that shows a key.
+// and when the disk is lost, a backup of etcd begins the same cluster anew (make test-restore). Nothing that is seen of all
+// that shows a key.
 func TestVMDemo(t *testing.T) {
 	out := command(t, 0, "make", "demo")
 	table, _, found := strings.Cut(out, "accepted as")
@@ -37,8 +41,10 @@ func TestVMDemo(t *testing.T) {
 	var backup kept
 	t.Run("the same node comes back", func(t *testing.T) { backup = b.comesBack(t, named[1], h) })
 	t.Run("the state disk shows no secret", func(t *testing.T) { b.searchStateDisk(t, "vm", needles) })
-	t.Run("a lost cluster begins anew", func(t *testing.T) { b.beginsAnew(t, backup) })
-	t.Run("its state disk shows no secret", func(t *testing.T) { b.searchStateDisk(t, "vm", b.secrets(t)) })
+	if *restores {
+		t.Run("a lost cluster begins anew", func(t *testing.T) { b.beginsAnew(t, backup) })
+		t.Run("its state disk shows no secret", func(t *testing.T) { b.searchStateDisk(t, "vm", b.secrets(t)) })
+	}
 	t.Run("no key is seen outside", h.end)
 }
 

@@ -1,4 +1,4 @@
-//go:build long || bench
+//go:build quorum || bench
 
 package rolling
 
