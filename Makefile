@@ -62,7 +62,16 @@ tagged = $$(git grep -l '^//go:build $(1)$$' -- '*_test.go' ':!$(CAPI)' | xargs 
 test-long: bin/hullmark ## Run those, and the tests that build root trees, compile Kubernetes and ask real API servers.
 	go test -vet off -tags long -timeout 75m -p 4 ./image/build ./tools/joinservice ./... # what takes longest begins first; make lint vets
 	cd tools/kubernetes/flannel && go test ./... # a module of its own
-	cd $(CAPI) && go test -vet off -tags long -timeout 30m -p 4 ./...
+	cd $(CAPI) && go test -vet off ./...
+
+.PHONY: test-builds
+test-builds: ## Build images from nothing, on a full disk, with a kernel module of one's own, for each platform, and as docs/ci.md says.
+	go test -tags builds -count 1 -timeout 2h -v -run 'FullDisk|KernelModuleExample|PathsMakeOneImage|TestPlatforms$$|CIRecipe' $(call tagged,builds)
+
+.PHONY: test-capi
+test-capi: image ## Test the providers for Cluster API with a real API server, etcd and clusterctl, and with a real machine.
+	cd $(CAPI) && go test -tags long -count 1 -timeout 1h -p 4 ./...
+	cd $(CAPI) && go test -tags vm -count 1 -timeout 1h -v -run '^TestRealMachine$$' ./infrastructure -args -out $(abspath $(OUT)) -hullmark $(CURDIR)/bin/hullmark
 
 .PHONY: test-quorum
 test-quorum: ## Let three control planes, with real members of etcd and API servers, lose their quorum, forget, come back, and go to another release.
@@ -71,7 +80,6 @@ test-quorum: ## Let three control planes, with real members of etcd and API serv
 .PHONY: test-vm
 test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
 	go test -tags vm -timeout 80m -p 1 -v $(call tagged,vm)
-	cd $(CAPI) && go test -tags vm -timeout 20m -v -run '^TestRealMachine$$' ./infrastructure -args -out $(CURDIR)/out/test -hullmark $(CURDIR)/bin/hullmark
 
 .PHONY: test-restore
 test-restore: bin/hullmark bin/demo ## Let a node get Ready and be recovered as test-vm does; then the only control plane loses its disk, and the cluster begins anew with a backup of etcd.
@@ -207,7 +215,7 @@ capi-release: ## Make a clusterctl repository in out/capi/repository: VERSION (v
 	cd $(CAPI) && go run ./components --image "$(NAME)@$$(cat $(abspath $(OUT))/capi/digest)" --version $(VERSION) --out $(abspath $(OUT))/capi/repository
 
 # All build tags of this folder's module.
-TAGS := long,vm,cluster,install,docs,browser,explore,operations,powercut,bench,vectors,skew,network,firmware,keeper,quorum
+TAGS := long,vm,cluster,install,docs,browser,explore,operations,powercut,bench,vectors,skew,network,firmware,keeper,quorum,builds
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.
@@ -224,7 +232,7 @@ fuzz: ## Fuzz decoders (FUZZ, a pattern; default all, and a million changed head
 
 .PHONY: threats
 threats: bin/hullmark bin/demo ## Run the tests that docs/threats.md names, and tell of each attack whether it was refused (VM=1: in virtual machines, too).
-	go run ./tools/threats -tags "long quorum long,quorum $(if $(VM),vm)"
+	go run ./tools/threats -tags "long builds quorum long,quorum $(if $(VM),vm)"
 
 .PHONY: explore
 explore: ## Go through the states of a node, its disk, the records and its release, with power cuts, lost messages and hosts; then without each check (FULL=1: with more faults, in hours).

@@ -5,15 +5,12 @@ package build
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/ulikunitz/xz"
 
 	"github.com/hullmark/hullmark/image/lock"
 )
@@ -118,30 +115,4 @@ func TestDebugProfileIsVisible(t *testing.T) {
 	if release := measuredSection(t, r.Image, ".osrel"); strings.Contains(string(release), "VARIANT_ID") {
 		t.Errorf("an image without a profile names one:\n%s", release)
 	}
-}
-
-// measuredSection returns a section of an image's kernel image; an initrd unpacked.
-func measuredSection(t *testing.T, file, name string) []byte {
-	t.Helper()
-	disk, done, err := openImage(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer done()
-	content, ok := disk.disk.UKI.Section(name)
-	if !ok {
-		t.Fatalf("%s has no section %s", file, name)
-	}
-	if name != ".initrd" {
-		return content
-	}
-	reader, err := xz.NewReader(bytes.NewReader(bytes.TrimRight(content, "\x00")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	unpacked, err := io.ReadAll(reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return unpacked
 }

@@ -1,12 +1,16 @@
-//go:build long || bench
+//go:build long || bench || builds
 
 package build
 
 import (
+	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/ulikunitz/xz"
 
 	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/internal/cache"
@@ -62,4 +66,30 @@ func storeIn(t testing.TB, dir string, s cache.Store, kinds ...string) cache.Sto
 		}
 	}
 	return cache.Store{Root: dir}
+}
+
+// measuredSection returns a section of an image's kernel image; an initrd unpacked.
+func measuredSection(t *testing.T, file, name string) []byte {
+	t.Helper()
+	disk, done, err := openImage(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	content, ok := disk.disk.UKI.Section(name)
+	if !ok {
+		t.Fatalf("%s has no section %s", file, name)
+	}
+	if name != ".initrd" {
+		return content
+	}
+	reader, err := xz.NewReader(bytes.NewReader(bytes.TrimRight(content, "\x00")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unpacked, err := io.ReadAll(reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return unpacked
 }

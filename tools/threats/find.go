@@ -25,7 +25,7 @@ type declared struct {
 }
 
 // tags are the build tags of the module's tests, in the order in which they are tried.
-var tags = []string{"", "long", "vm", "cluster", "browser", "docs", "powercut", "bench", "vectors", "skew", "explore", "network", "install", "operations", "quorum", "long,quorum", "vm,powercut", "vm,firmware"}
+var tags = []string{"", "long", "vm", "cluster", "browser", "docs", "powercut", "bench", "vectors", "skew", "explore", "network", "install", "operations", "builds", "quorum", "long,quorum", "vm,powercut", "vm,firmware"}
 
 // find looks for the rows' tests in the checkout at root. It reads the files, since asking each package's tests means compiling
 // all of them.

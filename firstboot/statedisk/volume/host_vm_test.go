@@ -28,7 +28,7 @@ import (
 )
 
 // guestTimeout bounds one virtual machine.
-const guestTimeout = 10 * time.Minute
+const guestTimeout = 30 * time.Minute
 
 // guestModules are loaded in this order, each after what it needs.
 var guestModules = []string{

@@ -1,4 +1,4 @@
-//go:build long
+//go:build builds
 
 package e2e
 
@@ -107,7 +107,7 @@ exec setpriv --inh-caps -all --bounding-set -all,+chown,+dac_override,+fowner,+f
 // bundle is left out, and so is reproduce, which takes half an hour and has tests of its own.
 func TestCIRecipe(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Fatal("it takes root to make a container here: sudo go test -tags long -run TestCIRecipe ./internal/e2e")
+		t.Fatal("it takes root to make a container here: sudo go test -tags builds -run TestCIRecipe ./internal/e2e")
 	}
 	command, variables := recipe(t)
 	key, err := x509.MarshalPKCS8PrivateKey(ed25519.NewKeyFromSeed(random(t, ed25519.SeedSize)))
