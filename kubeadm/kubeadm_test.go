@@ -113,7 +113,7 @@ func TestAddonsAreYAMLForTheCluster(t *testing.T) {
 				t.Errorf("%s: a document without a kind: %v", name, err)
 			}
 		}
-		for _, want := range []string{"api.example", "10.244.0.0/16", "image: " + NodeImage + "\n"} {
+		for _, want := range []string{"api.example", "10.244.0.0/16", "image: " + NodeImage + "\n", "requests: {cpu: "} {
 			if !strings.Contains(string(text), want) {
 				t.Errorf("%s: lacks %s", name, want)
 			}
