@@ -48,7 +48,7 @@ image: setup bin/hullmark ## Build and measure the image into out/.
 	bin/hullmark build --out $(OUT)
 
 .PHONY: test
-test: setup-test lint test-long test-browser test-vm ## Run every test; a VM boots to Ready.
+test: setup-test lint test-long test-browser test-vm ## Run every test that CI runs; a VM boots to Ready.
 
 .PHONY: test-fast
 test-fast: ## Run the tests that take seconds.
@@ -59,7 +59,7 @@ test-fast: ## Run the tests that take seconds.
 tagged = $$(git grep -l '^//go:build $(1)$$' -- '*_test.go' ':!$(CAPI)' | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 .PHONY: test-long
-test-long: bin/hullmark ## Run those, and the tests that build root trees, compile Kubernetes and ask real API servers.
+test-long: bin/hullmark ## Run the tests of test-fast, and those that build root trees, compile Kubernetes and ask real API servers.
 	go test -vet off -tags long -timeout 75m -p 4 ./image/build ./tools/joinservice ./... # what takes longest begins first; make lint vets
 	cd tools/kubernetes/flannel && go test ./... # a module of its own
 	cd $(CAPI) && go test -vet off ./...
