@@ -1,6 +1,7 @@
 package verifier
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -88,14 +89,65 @@ func FuzzEKCertificate(f *testing.F) {
 	})
 }
 
-// FuzzStatement must refuse whatever it is given: no input is bound to this exchange.
+// quoteOf is a quote that says what is wanted.
+func quoteOf(binding attest.Binding, registers attest.Registers) []byte {
+	digest := registers.Digest()
+	return tpm2.Marshal(tpm2.TPMSAttest{
+		Magic: tpm2.TPMGeneratedValue, Type: tpm2.TPMSTAttestQuote,
+		QualifiedSigner: tpm2.TPM2BName{Buffer: make([]byte, 34)}, ExtraData: tpm2.TPM2BData{Buffer: binding[:]},
+		ClockInfo: tpm2.TPMSClockInfo{Clock: 5, ResetCount: 6, RestartCount: 7, Safe: true}, FirmwareVersion: 8,
+		Attested: tpm2.NewTPMUAttest(tpm2.TPMSTAttestQuote, &tpm2.TPMSQuoteInfo{
+			PCRSelect: attest.Selection(), PCRDigest: tpm2.TPM2BDigest{Buffer: digest[:]},
+		}),
+	})
+}
+
+// FuzzStatement holds the check by comparing to the check by reading: both accept the same quotes, and of each only its one encoding.
 func FuzzStatement(f *testing.F) {
 	seeds(f)
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if checkStatement(data, attest.Binding{1}, attest.Registers{}) == nil {
-			t.Error("accepted")
+	binding, registers := attest.Binding{1}, attest.Registers{}
+	f.Add(quoteOf(binding, registers))
+	f.Fuzz(func(t *testing.T, data []byte) { agree(t, data, binding, registers) })
+}
+
+func agree(t *testing.T, quoted []byte, binding attest.Binding, registers attest.Registers) {
+	t.Helper()
+	read := readStatement(quoted, binding, registers)
+	if read == nil {
+		statement, err := tpm2.Unmarshal[tpm2.TPMSAttest](quoted)
+		if err == nil && !bytes.Equal(tpm2.Marshal(statement), quoted) {
+			return // It is refused by the one and accepted by the other, and says the same.
 		}
-	})
+	}
+	if compared := states(quoted, binding, registers); compared != (read == nil) {
+		t.Errorf("accepted by comparing: %v; by reading: %v: %x", compared, read, quoted)
+	}
+}
+
+// Each bit of a quote is changed, and each length of it: comparing and reading agree.
+func TestComparingIsReading(t *testing.T) {
+	binding, registers := attest.Binding{1, 2, 3}, attest.Registers{2: {4}}
+	good := quoteOf(binding, registers)
+	if !states(good, binding, registers) {
+		t.Fatal("what is wanted is not accepted by comparing")
+	}
+	refused := 0
+	for i := range 8 * len(good) {
+		changed := bytes.Clone(good)
+		changed[i/8] ^= 1 << (i % 8)
+		agree(t, changed, binding, registers)
+		if !states(changed, binding, registers) {
+			refused++
+		}
+	}
+	// 34 bytes of name, 16 of clock, one bit of whether it is safe, 8 bytes of firmware may be others.
+	if want := 8*len(good) - 8*(34+16+8) - 1; refused != want {
+		t.Errorf("%d changes of a bit are refused, want %d", refused, want)
+	}
+	for n := range good {
+		agree(t, good[:n], binding, registers)
+	}
+	agree(t, append(bytes.Clone(good), 0), binding, registers)
 }
 
 // FuzzQuote holds the readers of quotes in files to what their callers rely on:

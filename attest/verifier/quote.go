@@ -7,6 +7,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rsa"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/big"
@@ -79,8 +80,49 @@ func isSelection(s tpm2.TPMLPCRSelection) bool {
 	})
 }
 
+// What every quote begins with, and what stands between its firmware's version and the digest of registers: the selection, and the
+// digest's length (TPM 2.0 Part 2 §10.12.12 and §10.12.4).
+var (
+	quoteHead   = []byte{0xff, 'T', 'C', 'G', 0x80, 0x18}
+	quoteMiddle = append(tpm2.Marshal(attest.Selection()), 0, sha256.Size)
+)
+
+// Lengths within a quote, in bytes: TPMS_CLOCK_INFO up to its last field, which says yes or no, and the version of firmware.
+const (
+	clockSize    = 8 + 4 + 4
+	firmwareSize = 8
+)
+
+// states reports whether quoted is the one encoding of a quote that says what is wanted, by comparing. What a TPM says of itself
+// there, its key's name, its clock and its firmware's version, may be anything.
+func states(quoted []byte, binding attest.Binding, registers attest.Registers) bool {
+	rest, ok := bytes.CutPrefix(quoted, quoteHead)
+	if !ok || len(rest) < 2 {
+		return false
+	}
+	name, rest := int(binary.BigEndian.Uint16(rest)), rest[2:]
+	if len(rest) < name {
+		return false
+	}
+	rest, ok = bytes.CutPrefix(rest[name:], sized(binding[:]))
+	if !ok || len(rest) < clockSize+1+firmwareSize || rest[clockSize] > 1 {
+		return false
+	}
+	digest := registers.Digest()
+	rest, ok = bytes.CutPrefix(rest[clockSize+1+firmwareSize:], quoteMiddle)
+	return ok && bytes.Equal(rest, digest[:])
+}
+
 // checkStatement compares a signed TPMS_ATTEST with what it must say.
 func checkStatement(quoted []byte, binding attest.Binding, registers attest.Registers) error {
+	if states(quoted, binding, registers) {
+		return nil
+	}
+	return readStatement(quoted, binding, registers)
+}
+
+// readStatement is checkStatement that says what differs.
+func readStatement(quoted []byte, binding attest.Binding, registers attest.Registers) error {
 	statement, err := tpm2.Unmarshal[tpm2.TPMSAttest](quoted)
 	if err != nil {
 		return refuse("quote-malformed", "the signed statement cannot be read", err)
@@ -131,6 +173,9 @@ func signatureScheme(ak *tpm2.TPMTPublic) (func(message, signature []byte) error
 	return nil, fmt.Errorf("key type %#x, want ECC or RSA", ak.Type)
 }
 
+// p256Size is the length of a number of P-256 that has all its bytes.
+const p256Size = 32
+
 func ecdsaScheme(ak *tpm2.TPMTPublic) (func(message, signature []byte) error, error) {
 	parameters, err := ak.Parameters.ECCDetail()
 	if err != nil {
@@ -156,7 +201,7 @@ func ecdsaScheme(ak *tpm2.TPMTPublic) (func(message, signature []byte) error, er
 
 // ecdsaKey reads a point and requires that it lies on P-256.
 func ecdsaKey(point *tpm2.TPMSECCPoint) (*ecdsa.PublicKey, error) {
-	const size = 32
+	const size = p256Size
 	if len(point.X.Buffer) > size || len(point.Y.Buffer) > size {
 		return nil, errors.New("a coordinate has more than 32 bytes")
 	}
@@ -167,7 +212,23 @@ func ecdsaKey(point *tpm2.TPMSECCPoint) (*ecdsa.PublicKey, error) {
 	return ecdsa.ParseUncompressedPublicKey(elliptic.P256(), uncompressed)
 }
 
+// ecdsaHead is what an ECDSA signature with SHA-256 begins with, up to its first number if that has all its bytes (TPM 2.0 Part 2 §11.3.4).
+var ecdsaHead = []byte{0, 0x18, 0, 0x0b, 0, p256Size}
+
+// splitECDSA returns the numbers of such a signature that has both with all their bytes, by comparing.
+func splitECDSA(encoded []byte) (r, s []byte, ok bool) {
+	r, ok = bytes.CutPrefix(encoded, ecdsaHead)
+	if !ok || len(r) < p256Size {
+		return nil, nil, false
+	}
+	s, ok = bytes.CutPrefix(r[p256Size:], ecdsaHead[4:])
+	return r[:p256Size], s, ok && len(s) == p256Size
+}
+
 func verifyECDSA(key *ecdsa.PublicKey, message, encoded []byte) error {
+	if r, s, ok := splitECDSA(encoded); ok {
+		return checkECDSA(key, message, r, s)
+	}
 	signature, err := tpm2.Unmarshal[tpm2.TPMTSignature](encoded)
 	if err != nil {
 		return err
@@ -182,9 +243,12 @@ func verifyECDSA(key *ecdsa.PublicKey, message, encoded []byte) error {
 	if value.Hash != tpm2.TPMAlgSHA256 {
 		return errors.New("the signature's hash is not SHA-256")
 	}
+	return checkECDSA(key, message, value.SignatureR.Buffer, value.SignatureS.Buffer)
+}
+
+func checkECDSA(key *ecdsa.PublicKey, message, r, s []byte) error {
 	digest := sha256.Sum256(message)
-	r, s := new(big.Int).SetBytes(value.SignatureR.Buffer), new(big.Int).SetBytes(value.SignatureS.Buffer)
-	if !ecdsa.Verify(key, digest[:], r, s) {
+	if !ecdsa.Verify(key, digest[:], new(big.Int).SetBytes(r), new(big.Int).SetBytes(s)) {
 		return errors.New("the ECDSA signature is wrong")
 	}
 	return nil
