@@ -34,8 +34,7 @@ const (
 	Normal Profile = ""
 	// Slow is for machines that are tens of times slower than real ones, such as emulated ones. It waits longer, uses ECDSA
 	// P-256 for the certificates that kubeadm makes, lets etcd miss more heartbeats, takes more memory for less work, and runs
-	// the controllers without leader election: with a second control plane two of each would act at once. It is meant for
-	// tests.
+	// the controllers of a single control plane without leader election. It is meant for tests.
 	Slow Profile = "slow"
 )
 
@@ -65,6 +64,8 @@ type Params struct {
 	Workloads bool
 	// Profile is Normal or Slow.
 	Profile Profile
+	// Several says that there is to be more than one control plane.
+	Several bool
 	// WireGuard encrypts what pods of different nodes send each other, and NetworkPolicies has these enforced (Flannel).
 	WireGuard, NetworkPolicies bool
 }
@@ -116,7 +117,7 @@ func InitDocuments(p Params) ([]byte, error) {
 	}
 	initial, cluster, kubelet := initOf(p), clusterOf(p), kubeletOf()
 	if p.Profile == Slow {
-		slow(&initial, &cluster)
+		slow(&initial, &cluster, p.Several)
 	}
 	return stream(initial, cluster, kubelet)
 }
@@ -202,16 +203,22 @@ func kubeletOf() kubeletConfiguration {
 	}
 }
 
-func slow(i *initConfiguration, c *clusterConfiguration) {
+func slow(i *initConfiguration, c *clusterConfiguration, several bool) {
 	i.Timeouts = patient()
 	c.EncryptionAlgorithm = "ECDSA-P256"
 	c.Etcd = &etcd{Local: localEtcd{DataDir: EtcdData, ExtraArgs: []argument{
 		{Name: "heartbeat-interval", Value: "500"},
 		{Name: "election-timeout", Value: "5000"},
 	}}}
-	alone := argument{Name: "leader-elect", Value: "false"}
-	c.ControllerManager.ExtraArgs = append(c.ControllerManager.ExtraArgs, alone)
-	c.Scheduler.ExtraArgs = append(c.Scheduler.ExtraArgs, alone)
+	elects := []argument{{Name: "leader-elect", Value: "false"}}
+	if several {
+		// Whoever leads ends if it cannot renew its lease; that may take long here.
+		elects = []argument{
+			{Name: "leader-elect-lease-duration", Value: "60s"}, {Name: "leader-elect-renew-deadline", Value: "50s"}, {Name: "leader-elect-retry-period", Value: "5s"},
+		}
+	}
+	c.ControllerManager.ExtraArgs = append(c.ControllerManager.ExtraArgs, elects...)
+	c.Scheduler.ExtraArgs = append(c.Scheduler.ExtraArgs, elects...)
 	// Each makes much garbage while it starts, and all start at once.
 	rarely := []argument{{Name: "GOGC", Value: "400"}}
 	c.APIServer.ExtraEnvs, c.ControllerManager.ExtraEnvs, c.Scheduler.ExtraEnvs = rarely, rarely, rarely

@@ -40,6 +40,14 @@ func TestInitDocumentsHoldsProfileApart(t *testing.T) {
 			t.Errorf("the slow profile lacks %s", word)
 		}
 	}
+	p.Several = true
+	several, err := InitDocuments(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if off := "name: leader-elect\n"; !strings.Contains(string(patient), off) || strings.Contains(string(several), off) || !strings.Contains(string(several), "leader-elect-renew-deadline") {
+		t.Errorf("leaders are elected with one control plane, or not with several:\n%s", several)
+	}
 }
 
 func TestInitDocumentsOfAnImage(t *testing.T) {

@@ -219,6 +219,16 @@ func (c *Cluster) firstPool() int {
 	return slices.IndexFunc(c.Pools, func(p Pool) bool { return p.Role == hullmark.ControlPlane && len(p.Members) > 0 })
 }
 
+// controlPlanes is how many members are control planes.
+func (c *Cluster) controlPlanes() (n int) {
+	for _, p := range c.Pools {
+		if p.Role == hullmark.ControlPlane {
+			n += len(p.Members)
+		}
+	}
+	return n
+}
+
 // primary returns the first of a machine's addresses that is of the family of the services' first network, or nothing. What is no
 // address, or no network, others tell of.
 func (n Network) primary(addresses []string) string {

@@ -93,7 +93,7 @@ func (c *Cluster) init() ([]byte, error) {
 // parameters are what our own documents are made of.
 func (c *Cluster) parameters() (p kubeadm.Params, err error) {
 	first, _ := c.first()
-	p = kubeadm.Params{NodeName: first.Name, ProviderID: first.ProviderID, ClusterName: c.Name, Endpoint: c.ControlPlane.Endpoint, SANs: c.ControlPlane.SANs, Profile: c.Profile}
+	p = kubeadm.Params{NodeName: first.Name, ProviderID: first.ProviderID, ClusterName: c.Name, Endpoint: c.ControlPlane.Endpoint, SANs: c.ControlPlane.SANs, Profile: c.Profile, Several: c.controlPlanes() > 1}
 	if p.AdvertiseAddress, err = netip.ParseAddr(c.ControlPlane.AdvertiseAddress); err != nil {
 		return p, fmt.Errorf("controlPlane.advertiseAddress: %w", err)
 	}
