@@ -7,6 +7,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -87,8 +88,10 @@ var (
 	quoteMiddle = append(tpm2.Marshal(attest.Selection()), 0, sha256.Size)
 )
 
-// Lengths within a quote, in bytes: TPMS_CLOCK_INFO up to its last field, which says yes or no, and the version of firmware.
+// Lengths within a quote, in bytes: the largest TPM2B_NAME, an algorithm and its hash; TPMS_CLOCK_INFO up to its last field, which
+// says yes or no; and the version of firmware.
 const (
+	maxName      = 2 + sha512.Size
 	clockSize    = 8 + 4 + 4
 	firmwareSize = 8
 )
@@ -101,7 +104,7 @@ func states(quoted []byte, binding attest.Binding, registers attest.Registers) b
 		return false
 	}
 	name, rest := int(binary.BigEndian.Uint16(rest)), rest[2:]
-	if len(rest) < name {
+	if name > maxName || len(rest) < name {
 		return false
 	}
 	rest, ok = bytes.CutPrefix(rest[name:], sized(binding[:]))

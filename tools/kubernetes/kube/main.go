@@ -35,9 +35,9 @@ import (
 // fails; returning means success.
 var programs = map[string]func(){
 	"kube-apiserver":          func() { daemon(apiserver.NewAPIServerCommand()) },
-	"kube-controller-manager": func() { client(controllermanager.NewControllerManagerCommand()) },
+	"kube-controller-manager": func() { daemon(controllermanager.NewControllerManagerCommand()) },
 	"kube-proxy":              func() { daemon(proxy.NewProxyCommand()) },
-	"kube-scheduler":          func() { client(scheduler.NewSchedulerCommand()) },
+	"kube-scheduler":          func() { daemon(scheduler.NewSchedulerCommand()) },
 	"kubeadm":                 func() { kubeadmerrors.HandleError(kubeadm.Run()) },
 	"kubectl":                 kubectl,
 	"kubelet":                 func() { daemon(kubelet.NewKubeletCommand(context.Background())) },
@@ -51,12 +51,6 @@ func main() {
 		os.Exit(2)
 	}
 	run()
-}
-
-// client is a daemon that can do nothing before the API server answers.
-func client(command *cobra.Command) {
-	awaitAPIServer(command.Name(), os.Args[1:])
-	daemon(command)
 }
 
 func daemon(command *cobra.Command) {
