@@ -33,8 +33,9 @@ const (
 	// Normal keeps kubeadm's own defaults.
 	Normal Profile = ""
 	// Slow is for machines that are tens of times slower than real ones, such as emulated ones. It waits longer, uses ECDSA
-	// P-256 for the certificates that kubeadm makes, lets etcd miss more heartbeats, takes more memory for less work, and runs
-	// the controllers of a single control plane without leader election. It is meant for tests.
+	// P-256 for the certificates that kubeadm makes, lets etcd miss more heartbeats, takes more memory for less work, and, unless
+	// there are Several, runs the controllers without leader election: with a second control plane two of each would act at
+	// once. It is meant for tests.
 	Slow Profile = "slow"
 )
 
@@ -64,7 +65,7 @@ type Params struct {
 	Workloads bool
 	// Profile is Normal or Slow.
 	Profile Profile
-	// Several says that there is to be more than one control plane.
+	// Several says that there is to be more than one control plane, or may be.
 	Several bool
 	// WireGuard encrypts what pods of different nodes send each other, and NetworkPolicies has these enforced (Flannel).
 	WireGuard, NetworkPolicies bool

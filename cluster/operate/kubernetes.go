@@ -24,6 +24,8 @@ type Kubernetes struct {
 	PodSubnet, ServiceSubnet kubeadm.Subnets
 	// Profile is that of the machines; empty is the normal one.
 	Profile kubeadm.Profile
+	// Several says that more control planes may come, which the profile slow has to know.
+	Several bool
 	// KubeProxy and Flannel bring these (--network); without flannel, Manifests bring a pod network (--manifest).
 	KubeProxy, Flannel bool
 	// WireGuard has flannel encrypt and authenticate what nodes send each other (--network wireguard), NetworkPolicies has it
@@ -119,7 +121,7 @@ func (d *Kubernetes) parameters(name string, address netip.Addr, sans []string) 
 	return kubeadm.Params{
 		NodeName: name, AdvertiseAddress: address, Endpoint: d.ControlPlane,
 		ServiceSubnet: services, PodSubnet: pods,
-		SANs: sans, Workloads: d.Workloads, Profile: d.Profile,
+		SANs: sans, Workloads: d.Workloads, Profile: d.Profile, Several: d.Several,
 	}, err
 }
 

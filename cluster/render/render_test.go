@@ -183,6 +183,18 @@ func TestInterfaces(t *testing.T) {
 	}
 }
 
+// The profile slow elects leaders where the document has a second control plane.
+func TestSlowLeaders(t *testing.T) {
+	one := "profile: slow\n" + string(sample(t, "small"))
+	two := one + "  - {name: control-plane-2, ekid: " + strings.Repeat("2b", 32) + ", addresses: [10.0.2.16/24], gateway: 10.0.2.2}\n"
+	for text, elected := range map[string]bool{one: false, two: true} {
+		got := rendered(t, []byte(text), measurements.Policy{})["init.yaml"]
+		if off := strings.Contains(got, "name: leader-elect\n"); off == elected {
+			t.Errorf("leaders elected: %v, want %v:\n%s", !off, elected, got)
+		}
+	}
+}
+
 func TestJoinEndpointsByDefault(t *testing.T) {
 	small := string(sample(t, "small"))
 	for change, want := range map[string]string{

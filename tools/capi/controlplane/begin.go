@@ -214,7 +214,7 @@ func (r *Reconciler) options(ctx context.Context, s *scope, first *machine, id i
 func (r *Reconciler) kubernetes(ctx context.Context, s *scope) (k operate.Kubernetes, problem, err error) {
 	spec, network := s.plane.Spec.Kubernetes, s.cluster.Spec.ClusterNetwork
 	k = operate.Kubernetes{
-		ControlPlane: endpointOf(s.cluster), Profile: kubeadm.Profile(spec.Profile), Workloads: ptr.Deref(spec.Workloads, false),
+		ControlPlane: endpointOf(s.cluster), Profile: kubeadm.Profile(spec.Profile), Several: true, Workloads: ptr.Deref(spec.Workloads, false),
 		KubeProxy: spec.Network != v1alpha1.NoNetwork, Flannel: spec.Network != v1alpha1.NoNetwork && spec.Network != v1alpha1.KubeProxyNetwork, WireGuard: spec.Network == v1alpha1.WireGuardNetwork, NetworkPolicies: true,
 	}
 	if d := network.ServiceDomain; d != "" && d != "cluster.local" {
