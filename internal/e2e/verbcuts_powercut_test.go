@@ -152,7 +152,12 @@ func (s *site) rebindRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	heir := &powered{name: old.name, uid: old.uid, config: old.config, agent: old.agent, api: old.api, etcd: old.etcd}
-	heir.config.Dir = s.path(old.name + "-heir")
+	// It is where the old one was, so that its card has the same address: QEMU's router sends what is forwarded to the card that had the IP address
+	// last, until it hears of another, and a node with static addresses may have nothing to tell it.
+	old.config.Dir += "-gone"
+	if err := os.Rename(heir.config.Dir, old.config.Dir); err != nil {
+		t.Fatal(err)
+	}
 	heir.identify(t, s)
 	if err := os.Rename(filepath.Join(old.config.Dir, "state.raw"), filepath.Join(heir.config.Dir, "state.raw")); err != nil {
 		t.Fatal(err)
