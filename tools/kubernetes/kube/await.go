@@ -1,66 +1,45 @@
 package main
 
 import (
-	"fmt"
-	"net/http"
-	"os"
-	"strings"
 	"time"
 
-	"k8s.io/client-go/rest"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/controller-manager/app"
+	"k8s.io/klog/v2"
 )
 
-// awaitAPIServer returns when the API server of --kubeconfig=FILE in args answers
-// /healthz, the page that kube-controller-manager itself gives ten seconds before it
-// ends. A kubelet starts all programs of a control plane at once, and puts one that
-// ended three times into a back-off that outlasts the API server's start.
-// Without the argument, or with a file that can't be read, it returns at once: what is
-// wrong is the program's to say. The kubelet's startup probe bounds the wait.
-func awaitAPIServer(program string, args []string) {
-	file := ""
-	for _, arg := range args {
-		if value, is := strings.CutPrefix(arg, "--kubeconfig="); is {
-			file = value
+// patience is how long a program waits for the API server: less than the four minutes that the startup probe gives it, unless
+// kubeadm's controlPlaneComponentHealthCheck says otherwise.
+const patience = 3 * time.Minute
+
+// awaiting has the program of a command begin when the API server of its --kubeconfig is healthy, or after patience. A kubelet
+// starts all programs of a control plane at once. kube-controller-manager itself gives the API server ten seconds, and ends;
+// soon the kubelet's back-off lasts longer than the API server's start. What is wrong with the flags is the program's to say.
+func awaiting(command *cobra.Command) *cobra.Command {
+	run := command.RunE
+	command.RunE = func(cmd *cobra.Command, args []string) error {
+		master, file := cmd.Flag("master"), cmd.Flag("kubeconfig")
+		if file.Changed && !cmd.Flag("version").Changed {
+			await(master.Value.String(), file.Value.String())
 		}
+		return run(cmd, args)
 	}
-	if file == "" {
-		return
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", file)
+	return command
+}
+
+func await(master, file string) {
+	config, err := clientcmd.BuildConfigFromFlags(master, file)
 	if err != nil {
 		return
 	}
 	config.Timeout = 10 * time.Second
-	client, err := rest.HTTPClientFor(config)
+	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return
 	}
-	said := ""
-	for {
-		reason := unanswered(client, strings.TrimSuffix(config.Host, "/")+"/healthz")
-		if reason == "" {
-			return
-		}
-		if reason != said {
-			fmt.Fprintf(os.Stderr, "%s: waits for the API server: %s\n", program, reason)
-			said = reason
-		}
-		time.Sleep(time.Second)
+	if err := app.WaitForAPIServer(client, patience); err != nil {
+		klog.Warningf("after %v: %v", patience, err)
 	}
-}
-
-// unanswered says why the API server is not ready at url, or "". A refusal of the
-// client's name is an answer, too.
-func unanswered(client *http.Client, url string) string {
-	response, err := client.Get(url)
-	if err != nil {
-		return err.Error()
-	}
-	defer response.Body.Close()
-	switch response.StatusCode {
-	case http.StatusOK, http.StatusUnauthorized, http.StatusForbidden:
-		return ""
-	}
-	return response.Status
 }

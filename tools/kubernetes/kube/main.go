@@ -35,7 +35,7 @@ import (
 // fails; returning means success.
 var programs = map[string]func(){
 	"kube-apiserver":          func() { daemon(apiserver.NewAPIServerCommand()) },
-	"kube-controller-manager": func() { daemon(controllermanager.NewControllerManagerCommand()) },
+	"kube-controller-manager": func() { daemon(awaiting(controllermanager.NewControllerManagerCommand())) },
 	"kube-proxy":              func() { daemon(proxy.NewProxyCommand()) },
 	"kube-scheduler":          func() { daemon(scheduler.NewSchedulerCommand()) },
 	"kubeadm":                 func() { kubeadmerrors.HandleError(kubeadm.Run()) },
