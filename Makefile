@@ -172,6 +172,10 @@ bench: ## Compare speed with peers, side by side, on the image in out/ (run make
 bench-build: setup ## Compare the time of builds, and the size, with mkosi's own of the same packages; wants a quiet machine.
 	go test -tags bench -run '^$$' -bench BenchmarkBuild -benchtime 1x -timeout 1h ./image/build
 
+.PHONY: bench-boot
+bench-boot: setup ## Compare a control plane's first boot and reboot up to Ready, and what it takes then, with a stock Debian's, ROUNDS times (3); wants an idle machine (compiles Kubernetes' own programs the first time).
+	go test -tags bench -run '^$$' -bench 'BenchmarkBoot$$' -benchtime 1x -timeout 6h ./image/build -args -rounds $(or $(ROUNDS),3)
+
 .PHONY: bench-update
 bench-update: setup ## Compare what a machine fetches of its next release, and how long it takes, with whole downloads and casync (needs casync).
 	go test -tags bench -run '^$$' -bench BenchmarkUpdate -benchtime 1x -timeout 3h ./image/build

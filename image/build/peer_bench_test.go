@@ -99,18 +99,24 @@ func newPeer(b *testing.B, o Options, l lock.Lock) peer {
 	p := peer{mkosi: mkosi{program: m.program, definitions: filepath.Join(work, "definitions")}, work: work}
 	put(b, p.mkosi.definitions, map[string]string{"mkosi.conf": fmt.Sprintf(peerConfig, strings.Join(append(asked.Packages, peerStub), ",")), "mkosi.extra/etc/probe": "1"})
 	put(b, filepath.Join(p.mkosi.definitions, "mkosi.repart"), peerPartitions)
+	p.sources(b, mirrors)
+	put(b, p.mkosi.definitions, marker("After=network.target"))
+	p.tools = peerToolsTree(b, o, mirrors, peerTools...)
+	return p
+}
+
+// sources names the archive that mkosi takes packages from.
+func (p peer) sources(b *testing.B, mirrors map[string]string) {
+	b.Helper()
 	var sources strings.Builder
 	for _, s := range aptSources(mirrors) {
 		fmt.Fprintf(&sources, "Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n", s.url, strings.Join(s.suites, " "), archiveKeyring)
 	}
 	put(b, p.mkosi.definitions, map[string]string{"mkosi.sandbox/etc/apt/sources.list.d/mkosi.sources": sources.String()})
-	put(b, p.mkosi.definitions, marker("After=network.target"))
-	p.tools = peerToolsTree(b, o, mirrors)
-	return p
 }
 
 // peerToolsTree is the tools tree with more in it.
-func peerToolsTree(b *testing.B, o Options, mirrors map[string]string) string {
+func peerToolsTree(b *testing.B, o Options, mirrors map[string]string, more ...string) string {
 	b.Helper()
 	a, err := newApt(b.TempDir(), aptSources(mirrors), "")
 	if err == nil {
@@ -119,7 +125,7 @@ func peerToolsTree(b *testing.B, o Options, mirrors map[string]string) string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	packages, err := a.resolve(b.Context(), lock.Tools, append(toolPackages(), peerTools...))
+	packages, err := a.resolve(b.Context(), lock.Tools, append(toolPackages(), more...))
 	if err == nil {
 		err = newFetcher(o, mirrors).fetch(b.Context(), lock.Lock{}, packages)
 	}
