@@ -431,8 +431,10 @@ func (o *ownNode) bootOnce(b *testing.B) (f figures) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		args = []string{"init", "--node", m.port(0), "--measurements", strings.TrimSuffix(o.image, ".raw") + ".json", "--ekid", strings.TrimSpace(string(ek)),
-			"--ek-ca", filepath.Join(m.Dir(), vm.CAFile), "--endpoint", m.port(1), "--kubeconfig", o.file("kubeconfig"), "--profile", "slow"}
+		args = []string{
+			"init", "--node", m.port(0), "--measurements", strings.TrimSuffix(o.image, ".raw") + ".json", "--ekid", strings.TrimSpace(string(ek)),
+			"--ek-ca", filepath.Join(m.Dir(), vm.CAFile), "--endpoint", m.port(1), "--kubeconfig", o.file("kubeconfig"), "--profile", "slow",
+		}
 	}
 	done := make(chan error, 1)
 	go func() { done <- o.hullmark(b, args...) }()
