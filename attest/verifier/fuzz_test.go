@@ -151,8 +151,9 @@ func TestComparingIsReading(t *testing.T) {
 	agree(t, append(bytes.Clone(good), 0), binding, registers)
 }
 
-// A signature that is changed in a bit, cut or longer is refused, and the numbers that comparing finds are those that reading finds.
-func TestSplittingIsReading(t *testing.T) {
+// The numbers that comparing finds are those that were signed, and a signature that is changed in a bit or cut is refused. One with a byte
+// more is not split.
+func TestSplitsSignatures(t *testing.T) {
 	key := sampleKey(t)
 	digest := sha256.Sum256([]byte("message"))
 	r, s, err := ecdsa.Sign(rand.Reader, key, digest[:])

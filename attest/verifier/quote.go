@@ -204,14 +204,13 @@ func ecdsaScheme(ak *tpm2.TPMTPublic) (func(message, signature []byte) error, er
 
 // ecdsaKey reads a point and requires that it lies on P-256.
 func ecdsaKey(point *tpm2.TPMSECCPoint) (*ecdsa.PublicKey, error) {
-	const size = p256Size
-	if len(point.X.Buffer) > size || len(point.Y.Buffer) > size {
+	if len(point.X.Buffer) > p256Size || len(point.Y.Buffer) > p256Size {
 		return nil, errors.New("a coordinate has more than 32 bytes")
 	}
-	uncompressed := make([]byte, 1+2*size)
+	uncompressed := make([]byte, 1+2*p256Size)
 	uncompressed[0] = 4 // SEC 1 §2.3.3
-	copy(uncompressed[1+size-len(point.X.Buffer):], point.X.Buffer)
-	copy(uncompressed[1+2*size-len(point.Y.Buffer):], point.Y.Buffer)
+	copy(uncompressed[1+p256Size-len(point.X.Buffer):], point.X.Buffer)
+	copy(uncompressed[1+2*p256Size-len(point.Y.Buffer):], point.Y.Buffer)
 	return ecdsa.ParseUncompressedPublicKey(elliptic.P256(), uncompressed)
 }
 

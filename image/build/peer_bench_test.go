@@ -29,14 +29,15 @@ var peerTools = []string{"systemd-repart", "systemd-ukify", "zstd"}
 // peerStub is the package that mkosi takes the UKI's stub from; Hullmark takes it from the tools tree.
 const peerStub = "systemd-boot-efi"
 
-const peerConfig = `[Distribution]
+// diskConfig is mkosi's definition of a disk: its name, further lines of what is in it, its packages, and further lines of how it is built.
+const diskConfig = `[Distribution]
 Distribution=debian
 Release=` + release + `
 Architecture=x86-64
 
 [Output]
 Format=disk
-Output=peer
+Output=%s
 
 [Content]
 Bootable=yes
@@ -44,12 +45,10 @@ Bootloader=uki
 WithRecommends=no
 Locale=C.UTF-8
 KernelCommandLine=console=ttyS0 quiet
-Packages=%s
-InitrdPackages=systemd-cryptsetup
+%sPackages=%s
 
 [Build]
-Environment=SYSTEMD_REPART_MKFS_OPTIONS_EROFS=-C65536
-WithNetwork=no
+%sWithNetwork=no
 `
 
 // marker is a service that says on the console when the agent starts: in the peer's image after the network is set up, as any
@@ -97,7 +96,7 @@ func newPeer(b *testing.B, o Options, l lock.Lock) peer {
 		b.Fatal(err)
 	}
 	p := peer{mkosi: mkosi{program: m.program, definitions: filepath.Join(work, "definitions")}, work: work}
-	put(b, p.mkosi.definitions, map[string]string{"mkosi.conf": fmt.Sprintf(peerConfig, strings.Join(append(asked.Packages, peerStub), ",")), "mkosi.extra/etc/probe": "1"})
+	put(b, p.mkosi.definitions, map[string]string{"mkosi.conf": fmt.Sprintf(diskConfig, "peer", "InitrdPackages=systemd-cryptsetup\n", strings.Join(append(asked.Packages, peerStub), ","), "Environment=SYSTEMD_REPART_MKFS_OPTIONS_EROFS=-C65536\n"), "mkosi.extra/etc/probe": "1"})
 	put(b, filepath.Join(p.mkosi.definitions, "mkosi.repart"), peerPartitions)
 	p.sources(b, mirrors)
 	put(b, p.mkosi.definitions, marker("After=network.target"))

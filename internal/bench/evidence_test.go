@@ -55,13 +55,13 @@ func BenchmarkEvidence(b *testing.B) {
 	rest.ours, rest.peers = rest.ours-signature, rest.peers-signature
 	comparisons = append(comparisons, rest)
 	limit := comparison{
-		what: "verify quote, event log and policy: the limit", peer: fmt.Sprintf("one P-256 signature, and one SHA-256 pass over the log's %d bytes", len(n.rawLog)),
+		what: "… beside the lower bound", peer: fmt.Sprintf("one P-256 signature, and one SHA-256 pass over the log's %d bytes", len(n.rawLog)),
 		target: 1.5, atMost: true,
 	}
 	for i := range evidence {
 		evidence[i] = n.prove(b) // An exchange can be verified only once.
 	}
-	compare(b, limit, quotes, func(i int) { n.verify(b, evidence[i]) }, func(i int) { n.cannotLeaveOut(b, evidence[i]) })
+	compare(b, limit, quotes, func(i int) { n.verify(b, evidence[i]) }, func(i int) { n.lowerBound(b, evidence[i]) })
 }
 
 // node is a machine that booted as the log says, and what is expected of it.
@@ -208,23 +208,19 @@ func (n *node) verify(b *testing.B, e *evidence) {
 	}
 }
 
-// checkSignature does the part of the work that no verifier can do without.
+// checkSignature does the part of the work that no verifier can do without, on numbers that are read already.
 func (n *node) checkSignature(b *testing.B, e *evidence) {
-	signature, err := legacy.DecodeSignature(bytes.NewBuffer(e.proof.GetSignature()))
-	if err != nil {
-		b.Fatal(err)
-	}
 	digest := sha256.Sum256(e.proof.GetQuoted())
-	if !ecdsa.Verify(n.ak, digest[:], signature.ECC.R, signature.ECC.S) {
+	if !ecdsa.Verify(n.ak, digest[:], e.r, e.s) {
 		b.Fatal("the signature is wrong")
 	}
 }
 
-// cannotLeaveOut is the work that no verifier can do without, on numbers that are read already.
-func (n *node) cannotLeaveOut(b *testing.B, e *evidence) {
-	digest, log := sha256.Sum256(e.proof.GetQuoted()), sha256.Sum256(n.rawLog)
-	if !ecdsa.Verify(n.ak, digest[:], e.r, e.s) || log == digest {
-		b.Fatal("the signature is wrong")
+// lowerBound does that, and hashes the log.
+func (n *node) lowerBound(b *testing.B, e *evidence) {
+	n.checkSignature(b, e)
+	if log := sha256.Sum256(n.rawLog); log == [sha256.Size]byte{} { // It is looked at, or it might not be computed.
+		b.Fatal("the log's hash is zero")
 	}
 }
 
