@@ -40,8 +40,8 @@ var rounds = flag.Int("rounds", 3, "how often BenchmarkBoot boots each side")
 // The stock node is what people would pick instead: Debian with its cloud kernel and containerd, kubeadm's packages as Kubernetes
 // builds them, on a writable ext4, with all images unpacked before. mkosi makes its disk and its initrd. Kubernetes, etcd, CoreDNS, the
 // pod network and kube-proxy are of the same versions; the last two come by the same manifests.
-// Its initrd has the modules that mkosi's own has.
-const stockContent = "KernelModulesInitrdExclude=.*\nKernelModulesInitrdInclude=default\n"
+// Its initrd has the modules that mkosi's own has, and nothing is asked on its console.
+const stockContent = "KernelCommandLine=systemd.firstboot=no\nKernelModulesInitrdExclude=.*\nKernelModulesInitrdInclude=default\n"
 
 // stockRepository is where the stock node's images are named to be from.
 const stockRepository = "localhost/stock"
