@@ -146,7 +146,7 @@ func (d *Authorizer) Judge(claims attest.Claims) measurements.Verdict {
 // Values returns the registers that a TPM quoted, and those beside them that the platform's hardware signed, in the form that
 // predictions have.
 func Values(claims attest.Claims) pcrs.Values {
-	values := pcrs.Values{}
+	values := make(pcrs.Values, pcrs.RegisterCount)
 	for r, value := range claims.Measured {
 		if !r.PCR() { // Those are the quote's to say.
 			values[r] = slices.Clone(value)

@@ -2,6 +2,7 @@ package pcrs
 
 import (
 	"bytes"
+	"crypto/sha512"
 	"fmt"
 	"hash"
 	"slices"
@@ -150,12 +151,13 @@ type Event struct {
 }
 
 // mismatch returns a bank whose digest is not the hash of the data, if the type says that it is.
-func (e Event) mismatch() (Bank, bool) {
+func (e Event) mismatch(banks []Bank) (Bank, bool) {
 	if !e.Type.hashesData() {
 		return 0, false
 	}
-	for bank, digest := range e.Digests {
-		if !digest.Equal(bank.sum(e.Data)) {
+	var room [sha512.Size]byte
+	for _, bank := range banks {
+		if !e.Digests[bank].Equal(bank.appendSum(room[:0], e.Data)) {
 			return bank, true
 		}
 	}
@@ -184,7 +186,7 @@ func (l Log) Replay(bank Bank) (Values, error) {
 		return nil, fmt.Errorf("replay event log: %v is unknown", bank)
 	}
 	values := l.initial(bank)
-	h := bank.Hash().New()
+	var both [2 * sha512.Size]byte
 	for i, e := range l.Events {
 		digest := e.Digests[bank]
 		switch {
@@ -206,10 +208,7 @@ func (l Log) Replay(bank Bank) (Values, error) {
 			value = l.start(bank, e.Register)
 			values[e.Register] = value
 		}
-		h.Reset()
-		h.Write(value)
-		h.Write(digest)
-		h.Sum(value[:0])
+		bank.appendSum(value[:0], append(append(both[:0], value...), digest...))
 	}
 	return values, nil
 }
@@ -236,7 +235,7 @@ func (l Log) valuesOf(registers []Register, bank Bank) (Values, error) {
 
 // initial returns the registers of the machine that the log is of, before the first event.
 func (l Log) initial(bank Bank) Values {
-	values := Values{}
+	values := make(Values, RegisterCount)
 	if l.Format == FormatCCEL {
 		for n := range rtmrCount {
 			values[RTMR(n)] = l.start(bank, RTMR(n))

@@ -18,6 +18,8 @@ const (
 	MaxEvents = 4096
 	// maxHashes is the largest number of hashes that a header names.
 	maxHashes = 8
+	// usualEvent is about how many bytes of a log an event has; room for as many is made at once.
+	usualEvent = 256
 )
 
 const (
@@ -77,7 +79,7 @@ func FormatOf(raw []byte) (LogFormat, error) {
 			guest = true
 		}
 	}
-	if _, only := p.sizes[SHA384]; guest && only && len(p.sizes) == 1 {
+	if guest && len(p.hashes) == 1 && p.hashes[0].bank == SHA384 {
 		return FormatCCEL, nil
 	}
 	return "", errors.New("read event log: it extends neither PCR 0 nor RTMRs alone, in SHA-384: whether it is a TPM's or a TDX guest's cannot be told")
@@ -109,6 +111,7 @@ func parseLog(raw []byte, format LogFormat, banks []Bank) (Log, error) {
 	if len(p.log.Banks) == 0 {
 		return Log{}, fmt.Errorf("read event log: header: it names no digests of %v", banks)
 	}
+	p.log.Events = make([]Event, 0, len(raw)/usualEvent)
 	for n := 1; !p.atEnd(); n++ {
 		if n > MaxEvents {
 			return Log{}, fmt.Errorf("read event log: more than %d events", MaxEvents)
@@ -123,11 +126,23 @@ func parseLog(raw []byte, format LogFormat, banks []Bank) (Log, error) {
 
 type logParser struct {
 	rest []byte
-	// sizes are the digests' lengths by algorithm, of those too that are no bank here.
-	sizes map[Bank]int
+	// hashes are those of which every event has a digest, of those too that are no bank here.
+	hashes []eventHash
 	// wanted are the banks to read; none means all.
 	wanted []Bank
 	log    Log
+}
+
+// eventHash is a hash that a log's header names, and how long its digests are there.
+type eventHash struct {
+	bank   Bank
+	size   int
+	wanted bool
+}
+
+// hash is the place of a bank in p.hashes, or -1.
+func (p *logParser) hash(b Bank) int {
+	return slices.IndexFunc(p.hashes, func(h eventHash) bool { return h.bank == b })
 }
 
 func (p *logParser) wants(b Bank) bool {
@@ -196,7 +211,7 @@ func (p *logParser) readHeader() error {
 		return fmt.Errorf("no %q; this is no CCEL log", specIDSignature[:len(specIDSignature)-1])
 	}
 	p.rest = whole
-	p.log.Format, p.sizes = FormatSHA1, map[Bank]int{SHA1: SHA1.Size()}
+	p.log.Format = FormatSHA1
 	if p.wants(SHA1) {
 		p.log.Banks = []Bank{SHA1}
 	}
@@ -213,15 +228,14 @@ func (p *logParser) readSpecID(spec []byte) error {
 	if count == 0 || count > maxHashes || len(spec) < fixed+4*int(count)+1 {
 		return fmt.Errorf("%d hashes in %d bytes", count, len(spec))
 	}
-	p.sizes = map[Bank]int{}
 	known := false
 	for i := range int(count) {
 		entry := spec[fixed+4*i:]
 		bank, size := Bank(binary.LittleEndian.Uint16(entry)), int(binary.LittleEndian.Uint16(entry[2:]))
-		if _, twice := p.sizes[bank]; twice || size == 0 || size > SHA512.Size() || bank.Valid() && size != bank.Size() {
+		if p.hash(bank) >= 0 || size == 0 || size > SHA512.Size() || bank.Valid() && size != bank.Size() {
 			return fmt.Errorf("%v with digests of %d bytes: there twice, or of a wrong size", bank, size)
 		}
-		p.sizes[bank] = size
+		p.hashes = append(p.hashes, eventHash{bank, size, p.wants(bank)})
 		if known = known || bank.Valid(); p.wants(bank) {
 			p.log.Banks = append(p.log.Banks, bank)
 		}
@@ -286,27 +300,27 @@ func (p *logParser) readDigests() (Digests, error) {
 	if err != nil {
 		return nil, err
 	}
-	if int64(count) != int64(len(p.sizes)) {
-		return nil, fmt.Errorf("%d digests, the header names %d hashes", count, len(p.sizes))
+	if int64(count) != int64(len(p.hashes)) {
+		return nil, fmt.Errorf("%d digests, the header names %d hashes", count, len(p.hashes))
 	}
 	out := Digests{}
-	seen := make([]Bank, 0, maxHashes)
-	for range p.sizes {
+	var seen [maxHashes]bool
+	for range p.hashes {
 		id, err := p.take(2)
 		if err != nil {
 			return nil, err
 		}
 		bank := Bank(binary.LittleEndian.Uint16(id))
-		size, known := p.sizes[bank]
-		if !known || slices.Contains(seen, bank) {
+		i := p.hash(bank)
+		if i < 0 || seen[i] {
 			return nil, fmt.Errorf("%v: not in the header, or there twice", bank)
 		}
-		seen = append(seen, bank)
-		digest, err := p.take(size)
+		seen[i] = true
+		digest, err := p.take(p.hashes[i].size)
 		if err != nil {
 			return nil, err
 		}
-		if p.wants(bank) {
+		if p.hashes[i].wanted {
 			out[bank] = digest
 		}
 	}
@@ -321,7 +335,7 @@ func (p *logParser) keep(e Event) error {
 		}
 		p.log.Locality = e.Data[len(localitySignature)]
 	}
-	if bank, wrong := e.mismatch(); wrong {
+	if bank, wrong := e.mismatch(p.log.Banks); wrong {
 		if !e.Type.logsOtherData(p.log.Format) {
 			return fmt.Errorf("%v in %v: its %v digest is not the hash of its data", e.Type, e.Register, bank)
 		}

@@ -10,12 +10,16 @@ package pcrs
 import (
 	"bytes"
 	"crypto"
-	_ "crypto/sha1"   // registers crypto.SHA1
-	_ "crypto/sha256" // registers crypto.SHA256
-	_ "crypto/sha512" // registers crypto.SHA384 and crypto.SHA512
+	"crypto/sha1"
+	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/hex"
 	"fmt"
 	"strings"
+
+	_ "crypto/sha1"   // registers crypto.SHA1
+	_ "crypto/sha256" // registers crypto.SHA256
+	_ "crypto/sha512" // registers crypto.SHA384 and crypto.SHA512
 )
 
 // Bank names a bank of registers by its hash: a TPM_ALG_ID (TPM 2.0 Part 2 §6.3).
@@ -30,16 +34,14 @@ const (
 	SHA512 Bank = 0x000d
 )
 
-var bankHashes = map[Bank]crypto.Hash{
-	SHA1: crypto.SHA1, SHA256: crypto.SHA256, SHA384: crypto.SHA384, SHA512: crypto.SHA512,
-}
+var allBanks = []Bank{SHA1, SHA256, SHA384, SHA512}
 
 // PredictedBanks returns the banks that a prediction covers.
 func PredictedBanks() []Bank { return []Bank{SHA256, SHA384, SHA512} }
 
 // ParseBank reads what String writes.
 func ParseBank(name string) (Bank, error) {
-	for b := range bankHashes {
+	for _, b := range allBanks {
 		if b.String() == name {
 			return b, nil
 		}
@@ -48,25 +50,37 @@ func ParseBank(name string) (Bank, error) {
 }
 
 // Valid reports whether b is one of the banks above.
-func (b Bank) Valid() bool { return bankHashes[b] != 0 }
+func (b Bank) Valid() bool { return b.Hash() != 0 }
 
 // Size returns the length of the bank's digests in bytes, 0 for an unknown bank.
 func (b Bank) Size() int {
 	if !b.Valid() {
 		return 0
 	}
-	return bankHashes[b].Size()
+	return b.Hash().Size()
 }
 
-// Hash returns the hash function of the bank, which must be Valid.
-func (b Bank) Hash() crypto.Hash { return bankHashes[b] }
+// Hash returns the hash function of the bank, 0 for an unknown bank.
+func (b Bank) Hash() crypto.Hash {
+	switch b {
+	case SHA1:
+		return crypto.SHA1
+	case SHA256:
+		return crypto.SHA256
+	case SHA384:
+		return crypto.SHA384
+	case SHA512:
+		return crypto.SHA512
+	}
+	return 0
+}
 
 // String returns the name in lower case, such as "sha256".
 func (b Bank) String() string {
 	if !b.Valid() {
 		return fmt.Sprintf("bank %#04x", uint16(b))
 	}
-	return strings.ReplaceAll(strings.ToLower(bankHashes[b].String()), "-", "")
+	return strings.ReplaceAll(strings.ToLower(b.Hash().String()), "-", "")
 }
 
 // MarshalText writes String's form, so that a Bank can be a JSON map key.
@@ -84,10 +98,25 @@ func (b *Bank) UnmarshalText(text []byte) (err error) {
 }
 
 // sum hashes data with the bank's function.
-func (b Bank) sum(data []byte) Digest {
-	h := b.Hash().New()
-	h.Write(data)
-	return h.Sum(nil)
+func (b Bank) sum(data []byte) Digest { return b.appendSum(nil, data) }
+
+// appendSum appends the hash of data, without memory of its own: a verifier takes a hundred for each log.
+func (b Bank) appendSum(to, data []byte) []byte {
+	switch b {
+	case SHA1:
+		sum := sha1.Sum(data)
+		return append(to, sum[:]...)
+	case SHA256:
+		sum := sha256.Sum256(data)
+		return append(to, sum[:]...)
+	case SHA384:
+		sum := sha512.Sum384(data)
+		return append(to, sum[:]...)
+	case SHA512:
+		sum := sha512.Sum512(data)
+		return append(to, sum[:]...)
+	}
+	panic(fmt.Sprintf("%v has no hash", b))
 }
 
 // Digest is the digest of an event, or the value of a register.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"testing"
 	"text/tabwriter"
@@ -124,4 +125,15 @@ func medians(rounds int, sides ...func(round int)) []time.Duration {
 		out[i] = times[i][rounds/2]
 	}
 	return out
+}
+
+// mallocs is how many pieces of memory do takes from the heap, on average.
+func mallocs(rounds int, do func(round int)) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for round := range rounds {
+		do(round)
+	}
+	runtime.ReadMemStats(&after)
+	return (after.Mallocs - before.Mallocs) / uint64(rounds)
 }
