@@ -68,6 +68,10 @@ test-long: bin/hullmark ## Run the tests of test-fast, and those that build root
 test-builds: ## Build images from nothing, on a full disk, with a kernel module of one's own, for each platform, and as docs/ci.md says.
 	go test -tags builds -count 1 -timeout 2h -v -run 'FullDisk|KernelModuleExample|PathsMakeOneImage|TestPlatforms$$|CIRecipe' $(call tagged,builds)
 
+.PHONY: test-changes
+test-changes: ## Change CHANGES packages (30), one after another, and hold each root tree against one that is made from nothing; SEED chooses.
+	go test -tags builds -count 1 -timeout 3h -v -run '^TestTree' ./image/build -args -changes $(or $(CHANGES),30) -seed $(or $(SEED),1)
+
 .PHONY: test-capi
 test-capi: image ## Test the providers for Cluster API with a real API server, etcd and clusterctl, and with a real machine.
 	cd $(CAPI) && go test -tags long -count 1 -timeout 1h -p 4 ./...

@@ -188,7 +188,7 @@ func (j *job) makeKubernetes(ctx context.Context) (note string, err error) {
 // makeInitrd reads the tree that mkosi made, and takes kernel and modules out of it.
 func (j *job) makeInitrd(ctx context.Context) (note string, err error) {
 	j.members = members{}
-	if err := j.members.addTar(filepath.Join(j.tree, treeTar)); err != nil {
+	if err := j.members.addTree(j.tree); err != nil {
 		return "", err
 	}
 	verbatim, err := verbatim(j.Options)

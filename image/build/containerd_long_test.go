@@ -111,6 +111,12 @@ func startContainerd(t *testing.T) *containerd {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	changed := filepath.Join(folder, treeChanged)
+	if _, err := os.Stat(changed); err == nil {
+		if err := runQuiet(exec.CommandContext(t.Context(), "cp", "--archive", "--no-preserve=mode", changed+"/.", c.tree), "copy what changed"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	config := filepath.Join(c.folder, "config.toml")
 	text := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %q\n[ttrpc]\naddress = %q\n",
 		filepath.Join(c.folder, "root"), filepath.Join(c.folder, "state"), c.socket(), c.socket()+".ttrpc")

@@ -27,7 +27,7 @@ func TestRootTreeHoldsNothingUnwanted(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := members{}
-	if err := m.addTar(filepath.Join(folder, treeTar)); err != nil {
+	if err := m.addTree(folder); err != nil {
 		t.Fatal(err)
 	}
 	for name, f := range m {

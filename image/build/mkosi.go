@@ -150,8 +150,11 @@ func (m mkosi) checkOwn(paths []string) error {
 	return nil
 }
 
+// treeEpoch is when mkosi says that all files of a tree were made, in seconds of Unix time. In an image each has the lock's time.
+const treeEpoch = 1577836800
+
 // rootTar installs packages from a repository at url into the tree of base, or into an empty one, and writes it as out/root.tar.
-func (m mkosi) rootTar(ctx context.Context, tools, url string, base base, epoch int64, out string) error {
+func (m mkosi) rootTar(ctx context.Context, tools, url string, base base, out string) error {
 	work, err := os.MkdirTemp(out, "work-")
 	if err != nil {
 		return err
@@ -161,7 +164,7 @@ func (m mkosi) rootTar(ctx context.Context, tools, url string, base base, epoch 
 		return err
 	}
 	args := []string{
-		"--tools-tree", tools, "--local-mirror", url, "--source-date-epoch", strconv.FormatInt(epoch, 10),
+		"--tools-tree", tools, "--local-mirror", url, "--source-date-epoch", strconv.Itoa(treeEpoch),
 		"--output-dir", out, "--output", "root", "--workspace-dir", work, "--package-cache-dir", filepath.Join(work, "packages"), "--force",
 	}
 	if base.tarFile != "" {

@@ -36,7 +36,7 @@ func TestKernelModuleExample(t *testing.T) {
 			t.Fatal(err)
 		}
 		tree := members{}
-		if err := tree.addTar(filepath.Join(folder, treeTar)); err != nil {
+		if err := tree.addTree(folder); err != nil {
 			t.Fatal(err)
 		}
 		k, err := readKernelModules(tree)

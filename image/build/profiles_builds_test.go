@@ -46,7 +46,7 @@ func TestPlatforms(t *testing.T) {
 		if err != nil || !hit {
 			t.Fatalf("%s: the tree that was just built: %v, %v", c.profile, hit, err)
 		}
-		if err := tree.addTar(folder + "/" + treeTar); err != nil {
+		if err := tree.addTree(folder); err != nil {
 			t.Fatal(err)
 		}
 		if source, err := tree.read("usr/lib/hullmark/config-source"); err != nil || string(source) != c.source+"\n" {

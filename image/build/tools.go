@@ -19,6 +19,8 @@ func toolPackages() []string {
 	return []string{
 		// What mkosi runs to install packages into a tree.
 		"?essential", "apt", "sqv", "gpgv", "debian-archive-keyring", "ca-certificates", "tar", "xz-utils", "cpio", "kmod", "systemd", "udev", "util-linux", "mount", "fdisk",
+		// What tells which files of the tree the scripts of packages read.
+		"strace",
 		// The boot stub that becomes part of the image, and what its root is compared with.
 		"systemd-boot-efi", "erofs-utils",
 		// What compiles the program that links libcryptsetup.
@@ -32,7 +34,7 @@ func toolPackages() []string {
 const mkosiPackage = "mkosi"
 
 // toolsFormat changes whenever unpackTools makes another tree of the same packages.
-const toolsFormat = "2"
+const toolsFormat = "3"
 
 // Tools returns the unpacked tools tree of a lock; its packages are fetched if need be.
 func Tools(ctx context.Context, o Options, l lock.Lock) (string, error) {
@@ -63,6 +65,8 @@ func unpackTools(ctx context.Context, s cache.Store, packages []lock.Package, di
 		tree.Symlink("mawk", "usr/bin/awk"),
 		tree.WriteFile("etc/passwd", []byte("root:x:0:0:root:/root:/bin/sh\n"), 0o644),
 		tree.WriteFile("etc/group", []byte("root:x:0:\n"), 0o644),
+		tree.Rename("usr/bin/dpkg", "usr/bin/dpkg.debian"), // mkosi looks for it in usr/bin first
+		tree.WriteFile("usr/bin/dpkg", []byte(tracedDpkg), 0o755),
 		tree.Close(),
 	)
 }

@@ -26,7 +26,7 @@ import (
 const dpkgStatus = "var/lib/dpkg/status"
 
 // treeFormat changes whenever makeTree makes another tree of the same definitions and packages.
-const treeFormat = "1"
+const treeFormat = "2"
 
 // The files of a tree's folder: the tree, and the kernel command line that the definitions ask for.
 const (
@@ -41,18 +41,21 @@ func Tree(ctx context.Context, o Options, l lock.Lock, tools string) (folder str
 	if err != nil {
 		return "", false, err
 	}
-	key, err := treeKey(o, l, m)
+	rest, err := treeKey(o, l, m)
 	if err != nil {
 		return "", false, err
 	}
-	folder, hit, err = o.Store.Step("tree", key, func(dir string) error {
+	folder, hit, err = o.Store.Step("tree", cache.Key(rest, l.Digest(lock.Root)), func(dir string) error {
 		if err := fetch(ctx, o, l, treePackages(l)); err != nil {
 			return err
 		}
-		if err := makeTree(ctx, o.Store, l, m, tools, dir); err != nil {
+		if reused, err := reuse(ctx, o.Store, rest, l, dir); err != nil || reused {
 			return err
 		}
-		return still(key, func() (string, error) { return treeKey(o, l, m) })
+		if err := makeTree(ctx, o, l, m, tools, rest, dir); err != nil {
+			return err
+		}
+		return still(rest, func() (string, error) { return treeKey(o, l, m) })
 	})
 	if err != nil {
 		return "", false, err
@@ -63,8 +66,9 @@ func Tree(ctx context.Context, o Options, l lock.Lock, tools string) (folder str
 // treePackages are what mkosi can install: into the tree, and beside it for build scripts.
 func treePackages(l lock.Lock) []lock.Package { return append(l.Of(lock.Root), l.Of(lock.Build)...) }
 
+// treeKey condenses all that a tree is made of but its packages.
 func treeKey(o Options, l lock.Lock, m mkosi) (string, error) {
-	parts := append([]string{treeFormat, baseFormat, l.Digest(lock.Root), l.Digest(lock.Build), l.Digest(lock.Tools), fmt.Sprint(l.Time)}, o.Profiles...)
+	parts := append([]string{treeFormat, baseFormat, l.Digest(lock.Build), l.Digest(lock.Tools)}, o.Profiles...)
 	files, err := verbatim(o)
 	if err != nil {
 		return "", fmt.Errorf("list definitions: %w", err)
@@ -94,7 +98,8 @@ func still(key string, now func() (string, error)) error {
 	return nil
 }
 
-func makeTree(ctx context.Context, s cache.Store, l lock.Lock, m mkosi, tools, dir string) error {
+func makeTree(ctx context.Context, o Options, l lock.Lock, m mkosi, tools, rest, dir string) error {
+	s := o.Store
 	repository, err := makeRepository(ctx, s, l, treePackages(l))
 	if err != nil {
 		return err
@@ -111,13 +116,14 @@ func makeTree(ctx context.Context, s cache.Store, l lock.Lock, m mkosi, tools, d
 	var asked summary
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) { asked, err = m.summary(ctx, s.Root); return err })
-	group.Go(func() error { return m.rootTar(ctx, tools, url, b, l.Time, dir) })
+	group.Go(func() error { return m.rootTar(ctx, tools, url, b, dir) })
 	if err := group.Wait(); err != nil {
 		return errors.Join(err, unlocked(asked.Packages, l))
 	}
 	return errors.Join(
 		checkTree(filepath.Join(dir, treeTar), l.Of(lock.Root)),
 		os.WriteFile(filepath.Join(dir, treeCmdline), []byte(strings.Join(asked.KernelCommandLine, " ")), 0o644),
+		noteMade(o, repository, rest, l, dir),
 	)
 }
 

@@ -57,7 +57,7 @@ func (s Store) Step(kind, key string, fill func(dir string) error) (dir string, 
 		return "", false, fmt.Errorf("cache: %s: %w", dir, err)
 	}
 	defer unlock()
-	if s.whole(kind, key) {
+	if s.Whole(kind, key) {
 		now := time.Now()
 		_ = os.Chtimes(dir, now, now) // It is in use, for Trim.
 		return dir, true, nil
@@ -122,8 +122,8 @@ func (s Store) note(kind, key, dir string) error {
 	return atomicfile.Write(s.sumFile(kind, key), []byte(sum), 0o644)
 }
 
-// whole tells whether an entry is there as it was made.
-func (s Store) whole(kind, key string) bool {
+// Whole tells whether a folder that Step keeps is there as it was made. It may go as soon as nobody used it for an hour.
+func (s Store) Whole(kind, key string) bool {
 	want, err := os.ReadFile(s.sumFile(kind, key))
 	if err != nil {
 		return false

@@ -147,7 +147,7 @@ func TestTrimKeepsWhatIsUsed(t *testing.T) {
 	}
 	step("used", 0) // once more
 	for key, want := range map[string]bool{"new": true, "used": true, "kept": true, "old": false, "older": false} {
-		if whole := s.whole("kind", key); whole != want {
+		if whole := s.Whole("kind", key); whole != want {
 			t.Errorf("%s: %t", key, whole)
 		}
 	}
@@ -155,7 +155,7 @@ func TestTrimKeepsWhatIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for key, want := range map[string]bool{"new": true, "used": true, "kept": false} {
-		if whole := s.whole("kind", key); whole != want {
+		if whole := s.Whole("kind", key); whole != want {
 			t.Errorf("%s, which was used just now or long ago: %t", key, whole)
 		}
 	}
