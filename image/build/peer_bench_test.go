@@ -116,7 +116,7 @@ func (p peer) sources(b *testing.B, mirrors map[string]string) {
 	put(b, p.mkosi.definitions, map[string]string{"mkosi.sandbox/etc/apt/sources.list.d/mkosi.sources": sources.String()})
 }
 
-// peerToolsTree is the tools tree with more in it.
+// peerToolsTree is the tools tree with more in it, and with a dpkg that nobody watches, which would cost the peer time.
 func peerToolsTree(b *testing.B, o Options, mirrors map[string]string, more ...string) string {
 	b.Helper()
 	a, err := newApt(b.TempDir(), aptSources(mirrors), "")
@@ -134,7 +134,7 @@ func peerToolsTree(b *testing.B, o Options, mirrors map[string]string, more ...s
 		b.Fatal(err)
 	}
 	with := lock.Lock{Packages: packages}
-	dir, _, err := o.Store.Step("tools", cache.Key(toolsFormat, with.Digest(lock.Tools)), func(dir string) error { return unpackTools(b.Context(), o.Store, packages, dir) })
+	dir, _, err := o.Store.Step("tools", cache.Key("with plain dpkg", toolsFormat, with.Digest(lock.Tools)), func(dir string) error { return unpackTools(b.Context(), o.Store, packages, dir) })
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -43,9 +43,21 @@ func Tools(ctx context.Context, o Options, l lock.Lock) (string, error) {
 		if err := fetch(ctx, o, l, packages); err != nil {
 			return err
 		}
-		return unpackTools(ctx, o.Store, packages, dir)
+		if err := unpackTools(ctx, o.Store, packages, dir); err != nil {
+			return err
+		}
+		return traceDpkg(dir)
 	})
 	return dir, err
+}
+
+// traceDpkg has a tools tree's dpkg write down what it and scripts read.
+func traceDpkg(dir string) error {
+	dpkg := filepath.Join(dir, "usr/bin/dpkg")
+	if err := os.Rename(dpkg, dpkg+".debian"); err != nil {
+		return err
+	}
+	return os.WriteFile(dpkg, []byte(tracedDpkg), 0o755)
 }
 
 // unpackTools lays the files of packages over each other. No maintainer script is run, so the tree is a function of the
@@ -65,8 +77,6 @@ func unpackTools(ctx context.Context, s cache.Store, packages []lock.Package, di
 		tree.Symlink("mawk", "usr/bin/awk"),
 		tree.WriteFile("etc/passwd", []byte("root:x:0:0:root:/root:/bin/sh\n"), 0o644),
 		tree.WriteFile("etc/group", []byte("root:x:0:\n"), 0o644),
-		tree.Rename("usr/bin/dpkg", "usr/bin/dpkg.debian"), // mkosi looks for it in usr/bin first
-		tree.WriteFile("usr/bin/dpkg", []byte(tracedDpkg), 0o755),
 		tree.Close(),
 	)
 }
