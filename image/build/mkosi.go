@@ -90,6 +90,8 @@ type summary struct {
 	Packages, BuildPackages []string
 	// Repositories are the archive's components, beside main, that packages may be of.
 	Repositories []string
+	// RemoveFiles are patterns of what is taken out of the tree, from its root.
+	RemoveFiles []string
 	// KernelCommandLine are the words of the kernel command line, in order.
 	KernelCommandLine []string
 

@@ -41,8 +41,10 @@ type made struct {
 	Packages []lock.Package
 	// Control is what each package says of itself, by field.
 	Control map[string]fields
-	// Read and Linked are as in reads, sorted.
-	Read, Linked []string
+	// Read, Linked, Bases and Asked are as in reads, sorted.
+	Read, Linked, Bases, Asked []string
+	// Removed are the patterns of what mkosi took out of the tree.
+	Removed []string
 }
 
 // errOther says why an earlier tree does not serve.
@@ -54,10 +56,15 @@ func reuse(ctx context.Context, s cache.Store, rest string, l lock.Lock, dir str
 	for _, earlier := range earlierTrees(s) {
 		var m made
 		text, err := os.ReadFile(filepath.Join(earlier, treeMade))
-		if err != nil || json.Unmarshal(text, &m) != nil || m.Rest != rest || len(m.Read) == 0 || !s.Whole("tree", filepath.Base(earlier)) {
+		if err != nil || json.Unmarshal(text, &m) != nil || m.Rest != rest || len(m.Read) == 0 {
 			continue
 		}
-		switch err := m.change(ctx, s, l, earlier, dir); {
+		pairs, err := changedPackages(m.Packages, l.Of(lock.Root))
+		now := time.Now()
+		if err != nil || os.Chtimes(earlier, now, now) != nil || !s.Whole("tree", filepath.Base(earlier)) {
+			continue
+		}
+		switch err := m.change(ctx, s, pairs, l.Of(lock.Root), earlier, dir); {
 		case err == nil:
 			return true, nil
 		case ctx.Err() != nil:
@@ -92,14 +99,13 @@ func emptyFolder(dir string) error {
 
 // change writes the folder of a tree of l's packages, from that of the tree that m tells of. Any error means that the tree has to be made
 // from nothing.
-func (m made) change(ctx context.Context, s cache.Store, l lock.Lock, earlier, dir string) error {
-	now := l.Of(lock.Root)
-	pairs, err := changedPackages(m.Packages, now)
-	if err != nil {
-		return err
-	}
+func (m made) change(ctx context.Context, s cache.Store, pairs []packagePair, now []lock.Package, earlier, dir string) error {
 	tree := members{}
 	if err := tree.addTree(earlier); err != nil {
+		return err
+	}
+	shared, err := tree.shared()
+	if err != nil {
 		return err
 	}
 	changed, control := map[string]*debFile{}, maps.Clone(m.Control)
@@ -110,11 +116,12 @@ func (m made) change(ctx context.Context, s cache.Store, l lock.Lock, earlier, d
 		}
 		control[pair.is.Name] = said
 		for name, file := range files {
-			same, err := tree.has(name, file.was)
-			if err != nil {
+			switch there, err := tree.has(name, file.was); {
+			case err != nil:
 				return err
-			}
-			if same {
+			case shared[name] || changed[name] != nil || !there && !m.removed(name):
+				return fmt.Errorf("%w: %s is not its package's alone", errOther, name)
+			case there:
 				changed[name] = file.is
 			}
 		}
@@ -128,14 +135,19 @@ func (m made) change(ctx context.Context, s cache.Store, l lock.Lock, earlier, d
 	if err := copyFile(filepath.Join(earlier, treeCmdline), filepath.Join(dir, treeCmdline)); err != nil {
 		return err
 	}
-	if err := os.CopyFS(filepath.Join(dir, treeChanged), os.DirFS(filepath.Join(earlier, treeChanged))); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if _, err := os.Stat(filepath.Join(earlier, treeChanged)); err == nil {
+		if err := os.CopyFS(filepath.Join(dir, treeChanged), os.DirFS(filepath.Join(earlier, treeChanged))); err != nil {
+			return err
+		}
 	}
 	for name, file := range changed {
 		to := filepath.Join(dir, treeChanged, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, file.content, 0o644)); err != nil {
 			return err
 		}
+	}
+	if !s.Whole("tree", filepath.Base(earlier)) {
+		return fmt.Errorf("%w: it went meanwhile", errOther)
 	}
 	m.Packages, m.Control = now, control
 	return m.write(dir)
@@ -189,6 +201,9 @@ type debFile struct {
 
 // deb reads one of the two archives of a package (deb(5)): its files, or what dpkg knows of it.
 func deb(ctx context.Context, s cache.Store, p lock.Package, which string) (map[string]*debFile, error) {
+	if sum, err := cache.HashFile(s.BlobPath(p.SHA256)); err != nil || sum != p.SHA256 {
+		return nil, errors.Join(err, fmt.Errorf("unpack %s: %w", p.ID(), cache.ErrContent))
+	}
 	out, err := exec.CommandContext(ctx, "dpkg-deb", which, s.BlobPath(p.SHA256)).Output()
 	if err != nil {
 		return nil, fmt.Errorf("unpack %s: %w", p.ID(), err)
@@ -227,6 +242,9 @@ func (m made) inert(ctx context.Context, s cache.Store, pair packagePair) (map[s
 	differs := func(what string) error {
 		return fmt.Errorf("%w: %s is not %s in %s", errOther, pair.is.ID(), pair.was.ID(), what)
 	}
+	if slices.Contains(m.Asked, pair.is.Name) || slices.ContainsFunc(m.Asked, func(word string) bool { return strings.ContainsAny(word, "*?[") }) {
+		return nil, nil, fmt.Errorf("%w: a script asks for the version of %s", errOther, pair.is.Name)
+	}
 	was, err := deb(ctx, s, pair.was, "--ctrl-tarfile")
 	if err != nil {
 		return nil, nil, err
@@ -256,7 +274,7 @@ func (m made) inert(ctx context.Context, s cache.Store, pair packagePair) (map[s
 	}
 	files := map[string]changedFile{}
 	for name := range joined(was, is) {
-		if isDocumentation(name) {
+		if isDocumentation(name) && plain(was[name]) && plain(is[name]) {
 			continue
 		}
 		if was[name] == nil || !was[name].alike(is[name]) {
@@ -299,21 +317,67 @@ func underUsr(name string) string {
 	return name
 }
 
-// reads tells whether a file may have a part in the rest of the tree: it was opened, or a last step of mkosi's looks at such files,
-// or it is the dynamic linker, which the kernel opens by itself.
+// reads tells whether a file may have a part in the rest of the tree: it was opened or ran, or a last step of mkosi's looks at such files
+// or runs it, or the kernel opens it by itself to run others.
 func (m made) reads(name string) bool {
+	base := path.Base(name)
 	_, opened := slices.BinarySearch(m.Read, name)
-	return opened || strings.HasPrefix(name, "etc/") || strings.HasPrefix(path.Base(name), "ld-linux") ||
+	_, ran := slices.BinarySearch(m.Bases, base)
+	return opened || ran || base == "kmod" || strings.HasPrefix(base, "ld-") || strings.HasPrefix(base, "ld.") || strings.HasPrefix(base, "klibc-") ||
+		slices.ContainsFunc([]string{"etc/", "usr/share/systemd/", "usr/local/"}, func(p string) bool { return strings.HasPrefix(name, p) }) ||
 		slices.ContainsFunc(processed, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// isDocumentation tells whether mkosi leaves a file of a package out of the tree (WithDocs=no): copyrights are in it.
+// removed tells whether mkosi takes a file, or a folder that it is in, out of the tree.
+func (m made) removed(name string) bool {
+	for at := name; at != "."; at = path.Dir(at) {
+		if slices.ContainsFunc(m.Removed, func(pattern string) bool {
+			match, err := path.Match(strings.TrimPrefix(pattern, "/"), at)
+			return match && err == nil
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// shared are the files of a tree that two packages have, or that dpkg keeps under another name (dpkg-divert(1)).
+func (m members) shared() (map[string]bool, error) {
+	owned, shared := map[string]bool{}, map[string]bool{}
+	note := func(file string) error {
+		text, err := m.read(file)
+		for name := range strings.Lines(string(text)) {
+			name = underUsr(strings.Trim(name, "/\n"))
+			shared[name] = shared[name] || owned[name]
+			owned[name] = true
+		}
+		return err
+	}
+	for file := range m {
+		if strings.HasPrefix(file, "var/lib/dpkg/info/") && strings.HasSuffix(file, ".list") {
+			if err := note(file); err != nil {
+				return nil, err
+			}
+		}
+	}
+	diversions, err := m.read("var/lib/dpkg/diversions")
+	for name := range strings.Lines(string(diversions)) {
+		shared[underUsr(strings.Trim(name, "/\n"))] = true
+	}
+	return shared, err
+}
+
+// isDocumentation tells whether mkosi leaves a file of this name out of the tree (WithDocs=no): copyrights are in it, and folders and
+// links are.
 func isDocumentation(name string) bool {
-	if copyright, _ := path.Match("usr/share/doc/*/copyright", name); copyright {
+	if strings.HasPrefix(name, "usr/share/doc/") && strings.HasSuffix(name, "/copyright") {
 		return false
 	}
-	return slices.ContainsFunc(documentation, func(dir string) bool { return strings.HasPrefix(name+"/", dir) })
+	return slices.ContainsFunc(documentation, func(dir string) bool { return strings.HasPrefix(name, dir) })
 }
+
+// plain tells whether a package has a file with content by that name, or none.
+func plain(f *debFile) bool { return f == nil || f.kind == tar.TypeReg }
 
 // fields are those of a control file, by name (Debian Policy §5.1).
 type fields map[string]string
@@ -407,6 +471,9 @@ func relationsAlike(ctx context.Context, was, is []relation, provides bool, befo
 		if provides || a.version == b.version && before[a.name] == after[a.name] {
 			continue
 		}
+		if before[a.name] == "" { // somebody may provide it
+			return fmt.Errorf("%w: %s", errOther, b.name)
+		}
 		met, err1 := a.met(ctx, before)
 		still, err2 := b.met(ctx, after)
 		if err1 != nil || err2 != nil || met != still {
@@ -476,6 +543,9 @@ func linkage(content []byte) (string, error) {
 	name, err := f.DynString(elf.DT_SONAME)
 	if err != nil {
 		return "", err
+	}
+	if f.Section(".dynamic") == nil {
+		return "", errors.New("no library")
 	}
 	header := f.FileHeader
 	header.Entry = 0

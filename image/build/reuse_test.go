@@ -15,33 +15,40 @@ import (
 )
 
 func TestReadsAreThoseOfTheTree(t *testing.T) {
-	const traced = `7  execve("/usr/bin/dpkg.debian", [...], 0x7ffd /* 21 vars */) = 0
+	const traced = `7  execve("/usr/bin/dpkg.debian", ["/usr/bin/dpkg.debian", "--root=/buildroot", ...], 0x7ffd /* 21 vars */) = 0
 7  openat(AT_FDCWD</>, "/etc/ld.so.cache", O_RDONLY|O_CLOEXEC) = 3</etc/ld.so.cache>
 7  openat(AT_FDCWD</buildroot>, "/buildroot/usr/bin/new", O_WRONLY|O_CREAT|O_EXCL, 000) = 4</buildroot/usr/bin/new.dpkg-new>
-8  execve("/sbin/ldconfig", [...], 0x7ffd /* 9 vars */) = 0
-9  openat(AT_FDCWD</buildroot>, "/usr/lib/libboth.so.1", O_RDONLY <unfinished ...>
+7  rename("/buildroot/usr/bin/new.dpkg-new", "/buildroot/usr/bin/new") = 0
+7  openat(AT_FDCWD</buildroot>, "/buildroot/var/lib/dpkg/status", O_RDONLY) = 4</buildroot/var/lib/dpkg/status>
+8  execve("/sbin/ldconfig", ["ldconfig"], 0x7ffd /* 9 vars */) = 0
+9  openat(AT_FDCWD</buildroot>, "/usr/lib/libboth.so.1", O_RDONLY) = 3</buildroot/usr/lib/libboth.so.1.0>
 8  openat(AT_FDCWD</buildroot>, "/usr/lib/libboth.so.1", O_RDONLY|O_NOFOLLOW) = 3</buildroot/usr/lib/libboth.so.1.0>
-9  <... openat resumed>) = 5</buildroot/usr/lib/libboth.so.1.0>
 8  openat(AT_FDCWD</buildroot>, "/usr/lib/liblinked.so.1", O_RDONLY|O_NOFOLLOW) = 3</buildroot/usr/lib/liblinked.so.1.0>
 8  +++ exited with 0 +++
 8  openat(AT_FDCWD</buildroot>, "usr/share/again", O_RDWR) = 3</buildroot/usr/share/again>
 9  openat2(AT_FDCWD</buildroot>, "x", {flags=O_RDONLY}, 24) = 5</buildroot/usr/share/F\305\221tan>
 9  open("/usr/share/emptied", O_RDWR|O_TRUNC) = 5</buildroot/usr/share/emptied>
+9  open("/usr/share/gone", O_RDONLY) = 5</buildroot/usr/share/gone>(deleted)
+9  execve("./helper", ["./helper"], 0x7ffd /* 9 vars */) = 0
+9  symlinkat("/usr/sbin/linked-to", AT_FDCWD</buildroot>, "x") = 0
+10 execve("/usr/bin/dpkg-query", ["dpkg-query", "-f", "${Version}", "-W", "asked-for"], 0x7ffd /* 9 vars */) = 0
+10 execve("/usr/bin/dpkg", ["dpkg", "--print-architecture"], 0x7ffd /* 9 vars */) = 0
 ran /usr/bin/dash
-ran 
+end
 `
 	got, err := parseReads(strings.NewReader(traced))
 	if err != nil {
 		t.Fatal(err)
 	}
-	delete(got.Read, "")
 	for _, c := range []struct {
 		what string
 		got  map[string]bool
 		want []string
 	}{
-		{"read", got.Read, []string{"usr/bin/dash", "usr/lib/libboth.so.1.0", "usr/share/Főtan", "usr/share/again"}},
+		{"read", got.Read, []string{"usr/bin/dash", "usr/lib/libboth.so.1.0", "usr/share/Főtan", "usr/share/again", "usr/share/gone", "var/lib/dpkg/status"}},
 		{"linked", got.Linked, []string{"usr/lib/libboth.so.1.0", "usr/lib/liblinked.so.1.0"}},
+		{"named", got.Bases, []string{"dash", "dpkg", "dpkg-query", "dpkg.debian", "helper", "ldconfig", "linked-to", "x"}},
+		{"asked for", got.Asked, []string{"${Version}", "-W", "-f", "asked-for", "dpkg-query"}},
 	} {
 		var names []string
 		for name := range c.got {
@@ -51,9 +58,19 @@ ran
 			t.Errorf("%s: %q, want %q", c.what, names, c.want)
 		}
 	}
-	for _, line := range []string{"strace: ptrace: nobody may\n", `9  open("x", O_RDONLY) = 5</buildroot/\x>` + "\n"} {
-		if _, err := parseReads(strings.NewReader(line)); err == nil {
-			t.Errorf("%q was read", line)
+	for _, lines := range []string{
+		"", "ran /usr/bin/dash\n", "untraced\nend\n", "strace: ptrace: nobody may\nend\n", `9  open("x", O_RDONLY) = 5</buildroot/\x>` + "\nend\n", `9  open("x", O_RDONLY) = 5` + "\nend\n",
+		"9  <... openat resumed>) = 5</buildroot/x>\nend\n", "9  execve(\"/bin/x\nend\n",
+		"9  open(\"/O_TRUNC) = x\", O_RDONLY) = 5</buildroot/O_TRUNC) = x>\nend\n",
+	} {
+		if _, err := parseReads(strings.NewReader(lines)); err == nil {
+			t.Errorf("%q was read", lines)
+		}
+	}
+	for list, program := range map[string]string{"var/lib/dpkg/status": "grep", "var/lib/dpkg/info/some.list": "cat"} {
+		lines := "9  execve(\"/bin/" + program + "\", [\"" + program + "\"], 0x7 /* 1 vars */) = 0\n9  open(\"x\", O_RDONLY) = 5</buildroot/" + list + ">\nend\n"
+		if got, err := parseReads(strings.NewReader(lines)); err != nil || !got.Asked["*"] {
+			t.Errorf("%s reads %s, which tells of any package: %v, %v", program, list, got, err)
 		}
 	}
 }
@@ -103,7 +120,7 @@ func TestInertPackages(t *testing.T) {
 	s := cache.Store{Root: t.TempDir()}
 	files := map[string]string{
 		"usr/bin/seen": "1", "usr/bin/unseen": "1", "usr/lib/udev/rules.d/60-some.rules": "1", "etc/some.conf": "1", "usr/share/doc/some/changelog": "1",
-		"usr/share/doc/some/copyright": "1", "DEBIAN/postinst": "#!/bin/sh\n", "DEBIAN/control": "Depends: libc6 (>= 2.41), other (= 1.0)\n",
+		"usr/share/doc/some/copyright": "1", "usr/libexec/named": "1", "DEBIAN/postinst": "#!/bin/sh\n", "DEBIAN/control": "Depends: libc6 (>= 2.41), other (= 1.0)\n",
 	}
 	with := func(name, content string) map[string]string {
 		out := map[string]string{}
@@ -119,7 +136,7 @@ func TestInertPackages(t *testing.T) {
 		return out
 	}
 	was := writePackage(t, s, "some", "1.0", files)
-	m := made{Packages: []lock.Package{was}, Read: []string{"usr/bin/seen"}, Linked: []string{"usr/bin/unseen"}}
+	m := made{Packages: []lock.Package{was}, Read: []string{"usr/bin/seen"}, Linked: []string{"usr/bin/unseen"}, Bases: []string{"named"}, Asked: []string{"other"}}
 	for _, c := range []struct {
 		what  string
 		files map[string]string
@@ -130,6 +147,8 @@ func TestInertPackages(t *testing.T) {
 		{"documentation, which it has not", with("usr/share/doc/some/changelog", "2"), true},
 		{"more documentation", with("usr/share/doc/some/NEWS", "2"), true},
 		{"checksums", with("DEBIAN/md5sums", "2\n"), true},
+		{"a folder of documentation", with("usr/share/doc/some/examples/one", "2"), false},
+		{"a file of a name that somebody ran", with("usr/libexec/named", "2"), false},
 		{"a file that somebody opened", with("usr/bin/seen", "2"), false},
 		{"a file that ldconfig opened, and that is no library", with("usr/bin/unseen", "2"), false},
 		{"a file that mkosi's last steps read", with("usr/lib/udev/rules.d/60-some.rules", "2"), false},
@@ -144,6 +163,13 @@ func TestInertPackages(t *testing.T) {
 		_, _, err := m.inert(t.Context(), s, packagePair{was, is})
 		if (err == nil) != c.inert || err != nil && !errors.Is(err, errOther) {
 			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+	for _, word := range []string{"some", "so*"} {
+		asked := m
+		asked.Asked = []string{word}
+		if _, _, err := asked.inert(t.Context(), s, packagePair{was, writePackage(t, s, "some", "1.1", files)}); !errors.Is(err, errOther) {
+			t.Errorf("a script asked dpkg for %q: %v", word, err)
 		}
 	}
 	lies := writePackage(t, s, "some", "1.1", files)
@@ -171,6 +197,7 @@ func TestRelationsDecide(t *testing.T) {
 		{"Depends: other", "Pre-Depends: other", moved, false},
 		{"Breaks: other (<< 1.0)", "Breaks: other (<< 1.2)", moved, false},
 		{"Provides: a (= 1)", "Provides: a (= 2)", moved, false},
+		{"Depends: provided (>= 1)", "Depends: provided (>= 2)", moved, false},
 		{"Multi-Arch: same", "Multi-Arch: no", moved, false},
 		{"Description: one\n two", "Description: one\n three", moved, true},
 	} {

@@ -34,7 +34,7 @@ func toolPackages() []string {
 const mkosiPackage = "mkosi"
 
 // toolsFormat changes whenever unpackTools makes another tree of the same packages.
-const toolsFormat = "3"
+const toolsFormat = "5"
 
 // Tools returns the unpacked tools tree of a lock; its packages are fetched if need be.
 func Tools(ctx context.Context, o Options, l lock.Lock) (string, error) {

@@ -26,7 +26,7 @@ import (
 const dpkgStatus = "var/lib/dpkg/status"
 
 // treeFormat changes whenever makeTree makes another tree of the same definitions and packages.
-const treeFormat = "2"
+const treeFormat = "3"
 
 // The files of a tree's folder: the tree, and the kernel command line that the definitions ask for.
 const (
@@ -123,7 +123,7 @@ func makeTree(ctx context.Context, o Options, l lock.Lock, m mkosi, tools, rest,
 	return errors.Join(
 		checkTree(filepath.Join(dir, treeTar), l.Of(lock.Root)),
 		os.WriteFile(filepath.Join(dir, treeCmdline), []byte(strings.Join(asked.KernelCommandLine, " ")), 0o644),
-		noteMade(o, repository, rest, l, dir),
+		noteMade(o, repository, rest, asked.RemoveFiles, l, dir),
 	)
 }
 
