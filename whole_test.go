@@ -22,6 +22,8 @@ var writesItself = map[string]string{
 	"image/build/kubernetes_images.go":     "fills a step's folder, which internal/cache makes whole",
 	"image/build/otherday.go":              "a folder of its own for one build",
 	"image/build/repository.go":            "fills a step's folder, which internal/cache makes whole",
+	"image/build/reuse.go":                 "fills a step's folder, which internal/cache makes whole",
+	"image/build/tools.go":                 "fills a step's folder, which internal/cache makes whole",
 	"image/build/tree.go":                  "fills a step's folder, which internal/cache makes whole",
 	"internal/vm/console.go":               "a log, which grows; the last boot's is kept under another name",
 	"tools/hullmark/init.go":               "an empty file that shows that one can be made here, removed at once",
