@@ -16,10 +16,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
-
-	_ "crypto/sha1"   // registers crypto.SHA1
-	_ "crypto/sha256" // registers crypto.SHA256
-	_ "crypto/sha512" // registers crypto.SHA384 and crypto.SHA512
 )
 
 // Bank names a bank of registers by its hash: a TPM_ALG_ID (TPM 2.0 Part 2 §6.3).

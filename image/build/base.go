@@ -35,19 +35,14 @@ type base struct {
 
 // makeBase returns the base of a root tree whose packages are in the store. repository is theirs.
 func makeBase(ctx context.Context, s cache.Store, repository string, packages []lock.Package) (base, error) {
-	index, err := os.Open(filepath.Join(repository, packagesIndex))
+	index, err := os.ReadFile(filepath.Join(repository, packagesIndex))
 	if err != nil {
 		return base{}, err
-	}
-	defer func() { _ = index.Close() }()
-	controls, err := readControls(index)
-	if err != nil {
-		return base{}, fmt.Errorf("read package index: %w", err)
 	}
 	var b base
 	var chosen []lock.Package
 	key := []string{baseFormat}
-	wanted := essential(controls)
+	wanted := essential(parseIndex(string(index)))
 	for _, p := range packages {
 		if wanted[p.Name] {
 			chosen, key = append(chosen, p), append(key, p.SHA256)
@@ -59,68 +54,32 @@ func makeBase(ctx context.Context, s cache.Store, repository string, packages []
 	return b, err
 }
 
-// control is what a package says of itself that decides whether it is in the base (Debian Policy §5.6.9, §7).
-type control struct {
-	name            string
-	essential       bool
-	needs, provides []string
-}
-
-// readControls reads the index of a repository.
-func readControls(r io.Reader) ([]control, error) {
-	var all []control
-	var c control
-	in := bufio.NewScanner(r)
-	in.Buffer(nil, 1<<20)
-	for in.Scan() {
-		field, value, _ := strings.Cut(in.Text(), ": ")
-		switch field {
-		case "":
-			all, c = append(all, c), control{}
-		case "Package":
-			c.name = value
-		case "Essential":
-			c.essential = value == "yes"
-		case "Depends", "Pre-Depends":
-			c.needs = append(c.needs, relations(value)...)
-		case "Provides":
-			c.provides = relations(value)
-		}
-	}
-	return all, in.Err()
-}
-
-// relations lists the names in a relationship field, alternatives among them, without versions and architectures.
-func relations(field string) []string {
-	var names []string
-	for _, r := range strings.FieldsFunc(field, func(c rune) bool { return c == ',' || c == '|' }) {
-		name, _, _ := strings.Cut(strings.TrimSpace(r), " ")
-		name, _, _ = strings.Cut(name, ":")
-		names = append(names, name)
-	}
-	return names
-}
-
 // essential names the packages that are essential, base-files, and whatever these may need of the others.
-func essential(controls []control) map[string]bool {
-	byName := map[string][]control{}
+func essential(index map[string]fields) map[string]bool {
+	byName := map[string][]string{}
 	var next []string
-	for _, c := range controls {
-		for _, name := range append([]string{c.name}, c.provides...) {
-			byName[name] = append(byName[name], c)
+	for name, said := range index {
+		byName[name] = append(byName[name], name)
+		for _, r := range parseRelations(said["Provides"]) {
+			byName[r.name] = append(byName[r.name], name)
 		}
-		if c.essential || c.name == "base-files" {
-			next = append(next, c.name)
+		if said["Essential"] == "yes" || name == "base-files" {
+			next = append(next, name)
 		}
 	}
 	chosen := map[string]bool{}
 	for len(next) > 0 {
-		name := next[0]
+		wanted := next[0]
 		next = next[1:]
-		for _, c := range byName[name] {
-			if !chosen[c.name] {
-				chosen[c.name] = true
-				next = append(next, c.needs...)
+		for _, name := range byName[wanted] {
+			if chosen[name] {
+				continue
+			}
+			chosen[name] = true
+			for _, field := range []string{"Depends", "Pre-Depends"} {
+				for _, r := range parseRelations(index[name][field]) {
+					next = append(next, r.name)
+				}
 			}
 		}
 	}

@@ -67,6 +67,12 @@ var scripts = regexp.MustCompile(`^mkosi\.(configure|sync|prepare|build|postinst
 // settings are what a definition file may have in it that names scripts, by any of their names, or other definitions.
 var settings = regexp.MustCompile(`(?m)^\s*@?(\w*Scripts?|Include)\s*=`)
 
+// definitionFiles are the files with settings of a definition folder, or of a profile, which may be a file. Some may not be there.
+func definitionFiles(folder string) []string {
+	more, _ := filepath.Glob(filepath.Join(folder, "mkosi.conf.d", "*"))
+	return append(more, filepath.Join(folder, "mkosi.conf"), folder+".conf")
+}
+
 // hasScripts tells whether mkosi runs, or may run, a script of a definition folder or of what it includes (mkosi(1),
 // "Scripts"), or copies files by a tmpfiles.d of it; ours has one script, mkosi.finalize.
 func hasScripts(folder string, ours bool) (bool, error) {
@@ -82,9 +88,7 @@ func hasScripts(folder string, ours bool) (bool, error) {
 	if copies, _ := filepath.Glob(filepath.Join(folder, extraFolder, "*", "lib", "tmpfiles.d")); len(copies) > 0 {
 		return true, nil
 	}
-	files := []string{filepath.Join(folder, "mkosi.conf"), folder + ".conf"} // a profile may be a file
-	more, _ := filepath.Glob(filepath.Join(folder, "mkosi.conf.d", "*"))
-	for _, file := range append(files, more...) {
+	for _, file := range definitionFiles(folder) {
 		text, err := os.ReadFile(file)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):

@@ -31,13 +31,13 @@ if ! strace -qq -e trace=none -o /dev/null true 2>/dev/null; then
 	exec /usr/bin/dpkg.debian "$@"
 fi
 rm -f "$reads.status"
-strace -f -y -z -q --seccomp-bpf -s 4096 -e signal=none \
+strace -f -y -z -q -I 2 --seccomp-bpf -s 4096 -e signal=none \
 	-e trace=open,openat,openat2,execve,execveat,link,linkat,symlink,symlinkat,rename,renameat,renameat2 \
 	-o "$reads.now" sh -c '"$@"; echo $? >'"$reads.status" sh /usr/bin/dpkg.debian "$@" &
 # strace waits for whatever scripts left behind, which dpkg does not.
 while kill -0 $! 2>/dev/null && [ ! -e "$reads.status" ]; do sleep 0.05; done
 for i in 1 2 3 4 5 6 7 8 9 10; do kill -0 $! 2>/dev/null && sleep 0.05; done
-kill -INT $! 2>/dev/null && echo untraced >>"$reads"
+kill -TERM $! 2>/dev/null && echo untraced >>"$reads"
 wait
 read -r status <"$reads.status" || exit 1
 # Where the names of programs lead to, and what runs those that are scripts: the kernel opens both, and no call says so.
@@ -220,8 +220,10 @@ func noteMade(o Options, repository, rest string, removed []string, l lock.Lock,
 		if scripts, err := hasScripts(folder, i == 0); err != nil || scripts {
 			return err
 		}
-		if more, err := hasTrees(folder); i > 0 && (err != nil || more) {
-			return err
+		if i > 0 {
+			if more, err := hasTrees(folder); err != nil || more {
+				return err
+			}
 		}
 		extra := filepath.Join(folder, extraFolder)
 		err := filepath.WalkDir(extra, func(file string, _ fs.DirEntry, err error) error {
@@ -250,9 +252,7 @@ var trees = regexp.MustCompile(`(?m)^\s*@?(Extra|Skeleton|Base)Trees\s*=`)
 
 // hasTrees tells whether a definition folder lays files over the tree from elsewhere than its mkosi.extra.
 func hasTrees(folder string) (bool, error) {
-	files := []string{filepath.Join(folder, "mkosi.conf"), folder + ".conf"}
-	more, _ := filepath.Glob(filepath.Join(folder, "mkosi.conf.d", "*"))
-	for _, file := range append(files, more...) {
+	for _, file := range definitionFiles(folder) {
 		text, err := os.ReadFile(file)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, err

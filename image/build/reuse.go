@@ -129,11 +129,10 @@ func (m made) change(ctx context.Context, s cache.Store, pairs []packagePair, no
 	if err := sameRelations(ctx, m.Control, control, versions(m.Packages), versions(now)); err != nil {
 		return err
 	}
-	if err := os.Link(filepath.Join(earlier, treeTar), filepath.Join(dir, treeTar)); err != nil {
-		return err
-	}
-	if err := copyFile(filepath.Join(earlier, treeCmdline), filepath.Join(dir, treeCmdline)); err != nil {
-		return err
+	for _, name := range []string{treeTar, treeCmdline} {
+		if err := os.Link(filepath.Join(earlier, name), filepath.Join(dir, name)); err != nil {
+			return err
+		}
 	}
 	if _, err := os.Stat(filepath.Join(earlier, treeChanged)); err == nil {
 		if err := os.CopyFS(filepath.Join(dir, treeChanged), os.DirFS(filepath.Join(earlier, treeChanged))); err != nil {
@@ -151,14 +150,6 @@ func (m made) change(ctx context.Context, s cache.Store, pairs []packagePair, no
 	}
 	m.Packages, m.Control = now, control
 	return m.write(dir)
-}
-
-func copyFile(from, to string) error {
-	content, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(to, content, 0o644)
 }
 
 func (m made) write(dir string) error {
