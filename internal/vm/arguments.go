@@ -93,13 +93,23 @@ func (h hardware) platform() []string {
 	}
 	accel := string(h.accel)
 	if h.accel == AccelTCG {
-		accel += ",thread=multi,tb-size=512"
+		accel += ",thread=multi,tb-size=" + strconv.Itoa(h.translationMiB())
 	}
 	return []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-parallel", "none",
 		"-machine", machine, "-accel", accel, "-cpu", h.cpu(),
 		"-smp", strconv.Itoa(h.config.CPUs), "-m", strconv.Itoa(h.config.MemoryMiB),
 	}
+}
+
+// translationMiB is how much translated code the emulator keeps, in MiB; it takes memory as it fills. When it is full all of it is thrown
+// away: the start of a control plane translates more than 700 MiB, and with 512 it threw them away three times in seven minutes.
+// 2047 is the most that QEMU takes.
+func (h hardware) translationMiB() int {
+	if h.config.MemoryMiB < 2048 {
+		return 512
+	}
+	return 2047
 }
 
 // cpu names the CPU model. TCG before QEMU 8 gets a 16-byte compare-and-exchange wrong when several CPUs run in threads of

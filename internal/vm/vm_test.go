@@ -59,7 +59,7 @@ func TestArguments(t *testing.T) {
 	h.disk, h.stateDisk, h.nodeConf, h.forwards = "/s/disk,1.raw", "/s/state.raw", "/s/config.json", []Forward{{Host: 7443, Guest: 7443}}
 	args := strings.Join(h.arguments(), " ")
 	for _, want := range []string{
-		"-machine q35 -accel tcg,thread=multi,tb-size=512 -cpu max -smp 2 -m 3072",
+		"-machine q35 -accel tcg,thread=multi,tb-size=2047 -cpu max -smp 2 -m 3072",
 		"format=raw,file=/s/disk,,1.raw -device virtio-blk-pci,addr=1,drive=image,bootindex=0,serial=" + ImageSerial,
 		"discard=unmap,file=/s/state.raw -device virtio-blk-pci,drive=state,serial=" + StateSerial,
 		"hostfwd=tcp:127.0.0.1:7443-:7443", "romfile= ", "-device tpm-crb,tpmdev=tpm0",
