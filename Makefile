@@ -85,6 +85,10 @@ test-quorum: ## Let three control planes, with real members of etcd and API serv
 test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
 	go test -tags vm -timeout 80m -p 1 -v $(call tagged,vm)
 
+.PHONY: test-machines
+test-machines: bin/hullmark ## Boot every machine, firmware and stub whose registers are predicted; test-vm boots those that differ most.
+	go test -tags vm -count 1 -timeout 2h -v -run '^(TestVMRegisters|TestVMStub)$$' ./internal/e2e -args -every
+
 .PHONY: test-restore
 test-restore: bin/hullmark bin/demo ## Let a node get Ready and be recovered as test-vm does; then the only control plane loses its disk, and the cluster begins anew with a backup of etcd.
 	go test -tags vm -count 1 -timeout 80m -v -run '^TestVMDemo$$' ./internal/e2e -args -restore

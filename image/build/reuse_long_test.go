@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	changes     = flag.Int("changes", 3, "how many packages TestTreeAfterChanges changes")
+	changes     = flag.Int("changes", 1, "how many packages TestTreeAfterChanges changes")
 	changesSeed = flag.Uint64("seed", 1, "chooses them")
 )
 

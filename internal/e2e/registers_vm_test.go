@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -49,6 +50,8 @@ func (b bench) probeParts(t *testing.T) probe.Parts {
 	return probe.Parts{Stub: stub, Kernel: kernel, Uname: string(uname), Cmdline: "console=ttyS0 quiet panic=-1"}
 }
 
+var every = flag.Bool("every", false, "boot each machine that TestVMRegisters and TestVMStub know, not only those that differ most")
+
 // registersCase is a boot whose registers are predicted before it.
 type registersCase struct {
 	name string
@@ -66,6 +69,8 @@ type registersCase struct {
 	convert, format string
 	// open are registers that stay open.
 	open []pcrs.Register
+	// seldom leaves the machine to make test-machines.
+	seldom bool
 	// network boots the machine in a shared network: neither that nor the network card's address may be measured.
 	network bool
 }
@@ -87,23 +92,23 @@ func TestVMRegisters(t *testing.T) {
 		5: efi.LoadOption(efi.OptionActive, "a network card", efi.PCIPath(2), nil),
 	}
 	for _, c := range []registersCase{
-		{name: "default", machine: map[string]any{}},
-		{name: "two processors", machine: map[string]any{"cpus": 2}},
-		{name: "more memory", machine: map[string]any{"memoryMiB": 3072}},
-		{name: "second disk", machine: map[string]any{"stateDisk": "1G"}},
-		{name: "option ROM", machine: map[string]any{"nicROM": true}},
+		{name: "default", seldom: true, machine: map[string]any{}},
+		{name: "two processors", seldom: true, machine: map[string]any{"cpus": 2}},
+		{name: "more memory", seldom: true, machine: map[string]any{"memoryMiB": 3072}},
+		{name: "second disk", seldom: true, machine: map[string]any{"stateDisk": "1G"}},
+		{name: "option ROM", seldom: true, machine: map[string]any{"nicROM": true}},
 		{name: "TPM by TIS", machine: map[string]any{"tpm": "tis"}},
 		{name: "the host's firmware", machine: map[string]any{"firmware": "/usr/share/OVMF/OVMF_CODE_4M.fd", "variables": "/usr/share/OVMF/OVMF_VARS_4M.fd"}},
 		{
-			name: "Secure Boot with own keys", machine: map[string]any{"secureBoot": true, "variables": vars},
+			name: "Secure Boot with own keys", seldom: true, machine: map[string]any{"secureBoot": true, "variables": vars},
 			edit: func(p *probe.Parts) { p.Sign = keys.Sign(t) },
 		},
 		{
-			name: "Secure Boot and an option ROM", machine: map[string]any{"secureBoot": true, "variables": vars, "nicROM": true},
+			name: "Secure Boot and an option ROM", seldom: true, machine: map[string]any{"secureBoot": true, "variables": vars, "nicROM": true},
 			edit: func(p *probe.Parts) { p.Sign = keys.Sign(t) },
 		},
 		{
-			name: "Microsoft's keys and an own one", machine: map[string]any{"secureBoot": true, "variables": b.microsoft(t, keys)},
+			name: "Microsoft's keys and an own one", seldom: true, machine: map[string]any{"secureBoot": true, "variables": b.microsoft(t, keys)},
 			edit: func(p *probe.Parts) { p.Sign = keys.Sign(t) },
 		},
 		{
@@ -119,11 +124,11 @@ func TestVMRegisters(t *testing.T) {
 			edit: func(p *probe.Parts) { p.Sign = keys.Sign(t) },
 		},
 		{
-			name: "snakeoil", machine: map[string]any{"secureBoot": true, "variables": "/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd"},
+			name: "snakeoil", seldom: true, machine: map[string]any{"secureBoot": true, "variables": "/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd"},
 			edit: func(p *probe.Parts) { p.Sign = probe.Snakeoil(t).Sign(t) },
 		},
 		{
-			name: "Debian 12's firmware with snakeoil", machine: map[string]any{
+			name: "Debian 12's firmware with snakeoil", seldom: true, machine: map[string]any{
 				"secureBoot": true, "firmware": "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd", "variables": "/usr/share/OVMF/OVMF_VARS_4M.snakeoil.fd",
 			},
 			edit: func(p *probe.Parts) { p.Sign = probe.Snakeoil(t).Sign(t) },
@@ -141,7 +146,7 @@ func TestVMRegisters(t *testing.T) {
 				beside + "4.addon.efi": others.Sign(t)(b.addon(t, section(".cmdline", []byte("hullmark.addon=4")))),
 			},
 		},
-		{name: "earlier boot entries", machine: map[string]any{"variables": b.bootEntries(t, bootEntries)}},
+		{name: "earlier boot entries", seldom: true, machine: map[string]any{"variables": b.bootEntries(t, bootEntries)}},
 		{name: "earlier boot entries on Debian 12's firmware", machine: map[string]any{
 			"firmware": "/usr/share/OVMF/OVMF_CODE_4M.fd", "variables": b.bootEntries(t, bootEntries),
 		}},
@@ -149,13 +154,13 @@ func TestVMRegisters(t *testing.T) {
 			7: efi.LoadOption(efi.OptionActive, "Linux Boot Manager", efi.FilePath(esp, uki.Path), nil),
 		})}},
 		{
-			name: "another program first", machine: map[string]any{"variables": b.bootEntries(t, map[uint16][]byte{
+			name: "another program first", seldom: true, machine: map[string]any{"variables": b.bootEntries(t, map[uint16][]byte{
 				7: efi.LoadOption(efi.OptionActive, "debian", efi.FilePath(esp, "EFI/debian/shimx64.efi"), nil),
 			})},
 			esp: map[string][]byte{"EFI/debian/shimx64.efi": b.addon(t, section(".osrel", []byte("ID=x\n")))}, open: []pcrs.Register{4, 5, 9, 10, 12, 14},
 		},
 		{
-			name: "an entry of what is no program", machine: map[string]any{"variables": b.bootEntries(t, map[uint16][]byte{
+			name: "an entry of what is no program", seldom: true, machine: map[string]any{"variables": b.bootEntries(t, map[uint16][]byte{
 				7: efi.LoadOption(efi.OptionActive, "debian", efi.FilePath(esp, "EFI/debian/shimx64.efi"), nil),
 			})},
 			esp: map[string][]byte{"EFI/debian/shimx64.efi": []byte("no program at all")},
@@ -167,16 +172,19 @@ func TestVMRegisters(t *testing.T) {
 				beside + "tool.raw":       []byte("an extension"),
 			},
 		},
-		{name: "a larger disk", machine: map[string]any{}, grow: 1 << 30},
+		{name: "a larger disk", seldom: true, machine: map[string]any{}, grow: 1 << 30},
 		{name: "disks on NVMe from a qcow2", machine: map[string]any{"disks": "nvme", "stateDisk": "1G"}, convert: "qcow2", format: "qcow2"},
-		{name: "disks on SATA from a VHD with Debian 12's firmware", machine: map[string]any{
+		{name: "disks on SATA from a VHD with Debian 12's firmware", seldom: true, machine: map[string]any{
 			"disks": "sata", "stateDisk": "1G", "firmware": "/usr/share/OVMF/OVMF_CODE_4M.fd", "variables": "/usr/share/OVMF/OVMF_VARS_4M.fd",
 		}, convert: "vhd", format: "vpc"},
-		{name: "disks on SCSI", machine: map[string]any{"disks": "scsi", "stateDisk": "1G"}},
-		{name: "in a shared network", machine: map[string]any{}, network: true},
+		{name: "disks on SCSI", seldom: true, machine: map[string]any{"disks": "scsi", "stateDisk": "1G"}},
+		{name: "in a shared network", seldom: true, machine: map[string]any{}, network: true},
 		{name: "in a shared network with an option ROM", machine: map[string]any{"nicROM": true}, network: true},
 		{name: "SMBIOS string", machine: map[string]any{"smbios": []string{smbiosKey + "hullmark.host=1"}}},
 	} {
+		if c.seldom && !*every {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b.predictAndBoot(t, c)
