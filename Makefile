@@ -66,7 +66,7 @@ test-long: bin/hullmark ## Run the tests of test-fast, and those that build root
 
 .PHONY: test-builds
 test-builds: ## Build images from nothing, on a full disk, with a kernel module of one's own, for each platform, and as docs/ci.md says.
-	go test -tags builds -count 1 -timeout 2h -v -run 'FullDisk|KernelModuleExample|PathsMakeOneImage|TestPlatforms$$|CIRecipe' $(call tagged,builds)
+	go test -tags builds -count 1 -timeout 2h -v -run 'FullDisk|UserDefinitions|FailingScript|KernelModuleExample|PathsMakeOneImage|TestPlatforms$$|CIRecipe' $(call tagged,builds)
 
 .PHONY: test-changes
 test-changes: ## Change CHANGES packages (30), one after another, and hold each root tree against one that is made from nothing; SEED chooses.
@@ -78,8 +78,8 @@ test-capi: image ## Test the providers for Cluster API with a real API server, e
 	cd $(CAPI) && go test -tags vm -count 1 -timeout 1h -v -run '^TestRealMachine$$' ./infrastructure -args -out $(abspath $(OUT)) -hullmark $(CURDIR)/bin/hullmark
 
 .PHONY: test-quorum
-test-quorum: ## Let three control planes, with real members of etcd and API servers, lose their quorum, forget, come back, and go to another release.
-	go test -tags long,quorum -count 1 -timeout 60m -v -run 'OfThree|Forgetful' ./tools/joinservice ./internal/rolling
+test-quorum: ## Let two and three control planes, with real members of etcd and API servers, lose their quorum, forget, come back, and go to another release.
+	go test -tags long,quorum -count 1 -timeout 60m -v -run 'OfThree|OneOfTwo|Forgetful' ./tools/joinservice ./internal/rolling
 
 .PHONY: test-vm
 test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.

@@ -82,6 +82,7 @@ func TestDocsNameWhatExists(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", hullmark, "./tools/hullmark").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	help := verbHelp(hullmark)
 	for _, page := range docsPages(t) {
 		text, err := os.ReadFile(page)
 		if err != nil {
@@ -94,24 +95,40 @@ func TestDocsNameWhatExists(t *testing.T) {
 				}
 			}
 			for _, m := range verbWord.FindAllStringSubmatch(block[1], -1) {
-				checkVerb(t, page, hullmark, m[1], m[2])
+				checkVerb(t, page, help, m[1], m[2])
 			}
 		}
 	}
 }
 
-func checkVerb(t *testing.T, page, hullmark, verb, rest string) {
+// verbHelp returns what the program says of a verb, empty where it fails; it asks once for each.
+func verbHelp(hullmark string) func(verb string) string {
+	said := map[string]string{}
+	return func(verb string) string {
+		help, asked := said[verb]
+		if !asked {
+			out, err := exec.Command(hullmark, append(strings.Fields(verb), "--help")...).Output()
+			if err == nil {
+				help = string(out)
+			}
+			said[verb] = help
+		}
+		return help
+	}
+}
+
+func checkVerb(t *testing.T, page string, helpOf func(verb string) string, verb, rest string) {
 	t.Helper()
-	help, err := exec.Command(hullmark, append(strings.Fields(verb), "--help")...).Output()
-	if err != nil || !strings.Contains(string(help), "hullmark "+strings.Fields(verb)[0]) {
-		t.Errorf("%s: hullmark %s: no such verb: %v", page, verb, err)
+	help := helpOf(verb)
+	if !strings.Contains(help, "hullmark "+strings.Fields(verb)[0]) {
+		t.Errorf("%s: hullmark %s: no such verb", page, verb)
 	}
 	// Only a command with verbs of its own can have an unknown one; of others the word is an argument.
-	if strings.Contains(string(help), "Available Commands:") && !strings.Contains(string(help), "hullmark "+verb) {
+	if strings.Contains(help, "Available Commands:") && !strings.Contains(help, "hullmark "+verb) {
 		t.Errorf("%s: hullmark %s: no such verb", page, verb)
 	}
 	for _, flag := range flagWord.FindAllStringSubmatch(rest, -1) {
-		if !strings.Contains(string(help), flag[1]+" ") {
+		if !strings.Contains(help, flag[1]+" ") {
 			t.Errorf("%s: hullmark %s has no flag %s", page, verb, flag[1])
 		}
 	}

@@ -2,9 +2,9 @@ package build
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -34,7 +34,9 @@ mount -t proc proc /proc && mount -t sysfs sysfs /sys && { mountpoint -q /dev ||
 mount -t tmpfs -o mode=0755 tmpfs /run && mount -t tmpfs tmpfs /var/tmp && mount -t tmpfs -o size=100%% tmpfs %[1]s &&
 ip link set lo up && date -s @%[2]d >/dev/null && date && ( %[3]s
 ) && cp -RP %[4]s %[5]s/result
-echo $? > %[5]s/status
+status=$?
+sync
+echo $status > %[5]s/status
 sync
 exec python3 -c 'import ctypes; ctypes.CDLL(None).reboot(0x4321fedc)'
 `
@@ -61,12 +63,14 @@ func (d otherDay) run(ctx context.Context, work, script, path string, show *os.F
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = &log, &log, []*os.File{show}
 	interruptible(cmd)
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("a kernel for another day: %w\n%s", err, tail(log.Bytes(), 4096))
-	}
+	ended := cmd.Run()
+	// The status comes after all else is on the machine's disk. How the kernel then ends says nothing: halted, it aborts now and then.
 	status, err := os.ReadFile(filepath.Join(d.dir, "status"))
-	if err != nil || strings.TrimSpace(string(status)) != "0" {
-		return "", errors.Join(fmt.Errorf("a kernel for another day: what it ran failed (%q); if something was killed, it had too many memory maps: sysctl vm.max_map_count=1048576, and again", strings.TrimSpace(string(status))), err)
+	if err != nil {
+		return "", fmt.Errorf("a kernel for another day: %w\n%s", cmp.Or(ended, err), tail(log.Bytes(), 4096))
+	}
+	if strings.TrimSpace(string(status)) != "0" {
+		return "", fmt.Errorf("a kernel for another day: what it ran failed (%q); if something was killed, it had too many memory maps: sysctl vm.max_map_count=1048576, and again", strings.TrimSpace(string(status)))
 	}
 	return filepath.Join(d.dir, "result"), nil
 }

@@ -22,7 +22,7 @@ const (
 	// probers find out how many that is.
 	probers = 64
 	// short is how long a flood lasts whose figures are not held to targets.
-	short = 3 * time.Second
+	short = time.Second
 	// The targets of the others: by how much the slowest of a hundred may take longer, and how many times its capacity the
 	// server is offered.
 	mostRatio, leastOffer = 2, 10

@@ -39,6 +39,7 @@ var guestModules = []string{
 // the image's own kernel with this very test binary as its first process and
 // the image's libraries.
 func TestStateDiskInAGuest(t *testing.T) {
+	t.Parallel() // Its guest has one processor.
 	dir := t.TempDir()
 	var drives []drive
 	for serial, size := range map[string]int64{guestSerial: guestDiskSize, guestSmall: 10 << 30, guestLarge: 1 << 40} {
@@ -292,6 +293,7 @@ func decompress(t testing.TB, name string, content []byte) []byte {
 
 // TestSplicesInAGuest has a guest put blocks of an older copy of its disk into the newest one.
 func TestSplicesInAGuest(t *testing.T) {
+	t.Parallel() // Its guest has one processor.
 	dir := t.TempDir()
 	var drives []drive
 	for _, serial := range []string{guestSerial, guestOld, guestNew} {

@@ -39,6 +39,7 @@ const (
 // within and after each of its steps, what was not flushed is lost or torn, and the guest boots from what is left. Some of
 // these boots are cut as well.
 func TestPowerCuts(t *testing.T) {
+	t.Parallel() // Its guest has one processor.
 	if *cuts < 1 {
 		t.Fatal("-cuts: want at least 1")
 	}

@@ -1,4 +1,4 @@
-//go:build long || builds
+//go:build builds
 
 package build
 
@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	changes     = flag.Int("changes", 1, "how many packages TestTreeAfterChanges changes")
+	changes     = flag.Int("changes", 30, "how many packages TestTreeAfterChanges changes")
 	changesSeed = flag.Uint64("seed", 1, "chooses them")
 )
 
