@@ -60,7 +60,7 @@ tagged = $$(git grep -l '^//go:build $(1)$$' -- '*_test.go' ':!$(CAPI)' | xargs 
 
 .PHONY: test-long
 test-long: bin/hullmark ## Run the tests of test-fast, and those that build root trees, compile Kubernetes and ask real API servers.
-	go test -vet off -tags long -timeout 75m -p 4 ./image/build ./tools/joinservice ./... # what takes longest begins first; make lint vets
+	go test -vet off -tags long -timeout 75m -p 4 ./image/build ./tools/joinservice ./tools/hullmark ./joinservice/registry ./cluster/addons ./... # what takes longest begins first; make lint vets
 	cd tools/kubernetes/flannel && go test ./... # a module of its own
 	cd $(CAPI) && go test -vet off ./...
 
