@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -33,8 +34,8 @@ const (
 	// Normal keeps kubeadm's own defaults.
 	Normal Profile = ""
 	// Slow is for machines that are tens of times slower than real ones, such as emulated ones. It waits longer, uses ECDSA
-	// P-256 for the certificates that kubeadm makes, lets etcd miss more heartbeats, takes more memory for less work, and, unless
-	// there are Several, runs the controllers without leader election: with a second control plane two of each would act at
+	// P-256 for the certificates that kubeadm makes, lets etcd miss more heartbeats, takes more memory for less work, measures
+	// containers more rarely, and, unless there are Several, runs the controllers without leader election: with a second control plane two of each would act at
 	// once. It is meant for tests.
 	Slow Profile = "slow"
 )
@@ -206,6 +207,7 @@ func kubeletOf() kubeletConfiguration {
 
 func slow(i *initConfiguration, c *clusterConfiguration, several bool) {
 	i.Timeouts = patient()
+	i.NodeRegistration.slow()
 	c.EncryptionAlgorithm = "ECDSA-P256"
 	c.Etcd = &etcd{Local: localEtcd{DataDir: EtcdData, ExtraArgs: []argument{
 		{Name: "heartbeat-interval", Value: "500"},
@@ -221,8 +223,15 @@ func slow(i *initConfiguration, c *clusterConfiguration, several bool) {
 	c.ControllerManager.ExtraArgs = append(c.ControllerManager.ExtraArgs, elects...)
 	c.Scheduler.ExtraArgs = append(c.Scheduler.ExtraArgs, elects...)
 	// Each makes much garbage while it starts, and all start at once.
-	rarely := []argument{{Name: "GOGC", Value: "400"}}
-	c.APIServer.ExtraEnvs, c.ControllerManager.ExtraEnvs, c.Scheduler.ExtraEnvs = rarely, rarely, rarely
+	c.APIServer.ExtraEnvs = []argument{{Name: "GOGC", Value: "400"}}
+	// A Go program whose threads look for work takes time from the API server, on which these two wait.
+	single := append(slices.Clone(c.APIServer.ExtraEnvs), argument{Name: "GOMAXPROCS", Value: "1"})
+	c.ControllerManager.ExtraEnvs, c.Scheduler.ExtraEnvs = single, single
+}
+
+// slow has a kubelet measure its containers once a minute, not every ten seconds: a fifth of what it did on an emulated machine.
+func (r *nodeRegistration) slow() {
+	r.KubeletExtraArgs = append(r.KubeletExtraArgs, argument{Name: "housekeeping-interval", Value: "1m"})
 }
 
 // patient is how long kubeadm waits on machines of the profile Slow.

@@ -128,6 +128,7 @@ func JoinDocuments(p JoinParams) (documents, discoveryFile []byte, err error) {
 		c := joinOf(p)
 		if p.Profile == Slow {
 			c.Timeouts = patient()
+			c.NodeRegistration.slow()
 		}
 		documents, err = stream(c)
 	}

@@ -5,6 +5,7 @@ func JoinTemplate(profile Profile) ([]byte, error) {
 	c := joinOf(JoinParams{})
 	if profile == Slow {
 		c.Timeouts = patient()
+		c.NodeRegistration.slow()
 	}
 	return stream(c)
 }
