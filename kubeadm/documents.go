@@ -35,8 +35,8 @@ const (
 	Normal Profile = ""
 	// Slow is for machines that are tens of times slower than real ones, such as emulated ones. It waits longer, uses ECDSA
 	// P-256 for the certificates that kubeadm makes, lets etcd miss more heartbeats, takes more memory for less work, measures
-	// containers more rarely, and, unless there are Several, runs the controllers without leader election: with a second control plane two of each would act at
-	// once. It is meant for tests.
+	// containers more rarely, and, unless there are Several, runs the controllers without leader election: with a second
+	// control plane two of each would act at once. It is meant for tests.
 	Slow Profile = "slow"
 )
 
