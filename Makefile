@@ -89,6 +89,10 @@ test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
 test-machines: bin/hullmark ## Boot every machine, firmware and stub whose registers are predicted; test-vm boots those that differ most.
 	go test -tags vm -count 1 -timeout 2h -v -run '^(TestVMRegisters|TestVMStub)$$' ./internal/e2e -args -every
 
+.PHONY: test-splices
+test-splices: ## Let a guest put blocks of an older copy of its state disk into the newest one.
+	go test -tags vm,splices -count 1 -timeout 1h -v -run '^TestSplicesInAGuest$$' ./firstboot/statedisk/volume
+
 .PHONY: test-restore
 test-restore: bin/hullmark bin/demo ## Let a node get Ready and be recovered as test-vm does; then the only control plane loses its disk, and the cluster begins anew with a backup of etcd.
 	go test -tags vm -count 1 -timeout 80m -v -run '^TestVMDemo$$' ./internal/e2e -args -restore
@@ -227,7 +231,7 @@ capi-release: ## Make a clusterctl repository in out/capi/repository: VERSION (v
 	cd $(CAPI) && go run ./components --image "$(NAME)@$$(cat $(abspath $(OUT))/capi/digest)" --version $(VERSION) --out $(abspath $(OUT))/capi/repository
 
 # All build tags of this folder's module.
-TAGS := long,vm,cluster,install,docs,browser,explore,operations,powercut,bench,vectors,skew,network,firmware,keeper,quorum,builds
+TAGS := long,vm,cluster,install,docs,browser,explore,operations,powercut,bench,vectors,skew,network,firmware,keeper,quorum,builds,splices
 
 .PHONY: lint
 lint: ## Run go vet, staticcheck and gofumpt.

@@ -291,21 +291,6 @@ func decompress(t testing.TB, name string, content []byte) []byte {
 	return b
 }
 
-// TestSplicesInAGuest has a guest put blocks of an older copy of its disk into the newest one.
-func TestSplicesInAGuest(t *testing.T) {
-	t.Parallel() // Its guest has one processor.
-	dir := t.TempDir()
-	var drives []drive
-	for _, serial := range []string{guestSerial, guestOld, guestNew} {
-		file := filepath.Join(dir, serial)
-		if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, spliceDiskSize)); err != nil {
-			t.Fatal(err)
-		}
-		drives = append(drives, drive{serial, file})
-	}
-	t.Logf("the guest said:\n%s", runGuest(t, guestTimeout, testsOfSplices, dir, drives...))
-}
-
 // BenchmarkFreshness compares what it costs to keep files in ways that find more, or less, of what a host does to its disk;
 // docs/state-disk.md weighs them.
 func BenchmarkFreshness(b *testing.B) {
