@@ -81,13 +81,16 @@ test-capi: image ## Test the providers for Cluster API with a real API server, e
 test-quorum: ## Let two and three control planes, with real members of etcd and API servers, lose their quorum, forget, come back, and go to another release.
 	go test -tags long,quorum -count 1 -timeout 60m -v -run 'OfThree|OneOfTwo|Forgetful' ./tools/joinservice ./internal/rolling
 
+# What test-machines boots, and test-vm does not.
+MACHINES := TestVMStub|TestVMImportsNoCredential|TestVMRefusesAnotherReleasesRoot|TestVMKeptVariables|TestVMEnrolsKeys|TestVMPowerCutsOfSlots
+
 .PHONY: test-vm
 test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
-	go test -tags vm -timeout 80m -p 1 -v $(call tagged,vm)
+	go test -tags vm -timeout 80m -p 1 -v -skip '^($(MACHINES))$$' $(call tagged,vm)
 
 .PHONY: test-machines
-test-machines: bin/hullmark ## Boot every machine, firmware and stub whose registers are predicted; test-vm boots those that differ most.
-	go test -tags vm -count 1 -timeout 2h -v -run '^(TestVMRegisters|TestVMStub)$$' ./internal/e2e -args -every
+test-machines: bin/hullmark ## Boot every machine, firmware and stub whose registers are predicted, and refuse what test-vm has no time for.
+	go test -tags vm -count 1 -timeout 2h -v -run '^(TestVMRegisters|$(MACHINES))$$' ./internal/e2e -args -every
 
 .PHONY: test-splices
 test-splices: ## Let a guest put blocks of an older copy of its state disk into the newest one.

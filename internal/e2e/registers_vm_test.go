@@ -97,7 +97,7 @@ func TestVMRegisters(t *testing.T) {
 		{name: "more memory", seldom: true, machine: map[string]any{"memoryMiB": 3072}},
 		{name: "second disk", seldom: true, machine: map[string]any{"stateDisk": "1G"}},
 		{name: "option ROM", seldom: true, machine: map[string]any{"nicROM": true}},
-		{name: "TPM by TIS", machine: map[string]any{"tpm": "tis"}},
+		{name: "TPM by TIS", seldom: true, machine: map[string]any{"tpm": "tis"}},
 		{name: "the host's firmware", machine: map[string]any{"firmware": "/usr/share/OVMF/OVMF_CODE_4M.fd", "variables": "/usr/share/OVMF/OVMF_VARS_4M.fd"}},
 		{
 			name: "Secure Boot with own keys", seldom: true, machine: map[string]any{"secureBoot": true, "variables": vars},
@@ -112,7 +112,7 @@ func TestVMRegisters(t *testing.T) {
 			edit: func(p *probe.Parts) { p.Sign = keys.Sign(t) },
 		},
 		{
-			name: "Microsoft's keys and two signatures and an option ROM", machine: map[string]any{"secureBoot": true, "variables": b.microsoft(t, keys), "nicROM": true},
+			name: "Microsoft's keys and two signatures and an option ROM", seldom: true, machine: map[string]any{"secureBoot": true, "variables": b.microsoft(t, keys), "nicROM": true},
 			edit: func(p *probe.Parts) {
 				p.Sign = func(uki []byte) []byte { return keys.Sign(t)(probe.NewKeys(t).Sign(t)(uki)) }
 			},
@@ -150,7 +150,7 @@ func TestVMRegisters(t *testing.T) {
 		{name: "earlier boot entries on Debian 12's firmware", machine: map[string]any{
 			"firmware": "/usr/share/OVMF/OVMF_CODE_4M.fd", "variables": b.bootEntries(t, bootEntries),
 		}},
-		{name: "an entry of the image's own", machine: map[string]any{"variables": b.bootEntries(t, map[uint16][]byte{
+		{name: "an entry of the image's own", seldom: true, machine: map[string]any{"variables": b.bootEntries(t, map[uint16][]byte{
 			7: efi.LoadOption(efi.OptionActive, "Linux Boot Manager", efi.FilePath(esp, uki.Path), nil),
 		})}},
 		{
@@ -179,7 +179,7 @@ func TestVMRegisters(t *testing.T) {
 		}, convert: "vhd", format: "vpc"},
 		{name: "disks on SCSI", seldom: true, machine: map[string]any{"disks": "scsi", "stateDisk": "1G"}},
 		{name: "in a shared network", seldom: true, machine: map[string]any{}, network: true},
-		{name: "in a shared network with an option ROM", machine: map[string]any{"nicROM": true}, network: true},
+		{name: "in a shared network with an option ROM", seldom: true, machine: map[string]any{"nicROM": true}, network: true},
 		{name: "SMBIOS string", machine: map[string]any{"smbios": []string{smbiosKey + "hullmark.host=1"}}},
 	} {
 		if c.seldom && !*every {
