@@ -89,7 +89,7 @@ test-vm: bin/hullmark bin/demo ## Run the tests that boot virtual machines.
 	go test -tags vm -timeout 80m -p 1 -v -skip '^($(MACHINES))$$' $(call tagged,vm)
 
 .PHONY: test-machines
-test-machines: bin/hullmark ## Boot every machine, firmware and stub whose registers are predicted, and refuse what test-vm has no time for.
+test-machines: bin/hullmark ## Boot every machine, firmware and stub whose registers are predicted, and run what else test-vm leaves out.
 	go test -tags vm -count 1 -timeout 2h -v -run '^(TestVMRegisters|$(MACHINES))$$' ./internal/e2e -args -every
 
 .PHONY: test-splices

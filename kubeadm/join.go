@@ -125,12 +125,7 @@ func JoinDocuments(p JoinParams) (documents, discoveryFile []byte, err error) {
 	if len(p.Template) > 0 {
 		documents, err = p.fill()
 	} else {
-		c := joinOf(p)
-		if p.Profile == Slow {
-			c.Timeouts = patient()
-			c.NodeRegistration.slow()
-		}
-		documents, err = stream(c)
+		documents, err = stream(joinOf(p))
 	}
 	if err != nil {
 		return nil, nil, err
@@ -173,6 +168,10 @@ func joinOf(p JoinParams) joinConfiguration {
 	}
 	if p.AdvertiseAddress.IsValid() {
 		c.ControlPlane = &joinControlPlane{LocalAPIEndpoint: endpoint{AdvertiseAddress: p.AdvertiseAddress.String(), BindPort: 6443}}
+	}
+	if p.Profile == Slow {
+		c.Timeouts = patient()
+		c.NodeRegistration.slow()
 	}
 	return c
 }

@@ -50,7 +50,7 @@ func (b bench) probeParts(t *testing.T) probe.Parts {
 	return probe.Parts{Stub: stub, Kernel: kernel, Uname: string(uname), Cmdline: "console=ttyS0 quiet panic=-1"}
 }
 
-var every = flag.Bool("every", false, "boot each machine that TestVMRegisters and TestVMStub know, not only those that differ most")
+var every = flag.Bool("every", false, "boot each machine that TestVMRegisters knows, not only those that differ most")
 
 // registersCase is a boot whose registers are predicted before it.
 type registersCase struct {

@@ -39,8 +39,8 @@ type stubBoot struct {
 	smbios string
 	// uki are sections to add to the kernel image.
 	uki []pe.NewSection
-	// secure turns Secure Boot on, with a signed kernel image; seldom leaves the boot to make test-machines.
-	secure, seldom bool
+	// secure turns Secure Boot on, with a signed kernel image.
+	secure bool
 }
 
 // TestVMStub holds predictions against boots: every generation of the stub that is at hand, and everything that may lie beside an image.
@@ -65,18 +65,15 @@ func TestVMStub(t *testing.T) {
 	signed := union(map[string][]byte{beside + "one.addon.efi": keys.Sign(t)(plain), beside + "two.addon.efi": wide}, credential, confext)
 	for _, c := range []stubBoot{
 		{name: "257 all", esp: all, smbios: "hullmark.host=1 hullmark.host=2"},
-		{name: "254 all", seldom: true, old: "254", esp: all, smbios: "hullmark.host=1"},
+		{name: "254 all", old: "254", esp: all, smbios: "hullmark.host=1"},
 		{name: "252 all", old: "252", esp: all, smbios: "hullmark.host=1"},
-		{name: "257 Secure Boot", seldom: true, secure: true, esp: signed, smbios: "hullmark.host=1"},
+		{name: "257 Secure Boot", secure: true, esp: signed, smbios: "hullmark.host=1"},
 		{name: "254 Secure Boot", old: "254", secure: true, esp: signed},
-		{name: "252 Secure Boot", seldom: true, old: "252", secure: true, esp: signed},
+		{name: "252 Secure Boot", old: "252", secure: true, esp: signed},
 		{name: "257 sections", uki: append(extras, section(".ucode", archive(t, "kernel/x86/microcode/none")))},
-		{name: "252 sections", seldom: true, old: "252", uki: extras},
-		{name: "252 alone", seldom: true, old: "252"},
+		{name: "252 sections", old: "252", uki: extras},
+		{name: "252 alone", old: "252"},
 	} {
-		if c.seldom && !*every {
-			continue
-		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b.compareStub(t, keys, c)

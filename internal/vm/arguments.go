@@ -103,8 +103,8 @@ func (h hardware) platform() []string {
 }
 
 // translationMiB is how much translated code the emulator keeps, in MiB; it takes memory as it fills. When it is full all of it is thrown
-// away: the start of a control plane translates more than 700 MiB, and with 512 it threw them away three times in seven minutes.
-// 2047 is the most that QEMU takes.
+// away: a control plane that starts has 680 MiB three minutes after power-on, and with 512 they were thrown away three times in eight
+// and a half. QEMU takes at most 2 GiB on x86-64.
 func (h hardware) translationMiB() int {
 	if h.config.MemoryMiB < 2048 {
 		return 512
