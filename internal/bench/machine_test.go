@@ -4,16 +4,15 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
 	"testing"
 
-	"github.com/google/go-tpm/tpm2"
 	"google.golang.org/grpc/peer"
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest"
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -33,7 +32,7 @@ func newMachine(b *testing.B, name string, root hullmark.ClusterRoot, document m
 		b.Fatal(err)
 	}
 	config := []byte(`{"version":1,"clusterRoot":"` + root.String() + `","stateDisk":{"serial":"state"}}`)
-	ek := endorsementKey(b)
+	ek := endorsementKey()
 	m := &machine{rule: measurements.Member{EKID: hullmark.EKIDOf(ek), Role: hullmark.Worker, Name: name}}
 	if m.hello, err = wire.EncodeHello(&wire.Hello{
 		Version: attest.Version, EkPublic: ek, AkPublic: attestationKey(b, ak), NodeConfig: config,
@@ -63,48 +62,28 @@ func newMachine(b *testing.B, name string, root hullmark.ClusterRoot, document m
 }
 
 // endorsementKey is of the default template. Nobody decrypts with it, so that any odd number will do.
-func endorsementKey(b *testing.B) []byte {
-	b.Helper()
+func endorsementKey() []byte {
 	modulus := make([]byte, 256)
 	_, _ = rand.Read(modulus) // never fails
 	modulus[0] |= 0x80
 	modulus[len(modulus)-1] |= 1
-	public := tpm2.RSAEKTemplate
-	public.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgRSA, &tpm2.TPM2BPublicKeyRSA{Buffer: modulus})
-	return tpm2.Marshal(public)
+	return nodetest.EndorsementKey(modulus)
 }
 
-// attestationKey is as the prover has the TPM make it.
 func attestationKey(b *testing.B, key *ecdsa.PrivateKey) []byte {
 	b.Helper()
-	point, err := key.PublicKey.Bytes()
+	public, err := nodetest.AttestationKey(key)
 	if err != nil {
 		b.Fatal(err)
 	}
-	public := attest.AKOf(point[1:33], point[33:])
-	return tpm2.Marshal(public)
+	return public
 }
 
-// quote composes and signs what a TPM does.
 func quote(b *testing.B, key *ecdsa.PrivateKey, binding attest.Binding, registers attest.Registers) *wire.Proof {
 	b.Helper()
-	digest := registers.Digest()
-	quoted := tpm2.Marshal(tpm2.TPMSAttest{
-		Magic: tpm2.TPMGeneratedValue, Type: tpm2.TPMSTAttestQuote, ExtraData: tpm2.TPM2BData{Buffer: binding[:]},
-		Attested: tpm2.NewTPMUAttest(tpm2.TPMSTAttestQuote, &tpm2.TPMSQuoteInfo{
-			PCRSelect: attest.Selection(), PCRDigest: tpm2.TPM2BDigest{Buffer: digest[:]},
-		}),
-	})
-	hash := sha256.Sum256(quoted)
-	r, s, err := ecdsa.Sign(rand.Reader, key, hash[:])
+	e, err := nodetest.QuoteOf(key, binding, registers)
 	if err != nil {
 		b.Fatal(err)
 	}
-	signature := tpm2.Marshal(tpm2.TPMTSignature{
-		SigAlg: tpm2.TPMAlgECDSA,
-		Signature: tpm2.NewTPMUSignature(tpm2.TPMAlgECDSA, &tpm2.TPMSSignatureECC{
-			Hash: tpm2.TPMAlgSHA256, SignatureR: tpm2.TPM2BECCParameter{Buffer: r.Bytes()}, SignatureS: tpm2.TPM2BECCParameter{Buffer: s.Bytes()},
-		}),
-	})
-	return &wire.Proof{Quoted: quoted, Signature: signature, PcrValues: registers.Bytes()}
+	return &wire.Proof{Quoted: e.Quoted, Signature: e.Signature, PcrValues: e.Registers.Bytes()}
 }

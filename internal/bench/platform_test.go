@@ -129,7 +129,7 @@ func newClaims(b *testing.B) *claims {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c := &claims{ek: endorsementKey(b), ak: attestationKey(b, key)}
+	c := &claims{ek: endorsementKey(), ak: attestationKey(b, key)}
 	proof := quote(b, key, attest.Binding{1}, c.registers)
 	c.quoted, c.signature = proof.GetQuoted(), proof.GetSignature()
 	c.frame = hcltest.Frame(hcltest.SNP, make([]byte, snp.ReportSize), hcltest.Claims(b, c.ek, nil))

@@ -77,7 +77,7 @@ type Node struct {
 	Hold chan struct{}
 
 	exchange sync.Mutex // held while the TPM is in use
-	keys     *prover.Prover
+	keys     Keys
 
 	mutex   sync.Mutex // guards what follows
 	ticket  *hullmark.Ticket
@@ -90,7 +90,7 @@ type Node struct {
 // New returns an honest machine that booted with config and measured an image.
 func New(t testing.TB, root hullmark.ClusterRoot) *Node {
 	t.Helper()
-	config := []byte(`{"version":1,"clusterRoot":"` + root.String() + `","stateDisk":{"serial":"state"}}`)
+	config := configOf(root)
 	n := &Node{
 		TPM: tpmtest.New(t), Config: config,
 		Disk: hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{7}},
@@ -98,6 +98,11 @@ func New(t testing.TB, root hullmark.ClusterRoot) *Node {
 	n.TPM.Extend(t, attest.ConfigRegister, hullmark.ConfigEvent(config))
 	n.ID = n.identify(t)
 	return n
+}
+
+// configOf is the node config of a machine of a cluster.
+func configOf(root hullmark.ClusterRoot) []byte {
+	return []byte(`{"version":1,"clusterRoot":"` + root.String() + `","stateDisk":{"serial":"state"}}`)
 }
 
 // Document returns a small measurement document; image names what PCR 4 measures. One that is called as a version, such as v1.36.3, says
@@ -354,11 +359,12 @@ func (n *Node) prove(stream stream) error {
 	defer n.exchange.Unlock()
 	p := n.keys
 	if p == nil {
-		var err error
-		if p, err = prover.Open(n.TPM, hullmark.EKID{}); err != nil {
+		opened, err := prover.Open(n.TPM, hullmark.EKID{})
+		if err != nil {
 			return err
 		}
-		defer p.Close()
+		defer opened.Close()
+		p = opened
 	}
 	identity := p.Identity()
 	hello := &wire.Hello{
@@ -393,7 +399,7 @@ func (n *Node) prove(stream stream) error {
 	return stream.Send(&wire.FromNode{Message: &wire.FromNode_Proof{Proof: proof}})
 }
 
-func (n *Node) quote(p *prover.Prover, ctx context.Context, secret hullmark.Secret, hello []byte) (*wire.Proof, error) {
+func (n *Node) quote(p Keys, ctx context.Context, secret hullmark.Secret, hello []byte) (*wire.Proof, error) {
 	operator, ok := peer.FromContext(ctx)
 	if !ok {
 		return nil, errors.New("the stream has no peer")

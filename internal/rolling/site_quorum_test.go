@@ -47,7 +47,7 @@ type site struct {
 	dir       string
 	planes    []*plane
 	machines  map[string]*machine
-	balancer  *balancer
+	balancer  *testenv.Balancer
 	documents map[string]measurements.Document
 	admin     *rest.Config // through the balancer
 	operator  *kube.Cluster
@@ -81,7 +81,9 @@ func newSite(t testing.TB, planes, workers int) *site {
 	var err error
 	s.cluster, err = cluster.New()
 	must(t, err)
-	s.balancer = newBalancer(t)
+	s.balancer, err = testenv.NewBalancer()
+	must(t, err)
+	t.Cleanup(func() { _ = s.balancer.Close() })
 	s.makeMachines(t, planes, workers)
 	s.sign(t)
 	s.startPlanes(t, planes)
@@ -141,7 +143,7 @@ func (s *site) startPlanes(t testing.TB, n int) {
 		addresses = append(addresses, p.Address)
 	}
 	must(t, started[0].Apply(t.Context(), registry.Manifest()))
-	s.balancer.serve(t.Context(), t, started[0].Anonymous(), addresses)
+	must(t, s.balancer.Serve(t.Context(), started[0].Anonymous(), addresses))
 }
 
 func (s *site) startServices(t testing.TB) {

@@ -1,14 +1,12 @@
-//go:build quorum || bench
-
-package rolling
+package testenv
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"sync"
-	"testing"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -22,9 +20,9 @@ const (
 	checksUp   = 2
 )
 
-// balancer plays what stands before API servers (docs/operate.md): it passes connections on, each to the next server that is ready, and
+// Balancer plays what stands before API servers (docs/operate.md): it passes connections on, each to the next server that is ready, and
 // to another one where it is refused. It sees nothing of what is in them.
-type balancer struct {
+type Balancer struct {
 	net.Listener
 	client *http.Client
 
@@ -42,22 +40,22 @@ type server struct {
 	open map[net.Conn]bool
 }
 
-// newBalancer listens at a loopback address until the test ends. It has no servers yet.
-func newBalancer(t testing.TB) *balancer {
-	t.Helper()
+// NewBalancer listens at a loopback address until it is closed. It has no servers yet.
+func NewBalancer() (*Balancer, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	return &balancer{Listener: l}
+	if err != nil {
+		return nil, fmt.Errorf("testenv: %w", err)
+	}
+	return &Balancer{Listener: l}, nil
 }
 
-// serve passes connections on to the servers at these addresses, whose certificates config holds to the CA, until ctx ends.
-func (b *balancer) serve(ctx context.Context, t testing.TB, config *rest.Config, addresses []string) {
-	t.Helper()
-	var err error
+// Serve passes connections on to the servers at these addresses, whose certificates config holds to the CA, until ctx ends.
+func (b *Balancer) Serve(ctx context.Context, config *rest.Config, addresses []string) (err error) {
+	config = rest.CopyConfig(config)
 	config.Timeout = checkPause
-	b.client, err = rest.HTTPClientFor(config)
-	must(t, err)
+	if b.client, err = rest.HTTPClientFor(config); err != nil {
+		return fmt.Errorf("testenv: %w", err)
+	}
 	for _, address := range addresses {
 		s := &server{address: address, ready: true, open: map[net.Conn]bool{}}
 		b.servers = append(b.servers, s)
@@ -72,10 +70,11 @@ func (b *balancer) serve(ctx context.Context, t testing.TB, config *rest.Config,
 			go b.pass(c)
 		}
 	}()
+	return nil
 }
 
 // check looks whether a server is ready, as everybody may.
-func (b *balancer) check(ctx context.Context, s *server) {
+func (b *Balancer) check(ctx context.Context, s *server) {
 	for ctx.Err() == nil {
 		answer, err := b.client.Get("https://" + s.address + "/readyz")
 		if err == nil {
@@ -89,7 +88,7 @@ func (b *balancer) check(ctx context.Context, s *server) {
 	}
 }
 
-func (b *balancer) saw(s *server, ready bool) {
+func (b *Balancer) saw(s *server, ready bool) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
 	if ready == s.ready {
@@ -108,7 +107,7 @@ func (b *balancer) saw(s *server, ready bool) {
 }
 
 // pass passes one connection on.
-func (b *balancer) pass(from net.Conn) {
+func (b *Balancer) pass(from net.Conn) {
 	defer from.Close()
 	s, to := b.connect()
 	if to == nil {
@@ -131,7 +130,7 @@ func (b *balancer) pass(from net.Conn) {
 }
 
 // connect connects to the next server, or, where that refuses, to one after it.
-func (b *balancer) connect() (*server, net.Conn) {
+func (b *Balancer) connect() (*server, net.Conn) {
 	b.mutex.Lock()
 	first := b.turn
 	b.turn++
