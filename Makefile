@@ -183,6 +183,11 @@ flood: ## Let unauthenticated peers flood a join service and a node's port, each
 bench: ## Compare speed with peers, side by side, on the image in out/ (run make image before).
 	go test -run '^$$' -bench . -benchtime 1x ./internal/bench -args -out $(abspath $(OUT))
 
+.PHONY: bench-growth
+bench-growth: ## Let a cluster grow to N played machines (5000) behind two API servers: tickets, calls, memory and records, at rest and when all come back at once; wants a quiet machine.
+	mkdir -p $(OUT)
+	go test -vet off -tags long,bench -run '^$$' -bench '^BenchmarkGrowth$$' -benchtime 1x -timeout 4h ./internal/load -args -grow $(or $(N),5000) -out $(abspath $(OUT))
+
 .PHONY: bench-build
 bench-build: setup ## Compare the time of builds, and the size, with mkosi's own of the same packages; wants a quiet machine.
 	go test -tags bench -run '^$$' -bench BenchmarkBuild -benchtime 1x -timeout 1h ./image/build

@@ -39,7 +39,8 @@ type machine struct {
 	image  string
 
 	mutex sync.Mutex // guards what follows, which one join fills
-	node  *node      // the Node object, once it is Ready
+	node  *node      // the Node object, once it is Ready in this boot
+	known *node      // the same, since an earlier boot
 	told  told
 	times map[string]time.Time
 }
@@ -93,7 +94,16 @@ func (m *machine) wipe() {
 	_, _ = rand.Read(m.Disk.UUID[:])
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	m.node, m.told, m.times = nil, told{}, map[string]time.Time{}
+	m.node, m.known, m.told, m.times = nil, nil, told{}, map[string]time.Time{}
+}
+
+// restart is a reboot of a machine that has joined: its disk and its Node are there.
+func (m *machine) restart() {
+	m.keepDisk()
+	m.Unjoined = false
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	m.node, m.known, m.told, m.times = nil, m.node, told{}, map[string]time.Time{}
 }
 
 // note keeps when something happened last.
@@ -121,9 +131,12 @@ func (m *machine) did(what string) bool {
 func (m *machine) join(ctx context.Context, s *site) error {
 	m.note("begin")
 	m.Join = func(proceed *wire.Proceed) error {
-		made, err := m.kubelet(ctx, proceed)
-		if err != nil {
-			return err
+		made := m.known
+		if made == nil {
+			var err error
+			if made, err = m.kubelet(ctx, proceed); err != nil {
+				return err
+			}
 		}
 		m.mutex.Lock()
 		defer m.mutex.Unlock()

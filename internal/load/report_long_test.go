@@ -83,10 +83,7 @@ func (s *site) report(t *testing.T, wall time.Duration, before used) {
 			all = append(all, m.took(span.from, span.to))
 		}
 		slices.Sort(all)
-		rank := func(percent int) time.Duration {
-			return all[(len(all)*percent+99)/100-1].Round(100 * time.Microsecond)
-		}
-		_, _ = fmt.Fprintf(table, "%s\t%v\t%v\t%v\t\n", span.what, rank(50), rank(99), rank(100))
+		_, _ = fmt.Fprintf(table, "%s\t%v\t%v\t%v\t\n", span.what, rank(all, 50), rank(all, 99), rank(all, 100))
 	}
 	_ = table.Flush()
 	_, _ = fmt.Fprintf(&out, "attempts that ended early: %v\n", s.told())
@@ -95,6 +92,11 @@ func (s *site) report(t *testing.T, wall time.Duration, before used) {
 		_, _ = fmt.Fprintf(&out, "replica %d: peak memory %s\n", i, r.status(t, "VmHWM"))
 	}
 	t.Logf("\n%s", out.String())
+}
+
+// rank is the least of sorted times that so many of a hundred do not exceed.
+func rank(sorted []time.Duration, percent int) time.Duration {
+	return sorted[(len(sorted)*percent+99)/100-1].Round(100 * time.Microsecond)
 }
 
 // status reads one line of the kernel's account of the process.

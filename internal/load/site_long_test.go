@@ -55,23 +55,24 @@ func newSite(t *testing.T, n int) *site {
 	s.makeMachines(t, n)
 	s.Cluster.Settings = &joinservice.Settings{ControlPlaneEndpoint: s.Address, Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}
 	must(t, s.accept(1, images...))
-	s.startReplicas(t)
+	s.startReplicas(t, s.Address, s.Address)
 	return s
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (s *site) startReplicas(t *testing.T) {
+// startReplicas starts the replicas as clients of the API at these addresses, one each.
+func (s *site) startReplicas(t testing.TB, api ...string) {
 	t.Helper()
 	program := filepath.Join(s.dir, "bin", "joinservice")
 	must(t, testenv.BuildJoinService(t.Context(), program))
-	for i := range 2 {
-		service, err := testenv.NewJoinService(program, filepath.Join(s.dir, fmt.Sprint("replica-", i)), s.Cluster, "-api", "https://"+s.Address, "-profile")
+	for i, address := range api {
+		service, err := testenv.NewJoinService(program, filepath.Join(s.dir, fmt.Sprint("replica-", i)), s.Cluster, "-api", "https://"+address, "-profile")
 		must(t, err)
 		must(t, service.Start(t.Context()))
 		s.replicas = append(s.replicas, &replica{service})

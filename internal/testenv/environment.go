@@ -41,6 +41,8 @@ type Environment struct {
 	// serverBin is that of the API server, if it is another one, and serverFlags are further flags of it.
 	serverBin   string
 	serverFlags []string
+	// managerFlags are further flags of the controllers.
+	managerFlags []string
 	// etcdURL is where etcd serves.
 	etcdURL                  string
 	etcd, apiserver, manager *Process
@@ -262,7 +264,9 @@ func (r *Environment) EtcdURL() string { return r.etcdURL }
 func (r *Environment) Programs() string { return r.bin }
 
 // Processes returns the programs that run.
-func (r *Environment) Processes() []*Process { return []*Process{r.etcd, r.apiserver, r.manager} }
+func (r *Environment) Processes() []*Process {
+	return slices.DeleteFunc([]*Process{r.etcd, r.apiserver, r.manager}, func(p *Process) bool { return p == nil })
+}
 
 // StopAPI kills the API server alone; its clients see an outage.
 func (r *Environment) StopAPI() error { return r.apiserver.Stop() }
@@ -321,11 +325,12 @@ func (r *Environment) startManager(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.manager, err = r.launchComponent("controllerManager", "kube-controller-manager",
-		"--bind-address="+host, "--secure-port="+port, "--kubeconfig="+kubeconfig, "--leader-elect=false",
+	r.manager, err = r.launchComponent("controllerManager", "kube-controller-manager", append([]string{
+		"--bind-address=" + host, "--secure-port=" + port, "--kubeconfig=" + kubeconfig, "--leader-elect=false",
 		"--use-service-account-credentials=true",
-		"--root-ca-file="+r.pki("ca.crt"), "--service-account-private-key-file="+r.pki("sa.key"),
-		"--cluster-signing-cert-file="+r.pki("ca.crt"), "--cluster-signing-key-file="+r.pki("ca.key"))
+		"--root-ca-file=" + r.pki("ca.crt"), "--service-account-private-key-file=" + r.pki("sa.key"),
+		"--cluster-signing-cert-file=" + r.pki("ca.crt"), "--cluster-signing-key-file=" + r.pki("ca.key"),
+	}, r.managerFlags...)...)
 	if err != nil {
 		return err
 	}

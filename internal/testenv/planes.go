@@ -112,13 +112,16 @@ func (p *Plane) member() *Process {
 	return p.members.running[p.name]
 }
 
+// Processes returns the programs that run on it.
+func (p *Plane) Processes() []*Process { return []*Process{p.member(), p.apiserver} }
+
 // MemberURL is where its member of etcd serves clients.
 func (p *Plane) MemberURL() string { return p.members.ClientURL(p.At) }
 
-// StartController runs the controllers of a cluster, as a client of the API at an address; its files are below dir. StopPlanes does not
-// end it.
-func StartController(ctx context.Context, dir string, of *Plane, address string) (*Environment, error) {
-	r := &Environment{Cluster: of.Cluster, bin: of.bin, dir: dir, Address: address}
+// StartController runs the controllers of a cluster, with further flags, as a client of the API at an address; its files are below dir.
+// StopPlanes does not end it.
+func StartController(ctx context.Context, dir string, of *Plane, address string, flags ...string) (*Environment, error) {
+	r := &Environment{Cluster: of.Cluster, bin: of.bin, dir: dir, Address: address, managerFlags: flags}
 	if err := errors.Join(os.MkdirAll(dir, 0o700), r.writeKeys(ctx), r.startManager(ctx)); err != nil {
 		return nil, fmt.Errorf("testenv: %w", errors.Join(err, r.Stop()))
 	}

@@ -77,6 +77,21 @@ func (p *Process) CPU() (time.Duration, error) {
 	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err, err2)
 }
 
+// Memory returns how much memory of its own the running program holds, in bytes (proc_pid_status(5): VmRSS).
+func (p *Process) Memory() (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, fmt.Errorf("%s: /proc/%d/status says no VmRSS", p.name, p.PID())
+}
+
 // Alive is an error if the program has ended.
 func (p *Process) Alive() error {
 	select {

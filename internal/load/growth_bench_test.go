@@ -1,0 +1,452 @@
+//go:build long && bench
+
+package load
+
+import (
+	"cmp"
+	"context"
+	"encoding/csv"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/internal/testenv"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/joinservice/registry"
+)
+
+var (
+	grown   = flag.Int("grow", 5000, "how many machines BenchmarkGrowth ends with")
+	results = flag.String("out", "", "`folder` for the table of BenchmarkGrowth as growth.csv")
+)
+
+const (
+	// atOnce is how many machines join at a time.
+	atOnce = 200
+	// rested is how long a cluster is looked at in which no machine joins, and epochs how often each node asks for its disk's next number
+	// meanwhile (firstboot.DefaultTiming).
+	rested, epochs = time.Minute, 12 * time.Minute
+	// patience is how long all machines may take to come back.
+	patience = 30 * time.Minute
+)
+
+// sizes are the numbers of machines at which a cluster is looked at.
+var sizes = []int{0, 50, 200, 500, 1000, 2000, 3500, 5000}
+
+// growth is a cluster of two control planes, with a join service each, behind a balancer.
+type growth struct {
+	*site
+	b        *testing.B
+	planes   []*testenv.Plane
+	manager  *testenv.Environment
+	scrapers []*client // of each API server
+	all      []*machine
+	version  uint64
+	asked    int // nodes asked for a number, by turns
+	columns  []string
+	rows     []map[string]float64
+}
+
+// BenchmarkGrowth lets a cluster grow, and looks at it at each of the sizes: what a join takes by then, what the cluster costs at rest, and
+// what happens when all machines come back at once. At the end it looks how many members a policy may have.
+func BenchmarkGrowth(b *testing.B) {
+	for range b.N {
+		g := newGrowth(b)
+		for _, n := range sizes {
+			if n <= *grown {
+				g.grow(n)
+			}
+		}
+		g.report()
+		g.overgrow()
+	}
+}
+
+func newGrowth(b *testing.B) *growth {
+	ctx := b.Context()
+	g := &growth{site: &site{dir: b.TempDir()}, b: b}
+	c, err := cluster.New()
+	must(b, err)
+	at := []netip.Addr{netip.MustParseAddr("127.0.0.21"), netip.MustParseAddr("127.0.0.22")}
+	g.planes, err = testenv.StartPlanes(ctx, g.dir, c, at...)
+	must(b, err)
+	b.Cleanup(func() {
+		if err := testenv.StopPlanes(g.planes); err != nil {
+			b.Error(err)
+		}
+	})
+	g.Environment = g.planes[0].Environment
+	balancer, err := testenv.NewBalancer()
+	must(b, err)
+	b.Cleanup(func() { _ = balancer.Close() })
+	var addresses []string
+	for _, p := range g.planes {
+		addresses = append(addresses, p.Address)
+		g.scrapers = append(g.scrapers, g.client(p.Address))
+	}
+	must(b, balancer.Serve(ctx, g.Anonymous(), addresses))
+	endpoint := balancer.Addr().String()
+	// No kubelet beats here: nobody is to take its Node for lost.
+	g.manager, err = testenv.StartController(ctx, filepath.Join(g.dir, "controller"), g.planes[0], endpoint, "--node-monitor-grace-period=24h")
+	must(b, err)
+	b.Cleanup(func() {
+		if err := g.manager.Stop(); err != nil {
+			b.Error(err)
+		}
+	})
+	must(b, g.Apply(ctx, registry.Manifest()))
+	g.objects = g.client(endpoint)
+	g.admin, err = registry.New(g.config(endpoint))
+	must(b, err)
+	g.Cluster.Settings = &joinservice.Settings{ControlPlaneEndpoint: endpoint, Networks: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("10.244.0.0/16")}}
+	g.makePlayed(*grown)
+	g.version = 1
+	must(b, g.accept(g.version, images...))
+	g.startReplicas(b, addresses...)
+	return g
+}
+
+func (g *growth) config(address string) *rest.Config {
+	config, err := g.Config("hullmark-operator", "kubeadm:cluster-admins")
+	must(g.b, err)
+	config.Host = "https://" + address
+	return config
+}
+
+func (g *growth) client(address string) *client {
+	c, err := newClient(g.config(address))
+	must(g.b, err)
+	g.b.Cleanup(c.close)
+	return c
+}
+
+// makePlayed makes machines without emulators.
+func (g *growth) makePlayed(n int) {
+	for _, image := range images {
+		documentOf[image] = nodetest.Document(g.b, image)
+	}
+	var keys nodetest.SoftwareKeys
+	for i := range n {
+		ek, err := keys.Next()
+		must(g.b, err)
+		image := images[i%len(images)]
+		played, err := nodetest.NewWithSoftware(ek, g.Cluster.ID(), image)
+		must(g.b, err)
+		m := &machine{Node: played, number: i, image: image}
+		m.Observe = m.note
+		m.wipe()
+		g.all = append(g.all, m)
+	}
+}
+
+// grow lets machines join until there are n, and notes what is seen.
+func (g *growth) grow(n int) {
+	b, ctx := g.b, g.b.Context()
+	fresh := g.all[len(g.machines):n]
+	g.machines = g.all[:n]
+	row := map[string]float64{}
+	g.rows = append(g.rows, row)
+	put := func(column string, value float64) {
+		if !slices.Contains(g.columns, column) {
+			g.columns = append(g.columns, column)
+		}
+		row[column] = value
+	}
+	put("machines", float64(n))
+	g.progress("%d machines: policy", n)
+	if n > 0 {
+		began := time.Now()
+		g.version++
+		must(b, g.push(ctx, g.version, images...))
+		put("policy KiB", float64(len(g.Cluster.Policy))/1024)
+		put("policy s", time.Since(began).Seconds())
+		g.progress("%d machines: %d join", n, len(fresh))
+		used, calls, began := g.used(), g.calls(), time.Now()
+		var all errgroup.Group
+		all.SetLimit(atOnce)
+		for _, m := range fresh {
+			all.Go(func() error { return m.join(ctx, g.site) })
+		}
+		must(b, all.Wait())
+		took, each := time.Since(began), float64(len(fresh))
+		put("joins/s", each/took.Seconds())
+		put("ticket p50 ms", g.ticket(fresh, 50))
+		put("ticket p99 ms", g.ticket(fresh, 99))
+		g.settle()
+		put("API calls a join", (g.calls()-calls)/each)
+		for name, spent := range g.since(used) {
+			put(name+" ms a join", spent*1000/each)
+		}
+	}
+	g.progress("%d machines: rest", n)
+	g.rest(put)
+	if n > 0 {
+		g.progress("%d machines: all come back", n)
+		g.comeBack(put)
+	}
+	for name, bytes := range g.memory() {
+		put(name+" MiB", bytes/(1<<20))
+	}
+	began := time.Now()
+	records, err := g.admin.List(ctx)
+	must(b, err)
+	put("list s", time.Since(began).Seconds())
+	if len(records) != n {
+		b.Fatalf("%d records of %d machines", len(records), n)
+	}
+	put("registry KiB", g.size("/api/v1/namespaces/"+registry.Namespace+"/configmaps")/1024)
+	g.progress("%d machines: %v", n, row)
+}
+
+// ticket is how long so many of a hundred machines waited at most for their tickets, in ms.
+func (g *growth) ticket(machines []*machine, percent int) float64 {
+	var all []time.Duration
+	for _, m := range machines {
+		all = append(all, m.took("Hello", "Ticket"))
+	}
+	slices.Sort(all)
+	return float64(rank(all, percent)) / float64(time.Millisecond)
+}
+
+// settle waits until no token is left.
+func (g *growth) settle() {
+	const tokens = "/api/v1/namespaces/kube-system/secrets?fieldSelector=type%3Dbootstrap.kubernetes.io/token&limit=1"
+	must(g.b, eventually(g.b.Context(), func() error {
+		var list struct{ Items []struct{} }
+		err := g.objects.do(g.b.Context(), http.MethodGet, tokens, nil, &list)
+		if err == nil && len(list.Items) > 0 {
+			err = errors.New("tokens are left")
+		}
+		return err
+	}))
+}
+
+// rest looks at a cluster of nodes that ask for their numbers in time, and do nothing else.
+func (g *growth) rest(put func(string, float64)) {
+	ctx, cancel := context.WithTimeout(g.b.Context(), rested)
+	defer cancel()
+	used, calls, began := g.used(), g.calls(), time.Now()
+	var asking errgroup.Group
+	var refused atomic.Int64
+	for n := len(g.machines); n > 0; {
+		select {
+		case <-ctx.Done():
+			n = 0
+			continue
+		case <-time.After(epochs / time.Duration(n)):
+		}
+		m, r := g.machines[g.asked%n], g.replicas[g.asked%len(g.replicas)]
+		g.asked++
+		asking.Go(func() error {
+			call := m.EpochCall()
+			err := call.Do(g.b.Context(), r.Listen, g.Cluster.ID())
+			if !call.Committed {
+				refused.Add(1)
+			}
+			return err
+		})
+	}
+	must(g.b, asking.Wait())
+	<-ctx.Done()
+	if refused.Load() > 0 {
+		g.b.Errorf("%d numbers were refused", refused.Load())
+	}
+	seconds := time.Since(began).Seconds()
+	put("API calls/s at rest", (g.calls()-calls)/seconds)
+	for name, spent := range g.since(used) {
+		put(name+" % at rest", spent*100/seconds)
+	}
+}
+
+// comeBack restarts all machines at once, as after a power cut.
+func (g *growth) comeBack(put func(string, float64)) {
+	for _, m := range g.machines {
+		m.restart()
+	}
+	began, calls := time.Now(), g.calls()
+	ctx, cancel := context.WithTimeout(g.b.Context(), patience)
+	defer cancel()
+	var all errgroup.Group
+	for _, m := range g.machines {
+		all.Go(func() error { return m.join(ctx, g.site) })
+	}
+	must(g.b, all.Wait())
+	var waits []time.Duration
+	for _, m := range g.machines {
+		waits = append(waits, m.took("begin", "end"))
+	}
+	slices.Sort(waits)
+	put("half are back s", rank(waits, 50).Seconds())
+	put("all are back s", time.Since(began).Seconds())
+	put("API calls a reboot", (g.calls()-calls)/float64(len(g.machines)))
+	attempts := 0
+	for _, times := range g.told() {
+		attempts += times
+	}
+	put("attempts a reboot", 1+float64(attempts)/float64(len(g.machines)))
+}
+
+// programs are all that serve, by what they are.
+func (g *growth) programs() map[string][]*testenv.Process {
+	all := map[string][]*testenv.Process{}
+	for _, p := range g.planes {
+		for _, process := range p.Processes() {
+			name := map[string]string{"etcd": "etcd", "kube-apiserver": "API server"}[process.Name()]
+			all[name] = append(all[name], process)
+		}
+	}
+	for _, r := range g.replicas {
+		all["join service"] = append(all["join service"], r.Process)
+	}
+	all["controllers"] = g.manager.Processes()
+	return all
+}
+
+// used is the processor time of all programs of a kind together, in seconds.
+func (g *growth) used() map[string]float64 {
+	return g.each(func(p *testenv.Process) (float64, error) {
+		d, err := p.CPU()
+		return d.Seconds(), err
+	}, func(a, b float64) float64 { return a + b })
+}
+
+func (g *growth) since(before map[string]float64) map[string]float64 {
+	now := g.used()
+	for name := range now {
+		now[name] -= before[name]
+	}
+	return now
+}
+
+// memory is that of the larger program of each kind, in bytes.
+func (g *growth) memory() map[string]float64 {
+	return g.each(func(p *testenv.Process) (float64, error) {
+		bytes, err := p.Memory()
+		return float64(bytes), err
+	}, func(a, b float64) float64 { return max(a, b) })
+}
+
+func (g *growth) each(of func(*testenv.Process) (float64, error), add func(a, b float64) float64) map[string]float64 {
+	all := map[string]float64{}
+	for name, processes := range g.programs() {
+		for _, p := range processes {
+			value, err := of(p)
+			must(g.b, err)
+			all[name] = add(all[name], value)
+		}
+	}
+	return all
+}
+
+// calls is how many requests both API servers have answered, their own among them.
+func (g *growth) calls() (sum float64) {
+	for _, c := range g.scrapers {
+		text := g.page(c, "/metrics")
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "apiserver_request_total{") {
+				value, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
+				must(g.b, err)
+				sum += value
+			}
+		}
+	}
+	return sum
+}
+
+func (g *growth) page(c *client, path string) []byte {
+	answer, err := c.open(g.b.Context(), http.MethodGet, path, nil)
+	must(g.b, err)
+	defer func() { _ = answer.Close() }()
+	text, err := io.ReadAll(answer)
+	must(g.b, err)
+	return text
+}
+
+// size is that of an answer in bytes.
+func (g *growth) size(path string) float64 { return float64(len(g.page(g.objects, path))) }
+
+func (g *growth) progress(format string, values ...any) {
+	_, _ = fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, values...))
+}
+
+// report prints a line for each quantity, and writes the same as growth.csv.
+func (g *growth) report() {
+	var out strings.Builder
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	var lines [][]string
+	slices.SortStableFunc(g.columns, func(a, b string) int { return cmp.Compare(first(a), first(b)) })
+	for _, column := range g.columns {
+		line := []string{column}
+		for _, row := range g.rows {
+			text := ""
+			if value, ok := row[column]; ok {
+				text = strconv.FormatFloat(value, 'g', 4, 64)
+			}
+			line = append(line, text)
+		}
+		lines = append(lines, line)
+		_, _ = fmt.Fprintln(table, strings.Join(line, "\t")+"\t")
+	}
+	_ = table.Flush()
+	fmt.Print(out.String()) // a benchmark's log has ten lines at most
+	if *results == "" {
+		return
+	}
+	f, err := os.Create(filepath.Join(*results, "growth.csv"))
+	must(g.b, err)
+	w := csv.NewWriter(f)
+	for i := range len(g.rows) + 1 { // a row for each size, for programs that draw
+		var row []string
+		for _, line := range lines {
+			row = append(row, line[i])
+		}
+		must(g.b, w.Write(row))
+	}
+	w.Flush()
+	must(g.b, errors.Join(w.Error(), f.Close()))
+}
+
+// first sorts the column that the others hang on before them.
+func first(column string) int {
+	if column == "machines" {
+		return 0
+	}
+	return 1
+}
+
+// overgrow pushes policies with more and more members, of machines that nobody has, and says which is the first that does not come into force.
+func (g *growth) overgrow() {
+	for n := len(g.machines) + 1000; n <= 12000; n += 1000 {
+		for i := len(g.all); i < n; i++ {
+			m := &machine{Node: &nodetest.Node{ID: hullmark.EKID{0xff, byte(i >> 8), byte(i)}}, number: i, image: images[0]}
+			g.all = append(g.all, m)
+		}
+		g.machines = g.all[:n]
+		g.version++
+		began := time.Now()
+		err := g.push(g.b.Context(), g.version, images...)
+		if err != nil {
+			fmt.Printf("a policy of %d members: %v\n", n, err)
+			return
+		}
+		fmt.Printf("a policy of %d members, %d KiB: in force after %.1f s\n", n, len(g.Cluster.Policy)>>10, time.Since(began).Seconds())
+	}
+}
