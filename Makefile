@@ -190,7 +190,7 @@ bench-growth: ## Let a cluster grow to N played machines (5000) behind two API s
 
 .PHONY: bench-build
 bench-build: setup ## Compare the time of builds, and the size, with mkosi's own of the same packages; wants a quiet machine.
-	go test -tags bench -run '^$$' -bench BenchmarkBuild -benchtime 1x -timeout 1h ./image/build
+	go test -tags bench -run '^$$' -bench BenchmarkBuild -benchtime 1x -timeout 2h ./image/build -args -rounds $(or $(ROUNDS),3)
 
 .PHONY: bench-boot
 bench-boot: setup ## Compare a control plane's first boot and reboot up to Ready, and what it takes then, with a stock Debian's, ROUNDS times (3); wants an idle machine (compiles Kubernetes' own programs the first time).

@@ -41,7 +41,10 @@ var rounds = flag.Int("rounds", 3, "how often BenchmarkBoot boots each side")
 // builds them, on a writable ext4, with all images unpacked before. mkosi makes its disk and its initrd. Kubernetes, etcd, CoreDNS, the
 // pod network and kube-proxy are of the same versions; the last two come by the same manifests.
 // Its initrd has the modules that mkosi's own has, and nothing is asked on its console.
-const stockContent = "KernelCommandLine=systemd.firstboot=no\nKernelModulesInitrdExclude=.*\nKernelModulesInitrdInclude=default\n"
+const (
+	stockInitrd  = "KernelModulesInitrdExclude=.*\nKernelModulesInitrdInclude=default\n"
+	stockContent = "KernelCommandLine=systemd.firstboot=no\n" + stockInitrd
+)
 
 // stockRepository is where the stock node's images are named to be from.
 const stockRepository = "localhost/stock"
@@ -320,11 +323,11 @@ func (a api) get(b *testing.B, path string, into any) error {
 // theNode is what both sides' is called.
 const theNode = "/api/v1/nodes/control-plane-1"
 
-// awaitReady asks once a second until the node is Ready in another boot than before, and returns that boot's ID.
+// awaitReady asks every three seconds, as our agent does, until the node is Ready in another boot than before, and returns that boot's ID.
 func (a api) awaitReady(b *testing.B, before string) string {
 	b.Helper()
 	var last error
-	for began := time.Now(); time.Since(began) < bootPatience; time.Sleep(time.Second) {
+	for began := time.Now(); time.Since(began) < bootPatience; time.Sleep(3 * time.Second) {
 		var node corev1.Node
 		if last = a.get(b, theNode, &node); last != nil || node.Status.NodeInfo.BootID == before {
 			continue
@@ -342,9 +345,9 @@ func (a api) awaitReady(b *testing.B, before string) string {
 // idle is what a node takes two minutes after it was Ready, by its kubelet, and what it took meanwhile.
 func (m booted) idle(b *testing.B, a api, f *figures) {
 	b.Helper()
-	began := time.Now()
+	began, used := time.Now(), m.processor(b)
 	time.Sleep(2 * time.Minute)
-	f.idle = (m.processor(b) - f.processor) / time.Since(began).Seconds()
+	f.idle = (m.processor(b) - used) / time.Since(began).Seconds()
 	var summary struct {
 		Node struct {
 			Memory struct {
@@ -424,13 +427,12 @@ func (o *ownNode) bootOnce(b *testing.B) (f figures) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- o.hullmark(b, args...) }()
-	m.sees(b, "HULLMARK: the node is Ready")
-	f.ready, f.processor = time.Since(m.on).Seconds(), m.processor(b)
 	if err := <-done; err != nil {
 		b.Fatal(err)
 	}
 	a := m.api(b, o.file("kubeconfig"))
 	o.boot = a.awaitReady(b, o.boot)
+	f.ready, f.processor = time.Since(m.on).Seconds(), m.processor(b)
 	m.idle(b, a, &f)
 	return f
 }
@@ -538,4 +540,6 @@ func bootTable(b *testing.B, seen map[string][2][]figures) {
 	if err := t.Flush(); err != nil {
 		b.Fatal(err)
 	}
+	fmt.Println("Ours alone has readiness probes every 10 s instead of 1 s, 0.3 processor for etcd instead of 0.1, the kubelet as SCHED_BATCH, and\n" +
+		"fewer Linux security modules: anybody could set these. Its TPM's processor time is not counted.")
 }

@@ -35,7 +35,7 @@ const (
 	rounds   = 25
 	// places is how many exchanges the service takes whose evidence is not verified. A machine that would be told to
 	// come again waits here for a place, and its wait counts.
-	places = 64
+	places = joinservice.MaxUnauthenticated
 )
 
 // The targets of one core: tickets a second, and how long the slowest of a hundred may take.

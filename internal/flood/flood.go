@@ -11,10 +11,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -170,28 +168,6 @@ func StepAside() error {
 		return fmt.Errorf("taskset: %w: %s (apt-get install util-linux)", err, out)
 	}
 	return nil
-}
-
-// Memory is how much memory a process has had at most since Forget.
-func Memory(p *testenv.Process) (bytes int64, err error) {
-	text, err := os.ReadFile(proc(p, "status"))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			kib, err := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
-			return kib << 10, err
-		}
-	}
-	return 0, errors.New("the kernel says no VmHWM")
-}
-
-// Forget makes the process's peak of memory what it has now (proc_pid_clear_refs(5)).
-func Forget(p *testenv.Process) error { return os.WriteFile(proc(p, "clear_refs"), []byte("5"), 0o200) }
-
-func proc(p *testenv.Process, file string) string {
-	return filepath.Join("/proc", strconv.Itoa(p.PID()), file)
 }
 
 // weapons are what the attackers of one flood share.

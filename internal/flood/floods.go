@@ -110,8 +110,8 @@ func (f Floods) run(t *testing.T, kind string, length time.Duration, capacity fl
 	one.Least, one.Behind = least, *figures > 0
 	row := Row{Kind: kind}
 	var err error
-	if row.Alone, err = f.during(pause, func() error { time.Sleep(length / 2); return nil }); err == nil {
-		err = Forget(f.Server)
+	if row.Alone, err = f.during(pause, func() error { time.Sleep(length); return nil }); err == nil {
+		err = f.Server.ForgetPeak()
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func (f Floods) run(t *testing.T, kind string, length time.Duration, capacity fl
 	if err := f.Server.Alive(); err != nil { // A process that was started anew would be another one.
 		t.Fatalf("%s: %v", kind, err)
 	}
-	if row.Memory, err = Memory(f.Server); err != nil || row.Memory > f.Memory {
+	if row.Memory, err = f.Server.Memory(testenv.Peak); err != nil || row.Memory > f.Memory {
 		t.Errorf("%s: the server had %d MiB, at most %d are allowed: %v", kind, row.Memory>>20, f.Memory>>20, err)
 	}
 	if row.Sent.Tried < least || len(row.Meanwhile) < len(f.Each) {

@@ -3,7 +3,6 @@
 package load
 
 import (
-	"cmp"
 	"context"
 	"encoding/csv"
 	"errors"
@@ -17,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -27,6 +25,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/internal/flood"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/joinservice"
@@ -41,15 +40,15 @@ var (
 const (
 	// atOnce is how many machines join at a time.
 	atOnce = 200
-	// rested is how long a cluster is looked at in which no machine joins, and epochs how often each node asks for its disk's next number
-	// meanwhile (firstboot.DefaultTiming).
-	rested, epochs = time.Minute, 12 * time.Minute
+	// rested is how long a cluster is looked at in which no machine joins. Each node asks for its disk's next number meanwhile, and says
+	// what its slots hold, as often as its agent does (firstboot.DefaultTiming).
+	rested, epochs, updates = time.Minute, 12 * time.Minute, 40 * time.Second
 	// patience is how long all machines may take to come back.
 	patience = 30 * time.Minute
 )
 
 // sizes are the numbers of machines at which a cluster is looked at.
-var sizes = []int{0, 50, 200, 500, 1000, 2000, 3500, 5000}
+var sizes = []int{0, 50, 200, 500, 1000, 2000, 3500, 5000, 7500}
 
 // growth is a cluster of two control planes, with a join service each, behind a balancer.
 type growth struct {
@@ -60,9 +59,12 @@ type growth struct {
 	scrapers []*client // of each API server
 	all      []*machine
 	version  uint64
-	asked    int // nodes asked for a number, by turns
-	columns  []string
-	rows     []map[string]float64
+	// numbered and updated say whose turn it is to ask for a number, and to tell of its slots.
+	numbered, updated int
+	// background is how many calls of the API there are in a second without machines.
+	background float64
+	columns    []string
+	rows       []map[string]float64
 }
 
 // BenchmarkGrowth lets a cluster grow, and looks at it at each of the sizes: what a join takes by then, what the cluster costs at rest, and
@@ -70,12 +72,11 @@ type growth struct {
 func BenchmarkGrowth(b *testing.B) {
 	for range b.N {
 		g := newGrowth(b)
-		for _, n := range sizes {
-			if n <= *grown {
-				g.grow(n)
-			}
+		for _, n := range append(slices.DeleteFunc(slices.Clone(sizes), func(n int) bool { return n >= *grown }), *grown) {
+			g.grow(n)
+			g.write()
 		}
-		g.report()
+		g.print()
 		g.overgrow()
 	}
 }
@@ -151,7 +152,7 @@ func (g *growth) makePlayed(n int) {
 		played, err := nodetest.NewWithSoftware(ek, g.Cluster.ID(), image)
 		must(g.b, err)
 		m := &machine{Node: played, number: i, image: image}
-		m.Observe = m.note
+		m.Observe, m.Dialer = m.note, flood.Dialer(1, i)
 		m.wipe()
 		g.all = append(g.all, m)
 	}
@@ -188,10 +189,12 @@ func (g *growth) grow(n int) {
 		must(b, all.Wait())
 		took, each := time.Since(began), float64(len(fresh))
 		put("joins/s", each/took.Seconds())
-		put("ticket p50 ms", g.ticket(fresh, 50))
-		put("ticket p99 ms", g.ticket(fresh, 99))
+		put("ticket p50 ms", g.waited(fresh, "Hello", "Ticket", 50))
+		put("ticket p99 ms", g.waited(fresh, "Hello", "Ticket", 99))
+		put("with all attempts p99 ms", g.waited(fresh, "begin", "Ticket", 99))
+		put("attempts a join", attempts(fresh))
 		g.settle()
-		put("API calls a join", (g.calls()-calls)/each)
+		put("API calls a join", (g.calls()-calls-g.background*time.Since(began).Seconds())/each)
 		for name, spent := range g.since(used) {
 			put(name+" ms a join", spent*1000/each)
 		}
@@ -201,9 +204,6 @@ func (g *growth) grow(n int) {
 	if n > 0 {
 		g.progress("%d machines: all come back", n)
 		g.comeBack(put)
-	}
-	for name, bytes := range g.memory() {
-		put(name+" MiB", bytes/(1<<20))
 	}
 	began := time.Now()
 	records, err := g.admin.List(ctx)
@@ -216,20 +216,32 @@ func (g *growth) grow(n int) {
 	g.progress("%d machines: %v", n, row)
 }
 
-// ticket is how long so many of a hundred machines waited at most for their tickets, in ms.
-func (g *growth) ticket(machines []*machine, percent int) float64 {
+// waited is how long so many of a hundred machines waited at most between two notes, in ms. Of a note that came more than once, the last
+// counts.
+func (g *growth) waited(machines []*machine, from, to string, percent int) float64 {
 	var all []time.Duration
 	for _, m := range machines {
-		all = append(all, m.took("Hello", "Ticket"))
+		all = append(all, m.took(from, to))
 	}
 	slices.Sort(all)
 	return float64(rank(all, percent)) / float64(time.Millisecond)
 }
 
+// attempts is how often machines asked, on average.
+func attempts(machines []*machine) float64 {
+	sum := len(machines)
+	for _, m := range machines {
+		for _, times := range m.told {
+			sum += times
+		}
+	}
+	return float64(sum) / float64(len(machines))
+}
+
 // settle waits until no token is left.
 func (g *growth) settle() {
 	const tokens = "/api/v1/namespaces/kube-system/secrets?fieldSelector=type%3Dbootstrap.kubernetes.io/token&limit=1"
-	must(g.b, eventually(g.b.Context(), func() error {
+	must(g.b, testenv.Poll(g.b.Context(), time.Second, func() error {
 		var list struct{ Items []struct{} }
 		err := g.objects.do(g.b.Context(), http.MethodGet, tokens, nil, &list)
 		if err == nil && len(list.Items) > 0 {
@@ -239,40 +251,62 @@ func (g *growth) settle() {
 	}))
 }
 
-// rest looks at a cluster of nodes that ask for their numbers in time, and do nothing else.
+// rest looks at a cluster of nodes that say what their slots hold and ask for their numbers, as often as nodes do, and do nothing else.
 func (g *growth) rest(put func(string, float64)) {
+	used, calls, began := g.used(), g.calls(), time.Now()
 	ctx, cancel := context.WithTimeout(g.b.Context(), rested)
 	defer cancel()
-	used, calls, began := g.used(), g.calls(), time.Now()
-	var asking errgroup.Group
-	var refused atomic.Int64
-	for n := len(g.machines); n > 0; {
-		select {
-		case <-ctx.Done():
-			n = 0
-			continue
-		case <-time.After(epochs / time.Duration(n)):
-		}
-		m, r := g.machines[g.asked%n], g.replicas[g.asked%len(g.replicas)]
-		g.asked++
-		asking.Go(func() error {
+	var all errgroup.Group
+	all.Go(func() error {
+		return g.calling(ctx, epochs, &g.numbered, func(ctx context.Context, m *machine, service string) error {
 			call := m.EpochCall()
-			err := call.Do(g.b.Context(), r.Listen, g.Cluster.ID())
-			if !call.Committed {
-				refused.Add(1)
+			if err := call.Do(ctx, service, g.Cluster.ID()); err != nil || !call.Committed {
+				return fmt.Errorf("%s got no number: %v, %v", m.name(), err, call.Denied)
 			}
-			return err
+			return nil
 		})
-	}
-	must(g.b, asking.Wait())
+	})
+	all.Go(func() error {
+		return g.calling(ctx, updates, &g.updated, func(ctx context.Context, m *machine, service string) error {
+			call := m.UpdateCall(hullmark.UpdateStatus{Running: "a", Default: "a", A: nodetest.RootHash(m.image), Phase: hullmark.UpdateIdle})
+			if err := call.Do(ctx, service, g.Cluster.ID()); err != nil || call.Answer.GetDenied() != nil {
+				return fmt.Errorf("%s was not heard: %v, %v", m.name(), err, call.Answer.GetDenied())
+			}
+			return nil
+		})
+	})
+	must(g.b, all.Wait())
 	<-ctx.Done()
-	if refused.Load() > 0 {
-		g.b.Errorf("%d numbers were refused", refused.Load())
-	}
 	seconds := time.Since(began).Seconds()
-	put("API calls/s at rest", (g.calls()-calls)/seconds)
+	perSecond := (g.calls() - calls) / seconds
+	if len(g.machines) == 0 {
+		g.background = perSecond
+	}
+	put("API calls/s at rest", perSecond)
 	for name, spent := range g.since(used) {
 		put(name+" % at rest", spent*100/seconds)
+	}
+	for name, bytes := range g.memory(testenv.Held) {
+		put(name+" MiB at rest", bytes/(1<<20))
+	}
+}
+
+// calling has nodes call a service, each once in a period, until ctx ends; turn says whose turn it is.
+func (g *growth) calling(ctx context.Context, period time.Duration, turn *int, call func(context.Context, *machine, string) error) error {
+	n := len(g.machines)
+	if n == 0 {
+		return nil
+	}
+	var all errgroup.Group
+	for tick := time.NewTicker(period / time.Duration(n)); ; *turn++ {
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return all.Wait()
+		case <-tick.C:
+		}
+		m, r := g.machines[*turn%n], g.replicas[*turn%len(g.replicas)]
+		all.Go(func() error { return call(g.b.Context(), m, r.Listen) })
 	}
 }
 
@@ -281,7 +315,12 @@ func (g *growth) comeBack(put func(string, float64)) {
 	for _, m := range g.machines {
 		m.restart()
 	}
-	began, calls := time.Now(), g.calls()
+	for _, all := range g.programs() {
+		for _, p := range all {
+			must(g.b, p.ForgetPeak())
+		}
+	}
+	began, calls, used := time.Now(), g.calls(), g.used()
 	ctx, cancel := context.WithTimeout(g.b.Context(), patience)
 	defer cancel()
 	var all errgroup.Group
@@ -289,19 +328,17 @@ func (g *growth) comeBack(put func(string, float64)) {
 		all.Go(func() error { return m.join(ctx, g.site) })
 	}
 	must(g.b, all.Wait())
-	var waits []time.Duration
-	for _, m := range g.machines {
-		waits = append(waits, m.took("begin", "end"))
-	}
-	slices.Sort(waits)
-	put("half are back s", rank(waits, 50).Seconds())
+	each := float64(len(g.machines))
+	put("half are back s", g.waited(g.machines, "begin", "end", 50)/1000)
 	put("all are back s", time.Since(began).Seconds())
-	put("API calls a reboot", (g.calls()-calls)/float64(len(g.machines)))
-	attempts := 0
-	for _, times := range g.told() {
-		attempts += times
+	put("API calls a reboot", (g.calls()-calls-g.background*time.Since(began).Seconds())/each)
+	put("attempts a reboot", attempts(g.machines))
+	for name, spent := range g.since(used) {
+		put(name+" ms a reboot", spent*1000/each)
 	}
-	put("attempts a reboot", 1+float64(attempts)/float64(len(g.machines)))
+	for name, bytes := range g.memory(testenv.Peak) {
+		put(name+" MiB peak", bytes/(1<<20))
+	}
 }
 
 // programs are all that serve, by what they are.
@@ -320,12 +357,14 @@ func (g *growth) programs() map[string][]*testenv.Process {
 	return all
 }
 
-// used is the processor time of all programs of a kind together, in seconds.
+// used is the processor time of all programs of a kind together, in seconds; the machines and the balancer are this process.
 func (g *growth) used() map[string]float64 {
-	return g.each(func(p *testenv.Process) (float64, error) {
+	all := g.each(func(p *testenv.Process) (float64, error) {
 		d, err := p.CPU()
 		return d.Seconds(), err
 	}, func(a, b float64) float64 { return a + b })
+	all["machines"] = ownTime(g.b).Seconds()
+	return all
 }
 
 func (g *growth) since(before map[string]float64) map[string]float64 {
@@ -337,9 +376,9 @@ func (g *growth) since(before map[string]float64) map[string]float64 {
 }
 
 // memory is that of the larger program of each kind, in bytes.
-func (g *growth) memory() map[string]float64 {
+func (g *growth) memory(which testenv.Memory) map[string]float64 {
 	return g.each(func(p *testenv.Process) (float64, error) {
-		bytes, err := p.Memory()
+		bytes, err := p.Memory(which)
 		return float64(bytes), err
 	}, func(a, b float64) float64 { return max(a, b) })
 }
@@ -387,12 +426,9 @@ func (g *growth) progress(format string, values ...any) {
 	_, _ = fmt.Fprintf(os.Stderr, "%s  %s\n", time.Now().Format(time.TimeOnly), fmt.Sprintf(format, values...))
 }
 
-// report prints a line for each quantity, and writes the same as growth.csv.
-func (g *growth) report() {
-	var out strings.Builder
-	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	var lines [][]string
-	slices.SortStableFunc(g.columns, func(a, b string) int { return cmp.Compare(first(a), first(b)) })
+// lines are the table: a quantity each, with its name and a value for each size.
+func (g *growth) lines() (lines [][]string) {
+	slices.Sort(g.columns[1:]) // behind the number of machines
 	for _, column := range g.columns {
 		line := []string{column}
 		for _, row := range g.rows {
@@ -403,17 +439,28 @@ func (g *growth) report() {
 			line = append(line, text)
 		}
 		lines = append(lines, line)
+	}
+	return lines
+}
+
+// print prints the table.
+func (g *growth) print() {
+	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight) // a benchmark's log has ten lines at most
+	for _, line := range g.lines() {
 		_, _ = fmt.Fprintln(table, strings.Join(line, "\t")+"\t")
 	}
-	_ = table.Flush()
-	fmt.Print(out.String()) // a benchmark's log has ten lines at most
+	must(g.b, table.Flush())
+}
+
+// write writes growth.csv, with a row for each size, for programs that draw.
+func (g *growth) write() {
 	if *results == "" {
 		return
 	}
 	f, err := os.Create(filepath.Join(*results, "growth.csv"))
 	must(g.b, err)
-	w := csv.NewWriter(f)
-	for i := range len(g.rows) + 1 { // a row for each size, for programs that draw
+	w, lines := csv.NewWriter(f), g.lines()
+	for i := range len(g.rows) + 1 {
 		var row []string
 		for _, line := range lines {
 			row = append(row, line[i])
@@ -424,15 +471,8 @@ func (g *growth) report() {
 	must(g.b, errors.Join(w.Error(), f.Close()))
 }
 
-// first sorts the column that the others hang on before them.
-func first(column string) int {
-	if column == "machines" {
-		return 0
-	}
-	return 1
-}
-
-// overgrow pushes policies with more and more members, of machines that nobody has, and says which is the first that does not come into force.
+// overgrow pushes policies with more and more members, of machines that nobody has, and says which is the first that does not come into
+// force.
 func (g *growth) overgrow() {
 	for n := len(g.machines) + 1000; n <= 12000; n += 1000 {
 		for i := len(g.all); i < n; i++ {

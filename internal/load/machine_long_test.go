@@ -17,6 +17,7 @@ import (
 
 	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/flood"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/measurements"
 )
@@ -78,7 +79,7 @@ func (s *site) makeMachines(t *testing.T, n int) {
 			m := &machine{Node: nodetest.New(t, s.Cluster.ID()), number: i, image: images[i%len(images)]}
 			m.Boot(t, m.image)
 			m.Prepare(t)
-			m.Observe = m.note
+			m.Observe, m.Dialer = m.note, flood.Dialer(1, i)
 			s.machines[i] = m
 		})
 	}

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"github.com/hullmark/hullmark/internal/testenv"
 )
 
 // spans are the parts of a join that the table shows, between two notes. What
@@ -52,10 +54,16 @@ func (s *site) account(t *testing.T) used {
 		all[fmt.Sprintf("replica %d", i)], err = r.CPU()
 		must(t, err)
 	}
+	all["machines"] = ownTime(t)
+	return all
+}
+
+// ownTime is the processor time of this process.
+func ownTime(t testing.TB) time.Duration {
+	t.Helper()
 	var own syscall.Rusage
 	must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &own))
-	all["machines"] = time.Duration(own.Utime.Nano() + own.Stime.Nano())
-	return all
+	return time.Duration(own.Utime.Nano() + own.Stime.Nano())
 }
 
 // since says what was used since an earlier account; a program that was started anew has used all of it since.
@@ -89,7 +97,9 @@ func (s *site) report(t *testing.T, wall time.Duration, before used) {
 	_, _ = fmt.Fprintf(&out, "attempts that ended early: %v\n", s.told())
 	_, _ = fmt.Fprintf(&out, "processor time: %s\n", s.account(t).since(before))
 	for i, r := range s.replicas {
-		_, _ = fmt.Fprintf(&out, "replica %d: peak memory %s\n", i, r.status(t, "VmHWM"))
+		peak, err := r.Memory(testenv.Peak)
+		must(t, err)
+		_, _ = fmt.Fprintf(&out, "replica %d: peak memory %d MiB\n", i, peak>>20)
 	}
 	t.Logf("\n%s", out.String())
 }
@@ -97,20 +107,6 @@ func (s *site) report(t *testing.T, wall time.Duration, before used) {
 // rank is the least of sorted times that so many of a hundred do not exceed.
 func rank(sorted []time.Duration, percent int) time.Duration {
 	return sorted[(len(sorted)*percent+99)/100-1].Round(100 * time.Microsecond)
-}
-
-// status reads one line of the kernel's account of the process.
-func (r *replica) status(t *testing.T, key string) string {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.PID()))
-	must(t, err)
-	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, key+":"); ok {
-			return strings.TrimSpace(value)
-		}
-	}
-	t.Fatalf("the kernel says no %s", key)
-	return ""
 }
 
 // metric scrapes one metric without labels.

@@ -18,6 +18,8 @@ import (
 
 // EpochCall is one call for the next number, as a node that is Ready makes it. Its fields may be changed before it is sent.
 type EpochCall struct {
+	// Dialer, if set, is what Do connects with.
+	Dialer *net.Dialer
 	// Key is the disk's epoch key.
 	Key hullmark.Secret
 	// Claim is what EpochAsk says, and Edit, if it is set, changes EpochAsk once it is authenticated.
@@ -38,14 +40,14 @@ func (n *Node) EpochCall() *EpochCall {
 	if err != nil {
 		panic(err)
 	}
-	return &EpochCall{Key: key, Claim: &wire.EpochClaim{
+	return &EpochCall{Dialer: n.Dialer, Key: key, Claim: &wire.EpochClaim{
 		Ekid: n.ID[:], Uuid: grant.UUID[:], Generation: grant.Generation, Owner: grant.Owner[:], Epoch: n.Epoch, Etcd: n.etcd(),
 	}, Stored: func(issued uint64) bool { n.Epoch = issued; return true }}
 }
 
 // Do makes the call. A denial is no error.
 func (c *EpochCall) Do(ctx context.Context, address string, root hullmark.ClusterRoot) error {
-	return withService(ctx, address, root, func(client wire.JoinServiceClient, info credentials.AuthInfo) error {
+	return withService(ctx, c.Dialer, address, root, func(client wire.JoinServiceClient, info credentials.AuthInfo) error {
 		stream, err := client.Epoch(ctx)
 		if err != nil {
 			return err
@@ -59,9 +61,12 @@ func (c *EpochCall) Do(ctx context.Context, address string, root hullmark.Cluste
 }
 
 // withService calls with a client of a join service, and what is known of its channel.
-func withService(ctx context.Context, address string, root hullmark.ClusterRoot, do func(wire.JoinServiceClient, credentials.AuthInfo) error) error {
+func withService(ctx context.Context, dialer *net.Dialer, address string, root hullmark.ClusterRoot, do func(wire.JoinServiceClient, credentials.AuthInfo) error) error {
 	config := channel.JoinTLS(root)
-	raw, err := net.Dial("tcp", address)
+	if dialer == nil {
+		dialer = &net.Dialer{}
+	}
+	raw, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}

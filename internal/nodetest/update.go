@@ -2,6 +2,7 @@ package nodetest
 
 import (
 	"context"
+	"net"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -15,6 +16,8 @@ import (
 
 // UpdateCall is one call of a node that is Ready to say what its slots hold. Its fields may be changed before it is sent.
 type UpdateCall struct {
+	// Dialer, if set, is what Do connects with.
+	Dialer *net.Dialer
 	// Key is the disk's epoch key.
 	Key hullmark.Secret
 	// Claim is what UpdateAsk says, and Edit, if it is set, changes UpdateAsk once it is authenticated.
@@ -35,12 +38,12 @@ func (n *Node) UpdateCall(says hullmark.UpdateStatus) *UpdateCall {
 	if err != nil {
 		panic(err)
 	}
-	return &UpdateCall{Key: key, Claim: &wire.UpdateClaim{Ekid: n.ID[:], Uuid: grant.UUID[:], Generation: grant.Generation, Owner: grant.Owner[:], Status: text}}
+	return &UpdateCall{Dialer: n.Dialer, Key: key, Claim: &wire.UpdateClaim{Ekid: n.ID[:], Uuid: grant.UUID[:], Generation: grant.Generation, Owner: grant.Owner[:], Status: text}}
 }
 
 // Do makes the call. A denial is no error.
 func (c *UpdateCall) Do(ctx context.Context, address string, root hullmark.ClusterRoot) error {
-	return withService(ctx, address, root, func(client wire.JoinServiceClient, info credentials.AuthInfo) error {
+	return withService(ctx, c.Dialer, address, root, func(client wire.JoinServiceClient, info credentials.AuthInfo) error {
 		claim, err := proto.Marshal(c.Claim)
 		if err != nil {
 			return err

@@ -46,7 +46,7 @@ func (f *traffic) seen(from, to time.Time) (g figures) {
 			g.why = append(g.why, why)
 		}
 	}
-	g.noRead, g.noWrite = longest(answered[false]), longest(answered[true])
+	g.noRead, g.noWrite = longest(append(answered[false], to)), longest(append(answered[true], to))
 	for _, b := range f.broken {
 		if !b.at.Before(from) && !b.at.After(to) {
 			g.watches++

@@ -77,19 +77,33 @@ func (p *Process) CPU() (time.Duration, error) {
 	return time.Duration(user+system) * 10 * time.Millisecond, errors.Join(err, err2)
 }
 
-// Memory returns how much memory of its own the running program holds, in bytes (proc_pid_status(5): VmRSS).
-func (p *Process) Memory() (int64, error) {
+// Memory is a line of the kernel's account of a process (proc_pid_status(5)).
+type Memory string
+
+// Held is memory that is no file's, and Peak all that is resident, at most since ForgetPeak.
+const (
+	Held Memory = "RssAnon"
+	Peak Memory = "VmHWM"
+)
+
+// Memory returns how much memory the running program has, in bytes.
+func (p *Process) Memory(which Memory) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if value, ok := strings.CutPrefix(line, string(which)+":"); ok {
 			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
 			return kib << 10, err
 		}
 	}
-	return 0, fmt.Errorf("%s: /proc/%d/status says no VmRSS", p.name, p.PID())
+	return 0, fmt.Errorf("%s: /proc/%d/status says no %s", p.name, p.PID(), which)
+}
+
+// ForgetPeak makes Peak what is resident now (proc_pid_clear_refs(5)).
+func (p *Process) ForgetPeak() error {
+	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.PID()), []byte("5"), 0o200)
 }
 
 // Alive is an error if the program has ended.
