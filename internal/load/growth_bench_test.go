@@ -43,6 +43,8 @@ const (
 	// rested is how long a cluster is looked at in which no machine joins. Each node asks for its disk's next number meanwhile, and says
 	// what its slots hold, as often as its agent does (firstboot.DefaultTiming).
 	rested, epochs, updates = time.Minute, 12 * time.Minute, 40 * time.Second
+	// tpmPause is how long a machine's TPM takes to read a challenge, and to quote; a chip on a board is like that.
+	tpmPause = 500 * time.Millisecond
 	// patience is how long all machines may take to come back.
 	patience = 30 * time.Minute
 )
@@ -149,7 +151,7 @@ func (g *growth) makePlayed(n int) {
 		ek, err := keys.Next()
 		must(g.b, err)
 		image := images[i%len(images)]
-		played, err := nodetest.NewWithSoftware(ek, g.Cluster.ID(), image)
+		played, err := nodetest.NewWithSoftware(ek, g.Cluster.ID(), image, tpmPause)
 		must(g.b, err)
 		m := &machine{Node: played, number: i, image: image}
 		m.Observe, m.Dialer = m.note, flood.Dialer(1, i)

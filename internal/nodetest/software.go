@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"math/big"
 	"slices"
+	"time"
 
 	"github.com/google/go-tpm/tpm2"
 
@@ -33,6 +34,9 @@ type Keys interface {
 
 // Software does in this process what a TPM does in an exchange. A machine with one costs some kilobytes, so that there can be thousands.
 type Software struct {
+	// Pause is how long it takes for each of its two operations; a TPM on a board needs some hundred milliseconds.
+	Pause time.Duration
+
 	ek        *rsa.PrivateKey
 	ak        *ecdsa.PrivateKey
 	identity  prover.Identity
@@ -95,13 +99,15 @@ func (s *Software) extend(register int, data []byte) {
 	s.registers[register] = sha256.Sum256(append(s.registers[register][:], measured[:]...))
 }
 
-// NewWithSoftware returns a machine as New does, and as it is after Boot and Prepare, with keys in the place of a TPM. It cannot reboot.
-func NewWithSoftware(ek *rsa.PrivateKey, root hullmark.ClusterRoot, image string) (*Node, error) {
+// NewWithSoftware returns a machine as New does, and as it is after Boot and Prepare, with keys in the place of a TPM that takes its
+// time. It cannot reboot.
+func NewWithSoftware(ek *rsa.PrivateKey, root hullmark.ClusterRoot, image string, pause time.Duration) (*Node, error) {
 	n := &Node{Config: configOf(root), Disk: hullmark.DiskClaim{State: hullmark.DiskBlank, UUID: hullmark.UUID{7}}}
 	keys, err := NewSoftware(ek, n.Config, image)
 	if err != nil {
 		return nil, err
 	}
+	keys.Pause = pause
 	n.keys, n.ID = keys, hullmark.EKIDOf(keys.identity.EKPublic)
 	return n, nil
 }
@@ -111,6 +117,7 @@ func (s *Software) Identity() prover.Identity { return s.identity }
 
 // Activate does what TPM2_ActivateCredential does (TPM 2.0 Part 1 §24).
 func (s *Software) Activate(credential, secret []byte) (hullmark.Secret, error) {
+	time.Sleep(s.Pause)
 	seed, err := tpm2.Unmarshal[tpm2.TPM2BEncryptedSecret](secret)
 	if err != nil {
 		return hullmark.Secret{}, fmt.Errorf("activate: secret: %w", err)
@@ -164,6 +171,7 @@ func openCFB(block cipher.Block, sealed []byte) (opened []byte) {
 
 // Prove quotes the registers.
 func (s *Software) Prove(binding attest.Binding) (prover.Evidence, error) {
+	time.Sleep(s.Pause)
 	return QuoteOf(s.ak, binding, s.registers)
 }
 
