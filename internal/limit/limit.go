@@ -27,18 +27,24 @@ const (
 	// authenticateTimeout is how long a peer may stay unauthenticated; the limits of the handshake, of Hello and of Proof are
 	// less together.
 	authenticateTimeout = time.Minute
+	// settled is how old the only connection of a source is before another source's newest can take its slot: older than honest ones
+	// get, with the slowest of TPMs.
+	settled = 5 * time.Second
 	// maxSources bounds the sources that are remembered although they have no connection.
 	maxSources = 1024
 )
 
 // Listener bounds what unauthenticated peers cost a server, by fair queueing: a source's virtual time is the turns that it has
 // had. Unauthenticated connections have so many slots, and take turns at being read. Where no slot is left, the source with the
-// most of them loses its oldest one. Of those that wait for a turn, the source is next that has had the fewest, and one that
+// most of them loses its oldest one; where all have one each, only one that is old. Or else, of a thousand machines that dial at
+// once, each would take the slot of one that is about to show who it is, and none would get through. Of those that wait for a turn, the source is next that has had the fewest, and one that
 // has had fewer than all of them does not wait. So what a flood takes is its own share. A source is an IPv4 address, or an IPv6
 // network of 64 bits.
 type Listener struct {
 	net.Listener
 	slots int
+	// settled is the constant, or what a test wants.
+	settled time.Duration
 
 	mutex sync.Mutex // guards what follows, and what is in all sources and connections
 	// accepted counts all connections so far, unauthenticated those whose peers are not known now.
@@ -67,6 +73,7 @@ type conn struct {
 	listener *Listener
 	source   *source
 	number   int
+	since    time.Time
 	// authenticated says that the peer has shown who it is, called that it began an RPC, closed that the connection has ended.
 	authenticated, called, closed bool
 	// turn gets the connection's turns, done is closed when it is closed.
@@ -77,7 +84,7 @@ type conn struct {
 // NewListener returns a Listener over listener with so many slots for unauthenticated connections.
 func NewListener(listener net.Listener, slots int) *Listener {
 	return &Listener{
-		Listener: listener, slots: slots, sources: map[netip.Prefix]*source{}, active: map[*source]struct{}{},
+		Listener: listener, slots: slots, settled: settled, sources: map[netip.Prefix]*source{}, active: map[*source]struct{}{},
 		bucket: rate.NewLimiter(rate.Every(interval), burst),
 	}
 }
@@ -152,7 +159,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &conn{Conn: raw, listener: l, turn: make(chan struct{}, 1), done: make(chan struct{})}
+		c := &conn{Conn: raw, listener: l, since: time.Now(), turn: make(chan struct{}, 1), done: make(chan struct{})}
 		evicted, ok := l.admit(c)
 		if evicted != nil {
 			_ = evicted.Close()
@@ -167,7 +174,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit gives a connection a slot, if need be another source's. A source with its share of them gets none of another's.
+// admit gives a connection a slot, if need be another source's. A source with its share of them gets none of another's, and nobody gets
+// the only one of a source while that is young.
 func (l *Listener) admit(c *conn) (evicted *conn, ok bool) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -176,7 +184,10 @@ func (l *Listener) admit(c *conn) (evicted *conn, ok bool) {
 		if len(c.source.unauthenticated) >= max(1, l.slots/len(l.active)) {
 			return nil, false
 		}
-		evicted = l.biggest().unauthenticated[0]
+		most := l.biggest()
+		if evicted = most.unauthenticated[0]; len(most.unauthenticated) == 1 && c.since.Sub(evicted.since) < l.settled {
+			return nil, false
+		}
 		l.remove(evicted)
 	}
 	l.accepted++

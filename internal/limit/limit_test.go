@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,6 +70,20 @@ func (s *scene) isOpen(conn net.Conn, want bool) {
 	}
 }
 
+// refused dials from an address, and fails the test unless the server ends that.
+func (s *scene) refused(from string) {
+	s.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	conn, err := dialer.Dial("tcp", s.listener.Addr().String())
+	switch {
+	case err == nil:
+		defer conn.Close()
+		s.isOpen(conn, false)
+	case !errors.Is(err, syscall.ECONNRESET):
+		s.Error(err)
+	}
+}
+
 // Who has the most slots loses one to another, and gets no more.
 func TestSharesSlots(t *testing.T) {
 	s := newScene(t, 3)
@@ -83,11 +98,39 @@ func TestSharesSlots(t *testing.T) {
 		s.isOpen(conn, true)
 	}
 	// With a slot each, the oldest of all goes.
+	s.listener.settled = 0
 	next, _ := s.accept("127.0.0.4")
 	s.isOpen(second, false)
 	last, _ := s.accept("127.0.0.5")
 	s.isOpen(third, false)
 	for _, conn := range []net.Conn{other, next, last} {
+		s.isOpen(conn, true)
+	}
+}
+
+// Of many sources that dial at once, those that came first keep their slots until they are old: they are about to show who they are.
+func TestHerdGetsThrough(t *testing.T) {
+	s := newScene(t, 2)
+	first, inside := s.accept("127.0.0.2")
+	second, _ := s.accept("127.0.0.3")
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		if c, err := s.listener.Accept(); err == nil {
+			accepted <- c
+		}
+	}()
+	s.refused("127.0.0.4")
+	s.refused("127.0.0.2") // a source that has one
+	inside.setAuthenticated(true)
+	third := s.dial("127.0.0.5")
+	<-accepted // Accept passed over those that were refused.
+	for _, conn := range []net.Conn{first, second, third} {
+		s.isOpen(conn, true)
+	}
+	s.listener.settled = 0
+	fourth, _ := s.accept("127.0.0.6")
+	s.isOpen(second, false)
+	for _, conn := range []net.Conn{first, third, fourth} {
 		s.isOpen(conn, true)
 	}
 }

@@ -50,7 +50,7 @@ const (
 )
 
 // sizes are the numbers of machines at which a cluster is looked at.
-var sizes = []int{0, 50, 200, 500, 1000, 2000, 3500, 5000, 7500}
+var sizes = []int{0, 100, 500, 1000, 2500, 5000}
 
 // growth is a cluster of two control planes, with a join service each, behind a balancer.
 type growth struct {
@@ -329,7 +329,19 @@ func (g *growth) comeBack(put func(string, float64)) {
 	for _, m := range g.machines {
 		all.Go(func() error { return m.join(ctx, g.site) })
 	}
-	must(g.b, all.Wait())
+	ended := make(chan error, 1)
+	go func() { ended <- all.Wait() }()
+	for tick := time.NewTicker(20 * time.Second); ; {
+		select {
+		case <-tick.C:
+			g.progress("%d of %d are not back, and were told %v", g.underWay(), len(g.machines), g.toldSoFar())
+			continue
+		case err := <-ended:
+			tick.Stop()
+			must(g.b, err)
+		}
+		break
+	}
 	each := float64(len(g.machines))
 	put("half are back s", g.waited(g.machines, "begin", "end", 50)/1000)
 	put("all are back s", time.Since(began).Seconds())
@@ -341,6 +353,19 @@ func (g *growth) comeBack(put func(string, float64)) {
 	for name, bytes := range g.memory(testenv.Peak) {
 		put(name+" MiB peak", bytes/(1<<20))
 	}
+}
+
+// toldSoFar adds up what machines were told while they join.
+func (g *growth) toldSoFar() told {
+	sum := told{}
+	for _, m := range g.machines {
+		m.mutex.Lock()
+		for code, n := range m.told {
+			sum[code] += n
+		}
+		m.mutex.Unlock()
+	}
+	return sum
 }
 
 // programs are all that serve, by what they are.

@@ -100,11 +100,10 @@ func (m *machine) wipe() {
 
 // restart is a reboot of a machine that has joined: its disk and its Node are there.
 func (m *machine) restart() {
-	m.keepDisk()
-	m.Unjoined = false
 	m.mutex.Lock()
-	defer m.mutex.Unlock()
 	m.node, m.known, m.told, m.times = nil, m.node, told{}, map[string]time.Time{}
+	m.mutex.Unlock()
+	m.keepDisk()
 }
 
 // note keeps when something happened last.
@@ -200,10 +199,10 @@ func (m *machine) hear(err error) error {
 	return err
 }
 
-// keepDisk shows the disk that a ticket formatted; no kubeadm finished on it.
+// keepDisk shows the disk that a ticket formatted; no kubeadm finished on it, unless that was in an earlier boot.
 func (m *machine) keepDisk() {
 	if ticket := m.Ticket(); ticket != nil && ticket.Disk.UUID == m.Disk.UUID {
 		m.Disk = hullmark.DiskClaim{State: hullmark.DiskReady, UUID: ticket.Disk.UUID, Generation: ticket.Disk.Generation, Owner: ticket.Disk.Owner}
-		m.Unjoined = true
+		m.Unjoined = m.known == nil
 	}
 }
