@@ -196,6 +196,10 @@ func (g *growth) grow(n int) {
 		put("with all attempts p99 ms", g.waited(fresh, "begin", "Ticket", 99))
 		put("attempts a join", attempts(fresh))
 		g.settle()
+		for _, m := range fresh {
+			all.Go(func() error { return g.tell(ctx, m, g.replicas[0].Listen) }) // what is news is kept, and is no rest
+		}
+		must(b, all.Wait())
 		put("API calls a join", (g.calls()-calls-g.background*time.Since(began).Seconds())/each)
 		for name, spent := range g.since(used) {
 			put(name+" ms a join", spent*1000/each)
@@ -269,13 +273,7 @@ func (g *growth) rest(put func(string, float64)) {
 		})
 	})
 	all.Go(func() error {
-		return g.calling(ctx, updates, &g.updated, func(ctx context.Context, m *machine, service string) error {
-			call := m.UpdateCall(hullmark.UpdateStatus{Running: "a", Default: "a", A: nodetest.RootHash(m.image), Phase: hullmark.UpdateIdle})
-			if err := call.Do(ctx, service, g.Cluster.ID()); err != nil || call.Answer.GetDenied() != nil {
-				return fmt.Errorf("%s was not heard: %v, %v", m.name(), err, call.Answer.GetDenied())
-			}
-			return nil
-		})
+		return g.calling(ctx, updates, &g.updated, g.tell)
 	})
 	must(g.b, all.Wait())
 	<-ctx.Done()
@@ -291,6 +289,15 @@ func (g *growth) rest(put func(string, float64)) {
 	for name, bytes := range g.memory(testenv.Held) {
 		put(name+" MiB at rest", bytes/(1<<20))
 	}
+}
+
+// tell has a node tell a service what its slots hold.
+func (g *growth) tell(ctx context.Context, m *machine, service string) error {
+	call := m.UpdateCall(hullmark.UpdateStatus{Running: "a", Default: "a", A: nodetest.RootHash(m.image), Phase: hullmark.UpdateIdle})
+	if err := call.Do(ctx, service, g.Cluster.ID()); err != nil || call.Answer.GetDenied() != nil {
+		return fmt.Errorf("%s was not heard: %v, %v", m.name(), err, call.Answer.GetDenied())
+	}
+	return nil
 }
 
 // calling has nodes call a service, each once in a period, until ctx ends; turn says whose turn it is.
