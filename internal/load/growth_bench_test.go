@@ -185,6 +185,7 @@ func (g *growth) grow(n int) {
 		used, calls, began := g.used(), g.calls(), time.Now()
 		var all errgroup.Group
 		all.SetLimit(atOnce)
+		all.SetLimit(atOnce / 10)
 		for _, m := range fresh {
 			all.Go(func() error { return m.join(ctx, g.site) })
 		}
