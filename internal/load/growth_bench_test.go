@@ -50,7 +50,7 @@ const (
 )
 
 // sizes are the numbers of machines at which a cluster is looked at.
-var sizes = []int{0, 100, 500, 1000, 2500, 5000}
+var sizes = []int{0, 100, 1000, 2500, 5000}
 
 // growth is a cluster of two control planes, with a join service each, behind a balancer.
 type growth struct {

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +39,19 @@ func (o objects[O, L]) at(r *rest.Request, name string) *rest.Request {
 func (o objects[O, L]) get(ctx context.Context, name string) (O, error) {
 	result := o.one()
 	return result, o.at(o.client.Get(), name).Do(ctx).Into(result)
+}
+
+// version returns an object's version alone: the server then sends nothing of its content.
+func (o objects[O, L]) version(ctx context.Context, name string) (string, error) {
+	answer, err := o.at(o.client.Get(), name).SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").Do(ctx).Raw()
+	if err != nil {
+		return "", err
+	}
+	var object metav1.PartialObjectMetadata
+	if err := json.Unmarshal(answer, &object); err != nil {
+		return "", err
+	}
+	return object.ResourceVersion, nil
 }
 
 func (o objects[O, L]) create(ctx context.Context, object O) (O, error) {

@@ -75,7 +75,11 @@ type Machines struct {
 type Groups struct{ *connection }
 
 // Policies are what the operator pushes and join services watch: the signed policy and its documents.
-type Policies struct{ *connection }
+type Policies struct {
+	*connection
+	// read is what was read last.
+	read *readPolicy
+}
 
 // Tokens are kubelets' bootstrap tokens.
 type Tokens struct{ *connection }
@@ -162,7 +166,7 @@ func New(config *rest.Config) (*Registry, error) {
 	return &Registry{
 		connection: a,
 		Machines:   &Machines{connection: a, Groups: &Groups{a}, tokens: tokens, absent: &absences{now: time.Now}},
-		Policies:   &Policies{a}, Tokens: tokens, Endpoints: &Endpoints{a}, Vouchers: &Vouchers{a},
+		Policies:   &Policies{a, &readPolicy{}}, Tokens: tokens, Endpoints: &Endpoints{a}, Vouchers: &Vouchers{a},
 		Leases: &Leases{connection: a, joining: &watched{duration: leaseDuration, now: time.Now}},
 	}, nil
 }
