@@ -37,9 +37,9 @@ const (
 // Listener bounds what unauthenticated peers cost a server, by fair queueing: a source's virtual time is the turns that it has
 // had. Unauthenticated connections have so many slots, and take turns at being read. Where no slot is left, the source with the
 // most of them loses its oldest one; where all have one each, only one that is old. Or else, of a thousand machines that dial at
-// once, each would take the slot of one that is about to show who it is, and none would get through. Of those that wait for a turn, the source is next that has had the fewest, and one that
-// has had fewer than all of them does not wait. So what a flood takes is its own share. A source is an IPv4 address, or an IPv6
-// network of 64 bits.
+// once, each would take the slot of one that is about to show who it is, and none would get through. Of those that wait for a
+// turn, the source is next that has had the fewest, and one that has had fewer than all of them does not wait. So what a flood
+// takes is its own share. A source is an IPv4 address, or an IPv6 network of 64 bits.
 type Listener struct {
 	net.Listener
 	slots int

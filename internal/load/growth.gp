@@ -2,7 +2,7 @@
 set terminal svg size 960,720 font "sans-serif,12" background "#ffffff"
 set output svg
 set datafile separator ","
-set key left top
+set key left top reverse Left
 set grid ytics lc rgb "#dddddd"
 set xlabel "machines"
 set xrange [0:*]
@@ -11,6 +11,7 @@ set style data linespoints
 set pointsize 0.5
 set multiplot layout 2,2
 set title "Joins, 200 at a time"
+set key left bottom
 set ylabel "ms"
 set y2label "a second"
 set ytics nomirror
@@ -22,6 +23,7 @@ unset y2tics
 unset y2range
 set ytics mirror
 set title "Calls of the API"
+set key left top
 set ylabel ""
 plot csv using "machines":"API calls a join" title "a join", "" using "machines":"API calls a reboot" title "a reboot", "" using "machines":"API calls/s at rest" title "a second at rest"
 set title "Memory at rest, the larger of two"
