@@ -1,4 +1,5 @@
 # Draws out/growth.csv, which make bench-growth writes: gnuplot -e 'csv="out/growth.csv"; svg="docs/growth.svg"' internal/load/growth.gp
+# (apt-get install gnuplot-nox)
 set terminal svg size 960,720 font "sans-serif,12" background "#ffffff"
 set output svg
 set datafile separator ","
@@ -10,7 +11,7 @@ set yrange [0:*]
 set style data linespoints
 set pointsize 0.5
 set multiplot layout 2,2
-set title "Joins, 200 at a time"
+set title "Joins, 20 at a time"
 set key left bottom
 set ylabel "ms"
 set y2label "a second"

@@ -39,7 +39,7 @@ var (
 
 const (
 	// atOnce is how many machines join at a time.
-	atOnce = 200
+	atOnce = 20
 	// rested is how long a cluster is looked at in which no machine joins. Each node asks for its disk's next number meanwhile, and says
 	// what its slots hold, as often as its agent does (firstboot.DefaultTiming).
 	rested, epochs, updates = time.Minute, 12 * time.Minute, 40 * time.Second
@@ -185,7 +185,6 @@ func (g *growth) grow(n int) {
 		used, calls, began := g.used(), g.calls(), time.Now()
 		var all errgroup.Group
 		all.SetLimit(atOnce)
-		all.SetLimit(atOnce / 10)
 		for _, m := range fresh {
 			all.Go(func() error { return m.join(ctx, g.site) })
 		}
@@ -342,7 +341,7 @@ func (g *growth) comeBack(put func(string, float64)) {
 	for tick := time.NewTicker(20 * time.Second); ; {
 		select {
 		case <-tick.C:
-			g.progress("%d of %d are not back, and were told %v", g.underWay(), len(g.machines), g.toldSoFar())
+			g.progress("%d of %d are not back, and were told %v", g.underWay(), len(g.machines), g.told())
 			continue
 		case err := <-ended:
 			tick.Stop()
@@ -361,19 +360,6 @@ func (g *growth) comeBack(put func(string, float64)) {
 	for name, bytes := range g.memory(testenv.Peak) {
 		put(name+" MiB peak", bytes/(1<<20))
 	}
-}
-
-// toldSoFar adds up what machines were told while they join.
-func (g *growth) toldSoFar() told {
-	sum := told{}
-	for _, m := range g.machines {
-		m.mutex.Lock()
-		for code, n := range m.told {
-			sum[code] += n
-		}
-		m.mutex.Unlock()
-	}
-	return sum
 }
 
 // programs are all that serve, by what they are.

@@ -104,9 +104,11 @@ func (s *site) joinAll(t *testing.T, begin func() error, meanwhile func(context.
 func (s *site) told() told {
 	sum := told{}
 	for _, m := range s.machines {
+		m.mutex.Lock()
 		for code, n := range m.told {
 			sum[code] += n
 		}
+		m.mutex.Unlock()
 	}
 	return sum
 }

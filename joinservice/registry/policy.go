@@ -115,14 +115,20 @@ func (r *Policies) PushPolicy(ctx context.Context, envelope []byte, documents ma
 
 // Pushed returns the policy that was pushed last, in its signed form, which nobody has verified; nil if there is none.
 func (r *Policies) Pushed(ctx context.Context) ([]byte, error) {
+	envelope, _, err := r.pushed(ctx)
+	return envelope, err
+}
+
+// pushed returns it with its object's version.
+func (r *Policies) pushed(ctx context.Context) (envelope []byte, version string, err error) {
 	object, err := r.configMap(ctx, "read the policy in force", policyObject)
 	if apierrors.IsNotFound(err) {
-		return nil, nil
+		return nil, "", nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return object.BinaryData[policyKind], nil
+	return object.BinaryData[policyKind], object.ResourceVersion, nil
 }
 
 // readPolicy is a signed policy by the version of its object. It has a line for each member, and each ticket asks for the newest: of one
@@ -158,21 +164,13 @@ func (r *Policies) Newest(ctx context.Context, held []byte) (envelope []byte, do
 	if err != nil {
 		return nil, nil, err
 	}
-	object, err := r.configMap(ctx, "read the policy in force", policyObject)
-	if apierrors.IsNotFound(err) {
-		return nil, nil, nil
-	}
-	if err != nil {
+	if envelope, version, err = r.pushed(ctx); err != nil || envelope == nil {
 		return nil, nil, err
 	}
-	if envelope = object.BinaryData[policyKind]; envelope == nil {
-		return nil, nil, nil
-	}
+	r.read.keep(envelope, version)
 	if bytes.Equal(envelope, held) {
-		r.read.keep(held, object.ResourceVersion)
 		return nil, nil, nil
 	}
-	r.read.keep(envelope, object.ResourceVersion)
 	list, err := call(ctx, r.connection, "read the policy in force with its documents", func(ctx context.Context) (*corev1.ConfigMapList, error) {
 		return r.configMaps.list(ctx, metav1.ListOptions{LabelSelector: policySelector()})
 	})
