@@ -3,10 +3,13 @@ package main
 import (
 	"fmt"
 	"go/ast"
-	"go/build"
+	"go/build/constraint"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -23,9 +26,6 @@ type declared struct {
 	// texts are the string literals in it, the names of its subtests among them.
 	texts map[string]bool
 }
-
-// tags are the build tags of the module's tests, in the order in which they are tried.
-var tags = []string{"", "long", "vm", "cluster", "browser", "docs", "powercut", "bench", "vectors", "skew", "explore", "network", "install", "operations", "builds", "quorum", "long,quorum", "vm,powercut", "vm,firmware"}
 
 // find looks for the rows' tests in the checkout at root. It reads the files, since asking each package's tests means compiling
 // all of them.
@@ -69,16 +69,36 @@ func read(path, folder string, found map[function]declared) error {
 	return nil
 }
 
-// tagOf returns the first tags, after commas, with which a file is built.
+// constraintLine is a file's build constraint.
+var constraintLine = regexp.MustCompile(`(?m)^//go:build .*$`)
+
+// tagOf returns the fewest tags, after commas, with which a file is built: none, the first that is enough alone, or all that its
+// constraint names.
 func tagOf(path string) (string, error) {
-	for _, tag := range tags {
-		c := build.Default
-		c.BuildTags = strings.Split(tag, ",")
-		if match, err := c.MatchFile(filepath.Split(path)); err != nil || match {
-			return tag, err
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	line := constraintLine.Find(text)
+	if line == nil {
+		return "", nil
+	}
+	expr, err := constraint.Parse(string(line))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	var named []string
+	expr.Eval(func(tag string) bool {
+		named = append(named, tag)
+		return false
+	})
+	for _, tag := range slices.Concat([]string{""}, named, []string{strings.Join(named, ",")}) {
+		given := strings.Split(tag, ",")
+		if expr.Eval(func(tag string) bool { return slices.Contains(given, tag) }) {
+			return tag, nil
 		}
 	}
-	return "", fmt.Errorf("%s is behind no tag that is known", path)
+	return "", fmt.Errorf("%s: no tags were found that %s allows", path, line)
 }
 
 func texts(n ast.Node) map[string]bool {
