@@ -16,6 +16,7 @@ import (
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/verifier"
 	"github.com/hullmark/hullmark/attest/wire"
+	"github.com/hullmark/hullmark/internal/limit"
 )
 
 // Stream is the verifier's end of the exchange: of a stream that an operator
@@ -115,6 +116,7 @@ func (c *Conversation) challenge(demands verifier.Demands) (*verifier.Exchange, 
 	if err != nil {
 		return nil, err
 	}
+	limit.Challenged(c.stream.Context(), exchange.Node().String())
 	return exchange, c.send("Challenge", &wire.FromVerifier{Message: &wire.FromVerifier_Challenge{
 		Challenge: &wire.Challenge{Credential: credential, Secret: secret},
 	}})

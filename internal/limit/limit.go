@@ -2,6 +2,7 @@
 package limit
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/netip"
@@ -27,8 +28,7 @@ const (
 	// authenticateTimeout is how long a peer may stay unauthenticated; the limits of the handshake, of Hello and of Proof are
 	// less together.
 	authenticateTimeout = time.Minute
-	// settled is how old the only connection of a source is before another source's newest can take its slot: older than honest ones
-	// get, with the slowest of TPMs.
+	// settled is how long a challenged connection keeps its slot: longer than the slowest of TPMs takes to answer.
 	settled = 5 * time.Second
 	// maxSources bounds the sources that are remembered although they have no connection.
 	maxSources = 1024
@@ -36,20 +36,20 @@ const (
 
 // Listener bounds what unauthenticated peers cost a server, by fair queueing: a source's virtual time is the turns that it has
 // had. Unauthenticated connections have so many slots, and take turns at being read. Where no slot is left, the source with the
-// most of them loses its oldest one; where all have one each, only one that is old. Or else, of a thousand machines that dial at
-// once, each would take the slot of one that is about to show who it is, and none would get through. Of those that wait for a
+// most of them loses one: its oldest that was not just challenged, for of a thousand machines that dial at once, each would else take
+// the slot of one that is about to show who it is, and none would get through. Of those that wait for a
 // turn, the source is next that has had the fewest, and one that has had fewer than all of them does not wait. So what a flood
 // takes is its own share. A source is an IPv4 address, or an IPv6 network of 64 bits.
 type Listener struct {
 	net.Listener
 	slots int
-	// settled is the constant, or what a test wants.
-	settled time.Duration
 
 	mutex sync.Mutex // guards what follows, and what is in all sources and connections
 	// accepted counts all connections so far, unauthenticated those whose peers are not known now.
 	accepted, unauthenticated int
 	sources                   map[netip.Prefix]*source
+	// challenged holds the newest challenged connection of each peer, by the name that it gave.
+	challenged map[string]*conn
 	// active holds the sources that have unauthenticated connections.
 	active map[*source]struct{}
 	// turns is what the source had that was served last: none that waits has had fewer.
@@ -64,7 +64,8 @@ type Listener struct {
 type source struct {
 	// unauthenticated are its connections whose peers are not known, the oldest first; waiting are those that want a turn.
 	unauthenticated, waiting []*conn
-	turns                    int
+	// open is how many connections it has, authenticated ones among them.
+	open, turns int
 }
 
 // conn is a connection that a Listener accepted.
@@ -73,7 +74,9 @@ type conn struct {
 	listener *Listener
 	source   *source
 	number   int
-	since    time.Time
+	// name is what the peer called itself when it was challenged, at that time; it is not proven.
+	name       string
+	challenged time.Time
 	// authenticated says that the peer has shown who it is, called that it began an RPC, closed that the connection has ended.
 	authenticated, called, closed bool
 	// turn gets the connection's turns, done is closed when it is closed.
@@ -84,7 +87,7 @@ type conn struct {
 // NewListener returns a Listener over listener with so many slots for unauthenticated connections.
 func NewListener(listener net.Listener, slots int) *Listener {
 	return &Listener{
-		Listener: listener, slots: slots, settled: settled, sources: map[netip.Prefix]*source{}, active: map[*source]struct{}{},
+		Listener: listener, slots: slots, sources: map[netip.Prefix]*source{}, active: map[*source]struct{}{}, challenged: map[string]*conn{},
 		bucket: rate.NewLimiter(rate.Every(interval), burst),
 	}
 }
@@ -129,6 +132,29 @@ func Authenticated(ctx context.Context) (release func()) {
 	return func() { c.setAuthenticated(false) }
 }
 
+// Challenged says that the peer of an RPC has called itself by the name of one that may be let in, and has to prove that now. Its
+// connection keeps its slot for a while, unless another peer was challenged by the same name since: a name costs nothing. It does
+// nothing to a connection that no Listener accepted.
+func Challenged(ctx context.Context, name string) {
+	if c := connOf(ctx); c != nil {
+		c.setChallenged(name)
+	}
+}
+
+func (c *conn) setChallenged(name string) {
+	l := c.listener
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if c.closed || c.authenticated {
+		return
+	}
+	if older := l.challenged[name]; older != nil {
+		older.challenged = time.Time{}
+	}
+	c.name, c.challenged = name, time.Now()
+	l.challenged[name] = c
+}
+
 // AuthenticatedByHandshake are credentials whose handshake shows who the peer is: whoever comes through it is authenticated.
 func AuthenticatedByHandshake(c credentials.TransportCredentials) credentials.TransportCredentials {
 	return byHandshake{c}
@@ -159,7 +185,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &conn{Conn: raw, listener: l, since: time.Now(), turn: make(chan struct{}, 1), done: make(chan struct{})}
+		c := &conn{Conn: raw, listener: l, turn: make(chan struct{}, 1), done: make(chan struct{})}
 		evicted, ok := l.admit(c)
 		if evicted != nil {
 			_ = evicted.Close()
@@ -175,7 +201,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 }
 
 // admit gives a connection a slot, if need be another source's. A source with its share of them gets none of another's, and nobody gets
-// the only one of a source while that is young.
+// one of a source that has only the one, while that was just challenged.
 func (l *Listener) admit(c *conn) (evicted *conn, ok bool) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -184,17 +210,44 @@ func (l *Listener) admit(c *conn) (evicted *conn, ok bool) {
 		if len(c.source.unauthenticated) >= max(1, l.slots/len(l.active)) {
 			return nil, false
 		}
-		most := l.biggest()
-		if evicted = most.unauthenticated[0]; len(most.unauthenticated) == 1 && c.since.Sub(evicted.since) < l.settled {
+		if evicted = l.dispensable(); evicted == nil {
 			return nil, false
 		}
 		l.remove(evicted)
 	}
 	l.accepted++
 	c.number = l.accepted
+	c.source.open++
 	c.timeout = time.AfterFunc(authenticateTimeout, func() { _ = c.Close() })
 	l.add(c)
 	return evicted, true
+}
+
+// dispensable returns the connection that goes where no slot is left: the oldest that was not just challenged, of the source with the
+// most connections that has such a one. Where there is none, it is the newest of the source that has the most, but nobody's only one.
+func (l *Listener) dispensable() (c *conn) {
+	before := time.Now().Add(-settled)
+	for s := range l.active {
+		i := slices.IndexFunc(s.unauthenticated, func(c *conn) bool { return !c.challenged.After(before) })
+		if i >= 0 && (c == nil || compare(s.unauthenticated[i], c) < 0) {
+			c = s.unauthenticated[i]
+		}
+	}
+	if c != nil {
+		return c
+	}
+	for s := range l.active {
+		newest := s.unauthenticated[len(s.unauthenticated)-1]
+		if len(s.unauthenticated) > 1 && (c == nil || compare(newest, c) < 0) {
+			c = newest
+		}
+	}
+	return c
+}
+
+// compare orders connections of two sources by who has more, and then by who came first.
+func compare(a, b *conn) int {
+	return cmp.Or(cmp.Compare(len(b.source.unauthenticated), len(a.source.unauthenticated)), cmp.Compare(a.number, b.number))
 }
 
 // source returns where a connection comes from.
@@ -211,7 +264,7 @@ func (l *Listener) source(from net.Addr) *source {
 	}
 	if len(l.sources) > maxSources {
 		for network, other := range l.sources {
-			if other != s && len(other.unauthenticated) == 0 {
+			if other != s && other.open == 0 {
 				delete(l.sources, network)
 			}
 		}
@@ -219,21 +272,11 @@ func (l *Listener) source(from net.Addr) *source {
 	return s
 }
 
-// biggest returns the source with the most unauthenticated connections; of several, the one whose oldest came first.
-func (l *Listener) biggest() (most *source) {
-	for s := range l.active {
-		if most == nil || len(s.unauthenticated) > len(most.unauthenticated) ||
-			len(s.unauthenticated) == len(most.unauthenticated) && s.unauthenticated[0].number < most.unauthenticated[0].number {
-			most = s
-		}
-	}
-	return most
-}
-
 // add counts a connection as unauthenticated. The mutex is held, here and in remove.
 func (l *Listener) add(c *conn) {
 	l.unauthenticated++
-	c.source.unauthenticated = append(c.source.unauthenticated, c)
+	i, _ := slices.BinarySearchFunc(c.source.unauthenticated, c, func(a, b *conn) int { return cmp.Compare(a.number, b.number) })
+	c.source.unauthenticated = slices.Insert(c.source.unauthenticated, i, c)
 	l.active[c.source] = struct{}{}
 }
 
@@ -246,6 +289,9 @@ func (l *Listener) remove(c *conn) {
 		return
 	}
 	l.unauthenticated--
+	if l.challenged[c.name] == c {
+		delete(l.challenged, c.name)
+	}
 	s.unauthenticated = slices.Delete(s.unauthenticated, i, i+1)
 	if len(s.unauthenticated) == 0 {
 		delete(l.active, s)
@@ -273,6 +319,7 @@ func (c *conn) setAuthenticated(is bool) {
 	if is {
 		c.source.turns = c.listener.turns - credit // What this one needed is not held against the next one from there.
 		c.listener.remove(c)
+		c.challenged = time.Time{}
 		return
 	}
 	c.listener.add(c)
@@ -361,6 +408,7 @@ func (c *conn) Close() error {
 	c.listener.mutex.Lock()
 	if !c.closed {
 		c.closed = true
+		c.source.open--
 		close(c.done)
 		c.listener.remove(c)
 		c.timeout.Stop()

@@ -98,7 +98,6 @@ func TestSharesSlots(t *testing.T) {
 		s.isOpen(conn, true)
 	}
 	// With a slot each, the oldest of all goes.
-	s.listener.settled = 0
 	next, _ := s.accept("127.0.0.4")
 	s.isOpen(second, false)
 	last, _ := s.accept("127.0.0.5")
@@ -108,30 +107,112 @@ func TestSharesSlots(t *testing.T) {
 	}
 }
 
-// Of many sources that dial at once, those that came first keep their slots until they are old: they are about to show who they are.
+// challenge challenges a peer by a name, some time ago.
+func (s *scene) challenge(c *conn, name string, ago time.Duration) {
+	Challenged(rpc(c), name)
+	s.listener.mutex.Lock()
+	defer s.listener.mutex.Unlock()
+	c.challenged = c.challenged.Add(-ago)
+}
+
+// Of many sources that dial at once, those that were challenged keep their slots: they are about to show who they are.
 func TestHerdGetsThrough(t *testing.T) {
-	s := newScene(t, 2)
+	s := newScene(t, 3)
 	first, inside := s.accept("127.0.0.2")
-	second, _ := s.accept("127.0.0.3")
+	second, other := s.accept("127.0.0.3")
+	s.challenge(inside, "first", 0)
+	s.challenge(other, "second", 0)
+	silent, _ := s.accept("127.0.0.4")
+	third, last := s.accept("127.0.0.5")
+	s.isOpen(silent, false)
+	s.challenge(last, "third", 0)
 	accepted := make(chan net.Conn, 1)
 	go func() {
 		if c, err := s.listener.Accept(); err == nil {
 			accepted <- c
 		}
 	}()
-	s.refused("127.0.0.4")
+	s.refused("127.0.0.6")
 	s.refused("127.0.0.2") // a source that has one
 	inside.setAuthenticated(true)
-	third := s.dial("127.0.0.5")
+	fourth := s.dial("127.0.0.7")
 	<-accepted // Accept passed over those that were refused.
-	for _, conn := range []net.Conn{first, second, third} {
+	for _, conn := range []net.Conn{first, second, third, fourth} {
 		s.isOpen(conn, true)
 	}
-	s.listener.settled = 0
-	fourth, _ := s.accept("127.0.0.6")
+	s.challenge(other, "second", settled) // It is silent since.
+	_, _ = s.accept("127.0.0.8")
 	s.isOpen(second, false)
 	for _, conn := range []net.Conn{first, third, fourth} {
 		s.isOpen(conn, true)
+	}
+}
+
+// Whoever replays one machine's Hello from many addresses keeps one slot by that.
+func TestNameKeepsOneSlot(t *testing.T) {
+	s := newScene(t, 2)
+	replayed, inside := s.accept("127.0.0.2")
+	again, other := s.accept("127.0.0.3")
+	s.challenge(inside, "name", 0)
+	s.challenge(other, "name", 0)
+	_, _ = s.accept("127.0.0.4")
+	s.isOpen(replayed, false)
+	s.isOpen(again, true)
+	_ = other.Close()
+	if len(s.listener.challenged) != 0 {
+		t.Errorf("%d names are remembered", len(s.listener.challenged))
+	}
+}
+
+// Machines that share an address lose the one that came last, which is farthest from its proof, and keep the last one of all.
+func TestSharedAddressLosesItsNewest(t *testing.T) {
+	s := newScene(t, 3)
+	older, first := s.accept("127.0.0.2")
+	younger, second := s.accept("127.0.0.2")
+	_, third := s.accept("127.0.0.3")
+	for name, c := range map[string]*conn{"first": first, "second": second, "third": third} {
+		s.challenge(c, name, 0)
+	}
+	_, fourth := s.accept("127.0.0.4")
+	s.isOpen(younger, false)
+	s.challenge(fourth, "fourth", 0)
+	go func() { _, _ = s.listener.Accept() }()
+	s.refused("127.0.0.5")
+	s.isOpen(older, true)
+}
+
+// A connection that had its exchange and has not hung up goes before one of its source that has just come.
+func TestEndedExchangeGoesFirst(t *testing.T) {
+	s := newScene(t, 2)
+	ended, inside := s.accept("127.0.0.2")
+	s.challenge(inside, "name", 0)
+	inside.setAuthenticated(true)
+	young, _ := s.accept("127.0.0.2")
+	inside.setAuthenticated(false)
+	_, _ = s.accept("127.0.0.3")
+	s.isOpen(ended, false)
+	s.isOpen(young, true)
+}
+
+// A source with an authenticated connection is not forgotten: it would be two, with a share of the slots each.
+func TestSourceWithAuthenticatedIsRemembered(t *testing.T) {
+	s := newScene(t, 8)
+	_, inside := s.accept("127.0.0.2")
+	inside.setAuthenticated(true)
+	for i := range maxSources + 1 {
+		s.listener.source(&net.TCPAddr{IP: net.IPv4(10, 0, byte(i>>8), byte(i))})
+	}
+	_, other := s.accept("127.0.0.2")
+	if inside.source != other.source {
+		t.Error("one address is two sources")
+	}
+	_ = inside.Close()
+	_ = other.Close()
+	for i := range maxSources + 1 {
+		s.listener.source(&net.TCPAddr{IP: net.IPv4(10, 1, byte(i>>8), byte(i))})
+	}
+	if len(s.listener.sources) > maxSources+1 {
+		t.Errorf("%d sources are remembered", len(s.listener.sources))
 	}
 }
 
@@ -172,7 +253,8 @@ func TestAuthenticatedHasNoBounds(t *testing.T) {
 		t.Error("a peer does not wait after its release")
 	}
 	s.accept("127.0.0.3")
-	s.isOpen(other, false)
+	s.isOpen(known, false) // It is the older one.
+	s.isOpen(other, true)
 	Authenticated(context.Background())() // no Listener accepted it
 }
 
