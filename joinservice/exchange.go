@@ -21,8 +21,12 @@ import (
 // progressPause is how long is waited at least between two writes of a machine's progress.
 const progressPause = 10 * time.Second
 
-// DecisionTime bounds what is asked of the records between Proof and Ticket: a node waits 15 s for its ticket.
-const DecisionTime = 10 * time.Second
+const (
+	// DecisionTime bounds what is asked of the records between Proof and Ticket: a node waits 15 s for its ticket.
+	DecisionTime = 10 * time.Second
+	// decisionWait bounds how long a machine waits before that for a place.
+	decisionWait = 4 * time.Second
+)
 
 // errSuperseded says that the machine has begun another exchange, or holds a later ticket.
 var errSuperseded = errors.New("the machine began another exchange")
@@ -91,9 +95,9 @@ func (x *exchange) run() (p *proved, err error) {
 	mine := x.service.beginSession(p.claims.EKID)
 	defer x.service.endSession(p.claims.EKID, mine)
 	x.conversation.over = mine.over
-	t, err := p.admit()
+	t, err := p.admitInTurn()
 	if err != nil {
-		return p, p.deny(err)
+		return p, err
 	}
 	o, err := t.grant()
 	if err != nil {
@@ -122,10 +126,7 @@ func (o *opened) proceed() error {
 // be known by its name in the log.
 func (x *exchange) attest() (*proved, error) {
 	if !x.service.enter() {
-		busy := &hullmark.Condition{
-			Code: "busy", Step: "ATTEST", Title: "the join service has as many exchanges under way as it takes", Retry: true,
-			Next: "wait: the node tries again by itself",
-		}
+		busy := busy("ATTEST")
 		return nil, x.conversation.refuse(busy, busy)
 	}
 	defer x.service.leave()
@@ -151,6 +152,29 @@ func (p *proved) kind() hullmark.TicketKind {
 		return hullmark.Rejoin
 	}
 	return hullmark.Join
+}
+
+// admitInTurn admits, or denies, in one of the places for that. Control planes need none: they are few, and the others wait for them.
+// That a machine got no place is not recorded.
+func (p *proved) admitInTurn() (*ticketed, error) {
+	if member, _, _ := p.authorizer().member(p.claims); member.Role != hullmark.ControlPlane {
+		ctx, cancel := context.WithTimeout(p.ctx, decisionWait)
+		defer cancel()
+		giveBack, ok := p.service.decisions.take(ctx, MaxDecisions)
+		if !ok {
+			many := &hullmark.Condition{
+				Code: "busy", Step: "ATTEST", Title: "the join service decides as many tickets at once as it takes", Retry: true,
+				Next: "wait: the node tries again by itself",
+			}
+			return nil, p.conversation.refuse(many, many)
+		}
+		defer giveBack()
+	}
+	t, err := p.admit()
+	if err != nil {
+		return nil, p.deny(err)
+	}
+	return t, nil
 }
 
 // admit decides by the newest policy, claims the node's name, and records the ticket before it is sent.

@@ -23,6 +23,8 @@ const (
 	// MaxUnauthenticated bounds the connections, and the exchanges, whose evidence is not verified yet.
 	// Beyond them, only members have streams, each member one.
 	MaxUnauthenticated = 128
+	// MaxDecisions bounds the tickets that are decided at once: records that are asked for more of them have none ready in time.
+	MaxDecisions = 32
 	// maxHeaders bounds the headers of a call, in bytes.
 	maxHeaders = 8 << 10
 	// handshake bounds TLS and HTTP/2 handshakes, and how long a connection stays without a stream.
@@ -76,9 +78,8 @@ type Service struct {
 
 	unauthenticated atomic.Int64
 	inFlight        atomic.Int64
-	// lookup has the places for those whose vouchers are looked for, once lookups is done.
-	lookups sync.Once
-	lookup  chan struct{}
+	// lookups are for those whose vouchers are looked for, decisions for those whose tickets are decided.
+	lookups, decisions places
 	// refusalLogged is the second (Unix time) in which the refusal of an unauthenticated peer was logged last.
 	refusalLogged atomic.Int64
 
@@ -165,6 +166,23 @@ func (s *Service) enter() bool {
 }
 
 func (s *Service) leave() { s.unauthenticated.Add(-1) }
+
+// places are for a bounded number of exchanges at once.
+type places struct {
+	made  sync.Once
+	taken chan struct{}
+}
+
+// take waits for one of most places, as long as its context lasts. Who waited longest is next.
+func (p *places) take(ctx context.Context, most int) (giveBack func(), ok bool) {
+	p.made.Do(func() { p.taken = make(chan struct{}, most) })
+	select {
+	case p.taken <- struct{}{}:
+		return func() { <-p.taken }, true
+	case <-ctx.Done():
+		return nil, false
+	}
+}
 
 // session is a machine's one exchange at this replica.
 type session struct {

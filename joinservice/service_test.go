@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"github.com/hullmark/hullmark/attest/channel"
 	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/internal/memrecords"
+	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/keys"
 	"github.com/hullmark/hullmark/measurements"
@@ -176,6 +178,64 @@ func TestKeyKeeperDownAndUp(t *testing.T) {
 			t.Errorf("after it came in, its record says %v", m.Condition)
 		}
 		s.reboot()
+	}
+}
+
+// slowKeeper says that it was asked for a key, and gives it once it may.
+type slowKeeper struct {
+	keys.Keyset
+	asked, may chan struct{}
+}
+
+func (k slowKeeper) DiskKey(generation uint32, root hullmark.ClusterRoot, node hullmark.EKID, disk hullmark.UUID) (hullmark.Secret, error) {
+	k.asked <- struct{}{}
+	<-k.may
+	return k.Keyset.DiskKey(generation, root, node, disk)
+}
+
+// While as many tickets are decided as may be at once, another worker waits for a moment and is then told to come again, and a control plane
+// goes on.
+func TestDecisionsAreBounded(t *testing.T) {
+	s := newSite(t)
+	ek, err := new(nodetest.SoftwareKeys).Next() // A TPM emulator would take a second for each.
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.node, err = nodetest.NewWithSoftware(ek, s.cluster.ID(), "image", 0); err != nil {
+		t.Fatal(err)
+	}
+	s.accept(t, func(p *measurements.Policy) { p.Members[0].EKID = s.node.ID }, "image")
+	slow := slowKeeper{s.cluster.Keys, make(chan struct{}), make(chan struct{})}
+	s.service.Keys = slow
+	ended := make(chan error)
+	dial := func() {
+		node := s.node.Again()
+		go func() { ended <- node.Dial(t.Context(), s.address, s.cluster.ID()) }()
+		<-slow.asked
+	}
+	for range joinservice.MaxDecisions {
+		dial()
+	}
+	writes := s.records.Writes()
+	s.denied(t, "busy", true, "decides as many tickets at once")
+	if s.records.Writes() != writes {
+		t.Error("records that are busy were asked to keep that they are")
+	}
+	s.controlPlanes(t)
+	dial()
+	go func() {
+		for range slow.asked { // Those who lost the race for the record ask again.
+		}
+	}()
+	close(slow.may)
+	for range joinservice.MaxDecisions + 1 {
+		if err := <-ended; err != nil && !errors.Is(err, io.EOF) { // Those that a later exchange of the machine ended are told nothing.
+			t.Error(err)
+		}
+	}
+	close(slow.asked)
+	if writes == s.records.Writes() {
+		t.Error("nobody got through")
 	}
 }
 

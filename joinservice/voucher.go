@@ -117,12 +117,13 @@ func (p *proved) vouch() error {
 	if p.policy.isMember(p.claims.EKID, p.claims.EKCertificate) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(p.ctx, newestTime)
+	ctx, cancel := context.WithTimeout(p.conversation.stream.Context(), newestTime) // Who hangs up gives the place back.
 	defer cancel()
-	if err := p.service.takeLookup(ctx); err != nil {
-		return err
+	giveBack, ok := p.service.lookups.take(ctx, maxVoucherLookups)
+	if !ok {
+		return busy("ATTEST")
 	}
-	defer p.service.giveLookup()
+	defer giveBack()
 	m, _, err := p.service.Records.Load(ctx, p.claims.EKID)
 	if err != nil {
 		return err
@@ -181,19 +182,6 @@ func (p *proved) judgeVoucher(m Machine) error {
 	p.vouched, err = p.policy.vouchedFor(m, p.claims.EKCertificate, p.issued)
 	return err
 }
-
-// takeLookup waits for one of the places for those whose vouchers are looked for.
-func (s *Service) takeLookup(ctx context.Context) error {
-	s.lookups.Do(func() { s.lookup = make(chan struct{}, maxVoucherLookups) })
-	select {
-	case s.lookup <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return busy("ATTEST")
-	}
-}
-
-func (s *Service) giveLookup() { <-s.lookup }
 
 // GroupName returns the group that a machine is of by its record, and whether it is of one.
 func (m Machine) GroupName() (group string, ok bool) {

@@ -301,7 +301,7 @@ var errDenied = errors.New("denied")
 func (n *Node) Again() *Node {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
-	return &Node{TPM: n.TPM, ID: n.ID, Config: n.Config, Disk: n.Disk, Epoch: n.Epoch, ticket: n.ticket}
+	return &Node{TPM: n.TPM, ID: n.ID, Config: n.Config, Disk: n.Disk, Epoch: n.Epoch, keys: n.keys, ticket: n.ticket}
 }
 
 // Exchange runs the node's side of one exchange that an operator dialled.
