@@ -38,8 +38,8 @@ const (
 // had. Unauthenticated connections have so many slots, and take turns at being read. Where no slot is left, the source with the
 // most of them loses one: its oldest that was not just challenged, for of a thousand machines that dial at once, each would else take
 // the slot of one that is about to show who it is, and none would get through. Of those that wait for a
-// turn, the source is next that has had the fewest, and one that has had fewer than all of them does not wait. So what a flood
-// takes is its own share. A source is an IPv4 address, or an IPv6 network of 64 bits.
+// turn, the source is next that has had the fewest, or who has waited longest, by turns; and one that has had fewer than all of them
+// does not wait. So what a flood takes is its own share. A source is an IPv4 address, or an IPv6 network of 64 bits.
 type Listener struct {
 	net.Listener
 	slots int
@@ -54,8 +54,10 @@ type Listener struct {
 	active map[*source]struct{}
 	// turns is what the source had that was served last: none that waits has had fewer.
 	turns int
-	// dispatching says that connections wait, and that a goroutine gives them turns.
-	dispatching bool
+	// dispatching says that connections wait, and that a goroutine gives them turns; queued and dispatched count those that had to
+	// wait, and those that got a turn by that.
+	dispatching        bool
+	queued, dispatched int
 	// bucket holds the turns that can be had without waiting.
 	bucket *rate.Limiter
 }
@@ -74,6 +76,8 @@ type conn struct {
 	listener *Listener
 	source   *source
 	number   int
+	// queued is its place in the order in which connections began to wait.
+	queued int
 	// name is what the peer called itself when it was challenged, at that time; it is not proven.
 	name       string
 	challenged time.Time
@@ -366,6 +370,8 @@ func (c *conn) mustWait() bool {
 	case <-c.turn: // left over from when it was authenticated
 	default:
 	}
+	l.queued++
+	c.queued = l.queued
 	c.source.waiting = append(c.source.waiting, c)
 	if !l.dispatching {
 		l.dispatching = true
@@ -384,19 +390,28 @@ func (l *Listener) dispatch() {
 	}
 }
 
+// dispatchNext gives a turn: to the source that has had the fewest, and each second time to who has waited longest. Or else sources that
+// are new all the time, which have had none, would keep one from ever getting its next.
 func (l *Listener) dispatchNext() (dispatched bool) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
+	l.dispatched++
+	fair := l.dispatched%2 == 1
 	var next *source
 	for s := range l.active {
-		if len(s.waiting) > 0 && (next == nil || s.turns < next.turns) {
+		if len(s.waiting) == 0 {
+			continue
+		}
+		if next == nil || fair && s.turns < next.turns || !fair && s.waiting[0].queued < next.waiting[0].queued {
 			next = s
 		}
 	}
 	if l.dispatching = next != nil; !l.dispatching {
 		return false
 	}
-	l.turns = max(l.turns, next.turns)
+	if fair {
+		l.turns = max(l.turns, next.turns)
+	}
 	next.turns++
 	next.waiting[0].wake()
 	next.waiting = slices.Delete(next.waiting, 0, 1)

@@ -315,6 +315,42 @@ func TestTurns(t *testing.T) {
 	}
 }
 
+// Sources that are new all the time do not keep one from its turns that has had some.
+func TestNewSourcesStarveNobody(t *testing.T) {
+	s := newScene(t, 8)
+	s.listener.dispatching, s.listener.bucket = true, rate.NewLimiter(0, 0) // by this test
+	turn := func(c *conn) {
+		if !c.mustWait() || !s.listener.dispatchNext() {
+			t.Fatal("no turn")
+		}
+	}
+	_, old := s.accept("127.0.0.2")
+	for range credit / 2 {
+		turn(old)
+		<-old.turn
+	}
+	if !old.mustWait() {
+		t.Fatal("a connection got a turn that nobody spared")
+	}
+	for i := range 10 {
+		outside, fresh := s.accept(net.IPv4(127, 0, 1, byte(i+1)).String())
+		for range 10 {
+			turn(fresh)
+			if len(old.turn) == 1 {
+				return
+			}
+			select {
+			case <-fresh.turn:
+			default:
+				t.Fatal("nobody had the turn")
+			}
+		}
+		_ = fresh.Close()
+		_ = outside.Close()
+	}
+	t.Error("a machine got no turn while new sources had 100")
+}
+
 // Whoever passes the handshake of a real server is authenticated: gRPC hands the credentials the very connection that the
 // Listener accepted.
 func TestAuthenticatedByHandshake(t *testing.T) {
