@@ -37,9 +37,9 @@ const (
 // Listener bounds what unauthenticated peers cost a server, by fair queueing: a source's virtual time is the turns that it has
 // had. Unauthenticated connections have so many slots, and take turns at being read. Where no slot is left, the source with the
 // most of them loses one: its oldest that was not just challenged, for of a thousand machines that dial at once, each would else take
-// the slot of one that is about to show who it is, and none would get through. Of those that wait for a
-// turn, the source is next that has had the fewest, or who has waited longest, by turns; and one that has had fewer than all of them
-// does not wait. So what a flood takes is its own share. A source is an IPv4 address, or an IPv6 network of 64 bits.
+// the slot of one that is about to show who it is, and none would get through. Of those that wait for a turn, next is the source that
+// has had the fewest, and each second time who has waited longest; a source that has had fewer than all of them does not wait. So what
+// a flood takes is its own share. A source is an IPv4 address, or an IPv6 network of 64 bits.
 type Listener struct {
 	net.Listener
 	slots int
@@ -288,14 +288,14 @@ func (l *Listener) add(c *conn) {
 func (l *Listener) remove(c *conn) {
 	s := c.source
 	s.waiting = slices.DeleteFunc(s.waiting, func(w *conn) bool { return w == c })
+	if l.challenged[c.name] == c { // also of one that was challenged after it had lost its slot
+		delete(l.challenged, c.name)
+	}
 	i := slices.Index(s.unauthenticated, c)
 	if i < 0 {
 		return
 	}
 	l.unauthenticated--
-	if l.challenged[c.name] == c {
-		delete(l.challenged, c.name)
-	}
 	s.unauthenticated = slices.Delete(s.unauthenticated, i, i+1)
 	if len(s.unauthenticated) == 0 {
 		delete(l.active, s)

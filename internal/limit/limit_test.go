@@ -158,6 +158,10 @@ func TestNameKeepsOneSlot(t *testing.T) {
 	_, _ = s.accept("127.0.0.4")
 	s.isOpen(replayed, false)
 	s.isOpen(again, true)
+	s.listener.mutex.Lock()
+	s.listener.remove(other)
+	s.listener.mutex.Unlock()
+	Challenged(rpc(other), "late") // It has lost its slot, and is not closed yet.
 	_ = other.Close()
 	if len(s.listener.challenged) != 0 {
 		t.Errorf("%d names are remembered", len(s.listener.challenged))
