@@ -55,7 +55,7 @@ func (w Workspace) format(path string, found hullmark.DiskClaim, g hullmark.Disk
 	if err := errors.Join(err, disk.Close()); err != nil {
 		return err
 	}
-	geometry, err := w.fill(path, id, g.Epoch.Committed, keys)
+	geometry, err := w.fill(path, size, id, g.Epoch.Committed, keys)
 	if err != nil {
 		return fmt.Errorf("format state disk: %w", errors.Join(err, closeVolume()))
 	}
@@ -101,11 +101,11 @@ func checkBegun(disk *os.File, size int64, keys statedisk.Keys) (bool, error) {
 
 // fill writes everything behind luks2.DataOffset: dm-integrity's layout and
 // the file system. The LUKS header goes to the workspace only.
-func (w Workspace) fill(path string, id statedisk.Identity, epoch uint64, keys statedisk.Keys) (statedisk.Geometry, error) {
+func (w Workspace) fill(path string, size int64, id statedisk.Identity, epoch uint64, keys statedisk.Keys) (statedisk.Geometry, error) {
 	if err := w.newHeader(); err != nil {
 		return statedisk.Geometry{}, err
 	}
-	if err := w.luksFormat(path, id.UUID, keys); err != nil {
+	if err := w.luksFormat(path, size, id.UUID, keys); err != nil {
 		return statedisk.Geometry{}, err
 	}
 	// Private: udev must not read a volume of which nothing was written.
@@ -122,7 +122,12 @@ func (w Workspace) fill(path string, id statedisk.Identity, epoch uint64, keys s
 	return geometry, closeVolume()
 }
 
-func (w Workspace) luksFormat(path string, uuid hullmark.UUID, keys statedisk.Keys) error {
+// integrityJournal is how much dm-integrity writes twice before it is in its place, in bytes, for a disk of that size. The kernel holds all
+// of the journal in memory, so this is a quarter of its own choice for disks of 8 GiB and more, which is 64 MiB (Linux,
+// drivers/md/dm-integrity.c, DEFAULT_MAX_JOURNAL_SECTORS and DEFAULT_JOURNAL_SIZE_FACTOR).
+func integrityJournal(size int64) uint64 { return uint64(min(size/128, 16<<20)) }
+
+func (w Workspace) luksFormat(path string, size int64, uuid hullmark.UUID, keys statedisk.Keys) error {
 	device, err := cryptsetup.InitDataDevice(w.header(), path)
 	if err != nil {
 		return err
@@ -130,6 +135,7 @@ func (w Workspace) luksFormat(path string, uuid hullmark.UUID, keys statedisk.Ke
 	defer device.Free()
 	err = device.Format(cryptsetup.LUKS2{
 		SectorSize: luks2.SectorSize, DataAlignment: luks2.DataOffset / 512, DataDevice: path, Integrity: luks2.Integrity,
+		IntegrityParams: &cryptsetup.IntegrityParams{JournalSize: integrityJournal(size)},
 		PBKDFType: &cryptsetup.PbkdfType{
 			Type: "pbkdf2", Hash: luks2.Hash, Iterations: luks2.Iterations, Flags: cryptsetup.CRYPT_PBKDF_NO_BENCHMARK,
 		},

@@ -163,6 +163,10 @@ func large(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	t.Logf("formatted and opened in %.1f s, %d MiB written", time.Since(began).Seconds(), (written(t, path)-before)>>20)
+	// A section of the journal is never split, so what is asked for is not exact.
+	if g, err := liveGeometry(path); err != nil || g.JournalSectors > 17<<20/512 || g.JournalSectors < 15<<20/512 {
+		t.Errorf("a journal of %d sectors, %v, want 16 MiB", g.JournalSectors, err)
+	}
 	device, err := os.OpenFile("/dev/mapper/"+Name, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
