@@ -353,34 +353,40 @@ func (a api) awaitReady(b *testing.B, before string) string {
 // statsSummary is what a kubelet says its node, its own parts and its pods hold (k8s.io/kubelet/pkg/apis/stats/v1alpha1).
 type statsSummary struct {
 	Node struct {
-		Memory           memory `json:"memory"`
+		taken
 		SystemContainers []struct {
-			Name   string `json:"name"`
-			Memory memory `json:"memory"`
+			Name string `json:"name"`
+			taken
 		} `json:"systemContainers"`
 	} `json:"node"`
 	Pods []struct {
 		Pod struct {
 			Name string `json:"name"`
 		} `json:"podRef"`
-		Memory memory `json:"memory"`
+		taken
 	} `json:"pods"`
 }
 
-type memory struct{ WorkingSetBytes, RSSBytes, UsageBytes float64 }
+// taken is what a control group takes.
+type taken struct {
+	Memory struct{ WorkingSetBytes, RSSBytes, UsageBytes float64 } `json:"memory"`
+	CPU    struct{ UsageNanoCores float64 }                        `json:"cpu"`
+}
 
-// print tells where a node's memory is, in MiB: all that is used, without pages of files that were read once, and of no file.
+// print tells where a node's processor time and memory are, the latter in MiB: all that is used, without pages of files that were read once,
+// and of no file.
 func (s statsSummary) print() {
-	line := func(name string, m memory) {
+	line := func(name string, t taken) {
 		const mib = 1 << 20
-		fmt.Printf("  %-50s used %5.0f, working set %5.0f, anonymous %5.0f MiB\n", name, m.UsageBytes/mib, m.WorkingSetBytes/mib, m.RSSBytes/mib)
+		m := t.Memory
+		fmt.Printf("  %-50s %.3f processors; used %5.0f, working set %5.0f, anonymous %5.0f MiB\n", name, t.CPU.UsageNanoCores/1e9, m.UsageBytes/mib, m.WorkingSetBytes/mib, m.RSSBytes/mib)
 	}
-	line("node", s.Node.Memory)
+	line("node", s.Node.taken)
 	for _, c := range s.Node.SystemContainers {
-		line(c.Name, c.Memory)
+		line(c.Name, c.taken)
 	}
 	for _, p := range s.Pods {
-		line(p.Pod.Name, p.Memory)
+		line(p.Pod.Name, p.taken)
 	}
 }
 

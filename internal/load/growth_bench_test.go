@@ -4,11 +4,19 @@ package load
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/csv"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"math/big"
 	"net/http"
 	"net/netip"
 	"os"
@@ -24,16 +32,19 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/attest/wire"
 	"github.com/hullmark/hullmark/cluster"
 	"github.com/hullmark/hullmark/internal/flood"
 	"github.com/hullmark/hullmark/internal/nodetest"
 	"github.com/hullmark/hullmark/internal/testenv"
 	"github.com/hullmark/hullmark/joinservice"
 	"github.com/hullmark/hullmark/joinservice/registry"
+	"github.com/hullmark/hullmark/measurements"
 )
 
 var (
 	grown   = flag.Int("grow", 3500, "how many machines BenchmarkGrowth ends with, each with a rule of its own in the policy")
+	grouped = flag.Bool("group", false, "admit them all by one group of the policy, by the certificates of their endorsement keys")
 	results = flag.String("out", "", "`folder` for the table of BenchmarkGrowth as growth.csv")
 )
 
@@ -79,7 +90,9 @@ func BenchmarkGrowth(b *testing.B) {
 			g.write()
 		}
 		g.print()
-		g.overgrow()
+		if !*grouped {
+			g.overgrow()
+		}
 	}
 }
 
@@ -147,17 +160,62 @@ func (g *growth) makePlayed(n int) {
 		documentOf[image] = nodetest.Document(g.b, image)
 	}
 	var keys nodetest.SoftwareKeys
+	var ca *ekCA
+	if *grouped {
+		ca = newEKCA(g.b)
+		g.group = &measurements.Group{
+			Name: "worker", Authorities: [][]byte{ca.certificate.Raw}, Subject: []measurements.Attribute{{Type: "OU", Value: ekUnit}}, Max: n,
+		}
+	}
 	for i := range n {
 		ek, err := keys.Next()
 		must(g.b, err)
 		image := images[i%len(images)]
 		played, err := nodetest.NewWithSoftware(ek, g.Cluster.ID(), image, tpmPause)
 		must(g.b, err)
-		m := &machine{Node: played, number: i, image: image}
+		m := &machine{Node: played, number: i, image: image, group: g.group}
+		if ca != nil {
+			certificate := ca.issue(g.b, &ek.PublicKey)
+			m.EditHello = func(hello *wire.Hello) { hello.EkCertificate = certificate }
+		}
 		m.Observe, m.Dialer = m.note, flood.Dialer(1, i)
 		m.wipe()
 		g.all = append(g.all, m)
 	}
+}
+
+// ekCA signs the certificates of endorsement keys, as a provider does.
+type ekCA struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+// ekUnit is the OU of all that it signs.
+const ekUnit = "my-project"
+
+func newEKCA(b *testing.B) *ekCA {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(b, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "EK CA"}, NotBefore: time.Unix(0, 0), NotAfter: time.Now().Add(24 * time.Hour),
+		BasicConstraintsValid: true, IsCA: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	must(b, err)
+	certificate, err := x509.ParseCertificate(der)
+	must(b, err)
+	return &ekCA{certificate, key}
+}
+
+// issue makes the certificate of an endorsement key (TCG EK Credential Profile for TPM 2.0 §3.2).
+func (ca *ekCA) issue(b *testing.B, ek *rsa.PublicKey) []byte {
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{OrganizationalUnit: []string{ekUnit}}, NotBefore: time.Unix(0, 0), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageKeyEncipherment, UnknownExtKeyUsage: []asn1.ObjectIdentifier{{2, 23, 133, 8, 1}},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.certificate, ek, ca.key)
+	must(b, err)
+	return der
 }
 
 // grow lets machines join until there are n, and notes what is seen.

@@ -38,6 +38,7 @@ type machine struct {
 	*nodetest.Node
 	number int
 	image  string
+	group  *measurements.Group // that it is of, if it is of one
 
 	mutex sync.Mutex // guards what follows, which one join fills
 	node  *node      // the Node object, once it is Ready in this boot
@@ -56,7 +57,12 @@ const (
 	lost = "Unavailable"
 )
 
-func (m *machine) name() string { return fmt.Sprintf("worker-%03d", m.number) }
+func (m *machine) name() string {
+	if m.group != nil {
+		return m.group.Member(m.ID).Name
+	}
+	return fmt.Sprintf("worker-%03d", m.number)
+}
 
 // member is the machine's rule.
 func (m *machine) member() measurements.Member {

@@ -24,6 +24,8 @@ type site struct {
 	objects  *client // the administrator's
 	replicas []*replica
 	machines []*machine
+	// group admits all machines, if there is one; otherwise each has a rule of its own.
+	group *measurements.Group
 	// beaten is when all Nodes were said to be Ready last.
 	beaten time.Time
 }
@@ -96,6 +98,10 @@ func (s *site) accept(version uint64, images ...string) error {
 		}
 		policy.Documents = append(policy.Documents, measurements.Accepted{Document: id, Enforce: joinservice.DefaultEnforced(document)})
 		documents = append(documents, document)
+	}
+	if s.group != nil {
+		policy.Groups = []measurements.Group{*s.group}
+		return s.Cluster.SetPolicy(policy, documents...)
 	}
 	for _, m := range s.machines {
 		policy.Members = append(policy.Members, m.member())
