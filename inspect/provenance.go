@@ -18,7 +18,7 @@ func (b Build) provenance(release measurements.Release, by Vouched, names []stri
 	if definition.Dependencies, err = b.dependencies(release.Lock); err != nil {
 		return nil, err
 	}
-	run := measurements.RunDetails{Builder: measurements.Builder{ID: by.Builder, Version: map[string]string{"hullmark": release.Builder}}}
+	run := measurements.RunDetails{Builder: measurements.ProvenanceBuilder{ID: by.Builder, Version: map[string]string{"hullmark": release.Builder}}}
 	if by.Invocation != "" {
 		run.Metadata = &measurements.BuildMetadata{InvocationID: by.Invocation}
 	}

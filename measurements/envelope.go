@@ -102,17 +102,25 @@ func Open(signed []byte, public crypto.PublicKey) (Document, error) {
 	return d, nil
 }
 
-// unseal returns the payload of an envelope that public signed.
-func unseal(signed []byte, public crypto.PublicKey) ([]byte, error) {
-	var e envelope
+// parseEnvelope reads an envelope of at most MaxEnvelope bytes, and nothing of its payload. No signature is checked.
+func parseEnvelope(signed []byte) (e envelope, err error) {
 	if err := strict(signed, MaxEnvelope, &e); err != nil {
-		return nil, err
+		return e, err
 	}
 	if e.PayloadType != PayloadType {
-		return nil, fmt.Errorf("the payload is %.80q, want %q", e.PayloadType, PayloadType)
+		return e, fmt.Errorf("the payload is %.80q, want %q", e.PayloadType, PayloadType)
 	}
 	if len(e.Signatures) == 0 || len(e.Signatures) > maxSignatures {
-		return nil, fmt.Errorf("%d signatures, want 1 to %d", len(e.Signatures), maxSignatures)
+		return e, fmt.Errorf("%d signatures, want 1 to %d", len(e.Signatures), maxSignatures)
+	}
+	return e, nil
+}
+
+// unseal returns the payload of an envelope that public signed.
+func unseal(signed []byte, public crypto.PublicKey) ([]byte, error) {
+	e, err := parseEnvelope(signed)
+	if err != nil {
+		return nil, err
 	}
 	return e.Payload, verifyAny(public, preAuthentication(e.PayloadType, e.Payload), e.Signatures)
 }
@@ -183,6 +191,21 @@ func verifyAny(public crypto.PublicKey, message []byte, signatures []envelopeSig
 		}
 	}
 	return errors.New("no signature is by this key: it was signed by another, or changed since")
+}
+
+// checkKey says why a key can sign nothing here.
+func checkKey(public crypto.PublicKey) error {
+	switch key := public.(type) {
+	case ed25519.PublicKey:
+		if len(key) == ed25519.PublicKeySize {
+			return nil
+		}
+	case *ecdsa.PublicKey:
+		if key.Curve == elliptic.P256() {
+			return nil
+		}
+	}
+	return errKey(public)
 }
 
 func errKey(public crypto.PublicKey) error {

@@ -102,6 +102,8 @@ type Reason struct {
 	Register pcrs.Register
 	// Expected and Measured are its values; Expected is empty for a reason about no register.
 	Expected, Measured pcrs.Digest
+	// Agreement says which builders signed, if that is the reason: all that had to match did. Nil otherwise.
+	Agreement *Agreement
 	// Text says the reason.
 	Text string
 }
@@ -129,8 +131,10 @@ type reference struct {
 	svn      uint32
 	versions hullmark.Versions
 	against  *Reason
-	judged   []pcrs.Register
-	expected map[pcrs.Bank]pcrs.Values
+	// agreement is set if too few builders signed it.
+	agreement *Agreement
+	judged    []pcrs.Register
+	expected  map[pcrs.Bank]pcrs.Values
 }
 
 // NewReferences prepares documents for being judged by. Those that the policy does not accept stay, as reasons to deny.
@@ -156,6 +160,13 @@ func newReference(policy Policy, d Document) reference {
 		return reference{against: &Reason{Document: id, Text: text}}
 	}
 	r := reference{id: id, svn: d.SVN, versions: d.Image.Versions, judged: policy.Judged(d), expected: map[pcrs.Bank]pcrs.Values{}}
+	agreement, err := policy.Agreement(d)
+	if err != nil {
+		return reference{against: &Reason{Document: id, Text: err.Error()}}
+	}
+	if !agreement.Met() {
+		r.agreement = &agreement
+	}
 	for _, bank := range d.Banks() {
 		r.expected[bank] = d.Values(bank)
 		for register, value := range r.expected[bank] {
@@ -212,8 +223,21 @@ func (r reference) compare(expected, measured pcrs.Values) Verdict {
 	if len(v.Reasons) > 0 {
 		return Verdict{Reasons: v.Reasons}
 	}
+	if r.agreement != nil {
+		return Verdict{Reasons: []Reason{{Document: r.id, Agreement: r.agreement, Text: r.agreement.String()}}}
+	}
 	v.accepted = true
 	return v
+}
+
+// Unattested says who signed a document of which too few builders did, and whether it is one.
+func (r References) Unattested(id DocumentID) (Agreement, bool) {
+	for _, reference := range r.references {
+		if reference.id == id && reference.agreement != nil {
+			return *reference.agreement, true
+		}
+	}
+	return Agreement{}, false
 }
 
 func mismatch(id DocumentID, r pcrs.Register, want, got pcrs.Digest) Reason {

@@ -35,6 +35,8 @@ type Policy struct {
 	MinimumSVN uint32 `json:"minimumSVN"`
 	// Documents are the accepted documents.
 	Documents []Accepted `json:"documents"`
+	// Builders say who has to have signed each of them.
+	Builders Builders `json:"builders,omitzero"`
 	// Trust is the least class of trust of each role's machines.
 	Trust LeastTrust `json:"trust,omitzero"`
 	// Platforms say what evidence of machines' platforms has to show. Evidence of a kind that is not here counts for nothing.
@@ -93,6 +95,8 @@ type Accepted struct {
 	Enforce []pcrs.Register `json:"enforce"`
 	// Trust is the least class of machines that boot it, beside that of their role; empty demands none.
 	Trust hullmark.TrustClass `json:"trust,omitempty"`
+	// Signatures are builders' over the statement about the document, as in its envelope.
+	Signatures [][]byte `json:"signatures,omitempty"`
 }
 
 // Member is a membership rule: the machine with this identity has this role and name.
@@ -159,6 +163,9 @@ func (p Policy) normalised() Policy {
 	for i, a := range p.Documents {
 		p.Documents[i].Enforce = append([]pcrs.Register{}, a.Enforce...)
 	}
+	if p.Builders = (Builders{p.Builders.Threshold, slices.Clone(p.Builders.Of)}); p.Builders.isZero() {
+		p.Builders = Builders{}
+	}
 	p.Members = append([]Member{}, p.Members...)
 	p.Pools = slices.Clone(p.Pools)
 	p.Groups, p.Denied = slices.Clone(p.Groups), slices.Clone(p.Denied)
@@ -206,7 +213,7 @@ func (p Policy) check() error {
 	if p.OperatorsFrom > p.Version {
 		return fmt.Errorf("operatorsFrom: %d is above the policy's own version %d, so no operator could come", p.OperatorsFrom, p.Version)
 	}
-	for _, check := range []func() error{p.checkDocuments, p.checkTrust, p.checkMembers, p.checkPools, p.checkGroups, p.checkExceptions, p.checkEndpoint, p.checkCrossCertificates} {
+	for _, check := range []func() error{p.checkDocuments, p.checkBuilders, p.checkTrust, p.checkMembers, p.checkPools, p.checkGroups, p.checkExceptions, p.checkEndpoint, p.checkCrossCertificates} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -61,12 +61,12 @@ type Resource struct {
 
 // RunDetails say who built.
 type RunDetails struct {
-	Builder  Builder        `json:"builder"`
-	Metadata *BuildMetadata `json:"metadata,omitempty"`
+	Builder  ProvenanceBuilder `json:"builder"`
+	Metadata *BuildMetadata    `json:"metadata,omitempty"`
 }
 
-// Builder names who vouches for the provenance, by a URI, and the program that built.
-type Builder struct {
+// ProvenanceBuilder names who vouches for the provenance, by a URI, and the program that built.
+type ProvenanceBuilder struct {
 	ID      string            `json:"id"`
 	Version map[string]string `json:"version,omitempty"`
 }

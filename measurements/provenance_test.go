@@ -21,7 +21,7 @@ func testProvenance(t testing.TB, d Document) Provenance {
 			{Name: SourcesName, URI: "git+https://example.org/sources", Digest: map[string]string{"gitCommit": strings.Repeat("a", 40)}},
 			{Name: LockName, Digest: map[string]string{"sha256": d.Lock.String()}},
 		},
-	}, RunDetails{Builder: Builder{ID: LocalBuilder}, Metadata: &BuildMetadata{InvocationID: "https://example.org/runs/7"}}, []string{"node.raw"}, []pcrs.Digest{d.Image.Disk})
+	}, RunDetails{Builder: ProvenanceBuilder{ID: LocalBuilder}, Metadata: &BuildMetadata{InvocationID: "https://example.org/runs/7"}}, []string{"node.raw"}, []pcrs.Digest{d.Image.Disk})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,7 @@ func (s *shop) describe(t *testing.T, name string, svn uint32) measurements.Docu
 // prove signs a provenance of a disk.
 func (s *shop) prove(t *testing.T, disk pcrs.Digest) []byte {
 	t.Helper()
-	p, err := measurements.NewProvenance(measurements.BuildDefinition{}, measurements.RunDetails{Builder: measurements.Builder{ID: measurements.LocalBuilder}}, []string{"node.raw"}, []pcrs.Digest{disk})
+	p, err := measurements.NewProvenance(measurements.BuildDefinition{}, measurements.RunDetails{Builder: measurements.ProvenanceBuilder{ID: measurements.LocalBuilder}}, []string{"node.raw"}, []pcrs.Digest{disk})
 	if err != nil {
 		t.Fatal(err)
 	}
