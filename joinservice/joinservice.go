@@ -245,6 +245,9 @@ func (d *Authorizer) mismatch(verdict measurements.Verdict) *hullmark.Condition 
 		c.Title = "the policy accepts no measurement document, so no machine"
 	case len(verdict.Reasons) > 0:
 		first := nearest(verdict.Reasons)
+		if first.Agreement != nil {
+			return tooFewBuilders("ATTEST", "the machine booted a release", first.Document, *first.Agreement)
+		}
 		c.Title = fmt.Sprintf("%s: %v", c.Title, first)
 		c.Expected, c.Got = first.Expected.String(), first.Measured.String()
 	}
@@ -256,11 +259,23 @@ func (d *Authorizer) mismatch(verdict measurements.Verdict) *hullmark.Condition 
 func nearest(reasons []measurements.Reason) measurements.Reason {
 	against := map[measurements.DocumentID]int{}
 	for _, r := range reasons {
+		if r.Agreement != nil {
+			continue // no register differs
+		}
 		if against[r.Document]++; len(r.Expected) == 0 {
 			against[r.Document] += len(reasons)
 		}
 	}
 	return slices.MinFunc(reasons, func(a, b measurements.Reason) int { return cmp.Compare(against[a.Document], against[b.Document]) })
+}
+
+// tooFewBuilders is the condition of a release that not enough of the policy's builders have signed. What is it says who came with it.
+func tooFewBuilders(step, what string, document measurements.DocumentID, a measurements.Agreement) *hullmark.Condition {
+	return &hullmark.Condition{
+		Code: "builders-too-few", Step: step, Title: what + " that too few builders have signed: " + a.String(), Retry: true,
+		Expected: fmt.Sprintf("signatures of %d builders", a.Threshold), Got: fmt.Sprintf("%d for document %v", len(a.Signed), document),
+		Next: "have a builder who is missing rebuild it (hullmark reproduce --attest), add what comes out (hullmark policy add document --attestation), then hullmark policy push",
+	}
 }
 
 // CodeMismatch is the code of the condition that registers differ from every accepted document.

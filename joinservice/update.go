@@ -136,5 +136,8 @@ func (s *Service) order(ctx context.Context, node hullmark.EKID, says hullmark.U
 			Expected: d.Document.String(), Next: "let the policy accept it (hullmark policy add document, hullmark policy push)",
 		}
 	}
+	if agreement, too := held.references.Unattested(d.Document); too {
+		return nil, tooFewBuilders("UPDATE", "the node is directed to a release", d.Document, agreement)
+	}
 	return wire.NewUpdateOrder(d, document, held.signed.Envelope)
 }

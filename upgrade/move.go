@@ -65,6 +65,12 @@ func (v View) accepted(s Spec) error {
 				Code: "document-not-accepted", Step: stepName, Title: "the policy in the cluster does not accept a document of the release", Got: id.String(),
 				Next: "accept it (hullmark policy add document), and bring the policy to the cluster (policy push)",
 			}
+		case !agreed(v.Policy, d):
+			agreement, _ := v.Policy.Agreement(d)
+			return &hullmark.Condition{
+				Code: "builders-too-few", Step: stepName, Title: "too few builders have signed a document of the release: " + agreement.String(), Got: id.String(),
+				Next: "have a builder who is missing rebuild it (hullmark reproduce --attest), add what comes out (hullmark policy add document --attestation), then policy push",
+			}
 		case d.SVN < v.Policy.MinimumSVN:
 			return &hullmark.Condition{
 				Code: "svn-too-low", Step: stepName, Title: "the release has a lower security version than the policy wants", Expected: fmt.Sprint(v.Policy.MinimumSVN, " or more"), Got: fmt.Sprint(d.SVN),
@@ -78,6 +84,12 @@ func (v View) accepted(s Spec) error {
 		}
 	}
 	return nil
+}
+
+// agreed reports whether enough of the policy's builders signed a document.
+func agreed(p measurements.Policy, d measurements.Document) bool {
+	agreement, err := p.Agreement(d)
+	return err == nil && agreement.Met()
 }
 
 func accepts(p measurements.Policy, id hullmark.DocumentID) bool {

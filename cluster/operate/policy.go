@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -43,18 +44,57 @@ func Accept(document measurements.Document, enforce []pcrs.Register) (measuremen
 	return measurements.Accepted{Document: id, Enforce: enforce}, nil
 }
 
-// AddDocument accepts a document, or changes what is enforced of one that is accepted.
-func AddDocument(document measurements.Document, accepted measurements.Accepted) Edit {
+// AddDocument accepts a document, or changes what is enforced of one that is accepted. Attestations are envelopes in which builders of
+// the policy signed it; signatures that it has already stay.
+func AddDocument(document measurements.Document, accepted measurements.Accepted, attestations ...[]byte) Edit {
 	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
 		documents := slices.Clone(policy.Documents)
 		i := slices.IndexFunc(documents, func(a measurements.Accepted) bool { return a.Document == accepted.Document })
 		if i < 0 {
-			documents = append(documents, accepted)
-		} else {
-			documents[i] = accepted
+			i, documents = len(documents), append(documents, accepted)
 		}
+		if len(attestations) > 0 && policy.Builders.Threshold == 0 {
+			return "", nil, as(ErrUsage, errors.New("the policy names no builders; next: name them (hullmark policy builders)"))
+		}
+		signatures := documents[i].Signatures
+		for _, attestation := range attestations {
+			made, err := policy.Builders.Signatures(attestation, document)
+			if err != nil {
+				return "", nil, err
+			}
+			signatures = append(signatures, made...)
+		}
+		documents[i] = accepted
+		documents[i].Signatures = signatures
 		policy.Documents = documents
-		return fmt.Sprintf("document %s (%s) accepted, %s", accepted.Document, imageName(document), Terms(document, accepted)), []measurements.Document{document}, nil
+		said := fmt.Sprintf("document %s (%s) accepted, %s", accepted.Document, imageName(document), Terms(document, accepted))
+		if policy.Builders.Threshold > 0 {
+			var err error
+			if documents[i].Signatures, err = policy.Builders.Keep(document, signatures); err != nil {
+				return "", nil, err
+			}
+			agreement, err := policy.Agreement(document)
+			if err != nil {
+				return "", nil, err
+			}
+			said += "\nbuilders: " + agreement.String()
+		}
+		return said, []measurements.Document{document}, nil
+	}
+}
+
+// SetBuilders says who has to have signed each release. The zero value demands nobody; signatures that are there stay for who is named
+// again.
+func SetBuilders(builders measurements.Builders) Edit {
+	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
+		policy.Builders = builders
+		if builders.Threshold == 0 && len(builders.Of) == 0 {
+			return "no builder has to sign a release", nil, nil
+		}
+		if err := builders.Check(); err != nil {
+			return "", nil, as(ErrUsage, err)
+		}
+		return fmt.Sprintf("%d of %d builders have to sign a release", builders.Threshold, len(builders.Of)), nil, nil
 	}
 }
 
