@@ -47,6 +47,8 @@ type Explanation struct {
 	Bank  pcrs.Bank `json:"bank"`
 	// Quote is absent where the registers are taken as given.
 	Quote *Quote `json:"quote,omitempty"`
+	// Builders says who signed the document, where that was asked.
+	Builders *measurements.Agreement `json:"builders,omitempty"`
 	// Registers are those that either side names, up to PCR 15, ascending.
 	Registers []Register `json:"registers"`
 	// Differ is how many of the predicted registers differ.

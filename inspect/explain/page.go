@@ -2,14 +2,13 @@ package explain
 
 import (
 	"bytes"
-	"crypto/sha256"
-	_ "embed" // the page's template and style
-	"encoding/base64"
+	_ "embed" // the page's template
 	"fmt"
 	"html/template"
 	"slices"
 	"strings"
 
+	"github.com/hullmark/hullmark/internal/webpage"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -20,15 +19,10 @@ const (
 	maxSteps = 60
 	// leadSteps is how many of these come before the first departure, if there are more than maxSteps.
 	leadSteps = 12
-	// maxWords is the length of a text that the page shows, in characters.
-	maxWords = 240
 )
 
 //go:embed page.html
 var pageTemplate string
-
-//go:embed page.css
-var pageStyle string
 
 var pageLayout = template.Must(template.New("page").Parse(pageTemplate))
 
@@ -111,12 +105,9 @@ func newPage(document measurements.Document, e Explanation, log *pcrs.Log) (page
 	if err != nil {
 		return page{}, err
 	}
-	// The style is allowed by its hash, so that nothing else in the page can be one (CSP Level 3 §2.3.1).
-	style := sha256.Sum256([]byte(pageStyle))
 	p := page{
-		Style:  template.CSS(pageStyle),
-		Policy: "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(style[:]) + "'; base-uri 'none'; form-action 'none'",
-		Facts:  facts(document, digest, e), Proof: clean(e.proof()),
+		Style: webpage.Style(), Policy: webpage.Policy(),
+		Facts: facts(document, digest, e), Proof: webpage.Clean(e.proof()),
 	}
 	if p.Registers, err = pageRegisters(document, e, log); err != nil {
 		return page{}, err
@@ -132,7 +123,7 @@ func newPage(document measurements.Document, e Explanation, log *pcrs.Log) (page
 
 // judge says the whole in a sentence.
 func (p *page) judge(document measurements.Document, e Explanation) {
-	image := clean(document.Image.ID + " " + document.Image.Version)
+	image := webpage.Clean(document.Image.ID + " " + document.Image.Version)
 	differing, unproven := len(p.Causes), len(e.Unproven())
 	switch {
 	case differing > 0:
@@ -168,11 +159,15 @@ func facts(d measurements.Document, digest measurements.DocumentID, e Explanatio
 		}
 		known = []pageFact{digestFact("Firmware known by the log", log.SHA256), {Name: "That log is", Value: claim}}
 	}
+	var signed []pageFact
+	if e.Builders != nil {
+		signed = []pageFact{{Name: "Builders", Value: webpage.Clean(e.Builders.String())}}
+	}
 	return slices.Concat([]pageFact{
-		{Name: "Image", Value: clean(d.Image.ID)},
-		{Name: "Version", Value: clean(d.Image.Version)},
+		{Name: "Image", Value: webpage.Clean(d.Image.ID)},
+		{Name: "Version", Value: webpage.Clean(d.Image.Version)},
 		{Name: "Security version", Value: fmt.Sprint(d.SVN)},
-		{Name: "Boot stub", Value: clean("systemd-stub " + d.Image.Stub)},
+		{Name: "Boot stub", Value: webpage.Clean("systemd-stub " + d.Image.Stub)},
 		{Name: "Kubernetes", Value: fmt.Sprintf("%v, etcd %v", d.Image.Kubernetes, d.Image.Etcd)},
 		digestFact("Root hash", d.Image.RootHash),
 		digestFact("Kernel image", d.Image.UKI),
@@ -181,7 +176,7 @@ func facts(d measurements.Document, digest measurements.DocumentID, e Explanatio
 		{Name: "Bank", Value: e.Bank.String()},
 		digestFact("Document", digest[:]),
 		{Name: "Registers", Value: proof},
-	})
+	}, signed)
 }
 
 func digestFact(name string, d pcrs.Digest) pageFact {
@@ -220,7 +215,7 @@ func newPageRegister(row Register, quoted bool) *pageRegister {
 	r := &pageRegister{
 		Number: int(row.Register), Role: roles[row.Register].section, Short: roles[row.Register].tile, State: row.Result, Mark: "=", Result: row.Result, Tile: row.Result,
 		Expected: row.Expected.String(), Measured: row.Measured.String(),
-		Because: clean(row.Cause), Note: clean(row.Note), Unproven: quoted && !row.Proven,
+		Because: webpage.Clean(row.Cause), Note: webpage.Clean(row.Note), Unproven: quoted && !row.Proven,
 	}
 	switch row.Result {
 	case differs:
@@ -243,7 +238,7 @@ func newPageRegister(row Register, quoted bool) *pageRegister {
 func unpredictedReason(document measurements.Document, register pcrs.Register) string {
 	for _, u := range document.NotPredicted {
 		if u.Register == register {
-			return clean("not predicted: " + u.Reason)
+			return webpage.Clean("not predicted: " + u.Reason)
 		}
 	}
 	return "the document does not mention it"
@@ -360,15 +355,5 @@ func (t timeline) event(e *pcrs.Event) *pageEvent {
 	digest := e.Digests[t.bank]
 	// What a log says of an event without words of its own begins with the type, which the page shows anyway.
 	what := strings.TrimPrefix(e.What(), e.Type.String()+" with ")
-	return &pageEvent{What: clean(what), Type: e.Type.String(), Origin: string(e.Origin), Short: shortValue(digest), Full: digest.String()}
-}
-
-// clean makes a text of a log or a document fit to show: one line, without
-// control, formatting and invisible characters, of at most maxWords characters.
-func clean(text string) string {
-	text = printable(strings.Join(strings.Fields(text), " "))
-	if runes := []rune(text); len(runes) > maxWords {
-		return string(runes[:maxWords-1]) + "…"
-	}
-	return text
+	return &pageEvent{What: webpage.Clean(what), Type: e.Type.String(), Origin: string(e.Origin), Short: shortValue(digest), Full: digest.String()}
 }

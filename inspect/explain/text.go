@@ -3,10 +3,9 @@ package explain
 import (
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
-	"unicode"
 
+	"github.com/hullmark/hullmark/internal/webpage"
 	"github.com/hullmark/hullmark/pcrs"
 )
 
@@ -17,7 +16,10 @@ func (e Explanation) WriteText(w io.Writer) error {
 	for _, r := range e.Registers {
 		fmt.Fprintf(t, "%v\t%s\t%s\t%s\n", r.Register, shortValue(r.Expected), shortValue(r.Measured), e.resultText(r))
 	}
-	fmt.Fprintf(t, "\n%s\n", printable(e.proof()))
+	fmt.Fprintf(t, "\n%s\n", webpage.Printable(e.proof()))
+	if e.Builders != nil {
+		fmt.Fprintf(t, "the document: %s\n", e.Builders)
+	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
@@ -46,7 +48,7 @@ func (r Register) writeText(w io.Writer) error {
 		if line[1] == "" {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "  %-16s  %s\n", line[0], printable(line[1])); err != nil {
+		if _, err := fmt.Fprintf(w, "  %-16s  %s\n", line[0], webpage.Printable(line[1])); err != nil {
 			return err
 		}
 	}
@@ -65,14 +67,4 @@ func shortValue(d pcrs.Digest) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.16s…", d.String())
-}
-
-// printable leaves out control and formatting characters other than line feed and tab.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, text)
 }

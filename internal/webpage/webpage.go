@@ -1,0 +1,48 @@
+// Package webpage is what the pages that the program writes have in common: one style, a policy by which a browser runs and fetches
+// nothing, and texts that are fit to show whoever wrote them.
+package webpage
+
+import (
+	"crypto/sha256"
+	_ "embed" // the style
+	"encoding/base64"
+	"html/template"
+	"strings"
+	"unicode"
+)
+
+// maxWords is the length of a text that a page shows, in characters.
+const maxWords = 240
+
+//go:embed page.css
+var style string
+
+// Style is the pages' style sheet.
+func Style() template.CSS { return template.CSS(style) }
+
+// Policy is the Content-Security-Policy of a page that needs nothing else. The style is allowed by its hash, so that nothing else
+// in the page can be one (CSP Level 3 §2.3.1).
+func Policy() string {
+	hash := sha256.Sum256([]byte(style))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'; base-uri 'none'; form-action 'none'"
+}
+
+// Printable leaves out control and formatting characters other than line feed and tab.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// Clean makes a text of whoever it is from fit to show: one line, without control, formatting and invisible characters, of at
+// most 240 characters.
+func Clean(text string) string {
+	text = Printable(strings.Join(strings.Fields(text), " "))
+	if runes := []rune(text); len(runes) > maxWords {
+		return string(runes[:maxWords-1]) + "…"
+	}
+	return text
+}
