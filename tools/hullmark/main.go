@@ -147,7 +147,7 @@ func newRootCommand() *cobra.Command {
 		newRenderCommand(),
 		newInitCommand(),
 		newRecoverCommand(),
-		newNodeCommand(),
+		newNodeCommand(), newReportCommand(),
 		newUpdateCommand(),
 		newUpgradeCommand(),
 		newEndpointCommand(),

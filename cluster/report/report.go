@@ -1,0 +1,310 @@
+// Package report says how a whole cluster is: each machine's release, class, epoch and certificates, held to the signed policy, and
+// what changed since an earlier report. Records are what whoever administers Kubernetes can write: their texts are shown, and decide
+// nothing.
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster"
+	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
+	"github.com/hullmark/hullmark/pcrs"
+)
+
+// Schema names the format of a Report.
+const Schema = "hullmark.report/v1"
+
+// Max is the largest report that is read, in bytes: 10,000 machines have some 1,000 each.
+const Max = 32 << 20
+
+const (
+	// silence is how long a Ready node may say nothing: agents ask for their disk's next number every 12 minutes.
+	silence = time.Hour
+	// endsSoon is how long before its end a certificate is told of. Kubelets renew theirs long before.
+	endsSoon = 24 * time.Hour
+)
+
+// Report is how a cluster is at one time.
+type Report struct {
+	Schema string `json:"schema"`
+	// Made is when the records were read, by this machine's clock.
+	Made time.Time `json:"made"`
+	// Root is the cluster's present root.
+	Root   hullmark.ClusterRoot `json:"clusterRoot"`
+	Policy Policy               `json:"policy"`
+	// Nodes are by name.
+	Nodes []Node `json:"nodes"`
+	// Unread says which records could not be read.
+	Unread string `json:"unread,omitempty"`
+}
+
+// Policy is what the report says of the signed policy.
+type Policy struct {
+	Version    uint64    `json:"version"`
+	MinimumSVN uint32    `json:"minimumSVN"`
+	Rotation   uint64    `json:"rotation"`
+	Members    int       `json:"members"`
+	Groups     int       `json:"groups"`
+	Releases   []Release `json:"releases"`
+}
+
+// Release is one that the policy names.
+type Release struct {
+	Document measurements.DocumentID `json:"document"`
+	Image    string                  `json:"image"`
+	Name     string                  `json:"release"`
+	SVN      uint32                  `json:"svn"`
+	// Registers are the values that its boots have to show, in SHA-256.
+	Registers []Register `json:"registers"`
+	// Builders says who of the policy's builders signed it, if it names any.
+	Builders *measurements.Agreement `json:"builders,omitempty"`
+	// Against says why it is not accepted although the policy names it.
+	Against string `json:"against,omitempty"`
+}
+
+// Register is one that has to match.
+type Register struct {
+	Register pcrs.Register `json:"register"`
+	Value    pcrs.Digest   `json:"value"`
+}
+
+// Node is one machine.
+type Node struct {
+	Name string        `json:"name"`
+	EKID hullmark.EKID `json:"ekid"`
+	Role hullmark.Role `json:"role"`
+	// State and Seen are its last word and when that was.
+	State joinservice.MachineState `json:"state"`
+	Seen  time.Time                `json:"seen"`
+	// Document is the one that its registers matched at its last ticket, Image and Release what people call it.
+	Document   measurements.DocumentID `json:"document"`
+	Image      string                  `json:"image,omitempty"`
+	Release    string                  `json:"release,omitempty"`
+	Kubernetes hullmark.Version        `json:"kubernetes,omitzero"`
+	// Platform is what its evidence says that it runs on.
+	Platform hullmark.PlatformClaims `json:"platform"`
+	// Disk is its state disk; Least and Issued are the window of its epoch.
+	Disk   hullmark.UUID `json:"disk"`
+	Least  uint64        `json:"least"`
+	Issued uint64        `json:"issued"`
+	// CertificateEnds is when the last client certificate of its kubelet ends, zero if it never had one.
+	CertificateEnds time.Time `json:"certificateEnds,omitzero"`
+	// Rotation is that of a control plane's keys.
+	Rotation uint64 `json:"rotation,omitempty"`
+	// Slot is the slot that runs, and Update what the other one is at, empty if nothing is.
+	Slot   string `json:"slot,omitempty"`
+	Update string `json:"update,omitempty"`
+	// Attention says what somebody should look at, the gravest first; empty if all is well.
+	Attention []string `json:"attention"`
+	// Failed says that the node is not what it should be: it stopped, or would not come back from its next boot.
+	Failed bool `json:"failed"`
+}
+
+// New makes a report of what a cluster keeps of its machines. unread is the error about those that could not be read.
+func New(c *cluster.Cluster, machines []operate.Machine, unread error, now time.Time) (Report, error) {
+	policy, err := c.OpenPolicy()
+	if err != nil {
+		return Report{}, err
+	}
+	r := Report{Schema: Schema, Made: now.UTC().Truncate(time.Second), Root: c.ID(), Nodes: []Node{}}
+	if unread != nil {
+		r.Unread = unread.Error()
+	}
+	if r.Policy, err = describe(c, policy); err != nil {
+		return Report{}, err
+	}
+	for _, m := range machines {
+		r.Nodes = append(r.Nodes, r.node(policy, m, now))
+	}
+	slices.SortStableFunc(r.Nodes, func(a, b Node) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.EKID.String(), b.EKID.String()))
+	})
+	return r, nil
+}
+
+// describe holds each release that the policy names to the policy.
+func describe(c *cluster.Cluster, policy measurements.Policy) (Policy, error) {
+	p := Policy{
+		Version: policy.Version, MinimumSVN: policy.MinimumSVN, Rotation: policy.Rotation, Members: len(policy.Members), Groups: len(policy.Groups), Releases: []Release{},
+	}
+	images := operate.ImageNames(c)
+	for _, a := range policy.Documents {
+		release := Release{Document: a.Document, Image: images[a.Document], Registers: []Register{}}
+		document, err := measurements.Parse(c.Documents[a.Document])
+		if err != nil {
+			release.Against = "its document cannot be read: " + err.Error()
+			p.Releases = append(p.Releases, release)
+			continue
+		}
+		release.Name, release.SVN = document.Name, document.SVN
+		values := document.Values(pcrs.SHA256)
+		for _, register := range policy.Judged(document) {
+			release.Registers = append(release.Registers, Register{register, values[register]})
+		}
+		if document.SVN < policy.MinimumSVN {
+			release.Against = fmt.Sprintf("its security version is %d, the policy wants at least %d", document.SVN, policy.MinimumSVN)
+		}
+		if policy.Builders.Threshold > 0 {
+			agreement, err := policy.Agreement(document)
+			if err != nil {
+				return p, err
+			}
+			if release.Builders = &agreement; !agreement.Met() {
+				release.Against = agreement.String()
+			}
+		}
+		p.Releases = append(p.Releases, release)
+	}
+	return p, nil
+}
+
+// node says what a machine is, and what somebody should look at.
+func (r Report) node(policy measurements.Policy, m operate.Machine, now time.Time) Node {
+	n := Node{
+		Name: m.Name, EKID: m.EKID, Role: m.Role, State: m.State, Seen: m.Seen, Document: m.Document, Image: m.Image, Kubernetes: m.Kubernetes,
+		Platform: m.Platform, Disk: m.Record.Disk, Least: m.Record.Least(), Issued: m.Record.Issued, CertificateEnds: m.CertificateEnds, Rotation: m.Rotation,
+		Attention: []string{},
+	}
+	if u := m.Update; u != nil {
+		if n.Slot = u.Running; u.Phase != hullmark.UpdateIdle {
+			n.Update = string(u.Phase)
+		}
+	}
+	fails := func(format string, args ...any) {
+		n.Failed = true
+		n.Attention = append(n.Attention, fmt.Sprintf(format, args...))
+	}
+	notes := func(format string, args ...any) { n.Attention = append(n.Attention, fmt.Sprintf(format, args...)) }
+
+	if c := m.Condition; c != nil && (m.State == joinservice.MachineFailed || m.State == joinservice.MachineWaiting) {
+		fails("%s: %s", c.Root().Code, c.Root().Title)
+	} else if m.State == joinservice.MachineFailed {
+		fails("it failed, and did not say why")
+	}
+	r.judgeRelease(&n, fails)
+	for _, least := range policy.Least(m.Role, m.Document) {
+		if m.Record.Issued > 0 && !m.Platform.Trust.AtLeast(least) {
+			fails("its evidence is of class %s, and the policy demands %s: it does not come back from its next boot", m.Platform.Trust, least)
+		}
+	}
+	if m.State == joinservice.MachineReady && now.Sub(m.Seen) > silence {
+		fails("it is Ready by its last word, and has said nothing for %v", now.Sub(m.Seen).Round(time.Minute))
+	}
+	switch ends := m.CertificateEnds; {
+	case ends.IsZero():
+	case now.After(ends):
+		fails("its kubelet's certificate ended %v ago", now.Sub(ends).Round(time.Minute))
+	case ends.Sub(now) < endsSoon:
+		notes("its kubelet's certificate ends in %v, and was not renewed", ends.Sub(now).Round(time.Minute))
+	}
+	if m.OldRoot {
+		notes("its configuration names an earlier root")
+	}
+	if m.Role == hullmark.ControlPlane && m.Record.Issued > 0 && m.Rotation < policy.Rotation {
+		notes("it holds keys of rotation %d, and the policy says %d: recover it", m.Rotation, policy.Rotation)
+	}
+	if u := m.Update; u != nil && u.Running != u.Default {
+		notes("slot %s is on trial", u.Running)
+	}
+	for _, refused := range m.Refused {
+		notes("%s: %s", refused.Condition.Root().Code, refused.Address)
+	}
+	return n
+}
+
+// judgeRelease says whether the policy accepts what a machine booted last.
+func (r Report) judgeRelease(n *Node, fails func(format string, args ...any)) {
+	if n.Document == (measurements.DocumentID{}) {
+		return
+	}
+	i := slices.IndexFunc(r.Policy.Releases, func(release Release) bool { return release.Document == n.Document })
+	if i < 0 {
+		fails("the policy does not accept what it booted any more: it does not come back from its next boot")
+		return
+	}
+	if n.Release = r.Policy.Releases[i].Name; r.Policy.Releases[i].Against != "" {
+		fails("the policy does not accept what it booted any more: %s", r.Policy.Releases[i].Against)
+	}
+}
+
+// Failed is how many nodes are not what they should be, and Attention how many others somebody should look at.
+func (r Report) Failed() (failed, attention int) {
+	for _, n := range r.Nodes {
+		switch {
+		case n.Failed:
+			failed++
+		case len(n.Attention) > 0:
+			attention++
+		}
+	}
+	return failed, attention
+}
+
+// Since says what is another than in an earlier report of the same cluster, a line each.
+func (r Report) Since(earlier Report) []string {
+	var lines []string
+	change := func(what, before, now string) {
+		if before != now {
+			lines = append(lines, fmt.Sprintf("%s: %s, before %s", what, cmp.Or(now, "none"), cmp.Or(before, "none")))
+		}
+	}
+	change("cluster root", earlier.Root.String(), r.Root.String())
+	change("policy version", fmt.Sprint(earlier.Policy.Version), fmt.Sprint(r.Policy.Version))
+	change("minimum security version", fmt.Sprint(earlier.Policy.MinimumSVN), fmt.Sprint(r.Policy.MinimumSVN))
+	change("rotation of keys", fmt.Sprint(earlier.Policy.Rotation), fmt.Sprint(r.Policy.Rotation))
+	for _, release := range r.Policy.Releases {
+		if !slices.ContainsFunc(earlier.Policy.Releases, func(e Release) bool { return e.Document == release.Document }) {
+			lines = append(lines, fmt.Sprintf("release %s: accepted since (document %.12s…)", cmp.Or(release.Name, "without a name"), release.Document))
+		}
+	}
+	for _, release := range earlier.Policy.Releases {
+		if !slices.ContainsFunc(r.Policy.Releases, func(e Release) bool { return e.Document == release.Document }) {
+			lines = append(lines, fmt.Sprintf("release %s: accepted no more (document %.12s…)", cmp.Or(release.Name, "without a name"), release.Document))
+		}
+	}
+	before := map[hullmark.EKID]Node{}
+	for _, n := range earlier.Nodes {
+		before[n.EKID] = n
+	}
+	for _, n := range r.Nodes {
+		old, known := before[n.EKID]
+		delete(before, n.EKID)
+		if !known {
+			lines = append(lines, "node "+n.Name+": new")
+			continue
+		}
+		change("node "+n.Name+": name", old.Name, n.Name)
+		change("node "+n.Name+": state", string(old.State), string(n.State))
+		change("node "+n.Name+": release", old.Release, n.Release)
+		change("node "+n.Name+": class", string(old.Platform.Trust), string(n.Platform.Trust))
+		change("node "+n.Name+": firmware of its processor", old.Platform.TCB, n.Platform.TCB)
+		change("node "+n.Name+": disk", old.Disk.String(), n.Disk.String())
+		if n.Least < old.Least {
+			lines = append(lines, fmt.Sprintf("node %s: its epoch fell from %d to %d", n.Name, old.Least, n.Least))
+		}
+	}
+	for _, n := range earlier.Nodes {
+		if _, gone := before[n.EKID]; gone {
+			lines = append(lines, "node "+n.Name+": gone")
+		}
+	}
+	return lines
+}
+
+// Parse strictly reads a report that was written as JSON, of at most Max bytes.
+func Parse(text []byte) (Report, error) {
+	var r Report
+	if err := hullmark.DecodeStrict(text, Max, &r); err != nil {
+		return Report{}, fmt.Errorf("read report: %w", err)
+	}
+	if r.Schema != Schema {
+		return Report{}, fmt.Errorf("read report: schema %.80q, want %q", r.Schema, Schema)
+	}
+	return r, nil
+}

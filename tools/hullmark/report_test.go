@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/cluster/operate"
+	"github.com/hullmark/hullmark/cluster/report"
+	"github.com/hullmark/hullmark/internal/nodetest"
+	"github.com/hullmark/hullmark/joinservice"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// reported is the report of a cluster of three machines, one of which stopped, and one of which wants to be looked at.
+func reported(t *testing.T) report.Report {
+	t.Helper()
+	s := newSite(t)
+	document := nodetest.Document(t, "image")
+	id, err := document.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cluster.SetPolicy(measurements.Policy{Version: 3, Documents: []measurements.Accepted{{Document: id}}}, document); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	machine := func(n byte, name string, role hullmark.Role) operate.Machine {
+		return operate.Machine{Machine: joinservice.Machine{
+			EKID: hullmark.EKID{n}, Name: name, Role: role, Document: id, State: joinservice.MachineReady, Seen: now,
+			Platform: hullmark.PlatformClaims{Trust: hullmark.TrustTPM, Platform: hullmark.PlatformTPM}, CertificateEnds: now.Add(48 * time.Hour),
+			Record: joinservice.Record{Disk: hullmark.UUID{n}, Committed: 4, Issued: 5},
+		}, Image: "node 1"}
+	}
+	plane, worker, stopped := machine(1, "control-plane-1", hullmark.ControlPlane), machine(2, "worker-1", hullmark.Worker), machine(3, "a-worker-with-a-long-name-of-a-group-d4tkyavyjzwq2hnl", hullmark.Worker)
+	worker.CertificateEnds = now.Add(time.Hour)
+	stopped.State, stopped.Condition = joinservice.MachineFailed, &hullmark.Condition{Code: "measurement-mismatch", Title: "the machine did not boot what the measurement document describes"}
+	r, err := report.New(s.cluster, []operate.Machine{plane, worker, stopped}, nil, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestReportIsWritten writes the page and the text, and ends with what somebody has to look at.
+func TestReportIsWritten(t *testing.T) {
+	r := reported(t)
+	o := reportOptions{html: filepath.Join(t.TempDir(), "page.html"), output: "text"}
+	earlier := r
+	earlier.Policy.Version, earlier.Nodes = 2, r.Nodes[:2]
+	var out bytes.Buffer
+	err := o.write(&out, r, &earlier)
+	if exitCode(err) != exitMismatch || !strings.Contains(err.Error(), "1 of 3 nodes are not what they should be") {
+		t.Errorf("%v", err)
+	}
+	for _, want := range []string{"policy version 3, 1 releases, 3 nodes", "measurement-mismatch", "certificate ends in", "policy version: 3, before 2", "node worker-1: new"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it does not say %q:\n%s", want, out.String())
+		}
+	}
+	if page, err := os.ReadFile(o.html); err != nil || !bytes.Contains(page, []byte("1 of 3 nodes are not what they should be")) {
+		t.Errorf("the page: %v", err)
+	}
+	o.output = "json"
+	out.Reset()
+	if err := o.write(&out, r, nil); exitCode(err) != exitMismatch {
+		t.Errorf("%v", err)
+	}
+	if got, err := report.Parse(out.Bytes()); err != nil || len(got.Nodes) != 3 {
+		t.Errorf("its JSON: %v", err)
+	}
+	r.Nodes, r.Unread = r.Nodes[:0], "a record cannot be read"
+	if err := o.write(&out, r, nil); exitCode(err) != exitMismatch {
+		t.Errorf("with a record that cannot be read: %v", err)
+	}
+	file := put(t, "x.cluster", []byte("x"))
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"no such report": {[]string{"--since", "none"}, exitFailed, "none"},
+		"no report":      {[]string{"--since", put(t, "no.json", []byte(`{"schema":"other"}`))}, exitFailed, "schema"},
+		"over the file":  {[]string{"--html", file}, exitUsage, "is what is read"},
+		"another format": {[]string{"-o", "yaml"}, exitUsage, "text or json"},
+	} {
+		code, output := hullmarkCLI(t, append([]string{"report", "--cluster", file}, c.args...)...)
+		wantExit(t, code, c.code, name+": "+output, c.want)
+	}
+}
