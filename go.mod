@@ -20,6 +20,7 @@ require (
 	github.com/google/go-tdx-guest v0.3.2-0.20250814004405-ffb0869e6f4d
 	github.com/google/go-tpm v0.9.8
 	github.com/google/go-tpm-tools v0.4.10
+	github.com/grafana/grafana-foundation-sdk/go v0.0.22
 	github.com/hashicorp/vault/api v1.23.0
 	github.com/in-toto/attestation v1.2.0
 	github.com/klauspost/compress v1.20.3
