@@ -10,7 +10,7 @@ HOST_PACKAGES := bubblewrap uidmap python3 ca-certificates debian-archive-keyrin
 	binutils cpio cryptsetup-bin dosfstools erofs-utils gdisk ipxe-qemu iproute2 jq locales mtools openssl qemu-utils sbsigntool systemd systemd-boot-efi user-mode-linux
 
 # What only tests need.
-TEST_PACKAGES := chromium fonts-liberation efitools opensc ruby-tpm-key-attestation softhsm2
+TEST_PACKAGES := chromium fonts-liberation efitools opensc prometheus ruby-tpm-key-attestation softhsm2
 
 # The module beside this one, whose requirements nothing else is to have.
 CAPI := tools/capi
@@ -184,9 +184,9 @@ bench: ## Compare speed with peers, side by side, on the image in out/ (run make
 	go test -run '^$$' -bench . -benchtime 1x ./internal/bench -args -out $(abspath $(OUT))
 
 .PHONY: bench-growth
-bench-growth: ## Let a cluster grow to N played machines (3500) behind two API servers: tickets, calls, memory and records, at rest and when all come back at once; wants a quiet machine.
+bench-growth: ## Let a cluster grow to N played machines (3500), each with a rule of its own or all by one group (GROUP=1), behind two API servers: tickets, calls, memory and records, at rest and when all come back at once; wants a quiet machine.
 	mkdir -p $(OUT)
-	go test -vet off -tags long,bench -run '^$$' -bench '^BenchmarkGrowth$$' -benchtime 1x -timeout 4h ./internal/load -args -grow $(or $(N),3500) -out $(abspath $(OUT))
+	go test -vet off -tags long,bench -run '^$$' -bench '^BenchmarkGrowth$$' -benchtime 1x -timeout 4h ./internal/load -args -grow $(or $(N),3500) $(if $(GROUP),-group) -out $(abspath $(OUT))
 
 .PHONY: bench-build
 bench-build: setup ## Compare the time of builds, and the size, with mkosi's own of the same packages; wants a quiet machine.

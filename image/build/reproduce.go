@@ -48,8 +48,10 @@ const otherMemory = 14 << 10
 // another day. Each has an empty store and an empty Go cache. They share only what is held by hash, which is packages and Go
 // modules, and the tools tree; the third takes the second's Kubernetes bundle. Program is the hullmark program that is started
 // for each. It returns the SHA-256 in hex that all images have; if two differ, the error names the first partition, file and
-// offset that do. What the program writes beside an image, its SBOM and its measurement document, has to be equal, too.
-func Reproduce(ctx context.Context, o Options, program string) (sum string, err error) {
+// offset that do. What the program writes beside an image, its SBOM and its measurement document, has to be equal, too. If use is not
+// nil, it is called when all is equal, with the paths of the first image, beside which that lies, and of the tools tree. The image is
+// gone afterwards.
+func Reproduce(ctx context.Context, o Options, program string, use func(image, tools string) error) (sum string, err error) {
 	l, err := ReadLock(o)
 	if err != nil {
 		return "", err
@@ -86,6 +88,11 @@ func Reproduce(ctx context.Context, o Options, program string) (sum string, err 
 		}
 		if err := errors.Join(compareImages(ctx, tools, images[i-1], images[i]), compareDocuments(images[i-1], images[i])); err != nil {
 			return "", fmt.Errorf("reproduce: built %s and %s: %w", circumstances()[i-1].name, c.name, err)
+		}
+	}
+	if use != nil {
+		if err := use(images[0], tools); err != nil {
+			return "", err
 		}
 	}
 	return cache.HashFile(images[0])

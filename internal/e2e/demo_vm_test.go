@@ -57,6 +57,29 @@ func (b bench) noBootstrapToken(t *testing.T) {
 	}
 }
 
+// demandBuilders has the policy demand two builders. The release that the machine booted is refused while one alone has signed it;
+// afterwards both have.
+func (b bench) demandBuilders(t *testing.T, m machine, file []string) {
+	t.Helper()
+	policy := func(args ...string) string { return cli(t, 0, append(append([]string{"policy"}, args...), file...)...) }
+	named := []string{"builders", "--threshold", "2"}
+	for _, name := range []string{"alice", "bob"} {
+		command(t, 0, "openssl", "genpkey", "-algorithm", "ED25519", "-out", b.path(name+".key"))
+		command(t, 0, "openssl", "pkey", "-in", b.path(name+".key"), "-pubout", "-out", b.path(name+".pub"))
+		cli(t, 0, "sign", b.path("measurements.json"), "--key", b.path(name+".key"), "--out", b.path(name+".dsse"))
+		named = append(named, name+"="+b.path(name+".pub"))
+	}
+	policy(named...)
+	policy("add", "document", b.path("measurements.json"), "--attestation", b.path("alice.dsse"))
+	out := cli(t, 1, append([]string{"recover", "--node", m.agent, "--yes"}, file...)...)
+	if !strings.Contains(out, "builders-too-few") || !strings.Contains(out, "1 of 2 builders signed it, 2 have to: alice; not bob") {
+		t.Error("a release that one builder alone signed was not refused for that")
+	}
+	if out := policy("add", "document", b.path("measurements.json"), "--attestation", b.path("bob.dsse")); strings.Contains(out, "warning") {
+		t.Error("two builders signed, and there is a warning")
+	}
+}
+
 // comesBack boots the demo's machine again, and takes a backup of its cluster.
 func (b bench) comesBack(t *testing.T, uid string, h *hunt) kept {
 	t.Helper()
@@ -66,6 +89,7 @@ func (b bench) comesBack(t *testing.T, uid string, h *hunt) kept {
 	}
 	m := b.boot(t, "vm", config, etcdGuest)
 	file := []string{"--cluster", b.path("cluster"), "--passphrase-file", b.path("passphrase")}
+	b.demandBuilders(t, m, file)
 	cli(t, 0, append([]string{"recover", "--node", m.agent, "--yes"}, file...)...)
 	if err := os.Remove(b.path("kubeconfig")); err != nil { // It names a port of the machine's boot before.
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 type explainOptions struct {
 	log, list, bank, output, html string
 	quote                         quoteOptions
+	by                            builderOptions
 }
 
 func newExplainCommand() *cobra.Command {
@@ -33,7 +34,9 @@ Without a log, a single change that would give the value is named, if there is o
 The registers are taken as given unless a quote proves them (--quote, --signature and --ak, as tpm2_quote and tpm2_createak write them). --html also writes
 the comparison as one page for a browser.
 
-Exit codes: 0 every register that the document predicts is equal, 3 one differs or is not covered by the quote, 1 failed, 2 usage.`,
+With --key and --attestation it also says which of these builders signed the document, as hullmark verify does.
+
+Exit codes: 0 every register that the document predicts is equal, 3 one differs or is not covered by the quote, or too few of the builders signed the document, 1 failed, 2 usage.`,
 		Example: "  tpm2_pcrread sha256 > registers\n  hullmark explain node.json --pcrs registers --log /sys/kernel/security/tpm0/binary_bios_measurements",
 		Args:    exactArg("explain", "the measurement document"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -47,6 +50,7 @@ Exit codes: 0 every register that the document predicts is equal, 3 one differs 
 	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
 	f.StringVar(&o.html, "html", "", "also write the comparison to `FILE`, as one HTML page")
 	o.quote.register(cmd)
+	o.by.register(cmd)
 	return cmd
 }
 
@@ -62,6 +66,9 @@ func (o *explainOptions) check() (pcrs.Bank, error) {
 	if o.log == "" && o.list == "" {
 		return 0, withCode(exitUsage, errors.New("explain: name the machine's registers (--pcrs), its event log (--log), or both"))
 	}
+	if (len(o.by.keys) > 0) != (len(o.by.attestations) > 0) || o.by.threshold != 0 && len(o.by.keys) == 0 {
+		return 0, withCode(exitUsage, errors.New("explain: name the builders' keys (--key) and what they signed (--attestation), or neither"))
+	}
 	return bank, o.quote.check(o.list)
 }
 
@@ -70,7 +77,7 @@ func (o *explainOptions) run(w io.Writer, file string) error {
 	if err != nil {
 		return err
 	}
-	if err := notOver(o.html, file, o.log); err != nil {
+	if err := notOver(o.html, append(o.by.files(), file, o.log)...); err != nil {
 		return fmt.Errorf("explain: %w", err)
 	}
 	document, err := readDocument(file)
@@ -85,6 +92,9 @@ func (o *explainOptions) run(w io.Writer, file string) error {
 	if err != nil {
 		return err
 	}
+	if e.Builders, err = o.builders(document); err != nil {
+		return err
+	}
 	if err := o.writePage(document, e, boot.Log); err != nil {
 		return err
 	}
@@ -94,10 +104,30 @@ func (o *explainOptions) run(w io.Writer, file string) error {
 	if e.Differ > 0 {
 		return withCode(exitMismatch, fmt.Errorf("%d of %d predicted registers differ from %s", e.Differ, len(document.Registers), file))
 	}
+	if e.Builders != nil && !e.Builders.Met() {
+		return withCode(exitMismatch, fmt.Errorf("%s: %v", file, e.Builders))
+	}
 	if missing := e.Unproven(); len(missing) > 0 {
 		return withCode(exitMismatch, fmt.Errorf("%s does not cover %v, which %s predicts; have the TPM quote it, too", o.quote.message, missing[0], file))
 	}
 	return nil
+}
+
+// builders says who of those that are named signed the document; nil if nobody is.
+func (o *explainOptions) builders(document measurements.Document) (*measurements.Agreement, error) {
+	if len(o.by.keys) == 0 {
+		return nil, nil
+	}
+	builders, _, err := o.by.open("explain")
+	if err != nil {
+		return nil, err
+	}
+	signatures, err := o.by.read(builders, document)
+	if err != nil {
+		return nil, err
+	}
+	agreement, err := builders.Agree(document, signatures)
+	return &agreement, err
 }
 
 // writePage writes the page, if one is wanted.

@@ -16,7 +16,7 @@ import (
 
 func newPolicyCommand() *cobra.Command {
 	cmd := group("policy", "Say which boots and machines a cluster accepts",
-		newPolicyShowCommand(), newPolicyAddCommand(), newPolicyRemoveCommand(), newPolicyMinimumCommand(), newPolicyRevokeOperatorsCommand(), newPolicyPlatformsCommand(),
+		newPolicyShowCommand(), newPolicyAddCommand(), newPolicyRemoveCommand(), newPolicyMinimumCommand(), newPolicyRevokeOperatorsCommand(), newPolicyPlatformsCommand(), newPolicyBuildersCommand(),
 		newPolicySignCommand(), newPolicyPushCommand(), newPolicyCheckCommand())
 	cmd.Long = `Say which boots and machines a cluster accepts.
 
@@ -70,10 +70,21 @@ func (o *policyOptions) tellChange(out io.Writer, c *cluster.Cluster, changed st
 		next = "the cluster gets it with hullmark init; once that is done, hullmark policy push"
 	}
 	warning := ""
-	if documents, err := c.AcceptedDocuments(); err != nil {
+	documents, err := c.AcceptedDocuments()
+	if err != nil {
 		return err
-	} else if len(documents) > 0 && !slices.ContainsFunc(documents, func(d measurements.Document) bool { return d.SVN >= policy.MinimumSVN }) {
+	}
+	if len(documents) > 0 && !slices.ContainsFunc(documents, func(d measurements.Document) bool { return d.SVN >= policy.MinimumSVN }) {
 		warning = fmt.Sprintf("warning: no document that it names has security version %d or more: no node joins or comes back until one is added (hullmark build --svn, hullmark policy add document)\n", policy.MinimumSVN)
+	}
+	for _, d := range documents {
+		agreement, err := policy.Agreement(d)
+		if err != nil {
+			return err
+		}
+		if !agreement.Met() {
+			warning += fmt.Sprintf("warning: no machine that boots release %s gets a ticket: %v (hullmark policy add document --attestation)\n", printable(d.Name), agreement)
+		}
 	}
 	_, err = fmt.Fprintf(out, "%s\npolicy version %d: %d documents from security version %d, %d members, %d groups\n%snext: %s\n",
 		changed, policy.Version, len(policy.Documents), policy.MinimumSVN, len(policy.Members), len(policy.Groups), warning, next)

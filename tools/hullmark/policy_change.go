@@ -21,10 +21,14 @@ func newPolicyAddCommand() *cobra.Command {
 func newPolicyAddDocumentCommand() *cobra.Command {
 	var o policyOptions
 	var enforce string
+	var attestations []string
 	cmd := &cobra.Command{
 		Use:   "document FILE",
 		Short: "Accept a release, or change what is enforced of it",
 		Long: `Accept a release, or change what is enforced of it.
+
+Where the policy names builders (hullmark policy builders), no node boots the release until enough of them have signed its document. --attestation takes a file that one or
+more of them signed, as hullmark reproduce --attest or hullmark sign makes it; signatures of an earlier call stay.
 
 PCR 4, 9, 11, 12 and 13 always have to match a document, and so do those of PCR 0, 2, 3, 6, 7 and 14 that it predicts. --enforce says which of PCR 1, the machine's
 tables, and PCR 5, its disk's partitions, have to as well; if it is left out, PCR 1 if the document predicts it.`,
@@ -39,11 +43,23 @@ tables, and PCR 5, its disk's partitions, have to as well; if it is left out, PC
 			if err != nil {
 				return err
 			}
-			return o.change(cmd, operate.AddDocument(document, accepted))
+			var signed [][]byte
+			for _, file := range attestations {
+				content, err := readBounded(file, measurements.MaxEnvelope)
+				if err != nil {
+					return err
+				}
+				if _, err := measurements.Merge(content); err != nil {
+					return fmt.Errorf("%s: %w", file, err)
+				}
+				signed = append(signed, content)
+			}
+			return o.change(cmd, operate.AddDocument(document, accepted, signed...))
 		},
 	}
 	o.addFlags(cmd)
 	cmd.Flags().StringVar(&enforce, "enforce", "", enforceUsage)
+	cmd.Flags().StringArrayVar(&attestations, "attestation", nil, "`FILE` in which builders signed the document; repeat for more")
 	return cmd
 }
 

@@ -83,6 +83,13 @@ func writeTerms(t io.Writer, c *cluster.Cluster, policy measurements.Policy) err
 	for _, p := range policy.Platforms {
 		fmt.Fprintf(t, "evidence of %s counts, by %d bytes of demands\n", p.Kind, len(p.Demands))
 	}
+	if policy.Builders.Threshold > 0 {
+		fmt.Fprintf(t, "%d of these have to have signed a release:", policy.Builders.Threshold)
+		for _, b := range policy.Builders.Of {
+			fmt.Fprintf(t, " %s", b.Name)
+		}
+		fmt.Fprintln(t)
+	}
 	return nil
 }
 
@@ -93,6 +100,17 @@ func writeAdmitted(t io.Writer, c *cluster.Cluster, policy measurements.Policy) 
 	for _, a := range policy.Documents {
 		document, _ := measurements.Parse(c.Documents[a.Document]) // Of none, what has to match of every document is shown.
 		fmt.Fprintf(t, "%s\t%s\t%s\n", a.Document, images[a.Document], operate.Enforced(document, a))
+	}
+	if policy.Builders.Threshold > 0 {
+		writeTable(t, "document\tsigned by its builders", policy.Documents, func(a measurements.Accepted) {
+			agreement := "its document cannot be read"
+			if document, err := measurements.Parse(c.Documents[a.Document]); err == nil {
+				if by, err := policy.Agreement(document); err == nil {
+					agreement = by.String()
+				}
+			}
+			fmt.Fprintf(t, "%s\t%s\n", a.Document, agreement)
+		})
 	}
 	fmt.Fprintf(t, "\nmember\trole\tendorsement key\n")
 	for _, m := range policy.Members {

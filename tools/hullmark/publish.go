@@ -18,6 +18,7 @@ import (
 
 func newPublishCommand() *cobra.Command {
 	var key, to string
+	var attestations []string
 	var files publish.Files
 	cmd := &cobra.Command{
 		Use:   "publish FILE",
@@ -25,7 +26,9 @@ func newPublishCommand() *cobra.Command {
 		Long: `Put a signed measurement document, its image, its SBOM in two forms, and its provenance where others fetch them.
 
 A folder becomes a tree that any web server can show. In an OCI registry, oci://HOST/NAME:TAG, the tag leads to the image, and all else
-refers to it; the login is the one that docker, podman or oras keep in Docker's configuration. All files have to be what the key signed.`,
+refers to it; the login is the one that docker, podman or oras keep in Docker's configuration. All files have to be what the key signed.
+
+What other builders signed of the same document (--attestation) is published in the same file, for whoever wants several signatures.`,
 		Example: `  hullmark publish node.dsse --key release.pub --image node.raw --sbom node.spdx.json --cyclonedx node.cdx.json --provenance node.provenance.dsse --to /srv/releases
   hullmark publish node.dsse --key release.pub --image node.raw --to oci://registry.example/node:spring`,
 		Args: exactArg("publish", "the signed document"),
@@ -37,6 +40,15 @@ refers to it; the login is the one that docker, podman or oras keep in Docker's 
 			signed, err := readBounded(args[0], measurements.MaxEnvelope)
 			if err != nil {
 				return err
+			}
+			for _, name := range attestations {
+				attestation, err := readBounded(name, measurements.MaxEnvelope)
+				if err != nil {
+					return err
+				}
+				if signed, err = measurements.Merge(signed, attestation); err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
 			}
 			destination, err := openPlace(to)
 			if err != nil {
@@ -55,6 +67,7 @@ refers to it; the login is the one that docker, podman or oras keep in Docker's 
 	f.StringVar(&files.SBOM, "sbom", "", "also publish this SBOM `FILE` (SPDX)")
 	f.StringVar(&files.CycloneDX, "cyclonedx", "", "also publish this SBOM `FILE` (CycloneDX)")
 	f.StringVar(&files.Provenance, "provenance", "", "also publish this signed provenance `FILE`")
+	f.StringArrayVar(&attestations, "attestation", nil, "`FILE` in which other builders signed the same document; repeat for more")
 	f.StringVar(&to, "to", "", "`PLACE` to publish in: a folder, or oci://HOST/NAME:TAG")
 	require(cmd, "key", "to")
 	return cmd

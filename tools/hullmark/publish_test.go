@@ -105,7 +105,7 @@ func writeTestProvenance(t *testing.T, name, document string) {
 	}
 	p, err := measurements.NewProvenance(measurements.BuildDefinition{
 		Dependencies: []measurements.Resource{{Name: measurements.SourcesName, Digest: map[string]string{"gitCommit": "0123"}}},
-	}, measurements.RunDetails{Builder: measurements.Builder{ID: measurements.LocalBuilder}}, []string{"node.raw"}, []pcrs.Digest{d.Image.Disk})
+	}, measurements.RunDetails{Builder: measurements.ProvenanceBuilder{ID: measurements.LocalBuilder}}, []string{"node.raw"}, []pcrs.Digest{d.Image.Disk})
 	if err != nil {
 		t.Fatal(err)
 	}

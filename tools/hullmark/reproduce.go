@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -12,6 +13,7 @@ import (
 
 func newReproduceCommand() *cobra.Command {
 	var f buildFlags
+	var a attestOptions
 	cmd := &cobra.Command{
 		Use:   "reproduce",
 		Short: "Build the image three times under other circumstances and compare",
@@ -19,8 +21,12 @@ func newReproduceCommand() *cobra.Command {
 
 Folder, umask, time zone and locale differ, and the third build runs on another kernel (User-Mode Linux) with one processor, whose clock stands
 more than a year ahead. Every build begins with an empty cache: they share only packages and Go modules, which are held by hash, and the tools
-tree; the third also takes the second's Kubernetes bundle, which would take hours there. If the images or their documents differ, the first differing partition, file and offset are named and the exit code is 3.`,
-		Args: cobra.NoArgs,
+tree; the third also takes the second's Kubernetes bundle, which would take hours there. If the images or their documents differ, the first differing partition, file and offset are named and the exit code is 3.
+
+With --attest a published document is signed, if the builds lead to that very document: policies and hullmark verify count such signatures of several builders. Have the
+sources and the lock that the release was built from, and the flags that it was built with; check the document first (hullmark verify --document).`,
+		Example: "  hullmark reproduce\n  hullmark reproduce --attest node.json --key builder.key",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o, err := f.options(cmd.ErrOrStderr())
 			if err != nil {
@@ -30,18 +36,31 @@ tree; the third also takes the second's Kubernetes bundle, which would take hour
 			if err != nil {
 				return err
 			}
-			sum, err := build.Reproduce(cmd.Context(), o, program)
+			attest, err := a.open(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			var use func(image, tools string) error
+			if attest != nil {
+				use = attest.sign
+			}
+			sum, err := build.Reproduce(cmd.Context(), o, program, use)
 			if errors.Is(err, build.ErrImagesDiffer) || errors.Is(err, build.ErrDocumentsDiffer) {
 				return withCode(exitMismatch, err)
 			}
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "byte-equal: all three images have sha256 %s, and equal documents\n", sum)
+			said := fmt.Sprintf("byte-equal: all three images have sha256 %s, and equal documents\n", sum)
+			if attest != nil {
+				said += "signed: " + attest.to + "\n"
+			}
+			_, err = io.WriteString(cmd.OutOrStdout(), said)
 			return err
 		},
 	}
 	f.register(cmd)
 	f.registerImage(cmd)
+	a.register(cmd)
 	return cmd
 }

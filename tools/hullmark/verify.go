@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"crypto"
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,7 +17,8 @@ import (
 
 // verifyOptions are the flags of `hullmark verify`.
 type verifyOptions struct {
-	key, image, sbom, cycloneDX, provenance, document, output string
+	builderOptions
+	image, sbom, cycloneDX, provenance, document, output string
 }
 
 // verified is what hullmark verify says, as JSON or as text.
@@ -28,8 +29,10 @@ type verified struct {
 	Release  string                  `json:"release"`
 	SVN      uint32                  `json:"svn"`
 	Builder  string                  `json:"builder,omitempty"`
-	// Key is the kind of the key that signed, and Checked what was compared beside its signature: registers, image, SBOM, cyclonedx.
-	Key     string   `json:"key"`
+	// Key is the kind of the first key that signed, and Builders says who did and who did not, where several were asked for.
+	Key      string                  `json:"key"`
+	Builders *measurements.Agreement `json:"builders,omitempty"`
+	// Checked is what was compared beside the signature: registers, image, SBOM, cyclonedx.
 	Checked []string `json:"checked"`
 	// Provenance says where the image was built, if that was checked.
 	Provenance *builtBy `json:"provenance,omitempty"`
@@ -53,18 +56,23 @@ func newVerifyCommand() *cobra.Command {
 		Long: `Check a signed measurement document, offline, and say what was checked.
 
 Nothing but the file and the public key is needed. With --image the disk is compared with what was signed, with --sbom and --cyclonedx the SBOM of
-materials; with --provenance a provenance that the same key signed has to be about the document's disk and lock. The document is written to --document,
+materials; with --provenance a provenance that one of the keys signed has to be about the document's disk and lock. The document is written to --document,
 for explain, export and init, only after everything was checked.
 
-Exit codes: 0 all is right, 3 the image or an SBOM is another than the signed one, or the provenance is of another image, 1 anything else is wrong, 2 usage.`,
-		Example: "  hullmark verify node.dsse --key release.pub --image node.raw --document node.json",
-		Args:    exactArg("verify", "the signed document"),
+Several keys are those of builders who each made the release again: --threshold says how many of them have to have signed the same document, all if it is left out. Their
+signatures are in the file, or in others (--attestation).
+
+Exit codes: 0 all is right, 3 the image or an SBOM is another than the signed one, or the provenance is of another image, 4 too few of the keys signed it, 1 anything else is
+wrong, 2 usage.`,
+		Example: "  hullmark verify node.dsse --key release.pub --image node.raw --document node.json\n" +
+			"  hullmark verify node.dsse --attestation bob.dsse --key alice=alice.pub --key bob=bob.pub --key carol=carol.pub --threshold 2",
+		Args: exactArg("verify", "the signed document"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(args[0], cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.key, "key", "", "public key `FILE` (PEM)")
+	o.register(cmd)
 	f.StringVar(&o.image, "image", "", "also compare this disk image `FILE`")
 	f.StringVar(&o.sbom, "sbom", "", "also compare this SBOM `FILE` (SPDX)")
 	f.StringVar(&o.cycloneDX, "cyclonedx", "", "also compare this SBOM `FILE` (CycloneDX)")
@@ -79,22 +87,26 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 	if err := checkOutput("verify", o.output); err != nil {
 		return err
 	}
-	if err := notOver(o.document, file, o.key, o.image, o.sbom, o.cycloneDX, o.provenance); err != nil {
+	read := slices.Concat([]string{file, o.image, o.sbom, o.cycloneDX, o.provenance}, o.files())
+	if err := notOver(o.document, read...); err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
-	key, err := readPublicKey(o.key)
+	builders, keys, err := o.open("verify")
 	if err != nil {
 		return err
 	}
-	document, err := openSigned(file, key)
+	document, agreement, err := o.openAgreed(builders, file)
 	if err != nil {
 		return err
+	}
+	if !agreement.Met() {
+		return withCode(exitDenied, fmt.Errorf("%s: %v", file, agreement))
 	}
 	checked, err := o.compare(document)
 	if err != nil {
 		return err
 	}
-	provenance, err := o.checkProvenance(document, key)
+	provenance, err := o.checkProvenance(document, keys)
 	if err != nil {
 		return err
 	}
@@ -110,26 +122,15 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 			return fmt.Errorf("verify: %w", err)
 		}
 	}
-	return o.write(out, verified{
+	v := verified{
 		Document: sha256.Sum256(encoded), Image: document.Image, Release: document.Name, SVN: document.SVN, Builder: document.Builder,
-		Key: measurements.KeyKind(key), Checked: checked, Provenance: provenance, registers: len(document.Registers),
-	})
-}
-
-// openSigned reads an envelope and the document in it, which the key has to have signed.
-func openSigned(file string, key crypto.PublicKey) (measurements.Document, error) {
-	signed, err := readBounded(file, measurements.MaxEnvelope)
-	if err != nil {
-		return measurements.Document{}, err
+		Key:     measurements.KeyKind(keys[slices.IndexFunc(builders.Of, func(b measurements.Builder) bool { return b.Name == agreement.Signed[0] })]),
+		Checked: checked, Provenance: provenance, registers: len(document.Registers),
 	}
-	document, err := measurements.Open(signed, key)
-	if err != nil && bytes.Contains(signed[:min(len(signed), 4096)], []byte(measurements.DocumentSchema)) {
-		return document, fmt.Errorf("%s: it is a measurement document without a signature; hullmark sign makes one", file)
+	if len(keys) > 1 {
+		v.Builders = &agreement
 	}
-	if err != nil {
-		return document, fmt.Errorf("%s: %w", file, err)
-	}
-	return document, nil
+	return o.write(out, v)
 }
 
 // compare compares the named files with the document, and returns what was checked.
@@ -156,8 +157,8 @@ func (o *verifyOptions) compare(document measurements.Document) (checked []strin
 	return checked, nil
 }
 
-// checkProvenance opens the named provenance, if there is one, and holds it against the document.
-func (o *verifyOptions) checkProvenance(document measurements.Document, key crypto.PublicKey) (*builtBy, error) {
+// checkProvenance opens the named provenance, if there is one, which one of the keys signed, and holds it against the document.
+func (o *verifyOptions) checkProvenance(document measurements.Document, keys []crypto.PublicKey) (*builtBy, error) {
 	if o.provenance == "" {
 		return nil, nil
 	}
@@ -165,7 +166,12 @@ func (o *verifyOptions) checkProvenance(document measurements.Document, key cryp
 	if err != nil {
 		return nil, err
 	}
-	p, err := measurements.OpenProvenance(signed, key)
+	var p measurements.Provenance
+	for _, key := range keys {
+		if p, err = measurements.OpenProvenance(signed, key); err == nil {
+			break
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.provenance, err)
 	}
@@ -184,8 +190,12 @@ func (o *verifyOptions) write(out io.Writer, v verified) error {
 	if o.output == "json" {
 		return writeJSON(out, v)
 	}
+	signature := fmt.Sprintf("signature   by the key in %s (%s)", o.keys[0], v.Key)
+	if v.Builders != nil {
+		signature = "signatures  " + v.Builders.String()
+	}
 	checked := []string{
-		fmt.Sprintf("signature   by the key in %s (%s)", o.key, v.Key),
+		signature,
 		"statement   in-toto, about the disk and the kernel image of the document",
 		fmt.Sprintf("registers   %d, each replayed from its events", v.registers),
 	}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"crypto"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hullmark/hullmark"
+	"github.com/hullmark/hullmark/measurements"
+)
+
+// builderOptions are the flags that say which builders have to have signed, and where their signatures are.
+type builderOptions struct {
+	keys, attestations []string
+	threshold          int
+}
+
+func (o *builderOptions) register(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringArrayVar(&o.keys, "key", nil, "public key `FILE` (PEM), or NAME=FILE; repeat for more builders")
+	f.IntVar(&o.threshold, "threshold", 0, "how `MANY` of the keys have to have signed (default: all)")
+	f.StringArrayVar(&o.attestations, "attestation", nil, "another `FILE` in which builders signed the same document; repeat for more")
+}
+
+// files are those that the flags name.
+func (o *builderOptions) files() []string {
+	files := slices.Clone(o.attestations)
+	for _, key := range o.keys {
+		if _, file, named := strings.Cut(key, "="); named {
+			key = file
+		}
+		files = append(files, key)
+	}
+	return files
+}
+
+// open reads the named keys: each is a builder, called as --key says, or as its file is if that can be a name.
+func (o *builderOptions) open(verb string) (b measurements.Builders, keys []crypto.PublicKey, err error) {
+	if b.Threshold = len(o.keys); o.threshold != 0 {
+		b.Threshold = o.threshold
+	}
+	for i, arg := range o.keys {
+		name, file, named := strings.Cut(arg, "=")
+		if !named {
+			file = arg
+			if name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)); !hullmark.ValidNodeName(name) {
+				name = fmt.Sprintf("key-%d", i+1)
+			}
+		}
+		public, err := readPublicKey(file)
+		if err != nil {
+			return b, nil, err
+		}
+		builder, err := measurements.NewBuilder(name, public)
+		if err != nil {
+			return b, nil, fmt.Errorf("%s: %w", file, err)
+		}
+		b.Of, keys = append(b.Of, builder), append(keys, public)
+	}
+	if err := b.Check(); err != nil {
+		return b, nil, withCode(exitUsage, fmt.Errorf("%s: %w", verb, err))
+	}
+	return b, keys, nil
+}
+
+// read returns the builders' signatures in the named files, each of which has to be about the document.
+func (o *builderOptions) read(builders measurements.Builders, document measurements.Document) (signatures [][]byte, err error) {
+	for _, file := range o.attestations {
+		content, err := readBounded(file, measurements.MaxEnvelope)
+		if err != nil {
+			return nil, err
+		}
+		made, err := builders.Signatures(content, document)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		signatures = append(signatures, made...)
+	}
+	return signatures, nil
+}
+
+// openAgreed reads envelopes about one document, which at least one of the builders has to have signed in each.
+func (o *builderOptions) openAgreed(builders measurements.Builders, file string) (d measurements.Document, a measurements.Agreement, err error) {
+	signed, err := readBounded(file, measurements.MaxEnvelope)
+	if err != nil {
+		return d, a, err
+	}
+	if d, a, err = builders.OpenAgreed(signed); err != nil {
+		if bytes.Contains(signed[:min(len(signed), 4096)], []byte(measurements.DocumentSchema)) {
+			err = errors.New("it is a measurement document without a signature; hullmark sign makes one")
+		}
+		return d, a, fmt.Errorf("%s: %w", file, err)
+	}
+	own, err := builders.Signatures(signed, d)
+	if err != nil {
+		return d, a, err
+	}
+	more, err := o.read(builders, d)
+	if err != nil || len(more) == 0 {
+		return d, a, err
+	}
+	a, err = builders.Agree(d, append(own, more...))
+	return d, a, err
+}
