@@ -8,7 +8,9 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -35,13 +37,17 @@ func TestTreeAfterChanges(t *testing.T) {
 		}
 		return folder
 	}
-	before := tree(o, l)
+	before, wanted := tree(o, l), wantedExactly(t, o.Store, l.Of(lock.Root))
 	random := rand.New(rand.NewPCG(*changesSeed, 0))
 	reused := 0
 	for n := range *changes {
 		root := l.Of(lock.Root)
 		p := root[random.IntN(len(root))]
-		changed := changePackage(t, o.Store, p, fmt.Sprintf("%s+changed%d", p.Version, n), func(files string) { editSome(t, random, files) })
+		version := fmt.Sprintf("%s+changed%d", p.Version, n)
+		if wanted[p.Name] {
+			version = p.Version // Who wants this one alone would have to change, too.
+		}
+		changed := changePackage(t, o.Store, p, version, func(files string) { editSome(t, random, files) })
 		l.Packages = slices.Clone(l.Packages)
 		l.Packages[slices.Index(l.Packages, p)] = changed
 		after := tree(o, l)
@@ -62,6 +68,28 @@ func TestTreeAfterChanges(t *testing.T) {
 	if reused < max(1, *changes/5) {
 		t.Errorf("of %d trees %d were made of the one before", *changes, reused)
 	}
+}
+
+// exactly is a dependency on one version of a package (deb-control(5)).
+var exactly = regexp.MustCompile(`([a-z0-9][a-z0-9.+-]+)(?::[a-z0-9]+)? \(= `)
+
+// wantedExactly names the packages of which another one wants just the version that there is.
+func wantedExactly(t *testing.T, s cache.Store, packages []lock.Package) map[string]bool {
+	t.Helper()
+	wanted := map[string]bool{}
+	for _, p := range packages {
+		out, err := exec.CommandContext(t.Context(), "dpkg-deb", "--field", s.BlobPath(p.SHA256), "Pre-Depends", "Depends", "Breaks", "Conflicts").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range exactly.FindAllSubmatch(out, -1) {
+			wanted[string(found[1])] = true
+		}
+	}
+	if len(wanted) == 0 {
+		t.Fatal("no package wants another one's version")
+	}
+	return wanted
 }
 
 func sameFile(t *testing.T, a, b string) bool {
