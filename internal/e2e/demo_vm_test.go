@@ -71,7 +71,7 @@ func (b bench) demandBuilders(t *testing.T, m machine, file []string) {
 	}
 	policy(named...)
 	policy("add", "document", b.path("measurements.json"), "--attestation", b.path("alice.dsse"))
-	out := cli(t, 1, append([]string{"recover", "--node", m.agent, "--yes"}, file...)...)
+	out := cli(t, 4, append([]string{"recover", "--node", m.agent, "--yes"}, file...)...)
 	if !strings.Contains(out, "builders-too-few") || !strings.Contains(out, "1 of 2 builders signed it, 2 have to: alice; not bob") {
 		t.Error("a release that one builder alone signed was not refused for that")
 	}
