@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/hullmark/hullmark/internal/atomicfile"
+	"github.com/hullmark/hullmark/pcrs"
 )
 
 // readBounded reads a file of at most limit bytes.
@@ -53,4 +54,19 @@ func replace(path string, mode fs.FileMode, write func(*os.File) error) error {
 		return withCode(exitUsage, fmt.Errorf("%s is no regular file, and stays as it is; name another one", path))
 	}
 	return atomicfile.Stream(path, atomicfile.Options{Mode: mode}, write)
+}
+
+// compareFile compares a file with a signed digest; none means that nothing was signed.
+func compareFile(file, what string, signed pcrs.Digest) error {
+	got, err := digestOf(file)
+	if err != nil {
+		return fmt.Errorf("verify: %w", err)
+	}
+	if len(signed) == 0 {
+		return withCode(exitMismatch, fmt.Errorf("%s: the document names no %s", file, what))
+	}
+	if !signed.Equal(got) {
+		return withCode(exitMismatch, fmt.Errorf("%s: the signed %s has sha256 %v, this one has %v", file, what, signed, got))
+	}
+	return nil
 }

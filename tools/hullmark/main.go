@@ -136,6 +136,7 @@ func newRootCommand() *cobra.Command {
 		newVerifyCommand(),
 		newPublishCommand(),
 		newFetchCommand(),
+		newLogCommand(),
 		newKeysCommand(),
 		newExplainCommand(),
 		newEvidenceCommand(), newCollateralCommand(), newEKCommand(),

@@ -20,6 +20,7 @@ func newPublishCommand() *cobra.Command {
 	var key, to string
 	var attestations []string
 	var files publish.Files
+	var log appendOptions
 	cmd := &cobra.Command{
 		Use:   "publish FILE",
 		Short: "Put a signed measurement document, and what it names, where others fetch it",
@@ -28,7 +29,8 @@ func newPublishCommand() *cobra.Command {
 A folder becomes a tree that any web server can show. In an OCI registry, oci://HOST/NAME:TAG, the tag leads to the image, and all else
 refers to it; the login is the one that docker, podman or oras keep in Docker's configuration. All files have to be what the key signed.
 
-What other builders signed of the same document (--attestation) is published in the same file, for whoever wants several signatures.`,
+What other builders signed of the same document (--attestation) is published in the same file, for whoever wants several signatures.
+With --log the document is appended to a transparency log first, and in a folder the proof of it is published beside the document.`,
 		Example: `  hullmark publish node.dsse --key release.pub --image node.raw --sbom node.spdx.json --cyclonedx node.cdx.json --provenance node.provenance.dsse --to /srv/releases
   hullmark publish node.dsse --key release.pub --image node.raw --to oci://registry.example/node:spring`,
 		Args: exactArg("publish", "the signed document"),
@@ -54,6 +56,9 @@ What other builders signed of the same document (--attestation) is published in 
 			if err != nil {
 				return err
 			}
+			if err := log.run(cmd, args[0], signed, public, destination); err != nil {
+				return err
+			}
 			if err := publish.Release(cmd.Context(), destination, signed, public, files); err != nil {
 				return err
 			}
@@ -69,6 +74,7 @@ What other builders signed of the same document (--attestation) is published in 
 	f.StringVar(&files.Provenance, "provenance", "", "also publish this signed provenance `FILE`")
 	f.StringArrayVar(&attestations, "attestation", nil, "`FILE` in which other builders signed the same document; repeat for more")
 	f.StringVar(&to, "to", "", "`PLACE` to publish in: a folder, or oci://HOST/NAME:TAG")
+	log.addTo(cmd)
 	require(cmd, "key", "to")
 	return cmd
 }
@@ -117,8 +123,8 @@ func openSource(name string) (publish.Source, error) {
 
 // fetchOptions are the flags of `hullmark fetch`.
 type fetchOptions struct {
-	from, key, out, image, sbom, cycloneDX, provenance string
-	minimum                                            uint32
+	from, key, out, image, sbom, cycloneDX, provenance, logProof string
+	minimum                                                      uint32
 }
 
 func newFetchCommand() *cobra.Command {
@@ -145,6 +151,7 @@ asked for, or whose security version is below --minimum-svn. An image that was i
 	f.StringVar(&o.sbom, "sbom", "", "also fetch the SBOM (SPDX) into `FILE`")
 	f.StringVar(&o.cycloneDX, "cyclonedx", "", "also fetch the SBOM (CycloneDX) into `FILE`")
 	f.StringVar(&o.provenance, "provenance", "", "also fetch the signed provenance into `FILE`")
+	f.StringVar(&o.logProof, "log-proof", "", "also fetch the proof that the document is in a transparency log into `FILE`")
 	f.Uint32Var(&o.minimum, "minimum-svn", 0, "lowest security version `NUMBER` to take")
 	require(cmd, "from", "key")
 	return cmd
@@ -195,6 +202,11 @@ func (o *fetchOptions) run(cmd *cobra.Command, reference string) error {
 		}
 		if err := writeWhole(o.provenance, provenance, 0o644); err != nil {
 			return fmt.Errorf("fetch: %w", err)
+		}
+	}
+	if o.logProof != "" {
+		if err := fetchLogProof(cmd.Context(), source, signed, key, o.logProof); err != nil {
+			return err
 		}
 	}
 	if o.out == "" {

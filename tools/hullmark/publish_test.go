@@ -77,7 +77,7 @@ func TestVerifyPages(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	wantExit(t, cmd.ProcessState.ExitCode(), 0, string(out), "published in", "is the signed disk, byte for byte",
 		"out/fetched.spdx.json is the signed SBOM", "out/fetched.cdx.json is the signed CycloneDX SBOM",
-		"of the signed disk, from commit 0123", "PCR 11 differs", "Signature Verified Successfully")
+		"of the signed disk, from commit 0123", "PCR 11 differs", "cosigned by 1 of 1 witnesses", "Signature Verified Successfully")
 	for _, ending := range []string{".raw", ".dsse", ".spdx.json", ".cdx.json", ".provenance.dsse"} {
 		want, err := os.ReadFile(filepath.Join(dir, "out/hullmark"+ending))
 		if err != nil {
@@ -87,9 +87,9 @@ func TestVerifyPages(t *testing.T) {
 			t.Errorf("the registry gave another again%s: %v", ending, err)
 		}
 	}
-	// hullmark and jq name the same digest.
-	if id := fmt.Sprintf("%x", sha256.Sum256([]byte(document))); strings.Count(string(out), id) != 2 {
-		t.Errorf("the document's digest %s is not named twice in\n%s", id, out)
+	// hullmark, its log and jq name the same digest.
+	if id := fmt.Sprintf("%x", sha256.Sum256([]byte(document))); strings.Count(string(out), id) != 4 {
+		t.Errorf("the document's digest %s is not named four times in\n%s", id, out)
 	}
 	if err != nil {
 		t.Error(err)

@@ -12,13 +12,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hullmark/hullmark/measurements"
-	"github.com/hullmark/hullmark/pcrs"
 )
 
 // verifyOptions are the flags of `hullmark verify`.
 type verifyOptions struct {
 	builderOptions
 	image, sbom, cycloneDX, provenance, document, output string
+	log                                                  proofOptions
 }
 
 // verified is what hullmark verify says, as JSON or as text.
@@ -36,6 +36,8 @@ type verified struct {
 	Checked []string `json:"checked"`
 	// Provenance says where the image was built, if that was checked.
 	Provenance *builtBy `json:"provenance,omitempty"`
+	// Log says in which log the document is, if that was checked.
+	Log *loggedIn `json:"log,omitempty"`
 	// registers is how many the document has; the text tells it.
 	registers int
 }
@@ -56,14 +58,15 @@ func newVerifyCommand() *cobra.Command {
 		Long: `Check a signed measurement document, offline, and say what was checked.
 
 Nothing but the file and the public key is needed. With --image the disk is compared with what was signed, with --sbom and --cyclonedx the SBOM of
-materials; with --provenance a provenance that one of the keys signed has to be about the document's disk and lock. The document is written to --document,
+materials; with --provenance a provenance that one of the keys signed has to be about the document's disk and lock. With --log-proof the document has to be in
+the transparency log of --log-key, and the witnesses that are named have to have cosigned that. The document is written to --document,
 for explain, export and init, only after everything was checked.
 
 Several keys are those of builders who each made the release again: --threshold says how many of them have to have signed the same document, all if it is left out. Their
 signatures are in the file, or in others (--attestation).
 
-Exit codes: 0 all is right, 3 the image or an SBOM is another than the signed one, or the provenance is of another image, 4 too few of the keys signed it, 1 anything else is
-wrong, 2 usage.`,
+Exit codes: 0 all is right, 3 the image or an SBOM is another than the signed one, or the provenance or the log's proof is of another, 4 too few of the keys signed it,
+1 anything else is wrong, 2 usage.`,
 		Example: "  hullmark verify node.dsse --key release.pub --image node.raw --document node.json\n" +
 			"  hullmark verify node.dsse --attestation bob.dsse --key alice=alice.pub --key bob=bob.pub --key carol=carol.pub --threshold 2",
 		Args: exactArg("verify", "the signed document"),
@@ -79,6 +82,7 @@ wrong, 2 usage.`,
 	f.StringVar(&o.provenance, "provenance", "", "also check this signed provenance `FILE`")
 	f.StringVar(&o.document, "document", "", "write the verified document to `FILE`")
 	f.StringVarP(&o.output, "output", "o", "text", "`FORMAT` of the output: text or json")
+	o.log.addTo(cmd)
 	require(cmd, "key")
 	return cmd
 }
@@ -87,7 +91,7 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 	if err := checkOutput("verify", o.output); err != nil {
 		return err
 	}
-	read := slices.Concat([]string{file, o.image, o.sbom, o.cycloneDX, o.provenance}, o.files())
+	read := slices.Concat([]string{file, o.image, o.sbom, o.cycloneDX, o.provenance, o.log.proof, o.log.key}, o.files())
 	if err := notOver(o.document, read...); err != nil {
 		return fmt.Errorf("verify: %w", err)
 	}
@@ -113,6 +117,13 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 	if provenance != nil {
 		checked = append(checked, "provenance")
 	}
+	logged, err := o.log.check(file, keys, document)
+	if err != nil {
+		return err
+	}
+	if logged != nil {
+		checked = append(checked, "log")
+	}
 	encoded, err := document.Encode()
 	if err != nil {
 		return err
@@ -125,7 +136,7 @@ func (o *verifyOptions) run(file string, out io.Writer) error {
 	v := verified{
 		Document: sha256.Sum256(encoded), Image: document.Image, Release: document.Name, SVN: document.SVN, Builder: document.Builder,
 		Key:     measurements.KeyKind(keys[slices.IndexFunc(builders.Of, func(b measurements.Builder) bool { return b.Name == agreement.Signed[0] })]),
-		Checked: checked, Provenance: provenance, registers: len(document.Registers),
+		Checked: checked, Provenance: provenance, Log: logged, registers: len(document.Registers),
 	}
 	if len(keys) > 1 {
 		v.Builders = &agreement
@@ -218,23 +229,11 @@ func (o *verifyOptions) write(out io.Writer, v verified) error {
 		}
 		checked = append(checked, "provenance  of the signed disk, from "+from+", by "+printable(p.Builder))
 	}
+	if v.Log != nil {
+		checked = append(checked, v.Log.String())
+	}
 	_, err := fmt.Fprintf(out, "%s\n\nimage %s %s, release %s, security version %d, built by %s\nKubernetes %v, etcd %v\nroot hash %v\ndocument %v\n",
 		strings.Join(checked, "\n"), printable(v.Image.ID), printable(v.Image.Version), printable(v.Release), v.SVN,
 		cmp.Or(printable(v.Builder), "an unnamed builder"), v.Image.Kubernetes, v.Image.Etcd, v.Image.RootHash, v.Document)
 	return err
-}
-
-// compareFile compares a file with a signed digest; none means that nothing was signed.
-func compareFile(file, what string, signed pcrs.Digest) error {
-	got, err := digestOf(file)
-	if err != nil {
-		return fmt.Errorf("verify: %w", err)
-	}
-	if len(signed) == 0 {
-		return withCode(exitMismatch, fmt.Errorf("%s: the document names no %s", file, what))
-	}
-	if !signed.Equal(got) {
-		return withCode(exitMismatch, fmt.Errorf("%s: the signed %s has sha256 %v, this one has %v", file, what, signed, got))
-	}
-	return nil
 }
