@@ -147,7 +147,10 @@ func TestBuildersAreCountedOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		point := public.(*ecdsa.PublicKey)
+		point, err := public.(*ecdsa.PublicKey).Bytes()
+		if err != nil {
+			t.Fatal(err)
+		}
 		var spki struct {
 			Algorithm asn1.RawValue
 			Key       asn1.BitString
@@ -155,7 +158,7 @@ func TestBuildersAreCountedOnce(t *testing.T) {
 		if _, err := asn1.Unmarshal(b.Of[2].Key, &spki); err != nil {
 			t.Fatal(err)
 		}
-		short := elliptic.MarshalCompressed(elliptic.P256(), point.X, point.Y)
+		short := append([]byte{2 | point[64]&1}, point[1:33]...) // SEC 1 §2.3.3
 		spki.Key = asn1.BitString{Bytes: short, BitLength: 8 * len(short)}
 		if b.Of[2].Key, err = asn1.Marshal(spki); err != nil {
 			t.Fatal(err)

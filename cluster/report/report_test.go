@@ -180,7 +180,7 @@ func fetches(page []byte) (found [][]byte) {
 
 // TestHostileRecords has whoever writes records fill them with markup, control characters and length: the page shows it as text.
 func TestHostileRecords(t *testing.T) {
-	hostile := `"><script src=//x.example/a.js></script><img src=x onerror=alert(1)> ‮ javascript:alert(1) ` + "\x1b]0;x\x07" + strings.Repeat("long ", 10000)
+	hostile := `"><script src=//x.example/a.js></script><img src=x onerror=alert(1)> ` + "\u202e javascript:alert(1) \x1b]0;x\x07" + strings.Repeat("long ", 10000)
 	c, m := fixture(t, func(*measurements.Policy) {})
 	m.Name, m.Image, m.State, m.Role = hostile, hostile, joinservice.MachineState(hostile), hullmark.Role(hostile)
 	m.Platform = hullmark.PlatformClaims{Trust: hullmark.TrustClass(hostile), Platform: hostile, Product: hostile, TCB: hostile}

@@ -62,6 +62,7 @@ func TestDashboard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	//lint:ignore SA1019 what people import is of this schema; the next one is that of Grafana's API
 	var d dashboard.Dashboard
 	if err := json.Unmarshal(text, &d); err != nil {
 		t.Fatal(err)
