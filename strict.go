@@ -26,6 +26,32 @@ func DecodeStrict(encoded []byte, limit int, into any) error {
 	return nil
 }
 
+// CanonicalJSON encodes a value in the one form that documents and policies have: two spaces for each level, no escapes for HTML, and a
+// line feed at the end.
+func CanonicalJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
+}
+
+// CheckCanonicalJSON checks that encoded is CanonicalJSON of v, so that a digest names one content only: no duplicate keys, no other
+// spelling of a name.
+func CheckCanonicalJSON(encoded []byte, v any) error {
+	again, err := CanonicalJSON(v)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(encoded, again) {
+		return errors.New("not in canonical form; it was reformatted or changed by hand")
+	}
+	return nil
+}
+
 // explainJSON says in other words what encoding/json names after itself.
 func explainJSON(err error) error {
 	var wrong *json.UnmarshalTypeError

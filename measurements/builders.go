@@ -38,25 +38,13 @@ type Builders struct {
 	Of []Builder `json:"of"`
 }
 
-// What a SubjectPublicKeyInfo in DER begins with, before the key itself (RFC 5480 §2, an uncompressed point on P-256; RFC 8410 §4).
-const (
-	spkiP256    = "\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00"
-	spkiEd25519 = "\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00"
-)
-
 // NewBuilder names who holds a public key's private part.
 func NewBuilder(name string, public crypto.PublicKey) (Builder, error) {
-	if err := checkKey(public); err != nil {
+	key, err := KeyInfo(public)
+	if err != nil {
 		return Builder{}, fmt.Errorf("builder %.80q: %w", name, err)
 	}
-	switch key := public.(type) {
-	case ed25519.PublicKey:
-		return Builder{name, append([]byte(spkiEd25519), key...)}, nil
-	case *ecdsa.PublicKey:
-		point, err := key.Bytes()
-		return Builder{name, append([]byte(spkiP256), point...)}, err
-	}
-	return Builder{}, errKey(public)
+	return Builder{name, key}, nil
 }
 
 // public returns the key. Each key has one form only: a second one would be a second builder.
@@ -182,7 +170,7 @@ func (b Builders) Signatures(signed []byte, d Document) ([][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("attestation: %w", err)
 	}
-	payload, err := canonical(statementOf(d))
+	payload, err := hullmark.CanonicalJSON(statementOf(d))
 	if err != nil {
 		return nil, err
 	}
@@ -287,12 +275,12 @@ func Merge(signed []byte, more ...[]byte) ([]byte, error) {
 	if len(e.Signatures) > maxSignatures {
 		return nil, fmt.Errorf("merge signatures: %d, want at most %d", len(e.Signatures), maxSignatures)
 	}
-	return canonical(e)
+	return hullmark.CanonicalJSON(e)
 }
 
 // signedMessage is what signatures of the statement about d cover.
 func signedMessage(d Document) ([]byte, error) {
-	payload, err := canonical(statementOf(d))
+	payload, err := hullmark.CanonicalJSON(statementOf(d))
 	if err != nil {
 		return nil, err
 	}

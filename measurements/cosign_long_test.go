@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/internal/buildtest"
 	"github.com/hullmark/hullmark/internal/toolstree"
 )
@@ -46,7 +47,7 @@ func TestLongCosignAgrees(t *testing.T) {
 		if name == "Ed25519" {
 			other = keys["ECDSA P-256"]
 		}
-		payload, err := canonical(statementOf(d))
+		payload, err := hullmark.CanonicalJSON(statementOf(d))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +89,7 @@ func graft(t *testing.T, signature, payload []byte) []byte {
 		}
 	}
 	s.Payload = p.Payload
-	out, err := canonical(s)
+	out, err := hullmark.CanonicalJSON(s)
 	if err != nil {
 		t.Fatal(err)
 	}

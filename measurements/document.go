@@ -255,7 +255,7 @@ func (d Document) Encode() ([]byte, error) {
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("encode measurement document: %w", err)
 	}
-	return canonical(d)
+	return hullmark.CanonicalJSON(d)
 }
 
 // Digest returns the SHA-256 of the canonical form.
@@ -280,7 +280,7 @@ func Parse(encoded []byte) (Document, error) {
 	if err := d.check(); err != nil {
 		return Document{}, fmt.Errorf("read measurement document: %w", err)
 	}
-	if err := isCanonical(encoded, d); err != nil {
+	if err := hullmark.CheckCanonicalJSON(encoded, d); err != nil {
 		return Document{}, fmt.Errorf("read measurement document: %w", err)
 	}
 	return d, nil

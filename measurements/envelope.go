@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/image/uki"
 	"github.com/hullmark/hullmark/pcrs"
@@ -75,7 +76,7 @@ func Sign(signer crypto.Signer, d Document) ([]byte, error) {
 	if err := d.check(); err != nil {
 		return nil, fmt.Errorf("sign measurement document: %w", err)
 	}
-	payload, err := canonical(statementOf(d))
+	payload, err := hullmark.CanonicalJSON(statementOf(d))
 	if err != nil {
 		return nil, fmt.Errorf("sign measurement document: %w", err)
 	}
@@ -88,7 +89,7 @@ func seal(signer crypto.Signer, payload []byte, what string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	return canonical(envelope{PayloadType: PayloadType, Payload: payload, Signatures: []envelopeSignature{{Sig: signature}}})
+	return hullmark.CanonicalJSON(envelope{PayloadType: PayloadType, Payload: payload, Signatures: []envelopeSignature{{Sig: signature}}})
 }
 
 // Open returns the document in an envelope of at most MaxEnvelope bytes. One of
@@ -125,6 +126,16 @@ func unseal(signed []byte, public crypto.PublicKey) ([]byte, error) {
 	return e.Payload, verifyAny(public, preAuthentication(e.PayloadType, e.Payload), e.Signatures)
 }
 
+// Payload returns what was signed, byte for byte: the statement in an envelope of at most MaxEnvelope bytes, one of whose
+// signatures has to be by public. Nothing of it is decoded; Open does that.
+func Payload(signed []byte, public crypto.PublicKey) ([]byte, error) {
+	payload, err := unseal(signed, public)
+	if err != nil {
+		return nil, fmt.Errorf("open signed statement: %w", err)
+	}
+	return payload, nil
+}
+
 func open(signed []byte, public crypto.PublicKey) (Document, error) {
 	payload, err := unseal(signed, public)
 	if err != nil {
@@ -137,7 +148,7 @@ func open(signed []byte, public crypto.PublicKey) (Document, error) {
 	if s.Type != statementType || s.PredicateType != PredicateType {
 		return Document{}, fmt.Errorf("statement: %.80q of %.80q, want %q of %q", s.PredicateType, s.Type, PredicateType, statementType)
 	}
-	encoded, err := canonical(s.Predicate)
+	encoded, err := hullmark.CanonicalJSON(s.Predicate)
 	if err != nil {
 		return Document{}, err
 	}
@@ -146,7 +157,7 @@ func open(signed []byte, public crypto.PublicKey) (Document, error) {
 		return Document{}, err
 	}
 	// The one form of a statement about this document: other subjects, or another spelling, are refused with it.
-	if err := isCanonical(payload, statementOf(d)); err != nil {
+	if err := hullmark.CheckCanonicalJSON(payload, statementOf(d)); err != nil {
 		return Document{}, fmt.Errorf("statement: %w", err)
 	}
 	return d, nil
@@ -193,19 +204,28 @@ func verifyAny(public crypto.PublicKey, message []byte, signatures []envelopeSig
 	return errors.New("no signature is by this key: it was signed by another, or changed since")
 }
 
-// checkKey says why a key can sign nothing here.
-func checkKey(public crypto.PublicKey) error {
+// What a SubjectPublicKeyInfo in DER begins with, before the key itself: RFC 5480 §2.1.1 and §2.2, for a point on P-256 that is not
+// compressed; RFC 8410 §4.
+const (
+	spkiP256    = "\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00"
+	spkiEd25519 = "\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00"
+)
+
+// KeyInfo is a public key's SubjectPublicKeyInfo (RFC 5280 §4.1.2.7, DER), without the network that crypto/x509 brings. The key is
+// ECDSA P-256 or Ed25519.
+func KeyInfo(public crypto.PublicKey) ([]byte, error) {
 	switch key := public.(type) {
 	case ed25519.PublicKey:
 		if len(key) == ed25519.PublicKeySize {
-			return nil
+			return append([]byte(spkiEd25519), key...), nil
 		}
 	case *ecdsa.PublicKey:
 		if key.Curve == elliptic.P256() {
-			return nil
+			point, err := key.Bytes()
+			return append([]byte(spkiP256), point...), err
 		}
 	}
-	return errKey(public)
+	return nil, errKey(public)
 }
 
 func errKey(public crypto.PublicKey) error {

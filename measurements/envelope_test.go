@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+
+	"github.com/hullmark/hullmark"
 )
 
 // releaseKeys are one signer of each kind.
@@ -109,13 +111,13 @@ func TestOpenRefuses(t *testing.T) {
 	resign := func(change func(*statement)) []byte {
 		s := statementOf(d)
 		change(&s)
-		payload, err := canonical(s)
+		payload, err := hullmark.CanonicalJSON(s)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return wrap(t, key, PayloadType, payload)
 	}
-	payload, err := canonical(statementOf(d))
+	payload, err := hullmark.CanonicalJSON(statementOf(d))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +169,7 @@ func wrap(t testing.TB, key crypto.Signer, payloadType string, payload []byte) [
 		}
 		e.Signatures = append(e.Signatures, envelopeSignature{Sig: signature})
 	}
-	signed, err := canonical(e)
+	signed, err := hullmark.CanonicalJSON(e)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +179,7 @@ func wrap(t testing.TB, key crypto.Signer, payloadType string, payload []byte) [
 // FuzzOpenStatement signs whatever it is given: what is behind the signature has to be refused for itself.
 func FuzzOpenStatement(f *testing.F) {
 	key := releaseKeys(f)["Ed25519"]
-	payload, err := canonical(statementOf(testDocument(f, "image")))
+	payload, err := hullmark.CanonicalJSON(statementOf(testDocument(f, "image")))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -188,7 +190,7 @@ func FuzzOpenStatement(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again, err := canonical(statementOf(d)); err != nil || !bytes.Equal(again, payload) {
+		if again, err := hullmark.CanonicalJSON(statementOf(d)); err != nil || !bytes.Equal(again, payload) {
 			t.Fatalf("two spellings of one statement: %v", err)
 		}
 	})

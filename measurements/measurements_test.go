@@ -373,7 +373,7 @@ func TestOpenPolicyRefusesChanges(t *testing.T) {
 		changed := s
 		changed.Policy = bytes.Clone(s.Policy)
 		changed.Policy[i] ^= 1
-		encoded, err := canonical(changed)
+		encoded, err := hullmark.CanonicalJSON(changed)
 		if err != nil {
 			t.Fatal(err)
 		}

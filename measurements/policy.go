@@ -153,7 +153,7 @@ func (p Policy) Encode() ([]byte, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("encode policy: %w", err)
 	}
-	return canonical(p)
+	return hullmark.CanonicalJSON(p)
 }
 
 // normalised sets the schema and makes every list present; it shares no list that it changes.
@@ -184,7 +184,7 @@ func ParsePolicy(encoded []byte) (Policy, error) {
 	if err != nil {
 		return Policy{}, err
 	}
-	if err := isCanonical(encoded, p.normalised()); err != nil {
+	if err := hullmark.CheckCanonicalJSON(encoded, p.normalised()); err != nil {
 		return Policy{}, fmt.Errorf("read policy: %w", err)
 	}
 	return p, nil

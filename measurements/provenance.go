@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/image/lock"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -140,7 +141,7 @@ const SourcesName = "sources"
 const LockName = "hullmark.lock"
 
 // Encode returns the one form of p that ParseProvenance reads.
-func (p Provenance) Encode() ([]byte, error) { return canonical(p) }
+func (p Provenance) Encode() ([]byte, error) { return hullmark.CanonicalJSON(p) }
 
 // ParseProvenance strictly reads what Encode wrote, of at most MaxProvenance bytes.
 func ParseProvenance(encoded []byte) (Provenance, error) {
@@ -148,7 +149,7 @@ func ParseProvenance(encoded []byte) (Provenance, error) {
 	if err := strict(encoded, MaxProvenance, &p); err != nil {
 		return Provenance{}, fmt.Errorf("provenance: %w", err)
 	}
-	if err := errors.Join(p.check(), isCanonical(encoded, p)); err != nil {
+	if err := errors.Join(p.check(), hullmark.CheckCanonicalJSON(encoded, p)); err != nil {
 		return Provenance{}, fmt.Errorf("provenance: %w", err)
 	}
 	return p, nil

@@ -25,7 +25,7 @@ func SignPolicy(signer crypto.Signer, root hullmark.ClusterRoot, p Policy) ([]by
 	if signed.Root() != root {
 		return nil, errors.New("sign policy: the key is not the root key of this cluster")
 	}
-	return canonical(signed)
+	return hullmark.CanonicalJSON(signed)
 }
 
 // PolicySigner returns the root that a signed policy says that it is signed by. Whether that is so, OpenPolicy tells.

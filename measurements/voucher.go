@@ -87,7 +87,7 @@ func SignVoucher(enroller crypto.Signer, v Voucher) ([]byte, error) {
 	if err := v.Check(); err != nil {
 		return nil, fmt.Errorf("sign voucher: %w", err)
 	}
-	document, err := canonical(v)
+	document, err := hullmark.CanonicalJSON(v)
 	if err != nil {
 		return nil, fmt.Errorf("sign voucher: %w", err)
 	}
@@ -95,7 +95,7 @@ func SignVoucher(enroller crypto.Signer, v Voucher) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sign voucher: %w", err)
 	}
-	return canonical(signedVoucher{Voucher: document, Enroller: public, Signature: signature})
+	return hullmark.CanonicalJSON(signedVoucher{Voucher: document, Enroller: public, Signature: signature})
 }
 
 // OpenVoucher reads a signed voucher of at most MaxVoucher bytes and checks the signature by the key that it names, which it
@@ -139,7 +139,7 @@ func readVoucher(signed []byte, trusted func(ed25519.PublicKey) bool) (v Voucher
 	if err := v.Check(); err != nil {
 		return Voucher{}, s, err
 	}
-	return v, s, errors.Join(isCanonical(s.Voucher, v), isCanonical(signed, s))
+	return v, s, errors.Join(hullmark.CheckCanonicalJSON(s.Voucher, v), hullmark.CheckCanonicalJSON(signed, s))
 }
 
 // ed25519Prefix begins the SubjectPublicKeyInfo of every Ed25519 key (RFC 8410 §4); the 32 bytes of the key follow.

@@ -122,7 +122,7 @@ func TestVoucherIsNotChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	resign := func(kind string, root hullmark.ClusterRoot, document []byte) []byte {
-		encoded, err := canonical(signedVoucher{document, public, ed25519.Sign(private, hullmark.SigningInput(kind, root, document))})
+		encoded, err := hullmark.CanonicalJSON(signedVoucher{document, public, ed25519.Sign(private, hullmark.SigningInput(kind, root, document))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestVoucherIsNotChanged(t *testing.T) {
 		return changed
 	}
 	with := func(document []byte) []byte {
-		encoded, err := canonical(signedVoucher{document, whole.Enroller, whole.Signature})
+		encoded, err := hullmark.CanonicalJSON(signedVoucher{document, whole.Enroller, whole.Signature})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -292,7 +292,7 @@ func FuzzOpenVoucher(f *testing.F) {
 		if err := json.Unmarshal(b, &s); err != nil {
 			t.Fatal(err)
 		}
-		if again, err := canonical(s); err != nil || !bytes.Equal(again, b) {
+		if again, err := hullmark.CanonicalJSON(s); err != nil || !bytes.Equal(again, b) {
 			t.Errorf("two spellings of one voucher: %v", err)
 		}
 	})

@@ -45,7 +45,7 @@ func Accept(document measurements.Document, enforce []pcrs.Register) (measuremen
 }
 
 // AddDocument accepts a document, or changes what is enforced of one that is accepted. Attestations are envelopes in which builders of
-// the policy signed it; signatures that it has already stay.
+// the policy signed it; of the signatures that it has already, those stay of builders whom the policy names.
 func AddDocument(document measurements.Document, accepted measurements.Accepted, attestations ...[]byte) Edit {
 	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
 		documents := slices.Clone(policy.Documents)
@@ -83,8 +83,8 @@ func AddDocument(document measurements.Document, accepted measurements.Accepted,
 	}
 }
 
-// SetBuilders says who has to have signed each release. The zero value demands nobody; signatures that are there stay for who is named
-// again.
+// SetBuilders says who has to have signed each release. The zero value demands nobody. Signatures that are there stay until
+// their document is added again.
 func SetBuilders(builders measurements.Builders) Edit {
 	return func(policy *measurements.Policy) (string, []measurements.Document, error) {
 		policy.Builders = builders

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	_ "embed" // the page's template
 	"fmt"
-	"html/template"
 	"time"
 
 	"github.com/hullmark/hullmark"
@@ -15,12 +14,10 @@ import (
 //go:embed page.html
 var pageTemplate string
 
-var pageLayout = template.Must(template.New("page").Parse(pageTemplate))
+var pageLayout = webpage.MustParse(pageTemplate)
 
 // page is all that page.html shows; its texts are clean and bounded.
 type page struct {
-	Policy                      string
-	Style                       template.CSS
 	State, Mark, Headline, Lead string
 	Facts                       []fact
 	Nodes                       []pageNode
@@ -51,7 +48,7 @@ type pageRelease struct {
 
 // Page renders a report as one page that needs nothing else. earlier may be nil.
 func Page(r Report, earlier *Report) ([]byte, error) {
-	p := page{Policy: webpage.Policy(), Style: webpage.Style(), Facts: r.facts()}
+	p := page{Facts: r.facts()}
 	p.judge(r)
 	for i, n := range r.Nodes {
 		p.Nodes = append(p.Nodes, r.pageNode(i, n))

@@ -88,7 +88,7 @@ func TestWhatWantsToBeLookedAt(t *testing.T) {
 		"its certificate ended": {nil, func(m *operate.Machine) { m.CertificateEnds = now.Add(-time.Hour) }, true, "certificate ended 1h0m0s ago"},
 		"its certificate ends":  {nil, func(m *operate.Machine) { m.CertificateEnds = now.Add(time.Hour) }, false, "certificate ends in 1h0m0s"},
 		"an earlier root":       {nil, func(m *operate.Machine) { m.OldRoot = true }, false, "names an earlier root"},
-		"keys of before":        {func(p *measurements.Policy) {}, func(m *operate.Machine) { m.Role, m.Rotation = hullmark.ControlPlane, 0 }, false, ""},
+		"keys of before":        {func(p *measurements.Policy) { p.Rotation = 1 }, func(m *operate.Machine) { m.Role = hullmark.ControlPlane }, false, "keys of rotation 0, and the policy says 1"},
 		"a slot on trial":       {nil, func(m *operate.Machine) { m.Update = &hullmark.UpdateStatus{Running: "b", Default: "a"} }, false, "slot b is on trial"},
 		"an address of another": {nil, func(m *operate.Machine) {
 			m.Refused = []joinservice.Refusal{{Address: netip.MustParseAddr("192.0.2.1"), Condition: refusal}}

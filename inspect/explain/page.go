@@ -4,7 +4,6 @@ import (
 	"bytes"
 	_ "embed" // the page's template
 	"fmt"
-	"html/template"
 	"slices"
 	"strings"
 
@@ -24,7 +23,7 @@ const (
 //go:embed page.html
 var pageTemplate string
 
-var pageLayout = template.Must(template.New("page").Parse(pageTemplate))
+var pageLayout = webpage.MustParse(pageTemplate)
 
 // roles says what a boot measures into each register, for its section and, shorter, for its tile (TCG PC Client PFP §3.3.4,
 // systemd-stub(7)).
@@ -49,8 +48,6 @@ var roles = [...]struct{ section, tile string }{
 
 // page is all that page.html shows; its texts are clean and bounded.
 type page struct {
-	Policy                               string
-	Style                                template.CSS
 	Title, Verdict, Mark, Headline, Lead string
 	Causes                               []*pageRegister
 	Facts                                []pageFact
@@ -106,7 +103,6 @@ func newPage(document measurements.Document, e Explanation, log *pcrs.Log) (page
 		return page{}, err
 	}
 	p := page{
-		Style: webpage.Style(), Policy: webpage.Policy(),
 		Facts: facts(document, digest, e), Proof: webpage.Clean(e.proof()),
 	}
 	if p.Registers, err = pageRegisters(document, e, log); err != nil {

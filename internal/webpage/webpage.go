@@ -4,7 +4,7 @@ package webpage
 
 import (
 	"crypto/sha256"
-	_ "embed" // the style
+	_ "embed" // the style, and what all pages begin with
 	"encoding/base64"
 	"html/template"
 	"strings"
@@ -14,17 +14,26 @@ import (
 // maxWords is the length of a text that a page shows, in characters.
 const maxWords = 240
 
-//go:embed page.css
-var style string
+var (
+	//go:embed page.css
+	style string
+	//go:embed parts.html
+	parts string
+)
 
-// Style is the pages' style sheet.
-func Style() template.CSS { return template.CSS(style) }
-
-// Policy is the Content-Security-Policy of a page that needs nothing else. The style is allowed by its hash, so that nothing else
+// policy is the Content-Security-Policy of a page that needs nothing else. The style is allowed by its hash, so that nothing else
 // in the page can be one (CSP Level 3 §2.3.1).
-func Policy() string {
+func policy() string {
 	hash := sha256.Sum256([]byte(style))
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'; base-uri 'none'; form-action 'none'"
+}
+
+// MustParse returns the template of a page, or panics. Beside its own it has the templates head, of a title, and brand, of what the page
+// is.
+func MustParse(page string) *template.Template {
+	functions := template.FuncMap{"policy": policy, "style": func() template.CSS { return template.CSS(style) }}
+	t := template.Must(template.New("parts").Funcs(functions).Parse(parts))
+	return template.Must(t.New("page").Parse(page))
 }
 
 // Printable leaves out control and formatting characters other than line feed and tab.

@@ -4,13 +4,12 @@
 package export
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -136,18 +135,6 @@ func reason(d measurements.Document, r pcrs.Register) string {
 
 // one is an export of one file.
 func one(name string, v any) ([]File, error) {
-	content, err := encodeJSON(v)
+	content, err := hullmark.CanonicalJSON(v)
 	return []File{{Name: name, Content: content}}, err
-}
-
-// encodeJSON writes JSON for people and programs: two spaces, one newline at the end.
-func encodeJSON(v any) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(v); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
 }

@@ -3,6 +3,7 @@ package export
 import (
 	"fmt"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -32,7 +33,7 @@ func writePcrlock(r reference) ([]File, error) {
 		if len(register.Events) == 0 {
 			continue
 		}
-		content, err := encodeJSON(component(register, r.banks))
+		content, err := hullmark.CanonicalJSON(component(register, r.banks))
 		if err != nil {
 			return nil, err
 		}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 
+	"github.com/hullmark/hullmark"
 	"github.com/hullmark/hullmark/measurements"
 	"github.com/hullmark/hullmark/pcrs"
 )
@@ -59,7 +60,7 @@ func (e Entry) Encode() ([]byte, error) {
 	if err := e.check(); err != nil {
 		return nil, fmt.Errorf("log entry: %w", err)
 	}
-	encoded, err := canonical(e)
+	encoded, err := hullmark.CanonicalJSON(e)
 	if err == nil && len(encoded) > MaxEntry {
 		err = fmt.Errorf("%d bytes, want at most %d", len(encoded), MaxEntry)
 	}

@@ -2,9 +2,7 @@ package tlog
 
 import (
 	"crypto"
-	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
@@ -17,31 +15,12 @@ import (
 	"github.com/hullmark/hullmark/pcrs"
 )
 
-// What stands before a public key's bytes in its SubjectPublicKeyInfo, in DER: RFC 8410 §4; RFC 5480 §2.1.1 and §2.2, for a point
-// on P-256 that is not compressed.
-const (
-	ed25519Info = "\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00"
-	p256Info    = "\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00"
-)
-
 // KeyDigest is the SHA-256 of a public key's SubjectPublicKeyInfo (RFC 5280 §4.1.2.7, DER): what entries name who signed by. The
 // key is ECDSA P-256 or Ed25519.
 func KeyDigest(key crypto.PublicKey) (pcrs.Digest, error) {
-	var info []byte
-	switch key := key.(type) {
-	case ed25519.PublicKey:
-		info = append([]byte(ed25519Info), key...)
-	case *ecdsa.PublicKey:
-		if key.Curve == elliptic.P256() {
-			point, err := key.Bytes()
-			if err != nil {
-				return nil, err
-			}
-			info = append([]byte(p256Info), point...)
-		}
-	}
-	if info == nil {
-		return nil, fmt.Errorf("the key is %s, want ECDSA P-256 or Ed25519", measurements.KeyKind(key))
+	info, err := measurements.KeyInfo(key)
+	if err != nil {
+		return nil, err
 	}
 	digest := sha256.Sum256(info)
 	return digest[:], nil

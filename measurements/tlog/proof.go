@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	merkle "golang.org/x/mod/sumdb/tlog"
+
+	"github.com/hullmark/hullmark"
 )
 
 // ProofSchema names the format of a Proof.
@@ -25,7 +27,7 @@ type Proof struct {
 }
 
 // Encode returns the one form that ParseProof reads.
-func (p Proof) Encode() ([]byte, error) { return canonical(p) }
+func (p Proof) Encode() ([]byte, error) { return hullmark.CanonicalJSON(p) }
 
 // ParseProof strictly reads what Encode wrote, of at most MaxProof bytes. Nothing is verified by that.
 func ParseProof(encoded []byte) (Proof, error) {

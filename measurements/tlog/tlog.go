@@ -10,8 +10,6 @@
 package tlog
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 
 	"github.com/hullmark/hullmark"
@@ -37,26 +35,10 @@ var (
 	ErrNotInLog = errors.New("the release is not in the log")
 )
 
-// canonical encodes a value the one way that is read, which is that of measurement documents.
-func canonical[T any](v T) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(v); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
-}
-
-// strict reads what canonical wrote, of at most limit bytes, and refuses any other spelling of it.
+// strict reads what hullmark.CanonicalJSON wrote, of at most limit bytes, and refuses any other spelling of it.
 func strict[T any](encoded []byte, limit int, v *T) error {
 	if err := hullmark.DecodeStrict(encoded, limit, v); err != nil {
 		return err
 	}
-	again, err := canonical(*v)
-	if err == nil && !bytes.Equal(encoded, again) {
-		err = errors.New("not in canonical form; it was reformatted or changed by hand")
-	}
-	return err
+	return hullmark.CheckCanonicalJSON(encoded, *v)
 }

@@ -53,13 +53,9 @@ func (o *builderOptions) open(verb string) (b measurements.Builders, keys []cryp
 				name = fmt.Sprintf("key-%d", i+1)
 			}
 		}
-		public, err := readPublicKey(file)
+		builder, public, err := readBuilder(name, file)
 		if err != nil {
 			return b, nil, err
-		}
-		builder, err := measurements.NewBuilder(name, public)
-		if err != nil {
-			return b, nil, fmt.Errorf("%s: %w", file, err)
 		}
 		b.Of, keys = append(b.Of, builder), append(keys, public)
 	}
@@ -67,6 +63,19 @@ func (o *builderOptions) open(verb string) (b measurements.Builders, keys []cryp
 		return b, nil, withCode(exitUsage, fmt.Errorf("%s: %w", verb, err))
 	}
 	return b, keys, nil
+}
+
+// readBuilder reads a builder's public key.
+func readBuilder(name, file string) (measurements.Builder, crypto.PublicKey, error) {
+	public, err := readPublicKey(file)
+	if err != nil {
+		return measurements.Builder{}, nil, err
+	}
+	builder, err := measurements.NewBuilder(name, public)
+	if err != nil {
+		return measurements.Builder{}, nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return builder, public, nil
 }
 
 // read returns the builders' signatures in the named files, each of which has to be about the document.

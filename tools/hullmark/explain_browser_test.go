@@ -46,9 +46,7 @@ func TestExplainPageInBrowser(t *testing.T) {
 			wantCount(t, ctx, ".tile.equal, .tile.differs, .tile.not-covered", 16)
 			wantCount(t, ctx, ".register", 16)
 			wantCount(t, ctx, ".register:not(.differs) > details[open]", 0)
-			wantNone(t, ctx, "it is wider than the screen", `document.documentElement.scrollWidth > innerWidth ? [document.documentElement.scrollWidth] : []`)
-			wantNone(t, ctx, "text is cut off", cutOff)
-			wantNone(t, ctx, "contrast is below 4.5", faint)
+			wantReadable(t, ctx)
 		})
 	}
 	if messages := said(); len(messages) > 0 {
@@ -170,6 +168,14 @@ func wantCount(t *testing.T, ctx context.Context, selector string, want int) {
 	if err != nil || got != want {
 		t.Errorf("%d elements %s, want %d (%v)", got, selector, want, err)
 	}
+}
+
+// wantReadable wants a page that fits on its screen, with nothing cut off, and nothing too faint.
+func wantReadable(t *testing.T, ctx context.Context) {
+	t.Helper()
+	wantNone(t, ctx, "it is wider than the screen", `document.documentElement.scrollWidth > innerWidth ? [document.documentElement.scrollWidth] : []`)
+	wantNone(t, ctx, "text is cut off", cutOff)
+	wantNone(t, ctx, "contrast is below 4.5", faint)
 }
 
 // wantNone wants an expression that lists faults to list none.

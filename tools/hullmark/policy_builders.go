@@ -25,7 +25,7 @@ Each builder has a name and a public key (PEM: ECDSA P-256 or Ed25519), and make
 earlier one; --none takes the demand back.
 
 Signatures of the releases that run have to be there first, or their nodes do not come back from their next boot: name the builders, add each release again with its
-attestations (hullmark policy add document --attestation), and push the policy then.`,
+attestations (hullmark policy add document --attestation, with the --enforce that it had), and push the policy then.`,
 		Example: "  hullmark policy builders --threshold 2 us=us.pub university=university.pub auditor=auditor.pub --cluster prod.cluster",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if none == (len(args) > 0) || none && threshold != 0 {
@@ -33,7 +33,11 @@ attestations (hullmark policy add document --attestation), and push the policy t
 			}
 			builders := measurements.Builders{Threshold: threshold}
 			for _, arg := range args {
-				builder, err := parseBuilder(arg)
+				name, file, ok := strings.Cut(arg, "=")
+				if !ok {
+					return withCode(exitUsage, fmt.Errorf("builder %q: want NAME=KEY, the key's file", arg))
+				}
+				builder, _, err := readBuilder(name, file)
 				if err != nil {
 					return err
 				}
@@ -46,21 +50,4 @@ attestations (hullmark policy add document --attestation), and push the policy t
 	cmd.Flags().IntVar(&threshold, "threshold", 0, "how `MANY` of them have to sign")
 	cmd.Flags().BoolVar(&none, "none", false, "demand nobody's signature any more")
 	return cmd
-}
-
-// parseBuilder reads NAME=KEY, and the key's file.
-func parseBuilder(arg string) (measurements.Builder, error) {
-	name, file, ok := strings.Cut(arg, "=")
-	if !ok {
-		return measurements.Builder{}, withCode(exitUsage, fmt.Errorf("builder %q: want NAME=KEY, the key's file", arg))
-	}
-	public, err := readPublicKey(file)
-	if err != nil {
-		return measurements.Builder{}, err
-	}
-	builder, err := measurements.NewBuilder(name, public)
-	if err != nil {
-		return measurements.Builder{}, fmt.Errorf("%s: %w", file, err)
-	}
-	return builder, nil
 }

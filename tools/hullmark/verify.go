@@ -66,7 +66,7 @@ Several keys are those of builders who each made the release again: --threshold 
 signatures are in the file, or in others (--attestation).
 
 Exit codes: 0 all is right, 3 the image or an SBOM is another than the signed one, or the provenance or the log's proof is of another, 4 too few of the keys signed it,
-1 anything else is wrong, 2 usage.`,
+1 anything else is wrong, as that none of them signed it, 2 usage.`,
 		Example: "  hullmark verify node.dsse --key release.pub --image node.raw --document node.json\n" +
 			"  hullmark verify node.dsse --attestation bob.dsse --key alice=alice.pub --key bob=bob.pub --key carol=carol.pub --threshold 2",
 		Args: exactArg("verify", "the signed document"),
